@@ -1,0 +1,1 @@
+//! The application node: agent and launcher.

@@ -1,0 +1,1 @@
+//! Registration, membership, policy schema and last-known-good store.

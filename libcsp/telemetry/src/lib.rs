@@ -1,0 +1,1 @@
+//! Metrics exposition, logging and the admin endpoint.

@@ -1,0 +1,1 @@
+//! Links, credits and flow multiplexing over Virtual Interfaces.

@@ -1,0 +1,14 @@
+//! Virtual Interfaces: connected endpoints with posted descriptors and completion queues (CSP §3, VI Architecture).
+//!
+//! [`Provider`] is the one interface that the tiers use; `shm` (one host), `ucx` (between hosts), and `memory`
+//! (in-process, deterministic) implement it here, `verbs` joins them later. A provider belongs to one thread.
+//!
+//! A provider moves bytes and tells of connections. It does **not** decide that a peer is dead for being silent,
+//! count credits, or look into messages: liveness and flow control belong to `csp-transport`.
+
+mod provider;
+
+pub use provider::{
+    Armed, BufferId, Completion, ConnectRequest, Event, PRIVATE_DATA_LEN_MAX, Provider, RequestId, ViAddress, ViConfig,
+    ViError, ViId, Wake,
+};

@@ -1,0 +1,238 @@
+//! The interface of a VI provider: verbs-like, so that RC queue pairs, UCP endpoints and shared-memory rings fit it.
+
+use std::fmt;
+use std::os::fd::RawFd;
+
+/// Bytes of private data that travel with a connection request or its answer. librdmacm gives 56 for RC.
+pub const PRIVATE_DATA_LEN_MAX: usize = 56;
+
+/// Names a VI within its provider. Never reused while the provider lives.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct ViId(pub u32);
+
+/// Names a pending connection request within its provider.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct RequestId(pub u32);
+
+/// Names a receive buffer of one VI while the caller holds it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct BufferId(pub u32);
+
+/// Where a provider listens or connects to.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum ViAddress {
+    /// shm: the path of the Unix rendezvous socket.
+    Path(std::path::PathBuf),
+    /// ucx, verbs: a SAN address and port.
+    Ip(std::net::SocketAddr),
+    /// memory: a name in the fabric.
+    Name(String),
+}
+
+impl fmt::Display for ViAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ViAddress::Path(p) => write!(f, "{}", p.display()),
+            ViAddress::Ip(a) => write!(f, "{a}"),
+            ViAddress::Name(n) => f.write_str(n),
+        }
+    }
+}
+
+/// What a VI is made with. Both ends state their own; a provider refuses a peer whose `message_len` differs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ViConfig {
+    /// Receive buffers that this end posts: how many messages may be on their way to it. 2 to 4096.
+    pub receive_depth: u32,
+    /// Sends that may be outstanding from this end. 2 to 4096.
+    pub send_depth: u32,
+    /// Largest message either way, in bytes.
+    pub message_len: u32,
+}
+
+/// What became of work that was posted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Completion {
+    /// A message of `len` bytes lies in `buffer` of `vi`; the caller holds the buffer until [`Provider::post_recv`].
+    Received {
+        /// The VI it arrived on.
+        vi: ViId,
+        /// The buffer that holds it.
+        buffer: BufferId,
+        /// Its length in bytes.
+        len: u32,
+        /// The sender's immediate data.
+        immediate: u32,
+    },
+    /// A signalled send has left: its memory may be used again.
+    Sent {
+        /// The VI it was posted on.
+        vi: ViId,
+        /// The id given to [`Provider::post_send`].
+        wr_id: u64,
+    },
+}
+
+/// A peer asks for a VI.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ConnectRequest {
+    /// To accept or reject it by.
+    pub id: RequestId,
+    /// What the peer sent along, at most [`PRIVATE_DATA_LEN_MAX`] bytes. Hostile until parsed.
+    pub private_data: Vec<u8>,
+    /// The user id of the peer process where the provider knows it (shm).
+    pub peer_uid: Option<u32>,
+}
+
+/// What happened to connections.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A peer asks for a VI.
+    Request(ConnectRequest),
+    /// The VI can be posted to. Sent to both sides.
+    Established {
+        /// The VI.
+        vi: ViId,
+        /// What the accepting side sent along (empty on that side itself).
+        private_data: Vec<u8>,
+    },
+    /// A VI that was connecting will not be: nobody there, rejected, or mismatched.
+    Refused {
+        /// The VI.
+        vi: ViId,
+        /// What was wrong.
+        reason: ViError,
+    },
+    /// The peer disconnected or died. Messages that arrived before can still be polled (drain first, then
+    /// [`Provider::disconnect`] gives back the VI's memory).
+    Disconnected {
+        /// The VI.
+        vi: ViId,
+        /// `true` where the peer called [`Provider::disconnect`]; `false` where it vanished.
+        clean: bool,
+    },
+}
+
+/// What [`Provider::arm`] found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Armed {
+    /// Armed: the descriptors of [`Provider::wake`] become readable at the next completion or event.
+    Armed,
+    /// Something is there already: poll again instead of blocking.
+    Busy,
+}
+
+/// A descriptor to wait on (readable) after arming.
+pub type Wake = RawFd;
+
+/// Why an operation failed. Nothing of this is fatal for the provider: it concerns one VI or one call.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ViError {
+    /// No VI, request or buffer of this id: it was never given out, or given back already.
+    #[error("no such {0}")]
+    Unknown(&'static str),
+    /// The send queue, or the peer's posted receives, are full: try again after completions. Transports that count
+    /// credits never see it.
+    #[error("the send queue is full")]
+    Full,
+    /// The message is longer than the VI's `message_len`.
+    #[error("a message of {len} bytes does not fit the VI's {max}")]
+    TooLong {
+        /// What was asked.
+        len: usize,
+        /// What the VI was made for.
+        max: usize,
+    },
+    /// The VI is not connected (yet, or any more).
+    #[error("the VI is not connected")]
+    NotConnected,
+    /// Nobody listens there.
+    #[error("cannot reach {address}: {reason}")]
+    Unreachable {
+        /// Where.
+        address: String,
+        /// The operating system's or library's words.
+        reason: String,
+    },
+    /// The accepting side said no.
+    #[error("the peer rejected the connection")]
+    Rejected,
+    /// The peer speaks another version or other sizes, or sent nonsense.
+    #[error("the peer's set-up message is wrong: {0}")]
+    Protocol(&'static str),
+    /// A configured capacity is exhausted (VIs, requests, memory).
+    #[error("no room for another {0}")]
+    Exhausted(&'static str),
+    /// The operating system or library refused.
+    #[error("{call}: {reason}")]
+    System {
+        /// The call.
+        call: &'static str,
+        /// Its words.
+        reason: String,
+    },
+}
+
+/// A source of Virtual Interfaces; one thread's own.
+///
+/// Life of a VI: [`connect`](Provider::connect) or [`accept`](Provider::accept) → [`Event::Established`] → sends and
+/// receives → [`Event::Disconnected`] or a call of [`disconnect`](Provider::disconnect) → gone. All receive buffers of
+/// a VI are posted when it is made; the provider owns and registers their memory.
+///
+/// Ordering: messages of one VI arrive in the order they were posted; VIs are independent of each other.
+pub trait Provider: Send {
+    /// The name used in configuration and metrics: `shm`, `ucx`, `memory`, `verbs`.
+    fn name(&self) -> &'static str;
+
+    /// Starts to listen. A second call listens at a second address.
+    fn listen(&mut self, address: &ViAddress) -> Result<(), ViError>;
+
+    /// Starts to connect; [`Event::Established`] or [`Event::Refused`] follows. `private_data` holds at most
+    /// [`PRIVATE_DATA_LEN_MAX`] bytes.
+    fn connect(&mut self, address: &ViAddress, config: ViConfig, private_data: &[u8]) -> Result<ViId, ViError>;
+
+    /// Accepts a pending request.
+    fn accept(&mut self, request: RequestId, config: ViConfig, private_data: &[u8]) -> Result<ViId, ViError>;
+
+    /// Rejects a pending request.
+    fn reject(&mut self, request: RequestId) -> Result<(), ViError>;
+
+    /// Sends one message: the `gather` parts one after another, with 32 bits of immediate data. The parts are copied
+    /// or registered before the call returns, so that the caller may reuse them at once. With `signalled` a
+    /// [`Completion::Sent`] follows.
+    fn post_send(
+        &mut self,
+        vi: ViId,
+        wr_id: u64,
+        immediate: u32,
+        gather: &[&[u8]],
+        signalled: bool,
+    ) -> Result<(), ViError>;
+
+    /// Gives a held receive buffer back to its VI's receive queue. Buffers may come back in any order.
+    fn post_recv(&mut self, vi: ViId, buffer: BufferId) -> Result<(), ViError>;
+
+    /// Copies from a held receive buffer, starting at `offset`, until `into` or the message ends; returns how many
+    /// bytes. The peer may scribble over shared memory while it is read, hence copying before looking.
+    fn read(&self, vi: ViId, buffer: BufferId, offset: usize, into: &mut [u8]) -> Result<usize, ViError>;
+
+    /// The next completion, if any. Never blocks.
+    fn poll(&mut self) -> Option<Completion>;
+
+    /// The next connection event, if any. Never blocks.
+    fn poll_event(&mut self) -> Option<Event>;
+
+    /// Makes the descriptors of [`wake`](Provider::wake) become readable when there is something to poll.
+    fn arm(&mut self) -> Result<Armed, ViError>;
+
+    /// The descriptors to wait on after [`arm`](Provider::arm), appended to `into`. The set changes only when
+    /// [`wake_generation`](Provider::wake_generation) does.
+    fn wake(&self, into: &mut Vec<Wake>);
+
+    /// Counts changes of the set of descriptors that [`wake`](Provider::wake) tells.
+    fn wake_generation(&self) -> u64;
+
+    /// Ends the VI cleanly after what was sent has been handed over, and gives back its memory. After
+    /// [`Event::Disconnected`] it only gives back the memory.
+    fn disconnect(&mut self, vi: ViId) -> Result<(), ViError>;
+}

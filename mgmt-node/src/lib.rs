@@ -1,0 +1,1 @@
+//! The management node: membership, policy generations, cspctl, operations page.

@@ -1,0 +1,1 @@
+//! Packet classification rules.

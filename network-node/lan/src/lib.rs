@@ -1,0 +1,1 @@
+//! LAN ports: AF_PACKET, memory, faulty.

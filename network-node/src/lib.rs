@@ -1,0 +1,1 @@
+//! The network node: LAN ports, flow table, SAN tunnel.

@@ -1,0 +1,1 @@
+//! The proxy node: user-level TCP termination and the SAN proxy service.

@@ -1,0 +1,1 @@
+//! The socket filter: accelerated sockets for unmodified programs.

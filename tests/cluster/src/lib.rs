@@ -1,0 +1,1 @@
+//! Real daemons on hosts in network namespaces.

@@ -1,0 +1,1 @@
+//! The whole data path in one process on virtual time.
