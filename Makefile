@@ -1,0 +1,58 @@
+# CSP, the Comm Services Platform. `make help` lists the targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+# What a bare Debian 12 lacks. `make packages-*` installs only what is missing, and needs root only then.
+PACKAGES_BUILD := gcc libc6-dev protobuf-compiler
+PACKAGES_RUN := iproute2 procps curl nginx-light etcd-server wrk python3-minimal libucx0
+
+CARGO ?= cargo
+SEEDS ?= 1000
+PURE_CRATES := csp-types csp-wire csp-tcp csp-classify
+
+define install_missing
+	@missing=""; for p in $(1); do \
+	  dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; done; \
+	if [ -n "$$missing" ]; then echo "installing from Debian:$$missing"; \
+	  export DEBIAN_FRONTEND=noninteractive; \
+	  apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing >/dev/null; fi
+endef
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
+
+.PHONY: packages-build packages-run
+packages-build:
+	$(call install_missing,$(PACKAGES_BUILD))
+packages-run:
+	$(call install_missing,$(PACKAGES_BUILD) $(PACKAGES_RUN))
+
+.PHONY: build
+build: packages-build ## release build of every daemon, tool and the socket filter
+	$(CARGO) build --release --locked --workspace
+
+.PHONY: demo
+demo: packages-run build ## the whole path: curl and wrk through the four daemons to an unmodified nginx (KEEP=1, SAN=shm|ucx)
+	@target/release/csp-demo $(if $(KEEP),--keep) --san $(or $(SAN),shm)
+
+.PHONY: lint
+lint: packages-build ## formatting, clippy, rustdoc, purity of the sans-I/O crates, size rules
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked --workspace --no-deps --quiet
+	tests/lint/purity.sh $(PURE_CRATES)
+	tests/lint/sizes.sh
+
+.PHONY: test
+test: packages-run build ## unit, conformance, simulation ($(SEEDS) seeds) and cluster tests (root: real processes in network namespaces)
+	CSP_SEEDS=$(SEEDS) $(CARGO) test --release --locked --workspace --no-fail-fast
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for FUZZ_SECONDS (60) each; needs nightly and cargo-fuzz
+	tests/fuzz/run.sh $(or $(FUZZ_SECONDS),60)
+
+.PHONY: clean
+clean: ## removes what was built
+	$(CARGO) clean
