@@ -1,1 +1,282 @@
-//! (being written)
+//! The messages between proxy and application: header, payloads, and the iterator over a body.
+//!
+//! ```text
+//!  0 type | 1 flags | 2 reserved 0 (2) | 4 label or id (4) | 8 payload length (4) | 12 argument (4)
+//! 16 payload, padded with zeros to 8
+//! ```
+//! Integers are little-endian. Which message may follow which is the transport's affair.
+
+use csp_types::FlowLabel;
+
+use crate::WireError;
+use crate::bytes::{Writer, array_at, check_padding, slice_at};
+
+mod payload;
+
+pub use payload::{
+    ADDRESS_LEN, ConnectPayload, ConnectedPayload, ListenPayload, OpenPayload, OptionPayload, emit_address,
+    parse_address,
+};
+
+/// Bytes in front of a message's payload.
+pub const MESSAGE_HEADER_LEN: usize = 16;
+/// What messages are padded to, in bytes.
+pub const ALIGNMENT: usize = 8;
+/// Flag of CLOSE: received data was discarded unread.
+pub const CLOSE_UNREAD: u8 = 1;
+
+/// What a message is. In brackets: what `id` and `argument` hold.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum MessageKind {
+    /// The application listens (listener id, backlog); [`ListenPayload`].
+    Listen = 1,
+    /// It no longer does (listener id).
+    Unlisten = 2,
+    /// It is willing to take further connections (listener id, how many).
+    AcceptCredit = 3,
+    /// A connection for a listener (label, listener id); [`OpenPayload`].
+    Open = 4,
+    /// The connection is taken (label, receive window in bytes).
+    Accepted = 5,
+    /// Not taken, or LISTEN or CONNECT failed (label or id, reason).
+    Refused = 6,
+    /// Bytes of the stream (label).
+    Data = 7,
+    /// Bytes were consumed (label, how many since last told).
+    Credit = 8,
+    /// The sender will send no more data (label).
+    Shutdown = 9,
+    /// The connection is broken (label, reason).
+    Reset = 10,
+    /// The sender forgets the flow (label); flag [`CLOSE_UNREAD`].
+    Close = 11,
+    /// The application wants a connection (request id, receive window in bytes); [`ConnectPayload`].
+    Connect = 12,
+    /// It has one (label, request id); [`ConnectedPayload`].
+    Connected = 13,
+    /// A socket option (label, option number); [`OptionPayload`].
+    Option = 14,
+    /// Reserved.
+    Ping = 15,
+    /// Reserved.
+    Pong = 16,
+}
+
+impl MessageKind {
+    /// The kind with this wire number.
+    pub const fn from_u8(value: u8) -> Option<Self> {
+        Some(match value {
+            1 => MessageKind::Listen,
+            2 => MessageKind::Unlisten,
+            3 => MessageKind::AcceptCredit,
+            4 => MessageKind::Open,
+            5 => MessageKind::Accepted,
+            6 => MessageKind::Refused,
+            7 => MessageKind::Data,
+            8 => MessageKind::Credit,
+            9 => MessageKind::Shutdown,
+            10 => MessageKind::Reset,
+            11 => MessageKind::Close,
+            12 => MessageKind::Connect,
+            13 => MessageKind::Connected,
+            14 => MessageKind::Option,
+            15 => MessageKind::Ping,
+            16 => MessageKind::Pong,
+            _ => return None,
+        })
+    }
+
+    /// Whether `id` is always a flow label (REFUSED may carry either).
+    pub const fn is_of_flow(self) -> bool {
+        use MessageKind::*;
+        matches!(self, Open | Accepted | Data | Credit | Shutdown | Reset | Close | Connected | Option)
+    }
+
+    /// Whether a payload of `len` bytes can belong to such a message.
+    const fn allows_payload_len(self, len: usize) -> bool {
+        match self {
+            MessageKind::Listen => len == ListenPayload::LEN,
+            MessageKind::Open => len == OpenPayload::LEN,
+            MessageKind::Data => len > 0,
+            MessageKind::Connect => len == ADDRESS_LEN || len == 2 * ADDRESS_LEN,
+            MessageKind::Connected => len == ConnectedPayload::LEN,
+            MessageKind::Option => len == OptionPayload::LEN,
+            _ => len == 0,
+        }
+    }
+
+    const fn allowed_flags(self) -> u8 {
+        match self {
+            MessageKind::Close => CLOSE_UNREAD,
+            _ => 0,
+        }
+    }
+}
+
+/// The header in front of every message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MessageHeader {
+    /// What the message is.
+    pub kind: MessageKind,
+    /// Flags of the kind; 0 for all but CLOSE.
+    pub flags: u8,
+    /// Flow label, listener id or request id, as the kind says.
+    pub id: u32,
+    /// Bytes of payload, without padding.
+    pub payload_len: u32,
+    /// The kind's argument; 0 where it has none.
+    pub argument: u32,
+}
+
+impl MessageHeader {
+    /// A header of a message without flags.
+    pub const fn new(kind: MessageKind, id: u32, argument: u32, payload_len: u32) -> Self {
+        MessageHeader { kind, flags: 0, id, payload_len, argument }
+    }
+
+    /// A header of a flow's message without flags.
+    pub const fn of_flow(kind: MessageKind, label: FlowLabel, argument: u32, payload_len: u32) -> Self {
+        MessageHeader::new(kind, label.to_wire(), argument, payload_len)
+    }
+
+    /// The flow `id` names; `None` when spare bits are set or it is [`FlowLabel::NONE`]. Never `None` in parsed
+    /// messages whose kind [is of a flow](MessageKind::is_of_flow).
+    pub fn label(&self) -> Option<FlowLabel> {
+        FlowLabel::from_wire(self.id).filter(|label| !label.is_none())
+    }
+
+    /// The header as bytes.
+    pub fn emit(&self) -> [u8; MESSAGE_HEADER_LEN] {
+        let mut out = [0; MESSAGE_HEADER_LEN];
+        out[0] = self.kind as u8;
+        out[1] = self.flags;
+        out[4..8].copy_from_slice(&self.id.to_le_bytes());
+        out[8..12].copy_from_slice(&self.payload_len.to_le_bytes());
+        out[12..16].copy_from_slice(&self.argument.to_le_bytes());
+        out
+    }
+
+    /// Parses the header at the start of `bytes`; whether the payload is there is not checked.
+    pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
+        let raw = array_at::<MESSAGE_HEADER_LEN>(bytes, 0, "channel message header")?;
+        let kind = MessageKind::from_u8(raw[0]).ok_or(WireError::Kind {
+            what: "channel message type",
+            offset: 0,
+            found: raw[0].into(),
+        })?;
+        if raw[1] & !kind.allowed_flags() != 0 {
+            return Err(WireError::Reserved { what: "channel message flags", offset: 1 });
+        }
+        if raw[2..4] != [0, 0] {
+            return Err(WireError::Reserved { what: "channel message reserved bytes", offset: 2 });
+        }
+        let header = MessageHeader {
+            kind,
+            flags: raw[1],
+            id: u32::from_le_bytes([raw[4], raw[5], raw[6], raw[7]]),
+            payload_len: u32::from_le_bytes([raw[8], raw[9], raw[10], raw[11]]),
+            argument: u32::from_le_bytes([raw[12], raw[13], raw[14], raw[15]]),
+        };
+        if kind.is_of_flow() && header.label().is_none() {
+            return Err(WireError::Value { what: "channel message label", offset: 4 });
+        }
+        let found = header.payload_len as usize;
+        if !kind.allows_payload_len(found) {
+            return Err(WireError::Length { what: "channel message payload length", offset: 8, found });
+        }
+        Ok(header)
+    }
+}
+
+/// One message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Message<'a> {
+    /// Its header.
+    pub header: MessageHeader,
+    /// Its payload, `header.payload_len` bytes.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Message<'a> {
+    /// Parses the message at the start of `bytes`; also says how many bytes it takes with its padding.
+    pub fn parse(bytes: &'a [u8]) -> Result<(Self, usize), WireError> {
+        let header = MessageHeader::parse(bytes)?;
+        let payload_len = header.payload_len as usize;
+        let payload = slice_at(bytes, MESSAGE_HEADER_LEN, payload_len, "channel message payload")?;
+        let payload_end = MESSAGE_HEADER_LEN + payload_len;
+        let end = padded_len(payload_end);
+        let padding = slice_at(bytes, payload_end, end - payload_end, "channel message padding")?;
+        check_padding(padding, payload_end, "channel message padding")?;
+        Ok((Message { header, payload }, end))
+    }
+
+    /// Bytes the message takes with header and padding.
+    pub fn len(&self) -> usize {
+        padded_len(MESSAGE_HEADER_LEN + self.payload.len())
+    }
+
+    /// Whether the message takes no bytes: never.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Writes header, payload and padding; returns their length.
+    pub fn emit(&self, out: &mut [u8]) -> Result<usize, WireError> {
+        let mut writer = Writer::new(out);
+        self.emit_to(&mut writer)?;
+        Ok(writer.len())
+    }
+
+    /// Appends header, payload and padding; appends nothing when they do not fit. The length that is written is that
+    /// of `payload`, whatever the header says.
+    pub fn emit_to(&self, writer: &mut Writer<'_>) -> Result<(), WireError> {
+        let too_large = WireError::TooLarge { what: "channel message payload" };
+        let payload_len = u32::try_from(self.payload.len()).map_err(|_| too_large)?;
+        let out = writer.take(self.len(), "channel message")?;
+        let (header, rest) = out.split_at_mut(MESSAGE_HEADER_LEN);
+        let (payload, padding) = rest.split_at_mut(self.payload.len());
+        header.copy_from_slice(&MessageHeader { payload_len, ..self.header }.emit());
+        payload.copy_from_slice(self.payload);
+        padding.fill(0);
+        Ok(())
+    }
+}
+
+/// `len` rounded up to what messages are padded to.
+pub const fn padded_len(len: usize) -> usize {
+    len.next_multiple_of(ALIGNMENT)
+}
+
+/// The messages of a body, in order. Ends after the first error, whose offset counts from the body's start.
+#[derive(Clone, Debug)]
+pub struct Messages<'a> {
+    body: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Messages<'a> {
+    /// The messages in `body`.
+    pub fn new(body: &'a [u8]) -> Self {
+        Messages { body, at: 0 }
+    }
+}
+
+impl<'a> Iterator for Messages<'a> {
+    type Item = Result<Message<'a>, WireError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let rest = self.body.get(self.at..).filter(|rest| !rest.is_empty())?;
+        match Message::parse(rest) {
+            Ok((message, len)) => {
+                self.at += len;
+                Some(Ok(message))
+            }
+            Err(error) => {
+                let error = error.shifted(self.at);
+                self.at = self.body.len();
+                Some(Err(error))
+            }
+        }
+    }
+}

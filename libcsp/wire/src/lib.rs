@@ -6,13 +6,18 @@
 
 pub mod agent;
 pub mod arp;
+pub mod bytes;
 pub mod channel;
 pub mod checksum;
-pub mod ethernet;
+mod ecn;
 mod error;
+pub mod ethernet;
 pub mod icmp;
 pub mod ipv4;
 pub mod ipv6;
 pub mod link;
 pub mod tcp;
 pub mod tunnel;
+
+pub use ecn::Ecn;
+pub use error::WireError;

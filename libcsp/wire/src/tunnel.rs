@@ -1,1 +1,269 @@
-//! (being written)
+//! The records of a tunnel message (CSP §4.1): whole IP packets or compacted TCP segments between network node and
+//! proxy node.
+//!
+//! ```text
+//!  0 version | 1 type | 2 proxy worker | 3 flags | 4 label (4) | 8 ingress time (8)
+//! 16 coalesced packets (2) | 18 segment size (2) | 20 payload length (4) | 24 payload, padded with zeros to 4
+//! ```
+//! Integers are little-endian. The payload is opaque here.
+
+use core::ops::BitOr;
+
+use csp_types::{FlowLabel, Instant};
+
+use crate::bytes::{Writer, array_at, check_padding, slice_at};
+use crate::{Ecn, WireError};
+
+/// Bytes in front of a record's payload.
+pub const RECORD_HEADER_LEN: usize = 24;
+/// The version in every record.
+pub const VERSION: u8 = 1;
+/// What records are padded to, in bytes.
+pub const ALIGNMENT: usize = 4;
+
+const ECN_SHIFT: u32 = 4;
+const RESERVED_FLAGS: u8 = 0b1100_0000;
+
+/// What a record is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum RecordKind {
+    /// A TCP segment.
+    Segment = 1,
+    /// An ICMP error that quotes a segment of the proxy.
+    IcmpError = 2,
+    /// The flow of this label is over and nothing is left to send. No payload.
+    FlowEnd = 3,
+}
+
+impl RecordKind {
+    /// The kind with this wire number.
+    pub const fn from_u8(value: u8) -> Option<Self> {
+        Some(match value {
+            1 => RecordKind::Segment,
+            2 => RecordKind::IcmpError,
+            3 => RecordKind::FlowEnd,
+            _ => return None,
+        })
+    }
+}
+
+/// A record's flags, without the ECN bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Flags(u8);
+
+impl Flags {
+    /// No flag.
+    pub const NONE: Flags = Flags(0);
+    /// The receiver of the packet has verified its TCP checksum; the field means nothing any more.
+    pub const CHECKSUM_VERIFIED: Flags = Flags(1);
+    /// The IP header was left out: the payload is TCP header and data. Only with a label.
+    pub const COMPACTED: Flags = Flags(2);
+    /// First record of the label: its packet tells the 4-tuple.
+    pub const FLOW_NEW: Flags = Flags(4);
+    /// Last record of the label.
+    pub const FLOW_END: Flags = Flags(8);
+
+    /// Whether all flags of `other` are set.
+    pub const fn contains(self, other: Flags) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// These flags and those of `other`.
+    #[must_use]
+    pub const fn union(self, other: Flags) -> Flags {
+        Flags(self.0 | other.0)
+    }
+
+    /// The flags' bits as they stand in the record.
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+}
+
+impl BitOr for Flags {
+    type Output = Flags;
+    fn bitor(self, other: Flags) -> Flags {
+        self.union(other)
+    }
+}
+
+/// One record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Record<'a> {
+    /// What it is.
+    pub kind: RecordKind,
+    /// The flow, or [`FlowLabel::NONE`] while it has no label.
+    pub label: FlowLabel,
+    /// The proxy's worker that owns the flow.
+    pub worker: u8,
+    /// Flags.
+    pub flags: Flags,
+    /// ECN field of the IP header, elided or not.
+    pub ecn: Ecn,
+    /// When the network node took the packet, on its clock; zero towards the network node.
+    pub ingress: Instant,
+    /// Packets that were coalesced into the segment, 0 or 1 when none were.
+    pub coalesced: u16,
+    /// TCP payload bytes a packet: of the coalesced ones, or to segment by; 0 when the segment is one packet.
+    pub segment_size: u16,
+    /// The packet or segment.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    /// The record that ends a flow with nothing left to send.
+    pub const fn flow_end(label: FlowLabel, worker: u8) -> Record<'static> {
+        Record {
+            kind: RecordKind::FlowEnd,
+            label,
+            worker,
+            flags: Flags::FLOW_END,
+            ecn: Ecn::NotEct,
+            ingress: Instant::ZERO,
+            coalesced: 0,
+            segment_size: 0,
+            payload: &[],
+        }
+    }
+
+    /// Parses the record at the start of `bytes`; also says how many bytes it takes with its padding.
+    pub fn parse(bytes: &'a [u8]) -> Result<(Self, usize), WireError> {
+        let raw = array_at::<RECORD_HEADER_LEN>(bytes, 0, "tunnel record header")?;
+        if raw[0] != VERSION {
+            return Err(WireError::Version {
+                what: "tunnel record version",
+                offset: 0,
+                found: raw[0].into(),
+            });
+        }
+        let kind = RecordKind::from_u8(raw[1]).ok_or(WireError::Kind {
+            what: "tunnel record type",
+            offset: 1,
+            found: raw[1].into(),
+        })?;
+        if raw[3] & RESERVED_FLAGS != 0 {
+            return Err(WireError::Reserved { what: "tunnel record flags", offset: 3 });
+        }
+        let raw_label = u32::from_le_bytes([raw[4], raw[5], raw[6], raw[7]]);
+        let label = FlowLabel::from_wire(raw_label)
+            .ok_or(WireError::Reserved { what: "tunnel record label", offset: 4 })?;
+        let payload_len = u32::from_le_bytes([raw[20], raw[21], raw[22], raw[23]]) as usize;
+        let payload = slice_at(bytes, RECORD_HEADER_LEN, payload_len, "tunnel record payload")?;
+        let payload_end = RECORD_HEADER_LEN + payload_len;
+        let end = padded_len(payload_end);
+        let padding = slice_at(bytes, payload_end, end - payload_end, "tunnel record padding")?;
+        check_padding(padding, payload_end, "tunnel record padding")?;
+        let ingress = [raw[8], raw[9], raw[10], raw[11], raw[12], raw[13], raw[14], raw[15]];
+        let record = Record {
+            kind,
+            label,
+            worker: raw[2],
+            flags: Flags(raw[3] & 0x0f),
+            ecn: Ecn::from_bits(raw[3] >> ECN_SHIFT),
+            ingress: Instant::from_nanos(u64::from_le_bytes(ingress)),
+            coalesced: u16::from_le_bytes([raw[16], raw[17]]),
+            segment_size: u16::from_le_bytes([raw[18], raw[19]]),
+            payload,
+        };
+        record.check_meaning()?;
+        Ok((record, end))
+    }
+
+    /// What must hold between the fields.
+    fn check_meaning(&self) -> Result<(), WireError> {
+        let needs_label = self.flags.contains(Flags::COMPACTED) || self.kind == RecordKind::FlowEnd;
+        if needs_label && self.label.is_none() {
+            return Err(WireError::Value { what: "tunnel record label", offset: 4 });
+        }
+        if (self.kind == RecordKind::FlowEnd) != self.payload.is_empty() {
+            let found = self.payload.len();
+            return Err(WireError::Length { what: "tunnel record payload length", offset: 20, found });
+        }
+        Ok(())
+    }
+
+    /// The header in front of a payload of `payload_len` bytes. The record's own `payload` is not looked at, so that
+    /// one posted as a gather list need not be in one piece; padding is the caller's.
+    pub fn emit_header(&self, payload_len: u32) -> [u8; RECORD_HEADER_LEN] {
+        let mut out = [0; RECORD_HEADER_LEN];
+        out[0] = VERSION;
+        out[1] = self.kind as u8;
+        out[2] = self.worker;
+        out[3] = self.flags.bits() | self.ecn.bits() << ECN_SHIFT;
+        out[4..8].copy_from_slice(&self.label.to_wire().to_le_bytes());
+        out[8..16].copy_from_slice(&self.ingress.as_nanos().to_le_bytes());
+        out[16..18].copy_from_slice(&self.coalesced.to_le_bytes());
+        out[18..20].copy_from_slice(&self.segment_size.to_le_bytes());
+        out[20..24].copy_from_slice(&payload_len.to_le_bytes());
+        out
+    }
+
+    /// Bytes the record takes with header and padding.
+    pub fn len(&self) -> usize {
+        padded_len(RECORD_HEADER_LEN + self.payload.len())
+    }
+
+    /// Whether the record takes no bytes: never.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Writes header, payload and padding; returns their length.
+    pub fn emit(&self, out: &mut [u8]) -> Result<usize, WireError> {
+        let mut writer = Writer::new(out);
+        self.emit_to(&mut writer)?;
+        Ok(writer.len())
+    }
+
+    /// Appends header, payload and padding; appends nothing when they do not fit.
+    pub fn emit_to(&self, writer: &mut Writer<'_>) -> Result<(), WireError> {
+        let too_large = WireError::TooLarge { what: "tunnel record payload" };
+        let payload_len = u32::try_from(self.payload.len()).map_err(|_| too_large)?;
+        let out = writer.take(self.len(), "tunnel record")?;
+        let (header, rest) = out.split_at_mut(RECORD_HEADER_LEN);
+        let (payload, padding) = rest.split_at_mut(self.payload.len());
+        header.copy_from_slice(&self.emit_header(payload_len));
+        payload.copy_from_slice(self.payload);
+        padding.fill(0);
+        Ok(())
+    }
+}
+
+/// `len` rounded up to what records are padded to.
+pub const fn padded_len(len: usize) -> usize {
+    len.next_multiple_of(ALIGNMENT)
+}
+
+/// The records of a message body, in order. Ends after the first error, whose offset counts from the body's start.
+#[derive(Clone, Debug)]
+pub struct Records<'a> {
+    body: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Records<'a> {
+    /// The records in `body`.
+    pub fn new(body: &'a [u8]) -> Self {
+        Records { body, at: 0 }
+    }
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Result<Record<'a>, WireError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let rest = self.body.get(self.at..).filter(|rest| !rest.is_empty())?;
+        match Record::parse(rest) {
+            Ok((record, len)) => {
+                self.at += len;
+                Some(Ok(record))
+            }
+            Err(error) => {
+                let error = error.shifted(self.at);
+                self.at = self.body.len();
+                Some(Err(error))
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Payloads of channel messages that have a form: addresses, windows, option values.
+//!
+//! A socket address takes 20 bytes: family 4 or 6, a zero, the port (little-endian), 4 or 16 address bytes, zeros.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use crate::WireError;
+use crate::bytes::{array_at, check_padding, room};
+
+/// Bytes of a socket address.
+pub const ADDRESS_LEN: usize = 20;
+
+/// Writes a socket address. Flow information and scope of IPv6 addresses are not carried.
+pub fn emit_address(address: SocketAddr) -> [u8; ADDRESS_LEN] {
+    let mut out = [0; ADDRESS_LEN];
+    out[2..4].copy_from_slice(&address.port().to_le_bytes());
+    match address.ip() {
+        IpAddr::V4(ip) => {
+            out[0] = 4;
+            out[4..8].copy_from_slice(&ip.octets());
+        }
+        IpAddr::V6(ip) => {
+            out[0] = 6;
+            out[4..20].copy_from_slice(&ip.octets());
+        }
+    }
+    out
+}
+
+/// Reads the socket address at `offset`.
+pub fn parse_address(bytes: &[u8], offset: usize) -> Result<SocketAddr, WireError> {
+    let raw = array_at::<ADDRESS_LEN>(bytes, offset, "socket address")?;
+    let ip = match raw[0] {
+        4 => {
+            check_padding(&raw[8..], offset + 8, "socket address padding")?;
+            IpAddr::V4(Ipv4Addr::new(raw[4], raw[5], raw[6], raw[7]))
+        }
+        6 => IpAddr::V6(Ipv6Addr::from(*array_at::<16>(raw, 4, "socket address")?)),
+        found => return Err(WireError::Kind { what: "socket address family", offset, found: found.into() }),
+    };
+    if raw[1] != 0 {
+        return Err(WireError::Reserved { what: "socket address reserved byte", offset: offset + 1 });
+    }
+    Ok(SocketAddr::new(ip, u16::from_le_bytes([raw[2], raw[3]])))
+}
+
+/// Two addresses from the start of `payload`, of one family.
+fn parse_pair(payload: &[u8]) -> Result<(SocketAddr, SocketAddr), WireError> {
+    let (first, second) = (parse_address(payload, 0)?, parse_address(payload, ADDRESS_LEN)?);
+    if first.is_ipv4() != second.is_ipv4() {
+        return Err(WireError::Value { what: "socket address family", offset: ADDRESS_LEN });
+    }
+    Ok((first, second))
+}
+
+fn check_len(payload: &[u8], expected: usize, what: &'static str) -> Result<(), WireError> {
+    if payload.len() != expected {
+        return Err(WireError::Length { what, offset: 0, found: payload.len() });
+    }
+    Ok(())
+}
+
+/// Payload of LISTEN: where the application listens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ListenPayload {
+    /// The address given to `bind`; unspecified means any.
+    pub address: SocketAddr,
+}
+
+impl ListenPayload {
+    /// Bytes of the payload.
+    pub const LEN: usize = ADDRESS_LEN;
+
+    /// Parses the payload.
+    pub fn parse(payload: &[u8]) -> Result<Self, WireError> {
+        check_len(payload, Self::LEN, "listen payload")?;
+        Ok(ListenPayload { address: parse_address(payload, 0)? })
+    }
+
+    /// The payload as bytes.
+    pub fn emit(&self) -> [u8; Self::LEN] {
+        emit_address(self.address)
+    }
+}
+
+/// Payload of OPEN: the connection's ends, and what the application may send before it gets credit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpenPayload {
+    /// The cluster's end: the service's address.
+    pub local: SocketAddr,
+    /// The client's end.
+    pub remote: SocketAddr,
+    /// Bytes the application may have in flight towards the proxy.
+    pub window: u32,
+}
+
+/// Payload of CONNECTED; of the form of OPEN's.
+pub type ConnectedPayload = OpenPayload;
+
+impl OpenPayload {
+    /// Bytes of the payload.
+    pub const LEN: usize = 2 * ADDRESS_LEN + 4;
+
+    /// Parses the payload.
+    pub fn parse(payload: &[u8]) -> Result<Self, WireError> {
+        check_len(payload, Self::LEN, "open payload")?;
+        let (local, remote) = parse_pair(payload)?;
+        let window = u32::from_le_bytes(*array_at(payload, 2 * ADDRESS_LEN, "open window")?);
+        Ok(OpenPayload { local, remote, window })
+    }
+
+    /// The payload as bytes.
+    pub fn emit(&self) -> [u8; Self::LEN] {
+        let mut out = [0; Self::LEN];
+        out[..ADDRESS_LEN].copy_from_slice(&emit_address(self.local));
+        out[ADDRESS_LEN..2 * ADDRESS_LEN].copy_from_slice(&emit_address(self.remote));
+        out[2 * ADDRESS_LEN..].copy_from_slice(&self.window.to_le_bytes());
+        out
+    }
+}
+
+/// Payload of CONNECT: where to, and from where when the application has bound.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConnectPayload {
+    /// The destination.
+    pub remote: SocketAddr,
+    /// The source the application asked for.
+    pub local: Option<SocketAddr>,
+}
+
+impl ConnectPayload {
+    /// Bytes of the longest payload.
+    pub const LEN_MAX: usize = 2 * ADDRESS_LEN;
+
+    /// Parses the payload.
+    pub fn parse(payload: &[u8]) -> Result<Self, WireError> {
+        if payload.len() == ADDRESS_LEN {
+            return Ok(ConnectPayload { remote: parse_address(payload, 0)?, local: None });
+        }
+        check_len(payload, Self::LEN_MAX, "connect payload")?;
+        let (remote, local) = parse_pair(payload)?;
+        Ok(ConnectPayload { remote, local: Some(local) })
+    }
+
+    /// Bytes [`emit`](Self::emit) writes.
+    pub fn len(&self) -> usize {
+        if self.local.is_some() { Self::LEN_MAX } else { ADDRESS_LEN }
+    }
+
+    /// Whether nothing would be written: never.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Writes the payload; returns its length.
+    pub fn emit(&self, out: &mut [u8]) -> Result<usize, WireError> {
+        let len = self.len();
+        let (remote, local) = room(out, len, "connect payload")?.split_at_mut(ADDRESS_LEN);
+        remote.copy_from_slice(&emit_address(self.remote));
+        if let Some(address) = self.local {
+            local.copy_from_slice(&emit_address(address));
+        }
+        Ok(len)
+    }
+}
+
+/// Payload of OPTION: the option's value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OptionPayload {
+    /// The value; its meaning is the option's.
+    pub value: u64,
+}
+
+impl OptionPayload {
+    /// Bytes of the payload.
+    pub const LEN: usize = 8;
+
+    /// Parses the payload.
+    pub fn parse(payload: &[u8]) -> Result<Self, WireError> {
+        check_len(payload, Self::LEN, "option payload")?;
+        Ok(OptionPayload { value: u64::from_le_bytes(*array_at(payload, 0, "option payload")?) })
+    }
+
+    /// The payload as bytes.
+    pub fn emit(&self) -> [u8; Self::LEN] {
+        self.value.to_le_bytes()
+    }
+}
