@@ -1,1 +1,32 @@
 //! Links, credits and flow multiplexing over Virtual Interfaces.
+//!
+//! [`Endpoint`] owns one VI provider and runs links over it: HELLO with a signed token, descriptor credits, heartbeat,
+//! CLOSE. [`TunnelBatch`] and [`Channel`] put tunnel records and flow messages into link messages; [`SendCredit`] and
+//! [`ReceiveCredit`] keep a flow's byte window.
+//!
+//! The crate runs in daemons and inside unmodified applications: it has no thread, no clock, no I/O of its own but
+//! through the provider, prints nothing, and does not allocate per message.
+#![forbid(unsafe_code)]
+
+pub mod app;
+mod backoff;
+//mod channel;
+mod config;
+mod counters;
+mod credit;
+mod endpoint;
+mod event;
+mod identity;
+pub mod token;
+//mod tunnel;
+
+pub use backoff::{Backoff, BackoffConfig};
+//pub use channel::{Channel, ChannelConfig, ChannelError};
+pub use config::{EndpointConfig, Heartbeat, RECEIVE_DEPTH_MIN};
+pub use counters::Counters;
+pub use credit::{CreditViolation, ReceiveCredit, SendCredit};
+pub use endpoint::{Endpoint, GATHER_MAX, LinkInfo};
+pub use event::{DeathCause, DownReason, LinkEvent, LinkId, MessageKind, ProtocolError, Received, SendError};
+pub use identity::{PeerIdentity, ProcessId, Purpose, RefusalCode};
+pub use token::{ClusterKey, KeyError, TOKEN_LEN_MAX, Token, TokenClaims, TokenError};
+//pub use tunnel::{Full, TunnelBatch};

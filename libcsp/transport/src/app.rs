@@ -1,0 +1,1 @@
+//! The application's side of sockets over channels (being written).

@@ -1,0 +1,72 @@
+//! What an endpoint is made with.
+
+use csp_types::{Duration, limits};
+
+use crate::identity::PeerIdentity;
+use crate::token::ClusterKey;
+
+/// Fewest receive descriptors of either side: two stay reserved for control messages, so that credits and heartbeats
+/// always get through.
+pub const RECEIVE_DEPTH_MIN: u32 = 4;
+
+/// When to send PING and when silence is death.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Heartbeat {
+    /// PING is sent when nothing else was sent for so long.
+    pub interval: Duration,
+    /// A daemon that sent nothing for so long is dead.
+    pub deadline: Duration,
+}
+
+impl Default for Heartbeat {
+    /// 200 ms and 800 ms: death is known within 1 s.
+    fn default() -> Self {
+        Heartbeat { interval: Duration::from_millis(200), deadline: Duration::from_millis(800) }
+    }
+}
+
+/// What an [`Endpoint`](crate::Endpoint) is made with.
+#[derive(Clone, Debug)]
+pub struct EndpointConfig {
+    /// Who this side is; worker and pool of outgoing links are given at `connect`.
+    pub identity: PeerIdentity,
+    /// Receive descriptors that each link posts; 4 to 4096.
+    pub receive_depth: u32,
+    /// Sends that each link may have outstanding; 4 to 4096.
+    pub send_depth: u32,
+    /// Largest VI message in bytes, with the 16-byte link header; equal on both sides.
+    pub message_len: u32,
+    /// Liveness.
+    pub heartbeat: Heartbeat,
+    /// Most links at once, in handshake or up.
+    pub links_max: u32,
+    /// How long a link may take from `connect` (or from the peer's request) until HELLO is answered.
+    pub hello_timeout: Duration,
+    /// What tokens are verified with; `None`: this side never accepts.
+    pub verify: Option<ClusterKey>,
+}
+
+impl EndpointConfig {
+    /// The configuration for tunnel links: 64 messages of [`limits::TUNNEL_MESSAGE_LEN_MAX`] bytes each way.
+    pub fn tunnel(identity: PeerIdentity, verify: Option<ClusterKey>) -> Self {
+        EndpointConfig {
+            identity,
+            receive_depth: 64,
+            send_depth: 64,
+            message_len: limits::TUNNEL_MESSAGE_LEN_MAX as u32,
+            heartbeat: Heartbeat::default(),
+            links_max: 64,
+            hello_timeout: Duration::from_secs(2),
+            verify,
+        }
+    }
+
+    /// The configuration for channel links: 64 messages of [`limits::CHANNEL_MESSAGE_LEN_MAX`] bytes each way.
+    pub fn channel(identity: PeerIdentity, verify: Option<ClusterKey>) -> Self {
+        EndpointConfig {
+            message_len: limits::CHANNEL_MESSAGE_LEN_MAX as u32,
+            links_max: 256,
+            ..EndpointConfig::tunnel(identity, verify)
+        }
+    }
+}

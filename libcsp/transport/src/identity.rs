@@ -1,0 +1,135 @@
+//! Who is at the other end of a link, and what the link is for.
+
+use core::fmt;
+
+pub use csp_wire::link::{Purpose, RefusalCode};
+
+use csp_types::{NodeId, Role};
+
+use crate::event::MessageKind;
+
+/// Longest process id, in bytes.
+pub const PROCESS_ID_LEN_MAX: usize = 63;
+
+/// Names a process on its node, as the node's agent named it; empty for daemons. Kept inline: at most 63 bytes of
+/// printable ASCII without space.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProcessId {
+    len: u8,
+    bytes: [u8; PROCESS_ID_LEN_MAX],
+}
+
+impl ProcessId {
+    /// The id of daemons.
+    pub const NONE: ProcessId = ProcessId { len: 0, bytes: [0; PROCESS_ID_LEN_MAX] };
+
+    /// Parses an id that a peer or the agent gave; `None` when it is too long or has bytes outside `!` to `~`.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        if !text.iter().all(u8::is_ascii_graphic) {
+            return None;
+        }
+        let mut bytes = [0; PROCESS_ID_LEN_MAX];
+        bytes.get_mut(..text.len())?.copy_from_slice(text);
+        Some(ProcessId { len: u8::try_from(text.len()).ok()?, bytes })
+    }
+
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        self.bytes.get(..usize::from(self.len)).and_then(|b| core::str::from_utf8(b).ok()).unwrap_or("")
+    }
+
+    /// Whether this is a daemon's empty id.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl Default for ProcessId {
+    fn default() -> Self {
+        ProcessId::NONE
+    }
+}
+
+impl fmt::Display for ProcessId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for ProcessId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ProcessId({})", self.as_str())
+    }
+}
+
+/// The kind of message that a link of `purpose` carries.
+pub(crate) const fn kind_of(purpose: Purpose) -> MessageKind {
+    match purpose {
+        Purpose::Tunnel => MessageKind::Tunnel,
+        Purpose::Channel => MessageKind::Channel,
+    }
+}
+
+/// The role of the side that connects links of `purpose`; proxy nodes accept both.
+pub(crate) const fn connector_role(purpose: Purpose) -> Role {
+    match purpose {
+        Purpose::Tunnel => Role::NetworkNode,
+        Purpose::Channel => Role::Process,
+    }
+}
+
+/// One end of a link, as HELLO or HELLO_ACK tells it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PeerIdentity {
+    /// What it is. Vouched for by the token on the accepting side.
+    pub role: Role,
+    /// The node. Vouched for by the token on the accepting side.
+    pub node: NodeId,
+    /// The process on that node; empty for daemons. Vouched for by the token on the accepting side.
+    pub process: ProcessId,
+    /// Which life of the daemon or process this is: a restarted one has another number.
+    pub incarnation: u64,
+    /// The user the process runs as: from the token, else from the provider; `None` where neither knows.
+    pub uid: Option<u32>,
+    /// Which worker of its node speaks (0 for processes).
+    pub worker: u8,
+    /// Which VI of the pool the link is: below `pool_size`.
+    pub pool_index: u8,
+    /// How many VIs the pool has, at least 1.
+    pub pool_size: u8,
+}
+
+impl PeerIdentity {
+    /// The identity of worker `worker` of a daemon, as a pool of one VI.
+    pub const fn daemon(role: Role, node: NodeId, incarnation: u64, worker: u8) -> Self {
+        PeerIdentity {
+            role,
+            node,
+            process: ProcessId::NONE,
+            incarnation,
+            uid: None,
+            worker,
+            pool_index: 0,
+            pool_size: 1,
+        }
+    }
+
+    /// The identity of an application process.
+    pub const fn process(node: NodeId, process: ProcessId, incarnation: u64) -> Self {
+        PeerIdentity {
+            role: Role::Process,
+            node,
+            process,
+            incarnation,
+            uid: None,
+            worker: 0,
+            pool_index: 0,
+            pool_size: 1,
+        }
+    }
+
+    /// Whether silence means death: daemons always run, an application process may compute or be stopped.
+    pub fn is_daemon(&self) -> bool {
+        self.role != Role::Process
+    }
+}

@@ -1,0 +1,286 @@
+//! Signed tokens: who may open a link as what, until when.
+//!
+//! ```text
+//!  0 version | 1 role | 2 flags (1: uid is meant) | 3 reserved 0 | 4 uid (4) | 8 not before (8) | 16 expires (8)
+//! 24 nonce (8) | 32 node id (1 + n) | process id (1 + n) | HMAC-SHA256 over all before it (32)
+//! ```
+//! Integers are little-endian. The key is the cluster's: daemons hold it, application processes get their tokens from
+//! their host's agent and never see it.
+
+use core::fmt;
+
+use csp_types::{NodeId, Role};
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+use crate::identity::ProcessId;
+
+/// Longest token in bytes.
+pub const TOKEN_LEN_MAX: usize = 256;
+/// How far the clocks of two nodes may differ at the start of a token's time, in seconds.
+pub const CLOCK_SKEW_S: u64 = 30;
+
+const VERSION: u8 = 1;
+const FLAG_UID: u8 = 1;
+const FIXED_LEN: usize = 32;
+const MAC_LEN: usize = 32;
+
+/// The key of the cluster: 32 bytes. Never printed.
+#[derive(Clone)]
+pub struct ClusterKey([u8; 32]);
+
+/// Why a text is no cluster key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum KeyError {
+    /// Not 64 digits long (white space around them does not count).
+    #[error("a cluster key has 64 hexadecimal digits, this one has {0}")]
+    Length(usize),
+    /// No hexadecimal digit at this place, counted from 0.
+    #[error("character {} of the cluster key is no hexadecimal digit", .0 + 1)]
+    Digit(usize),
+}
+
+impl ClusterKey {
+    /// Parses 64 hexadecimal digits, as the key file holds them.
+    pub fn from_hex(text: &str) -> Result<Self, KeyError> {
+        let digits = text.trim().as_bytes();
+        if digits.len() != 64 {
+            return Err(KeyError::Length(digits.len()));
+        }
+        let mut key = [0; 32];
+        for (at, &digit) in digits.iter().enumerate() {
+            let value = char::from(digit).to_digit(16).ok_or(KeyError::Digit(at))?;
+            if let Some(byte) = key.get_mut(at / 2) {
+                *byte = (*byte << 4) | value as u8;
+            }
+        }
+        Ok(ClusterKey(key))
+    }
+
+    /// The key of these bytes.
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        ClusterKey(bytes)
+    }
+
+    fn mac(&self) -> Option<Hmac<Sha256>> {
+        // HMAC takes keys of any length, hence never `None`.
+        Hmac::<Sha256>::new_from_slice(&self.0).ok()
+    }
+}
+
+impl fmt::Debug for ClusterKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ClusterKey(..)")
+    }
+}
+
+/// What a token vouches for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TokenClaims {
+    /// The role its bearer may take.
+    pub role: Role,
+    /// The node it is for.
+    pub node: NodeId,
+    /// The process it is for; empty for daemons.
+    pub process: ProcessId,
+    /// The user that process runs as.
+    pub uid: Option<u32>,
+    /// From when it is valid, in seconds of Unix time.
+    pub not_before: u64,
+    /// Until when it is valid (this second not included), in seconds of Unix time.
+    pub expires: u64,
+    /// A random number that no other token has: what replay is known by.
+    pub nonce: u64,
+}
+
+/// A signed token, kept inline.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Token {
+    len: u16,
+    bytes: [u8; TOKEN_LEN_MAX],
+}
+
+impl Token {
+    /// The token as bytes that came from elsewhere (the agent's answer), unverified; `None` when too long.
+    pub fn from_bytes(token: &[u8]) -> Option<Self> {
+        let mut bytes = [0; TOKEN_LEN_MAX];
+        bytes.get_mut(..token.len())?.copy_from_slice(token);
+        Some(Token { len: u16::try_from(token.len()).ok()?, bytes })
+    }
+
+    /// The bytes to send.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.len)).unwrap_or(&[])
+    }
+
+    fn put(&mut self, part: &[u8]) {
+        let start = usize::from(self.len);
+        if let Some(room) = self.bytes.get_mut(start..start + part.len()) {
+            room.copy_from_slice(part);
+            self.len += part.len() as u16;
+        }
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Token({} bytes)", self.len)
+    }
+}
+
+// The longest token there can be fits.
+const _: () = assert!(FIXED_LEN + 1 + 63 + 1 + 63 + MAC_LEN <= TOKEN_LEN_MAX);
+
+/// Why a token is not good.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum TokenError {
+    /// Not the form of a token, or of another version.
+    #[error("the token is ill-formed")]
+    Malformed,
+    /// Not signed with this key.
+    #[error("the token is not signed with this cluster's key")]
+    Signature,
+    /// Its time is over.
+    #[error("the token has expired")]
+    Expired,
+    /// Its time has not begun.
+    #[error("the token is not valid yet: check the clocks")]
+    NotYetValid,
+}
+
+/// Signs `claims` with the cluster key.
+pub fn issue(key: &ClusterKey, claims: &TokenClaims) -> Token {
+    let mut token = Token { len: 0, bytes: [0; TOKEN_LEN_MAX] };
+    let flags = if claims.uid.is_some() { FLAG_UID } else { 0 };
+    token.put(&[VERSION, claims.role as u8, flags, 0]);
+    token.put(&claims.uid.unwrap_or(0).to_le_bytes());
+    token.put(&claims.not_before.to_le_bytes());
+    token.put(&claims.expires.to_le_bytes());
+    token.put(&claims.nonce.to_le_bytes());
+    for id in [claims.node.as_str(), claims.process.as_str()] {
+        token.put(&[id.len() as u8]);
+        token.put(id.as_bytes());
+    }
+    if let Some(mut mac) = key.mac() {
+        mac.update(token.as_bytes());
+        token.put(&mac.finalize().into_bytes());
+    }
+    token
+}
+
+/// Checks signature (in constant time) and validity of a token that a peer sent. Nothing of it is looked at before
+/// the signature is found good.
+pub fn verify(key: &ClusterKey, token: &[u8], now_unix_s: u64) -> Result<TokenClaims, TokenError> {
+    if token.len() > TOKEN_LEN_MAX {
+        return Err(TokenError::Malformed);
+    }
+    let (signed, tag) = token.split_last_chunk::<MAC_LEN>().ok_or(TokenError::Malformed)?;
+    let mut mac = key.mac().ok_or(TokenError::Signature)?;
+    mac.update(signed);
+    mac.verify_slice(tag).map_err(|_| TokenError::Signature)?;
+    let claims = parse(signed).ok_or(TokenError::Malformed)?;
+    if now_unix_s >= claims.expires {
+        return Err(TokenError::Expired);
+    }
+    if now_unix_s.saturating_add(CLOCK_SKEW_S) < claims.not_before {
+        return Err(TokenError::NotYetValid);
+    }
+    Ok(claims)
+}
+
+fn parse(signed: &[u8]) -> Option<TokenClaims> {
+    let (&[version, role, flags, reserved], rest) = signed.split_first_chunk::<4>()?;
+    let (uid, rest) = rest.split_first_chunk::<4>()?;
+    let (not_before, rest) = rest.split_first_chunk::<8>()?;
+    let (expires, rest) = rest.split_first_chunk::<8>()?;
+    let (nonce, rest) = rest.split_first_chunk::<8>()?;
+    let (node, rest) = short_bytes(rest)?;
+    let (process, rest) = short_bytes(rest)?;
+    if version != VERSION || flags & !FLAG_UID != 0 || reserved != 0 || !rest.is_empty() {
+        return None;
+    }
+    Some(TokenClaims {
+        role: Role::from_u8(role)?,
+        node: NodeId::parse(node).ok()?,
+        process: ProcessId::parse(process)?,
+        uid: (flags & FLAG_UID != 0).then_some(u32::from_le_bytes(*uid)),
+        not_before: u64::from_le_bytes(*not_before),
+        expires: u64::from_le_bytes(*expires),
+        nonce: u64::from_le_bytes(*nonce),
+    })
+}
+
+/// A length byte, so many bytes, and what follows them.
+fn short_bytes(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (&len, rest) = bytes.split_first()?;
+    rest.split_at_checked(usize::from(len))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(byte: u8) -> ClusterKey {
+        ClusterKey::from_bytes([byte; 32])
+    }
+
+    fn claims() -> TokenClaims {
+        TokenClaims {
+            role: Role::Process,
+            node: "an-1".parse().unwrap(),
+            process: ProcessId::parse(b"nginx.17").unwrap(),
+            uid: Some(33),
+            not_before: 1_000,
+            expires: 4_600,
+            nonce: 0x0123_4567_89ab_cdef,
+        }
+    }
+
+    #[test]
+    fn a_token_gives_back_its_claims_in_its_time_only() {
+        let token = issue(&key(1), &claims());
+        assert_eq!(verify(&key(1), token.as_bytes(), 4_599), Ok(claims()));
+        assert_eq!(verify(&key(1), token.as_bytes(), 1_000 - CLOCK_SKEW_S), Ok(claims()));
+        assert_eq!(verify(&key(1), token.as_bytes(), 4_600), Err(TokenError::Expired));
+        assert_eq!(verify(&key(1), token.as_bytes(), 999 - CLOCK_SKEW_S), Err(TokenError::NotYetValid));
+        assert_eq!(verify(&key(2), token.as_bytes(), 2_000), Err(TokenError::Signature));
+    }
+
+    #[test]
+    fn the_longest_ids_fit() {
+        let long = "n".repeat(63);
+        let claims = TokenClaims {
+            node: long.parse().unwrap(),
+            process: ProcessId::parse(long.as_bytes()).unwrap(),
+            uid: None,
+            ..claims()
+        };
+        let token = issue(&key(1), &claims);
+        assert_eq!(verify(&key(1), token.as_bytes(), 2_000), Ok(claims));
+    }
+
+    #[test]
+    fn no_changed_bit_and_no_other_length_passes() {
+        let token = issue(&key(1), &claims());
+        let good = token.as_bytes();
+        for bit in 0..good.len() * 8 {
+            let mut bad = good.to_vec();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(verify(&key(1), &bad, 2_000), Err(TokenError::Signature), "bit {bit}");
+        }
+        for len in 0..good.len() {
+            assert!(verify(&key(1), &good[..len], 2_000).is_err(), "length {len}");
+        }
+        let longer = [good, &[0]].concat();
+        assert!(verify(&key(1), &longer, 2_000).is_err());
+    }
+
+    #[test]
+    fn a_key_file_is_64_digits() {
+        let digits = "00ff".repeat(16);
+        assert!(ClusterKey::from_hex(&format!("{digits}\n")).is_ok());
+        assert_eq!(ClusterKey::from_hex("00ff").unwrap_err(), KeyError::Length(4));
+        assert_eq!(ClusterKey::from_hex(&digits.replacen('f', "g", 1)).unwrap_err(), KeyError::Digit(2));
+        assert!(!format!("{:?}", ClusterKey::from_hex(&digits).unwrap()).contains("ff"));
+    }
+}
