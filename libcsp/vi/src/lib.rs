@@ -6,9 +6,11 @@
 //! A provider moves bytes and tells of connections. It does **not** decide that a peer is dead for being silent,
 //! count credits, or look into messages: liveness and flow control belong to `csp-transport`.
 
+pub mod memory;
 mod provider;
+mod slots;
 
 pub use provider::{
-    Armed, BufferId, Completion, ConnectRequest, Event, PRIVATE_DATA_LEN_MAX, Provider, RequestId, ViAddress, ViConfig,
-    ViError, ViId, Wake,
+    Armed, BufferId, Completion, ConnectRequest, Counters, DEPTH_RANGE, Event, MESSAGE_LEN_MAX,
+    PRIVATE_DATA_LEN_MAX, Provider, RequestId, ViAddress, ViConfig, ViError, ViId, Wake,
 };

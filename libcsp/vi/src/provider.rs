@@ -46,8 +46,46 @@ pub struct ViConfig {
     pub receive_depth: u32,
     /// Sends that may be outstanding from this end. 2 to 4096.
     pub send_depth: u32,
-    /// Largest message either way, in bytes.
+    /// Largest message either way, in bytes. 1 to [`MESSAGE_LEN_MAX`].
     pub message_len: u32,
+}
+
+/// Largest [`ViConfig::message_len`] in bytes.
+pub const MESSAGE_LEN_MAX: u32 = 1 << 20;
+
+/// Bounds of [`ViConfig::receive_depth`] and [`ViConfig::send_depth`].
+pub const DEPTH_RANGE: std::ops::RangeInclusive<u32> = 2..=4096;
+
+impl ViConfig {
+    /// Whether every value is within its bounds.
+    pub fn check(&self) -> Result<(), ViError> {
+        if !DEPTH_RANGE.contains(&self.receive_depth) || !DEPTH_RANGE.contains(&self.send_depth) {
+            return Err(ViError::Config("a queue depth is from 2 to 4096"));
+        }
+        if !(1..=MESSAGE_LEN_MAX).contains(&self.message_len) {
+            return Err(ViError::Config("the message length is from 1 byte to 1 MiB"));
+        }
+        Ok(())
+    }
+}
+
+/// Whether `data` can travel with a connection request or its answer.
+pub(crate) fn check_private_data(data: &[u8]) -> Result<(), ViError> {
+    if data.len() > PRIVATE_DATA_LEN_MAX {
+        return Err(ViError::TooLong { len: data.len(), max: PRIVATE_DATA_LEN_MAX });
+    }
+    Ok(())
+}
+
+/// What a provider saw go wrong, since it was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Connection requests that were malformed, or came with the wrong descriptors.
+    pub handshakes_malformed: u64,
+    /// Connection requests dropped because their set-up took too long or too many were pending.
+    pub handshakes_dropped: u64,
+    /// VIs broken because the peer wrote nonsense into shared memory or messages.
+    pub violations: u64,
 }
 
 /// What became of work that was posted.
@@ -157,6 +195,9 @@ pub enum ViError {
     /// The accepting side said no.
     #[error("the peer rejected the connection")]
     Rejected,
+    /// The caller's own [`ViConfig`] is out of bounds.
+    #[error("the VI's configuration is wrong: {0}")]
+    Config(&'static str),
     /// The peer speaks another version or other sizes, or sent nonsense.
     #[error("the peer's set-up message is wrong: {0}")]
     Protocol(&'static str),
@@ -179,7 +220,10 @@ pub enum ViError {
 /// receives → [`Event::Disconnected`] or a call of [`disconnect`](Provider::disconnect) → gone. All receive buffers of
 /// a VI are posted when it is made; the provider owns and registers their memory.
 ///
-/// Ordering: messages of one VI arrive in the order they were posted; VIs are independent of each other.
+/// Ordering: messages of one VI arrive in the order they were posted; VIs are independent of each other. No message of
+/// a VI is given by [`poll`](Provider::poll) before its [`Event::Established`] was given by
+/// [`poll_event`](Provider::poll_event), nor [`Event::Disconnected`] before its last message was given. Nothing can be
+/// sent before [`Event::Established`] was given.
 pub trait Provider: Send {
     /// The name used in configuration and metrics: `shm`, `ucx`, `memory`, `verbs`.
     fn name(&self) -> &'static str;
@@ -189,9 +233,16 @@ pub trait Provider: Send {
 
     /// Starts to connect; [`Event::Established`] or [`Event::Refused`] follows. `private_data` holds at most
     /// [`PRIVATE_DATA_LEN_MAX`] bytes.
-    fn connect(&mut self, address: &ViAddress, config: ViConfig, private_data: &[u8]) -> Result<ViId, ViError>;
+    fn connect(
+        &mut self,
+        address: &ViAddress,
+        config: ViConfig,
+        private_data: &[u8],
+    ) -> Result<ViId, ViError>;
 
-    /// Accepts a pending request.
+    /// Accepts a pending request; [`Event::Established`] follows, or [`Event::Disconnected`] where the peer vanished
+    /// meanwhile. A differing `message_len` is refused to both sides: here as [`ViError::Protocol`], there as
+    /// [`Event::Refused`].
     fn accept(&mut self, request: RequestId, config: ViConfig, private_data: &[u8]) -> Result<ViId, ViError>;
 
     /// Rejects a pending request.
@@ -233,6 +284,12 @@ pub trait Provider: Send {
     fn wake_generation(&self) -> u64;
 
     /// Ends the VI cleanly after what was sent has been handed over, and gives back its memory. After
-    /// [`Event::Disconnected`] it only gives back the memory.
+    /// [`Event::Disconnected`] or [`Event::Refused`] it only gives back the memory. No completion or event of this VI
+    /// follows.
     fn disconnect(&mut self, vi: ViId) -> Result<(), ViError>;
+
+    /// What went wrong so far.
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
 }

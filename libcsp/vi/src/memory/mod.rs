@@ -1,0 +1,390 @@
+//! `memory`: VIs between providers of one process, deterministic and in virtual time.
+//!
+//! Owns no clock and no thread: time moves when [`MemoryFabric::advance`] is called, and everything else happens
+//! inside the callers' own calls. The same calls with the same seed give the same order of completions.
+//!
+//! A VI loses, duplicates and reorders nothing; a test makes it slow, kills it, kills a node or pauses one.
+//! [`Provider::wake`] gives one eventfd per provider, which becomes readable when something is due after arming.
+
+mod eventfd;
+mod fabric;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use csp_types::{Duration, Instant};
+
+use crate::provider::check_private_data;
+use crate::{
+    Armed, BufferId, Completion, Event, Provider, RequestId, ViAddress, ViConfig, ViError, ViId, Wake,
+};
+use fabric::{EndState, Node, State};
+
+/// What becomes of messages on their way when a VI or node dies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InFlight {
+    /// They still arrive, as when a process on the same host dies.
+    Delivered,
+    /// They are lost, as when a host dies.
+    Lost,
+}
+
+/// How long messages take: `fixed`, and up to `jitter` more by the fabric's seed. Order within a VI stays.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Delay {
+    /// Added to every message.
+    pub fixed: Duration,
+    /// The exclusive bound of what is added at random.
+    pub jitter: Duration,
+}
+
+/// Connects the providers made from it. Clones are the same fabric.
+#[derive(Clone)]
+pub struct MemoryFabric {
+    state: Arc<Mutex<State>>,
+}
+
+impl Default for MemoryFabric {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl MemoryFabric {
+    /// A fabric without delay; its time is [`Instant::ZERO`].
+    pub fn new() -> Self {
+        Self::with_seed(0)
+    }
+
+    /// The same, with a seed for jitter.
+    pub fn with_seed(seed: u64) -> Self {
+        MemoryFabric { state: Arc::new(Mutex::new(State::new(seed))) }
+    }
+
+    /// A new node on the fabric. The name serves the faults below; a dead node's name can be given again.
+    pub fn provider(&self, name: &str) -> MemoryProvider {
+        let mut state = self.lock();
+        state.nodes.push(Node {
+            name: name.to_owned(),
+            alive: true,
+            paused: false,
+            listening: Vec::new(),
+            notices: Default::default(),
+            sent: Default::default(),
+            armed: false,
+            wake: eventfd::create(),
+        });
+        MemoryProvider { fabric: self.clone(), node: state.nodes.len() - 1 }
+    }
+
+    /// Moves the time forward (never back): what is due by then can be polled.
+    pub fn advance(&self, now: Instant) {
+        let mut state = self.lock();
+        state.now = state.now.max(now);
+        state.kick();
+    }
+
+    /// The fabric's time.
+    pub fn now(&self) -> Instant {
+        self.lock().now
+    }
+
+    /// When the next thing still on its way is due, for a simulation to advance to.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.lock().next_due()
+    }
+
+    /// The delay of ends made from now on.
+    pub fn set_default_delay(&self, delay: Delay) {
+        let mut state = self.lock();
+        state.default_delay = delay.fixed;
+        state.default_jitter = delay.jitter;
+    }
+
+    /// The delay of what end `vi` sends from now on. `false` where there is no such end.
+    pub fn set_delay(&self, vi: ViId, delay: Delay) -> bool {
+        let mut state = self.lock();
+        let Some(end) = state.ends.get_mut(vi.0) else { return false };
+        end.delay = delay.fixed;
+        end.jitter = delay.jitter;
+        true
+    }
+
+    /// Breaks a connected VI: both ends see an unclean disconnect. `false` where `vi` is not connected.
+    pub fn kill_vi(&self, vi: ViId, in_flight: InFlight) -> bool {
+        let mut state = self.lock();
+        let Some(peer) = state.ends.get(vi.0).and_then(|end| end.peer) else { return false };
+        for id in [vi.0, peer] {
+            let due = state.ends.get(id).map_or(state.now, |end| end.last_due.max(state.now));
+            state.lose_peer(if id == vi.0 { peer } else { vi.0 }, due, false, in_flight);
+        }
+        true
+    }
+
+    /// Kills a node: its VIs disconnect uncleanly, its listeners are gone and its provider is dead. `false` where no
+    /// live node has the name.
+    pub fn kill_node(&self, name: &str, in_flight: InFlight) -> bool {
+        let mut state = self.lock();
+        let Some(node) = state.node_named(name) else { return false };
+        state.kill_node(node, in_flight);
+        true
+    }
+
+    /// Stops (`true`) or resumes (`false`) delivery to a node, as of a stopped process: what is sent to it waits.
+    /// `false` where no live node has the name.
+    pub fn pause_node(&self, name: &str, paused: bool) -> bool {
+        let mut state = self.lock();
+        let Some(node) = state.node_named(name) else { return false };
+        state.nodes[node].paused = paused;
+        state.kick();
+        true
+    }
+
+    // A panic in one test thread must not hide another's failure behind a poisoned lock.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One node of a [`MemoryFabric`]. Dropping it is the death of its process: messages on their way still arrive.
+pub struct MemoryProvider {
+    fabric: MemoryFabric,
+    node: usize,
+}
+
+impl MemoryProvider {
+    fn live(&self) -> Result<MutexGuard<'_, State>, ViError> {
+        let state = self.fabric.lock();
+        if state.nodes[self.node].alive { Ok(state) } else { Err(ViError::NotConnected) }
+    }
+}
+
+fn name_of(address: &ViAddress) -> Result<&str, ViError> {
+    match address {
+        ViAddress::Name(name) => Ok(name),
+        other => Err(ViError::Unreachable {
+            address: other.to_string(),
+            reason: "the memory provider takes names".to_owned(),
+        }),
+    }
+}
+
+impl Provider for MemoryProvider {
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+
+    fn listen(&mut self, address: &ViAddress) -> Result<(), ViError> {
+        let name = name_of(address)?;
+        let mut state = self.live()?;
+        if state.listener(name).is_some() {
+            let reason = format!("{name} is taken");
+            return Err(ViError::System { call: "listen", reason });
+        }
+        state.nodes[self.node].listening.push(name.to_owned());
+        Ok(())
+    }
+
+    fn connect(
+        &mut self,
+        address: &ViAddress,
+        config: ViConfig,
+        private_data: &[u8],
+    ) -> Result<ViId, ViError> {
+        check_private_data(private_data)?;
+        config.check()?;
+        let name = name_of(address)?;
+        let mut state = self.live()?;
+        let end = state.new_end(self.node, config)?;
+        let Some(listener) = state.listener(name) else {
+            let reason =
+                ViError::Unreachable { address: name.to_owned(), reason: "nobody listens there".to_owned() };
+            state.notify(self.node, Some(end), Some(end), Event::Refused { vi: ViId(end), reason });
+            return Ok(ViId(end));
+        };
+        state.request(end, listener, config, private_data);
+        Ok(ViId(end))
+    }
+
+    fn accept(&mut self, id: RequestId, config: ViConfig, private_data: &[u8]) -> Result<ViId, ViError> {
+        check_private_data(private_data)?;
+        config.check()?;
+        let mut state = self.live()?;
+        match state.requests.get(id.0) {
+            Some(request) if request.to == self.node => {}
+            _ => return Err(ViError::Unknown("connection request")),
+        }
+        let end = state.new_end(self.node, config)?;
+        let Some(request) = state.requests.remove(id.0) else { return Err(ViError::Unknown("request")) };
+        let (from, vi) = (request.from, ViId(request.from));
+        let from_node = state.ends.get(from).map_or(usize::MAX, |end| end.node);
+        if request.config.message_len != config.message_len {
+            let reason = ViError::Protocol("the message lengths differ");
+            state.notify(from_node, Some(end), Some(from), Event::Refused { vi, reason: reason.clone() });
+            state.remove_end(end, true, InFlight::Delivered);
+            return Err(reason);
+        }
+        if let Some(passive) = state.ends.get_mut(end) {
+            passive.peer = Some(from);
+            passive.window = request.config.receive_depth;
+        }
+        if let Some(active) = state.ends.get_mut(from) {
+            active.peer = Some(end);
+            active.window = config.receive_depth;
+        }
+        let own = Event::Established { vi: ViId(end), private_data: Vec::new() };
+        state.notify(self.node, None, Some(end), own);
+        let theirs = Event::Established { vi, private_data: private_data.to_vec() };
+        state.notify(from_node, Some(end), Some(from), theirs);
+        Ok(ViId(end))
+    }
+
+    fn reject(&mut self, id: RequestId) -> Result<(), ViError> {
+        let mut state = self.live()?;
+        match state.requests.get(id.0) {
+            Some(request) if request.to == self.node => {}
+            _ => return Err(ViError::Unknown("connection request")),
+        }
+        let Some(request) = state.requests.remove(id.0) else { return Ok(()) };
+        let node = state.ends.get(request.from).map_or(usize::MAX, |end| end.node);
+        let event = Event::Refused { vi: ViId(request.from), reason: ViError::Rejected };
+        state.notify(node, None, Some(request.from), event);
+        Ok(())
+    }
+
+    fn post_send(
+        &mut self,
+        vi: ViId,
+        wr_id: u64,
+        immediate: u32,
+        gather: &[&[u8]],
+        signalled: bool,
+    ) -> Result<(), ViError> {
+        let mut state = self.live()?;
+        let node = self.node;
+        let end = state.ends.get_mut(vi.0).filter(|e| e.node == node).ok_or(ViError::Unknown("VI"))?;
+        if end.state != EndState::Open {
+            return Err(ViError::NotConnected);
+        }
+        let (len, max) =
+            (gather.iter().map(|part| part.len()).sum::<usize>(), end.config.message_len as usize);
+        if len > max {
+            return Err(ViError::TooLong { len, max });
+        }
+        if end.window == 0 {
+            return Err(ViError::Full);
+        }
+        end.window -= 1;
+        state.send(vi.0, immediate, gather.concat());
+        if signalled {
+            state.nodes[node].sent.push_back((vi.0, wr_id));
+        }
+        Ok(())
+    }
+
+    fn post_recv(&mut self, vi: ViId, buffer: BufferId) -> Result<(), ViError> {
+        let mut state = self.live()?;
+        let node = self.node;
+        let end = state.ends.get_mut(vi.0).filter(|e| e.node == node).ok_or(ViError::Unknown("VI"))?;
+        end.held.remove(&buffer.0).ok_or(ViError::Unknown("buffer"))?;
+        end.free.push(buffer.0);
+        let peer = end.peer;
+        if let Some(peer) = peer.and_then(|peer| state.ends.get_mut(peer)) {
+            peer.window += 1;
+        }
+        Ok(())
+    }
+
+    fn read(&self, vi: ViId, buffer: BufferId, offset: usize, into: &mut [u8]) -> Result<usize, ViError> {
+        let state = self.live()?;
+        let end = state.ends.get(vi.0).filter(|e| e.node == self.node).ok_or(ViError::Unknown("VI"))?;
+        let bytes = end.held.get(&buffer.0).ok_or(ViError::Unknown("buffer"))?;
+        let from = bytes.get(offset..).unwrap_or(&[]);
+        let len = from.len().min(into.len());
+        into[..len].copy_from_slice(&from[..len]);
+        Ok(len)
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        let mut state = self.live().ok()?;
+        if state.nodes[self.node].paused {
+            return None;
+        }
+        if let Some((vi, wr_id)) = state.nodes[self.node].sent.pop_front() {
+            return Some(Completion::Sent { vi: ViId(vi), wr_id });
+        }
+        let id = state.next_message(self.node)?;
+        let end = state.ends.get_mut(id)?;
+        let buffer = end.free.pop()?;
+        let message = end.arriving.pop_front()?;
+        let len = message.bytes.len() as u32;
+        end.held.insert(buffer, message.bytes);
+        Some(Completion::Received {
+            vi: ViId(id),
+            buffer: BufferId(buffer),
+            len,
+            immediate: message.immediate,
+        })
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        let mut state = self.live().ok()?;
+        let node = &state.nodes[self.node];
+        if node.paused {
+            return None;
+        }
+        let position = node.notices.iter().position(|notice| state.may_tell(notice))?;
+        let event = state.nodes[self.node].notices.remove(position)?.event;
+        let (vi, new_state) = match &event {
+            Event::Established { vi, .. } => (vi.0, EndState::Open),
+            Event::Disconnected { vi, .. } | Event::Refused { vi, .. } => (vi.0, EndState::Closed),
+            Event::Request(_) => return Some(event),
+        };
+        if let Some(end) = state.ends.get_mut(vi) {
+            end.state = new_state;
+        }
+        Some(event)
+    }
+
+    fn arm(&mut self) -> Result<Armed, ViError> {
+        let mut state = self.live()?;
+        if state.is_ready(self.node) {
+            return Ok(Armed::Busy);
+        }
+        let node = &mut state.nodes[self.node];
+        if let Some(wake) = &node.wake {
+            eventfd::clear(wake);
+        }
+        node.armed = true;
+        Ok(Armed::Armed)
+    }
+
+    fn wake(&self, into: &mut Vec<Wake>) {
+        use std::os::fd::AsRawFd;
+        let state = self.fabric.lock();
+        into.extend(state.nodes[self.node].wake.as_ref().map(|wake| wake.as_raw_fd()));
+    }
+
+    fn wake_generation(&self) -> u64 {
+        0
+    }
+
+    fn disconnect(&mut self, vi: ViId) -> Result<(), ViError> {
+        let mut state = self.live()?;
+        match state.ends.get(vi.0) {
+            Some(end) if end.node == self.node => {}
+            _ => return Err(ViError::Unknown("VI")),
+        }
+        state.remove_end(vi.0, true, InFlight::Delivered);
+        Ok(())
+    }
+}
+
+impl Drop for MemoryProvider {
+    fn drop(&mut self) {
+        let mut state = self.fabric.lock();
+        state.kill_node(self.node, InFlight::Delivered);
+        state.nodes[self.node].wake = None;
+    }
+}

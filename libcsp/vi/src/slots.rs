@@ -1,0 +1,112 @@
+//! A table of values by ids that are never given out twice.
+
+/// Bits of an id that name the slot; the rest count how often it was used.
+const INDEX_BITS: u32 = 12;
+
+/// Most values a table holds at once.
+pub(crate) const SLOTS_MAX: usize = 1 << INDEX_BITS;
+
+const GENERATION_MAX: u32 = u32::MAX >> INDEX_BITS;
+
+struct Slot<T> {
+    generation: u32,
+    value: Option<T>,
+}
+
+/// At most `capacity` values, each found by its id in constant time. A slot whose generations are used up retires,
+/// so that an id never comes back.
+pub(crate) struct Slots<T> {
+    slots: Vec<Slot<T>>,
+    free: Vec<u32>,
+    capacity: usize,
+}
+
+impl<T> Slots<T> {
+    pub(crate) fn new(capacity: usize) -> Self {
+        let capacity = capacity.min(SLOTS_MAX);
+        Slots { slots: Vec::with_capacity(capacity), free: Vec::with_capacity(capacity), capacity }
+    }
+
+    /// Keeps `value`; `None` where the table is full.
+    pub(crate) fn insert(&mut self, value: T) -> Option<u32> {
+        if let Some(index) = self.free.pop() {
+            let slot = self.slots.get_mut(index as usize)?;
+            slot.value = Some(value);
+            return Some(slot.generation << INDEX_BITS | index);
+        }
+        if self.slots.len() >= self.capacity {
+            return None;
+        }
+        self.slots.push(Slot { generation: 0, value: Some(value) });
+        Some(self.slots.len() as u32 - 1)
+    }
+
+    pub(crate) fn get(&self, id: u32) -> Option<&T> {
+        let slot = self.slots.get(id as usize & (SLOTS_MAX - 1))?;
+        if slot.generation == id >> INDEX_BITS { slot.value.as_ref() } else { None }
+    }
+
+    pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut T> {
+        let slot = self.slots.get_mut(id as usize & (SLOTS_MAX - 1))?;
+        if slot.generation == id >> INDEX_BITS { slot.value.as_mut() } else { None }
+    }
+
+    pub(crate) fn remove(&mut self, id: u32) -> Option<T> {
+        let index = id & (SLOTS_MAX as u32 - 1);
+        let slot = self.slots.get_mut(index as usize)?;
+        if slot.generation != id >> INDEX_BITS {
+            return None;
+        }
+        let value = slot.value.take()?;
+        if slot.generation < GENERATION_MAX {
+            slot.generation += 1;
+            self.free.push(index);
+        }
+        Some(value)
+    }
+
+    /// All values with their ids, by slot.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.slots.iter().enumerate().filter_map(|(index, slot)| {
+            slot.value.as_ref().map(|value| (slot.generation << INDEX_BITS | index as u32, value))
+        })
+    }
+
+    /// How many slots were ever used: the bound for [`at_mut`](Slots::at_mut).
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The value in slot `index`, with its id.
+    pub(crate) fn at_mut(&mut self, index: usize) -> Option<(u32, &mut T)> {
+        let slot = self.slots.get_mut(index)?;
+        let id = slot.generation << INDEX_BITS | index as u32;
+        slot.value.as_mut().map(|value| (id, value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_never_comes_back() {
+        let mut slots = Slots::new(2);
+        let first = slots.insert('a').unwrap();
+        assert_eq!(slots.remove(first), Some('a'));
+        let second = slots.insert('b').unwrap();
+        assert_ne!(first, second);
+        assert_eq!(slots.get(first), None);
+        assert_eq!(slots.remove(first), None);
+        assert_eq!(slots.get(second), Some(&'b'));
+    }
+
+    #[test]
+    fn a_full_table_refuses() {
+        let mut slots = Slots::new(1);
+        let id = slots.insert(1).unwrap();
+        assert_eq!(slots.insert(2), None);
+        slots.remove(id);
+        assert!(slots.insert(3).is_some());
+    }
+}
