@@ -1,1 +1,27 @@
-//! Metrics exposition, logging and the admin endpoint.
+//! What an operator sees of a daemon: logs, metrics, the admin endpoint.
+//!
+//! Protocol crates count in plain structs of `u64`; only this crate knows Prometheus. Data workers hand their numbers
+//! over through [`SnapshotCell`] and answer questions through [`mailbox`], so that nothing here can make them wait.
+#![forbid(unsafe_code)]
+// This crate owns sockets and reads the wall clock for log lines.
+#![allow(clippy::disallowed_types)]
+
+mod admin;
+mod build_info;
+mod histogram;
+mod logging;
+pub mod mailbox;
+mod metrics;
+mod readiness;
+mod snapshot;
+mod trace_json;
+
+pub use admin::{AdminError, AdminOptions, AdminServer};
+pub use build_info::BuildInfo;
+pub use histogram::{LATENCY_BUCKETS_NS, LatencyHistogram};
+pub use logging::{LogError, LogFormat, init_logging};
+pub use mailbox::{Mailbox, MailboxError, MailboxSender, Reply};
+pub use metrics::{Exposition, MetricSource, MetricWriter};
+pub use readiness::{Condition, ConditionState, Readiness};
+pub use snapshot::SnapshotCell;
+pub use trace_json::{Tier, TraceJson, trace_json};

@@ -1,0 +1,36 @@
+//! Who a daemon is: its role, node id and version.
+
+use crate::metrics::{MetricSource, MetricWriter};
+
+/// Identity of a running daemon, exported as `csp_build_info` and in log lines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BuildInfo {
+    /// The daemon's role, as in `csp_types::Role::as_str`.
+    pub role: String,
+    /// The node's id.
+    pub node: String,
+    /// The workspace's version.
+    pub version: String,
+}
+
+impl BuildInfo {
+    /// The identity of this build under `role` and `node`.
+    pub fn new(role: &str, node: &str) -> Self {
+        BuildInfo {
+            role: role.to_owned(),
+            node: node.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+}
+
+impl MetricSource for BuildInfo {
+    fn collect(&self, out: &mut MetricWriter) {
+        out.gauge(
+            "csp_build_info",
+            "Constant 1; the labels say what runs",
+            &[("node", &self.node), ("role", &self.role), ("version", &self.version)],
+            1.0,
+        );
+    }
+}

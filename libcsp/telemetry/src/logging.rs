@@ -1,0 +1,47 @@
+//! Log lines on standard error.
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// How log lines look.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LogFormat {
+    /// One readable line per event.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// Why logging could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The operator's filter is no filter.
+    #[error(
+        "log level {level:?}: {reason}; allowed are error, warn, info, debug, trace or a filter such as info,csp_control=debug"
+    )]
+    Level {
+        /// What was given.
+        level: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Logging runs already.
+    #[error("logging was started twice")]
+    Twice,
+}
+
+/// Starts logging to standard error for the rest of the process. `level` is a level's name or a filter directive of
+/// tracing-subscriber.
+pub fn init_logging(level: &str, format: LogFormat) -> Result<(), LogError> {
+    let filter = EnvFilter::builder()
+        .parse(level)
+        .map_err(|error| LogError::Level { level: level.to_owned(), reason: error.to_string() })?;
+    let lines =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
+    let started = match format {
+        LogFormat::Text => lines.finish().try_init(),
+        LogFormat::Json => lines.json().flatten_event(true).finish().try_init(),
+    };
+    started.map_err(|_| LogError::Twice)
+}

@@ -1,0 +1,209 @@
+//! Prometheus exposition of plain counters.
+//!
+//! A [`MetricSource`] names its samples; [`MetricWriter`] groups them into families, so that several workers may give
+//! samples of one family; prometheus-client writes the text (OpenMetrics 1.0).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::exemplar::Exemplar;
+use prometheus_client::registry::Registry;
+
+use crate::histogram::LatencyHistogram;
+
+/// Something that can be scraped.
+pub trait MetricSource: Send + Sync {
+    /// Writes all samples as they stand now. Called at every scrape, on the control thread.
+    fn collect(&self, out: &mut MetricWriter);
+}
+
+impl<F: Fn(&mut MetricWriter) + Send + Sync> MetricSource for F {
+    fn collect(&self, out: &mut MetricWriter) {
+        self(out);
+    }
+}
+
+/// All sources of one daemon; cheap to clone, all clones are the same set.
+#[derive(Clone, Default)]
+pub struct Exposition {
+    sources: Arc<Mutex<Vec<Arc<dyn MetricSource>>>>,
+}
+
+impl fmt::Debug for Exposition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.sources.lock().unwrap_or_else(PoisonError::into_inner).len();
+        f.debug_struct("Exposition").field("sources", &count).finish()
+    }
+}
+
+impl Exposition {
+    /// The content type of [`Exposition::render`].
+    pub const CONTENT_TYPE: &'static str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+    /// Nothing to expose yet.
+    pub fn new() -> Self {
+        Exposition::default()
+    }
+
+    /// Adds a source for the life of the daemon.
+    pub fn register(&self, source: impl MetricSource + 'static) {
+        self.sources.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::new(source));
+    }
+
+    /// The text for `/metrics`.
+    pub fn render(&self) -> String {
+        let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut writer = MetricWriter::default();
+        for source in sources {
+            source.collect(&mut writer);
+        }
+        writer.render()
+    }
+}
+
+type Labels = Vec<(String, String)>;
+
+#[derive(Clone, PartialEq, Debug)]
+enum Value {
+    Counter(u64),
+    Gauge(f64),
+    Latency(LatencyHistogram),
+}
+
+impl Value {
+    fn kind(&self) -> MetricType {
+        match self {
+            Value::Counter(_) => MetricType::Counter,
+            Value::Gauge(_) => MetricType::Gauge,
+            Value::Latency(_) => MetricType::Histogram,
+        }
+    }
+
+    /// Adds a second sample of the same name and labels: workers that do not tell themselves apart are summed.
+    fn add(&mut self, other: Value) {
+        match (self, other) {
+            (Value::Counter(mine), Value::Counter(theirs)) => *mine = mine.wrapping_add(theirs),
+            (Value::Gauge(mine), Value::Gauge(theirs)) => *mine += theirs,
+            (Value::Latency(mine), Value::Latency(theirs)) => mine.merge(&theirs),
+            (mine, theirs) => debug_assert_eq!(mine.kind().as_str(), theirs.kind().as_str()),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Family {
+    help: String,
+    samples: BTreeMap<Labels, Value>,
+}
+
+/// Where a [`MetricSource`] writes its samples.
+///
+/// Names are whole (`csp_drops_total`), in base units, and start with `csp_`; a counter's end in `_total`. Samples of one
+/// name and one set of labels are added up; a name that was used before for another kind of metric is left out.
+#[derive(Debug, Default)]
+pub struct MetricWriter {
+    families: BTreeMap<String, Family>,
+}
+
+impl MetricWriter {
+    /// A number that only grows.
+    pub fn counter(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: u64) {
+        debug_assert!(name.ends_with("_total"), "the name of counter {name} must end in _total");
+        let family = name.strip_suffix("_total").unwrap_or(name);
+        self.add(family, help, labels, Value::Counter(value));
+    }
+
+    /// A number that goes up and down.
+    pub fn gauge(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: f64) {
+        self.add(name, help, labels, Value::Gauge(value));
+    }
+
+    /// A latency distribution; `name` ends in `_seconds`.
+    pub fn latency(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: &LatencyHistogram) {
+        debug_assert!(name.ends_with("_seconds"), "the name of latency {name} must end in _seconds");
+        self.add(name, help, labels, Value::Latency(value.clone()));
+    }
+
+    /// `csp_drops_total{reason}`: what was dropped, by reason.
+    pub fn drops(&mut self, reasons: &[(&str, u64)]) {
+        for (reason, count) in reasons {
+            let help = "Packets, messages and requests that were dropped, by reason";
+            self.counter("csp_drops_total", help, &[("reason", reason)], *count);
+        }
+    }
+
+    /// `csp_<table>_entries` and `csp_<table>_capacity` of a table.
+    pub fn table(&mut self, table: &str, entries: usize, capacity: usize) {
+        let described = table.replace('_', " ");
+        let entries_help = format!("Entries in use of the table of {described}");
+        let capacity_help = format!("Entries that the table of {described} can hold");
+        self.gauge(&format!("csp_{table}_entries"), &entries_help, &[], entries as f64);
+        self.gauge(&format!("csp_{table}_capacity"), &capacity_help, &[], capacity as f64);
+    }
+
+    /// The text of everything that was written.
+    pub fn render(self) -> String {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(self));
+        let mut text = String::new();
+        // Writing to a String cannot fail; an encoder that still does leaves an unfinished, thus rejected, text.
+        let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
+        text
+    }
+
+    fn add(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: Value) {
+        debug_assert!(name.starts_with("csp_"), "the name of metric {name} must start with csp_");
+        let family = self.families.entry(name.to_owned()).or_insert_with(|| Family {
+            help: help.trim_end_matches('.').to_owned(),
+            samples: BTreeMap::new(),
+        });
+        let clash = family.samples.values().any(|known| known.kind().as_str() != value.kind().as_str());
+        debug_assert!(!clash, "metric {name} is used with two kinds");
+        if clash {
+            return;
+        }
+        let mut labels: Labels = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        labels.sort();
+        match family.samples.get_mut(&labels) {
+            Some(known) => known.add(value),
+            None => drop(family.samples.insert(labels, value)),
+        }
+    }
+}
+
+impl Collector for MetricWriter {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        for (name, family) in &self.families {
+            let Some(first) = family.samples.values().next() else { continue };
+            let mut metric = encoder.encode_descriptor(name, &family.help, None, first.kind())?;
+            for (labels, value) in &family.samples {
+                if labels.is_empty() {
+                    encode_value(&mut metric, value)?;
+                } else {
+                    encode_value(&mut metric.encode_family(labels)?, value)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn encode_value(encoder: &mut MetricEncoder<'_>, value: &Value) -> fmt::Result {
+    match value {
+        Value::Counter(count) => encoder.encode_counter(count, None::<&Exemplar<NoLabelSet, u64>>),
+        Value::Gauge(level) => encoder.encode_gauge(level),
+        Value::Latency(histogram) => {
+            // prometheus-client accumulates, and takes the last bucket's bound f64::MAX for +Inf.
+            let bound = |b: f64| if b.is_finite() { b } else { f64::MAX };
+            let buckets: Vec<(f64, u64)> = histogram.buckets().map(|(b, n)| (bound(b), n)).collect();
+            encoder.encode_histogram::<NoLabelSet>(histogram.sum_s(), histogram.count(), &buckets, None)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,56 @@
+//! The way of numbers from a data worker to the control thread.
+
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+/// The latest snapshot of a worker's counters.
+///
+/// The worker publishes every so often and never waits: when the control thread is reading at that moment, the
+/// worker goes on and publishes next time.
+#[derive(Debug, Default)]
+pub struct SnapshotCell<T> {
+    slot: Mutex<T>,
+}
+
+impl<T: Clone> SnapshotCell<T> {
+    /// A cell that holds `initial` until the first publication.
+    pub fn new(initial: T) -> Self {
+        SnapshotCell { slot: Mutex::new(initial) }
+    }
+
+    /// Replaces the snapshot by a copy of `value`, reusing its memory (`clone_from`). `false`: a reader holds the cell,
+    /// nothing was published.
+    pub fn publish(&self, value: &T) -> bool {
+        match self.slot.try_lock() {
+            Ok(mut slot) => slot.clone_from(value),
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().clone_from(value),
+            Err(TryLockError::WouldBlock) => return false,
+        }
+        true
+    }
+
+    /// A copy of the latest snapshot.
+    pub fn read(&self) -> T {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, T> {
+        // A panic during `clone_from` leaves a value that is old in parts: good enough for counters.
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_publication_beside_a_reader_is_skipped_not_waited_for() {
+        let cell = SnapshotCell::new(1);
+        let reader = cell.lock();
+        assert!(!cell.publish(&2));
+        drop(reader);
+        assert_eq!(cell.read(), 1);
+        assert!(cell.publish(&3));
+        assert_eq!(cell.read(), 3);
+    }
+}
