@@ -1,1 +1,35 @@
-//! The user-level TCP engine.
+//! The user-level TCP engine (RFC 9293) of a proxy worker: flow labels index its connections.
+//!
+//! Sans-I/O: segments, bytes and the time go in, segments and events come out. It owns connection state, payload
+//! memory and timers, all allocated by [`Stack::new`]; it refuses clocks, sockets, IP headers and checksums.
+//!
+//! ```text
+//!   on_segment ─▶ input ─▶ Tcb ─▶ output ─▶ poll_transmit
+//!                           ▲ ▼
+//!        read_with, write, close … poll_event
+//! ```
+#![forbid(unsafe_code)]
+#![deny(clippy::disallowed_types)]
+
+mod api;
+mod blocks;
+mod config;
+mod counters;
+mod list;
+mod seq;
+mod stack;
+
+pub use api::{
+    Arrival, ConnectError, ConnectionInfo, DropReason, Event, FailReason, ListenError, Occupancy, State,
+    Transmit,
+};
+pub use blocks::Slices;
+pub use config::{ConnectionOptions, StackConfig};
+pub use counters::Counters;
+pub use stack::Stack;
+
+/// How many ranges a connection remembers per direction once data is out of order.
+pub const RANGES_PER_SET: usize = 32;
+
+/// Smallest MSS that is believed and used, in bytes: smaller ones would let a peer make us send headers only.
+pub const MSS_MIN: u16 = 88;

@@ -1,0 +1,144 @@
+//! What the operator can choose about the engine. Every table's capacity is here, and is fixed at start-up.
+
+use core::time::Duration;
+
+/// Sizes and times of a [`crate::Stack`].
+#[derive(Clone, Debug)]
+pub struct StackConfig {
+    /// First label index this stack gives out; labels cover `first_label_index .. first_label_index + connections`.
+    /// 0 is moved up to 1, because label 0 means "none".
+    pub first_label_index: u32,
+    /// Most connections at once, half-open ones included; at most 2²² − 1.
+    pub connections: usize,
+    /// Most passive connections in SYN-RECEIVED; one more drops the oldest of them (RFC 4987 §3.4).
+    pub half_open: usize,
+    /// Most connections remembered in TIME-WAIT; one more drops the oldest.
+    pub time_wait_entries: usize,
+    /// Most listening addresses.
+    pub listeners: usize,
+    /// Most answers to segments without a connection that wait to be transmitted.
+    pub replies: usize,
+    /// Most such answers per second.
+    pub replies_per_second: u32,
+    /// Payload blocks, shared by all connections and both directions.
+    pub blocks: usize,
+    /// Length of a block in bytes; rounded up to a power of two, 512 at least.
+    pub block_len: usize,
+    /// Sets of up to [`crate::RANGES_PER_SET`] ranges for data out of order and for SACKed data; a connection that
+    /// suffers loss or reordering takes one per direction.
+    pub range_sets: usize,
+    /// Most bytes a connection receives ahead of its reader.
+    pub receive_window_max: u32,
+    /// Most bytes a connection keeps for sending, unacknowledged ones included.
+    pub send_buffer_max: u32,
+    /// MSS told to and used towards IPv4 peers, in bytes without options (RFC 9293 §3.7.1).
+    pub mss_v4: u16,
+    /// MSS told to and used towards IPv6 peers.
+    pub mss_v6: u16,
+    /// Initial congestion window in segments (RFC 6928).
+    pub initial_window_segments: u32,
+    /// Key of the initial sequence numbers, timestamps offsets and tables; must be random per start (RFC 6528).
+    pub isn_secret: [u8; 16],
+    /// Retransmission timeout before the first RTT sample, SYNs included (RFC 6298 §2.1).
+    pub rto_initial: Duration,
+    /// Smallest retransmission timeout.
+    pub rto_min: Duration,
+    /// Largest retransmission timeout, backed off.
+    pub rto_max: Duration,
+    /// How often a SYN or SYN/ACK is retransmitted before the connection fails.
+    pub syn_retries: u8,
+    /// How often in succession data, FIN or a window probe goes without any answer before the connection fails.
+    pub retries: u8,
+    /// How long an acknowledgement may wait for company (RFC 9293 §3.8.6.3).
+    pub delayed_ack: Duration,
+    /// How many segments at the start of a connection are acknowledged at once.
+    pub quick_acks: u8,
+    /// How long TIME-WAIT lasts: twice the maximum segment lifetime (RFC 9293 §3.4.2).
+    pub time_wait: Duration,
+    /// How long FIN-WAIT-2 lasts once the application is gone ([`crate::Stack::close`]).
+    pub fin_wait_2: Duration,
+    /// Idle time after which keepalive probes start; `None` sends none (RFC 9293 §3.8.4).
+    pub keepalive_idle: Option<Duration>,
+    /// Time between unanswered keepalive probes.
+    pub keepalive_interval: Duration,
+    /// Unanswered keepalive probes after which the connection fails.
+    pub keepalive_probes: u8,
+    /// Least time between two challenge ACKs of one connection (RFC 5961 §7).
+    pub challenge_interval: Duration,
+    /// Whether small segments wait while others are in flight (RFC 9293 §3.7.4); a proxy does without.
+    pub nagle: bool,
+}
+
+impl Default for StackConfig {
+    fn default() -> Self {
+        StackConfig {
+            first_label_index: 1,
+            connections: 16_384,
+            half_open: 4_096,
+            time_wait_entries: 16_384,
+            listeners: 256,
+            replies: 256,
+            replies_per_second: 1_000,
+            blocks: 32_768,
+            block_len: 4_096,
+            range_sets: 8_192,
+            receive_window_max: 1 << 20,
+            send_buffer_max: 1 << 20,
+            mss_v4: 1_460,
+            mss_v6: 1_440,
+            initial_window_segments: 10,
+            isn_secret: [0; 16],
+            rto_initial: Duration::from_secs(1),
+            rto_min: Duration::from_millis(200),
+            rto_max: Duration::from_secs(60),
+            syn_retries: 5,
+            retries: 12,
+            delayed_ack: Duration::from_millis(40),
+            quick_acks: 16,
+            time_wait: Duration::from_secs(60),
+            fin_wait_2: Duration::from_secs(60),
+            keepalive_idle: Some(Duration::from_secs(7_200)),
+            keepalive_interval: Duration::from_secs(75),
+            keepalive_probes: 9,
+            challenge_interval: Duration::from_millis(500),
+            nagle: false,
+        }
+    }
+}
+
+impl StackConfig {
+    /// The configuration with every value brought into the range the engine relies on.
+    pub(crate) fn clamped(mut self) -> Self {
+        self.first_label_index = self.first_label_index.max(1);
+        let room = (1usize << csp_types::INDEX_BITS) - self.first_label_index as usize;
+        self.connections = self.connections.clamp(1, room);
+        self.half_open = self.half_open.max(1);
+        self.time_wait_entries = self.time_wait_entries.max(1);
+        self.replies = self.replies.max(1);
+        self.replies_per_second = self.replies_per_second.max(1);
+        self.blocks = self.blocks.max(4);
+        self.block_len = self.block_len.clamp(512, 1 << 16).next_power_of_two();
+        // RFC 7323 §2.3: a window never exceeds 2³⁰.
+        self.receive_window_max = self.receive_window_max.clamp(2_048, 1 << 30);
+        self.send_buffer_max = self.send_buffer_max.clamp(2_048, 1 << 30);
+        self.mss_v4 = self.mss_v4.max(crate::MSS_MIN);
+        self.mss_v6 = self.mss_v6.max(crate::MSS_MIN);
+        self.initial_window_segments = self.initial_window_segments.max(1);
+        self.rto_min = self.rto_min.max(Duration::from_millis(1));
+        self.rto_max = self.rto_max.max(self.rto_min);
+        self.rto_initial = self.rto_initial.clamp(self.rto_min, self.rto_max);
+        self
+    }
+}
+
+/// What one connection does differently from the [`StackConfig`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConnectionOptions {
+    /// See [`StackConfig::nagle`].
+    pub nagle: bool,
+    /// See [`StackConfig::keepalive_idle`].
+    pub keepalive_idle: Option<Duration>,
+    /// How long sent data may stay unacknowledged, or a window closed, before the connection fails (RFC 5482);
+    /// `None` leaves it to the number of retries.
+    pub user_timeout: Option<Duration>,
+}

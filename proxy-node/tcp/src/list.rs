@@ -1,0 +1,100 @@
+//! A first-in first-out list over the slots of a table: each slot is in it at most once, and nothing is allocated.
+
+/// "No slot".
+pub(crate) const NIL: u32 = u32::MAX;
+
+/// `links[slot]` is (previous, next); a slot that is not in the list points to itself on both sides.
+#[derive(Debug)]
+pub(crate) struct IndexList {
+    links: Vec<(u32, u32)>,
+    head: u32,
+    tail: u32,
+    len: usize,
+}
+
+impl IndexList {
+    /// An empty list over `slots` slots.
+    pub fn new(slots: usize) -> Self {
+        let links = (0..slots as u32).map(|slot| (slot, slot)).collect();
+        IndexList { links, head: NIL, tail: NIL, len: 0 }
+    }
+
+    /// How many slots are listed.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The slot that was appended first.
+    pub fn front(&self) -> Option<u32> {
+        (self.head != NIL).then_some(self.head)
+    }
+
+    /// Whether `slot` is listed.
+    pub fn contains(&self, slot: u32) -> bool {
+        self.links.get(slot as usize).is_some_and(|&(_, next)| next != slot)
+    }
+
+    /// Appends `slot` unless it is listed.
+    pub fn push_back(&mut self, slot: u32) {
+        if slot as usize >= self.links.len() || self.contains(slot) {
+            return;
+        }
+        self.links[slot as usize] = (self.tail, NIL);
+        match self.tail {
+            NIL => self.head = slot,
+            tail => self.links[tail as usize].1 = slot,
+        }
+        self.tail = slot;
+        self.len += 1;
+    }
+
+    /// Takes `slot` out; nothing happens where it is not listed.
+    pub fn remove(&mut self, slot: u32) {
+        if !self.contains(slot) {
+            return;
+        }
+        let (previous, next) = self.links[slot as usize];
+        match previous {
+            NIL => self.head = next,
+            previous => self.links[previous as usize].1 = next,
+        }
+        match next {
+            NIL => self.tail = previous,
+            next => self.links[next as usize].0 = previous,
+        }
+        self.links[slot as usize] = (slot, slot);
+        self.len -= 1;
+    }
+
+    /// Takes the first slot out.
+    pub fn pop_front(&mut self) -> Option<u32> {
+        let slot = self.front()?;
+        self.remove(slot);
+        Some(slot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_come_out_in_order_and_can_be_taken_from_the_middle() {
+        let mut list = IndexList::new(5);
+        for slot in [3, 1, 3, 4, 0, 99] {
+            list.push_back(slot);
+        }
+        assert_eq!(list.len(), 4);
+        list.remove(4);
+        list.remove(4);
+        list.remove(2);
+        assert!(list.contains(1) && !list.contains(4));
+        assert_eq!(
+            [list.pop_front(), list.pop_front(), list.pop_front(), list.pop_front()],
+            [Some(3), Some(1), Some(0), None]
+        );
+        assert_eq!(list.len(), 0);
+        list.push_back(2);
+        assert_eq!(list.front(), Some(2));
+    }
+}
