@@ -1,0 +1,107 @@
+//! The receiving half: recvmmsg into a slab of slots, one frame with its virtio-net header in each.
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use super::socket::Socket;
+use super::vnet::{self, VNET_LEN};
+use crate::port::{Frame, LanReceiver, RECEIVE_BATCH_MAX, ReceiveCounters};
+
+/// Room for one frame: the header, Ethernet and the largest IP packet, rounded up to cache lines.
+const SLOT_LEN: usize = 64 * 1024 + 128;
+const _: () = assert!(SLOT_LEN >= VNET_LEN + 14 + 65_535 && SLOT_LEN.is_multiple_of(64));
+
+/// What became of one message, copied out of the call's array.
+#[derive(Clone, Copy, Default)]
+struct Received {
+    len: u32,
+    truncated: bool,
+}
+
+pub(super) struct Receiver {
+    socket: Arc<Socket>,
+    slots: Box<[u8]>,
+    counters: ReceiveCounters,
+}
+
+impl Receiver {
+    pub(super) fn new(socket: Arc<Socket>) -> Self {
+        let slots = vec![0; SLOT_LEN * RECEIVE_BATCH_MAX].into_boxed_slice();
+        Receiver { socket, slots, counters: ReceiveCounters::default() }
+    }
+
+    fn receive_batch(&mut self) -> ([Received; RECEIVE_BATCH_MAX], usize) {
+        let mut vectors =
+            [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: SLOT_LEN }; RECEIVE_BATCH_MAX];
+        // SAFETY: an array of mmsghdr of zeroes is valid: plain data and null pointers.
+        let mut messages: [libc::mmsghdr; RECEIVE_BATCH_MAX] = unsafe { std::mem::zeroed() };
+        let slots = self.slots.chunks_exact_mut(SLOT_LEN);
+        for ((message, vector), slot) in messages.iter_mut().zip(&mut vectors).zip(slots) {
+            vector.iov_base = slot.as_mut_ptr().cast();
+            message.msg_hdr.msg_iov = &raw mut *vector;
+            message.msg_hdr.msg_iovlen = 1;
+        }
+        // SAFETY: every message names one iovec that lives through the call, and each iovec a slot of SLOT_LEN bytes
+        // of `self.slots`, which is borrowed mutably here and has no other reader; no name, no control data.
+        let count = unsafe {
+            libc::recvmmsg(
+                self.socket.fd(),
+                messages.as_mut_ptr(),
+                RECEIVE_BATCH_MAX as libc::c_uint,
+                libc::MSG_DONTWAIT,
+                std::ptr::null_mut(),
+            )
+        };
+        let mut received = [Received::default(); RECEIVE_BATCH_MAX];
+        let Ok(count) = usize::try_from(count) else {
+            self.note_error();
+            return (received, 0);
+        };
+        for (to, from) in received.iter_mut().zip(&messages[..count.min(RECEIVE_BATCH_MAX)]) {
+            to.len = from.msg_len;
+            to.truncated = from.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
+        }
+        (received, count.min(RECEIVE_BATCH_MAX))
+    }
+
+    fn note_error(&mut self) {
+        match std::io::Error::last_os_error().raw_os_error() {
+            Some(libc::EAGAIN | libc::EINTR) => {}
+            _ => self.counters.errors += 1,
+        }
+    }
+}
+
+impl LanReceiver for Receiver {
+    fn receive(&mut self, each: &mut dyn FnMut(Frame<'_>)) -> usize {
+        let (received, count) = self.receive_batch();
+        for (slot, message) in self.slots.chunks_exact(SLOT_LEN).zip(&received[..count]) {
+            let Some((header, frame)) = slot[..(message.len as usize).min(SLOT_LEN)].split_first_chunk()
+            else {
+                self.counters.bad_offload += 1;
+                continue;
+            };
+            if message.truncated {
+                self.counters.truncated += 1;
+                continue;
+            }
+            let Some((checksum, gso)) = vnet::parse(header) else {
+                self.counters.bad_offload += 1;
+                continue;
+            };
+            self.counters.frames += 1;
+            self.counters.bytes += frame.len() as u64;
+            each(Frame { bytes: frame, checksum, gso });
+        }
+        count
+    }
+
+    fn fd(&self) -> Option<RawFd> {
+        Some(self.socket.fd())
+    }
+
+    fn counters(&mut self) -> ReceiveCounters {
+        self.counters.overrun += self.socket.overruns();
+        self.counters
+    }
+}

@@ -1,0 +1,172 @@
+//! Opening and asking the raw socket.
+
+use std::io;
+use std::mem;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use csp_types::MacAddr;
+
+use super::{AfPacketConfig, OpenError};
+use crate::port::PortInfo;
+
+/// Options of packet(7) that the libc crate does not name on every target.
+const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
+const ARPHRD_ETHER: u16 = 1;
+
+/// A bound raw socket.
+pub(super) struct Socket {
+    fd: OwnedFd,
+}
+
+impl Socket {
+    pub(super) fn fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// Frames dropped because the receive queue was full, since the last call (the kernel resets on reading).
+    pub(super) fn overruns(&self) -> u64 {
+        let mut statistics = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
+        let mut len = mem::size_of::<libc::tpacket_stats>() as libc::socklen_t;
+        // SAFETY: the pointers name a live value of the length that `len` tells, and a live length.
+        let done = unsafe {
+            libc::getsockopt(
+                self.fd(),
+                libc::SOL_PACKET,
+                libc::PACKET_STATISTICS,
+                (&raw mut statistics).cast(),
+                &raw mut len,
+            )
+        };
+        if done == 0 { u64::from(statistics.tp_drops) } else { 0 }
+    }
+
+    fn set<T>(&self, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
+        // SAFETY: the pointer and length name `value`, which the kernel only reads during the call.
+        let done = unsafe {
+            libc::setsockopt(
+                self.fd(),
+                level,
+                option,
+                std::ptr::from_ref(value).cast(),
+                mem::size_of::<T>() as libc::socklen_t,
+            )
+        };
+        check(done).map(drop)
+    }
+
+    fn interface_request(&self, name: &[u8; libc::IFNAMSIZ], what: libc::Ioctl) -> io::Result<libc::ifreq> {
+        // SAFETY: an ifreq of zeroes is valid: it is plain data.
+        let mut request: libc::ifreq = unsafe { mem::zeroed() };
+        for (to, from) in request.ifr_name.iter_mut().zip(name) {
+            *to = *from as libc::c_char;
+        }
+        // SAFETY: the requests used here read and write one ifreq, which lives through the call.
+        check(unsafe { libc::ioctl(self.fd(), what, &raw mut request) })?;
+        Ok(request)
+    }
+}
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Opens the socket, asks the interface what it is, and binds.
+pub(super) fn open(config: &AfPacketConfig) -> Result<(Socket, PortInfo), OpenError> {
+    let failed = |call: &'static str| {
+        let interface = config.interface.clone();
+        move |source| OpenError::System { call, interface, source }
+    };
+    let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // Protocol 0 receives nothing until bind, so that no frame of another interface slips in.
+    // SAFETY: socket() takes no pointers.
+    let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) }).map_err(failed("socket"))?;
+    // SAFETY: the descriptor is new and ours alone.
+    let socket = Socket { fd: unsafe { OwnedFd::from_raw_fd(fd) } };
+
+    let name = interface_name(&config.interface)?;
+    let index = index_of(&socket, &name, config)?;
+    let info = describe(&socket, &name, config)?;
+
+    socket.set(libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1i32).map_err(failed("PACKET_VNET_HDR"))?;
+    socket.set(libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1i32).map_err(failed("PACKET_IGNORE_OUTGOING"))?;
+    for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
+    {
+        let len = config.socket_buffer_len.min(i32::MAX as u32 / 2) as i32;
+        // Forcing needs CAP_NET_ADMIN; without it the system's limit is as good as it gets.
+        if socket.set(libc::SOL_SOCKET, forced, &len).is_err() {
+            socket.set(libc::SOL_SOCKET, plain, &len).map_err(failed("SO_RCVBUF or SO_SNDBUF"))?;
+        }
+    }
+    bind(&socket, index).map_err(failed("bind"))?;
+    join_multicast(&socket, index).map_err(failed("PACKET_ADD_MEMBERSHIP"))?;
+    if let Some(group) = config.fanout_group {
+        let value = i32::from(group) | (libc::PACKET_FANOUT_HASH as i32) << 16;
+        socket.set(libc::SOL_PACKET, libc::PACKET_FANOUT, &value).map_err(failed("PACKET_FANOUT"))?;
+    }
+    Ok((socket, info))
+}
+
+fn interface_name(name: &str) -> Result<[u8; libc::IFNAMSIZ], OpenError> {
+    let mut bytes = [0; libc::IFNAMSIZ];
+    // One byte stays for the terminating zero.
+    if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains('\0') {
+        return Err(OpenError::NoInterface(name.to_owned()));
+    }
+    bytes[..name.len()].copy_from_slice(name.as_bytes());
+    Ok(bytes)
+}
+
+fn index_of(socket: &Socket, name: &[u8; libc::IFNAMSIZ], config: &AfPacketConfig) -> Result<i32, OpenError> {
+    let request = socket
+        .interface_request(name, libc::SIOCGIFINDEX)
+        .map_err(|_| OpenError::NoInterface(config.interface.clone()))?;
+    // SAFETY: after SIOCGIFINDEX the union holds the index.
+    Ok(unsafe { request.ifr_ifru.ifru_ifindex })
+}
+
+fn describe(
+    socket: &Socket,
+    name: &[u8; libc::IFNAMSIZ],
+    config: &AfPacketConfig,
+) -> Result<PortInfo, OpenError> {
+    let failed = |call: &'static str| {
+        let interface = config.interface.clone();
+        move |source| OpenError::System { call, interface, source }
+    };
+    let request = socket.interface_request(name, libc::SIOCGIFHWADDR).map_err(failed("SIOCGIFHWADDR"))?;
+    // SAFETY: after SIOCGIFHWADDR the union holds the hardware address.
+    let address = unsafe { request.ifr_ifru.ifru_hwaddr };
+    if address.sa_family != ARPHRD_ETHER {
+        return Err(OpenError::NotEthernet(config.interface.clone()));
+    }
+    let mut mac = MacAddr::default();
+    for (to, from) in mac.0.iter_mut().zip(address.sa_data) {
+        *to = from as u8;
+    }
+    let request = socket.interface_request(name, libc::SIOCGIFMTU).map_err(failed("SIOCGIFMTU"))?;
+    // SAFETY: after SIOCGIFMTU the union holds the MTU.
+    let mtu = unsafe { request.ifr_ifru.ifru_mtu };
+    Ok(PortInfo { name: config.interface.clone(), mac, mtu: u16::try_from(mtu).unwrap_or(u16::MAX) })
+}
+
+fn bind(socket: &Socket, index: i32) -> io::Result<()> {
+    // SAFETY: a sockaddr_ll of zeroes is valid: it is plain data.
+    let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    address.sll_ifindex = index;
+    let len = mem::size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: the pointer and length name a live sockaddr_ll.
+    check(unsafe { libc::bind(socket.fd(), (&raw const address).cast(), len) }).map(drop)
+}
+
+/// All multicast groups: neighbour solicitations go to a group made from each IPv6 service address (RFC 4291 §2.7.1).
+fn join_multicast(socket: &Socket, index: i32) -> io::Result<()> {
+    let request = libc::packet_mreq {
+        mr_ifindex: index,
+        mr_type: libc::PACKET_MR_ALLMULTI as u16,
+        mr_alen: 0,
+        mr_address: [0; 8],
+    };
+    socket.set(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
+}

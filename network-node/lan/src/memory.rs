@@ -1,0 +1,208 @@
+//! A LAN in one process, deterministic: ports on a hub, each with a bounded queue. For tests and the simulation.
+//!
+//! The hub behaves like a wire, not like a virtual device: it carries out checksum and segmentation offloads, so that
+//! receivers see segments with full checksums and corruption is found where a real peer would find it.
+
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use csp_types::MacAddr;
+
+use crate::port::{
+    Frame, LanPort, LanReceiver, LanTransmitter, PortInfo, RECEIVE_BATCH_MAX, ReceiveCounters,
+    TransmitCounters, TransmitError, TxOffload,
+};
+use crate::segment;
+
+struct Station {
+    mac: MacAddr,
+    queue: VecDeque<Vec<u8>>,
+    overrun: u64,
+}
+
+struct State {
+    stations: Vec<Station>,
+    queue_capacity: usize,
+}
+
+impl State {
+    /// Gives `frame` to every station it is for, but not to its sender.
+    fn deliver(&mut self, from: usize, frame: &[u8]) {
+        let Some(destination) = frame.first_chunk::<6>().map(|m| MacAddr(*m)) else { return };
+        for (at, station) in self.stations.iter_mut().enumerate() {
+            if at == from || !(destination.is_multicast() || destination == station.mac) {
+                continue;
+            }
+            if station.queue.len() == self.queue_capacity {
+                station.overrun += 1;
+            } else {
+                station.queue.push_back(frame.to_vec());
+            }
+        }
+    }
+}
+
+/// The wire that memory ports are on. Clones name the same hub.
+#[derive(Clone)]
+pub struct Hub {
+    state: Arc<Mutex<State>>,
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Hub {
+    /// A hub whose ports hold at most `queue_capacity` frames that were not received yet.
+    pub fn new(queue_capacity: usize) -> Self {
+        Hub { state: Arc::new(Mutex::new(State { stations: Vec::new(), queue_capacity })) }
+    }
+
+    /// A new port on the hub.
+    pub fn attach(&self, name: &str, mac: MacAddr, mtu: u16) -> LanPort {
+        let mut state = lock(&self.state);
+        state.stations.push(Station { mac, queue: VecDeque::new(), overrun: 0 });
+        let at = state.stations.len() - 1;
+        LanPort {
+            info: PortInfo { name: name.to_owned(), mac, mtu },
+            receiver: Box::new(Receiver { hub: self.clone(), at, counters: ReceiveCounters::default() }),
+            transmitter: Box::new(Transmitter {
+                hub: self.clone(),
+                at,
+                mtu,
+                whole: Vec::new(),
+                counters: TransmitCounters::default(),
+            }),
+        }
+    }
+
+    /// How many frames wait to be received, on all ports together.
+    pub fn waiting(&self) -> usize {
+        lock(&self.state).stations.iter().map(|s| s.queue.len()).sum()
+    }
+}
+
+/// A hub with two ports.
+pub fn pair(queue_capacity: usize, mtu: u16, macs: [MacAddr; 2]) -> (LanPort, LanPort) {
+    let hub = Hub::new(queue_capacity);
+    (hub.attach("mem0", macs[0], mtu), hub.attach("mem1", macs[1], mtu))
+}
+
+struct Receiver {
+    hub: Hub,
+    at: usize,
+    counters: ReceiveCounters,
+}
+
+impl LanReceiver for Receiver {
+    fn receive(&mut self, each: &mut dyn FnMut(Frame<'_>)) -> usize {
+        for taken in 0..RECEIVE_BATCH_MAX {
+            // The lock is not held while the frame is looked at: answering transmits on the same hub.
+            let frame = lock(&self.hub.state).stations.get_mut(self.at).and_then(|s| s.queue.pop_front());
+            let Some(frame) = frame else { return taken };
+            self.counters.frames += 1;
+            self.counters.bytes += frame.len() as u64;
+            each(Frame::plain(&frame));
+        }
+        RECEIVE_BATCH_MAX
+    }
+
+    fn fd(&self) -> Option<RawFd> {
+        None
+    }
+
+    fn counters(&mut self) -> ReceiveCounters {
+        self.counters.overrun = lock(&self.hub.state).stations.get(self.at).map_or(0, |s| s.overrun);
+        self.counters
+    }
+}
+
+struct Transmitter {
+    hub: Hub,
+    at: usize,
+    mtu: u16,
+    whole: Vec<u8>,
+    counters: TransmitCounters,
+}
+
+impl LanTransmitter for Transmitter {
+    fn transmit(&mut self, parts: &[&[u8]], offload: Option<TxOffload>) -> Result<(), TransmitError> {
+        self.whole.clear();
+        parts.iter().for_each(|part| self.whole.extend_from_slice(part));
+        let (at, limit) = (self.at, usize::from(self.mtu) + segment::ETHERNET_LEN);
+        let mut state = lock(&self.hub.state);
+        let mut too_long = false;
+        let cut = segment::for_each_segment(&mut self.whole, offload, &mut |frame| {
+            too_long |= frame.len() > limit;
+            if frame.len() <= limit {
+                state.deliver(at, frame);
+            }
+        });
+        if cut.is_err() || too_long {
+            self.counters.too_long += 1;
+            return Err(TransmitError::TooLong);
+        }
+        self.counters.frames += 1;
+        self.counters.bytes += self.whole.len() as u64;
+        Ok(())
+    }
+
+    fn flush(&mut self) {}
+
+    fn counters(&self) -> TransmitCounters {
+        self.counters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+    const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+    const C: MacAddr = MacAddr([2, 0, 0, 0, 0, 3]);
+
+    fn frame(to: MacAddr, tag: u8) -> Vec<u8> {
+        let mut frame = to.0.to_vec();
+        frame.extend_from_slice(&[0; 8]);
+        frame.push(tag);
+        frame
+    }
+
+    fn tags(port: &mut LanPort) -> Vec<u8> {
+        let mut tags = Vec::new();
+        port.receiver.receive(&mut |f| tags.push(f.bytes[14]));
+        tags
+    }
+
+    #[test]
+    fn frames_reach_whom_they_name_in_order() {
+        let hub = Hub::new(4);
+        let (mut a, mut b, mut c) =
+            (hub.attach("a", A, 1500), hub.attach("b", B, 1500), hub.attach("c", C, 1500));
+        for (to, tag) in [(B, 1), (MacAddr::BROADCAST, 2), (C, 3)] {
+            a.transmitter.transmit(&[&frame(to, tag)], None).unwrap();
+        }
+        assert_eq!((tags(&mut a), tags(&mut b), tags(&mut c)), (vec![], vec![1, 2], vec![2, 3]));
+    }
+
+    #[test]
+    fn a_full_queue_drops_and_counts() {
+        let (mut a, mut b) = pair(2, 1500, [A, B]);
+        for tag in 0..5 {
+            a.transmitter.transmit(&[&frame(B, tag)], None).unwrap();
+        }
+        assert_eq!(tags(&mut b), [0, 1]);
+        assert_eq!(b.receiver.counters().overrun, 3);
+    }
+
+    #[test]
+    fn a_frame_beyond_the_mtu_is_refused() {
+        let (mut a, mut b) = pair(2, 100, [A, B]);
+        let mut long = frame(B, 0);
+        long.resize(115, 0);
+        assert_eq!(a.transmitter.transmit(&[&long], None), Err(TransmitError::TooLong));
+        assert_eq!((tags(&mut b).len(), a.transmitter.counters().too_long), (0, 1));
+    }
+}

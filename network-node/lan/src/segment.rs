@@ -1,0 +1,188 @@
+//! Transmit offloads in software: finishes checksums and cuts a TCP frame into segments, as a device would.
+//!
+//! Owned by the memory port; the raw-socket port leaves this to the kernel. Not for the data path: it allocates.
+
+use crate::port::{GsoKind, TxOffload};
+
+/// Length of an Ethernet header without tags, in bytes.
+pub(crate) const ETHERNET_LEN: usize = 14;
+
+/// The offload does not fit the frame it came with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct BadOffload;
+
+/// Flags of the last segment only, and of the first only (RFC 9293 §3.1; CWR by RFC 3168 §6.1.2).
+const FIN_PSH: u8 = 0x09;
+const CWR: u8 = 0x80;
+
+/// Hands out the frames that `frame` becomes on a wire.
+pub(crate) fn for_each_segment(
+    frame: &mut [u8],
+    offload: Option<TxOffload>,
+    each: &mut dyn FnMut(&[u8]),
+) -> Result<(), BadOffload> {
+    let Some(offload) = offload else {
+        each(frame);
+        return Ok(());
+    };
+    let Some(gso) = offload.gso else {
+        finish_checksum(frame, offload.checksum_start.into(), offload.checksum_offset.into())?;
+        each(frame);
+        return Ok(());
+    };
+    let header_len = usize::from(offload.header_len);
+    let tcp_at = usize::from(offload.checksum_start);
+    let size = usize::from(gso.segment_size);
+    let ip_len_min = if gso.kind == GsoKind::TcpV4 { 20 } else { 40 };
+    if size == 0 || tcp_at < ETHERNET_LEN + ip_len_min || header_len < tcp_at + 20 || header_len > frame.len()
+    {
+        return Err(BadOffload);
+    }
+    let (header, payload) = frame.split_at(header_len);
+    let count = payload.len().div_ceil(size).max(1);
+    for at in 0..count {
+        let chunk = payload.chunks(size).nth(at).unwrap_or(&[]);
+        let mut segment = [header, chunk].concat();
+        fix_ip(&mut segment, gso.kind, tcp_at, at as u16);
+        fix_tcp(&mut segment, tcp_at, (at * size) as u32, at == 0, at + 1 == count);
+        store(
+            &mut segment,
+            tcp_at + 16,
+            pseudo_sum(header, gso.kind, (segment_len(&header[tcp_at..], chunk)) as u32),
+        );
+        finish_checksum(&mut segment, tcp_at, 16)?;
+        each(&segment);
+    }
+    Ok(())
+}
+
+fn segment_len(tcp_header: &[u8], chunk: &[u8]) -> usize {
+    tcp_header.len() + chunk.len()
+}
+
+fn fix_ip(segment: &mut [u8], kind: GsoKind, tcp_at: usize, at: u16) {
+    match kind {
+        GsoKind::TcpV4 => {
+            let total = (segment.len() - ETHERNET_LEN) as u16;
+            store(segment, ETHERNET_LEN + 2, total);
+            let id = load(segment, ETHERNET_LEN + 4).wrapping_add(at);
+            store(segment, ETHERNET_LEN + 4, id);
+            store(segment, ETHERNET_LEN + 10, 0);
+            let sum = !fold(sum(&segment[ETHERNET_LEN..tcp_at]));
+            store(segment, ETHERNET_LEN + 10, sum);
+        }
+        GsoKind::TcpV6 => {
+            let payload = (segment.len() - ETHERNET_LEN - 40) as u16;
+            store(segment, ETHERNET_LEN + 4, payload);
+        }
+    }
+}
+
+fn fix_tcp(segment: &mut [u8], tcp_at: usize, ahead: u32, first: bool, last: bool) {
+    if let Some(sequence) = segment[tcp_at + 4..].first_chunk_mut::<4>() {
+        *sequence = u32::from_be_bytes(*sequence).wrapping_add(ahead).to_be_bytes();
+    }
+    if !first {
+        segment[tcp_at + 13] &= !CWR;
+    }
+    if !last {
+        segment[tcp_at + 13] &= !FIN_PSH;
+    }
+}
+
+/// The pseudo header's sum (RFC 9293 §3.1, RFC 8200 §8.1), folded and not inverted.
+fn pseudo_sum(header: &[u8], kind: GsoKind, tcp_len: u32) -> u16 {
+    let addresses = match kind {
+        GsoKind::TcpV4 => &header[ETHERNET_LEN + 12..ETHERNET_LEN + 20],
+        GsoKind::TcpV6 => &header[ETHERNET_LEN + 8..ETHERNET_LEN + 40],
+    };
+    fold(sum(addresses) + 6 + u64::from(tcp_len))
+}
+
+fn finish_checksum(frame: &mut [u8], start: usize, offset: usize) -> Result<(), BadOffload> {
+    if start + offset + 2 > frame.len() {
+        return Err(BadOffload);
+    }
+    let value = !fold(sum(&frame[start..]));
+    store(frame, start + offset, value);
+    Ok(())
+}
+
+/// The Internet checksum's sum before folding (RFC 1071).
+fn sum(bytes: &[u8]) -> u64 {
+    let (pairs, rest) = bytes.as_chunks::<2>();
+    let odd = rest.first().map_or(0, |b| u64::from(*b) << 8);
+    pairs.iter().map(|p| u64::from(u16::from_be_bytes(*p))).sum::<u64>() + odd
+}
+
+fn fold(mut sum: u64) -> u16 {
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+fn load(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn store(bytes: &mut [u8], at: usize, value: u16) {
+    bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::port::Gso;
+
+    /// Ethernet, IPv4 and TCP headers (54 bytes) and `payload` bytes, as a network node hands them to a port.
+    fn tcp_frame(payload: usize) -> (Vec<u8>, TxOffload) {
+        let mut frame = vec![0; 54 + payload];
+        frame[12] = 8;
+        frame[14] = 0x45;
+        frame[23] = 6;
+        frame[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+        frame[38..42].copy_from_slice(&0xffff_fff0u32.to_be_bytes());
+        frame[46] = 0x50;
+        frame[47] = 0x99; // CWR ACK PSH FIN
+        for (at, byte) in frame[54..].iter_mut().enumerate() {
+            *byte = (at % 251) as u8;
+        }
+        let gso = Some(Gso { kind: GsoKind::TcpV4, segment_size: 1000 });
+        (frame, TxOffload { checksum_start: 34, checksum_offset: 16, gso, header_len: 54 })
+    }
+
+    /// Cuts a frame and checks every segment's checksums by summing them over.
+    fn cut(mut frame: Vec<u8>, offload: TxOffload) -> Vec<Vec<u8>> {
+        let mut segments = Vec::new();
+        for_each_segment(&mut frame, Some(offload), &mut |s| segments.push(s.to_vec())).unwrap();
+        for segment in &segments {
+            assert_eq!(fold(sum(&segment[14..34])), 0xffff, "IPv4 header checksum");
+            let pseudo = pseudo_sum(&segment[..54], GsoKind::TcpV4, segment.len() as u32 - 34);
+            assert_eq!(fold(u64::from(pseudo) + sum(&segment[34..])), 0xffff, "TCP checksum");
+        }
+        segments
+    }
+
+    #[test]
+    fn a_large_frame_becomes_segments_with_their_own_headers() {
+        let (frame, offload) = tcp_frame(2500);
+        let segments = cut(frame.clone(), offload);
+        assert_eq!(segments.iter().map(Vec::len).collect::<Vec<_>>(), [1054, 1054, 554]);
+        assert_eq!(segments.iter().map(|s| s[47]).collect::<Vec<_>>(), [0x90, 0x10, 0x19]);
+        let sequence = |s: &Vec<u8>| u32::from_be_bytes(s[38..42].try_into().unwrap());
+        assert_eq!(segments.iter().map(sequence).collect::<Vec<_>>(), [0xffff_fff0, 984, 1984]);
+        let bytes: Vec<u8> = segments.iter().flat_map(|s| s[54..].to_vec()).collect();
+        assert_eq!(bytes, frame[54..]);
+    }
+
+    #[test]
+    fn an_offload_that_points_outside_is_refused() {
+        let (mut frame, mut offload) = tcp_frame(10);
+        offload.header_len = 200;
+        assert_eq!(for_each_segment(&mut frame, Some(offload), &mut |_| {}), Err(BadOffload));
+        offload.gso = None;
+        offload.checksum_start = 63;
+        assert_eq!(for_each_segment(&mut frame, Some(offload), &mut |_| {}), Err(BadOffload));
+    }
+}
