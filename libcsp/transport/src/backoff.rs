@@ -83,7 +83,10 @@ mod tests {
         let mut now = Instant::ZERO;
         for full_ms in [50, 100, 200, 400, 800, 1600, 2000, 2000] {
             let delay = backoff.failed(now) - now;
-            assert!(delay >= Duration::from_millis(full_ms / 2) && delay <= Duration::from_millis(full_ms), "{delay:?}");
+            assert!(
+                delay >= Duration::from_millis(full_ms / 2) && delay <= Duration::from_millis(full_ms),
+                "{delay:?}"
+            );
             assert!(!backoff.ready(now));
             now = backoff.next_try();
             assert!(backoff.ready(now));

@@ -10,7 +10,7 @@
 
 pub mod app;
 mod backoff;
-//mod channel;
+mod channel;
 mod config;
 mod counters;
 mod credit;
@@ -18,10 +18,10 @@ mod endpoint;
 mod event;
 mod identity;
 pub mod token;
-//mod tunnel;
+mod tunnel;
 
 pub use backoff::{Backoff, BackoffConfig};
-//pub use channel::{Channel, ChannelConfig, ChannelError};
+pub use channel::{Channel, ChannelConfig, ChannelError};
 pub use config::{EndpointConfig, Heartbeat, RECEIVE_DEPTH_MIN};
 pub use counters::Counters;
 pub use credit::{CreditViolation, ReceiveCredit, SendCredit};
@@ -29,4 +29,4 @@ pub use endpoint::{Endpoint, GATHER_MAX, LinkInfo};
 pub use event::{DeathCause, DownReason, LinkEvent, LinkId, MessageKind, ProtocolError, Received, SendError};
 pub use identity::{PeerIdentity, ProcessId, Purpose, RefusalCode};
 pub use token::{ClusterKey, KeyError, TOKEN_LEN_MAX, Token, TokenClaims, TokenError};
-//pub use tunnel::{Full, TunnelBatch};
+pub use tunnel::{Full, TunnelBatch};
