@@ -1,1 +1,37 @@
-//! Registration, membership, policy schema and last-known-good store.
+//! The control plane as every daemon sees it: its configuration, its registration, who else is there, and the policy.
+//!
+//! Owns everything CSP keeps in etcd (`/csp/v1/...`) and on disk (the last-known-good policy). The data path never
+//! calls into this crate: daemons hand its results to their workers.
+#![forbid(unsafe_code)]
+// This crate owns clocks (leases, back-off) and sockets (etcd).
+#![allow(clippy::disallowed_types)]
+
+mod client;
+pub mod cluster_key;
+pub mod config;
+mod daemon;
+pub mod error;
+mod etcd_process;
+pub mod keys;
+mod lkg;
+mod manager;
+mod membership;
+pub mod policy;
+mod policy_store;
+mod positions;
+mod registry;
+
+pub use client::EtcdClient;
+pub use cluster_key::ClusterKey;
+pub use config::{
+    AdminSection, ConfigError, EtcdSection, LogFormat, LogSection, NodeSection, Problems, SanProvider,
+    SanSection,
+};
+pub use daemon::{ControlOptions, ControlPlane, ControlStatus, PolicyCheck};
+pub use error::{ControlError, exit_code};
+pub use etcd_process::{EtcdProcess, EtcdProcessError, EtcdProcessOptions};
+pub use manager::{ApplyOutcome, GenerationSummary, ManagerError, PolicyManager, StageFailure};
+pub use membership::{Change, Member, MemberState, Membership};
+pub use policy::{Congestion, Egress, Policy, PoolMember, Prefix, Service, TcpOptions};
+pub use policy_store::{AckState, ActivePolicy, GenerationRecord, NodeAck, PolicySource};
+pub use registry::{NodeRecord, SanAddress};

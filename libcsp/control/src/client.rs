@@ -1,0 +1,68 @@
+//! A connection to etcd with the deadlines all of CSP uses.
+
+use std::time::Duration;
+
+use etcd_client::{Client, ConnectOptions, GetOptions, GetResponse};
+
+use crate::config::EtcdSection;
+use crate::error::ControlError;
+
+/// How long one request to etcd may take.
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long connecting to one endpoint may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Interval of HTTP/2 pings; etcd refuses clients that ping more often than every 5 s.
+const PING_INTERVAL: Duration = Duration::from_secs(6);
+/// A connection whose ping is not answered for this long is broken.
+const PING_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A client of etcd. Connections are made when first needed and made again when they break.
+#[derive(Clone)]
+pub struct EtcdClient {
+    pub(crate) inner: Client,
+}
+
+impl std::fmt::Debug for EtcdClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("EtcdClient")
+    }
+}
+
+impl EtcdClient {
+    /// A client of the configured endpoints. Does not wait for a connection; fails on malformed endpoints only.
+    pub async fn connect(etcd: &EtcdSection) -> Result<EtcdClient, ControlError> {
+        let options = ConnectOptions::new()
+            .with_connect_timeout(CONNECT_TIMEOUT)
+            .with_keep_alive(PING_INTERVAL, PING_TIMEOUT)
+            .with_keep_alive_while_idle(true);
+        let inner = Client::connect(&etcd.endpoints, Some(options)).await.map_err(etcd_error)?;
+        Ok(EtcdClient { inner })
+    }
+
+    /// Whether etcd serves: a linearizable read, which needs a leader.
+    pub async fn health(&self) -> Result<(), ControlError> {
+        self.get(crate::keys::ACTIVE, None).await.map(drop)
+    }
+
+    pub(crate) async fn get(
+        &self,
+        key: &str,
+        options: Option<GetOptions>,
+    ) -> Result<GetResponse, ControlError> {
+        within(self.inner.kv_client().get(key, options)).await
+    }
+}
+
+/// Runs one request with the request deadline.
+pub(crate) async fn within<T>(
+    request: impl Future<Output = Result<T, etcd_client::Error>>,
+) -> Result<T, ControlError> {
+    match tokio::time::timeout(REQUEST_TIMEOUT, request).await {
+        Ok(result) => result.map_err(etcd_error),
+        Err(_) => Err(ControlError::Etcd(format!("no answer within {} s", REQUEST_TIMEOUT.as_secs()))),
+    }
+}
+
+pub(crate) fn etcd_error(error: etcd_client::Error) -> ControlError {
+    ControlError::Etcd(error.to_string())
+}

@@ -1,0 +1,16 @@
+//! Configuration files: strict YAML, the sections all daemons share, and errors that say where and what is allowed.
+
+mod load;
+mod sections;
+
+pub use load::{
+    ConfigError, FILE_LEN_MAX, PROBLEMS_MAX, Problem, Problems, load, load_checked, parse, parse_checked,
+};
+pub use sections::{
+    AdminSection, EtcdSection, LogFormat, LogSection, NodeSection, SanProvider, SanSection, serde_node_id,
+};
+
+pub(crate) use sections::{ip_address, port};
+
+#[cfg(test)]
+mod tests;

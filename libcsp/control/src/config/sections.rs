@@ -1,0 +1,196 @@
+//! The sections that the daemons' configuration files have in common.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use csp_types::NodeId;
+use serde::{Deserialize, Deserializer};
+
+use super::load::Problems;
+
+/// `node:` who this daemon is and where it keeps things.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeSection {
+    /// The node's id, unique in the cluster.
+    #[serde(with = "serde_node_id")]
+    pub id: NodeId,
+    /// Directory of sockets; may be empty at start.
+    #[serde(default = "default_run_dir")]
+    pub run_dir: PathBuf,
+    /// Directory of what must outlive the daemon, such as the last-known-good policy.
+    #[serde(default = "default_state_dir")]
+    pub state_dir: PathBuf,
+    /// File with the cluster key in 64 hex digits.
+    #[serde(default = "default_cluster_key_file")]
+    pub cluster_key_file: PathBuf,
+}
+
+/// `etcd:` where etcd is.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EtcdSection {
+    /// URLs such as `http://10.77.0.4:2379`. Only the management node may leave it empty.
+    #[serde(default)]
+    pub endpoints: Vec<String>,
+}
+
+/// `admin:` the HTTP endpoint for metrics, health and queries.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AdminSection {
+    /// Address and port to listen on.
+    #[serde(deserialize_with = "socket_address")]
+    pub listen: SocketAddr,
+}
+
+/// `log:` what is logged and how.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogSection {
+    /// error, warn, info, debug or trace, or a filter such as `info,csp_control=debug`.
+    #[serde(default = "default_level")]
+    pub level: String,
+    /// How lines look.
+    #[serde(default)]
+    pub format: LogFormat,
+}
+
+impl Default for LogSection {
+    fn default() -> Self {
+        LogSection { level: default_level(), format: LogFormat::Text }
+    }
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// One readable line per event.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// `san:` this node on the storage area network.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SanSection {
+    /// Which provider carries the links.
+    #[serde(default)]
+    pub provider: SanProvider,
+    /// This node's address on the SAN.
+    #[serde(deserialize_with = "ip_address")]
+    pub address: IpAddr,
+    /// Port of the first worker; worker `n` listens on `port + n`.
+    #[serde(default = "default_san_port", deserialize_with = "port")]
+    pub port: u16,
+}
+
+/// How links over the SAN are carried.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SanProvider {
+    /// shm on one host, else ucx.
+    #[default]
+    Auto,
+    /// Shared memory only: peers on this host.
+    Shm,
+    /// UCX always.
+    Ucx,
+}
+
+impl EtcdSection {
+    /// Notes endpoints that are no URLs, and a missing list. `field` is where the section stands, usually `etcd`.
+    pub fn check(&self, field: &str, problems: &mut Problems) {
+        if self.endpoints.is_empty() {
+            problems.add(
+                format!("{field}.endpoints"),
+                "is empty; name at least one, such as http://10.77.0.4:2379",
+            );
+        }
+        self.check_urls(field, problems);
+    }
+
+    /// Notes endpoints that are no URLs; an empty list is fine (management node: a private etcd is started).
+    pub fn check_urls(&self, field: &str, problems: &mut Problems) {
+        for (index, url) in self.endpoints.iter().enumerate() {
+            let authority = url.strip_prefix("http://").unwrap_or_default();
+            let port = authority.rsplit_once(':').and_then(|(host, port)| {
+                let port = port.trim_end_matches('/').parse::<u16>().ok()?;
+                (!host.is_empty()).then_some(port)
+            });
+            if port.is_none_or(|port| port == 0) {
+                let field = format!("{field}.endpoints[{index}]");
+                problems.add(field, format!("{url:?} is no endpoint; allowed is http://ADDRESS:PORT"));
+            }
+        }
+    }
+}
+
+/// Serde for a [`NodeId`] as text: `#[serde(with = "csp_control::config::serde_node_id")]`.
+pub mod serde_node_id {
+    use csp_types::NodeId;
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    /// Writes the id as text.
+    pub fn serialize<S: Serializer>(id: &NodeId, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(id.as_str())
+    }
+
+    /// Reads and checks an id.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<NodeId, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let id = NodeId::parse(text.as_bytes());
+        id.map_err(|error| de::Error::custom(format!("{text:?} is no node id: {error}")))
+    }
+}
+
+/// Reads an IP address with port.
+fn socket_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse().map_err(|_| {
+        let message =
+            format!("{text:?} is no address to listen on; allowed is ADDRESS:PORT, such as 10.77.0.2:9102");
+        serde::de::Error::custom(message)
+    })
+}
+
+/// Reads an IPv4 or IPv6 address.
+pub(crate) fn ip_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<IpAddr, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse().map_err(|_| {
+        let message = format!(
+            "{text:?} is no address; allowed is IPv4 such as 10.76.0.100, or IPv6 such as 2001:db8::1"
+        );
+        serde::de::Error::custom(message)
+    })
+}
+
+/// Reads a TCP port.
+pub(crate) fn port<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u16, D::Error> {
+    let number = i64::deserialize(deserializer)?;
+    let port = u16::try_from(number).ok().filter(|port| *port > 0);
+    port.ok_or_else(|| serde::de::Error::custom(format!("{number} is no port; allowed is 1 to 65535")))
+}
+
+fn default_run_dir() -> PathBuf {
+    PathBuf::from("/run/csp")
+}
+
+fn default_state_dir() -> PathBuf {
+    PathBuf::from("/var/lib/csp")
+}
+
+fn default_cluster_key_file() -> PathBuf {
+    PathBuf::from("/etc/csp/cluster.key")
+}
+
+fn default_level() -> String {
+    "info".to_owned()
+}
+
+fn default_san_port() -> u16 {
+    7100
+}

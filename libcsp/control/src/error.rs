@@ -1,0 +1,66 @@
+//! Why the control plane of a daemon failed, and the exit codes all daemons share.
+
+use csp_types::NodeId;
+
+use crate::config::ConfigError;
+
+/// Exit codes of the daemons and tools (sysexits.h where it has one).
+pub mod exit_code {
+    /// Stopped as asked.
+    pub const OK: u8 = 0;
+    /// Wrong command line (EX_USAGE).
+    pub const USAGE: u8 = 64;
+    /// A service the daemon needs is away (EX_UNAVAILABLE).
+    pub const UNAVAILABLE: u8 = 69;
+    /// A fault of the daemon itself (EX_SOFTWARE).
+    pub const INTERNAL: u8 = 70;
+    /// Another live node has this id (EX_CANTCREAT).
+    pub const ID_TAKEN: u8 = 73;
+    /// The configuration is wrong (EX_CONFIG).
+    pub const CONFIG: u8 = 78;
+}
+
+/// Why the control plane does not start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// Another live process is registered under this node's id.
+    #[error(
+        "node id {id} is taken: {role} incarnation {incarnation} on host {host} is alive; give this node another node.id or stop that one"
+    )]
+    IdTaken {
+        /// The contested id.
+        id: NodeId,
+        /// The other's role.
+        role: String,
+        /// The other's incarnation.
+        incarnation: u64,
+        /// The other's host (kernel boot id).
+        host: String,
+    },
+    /// etcd refused or did not answer.
+    #[error("etcd: {0}")]
+    Etcd(String),
+    /// The state directory cannot be used.
+    #[error("{path}: {source}")]
+    State {
+        /// The file or directory.
+        path: String,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+}
+
+impl ControlError {
+    /// The exit code a daemon ends with for this error.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            ControlError::IdTaken { .. } => exit_code::ID_TAKEN,
+            ControlError::Etcd(_) => exit_code::UNAVAILABLE,
+            ControlError::State { .. } => exit_code::INTERNAL,
+            ControlError::Config(_) => exit_code::CONFIG,
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Where CSP keeps what in etcd.
+
+use csp_types::NodeId;
+
+/// Registrations, one per node, each under its node's lease.
+pub const NODES: &str = "/csp/v1/nodes/";
+/// Everything about policy.
+pub const POLICY: &str = "/csp/v1/policy/";
+/// Immutable policy generations, by number.
+pub const GENERATIONS: &str = "/csp/v1/policy/generations/";
+/// The number of the generation in force.
+pub const ACTIVE: &str = "/csp/v1/policy/active";
+/// For each generation that was ever in force: when that began and which one it replaced.
+pub const ACTIVATIONS: &str = "/csp/v1/policy/activations/";
+/// What each node says about the policy.
+pub const ACKS: &str = "/csp/v1/acks/";
+/// The management node in charge.
+pub const LEADER: &str = "/csp/v1/leader";
+
+/// Key of a node's registration.
+pub fn node(id: &NodeId) -> String {
+    format!("{NODES}{id}")
+}
+
+/// Key of a generation.
+pub fn generation(number: u64) -> String {
+    format!("{GENERATIONS}{number}")
+}
+
+/// Key of a generation's first activation.
+pub fn activation(number: u64) -> String {
+    format!("{ACTIVATIONS}{number}")
+}
+
+/// Key of a node's acknowledgement.
+pub fn ack(id: &NodeId) -> String {
+    format!("{ACKS}{id}")
+}

@@ -1,0 +1,1 @@
+//! The last-known-good policy on disk.

@@ -1,0 +1,200 @@
+//! The policy: which services there are, who serves them, and how applications leave the cluster.
+//!
+//! A [`Policy`] that came out of [`Policy::parse_yaml`] or [`Policy::from_json`] is valid as a whole. Its canonical form
+//! is JSON in field order; generations and hashes are made of that.
+
+mod check;
+mod diff;
+mod prefix;
+
+use std::net::IpAddr;
+
+use csp_types::NodeId;
+use serde::{Deserialize, Deserializer, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::config::{ConfigError, Problems, parse_checked, serde_node_id};
+use crate::config::{ip_address, port};
+
+pub use prefix::{Prefix, PrefixError};
+
+/// The only `apiVersion` this build understands.
+pub const API_VERSION: &str = "csp/v1";
+/// Most services of a policy.
+pub const SERVICES_MAX: usize = 1024;
+/// Most pool members of a service.
+pub const POOL_MAX: usize = 256;
+/// Most egress entries of a policy.
+pub const EGRESS_MAX: usize = 64;
+/// Most destinations of an egress entry.
+pub const DESTINATIONS_MAX: usize = 256;
+/// Longest service name, in bytes.
+pub const SERVICE_NAME_LEN_MAX: usize = 63;
+/// Longest keepalive idle time and user timeout, in seconds (30 days).
+pub const TCP_TIME_S_MAX: u32 = 2_592_000;
+
+/// A whole policy.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Policy {
+    /// Always [`API_VERSION`].
+    #[serde(rename = "apiVersion")]
+    pub api_version: String,
+    /// What clients can reach.
+    #[serde(default)]
+    pub services: Vec<Service>,
+    /// How applications' own connections leave.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub egress: Vec<Egress>,
+}
+
+/// One service: a virtual address and port, and who serves it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Service {
+    /// 1 to 63 of `a-z 0-9 -`, unique in the policy.
+    pub name: String,
+    /// The address clients connect to.
+    #[serde(deserialize_with = "ip_address")]
+    pub vip: IpAddr,
+    /// The port clients connect to.
+    #[serde(deserialize_with = "port")]
+    pub port: u16,
+    /// Who serves; at least one, each once.
+    pub pool: Vec<PoolMember>,
+    /// How connections behave.
+    #[serde(default)]
+    pub tcp: TcpOptions,
+}
+
+/// Listeners on one port of one application node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolMember {
+    /// The application node.
+    #[serde(with = "serde_node_id")]
+    pub node: NodeId,
+    /// The port the application listens on.
+    #[serde(deserialize_with = "port")]
+    pub port: u16,
+}
+
+/// TCP behaviour of a service's connections.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TcpOptions {
+    /// Congestion control.
+    pub congestion: Congestion,
+    /// Idle seconds before keepalive probes (RFC 9293 §3.8.4); 0 turns them off.
+    #[serde(deserialize_with = "seconds")]
+    pub keepalive_s: u32,
+    /// Seconds that sent data may stay unacknowledged (RFC 5482); 0 leaves it to retransmission limits.
+    #[serde(deserialize_with = "seconds")]
+    pub user_timeout_s: u32,
+}
+
+impl Default for TcpOptions {
+    fn default() -> Self {
+        TcpOptions { congestion: Congestion::Newreno, keepalive_s: 7200, user_timeout_s: 0 }
+    }
+}
+
+/// Congestion control algorithms.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Congestion {
+    /// RFC 5681 with RFC 6582.
+    #[default]
+    Newreno,
+}
+
+/// Where applications' own connections to some destinations come from.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Egress {
+    /// The cluster's address that destinations see.
+    #[serde(deserialize_with = "ip_address")]
+    pub address: IpAddr,
+    /// The networks reached this way, of the address's family; at least one.
+    pub destinations: Vec<Prefix>,
+}
+
+impl Policy {
+    /// A policy without services.
+    pub fn empty() -> Policy {
+        Policy { api_version: API_VERSION.to_owned(), services: Vec::new(), egress: Vec::new() }
+    }
+
+    /// Reads and validates the policy in YAML `text`; `file` is its name for errors.
+    pub fn parse_yaml(text: &str, file: &str) -> Result<Policy, ConfigError> {
+        parse_checked(text, file, Policy::check)
+    }
+
+    /// Reads and validates a policy in JSON, such as [`Policy::to_json`] wrote; `origin` names it for errors.
+    pub fn from_json(text: &str, origin: &str) -> Result<Policy, ConfigError> {
+        let policy: Policy =
+            serde_json::from_str(text).map_err(|error| ConfigError::new(origin, "", error.to_string()))?;
+        policy.validate(origin)?;
+        Ok(policy)
+    }
+
+    /// Validates the policy as a whole; `origin` names it for errors.
+    pub fn validate(&self, origin: &str) -> Result<(), ConfigError> {
+        let mut problems = Problems::default();
+        self.check(&mut problems);
+        ConfigError::from_problems(origin, &problems)
+    }
+
+    /// The canonical JSON text.
+    pub fn to_json(&self) -> String {
+        // Strings, numbers and lists only: nothing that JSON cannot hold.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// SHA-256 of the canonical JSON, in 64 hex digits.
+    pub fn hash(&self) -> String {
+        Sha256::digest(self.to_json()).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// What is different in `new`, in lines for people: `+` added, `-` removed, `~` changed.
+    pub fn diff(&self, new: &Policy) -> Vec<String> {
+        diff::diff(self, new)
+    }
+
+    /// The service at `vip:port`.
+    pub fn service_at(&self, vip: IpAddr, port: u16) -> Option<&Service> {
+        self.services.iter().find(|service| service.vip == vip && service.port == port)
+    }
+
+    /// Every address the cluster answers for, each once: services' VIPs and egress addresses.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        let vips = self.services.iter().map(|service| service.vip);
+        let mut addresses: Vec<IpAddr> =
+            vips.chain(self.egress.iter().map(|egress| egress.address)).collect();
+        addresses.sort();
+        addresses.dedup();
+        addresses
+    }
+
+    /// The egress entry for connections to `destination`: the one with the longest matching prefix.
+    pub fn egress_for(&self, destination: IpAddr) -> Option<&Egress> {
+        let matches = self.egress.iter().flat_map(|egress| {
+            let prefixes = egress.destinations.iter().filter(move |prefix| prefix.contains(destination));
+            prefixes.map(move |prefix| (prefix.length(), egress))
+        });
+        matches.max_by_key(|(length, _)| *length).map(|(_, egress)| egress)
+    }
+}
+
+fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    let number = i64::deserialize(deserializer)?;
+    let seconds = u32::try_from(number).ok().filter(|seconds| *seconds <= TCP_TIME_S_MAX);
+    seconds.ok_or_else(|| {
+        let message =
+            format!("{number} is no number of seconds allowed here; allowed is 0 (off) to {TCP_TIME_S_MAX}");
+        serde::de::Error::custom(message)
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,97 @@
+//! What makes a policy valid beyond the form of its fields.
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+
+use super::{API_VERSION, DESTINATIONS_MAX, EGRESS_MAX, POOL_MAX, SERVICE_NAME_LEN_MAX, SERVICES_MAX};
+use super::{Egress, Policy, Service};
+use crate::config::Problems;
+
+impl Policy {
+    /// Notes everything that makes the policy invalid.
+    pub(super) fn check(&self, problems: &mut Problems) {
+        if self.api_version != API_VERSION {
+            let message = format!("{:?} is not known; allowed is {API_VERSION}", self.api_version);
+            problems.add("apiVersion", message);
+        }
+        check_count("services", self.services.len(), 0, SERVICES_MAX, problems);
+        check_count("egress", self.egress.len(), 0, EGRESS_MAX, problems);
+        for (index, service) in self.services.iter().enumerate() {
+            check_service(service, &format!("services[{index}]"), problems);
+        }
+        self.check_services_are_distinct(problems);
+        for (index, egress) in self.egress.iter().enumerate() {
+            check_egress(egress, &format!("egress[{index}]"), problems);
+        }
+    }
+
+    fn check_services_are_distinct(&self, problems: &mut Problems) {
+        let mut names = HashMap::new();
+        let mut ends = HashMap::new();
+        for (index, service) in self.services.iter().enumerate() {
+            if let Some(first) = names.insert(service.name.as_str(), index) {
+                let message =
+                    format!("{:?} is the name of services[{first}] already; names are unique", service.name);
+                problems.add(format!("services[{index}].name"), message);
+            }
+            if let Some(first) = ends.insert((service.vip, service.port), index) {
+                let (vip, port) = (service.vip, service.port);
+                let message = format!("{vip} port {port} belongs to services[{first}] already");
+                problems.add(format!("services[{index}].vip"), message);
+            }
+        }
+    }
+}
+
+fn check_service(service: &Service, at: &str, problems: &mut Problems) {
+    let name = &service.name;
+    let legal = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    if name.is_empty() || name.len() > SERVICE_NAME_LEN_MAX || !name.bytes().all(legal) {
+        let message =
+            format!("{name:?} is no service name; allowed are 1 to {SERVICE_NAME_LEN_MAX} of a-z 0-9 -");
+        problems.add(format!("{at}.name"), message);
+    }
+    check_unicast(service.vip, &format!("{at}.vip"), problems);
+    check_count(&format!("{at}.pool"), service.pool.len(), 1, POOL_MAX, problems);
+    let mut members = HashSet::new();
+    for (index, member) in service.pool.iter().enumerate() {
+        if !members.insert(member) {
+            let message = format!("{} port {} is in this pool already", member.node, member.port);
+            problems.add(format!("{at}.pool[{index}]"), message);
+        }
+    }
+}
+
+fn check_egress(egress: &Egress, at: &str, problems: &mut Problems) {
+    check_unicast(egress.address, &format!("{at}.address"), problems);
+    check_count(&format!("{at}.destinations"), egress.destinations.len(), 1, DESTINATIONS_MAX, problems);
+    for (index, prefix) in egress.destinations.iter().enumerate() {
+        if prefix.address().is_ipv4() != egress.address.is_ipv4() {
+            let message =
+                format!("{prefix} is not of the family of {}; both are IPv4 or both IPv6", egress.address);
+            problems.add(format!("{at}.destinations[{index}]"), message);
+        }
+    }
+}
+
+fn check_count(at: &str, count: usize, min: usize, max: usize, problems: &mut Problems) {
+    if count < min || count > max {
+        problems.add(at, format!("has {count} entries; allowed are {min} to {max}"));
+    }
+}
+
+/// The address must be one that a host on the LAN can have.
+fn check_unicast(address: IpAddr, at: &str, problems: &mut Problems) {
+    let kind = match address {
+        _ if address.is_unspecified() => "the unspecified address",
+        _ if address.is_loopback() => "a loopback address",
+        _ if address.is_multicast() => "a multicast address",
+        IpAddr::V4(v4) if v4.is_broadcast() => "the broadcast address",
+        // RFC 1122 §3.2.1.3 (a) and RFC 1112 §4: "this network" and class E are nobody's address.
+        IpAddr::V4(v4) if v4.octets()[0] == 0 || v4.octets()[0] >= 240 => "a reserved address",
+        IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => "an IPv4-mapped address; write it as IPv4",
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => "a link-local address",
+        _ => return,
+    };
+    problems.add(at, format!("{address} is {kind}; allowed are unicast addresses"));
+}

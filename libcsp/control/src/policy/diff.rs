@@ -1,0 +1,54 @@
+//! The difference of two policies, for people.
+
+use super::{Egress, Policy, PoolMember, Service};
+
+/// Lines that lead from `old` to `new`.
+pub(super) fn diff(old: &Policy, new: &Policy) -> Vec<String> {
+    let mut lines = Vec::new();
+    for service in &old.services {
+        match new.services.iter().find(|other| other.name == service.name) {
+            None => lines.push(format!("- service {}", summary(service))),
+            Some(other) => changes(service, other, &mut lines),
+        }
+    }
+    let added =
+        new.services.iter().filter(|service| old.services.iter().all(|other| other.name != service.name));
+    lines.extend(added.map(|service| format!("+ service {}", summary(service))));
+    let gone = old.egress.iter().filter(|egress| !new.egress.contains(egress));
+    lines.extend(gone.map(|egress| format!("- egress {}", egress_summary(egress))));
+    let come = new.egress.iter().filter(|egress| !old.egress.contains(egress));
+    lines.extend(come.map(|egress| format!("+ egress {}", egress_summary(egress))));
+    lines
+}
+
+fn changes(old: &Service, new: &Service, lines: &mut Vec<String>) {
+    let name = &old.name;
+    let mut change = |field: &str, was: String, is: String| {
+        if was != is {
+            lines.push(format!("~ service {name}: {field} {was} -> {is}"));
+        }
+    };
+    change("vip", old.vip.to_string(), new.vip.to_string());
+    change("port", old.port.to_string(), new.port.to_string());
+    change("tcp.congestion", format!("{:?}", old.tcp.congestion), format!("{:?}", new.tcp.congestion));
+    change("tcp.keepalive_s", old.tcp.keepalive_s.to_string(), new.tcp.keepalive_s.to_string());
+    change("tcp.user_timeout_s", old.tcp.user_timeout_s.to_string(), new.tcp.user_timeout_s.to_string());
+    let gone = old.pool.iter().filter(|member| !new.pool.contains(member));
+    lines.extend(gone.map(|member| format!("~ service {name}: pool - {}", member_summary(member))));
+    let come = new.pool.iter().filter(|member| !old.pool.contains(member));
+    lines.extend(come.map(|member| format!("~ service {name}: pool + {}", member_summary(member))));
+}
+
+fn summary(service: &Service) -> String {
+    let pool: Vec<String> = service.pool.iter().map(member_summary).collect();
+    format!("{} {} port {} pool {}", service.name, service.vip, service.port, pool.join(", "))
+}
+
+fn member_summary(member: &PoolMember) -> String {
+    format!("{}:{}", member.node, member.port)
+}
+
+fn egress_summary(egress: &Egress) -> String {
+    let destinations: Vec<String> = egress.destinations.iter().map(ToString::to_string).collect();
+    format!("{} to {}", egress.address, destinations.join(", "))
+}

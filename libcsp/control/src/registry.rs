@@ -1,0 +1,94 @@
+//! A node's registration: one record under one lease.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use csp_types::{NodeId, Role};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use crate::config::serde_node_id;
+
+/// What a node tells of itself at `/csp/v1/nodes/<id>`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NodeRecord {
+    /// The node's id.
+    #[serde(with = "serde_node_id")]
+    pub id: NodeId,
+    /// Its role.
+    #[serde(serialize_with = "role_text", deserialize_with = "role")]
+    pub role: Role,
+    /// Version of its software.
+    pub version: String,
+    /// Different at every start of the daemon; below 2^53 so that every JSON reader keeps it exact.
+    pub incarnation: u64,
+    /// URL of its admin endpoint, such as `http://10.77.0.2:9102`.
+    pub admin: String,
+    /// Kernel boot id of its host: equal for nodes that share a kernel, and so can share memory.
+    pub host: String,
+    /// Number of data workers.
+    pub workers: u32,
+    /// Where its workers accept SAN links.
+    #[serde(default)]
+    pub san: Vec<SanAddress>,
+    /// What it can do that not all versions can.
+    #[serde(default)]
+    pub capabilities: Vec<String>,
+    /// When it started, in milliseconds of the Unix epoch.
+    pub started_unix_ms: u64,
+    /// Set just before a node stops on purpose, so that its end is not taken for a failure.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leaving: bool,
+}
+
+/// Where one worker accepts SAN links.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SanAddress {
+    /// The worker's number.
+    pub worker: u32,
+    /// Unix socket of the shm provider, for nodes of the same host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shm: Option<String>,
+    /// ADDRESS:PORT of the ucx provider.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ucx: Option<String>,
+}
+
+impl NodeRecord {
+    /// A record of this process: version, incarnation, host and start time are filled in; one worker, no SAN addresses.
+    pub fn new(id: NodeId, role: Role, admin: std::net::SocketAddr) -> NodeRecord {
+        NodeRecord {
+            id,
+            role,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            incarnation: rand::random::<u64>() >> 11,
+            admin: format!("http://{admin}"),
+            host: boot_id(),
+            workers: 1,
+            san: Vec::new(),
+            capabilities: Vec::new(),
+            started_unix_ms: unix_ms(),
+            leaving: false,
+        }
+    }
+}
+
+/// The kernel's boot id; `unknown` where /proc does not tell.
+pub fn boot_id() -> String {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    text.map_or_else(|_| "unknown".to_owned(), |id| id.trim().to_owned())
+}
+
+/// Milliseconds since the Unix epoch.
+pub(crate) fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn role_text<S: Serializer>(role: &Role, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(role.as_str())
+}
+
+fn role<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Role, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let known = (1..=5).filter_map(Role::from_u8).find(|role| role.as_str() == text);
+    known.ok_or_else(|| de::Error::custom(format!("{text:?} is no role")))
+}
