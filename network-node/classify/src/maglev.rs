@@ -1,0 +1,162 @@
+//! Consistent choice of a backend for new flows, after the Maglev load balancer (Eisenbud et al., NSDI 2016, §3.4):
+//! each backend fills the table by a permutation of its own, in turns, so that shares are even and few entries change
+//! when a backend comes or goes. All network nodes with the same backends choose alike.
+
+use core::hash::Hasher;
+
+use siphasher::sip::SipHasher13;
+
+/// Entries of the table: a prime, so that every skip visits every entry, and some 100 times [`BACKENDS_MAX`], so that
+/// shares differ by about 1 %.
+pub const MAGLEV_TABLE_LEN: usize = 16_381;
+/// Most backends (workers of all proxies together).
+pub const BACKENDS_MAX: usize = 160;
+
+const EMPTY: u16 = u16::MAX;
+const _: () = assert!(BACKENDS_MAX * 100 <= MAGLEV_TABLE_LEN && BACKENDS_MAX < EMPTY as usize);
+
+#[derive(Clone, Copy, Debug)]
+struct Backend<B> {
+    backend: B,
+    offset: u32,
+    skip: u32,
+    next: u32,
+}
+
+/// The lookup table. Made once; rebuilding does not allocate.
+#[derive(Clone, Debug)]
+pub struct Maglev<B> {
+    entries: Box<[u16]>,
+    backends: Vec<Backend<B>>,
+}
+
+impl<B: Copy> Default for Maglev<B> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<B: Copy> Maglev<B> {
+    /// A table without backends.
+    pub fn new() -> Self {
+        Maglev {
+            entries: vec![EMPTY; MAGLEV_TABLE_LEN].into_boxed_slice(),
+            backends: Vec::with_capacity(BACKENDS_MAX),
+        }
+    }
+
+    /// Fills the table for these backends. `name` is what identifies a backend on every network node; the order does
+    /// not matter to the outcome as long as the names are in one order everywhere. Backends beyond [`BACKENDS_MAX`]
+    /// are left out, and `false` says so.
+    pub fn rebuild<'n>(&mut self, backends: impl Iterator<Item = (&'n [u8], u8, B)>) -> bool {
+        self.entries.fill(EMPTY);
+        self.backends.clear();
+        let mut complete = true;
+        for (name, worker, backend) in backends {
+            if self.backends.len() == BACKENDS_MAX {
+                complete = false;
+                break;
+            }
+            let offset = place(name, worker, 1) % MAGLEV_TABLE_LEN as u64;
+            let skip = place(name, worker, 2) % (MAGLEV_TABLE_LEN as u64 - 1) + 1;
+            self.backends.push(Backend { backend, offset: offset as u32, skip: skip as u32, next: 0 });
+        }
+        self.fill();
+        complete
+    }
+
+    fn fill(&mut self) {
+        let mut left = if self.backends.is_empty() { 0 } else { self.entries.len() };
+        while left > 0 {
+            for (index, backend) in self.backends.iter_mut().enumerate().take(left) {
+                let at = next_free(backend, &self.entries);
+                self.entries[at] = index as u16;
+                left -= 1;
+            }
+        }
+    }
+
+    /// The backend for a flow with this hash; `None` without backends.
+    pub fn choose(&self, hash: u64) -> Option<B> {
+        let index = self.entries[(hash % MAGLEV_TABLE_LEN as u64) as usize];
+        self.backends.get(usize::from(index)).map(|b| b.backend)
+    }
+
+    /// How many backends there are.
+    pub fn len(&self) -> usize {
+        self.backends.len()
+    }
+
+    /// Whether there is no backend.
+    pub fn is_empty(&self) -> bool {
+        self.backends.is_empty()
+    }
+}
+
+/// The next entry of the backend's permutation that is free. There is one: the caller fills no more than there are.
+fn next_free<B>(backend: &mut Backend<B>, entries: &[u16]) -> usize {
+    loop {
+        let step = u64::from(backend.next) * u64::from(backend.skip);
+        let at = ((u64::from(backend.offset) + step) % entries.len() as u64) as usize;
+        backend.next += 1;
+        if entries[at] == EMPTY {
+            return at;
+        }
+    }
+}
+
+/// A hash that is the same on every network node, by fixed keys; backends' names are no attack.
+fn place(name: &[u8], worker: u8, which: u64) -> u64 {
+    let mut hasher = SipHasher13::new_with_keys(0x6373_706d_6167_6c65, which);
+    hasher.write(name);
+    hasher.write_u8(worker);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(proxies: &[&'static str], workers: u8) -> Maglev<(&'static str, u8)> {
+        let mut table = Maglev::new();
+        let all = proxies.iter().flat_map(|p| (0..workers).map(move |w| (p.as_bytes(), w, (*p, w))));
+        assert!(table.rebuild(all));
+        table
+    }
+
+    fn hashes() -> impl Iterator<Item = u64> {
+        (0..100_000u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    #[test]
+    fn every_backend_gets_its_share() {
+        let table = table(&["pn-1", "pn-2", "pn-3"], 2);
+        let mut counts = std::collections::HashMap::new();
+        hashes().for_each(|hash| *counts.entry(table.choose(hash).unwrap()).or_insert(0u32) += 1);
+        assert_eq!(counts.len(), 6);
+        let fair = 100_000 / 6;
+        assert!(counts.values().all(|c| c.abs_diff(fair) < fair / 20), "{counts:?}");
+    }
+
+    #[test]
+    fn losing_a_proxy_moves_hardly_any_flow_of_the_others() {
+        let before = table(&["pn-1", "pn-2", "pn-3", "pn-4"], 1);
+        let after = table(&["pn-1", "pn-2", "pn-4"], 1);
+        let kept = hashes().filter(|h| before.choose(*h).unwrap().0 != "pn-3").count();
+        let moved = hashes()
+            .filter(|h| before.choose(*h).unwrap().0 != "pn-3" && before.choose(*h) != after.choose(*h))
+            .count();
+        assert!(moved * 20 < kept, "{moved} of {kept} flows of proxies that stay were moved");
+        assert!(hashes().all(|h| after.choose(h).unwrap().0 != "pn-3"));
+    }
+
+    #[test]
+    fn no_backend_means_no_choice_and_too_many_are_left_out() {
+        let mut table = Maglev::new();
+        assert_eq!(table.choose(7), None);
+        assert!(!table.rebuild((0..=BACKENDS_MAX).map(|i| (&b"pn"[..], i as u8, i))));
+        assert_eq!(table.len(), BACKENDS_MAX);
+        assert!(table.rebuild(std::iter::empty()));
+        assert_eq!(table.choose(7), None::<usize>);
+    }
+}

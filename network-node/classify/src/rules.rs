@@ -1,0 +1,303 @@
+//! Rules and the exact-match classifier.
+//!
+//! The interface is that of a classifier over several fields (CSP §4.1): a key with all that a rule may look at, and a
+//! verdict. This first one matches destination address and port only.
+
+use core::net::{IpAddr, SocketAddr};
+
+/// Names a service within one policy generation: its place in the list of rules' services.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ServiceIndex(pub u16);
+
+/// The fields of a packet that rules can look at.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct PacketKey {
+    /// Who sent it.
+    pub source: SocketAddr,
+    /// Whom it is for.
+    pub destination: SocketAddr,
+    /// IP protocol number.
+    pub protocol: u8,
+    /// The port it arrived on.
+    pub lan_port: u16,
+}
+
+/// What a rule stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Target {
+    /// A service at this TCP port of the rule's address.
+    Service {
+        /// The port.
+        port: u16,
+        /// The service.
+        service: ServiceIndex,
+    },
+    /// The address is ours for connections that applications open.
+    Egress,
+}
+
+/// One rule.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Rule {
+    /// The address that becomes ours by it.
+    pub address: IpAddr,
+    /// For what.
+    pub target: Target,
+}
+
+/// What is to become of a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Verdict {
+    /// It is for this service.
+    Service(ServiceIndex),
+    /// It is for an egress address: part of a connection an application opened, or of none.
+    Egress,
+    /// The address is ours, but nothing serves the port.
+    NoService,
+    /// Not our address.
+    NotOurs,
+}
+
+/// Why rules were refused; the old ones stay.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RuleError {
+    /// More rules, or more addresses, than the classifier was made for.
+    #[error("{count} rules do not fit a classifier for {capacity}")]
+    TooMany {
+        /// How many were given.
+        count: usize,
+        /// How many fit.
+        capacity: usize,
+    },
+    /// Two rules for one address and port.
+    #[error("two services share {address} port {port}")]
+    Duplicate {
+        /// The address.
+        address: IpAddr,
+        /// The port.
+        port: u16,
+    },
+}
+
+/// An open-addressing table of fixed size, filled to at most half. The keys come from policy, not from packets, so
+/// that nobody outside can make its chains long: a fixed mix does for a hash.
+#[derive(Clone, Debug)]
+struct Table<V> {
+    slots: Box<[Option<(u128, u32, V)>]>,
+    len: usize,
+}
+
+impl<V: Copy> Table<V> {
+    fn new(capacity: usize) -> Self {
+        let len = (capacity.max(1) * 2).next_power_of_two();
+        Table { slots: (0..len).map(|_| None).collect(), len: 0 }
+    }
+
+    fn clear(&mut self) {
+        self.slots.iter_mut().for_each(|slot| *slot = None);
+        self.len = 0;
+    }
+
+    /// The slot of the key, or the empty one where it would go.
+    fn slot_of(&self, key: (u128, u32)) -> usize {
+        let mask = self.slots.len() - 1;
+        let mut at = mix(key) & mask;
+        // At most half of the slots are taken, so an empty one ends the walk.
+        while let Some((address, port, _)) = &self.slots[at]
+            && (*address, *port) != key
+        {
+            at = (at + 1) & mask;
+        }
+        at
+    }
+
+    fn insert(&mut self, key: (u128, u32), value: V) -> bool {
+        let at = self.slot_of(key);
+        let fresh = self.slots[at].is_none();
+        if fresh {
+            self.slots[at] = Some((key.0, key.1, value));
+            self.len += 1;
+        }
+        fresh
+    }
+
+    fn find(&self, key: (u128, u32)) -> Option<V> {
+        self.slots[self.slot_of(key)].as_ref().map(|(_, _, value)| *value)
+    }
+}
+
+fn mix((address, port): (u128, u32)) -> usize {
+    let folded = (address as u64) ^ ((address >> 64) as u64).rotate_left(23) ^ (u64::from(port) << 40);
+    let mixed = folded.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ (mixed >> 29)) as usize
+}
+
+/// Address as a number that differs between the families: the IPv4-mapped form (RFC 4291 §2.5.5.2) for IPv4.
+fn address_bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(v4) => u128::from(v4.to_ipv6_mapped()),
+        IpAddr::V6(v6) => u128::from(v6),
+    }
+}
+
+/// The exact-match classifier. Lookups and replacements allocate nothing.
+#[derive(Clone, Debug)]
+pub struct Classifier {
+    capacity: usize,
+    services: Table<ServiceIndex>,
+    addresses: Table<()>,
+    list: Vec<IpAddr>,
+}
+
+impl Classifier {
+    /// An empty classifier with room for `capacity` rules.
+    pub fn new(capacity: usize) -> Self {
+        Classifier {
+            capacity,
+            services: Table::new(capacity),
+            addresses: Table::new(capacity),
+            list: Vec::with_capacity(capacity),
+        }
+    }
+
+    /// Replaces all rules, or leaves the old ones where the new ones cannot be.
+    pub fn replace(&mut self, rules: &[Rule]) -> Result<(), RuleError> {
+        if rules.len() > self.capacity {
+            return Err(RuleError::TooMany { count: rules.len(), capacity: self.capacity });
+        }
+        check_distinct(rules)?;
+        self.services.clear();
+        self.addresses.clear();
+        self.list.clear();
+        for rule in rules {
+            let bits = address_bits(rule.address);
+            if self.addresses.insert((bits, 0), ()) {
+                self.list.push(rule.address);
+            }
+            match rule.target {
+                Target::Service { port, service } => self.services.insert((bits, port.into()), service),
+                Target::Egress => self.services.insert((bits, EGRESS_PORT), ServiceIndex(u16::MAX)),
+            };
+        }
+        Ok(())
+    }
+
+    /// What becomes of a TCP packet.
+    pub fn classify(&self, key: &PacketKey) -> Verdict {
+        let bits = address_bits(key.destination.ip());
+        match self.services.find((bits, key.destination.port().into())) {
+            Some(service) => Verdict::Service(service),
+            None if self.addresses.find((bits, 0)).is_none() => Verdict::NotOurs,
+            None => self.verdict_without_service(bits),
+        }
+    }
+
+    /// An address with services has no egress flows at the services' ports, but may at others.
+    fn verdict_without_service(&self, bits: u128) -> Verdict {
+        if self.services.find((bits, EGRESS_PORT)).is_some() { Verdict::Egress } else { Verdict::NoService }
+    }
+
+    /// Whether packets to `address` are for us (ARP, ND and ICMP ask).
+    pub fn owns(&self, address: IpAddr) -> bool {
+        self.addresses.find((address_bits(address), 0)).is_some()
+    }
+
+    /// Our addresses, each once, in the order of the rules.
+    pub fn addresses(&self) -> &[IpAddr] {
+        &self.list
+    }
+
+    /// How many rules there is room for.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+}
+
+/// Beyond all ports: marks an egress address in the table of services.
+const EGRESS_PORT: u32 = 1 << 16;
+
+fn check_distinct(rules: &[Rule]) -> Result<(), RuleError> {
+    for (at, rule) in rules.iter().enumerate() {
+        let Target::Service { port, .. } = rule.target else { continue };
+        let same = |other: &Rule| {
+            other.address == rule.address
+                && matches!(other.target, Target::Service { port: p, .. } if p == port)
+        };
+        if rules[..at].iter().any(same) {
+            return Err(RuleError::Duplicate { address: rule.address, port });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service(address: &str, port: u16, index: u16) -> Rule {
+        let target = Target::Service { port, service: ServiceIndex(index) };
+        Rule { address: address.parse().unwrap(), target }
+    }
+
+    fn verdict(classifier: &Classifier, destination: &str) -> Verdict {
+        classifier.classify(&PacketKey {
+            source: "192.0.2.1:9".parse().unwrap(),
+            destination: destination.parse().unwrap(),
+            protocol: 6,
+            lan_port: 0,
+        })
+    }
+
+    #[test]
+    fn packets_get_the_verdict_of_their_destination() {
+        let mut classifier = Classifier::new(8);
+        let egress = Rule { address: "10.0.0.3".parse().unwrap(), target: Target::Egress };
+        let rules = [
+            service("10.0.0.1", 80, 0),
+            service("10.0.0.1", 443, 1),
+            service("2001:db8::1", 80, 2),
+            service("10.0.0.3", 80, 3),
+            egress,
+        ];
+        classifier.replace(&rules).unwrap();
+        for (destination, expected) in [
+            ("10.0.0.1:80", Verdict::Service(ServiceIndex(0))),
+            ("10.0.0.1:443", Verdict::Service(ServiceIndex(1))),
+            ("[2001:db8::1]:80", Verdict::Service(ServiceIndex(2))),
+            ("10.0.0.1:81", Verdict::NoService),
+            ("10.0.0.2:80", Verdict::NotOurs),
+            ("10.0.0.3:80", Verdict::Service(ServiceIndex(3))),
+            ("10.0.0.3:40000", Verdict::Egress),
+        ] {
+            assert_eq!(verdict(&classifier, destination), expected, "{destination}");
+        }
+        let addresses: Vec<String> = classifier.addresses().iter().map(IpAddr::to_string).collect();
+        assert_eq!(addresses, ["10.0.0.1", "2001:db8::1", "10.0.0.3"]);
+    }
+
+    #[test]
+    fn rules_that_cannot_be_leave_the_old_ones() {
+        let mut classifier = Classifier::new(2);
+        classifier.replace(&[service("10.0.0.1", 80, 0)]).unwrap();
+        let twice = [service("10.0.0.2", 80, 0), service("10.0.0.2", 80, 1)];
+        assert!(matches!(classifier.replace(&twice), Err(RuleError::Duplicate { port: 80, .. })));
+        let many = [service("10.0.0.2", 1, 0), service("10.0.0.2", 2, 0), service("10.0.0.2", 3, 0)];
+        assert_eq!(classifier.replace(&many), Err(RuleError::TooMany { count: 3, capacity: 2 }));
+        assert_eq!(verdict(&classifier, "10.0.0.1:80"), Verdict::Service(ServiceIndex(0)));
+        classifier.replace(&[]).unwrap();
+        assert_eq!(verdict(&classifier, "10.0.0.1:80"), Verdict::NotOurs);
+    }
+
+    #[test]
+    fn a_full_classifier_finds_every_rule() {
+        let mut classifier = Classifier::new(512);
+        let rules: Vec<Rule> =
+            (0..512).map(|i| service(&format!("10.1.{}.{}", i / 256, i % 256), 80, i)).collect();
+        classifier.replace(&rules).unwrap();
+        for i in 0..512u16 {
+            let found = verdict(&classifier, &format!("10.1.{}.{}:80", i / 256, i % 256));
+            assert_eq!(found, Verdict::Service(ServiceIndex(i)));
+        }
+        assert_eq!(verdict(&classifier, "10.1.2.0:80"), Verdict::NotOurs);
+    }
+}
