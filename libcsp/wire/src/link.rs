@@ -102,6 +102,13 @@ impl Header {
     /// and 0 in a CREDIT message.
     pub fn parse(message: &[u8]) -> Result<(Header, &[u8]), WireError> {
         let raw = array_at::<HEADER_LEN>(message, 0, "link header")?;
+        let header = Header::parse_prefix(raw, message.len())?;
+        Ok((header, &message[HEADER_LEN..]))
+    }
+
+    /// As [`parse`](Self::parse), of the first bytes of a message of `message_len` bytes, for a receiver that copies
+    /// header and body out of shared memory one after the other.
+    pub fn parse_prefix(raw: &[u8; HEADER_LEN], message_len: usize) -> Result<Header, WireError> {
         if raw[0] != VERSION {
             return Err(WireError::Version { what: "link version", offset: 0, found: raw[0].into() });
         }
@@ -111,19 +118,16 @@ impl Header {
             found: raw[1].into(),
         })?;
         let body_len = u32::from_le_bytes([raw[4], raw[5], raw[6], raw[7]]);
-        let body = &message[HEADER_LEN..];
-        if body.len() as u64 != u64::from(body_len) || (kind == Kind::Credit && body_len != 0) {
+        let whole = HEADER_LEN as u64 + u64::from(body_len);
+        if message_len as u64 != whole || (kind == Kind::Credit && body_len != 0) {
             return Err(WireError::Length { what: "link body length", offset: 4, found: body_len as usize });
         }
-        let header = Header {
+        Ok(Header {
             kind,
             credits: u16::from_le_bytes([raw[2], raw[3]]),
             body_len,
-            sequence: u64::from_le_bytes([
-                raw[8], raw[9], raw[10], raw[11], raw[12], raw[13], raw[14], raw[15],
-            ]),
-        };
-        Ok((header, body))
+            sequence: u64::from_le_bytes([raw[8], raw[9], raw[10], raw[11], raw[12], raw[13], raw[14], raw[15]]),
+        })
     }
 }
 
