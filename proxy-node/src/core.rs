@@ -1,0 +1,160 @@
+//! The proxy's core: between the tunnels and the channels, sans-I/O (CSP §4.4, the SAN proxy).
+//!
+//! ```text
+//!  tunnel record ─▶ inbound ─▶ csp-tcp Stack ─▶ events ─▶ relay ─▶ DATA … to the application
+//!  tunnel record ◀─ outbound ◀─ csp-tcp Stack ◀───────── application ◀─ DATA … from it
+//! ```
+//! Owns one worker's flows, pools and TCP stack. It has no clock, socket, thread or logger; time comes in, messages go
+//! out through [`ProxyOutput`].
+
+mod application;
+mod budget;
+mod connect;
+mod counters;
+mod dispatch;
+mod egress;
+mod events;
+mod flow;
+mod inbound;
+mod outbound;
+mod output;
+mod pool;
+pub mod reason;
+mod relay;
+mod services;
+mod snapshot;
+
+use std::collections::{HashMap, VecDeque};
+
+use csp_tcp::{Stack, StackConfig};
+use csp_types::{Duration, FlowLabel, Instant, NodeId, TraceEvent, TraceKind, TraceRing};
+
+pub use application::Verdict;
+pub use budget::SendBudget;
+pub use counters::Counters;
+pub use egress::{Egress, EgressRule, Prefix};
+pub use flow::{Attachment, Flow, FlowTable, Stage};
+pub use output::{Blocked, Lane, ProxyOutput};
+pub use pool::{ChannelId, Choice, LISTENERS_PER_MEMBER_MAX, MEMBERS_MAX, MemberId, Pools};
+pub use services::{PoolServer, ServiceSpec};
+pub use snapshot::{FlowSnapshot, ServiceSnapshot};
+
+use services::Services;
+
+/// How long a client's connection waits for a process before it is reset.
+pub const PENDING_TIMEOUT: Duration = Duration::from_secs(3);
+/// Channels to application processes that one worker serves at once.
+pub const CHANNELS_MAX: usize = 4096;
+
+/// How a core is sized; all of it is taken at start-up.
+#[derive(Clone, Debug)]
+pub struct CoreConfig {
+    /// This worker's number.
+    pub worker: u8,
+    /// Workers of this proxy.
+    pub workers: u8,
+    /// The TCP engine's configuration; `first_label_index` and `connections` also size the flow table.
+    pub tcp: StackConfig,
+    /// Events that the flight recorder keeps.
+    pub trace_events: usize,
+}
+
+/// A process that has a channel here.
+#[derive(Clone, Debug)]
+struct Process {
+    node: NodeId,
+    name: String,
+}
+
+/// One proxy worker's state.
+#[derive(Debug)]
+pub struct ProxyCore {
+    config: CoreConfig,
+    tcp: Stack,
+    flows: FlowTable,
+    pools: Pools,
+    services: Services,
+    processes: HashMap<ChannelId, Process>,
+    budget: SendBudget,
+    egress: Egress,
+    /// Flows with bytes, an end of stream or credits to pass on.
+    to_pump: VecDeque<FlowLabel>,
+    trace: TraceRing,
+    counters: Counters,
+}
+
+impl ProxyCore {
+    /// A core without services, channels or tunnels.
+    pub fn new(config: CoreConfig) -> Self {
+        let connections = config.tcp.connections;
+        let send_pool = (config.tcp.blocks * config.tcp.block_len) as u64 / 2;
+        ProxyCore {
+            flows: FlowTable::new(config.tcp.first_label_index.max(1), connections),
+            tcp: Stack::new(config.tcp.clone()),
+            pools: Pools::new(),
+            services: Services::default(),
+            processes: HashMap::with_capacity(CHANNELS_MAX),
+            budget: SendBudget::new(send_pool),
+            egress: Egress::new(config.worker.into(), config.workers.into()),
+            to_pump: VecDeque::with_capacity(connections),
+            trace: TraceRing::new(config.trace_events),
+            counters: Counters::default(),
+            config,
+        }
+    }
+
+    /// Moves everything that can move now: TCP events, bytes both ways, segments out. Call it after every batch of
+    /// input and whenever credits came back.
+    pub fn drive(&mut self, now: Instant, out: &mut impl ProxyOutput) {
+        loop {
+            self.take_tcp_events(now, out);
+            let relayed = self.pump(now, out);
+            let sent = self.transmit(now, out);
+            if !relayed && !sent {
+                return;
+            }
+        }
+    }
+
+    /// Runs timers that are due.
+    pub fn on_timeout(&mut self, now: Instant, out: &mut impl ProxyOutput) {
+        self.tcp.on_timeout(now);
+        self.expire_pending(now);
+        self.drive(now, out);
+    }
+
+    /// When [`on_timeout`](Self::on_timeout) wants to be called; `None`: nothing is under way.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let pending = self.services.oldest_pending().and_then(|label| self.flows.get(label)).map(|f| f.since + PENDING_TIMEOUT);
+        [self.tcp.next_timeout(), pending].into_iter().flatten().min()
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The TCP engine, to look at.
+    pub fn tcp(&self) -> &Stack {
+        &self.tcp
+    }
+
+    /// Flows known now.
+    pub fn flow_count(&self) -> usize {
+        self.flows.len()
+    }
+
+    /// Bytes of the send budget that are granted.
+    pub fn budget_reserved(&self) -> u64 {
+        self.budget.reserved()
+    }
+
+    /// The flight recorder.
+    pub fn trace(&self) -> &TraceRing {
+        &self.trace
+    }
+
+    fn record(&mut self, at: Instant, label: FlowLabel, kind: TraceKind, len: u32) {
+        self.trace.record(TraceEvent { at, label, kind, len, ..TraceEvent::default() });
+    }
+}

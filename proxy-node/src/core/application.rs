@@ -1,0 +1,155 @@
+//! Messages of application processes: listeners, answers to OPEN, bytes, ends.
+
+use csp_types::{FlowLabel, Instant, Role, TraceKind};
+use csp_wire::channel::{ListenPayload, Message, MessageHeader, MessageKind};
+
+use super::flow::{Attachment, Flow, Stage};
+use super::pool::ListenError;
+use super::{CHANNELS_MAX, ChannelId, Lane, Process, ProxyCore, ProxyOutput, reason};
+
+/// What a message did to its channel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Taken, or ignored as stale.
+    Fine,
+    /// The process broke the protocol: its channel must be failed.
+    Violation,
+}
+
+impl ProxyCore {
+    /// A channel to a process of `node` is up; `false` where [`CHANNELS_MAX`] is reached.
+    pub fn channel_up(&mut self, channel: ChannelId, role: Role, node: csp_types::NodeId, name: &str) -> bool {
+        if role != Role::Process || self.processes.len() >= CHANNELS_MAX {
+            return false;
+        }
+        self.processes.insert(channel, Process { node, name: name.to_owned() });
+        true
+    }
+
+    /// Takes one message of a channel. Call [`drive`](Self::drive) after a batch of them.
+    pub fn on_message(&mut self, now: Instant, channel: ChannelId, lane: Lane, message: &Message<'_>, out: &mut impl ProxyOutput) -> Verdict {
+        let header = message.header;
+        let verdict = match header.kind {
+            MessageKind::Listen => self.on_listen(channel, lane, message, out),
+            MessageKind::Unlisten => {
+                self.pools.unlisten(channel, header.id);
+                Verdict::Fine
+            }
+            MessageKind::AcceptCredit => {
+                if let Some(member) = self.pools.grant(channel, header.id, header.argument) {
+                    self.serve_pending(now, member, out);
+                }
+                Verdict::Fine
+            }
+            MessageKind::Connect => self.on_connect(now, channel, lane, message, out),
+            MessageKind::Ping | MessageKind::Pong => Verdict::Fine,
+            MessageKind::Open | MessageKind::Connected => Verdict::Violation,
+            _ => self.on_flow_message(now, channel, lane, message, out),
+        };
+        self.counters.violations += u64::from(verdict == Verdict::Violation);
+        verdict
+    }
+
+    fn on_listen(&mut self, channel: ChannelId, lane: Lane, message: &Message<'_>, out: &mut impl ProxyOutput) -> Verdict {
+        let Ok(payload) = ListenPayload::parse(message.payload) else { return Verdict::Violation };
+        let Some(process) = self.processes.get(&channel) else { return Verdict::Fine };
+        let id = message.header.id;
+        let refusal = match self.pools.listen(process.node, payload.address.port(), channel, id) {
+            Ok(_) => return Verdict::Fine,
+            Err(ListenError::Duplicate) => reason::ADDRESS_IN_USE,
+            Err(ListenError::Full) => reason::NO_BUFFERS,
+        };
+        let _ = out.channel(lane, MessageHeader::new(MessageKind::Refused, id, refusal, 0), &[]);
+        Verdict::Fine
+    }
+
+    /// Messages that name a flow: it must be this channel's own, in this very generation.
+    fn on_flow_message(&mut self, now: Instant, channel: ChannelId, lane: Lane, message: &Message<'_>, out: &mut impl ProxyOutput) -> Verdict {
+        let header = message.header;
+        let Some(label) = header.label() else { return Verdict::Violation };
+        let Some(flow) = self.flows.get_mut(label).filter(|f| f.channel() == Some(channel)) else {
+            self.counters.stale_messages += 1; // it crossed our CLOSE or RESET on the way
+            return Verdict::Fine;
+        };
+        if flow.lane != lane {
+            return Verdict::Violation;
+        }
+        match (header.kind, flow.stage) {
+            (MessageKind::Accepted, Stage::Offered(choice)) => {
+                flow.stage = Stage::Open(Attachment { channel, choice: Some(choice) });
+                flow.since = now;
+                flow.to_app_credit = header.argument;
+                self.record(now, label, TraceKind::AcceptedReceived, 0);
+                self.enqueue(label);
+            }
+            (MessageKind::Refused, Stage::Offered(choice)) => {
+                self.pools.release(choice);
+                self.counters.opens_refused += 1;
+                self.dispatch(now, label, out);
+            }
+            (MessageKind::Data, Stage::Open(_)) => return self.on_data(now, label, message.payload),
+            (MessageKind::Credit, Stage::Open(_)) => {
+                flow.to_app_credit = flow.to_app_credit.saturating_add(header.argument);
+                self.enqueue(label);
+            }
+            (MessageKind::Shutdown, Stage::Open(_)) => {
+                flow.app_finished = true;
+                self.tcp.shutdown(now, label);
+                self.record(now, label, TraceKind::CloseReceived, 0);
+            }
+            (MessageKind::Close, Stage::Open(_)) => {
+                let _ = out.channel(lane, MessageHeader::of_flow(MessageKind::Close, label, 0, 0), &[]);
+                self.application_closed(now, label);
+            }
+            (MessageKind::Reset, Stage::Open(_) | Stage::Offered(_)) => {
+                let _ = out.channel(lane, MessageHeader::of_flow(MessageKind::Close, label, 0, 0), &[]);
+                self.record(now, label, TraceKind::CloseReceived, 0);
+                self.abandon(now, label);
+            }
+            (MessageKind::Option, Stage::Open(_)) => {} // options reach the engine with the socket filter's issue
+            _ => return Verdict::Violation,
+        }
+        Verdict::Fine
+    }
+
+    fn on_data(&mut self, now: Instant, label: FlowLabel, bytes: &[u8]) -> Verdict {
+        let Some(flow) = self.flows.get_mut(label) else { return Verdict::Fine };
+        let len = bytes.len() as u32;
+        if len > flow.from_app_window - flow.from_app_outstanding || flow.app_finished {
+            return Verdict::Violation;
+        }
+        flow.from_app_outstanding += len;
+        flow.bytes_from_app += u64::from(len);
+        self.counters.app_bytes_in += u64::from(len);
+        let taken = self.tcp.write(now, label, bytes);
+        self.record(now, label, TraceKind::DataReceived, len);
+        if taken < bytes.len() {
+            // Windows are granted out of half the block pool, so this is the pool's other users' doing; a stream with
+            // a hole must not go on.
+            self.counters.drop_no_budget += 1;
+            self.abandon(now, label);
+        }
+        Verdict::Fine
+    }
+
+    /// The process is done with the connection: what it wrote is delivered, then FIN. The flow keeps only the budget
+    /// for the bytes that wait.
+    pub(super) fn application_closed(&mut self, now: Instant, label: FlowLabel) {
+        self.record(now, label, TraceKind::CloseReceived, 0);
+        self.tcp.close(now, label);
+        let waiting = self.tcp.info(label).map_or(0, |i| i.send_queue) as u32;
+        let Some(flow) = self.flows.get_mut(label) else { return };
+        if let Some(choice) = flow.choice() {
+            self.pools.release(choice);
+        }
+        let keep = waiting.min(flow.from_app_window);
+        self.budget.release(flow.from_app_window - keep);
+        (flow.from_app_window, flow.stage, flow.since) = (keep, Stage::Finishing, now);
+    }
+
+    /// Which process a flow is at, for people.
+    pub(super) fn process_of(&self, flow: &Flow) -> Option<(csp_types::NodeId, &str)> {
+        let process = self.processes.get(&flow.channel()?)?;
+        Some((process.node, process.name.as_str()))
+    }
+}

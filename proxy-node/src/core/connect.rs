@@ -1,0 +1,71 @@
+//! Active opens: an application's CONNECT becomes a SYN through a network node.
+
+use csp_tcp::ConnectError;
+use csp_types::Instant;
+use csp_wire::channel::{ConnectPayload, Message, MessageHeader, MessageKind};
+
+use super::application::Verdict;
+use super::events::{NO_SERVICE, new_flow};
+use super::flow::Stage;
+use super::services::ServiceSpec;
+use super::{ChannelId, EgressRule, Lane, ProxyCore, ProxyOutput, reason};
+
+/// Source ports tried for one CONNECT before it is refused.
+const PORT_TRIES: usize = 64;
+
+impl ProxyCore {
+    pub(super) fn on_connect(&mut self, now: Instant, channel: ChannelId, lane: Lane, message: &Message<'_>, out: &mut impl ProxyOutput) -> Verdict {
+        let Ok(payload) = ConnectPayload::parse(message.payload) else { return Verdict::Violation };
+        let header = message.header;
+        if let Err(code) = self.open(now, (channel, lane), header.id, payload, header.argument, out) {
+            let _ = out.channel(lane, MessageHeader::new(MessageKind::Refused, header.id, code, 0), &[]);
+        }
+        Verdict::Fine
+    }
+
+    fn open(
+        &mut self,
+        now: Instant,
+        (channel, lane): (ChannelId, Lane),
+        request: u32,
+        payload: ConnectPayload,
+        receive_window: u32,
+        out: &impl ProxyOutput,
+    ) -> Result<(), u32> {
+        let via = out.network_node().ok_or(reason::NETWORK_UNREACHABLE)?;
+        let window = self.budget.reserve().ok_or(reason::NO_BUFFERS)?;
+        let opened = self.open_from_any_port(now, payload, via);
+        let label = opened.inspect_err(|_| self.budget.release(window))?;
+        let mut flow = new_flow(now, label, NO_SERVICE, Stage::Connecting { channel, request }, window);
+        (flow.to_app_credit, flow.lane) = (receive_window, lane);
+        self.admit(now, flow);
+        Ok(())
+    }
+
+    fn open_from_any_port(&mut self, now: Instant, payload: ConnectPayload, via: u32) -> Result<csp_types::FlowLabel, u32> {
+        let candidates = self.egress.candidates(payload.remote).ok_or(reason::NETWORK_UNREACHABLE)?;
+        for tuple in candidates.take(PORT_TRIES) {
+            match self.tcp.connect(now, tuple, via, NO_SERVICE) {
+                Ok(label) => return Ok(label),
+                Err(ConnectError::InUse) => {}
+                Err(ConnectError::BadAddress) => return Err(reason::INVALID),
+                Err(ConnectError::TableFull) => return Err(reason::NO_BUFFERS),
+            }
+        }
+        Err(reason::ADDRESS_IN_USE)
+    }
+
+    /// Takes a new generation of policy. Connections of services that are no longer named live on.
+    pub fn set_policy(&mut self, now: Instant, services: Vec<ServiceSpec>, egress: Vec<EgressRule>, out: &mut impl ProxyOutput) {
+        let (listen, gone) = self.services.replace(services, &mut self.pools);
+        for address in gone {
+            self.tcp.unlisten(address);
+        }
+        for (address, service) in listen {
+            self.tcp.unlisten(address);
+            let _ = self.tcp.listen(address, service); // policy admits no port 0 and fewer services than listeners
+        }
+        self.egress.set_rules(egress);
+        self.drive(now, out);
+    }
+}

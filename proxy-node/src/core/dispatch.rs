@@ -1,0 +1,137 @@
+//! From an established client connection to the process that will serve it.
+
+use csp_types::{FlowLabel, Instant, TraceKind};
+use csp_wire::channel::{MessageHeader, MessageKind, OpenPayload};
+
+use super::flow::Stage;
+use super::services::PENDING_MAX;
+use super::{ChannelId, Lane, MemberId, PENDING_TIMEOUT, ProxyCore, ProxyOutput};
+
+impl ProxyCore {
+    /// Offers a flow to a process of its service, or lets it wait for one.
+    pub(super) fn dispatch(&mut self, now: Instant, label: FlowLabel, out: &mut impl ProxyOutput) {
+        if self.offer(now, label, out) {
+            return;
+        }
+        let Some(flow) = self.flows.get_mut(label) else { return };
+        flow.stage = Stage::Pending;
+        let Some(service) = self.services.get_mut(flow.service) else { return };
+        if service.pending.len() >= PENDING_MAX {
+            self.counters.drop_pending_full += 1;
+            self.abandon(now, label);
+            return;
+        }
+        service.pending.push_back(label);
+    }
+
+    /// Sends OPEN to the chosen process; `false` where none would take a connection.
+    fn offer(&mut self, now: Instant, label: FlowLabel, out: &mut impl ProxyOutput) -> bool {
+        let Some(flow) = self.flows.get(label) else { return true };
+        let Some(info) = self.tcp.info(label) else { return true };
+        let window = flow.from_app_window;
+        let Some(service) = self.services.get(flow.service) else { return false };
+        while let Some(choice) = self.pools.choose(&service.members) {
+            let payload = OpenPayload { local: info.tuple.local, remote: info.tuple.remote, window }.emit();
+            let header = MessageHeader::of_flow(MessageKind::Open, label, choice.listener, payload.len() as u32);
+            let lane = out.lane(choice.channel, label.to_wire());
+            let Some(lane) = lane.filter(|lane| out.channel(*lane, header, &[&payload]).is_ok()) else {
+                self.pools.release(choice); // its credit is spent: the channel is about to be reported down
+                continue;
+            };
+            if let Some(flow) = self.flows.get_mut(label) {
+                (flow.stage, flow.since, flow.lane) = (Stage::Offered(choice), now, lane);
+            }
+            self.record(now, label, TraceKind::OpenSent, 0);
+            return true;
+        }
+        false
+    }
+
+    /// A member can take connections again: serve those that wait for it.
+    pub(super) fn serve_pending(&mut self, now: Instant, member: MemberId, out: &mut impl ProxyOutput) {
+        for index in 0..self.services.iter().count() as u32 {
+            if !self.services.of_member(member).any(|s| s == index) {
+                continue;
+            }
+            while let Some(label) = self.services.get(index).and_then(|s| s.pending.front().copied()) {
+                let waiting = self.flows.get(label).is_some_and(|f| f.stage == Stage::Pending);
+                if waiting && !self.offer(now, label, out) {
+                    break;
+                }
+                if let Some(service) = self.services.get_mut(index) {
+                    service.pending.pop_front();
+                }
+            }
+        }
+    }
+
+    /// Resets connections that waited too long.
+    pub(super) fn expire_pending(&mut self, now: Instant) {
+        for index in 0..self.services.iter().count() as u32 {
+            while let Some(label) = self.services.get(index).and_then(|s| s.pending.front().copied()) {
+                let flow = self.flows.get(label).filter(|f| f.stage == Stage::Pending);
+                if flow.is_some_and(|f| f.since + PENDING_TIMEOUT > now) {
+                    break;
+                }
+                if flow.is_some() {
+                    self.counters.drop_no_server += 1;
+                    self.abandon(now, label);
+                }
+                if let Some(service) = self.services.get_mut(index) {
+                    service.pending.pop_front();
+                }
+            }
+        }
+    }
+
+    /// Resets the client's connection and forgets the flow; the application is not told.
+    pub(super) fn abandon(&mut self, now: Instant, label: FlowLabel) {
+        self.tcp.abort(now, label);
+        self.forget(now, label);
+    }
+
+    /// Gives back what a flow holds.
+    pub(super) fn forget(&mut self, now: Instant, label: FlowLabel) {
+        let Some(flow) = self.flows.remove(label) else { return };
+        if let Some(choice) = flow.choice() {
+            self.pools.release(choice);
+        }
+        self.budget.release(flow.from_app_window);
+        self.record(now, label, TraceKind::Ended, 0);
+    }
+
+    /// A channel is gone: what its process had is served elsewhere, finished, or reset.
+    ///
+    /// `hangup`: the process ended, so its connections end as the kernel would end them (FIN after what it wrote);
+    /// otherwise the way to it broke, and bytes may be missing: they are reset.
+    pub fn channel_down(&mut self, now: Instant, channel: ChannelId, hangup: bool, out: &mut impl ProxyOutput) {
+        self.processes.remove(&channel);
+        self.pools.forget_channel(channel);
+        self.end_flows(now, channel, None, hangup, out);
+        self.drive(now, out);
+    }
+
+    /// One VI of a channel's pool is gone, others are left: flows that were on it have lost bytes.
+    pub fn lane_down(&mut self, now: Instant, channel: ChannelId, lane: Lane, out: &mut impl ProxyOutput) {
+        self.end_flows(now, channel, Some(lane), false, out);
+        self.drive(now, out);
+    }
+
+    fn end_flows(&mut self, now: Instant, channel: ChannelId, lane: Option<Lane>, hangup: bool, out: &mut impl ProxyOutput) {
+        for at in 0..self.flows.capacity() {
+            let Some(label) = self.flows.label_at(at) else { continue };
+            let Some(flow) = self.flows.get(label).filter(|f| f.channel() == Some(channel)) else { continue };
+            if lane.is_some_and(|l| l != flow.lane) {
+                continue;
+            }
+            match flow.stage {
+                Stage::Offered(choice) => {
+                    self.pools.release(choice);
+                    self.dispatch(now, label, out);
+                }
+                Stage::Open(_) if hangup => self.application_closed(now, label),
+                Stage::Open(_) | Stage::Connecting { .. } | Stage::Pending | Stage::Finishing => self.abandon(now, label),
+            }
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Source addresses and ports for connections that applications open (active opens).
+
+use std::net::{IpAddr, SocketAddr};
+
+use csp_types::FourTuple;
+
+/// First and last ephemeral port (RFC 6335 §6).
+const PORTS: std::ops::RangeInclusive<u16> = 49_152..=65_535;
+const PORT_COUNT: u32 = 16_384;
+
+/// An address range: prefix and its length in bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Prefix {
+    /// The network address.
+    pub address: IpAddr,
+    /// Significant bits, 0 to 32 or 128.
+    pub bits: u8,
+}
+
+impl Prefix {
+    /// Whether `address` lies in the range.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, address) {
+            (IpAddr::V4(net), IpAddr::V4(a)) => {
+                let mask = u32::MAX.checked_shl(32 - u32::from(self.bits.min(32))).unwrap_or(0);
+                net.to_bits() & mask == a.to_bits() & mask
+            }
+            (IpAddr::V6(net), IpAddr::V6(a)) => {
+                let mask = u128::MAX.checked_shl(128 - u32::from(self.bits.min(128))).unwrap_or(0);
+                net.to_bits() & mask == a.to_bits() & mask
+            }
+            _ => false,
+        }
+    }
+}
+
+/// One rule of policy: connections to `destinations` leave from `address`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EgressRule {
+    /// The source address; network nodes answer for it on the LAN.
+    pub address: IpAddr,
+    /// Where it is used.
+    pub destinations: Vec<Prefix>,
+}
+
+/// Chooses the source of active opens. Each proxy worker uses ports of its own class (port modulo `workers`), so that
+/// two workers never open the same 4-tuple.
+#[derive(Debug)]
+pub struct Egress {
+    rules: Vec<EgressRule>,
+    cursor: u32,
+    class: u32,
+    classes: u32,
+}
+
+impl Egress {
+    /// The chooser of worker `class` out of `classes`.
+    pub fn new(class: u32, classes: u32) -> Self {
+        let classes = classes.max(1);
+        Egress { rules: Vec::new(), cursor: 0, class: class % classes, classes }
+    }
+
+    /// Takes the rules of a new policy generation.
+    pub fn set_rules(&mut self, rules: Vec<EgressRule>) {
+        self.rules = rules;
+    }
+
+    /// Candidates for the 4-tuple of a connection to `remote`: every port of this worker's class once, starting after
+    /// the last one used. `None` where no rule covers `remote`.
+    pub fn candidates(&mut self, remote: SocketAddr) -> Option<impl Iterator<Item = FourTuple>> {
+        let covers = |rule: &&EgressRule| rule.destinations.iter().any(|d| d.contains(remote.ip()));
+        let address = self.rules.iter().find(covers)?.address;
+        let per_class = PORT_COUNT / self.classes;
+        let (start, class, classes) = (self.cursor, self.class, self.classes);
+        self.cursor = (self.cursor + 1) % per_class.max(1);
+        Some((0..per_class).map(move |step| {
+            let offset = (start + step) % per_class * classes + class;
+            let port = PORTS.start() + offset as u16;
+            FourTuple { local: SocketAddr::new(address, port), remote }
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule() -> EgressRule {
+        let destinations = vec![Prefix { address: "10.76.0.0".parse().unwrap(), bits: 24 }];
+        EgressRule { address: "10.76.0.101".parse().unwrap(), destinations }
+    }
+
+    #[test]
+    fn a_prefix_contains_its_network_only() {
+        let prefix = rule().destinations[0];
+        assert!(prefix.contains("10.76.0.255".parse().unwrap()));
+        assert!(!prefix.contains("10.76.1.0".parse().unwrap()));
+        assert!(!prefix.contains("::1".parse().unwrap()));
+        let all = Prefix { address: "0.0.0.0".parse().unwrap(), bits: 0 };
+        assert!(all.contains("192.0.2.1".parse().unwrap()));
+    }
+
+    #[test]
+    fn two_workers_never_choose_the_same_port() {
+        let remote = "10.76.0.1:80".parse().unwrap();
+        let mut ports = Vec::new();
+        for class in 0..3 {
+            let mut egress = Egress::new(class, 3);
+            egress.set_rules(vec![rule()]);
+            ports.extend(egress.candidates(remote).unwrap().map(|t| t.local.port()));
+        }
+        let count = ports.len();
+        ports.sort_unstable();
+        ports.dedup();
+        assert_eq!(ports.len(), count);
+        assert!(ports.iter().all(|p| PORTS.contains(p)));
+    }
+
+    #[test]
+    fn an_uncovered_destination_has_no_source() {
+        let mut egress = Egress::new(0, 1);
+        egress.set_rules(vec![rule()]);
+        assert!(egress.candidates("192.0.2.1:80".parse().unwrap()).is_none());
+    }
+}

@@ -1,0 +1,85 @@
+//! Tunnel records from network nodes into the TCP engine.
+
+use std::net::SocketAddr;
+
+use csp_tcp::Arrival;
+use csp_types::{FlowLabel, FourTuple, Instant, TraceEvent, TraceKind};
+use csp_wire::tcp::Segment;
+use csp_wire::tunnel::{Flags, Record, RecordKind};
+use csp_wire::{ipv4, ipv6};
+
+use super::{ProxyCore, ProxyOutput};
+
+/// Protocol number of TCP in IPv4 and IPv6 headers.
+const PROTOCOL_TCP: u8 = 6;
+
+impl ProxyCore {
+    /// Takes one record of the network node `via`. Call [`drive`](Self::drive) after a batch of them.
+    pub fn on_record(&mut self, now: Instant, via: u32, record: &Record<'_>, _out: &mut impl ProxyOutput) {
+        self.counters.records_in += 1;
+        match record.kind {
+            RecordKind::Segment if record.worker == self.config.worker => self.on_segment(now, via, record),
+            // The engine does path MTU discovery in a later issue; until then the errors are only counted.
+            RecordKind::Segment | RecordKind::IcmpError | RecordKind::FlowEnd => self.counters.drop_misdirected += 1,
+        }
+    }
+
+    fn on_segment(&mut self, now: Instant, via: u32, record: &Record<'_>) {
+        let Some((tuple, bytes)) = addresses(record) else {
+            self.counters.drop_malformed += 1;
+            return;
+        };
+        let Ok(segment) = Segment::parse(bytes) else {
+            self.counters.drop_malformed += 1;
+            return;
+        };
+        let tuple = tuple.map(|(source, destination)| FourTuple {
+            local: SocketAddr::new(destination, segment.destination_port()),
+            remote: SocketAddr::new(source, segment.source_port()),
+        });
+        let ingress = if record.ingress == Instant::ZERO { now } else { record.ingress };
+        let arrival = Arrival { label: record.label, tuple, ingress, via, ecn: record.ecn.bits() };
+        self.counters.client_bytes_in += segment.payload().len() as u64;
+        if self.tcp.on_segment(now, arrival, &segment, segment.payload()).is_err() {
+            self.counters.drop_tcp += 1;
+        }
+        let label = record.label;
+        self.trace_segment(ingress, label, TraceKind::SegmentIn, &segment);
+        self.enqueue(label); // an ACK may have made room in the send buffer
+    }
+
+    fn trace_segment(&mut self, at: Instant, label: FlowLabel, kind: TraceKind, segment: &Segment<'_>) {
+        self.trace.record(TraceEvent {
+            at,
+            label,
+            kind,
+            tcp_flags: segment.flags().0,
+            len: segment.payload().len() as u32,
+            seq: segment.seq(),
+            ack: segment.ack(),
+            aux: 0,
+        });
+    }
+}
+
+type Ends = (std::net::IpAddr, std::net::IpAddr);
+
+/// Source and destination where the record carries its IP header, and the TCP segment.
+fn addresses<'a>(record: &Record<'a>) -> Option<(Option<Ends>, &'a [u8])> {
+    if record.flags.contains(Flags::COMPACTED) {
+        return Some((None, record.payload));
+    }
+    match record.payload.first()? >> 4 {
+        4 => {
+            let packet = ipv4::Packet::parse(record.payload).ok()?;
+            let is_tcp = packet.protocol() == PROTOCOL_TCP && !packet.is_fragment();
+            is_tcp.then(|| (Some((packet.source().into(), packet.destination().into())), packet.payload()))
+        }
+        6 => {
+            let packet = ipv6::Packet::parse(record.payload).ok()?;
+            let is_tcp = packet.protocol() == PROTOCOL_TCP;
+            is_tcp.then(|| (Some((packet.source().into(), packet.destination().into())), packet.payload()))
+        }
+        _ => None,
+    }
+}

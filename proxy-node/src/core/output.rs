@@ -1,0 +1,38 @@
+//! What the core asks of its surroundings: room in tunnels and channels, and to send.
+
+use csp_wire::channel::MessageHeader;
+use csp_wire::tunnel::Record;
+
+use super::pool::ChannelId;
+
+/// One VI of a channel's pool: all messages of a flow take the same one, so that they stay in order.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Lane(pub u32);
+
+/// The message could not be sent now; nothing of it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Blocked {
+    /// Try again after credits came back.
+    NoCredit,
+    /// There is no such tunnel or channel (any more).
+    Gone,
+}
+
+/// The ways out of a proxy worker. Payloads are gathered from `parts`; they may be reused when the call returns.
+pub trait ProxyOutput {
+    /// Whether a full-sized record would be taken by every tunnel.
+    fn tunnels_ready(&self) -> bool;
+
+    /// Sends a record to the network node `via`; its `payload` field is not looked at.
+    fn tunnel(&mut self, via: u32, record: &Record<'_>, parts: &[&[u8]]) -> Result<(), Blocked>;
+
+    /// A network node that is connected, for active opens.
+    fn network_node(&self) -> Option<u32>;
+
+    /// Sends a message to an application process. Everything but DATA is queued when there is no credit and returns
+    /// [`Blocked::Gone`] at worst.
+    fn channel(&mut self, lane: Lane, header: MessageHeader, parts: &[&[u8]]) -> Result<(), Blocked>;
+
+    /// The lane of `channel` for a new flow; `number` spreads flows over the channel's pool of VIs.
+    fn lane(&self, channel: ChannelId, number: u32) -> Option<Lane>;
+}

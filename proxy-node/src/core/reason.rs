@@ -1,0 +1,16 @@
+//! Reasons in REFUSED and RESET: Linux' errno numbers, so that the socket filter can hand them on.
+
+/// Address in use: the listener id is taken.
+pub const ADDRESS_IN_USE: u32 = 98;
+/// No route: policy names no source address for this destination, or no network node is connected.
+pub const NETWORK_UNREACHABLE: u32 = 101;
+/// The client reset the connection.
+pub const CONNECTION_RESET: u32 = 104;
+/// No buffer space: a table of the proxy is full.
+pub const NO_BUFFERS: u32 = 105;
+/// Retransmissions went unanswered.
+pub const TIMED_OUT: u32 = 110;
+/// The other end refused the connection.
+pub const CONNECTION_REFUSED: u32 = 111;
+/// The message made no sense.
+pub const INVALID: u32 = 22;

@@ -1,0 +1,102 @@
+//! Bytes between TCB and channel, both ways, under both flow controls.
+
+use csp_types::limits::CHANNEL_MESSAGE_LEN_MAX;
+use csp_types::{FlowLabel, Instant, TraceKind};
+use csp_wire::channel::{MESSAGE_HEADER_LEN, MessageHeader, MessageKind};
+
+use super::flow::Stage;
+use super::{Lane, ProxyCore, ProxyOutput};
+
+/// Largest DATA payload: one channel message with its headers fits a VI message.
+const DATA_MAX: usize = CHANNEL_MESSAGE_LEN_MAX - csp_wire::link::HEADER_LEN - MESSAGE_HEADER_LEN - 8;
+
+impl ProxyCore {
+    /// Puts a flow into the list of those to pump, once.
+    pub(super) fn enqueue(&mut self, label: FlowLabel) {
+        if let Some(flow) = self.flows.get_mut(label).filter(|f| !f.queued) {
+            flow.queued = true;
+            self.to_pump.push_back(label);
+        }
+    }
+
+    /// Serves every flow in the list once; those that lack room stay in it. Returns whether anything moved.
+    pub(super) fn pump(&mut self, now: Instant, out: &mut impl ProxyOutput) -> bool {
+        let mut moved = false;
+        for _ in 0..self.to_pump.len() {
+            let Some(label) = self.to_pump.pop_front() else { break };
+            let Some(flow) = self.flows.get_mut(label) else { continue };
+            flow.queued = false;
+            let (Stage::Open(_), lane) = (flow.stage, flow.lane) else { continue };
+            let (progress, blocked) = self.pump_to_app(now, label, lane, out);
+            moved |= progress;
+            self.return_credit(label, lane, out);
+            if blocked {
+                self.enqueue(label);
+            }
+        }
+        moved
+    }
+
+    /// In-order bytes of the client to the application, as far as its window and the channel allow. Returns whether
+    /// anything moved, and whether more could once the channel has room.
+    fn pump_to_app(&mut self, now: Instant, label: FlowLabel, lane: Lane, out: &mut impl ProxyOutput) -> (bool, bool) {
+        let (mut moved, mut blocked) = (false, false);
+        while let Some(flow) = self.flows.get_mut(label) {
+            let want = DATA_MAX.min(flow.to_app_credit as usize);
+            if want == 0 || self.tcp.readable(label) == 0 {
+                break;
+            }
+            let taken = self.tcp.read_with(now, label, want, |bytes| {
+                if blocked {
+                    return 0;
+                }
+                let header = MessageHeader::of_flow(MessageKind::Data, label, 0, bytes.len() as u32);
+                match out.channel(lane, header, &[bytes]) {
+                    Ok(()) => bytes.len(),
+                    Err(_) => {
+                        blocked = true;
+                        0
+                    }
+                }
+            });
+            flow.to_app_credit -= taken as u32;
+            flow.bytes_to_app += taken as u64;
+            self.counters.app_bytes_out += taken as u64;
+            if taken > 0 {
+                moved = true;
+                self.record(now, label, TraceKind::DataSent, taken as u32);
+            }
+            if blocked || taken == 0 {
+                break;
+            }
+        }
+        if !blocked {
+            moved |= self.pass_end_of_stream(now, label, lane, out);
+        }
+        (moved, blocked)
+    }
+
+    fn pass_end_of_stream(&mut self, now: Instant, label: FlowLabel, lane: Lane, out: &mut impl ProxyOutput) -> bool {
+        let drained = self.tcp.readable(label) == 0;
+        let Some(flow) = self.flows.get_mut(label) else { return false };
+        if !drained || !flow.client_finished || flow.shutdown_sent {
+            return false;
+        }
+        flow.shutdown_sent = true;
+        let _ = out.channel(lane, MessageHeader::of_flow(MessageKind::Shutdown, label, 0, 0), &[]);
+        self.record(now, label, TraceKind::ShutdownSent, 0);
+        true
+    }
+
+    /// Tells the application how much of what it sent the client has acknowledged, in steps worth a message.
+    fn return_credit(&mut self, label: FlowLabel, lane: Lane, out: &mut impl ProxyOutput) {
+        let queued = self.tcp.info(label).map_or(0, |i| i.send_queue) as u32;
+        let Some(flow) = self.flows.get_mut(label) else { return };
+        let owed = flow.from_app_outstanding.saturating_sub(queued);
+        if owed < flow.from_app_window / 4 || flow.app_finished {
+            return;
+        }
+        flow.from_app_outstanding -= owed;
+        let _ = out.channel(lane, MessageHeader::of_flow(MessageKind::Credit, label, owed, 0), &[]);
+    }
+}

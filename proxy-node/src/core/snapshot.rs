@@ -1,0 +1,90 @@
+//! What people ask a proxy worker: its flows and services, as plain values.
+
+use std::net::SocketAddr;
+
+use csp_types::{FlowLabel, FourTuple, Instant, NodeId};
+
+use super::{ProxyCore, Stage};
+
+/// A flow as the admin endpoint shows it.
+#[derive(Clone, Debug)]
+pub struct FlowSnapshot {
+    /// Its label.
+    pub label: FlowLabel,
+    /// Its service, or "egress" for active opens.
+    pub service: String,
+    /// Client and service address.
+    pub tuple: FourTuple,
+    /// The TCP state, and where the flow stands towards the application.
+    pub state: String,
+    /// The application's node and process, once chosen.
+    pub process: Option<(NodeId, String)>,
+    /// Seconds in this stage.
+    pub age_s: f64,
+    /// Bytes from and to the client.
+    pub bytes: (u64, u64),
+    /// Smoothed round-trip time in microseconds.
+    pub srtt_us: u64,
+    /// Congestion window in bytes.
+    pub cwnd: u32,
+    /// Retransmissions.
+    pub retransmits: u32,
+}
+
+/// A service as the admin endpoint shows it.
+#[derive(Clone, Debug)]
+pub struct ServiceSnapshot {
+    /// Its name.
+    pub name: String,
+    /// VIP and port.
+    pub address: SocketAddr,
+    /// Connections that wait for a process.
+    pub pending: usize,
+    /// Node, port, listening processes, open connections and accept credit of each pool member.
+    pub members: Vec<(NodeId, u16, usize, u32, u64)>,
+}
+
+impl ProxyCore {
+    /// At most `limit` flows, in table order.
+    pub fn flows(&self, now: Instant, limit: usize) -> Vec<FlowSnapshot> {
+        let describe = |flow: &super::Flow| {
+            let info = self.tcp.info(flow.label)?;
+            let stage = match flow.stage {
+                Stage::Pending => "pending",
+                Stage::Offered(_) => "offered",
+                Stage::Open(_) => "open",
+                Stage::Connecting { .. } => "connecting",
+                Stage::Finishing => "finishing",
+            };
+            Some(FlowSnapshot {
+                label: flow.label,
+                service: self.services.get(flow.service).map_or("egress".to_owned(), |s| s.spec.name.clone()),
+                tuple: info.tuple,
+                state: format!("{:?}/{stage}", info.state),
+                process: self.process_of(flow).map(|(node, name)| (node, name.to_owned())),
+                age_s: now.saturating_since(flow.since).as_secs_f64(),
+                bytes: (flow.bytes_to_app, flow.bytes_from_app),
+                srtt_us: info.srtt_us,
+                cwnd: info.cwnd,
+                retransmits: info.retransmits,
+            })
+        };
+        self.flows.iter().filter_map(describe).take(limit).collect()
+    }
+
+    /// All active services.
+    pub fn services(&self) -> Vec<ServiceSnapshot> {
+        let describe = |service: &super::services::Service| ServiceSnapshot {
+            name: service.spec.name.clone(),
+            address: service.spec.address,
+            pending: service.pending.len(),
+            members: service
+                .members
+                .iter()
+                .filter_map(|m| self.pools.get(*m))
+                .map(|m| (m.node, m.port, m.listener_count(), m.open, m.accept_credit()))
+                .collect(),
+        };
+        self.services.iter().filter(|s| s.active).map(describe).collect()
+    }
+}

@@ -1,0 +1,205 @@
+//! One data worker: the core between its links. Time comes in; the thread around it waits (the daemon's `data_thread`,
+//! or the simulation).
+
+use csp_transport::{DeathCause, DownReason, Endpoint, LinkEvent, LinkId, MessageKind};
+use csp_types::{Instant, limits};
+use csp_vi::{Armed, ViError, Wake};
+use csp_wire::channel::Messages;
+use csp_wire::tunnel::Records;
+
+use crate::core::{CoreConfig, EgressRule, ProxyCore, ServiceSpec, Verdict};
+use crate::links::Links;
+
+/// Messages taken from one endpoint in one turn, so that no peer holds up the others.
+const MESSAGES_PER_TURN: usize = 128;
+
+/// A proxy worker.
+pub struct ProxyWorker {
+    core: ProxyCore,
+    links: Links,
+    scratch: Box<[u8]>,
+    /// Messages that did not parse; their links were failed.
+    malformed: u64,
+}
+
+impl ProxyWorker {
+    /// A worker over endpoints that listen already.
+    pub fn new(config: CoreConfig, tunnel_endpoints: Vec<Endpoint>, channel_endpoint: Endpoint) -> Self {
+        let scratch = vec![0; limits::TUNNEL_MESSAGE_LEN_MAX.max(limits::CHANNEL_MESSAGE_LEN_MAX)].into_boxed_slice();
+        let links = Links::new(tunnel_endpoints, channel_endpoint);
+        ProxyWorker { core: ProxyCore::new(config), links, scratch, malformed: 0 }
+    }
+
+    /// Takes everything in that has arrived (bounded), moves it on, sends. Returns whether there was anything.
+    pub fn turn(&mut self, now: Instant, unix_now_s: u64) -> bool {
+        self.links.now = now;
+        let mut busy = false;
+        for at in 0..self.links.tunnel_endpoints.len() {
+            busy |= self.links.tunnel_endpoints[at].progress(now, unix_now_s);
+            busy |= self.take_tunnel(now, at);
+        }
+        busy |= self.links.channel_endpoint.progress(now, unix_now_s);
+        busy |= self.take_channel(now);
+        if self.core.next_timeout().is_some_and(|t| t <= now) {
+            self.core.on_timeout(now, &mut self.links);
+            busy = true;
+        }
+        self.core.drive(now, &mut self.links);
+        self.links.flush();
+        busy
+    }
+
+    fn take_tunnel(&mut self, now: Instant, at: usize) -> bool {
+        let mut any = false;
+        for _ in 0..MESSAGES_PER_TURN {
+            while let Some(event) = self.links.tunnel_endpoints[at].poll_event() {
+                any = true;
+                match event {
+                    LinkEvent::Up { link, peer, .. } => self.links.tunnel_up(at, link, peer.node),
+                    LinkEvent::Down { link, .. } => {
+                        self.links.tunnel_down(at, link);
+                    }
+                }
+            }
+            let Some(received) = self.links.tunnel_endpoints[at].receive(now, &mut self.scratch) else { break };
+            any = true;
+            if received.kind == MessageKind::Tunnel {
+                self.take_records(now, at, received.link, received.len);
+            }
+        }
+        any
+    }
+
+    fn take_records(&mut self, now: Instant, at: usize, link: LinkId, len: usize) {
+        let Some(via) = self.links.via(at, link) else { return };
+        for record in Records::new(&self.scratch[..len.min(self.scratch.len())]) {
+            match record {
+                Ok(record) => self.core.on_record(now, via, &record, &mut self.links),
+                Err(_) => {
+                    self.malformed += 1;
+                    self.links.tunnel_endpoints[at].fail(now, link);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn take_channel(&mut self, now: Instant) -> bool {
+        let mut any = false;
+        for _ in 0..MESSAGES_PER_TURN {
+            while let Some(event) = self.links.channel_endpoint.poll_event() {
+                any = true;
+                self.channel_event(now, event);
+            }
+            let Some(received) = self.links.channel_endpoint.receive(now, &mut self.scratch) else { break };
+            any = true;
+            if received.kind == MessageKind::Channel {
+                self.take_messages(now, received.link, received.len);
+            }
+        }
+        any
+    }
+
+    fn channel_event(&mut self, now: Instant, event: LinkEvent) {
+        match event {
+            LinkEvent::Up { link, peer, .. } => match self.links.channel_link_up(link, &peer) {
+                Some((id, true)) => {
+                    if !self.core.channel_up(id, peer.role, peer.node, peer.process.as_str()) {
+                        self.links.channel_endpoint.close(now, link);
+                    }
+                }
+                Some((_, false)) => {}
+                None => self.links.channel_endpoint.close(now, link),
+            },
+            LinkEvent::Down { link, reason } => {
+                let hangup = matches!(reason, DownReason::Closed | DownReason::Died(DeathCause::HangUp));
+                match self.links.channel_link_down(link) {
+                    Some((id, _, true)) => self.core.channel_down(now, id, hangup, &mut self.links),
+                    Some((id, lane, false)) => self.core.lane_down(now, id, lane, &mut self.links),
+                    None => {}
+                }
+            }
+        }
+    }
+
+    fn take_messages(&mut self, now: Instant, link: LinkId, len: usize) {
+        let Some((channel, lane)) = self.links.channel_of(link) else { return };
+        for message in Messages::new(&self.scratch[..len.min(self.scratch.len())]) {
+            let verdict = match message {
+                Ok(message) => self.core.on_message(now, channel, lane, &message, &mut self.links),
+                Err(_) => {
+                    self.malformed += 1;
+                    Verdict::Violation
+                }
+            };
+            if verdict == Verdict::Violation {
+                self.links.channel_endpoint.fail(now, link);
+                return;
+            }
+        }
+    }
+
+    /// Takes a new generation of policy.
+    pub fn set_policy(&mut self, now: Instant, services: Vec<ServiceSpec>, egress: Vec<EgressRule>) {
+        self.links.now = now;
+        self.core.set_policy(now, services, egress, &mut self.links);
+        self.links.flush();
+    }
+
+    /// When [`turn`](Self::turn) is wanted though nothing arrives.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let tunnels = self.links.tunnel_endpoints.iter().filter_map(Endpoint::next_timeout);
+        tunnels.chain(self.links.channel_endpoint.next_timeout()).chain(self.core.next_timeout()).min()
+    }
+
+    /// Arms all endpoints' wake descriptors.
+    pub fn arm(&mut self) -> Result<Armed, ViError> {
+        for endpoint in self.links.tunnel_endpoints.iter_mut().chain([&mut self.links.channel_endpoint]) {
+            if endpoint.arm()? == Armed::Busy {
+                return Ok(Armed::Busy);
+            }
+        }
+        Ok(Armed::Armed)
+    }
+
+    /// The descriptors to wait on, appended to `into`.
+    pub fn wake(&self, into: &mut Vec<Wake>) {
+        for endpoint in self.links.tunnel_endpoints.iter().chain([&self.links.channel_endpoint]) {
+            endpoint.wake(into);
+        }
+    }
+
+    /// Changes whenever the set that [`wake`](Self::wake) tells does.
+    pub fn wake_generation(&self) -> u64 {
+        let endpoints = self.links.tunnel_endpoints.iter().chain([&self.links.channel_endpoint]);
+        endpoints.map(Endpoint::wake_generation).fold(0, u64::wrapping_add)
+    }
+
+    /// Closes every link cleanly.
+    pub fn close(&mut self, now: Instant) {
+        for endpoint in self.links.tunnel_endpoints.iter_mut().chain([&mut self.links.channel_endpoint]) {
+            let links: Vec<LinkId> = endpoint.links().map(|info| info.link).collect();
+            links.into_iter().for_each(|link| endpoint.close(now, link));
+        }
+    }
+
+    /// The core, to look at.
+    pub fn core(&self) -> &ProxyCore {
+        &self.core
+    }
+
+    /// The endpoints, tunnels' first, to look at.
+    pub fn endpoints(&self) -> impl Iterator<Item = &Endpoint> {
+        self.links.tunnel_endpoints.iter().chain([&self.links.channel_endpoint])
+    }
+
+    /// Network nodes that are connected.
+    pub fn network_nodes(&self) -> Vec<csp_types::NodeId> {
+        self.links.network_nodes().collect()
+    }
+
+    /// Messages that did not parse.
+    pub fn malformed(&self) -> u64 {
+        self.malformed
+    }
+}
