@@ -1,1 +1,268 @@
-//! The application's side of sockets over channels (being written).
+//! The application's end of the transport: sockets over channels to any number of proxy workers.
+//!
+//! [`AppSide`] is what the socket filter, the C API and the simulation have in common. It keeps a link to every proxy
+//! worker it is told of (and tries again when one is lost), listeners with their accept queues, and flows with their
+//! receive queues and byte credit. It gives the meaning of kernel TCP sockets: end of stream after the peer's
+//! SHUTDOWN, `ECONNRESET` after the delivered data, `EPIPE`, `EAGAIN`; what [`AppSide::write`] accepted is in the
+//! VI's ring already, so that it is delivered even if the process ends right after.
+//!
+//! It refuses clocks, threads, descriptors of the program and blocking: the owner passes `now`, asks for
+//! [readiness](AppSide::readiness), and waits on [`AppSide::wake`].
+//!
+//! ```text
+//!   OPEN ──▶ accept queue ──accept()──▶ ACCEPTED, Open ──close()──▶ CLOSE sent ──peer's CLOSE──▶ gone
+//!              │  peer's CLOSE/RESET,     │  peer's RESET: CLOSE sent, label free, errors stay readable
+//!              ▼  no interest: REFUSED    ▼
+//!             gone                       link lost: ECONNRESET after what was delivered
+//! ```
+
+mod channel;
+mod config;
+mod counters;
+mod errors;
+mod flow;
+mod input;
+mod listener;
+mod records;
+mod slots;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+use csp_types::{Instant, TraceEvent, TraceKind, TraceRing};
+use csp_vi::{Armed, ViError, Wake};
+
+use crate::Endpoint;
+use crate::token::Token;
+use channel::AppChannel;
+pub use config::{AppConfig, CHANNELS_MAX, ProxyTarget};
+pub use counters::AppCounters;
+pub use errors::{AppError, errno};
+pub use flow::{Directions, FlowInfo, FlowPhase};
+pub use listener::Accepted;
+use records::{Flow, Listener};
+pub use slots::{FlowId, ListenerId};
+use slots::Slots;
+
+/// A socket of the application: a listener or a flow.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Handle {
+    /// It accepts connections.
+    Listener(ListenerId),
+    /// It is a connection, or becomes one.
+    Flow(FlowId),
+}
+
+/// What can be done with a socket without blocking: a set of bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub struct Readiness(pub u8);
+
+impl Readiness {
+    /// Data, end of stream, an error or a connection to accept.
+    pub const READABLE: Readiness = Readiness(1);
+    /// Room to write (at least a third of the window), or an error that writing would tell.
+    pub const WRITABLE: Readiness = Readiness(2);
+    /// The peer will send no more.
+    pub const PEER_SHUTDOWN: Readiness = Readiness(4);
+    /// Both directions are over.
+    pub const HANG_UP: Readiness = Readiness(8);
+    /// An error is pending.
+    pub const ERROR: Readiness = Readiness(16);
+
+    /// Whether all bits of `other` are set.
+    pub const fn contains(self, other: Readiness) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether any bit is set.
+    pub const fn any(self) -> bool {
+        self.0 != 0
+    }
+
+    /// Both sets together.
+    #[must_use]
+    pub const fn with(self, other: Readiness) -> Readiness {
+        Readiness(self.0 | other.0)
+    }
+}
+
+/// Trace events that wait for [`AppSide::poll_trace`]; older ones are dropped (they stay in the ring).
+const FRESH_TRACE_MAX: usize = 1024;
+
+/// Messages handled by one call of [`AppSide::progress`] at most, so that a flood cannot hold its caller.
+const MESSAGES_PER_PROGRESS: usize = 512;
+
+/// The application's end; one owner's own (the filter keeps it under its lock).
+pub struct AppSide {
+    endpoint: Endpoint,
+    config: AppConfig,
+    token: Token,
+    token_refused: bool,
+    channels: Vec<AppChannel>,
+    listeners: Slots<Listener>,
+    flows: Slots<Flow>,
+    ready: VecDeque<Handle>,
+    scratch: Vec<u8>,
+    packing: Vec<u8>,
+    counters: AppCounters,
+    trace: TraceRing,
+    fresh_trace: VecDeque<TraceEvent>,
+    next_channel: usize,
+    now: Instant,
+}
+
+impl AppSide {
+    /// An application end over `endpoint` (made with [`EndpointConfig::channel`](crate::EndpointConfig::channel)),
+    /// which proves its identity with `token`. Nothing is connected yet: see [`set_proxies`](Self::set_proxies).
+    pub fn new(endpoint: Endpoint, config: AppConfig, token: Token) -> Self {
+        let message_len = endpoint.message_len();
+        AppSide {
+            channels: Vec::new(),
+            listeners: Slots::new(config.listeners_max),
+            flows: Slots::new(config.flows_max),
+            ready: VecDeque::new(),
+            scratch: vec![0; message_len],
+            packing: Vec::with_capacity(message_len),
+            counters: AppCounters::default(),
+            trace: TraceRing::new(config.trace_capacity),
+            fresh_trace: VecDeque::new(),
+            next_channel: 0,
+            now: Instant::ZERO,
+            token_refused: false,
+            endpoint,
+            config,
+            token,
+        }
+    }
+
+    /// Moves everything that can move: handshakes, messages in, messages that waited for credit, retries. Returns
+    /// whether anything happened. `unix_now_s` as for [`Endpoint::progress`].
+    pub fn progress(&mut self, now: Instant, unix_now_s: u64) -> bool {
+        self.now = now;
+        let mut any = self.endpoint.progress(now, unix_now_s);
+        any |= self.take_in();
+        self.connect_channels();
+        for channel in 0..self.channels.len() {
+            self.flush(channel);
+            self.wake_blocked(channel);
+        }
+        any
+    }
+
+    /// The next socket whose readiness may have changed since it was last told, if any. A socket is told again at
+    /// every new arrival, as edge-triggered waiting needs it.
+    pub fn poll_ready(&mut self) -> Option<Handle> {
+        while let Some(handle) = self.ready.pop_front() {
+            let known = match handle {
+                Handle::Listener(id) => self.listeners.get_mut(id.0).map(|l| l.queued_ready = false),
+                Handle::Flow(id) => self.flows.get_mut(id.0).map(|f| f.queued_ready = false),
+            };
+            if known.is_some() {
+                return Some(handle);
+            }
+        }
+        None
+    }
+
+    /// What can be done with a socket now. Nothing for an unknown one.
+    pub fn readiness(&self, handle: Handle) -> Readiness {
+        match handle {
+            Handle::Listener(id) => self.listener_readiness(id),
+            Handle::Flow(id) => self.flow_readiness(id),
+        }
+    }
+
+    /// When to call [`progress`](Self::progress) at the latest, though nothing arrives.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let retries = self.channels.iter().filter_map(AppChannel::next_try);
+        retries.chain(self.endpoint.next_timeout()).min()
+    }
+
+    /// Arms the descriptors of [`wake`](Self::wake).
+    pub fn arm(&mut self) -> Result<Armed, ViError> {
+        if !self.ready.is_empty() {
+            return Ok(Armed::Busy);
+        }
+        self.endpoint.arm()
+    }
+
+    /// The descriptors to wait on after [`arm`](Self::arm), appended to `into`.
+    pub fn wake(&self, into: &mut Vec<Wake>) {
+        self.endpoint.wake(into);
+    }
+
+    /// Counts changes of the set that [`wake`](Self::wake) tells.
+    pub fn wake_generation(&self) -> u64 {
+        self.endpoint.wake_generation()
+    }
+
+    /// Totals.
+    pub fn counters(&self) -> &AppCounters {
+        &self.counters
+    }
+
+    /// The flight recorder.
+    pub fn trace(&self) -> &TraceRing {
+        &self.trace
+    }
+
+    /// The next event recorded since this was last called; for an owner that publishes them elsewhere.
+    pub fn poll_trace(&mut self) -> Option<TraceEvent> {
+        self.fresh_trace.pop_front()
+    }
+
+    /// The endpoint below, for its counters and links.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Takes the endpoint out without a word to any peer (a forked child abandons its parent's links so).
+    pub fn into_endpoint(self) -> Endpoint {
+        self.endpoint
+    }
+
+    /// Flows that exist, waiting ones and closing ones included.
+    pub fn flow_count(&self) -> usize {
+        self.flows.len()
+    }
+
+    /// Listeners that exist.
+    pub fn listener_count(&self) -> usize {
+        self.listeners.len()
+    }
+
+    /// Whether a proxy refused the token as expired or bad since the last [`set_token`](Self::set_token).
+    pub fn token_refused(&self) -> bool {
+        self.token_refused
+    }
+
+    /// A new token from the agent, used for links made from now on.
+    pub fn set_token(&mut self, token: Token) {
+        self.token = token;
+        self.token_refused = false;
+    }
+
+    fn notify(&mut self, handle: Handle) {
+        let queued = match handle {
+            Handle::Listener(id) => self.listeners.get_mut(id.0).map(|l| &mut l.queued_ready),
+            Handle::Flow(id) => self.flows.get_mut(id.0).filter(|f| !f.orphan).map(|f| &mut f.queued_ready),
+        };
+        if let Some(queued) = queued
+            && !std::mem::replace(queued, true)
+        {
+            self.ready.push_back(handle);
+        }
+    }
+
+    fn record(&mut self, kind: TraceKind, id: FlowId, len: usize) {
+        let Some(label) = self.flows.get(id.0).map(|f| f.traced_label) else { return };
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        let event = TraceEvent { at: self.now, label, kind, len, ..TraceEvent::default() };
+        self.trace.record(event);
+        if self.fresh_trace.len() == FRESH_TRACE_MAX {
+            self.fresh_trace.pop_front();
+        }
+        self.fresh_trace.push_back(event);
+    }
+}

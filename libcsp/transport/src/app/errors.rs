@@ -1,0 +1,79 @@
+//! Why a socket operation failed, in the terms of the socket interface.
+
+/// The error numbers that cross the wire and reach programs: Linux's own, the same on every architecture it runs on.
+pub mod errno {
+    /// Interrupted or would block.
+    pub const EAGAIN: i32 = 11;
+    /// Not a descriptor or handle.
+    pub const EBADF: i32 = 9;
+    /// No room in a table.
+    pub const ENOBUFS: i32 = 105;
+    /// The reading end is gone.
+    pub const EPIPE: i32 = 32;
+    /// The peer reset the connection.
+    pub const ECONNRESET: i32 = 104;
+    /// Nobody accepts there.
+    pub const ECONNREFUSED: i32 = 111;
+    /// No answer in time.
+    pub const ETIMEDOUT: i32 = 110;
+    /// No way to there.
+    pub const EHOSTUNREACH: i32 = 113;
+    /// Not connected.
+    pub const ENOTCONN: i32 = 107;
+}
+
+/// Why a socket operation failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum AppError {
+    /// Nothing can be done now; readiness will tell.
+    #[error("would block")]
+    WouldBlock,
+    /// No such socket.
+    #[error("no such socket")]
+    Unknown,
+    /// The connection is not there yet.
+    #[error("not connected")]
+    NotConnected,
+    /// The connection broke, for this reason (a Linux error number).
+    #[error("the connection broke: error {0}")]
+    Broken(i32),
+    /// Writing after either side ended that direction.
+    #[error("broken pipe")]
+    Pipe,
+    /// No proxy can be reached.
+    #[error("no proxy can be reached")]
+    NoProxy,
+    /// A table is full.
+    #[error("no room for another {0}")]
+    Full(&'static str),
+}
+
+impl AppError {
+    /// The number a system call would give.
+    pub const fn errno(self) -> i32 {
+        match self {
+            AppError::WouldBlock => errno::EAGAIN,
+            AppError::Unknown => errno::EBADF,
+            AppError::NotConnected => errno::ENOTCONN,
+            AppError::Broken(number) => number,
+            AppError::Pipe => errno::EPIPE,
+            AppError::NoProxy => errno::EHOSTUNREACH,
+            AppError::Full(_) => errno::ENOBUFS,
+        }
+    }
+}
+
+/// A reason as it came in RESET or REFUSED, made one of the numbers programs know.
+pub(super) fn reason(argument: u32, otherwise: i32) -> i32 {
+    match i32::try_from(argument) {
+        Ok(
+            n @ (errno::ECONNRESET
+            | errno::ECONNREFUSED
+            | errno::ETIMEDOUT
+            | errno::EHOSTUNREACH
+            | errno::EPIPE
+            | errno::ENOBUFS),
+        ) => n,
+        _ => otherwise,
+    }
+}

@@ -1,0 +1,394 @@
+//! What a program does with a connection: read, write, shut down, close, connect.
+
+use std::net::SocketAddr;
+
+use csp_types::{FlowLabel, Instant, TraceKind};
+use csp_wire::channel::{
+    ALIGNMENT, CLOSE_UNREAD, ConnectPayload, MESSAGE_HEADER_LEN, MessageHeader, MessageKind, padded_len,
+};
+
+use super::records::{Flow, Phase};
+use super::slots::FlowId;
+use super::{AppError, AppSide, Handle, Readiness, errno};
+use crate::credit::ReceiveCredit;
+use crate::endpoint::GATHER_MAX;
+use crate::event::MessageKind as LinkMessageKind;
+
+/// Parts of one DATA message besides its header and padding.
+const PARTS_MAX: usize = GATHER_MAX - 2;
+
+/// Where a flow stands, for those who look on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FlowPhase {
+    /// Offered, not accepted.
+    Pending,
+    /// Asked for, not answered.
+    Connecting,
+    /// Open for the program.
+    Open,
+    /// Closed by the program; the proxy has not ended it yet.
+    Closing,
+}
+
+/// A flow, for those who look on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FlowInfo {
+    /// Its socket.
+    pub flow: FlowId,
+    /// Its label; [`FlowLabel::NONE`] before it has one.
+    pub label: FlowLabel,
+    /// Where it stands.
+    pub phase: FlowPhase,
+    /// The local end.
+    pub local: SocketAddr,
+    /// The other end.
+    pub remote: SocketAddr,
+    /// Bytes that wait to be read.
+    pub unread: usize,
+    /// Bytes that the proxy has not taken yet.
+    pub in_flight: u32,
+}
+
+/// Which directions `shutdown` ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Directions {
+    /// No more reading.
+    pub read: bool,
+    /// No more writing.
+    pub write: bool,
+}
+
+impl AppSide {
+    /// Reads up to `into.len()` bytes; 0 is the end of the stream. With `peek` they stay.
+    pub fn read(&mut self, now: Instant, id: FlowId, into: &mut [u8], peek: bool) -> Result<usize, AppError> {
+        self.now = now;
+        let flow = self.flows.get_mut(id.0).filter(|f| !f.orphan).ok_or(AppError::Unknown)?;
+        if flow.queue.is_empty() || into.is_empty() {
+            return nothing_to_read(flow, into.is_empty());
+        }
+        let (front, back) = flow.queue.as_slices();
+        let first = front.len().min(into.len());
+        let (to_front, rest) = into.split_at_mut(first);
+        to_front.copy_from_slice(front.get(..first).unwrap_or(&[]));
+        let second = back.len().min(rest.len());
+        if let (Some(to), Some(from)) = (rest.get_mut(..second), back.get(..second)) {
+            to.copy_from_slice(from);
+        }
+        let len = first + second;
+        if peek {
+            return Ok(len);
+        }
+        if len == flow.queue.len() {
+            flow.queue.clear();
+        } else {
+            flow.queue.drain(..len);
+        }
+        flow.receive.consumed(len as u32);
+        self.counters.bytes_read += len as u64;
+        self.record(TraceKind::AppDataIn, id, len);
+        self.send_credit(id);
+        Ok(len)
+    }
+
+    /// Bytes that can be read now.
+    pub fn unread(&self, id: FlowId) -> usize {
+        self.flows.get(id.0).map_or(0, |f| f.queue.len())
+    }
+
+    /// Bytes written that the proxy has not taken yet.
+    pub fn in_flight(&self, id: FlowId) -> u32 {
+        self.flows.get(id.0).map_or(0, |f| f.send.in_flight())
+    }
+
+    /// Writes the parts one after another, as far as byte credit and descriptors go; returns how many bytes. They
+    /// are with the provider when this returns.
+    pub fn write(&mut self, now: Instant, id: FlowId, parts: &[&[u8]]) -> Result<usize, AppError> {
+        self.now = now;
+        let total: usize = parts.iter().map(|p| p.len()).sum();
+        let (channel, label) = self.writable_flow(id)?;
+        self.flush(channel);
+        let mut done = 0;
+        while done < total {
+            match self.write_message(id, channel, label, parts, done) {
+                0 => break,
+                n => done += n,
+            }
+        }
+        self.counters.bytes_written += done as u64;
+        if done > 0 {
+            self.record(TraceKind::AppDataOut, id, done);
+        }
+        if done < total {
+            self.write_is_short(id, channel);
+        }
+        if done == 0 && total > 0 { Err(AppError::WouldBlock) } else { Ok(done) }
+    }
+
+    /// Ends directions, as `shutdown` does. What was written before is delivered, then the end of the stream.
+    pub fn shutdown(&mut self, now: Instant, id: FlowId, directions: Directions) -> Result<(), AppError> {
+        self.now = now;
+        let flow = self.flows.get_mut(id.0).filter(|f| !f.orphan).ok_or(AppError::Unknown)?;
+        if flow.phase != Phase::Open || flow.broken {
+            return Err(AppError::NotConnected);
+        }
+        flow.read_shutdown |= directions.read;
+        let tell = directions.write && !flow.write_shutdown && !flow.ended_here && !flow.peer_closed;
+        flow.write_shutdown |= directions.write;
+        let (channel, label) = (flow.channel, flow.label);
+        if let Some(label) = label.filter(|_| tell) {
+            self.send_control(channel, MessageHeader::of_flow(MessageKind::Shutdown, label, 0, 0));
+        }
+        self.notify(Handle::Flow(id));
+        Ok(())
+    }
+
+    /// Closes the socket. What was written is delivered, then the end of the stream; with `reset` (SO_LINGER 0) or
+    /// with unread data the peer sees a reset, as kernel TCP does (RFC 1122 §4.2.2.13).
+    pub fn close(&mut self, now: Instant, id: FlowId, reset: bool) -> Result<(), AppError> {
+        self.now = now;
+        let flow = self.flows.get_mut(id.0).filter(|f| !f.orphan).ok_or(AppError::Unknown)?;
+        flow.orphan = true;
+        let unread = !flow.queue.is_empty();
+        flow.queue = Default::default();
+        let (channel, label, connecting) = (flow.channel, flow.label, flow.phase == Phase::Connecting);
+        let tell = label.filter(|_| !flow.ended_here);
+        flow.ended_here |= label.is_some();
+        let over = (label.is_none() && !connecting) || flow.ended_there;
+        self.counters.closed += 1;
+        self.record(TraceKind::AppClose, id, 0);
+        if let Some(label) = tell {
+            let header = if reset {
+                MessageHeader::of_flow(MessageKind::Reset, label, errno::ECONNRESET as u32, 0)
+            } else {
+                let flags = if unread { CLOSE_UNREAD } else { 0 };
+                MessageHeader { flags, ..MessageHeader::of_flow(MessageKind::Close, label, 0, 0) }
+            };
+            self.send_control(channel, header);
+        }
+        if over {
+            self.release_label(id);
+            self.flows.remove(id.0);
+        }
+        Ok(())
+    }
+
+    /// Starts a connection through a proxy whose link is up; it is writable when it is there.
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+    ) -> Result<FlowId, AppError> {
+        self.now = now;
+        let count = self.channels.len();
+        let channel = (0..count)
+            .map(|i| (self.next_channel + i) % count)
+            .find(|&i| self.channels.get(i).is_some_and(|c| c.is_up()))
+            .ok_or(AppError::NoProxy)?;
+        self.next_channel = channel + 1;
+        let unbound = if remote.is_ipv4() {
+            SocketAddr::from(([0, 0, 0, 0], 0))
+        } else {
+            SocketAddr::from(([0u16; 8], 0))
+        };
+        let mut flow = Flow::new(Phase::Connecting, channel, local.unwrap_or(unbound), remote);
+        flow.receive = ReceiveCredit::new(self.config.receive_window);
+        let id = self.flows.insert(flow).map(FlowId).ok_or(AppError::Full("flow"))?;
+        self.counters.connects += 1;
+        let payload = ConnectPayload { remote, local };
+        let mut bytes = [0; ConnectPayload::LEN_MAX];
+        let len = payload.emit(&mut bytes).unwrap_or(0);
+        let header = MessageHeader::new(MessageKind::Connect, id.to_wire(), self.config.receive_window, 0);
+        self.send_control_with(channel, header, bytes.get(..len).unwrap_or(&[]));
+        Ok(id)
+    }
+
+    /// Takes the pending error (`SO_ERROR`).
+    pub fn take_error(&mut self, id: FlowId) -> Option<i32> {
+        self.flows.get_mut(id.0)?.error.take()
+    }
+
+    /// The two ends, and whether the connection is established.
+    pub fn addresses(&self, id: FlowId) -> Option<(SocketAddr, SocketAddr, bool)> {
+        let flow = self.flows.get(id.0)?;
+        Some((flow.local, flow.remote, flow.phase == Phase::Open && !flow.broken))
+    }
+
+    /// The flow's label; [`FlowLabel::NONE`] before it has one.
+    pub fn label(&self, id: FlowId) -> FlowLabel {
+        self.flows.get(id.0).map_or(FlowLabel::NONE, |f| f.traced_label)
+    }
+
+    /// All flows.
+    pub fn flows(&self) -> impl Iterator<Item = FlowInfo> + '_ {
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            let (slot, id) = self.flows.at_or_after(at)?;
+            at = slot + 1;
+            let f = self.flows.get(id)?;
+            let phase = match f.phase {
+                _ if f.orphan => FlowPhase::Closing,
+                Phase::Pending => FlowPhase::Pending,
+                Phase::Connecting => FlowPhase::Connecting,
+                Phase::Open => FlowPhase::Open,
+            };
+            let (local, remote, unread) = (f.local, f.remote, f.queue.len());
+            let in_flight = f.send.in_flight();
+            Some(FlowInfo {
+                flow: FlowId(id),
+                label: f.traced_label,
+                phase,
+                local,
+                remote,
+                unread,
+                in_flight,
+            })
+        })
+    }
+
+    pub(super) fn flow_readiness(&self, id: FlowId) -> Readiness {
+        let Some(flow) = self.flows.get(id.0) else { return Readiness::default() };
+        if flow.phase == Phase::Connecting {
+            return Readiness::default();
+        }
+        let mut ready = Readiness::default();
+        let reading_over = flow.peer_shutdown || flow.read_shutdown || flow.broken;
+        if !flow.queue.is_empty() || reading_over {
+            ready = ready.with(Readiness::READABLE);
+        }
+        if reading_over {
+            ready = ready.with(Readiness::PEER_SHUTDOWN);
+        }
+        let writing_over = flow.write_shutdown || flow.broken || flow.peer_closed;
+        let room = u64::from(flow.send.available()) * 3 >= u64::from(flow.send.window());
+        if writing_over || (flow.phase == Phase::Open && room && self.has_descriptor(flow.channel)) {
+            ready = ready.with(Readiness::WRITABLE);
+        }
+        if flow.broken || (reading_over && (flow.write_shutdown || flow.peer_closed && flow.ended_here)) {
+            ready = ready.with(Readiness::HANG_UP);
+        }
+        if flow.error.is_some() { ready.with(Readiness::ERROR) } else { ready }
+    }
+
+    fn writable_flow(&mut self, id: FlowId) -> Result<(usize, FlowLabel), AppError> {
+        let flow = self.flows.get_mut(id.0).filter(|f| !f.orphan).ok_or(AppError::Unknown)?;
+        if let Some(error) = flow.error.take() {
+            return Err(AppError::Broken(error));
+        }
+        if flow.write_shutdown || flow.broken || flow.peer_closed {
+            return Err(AppError::Pipe);
+        }
+        match (flow.phase, flow.label) {
+            (Phase::Open, Some(label)) => Ok((flow.channel, label)),
+            (Phase::Connecting, _) => Err(AppError::WouldBlock),
+            _ => Err(AppError::NotConnected),
+        }
+    }
+
+    /// Sends one DATA message with bytes of `parts` from `skip` on; returns how many, 0 where nothing can go.
+    fn write_message(
+        &mut self,
+        id: FlowId,
+        channel: usize,
+        label: FlowLabel,
+        parts: &[&[u8]],
+        skip: usize,
+    ) -> usize {
+        if !self.has_descriptor(channel) {
+            return 0;
+        }
+        let Some(link) = self.channels.get(channel).and_then(|c| c.link()) else { return 0 };
+        let Some(flow) = self.flows.get_mut(id.0) else { return 0 };
+        let longest = self.endpoint.message_len().saturating_sub(MESSAGE_HEADER_LEN + ALIGNMENT);
+        let limit = longest.min(flow.send.available() as usize);
+        let mut gather: [&[u8]; GATHER_MAX] = [&[]; GATHER_MAX];
+        let (used, len) = cut(parts, skip, limit, gather.get_mut(1..=PARTS_MAX).unwrap_or(&mut []));
+        if len == 0 {
+            return 0;
+        }
+        let header = MessageHeader::of_flow(MessageKind::Data, label, 0, len as u32).emit();
+        let padding = [0; ALIGNMENT];
+        gather[0] = &header;
+        if let Some(last) = gather.get_mut(used + 1) {
+            *last = padding.get(..padded_len(len) - len).unwrap_or(&[]);
+        }
+        let body = gather.get(..used + 2).unwrap_or(&[]);
+        let sent = self.endpoint.send(self.now, link, LinkMessageKind::Channel, label.to_wire(), body);
+        if sent.is_err() || !flow.send.take(len as u32) {
+            return 0;
+        }
+        len
+    }
+
+    fn write_is_short(&mut self, id: FlowId, channel: usize) {
+        let Some(flow) = self.flows.get_mut(id.0) else { return };
+        flow.wants_write = true;
+        if flow.send.available() == 0 {
+            self.counters.write_blocked_window += 1;
+        } else {
+            self.counters.write_blocked_descriptors += 1;
+            self.block_on_descriptors(channel, id);
+        }
+    }
+
+    /// Both sides ended: the channel forgets the label.
+    pub(super) fn release_label(&mut self, id: FlowId) {
+        let Some(flow) = self.flows.get_mut(id.0) else { return };
+        let Some(label) = flow.label.take() else { return };
+        if let Some(channel) = self.channels.get_mut(flow.channel) {
+            channel.labels.remove(&label.to_wire());
+        }
+    }
+
+    /// The connection is broken for the program, with `error` to be told once.
+    pub(super) fn break_flow(&mut self, id: FlowId, error: i32) {
+        let Some(flow) = self.flows.get_mut(id.0) else { return };
+        let connecting = flow.phase == Phase::Connecting;
+        flow.phase = Phase::Open;
+        flow.broken = true;
+        flow.error = Some(error);
+        if connecting {
+            self.counters.connect_failures += 1;
+        } else {
+            self.counters.resets += 1;
+        }
+        self.record(TraceKind::AppReset, id, 0);
+        self.notify(Handle::Flow(id));
+    }
+}
+
+/// What reading gives when the queue is empty (or nothing was asked for).
+fn nothing_to_read(flow: &mut Flow, asked_nothing: bool) -> Result<usize, AppError> {
+    if asked_nothing && !flow.queue.is_empty() {
+        return Ok(0);
+    }
+    if let Some(error) = flow.error.take() {
+        return Err(AppError::Broken(error));
+    }
+    if flow.peer_shutdown || flow.read_shutdown || flow.broken {
+        return Ok(0);
+    }
+    match flow.phase {
+        Phase::Open => Err(AppError::WouldBlock),
+        Phase::Connecting | Phase::Pending => Err(AppError::NotConnected),
+    }
+}
+
+/// Puts slices of `parts`, from byte `skip` on and at most `limit` bytes, into `into`; returns how many slices and
+/// bytes.
+fn cut<'a>(parts: &[&'a [u8]], mut skip: usize, limit: usize, into: &mut [&'a [u8]]) -> (usize, usize) {
+    let (mut used, mut len) = (0, 0);
+    for part in parts {
+        let from = skip.min(part.len());
+        skip -= from;
+        let take = (part.len() - from).min(limit - len);
+        if take == 0 {
+            continue;
+        }
+        let (Some(slot), Some(slice)) = (into.get_mut(used), part.get(from..from + take)) else { break };
+        *slot = slice;
+        used += 1;
+        len += take;
+    }
+    (used, len)
+}

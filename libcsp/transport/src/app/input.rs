@@ -1,0 +1,265 @@
+//! What proxies send. All of it is hostile: a message that breaks the protocol breaks its link, nothing else.
+
+use csp_types::FlowLabel;
+use csp_wire::channel::{ConnectedPayload, Message, MessageHeader, MessageKind, Messages, OpenPayload};
+
+use super::records::{Flow, Phase};
+use super::slots::{FlowId, ListenerId};
+use super::{AppSide, Handle, MESSAGES_PER_PROGRESS, errno, errors};
+use crate::credit::SendCredit;
+use crate::event::LinkEvent;
+
+/// The proxy broke the protocol.
+struct Violation;
+
+impl AppSide {
+    /// Takes in link events and messages; returns whether there were any.
+    pub(super) fn take_in(&mut self) -> bool {
+        let mut any = false;
+        let mut scratch = std::mem::take(&mut self.scratch);
+        for _ in 0..MESSAGES_PER_PROGRESS {
+            if let Some(event) = self.endpoint.poll_event() {
+                any = true;
+                match event {
+                    LinkEvent::Up { link, .. } => self.link_up(link),
+                    LinkEvent::Down { link, reason } => self.link_down(link, &reason),
+                }
+                continue;
+            }
+            let Some(received) = self.endpoint.receive(self.now, &mut scratch) else { break };
+            any = true;
+            let body = scratch.get(..received.len).unwrap_or(&[]);
+            if let Some(channel) = self.channel_of(received.link)
+                && self.body(channel, body).is_err()
+            {
+                self.violation(channel);
+            }
+        }
+        self.scratch = scratch;
+        any
+    }
+
+    fn body(&mut self, channel: usize, body: &[u8]) -> Result<(), Violation> {
+        for message in Messages::new(body) {
+            self.message(channel, &message.map_err(|_| Violation)?)?;
+        }
+        Ok(())
+    }
+
+    fn message(&mut self, channel: usize, message: &Message<'_>) -> Result<(), Violation> {
+        let header = &message.header;
+        match header.kind {
+            MessageKind::Open => self.on_open(channel, message),
+            MessageKind::Connected => self.on_connected(channel, message),
+            MessageKind::Refused => self.on_refused(channel, header),
+            MessageKind::Data => self.on_data(channel, message),
+            MessageKind::Credit => self.on_credit(channel, header),
+            MessageKind::Shutdown => self.on_shutdown(channel, header),
+            MessageKind::Reset => self.on_reset(channel, header),
+            MessageKind::Close => self.on_close(channel, header),
+            // Options of connections are the proxy's own affair so far.
+            MessageKind::Option | MessageKind::Ping | MessageKind::Pong => Ok(()),
+            MessageKind::Listen
+            | MessageKind::Unlisten
+            | MessageKind::AcceptCredit
+            | MessageKind::Accepted
+            | MessageKind::Connect => Err(Violation),
+        }
+    }
+
+    /// The flow that a message names on its own channel; a proxy cannot reach a flow of another.
+    fn known(&mut self, channel: usize, header: &MessageHeader) -> Option<FlowId> {
+        let id = self.channels.get(channel).and_then(|c| c.labels.get(&header.id)).copied();
+        if id.is_none() {
+            self.counters.messages_unknown += 1;
+        }
+        id
+    }
+
+    fn on_open(&mut self, channel: usize, message: &Message<'_>) -> Result<(), Violation> {
+        let payload = OpenPayload::parse(message.payload).map_err(|_| Violation)?;
+        let label = message.header.label().ok_or(Violation)?;
+        self.counters.opens += 1;
+        if self.channels.get(channel).is_some_and(|c| c.labels.contains_key(&label.to_wire())) {
+            return Err(Violation);
+        }
+        let listener_id = ListenerId::from_wire(message.header.argument).ok_or(Violation)?;
+        let Some(listener) = self.listeners.get_mut(listener_id.0) else {
+            // It was closed while the OPEN was on its way.
+            self.refuse(channel, label.to_wire());
+            return Ok(());
+        };
+        let offer = listener.offers.get_mut(channel).ok_or(Violation)?;
+        offer.granted = offer.granted.checked_sub(1).ok_or(Violation)?;
+        if !listener.interest {
+            self.refuse(channel, label.to_wire());
+            return Ok(());
+        }
+        let mut flow = Flow::new(Phase::Pending, channel, payload.local, payload.remote);
+        flow.label = Some(label);
+        flow.traced_label = label;
+        flow.listener = Some(listener_id.0);
+        flow.send = SendCredit::new(payload.window);
+        let Some(id) = self.flows.insert(flow).map(FlowId) else {
+            self.refuse(channel, label.to_wire());
+            return Ok(());
+        };
+        self.bind_label(channel, label, id);
+        self.enqueue(listener_id, id, channel);
+        Ok(())
+    }
+
+    fn on_connected(&mut self, channel: usize, message: &Message<'_>) -> Result<(), Violation> {
+        let payload = ConnectedPayload::parse(message.payload).map_err(|_| Violation)?;
+        let label = message.header.label().ok_or(Violation)?;
+        let id = FlowId::from_wire(message.header.argument).ok_or(Violation)?;
+        let connecting = |f: &&mut Flow| f.channel == channel && f.phase == Phase::Connecting;
+        let flow = self.flows.get_mut(id.0).filter(connecting).ok_or(Violation)?;
+        flow.phase = Phase::Open;
+        flow.label = Some(label);
+        flow.traced_label = label;
+        flow.local = payload.local;
+        flow.remote = payload.remote;
+        flow.send = SendCredit::new(payload.window);
+        let orphan = flow.orphan;
+        flow.ended_here |= orphan;
+        if !self.bind_label(channel, label, id) {
+            return Err(Violation);
+        }
+        if orphan {
+            self.send_control(channel, MessageHeader::of_flow(MessageKind::Close, label, 0, 0));
+        } else {
+            self.record(csp_types::TraceKind::AppOpen, id, 0);
+        }
+        self.notify(Handle::Flow(id));
+        Ok(())
+    }
+
+    fn on_refused(&mut self, channel: usize, header: &MessageHeader) -> Result<(), Violation> {
+        if ListenerId::from_wire(header.id).is_some() {
+            self.counters.listen_refused += 1;
+            return Ok(());
+        }
+        let id = FlowId::from_wire(header.id).ok_or(Violation)?;
+        let connecting = |f: &&mut Flow| f.channel == channel && f.phase == Phase::Connecting;
+        let flow = self.flows.get_mut(id.0).filter(connecting).ok_or(Violation)?;
+        flow.ended_here = true;
+        flow.ended_there = true;
+        if flow.orphan {
+            self.counters.connect_failures += 1;
+            self.flows.remove(id.0);
+        } else {
+            self.break_flow(id, errors::reason(header.argument, errno::ECONNREFUSED));
+        }
+        Ok(())
+    }
+
+    fn on_data(&mut self, channel: usize, message: &Message<'_>) -> Result<(), Violation> {
+        let Some(id) = self.known(channel, &message.header) else { return Ok(()) };
+        let flow = self.flows.get_mut(id.0).ok_or(Violation)?;
+        if flow.ended_here {
+            self.counters.bytes_after_close += message.payload.len() as u64;
+            return Ok(());
+        }
+        if flow.phase != Phase::Open || flow.peer_shutdown {
+            return Err(Violation);
+        }
+        flow.receive.received(message.header.payload_len).map_err(|_| Violation)?;
+        if flow.read_shutdown {
+            // As kernel TCP does after SHUT_RD: taken, acknowledged, thrown away.
+            flow.receive.consumed(message.header.payload_len);
+            self.send_credit(id);
+            return Ok(());
+        }
+        flow.queue.extend(message.payload);
+        self.notify(Handle::Flow(id));
+        Ok(())
+    }
+
+    fn on_credit(&mut self, channel: usize, header: &MessageHeader) -> Result<(), Violation> {
+        let Some(id) = self.known(channel, header) else { return Ok(()) };
+        let flow = self.flows.get_mut(id.0).ok_or(Violation)?;
+        if flow.ended_here {
+            return Ok(());
+        }
+        flow.send.returned(header.argument).map_err(|_| Violation)?;
+        let room = u64::from(flow.send.available()) * 3 >= u64::from(flow.send.window());
+        if flow.wants_write && room {
+            flow.wants_write = false;
+            self.notify(Handle::Flow(id));
+        }
+        Ok(())
+    }
+
+    fn on_shutdown(&mut self, channel: usize, header: &MessageHeader) -> Result<(), Violation> {
+        let Some(id) = self.known(channel, header) else { return Ok(()) };
+        let flow = self.flows.get_mut(id.0).ok_or(Violation)?;
+        if flow.ended_there || (flow.peer_shutdown && !flow.ended_here) {
+            return Err(Violation);
+        }
+        flow.peer_shutdown = true;
+        self.notify(Handle::Flow(id));
+        Ok(())
+    }
+
+    fn on_reset(&mut self, channel: usize, header: &MessageHeader) -> Result<(), Violation> {
+        let Some((id, label)) = self.peer_ends(channel, header)? else { return Ok(()) };
+        self.answer_close(id, channel, label);
+        let Some(flow) = self.flows.get(id.0) else { return Ok(()) };
+        let (orphan, broken) = (flow.orphan, flow.broken);
+        self.release_label(id);
+        if orphan {
+            self.flows.remove(id.0);
+        } else if !broken {
+            self.break_flow(id, errors::reason(header.argument, errno::ECONNRESET));
+        }
+        Ok(())
+    }
+
+    fn on_close(&mut self, channel: usize, header: &MessageHeader) -> Result<(), Violation> {
+        let Some((id, _)) = self.peer_ends(channel, header)? else { return Ok(()) };
+        let flow = self.flows.get_mut(id.0).ok_or(Violation)?;
+        flow.peer_shutdown = true;
+        flow.peer_closed = true;
+        if !flow.ended_here {
+            self.notify(Handle::Flow(id));
+            return Ok(());
+        }
+        let orphan = flow.orphan;
+        self.release_label(id);
+        if orphan {
+            self.flows.remove(id.0);
+        }
+        Ok(())
+    }
+
+    /// The peer's CLOSE or RESET: marks the flow; a connection that still waits to be accepted is gone with it, and
+    /// `None` says so.
+    fn peer_ends(
+        &mut self,
+        channel: usize,
+        header: &MessageHeader,
+    ) -> Result<Option<(FlowId, FlowLabel)>, Violation> {
+        let Some(id) = self.known(channel, header) else { return Ok(None) };
+        let label = header.label().ok_or(Violation)?;
+        let flow = self.flows.get_mut(id.0).ok_or(Violation)?;
+        if std::mem::replace(&mut flow.ended_there, true) {
+            return Err(Violation);
+        }
+        if flow.phase != Phase::Pending {
+            return Ok(Some((id, label)));
+        }
+        let listener = flow.listener;
+        self.answer_close(id, channel, label);
+        self.release_label(id);
+        self.drop_pending(id, listener, channel);
+        Ok(None)
+    }
+
+    fn answer_close(&mut self, id: FlowId, channel: usize, label: FlowLabel) {
+        let Some(flow) = self.flows.get_mut(id.0) else { return };
+        if !std::mem::replace(&mut flow.ended_here, true) {
+            self.send_control(channel, MessageHeader::of_flow(MessageKind::Close, label, 0, 0));
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Listeners: accept credit, accept queues, and giving connections back.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use csp_types::TraceKind;
+use csp_wire::channel::{ListenPayload, MessageHeader, MessageKind};
+
+use super::config::CHANNELS_MAX;
+use super::records::{Listener, Offer, Phase};
+use super::slots::{FlowId, ListenerId};
+use super::{AppError, AppSide, Handle, Readiness, errno};
+use crate::credit::ReceiveCredit;
+
+/// A connection the program took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Accepted {
+    /// Its socket.
+    pub flow: FlowId,
+    /// The service's address.
+    pub local: SocketAddr,
+    /// The client's address.
+    pub remote: SocketAddr,
+}
+
+impl AppSide {
+    /// Listens at `address` (as given to `bind`) on every proxy, those that come later included. No connection is
+    /// offered before [`set_interest`](Self::set_interest).
+    pub fn listen(&mut self, address: SocketAddr, backlog: u32) -> Result<ListenerId, AppError> {
+        let listener = Listener {
+            address,
+            backlog: backlog.max(1),
+            interest: false,
+            queue: VecDeque::new(),
+            offers: [Offer::default(); CHANNELS_MAX],
+            queued_ready: false,
+        };
+        let id = self.listeners.insert(listener).map(ListenerId).ok_or(AppError::Full("listener"))?;
+        for channel in 0..self.channels.len() {
+            self.send_listen(channel, id);
+        }
+        Ok(id)
+    }
+
+    /// Stops listening; what was not accepted goes back to the proxies.
+    pub fn close_listener(&mut self, id: ListenerId) -> Result<(), AppError> {
+        self.give_back(id);
+        self.listeners.remove(id.0).ok_or(AppError::Unknown)?;
+        for channel in 0..self.channels.len() {
+            self.send_control(channel, MessageHeader::new(MessageKind::Unlisten, id.to_wire(), 0, 0));
+        }
+        Ok(())
+    }
+
+    /// Says that the program really waits for connections on this listener (it polls it or is in `accept`), or no
+    /// longer does. Connections are offered only to who is interested.
+    pub fn set_interest(&mut self, id: ListenerId, interested: bool) -> Result<(), AppError> {
+        let listener = self.listeners.get_mut(id.0).ok_or(AppError::Unknown)?;
+        let before = std::mem::replace(&mut listener.interest, interested);
+        match (before, interested) {
+            (false, true) => self.grant_all(id),
+            (true, false) => self.give_back(id),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The next connection, oldest first.
+    pub fn accept(&mut self, id: ListenerId) -> Result<Accepted, AppError> {
+        self.set_interest(id, true)?;
+        let listener = self.listeners.get_mut(id.0).ok_or(AppError::Unknown)?;
+        let flow_id = listener.queue.pop_front().ok_or(AppError::WouldBlock)?;
+        let window = self.config.receive_window;
+        let flow = self.flows.get_mut(flow_id.0).ok_or(AppError::WouldBlock)?;
+        flow.phase = Phase::Open;
+        flow.receive = ReceiveCredit::new(window);
+        let (channel, label) = (flow.channel, flow.label);
+        let accepted = Accepted { flow: flow_id, local: flow.local, remote: flow.remote };
+        if let Some(label) = label {
+            self.send_control(channel, MessageHeader::of_flow(MessageKind::Accepted, label, window, 0));
+        }
+        self.counters.accepted += 1;
+        self.record(TraceKind::AppOpen, flow_id, 0);
+        self.left_queue(id, channel);
+        Ok(accepted)
+    }
+
+    /// Connections that wait to be accepted.
+    pub fn accept_queue_len(&self, id: ListenerId) -> usize {
+        self.listeners.get(id.0).map_or(0, |l| l.queue.len())
+    }
+
+    /// All listeners: address, whether the program is interested, and how many connections wait.
+    pub fn listeners(&self) -> impl Iterator<Item = (ListenerId, SocketAddr, bool, usize)> + '_ {
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            let (slot, id) = self.listeners.at_or_after(at)?;
+            at = slot + 1;
+            let l = self.listeners.get(id)?;
+            Some((ListenerId(id), l.address, l.interest, l.queue.len()))
+        })
+    }
+
+    pub(super) fn listener_readiness(&self, id: ListenerId) -> Readiness {
+        match self.listeners.get(id.0) {
+            Some(listener) if !listener.queue.is_empty() => Readiness::READABLE,
+            _ => Readiness::default(),
+        }
+    }
+
+    fn send_listen(&mut self, channel: usize, id: ListenerId) {
+        let Some(listener) = self.listeners.get(id.0) else { return };
+        let payload = ListenPayload { address: listener.address }.emit();
+        let header = MessageHeader::new(MessageKind::Listen, id.to_wire(), listener.backlog, 0);
+        self.send_control_with(channel, header, &payload);
+    }
+
+    /// A link came up: it learns of all listeners and of the credit of those in use.
+    pub(super) fn relisten(&mut self, channel: usize) {
+        let mut at = 0;
+        while let Some((slot, id)) = self.listeners.at_or_after(at) {
+            at = slot + 1;
+            self.send_listen(channel, ListenerId(id));
+            self.grant(channel, ListenerId(id));
+        }
+    }
+
+    fn grant_all(&mut self, id: ListenerId) {
+        for channel in 0..self.channels.len() {
+            self.grant(channel, id);
+        }
+    }
+
+    /// Tops a channel's accept credit up once half of it is used.
+    fn grant(&mut self, channel: usize, id: ListenerId) {
+        let Some(listener) = self.listeners.get_mut(id.0).filter(|l| l.interest) else { return };
+        let window = self.config.accept_window.min(listener.backlog).max(1);
+        let up = self.channels.get(channel).is_some_and(|c| c.is_up());
+        let Some(offer) = listener.offers.get_mut(channel).filter(|_| up) else { return };
+        let missing = window.saturating_sub(offer.granted + offer.waiting);
+        if missing == 0 || missing < window.div_ceil(2) {
+            return;
+        }
+        offer.granted += missing;
+        self.send_control(channel, MessageHeader::new(MessageKind::AcceptCredit, id.to_wire(), missing, 0));
+    }
+
+    pub(super) fn left_queue(&mut self, id: ListenerId, channel: usize) {
+        if let Some(offer) = self.listeners.get_mut(id.0).and_then(|l| l.offers.get_mut(channel)) {
+            offer.waiting = offer.waiting.saturating_sub(1);
+        }
+        self.grant(channel, id);
+    }
+
+    /// Refuses everything that waits, so that other processes get it.
+    fn give_back(&mut self, id: ListenerId) {
+        while let Some(flow_id) = self.listeners.get_mut(id.0).and_then(|l| l.queue.pop_front()) {
+            let Some(flow) = self.flows.remove(flow_id.0) else { continue };
+            if let Some(offer) = self.listeners.get_mut(id.0).and_then(|l| l.offers.get_mut(flow.channel)) {
+                offer.waiting = offer.waiting.saturating_sub(1);
+            }
+            let Some(label) = flow.label else { continue };
+            if let Some(channel) = self.channels.get_mut(flow.channel) {
+                channel.labels.remove(&label.to_wire());
+            }
+            self.refuse(flow.channel, label.to_wire());
+        }
+    }
+
+    pub(super) fn refuse(&mut self, channel: usize, label: u32) {
+        self.counters.refused += 1;
+        let reason = errno::ECONNREFUSED as u32;
+        self.send_control(channel, MessageHeader::new(MessageKind::Refused, label, reason, 0));
+    }
+
+    /// A connection that waited is gone (its client went away).
+    pub(super) fn drop_pending(&mut self, flow_id: FlowId, listener: Option<u32>, channel: usize) {
+        self.counters.gone_before_accept += 1;
+        self.flows.remove(flow_id.0);
+        let Some(id) = listener else { return };
+        if let Some(listener) = self.listeners.get_mut(id) {
+            listener.queue.retain(|f| *f != flow_id);
+        }
+        self.left_queue(ListenerId(id), channel);
+    }
+
+    pub(super) fn enqueue(&mut self, id: ListenerId, flow_id: FlowId, channel: usize) {
+        let Some(listener) = self.listeners.get_mut(id.0) else { return };
+        listener.queue.push_back(flow_id);
+        if let Some(offer) = listener.offers.get_mut(channel) {
+            offer.waiting += 1;
+        }
+        self.notify(Handle::Listener(id));
+    }
+}

@@ -1,0 +1,110 @@
+//! What is kept of each flow and listener.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use csp_types::FlowLabel;
+
+use super::config::CHANNELS_MAX;
+use super::slots::FlowId;
+use crate::credit::{ReceiveCredit, SendCredit};
+
+/// Where a flow stands in the program's view.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    /// Offered; waits in the accept queue.
+    Pending,
+    /// CONNECT was sent.
+    Connecting,
+    /// Bytes may flow.
+    Open,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Flow {
+    pub phase: Phase,
+    pub channel: usize,
+    /// The label while either side still uses it.
+    pub label: Option<FlowLabel>,
+    /// The label for the flight recorder; stays when the label is given back.
+    pub traced_label: FlowLabel,
+    /// The listener that it was offered to.
+    pub listener: Option<u32>,
+    pub local: SocketAddr,
+    pub remote: SocketAddr,
+    pub send: SendCredit,
+    pub receive: ReceiveCredit,
+    pub queue: VecDeque<u8>,
+    /// The peer sent SHUTDOWN or CLOSE: after the queue comes the end of stream.
+    pub peer_shutdown: bool,
+    /// The peer sent CLOSE: nothing that is written would be read.
+    pub peer_closed: bool,
+    /// The program shut its writing direction.
+    pub write_shutdown: bool,
+    /// The program shut its reading direction.
+    pub read_shutdown: bool,
+    /// An error number that the program has not seen.
+    pub error: Option<i32>,
+    /// The flow broke; after `error` was told, writing gives EPIPE and reading the end of stream.
+    pub broken: bool,
+    /// This side sent its CLOSE, RESET or REFUSED.
+    pub ended_here: bool,
+    /// The peer sent its CLOSE or RESET.
+    pub ended_there: bool,
+    /// The program closed it; the slot stays until the label is free.
+    pub orphan: bool,
+    /// A write was cut short or refused: tell when there is room.
+    pub wants_write: bool,
+    /// CREDIT waits in the channel's outbox.
+    pub credit_queued: bool,
+    pub queued_ready: bool,
+}
+
+impl Flow {
+    pub fn new(phase: Phase, channel: usize, local: SocketAddr, remote: SocketAddr) -> Self {
+        Flow {
+            phase,
+            channel,
+            label: None,
+            traced_label: FlowLabel::NONE,
+            listener: None,
+            local,
+            remote,
+            send: SendCredit::default(),
+            receive: ReceiveCredit::default(),
+            queue: VecDeque::new(),
+            peer_shutdown: false,
+            peer_closed: false,
+            write_shutdown: false,
+            read_shutdown: false,
+            error: None,
+            broken: false,
+            ended_here: false,
+            ended_there: false,
+            orphan: false,
+            wants_write: false,
+            credit_queued: false,
+            queued_ready: false,
+        }
+    }
+}
+
+/// How many connections each channel may still offer (`granted`), and has waiting (`waiting`).
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Offer {
+    pub granted: u32,
+    pub waiting: u32,
+}
+
+/// A listener.
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub address: SocketAddr,
+    pub backlog: u32,
+    /// The program really polls it or accepts from it.
+    pub interest: bool,
+    pub queue: VecDeque<FlowId>,
+    pub offers: [Offer; CHANNELS_MAX],
+    pub queued_ready: bool,
+}

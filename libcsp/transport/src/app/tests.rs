@@ -1,0 +1,1 @@
+//! Behaviour over the memory provider, against a scripted proxy.
