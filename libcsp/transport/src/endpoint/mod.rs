@@ -1,12 +1,25 @@
 //! Links over one VI provider: handshake, descriptor credits, heartbeat, CLOSE.
 
-use csp_types::Instant;
-use csp_vi::{Armed, Provider, ViAddress, ViError, Wake};
+mod handshake;
+mod link;
+mod progress;
+mod table;
+#[cfg(test)]
+mod tests;
 
-use crate::config::EndpointConfig;
+use std::collections::VecDeque;
+
+use csp_types::Instant;
+use csp_vi::{Armed, BufferId, Provider, ViAddress, ViError, Wake};
+use csp_wire::link::{HEADER_LEN, Kind};
+
+use crate::config::{EndpointConfig, RECEIVE_DEPTH_MIN};
 use crate::counters::Counters;
-use crate::event::{LinkEvent, LinkId, MessageKind, Received, SendError};
-use crate::identity::{PeerIdentity, Purpose};
+use crate::event::{DeathCause, DownReason, LinkEvent, LinkId, MessageKind, Received, SendError};
+use crate::identity::{PeerIdentity, Purpose, kind_of};
+use crate::token::Token;
+use link::{Link, State};
+use table::Table;
 
 /// Most parts of the gather list given to [`Endpoint::send`].
 pub const GATHER_MAX: usize = 15;
@@ -32,17 +45,57 @@ pub struct LinkInfo {
     pub messages_received: u64,
 }
 
+/// Shortest VI message that HELLO fits into.
+const MESSAGE_LEN_MIN: u32 = 512;
+
+/// A data message that waits for the owner, its body still in the VI's buffer.
+#[derive(Clone, Copy, Debug)]
+struct Ready {
+    link: LinkId,
+    buffer: BufferId,
+    kind: MessageKind,
+    immediate: u32,
+    body_len: usize,
+}
+
 /// Links over one VI provider; one thread's own.
 pub struct Endpoint {
     provider: Box<dyn Provider>,
     config: EndpointConfig,
     counters: Counters,
+    table: Table,
+    events: VecDeque<LinkEvent>,
+    ready: VecDeque<Ready>,
+    /// Links to look after at the end of this turn.
+    dirty: Vec<LinkId>,
+    /// Links whose VI is disconnected, while messages may still be polled.
+    hang_ups: Vec<LinkId>,
+    /// No link's deadline comes before it.
+    next_check: Instant,
+    last_progress: Instant,
 }
 
 impl Endpoint {
-    /// An endpoint over `provider`. All tables are allocated here.
-    pub fn new(provider: Box<dyn Provider>, config: EndpointConfig) -> Self {
-        Endpoint { provider, config, counters: Counters::default() }
+    /// An endpoint over `provider`. All tables are allocated here. Depths and lengths out of bounds are moved to the
+    /// nearest allowed.
+    pub fn new(provider: Box<dyn Provider>, mut config: EndpointConfig) -> Self {
+        config.receive_depth = config.receive_depth.clamp(RECEIVE_DEPTH_MIN, 4096);
+        config.send_depth = config.send_depth.clamp(RECEIVE_DEPTH_MIN, 4096);
+        config.message_len = config.message_len.max(MESSAGE_LEN_MIN);
+        config.links_max = config.links_max.max(1);
+        let links_max = config.links_max as usize;
+        Endpoint {
+            table: Table::new(config.links_max),
+            events: VecDeque::with_capacity(links_max * EVENTS_PER_LINK),
+            ready: VecDeque::with_capacity(links_max * config.receive_depth as usize),
+            dirty: Vec::with_capacity(links_max),
+            hang_ups: Vec::with_capacity(links_max),
+            next_check: Instant::FAR_FUTURE,
+            last_progress: Instant::ZERO,
+            counters: Counters::default(),
+            provider,
+            config,
+        }
     }
 
     /// Starts to listen at `address`; peers are accepted only where `verify` is configured.
@@ -61,32 +114,78 @@ impl Endpoint {
         pool: (u8, u8),
         token: &[u8],
     ) -> Result<LinkId, ViError> {
-        let _ = (now, address, purpose, worker, pool, token);
-        Err(ViError::NotConnected)
-    }
-
-    /// Polls completions and events, answers PING, returns credits, sends heartbeats, enforces deadlines. Returns
-    /// whether anything happened. `unix_now_s` (seconds) is what tokens are checked against.
-    pub fn progress(&mut self, now: Instant, unix_now_s: u64) -> bool {
-        let _ = (now, unix_now_s);
-        false
+        let too_long = ViError::TooLong { len: token.len(), max: crate::token::TOKEN_LEN_MAX };
+        let token = Token::from_bytes(token).ok_or(too_long)?;
+        if self.table.available() == 0 || !self.has_event_room() {
+            return Err(ViError::Exhausted("link"));
+        }
+        let vi = self.provider.connect(address, self.vi_config(), &[])?;
+        let local = PeerIdentity { worker, pool_index: pool.0, pool_size: pool.1, ..self.config.identity };
+        let until = now + self.config.hello_timeout;
+        let link = Link {
+            outgoing: true,
+            state: State::Connecting,
+            purpose,
+            token: Some(token),
+            ..Link::new(now, vi, local, self.config.receive_depth, until)
+        };
+        self.next_check = self.next_check.min(until);
+        self.table.insert(link).ok_or(ViError::Exhausted("link"))
     }
 
     /// The next link event, if any.
     pub fn poll_event(&mut self) -> Option<LinkEvent> {
-        None
+        let event = self.events.pop_front()?;
+        if let LinkEvent::Up { link, .. } = event
+            && let Some(link) = self.table.get_mut(link)
+        {
+            link.up_told = true;
+        }
+        Some(event)
     }
 
     /// The next data message, its body copied to `into` (at least [`message_len`](Self::message_len) bytes, else it
     /// is cut); its buffer goes back to the peer. Messages of a link come between its `Up` and its `Down`: poll the
     /// events first, this returns `None` while an unpolled `Up` stands before the next message.
     pub fn receive(&mut self, now: Instant, into: &mut [u8]) -> Option<Received> {
-        let _ = (now, into);
-        None
+        loop {
+            let ready = *self.ready.front()?;
+            let Some(link) = self.table.get_mut(ready.link) else {
+                // Its link was closed or failed by the owner; the buffer went with the VI.
+                self.ready.pop_front();
+                continue;
+            };
+            if !link.up_told {
+                return None;
+            }
+            self.ready.pop_front();
+            link.waiting = link.waiting.saturating_sub(1);
+            let vi = link.vi;
+            let wanted = ready.body_len.min(into.len());
+            let room = into.get_mut(..wanted).unwrap_or(&mut []);
+            let copied = self.provider.read(vi, ready.buffer, HEADER_LEN, room).unwrap_or(0);
+            self.counters.receive_cut += u64::from(copied < ready.body_len);
+            self.repost(ready.link, ready.buffer);
+            self.after_receive(now, ready.link);
+            let Ready { link, kind, immediate, .. } = ready;
+            return Some(Received { link, kind, immediate, len: copied });
+        }
+    }
+
+    /// Credit goes back at once when it is due, since the owner may receive many messages between two turns.
+    fn after_receive(&mut self, now: Instant, id: LinkId) {
+        let Some(link) = self.table.get(id) else { return };
+        if matches!(link.state, State::Ending(_)) {
+            if link.waiting == 0 {
+                self.forget(id);
+            }
+        } else if link.descriptors.return_due() {
+            self.serve(now, id);
+        }
     }
 
     /// Sends one message with the parts of `gather` (at most [`GATHER_MAX`]) as its body. `kind` must fit the link's
-    /// purpose.
+    /// purpose, else the link counts as down.
     pub fn send(
         &mut self,
         now: Instant,
@@ -95,38 +194,67 @@ impl Endpoint {
         immediate: u32,
         gather: &[&[u8]],
     ) -> Result<(), SendError> {
-        let _ = (now, link, kind, immediate, gather);
-        Err(SendError::Down)
+        let body_len: usize = gather.iter().map(|part| part.len()).sum();
+        if body_len > self.message_len() {
+            return Err(SendError::TooLong);
+        }
+        let link = self.table.get_mut(link).filter(|link| link.can_send() && kind_of(link.purpose) == kind);
+        let link = link.ok_or(SendError::Down)?;
+        let wire_kind = match kind {
+            MessageKind::Tunnel => Kind::Tunnel,
+            MessageKind::Channel => Kind::Channel,
+        };
+        let result = link.post(now, self.provider.as_mut(), &mut self.counters, wire_kind, immediate, gather);
+        match result {
+            Ok(()) => self.counters.bytes_sent += body_len as u64,
+            Err(SendError::NoCredit) => self.counters.no_credit += 1,
+            Err(_) => {}
+        }
+        result
     }
 
     /// How many data messages can be sent on `link` now; 0 when it is not up.
     pub fn credits(&self, link: LinkId) -> u32 {
-        let _ = link;
-        0
+        self.table.get(link).filter(|link| link.can_send()).map_or(0, |link| link.descriptors.data())
     }
 
     /// Longest body of a message, in bytes.
     pub fn message_len(&self) -> usize {
-        (self.config.message_len as usize).saturating_sub(16)
+        (self.config.message_len as usize).saturating_sub(HEADER_LEN)
     }
 
     /// Closes a link: CLOSE, then a clean disconnect. Messages not yet received are dropped; `Down` (`Closed`) follows.
     pub fn close(&mut self, now: Instant, link: LinkId) {
-        let _ = (now, link);
+        self.drop_link(now, link, DownReason::Closed);
     }
 
     /// Breaks a link whose peer sent an ill-formed or forbidden body; `Down` (`Died(Owner)`) follows.
     pub fn fail(&mut self, now: Instant, link: LinkId) {
-        let _ = (now, link);
+        self.drop_link(now, link, DownReason::Died(DeathCause::Owner));
+    }
+
+    fn drop_link(&mut self, now: Instant, id: LinkId, reason: DownReason) {
+        let Some(link) = self.table.get_mut(id) else { return };
+        if link.can_send() {
+            // Without credit, or towards a peer that is gone, the disconnect alone tells it.
+            let _ = link.post(now, self.provider.as_mut(), &mut self.counters, Kind::Close, 0, &[]);
+        }
+        if !matches!(link.state, State::Ending(_)) {
+            link.state = State::Ending(reason);
+        }
+        self.forget(id);
     }
 
     /// When to call [`progress`](Self::progress) at the latest, though nothing arrives.
     pub fn next_timeout(&self) -> Option<Instant> {
-        None
+        (self.next_check < Instant::FAR_FUTURE).then_some(self.next_check)
     }
 
     /// Arms the provider's wake descriptors; `Busy` also while received messages or events wait in the endpoint.
     pub fn arm(&mut self) -> Result<Armed, ViError> {
+        if !self.ready.is_empty() || !self.events.is_empty() {
+            return Ok(Armed::Busy);
+        }
         self.provider.arm()
     }
 
@@ -157,12 +285,32 @@ impl Endpoint {
 
     /// All links, in slot order.
     pub fn links(&self) -> impl Iterator<Item = LinkInfo> + '_ {
-        core::iter::empty()
+        self.table.iter().map(|(id, link)| info(id, link))
     }
 
     /// One link, while it exists.
     pub fn link(&self, link: LinkId) -> Option<LinkInfo> {
-        let _ = link;
-        None
+        self.table.get(link).map(|found| info(link, found))
+    }
+
+    /// New links wait until the owner has taken the events of former ones: the queue has a bound.
+    fn has_event_room(&self) -> bool {
+        self.events.len() + 2 * self.table.capacity() <= self.table.capacity() * EVENTS_PER_LINK
+    }
+}
+
+/// Events that the queue holds for each slot: `Up` and `Down` of the link in it, and of one before.
+const EVENTS_PER_LINK: usize = 4;
+
+fn info(id: LinkId, link: &Link) -> LinkInfo {
+    LinkInfo {
+        link: id,
+        purpose: link.purpose,
+        peer: link.peer,
+        up_since: link.up_since,
+        last_heard: link.last_heard,
+        credits: if link.can_send() { link.descriptors.data() } else { 0 },
+        messages_sent: link.messages_sent,
+        messages_received: link.messages_received,
     }
 }

@@ -1,0 +1,306 @@
+//! How a link comes up: HELLO with a token, and its answer.
+
+use csp_types::{Instant, Role};
+use csp_vi::{ConnectRequest, ViConfig, ViId};
+use csp_wire::WireError;
+use csp_wire::link::{HELLO_LEN_MAX, Hello, HelloAck, HelloRefused, Kind};
+
+use super::Endpoint;
+use super::link::{Link, State};
+use crate::config::RECEIVE_DEPTH_MIN;
+use crate::event::{DeathCause, DownReason, LinkEvent, LinkId, ProtocolError, SendError};
+use crate::identity::{PeerIdentity, ProcessId, RefusalCode, connector_role};
+use crate::token::{self, TokenClaims, TokenError};
+
+/// Most receive descriptors that a peer may claim.
+const RECEIVE_DEPTH_MAX: u32 = 4096;
+
+/// Why a HELLO is refused: what the peer is told. The counter goes by it too.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Refusal {
+    code: RefusalCode,
+    text: &'static str,
+    reason: RefusalReason,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum RefusalReason {
+    Parameters,
+    BadToken,
+    Expired,
+    Identity,
+    Replay,
+}
+
+const fn refusal(code: RefusalCode, reason: RefusalReason, text: &'static str) -> Refusal {
+    Refusal { code, text, reason }
+}
+
+impl Endpoint {
+    pub(super) fn vi_config(&self) -> ViConfig {
+        ViConfig {
+            receive_depth: self.config.receive_depth,
+            send_depth: self.config.send_depth,
+            message_len: self.config.message_len,
+        }
+    }
+
+    /// A peer asks for a VI. Accepting costs a slot for at most the HELLO timeout; half of the slots stay out of
+    /// reach of peers that have not shown a token.
+    pub(super) fn on_request(&mut self, now: Instant, request: ConnectRequest) {
+        let strangers = self.table.iter().filter(|(_, link)| link.state == State::AwaitHello).count();
+        let room = self.table.available() > 0 && strangers < self.table.capacity().div_ceil(2);
+        if self.config.verify.is_none() || !room || !self.has_event_room() {
+            self.counters.requests_rejected += 1;
+            // The request may have gone away meanwhile.
+            let _ = self.provider.reject(request.id);
+            return;
+        }
+        let Ok(vi) = self.provider.accept(request.id, self.vi_config(), &[]) else {
+            self.counters.requests_rejected += 1;
+            return;
+        };
+        let until = now + self.config.hello_timeout;
+        let mut link = Link::new(now, vi, self.config.identity, self.config.receive_depth, until);
+        link.peer_uid = request.peer_uid;
+        if self.table.insert(link).is_some() {
+            self.next_check = self.next_check.min(until);
+        }
+    }
+
+    /// The VI of an outgoing link is there: HELLO goes out.
+    pub(super) fn on_established(&mut self, now: Instant, vi: ViId) {
+        let Some(id) = self.table.find(vi) else { return };
+        let Some(link) = self.table.get_mut(id).filter(|link| link.state == State::Connecting) else {
+            return;
+        };
+        let local = link.local;
+        let token = link.token.take();
+        let hello = Hello {
+            role: local.role,
+            purpose: link.purpose,
+            worker: local.worker,
+            pool_index: local.pool_index,
+            pool_size: local.pool_size,
+            receive_depth: self.config.receive_depth,
+            incarnation: local.incarnation,
+            node_id: local.node,
+            process_id: local.process.as_str(),
+            token: token.as_ref().map_or(&[], |token| token.as_bytes()),
+        };
+        let mut body = [0; HELLO_LEN_MAX];
+        let len = hello.emit(&mut body).unwrap_or(0);
+        let body = body.get(..len).unwrap_or(&[]);
+        match link.post(now, self.provider.as_mut(), &mut self.counters, Kind::Hello, 0, &[body]) {
+            Ok(()) => link.state = State::AwaitAck,
+            Err(error) => self.end(id, DownReason::Unreachable { why: error.to_string() }),
+        }
+    }
+
+    /// The first message on an accepted VI.
+    pub(super) fn on_hello(
+        &mut self,
+        now: Instant,
+        unix_now_s: u64,
+        id: LinkId,
+        body: &[u8],
+    ) -> Result<(), DeathCause> {
+        let verdict = self.admit(unix_now_s, id, body);
+        let Some(link) = self.table.get_mut(id) else { return Ok(()) };
+        let (hello, claims) = match verdict {
+            Ok(admitted) => admitted,
+            Err(refusal) => {
+                self.refuse(now, id, refusal);
+                return Ok(());
+            }
+        };
+        let peer = PeerIdentity {
+            role: hello.role,
+            node: hello.node_id,
+            process: claims.process,
+            incarnation: hello.incarnation,
+            uid: claims.uid.or(link.peer_uid),
+            worker: hello.worker,
+            pool_index: hello.pool_index,
+            pool_size: hello.pool_size,
+        };
+        link.purpose = hello.purpose;
+        link.nonce = Some(claims.nonce);
+        link.local.pool_index = hello.pool_index;
+        link.local.pool_size = hello.pool_size;
+        link.descriptors.set_peer_depth(hello.receive_depth, 0);
+        self.acknowledge(now, id).map_err(|_| DeathCause::HangUp)?;
+        self.up(now, id, peer);
+        Ok(())
+    }
+
+    /// The acceptor's answer.
+    pub(super) fn on_ack(
+        &mut self,
+        now: Instant,
+        id: LinkId,
+        credits: u16,
+        body: &[u8],
+    ) -> Result<(), DeathCause> {
+        let malformed = DeathCause::Protocol(ProtocolError::Malformed);
+        let ack = HelloAck::parse(body).map_err(|_| malformed)?;
+        let process = ProcessId::parse(ack.process_id.as_bytes()).ok_or(malformed)?;
+        let Some(link) = self.table.get_mut(id) else { return Ok(()) };
+        if ack.role != Role::ProxyNode || ack.purpose != link.purpose {
+            return Err(DeathCause::Protocol(ProtocolError::Identity));
+        }
+        if !(RECEIVE_DEPTH_MIN..=RECEIVE_DEPTH_MAX).contains(&ack.receive_depth) {
+            return Err(malformed);
+        }
+        link.descriptors.set_peer_depth(ack.receive_depth, 1);
+        if !link.descriptors.returned(credits) {
+            return Err(DeathCause::CreditViolation);
+        }
+        let peer = PeerIdentity {
+            role: ack.role,
+            node: ack.node_id,
+            process,
+            incarnation: ack.incarnation,
+            uid: None,
+            worker: ack.worker,
+            pool_index: ack.pool_index,
+            pool_size: ack.pool_size,
+        };
+        self.up(now, id, peer);
+        Ok(())
+    }
+
+    /// The acceptor does not want the link.
+    pub(super) fn on_refused(&mut self, id: LinkId, body: &[u8]) -> Result<(), DeathCause> {
+        let refused =
+            HelloRefused::parse(body).map_err(|_| DeathCause::Protocol(ProtocolError::Malformed))?;
+        self.end(id, DownReason::Refused { code: refused.code, text: refused.text.to_owned() });
+        Ok(())
+    }
+
+    fn up(&mut self, now: Instant, id: LinkId, peer: PeerIdentity) {
+        let Some(link) = self.table.get_mut(id) else { return };
+        link.state = State::Up;
+        link.peer = Some(peer);
+        link.up_since = Some(now);
+        self.next_check = self.next_check.min(link.next_deadline(&self.config.heartbeat));
+        self.counters.links_up += 1;
+        self.events.push_back(LinkEvent::Up { link: id, purpose: link.purpose, peer });
+    }
+
+    fn acknowledge(&mut self, now: Instant, id: LinkId) -> Result<(), SendError> {
+        let link = self.table.get_mut(id).ok_or(SendError::Down)?;
+        let local = link.local;
+        let ack = HelloAck {
+            role: local.role,
+            purpose: link.purpose,
+            worker: local.worker,
+            pool_index: local.pool_index,
+            pool_size: local.pool_size,
+            receive_depth: self.config.receive_depth,
+            incarnation: local.incarnation,
+            node_id: local.node,
+            process_id: local.process.as_str(),
+        };
+        let mut body = [0; HELLO_LEN_MAX];
+        let len = ack.emit(&mut body).unwrap_or(0);
+        let body = body.get(..len).unwrap_or(&[]);
+        link.post(now, self.provider.as_mut(), &mut self.counters, Kind::HelloAck, 0, &[body])
+    }
+
+    fn refuse(&mut self, now: Instant, id: LinkId, refusal: Refusal) {
+        let counter = match refusal.reason {
+            RefusalReason::Parameters => &mut self.counters.refused_parameters,
+            RefusalReason::BadToken => &mut self.counters.refused_bad_token,
+            RefusalReason::Expired => &mut self.counters.refused_expired,
+            RefusalReason::Identity => &mut self.counters.refused_identity,
+            RefusalReason::Replay => &mut self.counters.refused_replay,
+        };
+        *counter += 1;
+        let mut body = [0; 256];
+        let refused = HelloRefused { code: refusal.code, text: refusal.text };
+        let len = refused.emit(&mut body).unwrap_or(0);
+        let body = body.get(..len).unwrap_or(&[]);
+        if let Some(link) = self.table.get_mut(id) {
+            // A peer that is gone need not be told.
+            let _ =
+                link.post(now, self.provider.as_mut(), &mut self.counters, Kind::HelloRefused, 0, &[body]);
+        }
+        if let Some(link) = self.table.remove(id) {
+            // Fails only where the VI is gone.
+            let _ = self.provider.disconnect(link.vi);
+        }
+    }
+
+    /// Whether the HELLO opens a link here. The token comes before everything else that HELLO says.
+    fn admit<'a>(
+        &self,
+        unix_now_s: u64,
+        id: LinkId,
+        body: &'a [u8],
+    ) -> Result<(Hello<'a>, TokenClaims), Refusal> {
+        use RefusalReason::*;
+        let hello = Hello::parse(body).map_err(|error| match error {
+            WireError::Version { .. } => {
+                refusal(RefusalCode::Version, Parameters, "no common protocol version")
+            }
+            _ => refusal(RefusalCode::Malformed, Parameters, "HELLO is ill-formed"),
+        })?;
+        let key = self.config.verify.as_ref();
+        let no_key = refusal(RefusalCode::BadToken, BadToken, "no links are accepted here");
+        let claims = token::verify(key.ok_or(no_key)?, hello.token, unix_now_s).map_err(refusal_of)?;
+        let same = claims.role == hello.role
+            && claims.node == hello.node_id
+            && claims.process.as_str() == hello.process_id;
+        if !same {
+            let text = "the token belongs to another role, node or process";
+            return Err(refusal(RefusalCode::BadToken, Identity, text));
+        }
+        let fits =
+            connector_role(hello.purpose) == hello.role && self.config.identity.role == Role::ProxyNode;
+        if !fits || (hello.role == Role::Process) == claims.process.is_empty() {
+            let text = "this role may not open such a link here";
+            return Err(refusal(RefusalCode::WrongRole, Identity, text));
+        }
+        let known_uid = self.table.get(id).and_then(|link| link.peer_uid);
+        if let (Some(claimed), Some(known)) = (claims.uid, known_uid)
+            && claimed != known
+        {
+            return Err(refusal(RefusalCode::BadToken, Identity, "the token belongs to another user"));
+        }
+        if !(RECEIVE_DEPTH_MIN..=RECEIVE_DEPTH_MAX).contains(&hello.receive_depth) {
+            let text = "receive depth must be 4 to 4096";
+            return Err(refusal(RefusalCode::Malformed, Parameters, text));
+        }
+        if self.is_replay(&hello, &claims) {
+            return Err(refusal(RefusalCode::Duplicate, Replay, "the token is in use already"));
+        }
+        Ok((hello, claims))
+    }
+
+    /// A token serves one incarnation, and each place of its pool once at a time.
+    fn is_replay(&self, hello: &Hello<'_>, claims: &TokenClaims) -> bool {
+        self.table.iter().any(|(_, link)| {
+            let Some(peer) = link.peer.filter(|_| link.nonce == Some(claims.nonce)) else { return false };
+            let same_owner = peer.node == claims.node && peer.process == claims.process;
+            let fits = peer.incarnation == hello.incarnation
+                && peer.pool_size == hello.pool_size
+                && peer.pool_index != hello.pool_index;
+            same_owner && !fits
+        })
+    }
+}
+
+fn refusal_of(error: TokenError) -> Refusal {
+    use RefusalReason::*;
+    match error {
+        TokenError::Malformed => refusal(RefusalCode::BadToken, BadToken, "the token is ill-formed"),
+        TokenError::Signature => {
+            refusal(RefusalCode::BadToken, BadToken, "the token is not signed with this cluster's key")
+        }
+        TokenError::Expired => refusal(RefusalCode::ExpiredToken, Expired, "the token has expired"),
+        TokenError::NotYetValid => {
+            refusal(RefusalCode::ExpiredToken, Expired, "the token is not valid yet: check the clocks")
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! One link: its state, its descriptor credit, its sequence numbers.
+//!
+//! ```text
+//! connector:  Connecting --Established, HELLO sent--> AwaitAck --HELLO_ACK--> Up --+
+//! acceptor:   AwaitHello --HELLO good, HELLO_ACK sent-----------------------> Up --+--> Ending --last message
+//!                                                                                        received--> gone
+//! ```
+//! `Ending` lasts while the owner has messages to receive; a link that ends before it was `Up` is gone at once.
+
+use csp_types::Instant;
+use csp_vi::{Provider, ViError, ViId};
+use csp_wire::link::{HEADER_LEN, Header, Kind};
+
+use super::GATHER_MAX;
+use crate::config::Heartbeat;
+use crate::counters::Counters;
+use crate::event::{DeathCause, DownReason, ProtocolError, SendError};
+use crate::identity::{PeerIdentity, Purpose};
+use crate::token::Token;
+
+/// Descriptors of the peer that data never takes: with two, each side can always send a heartbeat and its answer,
+/// and the last one goes only to a message that returns credit. Hence never do both sides wait for the other's.
+pub(super) const CONTROL_RESERVE: u32 = 2;
+
+/// Where a link stands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum State {
+    /// Connector: the VI is not established.
+    Connecting,
+    /// Connector: HELLO was sent.
+    AwaitAck,
+    /// Acceptor: nothing was heard yet.
+    AwaitHello,
+    /// Data may flow.
+    Up,
+    /// Over, but for messages that the owner has not received.
+    Ending(DownReason),
+}
+
+/// Descriptor credit, both ways.
+///
+/// `available` counts the peer's descriptors that we may fill; `taken` counts our descriptors that the peer has
+/// filled and not been told back, of which `owed` are reposted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Descriptors {
+    peer_depth: u32,
+    available: u32,
+    own_depth: u32,
+    taken: u32,
+    owed: u32,
+}
+
+impl Descriptors {
+    /// Before the handshake: one message, HELLO or its answer.
+    pub(super) const fn new(own_depth: u32) -> Self {
+        Descriptors { peer_depth: 1, available: 1, own_depth, taken: 0, owed: 0 }
+    }
+
+    /// The peer told its depth; `used` of its descriptors hold messages of ours.
+    pub(super) const fn set_peer_depth(&mut self, depth: u32, used: u32) {
+        self.peer_depth = depth;
+        self.available = depth.saturating_sub(used);
+    }
+
+    /// Messages of data that may be sent.
+    pub(super) const fn data(&self) -> u32 {
+        self.available.saturating_sub(CONTROL_RESERVE)
+    }
+
+    const fn allows(&self, kind: Kind) -> bool {
+        match kind {
+            Kind::Tunnel | Kind::Channel => self.data() > 0,
+            Kind::Ping | Kind::Pong | Kind::Credit => {
+                self.available >= 2 || (self.available == 1 && self.owed > 0)
+            }
+            Kind::Hello | Kind::HelloAck | Kind::HelloRefused | Kind::Close => self.available >= 1,
+        }
+    }
+
+    const fn sent(&mut self, told: u16) {
+        self.available = self.available.saturating_sub(1);
+        self.owed = self.owed.saturating_sub(told as u32);
+        self.taken = self.taken.saturating_sub(told as u32);
+    }
+
+    /// A message arrived; `false`: the peer had no descriptor for it.
+    const fn received(&mut self) -> bool {
+        if self.taken >= self.own_depth {
+            return false;
+        }
+        self.taken += 1;
+        true
+    }
+
+    /// The peer returned credit; `false`: more than it had taken.
+    pub(super) const fn returned(&mut self, count: u16) -> bool {
+        let available = self.available + count as u32;
+        if available > self.peer_depth {
+            return false;
+        }
+        self.available = available;
+        true
+    }
+
+    /// A received message's buffer was posted again.
+    pub(super) const fn reposted(&mut self) {
+        self.owed += 1;
+    }
+
+    /// Whether a CREDIT message is due. Not for a single descriptor: two sides would answer each other's for ever.
+    pub(super) const fn return_due(&self) -> bool {
+        self.owed >= 2 && self.owed >= self.own_depth / 2
+    }
+}
+
+/// One link.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) vi: ViId,
+    pub(super) outgoing: bool,
+    pub(super) state: State,
+    pub(super) purpose: Purpose,
+    /// What HELLO told of this side.
+    pub(super) local: PeerIdentity,
+    pub(super) token: Option<Token>,
+    pub(super) peer: Option<PeerIdentity>,
+    /// Acceptor: the user that the provider knows the peer to be.
+    pub(super) peer_uid: Option<u32>,
+    /// Acceptor: the nonce of the peer's token.
+    pub(super) nonce: Option<u64>,
+    pub(super) descriptors: Descriptors,
+    pub(super) handshake_until: Instant,
+    pub(super) up_since: Option<Instant>,
+    pub(super) last_heard: Instant,
+    pub(super) last_sent: Instant,
+    pub(super) messages_sent: u64,
+    pub(super) messages_received: u64,
+    pub(super) pong_due: bool,
+    pub(super) ping_unanswered: bool,
+    /// The peer is silent, but we were away ourselves: until then it may still be heard.
+    pub(super) doubt_until: Option<Instant>,
+    /// The VI is disconnected: cleanly or not.
+    pub(super) hung_up: Option<bool>,
+    /// Messages that the owner has not received.
+    pub(super) waiting: u32,
+    /// Whether the owner has taken the `Up` event.
+    pub(super) up_told: bool,
+    /// Whether the link stands in the list of links to look after.
+    pub(super) dirty: bool,
+}
+
+impl Link {
+    /// A link at the start of its handshake.
+    pub(super) fn new(now: Instant, vi: ViId, local: PeerIdentity, own_depth: u32, until: Instant) -> Self {
+        Link {
+            vi,
+            outgoing: false,
+            state: State::AwaitHello,
+            purpose: Purpose::Channel,
+            local,
+            token: None,
+            peer: None,
+            peer_uid: None,
+            nonce: None,
+            descriptors: Descriptors::new(own_depth),
+            handshake_until: until,
+            up_since: None,
+            last_heard: now,
+            last_sent: now,
+            messages_sent: 0,
+            messages_received: 0,
+            pong_due: false,
+            ping_unanswered: false,
+            doubt_until: None,
+            hung_up: None,
+            waiting: 0,
+            up_told: false,
+            dirty: false,
+        }
+    }
+
+    /// Whether messages may be sent.
+    pub(super) fn can_send(&self) -> bool {
+        matches!(self.state, State::Up) && self.hung_up.is_none()
+    }
+
+    /// Whether silence of the peer is death.
+    pub(super) fn peer_is_daemon(&self) -> bool {
+        self.peer.is_some_and(|peer| peer.is_daemon())
+    }
+
+    /// Whether the owner knows of the link, and so must hear of its end.
+    pub(super) fn known_to_owner(&self) -> bool {
+        self.outgoing || self.up_since.is_some()
+    }
+
+    /// Posts one message. Nothing changes on an error.
+    pub(super) fn post(
+        &mut self,
+        now: Instant,
+        provider: &mut dyn Provider,
+        counters: &mut Counters,
+        kind: Kind,
+        immediate: u32,
+        gather: &[&[u8]],
+    ) -> Result<(), SendError> {
+        if !self.descriptors.allows(kind) {
+            return Err(SendError::NoCredit);
+        }
+        let body_len: usize = gather.iter().map(|part| part.len()).sum();
+        let told = u16::try_from(self.descriptors.owed).unwrap_or(u16::MAX);
+        let header = Header {
+            kind,
+            credits: told,
+            body_len: u32::try_from(body_len).map_err(|_| SendError::TooLong)?,
+            sequence: self.messages_sent,
+        }
+        .emit();
+        let mut parts: [&[u8]; GATHER_MAX + 1] = [&[]; GATHER_MAX + 1];
+        let parts = parts.get_mut(..gather.len() + 1).ok_or(SendError::TooLong)?;
+        for (slot, part) in parts.iter_mut().zip(core::iter::once(&header[..]).chain(gather.iter().copied()))
+        {
+            *slot = part;
+        }
+        provider.post_send(self.vi, self.messages_sent, immediate, parts, false).map_err(
+            |error| match error {
+                ViError::Full | ViError::Exhausted(_) => SendError::NoCredit,
+                ViError::TooLong { .. } => SendError::TooLong,
+                _ => SendError::Down,
+            },
+        )?;
+        self.descriptors.sent(told);
+        self.messages_sent += 1;
+        self.last_sent = now;
+        // Whatever is sent tells the peer that we are there.
+        self.pong_due = false;
+        counters.messages_sent += 1;
+        Ok(())
+    }
+
+    /// Checks the header of a message that arrived, and takes its credits (but for the handshake's, whose depth is
+    /// not known yet).
+    pub(super) fn check(&mut self, raw: &[u8; HEADER_LEN], len: usize) -> Result<Header, DeathCause> {
+        let sequence = self.messages_received;
+        self.messages_received += 1;
+        if !self.descriptors.received() {
+            return Err(DeathCause::CreditViolation);
+        }
+        let header = Header::parse_prefix(raw, len).map_err(|error| {
+            DeathCause::Protocol(match error {
+                csp_wire::WireError::Length { .. } => ProtocolError::Length,
+                _ => ProtocolError::Malformed,
+            })
+        })?;
+        if header.sequence != sequence {
+            return Err(DeathCause::Protocol(ProtocolError::Sequence));
+        }
+        if self.state == State::Up && !self.descriptors.returned(header.credits) {
+            return Err(DeathCause::CreditViolation);
+        }
+        Ok(header)
+    }
+
+    /// Whether the peer's silence is its death.
+    pub(super) fn is_dead(&mut self, now: Instant, late: bool, heartbeat: &Heartbeat) -> bool {
+        self.peer_is_daemon() && self.is_over(now, late, self.last_heard + heartbeat.deadline, heartbeat)
+    }
+
+    /// Whether the handshake took too long.
+    pub(super) fn handshake_failed(&mut self, now: Instant, late: bool, heartbeat: &Heartbeat) -> bool {
+        self.is_over(now, late, self.handshake_until, heartbeat)
+    }
+
+    /// Whether the time for the peer to be heard is over. When we were away ourselves (`late`), as on a stopped host,
+    /// the peer gets one interval more, once.
+    fn is_over(&mut self, now: Instant, late: bool, until: Instant, heartbeat: &Heartbeat) -> bool {
+        if now < until {
+            return false;
+        }
+        if late && self.doubt_until.is_none() {
+            self.doubt_until = Some(now + heartbeat.interval);
+        }
+        self.doubt_until.is_none_or(|until| now >= until)
+    }
+
+    /// Whether PING is due: nothing was sent for the interval. An application process is not asked again before it
+    /// answered, since it may sleep for hours.
+    pub(super) fn ping_due(&self, now: Instant, heartbeat: &Heartbeat) -> bool {
+        self.ping_allowed() && now >= self.last_sent + heartbeat.interval
+    }
+
+    fn ping_allowed(&self) -> bool {
+        self.can_send()
+            && self.descriptors.allows(Kind::Ping)
+            && (self.peer_is_daemon() || !self.ping_unanswered)
+    }
+
+    /// When the link wants to be looked at next, though nothing arrives. A PING that has no credit waits for that.
+    pub(super) fn next_deadline(&self, heartbeat: &Heartbeat) -> Instant {
+        let doubt = self.doubt_until.unwrap_or(Instant::ZERO);
+        match self.state {
+            State::Connecting | State::AwaitAck | State::AwaitHello => self.handshake_until.max(doubt),
+            State::Ending(_) => Instant::FAR_FUTURE,
+            State::Up => {
+                let ping = if self.ping_allowed() {
+                    self.last_sent + heartbeat.interval
+                } else {
+                    Instant::FAR_FUTURE
+                };
+                let death = if self.peer_is_daemon() {
+                    (self.last_heard + heartbeat.deadline).max(doubt)
+                } else {
+                    Instant::FAR_FUTURE
+                };
+                ping.min(death)
+            }
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! What arrives, and what time asks for.
+
+use csp_types::Instant;
+use csp_vi::{BufferId, Completion, Event, ViId};
+use csp_wire::link::{HEADER_LEN, HELLO_LEN_MAX, Header, Kind};
+
+use super::link::{Link, State};
+use super::{Endpoint, Ready};
+use crate::event::{DeathCause, DownReason, LinkEvent, LinkId, MessageKind, ProtocolError};
+use crate::identity::kind_of;
+
+/// Most connection events taken in one turn.
+const EVENTS_MAX: usize = 64;
+
+/// A message as the provider gave it.
+#[derive(Clone, Copy)]
+struct Arrival {
+    vi: ViId,
+    buffer: BufferId,
+    len: usize,
+    immediate: u32,
+}
+
+impl Endpoint {
+    /// Polls completions and events, answers PING, returns credits, sends heartbeats, enforces deadlines. Returns
+    /// whether anything happened. `unix_now_s` (seconds) is what tokens are checked against.
+    pub fn progress(&mut self, now: Instant, unix_now_s: u64) -> bool {
+        let mut late = now - self.last_progress > self.config.heartbeat.interval * 2;
+        self.last_progress = now;
+        let mut busy = self.take_events(now);
+        // One turn takes what all descriptors hold; a peer cannot refill them before it is told.
+        let mut drained = false;
+        for _ in 0..=self.table.capacity() * self.config.receive_depth as usize {
+            let Some(completion) = self.provider.poll() else {
+                drained = true;
+                break;
+            };
+            busy = true;
+            if let Completion::Received { vi, buffer, len, immediate } = completion {
+                let arrival = Arrival { vi, buffer, len: len as usize, immediate };
+                self.on_received(now, unix_now_s, arrival);
+            }
+        }
+        if drained {
+            self.settle_hang_ups();
+        }
+        late |= !drained;
+        self.check_timers(now, late);
+        self.serve_dirty(now);
+        busy
+    }
+
+    fn take_events(&mut self, now: Instant) -> bool {
+        for taken in 0..EVENTS_MAX {
+            match self.provider.poll_event() {
+                None => return taken > 0,
+                Some(Event::Request(request)) => self.on_request(now, request),
+                Some(Event::Established { vi, .. }) => self.on_established(now, vi),
+                Some(Event::Refused { vi, reason }) => {
+                    if let Some(id) = self.table.find(vi) {
+                        self.end(id, DownReason::Unreachable { why: reason.to_string() });
+                    }
+                }
+                Some(Event::Disconnected { vi, clean }) => {
+                    // Messages that came before can still be polled: the link ends when they are.
+                    let id = self.table.find(vi);
+                    if let Some(link) = id.and_then(|id| self.table.get_mut(id))
+                        && link.hung_up.is_none()
+                    {
+                        link.hung_up = Some(clean);
+                        self.hang_ups.extend(id);
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    fn on_received(&mut self, now: Instant, unix_now_s: u64, arrival: Arrival) {
+        let Some(id) = self.table.find(arrival.vi) else { return };
+        if self.table.get(id).is_some_and(|link| link.state == State::AwaitHello) {
+            // HELLO may overtake the event that says the VI can be posted to.
+            self.take_events(now);
+        }
+        let Some(link) = self.table.get_mut(id) else { return };
+        if matches!(link.state, State::Ending(_)) {
+            return;
+        }
+        self.counters.messages_received += 1;
+        link.last_heard = now;
+        link.ping_unanswered = false;
+        link.doubt_until = None;
+        let mut raw = [0; HEADER_LEN];
+        let copied = self.provider.read(arrival.vi, arrival.buffer, 0, &mut raw);
+        let header = match copied {
+            Ok(HEADER_LEN) => link.check(&raw, arrival.len),
+            _ => Err(DeathCause::Protocol(ProtocolError::Length)),
+        };
+        let up = link.state == State::Up;
+        let outcome = header.and_then(|header| match up {
+            true => self.on_message(id, header, arrival),
+            false => self.on_handshake(now, unix_now_s, id, header, arrival),
+        });
+        if let Err(cause) = outcome {
+            self.end(id, DownReason::Died(cause));
+        }
+        self.mark_dirty(id);
+    }
+
+    /// A message of the handshake, whose body is read at once.
+    fn on_handshake(
+        &mut self,
+        now: Instant,
+        unix_now_s: u64,
+        id: LinkId,
+        header: Header,
+        arrival: Arrival,
+    ) -> Result<(), DeathCause> {
+        let mut body = [0; HELLO_LEN_MAX];
+        let body_len = header.body_len as usize;
+        let body = body.get_mut(..body_len).ok_or(DeathCause::Protocol(ProtocolError::Malformed))?;
+        let copied = self.provider.read(arrival.vi, arrival.buffer, HEADER_LEN, body);
+        if copied != Ok(body_len) {
+            return Err(DeathCause::Protocol(ProtocolError::Length));
+        }
+        self.repost(id, arrival.buffer);
+        let awaits_hello = self.table.get(id).is_some_and(|link| link.state == State::AwaitHello);
+        match header.kind {
+            Kind::Hello if awaits_hello && header.credits == 0 => self.on_hello(now, unix_now_s, id, body),
+            Kind::HelloAck if !awaits_hello => self.on_ack(now, id, header.credits, body),
+            Kind::HelloRefused if !awaits_hello => self.on_refused(id, body),
+            _ => Err(DeathCause::Protocol(ProtocolError::Unexpected)),
+        }
+    }
+
+    /// A message of a link that is up.
+    fn on_message(&mut self, id: LinkId, header: Header, arrival: Arrival) -> Result<(), DeathCause> {
+        let Some(link) = self.table.get_mut(id) else { return Ok(()) };
+        let unexpected = DeathCause::Protocol(ProtocolError::Unexpected);
+        match header.kind {
+            Kind::Tunnel | Kind::Channel => {
+                let kind =
+                    if header.kind == Kind::Tunnel { MessageKind::Tunnel } else { MessageKind::Channel };
+                if kind != kind_of(link.purpose) {
+                    return Err(unexpected);
+                }
+                link.waiting += 1;
+                self.counters.bytes_received += u64::from(header.body_len);
+                self.ready.push_back(Ready {
+                    link: id,
+                    buffer: arrival.buffer,
+                    kind,
+                    immediate: arrival.immediate,
+                    body_len: header.body_len as usize,
+                });
+                return Ok(());
+            }
+            Kind::Hello | Kind::HelloAck | Kind::HelloRefused => return Err(unexpected),
+            Kind::Ping | Kind::Pong | Kind::Credit | Kind::Close => {}
+        }
+        if header.body_len != 0 {
+            return Err(DeathCause::Protocol(ProtocolError::Malformed));
+        }
+        link.pong_due |= header.kind == Kind::Ping;
+        self.repost(id, arrival.buffer);
+        if header.kind == Kind::Close {
+            self.end(id, DownReason::Closed);
+        }
+        Ok(())
+    }
+
+    /// Gives a buffer back to the provider and owes the peer its descriptor.
+    pub(super) fn repost(&mut self, id: LinkId, buffer: BufferId) {
+        if let Some(link) = self.table.get_mut(id) {
+            // Fails only where the VI is gone, and the link soon with it.
+            if self.provider.post_recv(link.vi, buffer).is_ok() {
+                link.descriptors.reposted();
+            }
+        }
+    }
+
+    /// All that came before the hang-ups has been polled: the links end.
+    fn settle_hang_ups(&mut self) {
+        while let Some(id) = self.hang_ups.pop() {
+            let Some(link) = self.table.get(id) else { continue };
+            let clean = link.hung_up == Some(true);
+            let reason = match &link.state {
+                State::Ending(_) => continue,
+                State::Up if clean => DownReason::Closed,
+                State::Up => DownReason::Died(DeathCause::HangUp),
+                _ => DownReason::Unreachable { why: "the peer hung up during the handshake".to_owned() },
+            };
+            self.end(id, reason);
+        }
+    }
+
+    /// Marks a link to be looked after at the end of this turn.
+    pub(super) fn mark_dirty(&mut self, id: LinkId) {
+        if let Some(link) = self.table.get_mut(id)
+            && !link.dirty
+        {
+            link.dirty = true;
+            self.dirty.push(id);
+        }
+    }
+
+    fn serve_dirty(&mut self, now: Instant) {
+        while let Some(id) = self.dirty.pop() {
+            if let Some(link) = self.table.get_mut(id) {
+                link.dirty = false;
+            }
+            self.serve(now, id);
+        }
+    }
+
+    /// Answers PING, returns credit, sends a heartbeat: whatever of it is due and has a descriptor. What has none
+    /// stays due; the message that brings credit brings the link here again.
+    pub(super) fn serve(&mut self, now: Instant, id: LinkId) {
+        let heartbeat = self.config.heartbeat;
+        let Some(link) = self.table.get_mut(id).filter(|link| link.can_send()) else { return };
+        let provider = self.provider.as_mut();
+        let counters = &mut self.counters;
+        if link.pong_due {
+            // One that finds no credit stays due.
+            let _ = link.post(now, provider, counters, Kind::Pong, 0, &[]);
+        }
+        if link.descriptors.return_due() && link.post(now, provider, counters, Kind::Credit, 0, &[]).is_ok() {
+            counters.credits_sent += 1;
+        }
+        if link.ping_due(now, &heartbeat) && link.post(now, provider, counters, Kind::Ping, 0, &[]).is_ok() {
+            counters.pings_sent += 1;
+            link.ping_unanswered = true;
+        }
+        self.next_check = self.next_check.min(retry_at(link, now, &heartbeat));
+    }
+
+    /// Looks at all links once the earliest of their deadlines has come. `late`: we were away ourselves, or have not
+    /// heard all that was said.
+    fn check_timers(&mut self, now: Instant, late: bool) {
+        if now < self.next_check {
+            return;
+        }
+        self.next_check = Instant::FAR_FUTURE;
+        for index in 0..self.table.capacity() as u32 {
+            let Some(id) = self.table.id_at(index) else { continue };
+            self.check_link(now, late, id);
+        }
+    }
+
+    fn check_link(&mut self, now: Instant, late: bool, id: LinkId) {
+        let heartbeat = self.config.heartbeat;
+        let Some(link) = self.table.get_mut(id) else { return };
+        match link.state {
+            State::Ending(_) => {}
+            State::Up => {
+                if link.is_dead(now, late, &heartbeat) {
+                    self.end(id, DownReason::Died(DeathCause::Silent));
+                } else {
+                    self.serve(now, id);
+                }
+            }
+            _ => {
+                if link.handshake_failed(now, late, &heartbeat) {
+                    let why = match link.state {
+                        State::Connecting => "no connection in time",
+                        _ => "no answer to HELLO in time",
+                    };
+                    self.end(id, DownReason::Unreachable { why: why.to_owned() });
+                } else {
+                    self.next_check = self.next_check.min(link.next_deadline(&heartbeat));
+                }
+            }
+        }
+    }
+
+    /// Ends a link: at once when nothing of it waits for the owner, else when that was received.
+    pub(super) fn end(&mut self, id: LinkId, reason: DownReason) {
+        let Some(link) = self.table.get_mut(id) else { return };
+        if matches!(link.state, State::Ending(_)) {
+            return;
+        }
+        link.state = State::Ending(reason);
+        if link.waiting == 0 {
+            self.forget(id);
+        }
+    }
+
+    /// Gives the VI back and tells the owner.
+    pub(super) fn forget(&mut self, id: LinkId) {
+        let Some(link) = self.table.remove(id) else { return };
+        // Where the VI is gone already there is nothing to give back.
+        let _ = self.provider.disconnect(link.vi);
+        let counted = match &link.state {
+            _ if !link.known_to_owner() => &mut self.counters.hello_failed,
+            State::Ending(DownReason::Died(cause)) => match cause {
+                DeathCause::HangUp => &mut self.counters.died_hang_up,
+                DeathCause::Silent => &mut self.counters.died_silent,
+                DeathCause::Protocol(_) => &mut self.counters.died_protocol,
+                DeathCause::CreditViolation => &mut self.counters.died_credit,
+                DeathCause::Owner => &mut self.counters.died_owner,
+            },
+            State::Ending(DownReason::Refused { .. }) => &mut self.counters.refused_by_peer,
+            State::Ending(DownReason::Unreachable { .. }) => &mut self.counters.unreachable,
+            _ => &mut self.counters.links_closed,
+        };
+        *counted += 1;
+        if link.known_to_owner() {
+            let reason = match link.state {
+                State::Ending(reason) => reason,
+                _ => DownReason::Closed,
+            };
+            self.events.push_back(LinkEvent::Down { link: id, reason });
+        }
+    }
+}
+
+/// When to look at the link next. A message that is due but found the send queue full is tried again a little later.
+fn retry_at(link: &Link, now: Instant, heartbeat: &crate::config::Heartbeat) -> Instant {
+    let deadline = link.next_deadline(heartbeat);
+    if deadline <= now { now + heartbeat.interval / 8 } else { deadline }
+}

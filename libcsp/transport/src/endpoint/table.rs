@@ -1,0 +1,96 @@
+//! Links in a slab of fixed size, found by [`LinkId`] or by VI.
+
+use csp_vi::ViId;
+
+use super::link::Link;
+use crate::event::LinkId;
+
+#[derive(Debug)]
+struct Slot {
+    generation: u32,
+    link: Option<Link>,
+}
+
+/// The links of an endpoint.
+#[derive(Debug)]
+pub(super) struct Table {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// Sorted; links are few, and neither hashing nor its seed is needed.
+    by_vi: Vec<(ViId, u32)>,
+}
+
+impl Table {
+    /// A table of `capacity` slots, allocated now.
+    pub(super) fn new(capacity: u32) -> Self {
+        Table {
+            slots: (0..capacity).map(|_| Slot { generation: 0, link: None }).collect(),
+            free: (0..capacity).rev().collect(),
+            by_vi: Vec::with_capacity(capacity as usize),
+        }
+    }
+
+    /// Slots in all.
+    pub(super) fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Slots that are free.
+    pub(super) fn available(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Puts a link in; `None` when the table is full.
+    pub(super) fn insert(&mut self, link: Link) -> Option<LinkId> {
+        let index = self.free.pop()?;
+        let slot = self.slots.get_mut(index as usize)?;
+        let at = self.by_vi.partition_point(|&(vi, _)| vi < link.vi);
+        self.by_vi.insert(at, (link.vi, index));
+        slot.link = Some(link);
+        Some(LinkId { index, generation: slot.generation })
+    }
+
+    /// Takes a link out; its id names nothing from now on.
+    pub(super) fn remove(&mut self, id: LinkId) -> Option<Link> {
+        let slot = self.slots.get_mut(id.index as usize).filter(|slot| slot.generation == id.generation)?;
+        let link = slot.link.take()?;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(id.index);
+        if let Ok(at) = self.by_vi.binary_search_by_key(&link.vi, |&(vi, _)| vi) {
+            self.by_vi.remove(at);
+        }
+        Some(link)
+    }
+
+    /// The link of this id.
+    pub(super) fn get(&self, id: LinkId) -> Option<&Link> {
+        let slot = self.slots.get(id.index as usize)?;
+        slot.link.as_ref().filter(|_| slot.generation == id.generation)
+    }
+
+    /// The link of this id, to change.
+    pub(super) fn get_mut(&mut self, id: LinkId) -> Option<&mut Link> {
+        let slot = self.slots.get_mut(id.index as usize)?;
+        slot.link.as_mut().filter(|_| slot.generation == id.generation)
+    }
+
+    /// The id of the link over `vi`.
+    pub(super) fn find(&self, vi: ViId) -> Option<LinkId> {
+        let at = self.by_vi.binary_search_by_key(&vi, |&(vi, _)| vi).ok()?;
+        self.id_at(self.by_vi.get(at)?.1)
+    }
+
+    /// The id of the link in slot `index`, if one is there.
+    pub(super) fn id_at(&self, index: u32) -> Option<LinkId> {
+        let slot = self.slots.get(index as usize)?;
+        slot.link.as_ref().map(|_| LinkId { index, generation: slot.generation })
+    }
+
+    /// All links, in slot order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (LinkId, &Link)> {
+        self.slots.iter().enumerate().filter_map(|(index, slot)| {
+            let id = LinkId { index: index as u32, generation: slot.generation };
+            slot.link.as_ref().map(|link| (id, link))
+        })
+    }
+}
