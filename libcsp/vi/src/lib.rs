@@ -8,9 +8,11 @@
 
 pub mod memory;
 mod provider;
+mod wait;
 mod slots;
 
 pub use provider::{
     Armed, BufferId, Completion, ConnectRequest, Counters, DEPTH_RANGE, Event, MESSAGE_LEN_MAX,
     PRIVATE_DATA_LEN_MAX, Provider, RequestId, ViAddress, ViConfig, ViError, ViId, Wake,
 };
+pub use wait::WaitSet;

@@ -1,0 +1,86 @@
+//! Waiting on a provider's wake descriptors: an epoll set that follows them.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+/// Events taken from the kernel at once; more than one only says "look everywhere".
+const EVENTS: usize = 16;
+
+/// The descriptors that a data worker blocks on.
+///
+/// The set holds raw descriptors that providers own: one that was closed leaves by itself, and a new one of the same
+/// number is added at the next [`update`](Self::update).
+#[derive(Debug)]
+pub struct WaitSet {
+    epoll: OwnedFd,
+    members: Vec<RawFd>,
+}
+
+impl WaitSet {
+    /// An empty set.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: epoll_create1 takes no pointer; its result is checked.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel just gave us this descriptor, nobody else owns it.
+        let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(WaitSet { epoll, members: Vec::new() })
+    }
+
+    /// Makes the set what `wanted` says. Call it when a provider's wake generation has changed.
+    pub fn update(&mut self, wanted: &[RawFd]) {
+        for gone in self.members.iter().filter(|fd| !wanted.contains(fd)) {
+            self.control(libc::EPOLL_CTL_DEL, *gone);
+        }
+        self.members.clear();
+        for fd in wanted {
+            self.control(libc::EPOLL_CTL_ADD, *fd); // EEXIST: it is there already
+            self.members.push(*fd);
+        }
+    }
+
+    /// Adds a descriptor that stays open as long as the set, such as a mailbox's.
+    pub fn add(&mut self, fd: &impl AsFd) {
+        self.control(libc::EPOLL_CTL_ADD, fd.as_fd().as_raw_fd());
+    }
+
+    /// Blocks until a member is readable, a signal comes, or `timeout` has passed (rounded up to whole milliseconds).
+    /// Returns whether something is readable.
+    pub fn wait(&mut self, timeout: Duration) -> bool {
+        let millis = timeout.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32;
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
+        // SAFETY: `events` is a writable array of EVENTS entries that outlives the call.
+        let count = unsafe {
+            libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), EVENTS as i32, millis)
+        };
+        count > 0
+    }
+
+    fn control(&self, operation: i32, fd: RawFd) {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: fd as u64 };
+        // SAFETY: `event` is valid for the call; a descriptor that is closed meanwhile gives EBADF, which is fine.
+        unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, fd, &mut event) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_readable_member_wakes_and_a_removed_one_does_not() {
+        let mut set = WaitSet::new().unwrap();
+        let (near, mut far) = UnixStream::pair().unwrap();
+        assert!(!set.wait(Duration::ZERO));
+        far.write_all(b"x").unwrap();
+        set.update(&[near.as_raw_fd()]);
+        assert!(set.wait(Duration::from_secs(5)));
+        set.update(&[]);
+        assert!(!set.wait(Duration::ZERO));
+    }
+}
