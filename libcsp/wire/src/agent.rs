@@ -1,1 +1,493 @@
-//! (being written)
+//! What an application process and its host's agent say to each other, one message per SEQPACKET datagram.
+//!
+//! ```text
+//!  0 version (1) | 1 kind | 2 reserved 0 (2) | 4 body length (4)
+//!  8 body
+//! process ── ATTACH ──▶ agent        who I am
+//! process ◀── ATTACHED or REFUSED    identity, token, rules, proxies; with it one descriptor: the process page
+//! process ◀── PROXIES                whenever the proxies change
+//! process ── RENEW ──▶ agent, TOKEN back
+//! ```
+//! Integers are little-endian, texts carry their length in front. The process page is in [`page`].
+
+use core::net::{IpAddr, SocketAddr};
+
+use csp_types::NodeId;
+
+use crate::WireError;
+use crate::bytes::{Writer, array_at, slice_at};
+use crate::channel::{ADDRESS_LEN, emit_address, parse_address};
+
+pub mod page;
+#[cfg(test)]
+mod tests;
+
+/// The version spoken here.
+pub const VERSION: u8 = 1;
+/// Bytes in front of a body.
+pub const HEADER_LEN: usize = 8;
+/// Longest message in bytes, header included.
+pub const MESSAGE_LEN_MAX: usize = 16 * 1024;
+/// Longest program name in bytes; longer ones are cut by the process.
+pub const PROGRAM_LEN_MAX: usize = 63;
+/// Ports, destinations and proxies that one message may list.
+pub const LIST_MAX: usize = 64;
+/// Longest path of a proxy's socket, in bytes.
+pub const PATH_LEN_MAX: usize = 107;
+
+/// Ports that listen, as the agent's configuration says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ListenRule<'a> {
+    /// All ports; the list is then empty.
+    pub all: bool,
+    ports: &'a [u8],
+}
+
+impl<'a> ListenRule<'a> {
+    /// Whether a listener on `port` is accelerated.
+    pub fn covers(&self, port: u16) -> bool {
+        self.all || self.ports().any(|p| p == port)
+    }
+
+    /// The listed ports.
+    pub fn ports(&self) -> impl Iterator<Item = u16> + 'a {
+        self.ports.chunks_exact(2).map(|c| u16::from_le_bytes([c[0], c[1]]))
+    }
+}
+
+/// A range of addresses: those that share the first `len` bits with `address`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Prefix {
+    /// Any address of it.
+    pub address: IpAddr,
+    /// Bits that count: at most 32 or 128.
+    pub len: u8,
+}
+
+impl Prefix {
+    /// Whether `ip` lies in the range. IPv4-mapped IPv6 addresses count as IPv4.
+    pub fn covers(&self, ip: IpAddr) -> bool {
+        match (self.address, ip.to_canonical()) {
+            (IpAddr::V4(a), IpAddr::V4(b)) => {
+                let shift = 32 - u32::from(self.len.min(32));
+                shift == 32 || (a.to_bits() ^ b.to_bits()) >> shift == 0
+            }
+            (IpAddr::V6(a), IpAddr::V6(b)) => {
+                let shift = 128 - u32::from(self.len.min(128));
+                shift == 128 || (a.to_bits() ^ b.to_bits()) >> shift == 0
+            }
+            _ => false,
+        }
+    }
+}
+
+/// One record of the destinations list: the address (port field: the prefix length).
+const PREFIX_LEN: usize = ADDRESS_LEN;
+
+/// Destinations that connect through the cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConnectRule<'a> {
+    prefixes: &'a [u8],
+}
+
+impl<'a> ConnectRule<'a> {
+    /// Whether a connection to `ip` goes through the cluster.
+    pub fn covers(&self, ip: IpAddr) -> bool {
+        self.prefixes().any(|p| p.covers(ip))
+    }
+
+    /// The listed ranges.
+    pub fn prefixes(&self) -> impl Iterator<Item = Prefix> + 'a {
+        // Every record was parsed once when the message was.
+        self.prefixes.chunks_exact(PREFIX_LEN).filter_map(|c| {
+            let address = parse_address(c, 0).ok()?;
+            Some(Prefix { address: address.ip(), len: address.port() as u8 })
+        })
+    }
+}
+
+/// A worker of a proxy, and the Unix socket where it takes channels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Proxy<'a> {
+    /// The node.
+    pub node: NodeId,
+    /// Its worker.
+    pub worker: u8,
+    /// Path of the socket.
+    pub path: &'a [u8],
+}
+
+/// The list of proxies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Proxies<'a> {
+    count: u8,
+    bytes: &'a [u8],
+}
+
+impl<'a> Proxies<'a> {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.count.into()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The proxies.
+    pub fn iter(&self) -> impl Iterator<Item = Proxy<'a>> + use<'a> {
+        // The whole list was parsed once when the message was.
+        let mut reader = Reader { bytes: self.bytes, at: 0 };
+        (0..self.count).map_while(move |_| reader.proxy().ok())
+    }
+}
+
+/// What the process says first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attach<'a> {
+    /// Its process number; the agent believes the socket's credentials instead where they differ.
+    pub pid: u32,
+    /// The program's name, printable ASCII.
+    pub program: &'a [u8],
+}
+
+/// The agent's consent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attached<'a> {
+    /// The agent's node.
+    pub node: NodeId,
+    /// The process's name on that node.
+    pub process: &'a [u8],
+    /// Proves the identity to proxies.
+    pub token: &'a [u8],
+    /// Until when the token is valid, in seconds of Unix time.
+    pub expires: u64,
+    /// Which listeners are accelerated.
+    pub listen: ListenRule<'a>,
+    /// Which connections are.
+    pub connect: ConnectRule<'a>,
+    /// The proxies there are now.
+    pub proxies: Proxies<'a>,
+}
+
+/// A message, parsed and checked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AgentMessage<'a> {
+    /// Process to agent.
+    Attach(Attach<'a>),
+    /// Agent to process.
+    Attached(Attached<'a>),
+    /// Agent to process: why not, in words. The agent closes the socket.
+    Refused(&'a [u8]),
+    /// Agent to process: the proxies and destinations there are now.
+    Proxies(Proxies<'a>, ConnectRule<'a>),
+    /// Process to agent: a new token, please.
+    Renew,
+    /// Agent to process: a token, and until when it is valid in seconds of Unix time.
+    Token(&'a [u8], u64),
+}
+
+impl<'a> AgentMessage<'a> {
+    /// Parses a datagram.
+    pub fn parse(datagram: &'a [u8]) -> Result<Self, WireError> {
+        let header = array_at::<HEADER_LEN>(datagram, 0, "agent message header")?;
+        if header[0] != VERSION {
+            let found = header[0].into();
+            return Err(WireError::Version { what: "agent message version", offset: 0, found });
+        }
+        if header[2..4] != [0, 0] {
+            return Err(WireError::Reserved { what: "agent message reserved bytes", offset: 2 });
+        }
+        let len = u32::from_le_bytes([header[4], header[5], header[6], header[7]]) as usize;
+        if datagram.len() != HEADER_LEN + len || datagram.len() > MESSAGE_LEN_MAX {
+            return Err(WireError::Length { what: "agent message length", offset: 4, found: len });
+        }
+        let mut r = Reader { bytes: datagram, at: HEADER_LEN };
+        let message = match header[1] {
+            1 => AgentMessage::Attach(Attach { pid: r.u32()?, program: r.graphic("program name")? }),
+            2 => AgentMessage::Attached(Attached {
+                node: r.node()?,
+                process: r.graphic("process id")?,
+                token: r.long("token")?,
+                expires: r.u64()?,
+                listen: r.listen_rule()?,
+                connect: r.connect_rule()?,
+                proxies: r.proxies()?,
+            }),
+            3 => AgentMessage::Refused(r.long("reason")?),
+            4 => AgentMessage::Proxies(r.proxies()?, r.connect_rule()?),
+            5 => AgentMessage::Renew,
+            6 => AgentMessage::Token(r.long("token")?, r.u64()?),
+            found => {
+                let found = found.into();
+                return Err(WireError::Kind { what: "agent message kind", offset: 1, found });
+            }
+        };
+        if r.at != datagram.len() {
+            return Err(WireError::Length {
+                what: "agent message body",
+                offset: r.at,
+                found: datagram.len(),
+            });
+        }
+        Ok(message)
+    }
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn array<const N: usize>(&mut self) -> Result<&'a [u8; N], WireError> {
+        let found = array_at::<N>(self.bytes, self.at, "agent message field")?;
+        self.at += N;
+        Ok(found)
+    }
+
+    fn take(&mut self, len: usize, what: &'static str) -> Result<&'a [u8], WireError> {
+        let found = slice_at(self.bytes, self.at, len, what)?;
+        self.at += len;
+        Ok(found)
+    }
+
+    fn u8(&mut self) -> Result<u8, WireError> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    fn u16(&mut self) -> Result<u16, WireError> {
+        Ok(u16::from_le_bytes(*self.array()?))
+    }
+
+    fn u32(&mut self) -> Result<u32, WireError> {
+        Ok(u32::from_le_bytes(*self.array()?))
+    }
+
+    fn u64(&mut self) -> Result<u64, WireError> {
+        Ok(u64::from_le_bytes(*self.array()?))
+    }
+
+    fn long(&mut self, what: &'static str) -> Result<&'a [u8], WireError> {
+        let len = self.u16()?;
+        self.take(len.into(), what)
+    }
+
+    fn graphic(&mut self, what: &'static str) -> Result<&'a [u8], WireError> {
+        let offset = self.at;
+        let len = usize::from(self.u8()?);
+        let text = self.take(len, what)?;
+        if len > PROGRAM_LEN_MAX || !text.iter().all(u8::is_ascii_graphic) {
+            return Err(WireError::Value { what, offset });
+        }
+        Ok(text)
+    }
+
+    fn node(&mut self) -> Result<NodeId, WireError> {
+        let offset = self.at;
+        let len = self.u8()?;
+        let text = self.take(len.into(), "node id")?;
+        NodeId::parse(text).map_err(|_| WireError::Value { what: "node id", offset })
+    }
+
+    fn count(&mut self, what: &'static str) -> Result<u8, WireError> {
+        let offset = self.at;
+        let count = self.u8()?;
+        if usize::from(count) > LIST_MAX {
+            return Err(WireError::Length { what, offset, found: count.into() });
+        }
+        Ok(count)
+    }
+
+    fn listen_rule(&mut self) -> Result<ListenRule<'a>, WireError> {
+        let offset = self.at;
+        let all = self.u8()?;
+        let count = self.count("ports")?;
+        if all > 1 || (all == 1 && count > 0) {
+            return Err(WireError::Value { what: "listen rule", offset });
+        }
+        Ok(ListenRule { all: all == 1, ports: self.take(2 * usize::from(count), "ports")? })
+    }
+
+    fn connect_rule(&mut self) -> Result<ConnectRule<'a>, WireError> {
+        let count = self.count("destinations")?;
+        let offset = self.at;
+        let prefixes = self.take(PREFIX_LEN * usize::from(count), "destinations")?;
+        for at in (0..prefixes.len()).step_by(PREFIX_LEN) {
+            let record = parse_address(prefixes, at).map_err(|e| e.shifted(offset))?;
+            let longest = if record.is_ipv4() { 32 } else { 128 };
+            if record.port() > longest {
+                return Err(WireError::Value { what: "prefix length", offset: offset + at });
+            }
+        }
+        Ok(ConnectRule { prefixes })
+    }
+
+    fn proxy(&mut self) -> Result<Proxy<'a>, WireError> {
+        let (node, worker, len) = (self.node()?, self.u8()?, self.u8()?);
+        let offset = self.at;
+        let path = self.take(len.into(), "proxy socket path")?;
+        if path.is_empty() || path.len() > PATH_LEN_MAX || path.contains(&0) {
+            return Err(WireError::Value { what: "proxy socket path", offset });
+        }
+        Ok(Proxy { node, worker, path })
+    }
+
+    fn proxies(&mut self) -> Result<Proxies<'a>, WireError> {
+        let count = self.count("proxies")?;
+        let start = self.at;
+        for _ in 0..count {
+            self.proxy()?;
+        }
+        Ok(Proxies { count, bytes: slice_at(self.bytes, start, self.at - start, "proxies")? })
+    }
+}
+
+/// Writes one message into a caller's buffer, field by field.
+struct Emitter<'a> {
+    out: Writer<'a>,
+}
+
+impl<'a> Emitter<'a> {
+    fn new(buffer: &'a mut [u8], kind: u8) -> Result<Self, WireError> {
+        let len = buffer.len().min(MESSAGE_LEN_MAX);
+        let mut out = Writer::new(buffer.get_mut(..len).unwrap_or(&mut []));
+        out.put(&[VERSION, kind, 0, 0, 0, 0, 0, 0], "agent message header")?;
+        Ok(Emitter { out })
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<(), WireError> {
+        self.out.put(bytes, "agent message")
+    }
+
+    fn short(&mut self, text: &[u8], what: &'static str) -> Result<(), WireError> {
+        let len = u8::try_from(text.len()).map_err(|_| WireError::TooLarge { what })?;
+        self.put(&[len])?;
+        self.put(text)
+    }
+
+    fn long(&mut self, text: &[u8], what: &'static str) -> Result<(), WireError> {
+        let len = u16::try_from(text.len()).map_err(|_| WireError::TooLarge { what })?;
+        self.put(&len.to_le_bytes())?;
+        self.put(text)
+    }
+
+    fn count(&mut self, count: usize, what: &'static str) -> Result<(), WireError> {
+        if count > LIST_MAX {
+            return Err(WireError::TooLarge { what });
+        }
+        self.put(&[count as u8])
+    }
+
+    fn listen(&mut self, ports: Option<&[u16]>) -> Result<(), WireError> {
+        self.put(&[u8::from(ports.is_none())])?;
+        let ports = ports.unwrap_or(&[]);
+        self.count(ports.len(), "ports")?;
+        ports.iter().try_for_each(|p| self.put(&p.to_le_bytes()))
+    }
+
+    fn connect(&mut self, prefixes: &[Prefix]) -> Result<(), WireError> {
+        self.count(prefixes.len(), "destinations")?;
+        prefixes.iter().try_for_each(|p| self.put(&emit_address(SocketAddr::new(p.address, p.len.into()))))
+    }
+
+    fn proxies(&mut self, proxies: &[Proxy<'_>]) -> Result<(), WireError> {
+        self.count(proxies.len(), "proxies")?;
+        proxies.iter().try_for_each(|p| {
+            self.short(p.node.as_str().as_bytes(), "node id")?;
+            self.put(&[p.worker])?;
+            self.short(p.path, "proxy socket path")
+        })
+    }
+}
+
+/// Fills in the length; returns the whole message's.
+fn finish(buffer: &mut [u8], len: usize) -> Result<usize, WireError> {
+    let field = crate::bytes::room(buffer, HEADER_LEN, "agent message header")?;
+    if let Some(field) = field.get_mut(4..8) {
+        field.copy_from_slice(&((len - HEADER_LEN) as u32).to_le_bytes());
+    }
+    Ok(len)
+}
+
+macro_rules! emit {
+    ($buffer:ident, $kind:literal, |$e:ident| $fields:expr) => {{
+        let len = {
+            let mut $e = Emitter::new($buffer, $kind)?;
+            $fields;
+            $e.out.len()
+        };
+        finish($buffer, len)
+    }};
+}
+
+/// Writes ATTACH; returns its length.
+pub fn emit_attach(buffer: &mut [u8], message: &Attach<'_>) -> Result<usize, WireError> {
+    emit!(buffer, 1, |e| {
+        e.put(&message.pid.to_le_bytes())?;
+        e.short(message.program, "program name")?;
+    })
+}
+
+/// What [`emit_attached`] writes: as [`Attached`], with the lists in the agent's own form.
+#[derive(Clone, Copy, Debug)]
+pub struct AttachedRepr<'a> {
+    /// The agent's node.
+    pub node: NodeId,
+    /// The process's name.
+    pub process: &'a [u8],
+    /// The token.
+    pub token: &'a [u8],
+    /// Until when it is valid, in seconds of Unix time.
+    pub expires: u64,
+    /// Accelerated ports; `None`: all.
+    pub listen: Option<&'a [u16]>,
+    /// Accelerated destinations.
+    pub connect: &'a [Prefix],
+    /// The proxies.
+    pub proxies: &'a [Proxy<'a>],
+}
+
+/// Writes ATTACHED; returns its length.
+pub fn emit_attached(buffer: &mut [u8], message: &AttachedRepr<'_>) -> Result<usize, WireError> {
+    emit!(buffer, 2, |e| {
+        e.short(message.node.as_str().as_bytes(), "node id")?;
+        e.short(message.process, "process id")?;
+        e.long(message.token, "token")?;
+        e.put(&message.expires.to_le_bytes())?;
+        e.listen(message.listen)?;
+        e.connect(message.connect)?;
+        e.proxies(message.proxies)?;
+    })
+}
+
+/// Writes REFUSED; returns its length.
+pub fn emit_refused(buffer: &mut [u8], reason: &str) -> Result<usize, WireError> {
+    emit!(buffer, 3, |e| e.long(reason.as_bytes(), "reason")?)
+}
+
+/// Writes PROXIES; returns its length.
+pub fn emit_proxies(
+    buffer: &mut [u8],
+    proxies: &[Proxy<'_>],
+    connect: &[Prefix],
+) -> Result<usize, WireError> {
+    emit!(buffer, 4, |e| {
+        e.proxies(proxies)?;
+        e.connect(connect)?;
+    })
+}
+
+/// Writes RENEW; returns its length.
+pub fn emit_renew(buffer: &mut [u8]) -> Result<usize, WireError> {
+    emit!(buffer, 5, |e| e.put(&[])?)
+}
+
+/// Writes TOKEN; returns its length.
+pub fn emit_token(buffer: &mut [u8], token: &[u8], expires: u64) -> Result<usize, WireError> {
+    emit!(buffer, 6, |e| {
+        e.long(token, "token")?;
+        e.put(&expires.to_le_bytes())?;
+    })
+}

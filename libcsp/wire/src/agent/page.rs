@@ -1,0 +1,297 @@
+//! The process page: memory that the filter writes and the agent reads, to show what a process does — and did, when
+//! it is gone.
+//!
+//! ```text
+//!     0 magic (8) | 8 version (4) | 12 reserved 0 (4) | 16 trace events written so far (8) | 24 .. 64 zeros
+//!    64 counters: 64 numbers of 8 bytes, their order is the filter's and agent's common list
+//!   576 sockets: 512 entries of 64 bytes
+//! 33344 trace: 2048 entries of 40 bytes, a ring
+//! ```
+//! The writer is not trusted and writes while the page is read: a reader copies the page, then checks each entry; an
+//! entry that was being written is skipped or shows one odd value, nothing worse.
+
+use core::net::SocketAddr;
+
+use csp_types::{FlowLabel, Instant, TraceEvent, TraceKind};
+
+use crate::WireError;
+use crate::bytes::array_at;
+use crate::channel::{ADDRESS_LEN, emit_address, parse_address};
+
+/// First bytes of every page.
+pub const MAGIC: [u8; 8] = *b"CSPpage1";
+/// Numbers in a page.
+pub const COUNTERS: usize = 64;
+/// Sockets in a page; further ones are not shown.
+pub const SOCKETS: usize = 512;
+/// Events in a page.
+pub const TRACE_EVENTS: usize = 2048;
+/// Bytes of a socket entry.
+pub const SOCKET_LEN: usize = 64;
+/// Bytes of a trace entry.
+pub const TRACE_LEN: usize = 40;
+/// Where the number of trace events stands.
+pub const TRACE_NEXT_OFFSET: usize = 16;
+const COUNTERS_OFFSET: usize = 64;
+const SOCKETS_OFFSET: usize = COUNTERS_OFFSET + 8 * COUNTERS;
+const TRACE_OFFSET: usize = SOCKETS_OFFSET + SOCKETS * SOCKET_LEN;
+/// Bytes of a page.
+pub const PAGE_LEN: usize = TRACE_OFFSET + TRACE_EVENTS * TRACE_LEN;
+
+/// Names of the counters, in the page's order. The first 19 are the transport's (`AppCounters::named`), the rest the
+/// filter's own.
+pub const COUNTER_NAMES: [&str; 31] = [
+    "links_up",
+    "links_lost",
+    "link_failures",
+    "opens",
+    "accepted",
+    "refused",
+    "gone_before_accept",
+    "connects",
+    "connect_failures",
+    "closed",
+    "resets",
+    "bytes_read",
+    "bytes_written",
+    "write_blocked_window",
+    "write_blocked_descriptors",
+    "bytes_after_close",
+    "listen_refused",
+    "messages_unknown",
+    "protocol_violations",
+    "listeners_accelerated",
+    "listeners_kernel",
+    "connects_kernel",
+    "inherited_connections_lost",
+    "waits",
+    "wakeups",
+    "attaches",
+    "attach_failures",
+    "forks",
+    "sockets_now",
+    "flows_now",
+    "descriptors_full",
+];
+const _: () = assert!(COUNTER_NAMES.len() <= COUNTERS);
+
+/// Where counter `index` stands; the last one for indices beyond.
+pub const fn counter_offset(index: usize) -> usize {
+    COUNTERS_OFFSET + 8 * (if index < COUNTERS { index } else { COUNTERS - 1 })
+}
+
+/// Where socket entry `index` stands, modulo the table.
+pub const fn socket_offset(index: usize) -> usize {
+    SOCKETS_OFFSET + (index % SOCKETS) * SOCKET_LEN
+}
+
+/// Where the event that is the `count`th written stands.
+pub const fn trace_offset(count: u64) -> usize {
+    TRACE_OFFSET + (count % TRACE_EVENTS as u64) as usize * TRACE_LEN
+}
+
+/// What a new page starts with.
+pub fn emit_header() -> [u8; 16] {
+    let mut out = [0; 16];
+    out[..8].copy_from_slice(&MAGIC);
+    out[8] = 1;
+    out
+}
+
+/// How a socket is carried.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum SocketKind {
+    /// A listener that proxies know.
+    Listener = 1,
+    /// A connection over a channel.
+    Connection = 2,
+    /// A listener left to the kernel.
+    KernelListener = 3,
+    /// A connection left to the kernel.
+    KernelConnection = 4,
+}
+
+/// Why a socket was left to the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Reason {
+    /// It was not: it is accelerated.
+    Accelerated = 0,
+    /// Its port or destination is outside the rule.
+    Rule = 1,
+    /// A loopback address.
+    Loopback = 2,
+    /// The agent is not there or refused.
+    NoAgent = 3,
+    /// No proxy was reachable.
+    NoProxy = 4,
+    /// A table was full.
+    Full = 5,
+}
+
+impl SocketKind {
+    fn from_u8(value: u8) -> Option<Self> {
+        Some(match value {
+            1 => SocketKind::Listener,
+            2 => SocketKind::Connection,
+            3 => SocketKind::KernelListener,
+            4 => SocketKind::KernelConnection,
+            _ => return None,
+        })
+    }
+
+    /// The name in output.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            SocketKind::Listener => "listener",
+            SocketKind::Connection => "connection",
+            SocketKind::KernelListener => "kernel-listener",
+            SocketKind::KernelConnection => "kernel-connection",
+        }
+    }
+}
+
+impl Reason {
+    fn from_u8(value: u8) -> Option<Self> {
+        Some(match value {
+            0 => Reason::Accelerated,
+            1 => Reason::Rule,
+            2 => Reason::Loopback,
+            3 => Reason::NoAgent,
+            4 => Reason::NoProxy,
+            5 => Reason::Full,
+            _ => return None,
+        })
+    }
+
+    /// The name in output.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Reason::Accelerated => "accelerated",
+            Reason::Rule => "outside the rule",
+            Reason::Loopback => "loopback",
+            Reason::NoAgent => "no agent",
+            Reason::NoProxy => "no proxy",
+            Reason::Full => "table full",
+        }
+    }
+}
+
+/// A socket of the process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SocketEntry {
+    /// How it is carried.
+    pub kind: SocketKind,
+    /// Why.
+    pub reason: Reason,
+    /// Its descriptor when it was made.
+    pub fd: u32,
+    /// The flow; [`FlowLabel::NONE`] for listeners.
+    pub label: FlowLabel,
+    /// The process's end.
+    pub local: SocketAddr,
+    /// The other end; equals `local` for listeners.
+    pub remote: SocketAddr,
+}
+
+impl SocketEntry {
+    /// The entry as bytes; an all-zero entry is a free one.
+    pub fn emit(&self) -> [u8; SOCKET_LEN] {
+        let mut out = [0; SOCKET_LEN];
+        out[0] = self.kind as u8;
+        out[1] = self.reason as u8;
+        out[4..8].copy_from_slice(&self.fd.to_le_bytes());
+        out[8..12].copy_from_slice(&self.label.to_wire().to_le_bytes());
+        out[16..16 + ADDRESS_LEN].copy_from_slice(&emit_address(self.local));
+        out[36..36 + ADDRESS_LEN].copy_from_slice(&emit_address(self.remote));
+        out
+    }
+
+    fn parse(raw: &[u8; SOCKET_LEN]) -> Option<Self> {
+        Some(SocketEntry {
+            kind: SocketKind::from_u8(raw[0])?,
+            reason: Reason::from_u8(raw[1])?,
+            fd: u32::from_le_bytes([raw[4], raw[5], raw[6], raw[7]]),
+            label: FlowLabel::from_wire(u32::from_le_bytes([raw[8], raw[9], raw[10], raw[11]]))?,
+            local: parse_address(raw, 16).ok()?,
+            remote: parse_address(raw, 36).ok()?,
+        })
+    }
+}
+
+/// A trace event as bytes. `count` is its number: how many were written before it.
+pub fn emit_trace(count: u64, event: &TraceEvent) -> [u8; TRACE_LEN] {
+    let mut out = [0; TRACE_LEN];
+    out[..8].copy_from_slice(&event.at.as_nanos().to_le_bytes());
+    out[8..12].copy_from_slice(&event.label.to_wire().to_le_bytes());
+    out[12] = event.kind as u8;
+    out[16..20].copy_from_slice(&event.len.to_le_bytes());
+    out[24..32].copy_from_slice(&count.wrapping_add(1).to_le_bytes());
+    out
+}
+
+fn parse_trace(raw: &[u8; TRACE_LEN]) -> Option<(u64, TraceEvent)> {
+    let kind = match raw[12] {
+        30 => TraceKind::AppOpen,
+        31 => TraceKind::AppDataIn,
+        32 => TraceKind::AppDataOut,
+        33 => TraceKind::AppClose,
+        34 => TraceKind::AppReset,
+        _ => return None,
+    };
+    let number = u64::from_le_bytes(*raw.get(24..)?.first_chunk()?).checked_sub(1)?;
+    let event = TraceEvent {
+        at: Instant::from_nanos(u64::from_le_bytes(*raw.first_chunk()?)),
+        label: FlowLabel::from_wire(u32::from_le_bytes([raw[8], raw[9], raw[10], raw[11]]))?,
+        kind,
+        len: u32::from_le_bytes([raw[16], raw[17], raw[18], raw[19]]),
+        ..TraceEvent::default()
+    };
+    Some((number, event))
+}
+
+/// A copy of a page.
+#[derive(Clone, Copy, Debug)]
+pub struct PageView<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> PageView<'a> {
+    /// Checks size, magic and version.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let header = array_at::<16>(bytes, 0, "process page header")?;
+        if bytes.len() < PAGE_LEN {
+            return Err(WireError::Truncated { what: "process page", offset: 0, needed: PAGE_LEN });
+        }
+        if header[..8] != MAGIC {
+            return Err(WireError::Value { what: "process page magic", offset: 0 });
+        }
+        if header[8..12] != [1, 0, 0, 0] {
+            return Err(WireError::Version { what: "process page", offset: 8, found: header[8].into() });
+        }
+        Ok(PageView { bytes })
+    }
+
+    /// Counter `index`.
+    pub fn counter(&self, index: usize) -> u64 {
+        array_at::<8>(self.bytes, counter_offset(index), "counter").map_or(0, |raw| u64::from_le_bytes(*raw))
+    }
+
+    /// The sockets, without ill-formed entries.
+    pub fn sockets(&self) -> impl Iterator<Item = SocketEntry> + 'a {
+        let bytes = self.bytes;
+        (0..SOCKETS)
+            .filter_map(move |i| SocketEntry::parse(array_at(bytes, socket_offset(i), "socket entry").ok()?))
+    }
+
+    /// The trace events still held, in slot order, each with its number; ill-formed ones and those whose number does
+    /// not belong to the slot are left out.
+    pub fn trace(&self) -> impl Iterator<Item = (u64, TraceEvent)> + 'a {
+        let bytes = self.bytes;
+        (0..TRACE_EVENTS as u64).filter_map(move |slot| {
+            let found = parse_trace(array_at(bytes, trace_offset(slot), "trace entry").ok()?)?;
+            (found.0 % TRACE_EVENTS as u64 == slot).then_some(found)
+        })
+    }
+}
