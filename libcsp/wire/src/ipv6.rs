@@ -162,11 +162,13 @@ fn options_header<'a>(bytes: &'a [u8], what: &'static str) -> Result<&'a [u8], W
         if kind >> 6 != 0 {
             return Err(WireError::Unsupported { what, offset: at });
         }
-        let [len] = *array_at::<1>(header, at + 1, what)?;
-        at += 2 + usize::from(len);
-        if at > header.len() {
-            return Err(WireError::Length { what, offset: at - 1 - usize::from(len), found: len.into() });
+        // An option without room for its length byte or its data overruns the header, however long the packet is.
+        let option = &header[at..];
+        let len = option.get(1).map_or(usize::MAX, |&len| usize::from(len).saturating_add(2));
+        if len > option.len() {
+            return Err(WireError::Length { what, offset: at + 1, found: len });
         }
+        at += len;
     }
     Ok(header)
 }
