@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod core;
+pub mod daemon;
 mod links;
 mod worker;
 

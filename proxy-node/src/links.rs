@@ -166,14 +166,16 @@ impl ProxyOutput for Links {
     fn channel(&mut self, lane: Lane, header: MessageHeader, parts: &[&[u8]]) -> Result<(), Blocked> {
         let (id, link) = self.lanes.get(lane.0 as usize).copied().flatten().ok_or(Blocked::Gone)?;
         let (_, channel) = self.channels.get_mut(&id).ok_or(Blocked::Gone)?;
-        channel.send(self.now, &mut self.channel_endpoint, link, &header, parts).map_err(|error| match error {
-            csp_transport::ChannelError::Blocked => Blocked::NoCredit,
-            _ => {
-                // A queue of control messages that overflows belongs to a process that reads nothing at all.
-                self.channel_endpoint.fail(self.now, link);
-                Blocked::Gone
-            }
-        })
+        channel.send(self.now, &mut self.channel_endpoint, link, &header, parts).map_err(
+            |error| match error {
+                csp_transport::ChannelError::Blocked => Blocked::NoCredit,
+                _ => {
+                    // A queue of control messages that overflows belongs to a process that reads nothing at all.
+                    self.channel_endpoint.fail(self.now, link);
+                    Blocked::Gone
+                }
+            },
+        )
     }
 
     fn lane(&self, channel: ChannelId, number: u32) -> Option<Lane> {

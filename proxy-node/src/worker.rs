@@ -25,7 +25,8 @@ pub struct ProxyWorker {
 impl ProxyWorker {
     /// A worker over endpoints that listen already.
     pub fn new(config: CoreConfig, tunnel_endpoints: Vec<Endpoint>, channel_endpoint: Endpoint) -> Self {
-        let scratch = vec![0; limits::TUNNEL_MESSAGE_LEN_MAX.max(limits::CHANNEL_MESSAGE_LEN_MAX)].into_boxed_slice();
+        let scratch =
+            vec![0; limits::TUNNEL_MESSAGE_LEN_MAX.max(limits::CHANNEL_MESSAGE_LEN_MAX)].into_boxed_slice();
         let links = Links::new(tunnel_endpoints, channel_endpoint);
         ProxyWorker { core: ProxyCore::new(config), links, scratch, malformed: 0 }
     }
@@ -61,7 +62,9 @@ impl ProxyWorker {
                     }
                 }
             }
-            let Some(received) = self.links.tunnel_endpoints[at].receive(now, &mut self.scratch) else { break };
+            let Some(received) = self.links.tunnel_endpoints[at].receive(now, &mut self.scratch) else {
+                break;
+            };
             any = true;
             if received.kind == MessageKind::Tunnel {
                 self.take_records(now, at, received.link, received.len);

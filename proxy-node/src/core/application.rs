@@ -18,7 +18,13 @@ pub enum Verdict {
 
 impl ProxyCore {
     /// A channel to a process of `node` is up; `false` where [`CHANNELS_MAX`] is reached.
-    pub fn channel_up(&mut self, channel: ChannelId, role: Role, node: csp_types::NodeId, name: &str) -> bool {
+    pub fn channel_up(
+        &mut self,
+        channel: ChannelId,
+        role: Role,
+        node: csp_types::NodeId,
+        name: &str,
+    ) -> bool {
         if role != Role::Process || self.processes.len() >= CHANNELS_MAX {
             return false;
         }
@@ -27,7 +33,14 @@ impl ProxyCore {
     }
 
     /// Takes one message of a channel. Call [`drive`](Self::drive) after a batch of them.
-    pub fn on_message(&mut self, now: Instant, channel: ChannelId, lane: Lane, message: &Message<'_>, out: &mut impl ProxyOutput) -> Verdict {
+    pub fn on_message(
+        &mut self,
+        now: Instant,
+        channel: ChannelId,
+        lane: Lane,
+        message: &Message<'_>,
+        out: &mut impl ProxyOutput,
+    ) -> Verdict {
         let header = message.header;
         let verdict = match header.kind {
             MessageKind::Listen => self.on_listen(channel, lane, message, out),
@@ -50,7 +63,13 @@ impl ProxyCore {
         verdict
     }
 
-    fn on_listen(&mut self, channel: ChannelId, lane: Lane, message: &Message<'_>, out: &mut impl ProxyOutput) -> Verdict {
+    fn on_listen(
+        &mut self,
+        channel: ChannelId,
+        lane: Lane,
+        message: &Message<'_>,
+        out: &mut impl ProxyOutput,
+    ) -> Verdict {
         let Ok(payload) = ListenPayload::parse(message.payload) else { return Verdict::Violation };
         let Some(process) = self.processes.get(&channel) else { return Verdict::Fine };
         let id = message.header.id;
@@ -64,7 +83,14 @@ impl ProxyCore {
     }
 
     /// Messages that name a flow: it must be this channel's own, in this very generation.
-    fn on_flow_message(&mut self, now: Instant, channel: ChannelId, lane: Lane, message: &Message<'_>, out: &mut impl ProxyOutput) -> Verdict {
+    fn on_flow_message(
+        &mut self,
+        now: Instant,
+        channel: ChannelId,
+        lane: Lane,
+        message: &Message<'_>,
+        out: &mut impl ProxyOutput,
+    ) -> Verdict {
         let header = message.header;
         let Some(label) = header.label() else { return Verdict::Violation };
         let Some(flow) = self.flows.get_mut(label).filter(|f| f.channel() == Some(channel)) else {

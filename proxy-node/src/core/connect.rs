@@ -14,7 +14,14 @@ use super::{ChannelId, EgressRule, Lane, ProxyCore, ProxyOutput, reason};
 const PORT_TRIES: usize = 64;
 
 impl ProxyCore {
-    pub(super) fn on_connect(&mut self, now: Instant, channel: ChannelId, lane: Lane, message: &Message<'_>, out: &mut impl ProxyOutput) -> Verdict {
+    pub(super) fn on_connect(
+        &mut self,
+        now: Instant,
+        channel: ChannelId,
+        lane: Lane,
+        message: &Message<'_>,
+        out: &mut impl ProxyOutput,
+    ) -> Verdict {
         let Ok(payload) = ConnectPayload::parse(message.payload) else { return Verdict::Violation };
         let header = message.header;
         if let Err(code) = self.open(now, (channel, lane), header.id, payload, header.argument, out) {
@@ -42,7 +49,12 @@ impl ProxyCore {
         Ok(())
     }
 
-    fn open_from_any_port(&mut self, now: Instant, payload: ConnectPayload, via: u32) -> Result<csp_types::FlowLabel, u32> {
+    fn open_from_any_port(
+        &mut self,
+        now: Instant,
+        payload: ConnectPayload,
+        via: u32,
+    ) -> Result<csp_types::FlowLabel, u32> {
         let candidates = self.egress.candidates(payload.remote).ok_or(reason::NETWORK_UNREACHABLE)?;
         for tuple in candidates.take(PORT_TRIES) {
             match self.tcp.connect(now, tuple, via, NO_SERVICE) {
@@ -56,7 +68,13 @@ impl ProxyCore {
     }
 
     /// Takes a new generation of policy. Connections of services that are no longer named live on.
-    pub fn set_policy(&mut self, now: Instant, services: Vec<ServiceSpec>, egress: Vec<EgressRule>, out: &mut impl ProxyOutput) {
+    pub fn set_policy(
+        &mut self,
+        now: Instant,
+        services: Vec<ServiceSpec>,
+        egress: Vec<EgressRule>,
+        out: &mut impl ProxyOutput,
+    ) {
         let (listen, gone) = self.services.replace(services, &mut self.pools);
         for address in gone {
             self.tcp.unlisten(address);

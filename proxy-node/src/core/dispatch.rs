@@ -32,7 +32,8 @@ impl ProxyCore {
         let Some(service) = self.services.get(flow.service) else { return false };
         while let Some(choice) = self.pools.choose(&service.members) {
             let payload = OpenPayload { local: info.tuple.local, remote: info.tuple.remote, window }.emit();
-            let header = MessageHeader::of_flow(MessageKind::Open, label, choice.listener, payload.len() as u32);
+            let header =
+                MessageHeader::of_flow(MessageKind::Open, label, choice.listener, payload.len() as u32);
             let lane = out.lane(choice.channel, label.to_wire());
             let Some(lane) = lane.filter(|lane| out.channel(*lane, header, &[&payload]).is_ok()) else {
                 self.pools.release(choice); // its credit is spent: the channel is about to be reported down
@@ -104,7 +105,13 @@ impl ProxyCore {
     ///
     /// `hangup`: the process ended, so its connections end as the kernel would end them (FIN after what it wrote);
     /// otherwise the way to it broke, and bytes may be missing: they are reset.
-    pub fn channel_down(&mut self, now: Instant, channel: ChannelId, hangup: bool, out: &mut impl ProxyOutput) {
+    pub fn channel_down(
+        &mut self,
+        now: Instant,
+        channel: ChannelId,
+        hangup: bool,
+        out: &mut impl ProxyOutput,
+    ) {
         self.processes.remove(&channel);
         self.pools.forget_channel(channel);
         self.end_flows(now, channel, None, hangup, out);
@@ -117,7 +124,14 @@ impl ProxyCore {
         self.drive(now, out);
     }
 
-    fn end_flows(&mut self, now: Instant, channel: ChannelId, lane: Option<Lane>, hangup: bool, out: &mut impl ProxyOutput) {
+    fn end_flows(
+        &mut self,
+        now: Instant,
+        channel: ChannelId,
+        lane: Option<Lane>,
+        hangup: bool,
+        out: &mut impl ProxyOutput,
+    ) {
         for at in 0..self.flows.capacity() {
             let Some(label) = self.flows.label_at(at) else { continue };
             let Some(flow) = self.flows.get(label).filter(|f| f.channel() == Some(channel)) else { continue };
@@ -130,7 +144,9 @@ impl ProxyCore {
                     self.dispatch(now, label, out);
                 }
                 Stage::Open(_) if hangup => self.application_closed(now, label),
-                Stage::Open(_) | Stage::Connecting { .. } | Stage::Pending | Stage::Finishing => self.abandon(now, label),
+                Stage::Open(_) | Stage::Connecting { .. } | Stage::Pending | Stage::Finishing => {
+                    self.abandon(now, label)
+                }
             }
         }
     }

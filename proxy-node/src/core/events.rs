@@ -14,7 +14,9 @@ impl ProxyCore {
     pub(super) fn take_tcp_events(&mut self, now: Instant, out: &mut impl ProxyOutput) {
         while let Some((label, event)) = self.tcp.poll_event() {
             match event {
-                Event::Established { passive: true, service, .. } => self.client_connected(now, label, service, out),
+                Event::Established { passive: true, service, .. } => {
+                    self.client_connected(now, label, service, out)
+                }
                 Event::Established { passive: false, .. } => self.active_open_done(now, label, out),
                 Event::Readable | Event::Writable => self.enqueue(label),
                 Event::PeerFinished => {

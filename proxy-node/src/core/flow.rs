@@ -107,7 +107,11 @@ pub struct FlowTable {
 impl FlowTable {
     /// A table for the label indices from `first_index` on, `capacity` of them.
     pub fn new(first_index: u32, capacity: usize) -> Self {
-        FlowTable { first_index: first_index as usize, slots: vec![None; capacity].into_boxed_slice(), live: 0 }
+        FlowTable {
+            first_index: first_index as usize,
+            slots: vec![None; capacity].into_boxed_slice(),
+            live: 0,
+        }
     }
 
     fn slot(&self, label: FlowLabel) -> Option<usize> {

@@ -20,7 +20,9 @@ impl ProxyCore {
         match record.kind {
             RecordKind::Segment if record.worker == self.config.worker => self.on_segment(now, via, record),
             // The engine does path MTU discovery in a later issue; until then the errors are only counted.
-            RecordKind::Segment | RecordKind::IcmpError | RecordKind::FlowEnd => self.counters.drop_misdirected += 1,
+            RecordKind::Segment | RecordKind::IcmpError | RecordKind::FlowEnd => {
+                self.counters.drop_misdirected += 1
+            }
         }
     }
 

@@ -27,7 +27,10 @@ impl ProxyCore {
             sent = true;
             let flags = [
                 (transmit.flow_new || transmit.label.is_none(), Flags::NONE),
-                (!(transmit.flow_new || transmit.label.is_none()) && transmit.header.is_some(), Flags::COMPACTED),
+                (
+                    !(transmit.flow_new || transmit.label.is_none()) && transmit.header.is_some(),
+                    Flags::COMPACTED,
+                ),
                 (transmit.flow_new, Flags::FLOW_NEW),
                 (transmit.flow_end, Flags::FLOW_END),
             ];
@@ -41,7 +44,11 @@ impl ProxyCore {
                 ecn: Ecn::NotEct,
                 ingress: Instant::ZERO,
                 coalesced: 0,
-                segment_size: if transmit.payload_len > usize::from(transmit.segment_size) { transmit.segment_size } else { 0 },
+                segment_size: if transmit.payload_len > usize::from(transmit.segment_size) {
+                    transmit.segment_size
+                } else {
+                    0
+                },
                 payload: &[],
             };
             let mut header = [0; 40 + HEADER_LEN_MAX];

@@ -39,7 +39,13 @@ impl ProxyCore {
 
     /// In-order bytes of the client to the application, as far as its window and the channel allow. Returns whether
     /// anything moved, and whether more could once the channel has room.
-    fn pump_to_app(&mut self, now: Instant, label: FlowLabel, lane: Lane, out: &mut impl ProxyOutput) -> (bool, bool) {
+    fn pump_to_app(
+        &mut self,
+        now: Instant,
+        label: FlowLabel,
+        lane: Lane,
+        out: &mut impl ProxyOutput,
+    ) -> (bool, bool) {
         let (mut moved, mut blocked) = (false, false);
         while let Some(flow) = self.flows.get_mut(label) {
             let want = DATA_MAX.min(flow.to_app_credit as usize);
@@ -76,7 +82,13 @@ impl ProxyCore {
         (moved, blocked)
     }
 
-    fn pass_end_of_stream(&mut self, now: Instant, label: FlowLabel, lane: Lane, out: &mut impl ProxyOutput) -> bool {
+    fn pass_end_of_stream(
+        &mut self,
+        now: Instant,
+        label: FlowLabel,
+        lane: Lane,
+        out: &mut impl ProxyOutput,
+    ) -> bool {
         let drained = self.tcp.readable(label) == 0;
         let Some(flow) = self.flows.get_mut(label) else { return false };
         if !drained || !flow.client_finished || flow.shutdown_sent {

@@ -67,7 +67,12 @@ impl Services {
                     at
                 }
                 None => {
-                    self.all.push(Service { spec, members, pending: VecDeque::with_capacity(PENDING_MAX), active: true });
+                    self.all.push(Service {
+                        spec,
+                        members,
+                        pending: VecDeque::with_capacity(PENDING_MAX),
+                        active: true,
+                    });
                     self.all.len() - 1
                 }
             };

@@ -1,1 +1,24 @@
-//! Real daemons on hosts in network namespaces.
+//! A CSP cluster on one machine: hosts are network namespaces joined by veth, daemons are the real binaries.
+//!
+//! ```text
+//!              LAN 10.76.0.0/24                SAN and control network 10.77.0.0/24 (a bridge)
+//!  [client .1]────────[network-node]──────┬────────[proxy-node]──┬──[app-node]──┬──[mgmt-node + etcd]
+//!                      (VIPs .100 .101)   .1                     .2             .3             .4
+//! ```
+//! Owns what it makes — namespaces, processes, a scratch folder — and removes it when dropped. Ends only processes that
+//! it started, by pid. Everything it waits for has a deadline.
+#![allow(clippy::disallowed_types, reason = "the harness runs real processes and needs a real clock")]
+#![forbid(unsafe_code)]
+
+mod client;
+mod cluster;
+mod configs;
+pub mod demo;
+mod host;
+mod process;
+
+pub use client::{Digest, Fetch, Latencies};
+pub use cluster::{Cluster, Options, San, Tier};
+pub use configs::{ADMIN_PORTS, CLIENT_ADDRESS, UPLOAD_PORT, VIP};
+pub use host::Host;
+pub use process::{Process, wait_until};

@@ -1,0 +1,107 @@
+//! The daemon's configuration file.
+
+use std::path::Path;
+
+use csp_control::config::{ConfigError, Problems, load_checked};
+use csp_control::{AdminSection, EtcdSection, LogSection, NodeSection, SanSection};
+use serde::Deserialize;
+
+/// Everything in the file; defaults live here alone.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Who this node is, and its folders.
+    pub node: NodeSection,
+    /// Where etcd is.
+    pub etcd: EtcdSection,
+    /// The admin endpoint.
+    pub admin: AdminSection,
+    /// Logging.
+    #[serde(default)]
+    pub log: LogSection,
+    /// Data workers: threads that own flows. 1 to 64.
+    #[serde(default = "one")]
+    pub workers: u8,
+    /// What carries the SAN.
+    pub san: SanSection,
+    /// Sizes of the tables, per worker.
+    #[serde(default)]
+    pub capacity: CapacitySection,
+    /// TCP towards clients.
+    #[serde(default)]
+    pub tcp: TcpSection,
+}
+
+/// Sizes of the tables of one worker; all of it is taken at start-up.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CapacitySection {
+    /// Client connections. 16 to 1,000,000.
+    pub connections: usize,
+    /// Connections whose handshake is under way.
+    pub half_open: usize,
+    /// Memory for payload on its way, in MiB. 8 to 65,536.
+    pub buffers_mib: usize,
+    /// Events that the flight recorder keeps (40 bytes each).
+    pub trace_events: usize,
+}
+
+impl Default for CapacitySection {
+    fn default() -> Self {
+        CapacitySection { connections: 16_384, half_open: 4_096, buffers_mib: 128, trace_events: 65_536 }
+    }
+}
+
+/// TCP towards clients.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TcpSection {
+    /// Largest window offered to a client, in KiB. 16 to 16,384.
+    pub receive_window_kib: u32,
+    /// Smallest retransmission timeout, in ms. 1 to 60,000.
+    pub rto_min_ms: u64,
+    /// How long TIME-WAIT lasts, in s. 1 to 240.
+    pub time_wait_s: u64,
+}
+
+impl Default for TcpSection {
+    fn default() -> Self {
+        TcpSection { receive_window_kib: 512, rto_min_ms: 200, time_wait_s: 60 }
+    }
+}
+
+fn one() -> u8 {
+    1
+}
+
+impl Config {
+    /// Reads and checks the file.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        load_checked(path, Config::check)
+    }
+
+    fn check(&self, problems: &mut Problems) {
+        self.node.check("node", problems);
+        self.etcd.check_urls("etcd", problems);
+        let mut range = |field: &str, value: u64, low: u64, high: u64| {
+            if !(low..=high).contains(&value) {
+                problems.add(field, format!("{value} is out of range; allowed is {low} to {high}"));
+            }
+        };
+        range("workers", self.workers.into(), 1, 64);
+        range("capacity.connections", self.capacity.connections as u64, 16, 1_000_000);
+        range("capacity.half_open", self.capacity.half_open as u64, 1, self.capacity.connections as u64);
+        range("capacity.buffers_mib", self.capacity.buffers_mib as u64, 8, 65_536);
+        range("capacity.trace_events", self.capacity.trace_events as u64, 1, 16 << 20);
+        range("tcp.receive_window_kib", self.tcp.receive_window_kib.into(), 16, 16_384);
+        range("tcp.rto_min_ms", self.tcp.rto_min_ms, 1, 60_000);
+        range("tcp.time_wait_s", self.tcp.time_wait_s, 1, 240);
+        let indices = self.capacity.connections as u64 * u64::from(self.workers);
+        if indices >= 1 << csp_types::INDEX_BITS {
+            problems.add(
+                "capacity.connections",
+                "workers times connections must stay below 4,194,304 (22-bit labels)",
+            );
+        }
+    }
+}

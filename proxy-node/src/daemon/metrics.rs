@@ -1,0 +1,121 @@
+//! The workers' numbers as metrics.
+
+use std::sync::Arc;
+
+use csp_tcp::Occupancy;
+use csp_telemetry::{MetricSource, MetricWriter, SnapshotCell};
+
+use crate::ProxyWorker;
+use crate::core::Counters;
+
+/// What a worker publishes, about ten times a second.
+#[derive(Clone, Debug, Default)]
+pub struct Published {
+    counters: Counters,
+    tcp: csp_tcp::Counters,
+    occupancy: Occupancy,
+    flows: usize,
+    budget_reserved: u64,
+    malformed: u64,
+    network_nodes: usize,
+    links: usize,
+    messages: (u64, u64),
+}
+
+impl Published {
+    /// Copies a worker's numbers.
+    pub fn of(worker: &ProxyWorker) -> Self {
+        let core = worker.core();
+        let mut published = Published {
+            counters: *core.counters(),
+            tcp: core.tcp().counters().clone(),
+            occupancy: core.tcp().occupancy(),
+            flows: core.flow_count(),
+            budget_reserved: core.budget_reserved(),
+            malformed: worker.malformed(),
+            network_nodes: worker.network_nodes().len(),
+            links: 0,
+            messages: (0, 0),
+        };
+        for info in worker.endpoints().flat_map(|e| e.links()) {
+            published.links += 1;
+            published.messages.0 += info.messages_received;
+            published.messages.1 += info.messages_sent;
+        }
+        published
+    }
+
+    /// Network nodes that are connected.
+    pub fn network_nodes(&self) -> usize {
+        self.network_nodes
+    }
+}
+
+/// All workers' cells.
+pub struct WorkerMetrics(pub Vec<Arc<SnapshotCell<Published>>>);
+
+impl MetricSource for WorkerMetrics {
+    fn collect(&self, out: &mut MetricWriter) {
+        for (worker, cell) in self.0.iter().enumerate() {
+            let worker = worker.to_string();
+            let (published, labels) = (cell.read(), [("worker", worker.as_str())]);
+            collect_counters(out, &published.counters, &labels);
+            collect_tables(out, &published);
+            let tcp = published.tcp.fields();
+            for (name, value) in tcp {
+                out.counter(&format!("csp_tcp_{name}"), "TCP engine events by name", &labels, value);
+            }
+            let help = "Links that are up: tunnels and channels";
+            out.gauge("csp_links", help, &labels, published.links as f64);
+            let help = "Network nodes with a tunnel here";
+            out.gauge("csp_network_nodes_connected", help, &labels, published.network_nodes as f64);
+            let help = "Bytes of the send budget granted to applications";
+            out.gauge("csp_send_budget_reserved_bytes", help, &labels, published.budget_reserved as f64);
+        }
+    }
+}
+
+fn collect_counters(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)]) {
+    let figures = [
+        ("csp_tunnel_records_received", "Tunnel records taken", c.records_in),
+        ("csp_tunnel_records_sent", "Tunnel records sent", c.records_out),
+        ("csp_client_received_bytes", "TCP payload from clients", c.client_bytes_in),
+        ("csp_client_sent_bytes", "TCP payload to clients, retransmissions included", c.client_bytes_out),
+        ("csp_application_sent_bytes", "Bytes passed to applications", c.app_bytes_out),
+        ("csp_application_received_bytes", "Bytes taken from applications", c.app_bytes_in),
+        ("csp_connections_passive", "Connections established by clients", c.connections_passive),
+        ("csp_connections_active", "Connections opened for applications", c.connections_active),
+        ("csp_connections_closed", "Connections that ended without an error", c.connections_closed),
+        ("csp_connections_failed", "Connections that ended with an error", c.connections_failed),
+        ("csp_opens_refused", "OPENs that a process handed back", c.opens_refused),
+        ("csp_stale_messages", "Channel messages about flows that are gone", c.stale_messages),
+    ];
+    for (name, help, value) in figures {
+        out.counter(name, help, labels, value);
+    }
+    out.drops(&[
+        ("no_server", c.drop_no_server),
+        ("pending_full", c.drop_pending_full),
+        ("no_budget", c.drop_no_budget),
+        ("malformed", c.drop_malformed),
+        ("misdirected", c.drop_misdirected),
+        ("tcp", c.drop_tcp),
+        ("no_tunnel", c.drop_no_tunnel),
+        ("violation", c.violations),
+    ]);
+}
+
+fn collect_tables(out: &mut MetricWriter, published: &Published) {
+    let o = &published.occupancy;
+    for (table, (entries, capacity)) in [
+        ("tcb", o.connections),
+        ("half_open", o.half_open),
+        ("time_wait", o.time_wait),
+        ("blocks", o.blocks),
+        ("listeners", o.listeners),
+    ] {
+        out.table(table, entries, capacity);
+    }
+    out.table("flows", published.flows, o.connections.1);
+    out.drops(&[("message_malformed", published.malformed)]);
+}

@@ -1,0 +1,34 @@
+"""A small web application on Python's own http.server: PUT or POST stores a body and answers its SHA-256."""
+import hashlib
+import http.server
+import sys
+
+
+class Upload(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_PUT(self):
+        digest, left = hashlib.sha256(), int(self.headers["Content-Length"])
+        while left > 0:
+            part = self.rfile.read(min(left, 65536))
+            if not part:
+                break
+            digest.update(part)
+            left -= len(part)
+        self.answer(digest.hexdigest().encode() + b"\n")
+
+    do_POST = do_PUT
+
+    def do_GET(self):
+        self.answer(b"ready\n")
+
+    def answer(self, body):
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+if __name__ == "__main__":
+    address = (sys.argv[1] if len(sys.argv) > 1 else "", int(sys.argv[2]) if len(sys.argv) > 2 else 8080)
+    http.server.ThreadingHTTPServer(address, Upload).serve_forever()

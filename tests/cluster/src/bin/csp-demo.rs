@@ -1,0 +1,52 @@
+//! `make demo`: the whole path, proved step by step, with a summary at the end.
+
+use std::process::ExitCode;
+
+use clap::{Parser, ValueEnum};
+use csp_cluster::{San, demo};
+
+/// Lays out five hosts as network namespaces, starts etcd, the four daemons, an unmodified nginx and a Python
+/// application, and proves the path between a client and both. Needs root. Removes all that it made.
+#[derive(Parser)]
+#[command(
+    name = "csp-demo",
+    version,
+    after_help = "\
+EXAMPLES:
+  csp-demo                 run every step, print the summary, clean up
+  csp-demo --keep          leave everything running until Ctrl-C
+  csp-demo --san ucx       UCX instead of shared memory between network node and proxy node
+
+EXIT CODES:
+  0  every step passed
+  1  a step failed; its name and the log that matters are printed"
+)]
+struct Arguments {
+    /// Leave everything running until Ctrl-C.
+    #[arg(long)]
+    keep: bool,
+    /// What carries the SAN between network node and proxy node.
+    #[arg(long, value_enum, default_value_t = SanArgument::Shm)]
+    san: SanArgument,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum SanArgument {
+    Shm,
+    Ucx,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let san = match arguments.san {
+        SanArgument::Shm => San::Shm,
+        SanArgument::Ucx => San::Ucx,
+    };
+    match demo::run(san, arguments.keep) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("\n✗ {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

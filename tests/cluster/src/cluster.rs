@@ -1,0 +1,310 @@
+//! The demo cluster: five hosts, etcd, four daemons, nginx and a Python application.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::configs;
+use crate::host::Host;
+use crate::process::{Process, wait_until};
+
+const READY_DEADLINE: Duration = Duration::from_secs(20);
+
+/// What carries the SAN between network node and proxy node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum San {
+    /// Shared memory rings.
+    Shm,
+    /// UCX over TCP on the SAN network.
+    Ucx,
+}
+
+/// How to build a cluster.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The folder with the built binaries and libcsp_sockfilter.so.
+    pub binaries: PathBuf,
+    /// What carries the SAN.
+    pub san: San,
+    /// A short word for this cluster's namespaces and scratch folder, unique on the machine.
+    pub tag: String,
+}
+
+/// The four daemons, in the order of a request's way, the management node last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tier {
+    /// csp-network-node
+    NetworkNode = 0,
+    /// csp-proxy-node
+    ProxyNode = 1,
+    /// csp-app-node
+    AppNode = 2,
+    /// csp-mgmt-node
+    MgmtNode = 3,
+}
+
+impl Tier {
+    /// All tiers.
+    pub const ALL: [Tier; 4] = [Tier::NetworkNode, Tier::ProxyNode, Tier::AppNode, Tier::MgmtNode];
+
+    /// The daemon's name.
+    pub const fn daemon(self) -> &'static str {
+        match self {
+            Tier::NetworkNode => "csp-network-node",
+            Tier::ProxyNode => "csp-proxy-node",
+            Tier::AppNode => "csp-app-node",
+            Tier::MgmtNode => "csp-mgmt-node",
+        }
+    }
+
+    /// The address of its admin endpoint.
+    pub fn admin(self) -> String {
+        format!("10.77.0.{}:{}", self as usize + 1, configs::ADMIN_PORTS[self as usize])
+    }
+}
+
+/// A running cluster. Fields drop in order: programs, daemons, then hosts, then the scratch folder.
+#[derive(Debug)]
+pub struct Cluster {
+    programs: Vec<Process>,
+    daemons: [Option<Process>; 4],
+    /// Where clients run.
+    pub client: Host,
+    hosts: [Host; 4],
+    _switch: Host,
+    scratch: Scratch,
+    options: Options,
+}
+
+#[derive(Debug)]
+struct Scratch(PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Cluster {
+    /// Lays out the hosts and the scratch folder; starts nothing.
+    pub fn lay_out(options: Options) -> Result<Self> {
+        let scratch = Scratch(std::env::temp_dir().join(format!("csp-{}", options.tag)));
+        fs::create_dir_all(&scratch.0).with_context(|| scratch.0.display().to_string())?;
+        fs::set_permissions(&scratch.0, fs::Permissions::from_mode(0o755))?;
+        for folder in ["run", "state", "www", "log"] {
+            fs::create_dir_all(scratch.0.join(folder))?;
+        }
+        let host = |name| Host::new(&options.tag, name);
+        let (client, switch) = (host("client")?, host("switch")?);
+        let hosts = [host("nn")?, host("pn")?, host("an")?, host("mgmt")?];
+        client.join("lan0", &hosts[0], "lan0")?;
+        client.address("lan0", &format!("{}/24", configs::CLIENT_ADDRESS))?;
+        switch.ip(&["link", "add", "san", "type", "bridge"])?;
+        switch.ip(&["link", "set", "san", "up"])?;
+        for (at, host) in hosts.iter().enumerate() {
+            let port = format!("p{at}");
+            host.join("san0", &switch, &port)?;
+            switch.ip(&["link", "set", &port, "master", "san"])?;
+            host.address("san0", &format!("10.77.0.{}/24", at + 1))?;
+        }
+        let cluster = Cluster {
+            programs: Vec::new(),
+            daemons: Default::default(),
+            client,
+            hosts,
+            _switch: switch,
+            scratch,
+            options,
+        };
+        cluster.write_configs()?;
+        Ok(cluster)
+    }
+
+    fn write_configs(&self) -> Result<()> {
+        let (dir, provider) = (self.scratch(), if self.options.san == San::Ucx { "ucx" } else { "shm" });
+        let texts = [
+            configs::network_node(dir, provider),
+            configs::proxy_node(dir, provider),
+            configs::app_node(dir),
+            configs::mgmt_node(dir),
+        ];
+        for (tier, text) in Tier::ALL.iter().zip(texts) {
+            fs::write(self.config(*tier), text)?;
+        }
+        fs::write(dir.join("demo.yaml"), configs::policy())?;
+        fs::write(dir.join("nginx.conf"), configs::nginx(dir))?;
+        let key = dir.join("cluster.key");
+        let mut output = Command::new(self.binary("cspctl"));
+        let output = output.args(["key", "generate"]).arg(&key).output().context("cspctl key generate")?;
+        if !output.status.success() {
+            bail!("cspctl key generate: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(())
+    }
+
+    /// Starts the management node with its etcd, then the other daemons, and waits until each says it is ready.
+    pub fn start_daemons(&mut self) -> Result<()> {
+        self.start(Tier::MgmtNode)?;
+        self.wait_ready(Tier::MgmtNode)?;
+        for tier in [Tier::ProxyNode, Tier::NetworkNode, Tier::AppNode] {
+            self.start(tier)?;
+        }
+        for tier in [Tier::ProxyNode, Tier::NetworkNode, Tier::AppNode] {
+            self.wait_live(tier)?;
+        }
+        Ok(())
+    }
+
+    /// Starts one daemon.
+    pub fn start(&mut self, tier: Tier) -> Result<()> {
+        let binary = self.binary(tier.daemon());
+        let mut command = self.host(tier).command(&binary.to_string_lossy());
+        command.arg("--config").arg(self.config(tier));
+        let log = self.scratch().join("log").join(format!("{}.log", tier.daemon()));
+        self.daemons[tier as usize] = Some(Process::spawn(tier.daemon(), command, &log)?);
+        Ok(())
+    }
+
+    /// Waits until `/readyz` of a daemon answers 200.
+    pub fn wait_ready(&mut self, tier: Tier) -> Result<()> {
+        self.wait_endpoint(tier, "/readyz")
+    }
+
+    /// Waits until `/healthz` of a daemon answers 200.
+    pub fn wait_live(&mut self, tier: Tier) -> Result<()> {
+        self.wait_endpoint(tier, "/healthz")
+    }
+
+    fn wait_endpoint(&mut self, tier: Tier, path: &str) -> Result<()> {
+        let url = format!("http://{}{path}", tier.admin());
+        let what = format!("{} {path}", tier.daemon());
+        let end = wait_until(&what, READY_DEADLINE, || {
+            if let Some(status) = self.daemons[tier as usize].as_mut().and_then(Process::exited) {
+                return Some(Err(anyhow::anyhow!("{} ended with {status}", tier.daemon())));
+            }
+            let output = self.hosts[tier as usize].output("curl", &["-sf", "-m", "2", &url]).ok()?;
+            output.status.success().then_some(Ok(()))
+        });
+        end.and_then(|r| r).with_context(|| self.log_tail(tier))
+    }
+
+    /// The last lines of a daemon's log, for error messages.
+    pub fn log_tail(&self, tier: Tier) -> String {
+        match &self.daemons[tier as usize] {
+            Some(process) => format!("last lines of {}:\n{}", process.log().display(), process.log_tail(25)),
+            None => format!("{} was not started", tier.daemon()),
+        }
+    }
+
+    /// Starts a program on the app host through `csp-run`.
+    pub fn run_accelerated(&mut self, name: &str, program: &str, arguments: &[&str]) -> Result<()> {
+        let run = self.binary("csp-run");
+        let mut command = self.host(Tier::AppNode).command(&run.to_string_lossy());
+        command.arg("--agent").arg(self.scratch().join("run/agent.sock")).arg(program).args(arguments);
+        let log = self.scratch().join("log").join(format!("{name}.log"));
+        self.programs.push(Process::spawn(name, command, &log)?);
+        Ok(())
+    }
+
+    /// Starts Debian's nginx with two workers, serving `www` of the scratch folder on port 80.
+    pub fn start_nginx(&mut self) -> Result<()> {
+        let conf = self.scratch().join("nginx.conf").to_string_lossy().into_owned();
+        self.run_accelerated("nginx", "nginx", &["-c", &conf])
+    }
+
+    /// Starts the upload application on Python's http.server.
+    pub fn start_upload(&mut self) -> Result<()> {
+        let script = self.scratch().join("upload.py");
+        fs::write(&script, include_str!("../apps/upload.py"))?;
+        let port = configs::UPLOAD_PORT.to_string();
+        self.run_accelerated("upload", "/usr/bin/python3", &[&script.to_string_lossy(), "0.0.0.0", &port])
+    }
+
+    /// Runs `cspctl` on the management host; its standard output.
+    pub fn cspctl(&self, arguments: &[&str]) -> Result<String> {
+        let binary = self.binary("cspctl").to_string_lossy().into_owned();
+        let server = format!("http://{}", Tier::MgmtNode.admin());
+        let mut all = vec!["--server", &server];
+        all.extend_from_slice(arguments);
+        self.host(Tier::MgmtNode).run(&binary, &all)
+    }
+
+    /// Applies the demo's policy.
+    pub fn apply_policy(&self) -> Result<String> {
+        self.cspctl(&["policy", "apply", &self.scratch().join("demo.yaml").to_string_lossy()])
+    }
+
+    /// A daemon that runs.
+    pub fn daemon(&mut self, tier: Tier) -> Option<&mut Process> {
+        self.daemons[tier as usize].as_mut()
+    }
+
+    /// A program started through `csp-run`, by its name.
+    pub fn program(&mut self, name: &str) -> Option<&mut Process> {
+        self.programs.iter_mut().find(|p| p.name() == name)
+    }
+
+    /// Which programs or daemons have ended though nobody stopped them.
+    pub fn casualties(&mut self) -> String {
+        let mut text = String::new();
+        for process in self.programs.iter_mut().chain(self.daemons.iter_mut().flatten()) {
+            if let Some(status) = process.exited() {
+                let _ = writeln!(
+                    text,
+                    "{} ended with {status}; last lines of its log:\n{}",
+                    process.name(),
+                    process.log_tail(15)
+                );
+            }
+        }
+        text
+    }
+
+    /// Stops programs, then daemons (management node last); names the first that did not end cleanly.
+    pub fn stop(&mut self) -> Result<()> {
+        let mut first_error = None;
+        for process in &mut self.programs {
+            process.stop()?;
+        }
+        for tier in Tier::ALL {
+            let Some(process) = &mut self.daemons[tier as usize] else { continue };
+            match process.stop() {
+                Ok(status) if status.success() => {}
+                Ok(status) => {
+                    let tail = process.log_tail(15);
+                    first_error
+                        .get_or_insert(anyhow::anyhow!("{} stopped with {status}\n{tail}", tier.daemon()));
+                }
+                Err(error) => {
+                    first_error.get_or_insert(error);
+                }
+            }
+        }
+        first_error.map_or(Ok(()), Err)
+    }
+
+    /// A tier's host.
+    pub fn host(&self, tier: Tier) -> &Host {
+        &self.hosts[tier as usize]
+    }
+
+    /// The scratch folder: configs, logs, `www`.
+    pub fn scratch(&self) -> &Path {
+        &self.scratch.0
+    }
+
+    /// A daemon's configuration file.
+    pub fn config(&self, tier: Tier) -> PathBuf {
+        self.scratch().join(format!("{}.yaml", tier.daemon()))
+    }
+
+    /// A built binary.
+    pub fn binary(&self, name: &str) -> PathBuf {
+        self.options.binaries.join(name)
+    }
+}

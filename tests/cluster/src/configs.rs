@@ -1,0 +1,72 @@
+//! The configuration files of the demo cluster.
+
+use std::path::Path;
+
+/// The service address on the LAN.
+pub const VIP: &str = "10.76.0.100";
+/// The client's address on the LAN.
+pub const CLIENT_ADDRESS: &str = "10.76.0.1";
+/// Port of the upload service.
+pub const UPLOAD_PORT: u16 = 8080;
+/// Admin ports of network node, proxy node, app node and management node.
+pub const ADMIN_PORTS: [u16; 4] = [9101, 9102, 9103, 9104];
+
+fn common(id: &str, octet: u8, scratch: &Path) -> String {
+    let dir = scratch.display();
+    let port = 9100 + u16::from(octet);
+    format!(
+        "node:\n  id: {id}\n  run_dir: {dir}/run\n  state_dir: {dir}/state/{id}\n  cluster_key_file: {dir}/cluster.key\n\
+         admin:\n  listen: \"10.77.0.{octet}:{port}\"\nlog:\n  level: info\n  format: text\n"
+    )
+}
+
+const ETCD: &str = "etcd:\n  endpoints: [\"http://10.77.0.4:2379\"]\n";
+
+/// The network node's.
+pub fn network_node(scratch: &Path, provider: &str) -> String {
+    let common = common("nn-1", 1, scratch);
+    format!(
+        "{common}{ETCD}workers: 1\nlan:\n  - interface: lan0\nsan:\n  provider: {provider}\n  address: 10.77.0.1\n"
+    )
+}
+
+/// The proxy node's.
+pub fn proxy_node(scratch: &Path, provider: &str) -> String {
+    let common = common("pn-1", 2, scratch);
+    format!("{common}{ETCD}workers: 1\nsan:\n  provider: {provider}\n  address: 10.77.0.2\n  port: 7100\n")
+}
+
+/// The app-node agent's.
+pub fn app_node(scratch: &Path) -> String {
+    let common = common("an-1", 3, scratch);
+    format!("{common}{ETCD}socket: {}/run/agent.sock\n", scratch.display())
+}
+
+/// The management node's: it starts an etcd of its own.
+pub fn mgmt_node(scratch: &Path) -> String {
+    let common = common("mn-1", 4, scratch);
+    format!(
+        "{common}etcd:\n  endpoints: []\nprivate_etcd:\n  client: \"10.77.0.4:2379\"\n  peer: \"127.0.0.1:2380\"\n"
+    )
+}
+
+/// nginx as Debian ships it, with two workers and sendfile.
+pub fn nginx(scratch: &Path) -> String {
+    let dir = scratch.display();
+    format!(
+        "user www-data;\nworker_processes 2;\ndaemon off;\npid {dir}/nginx.pid;\nerror_log {dir}/nginx-error.log notice;\n\
+         events {{ worker_connections 1024; }}\n\
+         http {{\n  access_log off;\n  sendfile on;\n  keepalive_requests 100000;\n  client_body_temp_path {dir}/nginx-body;\n  \
+         proxy_temp_path {dir}/nginx-proxy;\n  fastcgi_temp_path {dir}/nginx-fastcgi;\n  uwsgi_temp_path {dir}/nginx-uwsgi;\n  \
+         scgi_temp_path {dir}/nginx-scgi;\n  server {{\n    listen 80;\n    root {dir}/www;\n  }}\n}}\n"
+    )
+}
+
+/// The policy that the demo applies.
+pub fn policy() -> String {
+    format!(
+        "apiVersion: csp/v1\nservices:\n  - name: web\n    vip: {VIP}\n    port: 80\n    pool:\n      - {{node: an-1, port: 80}}\n  \
+         - name: upload\n    vip: {VIP}\n    port: {UPLOAD_PORT}\n    pool:\n      - {{node: an-1, port: {UPLOAD_PORT}}}\n\
+         egress:\n  - {{address: 10.76.0.101, destinations: [\"10.76.0.0/24\"]}}\n"
+    )
+}

@@ -1,0 +1,103 @@
+//! Hosts as network namespaces, joined by veth.
+
+use std::process::{Command, Output};
+
+use anyhow::{Context, Result, bail};
+
+/// A network namespace of our own, removed when dropped.
+#[derive(Debug)]
+pub struct Host {
+    namespace: String,
+}
+
+fn ip(arguments: &[&str]) -> Result<()> {
+    let output = Command::new("ip").args(arguments).output().context("ip (Debian package iproute2)")?;
+    if !output.status.success() {
+        bail!("ip {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
+}
+
+impl Host {
+    /// Makes the namespace `csp-<tag>-<name>` with its loopback up.
+    pub fn new(tag: &str, name: &str) -> Result<Self> {
+        let namespace = format!("csp-{tag}-{name}");
+        ip(&["netns", "add", &namespace])?;
+        let host = Host { namespace };
+        host.ip(&["link", "set", "lo", "up"])?;
+        Ok(host)
+    }
+
+    /// The namespace's name.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// Runs `ip` inside.
+    pub fn ip(&self, arguments: &[&str]) -> Result<()> {
+        let mut all = vec!["-n", &self.namespace];
+        all.extend_from_slice(arguments);
+        ip(&all)
+    }
+
+    /// A command that will run inside.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.namespace, program]);
+        command
+    }
+
+    /// Runs a command inside to its end; its output, whatever its exit status.
+    pub fn output(&self, program: &str, arguments: &[&str]) -> Result<Output> {
+        self.command(program)
+            .args(arguments)
+            .output()
+            .with_context(|| format!("{program} on {}", self.namespace))
+    }
+
+    /// Runs a command inside; its standard output, or an error with what it said.
+    pub fn run(&self, program: &str, arguments: &[&str]) -> Result<String> {
+        let output = self.output(program, arguments)?;
+        if !output.status.success() {
+            bail!(
+                "{program} {}: {}\n{}{}",
+                arguments.join(" "),
+                output.status,
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Joins two hosts by a veth pair: `near` here, `far` there, both up.
+    pub fn join(&self, near: &str, other: &Host, far: &str) -> Result<()> {
+        ip(&[
+            "link",
+            "add",
+            near,
+            "netns",
+            &self.namespace,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            far,
+            "netns",
+            &other.namespace,
+        ])?;
+        self.ip(&["link", "set", near, "up"])?;
+        other.ip(&["link", "set", far, "up"])
+    }
+
+    /// Gives an interface an address with prefix length.
+    pub fn address(&self, interface: &str, address: &str) -> Result<()> {
+        self.ip(&["address", "add", address, "dev", interface])
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = ip(&["netns", "delete", &self.namespace]);
+    }
+}

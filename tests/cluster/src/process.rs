@@ -1,0 +1,121 @@
+//! Processes with a log file, ended by pid and never left behind.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+/// How long a daemon may take to end after SIGTERM before it is killed.
+const STOP_DEADLINE: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(20);
+
+/// Calls `done` until it says `Some`, at most `deadline` long; the error names `what` was waited for.
+pub fn wait_until<T>(what: &str, deadline: Duration, mut done: impl FnMut() -> Option<T>) -> Result<T> {
+    let end = Instant::now() + deadline;
+    loop {
+        if let Some(value) = done() {
+            return Ok(value);
+        }
+        if Instant::now() >= end {
+            bail!("{what}: not within {deadline:?}");
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// A child process whose output goes to a file.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+    status: Option<ExitStatus>,
+}
+
+impl Process {
+    /// Starts `command`; standard output and error go to `log`.
+    pub fn spawn(name: &str, mut command: Command, log: &Path) -> Result<Self> {
+        let out = File::create(log).with_context(|| format!("{name}: cannot create {}", log.display()))?;
+        let err = out.try_clone()?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(err)
+            .spawn()
+            .with_context(|| format!("{name}: cannot start {command:?}"))?;
+        Ok(Process { name: name.to_owned(), child, log: log.to_owned(), status: None })
+    }
+
+    /// The name it was given.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The exit status, once it has ended.
+    pub fn exited(&mut self) -> Option<ExitStatus> {
+        if self.status.is_none() {
+            self.status = self.child.try_wait().ok().flatten();
+        }
+        self.status
+    }
+
+    /// Sends a signal, by name without SIG, to this very process (while it has not been reaped).
+    pub fn signal(&mut self, signal: &str) -> Result<()> {
+        if self.exited().is_some() {
+            bail!("{} has ended already", self.name);
+        }
+        let pid = self.pid().to_string();
+        let status = Command::new("kill").args(["-s", signal, &pid]).status()?;
+        if !status.success() {
+            bail!("{}: kill -s {signal} {pid} failed", self.name);
+        }
+        Ok(())
+    }
+
+    /// SIGTERM, wait, SIGKILL where that does not help; the exit status.
+    pub fn stop(&mut self) -> Result<ExitStatus> {
+        if self.exited().is_none() {
+            self.signal("TERM")?;
+        }
+        let name = self.name.clone();
+        let ended = wait_until(&format!("{name} to end after SIGTERM"), STOP_DEADLINE, || self.exited());
+        if ended.is_err() {
+            let _ = self.child.kill();
+            self.status = self.child.wait().ok();
+        }
+        ended
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        self.status = self.child.wait().ok();
+    }
+
+    /// The last `lines` lines of its log.
+    pub fn log_tail(&self, lines: usize) -> String {
+        let text = fs::read(&self.log).map(|b| String::from_utf8_lossy(&b).into_owned()).unwrap_or_default();
+        let all: Vec<&str> = text.lines().collect();
+        all[all.len().saturating_sub(lines)..].join("\n")
+    }
+
+    /// The log file.
+    pub fn log(&self) -> &Path {
+        &self.log
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if self.exited().is_none() {
+            let _ = self.stop();
+        }
+    }
+}
