@@ -3,9 +3,35 @@
 //! One core is one worker's own. It owns the flow table, the label tables, the neighbour cache and the answers to ARP,
 //! ND and ICMP echo. It has no clock (`now` comes with every call), no port and no link: both are behind
 //! [`NetworkOutput`].
+//!
+//! The life of a flow's entry:
+//!
+//! ```text
+//!               SYN from the LAN                FLOW_NEW from the proxy
+//!   (none) ───────────────────────▶ pending ───────────────────────────▶ bound
+//!     │ ▲                             │ 60 s                              │ │ 1 h of silence
+//!     │ └─────────────────────────────┴───────────────────────────────────┼─┘
+//!     │ any other segment                                         FLOW_END │
+//!     └───────────────▶ lingering ◀────────────────────────────────────────┘
+//!                         │ 5 s, or room is needed: (none)
+//! ```
+//!
+//! Segments of a pending or lingering flow travel as whole packets without label to the proxy worker it remembers; so
+//! the last ACK of a client finds the proxy that holds TIME-WAIT, and a reset that the proxy answers finds the way to
+//! the client. An application's own connection starts with FLOW_NEW and is bound at once.
 
 mod api;
+mod emit;
+mod flow_table;
+mod inbound;
+mod label_table;
+mod neighbour;
 mod node;
+mod outbound;
+mod proxies;
+mod responder;
+#[cfg(test)]
+mod tests;
 
 pub use api::{CoreConfig, Counters, FlowInfo, NetworkOutput, PortConfig, PortId, ProxyId, TunnelFull};
 pub use node::NetworkCore;

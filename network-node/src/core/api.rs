@@ -151,6 +151,8 @@ pub struct Counters {
     pub neighbour_answers: u64,
     /// ARP requests and neighbour solicitations sent.
     pub neighbour_requests: u64,
+    /// Packets by which another host claimed one of our addresses.
+    pub address_conflicts: u64,
     /// Echo requests answered.
     pub echo_answers: u64,
     /// Resets sent for ports that nothing serves.

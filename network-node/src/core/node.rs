@@ -2,27 +2,73 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use csp_classify::RuleError;
-use csp_lan::Frame;
-use csp_types::{Instant, NodeId, TraceRing};
-use csp_wire::tunnel::Record;
+use csp_classify::{Classifier, Rule, RuleError, ServiceIndex, Target};
+use csp_types::{Duration, Instant, MacAddr, NodeId, TraceRing};
 
-use super::api::{CoreConfig, Counters, FlowInfo, NetworkOutput, PortId, ProxyId};
+use super::api::{CoreConfig, Counters, FlowInfo, NetworkOutput, PortConfig, PortId, ProxyId};
+use super::flow_table::{FlowIndex, FlowState, FlowTable, Lifetimes, NewFlow};
+use super::label_table::LabelTable;
+use super::neighbour::Neighbours;
+use super::proxies::Proxies;
+use super::responder::AnswerLimit;
+
+/// How often a new address is announced, and how far apart (RFC 5227 §2.3 asks for two, two seconds apart; one more
+/// costs nothing and makes up for a switch port that comes up late).
+const ANNOUNCEMENTS: u8 = 3;
+const ANNOUNCEMENT_INTERVAL: Duration = Duration::from_secs(2);
+/// Flows that one call of `on_timeout` removes at most, so that a burst of expiries does not stop the worker.
+const EXPIRIES_PER_CALL_MAX: usize = 1024;
+
+/// An address that is still to be announced.
+struct Announcement {
+    address: IpAddr,
+    left: u8,
+    due: Instant,
+}
 
 /// The network node's logic; one worker's own.
 pub struct NetworkCore {
-    counters: Counters,
-    trace: TraceRing,
+    ports: Vec<PortConfig>,
+    pub(super) classifier: Classifier,
+    pub(super) flows: FlowTable,
+    pub(super) labels: LabelTable,
+    pub(super) neighbours: Neighbours,
+    pub(super) proxies: Proxies,
+    pub(super) answer_limit: AnswerLimit,
+    pub(super) counters: Counters,
+    pub(super) trace: TraceRing,
+    announcements: Vec<Announcement>,
+    rules: Vec<Rule>,
+    identification: u16,
 }
 
 impl NetworkCore {
-    /// A core without services and proxies. All tables are allocated here.
+    /// A core without services and proxies. All tables are allocated here, but for a proxy's label table, which is
+    /// made when its slot is first used.
     pub fn new(config: CoreConfig) -> Self {
-        NetworkCore { counters: Counters::default(), trace: TraceRing::new(config.trace_len) }
+        let lifetimes =
+            Lifetimes { pending: config.pending_timeout, idle: config.idle_timeout, linger: config.linger };
+        NetworkCore {
+            ports: config.ports,
+            classifier: Classifier::new(config.rules_max),
+            flows: FlowTable::new(config.flows_max, config.table_key, lifetimes),
+            labels: LabelTable::new(config.proxies_max),
+            neighbours: Neighbours::new(config.neighbours_max),
+            proxies: Proxies::new(config.proxies_max),
+            answer_limit: AnswerLimit::default(),
+            counters: Counters::default(),
+            trace: TraceRing::new(config.trace_len),
+            announcements: Vec::with_capacity(config.rules_max),
+            rules: Vec::with_capacity(config.rules_max),
+            identification: 0,
+        }
     }
 
     /// Replaces the services (virtual address and port) and egress addresses; flows go on. Addresses that are new are
     /// announced to the LAN.
+    ///
+    /// # Errors
+    /// More rules than fit, or two services with one address and port: nothing changes.
     pub fn set_services(
         &mut self,
         now: Instant,
@@ -30,7 +76,26 @@ impl NetworkCore {
         egress: &[IpAddr],
         out: &mut impl NetworkOutput,
     ) -> Result<(), RuleError> {
-        let _ = (now, services, egress, out);
+        let (count, capacity) = (services.len() + egress.len(), self.classifier.capacity());
+        if count > capacity || services.len() > usize::from(u16::MAX) {
+            return Err(RuleError::TooMany { count, capacity });
+        }
+        self.rules.clear();
+        for (at, service) in services.iter().enumerate() {
+            let target = Target::Service { port: service.port(), service: ServiceIndex(at as u16) };
+            self.rules.push(Rule { address: service.ip(), target });
+        }
+        self.rules.extend(egress.iter().map(|address| Rule { address: *address, target: Target::Egress }));
+
+        let before = self.classifier.clone();
+        self.classifier.replace(&self.rules)?;
+        self.announcements.retain(|a| self.classifier.owns(a.address));
+        for address in self.classifier.addresses() {
+            if !before.owns(*address) {
+                self.announcements.push(Announcement { address: *address, left: ANNOUNCEMENTS, due: now });
+            }
+        }
+        self.announce_due(now, out);
         Ok(())
     }
 
@@ -43,44 +108,120 @@ impl NetworkCore {
 
     /// The proxy is dead or gone: its flows are forgotten, their next segments go to other proxies.
     pub fn proxy_down(&mut self, proxy: ProxyId) {
-        let _ = proxy;
+        for worker in 0..=u8::MAX {
+            if self.proxies.is_up(proxy, worker) {
+                self.proxies.set_down(proxy, worker);
+            }
+        }
+        self.forget_flows(proxy, None);
     }
 
-    /// One worker of a proxy can be sent to.
+    /// One worker of a proxy can be sent to. A slot that holds another node is emptied first.
     pub fn worker_up(&mut self, proxy: ProxyId, node: NodeId, worker: u8) {
-        let _ = (proxy, node, worker);
+        if self.proxies.node(proxy).is_some_and(|known| known != node) {
+            self.proxy_down(proxy);
+        }
+        self.labels.prepare(proxy);
+        self.proxies.set_up(proxy, node, worker);
     }
 
     /// One worker of a proxy is dead or gone, as [`proxy_down`](Self::proxy_down).
     pub fn worker_down(&mut self, proxy: ProxyId, worker: u8) {
-        let _ = (proxy, worker);
+        self.proxies.set_down(proxy, worker);
+        self.forget_flows(proxy, Some(worker));
     }
 
-    /// Takes a frame from a LAN port.
-    pub fn on_frame(&mut self, now: Instant, port: PortId, frame: &Frame<'_>, out: &mut impl NetworkOutput) {
-        let _ = (now, port, frame, out);
+    fn forget_flows(&mut self, proxy: ProxyId, worker: Option<u8>) {
+        for at in 0..self.flows.capacity() {
+            let index = FlowIndex(at as u32);
+            let theirs = |w: u8| worker.is_none_or(|worker| worker == w);
+            if self.flows.flow(index).is_some_and(|f| f.proxy == proxy && theirs(f.worker)) {
+                self.remove_flow(index);
+                self.counters.flows_lost += 1;
+            }
+        }
     }
 
-    /// Takes a record from the tunnel of worker `record.worker` of `proxy`; the caller checks that it came over that
-    /// worker's link.
-    pub fn on_record(
-        &mut self,
-        now: Instant,
-        proxy: ProxyId,
-        record: &Record<'_>,
-        out: &mut impl NetworkOutput,
-    ) {
-        let _ = (now, proxy, record, out);
-    }
-
-    /// Does what is due.
+    /// Does what is due: expiry, announcements, repeated questions.
     pub fn on_timeout(&mut self, now: Instant, out: &mut impl NetworkOutput) {
-        let _ = (now, out);
+        for _ in 0..EXPIRIES_PER_CALL_MAX {
+            let Some(index) = self.flows.expired(now) else { break };
+            let lingering = self.flows.flow(index).is_some_and(|f| f.state == FlowState::Lingering);
+            self.counters.flows_expired += u64::from(!lingering);
+            self.remove_flow(index);
+        }
+        self.announce_due(now, out);
+        while let Some(request) = self.neighbours.due(now, &mut self.counters.drop_unresolved) {
+            self.ask(&request, out);
+        }
     }
 
     /// When to call [`on_timeout`](Self::on_timeout) next.
     pub fn next_timeout(&self) -> Option<Instant> {
-        None
+        let announcement = self.announcements.iter().map(|a| a.due).min();
+        [self.flows.next_deadline(), self.neighbours.next_deadline(), announcement]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    fn announce_due(&mut self, now: Instant, out: &mut impl NetworkOutput) {
+        for at in 0..self.announcements.len() {
+            let announcement = &mut self.announcements[at];
+            if announcement.due > now {
+                continue;
+            }
+            announcement.left -= 1;
+            announcement.due = now + ANNOUNCEMENT_INTERVAL;
+            let address = announcement.address;
+            for port in 0..self.ports.len() {
+                self.announce(PortId(port as u16), address, out);
+            }
+        }
+        self.announcements.retain(|a| a.left > 0);
+    }
+
+    /// Adds a flow, pushing out one that matters less where the table is full.
+    pub(super) fn insert_flow(&mut self, now: Instant, new: NewFlow) -> Option<FlowIndex> {
+        if let Some(victim) = self.flows.victim() {
+            self.remove_flow(victim);
+            self.counters.flows_evicted += 1;
+        }
+        let index = self.flows.insert(now, new);
+        self.counters.flows_created += u64::from(index.is_some());
+        index
+    }
+
+    fn remove_flow(&mut self, index: FlowIndex) {
+        self.unbind(index);
+        self.flows.remove(index);
+    }
+
+    pub(super) fn port_mac(&self, port: PortId) -> MacAddr {
+        self.ports.get(usize::from(port.0)).map_or(MacAddr::default(), |p| p.mac)
+    }
+
+    pub(super) fn port_mtu(&self, port: PortId) -> u16 {
+        self.ports.get(usize::from(port.0)).map_or(0, |p| p.mtu)
+    }
+
+    /// The port and the neighbour by which `destination` is reached.
+    pub(super) fn next_hop(&self, destination: IpAddr) -> (PortId, IpAddr) {
+        let on_link = |p: &PortConfig| p.on_link.iter().any(|net| contains(*net, destination));
+        if let Some(at) = self.ports.iter().position(on_link) {
+            return (PortId(at as u16), destination);
+        }
+        let gateway =
+            |p: &PortConfig| p.gateways.iter().find(|g| g.is_ipv4() == destination.is_ipv4()).copied();
+        let routed =
+            self.ports.iter().enumerate().find_map(|(at, p)| gateway(p).map(|g| (PortId(at as u16), g)));
+        routed.unwrap_or((PortId(0), destination))
+    }
+
+    /// The next IPv4 identification. All packets are sent with DF, for which any value does (RFC 6864 §4.1).
+    pub(super) fn next_identification(&mut self) -> u16 {
+        self.identification = self.identification.wrapping_add(1);
+        self.identification
     }
 
     /// What was counted so far.
@@ -95,16 +236,52 @@ impl NetworkCore {
 
     /// The flows in the table, in no order.
     pub fn flows(&self) -> impl Iterator<Item = FlowInfo> + '_ {
-        std::iter::empty()
+        self.flows.iter().map(|(_, flow)| FlowInfo {
+            tuple: flow.tuple,
+            label: flow.label,
+            proxy: flow.proxy,
+            worker: flow.worker,
+            port: flow.port,
+            peer_mac: flow.peer_mac,
+            created: flow.created,
+            last_used: flow.last_used,
+            segments_in: flow.segments_in,
+            segments_out: flow.segments_out,
+        })
     }
 
     /// How many flows are in the table.
     pub fn flow_count(&self) -> usize {
-        0
+        self.flows.len()
+    }
+
+    /// How many of them linger: their connection is over.
+    pub fn lingering_count(&self) -> usize {
+        self.flows.count(FlowState::Lingering)
+    }
+
+    /// How many flows the table holds.
+    pub fn flow_capacity(&self) -> usize {
+        self.flows.capacity()
     }
 
     /// How many labels are bound.
     pub fn label_count(&self) -> usize {
-        0
+        self.labels.len()
+    }
+}
+
+/// Whether the network (address and prefix length) has `address` in it.
+fn contains((network, prefix): (IpAddr, u8), address: IpAddr) -> bool {
+    match (network, address) {
+        (IpAddr::V4(network), IpAddr::V4(address)) => {
+            let differ = u32::from(network) ^ u32::from(address);
+            differ.checked_shr(32u32.saturating_sub(prefix.into())).unwrap_or(0) == 0
+        }
+        (IpAddr::V6(network), IpAddr::V6(address)) => {
+            let differ = u128::from(network) ^ u128::from(address);
+            differ.checked_shr(128u32.saturating_sub(prefix.into())).unwrap_or(0) == 0
+        }
+        _ => false,
     }
 }

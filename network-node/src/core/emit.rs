@@ -1,0 +1,162 @@
+//! Frames to the LAN: Ethernet and IP headers, and TCP segments with the work left to the port.
+
+use std::net::IpAddr;
+
+use csp_lan::{Gso, GsoKind, TxOffload};
+use csp_types::{FourTuple, MacAddr};
+use csp_wire::checksum::Checksum;
+use csp_wire::ethernet::{self, EtherType};
+use csp_wire::tcp::{self, Segment};
+use csp_wire::{Ecn, ipv4, ipv6};
+
+use super::api::{NetworkOutput, PortId};
+
+/// Room for an Ethernet and the longer of the IP headers.
+pub(super) const HEADERS_LEN_MAX: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN;
+/// RFC 9293 leaves it open; what hosts use.
+const TTL: u8 = 64;
+const TCP_CHECKSUM_AT: usize = 16;
+
+/// From whom and to whom a packet goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way {
+    pub(super) port: PortId,
+    pub(super) source_mac: MacAddr,
+    pub(super) destination_mac: MacAddr,
+    pub(super) source: IpAddr,
+    pub(super) destination: IpAddr,
+}
+
+/// What the IP header says beside the addresses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct IpFields {
+    pub(super) protocol: u8,
+    pub(super) ttl: u8,
+    pub(super) ecn: Ecn,
+    /// IPv4 only.
+    pub(super) identification: u16,
+}
+
+/// Ethernet and IP header, ready to be followed by the payload.
+#[derive(Clone, Copy)]
+pub(super) struct Headers {
+    bytes: [u8; HEADERS_LEN_MAX],
+    len: usize,
+}
+
+impl Headers {
+    /// `None` where the addresses' families differ or the payload is too long for an IP packet.
+    pub(super) fn new(way: &Way, ip: IpFields, payload_len: usize) -> Option<Self> {
+        let payload_len = u16::try_from(payload_len).ok()?;
+        let mut headers = Headers { bytes: [0; HEADERS_LEN_MAX], len: 0 };
+        let (frame, packet) = headers.bytes.split_at_mut(ethernet::HEADER_LEN);
+        let (ether_type, ip_len) = match (way.source, way.destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let IpFields { protocol, ttl, ecn, identification } = ip;
+                let (dscp, dont_fragment) = (0, true);
+                let repr = ipv4::Repr {
+                    source,
+                    destination,
+                    protocol,
+                    ttl,
+                    dscp,
+                    ecn,
+                    identification,
+                    dont_fragment,
+                    payload_len,
+                };
+                (EtherType::Ipv4, repr.emit(packet).ok()?)
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                let IpFields { protocol, ttl: hop_limit, ecn, .. } = ip;
+                let (dscp, flow_label) = (0, 0);
+                let repr = ipv6::Repr {
+                    source,
+                    destination,
+                    protocol,
+                    hop_limit,
+                    dscp,
+                    ecn,
+                    flow_label,
+                    payload_len,
+                };
+                (EtherType::Ipv6, repr.emit(packet).ok()?)
+            }
+            _ => return None,
+        };
+        let (destination, source) = (way.destination_mac, way.source_mac);
+        let frame_len = ethernet::Repr { destination, source, ether_type }.emit(frame).ok()?;
+        headers.len = frame_len + ip_len;
+        Some(headers)
+    }
+
+    pub(super) fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// Why a segment was not handed to the port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum SegmentError {
+    /// Longer than the MTU, and not to be cut.
+    TooLong,
+}
+
+/// A segment on its way to the LAN.
+pub(super) struct OutSegment<'a> {
+    pub(super) segment: Segment<'a>,
+    /// TCP header and data, what `segment` views.
+    pub(super) bytes: &'a [u8],
+    pub(super) ecn: Ecn,
+    /// TCP payload of each packet; 0 where it is one packet.
+    pub(super) segment_size: u16,
+    pub(super) identification: u16,
+}
+
+/// The MTU holds the headers and something of the payload of every piece.
+fn fits(mtu: u16, ip_len: usize, tcp_len: usize) -> bool {
+    ip_len + tcp_len <= usize::from(mtu)
+}
+
+/// Hands a segment to the port, with its checksum and its cutting left to it.
+pub(super) fn segment(
+    way: &Way,
+    mtu: u16,
+    out_segment: &OutSegment<'_>,
+    out: &mut impl NetworkOutput,
+) -> Result<(), SegmentError> {
+    let OutSegment { segment, bytes, ecn, segment_size, identification } = out_segment;
+    let header_len = segment.header_len();
+    let data = segment.payload();
+    let ip_len = if way.source.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
+    let cut = *segment_size != 0 && data.len() > usize::from(*segment_size);
+    let piece_len = if cut { usize::from(*segment_size) } else { data.len() };
+    if !fits(mtu, ip_len, header_len + piece_len) {
+        return Err(SegmentError::TooLong);
+    }
+    let ip = IpFields { protocol: ipv4::PROTOCOL_TCP, ttl: TTL, ecn: *ecn, identification: *identification };
+    let headers = Headers::new(way, ip, bytes.len()).ok_or(SegmentError::TooLong)?;
+
+    let mut tcp_header = [0; tcp::HEADER_LEN_MAX];
+    let tcp_header = &mut tcp_header[..header_len];
+    tcp_header.copy_from_slice(&bytes[..header_len]);
+    let pseudo = Checksum::pseudo(way.source, way.destination, ipv4::PROTOCOL_TCP, bytes.len() as u32);
+    let partial = pseudo.ok_or(SegmentError::TooLong)?.partial();
+    tcp_header[TCP_CHECKSUM_AT..TCP_CHECKSUM_AT + 2].copy_from_slice(&partial.to_be_bytes());
+
+    let kind = if way.source.is_ipv4() { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
+    let tcp_at = headers.as_slice().len();
+    let offload = TxOffload {
+        checksum_start: tcp_at as u16,
+        checksum_offset: TCP_CHECKSUM_AT as u16,
+        gso: cut.then_some(Gso { kind, segment_size: *segment_size }),
+        header_len: (tcp_at + header_len) as u16,
+    };
+    out.lan(way.port, &[headers.as_slice(), tcp_header, data], Some(offload));
+    Ok(())
+}
+
+/// The way from the cluster's end of a flow to its peer.
+pub(super) fn way(tuple: &FourTuple, port: PortId, source_mac: MacAddr, destination_mac: MacAddr) -> Way {
+    Way { port, source_mac, destination_mac, source: tuple.local.ip(), destination: tuple.remote.ip() }
+}

@@ -1,0 +1,360 @@
+//! From the LAN to the tunnel: checks, the flow table, and the choice of a proxy for new flows.
+
+use std::net::{IpAddr, SocketAddr};
+
+use csp_classify::{PacketKey, Verdict};
+use csp_lan::{Checksum as FrameChecksum, Frame};
+use csp_types::{FlowLabel, FourTuple, Instant, MacAddr, TraceEvent, TraceKind};
+use csp_wire::checksum::Checksum;
+use csp_wire::ethernet::{self, EtherType};
+use csp_wire::icmp::QuotedTcp;
+use csp_wire::tcp::Segment;
+use csp_wire::tunnel::{Flags, Record, RecordKind};
+use csp_wire::{Ecn, WireError, ipv4, ipv6};
+
+use super::api::{NetworkOutput, PortId, ProxyId};
+use super::emit::Way;
+use super::flow_table::{FlowIndex, FlowState, NewFlow};
+use super::node::NetworkCore;
+
+/// An IP packet from the LAN that carries TCP.
+struct Inbound<'a> {
+    now: Instant,
+    port: PortId,
+    peer_mac: MacAddr,
+    tuple: FourTuple,
+    hash: u64,
+    ecn: Ecn,
+    /// The whole IP packet.
+    packet: &'a [u8],
+    /// TCP header and data within it.
+    bytes: &'a [u8],
+    segment: Segment<'a>,
+    /// Packets it stands for.
+    coalesced: u16,
+    /// TCP payload of each of them; 0 when it is one.
+    segment_size: u16,
+}
+
+/// Addresses that no host may send from.
+fn is_martian(source: IpAddr) -> bool {
+    let broadcast = matches!(source, IpAddr::V4(v4) if v4.is_broadcast());
+    broadcast || source.is_multicast() || source.is_unspecified() || source.is_loopback()
+}
+
+impl NetworkCore {
+    /// Takes a frame from a LAN port.
+    pub fn on_frame(&mut self, now: Instant, port: PortId, frame: &Frame<'_>, out: &mut impl NetworkOutput) {
+        self.counters.frames_in += 1;
+        let ethernet = match ethernet::Frame::parse(frame.bytes) {
+            Ok(ethernet) => ethernet,
+            Err(error) => return self.count_wire_error(&error),
+        };
+        let destination = ethernet.destination();
+        if !(destination == self.port_mac(port) || destination.is_multicast()) {
+            self.counters.drop_not_ours += 1;
+            return;
+        }
+        let peer_mac = ethernet.source();
+        match ethernet.ether_type() {
+            Some(EtherType::Arp) => self.on_arp(now, port, ethernet.payload(), out),
+            Some(EtherType::Ipv4) => self.on_ipv4(now, port, peer_mac, frame, ethernet.payload(), out),
+            Some(EtherType::Ipv6) => self.on_ipv6(now, port, peer_mac, frame, ethernet.payload(), out),
+            None => self.counters.drop_protocol += 1,
+        }
+    }
+
+    fn on_ipv4(
+        &mut self,
+        now: Instant,
+        port: PortId,
+        peer_mac: MacAddr,
+        frame: &Frame<'_>,
+        payload: &[u8],
+        out: &mut impl NetworkOutput,
+    ) {
+        let packet = match ipv4::Packet::parse(payload) {
+            Ok(packet) => packet,
+            Err(error) => return self.count_wire_error(&error),
+        };
+        let (source, destination) = (packet.source().into(), packet.destination().into());
+        if !self.classifier.owns(destination) {
+            self.counters.drop_not_ours += 1;
+            return;
+        }
+        if packet.is_fragment() {
+            self.counters.drop_fragment += 1;
+            return;
+        }
+        if is_martian(source) || self.classifier.owns(source) {
+            self.counters.drop_malformed += 1;
+            return;
+        }
+        let whole = &payload[..packet.total_len()];
+        match packet.protocol() {
+            ipv4::PROTOCOL_TCP => {
+                let ends = (source, destination, packet.ecn());
+                self.on_tcp(now, port, peer_mac, frame, ends, whole, packet.payload(), out);
+            }
+            ipv4::PROTOCOL_ICMP => {
+                let way = self.way_to_sender(port, peer_mac, source, destination);
+                self.on_icmp_v4(now, &way, whole, packet.payload(), out);
+            }
+            _ => self.counters.drop_protocol += 1,
+        }
+    }
+
+    fn on_ipv6(
+        &mut self,
+        now: Instant,
+        port: PortId,
+        peer_mac: MacAddr,
+        frame: &Frame<'_>,
+        payload: &[u8],
+        out: &mut impl NetworkOutput,
+    ) {
+        let packet = match ipv6::Packet::parse(payload) {
+            Ok(packet) => packet,
+            Err(error) => return self.count_wire_error(&error),
+        };
+        let (source, destination) = (packet.source().into(), packet.destination().into());
+        let ours = self.classifier.owns(destination);
+        if !ours && !packet.destination().is_multicast() {
+            self.counters.drop_not_ours += 1;
+            return;
+        }
+        let probe = packet.protocol() == ipv6::PROTOCOL_ICMPV6 && packet.source().is_unspecified();
+        if (is_martian(source) && !probe) || self.classifier.owns(source) {
+            self.counters.drop_malformed += 1;
+            return;
+        }
+        let whole = &payload[..packet.total_len()];
+        match packet.protocol() {
+            ipv6::PROTOCOL_TCP if ours => {
+                let ends = (source, destination, packet.ecn());
+                self.on_tcp(now, port, peer_mac, frame, ends, whole, packet.payload(), out);
+            }
+            ipv6::PROTOCOL_ICMPV6 => {
+                let way = self.way_to_sender(port, peer_mac, source, destination);
+                self.on_icmp_v6(now, &way, whole, &packet, out);
+            }
+            _ => self.counters.drop_protocol += 1,
+        }
+    }
+
+    fn way_to_sender(&self, port: PortId, peer_mac: MacAddr, source: IpAddr, destination: IpAddr) -> Way {
+        let source_mac = self.port_mac(port);
+        Way { port, source_mac, destination_mac: peer_mac, source: destination, destination: source }
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one caller for each address family; a struct would be built twice"
+    )]
+    fn on_tcp(
+        &mut self,
+        now: Instant,
+        port: PortId,
+        peer_mac: MacAddr,
+        frame: &Frame<'_>,
+        (source, destination, ecn): (IpAddr, IpAddr, Ecn),
+        packet: &[u8],
+        bytes: &[u8],
+        out: &mut impl NetworkOutput,
+    ) {
+        let segment = match Segment::parse(bytes) {
+            Ok(segment) => segment,
+            Err(error) => return self.count_wire_error(&error),
+        };
+        if frame.checksum == FrameChecksum::Unchecked && !is_sum_valid(source, destination, bytes) {
+            self.counters.drop_bad_checksum += 1;
+            return;
+        }
+        let local = SocketAddr::new(destination, segment.destination_port());
+        let remote = SocketAddr::new(source, segment.source_port());
+        let tuple = FourTuple { local, remote };
+        let hash = self.flows.hash(&tuple);
+        let (coalesced, segment_size) = match frame.gso {
+            Some(gso) => {
+                let count = segment.payload().len().div_ceil(usize::from(gso.segment_size).max(1));
+                (count.clamp(1, usize::from(u16::MAX)) as u16, gso.segment_size)
+            }
+            None => (1, 0),
+        };
+        let inbound = Inbound {
+            now,
+            port,
+            peer_mac,
+            tuple,
+            hash,
+            ecn,
+            packet,
+            bytes,
+            segment,
+            coalesced,
+            segment_size,
+        };
+        match self.flows.find(hash, &tuple) {
+            Some(index) => self.forward_known(&inbound, index, out),
+            None => self.forward_unknown(&inbound, out),
+        }
+    }
+
+    fn forward_known(&mut self, inbound: &Inbound<'_>, index: FlowIndex, out: &mut impl NetworkOutput) {
+        let Some(flow) = self.flows.flow_mut(index) else { return };
+        (flow.port, flow.peer_mac, flow.last_used) = (inbound.port, Some(inbound.peer_mac), inbound.now);
+        flow.segments_in += 1;
+        let (proxy, worker, label, state) = (flow.proxy, flow.worker, flow.label, flow.state);
+        let begins = inbound.segment.flags().syn() && !inbound.segment.flags().ack();
+        if state == FlowState::Lingering && begins {
+            // The tuple is used again; the proxy that may hold it in TIME-WAIT decides (RFC 6191).
+            self.flows.set_state(inbound.now, index, FlowState::Pending);
+        }
+        self.forward(inbound, proxy, worker, label, out);
+    }
+
+    fn forward_unknown(&mut self, inbound: &Inbound<'_>, out: &mut impl NetworkOutput) {
+        let flags = inbound.segment.flags();
+        let begins = flags.syn() && !flags.ack();
+        let verdict = self.classifier.classify(&PacketKey {
+            source: inbound.tuple.remote,
+            destination: inbound.tuple.local,
+            protocol: ipv4::PROTOCOL_TCP,
+            lan_port: inbound.port.0,
+        });
+        match verdict {
+            Verdict::Service(_) => {}
+            Verdict::Egress if !begins => {}
+            Verdict::Egress | Verdict::NoService => {
+                let way = self.way_back(&inbound.tuple, inbound.port, inbound.peer_mac);
+                return self.refuse(inbound.now, &way, &inbound.segment, out);
+            }
+            Verdict::NotOurs => return self.counters.drop_not_ours += 1,
+        }
+        let Some((proxy, worker)) = self.proxies.choose(&inbound.tuple) else {
+            return self.counters.drop_no_proxy += 1;
+        };
+        let state = if begins { FlowState::Pending } else { FlowState::Lingering };
+        let new = NewFlow {
+            tuple: inbound.tuple,
+            hash: inbound.hash,
+            state,
+            proxy,
+            worker,
+            port: inbound.port,
+            peer_mac: Some(inbound.peer_mac),
+        };
+        match self.insert_flow(inbound.now, new) {
+            Some(index) => self.forward_known(inbound, index, out),
+            None => self.counters.drop_table_full += 1,
+        }
+    }
+
+    /// Sends the segment to its proxy: compacted where it has a label, else as the whole packet.
+    fn forward(
+        &mut self,
+        inbound: &Inbound<'_>,
+        proxy: ProxyId,
+        worker: u8,
+        label: FlowLabel,
+        out: &mut impl NetworkOutput,
+    ) {
+        let (flags, payload) = if label.is_none() {
+            (Flags::CHECKSUM_VERIFIED, inbound.packet)
+        } else {
+            (Flags::CHECKSUM_VERIFIED | Flags::COMPACTED, inbound.bytes)
+        };
+        let record = Record {
+            kind: RecordKind::Segment,
+            label,
+            worker,
+            flags,
+            ecn: inbound.ecn,
+            ingress: inbound.now,
+            coalesced: inbound.coalesced,
+            segment_size: inbound.segment_size,
+            payload: &[],
+        };
+        self.trace_segment(TraceKind::LanIn, inbound.now, label, &inbound.segment, inbound.hash);
+        if out.tunnel(proxy, &record, &[payload]).is_err() {
+            self.counters.drop_tunnel_full += 1;
+            return;
+        }
+        self.counters.segments_in += 1;
+        self.counters.packets_in += u64::from(inbound.coalesced);
+        self.counters.bytes_in += inbound.segment.payload().len() as u64;
+    }
+
+    /// An ICMP error about a segment of ours goes to the flow's proxy, which judges it (RFC 5927).
+    pub(super) fn on_icmp_error(
+        &mut self,
+        now: Instant,
+        packet: &[u8],
+        quoted: Result<QuotedTcp, WireError>,
+        out: &mut impl NetworkOutput,
+    ) {
+        let quoted = match quoted {
+            Ok(quoted) => quoted,
+            Err(error) => return self.count_wire_error(&error),
+        };
+        let tuple = FourTuple { local: quoted.source, remote: quoted.destination };
+        let index = self.flows.find(self.flows.hash(&tuple), &tuple);
+        let Some(flow) = index.and_then(|i| self.flows.flow(i)).filter(|f| f.state == FlowState::Bound)
+        else {
+            self.counters.drop_no_service += 1;
+            return;
+        };
+        let record = Record {
+            kind: RecordKind::IcmpError,
+            label: flow.label,
+            worker: flow.worker,
+            flags: Flags::CHECKSUM_VERIFIED,
+            ecn: Ecn::NotEct,
+            ingress: now,
+            coalesced: 1,
+            segment_size: 0,
+            payload: &[],
+        };
+        match out.tunnel(flow.proxy, &record, &[packet]) {
+            Ok(()) => self.counters.icmp_errors_in += 1,
+            Err(_) => self.counters.drop_tunnel_full += 1,
+        }
+    }
+
+    pub(super) fn trace_segment(
+        &mut self,
+        kind: TraceKind,
+        at: Instant,
+        label: FlowLabel,
+        segment: &Segment<'_>,
+        hash: u64,
+    ) {
+        self.trace.record(TraceEvent {
+            at,
+            label,
+            kind,
+            tcp_flags: segment.flags().0,
+            len: segment.payload().len() as u32,
+            seq: segment.seq(),
+            ack: segment.ack(),
+            aux: hash as u32,
+        });
+    }
+
+    pub(super) fn count_wire_error(&mut self, error: &WireError) {
+        match error {
+            WireError::Checksum { .. } => self.counters.drop_bad_checksum += 1,
+            WireError::Unsupported { what: "ipv6 fragment", .. } => self.counters.drop_fragment += 1,
+            WireError::Unsupported { .. } => self.counters.drop_protocol += 1,
+            _ => self.counters.drop_malformed += 1,
+        }
+    }
+}
+
+fn is_sum_valid(source: IpAddr, destination: IpAddr, segment: &[u8]) -> bool {
+    let sum = Checksum::pseudo(source, destination, ipv4::PROTOCOL_TCP, segment.len() as u32);
+    sum.is_some_and(|mut sum| {
+        sum.add(segment);
+        sum.is_valid()
+    })
+}

@@ -1,0 +1,61 @@
+//! From a proxy's labels to flows: one array for each proxy, indexed by the label's index.
+//!
+//! The arrays cover the whole index space, so that no label a proxy gives out lies outside; the kernel gives memory
+//! only for the pages that are touched. The generation is checked against the flow, which holds the whole label.
+
+use csp_types::{FlowLabel, INDEX_BITS};
+
+use super::api::ProxyId;
+use super::flow_table::FlowIndex;
+
+const LABELS_PER_PROXY: usize = 1 << INDEX_BITS;
+
+pub(super) struct LabelTable {
+    /// By proxy; each entry is a flow's index plus 1, or 0.
+    proxies: Vec<Box<[u32]>>,
+    bound: usize,
+}
+
+impl LabelTable {
+    pub(super) fn new(proxies_max: usize) -> Self {
+        LabelTable { proxies: (0..proxies_max).map(|_| Box::default()).collect(), bound: 0 }
+    }
+
+    /// Makes the array of a proxy that is seen for the first time.
+    pub(super) fn prepare(&mut self, proxy: ProxyId) {
+        if let Some(table) = self.proxies.get_mut(usize::from(proxy.0))
+            && table.is_empty()
+        {
+            *table = vec![0; LABELS_PER_PROXY].into_boxed_slice();
+        }
+    }
+
+    pub(super) fn get(&self, proxy: ProxyId, label: FlowLabel) -> Option<FlowIndex> {
+        let entry = *self.proxies.get(usize::from(proxy.0))?.get(label.index())?;
+        entry.checked_sub(1).map(FlowIndex)
+    }
+
+    /// Binds the label's slot; returns the flow that had it, whose label is void now.
+    pub(super) fn set(&mut self, proxy: ProxyId, label: FlowLabel, flow: FlowIndex) -> Option<FlowIndex> {
+        let entry = self.proxies.get_mut(usize::from(proxy.0))?.get_mut(label.index())?;
+        let before = std::mem::replace(entry, flow.0 + 1);
+        self.bound += usize::from(before == 0);
+        before.checked_sub(1).map(FlowIndex)
+    }
+
+    /// Frees the label's slot if `flow` has it.
+    pub(super) fn clear(&mut self, proxy: ProxyId, label: FlowLabel, flow: FlowIndex) {
+        let table = self.proxies.get_mut(usize::from(proxy.0));
+        if let Some(entry) = table.and_then(|t| t.get_mut(label.index()))
+            && *entry == flow.0 + 1
+        {
+            *entry = 0;
+            self.bound -= 1;
+        }
+    }
+
+    /// How many labels are bound.
+    pub(super) fn len(&self) -> usize {
+        self.bound
+    }
+}

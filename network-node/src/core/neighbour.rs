@@ -1,0 +1,222 @@
+//! The neighbour cache, for connections that applications open: who has an IP address on a LAN port, asked by ARP or
+//! ND; and the first segments that wait for the answer. Clients need none of it: they are answered where they asked.
+
+use std::net::IpAddr;
+
+use csp_types::{Duration, FourTuple, Instant, MacAddr};
+use csp_wire::Ecn;
+
+use super::api::PortId;
+
+/// Segments that wait for neighbours at most, and their longest: a SYN with all its options fits.
+const WAITING_MAX: usize = 64;
+const WAITING_LEN_MAX: usize = 128;
+/// Requests before a neighbour counts as absent, and the time between them (RFC 4861 §10).
+const REQUESTS_MAX: u8 = 3;
+const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
+/// How long an answer is believed without another.
+const KNOWN_FOR: Duration = Duration::from_secs(60);
+
+/// A question to send: who has `address`? Answer to `asker`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Request {
+    pub(super) port: PortId,
+    pub(super) address: IpAddr,
+    pub(super) asker: IpAddr,
+}
+
+/// What the cache says of a neighbour.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Lookup {
+    /// It is there.
+    Known(MacAddr),
+    /// It is being asked for.
+    Asking,
+    /// It is to be asked for now.
+    Ask(Request),
+    /// The cache is full of questions.
+    Full,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    request: Request,
+    mac: Option<MacAddr>,
+    requests: u8,
+    deadline: Instant,
+}
+
+/// A segment that waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    pub(super) port: PortId,
+    next_hop: IpAddr,
+    pub(super) tuple: FourTuple,
+    pub(super) ecn: Ecn,
+    len: usize,
+    bytes: [u8; WAITING_LEN_MAX],
+}
+
+impl Waiting {
+    /// TCP header and data.
+    pub(super) fn segment(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+pub(super) struct Neighbours {
+    entries: Vec<Entry>,
+    entries_max: usize,
+    waiting: Vec<Waiting>,
+}
+
+impl Neighbours {
+    pub(super) fn new(entries_max: usize) -> Self {
+        let entries_max = entries_max.max(1);
+        Neighbours {
+            entries: Vec::with_capacity(entries_max),
+            entries_max,
+            waiting: Vec::with_capacity(WAITING_MAX),
+        }
+    }
+
+    /// Who has the address that `request` names, beginning to ask where nothing is known.
+    pub(super) fn look_up(&mut self, now: Instant, request: Request) -> Lookup {
+        if let Some(entry) = self.entry_mut(request.port, request.address) {
+            match entry.mac {
+                Some(mac) if entry.deadline > now => return Lookup::Known(mac),
+                Some(_) => {}
+                None => return Lookup::Asking,
+            }
+            *entry = Entry { request, mac: None, requests: 1, deadline: now + REQUEST_INTERVAL };
+            return Lookup::Ask(request);
+        }
+        if self.entries.len() == self.entries_max && !self.make_room() {
+            return Lookup::Full;
+        }
+        self.entries.push(Entry { request, mac: None, requests: 1, deadline: now + REQUEST_INTERVAL });
+        Lookup::Ask(request)
+    }
+
+    /// Takes in that `mac` has the address. Only who was asked for is learnt; returns whether it was.
+    pub(super) fn learn(&mut self, now: Instant, port: PortId, address: IpAddr, mac: MacAddr) -> bool {
+        let Some(entry) = self.entry_mut(port, address) else { return false };
+        (entry.mac, entry.deadline) = (Some(mac), now + KNOWN_FOR);
+        true
+    }
+
+    /// Keeps a segment until its neighbour answers; `false` where it is too long or too many wait.
+    pub(super) fn wait(&mut self, request: Request, tuple: FourTuple, ecn: Ecn, segment: &[u8]) -> bool {
+        let mut bytes = [0; WAITING_LEN_MAX];
+        let Some(room) = bytes.get_mut(..segment.len()) else { return false };
+        if self.waiting.len() == WAITING_MAX {
+            return false;
+        }
+        room.copy_from_slice(segment);
+        let (port, next_hop, len) = (request.port, request.address, segment.len());
+        self.waiting.push(Waiting { port, next_hop, tuple, ecn, len, bytes });
+        true
+    }
+
+    /// The next segment that waits for this neighbour, in the order they came.
+    pub(super) fn take_waiting(&mut self, port: PortId, next_hop: IpAddr) -> Option<Waiting> {
+        let at = self.waiting.iter().position(|w| w.port == port && w.next_hop == next_hop)?;
+        Some(self.waiting.remove(at))
+    }
+
+    /// The next question to repeat. A neighbour that did not answer the last one is forgotten, and what waited for it
+    /// is dropped: `dropped` grows by that.
+    pub(super) fn due(&mut self, now: Instant, dropped: &mut u64) -> Option<Request> {
+        while let Some(at) = self.entries.iter().position(|e| e.mac.is_none() && e.deadline <= now) {
+            let entry = &mut self.entries[at];
+            if entry.requests < REQUESTS_MAX {
+                entry.requests += 1;
+                entry.deadline = now + REQUEST_INTERVAL;
+                return Some(entry.request);
+            }
+            let Request { port, address, .. } = entry.request;
+            self.entries.swap_remove(at);
+            while self.take_waiting(port, address).is_some() {
+                *dropped += 1;
+            }
+        }
+        None
+    }
+
+    /// When [`due`](Self::due) has something to say.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.entries.iter().filter(|e| e.mac.is_none()).map(|e| e.deadline).min()
+    }
+
+    fn entry_mut(&mut self, port: PortId, address: IpAddr) -> Option<&mut Entry> {
+        self.entries.iter_mut().find(|e| e.request.port == port && e.request.address == address)
+    }
+
+    /// Forgets the known neighbour that was confirmed the longest time ago.
+    fn make_room(&mut self) -> bool {
+        let known = self.entries.iter().enumerate().filter(|(_, e)| e.mac.is_some());
+        let Some((at, _)) = known.min_by_key(|(_, e)| e.deadline) else { return false };
+        self.entries.swap_remove(at);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
+
+    fn request(last: u8) -> Request {
+        Request {
+            port: PortId(0),
+            address: IpAddr::from([10, 0, 0, last]),
+            asker: IpAddr::from([10, 0, 0, 100]),
+        }
+    }
+
+    fn at(seconds: u64) -> Instant {
+        Instant::from_nanos(seconds * 1_000_000_000)
+    }
+
+    fn tuple() -> FourTuple {
+        FourTuple { local: "10.0.0.100:1".parse().unwrap(), remote: "10.0.0.1:2".parse().unwrap() }
+    }
+
+    #[test]
+    fn a_neighbour_is_asked_for_then_known_for_a_while() {
+        let mut cache = Neighbours::new(4);
+        assert_eq!(cache.look_up(at(0), request(1)), Lookup::Ask(request(1)));
+        assert_eq!(cache.look_up(at(0), request(1)), Lookup::Asking);
+        assert!(cache.learn(at(1), PortId(0), request(1).address, MAC));
+        assert_eq!(cache.look_up(at(60), request(1)), Lookup::Known(MAC));
+        assert_eq!(cache.look_up(at(61), request(1)), Lookup::Ask(request(1)));
+        assert!(!cache.learn(at(61), PortId(0), request(2).address, MAC), "nobody asked for it");
+    }
+
+    #[test]
+    fn a_silent_neighbour_is_asked_thrice_and_what_waits_for_it_dropped() {
+        let (mut cache, mut dropped) = (Neighbours::new(4), 0);
+        cache.look_up(at(0), request(1));
+        assert!(cache.wait(request(1), tuple(), Ecn::NotEct, &[0; 60]));
+        assert!(!cache.wait(request(1), tuple(), Ecn::NotEct, &[0; 200]), "too long to wait");
+        for second in [1, 2] {
+            assert_eq!(cache.next_deadline(), Some(at(second)));
+            assert_eq!(cache.due(at(second), &mut dropped), Some(request(1)));
+            assert_eq!(cache.due(at(second), &mut dropped), None);
+        }
+        assert_eq!((cache.due(at(3), &mut dropped), dropped), (None, 1));
+        assert_eq!(cache.next_deadline(), None);
+    }
+
+    #[test]
+    fn a_full_cache_forgets_the_known_but_not_the_asked() {
+        let mut cache = Neighbours::new(2);
+        cache.look_up(at(0), request(1));
+        cache.look_up(at(0), request(2));
+        assert_eq!(cache.look_up(at(0), request(3)), Lookup::Full);
+        cache.learn(at(0), PortId(0), request(1).address, MAC);
+        assert_eq!(cache.look_up(at(0), request(3)), Lookup::Ask(request(3)));
+        assert_eq!(cache.look_up(at(0), request(2)), Lookup::Asking);
+    }
+}

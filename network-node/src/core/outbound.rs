@@ -1,0 +1,311 @@
+//! From the tunnel to the LAN: labels, the headers they stand for, and the end of flows.
+
+use std::net::{IpAddr, SocketAddr};
+
+use csp_types::{FlowLabel, FourTuple, Instant, MacAddr, TraceEvent, TraceKind};
+use csp_wire::tcp::Segment;
+use csp_wire::tunnel::{Flags, Record, RecordKind};
+use csp_wire::{Ecn, WireError, ipv4, ipv6};
+
+use super::api::{NetworkOutput, PortId, ProxyId};
+use super::emit::{self, OutSegment};
+use super::flow_table::{FlowIndex, FlowState, NewFlow};
+use super::neighbour::{Lookup, Request, Waiting};
+use super::node::NetworkCore;
+
+/// A TCP packet as a proxy sent it whole.
+struct WholePacket<'a> {
+    tuple: FourTuple,
+    ecn: Ecn,
+    bytes: &'a [u8],
+    segment: Segment<'a>,
+}
+
+impl<'a> WholePacket<'a> {
+    fn parse(packet: &'a [u8]) -> Result<Self, WireError> {
+        let (source, destination, ecn, bytes): (IpAddr, IpAddr, Ecn, &[u8]);
+        if packet.first().is_some_and(|b| b >> 4 == 6) {
+            let view = ipv6::Packet::parse(packet)?;
+            check_protocol(view.protocol())?;
+            (source, destination) = (view.source().into(), view.destination().into());
+            (ecn, bytes) = (view.ecn(), view.payload());
+        } else {
+            let view = ipv4::Packet::parse(packet)?;
+            check_protocol(view.protocol())?;
+            (source, destination) = (view.source().into(), view.destination().into());
+            (ecn, bytes) = (view.ecn(), view.payload());
+        }
+        let segment = Segment::parse(bytes)?;
+        let local = SocketAddr::new(source, segment.source_port());
+        let remote = SocketAddr::new(destination, segment.destination_port());
+        Ok(WholePacket { tuple: FourTuple { local, remote }, ecn, bytes, segment })
+    }
+}
+
+fn check_protocol(protocol: u8) -> Result<(), WireError> {
+    if protocol == ipv4::PROTOCOL_TCP {
+        return Ok(());
+    }
+    Err(WireError::Unsupported { what: "protocol of a tunnelled packet", offset: 0 })
+}
+
+impl NetworkCore {
+    /// Takes a record from the tunnel of worker `record.worker` of `proxy`; the caller checks that it came over that
+    /// worker's link.
+    pub fn on_record(
+        &mut self,
+        now: Instant,
+        proxy: ProxyId,
+        record: &Record<'_>,
+        out: &mut impl NetworkOutput,
+    ) {
+        self.counters.records_out += 1;
+        match record.kind {
+            RecordKind::Segment if record.flags.contains(Flags::COMPACTED) => {
+                self.on_compacted(now, proxy, record, out);
+            }
+            RecordKind::Segment => self.on_whole(now, proxy, record, out),
+            RecordKind::FlowEnd => {
+                if let Some(index) = self.flow_of(proxy, record) {
+                    self.end_flow(now, index);
+                }
+            }
+            // Only network nodes pass these on.
+            RecordKind::IcmpError => self.counters.drop_bad_record += 1,
+        }
+    }
+
+    /// The flow that the record's label is bound to; a record without one is counted.
+    fn flow_of(&mut self, proxy: ProxyId, record: &Record<'_>) -> Option<FlowIndex> {
+        let Some(index) = self.labels.get(proxy, record.label) else {
+            self.counters.drop_unknown_label += 1;
+            return None;
+        };
+        let flow = self.flows.flow(index);
+        if flow.is_none_or(|f| f.label != record.label || f.worker != record.worker) {
+            self.counters.drop_stale_label += 1;
+            return None;
+        }
+        Some(index)
+    }
+
+    fn on_compacted(
+        &mut self,
+        now: Instant,
+        proxy: ProxyId,
+        record: &Record<'_>,
+        out: &mut impl NetworkOutput,
+    ) {
+        let Some(index) = self.flow_of(proxy, record) else { return };
+        let Some(tuple) = self.flows.flow(index).map(|f| f.tuple) else { return };
+        let segment = match Segment::parse(record.payload) {
+            Ok(segment)
+                if segment.source_port() == tuple.local.port()
+                    && segment.destination_port() == tuple.remote.port() =>
+            {
+                segment
+            }
+            _ => return self.counters.drop_bad_record += 1,
+        };
+        self.transmit(now, Some(index), &tuple, record, record.ecn, record.payload, segment, out);
+        if record.flags.contains(Flags::FLOW_END) {
+            self.end_flow(now, index);
+        }
+    }
+
+    fn on_whole(&mut self, now: Instant, proxy: ProxyId, record: &Record<'_>, out: &mut impl NetworkOutput) {
+        let packet = match WholePacket::parse(record.payload) {
+            Ok(packet) => packet,
+            Err(_) => return self.counters.drop_bad_record += 1,
+        };
+        if !self.classifier.owns(packet.tuple.local.ip()) {
+            self.counters.drop_foreign_flow += 1;
+            return;
+        }
+        let index = if record.label.is_none() {
+            self.flows.find(self.flows.hash(&packet.tuple), &packet.tuple)
+        } else {
+            let Some(index) = self.bind(now, proxy, record, &packet.tuple) else { return };
+            Some(index)
+        };
+        let WholePacket { tuple, ecn, bytes, segment } = packet;
+        self.transmit(now, index, &tuple, record, ecn, bytes, segment, out);
+        if let (Some(index), true) = (index, record.flags.contains(Flags::FLOW_END)) {
+            self.end_flow(now, index);
+        }
+    }
+
+    /// Binds the record's label to the flow of `tuple`, or finds it bound. `None` where that cannot be; it is counted.
+    fn bind(
+        &mut self,
+        now: Instant,
+        proxy: ProxyId,
+        record: &Record<'_>,
+        tuple: &FourTuple,
+    ) -> Option<FlowIndex> {
+        let hash = self.flows.hash(tuple);
+        let found = self.flows.find(hash, tuple);
+        if let Some((index, flow)) = found.and_then(|i| self.flows.flow(i).map(|f| (i, f))) {
+            let theirs = flow.proxy == proxy && flow.worker == record.worker;
+            if flow.state == FlowState::Bound && theirs && flow.label == record.label {
+                return Some(index);
+            }
+            // A lingering tuple may be used by another proxy; one that lives may not.
+            if !theirs && flow.state != FlowState::Lingering {
+                self.counters.drop_foreign_flow += 1;
+                return None;
+            }
+        }
+        if !record.flags.contains(Flags::FLOW_NEW) {
+            self.counters.drop_unknown_label += 1;
+            return None;
+        }
+        if !self.proxies.is_up(proxy, record.worker) {
+            // Its link went away while the record waited: nothing of it may stay.
+            self.counters.drop_stale_label += 1;
+            return None;
+        }
+        let index = match found {
+            Some(index) => index,
+            None => self.insert_active(now, proxy, record.worker, tuple, hash)?,
+        };
+        self.bind_label(now, proxy, record, index);
+        Some(index)
+    }
+
+    /// The entry of a connection that an application opens.
+    fn insert_active(
+        &mut self,
+        now: Instant,
+        proxy: ProxyId,
+        worker: u8,
+        tuple: &FourTuple,
+        hash: u64,
+    ) -> Option<FlowIndex> {
+        let (port, _) = self.next_hop(tuple.remote.ip());
+        let (tuple, state) = (*tuple, FlowState::Pending);
+        let new = NewFlow { tuple, hash, state, proxy, worker, port, peer_mac: None };
+        let index = self.insert_flow(now, new);
+        self.counters.drop_table_full += u64::from(index.is_none());
+        index
+    }
+
+    fn bind_label(&mut self, now: Instant, proxy: ProxyId, record: &Record<'_>, index: FlowIndex) {
+        self.unbind(index);
+        if let Some(before) = self.labels.set(proxy, record.label, index) {
+            // The proxy gave the slot away again without a word: the flow that had it is over.
+            if let Some(flow) = self.flows.flow_mut(before) {
+                flow.label = FlowLabel::NONE;
+            }
+            self.flows.set_state(now, before, FlowState::Lingering);
+        }
+        self.flows.set_state(now, index, FlowState::Bound);
+        let Some(flow) = self.flows.flow_mut(index) else { return };
+        (flow.label, flow.proxy, flow.worker) = (record.label, proxy, record.worker);
+        let hash = flow.hash;
+        self.counters.labels_bound += 1;
+        self.trace_label(TraceKind::LabelBound, now, record.label, hash);
+    }
+
+    /// Takes the label from the flow and remembers its proxy for late segments.
+    fn end_flow(&mut self, now: Instant, index: FlowIndex) {
+        let Some((label, hash)) = self.flows.flow(index).map(|f| (f.label, f.hash)) else { return };
+        self.unbind(index);
+        self.flows.set_state(now, index, FlowState::Lingering);
+        if !label.is_none() {
+            self.counters.labels_ended += 1;
+            self.trace_label(TraceKind::LabelEnded, now, label, hash);
+        }
+    }
+
+    /// Frees the label that the flow has, if any.
+    pub(super) fn unbind(&mut self, index: FlowIndex) {
+        let Some(flow) = self.flows.flow_mut(index) else { return };
+        if !flow.label.is_none() {
+            let (proxy, label) = (flow.proxy, flow.label);
+            flow.label = FlowLabel::NONE;
+            self.labels.clear(proxy, label, index);
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the two callers have the parts from different places")]
+    fn transmit(
+        &mut self,
+        now: Instant,
+        index: Option<FlowIndex>,
+        tuple: &FourTuple,
+        record: &Record<'_>,
+        ecn: Ecn,
+        bytes: &[u8],
+        segment: Segment<'_>,
+        out: &mut impl NetworkOutput,
+    ) {
+        let known = index.and_then(|i| self.flows.flow(i)).and_then(|f| f.peer_mac.map(|mac| (f.port, mac)));
+        let Some((port, mac)) = known.or_else(|| self.resolve(now, tuple, ecn, bytes, out)) else { return };
+        if let Some(flow) = index.and_then(|i| self.flows.flow_mut(i)) {
+            (flow.port, flow.peer_mac, flow.last_used) = (port, Some(mac), now);
+            flow.segments_out += 1;
+        }
+        let way = emit::way(tuple, port, self.port_mac(port), mac);
+        let identification = self.next_identification();
+        let out_segment =
+            OutSegment { segment, bytes, ecn, segment_size: record.segment_size, identification };
+        if emit::segment(&way, self.port_mtu(port), &out_segment, out).is_err() {
+            self.counters.drop_too_long += 1;
+            return;
+        }
+        self.counters.segments_out += 1;
+        self.counters.bytes_out += segment.payload().len() as u64;
+        let hash = index.and_then(|i| self.flows.flow(i)).map_or_else(|| self.flows.hash(tuple), |f| f.hash);
+        self.trace_segment(TraceKind::LanOut, now, record.label, &segment, hash);
+    }
+
+    /// The peer's (or its router's) Ethernet address; where it must be asked for first, the segment waits.
+    fn resolve(
+        &mut self,
+        now: Instant,
+        tuple: &FourTuple,
+        ecn: Ecn,
+        bytes: &[u8],
+        out: &mut impl NetworkOutput,
+    ) -> Option<(PortId, MacAddr)> {
+        let (port, address) = self.next_hop(tuple.remote.ip());
+        let request = Request { port, address, asker: tuple.local.ip() };
+        match self.neighbours.look_up(now, request) {
+            Lookup::Known(mac) => return Some((port, mac)),
+            Lookup::Ask(request) => self.ask(&request, out),
+            Lookup::Asking => {}
+            Lookup::Full => {
+                self.counters.drop_unresolved += 1;
+                return None;
+            }
+        }
+        if !self.neighbours.wait(request, *tuple, ecn, bytes) {
+            self.counters.drop_unresolved += 1;
+        }
+        None
+    }
+
+    /// Transmits a segment whose neighbour has answered.
+    pub(super) fn send_waiting(
+        &mut self,
+        now: Instant,
+        waiting: &Waiting,
+        mac: MacAddr,
+        out: &mut impl NetworkOutput,
+    ) {
+        let Ok(segment) = Segment::parse(waiting.segment()) else { return };
+        let index = self.flows.find(self.flows.hash(&waiting.tuple), &waiting.tuple);
+        if let Some(flow) = index.and_then(|i| self.flows.flow_mut(i)) {
+            (flow.port, flow.peer_mac) = (waiting.port, Some(mac));
+        }
+        let label = index.and_then(|i| self.flows.flow(i)).map_or(FlowLabel::NONE, |f| f.label);
+        // Only its label and segment size (none) are looked at.
+        let record = Record::flow_end(label, 0);
+        self.transmit(now, index, &waiting.tuple, &record, waiting.ecn, waiting.segment(), segment, out);
+    }
+
+    fn trace_label(&mut self, kind: TraceKind, at: Instant, label: FlowLabel, hash: u64) {
+        self.trace.record(TraceEvent { at, label, kind, aux: hash as u32, ..TraceEvent::default() });
+    }
+}

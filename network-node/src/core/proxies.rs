@@ -1,0 +1,80 @@
+//! The proxies that can be sent to, and the choice among their workers for new flows.
+
+use csp_classify::Maglev;
+use csp_types::{FourTuple, NodeId};
+
+use super::api::ProxyId;
+use super::flow_table::tuple_hash;
+
+/// The same on every network node, so that all choose alike and a flow that moves between them keeps its proxy.
+const CHOICE_KEY: (u64, u64) = (0x6373_7020_6e6e, 0x6368_6f69_6365);
+const WORKERS_MAX: usize = csp_types::limits::PROXY_WORKERS_MAX;
+
+struct Slot {
+    node: Option<NodeId>,
+    up: [bool; WORKERS_MAX],
+}
+
+pub(super) struct Proxies {
+    slots: Vec<Slot>,
+    order: Vec<u16>,
+    table: Maglev<(ProxyId, u8)>,
+}
+
+impl Proxies {
+    pub(super) fn new(proxies_max: usize) -> Self {
+        let proxies_max = proxies_max.min(usize::from(u16::MAX));
+        Proxies {
+            slots: (0..proxies_max).map(|_| Slot { node: None, up: [false; WORKERS_MAX] }).collect(),
+            order: Vec::with_capacity(proxies_max),
+            table: Maglev::new(),
+        }
+    }
+
+    /// The node in this slot, while it has a worker up.
+    pub(super) fn node(&self, proxy: ProxyId) -> Option<NodeId> {
+        self.slots.get(usize::from(proxy.0)).and_then(|s| s.node)
+    }
+
+    pub(super) fn set_up(&mut self, proxy: ProxyId, node: NodeId, worker: u8) {
+        if let Some(slot) = self.slots.get_mut(usize::from(proxy.0)) {
+            slot.node = Some(node);
+            slot.up[usize::from(worker)] = true;
+            self.rebuild();
+        }
+    }
+
+    pub(super) fn set_down(&mut self, proxy: ProxyId, worker: u8) {
+        if let Some(slot) = self.slots.get_mut(usize::from(proxy.0)) {
+            slot.up[usize::from(worker)] = false;
+            if !slot.up.contains(&true) {
+                slot.node = None;
+            }
+            self.rebuild();
+        }
+    }
+
+    pub(super) fn is_up(&self, proxy: ProxyId, worker: u8) -> bool {
+        self.slots.get(usize::from(proxy.0)).is_some_and(|s| s.up[usize::from(worker)])
+    }
+
+    /// Which proxy worker gets a new flow.
+    pub(super) fn choose(&self, tuple: &FourTuple) -> Option<(ProxyId, u8)> {
+        self.table.choose(tuple_hash(tuple, CHOICE_KEY))
+    }
+
+    fn rebuild(&mut self) {
+        let Proxies { slots, order, table } = self;
+        order.clear();
+        order.extend((0..slots.len() as u16).filter(|at| slots[usize::from(*at)].node.is_some()));
+        // In the order of names, which is the same on every network node; slots are not.
+        order.sort_unstable_by_key(|at| slots[usize::from(*at)].node);
+        let workers = order.iter().flat_map(|at| {
+            let slot = &slots[usize::from(*at)];
+            let up = (0..=u8::MAX).filter(|worker| slot.up[usize::from(*worker)]);
+            let name = slot.node.as_ref().map_or("", NodeId::as_str).as_bytes();
+            up.map(move |worker| (name, worker, (ProxyId(*at), worker)))
+        });
+        table.rebuild(workers);
+    }
+}

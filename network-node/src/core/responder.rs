@@ -1,0 +1,331 @@
+//! What the network node answers itself: ARP, neighbour discovery and ICMP echo for our addresses, resets for ports
+//! that nothing serves; and what it says unasked: announcements of new addresses, questions for neighbours.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use csp_types::{Duration, FourTuple, Instant, MacAddr};
+use csp_wire::ethernet::{self, EtherType};
+use csp_wire::icmp::v6::{NEIGHBOR_HOP_LIMIT, solicited_node};
+use csp_wire::icmp::{v4, v6};
+use csp_wire::tcp::{self, Flags, Segment};
+use csp_wire::{Ecn, arp, ipv4, ipv6};
+
+use super::api::{NetworkOutput, PortId};
+use super::emit::{self, Headers, IpFields, OutSegment, Way};
+use super::neighbour::Request;
+use super::node::NetworkCore;
+
+/// Echo answers and resets within one second at most, so that nobody makes the node reflect a flood.
+const ANSWERS_PER_SECOND_MAX: u32 = 10_000;
+const ONE_SECOND: Duration = Duration::from_secs(1);
+/// Longest ICMP message that is echoed, in bytes: what a frame of 9,000 bytes holds.
+const ECHO_LEN_MAX: usize = 9_000;
+/// ND: 8 bytes, target and one link-layer address.
+const NEIGHBOR_LEN_MAX: usize = 32;
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+const TTL: u8 = 64;
+
+/// Counts answers in windows of a second.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct AnswerLimit {
+    window: Instant,
+    answers: u32,
+}
+
+impl AnswerLimit {
+    fn allows(&mut self, now: Instant) -> bool {
+        if now.saturating_since(self.window) >= ONE_SECOND {
+            *self = AnswerLimit { window: now, answers: 0 };
+        }
+        self.answers += 1;
+        self.answers <= ANSWERS_PER_SECOND_MAX
+    }
+}
+
+/// The Ethernet address of an IPv6 group (RFC 2464 §7).
+fn group_mac(group: Ipv6Addr) -> MacAddr {
+    let [.., a, b, c, d] = group.octets();
+    MacAddr([0x33, 0x33, a, b, c, d])
+}
+
+impl NetworkCore {
+    /// ARP: learns who was asked for, answers for our addresses.
+    pub(super) fn on_arp(&mut self, now: Instant, port: PortId, packet: &[u8], out: &mut impl NetworkOutput) {
+        let packet = match arp::Packet::parse(packet) {
+            Ok(packet) => arp::Repr::parse(&packet),
+            Err(error) => return self.count_wire_error(&error),
+        };
+        let mac = self.port_mac(port);
+        if packet.sender_mac == mac {
+            return;
+        }
+        let sender = IpAddr::V4(packet.sender_ip);
+        if self.classifier.owns(sender) {
+            self.counters.address_conflicts += 1;
+        } else if !packet.sender_ip.is_unspecified() {
+            self.on_neighbour(now, port, sender, packet.sender_mac, out);
+        }
+        let asks = packet.operation == arp::Operation::Request && packet.sender_ip != packet.target_ip;
+        if asks && self.classifier.owns(packet.target_ip.into()) {
+            self.counters.neighbour_answers += 1;
+            send_arp(port, mac, packet.sender_mac, &packet.answer(mac), out);
+        }
+    }
+
+    /// ICMP over IPv4: echo is answered, errors go to the flow's proxy. `packet` is the whole IP packet.
+    pub(super) fn on_icmp_v4(
+        &mut self,
+        now: Instant,
+        way_back: &Way,
+        packet: &[u8],
+        message: &[u8],
+        out: &mut impl NetworkOutput,
+    ) {
+        match v4::Message::parse(message) {
+            Ok(v4::Message::EchoRequest { identifier, sequence, data }) => {
+                let mut answer = [0; ECHO_LEN_MAX];
+                let reply = v4::Message::EchoReply { identifier, sequence, data };
+                let Ok(len) = reply.emit(&mut answer) else { return self.counters.drop_malformed += 1 };
+                self.answer_echo(now, way_back, ipv4::PROTOCOL_ICMP, &answer[..len], out);
+            }
+            Ok(
+                v4::Message::DestinationUnreachable { quoted, .. }
+                | v4::Message::FragmentationNeeded { quoted, .. }
+                | v4::Message::TimeExceeded { quoted, .. },
+            ) => self.on_icmp_error(now, packet, csp_wire::icmp::QuotedTcp::parse_v4(quoted), out),
+            Ok(v4::Message::EchoReply { .. }) => self.counters.drop_protocol += 1,
+            Err(error) => self.count_wire_error(&error),
+        }
+    }
+
+    /// ICMPv6: as ICMP, and neighbour discovery. `packet` is the whole IP packet.
+    pub(super) fn on_icmp_v6(
+        &mut self,
+        now: Instant,
+        way_back: &Way,
+        packet: &[u8],
+        view: &ipv6::Packet<'_>,
+        out: &mut impl NetworkOutput,
+    ) {
+        match v6::Message::parse(view) {
+            Ok(v6::Message::EchoRequest { identifier, sequence, data }) if self.owns_target(view) => {
+                let mut answer = [0; ECHO_LEN_MAX];
+                let reply = v6::Message::EchoReply { identifier, sequence, data };
+                let Ok(len) = reply.emit(view.destination(), view.source(), &mut answer) else {
+                    return self.counters.drop_malformed += 1;
+                };
+                self.answer_echo(now, way_back, ipv6::PROTOCOL_ICMPV6, &answer[..len], out);
+            }
+            Ok(
+                v6::Message::DestinationUnreachable { quoted, .. }
+                | v6::Message::PacketTooBig { quoted, .. }
+                | v6::Message::TimeExceeded { quoted, .. }
+                | v6::Message::ParameterProblem { quoted, .. },
+            ) => self.on_icmp_error(now, packet, csp_wire::icmp::QuotedTcp::parse_v6(quoted), out),
+            Ok(v6::Message::NeighborSolicitation { target, source_link }) => {
+                self.on_solicitation(now, way_back, target, source_link, out);
+            }
+            Ok(v6::Message::NeighborAdvertisement { target, target_link, .. }) => match target_link {
+                _ if self.classifier.owns(target.into()) => self.counters.address_conflicts += 1,
+                Some(mac) => self.on_neighbour(now, way_back.port, target.into(), mac, out),
+                None => {}
+            },
+            Ok(_) => self.counters.drop_protocol += 1,
+            Err(error) => self.count_wire_error(&error),
+        }
+    }
+
+    fn owns_target(&self, packet: &ipv6::Packet<'_>) -> bool {
+        self.classifier.owns(packet.destination().into())
+    }
+
+    fn on_solicitation(
+        &mut self,
+        now: Instant,
+        way_back: &Way,
+        target: Ipv6Addr,
+        source_link: Option<MacAddr>,
+        out: &mut impl NetworkOutput,
+    ) {
+        if let (false, Some(mac)) = (way_back.destination.is_unspecified(), source_link) {
+            self.on_neighbour(now, way_back.port, way_back.destination, mac, out);
+        }
+        if !self.classifier.owns(target.into()) {
+            return;
+        }
+        self.counters.neighbour_answers += 1;
+        let asker = match way_back.destination {
+            IpAddr::V6(asker) if !asker.is_unspecified() => Some((asker, way_back.destination_mac)),
+            // Somebody checks whether the address is free (RFC 4862 §5.4): all nodes are told that it is not.
+            _ => None,
+        };
+        self.advertise(way_back.port, target, asker, out);
+    }
+
+    /// Says that `target` is ours: to who asked, or to all.
+    fn advertise(
+        &mut self,
+        port: PortId,
+        target: Ipv6Addr,
+        asker: Option<(Ipv6Addr, MacAddr)>,
+        out: &mut impl NetworkOutput,
+    ) {
+        let mac = self.port_mac(port);
+        let message = v6::Message::NeighborAdvertisement {
+            router: false,
+            solicited: asker.is_some(),
+            override_cache: true,
+            target,
+            target_link: Some(mac),
+        };
+        let (destination, destination_mac) = asker.unwrap_or((ALL_NODES, group_mac(ALL_NODES)));
+        self.send_neighbor(port, target, (destination, destination_mac), &message, out);
+    }
+
+    fn send_neighbor(
+        &mut self,
+        port: PortId,
+        source: Ipv6Addr,
+        (destination, destination_mac): (Ipv6Addr, MacAddr),
+        message: &v6::Message<'_>,
+        out: &mut impl NetworkOutput,
+    ) {
+        let mut bytes = [0; NEIGHBOR_LEN_MAX];
+        let Ok(len) = message.emit(source, destination, &mut bytes) else { return };
+        let source_mac = self.port_mac(port);
+        let way =
+            Way { port, source_mac, destination_mac, source: source.into(), destination: destination.into() };
+        self.send_ip(&way, ipv6::PROTOCOL_ICMPV6, NEIGHBOR_HOP_LIMIT, &bytes[..len], out);
+    }
+
+    fn answer_echo(
+        &mut self,
+        now: Instant,
+        way: &Way,
+        protocol: u8,
+        message: &[u8],
+        out: &mut impl NetworkOutput,
+    ) {
+        if !self.answer_limit.allows(now) {
+            self.counters.drop_answer_limit += 1;
+            return;
+        }
+        self.counters.echo_answers += 1;
+        self.send_ip(way, protocol, TTL, message, out);
+    }
+
+    fn send_ip(&mut self, way: &Way, protocol: u8, ttl: u8, payload: &[u8], out: &mut impl NetworkOutput) {
+        let identification = self.next_identification();
+        let ip = IpFields { protocol, ttl, ecn: Ecn::NotEct, identification };
+        if let Some(headers) = Headers::new(way, ip, payload.len()) {
+            out.lan(way.port, &[headers.as_slice(), payload], None);
+        }
+    }
+
+    /// Answers a segment that nothing serves as a closed port does (RFC 9293 §3.10.7.1).
+    pub(super) fn refuse(
+        &mut self,
+        now: Instant,
+        way: &Way,
+        segment: &Segment<'_>,
+        out: &mut impl NetworkOutput,
+    ) {
+        if segment.flags().rst() {
+            self.counters.drop_no_service += 1;
+            return;
+        }
+        if !self.answer_limit.allows(now) {
+            self.counters.drop_answer_limit += 1;
+            return;
+        }
+        let (seq, ack, flags) = if segment.flags().ack() {
+            (segment.ack(), 0, Flags::RST)
+        } else {
+            let flags = segment.flags();
+            let len = segment.payload().len() as u32 + u32::from(flags.syn()) + u32::from(flags.fin());
+            (0, segment.seq().wrapping_add(len), Flags::RST | Flags::ACK)
+        };
+        let (source_port, destination_port) = (segment.destination_port(), segment.source_port());
+        let repr = tcp::Repr { source_port, destination_port, seq, ack, flags, ..tcp::Repr::default() };
+        let mut bytes = [0; tcp::HEADER_LEN_MIN];
+        if repr.emit(&mut bytes).is_none() {
+            return;
+        }
+        let Ok(reset) = Segment::parse(&bytes) else { return };
+        let identification = self.next_identification();
+        let ecn = Ecn::NotEct;
+        let reset = OutSegment { segment: reset, bytes: &bytes, ecn, segment_size: 0, identification };
+        if emit::segment(way, self.port_mtu(way.port), &reset, out).is_ok() {
+            self.counters.resets_sent += 1;
+        }
+    }
+
+    /// A neighbour told where it is: what waited for it goes out.
+    fn on_neighbour(
+        &mut self,
+        now: Instant,
+        port: PortId,
+        address: IpAddr,
+        mac: MacAddr,
+        out: &mut impl NetworkOutput,
+    ) {
+        if mac.is_multicast() || !self.neighbours.learn(now, port, address, mac) {
+            return;
+        }
+        while let Some(waiting) = self.neighbours.take_waiting(port, address) {
+            self.send_waiting(now, &waiting, mac, out);
+        }
+    }
+
+    /// Asks for a neighbour.
+    pub(super) fn ask(&mut self, request: &Request, out: &mut impl NetworkOutput) {
+        self.counters.neighbour_requests += 1;
+        let mac = self.port_mac(request.port);
+        match (request.address, request.asker) {
+            (IpAddr::V4(target), IpAddr::V4(asker)) => {
+                let question = arp::Repr::request(mac, asker, target);
+                send_arp(request.port, mac, MacAddr::BROADCAST, &question, out);
+            }
+            (IpAddr::V6(target), IpAddr::V6(asker)) => {
+                let message = v6::Message::NeighborSolicitation { target, source_link: Some(mac) };
+                let group = solicited_node(target);
+                self.send_neighbor(request.port, asker, (group, group_mac(group)), &message, out);
+            }
+            // The next hop was chosen of the flow's own family.
+            _ => {}
+        }
+    }
+
+    /// Tells the LAN that an address is ours now (RFC 5227 §3, RFC 4861 §7.2.6).
+    pub(super) fn announce(&mut self, port: PortId, address: IpAddr, out: &mut impl NetworkOutput) {
+        match address {
+            IpAddr::V4(v4) => self.announce_v4(port, v4, out),
+            IpAddr::V6(v6) => self.advertise(port, v6, None, out),
+        }
+    }
+
+    fn announce_v4(&mut self, port: PortId, address: Ipv4Addr, out: &mut impl NetworkOutput) {
+        let mac = self.port_mac(port);
+        send_arp(port, mac, MacAddr::BROADCAST, &arp::Repr::announcement(mac, address), out);
+    }
+
+    /// The way back to who sent a segment of this flow.
+    pub(super) fn way_back(&self, tuple: &FourTuple, port: PortId, peer_mac: MacAddr) -> Way {
+        emit::way(tuple, port, self.port_mac(port), peer_mac)
+    }
+}
+
+fn send_arp(
+    port: PortId,
+    source: MacAddr,
+    destination: MacAddr,
+    packet: &arp::Repr,
+    out: &mut impl NetworkOutput,
+) {
+    let mut frame = [0; ethernet::HEADER_LEN + arp::PACKET_LEN];
+    let (header, body) = frame.split_at_mut(ethernet::HEADER_LEN);
+    let ethernet = ethernet::Repr { destination, source, ether_type: EtherType::Arp };
+    if ethernet.emit(header).is_ok() && packet.emit(body).is_ok() {
+        out.lan(port, &[&frame], None);
+    }
+}
