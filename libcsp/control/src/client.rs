@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use etcd_client::{Client, ConnectOptions, GetOptions, GetResponse};
+use etcd_client::{Client, ConnectOptions, GetOptions, GetResponse, Txn, TxnResponse};
 
 use crate::config::EtcdSection;
 use crate::error::ControlError;
@@ -34,7 +34,8 @@ impl EtcdClient {
         let options = ConnectOptions::new()
             .with_connect_timeout(CONNECT_TIMEOUT)
             .with_keep_alive(PING_INTERVAL, PING_TIMEOUT)
-            .with_keep_alive_while_idle(true);
+            .with_keep_alive_while_idle(true)
+            .with_require_leader(true);
         let inner = Client::connect(&etcd.endpoints, Some(options)).await.map_err(etcd_error)?;
         Ok(EtcdClient { inner })
     }
@@ -51,6 +52,14 @@ impl EtcdClient {
     ) -> Result<GetResponse, ControlError> {
         within(self.inner.kv_client().get(key, options)).await
     }
+
+    pub(crate) async fn put(&self, key: &str, value: String) -> Result<(), ControlError> {
+        within(self.inner.kv_client().put(key, value, None)).await.map(drop)
+    }
+
+    pub(crate) async fn txn(&self, txn: Txn) -> Result<TxnResponse, ControlError> {
+        within(self.inner.kv_client().txn(txn)).await
+    }
 }
 
 /// Runs one request with the request deadline.
@@ -63,6 +72,34 @@ pub(crate) async fn within<T>(
     }
 }
 
+/// The error in one line for people.
 pub(crate) fn etcd_error(error: etcd_client::Error) -> ControlError {
-    ControlError::Etcd(error.to_string())
+    ControlError::Etcd(match error {
+        etcd_client::Error::GRpcStatus(status) => status.message().to_owned(),
+        other => other.to_string(),
+    })
+}
+
+/// Growing pauses between attempts, with a bound, for retries that never end.
+#[derive(Debug, Default)]
+pub(crate) struct Backoff {
+    attempt: u32,
+}
+
+impl Backoff {
+    const FIRST: Duration = Duration::from_millis(100);
+    const LAST: Duration = Duration::from_secs(2);
+
+    /// The next pause: 100 ms doubling up to 2 s, each shortened by up to a quarter at random so that nodes which lost
+    /// etcd together do not come back together.
+    pub(crate) fn next(&mut self) -> Duration {
+        let pause = Self::FIRST.saturating_mul(1 << self.attempt.min(5)).min(Self::LAST);
+        self.attempt = self.attempt.saturating_add(1);
+        pause.mul_f64(1.0 - rand::random::<f64>() / 4.0)
+    }
+
+    /// Starts over after a success.
+    pub(crate) fn reset(&mut self) {
+        self.attempt = 0;
+    }
 }

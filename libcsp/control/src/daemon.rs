@@ -4,18 +4,29 @@
 //! workers and says so with [`ControlPlane::ack_applied`]. All of it goes on by itself while etcd is away.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
 
+use crate::client::EtcdClient;
 use crate::config::EtcdSection;
 use crate::error::ControlError;
-use crate::membership::Membership;
+use crate::follow::follow;
+use crate::keys;
+use crate::membership::{Membership, MembershipFollower};
 use crate::policy::Policy;
-use crate::policy_store::ActivePolicy;
+use crate::policy_store::{self, ActivePolicy, PolicyTasks};
+use crate::registration::{First, Registration, taken};
 use crate::registry::NodeRecord;
+use crate::status::{ControlStatus, StatusCell};
+
+/// How long taking the registration back may take.
+const SHUTDOWN_WAIT: Duration = Duration::from_secs(2);
+/// How long finding out about a foreign registration may take: two looks at a lease of 5 s, and its lapse.
+const CONTEST_WAIT: Duration = Duration::from_secs(12);
 
 /// A check of a policy by a node, beyond the schema: `Err` says why this node cannot apply it.
 pub type PolicyCheck = Arc<dyn Fn(&Policy) -> Result<(), String> + Send + Sync>;
@@ -51,32 +62,26 @@ impl Default for ControlOptions {
     }
 }
 
-/// How the control plane stands; what `/readyz` and metrics tell.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct ControlStatus {
-    /// Whether the node's registration stands in etcd under a live lease.
-    pub registered: bool,
-    /// Why not, for people; empty when registered.
-    pub registration_problem: String,
-    /// Whether membership and policy are up to date with etcd.
-    pub synced: bool,
-    /// Why not, for people; empty when synced.
-    pub sync_problem: String,
-    /// The generation that was checked and acknowledged last; 0 for none.
-    pub staged_generation: u64,
-    /// The generation in force at this node; 0 for none.
-    pub active_generation: u64,
-}
-
-/// A running control plane.
-#[derive(Debug)]
+/// A running control plane. Dropping it ends the background work without taking the registration back.
 pub struct ControlPlane {
     /// Who is there.
     pub membership: watch::Receiver<Membership>,
-    /// What to apply; `None` until a policy is known.
+    /// What to apply; `None` until a policy is known. Stays `None` where the policy is not followed.
     pub policy: watch::Receiver<Option<ActivePolicy>>,
     /// How it stands.
     pub status: watch::Receiver<ControlStatus>,
+    client: EtcdClient,
+    policy_tasks: Option<PolicyTasks>,
+    registration: AbortOnDrop,
+    first: watch::Receiver<First>,
+    stop: watch::Sender<bool>,
+    tasks: JoinSet<()>,
+}
+
+impl fmt::Debug for ControlPlane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ControlPlane").field("status", &*self.status.borrow()).finish_non_exhaustive()
+    }
 }
 
 impl ControlPlane {
@@ -85,28 +90,124 @@ impl ControlPlane {
     ///
     /// Returns once registered, or after [`ControlOptions::start_wait`] without etcd: then everything goes on in the
     /// background, and the policy channel holds the last-known-good policy. Fails with [`ControlError::IdTaken`] when
-    /// another live process has this node's id.
+    /// another live process has this node's id; finding that out takes up to 7 s.
     pub async fn start(
         record: NodeRecord,
         etcd: &EtcdSection,
-        state_dir: impl Into<PathBuf>,
+        state_dir: impl AsRef<Path>,
         options: ControlOptions,
     ) -> Result<ControlPlane, ControlError> {
-        let _ = (record, etcd, state_dir.into(), options);
-        Err(ControlError::Etcd("not available yet".to_owned()))
+        let client = EtcdClient::connect(etcd).await?;
+        let (status, status_receiver) = StatusCell::new();
+        let (stop, stop_receiver) = watch::channel(false);
+        let (first, mut first_receiver) = watch::channel(First::Pending);
+        let registration = Registration {
+            client: client.clone(),
+            record: record.clone(),
+            status: status.clone(),
+            first,
+            stop: stop_receiver,
+        };
+        let registration = AbortOnDrop(tokio::spawn(registration.run()));
+        await_registration(&client, &mut first_receiver, options.start_wait).await?;
+
+        let mut tasks = JoinSet::new();
+        let (follower, membership) = MembershipFollower::new(status.clone());
+        tasks.spawn(follow(client.clone(), keys::NODES, follower));
+        let (policy_tasks, policy) = if options.follow_policy {
+            let state_dir = state_dir.as_ref();
+            let started =
+                policy_store::start(&client, &record, state_dir, options.check, status.clone(), &mut tasks)?;
+            (Some(started.0), started.1)
+        } else {
+            status.update(|status| status.policy_synced = true);
+            (None, watch::channel(None).1)
+        };
+        let mut status_receiver = status_receiver;
+        let wait =
+            if *first_receiver.borrow() == First::Registered { options.start_wait } else { Duration::ZERO };
+        let _ = tokio::time::timeout(wait, status_receiver.wait_for(ControlStatus::synced)).await;
+        if let Some(tasks) = &policy_tasks {
+            tasks.use_last_known_good();
+        }
+        let (status, first) = (status_receiver, first_receiver);
+        Ok(ControlPlane {
+            membership,
+            policy,
+            status,
+            client,
+            policy_tasks,
+            registration,
+            first,
+            stop,
+            tasks,
+        })
+    }
+
+    /// The connection to etcd, for what else a daemon keeps there.
+    pub fn client(&self) -> EtcdClient {
+        self.client.clone()
     }
 
     /// Says that the daemon's workers run `generation` now, or why they cannot. On success the policy becomes the
-    /// last-known-good one.
+    /// last-known-good one. A generation that is not the one to apply any more is ignored.
     pub async fn ack_applied(&self, generation: u64, result: Result<(), String>) {
-        let _ = (generation, result);
+        if let Some(tasks) = &self.policy_tasks {
+            tasks.applied(generation, result).await;
+        }
     }
 
-    /// Waits for an error the daemon must end with.
+    /// Waits for an error the daemon must end with: the id turns out to be taken when etcd comes back after a start
+    /// without it.
     pub async fn failed(&self) -> ControlError {
+        let mut first = self.first.clone();
+        let taken_by =
+            |first: &First| if let First::Taken(other) = first { Some(taken(other)) } else { None };
+        if let Ok(first) = first.wait_for(|first| taken_by(first).is_some()).await
+            && let Some(error) = taken_by(&first)
+        {
+            return error;
+        }
         std::future::pending().await
     }
 
     /// Takes the registration back (the node leaves on purpose) and ends all background work, within two seconds.
-    pub async fn shutdown(self) {}
+    pub async fn shutdown(mut self) {
+        let _ = self.stop.send(true);
+        if tokio::time::timeout(SHUTDOWN_WAIT, &mut self.registration.0).await.is_err() {
+            tracing::warn!("etcd does not answer, the registration lapses by itself");
+        }
+        self.tasks.shutdown().await;
+    }
+}
+
+/// Waits for the outcome of the first registration: not longer than `wait` while etcd does not answer, but as long as it
+/// takes to find out whether a foreign registration is alive.
+async fn await_registration(
+    client: &EtcdClient,
+    first: &mut watch::Receiver<First>,
+    wait: Duration,
+) -> Result<(), ControlError> {
+    let pending = |first: &First| *first == First::Pending;
+    let known = tokio::time::timeout(wait, first.wait_for(|first| !pending(first))).await.is_ok();
+    if !known && client.health().await.is_ok() {
+        let _ = tokio::time::timeout(CONTEST_WAIT, first.wait_for(|first| !pending(first))).await;
+    }
+    match &*first.borrow() {
+        First::Taken(other) => Err(taken(other)),
+        First::Registered => Ok(()),
+        First::Pending => {
+            tracing::warn!("etcd does not answer; starting without it");
+            Ok(())
+        }
+    }
+}
+
+/// A task that ends when its owner is dropped.
+struct AbortOnDrop(JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }

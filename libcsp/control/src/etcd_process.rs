@@ -1,7 +1,26 @@
 //! A private etcd, for clusters without one: a child of the management node that dies with it.
 
+use std::fs::OpenOptions;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::sync::{oneshot, watch};
+use tokio::time::{sleep, timeout};
+
+use crate::client::EtcdClient;
+use crate::config::EtcdSection;
+
+/// How long etcd may take until it serves.
+const START_WAIT: Duration = Duration::from_secs(20);
+/// How long etcd may take to end before it is killed.
+const STOP_WAIT: Duration = Duration::from_secs(5);
+/// How much of the log's end is looked at for an error message, in bytes.
+const LOG_TAIL_LEN: usize = 4096;
 
 /// How to run a private etcd.
 #[derive(Clone, Debug)]
@@ -63,16 +82,23 @@ pub enum EtcdProcessError {
     },
 }
 
-/// A running private etcd.
+/// A running private etcd. Dropping it asks it to end; so does the death of this process, however it comes.
 #[derive(Debug)]
 pub struct EtcdProcess {
     client: SocketAddr,
+    pid: Pid,
+    ended: watch::Receiver<Option<String>>,
 }
 
 impl EtcdProcess {
     /// Starts etcd and waits until it serves requests, at most 20 s. Must run inside tokio.
     pub async fn start(options: EtcdProcessOptions) -> Result<EtcdProcess, EtcdProcessError> {
-        Ok(EtcdProcess { client: options.client })
+        let command = command(&options)?;
+        let (pid, ended) = spawn(command, &options).await?;
+        let mut etcd = EtcdProcess { client: options.client, pid, ended };
+        etcd.await_service(&options).await?;
+        tracing::info!(client = %options.client, pid = etcd.pid(), "private etcd serves");
+        Ok(etcd)
     }
 
     /// Its client URL, for an `EtcdSection`.
@@ -82,14 +108,142 @@ impl EtcdProcess {
 
     /// Its process id.
     pub fn pid(&self) -> u32 {
-        0
+        self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
     /// Waits until it has ended, which is unexpected unless [`EtcdProcess::shutdown`] was called; tells how.
     pub async fn ended(&mut self) -> String {
-        std::future::pending().await
+        let ended = self.ended.wait_for(Option::is_some).await;
+        ended.ok().and_then(|status| status.clone()).unwrap_or_else(|| "unknown".to_owned())
     }
 
     /// Stops it: SIGTERM, and after five seconds SIGKILL.
-    pub async fn shutdown(self) {}
+    pub async fn shutdown(mut self) {
+        self.signal(Signal::TERM);
+        if timeout(STOP_WAIT, self.ended()).await.is_err() {
+            tracing::warn!(pid = self.pid(), "etcd does not end, killing it");
+            self.signal(Signal::KILL);
+            self.ended().await;
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        // Its process id may belong to another process once it has ended.
+        if self.ended.borrow().is_none() {
+            let _ = kill_process(self.pid, signal);
+        }
+    }
+
+    /// Waits until a linearizable read succeeds.
+    async fn await_service(&mut self, options: &EtcdProcessOptions) -> Result<(), EtcdProcessError> {
+        let section = EtcdSection { endpoints: vec![self.endpoint()] };
+        let log_file = options.log_file.clone();
+        let serving = async {
+            loop {
+                if let Ok(client) = EtcdClient::connect(&section).await
+                    && client.health().await.is_ok()
+                {
+                    return;
+                }
+                sleep(Duration::from_millis(100)).await;
+            }
+        };
+        tokio::select! {
+            () = serving => Ok(()),
+            () = sleep(START_WAIT) => {
+                let (client, waited_s) = (options.client, START_WAIT.as_secs());
+                Err(EtcdProcessError::Silent { client, waited_s, log: log_tail(&log_file), log_file })
+            }
+            ended = self.ended.wait_for(Option::is_some) => {
+                let status = ended.ok().and_then(|status| status.clone()).unwrap_or_default();
+                Err(EtcdProcessError::Ended { status, log: log_tail(&log_file), log_file })
+            }
+        }
+    }
+}
+
+impl Drop for EtcdProcess {
+    fn drop(&mut self) {
+        self.signal(Signal::TERM);
+    }
+}
+
+/// The command line. setpriv (util-linux) arms the signal that etcd gets when its parent dies, so that a killed
+/// management node leaves no etcd behind that keeps its port and data.
+fn command(options: &EtcdProcessOptions) -> Result<Command, EtcdProcessError> {
+    let file_error = |path: &Path| {
+        let path = path.to_owned();
+        move |source| EtcdProcessError::File { path, source }
+    };
+    let binary = options.binary.clone();
+    std::fs::metadata(&options.binary).map_err(|source| EtcdProcessError::Start { binary, source })?;
+    let private = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&options.data_dir);
+    private.map_err(file_error(&options.data_dir))?;
+    let log = OpenOptions::new().create(true).append(true).open(&options.log_file);
+    let log = log.map_err(file_error(&options.log_file))?;
+    let log_too = log.try_clone().map_err(file_error(&options.log_file))?;
+    let (client, peer) = (format!("http://{}", options.client), format!("http://{}", options.peer));
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--pdeathsig", "TERM"])
+        .arg(&options.binary)
+        .arg("--name")
+        .arg(&options.name)
+        .arg("--data-dir")
+        .arg(&options.data_dir)
+        .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+        .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+        .args(["--initial-cluster", &format!("{}={peer}", options.name), "--initial-cluster-token", "csp"])
+        .args(["--logger", "zap", "--log-outputs", "stderr"])
+        .args(["--auto-compaction-mode", "periodic", "--auto-compaction-retention", "1h"])
+        // etcd takes settings from the environment, too; ours are all above.
+        .env_clear()
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .stdin(Stdio::null())
+        .stdout(log)
+        .stderr(log_too)
+        // Ctrl-C in a terminal is for the management node, which stops etcd last.
+        .process_group(0);
+    if std::env::consts::ARCH == "aarch64" {
+        // etcd 3.4 wants to be told that this is on purpose.
+        command.env("ETCD_UNSUPPORTED_ARCH", "arm64");
+    }
+    Ok(command)
+}
+
+/// Starts the child from a thread of its own that lives as long as the child: the parent-death signal comes when the
+/// *thread* that started a child ends.
+async fn spawn(
+    mut command: Command,
+    options: &EtcdProcessOptions,
+) -> Result<(Pid, watch::Receiver<Option<String>>), EtcdProcessError> {
+    let (ended, ended_receiver) = watch::channel(None);
+    let (started, started_receiver) = oneshot::channel();
+    let child_thread = move || {
+        let mut child = match command.spawn() {
+            Ok(child) => child,
+            Err(error) => return drop(started.send(Err(error))),
+        };
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let _ = started.send(pid.ok_or_else(|| std::io::Error::other("no process id")));
+        let status = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+        let _ = ended.send(Some(status));
+    };
+    let thread = std::thread::Builder::new().name("csp-etcd".to_owned()).spawn(child_thread);
+    let result = match thread {
+        Ok(_detached) => {
+            started_receiver.await.unwrap_or_else(|_| Err(std::io::Error::other("its thread ended")))
+        }
+        Err(error) => Err(error),
+    };
+    let binary = options.binary.clone();
+    result.map(|pid| (pid, ended_receiver)).map_err(|source| EtcdProcessError::Start { binary, source })
+}
+
+/// The last lines of the log, for an error message.
+fn log_tail(path: &Path) -> String {
+    let text = std::fs::read(path).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text[text.len().saturating_sub(LOG_TAIL_LEN)..]).into_owned();
+    let lines: Vec<&str> = text.lines().rev().take(5).collect();
+    lines.into_iter().rev().collect::<Vec<_>>().join("\n")
 }

@@ -12,6 +12,7 @@ pub mod config;
 mod daemon;
 pub mod error;
 mod etcd_process;
+mod follow;
 pub mod keys;
 mod lkg;
 mod manager;
@@ -19,7 +20,9 @@ mod membership;
 pub mod policy;
 mod policy_store;
 mod positions;
+mod registration;
 mod registry;
+mod status;
 
 pub use client::EtcdClient;
 pub use cluster_key::ClusterKey;
@@ -27,7 +30,7 @@ pub use config::{
     AdminSection, ConfigError, EtcdSection, LogFormat, LogSection, NodeSection, Problems, SanProvider,
     SanSection,
 };
-pub use daemon::{ControlOptions, ControlPlane, ControlStatus, PolicyCheck};
+pub use daemon::{ControlOptions, ControlPlane, PolicyCheck};
 pub use error::{ControlError, exit_code};
 pub use etcd_process::{EtcdProcess, EtcdProcessError, EtcdProcessOptions};
 pub use manager::{ApplyOutcome, GenerationSummary, ManagerError, PolicyManager, StageFailure};
@@ -35,3 +38,4 @@ pub use membership::{Change, Member, MemberState, Membership};
 pub use policy::{Congestion, Egress, Policy, PoolMember, Prefix, Service, TcpOptions};
 pub use policy_store::{AckState, ActivePolicy, GenerationRecord, NodeAck, PolicySource};
 pub use registry::{NodeRecord, SanAddress};
+pub use status::ControlStatus;

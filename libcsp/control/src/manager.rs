@@ -1,119 +1,40 @@
 //! The management node's side of policy distribution: publish, wait for every node, activate, roll back.
 
+mod errors;
+mod progress;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use csp_types::NodeId;
+use csp_types::{NodeId, Role};
+use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse, WatchOptions};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::client::EtcdClient;
-use crate::config::ConfigError;
+use crate::client::{EtcdClient, within};
 use crate::error::ControlError;
+use crate::keys;
 use crate::policy::Policy;
 use crate::policy_store::{GenerationRecord, NodeAck};
+use crate::registry::{NodeRecord, unix_ms};
 
-/// Why a policy was not put in force; the one before stays.
-#[derive(Debug, thiserror::Error)]
-pub enum ManagerError {
-    /// etcd refused or did not answer.
-    #[error(transparent)]
-    Control(#[from] ControlError),
-    /// The policy is not valid.
-    #[error(transparent)]
-    Invalid(#[from] ConfigError),
-    /// Someone else changed the policy meanwhile.
-    #[error(
-        "the policy was changed meanwhile: expected generation {expected}, found {found}; look at it and apply again"
-    )]
-    Conflict {
-        /// What this change was based on; 0 for no policy.
-        expected: u64,
-        /// What is there.
-        found: u64,
-    },
-    /// There is no such generation.
-    #[error("there is no generation {0}")]
-    NoGeneration(u64),
-    /// There is nothing to go back to.
-    #[error("no generation was in force before this one")]
-    NothingBefore,
-    /// Nodes refused, or did not answer in time.
-    #[error("generation {generation} was not activated: {failure}")]
-    NotStaged {
-        /// The generation.
-        generation: u64,
-        /// Who and why.
-        failure: StageFailure,
-    },
-    /// Nodes could not apply what they had staged; the generation before was put back in force.
-    #[error("generation {generation} was taken back: {failure}")]
-    RolledBack {
-        /// The generation.
-        generation: u64,
-        /// Who and why.
-        failure: StageFailure,
-    },
-}
-
-/// Which nodes kept a generation from going on.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct StageFailure {
-    /// Nodes that refused, with their reason.
-    pub refused: BTreeMap<String, String>,
-    /// Live nodes that did not answer in time.
-    pub missing: Vec<String>,
-}
-
-impl std::fmt::Display for StageFailure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut parts: Vec<String> =
-            self.refused.iter().map(|(node, why)| format!("{node} refused: {why}")).collect();
-        if !self.missing.is_empty() {
-            parts.push(format!("no answer from {}", self.missing.join(", ")));
-        }
-        f.write_str(&parts.join("; "))
-    }
-}
-
-/// How an apply ended well.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct ApplyOutcome {
-    /// The generation now in force.
-    pub generation: u64,
-    /// The one before; 0 for none.
-    pub previous: u64,
-    /// The policy's hash.
-    pub hash: String,
-    /// The nodes that run it.
-    pub nodes: Vec<String>,
-    /// Nodes that staged it but had not said that they run it in time; they follow by themselves.
-    pub pending: Vec<String>,
-}
-
-/// One line of the history.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct GenerationSummary {
-    /// The generation.
-    pub generation: u64,
-    /// When it was published, in milliseconds of the Unix epoch.
-    pub created_unix_ms: u64,
-    /// When it was in force first; `None` if it never was.
-    pub activated_unix_ms: Option<u64>,
-    /// The generation it replaced then.
-    pub previous: Option<u64>,
-    /// Whether it is in force.
-    pub active: bool,
-    /// Its hash.
-    pub hash: String,
-    /// Number of its services.
-    pub services: usize,
-}
+pub use errors::{ApplyOutcome, GenerationSummary, ManagerError, StageFailure};
+use progress::{NodesAndAcks, Progress};
 
 /// Publishes policies.
 #[derive(Clone, Debug)]
 pub struct PolicyManager {
     client: EtcdClient,
 }
+
+/// The roles that apply policies, and so are waited for.
+const APPLYING: [Role; 3] = [Role::NetworkNode, Role::ProxyNode, Role::AppNode];
+/// How many generations are kept, beside the active one and the one to roll back to.
+const GENERATIONS_KEPT: usize = 64;
+/// How long the nodes' state is trusted without a hint that it changed.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// How often a change is tried again when someone else was faster.
+const ATTEMPTS: u32 = 5;
 
 impl PolicyManager {
     /// A manager on `client`.
@@ -132,45 +53,245 @@ impl PolicyManager {
         base: Option<u64>,
         timeout: Duration,
     ) -> Result<ApplyOutcome, ManagerError> {
-        let _ = (&self.client, policy, base, timeout);
-        Err(ManagerError::NothingBefore)
+        let (generation, previous) = self.publish_on(policy, base).await?;
+        tracing::info!(generation, previous, "policy published, waiting for the nodes to stage it");
+        self.wait_staged(generation, timeout).await?;
+        self.activate(generation, previous).await?;
+        tracing::info!(generation, "policy activated");
+        let progress = self.wait(timeout, |nodes| nodes.applied(generation)).await?;
+        if !progress.refused.is_empty() {
+            return Err(self.take_back(generation, previous, progress.failure()).await);
+        }
+        let hash = policy.hash();
+        Ok(ApplyOutcome { generation, previous, hash, nodes: progress.done, pending: progress.missing })
     }
 
     /// Publishes `policy` as the next generation without activating it; its number.
     pub async fn publish(&self, policy: &Policy, base: Option<u64>) -> Result<u64, ManagerError> {
-        let _ = (policy, base);
-        Err(ManagerError::NothingBefore)
+        Ok(self.publish_on(policy, base).await?.0)
+    }
+
+    /// Waits until every live node has acknowledged `generation` as staged.
+    pub async fn wait_staged(&self, generation: u64, timeout: Duration) -> Result<(), ManagerError> {
+        let progress = self.wait(timeout, |nodes| nodes.staged(generation)).await?;
+        if progress.complete() {
+            return Ok(());
+        }
+        Err(ManagerError::NotStaged { generation, failure: progress.failure() })
     }
 
     /// Puts `generation` in force if `expected` (0 for none) still is.
     pub async fn activate(&self, generation: u64, expected: u64) -> Result<(), ManagerError> {
-        let _ = (generation, expected);
-        Err(ManagerError::NothingBefore)
+        let first = Activation { activated_unix_ms: unix_ms(), previous: expected };
+        let remember = TxnOp::put(keys::activation(generation), json(&first), None);
+        // A generation that was in force before keeps its place in the history.
+        let never_before = Compare::version(keys::activation(generation), CompareOp::Equal, 0);
+        let remember = TxnOp::txn(Txn::new().when([never_before]).and_then([remember]));
+        let there = Compare::version(keys::generation(generation), CompareOp::Greater, 0);
+        let active = TxnOp::put(keys::ACTIVE, generation.to_string(), None);
+        let txn = Txn::new().when([there, active_is(expected)]).and_then([active, remember]);
+        if self.client.txn(txn).await?.succeeded() {
+            return Ok(());
+        }
+        let found = self.active().await?;
+        if found == expected {
+            return Err(ManagerError::NoGeneration(generation));
+        }
+        Err(ManagerError::Conflict { expected, found })
     }
 
     /// Puts the generation back in force that was before the active one; its number.
     pub async fn rollback(&self) -> Result<u64, ManagerError> {
-        Err(ManagerError::NothingBefore)
+        let active = self.active().await?;
+        let activation = self.client.get(&keys::activation(active), None).await?;
+        let activation = activation.kvs().first().and_then(|pair| from_json::<Activation>(pair.value()));
+        let previous = activation.map(|activation| activation.previous).filter(|previous| *previous > 0);
+        let previous = previous.ok_or(ManagerError::NothingBefore)?;
+        self.activate(previous, active).await?;
+        Ok(previous)
     }
 
     /// The number of the generation in force; 0 for none.
     pub async fn active(&self) -> Result<u64, ManagerError> {
-        Err(ManagerError::NothingBefore)
+        let response = self.client.get(keys::ACTIVE, None).await?;
+        Ok(response.kvs().first().and_then(|pair| pair.value_str().ok()?.trim().parse().ok()).unwrap_or(0))
     }
 
     /// One generation.
     pub async fn generation(&self, generation: u64) -> Result<GenerationRecord, ManagerError> {
-        Err(ManagerError::NoGeneration(generation))
+        let response = self.client.get(&keys::generation(generation), None).await?;
+        let record = response.kvs().first().and_then(|pair| from_json(pair.value()));
+        record.ok_or(ManagerError::NoGeneration(generation))
     }
 
     /// What the nodes say, by node.
     pub async fn acks(&self) -> Result<BTreeMap<NodeId, NodeAck>, ManagerError> {
-        Err(ManagerError::NothingBefore)
+        let response = self.client.get(keys::ACKS, Some(GetOptions::new().with_prefix())).await?;
+        Ok(parse_acks(response.kvs()))
     }
 
     /// The newest `limit` generations, newest first.
     pub async fn history(&self, limit: usize) -> Result<Vec<GenerationSummary>, ManagerError> {
-        let _ = limit;
-        Err(ManagerError::NothingBefore)
+        let response = self.client.get(keys::POLICY, Some(GetOptions::new().with_prefix())).await?;
+        let mut generations: BTreeMap<u64, GenerationRecord> = BTreeMap::new();
+        let mut activations: BTreeMap<u64, Activation> = BTreeMap::new();
+        let mut active = 0;
+        for pair in response.kvs() {
+            let key = pair.key_str().unwrap_or_default();
+            if let Some(number) = number_in(key, keys::GENERATIONS) {
+                generations.extend(from_json(pair.value()).map(|record| (number, record)));
+            } else if let Some(number) = number_in(key, keys::ACTIVATIONS) {
+                activations.extend(from_json(pair.value()).map(|activation| (number, activation)));
+            } else if key == keys::ACTIVE {
+                active = pair.value_str().ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+            }
+        }
+        let newest = generations.into_values().rev().take(limit);
+        Ok(newest.map(|record| summary(&record, activations.get(&record.generation), active)).collect())
     }
+
+    /// Publishes; the new generation's number, and the active one it was fenced on.
+    async fn publish_on(&self, policy: &Policy, base: Option<u64>) -> Result<(u64, u64), ManagerError> {
+        policy.validate("policy")?;
+        let (mut expected, mut found) = (0, 0);
+        for _ in 0..ATTEMPTS {
+            found = self.active().await?;
+            expected = base.unwrap_or(found);
+            if found != expected {
+                break;
+            }
+            let numbers = self.generation_numbers().await?;
+            // Also above the active one: should generations have been deleted by hand, numbers are not used twice.
+            let next = numbers.last().copied().unwrap_or(0).max(found) + 1;
+            let record = GenerationRecord::new(next, policy.clone());
+            let put = TxnOp::put(keys::generation(next), json(&record), None);
+            let absent = Compare::version(keys::generation(next), CompareOp::Equal, 0);
+            if self.client.txn(Txn::new().when([absent, active_is(found)]).and_then([put])).await?.succeeded()
+            {
+                self.prune(&numbers, found).await;
+                return Ok((next, found));
+            }
+        }
+        Err(ManagerError::Conflict { expected, found })
+    }
+
+    /// All generations' numbers in ascending order.
+    async fn generation_numbers(&self) -> Result<Vec<u64>, ManagerError> {
+        let options = GetOptions::new().with_prefix().with_keys_only();
+        let response = self.client.get(keys::GENERATIONS, Some(options)).await?;
+        let keys =
+            response.kvs().iter().filter_map(|pair| number_in(pair.key_str().ok()?, keys::GENERATIONS));
+        let mut numbers: Vec<u64> = keys.collect();
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    /// Deletes the oldest generations but the active one. Best effort: the next publication tries again.
+    async fn prune(&self, numbers: &[u64], active: u64) {
+        let surplus = numbers.len().saturating_sub(GENERATIONS_KEPT);
+        for number in numbers.iter().take(surplus).filter(|number| **number != active) {
+            let delete =
+                [keys::generation(*number), keys::activation(*number)].map(|key| TxnOp::delete(key, None));
+            if let Err(error) = self.client.txn(Txn::new().and_then(delete)).await {
+                tracing::warn!(generation = number, %error, "cannot delete an old generation");
+            }
+        }
+    }
+
+    /// Puts `previous` back in force after nodes failed to apply `generation`.
+    async fn take_back(&self, generation: u64, previous: u64, failure: StageFailure) -> ManagerError {
+        tracing::error!(generation, previous, %failure, "nodes cannot apply the policy, taking it back");
+        if previous == 0 {
+            return ManagerError::RolledBack { generation, failure };
+        }
+        match self.activate(previous, generation).await {
+            Ok(()) => ManagerError::RolledBack { generation, failure },
+            Err(error) => error,
+        }
+    }
+
+    /// Waits until `judge` finds every live node done, one refusing, or `limit` has passed; the last finding.
+    async fn wait(
+        &self,
+        limit: Duration,
+        judge: impl Fn(&NodesAndAcks) -> Progress,
+    ) -> Result<Progress, ManagerError> {
+        let deadline = tokio::time::Instant::now() + limit;
+        let options = WatchOptions::new().with_prefix();
+        // Only a hint when to look again; what counts is read anew.
+        let mut changes = within(self.client.inner.watch_client().watch(keys::ACKS, Some(options))).await?;
+        loop {
+            let progress = judge(&self.nodes_and_acks().await?);
+            let over = tokio::time::Instant::now() >= deadline;
+            if over || progress.complete() || !progress.refused.is_empty() {
+                return Ok(progress);
+            }
+            let look_again = (tokio::time::Instant::now() + LOOK_AGAIN).min(deadline);
+            tokio::select! {
+                () = tokio::time::sleep_until(look_again) => {}
+                Ok(Some(_)) = changes.message() => {}
+            }
+        }
+    }
+
+    async fn nodes_and_acks(&self) -> Result<NodesAndAcks, ManagerError> {
+        let all = |prefix| TxnOp::get(prefix, Some(GetOptions::new().with_prefix()));
+        let response = self.client.txn(Txn::new().and_then([all(keys::NODES), all(keys::ACKS)])).await?;
+        let responses = response.op_responses();
+        let [TxnOpResponse::Get(nodes), TxnOpResponse::Get(acks)] = responses.as_slice() else {
+            return Err(ControlError::Etcd("unexpected answer to a transaction".to_owned()).into());
+        };
+        let nodes = nodes.kvs().iter().filter_map(|pair| from_json::<NodeRecord>(pair.value()));
+        let nodes = nodes.filter(|node| APPLYING.contains(&node.role) && !node.leaving).collect();
+        Ok(NodesAndAcks { nodes, acks: parse_acks(acks.kvs()) })
+    }
+}
+
+/// When a generation was in force first, and which one it replaced then (0: none).
+#[derive(Debug, Serialize, Deserialize)]
+struct Activation {
+    activated_unix_ms: u64,
+    previous: u64,
+}
+
+/// Holds while `generation` (0: none) is in force.
+fn active_is(generation: u64) -> Compare {
+    if generation == 0 {
+        Compare::version(keys::ACTIVE, CompareOp::Equal, 0)
+    } else {
+        Compare::value(keys::ACTIVE, CompareOp::Equal, generation.to_string())
+    }
+}
+
+fn summary(record: &GenerationRecord, activation: Option<&Activation>, active: u64) -> GenerationSummary {
+    GenerationSummary {
+        generation: record.generation,
+        created_unix_ms: record.created_unix_ms,
+        activated_unix_ms: activation.map(|activation| activation.activated_unix_ms),
+        previous: activation.map(|activation| activation.previous).filter(|previous| *previous > 0),
+        active: record.generation == active,
+        hash: record.hash.clone(),
+        services: record.policy.services.len(),
+    }
+}
+
+fn parse_acks(pairs: &[KeyValue]) -> BTreeMap<NodeId, NodeAck> {
+    let ack = |pair: &KeyValue| {
+        let id = pair.key_str().ok()?.strip_prefix(keys::ACKS)?.parse().ok()?;
+        Some((id, from_json(pair.value())?))
+    };
+    pairs.iter().filter_map(ack).collect()
+}
+
+fn number_in(key: &str, prefix: &str) -> Option<u64> {
+    key.strip_prefix(prefix)?.parse().ok()
+}
+
+fn json(value: &impl Serialize) -> String {
+    // Structs of strings and numbers: nothing that JSON cannot hold.
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+fn from_json<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    serde_json::from_slice(bytes).ok()
 }

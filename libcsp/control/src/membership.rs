@@ -5,11 +5,17 @@
 //! node that is connected stays in use while its link lives, a node that is not connected is not dialled. Only a node
 //! that said it leaves is removed at once. While etcd is away nothing changes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use csp_types::{NodeId, Role};
+use tokio::sync::watch;
+use tokio::time::Instant;
 
+use crate::follow::{Entry, Follower, KeyChange};
+use crate::keys;
 use crate::registry::NodeRecord;
+use crate::status::StatusCell;
 
 /// All known nodes at one revision of etcd.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -86,3 +92,110 @@ impl Membership {
         changes
     }
 }
+
+/// Most nodes that are kept; more are ignored with a warning.
+const NODES_MAX: usize = 4096;
+/// How long a node whose lease lapsed is remembered.
+const FORGET_AFTER: Duration = Duration::from_secs(600);
+
+/// Keeps the snapshot behind a watch channel up to date.
+pub(crate) struct MembershipFollower {
+    sender: watch::Sender<Membership>,
+    status: StatusCell,
+    lapsed_at: BTreeMap<NodeId, Instant>,
+}
+
+impl MembershipFollower {
+    pub(crate) fn new(status: StatusCell) -> (Self, watch::Receiver<Membership>) {
+        let (sender, receiver) = watch::channel(Membership::default());
+        (MembershipFollower { sender, status, lapsed_at: BTreeMap::new() }, receiver)
+    }
+
+    fn put(&mut self, nodes: &mut BTreeMap<NodeId, Member>, key: &str, value: &[u8]) {
+        let record: NodeRecord = match serde_json::from_slice(value) {
+            Ok(record) => record,
+            Err(error) => return tracing::warn!(key, %error, "ignoring a registration that cannot be read"),
+        };
+        if key != keys::node(&record.id) {
+            return tracing::warn!(key, id = %record.id, "ignoring a registration under another node's key");
+        }
+        if nodes.len() >= NODES_MAX && !nodes.contains_key(&record.id) {
+            return tracing::warn!(key, limit = NODES_MAX, "ignoring a node, there are too many");
+        }
+        self.lapsed_at.remove(&record.id);
+        nodes.insert(record.id, Member { record, state: MemberState::Live });
+    }
+
+    fn delete(&mut self, nodes: &mut BTreeMap<NodeId, Member>, id: NodeId) {
+        let Some(member) = nodes.get_mut(&id) else { return };
+        if member.record.leaving {
+            nodes.remove(&id);
+            self.lapsed_at.remove(&id);
+        } else {
+            member.state = MemberState::LeaseExpired;
+            self.lapsed_at.entry(id).or_insert_with(Instant::now);
+        }
+    }
+}
+
+impl Follower for MembershipFollower {
+    fn reset(&mut self, revision: i64, entries: Vec<Entry>) {
+        let mut nodes = self.sender.borrow().nodes.clone();
+        let there: BTreeSet<&str> = entries.iter().map(|(key, _)| key.as_str()).collect();
+        let gone: Vec<NodeId> =
+            nodes.keys().filter(|id| !there.contains(keys::node(id).as_str())).copied().collect();
+        for id in gone {
+            self.delete(&mut nodes, id);
+        }
+        for (key, value) in &entries {
+            self.put(&mut nodes, key, value);
+        }
+        self.sender.send_replace(Membership { revision, synced: true, nodes });
+        self.status.update(|status| {
+            status.membership_synced = true;
+            status.clear_sync_problem();
+        });
+    }
+
+    fn change(&mut self, revision: i64, changes: Vec<KeyChange>) {
+        let mut nodes = self.sender.borrow().nodes.clone();
+        for change in changes {
+            match change {
+                KeyChange::Put((key, value)) => self.put(&mut nodes, &key, &value),
+                KeyChange::Delete(key) => {
+                    if let Some(id) = key.strip_prefix(keys::NODES).and_then(|id| id.parse().ok()) {
+                        self.delete(&mut nodes, id);
+                    }
+                }
+            }
+        }
+        self.sender.send_replace(Membership { revision, synced: true, nodes });
+    }
+
+    fn lost(&mut self, reason: &str) {
+        self.sender.send_if_modified(|membership| std::mem::replace(&mut membership.synced, false));
+        self.status.update(|status| {
+            status.membership_synced = false;
+            status.sync_problem = reason.to_owned();
+        });
+    }
+
+    fn tick(&mut self) {
+        let old = |at: &Instant| at.elapsed() >= FORGET_AFTER;
+        let forgotten: Vec<NodeId> =
+            self.lapsed_at.iter().filter(|(_, at)| old(at)).map(|(id, _)| *id).collect();
+        // Without etcd nobody can come back, so nobody is forgotten.
+        if forgotten.is_empty() || !self.sender.borrow().synced {
+            return;
+        }
+        self.sender.send_modify(|membership| {
+            for id in &forgotten {
+                membership.nodes.remove(id);
+                self.lapsed_at.remove(id);
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

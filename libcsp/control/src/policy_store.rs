@@ -1,10 +1,16 @@
 //! A node's side of policy distribution: take the active generation, check staged ones, say so, survive on disk.
 
+mod store;
+mod tasks;
+
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::policy::Policy;
+use crate::registry::unix_ms;
+
+pub(crate) use tasks::{PolicyTasks, start};
 
 /// One immutable generation as etcd and the last-known-good file hold it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -17,6 +23,25 @@ pub struct GenerationRecord {
     pub hash: String,
     /// The policy.
     pub policy: Policy,
+}
+
+impl GenerationRecord {
+    /// Generation `generation` of `policy`, made now.
+    pub fn new(generation: u64, policy: Policy) -> GenerationRecord {
+        GenerationRecord { generation, created_unix_ms: unix_ms(), hash: policy.hash(), policy }
+    }
+
+    /// Reads a generation and checks its policy and hash; `origin` names it for errors.
+    pub fn from_json(text: &str, origin: &str) -> Result<GenerationRecord, String> {
+        let record: GenerationRecord =
+            serde_json::from_str(text).map_err(|error| format!("{origin}: {error}"))?;
+        record.policy.validate(origin).map_err(|error| error.to_string())?;
+        let hash = record.policy.hash();
+        if hash != record.hash {
+            return Err(format!("{origin}: the hash is {hash}, not {} as it says", record.hash));
+        }
+        Ok(record)
+    }
 }
 
 /// The policy a node has to apply.

@@ -44,9 +44,13 @@ pub struct NodeRecord {
 pub struct SanAddress {
     /// The worker's number.
     pub worker: u32,
-    /// Unix socket of the shm provider, for nodes of the same host.
+    /// Unix socket of the shm provider for tunnels, for nodes of the same host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shm: Option<String>,
+    /// Unix socket of the shm provider for channels of application processes on the same host: their messages are
+    /// shorter than a tunnel's, so they are accepted apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channel_shm: Option<String>,
     /// ADDRESS:PORT of the ucx provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ucx: Option<String>,

@@ -1,0 +1,1 @@
+//! Tests of membership without etcd.

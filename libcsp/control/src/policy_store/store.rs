@@ -1,0 +1,216 @@
+//! What a node knows of the policy, and what follows from it: a state machine without etcd, disk or clock.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{AckState, ActivePolicy, GenerationRecord, NodeAck, PolicySource};
+use crate::daemon::PolicyCheck;
+use crate::follow::{Entry, KeyChange};
+use crate::keys;
+use crate::policy::Policy;
+
+/// A generation as it was read: usable, or why not.
+type Checked = Result<GenerationRecord, String>;
+
+/// The policy as one node sees it.
+pub(super) struct Store {
+    check: PolicyCheck,
+    incarnation: u64,
+    generations: BTreeMap<u64, Checked>,
+    active_key: Option<u64>,
+    /// The newest generation that was looked at, with its hash: staged once only.
+    staged: Option<(u64, String)>,
+    /// What the daemon was told to apply.
+    current: Option<ActivePolicy>,
+    /// What the daemon has applied; 0 for nothing.
+    applied: u64,
+    /// What this node has to say.
+    ack: Option<NodeAck>,
+}
+
+impl Store {
+    pub(super) fn new(check: PolicyCheck, incarnation: u64) -> Store {
+        Store {
+            check,
+            incarnation,
+            generations: BTreeMap::new(),
+            active_key: None,
+            staged: None,
+            current: None,
+            applied: 0,
+            ack: None,
+        }
+    }
+
+    /// What the daemon has to apply.
+    pub(super) fn current(&self) -> Option<&ActivePolicy> {
+        self.current.as_ref()
+    }
+
+    /// What has to stand in etcd as this node's acknowledgement.
+    pub(super) fn ack(&self) -> Option<&NodeAck> {
+        self.ack.as_ref()
+    }
+
+    /// The newest generation that was staged, and the one that is applied.
+    pub(super) fn generations(&self) -> (u64, u64) {
+        (self.staged.as_ref().map_or(0, |(generation, _)| *generation), self.applied)
+    }
+
+    /// Serves on what the disk holds, unless etcd has said something.
+    pub(super) fn use_last_known_good(&mut self, record: GenerationRecord) {
+        if self.current.is_none() {
+            self.current = Some(active(&record, PolicySource::LastKnownGood));
+        }
+    }
+
+    /// Takes the whole of what etcd holds. A missing active key takes nothing away from this node.
+    pub(super) fn reset(&mut self, entries: Vec<Entry>) {
+        self.generations.clear();
+        self.active_key = None;
+        for entry in entries {
+            self.put(entry);
+        }
+        self.settle();
+    }
+
+    /// Takes changes.
+    pub(super) fn change(&mut self, changes: Vec<KeyChange>) {
+        for change in changes {
+            match change {
+                KeyChange::Put(entry) => self.put(entry),
+                KeyChange::Delete(key) if key == keys::ACTIVE => self.active_key = None,
+                KeyChange::Delete(key) => {
+                    if let Some(number) = generation_number(&key) {
+                        self.generations.remove(&number);
+                    }
+                }
+            }
+        }
+        self.settle();
+    }
+
+    /// Takes the daemon's word on a generation it was told to apply; the generation to keep as last-known-good.
+    pub(super) fn applied(
+        &mut self,
+        generation: u64,
+        result: Result<(), String>,
+    ) -> Option<GenerationRecord> {
+        let current = self.current.as_ref().filter(|current| current.generation == generation)?;
+        let hash = current.hash.clone();
+        let record = GenerationRecord {
+            generation,
+            created_unix_ms: self.created_unix_ms(generation, &hash),
+            hash: hash.clone(),
+            policy: Policy::clone(&current.policy),
+        };
+        match result {
+            Ok(()) => {
+                self.applied = generation;
+                self.say_applied(generation, hash);
+                Some(record)
+            }
+            Err(error) => {
+                self.say(generation, AckState::Refused, error, hash);
+                None
+            }
+        }
+    }
+
+    fn created_unix_ms(&self, generation: u64, hash: &str) -> u64 {
+        let known = self.generations.get(&generation).and_then(|checked| checked.as_ref().ok());
+        known
+            .filter(|record| record.hash == hash)
+            .map_or_else(crate::registry::unix_ms, |record| record.created_unix_ms)
+    }
+
+    /// A newer generation that waits for activation stays what the acknowledgement is about.
+    fn say_applied(&mut self, generation: u64, hash: String) {
+        match &mut self.ack {
+            Some(ack) if ack.generation > generation && ack.state == AckState::Staged => {
+                ack.active = generation
+            }
+            _ => self.say(generation, AckState::Active, String::new(), hash),
+        }
+    }
+
+    fn say(&mut self, generation: u64, state: AckState, error: String, hash: String) {
+        let (active, incarnation) = (self.applied, self.incarnation);
+        self.ack = Some(NodeAck { generation, state, error, hash, active, incarnation });
+    }
+
+    fn put(&mut self, (key, value): Entry) {
+        let text = String::from_utf8_lossy(&value);
+        if key == keys::ACTIVE {
+            match text.trim().parse() {
+                Ok(number) => self.active_key = Some(number),
+                Err(_) => {
+                    tracing::error!(key, value = %text, "ignoring an active generation that is no number")
+                }
+            }
+        } else if let Some(number) = generation_number(&key) {
+            self.generations.insert(number, self.checked(number, &key, &text));
+        }
+    }
+
+    fn checked(&self, number: u64, key: &str, text: &str) -> Checked {
+        let record = GenerationRecord::from_json(text, key)?;
+        if record.generation != number {
+            return Err(format!("{key}: says that it is generation {}", record.generation));
+        }
+        (self.check)(&record.policy)?;
+        Ok(record)
+    }
+
+    /// Draws the conclusions: stages the newest generation, takes the active one.
+    fn settle(&mut self) {
+        self.stage_newest();
+        let Some(number) = self.active_key else { return };
+        let (hash, current) = match self.generations.get(&number) {
+            Some(Ok(record)) => (record.hash.clone(), active(record, PolicySource::Etcd)),
+            Some(Err(error)) => {
+                let error = error.clone();
+                return self.say(number, AckState::Refused, error, String::new());
+            }
+            // The pointer and its generation arrive in one transaction; a pointer to nothing changes nothing.
+            None => return tracing::error!(generation = number, "the active generation is not in etcd"),
+        };
+        let known =
+            self.current.as_ref().is_some_and(|known| known.generation == number && known.hash == hash);
+        let applied = known && self.applied == number;
+        self.current = Some(current);
+        if applied && self.ack.is_none() {
+            self.say(number, AckState::Active, String::new(), hash);
+        }
+    }
+
+    fn stage_newest(&mut self) {
+        let Some((&number, checked)) = self.generations.last_key_value() else { return };
+        let hash = checked.as_ref().map_or(String::new(), |record| record.hash.clone());
+        if self.staged.as_ref().is_some_and(|(staged, of)| *staged == number && *of == hash) {
+            return;
+        }
+        let (state, error) = match checked {
+            Ok(_) => (AckState::Staged, String::new()),
+            Err(error) => (AckState::Refused, error.clone()),
+        };
+        self.staged = Some((number, hash.clone()));
+        self.say(number, state, error, hash);
+    }
+}
+
+fn active(record: &GenerationRecord, source: PolicySource) -> ActivePolicy {
+    ActivePolicy {
+        generation: record.generation,
+        hash: record.hash.clone(),
+        policy: Arc::new(record.policy.clone()),
+        source,
+    }
+}
+
+fn generation_number(key: &str) -> Option<u64> {
+    key.strip_prefix(keys::GENERATIONS)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests;

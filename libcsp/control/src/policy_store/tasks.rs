@@ -1,0 +1,162 @@
+//! The policy store at work: follows etcd, keeps the daemon's channel and this node's acknowledgement up to date.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::store::Store;
+use super::{ActivePolicy, NodeAck};
+use crate::client::{Backoff, EtcdClient};
+use crate::daemon::PolicyCheck;
+use crate::error::ControlError;
+use crate::follow::{Entry, Follower, KeyChange, follow};
+use crate::keys;
+use crate::lkg::LastKnownGood;
+use crate::registry::NodeRecord;
+use crate::status::StatusCell;
+
+/// The daemon's handle on its policy tasks.
+#[derive(Clone)]
+pub(crate) struct PolicyTasks {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    store: Mutex<Store>,
+    file: LastKnownGood,
+    policy: watch::Sender<Option<ActivePolicy>>,
+    ack: watch::Sender<Option<NodeAck>>,
+    status: StatusCell,
+}
+
+/// Starts following the policy in `tasks`.
+pub(crate) fn start(
+    client: &EtcdClient,
+    record: &NodeRecord,
+    state_dir: &Path,
+    check: PolicyCheck,
+    status: StatusCell,
+    tasks: &mut JoinSet<()>,
+) -> Result<(PolicyTasks, watch::Receiver<Option<ActivePolicy>>), ControlError> {
+    let file = LastKnownGood::in_directory(state_dir)
+        .map_err(|source| ControlError::State { path: state_dir.display().to_string(), source })?;
+    let (policy, policy_receiver) = watch::channel(None);
+    let (ack, ack_receiver) = watch::channel(None);
+    let store = Mutex::new(Store::new(check, record.incarnation));
+    let shared = Arc::new(Shared { store, file, policy, ack, status: status.clone() });
+    tasks.spawn(follow(client.clone(), keys::POLICY, PolicyFollower { shared: Arc::clone(&shared) }));
+    tasks.spawn(acknowledge(client.clone(), keys::ack(&record.id), ack_receiver));
+    Ok((PolicyTasks { shared }, policy_receiver))
+}
+
+impl PolicyTasks {
+    /// Puts the policy on disk into the channel unless etcd's is there.
+    pub(crate) fn use_last_known_good(&self) {
+        let Some(record) = self.shared.file.load() else { return };
+        let mut store = self.shared.store();
+        store.use_last_known_good(record);
+        self.shared.publish(&store);
+    }
+
+    /// Takes the daemon's word on a generation.
+    pub(crate) async fn applied(&self, generation: u64, result: Result<(), String>) {
+        if let Err(reason) = &result {
+            tracing::error!(generation, reason, "the policy could not be applied");
+        }
+        let keep = {
+            let mut store = self.shared.store();
+            let keep = store.applied(generation, result);
+            self.shared.publish(&store);
+            keep
+        };
+        let Some(record) = keep else { return };
+        let file = self.shared.file.clone();
+        let stored = tokio::task::spawn_blocking(move || file.store(&record)).await;
+        if let Ok(Err(error)) = stored {
+            tracing::error!(generation, %error, "cannot keep the last-known-good policy on disk");
+        }
+    }
+}
+
+impl Shared {
+    fn store(&self) -> MutexGuard<'_, Store> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the daemon and etcd what follows from the store.
+    fn publish(&self, store: &Store) {
+        self.policy.send_if_modified(|told| {
+            let same = |told: &ActivePolicy, now: &ActivePolicy| {
+                told.generation == now.generation && told.hash == now.hash
+            };
+            // The same policy from another source is no news to apply, but readers see the source.
+            let news = match (told.as_ref(), store.current()) {
+                (Some(told), Some(now)) => !same(told, now),
+                (None, None) => false,
+                _ => true,
+            };
+            *told = store.current().cloned();
+            news
+        });
+        let changed = |told: &mut Option<NodeAck>| {
+            let news = told.as_ref() != store.ack();
+            *told = store.ack().cloned();
+            news
+        };
+        self.ack.send_if_modified(changed);
+        let (staged, active) = store.generations();
+        self.status.update(|status| {
+            status.staged_generation = staged;
+            status.active_generation = active;
+        });
+    }
+}
+
+struct PolicyFollower {
+    shared: Arc<Shared>,
+}
+
+impl Follower for PolicyFollower {
+    fn reset(&mut self, _revision: i64, entries: Vec<Entry>) {
+        let mut store = self.shared.store();
+        store.reset(entries);
+        self.shared.publish(&store);
+        // etcd may have lost what this node said before.
+        self.shared.ack.send_modify(|_| {});
+        self.shared.status.update(|status| {
+            status.policy_synced = true;
+            status.clear_sync_problem();
+        });
+    }
+
+    fn change(&mut self, _revision: i64, changes: Vec<KeyChange>) {
+        let mut store = self.shared.store();
+        store.change(changes);
+        self.shared.publish(&store);
+    }
+
+    fn lost(&mut self, reason: &str) {
+        self.shared.status.update(|status| {
+            status.policy_synced = false;
+            status.sync_problem = reason.to_owned();
+        });
+    }
+}
+
+/// Writes this node's acknowledgement to etcd whenever it changes, and again until that succeeds.
+async fn acknowledge(client: EtcdClient, key: String, mut ack: watch::Receiver<Option<NodeAck>>) {
+    let mut backoff = Backoff::default();
+    while ack.changed().await.is_ok() {
+        loop {
+            let Some(said) = ack.borrow_and_update().clone() else { break };
+            let value = serde_json::to_string(&said).unwrap_or_default();
+            let Err(error) = client.put(&key, value).await else { break };
+            tracing::warn!(%error, generation = said.generation, "cannot acknowledge the policy, trying again");
+            tokio::time::sleep(backoff.next().max(Duration::from_millis(50))).await;
+        }
+        backoff.reset();
+    }
+}

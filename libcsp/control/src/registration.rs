@@ -1,0 +1,318 @@
+//! Keeping this node's record in etcd: one lease, renewed every second, granted anew whenever it lapses.
+
+use std::time::Duration;
+
+use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp, TxnOpResponse};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::client::{Backoff, EtcdClient, REQUEST_TIMEOUT, etcd_error, within};
+use crate::error::ControlError;
+use crate::keys;
+use crate::registry::NodeRecord;
+use crate::status::StatusCell;
+
+/// Life of a registration without renewal.
+pub(crate) const LEASE_TTL: Duration = Duration::from_secs(5);
+/// How often the lease is renewed.
+const RENEW_INTERVAL: Duration = Duration::from_secs(1);
+/// How often a contested registration is looked at.
+const CONTEST_INTERVAL: Duration = Duration::from_millis(200);
+/// A lease that has this much more life left than it could have without renewal was renewed; etcd rounds to seconds.
+const RENEWED_BY: Duration = Duration::from_secs(2);
+
+/// How the first registration went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum First {
+    /// Still trying.
+    Pending,
+    /// The record stands.
+    Registered,
+    /// Another live node has the id: what it says of itself.
+    Taken(Box<NodeRecord>),
+}
+
+/// The task that keeps the record in etcd.
+pub(crate) struct Registration {
+    pub(crate) client: EtcdClient,
+    pub(crate) record: NodeRecord,
+    pub(crate) status: StatusCell,
+    pub(crate) first: watch::Sender<First>,
+    pub(crate) stop: watch::Receiver<bool>,
+}
+
+/// Why a registration ended.
+enum Lapse {
+    /// etcd was away for too long, or lost the lease.
+    Lost(ControlError),
+    /// Another live node has the id.
+    Taken(Box<NodeRecord>),
+}
+
+impl From<ControlError> for Lapse {
+    fn from(error: ControlError) -> Self {
+        Lapse::Lost(error)
+    }
+}
+
+impl Registration {
+    /// Registers and stays registered until told to stop; then takes the record back.
+    pub(crate) async fn run(mut self) {
+        let mut stop = self.stop.clone();
+        let mut lease = None;
+        tokio::select! {
+            () = self.keep(&mut lease) => {}
+            _ = stop.wait_for(|stop| *stop) => {}
+        }
+        if let Some(lease) = lease {
+            self.leave(lease).await;
+        }
+    }
+
+    /// Registers again and again. Returns when the id is taken before this node ever had it.
+    async fn keep(&mut self, lease: &mut Option<i64>) {
+        let mut backoff = Backoff::default();
+        loop {
+            let lapse = self.hold(lease, &mut backoff).await;
+            let problem = match lapse {
+                Lapse::Taken(other) if *self.first.borrow() == First::Pending => {
+                    let _ = self.first.send(First::Taken(other));
+                    return;
+                }
+                // A node that serves does not stop because someone else was started under its name.
+                Lapse::Taken(other) => taken(&other).to_string(),
+                Lapse::Lost(error) => error.to_string(),
+            };
+            tracing::warn!(problem, "not registered, trying again");
+            self.status.update(|status| {
+                status.registered = false;
+                status.registration_problem = problem;
+            });
+            sleep(backoff.next()).await;
+        }
+    }
+
+    /// One lease's life: grant, claim the id, renew until it is lost.
+    async fn hold(&mut self, held: &mut Option<i64>, backoff: &mut Backoff) -> Lapse {
+        let lease = match self.register().await {
+            Ok(lease) => lease,
+            Err(lapse) => return lapse,
+        };
+        *held = Some(lease);
+        backoff.reset();
+        tracing::info!(id = %self.record.id, lease, "registered");
+        let _ = self.first.send(First::Registered);
+        self.status.update(|status| {
+            status.registered = true;
+            status.registration_problem.clear();
+        });
+        self.renew(lease).await.into()
+    }
+
+    async fn register(&self) -> Result<i64, Lapse> {
+        let ttl = LEASE_TTL.as_secs() as i64;
+        let lease = within(self.client.inner.lease_client().grant(ttl, None)).await?.id();
+        let claimed = self.claim(lease).await;
+        if claimed.is_err() {
+            // The lease lapses by itself if this does not arrive.
+            let _ = within(self.client.inner.lease_client().revoke(lease)).await;
+        }
+        claimed.map(|()| lease)
+    }
+
+    /// Puts the record under `lease` where no one else's stands; waits for a dead predecessor's lease to lapse.
+    async fn claim(&self, lease: i64) -> Result<(), Lapse> {
+        let key = keys::node(&self.record.id);
+        let mut contest = Contest::default();
+        let mut renewed_at = Instant::now();
+        loop {
+            let Some(other) = self.try_claim(&key, lease).await? else { return Ok(()) };
+            let found: Option<NodeRecord> = serde_json::from_slice(&other.value).ok();
+            if found.as_ref().is_some_and(|found| found.incarnation == self.record.incarnation) {
+                return Ok(self.replace(&key, lease, other.mod_revision).await?);
+            }
+            let left = self.lease_left(other.lease).await?;
+            if contest.is_alive(left, Instant::now()) {
+                let found = found.unwrap_or_else(|| NodeRecord { incarnation: 0, ..self.record.clone() });
+                return Err(Lapse::Taken(Box::new(found)));
+            }
+            if renewed_at.elapsed() >= RENEW_INTERVAL {
+                renewed_at = Instant::now();
+                let _ = within(self.client.inner.lease_client().keep_alive(lease)).await?;
+            }
+            sleep(CONTEST_INTERVAL).await;
+        }
+    }
+
+    /// Creates the record if there is none; otherwise what is there.
+    async fn try_claim(&self, key: &str, lease: i64) -> Result<Option<Held>, ControlError> {
+        let absent = Compare::create_revision(key, CompareOp::Equal, 0);
+        let txn = Txn::new().when([absent]).and_then([self.put(key, lease)]).or_else([TxnOp::get(key, None)]);
+        let response = self.client.txn(txn).await?;
+        if response.succeeded() {
+            return Ok(None);
+        }
+        let responses = response.op_responses();
+        let Some(TxnOpResponse::Get(get)) = responses.first() else {
+            return Err(ControlError::Etcd("unexpected answer to a transaction".to_owned()));
+        };
+        let held = get.kvs().first().map(|pair| Held {
+            value: pair.value().to_vec(),
+            lease: pair.lease(),
+            mod_revision: pair.mod_revision(),
+        });
+        held.map(Some).ok_or_else(|| ControlError::Etcd("unexpected answer to a transaction".to_owned()))
+    }
+
+    /// Puts the record over this incarnation's own older one.
+    async fn replace(&self, key: &str, lease: i64, seen: i64) -> Result<(), ControlError> {
+        let unchanged = Compare::mod_revision(key, CompareOp::Equal, seen);
+        let response = self.client.txn(Txn::new().when([unchanged]).and_then([self.put(key, lease)])).await?;
+        if response.succeeded() {
+            Ok(())
+        } else {
+            Err(ControlError::Etcd("the registration changed meanwhile".to_owned()))
+        }
+    }
+
+    fn put(&self, key: &str, lease: i64) -> TxnOp {
+        let value = serde_json::to_string(&self.record).unwrap_or_default();
+        TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease)))
+    }
+
+    /// Life left of another node's lease; `None` for a record without lease, which lives until it is deleted.
+    async fn lease_left(&self, lease: i64) -> Result<Option<Duration>, ControlError> {
+        if lease == 0 {
+            return Ok(None);
+        }
+        let response = within(self.client.inner.lease_client().time_to_live(lease, None)).await?;
+        Ok(Some(Duration::from_secs(u64::try_from(response.ttl()).unwrap_or(0))))
+    }
+
+    /// Renews `lease` every second; returns when it is lost or was not renewed for its whole life.
+    async fn renew(&self, lease: i64) -> ControlError {
+        let mut renewed_at = Instant::now();
+        loop {
+            let error = match self.renew_over_one_stream(lease, &mut renewed_at).await {
+                Renewal::Gone => return ControlError::Etcd("the lease lapsed".to_owned()),
+                Renewal::Broken(error) => error,
+            };
+            if renewed_at.elapsed() >= LEASE_TTL {
+                return error;
+            }
+            sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    async fn renew_over_one_stream(&self, lease: i64, renewed_at: &mut Instant) -> Renewal {
+        let opened = timeout(REQUEST_TIMEOUT, self.client.inner.lease_client().keep_alive(lease)).await;
+        let (mut keeper, mut answers) = match opened {
+            Ok(Ok(stream)) => stream,
+            // How etcd-client tells a lease that etcd does not know.
+            Ok(Err(etcd_client::Error::LeaseKeepAliveError(_))) => return Renewal::Gone,
+            Ok(Err(error)) => return Renewal::Broken(etcd_error(error)),
+            Err(_) => return Renewal::Broken(ControlError::Etcd("no answer to a renewal".to_owned())),
+        };
+        loop {
+            *renewed_at = Instant::now();
+            sleep(RENEW_INTERVAL).await;
+            if let Err(error) = keeper.keep_alive().await {
+                return Renewal::Broken(etcd_error(error));
+            }
+            match timeout(REQUEST_TIMEOUT, answers.message()).await {
+                Ok(Ok(Some(answer))) if answer.ttl() > 0 => {}
+                Ok(Ok(Some(_))) => return Renewal::Gone,
+                Ok(Ok(None)) => {
+                    return Renewal::Broken(ControlError::Etcd("etcd closed the renewals".to_owned()));
+                }
+                Ok(Err(error)) => return Renewal::Broken(etcd_error(error)),
+                Err(_) => return Renewal::Broken(ControlError::Etcd("no answer to a renewal".to_owned())),
+            }
+        }
+    }
+
+    /// Says that the node leaves, then takes the record back. Best effort: without it, the lease lapses.
+    async fn leave(&mut self, lease: i64) {
+        self.record.leaving = true;
+        let key = keys::node(&self.record.id);
+        // Only over this node's own registration: the lease may have lapsed and someone else come.
+        let own = Compare::lease(key.as_str(), CompareOp::Equal, lease);
+        let farewell = self.client.txn(Txn::new().when([own]).and_then([self.put(&key, lease)])).await;
+        let revoked = within(self.client.inner.lease_client().revoke(lease)).await;
+        if let Some(error) = farewell.err().or(revoked.err()) {
+            tracing::warn!(%error, "could not take the registration back; it lapses in {} s", LEASE_TTL.as_secs());
+        }
+    }
+}
+
+enum Renewal {
+    Gone,
+    Broken(ControlError),
+}
+
+struct Held {
+    value: Vec<u8>,
+    lease: i64,
+    mod_revision: i64,
+}
+
+/// Finds out whether the holder of an id is alive, that is, renews its lease.
+#[derive(Default)]
+struct Contest {
+    since: Option<(Instant, Duration)>,
+    renewals: u32,
+}
+
+impl Contest {
+    /// Takes a look: `left` is the life left of the holder's lease. True once it was renewed twice: a new leader of
+    /// etcd, too, renews every lease once.
+    fn is_alive(&mut self, left: Option<Duration>, now: Instant) -> bool {
+        let Some(left) = left else { return true };
+        let Some((since, left_then)) = self.since else {
+            self.since = Some((now, left));
+            return false;
+        };
+        let expected = left_then.saturating_sub(Duration::from_secs((now - since).as_secs()));
+        if left >= expected + RENEWED_BY {
+            self.renewals += 1;
+            self.since = Some((now, left));
+        }
+        self.renewals >= 2
+    }
+}
+
+/// The error for an id that `other` has.
+pub(crate) fn taken(other: &NodeRecord) -> ControlError {
+    ControlError::IdTaken {
+        id: other.id,
+        role: other.role.to_string(),
+        incarnation: other.incarnation,
+        host: other.host.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looks every 200 ms at a lease that is renewed every `renew_ms` (0: never); when it is called alive, in ms.
+    fn called_alive_after(renew_ms: u64) -> Option<u64> {
+        let start = Instant::now();
+        let mut contest = Contest::default();
+        (0..60).map(|n| n * 200).find(|at| {
+            let age = if renew_ms == 0 { *at } else { at % renew_ms };
+            // etcd cuts to whole seconds.
+            let left =
+                Duration::from_secs(LEASE_TTL.saturating_sub(Duration::from_millis(age + 1)).as_secs());
+            contest.is_alive(Some(left), start + Duration::from_millis(*at))
+        })
+    }
+
+    #[tokio::test]
+    async fn a_renewed_lease_is_alive_and_a_lapsing_one_is_not() {
+        assert_eq!(called_alive_after(0), None);
+        let found = called_alive_after(1000).expect("a renewed lease is alive");
+        assert!(found <= 6000, "found after {found} ms");
+        assert!(called_alive_after(1700).is_some());
+    }
+}
