@@ -4,8 +4,6 @@ mod handshake;
 mod link;
 mod progress;
 mod table;
-#[cfg(test)]
-mod tests;
 
 use std::collections::VecDeque;
 
@@ -243,6 +241,11 @@ impl Endpoint {
             link.state = State::Ending(reason);
         }
         self.forget(id);
+    }
+
+    /// Who this side is, as configured.
+    pub fn identity(&self) -> &PeerIdentity {
+        &self.config.identity
     }
 
     /// When to call [`progress`](Self::progress) at the latest, though nothing arrives.
