@@ -1,1 +1,24 @@
 //! The management node: membership, policy generations, cspctl, operations page.
+//!
+//! Owns the publication of policy (validate, stage, collect acknowledgements, activate) and the cluster-wide views. It
+//! refuses to be on the data path: nothing that a client's bytes need depends on it.
+#![forbid(unsafe_code)]
+// This crate owns sockets and clocks: it is a daemon and a command line.
+#![allow(clippy::disallowed_types)]
+
+pub mod admin;
+pub mod api;
+pub mod cli;
+pub mod config;
+pub mod daemon;
+pub mod fanout;
+pub mod leader;
+pub mod limits;
+pub mod metrics;
+pub mod policy_view;
+pub mod poller;
+pub mod publish;
+pub mod scrape;
+pub mod server;
+pub mod tiers;
+pub mod views;

@@ -1,0 +1,203 @@
+//! The command line of `cspctl`: structure and help texts.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+const AFTER_HELP: &str = "\
+Examples:
+  cspctl nodes                              members of the cluster and how they are
+  cspctl policy apply demo.yaml             check, publish and activate a policy
+  cspctl flow trace --last                  draw the latest flow across all tiers
+  CSP_SERVER=http://10.77.0.4:9104 cspctl services --output json
+
+Exit codes:
+   0  done
+   1  failed: refused by a node, timed out, not found; `policy diff`: the policies differ
+  64  the command line is wrong
+  65  the policy file is wrong; every mistake is named as FILE:LINE:COLUMN
+  66  a file cannot be read
+  69  the server does not answer, or has no etcd or leader at this time
+  70  the server answered with something cspctl does not understand
+  73  a file cannot be written
+
+Environment:
+  CSP_SERVER   management node's URL when --server is not given
+  NO_COLOR     no colours, also on a terminal
+  COLUMNS      width of drawings (default: the terminal's, else 100)
+
+Results go to standard output, progress and errors to standard error.";
+
+/// Shows and controls a CSP cluster through its management node.
+///
+/// A CSP cluster consists of network nodes (they take packets from the LAN), proxy nodes (they end the clients' TCP),
+/// app nodes (they run unmodified servers) and management nodes. cspctl talks to a management node's HTTP API; any
+/// management node will do: those that do not lead pass changes on to the leader.
+#[derive(Debug, Parser)]
+#[command(name = "cspctl", version, after_help = AFTER_HELP, after_long_help = AFTER_HELP, max_term_width = 110)]
+pub struct Cli {
+    /// URL of a management node
+    #[arg(
+        long,
+        global = true,
+        env = "CSP_SERVER",
+        default_value = "http://127.0.0.1:9104",
+        value_name = "URL"
+    )]
+    pub server: String,
+    /// Form of the result
+    #[arg(long, short, global = true, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Form of a command's result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people
+    Table,
+    /// For programs: the API's JSON, one document
+    Json,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// List the nodes and how they are
+    ///
+    /// States: ready; not-ready (answers, but says it cannot serve); unreachable (registered, its admin endpoint does
+    /// not answer); lapsed (its lease in etcd ran out: it may still carry traffic); unknown (not asked yet).
+    #[command(after_help = "Examples:\n  cspctl nodes\n  cspctl nodes --output json | jq '.nodes[].id'")]
+    Nodes,
+    /// Show, check, publish and compare policies
+    #[command(subcommand)]
+    Policy(PolicyCommand),
+    /// List services with their pools and live state
+    #[command(after_help = "Examples:\n  cspctl services\n  cspctl services -o json | jq '.services[].pool'")]
+    Services,
+    /// List flows that are open, most bytes first
+    #[command(
+        after_help = "Examples:\n  cspctl flows --limit 10\n  cspctl flows --service web --output json"
+    )]
+    Flows(FlowsArgs),
+    /// Look at one flow
+    #[command(subcommand)]
+    Flow(FlowCommand),
+    /// Make cluster keys
+    #[command(subcommand)]
+    Key(KeyCommand),
+    /// Print a completion script for a shell
+    #[command(after_help = "Examples:\n  cspctl completions bash > /etc/bash_completion.d/cspctl")]
+    Completions {
+        /// Shell
+        shell: Shell,
+    },
+}
+
+/// `cspctl policy ...`
+#[derive(Debug, Subcommand)]
+pub enum PolicyCommand {
+    /// Check, publish and activate a policy
+    ///
+    /// The policy becomes a new generation. Every live node checks it first (staged); when all have, it is activated
+    /// and each node says when it serves on it (active). When a node refuses, or one does not answer in time, the old
+    /// policy stays in force everywhere and the exit code is 1. A wrong file changes nothing and gives exit code 65.
+    #[command(
+        after_help = "Examples:\n  cspctl policy apply demo.yaml\n  cspctl policy apply --dry-run demo.yaml\n  \
+                            generate-policy | cspctl policy apply -\n\nPolicy file:\n  apiVersion: csp/v1\n  \
+                            services:\n    - name: web\n      vip: 10.76.0.100\n      port: 80\n      \
+                            pool: [{node: an-1, port: 80}]"
+    )]
+    Apply(ApplyArgs),
+    /// Print the active policy, or one of the past, as YAML
+    #[command(after_help = "Examples:\n  cspctl policy show\n  cspctl policy show --generation 3 > old.yaml")]
+    Show {
+        /// Generation to print instead of the active one
+        #[arg(long, short, value_name = "N")]
+        generation: Option<u64>,
+    },
+    /// Compare the active policy with a file
+    ///
+    /// Both are brought to canonical form first, so comments, order of fields and defaults written out do not count.
+    /// Exit code 0: no difference; 1: they differ; 65: the file is wrong.
+    #[command(after_help = "Examples:\n  cspctl policy diff demo.yaml")]
+    Diff {
+        /// Policy file, YAML; `-` reads standard input
+        file: PathBuf,
+    },
+    /// List the generations and what became of them
+    #[command(after_help = "Examples:\n  cspctl policy history\n  cspctl policy history -o json | jq '.[0]'")]
+    History,
+}
+
+/// Arguments of `cspctl policy apply`.
+#[derive(Debug, Args)]
+pub struct ApplyArgs {
+    /// Policy file, YAML; `-` reads standard input
+    pub file: PathBuf,
+    /// Only check it; nothing is changed
+    #[arg(long)]
+    pub dry_run: bool,
+    /// How long the nodes may take to agree, in seconds (1 to 600)
+    #[arg(long, default_value_t = 15, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=600))]
+    pub timeout: u64,
+}
+
+/// Arguments of `cspctl flows`.
+#[derive(Debug, Args)]
+pub struct FlowsArgs {
+    /// Only flows of this service
+    #[arg(long, short, value_name = "NAME")]
+    pub service: Option<String>,
+    /// At most so many (1 to 10000)
+    #[arg(long, short, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub limit: u32,
+}
+
+/// `cspctl flow ...`
+#[derive(Debug, Subcommand)]
+pub enum FlowCommand {
+    /// Draw what happened to one flow on every tier
+    ///
+    /// Each tier keeps its latest events in a ring of fixed size, so a flow can be traced after it ended, for as long
+    /// as the rings still hold it. Times are microseconds since the first event.
+    #[command(after_help = "Examples:\n  cspctl flow trace --last\n  cspctl flow trace 0040001f\n  \
+                            cspctl flow trace --client 10.76.0.1:41822\n  cspctl flow trace --last -o json")]
+    Trace(TraceArgs),
+}
+
+/// Arguments of `cspctl flow trace`.
+#[derive(Debug, Args)]
+pub struct TraceArgs {
+    /// Label of the flow, up to 8 hex digits; without it and without --client the latest flow
+    pub label: Option<String>,
+    /// The flow that was seen latest (the default)
+    #[arg(long, conflicts_with_all = ["label", "client"])]
+    pub last: bool,
+    /// The latest flow of this client
+    #[arg(long, value_name = "IP:PORT", conflicts_with = "label")]
+    pub client: Option<SocketAddr>,
+    /// Draw with ASCII characters only
+    #[arg(long)]
+    pub ascii: bool,
+}
+
+/// `cspctl key ...`
+#[derive(Debug, Subcommand)]
+pub enum KeyCommand {
+    /// Make a cluster key: 32 random bytes as 64 hex digits
+    ///
+    /// Every node's `node.cluster_key_file` must hold the same key. An existing file is never overwritten.
+    #[command(
+        after_help = "Examples:\n  cspctl key generate /etc/csp/cluster.key\n  cspctl key generate | ssh host \
+                            'umask 077; cat > /etc/csp/cluster.key'"
+    )]
+    Generate {
+        /// File to make, mode 0600; without it the key goes to standard output
+        file: Option<PathBuf>,
+    },
+}

@@ -1,0 +1,124 @@
+//! The HTTP client of `cspctl`: one management node, bounded answers, statuses turned into [`CliError`]s.
+
+use std::time::Duration;
+
+use reqwest::{RequestBuilder, StatusCode, Url};
+use serde::de::DeserializeOwned;
+
+use crate::api::ErrorBody;
+
+use super::error::CliError;
+
+/// Longest answer read, in bytes.
+const BODY_LEN_MAX: usize = 64 << 20;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longer than any fan-out of the server takes, and than its longest long-poll.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(40);
+
+/// Speaks with one management node (and with the leader it names).
+#[derive(Debug)]
+pub struct Client {
+    base: Url,
+    http: reqwest::Client,
+}
+
+impl Client {
+    /// A client for the management node at `server`, for example `http://10.77.0.4:9104`.
+    pub fn new(server: &str) -> Result<Self, CliError> {
+        let wrong = |why: String| {
+            CliError::Usage(format!(
+                "--server (or CSP_SERVER) `{server}`: {why}; it must look like http://10.77.0.4:9104"
+            ))
+        };
+        let base = Url::parse(server).map_err(|e| wrong(e.to_string()))?;
+        if base.scheme() != "http" || base.host_str().is_none() {
+            return Err(wrong("not an http URL".into()));
+        }
+        // Proxies from the environment are not for a cluster's own control network.
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .timeout(REQUEST_TIMEOUT)
+            .redirect(reqwest::redirect::Policy::limited(3))
+            .build()
+            .map_err(|e| CliError::Unavailable(format!("cannot make an HTTP client: {e}")))?;
+        Ok(Client { base, http })
+    }
+
+    /// GET `path` with a query; the answer as JSON.
+    pub async fn get<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &[(&str, String)],
+    ) -> Result<T, CliError> {
+        let url = self.url(path)?;
+        let (_, body) = self.send(self.http.get(url).query(query)).await?;
+        parse(path, &body)
+    }
+
+    /// POST of a YAML text; status and answer as JSON.
+    pub async fn post_yaml<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &[(&str, String)],
+        yaml: Vec<u8>,
+    ) -> Result<(StatusCode, T), CliError> {
+        let url = self.url(path)?;
+        let request = self.http.post(url).query(query).header("content-type", "application/yaml").body(yaml);
+        let (status, body) = self.send(request).await?;
+        Ok((status, parse(path, &body)?))
+    }
+
+    fn url(&self, path: &str) -> Result<Url, CliError> {
+        self.base.join(path).map_err(|e| CliError::Usage(format!("--server: {e}")))
+    }
+
+    async fn send(&self, request: RequestBuilder) -> Result<(StatusCode, Vec<u8>), CliError> {
+        let mut response = request.send().await.map_err(|e| self.no_answer(&e))?;
+        let status = response.status();
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(|e| self.no_answer(&e))? {
+            if body.len() + chunk.len() > BODY_LEN_MAX {
+                return Err(CliError::Protocol(format!("{} answered with more than 64 MiB", self.base)));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        if status.is_success() { Ok((status, body)) } else { Err(self.refused(status, &body)) }
+    }
+
+    fn no_answer(&self, error: &reqwest::Error) -> CliError {
+        // reqwest's own text hides the cause ("Connection refused") in the source chain.
+        let mut cause: &dyn std::error::Error = error;
+        while let Some(deeper) = cause.source() {
+            cause = deeper;
+        }
+        let why = if error.is_timeout() { "no answer in time".to_owned() } else { cause.to_string() };
+        CliError::Unavailable(format!(
+            "the management node at {} does not answer: {why}; is csp-mgmt-node running there, and is --server right?",
+            self.base
+        ))
+    }
+
+    fn refused(&self, status: StatusCode, body: &[u8]) -> CliError {
+        let Ok(body) = serde_json::from_slice::<ErrorBody>(body) else {
+            return CliError::Protocol(format!(
+                "{} answered {status}; is it a CSP management node?",
+                self.base
+            ));
+        };
+        match status {
+            StatusCode::BAD_REQUEST if !body.errors.is_empty() => CliError::BadPolicy(body.errors),
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TEMPORARY_REDIRECT => {
+                CliError::Unavailable(body.error)
+            }
+            StatusCode::INTERNAL_SERVER_ERROR => CliError::Protocol(body.error),
+            _ => CliError::Failed(body.error),
+        }
+    }
+}
+
+fn parse<T: DeserializeOwned>(path: &str, body: &[u8]) -> Result<T, CliError> {
+    serde_json::from_slice(body).map_err(|e| {
+        CliError::Protocol(format!("the answer to {path} is not understood: {e}; do the releases match?"))
+    })
+}

@@ -1,0 +1,76 @@
+//! What can go wrong in `cspctl`, and the exit code of each.
+
+use std::path::PathBuf;
+
+use crate::api::FieldError;
+
+/// Why a command did not do what was asked. The codes follow sysexits.h where it has one.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// The cluster said no.
+    #[error("{0}")]
+    Failed(String),
+    /// `policy diff` found differences; nothing to say beyond them.
+    #[error("the policies differ")]
+    Differs,
+    /// The command line is wrong in a way clap cannot see.
+    #[error("{0}")]
+    Usage(String),
+    /// The policy is wrong.
+    #[error("{}", list(.0))]
+    BadPolicy(Vec<FieldError>),
+    /// A file cannot be read.
+    #[error("cannot read {path}: {source}", path = .path.display())]
+    NoInput {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file cannot be written.
+    #[error("cannot write {path}: {source}", path = .path.display())]
+    CannotCreate {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// No server, or one that cannot serve at this time.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The server's answer makes no sense.
+    #[error("{0}")]
+    Protocol(String),
+}
+
+fn list(errors: &[FieldError]) -> String {
+    let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    lines.join("\n")
+}
+
+impl CliError {
+    /// The process's exit code.
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            CliError::Failed(_) | CliError::Differs => 1,
+            CliError::Usage(_) => 64,
+            CliError::BadPolicy(_) => 65,
+            CliError::NoInput { .. } => 66,
+            CliError::Unavailable(_) => 69,
+            CliError::Protocol(_) => 70,
+            CliError::CannotCreate { .. } => 73,
+        }
+    }
+
+    /// The whole message for standard error, ending in a newline; empty when there is nothing to say.
+    pub fn message(&self) -> String {
+        match self {
+            CliError::Differs => String::new(),
+            CliError::BadPolicy(errors) => {
+                let noun = if errors.len() == 1 { "mistake" } else { "mistakes" };
+                format!("{self}\ncspctl: {} {noun} in the policy; nothing was changed\n", errors.len())
+            }
+            _ => format!("cspctl: {self}\n"),
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! `cspctl`: the command line of a CSP cluster.
+//!
+//! Owns argument parsing, the HTTP client and all output. It knows nothing of etcd or of other nodes: everything comes
+//! from one management node's API.
+
+mod args;
+mod client;
+mod diff;
+mod error;
+mod key;
+mod ladder;
+mod observe;
+mod paint;
+mod policy;
+mod table;
+
+use clap::{CommandFactory, Parser};
+use serde::Serialize;
+
+pub use args::Cli;
+pub use error::CliError;
+pub use ladder::{Style, draw};
+pub use paint::Paint;
+
+use args::{Command, FlowCommand, KeyCommand, Output, PolicyCommand};
+use client::Client;
+
+/// EX_USAGE of sysexits.h.
+const EXIT_USAGE: u8 = 64;
+
+/// Parses the process's arguments and runs; the exit code.
+pub fn main() -> u8 {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // --help and --version are no errors and go to standard output.
+            let code = if error.use_stderr() { EXIT_USAGE } else { 0 };
+            let _ = error.print();
+            return code;
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let done = match runtime {
+        Ok(runtime) => runtime.block_on(run(cli)),
+        Err(error) => Err(CliError::Failed(format!("cannot start: {error}"))),
+    };
+    match done {
+        Ok(()) => 0,
+        Err(error) => {
+            eprint!("{}", error.message());
+            error.exit_code()
+        }
+    }
+}
+
+/// Runs one command.
+async fn run(cli: Cli) -> Result<(), CliError> {
+    match cli.command {
+        Command::Key(KeyCommand::Generate { file }) => return key::generate(file.as_deref()),
+        Command::Completions { shell } => return completions(shell),
+        _ => {}
+    }
+    let context =
+        Context { client: Client::new(&cli.server)?, output: cli.output, paint: Paint::for_stdout() };
+    match cli.command {
+        Command::Nodes => observe::nodes(&context).await,
+        Command::Services => observe::services(&context).await,
+        Command::Flows(args) => observe::flows(&context, args).await,
+        Command::Flow(FlowCommand::Trace(args)) => observe::trace(&context, args).await,
+        Command::Policy(PolicyCommand::Apply(args)) => policy::apply(&context, args).await,
+        Command::Policy(PolicyCommand::Show { generation }) => policy::show(&context, generation).await,
+        Command::Policy(PolicyCommand::Diff { file }) => policy::diff(&context, &file).await,
+        Command::Policy(PolicyCommand::History) => policy::history(&context).await,
+        Command::Key(_) | Command::Completions { .. } => Ok(()),
+    }
+}
+
+/// What every command that talks to the server needs.
+struct Context {
+    client: Client,
+    output: Output,
+    paint: Paint,
+}
+
+impl Context {
+    /// Prints `value` as JSON, or as the text that `table` makes of it.
+    fn show<T: Serialize>(&self, value: &T, table: impl FnOnce(&T) -> String) -> Result<(), CliError> {
+        match self.output {
+            Output::Table => put(&table(value)),
+            Output::Json => {
+                let text = serde_json::to_string_pretty(value)
+                    .map_err(|e| CliError::Protocol(format!("cannot write JSON: {e}")))?;
+                put(&(text + "\n"))
+            }
+        }
+    }
+}
+
+/// Writes to standard output. A reader that went away (`| head`) is no error.
+fn put(text: &str) -> Result<(), CliError> {
+    use std::io::{ErrorKind, Write};
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(source) if source.kind() != ErrorKind::BrokenPipe => {
+            Err(CliError::CannotCreate { path: "standard output".into(), source })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn completions(shell: clap_complete::Shell) -> Result<(), CliError> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "cspctl", &mut script);
+    put(&String::from_utf8_lossy(&script))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_explains_itself_with_an_example() {
+        fn check(command: &mut clap::Command, path: &str) {
+            let names: Vec<String> = command.get_subcommands().map(|c| c.get_name().to_owned()).collect();
+            if names.is_empty() {
+                let help = command.render_long_help().to_string();
+                assert!(help.contains("Examples:"), "{path} has no example:\n{help}");
+            }
+            for name in names {
+                if let Some(sub) = command.find_subcommand_mut(&name) {
+                    check(sub, &format!("{path} {name}"));
+                }
+            }
+        }
+        let mut root = Cli::command().disable_help_subcommand(true);
+        check(&mut root, "cspctl");
+        assert!(root.render_help().to_string().contains("Exit codes:"));
+    }
+}

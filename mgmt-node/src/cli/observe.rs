@@ -1,0 +1,180 @@
+//! `cspctl nodes`, `services`, `flows` and `flow trace`.
+
+use crate::admin::parse_label;
+use crate::api::{FlowsView, NodeState, NodesView, RecentView, ServicesView, TraceView, Unreachable};
+
+use super::Context;
+use super::args::{FlowsArgs, Output, TraceArgs};
+use super::error::CliError;
+use super::ladder::{self, Style};
+use super::paint::Colour;
+use super::table::{Cell, Table, bytes, span};
+
+/// Width of a drawing when neither terminal nor COLUMNS says one.
+const WIDTH_DEFAULT: usize = 100;
+
+/// `cspctl nodes`.
+pub(super) async fn nodes(context: &Context) -> Result<(), CliError> {
+    let view: NodesView = context.client.get("/api/v1/nodes", &[]).await?;
+    context.show(&view, |view| {
+        let mut table =
+            Table::new(&["NODE", "ROLE", "STATE", "POLICY", "WORKERS", "SAN", "ADMIN", "VERSION", "DETAIL"]);
+        for n in &view.nodes {
+            let policy = match (n.policy_generation, n.policy_state.as_str()) {
+                (0, _) => String::new(),
+                (g, "active") => g.to_string(),
+                (g, state) => format!("{g} {state}"),
+            };
+            table.row([
+                n.id.clone().into(),
+                if n.leader { format!("{} (leader)", n.role).into() } else { n.role.clone().into() },
+                Cell::from(n.state.as_str()).coloured(state_colour(n.state)),
+                policy.into(),
+                u64::from(n.workers).into(),
+                n.san.join(" ").into(),
+                n.admin.clone().into(),
+                n.version.clone().into(),
+                n.detail.clone().into(),
+            ]);
+        }
+        let mut out = table.render(context.paint);
+        if !view.etcd.connected {
+            let text = format!(
+                "note: etcd has been silent for {}; this is the state last heard\n",
+                span(view.etcd.silent_ms)
+            );
+            out += &context.paint.paint(Colour::Yellow, &text);
+        } else if view.leader.is_none() {
+            out += &context.paint.paint(Colour::Yellow, "note: no management node leads at this time\n");
+        }
+        out
+    })
+}
+
+const fn state_colour(state: NodeState) -> Colour {
+    match state {
+        NodeState::Ready => Colour::Green,
+        NodeState::NotReady | NodeState::Unknown => Colour::Yellow,
+        NodeState::Unreachable | NodeState::Lapsed => Colour::Red,
+    }
+}
+
+/// `cspctl services`.
+pub(super) async fn services(context: &Context) -> Result<(), CliError> {
+    let view: ServicesView = context.client.get("/api/v1/services", &[]).await?;
+    context.show(&view, |view| {
+        if view.services.is_empty() {
+            return "No services: no policy is active, or it names none.\n".to_owned()
+                + &missing(context, &view.unreachable);
+        }
+        let head = ["SERVICE", "ADDRESS", "POOL MEMBER", "PROCESSES", "OPEN", "TOTAL", "PENDING"];
+        let mut table = Table::new(&head);
+        let figure = |n: Option<u64>| Cell::from(n.map(|n| n.to_string()).unwrap_or_default()).right();
+        for s in &view.services {
+            for (at, m) in s.pool.iter().enumerate() {
+                let processes = figure(m.processes).coloured(match m.processes {
+                    Some(0) => Colour::Red,
+                    _ => Colour::Plain,
+                });
+                let first = |text: String| if at == 0 { Cell::from(text) } else { Cell::from(" ") };
+                table.row([
+                    first(s.name.clone()),
+                    first(address(&s.vip, s.port)),
+                    address(&m.node, m.port).into(),
+                    processes,
+                    figure(m.open_connections),
+                    figure(m.connections_total),
+                    if at == 0 { s.pending.into() } else { Cell::from(" ").right() },
+                ]);
+            }
+        }
+        table.render(context.paint) + &missing(context, &view.unreachable)
+    })
+}
+
+fn address(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+/// `cspctl flows`.
+pub(super) async fn flows(context: &Context, args: FlowsArgs) -> Result<(), CliError> {
+    let mut query = vec![("limit", args.limit.to_string())];
+    query.extend(args.service.map(|service| ("service", service)));
+    let view: FlowsView = context.client.get("/api/v1/flows", &query).await?;
+    context.show(&view, |view| {
+        let mut table = Table::new(&[
+            "LABEL", "CLIENT", "SERVER", "SERVICE", "MEMBER", "STATE", "IN", "OUT", "AGE", "NODE",
+        ]);
+        for f in &view.flows {
+            table.row([
+                f.label.clone().into(),
+                f.client.clone().into(),
+                f.server.clone().into(),
+                f.service.clone().into(),
+                f.member.clone().into(),
+                f.state.clone().into(),
+                Cell::from(bytes(f.bytes_in)).right(),
+                Cell::from(bytes(f.bytes_out)).right(),
+                span(f.age_ms).into(),
+                f.node.clone().into(),
+            ]);
+        }
+        let mut out =
+            if table.is_empty() { "No open flows.\n".to_owned() } else { table.render(context.paint) };
+        if view.truncated {
+            out += "More flows are open; --limit shows more.\n";
+        }
+        out + &missing(context, &view.unreachable)
+    })
+}
+
+/// `cspctl flow trace`.
+pub(super) async fn trace(context: &Context, args: TraceArgs) -> Result<(), CliError> {
+    let label = match &args.label {
+        Some(text) => parse_label(text).map(|l| format!("{l:08x}")).ok_or_else(|| {
+            CliError::Usage(format!(
+                "`{text}` is no flow label; a label has 1 to 8 hex digits, for example 0040001f"
+            ))
+        })?,
+        None => latest(context, args.client.map(|c| c.to_string())).await?,
+    };
+    let view: TraceView = context.client.get("/api/v1/trace", &[("label", label.clone())]).await?;
+    if view.events.is_empty() && view.unreachable.is_empty() {
+        return Err(CliError::Failed(format!(
+            "no tier holds events of flow {label}: it never was, or the rings have moved on (`cspctl flow trace --last`)"
+        )));
+    }
+    let style = Style { width: width(), ascii: args.ascii, paint: context.paint };
+    context.show(&view, |view| ladder::draw(view, style))
+}
+
+/// The label of the latest flow, of `client` where one is given.
+async fn latest(context: &Context, client: Option<String>) -> Result<String, CliError> {
+    let mut query = vec![("limit", "1".to_owned())];
+    query.extend(client.clone().map(|c| ("client", c)));
+    let view: RecentView = context.client.get("/api/v1/trace/recent", &query).await?;
+    if let Some(flow) = view.recent.first() {
+        return Ok(flow.label.clone());
+    }
+    if context.output == Output::Table {
+        eprint!("{}", missing(context, &view.unreachable));
+    }
+    Err(CliError::Failed(match client {
+        Some(client) => format!("no flow of client {client} is known; `cspctl flows` lists the open ones"),
+        None => "no flow was seen lately".to_owned(),
+    }))
+}
+
+fn missing(context: &Context, unreachable: &[Unreachable]) -> String {
+    let note = |u: &Unreachable| {
+        context.paint.paint(Colour::Yellow, &format!("note: {} did not answer: {}", u.node, u.error)) + "\n"
+    };
+    unreachable.iter().map(note).collect()
+}
+
+fn width() -> usize {
+    let named = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
+    let terminal =
+        || rustix::termios::tcgetwinsize(std::io::stdout()).ok().map(|size| usize::from(size.ws_col));
+    named.or_else(terminal).filter(|columns| *columns > 0).unwrap_or(WIDTH_DEFAULT)
+}

@@ -1,0 +1,194 @@
+//! `cspctl policy ...`.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::Path;
+
+use reqwest::StatusCode;
+
+use crate::api::{DryRunView, GenerationView, Phase, PolicyView};
+
+use super::args::{ApplyArgs, Output};
+use super::error::CliError;
+use super::paint::Colour;
+use super::table::{Cell, Table, span};
+use super::{Context, diff as line_diff, put};
+
+/// Longest policy file, in bytes; the server has the same bound.
+const FILE_LEN_MAX: u64 = crate::limits::POLICY_LEN_MAX as u64;
+/// How long the server may hold one request for progress, in seconds.
+const POLL_S: u64 = 10;
+
+/// `cspctl policy apply`.
+pub(super) async fn apply(context: &Context, args: ApplyArgs) -> Result<(), CliError> {
+    let (name, yaml) = read(&args.file)?;
+    if args.dry_run {
+        let checked = check(context, &name, yaml).await?;
+        return context
+            .show(&checked, |c| format!("{name}: right, {} services; nothing was changed\n", c.services));
+    }
+    let query = [("file", name), ("timeout_s", args.timeout.to_string())];
+    let (status, mut view) =
+        context.client.post_yaml::<GenerationView>("/api/v1/policy", &query, yaml).await?;
+    if status == StatusCode::OK {
+        return context
+            .show(&view, |v| format!("unchanged: generation {} with this policy is active\n", v.generation));
+    }
+    let mut told = BTreeMap::new();
+    loop {
+        progress(context, &view, &mut told);
+        if view.phase.is_final() {
+            break;
+        }
+        let path = format!("/api/v1/policy/generations/{}", view.generation);
+        let query = [("since", view.revision.to_string()), ("wait_s", POLL_S.to_string())];
+        view = context.client.get(&path, &query).await?;
+    }
+    outcome(context, &view)
+}
+
+/// Tells what changed since it was last told, on standard error.
+fn progress(context: &Context, view: &GenerationView, told: &mut BTreeMap<String, String>) {
+    if context.output == Output::Json {
+        return;
+    }
+    if told.is_empty() {
+        eprintln!("generation {}: asking {} nodes", view.generation, view.acks.len());
+        told.insert(String::new(), String::new());
+    }
+    for ack in &view.acks {
+        if ack.state != "waiting"
+            && told.insert(ack.node.clone(), ack.state.clone()).as_ref() != Some(&ack.state)
+        {
+            let why = ack.error.as_deref().map(|e| format!(": {e}")).unwrap_or_default();
+            eprintln!("  {} {}{why}", ack.node, ack.state);
+        }
+    }
+}
+
+fn outcome(context: &Context, view: &GenerationView) -> Result<(), CliError> {
+    match view.phase {
+        Phase::Active | Phase::Superseded => context.show(view, |v| {
+            let late: Vec<&str> =
+                v.acks.iter().filter(|a| a.state != "active").map(|a| a.node.as_str()).collect();
+            let note = match late.is_empty() {
+                true => String::new(),
+                false => format!(" (not yet confirmed by {})", late.join(", ")),
+            };
+            format!("generation {} is active on {} nodes{note}\n", v.generation, v.acks.len() - late.len())
+        }),
+        phase => {
+            context.show(view, |_| String::new())?;
+            Err(CliError::Failed(format!(
+                "generation {} was not activated ({}): {}; the policy before it stays in force",
+                view.generation,
+                phase.as_str(),
+                view.reason.as_deref().unwrap_or("no reason given")
+            )))
+        }
+    }
+}
+
+/// `cspctl policy show`.
+pub(super) async fn show(context: &Context, generation: Option<u64>) -> Result<(), CliError> {
+    let path = match generation {
+        Some(n) => format!("/api/v1/policy/generations/{n}/policy"),
+        None => "/api/v1/policy".to_owned(),
+    };
+    let view: PolicyView = context.client.get(&path, &[]).await?;
+    context.show(&view, |v| format!("# generation {}, sha256 {}\n{}", v.generation, v.hash, ended(&v.yaml)))
+}
+
+/// `cspctl policy diff`.
+pub(super) async fn diff(context: &Context, file: &Path) -> Result<(), CliError> {
+    let (name, yaml) = read(file)?;
+    let wanted = check(context, &name, yaml).await?;
+    let active: PolicyView = match context.client.get("/api/v1/policy", &[]).await {
+        Err(CliError::Failed(_)) => PolicyView {
+            generation: 0,
+            created_unix_ms: 0,
+            hash: String::new(),
+            yaml: String::new(),
+            policy: serde_json::Value::Null,
+        },
+        other => other?,
+    };
+    let old_name = match active.generation {
+        0 => "no policy".to_owned(),
+        n => format!("generation {n} (active)"),
+    };
+    let Some(text) = line_diff::unified(&active.yaml, &wanted.yaml, &old_name, &name, context.paint) else {
+        return Ok(());
+    };
+    match context.output {
+        Output::Table => put(&text)?,
+        Output::Json => {
+            let both = serde_json::json!({"differs": true, "active": active.yaml, "file": wanted.yaml});
+            context.show(&both, |_| String::new())?;
+        }
+    }
+    Err(CliError::Differs)
+}
+
+/// `cspctl policy history`.
+pub(super) async fn history(context: &Context) -> Result<(), CliError> {
+    let all: Vec<GenerationView> = context.client.get("/api/v1/policy/history", &[]).await?;
+    let now = now_unix_ms();
+    context.show(&all, |all| {
+        if all.is_empty() {
+            return "No policy was applied yet.\n".to_owned();
+        }
+        let mut table = Table::new(&["GENERATION", "STATE", "AGE", "SHA256", "REASON"]);
+        for g in all {
+            let colour = match g.phase {
+                Phase::Active => Colour::Green,
+                Phase::Refused | Phase::TimedOut | Phase::Abandoned => Colour::Red,
+                Phase::Staging | Phase::Activating => Colour::Yellow,
+                Phase::Superseded => Colour::Dim,
+            };
+            table.row([
+                g.generation.into(),
+                Cell::from(g.phase.as_str()).coloured(colour),
+                span(now.saturating_sub(g.created_unix_ms)).into(),
+                g.hash.chars().take(12).collect::<String>().into(),
+                g.reason.clone().unwrap_or_default().into(),
+            ]);
+        }
+        table.render(context.paint)
+    })
+}
+
+async fn check(context: &Context, name: &str, yaml: Vec<u8>) -> Result<DryRunView, CliError> {
+    let query = [("file", name.to_owned()), ("dry_run", "true".to_owned())];
+    Ok(context.client.post_yaml("/api/v1/policy", &query, yaml).await?.1)
+}
+
+/// The file's name for messages, and its text.
+fn read(file: &Path) -> Result<(String, Vec<u8>), CliError> {
+    let no_input = |source| CliError::NoInput { path: file.to_owned(), source };
+    let mut text = Vec::new();
+    let name = if file == Path::new("-") {
+        std::io::stdin().take(FILE_LEN_MAX + 1).read_to_end(&mut text).map_err(no_input)?;
+        "standard input".to_owned()
+    } else {
+        let source = std::fs::File::open(file).map_err(no_input)?;
+        source.take(FILE_LEN_MAX + 1).read_to_end(&mut text).map_err(no_input)?;
+        file.display().to_string()
+    };
+    if text.len() as u64 > FILE_LEN_MAX {
+        return Err(CliError::Usage(format!(
+            "{name} is longer than {} KiB, the most a policy may be",
+            FILE_LEN_MAX / 1024
+        )));
+    }
+    Ok((name, text))
+}
+
+fn ended(text: &str) -> String {
+    if text.ends_with('\n') { text.to_owned() } else { format!("{text}\n") }
+}
+
+fn now_unix_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |d| d.as_millis() as u64)
+}

@@ -1,0 +1,291 @@
+//! `csp-mgmt-node`: starts the parts in order, waits for the end, stops them in reverse.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Parser;
+use csp_control::{
+    ConfigError, ControlError, ControlOptions, ControlPlane, EtcdClient, EtcdProcess, EtcdProcessError,
+    EtcdProcessOptions, EtcdSection, NodeRecord, PolicyManager, exit_code,
+};
+use csp_telemetry::{
+    AdminError, AdminOptions, AdminServer, BuildInfo, ConditionState, Exposition, Readiness,
+};
+use csp_types::Role;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use crate::api::LeaderView;
+use crate::config::MgmtConfig;
+use crate::fanout::Fanout;
+use crate::leader::Election;
+use crate::metrics::ClusterMetrics;
+use crate::policy_view::{self, PolicyState};
+use crate::poller::Poller;
+use crate::publish::Publisher;
+use crate::server;
+use crate::views::Cluster;
+
+const AFTER_HELP: &str = "\
+Example of a configuration file (--config):
+  node: {id: mgmt-1, state_dir: /var/lib/csp}
+  admin: {listen: \"10.77.0.4:9104\"}       # API, operations page and metrics
+  etcd: {endpoints: []}                    # empty: a private etcd is started ...
+  private_etcd: {client: \"10.77.0.4:2379\"} # ... where all nodes can reach it
+  log: {level: info, format: text}
+
+Exit codes:
+   0  stopped by SIGTERM or SIGINT
+  64  the command line is wrong
+  69  a service is missing: etcd cannot be started, or the admin address is in use
+  70  internal fault
+  73  another live node has this id, or another csp-mgmt-node uses this state_dir
+  78  the configuration is wrong; the message names file, line, field and what is allowed";
+
+/// The management node of a CSP cluster: membership, policy, the API of cspctl and the operations page.
+///
+/// Several management nodes may run on one etcd; one leads and alone changes policy, the others answer questions and
+/// send changes to it. Nothing that clients' traffic needs depends on a management node.
+#[derive(Debug, Parser)]
+#[command(name = "csp-mgmt-node", version, after_help = AFTER_HELP, after_long_help = AFTER_HELP, max_term_width = 110)]
+pub struct Arguments {
+    /// Configuration file, YAML
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// Only check the configuration
+    #[arg(long)]
+    pub check: bool,
+}
+
+/// Why the daemon ended.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// The configuration is wrong.
+    #[error("{0}")]
+    Config(#[from] ConfigError),
+    /// The control plane does not work.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The private etcd does not work.
+    #[error("private etcd: {0}")]
+    Etcd(#[from] EtcdProcessError),
+    /// The admin endpoint does not work.
+    #[error(transparent)]
+    Admin(#[from] AdminError),
+    /// Another process of this kind runs here.
+    #[error(
+        "{0} is locked: another csp-mgmt-node uses this node.state_dir; stop it or give this one another"
+    )]
+    Locked(PathBuf),
+    /// A file cannot be made.
+    #[error("node.state_dir: {path}: {source}")]
+    State {
+        /// Which.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The system gives no resources.
+    #[error("cannot start: {0}")]
+    System(String),
+}
+
+impl DaemonError {
+    /// The process's exit code.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            DaemonError::Config(_) => exit_code::CONFIG,
+            DaemonError::Control(error) => error.exit_code(),
+            DaemonError::Etcd(_) | DaemonError::Admin(_) => exit_code::UNAVAILABLE,
+            DaemonError::Locked(_) => exit_code::ID_TAKEN,
+            DaemonError::State { .. } | DaemonError::System(_) => exit_code::INTERNAL,
+        }
+    }
+}
+
+/// Runs until a signal asks to stop or something fails for good.
+pub async fn run(config: MgmtConfig) -> Result<(), DaemonError> {
+    let mut terminate = stop_signal(SignalKind::terminate())?;
+    let mut interrupt = stop_signal(SignalKind::interrupt())?;
+    let _lock = lock(&config.node.state_dir)?;
+    let (etcd, supervisor) = PrivateEtcd::start(&config).await?;
+    let stop = async {
+        tokio::select! { _ = terminate.recv() => "SIGTERM", _ = interrupt.recv() => "SIGINT" }
+    };
+    let ended = serve(&config, &etcd, supervisor.is_some(), stop).await;
+    if let Some(supervisor) = supervisor {
+        supervisor.shutdown().await;
+    }
+    ended
+}
+
+fn stop_signal(kind: SignalKind) -> Result<tokio::signal::unix::Signal, DaemonError> {
+    signal(kind).map_err(|e| DaemonError::System(format!("signals: {e}")))
+}
+
+/// One process per state directory.
+fn lock(state_dir: &Path) -> Result<File, DaemonError> {
+    let path = state_dir.join("csp-mgmt-node.lock");
+    let state = |source| DaemonError::State { path: path.clone(), source };
+    std::fs::create_dir_all(state_dir).map_err(state)?;
+    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(state)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(DaemonError::Locked(path)),
+        Err(std::fs::TryLockError::Error(source)) => Err(state(source)),
+    }
+}
+
+async fn serve(
+    config: &MgmtConfig,
+    etcd: &EtcdSection,
+    private_etcd: bool,
+    stop: impl Future<Output = &'static str>,
+) -> Result<(), DaemonError> {
+    let record = NodeRecord::new(config.node.id, Role::MgmtNode, config.admin.listen);
+    let node = serde_json::to_value(&record).unwrap_or_default();
+    let own = LeaderView { id: config.node.id.to_string(), url: record.admin.clone() };
+    let options = ControlOptions { follow_policy: false, ..ControlOptions::default() };
+    let state_dir = config.node.state_dir.clone();
+    let control = ControlPlane::start(record, etcd, state_dir, options).await?;
+    let manager = PolicyManager::new(EtcdClient::connect(etcd).await?);
+    let fanout = Fanout::new().map_err(|e| DaemonError::System(format!("HTTP client: {e}")))?;
+    let election = Election::start(etcd.clone(), own.clone());
+    let (tell, policy) = watch::channel(PolicyState::default());
+    let cluster = Arc::new(Cluster {
+        id: own.id,
+        private_etcd,
+        membership: control.membership.clone(),
+        status: control.status.clone(),
+        leadership: election.leadership.clone(),
+        policy,
+        publisher: Publisher::new(control.membership.clone(), tell.clone()),
+        manager: manager.clone(),
+        poller: Arc::new(Poller::default()),
+        fanout: fanout.clone(),
+        overview: tokio::sync::Mutex::new(None),
+    });
+    let readiness = Readiness::new();
+    let background = [
+        tokio::spawn(policy_view::follow(manager, tell)),
+        tokio::spawn(watch_readiness(cluster.clone(), readiness.clone())),
+        tokio::spawn({
+            let (poller, membership) = (cluster.poller.clone(), control.membership.clone());
+            async move { poller.run(fanout, membership).await }
+        }),
+    ];
+    let metrics = Exposition::new();
+    metrics.register(BuildInfo::new(Role::MgmtNode.as_str(), &cluster.id));
+    metrics.register(ClusterMetrics(cluster.clone()));
+    let options = AdminOptions { metrics, readiness, node, routes: server::router(cluster) };
+    let ended = match AdminServer::start(config.admin.listen, options).await {
+        Ok(admin) => {
+            tracing::info!(address = %admin.address(), "API and operations page are served");
+            let ended = tokio::select! {
+                signal = stop => { tracing::info!(signal, "stopping"); Ok(()) }
+                error = control.failed() => Err(DaemonError::from(error)),
+            };
+            admin.shutdown().await;
+            ended
+        }
+        Err(error) => Err(error.into()),
+    };
+    for task in &background {
+        task.abort();
+    }
+    election.shutdown().await;
+    control.shutdown().await;
+    ended
+}
+
+/// Keeps the conditions behind `/readyz` up to date. Without etcd the node still answers questions: degraded.
+async fn watch_readiness(cluster: Arc<Cluster>, readiness: Readiness) {
+    let mut beat = tokio::time::interval(Duration::from_millis(500));
+    loop {
+        beat.tick().await;
+        let status = cluster.status.borrow().clone();
+        let etcd = cluster.policy.borrow().problem.clone();
+        let condition = |ok: bool, why: String| match ok {
+            true => (ConditionState::Ok, String::new()),
+            false => (ConditionState::Degraded, why),
+        };
+        let leader = cluster.leadership.borrow().leader().is_some();
+        for (name, (state, reason)) in [
+            ("etcd", condition(etcd.is_none(), etcd.unwrap_or_default())),
+            ("registration", condition(status.registered, status.registration_problem)),
+            ("leader", condition(leader, "no management node leads at this time".to_owned())),
+        ] {
+            readiness.set(name, state, reason);
+        }
+    }
+}
+
+/// The private etcd with the task that starts it again when it ends.
+struct PrivateEtcd {
+    stop: watch::Sender<bool>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+/// How long to wait before etcd is started again: at first, and at most.
+const RESTART_WAIT: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
+
+impl PrivateEtcd {
+    /// The etcd to use; a private one is started when none is configured.
+    async fn start(config: &MgmtConfig) -> Result<(EtcdSection, Option<Self>), DaemonError> {
+        if !config.etcd.endpoints.is_empty() {
+            return Ok((config.etcd.clone(), None));
+        }
+        let options = EtcdProcessOptions {
+            binary: config.private_etcd.binary.clone(),
+            data_dir: config.node.state_dir.join("etcd"),
+            log_file: config.node.state_dir.join("etcd.log"),
+            name: config.node.id.to_string(),
+            client: config.private_etcd.client,
+            peer: config.private_etcd.peer,
+        };
+        let process = EtcdProcess::start(options.clone()).await?;
+        tracing::info!(pid = process.pid(), endpoint = process.endpoint(), "private etcd serves");
+        let etcd = EtcdSection { endpoints: vec![process.endpoint()] };
+        let (stop, stopped) = watch::channel(false);
+        let task = tokio::spawn(supervise(process, options, stopped));
+        Ok((etcd, Some(PrivateEtcd { stop, task })))
+    }
+
+    async fn shutdown(self) {
+        let _ = self.stop.send(true);
+        let _ = self.task.await;
+    }
+}
+
+async fn asked_to_stop(stopped: &mut watch::Receiver<bool>) {
+    // A sender that is gone has nobody to stop for, either.
+    let _ = stopped.wait_for(|stop| *stop).await;
+}
+
+async fn supervise(
+    mut process: EtcdProcess,
+    options: EtcdProcessOptions,
+    mut stopped: watch::Receiver<bool>,
+) {
+    loop {
+        let how = tokio::select! {
+            how = process.ended() => how,
+            () = asked_to_stop(&mut stopped) => return process.shutdown().await,
+        };
+        tracing::error!(how, "private etcd ended; starting it again");
+        let mut wait = RESTART_WAIT.0;
+        process = loop {
+            if tokio::time::timeout(wait, asked_to_stop(&mut stopped)).await.is_ok() {
+                return;
+            }
+            match EtcdProcess::start(options.clone()).await {
+                Ok(process) => break process,
+                Err(error) => tracing::error!(%error, "private etcd does not start"),
+            }
+            wait = (wait * 2).min(RESTART_WAIT.1);
+        };
+        tracing::info!(pid = process.pid(), "private etcd serves again");
+    }
+}

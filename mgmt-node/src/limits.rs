@@ -1,0 +1,42 @@
+//! Bounds of the management node and its clients.
+
+use std::time::Duration;
+
+/// Longest policy file, in bytes.
+pub const POLICY_LEN_MAX: usize = 512 << 10;
+/// Nodes asked at the same time.
+pub const FANOUT_PARALLEL_MAX: usize = 16;
+/// How long one node may take to answer.
+pub const FANOUT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longest answer of one node, in bytes.
+pub const FANOUT_BODY_LEN_MAX: usize = 8 << 20;
+/// Flows in one answer.
+pub const FLOWS_MAX: usize = 10_000;
+/// Events in one trace.
+pub const TRACE_EVENTS_MAX: usize = 20_000;
+/// Flows in one list of recent flows.
+pub const RECENT_MAX: usize = 1000;
+/// Generations in one history.
+pub const HISTORY_MAX: usize = 100;
+/// How often members are asked for readiness and metrics.
+pub const POLL_INTERVAL: Duration = Duration::from_secs(2);
+/// Samples of a counter kept to tell recent drops: one minute's worth.
+pub const DROP_SAMPLES_MAX: usize = 30;
+/// Drop reasons kept per node; a node that names more is misbehaving.
+pub const DROP_REASONS_MAX: usize = 256;
+/// Longest wait of one long-poll, in seconds.
+pub const WAIT_S_MAX: u64 = 30;
+/// How long nodes may take to agree on a policy, in seconds: default and most.
+pub const ACK_TIMEOUT_S: u64 = 15;
+/// See [`ACK_TIMEOUT_S`].
+pub const ACK_TIMEOUT_S_MAX: u64 = 600;
+/// How often policy and acknowledgements are read from etcd.
+pub const POLICY_POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// How often the history is read when nothing is known to have changed.
+pub const HISTORY_INTERVAL: Duration = Duration::from_secs(5);
+/// How often acknowledgements are looked at while a policy is being published.
+pub const ACK_POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// How old an answer to `/api/v1/overview` may be: all open pages share one fan-out.
+pub const OVERVIEW_KEPT: Duration = Duration::from_secs(1);
+/// Flows on the operations page.
+pub const OVERVIEW_FLOWS: usize = 10;

@@ -1,0 +1,34 @@
+//! The management node's own metrics.
+
+use std::sync::Arc;
+
+use csp_telemetry::{MetricSource, MetricWriter};
+
+use crate::leader::Leadership;
+use crate::views::Cluster;
+
+/// Reads the cluster's state at each scrape.
+#[derive(Debug)]
+pub struct ClusterMetrics(pub Arc<Cluster>);
+
+impl MetricSource for ClusterMetrics {
+    fn collect(&self, out: &mut MetricWriter) {
+        let cluster = &self.0;
+        let leads = matches!(*cluster.leadership.borrow(), Leadership::Own { .. });
+        out.gauge("csp_mgmt_leader", "1 while this management node leads", &[], f64::from(u8::from(leads)));
+        let nodes = cluster.nodes();
+        let connected = f64::from(u8::from(nodes.etcd.connected));
+        out.gauge("csp_mgmt_etcd_connected", "1 while etcd answers", &[], connected);
+        for node in &nodes.nodes {
+            let labels = [("role", node.role.as_str()), ("state", node.state.as_str())];
+            out.gauge("csp_members", "Members of the cluster by role and state", &labels, 1.0);
+        }
+        let policy = cluster.policy.borrow();
+        let newest = policy.history.first().map_or(0, |g| g.generation);
+        let active = policy.active.as_ref().map_or(0, |g| g.generation);
+        for (state, generation) in [("active", active), ("newest", newest)] {
+            let help = "Policy generations as etcd tells them";
+            out.gauge("csp_policy_generation", help, &[("state", state)], generation as f64);
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! What this node knows of policy: read from etcd every so often, kept while etcd is away.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use csp_control::{AckState, GenerationRecord, GenerationSummary, ManagerError, NodeAck, PolicyManager};
+use tokio::sync::watch;
+
+use crate::api::{FieldError, PolicyView};
+use crate::limits::{HISTORY_INTERVAL, HISTORY_MAX, POLICY_POLL_INTERVAL};
+
+/// One reading.
+#[derive(Clone, Debug, Default)]
+pub struct PolicyState {
+    /// The generation in force; none before the first policy.
+    pub active: Option<GenerationRecord>,
+    /// What each node last said, by node id.
+    pub acks: BTreeMap<String, NodeAck>,
+    /// The newest generations, newest first.
+    pub history: Vec<GenerationSummary>,
+    /// When the history was read.
+    pub history_read: Option<Instant>,
+    /// When etcd last answered; none if it never did.
+    pub heard: Option<Instant>,
+    /// Why the latest reading failed; none when it did not.
+    pub problem: Option<String>,
+}
+
+/// Reads until nobody listens any more.
+pub async fn follow(manager: PolicyManager, tell: watch::Sender<PolicyState>) {
+    let mut beat = tokio::time::interval(POLICY_POLL_INTERVAL);
+    beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    while !tell.is_closed() {
+        beat.tick().await;
+        // The history brings every generation's policy along, so it is read less often, and at each change.
+        let old = tell.borrow().history_read.is_none_or(|at| at.elapsed() >= HISTORY_INTERVAL);
+        refresh(&manager, &tell, old).await;
+    }
+}
+
+/// Reads once, the history only if `with_history` or when the active generation changed. On failure only `problem`
+/// changes.
+pub async fn refresh(manager: &PolicyManager, tell: &watch::Sender<PolicyState>, with_history: bool) {
+    let known = tell.borrow().clone();
+    match read(manager, known, with_history).await {
+        Ok(state) => {
+            tell.send_replace(state);
+        }
+        Err(error) => tell.send_modify(|state| state.problem = Some(error.to_string())),
+    }
+}
+
+async fn read(
+    manager: &PolicyManager,
+    mut state: PolicyState,
+    with_history: bool,
+) -> Result<PolicyState, ManagerError> {
+    let number = manager.active().await?;
+    // Generations are immutable: one that is known need not be read again.
+    let changed = state.active.as_ref().map_or(0, |record| record.generation) != number;
+    if changed {
+        state.active = if number == 0 { None } else { Some(manager.generation(number).await?) };
+    }
+    state.acks = manager.acks().await?.into_iter().map(|(id, ack)| (id.to_string(), ack)).collect();
+    if changed || with_history {
+        state.history = manager.history(HISTORY_MAX).await?;
+        state.history_read = Some(Instant::now());
+    }
+    Ok(PolicyState { heard: Some(Instant::now()), problem: None, ..state })
+}
+
+/// The state's name in the API.
+pub const fn ack_text(state: AckState) -> &'static str {
+    match state {
+        AckState::Staged => "staged",
+        AckState::Active => "active",
+        AckState::Refused => "refused",
+    }
+}
+
+/// A generation for the API.
+pub fn view(record: &GenerationRecord) -> PolicyView {
+    PolicyView {
+        generation: record.generation,
+        created_unix_ms: record.created_unix_ms,
+        hash: record.hash.clone(),
+        yaml: yaml(&record.policy),
+        policy: serde_json::to_value(&record.policy).unwrap_or_default(),
+    }
+}
+
+/// A policy as YAML in canonical order.
+pub fn yaml(policy: &csp_control::Policy) -> String {
+    // Strings, numbers and lists only: nothing that YAML cannot hold.
+    serde_saphyr::to_string(policy).unwrap_or_default()
+}
+
+/// The problems of a policy file for the API. What is allowed stands in the message behind a fixed phrase.
+pub fn field_errors(error: &csp_control::ConfigError) -> Vec<FieldError> {
+    let one = |problem: &csp_control::config::Problem| {
+        let (line, column) = problem.position.unwrap_or((0, 0));
+        let split = ["; allowed is ", "; allowed are ", "; allowed: "]
+            .iter()
+            .find_map(|phrase| problem.message.split_once(phrase));
+        let (message, allowed) = split.unwrap_or((&problem.message, ""));
+        FieldError {
+            file: error.file.clone(),
+            line,
+            column,
+            field: problem.field.clone(),
+            message: message.to_owned(),
+            allowed: allowed.to_owned(),
+        }
+    };
+    error.problems.iter().map(one).collect()
+}

@@ -1,0 +1,283 @@
+//! Publication of a policy: written → staged by every live node → active → confirmed by every live node.
+//!
+//! ```text
+//!            all staged              all active, or time is up
+//!  Staging ─────────────▶ Activating ─────────────────────────▶ Active
+//!     │                       │
+//!     │ one refuses           │ one refuses: the generation before is put back
+//!     ├───────────▶ Refused ◀─┘
+//!     │ time is up
+//!     └───────────▶ TimedOut
+//! ```
+//! One publication at a time; the leader alone publishes, and each write carries the leader's fence.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use csp_control::{AckState, ManagerError, MemberState, Membership, NodeAck, Policy, PolicyManager};
+use csp_types::{NodeId, Role};
+use tokio::sync::{Mutex, watch};
+use tokio::time::Instant;
+
+use crate::api::{AckView, GenerationView, Phase};
+use crate::limits::ACK_POLL_INTERVAL;
+use crate::policy_view::{self, PolicyState, ack_text};
+
+/// Why a publication did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum PublishError {
+    /// One is under way.
+    #[error("generation {0} is being published at this time; wait for it and try again")]
+    Busy(u64),
+    /// The store said no.
+    #[error(transparent)]
+    Manager(#[from] ManagerError),
+}
+
+/// How a publication started.
+#[derive(Clone, Debug)]
+pub enum Started {
+    /// It runs; follow it with [`Publisher::wait`].
+    Running(GenerationView),
+    /// This very policy is in force.
+    Unchanged(GenerationView),
+}
+
+/// Publishes, and remembers the publications of this process.
+#[derive(Debug)]
+pub struct Publisher {
+    membership: watch::Receiver<Membership>,
+    state: watch::Sender<PolicyState>,
+    current: watch::Sender<Option<GenerationView>>,
+    /// Reasons of generations that were not activated, by number.
+    failures: std::sync::Mutex<BTreeMap<u64, (Phase, String)>>,
+    busy: Arc<Mutex<()>>,
+}
+
+/// Failures remembered.
+const FAILURES_MAX: usize = 256;
+
+impl Publisher {
+    /// A publisher that sees who is live in `membership` and refreshes `state` after each step.
+    pub fn new(membership: watch::Receiver<Membership>, state: watch::Sender<PolicyState>) -> Arc<Self> {
+        let (current, _) = watch::channel(None);
+        Arc::new(Publisher { membership, state, current, failures: Default::default(), busy: Arc::default() })
+    }
+
+    /// Publishes `policy` through `manager` (fenced by the caller). Each of the two waits takes at most `timeout`.
+    pub async fn start(
+        self: &Arc<Self>,
+        manager: PolicyManager,
+        policy: Policy,
+        timeout: Duration,
+    ) -> Result<Started, PublishError> {
+        let Ok(turn) = self.busy.clone().try_lock_owned() else {
+            let number = self.current.borrow().as_ref().map_or(0, |view| view.generation);
+            return Err(PublishError::Busy(number));
+        };
+        let before = manager.active().await?;
+        if before > 0 {
+            let record = manager.generation(before).await?;
+            if record.hash == policy.hash() {
+                let acks = self.acks(&manager.acks().await?, before);
+                let (created_unix_ms, hash) = (record.created_unix_ms, record.hash);
+                return Ok(Started::Unchanged(view(before, created_unix_ms, hash, Phase::Active, acks)));
+            }
+        }
+        let number = manager.publish(&policy, Some(before)).await?;
+        let first =
+            view(number, now_unix_ms(), policy.hash(), Phase::Staging, self.acks(&BTreeMap::new(), number));
+        tracing::info!(generation = number, nodes = first.acks.len(), "policy published; asking the nodes");
+        self.current.send_replace(Some(first.clone()));
+        let this = self.clone();
+        tokio::spawn(async move {
+            policy_view::refresh(&manager, &this.state, true).await;
+            let (phase, reason) = this.carry_out(&manager, number, before, timeout).await;
+            if phase != Phase::Active {
+                this.remember(number, phase, reason.clone().unwrap_or_default());
+            }
+            // Whoever sees the end must also see it in /api/v1/policy.
+            policy_view::refresh(&manager, &this.state, true).await;
+            tracing::info!(generation = number, phase = phase.as_str(), reason, "policy publication ended");
+            this.step(|view| (view.phase, view.reason) = (phase, reason));
+            drop(turn);
+        });
+        Ok(Started::Running(first))
+    }
+
+    /// The publication of `generation` by this process, once it is newer than `since` or `wait` has passed.
+    pub async fn wait(&self, generation: u64, since: u64, wait: Duration) -> Option<GenerationView> {
+        let mut current = self.current.subscribe();
+        let of = |view: &Option<GenerationView>| view.clone().filter(|view| view.generation == generation);
+        of(&current.borrow())?;
+        let changed = |view: &Option<GenerationView>| of(view).is_none_or(|view| view.revision > since);
+        let _ = tokio::time::timeout(wait, current.wait_for(changed)).await;
+        let latest = of(&current.borrow());
+        latest
+    }
+
+    /// The publication under way, or the last one of this process.
+    pub fn current(&self) -> Option<GenerationView> {
+        self.current.borrow().clone()
+    }
+
+    /// Why `generation` was not activated, if this process knows.
+    pub fn failure(&self, generation: u64) -> Option<(Phase, String)> {
+        let failures = self.failures.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        failures.get(&generation).cloned()
+    }
+
+    /// What the live nodes that follow policy say about `generation`.
+    pub fn acks(&self, said: &BTreeMap<NodeId, NodeAck>, generation: u64) -> Vec<AckView> {
+        let membership = self.membership.borrow();
+        let follows = |role: Role| matches!(role, Role::NetworkNode | Role::ProxyNode | Role::AppNode);
+        let members = membership
+            .nodes
+            .iter()
+            .filter(|(_, member)| member.state == MemberState::Live && follows(member.record.role));
+        members
+            .map(|(id, member)| {
+                // What an earlier incarnation said does not bind this one.
+                let valid =
+                    |ack: &&NodeAck| ack.incarnation == 0 || ack.incarnation == member.record.incarnation;
+                let (state, error) = verdict(said.get(id).filter(valid), generation);
+                AckView {
+                    node: id.to_string(),
+                    role: member.record.role.to_string(),
+                    state: state.into(),
+                    error,
+                }
+            })
+            .collect()
+    }
+
+    async fn carry_out(
+        &self,
+        manager: &PolicyManager,
+        number: u64,
+        before: u64,
+        timeout: Duration,
+    ) -> (Phase, Option<String>) {
+        match self.gather(manager, number, timeout, "staged").await {
+            Gathered::All => {}
+            Gathered::Refused(why) => return (Phase::Refused, Some(why)),
+            Gathered::TimedOut(why) => return (Phase::TimedOut, Some(why)),
+        }
+        if let Err(error) = self.activate(manager, number, before).await {
+            return (Phase::Refused, Some(format!("it could not be activated: {error}")));
+        }
+        self.step(|view| view.phase = Phase::Activating);
+        match self.gather(manager, number, timeout, "active").await {
+            Gathered::All => (Phase::Active, None),
+            // They staged it, so they can; they follow by themselves.
+            Gathered::TimedOut(why) => (Phase::Active, Some(why)),
+            Gathered::Refused(why) => match manager.rollback().await {
+                Ok(back) => (Phase::Refused, Some(format!("{why}; generation {back} was put back in force"))),
+                Err(error) => (Phase::Active, Some(format!("{why}; it could not be taken back: {error}"))),
+            },
+        }
+    }
+
+    async fn activate(&self, manager: &PolicyManager, number: u64, before: u64) -> Result<(), ManagerError> {
+        match manager.activate(number, before).await {
+            // An answer that got lost is no failure.
+            Err(error) => match manager.active().await {
+                Ok(active) if active == number => Ok(()),
+                _ => Err(error),
+            },
+            done => done,
+        }
+    }
+
+    /// Waits until all live nodes are at `goal`, one refuses, or `timeout` has passed.
+    async fn gather(&self, manager: &PolicyManager, number: u64, timeout: Duration, goal: &str) -> Gathered {
+        let deadline = Instant::now() + timeout;
+        loop {
+            let mut problem = None;
+            match manager.acks().await {
+                Ok(said) => {
+                    let acks = self.acks(&said, number);
+                    self.step(|view| view.acks = acks.clone());
+                    let refused = acks.iter().find(|ack| ack.state == "refused");
+                    if let Some(ack) = refused {
+                        let why = ack.error.as_deref().unwrap_or("no reason given");
+                        return Gathered::Refused(format!("{} refused: {why}", ack.node));
+                    }
+                    if acks.iter().all(|ack| ack.state == goal || ack.state == "active") {
+                        return Gathered::All;
+                    }
+                }
+                Err(error) => problem = Some(error.to_string()),
+            }
+            if Instant::now() >= deadline {
+                return Gathered::TimedOut(problem.unwrap_or_else(|| self.late(timeout, goal)));
+            }
+            tokio::time::sleep(ACK_POLL_INTERVAL).await;
+        }
+    }
+
+    fn late(&self, timeout: Duration, goal: &str) -> String {
+        let current = self.current.borrow();
+        let acks = current.iter().flat_map(|view| &view.acks);
+        let late: Vec<&str> = acks
+            .filter(|ack| ack.state != goal && ack.state != "active")
+            .map(|ack| ack.node.as_str())
+            .collect();
+        format!("{} did not say `{goal}` within {} s", late.join(", "), timeout.as_secs())
+    }
+
+    /// Changes the current publication and wakes who waits for it, if anything changed.
+    fn step(&self, change: impl FnOnce(&mut GenerationView)) {
+        self.current.send_if_modified(|current| {
+            let Some(view) = current else { return false };
+            let old = view.clone();
+            change(view);
+            let changed = *view != old;
+            view.revision += u64::from(changed);
+            changed
+        });
+    }
+
+    fn remember(&self, generation: u64, phase: Phase, reason: String) {
+        let mut failures = self.failures.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        failures.insert(generation, (phase, reason));
+        while failures.len() > FAILURES_MAX {
+            failures.pop_first();
+        }
+    }
+}
+
+enum Gathered {
+    All,
+    Refused(String),
+    TimedOut(String),
+}
+
+/// What a node's acknowledgement means for `generation`.
+fn verdict(said: Option<&NodeAck>, generation: u64) -> (&'static str, Option<String>) {
+    match said {
+        Some(ack) if ack.generation == generation => {
+            let error = (ack.state == AckState::Refused).then(|| ack.error.clone());
+            (ack_text(ack.state), error)
+        }
+        Some(ack) if ack.active == generation => ("active", None),
+        _ => ("waiting", None),
+    }
+}
+
+fn view(
+    generation: u64,
+    created_unix_ms: u64,
+    hash: String,
+    phase: Phase,
+    acks: Vec<AckView>,
+) -> GenerationView {
+    GenerationView { generation, created_unix_ms, hash, phase, reason: None, acks, revision: 1 }
+}
+
+/// Unix time in ms.
+pub fn now_unix_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |d| d.as_millis() as u64)
+}

@@ -1,0 +1,285 @@
+//! The routes of the management node: the API under `/api/v1/` and the operations page at `/`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Path, Query, State};
+use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use csp_control::{ConfigError, ManagerError, Policy, PolicyManager};
+use serde::Deserialize;
+
+use crate::admin::parse_label;
+use crate::api::{DryRunView, ErrorBody, LeaderView};
+use crate::leader::Leadership;
+use crate::limits::{ACK_TIMEOUT_S, ACK_TIMEOUT_S_MAX, FLOWS_MAX, POLICY_LEN_MAX, RECENT_MAX, WAIT_S_MAX};
+use crate::policy_view;
+use crate::publish::{PublishError, Started};
+use crate::views::Cluster;
+
+type Shared = State<Arc<Cluster>>;
+
+/// What browsers may do with the page: load its two files, ask this server, nothing else.
+const CONTENT_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
+                              img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// All routes.
+pub fn router(cluster: Arc<Cluster>) -> Router {
+    Router::new()
+        .route("/", get(|| async { page("text/html; charset=utf-8", include_str!("../web/index.html")) }))
+        .route(
+            "/style.css",
+            get(|| async { page("text/css; charset=utf-8", include_str!("../web/style.css")) }),
+        )
+        .route(
+            "/app.js",
+            get(|| async { page("text/javascript; charset=utf-8", include_str!("../web/app.js")) }),
+        )
+        .route("/api/v1/overview", get(|State(c): Shared| async move { Json(c.overview().await) }))
+        .route("/api/v1/nodes", get(|State(c): Shared| async move { Json(c.nodes()) }))
+        .route("/api/v1/services", get(|State(c): Shared| async move { Json(c.services().await) }))
+        .route("/api/v1/flows", get(flows))
+        .route("/api/v1/trace", get(trace))
+        .route("/api/v1/trace/recent", get(recent))
+        .route("/api/v1/policy", get(active_policy).post(apply))
+        .route("/api/v1/policy/history", get(|State(c): Shared| async move { Json(c.history()) }))
+        .route("/api/v1/policy/generations/{n}", get(generation))
+        .route("/api/v1/policy/generations/{n}/policy", get(generation_policy))
+        .layer(DefaultBodyLimit::max(POLICY_LEN_MAX))
+        .with_state(cluster)
+}
+
+fn page(kind: &'static str, text: &'static str) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, kind),
+        (header::CACHE_CONTROL, "no-cache"),
+        (header::CONTENT_SECURITY_POLICY, CONTENT_POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+    ];
+    (headers, text).into_response()
+}
+
+/// An answer that is not a success.
+struct Refusal(StatusCode, ErrorBody);
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        (self.0, Json(self.1)).into_response()
+    }
+}
+
+fn refuse(status: StatusCode, error: impl Into<String>) -> Refusal {
+    Refusal(status, ErrorBody { error: error.into(), ..ErrorBody::default() })
+}
+
+impl From<ConfigError> for Refusal {
+    fn from(error: ConfigError) -> Self {
+        let errors = policy_view::field_errors(&error);
+        Refusal(StatusCode::BAD_REQUEST, ErrorBody { error: error.to_string(), leader: None, errors })
+    }
+}
+
+impl From<ManagerError> for Refusal {
+    fn from(error: ManagerError) -> Self {
+        match error {
+            ManagerError::Invalid(error) => error.into(),
+            ManagerError::Control(_) => refuse(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
+            ManagerError::NoGeneration(_) => refuse(StatusCode::NOT_FOUND, error.to_string()),
+            _ => refuse(StatusCode::CONFLICT, error.to_string()),
+        }
+    }
+}
+
+impl From<PublishError> for Refusal {
+    fn from(error: PublishError) -> Self {
+        match error {
+            PublishError::Busy(_) => refuse(StatusCode::CONFLICT, error.to_string()),
+            PublishError::Manager(error) => error.into(),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ApplyQuery {
+    file: Option<String>,
+    dry_run: Option<String>,
+    timeout_s: Option<u64>,
+}
+
+/// `POST /api/v1/policy`: 202 while it is published, 200 when this policy is active or for `?dry_run`.
+async fn apply(
+    State(cluster): Shared,
+    uri: Uri,
+    Query(query): Query<ApplyQuery>,
+    body: Bytes,
+) -> Result<Response, Refusal> {
+    let file = query.file.unwrap_or_else(|| "policy".to_owned());
+    let text = std::str::from_utf8(&body).map_err(|e| {
+        ConfigError::new(&file, "", format!("is no UTF-8 text (byte {} is wrong)", e.valid_up_to()))
+    })?;
+    let policy = Policy::parse_yaml(text, &file)?;
+    let dry = query.dry_run.as_deref().is_some_and(|value| !matches!(value, "false" | "0" | "no"));
+    if dry {
+        let (services, hash, yaml) = (policy.services.len(), policy.hash(), policy_view::yaml(&policy));
+        return Ok(Json(DryRunView { valid: true, services, hash, yaml }).into_response());
+    }
+    let timeout_s = query.timeout_s.unwrap_or(ACK_TIMEOUT_S);
+    if !(1..=ACK_TIMEOUT_S_MAX).contains(&timeout_s) {
+        let text = format!("timeout_s={timeout_s}: allowed is 1 to {ACK_TIMEOUT_S_MAX}");
+        return Err(refuse(StatusCode::UNPROCESSABLE_ENTITY, text));
+    }
+    let manager = match leading(&cluster)? {
+        Ok(manager) => manager,
+        Err(leader) => return Ok(to_leader(leader, &uri)),
+    };
+    let started = cluster.publisher.start(manager, policy, Duration::from_secs(timeout_s)).await?;
+    Ok(match started {
+        Started::Running(view) => (StatusCode::ACCEPTED, Json(view)).into_response(),
+        Started::Unchanged(view) => Json(view).into_response(),
+    })
+}
+
+/// A fenced manager when this node leads, else who does.
+fn leading(cluster: &Cluster) -> Result<Result<PolicyManager, LeaderView>, Refusal> {
+    match &*cluster.leadership.borrow() {
+        Leadership::Own { fence, .. } => Ok(Ok({
+            let _ = fence;
+            cluster.manager.clone()
+        })),
+        Leadership::Other(view) => Ok(Err(view.clone())),
+        Leadership::Nobody => Err(refuse(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "no management node leads at this time: etcd is away or an election is under way; nothing was changed",
+        )),
+    }
+}
+
+/// 307: the same request must go to the leader.
+fn to_leader(leader: LeaderView, uri: &Uri) -> Response {
+    let path = uri.path_and_query().map_or("/", |p| p.as_str());
+    let location = HeaderValue::try_from(format!("{}{path}", leader.url.trim_end_matches('/')));
+    let error = format!("management node {} leads; send this to {}", leader.id, leader.url);
+    let body = Json(ErrorBody { error, leader: Some(leader), errors: vec![] });
+    match location {
+        Ok(location) => {
+            (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, location)], body).into_response()
+        }
+        Err(_) => (StatusCode::SERVICE_UNAVAILABLE, body).into_response(),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FormatQuery {
+    format: Option<String>,
+}
+
+async fn active_policy(
+    State(cluster): Shared,
+    Query(query): Query<FormatQuery>,
+) -> Result<Response, Refusal> {
+    let state = cluster.policy.borrow().clone();
+    match (&state.active, state.heard) {
+        (Some(record), _) => policy_answer(&policy_view::view(record), query.format.as_deref()),
+        (None, Some(_)) => {
+            Err(refuse(StatusCode::NOT_FOUND, "no policy is active; publish one: cspctl policy apply FILE"))
+        }
+        (None, None) => {
+            Err(refuse(StatusCode::SERVICE_UNAVAILABLE, "etcd was not heard yet; the policy is not known"))
+        }
+    }
+}
+
+async fn generation_policy(
+    State(cluster): Shared,
+    Path(n): Path<u64>,
+    Query(query): Query<FormatQuery>,
+) -> Result<Response, Refusal> {
+    let record = cluster.manager.generation(n).await?;
+    policy_answer(&policy_view::view(&record), query.format.as_deref())
+}
+
+fn policy_answer(view: &crate::api::PolicyView, format: Option<&str>) -> Result<Response, Refusal> {
+    match format {
+        None | Some("json") => Ok(Json(view).into_response()),
+        Some("yaml") => Ok(([(header::CONTENT_TYPE, "application/yaml")], view.yaml.clone()).into_response()),
+        Some(other) => {
+            let text = format!("format={other}: allowed are json and yaml");
+            Err(refuse(StatusCode::UNPROCESSABLE_ENTITY, text))
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WaitQuery {
+    since: Option<u64>,
+    wait_s: Option<u64>,
+}
+
+/// One generation; with `since` and `wait_s` the answer waits for news of a publication under way.
+async fn generation(
+    State(cluster): Shared,
+    uri: Uri,
+    Path(n): Path<u64>,
+    Query(query): Query<WaitQuery>,
+) -> Result<Response, Refusal> {
+    let wait = Duration::from_secs(query.wait_s.unwrap_or(0).min(WAIT_S_MAX));
+    if let Some(view) = cluster.publisher.wait(n, query.since.unwrap_or(0), wait).await {
+        return Ok(Json(view).into_response());
+    }
+    // A publication of another management node is followed there.
+    if let Leadership::Other(leader) = &*cluster.leadership.borrow() {
+        return Ok(to_leader(leader.clone(), &uri));
+    }
+    let found = cluster.history().into_iter().find(|view| view.generation == n);
+    found.map(|view| Json(view).into_response()).ok_or_else(|| {
+        refuse(
+            StatusCode::NOT_FOUND,
+            format!("there is no generation {n}; `cspctl policy history` lists them"),
+        )
+    })
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FlowsQuery {
+    service: Option<String>,
+    limit: Option<usize>,
+}
+
+async fn flows(State(cluster): Shared, Query(query): Query<FlowsQuery>) -> Response {
+    let limit = query.limit.unwrap_or(100).min(FLOWS_MAX);
+    Json(cluster.flows(query.service.as_deref(), limit).await).into_response()
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TraceQuery {
+    label: String,
+}
+
+async fn trace(State(cluster): Shared, Query(query): Query<TraceQuery>) -> Result<Response, Refusal> {
+    let label = parse_label(&query.label).ok_or_else(|| {
+        let text = format!("label={}: a flow label has 1 to 8 hex digits", query.label);
+        refuse(StatusCode::UNPROCESSABLE_ENTITY, text)
+    })?;
+    Ok(Json(cluster.trace(label).await).into_response())
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RecentQuery {
+    client: Option<String>,
+    limit: Option<usize>,
+}
+
+async fn recent(State(cluster): Shared, Query(query): Query<RecentQuery>) -> Response {
+    let limit = query.limit.unwrap_or(20).min(RECENT_MAX);
+    Json(cluster.recent(query.client.as_deref(), limit).await).into_response()
+}

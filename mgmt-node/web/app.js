@@ -1,0 +1,249 @@
+// The operations page: asks /api/v1/overview every two seconds and draws what it says.
+// Everything that comes from the cluster goes in as text nodes, never as markup.
+"use strict";
+
+const INTERVAL_MS = 2000;
+const TIMEOUT_MS = 8000;
+const HISTORY = 45;
+
+const ROLES = {
+  "network-node": { title: "Network nodes", what: "take packets from the LAN" },
+  "proxy-node": { title: "Proxy nodes", what: "end the clients' TCP" },
+  "app-node": { title: "Application nodes", what: "run unmodified servers" },
+};
+const STATES = {
+  "ready": ["good", "●", "ready"],
+  "not-ready": ["warn", "▲", "not ready"],
+  "unreachable": ["bad", "✕", "unreachable"],
+  "lapsed": ["bad", "◌", "lease lapsed"],
+  "unknown": ["warn", "…", "not asked yet"],
+};
+const history = new Map();
+
+function h(tag, attributes, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value);
+  }
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+const byId = (id) => document.getElementById(id);
+const put = (id, ...content) => byId(id).replaceChildren(...content.flat());
+const address = (host, port) => (host.includes(":") ? `[${host}]:${port}` : `${host}:${port}`);
+const empty = (text) => h("p", { class: "empty" }, text);
+
+function count(n) {
+  if (n === null || n === undefined) return "–";
+  if (Math.abs(n) < 10000) return Number.isInteger(n) ? String(n) : n.toFixed(n < 10 ? 1 : 0);
+  for (const [unit, size] of [["G", 1e9], ["M", 1e6], ["k", 1e3]]) {
+    if (Math.abs(n) >= size) return (n / size).toFixed(1) + " " + unit;
+  }
+  return String(n);
+}
+
+function bytes(n) {
+  if (n < 1024) return Math.round(n) + " B";
+  const units = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+  let at = -1;
+  do { n /= 1024; at += 1; } while (n >= 1024 && at + 1 < units.length);
+  return n.toFixed(1) + " " + units[at];
+}
+
+function span(ms) {
+  const s = Math.max(0, Math.round(ms / 1000));
+  if (s < 120) return s + " s";
+  if (s < 7200) return Math.floor(s / 60) + " min";
+  if (s < 172800) return Math.floor(s / 3600) + " h";
+  return Math.floor(s / 86400) + " d";
+}
+
+function mark(kind, sign, text, title) {
+  return h("span", { class: "mark " + kind, title }, h("span", { "aria-hidden": "true" }, sign + " "), text);
+}
+
+function state(node) {
+  const [kind, sign, text] = STATES[node.state] || ["warn", "?", node.state];
+  return mark(kind, sign, text, node.detail || null);
+}
+
+function table(caption, heads, rows) {
+  const head = heads.map(([text, kind]) => h("th", { scope: "col", class: kind || null }, text));
+  const body = rows.map((cells) => h("tr", {}, cells.map((cell, at) => h("td", { class: heads[at][1] || null }, cell))));
+  return h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, head)), h("tbody", {}, body));
+}
+
+function missing(list) {
+  return (list || []).map((u) => h("p", { class: "small mark warn" }, `▲ ${u.node} did not answer: ${u.error}`));
+}
+
+function spark(key, value) {
+  const values = history.get(key) || [];
+  values.push(value);
+  if (values.length > HISTORY) values.shift();
+  history.set(key, values);
+  if (values.length < 3) return null;
+  const top = Math.max(...values, 1e-9);
+  const points = values.map((v, x) => `${(x * 48 / (HISTORY - 1)).toFixed(1)},${(13 - 12 * v / top).toFixed(1)}`);
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  const line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
+  for (const [name, v] of [["width", 48], ["height", 14], ["aria-hidden", "true"]]) svg.setAttribute(name, v);
+  line.setAttribute("points", points.join(" "));
+  svg.append(line);
+  return svg;
+}
+
+function figure(role, f) {
+  const rate = f.per_second !== null && f.per_second !== undefined;
+  const size = /bytes/i.test(f.name);
+  const text = rate ? (size ? bytes(f.per_second) : count(f.per_second)) + "/s" : (size ? bytes(f.value) : count(f.value));
+  const total = rate ? `${size ? bytes(f.value) : count(f.value)} in all` : null;
+  const line = spark(role + "/" + f.name, rate ? f.per_second : f.value);
+  return [h("dt", { title: f.name }, f.name), h("dd", { title: total }, line, text)];
+}
+
+function drawPath(view) {
+  const tiers = new Map(view.tiers.map((tier) => [tier.role, tier]));
+  const way = (above, below, kind) =>
+    h("div", { class: "way " + (kind || "") }, h("span", {}, above), h("span", { class: "line", "aria-hidden": "true" }), h("span", {}, below));
+  const stop = (role) => {
+    const tier = tiers.get(role) || { nodes: 0, ready: 0, figures: [] };
+    const kind = tier.nodes === 0 || tier.ready === 0 ? "bad" : tier.ready < tier.nodes ? "warn" : "good";
+    const sign = { good: "●", warn: "▲", bad: "✕" }[kind];
+    const text = tier.nodes === 0 ? "none registered" : `${tier.ready} of ${tier.nodes} ready`;
+    return h("div", { class: "stop" },
+      h("h3", {}, ROLES[role].title),
+      h("p", { class: "state" }, mark(kind, sign, text), h("span", { class: "quiet" }, " · " + ROLES[role].what)),
+      h("dl", { class: "figures" }, tier.figures.map((f) => figure(role, f))));
+  };
+  put("path",
+    h("div", { class: "stop outside" }, h("h3", {}, "Clients"), h("p", { class: "small quiet" }, "plain TCP/IP")),
+    way("LAN", "packets"), stop("network-node"),
+    way("SAN", "labelled segments", "tunnel"), stop("proxy-node"),
+    way("SAN", "OPEN DATA CLOSE"), stop("app-node"));
+}
+
+function drawPolicy(view) {
+  const chips = (generation) => h("ul", { class: "chips", "aria-label": "acknowledgements" }, generation.acks.map((ack) => {
+    const [kind, sign] = { active: ["good", "✓"], staged: ["warn", "…"], refused: ["bad", "✕"] }[ack.state] || ["", "…"];
+    return h("li", { class: kind, title: ack.error || null }, `${sign} ${ack.node} ${ack.state}`);
+  }));
+  const content = [];
+  if (view.active) {
+    const g = view.active;
+    content.push(h("p", { class: "generation" }, h("strong", {}, "Generation " + g.generation),
+      h("span", { class: "quiet" }, `${g.phase}, written ${span(view.now_unix_ms - g.created_unix_ms)} ago`)));
+    content.push(h("p", { class: "small quiet" }, "sha256 ", h("code", {}, g.hash.slice(0, 16) + "…")), chips(g));
+  } else {
+    content.push(empty("No policy is active. Publish one: cspctl policy apply FILE"));
+  }
+  if (view.latest) {
+    const g = view.latest;
+    const over = !["staging", "activating"].includes(g.phase);
+    content.push(h("div", { class: "pending" },
+      h("p", {}, mark(over ? "bad" : "warn", over ? "✕" : "…", `Generation ${g.generation}: ${g.phase}`)),
+      g.reason ? h("p", { class: "small" }, g.reason) : null, chips(g)));
+  }
+  put("policy", content);
+}
+
+function drawServices(view) {
+  const { services, unreachable } = view.services;
+  const most = Math.max(1, ...services.flatMap((s) => s.pool.map((m) => m.open_connections || 0)));
+  const bar = (m) => {
+    const fill = h("i", {});
+    fill.style.width = (100 * (m.open_connections || 0) / most).toFixed(1) + "%";
+    return h("span", { class: "bar", "aria-hidden": "true" }, fill);
+  };
+  const draw = (s) => h("div", { class: "service" },
+    h("h3", {}, s.name, h("code", {}, address(s.vip, s.port)),
+      s.pending ? mark("warn", "▲", `${s.pending} waiting for a process`) : null),
+    table("Pool of " + s.name, [["Pool member"], ["Processes", "number"], ["Open", "number"], ["Total", "number"], [""]],
+      s.pool.map((m) => [
+        h("code", {}, address(m.node, m.port)),
+        m.processes === 0 ? mark("bad", "✕", "none listening") : count(m.processes),
+        count(m.open_connections), count(m.connections_total), bar(m)])));
+  put("services", services.length ? services.map(draw) : empty("The active policy names no service."), missing(unreachable));
+}
+
+function drawNodes(view) {
+  const rows = view.cluster.nodes.map((n) => [
+    h("span", {}, h("strong", {}, n.id), n.leader ? h("span", { class: "quiet" }, " leader") : null),
+    n.role,
+    h("span", {}, state(n), n.detail ? h("span", { class: "small quiet" }, " " + n.detail) : null),
+    n.policy_generation ? `${n.policy_generation}${n.policy_state && n.policy_state !== "active" ? " " + n.policy_state : ""}` : "–",
+    String(n.workers),
+    n.san.length ? h("code", {}, n.san.join(" ")) : "–",
+    h("a", { href: n.admin + "/metrics", rel: "noreferrer" }, n.admin.replace(/^http:\/\//, "")),
+    n.started_unix_ms ? span(view.now_unix_ms - n.started_unix_ms) : "–",
+  ]);
+  put("nodes", rows.length
+    ? table("Nodes of the cluster", [["Node", "nowrap"], ["Role", "nowrap"], ["State"], ["Policy", "number"], ["Workers", "number"],
+      ["SAN"], ["Admin", "nowrap"], ["Up", "number"]], rows)
+    : empty("No node is registered."));
+}
+
+function drawFlows(view) {
+  const { flows, truncated, unreachable } = view.flows;
+  const rows = flows.map((f) => [
+    h("code", {}, f.label), h("code", {}, f.client), f.service || f.server, f.member || "–", f.state || "–",
+    bytes(f.bytes_in), bytes(f.bytes_out), span(f.age_ms)]);
+  put("flows", rows.length
+    ? table("Flows with the most bytes", [["Label"], ["Client", "nowrap"], ["Service"], ["Member", "nowrap"], ["State"],
+      ["In", "number"], ["Out", "number"], ["Age", "number"]], rows)
+    : empty("No open flows."),
+    truncated ? h("p", { class: "small quiet" }, "More are open: cspctl flows --limit 1000") : [], missing(unreachable));
+}
+
+function drawDrops(view) {
+  const seen = view.drops.filter((d) => d.total > 0).slice(0, 12);
+  put("drops", seen.length
+    ? table("Dropped packets and messages", [["Reason"], ["Node", "nowrap"], ["Last min", "number"], ["Total", "number"]],
+      seen.map((d) => [d.reason.replaceAll("_", " "), d.node,
+        d.recent ? mark("warn", "▲", count(d.recent)) : "0", count(d.total)]))
+    : empty("Nothing was dropped."));
+}
+
+function drawTop(view) {
+  byId("identity").textContent = `${view.node} · release ${view.version}`;
+  const { etcd, leader, nodes } = view.cluster;
+  const banners = [];
+  const banner = (kind, text) => banners.push(h("p", { class: "banner " + kind }, text));
+  if (!etcd.connected) {
+    banner("bad", `etcd has been silent for ${span(etcd.silent_ms)}. The cluster serves on; what is shown of members and policy is the state last heard.`);
+  } else if (!leader) {
+    banner("warn", "No management node leads at this time; policies cannot be changed.");
+  }
+  const away = nodes.filter((n) => n.state === "unreachable" || n.state === "lapsed").map((n) => n.id);
+  if (away.length) banner("warn", `Not answering: ${away.join(", ")}`);
+  const text = banners.map((b) => b.textContent).join();
+  // A live region is only touched when it says something new, or screen readers repeat it every two seconds.
+  if (byId("banner").textContent !== banners.map((b) => b.textContent).join("") || !text) put("banner", banners);
+}
+
+function pulse(kind, text) {
+  byId("pulse").className = "pulse " + kind;
+  byId("pulse-text").textContent = text;
+}
+
+async function refresh() {
+  if (document.hidden) return;
+  try {
+    const response = await fetch("api/v1/overview", { signal: AbortSignal.timeout(TIMEOUT_MS), cache: "no-store" });
+    if (!response.ok) throw new Error("status " + response.status);
+    const view = await response.json();
+    for (const draw of [drawTop, drawPath, drawPolicy, drawServices, drawNodes, drawFlows, drawDrops]) draw(view);
+    pulse("live", "live · " + new Date(view.now_unix_ms).toLocaleTimeString());
+  } catch (error) {
+    pulse("lost", "no answer from the management node");
+  }
+}
+
+(async function loop() {
+  for (;;) {
+    await refresh();
+    await new Promise((resume) => setTimeout(resume, INTERVAL_MS));
+  }
+})();
+document.addEventListener("visibilitychange", refresh);
