@@ -1,0 +1,223 @@
+//! The life of a flow: handshake, label, compaction, segmentation, end, expiry.
+
+use csp_lan::{Checksum as FrameChecksum, Gso, GsoKind};
+use csp_types::{FlowLabel, TraceKind};
+use csp_wire::Ecn;
+use csp_wire::tcp::Flags as Tcp;
+use csp_wire::tunnel::{Flags, Record, RecordKind};
+
+use super::fixture::*;
+use crate::core::*;
+
+#[test]
+fn a_first_segment_travels_whole_and_without_label() {
+    let mut f = Fixture::new();
+    let packet = tcp_packet(CLIENT, VIP, Tcp::SYN, &[]);
+    // Ethernet pads short frames; the padding stays behind.
+    let mut padded = ip_frame(&packet);
+    padded.resize(60, 0xee);
+    f.frame(&padded);
+    let sent = f.sent();
+    assert_eq!((sent.label, sent.flags), (FlowLabel::NONE, Flags::CHECKSUM_VERIFIED));
+    assert_eq!((sent.proxy, sent.worker, sent.ingress, sent.coalesced), (ProxyId(0), 0, f.now, 1));
+    assert_eq!(sent.payload, packet);
+    assert_eq!((f.core.flow_count(), f.core.label_count()), (1, 0));
+}
+
+#[test]
+fn a_bound_flow_is_compacted_both_ways() {
+    let mut f = Fixture::new();
+    f.client_sends(Tcp::SYN, &[]);
+    f.out.tunnel.clear();
+    f.proxy_binds(label(9));
+    let (frame, offload) = f.transmitted();
+    assert_eq!(&frame[..12], &[CLIENT_MAC.0, OUR_MAC.0].concat()[..], "to where the SYN came from");
+    assert_eq!(check_tcp_frame(&frame, offload), (client_tuple(), Tcp::SYN | Tcp::ACK, vec![]));
+
+    f.client_sends(Tcp::ACK, b"GET /");
+    let sent = f.sent();
+    assert_eq!((sent.label, sent.ecn), (label(9), Ecn::Ect0));
+    assert_eq!(sent.flags, Flags::CHECKSUM_VERIFIED | Flags::COMPACTED);
+    assert_eq!(sent.payload[20..], *b"GET /");
+
+    let answer = tcp_bytes(VIP, CLIENT, Tcp::ACK, b"200 OK");
+    f.record(Record { ecn: Ecn::Ect0, ..compacted(label(9), &answer) });
+    let (frame, offload) = f.transmitted();
+    assert_eq!(check_tcp_frame(&frame, offload), (client_tuple(), Tcp::ACK, b"200 OK".to_vec()));
+    assert_eq!((frame[15] & 3, frame[22], frame[20] >> 6), (Ecn::Ect0.bits(), 64, 1), "ECN, TTL and DF");
+
+    let kinds: Vec<TraceKind> = f.core.trace().iter().map(|e| e.kind).collect();
+    let expected =
+        [TraceKind::LanIn, TraceKind::LabelBound, TraceKind::LanOut, TraceKind::LanIn, TraceKind::LanOut];
+    assert_eq!(kinds, expected);
+    let auxes: Vec<u32> = f.core.trace().iter().map(|e| e.aux).collect();
+    assert!(
+        auxes.iter().all(|aux| *aux == auxes[0]),
+        "one tuple hash joins what came before the label to it"
+    );
+}
+
+#[test]
+fn an_ipv6_flow_works_alike() {
+    let mut f = Fixture::new();
+    f.frame(&ip_frame(&tcp_packet(CLIENT6, VIP6, Tcp::SYN, &[])));
+    assert_eq!(f.sent().payload.len(), 60);
+    let packet = tcp_packet(VIP6, CLIENT6, Tcp::SYN | Tcp::ACK, &[]);
+    f.record(Record { flags: Flags::FLOW_NEW, ..whole(label(3), &packet) });
+    let (frame, offload) = f.transmitted();
+    let (tuple, flags, _) = check_tcp_frame(&frame, offload);
+    assert_eq!((tuple.remote.to_string().as_str(), flags), (CLIENT6, Tcp::SYN | Tcp::ACK));
+    let answer = tcp_bytes(VIP6, CLIENT6, Tcp::ACK, &[7; 3000]);
+    f.record(Record { segment_size: 1000, ..compacted(label(3), &answer) });
+    let (frame, offload) = f.transmitted();
+    assert_eq!(check_tcp_frame(&frame, offload).2, [7; 3000]);
+    assert_eq!(offload.unwrap().gso, Some(Gso { kind: GsoKind::TcpV6, segment_size: 1000 }));
+}
+
+#[test]
+fn a_coalesced_frame_tells_how_many_packets_it_was() {
+    let mut f = Fixture::new();
+    f.establish(label(1));
+    let packet = tcp_packet(CLIENT, VIP, Tcp::ACK, &[1; 5000]);
+    let gso = Some(Gso { kind: GsoKind::TcpV4, segment_size: 1448 });
+    f.offloaded(&ip_frame(&packet), FrameChecksum::Partial { start: 34, offset: 16 }, gso);
+    let sent = f.sent();
+    assert_eq!((sent.coalesced, sent.segment_size), (4, 1448));
+    assert_eq!((f.core.counters().packets_in, f.core.counters().bytes_in), (5, 5000));
+}
+
+#[test]
+fn large_segments_are_cut_by_the_port_and_oversized_ones_dropped() {
+    let mut f = Fixture::new();
+    f.establish(label(1));
+    let large = tcp_bytes(VIP, CLIENT, Tcp::ACK, &vec![5; 60_000]);
+    f.record(Record { segment_size: 1448, ..compacted(label(1), &large) });
+    let (frame, offload) = f.transmitted();
+    assert_eq!(offload.unwrap().gso, Some(Gso { kind: GsoKind::TcpV4, segment_size: 1448 }));
+    assert_eq!(check_tcp_frame(&frame, offload).2.len(), 60_000);
+    // Without a segment size, with one beyond the MTU, or beyond an IP packet, nothing can go out.
+    let too_large = tcp_bytes(VIP, CLIENT, Tcp::ACK, &vec![5; 65_530]);
+    for (segment_size, bytes) in [(0, &large), (1461, &large), (1448, &too_large)] {
+        f.record(Record { segment_size, ..compacted(label(1), bytes) });
+    }
+    assert_eq!((f.out.lan.len(), f.core.counters().drop_too_long), (0, 3));
+}
+
+#[test]
+fn flow_end_frees_the_label_after_the_last_segment() {
+    let mut f = Fixture::new();
+    f.establish(label(1));
+    let last = tcp_bytes(VIP, CLIENT, Tcp::FIN | Tcp::ACK, &[]);
+    f.record(Record { flags: Flags::COMPACTED | Flags::FLOW_END, ..compacted(label(1), &last) });
+    f.transmitted();
+    assert_eq!((f.core.label_count(), f.core.lingering_count()), (0, 1));
+    // The client's last ACK goes whole to the same worker, which has TIME-WAIT.
+    f.client_sends(Tcp::ACK, &[]);
+    assert_eq!(f.sent().label, FlowLabel::NONE);
+    // The label means nothing any more.
+    f.record(compacted(label(1), &last));
+    assert_eq!(f.core.counters().drop_unknown_label, 1);
+    f.timeout(seconds(15));
+    assert_eq!((f.core.flow_count(), f.core.next_timeout()), (0, None));
+    assert_eq!((f.core.counters().labels_bound, f.core.counters().labels_ended), (1, 1));
+    assert_eq!(f.core.counters().flows_expired, 0, "an ended flow did not expire");
+}
+
+#[test]
+fn flow_end_without_a_segment_ends_the_flow_too() {
+    let mut f = Fixture::new();
+    f.establish(label(1));
+    f.record(Record::flow_end(label(1), 0));
+    assert_eq!((f.core.label_count(), f.out.lan.len()), (0, 0));
+    assert_eq!(f.core.trace().iter().last().unwrap().kind, TraceKind::LabelEnded);
+}
+
+#[test]
+fn a_tuple_used_again_is_bound_to_its_new_label() {
+    let mut f = Fixture::new();
+    f.establish(label(1));
+    f.record(Record::flow_end(label(1), 0));
+    f.client_sends(Tcp::SYN, &[]);
+    assert_eq!(f.sent().label, FlowLabel::NONE);
+    f.proxy_binds(label(2));
+    f.client_sends(Tcp::ACK, &[]);
+    assert_eq!(f.sent().label, label(2));
+    assert_eq!(f.core.flow_count(), 1);
+}
+
+#[test]
+fn a_retransmitted_answer_binds_once() {
+    let mut f = Fixture::new();
+    f.establish(label(1));
+    f.proxy_binds(label(1));
+    assert_eq!((f.core.label_count(), f.core.counters().labels_bound, f.out.lan.len()), (1, 1, 1));
+}
+
+#[test]
+fn a_label_of_another_generation_is_stale() {
+    let mut f = Fixture::new();
+    f.establish(FlowLabel::new(5, 1));
+    let bytes = tcp_bytes(VIP, CLIENT, Tcp::ACK, &[]);
+    f.record(compacted(FlowLabel::new(5, 2), &bytes));
+    f.record(Record { worker: 1, ..compacted(FlowLabel::new(5, 1), &bytes) });
+    f.record(compacted(FlowLabel::new(6, 1), &bytes));
+    let counters = f.core.counters();
+    assert_eq!((counters.drop_stale_label, counters.drop_unknown_label, f.out.lan.len()), (2, 1, 0));
+}
+
+#[test]
+fn a_label_given_to_another_flow_leaves_the_first() {
+    let mut f = Fixture::new();
+    f.establish(FlowLabel::new(5, 1));
+    let other = "10.76.0.2:1";
+    f.frame(&ip_frame(&tcp_packet(other, VIP, Tcp::SYN, &[])));
+    let packet = tcp_packet(VIP, other, Tcp::SYN | Tcp::ACK, &[]);
+    f.record(Record { flags: Flags::FLOW_NEW, ..whole(FlowLabel::new(5, 2), &packet) });
+    assert_eq!((f.core.label_count(), f.core.flow_count()), (1, 2));
+    f.out.tunnel.clear();
+    f.client_sends(Tcp::ACK, &[]);
+    assert_eq!(f.sent().label, FlowLabel::NONE);
+}
+
+#[test]
+fn unanswered_and_silent_flows_expire() {
+    let mut f = Fixture::new();
+    f.client_sends(Tcp::SYN, &[]);
+    f.frame(&ip_frame(&tcp_packet("10.76.0.2:1", VIP, Tcp::SYN, &[])));
+    f.proxy_binds(label(1));
+    assert_eq!(f.core.next_timeout(), Some(seconds(70)));
+    f.timeout(seconds(69));
+    assert_eq!(f.core.flow_count(), 2);
+    f.timeout(seconds(70));
+    assert_eq!((f.core.flow_count(), f.core.counters().flows_expired), (1, 1));
+    f.timeout(seconds(3610));
+    assert_eq!((f.core.flow_count(), f.core.label_count(), f.core.counters().flows_expired), (0, 0, 2));
+}
+
+#[test]
+fn a_reset_without_label_goes_back_where_the_segment_came_from() {
+    let mut f = Fixture::new();
+    f.client_sends(Tcp::ACK, b"stray");
+    assert_eq!(f.sent().label, FlowLabel::NONE);
+    let reset = tcp_packet(VIP, CLIENT, Tcp::RST, &[]);
+    f.record(whole(FlowLabel::NONE, &reset));
+    let (frame, offload) = f.transmitted();
+    assert_eq!(frame[..6], CLIENT_MAC.0);
+    assert_eq!(check_tcp_frame(&frame, offload).1, Tcp::RST);
+}
+
+#[test]
+fn an_icmp_error_about_a_flow_goes_to_its_proxy() {
+    let mut f = Fixture::new();
+    f.establish(label(4));
+    let quoted = tcp_packet(VIP, CLIENT, Tcp::ACK, &[]);
+    let message =
+        csp_wire::icmp::v4::Message::FragmentationNeeded { next_hop_mtu: 1400, quoted: &quoted[..28] };
+    let mut bytes = vec![0; message.len()];
+    message.emit(&mut bytes).unwrap();
+    let router = "10.76.0.7".parse().unwrap();
+    let packet = ip_packet(router, "10.76.0.100".parse().unwrap(), 1, &bytes);
+    f.frame(&ip_frame(&packet));
+    let sent = f.sent();
+    assert_eq!((sent.kind, sent.label, sent.payload), (RecordKind::IcmpError, label(4), packet));
+}

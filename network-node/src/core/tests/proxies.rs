@@ -1,0 +1,108 @@
+//! Proxies that come and go, and what happens without one.
+
+use csp_types::FlowLabel;
+use csp_wire::tcp::Flags as Tcp;
+use csp_wire::tunnel::{Flags, Record};
+
+use super::fixture::*;
+use crate::core::*;
+
+fn config() -> CoreConfig {
+    CoreConfig::new(vec![PortConfig::new(OUR_MAC, 1500)], (1, 2))
+}
+
+fn client(n: u16) -> String {
+    format!("10.76.1.{}:{}", n % 200 + 1, 1024 + n)
+}
+
+#[test]
+fn without_a_proxy_segments_are_dropped_and_counted() {
+    let mut f = Fixture::without_proxy(config());
+    f.client_sends(Tcp::SYN, &[]);
+    assert_eq!((f.core.counters().drop_no_proxy, f.core.flow_count(), f.out.tunnel.len()), (1, 0, 0));
+}
+
+#[test]
+fn a_full_tunnel_drops_and_counts() {
+    let mut f = Fixture::new();
+    f.out.full = true;
+    f.client_sends(Tcp::SYN, &[]);
+    assert_eq!((f.core.counters().drop_tunnel_full, f.core.counters().segments_in), (1, 0));
+}
+
+#[test]
+fn a_dead_proxys_flows_go_to_others_and_nothing_of_it_stays() {
+    let mut f = Fixture::new();
+    f.core.proxy_up(ProxyId(1), "pn-2".parse().unwrap(), 2);
+    for n in 0..100 {
+        f.frame(&ip_frame(&tcp_packet(&client(n), VIP, Tcp::SYN, &[])));
+    }
+    let first: Vec<TunnelOut> = f.out.tunnel.drain(..).collect();
+    let theirs = first.iter().filter(|r| r.proxy == ProxyId(1)).count();
+    assert!((40..95).contains(&theirs), "{theirs} of 100 flows went to the proxy with two of three workers");
+    f.core.proxy_down(ProxyId(1));
+    assert_eq!((f.core.flow_count(), f.core.counters().flows_lost), (100 - theirs, theirs as u64));
+    for n in 0..100 {
+        f.frame(&ip_frame(&tcp_packet(&client(n), VIP, Tcp::ACK, &[])));
+    }
+    assert!(f.out.tunnel.iter().all(|r| r.proxy == ProxyId(0)));
+}
+
+#[test]
+fn a_flow_stays_with_its_proxy_when_another_comes() {
+    let mut f = Fixture::new();
+    f.establish(label(1));
+    f.client_sends(Tcp::SYN, &[]);
+    for n in 0..50 {
+        f.frame(&ip_frame(&tcp_packet(&client(n), VIP, Tcp::SYN, &[])));
+    }
+    f.core.proxy_up(ProxyId(1), "pn-2".parse().unwrap(), 4);
+    f.out.tunnel.clear();
+    for n in 0..50 {
+        f.frame(&ip_frame(&tcp_packet(&client(n), VIP, Tcp::ACK, &[])));
+    }
+    assert!(f.out.tunnel.iter().all(|r| r.proxy == ProxyId(0)));
+}
+
+#[test]
+fn a_proxy_that_comes_back_may_give_out_its_labels_again() {
+    let mut f = Fixture::new();
+    f.establish(label(1));
+    f.core.proxy_down(ProxyId(0));
+    assert_eq!(f.core.label_count(), 0);
+    // A record that was still on its way binds nothing.
+    f.proxy_binds(label(1));
+    assert_eq!((f.core.label_count(), f.core.counters().drop_stale_label), (0, 1));
+    f.core.proxy_up(ProxyId(0), "pn-1".parse().unwrap(), 1);
+    f.establish(label(1));
+    assert_eq!(f.core.label_count(), 1);
+}
+
+#[test]
+fn a_proxy_cannot_take_anothers_flow_or_send_from_a_foreign_address() {
+    let mut f = Fixture::new();
+    f.establish(label(1));
+    f.core.proxy_up(ProxyId(1), "pn-2".parse().unwrap(), 1);
+    let packet = tcp_packet(VIP, CLIENT, Tcp::SYN | Tcp::ACK, &[]);
+    let record = Record { flags: Flags::FLOW_NEW, ..whole(label(8), &packet) };
+    f.core.on_record(f.now, ProxyId(1), &record, &mut f.out);
+    let packet = tcp_packet("10.76.0.55:80", CLIENT, Tcp::SYN, &[]);
+    f.record(Record { flags: Flags::FLOW_NEW, ..whole(label(9), &packet) });
+    f.record(whole(FlowLabel::NONE, &packet));
+    assert_eq!((f.core.counters().drop_foreign_flow, f.core.label_count(), f.out.lan.len()), (3, 1, 0));
+    f.client_sends(Tcp::ACK, &[]);
+    assert_eq!((f.sent().label, f.core.flow_count()), (label(1), 1));
+}
+
+#[test]
+fn a_full_table_prefers_flows_with_labels() {
+    let mut f = Fixture::with(CoreConfig { flows_max: 4, ..config() });
+    f.establish(label(1));
+    for n in 0..10 {
+        f.frame(&ip_frame(&tcp_packet(&client(n), VIP, Tcp::SYN, &[])));
+    }
+    assert_eq!((f.core.flow_count(), f.core.label_count(), f.core.counters().flows_evicted), (4, 1, 7));
+    f.out.tunnel.clear();
+    f.client_sends(Tcp::ACK, &[]);
+    assert_eq!(f.sent().label, label(1));
+}
