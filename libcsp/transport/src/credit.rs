@@ -133,3 +133,70 @@ impl ReceiveCredit {
         self.untold = self.untold.saturating_add(len);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_sender_beyond_its_window_and_a_receiver_that_returns_too_much_are_found_out() {
+        let mut receive = ReceiveCredit::new(100);
+        assert_eq!(receive.received(60), Ok(()));
+        assert_eq!(receive.received(41), Err(CreditViolation));
+        assert_eq!(receive.received(u32::MAX), Err(CreditViolation));
+        assert_eq!(receive.received(40), Ok(()), "a refused message takes nothing");
+        receive.consumed(10);
+        assert_eq!(receive.received(1), Err(CreditViolation), "consumed, but not told");
+
+        let mut send = SendCredit::new(100);
+        assert!(send.take(100) && !send.take(1));
+        assert_eq!(send.returned(101), Err(CreditViolation));
+        assert_eq!(send.returned(30), Ok(()));
+        assert_eq!((send.available(), send.in_flight()), (30, 70));
+    }
+
+    #[test]
+    fn credit_is_due_from_a_quarter_or_sooner_when_the_sender_has_none() {
+        let mut receive = ReceiveCredit::new(64 * 1024);
+        receive.received(32 * 1024).unwrap();
+        receive.consumed(16 * 1024 - 1);
+        assert_eq!(receive.take_due(), None);
+        receive.consumed(1);
+        assert_eq!(receive.take_due(), Some(16 * 1024));
+        receive.received(48 * 1024).unwrap();
+        assert_eq!(receive.remaining(), 0);
+        receive.consumed(2047);
+        assert_eq!(receive.take_due(), None, "not for a few bytes");
+        receive.consumed(1);
+        assert_eq!(receive.take_due(), Some(2048));
+        receive.untake(2048);
+        assert!(receive.due(), "what was not told stays owed");
+    }
+
+    proptest! {
+        #[test]
+        fn honest_sides_never_break_the_window_and_never_stall(
+            window in 1..100_000u32,
+            steps in prop::collection::vec((any::<u32>(), any::<u32>()), 1..100),
+        ) {
+            let (mut send, mut receive) = (SendCredit::new(window), ReceiveCredit::new(window));
+            for (send_random, consume_random) in steps {
+                let len = send_random % (send.available() + 1);
+                prop_assert!(send.take(len));
+                prop_assert_eq!(receive.received(len), Ok(()));
+                receive.consumed(consume_random % (receive.unconsumed() + 1));
+                if let Some(told) = receive.take_due() {
+                    prop_assert_eq!(send.returned(told), Ok(()));
+                }
+                prop_assert_eq!(send.available(), receive.remaining());
+            }
+            receive.consumed(u32::MAX);
+            if let Some(told) = receive.take_due() {
+                prop_assert_eq!(send.returned(told), Ok(()));
+            }
+            prop_assert!(send.available() > 0, "all is consumed, yet the sender has no credit");
+        }
+    }
+}

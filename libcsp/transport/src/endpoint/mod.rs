@@ -8,7 +8,7 @@ mod table;
 use std::collections::VecDeque;
 
 use csp_types::Instant;
-use csp_vi::{Armed, BufferId, Provider, ViAddress, ViError, Wake};
+use csp_vi::{Armed, BufferId, Provider, ViAddress, ViError, ViId, Wake};
 use csp_wire::link::{HEADER_LEN, Kind};
 
 use crate::config::{EndpointConfig, RECEIVE_DEPTH_MIN};
@@ -27,6 +27,8 @@ pub const GATHER_MAX: usize = 15;
 pub struct LinkInfo {
     /// The link.
     pub link: LinkId,
+    /// The VI below it.
+    pub vi: ViId,
     /// What it carries.
     pub purpose: Purpose,
     /// The other end; `None` until the handshake is over.
@@ -308,6 +310,7 @@ const EVENTS_PER_LINK: usize = 4;
 fn info(id: LinkId, link: &Link) -> LinkInfo {
     LinkInfo {
         link: id,
+        vi: link.vi,
         purpose: link.purpose,
         peer: link.peer,
         up_since: link.up_since,

@@ -6,7 +6,7 @@ use csp_transport::{
     ProcessId, Purpose, Token,
 };
 use csp_types::{Duration, Instant, NodeId, Role};
-use csp_vi::memory::MemoryFabric;
+use csp_vi::memory::{Delay, MemoryFabric};
 use csp_vi::{Provider, ViAddress};
 
 /// The time of day at which every test starts, in Unix seconds.
@@ -124,6 +124,13 @@ impl World {
         World { fabric: MemoryFabric::with_seed(1), now: Instant::ZERO }
     }
 
+    /// A world where each message takes `fixed` and up to `jitter` more, in milliseconds.
+    pub fn with_delay(fixed: u64, jitter: u64) -> Self {
+        let world = World::new();
+        world.fabric.set_default_delay(Delay { fixed: ms(fixed), jitter: ms(jitter) });
+        world
+    }
+
     pub fn raw(&self, name: &str) -> Box<dyn Provider> {
         Box::new(self.fabric.provider(name))
     }
@@ -178,26 +185,29 @@ impl World {
 
     /// Connects a channel link of `side` and brings it up; the ids at `side` and at the proxy.
     pub fn channel_up(&mut self, side: &mut Side, proxy: &mut Side) -> (LinkId, LinkId) {
-        let name = side.endpoint_process();
-        let token = process_token(&name, 1);
-        let link = connect(self.now, side, Purpose::Channel, (0, 1), &token);
-        self.step(ms(1), &mut [side, proxy]);
-        assert!(side.up().contains(&link), "{:?}", side.events);
-        (link, *proxy.up().last().unwrap())
+        let token = process_token(side.endpoint.identity().process.as_str(), 1);
+        self.link_up(side, proxy, Purpose::Channel, &token)
     }
 
     pub fn tunnel_up(&mut self, side: &mut Side, proxy: &mut Side) -> (LinkId, LinkId) {
-        let link = connect(self.now, side, Purpose::Tunnel, (0, 1), &node_token(1));
-        self.step(ms(1), &mut [side, proxy]);
-        assert!(side.up().contains(&link), "{:?}", side.events);
-        (link, *proxy.up().last().unwrap())
+        self.link_up(side, proxy, Purpose::Tunnel, &node_token(1))
     }
-}
 
-impl Side {
-    /// The process that this side is, as the harness named it.
-    fn endpoint_process(&self) -> String {
-        self.endpoint.identity().process.as_str().to_owned()
+    fn link_up(
+        &mut self,
+        side: &mut Side,
+        proxy: &mut Side,
+        purpose: Purpose,
+        token: &Token,
+    ) -> (LinkId, LinkId) {
+        let link = connect(self.now, side, purpose, (0, 1), token);
+        for _ in 0..500 {
+            self.step(ms(1), &mut [side, proxy]);
+            if side.up().contains(&link) {
+                return (link, *proxy.up().last().unwrap());
+            }
+        }
+        panic!("the link does not come up: {:?}", side.events);
     }
 }
 

@@ -1,1 +1,302 @@
-//! (coming)
+//! Peers that do not keep to the protocol: their own link breaks, nothing else.
+
+use csp_transport::{DeathCause, DownReason, LinkEvent, ProtocolError, Purpose, RefusalCode};
+use csp_types::Role;
+use csp_vi::{BufferId, Completion, Event, Provider, ViConfig, ViId};
+use csp_wire::link::{Header, Hello, HelloAck, HelloRefused, Kind};
+use proptest::prelude::*;
+
+use crate::harness::*;
+
+const CONFIG: ViConfig = ViConfig { receive_depth: 8, send_depth: 8, message_len: 1024 };
+
+/// A peer that posts whatever it likes.
+struct Raw {
+    provider: Box<dyn Provider>,
+    vi: ViId,
+    sequence: u64,
+    held: Vec<BufferId>,
+}
+
+impl Raw {
+    /// Connects to the proxy, whose VI is established on return.
+    fn connect(world: &mut World, proxy: &mut Side) -> Raw {
+        let mut provider = world.raw("raw");
+        let vi = provider.connect(&address(), CONFIG, &[]).unwrap();
+        world.step(ms(1), &mut [proxy]);
+        assert!(matches!(provider.poll_event(), Some(Event::Established { .. })));
+        Raw { provider, vi, sequence: 0, held: Vec::new() }
+    }
+
+    /// As [`connect`](Self::connect), with a good HELLO.
+    fn up(world: &mut World, proxy: &mut Side) -> Raw {
+        let mut raw = Raw::connect(world, proxy);
+        let token = process_token("raw", 1);
+        raw.message(Kind::Hello, 0, &hello(token.as_bytes()));
+        world.step(ms(1), &mut [proxy]);
+        assert_eq!(proxy.up().len(), 1, "{:?}", proxy.events);
+        raw
+    }
+
+    /// Posts bytes as they are; `false` when the provider has no room for more.
+    fn bytes(&mut self, bytes: &[u8]) -> bool {
+        self.provider.post_send(self.vi, 0, 0, &[bytes], false).is_ok()
+    }
+
+    /// Posts a well-formed message with the next sequence number.
+    fn message(&mut self, kind: Kind, credits: u16, body: &[u8]) -> bool {
+        let header = Header { kind, credits, body_len: body.len() as u32, sequence: self.sequence };
+        self.sequence += 1;
+        self.bytes(&[&header.emit(), body].concat())
+    }
+
+    /// Takes what arrived, and keeps the buffers.
+    fn heard(&mut self) -> Vec<Kind> {
+        let mut kinds = Vec::new();
+        while let Some(completion) = self.provider.poll() {
+            let Completion::Received { buffer, len, .. } = completion else { continue };
+            let mut bytes = vec![0; len as usize];
+            self.provider.read(self.vi, buffer, 0, &mut bytes).unwrap();
+            kinds.push(Header::parse(&bytes).unwrap().0.kind);
+            self.held.push(buffer);
+        }
+        kinds
+    }
+}
+
+fn hello(token: &[u8]) -> Vec<u8> {
+    hello_with(token, |_| {})
+}
+
+fn hello_with(token: &[u8], change: impl FnOnce(&mut Hello<'_>)) -> Vec<u8> {
+    let mut hello = Hello {
+        role: Role::Process,
+        purpose: Purpose::Channel,
+        worker: 0,
+        pool_index: 0,
+        pool_size: 1,
+        receive_depth: 8,
+        incarnation: 1,
+        node_id: node("an-1"),
+        process_id: "raw",
+        token,
+    };
+    change(&mut hello);
+    let mut body = vec![0; hello.len()];
+    hello.emit(&mut body).unwrap();
+    body
+}
+
+/// A link that is up breaks by what `act` posts; why.
+fn cause_of(act: impl FnOnce(&mut Raw)) -> DeathCause {
+    let mut world = World::new();
+    let mut proxy = world.proxy(8);
+    let mut raw = Raw::up(&mut world, &mut proxy);
+    let link = proxy.up()[0];
+    act(&mut raw);
+    world.step(ms(1), &mut [&mut proxy]);
+    assert_eq!(proxy.endpoint.links().count(), 0, "the VI is given back");
+    match proxy.down(link) {
+        Some(DownReason::Died(cause)) => cause,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn each_violation_breaks_the_link_and_says_which() {
+    use ProtocolError::*;
+    let protocol = DeathCause::Protocol;
+    let header = |kind, credits, body_len, sequence| Header { kind, credits, body_len, sequence }.emit();
+    assert_eq!(cause_of(|raw| assert!(raw.bytes(&[1, 9, 0]))), protocol(Length));
+    assert_eq!(cause_of(|raw| assert!(raw.bytes(&[]))), protocol(Length));
+    assert_eq!(cause_of(|raw| assert!(raw.bytes(&header(Kind::Channel, 0, 8, 1)))), protocol(Length));
+    let mut bad = header(Kind::Ping, 0, 0, 1);
+    bad[0] = 2;
+    assert_eq!(cause_of(|raw| assert!(raw.bytes(&bad))), protocol(Malformed));
+    bad[..2].copy_from_slice(&[1, 77]);
+    assert_eq!(cause_of(|raw| assert!(raw.bytes(&bad))), protocol(Malformed));
+    for sequence in [0, 2, u64::MAX] {
+        assert_eq!(
+            cause_of(|raw| assert!(raw.bytes(&header(Kind::Ping, 0, 0, sequence)))),
+            protocol(Sequence)
+        );
+    }
+    for kind in [Kind::Hello, Kind::HelloAck, Kind::HelloRefused, Kind::Tunnel] {
+        assert_eq!(cause_of(|raw| assert!(raw.message(kind, 0, b"body"))), protocol(Unexpected), "{kind:?}");
+    }
+    for kind in [Kind::Ping, Kind::Pong, Kind::Close] {
+        assert_eq!(cause_of(|raw| assert!(raw.message(kind, 0, b"body"))), protocol(Malformed), "{kind:?}");
+    }
+}
+
+#[test]
+fn credit_that_was_not_taken_cannot_be_returned() {
+    // HELLO_ACK is the one message that the peer may return credit for.
+    assert_eq!(cause_of(|raw| assert!(raw.message(Kind::Credit, 2, &[]))), DeathCause::CreditViolation);
+    assert_eq!(cause_of(|raw| assert!(raw.message(Kind::Ping, u16::MAX, &[]))), DeathCause::CreditViolation);
+    let mut world = World::new();
+    let mut proxy = world.proxy(8);
+    let mut raw = Raw::up(&mut world, &mut proxy);
+    assert!(raw.message(Kind::Credit, 1, &[]));
+    world.step(ms(1), &mut [&mut proxy]);
+    assert_eq!(proxy.up().len(), 1);
+}
+
+#[test]
+fn a_peer_that_sends_beyond_what_it_was_told_is_cut_off() {
+    // It keeps what it receives, so that the proxy can soon tell it no more; the provider itself would let it go on.
+    let mut world = World::new();
+    let mut proxy = world.proxy(8);
+    let mut raw = Raw::up(&mut world, &mut proxy);
+    let link = proxy.up()[0];
+    let mut sent = 0;
+    while proxy.down(link).is_none() {
+        raw.message(Kind::Pong, 0, &[]);
+        world.step(ms(1), &mut [&mut proxy]);
+        raw.heard();
+        sent += 1;
+        assert!(sent < 200, "never cut off");
+    }
+    assert_eq!(proxy.down(link), Some(DownReason::Died(DeathCause::CreditViolation)));
+}
+
+#[test]
+fn nothing_counts_before_hello() {
+    for kind in
+        [Kind::HelloAck, Kind::HelloRefused, Kind::Ping, Kind::Pong, Kind::Close, Kind::Tunnel, Kind::Channel]
+    {
+        let mut world = World::new();
+        let mut proxy = world.proxy(8);
+        let mut raw = Raw::connect(&mut world, &mut proxy);
+        assert!(raw.message(kind, 0, &[]));
+        raw.message(Kind::Hello, 0, &hello(process_token("raw", 1).as_bytes()));
+        world.step(ms(1), &mut [&mut proxy]);
+        assert_eq!((&proxy.events[..], &proxy.messages[..]), (&[][..], &[][..]), "{kind:?}");
+        assert_eq!((proxy.endpoint.links().count(), proxy.counters().hello_failed), (0, 1), "{kind:?}");
+        assert_eq!(raw.heard(), [], "no word to a stranger");
+    }
+}
+
+#[test]
+fn hellos_with_impossible_sizes_are_refused() {
+    let token = process_token("raw", 1);
+    let good = hello(token.as_bytes());
+    let depth = |depth| hello_with(token.as_bytes(), |hello| hello.receive_depth = depth);
+    let cut = good[..good.len() - 1].to_vec();
+    let longer = [&good[..], &[0]].concat();
+    let mut version = good.clone();
+    version[0] = 9;
+    for body in [depth(3), depth(4097), depth(u32::MAX), cut, longer, version, Vec::new()] {
+        let mut world = World::new();
+        let mut proxy = world.proxy(8);
+        let mut raw = Raw::connect(&mut world, &mut proxy);
+        assert!(raw.message(Kind::Hello, 0, &body));
+        world.step(ms(1), &mut [&mut proxy]);
+        assert_eq!(raw.heard(), [Kind::HelloRefused]);
+        assert_eq!((proxy.counters().refused_parameters, proxy.endpoint.links().count()), (1, 0));
+    }
+}
+
+/// A hostile acceptor answers HELLO with `kind` and `body`; how the connector takes it.
+fn answer(kind: Kind, credits: u16, body: &[u8]) -> Option<DownReason> {
+    let mut world = World::new();
+    let mut raw = world.raw("raw");
+    raw.listen(&address()).unwrap();
+    let mut app = world.process("p", 8);
+    let link = connect(world.now, &mut app, Purpose::Channel, (0, 1), &process_token("p", 1));
+    let Some(Event::Request(request)) = raw.poll_event() else { panic!("no request") };
+    let vi = raw.accept(request.id, CONFIG, &[]).unwrap();
+    let Some(Event::Established { .. }) = raw.poll_event() else { panic!("not established") };
+    world.step(ms(1), &mut [&mut app]);
+    let header = Header { kind, credits, body_len: body.len() as u32, sequence: 0 }.emit();
+    raw.post_send(vi, 0, 0, &[&header, body], false).unwrap();
+    world.step(ms(1), &mut [&mut app]);
+    assert_eq!(app.messages, []);
+    app.down(link)
+}
+
+#[test]
+fn a_connector_believes_only_a_proxy_with_a_sound_answer() {
+    let ack = |change: fn(&mut HelloAck<'_>)| {
+        let mut ack = HelloAck {
+            role: Role::ProxyNode,
+            purpose: Purpose::Channel,
+            worker: 0,
+            pool_index: 0,
+            pool_size: 1,
+            receive_depth: 8,
+            incarnation: 1,
+            node_id: node("pn-1"),
+            process_id: "",
+        };
+        change(&mut ack);
+        let mut body = vec![0; ack.len()];
+        ack.emit(&mut body).unwrap();
+        body
+    };
+    let died = |error| Some(DownReason::Died(DeathCause::Protocol(error)));
+    assert_eq!(answer(Kind::HelloAck, 1, &ack(|_| {})), None);
+    assert_eq!(answer(Kind::HelloAck, 1, &ack(|a| a.role = Role::AppNode)), died(ProtocolError::Identity));
+    assert_eq!(
+        answer(Kind::HelloAck, 1, &ack(|a| a.purpose = Purpose::Tunnel)),
+        died(ProtocolError::Identity)
+    );
+    assert_eq!(answer(Kind::HelloAck, 1, &ack(|a| a.receive_depth = 3)), died(ProtocolError::Malformed));
+    assert_eq!(answer(Kind::HelloAck, 1, b"nonsense"), died(ProtocolError::Malformed));
+    assert_eq!(answer(Kind::HelloAck, 2, &ack(|_| {})), Some(DownReason::Died(DeathCause::CreditViolation)));
+    assert_eq!(answer(Kind::Channel, 0, b"data"), died(ProtocolError::Unexpected));
+    assert_eq!(answer(Kind::HelloRefused, 0, b"\x06\x00two\nlines"), died(ProtocolError::Malformed));
+    let mut refused = [0; 64];
+    let len = HelloRefused { code: RefusalCode::Full, text: "no room" }.emit(&mut refused).unwrap();
+    let expected = DownReason::Refused { code: RefusalCode::Full, text: "no room".to_owned() };
+    assert_eq!(answer(Kind::HelloRefused, 0, &refused[..len]), Some(expected));
+}
+
+#[test]
+fn an_owner_that_finds_a_bad_body_breaks_the_link() {
+    let mut world = World::new();
+    let (mut proxy, mut app) = (world.proxy(8), world.process("p", 8));
+    let (at_app, at_proxy) = world.channel_up(&mut app, &mut proxy);
+    proxy.endpoint.fail(world.now, at_proxy);
+    world.step(ms(1), &mut [&mut app, &mut proxy]);
+    assert_eq!(proxy.down(at_proxy), Some(DownReason::Died(DeathCause::Owner)));
+    assert_eq!(proxy.counters().died_owner, 1);
+    assert_eq!(app.down(at_app), Some(DownReason::Closed));
+}
+
+proptest! {
+    #[test]
+    fn random_messages_break_no_more_than_their_own_link(
+        hello_first in any::<bool>(),
+        messages in prop::collection::vec(
+            prop_oneof![
+                prop::collection::vec(any::<u8>(), 0..64),
+                // A sound header, so that what lies behind it is reached.
+                (1..10u8, 0..4u16, 1..4u64, prop::collection::vec(any::<u8>(), 0..64)).prop_map(|(kind, credits, sequence, body)| {
+                    let kind = Kind::from_u8(kind).unwrap();
+                    let header = Header { kind, credits, body_len: body.len() as u32, sequence };
+                    [&header.emit(), &body[..]].concat()
+                }),
+            ],
+            1..12,
+        ),
+    ) {
+        let mut world = World::new();
+        let (mut proxy, mut good) = (world.proxy(8), world.process("good", 8));
+        let (at_good, at_proxy) = world.channel_up(&mut good, &mut proxy);
+        let mut raw = Raw::connect(&mut world, &mut proxy);
+        if hello_first {
+            raw.message(Kind::Hello, 0, &hello(process_token("raw", 2).as_bytes()));
+        }
+        for message in messages {
+            raw.bytes(&message);
+            world.step(ms(1), &mut [&mut proxy, &mut good]);
+        }
+        prop_assert!(good.send(world.now, at_good, b"still here"));
+        world.step(ms(1), &mut [&mut proxy, &mut good]);
+        prop_assert_eq!(&proxy.messages.last().unwrap().body, b"still here");
+        prop_assert_eq!(proxy.messages.last().unwrap().link, at_proxy);
+        let events = proxy.events.iter().filter(|e| matches!(e, LinkEvent::Up { .. })).count();
+        prop_assert_eq!(events, 1 + usize::from(hello_first));
+    }
+}

@@ -1,1 +1,114 @@
-//! (coming)
+//! Tunnel batches: several records a message, in order, whole.
+
+use csp_transport::TunnelBatch;
+use csp_types::{FlowLabel, Instant};
+use csp_wire::Ecn;
+use csp_wire::tunnel::{Flags, Record, RecordKind, Records};
+use proptest::prelude::*;
+
+use crate::harness::*;
+
+fn record(label: u32) -> Record<'static> {
+    Record {
+        kind: RecordKind::Segment,
+        label: FlowLabel::from_wire(label).unwrap(),
+        worker: 3,
+        flags: Flags::COMPACTED | Flags::CHECKSUM_VERIFIED,
+        ecn: Ecn::NotEct,
+        ingress: Instant::from_nanos(77),
+        coalesced: 2,
+        segment_size: 1448,
+        payload: &[],
+    }
+}
+
+/// The records that a side received: labels and payloads.
+fn records(side: &Side) -> Vec<(u32, Vec<u8>)> {
+    let bodies = side.messages.iter().map(|m| &m.body[..]);
+    bodies
+        .flat_map(Records::new)
+        .map(|r| r.unwrap())
+        .map(|r| (r.label.to_wire(), r.payload.to_vec()))
+        .collect()
+}
+
+#[test]
+fn records_travel_together_and_arrive_whole() {
+    let mut world = World::new();
+    let (mut proxy, mut nn) = (world.proxy(8), world.network_node(8));
+    let (link, _) = world.tunnel_up(&mut nn, &mut proxy);
+    let mut batch = TunnelBatch::new(&nn.endpoint, link);
+    batch.push(&record(1), &[b"head", b"er and data"]).unwrap();
+    batch.push(&record(2), &[b"x"]).unwrap();
+    batch.push(&Record::flow_end(FlowLabel::from_wire(3).unwrap(), 3), &[]).unwrap();
+    assert!(!batch.is_empty());
+    batch.flush(world.now, &mut nn.endpoint).unwrap();
+    assert!(batch.is_empty());
+    batch.flush(world.now, &mut nn.endpoint).unwrap();
+    world.step(ms(1), &mut [&mut nn, &mut proxy]);
+    assert_eq!(proxy.messages.len(), 1);
+    assert_eq!(records(&proxy), [(1, b"header and data".to_vec()), (2, b"x".to_vec()), (3, vec![])]);
+    let first = Records::new(&proxy.messages[0].body).next().unwrap().unwrap();
+    assert_eq!(first, Record { payload: b"header and data", ..record(1) });
+}
+
+#[test]
+fn a_full_batch_takes_nothing_and_loses_nothing() {
+    let mut world = World::new();
+    let (mut proxy, mut nn) = (world.proxy(4), world.network_node(4));
+    let (link, _) = world.tunnel_up(&mut nn, &mut proxy);
+    proxy.receives = false;
+    let mut batch = TunnelBatch::new(&nn.endpoint, link);
+    let payload = [5; 300];
+    let mut taken = 0;
+    while batch.send(world.now, &mut nn.endpoint, &record(taken + 1), &[&payload]).is_ok() {
+        taken += 1;
+        assert!(taken < 100, "never full");
+    }
+    assert_eq!(taken, 3 * (2 + 1), "two messages on their way and one batch of 3 records of 324 bytes");
+    assert!(batch.push(&record(99), &[&payload]).is_err());
+    assert!(batch.push(&record(99), &[&[0; 2000]]).is_err(), "longer than any message");
+    proxy.receives = true;
+    world.run(ms(10), &mut [&mut nn, &mut proxy]);
+    batch.flush(world.now, &mut nn.endpoint).unwrap();
+    world.run(ms(10), &mut [&mut nn, &mut proxy]);
+    let labels: Vec<_> = records(&proxy).into_iter().map(|(label, _)| label).collect();
+    assert_eq!(labels, (1..=taken).collect::<Vec<_>>());
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_taken_arrives_once_and_in_order(
+        acts in prop::collection::vec((0..4u8, 0..6000usize), 1..80),
+    ) {
+        let mut world = World::new();
+        let long = |mut config: csp_transport::EndpointConfig| { config.message_len = 8192; config };
+        let nn = csp_transport::PeerIdentity::daemon(csp_types::Role::NetworkNode, node("nn-1"), 1, 0);
+        let pn = csp_transport::PeerIdentity::daemon(csp_types::Role::ProxyNode, node(PROXY), 1, 0);
+        let mut proxy = world.proxy_of(long(small(pn, 5, Some(key()))));
+        let mut nn = world.side("nn-1", long(small(nn, 5, None)));
+        let (link, _) = world.tunnel_up(&mut nn, &mut proxy);
+        let mut batch = TunnelBatch::new(&nn.endpoint, link);
+        let mut expected = Vec::new();
+        for (number, (act, len)) in acts.into_iter().enumerate() {
+            let label = number as u32 + 1;
+            let payload = vec![label as u8; len.max(1)];
+            let parts = payload.split_at(payload.len() / 3);
+            let taken = match act {
+                0 => batch.push(&record(label), &[parts.0, parts.1]).is_ok(),
+                1 | 2 => batch.send(world.now, &mut nn.endpoint, &record(label), &[parts.0, parts.1]).is_ok(),
+                _ => {
+                    world.step(ms(1), &mut [&mut nn, &mut proxy]);
+                    false
+                }
+            };
+            if taken {
+                expected.push((label, payload));
+            }
+        }
+        world.run(ms(5), &mut [&mut nn, &mut proxy]);
+        batch.flush(world.now, &mut nn.endpoint).unwrap();
+        world.run(ms(5), &mut [&mut nn, &mut proxy]);
+        prop_assert_eq!(records(&proxy), expected);
+    }
+}
