@@ -14,10 +14,27 @@
 mod api;
 mod blocks;
 mod config;
+mod congestion;
 mod counters;
+mod info;
+mod input;
+mod isn;
 mod list;
+mod listen;
+mod output;
+mod ranges;
+mod reassembly;
+mod replies;
+mod rtt;
+mod scoreboard;
+mod sendqueue;
 mod seq;
 mod stack;
+mod tcb;
+mod timeouts;
+mod timers;
+mod timewait;
+mod tuple_map;
 
 pub use api::{
     Arrival, ConnectError, ConnectionInfo, DropReason, Event, FailReason, ListenError, Occupancy, State,

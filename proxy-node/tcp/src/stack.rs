@@ -1,40 +1,89 @@
-//! The engine's outside.
+//! The engine's outside: tables, and the calls of their owner.
+
+mod demux;
+mod settle;
 
 use core::net::SocketAddr;
 
-use csp_types::{FlowLabel, FourTuple, Instant};
-use csp_wire::tcp::Segment;
+use csp_types::{FlowLabel, FourTuple, Instant, LabelAllocator};
 
-use crate::api::{
-    Arrival, ConnectError, ConnectionInfo, DropReason, Event, ListenError, Occupancy, Transmit,
-};
+use crate::api::{ConnectError, ConnectionInfo, Event, ListenError, Occupancy, State, Transmit};
+use crate::blocks::{BlockPool, Slices};
 use crate::config::{ConnectionOptions, StackConfig};
 use crate::counters::Counters;
+use crate::isn::Keys;
+use crate::list::IndexList;
+use crate::listen::Listeners;
+use crate::output::Plan;
+use crate::ranges::RangePool;
+use crate::replies::Replies;
+use crate::tcb::{Context, Farewell, Tcb};
+use crate::timers::Wheel;
+use crate::timewait::TimeWaitTable;
+use crate::tuple_map::TupleMap;
 
 /// A TCP engine for one worker: connections indexed by flow label, listeners, timers and payload memory.
 #[derive(Debug)]
 pub struct Stack {
     config: StackConfig,
     counters: Counters,
+    keys: Keys,
+    /// By label index less [`StackConfig::first_label_index`].
+    tcbs: Vec<Option<Tcb>>,
+    labels: LabelAllocator<Vec<u32>>,
+    tuples: TupleMap,
+    listeners: Listeners,
+    time_wait: TimeWaitTable,
+    replies: Replies,
+    blocks: BlockPool,
+    ranges: RangePool,
+    wheel: Wheel,
+    /// Passive connections in SYN-RECEIVED, oldest first.
+    half_open: IndexList,
+    /// Connections that may have something to transmit.
+    dirty: IndexList,
+    /// Connections with events to be told.
+    eventful: IndexList,
+    /// Connections whose writer waits for payload blocks.
+    block_waiters: IndexList,
 }
 
 impl Stack {
     /// Allocates every table; nothing is allocated afterwards.
     pub fn new(config: StackConfig) -> Self {
-        Stack { config: config.clamped(), counters: Counters::default() }
+        let config = config.clamped();
+        let n = config.connections;
+        Stack {
+            keys: Keys::new(&config.isn_secret),
+            tcbs: core::iter::repeat_with(|| None).take(n).collect(),
+            labels: LabelAllocator::new(config.first_label_index, vec![0; n], vec![0; n]),
+            tuples: TupleMap::new(n + config.time_wait_entries),
+            listeners: Listeners::new(config.listeners),
+            time_wait: TimeWaitTable::new(config.time_wait_entries),
+            replies: Replies::new(config.replies, config.replies_per_second),
+            blocks: BlockPool::new(config.blocks, config.block_len),
+            ranges: RangePool::new(config.range_sets),
+            wheel: Wheel::new(n),
+            half_open: IndexList::new(n),
+            dirty: IndexList::new(n),
+            eventful: IndexList::new(n),
+            block_waiters: IndexList::new(n),
+            counters: Counters::default(),
+            config,
+        }
     }
 
     /// Accepts connections to `address`; the unspecified address stands for every one of its family.
     ///
     /// # Errors
     /// [`ListenError`]: the address is taken, the table is full.
-    pub fn listen(&mut self, _address: SocketAddr, _service: u32) -> Result<(), ListenError> {
-        Err(ListenError::TableFull)
+    pub fn listen(&mut self, address: SocketAddr, service: u32) -> Result<(), ListenError> {
+        self.listeners.insert(address, service)
     }
 
     /// Accepts no further connections to `address`; those that exist stay. `false`: it was not listened on.
-    pub fn unlisten(&mut self, _address: SocketAddr) -> bool {
-        false
+    pub fn unlisten(&mut self, address: SocketAddr) -> bool {
+        self.listeners.remove(&address)
     }
 
     /// Opens a connection: a SYN is sent from `tuple.local` to `tuple.remote` through network node `via`.
@@ -43,38 +92,97 @@ impl Stack {
     /// [`ConnectError`]: nothing was started.
     pub fn connect(
         &mut self,
-        _now: Instant,
-        _tuple: FourTuple,
-        _via: u32,
-        _service: u32,
+        now: Instant,
+        tuple: FourTuple,
+        via: u32,
+        service: u32,
     ) -> Result<FlowLabel, ConnectError> {
-        Err(ConnectError::TableFull)
-    }
-
-    /// Takes in a segment that arrived; `payload` is what follows its header.
-    ///
-    /// # Errors
-    /// [`DropReason`]: the segment had no effect but possibly an answer. It is counted already.
-    pub fn on_segment(
-        &mut self,
-        _now: Instant,
-        _arrival: Arrival,
-        _segment: &Segment<'_>,
-        _payload: &[u8],
-    ) -> Result<(), DropReason> {
-        self.counters.count_drop(DropReason::NoConnection);
-        Err(DropReason::NoConnection)
+        let FourTuple { local, remote } = tuple;
+        let ends = [local, remote];
+        if local.is_ipv4() != remote.is_ipv4()
+            || local == remote
+            || ends.iter().any(|end| end.port() == 0 || end.ip().is_unspecified() || end.ip().is_multicast())
+        {
+            return Err(ConnectError::BadAddress);
+        }
+        if self.find_by_tuple(&tuple).is_some() {
+            return Err(ConnectError::InUse);
+        }
+        let isn = self.keys.isn(now, &tuple);
+        let slot = self.open(now, tuple, via, service, isn).ok_or(ConnectError::TableFull)?;
+        self.counters.active_opens += 1;
+        self.settle(slot, now);
+        Ok(self.tcbs[slot as usize].as_ref().map_or(FlowLabel::NONE, |tcb| tcb.label))
     }
 
     /// The next thing to be sent, up to 64 KB of payload at once; `None` when there is nothing until something arrives,
     /// is written, is read or times out. Call it in a loop after each batch of calls to other methods.
-    pub fn poll_transmit(&mut self, _now: Instant) -> Option<Transmit<'_>> {
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit<'_>> {
+        if let Some(reply) = self.replies.pop() {
+            self.counters.segments_sent += 1;
+            return Some(Transmit {
+                label: FlowLabel::NONE,
+                tuple: reply.tuple,
+                via: reply.via,
+                header: Some(reply.header),
+                payload_len: 0,
+                segment_size: 0,
+                flow_new: false,
+                flow_end: true,
+                retransmission: false,
+                slices: Slices::EMPTY,
+            });
+        }
+        let (slot, label, tuple, via, plan) = self.next_plan(now)?;
+        let Plan { header, payload: (offset, len), segment_size, flow_new, flow_end, retransmission } = plan;
+        let payload_len = len as usize;
+        let slices = match self.tcbs[slot as usize].as_mut() {
+            Some(tcb) if len > 0 => tcb.send.slices(&self.blocks, offset, payload_len),
+            _ => Slices::EMPTY,
+        };
+        Some(Transmit {
+            label,
+            tuple,
+            via,
+            header,
+            payload_len,
+            segment_size,
+            flow_new,
+            flow_end,
+            retransmission,
+            slices,
+        })
+    }
+
+    fn next_plan(&mut self, now: Instant) -> Option<(u32, FlowLabel, FourTuple, u32, Plan)> {
+        while let Some(slot) = self.dirty.pop_front() {
+            let Some((tcb, mut cx)) = self.split(slot, now) else { continue };
+            let plan = tcb.next_transmit(&mut cx);
+            let (label, tuple, via) = (tcb.label, tcb.tuple, tcb.via);
+            self.settle(slot, now);
+            if let Some(plan) = plan {
+                return Some((slot, label, tuple, via, plan));
+            }
+        }
         None
     }
 
     /// The next event. A label's last event is exactly one of [`Event::Closed`] and [`Event::Failed`], unless the owner
     /// called [`Stack::abort`]: then there is none.
     pub fn poll_event(&mut self) -> Option<(FlowLabel, Event)> {
+        self.wake_block_waiters();
+        while let Some(slot) = self.eventful.pop_front() {
+            let Some(tcb) = self.tcbs[slot as usize].as_mut() else { continue };
+            let (label, event, more, over) = (tcb.label, tcb.next_event(), tcb.has_event(), tcb.is_over());
+            if more {
+                self.eventful.push_back(slot);
+            } else if over {
+                self.release(slot);
+            }
+            if let Some(event) = event {
+                return Some((label, event));
+            }
+        }
         None
     }
 
@@ -82,62 +190,118 @@ impl Stack {
     /// taking fewer ends the reading. Returns how many were taken. Taken bytes open the window.
     pub fn read_with(
         &mut self,
-        _now: Instant,
-        _label: FlowLabel,
-        _max: usize,
-        _f: impl FnMut(&[u8]) -> usize,
+        now: Instant,
+        label: FlowLabel,
+        max: usize,
+        mut f: impl FnMut(&[u8]) -> usize,
     ) -> usize {
-        0
+        let Some(slot) = self.slot(label) else { return 0 };
+        let Some((tcb, cx)) = self.split(slot, now) else { return 0 };
+        let mut taken = 0;
+        for slice in tcb.receive.slices(cx.blocks, max) {
+            let n = f(slice).min(slice.len());
+            taken += n;
+            if n < slice.len() {
+                break;
+            }
+        }
+        if taken > 0 {
+            tcb.receive.consume(cx.blocks, taken as u32);
+            tcb.after_read(&cx);
+            self.settle(slot, now);
+        }
+        taken
     }
 
     /// Bytes that can be read now.
-    pub fn readable(&self, _label: FlowLabel) -> usize {
-        0
+    pub fn readable(&self, label: FlowLabel) -> usize {
+        self.tcb(label).map_or(0, |tcb| tcb.receive.readable() as usize)
     }
 
     /// Bytes that `write` would take now, were there blocks enough in the pool.
-    pub fn writable(&self, _label: FlowLabel) -> usize {
-        0
+    pub fn writable(&self, label: FlowLabel) -> usize {
+        match self.tcb(label) {
+            Some(tcb) if tcb.state != State::Done && !tcb.fin_queued => {
+                self.config.send_buffer_max.saturating_sub(tcb.send.len()) as usize
+            }
+            _ => 0,
+        }
     }
 
     /// Copies the start of `data` into the send queue and says how many bytes it took. Taking fewer than all promises
     /// an [`Event::Writable`] later on. 0 as well after `shutdown` and for stale labels.
-    pub fn write(&mut self, _now: Instant, _label: FlowLabel, _data: &[u8]) -> usize {
-        0
+    pub fn write(&mut self, now: Instant, label: FlowLabel, data: &[u8]) -> usize {
+        let room = self.writable(label);
+        let Some(slot) = self.slot(label) else { return 0 };
+        let Some((tcb, cx)) = self.split(slot, now) else { return 0 };
+        if tcb.state == State::Done || tcb.fin_queued {
+            return 0;
+        }
+        let taken = tcb.send.push(cx.blocks, data, cx.config.send_buffer_max);
+        tcb.maybe_transmit |= taken > 0;
+        if taken < data.len() {
+            tcb.write_blocked = true;
+            if taken < room {
+                self.block_waiters.push_back(slot);
+            }
+        }
+        self.settle(slot, now);
+        taken
     }
 
     /// Sends FIN after what was written; reading goes on.
-    pub fn shutdown(&mut self, _now: Instant, _label: FlowLabel) {}
+    pub fn shutdown(&mut self, now: Instant, label: FlowLabel) {
+        self.with(now, label, |tcb, _| tcb.queue_fin());
+    }
 
     /// Sends RST and forgets the connection: the label is invalid at once, no event follows.
-    pub fn abort(&mut self, _now: Instant, _label: FlowLabel) {}
+    pub fn abort(&mut self, now: Instant, label: FlowLabel) {
+        self.with(now, label, |tcb, cx| tcb.abort(cx));
+    }
 
     /// The application is gone: what was written is delivered, then FIN. Unread data, or data that arrives later, is
     /// answered by RST (RFC 9293 §3.6.1). [`Event::Closed`] or [`Event::Failed`] still follows.
-    pub fn close(&mut self, _now: Instant, _label: FlowLabel) {}
+    pub fn close(&mut self, now: Instant, label: FlowLabel) {
+        self.with(now, label, |tcb, cx| tcb.close(cx));
+    }
 
     /// Changes options of one connection; `false` for stale labels.
-    pub fn set_options(&mut self, _now: Instant, _label: FlowLabel, _options: ConnectionOptions) -> bool {
-        false
+    pub fn set_options(&mut self, now: Instant, label: FlowLabel, options: ConnectionOptions) -> bool {
+        self.with(now, label, |tcb, cx| {
+            tcb.options = options;
+            tcb.start_keepalive(cx);
+            tcb.maybe_transmit = true;
+        })
+        .is_some()
     }
 
     /// A connection's figures.
-    pub fn info(&self, _label: FlowLabel) -> Option<ConnectionInfo> {
-        None
+    pub fn info(&self, label: FlowLabel) -> Option<ConnectionInfo> {
+        self.tcb(label).map(|tcb| tcb.info(&self.config, &self.ranges))
     }
 
     /// The figures of all connections, those in SYN-RECEIVED included.
     pub fn connections(&self) -> impl Iterator<Item = ConnectionInfo> + '_ {
-        core::iter::empty()
+        let live = self.tcbs.iter().flatten().filter(|tcb| tcb.state != State::Done);
+        live.map(|tcb| tcb.info(&self.config, &self.ranges))
     }
 
     /// When [`Stack::on_timeout`] is to be called next; it may find nothing due.
     pub fn next_timeout(&self) -> Option<Instant> {
-        None
+        let time_wait = self.time_wait.oldest().map(|(_, entry)| entry.deadline);
+        [self.wheel.next_deadline(), time_wait].into_iter().flatten().min()
     }
 
     /// Handles every timer due at `now`.
-    pub fn on_timeout(&mut self, _now: Instant) {}
+    pub fn on_timeout(&mut self, now: Instant) {
+        while let Some(slot) = self.wheel.pop_due(now) {
+            if let Some((tcb, mut cx)) = self.split(slot, now) {
+                tcb.on_timers(&mut cx);
+                self.settle(slot, now);
+            }
+        }
+        self.expire_time_wait(now);
+    }
 
     /// Counts since start.
     pub fn counters(&self) -> &Counters {
@@ -146,11 +310,37 @@ impl Stack {
 
     /// How full the tables are.
     pub fn occupancy(&self) -> Occupancy {
-        Occupancy::default()
+        let connections = self.config.connections;
+        let used = |free: usize, all: usize| (all - free, all);
+        Occupancy {
+            connections: used(self.labels.available(), connections),
+            half_open: (self.half_open.len(), self.config.half_open),
+            time_wait: (self.time_wait.len(), self.time_wait.capacity()),
+            blocks: used(self.blocks.free(), self.blocks.capacity()),
+            range_sets: used(self.ranges.free(), self.ranges.capacity()),
+            listeners: (self.listeners.len(), self.listeners.capacity()),
+            replies: (self.replies.len(), self.replies.capacity()),
+        }
     }
 
     /// The configuration in force (values brought into range).
     pub fn config(&self) -> &StackConfig {
         &self.config
+    }
+}
+
+impl Tcb {
+    /// See [`Stack::close`].
+    fn close(&mut self, cx: &mut Context<'_>) {
+        let unread = self.receive.readable() > 0;
+        self.closed = true;
+        self.write_blocked = false;
+        match self.state {
+            State::Done => self.receive.clear(cx.blocks, cx.ranges),
+            State::SynSent => self.finish(cx, Farewell::Record),
+            _ if unread => self.fail(cx, Farewell::Reset, crate::api::FailReason::DataAfterClose),
+            State::FinWait2 => self.timers.linger = cx.now + cx.config.fin_wait_2,
+            _ => self.queue_fin(),
+        }
     }
 }

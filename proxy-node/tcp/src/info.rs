@@ -1,0 +1,35 @@
+//! Figures of a connection for its owner.
+
+use csp_types::Instant;
+
+use crate::api::ConnectionInfo;
+use crate::config::StackConfig;
+use crate::ranges::RangePool;
+use crate::tcb::Tcb;
+
+impl Tcb {
+    /// What the connection looks like now.
+    pub fn info(&self, config: &StackConfig, ranges: &RangePool) -> ConnectionInfo {
+        let deadline = self.timers.earliest();
+        let srtt = self.rtt.srtt().unwrap_or_default();
+        ConnectionInfo {
+            label: self.label,
+            tuple: self.tuple,
+            state: self.state,
+            service: self.service,
+            via: self.via,
+            srtt_us: u64::try_from(srtt.as_micros()).unwrap_or(u64::MAX),
+            rto: self.rtt.rto(config),
+            cwnd: self.congestion.cwnd(),
+            ssthresh: self.congestion.ssthresh(),
+            in_flight: self.outstanding(),
+            send_window: self.snd_wnd,
+            mss: self.mss,
+            send_queue: self.send.len() as usize,
+            receive_queue: self.receive.readable() as usize,
+            out_of_order: self.receive.out_of_order(ranges) as usize,
+            retransmits: self.retransmits,
+            deadline: (deadline != Instant::FAR_FUTURE).then_some(deadline),
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Segments that arrive for a connection, in the order of RFC 9293 §3.10.7.
+
+mod ack;
+mod data;
+mod handshake;
+mod validate;
+
+use csp_types::Instant;
+use csp_wire::tcp::{Flags, Options, Segment};
+
+use crate::api::{DropReason, State};
+use crate::seq::Seq;
+use crate::tcb::{Context, Tcb};
+
+/// A segment, read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Incoming<'a> {
+    pub seq: Seq,
+    pub ack: Seq,
+    pub flags: Flags,
+    pub window: u16,
+    pub options: Options,
+    pub payload: &'a [u8],
+    /// When the network node received it.
+    pub ingress: Instant,
+}
+
+impl<'a> Incoming<'a> {
+    pub fn read(segment: &Segment<'_>, payload: &'a [u8], ingress: Instant) -> Self {
+        Incoming {
+            seq: Seq(segment.seq()),
+            ack: Seq(segment.ack()),
+            flags: segment.flags(),
+            window: segment.window(),
+            options: segment.options(),
+            payload,
+            ingress,
+        }
+    }
+
+    /// SEG.LEN: sequence numbers it takes, SYN and FIN counted (RFC 9293 §3.4).
+    pub fn len(&self) -> u32 {
+        self.payload.len() as u32 + u32::from(self.flags.syn()) + u32::from(self.flags.fin())
+    }
+
+    /// The sequence number behind it.
+    pub fn end(&self) -> Seq {
+        self.seq.plus(self.len())
+    }
+}
+
+/// A segment that had no effect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Reject {
+    pub reason: DropReason,
+    /// It is answered by a RST of its own; the connection stays as it is.
+    pub reset: bool,
+}
+
+impl From<DropReason> for Reject {
+    fn from(reason: DropReason) -> Self {
+        Reject { reason, reset: false }
+    }
+}
+
+impl Tcb {
+    /// Handles a segment of this connection.
+    pub fn on_segment(&mut self, cx: &mut Context<'_>, segment: Incoming<'_>) -> Result<(), Reject> {
+        match self.state {
+            State::SynSent => self.on_segment_syn_sent(cx, &segment),
+            State::Done => Err(DropReason::NoConnection.into()),
+            _ => self.on_segment_synchronised(cx, segment),
+        }
+    }
+
+    fn on_segment_synchronised(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut segment: Incoming<'_>,
+    ) -> Result<(), Reject> {
+        if segment.flags.rst() {
+            return self.take_reset(cx, &segment);
+        }
+        if self.state == State::SynReceived && segment.flags.syn() && segment.seq == self.irs {
+            if !segment.flags.ack() {
+                // The SYN again: so is our answer.
+                self.syn_due = true;
+                self.maybe_transmit = true;
+                return Ok(());
+            }
+            // Simultaneous open: what is new in the SYN/ACK is its acknowledgement (RFC 9293 §3.5).
+            segment.flags = Flags(segment.flags.0 & !Flags::SYN.0);
+            segment.seq = segment.seq.plus(1);
+        }
+        self.validate(cx, &segment)?;
+        self.last_heard = cx.now;
+        self.timers.probes = 0;
+        self.learn_timestamp(cx, &segment);
+        if self.state == State::SynReceived {
+            self.complete_handshake(cx, &segment)?;
+        }
+        self.take_acknowledgement(cx, &segment)?;
+        if self.state == State::Done {
+            return Ok(());
+        }
+        self.take_data(cx, &segment)
+    }
+}

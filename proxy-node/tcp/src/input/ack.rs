@@ -1,0 +1,186 @@
+//! Acknowledgements: what they free, what they tell of loss, of the path and of the peer's window.
+
+use core::time::Duration;
+
+use crate::api::{DropReason, State};
+use crate::input::{Incoming, Reject};
+use crate::scoreboard::Phase;
+use crate::tcb::{Context, Farewell, Tcb};
+
+impl Tcb {
+    /// The fifth check of RFC 9293 §3.10.7.4.
+    pub(super) fn take_acknowledgement(
+        &mut self,
+        cx: &mut Context<'_>,
+        segment: &Incoming<'_>,
+    ) -> Result<(), Reject> {
+        let ack = segment.ack;
+        // RFC 5961 §5.2: neither of what was never sent, nor older than the largest window.
+        if ack.after(self.snd_nxt) || ack.before(self.snd_una.minus(self.snd_wnd_max)) {
+            self.challenge(cx);
+            return Err(DropReason::BadAck.into());
+        }
+        if ack.before(self.snd_una) {
+            return Ok(()); // an old one; its data still counts
+        }
+        let window_changed = self.take_window(segment);
+        let (flight, pipe) = (self.outstanding(), self.pipe(cx.ranges));
+        let new_sacked = match self.sack {
+            true => self.board.on_sack(cx.ranges, ack, self.snd_nxt, segment.options.sack.as_slice()),
+            false => 0,
+        };
+        if ack.after(self.snd_una) {
+            self.advance(cx, segment, pipe);
+        } else if !self.sack && flight > 0 && segment.len() == 0 && !window_changed && self.snd_wnd > 0 {
+            let found = self.board.on_duplicate(self.snd_una, self.snd_nxt, u32::from(self.mss));
+            self.respond_to_loss(cx, found);
+        }
+        if self.state == State::Done {
+            return Ok(());
+        }
+        if new_sacked > 0 || (self.sack && self.board.has_sacked()) {
+            self.find_losses(cx);
+        }
+        if self.snd_wnd == 0 {
+            self.timers.retries = 0; // the peer lives, only its reader does not read
+        } else if self.timers.persists() {
+            self.leave_persist(cx);
+        }
+        self.maybe_transmit = true;
+        Ok(())
+    }
+
+    /// Takes the peer's window from a segment that is not older than the one it was last taken from; says whether the
+    /// window changed.
+    fn take_window(&mut self, segment: &Incoming<'_>) -> bool {
+        let newer = self.snd_wl1.before(segment.seq)
+            || (self.snd_wl1 == segment.seq && !segment.ack.before(self.snd_wl2));
+        if !newer {
+            return false;
+        }
+        let window = u32::from(segment.window) << self.send_shift;
+        let changed = window != self.snd_wnd;
+        (self.snd_wnd, self.snd_wl1, self.snd_wl2) = (window, segment.seq, segment.ack);
+        self.snd_wnd_max = self.snd_wnd_max.max(window);
+        changed
+    }
+
+    /// snd_una moves on; `pipe` was in the network before.
+    fn advance(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>, pipe: u32) {
+        let ack = segment.ack;
+        let fin_acked = self.fin_queued && ack == self.data_end().plus(1);
+        let acked = ack.since(self.snd_una);
+        let acked_bytes = ack.since(self.send_base()) - u32::from(fin_acked);
+        self.sample_rtt(cx, segment);
+        self.send.release(cx.blocks, acked_bytes);
+        self.snd_una = ack;
+        self.progress_at = cx.now;
+        self.timers.retries = 0;
+        self.rtt.progress();
+        let echo = segment.options.timestamps.filter(|_| self.timestamps).map(|t| t.echo);
+        if self.board.is_spurious(echo) {
+            cx.counters.spurious_recoveries += 1;
+            self.congestion.undo();
+            self.board.undo(ack);
+        }
+        let phase = self.board.phase();
+        self.board.on_advance(cx.ranges, ack, self.snd_nxt, acked, u32::from(self.mss), self.sack);
+        if phase != Phase::Recovery {
+            self.congestion.on_ack(acked_bytes, pipe.max(acked), phase == Phase::Timeout);
+        }
+        if self.tail_probe.is_some_and(|end| !ack.before(end)) {
+            self.tail_probe = None;
+        }
+        // RFC 6298 §5.2, §5.3
+        if self.outstanding() == 0 {
+            self.timers.stop_retransmission();
+        } else {
+            self.arm_probe_or_timeout(cx);
+        }
+        self.offer_room(cx.config.send_buffer_max);
+        if fin_acked {
+            self.on_fin_acknowledged(cx);
+        }
+    }
+
+    fn sample_rtt(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>) {
+        match self.timed {
+            Some((end, sent)) if !segment.ack.before(end) => {
+                self.rtt.sample(cx.config, segment.ingress.saturating_since(sent));
+                self.timed = None;
+            }
+            Some(_) => {}
+            // What was retransmitted is timed by timestamps, which tell which transmission was answered.
+            None => {
+                let Some(timestamps) = segment.options.timestamps.filter(|t| self.timestamps && t.echo != 0)
+                else {
+                    return;
+                };
+                let elapsed = self.timestamp(segment.ingress).wrapping_sub(timestamps.echo);
+                if elapsed < 120_000 {
+                    self.rtt.sample(cx.config, Duration::from_millis(u64::from(elapsed.max(1))));
+                }
+            }
+        }
+    }
+
+    /// Asks the scoreboard what SACKs show, and acts on it.
+    fn find_losses(&mut self, cx: &mut Context<'_>) {
+        let probed = self.tail_probe.is_some();
+        let found = self.board.find_losses(cx.ranges, self.snd_una, u32::from(self.mss), probed);
+        self.respond_to_loss(cx, found);
+    }
+
+    fn respond_to_loss(&mut self, cx: &mut Context<'_>, found: bool) {
+        if !found || self.board.phase() != Phase::Open {
+            return;
+        }
+        cx.counters.fast_recoveries += 1;
+        let flight = self.outstanding().min(self.congestion.cwnd());
+        self.congestion.on_loss(flight);
+        self.board.begin(Phase::Recovery, self.snd_una, self.snd_nxt);
+        self.tail_probe = None;
+        self.arm_timeout(cx);
+        self.maybe_transmit = true;
+    }
+
+    /// The window opened: what was sent as probes, or beyond a window that had shrunk, is sent again.
+    fn leave_persist(&mut self, cx: &mut Context<'_>) {
+        self.timers.stop_retransmission();
+        self.rtt.progress();
+        if self.outstanding() > 0 {
+            if self.board.phase() == Phase::Open {
+                self.board.begin(Phase::Timeout, self.snd_una, self.snd_nxt);
+                self.congestion.nothing_to_undo();
+            }
+            self.arm_timeout(cx);
+        }
+    }
+
+    /// Tells a writer that had to wait once there is room worth waking up for.
+    pub fn offer_room(&mut self, capacity: u32) {
+        let room = capacity.saturating_sub(self.send.len());
+        if self.write_blocked && room >= capacity / 4 && !self.fin_queued {
+            self.write_blocked = false;
+            self.pending.writable = true;
+        }
+    }
+
+    fn on_fin_acknowledged(&mut self, cx: &mut Context<'_>) {
+        match self.state {
+            State::FinWait1 => {
+                self.state = State::FinWait2;
+                if self.closed {
+                    self.timers.linger = cx.now + cx.config.fin_wait_2;
+                }
+            }
+            State::Closing => {
+                self.time_wait = true;
+                let farewell = if self.ack_now { Farewell::Acknowledgement } else { Farewell::Record };
+                self.finish(cx, farewell);
+            }
+            State::LastAck => self.finish(cx, Farewell::Record),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Bytes and FIN: trimming, reassembly, and when to acknowledge (RFC 9293 §3.10.7.4, seventh and eighth check).
+
+use csp_types::Instant;
+
+use crate::api::{DropReason, FailReason, State};
+use crate::input::{Incoming, Reject};
+use crate::reassembly::Stored;
+use crate::seq::Seq;
+use crate::tcb::{Context, Farewell, Tcb};
+
+impl Tcb {
+    pub(super) fn take_data(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>) -> Result<(), Reject> {
+        if segment.len() == 0 {
+            return Ok(());
+        }
+        if !self.receives() {
+            self.ack_at_once(); // the FIN again, or bytes behind it
+            return Ok(());
+        }
+        let (seq, data) = self.trim(cx, segment);
+        if self.closed && !data.is_empty() {
+            // RFC 9293 §3.6.1: nobody will read this.
+            self.fail(cx, Farewell::Reset, FailReason::DataAfterClose);
+            return Err(DropReason::DataAfterClose.into());
+        }
+        if segment.flags.fin() {
+            let fin_at = segment.end().minus(1);
+            let within = !fin_at.before(self.rcv_nxt) && !fin_at.after(self.rcv_edge.max(self.rcv_nxt));
+            if within && self.fin_at.is_none() {
+                self.fin_at = Some(fin_at);
+            }
+            self.ack_at_once();
+        }
+        let data = self.cut_at_fin(seq, data);
+        if !data.is_empty() {
+            self.store(cx, seq, data);
+        }
+        if self.fin_at == Some(self.rcv_nxt) {
+            self.take_fin(cx);
+        }
+        Ok(())
+    }
+
+    /// The part of the segment's bytes that is new and within the window. What is cut off is answered at once.
+    fn trim<'a>(&mut self, cx: &mut Context<'_>, segment: &Incoming<'a>) -> (Seq, &'a [u8]) {
+        let mut seq = segment.seq;
+        let mut data = segment.payload;
+        let old = (self.rcv_nxt.since(seq) as usize).min(data.len());
+        if old > 0 {
+            cx.counters.duplicate_bytes_received += old as u64;
+            if self.sack {
+                self.duplicate = Some((seq, seq.plus(old as u32)));
+            }
+            data = data.get(old..).unwrap_or(&[]);
+            seq = seq.plus(old as u32);
+            self.ack_at_once();
+        }
+        let room = self.rcv_edge.since(seq) as usize;
+        if data.len() > room {
+            cx.counters.bytes_beyond_window += (data.len() - room) as u64;
+            data = data.get(..room).unwrap_or(&[]);
+            self.ack_at_once();
+        }
+        (seq, data)
+    }
+
+    /// Nothing counts behind the peer's FIN.
+    fn cut_at_fin<'a>(&self, seq: Seq, data: &'a [u8]) -> &'a [u8] {
+        match self.fin_at {
+            Some(fin_at) => data.get(..data.len().min(fin_at.since(seq) as usize)).unwrap_or(&[]),
+            None => data,
+        }
+    }
+
+    fn store(&mut self, cx: &mut Context<'_>, seq: Seq, data: &[u8]) {
+        let had_holes = self.receive.has_holes();
+        let Stored { advanced, out_of_order, dropped } =
+            self.receive.insert(cx.blocks, cx.ranges, self.rcv_nxt, seq, data);
+        cx.counters.bytes_received += u64::from(advanced);
+        cx.counters.out_of_order_bytes_received += u64::from(out_of_order);
+        if dropped > 0 {
+            match seq == self.rcv_nxt {
+                true => cx.counters.bytes_dropped_no_block += u64::from(dropped),
+                false => cx.counters.out_of_order_bytes_dropped += u64::from(dropped),
+            }
+        }
+        if advanced > 0 {
+            self.rcv_nxt = self.rcv_nxt.plus(advanced);
+            self.rcv_edge = self.rcv_edge.max(self.rcv_nxt);
+            self.pending.readable = true;
+        }
+        // RFC 5681 §4.2: holes, and what fills them, are told at once.
+        if had_holes || advanced == 0 || dropped > 0 {
+            return self.ack_at_once();
+        }
+        self.acknowledge_in_order(cx);
+    }
+
+    /// RFC 9293 §3.8.6.3: at least every second full-sized segment, counted in bytes, because one record can carry
+    /// many segments.
+    fn acknowledge_in_order(&mut self, cx: &Context<'_>) {
+        if self.quick_acks > 0 {
+            self.quick_acks -= 1;
+            return self.ack_at_once();
+        }
+        if self.rcv_nxt.since(self.last_ack_sent) >= 2 * u32::from(self.receive_mss) {
+            return self.ack_at_once();
+        }
+        if self.timers.delayed_ack == Instant::FAR_FUTURE {
+            self.timers.delayed_ack = cx.now + cx.config.delayed_ack;
+        }
+    }
+
+    fn ack_at_once(&mut self) {
+        self.ack_now = true;
+        self.maybe_transmit = true;
+    }
+
+    /// The FIN is in order.
+    fn take_fin(&mut self, cx: &mut Context<'_>) {
+        self.rcv_nxt = self.rcv_nxt.plus(1);
+        self.rcv_edge = self.rcv_edge.max(self.rcv_nxt);
+        self.fin_received = true;
+        self.pending.peer_finished = true;
+        self.receive.forget_holes(cx.blocks, cx.ranges);
+        self.ack_at_once();
+        match self.state {
+            State::Established => self.state = State::CloseWait,
+            State::FinWait1 => self.state = State::Closing,
+            State::FinWait2 => {
+                self.time_wait = true;
+                self.finish(cx, Farewell::Acknowledgement);
+            }
+            _ => {}
+        }
+    }
+}

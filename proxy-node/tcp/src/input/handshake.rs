@@ -1,0 +1,72 @@
+//! SYN-SENT and SYN-RECEIVED (RFC 9293 §3.10.7.3, §3.10.7.4).
+
+use crate::api::{DropReason, FailReason, State};
+use crate::input::{Incoming, Reject};
+use crate::tcb::{Context, Farewell, Tcb};
+
+impl Tcb {
+    /// A passive connection begins with `segment`, a SYN. Its data and FIN, if any, are left to be retransmitted.
+    pub fn accept(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>) {
+        self.passive = true;
+        self.state = State::SynReceived;
+        self.negotiate(cx, segment.seq, &segment.options);
+        (self.snd_wnd, self.snd_wnd_max) = (u32::from(segment.window), u32::from(segment.window));
+        cx.counters.passive_opens += 1;
+    }
+
+    pub(super) fn on_segment_syn_sent(
+        &mut self,
+        cx: &mut Context<'_>,
+        segment: &Incoming<'_>,
+    ) -> Result<(), Reject> {
+        let flags = segment.flags;
+        if flags.ack() && (!segment.ack.after(self.iss) || segment.ack.after(self.snd_nxt)) {
+            return Err(Reject { reason: DropReason::BadAck, reset: true });
+        }
+        if flags.rst() {
+            if !flags.ack() {
+                return Err(DropReason::BadReset.into());
+            }
+            self.fail(cx, Farewell::Record, FailReason::Refused);
+            return Ok(());
+        }
+        if !flags.syn() {
+            return Err(DropReason::BadFlags.into());
+        }
+        self.last_heard = cx.now;
+        self.negotiate(cx, segment.seq, &segment.options);
+        if flags.ack() {
+            self.sample_handshake(cx, segment);
+            self.establish(cx, segment.ack, segment.seq, u32::from(segment.window));
+            self.ack_now = true;
+        } else {
+            // Simultaneous open: our SYN goes out again, now with an acknowledgement.
+            self.state = State::SynReceived;
+            (self.snd_wnd, self.snd_wnd_max) = (u32::from(segment.window), u32::from(segment.window));
+            self.syn_due = true;
+            self.maybe_transmit = true;
+        }
+        Ok(())
+    }
+
+    /// The acknowledgement of our SYN/ACK, in SYN-RECEIVED.
+    pub(super) fn complete_handshake(
+        &mut self,
+        cx: &mut Context<'_>,
+        segment: &Incoming<'_>,
+    ) -> Result<(), Reject> {
+        if !segment.ack.after(self.snd_una) || segment.ack.after(self.snd_nxt) {
+            return Err(Reject { reason: DropReason::BadAck, reset: true });
+        }
+        self.sample_handshake(cx, segment);
+        let window = u32::from(segment.window) << self.send_shift;
+        self.establish(cx, segment.ack, segment.seq, window);
+        Ok(())
+    }
+
+    fn sample_handshake(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>) {
+        if let Some((_, sent)) = self.timed.take() {
+            self.rtt.sample(cx.config, segment.ingress.saturating_since(sent));
+        }
+    }
+}

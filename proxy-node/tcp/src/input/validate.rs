@@ -1,0 +1,96 @@
+//! Which segments are believed: timestamps, windows, RST, SYN (RFC 7323 §5, RFC 9293 §3.10.7.4, RFC 5961).
+
+use core::time::Duration;
+
+use crate::api::{DropReason, FailReason, State};
+use crate::input::{Incoming, Reject};
+use crate::tcb::{Context, Farewell, Tcb};
+
+/// After this long TS.Recent says nothing any more (RFC 7323 §5.5).
+const RECENT_VALID: Duration = Duration::from_secs(24 * 24 * 3600);
+
+impl Tcb {
+    /// Checks a segment without RST in a state that has exchanged SYNs.
+    pub(super) fn validate(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>) -> Result<(), Reject> {
+        if self.is_old_by_timestamp(cx, segment) {
+            self.acknowledge_stray(cx, segment);
+            return Err(DropReason::Paws.into());
+        }
+        // RFC 9293 §3.10.7.4, first check. A segment right behind the window counts as acceptable, so that its
+        // acknowledgement is seen; its bytes are cut off.
+        if segment.end().before(self.rcv_nxt) || segment.seq.after(self.rcv_edge.max(self.rcv_nxt)) {
+            self.acknowledge_stray(cx, segment);
+            return Err(DropReason::OutsideWindow.into());
+        }
+        if segment.flags.syn() {
+            // RFC 5961 §4.2
+            self.challenge(cx);
+            return Err(DropReason::UnexpectedSyn.into());
+        }
+        if !segment.flags.ack() {
+            return Err(DropReason::BadFlags.into());
+        }
+        Ok(())
+    }
+
+    /// RFC 5961 §3.2: only an exact RST counts; one that is merely within the window is asked for again.
+    pub(super) fn take_reset(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>) -> Result<(), Reject> {
+        if segment.seq == self.rcv_nxt {
+            let reason = match self.state {
+                State::SynReceived if !self.passive => FailReason::Refused,
+                _ => FailReason::Reset,
+            };
+            self.fail(cx, Farewell::Record, reason);
+            return Ok(());
+        }
+        if segment.seq.after(self.rcv_nxt) && segment.seq.before(self.rcv_edge) {
+            self.challenge(cx);
+        }
+        Err(DropReason::BadReset.into())
+    }
+
+    /// Protection against wrapped sequence numbers (RFC 7323 §5.3 R1).
+    fn is_old_by_timestamp(&self, cx: &Context<'_>, segment: &Incoming<'_>) -> bool {
+        let Some(timestamps) = segment.options.timestamps.filter(|_| self.timestamps) else { return false };
+        let older = (timestamps.value.wrapping_sub(self.recent) as i32) < 0;
+        older && cx.now.saturating_since(self.recent_at) < RECENT_VALID
+    }
+
+    /// Takes TS.Recent from the segment that the next acknowledgement answers (RFC 7323 §4.3 (2)).
+    pub(super) fn learn_timestamp(&mut self, cx: &Context<'_>, segment: &Incoming<'_>) {
+        if let Some(timestamps) = segment.options.timestamps.filter(|_| self.timestamps)
+            && !segment.seq.after(self.last_ack_sent)
+        {
+            (self.recent, self.recent_at) = (timestamps.value, cx.now);
+        }
+    }
+
+    /// Acknowledges an unacceptable segment: at once where it carries something, throttled otherwise, so that two ends
+    /// with different views do not acknowledge each other for ever.
+    fn acknowledge_stray(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>) {
+        if segment.len() == 0 {
+            return self.challenge(cx);
+        }
+        if segment.seq.before(self.rcv_nxt) && !segment.payload.is_empty() && self.sack {
+            let end = segment.end().min(self.rcv_nxt);
+            self.duplicate = Some((segment.seq, end));
+            cx.counters.duplicate_bytes_received += segment.payload.len() as u64;
+        }
+        self.ack_now = true;
+        self.maybe_transmit = true;
+    }
+
+    /// Sends a challenge ACK, unless one was sent just now (RFC 5961 §7).
+    pub(super) fn challenge(&mut self, cx: &mut Context<'_>) {
+        let recently =
+            self.challenged_at.is_some_and(|t| cx.now.saturating_since(t) < cx.config.challenge_interval);
+        if recently {
+            cx.counters.challenge_acks_suppressed += 1;
+            return;
+        }
+        cx.counters.challenge_acks_sent += 1;
+        self.challenged_at = Some(cx.now);
+        self.ack_now = true;
+        self.maybe_transmit = true;
+    }
+}

@@ -1,0 +1,47 @@
+//! Keyed hashes of a connection's addresses: initial sequence numbers (RFC 6528), timestamp offsets, table places.
+
+use core::hash::{Hash, Hasher};
+
+use csp_types::{FourTuple, Instant};
+use siphasher::sip::SipHasher13;
+
+use crate::seq::Seq;
+
+/// The secret of one start of the engine.
+#[derive(Clone)]
+pub(crate) struct Keys(SipHasher13);
+
+impl core::fmt::Debug for Keys {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Keys(..)")
+    }
+}
+
+impl Keys {
+    pub fn new(secret: &[u8; 16]) -> Self {
+        Keys(SipHasher13::new_with_key(secret))
+    }
+
+    fn hash(&self, purpose: u8, tuple: &FourTuple) -> u32 {
+        let mut hasher = self.0;
+        hasher.write_u8(purpose);
+        tuple.hash(&mut hasher);
+        hasher.finish() as u32
+    }
+
+    /// Where the tuple map keeps the connection.
+    pub fn place(&self, tuple: &FourTuple) -> u32 {
+        self.hash(0, tuple)
+    }
+
+    /// ISN = M + F(addresses, secret), M counting about 4 µs (RFC 6528 §3): later connections of the same addresses
+    /// start further on.
+    pub fn isn(&self, now: Instant, tuple: &FourTuple) -> Seq {
+        Seq(self.hash(1, tuple).wrapping_add((now.as_nanos() >> 12) as u32))
+    }
+
+    /// What is added to the timestamp clock, so that it tells nothing about other connections (RFC 7323 §7.1).
+    pub fn timestamp_offset(&self, tuple: &FourTuple) -> u32 {
+        self.hash(2, tuple)
+    }
+}

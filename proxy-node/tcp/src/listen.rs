@@ -1,0 +1,84 @@
+//! The addresses that connections are accepted on.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use crate::api::ListenError;
+
+/// Listeners in the order of their addresses.
+#[derive(Debug)]
+pub(crate) struct Listeners {
+    sorted: Vec<(SocketAddr, u32)>,
+    capacity: usize,
+}
+
+impl Listeners {
+    pub fn new(capacity: usize) -> Self {
+        Listeners { sorted: Vec::with_capacity(capacity), capacity }
+    }
+
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    pub fn len(&self) -> usize {
+        self.sorted.len()
+    }
+
+    fn find(&self, address: &SocketAddr) -> Result<usize, usize> {
+        self.sorted.binary_search_by(|(listed, _)| listed.cmp(address))
+    }
+
+    /// Adds an address.
+    ///
+    /// # Errors
+    /// The port is 0, the address is listed, or the table is full.
+    pub fn insert(&mut self, address: SocketAddr, service: u32) -> Result<(), ListenError> {
+        if address.port() == 0 {
+            return Err(ListenError::BadAddress);
+        }
+        let Err(at) = self.find(&address) else { return Err(ListenError::InUse) };
+        if self.sorted.len() >= self.capacity {
+            return Err(ListenError::TableFull);
+        }
+        self.sorted.insert(at, (address, service));
+        Ok(())
+    }
+
+    /// Takes an address out; `false` where it was not in.
+    pub fn remove(&mut self, address: &SocketAddr) -> bool {
+        self.find(address).map(|at| self.sorted.remove(at)).is_ok()
+    }
+
+    /// The service that listens on `address`, or on every address of its family.
+    pub fn service(&self, address: &SocketAddr) -> Option<u32> {
+        let any = match address.ip() {
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        let exact = self.find(address).or_else(|_| self.find(&SocketAddr::new(any, address.port())));
+        exact.ok().and_then(|at| self.sorted.get(at)).map(|&(_, service)| service)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exact_address_wins_over_the_unspecified_one() {
+        let address = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let mut listeners = Listeners::new(2);
+        listeners.insert(address("0.0.0.0:80"), 1).unwrap();
+        listeners.insert(address("10.0.0.1:80"), 2).unwrap();
+        assert_eq!(listeners.insert(address("10.0.0.1:80"), 3), Err(ListenError::InUse));
+        assert_eq!(listeners.insert(address("10.0.0.1:81"), 3), Err(ListenError::TableFull));
+        assert_eq!(listeners.insert(address("10.0.0.1:0"), 3), Err(ListenError::BadAddress));
+        let check =
+            |listeners: &Listeners, text, service| assert_eq!(listeners.service(&address(text)), service);
+        check(&listeners, "10.0.0.1:80", Some(2));
+        check(&listeners, "10.0.0.2:80", Some(1));
+        check(&listeners, "[fd00::1]:80", None);
+        assert!(listeners.remove(&address("0.0.0.0:80")) && !listeners.remove(&address("0.0.0.0:80")));
+        check(&listeners, "10.0.0.2:80", None);
+    }
+}

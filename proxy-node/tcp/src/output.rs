@@ -1,0 +1,325 @@
+//! What a connection transmits next (RFC 9293 §3.8): retransmissions, new data, probes, acknowledgements.
+
+mod window;
+
+use csp_types::limits::SEGMENT_LEN_MAX;
+use csp_wire::tcp::{Flags, Options, Repr, Timestamps};
+
+use crate::api::State;
+use crate::scoreboard::Phase;
+use crate::seq::Seq;
+use crate::tcb::{Context, Farewell, Probe, Tcb};
+use crate::timeouts::Retransmission;
+
+/// One record to be transmitted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub header: Option<Repr>,
+    /// Where in the send queue the payload starts, and how long it is.
+    pub payload: (u32, u32),
+    pub segment_size: u16,
+    pub flow_new: bool,
+    pub flow_end: bool,
+    pub retransmission: bool,
+}
+
+impl Tcb {
+    /// The next record; `None` when there is none until something changes.
+    pub fn next_transmit(&mut self, cx: &mut Context<'_>) -> Option<Plan> {
+        let plan = match self.state {
+            State::Done => self.farewell_plan(cx),
+            State::SynSent | State::SynReceived => self.handshake_plan(cx),
+            _ => self.synchronised_plan(cx),
+        };
+        let Some(plan) = plan else {
+            self.maybe_transmit = false;
+            return None;
+        };
+        cx.counters.segments_sent += 1;
+        cx.counters.bytes_sent += u64::from(plan.payload.1);
+        if plan.retransmission {
+            cx.counters.segments_retransmitted += 1;
+            cx.counters.bytes_retransmitted += u64::from(plan.payload.1);
+            self.retransmits += 1;
+        }
+        Some(plan)
+    }
+
+    fn farewell_plan(&mut self, cx: &mut Context<'_>) -> Option<Plan> {
+        let farewell = core::mem::replace(&mut self.farewell, Farewell::None);
+        let mut plan = match farewell {
+            Farewell::None => return None,
+            Farewell::Acknowledgement => self.acknowledgement(cx),
+            Farewell::Reset => {
+                cx.counters.resets_sent += 1;
+                let options = self.segment_options(cx);
+                self.plan(cx, self.snd_nxt, 0, Flags::RST | Flags::ACK, options)
+            }
+            Farewell::Record => Plan {
+                header: None,
+                payload: (0, 0),
+                segment_size: 0,
+                flow_new: false,
+                flow_end: true,
+                retransmission: false,
+            },
+        };
+        plan.flow_end = true;
+        Some(plan)
+    }
+
+    fn handshake_plan(&mut self, cx: &mut Context<'_>) -> Option<Plan> {
+        if !self.syn_due {
+            return (self.ack_now && self.state == State::SynReceived).then(|| self.acknowledgement(cx));
+        }
+        self.syn_due = false;
+        let again = self.snd_nxt != self.iss;
+        let passive = self.state == State::SynReceived;
+        let ours = if self.tuple.remote.is_ipv4() { cx.config.mss_v4 } else { cx.config.mss_v6 };
+        let timestamps = Timestamps { value: self.timestamp(cx.now), echo: self.recent };
+        let options = Options {
+            mss: Some(ours),
+            window_scale: self.scaling.then_some(self.receive_shift),
+            sack_permitted: self.sack,
+            timestamps: self.timestamps.then_some(timestamps),
+            ..Options::default()
+        };
+        let flags = if passive { Flags::SYN | Flags::ACK } else { Flags::SYN };
+        let mut plan = self.plan(cx, self.iss, 0, flags, options);
+        plan.retransmission = again;
+        // The addresses go along whole until the handshake is complete.
+        plan.flow_new = true;
+        self.snd_nxt = self.iss.plus(1);
+        if again {
+            cx.counters.syn_retransmitted += 1;
+            self.timed = None;
+        } else {
+            self.timed = Some((self.snd_nxt, cx.now));
+        }
+        if !self.timers.retransmission_runs() {
+            self.arm_timeout(cx);
+        }
+        Some(plan)
+    }
+
+    fn synchronised_plan(&mut self, cx: &mut Context<'_>) -> Option<Plan> {
+        let options = self.segment_options(cx);
+        let size = u32::from(self.mss_limit).saturating_sub(options.len() as u32).max(1);
+        if let Some(plan) = self.retransmission(cx, options, size) {
+            return Some(plan);
+        }
+        if let Some(plan) = self.new_data(cx, options, size, false) {
+            return Some(plan);
+        }
+        if let Some(probe) = self.probe.take()
+            && let Some(plan) = self.probe_plan(cx, probe, options, size)
+        {
+            return Some(plan);
+        }
+        if self.ack_now {
+            return Some(self.acknowledgement(cx));
+        }
+        self.keep_timer_running(cx);
+        None
+    }
+
+    /// The next lost stretch, as far as congestion window and peer's window allow (RFC 6675 §5, NextSeg rule 1).
+    fn retransmission(&mut self, cx: &mut Context<'_>, options: Options, size: u32) -> Option<Plan> {
+        let (start, end) = self.board.next_hole(cx.ranges, self.snd_una)?;
+        let mut room = self.congestion.cwnd().saturating_sub(self.pipe(cx.ranges));
+        if self.board.is_forced() {
+            room = room.max(size);
+        }
+        let window = self.snd_una.plus(self.snd_wnd).since(start);
+        let hole = end.since(start);
+        let mut len = hole.min(room).min(window).min(SEGMENT_LEN_MAX as u32);
+        if len == 0 || (room < size && room < hole) {
+            return None;
+        }
+        if len > size {
+            len -= len % size;
+        }
+        let again = self.send_stretch(cx, start, start.plus(len), options);
+        let timestamp = options.timestamps.map(|t| t.value);
+        self.board.on_retransmit(self.snd_una, self.snd_nxt, start, start.plus(len), timestamp);
+        self.timed = None;
+        if !self.timers.retransmission_runs() {
+            self.arm_timeout(cx);
+        }
+        Some(again)
+    }
+
+    /// What was never sent, as far as both windows allow and it is worth a segment (RFC 9293 §3.8.6.2.1). `probe` sends
+    /// one segment regardless of the congestion window.
+    fn new_data(&mut self, cx: &mut Context<'_>, options: Options, size: u32, probe: bool) -> Option<Plan> {
+        let unsent = self.data_end().since(self.snd_nxt);
+        let fin_unsent = self.fin_queued && !self.snd_nxt.after(self.data_end());
+        if unsent == 0 && !fin_unsent {
+            return None;
+        }
+        self.restart_after_idle(cx);
+        let window = self.snd_una.plus(self.snd_wnd).since(self.snd_nxt);
+        let pipe = self.pipe(cx.ranges);
+        let room = if probe { size } else { self.congestion.cwnd().saturating_sub(pipe) };
+        let mut len = unsent.min(window).min(room).min(SEGMENT_LEN_MAX as u32);
+        if len > size && len < unsent {
+            len -= len % size;
+        }
+        if unsent > 0 && !self.is_worth_sending(len, unsent, size, window, pipe) {
+            return None;
+        }
+        let fin = fin_unsent && len == unsent && window > len;
+        if len == 0 && !fin {
+            return None;
+        }
+        let (start, end) = (self.snd_nxt, self.snd_nxt.plus(len + u32::from(fin)));
+        if self.outstanding() == 0 {
+            self.progress_at = cx.now;
+        }
+        self.snd_nxt = end;
+        self.last_sent = cx.now;
+        let plan = self.send_stretch(cx, start, end, options);
+        if self.timed.is_none() && self.board.phase() == Phase::Open {
+            self.timed = Some((end, cx.now));
+        }
+        // RFC 6298 §5.1; a tail loss probe waits for the end of the flight.
+        if !self.timers.retransmission_runs() || self.timers.retransmission.1 != Retransmission::Timeout {
+            self.arm_probe_or_timeout(cx);
+        }
+        Some(Plan { retransmission: false, ..plan })
+    }
+
+    /// Silly window syndrome avoidance, and Nagle where it is wanted.
+    fn is_worth_sending(&self, len: u32, unsent: u32, size: u32, window: u32, pipe: u32) -> bool {
+        if len == 0 {
+            return false;
+        }
+        if len == unsent {
+            // RFC 9293 §3.7.4
+            return len >= size || !self.options.nagle || pipe == 0 || self.fin_queued;
+        }
+        len >= size || (len == window && len >= self.snd_wnd_max / 2)
+    }
+
+    /// RFC 5681 §4.1
+    fn restart_after_idle(&mut self, cx: &Context<'_>) {
+        let idle = cx.now.saturating_since(self.last_sent) > self.rtt.rto(cx.config);
+        if self.outstanding() == 0 && idle {
+            self.congestion.restart_after_idle(cx.config.initial_window_segments);
+            self.last_sent = cx.now;
+        }
+    }
+
+    fn probe_plan(
+        &mut self,
+        cx: &mut Context<'_>,
+        probe: Probe,
+        options: Options,
+        size: u32,
+    ) -> Option<Plan> {
+        match probe {
+            Probe::Keepalive => Some(self.plan(cx, self.snd_nxt.minus(1), 0, Flags::ACK, options)),
+            Probe::Window => {
+                // A byte into a closed window; into one that is only small, what fits.
+                let fits = self.snd_wnd.clamp(1, size).min(self.send.len());
+                let fin = fits == 0 && self.fin_queued;
+                let end = self.snd_una.plus(fits + u32::from(fin));
+                if end == self.snd_una {
+                    return None;
+                }
+                self.snd_nxt = self.snd_nxt.max(end);
+                if self.snd_wnd > 0 {
+                    self.arm_timeout(cx);
+                }
+                Some(self.send_stretch(cx, self.snd_una, end, options))
+            }
+            Probe::Tail => {
+                let plan =
+                    self.new_data(cx, options, size, true).or_else(|| self.last_segment(cx, options, size));
+                self.tail_probe = plan.is_some().then_some(self.snd_nxt);
+                self.arm_timeout(cx);
+                plan
+            }
+        }
+    }
+
+    /// The last segment of the flight once more.
+    fn last_segment(&mut self, cx: &mut Context<'_>, options: Options, size: u32) -> Option<Plan> {
+        let len = self.outstanding().min(size);
+        self.timed = None;
+        (len > 0).then(|| self.send_stretch(cx, self.snd_nxt.minus(len), self.snd_nxt, options))
+    }
+
+    /// A segment of the sequence numbers `start .. end`, FIN included where `end` lies behind it.
+    fn send_stretch(&mut self, cx: &mut Context<'_>, start: Seq, end: Seq, options: Options) -> Plan {
+        let data_end = self.data_end();
+        let len = end.min(data_end).since(start);
+        let mut flags = Flags::ACK;
+        if end.after(data_end) {
+            flags |= Flags::FIN;
+        }
+        if len > 0 && start.plus(len) == data_end {
+            flags |= Flags::PSH;
+        }
+        Plan { retransmission: true, ..self.plan(cx, start, len, flags, options) }
+    }
+
+    fn acknowledgement(&mut self, cx: &mut Context<'_>) -> Plan {
+        let options = self.segment_options(cx);
+        self.plan(cx, self.snd_nxt, 0, Flags::ACK, options)
+    }
+
+    /// A record with a header; whatever it acknowledges needs no acknowledgement of its own any more.
+    fn plan(&mut self, cx: &mut Context<'_>, seq: Seq, len: u32, flags: Flags, options: Options) -> Plan {
+        let window = self.window_field(cx, flags.syn());
+        let header = Repr {
+            source_port: self.tuple.local.port(),
+            destination_port: self.tuple.remote.port(),
+            seq: seq.0,
+            ack: if flags.ack() { self.rcv_nxt.0 } else { 0 },
+            flags,
+            window,
+            options,
+        };
+        if flags.ack() {
+            self.note_acknowledged();
+        }
+        let flow_new = !self.announced;
+        (self.announced, self.known) = (true, true);
+        let offset = seq.since(self.send_base());
+        let segment_size = if len == 0 { 0 } else { self.mss_limit.saturating_sub(options.len() as u16) };
+        Plan {
+            header: Some(header),
+            payload: (offset, len),
+            segment_size,
+            flow_new,
+            flow_end: false,
+            retransmission: false,
+        }
+    }
+
+    /// The options of every segment but SYN.
+    fn segment_options(&self, cx: &Context<'_>) -> Options {
+        let mut options = Options::default();
+        if self.timestamps {
+            options.timestamps = Some(Timestamps { value: self.timestamp(cx.now), echo: self.recent });
+        }
+        if self.sack && (self.duplicate.is_some() || self.receive.has_holes()) {
+            options.sack = self.receive.sack_blocks(cx.ranges, self.duplicate);
+        }
+        options
+    }
+
+    /// Nothing can be sent, yet something waits: a timer must run for it.
+    fn keep_timer_running(&mut self, cx: &Context<'_>) {
+        if self.timers.retransmission_runs() {
+            return;
+        }
+        if self.outstanding() > 0 {
+            self.arm_timeout(cx);
+        } else if self.data_end().after(self.snd_nxt) || (self.fin_queued && self.snd_nxt == self.data_end())
+        {
+            self.arm_persist(cx);
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! The receive window: how much is offered, and when a change is worth telling (RFC 9293 §3.8.6.2.2).
+//!
+//! ```text
+//!   last_ack_sent   rcv_nxt                     rcv_edge          what memory allows
+//!        |--- not acknowledged ---|---- told window ----|---- not told yet ----|
+//! ```
+
+use csp_types::Instant;
+
+use crate::seq::Seq;
+use crate::tcb::{Context, Tcb};
+
+impl Tcb {
+    /// The right edge that memory allows: the connection's share less what waits to be read, and no more than a quarter
+    /// of what is free for all.
+    fn allowed_edge(&self, cx: &Context<'_>) -> Seq {
+        let own = cx.config.receive_window_max.saturating_sub(self.receive.readable());
+        let shared = u32::try_from(cx.blocks.free_bytes() / 4).unwrap_or(u32::MAX);
+        let window = own.min(shared);
+        // Rounded down to what the field can say (RFC 7323 §2.3).
+        self.rcv_nxt.plus(window >> self.receive_shift << self.receive_shift)
+    }
+
+    /// The window field of the next segment. An edge once told is not taken back (RFC 9293 §3.8.6, RFC 7323 §2.4), and
+    /// moves on in steps of a segment at least.
+    pub fn window_field(&mut self, cx: &Context<'_>, syn: bool) -> u16 {
+        // RFC 7323 §2.2: the window of a SYN is not scaled.
+        let shift = if syn { 0 } else { self.receive_shift };
+        let allowed = self.allowed_edge(cx);
+        let step = (cx.config.receive_window_max / 2).min(u32::from(self.receive_mss));
+        let edge = if allowed.since(self.rcv_edge) >= step { allowed } else { self.rcv_edge };
+        // Rounded up, lest an edge that was told moves back.
+        let field = edge.since(self.rcv_nxt).div_ceil(1 << shift).min(u32::from(u16::MAX));
+        self.rcv_edge = self.rcv_edge.max(self.rcv_nxt.plus(field << shift));
+        field as u16
+    }
+
+    /// The reader took bytes: tells the peer where that opens the window significantly.
+    pub fn after_read(&mut self, cx: &Context<'_>) {
+        if !self.receives() {
+            return;
+        }
+        let gain = self.allowed_edge(cx).since(self.rcv_edge);
+        let left = self.rcv_edge.since(self.rcv_nxt);
+        let whole = cx.config.receive_window_max;
+        let nearly_closed = left < whole / 8 && gain >= (2 * u32::from(self.receive_mss)).min(whole / 2);
+        if gain >= whole / 4 || nearly_closed {
+            self.ack_now = true;
+            self.maybe_transmit = true;
+        }
+    }
+
+    /// A segment with the current acknowledgement was sent.
+    pub fn note_acknowledged(&mut self) {
+        self.last_ack_sent = self.rcv_nxt;
+        self.ack_now = false;
+        self.duplicate = None;
+        self.timers.delayed_ack = Instant::FAR_FUTURE;
+    }
+}

@@ -1,0 +1,186 @@
+//! Sorted, disjoint ranges of sequence numbers, in sets that connections borrow from one pool while they need them.
+
+use crate::RANGES_PER_SET;
+use crate::list::NIL;
+use crate::seq::Seq;
+
+/// `start .. end`
+pub(crate) type Range = (Seq, Seq);
+
+#[derive(Clone, Copy, Debug)]
+struct Set {
+    ranges: [Range; RANGES_PER_SET],
+    len: usize,
+}
+
+/// All range sets of a stack.
+#[derive(Debug)]
+pub(crate) struct RangePool {
+    sets: Vec<Set>,
+    free: Vec<u32>,
+}
+
+impl RangePool {
+    pub fn new(sets: usize) -> Self {
+        let empty = Set { ranges: [(Seq(0), Seq(0)); RANGES_PER_SET], len: 0 };
+        RangePool { sets: vec![empty; sets], free: (0..sets as u32).rev().collect() }
+    }
+
+    pub fn capacity(&self) -> usize {
+        self.sets.len()
+    }
+
+    pub fn free(&self) -> usize {
+        self.free.len()
+    }
+}
+
+/// The pool was empty, or the set was full: the range was not remembered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct NoRoom;
+
+/// One connection's ranges; takes a set with the first range and gives it back with the last.
+#[derive(Debug)]
+pub(crate) struct Ranges {
+    set: u32,
+}
+
+impl Ranges {
+    pub const EMPTY: Ranges = Ranges { set: NIL };
+
+    pub fn is_empty(&self) -> bool {
+        self.set == NIL
+    }
+
+    /// The ranges in ascending order.
+    pub fn as_slice<'a>(&self, pool: &'a RangePool) -> &'a [Range] {
+        match self.set {
+            NIL => &[],
+            set => {
+                let set = &pool.sets[set as usize];
+                &set.ranges[..set.len]
+            }
+        }
+    }
+
+    /// Adds `start .. end`, merging what it touches, and says how many numbers were new.
+    pub fn insert(&mut self, pool: &mut RangePool, start: Seq, end: Seq) -> Result<u32, NoRoom> {
+        if !start.before(end) {
+            return Ok(0);
+        }
+        if self.set == NIL {
+            self.set = pool.free.pop().ok_or(NoRoom)?;
+            pool.sets[self.set as usize].len = 0;
+        }
+        let set = &mut pool.sets[self.set as usize];
+        set.insert(start, end)
+    }
+
+    /// Forgets everything before `seq`.
+    pub fn trim_before(&mut self, pool: &mut RangePool, seq: Seq) {
+        if self.set == NIL {
+            return;
+        }
+        let set = &mut pool.sets[self.set as usize];
+        let gone = set.ranges[..set.len].iter().take_while(|r| !r.1.after(seq)).count();
+        set.ranges.copy_within(gone..set.len, 0);
+        set.len -= gone;
+        if set.len == 0 {
+            return self.clear(pool);
+        }
+        set.ranges[0].0 = set.ranges[0].0.max(seq);
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self, pool: &mut RangePool) {
+        if self.set != NIL {
+            pool.free.push(self.set);
+            self.set = NIL;
+        }
+    }
+
+    /// How many numbers of `start .. end` are in the ranges.
+    pub fn count_within(&self, pool: &RangePool, start: Seq, end: Seq) -> u32 {
+        self.as_slice(pool).iter().map(|r| r.1.min(end).since(r.0.max(start))).sum()
+    }
+
+    /// The first stretch from `from` on that is in no range: where it starts, and where the next range ends it.
+    pub fn first_gap(&self, pool: &RangePool, from: Seq) -> (Seq, Option<Seq>) {
+        let mut start = from;
+        for &(first, end) in self.as_slice(pool) {
+            if start.before(first) {
+                return (start, Some(first));
+            }
+            start = start.max(end);
+        }
+        (start, None)
+    }
+}
+
+impl Set {
+    fn insert(&mut self, start: Seq, end: Seq) -> Result<u32, NoRoom> {
+        let ranges = &mut self.ranges[..self.len];
+        let first = ranges.iter().take_while(|r| r.1.before(start)).count();
+        let touched = ranges[first..].iter().take_while(|r| !r.0.after(end)).count();
+        if touched == 0 {
+            if self.len == RANGES_PER_SET {
+                return Err(NoRoom);
+            }
+            self.ranges.copy_within(first..self.len, first + 1);
+            self.ranges[first] = (start, end);
+            self.len += 1;
+            return Ok(end.since(start));
+        }
+        let old: u32 = ranges[first..first + touched].iter().map(|r| r.1.since(r.0)).sum();
+        let merged = (start.min(ranges[first].0), end.max(ranges[first + touched - 1].1));
+        ranges[first] = merged;
+        self.ranges.copy_within(first + touched..self.len, first + 1);
+        self.len -= touched - 1;
+        Ok(merged.1.since(merged.0) - old)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_match_a_plain_bitmap() {
+        let base = Seq(u32::MAX - 100);
+        let mut pool = RangePool::new(1);
+        let mut ranges = Ranges::EMPTY;
+        let mut model = [false; 300];
+        let mut state = 1u64;
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % below
+        };
+        for round in 0..5_000 {
+            let start = random(300) as usize;
+            let end = (start + random(20) as usize).min(300);
+            if round % 50 == 49 {
+                ranges.trim_before(&mut pool, base.plus(start as u32));
+                model[..start].fill(false);
+            } else if let Ok(new) = ranges.insert(&mut pool, base.plus(start as u32), base.plus(end as u32)) {
+                assert_eq!(new as usize, model[start..end].iter().filter(|&&b| !b).count());
+                model[start..end].fill(true);
+            } else {
+                assert_eq!(ranges.as_slice(&pool).len(), RANGES_PER_SET);
+            }
+            let covered: Vec<bool> = (0..300u32)
+                .map(|i| {
+                    ranges
+                        .as_slice(&pool)
+                        .iter()
+                        .any(|r| !base.plus(i).before(r.0) && base.plus(i).before(r.1))
+                })
+                .collect();
+            assert_eq!(covered, model);
+            let within = ranges.count_within(&pool, base.plus(start as u32), base.plus(end as u32)) as usize;
+            assert_eq!(within, model[start..end].iter().filter(|&&b| b).count());
+            let gap = (start..300).find(|&i| !model[i]).unwrap_or(300);
+            assert_eq!(ranges.first_gap(&pool, base.plus(start as u32)).0, base.plus(gap as u32));
+            assert_eq!(ranges.is_empty(), pool.free() == 1);
+        }
+    }
+}

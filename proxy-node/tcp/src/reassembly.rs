@@ -1,0 +1,212 @@
+//! Received bytes: those in order wait for their reader, those behind holes wait in place for the holes to fill.
+
+use csp_wire::tcp::{SACK_BLOCKS_MAX, SackBlock, SackBlocks};
+
+use crate::blocks::{BlockPool, Chain, Slices};
+use crate::ranges::{RangePool, Ranges};
+use crate::seq::Seq;
+
+/// ```text
+///   read                  next = position of rcv_nxt
+///    |---- readable --------|   hole   |== range ==|  hole  |= range =|
+/// ```
+#[derive(Debug)]
+pub(crate) struct ReceiveQueue {
+    chain: Chain,
+    read: u64,
+    next: u64,
+    ranges: Ranges,
+    /// Where the latest segments out of order started, newest first: their ranges lead the SACK blocks.
+    recent: [Seq; SACK_BLOCKS_MAX],
+}
+
+/// What became of a segment's data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Stored {
+    /// How far rcv_nxt moves.
+    pub advanced: u32,
+    /// Bytes newly stored behind a hole.
+    pub out_of_order: u32,
+    /// Bytes given up for want of memory.
+    pub dropped: u32,
+}
+
+impl ReceiveQueue {
+    pub const EMPTY: ReceiveQueue = ReceiveQueue {
+        chain: Chain::EMPTY,
+        read: 0,
+        next: 0,
+        ranges: Ranges::EMPTY,
+        recent: [Seq(0); SACK_BLOCKS_MAX],
+    };
+
+    /// Bytes that can be read.
+    pub fn readable(&self) -> u32 {
+        (self.next - self.read) as u32
+    }
+
+    /// Whether there are bytes behind a hole.
+    pub fn has_holes(&self) -> bool {
+        !self.ranges.is_empty()
+    }
+
+    /// Bytes behind holes.
+    pub fn out_of_order(&self, ranges: &RangePool) -> u32 {
+        self.ranges.as_slice(ranges).iter().map(|r| r.1.since(r.0)).sum()
+    }
+
+    /// Stores `data`, which starts at `seq`, not before `rcv_nxt`, and lies within the window.
+    pub fn insert(
+        &mut self,
+        blocks: &mut BlockPool,
+        ranges: &mut RangePool,
+        rcv_nxt: Seq,
+        seq: Seq,
+        data: &[u8],
+    ) -> Stored {
+        if data.is_empty() {
+            return Stored::default();
+        }
+        if seq != rcv_nxt {
+            return self.insert_behind_hole(blocks, ranges, rcv_nxt, seq, data);
+        }
+        let reached = self.chain.extend(blocks, self.next, self.next + data.len() as u64);
+        let stored = (reached.saturating_sub(self.next) as usize).min(data.len());
+        self.chain.store(blocks, self.next, &data[..stored]);
+        let mut end = rcv_nxt.plus(stored as u32);
+        // The bytes may have filled the hole before the first range.
+        if let Some(range) = self.ranges.as_slice(ranges).iter().rfind(|r| !r.0.after(end)) {
+            end = end.max(range.1);
+        }
+        self.ranges.trim_before(ranges, end);
+        let advanced = end.since(rcv_nxt);
+        self.next += u64::from(advanced);
+        Stored { advanced, out_of_order: 0, dropped: (data.len() - stored) as u32 }
+    }
+
+    fn insert_behind_hole(
+        &mut self,
+        blocks: &mut BlockPool,
+        ranges: &mut RangePool,
+        rcv_nxt: Seq,
+        seq: Seq,
+        data: &[u8],
+    ) -> Stored {
+        let all_dropped = Stored { dropped: data.len() as u32, ..Stored::default() };
+        // Memory that is short is kept for bytes in order.
+        if blocks.free() <= blocks.capacity() / 8 {
+            return all_dropped;
+        }
+        let position = self.next + u64::from(seq.since(rcv_nxt));
+        let end = position + data.len() as u64;
+        if self.chain.extend(blocks, self.next, end) < end {
+            return all_dropped;
+        }
+        let Ok(new) = self.ranges.insert(ranges, seq, seq.plus(data.len() as u32)) else {
+            return all_dropped;
+        };
+        self.chain.store(blocks, position, data);
+        self.recent.rotate_right(1);
+        self.recent[0] = seq;
+        Stored { out_of_order: new, ..Stored::default() }
+    }
+
+    /// Up to `max` readable bytes.
+    pub fn slices<'a>(&mut self, blocks: &'a BlockPool, max: usize) -> Slices<'a> {
+        let len = max.min(self.readable() as usize);
+        self.chain.slices(blocks, self.read, len)
+    }
+
+    /// Drops the first `n` readable bytes: the reader took them.
+    pub fn consume(&mut self, blocks: &mut BlockPool, n: u32) {
+        self.read = (self.read + u64::from(n)).min(self.next);
+        if self.read == self.next && self.ranges.is_empty() {
+            self.chain.clear(blocks);
+        } else {
+            self.chain.release_before(blocks, self.read);
+        }
+    }
+
+    /// Drops what lies behind holes: nothing will fill them.
+    pub fn forget_holes(&mut self, blocks: &mut BlockPool, ranges: &mut RangePool) {
+        self.ranges.clear(ranges);
+        self.consume(blocks, 0);
+    }
+
+    /// Drops everything.
+    pub fn clear(&mut self, blocks: &mut BlockPool, ranges: &mut RangePool) {
+        self.ranges.clear(ranges);
+        self.read = self.next;
+        self.chain.clear(blocks);
+    }
+
+    /// The SACK blocks to send: after `duplicate` (RFC 2883), the ranges of the latest segments first, then others
+    /// (RFC 2018 §4).
+    pub fn sack_blocks(&self, ranges: &RangePool, duplicate: Option<(Seq, Seq)>) -> SackBlocks {
+        let mut blocks = SackBlocks::EMPTY;
+        if let Some((start, end)) = duplicate {
+            blocks.push(SackBlock { start: start.0, end: end.0 });
+        }
+        let listed = usize::from(duplicate.is_some());
+        let all = self.ranges.as_slice(ranges);
+        let recent =
+            self.recent.iter().filter_map(|&seq| all.iter().find(|r| !seq.before(r.0) && seq.before(r.1)));
+        for &(start, end) in recent.chain(all.iter()) {
+            let block = SackBlock { start: start.0, end: end.0 };
+            if !blocks.as_slice()[listed..].contains(&block) && !blocks.push(block) {
+                break;
+            }
+        }
+        blocks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holes_fill_in_any_order_and_the_newest_range_is_told_first() {
+        let (mut blocks, mut ranges) = (BlockPool::new(8, 512), RangePool::new(1));
+        let mut queue = ReceiveQueue::EMPTY;
+        let start = Seq(u32::MAX - 5);
+        let data: Vec<u8> = (0..100).collect();
+        let mut put = |queue: &mut ReceiveQueue, nxt: u32, from: usize, to: usize| {
+            let seq = start.plus(from as u32);
+            queue.insert(&mut blocks, &mut ranges, start.plus(nxt), seq, &data[from..to])
+        };
+        assert_eq!(put(&mut queue, 0, 60, 80).out_of_order, 20);
+        assert_eq!(put(&mut queue, 0, 20, 40).out_of_order, 20);
+        assert_eq!(put(&mut queue, 0, 30, 50).out_of_order, 10);
+        assert_eq!(put(&mut queue, 0, 0, 10).advanced, 10);
+        let told = |queue: &ReceiveQueue, ranges: &RangePool| -> Vec<(u32, u32)> {
+            let all = queue.sack_blocks(ranges, None);
+            all.as_slice().iter().map(|b| (Seq(b.start).since(start), Seq(b.end).since(start))).collect()
+        };
+        let mut put = |queue: &mut ReceiveQueue, nxt: u32, from: usize, to: usize| {
+            let seq = start.plus(from as u32);
+            queue.insert(&mut blocks, &mut ranges, start.plus(nxt), seq, &data[from..to])
+        };
+        assert_eq!(put(&mut queue, 10, 10, 20).advanced, 40, "10..20 joins 20..50");
+        assert_eq!(queue.readable(), 50);
+        assert_eq!(told(&queue, &ranges), [(60, 80)]);
+        let stored = queue.insert(&mut blocks, &mut ranges, start.plus(50), start.plus(50), &data[50..100]);
+        assert_eq!((stored.advanced, queue.has_holes()), (50, false));
+        let all: Vec<u8> = queue.slices(&blocks, 1000).flatten().copied().collect();
+        assert_eq!(all, data);
+        queue.consume(&mut blocks, 100);
+        assert_eq!((blocks.free(), ranges.free()), (8, 1));
+    }
+
+    #[test]
+    fn without_blocks_the_rest_is_dropped() {
+        let (mut blocks, mut ranges) = (BlockPool::new(1, 512), RangePool::new(1));
+        let mut queue = ReceiveQueue::EMPTY;
+        let stored = queue.insert(&mut blocks, &mut ranges, Seq(0), Seq(0), &[7; 600]);
+        assert_eq!(stored, Stored { advanced: 512, out_of_order: 0, dropped: 88 });
+        let stored = queue.insert(&mut blocks, &mut ranges, Seq(512), Seq(520), &[7; 6]);
+        assert_eq!(stored.dropped, 6);
+        queue.clear(&mut blocks, &mut ranges);
+        assert_eq!((queue.readable(), blocks.free()), (0, 1));
+    }
+}

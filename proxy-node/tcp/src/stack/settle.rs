@@ -1,0 +1,176 @@
+//! What every change to a connection entails for the tables around it.
+
+use csp_types::{FlowLabel, FourTuple, Instant};
+
+use crate::api::State;
+use crate::seq::Seq;
+use crate::stack::Stack;
+use crate::tcb::{Context, Tcb};
+use crate::timewait::TimeWait;
+
+/// In the tuple map, slots from here on are those of the TIME-WAIT table.
+pub(super) const TIME_WAIT_SLOTS: u32 = 1 << 31;
+
+impl Stack {
+    /// The slot of a label that is live for its owner.
+    pub(super) fn slot(&self, label: FlowLabel) -> Option<u32> {
+        let slot = label.index().checked_sub(self.config.first_label_index as usize)?;
+        let tcb = self.tcbs.get(slot)?.as_ref()?;
+        (tcb.label == label && !tcb.silent).then_some(slot as u32)
+    }
+
+    pub(super) fn tcb(&self, label: FlowLabel) -> Option<&Tcb> {
+        self.slot(label).and_then(|slot| self.tcbs[slot as usize].as_ref())
+    }
+
+    /// A connection, and what it may use of the stack.
+    pub(super) fn split(&mut self, slot: u32, now: Instant) -> Option<(&mut Tcb, Context<'_>)> {
+        let tcb = self.tcbs.get_mut(slot as usize)?.as_mut()?;
+        let cx = Context {
+            now,
+            config: &self.config,
+            blocks: &mut self.blocks,
+            ranges: &mut self.ranges,
+            counters: &mut self.counters,
+        };
+        Some((tcb, cx))
+    }
+
+    /// Does something to a live connection and settles it.
+    pub(super) fn with<R>(
+        &mut self,
+        now: Instant,
+        label: FlowLabel,
+        f: impl FnOnce(&mut Tcb, &mut Context<'_>) -> R,
+    ) -> Option<R> {
+        let slot = self.slot(label)?;
+        let (tcb, mut cx) = self.split(slot, now)?;
+        let result = f(tcb, &mut cx);
+        self.settle(slot, now);
+        Some(result)
+    }
+
+    /// A new connection in SYN-SENT; `None` when the table is full.
+    pub(super) fn open(
+        &mut self,
+        now: Instant,
+        tuple: FourTuple,
+        via: u32,
+        service: u32,
+        isn: Seq,
+    ) -> Option<u32> {
+        let label = self.labels.allocate()?;
+        let slot = (label.index() - self.config.first_label_index as usize) as u32;
+        let cx = Context {
+            now,
+            config: &self.config,
+            blocks: &mut self.blocks,
+            ranges: &mut self.ranges,
+            counters: &mut self.counters,
+        };
+        let mut tcb = Tcb::new(&cx, label, tuple, via, service, isn);
+        tcb.timestamp_offset = self.keys.timestamp_offset(&tuple);
+        self.tcbs[slot as usize] = Some(tcb);
+        self.tuples.insert(self.keys.place(&tuple), slot);
+        Some(slot)
+    }
+
+    /// Brings lists, timers and tables in line with a connection that changed.
+    pub(super) fn settle(&mut self, slot: u32, now: Instant) {
+        let Some(tcb) = self.tcbs[slot as usize].as_ref() else { return };
+        if tcb.state != State::SynReceived {
+            self.half_open.remove(slot);
+        }
+        if tcb.state == State::Done && !tcb.detached {
+            self.detach(slot, now);
+        }
+        let Some(tcb) = self.tcbs[slot as usize].as_ref() else { return };
+        if tcb.is_over() {
+            return self.release(slot);
+        }
+        if tcb.maybe_transmit {
+            self.dirty.push_back(slot);
+        }
+        if tcb.has_event() {
+            self.eventful.push_back(slot);
+        }
+        self.wheel.schedule(slot, tcb.timers.earliest());
+    }
+
+    /// The protocol is done: segments find the connection no longer, TIME-WAIT begins where it must.
+    fn detach(&mut self, slot: u32, now: Instant) {
+        let Some((tcb, cx)) = self.split(slot, now) else { return };
+        tcb.detached = true;
+        let (tuple, follows) = (tcb.tuple, tcb.time_wait);
+        let mut entry = TimeWait {
+            tuple,
+            hash: 0,
+            snd_nxt: tcb.snd_nxt,
+            rcv_nxt: tcb.rcv_nxt,
+            window: tcb.window_field(&cx, false),
+            timestamps: tcb.timestamps.then_some((tcb.recent, tcb.timestamp_offset)),
+            deadline: now + cx.config.time_wait,
+        };
+        entry.hash = self.keys.place(&tuple);
+        self.tuples.remove(entry.hash, slot);
+        self.wheel.cancel(slot);
+        self.block_waiters.remove(slot);
+        if follows {
+            self.enter_time_wait(entry);
+        }
+    }
+
+    fn enter_time_wait(&mut self, entry: TimeWait) {
+        self.counters.time_wait_entered += 1;
+        if self.time_wait.len() == self.time_wait.capacity()
+            && let Some((oldest, _)) = self.time_wait.oldest()
+        {
+            self.counters.time_wait_evicted += 1;
+            self.leave_time_wait(oldest);
+        }
+        if let Some(slot) = self.time_wait.insert(entry) {
+            self.tuples.insert(entry.hash, TIME_WAIT_SLOTS + slot);
+        }
+    }
+
+    /// Forgets a TIME-WAIT entry.
+    pub(super) fn leave_time_wait(&mut self, slot: u32) {
+        if let Some(entry) = self.time_wait.remove(slot) {
+            self.tuples.remove(entry.hash, TIME_WAIT_SLOTS + slot);
+        }
+    }
+
+    pub(super) fn expire_time_wait(&mut self, now: Instant) {
+        while let Some((slot, entry)) = self.time_wait.oldest()
+            && entry.deadline <= now
+        {
+            self.leave_time_wait(slot);
+        }
+    }
+
+    /// Frees the slot and its label.
+    pub(super) fn release(&mut self, slot: u32) {
+        let Some(mut tcb) = self.tcbs[slot as usize].take() else { return };
+        tcb.send.clear(&mut self.blocks);
+        tcb.receive.clear(&mut self.blocks, &mut self.ranges);
+        tcb.board.clear(&mut self.ranges);
+        self.labels.release(tcb.label);
+        for list in [&mut self.half_open, &mut self.dirty, &mut self.eventful, &mut self.block_waiters] {
+            list.remove(slot);
+        }
+        self.wheel.cancel(slot);
+    }
+
+    /// Tells one writer that waits for blocks that there are some again.
+    pub(super) fn wake_block_waiters(&mut self) {
+        while self.blocks.free() > self.blocks.capacity() / 16
+            && let Some(slot) = self.block_waiters.pop_front()
+        {
+            let Some(tcb) = self.tcbs[slot as usize].as_mut() else { continue };
+            tcb.offer_room(self.config.send_buffer_max);
+            if tcb.has_event() {
+                self.eventful.push_back(slot);
+            }
+        }
+    }
+}

@@ -1,0 +1,471 @@
+//! The state of one connection (the transmission control block), and how it begins and ends.
+//!
+//! ```text
+//!            SYN ▶ SYN/ACK                              connect ▶ SYN
+//!   listen ──────────────▶ SYN-RECEIVED ◀──SYN────────── SYN-SENT
+//!                               │ ACK                       │ SYN/ACK ▶ ACK
+//!                               ▼                           │
+//!                          ESTABLISHED ◀────────────────────┘
+//!        shutdown ▶ FIN │               │ FIN ▶ ACK
+//!                       ▼               ▼
+//!                  FIN-WAIT-1       CLOSE-WAIT
+//!      FIN ▶ ACK │      │ ACK           │ shutdown ▶ FIN
+//!                ▼      ▼               ▼
+//!           CLOSING  FIN-WAIT-2      LAST-ACK
+//!          ACK │        │ FIN ▶ ACK     │ ACK
+//!              ▼        ▼               ▼
+//!             TIME-WAIT (its own table)  Done
+//! ```
+
+use csp_types::{FlowLabel, FourTuple, Instant};
+use csp_wire::tcp::{Options, WINDOW_SCALE_MAX};
+
+use crate::api::{Event, FailReason, State};
+use crate::blocks::BlockPool;
+use crate::config::{ConnectionOptions, StackConfig};
+use crate::congestion::Congestion;
+use crate::counters::Counters;
+use crate::ranges::RangePool;
+use crate::reassembly::ReceiveQueue;
+use crate::rtt::Rtt;
+use crate::scoreboard::Scoreboard;
+use crate::sendqueue::SendQueue;
+use crate::seq::Seq;
+use crate::timeouts::Timers;
+
+/// What a connection may use of its stack while it handles something.
+pub(crate) struct Context<'a> {
+    pub now: Instant,
+    pub config: &'a StackConfig,
+    pub blocks: &'a mut BlockPool,
+    pub ranges: &'a mut RangePool,
+    pub counters: &'a mut Counters,
+}
+
+/// Events that wait to be told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Pending {
+    pub established: bool,
+    pub readable: bool,
+    pub writable: bool,
+    pub peer_finished: bool,
+    /// The last event, once the protocol is done.
+    pub last: Option<Event>,
+}
+
+/// What a connection that is done still has to transmit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Farewell {
+    /// The acknowledgement of the FIN with which TIME-WAIT began.
+    Acknowledgement,
+    /// RST.
+    Reset,
+    /// No segment: the network node only forgets the flow.
+    Record,
+    /// Nothing (any more).
+    None,
+}
+
+/// A probe that a timer asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Probe {
+    /// One byte into a closed window (RFC 9293 §3.8.6.1).
+    Window,
+    /// The end of the flight again, or new data (RFC 8985 §7.3).
+    Tail,
+    /// An old sequence number, to see whether anybody answers (RFC 9293 §3.8.4).
+    Keepalive,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Tcb {
+    pub label: FlowLabel,
+    pub tuple: FourTuple,
+    pub via: u32,
+    pub service: u32,
+    pub state: State,
+    pub passive: bool,
+    pub options: ConnectionOptions,
+
+    // What the SYNs agreed on.
+    /// Largest payload plus options per segment towards the peer, in bytes.
+    pub mss_limit: u16,
+    /// Payload per segment towards the peer without SACK blocks; the unit of congestion control.
+    pub mss: u16,
+    /// Payload per segment from the peer, as the delayed acknowledgement counts it.
+    pub receive_mss: u16,
+    pub send_shift: u8,
+    pub receive_shift: u8,
+    pub scaling: bool,
+    pub sack: bool,
+    pub timestamps: bool,
+    pub timestamp_offset: u32,
+    /// TS.Recent and when it was taken (RFC 7323 §4.3).
+    pub recent: u32,
+    pub recent_at: Instant,
+
+    // Sending.
+    pub iss: Seq,
+    pub snd_una: Seq,
+    pub snd_nxt: Seq,
+    pub snd_wnd: u32,
+    pub snd_wnd_max: u32,
+    pub snd_wl1: Seq,
+    pub snd_wl2: Seq,
+    pub send: SendQueue,
+    /// FIN follows the send queue.
+    pub fin_queued: bool,
+    pub board: Scoreboard,
+    pub congestion: Congestion,
+    pub rtt: Rtt,
+    /// The sequence number whose acknowledgement is timed, and when it was sent.
+    pub timed: Option<(Seq, Instant)>,
+    /// The tail loss probe that is out: snd_nxt behind it.
+    pub tail_probe: Option<Seq>,
+    pub last_sent: Instant,
+    /// When something sent was last acknowledged, or the first unacknowledged was sent.
+    pub progress_at: Instant,
+
+    // Receiving.
+    pub irs: Seq,
+    pub rcv_nxt: Seq,
+    /// The right edge of the window as it was told.
+    pub rcv_edge: Seq,
+    pub last_ack_sent: Seq,
+    pub receive: ReceiveQueue,
+    /// The FIN's sequence number, once it was seen.
+    pub fin_at: Option<Seq>,
+    pub fin_received: bool,
+    pub quick_acks: u8,
+    pub duplicate: Option<(Seq, Seq)>,
+    pub last_heard: Instant,
+    pub challenged_at: Option<Instant>,
+
+    // What is to be done.
+    pub ack_now: bool,
+    pub syn_due: bool,
+    pub probe: Option<Probe>,
+    pub farewell: Farewell,
+    /// Something changed that may allow to transmit.
+    pub maybe_transmit: bool,
+    pub timers: Timers,
+    /// The network node `via` knows label and addresses.
+    pub announced: bool,
+    /// Any network node does.
+    pub known: bool,
+    pub pending: Pending,
+    pub write_blocked: bool,
+    /// `close` was called.
+    pub closed: bool,
+    /// `abort` was called, or nobody ever knew of the connection: no events.
+    pub silent: bool,
+    /// TIME-WAIT follows.
+    pub time_wait: bool,
+    /// The stack has taken the connection out of its map and timers.
+    pub detached: bool,
+    pub retransmits: u32,
+}
+
+impl Tcb {
+    /// A connection that will send a SYN; `isn` is its initial sequence number.
+    pub fn new(
+        cx: &Context<'_>,
+        label: FlowLabel,
+        tuple: FourTuple,
+        via: u32,
+        service: u32,
+        isn: Seq,
+    ) -> Self {
+        let ConnectionDefaults { options, mss, shift } = ConnectionDefaults::of(cx.config, &tuple);
+        Tcb {
+            label,
+            tuple,
+            via,
+            service,
+            state: State::SynSent,
+            passive: false,
+            options,
+            mss_limit: mss,
+            mss,
+            receive_mss: mss,
+            send_shift: 0,
+            receive_shift: shift,
+            scaling: true,
+            sack: true,
+            timestamps: true,
+            timestamp_offset: 0,
+            recent: 0,
+            recent_at: cx.now,
+            iss: isn,
+            snd_una: isn,
+            snd_nxt: isn,
+            snd_wnd: 0,
+            snd_wnd_max: 0,
+            snd_wl1: Seq(0),
+            snd_wl2: Seq(0),
+            send: SendQueue::EMPTY,
+            fin_queued: false,
+            board: Scoreboard::new(isn),
+            congestion: Congestion::new(),
+            rtt: Rtt::new(cx.config),
+            timed: None,
+            tail_probe: None,
+            last_sent: cx.now,
+            progress_at: cx.now,
+            irs: Seq(0),
+            rcv_nxt: Seq(0),
+            rcv_edge: Seq(0),
+            last_ack_sent: Seq(0),
+            receive: ReceiveQueue::EMPTY,
+            fin_at: None,
+            fin_received: false,
+            quick_acks: cx.config.quick_acks,
+            duplicate: None,
+            last_heard: cx.now,
+            challenged_at: None,
+            ack_now: false,
+            syn_due: true,
+            probe: None,
+            farewell: Farewell::None,
+            maybe_transmit: true,
+            timers: Timers::default(),
+            announced: false,
+            known: false,
+            pending: Pending::default(),
+            write_blocked: false,
+            closed: false,
+            silent: false,
+            time_wait: false,
+            detached: false,
+            retransmits: 0,
+        }
+    }
+
+    /// Takes over what the peer's SYN proposes (RFC 9293 §3.7.1, RFC 7323, RFC 2018).
+    pub fn negotiate(&mut self, cx: &Context<'_>, seq: Seq, options: &Options) {
+        let v4 = self.tuple.remote.is_ipv4();
+        // RFC 9293 §3.7.1: MUST-15
+        let told = options.mss.unwrap_or(if v4 { 536 } else { 1220 });
+        let ours = if v4 { cx.config.mss_v4 } else { cx.config.mss_v6 };
+        self.mss_limit = told.min(ours).max(crate::MSS_MIN);
+        self.timestamps &= options.timestamps.is_some();
+        let timestamps_len = if self.timestamps { 12 } else { 0 };
+        self.mss = self.mss_limit - timestamps_len;
+        self.receive_mss = ours - timestamps_len;
+        self.sack &= options.sack_permitted;
+        self.scaling &= options.window_scale.is_some();
+        match options.window_scale {
+            Some(shift) if self.scaling => self.send_shift = shift,
+            _ => self.receive_shift = 0,
+        }
+        if let Some(timestamps) = options.timestamps {
+            (self.recent, self.recent_at) = (timestamps.value, cx.now);
+        }
+        self.irs = seq;
+        self.rcv_nxt = seq.plus(1);
+        self.rcv_edge = self.rcv_nxt;
+        self.last_ack_sent = self.rcv_nxt;
+    }
+
+    /// The sequence number of the first byte in the send queue.
+    pub fn send_base(&self) -> Seq {
+        if self.snd_una == self.iss { self.iss.plus(1) } else { self.snd_una }
+    }
+
+    /// The sequence number behind the last byte in the send queue: that of the FIN.
+    pub fn data_end(&self) -> Seq {
+        self.send_base().plus(self.send.len())
+    }
+
+    /// Sequence numbers sent and not acknowledged.
+    pub fn outstanding(&self) -> u32 {
+        self.snd_nxt.since(self.snd_una)
+    }
+
+    /// What is believed to be in the network.
+    pub fn pipe(&self, ranges: &RangePool) -> u32 {
+        self.board.pipe(ranges, self.snd_una, self.snd_nxt)
+    }
+
+    /// Our timestamp clock (RFC 7323 §5.4).
+    pub fn timestamp(&self, now: Instant) -> u32 {
+        now.as_millis_u32().wrapping_add(self.timestamp_offset)
+    }
+
+    /// Whether both SYNs were exchanged and acknowledged, and the connection is not done.
+    pub fn is_synchronised(&self) -> bool {
+        !matches!(self.state, State::SynSent | State::SynReceived | State::Done)
+    }
+
+    /// Whether peers' bytes are still taken in.
+    pub fn receives(&self) -> bool {
+        matches!(self.state, State::Established | State::FinWait1 | State::FinWait2)
+    }
+
+    /// The handshake is complete; `ack` acknowledges our SYN, `window` is the peer's, scaled.
+    pub fn establish(&mut self, cx: &mut Context<'_>, ack: Seq, seq: Seq, window: u32) {
+        let lost_syn = self.timers.retries > 0;
+        self.snd_una = ack;
+        (self.snd_wnd, self.snd_wl1, self.snd_wl2) = (window, seq, ack);
+        self.snd_wnd_max = window;
+        self.board.on_advance(cx.ranges, ack, self.snd_nxt, 0, u32::from(self.mss), self.sack);
+        self.congestion.start(u32::from(self.mss), cx.config.initial_window_segments, lost_syn);
+        if lost_syn {
+            self.rtt.assume_slow(cx.config);
+        }
+        self.rtt.progress();
+        self.timers.stop_retransmission();
+        self.state = State::Established;
+        self.syn_due = false;
+        self.pending.established = true;
+        self.progress_at = cx.now;
+        self.start_keepalive(cx);
+        self.maybe_transmit = true;
+        cx.counters.established += 1;
+        if self.fin_queued {
+            self.state = State::FinWait1; // `shutdown` came before the handshake was complete
+        }
+    }
+
+    /// Queues FIN behind what was written.
+    pub fn queue_fin(&mut self) {
+        if self.fin_queued {
+            return;
+        }
+        match self.state {
+            State::Established => self.state = State::FinWait1,
+            State::CloseWait => self.state = State::LastAck,
+            State::SynSent | State::SynReceived => {}
+            _ => return,
+        }
+        self.fin_queued = true;
+        self.maybe_transmit = true;
+    }
+
+    /// The protocol ends well.
+    pub fn finish(&mut self, cx: &mut Context<'_>, farewell: Farewell) {
+        cx.counters.closed += 1;
+        self.end(cx, farewell, Event::Closed);
+    }
+
+    /// The protocol ends badly: unread bytes are discarded.
+    pub fn fail(&mut self, cx: &mut Context<'_>, farewell: Farewell, reason: FailReason) {
+        let counter = match reason {
+            FailReason::Reset => &mut cx.counters.failed_reset,
+            FailReason::Refused => &mut cx.counters.failed_refused,
+            FailReason::TimedOut => &mut cx.counters.failed_timed_out,
+            FailReason::DataAfterClose => &mut cx.counters.failed_data_after_close,
+        };
+        *counter += 1;
+        // Nobody was told of a passive connection before it was established.
+        self.silent |= self.passive && matches!(self.state, State::SynReceived);
+        self.receive.clear(cx.blocks, cx.ranges);
+        self.pending = Pending { established: self.pending.established, ..Pending::default() };
+        self.end(cx, farewell, Event::Failed(reason));
+    }
+
+    /// `abort` was called: nothing is told.
+    pub fn abort(&mut self, cx: &mut Context<'_>) {
+        let farewell = if self.state == State::SynSent { Farewell::Record } else { Farewell::Reset };
+        cx.counters.aborted += 1;
+        self.silent = true;
+        if self.state != State::Done {
+            self.end(cx, farewell, Event::Closed);
+        }
+        self.receive.clear(cx.blocks, cx.ranges);
+    }
+
+    /// The connection was never told of and gives way to another.
+    pub fn evict(&mut self, cx: &mut Context<'_>, farewell: Farewell) {
+        self.silent = true;
+        self.end(cx, farewell, Event::Closed);
+    }
+
+    fn end(&mut self, cx: &mut Context<'_>, farewell: Farewell, event: Event) {
+        self.state = State::Done;
+        self.pending.last = Some(event);
+        self.pending.writable = false;
+        self.farewell = match farewell {
+            Farewell::Record if !self.known => Farewell::None,
+            farewell => farewell,
+        };
+        self.send.clear(cx.blocks);
+        self.receive.forget_holes(cx.blocks, cx.ranges);
+        self.board.clear(cx.ranges);
+        if self.closed {
+            self.receive.clear(cx.blocks, cx.ranges);
+        }
+        self.timers = Timers::default();
+        self.maybe_transmit = true;
+    }
+
+    /// The next event to be told.
+    pub fn next_event(&mut self) -> Option<Event> {
+        let Pending { established, readable, writable, peer_finished, last } = self.pending;
+        if self.silent {
+            return None;
+        }
+        if established {
+            self.pending.established = false;
+            return Some(Event::Established {
+                passive: self.passive,
+                service: self.service,
+                tuple: self.tuple,
+            });
+        }
+        if readable {
+            self.pending.readable = false;
+            return Some(Event::Readable);
+        }
+        if peer_finished {
+            self.pending.peer_finished = false;
+            return Some(Event::PeerFinished);
+        }
+        if writable {
+            self.pending.writable = false;
+            return Some(Event::Writable);
+        }
+        // What arrived is read before the connection is closed.
+        if last.is_some() && self.receive.readable() == 0 {
+            self.pending.last = None;
+            self.silent = true;
+            return last;
+        }
+        None
+    }
+
+    /// Whether [`Tcb::next_event`] would tell something.
+    pub fn has_event(&self) -> bool {
+        let Pending { established, readable, writable, peer_finished, last } = self.pending;
+        let last = last.is_some() && self.receive.readable() == 0;
+        !self.silent && (established || readable || writable || peer_finished || last)
+    }
+
+    /// Whether nothing is left to be told, read or transmitted.
+    pub fn is_over(&self) -> bool {
+        self.state == State::Done && self.silent && self.farewell == Farewell::None
+    }
+}
+
+/// What a connection starts from.
+struct ConnectionDefaults {
+    options: ConnectionOptions,
+    mss: u16,
+    shift: u8,
+}
+
+impl ConnectionDefaults {
+    fn of(config: &StackConfig, tuple: &FourTuple) -> Self {
+        let options = ConnectionOptions {
+            nagle: config.nagle,
+            keepalive_idle: config.keepalive_idle,
+            user_timeout: None,
+        };
+        let mss = if tuple.remote.is_ipv4() { config.mss_v4 } else { config.mss_v6 };
+        // RFC 7323 §2.2: the smallest shift with which the whole window can be told.
+        let bits = u32::BITS - config.receive_window_max.leading_zeros();
+        let shift = bits.saturating_sub(16).min(u32::from(WINDOW_SCALE_MAX)) as u8;
+        ConnectionDefaults { options, mss, shift }
+    }
+}

@@ -1,0 +1,210 @@
+//! A connection's timers, and what happens when they fire.
+
+use csp_types::Instant;
+
+use crate::api::{FailReason, State};
+use crate::scoreboard::Phase;
+use crate::tcb::{Context, Farewell, Probe, Tcb};
+
+/// What the retransmission timer stands for; one of these at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Retransmission {
+    /// Something sent was not acknowledged in time (RFC 6298 §5).
+    Timeout,
+    /// The end of the flight may be lost (RFC 8985 §7).
+    TailProbe,
+    /// The peer's window is closed (RFC 9293 §3.8.6.1).
+    Persist,
+}
+
+/// Deadlines of one connection; [`Instant::FAR_FUTURE`] is "not running".
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timers {
+    pub retransmission: (Instant, Retransmission),
+    pub delayed_ack: Instant,
+    pub keepalive: Instant,
+    /// The end of FIN-WAIT-2 when the application is gone.
+    pub linger: Instant,
+    /// How often in succession the retransmission timer fired without an answer.
+    pub retries: u8,
+    /// Keepalive probes without an answer.
+    pub probes: u8,
+}
+
+impl Default for Timers {
+    fn default() -> Self {
+        let never = Instant::FAR_FUTURE;
+        Timers {
+            retransmission: (never, Retransmission::Timeout),
+            delayed_ack: never,
+            keepalive: never,
+            linger: never,
+            retries: 0,
+            probes: 0,
+        }
+    }
+}
+
+impl Timers {
+    /// The earliest deadline.
+    pub fn earliest(&self) -> Instant {
+        self.retransmission.0.min(self.delayed_ack).min(self.keepalive).min(self.linger)
+    }
+
+    /// Everything sent was acknowledged.
+    pub fn stop_retransmission(&mut self) {
+        self.retransmission = (Instant::FAR_FUTURE, Retransmission::Timeout);
+        self.retries = 0;
+    }
+
+    /// Whether the retransmission timer runs.
+    pub fn retransmission_runs(&self) -> bool {
+        self.retransmission.0 != Instant::FAR_FUTURE
+    }
+
+    /// Whether it runs for a closed window.
+    pub fn persists(&self) -> bool {
+        self.retransmission_runs() && self.retransmission.1 == Retransmission::Persist
+    }
+}
+
+impl Tcb {
+    /// Starts the retransmission timer anew (RFC 6298 §5.1, §5.3).
+    pub fn arm_timeout(&mut self, cx: &Context<'_>) {
+        self.timers.retransmission = (cx.now + self.rtt.rto(cx.config), Retransmission::Timeout);
+    }
+
+    /// Starts the timer that probes a closed window.
+    pub fn arm_persist(&mut self, cx: &Context<'_>) {
+        self.timers.retransmission = (cx.now + self.rtt.rto(cx.config), Retransmission::Persist);
+    }
+
+    /// New data was sent, or some of it was acknowledged: what fires first, tail loss probe or timeout?
+    /// (RFC 8985 §7.2)
+    pub fn arm_probe_or_timeout(&mut self, cx: &Context<'_>) {
+        let rto = self.rtt.rto(cx.config);
+        let eligible = self.sack
+            && self.is_synchronised()
+            && self.tail_probe.is_none()
+            && self.board.phase() == Phase::Open
+            && !self.board.has_sacked();
+        let single = self.outstanding() <= u32::from(self.mss);
+        self.timers.retransmission = match self.rtt.probe_timeout(cx.config, single) {
+            Some(pto) if eligible && pto < rto => (cx.now + pto, Retransmission::TailProbe),
+            _ => (cx.now + rto, Retransmission::Timeout),
+        };
+    }
+
+    /// Starts the keepalive timer, where one is wanted.
+    pub fn start_keepalive(&mut self, cx: &Context<'_>) {
+        self.timers.keepalive = match self.options.keepalive_idle {
+            Some(idle) if self.is_synchronised() => cx.now + idle,
+            _ => Instant::FAR_FUTURE,
+        };
+    }
+
+    /// Handles every timer that is due.
+    pub fn on_timers(&mut self, cx: &mut Context<'_>) {
+        if self.timers.delayed_ack <= cx.now {
+            self.timers.delayed_ack = Instant::FAR_FUTURE;
+            self.ack_now = true;
+            self.maybe_transmit = true;
+        }
+        if self.timers.linger <= cx.now {
+            return self.fail(cx, Farewell::Reset, FailReason::TimedOut);
+        }
+        if self.timers.keepalive <= cx.now {
+            self.on_keepalive(cx);
+        }
+        let (deadline, kind) = self.timers.retransmission;
+        if deadline <= cx.now && self.state != State::Done {
+            self.timers.retransmission = (Instant::FAR_FUTURE, Retransmission::Timeout);
+            match kind {
+                Retransmission::TailProbe => self.on_tail_probe(cx),
+                Retransmission::Persist => self.on_persist(cx),
+                Retransmission::Timeout if self.is_synchronised() && self.snd_wnd == 0 => self.on_persist(cx),
+                Retransmission::Timeout => self.on_retransmission_timeout(cx),
+            }
+        }
+    }
+
+    /// Counts a try; `true`: it was one too many, and the connection has failed.
+    fn gives_up(&mut self, cx: &mut Context<'_>, most: u8) -> bool {
+        self.timers.retries = self.timers.retries.saturating_add(1);
+        let overdue =
+            self.options.user_timeout.is_some_and(|t| cx.now.saturating_since(self.progress_at) >= t);
+        if self.timers.retries <= most && !overdue {
+            return false;
+        }
+        // RST tells a peer that is there after all; nothing of a SYN's sender that it is gone.
+        let farewell = if self.is_synchronised() { Farewell::Reset } else { Farewell::Record };
+        self.fail(cx, farewell, FailReason::TimedOut);
+        true
+    }
+
+    fn on_retransmission_timeout(&mut self, cx: &mut Context<'_>) {
+        let handshake = !self.is_synchronised();
+        if self.gives_up(cx, if handshake { cx.config.syn_retries } else { cx.config.retries }) {
+            return;
+        }
+        cx.counters.retransmission_timeouts += 1;
+        self.rtt.back_off();
+        self.timed = None; // Karn: what is sent twice is not timed
+        self.tail_probe = None;
+        self.maybe_transmit = true;
+        if handshake {
+            self.syn_due = true;
+            return;
+        }
+        if self.timers.retries > 1 {
+            self.board.forget_sacked(cx.ranges);
+        }
+        let flight = self.outstanding().min(self.congestion.cwnd());
+        self.congestion.on_timeout(flight, self.timers.retries == 1);
+        self.board.begin(Phase::Timeout, self.snd_una, self.snd_nxt);
+    }
+
+    fn on_tail_probe(&mut self, cx: &mut Context<'_>) {
+        if self.outstanding() == 0 {
+            return;
+        }
+        cx.counters.tail_loss_probes += 1;
+        self.probe = Some(Probe::Tail);
+        self.maybe_transmit = true;
+        self.arm_timeout(cx);
+    }
+
+    fn on_persist(&mut self, cx: &mut Context<'_>) {
+        if self.gives_up(cx, cx.config.retries) {
+            return;
+        }
+        cx.counters.window_probes += 1;
+        self.rtt.back_off();
+        self.timed = None;
+        self.probe = Some(Probe::Window);
+        self.maybe_transmit = true;
+        self.arm_persist(cx);
+    }
+
+    fn on_keepalive(&mut self, cx: &mut Context<'_>) {
+        let Some(idle) = self.options.keepalive_idle else {
+            self.timers.keepalive = Instant::FAR_FUTURE;
+            return;
+        };
+        // Whatever is in flight has a timer of its own.
+        let due = self.last_heard + idle;
+        if due > cx.now || self.outstanding() > 0 {
+            self.timers.probes = 0;
+            self.timers.keepalive = due.max(cx.now + cx.config.keepalive_interval);
+            return;
+        }
+        if self.timers.probes >= cx.config.keepalive_probes {
+            return self.fail(cx, Farewell::Reset, FailReason::TimedOut);
+        }
+        cx.counters.keepalive_probes += 1;
+        self.timers.probes += 1;
+        self.timers.keepalive = cx.now + cx.config.keepalive_interval;
+        self.probe = Some(Probe::Keepalive);
+        self.maybe_transmit = true;
+    }
+}

@@ -1,0 +1,283 @@
+//! Two stacks, their network nodes and a link between them, in virtual time.
+#![allow(dead_code, clippy::unwrap_used)] // each test binary uses its share; a failed unwrap fails the test
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use csp_tcp::{Arrival, Stack, StackConfig, Transmit};
+use csp_types::{FlowLabel, FourTuple, Instant};
+use csp_wire::tcp::{Flags, HEADER_LEN_MAX, Repr, Segment};
+
+/// A small deterministic generator (SplitMix64).
+#[derive(Clone)]
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n.max(1)
+    }
+
+    pub fn chance(&mut self, probability: f64) -> bool {
+        ((self.next() >> 11) as f64) < probability * (1u64 << 53) as f64
+    }
+
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len() as u64) as usize]
+    }
+}
+
+/// What a direction of the link does to packets.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LinkFaults {
+    pub delay: Duration,
+    /// Added at random to each packet; beyond a packet's time on the wire it reorders.
+    pub jitter: Duration,
+    pub loss: f64,
+    pub duplication: f64,
+    /// Probability that a packet is held back for a few milliseconds.
+    pub reordering: f64,
+}
+
+/// A packet on the link.
+#[derive(Clone)]
+pub struct Packet {
+    pub tuple: FourTuple,
+    pub bytes: Vec<u8>,
+}
+
+pub struct Host {
+    pub stack: Stack,
+    /// What this host's network node knows: the receiver's tuple → label.
+    pub known: BTreeMap<FourTuple, FlowLabel>,
+    /// Calls `on_timeout` is due at; kept to find timers that are never armed.
+    pub via: u32,
+}
+
+/// Index 0 is the client, 1 the server.
+pub struct Net {
+    pub hosts: [Host; 2],
+    pub now: Instant,
+    pub faults: [LinkFaults; 2],
+    pub random: Random,
+    /// Hand 64 KB records over whole, as a network node with segmentation and receive offload would.
+    pub whole_records: bool,
+    pub transmitted: u64,
+    /// Every header put on the link, newest last, while wanted.
+    pub log: Option<Vec<(Instant, usize, Repr, usize)>>,
+    link: BinaryHeap<Reverse<(Instant, u64, usize)>>,
+    packets: BTreeMap<u64, Packet>,
+    serial: u64,
+}
+
+pub fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+pub fn client_tuple(port: u16) -> FourTuple {
+    FourTuple { local: SocketAddr::new(address("10.0.0.1:1").ip(), port), remote: address("10.0.0.2:80") }
+}
+
+pub fn small_config(seed: u64) -> StackConfig {
+    let mut isn_secret = [0; 16];
+    isn_secret[..8].copy_from_slice(&seed.to_le_bytes());
+    StackConfig {
+        connections: 64,
+        half_open: 32,
+        time_wait_entries: 64,
+        blocks: 1024,
+        range_sets: 64,
+        isn_secret,
+        ..StackConfig::default()
+    }
+}
+
+impl Net {
+    pub fn new(seed: u64, client: StackConfig, server: StackConfig) -> Self {
+        let host = |config, via| Host { stack: Stack::new(config), known: BTreeMap::new(), via };
+        let mut net = Net {
+            hosts: [host(client, 7), host(server, 9)],
+            now: Instant::from_nanos(1_000_000_000),
+            faults: [LinkFaults { delay: Duration::from_micros(500), ..LinkFaults::default() }; 2],
+            random: Random(seed),
+            whole_records: false,
+            transmitted: 0,
+            log: None,
+            link: BinaryHeap::new(),
+            packets: BTreeMap::new(),
+            serial: 0,
+        };
+        net.hosts[1].stack.listen(address("10.0.0.2:80"), 5).unwrap();
+        net.hosts[1].stack.listen(address("[::]:80"), 6).unwrap();
+        net
+    }
+
+    pub fn with_rtt(mut self, rtt: Duration) -> Self {
+        self.faults[0].delay = rtt / 2;
+        self.faults[1].delay = rtt / 2;
+        self
+    }
+
+    /// Everything the hosts want to send goes onto the link.
+    pub fn flush(&mut self) {
+        for from in 0..2 {
+            let mut calls = 0;
+            loop {
+                let Host { stack, known, via } = &mut self.hosts[from];
+                let Some(transmit) = stack.poll_transmit(self.now) else { break };
+                calls += 1;
+                assert!(calls < 100_000, "poll_transmit does not come to an end");
+                let packets = network_node(&transmit, known, *via, self.whole_records);
+                for packet in packets {
+                    self.send(from, packet);
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, from: usize, packet: Packet) {
+        self.transmitted += 1;
+        if let Some(log) = &mut self.log {
+            let segment = Segment::parse(&packet.bytes).unwrap();
+            log.push((self.now, from, Repr::parse(&segment), segment.payload().len()));
+        }
+        let faults = self.faults[from];
+        if self.random.chance(faults.loss) {
+            return;
+        }
+        let copies = 1 + usize::from(self.random.chance(faults.duplication));
+        for _ in 0..copies {
+            let mut delay = faults.delay;
+            if faults.jitter > Duration::ZERO {
+                delay += Duration::from_nanos(self.random.below(faults.jitter.as_nanos() as u64));
+            }
+            if self.random.chance(faults.reordering) {
+                delay += Duration::from_micros(200 + self.random.below(5_000));
+            }
+            self.serial += 1;
+            self.link.push(Reverse((self.now + delay, self.serial, 1 - from)));
+            self.packets.insert(self.serial, packet.clone());
+        }
+    }
+
+    /// Moves time on to the next packet or timer, but not beyond `limit`. `false`: nothing happens before it.
+    pub fn step(&mut self, limit: Instant) -> bool {
+        let arrival = self.link.peek().map(|Reverse((at, _, _))| *at);
+        let timeouts = self.hosts.iter().filter_map(|host| host.stack.next_timeout());
+        let Some(next) = timeouts.chain(arrival).min() else {
+            self.now = self.now.max(limit);
+            return false;
+        };
+        if next > limit {
+            self.now = self.now.max(limit);
+            return false;
+        }
+        self.now = self.now.max(next);
+        while let Some(&Reverse((at, serial, to))) = self.link.peek()
+            && at <= self.now
+        {
+            self.link.pop();
+            let packet = self.packets.remove(&serial).unwrap();
+            self.deliver(to, &packet);
+        }
+        for host in &mut self.hosts {
+            if host.stack.next_timeout().is_some_and(|at| at <= self.now) {
+                host.stack.on_timeout(self.now);
+            }
+        }
+        true
+    }
+
+    pub fn deliver(&mut self, to: usize, packet: &Packet) {
+        let host = &mut self.hosts[to];
+        let tuple = FourTuple { local: packet.tuple.remote, remote: packet.tuple.local };
+        let label = host.known.get(&tuple).copied().unwrap_or(FlowLabel::NONE);
+        let segment = Segment::parse(&packet.bytes).unwrap();
+        let arrival = Arrival {
+            label,
+            tuple: label.is_none().then_some(tuple),
+            ingress: self.now,
+            via: host.via,
+            ecn: 0,
+        };
+        let _ = host.stack.on_segment(self.now, arrival, &segment, segment.payload());
+    }
+
+    pub fn on_link(&self) -> usize {
+        self.packets.len()
+    }
+
+    /// Loses everything that is on the link.
+    pub fn cut(&mut self) {
+        self.link.clear();
+        self.packets.clear();
+    }
+}
+
+/// What the network node does with a record: it learns and forgets labels, and splits payload into packets.
+fn network_node(
+    transmit: &Transmit<'_>,
+    known: &mut BTreeMap<FourTuple, FlowLabel>,
+    via: u32,
+    whole: bool,
+) -> Vec<Packet> {
+    assert_eq!(transmit.via, via, "through the node that the peer came through");
+    let tuple = transmit.tuple;
+    if transmit.flow_new {
+        known.insert(tuple, transmit.label);
+    }
+    if transmit.label != FlowLabel::NONE {
+        if !transmit.flow_end {
+            assert_eq!(known.get(&tuple), Some(&transmit.label), "the node was never told this flow");
+        }
+        if transmit.flow_end && known.get(&tuple) == Some(&transmit.label) {
+            known.remove(&tuple);
+        }
+    }
+    let Some(header) = transmit.header else { return Vec::new() };
+    assert_eq!((header.source_port, header.destination_port), (tuple.local.port(), tuple.remote.port()));
+    let payload: Vec<u8> = transmit.payload().flatten().copied().collect();
+    assert_eq!(payload.len(), transmit.payload_len);
+    assert!(payload.is_empty() || transmit.segment_size > 0);
+    let size =
+        if whole || payload.is_empty() { payload.len().max(1) } else { usize::from(transmit.segment_size) };
+    let mut packets = Vec::new();
+    let count = payload.len().div_ceil(size).max(1);
+    for n in 0..count {
+        let chunk = &payload[n * size..payload.len().min((n + 1) * size)];
+        let mut header = Repr { seq: header.seq.wrapping_add((n * size) as u32), ..header };
+        if n + 1 < count {
+            header.flags = Flags(header.flags.0 & !(Flags::FIN | Flags::PSH).0);
+        }
+        let mut bytes = vec![0; HEADER_LEN_MAX];
+        let len = header.emit(&mut bytes).unwrap();
+        assert!(whole || header.options.len() + chunk.len() <= 1460, "a packet larger than the MSS");
+        bytes.truncate(len);
+        bytes.extend_from_slice(chunk);
+        packets.push(Packet { tuple, bytes });
+    }
+    packets
+}
+
+/// Byte `position` of the stream with this key.
+pub fn stream_byte(key: u64, position: u64) -> u8 {
+    (key ^ (position.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56)) as u8
+}
+
+/// The seeds to run: `CSP_SEED` replays one, `CSP_SEEDS` sets how many.
+pub fn seeds(quick: u64) -> std::ops::Range<u64> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    match number("CSP_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("CSP_SEEDS").unwrap_or(quick),
+    }
+}
