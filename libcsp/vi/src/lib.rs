@@ -8,8 +8,9 @@
 
 pub mod memory;
 mod provider;
-mod wait;
+pub mod shm;
 mod slots;
+mod wait;
 
 pub use provider::{
     Armed, BufferId, Completion, ConnectRequest, Counters, DEPTH_RANGE, Event, MESSAGE_LEN_MAX,

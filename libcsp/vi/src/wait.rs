@@ -53,9 +53,8 @@ impl WaitSet {
         let millis = timeout.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32;
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
         // SAFETY: `events` is a writable array of EVENTS entries that outlives the call.
-        let count = unsafe {
-            libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), EVENTS as i32, millis)
-        };
+        let count =
+            unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), EVENTS as i32, millis) };
         count > 0
     }
 

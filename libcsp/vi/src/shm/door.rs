@@ -1,0 +1,196 @@
+//! Listening: connections whose request has not come yet, and requests that the caller has not answered.
+//!
+//! Strangers may connect, so everything is bounded and nothing is waited for: a connector that says nothing holds one of
+//! [`SILENT_MAX`] places until a later one needs it; descriptors that come along are dropped by the kernel.
+
+use std::path::{Path, PathBuf};
+
+use super::rendezvous::{Kind, PACKET_LEN_MAX, Packet};
+use super::sys;
+use crate::slots::Slots;
+use crate::{ConnectRequest, Counters, RequestId, ViConfig, ViError};
+
+/// Connections that have not sent their request yet.
+const SILENT_MAX: usize = 64;
+
+/// Requests that wait for the caller's answer.
+const REQUESTS_MAX: usize = 256;
+
+/// Connections taken from one listener at a time.
+const ACCEPT_BURST: usize = 32;
+
+struct Listener {
+    socket: sys::Fd,
+    path: PathBuf,
+    identity: Option<(u64, u64)>,
+}
+
+struct Silent {
+    socket: sys::Fd,
+    order: u64,
+}
+
+/// A request that waits for an answer.
+pub(super) struct Waiting {
+    pub socket: sys::Fd,
+    pub config: ViConfig,
+}
+
+/// What an epoll token names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Token {
+    Listener(u32),
+    Silent(u32),
+    Vi(u32),
+}
+
+impl Token {
+    pub(super) fn to_u64(self) -> u64 {
+        match self {
+            Token::Listener(id) => u64::from(id),
+            Token::Silent(id) => 1 << 32 | u64::from(id),
+            Token::Vi(id) => 2 << 32 | u64::from(id),
+        }
+    }
+
+    pub(super) fn from_u64(token: u64) -> Self {
+        match token >> 32 {
+            0 => Token::Listener(token as u32),
+            1 => Token::Silent(token as u32),
+            _ => Token::Vi(token as u32),
+        }
+    }
+}
+
+pub(super) struct Door {
+    listeners: Vec<Listener>,
+    silent: Slots<Silent>,
+    pub waiting: Slots<Waiting>,
+    order: u64,
+    floor: i32,
+    reserve: Option<sys::Fd>,
+}
+
+impl Door {
+    pub(super) fn new(floor: i32) -> Self {
+        Door {
+            listeners: Vec::new(),
+            silent: Slots::new(SILENT_MAX),
+            waiting: Slots::new(REQUESTS_MAX),
+            order: 0,
+            floor,
+            reserve: None,
+        }
+    }
+
+    pub(super) fn listen(&mut self, epoll: &sys::Fd, path: &Path) -> Result<(), ViError> {
+        let socket = match sys::listen(path) {
+            // The file of a listener that is gone stays behind; one that lives answers.
+            Err(sys::Errno(libc::EADDRINUSE)) if is_stale(path) => {
+                sys::unlink(path);
+                sys::listen(path)
+            }
+            other => other,
+        };
+        let socket = socket.map_err(|e| e.of("listen"))?.lifted(self.floor);
+        let token = Token::Listener(self.listeners.len() as u32);
+        sys::watch(epoll, &socket, token.to_u64()).map_err(|e| e.of("epoll_ctl"))?;
+        self.reserve = sys::reserve().ok().map(|fd| fd.lifted(self.floor));
+        self.listeners.push(Listener { socket, path: path.to_owned(), identity: sys::identity(path) });
+        Ok(())
+    }
+
+    /// Takes connections from a listener; those whose request is there already are given to `found` at once.
+    pub(super) fn accept(
+        &mut self,
+        epoll: &sys::Fd,
+        listener: u32,
+        counters: &mut Counters,
+        mut found: impl FnMut(ConnectRequest),
+    ) {
+        for _ in 0..ACCEPT_BURST {
+            let Some(listener) = self.listeners.get(listener as usize) else { return };
+            match sys::accept(&listener.socket) {
+                Ok(socket) => {
+                    let socket = socket.lifted(self.floor);
+                    self.make_room(epoll, counters);
+                    self.order += 1;
+                    let Some(id) = self.silent.insert(Silent { socket, order: self.order }) else { return };
+                    let Some(silent) = self.silent.get(id) else { return };
+                    if sys::watch(epoll, &silent.socket, Token::Silent(id).to_u64()).is_err() {
+                        self.silent.remove(id);
+                        counters.handshakes_dropped += 1;
+                    } else if let Some(request) = self.hear(epoll, id, counters) {
+                        found(request);
+                    }
+                }
+                Err(sys::Errno(libc::EMFILE | libc::ENFILE)) => {
+                    // Without this the listener would stay readable and the caller spin.
+                    self.reserve = None;
+                    drop(sys::accept(&listener.socket));
+                    self.reserve = sys::reserve().ok().map(|fd| fd.lifted(self.floor));
+                    counters.handshakes_dropped += 1;
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn make_room(&mut self, epoll: &sys::Fd, counters: &mut Counters) {
+        if self.silent.iter().count() < SILENT_MAX {
+            return;
+        }
+        let oldest = self.silent.iter().min_by_key(|(_, silent)| silent.order).map(|(id, _)| id);
+        if let Some(silent) = oldest.and_then(|id| self.silent.remove(id)) {
+            sys::unwatch(epoll, &silent.socket);
+            counters.handshakes_dropped += 1;
+        }
+    }
+
+    /// Reads the request of a silent connection, if it has come.
+    pub(super) fn hear(
+        &mut self,
+        epoll: &sys::Fd,
+        id: u32,
+        counters: &mut Counters,
+    ) -> Option<ConnectRequest> {
+        let mut bytes = [0; PACKET_LEN_MAX];
+        let got = sys::receive(&self.silent.get(id)?.socket, &mut bytes);
+        if got == Err(sys::Errno(libc::EAGAIN)) {
+            return None;
+        }
+        let Silent { socket, .. } = self.silent.remove(id)?;
+        sys::unwatch(epoll, &socket);
+        let packet = got.ok().and_then(|len| bytes.get(..len)).map(Packet::parse);
+        let Some(Ok(Packet { kind: Kind::Request, config, private_data })) = packet else {
+            counters.handshakes_malformed += 1;
+            return None;
+        };
+        let peer_uid = sys::peer_uid(&socket);
+        let Some(id) = self.waiting.insert(Waiting { socket, config }) else {
+            counters.handshakes_dropped += 1;
+            return None;
+        };
+        Some(ConnectRequest { id: RequestId(id), private_data, peer_uid })
+    }
+
+    pub(super) fn descriptors(&self, into: &mut Vec<i32>) {
+        into.extend(self.listeners.iter().map(|l| l.socket.raw()));
+        into.extend(self.silent.iter().map(|(_, s)| s.socket.raw()));
+        into.extend(self.waiting.iter().map(|(_, w)| w.socket.raw()));
+        into.extend(self.reserve.iter().map(sys::Fd::raw));
+    }
+
+    /// Takes the names of the listeners away, where they still name these listeners.
+    pub(super) fn unlink(&self) {
+        for listener in &self.listeners {
+            if listener.identity.is_some() && sys::identity(&listener.path) == listener.identity {
+                sys::unlink(&listener.path);
+            }
+        }
+    }
+}
+
+fn is_stale(path: &Path) -> bool {
+    matches!(sys::connect(path), Err(sys::Errno(libc::ECONNREFUSED)))
+}

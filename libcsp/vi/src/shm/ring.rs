@@ -1,0 +1,206 @@
+//! One direction of a VI: a receiver that posts slots, and a sender that fills them in the order they were posted.
+//!
+//! Message n (from 0) goes into the slot that the receiver posted n-th. The receiver knows its own order, so it looks at
+//! one place only, that slot's tag, which the sender sets to n + 1 last. The sender learns the slot from entry n of the
+//! posted ring, (n + 1) << 12 | slot. No index is shared: every word tells by itself which lap it belongs to.
+//!
+//! ```text
+//! receiver            posted ring                        sender
+//! post slot s  ──▶ [n]: (n+1)<<12 | s  ──▶  payload, meta, then tag n+1 into slot s
+//! looks at tag of slot s  ◀──────────────────────────────────┘
+//! ```
+//!
+//! Waking: the receiver sets `armed`, then looks once more; the sender sets the tag, then looks at `armed`. A
+//! sequentially consistent fence between the two steps on either side makes at least one of them see the other's.
+
+use std::sync::atomic::{Ordering, fence};
+
+use super::layout::Arena;
+
+/// Bits of a posted entry that name the slot.
+const SLOT_BITS: u32 = 12;
+
+/// The peer wrote something that no correct peer writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Violation;
+
+/// What became of a send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Sending {
+    /// It is in the ring; the receiver looks by itself.
+    Done,
+    /// It is in the ring; the receiver sleeps and has to be woken.
+    Wake,
+    /// The receiver has posted no further slot.
+    Full,
+}
+
+/// The sending end.
+pub(super) struct Sender {
+    arena: Arena,
+    sent: u64,
+}
+
+impl Sender {
+    pub(super) fn new(arena: Arena) -> Self {
+        Sender { arena, sent: 0 }
+    }
+
+    /// Copies a message, at most `message_len` bytes long (checked by the caller), into the next posted slot.
+    pub(super) fn send(&mut self, immediate: u32, gather: &[&[u8]]) -> Result<Sending, Violation> {
+        let entry = self.arena.posted(self.sent).load(Ordering::Acquire);
+        if entry >> SLOT_BITS != self.sent + 1 {
+            return Ok(Sending::Full);
+        }
+        let slot = entry as usize & ((1 << SLOT_BITS) - 1);
+        if slot >= self.arena.geometry.depth {
+            return Err(Violation);
+        }
+        let mut len = 0;
+        for part in gather {
+            self.arena.write(slot, len, part);
+            len += part.len();
+        }
+        self.arena.meta(slot).store((len as u64) << 32 | u64::from(immediate), Ordering::Relaxed);
+        self.sent += 1;
+        self.arena.tag(slot).store(self.sent, Ordering::Release);
+        fence(Ordering::SeqCst);
+        let armed = self.arena.armed();
+        let sleeps = armed.load(Ordering::Relaxed) != 0 && armed.swap(0, Ordering::Relaxed) != 0;
+        Ok(if sleeps { Sending::Wake } else { Sending::Done })
+    }
+
+    #[cfg(test)]
+    pub(super) fn arena(&self) -> Arena {
+        self.arena
+    }
+
+    #[cfg(test)]
+    pub(super) fn progress(&self) -> u64 {
+        self.sent
+    }
+
+    /// Says that nothing more comes, on purpose.
+    pub(super) fn close(&self) {
+        self.arena.closed().store(1, Ordering::Release);
+    }
+}
+
+/// A received message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Message {
+    pub slot: u32,
+    pub len: u32,
+    pub immediate: u32,
+}
+
+const POSTED: u32 = u32::MAX;
+
+/// The receiving end.
+pub(super) struct Receiver {
+    arena: Arena,
+    received: u64,
+    posted: u64,
+    /// Slots in the order posted, by number modulo the ring's length.
+    order: Box<[u16]>,
+    /// The length of the message in each slot while the caller holds it, else [`POSTED`].
+    held: Box<[u32]>,
+}
+
+impl Receiver {
+    /// A receiver whose slots are all posted in their natural order.
+    pub(super) fn new(arena: Arena) -> Self {
+        let geometry = arena.geometry;
+        let order = (0..geometry.ring_len() as u16).collect();
+        let posted = geometry.depth as u64;
+        Receiver { arena, received: 0, posted, order, held: vec![POSTED; geometry.depth].into() }
+    }
+
+    /// Writes the posted entries of [`Receiver::new`]; done for both directions by whoever made the memory, before
+    /// the other end sees it.
+    pub(super) fn publish_all(arena: &Arena) {
+        for slot in 0..arena.geometry.depth as u64 {
+            arena.posted(slot).store((slot + 1) << SLOT_BITS | slot, Ordering::Release);
+        }
+    }
+
+    fn next_slot(&self) -> Option<usize> {
+        if self.received == self.posted {
+            return None;
+        }
+        let slot = usize::from(self.order[self.received as usize & (self.order.len() - 1)]);
+        let arrived = self.arena.tag(slot).load(Ordering::Acquire) == self.received + 1;
+        arrived.then_some(slot)
+    }
+
+    /// Whether a message waits.
+    pub(super) fn is_ready(&self) -> bool {
+        self.next_slot().is_some()
+    }
+
+    /// The next message, whose slot the caller holds from now on.
+    pub(super) fn receive(&mut self) -> Result<Option<Message>, Violation> {
+        let Some(slot) = self.next_slot() else { return Ok(None) };
+        // Read once: the peer can change it at any time.
+        let meta = self.arena.meta(slot).load(Ordering::Relaxed);
+        let (len, immediate) = ((meta >> 32) as u32, meta as u32);
+        if len as usize > self.arena.geometry.message_len {
+            return Err(Violation);
+        }
+        self.received += 1;
+        self.held[slot] = len;
+        Ok(Some(Message { slot: slot as u32, len, immediate }))
+    }
+
+    /// Copies from a held slot; `None` where it is not held.
+    pub(super) fn read(&self, slot: u32, offset: usize, into: &mut [u8]) -> Option<usize> {
+        let len = self.held.get(slot as usize).copied().filter(|&len| len != POSTED)?;
+        let count = (len as usize).saturating_sub(offset).min(into.len());
+        if count > 0 {
+            self.arena.read(slot as usize, offset, &mut into[..count]);
+        }
+        Some(count)
+    }
+
+    /// Posts a held slot again; `None` where it is not held. Without `publish` the sender does not learn of it.
+    pub(super) fn post(&mut self, slot: u32, publish: bool) -> Option<()> {
+        let held = self.held.get_mut(slot as usize).filter(|held| **held != POSTED)?;
+        *held = POSTED;
+        if publish {
+            let mask = self.order.len() - 1;
+            self.order[self.posted as usize & mask] = slot as u16;
+            let entry = (self.posted + 1) << SLOT_BITS | u64::from(slot);
+            self.arena.posted(self.posted).store(entry, Ordering::Release);
+            self.posted += 1;
+        }
+        Some(())
+    }
+
+    /// Asks the sender to wake us. Followed by a fence and [`is_ready`](Receiver::is_ready).
+    pub(super) fn arm(&self) {
+        self.arena.armed().store(1, Ordering::Relaxed);
+    }
+
+    /// Takes the request back, if the sender has not.
+    pub(super) fn disarm(&self) {
+        // Looking first leaves the line shared where there is nothing to do.
+        if self.arena.armed().load(Ordering::Relaxed) != 0 {
+            self.arena.armed().store(0, Ordering::Relaxed);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn arena(&self) -> Arena {
+        self.arena
+    }
+
+    #[cfg(test)]
+    pub(super) fn progress(&self) -> u64 {
+        self.received
+    }
+
+    /// Whether the sender said that it ends on purpose.
+    pub(super) fn is_closed(&self) -> bool {
+        self.arena.closed().load(Ordering::Acquire) != 0
+    }
+}
