@@ -283,16 +283,14 @@ impl Link {
         self.doubt_until.is_none_or(|until| now >= until)
     }
 
-    /// Whether PING is due: nothing was sent for the interval. An application process is not asked again before it
-    /// answered, since it may sleep for hours.
+    /// Whether PING is due: nothing was sent for the interval. One at a time: nothing gets lost on a VI, and an
+    /// application process may sleep for hours before it answers.
     pub(super) fn ping_due(&self, now: Instant, heartbeat: &Heartbeat) -> bool {
         self.ping_allowed() && now >= self.last_sent + heartbeat.interval
     }
 
     fn ping_allowed(&self) -> bool {
-        self.can_send()
-            && self.descriptors.allows(Kind::Ping)
-            && (self.peer_is_daemon() || !self.ping_unanswered)
+        self.can_send() && self.descriptors.allows(Kind::Ping) && !self.ping_unanswered
     }
 
     /// When the link wants to be looked at next, though nothing arrives. A PING that has no credit waits for that.

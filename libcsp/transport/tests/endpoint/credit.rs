@@ -52,14 +52,14 @@ fn credit_comes_back_while_the_owner_receives_without_a_turn_between() {
 
 #[test]
 fn two_exhausted_sides_come_to_life_again_and_stay_alive_meanwhile() {
-    let cases = [(4, 4, 0), (4, 4, 30), (4, 64, 5), (5, 7, 30), (64, 64, 0)];
+    let cases = [(4, 4, 0), (4, 4, 30), (8, 8, 250), (4, 64, 5), (5, 7, 30), (64, 64, 0)];
     for (depth_nn, depth_proxy, delay) in cases {
-        let mut world = World::with_delay(delay, delay);
+        let mut world = World::with_delay(delay, delay.min(20));
         let (mut proxy, mut nn) = (world.proxy(depth_proxy), world.network_node(depth_nn));
         let (at_nn, at_proxy) = world.tunnel_up(&mut nn, &mut proxy);
         for round in 0..5 {
-            // A heartbeat on its way may hold the one descriptor that a small depth leaves for data.
-            for _ in 0..200 {
+            // Heartbeats on their way may hold the descriptors that a small depth leaves for data.
+            for _ in 0..2_000 {
                 if nn.endpoint.credits(at_nn) > 0 && proxy.endpoint.credits(at_proxy) > 0 {
                     break;
                 }
@@ -77,7 +77,7 @@ fn two_exhausted_sides_come_to_life_again_and_stay_alive_meanwhile() {
             );
             let before = (proxy.messages.len(), nn.messages.len());
             (nn.receives, proxy.receives) = (true, true);
-            world.run(ms(500), &mut [&mut nn, &mut proxy]);
+            world.run(ms(500 + 4 * delay), &mut [&mut nn, &mut proxy]);
             let got = (proxy.messages.len() - before.0, nn.messages.len() - before.1);
             assert_eq!(got, (to_proxy as usize, to_nn as usize));
         }

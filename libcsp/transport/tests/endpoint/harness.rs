@@ -201,7 +201,7 @@ impl World {
         token: &Token,
     ) -> (LinkId, LinkId) {
         let link = connect(self.now, side, purpose, (0, 1), token);
-        for _ in 0..500 {
+        for _ in 0..1_500 {
             self.step(ms(1), &mut [side, proxy]);
             if side.up().contains(&link) {
                 return (link, *proxy.up().last().unwrap());
