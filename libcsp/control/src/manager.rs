@@ -25,6 +25,8 @@ use progress::{NodesAndAcks, Progress};
 #[derive(Clone, Debug)]
 pub struct PolicyManager {
     client: EtcdClient,
+    /// A key and the create revision it must still have for this manager to write.
+    fence: Option<(String, i64)>,
 }
 
 /// The roles that apply policies, and so are waited for.
@@ -39,7 +41,26 @@ const ATTEMPTS: u32 = 5;
 impl PolicyManager {
     /// A manager on `client`.
     pub fn new(client: EtcdClient) -> PolicyManager {
-        PolicyManager { client }
+        PolicyManager { client, fence: None }
+    }
+
+    /// The same manager, but every write fails with [`ManagerError::FenceLost`] unless `key` still has the create
+    /// revision `create_revision`: how a leader keeps from writing after another one took over.
+    pub fn fenced(mut self, key: &str, create_revision: i64) -> PolicyManager {
+        self.fence = Some((key.to_owned(), create_revision));
+        self
+    }
+
+    fn fence_holds(&self) -> Option<Compare> {
+        let (key, revision) = self.fence.as_ref()?;
+        Some(Compare::create_revision(key.as_str(), CompareOp::Equal, *revision))
+    }
+
+    /// Fails when the fence is what kept a transaction from writing.
+    async fn check_fence(&self) -> Result<(), ManagerError> {
+        let Some(holds) = self.fence_holds() else { return Ok(()) };
+        let held = self.client.txn(Txn::new().when([holds])).await?.succeeded();
+        if held { Ok(()) } else { Err(ManagerError::FenceLost) }
     }
 
     /// Publishes `policy`, waits until all live nodes have staged it, activates it, waits until they run it.
@@ -89,10 +110,13 @@ impl PolicyManager {
         let remember = TxnOp::txn(Txn::new().when([never_before]).and_then([remember]));
         let there = Compare::version(keys::generation(generation), CompareOp::Greater, 0);
         let active = TxnOp::put(keys::ACTIVE, generation.to_string(), None);
-        let txn = Txn::new().when([there, active_is(expected)]).and_then([active, remember]);
+        let mut conditions = vec![there, active_is(expected)];
+        conditions.extend(self.fence_holds());
+        let txn = Txn::new().when(conditions).and_then([active, remember]);
         if self.client.txn(txn).await?.succeeded() {
             return Ok(());
         }
+        self.check_fence().await?;
         let found = self.active().await?;
         if found == expected {
             return Err(ManagerError::NoGeneration(generation));

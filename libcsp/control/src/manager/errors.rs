@@ -26,6 +26,9 @@ pub enum ManagerError {
         /// What is there.
         found: u64,
     },
+    /// Another management node leads now.
+    #[error("this management node does not lead any more; nothing was changed, apply again")]
+    FenceLost,
     /// There is no such generation.
     #[error("there is no generation {0}")]
     NoGeneration(u64),
