@@ -292,4 +292,14 @@ pub trait Provider: Send {
     fn counters(&self) -> Counters {
         Counters::default()
     }
+
+    /// In a forked child: gives up all VIs without a word to the peers, for which they stay the parent's. Where a
+    /// provider shares nothing with its parent's, it is merely dropped.
+    fn abandon_after_fork(self: Box<Self>) {}
+
+    /// Every descriptor that the provider owns now, appended to `into`: the application whose process it lives in must
+    /// not close them. Nothing where it owns none beyond those of [`wake`](Provider::wake).
+    fn descriptors(&self, into: &mut Vec<RawFd>) {
+        self.wake(into);
+    }
 }

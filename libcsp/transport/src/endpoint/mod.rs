@@ -278,9 +278,19 @@ impl Endpoint {
         self.provider.as_mut()
     }
 
-    /// Takes the provider back without a word to any peer (a forked child abandons its parent's VIs so).
+    /// Takes the provider back without a word to any peer.
     pub fn into_provider(self) -> Box<dyn Provider> {
         self.provider
+    }
+
+    /// In a forked child: gives up all links without a word to the peers, for which they stay the parent's.
+    pub fn abandon_after_fork(self) {
+        self.provider.abandon_after_fork();
+    }
+
+    /// Every descriptor that the provider owns now, appended to `into`: an application must not close them.
+    pub fn descriptors(&self, into: &mut Vec<Wake>) {
+        self.provider.descriptors(into);
     }
 
     /// Totals.

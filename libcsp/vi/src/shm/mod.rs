@@ -359,6 +359,14 @@ impl Provider for ShmProvider {
     fn counters(&self) -> Counters {
         self.counters
     }
+
+    fn abandon_after_fork(self: Box<Self>) {
+        ShmProvider::abandon_after_fork(*self);
+    }
+
+    fn descriptors(&self, into: &mut Vec<RawFd>) {
+        ShmProvider::descriptors(self, into);
+    }
 }
 
 impl Drop for ShmProvider {
