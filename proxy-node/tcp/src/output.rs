@@ -153,7 +153,7 @@ impl Tcb {
     /// one segment regardless of the congestion window.
     fn new_data(&mut self, cx: &mut Context<'_>, options: Options, size: u32, probe: bool) -> Option<Plan> {
         let unsent = self.data_end().since(self.snd_nxt);
-        let fin_unsent = self.fin_queued && !self.snd_nxt.after(self.data_end());
+        let fin_unsent = self.fin_unsent();
         if unsent == 0 && !fin_unsent {
             return None;
         }
@@ -222,7 +222,7 @@ impl Tcb {
             Probe::Window => {
                 // A byte into a closed window; into one that is only small, what fits.
                 let fits = self.snd_wnd.clamp(1, size).min(self.send.len());
-                let fin = fits == 0 && self.fin_queued;
+                let fin = fits == 0 && self.fin_queued && !self.fin_acked;
                 let end = self.snd_una.plus(fits + u32::from(fin));
                 if end == self.snd_una {
                     return None;
@@ -317,7 +317,7 @@ impl Tcb {
         }
         if self.outstanding() > 0 {
             self.arm_timeout(cx);
-        } else if self.data_end().after(self.snd_nxt) || (self.fin_queued && self.snd_nxt == self.data_end())
+        } else if self.data_end().after(self.snd_nxt) || self.fin_unsent()
         {
             self.arm_persist(cx);
         }

@@ -337,7 +337,7 @@ impl Tcb {
         self.write_blocked = false;
         match self.state {
             State::Done => self.receive.clear(cx.blocks, cx.ranges),
-            State::SynSent => self.finish(cx, Farewell::Record),
+            State::SynSent if self.send.len() == 0 => self.finish(cx, Farewell::Record),
             _ if unread => self.fail(cx, Farewell::Reset, crate::api::FailReason::DataAfterClose),
             State::FinWait2 => self.timers.linger = cx.now + cx.config.fin_wait_2,
             _ => self.queue_fin(),

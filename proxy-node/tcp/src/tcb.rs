@@ -116,6 +116,7 @@ pub(crate) struct Tcb {
     pub send: SendQueue,
     /// FIN follows the send queue.
     pub fin_queued: bool,
+    pub fin_acked: bool,
     pub board: Scoreboard,
     pub congestion: Congestion,
     pub rtt: Rtt,
@@ -206,6 +207,7 @@ impl Tcb {
             snd_wl2: Seq(0),
             send: SendQueue::EMPTY,
             fin_queued: false,
+            fin_acked: false,
             board: Scoreboard::new(isn),
             congestion: Congestion::new(),
             rtt: Rtt::new(cx.config),
@@ -273,7 +275,12 @@ impl Tcb {
         if self.snd_una == self.iss { self.iss.plus(1) } else { self.snd_una }
     }
 
-    /// The sequence number behind the last byte in the send queue: that of the FIN.
+    /// Whether FIN is still to be sent for the first time.
+    pub fn fin_unsent(&self) -> bool {
+        self.fin_queued && !self.fin_acked && !self.snd_nxt.after(self.data_end())
+    }
+
+    /// The sequence number behind the last byte in the send queue: that of the FIN, until it is acknowledged.
     pub fn data_end(&self) -> Seq {
         self.send_base().plus(self.send.len())
     }

@@ -68,12 +68,13 @@ impl Tcb {
     /// snd_una moves on; `pipe` was in the network before.
     fn advance(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>, pipe: u32) {
         let ack = segment.ack;
-        let fin_acked = self.fin_queued && ack == self.data_end().plus(1);
+        let fin_acked = self.fin_queued && !self.fin_acked && ack == self.data_end().plus(1);
         let acked = ack.since(self.snd_una);
         let acked_bytes = ack.since(self.send_base()) - u32::from(fin_acked);
         self.sample_rtt(cx, segment);
         self.send.release(cx.blocks, acked_bytes);
         self.snd_una = ack;
+        self.fin_acked |= fin_acked;
         self.progress_at = cx.now;
         self.timers.retries = 0;
         self.rtt.progress();

@@ -71,7 +71,11 @@ pub struct Net {
     pub random: Random,
     /// Hand 64 KB records over whole, as a network node with segmentation and receive offload would.
     pub whole_records: bool,
+    /// What a meddling box takes out of SYNs: (SACK permitted, timestamps, window scale).
+    pub strip: (bool, bool, bool),
     pub transmitted: u64,
+    /// Print every packet (`CSP_TRACE=1`).
+    pub trace: bool,
     /// Every header put on the link, newest last, while wanted.
     pub log: Option<Vec<(Instant, usize, Repr, usize)>>,
     link: BinaryHeap<Reverse<(Instant, u64, usize)>>,
@@ -110,8 +114,10 @@ impl Net {
             faults: [LinkFaults { delay: Duration::from_micros(500), ..LinkFaults::default() }; 2],
             random: Random(seed),
             whole_records: false,
+            strip: (false, false, false),
             transmitted: 0,
             log: None,
+            trace: std::env::var("CSP_TRACE").is_ok(),
             link: BinaryHeap::new(),
             packets: BTreeMap::new(),
             serial: 0,
@@ -146,12 +152,24 @@ impl Net {
 
     fn send(&mut self, from: usize, packet: Packet) {
         self.transmitted += 1;
+        let packet = self.meddle(packet);
         if let Some(log) = &mut self.log {
             let segment = Segment::parse(&packet.bytes).unwrap();
             log.push((self.now, from, Repr::parse(&segment), segment.payload().len()));
         }
         let faults = self.faults[from];
-        if self.random.chance(faults.loss) {
+        let lost = self.random.chance(faults.loss);
+        if self.trace {
+            let segment = Segment::parse(&packet.bytes).unwrap();
+            let mark = if lost { " LOST" } else { "" };
+            println!(
+                "{:>12} {} {segment:?}{mark} {:?}",
+                self.now.as_nanos() / 1000,
+                ["->", "<-"][from],
+                segment.options().sack.as_slice()
+            );
+        }
+        if lost {
             return;
         }
         let copies = 1 + usize::from(self.random.chance(faults.duplication));
@@ -167,6 +185,20 @@ impl Net {
             self.link.push(Reverse((self.now + delay, self.serial, 1 - from)));
             self.packets.insert(self.serial, packet.clone());
         }
+    }
+
+    fn meddle(&self, packet: Packet) -> Packet {
+        let (sack, timestamps, scale) = self.strip;
+        let mut repr = Repr::parse(&Segment::parse(&packet.bytes).unwrap());
+        if !repr.flags.syn() || self.strip == (false, false, false) {
+            return packet;
+        }
+        repr.options.sack_permitted &= !sack;
+        repr.options.timestamps = repr.options.timestamps.filter(|_| !timestamps);
+        repr.options.window_scale = repr.options.window_scale.filter(|_| !scale);
+        let mut bytes = vec![0; repr.header_len()];
+        repr.emit(&mut bytes).unwrap();
+        Packet { tuple: packet.tuple, bytes }
     }
 
     /// Moves time on to the next packet or timer, but not beyond `limit`. `false`: nothing happens before it.
