@@ -1,0 +1,176 @@
+//! The formats of the LAN. Those with a checksum are tried as the bytes are, and again with the checksum put right:
+//! the fuzzer would seldom guess it.
+
+use core::net::Ipv6Addr;
+
+use csp_wire::checksum::{Checksum, checksum};
+use csp_wire::icmp::{QuotedTcp, v4, v6};
+use csp_wire::{
+    Ecn, arp as wire_arp, ethernet as wire_ethernet, ipv4 as wire_ipv4, ipv6 as wire_ipv6, tcp as wire_tcp,
+};
+
+use crate::check_error;
+
+/// Ethernet: what parses is emitted as it stood.
+pub fn ethernet(bytes: &[u8]) {
+    match wire_ethernet::Frame::parse(bytes) {
+        Ok(frame) => {
+            assert_eq!(frame.payload().len() + wire_ethernet::HEADER_LEN, bytes.len());
+            let Ok(repr) = wire_ethernet::Repr::parse(&frame) else { return };
+            let mut out = [0xaa; wire_ethernet::HEADER_LEN];
+            assert_eq!(repr.emit(&mut out), Ok(out.len()));
+            assert!(bytes.starts_with(&out));
+        }
+        Err(error) => check_error(error, bytes),
+    }
+}
+
+/// ARP: what parses is emitted as it stood.
+pub fn arp(bytes: &[u8]) {
+    match wire_arp::Packet::parse(bytes) {
+        Ok(packet) => {
+            let mut out = [0xaa; wire_arp::PACKET_LEN];
+            assert_eq!(wire_arp::Repr::parse(&packet).emit(&mut out), Ok(out.len()));
+            assert!(bytes.starts_with(&out));
+        }
+        Err(error) => check_error(error, bytes),
+    }
+}
+
+/// IPv4, whole and quoted.
+pub fn ipv4(bytes: &[u8]) {
+    check_ipv4(bytes);
+    let mut bytes = bytes.to_vec();
+    let header_len = usize::from(bytes.first().map_or(0, |first| first & 0xf)) * 4;
+    if header_len >= wire_ipv4::HEADER_LEN && header_len <= bytes.len() {
+        bytes[10..12].fill(0);
+        let field = checksum(&bytes[..header_len]);
+        bytes[10..12].copy_from_slice(&field.to_be_bytes());
+        check_ipv4(&bytes);
+    }
+}
+
+fn check_ipv4(bytes: &[u8]) {
+    for parse in [wire_ipv4::Packet::parse, wire_ipv4::Packet::parse_quoted] {
+        match parse(bytes) {
+            Ok(packet) => assert!(packet.header_len() + packet.payload().len() <= packet.total_len()),
+            Err(error) => check_error(error, bytes),
+        }
+    }
+    let Ok(packet) = wire_ipv4::Packet::parse(bytes) else { return };
+    let Ok(repr) = wire_ipv4::Repr::parse(&packet) else { return };
+    let mut out = vec![0xaa; repr.len()];
+    assert_eq!(repr.emit(&mut out), Ok(wire_ipv4::HEADER_LEN));
+    out.extend_from_slice(packet.payload());
+    let again = wire_ipv4::Packet::parse(&out).expect("what was emitted parses");
+    assert_eq!(wire_ipv4::Repr::parse(&again), Ok(repr));
+    assert_eq!(again.payload(), packet.payload());
+}
+
+/// IPv6, whole and quoted.
+pub fn ipv6(bytes: &[u8]) {
+    for parse in [wire_ipv6::Packet::parse, wire_ipv6::Packet::parse_quoted] {
+        match parse(bytes) {
+            Ok(packet) => assert!(packet.header_len() + packet.payload().len() <= packet.total_len()),
+            Err(error) => check_error(error, bytes),
+        }
+    }
+    let Ok(packet) = wire_ipv6::Packet::parse(bytes) else { return };
+    let repr = wire_ipv6::Repr::parse(&packet);
+    let mut out = vec![0xaa; repr.len()];
+    assert_eq!(repr.emit(&mut out), Ok(wire_ipv6::HEADER_LEN));
+    out.extend_from_slice(packet.payload());
+    let again = wire_ipv6::Packet::parse(&out).expect("what was emitted parses");
+    assert_eq!(wire_ipv6::Repr::parse(&again), repr);
+}
+
+/// ICMP of both families, and the packets that errors quote.
+pub fn icmp(bytes: &[u8]) {
+    icmp_v4(bytes);
+    icmp_v6(bytes);
+    for quoted in [QuotedTcp::parse_v4(bytes), QuotedTcp::parse_v6(bytes)] {
+        let _ = quoted.map_err(|error| check_error(error, bytes));
+    }
+}
+
+fn icmp_v4(bytes: &[u8]) {
+    let _ = v4::Message::parse(bytes).map_err(|error| check_error(error, bytes));
+    let mut bytes = bytes.to_vec();
+    if bytes.len() < v4::HEADER_LEN {
+        return;
+    }
+    bytes[2..4].fill(0);
+    let field = checksum(&bytes);
+    bytes[2..4].copy_from_slice(&field.to_be_bytes());
+    match v4::Message::parse(&bytes) {
+        Ok(message) => {
+            let mut out = vec![0xaa; message.len()];
+            assert_eq!(message.emit(&mut out), Ok(bytes.len()));
+            assert_eq!(v4::Message::parse(&out), Ok(message));
+        }
+        Err(error) => check_error(error, &bytes),
+    }
+}
+
+fn icmp_v6(bytes: &[u8]) {
+    if bytes.len() < v6::HEADER_LEN || bytes.len() > usize::from(u16::MAX) {
+        return;
+    }
+    let source = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
+    // The code is ignored or 0 in what matters, so its place chooses between addresses instead.
+    let group = bytes[1] & 1 != 0;
+    let destination = if group { Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1) } else { source };
+    let mut payload = bytes.to_vec();
+    payload[1] >>= 1;
+    payload[2..4].fill(0);
+    let mut sum = Checksum::pseudo_v6(source, destination, wire_ipv6::PROTOCOL_ICMPV6, payload.len() as u32);
+    sum.add(&payload);
+    payload[2..4].copy_from_slice(&sum.finish().to_be_bytes());
+    let packet = ipv6_packet(source, destination, &payload);
+    let packet = wire_ipv6::Packet::parse(&packet).expect("the packet made here is whole");
+    match v6::Message::parse(&packet) {
+        Ok(message) => {
+            let mut out = vec![0xaa; message.len()];
+            assert_eq!(message.emit(source, destination, &mut out), Ok(out.len()));
+            let again = ipv6_packet(source, destination, &out);
+            let again = wire_ipv6::Packet::parse(&again).expect("the packet made here is whole");
+            assert_eq!(v6::Message::parse(&again), Ok(message));
+        }
+        Err(error) => check_error(error, &payload),
+    }
+}
+
+fn ipv6_packet(source: Ipv6Addr, destination: Ipv6Addr, payload: &[u8]) -> Vec<u8> {
+    let repr = wire_ipv6::Repr {
+        source,
+        destination,
+        protocol: wire_ipv6::PROTOCOL_ICMPV6,
+        hop_limit: v6::NEIGHBOR_HOP_LIMIT,
+        dscp: 0,
+        ecn: Ecn::NotEct,
+        flow_label: 0,
+        payload_len: payload.len() as u16,
+    };
+    let mut out = vec![0; wire_ipv6::HEADER_LEN];
+    assert_eq!(repr.emit(&mut out), Ok(wire_ipv6::HEADER_LEN));
+    out.extend_from_slice(payload);
+    out
+}
+
+/// TCP: header, options, and the meaning of both after emission.
+pub fn tcp(bytes: &[u8]) {
+    match wire_tcp::Segment::parse(bytes) {
+        Ok(segment) => {
+            assert_eq!(segment.header_len() + segment.payload().len(), bytes.len());
+            let repr = wire_tcp::Repr::parse(&segment);
+            let mut out = [0xaa; 60];
+            let len = repr.emit(&mut out).expect("60 bytes hold every header");
+            assert_eq!(len, repr.header_len());
+            let again = wire_tcp::Segment::parse(&out[..len]).expect("what was emitted parses");
+            let again = wire_tcp::Repr::parse(&again);
+            assert_eq!((again.seq, again.ack, again.flags), (repr.seq, repr.ack, repr.flags));
+            assert_eq!(wire_tcp::Options { sack: repr.options.sack, ..again.options }, repr.options);
+        }
+        Err(error) => check_error(error, bytes),
+    }
+}

@@ -1,0 +1,23 @@
+//! What must hold of every parser of csp-wire, whatever the bytes: it returns, an error names a field and points into
+//! the bytes, and what it took means the same after it was emitted and parsed again.
+//!
+//! The targets in `fuzz_targets/` call these functions and nothing else, so that a finding replays in a plain test.
+#![forbid(unsafe_code)]
+
+mod lan;
+mod san;
+
+pub use lan::{arp, ethernet, icmp, ipv4, ipv6, tcp};
+pub use san::{agent, channel, link, tunnel};
+
+use csp_wire::WireError;
+
+/// Checks an error of a parser that was given `bytes`.
+fn check_error(error: WireError, bytes: &[u8]) {
+    assert!(!error.what().is_empty());
+    assert!(error.offset() <= bytes.len(), "{error:?} points behind {} bytes", bytes.len());
+    assert!(
+        !matches!(error, WireError::NoSpace { .. } | WireError::TooLarge { .. }),
+        "{error:?} from a parser"
+    );
+}
