@@ -126,7 +126,9 @@ impl Header {
             kind,
             credits: u16::from_le_bytes([raw[2], raw[3]]),
             body_len,
-            sequence: u64::from_le_bytes([raw[8], raw[9], raw[10], raw[11], raw[12], raw[13], raw[14], raw[15]]),
+            sequence: u64::from_le_bytes([
+                raw[8], raw[9], raw[10], raw[11], raw[12], raw[13], raw[14], raw[15],
+            ]),
         })
     }
 }
