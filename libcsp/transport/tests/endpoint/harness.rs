@@ -1,5 +1,8 @@
 //! Two or more endpoints on one fabric, driven step by step in virtual time.
 
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use csp_transport::token::{self, TokenClaims};
 use csp_transport::{
     ClusterKey, Counters, DownReason, Endpoint, EndpointConfig, LinkEvent, LinkId, MessageKind, PeerIdentity,
@@ -7,7 +10,8 @@ use csp_transport::{
 };
 use csp_types::{Duration, Instant, NodeId, Role};
 use csp_vi::memory::{Delay, MemoryFabric};
-use csp_vi::{Provider, ViAddress};
+use csp_vi::shm::ShmProvider;
+use csp_vi::{Armed, Provider, ViAddress};
 
 /// The time of day at which every test starts, in Unix seconds.
 pub const UNIX_START: u64 = 1_800_000_000;
@@ -26,6 +30,11 @@ pub fn node(name: &str) -> NodeId {
 
 pub fn process(name: &str) -> ProcessId {
     ProcessId::parse(name.as_bytes()).unwrap()
+}
+
+/// The user that the tests run as, which shm knows of its peers.
+pub fn own_uid() -> u32 {
+    std::fs::metadata("/proc/self").unwrap().uid()
 }
 
 /// A message as the owner of an endpoint received it.
@@ -59,7 +68,8 @@ impl Side {
             }
             busy = true;
         }
-        busy
+        // Arming makes shm look at its sockets.
+        busy || self.endpoint.provider_mut().arm() == Ok(Armed::Busy)
     }
 
     pub fn receive_one(&mut self, now: Instant) -> bool {
@@ -111,17 +121,30 @@ pub fn unix(now: Instant) -> u64 {
     UNIX_START + now.as_nanos() / 1_000_000_000
 }
 
-/// The fabric and its time.
+/// The fabric and its time. Over shm (`crate::OVER_SHM`) the fabric is not used: no delays, no faults, and providers
+/// that look at their sockets only now and then.
 pub struct World {
     pub fabric: MemoryFabric,
     pub now: Instant,
+    /// Distinguishes the rendezvous sockets of worlds in one process.
+    number: u32,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if let ViAddress::Path(path) = self.address() {
+            let _ = std::fs::remove_file(path);
+        }
+    }
 }
 
 pub const PROXY: &str = "pn-1";
 
 impl World {
     pub fn new() -> Self {
-        World { fabric: MemoryFabric::with_seed(1), now: Instant::ZERO }
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        World { fabric: MemoryFabric::with_seed(1), now: Instant::ZERO, number }
     }
 
     /// A world where each message takes `fixed` and up to `jitter` more, in milliseconds.
@@ -132,7 +155,21 @@ impl World {
     }
 
     pub fn raw(&self, name: &str) -> Box<dyn Provider> {
-        Box::new(self.fabric.provider(name))
+        if crate::OVER_SHM {
+            Box::new(ShmProvider::new().unwrap())
+        } else {
+            Box::new(self.fabric.provider(name))
+        }
+    }
+
+    /// Where the proxy listens.
+    pub fn address(&self) -> ViAddress {
+        if crate::OVER_SHM {
+            let name = format!("csp-transport-{}-{}.sock", std::process::id(), self.number);
+            ViAddress::Path(std::env::temp_dir().join(name))
+        } else {
+            ViAddress::Name("pn-1.w3".to_owned())
+        }
     }
 
     pub fn side(&self, name: &str, config: EndpointConfig) -> Side {
@@ -147,7 +184,7 @@ impl World {
 
     pub fn proxy_of(&self, config: EndpointConfig) -> Side {
         let mut side = self.side(PROXY, config);
-        side.endpoint.listen(&address()).unwrap();
+        side.endpoint.listen(&self.address()).unwrap();
         side
     }
 
@@ -200,7 +237,7 @@ impl World {
         purpose: Purpose,
         token: &Token,
     ) -> (LinkId, LinkId) {
-        let link = connect(self.now, side, purpose, (0, 1), token);
+        let link = connect(self, side, purpose, (0, 1), token);
         for _ in 0..1_500 {
             self.step(ms(1), &mut [side, proxy]);
             if side.up().contains(&link) {
@@ -209,10 +246,6 @@ impl World {
         }
         panic!("the link does not come up: {:?}", side.events);
     }
-}
-
-pub fn address() -> ViAddress {
-    ViAddress::Name("pn-1.w3".to_owned())
 }
 
 /// Small messages, so that limits are reached soon.
@@ -226,8 +259,8 @@ pub fn small(identity: PeerIdentity, depth: u32, verify: Option<ClusterKey>) -> 
     }
 }
 
-pub fn connect(now: Instant, side: &mut Side, purpose: Purpose, pool: (u8, u8), token: &Token) -> LinkId {
-    side.endpoint.connect(now, &address(), purpose, 0, pool, token.as_bytes()).unwrap()
+pub fn connect(world: &World, side: &mut Side, purpose: Purpose, pool: (u8, u8), token: &Token) -> LinkId {
+    side.endpoint.connect(world.now, &world.address(), purpose, 0, pool, token.as_bytes()).unwrap()
 }
 
 pub fn claims(role: Role, node_name: &str, process_id: ProcessId, nonce: u64) -> TokenClaims {

@@ -22,9 +22,10 @@ impl Raw {
     /// Connects to the proxy, whose VI is established on return.
     fn connect(world: &mut World, proxy: &mut Side) -> Raw {
         let mut provider = world.raw("raw");
-        let vi = provider.connect(&address(), CONFIG, &[]).unwrap();
+        let vi = provider.connect(&world.address(), CONFIG, &[]).unwrap();
+        let event = next_event(world, provider.as_mut(), proxy);
+        assert!(matches!(event, Event::Established { .. }), "{event:?}");
         world.step(ms(1), &mut [proxy]);
-        assert!(matches!(provider.poll_event(), Some(Event::Established { .. })));
         Raw { provider, vi, sequence: 0, held: Vec::new() }
     }
 
@@ -62,6 +63,19 @@ impl Raw {
         }
         kinds
     }
+}
+
+/// The next event of a raw provider, while `side` takes its turns.
+fn next_event(world: &mut World, provider: &mut dyn Provider, side: &mut Side) -> Event {
+    for _ in 0..100 {
+        world.step(ms(0), &mut [side]);
+        // Arming makes shm look at its sockets.
+        let _ = provider.arm();
+        if let Some(event) = provider.poll_event() {
+            return event;
+        }
+    }
+    panic!("no event");
 }
 
 fn hello(token: &[u8]) -> Vec<u8> {
@@ -201,12 +215,15 @@ fn hellos_with_impossible_sizes_are_refused() {
 fn answer(kind: Kind, credits: u16, body: &[u8]) -> Option<DownReason> {
     let mut world = World::new();
     let mut raw = world.raw("raw");
-    raw.listen(&address()).unwrap();
+    raw.listen(&world.address()).unwrap();
     let mut app = world.process("p", 8);
-    let link = connect(world.now, &mut app, Purpose::Channel, (0, 1), &process_token("p", 1));
-    let Some(Event::Request(request)) = raw.poll_event() else { panic!("no request") };
+    let link = connect(&world, &mut app, Purpose::Channel, (0, 1), &process_token("p", 1));
+    let Event::Request(request) = next_event(&mut world, raw.as_mut(), &mut app) else {
+        panic!("no request")
+    };
     let vi = raw.accept(request.id, CONFIG, &[]).unwrap();
-    let Some(Event::Established { .. }) = raw.poll_event() else { panic!("not established") };
+    let event = next_event(&mut world, raw.as_mut(), &mut app);
+    assert!(matches!(event, Event::Established { .. }), "{event:?}");
     world.step(ms(1), &mut [&mut app]);
     let header = Header { kind, credits, body_len: body.len() as u32, sequence: 0 }.emit();
     raw.post_send(vi, 0, 0, &[&header, body], false).unwrap();

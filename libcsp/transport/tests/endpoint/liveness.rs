@@ -2,7 +2,7 @@
 
 use csp_transport::{DeathCause, DownReason, Purpose, SendError};
 use csp_transport::{LinkEvent, MessageKind};
-use csp_types::{Duration, Instant};
+use csp_types::Duration;
 use csp_vi::memory::InFlight;
 
 use crate::harness::*;
@@ -162,9 +162,9 @@ fn a_full_table_refuses_further_links() {
     let mut world = World::new();
     let mut app = world.process("p", 16);
     let token = process_token("p", 1);
-    let ids: Vec<_> =
-        (0..8).map(|i| connect(Instant::ZERO, &mut app, Purpose::Channel, (i, 8), &token)).collect();
-    let more = app.endpoint.connect(Instant::ZERO, &address(), Purpose::Channel, 0, (0, 8), token.as_bytes());
+    let ids: Vec<_> = (0..8).map(|i| connect(&world, &mut app, Purpose::Channel, (i, 8), &token)).collect();
+    let more =
+        app.endpoint.connect(world.now, &world.address(), Purpose::Channel, 0, (0, 8), token.as_bytes());
     assert!(matches!(more, Err(csp_vi::ViError::Exhausted(_))), "{more:?}");
     world.step(ms(1), &mut [&mut app]);
     assert!(ids.iter().all(|&id| matches!(app.down(id), Some(DownReason::Unreachable { .. }))));

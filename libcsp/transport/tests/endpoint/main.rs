@@ -1,7 +1,13 @@
-//! Behaviour of endpoints, tunnel batches and channels over real providers, in virtual time.
+//! Behaviour of endpoints, tunnel batches and channels over the memory provider, in virtual time.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+/// Which provider the harness takes.
+pub const OVER_SHM: bool = false;
 
 mod channel;
 mod credit;
+mod faults;
 mod handshake;
 mod harness;
 mod hostile;

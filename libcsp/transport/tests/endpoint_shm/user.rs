@@ -1,0 +1,59 @@
+//! What the shm provider knows of its peers: their user, and their end.
+
+use csp_transport::token::{self, TokenClaims};
+use csp_transport::{DeathCause, DownReason, Purpose, RefusalCode};
+use csp_types::Role;
+
+use crate::harness::*;
+
+#[test]
+fn a_token_of_another_user_is_refused() {
+    let mut world = World::new();
+    let mut proxy = world.proxy(8);
+    let mut app = world.process("p", 8);
+    let token = |uid| {
+        let claims = claims(Role::Process, "an-1", process("p"), 1);
+        token::issue(&key(), &TokenClaims { uid, ..claims })
+    };
+    let stolen = connect(&world, &mut app, Purpose::Channel, (0, 1), &token(Some(own_uid() + 1)));
+    world.step(ms(1), &mut [&mut app, &mut proxy]);
+    let expected = DownReason::Refused {
+        code: RefusalCode::BadToken,
+        text: "the token belongs to another user".to_owned(),
+    };
+    assert_eq!(app.down(stolen), Some(expected));
+    for uid in [Some(own_uid()), None] {
+        let link = connect(&world, &mut app, Purpose::Channel, (0, 1), &token(uid));
+        world.step(ms(1), &mut [&mut app, &mut proxy]);
+        assert_eq!(app.up(), [link]);
+        assert_eq!(proxy.peer(proxy.up()[0]).unwrap().uid, Some(own_uid()), "known from the socket");
+        app.endpoint.close(world.now, link);
+        world.step(ms(1), &mut [&mut app, &mut proxy]);
+    }
+}
+
+#[test]
+fn a_process_that_vanishes_is_known_at_once_and_what_it_sent_arrives() {
+    let mut world = World::new();
+    let (mut proxy, mut app) = (world.proxy(8), world.process("p", 8));
+    let (link, at_proxy) = world.channel_up(&mut app, &mut proxy);
+    assert!(app.send(world.now, link, b"last words"));
+    drop(app);
+    world.step(ms(1), &mut [&mut proxy]);
+    assert_eq!(proxy.messages[0].body, b"last words");
+    assert_eq!(proxy.down(at_proxy), Some(DownReason::Died(DeathCause::HangUp)));
+}
+
+#[test]
+fn a_forked_child_gives_up_its_copy_without_a_word() {
+    let mut world = World::new();
+    let (mut proxy, mut app) = (world.proxy(8), world.process("p", 8));
+    let (_, at_proxy) = world.channel_up(&mut app, &mut proxy);
+    let mut descriptors = Vec::new();
+    app.endpoint.descriptors(&mut descriptors);
+    assert!(descriptors.len() >= 2, "an epoll descriptor and a socket: {descriptors:?}");
+    // Without a fork the sockets close with it, which the peer sees as a hang-up; but no CLOSE was said.
+    app.endpoint.abandon_after_fork();
+    world.step(ms(1), &mut [&mut proxy]);
+    assert_eq!(proxy.down(at_proxy), Some(DownReason::Died(DeathCause::HangUp)));
+}
