@@ -32,6 +32,7 @@ mod proxies;
 mod responder;
 #[cfg(test)]
 mod tests;
+mod trace_query;
 
 pub use api::{CoreConfig, Counters, FlowInfo, NetworkOutput, PortConfig, PortId, ProxyId, TunnelFull};
 pub use node::NetworkCore;

@@ -221,3 +221,20 @@ fn an_icmp_error_about_a_flow_goes_to_its_proxy() {
     let sent = f.sent();
     assert_eq!((sent.kind, sent.label, sent.payload), (RecordKind::IcmpError, label(4), packet));
 }
+
+#[test]
+fn a_flows_trace_has_its_segments_without_label_and_no_other_flows() {
+    let mut f = Fixture::new();
+    f.establish(label(1));
+    let last = tcp_bytes(VIP, CLIENT, Tcp::FIN | Tcp::ACK, &[]);
+    f.record(Record { flags: Flags::COMPACTED | Flags::FLOW_END, ..compacted(label(1), &last) });
+    f.client_sends(Tcp::ACK, &[]);
+    f.establish(label(2));
+    let flags = |label| f.core.flow_trace(label).iter().map(|e| (e.kind, e.tcp_flags)).collect::<Vec<_>>();
+    let (syn, bound, answer) = ((TraceKind::LanIn, 2), (TraceKind::LabelBound, 0), (TraceKind::LanOut, 0x12));
+    let end = [(TraceKind::LanOut, 0x11), (TraceKind::LabelEnded, 0), (TraceKind::LanIn, 0x10)];
+    assert_eq!(flags(label(1)), [&[syn, bound, answer][..], &end].concat());
+    assert_eq!(flags(label(2)), [syn, bound, answer]);
+    assert!(f.core.flow_trace(label(1)).iter().all(|e| e.label == label(1)));
+    assert_eq!(f.core.flow_trace(label(3)), []);
+}

@@ -1,0 +1,244 @@
+//! One data worker: a core between its LAN ports and its tunnels. Time comes in; the thread around it waits (the
+//! daemon's `data_thread`, or the simulation).
+
+use std::net::{IpAddr, SocketAddr};
+
+use csp_classify::RuleError;
+use csp_lan::{LanPort, LanReceiver, ReceiveCounters, TransmitCounters};
+use csp_transport::{Endpoint, LinkEvent, LinkId, MessageKind};
+use csp_types::{Instant, NodeId, limits};
+use csp_vi::{Armed, ViError, Wake};
+use csp_wire::tunnel::Records;
+
+use crate::core::{CoreConfig, NetworkCore, PortId, ProxyId};
+use crate::links::{LinkNotice, Links, ProxySpec, TokenSource, Transition, TunnelInfo};
+
+/// Messages taken from one endpoint in one turn, so that no proxy holds up the others.
+const MESSAGES_PER_TURN: usize = 64;
+
+/// What all ports of a worker counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LanCounters {
+    /// Received.
+    pub receive: ReceiveCounters,
+    /// Transmitted.
+    pub transmit: TransmitCounters,
+}
+
+/// A network node's worker.
+pub struct NetworkWorker {
+    core: NetworkCore,
+    links: Links,
+    receivers: Vec<Box<dyn LanReceiver>>,
+    scratch: Box<[u8]>,
+    malformed: u64,
+}
+
+impl NetworkWorker {
+    /// A worker of number `worker` over its ports (in the order of `config.ports`) and endpoints.
+    pub fn new(
+        config: CoreConfig,
+        worker: u8,
+        ports: Vec<LanPort>,
+        endpoints: Vec<Endpoint>,
+        tokens: TokenSource,
+    ) -> Self {
+        let proxies_max = config.proxies_max;
+        let (mut receivers, mut transmitters) = (Vec::new(), Vec::new());
+        for port in ports {
+            receivers.push(port.receiver);
+            transmitters.push(port.transmitter);
+        }
+        NetworkWorker {
+            core: NetworkCore::new(config),
+            links: Links::new(endpoints, transmitters, tokens, worker, proxies_max),
+            receivers,
+            scratch: vec![0; limits::TUNNEL_MESSAGE_LEN_MAX].into_boxed_slice(),
+            malformed: 0,
+        }
+    }
+
+    /// Takes everything in that has arrived (bounded), moves it on, sends. Returns whether there was anything.
+    pub fn turn(&mut self, now: Instant, unix_now_s: u64) -> bool {
+        self.links.now = now;
+        let mut busy = self.links.dial(now, unix_now_s);
+        for at in 0..self.links.endpoints.len() {
+            busy |= self.links.endpoints[at].progress(now, unix_now_s);
+            busy |= self.take_tunnel(now, at);
+        }
+        for (at, receiver) in self.receivers.iter_mut().enumerate() {
+            let (core, links, port) = (&mut self.core, &mut self.links, PortId(at as u16));
+            busy |= receiver.receive(&mut |frame| core.on_frame(now, port, &frame, links)) > 0;
+        }
+        if self.core.next_timeout().is_some_and(|t| t <= now) {
+            self.core.on_timeout(now, &mut self.links);
+            busy = true;
+        }
+        self.links.flush();
+        busy
+    }
+
+    fn take_tunnel(&mut self, now: Instant, at: usize) -> bool {
+        let mut any = false;
+        for _ in 0..MESSAGES_PER_TURN {
+            while let Some(event) = self.links.endpoints[at].poll_event() {
+                any = true;
+                let transition = match event {
+                    LinkEvent::Up { link, peer, .. } => self.links.link_up(at, link, &peer),
+                    LinkEvent::Down { link, reason } => self.links.link_down(at, link, &reason),
+                };
+                self.apply(transition);
+            }
+            let Some(received) = self.links.endpoints[at].receive(now, &mut self.scratch) else { break };
+            any = true;
+            if received.kind == MessageKind::Tunnel {
+                self.take_records(now, at, received.link, received.len);
+            }
+        }
+        any
+    }
+
+    fn take_records(&mut self, now: Instant, at: usize, link: LinkId, len: usize) {
+        let Some((proxy, worker)) = self.links.proxy_of(at, link) else { return };
+        for record in Records::new(&self.scratch[..len.min(self.scratch.len())]) {
+            match record {
+                Ok(record) if record.worker == worker => {
+                    self.core.on_record(now, proxy, &record, &mut self.links);
+                }
+                // Ill-formed, or in another worker's name: the peer is not to be trusted any further.
+                _ => {
+                    self.malformed += 1;
+                    self.links.endpoints[at].fail(now, link);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn apply(&mut self, transition: Option<Transition>) {
+        match transition {
+            Some(Transition::Up(proxy, node, worker)) => self.core.worker_up(proxy, node, worker),
+            Some(Transition::Down(proxy, worker)) => self.core.worker_down(proxy, worker),
+            None => {}
+        }
+    }
+
+    /// Takes the proxies there are now, and dials those that are new.
+    pub fn set_proxies(&mut self, now: Instant, proxies: &[ProxySpec]) {
+        self.links.now = now;
+        for transition in self.links.set_proxies(now, proxies) {
+            self.apply(Some(transition));
+        }
+    }
+
+    /// Takes a new generation of policy: the services' addresses and the egress addresses.
+    ///
+    /// # Errors
+    /// Rules that cannot be: the old ones stay.
+    pub fn set_services(
+        &mut self,
+        now: Instant,
+        services: &[SocketAddr],
+        egress: &[IpAddr],
+    ) -> Result<(), RuleError> {
+        self.links.now = now;
+        let result = self.core.set_services(now, services, egress, &mut self.links);
+        self.links.flush();
+        result
+    }
+
+    /// When [`turn`](Self::turn) is wanted though nothing arrives.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let endpoints = self.links.endpoints.iter().filter_map(Endpoint::next_timeout);
+        endpoints.chain(self.core.next_timeout()).chain(self.links.next_dial()).min()
+    }
+
+    /// Arms all endpoints' wake descriptors. The LAN ports' descriptors need none.
+    pub fn arm(&mut self) -> Result<Armed, ViError> {
+        for endpoint in &mut self.links.endpoints {
+            if endpoint.arm()? == Armed::Busy {
+                return Ok(Armed::Busy);
+            }
+        }
+        Ok(Armed::Armed)
+    }
+
+    /// The descriptors to wait on, appended to `into`.
+    pub fn wake(&self, into: &mut Vec<Wake>) {
+        self.links.endpoints.iter().for_each(|e| e.wake(into));
+        into.extend(self.receivers.iter().filter_map(|r| r.fd()));
+    }
+
+    /// Changes whenever the set that [`wake`](Self::wake) tells does.
+    pub fn wake_generation(&self) -> u64 {
+        self.links.endpoints.iter().map(Endpoint::wake_generation).fold(0, u64::wrapping_add)
+    }
+
+    /// Closes every link cleanly.
+    pub fn close(&mut self, now: Instant) {
+        self.links.close(now);
+    }
+
+    /// The core, to look at.
+    pub fn core(&self) -> &NetworkCore {
+        &self.core
+    }
+
+    /// The endpoints, to look at.
+    pub fn endpoints(&self) -> &[Endpoint] {
+        &self.links.endpoints
+    }
+
+    /// The endpoints' providers, for faults in the simulation.
+    pub fn endpoints_mut(&mut self) -> &mut [Endpoint] {
+        &mut self.links.endpoints
+    }
+
+    /// The tunnels that are wanted.
+    pub fn tunnels(&self) -> impl Iterator<Item = TunnelInfo> + '_ {
+        self.links.tunnels()
+    }
+
+    /// The node of a proxy.
+    pub fn node_of(&self, proxy: ProxyId) -> Option<NodeId> {
+        self.links.node_of(proxy)
+    }
+
+    /// Proxies that can be known at once.
+    pub fn proxies_max(&self) -> usize {
+        self.links.proxies_max()
+    }
+
+    /// The next thing to log, if any.
+    pub fn poll_notice(&mut self) -> Option<LinkNotice> {
+        self.links.poll_notice()
+    }
+
+    /// Messages that did not parse; their links were failed.
+    pub fn malformed(&self) -> u64 {
+        self.malformed
+    }
+
+    /// What the LAN ports counted.
+    pub fn lan_counters(&mut self) -> LanCounters {
+        let mut all = LanCounters::default();
+        for receiver in &mut self.receivers {
+            let one = receiver.counters();
+            all.receive.frames += one.frames;
+            all.receive.bytes += one.bytes;
+            all.receive.truncated += one.truncated;
+            all.receive.bad_offload += one.bad_offload;
+            all.receive.errors += one.errors;
+            all.receive.overrun += one.overrun;
+        }
+        for transmitter in &self.links.transmitters {
+            let one = transmitter.counters();
+            all.transmit.frames += one.frames;
+            all.transmit.bytes += one.bytes;
+            all.transmit.full += one.full;
+            all.transmit.too_long += one.too_long;
+            all.transmit.errors += one.errors;
+        }
+        all
+    }
+}
