@@ -1,7 +1,7 @@
 //! Messages of application processes: listeners, answers to OPEN, bytes, ends.
 
 use csp_types::{FlowLabel, Instant, Role, TraceKind};
-use csp_wire::channel::{ListenPayload, Message, MessageHeader, MessageKind};
+use csp_wire::channel::{CLOSE_UNREAD, ListenPayload, Message, MessageHeader, MessageKind};
 
 use super::flow::{Attachment, Flow, Stage};
 use super::pool::ListenError;
@@ -125,7 +125,13 @@ impl ProxyCore {
             }
             (MessageKind::Close, Stage::Open(_)) => {
                 let _ = out.channel(lane, MessageHeader::of_flow(MessageKind::Close, label, 0, 0), &[]);
-                self.application_closed(now, label);
+                if header.flags & CLOSE_UNREAD == 0 {
+                    self.application_closed(now, label);
+                } else {
+                    // RFC 9293 §3.6.1: the client must learn that its data was not read.
+                    self.record(now, label, TraceKind::CloseReceived, 0);
+                    self.abandon(now, label);
+                }
             }
             (MessageKind::Reset, Stage::Open(_) | Stage::Offered(_)) => {
                 let _ = out.channel(lane, MessageHeader::of_flow(MessageKind::Close, label, 0, 0), &[]);

@@ -59,7 +59,7 @@ async fn flows(State(workers): State<Workers>, Query(query): Query<Limit>) -> Re
     let mut all = Vec::new();
     for mailbox in &workers.mailboxes {
         match mailbox.ask(ANSWER_TIMEOUT, |reply| Question::Flows(limit, reply)).await {
-            Ok(flows) => all.extend(flows.iter().map(|f| flow_json(f))),
+            Ok(flows) => all.extend(flows.iter().map(flow_json)),
             Err(error) => return unanswered(&error),
         }
     }

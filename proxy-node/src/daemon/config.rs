@@ -81,8 +81,7 @@ impl Config {
     }
 
     fn check(&self, problems: &mut Problems) {
-        self.node.check("node", problems);
-        self.etcd.check_urls("etcd", problems);
+        self.etcd.check("etcd", problems);
         let mut range = |field: &str, value: u64, low: u64, high: u64| {
             if !(low..=high).contains(&value) {
                 problems.add(field, format!("{value} is out of range; allowed is {low} to {high}"));

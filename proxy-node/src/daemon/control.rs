@@ -164,7 +164,7 @@ async fn serve(config: &Config, record: NodeRecord, workers: &DataWorkers) -> Re
     let admin = AdminServer::start(config.admin.listen, options).await?;
     let starting =
         ControlPlane::start(record, &config.etcd, &config.node.state_dir, ControlOptions::default());
-    let mut control = tokio::select! {
+    let control = tokio::select! {
         started = starting => started?,
         _ = terminate.recv() => return Ok(()),
         _ = interrupt.recv() => return Ok(()),

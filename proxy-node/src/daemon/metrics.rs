@@ -28,7 +28,7 @@ impl Published {
         let core = worker.core();
         let mut published = Published {
             counters: *core.counters(),
-            tcp: core.tcp().counters().clone(),
+            tcp: *core.tcp().counters(),
             occupancy: core.tcp().occupancy(),
             flows: core.flow_count(),
             budget_reserved: core.budget_reserved(),
@@ -61,10 +61,7 @@ impl MetricSource for WorkerMetrics {
             let (published, labels) = (cell.read(), [("worker", worker.as_str())]);
             collect_counters(out, &published.counters, &labels);
             collect_tables(out, &published);
-            let tcp = published.tcp.fields();
-            for (name, value) in tcp {
-                out.counter(&format!("csp_tcp_{name}"), "TCP engine events by name", &labels, value);
-            }
+            collect_tcp(out, &published.tcp, &labels);
             let help = "Links that are up: tunnels and channels";
             out.gauge("csp_links", help, &labels, published.links as f64);
             let help = "Network nodes with a tunnel here";
@@ -118,4 +115,37 @@ fn collect_tables(out: &mut MetricWriter, published: &Published) {
     }
     out.table("flows", published.flows, o.connections.1);
     out.drops(&[("message_malformed", published.malformed)]);
+}
+
+fn collect_tcp(out: &mut MetricWriter, c: &csp_tcp::Counters, labels: &[(&str, &str)]) {
+    let figures = [
+        ("csp_tcp_segments_received", "Segments taken by the TCP engine", c.segments_received),
+        ("csp_tcp_segments_sent", "Segments (up to 64 KB) handed to tunnels", c.segments_sent),
+        ("csp_tcp_segments_retransmitted", "Segments sent again", c.segments_retransmitted),
+        ("csp_tcp_retransmission_timeouts", "Retransmission timers that ran out", c.retransmission_timeouts),
+        ("csp_tcp_fast_recoveries", "Losses repaired without a timeout", c.fast_recoveries),
+        ("csp_tcp_tail_loss_probes", "Tail loss probes", c.tail_loss_probes),
+        ("csp_tcp_window_probes", "Zero-window probes", c.window_probes),
+        ("csp_tcp_keepalive_probes", "Keepalive probes", c.keepalive_probes),
+        ("csp_tcp_resets_sent", "RSTs sent", c.resets_sent),
+        ("csp_tcp_challenge_acks_sent", "Challenge ACKs sent (RFC 5961)", c.challenge_acks_sent),
+        ("csp_tcp_time_wait_entered", "Connections that entered TIME-WAIT", c.time_wait_entered),
+        ("csp_tcp_half_open_evicted", "Half-open connections pushed out", c.half_open_evicted),
+    ];
+    for (name, help, value) in figures {
+        out.counter(name, help, labels, value);
+    }
+    out.drops(&[
+        ("tcp_stale_label", c.dropped_stale_label),
+        ("tcp_no_connection", c.dropped_no_connection),
+        ("tcp_bad_flags", c.dropped_bad_flags),
+        ("tcp_table_full", c.dropped_table_full),
+        ("tcp_outside_window", c.dropped_outside_window),
+        ("tcp_paws", c.dropped_paws),
+        ("tcp_bad_ack", c.dropped_bad_ack),
+        ("tcp_unexpected_syn", c.dropped_unexpected_syn),
+        ("tcp_bad_reset", c.dropped_bad_reset),
+        ("tcp_data_after_close", c.dropped_data_after_close),
+        ("tcp_time_wait", c.dropped_time_wait),
+    ]);
 }
