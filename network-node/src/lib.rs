@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod core;
-//DAEMON
+pub mod daemon;
 mod links;
 mod worker;
 

@@ -1,0 +1,17 @@
+//! The daemon around the workers: one control thread, and a thread per data worker.
+//!
+//! ```text
+//!  etcd ─▶ control ─▶ Mailbox ─▶ data_thread (NetworkWorker::turn, then wait)
+//!  /metrics, /v1/… ◀─ admin ◀── SnapshotCell, replies ◀──┘
+//! ```
+#![allow(clippy::disallowed_types, reason = "the daemon owns clocks and sockets")]
+
+mod admin;
+pub mod config;
+mod control;
+mod data_thread;
+mod metrics;
+mod proxies;
+mod workers;
+
+pub use control::{DaemonError, run};

@@ -1,0 +1,165 @@
+//! The daemon's configuration file.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use csp_control::config::{ConfigError, Problems, load_checked};
+use csp_control::{AdminSection, EtcdSection, LogSection, NodeSection, Prefix, SanSection};
+use serde::Deserialize;
+
+/// Most LAN ports.
+pub const PORTS_MAX: usize = 16;
+/// Longest interface name (IFNAMSIZ without its terminating zero).
+const INTERFACE_LEN_MAX: usize = 15;
+
+/// Everything in the file; defaults live here alone.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Who this node is, and its folders.
+    pub node: NodeSection,
+    /// Where etcd is.
+    pub etcd: EtcdSection,
+    /// The admin endpoint.
+    pub admin: AdminSection,
+    /// Logging.
+    #[serde(default)]
+    pub log: LogSection,
+    /// Data workers: threads that own flows. 1 to 16. With more than one, each LAN port's frames are shared out by
+    /// flow, and connections that applications open may find their answers at another worker than they left from:
+    /// with egress policies, use one.
+    #[serde(default = "one")]
+    pub workers: u8,
+    /// The LAN ports.
+    pub lan: Vec<LanSection>,
+    /// What carries the SAN.
+    pub san: SanSection,
+    /// Sizes of the tables, per worker.
+    #[serde(default)]
+    pub capacity: CapacitySection,
+}
+
+/// One LAN port.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LanSection {
+    /// The interface. It needs no address; all virtual addresses are answered for with its Ethernet address.
+    pub interface: String,
+    /// Networks whose hosts are reached directly, for connections that applications open. Without any, every host is.
+    #[serde(default)]
+    pub on_link: Vec<Prefix>,
+    /// Routers for all other hosts, at most one of each address family.
+    #[serde(default)]
+    pub gateways: Vec<IpAddr>,
+}
+
+/// Sizes of the tables of one worker; all of it is taken at start-up.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CapacitySection {
+    /// Flows, those that begin and end included. 16 to 4,194,304.
+    pub flows: usize,
+    /// Proxy nodes. 1 to 64.
+    pub proxies: usize,
+    /// Neighbours that connections of applications go to. 1 to 65,536.
+    pub neighbours: usize,
+    /// Events that the flight recorder keeps (40 bytes each).
+    pub trace_events: usize,
+}
+
+impl Default for CapacitySection {
+    fn default() -> Self {
+        CapacitySection { flows: 65_536, proxies: 64, neighbours: 1_024, trace_events: 65_536 }
+    }
+}
+
+fn one() -> u8 {
+    1
+}
+
+impl Config {
+    /// Reads and checks the file.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        load_checked(path, Config::check)
+    }
+
+    fn check(&self, problems: &mut Problems) {
+        self.etcd.check("etcd", problems);
+        let mut range = |field: &str, value: usize, low: usize, high: usize| {
+            if !(low..=high).contains(&value) {
+                problems.add(field, format!("{value} is out of range; allowed is {low} to {high}"));
+            }
+        };
+        range("workers", self.workers.into(), 1, 16);
+        range("capacity.flows", self.capacity.flows, 16, 1 << csp_types::INDEX_BITS);
+        range("capacity.proxies", self.capacity.proxies, 1, 64);
+        range("capacity.neighbours", self.capacity.neighbours, 1, 65_536);
+        range("capacity.trace_events", self.capacity.trace_events, 1, 16 << 20);
+        if self.lan.is_empty() || self.lan.len() > PORTS_MAX {
+            problems.add("lan", format!("has {} ports; allowed are 1 to {PORTS_MAX}", self.lan.len()));
+        }
+        for (at, port) in self.lan.iter().enumerate() {
+            self.check_port(at, port, problems);
+        }
+    }
+
+    fn check_port(&self, at: usize, port: &LanSection, problems: &mut Problems) {
+        let name = &port.interface;
+        let field = format!("lan[{at}].interface");
+        if name.is_empty() || name.len() > INTERFACE_LEN_MAX || name.contains(['/', ' ', '\0']) {
+            let allowed = "allowed is an interface name of 1 to 15 characters, such as lan0";
+            problems.add(field, format!("{name:?} is no interface name; {allowed}"));
+        } else if self.lan[..at].iter().any(|other| other.interface == *name) {
+            problems.add(field, format!("{name:?} is used by another port already"));
+        }
+        let count = |v4: bool| port.gateways.iter().filter(|g| g.is_ipv4() == v4).count();
+        if count(true) > 1 || count(false) > 1 {
+            let message = "names more than one router of one address family; allowed is one of each";
+            problems.add(format!("lan[{at}].gateways"), message);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use csp_control::config::parse_checked;
+
+    const GOOD: &str = "\
+node: {id: nn-1}
+etcd: {endpoints: [\"http://10.77.0.4:2379\"]}
+admin: {listen: \"10.77.0.1:9101\"}
+lan:
+  - interface: lan0
+    on_link: [10.76.0.0/24]
+    gateways: [10.76.0.254]
+san: {address: 10.77.0.1}
+";
+
+    /// The error for `GOOD` with `from` replaced by `to`.
+    fn check_refused(from: &str, to: &str, expected: &str) {
+        let text = GOOD.replace(from, to);
+        assert_ne!(text, GOOD);
+        let error = parse_checked(&text, "nn.yaml", Config::check).unwrap_err().to_string();
+        assert!(error.starts_with(expected), "{error}");
+    }
+
+    #[test]
+    fn a_right_file_gets_the_defaults() {
+        let config = parse_checked(GOOD, "nn.yaml", Config::check).unwrap();
+        assert_eq!((config.workers, config.capacity.flows), (1, 65_536));
+        assert_eq!(config.lan[0].gateways, ["10.76.0.254".parse::<IpAddr>().unwrap()]);
+    }
+
+    #[test]
+    fn wrong_fields_are_named_with_their_place() {
+        check_refused(
+            "- interface: lan0",
+            "- interface: lan0123456789abcd",
+            "nn.yaml:5:16: lan[0].interface:",
+        );
+        check_refused("[10.76.0.254]", "[10.76.0.254, 10.76.0.253]", "nn.yaml:7:15: lan[0].gateways:");
+        check_refused("interface: lan0", "interfaces: lan0", "nn.yaml:5:");
+        check_refused("san:", "workers: 0\nsan:", "nn.yaml:8:10: workers: 0 is out of range");
+    }
+}

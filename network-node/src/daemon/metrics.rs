@@ -1,0 +1,173 @@
+//! The workers' numbers as metrics.
+
+use std::sync::Arc;
+
+use csp_telemetry::{MetricSource, MetricWriter, SnapshotCell};
+
+use crate::core::Counters;
+use crate::worker::{LanCounters, NetworkWorker};
+
+/// What a worker publishes, about ten times a second.
+#[derive(Clone, Debug, Default)]
+pub struct Published {
+    counters: Counters,
+    lan: LanCounters,
+    flows: usize,
+    flow_capacity: usize,
+    lingering: usize,
+    labels: usize,
+    malformed: u64,
+    tunnels_up: usize,
+    tunnels_wanted: usize,
+    messages: (u64, u64),
+    bytes: (u64, u64),
+    no_credit: u64,
+}
+
+impl Published {
+    /// Copies a worker's numbers.
+    pub fn of(worker: &mut NetworkWorker) -> Self {
+        let lan = worker.lan_counters();
+        let core = worker.core();
+        let mut published = Published {
+            counters: *core.counters(),
+            lan,
+            flows: core.flow_count(),
+            flow_capacity: core.flow_capacity(),
+            lingering: core.lingering_count(),
+            labels: core.label_count(),
+            malformed: worker.malformed(),
+            tunnels_wanted: worker.tunnels().count(),
+            tunnels_up: worker.tunnels().filter(|t| t.up).count(),
+            ..Published::default()
+        };
+        for endpoint in worker.endpoints() {
+            let counters = endpoint.counters();
+            published.messages.0 += counters.messages_received;
+            published.messages.1 += counters.messages_sent;
+            published.bytes.0 += counters.bytes_received;
+            published.bytes.1 += counters.bytes_sent;
+            published.no_credit += counters.no_credit;
+        }
+        published
+    }
+
+    /// Tunnels that are up, and that are wanted.
+    pub fn tunnels(&self) -> (usize, usize) {
+        (self.tunnels_up, self.tunnels_wanted)
+    }
+}
+
+/// All workers' cells.
+pub struct WorkerMetrics(pub Vec<Arc<SnapshotCell<Published>>>);
+
+impl MetricSource for WorkerMetrics {
+    fn collect(&self, out: &mut MetricWriter) {
+        for (worker, cell) in self.0.iter().enumerate() {
+            let worker = worker.to_string();
+            let (published, labels) = (cell.read(), [("worker", worker.as_str())]);
+            collect_core(out, &published.counters, &labels);
+            collect_lan(out, &published.lan, &labels);
+            collect_san(out, &published, &labels);
+            collect_drops(out, &published);
+            out.table("flows", published.flows, published.flow_capacity);
+            let help = "Flows that have a label of a proxy";
+            out.gauge("csp_labels_bound", help, &labels, published.labels as f64);
+            let help = "Flows whose connection is over and whose proxy is remembered";
+            out.gauge("csp_flows_lingering", help, &labels, published.lingering as f64);
+        }
+    }
+}
+
+fn collect_core(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)]) {
+    let figures = [
+        (
+            "csp_lan_segments_received_total",
+            "TCP segments passed to proxies, coalesced ones once",
+            c.segments_in,
+        ),
+        ("csp_lan_packets_received_total", "TCP packets passed to proxies, before coalescing", c.packets_in),
+        ("csp_client_received_bytes_total", "TCP payload from clients passed to proxies", c.bytes_in),
+        ("csp_tunnel_records_received_total", "Tunnel records from proxies", c.records_out),
+        ("csp_lan_segments_sent_total", "TCP segments handed to LAN ports, large ones once", c.segments_out),
+        ("csp_client_sent_bytes_total", "TCP payload to clients handed to LAN ports", c.bytes_out),
+        ("csp_flows_created_total", "Flows that came to the table", c.flows_created),
+        ("csp_flows_lost_total", "Flows forgotten because their proxy went away", c.flows_lost),
+        ("csp_flows_expired_total", "Flows forgotten for silence", c.flows_expired),
+        ("csp_flows_evicted_total", "Flows pushed out of a full table", c.flows_evicted),
+        ("csp_label_bindings_total", "Labels bound to flows", c.labels_bound),
+        ("csp_label_endings_total", "Labels that their proxy ended", c.labels_ended),
+        ("csp_neighbour_answers_total", "ARP and ND requests answered", c.neighbour_answers),
+        ("csp_neighbour_requests_total", "ARP and ND requests sent", c.neighbour_requests),
+        ("csp_address_conflicts_total", "Packets of hosts that claim our addresses", c.address_conflicts),
+        ("csp_echo_answers_total", "ICMP echo requests answered", c.echo_answers),
+        ("csp_resets_sent_total", "Resets sent for ports that nothing serves", c.resets_sent),
+        ("csp_icmp_errors_received_total", "ICMP errors passed to proxies", c.icmp_errors_in),
+    ];
+    for (name, help, value) in figures {
+        out.counter(name, help, labels, value);
+    }
+}
+
+fn collect_lan(out: &mut MetricWriter, lan: &LanCounters, labels: &[(&str, &str)]) {
+    let (r, t) = (&lan.receive, &lan.transmit);
+    let figures = [
+        ("csp_lan_frames_received_total", "Frames from LAN ports", r.frames),
+        ("csp_lan_received_bytes_total", "Bytes of frames from LAN ports", r.bytes),
+        ("csp_lan_receive_errors_total", "Failed receive calls", r.errors),
+        ("csp_lan_frames_sent_total", "Frames that LAN ports took", t.frames),
+        ("csp_lan_sent_bytes_total", "Bytes of frames that LAN ports took", t.bytes),
+    ];
+    for (name, help, value) in figures {
+        out.counter(name, help, labels, value);
+    }
+}
+
+fn collect_san(out: &mut MetricWriter, p: &Published, labels: &[(&str, &str)]) {
+    out.gauge("csp_tunnels_up", "Tunnels to proxy workers that are up", labels, p.tunnels_up as f64);
+    out.gauge(
+        "csp_tunnels_wanted",
+        "Tunnels to proxy workers there should be",
+        labels,
+        p.tunnels_wanted as f64,
+    );
+    let figures = [
+        ("csp_san_messages_received_total", "Link messages received", p.messages.0),
+        ("csp_san_messages_sent_total", "Link messages sent", p.messages.1),
+        ("csp_san_received_bytes_total", "Bytes of tunnel messages received", p.bytes.0),
+        ("csp_san_sent_bytes_total", "Bytes of tunnel messages sent", p.bytes.1),
+        ("csp_san_no_credit_total", "Sends that had to wait for credit", p.no_credit),
+    ];
+    for (name, help, value) in figures {
+        out.counter(name, help, labels, value);
+    }
+}
+
+fn collect_drops(out: &mut MetricWriter, p: &Published) {
+    let (c, r, t) = (&p.counters, &p.lan.receive, &p.lan.transmit);
+    out.drops(&[
+        ("malformed", c.drop_malformed),
+        ("bad_checksum", c.drop_bad_checksum),
+        ("fragment", c.drop_fragment),
+        ("not_ours", c.drop_not_ours),
+        ("protocol", c.drop_protocol),
+        ("no_service", c.drop_no_service),
+        ("no_proxy", c.drop_no_proxy),
+        ("tunnel_full", c.drop_tunnel_full),
+        ("answer_limit", c.drop_answer_limit),
+        ("bad_record", c.drop_bad_record),
+        ("unknown_label", c.drop_unknown_label),
+        ("stale_label", c.drop_stale_label),
+        ("foreign_flow", c.drop_foreign_flow),
+        ("too_long", c.drop_too_long),
+        ("unresolved", c.drop_unresolved),
+        ("table_full", c.drop_table_full),
+        ("message_malformed", p.malformed),
+        ("lan_truncated", r.truncated),
+        ("lan_bad_offload", r.bad_offload),
+        ("lan_receive_overrun", r.overrun),
+        ("lan_transmit_full", t.full),
+        ("lan_transmit_too_long", t.too_long),
+        ("lan_transmit_error", t.errors),
+    ]);
+}

@@ -1,0 +1,94 @@
+//! From the membership to what a worker dials.
+
+use csp_control::{Member, MemberState, Membership, SanAddress, SanProvider};
+use csp_types::Role;
+use csp_vi::ViAddress;
+
+use crate::links::{DialSpec, ProxySpec};
+
+/// Which providers a worker has an endpoint of, by the endpoint's place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Endpoints {
+    /// Shared memory.
+    pub shm: Option<usize>,
+    /// UCX.
+    pub ucx: Option<usize>,
+}
+
+/// The proxies of a membership, each worker with the address that `provider` chooses: on this host (`host` is our
+/// kernel's boot id) shm, else ucx. A worker that cannot be reached is left out.
+pub fn proxy_specs(
+    membership: &Membership,
+    provider: SanProvider,
+    host: &str,
+    endpoints: Endpoints,
+) -> Vec<ProxySpec> {
+    let spec = |member: &Member| {
+        let near = member.record.host == host;
+        let dial = |san: &SanAddress| dial_spec(san, near, provider, endpoints);
+        ProxySpec {
+            node: member.record.id,
+            incarnation: member.record.incarnation,
+            dial: member.state == MemberState::Live && !member.record.leaving,
+            workers: member.record.san.iter().filter_map(dial).collect(),
+        }
+    };
+    membership.of_role(Role::ProxyNode).map(spec).collect()
+}
+
+fn dial_spec(san: &SanAddress, near: bool, provider: SanProvider, endpoints: Endpoints) -> Option<DialSpec> {
+    let worker = u8::try_from(san.worker).ok()?;
+    let shm = || {
+        let address = ViAddress::Path(san.shm.as_ref()?.into());
+        Some(DialSpec { worker, endpoint: endpoints.shm?, address })
+    };
+    let ucx = || {
+        let address = ViAddress::Ip(san.ucx.as_ref()?.parse().ok()?);
+        Some(DialSpec { worker, endpoint: endpoints.ucx?, address })
+    };
+    match provider {
+        SanProvider::Auto if near => shm().or_else(ucx),
+        SanProvider::Auto | SanProvider::Ucx => ucx(),
+        SanProvider::Shm => shm(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use csp_control::NodeRecord;
+
+    fn membership(host: &str, shm: bool, ucx: bool) -> Membership {
+        let mut record =
+            NodeRecord::new("pn-1".parse().unwrap(), Role::ProxyNode, "127.0.0.1:1".parse().unwrap());
+        record.host = host.to_owned();
+        record.san.push(SanAddress {
+            worker: 0,
+            shm: shm.then(|| "/run/csp/pn-1.sock".to_owned()),
+            channel_shm: None,
+            ucx: ucx.then(|| "10.77.0.2:7100".to_owned()),
+        });
+        let mut membership = Membership::default();
+        membership.nodes.insert(record.id, Member { record, state: MemberState::Live });
+        membership
+    }
+
+    #[test]
+    fn the_provider_follows_host_and_configuration() {
+        let both = Endpoints { shm: Some(0), ucx: Some(1) };
+        let only_shm = Endpoints { shm: Some(0), ucx: None };
+        for (host, provider, endpoints, expected) in [
+            ("here", SanProvider::Auto, both, Some(0)),
+            ("there", SanProvider::Auto, both, Some(1)),
+            ("here", SanProvider::Ucx, both, Some(1)),
+            ("there", SanProvider::Shm, both, Some(0)),
+            ("there", SanProvider::Auto, only_shm, None),
+        ] {
+            let specs = proxy_specs(&membership(host, true, true), provider, "here", endpoints);
+            assert_eq!(specs[0].workers.first().map(|w| w.endpoint), expected, "{host} {provider:?}");
+        }
+        // A proxy that does not offer shared memory is reached by ucx on this host, too.
+        let specs = proxy_specs(&membership("here", false, true), SanProvider::Auto, "here", both);
+        assert_eq!(specs[0].workers[0].address.to_string(), "10.77.0.2:7100");
+    }
+}
