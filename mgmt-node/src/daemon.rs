@@ -22,7 +22,7 @@ use crate::config::MgmtConfig;
 use crate::fanout::Fanout;
 use crate::leader::Election;
 use crate::metrics::ClusterMetrics;
-use crate::policy_view::{self, PolicyState};
+use crate::policy_view::PolicyReader;
 use crate::poller::Poller;
 use crate::publish::Publisher;
 use crate::server;
@@ -153,23 +153,23 @@ async fn serve(
     let manager = PolicyManager::new(EtcdClient::connect(etcd).await?);
     let fanout = Fanout::new().map_err(|e| DaemonError::System(format!("HTTP client: {e}")))?;
     let election = Election::start(etcd.clone(), own.clone());
-    let (tell, policy) = watch::channel(PolicyState::default());
+    let policy = Arc::new(PolicyReader::new(manager.clone()));
     let cluster = Arc::new(Cluster {
         id: own.id,
         private_etcd,
         membership: control.membership.clone(),
         status: control.status.clone(),
         leadership: election.leadership.clone(),
-        policy,
-        publisher: Publisher::new(control.membership.clone(), tell.clone()),
-        manager: manager.clone(),
+        policy: policy.clone(),
+        publisher: Publisher::new(control.membership.clone(), policy.clone()),
+        manager,
         poller: Arc::new(Poller::default()),
         fanout: fanout.clone(),
         overview: tokio::sync::Mutex::new(None),
     });
     let readiness = Readiness::new();
     let background = [
-        tokio::spawn(policy_view::follow(manager, tell)),
+        tokio::spawn(async move { policy.follow().await }),
         tokio::spawn(watch_readiness(cluster.clone(), readiness.clone())),
         tokio::spawn({
             let (poller, membership) = (cluster.poller.clone(), control.membership.clone());
@@ -206,7 +206,7 @@ async fn watch_readiness(cluster: Arc<Cluster>, readiness: Readiness) {
     loop {
         beat.tick().await;
         let status = cluster.status.borrow().clone();
-        let etcd = cluster.policy.borrow().problem.clone();
+        let etcd = cluster.policy.known().problem;
         let condition = |ok: bool, why: String| match ok {
             true => (ConditionState::Ok, String::new()),
             false => (ConditionState::Degraded, why),

@@ -23,7 +23,7 @@ impl MetricSource for ClusterMetrics {
             let labels = [("role", node.role.as_str()), ("state", node.state.as_str())];
             out.gauge("csp_members", "Members of the cluster by role and state", &labels, 1.0);
         }
-        let policy = cluster.policy.borrow();
+        let policy = cluster.policy.known();
         let newest = policy.history.first().map_or(0, |g| g.generation);
         let active = policy.active.as_ref().map_or(0, |g| g.generation);
         for (state, generation) in [("active", active), ("newest", newest)] {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use csp_control::{AckState, GenerationRecord, GenerationSummary, ManagerError, NodeAck, PolicyManager};
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 
 use crate::api::{FieldError, PolicyView};
 use crate::limits::{HISTORY_INTERVAL, HISTORY_MAX, POLICY_POLL_INTERVAL};
@@ -26,27 +26,54 @@ pub struct PolicyState {
     pub problem: Option<String>,
 }
 
-/// Reads until nobody listens any more.
-pub async fn follow(manager: PolicyManager, tell: watch::Sender<PolicyState>) {
-    let mut beat = tokio::time::interval(POLICY_POLL_INTERVAL);
-    beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    while !tell.is_closed() {
-        beat.tick().await;
-        // The history brings every generation's policy along, so it is read less often, and at each change.
-        let old = tell.borrow().history_read.is_none_or(|at| at.elapsed() >= HISTORY_INTERVAL);
-        refresh(&manager, &tell, old).await;
-    }
+/// Reads policy for this process; all readings go through one place, so that an older one never replaces a newer.
+#[derive(Debug)]
+pub struct PolicyReader {
+    manager: PolicyManager,
+    state: watch::Sender<PolicyState>,
+    turn: Mutex<()>,
 }
 
-/// Reads once, the history only if `with_history` or when the active generation changed. On failure only `problem`
-/// changes.
-pub async fn refresh(manager: &PolicyManager, tell: &watch::Sender<PolicyState>, with_history: bool) {
-    let known = tell.borrow().clone();
-    match read(manager, known, with_history).await {
-        Ok(state) => {
-            tell.send_replace(state);
+impl PolicyReader {
+    /// A reader that has read nothing yet.
+    pub fn new(manager: PolicyManager) -> Self {
+        PolicyReader { manager, state: watch::Sender::default(), turn: Mutex::default() }
+    }
+
+    /// What is known.
+    pub fn known(&self) -> PolicyState {
+        self.state.borrow().clone()
+    }
+
+    /// What etcd says now, or what is known while etcd is away.
+    pub async fn latest(&self) -> PolicyState {
+        // An etcd that does not answer is waited for in `follow`, not in every question.
+        if self.state.borrow().problem.is_none() {
+            self.refresh(true).await;
         }
-        Err(error) => tell.send_modify(|state| state.problem = Some(error.to_string())),
+        self.known()
+    }
+
+    /// Reads forever.
+    pub async fn follow(&self) {
+        let mut beat = tokio::time::interval(POLICY_POLL_INTERVAL);
+        beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            beat.tick().await;
+            // The history brings every generation's policy along, so it is read less often, and at each change.
+            let old = self.state.borrow().history_read.is_none_or(|at| at.elapsed() >= HISTORY_INTERVAL);
+            self.refresh(old).await;
+        }
+    }
+
+    /// Reads once, the history only if `with_history` or when the active generation changed. On failure only
+    /// `problem` changes.
+    pub async fn refresh(&self, with_history: bool) {
+        let _turn = self.turn.lock().await;
+        match read(&self.manager, self.known(), with_history).await {
+            Ok(state) => drop(self.state.send_replace(state)),
+            Err(error) => self.state.send_modify(|state| state.problem = Some(error.to_string())),
+        }
     }
 }
 

@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use crate::api::{AckView, GenerationView, Phase};
 use crate::limits::ACK_POLL_INTERVAL;
-use crate::policy_view::{self, PolicyState, ack_text};
+use crate::policy_view::{PolicyReader, ack_text};
 
 /// Why a publication did not start.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +48,7 @@ pub enum Started {
 #[derive(Debug)]
 pub struct Publisher {
     membership: watch::Receiver<Membership>,
-    state: watch::Sender<PolicyState>,
+    reader: Arc<PolicyReader>,
     current: watch::Sender<Option<GenerationView>>,
     /// Reasons of generations that were not activated, by number.
     failures: std::sync::Mutex<BTreeMap<u64, (Phase, String)>>,
@@ -59,10 +59,16 @@ pub struct Publisher {
 const FAILURES_MAX: usize = 256;
 
 impl Publisher {
-    /// A publisher that sees who is live in `membership` and refreshes `state` after each step.
-    pub fn new(membership: watch::Receiver<Membership>, state: watch::Sender<PolicyState>) -> Arc<Self> {
+    /// A publisher that sees who is live in `membership` and makes `reader` read after each step.
+    pub fn new(membership: watch::Receiver<Membership>, reader: Arc<PolicyReader>) -> Arc<Self> {
         let (current, _) = watch::channel(None);
-        Arc::new(Publisher { membership, state, current, failures: Default::default(), busy: Arc::default() })
+        Arc::new(Publisher {
+            membership,
+            reader,
+            current,
+            failures: Default::default(),
+            busy: Arc::default(),
+        })
     }
 
     /// Publishes `policy` through `manager` (fenced by the caller). Each of the two waits takes at most `timeout`.
@@ -92,13 +98,13 @@ impl Publisher {
         self.current.send_replace(Some(first.clone()));
         let this = self.clone();
         tokio::spawn(async move {
-            policy_view::refresh(&manager, &this.state, true).await;
+            this.reader.refresh(true).await;
             let (phase, reason) = this.carry_out(&manager, number, before, timeout).await;
             if phase != Phase::Active {
                 this.remember(number, phase, reason.clone().unwrap_or_default());
             }
             // Whoever sees the end must also see it in /api/v1/policy.
-            policy_view::refresh(&manager, &this.state, true).await;
+            this.reader.refresh(true).await;
             tracing::info!(generation = number, phase = phase.as_str(), reason, "policy publication ended");
             this.step(|view| (view.phase, view.reason) = (phase, reason));
             drop(turn);
@@ -113,8 +119,7 @@ impl Publisher {
         of(&current.borrow())?;
         let changed = |view: &Option<GenerationView>| of(view).is_none_or(|view| view.revision > since);
         let _ = tokio::time::timeout(wait, current.wait_for(changed)).await;
-        let latest = of(&current.borrow());
-        latest
+        of(&current.borrow_and_update())
     }
 
     /// The publication under way, or the last one of this process.

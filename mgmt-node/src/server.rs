@@ -9,7 +9,7 @@ use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use csp_control::{ConfigError, ManagerError, Policy, PolicyManager};
+use csp_control::{ConfigError, ManagerError, Policy, PolicyManager, keys};
 use serde::Deserialize;
 
 use crate::admin::parse_label;
@@ -45,7 +45,10 @@ pub fn router(cluster: Arc<Cluster>) -> Router {
         .route("/api/v1/trace", get(trace))
         .route("/api/v1/trace/recent", get(recent))
         .route("/api/v1/policy", get(active_policy).post(apply))
-        .route("/api/v1/policy/history", get(|State(c): Shared| async move { Json(c.history()) }))
+        .route(
+            "/api/v1/policy/history",
+            get(|State(c): Shared| async move { Json(c.history(&c.policy.latest().await)) }),
+        )
         .route("/api/v1/policy/generations/{n}", get(generation))
         .route("/api/v1/policy/generations/{n}/policy", get(generation_policy))
         .layer(DefaultBodyLimit::max(POLICY_LEN_MAX))
@@ -147,10 +150,7 @@ async fn apply(
 /// A fenced manager when this node leads, else who does.
 fn leading(cluster: &Cluster) -> Result<Result<PolicyManager, LeaderView>, Refusal> {
     match &*cluster.leadership.borrow() {
-        Leadership::Own { fence, .. } => Ok(Ok({
-            let _ = fence;
-            cluster.manager.clone()
-        })),
+        Leadership::Own { fence, .. } => Ok(Ok(cluster.manager.clone().fenced(keys::LEADER, *fence))),
         Leadership::Other(view) => Ok(Err(view.clone())),
         Leadership::Nobody => Err(refuse(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -183,7 +183,7 @@ async fn active_policy(
     State(cluster): Shared,
     Query(query): Query<FormatQuery>,
 ) -> Result<Response, Refusal> {
-    let state = cluster.policy.borrow().clone();
+    let state = cluster.policy.latest().await;
     match (&state.active, state.heard) {
         (Some(record), _) => policy_answer(&policy_view::view(record), query.format.as_deref()),
         (None, Some(_)) => {
@@ -237,7 +237,8 @@ async fn generation(
     if let Leadership::Other(leader) = &*cluster.leadership.borrow() {
         return Ok(to_leader(leader.clone(), &uri));
     }
-    let found = cluster.history().into_iter().find(|view| view.generation == n);
+    let state = cluster.policy.latest().await;
+    let found = cluster.history(&state).into_iter().find(|view| view.generation == n);
     found.map(|view| Json(view).into_response()).ok_or_else(|| {
         refuse(
             StatusCode::NOT_FOUND,

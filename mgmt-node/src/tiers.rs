@@ -26,8 +26,8 @@ const NETWORK: &[Source] = &[
     gauge("flows", &["csp_flows_entries"]),
     rate("packets in", &["csp_lan_received_packets_total"]),
     rate("packets out", &["csp_lan_sent_packets_total"]),
-    rate("tunnel records out", &["csp_tunnel_records_sent_total"]),
-    rate("tunnel records in", &["csp_tunnel_records_received_total"]),
+    rate("records to proxy", &["csp_tunnel_records_sent_total"]),
+    rate("records back", &["csp_tunnel_records_received_total"]),
 ];
 
 const PROXY: &[Source] = &[
@@ -35,7 +35,7 @@ const PROXY: &[Source] = &[
     rate("connections", &["csp_connections_passive_total"]),
     rate("bytes in", &["csp_client_received_bytes_total"]),
     rate("bytes out", &["csp_client_sent_bytes_total"]),
-    rate("retransmissions", &["csp_tcp_retransmits_total", "csp_tcp_retransmitted_segments_total"]),
+    rate("retransmits", &["csp_tcp_retransmits_total", "csp_tcp_retransmitted_segments_total"]),
 ];
 
 const APP: &[Source] = &[

@@ -16,7 +16,7 @@ use crate::api::{
 use crate::fanout::{Fanout, Target};
 use crate::leader::Leadership;
 use crate::limits::{FLOWS_MAX, OVERVIEW_FLOWS, OVERVIEW_KEPT, RECENT_MAX, TRACE_EVENTS_MAX};
-use crate::policy_view::{PolicyState, ack_text};
+use crate::policy_view::{PolicyReader, PolicyState, ack_text};
 use crate::poller::{self, Poller};
 use crate::publish::{Publisher, now_unix_ms};
 use crate::tiers;
@@ -35,7 +35,7 @@ pub struct Cluster {
     /// Who leads.
     pub leadership: watch::Receiver<Leadership>,
     /// The policy as etcd last told.
-    pub policy: watch::Receiver<PolicyState>,
+    pub policy: Arc<PolicyReader>,
     /// Writes policy.
     pub publisher: Arc<Publisher>,
     /// Reads policy.
@@ -52,7 +52,7 @@ impl Cluster {
     /// `GET /api/v1/nodes`.
     pub fn nodes(&self) -> NodesView {
         let health = self.poller.health();
-        let policy = self.policy.borrow().clone();
+        let policy = self.policy.known();
         let leadership = self.leadership.borrow().clone();
         let leader = leadership.leader().cloned();
         let membership = self.membership.borrow();
@@ -96,15 +96,14 @@ impl Cluster {
 
     /// Whether etcd is heard.
     pub fn etcd(&self) -> EtcdView {
-        let policy = self.policy.borrow();
+        let policy = self.policy.known();
         let silent = policy.heard.map_or(u64::MAX, |heard| heard.elapsed().as_millis() as u64);
         let connected = policy.problem.is_none() && policy.heard.is_some();
         EtcdView { connected, private: self.private_etcd, silent_ms: if connected { 0 } else { silent } }
     }
 
     /// `GET /api/v1/policy/history`.
-    pub fn history(&self) -> Vec<GenerationView> {
-        let policy = self.policy.borrow().clone();
+    pub fn history(&self, policy: &PolicyState) -> Vec<GenerationView> {
         let current = self.publisher.current();
         let of = |summary: &csp_control::GenerationSummary| {
             if let Some(view) =
@@ -124,7 +123,7 @@ impl Cluster {
                 hash: summary.hash.clone(),
                 phase,
                 reason,
-                acks: if summary.active { self.acks_of(&policy, summary.generation) } else { Vec::new() },
+                acks: if summary.active { self.acks_of(policy, summary.generation) } else { Vec::new() },
                 revision: 0,
             }
         };
@@ -149,7 +148,7 @@ impl Cluster {
             .iter()
             .map(|(_, body)| admin::list(body, "services").iter().map(ProxyService::read).collect())
             .collect();
-        let active = self.policy.borrow().active.clone();
+        let active = self.policy.known().active;
         let services = active.iter().flat_map(|record| &record.policy.services);
         ServicesView {
             generation: active.as_ref().map_or(0, |record| record.generation),
@@ -244,7 +243,7 @@ impl Cluster {
         }
         let (services, flows) = tokio::join!(self.services(), self.flows(None, OVERVIEW_FLOWS));
         let cluster = self.nodes();
-        let history = self.history();
+        let history = self.history(&self.policy.known());
         let active = history.iter().find(|g| matches!(g.phase, Phase::Active)).cloned();
         let newest = history.first().filter(|g| Some(g.generation) != active.as_ref().map(|a| a.generation));
         let view = OverviewView {

@@ -25,12 +25,12 @@ function h(tag, attributes, ...children) {
   for (const [name, value] of Object.entries(attributes || {})) {
     if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value);
   }
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
   return element;
 }
 
 const byId = (id) => document.getElementById(id);
-const put = (id, ...content) => byId(id).replaceChildren(...content.flat());
+const put = (id, ...content) => byId(id).replaceChildren(...content.flat(Infinity));
 const address = (host, port) => (host.includes(":") ? `[${host}]:${port}` : `${host}:${port}`);
 const empty = (text) => h("p", { class: "empty" }, text);
 
@@ -85,10 +85,10 @@ function spark(key, value) {
   history.set(key, values);
   if (values.length < 3) return null;
   const top = Math.max(...values, 1e-9);
-  const points = values.map((v, x) => `${(x * 48 / (HISTORY - 1)).toFixed(1)},${(13 - 12 * v / top).toFixed(1)}`);
+  const points = values.map((v, x) => `${(x * 40 / (HISTORY - 1)).toFixed(1)},${(13 - 12 * v / top).toFixed(1)}`);
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   const line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
-  for (const [name, v] of [["width", 48], ["height", 14], ["aria-hidden", "true"]]) svg.setAttribute(name, v);
+  for (const [name, v] of [["width", 40], ["height", 14], ["aria-hidden", "true"]]) svg.setAttribute(name, v);
   line.setAttribute("points", points.join(" "));
   svg.append(line);
   return svg;
@@ -100,7 +100,7 @@ function figure(role, f) {
   const text = rate ? (size ? bytes(f.per_second) : count(f.per_second)) + "/s" : (size ? bytes(f.value) : count(f.value));
   const total = rate ? `${size ? bytes(f.value) : count(f.value)} in all` : null;
   const line = spark(role + "/" + f.name, rate ? f.per_second : f.value);
-  return [h("dt", { title: f.name }, f.name), h("dd", { title: total }, line, text)];
+  return [h("dt", { title: f.name }, f.name), h("dd", { class: "spark" }, line), h("dd", { title: total }, text)];
 }
 
 function drawPath(view) {
@@ -114,7 +114,8 @@ function drawPath(view) {
     const text = tier.nodes === 0 ? "none registered" : `${tier.ready} of ${tier.nodes} ready`;
     return h("div", { class: "stop" },
       h("h3", {}, ROLES[role].title),
-      h("p", { class: "state" }, mark(kind, sign, text), h("span", { class: "quiet" }, " · " + ROLES[role].what)),
+      h("p", { class: "small quiet" }, ROLES[role].what),
+      h("p", { class: "state" }, mark(kind, sign, text)),
       h("dl", { class: "figures" }, tier.figures.map((f) => figure(role, f))));
   };
   put("path",
@@ -162,16 +163,16 @@ function drawServices(view) {
     table("Pool of " + s.name, [["Pool member"], ["Processes", "number"], ["Open", "number"], ["Total", "number"], [""]],
       s.pool.map((m) => [
         h("code", {}, address(m.node, m.port)),
-        m.processes === 0 ? mark("bad", "✕", "none listening") : count(m.processes),
+        m.processes === 0 ? mark("bad", "✕", "0", "no process is listening") : count(m.processes),
         count(m.open_connections), count(m.connections_total), bar(m)])));
-  put("services", services.length ? services.map(draw) : empty("The active policy names no service."), missing(unreachable));
+  put("services", services.length ? services.map(draw) : empty(view.services.generation ? "The active policy names no service." : "No policy is active yet."), missing(unreachable));
 }
 
 function drawNodes(view) {
   const rows = view.cluster.nodes.map((n) => [
     h("span", {}, h("strong", {}, n.id), n.leader ? h("span", { class: "quiet" }, " leader") : null),
     n.role,
-    h("span", {}, state(n), n.detail ? h("span", { class: "small quiet" }, " " + n.detail) : null),
+    h("div", {}, state(n), n.detail ? h("div", { class: "small quiet" }, n.detail) : null),
     n.policy_generation ? `${n.policy_generation}${n.policy_state && n.policy_state !== "active" ? " " + n.policy_state : ""}` : "–",
     String(n.workers),
     n.san.length ? h("code", {}, n.san.join(" ")) : "–",
@@ -217,9 +218,8 @@ function drawTop(view) {
   }
   const away = nodes.filter((n) => n.state === "unreachable" || n.state === "lapsed").map((n) => n.id);
   if (away.length) banner("warn", `Not answering: ${away.join(", ")}`);
-  const text = banners.map((b) => b.textContent).join();
   // A live region is only touched when it says something new, or screen readers repeat it every two seconds.
-  if (byId("banner").textContent !== banners.map((b) => b.textContent).join("") || !text) put("banner", banners);
+  if (byId("banner").textContent !== banners.map((b) => b.textContent).join("")) put("banner", banners);
 }
 
 function pulse(kind, text) {

@@ -190,11 +190,13 @@ impl PolicyManager {
             let record = GenerationRecord::new(next, policy.clone());
             let put = TxnOp::put(keys::generation(next), json(&record), None);
             let absent = Compare::version(keys::generation(next), CompareOp::Equal, 0);
-            if self.client.txn(Txn::new().when([absent, active_is(found)]).and_then([put])).await?.succeeded()
-            {
+            let mut conditions = vec![absent, active_is(found)];
+            conditions.extend(self.fence_holds());
+            if self.client.txn(Txn::new().when(conditions).and_then([put])).await?.succeeded() {
                 self.prune(&numbers, found).await;
                 return Ok((next, found));
             }
+            self.check_fence().await?;
         }
         Err(ManagerError::Conflict { expected, found })
     }

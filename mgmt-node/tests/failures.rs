@@ -1,0 +1,152 @@
+//! What happens when a management node or etcd goes away, and who may be one.
+#![forbid(unsafe_code)]
+
+mod support;
+
+use csp_control::{EtcdClient, EtcdSection, ManagerError, Policy, PolicyManager, keys};
+use csp_types::Role;
+use rustix::process::{Signal, kill_process};
+use serde_json::json;
+
+use support::{
+    FakeNode, Mgmt, Policies, Ran, Scratch, config_text, daemon, eventually, free_address, policy,
+};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_node_of_the_same_id_is_refused_with_73() {
+    let mut mgmt = Mgmt::start().await;
+    let scratch = Scratch::new();
+    let rest = format!("etcd: {{endpoints: [\"http://{}\"]}}\n", mgmt.etcd);
+    let config = scratch.file("second.yaml", &config_text(&scratch, "mgmt-1", free_address(), &rest));
+    let mut second = daemon(&config);
+    let ran = tokio::task::spawn_blocking(move || second.output()).await.expect("task").expect("daemon runs");
+    let ran = Ran::of(ran).exited(73);
+    assert!(ran.err.contains("mgmt-1 is taken"), "{ran:?}");
+
+    // The same state directory, too, belongs to one process.
+    let mut third = daemon(&mgmt.scratch.0.join("mgmt.yaml"));
+    let ran = tokio::task::spawn_blocking(move || third.output()).await.expect("task").expect("daemon runs");
+    let ran = Ran::of(ran).exited(73);
+    assert!(ran.err.contains("state_dir"), "{ran:?}");
+
+    // The first one is not disturbed and ends cleanly, with its etcd.
+    let etcd = mgmt.etcd_pid().expect("a private etcd");
+    assert_eq!(mgmt.stop().await, Some(0));
+    assert!(rustix::process::test_kill_process(etcd).is_err(), "etcd outlives its management node");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_sends_changes_to_the_leader_and_takes_over_when_it_stops() {
+    let first = Mgmt::start().await;
+    let mut second = Mgmt::join(&first, "mgmt-2").await;
+    let third = Mgmt::join(&first, "mgmt-3").await;
+    let file = first.scratch.file("policy.yaml", &policy("web", 80));
+    let file = file.to_str().expect("path");
+
+    // Through a follower, by redirection to the leader.
+    let applied = second.cspctl(&["policy", "apply", file]).await.exited(0);
+    assert!(applied.out.contains("generation 1 is active"), "{applied:?}");
+    let client = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build();
+    let url = second.url() + "/api/v1/policy";
+    let answer = client.expect("client").post(url).body(policy("web", 81)).send().await.expect("answer");
+    assert_eq!(answer.status(), 307);
+    let body: serde_json::Value = answer.json().await.expect("JSON");
+    assert_eq!(body["leader"], json!({"id": "mgmt-1", "url": first.url()}));
+    assert_eq!(
+        second.get("/api/v1/policy").await.expect("policy")["generation"],
+        1,
+        "followers answer reads"
+    );
+
+    // The leader key goes away under the leader: someone else may lead, and the policy store stays usable.
+    let etcd = EtcdSection { endpoints: vec![format!("http://{}", first.etcd)] };
+    let mut raw = etcd_client::Client::connect(&etcd.endpoints, None).await.expect("etcd");
+    let fence = raw.get(keys::LEADER, None).await.expect("leader").kvs()[0].create_revision();
+    raw.delete(keys::LEADER, None).await.expect("delete");
+    eventually("a leader with another fence", async || {
+        let found = raw.get(keys::LEADER, None).await.ok()?;
+        (found.kvs().first()?.create_revision() != fence).then_some(())
+    })
+    .await;
+    // What the deposed leader still had in hand cannot write any more.
+    let stale =
+        PolicyManager::new(EtcdClient::connect(&etcd).await.expect("etcd")).fenced(keys::LEADER, fence);
+    let other = Policy::parse_yaml(&policy("web", 8080), "other").expect("policy");
+    for refused in [stale.publish(&other, None).await.map(drop), stale.activate(1, 1).await] {
+        assert!(matches!(refused, Err(ManagerError::FenceLost)), "{refused:?}");
+    }
+
+    assert_eq!(second.stop().await, Some(0));
+    let file = first.scratch.file("next.yaml", &policy("web", 82));
+    eventually("a change through the third node", async || {
+        let ran = third.cspctl(&["policy", "apply", file.to_str().expect("path")]).await;
+        (ran.code == 0).then_some(())
+    })
+    .await;
+    assert_eq!(first.get("/api/v1/policy/history").await.map(|h| h[0]["generation"].clone()), Some(json!(2)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_etcd_is_silent_questions_are_answered_and_changes_refused() {
+    let mgmt = Mgmt::start().await;
+    let _pn =
+        FakeNode::start(&mgmt, "pn-1", Role::ProxyNode, Policies::Follow, json!({"/v1/services": []})).await;
+    let file = mgmt.scratch.file("policy.yaml", &policy("web", 80));
+    let file = file.to_str().expect("path").to_owned();
+    mgmt.cspctl(&["policy", "apply", &file]).await.exited(0);
+    let etcd = mgmt.etcd_pid().expect("a private etcd");
+
+    kill_process(etcd, Signal::STOP).expect("stop etcd");
+    eventually("etcd to be missed", async || {
+        (mgmt.get("/api/v1/nodes").await?["etcd"]["connected"] == false).then_some(())
+    })
+    .await;
+    let nodes = mgmt.cspctl(&["nodes"]).await.exited(0).out;
+    assert!(nodes.contains("pn-1") && nodes.contains("etcd has been silent"), "{nodes}");
+    mgmt.cspctl(&["policy", "show"]).await.exited(0);
+    mgmt.cspctl(&["services"]).await.exited(0);
+    let next = mgmt.scratch.file("next.yaml", &policy("web", 81));
+    let next = next.to_str().expect("path").to_owned();
+    let ran = mgmt.cspctl(&["policy", "apply", &next]).await.exited(69);
+    assert!(ran.err.contains("etcd"), "{ran:?}");
+
+    kill_process(etcd, Signal::CONT).expect("continue etcd");
+    eventually("a change once etcd is back", async || {
+        (mgmt.cspctl(&["policy", "apply", &next]).await.code == 0).then_some(())
+    })
+    .await;
+
+    // A private etcd that dies is started again on its data.
+    kill_process(etcd, Signal::KILL).expect("kill etcd");
+    eventually("another etcd", async || mgmt.etcd_pid().filter(|pid| *pid != etcd)).await;
+    eventually("a change through the new etcd", async || {
+        (mgmt.cspctl(&["policy", "apply", &file]).await.code == 0).then_some(())
+    })
+    .await;
+    let history = mgmt.get("/api/v1/policy/history").await.expect("history");
+    assert_eq!(history.as_array().map(Vec::len), Some(3), "nothing was lost: {history}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hostile_admin_endpoints_do_no_harm() {
+    let mgmt = Mgmt::start().await;
+    let long = "x".repeat(9 << 20);
+    let answers = json!({
+        "/v1/flows": long, "/v1/services": [{"name": 5, "pool": {"members": [null, 7]}}],
+        "/v1/trace": [null, 5, {"t_ns": "\u{1b}[2J", "kind": "\u{1b}[31mred", "len": -1}],
+        "/v1/trace/recent": {"recent": [[], {}, "0000001f"]},
+    });
+    let _pn = FakeNode::start(&mgmt, "pn-1", Role::ProxyNode, Policies::Ignore, answers).await;
+    eventually("the node", async || {
+        let nodes = mgmt.get("/api/v1/nodes").await?;
+        nodes["nodes"].as_array()?.iter().any(|n| n["id"] == "pn-1").then_some(())
+    })
+    .await;
+    let flows = mgmt.get("/api/v1/flows").await.expect("flows");
+    assert!(flows["unreachable"][0]["error"].as_str().expect("error").contains("longer than"), "{flows}");
+    let drawn = mgmt.cspctl(&["flow", "trace", "--last"]).await.exited(0).out;
+    assert!(!drawn.contains('\u{1b}') && drawn.contains("Flow 0000001f"), "{drawn:?}");
+    mgmt.cspctl(&["services"]).await.exited(0);
+    let wrong = mgmt.get("/api/v1/trace?label=zz").await.expect("answer");
+    assert!(wrong["error"].as_str().expect("error").contains("hex digits"), "{wrong}");
+}
