@@ -93,12 +93,15 @@ impl Chain {
     pub const EMPTY: Chain = Chain { head: NIL, tail: NIL, first: 0, count: 0, cursor: (NIL, 0) };
 
     /// Makes the chain reach from position `from` (kept where blocks exist) up to `end`; says up to where it reaches,
-    /// which is less than `end` when the pool ran out.
-    pub fn extend(&mut self, pool: &mut BlockPool, from: u64, end: u64) -> u64 {
+    /// which is less than `end` when that would leave fewer than `reserve` blocks free.
+    pub fn extend(&mut self, pool: &mut BlockPool, from: u64, end: u64, reserve: usize) -> u64 {
         if self.count == 0 {
             self.first = from >> pool.shift;
         }
         while self.end(pool) < end {
+            if pool.free <= reserve {
+                break;
+            }
             let Some(block) = pool.take() else { break };
             match self.tail {
                 NIL => {
@@ -228,7 +231,7 @@ mod tests {
         let mut pool = BlockPool::new(4, 512);
         let mut chain = Chain::EMPTY;
         let data: Vec<u8> = (0..1500u32).map(|n| (n * 7) as u8).collect();
-        assert_eq!(chain.extend(&mut pool, 700, 2200), 2200);
+        assert_eq!(chain.extend(&mut pool, 700, 2200, 0), 2200);
         assert_eq!(pool.free(), 0, "positions 512..2560");
         chain.store(&mut pool, 1600, &data[900..]);
         chain.store(&mut pool, 700, &data[..900]);
@@ -246,11 +249,12 @@ mod tests {
     fn an_empty_pool_ends_the_chain_early() {
         let mut pool = BlockPool::new(2, 512);
         let mut chain = Chain::EMPTY;
-        assert_eq!(chain.extend(&mut pool, 0, 5000), 1024);
+        assert_eq!(chain.extend(&mut pool, 0, 5000, 0), 1024);
         let mut other = Chain::EMPTY;
-        assert_eq!(other.extend(&mut pool, 0, 1), 0);
+        assert_eq!(other.extend(&mut pool, 0, 1, 0), 0);
         chain.release_before(&mut pool, 512);
-        assert_eq!(other.extend(&mut pool, 10, 11), 11);
+        assert_eq!(other.extend(&mut pool, 10, 11, 1), 0, "the last block is reserved");
+        assert_eq!(other.extend(&mut pool, 10, 11, 0), 11);
         other.clear(&mut pool);
         chain.clear(&mut pool);
         assert_eq!(pool.free(), 2);

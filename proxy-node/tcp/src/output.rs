@@ -317,8 +317,7 @@ impl Tcb {
         }
         if self.outstanding() > 0 {
             self.arm_timeout(cx);
-        } else if self.data_end().after(self.snd_nxt) || self.fin_unsent()
-        {
+        } else if self.data_end().after(self.snd_nxt) || self.fin_unsent() {
             self.arm_persist(cx);
         }
     }

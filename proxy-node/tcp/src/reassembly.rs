@@ -70,7 +70,9 @@ impl ReceiveQueue {
         if seq != rcv_nxt {
             return self.insert_behind_hole(blocks, ranges, rcv_nxt, seq, data);
         }
-        let reached = self.chain.extend(blocks, self.next, self.next + data.len() as u64);
+        // The last blocks are for those whose reader has read everything: sleeping readers must not starve the others.
+        let reserve = if self.readable() > 0 { blocks.capacity() / 8 } else { 0 };
+        let reached = self.chain.extend(blocks, self.next, self.next + data.len() as u64, reserve);
         let stored = (reached.saturating_sub(self.next) as usize).min(data.len());
         self.chain.store(blocks, self.next, &data[..stored]);
         let mut end = rcv_nxt.plus(stored as u32);
@@ -99,7 +101,7 @@ impl ReceiveQueue {
         }
         let position = self.next + u64::from(seq.since(rcv_nxt));
         let end = position + data.len() as u64;
-        if self.chain.extend(blocks, self.next, end) < end {
+        if self.chain.extend(blocks, self.next, end, 0) < end {
             return all_dropped;
         }
         let Ok(new) = self.ranges.insert(ranges, seq, seq.plus(data.len() as u32)) else {

@@ -116,7 +116,9 @@ impl Scoreboard {
         let mut new = 0;
         for block in blocks {
             let (start, end) = (Seq(block.start), Seq(block.end));
-            if start.after(una) && start.before(end) && !end.after(nxt) {
+            // Measured from snd_una, because a hostile block can span more than comparisons hold for.
+            let (first, last) = (start.0.wrapping_sub(una.0), end.0.wrapping_sub(una.0));
+            if first > 0 && first < last && last <= nxt.since(una) {
                 // Without room the data counts as not SACKed: it may be sent once too often.
                 new += self.sacked.insert(pool, start, end).unwrap_or(0);
             }

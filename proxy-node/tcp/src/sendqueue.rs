@@ -21,14 +21,15 @@ impl SendQueue {
         (self.end - self.start) as u32
     }
 
-    /// Copies the start of `data` in, at most up to `capacity` bytes held altogether; says how many bytes.
+    /// Copies the start of `data` in, at most up to `capacity` bytes held altogether; says how many bytes. A quarter of
+    /// the pool is left to receiving: two ends full of unsent data could otherwise wait for each other for ever.
     pub fn push(&mut self, pool: &mut BlockPool, data: &[u8], capacity: u32) -> usize {
         let room = capacity.saturating_sub(self.len()) as usize;
         let wanted = data.len().min(room);
         if wanted == 0 {
             return 0;
         }
-        let reached = self.chain.extend(pool, self.end, self.end + wanted as u64);
+        let reached = self.chain.extend(pool, self.end, self.end + wanted as u64, pool.capacity() / 4);
         let taken = reached.saturating_sub(self.end) as usize;
         self.chain.store(pool, self.end, &data[..taken]);
         self.end += taken as u64;

@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Net, client_tuple, small_config};
-use csp_tcp::{Event, FailReason, State};
+use csp_tcp::{Event, FailReason, StackConfig, State};
 use csp_types::FlowLabel;
 use csp_wire::tcp::Flags;
 
@@ -19,8 +19,11 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        let config = |n| small_config(n);
-        Pair { net: Net::new(1, config(1), config(2)), events: [Vec::new(), Vec::new()] }
+        Pair::with_server(small_config(2))
+    }
+
+    fn with_server(server: StackConfig) -> Self {
+        Pair { net: Net::new(1, small_config(1), server), events: [Vec::new(), Vec::new()] }
     }
 
     fn run(&mut self, time: Duration) {
@@ -329,4 +332,51 @@ fn a_delayed_acknowledgement_is_sent_after_the_quick_ones() {
     assert_eq!((log[1].1, log[1].2.flags), (1, Flags::ACK));
     assert!(wait >= Duration::from_millis(40) && wait < Duration::from_millis(43), "{wait:?}");
     assert_eq!(log.len(), 2, "and nothing was sent twice: {log:?}");
+}
+
+#[test]
+fn readers_that_sleep_exhaust_memory_and_lose_nothing() {
+    let mut pair = Pair::with_server(StackConfig { blocks: 80, block_len: 512, ..small_config(2) });
+    let labels: Vec<_> = (0..12).map(|n| pair.establish(1000 + n)).collect();
+    let data: Vec<u8> = (0..8_000u32).map(|n| (n % 251) as u8).collect();
+    for (client, _) in &labels {
+        assert_eq!(pair.write(0, *client, &data), data.len());
+    }
+    pair.run(Duration::from_secs(2_000));
+    let occupancy = pair.net.hosts[1].stack.occupancy();
+    assert!(occupancy.blocks.0 <= occupancy.blocks.1);
+    assert!(pair.net.hosts[1].stack.counters().bytes_dropped_no_block > 0, "this test would test nothing");
+    for (_, server) in &labels {
+        let mut received = Vec::new();
+        for _ in 0..100 {
+            received.extend(pair.read(1, *server, usize::MAX));
+            pair.run(Duration::from_secs(5));
+        }
+        assert!(received == data, "{} of {} bytes", received.len(), data.len());
+    }
+    for (client, server) in labels {
+        pair.shutdown(0, client);
+        pair.shutdown(1, server);
+    }
+    pair.run(Duration::from_secs(200));
+    pair.assert_empty([0, 0]);
+}
+
+#[test]
+fn a_writer_that_waits_for_memory_is_woken() {
+    let mut pair = Pair::with_server(StackConfig { blocks: 16, block_len: 512, ..small_config(2) });
+    let (_, first) = pair.establish(1000);
+    let (client, second) = pair.establish(1001);
+    pair.net.faults[1].loss = 1.0;
+    assert_eq!(pair.write(1, first, &[1; 20_000]), 12 * 512, "a quarter is kept for receiving");
+    assert_eq!(pair.write(1, second, &[2; 100]), 0);
+    pair.run(Duration::from_millis(10));
+    assert_eq!(pair.events(1), []);
+    pair.net.faults[1].loss = 0.0;
+    pair.run(Duration::from_secs(2));
+    let woken: Vec<_> = std::mem::take(&mut pair.events[1]);
+    assert!(woken.contains(&(second, Event::Writable)), "{woken:?}");
+    assert_eq!(pair.write(1, second, &[2; 100]), 100);
+    pair.run(Duration::from_millis(10));
+    assert_eq!(pair.read(0, client, 1000), [2; 100]);
 }

@@ -73,13 +73,13 @@ impl Tcb {
     }
 
     fn store(&mut self, cx: &mut Context<'_>, seq: Seq, data: &[u8]) {
-        let had_holes = self.receive.has_holes();
+        let (had_holes, in_order) = (self.receive.has_holes(), seq == self.rcv_nxt);
         let Stored { advanced, out_of_order, dropped } =
             self.receive.insert(cx.blocks, cx.ranges, self.rcv_nxt, seq, data);
         cx.counters.bytes_received += u64::from(advanced);
         cx.counters.out_of_order_bytes_received += u64::from(out_of_order);
         if dropped > 0 {
-            match seq == self.rcv_nxt {
+            match in_order {
                 true => cx.counters.bytes_dropped_no_block += u64::from(dropped),
                 false => cx.counters.out_of_order_bytes_dropped += u64::from(dropped),
             }
@@ -88,6 +88,10 @@ impl Tcb {
             self.rcv_nxt = self.rcv_nxt.plus(advanced);
             self.rcv_edge = self.rcv_edge.max(self.rcv_nxt);
             self.pending.readable = true;
+        }
+        if in_order && dropped > 0 {
+            // Without memory the window is closed, even what was told of it: the peer probes instead of giving up.
+            self.rcv_edge = self.rcv_nxt;
         }
         // RFC 5681 §4.2: holes, and what fills them, are told at once.
         if had_holes || advanced == 0 || dropped > 0 {

@@ -12,11 +12,13 @@ use crate::tcb::{Context, Tcb};
 
 impl Tcb {
     /// The right edge that memory allows: the connection's share less what waits to be read, and no more than a quarter
-    /// of what is free for all.
+    /// of what is free for all, though two segments where the reader has read everything.
     fn allowed_edge(&self, cx: &Context<'_>) -> Seq {
-        let own = cx.config.receive_window_max.saturating_sub(self.receive.readable());
-        let shared = u32::try_from(cx.blocks.free_bytes() / 4).unwrap_or(u32::MAX);
-        let window = own.min(shared);
+        let readable = self.receive.readable();
+        let own = cx.config.receive_window_max.saturating_sub(readable);
+        let free = u32::try_from(cx.blocks.free_bytes()).unwrap_or(u32::MAX);
+        let least = if readable == 0 { 2 * u32::from(self.receive_mss) } else { 0 };
+        let window = own.min(least.max(free / 4)).min(free);
         // Rounded down to what the field can say (RFC 7323 §2.3).
         self.rcv_nxt.plus(window >> self.receive_shift << self.receive_shift)
     }

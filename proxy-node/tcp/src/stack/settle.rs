@@ -163,7 +163,7 @@ impl Stack {
 
     /// Tells one writer that waits for blocks that there are some again.
     pub(super) fn wake_block_waiters(&mut self) {
-        while self.blocks.free() > self.blocks.capacity() / 16
+        while self.blocks.free() > self.blocks.capacity() / 4
             && let Some(slot) = self.block_waiters.pop_front()
         {
             let Some(tcb) = self.tcbs[slot as usize].as_mut() else { continue };

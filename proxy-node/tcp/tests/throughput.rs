@@ -1,0 +1,151 @@
+//! How fast bulk data gets through, in virtual time: window growth and loss recovery must do their work.
+
+#![allow(clippy::unwrap_used)] // a failed unwrap fails the test
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Net, client_tuple, small_config, stream_byte};
+use csp_tcp::{Counters, Event};
+
+/// What one transfer took.
+#[derive(Debug)]
+struct Outcome {
+    time: Duration,
+    packets: u64,
+    sender: Counters,
+}
+
+/// Sends `bytes` from the client to the server, whose application reads at once.
+fn transfer(mut net: Net, bytes: u64) -> Outcome {
+    let label = net.hosts[0].stack.connect(net.now, client_tuple(1000), 7, 1).unwrap();
+    let start = net.now;
+    let (mut written, mut received) = (0, 0);
+    let mut finished = false;
+    let mut accepted = None;
+    while !finished {
+        while net.hosts[0].stack.poll_event().is_some() {}
+        while let Some((label, event)) = net.hosts[1].stack.poll_event() {
+            match event {
+                Event::Established { .. } => accepted = Some(label),
+                Event::PeerFinished => finished = true,
+                Event::Failed(reason) => panic!("{reason:?} after {received} bytes"),
+                _ => {}
+            }
+        }
+        if let Some(label) = accepted {
+            net.hosts[1].stack.read_with(net.now, label, usize::MAX, |slice| {
+                assert_eq!(slice[0], stream_byte(3, received));
+                received += slice.len() as u64;
+                slice.len()
+            });
+        }
+        while written < bytes {
+            let chunk: Vec<u8> =
+                (written..bytes.min(written + 65_536)).map(|at| stream_byte(3, at)).collect();
+            let taken = net.hosts[0].stack.write(net.now, label, &chunk);
+            written += taken as u64;
+            if taken < chunk.len() {
+                break;
+            }
+        }
+        if written == bytes {
+            net.hosts[0].stack.shutdown(net.now, label);
+        }
+        net.flush();
+        assert!(net.now - start < Duration::from_secs(3600), "{received} bytes after an hour");
+        net.step(net.now + Duration::from_secs(1));
+    }
+    assert_eq!(received, bytes);
+    Outcome { time: net.now - start, packets: net.transmitted, sender: *net.hosts[0].stack.counters() }
+}
+
+fn net(rtt: Duration, loss: f64, seed: u64) -> Net {
+    let mut net = Net::new(seed, small_config(1), small_config(2)).with_rtt(rtt);
+    net.faults[0].loss = loss;
+    net.faults[1].loss = loss;
+    net
+}
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn sixteen_mebibytes_at_1_ms_without_loss() {
+    let outcome = transfer(net(Duration::from_millis(1), 0.0, 1), 16 * MIB);
+    println!("{outcome:?}");
+    // A window of 1 MiB per round trip would take 16 ms; the slow start takes some round trips more.
+    assert!(outcome.time < Duration::from_millis(60), "{:?}", outcome.time);
+    assert_eq!(outcome.sender.segments_retransmitted, 0);
+    // 11586 segments of 1448 bytes; at most one acknowledgement for each.
+    assert!(outcome.packets < 2 * 11_600, "{} packets", outcome.packets);
+}
+
+#[test]
+fn whole_records_need_few_of_them() {
+    let mut net = net(Duration::from_millis(1), 0.0, 1);
+    net.whole_records = true;
+    let outcome = transfer(net, 16 * MIB);
+    println!("{outcome:?}");
+    assert!(outcome.time < Duration::from_millis(60), "{:?}", outcome.time);
+    assert!(outcome.packets < 1_500, "{} records for 16 MiB", outcome.packets);
+}
+
+/// The Mathis bound for NewReno, MSS/RTT × √(3/2p), is what a long transfer can reach; half of it must be reached.
+fn check_loss(rtt: Duration, loss: f64, bytes: u64) {
+    let mut total = Duration::ZERO;
+    const RUNS: u64 = 4;
+    for seed in 0..RUNS {
+        let outcome = transfer(net(rtt, loss, seed), bytes);
+        println!("rtt {rtt:?} loss {loss} seed {seed}: {outcome:?}");
+        total += outcome.time;
+        let retransmitted = outcome.sender.bytes_retransmitted as f64 / bytes as f64;
+        assert!(retransmitted < 2.0 * loss + 0.02, "{:.1} % sent again", 100.0 * retransmitted);
+    }
+    let rate = (RUNS * bytes) as f64 / total.as_secs_f64();
+    let bound = 1448.0 / rtt.as_secs_f64() * (1.5 / loss).sqrt();
+    println!("rtt {rtt:?} loss {loss}: {:.0} kB/s, bound {:.0} kB/s", rate / 1e3, bound / 1e3);
+    assert!(rate > bound / 2.0, "{:.0} kB/s of {:.0} kB/s", rate / 1e3, bound / 1e3);
+}
+
+#[test]
+fn one_percent_loss_at_20_ms() {
+    check_loss(Duration::from_millis(20), 0.01, 4 * MIB);
+}
+
+#[test]
+fn one_per_mille_loss_at_20_ms() {
+    check_loss(Duration::from_millis(20), 0.001, 16 * MIB);
+}
+
+#[test]
+fn five_percent_loss_at_100_ms() {
+    check_loss(Duration::from_millis(100), 0.05, 2 * MIB);
+}
+
+#[test]
+fn one_percent_loss_at_1_ms() {
+    // Timeouts of 200 ms weigh heavily where the round trip takes 1 ms: those that recovery avoids are seen here.
+    let outcome = transfer(net(Duration::from_millis(1), 0.01, 5), 16 * MIB);
+    println!("{outcome:?}");
+    assert!(outcome.time < Duration::from_secs(5), "{:?}", outcome.time);
+}
+
+#[test]
+fn without_sack_recovery_still_works() {
+    let mut net = net(Duration::from_millis(20), 0.01, 1);
+    net.strip = (true, false, false);
+    let outcome = transfer(net, 2 * MIB);
+    println!("{outcome:?}");
+    assert!(outcome.time < Duration::from_secs(20), "{:?}", outcome.time);
+}
+
+#[test]
+fn reordering_is_not_taken_for_loss_for_long() {
+    let mut net = net(Duration::from_millis(20), 0.0, 1);
+    net.faults[0].reordering = 0.05;
+    let outcome = transfer(net, 16 * MIB);
+    println!("{outcome:?}");
+    assert!(outcome.time < Duration::from_secs(6), "{:?}", outcome.time);
+    assert_eq!(outcome.sender.retransmission_timeouts, 0);
+}
