@@ -34,11 +34,11 @@ pub struct EndpointConfig {
     pub receive_depth: u32,
     /// Sends that each link may have outstanding; 4 to 4096.
     pub send_depth: u32,
-    /// Largest VI message in bytes, with the 16-byte link header; equal on both sides.
+    /// Largest VI message in bytes, with the 16-byte link header; equal on both sides; 512 to 1 MiB.
     pub message_len: u32,
     /// Liveness.
     pub heartbeat: Heartbeat,
-    /// Most links at once, in handshake or up.
+    /// Most links at once, in handshake or up; 1 to 4096.
     pub links_max: u32,
     /// How long a link may take from `connect` (or from the peer's request) until HELLO is answered.
     pub hello_timeout: Duration,

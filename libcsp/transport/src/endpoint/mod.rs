@@ -8,7 +8,7 @@ mod table;
 use std::collections::VecDeque;
 
 use csp_types::Instant;
-use csp_vi::{Armed, BufferId, Provider, ViAddress, ViError, ViId, Wake};
+use csp_vi::{Armed, BufferId, MESSAGE_LEN_MAX, Provider, ViAddress, ViError, ViId, Wake};
 use csp_wire::link::{HEADER_LEN, Kind};
 
 use crate::config::{EndpointConfig, RECEIVE_DEPTH_MIN};
@@ -48,6 +48,9 @@ pub struct LinkInfo {
 /// Shortest VI message that HELLO fits into.
 const MESSAGE_LEN_MIN: u32 = 512;
 
+/// Most links of one endpoint.
+const LINKS_MAX: u32 = 4096;
+
 /// A data message that waits for the owner, its body still in the VI's buffer.
 #[derive(Clone, Copy, Debug)]
 struct Ready {
@@ -81,8 +84,8 @@ impl Endpoint {
     pub fn new(provider: Box<dyn Provider>, mut config: EndpointConfig) -> Self {
         config.receive_depth = config.receive_depth.clamp(RECEIVE_DEPTH_MIN, 4096);
         config.send_depth = config.send_depth.clamp(RECEIVE_DEPTH_MIN, 4096);
-        config.message_len = config.message_len.max(MESSAGE_LEN_MIN);
-        config.links_max = config.links_max.max(1);
+        config.message_len = config.message_len.clamp(MESSAGE_LEN_MIN, MESSAGE_LEN_MAX);
+        config.links_max = config.links_max.clamp(1, LINKS_MAX);
         let links_max = config.links_max as usize;
         Endpoint {
             table: Table::new(config.links_max),
@@ -105,6 +108,9 @@ impl Endpoint {
 
     /// Starts a link; `Up` or `Down` follows. `worker` is this side's worker that the link serves, `pool` its index
     /// and the pool's size, `token` proves the identity. The link ends as `Unreachable` after `hello_timeout`.
+    ///
+    /// A token serves each place of its pool once at a time: further links, and one that replaces a link whose loss the
+    /// peer may not have noticed, take a token with another nonce (or try again after a `Duplicate`).
     pub fn connect(
         &mut self,
         now: Instant,
