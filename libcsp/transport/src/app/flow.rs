@@ -100,6 +100,12 @@ impl AppSide {
         self.flows.get(id.0).map_or(0, |f| f.send.in_flight())
     }
 
+    /// Bytes that [`write`](Self::write) could take now, at least one if it would take any.
+    pub fn write_room(&self, id: FlowId) -> usize {
+        let Some(flow) = self.flows.get(id.0) else { return 0 };
+        if self.has_descriptor(flow.channel) { flow.send.available() as usize } else { 0 }
+    }
+
     /// Writes the parts one after another, as far as byte credit and descriptors go; returns how many bytes. They
     /// are with the provider when this returns.
     pub fn write(&mut self, now: Instant, id: FlowId, parts: &[&[u8]]) -> Result<usize, AppError> {
@@ -369,8 +375,8 @@ fn nothing_to_read(flow: &mut Flow, asked_nothing: bool) -> Result<usize, AppErr
         return Ok(0);
     }
     match flow.phase {
-        Phase::Open => Err(AppError::WouldBlock),
-        Phase::Connecting | Phase::Pending => Err(AppError::NotConnected),
+        Phase::Open | Phase::Connecting => Err(AppError::WouldBlock),
+        Phase::Pending => Err(AppError::NotConnected),
     }
 }
 

@@ -20,6 +20,11 @@ pub struct FlowId(pub(super) u32);
 pub struct ListenerId(pub(super) u32);
 
 impl FlowId {
+    /// Its slot, below `flows_max`: tables kept beside the application end may be indexed by it.
+    pub const fn index(self) -> usize {
+        (self.0 & INDEX_MASK) as usize
+    }
+
     /// The id as CONNECT carries it.
     pub(super) const fn to_wire(self) -> u32 {
         self.0 | REQUEST_TAG
@@ -31,6 +36,11 @@ impl FlowId {
 }
 
 impl ListenerId {
+    /// Its slot, below `listeners_max`.
+    pub const fn index(self) -> usize {
+        (self.0 & INDEX_MASK) as usize
+    }
+
     /// The id as LISTEN carries it.
     pub(super) const fn to_wire(self) -> u32 {
         self.0 | LISTENER_TAG

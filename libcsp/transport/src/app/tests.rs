@@ -242,7 +242,7 @@ fn connect_gives_a_connection_or_the_reason() {
     assert_eq!((kind, window, payload.len()), (Connect, WINDOW, 20));
     let mut buffer = [0; 4];
     assert_eq!(w.app.write(w.now, flow, &[b"x"]), Err(AppError::WouldBlock));
-    assert_eq!(w.app.read(w.now, flow, &mut buffer, false), Err(AppError::NotConnected));
+    assert_eq!(w.app.read(w.now, flow, &mut buffer, false), Err(AppError::WouldBlock));
     assert!(!w.app.readiness(Handle::Flow(flow)).any());
     w.proxy.tell(Connected, label(9).to_wire(), request, &open_payload());
     w.run();

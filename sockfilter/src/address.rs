@@ -1,0 +1,124 @@
+//! Socket addresses between the C structures of the program and ours.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use libc::{c_int, sockaddr, socklen_t};
+
+use crate::sys::{Errno, syscall};
+
+/// Reads an AF_INET or AF_INET6 address; `None` for others and for short ones.
+///
+/// # Safety
+/// `address` must be null or point to `len` readable bytes.
+pub unsafe fn parse(address: *const sockaddr, len: socklen_t) -> Option<SocketAddr> {
+    if address.is_null() || (len as usize) < size_of::<libc::sa_family_t>() {
+        return None;
+    }
+    // SAFETY: the family's two bytes are readable; unaligned reads are allowed.
+    let family = unsafe { address.cast::<libc::sa_family_t>().read_unaligned() };
+    match c_int::from(family) {
+        libc::AF_INET if len as usize >= size_of::<libc::sockaddr_in>() => {
+            // SAFETY: the length was checked.
+            let a = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
+            let ip = Ipv4Addr::from(u32::from_be(a.sin_addr.s_addr));
+            Some(SocketAddr::new(ip.into(), u16::from_be(a.sin_port)))
+        }
+        libc::AF_INET6 if len as usize >= size_of::<libc::sockaddr_in6>() => {
+            // SAFETY: the length was checked.
+            let a = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
+            Some(SocketAddr::new(Ipv6Addr::from(a.sin6_addr.s6_addr).into(), u16::from_be(a.sin6_port)))
+        }
+        _ => None,
+    }
+}
+
+/// Writes an address as the kernel does: cut to `*len`, which then tells its full length. A socket of family
+/// AF_INET6 sees IPv4 peers as mapped addresses.
+///
+/// # Safety
+/// `into` must be null or point to `*len` writable bytes, `len` to a readable and writable length.
+pub unsafe fn write(address: SocketAddr, family: c_int, into: *mut sockaddr, len: *mut socklen_t) {
+    if into.is_null() || len.is_null() {
+        return;
+    }
+    let mut storage = [0u8; 28];
+    let full = fill(address, family, &mut storage);
+    // SAFETY: the caller's promise; at most `*len` bytes are written.
+    unsafe {
+        let room = *len as usize;
+        core::ptr::copy_nonoverlapping(storage.as_ptr(), into.cast::<u8>(), room.min(full));
+        *len = full as socklen_t;
+    }
+}
+
+fn fill(address: SocketAddr, family: c_int, storage: &mut [u8; 28]) -> usize {
+    let port = address.port().to_be_bytes();
+    let ip = match (address.ip(), family) {
+        (IpAddr::V4(ip), libc::AF_INET6) => IpAddr::V6(ip.to_ipv6_mapped()),
+        (ip, _) => ip,
+    };
+    storage[2..4].copy_from_slice(&port);
+    match ip {
+        IpAddr::V4(ip) => {
+            storage[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
+            storage[4..8].copy_from_slice(&ip.octets());
+            16
+        }
+        IpAddr::V6(ip) => {
+            storage[..2].copy_from_slice(&(libc::AF_INET6 as u16).to_ne_bytes());
+            storage[8..24].copy_from_slice(&ip.octets());
+            28
+        }
+    }
+}
+
+/// Where the kernel says that a socket is bound.
+pub fn bound(fd: c_int) -> Result<SocketAddr, Errno> {
+    let mut storage = [0u64; 16];
+    let mut len = size_of_val(&storage) as socklen_t;
+    // SAFETY: `storage` has `len` writable bytes.
+    unsafe { syscall!(libc::SYS_getsockname, fd, storage.as_mut_ptr(), &raw mut len) }?;
+    // SAFETY: the kernel filled in `len` bytes at most.
+    unsafe { parse(storage.as_ptr().cast(), len) }.ok_or(libc::EAFNOSUPPORT)
+}
+
+/// An IPv4-mapped address as IPv4, others as they are.
+pub fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_come_back_and_are_cut_as_the_kernel_cuts() {
+        for (text, family) in [("10.1.2.3:80", libc::AF_INET), ("[2001:db8::1]:443", libc::AF_INET6)] {
+            let address: SocketAddr = text.parse().unwrap();
+            let mut storage = [0u64; 4];
+            let mut len = 32;
+            // SAFETY: 32 bytes are there.
+            unsafe { write(address, family, storage.as_mut_ptr().cast(), &mut len) };
+            // SAFETY: `len` bytes were written.
+            assert_eq!(unsafe { parse(storage.as_ptr().cast(), len) }, Some(address));
+            let full = len;
+            let mut short = [0xffu8; 32];
+            let mut room = 4;
+            // SAFETY: 4 bytes are there.
+            unsafe { write(address, family, short.as_mut_ptr().cast(), &mut room) };
+            assert_eq!((room, short[4]), (full, 0xff));
+            // SAFETY: too short to be an address.
+            assert_eq!(unsafe { parse(short.as_ptr().cast(), 4) }, None);
+        }
+        let mut storage = [0u64; 4];
+        let mut len = 32;
+        // SAFETY: 32 bytes are there.
+        unsafe {
+            write("10.1.2.3:80".parse().unwrap(), libc::AF_INET6, storage.as_mut_ptr().cast(), &mut len)
+        };
+        // SAFETY: `len` bytes were written.
+        let mapped = unsafe { parse(storage.as_ptr().cast(), len) }.unwrap();
+        assert_eq!(mapped.to_string(), "[::ffff:10.1.2.3]:80");
+        assert_eq!(canonical(mapped).to_string(), "10.1.2.3:80");
+    }
+}

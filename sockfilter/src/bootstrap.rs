@@ -1,0 +1,114 @@
+//! Start-up: what the environment says, the next library's functions, fork handlers.
+//!
+//! Levels: before [`start`] ran every call is a raw system call; afterwards passing calls go to the next library; an
+//! attachment to the agent is made when the program first listens or connects, never before.
+
+use std::ffi::{CStr, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
+
+use crate::{fork, real, sys};
+
+/// Where the agent listens when nothing else is said.
+const AGENT_PATH: &CStr = c"/run/csp/agent.sock";
+
+const OFF: u8 = 0;
+const ON: u8 = 1;
+const STRICT: u8 = 2;
+
+static MODE: AtomicU8 = AtomicU8::new(OFF);
+static PID: AtomicI32 = AtomicI32::new(0);
+static SPIN_NS: AtomicU64 = AtomicU64::new(0);
+
+/// Longest time that `CSP_SPIN_US` may ask for.
+const SPIN_MAX_US: u64 = 1000;
+
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;
+
+/// Runs when the library is loaded.
+pub extern "C" fn start() {
+    real::resolve();
+    PID.store(sys::getpid(), Ordering::Relaxed);
+    let mode = match variable(c"CSP_MODE").map(CStr::to_bytes) {
+        Some(b"off") => OFF,
+        Some(b"strict") => STRICT,
+        None | Some(b"on") => ON,
+        Some(_) => {
+            sys::complain("CSP_MODE must be on, off or strict; taking it as on");
+            ON
+        }
+    };
+    SPIN_NS.store(spin_ns(), Ordering::Relaxed);
+    if mode != OFF {
+        fork::register();
+    }
+    MODE.store(mode, Ordering::Release);
+}
+
+/// How long a blocking call looks again before it sleeps: with two processors or fewer the peer needs this one.
+fn spin_ns() -> u64 {
+    let asked = variable(c"CSP_SPIN_US").and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
+    // SAFETY: no pointers.
+    let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    let default_us = if processors > 2 { 5 } else { 0 };
+    asked.unwrap_or(default_us).min(SPIN_MAX_US) * 1000
+}
+
+/// An environment variable as it was at start (later changes by the program are looked through as well: the pointer
+/// is asked for anew, which is why this is called at start and when attaching only).
+fn variable(name: &CStr) -> Option<&'static CStr> {
+    // SAFETY: `name` is a C string. The result is used at once, before the program could change its environment.
+    let found = unsafe { libc::getenv(name.as_ptr()) };
+    // SAFETY: a non-null result is a C string of the environment.
+    if found.is_null() { None } else { Some(unsafe { CStr::from_ptr(found) }) }
+}
+
+/// Whether sockets may be accelerated.
+#[inline]
+pub fn is_on() -> bool {
+    MODE.load(Ordering::Relaxed) != OFF
+}
+
+/// Whether a socket that cannot be accelerated is refused rather than left to the kernel.
+pub fn is_strict() -> bool {
+    MODE.load(Ordering::Relaxed) == STRICT
+}
+
+/// Nanoseconds to look again before sleeping.
+pub fn spin() -> u64 {
+    SPIN_NS.load(Ordering::Relaxed)
+}
+
+/// Whether this is the process that the filter's tables belong to: not so in a vfork child, which shares them.
+pub fn owns_tables() -> bool {
+    sys::getpid() == PID.load(Ordering::Relaxed)
+}
+
+/// A forked child has tables of its own from now on.
+pub fn adopt_tables() {
+    PID.store(sys::getpid(), Ordering::Relaxed);
+}
+
+/// The agent's socket.
+pub fn agent_path() -> &'static Path {
+    Path::new(OsStr::from_bytes(variable(c"CSP_AGENT").unwrap_or(AGENT_PATH).to_bytes()))
+}
+
+/// The program's name: at most 40 of `a-z A-Z 0-9 - . _`, others replaced.
+pub fn program_name() -> String {
+    // SAFETY: the C library sets this pointer to a C string before any constructor runs.
+    let name = unsafe {
+        let pointer = program_invocation_short_name;
+        if pointer.is_null() { c"program" } else { CStr::from_ptr(pointer) }
+    };
+    let legal = |b: &u8| if b.is_ascii_alphanumeric() || b"-._".contains(b) { char::from(*b) } else { '_' };
+    name.to_bytes().iter().take(40).map(legal).collect()
+}
+
+unsafe extern "C" {
+    static program_invocation_short_name: *const libc::c_char;
+}

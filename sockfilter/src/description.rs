@@ -1,0 +1,162 @@
+//! Open descriptions: what one or several descriptors refer to.
+
+use std::net::SocketAddr;
+
+use csp_transport::app::{FlowId, ListenerId};
+use libc::c_int;
+
+use crate::epoll_set::EpollSet;
+
+/// Names a description; an old name names nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DescriptionId {
+    /// Its slot.
+    pub index: usize,
+    /// Which use of the slot.
+    pub generation: u32,
+}
+
+/// A listener of the program.
+#[derive(Clone, Copy, Debug)]
+pub struct ListenState {
+    /// Where it is bound.
+    pub address: SocketAddr,
+    /// The program's backlog.
+    pub backlog: u32,
+    /// Its name in the application end; `None` in a forked child that has not used it yet.
+    pub id: Option<ListenerId>,
+    /// The program polls it or accepts from it.
+    pub interest: bool,
+}
+
+/// What a description is.
+#[derive(Debug)]
+pub enum Kind {
+    /// A TCP socket of the kernel that may become accelerated when it listens or connects.
+    Candidate,
+    /// An accelerated listener.
+    Listener(ListenState),
+    /// An accelerated connection.
+    Flow(FlowId),
+    /// A connection that a forked child inherited: it stayed with the parent.
+    Lost,
+    /// A kernel epoll descriptor with accelerated members.
+    Epoll(Box<EpollSet>),
+}
+
+/// An epoll set that a description is a member of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Membership {
+    /// The set's description.
+    pub set: DescriptionId,
+    /// The member's place in it.
+    pub member: usize,
+}
+
+/// What descriptors refer to.
+#[derive(Debug)]
+pub struct Description {
+    /// Which use of the slot this is.
+    pub generation: u32,
+    /// Descriptors that refer to it; 0: the slot is free.
+    pub references: u32,
+    /// What it is.
+    pub kind: Kind,
+    /// AF_INET or AF_INET6.
+    pub family: c_int,
+    /// O_NONBLOCK. The kernel's flag on the placeholder is the truth for F_GETFL; this is its copy.
+    pub nonblocking: bool,
+    /// SO_LINGER with time 0: closing resets.
+    pub linger_zero: bool,
+    /// SO_RCVTIMEO in nanoseconds.
+    pub receive_timeout: Option<u64>,
+    /// SO_SNDTIMEO in nanoseconds.
+    pub send_timeout: Option<u64>,
+    /// Eventfds of threads that wait for it.
+    pub waiters: Vec<c_int>,
+    /// The epoll sets it is in.
+    pub sets: Vec<Membership>,
+}
+
+impl Description {
+    fn new(generation: u32, kind: Kind, family: c_int) -> Self {
+        Description {
+            generation,
+            references: 1,
+            kind,
+            family,
+            nonblocking: false,
+            linger_zero: false,
+            receive_timeout: None,
+            send_timeout: None,
+            waiters: Vec::new(),
+            sets: Vec::new(),
+        }
+    }
+}
+
+/// Descriptions at once.
+const DESCRIPTIONS_MAX: usize = 128 * 1024;
+
+/// All descriptions.
+#[derive(Debug, Default)]
+pub struct Descriptions {
+    slots: Vec<Description>,
+    free: Vec<usize>,
+}
+
+impl Descriptions {
+    /// An empty table.
+    pub const fn new() -> Self {
+        Descriptions { slots: Vec::new(), free: Vec::new() }
+    }
+
+    /// A new description with one reference; `None` when the table is full.
+    pub fn insert(&mut self, kind: Kind, family: c_int) -> Option<usize> {
+        if let Some(index) = self.free.pop() {
+            let slot = self.slots.get_mut(index)?;
+            *slot = Description::new(slot.generation.wrapping_add(1), kind, family);
+            return Some(index);
+        }
+        if self.slots.len() >= DESCRIPTIONS_MAX {
+            return None;
+        }
+        self.slots.push(Description::new(0, kind, family));
+        Some(self.slots.len() - 1)
+    }
+
+    /// The description in a slot that is in use.
+    pub fn get(&self, index: usize) -> Option<&Description> {
+        self.slots.get(index).filter(|d| d.references > 0)
+    }
+
+    /// The same, to change.
+    pub fn get_mut(&mut self, index: usize) -> Option<&mut Description> {
+        self.slots.get_mut(index).filter(|d| d.references > 0)
+    }
+
+    /// The name of what is in a slot now.
+    pub fn id(&self, index: usize) -> Option<DescriptionId> {
+        self.get(index).map(|d| DescriptionId { index, generation: d.generation })
+    }
+
+    /// Whether a name still names something.
+    pub fn is_current(&self, id: DescriptionId) -> bool {
+        self.id(id.index) == Some(id)
+    }
+
+    /// Takes a slot back; the description without references is returned for its end.
+    pub fn remove(&mut self, index: usize) -> Option<Description> {
+        let slot = self.slots.get_mut(index)?;
+        let generation = slot.generation;
+        let mut empty = Description::new(generation, Kind::Lost, 0);
+        empty.references = 0;
+        self.free.push(index);
+        Some(core::mem::replace(slot, empty))
+    }
+
+    /// All descriptions in use.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut Description)> {
+        self.slots.iter_mut().enumerate().filter(|(_, d)| d.references > 0)
+    }
+}

@@ -1,0 +1,383 @@
+//! The state under the one lock: descriptions, the attachment, and who has to be told of news.
+
+use std::net::SocketAddr;
+
+use csp_transport::app::{AppError, Handle, ListenerId, Readiness};
+use csp_types::Instant;
+use csp_vi::Armed;
+use csp_wire::agent::page::{COUNTER_NAMES, Reason, SocketEntry, SocketKind};
+use libc::c_int;
+
+use crate::attach::{self, Link};
+use crate::description::{Description, DescriptionId, Descriptions, Kind, ListenState, Membership};
+use crate::fdtable::{self, Entry};
+use crate::lock::Locked;
+use crate::sys::{self, Errno};
+use crate::{bootstrap, wait};
+
+/// The engine of this process.
+pub static ENGINE: Locked<Engine> = Locked::new(Engine::new());
+
+/// After a failed attachment the next is tried no earlier, in nanoseconds.
+const ATTACH_RETRY_NS: u64 = 1_000_000_000;
+
+/// What the filter itself counts; the order of `COUNTER_NAMES` from index 19 on.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct FilterCounters {
+    /// listen() calls that were accelerated.
+    pub listeners_accelerated: u64,
+    /// Those left to the kernel.
+    pub listeners_kernel: u64,
+    /// connect() calls left to the kernel.
+    pub connects_kernel: u64,
+    /// Uses of connections that stayed with the parent of a fork.
+    pub inherited_connections_lost: u64,
+    /// Times a thread went to sleep.
+    pub waits: u64,
+    /// Times it was woken by something of ours.
+    pub wakeups: u64,
+    /// Attachments made.
+    pub attaches: u64,
+    /// Attachments that failed.
+    pub attach_failures: u64,
+    /// Forks of this process.
+    pub forks: u64,
+    /// Sockets that did not fit the description table.
+    pub descriptors_full: u64,
+}
+
+/// The state.
+pub struct Engine {
+    /// Open descriptions.
+    pub descriptions: Descriptions,
+    /// The attachment, once made.
+    pub link: Option<Link>,
+    /// Counts.
+    pub counters: FilterCounters,
+    attach_not_before: u64,
+    complained: bool,
+    flow_owners: Vec<u32>,
+    listener_owners: Vec<u32>,
+    /// Eventfds for waiting threads that nobody uses now.
+    pub idle_waiters: Vec<c_int>,
+}
+
+/// The socket interface's events of a readiness.
+pub fn poll_bits(ready: Readiness) -> u32 {
+    let pairs = [
+        (Readiness::READABLE, libc::EPOLLIN | libc::EPOLLRDNORM),
+        (Readiness::WRITABLE, libc::EPOLLOUT | libc::EPOLLWRNORM),
+        (Readiness::PEER_SHUTDOWN, libc::EPOLLRDHUP),
+        (Readiness::HANG_UP, libc::EPOLLHUP),
+        (Readiness::ERROR, libc::EPOLLERR),
+    ];
+    pairs.iter().filter(|(bit, _)| ready.contains(*bit)).fold(0, |bits, (_, event)| bits | *event as u32)
+}
+
+impl Engine {
+    const fn new() -> Self {
+        Engine {
+            descriptions: Descriptions::new(),
+            link: None,
+            counters: FilterCounters {
+                listeners_accelerated: 0,
+                listeners_kernel: 0,
+                connects_kernel: 0,
+                inherited_connections_lost: 0,
+                waits: 0,
+                wakeups: 0,
+                attaches: 0,
+                attach_failures: 0,
+                forks: 0,
+                descriptors_full: 0,
+            },
+            attach_not_before: 0,
+            complained: false,
+            flow_owners: Vec::new(),
+            listener_owners: Vec::new(),
+            idle_waiters: Vec::new(),
+        }
+    }
+
+    /// The description that a descriptor refers to.
+    pub fn of_fd(&self, fd: c_int) -> Option<DescriptionId> {
+        match fdtable::entry(fd) {
+            Entry::Ours(index) => self.descriptions.id(index),
+            Entry::Kernel | Entry::Hidden | Entry::Candidate(_) => None,
+        }
+    }
+
+    /// The attachment, made if there is none and the last attempt is long enough ago.
+    pub fn attached(&mut self) -> Result<&mut Link, Reason> {
+        if self.link.is_none() {
+            self.attach()?;
+        }
+        self.link.as_mut().ok_or(Reason::NoAgent)
+    }
+
+    fn attach(&mut self) -> Result<(), Reason> {
+        let now = sys::monotonic_nanos();
+        if now < self.attach_not_before {
+            return Err(Reason::NoAgent);
+        }
+        match attach::attach() {
+            Ok(link) => {
+                self.counters.attaches += 1;
+                link.agent.into_iter().for_each(fdtable::hide);
+                self.link = Some(link);
+                self.hide_descriptors();
+                Ok(())
+            }
+            Err(error) => {
+                self.counters.attach_failures += 1;
+                self.attach_not_before = now + ATTACH_RETRY_NS;
+                if !std::mem::replace(&mut self.complained, true) {
+                    let then = if bootstrap::is_strict() {
+                        "sockets are refused (strict mode)"
+                    } else {
+                        "sockets stay in the kernel"
+                    };
+                    sys::complain(&format!("not accelerated: {error}; {then}"));
+                }
+                Err(Reason::NoAgent)
+            }
+        }
+    }
+
+    /// The program may not close what the provider owns.
+    fn hide_descriptors(&mut self) {
+        let Some(link) = &self.link else { return };
+        let mut owned = Vec::new();
+        link.provider.descriptors(&mut owned);
+        owned.into_iter().for_each(fdtable::hide);
+    }
+
+    /// Moves everything that can move, and spreads the news.
+    pub fn progress(&mut self) -> bool {
+        let Some(link) = &mut self.link else { return false };
+        let unix = sys::unix_seconds();
+        let before = link.app.counters().links_up;
+        link.hear_agent(unix);
+        let any = link.app.progress(Instant::from_nanos(sys::monotonic_nanos()), unix);
+        if link.app.counters().links_up != before {
+            self.hide_descriptors();
+        }
+        self.spread();
+        any
+    }
+
+    /// Tells everyone concerned of sockets whose readiness may have changed.
+    pub fn spread(&mut self) {
+        while let Some(handle) = self.link.as_mut().and_then(|l| l.app.poll_ready()) {
+            let owner = match handle {
+                Handle::Flow(id) => self.flow_owners.get(id.index()),
+                Handle::Listener(id) => self.listener_owners.get(id.index()),
+            };
+            if let Some(index) = owner.copied().unwrap_or(0).checked_sub(1) {
+                self.news(index as usize);
+            }
+        }
+    }
+
+    /// A description has news: its waiters, its epoll sets, and those who wait for these.
+    pub fn news(&mut self, index: usize) {
+        let Some(description) = self.descriptions.get(index) else { return };
+        description.waiters.iter().copied().for_each(sys::signal);
+        for at in 0..description.sets.len() {
+            let Some(membership) = self.descriptions.get(index).and_then(|d| d.sets.get(at)).copied() else {
+                break;
+            };
+            self.member_news(membership);
+        }
+    }
+
+    /// A member of an epoll set has news.
+    pub fn member_news(&mut self, membership: Membership) {
+        if !self.descriptions.is_current(membership.set) {
+            return;
+        }
+        let Some(set) = self.descriptions.get_mut(membership.set.index) else { return };
+        set.waiters.iter().copied().for_each(sys::signal);
+        if let Kind::Epoll(epoll) = &mut set.kind
+            && epoll.news(membership.member)
+        {
+            sys::signal(epoll.wake);
+        }
+    }
+
+    /// Publishes trace events and counters to the agent.
+    pub fn publish(&mut self) {
+        let Some(link) = &mut self.link else { return };
+        let Some(page) = &mut link.page else { return };
+        while let Some(event) = link.app.poll_trace() {
+            page.trace(&event);
+        }
+        let c = &self.counters;
+        let own = [
+            c.listeners_accelerated,
+            c.listeners_kernel,
+            c.connects_kernel,
+            c.inherited_connections_lost,
+            c.waits,
+            c.wakeups,
+            c.attaches,
+            c.attach_failures,
+            c.forks,
+            (link.app.flow_count() + link.app.listener_count()) as u64,
+            link.app.flow_count() as u64,
+            c.descriptors_full,
+        ];
+        const _: () = assert!(COUNTER_NAMES.len() == 19 + 12);
+        page.counters(link.app.counters().named().into_iter().map(|(_, n)| n).chain(own));
+    }
+
+    /// Remembers which description has a handle, for news.
+    pub fn own(&mut self, handle: Handle, index: usize) {
+        let (owners, at) = match handle {
+            Handle::Flow(id) => (&mut self.flow_owners, id.index()),
+            Handle::Listener(id) => (&mut self.listener_owners, id.index()),
+        };
+        if owners.len() <= at {
+            owners.resize(at + 1, 0);
+        }
+        if let Some(owner) = owners.get_mut(at) {
+            *owner = index as u32 + 1;
+        }
+    }
+
+    /// What a description is ready for, in the bits of poll and epoll.
+    pub fn ready_bits(&self, id: DescriptionId) -> u32 {
+        if !self.descriptions.is_current(id) {
+            return 0;
+        }
+        let Some(description) = self.descriptions.get(id.index) else { return 0 };
+        let app = self.link.as_ref().map(|l| &l.app);
+        match (&description.kind, app) {
+            (Kind::Flow(flow), Some(app)) => poll_bits(app.readiness(Handle::Flow(*flow))),
+            (Kind::Listener(ListenState { id: Some(id), .. }), Some(app)) => {
+                poll_bits(app.readiness(Handle::Listener(*id)))
+            }
+            (Kind::Lost, _) => (libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLIN | libc::EPOLLOUT) as u32,
+            (Kind::Epoll(set), _) if set.has_news() => libc::EPOLLIN as u32,
+            _ => 0,
+        }
+    }
+
+    /// The program shows that it waits for connections: a listener becomes known to the proxies (again, in a forked
+    /// child) and takes connections.
+    pub fn show_interest(&mut self, index: usize) -> Option<ListenerId> {
+        let state = self.listen_state(index)?;
+        if let (Some(id), true) = (state.id, state.interest) {
+            return Some(id);
+        }
+        let id = match state.id {
+            Some(id) => id,
+            None => {
+                let id = self.attached().ok()?.app.listen(state.address, state.backlog).ok()?;
+                self.own(Handle::Listener(id), index);
+                id
+            }
+        };
+        self.attached().ok()?.app.set_interest(id, true).ok()?;
+        if let Some(Description { kind: Kind::Listener(state), .. }) = self.descriptions.get_mut(index) {
+            state.id = Some(id);
+            state.interest = true;
+        }
+        Some(id)
+    }
+
+    fn listen_state(&self, index: usize) -> Option<ListenState> {
+        match self.descriptions.get(index)?.kind {
+            Kind::Listener(state) => Some(state),
+            _ => None,
+        }
+    }
+
+    /// No descriptor refers to a description any more: it ends. `fd` was the last one.
+    pub fn end(&mut self, index: usize) {
+        let Some(id) = self.descriptions.id(index) else { return };
+        let Some(description) = self.descriptions.remove(index) else { return };
+        description.waiters.iter().copied().for_each(sys::signal);
+        for membership in &description.sets {
+            self.leave_set(*membership);
+        }
+        let now = Instant::from_nanos(sys::monotonic_nanos());
+        match description.kind {
+            Kind::Flow(flow) => {
+                if let Some(link) = &mut self.link {
+                    let _ = link.app.close(now, flow, description.linger_zero);
+                }
+            }
+            Kind::Listener(ListenState { id: Some(listener), .. }) => {
+                if let Some(link) = &mut self.link {
+                    let _ = link.app.close_listener(listener);
+                }
+            }
+            Kind::Epoll(set) => {
+                for member in set.members() {
+                    if let Some(d) = self.descriptions.get_mut(member.description.index) {
+                        d.sets.retain(|m| m.set != id);
+                    }
+                }
+                fdtable::clear(set.wake);
+                sys::close(set.wake);
+            }
+            Kind::Candidate | Kind::Lost | Kind::Listener(_) => {}
+        }
+        self.show_socket(index, None);
+        self.publish();
+    }
+
+    fn leave_set(&mut self, membership: Membership) {
+        if !self.descriptions.is_current(membership.set) {
+            return;
+        }
+        if let Some(Description { kind: Kind::Epoll(set), .. }) =
+            self.descriptions.get_mut(membership.set.index)
+        {
+            set.remove(membership.member);
+        }
+    }
+
+    /// Shows a socket on the process page.
+    pub fn show_socket(&mut self, index: usize, entry: Option<SocketEntry>) {
+        if let Some(page) = self.link.as_mut().and_then(|l| l.page.as_mut()) {
+            page.socket(index, entry.as_ref());
+        }
+    }
+
+    /// Shows a connection on the process page.
+    pub fn show_flow(&mut self, index: usize, fd: c_int, local: SocketAddr, remote: SocketAddr) {
+        let Some(Description { kind: Kind::Flow(flow), .. }) = self.descriptions.get(index) else { return };
+        let Some(label) = self.link.as_ref().map(|l| l.app.label(*flow)) else { return };
+        let (kind, reason) = (SocketKind::Connection, Reason::Accelerated);
+        self.show_socket(index, Some(SocketEntry { kind, reason, fd: fd as u32, label, local, remote }));
+    }
+
+    /// Gets ready to sleep: the provider's wake descriptor, or that there is something to do first. `None` without an
+    /// attachment, when only other threads can have news.
+    pub fn arm(&mut self) -> Result<Option<c_int>, wait::Busy> {
+        self.publish();
+        let Some(link) = &mut self.link else { return Ok(None) };
+        match link.app.arm() {
+            Ok(Armed::Armed) => {}
+            Ok(Armed::Busy) => return Err(wait::Busy),
+            Err(_) => return Ok(None),
+        }
+        let mut wakes = Vec::new();
+        link.app.wake(&mut wakes);
+        self.counters.waits += 1;
+        Ok(wakes.first().copied())
+    }
+
+    /// Nanoseconds until the application end wants to be called though nothing arrives.
+    pub fn next_timeout(&self) -> Option<u64> {
+        let at = self.link.as_ref()?.app.next_timeout()?;
+        Some(at.as_nanos().saturating_sub(sys::monotonic_nanos()))
+    }
+}
+
+/// The error number of a failed operation.
+pub fn errno_of(error: AppError) -> Errno {
+    error.errno()
+}

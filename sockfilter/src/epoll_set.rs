@@ -1,0 +1,316 @@
+//! The accelerated members of one kernel epoll descriptor.
+//!
+//! The kernel's set stays the truth for kernel descriptors; two of ours are registered in it, so that whoever waits on
+//! it (also by poll, or through another epoll set) wakes for accelerated members too: the provider's wake descriptor
+//! and an eventfd for readiness that another thread found. They are known by a random tag.
+
+use std::collections::VecDeque;
+
+use libc::c_int;
+
+use crate::description::DescriptionId;
+use crate::sys::{self, Errno, syscall};
+
+/// What the program may ask for, besides the mode bits.
+const MODE_BITS: u32 = (libc::EPOLLET | libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE | libc::EPOLLWAKEUP) as u32;
+/// Told whether asked for or not.
+const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+
+/// An accelerated member.
+#[derive(Clone, Copy, Debug)]
+pub struct Member {
+    /// The descriptor it was added by.
+    pub fd: c_int,
+    /// What that referred to.
+    pub description: DescriptionId,
+    /// The program's mask with its mode bits.
+    pub events: u32,
+    /// The program's data.
+    pub data: u64,
+    /// It is in the ready list.
+    queued: bool,
+    /// EPOLLONESHOT has fired.
+    disabled: bool,
+}
+
+/// The set.
+#[derive(Debug)]
+pub struct EpollSet {
+    /// Wakes a thread that sleeps in the kernel's epoll_wait on this set.
+    pub wake: c_int,
+    /// Marks our own registrations.
+    pub tag: u64,
+    /// Threads that sleep in the kernel on this set.
+    pub sleepers: u32,
+    /// The wake descriptor of the provider that is registered in it.
+    pub provider_wake: Option<c_int>,
+    /// It came over a fork: the kernel's set is shared with the parent, who owns the registrations in it.
+    pub foreign: bool,
+    /// Calls that found accelerated members ready: every few of them look at the kernel's as well.
+    pub turns: u32,
+    members: Vec<Option<Member>>,
+    free: Vec<usize>,
+    by_fd: Vec<u32>,
+    ready: VecDeque<usize>,
+}
+
+/// Adds one of our own descriptors to a kernel set.
+fn register(epoll: c_int, fd: c_int, tag: u64, operation: c_int) -> Result<(), Errno> {
+    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: tag };
+    // SAFETY: `event` is readable.
+    unsafe { syscall!(libc::SYS_epoll_ctl, epoll, operation, fd, &raw mut event) }.map(drop)
+}
+
+impl EpollSet {
+    /// A set for the kernel's `epoll`, with our registrations made.
+    pub fn new(epoll: c_int) -> Result<Self, Errno> {
+        let wake = sys::eventfd()?;
+        let tag = sys::random();
+        if let Err(errno) = register(epoll, wake, tag, libc::EPOLL_CTL_ADD) {
+            sys::close(wake);
+            return Err(errno);
+        }
+        Ok(EpollSet {
+            wake,
+            tag,
+            sleepers: 0,
+            provider_wake: None,
+            foreign: false,
+            turns: 0,
+            members: Vec::new(),
+            free: Vec::new(),
+            by_fd: Vec::new(),
+            ready: VecDeque::new(),
+        })
+    }
+
+    /// Makes the provider's wake descriptor a member of the kernel's set.
+    pub fn follow(&mut self, epoll: c_int, provider_wake: c_int) {
+        if self.provider_wake == Some(provider_wake) || self.foreign {
+            return;
+        }
+        // A former provider's descriptor left the set when it was closed.
+        if register(epoll, provider_wake, self.tag, libc::EPOLL_CTL_ADD).is_ok() {
+            self.provider_wake = Some(provider_wake);
+        }
+    }
+
+    /// The program uses our tag for its own data: takes another one.
+    pub fn avoid(&mut self, epoll: c_int, data: u64) {
+        while self.tag == data {
+            self.tag = sys::random();
+        }
+        for fd in self.provider_wake.into_iter().chain([self.wake]) {
+            let _ = register(epoll, fd, self.tag, libc::EPOLL_CTL_MOD);
+        }
+    }
+
+    fn place(&self, fd: c_int) -> Option<usize> {
+        (self.by_fd.get(fd as usize).copied()? as usize).checked_sub(1)
+    }
+
+    /// The member that was added by `fd` for `description`.
+    pub fn find(&self, fd: c_int, description: DescriptionId) -> Option<usize> {
+        let at = self.place(fd)?;
+        self.members.get(at)?.filter(|m| m.description == description).map(|_| at)
+    }
+
+    /// EPOLL_CTL_ADD; returns the member's place.
+    pub fn add(
+        &mut self,
+        fd: c_int,
+        description: DescriptionId,
+        event: libc::epoll_event,
+    ) -> Result<usize, Errno> {
+        if self.find(fd, description).is_some() {
+            return Err(libc::EEXIST);
+        }
+        let member =
+            Member { fd, description, events: event.events, data: event.u64, queued: false, disabled: false };
+        let at = match self.free.pop() {
+            Some(at) => at,
+            None => {
+                self.members.push(None);
+                self.members.len() - 1
+            }
+        };
+        if let Some(slot) = self.members.get_mut(at) {
+            *slot = Some(member);
+        }
+        let index = fd as usize;
+        if index >= self.by_fd.len() {
+            self.by_fd.resize(index + 1, 0);
+        }
+        if let Some(entry) = self.by_fd.get_mut(index) {
+            *entry = at as u32 + 1;
+        }
+        Ok(at)
+    }
+
+    /// EPOLL_CTL_MOD.
+    pub fn modify(&mut self, at: usize, event: libc::epoll_event) -> Result<(), Errno> {
+        let member = self.members.get_mut(at).and_then(Option::as_mut).ok_or(libc::ENOENT)?;
+        let exclusive = libc::EPOLLEXCLUSIVE as u32;
+        if (member.events | event.events) & exclusive != 0 {
+            return Err(libc::EINVAL);
+        }
+        member.events = event.events;
+        member.data = event.u64;
+        member.disabled = false;
+        Ok(())
+    }
+
+    /// EPOLL_CTL_DEL, or the description's end. The member's entry in the ready list is skipped when it comes up.
+    pub fn remove(&mut self, at: usize) -> Option<Member> {
+        let member = self.members.get_mut(at)?.take()?;
+        if self.place(member.fd) == Some(at)
+            && let Some(entry) = self.by_fd.get_mut(member.fd as usize)
+        {
+            *entry = 0;
+        }
+        if member.queued {
+            self.ready.retain(|&other| other != at);
+        }
+        self.free.push(at);
+        Some(member)
+    }
+
+    /// News of a member: it is looked at by the next wait. Returns whether a sleeper has to be woken.
+    pub fn news(&mut self, at: usize) -> bool {
+        let Some(member) = self.members.get_mut(at).and_then(Option::as_mut) else { return false };
+        if !member.queued && !member.disabled {
+            member.queued = true;
+            self.ready.push_back(at);
+        }
+        self.sleepers > 0
+    }
+
+    /// Whether anything may be ready.
+    pub fn has_news(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// All members.
+    pub fn members(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().flatten()
+    }
+
+    /// Moves what is ready into `events`, at most to its end; `now` tells the events of a description. Level-triggered
+    /// members go to the back of the list, so that a busy one cannot hide the others (as the kernel does it).
+    pub fn collect(&mut self, events: &mut [libc::epoll_event], now: impl Fn(DescriptionId) -> u32) -> usize {
+        let mut count = 0;
+        for _ in 0..self.ready.len() {
+            let Some(slot) = events.get_mut(count) else { break };
+            let Some(at) = self.ready.pop_front() else { break };
+            let Some(member) = self.members.get_mut(at).and_then(Option::as_mut) else { continue };
+            member.queued = false;
+            let found = now(member.description) & ((member.events & !MODE_BITS) | ALWAYS);
+            if found == 0 || member.disabled {
+                continue;
+            }
+            *slot = libc::epoll_event { events: found, u64: member.data };
+            count += 1;
+            if member.events & libc::EPOLLONESHOT as u32 != 0 {
+                member.disabled = true;
+            } else if member.events & libc::EPOLLET as u32 == 0 {
+                member.queued = true;
+                self.ready.push_back(at);
+            }
+        }
+        count
+    }
+
+    /// Takes our own events out of what the kernel gave; returns how many are the program's, and whether ours were
+    /// among them.
+    pub fn strip(&self, events: &mut [libc::epoll_event]) -> (usize, bool) {
+        let mut kept = 0;
+        for at in 0..events.len() {
+            let event = events[at];
+            if event.u64 != self.tag {
+                events[kept] = event;
+                kept += 1;
+            }
+        }
+        (kept, kept < events.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(index: usize) -> DescriptionId {
+        DescriptionId { index, generation: 0 }
+    }
+
+    fn set() -> EpollSet {
+        // SAFETY: no pointers.
+        let epoll = unsafe { syscall!(libc::SYS_epoll_create1, 0) }.unwrap() as c_int;
+        EpollSet::new(epoll).unwrap()
+    }
+
+    fn event(events: c_int, data: u64) -> libc::epoll_event {
+        libc::epoll_event { events: events as u32, u64: data }
+    }
+
+    fn data(events: &[libc::epoll_event]) -> Vec<u64> {
+        events.iter().map(|e| e.u64).collect()
+    }
+
+    const IN: u32 = libc::EPOLLIN as u32;
+
+    #[test]
+    fn level_members_rotate_and_edge_members_are_told_once() {
+        let mut s = set();
+        for (fd, mode) in [(1, 0), (2, 0), (3, libc::EPOLLET)] {
+            let at = s.add(fd, id(fd as usize), event(libc::EPOLLIN | mode, fd as u64)).unwrap();
+            s.news(at);
+        }
+        let mut one = [event(0, 0)];
+        let seen: Vec<u64> = (0..5)
+            .map(|_| s.collect(&mut one, |_| IN))
+            .map(|n| if n == 1 { one[0].u64 } else { 0 })
+            .collect();
+        assert_eq!(seen, [1, 2, 3, 1, 2]);
+        assert_eq!(s.collect(&mut one, |_| 0), 0, "nothing is ready any more");
+        assert!(!s.has_news());
+    }
+
+    #[test]
+    fn oneshot_fires_once_until_modified() {
+        let mut s = set();
+        let at = s.add(4, id(1), event(libc::EPOLLIN | libc::EPOLLONESHOT, 9)).unwrap();
+        let mut events = [event(0, 0); 4];
+        s.news(at);
+        assert_eq!(s.collect(&mut events, |_| IN), 1);
+        s.news(at);
+        assert_eq!(s.collect(&mut events, |_| IN), 0);
+        s.modify(at, event(libc::EPOLLIN, 10)).unwrap();
+        s.news(at);
+        let n = s.collect(&mut events, |_| IN | libc::EPOLLHUP as u32);
+        assert_eq!(data(&events[..n]), [10]);
+        let told = events[0].events;
+        assert_eq!(told, IN | libc::EPOLLHUP as u32, "HUP needs no asking");
+    }
+
+    #[test]
+    fn members_are_found_by_descriptor_and_description() {
+        let mut s = set();
+        let at = s.add(7, id(1), event(libc::EPOLLIN, 1)).unwrap();
+        assert_eq!(s.add(7, id(1), event(libc::EPOLLIN, 1)), Err(libc::EEXIST));
+        assert_eq!((s.find(7, id(1)), s.find(7, id(2)), s.find(8, id(1))), (Some(at), None, None));
+        s.news(at);
+        s.remove(at);
+        assert_eq!((s.find(7, id(1)), s.has_news()), (None, false));
+        let exclusive = s.add(7, id(1), event(libc::EPOLLIN | libc::EPOLLEXCLUSIVE, 1)).unwrap();
+        assert_eq!(s.modify(exclusive, event(libc::EPOLLIN, 1)), Err(libc::EINVAL));
+    }
+
+    #[test]
+    fn our_own_events_are_taken_out() {
+        let s = set();
+        let mut events = [event(1, 5), event(1, s.tag), event(1, 6)];
+        assert_eq!(s.strip(&mut events), (2, true));
+        assert_eq!(data(&events[..2]), [5, 6]);
+    }
+}

@@ -1,0 +1,103 @@
+//! Descriptors: closing, duplicating, flags.
+
+use libc::{c_int, c_uint, c_ulong};
+
+use crate::fdtable;
+use crate::ops::{descriptors, options};
+use crate::real;
+
+/// close(2)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn close(fd: c_int) -> c_int {
+    descriptors::close(fd)
+}
+
+/// close_range(2)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    descriptors::close_range(first, last, flags)
+}
+
+/// closefrom(3)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn closefrom(first: c_int) {
+    descriptors::close_range(first.max(0) as c_uint, c_uint::MAX, 0);
+}
+
+/// dup(2)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    // SAFETY: no pointers.
+    let new = unsafe { real::dup(fd) };
+    descriptors::duplicated(fd, new);
+    new
+}
+
+/// dup2(2)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
+    // SAFETY: no pointers.
+    descriptors::replace(old, new, || unsafe { real::dup2(old, new) })
+}
+
+/// dup3(2)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    // SAFETY: no pointers.
+    descriptors::replace(old, new, || unsafe { real::dup3(old, new, flags) })
+}
+
+/// fcntl(2); its third argument travels like an integer on x86-64, whatever it is.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+    // SAFETY: the caller's promise.
+    let result = unsafe { real::fcntl(fd, command, argument) };
+    noted(fd, command, argument, result)
+}
+
+/// fcntl(2) of programs with large file offsets.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+    // SAFETY: the caller's promise.
+    let result = unsafe { real::fcntl64(fd, command, argument) };
+    noted(fd, command, argument, result)
+}
+
+fn noted(fd: c_int, command: c_int, argument: c_ulong, result: c_int) -> c_int {
+    if result < 0 {
+        return result;
+    }
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => descriptors::duplicated(fd, result),
+        libc::F_SETFL if fdtable::is_ours(fd) => {
+            options::nonblocking_set(fd, argument as c_int & libc::O_NONBLOCK != 0);
+        }
+        _ => {}
+    }
+    result
+}
+
+/// ioctl(2)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_ulong) -> c_int {
+    if !fdtable::is_ours(fd) {
+        // SAFETY: the caller's promise.
+        return unsafe { real::ioctl(fd, request, argument) };
+    }
+    let pointer = argument as *mut c_int;
+    if matches!(request, libc::FIONREAD | libc::TIOCOUTQ)
+        && !pointer.is_null()
+        && let Some(count) = options::queued(fd, request)
+    {
+        // SAFETY: these requests take a pointer to a writable int.
+        unsafe { pointer.write_unaligned(count) };
+        return 0;
+    }
+    // SAFETY: the caller's promise.
+    let result = unsafe { real::ioctl(fd, request, argument) };
+    if result == 0 && request == libc::FIONBIO && !pointer.is_null() {
+        // SAFETY: FIONBIO takes a pointer to a readable int, which the kernel has just read.
+        options::nonblocking_set(fd, unsafe { pointer.read_unaligned() } != 0);
+    }
+    result
+}

@@ -1,0 +1,252 @@
+//! Waiting: poll, select, epoll, with all their spellings.
+
+use core::slice;
+
+use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, time_t, timespec, timeval};
+
+use crate::fdtable::{self, Entry};
+use crate::ops::{c_int_result, epoll, poll as poll_ops, select as select_ops};
+use crate::sys;
+use crate::{lock, real};
+
+fn of_millis(timeout: c_int) -> Option<u64> {
+    u64::try_from(timeout).ok().map(|ms| ms * 1_000_000)
+}
+
+/// Nanoseconds of a time-out; null: for ever. `Err` for an ill-formed one.
+unsafe fn of_timespec(time: *const timespec) -> Result<Option<u64>, sys::Errno> {
+    if time.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller's promise.
+    let t = unsafe { time.read_unaligned() };
+    nanos(t.tv_sec, t.tv_nsec, 1)
+}
+
+fn nanos(seconds: time_t, fraction: i64, unit: i64) -> Result<Option<u64>, sys::Errno> {
+    if seconds < 0 || !(0..1_000_000_000 / unit).contains(&fraction) {
+        return Err(libc::EINVAL);
+    }
+    Ok(Some((seconds as u64).saturating_mul(1_000_000_000).saturating_add((fraction * unit) as u64)))
+}
+
+/// The program's poll set, if it concerns us.
+unsafe fn ours<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
+    if fds.is_null() || count == 0 || count as usize > fdtable::DESCRIPTORS_MAX {
+        return None;
+    }
+    // SAFETY: the caller's promise: poll's array has `count` entries.
+    let fds = unsafe { slice::from_raw_parts_mut(fds, count as usize) };
+    poll_ops::concerns(fds).then_some(fds)
+}
+
+/// poll(2)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    match unsafe { ours(fds, count) } {
+        // SAFETY: no mask.
+        Some(set) => c_int_result(unsafe { poll_ops::poll(set, of_millis(timeout), core::ptr::null()) }),
+        // SAFETY: the caller's promise.
+        None => unsafe { real::poll(fds, count, timeout) },
+    }
+}
+
+/// poll(2) with the array's size checked.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, room: size_t) -> c_int {
+    // SAFETY: the caller's promise.
+    match unsafe { ours(fds, count) } {
+        Some(set) if size_of_val(set) <= room => {
+            // SAFETY: no mask.
+            c_int_result(unsafe { poll_ops::poll(set, of_millis(timeout), core::ptr::null()) })
+        }
+        // SAFETY: the caller's promise; an array that is too small is the C library's to complain of.
+        _ => unsafe { real::__poll_chk(fds, count, timeout, room) },
+    }
+}
+
+unsafe fn ppoll_ours(set: &mut [pollfd], timeout: *const timespec, mask: *const sigset_t) -> c_int {
+    // SAFETY: the caller's promise.
+    c_int_result(unsafe { of_timespec(timeout).and_then(|ns| poll_ops::poll(set, ns, mask)) })
+}
+
+/// ppoll(2)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ppoll(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    match unsafe { ours(fds, count) } {
+        // SAFETY: the caller's promise.
+        Some(set) => unsafe { ppoll_ours(set, timeout, mask) },
+        // SAFETY: the caller's promise.
+        None => unsafe { real::ppoll(fds, count, timeout, mask) },
+    }
+}
+
+/// ppoll(2) with the array's size checked.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __ppoll_chk(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+    room: size_t,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    match unsafe { ours(fds, count) } {
+        // SAFETY: the caller's promise.
+        Some(set) if size_of_val(set) <= room => unsafe { ppoll_ours(set, timeout, mask) },
+        // SAFETY: the caller's promise.
+        _ => unsafe { real::__ppoll_chk(fds, count, timeout, mask, room) },
+    }
+}
+
+/// select(2)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn select(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *mut timeval,
+) -> c_int {
+    let sets = select_ops::Sets([read, write, except]);
+    // SAFETY: the caller's promise.
+    if !unsafe { sets.concern(count) } {
+        // SAFETY: the caller's promise.
+        return unsafe { real::select(count, read, write, except, timeout) };
+    }
+    let limit = if timeout.is_null() {
+        Ok(None)
+    } else {
+        // SAFETY: the caller's promise.
+        let t = unsafe { timeout.read_unaligned() };
+        nanos(t.tv_sec, t.tv_usec, 1000)
+    };
+    let began = sys::monotonic_nanos();
+    // SAFETY: the caller's promise; no mask.
+    let result = limit.and_then(|ns| unsafe { sets.select(count, ns, core::ptr::null()) });
+    if let Ok(Some(ns)) = limit {
+        // Linux tells how much time is left.
+        let left = ns.saturating_sub(sys::monotonic_nanos() - began) / 1000;
+        let told = timeval { tv_sec: (left / 1_000_000) as i64, tv_usec: (left % 1_000_000) as i64 };
+        // SAFETY: the caller's promise.
+        unsafe { timeout.write_unaligned(told) };
+    }
+    c_int_result(result)
+}
+
+/// pselect(2)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pselect(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    let sets = select_ops::Sets([read, write, except]);
+    // SAFETY: the caller's promise.
+    unsafe {
+        if !sets.concern(count) {
+            return real::pselect(count, read, write, except, timeout, mask);
+        }
+        c_int_result(of_timespec(timeout).and_then(|ns| sets.select(count, ns, mask)))
+    }
+}
+
+/// epoll_ctl(2)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+    if fdtable::entry(fd) != Entry::Kernel || fdtable::entry(epoll) != Entry::Kernel {
+        // SAFETY: the caller's promise.
+        if let Some(result) = unsafe { epoll::control(epoll, operation, fd, event) } {
+            return c_int_result(result);
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { real::epoll_ctl(epoll, operation, fd, event) }
+}
+
+/// What all spellings of epoll_wait do; `kernel` is the next library's part.
+unsafe fn epoll_any(
+    set: c_int,
+    events: *mut epoll_event,
+    count: c_int,
+    timeout: Result<Option<u64>, sys::Errno>,
+    mask: *const sigset_t,
+    kernel: impl FnOnce() -> c_int,
+) -> c_int {
+    let room = usize::try_from(count).unwrap_or(0);
+    if events.is_null() || room == 0 || lock::inside() {
+        return kernel();
+    }
+    let Ok(timeout) = timeout else { return c_int_result(Err(libc::EINVAL)) };
+    let late = if fdtable::is_ours(set) {
+        None
+    } else {
+        let found = kernel();
+        if found <= 0 || !fdtable::is_ours(set) {
+            return found;
+        }
+        Some(found as usize)
+    };
+    // SAFETY: the caller's promise: `count` entries are writable.
+    let events = unsafe { slice::from_raw_parts_mut(events, room) };
+    if let Some(found) = late {
+        let kept = epoll::strip_late(set, events.get_mut(..found).unwrap_or(&mut []));
+        if kept > 0 {
+            return kept as c_int;
+        }
+    }
+    // SAFETY: the caller's promise.
+    match unsafe { epoll::wait(set, events, timeout, mask) } {
+        Some(result) => c_int_result(result),
+        None => c_int_result(Err(libc::EINVAL)),
+    }
+}
+
+/// epoll_wait(2)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_wait(set: c_int, events: *mut epoll_event, count: c_int, timeout: c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    let kernel = || unsafe { real::epoll_wait(set, events, count, timeout) };
+    // SAFETY: the caller's promise.
+    unsafe { epoll_any(set, events, count, Ok(of_millis(timeout)), core::ptr::null(), kernel) }
+}
+
+/// epoll_pwait(2)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_pwait(
+    set: c_int,
+    events: *mut epoll_event,
+    count: c_int,
+    timeout: c_int,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let kernel = || unsafe { real::epoll_pwait(set, events, count, timeout, mask) };
+    // SAFETY: the caller's promise.
+    unsafe { epoll_any(set, events, count, Ok(of_millis(timeout)), mask, kernel) }
+}
+
+/// epoll_pwait2(2)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_pwait2(
+    set: c_int,
+    events: *mut epoll_event,
+    count: c_int,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let kernel = || unsafe { real::epoll_pwait2(set, events, count, timeout, mask) };
+    // SAFETY: the caller's promise.
+    unsafe { epoll_any(set, events, count, of_timespec(timeout), mask, kernel) }
+}

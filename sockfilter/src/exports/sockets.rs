@@ -1,0 +1,142 @@
+//! Sockets: making, naming, setting, connecting.
+
+use libc::{c_int, c_void, sockaddr, socklen_t};
+
+use crate::fdtable::{self, Entry};
+use crate::ops::names::{self, End};
+use crate::ops::{c_int_result, options, sockets};
+use crate::real;
+
+/// socket(2)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    // SAFETY: no pointers.
+    let fd = unsafe { real::socket(domain, kind, protocol) };
+    sockets::created(fd, domain, kind, protocol);
+    fd
+}
+
+/// listen(2)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    match fdtable::entry(fd) {
+        // SAFETY: no pointers.
+        Entry::Kernel => unsafe { real::listen(fd, backlog) },
+        _ => match sockets::listen(fd, backlog) {
+            Some(result) => c_int_result(result),
+            // SAFETY: no pointers.
+            None => unsafe { real::listen(fd, backlog) },
+        },
+    }
+}
+
+/// accept(2)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    if !fdtable::is_ours(fd) {
+        // SAFETY: the caller's promise.
+        return unsafe { real::accept(fd, address, len) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { sockets::accept(fd, address, len, 0) }
+}
+
+/// accept4(2)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+    if !fdtable::is_ours(fd) {
+        // SAFETY: the caller's promise.
+        return unsafe { real::accept4(fd, address, len, flags) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { sockets::accept(fd, address, len, flags) }
+}
+
+/// connect(2)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    if fdtable::entry(fd) != Entry::Kernel {
+        // SAFETY: the caller's promise.
+        if let Some(result) = unsafe { sockets::connect(fd, address, len) } {
+            return c_int_result(result);
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { real::connect(fd, address, len) }
+}
+
+/// shutdown(2)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    if !fdtable::is_ours(fd) {
+        // SAFETY: no pointers.
+        return unsafe { real::shutdown(fd, how) };
+    }
+    sockets::shutdown(fd, how)
+}
+
+/// getsockname(2)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    if fdtable::is_ours(fd)
+        // SAFETY: the caller's promise.
+        && let Some(result) = unsafe { names::name(fd, End::Local, address, len) }
+    {
+        return result;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { real::getsockname(fd, address, len) }
+}
+
+/// getpeername(2)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    if fdtable::is_ours(fd)
+        // SAFETY: the caller's promise.
+        && let Some(result) = unsafe { names::name(fd, End::Remote, address, len) }
+    {
+        return result;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { real::getpeername(fd, address, len) }
+}
+
+/// getsockopt(2)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    if fdtable::is_ours(fd)
+        && !value.is_null()
+        && !len.is_null()
+        && let Some(number) = options::socket_state(fd, level, name)
+    {
+        // SAFETY: the caller's promise.
+        unsafe { options::write_int(number, value, len) };
+        return 0;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { real::getsockopt(fd, level, name, value, len) }
+}
+
+/// setsockopt(2)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    // SAFETY: the caller's promise. The placeholder keeps every option's value.
+    let result = unsafe { real::setsockopt(fd, level, name, value, len) };
+    if result == 0 && fdtable::is_ours(fd) {
+        // SAFETY: the kernel has read `len` bytes of `value`.
+        unsafe { options::option_set(fd, level, name, value, len) };
+    }
+    result
+}

@@ -1,0 +1,83 @@
+//! Fork: the child starts without the parent's links. It keeps descriptors and listeners (which it makes known anew
+//! when it uses them); accepted connections stay with the parent.
+
+use libc::c_int;
+
+use crate::description::Kind;
+use crate::engine::ENGINE;
+use crate::{alloc, bootstrap, fdtable, lock, sys};
+
+/// Registers the handlers.
+pub fn register() {
+    // SAFETY: the handlers live as long as the process (the library is never unloaded: it is preloaded).
+    if unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) } != 0 {
+        sys::complain("fork handlers could not be registered: forked children will misbehave");
+    }
+}
+
+/// Fixed order: the engine, then the allocator that it uses.
+extern "C" fn prepare() {
+    if !lock::inside() {
+        ENGINE.hold();
+        alloc::hold();
+    }
+}
+
+extern "C" fn parent() {
+    if lock::inside() {
+        return;
+    }
+    alloc::release();
+    // SAFETY: `prepare` took the lock in this thread.
+    unsafe { ENGINE.held() }.counters.forks += 1;
+    ENGINE.release();
+}
+
+extern "C" fn child() {
+    if lock::inside() {
+        return;
+    }
+    alloc::release();
+    bootstrap::adopt_tables();
+    {
+        let _inside = lock::Inside::enter();
+        // SAFETY: the forking thread held the lock; it is this child's only thread.
+        start_over(unsafe { ENGINE.held() });
+    }
+    ENGINE.release();
+}
+
+fn close_hidden(fd: c_int) {
+    fdtable::clear(fd);
+    sys::close(fd);
+}
+
+/// Lets go of everything that is the parent's. Nothing is written to its memory or sockets.
+fn start_over(engine: &mut crate::engine::Engine) {
+    engine.idle_waiters.drain(..).for_each(close_hidden);
+    for (_, description) in engine.descriptions.iter_mut() {
+        // Threads that waited are the parent's; so are their eventfds.
+        description.waiters.drain(..).for_each(close_hidden);
+        match &mut description.kind {
+            Kind::Flow(_) => description.kind = Kind::Lost,
+            Kind::Listener(state) => {
+                state.id = None;
+                state.interest = false;
+            }
+            Kind::Epoll(set) => {
+                set.foreign = true;
+                set.sleepers = 0;
+            }
+            Kind::Candidate | Kind::Lost => {}
+        }
+    }
+    engine.counters = Default::default();
+    let Some(link) = engine.link.take() else { return };
+    let mut owned = Vec::new();
+    link.provider.descriptors(&mut owned);
+    owned.into_iter().for_each(fdtable::clear);
+    link.agent.into_iter().for_each(close_hidden);
+    // The endpoint is dropped before the provider that it borrows; neither says a word to the proxies.
+    drop(link.app.into_endpoint().into_provider());
+    link.provider.abandon_after_fork();
+}

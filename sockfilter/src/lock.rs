@@ -1,0 +1,118 @@
+//! The filter's one lock: a futex word, so that it needs nothing of the program's threading library and can be put
+//! right in a forked child. And the mark that a thread is inside the filter.
+
+use core::cell::{Cell, UnsafeCell};
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use crate::sys::{self, syscall};
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+const WAITED_FOR: u32 = 2;
+
+/// A mutual exclusion word.
+pub struct Word(AtomicU32);
+
+impl Word {
+    /// A free one.
+    pub const fn new() -> Self {
+        Word(AtomicU32::new(FREE))
+    }
+
+    /// Waits for it and takes it.
+    pub fn lock(&self) {
+        if self.0.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            return;
+        }
+        while self.0.swap(WAITED_FOR, Ordering::Acquire) != FREE {
+            let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+            // SAFETY: the word lives in a static; no time-out.
+            let _ = unsafe { syscall!(libc::SYS_futex, self.0.as_ptr(), operation, WAITED_FOR, 0) };
+        }
+    }
+
+    /// Gives it back. Only its holder may; a forked child's only thread holds what the forking thread held.
+    pub fn unlock(&self) {
+        if self.0.swap(FREE, Ordering::Release) == WAITED_FOR {
+            let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+            // SAFETY: the word lives in a static.
+            let _ = unsafe { syscall!(libc::SYS_futex, self.0.as_ptr(), operation, 1) };
+        }
+    }
+}
+
+thread_local! {
+    // Const, without destructor: a plain load from the thread's static block (rule: no allocation, no registration).
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is inside the filter: a call that comes now is our own, or a signal handler's.
+pub fn inside() -> bool {
+    INSIDE.get()
+}
+
+/// Marks the thread as inside, and keeps errno: nothing the filter does on the way may show.
+pub struct Inside {
+    errno: i32,
+    before: bool,
+}
+
+impl Inside {
+    /// From now until the value is dropped.
+    pub fn enter() -> Self {
+        Inside { errno: sys::errno(), before: INSIDE.replace(true) }
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        INSIDE.set(self.before);
+        sys::set_errno(self.errno);
+    }
+}
+
+/// A value behind a [`Word`].
+pub struct Locked<T> {
+    word: Word,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached only between `lock` and `unlock` of the word.
+unsafe impl<T: Send> Sync for Locked<T> {}
+
+impl<T> Locked<T> {
+    /// A value that is free.
+    pub const fn new(value: T) -> Self {
+        Locked { word: Word::new(), value: UnsafeCell::new(value) }
+    }
+
+    /// Runs `f` with the value. Must not be called where [`inside`] is true: the thread may hold the lock already.
+    pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        let _inside = Inside::enter();
+        self.word.lock();
+        // SAFETY: the word is held, and `f` cannot get at the value again: `inside` is set.
+        let result = f(unsafe { &mut *self.value.get() });
+        self.word.unlock();
+        result
+    }
+
+    /// Takes the lock for a fork and keeps it.
+    pub fn hold(&self) {
+        self.word.lock();
+    }
+
+    /// Gives back what [`hold`](Self::hold) took.
+    pub fn release(&self) {
+        self.word.unlock();
+    }
+
+    /// The value, for the thread that holds the lock across a fork.
+    ///
+    /// # Safety
+    /// The calling thread must hold the lock through [`hold`](Self::hold), and use no other reference.
+    #[expect(clippy::mut_from_ref, reason = "the lock that the caller holds is what makes it exclusive")]
+    pub unsafe fn held(&self) -> &mut T {
+        // SAFETY: the caller holds the word.
+        unsafe { &mut *self.value.get() }
+    }
+}

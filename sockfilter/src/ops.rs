@@ -1,0 +1,59 @@
+//! What the exported functions mean on sockets of ours.
+
+pub mod descriptors;
+pub mod epoll;
+pub mod io;
+pub mod names;
+pub mod options;
+pub mod poll;
+pub mod select;
+pub mod sockets;
+
+use csp_types::Instant;
+use libc::c_int;
+
+use crate::description::{Description, DescriptionId, Kind};
+use crate::engine::Engine;
+use crate::sys::{self, Errno};
+
+/// The time as the application end takes it.
+pub fn now() -> Instant {
+    Instant::from_nanos(sys::monotonic_nanos())
+}
+
+/// A result in the C library's form: -1 and errno.
+pub fn c_result(result: Result<usize, Errno>) -> isize {
+    match result {
+        Ok(value) => value as isize,
+        Err(errno) => {
+            sys::set_errno(errno);
+            -1
+        }
+    }
+}
+
+/// The same for functions that give an int.
+pub fn c_int_result(result: Result<usize, Errno>) -> c_int {
+    c_result(result) as c_int
+}
+
+impl Engine {
+    /// The connection that a description is.
+    pub fn flow(&mut self, id: DescriptionId) -> Result<csp_transport::app::FlowId, Errno> {
+        match self.descriptions.get(id.index).map(|d| &d.kind) {
+            Some(Kind::Flow(flow)) => Ok(*flow),
+            Some(Kind::Lost) => {
+                self.counters.inherited_connections_lost += 1;
+                Err(libc::EBADF)
+            }
+            Some(Kind::Listener(_) | Kind::Candidate) => Err(libc::ENOTCONN),
+            Some(Kind::Epoll(_)) => Err(libc::EINVAL),
+            None => Err(libc::EBADF),
+        }
+    }
+
+    /// Whether a description is an epoll set: its own reads and writes are the kernel's affair.
+    pub fn is_epoll(&self, index: usize) -> bool {
+        matches!(self.descriptions.get(index), Some(Description { kind: Kind::Epoll(_), .. }))
+    }
+}

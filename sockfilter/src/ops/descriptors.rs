@@ -1,0 +1,114 @@
+//! close, dup and their kin: descriptors come and go, descriptions end with their last one.
+
+use libc::{c_int, c_uint};
+
+use super::c_int_result;
+use crate::engine::{ENGINE, Engine};
+use crate::fdtable::{self, Entry};
+use crate::{bootstrap, lock, real};
+
+impl Engine {
+    /// A descriptor stops referring to its description, which ends if it was the last.
+    pub fn release_descriptor(&mut self, fd: c_int, index: usize) {
+        fdtable::clear(fd);
+        let Some(d) = self.descriptions.get_mut(index) else { return };
+        if d.references > 1 {
+            d.references -= 1;
+            return;
+        }
+        self.end(index);
+    }
+
+    fn refer(&mut self, fd: c_int, index: usize, candidate: bool) {
+        let Some(d) = self.descriptions.get_mut(index) else { return };
+        let known = if candidate { fdtable::set_candidate(fd, index) } else { fdtable::set(fd, index) };
+        if known {
+            d.references += 1;
+        }
+    }
+}
+
+/// Before the kernel closes or replaces `fd`: lets go of it. `false` where the program may not touch it.
+pub fn let_go(fd: c_int) -> bool {
+    match fdtable::entry(fd) {
+        Entry::Kernel => true,
+        // In a vfork child the tables are the parent's: nothing of ours may change, and exec closes ours anyway.
+        _ if lock::inside() || !bootstrap::owns_tables() => true,
+        Entry::Hidden => false,
+        Entry::Candidate(_) | Entry::Ours(_) => {
+            ENGINE.with(|engine| match fdtable::entry(fd) {
+                Entry::Candidate(index) | Entry::Ours(index) => engine.release_descriptor(fd, index),
+                Entry::Kernel | Entry::Hidden => {}
+            });
+            true
+        }
+    }
+}
+
+/// After the kernel made `new` a duplicate of `old`.
+pub fn duplicated(old: c_int, new: c_int) {
+    if new < 0 || new == old || fdtable::entry(old) == Entry::Kernel {
+        return;
+    }
+    if lock::inside() || !bootstrap::owns_tables() {
+        return;
+    }
+    ENGINE.with(|engine| match fdtable::entry(old) {
+        Entry::Candidate(index) => engine.refer(new, index, true),
+        Entry::Ours(index) => engine.refer(new, index, false),
+        Entry::Kernel | Entry::Hidden => {}
+    });
+}
+
+/// dup2 and dup3: `make` is the kernel's part.
+pub fn replace(old: c_int, new: c_int, make: impl FnOnce() -> c_int) -> c_int {
+    let concerns = fdtable::entry(old) != Entry::Kernel || fdtable::entry(new) != Entry::Kernel;
+    if !concerns || old == new {
+        return make();
+    }
+    // An old descriptor that is not open must leave the new one alone.
+    // SAFETY: no pointers.
+    if unsafe { crate::sys::syscall!(libc::SYS_fcntl, old, libc::F_GETFD) }.is_err() {
+        return make();
+    }
+    if !let_go(new) {
+        return c_int_result(Err(libc::EBADF));
+    }
+    let made = make();
+    duplicated(old, made);
+    made
+}
+
+/// close()
+pub fn close(fd: c_int) -> c_int {
+    if !let_go(fd) {
+        return c_int_result(Err(libc::EBADF));
+    }
+    // SAFETY: no pointers.
+    unsafe { real::close(fd) }
+}
+
+/// close_range(), which must spare the filter's own descriptors.
+pub fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    let highest = fdtable::highest() as c_uint;
+    let close_now = flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0;
+    if !close_now || first > highest || lock::inside() || !bootstrap::owns_tables() {
+        // SAFETY: no pointers.
+        return unsafe { real::close_range(first, last, flags) };
+    }
+    let mut from = first;
+    for fd in first..=last.min(highest) {
+        if !let_go(fd as c_int) {
+            if fd > from {
+                // SAFETY: no pointers.
+                unsafe { real::close_range(from, fd - 1, flags) };
+            }
+            from = fd + 1;
+        }
+    }
+    if from > last {
+        return 0;
+    }
+    // SAFETY: no pointers.
+    unsafe { real::close_range(from, last, flags) }
+}

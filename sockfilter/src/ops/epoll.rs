@@ -1,0 +1,371 @@
+//! epoll_ctl and epoll_wait on sets with accelerated members.
+
+use std::mem;
+
+use libc::{c_int, epoll_event, sigset_t};
+
+use crate::description::{Description, DescriptionId, Kind, Membership};
+use crate::engine::{ENGINE, Engine};
+use crate::epoll_set::EpollSet;
+use crate::fdtable::{self, Entry};
+use crate::lock;
+use crate::sys::{self, Errno, syscall};
+use crate::wait::{Busy, Deadline, sooner};
+
+/// Of so many calls that find accelerated members ready, one looks at the kernel's as well.
+const KERNEL_TURN: u32 = 4;
+
+/// epoll_ctl(): `None` means that the kernel shall do it.
+///
+/// # Safety
+/// `event` must be null or readable.
+pub unsafe fn control(
+    epoll: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *const epoll_event,
+) -> Option<Result<usize, Errno>> {
+    if lock::inside() {
+        return None;
+    }
+    let event = if event.is_null() {
+        None
+    } else {
+        // SAFETY: the caller's promise.
+        Some(unsafe { event.read_unaligned() })
+    };
+    match (fdtable::entry(fd), fdtable::entry(epoll)) {
+        (Entry::Hidden, _) => Some(Err(libc::EBADF)),
+        (Entry::Ours(index), _) => ENGINE.with(|engine| {
+            // A nested epoll set is a kernel descriptor, whatever members it has.
+            if engine.is_epoll(index) {
+                return None;
+            }
+            Some(engine.control(epoll, operation, fd, event).map(|()| 0))
+        }),
+        (_, Entry::Ours(index)) => {
+            ENGINE.with(|engine| engine.avoid_tag(epoll, index, event));
+            None
+        }
+        _ => None,
+    }
+}
+
+impl Engine {
+    /// The kernel's member may not carry our tag.
+    fn avoid_tag(&mut self, epoll: c_int, index: usize, event: Option<epoll_event>) {
+        if let (Some(Description { kind: Kind::Epoll(set), .. }), Some(event)) =
+            (self.descriptions.get_mut(index), event)
+            && set.tag == event.u64
+        {
+            set.avoid(epoll, event.u64);
+        }
+    }
+
+    /// The set behind an epoll descriptor, made when its first accelerated member comes.
+    fn set_of(&mut self, epoll: c_int) -> Result<DescriptionId, Errno> {
+        if let Some(id) = self.of_fd(epoll) {
+            return if self.is_epoll(id.index) { Ok(id) } else { Err(libc::EINVAL) };
+        }
+        let set = EpollSet::new(epoll)?;
+        fdtable::hide(set.wake);
+        let index = self.descriptions.insert(Kind::Epoll(Box::new(set)), 0).ok_or(libc::ENOSPC)?;
+        if !fdtable::set(epoll, index) {
+            self.descriptions.remove(index);
+            return Err(libc::ENOSPC);
+        }
+        self.descriptions.id(index).ok_or(libc::ENOSPC)
+    }
+
+    /// The set itself, lent so that the engine can be asked meanwhile.
+    fn lend_set(&mut self, id: DescriptionId) -> Option<Box<EpollSet>> {
+        let d = self.descriptions.get_mut(id.index).filter(|d| d.generation == id.generation)?;
+        match mem::replace(&mut d.kind, Kind::Candidate) {
+            Kind::Epoll(set) => Some(set),
+            other => {
+                d.kind = other;
+                None
+            }
+        }
+    }
+
+    fn return_set(&mut self, id: DescriptionId, set: Box<EpollSet>) {
+        if let Some(d) = self.descriptions.get_mut(id.index) {
+            d.kind = Kind::Epoll(set);
+        }
+    }
+
+    fn control(
+        &mut self,
+        epoll: c_int,
+        operation: c_int,
+        fd: c_int,
+        event: Option<epoll_event>,
+    ) -> Result<(), Errno> {
+        let target = self.of_fd(fd).ok_or(libc::EBADF)?;
+        if operation != libc::EPOLL_CTL_ADD && self.of_fd(epoll).is_none() {
+            return Err(libc::ENOENT);
+        }
+        let id = self.set_of(epoll)?;
+        self.show_interest(target.index);
+        let mut set = self.lend_set(id).ok_or(libc::EINVAL)?;
+        let done = change(&mut set, operation, fd, target, event);
+        if let Some(wake) = self.link.as_ref().and_then(|l| provider_wake(l)) {
+            set.follow(epoll, wake);
+        }
+        self.return_set(id, set);
+        let member = done?;
+        let membership = Membership { set: id, member };
+        let Some(d) = self.descriptions.get_mut(target.index) else { return Err(libc::EBADF) };
+        if operation == libc::EPOLL_CTL_DEL {
+            d.sets.retain(|m| *m != membership);
+            if d.sets.is_empty() {
+                self.lose_interest(target.index);
+            }
+            return Ok(());
+        }
+        if operation == libc::EPOLL_CTL_ADD {
+            d.sets.push(membership);
+        }
+        // What is ready already is told at once, edge-triggered members included.
+        if self.ready_bits(target) != 0 {
+            self.member_news(membership);
+        }
+        Ok(())
+    }
+
+    /// The program no longer waits for a listener's connections: other processes get them.
+    fn lose_interest(&mut self, index: usize) {
+        let Some(Description { kind: Kind::Listener(state), .. }) = self.descriptions.get_mut(index) else {
+            return;
+        };
+        state.interest = false;
+        if let (Some(id), Some(link)) = (state.id, &mut self.link) {
+            let _ = link.app.set_interest(id, false);
+        }
+    }
+
+    /// Listeners of a set that a failed attachment kept from the proxies try again.
+    fn interested(&mut self, set: &EpollSet) {
+        for member in set.members() {
+            let index = member.description.index;
+            if self.descriptions.is_current(member.description)
+                && let Some(Description { kind: Kind::Listener(state), .. }) = self.descriptions.get(index)
+                && !state.interest
+            {
+                self.show_interest(index);
+            }
+        }
+    }
+}
+
+fn provider_wake(link: &crate::attach::Link) -> Option<c_int> {
+    let mut wakes = Vec::new();
+    link.app.wake(&mut wakes);
+    wakes.first().copied()
+}
+
+/// The change of a set; returns the member's place.
+fn change(
+    set: &mut EpollSet,
+    operation: c_int,
+    fd: c_int,
+    target: DescriptionId,
+    event: Option<epoll_event>,
+) -> Result<usize, Errno> {
+    let found = set.find(fd, target);
+    match operation {
+        libc::EPOLL_CTL_ADD => set.add(fd, target, event.ok_or(libc::EFAULT)?),
+        libc::EPOLL_CTL_MOD => {
+            let at = found.ok_or(libc::ENOENT)?;
+            set.modify(at, event.ok_or(libc::EFAULT)?)?;
+            Ok(at)
+        }
+        libc::EPOLL_CTL_DEL => {
+            let at = found.ok_or(libc::ENOENT)?;
+            set.remove(at);
+            Ok(at)
+        }
+        _ => Err(libc::EINVAL),
+    }
+}
+
+/// What one look at a set gave.
+enum Look {
+    /// So many accelerated members are ready; the flag says to look at the kernel's too.
+    Ready(usize, bool),
+    /// Something moved: look again.
+    Again,
+    /// Nothing: sleep in the kernel, at most so long.
+    Sleep(Option<u64>),
+    /// The descriptor is no set of ours (any more).
+    NotOurs,
+}
+
+/// epoll_wait and its kin; `None`: no set of ours.
+///
+/// # Safety
+/// `mask` must be null or point to a signal set.
+pub unsafe fn wait(
+    epoll: c_int,
+    events: &mut [epoll_event],
+    timeout_ns: Option<u64>,
+    mask: *const sigset_t,
+) -> Option<Result<usize, Errno>> {
+    let Entry::Ours(_) = fdtable::entry(epoll) else { return None };
+    if lock::inside() {
+        return Some(Ok(0));
+    }
+    let id = ENGINE.with(|engine| engine.of_fd(epoll).filter(|id| engine.is_epoll(id.index)))?;
+    let deadline = Deadline::after(timeout_ns);
+    let spin_until = sys::monotonic_nanos() + crate::bootstrap::spin();
+    let mut first = true;
+    loop {
+        let look = ENGINE.with(|engine| engine.look(id, events, deadline, spin_until));
+        match look {
+            Look::NotOurs => return Some(Err(libc::EBADF)),
+            Look::Again => {}
+            Look::Ready(count, false) => return Some(Ok(count)),
+            Look::Ready(count, true) => {
+                let rest = events.get_mut(count..).unwrap_or(&mut []);
+                // SAFETY: no mask.
+                let more =
+                    unsafe { kernel_wait(epoll, id, rest, Some(0), core::ptr::null()) }.unwrap_or((0, false));
+                return Some(Ok(count + more.0));
+            }
+            Look::Sleep(nap) => {
+                // SAFETY: the caller's promise. The mask applies to each sleep as a whole.
+                let slept = unsafe { kernel_wait(epoll, id, events, nap, mask) };
+                let (kept, ours) = match slept {
+                    Ok(found) => found,
+                    Err(errno) => return Some(Err(errno)),
+                };
+                if kept > 0 {
+                    return Some(Ok(kept + if ours { add_ready(id, events, kept) } else { 0 }));
+                }
+                if !ours && !first && deadline.is_over() {
+                    return Some(Ok(0));
+                }
+                first = false;
+                if deadline.is_over() && !ours {
+                    return Some(Ok(0));
+                }
+            }
+        }
+    }
+}
+
+/// Accelerated members that are ready beside the kernel's that were found first.
+fn add_ready(id: DescriptionId, events: &mut [epoll_event], from: usize) -> usize {
+    let Some(rest) = events.get_mut(from..).filter(|rest| !rest.is_empty()) else { return 0 };
+    ENGINE.with(|engine| {
+        engine.progress();
+        engine.collect(id, rest).unwrap_or(0)
+    })
+}
+
+impl Engine {
+    fn collect(&mut self, id: DescriptionId, events: &mut [epoll_event]) -> Option<usize> {
+        let mut set = self.lend_set(id)?;
+        let count = set.collect(events, |member| self.ready_bits(member));
+        self.return_set(id, set);
+        Some(count)
+    }
+
+    fn look(
+        &mut self,
+        id: DescriptionId,
+        events: &mut [epoll_event],
+        deadline: Deadline,
+        spin_until: u64,
+    ) -> Look {
+        if !self.descriptions.is_current(id) {
+            return Look::NotOurs;
+        }
+        let moved = self.progress();
+        let Some(mut set) = self.lend_set(id) else { return Look::NotOurs };
+        self.interested(&set);
+        let count = set.collect(events, |member| self.ready_bits(member));
+        if count > 0 {
+            set.turns = set.turns.wrapping_add(1);
+            let kernel = set.turns.is_multiple_of(KERNEL_TURN) && count < events.len();
+            self.return_set(id, set);
+            self.publish();
+            return Look::Ready(count, kernel);
+        }
+        if deadline.is_over() {
+            set.sleepers += 1;
+            self.return_set(id, set);
+            return Look::Sleep(Some(0));
+        }
+        if moved || sys::monotonic_nanos() < spin_until {
+            self.return_set(id, set);
+            return Look::Again;
+        }
+        set.sleepers += 1;
+        self.return_set(id, set);
+        match self.arm() {
+            Ok(_) => Look::Sleep(sooner(deadline.left(), self.next_timeout())),
+            Err(Busy) => {
+                self.wake_sleeper(id);
+                Look::Again
+            }
+        }
+    }
+
+    fn wake_sleeper(&mut self, id: DescriptionId) {
+        if self.descriptions.is_current(id)
+            && let Some(Description { kind: Kind::Epoll(set), .. }) = self.descriptions.get_mut(id.index)
+        {
+            set.sleepers = set.sleepers.saturating_sub(1);
+        }
+    }
+}
+
+/// Waits in the kernel and takes our own events out. The program's events, and whether ours were among them.
+///
+/// # Safety
+/// `mask` must be null or point to a signal set.
+unsafe fn kernel_wait(
+    epoll: c_int,
+    id: DescriptionId,
+    events: &mut [epoll_event],
+    timeout_ns: Option<u64>,
+    mask: *const sigset_t,
+) -> Result<(usize, bool), Errno> {
+    if events.is_empty() {
+        return Ok((0, false));
+    }
+    // Whole milliseconds, rounded up: never awake before the time.
+    let millis = timeout_ns.map_or(-1, |ns| ns.div_ceil(1_000_000).min(i32::MAX as u64) as c_int);
+    let count = c_int::try_from(events.len()).unwrap_or(c_int::MAX);
+    // SAFETY: `events` is writable for `count` entries; the caller vouches for the mask.
+    let found =
+        unsafe { syscall!(libc::SYS_epoll_pwait, epoll, events.as_mut_ptr(), count, millis, mask, 8) };
+    ENGINE.with(|engine| {
+        engine.wake_sleeper(id);
+        let n = found?;
+        let Some(Description { kind: Kind::Epoll(set), .. }) = engine.descriptions.get_mut(id.index) else {
+            return Ok((n, false));
+        };
+        let (kept, ours) = set.strip(events.get_mut(..n).unwrap_or(&mut []));
+        if ours {
+            sys::clear(set.wake);
+            engine.counters.wakeups += 1;
+        }
+        Ok((kept, ours))
+    })
+}
+
+/// The kernel answered a call that did not concern us when it began: a set that became ours meanwhile has events of
+/// ours among them. Returns how many are the program's.
+pub fn strip_late(epoll: c_int, events: &mut [epoll_event]) -> usize {
+    let Entry::Ours(index) = fdtable::entry(epoll) else { return events.len() };
+    if lock::inside() {
+        return events.len();
+    }
+    ENGINE.with(|engine| match engine.descriptions.get(index) {
+        Some(Description { kind: Kind::Epoll(set), .. }) => set.strip(events).0,
+        _ => events.len(),
+    })
+}

@@ -1,0 +1,47 @@
+//! getsockname and getpeername.
+
+use libc::{c_int, sockaddr, socklen_t};
+
+use super::c_int_result;
+use crate::address;
+use crate::description::Kind;
+use crate::engine::ENGINE;
+use crate::lock;
+
+/// Which end of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// getsockname
+    Local,
+    /// getpeername
+    Remote,
+}
+
+/// The name of a connection of ours; `None` where the kernel knows it (listeners, epoll).
+///
+/// # Safety
+/// As getsockname: `into` and `len` must be writable as they say.
+pub unsafe fn name(fd: c_int, end: End, into: *mut sockaddr, len: *mut socklen_t) -> Option<c_int> {
+    if lock::inside() {
+        return None;
+    }
+    let found = ENGINE.with(|engine| {
+        let id = engine.of_fd(fd)?;
+        let d = engine.descriptions.get(id.index)?;
+        let Kind::Flow(flow) = d.kind else { return None };
+        let (local, remote, connected) = engine.link.as_ref()?.app.addresses(flow)?;
+        Some(match end {
+            End::Local => Ok((local, d.family)),
+            End::Remote if connected => Ok((remote, d.family)),
+            End::Remote => Err(libc::ENOTCONN),
+        })
+    })?;
+    Some(match found {
+        Ok((name, family)) => {
+            // SAFETY: the caller's promise.
+            unsafe { address::write(name, family, into, len) };
+            0
+        }
+        Err(errno) => c_int_result(Err(errno)),
+    })
+}

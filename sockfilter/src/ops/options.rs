@@ -1,0 +1,98 @@
+//! getsockopt, setsockopt, ioctl, F_SETFL: the placeholder keeps the values, we note what concerns us.
+
+use libc::{c_int, c_void, socklen_t};
+
+use super::sockets::{KernelTime, nanos_of};
+use crate::description::{Description, Kind};
+use crate::engine::{ENGINE, Engine};
+use crate::lock;
+
+/// Runs `f` on the description of a descriptor.
+fn with_description<R>(fd: c_int, f: impl FnOnce(&mut Engine, usize) -> Option<R>) -> Option<R> {
+    if lock::inside() {
+        return None;
+    }
+    ENGINE.with(|engine| {
+        let id = engine.of_fd(fd)?;
+        f(engine, id.index)
+    })
+}
+
+/// What getsockopt tells of a socket of ours where the placeholder does not know: an int.
+pub fn socket_state(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
+    if level != libc::SOL_SOCKET || !matches!(name, libc::SO_ERROR | libc::SO_ACCEPTCONN) {
+        return None;
+    }
+    with_description(fd, |engine, index| {
+        let kind = &engine.descriptions.get(index)?.kind;
+        match (kind, name) {
+            (Kind::Listener(_), libc::SO_ACCEPTCONN) => Some(1),
+            (Kind::Flow(flow), libc::SO_ERROR) => {
+                let flow = *flow;
+                engine.progress();
+                Some(engine.link.as_mut()?.app.take_error(flow).unwrap_or(0))
+            }
+            _ => None,
+        }
+    })
+}
+
+/// Writes an int option as getsockopt does.
+///
+/// # Safety
+/// `value` must have `*len` writable bytes, `len` be readable and writable.
+pub unsafe fn write_int(number: c_int, value: *mut c_void, len: *mut socklen_t) {
+    // SAFETY: the caller's promise; at most `*len` bytes are written.
+    unsafe {
+        let room = (*len as usize).min(size_of::<c_int>());
+        core::ptr::copy_nonoverlapping((&raw const number).cast::<u8>(), value.cast::<u8>(), room);
+        *len = room as socklen_t;
+    }
+}
+
+/// The program set a socket option, and the kernel accepted it.
+///
+/// # Safety
+/// `value` must have `len` readable bytes.
+pub unsafe fn option_set(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) {
+    if level != libc::SOL_SOCKET || value.is_null() {
+        return;
+    }
+    match name {
+        libc::SO_LINGER if len as usize >= size_of::<[i32; 2]>() => {
+            // SAFETY: the length was checked.
+            let linger = unsafe { value.cast::<[i32; 2]>().read_unaligned() };
+            note(fd, |d| d.linger_zero = linger[0] != 0 && linger[1] == 0);
+        }
+        libc::SO_RCVTIMEO | libc::SO_SNDTIMEO if len as usize >= size_of::<KernelTime>() => {
+            // SAFETY: the length was checked.
+            let time = nanos_of(unsafe { value.cast::<KernelTime>().read_unaligned() });
+            let receive = name == libc::SO_RCVTIMEO;
+            note(fd, |d| if receive { d.receive_timeout = time } else { d.send_timeout = time });
+        }
+        _ => {}
+    }
+}
+
+fn note(fd: c_int, f: impl FnOnce(&mut Description)) {
+    with_description(fd, |engine, index| engine.descriptions.get_mut(index).map(f));
+}
+
+/// O_NONBLOCK was set or cleared on the placeholder.
+pub fn nonblocking_set(fd: c_int, nonblocking: bool) {
+    note(fd, |d| d.nonblocking = nonblocking);
+}
+
+/// What FIONREAD and TIOCOUTQ tell of a connection of ours.
+pub fn queued(fd: c_int, request: libc::c_ulong) -> Option<c_int> {
+    with_description(fd, |engine, index| {
+        let Kind::Flow(flow) = engine.descriptions.get(index)?.kind else { return None };
+        engine.progress();
+        let app = &engine.link.as_ref()?.app;
+        match request {
+            libc::FIONREAD => Some(c_int::try_from(app.unread(flow)).unwrap_or(c_int::MAX)),
+            libc::TIOCOUTQ => Some(c_int::try_from(app.in_flight(flow)).unwrap_or(c_int::MAX)),
+            _ => None,
+        }
+    })
+}

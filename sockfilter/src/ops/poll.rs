@@ -1,0 +1,145 @@
+//! poll on sets of kernel and accelerated descriptors.
+
+use libc::{c_int, c_short, pollfd, sigset_t};
+
+use crate::description::{Description, DescriptionId, Kind};
+use crate::engine::{ENGINE, Engine};
+use crate::fdtable;
+use crate::lock;
+use crate::sys::{self, Errno};
+use crate::wait::{Busy, Deadline, enroll, resign, sooner};
+
+/// Told whether asked for or not.
+const ALWAYS: c_short = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
+
+/// Whether any descriptor of a poll set concerns us.
+pub fn concerns(fds: &[pollfd]) -> bool {
+    !lock::inside() && fds.iter().any(|p| fdtable::is_ours(p.fd))
+}
+
+enum Look {
+    Ready,
+    Again,
+    Sleep(Option<(c_int, Option<c_int>)>, Option<u64>),
+}
+
+/// poll, ppoll: how many entries have events.
+///
+/// # Safety
+/// `mask` must be null or point to a signal set.
+pub unsafe fn poll(
+    fds: &mut [pollfd],
+    timeout_ns: Option<u64>,
+    mask: *const sigset_t,
+) -> Result<usize, Errno> {
+    let deadline = Deadline::after(timeout_ns);
+    let spin_until = sys::monotonic_nanos() + crate::bootstrap::spin();
+    // The kernel's part of the set, then two entries of ours.
+    let mut kernel: Vec<pollfd> = fds.to_vec();
+    let ours: Vec<(usize, DescriptionId)> = ENGINE.with(|engine| {
+        let accelerated = |(at, p): (usize, &pollfd)| Some((at, engine.of_fd(p.fd)?));
+        fds.iter().enumerate().filter_map(accelerated).collect()
+    });
+    let targets: Vec<DescriptionId> = ours.iter().map(|(_, id)| *id).collect();
+    let is_epoll: Vec<bool> = ENGINE.with(|e| targets.iter().map(|id| e.is_epoll(id.index)).collect());
+    for ((at, _), epoll) in ours.iter().zip(&is_epoll) {
+        // The kernel's view of an accelerated socket means nothing; that of an epoll set is half of the truth.
+        if let (Some(entry), false) = (kernel.get_mut(*at), epoll) {
+            entry.fd = -1;
+        }
+    }
+    let count = fds.len();
+    kernel.extend([pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 2]);
+    loop {
+        let look = ENGINE.with(|engine| look(engine, fds, &ours, &targets, deadline, spin_until));
+        let (nap, enrolled) = match look {
+            Look::Again => continue,
+            Look::Ready => (Some(0), None),
+            Look::Sleep(enrolled, nap) => (nap, enrolled),
+        };
+        let (waiter, wake) = enrolled.map_or((-1, -1), |(waiter, wake)| (waiter, wake.unwrap_or(-1)));
+        if let Some([w, p]) = kernel.get_mut(count..) {
+            (w.fd, p.fd) = (waiter, wake);
+        }
+        // SAFETY: the caller's promise.
+        let slept = unsafe { sys::ppoll(&mut kernel, nap, mask) };
+        if waiter >= 0 {
+            ENGINE.with(|engine| {
+                engine.counters.wakeups += 1;
+                resign(engine, &targets, waiter);
+            });
+        }
+        match slept {
+            // Readiness that was found before the signal came is not lost: the next call tells it.
+            Err(errno) if !matches!(look_result(fds, &ours), n if n > 0) => return Err(errno),
+            Err(_) => kernel.iter_mut().for_each(|k| k.revents = 0),
+            Ok(_) => {}
+        }
+        let ready = merge(fds, &kernel);
+        if ready > 0 {
+            return Ok(ready);
+        }
+        if deadline.is_over() && enrolled.is_none() {
+            return Ok(0);
+        }
+    }
+}
+
+fn look_result(fds: &[pollfd], ours: &[(usize, DescriptionId)]) -> usize {
+    ours.iter().filter(|(at, _)| fds.get(*at).is_some_and(|p| p.revents != 0)).count()
+}
+
+/// Puts the kernel's answers beside ours; entries with events.
+fn merge(fds: &mut [pollfd], kernel: &[pollfd]) -> usize {
+    let mut ready = 0;
+    for (entry, kernel) in fds.iter_mut().zip(kernel) {
+        if kernel.fd >= 0 {
+            entry.revents |= kernel.revents;
+        }
+        ready += usize::from(entry.revents != 0);
+    }
+    ready
+}
+
+fn look(
+    engine: &mut Engine,
+    fds: &mut [pollfd],
+    ours: &[(usize, DescriptionId)],
+    targets: &[DescriptionId],
+    deadline: Deadline,
+    spin_until: u64,
+) -> Look {
+    let moved = engine.progress();
+    let mut ready = false;
+    fds.iter_mut().for_each(|p| p.revents = 0);
+    for (at, id) in ours {
+        let Some(entry) = fds.get_mut(*at) else { continue };
+        if let Some(Description { kind: Kind::Listener(_), .. }) = engine.descriptions.get(id.index) {
+            engine.show_interest(id.index);
+        }
+        entry.revents = if engine.descriptions.is_current(*id) {
+            engine.ready_bits(*id) as c_short & (entry.events | ALWAYS)
+        } else {
+            libc::POLLNVAL
+        };
+        ready |= entry.revents != 0;
+    }
+    if ready {
+        engine.publish();
+        return Look::Ready;
+    }
+    if deadline.is_over() {
+        return Look::Sleep(None, Some(0));
+    }
+    if moved || sys::monotonic_nanos() < spin_until {
+        return Look::Again;
+    }
+    let Ok(waiter) = enroll(engine, targets) else { return Look::Sleep(None, Some(0)) };
+    match engine.arm() {
+        Ok(wake) => Look::Sleep(Some((waiter, wake)), sooner(deadline.left(), engine.next_timeout())),
+        Err(Busy) => {
+            resign(engine, targets, waiter);
+            Look::Again
+        }
+    }
+}

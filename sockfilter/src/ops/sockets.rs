@@ -1,0 +1,412 @@
+//! socket, listen, accept, connect, shutdown.
+
+use csp_transport::app::{AppError, Directions, Handle};
+use csp_types::FlowLabel;
+use csp_wire::agent::page::{Reason, SocketEntry, SocketKind};
+use libc::{c_int, sockaddr, socklen_t};
+use std::net::SocketAddr;
+
+use super::{c_int_result, now};
+use crate::description::{DescriptionId, Kind, ListenState};
+use crate::engine::{ENGINE, Engine, errno_of};
+use crate::fdtable::{self, Entry};
+use crate::sys::{self, Errno, syscall};
+use crate::wait::{Attempt, Deadline, blocking};
+use crate::{address, bootstrap, lock, real, wait};
+
+/// How long a first connect or listen may wait for a link to a proxy, in nanoseconds.
+const LINK_WAIT_NS: u64 = 1_000_000_000;
+const LISTEN_LINK_WAIT_NS: u64 = 200_000_000;
+
+/// A new kernel socket is a candidate if it is TCP.
+pub fn created(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
+    let stream = kind & 0xf == libc::SOCK_STREAM && (protocol == 0 || protocol == libc::IPPROTO_TCP);
+    if fd < 0 || !stream || !matches!(domain, libc::AF_INET | libc::AF_INET6) || lock::inside() {
+        return;
+    }
+    if !bootstrap::is_on() || !bootstrap::owns_tables() {
+        return;
+    }
+    ENGINE.with(|engine| match engine.descriptions.insert(Kind::Candidate, domain) {
+        Some(index) if fdtable::set_candidate(fd, index) => {}
+        Some(index) => {
+            engine.descriptions.remove(index);
+        }
+        None => engine.counters.descriptors_full += 1,
+    });
+}
+
+fn socket_option<T: Default>(fd: c_int, name: c_int) -> T {
+    let mut value = T::default();
+    let mut len = size_of::<T>() as socklen_t;
+    // SAFETY: `value` has `len` writable bytes, and every bit pattern of the types used here is valid.
+    let _ =
+        unsafe { syscall!(libc::SYS_getsockopt, fd, libc::SOL_SOCKET, name, &raw mut value, &raw mut len) };
+    value
+}
+
+/// Seconds and microseconds of a socket's time-out, as the kernel tells them.
+pub type KernelTime = [i64; 2];
+
+/// Nanoseconds of a time-out; zero means none.
+pub fn nanos_of(time: KernelTime) -> Option<u64> {
+    let nanos =
+        (time[0].max(0) as u64).saturating_mul(1_000_000_000).saturating_add(time[1].max(0) as u64 * 1000);
+    (nanos > 0).then_some(nanos)
+}
+
+impl Engine {
+    /// A candidate is accelerated from now on; what the program has set on it so far is read from the kernel.
+    fn accelerate(&mut self, index: usize, fd: c_int, kind: Kind) {
+        // SAFETY: no pointers.
+        let flags = unsafe { syscall!(libc::SYS_fcntl, fd, libc::F_GETFL) }.unwrap_or(0);
+        if let Some(d) = self.descriptions.get_mut(index) {
+            d.kind = kind;
+            d.nonblocking = flags & libc::O_NONBLOCK as usize != 0;
+            d.receive_timeout = nanos_of(socket_option(fd, libc::SO_RCVTIMEO));
+            d.send_timeout = nanos_of(socket_option(fd, libc::SO_SNDTIMEO));
+            d.linger_zero = socket_option::<[i32; 2]>(fd, libc::SO_LINGER) == [1, 0];
+        }
+        fdtable::promote(index);
+    }
+
+    /// A candidate stays in the kernel: calls on this descriptor pass from now on.
+    fn leave_to_kernel(&mut self, fd: c_int, index: usize, entry: SocketEntry) {
+        self.release_descriptor(fd, index);
+        self.show_socket(fd as usize, Some(entry));
+    }
+
+    /// Lets the first link come up, at most for `limit_ns`.
+    fn await_link(&mut self, limit_ns: u64) -> bool {
+        let deadline = Deadline::after(Some(limit_ns));
+        loop {
+            self.progress();
+            if self.link.as_ref().is_some_and(|l| l.app.channels_up() > 0) {
+                return true;
+            }
+            if deadline.is_over() || self.link.is_none() {
+                return false;
+            }
+            let Ok(wake) = self.arm() else { continue };
+            let nap = wait::sooner(deadline.left(), self.next_timeout()).map(|ns| ns.min(20_000_000));
+            let mut fds = [libc::pollfd { fd: wake.unwrap_or(-1), events: libc::POLLIN, revents: 0 }];
+            // SAFETY: no mask.
+            let _ = unsafe { sys::ppoll(&mut fds, nap, core::ptr::null()) };
+        }
+    }
+
+    fn start_listening(&mut self, index: usize, fd: c_int, backlog: u32) -> Result<(), Reason> {
+        let address = address::bound(fd).map_err(|_| Reason::Rule)?;
+        if address.port() == 0 {
+            return Err(Reason::Rule);
+        }
+        if address.ip().to_canonical().is_loopback() {
+            return Err(Reason::Loopback);
+        }
+        let link = self.attached()?;
+        if !link.rules.listens(address.port()) {
+            return Err(Reason::Rule);
+        }
+        let id = link.app.listen(address::canonical(address), backlog).map_err(|_| Reason::Full)?;
+        let state =
+            ListenState { address: address::canonical(address), backlog, id: Some(id), interest: false };
+        self.accelerate(index, fd, Kind::Listener(state));
+        self.own(Handle::Listener(id), index);
+        self.counters.listeners_accelerated += 1;
+        self.show_socket(
+            index,
+            Some(SocketEntry {
+                kind: SocketKind::Listener,
+                reason: Reason::Accelerated,
+                fd: fd as u32,
+                label: FlowLabel::NONE,
+                local: address,
+                remote: address,
+            }),
+        );
+        self.await_link(LISTEN_LINK_WAIT_NS);
+        self.publish();
+        Ok(())
+    }
+
+    fn kernel_listener(&mut self, index: usize, fd: c_int, reason: Reason) {
+        self.counters.listeners_kernel += 1;
+        let local = address::bound(fd).unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
+        let kind = SocketKind::KernelListener;
+        let label = FlowLabel::NONE;
+        self.leave_to_kernel(
+            fd,
+            index,
+            SocketEntry { kind, reason, fd: fd as u32, label, local, remote: local },
+        );
+    }
+}
+
+/// Why the kernel may not have a socket in strict mode.
+fn refused_in_strict_mode(reason: Reason) -> bool {
+    bootstrap::is_strict() && matches!(reason, Reason::NoAgent | Reason::NoProxy | Reason::Full)
+}
+
+/// listen(): `None` means that the kernel shall do it.
+pub fn listen(fd: c_int, backlog: c_int) -> Option<Result<usize, Errno>> {
+    let backlog = u32::try_from(backlog).unwrap_or(0).max(1);
+    match fdtable::entry(fd) {
+        Entry::Candidate(index) if !lock::inside() => ENGINE.with(|engine| {
+            let reason = match engine.start_listening(index, fd, backlog) {
+                Ok(()) => return Some(Ok(0)),
+                Err(reason) => reason,
+            };
+            if refused_in_strict_mode(reason) {
+                return Some(Err(libc::ENETDOWN));
+            }
+            engine.kernel_listener(index, fd, reason);
+            None
+        }),
+        Entry::Ours(index) if !lock::inside() => {
+            ENGINE.with(|engine| match engine.descriptions.get_mut(index) {
+                Some(d) => match &mut d.kind {
+                    Kind::Listener(state) => {
+                        state.backlog = backlog;
+                        Some(Ok(0))
+                    }
+                    _ => Some(Err(libc::EINVAL)),
+                },
+                None => None,
+            })
+        }
+        _ => None,
+    }
+}
+
+/// accept4() on a descriptor of ours.
+///
+/// # Safety
+/// As accept4: `name` and `len` null, or writable as they say.
+pub unsafe fn accept(fd: c_int, name: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+    let accepted = accept_one(fd, flags);
+    if let Ok((_, family, remote)) = accepted {
+        // SAFETY: the caller's promise.
+        unsafe { address::write(remote, family, name, len) };
+    }
+    c_int_result(accepted.map(|(new, ..)| new as usize))
+}
+
+fn accept_one(fd: c_int, flags: c_int) -> Result<(c_int, c_int, SocketAddr), Errno> {
+    if lock::inside() {
+        return Err(libc::EAGAIN);
+    }
+    if flags & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) != 0 {
+        return Err(libc::EINVAL);
+    }
+    let (id, deadline) = ENGINE.with(|engine| {
+        let id = engine.of_fd(fd).ok_or(libc::EBADF)?;
+        let d = engine.descriptions.get(id.index).ok_or(libc::EBADF)?;
+        let wait = if d.nonblocking { Some(0) } else { d.receive_timeout };
+        Ok::<_, Errno>((id, Deadline::after(wait)))
+    })?;
+    blocking(id, deadline, |engine| accept_attempt(engine, id, flags))
+}
+
+fn accept_attempt(
+    engine: &mut Engine,
+    id: DescriptionId,
+    flags: c_int,
+) -> Attempt<(c_int, c_int, SocketAddr)> {
+    if !matches!(engine.descriptions.get(id.index).map(|d| &d.kind), Some(Kind::Listener(_))) {
+        return Attempt::Done(Err(libc::EINVAL));
+    }
+    let Some(listener) = engine.show_interest(id.index) else { return Attempt::Done(Err(libc::ENETDOWN)) };
+    let Some(link) = &engine.link else { return Attempt::Done(Err(libc::ENETDOWN)) };
+    if link.app.accept_queue_len(listener) == 0 {
+        return Attempt::WouldBlock;
+    }
+    let (family, linger) =
+        engine.descriptions.get(id.index).map_or((0, false), |d| (d.family, d.linger_zero));
+    // The placeholder: unbound, so that I/O that passes us by fails.
+    // SAFETY: no pointers.
+    let fd = match unsafe { syscall!(libc::SYS_socket, family, libc::SOCK_STREAM | flags, 0) } {
+        Ok(fd) => fd as c_int,
+        Err(errno) => return Attempt::Done(Err(errno)),
+    };
+    match adopt(engine, listener, fd, family) {
+        Ok((index, remote)) => {
+            if let Some(d) = engine.descriptions.get_mut(index) {
+                d.nonblocking = flags & libc::SOCK_NONBLOCK != 0;
+                d.linger_zero = linger;
+            }
+            Attempt::Done(Ok((fd, family, remote)))
+        }
+        Err(AppError::WouldBlock) => {
+            sys::close(fd);
+            Attempt::WouldBlock
+        }
+        Err(error) => {
+            sys::close(fd);
+            Attempt::Done(Err(errno_of(error)))
+        }
+    }
+}
+
+/// Takes the next connection and makes `fd` refer to it.
+fn adopt(
+    engine: &mut Engine,
+    listener: csp_transport::app::ListenerId,
+    fd: c_int,
+    family: c_int,
+) -> Result<(usize, SocketAddr), AppError> {
+    if fd as usize >= fdtable::DESCRIPTORS_MAX {
+        return Err(AppError::Full("descriptor"));
+    }
+    let index = engine.descriptions.insert(Kind::Lost, family).ok_or(AppError::Full("description"))?;
+    let accepted = match engine.link.as_mut().map(|l| l.app.accept(listener)) {
+        Some(Ok(accepted)) => accepted,
+        other => {
+            engine.descriptions.remove(index);
+            return Err(other.and_then(Result::err).unwrap_or(AppError::NoProxy));
+        }
+    };
+    if let Some(d) = engine.descriptions.get_mut(index) {
+        d.kind = Kind::Flow(accepted.flow);
+    }
+    engine.own(Handle::Flow(accepted.flow), index);
+    fdtable::set(fd, index);
+    engine.show_flow(index, fd, accepted.local, accepted.remote);
+    Ok((index, accepted.remote))
+}
+
+/// connect(): `None` means that the kernel shall do it.
+///
+/// # Safety
+/// As connect: `name` has `len` readable bytes.
+pub unsafe fn connect(fd: c_int, name: *const sockaddr, len: socklen_t) -> Option<Result<usize, Errno>> {
+    if lock::inside() {
+        return None;
+    }
+    match fdtable::entry(fd) {
+        Entry::Candidate(index) => {
+            // SAFETY: the caller's promise.
+            let remote = unsafe { address::parse(name, len) }?;
+            start_connecting(fd, index, address::canonical(remote))
+        }
+        Entry::Ours(index) => ENGINE.with(|engine| {
+            if engine.is_epoll(index) {
+                return None;
+            }
+            let id = engine.descriptions.id(index)?;
+            let flow = match engine.flow(id) {
+                Ok(flow) => flow,
+                Err(libc::ENOTCONN) => return Some(Err(libc::EISCONN)),
+                Err(errno) => return Some(Err(errno)),
+            };
+            engine.progress();
+            let app = &mut engine.link.as_mut()?.app;
+            Some(match (app.take_error(flow), app.addresses(flow)) {
+                (Some(errno), _) => Err(errno),
+                (None, Some((.., true))) => Err(libc::EISCONN),
+                _ => Err(libc::EALREADY),
+            })
+        }),
+        _ => None,
+    }
+}
+
+fn start_connecting(fd: c_int, index: usize, remote: SocketAddr) -> Option<Result<usize, Errno>> {
+    let started = ENGINE.with(|engine| {
+        let reason = match engine.try_connect(index, fd, remote) {
+            Ok(id) => {
+                let d = engine.descriptions.get(index)?;
+                return Some(Ok((id, d.nonblocking, d.send_timeout)));
+            }
+            Err(reason) => reason,
+        };
+        if refused_in_strict_mode(reason) {
+            return Some(Err(libc::ENETUNREACH));
+        }
+        engine.counters.connects_kernel += 1;
+        let local = SocketAddr::from(([0, 0, 0, 0], 0));
+        let (kind, label) = (SocketKind::KernelConnection, FlowLabel::NONE);
+        engine.leave_to_kernel(fd, index, SocketEntry { kind, reason, fd: fd as u32, label, local, remote });
+        None
+    })?;
+    let (id, nonblocking, timeout) = match started {
+        Ok(started) => started,
+        Err(errno) => return Some(Err(errno)),
+    };
+    if nonblocking {
+        return Some(Err(libc::EINPROGRESS));
+    }
+    let waited = blocking(id, Deadline::after(timeout), |engine| {
+        let flow = match engine.flow(id) {
+            Ok(flow) => flow,
+            Err(errno) => return Attempt::Done(Err(errno)),
+        };
+        let Some(link) = &mut engine.link else { return Attempt::Done(Err(libc::ENETDOWN)) };
+        match (link.app.take_error(flow), link.app.addresses(flow)) {
+            (Some(errno), _) => Attempt::Done(Err(errno)),
+            (None, Some((.., true))) => Attempt::Done(Ok(0)),
+            _ => Attempt::WouldBlock,
+        }
+    });
+    Some(waited.map_err(|errno| if errno == libc::EAGAIN { libc::EINPROGRESS } else { errno }))
+}
+
+impl Engine {
+    fn try_connect(&mut self, index: usize, fd: c_int, remote: SocketAddr) -> Result<DescriptionId, Reason> {
+        if remote.ip().is_loopback() || remote.ip().is_unspecified() {
+            return Err(Reason::Loopback);
+        }
+        if !self.attached()?.rules.connects(remote.ip()) {
+            return Err(Reason::Rule);
+        }
+        if !self.await_link(LINK_WAIT_NS) {
+            return Err(Reason::NoProxy);
+        }
+        let local = address::bound(fd).ok().filter(|a| a.port() != 0).map(address::canonical);
+        let link = self.link.as_mut().ok_or(Reason::NoAgent)?;
+        let flow = link.app.connect(now(), remote, local).map_err(|_| Reason::NoProxy)?;
+        self.accelerate(index, fd, Kind::Flow(flow));
+        self.own(Handle::Flow(flow), index);
+        self.show_flow(index, fd, local.unwrap_or(remote), remote);
+        self.descriptions.id(index).ok_or(Reason::Full)
+    }
+}
+
+/// shutdown() on a descriptor of ours.
+pub fn shutdown(fd: c_int, how: c_int) -> c_int {
+    let Some(directions) = (match how {
+        libc::SHUT_RD => Some(Directions { read: true, write: false }),
+        libc::SHUT_WR => Some(Directions { read: false, write: true }),
+        libc::SHUT_RDWR => Some(Directions { read: true, write: true }),
+        _ => None,
+    }) else {
+        return c_int_result(Err(libc::EINVAL));
+    };
+    if lock::inside() {
+        return c_int_result(Err(libc::EAGAIN));
+    }
+    let done = ENGINE.with(|engine| {
+        let id = engine.of_fd(fd).ok_or(libc::EBADF)?;
+        if engine.is_epoll(id.index) {
+            return Ok(None);
+        }
+        let flow = match engine.flow(id) {
+            Ok(flow) => flow,
+            // Threads that sleep in accept() wake up, as the kernel does it.
+            Err(libc::ENOTCONN) => {
+                engine.news(id.index);
+                return Err(libc::ENOTCONN);
+            }
+            Err(errno) => return Err(errno),
+        };
+        let link = engine.link.as_mut().ok_or(libc::ENOTCONN)?;
+        link.app.shutdown(now(), flow, directions).map_err(errno_of)?;
+        engine.spread();
+        Ok(Some(0))
+    });
+    match done {
+        // SAFETY: no pointers; an epoll descriptor gives ENOTSOCK.
+        Ok(None) => unsafe { real::shutdown(fd, how) },
+        Ok(Some(value)) => value,
+        Err(errno) => c_int_result(Err(errno)),
+    }
+}
