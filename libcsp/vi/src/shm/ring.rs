@@ -35,27 +35,33 @@ pub(super) enum Sending {
     Full,
 }
 
+/// How many posted entries the sender reads at a time. The receiver writes to the same cache lines, so reading each
+/// entry when it is needed would fetch a line per message.
+const KNOWN_MAX: usize = 16;
+
 /// The sending end.
 pub(super) struct Sender {
     arena: Arena,
     sent: u64,
+    /// The slots of messages up to, not including, this one are in `known`, by number modulo [`KNOWN_MAX`].
+    known_until: u64,
+    known: [u16; KNOWN_MAX],
 }
 
 impl Sender {
     pub(super) fn new(arena: Arena) -> Self {
-        Sender { arena, sent: 0 }
+        Sender { arena, sent: 0, known_until: 0, known: [0; KNOWN_MAX] }
     }
 
     /// Copies a message, at most `message_len` bytes long (checked by the caller), into the next posted slot.
     pub(super) fn send(&mut self, immediate: u32, gather: &[&[u8]]) -> Result<Sending, Violation> {
-        let entry = self.arena.posted(self.sent).load(Ordering::Acquire);
-        if entry >> SLOT_BITS != self.sent + 1 {
+        if self.sent == self.known_until {
+            self.learn()?;
+        }
+        if self.sent == self.known_until {
             return Ok(Sending::Full);
         }
-        let slot = entry as usize & ((1 << SLOT_BITS) - 1);
-        if slot >= self.arena.geometry.depth {
-            return Err(Violation);
-        }
+        let slot = usize::from(self.known[self.sent as usize % KNOWN_MAX]);
         let mut len = 0;
         for part in gather {
             self.arena.write(slot, len, part);
@@ -68,6 +74,23 @@ impl Sender {
         let armed = self.arena.armed();
         let sleeps = armed.load(Ordering::Relaxed) != 0 && armed.swap(0, Ordering::Relaxed) != 0;
         Ok(if sleeps { Sending::Wake } else { Sending::Done })
+    }
+
+    /// Reads the entries that the receiver has posted since.
+    fn learn(&mut self) -> Result<(), Violation> {
+        for number in self.sent..self.sent + KNOWN_MAX as u64 {
+            let entry = self.arena.posted(number).load(Ordering::Acquire);
+            if entry >> SLOT_BITS != number + 1 {
+                break;
+            }
+            let slot = entry & ((1 << SLOT_BITS) - 1);
+            if slot >= self.arena.geometry.depth as u64 {
+                return Err(Violation);
+            }
+            self.known[number as usize % KNOWN_MAX] = slot as u16;
+            self.known_until = number + 1;
+        }
+        Ok(())
     }
 
     #[cfg(test)]
@@ -129,6 +152,7 @@ impl Receiver {
             return None;
         }
         let slot = usize::from(self.order[self.received as usize & (self.order.len() - 1)]);
+        self.arena.prefetch(slot);
         let arrived = self.arena.tag(slot).load(Ordering::Acquire) == self.received + 1;
         arrived.then_some(slot)
     }

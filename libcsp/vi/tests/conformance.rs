@@ -1,0 +1,51 @@
+//! What every provider promises, checked by one body for each of them.
+//!
+//! `memory`, `shm` and `ucx` run the same tests; those about the death of a process run where a VI can reach another
+//! process (shm, ucx). The child processes are this test program again, with the role in the environment.
+#![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "tests own deadlines and may panic")]
+
+#[path = "conformance/bench.rs"]
+mod bench;
+#[path = "conformance/bodies.rs"]
+mod bodies;
+#[path = "conformance/processes.rs"]
+mod processes;
+
+/// One test per body, for one provider.
+macro_rules! suite {
+    ($kind:ident: $($module:ident :: $body:ident),* $(,)?) => {
+        mod $kind {
+            $(#[test]
+            fn $body() {
+                crate::$module::$body(&crate::bench::Bench::new(stringify!($kind)));
+            })*
+        }
+    };
+}
+
+macro_rules! in_process {
+    ($kind:ident $(, $module:ident :: $body:ident)* $(,)?) => {
+        suite!($kind:
+            bodies::both_sides_learn_of_the_connection,
+            bodies::rejection_and_absence_are_told,
+            bodies::differing_message_lengths_are_refused_to_both,
+            bodies::messages_arrive_whole_and_in_order,
+            bodies::vis_are_independent,
+            bodies::too_long_a_message_is_refused_before_it_is_sent,
+            bodies::full_comes_exactly_at_the_posted_receives_and_goes,
+            bodies::buffers_come_back_in_any_order,
+            bodies::signalled_sends_complete_in_order,
+            bodies::ids_that_were_not_given_out_are_refused,
+            bodies::a_clean_end_follows_the_last_message,
+            bodies::both_sides_may_end_at_once,
+            bodies::a_dropped_provider_is_an_unclean_end,
+            bodies::a_giving_up_connector_leaves_no_vi_behind,
+            bodies::no_wake_is_lost,
+            bodies::out_of_bounds_configurations_are_refused
+            $(, $module::$body)*
+        );
+    };
+}
+
+in_process!(memory);
+in_process!(shm, processes::what_a_killed_process_sent_still_arrives, processes::death_wakes_who_waits,);

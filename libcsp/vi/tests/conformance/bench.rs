@@ -1,0 +1,184 @@
+//! Makes providers of one kind that can reach each other, and connects them.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use csp_vi::memory::MemoryFabric;
+use csp_vi::shm::ShmProvider;
+use csp_vi::{Completion, ConnectRequest, Event, Provider, ViAddress, ViConfig, ViId};
+
+/// Used where a test does not care.
+pub const CONFIG: ViConfig = ViConfig { receive_depth: 8, send_depth: 8, message_len: 4096 };
+
+/// Nothing here takes longer, even on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub type AnyProvider = Box<dyn Provider>;
+
+pub struct Bench {
+    pub kind: &'static str,
+    fabric: MemoryFabric,
+}
+
+impl Bench {
+    pub fn new(kind: &'static str) -> Self {
+        Bench { kind, fabric: MemoryFabric::new() }
+    }
+
+    pub fn provider(&self) -> AnyProvider {
+        match self.kind {
+            "memory" => Box::new(self.fabric.provider("node")),
+            "shm" => Box::new(ShmProvider::new().unwrap()),
+            other => panic!("no provider {other}"),
+        }
+    }
+
+    /// An address that no other test uses.
+    pub fn address(&self) -> ViAddress {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("csp-conf-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        match self.kind {
+            "memory" => ViAddress::Name(name),
+            "shm" => ViAddress::Path(std::env::temp_dir().join(name)),
+            _ => ViAddress::Ip(free_port()),
+        }
+    }
+
+    /// Two providers and the VI between them.
+    pub fn pair(&self, config: ViConfig) -> Pair {
+        let address = self.address();
+        let (mut a, mut b) = (self.provider(), self.provider());
+        b.listen(&address).unwrap();
+        let (from_a, from_b) = connect(&mut a, &mut b, &address, config);
+        Pair { a, b, from_a, from_b, address }
+    }
+}
+
+/// Loopback addresses belong to the tests: a different one for each process and test, so that ports cannot clash.
+fn free_port() -> SocketAddr {
+    static NEXT: AtomicU16 = AtomicU16::new(1);
+    let host = std::process::id().to_le_bytes();
+    let address = Ipv4Addr::new(127, 1 + host[1] % 100, host[0], 1);
+    SocketAddr::from((address, 20_000 + NEXT.fetch_add(1, Ordering::Relaxed)))
+}
+
+/// `a` connected to `b`.
+pub struct Pair {
+    pub a: AnyProvider,
+    pub b: AnyProvider,
+    pub from_a: ViId,
+    pub from_b: ViId,
+    pub address: ViAddress,
+}
+
+/// Calls `step` until it gives something.
+#[track_caller]
+pub fn wait<T>(what: &str, mut step: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = step() {
+            return found;
+        }
+        assert!(Instant::now() < end, "no {what} came");
+        std::thread::yield_now();
+    }
+}
+
+/// The next event of `this`; `other` makes progress meanwhile and must have none.
+#[track_caller]
+pub fn event(this: &mut AnyProvider, other: &mut AnyProvider) -> Event {
+    wait("event", || {
+        assert_eq!(other.poll(), None);
+        assert_eq!(other.poll_event(), None);
+        assert_eq!(this.poll(), None);
+        this.poll_event()
+    })
+}
+
+#[track_caller]
+pub fn request(a: &mut AnyProvider, b: &mut AnyProvider) -> ConnectRequest {
+    match event(b, a) {
+        Event::Request(request) => request,
+        other => panic!("{other:?} instead of a request"),
+    }
+}
+
+/// Waits until both have been told; gives the private data of each.
+#[track_caller]
+pub fn established(p: &mut [(&mut AnyProvider, ViId)]) -> Vec<Vec<u8>> {
+    let mut told: Vec<Option<Vec<u8>>> = vec![None; p.len()];
+    wait("connection", || {
+        for (told, (provider, expected)) in told.iter_mut().zip(p.iter_mut()) {
+            match provider.poll_event() {
+                Some(Event::Established { vi, private_data }) if vi == *expected && told.is_none() => {
+                    *told = Some(private_data);
+                }
+                None => {}
+                Some(other) => panic!("{other:?}"),
+            }
+        }
+        told.iter().all(Option::is_some).then_some(())
+    });
+    told.into_iter().flatten().collect()
+}
+
+/// A VI from `a` to `b`, which listens at `address`.
+#[track_caller]
+pub fn connect(
+    a: &mut AnyProvider,
+    b: &mut AnyProvider,
+    address: &ViAddress,
+    config: ViConfig,
+) -> (ViId, ViId) {
+    let from_a = a.connect(address, config, b"").unwrap();
+    let from_b = {
+        let request = request(a, b);
+        b.accept(request.id, config, b"").unwrap()
+    };
+    established(&mut [(a, from_a), (b, from_b)]);
+    (from_a, from_b)
+}
+
+/// A received message, copied out and its buffer given back.
+#[derive(PartialEq, Eq, Debug)]
+pub struct Got {
+    pub vi: ViId,
+    pub immediate: u32,
+    pub bytes: Vec<u8>,
+}
+
+pub fn take(provider: &mut AnyProvider) -> Option<Got> {
+    match provider.poll()? {
+        Completion::Received { vi, buffer, len, immediate } => {
+            let mut bytes = vec![0; len as usize];
+            assert_eq!(provider.read(vi, buffer, 0, &mut bytes), Ok(len as usize));
+            provider.post_recv(vi, buffer).unwrap();
+            Some(Got { vi, immediate, bytes })
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The next message for `this`, while `other` makes progress.
+#[track_caller]
+pub fn message(this: &mut AnyProvider, other: &mut AnyProvider) -> Got {
+    wait("message", || {
+        assert_eq!(other.poll(), None);
+        take(this)
+    })
+}
+
+/// Blocks until a descriptor of `provider` is readable, after it was armed.
+#[track_caller]
+pub fn block(provider: &mut AnyProvider) {
+    let mut descriptors = Vec::new();
+    provider.wake(&mut descriptors);
+    assert!(!descriptors.is_empty());
+    let mut polled: Vec<libc::pollfd> =
+        descriptors.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+    let timeout = PATIENCE.as_millis() as i32;
+    // SAFETY: `polled` has as many entries as told.
+    let ready = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as u64, timeout) };
+    assert!(ready > 0, "a wake was lost");
+}

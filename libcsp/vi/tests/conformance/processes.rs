@@ -1,0 +1,110 @@
+//! The promises about the death of another process.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use csp_vi::{Armed, Completion, Event, ViAddress, ViId};
+
+use crate::bench::{AnyProvider, Bench, CONFIG, block, established, take, wait};
+
+const ROLE: &str = "CSP_VI_CHILD";
+
+/// Connects, sends as many messages as it is told to, says so, and waits to be killed.
+#[test]
+#[ignore = "the other process of these tests"]
+fn child() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let words: Vec<&str> = role.split(' ').collect();
+    let [kind, address, messages] = words[..] else { panic!("{role}") };
+    let (bench, address) = match kind {
+        "shm" => (Bench::new("shm"), ViAddress::Path(address.into())),
+        _ => (Bench::new("ucx"), ViAddress::Ip(address.parse().unwrap())),
+    };
+    let mut provider = bench.provider();
+    let vi = provider.connect(&address, CONFIG, b"").unwrap();
+    established(&mut [(&mut provider, vi)]);
+    for n in 0..messages.parse().unwrap() {
+        provider.post_send(vi, 0, n, &[&[n as u8; 1000]], true).unwrap();
+        wait("completion", || provider.poll());
+    }
+    // A library that sends through a socket does so while it is polled.
+    for _ in 0..if kind == "shm" { 0 } else { 5000 } {
+        assert_eq!((provider.poll(), provider.poll_event()), (None, None));
+    }
+    println!("\nsent");
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+/// A provider with a VI to a child process that has sent `messages` messages.
+fn child_that_sent(bench: &Bench, messages: u32) -> (AnyProvider, ViId, Child) {
+    let address = bench.address();
+    let mut b = bench.provider();
+    b.listen(&address).unwrap();
+    let program = std::env::current_exe().unwrap();
+    let mut child = Command::new(program)
+        .args(["--exact", "processes::child", "--ignored", "--nocapture"])
+        .env(ROLE, format!("{} {} {messages}", bench.kind, text(&address)))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let request = wait("request", || match b.poll_event() {
+        Some(Event::Request(request)) => Some(request),
+        None => None,
+        other => panic!("{other:?}"),
+    });
+    let vi = b.accept(request.id, CONFIG, b"").unwrap();
+    established(&mut [(&mut b, vi)]);
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.map_while(Result::ok).any(|line| line == "sent"), "the child failed");
+    (b, vi, child)
+}
+
+fn text(address: &ViAddress) -> String {
+    match address {
+        ViAddress::Path(path) => path.display().to_string(),
+        other => other.to_string(),
+    }
+}
+
+fn kill(mut child: Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// Messages that were sent before the kill are received; then the end is told, as unclean.
+pub fn what_a_killed_process_sent_still_arrives(bench: &Bench) {
+    let (mut b, vi, child) = child_that_sent(bench, CONFIG.receive_depth);
+    kill(child);
+    let mut got = 0;
+    let ended = wait("end", || {
+        while let Some(message) = take(&mut b) {
+            assert_eq!((message.immediate, message.bytes), (got, vec![got as u8; 1000]));
+            got += 1;
+        }
+        b.poll_event()
+    });
+    assert_eq!((ended, got), (Event::Disconnected { vi, clean: false }, CONFIG.receive_depth));
+    b.disconnect(vi).unwrap();
+}
+
+/// Who blocks learns of the death at once.
+pub fn death_wakes_who_waits(bench: &Bench) {
+    let (mut b, vi, child) = child_that_sent(bench, 0);
+    let killer = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        kill(child);
+        Instant::now()
+    });
+    let ended = wait("end", || {
+        assert_eq!(b.poll(), None::<Completion>);
+        let event = b.poll_event();
+        if event.is_none() && b.arm() == Ok(Armed::Armed) {
+            block(&mut b);
+        }
+        event
+    });
+    assert_eq!(ended, Event::Disconnected { vi, clean: false });
+    let told = Instant::now().saturating_duration_since(killer.join().unwrap());
+    assert!(told < Duration::from_secs(1), "told {told:?} after the death");
+}

@@ -1,0 +1,70 @@
+//! Connecting and ending again and again costs nothing that stays. One test, so that no other opens descriptors
+//! meanwhile.
+#![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "tests own deadlines and may panic")]
+
+#[allow(dead_code, reason = "shared with the conformance suite")]
+#[path = "conformance/bench.rs"]
+mod bench;
+
+use bench::{Bench, CONFIG, connect, wait};
+use csp_vi::Event;
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn mappings() -> usize {
+    std::fs::read_to_string("/proc/self/maps").unwrap().lines().count()
+}
+
+/// Resident memory in KiB.
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+fn check(kind: &'static str) {
+    let bench = Bench::new(kind);
+    let address = bench.address();
+    let (mut a, mut b) = (bench.provider(), bench.provider());
+    b.listen(&address).unwrap();
+    let mut seen = std::collections::HashSet::new();
+    let mut round = |n: u32| {
+        let (from_a, from_b) = connect(&mut a, &mut b, &address, CONFIG);
+        assert!(seen.insert(from_a), "an id came twice");
+        a.post_send(from_a, 0, n, &[&[1; 4096]], false).unwrap();
+        assert_eq!(bench::message(&mut b, &mut a).immediate, n);
+        // Either side ends first.
+        let (first, last, vi, other) =
+            if n % 2 == 0 { (&mut a, &mut b, from_a, from_b) } else { (&mut b, &mut a, from_b, from_a) };
+        first.disconnect(vi).unwrap();
+        let ended = wait("end", || {
+            assert_eq!((first.poll(), first.poll_event(), last.poll()), (None, None, None));
+            last.poll_event()
+        });
+        assert_eq!(ended, Event::Disconnected { vi: other, clean: true });
+        last.disconnect(other).unwrap();
+    };
+    (0..40).for_each(&mut round);
+    let before = (descriptors(), mappings(), resident());
+    (40..240).for_each(&mut round);
+    wait("the last to be closed", || {
+        assert_eq!((a.poll(), a.poll_event(), b.poll(), b.poll_event()), (None, None, None, None));
+        (descriptors() <= before.0).then_some(())
+    });
+    let after = (descriptors(), mappings(), resident());
+    assert!(
+        after.1 <= before.1 + 4 && after.2 <= before.2 + 4096,
+        "{kind}: {before:?} before, {after:?} after"
+    );
+}
+
+#[test]
+fn two_hundred_connections_in_a_row_leave_nothing_behind() {
+    let start = descriptors();
+    for kind in ["memory", "shm"] {
+        check(kind);
+        assert_eq!(descriptors(), start, "{kind}");
+    }
+}
