@@ -164,6 +164,18 @@ pub enum ListenError {
     TableFull,
 }
 
+/// What an ICMP error tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PathError {
+    /// The packet did not fit; packets of up to `mtu` bytes, IP header included, do.
+    PacketTooBig {
+        /// The next hop's MTU in bytes.
+        mtu: u16,
+    },
+    /// The host, network, protocol or port cannot be reached.
+    Unreachable,
+}
+
 /// The states of RFC 9293 §3.3.2. LISTEN, CLOSED and TIME-WAIT have no connection block here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[allow(missing_docs)] // the RFC's names

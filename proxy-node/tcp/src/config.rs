@@ -116,14 +116,14 @@ impl StackConfig {
         self.time_wait_entries = self.time_wait_entries.max(1);
         self.replies = self.replies.max(1);
         self.replies_per_second = self.replies_per_second.max(1);
-        self.blocks = self.blocks.max(4);
+        self.blocks = self.blocks.clamp(8, 1 << 28);
         self.block_len = self.block_len.clamp(512, 1 << 16).next_power_of_two();
         // RFC 7323 §2.3: a window never exceeds 2³⁰.
         self.receive_window_max = self.receive_window_max.clamp(2_048, 1 << 30);
         self.send_buffer_max = self.send_buffer_max.clamp(2_048, 1 << 30);
         self.mss_v4 = self.mss_v4.max(crate::MSS_MIN);
         self.mss_v6 = self.mss_v6.max(crate::MSS_MIN);
-        self.initial_window_segments = self.initial_window_segments.max(1);
+        self.initial_window_segments = self.initial_window_segments.clamp(1, 1_000);
         self.rto_min = self.rto_min.max(Duration::from_millis(1));
         self.rto_max = self.rto_max.max(self.rto_min);
         self.rto_initial = self.rto_initial.clamp(self.rto_min, self.rto_max);

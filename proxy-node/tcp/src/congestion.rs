@@ -29,6 +29,11 @@ impl Congestion {
         self.cwnd = if lost_syn { self.mss } else { initial };
     }
 
+    /// Segments are smaller from now on.
+    pub fn set_mss(&mut self, mss: u32) {
+        self.mss = mss.max(1);
+    }
+
     pub fn cwnd(&self) -> u32 {
         self.cwnd
     }

@@ -37,8 +37,8 @@ mod timewait;
 mod tuple_map;
 
 pub use api::{
-    Arrival, ConnectError, ConnectionInfo, DropReason, Event, FailReason, ListenError, Occupancy, State,
-    Transmit,
+    Arrival, ConnectError, ConnectionInfo, DropReason, Event, FailReason, ListenError, Occupancy, PathError,
+    State, Transmit,
 };
 pub use blocks::Slices;
 pub use config::{ConnectionOptions, StackConfig};

@@ -53,7 +53,9 @@ impl Tcb {
             Farewell::Reset => {
                 cx.counters.resets_sent += 1;
                 let options = self.segment_options(cx);
-                self.plan(cx, self.snd_nxt, 0, Flags::RST | Flags::ACK, options)
+                // What the peer expects next, as far as we know: only an exact number counts (RFC 5961 §3.2).
+                let seq = self.snd_nxt.min(self.snd_una.plus(self.snd_wnd));
+                self.plan(cx, seq, 0, Flags::RST | Flags::ACK, options)
             }
             Farewell::Record => Plan {
                 header: None,
@@ -178,6 +180,9 @@ impl Tcb {
         }
         self.snd_nxt = end;
         self.last_sent = cx.now;
+        if self.rcv_nxt != self.irs.plus(1) {
+            self.quick_acks = 0; // a conversation: the answers carry the acknowledgements
+        }
         let plan = self.send_stretch(cx, start, end, options);
         if self.timed.is_none() && self.board.phase() == Phase::Open {
             self.timed = Some((end, cx.now));

@@ -1,6 +1,7 @@
 //! The engine's outside: tables, and the calls of their owner.
 
 mod demux;
+mod path;
 mod settle;
 
 use core::net::SocketAddr;

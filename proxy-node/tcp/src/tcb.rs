@@ -77,6 +77,9 @@ pub(crate) enum Probe {
     Keepalive,
 }
 
+// A hundred thousand connections are to fit into 100 MB.
+const _: () = assert!(size_of::<Option<Tcb>>() <= 768);
+
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Tcb {

@@ -18,6 +18,7 @@ struct Attack {
     stack: Stack,
     random: Random,
     now: Instant,
+    /// Live labels, from their first event to their last.
     labels: Vec<FlowLabel>,
     /// The last header the server sent to each port.
     seen: Vec<(FourTuple, Repr)>,
@@ -138,19 +139,27 @@ impl Attack {
 
     /// The applications of the server: they do everything at random, with stale labels too.
     fn application(&mut self) {
-        while let Some((label, _)) = self.stack.poll_event() {
-            self.labels.push(label);
+        while let Some((label, event)) = self.stack.poll_event() {
+            match event {
+                Event::Established { .. } => self.labels.push(label),
+                Event::Closed | Event::Failed(_) => self.labels.retain(|l| *l != label),
+                _ => assert!(self.labels.contains(&label), "{event:?} of a stale label"),
+            }
         }
-        let excess = self.labels.len().saturating_sub(20);
-        self.labels.drain(..excess);
         if self.labels.is_empty() {
             return;
         }
-        let label = self.random.pick(&self.labels);
+        let mut label = self.random.pick(&self.labels);
+        if self.random.chance(0.1) {
+            label = FlowLabel::new(label.index() as u32, label.generation().wrapping_sub(1)); // a stale one
+        }
         match self.random.below(40) {
             0 => self.stack.shutdown(self.now, label),
             1 => self.stack.close(self.now, label),
-            2 if self.random.chance(0.3) => self.stack.abort(self.now, label),
+            2 if self.random.chance(0.3) => {
+                self.stack.abort(self.now, label);
+                self.labels.retain(|l| *l != label);
+            }
             3..12 => {
                 let max = self.random.below(20_000) as usize;
                 self.stack.read_with(self.now, label, max, |slice| slice.len());

@@ -6,10 +6,11 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Net, client_tuple, small_config};
-use csp_tcp::{Event, FailReason, StackConfig, State};
-use csp_types::FlowLabel;
+use common::{Net, Packet, address, client_tuple, small_config};
+use csp_tcp::{Event, FailReason, PathError, StackConfig, State};
+use csp_types::{FlowLabel, FourTuple};
 use csp_wire::tcp::Flags;
+use csp_wire::tcp::{Options, Repr};
 
 /// A net with hosts that tell their events.
 struct Pair {
@@ -53,14 +54,17 @@ impl Pair {
 
     /// Connects; returns the labels at both ends.
     fn establish(&mut self, port: u16) -> (FlowLabel, FlowLabel) {
-        let tuple = client_tuple(port);
+        self.establish_as(client_tuple(port), 5)
+    }
+
+    fn establish_as(&mut self, tuple: FourTuple, service: u32) -> (FlowLabel, FlowLabel) {
         let client = self.net.hosts[0].stack.connect(self.net.now, tuple, 7, 1).unwrap();
         self.run(Duration::from_millis(20));
         let established = |passive, service, tuple| Event::Established { passive, service, tuple };
         assert_eq!(self.events[0], [(client, established(false, 1, tuple))]);
         let server = self.events[1][0].0;
-        let mirrored = csp_types::FourTuple { local: tuple.remote, remote: tuple.local };
-        assert_eq!(self.events[1], [(server, established(true, 5, mirrored))]);
+        let mirrored = FourTuple { local: tuple.remote, remote: tuple.local };
+        assert_eq!(self.events[1], [(server, established(true, service, mirrored))]);
         self.events = [Vec::new(), Vec::new()];
         (client, server)
     }
@@ -153,7 +157,7 @@ fn both_sides_close_at_once() {
 fn both_sides_open_at_once() {
     let mut pair = Pair::new();
     let tuple = client_tuple(1000);
-    let mirrored = csp_types::FourTuple { local: tuple.remote, remote: tuple.local };
+    let mirrored = FourTuple { local: tuple.remote, remote: tuple.local };
     let a = pair.net.hosts[0].stack.connect(pair.net.now, tuple, 7, 1).unwrap();
     let b = pair.net.hosts[1].stack.connect(pair.net.now, mirrored, 9, 1).unwrap();
     pair.run(Duration::from_millis(50));
@@ -379,4 +383,108 @@ fn a_writer_that_waits_for_memory_is_woken() {
     assert_eq!(pair.write(1, second, &[2; 100]), 100);
     pair.run(Duration::from_millis(10));
     assert_eq!(pair.read(0, client, 1000), [2; 100]);
+}
+
+#[test]
+fn ipv6_connections_work_alike() {
+    let mut pair = Pair::new();
+    let tuple = FourTuple { local: address("[fd00::1]:1000"), remote: address("[fd00::2]:80") };
+    let (client, server) = pair.establish_as(tuple, 6);
+    assert_eq!(pair.net.hosts[0].stack.info(client).unwrap().mss, 1440 - 12);
+    pair.write(0, client, &[6; 10_000]);
+    pair.run(Duration::from_millis(10));
+    assert_eq!(pair.read(1, server, 20_000), [6; 10_000]);
+    pair.shutdown(0, client);
+    pair.shutdown(1, server);
+    pair.run(Duration::from_secs(70));
+    pair.assert_empty([0, 0]);
+}
+
+#[test]
+fn an_old_syn_does_not_disturb_time_wait() {
+    let mut pair = Pair::new();
+    let (client, server) = pair.establish(1000);
+    pair.shutdown(1, server);
+    pair.run(Duration::from_millis(5));
+    pair.shutdown(0, client);
+    pair.net.log = Some(Vec::new());
+    pair.run(Duration::from_millis(5));
+    let fin = pair.net.log.take().unwrap().into_iter().find(|(_, from, ..)| *from == 0).unwrap().2;
+    let syn = |seq: u32| {
+        let repr =
+            Repr { source_port: 1000, destination_port: 80, seq, flags: Flags::SYN, ..Repr::default() };
+        let mut bytes = vec![0; 20];
+        repr.emit(&mut bytes).unwrap();
+        assert_eq!(repr.options, Options::default());
+        Packet { tuple: client_tuple(1000), bytes }
+    };
+    pair.net.hosts[1].stack.poll_event();
+    pair.net.deliver(1, &syn(fin.seq.wrapping_sub(1_000)));
+    let host = &mut pair.net.hosts[1];
+    let answer = host.stack.poll_transmit(pair.net.now).unwrap().header.unwrap();
+    assert_eq!((answer.flags, host.stack.occupancy().time_wait.0), (Flags::ACK, 1));
+    let next = answer.ack.wrapping_add(1);
+    pair.net.deliver(1, &syn(next));
+    let host = &mut pair.net.hosts[1];
+    let synack = host.stack.poll_transmit(pair.net.now).unwrap().header.unwrap();
+    assert_eq!((synack.flags, synack.ack), (Flags::SYN | Flags::ACK, next.wrapping_add(1)));
+    assert_eq!(host.stack.occupancy().time_wait.0, 0);
+    assert!((synack.seq.wrapping_sub(answer.seq) as i32) > 0, "sequence numbers move on");
+}
+
+#[test]
+fn a_peer_that_never_reads_cannot_hold_an_orphan_for_ever() {
+    let mut pair = Pair::new();
+    let (client, server) = pair.establish(1000);
+    let window = pair.net.hosts[1].stack.config().receive_window_max as usize;
+    assert_eq!(pair.write(0, client, &vec![1; window]), window);
+    pair.run(Duration::from_secs(1));
+    assert_eq!(pair.write(0, client, &[2; 1000]), 1000);
+    pair.net.hosts[0].stack.close(pair.net.now, client);
+    pair.run(Duration::from_secs(3600));
+    assert_eq!(pair.events(0), [Event::Failed(FailReason::TimedOut)]);
+    assert!(pair.events(1).contains(&Event::Failed(FailReason::Reset)));
+    assert_eq!(pair.state(1, server), None);
+    pair.assert_empty([0, 0]);
+}
+
+#[test]
+fn in_a_conversation_the_answers_carry_the_acknowledgements() {
+    let mut pair = Pair::new();
+    let (client, server) = pair.establish(1000);
+    for round in 0..10 {
+        pair.net.log = Some(Vec::new());
+        pair.write(0, client, b"request");
+        pair.run(Duration::from_millis(2));
+        assert_eq!(pair.read(1, server, 100), b"request");
+        pair.write(1, server, b"answer");
+        pair.run(Duration::from_millis(2));
+        assert_eq!(pair.read(0, client, 100), b"answer");
+        let packets = pair.net.log.take().unwrap().len();
+        assert!(round < 2 || packets == 2, "{packets} packets in round {round}");
+    }
+}
+
+#[test]
+fn a_smaller_path_gets_smaller_segments() {
+    let mut pair = Pair::new();
+    let (client, server) = pair.establish(1000);
+    pair.net.log = Some(Vec::new());
+    pair.write(0, client, &[1; 5_000]);
+    pair.net.flush();
+    pair.net.cut(); // the packets were too big
+    let seq = pair.net.log.take().unwrap()[0].2.seq;
+    let (stack, now) = (&mut pair.net.hosts[0].stack, pair.net.now);
+    let error = PathError::PacketTooBig { mtu: 1_000 };
+    assert!(!stack.on_path_error(now, &client_tuple(1000), seq.wrapping_sub(1), error), "never sent");
+    assert!(!stack.on_path_error(now, &client_tuple(1001), seq, error), "not ours");
+    let cwnd = stack.info(client).unwrap().cwnd;
+    assert!(stack.on_path_error(now, &client_tuple(1000), seq, error));
+    assert!(stack.on_path_error(now, &client_tuple(1000), seq, PathError::Unreachable));
+    pair.net.log = Some(Vec::new());
+    pair.run(Duration::from_millis(20));
+    assert_eq!(pair.read(1, server, 10_000), [1; 5_000]);
+    let log = pair.net.log.take().unwrap();
+    assert!(log.iter().all(|(_, _, repr, len)| repr.header_len() + len + 20 <= 1_000));
+    assert!(pair.net.hosts[0].stack.info(client).unwrap().cwnd >= cwnd, "it was no congestion");
 }

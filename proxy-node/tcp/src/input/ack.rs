@@ -29,6 +29,7 @@ impl Tcb {
             true => self.board.on_sack(cx.ranges, ack, self.snd_nxt, segment.options.sack.as_slice()),
             false => 0,
         };
+        let persisted = self.timers.persists();
         if ack.after(self.snd_una) {
             self.advance(cx, segment, pipe);
         } else if !self.sack && flight > 0 && segment.len() == 0 && !window_changed && self.snd_wnd > 0 {
@@ -42,8 +43,10 @@ impl Tcb {
             self.find_losses(cx);
         }
         if self.snd_wnd == 0 {
-            self.timers.retries = 0; // the peer lives, only its reader does not read
-        } else if self.timers.persists() {
+            if !self.closed {
+                self.timers.retries = 0; // the peer lives, only its reader does not read
+            }
+        } else if persisted {
             self.leave_persist(cx);
         }
         self.maybe_transmit = true;
@@ -146,16 +149,22 @@ impl Tcb {
     }
 
     /// The window opened: what was sent as probes, or beyond a window that had shrunk, is sent again.
-    fn leave_persist(&mut self, cx: &mut Context<'_>) {
+    fn leave_persist(&mut self, cx: &Context<'_>) {
         self.timers.stop_retransmission();
         self.rtt.progress();
-        if self.outstanding() > 0 {
-            if self.board.phase() == Phase::Open {
-                self.board.begin(Phase::Timeout, self.snd_una, self.snd_nxt);
-                self.congestion.nothing_to_undo();
-            }
-            self.arm_timeout(cx);
+        self.resend(cx);
+    }
+
+    /// Sends again what is in flight, for a reason that is not congestion.
+    pub fn resend(&mut self, cx: &Context<'_>) {
+        if self.outstanding() == 0 {
+            return;
         }
+        self.board.begin(Phase::Timeout, self.snd_una, self.snd_nxt);
+        self.congestion.nothing_to_undo();
+        self.timed = None;
+        self.arm_timeout(cx);
+        self.maybe_transmit = true;
     }
 
     /// Tells a writer that had to wait once there is room worth waking up for.
