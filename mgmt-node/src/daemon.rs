@@ -161,7 +161,7 @@ async fn serve(
         status: control.status.clone(),
         leadership: election.leadership.clone(),
         policy: policy.clone(),
-        publisher: Publisher::new(control.membership.clone(), policy.clone()),
+        publisher: Publisher::new(policy.clone()),
         manager,
         poller: Arc::new(Poller::default()),
         fanout: fanout.clone(),

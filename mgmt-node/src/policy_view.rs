@@ -1,9 +1,10 @@
 //! What this node knows of policy: read from etcd every so often, kept while etcd is away.
 
-use std::collections::BTreeMap;
 use std::time::Instant;
 
-use csp_control::{AckState, GenerationRecord, GenerationSummary, ManagerError, NodeAck, PolicyManager};
+use csp_control::{
+    AckState, GenerationRecord, GenerationSummary, ManagerError, NodeAck, NodeRecord, PolicyManager,
+};
 use tokio::sync::{Mutex, watch};
 
 use crate::api::{FieldError, PolicyView};
@@ -14,8 +15,8 @@ use crate::limits::{HISTORY_INTERVAL, HISTORY_MAX, POLICY_POLL_INTERVAL};
 pub struct PolicyState {
     /// The generation in force; none before the first policy.
     pub active: Option<GenerationRecord>,
-    /// What each node last said, by node id.
-    pub acks: BTreeMap<String, NodeAck>,
+    /// The registered nodes that apply policies, with what they say.
+    pub followers: Vec<(NodeRecord, Option<NodeAck>)>,
     /// The newest generations, newest first.
     pub history: Vec<GenerationSummary>,
     /// When the history was read.
@@ -88,7 +89,7 @@ async fn read(
     if changed {
         state.active = if number == 0 { None } else { Some(manager.generation(number).await?) };
     }
-    state.acks = manager.acks().await?.into_iter().map(|(id, ack)| (id.to_string(), ack)).collect();
+    state.followers = manager.followers().await?;
     if changed || with_history {
         state.history = manager.history(HISTORY_MAX).await?;
         state.history_read = Some(Instant::now());

@@ -15,8 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use csp_control::{AckState, ManagerError, MemberState, Membership, NodeAck, Policy, PolicyManager};
-use csp_types::{NodeId, Role};
+use csp_control::{AckState, ManagerError, NodeAck, NodeRecord, Policy, PolicyManager};
 use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 
@@ -47,7 +46,6 @@ pub enum Started {
 /// Publishes, and remembers the publications of this process.
 #[derive(Debug)]
 pub struct Publisher {
-    membership: watch::Receiver<Membership>,
     reader: Arc<PolicyReader>,
     current: watch::Sender<Option<GenerationView>>,
     /// Reasons of generations that were not activated, by number.
@@ -59,16 +57,10 @@ pub struct Publisher {
 const FAILURES_MAX: usize = 256;
 
 impl Publisher {
-    /// A publisher that sees who is live in `membership` and makes `reader` read after each step.
-    pub fn new(membership: watch::Receiver<Membership>, reader: Arc<PolicyReader>) -> Arc<Self> {
+    /// A publisher that makes `reader` read after each step.
+    pub fn new(reader: Arc<PolicyReader>) -> Arc<Self> {
         let (current, _) = watch::channel(None);
-        Arc::new(Publisher {
-            membership,
-            reader,
-            current,
-            failures: Default::default(),
-            busy: Arc::default(),
-        })
+        Arc::new(Publisher { reader, current, failures: Default::default(), busy: Arc::default() })
     }
 
     /// Publishes `policy` through `manager` (fenced by the caller). Each of the two waits takes at most `timeout`.
@@ -86,14 +78,14 @@ impl Publisher {
         if before > 0 {
             let record = manager.generation(before).await?;
             if record.hash == policy.hash() {
-                let acks = self.acks(&manager.acks().await?, before);
+                let acks = acks(&manager.followers().await?, before);
                 let (created_unix_ms, hash) = (record.created_unix_ms, record.hash);
                 return Ok(Started::Unchanged(view(before, created_unix_ms, hash, Phase::Active, acks)));
             }
         }
         let number = manager.publish(&policy, Some(before)).await?;
-        let first =
-            view(number, now_unix_ms(), policy.hash(), Phase::Staging, self.acks(&BTreeMap::new(), number));
+        let waiting = acks(&manager.followers().await.unwrap_or_default(), number);
+        let first = view(number, now_unix_ms(), policy.hash(), Phase::Staging, waiting);
         tracing::info!(generation = number, nodes = first.acks.len(), "policy published; asking the nodes");
         self.current.send_replace(Some(first.clone()));
         let this = self.clone();
@@ -131,30 +123,6 @@ impl Publisher {
     pub fn failure(&self, generation: u64) -> Option<(Phase, String)> {
         let failures = self.failures.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         failures.get(&generation).cloned()
-    }
-
-    /// What the live nodes that follow policy say about `generation`.
-    pub fn acks(&self, said: &BTreeMap<NodeId, NodeAck>, generation: u64) -> Vec<AckView> {
-        let membership = self.membership.borrow();
-        let follows = |role: Role| matches!(role, Role::NetworkNode | Role::ProxyNode | Role::AppNode);
-        let members = membership
-            .nodes
-            .iter()
-            .filter(|(_, member)| member.state == MemberState::Live && follows(member.record.role));
-        members
-            .map(|(id, member)| {
-                // What an earlier incarnation said does not bind this one.
-                let valid =
-                    |ack: &&NodeAck| ack.incarnation == 0 || ack.incarnation == member.record.incarnation;
-                let (state, error) = verdict(said.get(id).filter(valid), generation);
-                AckView {
-                    node: id.to_string(),
-                    role: member.record.role.to_string(),
-                    state: state.into(),
-                    error,
-                }
-            })
-            .collect()
     }
 
     async fn carry_out(
@@ -200,9 +168,9 @@ impl Publisher {
         let deadline = Instant::now() + timeout;
         loop {
             let mut problem = None;
-            match manager.acks().await {
-                Ok(said) => {
-                    let acks = self.acks(&said, number);
+            match manager.followers().await {
+                Ok(followers) => {
+                    let acks = acks(&followers, number);
                     self.step(|view| view.acks = acks.clone());
                     let refused = acks.iter().find(|ack| ack.state == "refused");
                     if let Some(ack) = refused {
@@ -259,14 +227,23 @@ enum Gathered {
     TimedOut(String),
 }
 
+/// What the nodes that apply policy say about `generation`.
+pub fn acks(followers: &[(NodeRecord, Option<NodeAck>)], generation: u64) -> Vec<AckView> {
+    let one = |(node, said): &(NodeRecord, Option<NodeAck>)| {
+        let (state, error) = verdict(said.as_ref(), generation);
+        AckView { node: node.id.to_string(), role: node.role.to_string(), state: state.into(), error }
+    };
+    followers.iter().map(one).collect()
+}
+
 /// What a node's acknowledgement means for `generation`.
 fn verdict(said: Option<&NodeAck>, generation: u64) -> (&'static str, Option<String>) {
     match said {
-        Some(ack) if ack.generation == generation => {
-            let error = (ack.state == AckState::Refused).then(|| ack.error.clone());
-            (ack_text(ack.state), error)
+        Some(ack) if ack.generation == generation && ack.state == AckState::Refused => {
+            ("refused", Some(ack.error.clone()))
         }
         Some(ack) if ack.active == generation => ("active", None),
+        Some(ack) if ack.generation == generation => (ack_text(ack.state), None),
         _ => ("waiting", None),
     }
 }

@@ -18,7 +18,7 @@ use crate::leader::Leadership;
 use crate::limits::{FLOWS_MAX, OVERVIEW_FLOWS, OVERVIEW_KEPT, RECENT_MAX, TRACE_EVENTS_MAX};
 use crate::policy_view::{PolicyReader, PolicyState, ack_text};
 use crate::poller::{self, Poller};
-use crate::publish::{Publisher, now_unix_ms};
+use crate::publish::{self, Publisher, now_unix_ms};
 use crate::tiers;
 
 /// Everything the API reads from.
@@ -70,7 +70,8 @@ impl Cluster {
                 (MemberState::Live, Some(h)) => (h.state, h.detail.clone()),
                 (MemberState::Live, None) => (NodeState::Unknown, String::new()),
             };
-            let ack = policy.acks.get(&id);
+            let said = policy.followers.iter().find(|(node, _)| node.id.as_str() == id);
+            let ack = said.and_then(|(_, ack)| ack.as_ref());
             let record = &member.record;
             members.push((
                 record.role,
@@ -123,16 +124,15 @@ impl Cluster {
                 hash: summary.hash.clone(),
                 phase,
                 reason,
-                acks: if summary.active { self.acks_of(policy, summary.generation) } else { Vec::new() },
+                acks: if summary.active {
+                    publish::acks(&policy.followers, summary.generation)
+                } else {
+                    Vec::new()
+                },
                 revision: 0,
             }
         };
         policy.history.iter().map(of).collect()
-    }
-
-    fn acks_of(&self, policy: &PolicyState, generation: u64) -> Vec<crate::api::AckView> {
-        let parsed = policy.acks.iter().filter_map(|(id, ack)| Some((id.parse().ok()?, ack.clone())));
-        self.publisher.acks(&parsed.collect(), generation)
     }
 
     fn targets(&self, roles: &[Role]) -> Vec<Target> {

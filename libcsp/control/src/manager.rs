@@ -154,6 +154,16 @@ impl PolicyManager {
         Ok(parse_acks(response.kvs()))
     }
 
+    /// The registered nodes that apply policies, each with what its present incarnation says.
+    pub async fn followers(&self) -> Result<Vec<(NodeRecord, Option<NodeAck>)>, ManagerError> {
+        let NodesAndAcks { nodes, mut acks } = self.nodes_and_acks().await?;
+        let said = |node: NodeRecord| {
+            let ack = acks.remove(&node.id).filter(|ack| ack.incarnation == node.incarnation);
+            (node, ack)
+        };
+        Ok(nodes.into_iter().map(said).collect())
+    }
+
     /// The newest `limit` generations, newest first.
     pub async fn history(&self, limit: usize) -> Result<Vec<GenerationSummary>, ManagerError> {
         let response = self.client.get(keys::POLICY, Some(GetOptions::new().with_prefix())).await?;
