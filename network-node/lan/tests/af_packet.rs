@@ -1,0 +1,249 @@
+//! The raw-socket port on a real veth pair between two network namespaces, against the kernel's own TCP.
+//!
+//! Needs root. Without it the tests say so and pass.
+#![allow(clippy::disallowed_types, reason = "real sockets and clocks on the other side of the wire")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::process::Command;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use csp_lan::af_packet::{self, AfPacketConfig, OpenError};
+use csp_lan::{Checksum, Gso, GsoKind, LanPort, TxOffload};
+use csp_types::MacAddr;
+
+/// A veth pair: `near` in a namespace that the test's thread enters, `far` in another. Removed at the end.
+struct Pair {
+    near: String,
+    far: String,
+}
+
+fn run(command: &str) {
+    let status = Command::new("sh").arg("-c").arg(command).status().unwrap();
+    assert!(status.success(), "{command}");
+}
+
+impl Pair {
+    fn new(test: &str) -> Option<Pair> {
+        let uid = std::fs::metadata("/proc/self").map(|m| std::os::unix::fs::MetadataExt::uid(&m));
+        if uid.unwrap_or(1) != 0 {
+            eprintln!("skipped: making network namespaces needs root");
+            return None;
+        }
+        let id = std::process::id();
+        let pair = Pair { near: format!("csp-lan-{test}-n{id}"), far: format!("csp-lan-{test}-f{id}") };
+        let (near, far) = (&pair.near, &pair.far);
+        run(&format!("ip netns add {near} && ip netns add {far}"));
+        run(&format!("ip link add lan0 netns {near} type veth peer name eth0 netns {far}"));
+        // Without IPv6 no router solicitations come between.
+        run(&format!("ip netns exec {near} sysctl -qw net.ipv6.conf.all.disable_ipv6=1"));
+        run(&format!("ip netns exec {far} sysctl -qw net.ipv6.conf.all.disable_ipv6=1"));
+        run(&format!("ip -n {near} link set lan0 address 02:00:00:00:00:0a up"));
+        run(&format!("ip -n {far} link set eth0 address 02:00:00:00:00:0b up"));
+        run(&format!("ip -n {far} addr add 10.9.9.2/24 dev eth0"));
+        run(&format!("ip -n {far} neigh add 10.9.9.1 lladdr 02:00:00:00:00:0a dev eth0 nud permanent"));
+        Some(pair)
+    }
+
+    /// Runs `work` on a thread that is in the namespace.
+    fn within<T: Send + 'static>(namespace: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+        let path = format!("/run/netns/{namespace}");
+        let enter_and_work = move || {
+            let namespace = std::fs::File::open(path).unwrap();
+            rustix::thread::move_into_link_name_space(
+                std::os::fd::AsFd::as_fd(&namespace),
+                Some(rustix::thread::LinkNameSpaceType::Network),
+            )
+            .unwrap();
+            work()
+        };
+        thread::spawn(enter_and_work).join().unwrap()
+    }
+
+    fn open(&self) -> LanPort {
+        Self::within(&self.near, || af_packet::open(&AfPacketConfig::new("lan0"))).unwrap()
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        run(&format!("ip netns del {} && ip netns del {}", self.near, self.far));
+    }
+}
+
+const US: [u8; 4] = [10, 9, 9, 1];
+const PEER: [u8; 4] = [10, 9, 9, 2];
+const OUR_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 0x0a]);
+const PEER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 0x0b]);
+
+fn sum(parts: &[&[u8]]) -> u16 {
+    let mut sum = 0u32;
+    for part in parts {
+        for pair in part.chunks(2) {
+            sum += u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
+        }
+    }
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+/// A TCP segment of ours as the network node hands it to a port: 54 bytes of headers, the checksum left to the kernel.
+fn headers(ports: (u16, u16), seq: u32, ack: u32, flags: u8, data_len: usize) -> [u8; 54] {
+    let mut h = [0; 54];
+    h[..6].copy_from_slice(&PEER_MAC.0);
+    h[6..12].copy_from_slice(&OUR_MAC.0);
+    h[12] = 8;
+    h[14] = 0x45;
+    h[16..18].copy_from_slice(&((40 + data_len) as u16).to_be_bytes());
+    h[20] = 0x40;
+    (h[22], h[23]) = (64, 6);
+    h[26..30].copy_from_slice(&US);
+    h[30..34].copy_from_slice(&PEER);
+    let check = !sum(&[&h[14..34]]);
+    h[24..26].copy_from_slice(&check.to_be_bytes());
+    h[34..36].copy_from_slice(&ports.0.to_be_bytes());
+    h[36..38].copy_from_slice(&ports.1.to_be_bytes());
+    h[38..42].copy_from_slice(&seq.to_be_bytes());
+    h[42..46].copy_from_slice(&ack.to_be_bytes());
+    (h[46], h[47]) = (0x50, flags);
+    h[48..50].copy_from_slice(&60_000u16.to_be_bytes());
+    let len = ((20 + data_len) as u16).to_be_bytes();
+    let pseudo = sum(&[&US, &PEER, &[0, 6], &len]);
+    h[50..52].copy_from_slice(&pseudo.to_be_bytes());
+    h
+}
+
+fn offload(segment_size: Option<u16>) -> Option<TxOffload> {
+    let gso = segment_size.map(|segment_size| Gso { kind: GsoKind::TcpV4, segment_size });
+    Some(TxOffload { checksum_start: 34, checksum_offset: 16, gso, header_len: 54 })
+}
+
+/// A received TCP segment's fields.
+#[derive(Debug)]
+struct Seen {
+    seq: u32,
+    ack: u32,
+    flags: u8,
+    data: usize,
+    checksum: Checksum,
+    gso: Option<Gso>,
+}
+
+/// Receives until `done` says so of a TCP segment for us.
+fn receive_until(port: &mut LanPort, mut done: impl FnMut(&Seen) -> bool) -> Seen {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let mut found = None;
+    while found.is_none() {
+        assert!(Instant::now() < deadline, "the segment does not come: {:?}", port.receiver.counters());
+        port.receiver.receive(&mut |frame| {
+            let b = frame.bytes;
+            if b.len() < 54 || b[12..14] != [8, 0] || b[23] != 6 {
+                return;
+            }
+            let word = |at: usize| u32::from_be_bytes(b[at..at + 4].try_into().unwrap());
+            let total = usize::from(u16::from_be_bytes([b[16], b[17]]));
+            let data = total - 20 - usize::from(b[46] >> 4) * 4;
+            let (seq, ack, flags) = (word(38), word(42), b[47]);
+            let seen = Seen { seq, ack, flags, data, checksum: frame.checksum, gso: frame.gso };
+            if found.is_none() && done(&seen) {
+                found = Some(seen);
+            }
+        });
+        thread::yield_now();
+    }
+    found.unwrap()
+}
+
+#[test]
+fn the_port_knows_its_interface_and_refuses_others() {
+    let Some(pair) = Pair::new("info") else { return };
+    let port = pair.open();
+    assert_eq!((port.info.name.as_str(), port.info.mac, port.info.mtu), ("lan0", OUR_MAC, 1500));
+    let missing = Pair::within(&pair.near, || af_packet::open(&AfPacketConfig::new("lan7")).err());
+    assert!(matches!(missing, Some(OpenError::NoInterface(name)) if name == "lan7"));
+    let loopback = Pair::within(&pair.near, || af_packet::open(&AfPacketConfig::new("lo")).err());
+    assert!(matches!(loopback, Some(OpenError::NotEthernet(name)) if name == "lo"));
+}
+
+#[test]
+fn the_kernel_accepts_what_we_send_and_we_receive_its_large_segments() {
+    let Some(pair) = Pair::new("tcp") else { return };
+    let mut port = pair.open();
+    let listener = Pair::within(&pair.far, || TcpListener::bind("10.9.9.2:7000").unwrap());
+    let (send, received) = mpsc::channel();
+    let server = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut bytes = vec![0; 60_000];
+        stream.read_exact(&mut bytes).unwrap();
+        send.send(bytes).unwrap();
+        // More than the window takes: our reset ends it.
+        let _ = stream.write_all(&[7; 200_000]);
+    });
+
+    // Handshake: checksums are finished by the kernel on the way.
+    port.transmitter.transmit(&[&headers((4000, 7000), 100, 0, 0x02, 0)], offload(None)).unwrap();
+    port.transmitter.flush();
+    let answer = receive_until(&mut port, |s| s.flags == 0x12);
+    assert_eq!(answer.ack, 101);
+    assert!(answer.checksum != Checksum::Unchecked, "{answer:?}");
+    let ours = answer.seq.wrapping_add(1);
+    port.transmitter.transmit(&[&headers((4000, 7000), 101, ours, 0x10, 0)], offload(None)).unwrap();
+
+    // 60,000 bytes in one frame, in two parts, to be cut into segments of 1,400. One MSS at first would be polite;
+    // the receiver's window allows it.
+    let data: Vec<u8> = (0..60_000u32).map(|i| (i % 251) as u8).collect();
+    let header = headers((4000, 7000), 101, ours, 0x18, data.len());
+    port.transmitter.transmit(&[&header, &data[..1000], &data[1000..]], offload(Some(1400))).unwrap();
+    port.transmitter.flush();
+    assert_eq!(received.recv_timeout(Duration::from_secs(10)).unwrap(), data);
+
+    // What comes back is larger than the MTU, with the segment size beside it.
+    let mut expected = ours;
+    let large = receive_until(&mut port, |s| {
+        if s.data > 0 && s.seq == expected {
+            expected = expected.wrapping_add(s.data as u32);
+        }
+        s.data > 1500
+    });
+    assert!(large.gso.is_some_and(|g| g.kind == GsoKind::TcpV4 && g.segment_size < 1500), "{large:?}");
+    let counters = port.transmitter.counters();
+    assert_eq!((counters.frames, counters.full, counters.too_long, counters.errors), (3, 0, 0, 0));
+    port.transmitter.transmit(&[&headers((4000, 7000), 60_101, ours, 0x04, 0)], offload(None)).unwrap();
+    port.transmitter.flush();
+    server.join().unwrap();
+}
+
+#[test]
+fn what_the_device_refuses_is_dropped_and_counted_and_the_rest_goes_out() {
+    let Some(pair) = Pair::new("drop") else { return };
+    let (mut port, mut peer) = (pair.open(), {
+        let open = || af_packet::open(&AfPacketConfig::new("eth0"));
+        Pair::within(&pair.far, open).unwrap()
+    });
+    let header = headers((4000, 7000), 1, 0, 0x02, 0);
+    for len in [10, 3000, 20] {
+        // 0x88b5 is for experiments (IEEE 802): no stack answers.
+        let mut frame = vec![0; 14 + len];
+        frame[..12].copy_from_slice(&header[..12]);
+        frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+        port.transmitter.transmit(&[&frame], None).unwrap();
+    }
+    port.transmitter.flush();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let mut lens = Vec::new();
+    while lens.len() < 2 {
+        assert!(Instant::now() < deadline);
+        peer.receiver.receive(&mut |f| {
+            if f.bytes[12..14] == [0x88, 0xb5] {
+                lens.push(f.bytes.len());
+            }
+        });
+    }
+    assert_eq!(lens, [24, 34]);
+    assert_eq!((port.transmitter.counters().frames, port.transmitter.counters().too_long), (2, 1));
+}
