@@ -10,7 +10,7 @@ pub use sections::{
     AdminSection, EtcdSection, LogFormat, LogSection, NodeSection, SanProvider, SanSection, serde_node_id,
 };
 
-pub(crate) use sections::{ip_address, port};
+pub(crate) use sections::{ip_address, number, port};
 
 #[cfg(test)]
 mod tests;

@@ -58,6 +58,14 @@ pub enum EtcdProcessError {
         /// The system's reason.
         source: std::io::Error,
     },
+    /// One of its addresses is not this host's, or in use.
+    #[error("private etcd: cannot listen on {address}: {source}")]
+    Listen {
+        /// Which address.
+        address: SocketAddr,
+        /// The system's reason.
+        source: std::io::Error,
+    },
     /// It ended before it served.
     #[error("etcd ended at start ({status}); the end of its log {log_file}:\n{log}")]
     Ended {
@@ -94,6 +102,8 @@ impl EtcdProcess {
     /// Starts etcd and waits until it serves requests, at most 20 s. Must run inside tokio.
     pub async fn start(options: EtcdProcessOptions) -> Result<EtcdProcess, EtcdProcessError> {
         let command = command(&options)?;
+        check_address(options.client)?;
+        check_address(options.peer)?;
         let (pid, ended) = spawn(command, &options).await?;
         let mut etcd = EtcdProcess { client: options.client, pid, ended };
         etcd.await_service(&options).await?;
@@ -166,6 +176,12 @@ impl Drop for EtcdProcess {
     fn drop(&mut self) {
         self.signal(Signal::TERM);
     }
+}
+
+/// Tries the address: an etcd that already serves there would be taken for ours.
+fn check_address(address: SocketAddr) -> Result<(), EtcdProcessError> {
+    let tried = std::net::TcpListener::bind(address);
+    tried.map(drop).map_err(|source| EtcdProcessError::Listen { address, source })
 }
 
 /// The command line. setpriv (util-linux) arms the signal that etcd gets when its parent dies, so that a killed

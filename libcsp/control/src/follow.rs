@@ -41,7 +41,7 @@ pub(crate) async fn follow(client: EtcdClient, prefix: &'static str, mut followe
         let error = match resync(&client, prefix, &mut follower).await {
             Ok(mut stream) => {
                 backoff.reset();
-                watch(&mut stream, &mut follower, &mut ticks).await
+                watch_until_lost(&mut stream, &mut follower, &mut ticks).await
             }
             Err(error) => error,
         };
@@ -76,7 +76,7 @@ async fn resync(
 }
 
 /// Passes changes on until the watch breaks; tells why it did.
-async fn watch(
+pub(crate) async fn watch_until_lost(
     stream: &mut WatchStream,
     follower: &mut impl Follower,
     ticks: &mut tokio::time::Interval,

@@ -24,6 +24,9 @@ mod registration;
 mod registry;
 mod status;
 
+#[cfg(test)]
+mod tests;
+
 pub use client::EtcdClient;
 pub use cluster_key::ClusterKey;
 pub use config::{

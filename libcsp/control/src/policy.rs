@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::config::{ConfigError, Problems, parse_checked, serde_node_id};
-use crate::config::{ip_address, port};
+use crate::config::{ip_address, number, port};
 
 pub use prefix::{Prefix, PrefixError};
 
@@ -187,13 +187,8 @@ impl Policy {
 }
 
 fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
-    let number = i64::deserialize(deserializer)?;
-    let seconds = u32::try_from(number).ok().filter(|seconds| *seconds <= TCP_TIME_S_MAX);
-    seconds.ok_or_else(|| {
-        let message =
-            format!("{number} is no number of seconds allowed here; allowed is 0 (off) to {TCP_TIME_S_MAX}");
-        serde::de::Error::custom(message)
-    })
+    let seconds = number(deserializer, 0, u64::from(TCP_TIME_S_MAX), "a number of seconds (0: off)")?;
+    Ok(seconds as u32)
 }
 
 #[cfg(test)]

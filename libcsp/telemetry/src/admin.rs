@@ -101,3 +101,6 @@ async fn render_readiness(State(readiness): State<Readiness>) -> Response {
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(json!({ "ready": ready, "conditions": readiness.conditions() }))).into_response()
 }
+
+#[cfg(test)]
+mod tests;

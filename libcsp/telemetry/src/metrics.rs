@@ -158,7 +158,8 @@ impl MetricWriter {
     fn add(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: Value) {
         debug_assert!(name.starts_with("csp_"), "the name of metric {name} must start with csp_");
         let family = self.families.entry(name.to_owned()).or_insert_with(|| Family {
-            help: help.trim_end_matches('.').to_owned(),
+            // prometheus-client does not escape help texts; a line end would start a line of its own.
+            help: help.replace(['\n', '\\'], " "),
             samples: BTreeMap::new(),
         });
         let clash = family.samples.values().any(|known| known.kind().as_str() != value.kind().as_str());
@@ -197,9 +198,8 @@ fn encode_value(encoder: &mut MetricEncoder<'_>, value: &Value) -> fmt::Result {
         Value::Counter(count) => encoder.encode_counter(count, None::<&Exemplar<NoLabelSet, u64>>),
         Value::Gauge(level) => encoder.encode_gauge(level),
         Value::Latency(histogram) => {
-            // prometheus-client accumulates, and takes the last bucket's bound f64::MAX for +Inf.
-            let bound = |b: f64| if b.is_finite() { b } else { f64::MAX };
-            let buckets: Vec<(f64, u64)> = histogram.buckets().map(|(b, n)| (bound(b), n)).collect();
+            // prometheus-client makes the counts cumulative.
+            let buckets: Vec<(f64, u64)> = histogram.buckets().collect();
             encoder.encode_histogram::<NoLabelSet>(histogram.sum_s(), histogram.count(), &buckets, None)
         }
     }

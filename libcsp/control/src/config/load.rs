@@ -158,15 +158,24 @@ fn deserialize<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
     result.map_err(|error| {
         let plain = error.without_snippet();
         let position = plain.location().filter(|at| at.line() > 0).map(|at| (at.line(), at.column()));
-        let field = if field == "." || field == "?" { String::new() } else { field };
+        // The path of a value that could not be told apart ends in `?`.
+        let field = field.trim_end_matches(['?', '.']).to_owned();
         Problem { position, field, message: plain_message(plain) }
     })
 }
 
-/// The error's text without the position, which stands in front of the line already.
+/// The error's text without the position, which stands in front of the line already, and in words for people who write
+/// files, not programs.
 fn plain_message(error: &serde_saphyr::Error) -> String {
     let text = error.to_string();
     let text = text.lines().next().unwrap_or_default();
-    let text = text.split(" at line ").next().unwrap_or(text);
-    text.trim().to_owned()
+    let text = text.split(" at line ").next().unwrap_or(text).trim();
+    let text = text.split(", set DuplicateKeyPolicy").next().unwrap_or(text);
+    match text {
+        "expected mapping start" => "is no mapping; allowed are lines of `field: value`".to_owned(),
+        "expected sequence start" => {
+            "is no list; allowed are lines of `- entry`, or [entry, entry]".to_owned()
+        }
+        _ => text.to_owned(),
+    }
 }

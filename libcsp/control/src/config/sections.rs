@@ -1,9 +1,11 @@
 //! The sections that the daemons' configuration files have in common.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use csp_types::NodeId;
+use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::load::Problems;
@@ -170,9 +172,56 @@ pub(crate) fn ip_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<I
 
 /// Reads a TCP port.
 pub(crate) fn port<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u16, D::Error> {
-    let number = i64::deserialize(deserializer)?;
-    let port = u16::try_from(number).ok().filter(|port| *port > 0);
-    port.ok_or_else(|| serde::de::Error::custom(format!("{number} is no port; allowed is 1 to 65535")))
+    let number = number(deserializer, 1, u64::from(u16::MAX), "a port")?;
+    Ok(number as u16)
+}
+
+/// Reads a whole number from `min` to `max`; `what` names it in the error, such as `a port`.
+pub(crate) fn number<'de, D: Deserializer<'de>>(
+    deserializer: D,
+    min: u64,
+    max: u64,
+    what: &'static str,
+) -> Result<u64, D::Error> {
+    struct InRange {
+        min: u64,
+        max: u64,
+        what: &'static str,
+    }
+
+    impl InRange {
+        fn check<E: de::Error>(self, found: impl fmt::Display, number: Option<u64>) -> Result<u64, E> {
+            let InRange { min, max, what } = self;
+            let number = number.filter(|number| (min..=max).contains(number));
+            number.ok_or_else(|| E::custom(format!("{found} is not {what}; allowed is {min} to {max}")))
+        }
+    }
+
+    impl Visitor<'_> for InRange {
+        type Value = u64;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "{}: a number from {} to {}", self.what, self.min, self.max)
+        }
+
+        fn visit_u64<E: de::Error>(self, number: u64) -> Result<u64, E> {
+            self.check(number, Some(number))
+        }
+
+        fn visit_i64<E: de::Error>(self, number: i64) -> Result<u64, E> {
+            self.check(number, u64::try_from(number).ok())
+        }
+
+        fn visit_f64<E: de::Error>(self, number: f64) -> Result<u64, E> {
+            self.check(number, None)
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<u64, E> {
+            self.check(format_args!("{text:?}"), text.parse().ok())
+        }
+    }
+
+    deserializer.deserialize_any(InRange { min, max, what })
 }
 
 fn default_run_dir() -> PathBuf {

@@ -1,1 +1,162 @@
-//! Tests of configuration files.
+//! Tests of configuration files: what is accepted, and the exact words for what is not.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::*;
+use crate::cluster_key::ClusterKey;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Daemon {
+    node: NodeSection,
+    etcd: EtcdSection,
+    admin: AdminSection,
+    #[serde(default)]
+    log: LogSection,
+    san: SanSection,
+}
+
+const GOOD: &str = "\
+node: {id: pn-1}
+etcd: {endpoints: ['http://10.77.0.4:2379']}
+admin: {listen: '10.77.0.2:9102'}
+san: {address: 10.77.0.2}
+";
+
+fn read(text: &str) -> Result<Daemon, ConfigError> {
+    parse_checked(text, "pn.yaml", |daemon: &Daemon, problems| daemon.etcd.check("etcd", problems))
+}
+
+/// `GOOD` with `from` replaced by `to` is refused with `expected`.
+fn refuses(from: &str, to: &str, expected: &str) {
+    assert!(GOOD.contains(from), "{from}");
+    let error = read(&GOOD.replace(from, to)).unwrap_err();
+    assert_eq!(error.to_string(), expected);
+}
+
+#[test]
+fn defaults_fill_what_is_left_out() {
+    let daemon = read(GOOD).unwrap();
+    assert_eq!(daemon.node.id.as_str(), "pn-1");
+    assert_eq!(daemon.node.state_dir, Path::new("/var/lib/csp"));
+    assert_eq!(daemon.node.run_dir, Path::new("/run/csp"));
+    assert_eq!((daemon.log.level.as_str(), daemon.log.format), ("info", LogFormat::Text));
+    assert_eq!((daemon.san.provider, daemon.san.port), (SanProvider::Auto, 7100));
+    assert_eq!(daemon.admin.listen, "10.77.0.2:9102".parse().unwrap());
+}
+
+#[test]
+fn a_wrong_value_names_its_place_and_what_is_allowed() {
+    refuses(
+        "id: pn-1",
+        "id: PN-1",
+        "pn.yaml:1:12: node.id: \"PN-1\" is no node id: character 1 of an id must be a-z or 0-9 (after the first also - . _)",
+    );
+    refuses(
+        "'10.77.0.2:9102'",
+        "'10.77.0.2'",
+        "pn.yaml:3:17: admin.listen: \"10.77.0.2\" is no address to listen on; allowed is ADDRESS:PORT, such as 10.77.0.2:9102",
+    );
+    refuses(
+        "address: 10.77.0.2}",
+        "address: 10.77.0.256}",
+        "pn.yaml:4:16: san.address: \"10.77.0.256\" is no address; allowed is IPv4 such as 10.76.0.100, or IPv6 such as 2001:db8::1",
+    );
+    refuses(
+        "10.77.0.2}",
+        "10.77.0.2, provider: rdma}",
+        "pn.yaml:4:37: san.provider: unknown variant `rdma`, expected one of auto, shm, ucx",
+    );
+    refuses(
+        "10.77.0.2}",
+        "10.77.0.2, port: 70000}",
+        "pn.yaml:4:33: san.port: 70000 is not a port; allowed is 1 to 65535",
+    );
+    refuses(
+        "10.77.0.2}",
+        "10.77.0.2, port: high}",
+        "pn.yaml:4:33: san.port: \"high\" is not a port; allowed is 1 to 65535",
+    );
+}
+
+#[test]
+fn a_wrong_structure_names_its_place() {
+    refuses(
+        "{id: pn-1}",
+        "{id: pn-1, stat_dir: /x}",
+        "pn.yaml:1:18: node.stat_dir: unknown field `stat_dir`, expected one of id, run_dir, state_dir, cluster_key_file",
+    );
+    refuses("{id: pn-1}", "{}", "pn.yaml:1:7: node: missing field `id`");
+    refuses(
+        "node: {id: pn-1}",
+        "node: [1]",
+        "pn.yaml:1:7: node: is no mapping; allowed are lines of `field: value`",
+    );
+    refuses(
+        "['http://10.77.0.4:2379']",
+        "here",
+        "pn.yaml:2:19: etcd.endpoints: is no list; allowed are lines of `- entry`, or [entry, entry]",
+    );
+    refuses("{id: pn-1}", "{id: pn-1}\nnode: {id: pn-2}", "pn.yaml:2:1: duplicate mapping key: node");
+    refuses("{address: 10.77.0.2}", "{address: 10.77.0.2", "pn.yaml:4:6: san: unclosed bracket '{'");
+    refuses("san: {address: 10.77.0.2}\n", "", "pn.yaml:3:1: missing field `san`");
+}
+
+#[test]
+fn all_findings_of_a_check_are_told_with_their_places() {
+    let none = "pn.yaml:2:19: etcd.endpoints: is empty; name at least one, such as http://10.77.0.4:2379";
+    refuses("['http://10.77.0.4:2379']", "[]", none);
+    refuses(
+        "'http://10.77.0.4:2379'",
+        "'http://10.77.0.4:2379', 'https://x:1', 'http://:1'",
+        "pn.yaml:2:45: etcd.endpoints[1]: \"https://x:1\" is no endpoint; allowed is http://ADDRESS:PORT\n\
+         pn.yaml:2:60: etcd.endpoints[2]: \"http://:1\" is no endpoint; allowed is http://ADDRESS:PORT",
+    );
+}
+
+#[test]
+fn a_file_that_is_not_there_or_too_long_is_refused() {
+    let error = load::<Daemon>(Path::new("/nonexistent/pn.yaml")).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "/nonexistent/pn.yaml: cannot be read: No such file or directory (os error 2)"
+    );
+    let error = parse::<Daemon>(&"#".repeat(FILE_LEN_MAX + 1), "pn.yaml").unwrap_err();
+    assert_eq!(error.to_string(), "pn.yaml: has 1048577 bytes; at most 1048576 are allowed");
+}
+
+#[test]
+fn hostile_yaml_is_an_error_not_a_crash() {
+    let nested = "[".repeat(100_000);
+    let laughs: String = (1..30).fold("a0: &a0 [x, x]\n".to_owned(), |text, n| {
+        let m = n - 1;
+        text + &format!("a{n}: &a{n} [*a{m}, *a{m}, *a{m}, *a{m}]\n")
+    });
+    for text in [nested.as_str(), laughs.as_str(), "\u{0}", "&a [*a]", "? ? ?", "!!binary x", "--- 1\n--- 2"]
+    {
+        read(text).unwrap_err();
+    }
+}
+
+#[test]
+fn a_cluster_key_is_64_hex_digits() {
+    let path = std::env::temp_dir().join(format!("csp-key-{}", std::process::id()));
+    let load = |text: &str| {
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        ClusterKey::load(&path)
+            .map_err(|error| error.to_string().replace(&path.display().to_string(), "FILE"))
+    };
+    let key = load(&format!("{}0f\n", "A5".repeat(31))).unwrap();
+    assert_eq!((key.as_bytes()[0], key.as_bytes()[31]), (0xa5, 0x0f));
+    assert_eq!(format!("{key:?}"), "ClusterKey(..)", "a key must not get into logs");
+    let wrong = "allowed are exactly 64 hex digits (0-9 a-f)";
+    assert_eq!(load("abc").unwrap_err(), format!("FILE: cluster key: has 3 characters; {wrong}"));
+    let not_hex = format!("FILE: cluster key: has 64 characters; {wrong}");
+    assert_eq!(load(&"g".repeat(64)).unwrap_err(), not_hex);
+    fs::remove_file(&path).unwrap();
+}

@@ -1,1 +1,180 @@
-//! Tests of the policy schema.
+//! Tests of the policy schema: what is accepted, and the exact words for what is not.
+
+use super::*;
+
+const GOOD: &str = "\
+apiVersion: csp/v1
+services:
+  - name: web
+    vip: 10.76.0.100
+    port: 80
+    pool: [{node: an-1, port: 80}, {node: an-2, port: 80}]
+    tcp: {congestion: newreno, keepalive_s: 7200, user_timeout_s: 0}
+  - name: upload
+    vip: 10.76.0.101
+    port: 8080
+    pool:
+      - {node: an-1, port: 8000}
+egress:
+  - {address: 10.76.0.101, destinations: [10.76.0.0/24]}
+";
+
+fn good() -> Policy {
+    Policy::parse_yaml(GOOD, "p.yaml").unwrap()
+}
+
+/// `GOOD` with the first `from` replaced by `to` is refused with `p.yaml:` and `expected`.
+fn refuses(from: &str, to: &str, expected: &str) {
+    assert!(GOOD.contains(from), "{from}");
+    let error = Policy::parse_yaml(&GOOD.replacen(from, to, 1), "p.yaml").unwrap_err();
+    assert_eq!(error.to_string(), format!("p.yaml:{expected}"));
+}
+
+#[test]
+fn a_wrong_name_or_field_is_refused() {
+    refuses("csp/v1", "csp/v2", "1:13: apiVersion: \"csp/v2\" is not known; allowed is csp/v1");
+    let name = "3:11: services[0].name: \"Web\" is no service name; allowed are 1 to 63 of a-z 0-9 -";
+    refuses("name: web", "name: Web", name);
+    let field = "3:5: services[0].nam: unknown field `nam`, expected one of name, vip, port, pool, tcp";
+    refuses("name: web", "nam: web", field);
+    let twice = "8:11: services[1].name: \"web\" is the name of services[0] already; names are unique";
+    refuses("name: upload", "name: web", twice);
+    let top = "2:1: service: unknown field `service`, expected one of apiVersion, services, egress";
+    refuses("services:", "service:", top);
+}
+
+#[test]
+fn a_wrong_address_or_port_is_refused() {
+    let allowed = "is no address; allowed is IPv4 such as 10.76.0.100, or IPv6 such as 2001:db8::1";
+    refuses("vip: 10.76.0.100", "vip: 10.76.0", &format!("4:10: services[0].vip: \"10.76.0\" {allowed}"));
+    for (address, kind) in [
+        ("224.0.0.1", "a multicast address"),
+        ("0.0.0.0", "the unspecified address"),
+        ("127.0.0.1", "a loopback address"),
+        ("255.255.255.255", "the broadcast address"),
+        ("0.1.2.3", "a reserved address"),
+        ("240.0.0.1", "a reserved address"),
+        ("'fe80::1'", "a link-local address"),
+        ("'ff02::1'", "a multicast address"),
+        ("'::ffff:10.0.0.1'", "an IPv4-mapped address; write it as IPv4"),
+    ] {
+        let shown = address.trim_matches('\'');
+        let expected = format!("4:10: services[0].vip: {shown} is {kind}; allowed are unicast addresses");
+        refuses("vip: 10.76.0.100", &format!("vip: {address}"), &expected);
+    }
+    let twice = "9:10: services[1].vip: 10.76.0.100 port 80 belongs to services[0] already";
+    refuses("vip: 10.76.0.101\n    port: 8080", "vip: 10.76.0.100\n    port: 80", twice);
+    for (port, shown) in
+        [("0", "0"), ("65536", "65536"), ("-1", "-1"), ("http", "\"http\""), ("80.5", "80.5")]
+    {
+        let expected = format!("5:11: services[0].port: {shown} is not a port; allowed is 1 to 65535");
+        refuses("port: 80\n", &format!("port: {port}\n"), &expected);
+    }
+}
+
+#[test]
+fn a_wrong_pool_is_refused() {
+    let pool = "[{node: an-1, port: 80}, {node: an-2, port: 80}]";
+    refuses(pool, "[]", "6:11: services[0].pool: has 0 entries; allowed are 1 to 256");
+    let twice = "6:36: services[0].pool[1]: an-1 port 80 is in this pool already";
+    refuses("{node: an-2, port: 80}", "{node: an-1, port: 80}", twice);
+    let id = "6:43: services[0].pool[1].node: \"an 2\" is no node id: character 3 of an id must be a-z or 0-9 (after the first also - . _)";
+    refuses("{node: an-2, port: 80}", "{node: an 2, port: 80}", id);
+    let port = "12:28: services[1].pool[0].port: 0 is not a port; allowed is 1 to 65535";
+    refuses("port: 8000", "port: 0", port);
+    let many: Vec<String> = (1..=257).map(|n| format!("{{node: an-1, port: {n}}}")).collect();
+    let many = format!("[{}]", many.join(", "));
+    refuses(pool, &many, "6:11: services[0].pool: has 257 entries; allowed are 1 to 256");
+}
+
+#[test]
+fn wrong_options_and_egress_are_refused() {
+    let variant = "7:23: services[0].tcp.congestion: unknown variant `cubic`, expected one of newreno";
+    refuses("newreno", "cubic", variant);
+    let long = "7:45: services[0].tcp.keepalive_s: 2592001 is not a number of seconds (0: off); allowed is 0 to 2592000";
+    refuses("keepalive_s: 7200", "keepalive_s: 2592001", long);
+    let host =
+        "14:43: egress[0].destinations[0]: 10.76.0.1/24 has host bits set; the network is 10.76.0.0/24";
+    refuses("10.76.0.0/24", "10.76.0.1/24", host);
+    let long = "14:43: egress[0].destinations[0]: a prefix of 10.76.0.0 has 0 to 32 bits, not 33";
+    refuses("10.76.0.0/24", "10.76.0.0/33", long);
+    let family = "14:43: egress[0].destinations[0]: 2001:db8::/32 is not of the family of 10.76.0.101; both are IPv4 or both IPv6";
+    refuses("10.76.0.0/24", "2001:db8::/32", family);
+    let none = "14:42: egress[0].destinations: has 0 entries; allowed are 1 to 256";
+    refuses("[10.76.0.0/24]", "[]", none);
+}
+
+#[test]
+fn several_mistakes_are_told_at_once() {
+    let text = GOOD.replace("name: web", "name: UP").replace("vip: 10.76.0.101", "vip: 224.1.1.1");
+    let error = Policy::parse_yaml(&text, "p.yaml").unwrap_err();
+    let places: Vec<_> =
+        error.problems.iter().map(|problem| (problem.position, problem.field.as_str())).collect();
+    assert_eq!(places, [(Some((3, 11)), "services[0].name"), (Some((9, 10)), "services[1].vip")]);
+}
+
+#[test]
+fn the_canonical_form_does_not_depend_on_how_it_was_written() {
+    let policy = good();
+    let other = "{egress: [{destinations: ['10.76.0.0/24'], address: '10.76.0.101'}], services: [
+        {port: 80, vip: '10.76.0.100', name: web, pool: [{port: 80, node: an-1}, {node: an-2, port: 80}]},
+        {name: upload, vip: 10.76.0.101, port: '8080', pool: [{node: an-1, port: 8000}]}], apiVersion: csp/v1}";
+    assert_eq!(Policy::parse_yaml(other, "p.yaml").unwrap().hash(), policy.hash());
+    assert_eq!(Policy::from_json(&policy.to_json(), "x").unwrap(), policy);
+    assert_eq!(policy.hash().len(), 64);
+    let mut changed = policy.clone();
+    changed.services[0].port = 81;
+    assert_ne!(changed.hash(), policy.hash());
+}
+
+#[test]
+fn json_is_validated_like_yaml() {
+    let json = good().to_json().replace("\"port\":8080", "\"port\":0");
+    let error = Policy::from_json(&json, "generation 7").unwrap_err().to_string();
+    assert!(error.starts_with("generation 7: 0 is not a port; allowed is 1 to 65535"), "{error}");
+    let json = good().to_json().replace("\"upload\"", "\"web\"");
+    let error = Policy::from_json(&json, "generation 7").unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "generation 7: services[1].name: \"web\" is the name of services[0] already; names are unique"
+    );
+    Policy::from_json("{", "x").unwrap_err();
+}
+
+#[test]
+fn a_difference_reads_like_what_was_done() {
+    let text = GOOD
+        .replace("port: 80\n", "port: 81\n")
+        .replace("{node: an-2, port: 80}", "{node: an-3, port: 80}")
+        .replace("name: upload", "name: download")
+        .replace("10.76.0.0/24", "10.0.0.0/8");
+    let new = Policy::parse_yaml(&text, "p.yaml").unwrap();
+    assert_eq!(
+        good().diff(&new),
+        [
+            "~ service web: port 80 -> 81",
+            "~ service web: pool - an-2:80",
+            "~ service web: pool + an-3:80",
+            "- service upload 10.76.0.101 port 8080 pool an-1:8000",
+            "+ service download 10.76.0.101 port 8080 pool an-1:8000",
+            "- egress 10.76.0.101 to 10.76.0.0/24",
+            "+ egress 10.76.0.101 to 10.0.0.0/8",
+        ]
+    );
+    assert_eq!(good().diff(&good()), [""; 0]);
+}
+
+#[test]
+fn lookups_find_services_and_the_longest_egress_prefix() {
+    let text = GOOD.to_owned() + "  - {address: 10.76.0.102, destinations: [10.76.0.64/26, 0.0.0.0/0]}\n";
+    let policy = Policy::parse_yaml(&text, "p.yaml").unwrap();
+    let address = |text: &str| text.parse::<IpAddr>().unwrap();
+    assert_eq!(policy.service_at(address("10.76.0.101"), 8080).unwrap().name, "upload");
+    assert_eq!(policy.service_at(address("10.76.0.101"), 80), None);
+    let from = |text: &str| policy.egress_for(address(text)).map(|egress| egress.address.to_string());
+    assert_eq!(from("10.76.0.1").as_deref(), Some("10.76.0.101"));
+    assert_eq!(from("10.76.0.65").as_deref(), Some("10.76.0.102"));
+    assert_eq!(from("192.0.2.1").as_deref(), Some("10.76.0.102"));
+    assert_eq!(from("2001:db8::1"), None);
+    assert_eq!(policy.addresses(), [address("10.76.0.100"), address("10.76.0.101"), address("10.76.0.102")]);
+}

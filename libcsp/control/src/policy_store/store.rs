@@ -124,10 +124,10 @@ impl Store {
             .map_or_else(crate::registry::unix_ms, |record| record.created_unix_ms)
     }
 
-    /// A newer generation that waits for activation stays what the acknowledgement is about.
+    /// A newer generation that waits for activation, or was refused, stays what the acknowledgement is about.
     fn say_applied(&mut self, generation: u64, hash: String) {
         match &mut self.ack {
-            Some(ack) if ack.generation > generation && ack.state == AckState::Staged => {
+            Some(ack) if ack.generation > generation && ack.state != AckState::Active => {
                 ack.active = generation
             }
             _ => self.say(generation, AckState::Active, String::new(), hash),
@@ -179,7 +179,9 @@ impl Store {
             self.current.as_ref().is_some_and(|known| known.generation == number && known.hash == hash);
         let applied = known && self.applied == number;
         self.current = Some(current);
-        if applied && self.ack.is_none() {
+        // Staged again, as after a start on the disk's policy: it is at work already.
+        let only_staged = |ack: &NodeAck| ack.generation == number && ack.state == AckState::Staged;
+        if applied && self.ack.as_ref().is_none_or(only_staged) {
             self.say(number, AckState::Active, String::new(), hash);
         }
     }

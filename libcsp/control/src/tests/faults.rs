@@ -1,0 +1,171 @@
+//! Watches that break: a cut network, compaction, an etcd that does not start.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+
+use etcd_client::{CompactionOptions, WatchOptions};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::*;
+use crate::client::EtcdClient;
+use crate::etcd_process::EtcdProcessError;
+use crate::follow::{Entry, Follower, KeyChange, watch_until_lost};
+use crate::membership::MemberState;
+
+/// A network between a node and etcd that can be cut.
+struct Network {
+    address: SocketAddr,
+    up: Arc<AtomicBool>,
+    connections: Arc<Mutex<Vec<tokio::task::AbortHandle>>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Network {
+    async fn to(etcd: SocketAddr) -> Network {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let up = Arc::new(AtomicBool::new(true));
+        let connections: Arc<Mutex<Vec<_>>> = Arc::default();
+        let (accept_up, accepted) = (Arc::clone(&up), Arc::clone(&connections));
+        let task = tokio::spawn(async move {
+            while let Ok((mut near, _)) = listener.accept().await {
+                if !accept_up.load(Ordering::SeqCst) {
+                    continue;
+                }
+                let relay = tokio::spawn(async move {
+                    if let Ok(mut far) = TcpStream::connect(etcd).await {
+                        let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+                    }
+                });
+                accepted.lock().unwrap().push(relay.abort_handle());
+            }
+        });
+        Network { address, up, connections, task }
+    }
+
+    fn cut(&self) {
+        self.up.store(false, Ordering::SeqCst);
+        self.connections.lock().unwrap().drain(..).for_each(|relay| relay.abort());
+    }
+
+    fn mend(&self) {
+        self.up.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        self.task.abort();
+        self.cut();
+    }
+}
+
+async fn compact(client: &EtcdClient) -> i64 {
+    let revision = client.get("x", None).await.unwrap().header().unwrap().revision();
+    let options = CompactionOptions::new().with_physical();
+    client.inner.kv_client().compact(revision, Some(options)).await.unwrap();
+    revision
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_was_cut_off_catches_up_after_history_was_compacted() {
+    let Some(etcd) = TestEtcd::start().await else { return };
+    let network = Network::to(etcd.options.client).await;
+    let section = EtcdSection { endpoints: vec![format!("http://{}", network.address)] };
+    let mut cut_off =
+        etcd.node_with(record("nn-1", Role::NetworkNode), &section, ControlOptions::default()).await.unwrap();
+    let leaver = etcd.node("pn-1", Role::ProxyNode).await.unwrap();
+    until("pn-1 is there", &mut cut_off.membership, |membership| membership.nodes.len() == 2).await;
+    network.cut();
+    until("the cut shows", &mut cut_off.status, |status| !status.membership_synced && !status.policy_synced)
+        .await;
+    // Meanwhile: one goes, one comes, a policy is published, and history is thrown away.
+    let client = leaver.client();
+    leaver.shutdown().await;
+    let _newcomer = etcd.node("pn-2", Role::ProxyNode).await.unwrap();
+    let manager = crate::PolicyManager::new(client.clone());
+    let generation = manager.publish(&crate::Policy::empty(), None).await.unwrap();
+    manager.activate(generation, 0).await.unwrap();
+    compact(&client).await;
+    network.mend();
+    let membership = until("pn-2 shows", &mut cut_off.membership, |membership| {
+        membership.synced && membership.nodes.contains_key(&node_id("pn-2"))
+    })
+    .await;
+    // Its farewell was not seen, so nobody may say that it left on purpose.
+    assert_eq!(membership.nodes[&node_id("pn-1")].state, MemberState::LeaseExpired);
+    let active = until("the policy shows", &mut cut_off.policy, Option::is_some).await.unwrap();
+    assert_eq!(active.generation, generation);
+}
+
+#[derive(Default)]
+struct Recorder(Vec<String>);
+
+impl Follower for Recorder {
+    fn reset(&mut self, _: i64, entries: Vec<Entry>) {
+        self.0.push(format!("reset {}", entries.len()));
+    }
+    fn change(&mut self, _: i64, changes: Vec<KeyChange>) {
+        self.0.push(format!("change {}", changes.len()));
+    }
+    fn lost(&mut self, reason: &str) {
+        self.0.push(reason.to_owned());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_from_a_compacted_revision_ends_with_that_reason() {
+    let Some(etcd) = TestEtcd::start().await else { return };
+    let client = EtcdClient::connect(&etcd.section()).await.unwrap();
+    for n in 0..5 {
+        client.put("/csp/v1/nodes/x", n.to_string()).await.unwrap();
+    }
+    let revision = compact(&client).await;
+    let options = WatchOptions::new().with_prefix().with_start_revision(2);
+    let mut stream = client.inner.watch_client().watch("/csp/v1/nodes/", Some(options)).await.unwrap();
+    let mut recorder = Recorder::default();
+    let mut ticks = tokio::time::interval(Duration::from_secs(1));
+    let lost = watch_until_lost(&mut stream, &mut recorder, &mut ticks);
+    let error = tokio::time::timeout(PATIENCE, lost).await.unwrap();
+    let expected = format!("etcd: the watch fell behind: revisions before {revision} are compacted");
+    assert_eq!(error.to_string(), expected);
+    assert_eq!(recorder.0, Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_etcd_that_cannot_start_tells_why() {
+    let Some(etcd) = TestEtcd::start().await else { return };
+    let options = EtcdProcessOptions {
+        data_dir: etcd.directory.join("second"),
+        log_file: etcd.directory.join("second.log"),
+        peer: free_address(),
+        ..etcd.options.clone()
+    };
+    let error = EtcdProcess::start(options.clone()).await.unwrap_err().to_string();
+    let address = options.client;
+    assert_eq!(
+        error,
+        format!("private etcd: cannot listen on {address}: Address already in use (os error 98)")
+    );
+    // Its data directory is no directory.
+    let data_dir = etcd.directory.join("file");
+    std::fs::write(&data_dir, "").unwrap();
+    let error = EtcdProcess::start(EtcdProcessOptions { data_dir, ..options }).await.unwrap_err();
+    assert!(matches!(error, EtcdProcessError::File { .. }), "{error}");
+    // etcd itself gives up: the end of its log is told.
+    let damaged = etcd.directory.join("damaged");
+    std::fs::create_dir_all(damaged.join("member/snap")).unwrap();
+    std::fs::write(damaged.join("member/snap/db"), "no database").unwrap();
+    let options = EtcdProcessOptions {
+        data_dir: damaged,
+        log_file: etcd.directory.join("damaged.log"),
+        client: free_address(),
+        peer: free_address(),
+        ..etcd.options.clone()
+    };
+    let error = EtcdProcess::start(options).await.unwrap_err();
+    assert!(matches!(error, EtcdProcessError::Ended { .. }), "{error}");
+    let options = EtcdProcessOptions { binary: PathBuf::from("/nonexistent/etcd"), ..etcd.options.clone() };
+    let error = EtcdProcess::start(options).await.unwrap_err().to_string();
+    assert!(error.contains("/nonexistent/etcd") && error.contains("etcd-server"), "{error}");
+}

@@ -1,0 +1,100 @@
+//! Registration: ids, leases, farewells.
+
+use super::*;
+use crate::membership::{Change, MemberState};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_node_of_the_same_id_is_refused_until_the_first_leaves() {
+    let Some(etcd) = TestEtcd::start().await else { return };
+    let first = etcd.node("pn-1", Role::ProxyNode).await.unwrap();
+    assert!(first.status.borrow().registered);
+    let error = etcd.node("pn-1", Role::ProxyNode).await.unwrap_err();
+    assert!(matches!(error, ControlError::IdTaken { .. }), "{error}");
+    assert_eq!(error.exit_code(), 73);
+    assert!(error.to_string().starts_with("node id pn-1 is taken: proxy-node incarnation "), "{error}");
+    // The refused one did the first no harm.
+    assert!(first.status.borrow().registered);
+    first.shutdown().await;
+    let began = std::time::Instant::now();
+    let second = etcd.node("pn-1", Role::ProxyNode).await.unwrap();
+    assert!(second.status.borrow().registered);
+    assert!(began.elapsed() < Duration::from_secs(3), "a farewell must free the id at once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_was_killed_can_start_again_under_its_id() {
+    let Some(etcd) = TestEtcd::start().await else { return };
+    let killed = etcd.node("pn-1", Role::ProxyNode).await.unwrap();
+    let mut observer = etcd.node("nn-1", Role::NetworkNode).await.unwrap();
+    let before = observer.membership.borrow().clone();
+    drop(killed);
+    let again = etcd.node("pn-1", Role::ProxyNode).await.unwrap();
+    assert!(again.status.borrow().registered);
+    let incarnation = before.nodes[&node_id("pn-1")].record.incarnation;
+    let after = until("the new incarnation shows", &mut observer.membership, |membership| {
+        let member = &membership.nodes[&node_id("pn-1")];
+        member.record.incarnation != incarnation && member.state == MemberState::Live
+    })
+    .await;
+    let changes = after.changes_since(&before);
+    assert!(
+        matches!(changes.as_slice(), [Change::Restarted(record)] if record.id == node_id("pn-1")),
+        "{changes:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silence_expires_a_member_and_a_farewell_removes_it() {
+    let Some(etcd) = TestEtcd::start().await else { return };
+    let mut observer = etcd.node("nn-1", Role::NetworkNode).await.unwrap();
+    let silent = etcd.node("pn-1", Role::ProxyNode).await.unwrap();
+    let polite = etcd.node("pn-2", Role::ProxyNode).await.unwrap();
+    let all = |membership: &crate::Membership| membership.of_role(Role::ProxyNode).count() == 2;
+    until("both proxies are there", &mut observer.membership, all).await;
+    drop(silent);
+    polite.shutdown().await;
+    let state =
+        |membership: &crate::Membership, id| membership.nodes.get(&node_id(id)).map(|member| member.state);
+    until("pn-2 has left", &mut observer.membership, |membership| state(membership, "pn-2").is_none()).await;
+    until("pn-1's lease has expired", &mut observer.membership, |membership| {
+        state(membership, "pn-1") == Some(MemberState::LeaseExpired)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_registers_anew_after_etcd_was_away_for_longer_than_its_lease() {
+    let Some(mut etcd) = TestEtcd::start().await else { return };
+    let mut node = etcd.node("pn-1", Role::ProxyNode).await.unwrap();
+    etcd.stop().await;
+    let lost =
+        until("the loss shows", &mut node.status, |status| !status.registered && !status.synced()).await;
+    assert!(!lost.registration_problem.is_empty() && !lost.sync_problem.is_empty());
+    let membership = node.membership.borrow().clone();
+    assert!(!membership.synced);
+    assert_eq!(membership.nodes[&node_id("pn-1")].state, MemberState::Live, "etcd's absence expires nobody");
+    etcd.restart().await;
+    until("it is registered again", &mut node.status, |status| status.registered && status.synced()).await;
+    let error = etcd.node("pn-1", Role::ProxyNode).await.unwrap_err();
+    assert_eq!(error.exit_code(), 73, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_lease_is_granted_anew_at_once() {
+    let Some(etcd) = TestEtcd::start().await else { return };
+    let mut node = etcd.node("pn-1", Role::ProxyNode).await.unwrap();
+    let client = node.client();
+    let key = crate::keys::node(&node_id("pn-1"));
+    let lease = client.get(&key, None).await.unwrap().kvs()[0].lease();
+    client.inner.lease_client().revoke(lease).await.unwrap();
+    let id = node_id("pn-1");
+    until("its own record is gone", &mut node.membership, |membership| {
+        membership.nodes[&id].state == MemberState::LeaseExpired
+    })
+    .await;
+    until("its own record is back", &mut node.membership, |membership| {
+        membership.nodes[&id].state == MemberState::Live
+    })
+    .await;
+    assert_ne!(client.get(&key, None).await.unwrap().kvs()[0].lease(), lease);
+}
