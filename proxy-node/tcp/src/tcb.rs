@@ -172,7 +172,7 @@ pub(crate) struct Tcb {
 }
 
 impl Tcb {
-    /// A connection that will send a SYN; `isn` is its initial sequence number.
+    /// A connection that will send a SYN; `isn` is its initial sequence number. (Long, because it names every field.)
     pub fn new(
         cx: &Context<'_>,
         label: FlowLabel,

@@ -55,6 +55,8 @@ struct Simulation {
     conversations: Vec<Conversation>,
     random: Random,
     seed: u64,
+    /// Whether network nodes are replaced now and then.
+    restarts: bool,
 }
 
 fn link(random: &mut Random) -> LinkFaults {
@@ -91,7 +93,8 @@ impl Simulation {
         net.whole_records = random.chance(0.3);
         net.strip = (random.chance(0.25), random.chance(0.25), random.chance(0.25));
         let conversations = (0..1 + random.below(5)).map(|n| conversation(&mut random, n as u16)).collect();
-        Simulation { net, conversations, random, seed }
+        let restarts = random.chance(0.3);
+        Simulation { net, conversations, random, seed, restarts }
     }
 
     fn run(&mut self) {
@@ -113,6 +116,10 @@ impl Simulation {
             if let Some(from) = blackout {
                 let dark = (from..from + 1_500).contains(&elapsed);
                 self.net.faults = faults.map(|f| LinkFaults { loss: if dark { 1.0 } else { f.loss }, ..f });
+            }
+            if self.restarts && self.random.chance(0.001) {
+                let side = self.random.below(2) as usize;
+                self.net.replace_node(side);
             }
             // Applications look in now and then; when they only wait, so does time.
             let look = self.net.now + Duration::from_millis(if elapsed < 60_000 { 5 } else { 60_000 });

@@ -113,9 +113,9 @@ impl Tcb {
                 self.rtt.sample(cx.config, segment.ingress.saturating_since(sent));
                 self.timed = None;
             }
-            Some(_) => {}
-            // What was retransmitted is timed by timestamps, which tell which transmission was answered.
-            None => {
+            // What was retransmitted is timed by timestamps, which tell which transmission was answered, though only
+            // in milliseconds.
+            None if self.board.phase() != Phase::Open => {
                 let Some(timestamps) = segment.options.timestamps.filter(|t| self.timestamps && t.echo != 0)
                 else {
                     return;
@@ -125,6 +125,7 @@ impl Tcb {
                     self.rtt.sample(cx.config, Duration::from_millis(u64::from(elapsed.max(1))));
                 }
             }
+            _ => {}
         }
     }
 

@@ -1,4 +1,5 @@
-//! ICMP errors about segments we sent (RFC 5927, RFC 1191, RFC 8201).
+//! Changes of the path: ICMP errors about segments we sent (RFC 5927, RFC 1191, RFC 8201), and network nodes that come
+//! and go.
 
 use csp_types::{FourTuple, Instant};
 
@@ -25,6 +26,14 @@ impl Stack {
             self.settle(slot, now);
         }
         in_flight
+    }
+
+    /// Every connection through network node `from` goes through `to` from now on, and is announced to it
+    /// ([`crate::Transmit::flow_new`]). With `to` equal to `from`, the node has forgotten its flows. Says how many
+    /// connections that were. Walks the whole table: for rare events only.
+    pub fn redirect(&mut self, from: u32, to: u32) -> usize {
+        let moved = self.tcbs.iter_mut().flatten().filter(|tcb| tcb.via == from);
+        moved.map(|tcb| (tcb.via, tcb.announced) = (to, false)).count()
     }
 }
 

@@ -59,7 +59,7 @@ pub struct Host {
     pub stack: Stack,
     /// What this host's network node knows: the receiver's tuple → label.
     pub known: BTreeMap<FourTuple, FlowLabel>,
-    /// Calls `on_timeout` is due at; kept to find timers that are never armed.
+    /// Its network node.
     pub via: u32,
 }
 
@@ -244,6 +244,15 @@ impl Net {
         let _ = host.stack.on_segment(self.now, arrival, &segment, segment.payload());
     }
 
+    /// The network node of a host is replaced by one that knows nothing.
+    pub fn replace_node(&mut self, side: usize) {
+        let Host { stack, known, via } = &mut self.hosts[side];
+        let from = *via;
+        *via += self.random.below(2) as u32;
+        known.clear();
+        stack.redirect(from, *via);
+    }
+
     pub fn on_link(&self) -> usize {
         self.packets.len()
     }
@@ -262,8 +271,10 @@ fn network_node(
     via: u32,
     whole: bool,
 ) -> Vec<Packet> {
-    assert_eq!(transmit.via, via, "through the node that the peer came through");
     let tuple = transmit.tuple;
+    if transmit.label != FlowLabel::NONE {
+        assert_eq!(transmit.via, via, "through the node that the peer came through");
+    }
     if transmit.flow_new {
         known.insert(tuple, transmit.label);
     }
