@@ -149,3 +149,44 @@ fn reordering_is_not_taken_for_loss_for_long() {
     assert!(outcome.time < Duration::from_secs(6), "{:?}", outcome.time);
     assert_eq!(outcome.sender.retransmission_timeouts, 0);
 }
+
+#[test]
+fn a_slow_reader_does_not_cause_silly_segments() {
+    let mut net = net(Duration::from_millis(1), 0.0, 1);
+    let label = net.hosts[0].stack.connect(net.now, client_tuple(1000), 7, 1).unwrap();
+    while net.hosts[1].stack.poll_event().is_none() {
+        net.flush();
+        net.step(net.now + Duration::from_millis(1));
+    }
+    let server = net.hosts[1].stack.connections().next().unwrap().label;
+    let chunk = [1; 65_536];
+    net.log = Some(Vec::new());
+    let mut read = 0;
+    // First the window fills, then the reader takes 500 bytes every millisecond for ten seconds.
+    for round in 0..11_000 {
+        net.hosts[0].stack.write(net.now, label, &chunk);
+        if round > 1_000 {
+            read += net.hosts[1].stack.read_with(net.now, server, 500, |slice| slice.len());
+        }
+        let until = net.now + Duration::from_millis(1);
+        loop {
+            net.flush();
+            if !net.step(until) {
+                break;
+            }
+        }
+    }
+    let log = net.log.take().unwrap();
+    let lens: Vec<usize> =
+        log.iter().filter(|(_, from, _, len)| *from == 0 && *len > 0).map(|p| p.3).collect();
+    let small = lens.iter().filter(|&&len| len < 1448).count();
+    assert_eq!(read, 9_999 * 500);
+    // The end of what was written may be small, as Nagle's algorithm is off; the window must not make it so.
+    assert!(small * 100 < lens.len(), "{small} of {} segments are small", lens.len());
+    let updates = log.iter().filter(|(_, from, ..)| *from == 1).count();
+    assert!(
+        updates < lens.len(),
+        "{updates} window updates and acknowledgements for {} segments",
+        lens.len()
+    );
+}
