@@ -11,23 +11,15 @@ CARGO ?= cargo
 SEEDS ?= 1000
 PURE_CRATES := csp-types csp-wire csp-tcp csp-classify
 
-define install_missing
-	@missing=""; for p in $(1); do \
-	  dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; done; \
-	if [ -n "$$missing" ]; then echo "installing from Debian:$$missing"; \
-	  export DEBIAN_FRONTEND=noninteractive; \
-	  apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing >/dev/null; fi
-endef
-
 .PHONY: help
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
 .PHONY: packages-build packages-run
 packages-build:
-	$(call install_missing,$(PACKAGES_BUILD))
+	@tests/setup/packages.sh $(PACKAGES_BUILD)
 packages-run:
-	$(call install_missing,$(PACKAGES_BUILD) $(PACKAGES_RUN))
+	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_RUN)
 
 .PHONY: build
 build: packages-build ## release build of every daemon, tool and the socket filter
@@ -46,7 +38,7 @@ lint: packages-build ## formatting, clippy, rustdoc, purity of the sans-I/O crat
 	tests/lint/sizes.sh
 
 .PHONY: test
-test: packages-run build ## unit, conformance, simulation ($(SEEDS) seeds) and cluster tests (root: real processes in network namespaces)
+test: packages-run build ## unit, conformance, simulation and cluster tests (root: real processes in network namespaces)
 	CSP_SEEDS=$(SEEDS) $(CARGO) test --release --locked --workspace --no-fail-fast
 
 .PHONY: fuzz
