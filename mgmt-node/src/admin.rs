@@ -94,8 +94,8 @@ pub struct ProxyMember {
     pub processes: u64,
     /// Open connections.
     pub open_connections: u64,
-    /// Connections given to it so far.
-    pub connections_total: u64,
+    /// Connections given to it so far; none where the proxy does not count them.
+    pub connections_total: Option<u64>,
 }
 
 /// One service as one proxy sees it.
@@ -196,7 +196,7 @@ impl ProxyService {
             port: number(m, &["port"]) as u16,
             processes: number(m, &["processes", "processes_listening", "listening", "listeners"]),
             open_connections: number(m, &["open_connections", "open", "connections"]),
-            connections_total: number(m, &["connections_total", "opened_total", "total"]),
+            connections_total: m.get("connections_total").and_then(Value::as_u64),
         };
         ProxyService {
             name: text(value, &["name", "service"]),

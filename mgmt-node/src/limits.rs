@@ -40,3 +40,5 @@ pub const ACK_POLL_INTERVAL: Duration = Duration::from_millis(100);
 pub const OVERVIEW_KEPT: Duration = Duration::from_secs(1);
 /// Flows on the operations page.
 pub const OVERVIEW_FLOWS: usize = 10;
+/// Flows asked of each proxy to find those.
+pub const OVERVIEW_FLOWS_ASKED: usize = 1000;

@@ -256,7 +256,7 @@ struct FlowsQuery {
 
 async fn flows(State(cluster): Shared, Query(query): Query<FlowsQuery>) -> Response {
     let limit = query.limit.unwrap_or(100).min(FLOWS_MAX);
-    Json(cluster.flows(query.service.as_deref(), limit).await).into_response()
+    Json(cluster.flows(query.service.as_deref(), limit, FLOWS_MAX).await).into_response()
 }
 
 #[derive(Deserialize)]

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use crate::api::{Figure, NodeState, NodeView, TierView};
 use crate::poller::Health;
 
-/// One figure: its title, and the metrics it is made of. A release of another node may name a metric differently, so
-/// all names that exist at a node are added up; a figure none of whose names exists anywhere is left out.
+/// One figure: its title, and the metrics it is made of. Those that a node has are added up; a figure none of whose
+/// metrics exists anywhere is left out.
 struct Source {
     title: &'static str,
     metrics: &'static [&'static str],
@@ -24,10 +24,10 @@ const fn gauge(title: &'static str, metrics: &'static [&'static str]) -> Source 
 
 const NETWORK: &[Source] = &[
     gauge("flows", &["csp_flows_entries"]),
-    rate("packets in", &["csp_lan_received_packets_total"]),
-    rate("packets out", &["csp_lan_sent_packets_total"]),
-    rate("records to proxy", &["csp_tunnel_records_sent_total"]),
-    rate("records back", &["csp_tunnel_records_received_total"]),
+    gauge("tunnels up", &["csp_tunnels_up"]),
+    rate("packets in", &["csp_lan_packets_received_total"]),
+    rate("bytes in", &["csp_client_received_bytes_total"]),
+    rate("bytes out", &["csp_client_sent_bytes_total"]),
 ];
 
 const PROXY: &[Source] = &[
@@ -35,15 +35,15 @@ const PROXY: &[Source] = &[
     rate("connections", &["csp_connections_passive_total"]),
     rate("bytes in", &["csp_client_received_bytes_total"]),
     rate("bytes out", &["csp_client_sent_bytes_total"]),
-    rate("retransmits", &["csp_tcp_retransmits_total", "csp_tcp_retransmitted_segments_total"]),
+    rate("retransmits", &["csp_tcp_segments_retransmitted_total"]),
 ];
 
 const APP: &[Source] = &[
     gauge("processes", &["csp_processes_entries", "csp_processes"]),
-    gauge("sockets", &["csp_sockets_entries", "csp_sockets", "csp_connections_open"]),
+    gauge("sockets", &["csp_sockets_entries", "csp_sockets"]),
     rate("accepts", &["csp_accepts_total", "csp_accepted_total"]),
-    rate("bytes in", &["csp_application_read_bytes_total", "csp_application_received_bytes_total"]),
-    rate("bytes out", &["csp_application_written_bytes_total", "csp_application_sent_bytes_total"]),
+    rate("bytes in", &["csp_application_received_bytes_total"]),
+    rate("bytes out", &["csp_application_sent_bytes_total"]),
 ];
 
 /// The tiers in path order.

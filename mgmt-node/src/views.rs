@@ -11,11 +11,13 @@ use tokio::sync::{Mutex, watch};
 use crate::admin::{self, FlowView, ProxyService, RecentFlow, TraceEventView};
 use crate::api::{
     EtcdView, FlowsView, GenerationView, NodeState, NodeView, NodesView, OverviewView, Phase, PoolMemberView,
-    RecentView, ServiceView, ServicesView, TraceView,
+    RecentView, ServiceView, ServicesView, TraceView, Unreachable,
 };
 use crate::fanout::{Fanout, Target};
 use crate::leader::Leadership;
-use crate::limits::{FLOWS_MAX, OVERVIEW_FLOWS, OVERVIEW_KEPT, RECENT_MAX, TRACE_EVENTS_MAX};
+use crate::limits::{
+    FLOWS_MAX, OVERVIEW_FLOWS, OVERVIEW_FLOWS_ASKED, OVERVIEW_KEPT, RECENT_MAX, TRACE_EVENTS_MAX,
+};
 use crate::policy_view::{PolicyReader, PolicyState, ack_text};
 use crate::poller::{self, Poller};
 use crate::publish::{self, Publisher, now_unix_ms};
@@ -157,24 +159,30 @@ impl Cluster {
         }
     }
 
-    /// `GET /api/v1/flows`: what the proxies hold open.
-    pub async fn flows(&self, service: Option<&str>, limit: usize) -> FlowsView {
-        let limit = limit.clamp(1, FLOWS_MAX);
-        // A node's own limit cuts before the service is looked at.
-        let asked = if service.is_some() { FLOWS_MAX } else { limit + 1 };
-        let query = vec![("limit", asked.to_string())];
-        let (answers, unreachable) =
-            self.fanout.ask(self.targets(&[Role::ProxyNode]), "/v1/flows", query).await;
-        let mut flows: Vec<FlowView> = Vec::new();
-        for (target, body) in &answers {
-            let read = |value| FlowView::read(&target.id, &target.role, value);
-            flows.extend(admin::list(body, "flows").iter().take(FLOWS_MAX).map(read));
-        }
+    /// `GET /api/v1/flows`: what the proxies hold open. They list in table order, so that the busiest can only be
+    /// found among all that are asked for: at most `asked` of each proxy.
+    pub async fn flows(&self, service: Option<&str>, limit: usize, asked: usize) -> FlowsView {
+        let (limit, asked) = (limit.clamp(1, FLOWS_MAX), asked.clamp(1, FLOWS_MAX));
+        let (mut flows, cut, unreachable) = self.all_flows(&[Role::ProxyNode], asked).await;
         flows.retain(|flow| service.is_none_or(|name| flow.service == name));
         flows.sort_by(|a, b| b.bytes().cmp(&a.bytes()).then_with(|| a.label.cmp(&b.label)));
-        let truncated = flows.len() > limit;
+        let truncated = cut || flows.len() > limit;
         flows.truncate(limit);
         FlowsView { flows, truncated, unreachable }
+    }
+
+    /// At most `asked` flows of each node of these roles, whether that cut any list, and who did not answer.
+    async fn all_flows(&self, roles: &[Role], asked: usize) -> (Vec<FlowView>, bool, Vec<Unreachable>) {
+        let query = vec![("limit", asked.to_string())];
+        let (answers, unreachable) = self.fanout.ask(self.targets(roles), "/v1/flows", query).await;
+        let (mut flows, mut cut) = (Vec::new(), false);
+        for (target, body) in &answers {
+            let read = |value| FlowView::read(&target.id, &target.role, value);
+            let listed = admin::list(body, "flows");
+            cut |= listed.len() >= asked;
+            flows.extend(listed.iter().take(asked).map(read));
+        }
+        (flows, cut, unreachable)
     }
 
     /// `GET /api/v1/trace?label=`.
@@ -225,12 +233,28 @@ impl Cluster {
                 }
             }
         }
+        if client.is_some() {
+            self.add_clients(&mut by_label).await;
+        }
         let mut recent: Vec<(usize, RecentFlow)> = by_label.into_values().collect();
         recent.retain(|(_, flow)| client.is_none_or(|client| flow.client == client));
         // Newest first; nodes that give no time at least give an order.
         recent.sort_by(|(a_at, a), (b_at, b)| b.t_ns.cmp(&a.t_ns).then(a_at.cmp(b_at)));
         let recent = recent.into_iter().take(limit).map(|(_, flow)| flow).collect();
         RecentView { recent, unreachable }
+    }
+
+    /// Fills in the clients of recent flows from the flow tables; open flows without recent events are added.
+    async fn add_clients(&self, by_label: &mut BTreeMap<String, (usize, RecentFlow)>) {
+        let (flows, ..) = self.all_flows(&[Role::ProxyNode, Role::NetworkNode], FLOWS_MAX).await;
+        for flow in flows.into_iter().filter(|flow| admin::parse_label(&flow.label).is_some_and(|l| l != 0)) {
+            let FlowView { label, client, service, node, .. } = flow;
+            let known = RecentFlow { label, client, service, nodes: vec![node], ..RecentFlow::default() };
+            match by_label.get_mut(&known.label) {
+                Some((_, recent)) => merge(recent, known),
+                None => drop(by_label.insert(known.label.clone(), (usize::MAX, known))),
+            }
+        }
     }
 
     /// `GET /api/v1/overview`, at most [`OVERVIEW_KEPT`] old.
@@ -241,7 +265,8 @@ impl Cluster {
         {
             return view.clone();
         }
-        let (services, flows) = tokio::join!(self.services(), self.flows(None, OVERVIEW_FLOWS));
+        let (services, flows) =
+            tokio::join!(self.services(), self.flows(None, OVERVIEW_FLOWS, OVERVIEW_FLOWS_ASKED));
         let cluster = self.nodes();
         let history = self.history(&self.policy.known());
         let active = history.iter().find(|g| matches!(g.phase, Phase::Active)).cloned();
@@ -266,7 +291,11 @@ impl Cluster {
 fn merge(known: &mut RecentFlow, other: RecentFlow) {
     known.t_ns = known.t_ns.max(other.t_ns);
     known.ended |= other.ended;
-    known.nodes.extend(other.nodes);
+    for node in other.nodes {
+        if !known.nodes.contains(&node) {
+            known.nodes.push(node);
+        }
+    }
     for (mine, theirs) in [(&mut known.client, other.client), (&mut known.service, other.service)] {
         if mine.is_empty() {
             *mine = theirs;
@@ -291,7 +320,7 @@ fn live(service: &csp_control::Service, seen: &[Vec<ProxyService>]) -> ServiceVi
             // Every process listens at every proxy: the maximum is the number of processes, the sum would not be.
             processes: found.iter().map(|m| m.processes).max(),
             open_connections: known.then(|| found.iter().map(|m| m.open_connections).sum()),
-            connections_total: known.then(|| found.iter().map(|m| m.connections_total).sum()),
+            connections_total: found.iter().filter_map(|m| m.connections_total).reduce(|a, b| a + b),
         }
     });
     ServiceView {

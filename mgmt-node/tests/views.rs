@@ -12,7 +12,8 @@ use support::{FakeNode, Mgmt, Policies, event, eventually, policy};
 async fn nodes(mgmt: &Mgmt) -> Vec<FakeNode> {
     let nn = json!({
         "/v1/trace": [event(1000, "lan_in", "S", 0), event(90_000, "lan_out", "SA", 0)],
-        "/v1/trace/recent": [{"label": "0040001f", "client": "10.76.0.1:41822", "t_ns": 90_000}],
+        "/v1/trace/recent": [{"label": "0040001f", "t_ns": 90_000, "ended": false}],
+        "/v1/flows": [{"label": "0040001f", "client": "10.76.0.1:41822", "state": "bound"}],
     });
     let pn_1 = json!({
         "/v1/trace": [event(40_000, "segment_in", "S", 0), event(60_000, "segment_out", "SA", 0)],
@@ -27,7 +28,8 @@ async fn nodes(mgmt: &Mgmt) -> Vec<FakeNode> {
     });
     let pn_2 = json!({
         "/v1/trace": [], "/v1/trace/recent": [], "/v1/flows": [],
-        "/v1/services": [{"name": "web", "pool": [{"node": "an-1", "port": 80, "processes": 2, "open_connections": 4}]}],
+        "/v1/services": [{"name": "web", "address": "10.76.0.100:80", "pending": 0,
+            "members": [{"node": "an-1", "port": 80, "listeners": 2, "open": 4, "accept_credit": 8}]}],
     });
     let an = json!({"/v1/trace": [event(150_000, "app_open", "", 0), event(160_000, "app_data_in", "", 81)]});
     vec![
