@@ -169,3 +169,39 @@ async fn an_etcd_that_cannot_start_tells_why() {
     let error = EtcdProcess::start(options).await.unwrap_err().to_string();
     assert!(error.contains("/nonexistent/etcd") && error.contains("etcd-server"), "{error}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "this is the process that the next test kills"]
+async fn a_parent_to_be_killed() {
+    let etcd = TestEtcd::start().await.unwrap();
+    println!("{PARENT_MARK}{} {}", etcd.process.as_ref().unwrap().pid(), etcd.directory.display());
+    std::future::pending().await
+}
+
+const PARENT_MARK: &str = "etcd runs: ";
+
+#[test]
+fn a_private_etcd_dies_with_its_parent() {
+    if !std::path::Path::new("/usr/bin/etcd").exists() {
+        return println!("SKIPPED: /usr/bin/etcd is not installed (Debian's package etcd-server)");
+    }
+    let mut parent = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--nocapture", "--exact", "tests::faults::a_parent_to_be_killed"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = std::io::BufRead::lines(std::io::BufReader::new(parent.stdout.take().unwrap()));
+    let told =
+        lines.map(Result::unwrap).find_map(|line| line.split_once(PARENT_MARK).map(|told| told.1.to_owned()));
+    let told = told.expect("the parent tells etcd's process id");
+    let (pid, directory) = told.split_once(' ').unwrap();
+    let pid = rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap();
+    let etcd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
+    parent.kill().unwrap();
+    parent.wait().unwrap();
+    let mut ended = [rustix::event::PollFd::new(&etcd, rustix::event::PollFlags::IN)];
+    let patience = rustix::event::Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+    let count = rustix::event::poll(&mut ended, Some(&patience)).unwrap();
+    std::fs::remove_dir_all(directory).unwrap();
+    assert_eq!(count, 1, "etcd lives on after its parent was killed");
+}
