@@ -246,7 +246,6 @@ impl PrivateEtcd {
             peer: config.private_etcd.peer,
         };
         let process = EtcdProcess::start(options.clone()).await?;
-        tracing::info!(pid = process.pid(), endpoint = process.endpoint(), "private etcd serves");
         let etcd = EtcdSection { endpoints: vec![process.endpoint()] };
         let (stop, stopped) = watch::channel(false);
         let task = tokio::spawn(supervise(process, options, stopped));
@@ -286,6 +285,5 @@ async fn supervise(
             }
             wait = (wait * 2).min(RESTART_WAIT.1);
         };
-        tracing::info!(pid = process.pid(), "private etcd serves again");
     }
 }

@@ -115,7 +115,7 @@ fn tell_change(tell: &watch::Sender<Leadership>, now: Leadership) {
     });
     if changed {
         match &*tell.borrow() {
-            Leadership::Nobody => tracing::warn!("no leader is known"),
+            Leadership::Nobody => tracing::info!("no leader is known"),
             Leadership::Other(view) => tracing::info!(leader = view.id, "following"),
             Leadership::Own { .. } => tracing::info!("leading"),
         }
