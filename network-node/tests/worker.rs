@@ -1,5 +1,6 @@
 //! A whole worker on a memory LAN and a memory fabric, against proxies that only count: dialling, the wrong node,
 //! death and return, backpressure, leaving.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use csp_lan::LanPort;
 use csp_lan::memory::Hub;
