@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use csp_types::{NodeId, Role};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::sync::watch;
 
 use crate::config::EtcdSection;
@@ -86,7 +88,14 @@ impl TestEtcd {
 
 impl Drop for TestEtcd {
     fn drop(&mut self) {
+        let pid = self.process.as_ref().and_then(|process| Pid::from_raw(process.pid() as i32));
+        let process = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         self.process = None;
+        if let Some(process) = process {
+            // What etcd writes while it ends would survive the directory's removal.
+            let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+            let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&patience));
+        }
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 }

@@ -205,3 +205,30 @@ fn a_private_etcd_dies_with_its_parent() {
     std::fs::remove_dir_all(directory).unwrap();
     assert_eq!(count, 1, "etcd lives on after its parent was killed");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_taken_id_is_found_out_after_a_start_without_etcd() {
+    let Some(etcd) = TestEtcd::start().await else { return };
+    let _first = etcd.node("pn-1", Role::ProxyNode).await.unwrap();
+    let network = Network::to(etcd.options.client).await;
+    network.cut();
+    let section = EtcdSection { endpoints: vec![format!("http://{}", network.address)] };
+    let options = ControlOptions { start_wait: Duration::from_millis(100), ..ControlOptions::default() };
+    let second = etcd.node_with(record("pn-1", Role::ProxyNode), &section, options).await.unwrap();
+    assert!(!second.status.borrow().registered);
+    network.mend();
+    let error = tokio::time::timeout(PATIENCE, second.failed()).await.unwrap();
+    assert_eq!(error.exit_code(), 73, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_etcd_that_hangs_is_noticed_and_taken_up_again() {
+    let Some(etcd) = TestEtcd::start().await else { return };
+    let mut node = etcd.node("nn-1", Role::NetworkNode).await.unwrap();
+    let pid = rustix::process::Pid::from_raw(etcd.process.as_ref().unwrap().pid() as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    let hanging = |status: &crate::ControlStatus| !status.registered && !status.synced();
+    until("the hang shows", &mut node.status, hanging).await;
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    until("all is well again", &mut node.status, |status| status.registered && status.synced()).await;
+}
