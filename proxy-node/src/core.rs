@@ -37,12 +37,14 @@ pub use flow::{Attachment, Flow, FlowTable, Stage};
 pub use output::{Blocked, Lane, ProxyOutput};
 pub use pool::{ChannelId, Choice, LISTENERS_PER_MEMBER_MAX, MEMBERS_MAX, MemberId, Pools};
 pub use services::{PoolServer, ServiceSpec};
-pub use snapshot::{FlowSnapshot, ServiceSnapshot};
+pub use snapshot::{FlowSnapshot, RecentFlow, ServiceSnapshot};
 
 use services::Services;
 
 /// How long a client's connection waits for a process before it is reset.
 pub const PENDING_TIMEOUT: Duration = Duration::from_secs(3);
+/// Flows that are over and still known by their addresses.
+pub const ENDED_MAX: usize = 4096;
 /// Channels to application processes that one worker serves at once.
 pub const CHANNELS_MAX: usize = 4096;
 
@@ -80,7 +82,17 @@ pub struct ProxyCore {
     /// Flows with bytes, an end of stream or credits to pass on.
     to_pump: VecDeque<FlowLabel>,
     trace: TraceRing,
+    ended: VecDeque<EndedFlow>,
     counters: Counters,
+}
+
+/// A flow that is over.
+#[derive(Clone, Copy, Debug)]
+struct EndedFlow {
+    label: FlowLabel,
+    tuple: csp_types::FourTuple,
+    service: u32,
+    at: Instant,
 }
 
 impl ProxyCore {
@@ -98,6 +110,7 @@ impl ProxyCore {
             egress: Egress::new(config.worker.into(), config.workers.into()),
             to_pump: VecDeque::with_capacity(connections),
             trace: TraceRing::new(config.trace_events),
+            ended: VecDeque::with_capacity(ENDED_MAX),
             counters: Counters::default(),
             config,
         }
@@ -156,6 +169,15 @@ impl ProxyCore {
     /// The flight recorder.
     pub fn trace(&self) -> &TraceRing {
         &self.trace
+    }
+
+    /// Notes the end of a flow, for the flight recorder and for those who look for it by its addresses.
+    fn note_ended(&mut self, at: Instant, flow: &Flow) {
+        self.record(at, flow.label, TraceKind::Ended, 0);
+        if self.ended.len() >= ENDED_MAX {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(EndedFlow { label: flow.label, tuple: flow.tuple, service: flow.service, at });
     }
 
     fn record(&mut self, at: Instant, label: FlowLabel, kind: TraceKind, len: u32) {

@@ -1,7 +1,7 @@
 //! Active opens: an application's CONNECT becomes a SYN through a network node.
 
 use csp_tcp::ConnectError;
-use csp_types::Instant;
+use csp_types::{FlowLabel, FourTuple, Instant};
 use csp_wire::channel::{ConnectPayload, Message, MessageHeader, MessageKind};
 
 use super::application::Verdict;
@@ -42,8 +42,8 @@ impl ProxyCore {
         let via = out.network_node().ok_or(reason::NETWORK_UNREACHABLE)?;
         let window = self.budget.reserve().ok_or(reason::NO_BUFFERS)?;
         let opened = self.open_from_any_port(now, payload, via);
-        let label = opened.inspect_err(|_| self.budget.release(window))?;
-        let mut flow = new_flow(now, label, NO_SERVICE, Stage::Connecting { channel, request }, window);
+        let opened = opened.inspect_err(|_| self.budget.release(window))?;
+        let mut flow = new_flow(now, opened, NO_SERVICE, Stage::Connecting { channel, request }, window);
         (flow.to_app_credit, flow.lane) = (receive_window, lane);
         self.admit(now, flow);
         Ok(())
@@ -54,11 +54,11 @@ impl ProxyCore {
         now: Instant,
         payload: ConnectPayload,
         via: u32,
-    ) -> Result<csp_types::FlowLabel, u32> {
+    ) -> Result<(FlowLabel, FourTuple), u32> {
         let candidates = self.egress.candidates(payload.remote).ok_or(reason::NETWORK_UNREACHABLE)?;
         for tuple in candidates.take(PORT_TRIES) {
             match self.tcp.connect(now, tuple, via, NO_SERVICE) {
-                Ok(label) => return Ok(label),
+                Ok(label) => return Ok((label, tuple)),
                 Err(ConnectError::InUse) => {}
                 Err(ConnectError::BadAddress) => return Err(reason::INVALID),
                 Err(ConnectError::TableFull) => return Err(reason::NO_BUFFERS),

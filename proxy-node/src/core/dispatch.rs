@@ -98,7 +98,7 @@ impl ProxyCore {
             self.pools.release(choice);
         }
         self.budget.release(flow.from_app_window);
-        self.record(now, label, TraceKind::Ended, 0);
+        self.note_ended(now, &flow);
     }
 
     /// A channel is gone: what its process had is served elsewhere, finished, or reset.

@@ -1,7 +1,7 @@
 //! What the TCP engine tells: connections come up, finish, fail.
 
 use csp_tcp::{Event, FailReason};
-use csp_types::{FlowLabel, Instant, TraceKind};
+use csp_types::{FlowLabel, FourTuple, Instant, TraceKind};
 use csp_wire::channel::{MessageHeader, MessageKind, OpenPayload};
 
 use super::flow::{Attachment, Flow, Stage};
@@ -14,8 +14,8 @@ impl ProxyCore {
     pub(super) fn take_tcp_events(&mut self, now: Instant, out: &mut impl ProxyOutput) {
         while let Some((label, event)) = self.tcp.poll_event() {
             match event {
-                Event::Established { passive: true, service, .. } => {
-                    self.client_connected(now, label, service, out)
+                Event::Established { passive: true, service, tuple } => {
+                    self.client_connected(now, label, (service, tuple), out);
                 }
                 Event::Established { passive: false, .. } => self.active_open_done(now, label, out),
                 Event::Readable | Event::Writable => self.enqueue(label),
@@ -31,14 +31,20 @@ impl ProxyCore {
         }
     }
 
-    fn client_connected(&mut self, now: Instant, label: FlowLabel, service: u32, out: &mut impl ProxyOutput) {
+    fn client_connected(
+        &mut self,
+        now: Instant,
+        label: FlowLabel,
+        (service, tuple): (u32, FourTuple),
+        out: &mut impl ProxyOutput,
+    ) {
         self.counters.connections_passive += 1;
         let Some(window) = self.budget.reserve() else {
             self.counters.drop_no_budget += 1;
             self.tcp.abort(now, label);
             return;
         };
-        self.admit(now, new_flow(now, label, service, Stage::Pending, window));
+        self.admit(now, new_flow(now, (label, tuple), service, Stage::Pending, window));
         self.dispatch(now, label, out);
         self.enqueue(label);
     }
@@ -50,7 +56,7 @@ impl ProxyCore {
                 self.pools.release(choice);
             }
             self.budget.release(old.from_app_window);
-            self.record(now, old.label, TraceKind::Ended, 0);
+            self.note_ended(now, &old);
         }
     }
 
@@ -101,9 +107,16 @@ impl ProxyCore {
     }
 }
 
-pub(super) fn new_flow(now: Instant, label: FlowLabel, service: u32, stage: Stage, window: u32) -> Flow {
+pub(super) fn new_flow(
+    now: Instant,
+    (label, tuple): (FlowLabel, FourTuple),
+    service: u32,
+    stage: Stage,
+    window: u32,
+) -> Flow {
     Flow {
         label,
+        tuple,
         service,
         stage,
         lane: Lane(0),

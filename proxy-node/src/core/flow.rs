@@ -8,7 +8,7 @@
 //!  CONNECT ──▶ Connecting ──▶ Open            Open ── CLOSE, process ended ──▶ Finishing ──▶ (gone)
 //! ```
 
-use csp_types::{FlowLabel, Instant};
+use csp_types::{FlowLabel, FourTuple, Instant};
 
 use super::output::Lane;
 use super::pool::{ChannelId, Choice};
@@ -47,6 +47,8 @@ pub struct Attachment {
 pub struct Flow {
     /// Its label.
     pub label: FlowLabel,
+    /// Client and service address.
+    pub tuple: FourTuple,
     /// Index of the service; `u32::MAX` for active opens.
     pub service: u32,
     /// Where it stands.

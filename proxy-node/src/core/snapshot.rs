@@ -44,7 +44,41 @@ pub struct ServiceSnapshot {
     pub members: Vec<(NodeId, u16, usize, u32, u64)>,
 }
 
+/// A flow that lives or ended lately.
+#[derive(Clone, Debug)]
+pub struct RecentFlow {
+    /// Its label.
+    pub label: FlowLabel,
+    /// Client and service address.
+    pub tuple: FourTuple,
+    /// Its service, or "egress".
+    pub service: String,
+    /// When it ended; for live flows when its stage began.
+    pub at: Instant,
+    /// Whether it is over.
+    pub ended: bool,
+}
+
 impl ProxyCore {
+    /// At most `limit` flows that live or ended lately, newest first.
+    pub fn recent_flows(&self, limit: usize) -> Vec<RecentFlow> {
+        let service =
+            |index: u32| self.services.get(index).map_or("egress".to_owned(), |s| s.spec.name.clone());
+        let live = self.flows.iter().map(|f| (f.label, f.tuple, f.service, f.since, false));
+        let ended = self.ended.iter().map(|e| (e.label, e.tuple, e.service, e.at, true));
+        let mut all: Vec<_> = live.chain(ended).collect();
+        all.sort_by_key(|(_, _, _, at, _)| std::cmp::Reverse(*at));
+        all.truncate(limit);
+        let describe = |(label, tuple, index, at, ended)| RecentFlow {
+            label,
+            tuple,
+            service: service(index),
+            at,
+            ended,
+        };
+        all.into_iter().map(describe).collect()
+    }
+
     /// At most `limit` flows, in table order.
     pub fn flows(&self, now: Instant, limit: usize) -> Vec<FlowSnapshot> {
         let describe = |flow: &super::Flow| {

@@ -13,7 +13,7 @@ use csp_types::{FlowLabel, TraceEvent};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::core::{FlowSnapshot, ServiceSnapshot};
+use crate::core::{FlowSnapshot, RecentFlow, ServiceSnapshot};
 
 use super::data_thread::Question;
 
@@ -141,19 +141,25 @@ async fn trace(State(workers): State<Workers>, Query(query): Query<Label>) -> Re
 }
 
 async fn recent(State(workers): State<Workers>, Query(query): Query<Limit>) -> Response {
-    let events = match events(&workers, None).await {
-        Ok(events) => events,
-        Err(response) => return response,
-    };
-    let mut last: BTreeMap<FlowLabel, (u64, bool)> = BTreeMap::new();
-    for (_, event) in events.iter().filter(|(_, e)| !e.label.is_none()) {
-        let ended = event.kind == csp_types::TraceKind::Ended;
-        let entry = last.entry(event.label).or_default();
-        *entry = (event.at.as_nanos(), ended);
+    let limit = query.limit.unwrap_or(LIMIT_DEFAULT).min(LIMIT_MAX);
+    let mut all = Vec::new();
+    for mailbox in &workers.mailboxes {
+        match mailbox.ask(ANSWER_TIMEOUT, |reply| Question::Recent(limit, reply)).await {
+            Ok(flows) => all.extend(flows),
+            Err(error) => return unanswered(&error),
+        }
     }
-    let mut newest: Vec<_> = last.into_iter().collect();
-    newest.sort_by_key(|(_, (at, _))| std::cmp::Reverse(*at));
-    newest.truncate(query.limit.unwrap_or(LIMIT_DEFAULT).min(LIMIT_MAX));
-    let item = |(label, (at, ended)): (FlowLabel, (u64, bool))| json!({"label": label.to_string(), "t_ns": at, "ended": ended});
-    Json(newest.into_iter().map(item).collect::<Vec<_>>()).into_response()
+    all.sort_by_key(|flow| std::cmp::Reverse(flow.at));
+    all.truncate(limit);
+    let item = |flow: &RecentFlow| {
+        json!({
+            "label": flow.label.to_string(),
+            "client": flow.tuple.remote.to_string(),
+            "server": flow.tuple.local.to_string(),
+            "service": flow.service,
+            "t_ns": flow.at.as_nanos(),
+            "ended": flow.ended,
+        })
+    };
+    Json(all.iter().map(item).collect::<Vec<_>>()).into_response()
 }

@@ -7,7 +7,7 @@ use csp_types::{Duration, FlowLabel, Instant, TraceEvent};
 use csp_vi::{Armed, WaitSet, Wake};
 
 use crate::ProxyWorker;
-use crate::core::{EgressRule, FlowSnapshot, ServiceSnapshot, ServiceSpec};
+use crate::core::{EgressRule, FlowSnapshot, RecentFlow, ServiceSnapshot, ServiceSpec};
 
 use super::metrics::Published;
 
@@ -24,6 +24,8 @@ pub enum Question {
     Policy(Vec<ServiceSpec>, Vec<EgressRule>, Reply<()>),
     /// At most so many flows.
     Flows(usize, Reply<Vec<FlowSnapshot>>),
+    /// At most so many flows that live or ended lately, newest first.
+    Recent(usize, Reply<Vec<RecentFlow>>),
     /// The services with their pools.
     Services(Reply<Vec<ServiceSnapshot>>),
     /// What the flight recorder has of one flow, or of all.
@@ -106,6 +108,7 @@ fn answer(worker: &mut ProxyWorker, at: Instant, question: Question) -> bool {
             reply.send(());
         }
         Question::Flows(limit, reply) => reply.send(worker.core().flows(at, limit)),
+        Question::Recent(limit, reply) => reply.send(worker.core().recent_flows(limit)),
         Question::Services(reply) => reply.send(worker.core().services()),
         Question::Trace(label, reply) => {
             let events = worker.core().trace().iter().filter(|e| label.is_none_or(|l| l == e.label));

@@ -74,18 +74,22 @@ impl MetricSource for WorkerMetrics {
 
 fn collect_counters(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)]) {
     let figures = [
-        ("csp_tunnel_records_received", "Tunnel records taken", c.records_in),
-        ("csp_tunnel_records_sent", "Tunnel records sent", c.records_out),
-        ("csp_client_received_bytes", "TCP payload from clients", c.client_bytes_in),
-        ("csp_client_sent_bytes", "TCP payload to clients, retransmissions included", c.client_bytes_out),
-        ("csp_application_sent_bytes", "Bytes passed to applications", c.app_bytes_out),
-        ("csp_application_received_bytes", "Bytes taken from applications", c.app_bytes_in),
-        ("csp_connections_passive", "Connections established by clients", c.connections_passive),
-        ("csp_connections_active", "Connections opened for applications", c.connections_active),
-        ("csp_connections_closed", "Connections that ended without an error", c.connections_closed),
-        ("csp_connections_failed", "Connections that ended with an error", c.connections_failed),
-        ("csp_opens_refused", "OPENs that a process handed back", c.opens_refused),
-        ("csp_stale_messages", "Channel messages about flows that are gone", c.stale_messages),
+        ("csp_tunnel_records_received_total", "Tunnel records taken", c.records_in),
+        ("csp_tunnel_records_sent_total", "Tunnel records sent", c.records_out),
+        ("csp_client_received_bytes_total", "TCP payload from clients", c.client_bytes_in),
+        (
+            "csp_client_sent_bytes_total",
+            "TCP payload to clients, retransmissions included",
+            c.client_bytes_out,
+        ),
+        ("csp_application_sent_bytes_total", "Bytes passed to applications", c.app_bytes_out),
+        ("csp_application_received_bytes_total", "Bytes taken from applications", c.app_bytes_in),
+        ("csp_connections_passive_total", "Connections established by clients", c.connections_passive),
+        ("csp_connections_active_total", "Connections opened for applications", c.connections_active),
+        ("csp_connections_closed_total", "Connections that ended without an error", c.connections_closed),
+        ("csp_connections_failed_total", "Connections that ended with an error", c.connections_failed),
+        ("csp_opens_refused_total", "OPENs that a process handed back", c.opens_refused),
+        ("csp_stale_messages_total", "Channel messages about flows that are gone", c.stale_messages),
     ];
     for (name, help, value) in figures {
         out.counter(name, help, labels, value);
@@ -119,18 +123,22 @@ fn collect_tables(out: &mut MetricWriter, published: &Published) {
 
 fn collect_tcp(out: &mut MetricWriter, c: &csp_tcp::Counters, labels: &[(&str, &str)]) {
     let figures = [
-        ("csp_tcp_segments_received", "Segments taken by the TCP engine", c.segments_received),
-        ("csp_tcp_segments_sent", "Segments (up to 64 KB) handed to tunnels", c.segments_sent),
-        ("csp_tcp_segments_retransmitted", "Segments sent again", c.segments_retransmitted),
-        ("csp_tcp_retransmission_timeouts", "Retransmission timers that ran out", c.retransmission_timeouts),
-        ("csp_tcp_fast_recoveries", "Losses repaired without a timeout", c.fast_recoveries),
-        ("csp_tcp_tail_loss_probes", "Tail loss probes", c.tail_loss_probes),
-        ("csp_tcp_window_probes", "Zero-window probes", c.window_probes),
-        ("csp_tcp_keepalive_probes", "Keepalive probes", c.keepalive_probes),
-        ("csp_tcp_resets_sent", "RSTs sent", c.resets_sent),
-        ("csp_tcp_challenge_acks_sent", "Challenge ACKs sent (RFC 5961)", c.challenge_acks_sent),
-        ("csp_tcp_time_wait_entered", "Connections that entered TIME-WAIT", c.time_wait_entered),
-        ("csp_tcp_half_open_evicted", "Half-open connections pushed out", c.half_open_evicted),
+        ("csp_tcp_segments_received_total", "Segments taken by the TCP engine", c.segments_received),
+        ("csp_tcp_segments_sent_total", "Segments (up to 64 KB) handed to tunnels", c.segments_sent),
+        ("csp_tcp_segments_retransmitted_total", "Segments sent again", c.segments_retransmitted),
+        (
+            "csp_tcp_retransmission_timeouts_total",
+            "Retransmission timers that ran out",
+            c.retransmission_timeouts,
+        ),
+        ("csp_tcp_fast_recoveries_total", "Losses repaired without a timeout", c.fast_recoveries),
+        ("csp_tcp_tail_loss_probes_total", "Tail loss probes", c.tail_loss_probes),
+        ("csp_tcp_window_probes_total", "Zero-window probes", c.window_probes),
+        ("csp_tcp_keepalive_probes_total", "Keepalive probes", c.keepalive_probes),
+        ("csp_tcp_resets_sent_total", "RSTs sent", c.resets_sent),
+        ("csp_tcp_challenge_acks_sent_total", "Challenge ACKs sent (RFC 5961)", c.challenge_acks_sent),
+        ("csp_tcp_time_wait_entered_total", "Connections that entered TIME-WAIT", c.time_wait_entered),
+        ("csp_tcp_half_open_evicted_total", "Half-open connections pushed out", c.half_open_evicted),
     ];
     for (name, help, value) in figures {
         out.counter(name, help, labels, value);
