@@ -8,6 +8,9 @@ pub(crate) struct Congestion {
     mss: u32,
     /// Bytes acknowledged towards the next segment of congestion avoidance.
     counted: u32,
+    /// Most bytes in flight in this round trip and in the one before. What is in flight when an acknowledgement arrives
+    /// is less, and the less the more acknowledgements arrive at once.
+    flight: (u32, u32),
     /// What to go back to when a loss response turns out spurious: (cwnd, ssthresh).
     before: (u32, u32),
 }
@@ -18,7 +21,7 @@ const CWND_MAX: u32 = 1 << 30;
 impl Congestion {
     /// The window before the handshake.
     pub fn new() -> Self {
-        Congestion { cwnd: 1, ssthresh: CWND_MAX, mss: 1, counted: 0, before: (0, 0) }
+        Congestion { cwnd: 1, ssthresh: CWND_MAX, mss: 1, counted: 0, flight: (0, 0), before: (0, 0) }
     }
 
     /// Starts with `segments` segments of `mss` bytes; `lost_syn`: with one (RFC 6928 §2, RFC 5681 §3.1).
@@ -42,10 +45,24 @@ impl Congestion {
         self.ssthresh
     }
 
-    /// `acked` bytes were acknowledged. `flight` bytes were in flight before; `after_timeout`: in the slow start that
-    /// follows a timeout.
-    pub fn on_ack(&mut self, acked: u32, flight: u32, after_timeout: bool) {
+    /// Something was sent; now `flight` bytes are in flight.
+    pub fn on_transmit(&mut self, flight: u32) {
+        self.flight.0 = self.flight.0.max(flight);
+    }
+
+    /// A round trip is over.
+    pub fn on_round(&mut self) {
+        self.flight = (0, self.flight.0);
+    }
+
+    fn flight(&self) -> u32 {
+        self.flight.0.max(self.flight.1)
+    }
+
+    /// `acked` bytes were acknowledged; `after_timeout`: in the slow start that follows a timeout.
+    pub fn on_ack(&mut self, acked: u32, after_timeout: bool) {
         let slow_start = self.cwnd < self.ssthresh;
+        let flight = self.flight();
         // A window that was not used proves nothing about the path (RFC 7661 §4.1).
         let used = if slow_start { flight.saturating_mul(2) } else { flight + self.mss };
         if used < self.cwnd {
@@ -66,23 +83,23 @@ impl Congestion {
         }
     }
 
-    /// Loss was found by acknowledgements, with `flight` bytes in flight (RFC 6675 §5 step 4.2).
-    pub fn on_loss(&mut self, flight: u32) {
-        self.reduce(flight);
+    /// Loss was found by acknowledgements (RFC 6675 §5 step 4.2).
+    pub fn on_loss(&mut self) {
+        self.reduce();
         self.cwnd = self.ssthresh;
     }
 
     /// The retransmission timer fired; `first`: for the first time since progress (RFC 5681 §3.1).
-    pub fn on_timeout(&mut self, flight: u32, first: bool) {
+    pub fn on_timeout(&mut self, first: bool) {
         if first {
-            self.reduce(flight);
+            self.reduce();
         }
         self.cwnd = self.mss;
     }
 
-    fn reduce(&mut self, flight: u32) {
+    fn reduce(&mut self) {
         self.before = (self.cwnd, self.ssthresh);
-        self.ssthresh = (flight / 2).max(2 * self.mss);
+        self.ssthresh = (self.flight().min(self.cwnd) / 2).max(2 * self.mss);
         self.counted = 0;
     }
 
@@ -114,22 +131,29 @@ mod tests {
         let mut cc = Congestion::new();
         cc.start(1000, 10, false);
         assert_eq!(cc.cwnd(), 10_000);
-        cc.on_ack(10_000, 10_000, false);
+        cc.on_transmit(10_000);
+        for _ in 0..10 {
+            cc.on_ack(1_000, false); // all at once, nothing is sent between them
+        }
         assert_eq!(cc.cwnd(), 20_000);
-        cc.on_ack(1_000, 2_000, false);
+        cc.on_round();
+        cc.on_round();
+        cc.on_transmit(2_000);
+        cc.on_ack(1_000, false);
         assert_eq!(cc.cwnd(), 20_000, "not used, not grown");
-        cc.on_loss(20_000);
+        cc.on_transmit(20_000);
+        cc.on_loss();
         assert_eq!((cc.cwnd(), cc.ssthresh()), (10_000, 10_000));
         for _ in 0..10 {
-            cc.on_ack(1_000, 10_000, false);
+            cc.on_ack(1_000, false);
         }
         assert_eq!(cc.cwnd(), 11_000);
         cc.undo();
         assert_eq!(cc.cwnd(), 20_000);
-        cc.on_timeout(20_000, true);
-        cc.on_timeout(1_000, false);
+        cc.on_timeout(true);
+        cc.on_timeout(false);
         assert_eq!((cc.cwnd(), cc.ssthresh()), (1_000, 10_000));
-        cc.on_ack(8_000, 1_000, true);
+        cc.on_ack(8_000, true);
         assert_eq!(cc.cwnd(), 2_000);
     }
 }

@@ -179,6 +179,7 @@ impl Tcb {
             self.progress_at = cx.now;
         }
         self.snd_nxt = end;
+        self.congestion.on_transmit(pipe + end.since(start));
         self.last_sent = cx.now;
         if self.rcv_nxt != self.irs.plus(1) {
             self.quick_acks = 0; // a conversation: the answers carry the acknowledgements

@@ -159,8 +159,7 @@ impl Tcb {
         if self.timers.retries > 1 {
             self.board.forget_sacked(cx.ranges);
         }
-        let flight = self.outstanding().min(self.congestion.cwnd());
-        self.congestion.on_timeout(flight, self.timers.retries == 1);
+        self.congestion.on_timeout(self.timers.retries == 1);
         self.board.begin(Phase::Timeout, self.snd_una, self.snd_nxt);
     }
 

@@ -24,14 +24,14 @@ impl Tcb {
             return Ok(()); // an old one; its data still counts
         }
         let window_changed = self.take_window(segment);
-        let (flight, pipe) = (self.outstanding(), self.pipe(cx.ranges));
+        let flight = self.outstanding();
         let new_sacked = match self.sack {
             true => self.board.on_sack(cx.ranges, ack, self.snd_nxt, segment.options.sack.as_slice()),
             false => 0,
         };
         let persisted = self.timers.persists();
         if ack.after(self.snd_una) {
-            self.advance(cx, segment, pipe);
+            self.advance(cx, segment);
         } else if !self.sack && flight > 0 && segment.len() == 0 && !window_changed && self.snd_wnd > 0 {
             let found = self.board.on_duplicate(self.snd_una, self.snd_nxt, u32::from(self.mss));
             self.respond_to_loss(cx, found);
@@ -68,8 +68,8 @@ impl Tcb {
         changed
     }
 
-    /// snd_una moves on; `pipe` was in the network before.
-    fn advance(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>, pipe: u32) {
+    /// snd_una moves on.
+    fn advance(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>) {
         let ack = segment.ack;
         let fin_acked = self.fin_queued && !self.fin_acked && ack == self.data_end().plus(1);
         let acked = ack.since(self.snd_una);
@@ -90,7 +90,7 @@ impl Tcb {
         let phase = self.board.phase();
         self.board.on_advance(cx.ranges, ack, self.snd_nxt, acked, u32::from(self.mss), self.sack);
         if phase != Phase::Recovery {
-            self.congestion.on_ack(acked_bytes, pipe.max(acked), phase == Phase::Timeout);
+            self.congestion.on_ack(acked_bytes, phase == Phase::Timeout);
         }
         if self.tail_probe.is_some_and(|end| !ack.before(end)) {
             self.tail_probe = None;
@@ -112,6 +112,7 @@ impl Tcb {
             Some((end, sent)) if !segment.ack.before(end) => {
                 self.rtt.sample(cx.config, segment.ingress.saturating_since(sent));
                 self.timed = None;
+                self.congestion.on_round();
             }
             // What was retransmitted is timed by timestamps, which tell which transmission was answered, though only
             // in milliseconds.
@@ -141,8 +142,7 @@ impl Tcb {
             return;
         }
         cx.counters.fast_recoveries += 1;
-        let flight = self.outstanding().min(self.congestion.cwnd());
-        self.congestion.on_loss(flight);
+        self.congestion.on_loss();
         self.board.begin(Phase::Recovery, self.snd_una, self.snd_nxt);
         self.tail_probe = None;
         self.arm_timeout(cx);
