@@ -1,0 +1,9 @@
+//! The agent's knowledge, without control plane or admin endpoint: who may attach, what they are told, what they do.
+
+pub mod directory;
+pub mod processes;
+pub mod server;
+
+pub use directory::{Directory, ProxyEntry};
+pub use processes::{PageCopy, ProcessInfo, Processes};
+pub use server::{AgentError, AgentOptions, serve};

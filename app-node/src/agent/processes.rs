@@ -1,0 +1,251 @@
+//! The processes that are attached, and the last pages of those that exited.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use csp_types::{FlowLabel, TraceEvent};
+use csp_wire::agent::page::{COUNTER_NAMES, PAGE_LEN, PageView, SocketEntry};
+
+/// Who a process is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ProcessInfo {
+    /// Its name in the cluster, unique on this node for the agent's life.
+    pub id: String,
+    /// Its number, as the kernel told.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// The program, as it calls itself.
+    pub program: String,
+    /// When it attached, in milliseconds of the Unix epoch.
+    pub attached_unix_ms: u64,
+    /// When it exited, likewise.
+    pub exited_unix_ms: Option<u64>,
+}
+
+/// A process's page at one time. Its content is the process's own word.
+#[derive(Clone, Debug)]
+pub struct PageCopy {
+    bytes: Vec<u8>,
+}
+
+impl PageCopy {
+    fn of(file: &File) -> Option<PageCopy> {
+        let mut bytes = vec![0; PAGE_LEN];
+        file.read_exact_at(&mut bytes, 0).ok()?;
+        PageView::parse(&bytes).ok()?;
+        Some(PageCopy { bytes })
+    }
+
+    fn view(&self) -> Option<PageView<'_>> {
+        PageView::parse(&self.bytes).ok()
+    }
+
+    /// The counters, in the order of [`COUNTER_NAMES`].
+    pub fn counters(&self) -> [u64; COUNTER_NAMES.len()] {
+        let view = self.view();
+        std::array::from_fn(|i| view.map_or(0, |v| v.counter(i)))
+    }
+
+    /// The sockets.
+    pub fn sockets(&self) -> Vec<SocketEntry> {
+        self.view().map(|v| v.sockets().collect()).unwrap_or_default()
+    }
+
+    /// The trace, oldest first.
+    pub fn trace(&self) -> Vec<TraceEvent> {
+        let mut events: Vec<_> = self.view().map(|v| v.trace().collect()).unwrap_or_default();
+        events.sort_by_key(|(number, _)| *number);
+        events.into_iter().map(|(_, event)| event).collect()
+    }
+}
+
+struct Process {
+    info: ProcessInfo,
+    page: File,
+}
+
+struct Exited {
+    info: ProcessInfo,
+    page: PageCopy,
+}
+
+/// The table.
+pub struct Processes {
+    live: BTreeMap<u64, Process>,
+    exited: VecDeque<Exited>,
+    capacity: usize,
+    exited_capacity: usize,
+    next: u64,
+    /// Counters of processes that exited, added up, so that totals never go back.
+    past: [u64; COUNTER_NAMES.len()],
+    /// Attachments since the start.
+    pub attached_total: u64,
+    /// Refused attachments by reason.
+    pub refused: BTreeMap<&'static str, u64>,
+}
+
+/// Counters that tell how things stand, not how much there was: those of the past do not count.
+const GAUGES: [&str; 2] = ["sockets_now", "flows_now"];
+
+/// Whether a counter of this name goes up and down.
+pub fn is_gauge(name: &str) -> bool {
+    GAUGES.contains(&name)
+}
+
+impl Processes {
+    /// An empty table of `capacity` processes and `exited_capacity` exited ones.
+    pub fn new(capacity: usize, exited_capacity: usize) -> Self {
+        Processes {
+            live: BTreeMap::new(),
+            exited: VecDeque::new(),
+            capacity,
+            exited_capacity,
+            next: 0,
+            past: [0; COUNTER_NAMES.len()],
+            attached_total: 0,
+            refused: BTreeMap::new(),
+        }
+    }
+
+    /// A name for a new process: program, process number, and a number of ours.
+    pub fn new_id(&mut self, program: &str, pid: u32) -> String {
+        self.next += 1;
+        let program = if program.is_empty() { "program" } else { program };
+        format!("{}-{pid}-{}", &program[..program.len().min(32)], self.next)
+    }
+
+    /// Adds a process; `None` when the table is full. The key names it in [`exited`](Self::exited).
+    pub fn attached(&mut self, info: ProcessInfo, page: File) -> Option<u64> {
+        if self.live.len() >= self.capacity {
+            return None;
+        }
+        self.attached_total += 1;
+        let key = self.attached_total;
+        self.live.insert(key, Process { info, page });
+        Some(key)
+    }
+
+    /// A process is gone: its last page is kept for a while.
+    pub fn exited(&mut self, key: u64, unix_ms: u64) {
+        let Some(process) = self.live.remove(&key) else { return };
+        let Some(page) = PageCopy::of(&process.page) else { return };
+        for ((past, last), name) in self.past.iter_mut().zip(page.counters()).zip(COUNTER_NAMES) {
+            if !is_gauge(name) {
+                *past = past.wrapping_add(last);
+            }
+        }
+        if self.exited_capacity == 0 {
+            return;
+        }
+        if self.exited.len() >= self.exited_capacity {
+            self.exited.pop_front();
+        }
+        let info = ProcessInfo { exited_unix_ms: Some(unix_ms), ..process.info };
+        self.exited.push_back(Exited { info, page });
+    }
+
+    /// Counts a refusal.
+    pub fn refuse(&mut self, reason: &'static str) {
+        *self.refused.entry(reason).or_default() += 1;
+    }
+
+    /// Processes that are attached, and how many could be.
+    pub fn occupancy(&self) -> (usize, usize) {
+        (self.live.len(), self.capacity)
+    }
+
+    /// Every process, attached ones first, with its page as it is now.
+    pub fn pages(&self) -> Vec<(ProcessInfo, PageCopy)> {
+        let live = self.live.values().filter_map(|p| Some((p.info.clone(), PageCopy::of(&p.page)?)));
+        let exited = self.exited.iter().rev().map(|e| (e.info.clone(), e.page.clone()));
+        live.chain(exited).collect()
+    }
+
+    /// The processes that are attached now.
+    pub fn live(&self) -> Vec<ProcessInfo> {
+        self.live.values().map(|p| p.info.clone()).collect()
+    }
+
+    /// All counters, summed over attached and exited processes; gauges over the attached ones.
+    pub fn totals(&self) -> [u64; COUNTER_NAMES.len()] {
+        let mut totals = self.past;
+        for process in self.live.values() {
+            let Some(page) = PageCopy::of(&process.page) else { continue };
+            for (total, value) in totals.iter_mut().zip(page.counters()) {
+                *total = total.wrapping_add(value);
+            }
+        }
+        totals
+    }
+
+    /// Labels that were seen lately, newest first, each once.
+    pub fn recent_labels(&self, limit: usize) -> Vec<FlowLabel> {
+        let mut events: Vec<TraceEvent> = self.pages().iter().flat_map(|(_, page)| page.trace()).collect();
+        events.sort_by_key(|e| std::cmp::Reverse(e.at));
+        let mut labels: Vec<FlowLabel> = Vec::new();
+        for event in events {
+            if labels.len() >= limit {
+                break;
+            }
+            if !labels.contains(&event.label) {
+                labels.push(event.label);
+            }
+        }
+        labels
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use csp_types::{Instant, TraceKind};
+    use csp_wire::agent::page::{counter_offset, emit_header, emit_trace, trace_offset};
+
+    fn page(bytes_read: u64) -> File {
+        let fd = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&fd, PAGE_LEN as u64).unwrap();
+        let file = File::from(fd);
+        file.write_all_at(&emit_header(), 0).unwrap();
+        file.write_all_at(&bytes_read.to_le_bytes(), counter_offset(11) as u64).unwrap();
+        for count in 0..2 {
+            let label = FlowLabel::new(7 + count, 0);
+            let at = Instant::from_nanos(u64::from(count) + 1);
+            let event = TraceEvent { label, at, kind: TraceKind::AppOpen, ..TraceEvent::default() };
+            let place = trace_offset(count.into()) as u64;
+            file.write_all_at(&emit_trace(count.into(), &event), place).unwrap();
+        }
+        file
+    }
+
+    fn info(id: &str) -> ProcessInfo {
+        let id = id.to_owned();
+        ProcessInfo { id, pid: 1, uid: 0, program: "t".into(), attached_unix_ms: 0, exited_unix_ms: None }
+    }
+
+    #[test]
+    fn totals_keep_what_exited_processes_did() {
+        let mut table = Processes::new(2, 1);
+        let a = table.attached(info("a"), page(100)).unwrap();
+        let b = table.attached(info("b"), page(50)).unwrap();
+        assert_eq!(table.attached(info("c"), page(1)), None, "the table is full");
+        assert_eq!(table.totals()[11], 150);
+        table.exited(a, 1);
+        table.exited(b, 2);
+        assert_eq!((table.totals()[11], table.occupancy()), (150, (0, 2)));
+        let kept: Vec<_> = table.pages().into_iter().map(|(i, _)| (i.id, i.exited_unix_ms)).collect();
+        assert_eq!(kept, [("b".to_owned(), Some(2))], "only the last one is kept");
+        assert_eq!(table.recent_labels(1), [FlowLabel::new(8, 0)]);
+    }
+
+    #[test]
+    fn a_page_of_nonsense_counts_nothing() {
+        let fd = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let mut table = Processes::new(2, 2);
+        let key = table.attached(info("a"), File::from(fd)).unwrap();
+        assert_eq!(table.totals()[11], 0);
+        table.exited(key, 1);
+        assert!(table.pages().is_empty());
+    }
+}

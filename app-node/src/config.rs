@@ -1,0 +1,194 @@
+//! The daemon's configuration file.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use csp_control::config::{ConfigError, Problems, load_checked};
+use csp_control::{AdminSection, EtcdSection, LogSection, NodeSection};
+use csp_wire::agent::{LIST_MAX, PATH_LEN_MAX};
+use serde::de::{self, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+/// Most entries of `users`.
+pub const USERS_MAX: usize = 256;
+
+/// Everything in the file; defaults live here alone.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Who this node is, and its folders.
+    pub node: NodeSection,
+    /// Where etcd is.
+    pub etcd: EtcdSection,
+    /// The admin endpoint.
+    pub admin: AdminSection,
+    /// Logging.
+    #[serde(default)]
+    pub log: LogSection,
+    /// The Unix socket where processes attach.
+    #[serde(default = "default_socket")]
+    pub socket: PathBuf,
+    /// What is accelerated.
+    #[serde(default)]
+    pub accelerate: AccelerateSection,
+    /// User ids whose processes may attach; absent: any local user's.
+    #[serde(default)]
+    pub users: Option<Vec<u32>>,
+    /// Sizes of the tables.
+    #[serde(default)]
+    pub capacity: CapacitySection,
+}
+
+/// `accelerate:` which sockets of attached processes leave the kernel.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AccelerateSection {
+    /// Listening ports.
+    pub listen: Listen,
+    /// Outgoing connections.
+    pub connect: Connect,
+}
+
+/// Which listening ports are accelerated: `all`, or a list.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Listen {
+    /// Every port.
+    #[default]
+    All,
+    /// These ports.
+    Ports(Vec<u16>),
+}
+
+/// Which connections are accelerated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Connect {
+    /// Those to the policy's egress destinations.
+    #[default]
+    Policy,
+    /// None.
+    Off,
+}
+
+/// Sizes of the tables.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CapacitySection {
+    /// Processes attached at once. 1 to 65,536.
+    pub processes: usize,
+    /// Exited processes whose counters and traces are kept. 0 to 1,024 (115 KiB each).
+    pub exited: usize,
+}
+
+impl Default for CapacitySection {
+    fn default() -> Self {
+        CapacitySection { processes: 4_096, exited: 64 }
+    }
+}
+
+fn default_socket() -> PathBuf {
+    PathBuf::from("/run/csp/agent.sock")
+}
+
+impl<'de> Deserialize<'de> for Listen {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct AllOrPorts;
+        impl<'de> Visitor<'de> for AllOrPorts {
+            type Value = Listen;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("`all` or a list of ports such as [80, 8080]")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Listen, E> {
+                match text {
+                    "all" => Ok(Listen::All),
+                    other => Err(E::custom(format!(
+                        "{other:?}: allowed is `all` or a list of ports such as [80, 8080]"
+                    ))),
+                }
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Listen, A::Error> {
+                let mut ports = Vec::new();
+                while let Some(port) = list.next_element::<u16>()? {
+                    ports.push(port);
+                }
+                Ok(Listen::Ports(ports))
+            }
+        }
+        deserializer.deserialize_any(AllOrPorts)
+    }
+}
+
+impl Config {
+    /// Reads and checks the file.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        load_checked(path, Config::check)
+    }
+
+    fn check(&self, problems: &mut Problems) {
+        self.etcd.check("etcd", problems);
+        let mut range = |field: &str, value: usize, low: usize, high: usize| {
+            if !(low..=high).contains(&value) {
+                problems.add(field, format!("{value} is out of range; allowed is {low} to {high}"));
+            }
+        };
+        range("capacity.processes", self.capacity.processes, 1, 65_536);
+        range("capacity.exited", self.capacity.exited, 0, 1_024);
+        if let Listen::Ports(ports) = &self.accelerate.listen
+            && (ports.len() > LIST_MAX || ports.contains(&0))
+        {
+            let message = format!("allowed are up to {LIST_MAX} ports from 1 to 65535, or `all`");
+            problems.add("accelerate.listen", message);
+        }
+        let socket = self.socket.as_os_str().len();
+        if !self.socket.is_absolute() || socket > PATH_LEN_MAX {
+            let message = format!("allowed is an absolute path of at most {PATH_LEN_MAX} bytes");
+            problems.add("socket", message);
+        }
+        if self.users.as_ref().is_some_and(|users| users.len() > USERS_MAX) {
+            problems.add("users", format!("allowed are up to {USERS_MAX} user ids"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use csp_control::config::parse_checked;
+
+    const GOOD: &str = "\
+node: {id: an-1}
+etcd: {endpoints: [\"http://10.77.0.4:2379\"]}
+admin: {listen: \"10.77.0.3:9103\"}
+";
+
+    fn check(extra: &str) -> Result<Config, String> {
+        parse_checked(&format!("{GOOD}{extra}"), "an.yaml", Config::check).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn a_right_file_gets_the_defaults() {
+        let config = check("").unwrap();
+        assert_eq!(config.accelerate, AccelerateSection { listen: Listen::All, connect: Connect::Policy });
+        assert_eq!(config.socket, Path::new("/run/csp/agent.sock"));
+        let config = check("accelerate: {listen: [80, 8080], connect: off}\nusers: [33]\n").unwrap();
+        assert_eq!(config.accelerate.listen, Listen::Ports(vec![80, 8080]));
+        assert_eq!((config.accelerate.connect, config.users), (Connect::Off, Some(vec![33])));
+    }
+
+    #[test]
+    fn wrong_fields_are_named_with_their_place() {
+        for (extra, expected) in [
+            ("accelerate: {listen: some}\n", "an.yaml:4:22: accelerate.listen"),
+            ("accelerate: {listen: [0]}\n", "an.yaml:4:22: accelerate.listen"),
+            ("socket: run/agent.sock\n", "an.yaml:4:9: socket"),
+            ("capacity: {processes: 0}\n", "an.yaml:4:23: capacity.processes"),
+            ("colour: red\n", "an.yaml:4:1: "),
+        ] {
+            let error = check(extra).unwrap_err();
+            assert!(error.starts_with(expected), "{extra}: {error}");
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! The agent's own routes on the admin endpoint: processes, sockets, flows, traces; and its metrics.
+//!
+//! The table of processes belongs to the agent's thread; requests come to it as questions.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use csp_telemetry::{Exposition, MetricWriter, trace_json};
+use csp_types::FlowLabel;
+use csp_wire::agent::page::{COUNTER_NAMES, SocketEntry, SocketKind};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::agent::processes::is_gauge;
+use crate::agent::{PageCopy, ProcessInfo, Processes};
+
+const LIMIT_DEFAULT: usize = 100;
+const LIMIT_MAX: usize = 10_000;
+/// Questions that may wait.
+const QUESTIONS_MAX: usize = 64;
+const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(500);
+
+/// A request to the agent's thread; the closure makes the answer.
+pub struct Question {
+    ask: Box<dyn FnOnce(&Processes) -> Value + Send>,
+    reply: oneshot::Sender<Value>,
+}
+
+/// What the agent's thread answers from.
+pub struct Questions {
+    receiver: mpsc::Receiver<Question>,
+    snapshot: Arc<Mutex<Snapshot>>,
+}
+
+/// The numbers for metrics, taken every so often.
+#[derive(Clone, Default)]
+struct Snapshot {
+    totals: [u64; COUNTER_NAMES.len()],
+    processes: (usize, usize),
+    attached: u64,
+    refused: Vec<(&'static str, u64)>,
+}
+
+#[derive(Clone)]
+struct Asker {
+    node: String,
+    sender: mpsc::Sender<Question>,
+}
+
+/// The routes, and the other end of their questions. Registers the agent's metrics.
+pub fn routes(node: String, metrics: &Exposition) -> (Router, Questions) {
+    let (sender, receiver) = mpsc::channel(QUESTIONS_MAX);
+    let snapshot = Arc::new(Mutex::new(Snapshot::default()));
+    let shown = snapshot.clone();
+    metrics.register(move |out: &mut MetricWriter| {
+        expose(out, &shown.lock().unwrap_or_else(PoisonError::into_inner).clone());
+    });
+    let routes = Router::new()
+        .route("/v1/processes", get(processes))
+        .route("/v1/sockets", get(sockets))
+        .route("/v1/flows", get(flows))
+        .route("/v1/trace", get(trace))
+        .route("/v1/trace/recent", get(recent))
+        .with_state(Asker { node, sender });
+    (routes, Questions { receiver, snapshot })
+}
+
+/// Answers questions for ever, on the agent's thread.
+pub async fn answer(mut questions: Questions, processes: Rc<RefCell<Processes>>) {
+    let mut ticks = tokio::time::interval(SNAPSHOT_INTERVAL);
+    loop {
+        tokio::select! {
+            question = questions.receiver.recv() => {
+                let Some(Question { ask, reply }) = question else { return };
+                // Nobody waits for the answer any more: nothing to do.
+                let _ = reply.send(ask(&processes.borrow()));
+            }
+            _ = ticks.tick() => {
+                let table = processes.borrow();
+                let snapshot = Snapshot {
+                    totals: table.totals(),
+                    processes: table.occupancy(),
+                    attached: table.attached_total,
+                    refused: table.refused.iter().map(|(reason, count)| (*reason, *count)).collect(),
+                };
+                *questions.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = snapshot;
+            }
+        }
+    }
+}
+
+fn expose(out: &mut MetricWriter, snapshot: &Snapshot) {
+    out.table("processes", snapshot.processes.0, snapshot.processes.1);
+    out.counter("csp_agent_attached_total", "Processes that attached", &[], snapshot.attached);
+    for reason in ["user", "protocol", "full", "memory"] {
+        let count = snapshot.refused.iter().find(|(r, _)| *r == reason).map_or(0, |(_, count)| *count);
+        let help = "Processes that were refused, by reason";
+        out.counter("csp_agent_refused_total", help, &[("reason", reason)], count);
+    }
+    for (name, value) in COUNTER_NAMES.iter().zip(snapshot.totals) {
+        let words = name.replace('_', " ");
+        let help = format!("Socket filter, all processes of this host: {words}");
+        if is_gauge(name) {
+            let name = format!("csp_application_{}", name.trim_end_matches("_now"));
+            out.gauge(&name, &help, &[], value as f64);
+        } else {
+            out.counter(&format!("csp_application_{name}_total"), &help, &[], value);
+        }
+    }
+}
+
+impl Asker {
+    async fn ask(&self, ask: impl FnOnce(&Processes) -> Value + Send + 'static) -> Response {
+        let (reply, answer) = oneshot::channel();
+        let question = Question { ask: Box::new(ask), reply };
+        if self.sender.try_send(question).is_err() {
+            return (StatusCode::SERVICE_UNAVAILABLE, "too many questions at once\n").into_response();
+        }
+        match answer.await {
+            Ok(value) => Json(value).into_response(),
+            Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "the agent is stopping\n").into_response(),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Limit {
+    limit: Option<usize>,
+}
+
+impl Limit {
+    fn get(&self) -> usize {
+        self.limit.unwrap_or(LIMIT_DEFAULT).min(LIMIT_MAX)
+    }
+}
+
+#[derive(Deserialize)]
+struct Label {
+    label: String,
+}
+
+async fn processes(State(asker): State<Asker>) -> Response {
+    asker.ask(|table| table.pages().iter().map(process_json).collect()).await
+}
+
+fn process_json((info, page): &(ProcessInfo, PageCopy)) -> Value {
+    let counters: serde_json::Map<String, Value> = COUNTER_NAMES
+        .iter()
+        .zip(page.counters())
+        .map(|(name, value)| ((*name).to_owned(), value.into()))
+        .collect();
+    json!({
+        "process": info.id,
+        "pid": info.pid,
+        "uid": info.uid,
+        "program": info.program,
+        "attached_unix_ms": info.attached_unix_ms,
+        "exited_unix_ms": info.exited_unix_ms,
+        "counters": counters,
+    })
+}
+
+fn socket_json(info: &ProcessInfo, socket: &SocketEntry) -> Value {
+    let label = (!socket.label.is_none()).then(|| socket.label.to_string());
+    json!({
+        "process": info.id,
+        "pid": info.pid,
+        "program": info.program,
+        "kind": socket.kind.as_str(),
+        "reason": socket.reason.as_str(),
+        "fd": socket.fd,
+        "label": label,
+        "local": socket.local.to_string(),
+        "remote": socket.remote.to_string(),
+    })
+}
+
+/// The sockets of attached processes that `wanted` picks.
+fn pick(table: &Processes, limit: usize, wanted: impl Fn(&SocketEntry) -> bool) -> Value {
+    let mut found = Vec::new();
+    for (info, page) in table.pages().iter().filter(|(info, _)| info.exited_unix_ms.is_none()) {
+        let sockets = page.sockets();
+        found.extend(sockets.iter().filter(|s| wanted(s)).map(|s| socket_json(info, s)));
+        if found.len() >= limit {
+            break;
+        }
+    }
+    found.truncate(limit);
+    Value::Array(found)
+}
+
+async fn sockets(State(asker): State<Asker>, Query(query): Query<Limit>) -> Response {
+    let limit = query.get();
+    asker.ask(move |table| pick(table, limit, |_| true)).await
+}
+
+async fn flows(State(asker): State<Asker>, Query(query): Query<Limit>) -> Response {
+    let limit = query.get();
+    asker.ask(move |table| pick(table, limit, |s| s.kind == SocketKind::Connection)).await
+}
+
+async fn trace(State(asker): State<Asker>, Query(query): Query<Label>) -> Response {
+    let parsed = u32::from_str_radix(&query.label, 16).ok().and_then(FlowLabel::from_wire);
+    let Some(label) = parsed.filter(|_| query.label.len() == 8) else {
+        let words = format!("label {:?} is no label; allowed are eight hex digits\n", query.label);
+        return (StatusCode::BAD_REQUEST, words).into_response();
+    };
+    let node = asker.node.clone();
+    asker
+        .ask(move |table| {
+            let mut found = Vec::new();
+            for (info, page) in table.pages() {
+                let events = page.trace().into_iter().filter(|e| e.label == label);
+                found.extend(events.map(|event| trace_json(&event, &node, info.pid)));
+            }
+            found.sort_by_key(|event| event.t_ns);
+            json!(found)
+        })
+        .await
+}
+
+async fn recent(State(asker): State<Asker>, Query(query): Query<Limit>) -> Response {
+    let limit = query.get();
+    asker.ask(move |table| table.recent_labels(limit).iter().map(FlowLabel::to_string).collect()).await
+}

@@ -1,0 +1,269 @@
+//! csp-run: starts a program with the socket filter preloaded, or says why that cannot work.
+
+mod elf;
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+pub use elf::Linkage;
+
+/// File name of the socket filter.
+pub const FILTER_NAME: &str = "libcsp_sockfilter.so";
+
+/// How the filter behaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
+pub enum Mode {
+    /// Accelerate what can be; leave the rest, and everything when there is no agent, to the kernel.
+    #[default]
+    On,
+    /// Leave everything to the kernel.
+    Off,
+    /// Refuse what should be accelerated and cannot be.
+    Strict,
+}
+
+impl Mode {
+    fn as_str(self) -> &'static str {
+        match self {
+            Mode::On => "on",
+            Mode::Off => "off",
+            Mode::Strict => "strict",
+        }
+    }
+}
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// How the filter behaves.
+    pub mode: Mode,
+    /// The agent's socket, where it is not the default.
+    pub agent: Option<PathBuf>,
+    /// The program, as the user named it.
+    pub program: OsString,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+}
+
+/// Why a program is not started.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// No such program.
+    #[error("{}: not found", .0.display())]
+    NotFound(PathBuf),
+    /// The file cannot be executed.
+    #[error("{}: {reason}", path.display())]
+    NotExecutable {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        reason: String,
+    },
+    /// The filter's library is nowhere.
+    #[error("the socket filter {FILTER_NAME} was not found (looked at: {0}); set CSP_SOCKFILTER to its path")]
+    NoFilter(String),
+    /// The path of the filter cannot stand in LD_PRELOAD.
+    #[error("{}: LD_PRELOAD cannot hold a path with spaces or colons", .0.display())]
+    FilterPath(PathBuf),
+    /// Strict mode, and the program cannot be accelerated.
+    #[error("{}: {obstacle}", path.display())]
+    NotAccelerated {
+        /// The program.
+        path: PathBuf,
+        /// What keeps it from being accelerated.
+        obstacle: Obstacle,
+    },
+}
+
+impl LaunchError {
+    /// The exit code: 127 not found, 126 not executable (as shells say it), 78 for what the operator has to set right.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            LaunchError::NotFound(_) => 127,
+            LaunchError::NotExecutable { .. } => 126,
+            LaunchError::NoFilter(_) | LaunchError::FilterPath(_) | LaunchError::NotAccelerated { .. } => 78,
+        }
+    }
+}
+
+/// Why preloading does not reach a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Obstacle {
+    /// It is linked statically (as most Go programs are): nothing is preloaded.
+    Static,
+    /// It changes user or group when started: the loader ignores LD_PRELOAD.
+    Setuid,
+    /// It is made for another machine.
+    Foreign,
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Obstacle::Static => "is linked statically: the loader preloads nothing into it, its sockets stay in the kernel",
+            Obstacle::Setuid => "is set-user-id or set-group-id: the loader ignores LD_PRELOAD, its sockets stay in the kernel",
+            Obstacle::Foreign => "is made for another machine or word size than the socket filter",
+        })
+    }
+}
+
+/// What was found out about a program.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Verdict {
+    /// The file that would be executed.
+    pub path: PathBuf,
+    /// For a script: its interpreter, which is what counts.
+    pub interpreter: Option<PathBuf>,
+    /// What keeps it from being accelerated.
+    pub obstacle: Option<Obstacle>,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.path.display())?;
+        if let Some(interpreter) = &self.interpreter {
+            write!(f, " (script of {})", interpreter.display())?;
+        }
+        match self.obstacle {
+            Some(obstacle) => write!(f, " {obstacle}"),
+            None => f.write_str(" can be accelerated"),
+        }
+    }
+}
+
+/// Interpreters of scripts are followed so deep, as the kernel does.
+const SCRIPT_DEPTH_MAX: usize = 4;
+
+impl Launch {
+    /// Looks the program up and tells whether it can be accelerated.
+    pub fn check(&self) -> Result<Verdict, LaunchError> {
+        let path = find(&self.program)?;
+        let (mut file, mut interpreter) = (path.clone(), None);
+        for _ in 0..SCRIPT_DEPTH_MAX {
+            let linkage = elf::inspect(&file).map_err(|error| not_executable(&file, error))?;
+            let obstacle = match linkage {
+                Linkage::Script(next) => {
+                    interpreter = Some(next.clone());
+                    file = next;
+                    continue;
+                }
+                Linkage::Static => Some(Obstacle::Static),
+                Linkage::Foreign => Some(Obstacle::Foreign),
+                Linkage::Dynamic if changes_user(&file) => Some(Obstacle::Setuid),
+                Linkage::Dynamic | Linkage::Unknown => None,
+            };
+            return Ok(Verdict { path, interpreter, obstacle });
+        }
+        Err(not_executable(&path, "too many interpreters"))
+    }
+
+    /// Becomes the program. Returns only when that fails.
+    pub fn exec(&self) -> LaunchError {
+        match self.prepare() {
+            Ok(mut command) => {
+                let error = command.exec();
+                not_executable(Path::new(&self.program), error)
+            }
+            Err(error) => error,
+        }
+    }
+
+    /// The command with its environment.
+    pub fn prepare(&self) -> Result<Command, LaunchError> {
+        let verdict = self.check()?;
+        if let Some(obstacle) = verdict.obstacle {
+            match self.mode {
+                Mode::Strict => return Err(LaunchError::NotAccelerated { path: verdict.path, obstacle }),
+                Mode::On => eprintln!("csp-run: {} {obstacle}", verdict.path.display()),
+                Mode::Off => {}
+            }
+        }
+        let mut command = Command::new(&verdict.path);
+        command.arg0(&self.program).args(&self.arguments).env("CSP_MODE", self.mode.as_str());
+        if let Some(agent) = &self.agent {
+            command.env("CSP_AGENT", agent);
+        }
+        if self.mode != Mode::Off {
+            let before = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+            command.env("LD_PRELOAD", preload(&filter()?, &before)?);
+        }
+        Ok(command)
+    }
+}
+
+/// The program's file, looked up as execvp does.
+fn find(program: &OsStr) -> Result<PathBuf, LaunchError> {
+    let named = PathBuf::from(program);
+    if program.as_bytes().contains(&b'/') {
+        return executable(&named).map(|()| named);
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/local/bin:/usr/bin:/bin"));
+    let mut denied = None;
+    for folder in std::env::split_paths(&path) {
+        let candidate = folder.join(program);
+        match executable(&candidate) {
+            Ok(()) => return Ok(candidate),
+            Err(error @ LaunchError::NotExecutable { .. }) => denied = Some(error),
+            Err(_) => {}
+        }
+    }
+    Err(denied.unwrap_or(LaunchError::NotFound(named)))
+}
+
+fn not_executable(path: &Path, reason: impl fmt::Display) -> LaunchError {
+    LaunchError::NotExecutable { path: path.to_owned(), reason: reason.to_string() }
+}
+
+fn executable(path: &Path) -> Result<(), LaunchError> {
+    match std::fs::metadata(path) {
+        Err(_) => Err(LaunchError::NotFound(path.to_owned())),
+        Ok(m) if !m.is_file() => Err(not_executable(path, "not a file")),
+        Ok(m) if m.permissions().mode() & 0o111 == 0 => Err(not_executable(path, "permission denied")),
+        Ok(_) => Ok(()),
+    }
+}
+
+fn changes_user(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|m| m.permissions().mode() & 0o6000 != 0)
+}
+
+/// The filter: CSP_SOCKFILTER, else beside this program, else in ../lib.
+fn filter() -> Result<PathBuf, LaunchError> {
+    let mut places = Vec::new();
+    if let Some(path) = std::env::var_os("CSP_SOCKFILTER") {
+        places.push(PathBuf::from(path));
+    } else if let Ok(own) = std::env::current_exe() {
+        let folder = own.parent().unwrap_or(Path::new("/"));
+        places.push(folder.join(FILTER_NAME));
+        places.push(folder.join("../lib").join(FILTER_NAME));
+        places.push(folder.join("../lib/csp").join(FILTER_NAME));
+    }
+    let found = places.iter().find_map(|place| place.canonicalize().ok().filter(|p| p.is_file()));
+    found.ok_or_else(|| {
+        let looked: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
+        LaunchError::NoFilter(looked.join(", "))
+    })
+}
+
+/// LD_PRELOAD with the filter in front; entries that name it already are taken out.
+fn preload(filter: &Path, before: &OsStr) -> Result<OsString, LaunchError> {
+    if filter.as_os_str().as_bytes().iter().any(|b| b" :".contains(b)) {
+        return Err(LaunchError::FilterPath(filter.to_owned()));
+    }
+    let mut value = filter.as_os_str().to_owned();
+    for entry in before.as_bytes().split(|b| b" :".contains(b)) {
+        if !entry.is_empty() && entry != filter.as_os_str().as_bytes() {
+            value.push(":");
+            value.push(OsStr::from_bytes(entry));
+        }
+    }
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,68 @@
+//! Lookup, verdicts and the environment.
+
+use super::*;
+
+fn launch(program: &str) -> Launch {
+    Launch { mode: Mode::On, agent: None, program: program.into(), arguments: Vec::new() }
+}
+
+/// A file of the test's own, executable unless `mode` says otherwise.
+fn file(name: &str, content: &[u8], mode: u32) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("csp-run-test-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join(name);
+    std::fs::write(&path, content).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+    path
+}
+
+/// An ELF file for this machine with one program header of `kind`.
+fn elf(kind: u32) -> Vec<u8> {
+    let mut bytes = vec![0; 64 + 56];
+    bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
+    bytes[18] = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
+    bytes[32] = 64;
+    bytes[54] = 56;
+    bytes[56] = 1;
+    bytes[64..68].copy_from_slice(&kind.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn programs_are_found_as_a_shell_finds_them() {
+    let verdict = launch("sh").check().unwrap();
+    assert!(verdict.path.is_absolute() && verdict.obstacle.is_none());
+    assert_eq!(launch("no-such-program-here").check().unwrap_err().exit_code(), 127);
+    assert_eq!(launch("/no/such/program").check().unwrap_err().exit_code(), 127);
+    let plain = file("plain", b"x", 0o644);
+    assert_eq!(launch(plain.to_str().unwrap()).check().unwrap_err().exit_code(), 126);
+}
+
+#[test]
+fn static_setuid_and_foreign_programs_are_told() {
+    let obstacle = |path: &Path| launch(path.to_str().unwrap()).check().unwrap().obstacle;
+    assert_eq!(obstacle(&file("static", &elf(1), 0o755)), Some(Obstacle::Static));
+    let dynamic = file("dynamic", &elf(3), 0o755);
+    assert_eq!(obstacle(&dynamic), None);
+    assert_eq!(obstacle(&file("setuid", &elf(3), 0o4755)), Some(Obstacle::Setuid));
+    let mut other = elf(3);
+    other[18] = 40;
+    assert_eq!(obstacle(&file("foreign", &other, 0o755)), Some(Obstacle::Foreign));
+    let script = format!("#! {}  -x\n", file("static2", &elf(1), 0o755).display());
+    assert_eq!(obstacle(&file("script", script.as_bytes(), 0o755)), Some(Obstacle::Static));
+    let strict = Launch { mode: Mode::Strict, ..launch(file("static3", &elf(1), 0o755).to_str().unwrap()) };
+    assert_eq!(strict.prepare().unwrap_err().exit_code(), 78);
+    let endless = file("endless", b"", 0o755);
+    std::fs::write(&endless, format!("#!{}\n", endless.display())).unwrap();
+    assert_eq!(launch(endless.to_str().unwrap()).check().unwrap_err().exit_code(), 126);
+}
+
+#[test]
+fn the_filter_stands_first_in_ld_preload_and_once() {
+    let filter = Path::new("/usr/lib/csp/libcsp_sockfilter.so");
+    let value = |before: &str| preload(filter, OsStr::new(before)).unwrap().into_string().unwrap();
+    assert_eq!(value(""), "/usr/lib/csp/libcsp_sockfilter.so");
+    assert_eq!(value("/a.so /b.so"), "/usr/lib/csp/libcsp_sockfilter.so:/a.so:/b.so");
+    assert_eq!(value("/a.so:/usr/lib/csp/libcsp_sockfilter.so"), "/usr/lib/csp/libcsp_sockfilter.so:/a.so");
+    assert!(preload(Path::new("/a b/f.so"), OsStr::new("")).is_err());
+}
