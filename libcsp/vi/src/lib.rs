@@ -10,6 +10,7 @@ pub mod memory;
 mod provider;
 pub mod shm;
 mod slots;
+pub mod ucx;
 mod wait;
 
 pub use provider::{

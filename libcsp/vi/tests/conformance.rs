@@ -49,3 +49,4 @@ macro_rules! in_process {
 
 in_process!(memory);
 in_process!(shm, processes::what_a_killed_process_sent_still_arrives, processes::death_wakes_who_waits,);
+in_process!(ucx, processes::what_a_killed_process_sent_still_arrives, processes::death_wakes_who_waits,);

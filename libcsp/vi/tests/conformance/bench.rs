@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use csp_vi::memory::MemoryFabric;
 use csp_vi::shm::ShmProvider;
+use csp_vi::ucx::UcxProvider;
 use csp_vi::{Completion, ConnectRequest, Event, Provider, ViAddress, ViConfig, ViId};
 
 /// Used where a test does not care.
@@ -30,6 +31,7 @@ impl Bench {
         match self.kind {
             "memory" => Box::new(self.fabric.provider("node")),
             "shm" => Box::new(ShmProvider::new().unwrap()),
+            "ucx" => Box::new(UcxProvider::new().unwrap()),
             other => panic!("no provider {other}"),
         }
     }
@@ -55,12 +57,18 @@ impl Bench {
     }
 }
 
-/// Loopback addresses belong to the tests: a different one for each process and test, so that ports cannot clash.
+/// A port below those that the kernel gives to connections, and free. UCX takes an address of an interface only, so
+/// the others of 127.0.0.0/8 will not do.
 fn free_port() -> SocketAddr {
-    static NEXT: AtomicU16 = AtomicU16::new(1);
-    let host = std::process::id().to_le_bytes();
-    let address = Ipv4Addr::new(127, 1 + host[1] % 100, host[0], 1);
-    SocketAddr::from((address, 20_000 + NEXT.fetch_add(1, Ordering::Relaxed)))
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    loop {
+        let next = u32::from(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = 10_000 + (std::process::id() * 97 + next) % 20_000;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port as u16));
+        if std::net::TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
 }
 
 /// `a` connected to `b`.

@@ -157,11 +157,19 @@ pub fn full_comes_exactly_at_the_posted_receives_and_goes(bench: &Bench) {
             let Completion::Received { vi, buffer, .. } = completion else { panic!("{completion:?}") };
             b.post_recv(vi, buffer).unwrap();
         }
-        let mut sent = 0;
+        // Who tells of posted receives in messages may keep some for the next one, but never all.
+        let (mut sent, mut got) = (0, 0);
         wait("room", || {
             assert_eq!((a.poll(), b.poll_event()), (None, None));
             sent += fill(&mut a, from_a);
-            (sent == depth).then_some(())
+            (2 * sent >= depth).then_some(())
+        });
+        assert!(sent == depth || bench.kind == "ucx");
+        wait("the rest", || {
+            sent += fill(&mut a, from_a);
+            assert_eq!(a.poll(), None);
+            got += u32::from(take(&mut b).is_some());
+            (got > 4 * depth).then_some(())
         });
     }
 }

@@ -1,0 +1,289 @@
+//! What the library's callbacks change. They only take note; the provider acts when the library has returned.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::end::{Arrived, End, Stage};
+use super::frame::{Header, Kind, REJECT_MISMATCH, Setup};
+use super::sys::{ConnRequest, Endpoint, Status};
+use crate::slots::{SLOTS_MAX, Slots};
+use crate::{BufferId, Completion, ConnectRequest, Counters, Event, RequestId, ViError, ViId};
+
+/// Connections that have not sent their request yet.
+pub(super) const SILENT_MAX: usize = 64;
+
+/// Requests that wait for the caller's answer.
+const REQUESTS_MAX: usize = 256;
+
+/// Connections that the library announced and that have no endpoint yet.
+const INCOMING_MAX: usize = 256;
+
+/// Who an endpoint belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Owner {
+    Silent(u32),
+    Waiting(u32),
+    End(u32),
+}
+
+pub(super) struct Silent {
+    pub endpoint: *mut Endpoint,
+    pub order: u64,
+}
+
+pub(super) struct Waiting {
+    pub endpoint: *mut Endpoint,
+    pub setup: Setup,
+}
+
+/// What is to be done once the library has returned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Todo {
+    /// Send a message without content.
+    Tell(u32, Kind),
+    /// Close the endpoint of a VI; one that lingers is over.
+    Close(u32),
+    /// Close an endpoint that belongs to nobody.
+    Drop(*mut Endpoint),
+    /// Reject an announced connection.
+    TurnAway(*mut ConnRequest),
+}
+
+pub(super) struct Core {
+    pub ends: Slots<End>,
+    pub silent: Slots<Silent>,
+    pub waiting: Slots<Waiting>,
+    pub owners: HashMap<*mut Endpoint, Owner>,
+    pub completions: VecDeque<Completion>,
+    pub events: VecDeque<Event>,
+    pub incoming: VecDeque<*mut ConnRequest>,
+    pub failures: VecDeque<(*mut Endpoint, Status)>,
+    pub todo: VecDeque<Todo>,
+    /// VIs whose end was seen and not told.
+    pub ending: usize,
+    /// Endpoints whose closing the library has not finished.
+    pub closing: usize,
+    pub counters: Counters,
+}
+
+impl Core {
+    pub(super) fn new() -> Self {
+        Core {
+            ends: Slots::new(SLOTS_MAX),
+            silent: Slots::new(SILENT_MAX),
+            waiting: Slots::new(REQUESTS_MAX),
+            owners: HashMap::new(),
+            completions: VecDeque::new(),
+            events: VecDeque::new(),
+            incoming: VecDeque::new(),
+            failures: VecDeque::new(),
+            todo: VecDeque::new(),
+            ending: 0,
+            closing: 0,
+            counters: Counters::default(),
+        }
+    }
+
+    /// The library announces a connection.
+    pub(super) fn on_connection(&mut self, request: *mut ConnRequest) {
+        if self.incoming.len() >= INCOMING_MAX {
+            self.counters.handshakes_dropped += 1;
+            self.todo.push_back(Todo::TurnAway(request));
+        } else {
+            self.incoming.push_back(request);
+        }
+    }
+
+    /// The library is done with a send buffer.
+    pub(super) fn on_sent(&mut self, vi: u32, buffer: u16) {
+        let Some(end) = self.ends.get_mut(vi) else { return };
+        let signal = end.release(buffer);
+        if end.stage == Stage::Dead && !end.is_sending() {
+            self.ends.remove(vi);
+        } else if let (Some(wr_id), Stage::Open) = (signal, end.stage) {
+            self.completions.push_back(Completion::Sent { vi: ViId(vi), wr_id });
+        }
+    }
+
+    /// A message arrived. `from` is the endpoint to answer to, if the message tells.
+    pub(super) fn on_message(&mut self, header: &[u8], data: &[u8], from: *mut Endpoint) {
+        let Some(header) = Header::parse(header) else {
+            self.counters.violations += 1;
+            return;
+        };
+        if header.kind == Kind::Request {
+            return self.on_request(data, from);
+        }
+        // A VI that is gone may still be sent to: that is no fault.
+        let Some(end) = self.ends.get_mut(header.vi) else { return };
+        if end.key != header.key {
+            self.counters.violations += 1;
+            return;
+        }
+        match (header.kind, end.stage) {
+            (Kind::Accept, Stage::Connecting) => self.on_accept(header.vi, data),
+            (Kind::Reject, Stage::Connecting) => {
+                let mismatch = header.immediate == REJECT_MISMATCH;
+                self.refuse(
+                    header.vi,
+                    if mismatch {
+                        ViError::Protocol("the message lengths differ")
+                    } else {
+                        ViError::Rejected
+                    },
+                );
+            }
+            (Kind::Data | Kind::Credit | Kind::Close, Stage::Opening | Stage::Open) => {
+                self.on_open(&header, data);
+            }
+            (Kind::Close, Stage::Lingering) => self.todo.push_back(Todo::Tell(header.vi, Kind::CloseAck)),
+            (Kind::CloseAck, Stage::Lingering) => self.todo.push_back(Todo::Close(header.vi)),
+            (Kind::Data | Kind::Credit | Kind::Close, Stage::Lingering | Stage::Closed | Stage::Dead) => {}
+            _ => self.counters.violations += 1,
+        }
+    }
+
+    fn on_request(&mut self, data: &[u8], from: *mut Endpoint) {
+        let Some(&Owner::Silent(id)) = self.owners.get(&from) else {
+            self.counters.handshakes_malformed += 1;
+            return;
+        };
+        self.silent.remove(id);
+        self.owners.remove(&from);
+        let Ok(setup) = Setup::parse(data) else {
+            self.counters.handshakes_malformed += 1;
+            return self.todo.push_back(Todo::Drop(from));
+        };
+        let private_data = setup.private_data.clone();
+        match self.waiting.insert(Waiting { endpoint: from, setup }) {
+            Some(id) => {
+                self.owners.insert(from, Owner::Waiting(id));
+                let request = ConnectRequest { id: RequestId(id), private_data, peer_uid: None };
+                self.events.push_back(Event::Request(request));
+            }
+            None => {
+                self.counters.handshakes_dropped += 1;
+                self.todo.push_back(Todo::Drop(from));
+            }
+        }
+    }
+
+    fn on_accept(&mut self, vi: u32, data: &[u8]) {
+        let Some(end) = self.ends.get_mut(vi) else { return };
+        match Setup::parse(data) {
+            Ok(setup) if setup.config.message_len == end.config.message_len => {
+                end.meet(setup.vi, setup.key, &setup.config);
+                end.stage = Stage::Opening;
+                let private_data = setup.private_data;
+                self.events.push_back(Event::Established { vi: ViId(vi), private_data });
+            }
+            Ok(_) => self.refuse(vi, ViError::Protocol("the message lengths differ")),
+            Err(reason) => self.refuse(vi, reason),
+        }
+    }
+
+    /// A VI that was connecting will not be.
+    pub(super) fn refuse(&mut self, vi: u32, reason: ViError) {
+        if let Some(end) = self.ends.get_mut(vi) {
+            end.stage = Stage::Closed;
+        }
+        self.events.push_back(Event::Refused { vi: ViId(vi), reason });
+        self.todo.push_back(Todo::Close(vi));
+    }
+
+    fn on_open(&mut self, header: &Header, data: &[u8]) {
+        let Some(end) = self.ends.get_mut(header.vi) else { return };
+        if end.ended.is_some() {
+            return;
+        }
+        if !end.widen(header.posted) {
+            return self.violate(header.vi);
+        }
+        match header.kind {
+            Kind::Data => match end.store(data, header.immediate) {
+                None => self.violate(header.vi),
+                Some(arrived) if end.stage == Stage::Open => {
+                    self.completions.push_back(received(header.vi, arrived));
+                }
+                Some(arrived) => end.early.push_back(arrived),
+            },
+            Kind::Close => {
+                self.end(header.vi, true);
+                self.todo.push_back(Todo::Tell(header.vi, Kind::CloseAck));
+            }
+            _ => {}
+        }
+    }
+
+    fn violate(&mut self, vi: u32) {
+        self.counters.violations += 1;
+        self.end(vi, false);
+        self.todo.push_back(Todo::Close(vi));
+    }
+
+    /// The peer's end was seen.
+    pub(super) fn end(&mut self, vi: u32, clean: bool) {
+        let Some(end) = self.ends.get_mut(vi) else { return };
+        if end.ended.is_none() {
+            end.ended = Some(clean);
+            self.ending += 1;
+        }
+    }
+
+    /// The caller polled a message.
+    pub(super) fn on_polled(&mut self, completion: &Completion) {
+        if let Completion::Received { vi, .. } = completion
+            && let Some(end) = self.ends.get_mut(vi.0)
+        {
+            end.unpolled -= 1;
+        }
+    }
+
+    /// The caller was told that the VI is open: what came early can be polled.
+    pub(super) fn open(&mut self, vi: u32) {
+        let Some(end) = self.ends.get_mut(vi) else { return };
+        end.stage = Stage::Open;
+        self.completions.extend(end.early.drain(..).map(|arrived| received(vi, arrived)));
+    }
+
+    /// Announces the end of VIs whose last message was polled.
+    pub(super) fn tell_ends(&mut self) {
+        for index in 0..self.ends.len() {
+            let Some((id, end)) = self.ends.at_mut(index) else { continue };
+            let Some(clean) = end.ended else { continue };
+            if end.stage == Stage::Open && end.unpolled == 0 && !end.told_end {
+                end.told_end = true;
+                self.ending -= 1;
+                self.events.push_back(Event::Disconnected { vi: ViId(id), clean });
+            }
+        }
+    }
+
+    /// The caller gives a VI back: nothing of it is told any more.
+    pub(super) fn forget(&mut self, vi: u32) {
+        if let Some(end) = self.ends.get_mut(vi)
+            && end.ended.is_some()
+            && !end.told_end
+        {
+            end.told_end = true;
+            self.ending -= 1;
+        }
+        self.completions.retain(|completion| match completion {
+            Completion::Received { vi: of, .. } | Completion::Sent { vi: of, .. } => of.0 != vi,
+        });
+        self.events.retain(|event| match event {
+            Event::Established { vi: of, .. }
+            | Event::Refused { vi: of, .. }
+            | Event::Disconnected { vi: of, .. } => of.0 != vi,
+            Event::Request(_) => true,
+        });
+    }
+}
+
+fn received(vi: u32, arrived: Arrived) -> Completion {
+    Completion::Received {
+        vi: ViId(vi),
+        buffer: BufferId(arrived.buffer),
+        len: arrived.len,
+        immediate: arrived.immediate,
+    }
+}

@@ -1,0 +1,491 @@
+//! `ucx`: VIs between hosts without RDMA, as active messages of UCP over TCP. For daemons only.
+//!
+//! libucp is loaded when the first provider is made, and kept off the process (see `sys`). One worker per provider, one
+//! endpoint per VI. UCP carries no private data and knows no receive queue, so both are made here: a set-up message
+//! (`frame`) introduces the ends to each other, and every message tells how many receives its sender has posted.
+//!
+//! A clean end is a message of its own that the peer confirms, since closing a TCP socket with unread data would reset
+//! it and lose what the peer has not read. Whatever else ends an endpoint is unclean. Silence is not noticed here.
+//!
+//! Trust: UCX itself checks nothing that comes from the network. The SAN has to be a network of hosts that the operator
+//! trusts not to attack the library; messages with a wrong key, count or length are counted and end their VI at most.
+
+mod callbacks;
+mod core;
+mod end;
+mod frame;
+mod sys;
+mod worker;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::ptr::null_mut;
+
+use crate::provider::check_private_data;
+use crate::{
+    Armed, BufferId, Completion, Counters, Event, Provider, RequestId, ViAddress, ViConfig, ViError, ViId,
+    Wake,
+};
+use core::{Owner, SILENT_MAX, Silent, Todo, Waiting};
+use end::{Context, End, Stage};
+use frame::{HEADER_LEN, Header, Kind, REJECT_MISMATCH, SETUP_LEN_MAX, Setup};
+use sys::{Endpoint, Status};
+use worker::Worker;
+
+/// How many calls of `poll_event` share one turn of the library.
+const PROGRESS_EVERY: u32 = 16;
+
+/// Most turns of the library in one call.
+const PROGRESS_MAX: u32 = 16;
+
+/// VIs given back whose peer has not confirmed the end; the oldest is closed by force.
+const LINGERING_MAX: usize = 256;
+
+/// Loads libucp, or says why that cannot be. Making a provider does it too; but it changes the environment, so a daemon
+/// calls it before it starts threads.
+pub fn load() -> Result<(), ViError> {
+    sys::api().map(drop)
+}
+
+/// The UCX provider.
+pub struct UcxProvider {
+    worker: Worker,
+    lingering: VecDeque<u32>,
+    order: u64,
+    calls: u32,
+}
+
+// SAFETY: everything is owned by the provider, the library's worker is made for one thread at a time (serialized), and
+// its callbacks run on the thread that calls it.
+unsafe impl Send for UcxProvider {}
+
+fn ip_of(address: &ViAddress) -> Result<SocketAddr, ViError> {
+    match address {
+        ViAddress::Ip(address) => Ok(*address),
+        other => Err(unreachable(other, "the ucx provider takes an IP address and port".to_owned())),
+    }
+}
+
+fn unreachable(address: &ViAddress, reason: String) -> ViError {
+    ViError::Unreachable { address: address.to_string(), reason }
+}
+
+/// What only the peer of one VI is told.
+fn new_key() -> Result<u32, ViError> {
+    let mut key = [0u8; 4];
+    // SAFETY: `key` has four writable bytes.
+    let got = unsafe { libc::getrandom(key.as_mut_ptr().cast(), 4, 0) };
+    if got == 4 {
+        Ok(u32::from_ne_bytes(key))
+    } else {
+        Err(sys::system("getrandom", std::io::Error::last_os_error().to_string()))
+    }
+}
+
+fn plain(kind: Kind, immediate: u32) -> Header {
+    Header { kind, vi: 0, key: 0, immediate, posted: 0 }
+}
+
+impl UcxProvider {
+    /// A provider without VIs. Fails where libucp is not installed.
+    pub fn new() -> Result<Self, ViError> {
+        Ok(UcxProvider { worker: Worker::new()?, lingering: VecDeque::new(), order: 0, calls: 0 })
+    }
+
+    fn end_of(&self, vi: ViId) -> Result<&End, ViError> {
+        let end = self.worker.core().ends.get(vi.0).ok_or(ViError::Unknown("VI"))?;
+        if matches!(end.stage, Stage::Lingering | Stage::Dead) {
+            Err(ViError::Unknown("VI"))
+        } else {
+            Ok(end)
+        }
+    }
+
+    fn end_mut(&mut self, vi: ViId) -> Result<&mut End, ViError> {
+        self.end_of(vi)?;
+        self.worker.core_mut().ends.get_mut(vi.0).ok_or(ViError::Unknown("VI"))
+    }
+
+    fn insert(&mut self, end: End, endpoint: *mut Endpoint) -> Result<u32, ViError> {
+        let core = self.worker.core_mut();
+        let vi = core.ends.insert(end).ok_or(ViError::Exhausted("VI"))?;
+        if !endpoint.is_null() {
+            core.owners.insert(endpoint, Owner::End(vi));
+        }
+        Ok(vi)
+    }
+
+    /// Sends a message of a VI.
+    fn transmit(
+        &mut self,
+        vi: u32,
+        header: Header,
+        gather: &[&[u8]],
+        signal: Option<u64>,
+    ) -> Result<(), ViError> {
+        let (core, api) = (self.worker.core, self.worker.api);
+        let end = self.worker.core_mut().ends.get_mut(vi).ok_or(ViError::Unknown("VI"))?;
+        let endpoint = end.endpoint;
+        if endpoint.is_null() {
+            return Err(ViError::NotConnected);
+        }
+        let control = header.kind != Kind::Data;
+        let buffer = end.fill(header, gather, signal, control).ok_or(ViError::Full)?;
+        let at = end.send_pointer(buffer);
+        let context = end.context(Context { core, api, vi, buffer });
+        let len = gather.iter().map(|part| part.len()).sum();
+        let flags = if header.kind == Kind::Request { sys::AM_SEND_REPLY } else { 0 };
+        // SAFETY: buffer and context lie in the end's own boxes, and the end stays until the library gave it back.
+        let result = unsafe { self.worker.send(endpoint, at, HEADER_LEN, len, flags, context.cast()) };
+        let core = self.worker.core_mut();
+        if sys::error_of(result).is_some() {
+            if let Some(end) = core.ends.get_mut(vi) {
+                end.release(buffer);
+            }
+            return Err(ViError::NotConnected);
+        }
+        if let (Kind::Data, Some(end)) = (header.kind, core.ends.get_mut(vi)) {
+            end.count_sent();
+        }
+        if result.is_null() {
+            core.on_sent(vi, buffer);
+        }
+        Ok(())
+    }
+
+    fn transmit_setup(&mut self, vi: u32, kind: Kind, private_data: &[u8]) -> Result<(), ViError> {
+        let end = self.worker.core().ends.get(vi).ok_or(ViError::Unknown("VI"))?;
+        let setup = Setup { vi, key: end.key, config: end.config, private_data: private_data.to_vec() };
+        let mut bytes = [0; SETUP_LEN_MAX];
+        let len = setup.write(&mut bytes);
+        self.transmit(vi, plain(kind, 0), &[&bytes[..len]], None)
+    }
+
+    /// Sends a message without content, now or when a buffer is free.
+    fn tell(&mut self, vi: u32, kind: Kind) {
+        if self.transmit(vi, plain(kind, 0), &[], None) == Err(ViError::Full) {
+            self.worker.core_mut().todo.push_back(Todo::Tell(vi, kind));
+        }
+    }
+
+    /// Tells the peer of posted receives where that cannot wait.
+    fn pay_credit(&mut self, vi: u32) {
+        let end = self.worker.core().ends.get(vi);
+        if end.is_some_and(|end| end.stage == Stage::Open && end.ended.is_none() && end.owes_credit()) {
+            self.tell(vi, Kind::Credit);
+        }
+    }
+
+    /// Refuses a connector; the endpoint goes when it hung up.
+    fn refuse(&mut self, waiting: Waiting, reason: u32) {
+        let config = ViConfig { receive_depth: 2, send_depth: 2, message_len: 1 };
+        let end = End::new(Stage::Lingering, waiting.endpoint, config, 0).and_then(|mut end| {
+            end.meet(waiting.setup.vi, waiting.setup.key, &waiting.setup.config);
+            self.insert(end, waiting.endpoint)
+        });
+        match end {
+            Ok(vi) => {
+                let told = self.transmit(vi, plain(Kind::Reject, reason), &[], None);
+                self.linger(vi);
+                if told.is_err() {
+                    self.finish(vi);
+                }
+            }
+            Err(_) => self.worker.close(waiting.endpoint),
+        }
+    }
+
+    fn linger(&mut self, vi: u32) {
+        self.lingering.push_back(vi);
+        if self.lingering.len() > LINGERING_MAX
+            && let Some(oldest) = self.lingering.pop_front()
+        {
+            self.finish(oldest);
+        }
+    }
+
+    /// Closes the endpoint of a VI that nobody needs any more.
+    fn finish(&mut self, vi: u32) {
+        self.lingering.retain(|&of| of != vi);
+        let Some(end) = self.worker.core_mut().ends.get_mut(vi) else { return };
+        end.stage = Stage::Dead;
+        let endpoint = std::mem::replace(&mut end.endpoint, null_mut());
+        self.worker.close(endpoint);
+        let core = self.worker.core_mut();
+        if core.ends.get(vi).is_some_and(|end| !end.is_sending()) {
+            core.ends.remove(vi);
+        }
+    }
+
+    /// Lets the library work and does what came of it.
+    fn progress(&mut self) {
+        for _ in 0..PROGRESS_MAX {
+            let did = self.worker.progress();
+            self.handle();
+            let core = self.worker.core();
+            if did == 0 || !core.completions.is_empty() || !core.events.is_empty() {
+                break;
+            }
+        }
+    }
+
+    fn handle(&mut self) {
+        while let Some((endpoint, status)) = self.worker.core_mut().failures.pop_front() {
+            self.on_failure(endpoint, status);
+        }
+        while let Some(request) = self.worker.core_mut().incoming.pop_front() {
+            self.admit(request);
+        }
+        for _ in 0..self.worker.core().todo.len() {
+            match self.worker.core_mut().todo.pop_front() {
+                Some(Todo::Tell(vi, kind)) => self.tell(vi, kind),
+                Some(Todo::Close(vi)) => self.close(vi),
+                Some(Todo::Drop(endpoint)) => self.worker.close(endpoint),
+                Some(Todo::TurnAway(request)) => self.worker.turn_away(request),
+                None => break,
+            }
+        }
+    }
+
+    fn close(&mut self, vi: u32) {
+        let Some(end) = self.worker.core_mut().ends.get_mut(vi) else { return };
+        if end.stage == Stage::Lingering {
+            return self.finish(vi);
+        }
+        let endpoint = std::mem::replace(&mut end.endpoint, null_mut());
+        self.worker.close(endpoint);
+    }
+
+    fn on_failure(&mut self, endpoint: *mut Endpoint, status: Status) {
+        let text = self.worker.api.text(status);
+        let core = self.worker.core_mut();
+        match core.owners.get(&endpoint).copied() {
+            None => {}
+            Some(Owner::Silent(id)) => {
+                core.silent.remove(id);
+                self.worker.close(endpoint);
+            }
+            Some(Owner::Waiting(id)) => {
+                core.waiting.remove(id);
+                self.worker.close(endpoint);
+            }
+            Some(Owner::End(vi)) => {
+                match core.ends.get(vi).map(|end| end.stage) {
+                    Some(Stage::Connecting) if status == sys::ERR_REJECTED => {
+                        core.refuse(vi, ViError::Rejected);
+                    }
+                    Some(Stage::Connecting) => {
+                        let address = "the listener".to_owned();
+                        core.refuse(vi, ViError::Unreachable { address, reason: text });
+                    }
+                    Some(Stage::Opening | Stage::Open) => core.end(vi, false),
+                    _ => {}
+                }
+                self.close(vi);
+            }
+        }
+    }
+
+    /// Makes the endpoint of an announced connection, which then has to send its request.
+    fn admit(&mut self, request: *mut sys::ConnRequest) {
+        if self.worker.core().silent.iter().count() >= SILENT_MAX {
+            let core = self.worker.core_mut();
+            core.counters.handshakes_dropped += 1;
+            let oldest = core.silent.iter().min_by_key(|(_, silent)| silent.order).map(|(id, _)| id);
+            if let Some(silent) = oldest.and_then(|id| core.silent.remove(id)) {
+                self.worker.close(silent.endpoint);
+            }
+        }
+        let Ok(endpoint) = self.worker.admit(request) else {
+            self.worker.core_mut().counters.handshakes_dropped += 1;
+            return;
+        };
+        self.order += 1;
+        let order = self.order;
+        let core = self.worker.core_mut();
+        match core.silent.insert(Silent { endpoint, order }) {
+            Some(id) => {
+                core.owners.insert(endpoint, Owner::Silent(id));
+            }
+            None => self.worker.close(endpoint),
+        }
+    }
+}
+
+impl Provider for UcxProvider {
+    fn name(&self) -> &'static str {
+        "ucx"
+    }
+
+    fn listen(&mut self, address: &ViAddress) -> Result<(), ViError> {
+        self.worker.listen(ip_of(address)?)
+    }
+
+    fn connect(
+        &mut self,
+        address: &ViAddress,
+        config: ViConfig,
+        private_data: &[u8],
+    ) -> Result<ViId, ViError> {
+        check_private_data(private_data)?;
+        config.check()?;
+        let ip = ip_of(address)?;
+        let vi = self.insert(End::new(Stage::Connecting, null_mut(), config, new_key()?)?, null_mut())?;
+        let connected = self.worker.connect(ip);
+        let api = self.worker.api;
+        let core = self.worker.core_mut();
+        match connected {
+            Ok(endpoint) => {
+                core.owners.insert(endpoint, Owner::End(vi));
+                if let Some(end) = core.ends.get_mut(vi) {
+                    end.endpoint = endpoint;
+                }
+                // Where this fails the endpoint has failed, and that is told by itself.
+                let _ = self.transmit_setup(vi, Kind::Request, private_data);
+            }
+            Err(status) => core.refuse(vi, unreachable(address, api.text(status))),
+        }
+        Ok(ViId(vi))
+    }
+
+    fn accept(&mut self, id: RequestId, config: ViConfig, private_data: &[u8]) -> Result<ViId, ViError> {
+        check_private_data(private_data)?;
+        config.check()?;
+        let key = new_key()?;
+        let waiting = self.worker.core_mut().waiting.remove(id.0);
+        let waiting = waiting.ok_or(ViError::Unknown("connection request"))?;
+        if waiting.setup.config.message_len != config.message_len {
+            self.refuse(waiting, REJECT_MISMATCH);
+            return Err(ViError::Protocol("the message lengths differ"));
+        }
+        let made = End::new(Stage::Opening, waiting.endpoint, config, key).and_then(|mut end| {
+            end.meet(waiting.setup.vi, waiting.setup.key, &waiting.setup.config);
+            self.insert(end, waiting.endpoint)
+        });
+        let vi = match made {
+            Ok(vi) => vi,
+            Err(error) => {
+                self.worker.close(waiting.endpoint);
+                return Err(error);
+            }
+        };
+        if self.transmit_setup(vi, Kind::Accept, private_data).is_err() {
+            self.finish(vi);
+            return Err(ViError::Unknown("connection request (its peer is gone)"));
+        }
+        let event = Event::Established { vi: ViId(vi), private_data: Vec::new() };
+        self.worker.core_mut().events.push_back(event);
+        Ok(ViId(vi))
+    }
+
+    fn reject(&mut self, id: RequestId) -> Result<(), ViError> {
+        let waiting = self.worker.core_mut().waiting.remove(id.0);
+        self.refuse(waiting.ok_or(ViError::Unknown("connection request"))?, 1);
+        Ok(())
+    }
+
+    fn post_send(
+        &mut self,
+        vi: ViId,
+        wr_id: u64,
+        immediate: u32,
+        gather: &[&[u8]],
+        signalled: bool,
+    ) -> Result<(), ViError> {
+        let end = self.end_of(vi)?;
+        if end.stage != Stage::Open || end.ended.is_some() {
+            return Err(ViError::NotConnected);
+        }
+        let max = end.config.message_len as usize;
+        let len = gather.iter().fold(0usize, |len, part| len.saturating_add(part.len()));
+        if len > max {
+            return Err(ViError::TooLong { len, max });
+        }
+        if end.window() == 0 {
+            return Err(ViError::Full);
+        }
+        self.transmit(vi.0, plain(Kind::Data, immediate), gather, signalled.then_some(wr_id))
+    }
+
+    fn post_recv(&mut self, vi: ViId, buffer: BufferId) -> Result<(), ViError> {
+        self.end_mut(vi)?.post(buffer.0).ok_or(ViError::Unknown("buffer"))?;
+        self.pay_credit(vi.0);
+        Ok(())
+    }
+
+    fn read(&self, vi: ViId, buffer: BufferId, offset: usize, into: &mut [u8]) -> Result<usize, ViError> {
+        self.end_of(vi)?.read(buffer.0, offset, into).ok_or(ViError::Unknown("buffer"))
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        if self.worker.core().completions.is_empty() {
+            self.progress();
+        }
+        let core = self.worker.core_mut();
+        let completion = core.completions.pop_front()?;
+        core.on_polled(&completion);
+        if let Completion::Received { vi, .. } = completion {
+            self.pay_credit(vi.0);
+        }
+        Some(completion)
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        self.calls += 1;
+        if self.calls >= PROGRESS_EVERY && self.worker.core().events.is_empty() {
+            self.calls = 0;
+            self.progress();
+        }
+        let core = self.worker.core_mut();
+        if core.ending > 0 {
+            core.tell_ends();
+        }
+        let event = core.events.pop_front()?;
+        match &event {
+            Event::Established { vi, .. } => core.open(vi.0),
+            Event::Refused { vi, .. } | Event::Disconnected { vi, .. } => {
+                if let Some(end) = core.ends.get_mut(vi.0) {
+                    end.stage = Stage::Closed;
+                }
+            }
+            Event::Request(_) => {}
+        }
+        Some(event)
+    }
+
+    fn arm(&mut self) -> Result<Armed, ViError> {
+        self.progress();
+        let core = self.worker.core_mut();
+        if core.ending > 0 {
+            core.tell_ends();
+        }
+        let idle = core.completions.is_empty() && core.events.is_empty() && core.todo.is_empty();
+        Ok(if idle && self.worker.arm()? { Armed::Armed } else { Armed::Busy })
+    }
+
+    fn wake(&self, into: &mut Vec<Wake>) {
+        into.push(self.worker.event_fd());
+    }
+
+    fn wake_generation(&self) -> u64 {
+        0
+    }
+
+    fn disconnect(&mut self, vi: ViId) -> Result<(), ViError> {
+        let end = self.end_mut(vi)?;
+        let connected = matches!(end.stage, Stage::Opening | Stage::Open) && end.ended.is_none();
+        self.worker.core_mut().forget(vi.0);
+        if !connected {
+            self.finish(vi.0);
+            return Ok(());
+        }
+        self.end_mut(vi)?.stage = Stage::Lingering;
+        self.tell(vi.0, Kind::Close);
+        self.linger(vi.0);
+        Ok(())
+    }
+
+    fn counters(&self) -> Counters {
+        self.worker.core().counters
+    }
+}
