@@ -152,6 +152,9 @@ pub(crate) enum Transition {
 pub(crate) struct Links {
     pub(crate) now: Instant,
     pub(crate) endpoints: Vec<Endpoint>,
+    /// By endpoint: whether a tunnel was ever wanted on it. One that is not in use is not looked at: a library's
+    /// progress costs system calls.
+    used: Vec<bool>,
     pub(crate) transmitters: Vec<Box<dyn LanTransmitter>>,
     tokens: TokenSource,
     worker: u8,
@@ -171,6 +174,7 @@ impl Links {
     ) -> Self {
         Links {
             now: Instant::ZERO,
+            used: vec![false; endpoints.len()],
             endpoints,
             transmitters,
             tokens,
@@ -236,6 +240,7 @@ impl Links {
             if known || !possible {
                 continue;
             }
+            self.used[spec.endpoint] = true;
             let seed = self.tokens.nonce ^ u64::from(id.0) << 8 ^ u64::from(spec.worker);
             self.tunnels.push(Tunnel {
                 proxy: id,
@@ -382,6 +387,12 @@ impl Links {
     pub(crate) fn next_dial(&self) -> Option<Instant> {
         let waiting = self.tunnels.iter().filter(|t| t.state == State::Down && t.dial);
         waiting.map(|t| t.backoff.next_try()).min()
+    }
+
+    /// The endpoints in use, by place.
+    pub(crate) fn used(&self) -> impl Iterator<Item = usize> + use<> {
+        let used: u64 = self.used.iter().take(64).enumerate().map(|(at, used)| u64::from(*used) << at).sum();
+        (0..64).filter(move |at| used >> at & 1 == 1)
     }
 
     /// Closes all links cleanly.

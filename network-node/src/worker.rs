@@ -62,7 +62,7 @@ impl NetworkWorker {
     pub fn turn(&mut self, now: Instant, unix_now_s: u64) -> bool {
         self.links.now = now;
         let mut busy = self.links.dial(now, unix_now_s);
-        for at in 0..self.links.endpoints.len() {
+        for at in self.links.used() {
             busy |= self.links.endpoints[at].progress(now, unix_now_s);
             busy |= self.take_tunnel(now, at);
         }
@@ -149,14 +149,14 @@ impl NetworkWorker {
 
     /// When [`turn`](Self::turn) is wanted though nothing arrives.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let endpoints = self.links.endpoints.iter().filter_map(Endpoint::next_timeout);
+        let endpoints = self.links.used().filter_map(|at| self.links.endpoints[at].next_timeout());
         endpoints.chain(self.core.next_timeout()).chain(self.links.next_dial()).min()
     }
 
     /// Arms all endpoints' wake descriptors. The LAN ports' descriptors need none.
     pub fn arm(&mut self) -> Result<Armed, ViError> {
-        for endpoint in &mut self.links.endpoints {
-            if endpoint.arm()? == Armed::Busy {
+        for at in self.links.used() {
+            if self.links.endpoints[at].arm()? == Armed::Busy {
                 return Ok(Armed::Busy);
             }
         }
@@ -165,13 +165,14 @@ impl NetworkWorker {
 
     /// The descriptors to wait on, appended to `into`.
     pub fn wake(&self, into: &mut Vec<Wake>) {
-        self.links.endpoints.iter().for_each(|e| e.wake(into));
+        self.links.used().for_each(|at| self.links.endpoints[at].wake(into));
         into.extend(self.receivers.iter().filter_map(|r| r.fd()));
     }
 
     /// Changes whenever the set that [`wake`](Self::wake) tells does.
     pub fn wake_generation(&self) -> u64 {
-        self.links.endpoints.iter().map(Endpoint::wake_generation).fold(0, u64::wrapping_add)
+        let generations = self.links.used().map(|at| self.links.endpoints[at].wake_generation() + 1);
+        generations.fold(0, u64::wrapping_add)
     }
 
     /// Closes every link cleanly.

@@ -19,7 +19,7 @@ pub struct FaultConfig {
     pub duplicate_ppm: u32,
     /// Frames held back by [`FaultConfig::reorder_delay`], so that later ones overtake them.
     pub reorder_ppm: u32,
-    /// Frames with one bit flipped behind the Ethernet header.
+    /// Frames with one bit flipped behind the Ethernet header. ARP is spared: it has no checksum that could find it.
     pub corrupt_ppm: u32,
     /// How late every frame comes.
     pub delay: Duration,
@@ -89,7 +89,8 @@ impl State {
                 due += self.config.reorder_delay;
             }
             let mut bytes = frame.bytes.to_vec();
-            if self.random.strikes(self.config.corrupt_ppm) && bytes.len() > 14 {
+            let is_arp = bytes.get(12..14) == Some(&[0x08, 0x06]);
+            if self.random.strikes(self.config.corrupt_ppm) && bytes.len() > 14 && !is_arp {
                 self.counters.corrupted += 1;
                 let bit = self.random.next() as usize % ((bytes.len() - 14) * 8);
                 bytes[14 + bit / 8] ^= 1 << (bit % 8);

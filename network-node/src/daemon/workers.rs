@@ -10,6 +10,7 @@ use csp_telemetry::{MailboxSender, SnapshotCell};
 use csp_transport::{Endpoint, EndpointConfig, PeerIdentity};
 use csp_types::Role;
 use csp_vi::shm::ShmProvider;
+use csp_vi::ucx::UcxProvider;
 use csp_vi::{Provider, ViError, WaitSet};
 
 use crate::core::{CoreConfig, PortConfig};
@@ -133,7 +134,7 @@ fn open_endpoints(
         endpoints.push(Endpoint::new(provider, endpoint.clone()));
     }
     if matches!(wanted, SanProvider::Auto | SanProvider::Ucx) {
-        match open_ucx(config) {
+        match open_ucx() {
             Ok(provider) => {
                 places.ucx = Some(endpoints.len());
                 endpoints.push(Endpoint::new(provider, endpoint));
@@ -148,7 +149,7 @@ fn open_endpoints(
     Ok((endpoints, places))
 }
 
-fn open_ucx(config: &Config) -> Result<Box<dyn Provider>, ViError> {
-    let address = config.san.address.to_string();
-    Err(ViError::Unreachable { address, reason: "this build has no ucx provider".to_owned() })
+/// Loading the library changes the environment: worker 0 does it before any thread is started.
+fn open_ucx() -> Result<Box<dyn Provider>, ViError> {
+    Ok(Box::new(UcxProvider::new()?))
 }
