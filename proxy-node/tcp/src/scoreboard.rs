@@ -42,6 +42,8 @@ pub(crate) struct Scoreboard {
     fresh: bool,
     /// Our timestamp on the first retransmission, until the next acknowledgement shows whether it was needed.
     first_retransmission: Option<u32>,
+    /// Everything unSACKed before it is lost unless it arrives within the reordering window.
+    suspect_end: Seq,
     /// The head that was retransmitted last, and snd_nxt then: SACKs of later data mean that it was lost again.
     head: (Seq, Seq),
 }
@@ -64,6 +66,7 @@ impl Scoreboard {
             forced: false,
             fresh: false,
             first_retransmission: None,
+            suspect_end: iss,
             head: (iss, iss),
         }
     }
@@ -192,6 +195,36 @@ impl Scoreboard {
         }
         self.lost_end = lost_end;
         true
+    }
+
+    /// Whether something precedes a SACKed range and is not taken for lost yet, so that the reordering window must run.
+    /// `running`: it does already, for what was suspected before.
+    pub fn has_suspects(&mut self, pool: &RangePool, una: Seq, running: bool) -> bool {
+        let settled = self.lost_end.max(una);
+        let Some(&(start, _)) = self.sacked.as_slice(pool).last() else { return false };
+        if !running || !self.suspect_end.after(settled) {
+            self.suspect_end = start;
+        }
+        self.suspect_end.after(settled)
+    }
+
+    /// Up to where things are suspected to be lost.
+    pub fn suspect_end(&self) -> Seq {
+        self.suspect_end
+    }
+
+    /// The reordering window is over (RFC 8985 §6.2, with one deadline for all). `true`: something is lost.
+    pub fn on_reordering_window(&mut self, una: Seq) -> bool {
+        let found = self.suspect_end.after(self.lost_end.max(una)) && self.has_sacked();
+        if found {
+            self.lost_end = self.suspect_end;
+        }
+        found
+    }
+
+    /// By how many quarters of a round trip we let segments overtake each other: more once we were wrong.
+    pub fn reordering_quarters(&self) -> u32 {
+        self.threshold / THRESHOLD
     }
 
     /// Enters recovery.

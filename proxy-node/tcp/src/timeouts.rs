@@ -21,6 +21,8 @@ pub(crate) enum Retransmission {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timers {
     pub retransmission: (Instant, Retransmission),
+    /// The end of the reordering window (RFC 8985 §6.2).
+    pub reordering: Instant,
     pub delayed_ack: Instant,
     pub keepalive: Instant,
     /// The end of FIN-WAIT-2 when the application is gone.
@@ -36,6 +38,7 @@ impl Default for Timers {
         let never = Instant::FAR_FUTURE;
         Timers {
             retransmission: (never, Retransmission::Timeout),
+            reordering: never,
             delayed_ack: never,
             keepalive: never,
             linger: never,
@@ -48,7 +51,7 @@ impl Default for Timers {
 impl Timers {
     /// The earliest deadline.
     pub fn earliest(&self) -> Instant {
-        self.retransmission.0.min(self.delayed_ack).min(self.keepalive).min(self.linger)
+        self.retransmission.0.min(self.reordering).min(self.delayed_ack).min(self.keepalive).min(self.linger)
     }
 
     /// Everything sent was acknowledged.
@@ -95,6 +98,18 @@ impl Tcb {
         };
     }
 
+    /// Lets the reordering window run while something precedes a SACKed range that is not taken for lost.
+    pub fn watch_reordering(&mut self, cx: &Context<'_>) {
+        let running = self.timers.reordering != Instant::FAR_FUTURE;
+        let before = self.board.suspect_end();
+        if !self.board.has_suspects(cx.ranges, self.snd_una, running) {
+            self.timers.reordering = Instant::FAR_FUTURE;
+        } else if !running || self.board.suspect_end() != before {
+            let quarter = self.rtt.srtt().unwrap_or(cx.config.rto_min) / 4;
+            self.timers.reordering = cx.now + quarter * self.board.reordering_quarters();
+        }
+    }
+
     /// Starts the keepalive timer, where one is wanted.
     pub fn start_keepalive(&mut self, cx: &Context<'_>) {
         self.timers.keepalive = match self.options.keepalive_idle {
@@ -115,6 +130,13 @@ impl Tcb {
         }
         if self.timers.keepalive <= cx.now {
             self.on_keepalive(cx);
+        }
+        if self.timers.reordering <= cx.now && self.is_synchronised() {
+            let found = self.board.on_reordering_window(self.snd_una);
+            self.respond_to_loss(cx, found);
+            self.maybe_transmit = true;
+            self.timers.reordering = Instant::FAR_FUTURE;
+            self.watch_reordering(cx);
         }
         let (deadline, kind) = self.timers.retransmission;
         if deadline <= cx.now && self.state != State::Done {

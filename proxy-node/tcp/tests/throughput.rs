@@ -190,3 +190,29 @@ fn a_slow_reader_does_not_cause_silly_segments() {
         lens.len()
     );
 }
+
+#[test]
+fn a_loss_near_the_end_of_a_flight_is_found_by_time() {
+    let mut net = net(Duration::from_millis(20), 0.0, 1);
+    let label = net.hosts[0].stack.connect(net.now, client_tuple(1000), 7, 1).unwrap();
+    net.flush();
+    while net.hosts[1].stack.poll_event().is_none() {
+        net.step(net.now + Duration::from_millis(1));
+        net.flush();
+    }
+    let server = net.hosts[1].stack.connections().next().unwrap().label;
+    // Three segments; the second is lost, and one SACKed segment behind it is too few for fast retransmission.
+    for loss in [0.0, 1.0, 0.0] {
+        net.faults[0].loss = loss;
+        assert_eq!(net.hosts[0].stack.write(net.now, label, &[1; 1448]), 1448);
+        net.flush();
+    }
+    let sent = net.now;
+    while net.hosts[1].stack.readable(server) < 3 * 1448 {
+        net.step(net.now + Duration::from_millis(100));
+        net.flush();
+    }
+    // A round trip until the SACK, a quarter of one as reordering window, and the way of the retransmission.
+    let took = net.now - sent;
+    assert!(took >= Duration::from_millis(35) && took < Duration::from_millis(38), "{took:?}");
+}

@@ -42,6 +42,9 @@ impl Tcb {
         if new_sacked > 0 || (self.sack && self.board.has_sacked()) {
             self.find_losses(cx);
         }
+        if self.sack {
+            self.watch_reordering(cx);
+        }
         if self.snd_wnd == 0 {
             if !self.closed {
                 self.timers.retries = 0; // the peer lives, only its reader does not read
@@ -137,7 +140,7 @@ impl Tcb {
         self.respond_to_loss(cx, found);
     }
 
-    fn respond_to_loss(&mut self, cx: &mut Context<'_>, found: bool) {
+    pub fn respond_to_loss(&mut self, cx: &mut Context<'_>, found: bool) {
         if !found || self.board.phase() != Phase::Open {
             return;
         }
