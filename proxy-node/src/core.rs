@@ -68,6 +68,13 @@ struct Process {
     name: String,
 }
 
+/// Where source ports begin: another place for each start of each proxy. One way, so that a port tells nothing of the
+/// secret.
+fn first_port_seed(secret: &[u8; 16]) -> u32 {
+    let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    (secret.iter().fold(0xcbf2_9ce4_8422_2325, fnv) >> 40) as u32
+}
+
 /// One proxy worker's state.
 #[derive(Debug)]
 pub struct ProxyCore {
@@ -107,7 +114,7 @@ impl ProxyCore {
             services: Services::default(),
             processes: HashMap::with_capacity(CHANNELS_MAX),
             budget: SendBudget::new(send_pool),
-            egress: Egress::new(config.worker.into(), config.workers.into()),
+            egress: Egress::new(config.worker.into(), config.workers.into(), first_port_seed(&config.tcp.isn_secret)),
             to_pump: VecDeque::with_capacity(connections),
             trace: TraceRing::new(config.trace_events),
             ended: VecDeque::with_capacity(ENDED_MAX),

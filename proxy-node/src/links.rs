@@ -1,6 +1,6 @@
 //! The worker's links: tunnels to network nodes, channels to processes. The core's way out.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use csp_transport::{Channel, ChannelConfig, Endpoint, LinkId, PeerIdentity, ProcessId, TunnelBatch};
 use csp_types::{Instant, NodeId};
@@ -34,7 +34,8 @@ pub(crate) struct Links {
     pub(crate) channel_endpoint: Endpoint,
     tunnels: Vec<Tunnel>,
     next_via: u32,
-    channels: HashMap<ChannelId, (ProcessKey, Channel)>,
+    /// In order of their numbers, so that equal runs send in equal order.
+    channels: BTreeMap<ChannelId, (ProcessKey, Channel)>,
     by_process: HashMap<ProcessKey, ChannelId>,
     next_channel: u32,
     /// By slot of the link in its endpoint; a lane's number is that slot.
@@ -50,7 +51,7 @@ impl Links {
             channel_endpoint,
             tunnels: Vec::new(),
             next_via: 1,
-            channels: HashMap::new(),
+            channels: BTreeMap::new(),
             by_process: HashMap::new(),
             next_channel: 1,
             lanes: Vec::new(),
@@ -58,8 +59,8 @@ impl Links {
         }
     }
 
-    /// A tunnel came up.
-    pub(crate) fn tunnel_up(&mut self, endpoint: usize, link: LinkId, node: NodeId) {
+    /// A tunnel came up; its `via`.
+    pub(crate) fn tunnel_up(&mut self, endpoint: usize, link: LinkId, node: NodeId) -> u32 {
         let batch = match self.spare_batches.pop() {
             Some(mut batch) => {
                 batch.reset(link);
@@ -67,16 +68,18 @@ impl Links {
             }
             None => TunnelBatch::new(&self.tunnel_endpoints[endpoint], link),
         };
-        self.tunnels.push(Tunnel { via: self.next_via, endpoint, link, node, batch });
+        let via = self.next_via;
+        self.tunnels.push(Tunnel { via, endpoint, link, node, batch });
         self.next_via += 1;
+        via
     }
 
-    /// A tunnel went down; its network node.
-    pub(crate) fn tunnel_down(&mut self, endpoint: usize, link: LinkId) -> Option<NodeId> {
+    /// A tunnel went down; its `via`.
+    pub(crate) fn tunnel_down(&mut self, endpoint: usize, link: LinkId) -> Option<u32> {
         let at = self.tunnels.iter().position(|t| (t.endpoint, t.link) == (endpoint, link))?;
         let gone = self.tunnels.swap_remove(at);
         self.spare_batches.push(gone.batch);
-        Some(gone.node)
+        Some(gone.via)
     }
 
     /// The `via` of a link.

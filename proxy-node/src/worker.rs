@@ -56,9 +56,14 @@ impl ProxyWorker {
             while let Some(event) = self.links.tunnel_endpoints[at].poll_event() {
                 any = true;
                 match event {
-                    LinkEvent::Up { link, peer, .. } => self.links.tunnel_up(at, link, peer.node),
+                    LinkEvent::Up { link, peer, .. } => {
+                        let via = self.links.tunnel_up(at, link, peer.node);
+                        self.core.tunnel_up(now, via, &mut self.links);
+                    }
                     LinkEvent::Down { link, .. } => {
-                        self.links.tunnel_down(at, link);
+                        if let Some(via) = self.links.tunnel_down(at, link) {
+                            self.core.tunnel_down(now, via, &mut self.links);
+                        }
                     }
                 }
             }

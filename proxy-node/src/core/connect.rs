@@ -10,6 +10,8 @@ use super::flow::Stage;
 use super::services::ServiceSpec;
 use super::{ChannelId, EgressRule, Lane, ProxyCore, ProxyOutput, reason};
 
+/// The `via` of connections without a tunnel; those of tunnels begin with 1.
+const NO_TUNNEL: u32 = 0;
 /// Source ports tried for one CONNECT before it is refused.
 const PORT_TRIES: usize = 64;
 
@@ -65,6 +67,19 @@ impl ProxyCore {
             }
         }
         Err(reason::ADDRESS_IN_USE)
+    }
+
+    /// A tunnel came up. Connections that have none go through it from now on.
+    pub fn tunnel_up(&mut self, now: Instant, via: u32, out: &mut impl ProxyOutput) {
+        self.tcp.redirect(NO_TUNNEL, via);
+        self.drive(now, out);
+    }
+
+    /// A tunnel is gone: its connections go through another network node, or wait for one. Clients that only listen
+    /// would never hear again of a connection that waits for them to speak.
+    pub fn tunnel_down(&mut self, now: Instant, via: u32, out: &mut impl ProxyOutput) {
+        self.tcp.redirect(via, out.network_node().unwrap_or(NO_TUNNEL));
+        self.drive(now, out);
     }
 
     /// Takes a new generation of policy. Connections of services that are no longer named live on.

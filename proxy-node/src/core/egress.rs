@@ -54,10 +54,12 @@ pub struct Egress {
 }
 
 impl Egress {
-    /// The chooser of worker `class` out of `classes`.
-    pub fn new(class: u32, classes: u32) -> Self {
+    /// The chooser of worker `class` out of `classes`. Proxies that share an address start at different ports, each
+    /// at one that its `seed` says.
+    pub fn new(class: u32, classes: u32, seed: u32) -> Self {
         let classes = classes.max(1);
-        Egress { rules: Vec::new(), cursor: 0, class: class % classes, classes }
+        let cursor = seed % (PORT_COUNT / classes).max(1);
+        Egress { rules: Vec::new(), cursor, class: class % classes, classes }
     }
 
     /// Takes the rules of a new policy generation.
@@ -105,7 +107,7 @@ mod tests {
         let remote = "10.76.0.1:80".parse().unwrap();
         let mut ports = Vec::new();
         for class in 0..3 {
-            let mut egress = Egress::new(class, 3);
+            let mut egress = Egress::new(class, 3, 7);
             egress.set_rules(vec![rule()]);
             ports.extend(egress.candidates(remote).unwrap().map(|t| t.local.port()));
         }
@@ -118,7 +120,7 @@ mod tests {
 
     #[test]
     fn an_uncovered_destination_has_no_source() {
-        let mut egress = Egress::new(0, 1);
+        let mut egress = Egress::new(0, 1, 0);
         egress.set_rules(vec![rule()]);
         assert!(egress.candidates("192.0.2.1:80".parse().unwrap()).is_none());
     }

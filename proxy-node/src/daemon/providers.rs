@@ -4,6 +4,7 @@ use csp_control::{ClusterKey, NodeRecord, SanAddress, SanProvider};
 use csp_transport::{Endpoint, EndpointConfig, PeerIdentity};
 use csp_types::Role;
 use csp_vi::shm::ShmProvider;
+use csp_vi::ucx::UcxProvider;
 use csp_vi::{Provider, ViAddress, ViError};
 
 use super::config::Config;
@@ -56,7 +57,7 @@ pub fn listen(
     }
     if matches!(config.san.provider, SanProvider::Auto | SanProvider::Ucx) {
         let at = ViAddress::Ip((config.san.address, config.san.port + u16::from(worker)).into());
-        match open(ucx(config), &at, tunnel) {
+        match open(ucx(), &at, tunnel) {
             Ok(endpoint) => {
                 tunnels.push(endpoint);
                 address.ucx = Some(at.to_string());
@@ -78,6 +79,6 @@ fn shm() -> Result<Box<dyn Provider>, ViError> {
     Ok(Box::new(ShmProvider::new()?))
 }
 
-fn ucx(_config: &Config) -> Result<Box<dyn Provider>, ViError> {
-    Err(ViError::System { call: "ucx", reason: "not in this build yet".to_owned() })
+fn ucx() -> Result<Box<dyn Provider>, ViError> {
+    Ok(Box::new(UcxProvider::new()?))
 }
