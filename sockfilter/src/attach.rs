@@ -44,8 +44,7 @@ impl core::fmt::Display for AttachError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             AttachError::NoAgent(errno) => {
-                let path = bootstrap::agent_path().display();
-                write!(f, "no agent at {path} (error {errno})")
+                write!(f, "no agent at {} (error {errno})", bootstrap::agent_path().display())
             }
             AttachError::BadAnswer(what) => write!(f, "the agent's answer is wrong: {what}"),
             AttachError::Refused(why) => write!(f, "the agent refused this process: {why}"),
@@ -112,7 +111,8 @@ fn connect_agent() -> Result<c_int, Errno> {
     let socket = sys::move_high(socket);
     let mut address = [0u8; 110];
     address[..2].copy_from_slice(&(libc::AF_UNIX as u16).to_ne_bytes());
-    let path = bootstrap::agent_path().as_os_str().as_bytes();
+    let path = bootstrap::agent_path();
+    let path = path.as_os_str().as_bytes();
     let room = &mut address[2..];
     let len = path.len().min(room.len() - 1);
     room[..len].copy_from_slice(&path[..len]);

@@ -3,9 +3,9 @@
 //! Levels: before [`start`] ran every call is a raw system call; afterwards passing calls go to the next library; an
 //! attachment to the agent is made when the program first listens or connects, never before.
 
-use std::ffi::{CStr, OsStr};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::ffi::{CStr, OsString};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 
 use crate::{fork, real, sys};
@@ -43,6 +43,7 @@ pub extern "C" fn start() {
         }
     };
     SPIN_NS.store(spin_ns(), Ordering::Relaxed);
+    keep_agent_path(variable(c"CSP_AGENT").unwrap_or(AGENT_PATH));
     if mode != OFF {
         fork::register();
     }
@@ -58,8 +59,8 @@ fn spin_ns() -> u64 {
     asked.unwrap_or(default_us).min(SPIN_MAX_US) * 1000
 }
 
-/// An environment variable as it was at start (later changes by the program are looked through as well: the pointer
-/// is asked for anew, which is why this is called at start and when attaching only).
+/// An environment variable; asked for at start only, as programs clear and overwrite their environment (nginx keeps
+/// its process title there).
 fn variable(name: &CStr) -> Option<&'static CStr> {
     // SAFETY: `name` is a C string. The result is used at once, before the program could change its environment.
     let found = unsafe { libc::getenv(name.as_ptr()) };
@@ -93,9 +94,23 @@ pub fn adopt_tables() {
     PID.store(sys::getpid(), Ordering::Relaxed);
 }
 
-/// The agent's socket.
-pub fn agent_path() -> &'static Path {
-    Path::new(OsStr::from_bytes(variable(c"CSP_AGENT").unwrap_or(AGENT_PATH).to_bytes()))
+/// Longest path of a Unix socket, without its terminating zero.
+const AGENT_PATH_MAX: usize = 107;
+static AGENT_PATH_BYTES: [AtomicU8; AGENT_PATH_MAX] = [const { AtomicU8::new(0) }; AGENT_PATH_MAX];
+
+fn keep_agent_path(path: &CStr) {
+    if path.to_bytes().len() > AGENT_PATH_MAX {
+        sys::complain("CSP_AGENT is too long for the path of a Unix socket");
+    }
+    for (kept, byte) in AGENT_PATH_BYTES.iter().zip(path.to_bytes()) {
+        kept.store(*byte, Ordering::Relaxed);
+    }
+}
+
+/// The agent's socket, as the environment named it at start.
+pub fn agent_path() -> PathBuf {
+    let bytes = AGENT_PATH_BYTES.iter().map(|b| b.load(Ordering::Relaxed)).take_while(|b| *b != 0);
+    PathBuf::from(OsString::from_vec(bytes.collect()))
 }
 
 /// The program's name: at most 40 of `a-z A-Z 0-9 - . _`, others replaced.

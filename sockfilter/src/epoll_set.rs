@@ -267,10 +267,8 @@ mod tests {
             s.news(at);
         }
         let mut one = [event(0, 0)];
-        let seen: Vec<u64> = (0..5)
-            .map(|_| s.collect(&mut one, |_| IN))
-            .map(|n| if n == 1 { one[0].u64 } else { 0 })
-            .collect();
+        let mut next = || if s.collect(&mut one, |_| IN) == 1 { one[0].u64 } else { 0 };
+        let seen: Vec<u64> = (0..5).map(|_| next()).collect();
         assert_eq!(seen, [1, 2, 3, 1, 2]);
         assert_eq!(s.collect(&mut one, |_| 0), 0, "nothing is ready any more");
         assert!(!s.has_news());

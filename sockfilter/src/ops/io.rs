@@ -248,10 +248,10 @@ fn copy_file(
                 Err(errno) => return Attempt::Done(Err(errno)),
             };
             let Some(link) = &mut engine.link else { return Attempt::Done(Err(libc::EBADF)) };
-            match (link.app.write_room(flow), link.app.write(now(), flow, &[])) {
-                (_, Err(error)) if error != AppError::WouldBlock => Attempt::Done(Err(errno_of(error))),
-                (0, _) => Attempt::WouldBlock,
-                (room, _) => Attempt::Done(Ok(room)),
+            match link.app.write_room(flow) {
+                Ok(room) => Attempt::Done(Ok(room)),
+                Err(AppError::WouldBlock) => Attempt::WouldBlock,
+                Err(error) => Attempt::Done(Err(errno_of(error))),
             }
         });
         let room = match room {

@@ -100,10 +100,17 @@ impl AppSide {
         self.flows.get(id.0).map_or(0, |f| f.send.in_flight())
     }
 
-    /// Bytes that [`write`](Self::write) could take now, at least one if it would take any.
-    pub fn write_room(&self, id: FlowId) -> usize {
-        let Some(flow) = self.flows.get(id.0) else { return 0 };
-        if self.has_descriptor(flow.channel) { flow.send.available() as usize } else { 0 }
+    /// Bytes that [`write`](Self::write) would take now. Where it is none, readiness will tell when there is room, as
+    /// after a write that was refused; errors are told as by `write`.
+    pub fn write_room(&mut self, id: FlowId) -> Result<usize, AppError> {
+        let (channel, _) = self.writable_flow(id)?;
+        self.flush(channel);
+        let available = self.flows.get(id.0).map_or(0, |f| f.send.available() as usize);
+        if available > 0 && self.has_descriptor(channel) {
+            return Ok(available);
+        }
+        self.write_is_short(id, channel);
+        Err(AppError::WouldBlock)
     }
 
     /// Writes the parts one after another, as far as byte credit and descriptors go; returns how many bytes. They

@@ -1,0 +1,375 @@
+//! The scripted proxy: what a proxy worker does on a channel, driven by the test's own thread.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::{Duration, Instant as Clock};
+
+use csp_transport::{
+    ClusterKey, Endpoint, EndpointConfig, LinkEvent, LinkId, MessageKind as LinkMessage, PeerIdentity,
+};
+use csp_types::{FlowLabel, Instant, LabelAllocator, Role};
+use csp_vi::shm::ShmProvider;
+use csp_vi::{Armed, ViAddress};
+use csp_wire::channel::{ConnectPayload, ListenPayload, Message, MessageHeader, MessageKind, Messages, OpenPayload};
+
+/// Nothing that is waited for takes longer.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+/// Bytes that programs may have on their way.
+const WINDOW: u32 = 256 * 1024;
+const CHUNK: usize = 16 * 1024;
+
+#[derive(Debug)]
+struct Listener {
+    link: LinkId,
+    id: u32,
+    port: u16,
+    credit: u32,
+    opened: u64,
+}
+
+/// A connection as its client sees it.
+#[derive(Debug, Default)]
+pub struct Flow {
+    link: Option<LinkId>,
+    /// What the program sent.
+    pub received: Vec<u8>,
+    /// It will send no more.
+    pub ended: bool,
+    /// It closed, and the label is free.
+    pub closed: bool,
+    /// It was reset, for this reason.
+    pub reset: Option<u32>,
+    /// The program took it.
+    pub accepted: bool,
+    /// It was given back before.
+    pub refused: bool,
+    window: u32,
+    to_send: Vec<u8>,
+    sent: usize,
+    shutdown_after: bool,
+    /// Kinds of messages that came, in order, without CREDIT.
+    pub kinds: Vec<MessageKind>,
+}
+
+/// A CONNECT that waits for its answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    link: LinkId,
+    request: u32,
+    window: u32,
+    pub remote: SocketAddr,
+}
+
+pub struct Proxy {
+    endpoint: Endpoint,
+    links: Vec<(LinkId, PeerIdentity)>,
+    listeners: Vec<Listener>,
+    flows: BTreeMap<u32, Flow>,
+    pub asked: Vec<Asked>,
+    labels: LabelAllocator<Vec<u32>>,
+    /// Ids of the processes that have a link.
+    scratch: Vec<u8>,
+}
+
+pub fn now() -> Instant {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is writable.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    Instant::from_nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+fn unix_s() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs()
+}
+
+impl Proxy {
+    pub fn listen(path: &Path, key: ClusterKey) -> Proxy {
+        let identity = PeerIdentity::daemon(Role::ProxyNode, "pn-1".parse().unwrap(), 7, 0);
+        let config = EndpointConfig::channel(identity, Some(key));
+        let mut endpoint = Endpoint::new(Box::new(ShmProvider::new().unwrap()), config);
+        endpoint.listen(&ViAddress::Path(path.to_owned())).unwrap();
+        let scratch = vec![0; endpoint.message_len()];
+        Proxy {
+            endpoint,
+            links: Vec::new(),
+            listeners: Vec::new(),
+            flows: BTreeMap::new(),
+            asked: Vec::new(),
+            labels: LabelAllocator::new(0, vec![0; 4096], vec![0; 4096]),
+            scratch,
+        }
+    }
+
+    /// Runs until `done` says so; panics with `what` after [`PATIENCE`].
+    pub fn until(&mut self, what: &str, mut done: impl FnMut(&mut Proxy) -> bool) {
+        let deadline = Clock::now() + PATIENCE;
+        while !done(self) {
+            if !self.turn() {
+                self.sleep();
+            }
+            assert!(Clock::now() < deadline, "waited in vain for {what}; flows: {:?}", self.summary());
+        }
+    }
+
+    /// Runs for a time.
+    pub fn run_for(&mut self, time: Duration) {
+        let deadline = Clock::now() + time;
+        while Clock::now() < deadline {
+            if !self.turn() {
+                self.sleep();
+            }
+        }
+    }
+
+    fn summary(&self) -> Vec<String> {
+        let one = |(label, f): (&u32, &Flow)| {
+            format!(
+                "{label:x}: {} bytes, sent {}/{}, accepted {}, ended {}, closed {}, kinds {:?}",
+                f.received.len(),
+                f.sent,
+                f.to_send.len(),
+                f.accepted,
+                f.ended,
+                f.closed,
+                f.kinds
+            )
+        };
+        self.flows.iter().map(one).chain(self.listeners.iter().map(|l| format!("{l:?}"))).collect()
+    }
+
+    fn sleep(&mut self) {
+        if self.endpoint.arm() == Ok(Armed::Busy) {
+            return;
+        }
+        let mut wakes = Vec::new();
+        self.endpoint.wake(&mut wakes);
+        let mut fds: Vec<_> =
+            wakes.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+        // SAFETY: the array is writable.
+        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, 20) };
+    }
+
+    /// One turn of the proxy's loop; whether anything happened.
+    pub fn turn(&mut self) -> bool {
+        let mut any = self.endpoint.progress(now(), unix_s());
+        loop {
+            while let Some(event) = self.endpoint.poll_event() {
+                any = true;
+                match event {
+                    LinkEvent::Up { link, peer, .. } => self.links.push((link, peer)),
+                    LinkEvent::Down { link, .. } => self.lost(link),
+                }
+            }
+            let mut scratch = std::mem::take(&mut self.scratch);
+            let received = self.endpoint.receive(now(), &mut scratch);
+            if let Some(received) = received {
+                any = true;
+                for message in Messages::new(&scratch[..received.len]) {
+                    self.message(received.link, &message.unwrap());
+                }
+            }
+            self.scratch = scratch;
+            if received.is_none() {
+                break;
+            }
+        }
+        self.push_data();
+        any
+    }
+
+    fn lost(&mut self, link: LinkId) {
+        self.links.retain(|(l, _)| *l != link);
+        self.listeners.retain(|l| l.link != link);
+        for flow in self.flows.values_mut().filter(|f| f.link == Some(link)) {
+            flow.link = None;
+            flow.ended = true;
+            flow.closed = true;
+        }
+    }
+
+    fn send(&mut self, link: LinkId, header: MessageHeader, payload: &[u8]) -> bool {
+        let header = MessageHeader { payload_len: payload.len() as u32, ..header }.emit();
+        let padding = [0; 8];
+        let pad = payload.len().next_multiple_of(8) - payload.len();
+        let gather = [&header[..], payload, &padding[..pad]];
+        self.endpoint.send(now(), link, LinkMessage::Channel, 0, &gather).is_ok()
+    }
+
+    fn tell(&mut self, link: LinkId, kind: MessageKind, id: u32, argument: u32) {
+        let header = MessageHeader::new(kind, id, argument, 0);
+        let deadline = Clock::now() + PATIENCE;
+        while !self.send(link, header, &[]) {
+            self.endpoint.progress(now(), unix_s());
+            assert!(Clock::now() < deadline, "no descriptor for {kind:?}");
+        }
+    }
+
+    fn message(&mut self, link: LinkId, message: &Message<'_>) {
+        let header = message.header;
+        match header.kind {
+            MessageKind::Listen => {
+                let port = ListenPayload::parse(message.payload).unwrap().address.port();
+                self.listeners.push(Listener { link, id: header.id, port, credit: 0, opened: 0 });
+            }
+            MessageKind::Unlisten => self.listeners.retain(|l| l.link != link || l.id != header.id),
+            MessageKind::AcceptCredit => {
+                let of = |l: &&mut Listener| l.link == link && l.id == header.id;
+                self.listeners.iter_mut().find(of).unwrap().credit += header.argument;
+            }
+            MessageKind::Connect => {
+                let remote = ConnectPayload::parse(message.payload).unwrap().remote;
+                self.asked.push(Asked { link, request: header.id, window: header.argument, remote });
+            }
+            _ => self.flow_message(link, message),
+        }
+    }
+
+    fn flow_message(&mut self, link: LinkId, message: &Message<'_>) {
+        let header = message.header;
+        let flow = self.flows.get_mut(&header.id).unwrap_or_else(|| panic!("{header:?}"));
+        if header.kind != MessageKind::Credit {
+            flow.kinds.push(header.kind);
+        }
+        match header.kind {
+            MessageKind::Accepted => {
+                flow.accepted = true;
+                flow.window = header.argument;
+            }
+            MessageKind::Refused => {
+                flow.refused = true;
+                flow.closed = true;
+            }
+            MessageKind::Data => {
+                assert!(!flow.ended, "data after the end");
+                flow.received.extend_from_slice(message.payload);
+                self.tell(link, MessageKind::Credit, header.id, header.payload_len);
+            }
+            MessageKind::Credit => flow.window += header.argument,
+            MessageKind::Shutdown => flow.ended = true,
+            MessageKind::Close | MessageKind::Reset => {
+                flow.ended = true;
+                if header.kind == MessageKind::Reset {
+                    flow.reset = Some(header.argument);
+                }
+                if !std::mem::replace(&mut flow.closed, true) {
+                    self.tell(link, MessageKind::Close, header.id, 0);
+                }
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn push_data(&mut self) {
+        let labels: Vec<u32> = self.flows.keys().copied().collect();
+        for label in labels {
+            while self.push_some(label) {}
+        }
+    }
+
+    fn push_some(&mut self, label: u32) -> bool {
+        let flow = &self.flows[&label];
+        let Some(link) = flow.link.filter(|_| flow.accepted && !flow.closed) else { return false };
+        let n = (flow.to_send.len() - flow.sent).min(flow.window as usize).min(CHUNK);
+        if n == 0 {
+            if flow.shutdown_after && flow.sent == flow.to_send.len() {
+                self.flows.get_mut(&label).unwrap().shutdown_after = false;
+                self.tell(link, MessageKind::Shutdown, label, 0);
+            }
+            return false;
+        }
+        let chunk = flow.to_send[flow.sent..flow.sent + n].to_vec();
+        let header = MessageHeader::new(MessageKind::Data, label, 0, 0);
+        if !self.send(link, header, &chunk) {
+            return false;
+        }
+        let flow = self.flows.get_mut(&label).unwrap();
+        flow.sent += n;
+        flow.window -= n as u32;
+        true
+    }
+
+    /// Processes that listen on `port`, and how many of them take connections now.
+    pub fn listening(&self, port: u16) -> (usize, usize) {
+        let of = |l: &&Listener| l.port == port;
+        let all = self.listeners.iter().filter(of);
+        (all.clone().count(), all.filter(|l| l.credit > 0).count())
+    }
+
+    /// How many connections each process that listens on `port` was given.
+    pub fn shares(&self, port: u16) -> Vec<u64> {
+        self.listeners.iter().filter(|l| l.port == port).map(|l| l.opened).collect()
+    }
+
+    /// Opens a connection to `port` and queues what the client sends; waits until someone takes connections.
+    pub fn open(&mut self, port: u16, data: &[u8], then_shutdown: bool) -> u32 {
+        self.until("a process that takes connections", |p| p.listening(port).1 > 0);
+        let label = self.labels.allocate().unwrap().to_wire();
+        let eligible = self.listeners.iter_mut().filter(|l| l.port == port && l.credit > 0);
+        let listener = eligible.min_by_key(|l| l.opened).unwrap();
+        listener.credit -= 1;
+        listener.opened += 1;
+        let (link, id) = (listener.link, listener.id);
+        let remote = SocketAddr::from(([10, 76, 0, 1], 40_000 + (label % 20_000) as u16));
+        let payload = OpenPayload { local: SocketAddr::from(([10, 76, 0, 100], port)), remote, window: WINDOW };
+        let flow = Flow { link: Some(link), to_send: data.to_vec(), shutdown_after: then_shutdown, ..Flow::default() };
+        self.flows.insert(label, flow);
+        assert!(self.send(link, MessageHeader::new(MessageKind::Open, label, id, 0), &payload.emit()));
+        label
+    }
+
+    pub fn flow(&self, label: u32) -> &Flow {
+        &self.flows[&label]
+    }
+
+    /// Adds to what the client sends.
+    pub fn write(&mut self, label: u32, data: &[u8]) {
+        self.flows.get_mut(&label).unwrap().to_send.extend_from_slice(data);
+    }
+
+    pub fn shutdown(&mut self, label: u32) {
+        self.flows.get_mut(&label).unwrap().shutdown_after = true;
+    }
+
+    pub fn reset(&mut self, label: u32) {
+        let link = self.flows[&label].link.unwrap();
+        self.tell(link, MessageKind::Reset, label, libc::ECONNRESET as u32);
+        self.flows.get_mut(&label).unwrap().closed = true;
+    }
+
+    /// A whole exchange: sends `request`, waits until the program closes, returns what it answered.
+    pub fn exchange(&mut self, port: u16, request: &[u8]) -> Vec<u8> {
+        let label = self.open(port, request, false);
+        self.until("the program to close", |p| p.flow(label).closed);
+        self.forget(label).received
+    }
+
+    /// The flow's end; its label may be used again.
+    pub fn forget(&mut self, label: u32) -> Flow {
+        let flow = self.flows.remove(&label).unwrap();
+        assert!(flow.closed, "the label is still in use");
+        self.labels.release(FlowLabel::from_wire(label).unwrap());
+        flow
+    }
+
+    /// Answers a CONNECT.
+    pub fn connected(&mut self, asked: Asked) -> u32 {
+        let label = self.labels.allocate().unwrap().to_wire();
+        let local = SocketAddr::from(([10, 76, 0, 101], 50_000));
+        let payload = OpenPayload { local, remote: asked.remote, window: WINDOW };
+        let flow = Flow { link: Some(asked.link), accepted: true, window: asked.window, ..Flow::default() };
+        self.flows.insert(label, flow);
+        let header = MessageHeader::new(MessageKind::Connected, label, asked.request, 0);
+        assert!(self.send(asked.link, header, &payload.emit()));
+        label
+    }
+
+    pub fn connect_refused(&mut self, asked: Asked, reason: i32) {
+        self.tell(asked.link, MessageKind::Refused, asked.request, reason as u32);
+    }
+
+    /// Ends every link, as a proxy that stops does.
+    pub fn processes(&self) -> Vec<String> {
+        self.links.iter().map(|(_, peer)| peer.process.as_str().to_owned()).collect()
+    }
+}

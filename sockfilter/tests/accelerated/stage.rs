@@ -1,0 +1,192 @@
+//! What each test stands on: a folder, the agent in a thread, the proxy, and programs that end with the test.
+
+use std::cell::RefCell;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant as Clock};
+
+use csp_app_node::agent::{self, AgentOptions, Directory, Processes, ProxyEntry};
+use csp_transport::ClusterKey;
+use csp_wire::agent::Prefix;
+use tokio::sync::{oneshot, watch};
+
+use crate::proxy::{PATIENCE, Proxy};
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// The library under test.
+pub fn filter() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let deps = test.parent().unwrap();
+    let places = [deps.join("libcsp_sockfilter.so"), deps.parent().unwrap().join("libcsp_sockfilter.so")];
+    let newest = places.iter().filter_map(|p| Some((fs::metadata(p).ok()?.modified().ok()?, p))).max();
+    newest.expect("libcsp_sockfilter.so was not built").1.clone()
+}
+
+pub struct Stage {
+    pub folder: PathBuf,
+    pub proxy: Proxy,
+    tell: watch::Sender<Directory>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+    children: Vec<Child>,
+}
+
+impl Stage {
+    pub fn new() -> Stage {
+        let name = format!("csp-filter-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir_all(&folder).unwrap();
+        let key = ClusterKey::from_bytes([5; 32]);
+        let path = folder.join("pn-1.w0.sock");
+        let proxy = Proxy::listen(&path, key.clone());
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+        let entry = ProxyEntry { node: "pn-1".parse().unwrap(), worker: 0, path: path.display().to_string() };
+        let connect = vec![Prefix { address: "10.76.0.0".parse().unwrap(), len: 24 }];
+        let (tell, directory) = watch::channel(Directory { proxies: vec![entry], connect });
+        let (stop, stopped) = oneshot::channel();
+        let options = AgentOptions {
+            node: "an-1".parse().unwrap(),
+            socket: folder.join("agent.sock"),
+            key,
+            listen: None,
+            users: None,
+        };
+        let thread = std::thread::spawn(move || run_agent(options, directory, stopped));
+        let agent = folder.join("agent.sock");
+        let deadline = Clock::now() + PATIENCE;
+        while !agent.exists() {
+            assert!(Clock::now() < deadline, "the agent did not start");
+            std::thread::yield_now();
+        }
+        Stage { folder, proxy, tell, stop: Some(stop), thread: Some(thread), children: Vec::new() }
+    }
+
+    /// A command with the filter.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.env("LD_PRELOAD", filter()).env("CSP_AGENT", self.folder.join("agent.sock"));
+        command.current_dir(&self.folder);
+        command
+    }
+
+    /// Starts a program that is killed with the test; its number names it in [`wait`](Self::wait).
+    pub fn start(&mut self, mut command: Command) -> usize {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::null());
+        self.children.push(command.spawn().unwrap());
+        self.children.len() - 1
+    }
+
+    /// Starts a Python program with the filter.
+    pub fn python(&mut self, script: &str, arguments: &[&str]) -> usize {
+        let file = self.write("script.py", script.as_bytes());
+        let mut command = self.command("/usr/bin/python3");
+        command.arg(file).args(arguments);
+        self.start(command)
+    }
+
+    pub fn write(&self, name: &str, content: &[u8]) -> PathBuf {
+        let path = self.folder.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, content).unwrap();
+        path
+    }
+
+    pub fn pid(&self, child: usize) -> i32 {
+        self.children[child].id() as i32
+    }
+
+    /// Lets the proxy run until the program ends; its exit code and output.
+    pub fn wait(&mut self, child: usize) -> (Option<i32>, String) {
+        let mut status = None;
+        let Stage { proxy, children, .. } = self;
+        proxy.until("the program to end", |_| {
+            status = children[child].try_wait().unwrap();
+            status.is_some()
+        });
+        let mut output = String::new();
+        let child = &mut self.children[child];
+        child.stdout.take().unwrap().read_to_string(&mut output).unwrap();
+        child.stderr.take().unwrap().read_to_string(&mut output).unwrap();
+        (status.unwrap().code(), output)
+    }
+
+    /// The program must end by itself with success; its output.
+    pub fn succeeds(&mut self, child: usize) -> String {
+        let (code, output) = self.wait(child);
+        assert_eq!(code, Some(0), "{output}");
+        output
+    }
+
+    /// Tells processes of other proxies.
+    pub fn directory(&self) -> &watch::Sender<Directory> {
+        &self.tell
+    }
+}
+
+fn run_agent(options: AgentOptions, directory: watch::Receiver<Directory>, stopped: oneshot::Receiver<()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let processes = Rc::new(RefCell::new(Processes::new(64, 16)));
+    tokio::task::LocalSet::new().block_on(&runtime, async {
+        tokio::select! {
+            ended = agent::serve(options, directory, processes) => ended.unwrap(),
+            _ = stopped => {}
+        }
+    });
+}
+
+/// Signals a process.
+pub fn signal(pid: i32, signal: i32) {
+    // SAFETY: no pointers; the process is a child of this test.
+    assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            // Daemons of a test stop by SIGTERM and take their children along; what is left is killed.
+            // SAFETY: no pointers; a child that was waited for is not signalled (its number may be another's).
+            if matches!(child.try_wait(), Ok(None)) {
+                unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
+                let deadline = Clock::now() + Duration::from_secs(2);
+                while matches!(child.try_wait(), Ok(None)) && Clock::now() < deadline {
+                    self.proxy.run_for(Duration::from_millis(5));
+                }
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Bytes that are told apart wherever they are cut.
+pub fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| ((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+}
+
+/// Header and body of an HTTP response.
+pub fn split_response(response: &[u8]) -> (String, &[u8]) {
+    let at = response.windows(4).position(|w| w == b"\r\n\r\n");
+    let at = at.unwrap_or_else(|| panic!("no header in {:?}", String::from_utf8_lossy(response)));
+    (String::from_utf8_lossy(&response[..at]).into_owned(), &response[at + 4..])
+}
+
+/// Whether a kernel TCP socket of this host listens on `port` or is connected from it (`/proc/net/tcp`).
+pub fn kernel_sockets(port: u16) -> usize {
+    let hex = format!(":{port:04X} ");
+    let lines = ["/proc/net/tcp", "/proc/net/tcp6"].map(|f| fs::read_to_string(f).unwrap_or_default());
+    lines.iter().flat_map(|t| t.lines()).filter(|l| l.contains(&hex)).count()
+}
+
+pub fn exists(path: &Path) -> bool {
+    path.exists()
+}
