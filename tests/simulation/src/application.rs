@@ -1,0 +1,201 @@
+//! An application process: it serves what it is asked, and asks the client host itself.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use csp_transport::app::{AppConfig, AppError, AppSide, Directions, FlowId, Handle, ListenerId, ProxyTarget};
+use csp_transport::{ClusterKey, Endpoint, EndpointConfig, PeerIdentity, ProcessId, TokenClaims, token};
+use csp_types::{Instant, NodeId, Role};
+use csp_vi::Provider;
+
+use crate::conversation::{Conversation, Ended};
+use crate::pattern::Request;
+
+/// The port that the service's pool names.
+pub(crate) const PORT: u16 = 80;
+/// Bytes of one connection that a proxy sends ahead of the process' reads.
+pub(crate) const RECEIVE_WINDOW: u32 = 32 * 1024;
+const CHUNK_MAX: usize = 8 * 1024;
+
+/// A process on the application node.
+pub(crate) struct Application {
+    side: AppSide,
+    listener: ListenerId,
+    talks: HashMap<FlowId, Conversation>,
+    /// Bytes read of what others asked, by their transaction, when the conversation was over.
+    read: HashMap<u32, u64>,
+    /// While set, it neither reads nor writes nor accepts.
+    pub(crate) stalled: bool,
+    /// How each transaction that it asked for ended, by its key.
+    pub(crate) ended: Vec<(u32, Ended)>,
+    /// Streams with something wrong: must stay empty.
+    pub(crate) corrupt: Vec<String>,
+    /// Connections that it served.
+    pub(crate) accepted: u64,
+}
+
+impl Application {
+    pub(crate) fn new(
+        provider: Box<dyn Provider>,
+        key: &ClusterKey,
+        node: NodeId,
+        process: &str,
+        proxies: &[ProxyTarget],
+        seed: u64,
+    ) -> Self {
+        let process = ProcessId::parse(process.as_bytes()).unwrap_or(ProcessId::NONE);
+        let identity = PeerIdentity {
+            role: Role::Process,
+            process,
+            uid: None,
+            ..PeerIdentity::daemon(Role::Process, node, seed, 0)
+        };
+        let claims =
+            TokenClaims { role: Role::Process, node, process, uid: None, not_before: 0, expires: 1 << 40, nonce: seed };
+        let endpoint = Endpoint::new(provider, EndpointConfig::channel(identity, None));
+        let config = AppConfig {
+            flows_max: 256,
+            receive_window: RECEIVE_WINDOW,
+            trace_capacity: 256,
+            seed,
+            ..AppConfig::default()
+        };
+        let mut side = AppSide::new(endpoint, config, token::issue(key, &claims));
+        side.set_proxies(proxies);
+        let listener = side.listen(([0, 0, 0, 0], PORT).into(), 128).expect("an empty table takes a listener");
+        side.set_interest(listener, true).expect("the listener is there");
+        Application {
+            side,
+            listener,
+            talks: HashMap::new(),
+            read: HashMap::new(),
+            stalled: false,
+            ended: Vec::new(),
+            corrupt: Vec::new(),
+            accepted: 0,
+        }
+    }
+
+    /// Opens a connection and asks over it.
+    pub(crate) fn start(&mut self, now: Instant, remote: SocketAddr, request: Request, abort_after: Option<u64>) {
+        match self.side.connect(now, remote, None) {
+            Ok(id) => {
+                self.talks.insert(id, Conversation::asking(request, abort_after));
+            }
+            Err(error) => self.ended.push((request.key, Ended::Failed(error.to_string()))),
+        }
+    }
+
+    /// Does what can be done; whether anything moved.
+    pub(crate) fn turn(&mut self, now: Instant) -> bool {
+        let mut any = self.side.progress(now, 1);
+        while !self.stalled
+            && let Some(handle) = self.side.poll_ready()
+        {
+            any = true;
+            match handle {
+                Handle::Listener(_) => self.accept(now),
+                Handle::Flow(id) => self.serve(now, id),
+            }
+        }
+        any
+    }
+
+    fn accept(&mut self, now: Instant) {
+        while let Ok(accepted) = self.side.accept(self.listener) {
+            self.accepted += 1;
+            self.talks.insert(accepted.flow, Conversation::serving());
+            self.serve(now, accepted.flow);
+        }
+    }
+
+    fn serve(&mut self, now: Instant, id: FlowId) {
+        let Some(mut talk) = self.talks.remove(&id) else { return };
+        let ended = self.converse(now, id, &mut talk);
+        self.corrupt.extend(talk.wrong.take());
+        let Some(ended) = ended else {
+            self.talks.insert(id, talk);
+            return;
+        };
+        let _ = self.side.close(now, id, ended == Ended::Aborted); // a flow that broke is closed like any other
+        if talk.asks() {
+            self.ended.push((talk.key(), ended));
+        } else {
+            self.read.insert(talk.key(), talk.taken());
+        }
+    }
+
+    /// Reads and writes until it would block; how it ended, once it has.
+    fn converse(&mut self, now: Instant, id: FlowId, talk: &mut Conversation) -> Option<Ended> {
+        // Each conversation has its own size of reads and writes.
+        let mut chunk = [0; CHUNK_MAX];
+        let chunk = &mut chunk[..512 + talk.key() as usize % (CHUNK_MAX - 512)];
+        loop {
+            match self.side.read(now, id, chunk, false) {
+                Ok(0) => break talk.on_end(),
+                Ok(n) => talk.take(&chunk[..n]),
+                Err(AppError::WouldBlock) => break,
+                Err(error) => return Some(talk.ended(Some(error.to_string()))),
+            }
+        }
+        loop {
+            if talk.aborts() {
+                return Some(Ended::Aborted);
+            }
+            let len = talk.next(chunk);
+            if len == 0 {
+                break;
+            }
+            match self.side.write(now, id, &[&chunk[..len]]) {
+                Ok(n) => talk.sent(n),
+                Err(AppError::WouldBlock) => break,
+                Err(error) => return Some(talk.ended(Some(error.to_string()))),
+            }
+        }
+        if talk.ends_sending() {
+            let _ = self.side.shutdown(now, id, Directions { read: false, write: true });
+        }
+        talk.is_over().then(|| talk.ended(None))
+    }
+
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.side.next_timeout()
+    }
+
+    /// What is still open.
+    pub(crate) fn open(&self) -> usize {
+        self.side.flow_count()
+    }
+
+    /// Proxies it has a channel to.
+    pub(crate) fn channels_up(&self) -> usize {
+        self.side.channels_up()
+    }
+
+    /// Transactions that it asked for and that have not ended.
+    pub(crate) fn under_way(&self) -> usize {
+        self.talks.values().filter(|t| t.asks()).count()
+    }
+
+    /// Bytes that it has read of the transaction `key`, the request included.
+    pub(crate) fn read_of(&self, key: u32) -> u64 {
+        let under_way = self.talks.values().find(|t| !t.asks() && t.key() == key).map(Conversation::taken);
+        under_way.or_else(|| self.read.get(&key).copied()).unwrap_or(0)
+    }
+
+    /// Times that a proxy broke the protocol of channels.
+    pub(crate) fn violations(&self) -> u64 {
+        self.side.counters().protocol_violations
+    }
+
+    /// What its endpoint counted.
+    pub(crate) fn link_counters(&self) -> &csp_transport::Counters {
+        self.side.endpoint().counters()
+    }
+
+    /// What it counted and what is still open.
+    pub(crate) fn describe(&self) -> String {
+        let flows: String = self.side.flows().map(|f| format!("\n    {f:?}")).collect();
+        format!("accepted {} {:?} {:?}{flows}", self.accepted, self.side.counters(), self.link_counters())
+    }
+}

@@ -1,0 +1,187 @@
+//! What two ends say to each other over one connection, without any I/O: a request with an upload, then a download.
+//!
+//! Both the client host and the application processes drive it, each over its own kind of socket; either may ask.
+
+use crate::pattern::{self, Request};
+
+/// How a transaction ended, as the side that asked saw it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// Every byte came back, then the end of the stream, and the connection closed without an error.
+    Complete,
+    /// The stream ended early, at this byte.
+    Short(u64),
+    /// The connection failed, for this reason.
+    Failed(String),
+    /// The asking side aborted it, as was planned.
+    Aborted,
+}
+
+/// One end of a conversation.
+#[derive(Debug)]
+pub(crate) struct Conversation {
+    asks: bool,
+    request: Option<Request>,
+    head: Vec<u8>,
+    /// Bytes of the other side's stream, without the request.
+    received: u64,
+    /// Bytes of this side's stream, with the request.
+    sent: u64,
+    peer_finished: bool,
+    said_end: bool,
+    /// Bytes both ways after which the asking side aborts.
+    abort_after: Option<u64>,
+    /// What arrived and should not have.
+    pub(crate) wrong: Option<String>,
+}
+
+impl Conversation {
+    /// The side that asks.
+    pub(crate) fn asking(request: Request, abort_after: Option<u64>) -> Self {
+        Conversation { asks: true, request: Some(request), abort_after, ..Conversation::serving() }
+    }
+
+    /// The side that is asked.
+    pub(crate) fn serving() -> Self {
+        Conversation {
+            asks: false,
+            request: None,
+            head: Vec::new(),
+            received: 0,
+            sent: 0,
+            peer_finished: false,
+            said_end: false,
+            abort_after: None,
+            wrong: None,
+        }
+    }
+
+    /// Takes bytes of the other side in.
+    pub(crate) fn take(&mut self, mut bytes: &[u8]) {
+        if self.peer_finished {
+            self.complain("bytes after the end of the stream");
+        }
+        if self.request.is_none() {
+            let (head, rest) = bytes.split_at(bytes.len().min(Request::LEN - self.head.len()));
+            self.head.extend_from_slice(head);
+            bytes = rest;
+            if let Some(head) = self.head.first_chunk() {
+                self.request = Request::parse(head);
+                if self.request.is_none() {
+                    self.complain("a request that nobody sent");
+                }
+            }
+        }
+        let Some(request) = self.request else { return };
+        let (key, total) = if self.asks {
+            (!request.key, request.download)
+        } else {
+            (request.key, request.upload)
+        };
+        if let Some(at) = pattern::mismatch(key, self.received, bytes) {
+            self.complain(&format!("the byte at {at} differs"));
+        }
+        self.received += bytes.len() as u64;
+        if self.received > u64::from(total) {
+            self.complain("more bytes than the other side sends");
+        }
+    }
+
+    /// The other side's stream has ended.
+    pub(crate) fn on_end(&mut self) {
+        self.peer_finished = true;
+    }
+
+    /// The next bytes of this side's stream; [`sent`](Self::sent) says how many were taken.
+    pub(crate) fn next(&self, into: &mut [u8]) -> usize {
+        let Some(request) = self.request.filter(|r| self.asks || self.may_answer(r)) else { return 0 };
+        let total = if self.asks { Request::LEN as u64 + u64::from(request.upload) } else { request.download.into() };
+        let len = into.len().min((total - self.sent) as usize);
+        if !self.asks {
+            pattern::fill(!request.key, self.sent, &mut into[..len]);
+            return len;
+        }
+        let head = request.emit();
+        for (at, byte) in (self.sent..).zip(&mut into[..len]) {
+            *byte = match head.get(at as usize) {
+                Some(byte) => *byte,
+                None => pattern::byte(request.key, at - Request::LEN as u64),
+            };
+        }
+        len
+    }
+
+    /// So many bytes of [`next`](Self::next) went out.
+    pub(crate) fn sent(&mut self, len: usize) {
+        self.sent += len as u64;
+    }
+
+    fn may_answer(&self, request: &Request) -> bool {
+        let heard = self.received == u64::from(request.upload);
+        request.duplex || (heard && (self.peer_finished || !request.half_close))
+    }
+
+    fn all_sent(&self) -> bool {
+        self.request.is_some_and(|r| match self.asks {
+            true => self.sent == Request::LEN as u64 + u64::from(r.upload),
+            false => self.sent == u64::from(r.download),
+        })
+    }
+
+    /// Whether this side is to end its sending direction now, once.
+    pub(crate) fn ends_sending(&mut self) -> bool {
+        let now = self.asks && !self.said_end && self.request.is_some_and(|r| r.half_close) && self.all_sent();
+        self.said_end |= now;
+        now
+    }
+
+    /// Whether this side closes the connection now.
+    pub(crate) fn is_over(&self) -> bool {
+        if self.asks {
+            return self.peer_finished;
+        }
+        let answered = self.request.is_some_and(|r| self.may_answer(&r) && self.received == u64::from(r.upload));
+        // An asker that leaves before it has asked everything wants no answer.
+        self.peer_finished && !self.request.is_some_and(|r| self.received == u64::from(r.upload))
+            || answered && self.all_sent()
+    }
+
+    /// Whether the asking side aborts now.
+    pub(crate) fn aborts(&self) -> bool {
+        self.abort_after.is_some_and(|after| self.sent + self.received >= after)
+    }
+
+    /// How it ended for the asking side, when the connection ended with `failure` or without one.
+    pub(crate) fn ended(&self, failure: Option<String>) -> Ended {
+        let all = self.peer_finished && self.request.is_some_and(|r| self.received == u64::from(r.download));
+        match failure {
+            Some(reason) => Ended::Failed(reason),
+            None if all => Ended::Complete,
+            None => Ended::Short(self.received),
+        }
+    }
+
+    /// Names the transaction; 0 before the request came.
+    pub(crate) fn key(&self) -> u32 {
+        self.request.map_or(0, |r| r.key)
+    }
+
+    pub(crate) fn asks(&self) -> bool {
+        self.asks
+    }
+
+    /// Bytes of the other side's stream that were taken, the request included.
+    pub(crate) fn taken(&self) -> u64 {
+        self.head.len() as u64 + self.received
+    }
+
+    /// Bytes of this side's stream that went out.
+    pub(crate) fn given(&self) -> u64 {
+        self.sent
+    }
+
+    fn complain(&mut self, what: &str) {
+        let side = if self.asks { "download" } else { "upload" };
+        self.wrong.get_or_insert_with(|| format!("{side} of {:08x}: {what}", self.request.map_or(0, |r| r.key)));
+    }
+}

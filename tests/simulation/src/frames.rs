@@ -1,0 +1,77 @@
+//! The frames a client host sends and takes: ARP, and TCP over IPv4.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use csp_lan::{Gso, GsoKind, LanPort, TxOffload};
+use csp_tcp::Transmit;
+use csp_types::{FourTuple, MacAddr};
+use csp_wire::checksum::Checksum;
+use csp_wire::ethernet::{self, EtherType};
+use csp_wire::tcp::{HEADER_LEN_MAX, Segment};
+use csp_wire::{Ecn, arp, ipv4};
+
+/// Sends an ARP packet.
+pub(crate) fn send_arp(port: &mut LanPort, destination: MacAddr, said: arp::Repr) {
+    let mut frame = [0; 64];
+    let header = ethernet::Repr { destination, source: port.info.mac, ether_type: EtherType::Arp };
+    let at = header.emit(&mut frame).expect("64 bytes hold the header");
+    let len = at + said.emit(&mut frame[at..]).expect("64 bytes hold an ARP packet");
+    let _ = port.transmitter.transmit(&[&frame[..len]], None); // a frame the port refuses is a lost frame
+    port.transmitter.flush();
+}
+
+/// The TCP segment for `address` in an IPv4 packet, if its checksums are right.
+pub(crate) fn segment_in(bytes: &[u8], address: Ipv4Addr) -> Option<(FourTuple, Segment<'_>)> {
+    let packet = ipv4::Packet::parse(bytes).ok()?;
+    let payload = packet.payload();
+    let mut sum =
+        Checksum::pseudo_v4(packet.source(), packet.destination(), ipv4::PROTOCOL_TCP, payload.len() as u16);
+    sum.add(payload);
+    if packet.protocol() != ipv4::PROTOCOL_TCP || packet.destination() != address || !sum.is_valid() {
+        return None;
+    }
+    let segment = Segment::parse(payload).ok()?;
+    let tuple = FourTuple {
+        local: (packet.destination(), segment.destination_port()).into(),
+        remote: (packet.source(), segment.source_port()).into(),
+    };
+    Some((tuple, segment))
+}
+
+/// Ethernet, IPv4 and TCP header in front of the payload; checksum and cutting are left to the port.
+pub(crate) fn send_segment(port: &mut LanPort, gateway: MacAddr, transmit: &Transmit<'_>) {
+    let (Some(tcp), IpAddr::V4(source), IpAddr::V4(destination)) =
+        (&transmit.header, transmit.tuple.local.ip(), transmit.tuple.remote.ip())
+    else {
+        return;
+    };
+    let mut head = [0; ethernet::HEADER_LEN + ipv4::HEADER_LEN + HEADER_LEN_MAX];
+    let mac = ethernet::Repr { destination: gateway, source: port.info.mac, ether_type: EtherType::Ipv4 };
+    let at_ip = mac.emit(&mut head).expect("the buffer holds all headers");
+    let tcp_len = tcp.header_len() + transmit.payload_len;
+    let ip = ipv4::Repr {
+        source,
+        destination,
+        protocol: ipv4::PROTOCOL_TCP,
+        ttl: 64,
+        dscp: 0,
+        ecn: Ecn::NotEct,
+        identification: 0,
+        dont_fragment: true,
+        payload_len: tcp_len as u16,
+    };
+    let at_tcp = at_ip + ip.emit(&mut head[at_ip..]).expect("the buffer holds all headers");
+    let end = at_tcp + tcp.emit(&mut head[at_tcp..]).expect("the buffer holds all headers");
+    let sum = Checksum::pseudo_v4(source, destination, ipv4::PROTOCOL_TCP, tcp_len as u16).partial();
+    head[at_tcp + 16..at_tcp + 18].copy_from_slice(&sum.to_be_bytes());
+    let cut = transmit.payload_len > usize::from(transmit.segment_size);
+    let offload = TxOffload {
+        checksum_start: at_tcp as u16,
+        checksum_offset: 16,
+        gso: cut.then_some(Gso { kind: GsoKind::TcpV4, segment_size: transmit.segment_size }),
+        header_len: end as u16,
+    };
+    let mut parts: Vec<&[u8]> = vec![&head[..end]];
+    parts.extend(transmit.payload());
+    let _ = port.transmitter.transmit(&parts, Some(offload)); // a frame the port refuses is a lost frame
+}

@@ -1,0 +1,202 @@
+//! What must hold in every run.
+
+use std::collections::BTreeMap;
+
+use csp_types::Duration;
+
+use crate::application;
+use crate::conversation::Ended;
+use crate::proxy;
+use crate::scenario::Transaction;
+use crate::world::World;
+
+/// What came of a run.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Report {
+    /// Transactions that completed.
+    pub complete: usize,
+    /// Those that were aborted as planned.
+    pub aborted: usize,
+    /// Those that ended early or failed, as only an incident allows.
+    pub broken: usize,
+    /// Uploads that stood before a closed window at the end of a stall.
+    pub windows_closed: usize,
+    /// What must not have happened; empty in a good run.
+    pub violations: Vec<String>,
+    /// Virtual time that passed.
+    pub elapsed: Duration,
+    /// What all nodes counted: equal where everything that happened is.
+    pub counters: String,
+}
+
+/// Whether no table holds anything any more.
+pub(crate) fn is_clean(world: &World) -> bool {
+    leftovers(world).is_empty()
+}
+
+/// Fills the world's report.
+pub(crate) fn judge(world: &mut World) {
+    let mut ended: BTreeMap<u32, Vec<Ended>> = BTreeMap::new();
+    let applications = world.applications.iter().flatten().flat_map(|a| a.ended.iter());
+    for (key, how) in world.client.ended.iter().chain(applications) {
+        ended.entry(*key).or_default().push(how.clone());
+    }
+    let mut report = std::mem::take(&mut world.report);
+    for (at, transaction) in world.scenario.work.iter().enumerate() {
+        let hows = ended.remove(&world.key_of(at)).unwrap_or_default();
+        match &hows[..] {
+            [how] => judge_one(world, &mut report, at, transaction, how),
+            // It died with the process that asked.
+            [] if transaction.by_process == Some(0) && world.applications[0].is_none() => report.broken += 1,
+            _ => report.violations.push(format!("transaction {at} {transaction:?} ended {} times", hows.len())),
+        }
+    }
+    report.violations.extend(ended.keys().map(|key| format!("{key:08x} ended, which nobody asked")));
+    report.violations.extend_from_slice(&world.client.corrupt);
+    for application in world.applications.iter().flatten() {
+        report.violations.extend_from_slice(&application.corrupt);
+    }
+    report.violations.append(&mut leftovers(world));
+    report.violations.append(&mut protocol_errors(world));
+    report.counters = counters(world);
+    world.report = report;
+}
+
+fn judge_one(world: &World, report: &mut Report, at: usize, transaction: &Transaction, how: &Ended) {
+    let incident = world.scenario.incident;
+    let may_break = !transaction.late
+        && if transaction.by_process.is_some() {
+            incident.may_break_applications()
+        } else {
+            incident.may_break_clients()
+        };
+    match how {
+        Ended::Complete if transaction.abort_after.is_none() => report.complete += 1,
+        Ended::Aborted if transaction.abort_after.is_some() => report.aborted += 1,
+        Ended::Short(_) | Ended::Failed(_) if may_break => report.broken += 1,
+        _ => report.violations.push(format!("transaction {at} {transaction:?} ended as {how:?}")),
+    }
+}
+
+/// At the end of a stall: no upload got further than the windows of proxy and process let it.
+pub(crate) fn check_backpressure(world: &mut World) {
+    for upload in world.client.uploads() {
+        let read: u64 = world.applications.iter().flatten().map(|a| a.read_of(upload.key)).sum();
+        let most = read + u64::from(application::RECEIVE_WINDOW) + u64::from(proxy::RECEIVE_WINDOW);
+        if upload.acknowledged > most {
+            let text = format!("{:08x}: {} bytes acknowledged, {read} read", upload.key, upload.acknowledged);
+            world.report.violations.push(text);
+        }
+        world.report.windows_closed += usize::from(upload.window == 0);
+    }
+}
+
+/// Every table that is not empty, and how much is in it.
+fn leftovers(world: &World) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut look = |who: &str, table: &str, left: usize| {
+        if left > 0 {
+            found.push(format!("{who} leaks {left} {table}"));
+        }
+    };
+    look("client", "conversations", world.client.open());
+    for (table, left) in of_tcp(world.client.tcp()) {
+        look("client", table, left);
+    }
+    for (at, proxy) in world.proxies.iter().enumerate() {
+        let Some(core) = proxy.as_ref().map(|p| p.core()) else { continue };
+        let who = format!("pn-{}", at + 1);
+        for (table, left) in of_tcp(core.tcp()) {
+            look(&who, table, left);
+        }
+        look(&who, "flows", core.flow_count());
+        look(&who, "bytes of send budget", core.budget_reserved() as usize);
+        for service in core.services() {
+            look(&who, "pending connections", service.pending);
+            let open: u32 = service.members.iter().map(|m| m.3).sum();
+            look(&who, "connections counted at pool members", open as usize);
+        }
+    }
+    for (at, network) in world.networks.iter().enumerate() {
+        let Some(core) = network.as_ref().map(|n| n.worker.core()) else { continue };
+        let who = format!("nn-{}", at + 1);
+        look(&who, "flows", core.flow_count());
+        look(&who, "labels", core.label_count());
+    }
+    for (at, application) in world.applications.iter().enumerate() {
+        let Some(application) = application else { continue };
+        look(&format!("process {}", at + 1), "flows", application.open());
+    }
+    found
+}
+
+fn of_tcp(tcp: &csp_tcp::Stack) -> [(&'static str, usize); 5] {
+    let o = tcp.occupancy();
+    [
+        ("connections", o.connections.0),
+        ("half-open connections", o.half_open.0),
+        ("TIME-WAIT entries", o.time_wait.0),
+        ("payload blocks", o.blocks.0),
+        ("range sets", o.range_sets.0),
+    ]
+}
+
+/// Nobody here lies, so nobody may find that another broke a protocol.
+fn protocol_errors(world: &World) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut look = |who: String, what: &str, count: u64| {
+        if count > 0 {
+            found.push(format!("{who} saw {count} {what}"));
+        }
+    };
+    for (at, proxy) in world.proxies.iter().enumerate() {
+        let Some(proxy) = proxy else { continue };
+        let counters = proxy.core().counters();
+        let who = || format!("pn-{}", at + 1);
+        look(who(), "malformed messages", proxy.malformed());
+        look(who(), "violations by processes", counters.violations);
+        look(who(), "ill-formed segments", counters.drop_malformed);
+        look(who(), "writes without room", counters.drop_no_budget);
+        for endpoint in proxy.endpoints() {
+            look(who(), "links that broke the protocol", broken_links(endpoint.counters()));
+        }
+    }
+    for (at, network) in world.networks.iter().enumerate() {
+        let Some(worker) = network.as_ref().map(|n| &n.worker) else { continue };
+        let who = || format!("nn-{}", at + 1);
+        look(who(), "malformed messages", worker.malformed());
+        look(who(), "ill-formed records", worker.core().counters().drop_bad_record);
+        for endpoint in worker.endpoints() {
+            look(who(), "links that broke the protocol", broken_links(endpoint.counters()));
+        }
+    }
+    for (at, application) in world.applications.iter().enumerate() {
+        let Some(application) = application else { continue };
+        let who = || format!("process {}", at + 1);
+        look(who(), "violations by proxies", application.violations());
+        look(who(), "links that broke the protocol", broken_links(application.link_counters()));
+    }
+    found
+}
+
+/// Links that died of what their peer did, or of its silence.
+fn broken_links(counters: &csp_transport::Counters) -> u64 {
+    counters.died_protocol + counters.died_credit + counters.died_owner + counters.died_silent
+}
+
+fn counters(world: &World) -> String {
+    let mut text = format!("client {:?}", world.client.tcp().counters());
+    for (at, proxy) in world.proxies.iter().enumerate() {
+        let Some(core) = proxy.as_ref().map(|p| p.core()) else { continue };
+        text += &format!("\npn-{} {:?} {:?}", at + 1, core.counters(), core.tcp().counters());
+    }
+    for (at, network) in world.networks.iter().enumerate() {
+        let Some(network) = network else { continue };
+        text += &format!("\nnn-{} {:?} LAN {:?}", at + 1, network.worker.core().counters(), network.faults.counters());
+    }
+    for (at, application) in world.applications.iter().enumerate() {
+        let Some(application) = application else { continue };
+        text += &format!("\nprocess {} {}", at + 1, application.describe());
+    }
+    text
+}

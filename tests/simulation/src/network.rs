@@ -1,0 +1,53 @@
+//! A network node: the worker that the daemon runs, with the fabric's endpoints and the names it dials.
+
+use std::net::{IpAddr, SocketAddr};
+
+use csp_lan::LanPort;
+use csp_network_node::core::{CoreConfig, PortConfig};
+use csp_network_node::{DialSpec, NetworkWorker, ProxySpec, TokenSource};
+use csp_transport::{ClusterKey, Endpoint, EndpointConfig, PeerIdentity};
+use csp_types::{Instant, NodeId, Role};
+use csp_vi::ViAddress;
+use csp_vi::memory::MemoryFabric;
+
+/// A network node's worker on a fabric and a LAN port. `incarnation` tells its lives apart.
+pub(crate) fn network_node(
+    fabric: &MemoryFabric,
+    key: &ClusterKey,
+    name: &str,
+    incarnation: u64,
+    port: LanPort,
+) -> NetworkWorker {
+    let node: NodeId = name.parse().expect("the simulation's own names are valid");
+    let identity = PeerIdentity::daemon(Role::NetworkNode, node, incarnation, 0);
+    let endpoint = Endpoint::new(Box::new(fabric.provider(name)), EndpointConfig::tunnel(identity, None));
+    let ports = vec![PortConfig::new(port.info.mac, port.info.mtu)];
+    let config = CoreConfig {
+        flows_max: 1024,
+        proxies_max: 4,
+        rules_max: 16,
+        neighbours_max: 16,
+        trace_len: 1024,
+        ..CoreConfig::new(ports, (incarnation, 7))
+    };
+    let tokens = TokenSource { key: key.clone(), node, nonce: incarnation << 32 };
+    NetworkWorker::new(config, 0, vec![port], vec![endpoint], tokens)
+}
+
+/// Tells a network node what the management node and the membership would.
+pub(crate) fn configure(
+    worker: &mut NetworkWorker,
+    now: Instant,
+    proxies: &[(&str, u64)],
+    services: &[SocketAddr],
+    egress: &[IpAddr],
+) {
+    let spec = |(name, incarnation): &(&str, u64)| ProxySpec {
+        node: name.parse().expect("the simulation's own names are valid"),
+        incarnation: *incarnation,
+        dial: true,
+        workers: vec![DialSpec { worker: 0, endpoint: 0, address: ViAddress::Name(format!("{name}.tunnel")) }],
+    };
+    worker.set_proxies(now, &proxies.iter().map(spec).collect::<Vec<_>>());
+    worker.set_services(now, services, egress).expect("the simulation's policy fits");
+}

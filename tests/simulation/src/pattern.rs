@@ -1,0 +1,60 @@
+//! Bytes that can be checked at any offset without keeping them.
+
+/// The byte at `offset` of the stream `key`.
+pub(crate) fn byte(key: u32, offset: u64) -> u8 {
+    // A multiplicative hash: neighbouring offsets differ, and so do streams.
+    let mixed = (offset ^ u64::from(key) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 56) as u8
+}
+
+/// Fills `into` with the stream from `offset` on.
+pub(crate) fn fill(key: u32, offset: u64, into: &mut [u8]) {
+    for (i, b) in into.iter_mut().enumerate() {
+        *b = byte(key, offset + i as u64);
+    }
+}
+
+/// Where `bytes` first differ from the stream at `offset`.
+pub(crate) fn mismatch(key: u32, offset: u64, bytes: &[u8]) -> Option<u64> {
+    bytes.iter().enumerate().find(|(i, b)| **b != byte(key, offset + *i as u64)).map(|(i, _)| offset + i as u64)
+}
+
+/// What is asked for: bytes in front of everything else.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Request {
+    /// Bytes that the asking side sends after the request.
+    pub upload: u32,
+    /// Bytes of the answer.
+    pub download: u32,
+    /// Names both streams.
+    pub key: u32,
+    /// The asking side ends its direction after the upload, and the answer waits for that.
+    pub half_close: bool,
+    /// The answer does not wait for the end of the upload.
+    pub duplex: bool,
+}
+
+impl Request {
+    pub(crate) const LEN: usize = 20;
+    const MAGIC: u32 = 0x4353_5031;
+
+    pub(crate) fn emit(self) -> [u8; Self::LEN] {
+        let flags = u32::from(self.half_close) | u32::from(self.duplex) << 1;
+        let mut out = [0; Self::LEN];
+        for (at, field) in [Self::MAGIC, self.upload, self.download, self.key, flags].into_iter().enumerate() {
+            out[at * 4..at * 4 + 4].copy_from_slice(&field.to_le_bytes());
+        }
+        out
+    }
+
+    pub(crate) fn parse(bytes: &[u8; Self::LEN]) -> Option<Self> {
+        let field = |n: usize| u32::from_le_bytes([bytes[n * 4], bytes[n * 4 + 1], bytes[n * 4 + 2], bytes[n * 4 + 3]]);
+        (field(0) == Self::MAGIC && field(4) < 4).then(|| Request {
+            upload: field(1),
+            download: field(2),
+            key: field(3),
+            half_close: field(4) & 1 != 0,
+            duplex: field(4) & 2 != 0,
+        })
+    }
+}

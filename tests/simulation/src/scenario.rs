@@ -1,0 +1,182 @@
+//! What a seed decides: the weather on the links, the work, and what happens to whom, and when.
+
+use csp_lan::faulty::FaultConfig;
+use csp_types::Duration;
+use csp_vi::memory::Delay;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// What happens in the middle of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Incident {
+    /// Nothing: every transaction must complete.
+    None,
+    /// The first proxy dies: its connections may fail, new ones go to the other.
+    ProxyDies,
+    /// The first proxy dies and comes back as another life of it.
+    ProxyRestarts,
+    /// The first application process dies: its connections may end early, new ones go to the other.
+    ProcessDies,
+    /// The VI between the first proxy and the first process breaks: connections on it may fail, and it comes back.
+    ChannelBreaks,
+    /// The VI between a network node and the first proxy breaks: connections on it may fail, and it comes back.
+    TunnelBreaks,
+    /// The first network node loses its tables: clients' connections go on.
+    NetworkNodeRestarts,
+    /// The first of two network nodes dies: clients' connections go on through the second.
+    NetworkNodeDies,
+}
+
+impl Incident {
+    /// All of them; the first as often as all others together.
+    const DRAWN: [Incident; 14] = [
+        Incident::None,
+        Incident::None,
+        Incident::None,
+        Incident::None,
+        Incident::None,
+        Incident::None,
+        Incident::None,
+        Incident::ProxyDies,
+        Incident::ProxyRestarts,
+        Incident::ProcessDies,
+        Incident::ChannelBreaks,
+        Incident::TunnelBreaks,
+        Incident::NetworkNodeRestarts,
+        Incident::NetworkNodeDies,
+    ];
+
+    /// Whether a connection that a client opened may end early or with an error.
+    pub fn may_break_clients(self) -> bool {
+        !matches!(self, Incident::None | Incident::NetworkNodeRestarts | Incident::NetworkNodeDies)
+    }
+
+    /// Whether a connection that an application opened may. A network node that never saw it begin cannot tell whose
+    /// it is.
+    pub fn may_break_applications(self) -> bool {
+        self != Incident::None
+    }
+}
+
+/// One transaction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Transaction {
+    /// When it starts, after the first could.
+    pub start: Duration,
+    /// Which process asks the client host; `None`: the client asks the service.
+    pub by_process: Option<usize>,
+    /// Bytes from the asking side.
+    pub upload: u32,
+    /// Bytes to it.
+    pub download: u32,
+    /// The asking side ends its direction first, and the answer waits for that.
+    pub half_close: bool,
+    /// The answer does not wait for the end of the upload.
+    pub duplex: bool,
+    /// The asking side resets the connection after so many bytes both ways.
+    pub abort_after: Option<u64>,
+    /// It starts when the incident is over: it must complete.
+    pub late: bool,
+}
+
+/// A process that stops reading for a while.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stall {
+    /// Which.
+    pub process: usize,
+    /// From when, after the first transaction could start.
+    pub from: Duration,
+    /// How long.
+    pub length: Duration,
+}
+
+/// A run's parameters, all drawn from its seed.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// The seed.
+    pub seed: u64,
+    /// Network nodes, 1 or 2.
+    pub network_nodes: usize,
+    /// Faults on the way to the client, and to the network nodes.
+    pub lan: [FaultConfig; 2],
+    /// Delay of every VI.
+    pub san: Delay,
+    /// What happens.
+    pub incident: Incident,
+    /// When, after the first transaction could start.
+    pub strikes: Duration,
+    /// How long it takes whoever comes back, or takes over, to do so.
+    pub outage: Duration,
+    /// A process that stops reading.
+    pub stall: Option<Stall>,
+    /// The work, in the order of its start.
+    pub work: Vec<Transaction>,
+}
+
+impl Scenario {
+    /// How long after an incident new transactions must complete: death is known within a second, and a lost VI is
+    /// tried again within two.
+    pub const RECOVERY: Duration = Duration::from_millis(3_500);
+
+    /// The scenario of a seed.
+    pub fn of(seed: u64) -> Self {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let lan = [link(&mut random), link(&mut random)];
+        let san = Delay {
+            fixed: Duration::from_micros(random.random_range(0..200)),
+            jitter: Duration::from_micros(random.random_range(0..200)),
+        };
+        let incident = Incident::DRAWN[random.random_range(0..Incident::DRAWN.len())];
+        let strikes = Duration::from_micros(random.random_range(0..300_000));
+        let outage = Duration::from_micros(random.random_range(0..500_000));
+        let network_nodes = if incident == Incident::NetworkNodeDies { 2 } else { random.random_range(1..=2) };
+        let stall = (random.random_range(0..4) == 0).then(|| Stall {
+            process: random.random_range(0..2),
+            from: Duration::from_micros(random.random_range(0..200_000)),
+            length: Duration::from_micros(random.random_range(100_000..4_000_000)),
+        });
+        let mut work: Vec<_> = (0..random.random_range(1..16)).map(|_| transaction(&mut random)).collect();
+        if incident != Incident::None {
+            let start = strikes + outage + Self::RECOVERY;
+            work.extend((0..4).map(|_| Transaction { start, late: true, ..transaction(&mut random) }));
+        }
+        work.sort_by_key(|t| t.start);
+        Scenario { seed, network_nodes, lan, san, incident, strikes, outage, stall, work }
+    }
+}
+
+fn link(random: &mut ChaCha8Rng) -> FaultConfig {
+    let mut chance = |in_how_many: u32, ppm_max: u32| {
+        if random.random_range(0..in_how_many) == 0 { random.random_range(0..ppm_max) } else { 0 }
+    };
+    FaultConfig {
+        loss_ppm: chance(2, 50_000),
+        duplicate_ppm: chance(3, 20_000),
+        reorder_ppm: chance(3, 50_000),
+        corrupt_ppm: chance(4, 10_000),
+        delay: Duration::from_micros(chance(1, 20_000).into()),
+        reorder_delay: Duration::from_millis(3),
+    }
+}
+
+fn transaction(random: &mut ChaCha8Rng) -> Transaction {
+    let size = |random: &mut ChaCha8Rng| match random.random_range(0..6) {
+        0 => 0,
+        1 => 1,
+        2 | 3 => random.random_range(0..4_000),
+        4 => random.random_range(0..64_000),
+        _ => random.random_range(0..400_000),
+    };
+    let (upload, download) = (size(random), size(random));
+    let aborts = random.random_range(0..8) == 0;
+    Transaction {
+        start: Duration::from_micros(random.random_range(0..200_000)),
+        by_process: (random.random_range(0..5) == 0).then(|| random.random_range(0..2)),
+        upload,
+        download,
+        half_close: random.random_range(0..4) == 0,
+        duplex: random.random_range(0..4) == 0,
+        abort_after: aborts.then(|| random.random_range(0..u64::from(upload) + u64::from(download) + 20)),
+        late: false,
+    }
+}

@@ -1,0 +1,339 @@
+//! The run: nodes, virtual time, and the incident.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use csp_lan::faulty::{FaultHandle, wrap};
+use csp_lan::memory::Hub;
+use csp_network_node::NetworkWorker;
+use csp_proxy_node::ProxyWorker;
+use csp_proxy_node::core::Prefix;
+use csp_transport::app::ProxyTarget;
+use csp_transport::{ClusterKey, Purpose};
+use csp_types::{Duration, Instant, MacAddr, NodeId};
+use csp_vi::memory::{InFlight, MemoryFabric};
+use csp_vi::{ViAddress, ViId};
+
+use crate::application::{Application, PORT};
+use crate::client::{Client, SERVER_PORT};
+use crate::judge::{self, Report};
+use crate::network::{configure, network_node};
+use crate::pattern::Request;
+use crate::proxy::{Policy, proxy};
+use crate::scenario::{Incident, Scenario, Transaction};
+
+const VIP: Ipv4Addr = Ipv4Addr::new(10, 76, 0, 100);
+const EGRESS: Ipv4Addr = Ipv4Addr::new(10, 76, 0, 101);
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 76, 0, 1);
+const NN_MACS: [MacAddr; 2] = [MacAddr([2, 0, 0, 0, 0, 2]), MacAddr([2, 0, 0, 0, 0, 3])];
+/// Longest step of time, so that conditions on the time itself come true.
+const STEP_MAX: Duration = Duration::from_millis(50);
+/// A run that takes longer than this has got stuck.
+const TIME_MAX: Duration = Duration::from_secs(900);
+/// Time in which TIME-WAIT, lingering and keepalive must have ended after the last transaction.
+const SETTLE: Duration = Duration::from_secs(150);
+/// Turns at one instant before it counts as a livelock.
+const TURNS_MAX: u32 = 100_000;
+/// How often in succession somebody may want to be woken at an instant that has passed.
+const OVERDUE_MAX: u32 = 1_000;
+
+/// A network node on the LAN.
+pub(crate) struct NetworkNode {
+    pub worker: NetworkWorker,
+    pub faults: FaultHandle,
+}
+
+/// All nodes of a run.
+pub struct World {
+    pub(crate) scenario: Scenario,
+    pub(crate) now: Instant,
+    key: ClusterKey,
+    fabric: MemoryFabric,
+    hub: Hub,
+    client_faults: FaultHandle,
+    pub(crate) client: Client,
+    pub(crate) networks: Vec<Option<NetworkNode>>,
+    pub(crate) proxies: [Option<ProxyWorker>; 2],
+    pub(crate) applications: [Option<Application>; 2],
+    /// Which life of the first proxy and of the first network node this is.
+    lives: u64,
+    began: Instant,
+    struck: bool,
+    healed: bool,
+    stalled: bool,
+    overdue: u32,
+    pub(crate) report: Report,
+}
+
+fn node(name: &str) -> NodeId {
+    name.parse().expect("the simulation's own names are valid")
+}
+
+fn proxy_name(at: usize) -> String {
+    format!("pn-{}", at + 1)
+}
+
+fn policy() -> Policy {
+    Policy {
+        service: (VIP, PORT).into(),
+        pool: (node("an-1"), PORT),
+        egress: EGRESS.into(),
+        destinations: Prefix { address: IpAddr::from([10, 76, 0, 0]), bits: 24 },
+    }
+}
+
+impl World {
+    /// Everything of a scenario, nothing connected yet.
+    pub fn new(scenario: Scenario) -> Self {
+        let key = ClusterKey::from_bytes([7; 32]);
+        let fabric = MemoryFabric::with_seed(scenario.seed);
+        fabric.set_default_delay(scenario.san);
+        let hub = Hub::new(4096);
+        let port = hub.attach("client", MacAddr([2, 0, 0, 0, 0, 1]), 1500);
+        let (client_port, client_faults) = wrap(port, scenario.lan[0], scenario.seed);
+        let birth = (Instant::ZERO, 1);
+        let proxies = [0, 1].map(|at| Some(proxy(&fabric, &key, &proxy_name(at), birth, &policy())));
+        let target = |at| ProxyTarget {
+            node: node(&proxy_name(at)),
+            worker: 0,
+            address: ViAddress::Name(format!("{}.channel", proxy_name(at))),
+        };
+        let applications = [1u64, 2].map(|n| {
+            let provider = Box::new(fabric.provider(&format!("process-{n}")));
+            let targets = [target(0), target(1)];
+            Some(Application::new(provider, &key, node("an-1"), &format!("p{n}"), &targets, n))
+        });
+        let mut world = World {
+            client: Client::new(CLIENT, client_port, scenario.seed as u8),
+            networks: Vec::new(),
+            now: Instant::ZERO,
+            key,
+            fabric,
+            hub,
+            client_faults,
+            proxies,
+            applications,
+            lives: 1,
+            began: Instant::ZERO,
+            struck: false,
+            healed: false,
+            stalled: false,
+            overdue: 0,
+            report: Report::default(),
+            scenario,
+        };
+        world.networks = (0..world.scenario.network_nodes).map(|at| Some(world.network(at))).collect();
+        world
+    }
+
+    fn network(&self, at: usize) -> NetworkNode {
+        let name = format!("nn-{}", at + 1);
+        let port = self.hub.attach(&name, NN_MACS[at], 1500);
+        let seed = self.scenario.seed.rotate_left(17 + at as u32) ^ self.lives;
+        let (port, faults) = wrap(port, self.scenario.lan[1], seed);
+        faults.set_now(self.now);
+        let mut worker = network_node(&self.fabric, &self.key, &name, self.lives, port);
+        let proxies = [("pn-1", if self.scenario.incident == Incident::ProxyRestarts { self.lives } else { 1 }), ("pn-2", 1)];
+        configure(&mut worker, self.now, &proxies, &[(VIP, PORT).into()], &[EGRESS.into()]);
+        NetworkNode { worker, faults }
+    }
+
+    /// Runs to the end and says what came of it.
+    pub fn run(mut self) -> Report {
+        if let Err(stuck) = self.run_work() {
+            self.report.violations.push(stuck);
+        }
+        judge::judge(&mut self);
+        self.report.elapsed = self.now - Instant::ZERO;
+        self.report
+    }
+
+    fn run_work(&mut self) -> Result<(), String> {
+        let nodes = self.networks.len();
+        self.until("links", |w| {
+            let tunnels = w.networks.iter().flatten().flat_map(|n| n.worker.tunnels()).filter(|t| t.up).count();
+            let channels: usize = w.applications.iter().flatten().map(Application::channels_up).sum();
+            tunnels == 2 * nodes && channels == 4
+        })?;
+        while self.client.gateways() < nodes {
+            self.client.resolve(VIP);
+            let end = self.now + Duration::from_secs(1);
+            self.until("answers to ARP", |w| w.client.gateways() == nodes || w.now >= end)?;
+        }
+        self.began = self.now;
+        for (at, transaction) in self.scenario.work.clone().into_iter().enumerate() {
+            let start = self.began + transaction.start;
+            self.until("the start of a transaction", |w| w.now >= start)?;
+            self.start(at, transaction);
+        }
+        self.until("the end of all transactions", |w| {
+            w.client.under_way() == 0 && w.applications.iter().flatten().all(|a| a.under_way() == 0)
+        })?;
+        let end = self.now + SETTLE;
+        self.until("settling", |w| w.now >= end || judge::is_clean(w))
+    }
+
+    /// Names the transaction number `at` of the scenario's work.
+    pub(crate) fn key_of(&self, at: usize) -> u32 {
+        (self.scenario.seed as u32).rotate_left(8) ^ (at as u32 + 1)
+    }
+
+    fn start(&mut self, at: usize, work: Transaction) {
+        let Transaction { upload, download, half_close, duplex, .. } = work;
+        let request = Request { upload, download, key: self.key_of(at), half_close, duplex };
+        let now = self.now;
+        let Some(process) = work.by_process else {
+            return self.client.start(now, (VIP, PORT).into(), request, work.abort_after);
+        };
+        let process = if self.applications[process].is_some() { process } else { 1 - process };
+        if let Some(application) = &mut self.applications[process] {
+            application.start(now, (CLIENT, SERVER_PORT).into(), request, work.abort_after);
+        }
+    }
+
+    /// Lets time pass until `done`.
+    fn until(&mut self, what: &str, done: impl Fn(&World) -> bool) -> Result<(), String> {
+        while !done(self) {
+            self.settle_instant()?;
+            if done(self) {
+                return Ok(());
+            }
+            let next = self.next_event().unwrap_or(Instant::FAR_FUTURE).min(self.now + STEP_MAX);
+            self.overdue = if next <= self.now { self.overdue + 1 } else { 0 };
+            if self.overdue > OVERDUE_MAX {
+                return Err(format!("somebody wants to be woken again and again: {}", self.describe()));
+            }
+            self.now = next.max(self.now + Duration::from_nanos(1));
+            if self.now - Instant::ZERO > TIME_MAX {
+                return Err(format!("stuck waiting for {what}: {}", self.describe()));
+            }
+            self.fabric.advance(self.now);
+            self.client_faults.set_now(self.now);
+            self.networks.iter().flatten().for_each(|n| n.faults.set_now(self.now));
+            self.happen();
+        }
+        Ok(())
+    }
+
+    /// Lets every node do what it can do at this instant.
+    fn settle_instant(&mut self) -> Result<(), String> {
+        let mut quiet = 0;
+        for _ in 0..TURNS_MAX {
+            let now = self.now;
+            let mut busy = self.client.turn(now);
+            busy |= self.networks.iter_mut().flatten().fold(false, |any, n| n.worker.turn(now, 1) | any);
+            busy |= self.proxies.iter_mut().flatten().fold(false, |any, p| p.turn(now, 1) | any);
+            busy |= self.applications.iter_mut().flatten().fold(false, |any, a| a.turn(now) | any);
+            // Twice, because what the last one sent may reach the first without delay.
+            quiet = if busy { 0 } else { quiet + 1 };
+            if quiet == 2 {
+                return Ok(());
+            }
+        }
+        Err(format!("the nodes never come to rest at one instant: {}", self.describe()))
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        let networks = self.networks.iter().flatten();
+        let faults = networks.clone().map(|n| &n.faults).chain([&self.client_faults]);
+        let due = faults.filter_map(FaultHandle::next_due);
+        let workers = networks.filter_map(|n| n.worker.next_timeout());
+        let proxies = self.proxies.iter().flatten().filter_map(ProxyWorker::next_timeout);
+        let applications = self.applications.iter().flatten().filter_map(Application::next_timeout);
+        let rest = [self.client.next_timeout(), self.fabric.next_due()].into_iter().flatten();
+        due.chain(workers).chain(proxies).chain(applications).chain(rest).min()
+    }
+
+    /// What the scenario has in store for this instant.
+    fn happen(&mut self) {
+        if self.began == Instant::ZERO {
+            return;
+        }
+        let since = self.now - self.began;
+        if since >= self.scenario.strikes && !self.struck {
+            self.struck = true;
+            self.strike();
+        }
+        if since >= self.scenario.strikes + self.scenario.outage && !self.healed {
+            self.healed = true;
+            self.heal();
+        }
+        let Some(stall) = self.scenario.stall else { return };
+        let stalled = since >= stall.from && since < stall.from + stall.length;
+        if stalled != self.stalled {
+            self.stalled = stalled;
+            if !stalled {
+                judge::check_backpressure(self);
+            }
+            if let Some(application) = &mut self.applications[stall.process] {
+                application.stalled = stalled;
+            }
+        }
+    }
+
+    fn strike(&mut self) {
+        match self.scenario.incident {
+            Incident::None => {}
+            Incident::ProxyDies | Incident::ProxyRestarts => {
+                for purpose in ["tunnel", "channel"] {
+                    self.fabric.kill_node(&format!("pn-1.{purpose}"), InFlight::Lost);
+                }
+                self.proxies[0] = None;
+            }
+            Incident::ProcessDies => {
+                self.fabric.kill_node("process-1", InFlight::Delivered);
+                self.applications[0] = None;
+            }
+            Incident::ChannelBreaks => self.break_vi(Purpose::Channel, InFlight::Delivered),
+            Incident::TunnelBreaks => self.break_vi(Purpose::Tunnel, InFlight::Lost),
+            Incident::NetworkNodeRestarts | Incident::NetworkNodeDies => {
+                self.fabric.kill_node("nn-1", InFlight::Lost);
+                self.networks[0] = None;
+            }
+        }
+    }
+
+    fn heal(&mut self) {
+        match self.scenario.incident {
+            Incident::ProxyRestarts => {
+                self.lives += 1;
+                let birth = (self.now, self.lives);
+                self.proxies[0] = Some(proxy(&self.fabric, &self.key, "pn-1", birth, &policy()));
+            }
+            Incident::NetworkNodeRestarts => {
+                self.lives += 1;
+                self.networks[0] = Some(self.network(0));
+            }
+            Incident::NetworkNodeDies => self.client.forget_gateway(NN_MACS[0]),
+            _ => {}
+        }
+    }
+
+    /// Breaks the first proxy's first VI of this purpose.
+    fn break_vi(&mut self, purpose: Purpose, in_flight: InFlight) {
+        let links = self.proxies[0].iter().flat_map(ProxyWorker::endpoints).flat_map(|e| e.links());
+        let vi: Option<ViId> = links.filter(|l| l.purpose == purpose).map(|l| l.vi).min_by_key(|vi| vi.0);
+        let broken = vi.is_some_and(|vi| self.fabric.kill_vi(vi, in_flight));
+        assert!(broken, "the scenario breaks a VI that is not there");
+    }
+
+    /// Where everything stands, for people who debug a seed.
+    fn describe(&self) -> String {
+        use std::fmt::Write;
+        let mut text = format!("at {:?}", self.now);
+        for talk in self.client.tcp().connections() {
+            let _ = write!(text, "\n  client: {talk:?}");
+        }
+        for (at, proxy) in self.proxies.iter().enumerate() {
+            for flow in proxy.iter().flat_map(|p| p.core().flows(self.now, 64)) {
+                let _ = write!(text, "\n  {}: {flow:?}", proxy_name(at));
+            }
+        }
+        for network in self.networks.iter().flatten() {
+            let _ = write!(text, "\n  network node wakes {:?}", network.worker.next_timeout());
+        }
+        for application in self.applications.iter().flatten() {
+            let _ = write!(text, "\n  process wakes {:?}:{}", application.next_timeout(), application.describe());
+        }
+        text
+    }
+}
