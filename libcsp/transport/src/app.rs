@@ -42,8 +42,8 @@ pub use errors::{AppError, errno};
 pub use flow::{Directions, FlowInfo, FlowPhase};
 pub use listener::Accepted;
 use records::{Flow, Listener};
-pub use slots::{FlowId, ListenerId};
 use slots::Slots;
+pub use slots::{FlowId, ListenerId};
 
 /// A socket of the application: a listener or a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -103,6 +103,8 @@ pub struct AppSide {
     listeners: Slots<Listener>,
     flows: Slots<Flow>,
     ready: VecDeque<Handle>,
+    /// Flows with gathered bytes.
+    held: Vec<FlowId>,
     scratch: Vec<u8>,
     packing: Vec<u8>,
     counters: AppCounters,
@@ -122,6 +124,7 @@ impl AppSide {
             listeners: Slots::new(config.listeners_max),
             flows: Slots::new(config.flows_max),
             ready: VecDeque::new(),
+            held: Vec::new(),
             scratch: vec![0; message_len],
             packing: Vec::with_capacity(message_len),
             counters: AppCounters::default(),
@@ -181,6 +184,7 @@ impl AppSide {
 
     /// Arms the descriptors of [`wake`](Self::wake).
     pub fn arm(&mut self) -> Result<Armed, ViError> {
+        self.release_all_held();
         if !self.ready.is_empty() {
             return Ok(Armed::Busy);
         }

@@ -7,8 +7,8 @@ use csp_wire::channel::{ConnectPayload, Message, MessageHeader, MessageKind, Ope
 use csp_wire::link::Purpose;
 
 use super::config::{CHANNELS_MAX, ProxyTarget};
-use super::records::Offer;
-use super::slots::FlowId;
+use super::records::{Flow, Offer, Phase};
+use super::slots::{FlowId, Slots};
 use super::{AppSide, Handle, errno};
 use crate::backoff::Backoff;
 use crate::event::{DownReason, LinkId, MessageKind as LinkMessageKind};
@@ -26,10 +26,12 @@ const CONTROL_PAYLOAD_MAX: usize = ConnectPayload::LEN_MAX;
 const _: () = assert!(CONTROL_PAYLOAD_MAX >= OpenPayload::LEN - 4);
 
 /// A message that waits for a descriptor.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Control {
     /// As it will be sent.
     Ready { header: MessageHeader, payload: [u8; CONTROL_PAYLOAD_MAX] },
+    /// Gathered bytes of a flow that found no descriptor when they had to leave.
+    Data { header: MessageHeader, payload: Vec<u8> },
     /// CREDIT, its number taken when it is sent.
     Credit(FlowId),
 }
@@ -73,6 +75,14 @@ impl AppChannel {
     pub fn link(&self) -> Option<LinkId> {
         self.link.filter(|_| self.up)
     }
+}
+
+/// The CREDIT that a flow owes now, taken from it.
+fn credit_message(flows: &mut Slots<Flow>, id: FlowId) -> Option<MessageHeader> {
+    let flow = flows.get_mut(id.0)?;
+    flow.credit_queued = false;
+    let label = flow.label.filter(|_| !flow.ended_here && !flow.ended_there)?;
+    Some(MessageHeader::of_flow(MessageKind::Credit, label, flow.receive.take_due()?, 0))
 }
 
 impl AppSide {
@@ -184,6 +194,12 @@ impl AppSide {
         self.queue_control(channel, Control::Ready { header, payload: bytes });
     }
 
+    /// Sends gathered bytes, or queues them where no descriptor is free.
+    pub(super) fn send_held(&mut self, index: usize, label: FlowLabel, bytes: Vec<u8>) {
+        let header = MessageHeader::of_flow(MessageKind::Data, label, 0, bytes.len() as u32);
+        self.queue_control(index, Control::Data { header, payload: bytes });
+    }
+
     /// Queues CREDIT for a flow once.
     pub(super) fn send_credit(&mut self, id: FlowId) {
         let Some(flow) = self.flows.get_mut(id.0) else { return };
@@ -218,25 +234,21 @@ impl AppSide {
         let (mut packed, mut immediate) = (0, 0);
         let room = self.endpoint.message_len();
         while let Some(control) = channel.outbox.get(packed) {
-            let (header, payload) = match control {
-                Control::Ready { header, payload } => (*header, *payload),
-                Control::Credit(id) => {
-                    let due = self.flows.get_mut(id.0).and_then(|flow| {
-                        flow.credit_queued = false;
-                        let live = !flow.ended_here && !flow.ended_there;
-                        Some((flow.label.filter(|_| live)?, flow.receive.take_due()?))
-                    });
-                    let Some((label, told)) = due else {
-                        channel.outbox.remove(packed);
-                        continue;
-                    };
-                    let header = MessageHeader::of_flow(MessageKind::Credit, label, told, 0);
-                    if let Some(slot) = channel.outbox.get_mut(packed) {
-                        // From now on it is a message like any other: its number is taken.
-                        *slot = Control::Ready { header, payload: [0; CONTROL_PAYLOAD_MAX] };
-                    }
-                    (header, [0; CONTROL_PAYLOAD_MAX])
+            if let Control::Credit(id) = control {
+                let Some(header) = credit_message(&mut self.flows, *id) else {
+                    channel.outbox.remove(packed);
+                    continue;
+                };
+                if let Some(slot) = channel.outbox.get_mut(packed) {
+                    // From now on it is a message like any other: its number is taken.
+                    *slot = Control::Ready { header, payload: [0; CONTROL_PAYLOAD_MAX] };
                 }
+                continue;
+            }
+            let (header, payload) = match control {
+                Control::Ready { header, payload } => (*header, payload.as_slice()),
+                Control::Data { header, payload } => (*header, payload.as_slice()),
+                Control::Credit(_) => break,
             };
             let payload = payload.get(..header.payload_len as usize).unwrap_or(&[]);
             let message = Message { header, payload };
@@ -327,12 +339,12 @@ impl AppSide {
             at = slot + 1;
             let Some(flow) = self.flows.get_mut(id).filter(|f| f.channel == index) else { continue };
             let unfinished = !(flow.broken || flow.ended_there && flow.peer_closed);
-            let connecting = flow.phase == super::records::Phase::Connecting;
+            let connecting = flow.phase == Phase::Connecting;
             let was_live = flow.label.is_some() || connecting;
             flow.label = None;
             flow.ended_here = true;
             flow.ended_there = true;
-            if flow.orphan || flow.phase == super::records::Phase::Pending {
+            if flow.orphan || flow.phase == Phase::Pending {
                 self.flows.remove(id);
             } else if unfinished && was_live {
                 let error = if connecting { errno::EHOSTUNREACH } else { errno::ECONNRESET };

@@ -114,27 +114,100 @@ impl AppSide {
     }
 
     /// Writes the parts one after another, as far as byte credit and descriptors go; returns how many bytes. They
-    /// are with the provider when this returns.
+    /// are with the provider when this returns, unless the flow is [corked](Self::set_corked).
     pub fn write(&mut self, now: Instant, id: FlowId, parts: &[&[u8]]) -> Result<usize, AppError> {
         self.now = now;
         let total: usize = parts.iter().map(|p| p.len()).sum();
         let (channel, label) = self.writable_flow(id)?;
         self.flush(channel);
+        let corked = self.flows.get(id.0).is_some_and(|f| f.corked);
+        if !corked {
+            self.release_held(id);
+        }
         let mut done = 0;
         while done < total {
-            match self.write_message(id, channel, label, parts, done) {
+            let wrote = if corked {
+                self.hold(id, parts, done)
+            } else {
+                self.write_message(id, channel, label, parts, done)
+            };
+            match wrote {
                 0 => break,
                 n => done += n,
             }
         }
         self.counters.bytes_written += done as u64;
-        if done > 0 {
+        if done > 0 && !corked {
             self.record(TraceKind::AppDataOut, id, done);
         }
         if done < total {
             self.write_is_short(id, channel);
         }
         if done == 0 && total > 0 { Err(AppError::WouldBlock) } else { Ok(done) }
+    }
+
+    /// Gathers small writes into full messages (TCP_CORK, MSG_MORE), or sends what was gathered. They also leave when
+    /// the owner goes to [sleep](Self::arm), and before SHUTDOWN and CLOSE.
+    pub fn set_corked(&mut self, now: Instant, id: FlowId, corked: bool) {
+        self.now = now;
+        if let Some(flow) = self.flows.get_mut(id.0) {
+            flow.corked = corked;
+        }
+        if !corked {
+            self.release_held(id);
+        }
+    }
+
+    /// Takes bytes of `parts` from `skip` on into what is gathered; a full message leaves. Returns how many.
+    fn hold(&mut self, id: FlowId, parts: &[&[u8]], skip: usize) -> usize {
+        let longest = self.data_len_max();
+        let Some(flow) = self.flows.get_mut(id.0) else { return 0 };
+        if flow.held.len() >= longest {
+            let channel = flow.channel;
+            if !self.has_descriptor(channel) {
+                return 0;
+            }
+            self.release_held(id);
+        }
+        let Some(flow) = self.flows.get_mut(id.0) else { return 0 };
+        let room = (longest - flow.held.len().min(longest)).min(flow.send.available() as usize);
+        let mut slices: [&[u8]; PARTS_MAX] = [&[]; PARTS_MAX];
+        let (used, len) = cut(parts, skip, room, &mut slices);
+        if !flow.send.take(len as u32) {
+            return 0;
+        }
+        if flow.held.is_empty() && len > 0 {
+            self.held.push(id);
+        }
+        slices.iter().take(used).for_each(|slice| flow.held.extend_from_slice(slice));
+        len
+    }
+
+    /// Sends what was gathered.
+    fn release_held(&mut self, id: FlowId) {
+        let Some(flow) = self.flows.get_mut(id.0).filter(|f| !f.held.is_empty()) else { return };
+        let bytes = std::mem::take(&mut flow.held);
+        let (channel, label) = (flow.channel, flow.label.filter(|_| !flow.ended_here));
+        self.held.retain(|other| *other != id);
+        self.record(TraceKind::AppDataOut, id, bytes.len());
+        if let Some(label) = label {
+            self.send_held(channel, label, bytes);
+        }
+    }
+
+    /// Nobody may wait for gathered bytes while the program sleeps.
+    pub(super) fn release_all_held(&mut self) {
+        while let Some(id) = self.held.last().copied() {
+            self.release_held(id);
+            if self.held.last() == Some(&id) {
+                // A flow that is gone.
+                self.held.pop();
+            }
+        }
+    }
+
+    fn data_len_max(&self) -> usize {
+        self.endpoint.message_len().saturating_sub(MESSAGE_HEADER_LEN + ALIGNMENT)
     }
 
     /// Ends directions, as `shutdown` does. What was written before is delivered, then the end of the stream.
@@ -148,6 +221,9 @@ impl AppSide {
         let tell = directions.write && !flow.write_shutdown && !flow.ended_here && !flow.peer_closed;
         flow.write_shutdown |= directions.write;
         let (channel, label) = (flow.channel, flow.label);
+        if directions.write {
+            self.release_held(id);
+        }
         if let Some(label) = label.filter(|_| tell) {
             self.send_control(channel, MessageHeader::of_flow(MessageKind::Shutdown, label, 0, 0));
         }
@@ -159,7 +235,9 @@ impl AppSide {
     /// with unread data the peer sees a reset, as kernel TCP does (RFC 1122 §4.2.2.13).
     pub fn close(&mut self, now: Instant, id: FlowId, reset: bool) -> Result<(), AppError> {
         self.now = now;
-        let flow = self.flows.get_mut(id.0).filter(|f| !f.orphan).ok_or(AppError::Unknown)?;
+        self.flows.get(id.0).filter(|f| !f.orphan).ok_or(AppError::Unknown)?;
+        self.release_held(id);
+        let flow = self.flows.get_mut(id.0).ok_or(AppError::Unknown)?;
         flow.orphan = true;
         let unread = !flow.queue.is_empty();
         flow.queue = Default::default();
@@ -311,8 +389,8 @@ impl AppSide {
             return 0;
         }
         let Some(link) = self.channels.get(channel).and_then(|c| c.link()) else { return 0 };
+        let longest = self.data_len_max();
         let Some(flow) = self.flows.get_mut(id.0) else { return 0 };
-        let longest = self.endpoint.message_len().saturating_sub(MESSAGE_HEADER_LEN + ALIGNMENT);
         let limit = longest.min(flow.send.available() as usize);
         let mut gather: [&[u8]; GATHER_MAX] = [&[]; GATHER_MAX];
         let (used, len) = cut(parts, skip, limit, gather.get_mut(1..=PARTS_MAX).unwrap_or(&mut []));

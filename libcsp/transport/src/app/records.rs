@@ -56,6 +56,10 @@ pub(super) struct Flow {
     pub orphan: bool,
     /// A write was cut short or refused: tell when there is room.
     pub wants_write: bool,
+    /// Small writes are gathered (TCP_CORK).
+    pub corked: bool,
+    /// Bytes that were gathered so far; they count as written.
+    pub held: Vec<u8>,
     /// CREDIT waits in the channel's outbox.
     pub credit_queued: bool,
     pub queued_ready: bool,
@@ -84,6 +88,8 @@ impl Flow {
             ended_there: false,
             orphan: false,
             wants_write: false,
+            corked: false,
+            held: Vec::new(),
             credit_queued: false,
             queued_ready: false,
         }

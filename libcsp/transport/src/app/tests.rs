@@ -176,6 +176,32 @@ fn writing_stops_at_the_window_and_goes_on_with_credit() {
 }
 
 #[test]
+fn corked_writes_leave_together_and_before_anything_that_follows() {
+    let (mut w, flow) = World::with_flow();
+    w.app.set_corked(w.now, flow, true);
+    assert_eq!(w.app.write(w.now, flow, &[b"head "]), Ok(5));
+    assert_eq!(w.app.write(w.now, flow, &[b"body"]), Ok(4));
+    w.run();
+    assert_eq!(w.proxy.take(), []);
+    w.app.set_corked(w.now, flow, false);
+    w.run();
+    assert_eq!(w.proxy.take(), [(Data, label(1).to_wire(), 0, b"head body".to_vec())]);
+    w.app.set_corked(w.now, flow, true);
+    w.app.write(w.now, flow, &[b"asleep"]).unwrap();
+    w.app.arm().unwrap();
+    w.run();
+    assert_eq!(w.proxy.take().len(), 1, "nobody waits for a program that sleeps");
+    let large = vec![1; 40_000];
+    assert_eq!(w.app.write(w.now, flow, &[b"x", &large]), Ok(40_001));
+    w.app.close(w.now, flow, false).unwrap();
+    w.run();
+    let sent = w.proxy.take();
+    let kinds: Vec<_> = sent.iter().map(|m| m.0).collect();
+    assert_eq!(kinds, [Data, Data, Data, Close]);
+    assert_eq!(sent.iter().map(|m| m.3.len()).sum::<usize>(), 40_001);
+}
+
+#[test]
 fn writing_stops_without_descriptors_and_is_told_when_they_are_back() {
     let (mut w, flow) = World::with_flow();
     let mut written = 0;
