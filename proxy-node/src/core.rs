@@ -7,6 +7,7 @@
 //! Owns one worker's flows, pools and TCP stack. It has no clock, socket, thread or logger; time comes in, messages go
 //! out through [`ProxyOutput`].
 
+mod announced;
 mod application;
 mod budget;
 mod connect;
@@ -39,6 +40,7 @@ pub use pool::{ChannelId, Choice, LISTENERS_PER_MEMBER_MAX, MEMBERS_MAX, MemberI
 pub use services::{PoolServer, ServiceSpec};
 pub use snapshot::{FlowSnapshot, RecentFlow, ServiceSnapshot};
 
+use announced::Announced;
 use services::Services;
 
 /// How long a client's connection waits for a process before it is reset.
@@ -86,6 +88,7 @@ pub struct ProxyCore {
     processes: HashMap<ChannelId, Process>,
     budget: SendBudget,
     egress: Egress,
+    announced: Announced,
     /// Flows with bytes, an end of stream or credits to pass on.
     to_pump: VecDeque<FlowLabel>,
     trace: TraceRing,
@@ -109,6 +112,7 @@ impl ProxyCore {
         let send_pool = (config.tcp.blocks * config.tcp.block_len) as u64 / 2;
         ProxyCore {
             flows: FlowTable::new(config.tcp.first_label_index.max(1), connections),
+            announced: Announced::new(config.tcp.first_label_index.max(1), connections),
             tcp: Stack::new(config.tcp.clone()),
             pools: Pools::new(),
             services: Services::default(),

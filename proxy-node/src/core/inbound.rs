@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use csp_tcp::Arrival;
+use csp_tcp::{Arrival, DropReason};
 use csp_types::{FlowLabel, FourTuple, Instant, TraceEvent, TraceKind};
 use csp_wire::tcp::Segment;
 use csp_wire::tunnel::{Flags, Record, RecordKind};
@@ -15,10 +15,12 @@ const PROTOCOL_TCP: u8 = 6;
 
 impl ProxyCore {
     /// Takes one record of the network node `via`. Call [`drive`](Self::drive) after a batch of them.
-    pub fn on_record(&mut self, now: Instant, via: u32, record: &Record<'_>, _out: &mut impl ProxyOutput) {
+    pub fn on_record(&mut self, now: Instant, via: u32, record: &Record<'_>, out: &mut impl ProxyOutput) {
         self.counters.records_in += 1;
         match record.kind {
-            RecordKind::Segment if record.worker == self.config.worker => self.on_segment(now, via, record),
+            RecordKind::Segment if record.worker == self.config.worker => {
+                self.on_segment(now, via, record, out)
+            }
             // The engine does path MTU discovery in a later issue; until then the errors are only counted.
             RecordKind::Segment | RecordKind::IcmpError | RecordKind::FlowEnd => {
                 self.counters.drop_misdirected += 1
@@ -26,7 +28,7 @@ impl ProxyCore {
         }
     }
 
-    fn on_segment(&mut self, now: Instant, via: u32, record: &Record<'_>) {
+    fn on_segment(&mut self, now: Instant, via: u32, record: &Record<'_>, out: &mut impl ProxyOutput) {
         let Some((tuple, bytes)) = addresses(record) else {
             self.counters.drop_malformed += 1;
             return;
@@ -42,8 +44,12 @@ impl ProxyCore {
         let ingress = if record.ingress == Instant::ZERO { now } else { record.ingress };
         let arrival = Arrival { label: record.label, tuple, ingress, via, ecn: record.ecn.bits() };
         self.counters.client_bytes_in += segment.payload().len() as u64;
-        if self.tcp.on_segment(now, arrival, &segment, segment.payload()).is_err() {
+        if let Err(reason) = self.tcp.on_segment(now, arrival, &segment, segment.payload()) {
             self.counters.drop_tcp += 1;
+            if reason == DropReason::StaleLabel {
+                // The node forgets the label; what the client sends next comes whole and can be answered.
+                let _ = out.tunnel(via, &Record::flow_end(record.label, self.config.worker), &[]);
+            }
         }
         let label = record.label;
         self.trace_segment(ingress, label, TraceKind::SegmentIn, &segment);

@@ -76,6 +76,13 @@ impl ProxyCore {
                 Ok(()) => {
                     self.counters.records_out += 1;
                     self.counters.client_bytes_out += transmit.payload_len as u64;
+                    let (label, via) = (transmit.label, transmit.via);
+                    let tells = transmit.flow_new || transmit.flow_end;
+                    let before = if tells { self.announced.tell(label, via) } else { None };
+                    if let Some(before) = before {
+                        // Best effort: a node that keeps the flow has its own, longer limits.
+                        let _ = out.tunnel(before, &Record::flow_end(label, self.config.worker), &[]);
+                    }
                 }
                 // TCP's own retransmission recovers it, through whichever network node the client is heard next.
                 Err(Blocked::Gone | Blocked::NoCredit) => self.counters.drop_no_tunnel += 1,

@@ -1,0 +1,40 @@
+//! Which network node was told of each label last, so that the one before can be told to forget it.
+
+use csp_types::FlowLabel;
+
+/// One entry for each label index of this worker's share.
+#[derive(Debug)]
+pub(super) struct Announced {
+    first_index: usize,
+    slots: Box<[(FlowLabel, u32)]>,
+}
+
+impl Announced {
+    /// A table for the label indices from `first_index` on, `capacity` of them.
+    pub(super) fn new(first_index: u32, capacity: usize) -> Self {
+        let slots = vec![(FlowLabel::NONE, 0); capacity].into_boxed_slice();
+        Announced { first_index: first_index as usize, slots }
+    }
+
+    /// The node `via` is told of `label` now. Returns the node that knew this very label until now, if it is another.
+    pub(super) fn tell(&mut self, label: FlowLabel, via: u32) -> Option<u32> {
+        let at = label.index().checked_sub(self.first_index)?;
+        let (known, before) = std::mem::replace(self.slots.get_mut(at)?, (label, via));
+        (known == label && before != via).then_some(before)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_node_before_is_told_once_and_only_of_the_same_connection() {
+        let mut announced = Announced::new(1, 4);
+        let (old, new) = (FlowLabel::new(2, 0), FlowLabel::new(2, 1));
+        assert_eq!(announced.tell(old, 1), None);
+        assert_eq!(announced.tell(old, 1), None);
+        assert_eq!(announced.tell(old, 2), Some(1));
+        assert_eq!(announced.tell(new, 3), None, "another generation is another connection");
+    }
+}
