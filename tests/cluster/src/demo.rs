@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::client::{Fetch, Latencies};
 use crate::cluster::{Cluster, Options, San, Tier};
-use crate::configs::{CLIENT_ADDRESS, VIP};
+use crate::configs::{CLIENT_ADDRESS, UPLOAD_PORT, VIP};
 use crate::process::wait_until;
 
 /// The files of the web service: name and length in bytes.
@@ -136,7 +136,7 @@ fn write_files(www: &Path) -> Result<()> {
 }
 
 fn wait_serving(cluster: &mut Cluster) -> Result<()> {
-    for url in [format!("http://{VIP}/1B"), format!("http://{VIP}:{}/", crate::configs::UPLOAD_PORT)] {
+    for url in [format!("http://{VIP}/1B"), format!("http://{VIP}:{}/", UPLOAD_PORT)] {
         wait_until(&url, SERVING_DEADLINE, || {
             let output = cluster.client.output("curl", &["-sf", "-m", "2", "-o", "/dev/null", &url]).ok()?;
             output.status.success().then_some(())
@@ -162,11 +162,14 @@ fn no_kernel_tcp(cluster: &Cluster, how_long: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Whether a line of `ss -Htan` is of the control network: both ends in 10.77.0.0/24, or a listening admin endpoint.
+/// Whether a line of `ss -Htan` has nothing to do with the services: both ends lie in the SAN and control network or on
+/// loopback (etcd, admin endpoints, UCX's own connections), and neither port is a service's.
 fn control_only(line: &str) -> bool {
     let mut fields = line.split_whitespace();
     let (state, local, peer) = (fields.next(), fields.nth(2).unwrap_or(""), fields.next().unwrap_or(""));
-    local.starts_with("10.77.0.") && (peer.starts_with("10.77.0.") || state == Some("LISTEN"))
+    let inside = |end: &str| end.starts_with("10.77.0.") || end.starts_with("127.0.0.1:");
+    let service = |end: &str| ["80", &UPLOAD_PORT.to_string()].iter().any(|p| end.rsplit(':').next() == Some(p));
+    inside(local) && (inside(peer) || state == Some("LISTEN")) && !service(local) && !service(peer)
 }
 
 fn traced(cluster: &Cluster) -> Result<String> {
