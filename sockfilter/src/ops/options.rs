@@ -55,7 +55,20 @@ pub unsafe fn write_int(number: c_int, value: *mut c_void, len: *mut socklen_t) 
 /// # Safety
 /// `value` must have `len` readable bytes.
 pub unsafe fn option_set(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) {
-    if level != libc::SOL_SOCKET || value.is_null() {
+    if value.is_null() {
+        return;
+    }
+    if level == libc::IPPROTO_TCP && name == libc::TCP_CORK && len as usize >= size_of::<c_int>() {
+        // SAFETY: the length was checked.
+        let corked = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
+        with_description(fd, |engine, index| {
+            let Kind::Flow(flow) = engine.descriptions.get(index)?.kind else { return None };
+            engine.link.as_mut()?.app.set_corked(super::now(), flow, corked);
+            engine.publish();
+            Some(())
+        });
+    }
+    if level != libc::SOL_SOCKET {
         return;
     }
     match name {

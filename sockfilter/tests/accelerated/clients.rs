@@ -1,1 +1,91 @@
-//! (coming)
+//! Programs that connect: curl and Python, through the proxy or past it.
+
+use std::net::SocketAddr;
+
+use csp_wire::agent::Prefix;
+
+use crate::proxy::Asked;
+use crate::stage::*;
+
+/// Waits for a CONNECT.
+fn asked(stage: &mut Stage) -> Asked {
+    stage.proxy.until("a CONNECT", |p| !p.asked.is_empty());
+    stage.proxy.asked.remove(0)
+}
+
+#[test]
+fn curl_fetches_through_the_proxy() {
+    let mut stage = Stage::new();
+    let mut command = stage.command("/usr/bin/curl");
+    command.args(["-s", "-m", "15", "-w", " %{remote_ip} %{local_port}", "http://10.76.0.9:8080/x"]);
+    let curl = stage.start(command);
+    let request = asked(&mut stage);
+    assert_eq!(request.remote, SocketAddr::from(([10, 76, 0, 9], 8080)));
+    let label = stage.proxy.connected(request);
+    stage.proxy.until("the request", |p| p.flow(label).received.ends_with(b"\r\n\r\n"));
+    assert!(stage.proxy.flow(label).received.starts_with(b"GET /x HTTP/1.1\r\n"));
+    let body = pattern(300_000).iter().map(|b| b'a' + b % 26).collect::<Vec<u8>>();
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+    stage.proxy.write(label, head.as_bytes());
+    stage.proxy.write(label, &body);
+    let output = stage.succeeds(curl);
+    assert!(output == format!("{} 10.76.0.9 50000", String::from_utf8(body).unwrap()), "{} bytes", output.len());
+}
+
+#[test]
+fn curl_is_told_that_a_connection_is_refused() {
+    let mut stage = Stage::new();
+    let mut command = stage.command("/usr/bin/curl");
+    command.args(["-s", "-m", "15", "http://10.76.0.9:8080/x"]);
+    let curl = stage.start(command);
+    let request = asked(&mut stage);
+    stage.proxy.connect_refused(request, libc::ECONNREFUSED);
+    assert_eq!(stage.wait(curl).0, Some(7), "curl: could not connect");
+}
+
+#[test]
+fn a_blocking_connect_waits_and_sends_everything() {
+    let mut stage = Stage::new();
+    let script = "
+import socket, sys
+s = socket.socket()
+s.connect(('10.76.0.9', 9000))
+assert s.getpeername() == ('10.76.0.9', 9000), s.getpeername()
+assert s.getsockname() == ('10.76.0.101', 50000)
+s.sendall(b'x' * 1000000)
+s.shutdown(socket.SHUT_WR)
+assert s.recv(100) == b'thanks'
+assert s.recv(100) == b''
+";
+    let program = stage.python(script, &[]);
+    let request = asked(&mut stage);
+    let label = stage.proxy.connected(request);
+    stage.proxy.until("the end", |p| p.flow(label).ended);
+    assert_eq!(stage.proxy.flow(label).received.len(), 1_000_000);
+    stage.proxy.write(label, b"thanks");
+    stage.proxy.shutdown(label);
+    stage.succeeds(program);
+}
+
+#[test]
+fn destinations_outside_the_rule_and_loopback_stay_in_the_kernel() {
+    let mut stage = Stage::new();
+    stage.directory().send_modify(|d| {
+        d.connect = vec![Prefix { address: "192.0.2.0".parse().unwrap(), len: 24 }];
+    });
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let script = "
+import socket, sys
+s = socket.create_connection(('127.0.0.1', int(sys.argv[1])))
+s.sendall(b'kernel')
+print(s.getpeername()[0])
+";
+    let program = stage.python(script, &[&port]);
+    let (mut socket, _) = listener.accept().unwrap();
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut socket, &mut text).unwrap();
+    assert_eq!(text, "kernel");
+    assert_eq!(stage.succeeds(program), "127.0.0.1\n");
+    assert!(stage.proxy.asked.is_empty());
+}

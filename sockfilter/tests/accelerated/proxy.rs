@@ -340,6 +340,9 @@ impl Proxy {
     /// A whole exchange: sends `request`, waits until the program closes, returns what it answered.
     pub fn exchange(&mut self, port: u16, request: &[u8]) -> Vec<u8> {
         let label = self.open(port, request, false);
+        self.until("the answer's end", |p| p.flow(label).ended);
+        // A client that has everything closes.
+        self.shutdown(label);
         self.until("the program to close", |p| p.flow(label).closed);
         self.forget(label).received
     }

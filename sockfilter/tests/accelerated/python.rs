@@ -1,4 +1,4 @@
-//! Python's http.server and small Python programs.
+//! Python's http.server and small Python programs: blocking, time-outs, selectors, threads, fork.
 
 use crate::stage::*;
 
@@ -17,4 +17,239 @@ fn http_server_serves_files_over_a_channel() {
         assert!(found == body, "{} of {} bytes", found.len(), body.len());
     }
     assert_eq!(kernel_sockets(18080), 0, "nothing of it is in the kernel");
+}
+
+/// A server that reads until the end of the stream and answers length and digest.
+const UPLOADS: &str = "
+import hashlib, http.server
+class Upload(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        left, digest = int(self.headers['Content-Length']), hashlib.sha256()
+        while left:
+            part = self.rfile.read(min(left, 65536))
+            left -= len(part)
+            digest.update(part)
+        text = digest.hexdigest().encode()
+        self.send_response(200)
+        self.send_header('Content-Length', str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+    def log_message(self, *arguments):
+        pass
+http.server.ThreadingHTTPServer(('', 18090), Upload).serve_forever()
+";
+
+#[test]
+fn a_threading_server_takes_uploads_at_once() {
+    let mut stage = Stage::new();
+    stage.python(UPLOADS, &[]);
+    let body = vec![b'u'; 2 << 20];
+    let mut request = format!("POST /x HTTP/1.0\r\nContent-Length: {}\r\n\r\n", body.len()).into_bytes();
+    request.extend_from_slice(&body);
+    let labels: Vec<u32> = (0..8).map(|_| stage.proxy.open(18090, &request, false)).collect();
+    stage.proxy.until("all answers", |p| labels.iter().all(|l| p.flow(*l).closed));
+    let mut answers: Vec<_> = labels.iter().map(|l| split_response(&stage.proxy.flow(*l).received).1).collect();
+    assert_eq!(answers[0].len(), 64, "a digest");
+    answers.dedup();
+    assert_eq!(answers.len(), 1, "all digests are the same");
+}
+
+/// An echo server with each kind of waiting; its argument says which.
+const ECHO: &str = "
+import select, selectors, socket, sys
+kind = sys.argv[1]
+listener = socket.socket()
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+listener.bind(('', int(sys.argv[2])))
+listener.listen(16)
+assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
+def echo(connection):
+    data = connection.recv(65536)
+    if data:
+        connection.sendall(data)
+    return bool(data)
+if kind == 'blocking':
+    for _ in range(3):
+        connection, peer = listener.accept()
+        assert peer[0] == '10.76.0.1', peer
+        while echo(connection):
+            pass
+        connection.close()
+elif kind == 'select':
+    waiting, done = [listener], 0
+    while done < 3:
+        for ready in select.select(waiting, [], [], 5)[0]:
+            if ready is listener:
+                waiting.append(listener.accept()[0])
+            elif not echo(ready):
+                ready.close(); waiting.remove(ready); done += 1
+else:
+    selector, done = getattr(selectors, kind)(), 0
+    listener.setblocking(False)
+    selector.register(listener, selectors.EVENT_READ)
+    while done < 3:
+        for key, events in selector.select(5):
+            if key.fileobj is listener:
+                connection, _ = listener.accept()
+                connection.setblocking(False)
+                selector.register(connection, selectors.EVENT_READ)
+            elif not echo(key.fileobj):
+                selector.unregister(key.fileobj); key.fileobj.close(); done += 1
+";
+
+fn check_echo(kind: &str, port: u16) {
+    let mut stage = Stage::new();
+    let program = stage.python(ECHO, &[kind, &port.to_string()]);
+    for n in 0..3 {
+        let label = stage.proxy.open(port, b"one ", false);
+        stage.proxy.until("the first echo", |p| p.flow(label).received == b"one ");
+        stage.proxy.write(label, b"two");
+        stage.proxy.shutdown(label);
+        stage.proxy.until("the close", |p| p.flow(label).closed);
+        assert_eq!(stage.proxy.flow(label).received, b"one two", "connection {n}");
+    }
+    stage.succeeds(program);
+}
+
+#[test]
+fn blocking_calls_echo() {
+    check_echo("blocking", 18091);
+}
+
+#[test]
+fn select_echoes() {
+    check_echo("select", 18092);
+}
+
+#[test]
+fn poll_echoes() {
+    check_echo("PollSelector", 18093);
+}
+
+#[test]
+fn epoll_echoes() {
+    check_echo("EpollSelector", 18094);
+}
+
+/// Everything a program can look at, in one connection.
+const DETAILS: &str = "
+import array, errno, fcntl, os, select, socket, struct, termios, threading, time
+listener = socket.socket()
+listener.bind(('', 18095))
+listener.listen(16)
+c, peer = listener.accept()
+assert peer == ('10.76.0.1', peer[1]) and c.getsockname() == ('10.76.0.100', 18095)
+# Peeking, counting, waiting for all.
+assert c.recv(4, socket.MSG_PEEK) == b'abcd'
+count = array.array('i', [0])
+fcntl.ioctl(c, termios.FIONREAD, count)
+assert count[0] == 10, count
+assert c.recv(10, socket.MSG_WAITALL) == b'abcdefghij'
+# Non-blocking and time-outs.
+c.setblocking(False)
+try: c.recv(1); raise SystemExit('no data, no error')
+except BlockingIOError: pass
+c.settimeout(0.05)
+began = time.monotonic()
+try: c.recv(1); raise SystemExit('no time-out')
+except TimeoutError: assert 0.04 < time.monotonic() - began < 2
+c.setblocking(True)
+c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack('ll', 0, 50000))
+try: c.recv(1); raise SystemExit('no SO_RCVTIMEO')
+except BlockingIOError: pass
+c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack('ll', 0, 0))
+# Duplicates share the connection; it ends with the last one.
+d = c.dup()
+c.close()
+d.sendmsg([b'gather ', b'', b'these'])
+os.dup2(d.fileno(), 200)
+d.close()
+s = socket.socket(fileno=200)
+assert os.fstat(200).st_mode & 0o170000 == 0o140000, 'a socket'
+# A thread that waits for data is woken by it.
+found = []
+t = threading.Thread(target=lambda: found.append(s.recv(100)))
+t.start()
+s.send(b'!')
+t.join(10)
+assert found == [b'late'], found
+# One that waits when its descriptor is replaced gets an error.
+def blocked():
+    try: found.append(s.recv(100))
+    except OSError as e: found.append(e.errno)
+t = threading.Thread(target=blocked)
+t.start()
+time.sleep(0.1)
+os.dup2(os.open('/dev/null', os.O_RDONLY), 200)
+t.join(10)
+assert found[1:] == [errno.EBADF], found
+print('done')
+";
+
+#[test]
+fn details_are_as_the_kernel_has_them() {
+    let mut stage = Stage::new();
+    let program = stage.python(DETAILS, &[]);
+    let label = stage.proxy.open(18095, b"abcdefghij", false);
+    stage.proxy.until("the greeting", |p| p.flow(label).received == b"gather these!");
+    stage.proxy.write(label, b"late");
+    stage.proxy.until("the close", |p| p.flow(label).closed);
+    assert_eq!(stage.succeeds(program), "done\n");
+}
+
+/// A parent that listens, children that accept: each has links of its own.
+const FORKING: &str = "
+import os, socket
+listener = socket.socket()
+listener.bind(('', 18096))
+listener.listen(16)
+children = []
+for n in range(3):
+    pid = os.fork()
+    if pid == 0:
+        for _ in range(2):
+            c, _ = listener.accept()
+            c.sendall(b'%d' % n)
+            c.recv(10)
+            c.close()
+        os._exit(0)
+    children.append(pid)
+for pid in children:
+    assert os.waitpid(pid, 0)[1] == 0
+";
+
+#[test]
+fn forked_children_accept_from_the_inherited_listener() {
+    let mut stage = Stage::new();
+    let program = stage.python(FORKING, &[]);
+    stage.proxy.until("three children", |p| p.listening(18096).1 == 3);
+    let labels: Vec<u32> = (0..6).map(|_| stage.proxy.open(18096, b"", false)).collect();
+    stage.proxy.until("all greetings", |p| labels.iter().filter(|l| p.flow(**l).received.len() == 1).count() >= 3);
+    labels.iter().for_each(|l| stage.proxy.shutdown(*l));
+    stage.proxy.until("all greetings", |p| labels.iter().all(|l| p.flow(*l).closed));
+    let mut who: Vec<u8> = labels.iter().map(|l| stage.proxy.flow(*l).received[0]).collect();
+    who.sort_unstable();
+    assert_eq!(who, b"001122");
+    stage.succeeds(program);
+}
+
+#[test]
+fn ctrl_c_interrupts_a_waiting_server_and_idle_costs_nothing() {
+    let mut stage = Stage::new();
+    let mut command = stage.command("/usr/bin/python3");
+    command.args(["-u", "-m", "http.server", "18097"]);
+    let server = stage.start(command);
+    stage.proxy.until("the server", |p| p.listening(18097).1 == 1);
+    let used = |pid: i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    };
+    let before = used(stage.pid(server));
+    stage.proxy.run_for(std::time::Duration::from_secs(2));
+    assert!(used(stage.pid(server)) - before <= 5, "an idle server used the processor");
+    signal(stage.pid(server), libc::SIGINT);
+    let (code, output) = stage.wait(server);
+    assert_eq!(code, Some(0), "{output}");
+    assert!(output.contains("Keyboard interrupt"), "{output}");
 }

@@ -2,8 +2,7 @@
 
 use std::cell::RefCell;
 use std::fs;
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -76,7 +75,9 @@ impl Stage {
 
     /// Starts a program that is killed with the test; its number names it in [`wait`](Self::wait).
     pub fn start(&mut self, mut command: Command) -> usize {
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::null());
+        // Files, not pipes: nobody reads while the program runs.
+        let output = fs::File::create(self.output(self.children.len())).unwrap();
+        command.stdout(output.try_clone().unwrap()).stderr(output).stdin(Stdio::null());
         self.children.push(command.spawn().unwrap());
         self.children.len() - 1
     }
@@ -108,11 +109,11 @@ impl Stage {
             status = children[child].try_wait().unwrap();
             status.is_some()
         });
-        let mut output = String::new();
-        let child = &mut self.children[child];
-        child.stdout.take().unwrap().read_to_string(&mut output).unwrap();
-        child.stderr.take().unwrap().read_to_string(&mut output).unwrap();
-        (status.unwrap().code(), output)
+        (status.unwrap().code(), fs::read_to_string(self.output(child)).unwrap())
+    }
+
+    fn output(&self, child: usize) -> PathBuf {
+        self.folder.join(format!("output.{child}"))
     }
 
     /// The program must end by itself with success; its output.
@@ -185,8 +186,4 @@ pub fn kernel_sockets(port: u16) -> usize {
     let hex = format!(":{port:04X} ");
     let lines = ["/proc/net/tcp", "/proc/net/tcp6"].map(|f| fs::read_to_string(f).unwrap_or_default());
     lines.iter().flat_map(|t| t.lines()).filter(|l| l.contains(&hex)).count()
-}
-
-pub fn exists(path: &Path) -> bool {
-    path.exists()
 }
