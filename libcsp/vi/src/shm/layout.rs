@@ -155,19 +155,6 @@ impl Arena {
         unsafe { self.at.add(self.geometry.slots_at() + slot * self.geometry.stride) }
     }
 
-    /// Fetches a slot's second line along with its first, which the caller is about to look at: a short message then
-    /// costs one transfer between the cores, not two one after another.
-    pub(super) fn prefetch(&self, slot: usize) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: prefetching has no effect but on the cache, and SSE is part of x86-64.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(self.slot(slot).wrapping_add(64).cast());
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = slot;
-    }
-
     /// The number + 1 of the message that a slot holds.
     pub(super) fn tag(&self, slot: usize) -> &AtomicU64 {
         // SAFETY: a slot starts with its tag, and slots are 64-aligned.

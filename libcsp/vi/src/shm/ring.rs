@@ -152,7 +152,6 @@ impl Receiver {
             return None;
         }
         let slot = usize::from(self.order[self.received as usize & (self.order.len() - 1)]);
-        self.arena.prefetch(slot);
         let arrived = self.arena.tag(slot).load(Ordering::Acquire) == self.received + 1;
         arrived.then_some(slot)
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::layout::Mapping;
 use super::rendezvous::{Kind, PACKET_LEN_MAX, Packet};
 use super::vi::{Rings, Stage, Vi};
-use super::{ShmProvider, Token, WAKES_MAX, door, sys};
+use super::{ShmProvider, Token, door, sys};
 use crate::provider::check_private_data;
 use crate::{Event, Provider, RequestId, ViAddress, ViConfig, ViError, ViId};
 
@@ -154,12 +154,10 @@ impl ShmProvider {
         if vi.stage == Stage::Connecting {
             return self.hear_answer(id);
         }
-        for _ in 0..WAKES_MAX {
-            match sys::receive(socket, &mut [0]) {
-                Err(sys::Errno(libc::EAGAIN)) => return,
-                Ok(1..) => {}
-                Ok(0) | Err(_) => return self.hang_up(id),
-            }
+        // One packet: there rarely is another, as only an armed receiver is sent one; if so it is told again.
+        match sys::receive(socket, &mut [0]) {
+            Ok(1..) | Err(sys::Errno(libc::EAGAIN)) => {}
+            Ok(0) | Err(_) => self.hang_up(id),
         }
     }
 

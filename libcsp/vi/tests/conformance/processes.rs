@@ -56,7 +56,13 @@ fn child_that_sent(bench: &Bench, messages: u32) -> (AnyProvider, ViId, Child) {
     let vi = b.accept(request.id, CONFIG, b"").unwrap();
     established(&mut [(&mut b, vi)]);
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    assert!(lines.map_while(Result::ok).any(|line| line == "sent"), "the child failed");
+    let sent = std::thread::spawn(move || lines.map_while(Result::ok).any(|line| line == "sent"));
+    wait("word of the child", || {
+        // A library that sends through a socket does so while it is polled; the messages stay in their queue.
+        assert_eq!(b.poll_event(), None);
+        sent.is_finished().then_some(())
+    });
+    assert!(sent.join().unwrap(), "the child failed");
     (b, vi, child)
 }
 
