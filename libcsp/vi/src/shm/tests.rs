@@ -109,7 +109,7 @@ fn pair() -> (ShmProvider, ViId, ShmProvider, ViId) {
 }
 
 fn next_event(provider: &mut ShmProvider) -> Event {
-    (0..1000).find_map(|_| provider.poll_event()).expect("an event")
+    (0..10_000).find_map(|_| provider.poll_event()).expect("an event")
 }
 
 /// Where the peer's end of `vi` posts, and where it writes what `vi` receives.
@@ -169,7 +169,7 @@ fn silent_and_babbling_connectors_do_not_keep_others_out() {
     let mut listener = ShmProvider::new().unwrap();
     listener.listen(&address).unwrap();
     let silent: Vec<_> = (0..100).map(|_| sys::connect(&path).unwrap()).collect();
-    for _ in 0..1000 {
+    for _ in 0..3000 {
         assert_eq!(listener.poll_event(), None);
     }
     assert_eq!(listener.counters().handshakes_dropped, 36, "64 may be silent");
