@@ -1,6 +1,7 @@
 //! The filter's own memory: size classes carved from mapped chunks, apart from the program's heap.
 
 use core::alloc::{GlobalAlloc, Layout};
+use core::cell::UnsafeCell;
 use core::ptr::null_mut;
 
 use crate::lock::Word;
@@ -19,8 +20,14 @@ struct State {
     left: usize,
 }
 
+struct Shared(UnsafeCell<State>);
+
+// SAFETY: the state is touched only while WORD is held.
+unsafe impl Sync for Shared {}
+
 static WORD: Word = Word::new();
-static mut STATE: State = State { free: [null_mut(); CLASSES], next: null_mut(), left: 0 };
+static STATE: Shared =
+    Shared(UnsafeCell::new(State { free: [null_mut(); CLASSES], next: null_mut(), left: 0 }));
 
 /// The allocator.
 pub struct Arena;
@@ -104,7 +111,7 @@ unsafe impl GlobalAlloc for Arena {
         }
         WORD.lock();
         // SAFETY: WORD is held.
-        let block = unsafe { (*(&raw mut STATE)).take(size) };
+        let block = unsafe { (*STATE.0.get()).take(size) };
         WORD.unlock();
         block
     }
@@ -118,7 +125,7 @@ unsafe impl GlobalAlloc for Arena {
         }
         WORD.lock();
         // SAFETY: WORD is held; the block is of this class.
-        unsafe { (*(&raw mut STATE)).give(block, size) };
+        unsafe { (*STATE.0.get()).give(block, size) };
         WORD.unlock();
     }
 }

@@ -15,7 +15,13 @@
 //!   sys, real      raw system calls; the next library's functions
 //! ```
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
-#![cfg_attr(test, allow(dead_code, reason = "unit tests are built without the exports, which would replace their own calls"))]
+#![cfg_attr(
+    test,
+    allow(
+        dead_code,
+        reason = "unit tests are built without the exports, which would replace their own calls"
+    )
+)]
 
 mod address;
 mod alloc;

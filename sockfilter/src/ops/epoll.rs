@@ -110,7 +110,7 @@ impl Engine {
         self.show_interest(target.index);
         let mut set = self.lend_set(id).ok_or(libc::EINVAL)?;
         let done = change(&mut set, operation, fd, target, event);
-        if let Some(wake) = self.link.as_ref().and_then(|l| provider_wake(l)) {
+        if let Some(wake) = self.link.as_ref().and_then(provider_wake) {
             set.follow(epoll, wake);
         }
         self.return_set(id, set);

@@ -29,7 +29,11 @@ fn curl_fetches_through_the_proxy() {
     stage.proxy.write(label, head.as_bytes());
     stage.proxy.write(label, &body);
     let output = stage.succeeds(curl);
-    assert!(output == format!("{} 10.76.0.9 50000", String::from_utf8(body).unwrap()), "{} bytes", output.len());
+    assert!(
+        output == format!("{} 10.76.0.9 50000", String::from_utf8(body).unwrap()),
+        "{} bytes",
+        output.len()
+    );
 }
 
 #[test]

@@ -2,7 +2,12 @@
 //!
 //! Each test has its own agent, proxy and folder; all need root only where nginx changes its user.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
-#![allow(missing_docs, clippy::unwrap_used, clippy::disallowed_types, reason = "test code owns clocks and sockets")]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::disallowed_types,
+    reason = "test code owns clocks and sockets"
+)]
 
 mod clients;
 mod nginx;

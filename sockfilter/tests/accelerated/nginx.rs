@@ -84,7 +84,11 @@ fn large_files_and_uploads_keep_every_byte() {
     let mut request = format!("PUT /put/up HTTP/1.0\r\nContent-Length: {}\r\n\r\n", body.len()).into_bytes();
     request.extend_from_slice(&body);
     let response = stage.proxy.exchange(18083, &request);
-    assert!(split_response(&response).0.starts_with("HTTP/1.1 201"), "{}", String::from_utf8_lossy(&response));
+    assert!(
+        split_response(&response).0.starts_with("HTTP/1.1 201"),
+        "{}",
+        String::from_utf8_lossy(&response)
+    );
     assert!(fs::read(put.join("up")).unwrap() == body, "the upload differs");
 }
 

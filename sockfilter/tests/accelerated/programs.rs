@@ -10,7 +10,10 @@ fn check_same(program: &str, arguments: &[&str]) {
         let mut command = Command::new(program);
         command.args(arguments).env_remove("LD_PRELOAD");
         if preload {
-            command.env("LD_PRELOAD", filter()).env("CSP_MODE", mode).env("CSP_AGENT", "/nonexistent/agent.sock");
+            command
+                .env("LD_PRELOAD", filter())
+                .env("CSP_MODE", mode)
+                .env("CSP_AGENT", "/nonexistent/agent.sock");
         }
         command.output().unwrap()
     };
@@ -97,7 +100,9 @@ fn shell_tools_are_the_same() {
     std::fs::write(&file, pattern(200_000)).unwrap();
     let path = file.display();
     for script in [
-        format!("sha256sum < {path}; dd if={path} bs=1000 count=3 2>/dev/null | wc -c; cat {path} | tail -c 7 | od -c"),
+        format!(
+            "sha256sum < {path}; dd if={path} bs=1000 count=3 2>/dev/null | wc -c; cat {path} | tail -c 7 | od -c"
+        ),
         "exec 9</etc/passwd; head -1 <&9; exec 9<&-; (echo sub; exit 3); echo $?".to_owned(),
         "for i in 1 2 3; do echo $i & done | sort; wait; sort --parallel=2 /etc/group | tail -3".to_owned(),
     ] {
@@ -120,10 +125,45 @@ fn every_alias_is_exported() {
     let there = symbols(libc);
     let ours = symbols(&filter());
     let calls = [
-        "socket", "listen", "accept", "accept4", "connect", "shutdown", "getsockname", "getpeername", "getsockopt",
-        "setsockopt", "close", "close_range", "closefrom", "dup", "dup2", "dup3", "fcntl", "ioctl", "read", "readv",
-        "recv", "recvfrom", "recvmsg", "recvmmsg", "write", "writev", "send", "sendto", "sendmsg", "sendmmsg",
-        "sendfile", "splice", "poll", "ppoll", "select", "pselect", "epoll_ctl", "epoll_wait", "epoll_pwait",
+        "socket",
+        "listen",
+        "accept",
+        "accept4",
+        "connect",
+        "shutdown",
+        "getsockname",
+        "getpeername",
+        "getsockopt",
+        "setsockopt",
+        "close",
+        "close_range",
+        "closefrom",
+        "dup",
+        "dup2",
+        "dup3",
+        "fcntl",
+        "ioctl",
+        "read",
+        "readv",
+        "recv",
+        "recvfrom",
+        "recvmsg",
+        "recvmmsg",
+        "write",
+        "writev",
+        "send",
+        "sendto",
+        "sendmsg",
+        "sendmmsg",
+        "sendfile",
+        "splice",
+        "poll",
+        "ppoll",
+        "select",
+        "pselect",
+        "epoll_ctl",
+        "epoll_wait",
+        "epoll_pwait",
         "epoll_pwait2",
     ];
     for call in calls {
@@ -134,6 +174,9 @@ fn every_alias_is_exported() {
         }
     }
     for name in &ours {
-        assert!(there.contains(name), "{name} would be exported into programs and is no function of the C library");
+        assert!(
+            there.contains(name),
+            "{name} would be exported into programs and is no function of the C library"
+        );
     }
 }

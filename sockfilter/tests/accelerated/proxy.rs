@@ -11,7 +11,9 @@ use csp_transport::{
 use csp_types::{FlowLabel, Instant, LabelAllocator, Role};
 use csp_vi::shm::ShmProvider;
 use csp_vi::{Armed, ViAddress};
-use csp_wire::channel::{ConnectPayload, ListenPayload, Message, MessageHeader, MessageKind, Messages, OpenPayload};
+use csp_wire::channel::{
+    ConnectPayload, ListenPayload, Message, MessageHeader, MessageKind, Messages, OpenPayload,
+};
 
 /// Nothing that is waited for takes longer.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -311,8 +313,14 @@ impl Proxy {
         listener.opened += 1;
         let (link, id) = (listener.link, listener.id);
         let remote = SocketAddr::from(([10, 76, 0, 1], 40_000 + (label % 20_000) as u16));
-        let payload = OpenPayload { local: SocketAddr::from(([10, 76, 0, 100], port)), remote, window: WINDOW };
-        let flow = Flow { link: Some(link), to_send: data.to_vec(), shutdown_after: then_shutdown, ..Flow::default() };
+        let payload =
+            OpenPayload { local: SocketAddr::from(([10, 76, 0, 100], port)), remote, window: WINDOW };
+        let flow = Flow {
+            link: Some(link),
+            to_send: data.to_vec(),
+            shutdown_after: then_shutdown,
+            ..Flow::default()
+        };
         self.flows.insert(label, flow);
         assert!(self.send(link, MessageHeader::new(MessageKind::Open, label, id, 0), &payload.emit()));
         label

@@ -48,7 +48,8 @@ fn a_threading_server_takes_uploads_at_once() {
     request.extend_from_slice(&body);
     let labels: Vec<u32> = (0..8).map(|_| stage.proxy.open(18090, &request, false)).collect();
     stage.proxy.until("all answers", |p| labels.iter().all(|l| p.flow(*l).closed));
-    let mut answers: Vec<_> = labels.iter().map(|l| split_response(&stage.proxy.flow(*l).received).1).collect();
+    let mut answers: Vec<_> =
+        labels.iter().map(|l| split_response(&stage.proxy.flow(*l).received).1).collect();
     assert_eq!(answers[0].len(), 64, "a digest");
     answers.dedup();
     assert_eq!(answers.len(), 1, "all digests are the same");
@@ -224,7 +225,9 @@ fn forked_children_accept_from_the_inherited_listener() {
     let program = stage.python(FORKING, &[]);
     stage.proxy.until("three children", |p| p.listening(18096).1 == 3);
     let labels: Vec<u32> = (0..6).map(|_| stage.proxy.open(18096, b"", false)).collect();
-    stage.proxy.until("all greetings", |p| labels.iter().filter(|l| p.flow(**l).received.len() == 1).count() >= 3);
+    stage
+        .proxy
+        .until("all greetings", |p| labels.iter().filter(|l| p.flow(**l).received.len() == 1).count() >= 3);
     labels.iter().for_each(|l| stage.proxy.shutdown(*l));
     stage.proxy.until("all greetings", |p| labels.iter().all(|l| p.flow(*l).closed));
     let mut who: Vec<u8> = labels.iter().map(|l| stage.proxy.flow(*l).received[0]).collect();

@@ -17,8 +17,11 @@ use crate::proxy::{PATIENCE, Proxy};
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// The library under test.
+/// The library under test: the one built with this test, or that of CSP_SOCKFILTER.
 pub fn filter() -> PathBuf {
+    if let Some(path) = std::env::var_os("CSP_SOCKFILTER") {
+        return PathBuf::from(path);
+    }
     let test = std::env::current_exe().unwrap();
     let deps = test.parent().unwrap();
     let places = [deps.join("libcsp_sockfilter.so"), deps.parent().unwrap().join("libcsp_sockfilter.so")];
@@ -150,8 +153,8 @@ impl Drop for Stage {
     fn drop(&mut self) {
         for child in &mut self.children {
             // Daemons of a test stop by SIGTERM and take their children along; what is left is killed.
-            // SAFETY: no pointers; a child that was waited for is not signalled (its number may be another's).
             if matches!(child.try_wait(), Ok(None)) {
+                // SAFETY: no pointers; a child that was waited for is not signalled (its number may be another's).
                 unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
                 let deadline = Clock::now() + Duration::from_secs(2);
                 while matches!(child.try_wait(), Ok(None)) && Clock::now() < deadline {
