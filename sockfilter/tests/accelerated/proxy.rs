@@ -199,11 +199,15 @@ impl Proxy {
     }
 
     fn tell(&mut self, link: LinkId, kind: MessageKind, id: u32, argument: u32) {
-        let header = MessageHeader::new(kind, id, argument, 0);
+        self.tell_with(link, MessageHeader::new(kind, id, argument, 0), &[]);
+    }
+
+    /// Sends when a descriptor is free; says nothing on a link that is going down.
+    fn tell_with(&mut self, link: LinkId, header: MessageHeader, payload: &[u8]) {
         let deadline = Clock::now() + PATIENCE;
-        while !self.send(link, header, &[]) {
+        while self.endpoint.link(link).is_some_and(|l| l.peer.is_some()) && !self.send(link, header, payload) {
             self.endpoint.progress(now(), unix_s());
-            assert!(Clock::now() < deadline, "no descriptor for {kind:?}");
+            assert!(Clock::now() < deadline, "no descriptor for {header:?}");
         }
     }
 
@@ -322,7 +326,7 @@ impl Proxy {
             ..Flow::default()
         };
         self.flows.insert(label, flow);
-        assert!(self.send(link, MessageHeader::new(MessageKind::Open, label, id, 0), &payload.emit()));
+        self.tell_with(link, MessageHeader::new(MessageKind::Open, label, id, 0), &payload.emit());
         label
     }
 
@@ -371,7 +375,7 @@ impl Proxy {
         let flow = Flow { link: Some(asked.link), accepted: true, window: asked.window, ..Flow::default() };
         self.flows.insert(label, flow);
         let header = MessageHeader::new(MessageKind::Connected, label, asked.request, 0);
-        assert!(self.send(asked.link, header, &payload.emit()));
+        self.tell_with(asked.link, header, &payload.emit());
         label
     }
 
