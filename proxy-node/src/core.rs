@@ -19,6 +19,7 @@ mod flow;
 mod inbound;
 mod outbound;
 mod output;
+mod path_error;
 mod pool;
 pub mod reason;
 mod relay;
@@ -118,7 +119,11 @@ impl ProxyCore {
             services: Services::default(),
             processes: HashMap::with_capacity(CHANNELS_MAX),
             budget: SendBudget::new(send_pool),
-            egress: Egress::new(config.worker.into(), config.workers.into(), first_port_seed(&config.tcp.isn_secret)),
+            egress: Egress::new(
+                config.worker.into(),
+                config.workers.into(),
+                first_port_seed(&config.tcp.isn_secret),
+            ),
             to_pump: VecDeque::with_capacity(connections),
             trace: TraceRing::new(config.trace_events),
             ended: VecDeque::with_capacity(ENDED_MAX),

@@ -21,7 +21,9 @@ impl ProxyCore {
             RecordKind::Segment if record.worker == self.config.worker => {
                 self.on_segment(now, via, record, out)
             }
-            // The engine does path MTU discovery in a later issue; until then the errors are only counted.
+            RecordKind::IcmpError if record.worker == self.config.worker => {
+                self.on_icmp_error(now, record.payload)
+            }
             RecordKind::Segment | RecordKind::IcmpError | RecordKind::FlowEnd => {
                 self.counters.drop_misdirected += 1
             }
