@@ -30,6 +30,8 @@ macro_rules! in_process {
             bodies::rejection_and_absence_are_told,
             bodies::differing_message_lengths_are_refused_to_both,
             bodies::messages_arrive_whole_and_in_order,
+            bodies::the_longest_messages_arrive_whole,
+            bodies::both_directions_flow_at_once,
             bodies::vis_are_independent,
             bodies::too_long_a_message_is_refused_before_it_is_sent,
             bodies::full_comes_exactly_at_the_posted_receives_and_goes,
@@ -48,5 +50,10 @@ macro_rules! in_process {
 }
 
 in_process!(memory);
-in_process!(shm, processes::what_a_killed_process_sent_still_arrives, processes::death_wakes_who_waits,);
+in_process!(
+    shm,
+    processes::another_user_may_connect,
+    processes::what_a_killed_process_sent_still_arrives,
+    processes::death_wakes_who_waits,
+);
 in_process!(ucx, processes::what_a_killed_process_sent_still_arrives, processes::death_wakes_who_waits,);

@@ -17,6 +17,29 @@ fn mappings() -> usize {
     std::fs::read_to_string("/proc/self/maps").unwrap().lines().count()
 }
 
+/// A mask of signals from a `status` file.
+fn signals(task: &std::path::Path, mask: &str) -> u64 {
+    let status = std::fs::read_to_string(task.join("status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(mask)).unwrap();
+    u64::from_str_radix(line.trim(), 16).unwrap()
+}
+
+fn tasks() -> Vec<std::path::PathBuf> {
+    std::fs::read_dir("/proc/self/task").unwrap().map(|entry| entry.unwrap().path()).collect()
+}
+
+/// Loading the library takes over no signal, and its thread takes none.
+fn check_signals() {
+    let this = std::path::Path::new("/proc/self");
+    let (caught, known) = (signals(this, "SigCgt:"), tasks());
+    let _provider = Bench::new("ucx").provider();
+    assert_eq!(signals(this, "SigCgt:"), caught);
+    for task in tasks().iter().filter(|task| !known.contains(task)) {
+        // All but SIGKILL, SIGSTOP and the two that the C library keeps for itself.
+        assert_eq!(signals(task, "SigBlk:") | 0x1_8004_0100, u64::MAX, "{task:?}");
+    }
+}
+
 /// Resident memory in KiB.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -70,6 +93,7 @@ fn two_hundred_connections_in_a_row_leave_nothing_behind() {
         check(kind);
         assert_eq!(descriptors(), start, "{kind}");
     }
+    check_signals();
     // The library keeps what its own thread waits on.
     check("ucx");
     let loaded = descriptors();

@@ -7,6 +7,9 @@
 //! A clean end is a message of its own that the peer confirms, since closing a TCP socket with unread data would reset
 //! it and lose what the peer has not read. Whatever else ends an endpoint is unclean. Silence is not noticed here.
 //!
+//! The library starts a thread of its own and leaves its sockets open across `exec`: a process that starts others has
+//! no business here, and a forked child must not touch the provider.
+//!
 //! Trust: UCX itself checks nothing that comes from the network. The SAN has to be a network of hosts that the operator
 //! trusts not to attack the library; messages with a wrong key, count or length are counted and end their VI at most.
 
@@ -47,6 +50,14 @@ pub fn load() -> Result<(), ViError> {
     sys::api().map(drop)
 }
 
+/// Whether a message's header and, where it is one, its set-up are well-formed. For fuzzing the parsers.
+pub fn is_well_formed(header: &[u8], body: &[u8]) -> bool {
+    match Header::parse(header) {
+        Some(header) if matches!(header.kind, Kind::Request | Kind::Accept) => Setup::parse(body).is_ok(),
+        other => other.is_some(),
+    }
+}
+
 /// The UCX provider.
 pub struct UcxProvider {
     worker: Worker,
@@ -68,18 +79,6 @@ fn ip_of(address: &ViAddress) -> Result<SocketAddr, ViError> {
 
 fn unreachable(address: &ViAddress, reason: String) -> ViError {
     ViError::Unreachable { address: address.to_string(), reason }
-}
-
-/// What only the peer of one VI is told.
-fn new_key() -> Result<u32, ViError> {
-    let mut key = [0u8; 4];
-    // SAFETY: `key` has four writable bytes.
-    let got = unsafe { libc::getrandom(key.as_mut_ptr().cast(), 4, 0) };
-    if got == 4 {
-        Ok(u32::from_ne_bytes(key))
-    } else {
-        Err(sys::system("getrandom", std::io::Error::last_os_error().to_string()))
-    }
 }
 
 fn plain(kind: Kind, immediate: u32) -> Header {
@@ -330,7 +329,8 @@ impl Provider for UcxProvider {
         check_private_data(private_data)?;
         config.check()?;
         let ip = ip_of(address)?;
-        let vi = self.insert(End::new(Stage::Connecting, null_mut(), config, new_key()?)?, null_mut())?;
+        let vi =
+            self.insert(End::new(Stage::Connecting, null_mut(), config, sys::new_key()?)?, null_mut())?;
         let connected = self.worker.connect(ip);
         let api = self.worker.api;
         let core = self.worker.core_mut();
@@ -351,7 +351,7 @@ impl Provider for UcxProvider {
     fn accept(&mut self, id: RequestId, config: ViConfig, private_data: &[u8]) -> Result<ViId, ViError> {
         check_private_data(private_data)?;
         config.check()?;
-        let key = new_key()?;
+        let key = sys::new_key()?;
         let waiting = self.worker.core_mut().waiting.remove(id.0);
         let waiting = waiting.ok_or(ViError::Unknown("connection request"))?;
         if waiting.setup.config.message_len != config.message_len {

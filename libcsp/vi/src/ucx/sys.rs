@@ -254,6 +254,18 @@ pub(super) fn system(call: &'static str, reason: String) -> ViError {
     ViError::System { call, reason }
 }
 
+/// What only the peer of one VI is told.
+pub(super) fn new_key() -> Result<u32, ViError> {
+    let mut key = [0u8; 4];
+    // SAFETY: `key` has four writable bytes.
+    let got = unsafe { libc::getrandom(key.as_mut_ptr().cast(), 4, 0) };
+    if got == 4 {
+        Ok(u32::from_ne_bytes(key))
+    } else {
+        Err(system("getrandom", std::io::Error::last_os_error().to_string()))
+    }
+}
+
 /// The status within a [`StatusPtr`] that is an error.
 pub(super) fn error_of(result: StatusPtr) -> Option<Status> {
     let number = result as isize;

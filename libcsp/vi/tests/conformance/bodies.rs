@@ -92,6 +92,50 @@ pub fn messages_arrive_whole_and_in_order(bench: &Bench) {
     });
 }
 
+pub fn the_longest_messages_arrive_whole(bench: &Bench) {
+    let longest = csp_vi::MESSAGE_LEN_MAX as usize;
+    let config = ViConfig { receive_depth: 4, send_depth: 4, message_len: csp_vi::MESSAGE_LEN_MAX };
+    let Pair { mut a, mut b, from_a, .. } = bench.pair(config);
+    let pattern = |n: u32| -> Vec<u8> {
+        // Every second one is short: it must not overtake the long one before it.
+        let len = if n.is_multiple_of(2) { longest } else { 10 };
+        (0..len).map(|i| (i * 31 + i / 4096 + n as usize) as u8).collect()
+    };
+    let (mut sent, mut got) = (0, 0);
+    wait("12 messages", || {
+        if sent < 12 && a.post_send(from_a, 0, sent, &[&pattern(sent)], false).is_ok() {
+            sent += 1;
+        }
+        assert_eq!(a.poll(), None);
+        if let Some(message) = take(&mut b) {
+            assert_eq!(message.immediate, got);
+            assert!(message.bytes == pattern(got), "message {got} differs");
+            got += 1;
+        }
+        (got == 12).then_some(())
+    });
+}
+
+pub fn both_directions_flow_at_once(bench: &Bench) {
+    let config = ViConfig { receive_depth: 16, send_depth: 16, message_len: 16384 };
+    let Pair { mut a, mut b, from_a, from_b, .. } = bench.pair(config);
+    let bytes = vec![7; 16384];
+    let mut ends = [(&mut a, from_a, 0u32, 0u32), (&mut b, from_b, 0, 0)];
+    wait("2000 messages each way", || {
+        for (provider, vi, sent, got) in &mut ends {
+            while *sent < 2000 && provider.post_send(*vi, 0, *sent, &[&bytes], false).is_ok() {
+                *sent += 1;
+            }
+            while let Some(message) = take(provider) {
+                assert_eq!((message.immediate, message.bytes.len()), (*got, 16384));
+                *got += 1;
+            }
+            assert_eq!(provider.poll_event(), None);
+        }
+        ends.iter().all(|&(_, _, _, got)| got == 2000).then_some(())
+    });
+}
+
 pub fn vis_are_independent(bench: &Bench) {
     let Pair { mut a, mut b, from_a, from_b, address } = bench.pair(CONFIG);
     let (second_a, second_b) = connect(&mut a, &mut b, &address, CONFIG);

@@ -1,6 +1,7 @@
 //! The promises about the death of another process.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -36,13 +37,43 @@ fn child() {
     std::thread::sleep(Duration::from_secs(60));
 }
 
+/// A user that is not root.
+const NOBODY: u32 = 65534;
+
+/// Processes of different users have VIs with each other, and the listener learns which user it is.
+pub fn another_user_may_connect(bench: &Bench) {
+    // SAFETY: reads the user id.
+    let own = unsafe { libc::geteuid() };
+    let other = if own == 0 { NOBODY } else { own };
+    let (mut b, _, child) = child_of(bench, 3, Some(other));
+    for n in 0..3 {
+        assert_eq!(wait("message", || take(&mut b)).immediate, n);
+    }
+    kill(child);
+}
+
 /// A provider with a VI to a child process that has sent `messages` messages.
 fn child_that_sent(bench: &Bench, messages: u32) -> (AnyProvider, ViId, Child) {
+    child_of(bench, messages, None)
+}
+
+/// The same, where the child runs as `user` if given.
+fn child_of(bench: &Bench, messages: u32, user: Option<u32>) -> (AnyProvider, ViId, Child) {
     let address = bench.address();
     let mut b = bench.provider();
     b.listen(&address).unwrap();
-    let program = std::env::current_exe().unwrap();
-    let mut child = Command::new(program)
+    let mut program = std::env::current_exe().unwrap();
+    let copy = std::env::temp_dir().join(format!("csp-vi-child-{}", std::process::id()));
+    if user.is_some() {
+        // The build's folder may be closed to others.
+        std::fs::copy(&program, &copy).unwrap();
+        program = copy.clone();
+    }
+    let mut child = Command::new(program);
+    if let Some(user) = user {
+        child.uid(user);
+    }
+    let mut child = child
         .args(["--exact", "processes::child", "--ignored", "--nocapture"])
         .env(ROLE, format!("{} {} {messages}", bench.kind, text(&address)))
         .stdout(Stdio::piped())
@@ -53,6 +84,7 @@ fn child_that_sent(bench: &Bench, messages: u32) -> (AnyProvider, ViId, Child) {
         None => None,
         other => panic!("{other:?}"),
     });
+    assert!(user.is_none() || request.peer_uid == user, "{request:?}");
     let vi = b.accept(request.id, CONFIG, b"").unwrap();
     established(&mut [(&mut b, vi)]);
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -63,6 +95,7 @@ fn child_that_sent(bench: &Bench, messages: u32) -> (AnyProvider, ViId, Child) {
         sent.is_finished().then_some(())
     });
     assert!(sent.join().unwrap(), "the child failed");
+    let _ = std::fs::remove_file(copy);
     (b, vi, child)
 }
 
