@@ -176,6 +176,19 @@ fn plain_message(error: &serde_saphyr::Error) -> String {
         "expected sequence start" => {
             "is no list; allowed are lines of `- entry`, or [entry, entry]".to_owned()
         }
-        _ => text.to_owned(),
+        _ => text.strip_prefix("invalid ").and_then(whole_number).unwrap_or_else(|| text.to_owned()),
     }
+}
+
+/// What is allowed for a Rust integer type, where `name` is one's.
+fn whole_number(name: &str) -> Option<String> {
+    let (lowest, highest): (i128, i128) = match name {
+        "u8" => (0, u8::MAX.into()),
+        "u16" => (0, u16::MAX.into()),
+        "u32" => (0, u32::MAX.into()),
+        "u64" | "usize" => (0, u64::MAX.into()),
+        "i64" => (i64::MIN.into(), i64::MAX.into()),
+        _ => return None,
+    };
+    Some(format!("is no whole number in range; allowed is {lowest} to {highest}"))
 }

@@ -107,6 +107,27 @@ fn a_wrong_structure_names_its_place() {
 }
 
 #[test]
+fn a_wrong_number_names_what_is_allowed() {
+    #[derive(Debug, Deserialize)]
+    struct Sizes {
+        workers: u8,
+        flows: usize,
+    }
+    let read = |text: &str| parse::<Sizes>(text, "pn.yaml").map(|s| (s.workers, s.flows));
+    assert_eq!(read("workers: 255\nflows: 70000").unwrap(), (255, 70_000));
+    for wrong in ["many", "256", "-1", "1.5", "''"] {
+        let error = read(&format!("flows: 1\nworkers: {wrong}")).unwrap_err();
+        let expected = "pn.yaml:2:10: workers: is no whole number in range; allowed is 0 to 255";
+        assert_eq!(error.to_string(), expected, "{wrong}");
+    }
+    let error = read("flows: some\nworkers: 1").unwrap_err().to_string();
+    assert!(
+        error.ends_with("flows: is no whole number in range; allowed is 0 to 18446744073709551615"),
+        "{error}"
+    );
+}
+
+#[test]
 fn all_findings_of_a_check_are_told_with_their_places() {
     let none = "pn.yaml:2:19: etcd.endpoints: is empty; name at least one, such as http://10.77.0.4:2379";
     refuses("['http://10.77.0.4:2379']", "[]", none);
