@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -232,6 +232,15 @@ impl Cluster {
         let mut all = vec!["--server", &server];
         all.extend_from_slice(arguments);
         self.host(Tier::MgmtNode).run(&binary, &all)
+    }
+
+    /// Runs `cspctl` on the management host; its output, whatever its exit status.
+    pub fn cspctl_output(&self, arguments: &[&str]) -> Result<Output> {
+        let binary = self.binary("cspctl").to_string_lossy().into_owned();
+        let server = format!("http://{}", Tier::MgmtNode.admin());
+        let mut all = vec!["--server", &server];
+        all.extend_from_slice(arguments);
+        self.host(Tier::MgmtNode).output(&binary, &all)
     }
 
     /// Applies the demo's policy.

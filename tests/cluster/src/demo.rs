@@ -168,7 +168,8 @@ fn control_only(line: &str) -> bool {
     let mut fields = line.split_whitespace();
     let (state, local, peer) = (fields.next(), fields.nth(2).unwrap_or(""), fields.next().unwrap_or(""));
     let inside = |end: &str| end.starts_with("10.77.0.") || end.starts_with("127.0.0.1:");
-    let service = |end: &str| ["80", &UPLOAD_PORT.to_string()].iter().any(|p| end.rsplit(':').next() == Some(p));
+    let service =
+        |end: &str| ["80", &UPLOAD_PORT.to_string()].iter().any(|p| end.rsplit(':').next() == Some(p));
     inside(local) && (inside(peer) || state == Some("LISTEN")) && !service(local) && !service(peer)
 }
 

@@ -12,10 +12,11 @@
 
 mod client;
 mod cluster;
-mod configs;
+pub mod configs;
 pub mod demo;
 mod host;
 mod process;
+pub mod testing;
 
 pub use client::{Digest, Fetch, Latencies};
 pub use cluster::{Cluster, Options, San, Tier};

@@ -1,0 +1,132 @@
+//! What the cluster tests share: whether this machine can run them, where the binaries are, questions to daemons.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::cluster::{Cluster, Options, San, Tier};
+use crate::configs::VIP;
+use crate::process::wait_until;
+
+/// Programs that the tests run, with the Debian package of each.
+const PROGRAMS: [(&str, &str); 7] = [
+    ("ip", "iproute2"),
+    ("ss", "iproute2"),
+    ("nginx", "nginx-light"),
+    ("etcd", "etcd-server"),
+    ("curl", "curl"),
+    ("wrk", "wrk"),
+    ("/usr/bin/python3", "python3-minimal"),
+];
+/// How long a service may take until it answers after a change.
+pub const SERVING_DEADLINE: Duration = Duration::from_secs(15);
+
+/// Why this machine cannot run cluster tests, if so.
+pub fn obstacle() -> Option<String> {
+    let output = Command::new("id").arg("-u").output().ok()?;
+    if output.stdout != b"0\n" {
+        return Some("needs root: it makes network namespaces".to_owned());
+    }
+    let found = |program: &str| {
+        std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
+            .any(|folder| folder.join(program).exists())
+    };
+    let missing = PROGRAMS.iter().find(|(program, _)| !found(program))?;
+    Some(format!("needs {} of the Debian package {}", missing.0, missing.1))
+}
+
+/// The folder with the daemons: the parent of the one that holds the test's own binary (`release/deps/x`).
+pub fn binaries() -> Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    let folder = own.parent().and_then(Path::parent).context("the test's binary has no grandparent")?;
+    let needed = Tier::ALL.map(Tier::daemon);
+    for name in needed.into_iter().chain(["cspctl", "csp-run", "libcsp_sockfilter.so"]) {
+        if !folder.join(name).exists() {
+            bail!(
+                "{} is not there: `cargo build --workspace` of the same profile first",
+                folder.join(name).display()
+            );
+        }
+    }
+    Ok(folder.to_owned())
+}
+
+/// Hosts and configuration files for the test `name`; `None`, and the reason printed, where this machine cannot.
+///
+/// # Panics
+/// When the binaries are not built or the hosts cannot be made.
+pub fn lay_out(name: &str) -> Option<Cluster> {
+    if let Some(obstacle) = obstacle() {
+        eprintln!("SKIPPED {name}: {obstacle}");
+        return None;
+    }
+    let options = Options {
+        binaries: binaries().expect("built binaries"),
+        san: San::Shm,
+        tag: format!("{name}{}", std::process::id()),
+    };
+    Some(Cluster::lay_out(options).expect("hosts"))
+}
+
+impl Cluster {
+    /// etcd, the four daemons, nginx with a file `1KiB`, the upload application, the demo's policy; waits until both
+    /// services answer.
+    pub fn serve(&mut self) -> Result<()> {
+        std::fs::write(self.scratch().join("www/1KiB"), pattern(1 << 10))?;
+        self.start_daemons()?;
+        self.start_nginx()?;
+        self.start_upload()?;
+        self.apply_policy()?;
+        self.wait_served()
+    }
+
+    /// Waits until both services answer.
+    pub fn wait_served(&self) -> Result<()> {
+        for url in [format!("http://{VIP}/1KiB"), format!("http://{VIP}:{}/", crate::configs::UPLOAD_PORT)] {
+            wait_until(&format!("an answer from {url}"), SERVING_DEADLINE, || {
+                self.answers(&url).then_some(())
+            })
+            .map_err(|error| error.context(self.all_logs()))?;
+        }
+        Ok(())
+    }
+
+    /// Whether `url` answers the client with 200 within 2 s.
+    pub fn answers(&self, url: &str) -> bool {
+        let arguments = ["-sf", "-m", "2", "-o", "/dev/null", url];
+        self.client.output("curl", &arguments).is_ok_and(|output| output.status.success())
+    }
+
+    /// What a daemon's admin endpoint answers to `path`.
+    pub fn ask(&self, tier: Tier, path: &str) -> Result<String> {
+        self.host(tier).run("curl", &["-sSf", "-m", "5", &format!("http://{}{path}", tier.admin())])
+    }
+
+    /// A metric of a daemon, summed over all its series whose labels contain `label`; zero where there is none.
+    pub fn metric(&self, tier: Tier, name: &str, label: &str) -> Result<f64> {
+        let text = self.ask(tier, "/metrics")?;
+        let mut sum = 0.0;
+        for line in text.lines().filter(|l| l.starts_with(name) && l.contains(label)) {
+            let Some((series, value)) = line.rsplit_once(' ') else { continue };
+            if series.split('{').next() == Some(name) {
+                sum += value.parse::<f64>().with_context(|| line.to_owned())?;
+            }
+        }
+        Ok(sum)
+    }
+
+    /// The last lines of every daemon's and program's log.
+    pub fn all_logs(&self) -> String {
+        Tier::ALL.iter().map(|tier| self.log_tail(*tier) + "\n").collect()
+    }
+}
+
+/// `len` bytes in which every 8 differ from their neighbours.
+pub fn pattern(len: usize) -> Vec<u8> {
+    (0..len.div_ceil(8) as u64)
+        .flat_map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_le_bytes())
+        .take(len)
+        .collect()
+}

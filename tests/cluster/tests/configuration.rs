@@ -1,0 +1,195 @@
+//! What the daemons say to a wrong configuration file or command line, and with which exit code.
+#![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use csp_cluster::{Tier, configs, testing};
+
+/// A daemon that does not end by itself within this long took what it should have refused.
+const END_S: &str = "20";
+
+/// The daemons' own files in a folder that is removed at the end.
+struct Files(PathBuf);
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Files {
+    fn new(tag: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("csp-configuration-{tag}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let files = Files(folder);
+        let key = files.0.join("cluster.key");
+        let output = run(&binary("cspctl"), &["key", "generate", &key.to_string_lossy()]);
+        assert!(output.status.success(), "{output:?}");
+        files
+    }
+
+    fn good(&self, tier: Tier) -> String {
+        match tier {
+            Tier::NetworkNode => configs::network_node(&self.0, "shm"),
+            Tier::ProxyNode => configs::proxy_node(&self.0, "shm"),
+            Tier::AppNode => configs::app_node(&self.0),
+            Tier::MgmtNode => configs::mgmt_node(&self.0),
+        }
+    }
+
+    /// Starts the daemon on the good file with `from` replaced by `to`: it must end with 78 and a message in which the
+    /// line of `to` stands, and all `words`.
+    fn refused(&self, tier: Tier, from: &str, to: &str, words: &[&str]) {
+        let good = self.good(tier);
+        assert!(good.contains(from), "{}: its file has no {from:?}", tier.daemon());
+        let line = 1 + good[..good.find(from).unwrap()].matches('\n').count();
+        let path = self.0.join("wrong.yaml");
+        fs::write(&path, good.replacen(from, to, 1)).unwrap();
+        for more in [&["--check"][..], &[]] {
+            let output = start(tier, &path, more);
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(78), "{} with {to:?}: {text}", tier.daemon());
+            let place = format!("{}:{line}:", path.display());
+            for word in [place.as_str()].iter().chain(words) {
+                assert!(text.contains(word), "{} with {to:?} does not say {word:?}: {text}", tier.daemon());
+            }
+        }
+    }
+}
+
+fn binary(name: &str) -> PathBuf {
+    testing::binaries().unwrap().join(name)
+}
+
+/// Runs a program to its end, bounded in time.
+fn run(program: &Path, arguments: &[&str]) -> Output {
+    Command::new("timeout").arg(END_S).arg(program).args(arguments).output().unwrap()
+}
+
+fn start(tier: Tier, config: &Path, more: &[&str]) -> Output {
+    let config = config.to_string_lossy();
+    let mut arguments = vec!["--config", &config];
+    arguments.extend_from_slice(more);
+    run(&binary(tier.daemon()), &arguments)
+}
+
+#[test]
+fn an_unknown_field_is_refused_with_its_place_and_what_is_allowed() {
+    let files = Files::new("unknown");
+    for tier in Tier::ALL {
+        files.refused(tier, "node:\n", "colour: blue\nnode:\n", &["colour", "expected one of", "node, "]);
+        let allowed = ["node.identity", "id, run_dir, state_dir, cluster_key_file"];
+        files.refused(tier, "  run_dir:", "  identity: 1\n  run_dir:", &allowed);
+        files.refused(tier, "  level: info", "  colour: blue", &["log.colour", "level, format"]);
+    }
+}
+
+#[test]
+fn a_wrong_value_is_refused_with_its_place_and_what_is_allowed() {
+    let files = Files::new("value");
+    for tier in Tier::ALL {
+        files.refused(tier, "  format: text", "  format: loud", &["log.format", "loud", "text, json"]);
+        files.refused(tier, "listen: \"10.", "listen: \"x10.", &["admin.listen", "ADDRESS:PORT"]);
+    }
+    for tier in [Tier::NetworkNode, Tier::ProxyNode] {
+        files.refused(tier, "workers: 1", "workers: many", &["workers", "allowed is 0 to 255"]);
+        files.refused(tier, "workers: 1", "workers: 200", &["workers", "200", "allowed is 1 to"]);
+        files.refused(tier, "provider: shm", "provider: warp", &["san.provider", "auto, shm, ucx"]);
+    }
+    files.refused(
+        Tier::NetworkNode,
+        "interface: lan0",
+        "interface: lan/0",
+        &["lan[0].interface", "such as lan0"],
+    );
+    files.refused(Tier::ProxyNode, "port: 7100", "port: 71000", &["san.port", "65535"]);
+    files.refused(
+        Tier::AppNode,
+        "socket:",
+        "accelerate: {connect: some}\nsocket:",
+        &["accelerate.connect", "policy, off"],
+    );
+    files.refused(
+        Tier::AppNode,
+        "socket:",
+        "users: [root]\nsocket:",
+        &["users[0]", "allowed is 0 to 4294967295"],
+    );
+    files.refused(
+        Tier::MgmtNode,
+        "client: \"10.77.0.4:2379\"",
+        "client: here",
+        &["private_etcd.client", "ADDRESS:PORT"],
+    );
+}
+
+#[test]
+fn a_file_that_is_not_there_is_refused_by_name() {
+    let files = Files::new("missing");
+    for tier in Tier::ALL {
+        let path = files.0.join("nowhere.yaml");
+        let output = start(tier, &path, &[]);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(78), "{}: {text}", tier.daemon());
+        assert!(text.contains(&*path.to_string_lossy()) && text.contains("cannot be read"), "{text}");
+    }
+}
+
+#[test]
+fn a_cluster_key_that_is_missing_or_no_key_is_refused_by_name() {
+    let files = Files::new("key");
+    let key = files.0.join("cluster.key");
+    for text in [None, Some("12345\n")] {
+        let _ = fs::remove_file(&key);
+        if let Some(text) = text {
+            fs::write(&key, text).unwrap();
+        }
+        // The management node signs nothing and needs no key.
+        for tier in [Tier::NetworkNode, Tier::ProxyNode, Tier::AppNode] {
+            let path = files.0.join("good.yaml");
+            fs::write(&path, files.good(tier)).unwrap();
+            let output = start(tier, &path, &[]);
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(78), "{} with key {text:?}: {said}", tier.daemon());
+            assert!(said.contains(&*key.to_string_lossy()), "{}: {said}", tier.daemon());
+        }
+    }
+}
+
+#[test]
+fn check_says_that_a_right_file_is_right() {
+    let files = Files::new("right");
+    for tier in Tier::ALL {
+        let path = files.0.join("right.yaml");
+        fs::write(&path, files.good(tier)).unwrap();
+        let output = start(tier, &path, &["--check"]);
+        assert_eq!(output.status.code(), Some(0), "{}: {output:?}", tier.daemon());
+        assert!(String::from_utf8_lossy(&output.stdout).contains(&*path.to_string_lossy()), "{output:?}");
+    }
+}
+
+#[test]
+fn wrong_usage_is_64_and_help_shows_examples_and_exit_codes() {
+    for tier in Tier::ALL {
+        let program = binary(tier.daemon());
+        for arguments in [&[][..], &["--config"], &["--configuration", "x"], &["--config", "x", "y"]] {
+            let output = run(&program, arguments);
+            assert_eq!(output.status.code(), Some(64), "{} {arguments:?}: {output:?}", tier.daemon());
+            assert!(!output.stderr.is_empty() && output.stdout.is_empty());
+        }
+        let output = run(&program, &["--help"]);
+        let text = String::from_utf8_lossy(&output.stdout).to_lowercase();
+        assert_eq!(output.status.code(), Some(0));
+        for word in ["example", "exit codes", "--config", "--check", "64", "73", "78"] {
+            assert!(text.contains(word), "{} --help does not tell {word:?}", tier.daemon());
+        }
+    }
+    for name in ["cspctl", "csp-run"] {
+        let output = run(&binary(name), &["--no-such-option"]);
+        assert_eq!(output.status.code(), Some(64), "{name}: {output:?}");
+        let text = String::from_utf8_lossy(&run(&binary(name), &["--help"]).stdout).to_lowercase();
+        assert!(text.contains("examples") && text.contains("exit codes"), "{name} --help: {text}");
+    }
+}
