@@ -129,7 +129,7 @@ fn connect_agent() -> Result<c_int, Errno> {
 fn converse(socket: c_int) -> Result<Link, AttachError> {
     let mut buffer = vec![0; agent::MESSAGE_LEN_MAX];
     let name = bootstrap::program_name();
-    let attach = Attach { pid: sys::getpid() as u32, program: name.as_bytes() };
+    let attach = Attach { pid: sys::getpid() as u32, program: &name };
     let len = agent::emit_attach(&mut buffer, &attach).map_err(|_| AttachError::BadAnswer("program name"))?;
     // SAFETY: `len` bytes of the buffer are readable.
     unsafe { syscall!(libc::SYS_sendto, socket, buffer.as_ptr(), len, libc::MSG_NOSIGNAL, 0, 0) }

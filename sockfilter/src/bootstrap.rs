@@ -43,7 +43,7 @@ pub extern "C" fn start() {
         }
     };
     SPIN_NS.store(spin_ns(), Ordering::Relaxed);
-    keep_agent_path(variable(c"CSP_AGENT").unwrap_or(AGENT_PATH));
+    keep_texts();
     if mode != OFF {
         fork::register();
     }
@@ -94,34 +94,56 @@ pub fn adopt_tables() {
     PID.store(sys::getpid(), Ordering::Relaxed);
 }
 
+/// A text of the start, copied: programs overwrite their arguments and environment.
+struct Kept<const N: usize>([AtomicU8; N]);
+
+impl<const N: usize> Kept<N> {
+    const fn new() -> Self {
+        Kept([const { AtomicU8::new(0) }; N])
+    }
+
+    /// Keeps as much as fits.
+    fn keep(&self, text: impl Iterator<Item = u8>) {
+        for (kept, byte) in self.0.iter().zip(text) {
+            kept.store(byte, Ordering::Relaxed);
+        }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        self.0.iter().map(|b| b.load(Ordering::Relaxed)).take_while(|b| *b != 0).collect()
+    }
+}
+
 /// Longest path of a Unix socket, without its terminating zero.
 const AGENT_PATH_MAX: usize = 107;
-static AGENT_PATH_BYTES: [AtomicU8; AGENT_PATH_MAX] = [const { AtomicU8::new(0) }; AGENT_PATH_MAX];
+/// Longest program name that is told.
+const PROGRAM_NAME_MAX: usize = 32;
+static AGENT: Kept<AGENT_PATH_MAX> = Kept::new();
+static PROGRAM: Kept<PROGRAM_NAME_MAX> = Kept::new();
 
-fn keep_agent_path(path: &CStr) {
-    if path.to_bytes().len() > AGENT_PATH_MAX {
+fn keep_texts() {
+    let path = variable(c"CSP_AGENT").unwrap_or(AGENT_PATH).to_bytes();
+    if path.len() > AGENT_PATH_MAX {
         sys::complain("CSP_AGENT is too long for the path of a Unix socket");
     }
-    for (kept, byte) in AGENT_PATH_BYTES.iter().zip(path.to_bytes()) {
-        kept.store(*byte, Ordering::Relaxed);
-    }
-}
-
-/// The agent's socket, as the environment named it at start.
-pub fn agent_path() -> PathBuf {
-    let bytes = AGENT_PATH_BYTES.iter().map(|b| b.load(Ordering::Relaxed)).take_while(|b| *b != 0);
-    PathBuf::from(OsString::from_vec(bytes.collect()))
-}
-
-/// The program's name: at most 40 of `a-z A-Z 0-9 - . _`, others replaced.
-pub fn program_name() -> String {
+    AGENT.keep(path.iter().copied());
     // SAFETY: the C library sets this pointer to a C string before any constructor runs.
     let name = unsafe {
         let pointer = program_invocation_short_name;
         if pointer.is_null() { c"program" } else { CStr::from_ptr(pointer) }
     };
-    let legal = |b: &u8| if b.is_ascii_alphanumeric() || b"-._".contains(b) { char::from(*b) } else { '_' };
-    name.to_bytes().iter().take(40).map(legal).collect()
+    let legal = |b: &u8| if b.is_ascii_alphanumeric() || b"._".contains(b) { *b } else { b'_' };
+    PROGRAM.keep(name.to_bytes().iter().map(legal));
+}
+
+/// The agent's socket, as the environment named it at start.
+pub fn agent_path() -> PathBuf {
+    PathBuf::from(OsString::from_vec(AGENT.bytes()))
+}
+
+/// The program's name at start: letters, digits, dot and underscore.
+pub fn program_name() -> Vec<u8> {
+    PROGRAM.bytes()
 }
 
 unsafe extern "C" {

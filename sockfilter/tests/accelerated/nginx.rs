@@ -137,6 +137,39 @@ fn reload_replaces_the_workers_and_quit_ends_them() {
 }
 
 #[test]
+fn workers_come_back_to_a_proxy_that_died() {
+    let mut stage = Stage::new();
+    start(&mut stage, 18087, "");
+    stage.write("www/small", b"hello");
+    let kept = stage.proxy.open(18087, b"GET /small HTTP/1.1\r\nHost: x\r\n\r\n", false);
+    stage.proxy.until("an answer", |p| p.flow(kept).received.ends_with(b"hello"));
+    for _ in 0..2 {
+        stage.restart_proxy();
+        stage.proxy.until("both workers again", |p| p.listening(18087).1 == 2);
+        let response = stage.proxy.exchange(18087, b"GET /small HTTP/1.0\r\n\r\n");
+        assert!(split_response(&response).1 == b"hello");
+    }
+    assert_eq!(error_log(&stage), "");
+}
+
+#[test]
+fn a_killed_worker_is_replaced_and_its_listener_leaves() {
+    let mut stage = Stage::new();
+    start(&mut stage, 18088, "");
+    stage.write("www/small", b"hello");
+    let worker =
+        stage.proxy.processes().into_iter().filter_map(|id| id.split('-').nth(1)?.parse::<i32>().ok());
+    let master = stage.pid(0);
+    signal(worker.filter(|pid| *pid != master).max().unwrap(), libc::SIGKILL);
+    stage.proxy.until("the loss", |p| p.listening(18088).1 == 1);
+    stage.proxy.until("the new worker", |p| p.listening(18088).1 == 2);
+    for _ in 0..10 {
+        let response = stage.proxy.exchange(18088, b"GET /small HTTP/1.0\r\n\r\n");
+        assert!(split_response(&response).1 == b"hello");
+    }
+}
+
+#[test]
 fn a_daemon_serves_too() {
     let mut stage = Stage::new();
     let config = configure(&stage, 18086, "on", "");

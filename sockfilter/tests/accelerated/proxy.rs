@@ -1,6 +1,6 @@
 //! The scripted proxy: what a proxy worker does on a channel, driven by the test's own thread.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant as Clock};
@@ -70,7 +70,8 @@ pub struct Proxy {
     flows: BTreeMap<u32, Flow>,
     pub asked: Vec<Asked>,
     labels: LabelAllocator<Vec<u32>>,
-    /// Ids of the processes that have a link.
+    /// What waits for descriptors.
+    outbox: VecDeque<(LinkId, MessageHeader, Vec<u8>)>,
     scratch: Vec<u8>,
 }
 
@@ -99,6 +100,7 @@ impl Proxy {
             flows: BTreeMap::new(),
             asked: Vec::new(),
             labels: LabelAllocator::new(0, vec![0; 4096], vec![0; 4096]),
+            outbox: VecDeque::new(),
             scratch,
         }
     }
@@ -176,7 +178,10 @@ impl Proxy {
                 break;
             }
         }
-        self.push_data();
+        self.flush();
+        if self.outbox.is_empty() {
+            self.push_data();
+        }
         any
     }
 
@@ -202,12 +207,18 @@ impl Proxy {
         self.tell_with(link, MessageHeader::new(kind, id, argument, 0), &[]);
     }
 
-    /// Sends when a descriptor is free; says nothing on a link that is going down.
+    /// Sends when a descriptor is free, in order.
     fn tell_with(&mut self, link: LinkId, header: MessageHeader, payload: &[u8]) {
-        let deadline = Clock::now() + PATIENCE;
-        while self.endpoint.link(link).is_some_and(|l| l.peer.is_some()) && !self.send(link, header, payload) {
-            self.endpoint.progress(now(), unix_s());
-            assert!(Clock::now() < deadline, "no descriptor for {header:?}");
+        self.outbox.push_back((link, header, payload.to_vec()));
+        self.flush();
+    }
+
+    fn flush(&mut self) {
+        while let Some((link, header, payload)) = self.outbox.pop_front() {
+            if !self.send(link, header, &payload) && self.endpoint.link(link).is_some() {
+                self.outbox.push_front((link, header, payload));
+                return;
+            }
         }
     }
 
@@ -383,7 +394,7 @@ impl Proxy {
         self.tell(asked.link, MessageKind::Refused, asked.request, reason as u32);
     }
 
-    /// Ends every link, as a proxy that stops does.
+    /// Ids of the processes that have a link.
     pub fn processes(&self) -> Vec<String> {
         self.links.iter().map(|(_, peer)| peer.process.as_str().to_owned()).collect()
     }

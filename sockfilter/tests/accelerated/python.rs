@@ -236,6 +236,36 @@ fn forked_children_accept_from_the_inherited_listener() {
     stage.succeeds(program);
 }
 
+/// Writes what is taken at once, and ends without closing anything.
+const SUDDEN: &str = "
+import os, signal, socket, sys
+listener = socket.socket()
+listener.bind(('', 18098))
+listener.listen(16)
+c, _ = listener.accept()
+c.setblocking(False)
+sent = 0
+try:
+    while True: sent += c.send(b'x' * 50000)
+except BlockingIOError: pass
+open('sent', 'w').write(str(sent))
+os.kill(os.getpid(), signal.SIGKILL) if sys.argv[1] == 'kill' else os._exit(0)
+";
+
+#[test]
+fn what_write_took_arrives_though_the_process_ends() {
+    for way in ["exit", "kill"] {
+        let mut stage = Stage::new();
+        let program = stage.python(SUDDEN, &[way]);
+        let label = stage.proxy.open(18098, b"", false);
+        stage.proxy.until("the end", |p| p.flow(label).closed);
+        let sent: usize = std::fs::read_to_string(stage.folder.join("sent")).unwrap().parse().unwrap();
+        assert!(sent > 50_000, "{sent}");
+        assert_eq!(stage.proxy.flow(label).received.len(), sent, "{way}");
+        stage.wait(program);
+    }
+}
+
 #[test]
 fn ctrl_c_interrupts_a_waiting_server_and_idle_costs_nothing() {
     let mut stage = Stage::new();

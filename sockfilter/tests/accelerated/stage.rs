@@ -68,6 +68,17 @@ impl Stage {
         Stage { folder, proxy, tell, stop: Some(stop), thread: Some(thread), children: Vec::new() }
     }
 
+    /// The proxy dies and comes back as new at the same address.
+    pub fn restart_proxy(&mut self) {
+        let path = self.folder.join("pn-1.w0.sock");
+        // The old one's links hang up when it is dropped.
+        let placeholder = Proxy::listen(&self.folder.join("unused.sock"), ClusterKey::from_bytes([5; 32]));
+        drop(std::mem::replace(&mut self.proxy, placeholder));
+        let _ = fs::remove_file(&path);
+        self.proxy = Proxy::listen(&path, ClusterKey::from_bytes([5; 32]));
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    }
+
     /// A command with the filter.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
