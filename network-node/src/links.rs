@@ -140,12 +140,18 @@ struct Tunnel {
     batch: Option<TunnelBatch>,
     /// Said once for each series of failures.
     failure_told: bool,
+    /// Whether it was up once, or failed once: before that nobody knows whether its proxy is there.
+    tried: bool,
+    /// It was up and broke, and was not tried again yet: its proxy may well live.
+    broken: bool,
 }
 
 /// What a link event means for the core.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Transition {
     Up(ProxyId, NodeId, u8),
+    /// The tunnel broke; whether its proxy lives is known when it was dialled again.
+    Broken(ProxyId, u8),
     Down(ProxyId, u8),
 }
 
@@ -162,6 +168,8 @@ pub(crate) struct Links {
     slots: Vec<Option<NodeId>>,
     tunnels: Vec<Tunnel>,
     notices: VecDeque<LinkNotice>,
+    /// Proxy workers whose broken tunnels could not be made again.
+    given_up: Vec<Transition>,
 }
 
 impl Links {
@@ -183,6 +191,7 @@ impl Links {
             slots: vec![None; proxies_max],
             tunnels: Vec::new(),
             notices: VecDeque::with_capacity(NOTICES_MAX),
+            given_up: Vec::new(),
         }
     }
 
@@ -200,7 +209,7 @@ impl Links {
             if let State::Connecting(link) | State::Up(link, _) = gone.state {
                 self.endpoints[gone.spec.endpoint].close(now, link);
             }
-            if matches!(gone.state, State::Up(..)) {
+            if matches!(gone.state, State::Up(..)) || gone.broken {
                 downs.push(Transition::Down(gone.proxy, gone.spec.worker));
             }
         }
@@ -252,6 +261,8 @@ impl Links {
                 backoff: Backoff::new(BackoffConfig::default(), seed),
                 batch: None,
                 failure_told: false,
+                tried: false,
+                broken: false,
             });
         }
     }
@@ -284,6 +295,16 @@ impl Links {
         any
     }
 
+    /// The next proxy worker whose broken tunnel could not be made again.
+    pub(crate) fn poll_given_up(&mut self) -> Option<Transition> {
+        self.given_up.pop()
+    }
+
+    /// Whether every proxy that is wanted was reached or found missing, so that the choice among them can be trusted.
+    pub(crate) fn settled(&self) -> bool {
+        self.tunnels.iter().all(|t| t.tried || !t.dial)
+    }
+
     /// A link's handshake is over.
     pub(crate) fn link_up(
         &mut self,
@@ -305,7 +326,7 @@ impl Links {
         }
         tunnel.state = State::Up(link, peer.incarnation);
         tunnel.backoff.succeeded();
-        tunnel.failure_told = false;
+        (tunnel.failure_told, tunnel.tried, tunnel.broken) = (false, true, false);
         match &mut tunnel.batch {
             Some(batch) => batch.reset(link),
             empty => *empty = Some(TunnelBatch::new(&self.endpoints[endpoint], link)),
@@ -333,14 +354,21 @@ impl Links {
         self.tunnels[at].state = State::Down;
         self.tunnels[at].backoff.failed(self.now);
         self.notice(LinkNotice::Lost { node, worker, reason: describe(reason) });
-        Some(Transition::Down(proxy, worker))
+        if matches!(reason, DownReason::Closed) {
+            return Some(Transition::Down(proxy, worker));
+        }
+        self.tunnels[at].broken = true;
+        Some(Transition::Broken(proxy, worker))
     }
 
     fn failed(&mut self, at: usize, reason: &str) {
         let now = self.now;
         let tunnel = &mut self.tunnels[at];
-        tunnel.state = State::Down;
+        (tunnel.state, tunnel.tried) = (State::Down, true);
         tunnel.backoff.failed(now);
+        if std::mem::replace(&mut tunnel.broken, false) {
+            self.given_up.push(Transition::Down(tunnel.proxy, tunnel.spec.worker));
+        }
         let (node, worker) = (tunnel.node, tunnel.spec.worker);
         if !std::mem::replace(&mut tunnel.failure_told, true) {
             self.notice(LinkNotice::Failed { node, worker, reason: reason.to_owned() });

@@ -62,6 +62,8 @@ impl NetworkWorker {
     pub fn turn(&mut self, now: Instant, unix_now_s: u64) -> bool {
         self.links.now = now;
         let mut busy = self.links.dial(now, unix_now_s);
+        self.apply(None);
+        self.core.set_settled(self.links.settled());
         for at in self.links.used() {
             busy |= self.links.endpoints[at].progress(now, unix_now_s);
             busy |= self.take_tunnel(now, at);
@@ -118,8 +120,14 @@ impl NetworkWorker {
     fn apply(&mut self, transition: Option<Transition>) {
         match transition {
             Some(Transition::Up(proxy, node, worker)) => self.core.worker_up(proxy, node, worker),
+            Some(Transition::Broken(proxy, worker)) => {
+                self.core.worker_unreachable(self.links.now, proxy, worker)
+            }
             Some(Transition::Down(proxy, worker)) => self.core.worker_down(proxy, worker),
             None => {}
+        }
+        while let Some(Transition::Down(proxy, worker)) = self.links.poll_given_up() {
+            self.core.worker_down(proxy, worker);
         }
     }
 

@@ -171,7 +171,7 @@ pub struct Counters {
     pub drop_protocol: u64,
     /// Dropped from the LAN: one of our addresses, but no service there, and no answer due.
     pub drop_no_service: u64,
-    /// Dropped from the LAN: no proxy is up.
+    /// Dropped from the LAN: no proxy is up, or not all were tried and the connection is not a new one.
     pub drop_no_proxy: u64,
     /// Dropped from the LAN: the tunnel took no more.
     pub drop_tunnel_full: u64,

@@ -231,7 +231,8 @@ impl NetworkCore {
             }
             Verdict::NotOurs => return self.counters.drop_not_ours += 1,
         }
-        let Some((proxy, worker)) = self.proxies.choose(&inbound.tuple) else {
+        let known_well = begins || self.settled;
+        let Some((proxy, worker)) = self.proxies.choose(&inbound.tuple).filter(|_| known_well) else {
             return self.counters.drop_no_proxy += 1;
         };
         let state = if begins { FlowState::Pending } else { FlowState::Lingering };

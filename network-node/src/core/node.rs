@@ -6,7 +6,7 @@ use csp_classify::{Classifier, Rule, RuleError, ServiceIndex, Target};
 use csp_types::{Duration, Instant, MacAddr, NodeId, TraceRing};
 
 use super::api::{CoreConfig, Counters, FlowInfo, NetworkOutput, PortConfig, PortId, ProxyId};
-use super::flow_table::{FlowIndex, FlowState, FlowTable, Lifetimes, NewFlow};
+use super::flow_table::{Flow, FlowIndex, FlowState, FlowTable, Lifetimes, NewFlow};
 use super::label_table::LabelTable;
 use super::neighbour::Neighbours;
 use super::proxies::Proxies;
@@ -40,6 +40,7 @@ pub struct NetworkCore {
     announcements: Vec<Announcement>,
     rules: Vec<Rule>,
     identification: u16,
+    pub(super) settled: bool,
 }
 
 impl NetworkCore {
@@ -61,6 +62,7 @@ impl NetworkCore {
             announcements: Vec::with_capacity(config.rules_max),
             rules: Vec::with_capacity(config.rules_max),
             identification: 0,
+            settled: true,
         }
     }
 
@@ -129,6 +131,27 @@ impl NetworkCore {
     pub fn worker_down(&mut self, proxy: ProxyId, worker: u8) {
         self.proxies.set_down(proxy, worker);
         self.forget_flows(proxy, Some(worker));
+    }
+
+    /// One worker of a proxy cannot be reached, and it is not known yet whether it lives: new flows go to others, its
+    /// own are kept without their labels. Either [`worker_up`](Self::worker_up) or
+    /// [`worker_down`](Self::worker_down) follows.
+    pub fn worker_unreachable(&mut self, now: Instant, proxy: ProxyId, worker: u8) {
+        self.proxies.set_down(proxy, worker);
+        for at in 0..self.flows.capacity() {
+            let index = FlowIndex(at as u32);
+            let bound = |f: &&Flow| f.proxy == proxy && f.worker == worker && f.state == FlowState::Bound;
+            if self.flows.flow(index).filter(bound).is_some() {
+                self.unbind(index);
+                self.flows.set_state(now, index, FlowState::Lingering);
+            }
+        }
+    }
+
+    /// Whether all proxies that should be there were tried. Until then connections that are not known are left alone:
+    /// given to the wrong proxy, they would be reset.
+    pub fn set_settled(&mut self, settled: bool) {
+        self.settled = settled;
     }
 
     fn forget_flows(&mut self, proxy: ProxyId, worker: Option<u8>) {

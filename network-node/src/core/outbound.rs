@@ -125,7 +125,7 @@ impl NetworkCore {
         let index = if record.label.is_none() {
             self.flows.find(self.flows.hash(&packet.tuple), &packet.tuple)
         } else {
-            let Some(index) = self.bind(now, proxy, record, &packet.tuple) else { return };
+            let Some(index) = self.bind(now, proxy, record, &packet, out) else { return };
             Some(index)
         };
         let WholePacket { tuple, ecn, bytes, segment } = packet;
@@ -141,8 +141,10 @@ impl NetworkCore {
         now: Instant,
         proxy: ProxyId,
         record: &Record<'_>,
-        tuple: &FourTuple,
+        packet: &WholePacket<'_>,
+        out: &mut impl NetworkOutput,
     ) -> Option<FlowIndex> {
+        let tuple = &packet.tuple;
         let hash = self.flows.hash(tuple);
         let found = self.flows.find(hash, tuple);
         if let Some((index, flow)) = found.and_then(|i| self.flows.flow(i).map(|f| (i, f))) {
@@ -153,6 +155,12 @@ impl NetworkCore {
             // A lingering tuple may be used by another proxy; one that lives may not.
             if !theirs && flow.state != FlowState::Lingering {
                 self.counters.drop_foreign_flow += 1;
+                let flags = packet.segment.flags();
+                if flags.syn() && !flags.ack() {
+                    // A proxy that opens a connection learns at once that another has its addresses: it takes
+                    // another port. Should the tunnel be full, its next SYN is answered.
+                    let _ = out.tunnel(proxy, &Record::flow_end(record.label, record.worker), &[]);
+                }
                 return None;
             }
         }

@@ -2,7 +2,7 @@
 
 use csp_types::FlowLabel;
 use csp_wire::tcp::Flags as Tcp;
-use csp_wire::tunnel::{Flags, Record};
+use csp_wire::tunnel::{Flags, Record, RecordKind};
 
 use super::fixture::*;
 use crate::core::*;
@@ -105,4 +105,51 @@ fn a_full_table_prefers_flows_with_labels() {
     f.out.tunnel.clear();
     f.client_sends(Tcp::ACK, &[]);
     assert_eq!(f.sent().label, label(1));
+}
+
+#[test]
+fn a_flow_waits_for_its_proxy_while_only_the_tunnel_is_broken() {
+    let mut f = Fixture::new();
+    f.establish(label(1));
+    f.core.proxy_up(ProxyId(1), "pn-2".parse().unwrap(), 1);
+    f.out.tunnel.clear();
+    f.core.worker_unreachable(f.now, ProxyId(0), 0);
+    assert_eq!((f.core.flow_count(), f.core.label_count()), (1, 0));
+    for n in 0..20 {
+        f.frame(&ip_frame(&tcp_packet(&client(n), VIP, Tcp::SYN, &[])));
+    }
+    assert!(f.out.tunnel.drain(..).all(|r| r.proxy == ProxyId(1)), "a new flow was given to a broken tunnel");
+    f.client_sends(Tcp::ACK, &[]);
+    let sent = f.sent();
+    assert_eq!((sent.proxy, sent.label), (ProxyId(0), FlowLabel::NONE));
+    f.core.worker_down(ProxyId(0), 0);
+    f.out.tunnel.clear();
+    f.client_sends(Tcp::ACK, &[]);
+    assert_eq!(f.sent().proxy, ProxyId(1), "its proxy is dead: another one tells the client");
+}
+
+#[test]
+fn unknown_connections_are_left_alone_until_all_proxies_were_tried() {
+    let mut f = Fixture::new();
+    f.core.set_settled(false);
+    f.client_sends(Tcp::ACK, b"late");
+    assert_eq!((f.out.tunnel.len(), f.core.counters().drop_no_proxy), (0, 1));
+    f.frame(&ip_frame(&tcp_packet(&client(1), VIP, Tcp::SYN, &[])));
+    assert_eq!(f.out.tunnel.len(), 1, "new ones cannot be given to a wrong proxy");
+    f.core.set_settled(true);
+    f.out.tunnel.clear();
+    f.client_sends(Tcp::ACK, b"late");
+    assert_eq!(f.out.tunnel.len(), 1);
+}
+
+#[test]
+fn a_proxy_whose_source_port_is_anothers_is_told_to_take_another() {
+    let mut f = Fixture::new();
+    let syn = tcp_packet(VIP, CLIENT, Tcp::SYN, &[]);
+    f.record(Record { flags: Flags::FLOW_NEW, ..whole(label(1), &syn) });
+    f.core.proxy_up(ProxyId(1), "pn-2".parse().unwrap(), 1);
+    let record = Record { flags: Flags::FLOW_NEW, ..whole(label(8), &syn) };
+    f.core.on_record(f.now, ProxyId(1), &record, &mut f.out);
+    let told = f.sent();
+    assert_eq!((told.proxy, told.kind, told.label), (ProxyId(1), RecordKind::FlowEnd, label(8)));
 }
