@@ -1,7 +1,9 @@
 //! Active opens: an application's CONNECT becomes a SYN through a network node.
 
+use std::net::SocketAddr;
+
 use csp_tcp::ConnectError;
-use csp_types::{FlowLabel, FourTuple, Instant};
+use csp_types::{Duration, FlowLabel, FourTuple, Instant};
 use csp_wire::channel::{ConnectPayload, Message, MessageHeader, MessageKind};
 
 use super::application::Verdict;
@@ -14,6 +16,8 @@ use super::{ChannelId, EgressRule, Lane, ProxyCore, ProxyOutput, reason};
 const NO_TUNNEL: u32 = 0;
 /// Source ports tried for one CONNECT before it is refused.
 const PORT_TRIES: usize = 64;
+/// How long other ports are tried while network nodes say that another proxy has the one before.
+const TAKEN_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl ProxyCore {
     pub(super) fn on_connect(
@@ -43,7 +47,7 @@ impl ProxyCore {
     ) -> Result<(), u32> {
         let via = out.network_node().ok_or(reason::NETWORK_UNREACHABLE)?;
         let window = self.budget.reserve().ok_or(reason::NO_BUFFERS)?;
-        let opened = self.open_from_any_port(now, payload, via);
+        let opened = self.open_from_any_port(now, payload.remote, via);
         let opened = opened.inspect_err(|_| self.budget.release(window))?;
         let mut flow = new_flow(now, opened, NO_SERVICE, Stage::Connecting { channel, request }, window);
         (flow.to_app_credit, flow.lane) = (receive_window, lane);
@@ -54,10 +58,10 @@ impl ProxyCore {
     fn open_from_any_port(
         &mut self,
         now: Instant,
-        payload: ConnectPayload,
+        remote: SocketAddr,
         via: u32,
     ) -> Result<(FlowLabel, FourTuple), u32> {
-        let candidates = self.egress.candidates(payload.remote).ok_or(reason::NETWORK_UNREACHABLE)?;
+        let candidates = self.egress.candidates(remote).ok_or(reason::NETWORK_UNREACHABLE)?;
         for tuple in candidates.take(PORT_TRIES) {
             match self.tcp.connect(now, tuple, via, NO_SERVICE) {
                 Ok(label) => return Ok((label, tuple)),
@@ -67,6 +71,36 @@ impl ProxyCore {
             }
         }
         Err(reason::ADDRESS_IN_USE)
+    }
+
+    /// A network node refuses the SYN of an active open: another proxy has a connection with these addresses. It is
+    /// tried from another port.
+    pub(super) fn on_addresses_taken(&mut self, now: Instant, label: FlowLabel, out: &mut impl ProxyOutput) {
+        let known = self.flows.get(label).zip(self.tcp.info(label));
+        let Some((flow, info)) = known.filter(|(f, _)| matches!(f.stage, Stage::Connecting { .. })) else {
+            self.counters.drop_misdirected += 1;
+            return;
+        };
+        let mut flow = flow.clone();
+        self.tcp.abort(now, label);
+        self.flows.remove(label);
+        let opened = match flow.since + TAKEN_TIMEOUT > now {
+            true => self.open_from_any_port(now, info.tuple.remote, info.via),
+            false => Err(reason::ADDRESS_IN_USE),
+        };
+        match opened {
+            Ok(opened) => {
+                (flow.label, flow.tuple) = opened;
+                self.admit(now, flow);
+            }
+            Err(code) => {
+                self.budget.release(flow.from_app_window);
+                if let Stage::Connecting { request, .. } = flow.stage {
+                    let refused = MessageHeader::new(MessageKind::Refused, request, code, 0);
+                    let _ = out.channel(flow.lane, refused, &[]); // a lost channel reports itself down
+                }
+            }
+        }
     }
 
     /// A tunnel came up. Connections that have none go through it from now on.

@@ -24,7 +24,8 @@ impl ProxyCore {
             RecordKind::IcmpError if record.worker == self.config.worker => {
                 self.on_icmp_error(now, record.payload)
             }
-            RecordKind::Segment | RecordKind::IcmpError | RecordKind::FlowEnd => {
+            RecordKind::FlowEnd => self.on_addresses_taken(now, record.label, out),
+            RecordKind::Segment | RecordKind::IcmpError => {
                 self.counters.drop_misdirected += 1
             }
         }
