@@ -1,6 +1,6 @@
 //! An application process: it serves what it is asked, and asks the client host itself.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 
 use csp_transport::app::{AppConfig, AppError, AppSide, Directions, FlowId, Handle, ListenerId, ProxyTarget};
@@ -22,10 +22,14 @@ pub(crate) struct Application {
     side: AppSide,
     listener: ListenerId,
     talks: HashMap<FlowId, Conversation>,
+    /// What it is to ask when it runs next.
+    asks: VecDeque<(SocketAddr, Conversation)>,
     /// Bytes read of what others asked, by their transaction, when the conversation was over.
     read: HashMap<u32, u64>,
     /// While set, it neither reads nor writes nor accepts.
     pub(crate) stalled: bool,
+    /// While set, it does nothing at all.
+    pub(crate) stopped: bool,
     /// How each transaction that it asked for ended, by its key.
     pub(crate) ended: Vec<(u32, Ended)>,
     /// Streams with something wrong: must stay empty.
@@ -50,8 +54,15 @@ impl Application {
             uid: None,
             ..PeerIdentity::daemon(Role::Process, node, seed, 0)
         };
-        let claims =
-            TokenClaims { role: Role::Process, node, process, uid: None, not_before: 0, expires: 1 << 40, nonce: seed };
+        let claims = TokenClaims {
+            role: Role::Process,
+            node,
+            process,
+            uid: None,
+            not_before: 0,
+            expires: 1 << 40,
+            nonce: seed,
+        };
         let endpoint = Endpoint::new(provider, EndpointConfig::channel(identity, None));
         let config = AppConfig {
             flows_max: 256,
@@ -62,33 +73,48 @@ impl Application {
         };
         let mut side = AppSide::new(endpoint, config, token::issue(key, &claims));
         side.set_proxies(proxies);
-        let listener = side.listen(([0, 0, 0, 0], PORT).into(), 128).expect("an empty table takes a listener");
+        let listener =
+            side.listen(([0, 0, 0, 0], PORT).into(), 128).expect("an empty table takes a listener");
         side.set_interest(listener, true).expect("the listener is there");
         Application {
             side,
             listener,
             talks: HashMap::new(),
+            asks: VecDeque::new(),
             read: HashMap::new(),
             stalled: false,
+            stopped: false,
             ended: Vec::new(),
             corrupt: Vec::new(),
             accepted: 0,
         }
     }
 
-    /// Opens a connection and asks over it.
-    pub(crate) fn start(&mut self, now: Instant, remote: SocketAddr, request: Request, abort_after: Option<u64>) {
+    /// Opens a connection and asks over it, once it runs.
+    pub(crate) fn start(&mut self, remote: SocketAddr, request: Request, abort_after: Option<u64>) {
+        self.asks.push_back((remote, Conversation::asking(request, abort_after)));
+    }
+
+    fn ask(&mut self, now: Instant) -> bool {
+        let Some((remote, talk)) = self.asks.pop_front() else { return false };
         match self.side.connect(now, remote, None) {
             Ok(id) => {
-                self.talks.insert(id, Conversation::asking(request, abort_after));
+                self.talks.insert(id, talk);
             }
-            Err(error) => self.ended.push((request.key, Ended::Failed(error.to_string()))),
+            Err(error) => self.ended.push((talk.key(), Ended::Failed(error.to_string()))),
         }
+        true
     }
 
     /// Does what can be done; whether anything moved.
     pub(crate) fn turn(&mut self, now: Instant) -> bool {
+        if self.stopped {
+            return false;
+        }
         let mut any = self.side.progress(now, 1);
+        while !self.stalled && self.ask(now) {
+            any = true;
+        }
         while !self.stalled
             && let Some(handle) = self.side.poll_ready()
         {
@@ -159,7 +185,7 @@ impl Application {
     }
 
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        self.side.next_timeout()
+        self.side.next_timeout().filter(|_| !self.stopped)
     }
 
     /// What is still open.
@@ -174,7 +200,7 @@ impl Application {
 
     /// Transactions that it asked for and that have not ended.
     pub(crate) fn under_way(&self) -> usize {
-        self.talks.values().filter(|t| t.asks()).count()
+        self.asks.len() + self.talks.values().filter(|t| t.asks()).count()
     }
 
     /// Bytes that it has read of the transaction `key`, the request included.

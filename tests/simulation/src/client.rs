@@ -101,7 +101,13 @@ impl Client {
     }
 
     /// Opens a connection and asks over it.
-    pub(crate) fn start(&mut self, now: Instant, service: SocketAddr, request: Request, abort_after: Option<u64>) {
+    pub(crate) fn start(
+        &mut self,
+        now: Instant,
+        service: SocketAddr,
+        request: Request,
+        abort_after: Option<u64>,
+    ) {
         self.next_port += 1;
         let tuple = FourTuple { local: (self.address, self.next_port).into(), remote: service };
         let label = self.tcp.connect(now, tuple, 0, 0).expect("the client's table is larger than its load");
@@ -132,7 +138,9 @@ impl Client {
         match frame.ether_type() {
             Some(EtherType::Arp) => self.on_arp(frame.payload()),
             Some(EtherType::Ipv4) => {
-                let Some((tuple, segment)) = frames::segment_in(frame.payload(), self.address) else { return };
+                let Some((tuple, segment)) = frames::segment_in(frame.payload(), self.address) else {
+                    return;
+                };
                 if tuple.local.port() == SERVER_PORT {
                     self.paths.insert(tuple.remote, frame.source());
                 }

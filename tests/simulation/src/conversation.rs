@@ -73,11 +73,8 @@ impl Conversation {
             }
         }
         let Some(request) = self.request else { return };
-        let (key, total) = if self.asks {
-            (!request.key, request.download)
-        } else {
-            (request.key, request.upload)
-        };
+        let (key, total) =
+            if self.asks { (!request.key, request.download) } else { (request.key, request.upload) };
         if let Some(at) = pattern::mismatch(key, self.received, bytes) {
             self.complain(&format!("the byte at {at} differs"));
         }
@@ -95,7 +92,8 @@ impl Conversation {
     /// The next bytes of this side's stream; [`sent`](Self::sent) says how many were taken.
     pub(crate) fn next(&self, into: &mut [u8]) -> usize {
         let Some(request) = self.request.filter(|r| self.asks || self.may_answer(r)) else { return 0 };
-        let total = if self.asks { Request::LEN as u64 + u64::from(request.upload) } else { request.download.into() };
+        let total =
+            if self.asks { Request::LEN as u64 + u64::from(request.upload) } else { request.download.into() };
         let len = into.len().min((total - self.sent) as usize);
         if !self.asks {
             pattern::fill(!request.key, self.sent, &mut into[..len]);
@@ -130,7 +128,8 @@ impl Conversation {
 
     /// Whether this side is to end its sending direction now, once.
     pub(crate) fn ends_sending(&mut self) -> bool {
-        let now = self.asks && !self.said_end && self.request.is_some_and(|r| r.half_close) && self.all_sent();
+        let now =
+            self.asks && !self.said_end && self.request.is_some_and(|r| r.half_close) && self.all_sent();
         self.said_end |= now;
         now
     }
@@ -140,10 +139,12 @@ impl Conversation {
         if self.asks {
             return self.peer_finished;
         }
-        let answered = self.request.is_some_and(|r| self.may_answer(&r) && self.received == u64::from(r.upload));
-        // An asker that leaves before it has asked everything wants no answer.
-        self.peer_finished && !self.request.is_some_and(|r| self.received == u64::from(r.upload))
-            || answered && self.all_sent()
+        let heard = self.request.filter(|r| self.received == u64::from(r.upload));
+        match heard {
+            Some(request) => self.may_answer(&request) && self.all_sent(),
+            // An asker that leaves before it has asked everything wants no answer.
+            None => self.peer_finished,
+        }
     }
 
     /// Whether the asking side aborts now.
@@ -182,6 +183,7 @@ impl Conversation {
 
     fn complain(&mut self, what: &str) {
         let side = if self.asks { "download" } else { "upload" };
-        self.wrong.get_or_insert_with(|| format!("{side} of {:08x}: {what}", self.request.map_or(0, |r| r.key)));
+        self.wrong
+            .get_or_insert_with(|| format!("{side} of {:08x}: {what}", self.request.map_or(0, |r| r.key)));
     }
 }

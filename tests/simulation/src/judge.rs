@@ -48,7 +48,9 @@ pub(crate) fn judge(world: &mut World) {
             [how] => judge_one(world, &mut report, at, transaction, how),
             // It died with the process that asked.
             [] if transaction.by_process == Some(0) && world.applications[0].is_none() => report.broken += 1,
-            _ => report.violations.push(format!("transaction {at} {transaction:?} ended {} times", hows.len())),
+            _ => {
+                report.violations.push(format!("transaction {at} {transaction:?} ended {} times", hows.len()))
+            }
         }
     }
     report.violations.extend(ended.keys().map(|key| format!("{key:08x} ended, which nobody asked")));
@@ -80,6 +82,9 @@ fn judge_one(world: &World, report: &mut Report, at: usize, transaction: &Transa
 
 /// At the end of a stall: no upload got further than the windows of proxy and process let it.
 pub(crate) fn check_backpressure(world: &mut World) {
+    if world.applications.iter().any(Option::is_none) {
+        return; // what a dead process had read died with it
+    }
     for upload in world.client.uploads() {
         let read: u64 = world.applications.iter().flatten().map(|a| a.read_of(upload.key)).sum();
         let most = read + u64::from(application::RECEIVE_WINDOW) + u64::from(proxy::RECEIVE_WINDOW);
@@ -192,7 +197,12 @@ fn counters(world: &World) -> String {
     }
     for (at, network) in world.networks.iter().enumerate() {
         let Some(network) = network else { continue };
-        text += &format!("\nnn-{} {:?} LAN {:?}", at + 1, network.worker.core().counters(), network.faults.counters());
+        text += &format!(
+            "\nnn-{} {:?} LAN {:?}",
+            at + 1,
+            network.worker.core().counters(),
+            network.faults.counters()
+        );
     }
     for (at, application) in world.applications.iter().enumerate() {
         let Some(application) = application else { continue };

@@ -46,7 +46,11 @@ pub(crate) fn configure(
         node: name.parse().expect("the simulation's own names are valid"),
         incarnation: *incarnation,
         dial: true,
-        workers: vec![DialSpec { worker: 0, endpoint: 0, address: ViAddress::Name(format!("{name}.tunnel")) }],
+        workers: vec![DialSpec {
+            worker: 0,
+            endpoint: 0,
+            address: ViAddress::Name(format!("{name}.tunnel")),
+        }],
     };
     worker.set_proxies(now, &proxies.iter().map(spec).collect::<Vec<_>>());
     worker.set_services(now, services, egress).expect("the simulation's policy fits");

@@ -16,7 +16,11 @@ pub(crate) fn fill(key: u32, offset: u64, into: &mut [u8]) {
 
 /// Where `bytes` first differ from the stream at `offset`.
 pub(crate) fn mismatch(key: u32, offset: u64, bytes: &[u8]) -> Option<u64> {
-    bytes.iter().enumerate().find(|(i, b)| **b != byte(key, offset + *i as u64)).map(|(i, _)| offset + i as u64)
+    bytes
+        .iter()
+        .enumerate()
+        .find(|(i, b)| **b != byte(key, offset + *i as u64))
+        .map(|(i, _)| offset + i as u64)
 }
 
 /// What is asked for: bytes in front of everything else.
@@ -41,14 +45,17 @@ impl Request {
     pub(crate) fn emit(self) -> [u8; Self::LEN] {
         let flags = u32::from(self.half_close) | u32::from(self.duplex) << 1;
         let mut out = [0; Self::LEN];
-        for (at, field) in [Self::MAGIC, self.upload, self.download, self.key, flags].into_iter().enumerate() {
+        for (at, field) in [Self::MAGIC, self.upload, self.download, self.key, flags].into_iter().enumerate()
+        {
             out[at * 4..at * 4 + 4].copy_from_slice(&field.to_le_bytes());
         }
         out
     }
 
     pub(crate) fn parse(bytes: &[u8; Self::LEN]) -> Option<Self> {
-        let field = |n: usize| u32::from_le_bytes([bytes[n * 4], bytes[n * 4 + 1], bytes[n * 4 + 2], bytes[n * 4 + 3]]);
+        let field = |n: usize| {
+            u32::from_le_bytes([bytes[n * 4], bytes[n * 4 + 1], bytes[n * 4 + 2], bytes[n * 4 + 3]])
+        };
         (field(0) == Self::MAGIC && field(4) < 4).then(|| Request {
             upload: field(1),
             download: field(2),

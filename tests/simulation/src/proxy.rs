@@ -23,6 +23,8 @@ pub(crate) struct Policy {
     pub egress: IpAddr,
     /// Where those may go.
     pub destinations: Prefix,
+    /// Whether the proxies' secrets are the same, so that they choose the same source ports.
+    pub same_secrets: bool,
 }
 
 /// A proxy worker that takes tunnels at `<name>.tunnel` and channels at `<name>.channel`.
@@ -41,10 +43,10 @@ pub(crate) fn proxy(
         endpoint.listen(&ViAddress::Name(address)).expect("a dead node's name is free again");
         endpoint
     };
-    let tunnels = vec![listen("tunnel", EndpointConfig::tunnel(identity.clone(), Some(key.clone())))];
+    let tunnels = vec![listen("tunnel", EndpointConfig::tunnel(identity, Some(key.clone())))];
     let channels = listen("channel", EndpointConfig::channel(identity, Some(key.clone())));
     let mut isn_secret = [incarnation as u8; 16];
-    for (byte, of_name) in isn_secret.iter_mut().zip(name.bytes()) {
+    for (byte, of_name) in isn_secret.iter_mut().zip(name.bytes()).filter(|_| !policy.same_secrets) {
         *byte ^= of_name;
     }
     let tcp = StackConfig {

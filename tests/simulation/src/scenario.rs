@@ -19,7 +19,7 @@ pub enum Incident {
     ProcessDies,
     /// The VI between the first proxy and the first process breaks: connections on it may fail, and it comes back.
     ChannelBreaks,
-    /// The VI between a network node and the first proxy breaks: connections on it may fail, and it comes back.
+    /// The VI between a network node and the first proxy breaks and comes back: connections go on.
     TunnelBreaks,
     /// The first network node loses its tables: clients' connections go on.
     NetworkNodeRestarts,
@@ -48,7 +48,13 @@ impl Incident {
 
     /// Whether a connection that a client opened may end early or with an error.
     pub fn may_break_clients(self) -> bool {
-        !matches!(self, Incident::None | Incident::NetworkNodeRestarts | Incident::NetworkNodeDies)
+        !matches!(
+            self,
+            Incident::None
+                | Incident::TunnelBreaks
+                | Incident::NetworkNodeRestarts
+                | Incident::NetworkNodeDies
+        )
     }
 
     /// Whether a connection that an application opened may. A network node that never saw it begin cannot tell whose
@@ -88,6 +94,8 @@ pub struct Stall {
     pub from: Duration,
     /// How long.
     pub length: Duration,
+    /// Whether it does nothing else either, as a stopped process.
+    pub stopped: bool,
 }
 
 /// A run's parameters, all drawn from its seed.
@@ -107,6 +115,9 @@ pub struct Scenario {
     pub strikes: Duration,
     /// How long it takes whoever comes back, or takes over, to do so.
     pub outage: Duration,
+    /// The proxies try the same source ports for connections that applications open. One network node tells them
+    /// apart; two that share addresses cannot.
+    pub same_ports: bool,
     /// A process that stops reading.
     pub stall: Option<Stall>,
     /// The work, in the order of its start.
@@ -122,18 +133,22 @@ impl Scenario {
     pub fn of(seed: u64) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let lan = [link(&mut random), link(&mut random)];
+        let slow = if random.random_range(0..8) == 0 { 10_000 } else { 200 };
         let san = Delay {
-            fixed: Duration::from_micros(random.random_range(0..200)),
-            jitter: Duration::from_micros(random.random_range(0..200)),
+            fixed: Duration::from_micros(random.random_range(0..slow)),
+            jitter: Duration::from_micros(random.random_range(0..slow)),
         };
         let incident = Incident::DRAWN[random.random_range(0..Incident::DRAWN.len())];
         let strikes = Duration::from_micros(random.random_range(0..300_000));
         let outage = Duration::from_micros(random.random_range(0..500_000));
-        let network_nodes = if incident == Incident::NetworkNodeDies { 2 } else { random.random_range(1..=2) };
+        let network_nodes =
+            if incident == Incident::NetworkNodeDies { 2 } else { random.random_range(1..=2) };
+        let same_ports = network_nodes == 1 && random.random_range(0..4) == 0;
         let stall = (random.random_range(0..4) == 0).then(|| Stall {
             process: random.random_range(0..2),
             from: Duration::from_micros(random.random_range(0..200_000)),
             length: Duration::from_micros(random.random_range(100_000..4_000_000)),
+            stopped: random.random_range(0..2) == 0,
         });
         let mut work: Vec<_> = (0..random.random_range(1..16)).map(|_| transaction(&mut random)).collect();
         if incident != Incident::None {
@@ -141,7 +156,7 @@ impl Scenario {
             work.extend((0..4).map(|_| Transaction { start, late: true, ..transaction(&mut random) }));
         }
         work.sort_by_key(|t| t.start);
-        Scenario { seed, network_nodes, lan, san, incident, strikes, outage, stall, work }
+        Scenario { seed, network_nodes, lan, san, incident, strikes, outage, same_ports, stall, work }
     }
 }
 

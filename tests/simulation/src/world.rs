@@ -72,12 +72,13 @@ fn proxy_name(at: usize) -> String {
     format!("pn-{}", at + 1)
 }
 
-fn policy() -> Policy {
+fn policy(scenario: &Scenario) -> Policy {
     Policy {
         service: (VIP, PORT).into(),
         pool: (node("an-1"), PORT),
         egress: EGRESS.into(),
         destinations: Prefix { address: IpAddr::from([10, 76, 0, 0]), bits: 24 },
+        same_secrets: scenario.same_ports,
     }
 }
 
@@ -91,7 +92,7 @@ impl World {
         let port = hub.attach("client", MacAddr([2, 0, 0, 0, 0, 1]), 1500);
         let (client_port, client_faults) = wrap(port, scenario.lan[0], scenario.seed);
         let birth = (Instant::ZERO, 1);
-        let proxies = [0, 1].map(|at| Some(proxy(&fabric, &key, &proxy_name(at), birth, &policy())));
+        let proxies = [0, 1].map(|at| Some(proxy(&fabric, &key, &proxy_name(at), birth, &policy(&scenario))));
         let target = |at| ProxyTarget {
             node: node(&proxy_name(at)),
             worker: 0,
@@ -132,7 +133,10 @@ impl World {
         let (port, faults) = wrap(port, self.scenario.lan[1], seed);
         faults.set_now(self.now);
         let mut worker = network_node(&self.fabric, &self.key, &name, self.lives, port);
-        let proxies = [("pn-1", if self.scenario.incident == Incident::ProxyRestarts { self.lives } else { 1 }), ("pn-2", 1)];
+        let proxies = [
+            ("pn-1", if self.scenario.incident == Incident::ProxyRestarts { self.lives } else { 1 }),
+            ("pn-2", 1),
+        ];
         configure(&mut worker, self.now, &proxies, &[(VIP, PORT).into()], &[EGRESS.into()]);
         NetworkNode { worker, faults }
     }
@@ -150,7 +154,8 @@ impl World {
     fn run_work(&mut self) -> Result<(), String> {
         let nodes = self.networks.len();
         self.until("links", |w| {
-            let tunnels = w.networks.iter().flatten().flat_map(|n| n.worker.tunnels()).filter(|t| t.up).count();
+            let tunnels =
+                w.networks.iter().flatten().flat_map(|n| n.worker.tunnels()).filter(|t| t.up).count();
             let channels: usize = w.applications.iter().flatten().map(Application::channels_up).sum();
             tunnels == 2 * nodes && channels == 4
         })?;
@@ -186,7 +191,7 @@ impl World {
         };
         let process = if self.applications[process].is_some() { process } else { 1 - process };
         if let Some(application) = &mut self.applications[process] {
-            application.start(now, (CLIENT, SERVER_PORT).into(), request, work.abort_after);
+            application.start((CLIENT, SERVER_PORT).into(), request, work.abort_after);
         }
     }
 
@@ -266,6 +271,7 @@ impl World {
             }
             if let Some(application) = &mut self.applications[stall.process] {
                 application.stalled = stalled;
+                application.stopped = stalled && stall.stopped;
             }
         }
     }
@@ -297,7 +303,7 @@ impl World {
             Incident::ProxyRestarts => {
                 self.lives += 1;
                 let birth = (self.now, self.lives);
-                self.proxies[0] = Some(proxy(&self.fabric, &self.key, "pn-1", birth, &policy()));
+                self.proxies[0] = Some(proxy(&self.fabric, &self.key, "pn-1", birth, &policy(&self.scenario)));
             }
             Incident::NetworkNodeRestarts => {
                 self.lives += 1;
@@ -332,7 +338,8 @@ impl World {
             let _ = write!(text, "\n  network node wakes {:?}", network.worker.next_timeout());
         }
         for application in self.applications.iter().flatten() {
-            let _ = write!(text, "\n  process wakes {:?}:{}", application.next_timeout(), application.describe());
+            let _ =
+                write!(text, "\n  process wakes {:?}:{}", application.next_timeout(), application.describe());
         }
         text
     }

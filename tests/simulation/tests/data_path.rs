@@ -37,7 +37,11 @@ fn bytes_arrive_once_and_in_order_or_the_connection_ends_with_an_error() {
          {closed} windows closed",
         seeds.len()
     );
-    assert!(bad.is_empty(), "seeds {bad:?} failed; replay with CSP_SEED={} cargo test -p csp-simulation", bad[0]);
+    assert!(
+        bad.is_empty(),
+        "seeds {bad:?} failed; replay with CSP_SEED={} cargo test -p csp-simulation",
+        bad[0]
+    );
     if seeds.len() >= 100 {
         assert!(complete > 0 && aborted > 0 && broken > 0 && closed > 0, "something was never tried");
     }
@@ -45,7 +49,8 @@ fn bytes_arrive_once_and_in_order_or_the_connection_ends_with_an_error() {
 
 #[test]
 fn a_seed_replays_bit_for_bit() {
-    let incidents = [Incident::None, Incident::ProxyRestarts, Incident::ChannelBreaks, Incident::NetworkNodeDies];
+    let incidents =
+        [Incident::None, Incident::ProxyRestarts, Incident::ChannelBreaks, Incident::NetworkNodeDies];
     for incident in incidents {
         let seed = (0..).find(|s| Scenario::of(*s).incident == incident).expect("every incident is drawn");
         let first = World::new(Scenario::of(seed)).run();
