@@ -5,7 +5,7 @@ SHELL := /bin/bash
 
 # What a bare Debian 12 lacks. `make packages-*` installs only what is missing, and needs root only then.
 PACKAGES_BUILD := gcc libc6-dev protobuf-compiler libprotobuf-dev
-PACKAGES_RUN := iproute2 procps curl nginx-light etcd-server wrk python3-minimal libucx0
+PACKAGES_RUN := iproute2 procps curl nginx-light etcd-server wrk python3 libucx0
 
 CARGO ?= cargo
 SEEDS ?= 1000
