@@ -25,9 +25,7 @@ impl ProxyCore {
                 self.on_icmp_error(now, record.payload)
             }
             RecordKind::FlowEnd => self.on_addresses_taken(now, record.label, out),
-            RecordKind::Segment | RecordKind::IcmpError => {
-                self.counters.drop_misdirected += 1
-            }
+            RecordKind::Segment | RecordKind::IcmpError => self.counters.drop_misdirected += 1,
         }
     }
 
