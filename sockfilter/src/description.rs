@@ -53,6 +53,20 @@ pub struct Membership {
     pub member: usize,
 }
 
+/// A registration of a candidate in a kernel epoll set, to be moved when the candidate becomes accelerated (nginx adds
+/// an upstream's socket to its set before it connects).
+#[derive(Clone, Copy, Debug)]
+pub struct KernelMembership {
+    /// The epoll descriptor.
+    pub epoll: c_int,
+    /// The descriptor that was added.
+    pub fd: c_int,
+    /// The program's mask and mode bits.
+    pub events: u32,
+    /// The program's data.
+    pub data: u64,
+}
+
 /// What descriptors refer to.
 #[derive(Debug)]
 pub struct Description {
@@ -76,6 +90,8 @@ pub struct Description {
     pub waiters: Vec<c_int>,
     /// The epoll sets it is in.
     pub sets: Vec<Membership>,
+    /// While it is a candidate: the kernel's epoll sets it is in.
+    pub kernel_sets: Vec<KernelMembership>,
 }
 
 impl Description {
@@ -91,6 +107,7 @@ impl Description {
             send_timeout: None,
             waiters: Vec::new(),
             sets: Vec::new(),
+            kernel_sets: Vec::new(),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use csp_transport::app::{AppError, Handle, ListenerId, Readiness};
 use csp_types::Instant;
 use csp_vi::Armed;
-use csp_wire::agent::page::{COUNTER_NAMES, Reason, SocketEntry, SocketKind};
+use csp_wire::agent::page::{COUNTER_NAMES, Reason, SOCKETS, SocketEntry, SocketKind};
 use libc::c_int;
 
 use crate::attach::{self, Link};
@@ -324,7 +324,7 @@ impl Engine {
             }
             Kind::Candidate | Kind::Lost | Kind::Listener(_) => {}
         }
-        self.show_socket(index, None);
+        self.show_ours(index, None);
         self.publish();
     }
 
@@ -346,12 +346,19 @@ impl Engine {
         }
     }
 
+    /// Shows an accelerated socket in the page's first half, by its description; further ones are not shown.
+    pub fn show_ours(&mut self, index: usize, entry: Option<SocketEntry>) {
+        if index < SOCKETS / 2 {
+            self.show_socket(index, entry);
+        }
+    }
+
     /// Shows a connection on the process page.
     pub fn show_flow(&mut self, index: usize, fd: c_int, local: SocketAddr, remote: SocketAddr) {
         let Some(Description { kind: Kind::Flow(flow), .. }) = self.descriptions.get(index) else { return };
         let Some(label) = self.link.as_ref().map(|l| l.app.label(*flow)) else { return };
         let (kind, reason) = (SocketKind::Connection, Reason::Accelerated);
-        self.show_socket(index, Some(SocketEntry { kind, reason, fd: fd as u32, label, local, remote }));
+        self.show_ours(index, Some(SocketEntry { kind, reason, fd: fd as u32, label, local, remote }));
     }
 
     /// Gets ready to sleep: the provider's wake descriptor, or that there is something to do first. `None` without an

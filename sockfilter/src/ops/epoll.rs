@@ -4,7 +4,7 @@ use std::mem;
 
 use libc::{c_int, epoll_event, sigset_t};
 
-use crate::description::{Description, DescriptionId, Kind, Membership};
+use crate::description::{Description, DescriptionId, KernelMembership, Kind, Membership};
 use crate::engine::{ENGINE, Engine};
 use crate::epoll_set::EpollSet;
 use crate::fdtable::{self, Entry};
@@ -43,6 +43,15 @@ pub unsafe fn control(
             }
             Some(engine.control(epoll, operation, fd, event).map(|()| 0))
         }),
+        (Entry::Candidate(index), set) => {
+            ENGINE.with(|engine| {
+                if let Entry::Ours(set) = set {
+                    engine.avoid_tag(epoll, set, event);
+                }
+                engine.note_kernel_member(index, epoll, operation, fd, event);
+            });
+            None
+        }
         (_, Entry::Ours(index)) => {
             ENGINE.with(|engine| engine.avoid_tag(epoll, index, event));
             None
@@ -59,6 +68,37 @@ impl Engine {
             && set.tag == event.u64
         {
             set.avoid(epoll, event.u64);
+        }
+    }
+
+    /// Remembers where a candidate is registered.
+    fn note_kernel_member(
+        &mut self,
+        index: usize,
+        epoll: c_int,
+        operation: c_int,
+        fd: c_int,
+        event: Option<epoll_event>,
+    ) {
+        let Some(d) = self.descriptions.get_mut(index) else { return };
+        d.kernel_sets.retain(|m| m.epoll != epoll || m.fd != fd);
+        if let (true, Some(event)) = (operation != libc::EPOLL_CTL_DEL, event) {
+            d.kernel_sets.push(KernelMembership { epoll, fd, events: event.events, data: event.u64 });
+        }
+    }
+
+    /// A candidate became accelerated: its registrations move from the kernel's sets to ours.
+    pub fn move_memberships(&mut self, index: usize) {
+        let Some(d) = self.descriptions.get_mut(index) else { return };
+        for member in mem::take(&mut d.kernel_sets) {
+            // SAFETY: no event is read when deleting. A set that was closed since gives an error, and has no member.
+            let deleted = unsafe {
+                syscall!(libc::SYS_epoll_ctl, member.epoll, libc::EPOLL_CTL_DEL, member.fd, 0)
+            };
+            if deleted.is_ok() {
+                let event = epoll_event { events: member.events, u64: member.data };
+                let _ = self.control(member.epoll, libc::EPOLL_CTL_ADD, member.fd, Some(event));
+            }
         }
     }
 

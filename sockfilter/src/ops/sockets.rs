@@ -2,7 +2,7 @@
 
 use csp_transport::app::{AppError, Directions, Handle};
 use csp_types::FlowLabel;
-use csp_wire::agent::page::{Reason, SocketEntry, SocketKind};
+use csp_wire::agent::page::{self, Reason, SocketEntry, SocketKind};
 use libc::{c_int, sockaddr, socklen_t};
 use std::net::SocketAddr;
 
@@ -68,12 +68,13 @@ impl Engine {
             d.linger_zero = socket_option::<[i32; 2]>(fd, libc::SO_LINGER) == [1, 0];
         }
         fdtable::promote(index);
+        self.move_memberships(index);
     }
 
     /// A candidate stays in the kernel: calls on this descriptor pass from now on.
     fn leave_to_kernel(&mut self, fd: c_int, index: usize, entry: SocketEntry) {
         self.release_descriptor(fd, index);
-        self.show_socket(fd as usize, Some(entry));
+        self.show_socket(page::SOCKETS / 2 + fd as usize % (page::SOCKETS / 2), Some(entry));
     }
 
     /// Lets the first link come up, at most for `limit_ns`.
@@ -113,7 +114,7 @@ impl Engine {
         self.accelerate(index, fd, Kind::Listener(state));
         self.own(Handle::Listener(id), index);
         self.counters.listeners_accelerated += 1;
-        self.show_socket(
+        self.show_ours(
             index,
             Some(SocketEntry {
                 kind: SocketKind::Listener,

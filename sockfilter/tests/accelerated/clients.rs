@@ -72,6 +72,34 @@ assert s.recv(100) == b''
 }
 
 #[test]
+fn a_socket_may_be_in_an_epoll_set_before_it_connects() {
+    let mut stage = Stage::new();
+    let script = "
+import select, socket
+s = socket.socket()
+s.setblocking(False)
+e = select.epoll()
+e.register(s, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET | select.EPOLLRDHUP)
+e.poll(0)
+try: s.connect(('10.76.0.9', 9000))
+except BlockingIOError: pass
+assert e.poll(0.05) == [], 'not connected yet'
+assert e.poll(10) == [(s.fileno(), select.EPOLLOUT)]
+assert s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
+s.send(b'hi')
+assert e.poll(10)[0][1] & select.EPOLLIN
+assert s.recv(10) == b'there'
+";
+    let program = stage.python(script, &[]);
+    let request = asked(&mut stage);
+    stage.proxy.run_for(std::time::Duration::from_millis(200));
+    let label = stage.proxy.connected(request);
+    stage.proxy.until("the greeting", |p| p.flow(label).received == b"hi");
+    stage.proxy.write(label, b"there");
+    stage.succeeds(program);
+}
+
+#[test]
 fn destinations_outside_the_rule_and_loopback_stay_in_the_kernel() {
     let mut stage = Stage::new();
     stage.directory().send_modify(|d| {
