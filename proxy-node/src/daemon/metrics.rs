@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use csp_tcp::Occupancy;
 use csp_telemetry::{MetricSource, MetricWriter, SnapshotCell};
+use csp_transport::Endpoint;
 
 use crate::ProxyWorker;
 use crate::core::Counters;
@@ -20,6 +21,41 @@ pub struct Published {
     network_nodes: usize,
     links: usize,
     messages: (u64, u64),
+    refusals: [u64; REFUSALS.len()],
+}
+
+/// Why peers on the SAN were refused or cut off, in the order of [`refusals`].
+const REFUSALS: [&str; 12] = [
+    "san_handshake_malformed",
+    "san_handshake_dropped",
+    "san_memory_violation",
+    "san_request_rejected",
+    "san_hello_failed",
+    "san_parameters",
+    "san_bad_token",
+    "san_token_expired",
+    "san_identity",
+    "san_token_replayed",
+    "san_protocol_violation",
+    "san_credit_violation",
+];
+
+fn refusals(endpoint: &Endpoint) -> [u64; REFUSALS.len()] {
+    let (vi, link) = (endpoint.provider_counters(), endpoint.counters());
+    [
+        vi.handshakes_malformed,
+        vi.handshakes_dropped,
+        vi.violations,
+        link.requests_rejected,
+        link.hello_failed,
+        link.refused_parameters,
+        link.refused_bad_token,
+        link.refused_expired,
+        link.refused_identity,
+        link.refused_replay,
+        link.died_protocol + link.died_owner,
+        link.died_credit,
+    ]
 }
 
 impl Published {
@@ -36,7 +72,13 @@ impl Published {
             network_nodes: worker.network_nodes().len(),
             links: 0,
             messages: (0, 0),
+            refusals: Default::default(),
         };
+        for endpoint in worker.endpoints() {
+            for (sum, one) in published.refusals.iter_mut().zip(refusals(endpoint)) {
+                *sum += one;
+            }
+        }
         for info in worker.endpoints().flat_map(|e| e.links()) {
             published.links += 1;
             published.messages.0 += info.messages_received;
@@ -119,6 +161,9 @@ fn collect_tables(out: &mut MetricWriter, published: &Published) {
     }
     out.table("flows", published.flows, o.connections.1);
     out.drops(&[("message_malformed", published.malformed)]);
+    for reason in REFUSALS.into_iter().zip(published.refusals) {
+        out.drops(&[reason]);
+    }
 }
 
 fn collect_tcp(out: &mut MetricWriter, c: &csp_tcp::Counters, labels: &[(&str, &str)]) {

@@ -304,6 +304,11 @@ impl Endpoint {
         &self.counters
     }
 
+    /// What the provider saw go wrong: strangers that set up VIs wrongly, peers that broke shared memory's rules.
+    pub fn provider_counters(&self) -> csp_vi::Counters {
+        self.provider.counters()
+    }
+
     /// All links, in slot order.
     pub fn links(&self) -> impl Iterator<Item = LinkInfo> + '_ {
         self.table.iter().map(|(id, link)| info(id, link))
