@@ -92,9 +92,8 @@ impl Engine {
         let Some(d) = self.descriptions.get_mut(index) else { return };
         for member in mem::take(&mut d.kernel_sets) {
             // SAFETY: no event is read when deleting. A set that was closed since gives an error, and has no member.
-            let deleted = unsafe {
-                syscall!(libc::SYS_epoll_ctl, member.epoll, libc::EPOLL_CTL_DEL, member.fd, 0)
-            };
+            let deleted =
+                unsafe { syscall!(libc::SYS_epoll_ctl, member.epoll, libc::EPOLL_CTL_DEL, member.fd, 0) };
             if deleted.is_ok() {
                 let event = epoll_event { events: member.events, u64: member.data };
                 let _ = self.control(member.epoll, libc::EPOLL_CTL_ADD, member.fd, Some(event));

@@ -9,6 +9,7 @@
     reason = "test code owns clocks and sockets"
 )]
 
+mod agent;
 mod clients;
 mod nginx;
 mod programs;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant as Clock};
 use csp_app_node::agent::{self, AgentOptions, Directory, Processes, ProxyEntry};
 use csp_transport::ClusterKey;
 use csp_wire::agent::Prefix;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, watch};
 
 use crate::proxy::{PATIENCE, Proxy};
 
@@ -29,11 +29,13 @@ pub fn filter() -> PathBuf {
     newest.expect("libcsp_sockfilter.so was not built").1.clone()
 }
 
+type Question = Box<dyn FnOnce(&Processes) + Send>;
+
 pub struct Stage {
     pub folder: PathBuf,
     pub proxy: Proxy,
     tell: watch::Sender<Directory>,
-    stop: Option<oneshot::Sender<()>>,
+    questions: Option<mpsc::UnboundedSender<Question>>,
     thread: Option<std::thread::JoinHandle<()>>,
     children: Vec<Child>,
 }
@@ -50,7 +52,7 @@ impl Stage {
         let entry = ProxyEntry { node: "pn-1".parse().unwrap(), worker: 0, path: path.display().to_string() };
         let connect = vec![Prefix { address: "10.76.0.0".parse().unwrap(), len: 24 }];
         let (tell, directory) = watch::channel(Directory { proxies: vec![entry], connect });
-        let (stop, stopped) = oneshot::channel();
+        let (questions, asked) = mpsc::unbounded_channel();
         let options = AgentOptions {
             node: "an-1".parse().unwrap(),
             socket: folder.join("agent.sock"),
@@ -58,14 +60,14 @@ impl Stage {
             listen: None,
             users: None,
         };
-        let thread = std::thread::spawn(move || run_agent(options, directory, stopped));
+        let thread = std::thread::spawn(move || run_agent(options, directory, asked));
         let agent = folder.join("agent.sock");
         let deadline = Clock::now() + PATIENCE;
         while !agent.exists() {
             assert!(Clock::now() < deadline, "the agent did not start");
             std::thread::yield_now();
         }
-        Stage { folder, proxy, tell, stop: Some(stop), thread: Some(thread), children: Vec::new() }
+        Stage { folder, proxy, tell, questions: Some(questions), thread: Some(thread), children: Vec::new() }
     }
 
     /// The proxy dies and comes back as new at the same address.
@@ -137,19 +139,36 @@ impl Stage {
         output
     }
 
+    /// Asks the agent's table of processes.
+    pub fn ask<T: Send + 'static>(&self, question: impl FnOnce(&Processes) -> T + Send + 'static) -> T {
+        let (reply, answer) = std::sync::mpsc::channel();
+        let question = Box::new(move |table: &Processes| reply.send(question(table)).unwrap());
+        self.questions.as_ref().unwrap().send(question).ok().unwrap();
+        answer.recv_timeout(PATIENCE).unwrap()
+    }
+
     /// Tells processes of other proxies.
     pub fn directory(&self) -> &watch::Sender<Directory> {
         &self.tell
     }
 }
 
-fn run_agent(options: AgentOptions, directory: watch::Receiver<Directory>, stopped: oneshot::Receiver<()>) {
+fn run_agent(
+    options: AgentOptions,
+    directory: watch::Receiver<Directory>,
+    mut asked: mpsc::UnboundedReceiver<Question>,
+) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let processes = Rc::new(RefCell::new(Processes::new(64, 16)));
+    let answer = async {
+        while let Some(question) = asked.recv().await {
+            question(&processes.borrow());
+        }
+    };
     tokio::task::LocalSet::new().block_on(&runtime, async {
         tokio::select! {
-            ended = agent::serve(options, directory, processes) => ended.unwrap(),
-            _ = stopped => {}
+            ended = agent::serve(options, directory, processes.clone()) => ended.unwrap(),
+            () = answer => {}
         }
     });
 }
@@ -175,7 +194,7 @@ impl Drop for Stage {
                 let _ = child.wait();
             }
         }
-        drop(self.stop.take());
+        drop(self.questions.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

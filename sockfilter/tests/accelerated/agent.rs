@@ -1,0 +1,89 @@
+//! What the agent sees of a process, and what happens without an agent.
+
+use csp_types::TraceKind;
+use csp_wire::agent::page::{COUNTER_NAMES, Reason, SocketKind};
+
+use crate::stage::*;
+
+const SERVER: &str = "
+import socket
+listener = socket.socket()
+listener.bind(('', 18099))
+listener.listen(16)
+k = socket.socket(); k.bind(('127.0.0.1', 0)); k.listen(1)
+c, _ = listener.accept()
+c.recv(100)
+c.sendall(b'answer')
+c.recv(100)
+c.close()
+listener.accept()
+";
+
+#[test]
+fn the_agent_sees_sockets_traces_and_totals_of_living_and_dead() {
+    let mut stage = Stage::new();
+    let program = stage.python(SERVER, &[]);
+    let label = stage.proxy.open(18099, b"question", false);
+    stage.proxy.until("the answer", |p| p.flow(label).received == b"answer");
+    let kinds = stage.ask(|table| {
+        let sockets: Vec<_> = table.pages().iter().flat_map(|(_, page)| page.sockets()).collect();
+        sockets.iter().map(|s| (s.kind, s.reason, s.label.to_wire(), s.local.to_string())).collect::<Vec<_>>()
+    });
+    let of = |kind| kinds.iter().filter(|k| k.0 == kind).cloned().collect::<Vec<_>>();
+    assert_eq!(of(SocketKind::Listener).len(), 1, "{kinds:?}");
+    assert_eq!(of(SocketKind::KernelListener)[0].1, Reason::Loopback);
+    let connection = (SocketKind::Connection, Reason::Accelerated, label, "10.76.0.100:18099".to_owned());
+    assert_eq!(of(SocketKind::Connection), [connection]);
+    stage.proxy.shutdown(label);
+    stage.proxy.until("the close", |p| p.flow(label).closed);
+    // It waits for the next connection once the page tells of the close.
+    while stage.ask(|table| table.pages().iter().map(|(_, page)| page.trace().len()).sum::<usize>()) < 4 {
+        stage.proxy.run_for(std::time::Duration::from_millis(1));
+    }
+    signal(stage.pid(program), libc::SIGKILL);
+    stage.wait(program);
+    stage.proxy.until("the loss", |p| p.processes().is_empty());
+    let mut seen = None;
+    for _ in 0..100 {
+        seen = stage.ask(|table| {
+            let exited = |(info, _): &(csp_app_node::agent::ProcessInfo, _)| info.exited_unix_ms.is_some();
+            let (info, page) = table.pages().into_iter().find(exited)?;
+            let events: Vec<_> = page.trace().iter().map(|e| (e.label.to_wire(), e.kind, e.len)).collect();
+            Some((info.program, events, table.totals()))
+        });
+        if seen.is_some() {
+            break;
+        }
+        stage.proxy.run_for(std::time::Duration::from_millis(20));
+    }
+    let (program, events, totals) = seen.expect("the agent did not notice the end");
+    assert_eq!(program, "python3");
+    use TraceKind::{AppClose, AppDataIn, AppDataOut, AppOpen};
+    assert_eq!(
+        events,
+        [(label, AppOpen, 0), (label, AppDataIn, 8), (label, AppDataOut, 6), (label, AppClose, 0)]
+    );
+    let total = |name: &str| totals[COUNTER_NAMES.iter().position(|n| *n == name).unwrap()];
+    assert_eq!((total("accepted"), total("bytes_read"), total("bytes_written")), (1, 8, 6));
+    assert_eq!((total("flows_now"), total("listeners_kernel")), (0, 1));
+}
+
+#[test]
+fn without_an_agent_the_kernel_serves_or_strict_mode_refuses() {
+    let stage = Stage::new();
+    let script = "
+import socket, errno
+s = socket.socket(); s.bind(('', 0))
+try: s.listen(5); print('listens')
+except OSError as e: print(errno.errorcode[e.errno])
+";
+    for (mode, expected) in [("on", "listens\n"), ("strict", "ENETDOWN\n"), ("off", "listens\n")] {
+        let mut command = stage.command("/usr/bin/python3");
+        command.args(["-c", script]).env("CSP_MODE", mode).env("CSP_AGENT", "/nonexistent/agent.sock");
+        let output = command.output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{mode}");
+        let words = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(words.lines().count(), usize::from(mode != "off"), "{words}");
+        assert!(mode == "off" || words.contains("no agent at /nonexistent/agent.sock"), "{words}");
+    }
+}
