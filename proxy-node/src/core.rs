@@ -154,12 +154,7 @@ impl ProxyCore {
 
     /// When [`on_timeout`](Self::on_timeout) wants to be called; `None`: nothing is under way.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let pending = self
-            .services
-            .oldest_pending()
-            .and_then(|label| self.flows.get(label))
-            .map(|f| f.since + PENDING_TIMEOUT);
-        [self.tcp.next_timeout(), pending].into_iter().flatten().min()
+        [self.tcp.next_timeout(), self.pending_deadline()].into_iter().flatten().min()
     }
 
     /// What was counted.

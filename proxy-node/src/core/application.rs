@@ -7,6 +7,9 @@ use super::flow::{Attachment, Flow, Stage};
 use super::pool::ListenError;
 use super::{CHANNELS_MAX, ChannelId, Lane, Process, ProxyCore, ProxyOutput, reason};
 
+/// Processes that may hand one connection back before it is reset.
+const REFUSALS_MAX: u8 = 8;
+
 /// What a message did to its channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
@@ -48,6 +51,7 @@ impl ProxyCore {
                 self.pools.unlisten(channel, header.id);
                 Verdict::Fine
             }
+            MessageKind::AcceptCredit if header.argument == 0 => Verdict::Fine,
             MessageKind::AcceptCredit => {
                 if let Some(member) = self.pools.grant(channel, header.id, header.argument) {
                     self.serve_pending(now, member, out);
@@ -111,9 +115,15 @@ impl ProxyCore {
             (MessageKind::Refused, Stage::Offered(choice)) => {
                 self.pools.release(choice);
                 self.counters.opens_refused += 1;
-                self.dispatch(now, label, out);
+                flow.refusals += 1;
+                if flow.refusals < REFUSALS_MAX {
+                    self.dispatch(now, label, out);
+                } else {
+                    self.counters.drop_no_server += 1;
+                    self.abandon(now, label);
+                }
             }
-            (MessageKind::Data, Stage::Open(_)) => return self.on_data(now, label, message.payload),
+            (MessageKind::Data, Stage::Open(_)) => return self.on_data(now, label, message.payload, out),
             (MessageKind::Credit, Stage::Open(_)) => {
                 flow.to_app_credit = flow.to_app_credit.saturating_add(header.argument);
                 self.enqueue(label);
@@ -144,7 +154,13 @@ impl ProxyCore {
         Verdict::Fine
     }
 
-    fn on_data(&mut self, now: Instant, label: FlowLabel, bytes: &[u8]) -> Verdict {
+    fn on_data(
+        &mut self,
+        now: Instant,
+        label: FlowLabel,
+        bytes: &[u8],
+        out: &mut impl ProxyOutput,
+    ) -> Verdict {
         let Some(flow) = self.flows.get_mut(label) else { return Verdict::Fine };
         let len = bytes.len() as u32;
         if len > flow.from_app_window - flow.from_app_outstanding || flow.app_finished {
@@ -159,6 +175,10 @@ impl ProxyCore {
             // Windows are granted out of half the block pool, so this is the pool's other users' doing; a stream with
             // a hole must not go on.
             self.counters.drop_no_budget += 1;
+            if let Some(lane) = self.flows.get(label).map(|f| f.lane) {
+                let reset = MessageHeader::of_flow(MessageKind::Reset, label, reason::NO_BUFFERS, 0);
+                let _ = out.channel(lane, reset, &[]);
+            }
             self.abandon(now, label);
         }
         Verdict::Fine

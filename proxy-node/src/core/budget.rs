@@ -20,12 +20,12 @@ impl SendBudget {
         SendBudget { total, reserved: 0 }
     }
 
-    /// A window for one more flow: large while the pool is less than half reserved, smaller as it fills, `None` when
-    /// it is used up.
+    /// A window for one more flow: large while less than a quarter of the pool is reserved, smaller as it fills, `None`
+    /// when it is used up.
     pub fn reserve(&mut self) -> Option<u32> {
         let window = match self.reserved {
-            r if r < self.total / 2 => WINDOW_MAX,
-            r if r < self.total / 4 * 3 => WINDOW_MIDDLE,
+            r if r < self.total / 4 => WINDOW_MAX,
+            r if r < self.total / 2 => WINDOW_MIDDLE,
             _ => WINDOW_MIN,
         };
         let window = if self.reserved + u64::from(window) > self.total { WINDOW_MIN } else { window };

@@ -82,6 +82,7 @@ impl ProxyCore {
             return;
         };
         let mut flow = flow.clone();
+        flow.queued = false; // the list of flows to pump knows the old label
         self.tcp.abort(now, label);
         self.flows.remove(label);
         let opened = match flow.since + TAKEN_TIMEOUT > now {
@@ -133,6 +134,7 @@ impl ProxyCore {
             let _ = self.tcp.listen(address, service); // policy admits no port 0 and fewer services than listeners
         }
         self.egress.set_rules(egress);
+        self.serve_all_pending(now, out);
         self.drive(now, out);
     }
 }

@@ -14,14 +14,42 @@ impl ProxyCore {
             return;
         }
         let Some(flow) = self.flows.get_mut(label) else { return };
-        flow.stage = Stage::Pending;
-        let Some(service) = self.services.get_mut(flow.service) else { return };
+        (flow.stage, flow.since) = (Stage::Pending, now);
+        let service = flow.service;
+        self.drop_stale_pending(service);
+        let Some(service) = self.services.get_mut(service) else { return };
         if service.pending.len() >= PENDING_MAX {
             self.counters.drop_pending_full += 1;
             self.abandon(now, label);
             return;
         }
         service.pending.push_back(label);
+    }
+
+    /// Takes connections that are gone off the front of a service's queue.
+    fn drop_stale_pending(&mut self, service: u32) {
+        let Some(service) = self.services.get_mut(service) else { return };
+        let waits = |label: &FlowLabel| self.flows.get(*label).is_some_and(|f| f.stage == Stage::Pending);
+        while service.pending.front().is_some_and(|label| !waits(label)) {
+            service.pending.pop_front();
+        }
+    }
+
+    /// When the connection that has waited longest is to be given up.
+    pub(super) fn pending_deadline(&self) -> Option<Instant> {
+        let first = |queue: &std::collections::VecDeque<FlowLabel>| {
+            let live = |label: &FlowLabel| {
+                self.flows.get(*label).filter(|f| f.stage == Stage::Pending).map(|f| f.since)
+            };
+            queue.iter().find_map(live)
+        };
+        self.services.iter().filter_map(|s| first(&s.pending)).min().map(|since| since + PENDING_TIMEOUT)
+    }
+
+    /// Serves whoever waits, of every service: pools have changed.
+    pub(super) fn serve_all_pending(&mut self, now: Instant, out: &mut impl ProxyOutput) {
+        let members: Vec<MemberId> = self.services.iter().flat_map(|s| s.members.clone()).collect();
+        members.into_iter().for_each(|member| self.serve_pending(now, member, out));
     }
 
     /// Sends OPEN to the chosen process; `false` where none would take a connection.
@@ -36,7 +64,7 @@ impl ProxyCore {
                 MessageHeader::of_flow(MessageKind::Open, label, choice.listener, payload.len() as u32);
             let lane = out.lane(choice.channel, label.to_wire());
             let Some(lane) = lane.filter(|lane| out.channel(*lane, header, &[&payload]).is_ok()) else {
-                self.pools.release(choice); // its credit is spent: the channel is about to be reported down
+                self.pools.give_up(choice); // the channel is about to be reported down
                 continue;
             };
             if let Some(flow) = self.flows.get_mut(label) {
@@ -51,7 +79,11 @@ impl ProxyCore {
     /// A member can take connections again: serve those that wait for it.
     pub(super) fn serve_pending(&mut self, now: Instant, member: MemberId, out: &mut impl ProxyOutput) {
         for index in 0..self.services.iter().count() as u32 {
-            if !self.services.of_member(member).any(|s| s == index) {
+            let waits = self
+                .services
+                .get(index)
+                .is_some_and(|s| !s.pending.is_empty() && s.members.contains(&member));
+            if !waits {
                 continue;
             }
             while let Some(label) = self.services.get(index).and_then(|s| s.pending.front().copied()) {

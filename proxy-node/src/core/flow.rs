@@ -69,6 +69,8 @@ pub struct Flow {
     pub shutdown_sent: bool,
     /// The application sent SHUTDOWN.
     pub app_finished: bool,
+    /// Processes that handed the connection back.
+    pub refusals: u8,
     /// Waiting in the list of flows to pump.
     pub queued: bool,
     /// Bytes passed to the application.

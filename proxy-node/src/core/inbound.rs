@@ -52,7 +52,9 @@ impl ProxyCore {
                 let _ = out.tunnel(via, &Record::flow_end(record.label, self.config.worker), &[]);
             }
         }
-        let label = record.label;
+        // A segment without label may belong to a connection all the same: the SYN's own, or one that moved here.
+        let by_tuple = tuple.and_then(|tuple| self.tcp.label_of(&tuple));
+        let label = by_tuple.unwrap_or(record.label);
         self.trace_segment(ingress, label, TraceKind::SegmentIn, &segment);
         self.enqueue(label); // an ACK may have made room in the send buffer
     }

@@ -11,6 +11,11 @@ pub const MEMBERS_MAX: usize = 4096;
 /// Listeners (processes) of one member.
 pub const LISTENERS_PER_MEMBER_MAX: usize = 1024;
 
+/// Listeners that one process may have.
+pub const LISTENERS_PER_CHANNEL_MAX: usize = 256;
+/// Accept credit that one listener can hold: what a process grants beyond it is not believed.
+pub const ACCEPT_CREDIT_MAX: u32 = 4096;
+
 /// Names a channel to an application process within one worker; never reused while the worker lives.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ChannelId(pub u32);
@@ -41,6 +46,10 @@ pub struct Member {
 }
 
 impl Member {
+    fn find(&mut self, choice: Choice) -> Option<&mut Listener> {
+        self.listeners.iter_mut().find(|l| (l.channel, l.id) == (choice.channel, choice.listener))
+    }
+
     /// Processes that listen there.
     pub fn listener_count(&self) -> usize {
         self.listeners.len()
@@ -112,6 +121,11 @@ impl Pools {
         if self.listener_mut(channel, listener).is_some() {
             return Err(ListenError::Duplicate);
         }
+        let of_channel =
+            self.members.iter().flat_map(|m| &m.listeners).filter(|l| l.channel == channel).count();
+        if of_channel >= LISTENERS_PER_CHANNEL_MAX {
+            return Err(ListenError::Full);
+        }
         let member = self.member(node, port).ok_or(ListenError::Full)?;
         let listeners = &mut self.members[member.0 as usize].listeners;
         if listeners.len() >= LISTENERS_PER_MEMBER_MAX {
@@ -125,7 +139,7 @@ impl Pools {
     /// that it does not have.
     pub fn grant(&mut self, channel: ChannelId, listener: u32, more: u32) -> Option<MemberId> {
         let (member, found) = self.listener_mut(channel, listener)?;
-        found.credit = found.credit.saturating_add(more);
+        found.credit = found.credit.saturating_add(more).min(ACCEPT_CREDIT_MAX);
         Some(member)
     }
 
@@ -162,11 +176,19 @@ impl Pools {
 
     /// A connection that was chosen for `choice` is over, or was handed back.
     pub fn release(&mut self, choice: Choice) {
-        if let Some(member) = self.members.get_mut(choice.member.0 as usize) {
-            member.open = member.open.saturating_sub(1);
-        }
-        if let Some((_, listener)) = self.listener_mut(choice.channel, choice.listener) {
+        let Some(member) = self.members.get_mut(choice.member.0 as usize) else { return };
+        member.open = member.open.saturating_sub(1);
+        if let Some(listener) = member.find(choice) {
             listener.open = listener.open.saturating_sub(1);
+        }
+    }
+
+    /// As [`release`](Self::release), for a process that cannot be reached any more: it is offered nothing further.
+    pub fn give_up(&mut self, choice: Choice) {
+        self.release(choice);
+        let member = self.members.get_mut(choice.member.0 as usize);
+        if let Some(listener) = member.and_then(|m| m.find(choice)) {
+            listener.credit = 0;
         }
     }
 

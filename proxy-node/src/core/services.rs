@@ -93,15 +93,4 @@ impl Services {
     pub(super) fn iter(&self) -> impl Iterator<Item = &Service> {
         self.all.iter()
     }
-
-    /// Which services have this member in their pool.
-    pub(super) fn of_member(&self, member: MemberId) -> impl Iterator<Item = u32> {
-        let serves = move |(_, s): &(usize, &Service)| s.members.contains(&member);
-        self.all.iter().enumerate().filter(serves).map(|(at, _)| at as u32)
-    }
-
-    /// The connection that has waited longest, of any service.
-    pub(super) fn oldest_pending(&self) -> Option<FlowLabel> {
-        self.all.iter().find_map(|s| s.pending.front().copied())
-    }
 }

@@ -40,7 +40,8 @@ pub struct CapacitySection {
     pub connections: usize,
     /// Connections whose handshake is under way.
     pub half_open: usize,
-    /// Memory for payload on its way, in MiB. 8 to 65,536.
+    /// Memory for payload on its way, in MiB; touched only as it is used. Half of it is granted to applications as
+    /// windows, so it also bounds the connections that can be open: 512 MiB carry 9,472. 8 to 65,536.
     pub buffers_mib: usize,
     /// Events that the flight recorder keeps (40 bytes each).
     pub trace_events: usize,
@@ -48,7 +49,7 @@ pub struct CapacitySection {
 
 impl Default for CapacitySection {
     fn default() -> Self {
-        CapacitySection { connections: 16_384, half_open: 4_096, buffers_mib: 128, trace_events: 65_536 }
+        CapacitySection { connections: 16_384, half_open: 4_096, buffers_mib: 512, trace_events: 65_536 }
     }
 }
 

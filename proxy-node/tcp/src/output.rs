@@ -272,7 +272,13 @@ impl Tcb {
 
     fn acknowledgement(&mut self, cx: &mut Context<'_>) -> Plan {
         let options = self.segment_options(cx);
-        self.plan(cx, self.snd_nxt, 0, Flags::ACK, options)
+        // Behind a closed window lies the byte that probes it, or what was sent before the window shrank: with a number
+        // from there the peer would not take the acknowledgement, nor an answer to its keepalive.
+        let seq = match self.is_synchronised() {
+            true => self.snd_nxt.min(self.snd_una.plus(self.snd_wnd)),
+            false => self.snd_nxt,
+        };
+        self.plan(cx, seq, 0, Flags::ACK, options)
     }
 
     /// A record with a header; whatever it acknowledges needs no acknowledgement of its own any more.

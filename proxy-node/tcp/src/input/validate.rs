@@ -20,6 +20,11 @@ impl Tcb {
         // acknowledgement is seen; its bytes are cut off.
         if segment.end().before(self.rcv_nxt) || segment.seq.after(self.rcv_edge.max(self.rcv_nxt)) {
             self.acknowledge_stray(cx, segment);
+            // Nothing of it counts but that somebody is there who knows what we sent.
+            if segment.flags.ack() && !segment.ack.before(self.snd_una) && !segment.ack.after(self.snd_nxt) {
+                self.last_heard = cx.now;
+                self.timers.probes = 0;
+            }
             return Err(DropReason::OutsideWindow.into());
         }
         if segment.flags.syn() {
