@@ -488,3 +488,25 @@ fn a_smaller_path_gets_smaller_segments() {
     assert!(log.iter().all(|(_, _, repr, len)| repr.header_len() + len + 20 <= 1_000));
     assert!(pair.net.hosts[0].stack.info(client).unwrap().cwnd >= cwnd, "it was no congestion");
 }
+
+#[test]
+fn a_closed_window_is_no_silence() {
+    let keepalive = StackConfig {
+        keepalive_idle: Some(Duration::from_secs(10)),
+        keepalive_interval: Duration::from_secs(1),
+        keepalive_probes: 5,
+        receive_window_max: 16 * 1024,
+        ..small_config(2)
+    };
+    let mut pair = Pair::with_server(keepalive);
+    let (client, server) = pair.establish(40_000);
+    let written = pair.net.hosts[0].stack.write(pair.net.now, client, &[7; 100_000]);
+    pair.run(Duration::from_secs(400)); // the client's probes get rarer than the server's patience lasts
+    let mut read = 0;
+    while read < written {
+        let now = pair.net.now;
+        read += pair.net.hosts[1].stack.read_with(now, server, usize::MAX, |bytes| bytes.len());
+        assert!(pair.net.hosts[1].stack.info(server).is_some(), "gone after {read} of {written} bytes");
+        pair.run(Duration::from_secs(1));
+    }
+}
