@@ -303,7 +303,8 @@ impl World {
             Incident::ProxyRestarts => {
                 self.lives += 1;
                 let birth = (self.now, self.lives);
-                self.proxies[0] = Some(proxy(&self.fabric, &self.key, "pn-1", birth, &policy(&self.scenario)));
+                self.proxies[0] =
+                    Some(proxy(&self.fabric, &self.key, "pn-1", birth, &policy(&self.scenario)));
             }
             Incident::NetworkNodeRestarts => {
                 self.lives += 1;

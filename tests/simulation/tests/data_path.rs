@@ -1,7 +1,10 @@
 //! The whole data path under seeds: bytes arrive exactly once and in order or the connection ends with an error, and no
 //! table leaks. `CSP_SEEDS` says how many seeds (100 without), `CSP_SEED` replays one.
 
-use csp_simulation::{Incident, Scenario, World};
+use std::time::Duration;
+
+use csp_lan::faulty::FaultConfig;
+use csp_simulation::{Incident, Scenario, Stall, Transaction, World};
 
 fn seeds() -> Vec<u64> {
     let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
@@ -56,4 +59,36 @@ fn a_seed_replays_bit_for_bit() {
         let first = World::new(Scenario::of(seed)).run();
         assert_eq!(first, World::new(Scenario::of(seed)).run(), "seed {seed}");
     }
+}
+
+#[test]
+fn two_proxies_that_choose_one_source_port_both_connect() {
+    let quiet = Scenario::of((0..).find(|s| Scenario::of(*s).network_nodes == 1).expect("half of the seeds"));
+    let ask = |start_ms| Transaction {
+        start: Duration::from_millis(start_ms),
+        by_process: Some(0),
+        upload: 10,
+        download: 2_000_000,
+        half_close: false,
+        duplex: false,
+        abort_after: None,
+        late: false,
+    };
+    // The first connection stays until the second would have given up.
+    let stall = Stall {
+        process: 0,
+        from: Duration::from_millis(2),
+        length: Duration::from_secs(120),
+        stopped: false,
+    };
+    let scenario = Scenario {
+        lan: [FaultConfig::default(); 2],
+        incident: Incident::None,
+        same_ports: true,
+        stall: Some(stall),
+        work: vec![ask(0), ask(1)],
+        ..quiet
+    };
+    let report = World::new(scenario).run();
+    assert_eq!((report.complete, &report.violations), (2, &Vec::new()), "{}", report.counters);
 }
