@@ -258,6 +258,11 @@ impl Cluster {
         self.programs.iter_mut().find(|p| p.name() == name)
     }
 
+    /// Forgets a program, so that another may be started under its name.
+    pub fn forget_program(&mut self, name: &str) {
+        self.programs.retain(|p| p.name() != name);
+    }
+
     /// Which programs or daemons have ended though nobody stopped them.
     pub fn casualties(&mut self) -> String {
         let mut text = String::new();

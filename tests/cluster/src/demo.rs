@@ -146,7 +146,7 @@ fn wait_serving(cluster: &mut Cluster) -> Result<()> {
 }
 
 /// Looks again and again for `how_long` whether a kernel TCP socket on app or proxy host has to do with the services.
-fn no_kernel_tcp(cluster: &Cluster, how_long: Duration) -> Result<()> {
+pub fn no_kernel_tcp(cluster: &Cluster, how_long: Duration) -> Result<()> {
     let end = Instant::now() + how_long;
     let mut looked = 0;
     while Instant::now() < end || looked == 0 {
