@@ -217,18 +217,17 @@ impl AppSide {
     }
 
     fn on_close(&mut self, channel: usize, header: &MessageHeader) -> Result<(), Violation> {
-        let Some((id, _)) = self.peer_ends(channel, header)? else { return Ok(()) };
-        let flow = self.flows.get_mut(id.0).ok_or(Violation)?;
+        let Some((id, label)) = self.peer_ends(channel, header)? else { return Ok(()) };
+        // The proxy may use the label again, however long the program keeps its descriptor.
+        self.answer_close(id, channel, label);
+        self.release_label(id);
+        let Some(flow) = self.flows.get_mut(id.0) else { return Ok(()) };
         flow.peer_shutdown = true;
         flow.peer_closed = true;
-        if !flow.ended_here {
-            self.notify(Handle::Flow(id));
-            return Ok(());
-        }
-        let orphan = flow.orphan;
-        self.release_label(id);
-        if orphan {
+        if flow.orphan {
             self.flows.remove(id.0);
+        } else {
+            self.notify(Handle::Flow(id));
         }
         Ok(())
     }

@@ -69,7 +69,10 @@ impl AppSide {
     pub fn accept(&mut self, id: ListenerId) -> Result<Accepted, AppError> {
         self.set_interest(id, true)?;
         let listener = self.listeners.get_mut(id.0).ok_or(AppError::Unknown)?;
-        let flow_id = listener.queue.pop_front().ok_or(AppError::WouldBlock)?;
+        let Some(flow_id) = listener.queue.pop_front() else {
+            self.grant_all(id); // credit spent on connections that found no room comes back here
+            return Err(AppError::WouldBlock);
+        };
         let window = self.config.receive_window;
         let flow = self.flows.get_mut(flow_id.0).ok_or(AppError::WouldBlock)?;
         flow.phase = Phase::Open;
