@@ -85,19 +85,25 @@ pub struct Link {
     pub page: Option<Page>,
     /// The agent's socket; `None` once it hung up.
     pub agent: Option<c_int>,
+    /// It has something to say: a sleeper was woken by its socket.
+    pub agent_spoke: bool,
     expires: u64,
     renewing: bool,
     heard_at: u64,
+    process: ProcessId,
 }
 
-/// The agent's socket is looked at no more often than this, in nanoseconds: its news are rare, and a look costs a
-/// system call.
+/// The agent's socket is looked at no more often than this while the process does not sleep, in nanoseconds: its news
+/// are rare, and a look costs a system call. A lost agent is tried again after the longer time.
 const HEAR_EVERY_NS: u64 = 50_000_000;
+const REATTACH_EVERY_NS: u64 = 1_000_000_000;
+/// How long a returned agent may take to answer: the program waits meanwhile.
+const REATTACH_TIMEOUT_NS: u64 = 200_000_000;
 
 /// Attaches to the agent.
 pub fn attach() -> Result<Link, AttachError> {
     let socket = connect_agent().map_err(AttachError::NoAgent)?;
-    let made = converse(socket);
+    let made = converse(socket, &[], ANSWER_TIMEOUT_NS, |attached, page| link(socket, attached, page));
     if made.is_err() {
         sys::close(socket);
     }
@@ -126,17 +132,23 @@ fn connect_agent() -> Result<c_int, Errno> {
     }
 }
 
-fn converse(socket: c_int) -> Result<Link, AttachError> {
+/// Says ATTACH, and hands what comes back to `then`.
+fn converse<T>(
+    socket: c_int,
+    former: &[u8],
+    timeout_ns: u64,
+    then: impl FnOnce(&Attached<'_>, Option<Page>) -> Result<T, AttachError>,
+) -> Result<T, AttachError> {
     let mut buffer = vec![0; agent::MESSAGE_LEN_MAX];
     let name = bootstrap::program_name();
-    let attach = Attach { pid: sys::getpid() as u32, program: &name };
+    let attach = Attach { pid: sys::getpid() as u32, program: &name, former };
     let len = agent::emit_attach(&mut buffer, &attach).map_err(|_| AttachError::BadAnswer("program name"))?;
     // SAFETY: `len` bytes of the buffer are readable.
     unsafe { syscall!(libc::SYS_sendto, socket, buffer.as_ptr(), len, libc::MSG_NOSIGNAL, 0, 0) }
         .map_err(AttachError::NoAgent)?;
     let mut wait = [libc::pollfd { fd: socket, events: libc::POLLIN, revents: 0 }];
     // A signal that the program handles must not end the attachment half-way: the deadline bounds the repeats.
-    let deadline = sys::monotonic_nanos() + ANSWER_TIMEOUT_NS;
+    let deadline = sys::monotonic_nanos() + timeout_ns;
     loop {
         let left = deadline.saturating_sub(sys::monotonic_nanos());
         // SAFETY: no mask.
@@ -154,7 +166,7 @@ fn converse(socket: c_int) -> Result<Link, AttachError> {
         page
     });
     match AgentMessage::parse(buffer.get(..len).unwrap_or(&[])) {
-        Ok(AgentMessage::Attached(attached)) => link(socket, &attached, page),
+        Ok(AgentMessage::Attached(attached)) => then(&attached, page),
         Ok(AgentMessage::Refused(why)) => {
             Err(AttachError::Refused(String::from_utf8_lossy(why).into_owned()))
         }
@@ -198,13 +210,27 @@ fn link(socket: c_int, attached: &Attached<'_>, page: Option<Page>) -> Result<Li
     let app_config = AppConfig { seed: sys::random(), ..AppConfig::default() };
     let mut app = AppSide::new(endpoint, app_config, token);
     app.set_proxies(&targets(attached.proxies));
-    let rules = Rules {
+    let (expires, agent, rules) = (attached.expires, Some(socket), rules(attached));
+    Ok(Link {
+        app,
+        provider,
+        rules,
+        page,
+        agent,
+        agent_spoke: false,
+        expires,
+        renewing: false,
+        heard_at: sys::monotonic_nanos(),
+        process,
+    })
+}
+
+fn rules(attached: &Attached<'_>) -> Rules {
+    Rules {
         listen_all: attached.listen.all,
         listen_ports: attached.listen.ports().collect(),
         connect: attached.connect.prefixes().collect(),
-    };
-    let (expires, agent) = (attached.expires, Some(socket));
-    Ok(Link { app, provider, rules, page, agent, expires, renewing: false, heard_at: 0 })
+    }
 }
 
 fn targets(proxies: agent::Proxies<'_>) -> Vec<ProxyTarget> {
@@ -215,12 +241,13 @@ fn targets(proxies: agent::Proxies<'_>) -> Vec<ProxyTarget> {
 impl Link {
     /// Takes in what the agent told since last asked, and asks for a new token where one is needed.
     pub fn hear_agent(&mut self, unix_now_s: u64) {
-        let Some(socket) = self.agent else { return };
         let now = sys::monotonic_nanos();
-        if now.saturating_sub(self.heard_at) < HEAR_EVERY_NS {
+        let every = if self.agent.is_some() { HEAR_EVERY_NS } else { REATTACH_EVERY_NS };
+        if !std::mem::take(&mut self.agent_spoke) && now.saturating_sub(self.heard_at) < every {
             return;
         }
         self.heard_at = now;
+        let Some(socket) = self.agent else { return self.reattach() };
         let mut buffer = [0; 4096];
         loop {
             match receive(socket, &mut buffer) {
@@ -244,6 +271,34 @@ impl Link {
             let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
             // SAFETY: `len` bytes of the buffer are readable.
             let _ = unsafe { syscall!(libc::SYS_sendto, socket, buffer.as_ptr(), len, flags, 0, 0) };
+        }
+    }
+
+    /// When a lost agent is tried again, in nanoseconds of CLOCK_MONOTONIC.
+    pub fn reattach_at(&self) -> Option<u64> {
+        self.agent.is_none().then(|| self.heard_at + REATTACH_EVERY_NS)
+    }
+
+    /// An agent that was lost may be back: the process keeps its identity, links and sockets, and gets a new token, page
+    /// and proxies.
+    fn reattach(&mut self) {
+        let Ok(socket) = connect_agent() else { return };
+        let former = self.process;
+        let done = converse(socket, former.as_str().as_bytes(), REATTACH_TIMEOUT_NS, |attached, page| {
+            if attached.process != former.as_str().as_bytes() {
+                return Err(AttachError::BadAnswer("another process id"));
+            }
+            let token = Token::from_bytes(attached.token).ok_or(AttachError::BadAnswer("token"))?;
+            self.app.set_token(token);
+            self.app.set_proxies(&targets(attached.proxies));
+            self.rules = rules(attached);
+            self.expires = attached.expires;
+            self.page = page;
+            Ok(())
+        });
+        match done {
+            Ok(()) => self.agent = Some(socket),
+            Err(_) => sys::close(socket),
         }
     }
 

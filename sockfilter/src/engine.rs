@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use csp_transport::app::{AppError, Handle, ListenerId, Readiness};
-use csp_types::Instant;
+use csp_types::{FlowLabel, Instant};
 use csp_vi::Armed;
 use csp_wire::agent::page::{COUNTER_NAMES, Reason, SOCKETS, SocketEntry, SocketKind};
 use libc::c_int;
@@ -156,11 +156,16 @@ impl Engine {
     pub fn progress(&mut self) -> bool {
         let Some(link) = &mut self.link else { return false };
         let unix = sys::unix_seconds();
-        let before = link.app.counters().links_up;
+        let before = (link.app.counters().links_up, link.agent);
         link.hear_agent(unix);
         let any = link.app.progress(Instant::from_nanos(sys::monotonic_nanos()), unix);
-        if link.app.counters().links_up != before {
+        let after = (link.app.counters().links_up, link.agent);
+        if after != before {
+            link.agent.into_iter().for_each(fdtable::hide);
             self.hide_descriptors();
+        }
+        if after.1 != before.1 && after.1.is_some() {
+            self.show_again();
         }
         self.spread();
         any
@@ -353,6 +358,30 @@ impl Engine {
         }
     }
 
+    /// Shows all accelerated sockets on a new page. Their descriptors' numbers are not known here any more: 0.
+    fn show_again(&mut self) {
+        let all: Vec<_> =
+            self.descriptions.iter_mut().map(|(index, d)| (index, DescribedBy::of(d))).collect();
+        for (index, what) in all {
+            match what {
+                DescribedBy::Listener(address) => self.show_listener(index, 0, address),
+                DescribedBy::Flow(flow) => {
+                    if let Some((local, remote, _)) = self.link.as_ref().and_then(|l| l.app.addresses(flow)) {
+                        self.show_flow(index, 0, local, remote);
+                    }
+                }
+                DescribedBy::Nothing => {}
+            }
+        }
+    }
+
+    /// Shows a listener on the process page.
+    pub fn show_listener(&mut self, index: usize, fd: c_int, address: SocketAddr) {
+        let (kind, reason, label) = (SocketKind::Listener, Reason::Accelerated, FlowLabel::NONE);
+        let (local, remote) = (address, address);
+        self.show_ours(index, Some(SocketEntry { kind, reason, fd: fd as u32, label, local, remote }));
+    }
+
     /// Shows a connection on the process page.
     pub fn show_flow(&mut self, index: usize, fd: c_int, local: SocketAddr, remote: SocketAddr) {
         let Some(Description { kind: Kind::Flow(flow), .. }) = self.descriptions.get(index) else { return };
@@ -361,9 +390,9 @@ impl Engine {
         self.show_ours(index, Some(SocketEntry { kind, reason, fd: fd as u32, label, local, remote }));
     }
 
-    /// Gets ready to sleep: the provider's wake descriptor, or that there is something to do first. `None` without an
-    /// attachment, when only other threads can have news.
-    pub fn arm(&mut self) -> Result<Option<c_int>, wait::Busy> {
+    /// Gets ready to sleep: what wakes, or that there is something to do first. `None` without an attachment, when
+    /// only other threads can have news.
+    pub fn arm(&mut self) -> Result<Option<wait::Wakes>, wait::Busy> {
         self.publish();
         let Some(link) = &mut self.link else { return Ok(None) };
         match link.app.arm() {
@@ -371,16 +400,48 @@ impl Engine {
             Ok(Armed::Busy) => return Err(wait::Busy),
             Err(_) => return Ok(None),
         }
+        self.counters.waits += 1;
+        Ok(self.wakes())
+    }
+
+    /// What wakes a sleeper.
+    pub fn wakes(&self) -> Option<wait::Wakes> {
+        let link = self.link.as_ref()?;
         let mut wakes = Vec::new();
         link.app.wake(&mut wakes);
-        self.counters.waits += 1;
-        Ok(wakes.first().copied())
+        Some(wait::Wakes { provider: wakes.first().copied()?, agent: link.agent })
+    }
+
+    /// A sleeper woke; `agent`: because of the agent's socket.
+    pub fn woken(&mut self, agent: bool) {
+        self.counters.wakeups += 1;
+        if let (true, Some(link)) = (agent, &mut self.link) {
+            link.agent_spoke = true;
+        }
     }
 
     /// Nanoseconds until the application end wants to be called though nothing arrives.
     pub fn next_timeout(&self) -> Option<u64> {
-        let at = self.link.as_ref()?.app.next_timeout()?;
-        Some(at.as_nanos().saturating_sub(sys::monotonic_nanos()))
+        let link = self.link.as_ref()?;
+        let app = link.app.next_timeout().map(|at| at.as_nanos());
+        wait::sooner(app, link.reattach_at()).map(|at| at.saturating_sub(sys::monotonic_nanos()))
+    }
+}
+
+/// What a description shows on the page.
+enum DescribedBy {
+    Listener(SocketAddr),
+    Flow(csp_transport::app::FlowId),
+    Nothing,
+}
+
+impl DescribedBy {
+    fn of(description: &Description) -> Self {
+        match &description.kind {
+            Kind::Listener(state) => DescribedBy::Listener(state.address),
+            Kind::Flow(flow) => DescribedBy::Flow(*flow),
+            _ => DescribedBy::Nothing,
+        }
     }
 }
 

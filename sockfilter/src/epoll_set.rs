@@ -10,6 +10,7 @@ use libc::c_int;
 
 use crate::description::DescriptionId;
 use crate::sys::{self, Errno, syscall};
+use crate::wait::Wakes;
 
 /// What the program may ask for, besides the mode bits.
 const MODE_BITS: u32 = (libc::EPOLLET | libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE | libc::EPOLLWAKEUP) as u32;
@@ -42,8 +43,8 @@ pub struct EpollSet {
     pub tag: u64,
     /// Threads that sleep in the kernel on this set.
     pub sleepers: u32,
-    /// The wake descriptor of the provider that is registered in it.
-    pub provider_wake: Option<c_int>,
+    /// The descriptors of the attachment that are registered in it.
+    followed: Option<Wakes>,
     /// It came over a fork: the kernel's set is shared with the parent, who owns the registrations in it.
     pub foreign: bool,
     /// Calls that found accelerated members ready: every few of them look at the kernel's as well.
@@ -74,7 +75,7 @@ impl EpollSet {
             wake,
             tag,
             sleepers: 0,
-            provider_wake: None,
+            followed: None,
             foreign: false,
             turns: 0,
             members: Vec::new(),
@@ -84,25 +85,36 @@ impl EpollSet {
         })
     }
 
-    /// Makes the provider's wake descriptor a member of the kernel's set.
-    pub fn follow(&mut self, epoll: c_int, provider_wake: c_int) {
-        if self.provider_wake == Some(provider_wake) || self.foreign {
+    /// Makes the attachment's descriptors members of the kernel's set.
+    pub fn follow(&mut self, epoll: c_int, wakes: Wakes) {
+        if self.followed == Some(wakes) || self.foreign {
             return;
         }
-        // A former provider's descriptor left the set when it was closed.
-        if register(epoll, provider_wake, self.tag, libc::EPOLL_CTL_ADD).is_ok() {
-            self.provider_wake = Some(provider_wake);
+        // Former ones left the set when they were closed; EEXIST for one that is still the same.
+        let _ = register(epoll, wakes.provider, self.tag, libc::EPOLL_CTL_ADD);
+        if let Some(agent) = wakes.agent {
+            let _ = register(epoll, agent, agent_tag(self.tag), libc::EPOLL_CTL_ADD);
+        }
+        self.followed = Some(wakes);
+    }
+
+    /// The program uses one of our tags for its own data: takes others.
+    pub fn avoid(&mut self, epoll: c_int, data: u64) {
+        while self.tag == data || agent_tag(self.tag) == data {
+            self.tag = sys::random();
+        }
+        let _ = register(epoll, self.wake, self.tag, libc::EPOLL_CTL_MOD);
+        if let Some(wakes) = self.followed {
+            let _ = register(epoll, wakes.provider, self.tag, libc::EPOLL_CTL_MOD);
+            if let Some(agent) = wakes.agent {
+                let _ = register(epoll, agent, agent_tag(self.tag), libc::EPOLL_CTL_MOD);
+            }
         }
     }
 
-    /// The program uses our tag for its own data: takes another one.
-    pub fn avoid(&mut self, epoll: c_int, data: u64) {
-        while self.tag == data {
-            self.tag = sys::random();
-        }
-        for fd in self.provider_wake.into_iter().chain([self.wake]) {
-            let _ = register(epoll, fd, self.tag, libc::EPOLL_CTL_MOD);
-        }
+    /// Whether the program's data is one of our tags.
+    pub fn is_tag(&self, data: u64) -> bool {
+        data == self.tag || data == agent_tag(self.tag)
     }
 
     fn place(&self, fd: c_int) -> Option<usize> {
@@ -220,19 +232,37 @@ impl EpollSet {
         count
     }
 
-    /// Takes our own events out of what the kernel gave; returns how many are the program's, and whether ours were
-    /// among them.
-    pub fn strip(&self, events: &mut [libc::epoll_event]) -> (usize, bool) {
-        let mut kept = 0;
+    /// Takes our own events out of what the kernel gave.
+    pub fn strip(&self, events: &mut [libc::epoll_event]) -> Stripped {
+        let mut found = Stripped { kept: 0, ours: false, agent: false };
         for at in 0..events.len() {
             let event = events[at];
-            if event.u64 != self.tag {
-                events[kept] = event;
-                kept += 1;
+            if self.is_tag(event.u64) {
+                found.ours = true;
+                found.agent |= event.u64 != self.tag;
+            } else {
+                events[found.kept] = event;
+                found.kept += 1;
             }
         }
-        (kept, kept < events.len())
+        found
     }
+}
+
+/// What [`EpollSet::strip`] found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stripped {
+    /// Events of the program, now at the front.
+    pub kept: usize,
+    /// Some were ours.
+    pub ours: bool,
+    /// The agent's socket was among them.
+    pub agent: bool,
+}
+
+/// The tag of the agent's socket beside that of the others.
+fn agent_tag(tag: u64) -> u64 {
+    tag.wrapping_add(1)
 }
 
 #[cfg(test)]
@@ -308,7 +338,7 @@ mod tests {
     fn our_own_events_are_taken_out() {
         let s = set();
         let mut events = [event(1, 5), event(1, s.tag), event(1, 6)];
-        assert_eq!(s.strip(&mut events), (2, true));
+        assert_eq!(s.strip(&mut events), Stripped { kept: 2, ours: true, agent: false });
         assert_eq!(data(&events[..2]), [5, 6]);
     }
 }

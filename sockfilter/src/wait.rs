@@ -10,6 +10,15 @@ use crate::sys::{self, Errno, syscall};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Busy;
 
+/// The descriptors of an attachment that wake a sleeper.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wakes {
+    /// The provider's.
+    pub provider: c_int,
+    /// The agent's socket, while there is one.
+    pub agent: Option<c_int>,
+}
+
 /// A point in time to wait for, in nanoseconds of CLOCK_MONOTONIC; `None`: for ever.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline(Option<u64>);
@@ -118,9 +127,9 @@ pub fn blocking<T>(
             Step::Done(result) => return result,
             Step::Again => core::hint::spin_loop(),
             Step::Sleep(waiter, wake, timer) => {
-                let slept = sleep(waiter, wake, sooner(deadline.left(), timer));
+                let (slept, agent) = sleep(waiter, wake, sooner(deadline.left(), timer));
                 ENGINE.with(|engine| {
-                    engine.counters.wakeups += 1;
+                    engine.woken(agent);
                     resign(engine, &[id], waiter);
                 });
                 if slept == Err(libc::EINTR) && !handlers_restart() {
@@ -135,14 +144,22 @@ pub fn blocking<T>(
 enum Step<T> {
     Done(Result<T, Errno>),
     Again,
-    Sleep(c_int, Option<c_int>, Option<u64>),
+    Sleep(c_int, Option<Wakes>, Option<u64>),
 }
 
-fn sleep(waiter: c_int, wake: Option<c_int>, timeout_ns: Option<u64>) -> Result<usize, Errno> {
-    let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let mut fds = [watch(waiter), watch(wake.unwrap_or(-1))];
+/// What to wait for besides a waiter's eventfd.
+pub fn pollfds(wakes: Option<Wakes>) -> [libc::pollfd; 2] {
+    let watch = |fd: Option<c_int>| libc::pollfd { fd: fd.unwrap_or(-1), events: libc::POLLIN, revents: 0 };
+    [watch(wakes.map(|w| w.provider)), watch(wakes.and_then(|w| w.agent))]
+}
+
+/// Sleeps; also tells whether the agent said something.
+fn sleep(waiter: c_int, wakes: Option<Wakes>, timeout_ns: Option<u64>) -> (Result<usize, Errno>, bool) {
+    let [provider, agent] = pollfds(wakes);
+    let mut fds = [libc::pollfd { fd: waiter, events: libc::POLLIN, revents: 0 }, provider, agent];
     // SAFETY: no mask.
-    unsafe { sys::ppoll(&mut fds, timeout_ns, core::ptr::null()) }
+    let slept = unsafe { sys::ppoll(&mut fds, timeout_ns, core::ptr::null()) };
+    (slept, fds[2].revents != 0)
 }
 
 /// Whether every handler that the program installed asks for SA_RESTART. A signal that interrupted a sleep is not

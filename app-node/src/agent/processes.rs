@@ -109,8 +109,18 @@ impl Processes {
         }
     }
 
-    /// A name for a new process: program, process number, and a number of ours.
-    pub fn new_id(&mut self, program: &str, pid: u32) -> String {
+    /// A name for a process: program, process number, and a number of ours. A process that a former agent named keeps
+    /// that name if it names this process number and nobody here has it.
+    pub fn id_for(&mut self, program: &str, pid: u32, former: &str) -> String {
+        let mut parts = former.rsplitn(3, '-');
+        let number = parts.next().and_then(|n| n.parse::<u64>().ok());
+        let names_it = parts.next().is_some_and(|p| p == pid.to_string()) && parts.next().is_some();
+        if let (Some(number), true) = (number, names_it)
+            && !self.live.values().any(|p| p.info.id == former)
+        {
+            self.next = self.next.max(number);
+            return former.to_owned();
+        }
         self.next += 1;
         let program = if program.is_empty() { "program" } else { program };
         format!("{}-{pid}-{}", &program[..program.len().min(32)], self.next)
@@ -237,6 +247,16 @@ mod tests {
         let kept: Vec<_> = table.pages().into_iter().map(|(i, _)| (i.id, i.exited_unix_ms)).collect();
         assert_eq!(kept, [("b".to_owned(), Some(2))], "only the last one is kept");
         assert_eq!(table.recent_labels(1), [FlowLabel::new(8, 0)]);
+    }
+
+    #[test]
+    fn a_process_keeps_its_name_over_agents_but_takes_no_others() {
+        let mut table = Processes::new(2, 0);
+        assert_eq!(table.id_for("nginx", 42, ""), "nginx-42-1");
+        assert_eq!(table.id_for("nginx", 42, "nginx-42-7"), "nginx-42-7");
+        assert_eq!(table.id_for("nginx", 42, "nginx-43-3"), "nginx-42-8", "another process's");
+        table.attached(info("nginx-42-8"), page(0)).unwrap();
+        assert_eq!(table.id_for("nginx", 42, "nginx-42-8"), "nginx-42-9", "nobody has it twice");
     }
 
     #[test]

@@ -201,15 +201,16 @@ async fn attach(
         }
         None
     };
-    let program = match AgentMessage::parse(&datagram) {
-        Ok(AgentMessage::Attach(attach)) => String::from_utf8_lossy(attach.program).into_owned(),
+    let (program, former) = match AgentMessage::parse(&datagram) {
+        Ok(AgentMessage::Attach(attach)) => (attach.program, attach.former),
         Ok(_) => return refuse("protocol", "the first message must be ATTACH".to_owned()),
         Err(error) => return refuse("protocol", format!("ATTACH is ill-formed: {error}")),
     };
+    let program = String::from_utf8_lossy(program).into_owned();
     if options.users.as_ref().is_some_and(|users| !users.contains(&uid)) {
         return refuse("user", format!("user {uid} is not in the agent's list of users"));
     }
-    let id = processes.borrow_mut().new_id(&program, pid);
+    let id = processes.borrow_mut().id_for(&program, pid, &String::from_utf8_lossy(former));
     let Some(process) = ProcessId::parse(id.as_bytes()) else {
         return refuse("protocol", "the program's name is unusable".to_owned());
     };

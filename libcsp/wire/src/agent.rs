@@ -150,6 +150,8 @@ pub struct Attach<'a> {
     pub pid: u32,
     /// The program's name, printable ASCII.
     pub program: &'a [u8],
+    /// The id that a former agent gave this process, which it wants to keep; empty at the first attachment.
+    pub former: &'a [u8],
 }
 
 /// The agent's consent.
@@ -205,7 +207,11 @@ impl<'a> AgentMessage<'a> {
         }
         let mut r = Reader { bytes: datagram, at: HEADER_LEN };
         let message = match header[1] {
-            1 => AgentMessage::Attach(Attach { pid: r.u32()?, program: r.graphic("program name")? }),
+            1 => AgentMessage::Attach(Attach {
+                pid: r.u32()?,
+                program: r.graphic("program name")?,
+                former: r.graphic("process id")?,
+            }),
             2 => AgentMessage::Attached(Attached {
                 node: r.node()?,
                 process: r.graphic("process id")?,
@@ -427,6 +433,7 @@ pub fn emit_attach(buffer: &mut [u8], message: &Attach<'_>) -> Result<usize, Wir
     emit!(buffer, 1, |e| {
         e.put(&message.pid.to_le_bytes())?;
         e.short(message.program, "program name")?;
+        e.short(message.former, "process id")?;
     })
 }
 

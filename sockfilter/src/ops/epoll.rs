@@ -65,7 +65,7 @@ impl Engine {
     fn avoid_tag(&mut self, epoll: c_int, index: usize, event: Option<epoll_event>) {
         if let (Some(Description { kind: Kind::Epoll(set), .. }), Some(event)) =
             (self.descriptions.get_mut(index), event)
-            && set.tag == event.u64
+            && set.is_tag(event.u64)
         {
             set.avoid(epoll, event.u64);
         }
@@ -149,8 +149,8 @@ impl Engine {
         self.show_interest(target.index);
         let mut set = self.lend_set(id).ok_or(libc::EINVAL)?;
         let done = change(&mut set, operation, fd, target, event);
-        if let Some(wake) = self.link.as_ref().and_then(provider_wake) {
-            set.follow(epoll, wake);
+        if let Some(wakes) = self.wakes() {
+            set.follow(epoll, wakes);
         }
         self.return_set(id, set);
         let member = done?;
@@ -196,12 +196,6 @@ impl Engine {
             }
         }
     }
-}
-
-fn provider_wake(link: &crate::attach::Link) -> Option<c_int> {
-    let mut wakes = Vec::new();
-    link.app.wake(&mut wakes);
-    wakes.first().copied()
 }
 
 /// The change of a set; returns the member's place.
@@ -260,7 +254,7 @@ pub unsafe fn wait(
     let spin_until = sys::monotonic_nanos() + crate::bootstrap::spin();
     let mut first = true;
     loop {
-        let look = ENGINE.with(|engine| engine.look(id, events, deadline, spin_until));
+        let look = ENGINE.with(|engine| engine.look(epoll, id, events, deadline, spin_until));
         match look {
             Look::NotOurs => return Some(Err(libc::EBADF)),
             Look::Again => {}
@@ -313,6 +307,7 @@ impl Engine {
 
     fn look(
         &mut self,
+        epoll: c_int,
         id: DescriptionId,
         events: &mut [epoll_event],
         deadline: Deadline,
@@ -324,6 +319,9 @@ impl Engine {
         let moved = self.progress();
         let Some(mut set) = self.lend_set(id) else { return Look::NotOurs };
         self.interested(&set);
+        if let Some(wakes) = self.wakes() {
+            set.follow(epoll, wakes);
+        }
         let count = set.collect(events, |member| self.ready_bits(member));
         if count > 0 {
             set.turns = set.turns.wrapping_add(1);
@@ -387,12 +385,12 @@ unsafe fn kernel_wait(
         let Some(Description { kind: Kind::Epoll(set), .. }) = engine.descriptions.get_mut(id.index) else {
             return Ok((n, false));
         };
-        let (kept, ours) = set.strip(events.get_mut(..n).unwrap_or(&mut []));
-        if ours {
+        let found = set.strip(events.get_mut(..n).unwrap_or(&mut []));
+        if found.ours {
             sys::clear(set.wake);
-            engine.counters.wakeups += 1;
+            engine.woken(found.agent);
         }
-        Ok((kept, ours))
+        Ok((found.kept, found.ours))
     })
 }
 
@@ -404,7 +402,7 @@ pub fn strip_late(epoll: c_int, events: &mut [epoll_event]) -> usize {
         return events.len();
     }
     ENGINE.with(|engine| match engine.descriptions.get(index) {
-        Some(Description { kind: Kind::Epoll(set), .. }) => set.strip(events).0,
+        Some(Description { kind: Kind::Epoll(set), .. }) => set.strip(events).kept,
         _ => events.len(),
     })
 }

@@ -7,7 +7,7 @@ use crate::engine::{ENGINE, Engine};
 use crate::fdtable;
 use crate::lock;
 use crate::sys::{self, Errno};
-use crate::wait::{Busy, Deadline, enroll, resign, sooner};
+use crate::wait::{self, Busy, Deadline, Wakes, enroll, resign, sooner};
 
 /// Told whether asked for or not.
 const ALWAYS: c_short = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
@@ -20,7 +20,7 @@ pub fn concerns(fds: &[pollfd]) -> bool {
 enum Look {
     Ready,
     Again,
-    Sleep(Option<(c_int, Option<c_int>)>, Option<u64>),
+    Sleep(Option<(c_int, Option<Wakes>)>, Option<u64>),
 }
 
 /// poll, ppoll: how many entries have events.
@@ -34,7 +34,7 @@ pub unsafe fn poll(
 ) -> Result<usize, Errno> {
     let deadline = Deadline::after(timeout_ns);
     let spin_until = sys::monotonic_nanos() + crate::bootstrap::spin();
-    // The kernel's part of the set, then two entries of ours.
+    // The kernel's part of the set, then three entries of ours.
     let mut kernel: Vec<pollfd> = fds.to_vec();
     let ours: Vec<(usize, DescriptionId)> = ENGINE.with(|engine| {
         let accelerated = |(at, p): (usize, &pollfd)| Some((at, engine.of_fd(p.fd)?));
@@ -49,7 +49,7 @@ pub unsafe fn poll(
         }
     }
     let count = fds.len();
-    kernel.extend([pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 2]);
+    kernel.extend([pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 3]);
     loop {
         let look = ENGINE.with(|engine| look(engine, fds, &ours, &targets, deadline, spin_until));
         let (nap, enrolled) = match look {
@@ -57,15 +57,17 @@ pub unsafe fn poll(
             Look::Ready => (Some(0), None),
             Look::Sleep(enrolled, nap) => (nap, enrolled),
         };
-        let (waiter, wake) = enrolled.map_or((-1, -1), |(waiter, wake)| (waiter, wake.unwrap_or(-1)));
-        if let Some([w, p]) = kernel.get_mut(count..) {
-            (w.fd, p.fd) = (waiter, wake);
+        let (waiter, wakes) = enrolled.unwrap_or((-1, None));
+        if let Some([first, rest @ ..]) = kernel.get_mut(count..) {
+            first.fd = waiter;
+            rest.copy_from_slice(&wait::pollfds(wakes));
         }
         // SAFETY: the caller's promise.
         let slept = unsafe { sys::ppoll(&mut kernel, nap, mask) };
         if waiter >= 0 {
+            let agent = kernel.last().is_some_and(|k| k.revents != 0);
             ENGINE.with(|engine| {
-                engine.counters.wakeups += 1;
+                engine.woken(agent);
                 resign(engine, &targets, waiter);
             });
         }

@@ -90,7 +90,7 @@ impl Engine {
             }
             let Ok(wake) = self.arm() else { continue };
             let nap = wait::sooner(deadline.left(), self.next_timeout()).map(|ns| ns.min(20_000_000));
-            let mut fds = [libc::pollfd { fd: wake.unwrap_or(-1), events: libc::POLLIN, revents: 0 }];
+            let mut fds = wait::pollfds(wake);
             // SAFETY: no mask.
             let _ = unsafe { sys::ppoll(&mut fds, nap, core::ptr::null()) };
         }
@@ -114,17 +114,7 @@ impl Engine {
         self.accelerate(index, fd, Kind::Listener(state));
         self.own(Handle::Listener(id), index);
         self.counters.listeners_accelerated += 1;
-        self.show_ours(
-            index,
-            Some(SocketEntry {
-                kind: SocketKind::Listener,
-                reason: Reason::Accelerated,
-                fd: fd as u32,
-                label: FlowLabel::NONE,
-                local: address,
-                remote: address,
-            }),
-        );
+        self.show_listener(index, fd, address);
         self.await_link(LISTEN_LINK_WAIT_NS);
         self.publish();
         Ok(())

@@ -1,8 +1,13 @@
 //! What the agent sees of a process, and what happens without an agent.
 
+use std::time::Duration;
+
+use csp_app_node::agent::ProxyEntry;
+use csp_transport::ClusterKey;
 use csp_types::TraceKind;
 use csp_wire::agent::page::{COUNTER_NAMES, Reason, SocketKind};
 
+use crate::proxy::{PATIENCE, Proxy};
 use crate::stage::*;
 
 const SERVER: &str = "
@@ -66,6 +71,34 @@ fn the_agent_sees_sockets_traces_and_totals_of_living_and_dead() {
     let total = |name: &str| totals[COUNTER_NAMES.iter().position(|n| *n == name).unwrap()];
     assert_eq!((total("accepted"), total("bytes_read"), total("bytes_written")), (1, 8, 6));
     assert_eq!((total("flows_now"), total("listeners_kernel")), (0, 1));
+}
+
+#[test]
+fn an_idle_process_finds_a_returned_agent_and_hears_of_new_proxies() {
+    let mut stage = Stage::new();
+    let mut command = stage.command("/usr/bin/python3");
+    command.args(["-u", "-m", "http.server", "18100"]);
+    stage.start(command);
+    stage.proxy.until("the server", |p| p.listening(18100).1 == 1);
+    let before = stage.ask(|table| table.live()[0].id.clone());
+    stage.restart_agent();
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while stage.ask(|table| table.live().is_empty()) {
+        assert!(std::time::Instant::now() < deadline, "it did not come back");
+        stage.proxy.run_for(Duration::from_millis(20));
+    }
+    let (id, sockets) = stage.ask(|table| (table.live()[0].id.clone(), table.pages()[0].1.sockets()));
+    assert_eq!(id, before, "it keeps its name");
+    assert_eq!(sockets.len(), 1, "its listener is on the new page");
+    let path = stage.folder.join("pn-2.w0.sock");
+    let mut second = Proxy::listen(&path, ClusterKey::from_bytes([5; 32]));
+    stage.directory().send_modify(|d| {
+        let node = "pn-2".parse().unwrap();
+        d.proxies.push(ProxyEntry { node, worker: 0, path: path.display().to_string() });
+    });
+    second.until("the server at the second proxy", |p| p.listening(18100).1 == 1);
+    let response = second.exchange(18100, b"GET / HTTP/1.0\r\n\r\n");
+    assert!(split_response(&response).0.contains("200"));
 }
 
 #[test]

@@ -52,22 +52,32 @@ impl Stage {
         let entry = ProxyEntry { node: "pn-1".parse().unwrap(), worker: 0, path: path.display().to_string() };
         let connect = vec![Prefix { address: "10.76.0.0".parse().unwrap(), len: 24 }];
         let (tell, directory) = watch::channel(Directory { proxies: vec![entry], connect });
+        let mut stage = Stage { folder, proxy, tell, questions: None, thread: None, children: Vec::new() };
+        stage.start_agent(directory);
+        stage
+    }
+
+    fn start_agent(&mut self, directory: watch::Receiver<Directory>) {
+        let socket = self.folder.join("agent.sock");
+        let key = ClusterKey::from_bytes([5; 32]);
+        let node = "an-1".parse().unwrap();
+        let options = AgentOptions { node, socket: socket.clone(), key, listen: None, users: None };
         let (questions, asked) = mpsc::unbounded_channel();
-        let options = AgentOptions {
-            node: "an-1".parse().unwrap(),
-            socket: folder.join("agent.sock"),
-            key,
-            listen: None,
-            users: None,
-        };
-        let thread = std::thread::spawn(move || run_agent(options, directory, asked));
-        let agent = folder.join("agent.sock");
+        self.questions = Some(questions);
+        self.thread = Some(std::thread::spawn(move || run_agent(options, directory, asked)));
         let deadline = Clock::now() + PATIENCE;
-        while !agent.exists() {
+        while !socket.exists() {
             assert!(Clock::now() < deadline, "the agent did not start");
             std::thread::yield_now();
         }
-        Stage { folder, proxy, tell, questions: Some(questions), thread: Some(thread), children: Vec::new() }
+    }
+
+    /// The agent ends and comes back.
+    pub fn restart_agent(&mut self) {
+        drop(self.questions.take());
+        self.thread.take().unwrap().join().unwrap();
+        fs::remove_file(self.folder.join("agent.sock")).unwrap();
+        self.start_agent(self.tell.subscribe());
     }
 
     /// The proxy dies and comes back as new at the same address.
