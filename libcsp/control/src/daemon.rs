@@ -19,6 +19,7 @@ use crate::keys;
 use crate::membership::{Membership, MembershipFollower};
 use crate::policy::Policy;
 use crate::policy_store::{self, ActivePolicy, PolicyTasks};
+use crate::predecessor::Predecessor;
 use crate::registration::{First, Registration, taken};
 use crate::registry::NodeRecord;
 use crate::status::{ControlStatus, StatusCell};
@@ -76,6 +77,7 @@ pub struct ControlPlane {
     first: watch::Receiver<First>,
     stop: watch::Sender<bool>,
     tasks: JoinSet<()>,
+    _predecessor: Predecessor,
 }
 
 impl fmt::Debug for ControlPlane {
@@ -90,13 +92,15 @@ impl ControlPlane {
     ///
     /// Returns once registered, or after [`ControlOptions::start_wait`] without etcd: then everything goes on in the
     /// background, and the policy channel holds the last-known-good policy. Fails with [`ControlError::IdTaken`] when
-    /// another live process has this node's id; finding that out takes up to 7 s.
+    /// another live process has this node's id; finding that out takes up to 7 s. A daemon that was killed and starts
+    /// again on the same host with the same `state_dir` takes its old registration over at once.
     pub async fn start(
         record: NodeRecord,
         etcd: &EtcdSection,
         state_dir: impl AsRef<Path>,
         options: ControlOptions,
     ) -> Result<ControlPlane, ControlError> {
+        let predecessor = Predecessor::succeed(state_dir.as_ref(), &record);
         let client = EtcdClient::connect(etcd).await?;
         let (status, status_receiver) = StatusCell::new();
         let (stop, stop_receiver) = watch::channel(false);
@@ -104,6 +108,7 @@ impl ControlPlane {
         let registration = Registration {
             client: client.clone(),
             record: record.clone(),
+            predecessor: predecessor.incarnation,
             status: status.clone(),
             first,
             stop: stop_receiver,
@@ -141,6 +146,7 @@ impl ControlPlane {
             first,
             stop,
             tasks,
+            _predecessor: predecessor,
         })
     }
 

@@ -20,6 +20,7 @@ mod membership;
 pub mod policy;
 mod policy_store;
 mod positions;
+mod predecessor;
 mod registration;
 mod registry;
 mod status;

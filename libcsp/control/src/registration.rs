@@ -36,6 +36,8 @@ pub(crate) enum First {
 pub(crate) struct Registration {
     pub(crate) client: EtcdClient,
     pub(crate) record: NodeRecord,
+    /// The incarnation that ran here before and is known to be dead.
+    pub(crate) predecessor: Option<u64>,
     pub(crate) status: StatusCell,
     pub(crate) first: watch::Sender<First>,
     pub(crate) stop: watch::Receiver<bool>,
@@ -128,7 +130,7 @@ impl Registration {
         loop {
             let Some(other) = self.try_claim(&key, lease).await? else { return Ok(()) };
             let found: Option<NodeRecord> = serde_json::from_slice(&other.value).ok();
-            if found.as_ref().is_some_and(|found| found.incarnation == self.record.incarnation) {
+            if found.as_ref().is_some_and(|found| self.is_own(found)) {
                 return Ok(self.replace(&key, lease, other.mod_revision).await?);
             }
             let left = self.lease_left(other.lease).await?;
@@ -142,6 +144,12 @@ impl Registration {
             }
             sleep(CONTEST_INTERVAL).await;
         }
+    }
+
+    /// Whether a record is this daemon's, or that of its predecessor, which is dead.
+    fn is_own(&self, found: &NodeRecord) -> bool {
+        let succeeded = Some(found.incarnation) == self.predecessor && found.host == self.record.host;
+        found.incarnation == self.record.incarnation || succeeded
     }
 
     /// Creates the record if there is none; otherwise what is there.
@@ -164,7 +172,7 @@ impl Registration {
         held.map(Some).ok_or_else(|| ControlError::Etcd("unexpected answer to a transaction".to_owned()))
     }
 
-    /// Puts the record over this incarnation's own older one.
+    /// Puts the record over this node's own older one.
     async fn replace(&self, key: &str, lease: i64, seen: i64) -> Result<(), ControlError> {
         let unchanged = Compare::mod_revision(key, CompareOp::Equal, seen);
         let response = self.client.txn(Txn::new().when([unchanged]).and_then([self.put(key, lease)])).await?;

@@ -28,8 +28,10 @@ async fn a_node_that_was_killed_can_start_again_under_its_id() {
     let mut observer = etcd.node("nn-1", Role::NetworkNode).await.unwrap();
     let before = observer.membership.borrow().clone();
     drop(killed);
+    let began = std::time::Instant::now();
     let again = etcd.node("pn-1", Role::ProxyNode).await.unwrap();
     assert!(again.status.borrow().registered);
+    assert!(began.elapsed() < Duration::from_secs(3), "its own dead predecessor's lease is not waited for");
     let incarnation = before.nodes[&node_id("pn-1")].record.incarnation;
     let after = until("the new incarnation shows", &mut observer.membership, |membership| {
         let member = &membership.nodes[&node_id("pn-1")];
@@ -41,6 +43,18 @@ async fn a_node_that_was_killed_can_start_again_under_its_id() {
         matches!(changes.as_slice(), [Change::Restarted(record)] if record.id == node_id("pn-1")),
         "{changes:?}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_node_that_starts_elsewhere_waits_for_its_old_lease() {
+    let Some(etcd) = TestEtcd::start().await else { return };
+    let killed = etcd.node("pn-1", Role::ProxyNode).await.unwrap();
+    drop(killed);
+    let record = NodeRecord { host: "another kernel".to_owned(), ..record("pn-1", Role::ProxyNode) };
+    let began = std::time::Instant::now();
+    let again = etcd.node_with(record, &etcd.section(), ControlOptions::default()).await.unwrap();
+    assert!(again.status.borrow().registered);
+    assert!(began.elapsed() > Duration::from_secs(3), "a lease of 5 s lapsed in {:?}", began.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
