@@ -18,7 +18,7 @@ const PROGRAMS: [(&str, &str); 7] = [
     ("etcd", "etcd-server"),
     ("curl", "curl"),
     ("wrk", "wrk"),
-    ("/usr/bin/python3", "python3-minimal"),
+    ("/usr/bin/python3", "python3"),
 ];
 /// How long a service may take until it answers after a change.
 pub const SERVING_DEADLINE: Duration = Duration::from_secs(15);

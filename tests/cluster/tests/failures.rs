@@ -180,6 +180,9 @@ fn etcd_stopped(cluster: &mut Cluster) {
     end(clients);
 }
 
+/// A failure, and what must follow.
+type Step = fn(&mut Cluster);
+
 /// Sockets that a folder still holds.
 fn sockets(folder: &Path) -> Vec<String> {
     use std::os::unix::fs::FileTypeExt;
@@ -193,7 +196,7 @@ fn failures_end_what_they_must_and_nothing_else() {
     let Some(mut cluster) = testing::lay_out("fail") else { return };
     fs::write(cluster.scratch().join("steady.py"), include_str!("../apps/steady.py")).unwrap();
     cluster.serve().unwrap();
-    let steps: [(&str, fn(&mut Cluster)); 5] = [
+    let steps: [(&str, Step); 5] = [
         ("an nginx worker is killed", nginx_worker_killed),
         ("the agent is killed", agent_killed),
         ("the network node is killed", network_node_killed),
