@@ -112,7 +112,8 @@ impl Fetch<'_> {
     /// wrk with `connections` kept-alive connections for `seconds`; its report, or an error where it counted any.
     pub fn wrk(&self, file: &str, connections: u32, seconds: u32) -> Result<String> {
         let (connections, duration) = (format!("-c{connections}"), format!("-d{seconds}s"));
-        let url = format!("http://{VIP}/{file}");
+        // With the port as a number: a bare machine has no /etc/services to look "http" up in.
+        let url = format!("http://{VIP}:80/{file}");
         let report = self.0.client.run("wrk", &["-t1", &connections, &duration, "--latency", &url])?;
         if report.contains("Socket errors") || report.contains("Non-2xx") || !report.contains("Requests/sec")
         {
