@@ -90,13 +90,13 @@ impl Stack {
         })
     }
 
-    /// The connection or TIME-WAIT entry (from [`TIME_WAIT_SLOTS`] on) of these addresses.
     /// The label of the connection with these addresses; `None` also for those in TIME-WAIT.
     pub fn label_of(&self, tuple: &FourTuple) -> Option<FlowLabel> {
         let slot = self.find_by_tuple(tuple)?;
         self.tcbs.get(slot as usize)?.as_ref().map(|tcb| tcb.label)
     }
 
+    /// The connection or TIME-WAIT entry (from [`TIME_WAIT_SLOTS`] on) of these addresses.
     pub(super) fn find_by_tuple(&self, tuple: &FourTuple) -> Option<u32> {
         self.tuples.find(self.keys.place(tuple), |slot| match slot.checked_sub(TIME_WAIT_SLOTS) {
             Some(slot) => self.time_wait.get(slot).is_some_and(|entry| entry.tuple == *tuple),
