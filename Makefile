@@ -38,8 +38,7 @@ lint: packages-build ## formatting, clippy, rustdoc, purity of the sans-I/O crat
 	tests/lint/sizes.sh
 
 .PHONY: test
-test: packages-run ## unit, conformance, simulation and cluster tests (root: real processes in network namespaces)
-	$(CARGO) build --release --locked --workspace --all-targets
+test: packages-run build ## unit, conformance, simulation and cluster tests (root: real processes in network namespaces)
 	CSP_SEEDS=$(SEEDS) $(CARGO) test --release --locked --workspace --no-fail-fast
 
 .PHONY: fuzz
