@@ -213,6 +213,10 @@ pub struct ConnectionInfo {
     pub cwnd: u32,
     /// Slow start threshold in bytes.
     pub ssthresh: u32,
+    /// Bytes per second at which data may leave; `None`: not limited.
+    pub pacing_rate: Option<u64>,
+    /// Bytes per second that were delivered most recently; 0 before the first measurement.
+    pub delivery_rate: u64,
     /// Sequence numbers sent and not acknowledged.
     pub in_flight: u32,
     /// The other side's window in bytes.

@@ -1,13 +1,94 @@
-//! NewReno's congestion window (RFC 5681, RFC 6582), in bytes, with appropriate byte counting (RFC 3465).
+//! Congestion control: how much of a connection may be in flight, and how fast it may leave.
+//!
+//! It owns the congestion window and the slow start threshold, in bytes, and the round trips they grow by. It refuses to
+//! find losses, to know sequence numbers beyond those that end a round, and to send: loss recovery tells it what
+//! happened, output asks it for [`Congestion::cwnd`] and [`Congestion::pacing_rate`].
+//!
+//! ```text
+//!   output ──── on_transmit, restart_after_idle ─────▶ ┌────────────┐
+//!   input ───── on_ack(AckSample), on_ecn ───────────▶ │ Congestion │ ──▶ cwnd, ssthresh, pacing_rate
+//!   recovery ── on_loss, on_timeout, undo ───────────▶ └────────────┘
+//! ```
+//!
+//! Every acknowledgement that delivers something becomes one [`AckSample`], whatever the phase of recovery: window-based
+//! algorithms ignore those in fast recovery, because the window stays at [`Congestion::ssthresh`] then and proportional
+//! rate reduction paces what leaves; rate-based ones live on them.
 
-/// The window of one connection.
+mod newreno;
+
+use core::time::Duration;
+
+use csp_types::Instant;
+
+use crate::scoreboard::Phase;
+use crate::seq::Seq;
+
+/// Larger windows than any receive window (RFC 7323 §2.3) serve nobody.
+const CWND_MAX: u32 = 1 << 30;
+
+/// How fast the path delivered, measured over one acknowledged transmission (draft-ietf-ccwg-bbr, delivery rate samples).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RateSample {
+    /// Bytes delivered during `interval`.
+    pub delivered: u32,
+    /// The longer of the time they took to be sent and the time they took to be acknowledged.
+    pub interval: Duration,
+    /// The sender ran out of data meanwhile: the path may deliver faster.
+    pub app_limited: bool,
+}
+
+impl RateSample {
+    /// Bytes per second; `None` where no time passed.
+    pub fn bytes_per_second(&self) -> Option<u64> {
+        let nanos = u64::try_from(self.interval.as_nanos()).ok().filter(|&n| n > 0)?;
+        Some(u64::from(self.delivered).saturating_mul(1_000_000_000) / nanos)
+    }
+}
+
+/// What one acknowledgement tells about the path.
+#[derive(Clone, Copy, Debug)]
+#[allow(dead_code)] // rate-based algorithms read what window-based ones do not
+pub(crate) struct AckSample {
+    pub now: Instant,
+    /// snd_una with this acknowledgement, and snd_nxt: round trips are counted by them.
+    pub una: Seq,
+    pub nxt: Seq,
+    /// Bytes newly acknowledged cumulatively; 0 for one that only SACKs.
+    pub acked: u32,
+    /// Bytes newly known to be delivered: acknowledged and not SACKed before, or newly SACKed.
+    pub delivered: u32,
+    /// Bytes believed to be in the network before this acknowledgement.
+    pub in_flight: u32,
+    /// The round trip it measured, if it measured one.
+    pub rtt: Option<Duration>,
+    /// The phase of loss recovery in which it arrived.
+    pub phase: Phase,
+    pub rate: Option<RateSample>,
+}
+
+/// The congestion control of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Congestion {
+    window: Window,
+    algorithm: Algorithm,
+    /// The round trip ends when this is acknowledged.
+    round_end: Seq,
+    /// The latest delivery rate in bytes per second; 0: unknown.
+    delivery_rate: u64,
+}
+
+/// What decides how the window moves.
+#[derive(Clone, Copy, Debug)]
+enum Algorithm {
+    NewReno(newreno::NewReno),
+}
+
+/// What all window-based algorithms share.
+#[derive(Clone, Copy, Debug)]
+struct Window {
     cwnd: u32,
     ssthresh: u32,
     mss: u32,
-    /// Bytes acknowledged towards the next segment of congestion avoidance.
-    counted: u32,
     /// Most bytes in flight in this round trip and in the one before. What is in flight when an acknowledgement arrives
     /// is less, and the less the more acknowledgements arrive at once.
     flight: (u32, u32),
@@ -15,145 +96,145 @@ pub(crate) struct Congestion {
     before: (u32, u32),
 }
 
-/// Larger windows than any receive window (RFC 7323 §2.3) serve nobody.
-const CWND_MAX: u32 = 1 << 30;
-
-impl Congestion {
-    /// The window before the handshake.
-    pub fn new() -> Self {
-        Congestion { cwnd: 1, ssthresh: CWND_MAX, mss: 1, counted: 0, flight: (0, 0), before: (0, 0) }
-    }
-
-    /// Starts with `segments` segments of `mss` bytes; `lost_syn`: with one (RFC 6928 §2, RFC 5681 §3.1).
-    pub fn start(&mut self, mss: u32, segments: u32, lost_syn: bool) {
-        self.mss = mss.max(1);
-        // RFC 6928 §2: min (10*MSS, max (2*MSS, 14600)), for another number of segments alike.
-        let initial = (segments * self.mss).min((2 * self.mss).max(segments * 1460));
-        self.cwnd = if lost_syn { self.mss } else { initial };
-    }
-
-    /// Segments are smaller from now on.
-    pub fn set_mss(&mut self, mss: u32) {
-        self.mss = mss.max(1);
-    }
-
-    pub fn cwnd(&self) -> u32 {
-        self.cwnd
-    }
-
-    pub fn ssthresh(&self) -> u32 {
-        self.ssthresh
-    }
-
-    /// Something was sent; now `flight` bytes are in flight.
-    pub fn on_transmit(&mut self, flight: u32) {
-        self.flight.0 = self.flight.0.max(flight);
-    }
-
-    /// A round trip is over.
-    pub fn on_round(&mut self) {
-        self.flight = (0, self.flight.0);
-    }
-
+impl Window {
     fn flight(&self) -> u32 {
         self.flight.0.max(self.flight.1)
     }
 
-    /// `acked` bytes were acknowledged; `after_timeout`: in the slow start that follows a timeout.
-    pub fn on_ack(&mut self, acked: u32, after_timeout: bool) {
-        let slow_start = self.cwnd < self.ssthresh;
+    fn in_slow_start(&self) -> bool {
+        self.cwnd < self.ssthresh
+    }
+
+    /// Whether the window was used: one that was not proves nothing about the path (RFC 7661 §4.1).
+    fn is_used(&self) -> bool {
         let flight = self.flight();
-        // A window that was not used proves nothing about the path (RFC 7661 §4.1).
-        let used = if slow_start { flight.saturating_mul(2) } else { flight + self.mss };
-        if used < self.cwnd {
+        let used =
+            if self.in_slow_start() { flight.saturating_mul(2) } else { flight.saturating_add(self.mss) };
+        used >= self.cwnd
+    }
+
+    fn grow(&mut self, bytes: u32) {
+        self.cwnd = self.cwnd.saturating_add(bytes).min(CWND_MAX);
+    }
+}
+
+impl Congestion {
+    /// The window before the handshake.
+    pub fn new() -> Self {
+        let window = Window { cwnd: 1, ssthresh: CWND_MAX, mss: 1, flight: (0, 0), before: (0, 0) };
+        let algorithm = Algorithm::NewReno(newreno::NewReno::default());
+        Congestion { window, algorithm, round_end: Seq(0), delivery_rate: 0 }
+    }
+
+    /// Starts with `segments` segments of `mss` bytes; `lost_syn`: with one (RFC 6928 §2, RFC 5681 §3.1). `nxt` is the
+    /// first sequence number of data.
+    pub fn start(&mut self, mss: u32, segments: u32, lost_syn: bool, nxt: Seq) {
+        let mss = mss.max(1);
+        // RFC 6928 §2: min (10*MSS, max (2*MSS, 14600)), for another number of segments alike.
+        let initial = (segments * mss).min((2 * mss).max(segments * 1460));
+        self.window.mss = mss;
+        self.window.cwnd = if lost_syn { mss } else { initial };
+        self.round_end = nxt;
+    }
+
+    /// Segments are smaller from now on.
+    pub fn set_mss(&mut self, mss: u32) {
+        self.window.mss = mss.max(1);
+    }
+
+    /// The congestion window in bytes.
+    pub fn cwnd(&self) -> u32 {
+        self.window.cwnd
+    }
+
+    /// The slow start threshold in bytes; in fast recovery, what proportional rate reduction aims at.
+    pub fn ssthresh(&self) -> u32 {
+        self.window.ssthresh
+    }
+
+    /// Bytes per second at which data is to leave, given the smoothed round-trip time; `None`: as fast as the window
+    /// allows.
+    pub fn pacing_rate(&self, srtt: Option<Duration>) -> Option<u64> {
+        let nanos = u64::try_from(srtt?.as_nanos()).ok().filter(|&n| n > 0)?;
+        let window = &self.window;
+        // While the window doubles each round trip, twice of it; later enough for it to grow and for jitter.
+        let percent = if window.cwnd < window.ssthresh / 2 { 200 } else { 120 };
+        Some((u64::from(window.cwnd) * percent / 100).saturating_mul(1_000_000_000) / nanos)
+    }
+
+    /// The latest delivery rate sample in bytes per second; 0 before the first.
+    pub fn delivery_rate(&self) -> u64 {
+        self.delivery_rate
+    }
+
+    /// Something was sent; now `in_flight` bytes are in flight.
+    pub fn on_transmit(&mut self, in_flight: u32) {
+        self.window.flight.0 = self.window.flight.0.max(in_flight);
+    }
+
+    /// Something was acknowledged or SACKed.
+    pub fn on_ack(&mut self, sample: &AckSample) {
+        if let Some(rate) = sample.rate.and_then(|rate| rate.bytes_per_second()) {
+            self.delivery_rate = rate;
+        }
+        if !sample.una.before(self.round_end) {
+            self.round_end = sample.nxt;
+            self.window.flight = (0, self.window.flight.0);
+        }
+        if sample.phase == Phase::Recovery || sample.acked == 0 || !self.window.is_used() {
             return;
         }
-        if slow_start {
-            // RFC 3465 §2.3: after a timeout at most one segment per acknowledgement; otherwise every byte counts, so
-            // that acknowledgements of 64 KB segments do not slow the start down.
-            let growth = if after_timeout { acked.min(self.mss) } else { acked };
-            self.cwnd = self.cwnd.saturating_add(growth).min(CWND_MAX);
-            return;
-        }
-        // RFC 3465 §2.1: one segment per window of acknowledged bytes.
-        self.counted = self.counted.saturating_add(acked);
-        while self.counted >= self.cwnd {
-            self.counted -= self.cwnd;
-            self.cwnd = (self.cwnd + self.mss).min(CWND_MAX);
+        match &mut self.algorithm {
+            Algorithm::NewReno(newreno) => newreno.on_ack(&mut self.window, sample),
         }
     }
 
-    /// Loss was found by acknowledgements (RFC 6675 §5 step 4.2).
-    pub fn on_loss(&mut self) {
+    /// Acknowledgements told of loss, and fast recovery begins; `in_flight` bytes were believed to be in the network.
+    /// Called once per recovery (RFC 6675 §5 step 4.2).
+    pub fn on_loss(&mut self, now: Instant, in_flight: u32) {
+        let _ = (now, in_flight);
         self.reduce();
-        self.cwnd = self.ssthresh;
+        self.window.cwnd = self.window.ssthresh;
     }
 
     /// The retransmission timer fired; `first`: for the first time since progress (RFC 5681 §3.1).
-    pub fn on_timeout(&mut self, first: bool) {
+    pub fn on_timeout(&mut self, now: Instant, first: bool) {
+        let _ = now;
         if first {
             self.reduce();
         }
-        self.cwnd = self.mss;
+        self.window.cwnd = self.window.mss;
     }
 
     fn reduce(&mut self) {
-        self.before = (self.cwnd, self.ssthresh);
-        self.ssthresh = (self.flight().min(self.cwnd) / 2).max(2 * self.mss);
-        self.counted = 0;
+        self.window.before = (self.window.cwnd, self.window.ssthresh);
+        match &mut self.algorithm {
+            Algorithm::NewReno(newreno) => newreno.reduce(&mut self.window),
+        }
     }
 
     /// The loss was none: back to where we were (RFC 4015 §3.2).
     pub fn undo(&mut self) {
-        self.cwnd = self.cwnd.max(self.before.0);
-        self.ssthresh = self.ssthresh.max(self.before.1);
+        self.window.cwnd = self.window.cwnd.max(self.window.before.0);
+        self.window.ssthresh = self.window.ssthresh.max(self.window.before.1);
         self.nothing_to_undo();
     }
 
     /// A retransmission begins that took nothing from the window.
     pub fn nothing_to_undo(&mut self) {
-        self.before = (0, 0);
+        self.window.before = (0, 0);
     }
 
     /// Nothing was sent for longer than a timeout (RFC 5681 §4.1).
-    pub fn restart_after_idle(&mut self, segments: u32) {
-        self.cwnd = self.cwnd.min(segments * self.mss).max(self.mss);
-        self.counted = 0;
+    pub fn restart_after_idle(&mut self, now: Instant, segments: u32) {
+        let _ = now;
+        let restart = segments.saturating_mul(self.window.mss);
+        self.window.cwnd = self.window.cwnd.min(restart).max(self.window.mss);
+        match &mut self.algorithm {
+            Algorithm::NewReno(newreno) => newreno.forget(),
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slow_start_doubles_and_avoidance_adds_a_segment_per_window() {
-        let mut cc = Congestion::new();
-        cc.start(1000, 10, false);
-        assert_eq!(cc.cwnd(), 10_000);
-        cc.on_transmit(10_000);
-        for _ in 0..10 {
-            cc.on_ack(1_000, false); // all at once, nothing is sent between them
-        }
-        assert_eq!(cc.cwnd(), 20_000);
-        cc.on_round();
-        cc.on_round();
-        cc.on_transmit(2_000);
-        cc.on_ack(1_000, false);
-        assert_eq!(cc.cwnd(), 20_000, "not used, not grown");
-        cc.on_transmit(20_000);
-        cc.on_loss();
-        assert_eq!((cc.cwnd(), cc.ssthresh()), (10_000, 10_000));
-        for _ in 0..10 {
-            cc.on_ack(1_000, false);
-        }
-        assert_eq!(cc.cwnd(), 11_000);
-        cc.undo();
-        assert_eq!(cc.cwnd(), 20_000);
-        cc.on_timeout(true);
-        cc.on_timeout(false);
-        assert_eq!((cc.cwnd(), cc.ssthresh()), (1_000, 10_000));
-        cc.on_ack(8_000, true);
-        assert_eq!(cc.cwnd(), 2_000);
-    }
-}
+mod tests;

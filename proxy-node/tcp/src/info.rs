@@ -22,6 +22,8 @@ impl Tcb {
             rto: self.rtt.rto(config),
             cwnd: self.congestion.cwnd(),
             ssthresh: self.congestion.ssthresh(),
+            pacing_rate: self.congestion.pacing_rate(self.rtt.srtt()),
+            delivery_rate: self.congestion.delivery_rate(),
             in_flight: self.outstanding(),
             send_window: self.snd_wnd,
             mss: self.mss,

@@ -320,7 +320,7 @@ impl Tcb {
         (self.snd_wnd, self.snd_wl1, self.snd_wl2) = (window, seq, ack);
         self.snd_wnd_max = window;
         self.board.on_advance(cx.ranges, ack, self.snd_nxt, 0, u32::from(self.mss), self.sack);
-        self.congestion.start(u32::from(self.mss), cx.config.initial_window_segments, lost_syn);
+        self.congestion.start(u32::from(self.mss), cx.config.initial_window_segments, lost_syn, self.snd_nxt);
         if lost_syn {
             self.rtt.assume_slow(cx.config);
         }

@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use crate::api::{DropReason, State};
+use crate::congestion::AckSample;
 use crate::input::{Incoming, Reject};
 use crate::scoreboard::Phase;
 use crate::tcb::{Context, Farewell, Tcb};
@@ -77,7 +78,8 @@ impl Tcb {
         let fin_acked = self.fin_queued && !self.fin_acked && ack == self.data_end().plus(1);
         let acked = ack.since(self.snd_una);
         let acked_bytes = ack.since(self.send_base()) - u32::from(fin_acked);
-        self.sample_rtt(cx, segment);
+        let in_flight = self.pipe(cx.ranges);
+        let rtt = self.sample_rtt(cx, segment);
         self.send.release(cx.blocks, acked_bytes);
         self.snd_una = ack;
         self.fin_acked |= fin_acked;
@@ -92,9 +94,17 @@ impl Tcb {
         }
         let phase = self.board.phase();
         self.board.on_advance(cx.ranges, ack, self.snd_nxt, acked, u32::from(self.mss), self.sack);
-        if phase != Phase::Recovery {
-            self.congestion.on_ack(acked_bytes, phase == Phase::Timeout);
-        }
+        self.congestion.on_ack(&AckSample {
+            now: cx.now,
+            una: ack,
+            nxt: self.snd_nxt,
+            acked: acked_bytes,
+            delivered: acked_bytes,
+            in_flight,
+            rtt,
+            phase,
+            rate: None,
+        });
         if self.tail_probe.is_some_and(|end| !ack.before(end)) {
             self.tail_probe = None;
         }
@@ -110,26 +120,27 @@ impl Tcb {
         }
     }
 
-    fn sample_rtt(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>) {
+    /// Takes in the round trip that an acknowledgement measures, if it measures one.
+    fn sample_rtt(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>) -> Option<Duration> {
         match self.timed {
             Some((end, sent)) if !segment.ack.before(end) => {
-                self.rtt.sample(cx.config, segment.ingress.saturating_since(sent));
+                let rtt = segment.ingress.saturating_since(sent);
+                self.rtt.sample(cx.config, rtt);
                 self.timed = None;
-                self.congestion.on_round();
+                Some(rtt)
             }
             // What was retransmitted is timed by timestamps, which tell which transmission was answered, though only
             // in milliseconds.
             None if self.board.phase() != Phase::Open => {
-                let Some(timestamps) = segment.options.timestamps.filter(|t| self.timestamps && t.echo != 0)
-                else {
-                    return;
-                };
+                let timestamps = segment.options.timestamps.filter(|t| self.timestamps && t.echo != 0)?;
                 let elapsed = self.timestamp(segment.ingress).wrapping_sub(timestamps.echo);
-                if elapsed < 120_000 {
-                    self.rtt.sample(cx.config, Duration::from_millis(u64::from(elapsed.max(1))));
-                }
+                let rtt = Duration::from_millis(u64::from(elapsed.max(1)));
+                (elapsed < 120_000).then(|| {
+                    self.rtt.sample(cx.config, rtt);
+                    rtt
+                })
             }
-            _ => {}
+            _ => None,
         }
     }
 
@@ -145,7 +156,7 @@ impl Tcb {
             return;
         }
         cx.counters.fast_recoveries += 1;
-        self.congestion.on_loss();
+        self.congestion.on_loss(cx.now, self.pipe(cx.ranges));
         self.board.begin(Phase::Recovery, self.snd_una, self.snd_nxt);
         self.tail_probe = None;
         self.arm_timeout(cx);
