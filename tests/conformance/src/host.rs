@@ -1,0 +1,152 @@
+//! The engine under test with its network node, in virtual time, and everything it said.
+
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+
+use csp_tcp::{Arrival, Event, Stack, Transmit};
+use csp_types::{FlowLabel, FourTuple, Instant};
+use csp_wire::tcp::{HEADER_LEN_MAX, Repr, Segment};
+
+use crate::config::Config;
+
+/// When scripts begin, on the engine's clock.
+const START: Instant = Instant::from_nanos(1_000_000_000);
+
+/// A segment as it leaves the network node.
+#[derive(Clone, Debug)]
+pub(crate) struct Sent {
+    pub at: Instant,
+    pub tuple: FourTuple,
+    pub header: Repr,
+    pub payload: Vec<u8>,
+    /// What the record was to be cut by.
+    pub segment_size: u16,
+    pub ecn: u8,
+}
+
+/// The engine and what surrounds it.
+pub(crate) struct Host {
+    pub stack: Stack,
+    pub now: Instant,
+    /// What was sent and not looked at yet, oldest first.
+    pub sent: VecDeque<Sent>,
+    /// What was told and not looked at yet.
+    pub events: Vec<(FlowLabel, Event)>,
+    /// What the network node knows.
+    known: BTreeMap<FourTuple, FlowLabel>,
+    use_labels: bool,
+}
+
+impl Host {
+    pub fn new(config: &Config) -> Self {
+        Host {
+            stack: Stack::new(config.stack.clone()),
+            now: START,
+            sent: VecDeque::new(),
+            events: Vec::new(),
+            known: BTreeMap::new(),
+            use_labels: config.labels,
+        }
+    }
+
+    /// The time since the script began.
+    pub fn elapsed(&self) -> Duration {
+        self.now.saturating_since(START)
+    }
+
+    /// The script's time of an instant.
+    pub fn script_time(at: Instant) -> Duration {
+        at.saturating_since(START)
+    }
+
+    /// A segment arrives now; says why the engine dropped it, where it did.
+    pub fn deliver(&mut self, tuple: FourTuple, bytes: &[u8], ecn: u8) -> Option<String> {
+        let Ok(segment) = Segment::parse(bytes) else { return Some("no TCP header".into()) };
+        let known = self.known.get(&tuple).copied().filter(|_| self.use_labels);
+        let arrival = Arrival {
+            label: known.unwrap_or(FlowLabel::NONE),
+            tuple: known.is_none().then_some(tuple),
+            ingress: self.now,
+            via: 1,
+            ecn,
+        };
+        let result = self.stack.on_segment(self.now, arrival, &segment, segment.payload());
+        self.pump();
+        result.err().map(|reason| format!("{reason:?}"))
+    }
+
+    /// Takes out everything the engine has to say now.
+    pub fn pump(&mut self) {
+        loop {
+            while let Some(transmit) = self.stack.poll_transmit(self.now) {
+                network_node(self.now, &transmit, &mut self.known, &mut self.sent);
+            }
+            let Some(event) = self.stack.poll_event() else { break };
+            self.events.push(event);
+        }
+    }
+
+    /// Lets time pass up to `to`, timers and all.
+    pub fn advance(&mut self, to: Instant) {
+        while self.step(to) {}
+    }
+
+    /// Lets time pass up to the next timer, or to `to`; `false`: `to` is reached.
+    pub fn step(&mut self, to: Instant) -> bool {
+        self.pump();
+        let next = self.stack.next_timeout().filter(|&at| at <= to);
+        let Some(next) = next else {
+            self.now = self.now.max(to);
+            return false;
+        };
+        // A timer that is due and stays due would keep time from passing.
+        self.now = if next <= self.now { self.now + Duration::from_nanos(1) } else { next };
+        self.stack.on_timeout(self.now);
+        self.pump();
+        self.now < to
+    }
+
+    /// `script` after the start.
+    pub fn instant(script: Duration) -> Instant {
+        START + script
+    }
+}
+
+/// What the network node does with a record: it learns and forgets labels, and cuts the payload into packets.
+fn network_node(
+    now: Instant,
+    transmit: &Transmit<'_>,
+    known: &mut BTreeMap<FourTuple, FlowLabel>,
+    sent: &mut VecDeque<Sent>,
+) {
+    let tuple = transmit.tuple;
+    if !transmit.label.is_none() {
+        if transmit.flow_new {
+            known.insert(tuple, transmit.label);
+        }
+        if transmit.flow_end && known.get(&tuple) == Some(&transmit.label) {
+            known.remove(&tuple);
+        }
+    }
+    let Some(header) = transmit.header else { return };
+    let payload: Vec<u8> = transmit.payload().flatten().copied().collect();
+    let size = match payload.len() {
+        0 => 1,
+        len => usize::from(transmit.segment_size).clamp(1, len),
+    };
+    let count = payload.len().div_ceil(size).max(1);
+    for n in 0..count {
+        let chunk = payload.get(n * size..payload.len().min((n + 1) * size)).unwrap_or(&[]);
+        let mut header = Repr { seq: header.seq.wrapping_add((n * size) as u32), ..header };
+        // What segmentation offload does: FIN and PSH belong to the last packet.
+        if n + 1 < count {
+            header.flags.0 &= !(csp_wire::tcp::Flags::FIN | csp_wire::tcp::Flags::PSH).0;
+        }
+        // What is checked is what a peer would read.
+        let mut bytes = [0; HEADER_LEN_MAX];
+        let parsed = header.emit(&mut bytes).and_then(|len| Segment::parse(bytes.get(..len)?).ok());
+        let header = parsed.map_or(header, |segment| Repr::parse(&segment));
+        let (payload, segment_size) = (chunk.to_vec(), transmit.segment_size);
+        sent.push_back(Sent { at: now, tuple, header, payload, segment_size, ecn: 0 });
+    }
+}

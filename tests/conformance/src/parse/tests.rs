@@ -1,0 +1,74 @@
+use super::*;
+
+const HEADER: &str = "# What. RFC 9293 §3\n";
+
+/// The problem that the only wrong line of a script has.
+fn problem(line: &str) -> String {
+    let error = parse(&format!("{HEADER}{line}\n")).unwrap_err();
+    assert_eq!((error.line, error.text.as_str()), (2, line));
+    error.problem
+}
+
+#[test]
+fn errors_name_the_line_and_what_is_allowed() {
+    let check = |line: &str, part: &str| {
+        let problem = problem(line);
+        assert!(problem.contains(part), "{line}: {problem}");
+    };
+    check("0.1 < S 0:0(0) win 1", "begins with the time");
+    check("+x listen", "no duration such as");
+    check("+0 < Q 0:0(0) win 1", "flag `Q`: there are S F R P U E W");
+    check("+0 < S 0:1(0) win 1", "end less start is not the length");
+    check("+0 < S 0-1 win 1", "no range such as");
+    check("+0 > . 1:1(0)", "belong together");
+    check("+0 < . *:*(0) ack 1", "only in segments that are expected");
+    check("+0 < S 0:0(0) win 70000", "no number that fits");
+    check("+0 < S 0:0(0) wim 7", "allowed are ack, win");
+    check("+0 < S 0:0(0) <mss 1460", "`<` without `>`");
+    check("+0 < S 0:0(0) <mess 1460>", "there are mss N");
+    check("+0 > S 0:0(0) <raw 00>", "there are mss N");
+    check("+0 < . 1:1(0) ack 1 <sack 5>", "no SACK block such as");
+    check("+0 sing", "there are < and >");
+    check("+0 write some", "no number of bytes");
+    check("+0..1 listen", "only before a segment that is expected");
+    check("+0 @x listen", "no connection such as @2");
+    check("+0 ! happy", "there are established");
+    check("+0 ? cwnd 1", "`? figure == value`");
+    check("+0 ? cwnd ~ 1", "there are == !=");
+    check("+0 ? cwnd in 1", "no low..high");
+    check("+0 icmp redirect", "icmp too_big mtu N seq S");
+    check("+0 accept fast", "a handshake takes");
+    check("config colour=red", "no such key; there are ip,");
+    check("config ip=5", "none of 4, 6");
+    check("config nagle", "not key=value");
+}
+
+#[test]
+fn a_script_says_what_it_shows_before_anything_else() {
+    let error = parse("+0 listen\n").unwrap_err();
+    assert!(error.problem.contains("name the RFC"), "{error}");
+    let late = parse(&format!("{HEADER}+0 listen\nconfig ip=6\n")).unwrap_err();
+    assert_eq!(late.line, 3);
+    assert!(late.problem.contains("before the first timed line"), "{late}");
+}
+
+#[test]
+fn a_segment_is_read_whole() {
+    let text = "+0.5 @3 < SEW. 0:0(0) ack 1 win 100 urg 7 <mss 1460,sackOK,TS val 5 ecr =9,wscale 7> [ce]";
+    let script = parse(&format!("{HEADER}{text}\n")).unwrap();
+    let line = &script.lines[0];
+    assert_eq!((line.number, line.peer), (2, 3));
+    assert_eq!(line.after, When::Exactly(Duration::from_millis(500)));
+    let Step::Arrive(segment) = &line.step else { panic!("{line:?}") };
+    assert_eq!(segment.flags.0, 0b1101_0010);
+    assert_eq!((segment.window, segment.urgent, segment.ecn), (Some(100), Some(7), Some(3)));
+    let options = segment.options.as_ref().unwrap();
+    assert_eq!((options.mss, options.window_scale, options.sack_permitted), (Some(1460), Some(7), true));
+}
+
+#[test]
+fn a_handshake_in_one_word_is_five_lines() {
+    let lines = |word| parse(&format!("{HEADER}+1 {word} <mss 1000> win 5000 rtt 20ms\n")).unwrap().lines;
+    assert_eq!((lines("accept").len(), lines("open").len()), (5, 5));
+    assert!(lines("accept").iter().all(|line| line.number == 2));
+}

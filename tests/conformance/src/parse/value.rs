@@ -1,0 +1,53 @@
+//! Numbers, durations, words.
+
+use core::time::Duration;
+
+use crate::script::{Number, Value};
+
+/// `1.5s`, `40ms`, `200us`, `3min`, `2h`, `25d`, or seconds without a unit.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("`{text}` is no duration such as 0.04, 40ms, 1.5s, 2h");
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number: f64 = number.parse().map_err(|_| wrong())?;
+    let seconds = match unit {
+        "ns" => 1e-9,
+        "us" | "µs" => 1e-6,
+        "ms" => 1e-3,
+        "s" | "" => 1.0,
+        "min" => 60.0,
+        "h" => 3_600.0,
+        "d" => 86_400.0,
+        _ => return Err(wrong()),
+    };
+    Ok(Duration::from_nanos((number * seconds * 1e9).round() as u64))
+}
+
+/// A sequence number as a script gives it.
+pub(crate) fn sequence(text: &str) -> Result<Number, String> {
+    let wrong = |_| format!("`{text}` is no sequence number such as 1461, -1, =0 (as on the wire) or *");
+    if text == "*" {
+        return Ok(Number::Any);
+    }
+    match text.strip_prefix('=') {
+        Some(absolute) => absolute.parse().map(Number::Absolute).map_err(wrong),
+        None => text.parse().map(Number::Relative).map_err(wrong),
+    }
+}
+
+/// What a figure is compared with: a count, a duration with its unit, or a word.
+pub(crate) fn value(text: &str) -> Value {
+    if let Ok(number) = text.replace('_', "").parse() {
+        return Value::Number(number);
+    }
+    let has_unit = text.starts_with(|c: char| c.is_ascii_digit());
+    match duration(text) {
+        Ok(duration) if has_unit => Value::Number(duration.as_nanos() as i64),
+        _ => Value::Word(word(text)),
+    }
+}
+
+/// A name without case, underscores and hyphens: `FIN-WAIT-1`, `fin_wait_1` and `FinWait1` are one.
+pub(crate) fn word(text: &str) -> String {
+    text.chars().filter(|c| c.is_ascii_alphanumeric()).map(|c| c.to_ascii_lowercase()).collect()
+}
