@@ -49,7 +49,7 @@ fn reload_under_load(cluster: &mut Cluster) {
     let before = workers();
     let cluster = &*cluster;
     let report = std::thread::scope(|scope| {
-        let url = format!("http://{VIP}/1KiB");
+        let url = format!("http://{VIP}:80/1KiB"); // wrk has no name for a port where /etc/services is missing
         let wrk = scope.spawn(move || cluster.client.run("wrk", &["-t1", "-c16", "-d4s", &url]));
         for _ in 0..2 {
             std::thread::sleep(Duration::from_secs(1));
