@@ -18,9 +18,14 @@ impl Tcb {
         let own = cx.config.receive_window_max.saturating_sub(readable);
         let free = u32::try_from(cx.blocks.free_bytes()).unwrap_or(u32::MAX);
         let least = if readable == 0 { 2 * u32::from(self.receive_mss) } else { 0 };
-        let window = own.min(least.max(free / 4)).min(free);
+        let window = own.min(least.max(free / 4)).min(free).min(self.largest_window(cx));
         // Rounded down to what the field can say (RFC 7323 §2.3).
         self.rcv_nxt.plus(window >> self.receive_shift << self.receive_shift)
+    }
+
+    /// The largest window that can be told: without window scaling the field's 65,535 bytes, whatever is configured.
+    fn largest_window(&self, cx: &Context<'_>) -> u32 {
+        cx.config.receive_window_max.min(u32::from(u16::MAX) << self.receive_shift)
     }
 
     /// The window field of the next segment. An edge once told is not taken back (RFC 9293 §3.8.6, RFC 7323 §2.4), and
@@ -29,7 +34,7 @@ impl Tcb {
         // RFC 7323 §2.2: the window of a SYN is not scaled.
         let shift = if syn { 0 } else { self.receive_shift };
         let allowed = self.allowed_edge(cx);
-        let step = (cx.config.receive_window_max / 2).min(u32::from(self.receive_mss));
+        let step = (self.largest_window(cx) / 2).min(u32::from(self.receive_mss));
         let edge = if allowed.since(self.rcv_edge) >= step { allowed } else { self.rcv_edge };
         // Rounded up, lest an edge that was told moves back.
         let field = edge.since(self.rcv_nxt).div_ceil(1 << shift).min(u32::from(u16::MAX));
@@ -44,7 +49,7 @@ impl Tcb {
         }
         let gain = self.allowed_edge(cx).since(self.rcv_edge);
         let left = self.rcv_edge.since(self.rcv_nxt);
-        let whole = cx.config.receive_window_max;
+        let whole = self.largest_window(cx);
         let nearly_closed = left < whole / 8 && gain >= (2 * u32::from(self.receive_mss)).min(whole / 2);
         if gain >= whole / 4 || nearly_closed {
             self.ack_now = true;
