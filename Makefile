@@ -5,6 +5,7 @@ SHELL := /bin/bash
 
 # What a bare Debian 12 lacks. `make packages-*` installs only what is missing, and needs root only then.
 PACKAGES_BUILD := gcc libc6-dev protobuf-compiler libprotobuf-dev
+PACKAGES_INTEROP := iproute2 ethtool util-linux
 PACKAGES_RUN := iproute2 procps curl nginx-light etcd-server wrk python3 libucx0
 
 CARGO ?= cargo
@@ -15,11 +16,13 @@ PURE_CRATES := csp-types csp-wire csp-tcp csp-classify
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
-.PHONY: packages-build packages-run
+.PHONY: packages-build packages-run packages-interop
 packages-build:
 	@tests/setup/packages.sh $(PACKAGES_BUILD)
 packages-run:
 	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_RUN)
+packages-interop:
+	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_INTEROP)
 
 .PHONY: build
 build: packages-build ## release build of every daemon, tool and the socket filter
@@ -40,6 +43,11 @@ lint: packages-build ## formatting, clippy, rustdoc, purity of the sans-I/O crat
 .PHONY: test
 test: packages-run build ## unit, conformance, simulation and cluster tests (root: real processes in network namespaces)
 	CSP_SEEDS=$(SEEDS) $(CARGO) test --release --locked --workspace --no-fail-fast
+
+.PHONY: test-tcp
+test-tcp: packages-interop ## the TCP engine against Linux over loss, delay and reordering: goodput >= 90 % in every cell (root, 20 minutes; INTEROP=...)
+	$(CARGO) build --release --locked -p csp-interop
+	@$${CARGO_TARGET_DIR:-target}/release/csp-interop $(INTEROP)
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZ_SECONDS (60) each; needs nightly and cargo-fuzz

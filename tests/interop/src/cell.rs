@@ -1,0 +1,122 @@
+//! The cells of the matrix, and what is run in them.
+
+use csp_types::Duration;
+use serde::Serialize;
+
+use crate::fault::FaultConfig;
+
+/// The queue of the bottleneck is a round trip's worth of bytes, but at least this.
+const QUEUE_LEN_MIN: u64 = 64 * 1024;
+/// A packet that is held back takes so much longer, whatever the round-trip time is.
+const HOLD: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(3));
+/// Most flows of a bulk measurement.
+const FLOWS_MAX: u32 = 64;
+
+/// A kind of link.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+pub struct Cell {
+    /// Round-trip time of an empty link in milliseconds.
+    pub rtt_ms: u32,
+    /// Packets lost in each direction, per million.
+    pub loss_ppm: u32,
+    /// Packets held back in each direction, per million.
+    pub reorder_ppm: u32,
+    /// Bottleneck in each direction, in Mbit/s.
+    pub rate_mbit: u32,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Workload {
+    /// Bulk to the client.
+    Download,
+    /// Bulk from the client.
+    Upload,
+    /// 100 bytes there, 4 KiB back, again and again on the same connections.
+    Request,
+    /// A connection for each 8 KiB.
+    Short,
+}
+
+impl Workload {
+    /// All of them.
+    pub const ALL: [Workload; 4] = [Workload::Download, Workload::Upload, Workload::Request, Workload::Short];
+
+    /// Whether it is a matter of bytes per second, not of transactions per second.
+    pub fn is_bulk(self) -> bool {
+        matches!(self, Workload::Download | Workload::Upload)
+    }
+
+    /// Bytes of the answer to one request; without end for bulk.
+    pub fn answer_len(self) -> u64 {
+        match self {
+            Workload::Download | Workload::Upload => u64::MAX,
+            Workload::Request => 4 * 1024,
+            Workload::Short => 8 * 1024,
+        }
+    }
+}
+
+impl Cell {
+    /// What the device does to each direction.
+    pub fn faults(&self) -> FaultConfig {
+        let rate_bps = u64::from(self.rate_mbit) * 1_000_000;
+        FaultConfig {
+            rate_bps: Some(rate_bps),
+            queue_len: (rate_bps / 8 * u64::from(self.rtt_ms) / 1_000).max(QUEUE_LEN_MIN),
+            delay: Duration::from_micros(u64::from(self.rtt_ms) * 500),
+            loss_ppm: self.loss_ppm,
+            reorder_ppm: self.reorder_ppm,
+            hold: HOLD,
+        }
+    }
+
+    /// What a flow can be expected to reach by its losses, in Mbit/s (Mathis et al. 1997).
+    fn flow_mbit(&self) -> f64 {
+        let loss = f64::from(self.loss_ppm) / 1e6;
+        1.22 * 1_448.0 * 8.0 / (f64::from(self.rtt_ms) / 1e3) / loss.sqrt() / 1e6
+    }
+
+    /// Connections at once: enough for the losses to average out, too few to hide them behind a full link.
+    pub fn flows(&self, workload: Workload) -> u32 {
+        // Of one round-trip time: 1, 20 and 100 ms, and what lies between.
+        let by_rtt = |short, middle, long| match self.rtt_ms {
+            ..5 => short,
+            5..50 => middle,
+            _ => long,
+        };
+        match (workload, self.loss_ppm) {
+            (Workload::Download | Workload::Upload, 0) => 1,
+            (Workload::Download | Workload::Upload, _) => {
+                ((0.8 * f64::from(self.rate_mbit) / self.flow_mbit()) as u32).clamp(1, FLOWS_MAX)
+            }
+            (Workload::Request, ..5_000) => by_rtt(8, 32, 64),
+            (Workload::Request, _) => by_rtt(32, 64, 128),
+            (Workload::Short, 0) => by_rtt(4, 32, 64),
+            (Workload::Short, ..5_000) => by_rtt(16, 64, 128),
+            (Workload::Short, ..20_000) => by_rtt(64, 128, 256),
+            (Workload::Short, _) => 256,
+        }
+    }
+
+    /// What the workload will put on the link about, in Mbit/s.
+    pub fn load_mbit(&self, workload: Workload) -> u32 {
+        let all = f64::from(self.rate_mbit);
+        let flows = f64::from(self.flows(workload));
+        let per_flow = match workload {
+            _ if workload.is_bulk() => self.flow_mbit(),
+            // An answer per round trip or two; what stalls in between is left out.
+            _ => 8.0 * 4_500.0 / (f64::from(self.rtt_ms) + 20.0 * f64::from(self.loss_ppm) / 1e4) / 1e3,
+        };
+        (flows * per_flow).min(all).ceil() as u32
+    }
+}
+
+impl std::fmt::Display for Cell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let percent = |ppm: u32| f64::from(ppm) / 1e4;
+        let (loss, reorder) = (percent(self.loss_ppm), percent(self.reorder_ppm));
+        write!(f, "{:>3} ms {loss:>3} % loss {reorder} % reordered", self.rtt_ms)
+    }
+}
