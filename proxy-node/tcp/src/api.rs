@@ -209,6 +209,8 @@ pub struct ConnectionInfo {
     pub srtt_us: u64,
     /// Current retransmission timeout.
     pub rto: Duration,
+    /// What controls congestion.
+    pub congestion: crate::CongestionControl,
     /// Congestion window in bytes.
     pub cwnd: u32,
     /// Slow start threshold in bytes.

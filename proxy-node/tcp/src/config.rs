@@ -37,6 +37,8 @@ pub struct StackConfig {
     pub mss_v6: u16,
     /// Initial congestion window in segments (RFC 6928).
     pub initial_window_segments: u32,
+    /// How connections control congestion.
+    pub congestion: CongestionControl,
     /// Key of the initial sequence numbers, timestamps offsets and tables; must be random per start (RFC 6528).
     pub isn_secret: [u8; 16],
     /// Retransmission timeout before the first RTT sample, SYNs included (RFC 6298 §2.1).
@@ -87,6 +89,7 @@ impl Default for StackConfig {
             mss_v4: 1_460,
             mss_v6: 1_440,
             initial_window_segments: 10,
+            congestion: CongestionControl::default(),
             isn_secret: [0; 16],
             rto_initial: Duration::from_secs(1),
             rto_min: Duration::from_millis(200),
@@ -131,11 +134,23 @@ impl StackConfig {
     }
 }
 
+/// How a connection finds out what the path carries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+pub enum CongestionControl {
+    /// Additive increase by a segment a round trip, half at loss (RFC 5681, RFC 6582).
+    NewReno,
+    /// Growth by a cubic function of the time since the last loss (RFC 9438), as Linux does.
+    #[default]
+    Cubic,
+}
+
 /// What one connection does differently from the [`StackConfig`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectionOptions {
     /// See [`StackConfig::nagle`].
     pub nagle: bool,
+    /// See [`StackConfig::congestion`].
+    pub congestion: CongestionControl,
     /// See [`StackConfig::keepalive_idle`].
     pub keepalive_idle: Option<Duration>,
     /// How long sent data may stay unacknowledged, or a window closed, before the connection fails (RFC 5482);

@@ -14,14 +14,20 @@
 //! algorithms ignore those in fast recovery, because the window stays at [`Congestion::ssthresh`] then and proportional
 //! rate reduction paces what leaves; rate-based ones live on them.
 
+mod cubic;
+mod hystart;
 mod newreno;
 
 use core::time::Duration;
 
 use csp_types::Instant;
 
+use crate::config::CongestionControl;
 use crate::scoreboard::Phase;
 use crate::seq::Seq;
+use cubic::Cubic;
+use hystart::HyStart;
+use newreno::NewReno;
 
 /// Larger windows than any receive window (RFC 7323 §2.3) serve nobody.
 const CWND_MAX: u32 = 1 << 30;
@@ -61,6 +67,8 @@ pub(crate) struct AckSample {
     pub in_flight: u32,
     /// The round trip it measured, if it measured one.
     pub rtt: Option<Duration>,
+    /// The smoothed round-trip time.
+    pub srtt: Option<Duration>,
     /// The phase of loss recovery in which it arrived.
     pub phase: Phase,
     pub rate: Option<RateSample>,
@@ -71,28 +79,40 @@ pub(crate) struct AckSample {
 pub(crate) struct Congestion {
     window: Window,
     algorithm: Algorithm,
+    hystart: HyStart,
     /// The round trip ends when this is acknowledged.
     round_end: Seq,
     /// The latest delivery rate in bytes per second; 0: unknown.
     delivery_rate: u64,
 }
 
-/// What decides how the window moves.
+/// What decides how the window moves in congestion avoidance. Slow start is the same for all of them.
 #[derive(Clone, Copy, Debug)]
 enum Algorithm {
-    NewReno(newreno::NewReno),
+    NewReno(NewReno),
+    Cubic(Cubic),
+}
+
+impl From<CongestionControl> for Algorithm {
+    fn from(wanted: CongestionControl) -> Self {
+        match wanted {
+            CongestionControl::NewReno => Algorithm::NewReno(NewReno::default()),
+            CongestionControl::Cubic => Algorithm::Cubic(Cubic::default()),
+        }
+    }
 }
 
 /// What all window-based algorithms share.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     cwnd: u32,
+    /// [`CWND_MAX`] until the path has shown a limit.
     ssthresh: u32,
     mss: u32,
     /// Most bytes in flight in this round trip and in the one before. What is in flight when an acknowledgement arrives
     /// is less, and the less the more acknowledgements arrive at once.
     flight: (u32, u32),
-    /// What to go back to when a loss response turns out spurious: (cwnd, ssthresh).
+    /// What to go back to when a loss response turns out spurious: (cwnd, ssthresh); 0: nothing.
     before: (u32, u32),
 }
 
@@ -120,10 +140,15 @@ impl Window {
 
 impl Congestion {
     /// The window before the handshake.
-    pub fn new() -> Self {
+    pub fn new(wanted: CongestionControl) -> Self {
         let window = Window { cwnd: 1, ssthresh: CWND_MAX, mss: 1, flight: (0, 0), before: (0, 0) };
-        let algorithm = Algorithm::NewReno(newreno::NewReno::default());
-        Congestion { window, algorithm, round_end: Seq(0), delivery_rate: 0 }
+        Congestion {
+            window,
+            algorithm: wanted.into(),
+            hystart: HyStart::new(),
+            round_end: Seq(0),
+            delivery_rate: 0,
+        }
     }
 
     /// Starts with `segments` segments of `mss` bytes; `lost_syn`: with one (RFC 6928 §2, RFC 5681 §3.1). `nxt` is the
@@ -135,6 +160,22 @@ impl Congestion {
         self.window.mss = mss;
         self.window.cwnd = if lost_syn { mss } else { initial };
         self.round_end = nxt;
+    }
+
+    /// Another algorithm takes over the window where it stands.
+    pub fn choose(&mut self, wanted: CongestionControl) {
+        if wanted != self.algorithm() {
+            self.algorithm = wanted.into();
+            self.nothing_to_undo();
+        }
+    }
+
+    /// The algorithm in force.
+    pub fn algorithm(&self) -> CongestionControl {
+        match self.algorithm {
+            Algorithm::NewReno(_) => CongestionControl::NewReno,
+            Algorithm::Cubic(_) => CongestionControl::Cubic,
+        }
     }
 
     /// Segments are smaller from now on.
@@ -179,29 +220,80 @@ impl Congestion {
         }
         if !sample.una.before(self.round_end) {
             self.round_end = sample.nxt;
-            self.window.flight = (0, self.window.flight.0);
+            self.on_round();
         }
-        if sample.phase == Phase::Recovery || sample.acked == 0 || !self.window.is_used() {
+        if sample.phase == Phase::Recovery || sample.acked == 0 {
             return;
         }
-        match &mut self.algorithm {
-            Algorithm::NewReno(newreno) => newreno.on_ack(&mut self.window, sample),
+        let mut left = sample.acked;
+        if self.window.in_slow_start() {
+            left = self.slow_start(sample);
+        }
+        if left > 0 && !self.window.in_slow_start() {
+            self.avoid(&AckSample { acked: left, ..*sample });
+        }
+    }
+
+    fn on_round(&mut self) {
+        self.window.flight = (0, self.window.flight.0);
+        // RFC 9406 §4.2: the last round of conservative slow start is over.
+        if self.is_first_slow_start() && self.hystart.on_round() {
+            self.window.ssthresh = self.window.cwnd;
+        }
+    }
+
+    /// No limit of the path is known: where HyStart++ applies (RFC 9406 §4.3).
+    fn is_first_slow_start(&self) -> bool {
+        self.window.ssthresh == CWND_MAX
+    }
+
+    /// Returns how many of the acknowledged bytes were not needed to reach the threshold.
+    fn slow_start(&mut self, sample: &AckSample) -> u32 {
+        if self.is_first_slow_start()
+            && let Some(rtt) = sample.rtt
+        {
+            self.hystart.on_rtt(rtt);
+        }
+        let window = &mut self.window;
+        if !window.is_used() {
+            return 0;
+        }
+        // RFC 3465 §2.3: after a timeout at most one segment per acknowledgement; otherwise every byte counts, so that
+        // acknowledgements of 64 KB segments do not slow the start down.
+        let counted = match sample.phase {
+            Phase::Timeout => sample.acked.min(window.mss),
+            _ => self.hystart.growth(sample.acked),
+        };
+        let wanted = window.ssthresh - window.cwnd;
+        window.grow(counted.min(wanted));
+        counted.saturating_sub(wanted)
+    }
+
+    fn avoid(&mut self, sample: &AckSample) {
+        let window = &mut self.window;
+        match (&mut self.algorithm, window.is_used()) {
+            (Algorithm::NewReno(newreno), true) => newreno.on_ack(window, sample.acked),
+            (Algorithm::Cubic(cubic), true) => cubic.on_ack(window, sample),
+            (Algorithm::Cubic(cubic), false) => cubic.skip(sample.now),
+            (Algorithm::NewReno(_), false) => {}
         }
     }
 
     /// Acknowledgements told of loss, and fast recovery begins; `in_flight` bytes were believed to be in the network.
     /// Called once per recovery (RFC 6675 §5 step 4.2).
-    pub fn on_loss(&mut self, now: Instant, in_flight: u32) {
-        let _ = (now, in_flight);
+    pub fn on_loss(&mut self, in_flight: u32) {
+        self.window.flight.0 = self.window.flight.0.max(in_flight);
         self.reduce();
         self.window.cwnd = self.window.ssthresh;
     }
 
     /// The retransmission timer fired; `first`: for the first time since progress (RFC 5681 §3.1).
-    pub fn on_timeout(&mut self, now: Instant, first: bool) {
-        let _ = now;
+    pub fn on_timeout(&mut self, first: bool) {
         if first {
             self.reduce();
+        }
+        if let Algorithm::Cubic(cubic) = &mut self.algorithm {
+            cubic.on_timeout();
         }
         self.window.cwnd = self.window.mss;
     }
@@ -210,13 +302,21 @@ impl Congestion {
         self.window.before = (self.window.cwnd, self.window.ssthresh);
         match &mut self.algorithm {
             Algorithm::NewReno(newreno) => newreno.reduce(&mut self.window),
+            Algorithm::Cubic(cubic) => cubic.reduce(&mut self.window),
         }
     }
 
-    /// The loss was none: back to where we were (RFC 4015 §3.2).
-    pub fn undo(&mut self) {
-        self.window.cwnd = self.window.cwnd.max(self.window.before.0);
-        self.window.ssthresh = self.window.ssthresh.max(self.window.before.1);
+    /// The loss was none: back to where we were (RFC 4015 §3.2, RFC 9438 §4.9), unless the window has grown beyond it
+    /// meanwhile.
+    pub fn undo(&mut self, now: Instant) {
+        let (cwnd, ssthresh) = self.window.before;
+        if let Algorithm::Cubic(cubic) = &mut self.algorithm
+            && cwnd > self.window.cwnd
+        {
+            cubic.undo(now);
+        }
+        self.window.cwnd = self.window.cwnd.max(cwnd);
+        self.window.ssthresh = self.window.ssthresh.max(ssthresh);
         self.nothing_to_undo();
     }
 
@@ -225,13 +325,20 @@ impl Congestion {
         self.window.before = (0, 0);
     }
 
-    /// Nothing was sent for longer than a timeout (RFC 5681 §4.1).
-    pub fn restart_after_idle(&mut self, now: Instant, segments: u32) {
-        let _ = now;
-        let restart = segments.saturating_mul(self.window.mss);
-        self.window.cwnd = self.window.cwnd.min(restart).max(self.window.mss);
+    /// Nothing was sent for longer than a timeout: the window begins with `segments` segments again (RFC 5681 §4.1), but
+    /// comes back fast to three quarters of what it was, as it would after a moment of not being used (RFC 7661 §4.4).
+    pub fn restart_after_idle(&mut self, segments: u32) {
+        let window = &mut self.window;
+        let restart = segments.saturating_mul(window.mss);
+        if window.cwnd <= restart {
+            return;
+        }
+        window.ssthresh = window.ssthresh.max(window.cwnd / 4 * 3);
+        window.cwnd = restart.max(window.mss);
+        self.hystart = HyStart::new();
         match &mut self.algorithm {
             Algorithm::NewReno(newreno) => newreno.forget(),
+            Algorithm::Cubic(cubic) => cubic.end_stage(),
         }
     }
 }

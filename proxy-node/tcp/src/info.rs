@@ -20,6 +20,7 @@ impl Tcb {
             via: self.via,
             srtt_us: u64::try_from(srtt.as_micros()).unwrap_or(u64::MAX),
             rto: self.rtt.rto(config),
+            congestion: self.congestion.algorithm(),
             cwnd: self.congestion.cwnd(),
             ssthresh: self.congestion.ssthresh(),
             pacing_rate: self.congestion.pacing_rate(self.rtt.srtt()),

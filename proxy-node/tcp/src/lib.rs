@@ -41,7 +41,7 @@ pub use api::{
     State, Transmit,
 };
 pub use blocks::Slices;
-pub use config::{ConnectionOptions, StackConfig};
+pub use config::{CongestionControl, ConnectionOptions, StackConfig};
 pub use counters::Counters;
 pub use stack::Stack;
 

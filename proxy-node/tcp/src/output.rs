@@ -211,7 +211,7 @@ impl Tcb {
     fn restart_after_idle(&mut self, cx: &Context<'_>) {
         let idle = cx.now.saturating_since(self.last_sent) > self.rtt.rto(cx.config);
         if self.outstanding() == 0 && idle {
-            self.congestion.restart_after_idle(cx.now, cx.config.initial_window_segments);
+            self.congestion.restart_after_idle(cx.config.initial_window_segments);
             self.last_sent = cx.now;
         }
     }

@@ -270,6 +270,7 @@ impl Stack {
     pub fn set_options(&mut self, now: Instant, label: FlowLabel, options: ConnectionOptions) -> bool {
         self.with(now, label, |tcb, cx| {
             tcb.options = options;
+            tcb.congestion.choose(options.congestion);
             tcb.start_keepalive(cx);
             tcb.maybe_transmit = true;
         })

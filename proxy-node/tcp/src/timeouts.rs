@@ -181,7 +181,7 @@ impl Tcb {
         if self.timers.retries > 1 {
             self.board.forget_sacked(cx.ranges);
         }
-        self.congestion.on_timeout(cx.now, self.timers.retries == 1);
+        self.congestion.on_timeout(self.timers.retries == 1);
         self.board.begin(Phase::Timeout, self.snd_una, self.snd_nxt);
     }
 

@@ -1,26 +1,19 @@
-//! NewReno's window (RFC 5681, RFC 6582), with appropriate byte counting (RFC 3465).
+//! NewReno's window in congestion avoidance (RFC 5681, RFC 6582), with appropriate byte counting (RFC 3465).
 
-use super::{AckSample, Window};
-use crate::scoreboard::Phase;
+use super::Window;
 
 /// What it remembers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct NewReno {
-    /// Bytes acknowledged towards the next segment of congestion avoidance.
+    /// Bytes acknowledged towards the next segment.
     counted: u32,
 }
 
 impl NewReno {
-    pub fn on_ack(&mut self, window: &mut Window, sample: &AckSample) {
-        if window.in_slow_start() {
-            // RFC 3465 §2.3: after a timeout at most one segment per acknowledgement; otherwise every byte counts, so
-            // that acknowledgements of 64 KB segments do not slow the start down.
-            let growth =
-                if sample.phase == Phase::Timeout { sample.acked.min(window.mss) } else { sample.acked };
-            return window.grow(growth);
-        }
+    /// `acked` bytes were acknowledged and the window was used.
+    pub fn on_ack(&mut self, window: &mut Window, acked: u32) {
         // RFC 3465 §2.1: one segment per window of acknowledged bytes.
-        self.counted = self.counted.saturating_add(sample.acked);
+        self.counted = self.counted.saturating_add(acked);
         while self.counted >= window.cwnd {
             self.counted -= window.cwnd;
             window.grow(window.mss);

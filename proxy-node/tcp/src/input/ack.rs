@@ -89,7 +89,7 @@ impl Tcb {
         let echo = segment.options.timestamps.filter(|_| self.timestamps).map(|t| t.echo);
         if self.board.is_spurious(echo) {
             cx.counters.spurious_recoveries += 1;
-            self.congestion.undo();
+            self.congestion.undo(cx.now);
             self.board.undo(ack);
         }
         let phase = self.board.phase();
@@ -102,6 +102,7 @@ impl Tcb {
             delivered: acked_bytes,
             in_flight,
             rtt,
+            srtt: self.rtt.srtt(),
             phase,
             rate: None,
         });
@@ -156,7 +157,7 @@ impl Tcb {
             return;
         }
         cx.counters.fast_recoveries += 1;
-        self.congestion.on_loss(cx.now, self.pipe(cx.ranges));
+        self.congestion.on_loss(self.pipe(cx.ranges));
         self.board.begin(Phase::Recovery, self.snd_una, self.snd_nxt);
         self.tail_probe = None;
         self.arm_timeout(cx);

@@ -1,0 +1,180 @@
+//! CUBIC's window in congestion avoidance (RFC 9438).
+//!
+//! ```text
+//!   cwnd ┤                              ╱  convex: probing
+//!        │ W_max  ╲          ___------‘
+//!        │         ╲     ,-‘   plateau
+//!        │          ╲  ╱  concave
+//!        │ β·W_max   ╲╱
+//!        └───────────┬───────┬──────────▶ t     W_cubic(t) = C·(t − K)³ + W_max
+//!                    0       K
+//! ```
+//!
+//! Windows are bytes here and segments in the RFC: C is scaled by the segment. The time t counts only while the window
+//! is used (§5.8), so that an idle or slow application does not come back to a window that grew in its absence.
+
+use core::time::Duration;
+
+use csp_types::Instant;
+
+use super::{AckSample, Window};
+
+/// RFC 9438 §4.6.
+const BETA: f32 = 0.7;
+/// RFC 9438 §5.1, in segments per second³.
+const C: f32 = 0.4;
+/// RFC 9438 §4.3: what makes AIMD with [`BETA`] as fast as Reno on average.
+const ALPHA: f32 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
+
+/// What it remembers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cubic {
+    curve: Curve,
+    /// When t last advanced; `FAR_FUTURE`: no stage of congestion avoidance has begun.
+    counted_at: Instant,
+    /// Growth of less than a byte.
+    credit: f32,
+    /// The curve before the latest reduction (§4.9).
+    before: Curve,
+}
+
+/// Where the window comes from and goes to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Curve {
+    /// W_max in bytes; 0: the next stage begins with the window it finds.
+    max: u32,
+    /// cwnd_prior in bytes.
+    prior: u32,
+    /// K in seconds.
+    k: f32,
+    /// W_est in bytes.
+    estimate: f32,
+    /// t in microseconds.
+    elapsed_us: u32,
+}
+
+impl Curve {
+    /// W_cubic(t) in bytes, for segments of `mss` bytes and t in seconds (RFC 9438 §4.2, equation 1).
+    fn window_at(&self, mss: u32, t: f32) -> f32 {
+        let beyond = t - self.k;
+        C * mss as f32 * beyond * beyond * beyond + self.max as f32
+    }
+
+    fn seconds(&self) -> f32 {
+        self.elapsed_us as f32 / 1e6
+    }
+}
+
+impl Default for Cubic {
+    fn default() -> Self {
+        let curve = Curve::default();
+        Cubic { curve, counted_at: Instant::FAR_FUTURE, credit: 0.0, before: curve }
+    }
+}
+
+impl Cubic {
+    /// `sample.acked` bytes were acknowledged in congestion avoidance and the window was used.
+    pub fn on_ack(&mut self, window: &mut Window, sample: &AckSample) {
+        if self.counted_at == Instant::FAR_FUTURE {
+            self.begin_stage(window, sample.now);
+        }
+        let passed = sample.now.saturating_since(self.counted_at);
+        self.counted_at = sample.now;
+        let passed = u32::try_from(passed.as_micros()).unwrap_or(u32::MAX);
+        self.curve.elapsed_us = self.curve.elapsed_us.saturating_add(passed);
+
+        let cwnd = window.cwnd as f32;
+        let share = sample.acked as f32 / cwnd;
+        self.estimate_reno(window, share);
+        let t = self.curve.seconds();
+        // RFC 9438 §4.3: in the Reno-friendly region Reno would be faster.
+        if self.curve.window_at(window.mss, t) < self.curve.estimate {
+            let growth = (self.curve.estimate - cwnd).max(0.0);
+            return self.grow(window, growth);
+        }
+        // RFC 9438 §4.2: where the curve is a round trip from now, within 1 and 1.5 times the window.
+        let rtt = sample.srtt.unwrap_or(Duration::ZERO).as_secs_f32();
+        let target = self.curve.window_at(window.mss, t + rtt).clamp(cwnd, 1.5 * cwnd);
+        // RFC 9438 §4.4, §4.5
+        self.grow(window, (target - cwnd) * share);
+    }
+
+    /// Time passed without the window being used: it does not count (RFC 9438 §5.8).
+    pub fn skip(&mut self, now: Instant) {
+        if self.counted_at != Instant::FAR_FUTURE {
+            self.counted_at = now;
+        }
+    }
+
+    /// A stage of congestion avoidance begins (RFC 9438 §4.2, §4.8, §4.10).
+    fn begin_stage(&mut self, window: &Window, now: Instant) {
+        self.counted_at = now;
+        self.credit = 0.0;
+        let curve = &mut self.curve;
+        curve.elapsed_us = 0;
+        curve.estimate = window.cwnd as f32;
+        if window.cwnd >= curve.max {
+            // After a timeout, or a slow start that ended without loss, the curve starts on its plateau.
+            (curve.max, curve.k) = (window.cwnd, 0.0);
+        } else {
+            // Equation 2.
+            let segments = (curve.max - window.cwnd) as f32 / window.mss as f32;
+            curve.k = (segments / C).cbrt();
+        }
+    }
+
+    /// W_est follows what Reno would have (RFC 9438 §4.3); `share` of a window was acknowledged.
+    fn estimate_reno(&mut self, window: &Window, share: f32) {
+        let alpha = if self.curve.estimate < self.curve.prior as f32 { ALPHA } else { 1.0 };
+        self.curve.estimate += alpha * share * window.mss as f32;
+    }
+
+    fn grow(&mut self, window: &mut Window, bytes: f32) {
+        self.credit += bytes;
+        let whole = self.credit as u32;
+        self.credit -= whole as f32;
+        window.grow(whole);
+    }
+
+    /// The window is reduced, for loss or ECN (RFC 9438 §4.6, §4.7).
+    pub fn reduce(&mut self, window: &mut Window) {
+        self.before = self.curve;
+        let cwnd = window.flight().min(window.cwnd);
+        // Fast convergence: who could not get back to where it was leaves room for others.
+        self.curve.max = match cwnd < self.curve.max {
+            true => (cwnd as f32 * (1.0 + BETA) / 2.0) as u32,
+            false => cwnd,
+        };
+        self.curve.prior = cwnd;
+        window.ssthresh = ((cwnd as f32 * BETA) as u32).max(2 * window.mss);
+        self.end_stage();
+    }
+
+    /// The reduction was for a timeout: the curve starts anew from the window that slow start arrives at
+    /// (RFC 9438 §4.8).
+    pub fn on_timeout(&mut self) {
+        self.curve.max = 0;
+        self.end_stage();
+    }
+
+    /// The next acknowledgement in congestion avoidance begins another stage.
+    pub fn end_stage(&mut self) {
+        self.counted_at = Instant::FAR_FUTURE;
+    }
+
+    /// The reduction was for nothing (RFC 9438 §4.9).
+    pub fn undo(&mut self, now: Instant) {
+        self.curve = self.before;
+        self.counted_at = if self.curve.max > 0 { now } else { Instant::FAR_FUTURE };
+    }
+
+    #[cfg(test)]
+    pub fn k(&self) -> f32 {
+        self.curve.k
+    }
+
+    #[cfg(test)]
+    pub fn max(&self) -> u32 {
+        self.curve.max
+    }
+}
