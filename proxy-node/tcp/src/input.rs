@@ -103,7 +103,6 @@ impl Tcb {
         self.validate(cx, &segment)?;
         self.last_heard = cx.now;
         self.timers.probes = 0;
-        self.learn_timestamp(cx, &segment);
         if self.state == State::SynReceived {
             self.complete_handshake(cx, &segment)?;
         }
@@ -111,6 +110,8 @@ impl Tcb {
         if self.state == State::Done {
             return Ok(());
         }
+        // Only now: with an acknowledgement that is not acceptable nothing of the segment counts.
+        self.learn_timestamp(cx, &segment);
         self.take_data(cx, &segment)
     }
 }
