@@ -141,8 +141,14 @@ impl FlowTable {
         self.flows.len()
     }
 
-    /// The entry that must go before another one fits: `None` while there is room, or when none may be pushed out.
-    pub(super) fn victim(&self) -> Option<FlowIndex> {
+    /// The entry that must go before another one in `state` fits: `None` while there is room, or when none may be pushed
+    /// out. Strangers' entries, which have no label yet, push out each other once they take half of the table: a flood
+    /// of SYNs or ACKs leaves alone what lingers and those that come after it.
+    pub(super) fn victim(&self, state: FlowState) -> Option<FlowIndex> {
+        let list = &self.lists[state as usize];
+        if state != FlowState::Bound && list.len >= self.flows.len().div_ceil(2) {
+            return Some(FlowIndex(list.head));
+        }
         if !self.free.is_empty() {
             return None;
         }
@@ -369,15 +375,27 @@ mod tests {
             .into_iter()
             .enumerate()
         {
-            assert_eq!(table.victim(), None);
+            assert_eq!(table.victim(FlowState::Bound), None);
             insert(&mut table, Instant::ZERO, n as u32, state).unwrap();
         }
         for expected in [2, 3, 1] {
-            let victim = table.victim().unwrap();
+            let victim = table.victim(FlowState::Bound).unwrap();
             assert_eq!(table.remove(victim).unwrap().tuple, tuple(expected));
             insert(&mut table, Instant::ZERO, 10 + expected, FlowState::Bound).unwrap();
         }
-        assert_eq!(table.victim(), None);
+        assert_eq!(table.victim(FlowState::Bound), None);
+    }
+
+    #[test]
+    fn strangers_push_out_each_other_at_half_of_the_table() {
+        let mut table = FlowTable::new(8, (1, 2), LIFETIMES);
+        insert(&mut table, Instant::ZERO, 0, FlowState::Lingering).unwrap();
+        for n in 1..5 {
+            assert_eq!(table.victim(FlowState::Pending), None);
+            insert(&mut table, Instant::ZERO, n, FlowState::Pending).unwrap();
+        }
+        assert_eq!(table.victim(FlowState::Pending), find(&table, 1), "though there is room");
+        assert_eq!((table.victim(FlowState::Lingering), table.victim(FlowState::Bound)), (None, None));
     }
 
     #[test]

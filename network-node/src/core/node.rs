@@ -206,7 +206,7 @@ impl NetworkCore {
 
     /// Adds a flow, pushing out one that matters less where the table is full.
     pub(super) fn insert_flow(&mut self, now: Instant, new: NewFlow) -> Option<FlowIndex> {
-        if let Some(victim) = self.flows.victim() {
+        if let Some(victim) = self.flows.victim(new.state) {
             self.remove_flow(victim);
             self.counters.flows_evicted += 1;
         }

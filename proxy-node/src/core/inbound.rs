@@ -52,6 +52,9 @@ impl ProxyCore {
                 let _ = out.tunnel(via, &Record::flow_end(record.label, self.config.worker), &[]);
             }
         }
+        if self.tcp.replies_press() {
+            self.transmit(now, out); // a flood's answers: half of their queue is left for what is still to come
+        }
         // A segment without label may belong to a connection all the same: the SYN's own, or one that moved here.
         let by_tuple = tuple.and_then(|tuple| self.tcp.label_of(&tuple));
         let label = by_tuple.unwrap_or(record.label);

@@ -63,11 +63,39 @@ pub struct TcpSection {
     pub rto_min_ms: u64,
     /// How long TIME-WAIT lasts, in s. 1 to 240.
     pub time_wait_s: u64,
+    /// When SYNs are answered without keeping state: `auto` (while a table is full), `off` or `always`.
+    pub syn_cookies: SynCookies,
+}
+
+/// When SYN cookies are used, as the file spells it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "`TcpSection::syn_cookies` has them")]
+pub enum SynCookies {
+    #[default]
+    Auto,
+    Off,
+    Always,
+}
+
+impl From<SynCookies> for csp_tcp::SynCookies {
+    fn from(value: SynCookies) -> Self {
+        match value {
+            SynCookies::Auto => csp_tcp::SynCookies::Auto,
+            SynCookies::Off => csp_tcp::SynCookies::Off,
+            SynCookies::Always => csp_tcp::SynCookies::Always,
+        }
+    }
 }
 
 impl Default for TcpSection {
     fn default() -> Self {
-        TcpSection { receive_window_kib: 512, rto_min_ms: 200, time_wait_s: 60 }
+        TcpSection {
+            receive_window_kib: 512,
+            rto_min_ms: 200,
+            time_wait_s: 60,
+            syn_cookies: SynCookies::Auto,
+        }
     }
 }
 

@@ -143,6 +143,7 @@ fn core_config(config: &Config, worker: u8) -> CoreConfig {
         isn_secret,
         rto_min: Duration::from_millis(config.tcp.rto_min_ms),
         time_wait: Duration::from_secs(config.tcp.time_wait_s),
+        syn_cookies: config.tcp.syn_cookies.into(),
         ..csp_tcp::StackConfig::default()
     };
     CoreConfig { worker, workers: config.workers, tcp, trace_events: config.capacity.trace_events }

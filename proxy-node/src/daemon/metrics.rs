@@ -184,6 +184,17 @@ fn collect_tcp(out: &mut MetricWriter, c: &csp_tcp::Counters, labels: &[(&str, &
         ("csp_tcp_challenge_acks_sent_total", "Challenge ACKs sent (RFC 5961)", c.challenge_acks_sent),
         ("csp_tcp_time_wait_entered_total", "Connections that entered TIME-WAIT", c.time_wait_entered),
         ("csp_tcp_half_open_evicted_total", "Half-open connections pushed out", c.half_open_evicted),
+        ("csp_tcp_syn_cookies_sent_total", "SYNs answered without keeping state", c.syn_cookies_sent),
+        (
+            "csp_tcp_syn_cookies_accepted_total",
+            "Connections brought about by a cookie",
+            c.syn_cookies_accepted,
+        ),
+        (
+            "csp_tcp_syn_cookies_rejected_total",
+            "Acknowledgements of no valid cookie while cookies were about",
+            c.syn_cookies_rejected,
+        ),
     ];
     for (name, help, value) in figures {
         out.counter(name, help, labels, value);
@@ -200,5 +211,6 @@ fn collect_tcp(out: &mut MetricWriter, c: &csp_tcp::Counters, labels: &[(&str, &
         ("tcp_bad_reset", c.dropped_bad_reset),
         ("tcp_data_after_close", c.dropped_data_after_close),
         ("tcp_time_wait", c.dropped_time_wait),
+        ("tcp_cookie_queue_full", c.syn_cookies_suppressed),
     ]);
 }

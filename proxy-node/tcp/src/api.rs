@@ -254,4 +254,6 @@ pub struct Occupancy {
     pub listeners: (usize, usize),
     /// Answers that wait to be transmitted.
     pub replies: (usize, usize),
+    /// SYN cookies that wait to be transmitted.
+    pub cookie_replies: (usize, usize),
 }

@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use crate::cookies::SynCookies;
+
 /// Sizes and times of a [`crate::Stack`].
 #[derive(Clone, Debug)]
 pub struct StackConfig {
@@ -10,7 +12,8 @@ pub struct StackConfig {
     pub first_label_index: u32,
     /// Most connections at once, half-open ones included; at most 2²² − 1.
     pub connections: usize,
-    /// Most passive connections in SYN-RECEIVED; one more drops the oldest of them (RFC 4987 §3.4).
+    /// Most passive connections in SYN-RECEIVED; one more is answered with a SYN cookie, or drops the oldest of them
+    /// ([`StackConfig::syn_cookies`]).
     pub half_open: usize,
     /// Most connections remembered in TIME-WAIT; one more drops the oldest.
     pub time_wait_entries: usize,
@@ -20,6 +23,11 @@ pub struct StackConfig {
     pub replies: usize,
     /// Most such answers per second.
     pub replies_per_second: u32,
+    /// When SYNs are answered without keeping state (RFC 4987 §3.6).
+    pub syn_cookies: SynCookies,
+    /// Most SYN cookies that wait to be transmitted: as many as SYNs can arrive between two rounds of
+    /// [`crate::Stack::poll_transmit`]. There is no limit per second, because each answers one SYN of about its size.
+    pub cookie_replies: usize,
     /// Payload blocks, shared by all connections and both directions.
     pub blocks: usize,
     /// Length of a block in bytes; rounded up to a power of two, 512 at least.
@@ -47,11 +55,8 @@ pub struct StackConfig {
     pub rto_min: Duration,
     /// Largest retransmission timeout, backed off.
     pub rto_max: Duration,
-    /// How often the SYN of an active open is retransmitted before it fails; over three minutes altogether by default
-    /// (RFC 9293 §3.8.3, MUST-23).
+    /// How often a SYN or SYN/ACK is retransmitted before the connection fails.
     pub syn_retries: u8,
-    /// How often a SYN/ACK is retransmitted before the half-open connection is forgotten.
-    pub syn_ack_retries: u8,
     /// How often in succession data, FIN or a window probe goes without any answer before the connection fails.
     pub retries: u8,
     /// How long an acknowledgement may wait for company (RFC 9293 §3.8.6.3).
@@ -84,6 +89,8 @@ impl Default for StackConfig {
             listeners: 256,
             replies: 256,
             replies_per_second: 1_000,
+            syn_cookies: SynCookies::Auto,
+            cookie_replies: 4_096,
             blocks: 32_768,
             block_len: 4_096,
             range_sets: 8_192,
@@ -97,8 +104,7 @@ impl Default for StackConfig {
             rto_initial: Duration::from_secs(1),
             rto_min: Duration::from_millis(200),
             rto_max: Duration::from_secs(60),
-            syn_retries: 7,
-            syn_ack_retries: 5,
+            syn_retries: 5,
             retries: 12,
             delayed_ack: Duration::from_millis(40),
             quick_acks: 16,
@@ -123,6 +129,7 @@ impl StackConfig {
         self.time_wait_entries = self.time_wait_entries.max(1);
         self.replies = self.replies.max(1);
         self.replies_per_second = self.replies_per_second.max(1);
+        self.cookie_replies = self.cookie_replies.max(1);
         self.blocks = self.blocks.clamp(8, 1 << 28);
         self.block_len = self.block_len.clamp(512, 1 << 16).next_power_of_two();
         // RFC 7323 §2.3: a window never exceeds 2³⁰.

@@ -21,6 +21,13 @@ pub struct Counters {
     pub failed_data_after_close: u64,
     pub aborted: u64,
     pub half_open_evicted: u64,
+    pub syn_cookies_sent: u64,
+    /// Connections that came about by a cookie.
+    pub syn_cookies_accepted: u64,
+    /// Acknowledgements to a listener, while cookies were about, that hold none or one that is too old.
+    pub syn_cookies_rejected: u64,
+    /// Cookies that were not sent because their queue was full.
+    pub syn_cookies_suppressed: u64,
     pub time_wait_entered: u64,
     pub time_wait_evicted: u64,
     pub time_wait_reused: u64,

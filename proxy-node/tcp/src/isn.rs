@@ -1,15 +1,20 @@
-//! Keyed hashes of a connection's addresses: initial sequence numbers (RFC 6528), timestamp offsets, table places.
+//! Keyed hashes of a connection's addresses: initial sequence numbers (RFC 6528), timestamp offsets, table places, and
+//! the start of SYN cookies.
 
 use core::hash::{Hash, Hasher};
 
 use csp_types::{FourTuple, Instant};
-use siphasher::sip::SipHasher13;
+use siphasher::sip::{SipHasher13, SipHasher24};
 
 use crate::seq::Seq;
 
 /// The secret of one start of the engine.
 #[derive(Clone)]
-pub(crate) struct Keys(SipHasher13);
+pub(crate) struct Keys {
+    table: SipHasher13,
+    /// Of what a peer hands back as proof: the stronger variant.
+    proof: SipHasher24,
+}
 
 impl core::fmt::Debug for Keys {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
@@ -19,11 +24,11 @@ impl core::fmt::Debug for Keys {
 
 impl Keys {
     pub fn new(secret: &[u8; 16]) -> Self {
-        Keys(SipHasher13::new_with_key(secret))
+        Keys { table: SipHasher13::new_with_key(secret), proof: SipHasher24::new_with_key(secret) }
     }
 
     fn hash(&self, purpose: u8, tuple: &FourTuple) -> u32 {
-        let mut hasher = self.0;
+        let mut hasher = self.table;
         hasher.write_u8(purpose);
         tuple.hash(&mut hasher);
         hasher.finish() as u32
@@ -43,5 +48,13 @@ impl Keys {
     /// What is added to the timestamp clock, so that it tells nothing about other connections (RFC 7323 §7.1).
     pub fn timestamp_offset(&self, tuple: &FourTuple) -> u32 {
         self.hash(2, tuple)
+    }
+
+    /// A hash begun with the addresses, for SYN cookies.
+    pub fn cookie_hasher(&self, tuple: &FourTuple) -> SipHasher24 {
+        let mut hasher = self.proof;
+        hasher.write_u8(3);
+        tuple.hash(&mut hasher);
+        hasher
     }
 }

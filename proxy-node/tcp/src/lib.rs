@@ -15,6 +15,7 @@ mod api;
 mod blocks;
 mod config;
 mod congestion;
+mod cookies;
 mod counters;
 mod info;
 mod input;
@@ -42,6 +43,7 @@ pub use api::{
 };
 pub use blocks::Slices;
 pub use config::{CongestionControl, ConnectionOptions, StackConfig};
+pub use cookies::SynCookies;
 pub use counters::Counters;
 pub use stack::Stack;
 

@@ -70,7 +70,7 @@ impl Tcb {
         Some(plan)
     }
 
-    fn handshake_plan(&mut self, cx: &mut Context<'_>) -> Option<Plan> {
+    pub(crate) fn handshake_plan(&mut self, cx: &mut Context<'_>) -> Option<Plan> {
         if !self.syn_due {
             return (self.ack_now && self.state == State::SynReceived).then(|| self.acknowledgement(cx));
         }
@@ -164,8 +164,7 @@ impl Tcb {
         let pipe = self.pipe(cx.ranges);
         let room = if probe { size } else { self.congestion.cwnd().saturating_sub(pipe) };
         let mut len = unsent.min(window).min(room).min(SEGMENT_LEN_MAX as u32);
-        // RFC 9293 §3.7.4: with Nagle's algorithm the rest waits for what is sent before it.
-        if len > size && (len < unsent || (self.options.nagle && !self.fin_queued)) {
+        if len > size && len < unsent {
             len -= len % size;
         }
         if unsent > 0 && !self.is_worth_sending(len, unsent, size, window, pipe) {

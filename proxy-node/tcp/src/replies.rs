@@ -1,4 +1,5 @@
-//! Answers to segments that belong to no connection: RSTs, and acknowledgements in TIME-WAIT. Bounded in number and rate.
+//! Answers to segments that belong to no connection: RSTs and acknowledgements in TIME-WAIT, bounded in number and rate;
+//! SYN cookies, bounded in number only, in a queue of their own, so that neither kind holds up the other.
 
 use std::collections::VecDeque;
 
@@ -13,13 +14,21 @@ pub(crate) struct Reply {
     pub tuple: FourTuple,
     pub via: u32,
     pub header: Repr,
+    /// Nothing follows: the network node forgets the flow. Not so with a SYN cookie, whose peer answers.
+    pub last: bool,
 }
 
-/// The queue and its token bucket.
+/// The queues, and the token bucket of the first.
 #[derive(Debug)]
 pub(crate) struct Replies {
     queue: VecDeque<Reply>,
     capacity: usize,
+    cookies: VecDeque<Reply>,
+    cookie_capacity: usize,
+    /// When the last cookie was queued.
+    last_cookie: Option<Instant>,
+    /// Whether the last answer handed out was a cookie.
+    after_cookie: bool,
     per_second: u64,
     /// Nanoseconds worth of sending that may be used at once; up to one second.
     credit_ns: u64,
@@ -29,10 +38,14 @@ pub(crate) struct Replies {
 const SECOND_NS: u64 = 1_000_000_000;
 
 impl Replies {
-    pub fn new(capacity: usize, per_second: u32) -> Self {
+    pub fn new(capacity: usize, per_second: u32, cookie_capacity: usize) -> Self {
         Replies {
             queue: VecDeque::with_capacity(capacity),
             capacity,
+            cookies: VecDeque::with_capacity(cookie_capacity),
+            cookie_capacity,
+            last_cookie: None,
+            after_cookie: false,
             per_second: u64::from(per_second.max(1)),
             credit_ns: SECOND_NS,
             refilled: Instant::ZERO,
@@ -61,8 +74,31 @@ impl Replies {
         true
     }
 
+    /// How many SYN cookies wait, and how many may.
+    pub fn cookies(&self) -> (usize, usize) {
+        (self.cookies.len(), self.cookie_capacity)
+    }
+
+    /// Queues a SYN cookie; `false`: there are too many.
+    pub fn push_cookie(&mut self, now: Instant, reply: Reply) -> bool {
+        if self.cookies.len() >= self.cookie_capacity {
+            return false;
+        }
+        self.last_cookie = Some(now);
+        self.cookies.push_back(reply);
+        true
+    }
+
+    /// Whether a peer may still hold a cookie that counts.
+    pub fn cookies_are_about(&self, now: Instant) -> bool {
+        self.last_cookie.is_some_and(|last| now.saturating_since(last) < crate::cookies::VALID)
+    }
+
+    /// The next answer, from either queue in turn.
     pub fn pop(&mut self) -> Option<Reply> {
-        self.queue.pop_front()
+        let cookie = !self.cookies.is_empty() && (self.queue.is_empty() || !self.after_cookie);
+        self.after_cookie = cookie;
+        if cookie { self.cookies.pop_front() } else { self.queue.pop_front() }
     }
 }
 

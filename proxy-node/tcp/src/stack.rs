@@ -1,6 +1,7 @@
 //! The engine's outside: tables, and the calls of their owner.
 
 mod demux;
+mod listener;
 mod path;
 mod settle;
 
@@ -61,7 +62,7 @@ impl Stack {
             tuples: TupleMap::new(n + config.time_wait_entries),
             listeners: Listeners::new(config.listeners),
             time_wait: TimeWaitTable::new(config.time_wait_entries),
-            replies: Replies::new(config.replies, config.replies_per_second),
+            replies: Replies::new(config.replies, config.replies_per_second, config.cookie_replies),
             blocks: BlockPool::new(config.blocks, config.block_len),
             ranges: RangePool::new(config.range_sets),
             wheel: Wheel::new(n),
@@ -129,7 +130,7 @@ impl Stack {
                 payload_len: 0,
                 segment_size: 0,
                 flow_new: false,
-                flow_end: true,
+                flow_end: reply.last,
                 retransmission: false,
                 slices: Slices::EMPTY,
             });
@@ -166,6 +167,13 @@ impl Stack {
             }
         }
         None
+    }
+
+    /// Whether a queue of answers to segments without a connection is half full: those that come on top of its capacity
+    /// before the next [`Stack::poll_transmit`] are not given.
+    pub fn replies_press(&self) -> bool {
+        let (cookies, most) = self.replies.cookies();
+        2 * cookies >= most || 2 * self.replies.len() >= self.replies.capacity()
     }
 
     /// The next event. A label's last event is exactly one of [`Event::Closed`] and [`Event::Failed`], unless the owner
@@ -322,6 +330,7 @@ impl Stack {
             range_sets: used(self.ranges.free(), self.ranges.capacity()),
             listeners: (self.listeners.len(), self.listeners.capacity()),
             replies: (self.replies.len(), self.replies.capacity()),
+            cookie_replies: self.replies.cookies(),
         }
     }
 

@@ -34,19 +34,23 @@ pub(crate) enum Answer {
 }
 
 impl TimeWait {
+    /// Whether a connection that begins with sequence number `isn` is later than this one (RFC 6191 §2).
+    pub fn precedes(&self, isn: Seq, segment: &Incoming<'_>) -> bool {
+        match (self.timestamps, segment.options.timestamps) {
+            (Some((recent, _)), Some(now)) if now.value != recent => {
+                (now.value.wrapping_sub(recent) as i32) > 0
+            }
+            _ => isn.after(self.rcv_nxt),
+        }
+    }
+
     /// Decides (RFC 9293 §3.10.7.4, RFC 6191 §2, RFC 1337).
     pub fn answer(&self, segment: &Incoming<'_>) -> Answer {
         if segment.flags.rst() {
             return Answer::Ignore; // RFC 1337 §3: assassination hazards
         }
         if segment.flags.syn() && !segment.flags.ack() {
-            let newer = match (self.timestamps, segment.options.timestamps) {
-                (Some((recent, _)), Some(now)) if now.value != recent => {
-                    (now.value.wrapping_sub(recent) as i32) > 0
-                }
-                _ => segment.seq.after(self.rcv_nxt),
-            };
-            return if newer { Answer::Reuse } else { Answer::Acknowledge };
+            return if self.precedes(segment.seq, segment) { Answer::Reuse } else { Answer::Acknowledge };
         }
         // A bare acknowledgement in sequence needs no answer; everything else does.
         if segment.len() == 0 && segment.seq == self.rcv_nxt { Answer::Ignore } else { Answer::Acknowledge }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use csp_proxy_node::ProxyWorker;
 use csp_proxy_node::core::{CoreConfig, EgressRule, PoolServer, Prefix, ServiceSpec};
-use csp_tcp::StackConfig;
+use csp_tcp::{StackConfig, SynCookies};
 use csp_transport::{ClusterKey, Endpoint, EndpointConfig, PeerIdentity};
 use csp_types::{Duration, Instant, NodeId, Role};
 use csp_vi::ViAddress;
@@ -25,6 +25,8 @@ pub(crate) struct Policy {
     pub destinations: Prefix,
     /// Whether the proxies' secrets are the same, so that they choose the same source ports.
     pub same_secrets: bool,
+    /// Whether they keep no half-open connections.
+    pub cookies: bool,
 }
 
 /// A proxy worker that takes tunnels at `<name>.tunnel` and channels at `<name>.channel`.
@@ -63,6 +65,7 @@ pub(crate) fn proxy(
         keepalive_idle: Some(Duration::from_secs(10)),
         keepalive_interval: Duration::from_secs(1),
         keepalive_probes: 8,
+        syn_cookies: if policy.cookies { SynCookies::Always } else { SynCookies::Auto },
         ..StackConfig::default()
     };
     let config = CoreConfig { worker: 0, workers: 1, tcp, trace_events: 1024 };

@@ -120,6 +120,8 @@ pub struct Scenario {
     pub same_ports: bool,
     /// A process that stops reading.
     pub stall: Option<Stall>,
+    /// The proxies answer every SYN with a cookie, as in a flood.
+    pub cookies: bool,
     /// The work, in the order of its start.
     pub work: Vec<Transaction>,
 }
@@ -156,7 +158,20 @@ impl Scenario {
             work.extend((0..4).map(|_| Transaction { start, late: true, ..transaction(&mut random) }));
         }
         work.sort_by_key(|t| t.start);
-        Scenario { seed, network_nodes, lan, san, incident, strikes, outage, same_ports, stall, work }
+        let cookies = random.random_range(0..4) == 0;
+        Scenario {
+            seed,
+            network_nodes,
+            lan,
+            san,
+            incident,
+            strikes,
+            outage,
+            same_ports,
+            stall,
+            cookies,
+            work,
+        }
     }
 }
 

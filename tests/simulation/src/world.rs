@@ -79,6 +79,7 @@ fn policy(scenario: &Scenario) -> Policy {
         egress: EGRESS.into(),
         destinations: Prefix { address: IpAddr::from([10, 76, 0, 0]), bits: 24 },
         same_secrets: scenario.same_ports,
+        cookies: scenario.cookies,
     }
 }
 

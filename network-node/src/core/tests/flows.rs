@@ -238,3 +238,42 @@ fn a_flows_trace_has_its_segments_without_label_and_no_other_flows() {
     assert!(f.core.flow_trace(label(1)).iter().all(|e| e.label == label(1)));
     assert_eq!(f.core.flow_trace(label(3)), []);
 }
+
+#[test]
+fn a_flood_of_syns_answered_without_labels_leaves_room_for_clients() {
+    let config =
+        CoreConfig { flows_max: 64, ..CoreConfig::new(vec![PortConfig::new(OUR_MAC, 1500)], (1, 2)) };
+    let mut f = Fixture::with(config);
+    f.establish(label(1));
+    let flood = |f: &mut Fixture, from: u32| {
+        for n in from..from + 1_000 {
+            let [_, a, b, c] = n.to_be_bytes();
+            let stranger = format!("10.{a}.{b}.{c}:7");
+            f.frame(&ip_frame(&tcp_packet(&stranger, VIP, Tcp::SYN, &[])));
+            let answer = tcp_packet(VIP, &stranger, Tcp::SYN | Tcp::ACK, &[]);
+            f.record(whole(FlowLabel::NONE, &answer));
+        }
+        f.out.tunnel.clear();
+        f.out.lan.clear();
+    };
+    flood(&mut f, 0);
+    assert_eq!((f.core.flow_count(), f.core.label_count()), (33, 1), "half of the table");
+
+    // A client in the midst of it: its SYN, the proxy's cookie without label, more flood, its acknowledgement.
+    let client = "10.76.0.2:41000";
+    f.frame(&ip_frame(&tcp_packet(client, VIP, Tcp::SYN, &[])));
+    assert!(f.sent().label.is_none());
+    f.record(whole(FlowLabel::NONE, &tcp_packet(VIP, client, Tcp::SYN | Tcp::ACK, &[])));
+    let (frame, offload) = f.transmitted();
+    let (tuple, flags, _) = check_tcp_frame(&frame, offload);
+    assert_eq!((tuple.remote, flags), (client.parse().unwrap(), Tcp::SYN | Tcp::ACK));
+    flood(&mut f, 5_000);
+    f.frame(&ip_frame(&tcp_packet(client, VIP, Tcp::ACK, b"GET")));
+    let sent = f.sent();
+    assert!(sent.label.is_none() && !sent.flags.contains(Flags::COMPACTED), "whole, as the SYN was");
+    let answer = tcp_packet(VIP, client, Tcp::ACK, &[]);
+    f.record(Record { flags: Flags::FLOW_NEW, ..whole(label(2), &answer) });
+    f.out.lan.clear();
+    f.frame(&ip_frame(&tcp_packet(client, VIP, Tcp::ACK, b" /")));
+    assert_eq!((f.sent().label, f.core.label_count()), (label(2), 2));
+}

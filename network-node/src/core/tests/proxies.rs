@@ -101,7 +101,7 @@ fn a_full_table_prefers_flows_with_labels() {
     for n in 0..10 {
         f.frame(&ip_frame(&tcp_packet(&client(n), VIP, Tcp::SYN, &[])));
     }
-    assert_eq!((f.core.flow_count(), f.core.label_count(), f.core.counters().flows_evicted), (4, 1, 7));
+    assert_eq!((f.core.flow_count(), f.core.label_count(), f.core.counters().flows_evicted), (3, 1, 8));
     f.out.tunnel.clear();
     f.client_sends(Tcp::ACK, &[]);
     assert_eq!(f.sent().label, label(1));

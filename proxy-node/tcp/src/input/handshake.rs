@@ -1,17 +1,34 @@
 //! SYN-SENT and SYN-RECEIVED (RFC 9293 §3.10.7.3, §3.10.7.4).
 
+use csp_wire::tcp::{Options, Repr};
+
 use crate::api::{DropReason, FailReason, State};
 use crate::input::{Incoming, Reject};
+use crate::seq::Seq;
 use crate::tcb::{Context, Farewell, Tcb};
 
 impl Tcb {
-    /// A passive connection begins with `segment`, a SYN. Its data and FIN, if any, are left to be retransmitted.
-    pub fn accept(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>) {
+    /// A passive connection begins with a SYN that has this sequence number, window and options. Its data and FIN, if
+    /// any, are left to be retransmitted.
+    pub fn accept(&mut self, cx: &mut Context<'_>, seq: Seq, window: u16, options: &Options) {
         self.passive = true;
         self.state = State::SynReceived;
-        self.negotiate(cx, segment.seq, &segment.options);
-        (self.snd_wnd, self.snd_wnd_max) = (u32::from(segment.window), u32::from(segment.window));
-        cx.counters.passive_opens += 1;
+        self.negotiate(cx, seq, options);
+        (self.snd_wnd, self.snd_wnd_max) = (u32::from(window), u32::from(window));
+    }
+
+    /// The header of the SYN/ACK, for a block that is not kept.
+    pub fn syn_ack(&mut self, cx: &mut Context<'_>) -> Option<Repr> {
+        self.handshake_plan(cx).and_then(|plan| plan.header)
+    }
+
+    /// The SYN/ACK was a cookie: it counts as sent, with the window it told. The acknowledgement that follows, unlike
+    /// that of other handshakes, is answered: the network node learns the label, the peer the whole window.
+    pub fn resume_after_cookie(&mut self, cx: &mut Context<'_>) {
+        self.snd_nxt = self.iss.plus(1);
+        self.syn_due = false;
+        self.window_field(cx, true);
+        self.ack_now = true;
     }
 
     pub(super) fn on_segment_syn_sent(
@@ -59,7 +76,7 @@ impl Tcb {
             return Err(Reject { reason: DropReason::BadAck, reset: true });
         }
         self.sample_handshake(cx, segment);
-        let window = segment.window_bytes(self.send_shift);
+        let window = u32::from(segment.window) << self.send_shift;
         self.establish(cx, segment.ack, segment.seq, window);
         Ok(())
     }

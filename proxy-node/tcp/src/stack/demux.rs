@@ -5,11 +5,10 @@ use csp_wire::tcp::Segment;
 
 use crate::api::{Arrival, DropReason, State};
 use crate::input::Incoming;
-use crate::replies::{self, Reply};
-use crate::seq::Seq;
+use crate::replies::Reply;
 use crate::stack::Stack;
+use crate::stack::listener::Stray;
 use crate::stack::settle::TIME_WAIT_SLOTS;
-use crate::tcb::Farewell;
 use crate::timewait::Answer;
 
 /// Where a segment belongs.
@@ -62,7 +61,10 @@ impl Stack {
         match owner {
             Owner::Connection(slot) => self.deliver_to(now, slot, arrival, segment),
             Owner::TimeWait(slot, _) => self.deliver_in_time_wait(now, slot, arrival, segment),
-            Owner::Nobody(tuple) => self.deliver_to_listener(now, tuple, arrival.via, &segment, None),
+            Owner::Nobody(tuple) => {
+                let stray = Stray { tuple, via: arrival.via, segment: &segment, time_wait: None };
+                self.deliver_to_listener(now, stray)
+            }
         }
     }
 
@@ -114,12 +116,13 @@ impl Stack {
         segment: Incoming<'_>,
     ) -> Result<(), DropReason> {
         let Some((tcb, mut cx)) = self.split(slot, now) else { return Err(DropReason::StaleLabel) };
-        // A node that does not know the label, or one that is new, is told it with the next segment.
-        if arrival.label.is_none() || tcb.via != arrival.via {
-            tcb.announced = false;
-            tcb.via = arrival.via;
-        }
+        // A node that does not know the label is told it with the next segment.
+        tcb.announced &= !arrival.label.is_none();
         let result = tcb.on_segment(&mut cx, segment);
+        // So is one that is new. What had no effect may be forged, and moves no connection to another node.
+        if tcb.via != arrival.via && result.is_ok() {
+            (tcb.announced, tcb.via) = (false, arrival.via);
+        }
         let tuple = tcb.tuple;
         self.settle(slot, now);
         result.map_err(|reject| {
@@ -138,95 +141,26 @@ impl Stack {
         segment: Incoming<'_>,
     ) -> Result<(), DropReason> {
         let Some(entry) = self.time_wait.get(slot).copied() else { return Err(DropReason::TimeWait) };
-        match entry.answer(&segment) {
+        let answer = match self.is_newer_by_cookie(now, &entry, &segment) {
+            true => Answer::Reuse,
+            false => entry.answer(&segment),
+        };
+        match answer {
             Answer::Ignore => {}
             Answer::Acknowledge => {
-                if segment.flags.fin() {
+                // RFC 9293 §3.10.7.4, eighth check: the FIN again, and not just any
+                if segment.flags.fin() && segment.end() == entry.rcv_nxt {
                     self.time_wait.restart(slot, now, self.config.time_wait);
                 }
-                self.reply(
-                    now,
-                    Reply { tuple: entry.tuple, via: arrival.via, header: entry.acknowledgement(now) },
-                );
+                let header = entry.acknowledgement(now);
+                self.reply(now, Reply { tuple: entry.tuple, via: arrival.via, header, last: true });
             }
             Answer::Reuse => {
-                self.counters.time_wait_reused += 1;
-                self.leave_time_wait(slot);
-                let after = Some(entry.snd_nxt);
-                return self.deliver_to_listener(now, entry.tuple, arrival.via, &segment, after);
+                let (tuple, via) = (entry.tuple, arrival.via);
+                let stray = Stray { tuple, via, segment: &segment, time_wait: Some(slot) };
+                return self.deliver_to_listener(now, stray);
             }
         }
         Err(DropReason::TimeWait)
-    }
-
-    /// A segment without a connection: a SYN to a listener opens one, whose sequence numbers lie behind `after`.
-    fn deliver_to_listener(
-        &mut self,
-        now: Instant,
-        tuple: FourTuple,
-        via: u32,
-        segment: &Incoming<'_>,
-        after: Option<Seq>,
-    ) -> Result<(), DropReason> {
-        let flags = segment.flags;
-        if flags.rst() {
-            return Err(DropReason::NoConnection);
-        }
-        let service = self.listeners.service(&tuple.local);
-        let (Some(service), true, false) = (service, flags.syn(), flags.ack()) else {
-            self.reply_reset(now, tuple, via, segment);
-            return Err(DropReason::NoConnection);
-        };
-        if flags.fin() {
-            return Err(DropReason::BadFlags);
-        }
-        let remote = tuple.remote;
-        let same_family = remote.is_ipv4() == tuple.local.is_ipv4();
-        if !same_family || remote.port() == 0 || remote.ip().is_unspecified() || remote.ip().is_multicast() {
-            return Err(DropReason::NoAddresses);
-        }
-        self.make_half_open_room(now);
-        let mut isn = self.keys.isn(now, &tuple);
-        if let Some(after) = after
-            && !isn.after(after.plus(1 << 16))
-        {
-            isn = after.plus(1 << 17); // RFC 9293 §3.4.3: beyond what the old connection used
-        }
-        let slot = self.open(now, tuple, via, service, isn).ok_or(DropReason::TableFull)?;
-        if let Some((tcb, mut cx)) = self.split(slot, now) {
-            tcb.accept(&mut cx, segment);
-        }
-        self.half_open.push_back(slot);
-        self.settle(slot, now);
-        Ok(())
-    }
-
-    /// Drops the oldest half-open connection where there are as many as may be (RFC 4987 §3.4).
-    fn make_half_open_room(&mut self, now: Instant) {
-        if self.half_open.len() < self.config.half_open {
-            return;
-        }
-        let Some(slot) = self.half_open.front() else { return };
-        if let Some((tcb, mut cx)) = self.split(slot, now) {
-            cx.counters.half_open_evicted += 1;
-            tcb.evict(&mut cx, Farewell::Record);
-        }
-        self.settle(slot, now);
-    }
-
-    fn reply_reset(&mut self, now: Instant, tuple: FourTuple, via: u32, segment: &Incoming<'_>) {
-        if let Some(header) = replies::reset(&tuple, segment)
-            && self.reply(now, Reply { tuple, via, header })
-        {
-            self.counters.resets_sent += 1;
-        }
-    }
-
-    fn reply(&mut self, now: Instant, reply: Reply) -> bool {
-        let queued = self.replies.push(now, reply);
-        if !queued {
-            self.counters.replies_suppressed += 1;
-        }
-        queued
     }
 }

@@ -23,6 +23,17 @@ impl Stack {
         self.slot(label).and_then(|slot| self.tcbs[slot as usize].as_ref())
     }
 
+    /// What a connection may use of the stack.
+    pub(super) fn context(&mut self, now: Instant) -> Context<'_> {
+        Context {
+            now,
+            config: &self.config,
+            blocks: &mut self.blocks,
+            ranges: &mut self.ranges,
+            counters: &mut self.counters,
+        }
+    }
+
     /// A connection, and what it may use of the stack.
     pub(super) fn split(&mut self, slot: u32, now: Instant) -> Option<(&mut Tcb, Context<'_>)> {
         let tcb = self.tcbs.get_mut(slot as usize)?.as_mut()?;
@@ -61,13 +72,7 @@ impl Stack {
     ) -> Option<u32> {
         let label = self.labels.allocate()?;
         let slot = (label.index() - self.config.first_label_index as usize) as u32;
-        let cx = Context {
-            now,
-            config: &self.config,
-            blocks: &mut self.blocks,
-            ranges: &mut self.ranges,
-            counters: &mut self.counters,
-        };
+        let cx = self.context(now);
         let mut tcb = Tcb::new(&cx, label, tuple, via, service, isn);
         tcb.timestamp_offset = self.keys.timestamp_offset(&tuple);
         self.tcbs[slot as usize] = Some(tcb);

@@ -1,18 +1,40 @@
 //! Two stacks, their network nodes and a link between them, in virtual time.
 #![allow(dead_code, clippy::unwrap_used)] // each test binary uses its share; a failed unwrap fails the test
 
-mod random;
-
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-pub use random::Random;
-
 use csp_tcp::{Arrival, Stack, StackConfig, Transmit};
 use csp_types::{FlowLabel, FourTuple, Instant};
 use csp_wire::tcp::{Flags, HEADER_LEN_MAX, Repr, Segment};
+
+/// A small deterministic generator (SplitMix64).
+#[derive(Clone)]
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n.max(1)
+    }
+
+    pub fn chance(&mut self, probability: f64) -> bool {
+        ((self.next() >> 11) as f64) < probability * (1u64 << 53) as f64
+    }
+
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len() as u64) as usize]
+    }
+}
 
 /// What a direction of the link does to packets.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,6 +76,8 @@ pub struct Net {
     pub transmitted: u64,
     /// Print every packet (`CSP_TRACE=1`).
     pub trace: bool,
+    /// Packets to these addresses reach nobody: those of spoofed senders.
+    pub unreachable: fn(&FourTuple) -> bool,
     /// Every header put on the link, newest last, while wanted.
     pub log: Option<Vec<(Instant, usize, Repr, usize)>>,
     link: BinaryHeap<Reverse<(Instant, u64, usize)>>,
@@ -94,6 +118,7 @@ impl Net {
             whole_records: false,
             strip: (false, false, false),
             transmitted: 0,
+            unreachable: |_| false,
             log: None,
             trace: std::env::var("CSP_TRACE").is_ok(),
             link: BinaryHeap::new(),
@@ -147,7 +172,7 @@ impl Net {
                 segment.options().sack.as_slice()
             );
         }
-        if lost {
+        if lost || (self.unreachable)(&packet.tuple) {
             return;
         }
         let copies = 1 + usize::from(self.random.chance(faults.duplication));

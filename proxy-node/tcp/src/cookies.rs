@@ -1,0 +1,206 @@
+//! SYN cookies (RFC 4987 §3.6): handshakes without state, for when the table of half-open connections is full.
+//!
+//! What a connection block would have held travels with the peer instead. The sequence number of the SYN/ACK is
+//!
+//! ```text
+//!    31        30 29      27 26                               0
+//!   | period mod 4 | MSS index |  MAC over addresses, the peer's  |
+//!   |              |           |  ISN, period and MSS index       |
+//! ```
+//!
+//! and where the peer offers timestamps, the low bits of ours are what else its SYN said (the clock itself is put back
+//! by less than 64 ms, so that it never runs ahead of the segments that follow):
+//!
+//! ```text
+//!    31                                 6     5     4    3          0
+//!   | milliseconds, the low bits dropped | ECN | SACK | window scale |   15: no scaling
+//! ```
+//!
+//! Without timestamps only the MSS survives. Owns the arithmetic; refuses tables, queues and decisions.
+
+use core::hash::Hasher;
+use core::time::Duration;
+
+use csp_types::{FourTuple, Instant};
+use csp_wire::tcp::{Options, WINDOW_SCALE_MAX};
+
+use crate::isn::Keys;
+use crate::seq::Seq;
+
+/// How long a period lasts. A cookie counts in its own period and the next: for 64 to 128 s.
+const PERIOD: Duration = Duration::from_secs(64);
+/// For longer than this after the last cookie, none is believed: nobody can have been given one.
+pub(crate) const VALID: Duration = Duration::from_secs(128);
+/// The MSS values a cookie can carry, each the largest that is not above what the peer told. The first is what the
+/// engine uses at least; the others are common ones of tunnels, Ethernet and jumbo frames.
+const MSS_VALUES: [u16; 8] = [crate::MSS_MIN, 536, 1_220, 1_340, 1_400, 1_440, 1_460, 8_940];
+const MAC_BITS: u32 = 27;
+const MSS_BITS: u32 = 3;
+const FEATURE_BITS: u32 = 6;
+const ECN_BIT: u32 = 1 << 5;
+const SACK_BIT: u32 = 1 << 4;
+const NO_SCALING: u32 = 15;
+
+const _: () = assert!(MSS_VALUES.len() == 1 << MSS_BITS && MAC_BITS + MSS_BITS + 2 == u32::BITS);
+const _: () = assert!((WINDOW_SCALE_MAX as u32) < NO_SCALING);
+
+/// When cookies are used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SynCookies {
+    /// Never: one SYN too many drops the oldest half-open connection (RFC 4987 §3.4).
+    Off,
+    /// While the table of half-open connections, or that of all connections, is full.
+    #[default]
+    Auto,
+    /// For every SYN; for tests.
+    Always,
+}
+
+/// What the peer's SYN said, as far as it comes back with its acknowledgement.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Recalled {
+    /// Options as the SYN is taken to have had them.
+    pub options: Options,
+    /// The peer offered ECN and was told that it is used (RFC 3168 §6.1.1).
+    pub ecn: bool,
+}
+
+fn period(now: Instant) -> u64 {
+    now.as_nanos() / PERIOD.as_nanos() as u64
+}
+
+fn mac(keys: &Keys, tuple: &FourTuple, peer_isn: Seq, period: u64, mss_index: u32) -> u32 {
+    let mut hasher = keys.cookie_hasher(tuple);
+    hasher.write_u32(peer_isn.0);
+    hasher.write_u64(period);
+    hasher.write_u32(mss_index);
+    hasher.finish() as u32 & ((1 << MAC_BITS) - 1)
+}
+
+/// The initial sequence number of the SYN/ACK that answers a SYN with number `peer_isn` and this MSS.
+pub(crate) fn sequence(keys: &Keys, now: Instant, tuple: &FourTuple, peer_isn: Seq, mss: u16) -> Seq {
+    let index = MSS_VALUES.iter().rposition(|&value| value <= mss).unwrap_or(0) as u32;
+    let period = period(now);
+    let mac = mac(keys, tuple, peer_isn, period, index);
+    Seq((period as u32 & 3) << (MAC_BITS + MSS_BITS) | index << MAC_BITS | mac)
+}
+
+/// The MSS in the cookie `sequence`, where it was made for this peer's `peer_isn` at most two periods ago.
+pub(crate) fn verify(
+    keys: &Keys,
+    now: Instant,
+    tuple: &FourTuple,
+    peer_isn: Seq,
+    sequence: Seq,
+) -> Option<u16> {
+    let current = period(now);
+    let age = (current as u32).wrapping_sub(sequence.0 >> (MAC_BITS + MSS_BITS)) & 3;
+    let index = sequence.0 >> MAC_BITS & ((1 << MSS_BITS) - 1);
+    let made = current.checked_sub(u64::from(age)).filter(|_| age <= 1)?;
+    let told = sequence.0 & ((1 << MAC_BITS) - 1);
+    (mac(keys, tuple, peer_isn, made, index) == told).then(|| MSS_VALUES[index as usize])
+}
+
+/// Our timestamp for the SYN/ACK that answers a SYN with `options`; `clock` is what it would be without a cookie.
+pub(crate) fn timestamp(clock: u32, options: &Options, ecn: bool) -> u32 {
+    let mut features = options.window_scale.map_or(NO_SCALING, u32::from);
+    features |= if options.sack_permitted { SACK_BIT } else { 0 };
+    features |= if ecn { ECN_BIT } else { 0 };
+    let coarse = clock & !((1 << FEATURE_BITS) - 1);
+    let value = coarse | features;
+    // Not after the clock, lest the next segment's timestamp be older (RFC 7323 §5.3).
+    if (clock.wrapping_sub(value) as i32) < 0 { value.wrapping_sub(1 << FEATURE_BITS) } else { value }
+}
+
+/// What a verified acknowledgement with `options` says about the SYN it follows. `clock` is our timestamp now; an echo
+/// that cannot be one of the last two minutes counts as no timestamps at all.
+pub(crate) fn recall(mss: u16, clock: u32, options: &Options) -> Recalled {
+    let recent = |echo: u32| u128::from(clock.wrapping_sub(echo)) <= (VALID + PERIOD).as_millis();
+    let timestamps = options.timestamps.filter(|timestamps| recent(timestamps.echo));
+    let features = timestamps.map_or(NO_SCALING, |timestamps| timestamps.echo);
+    let scale = features & NO_SCALING;
+    Recalled {
+        options: Options {
+            mss: Some(mss),
+            window_scale: (scale != NO_SCALING).then_some(scale as u8),
+            sack_permitted: features & SACK_BIT != 0,
+            timestamps,
+            ..Options::default()
+        },
+        ecn: features & ECN_BIT != 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use csp_wire::tcp::Timestamps;
+
+    fn keys() -> Keys {
+        Keys::new(&[7; 16])
+    }
+
+    fn tuple(port: u16) -> FourTuple {
+        let local = "10.0.0.2:80".parse().unwrap();
+        FourTuple { local, remote: core::net::SocketAddr::new([10, 0, 0, 1].into(), port) }
+    }
+
+    fn at(seconds: u64) -> Instant {
+        Instant::from_nanos(seconds * 1_000_000_000)
+    }
+
+    #[test]
+    fn a_cookie_is_good_for_one_to_two_periods_and_for_its_own_connection_only() {
+        let (keys, isn) = (keys(), Seq(0xffff_fffe));
+        for start in (0..400).step_by(7) {
+            let cookie = sequence(&keys, at(start), &tuple(1), isn, 1_460);
+            for age in 0..600 {
+                let found = verify(&keys, at(start + age), &tuple(1), isn, cookie);
+                if age <= 64 {
+                    assert_eq!(found, Some(1_460), "made at {start}, {age} s old");
+                } else if age >= 128 {
+                    assert_eq!(found, None, "made at {start}, {age} s old");
+                }
+            }
+            assert_eq!(verify(&keys, at(start), &tuple(2), isn, cookie), None);
+            assert_eq!(verify(&keys, at(start), &tuple(1), isn.plus(1), cookie), None);
+            for bit in 0..32 {
+                assert_eq!(verify(&keys, at(start), &tuple(1), isn, Seq(cookie.0 ^ 1 << bit)), None);
+            }
+        }
+    }
+
+    #[test]
+    fn an_mss_is_rounded_down_to_one_of_eight() {
+        let check = |told, kept| {
+            let cookie = sequence(&keys(), at(1), &tuple(1), Seq(5), told);
+            assert_eq!(verify(&keys(), at(1), &tuple(1), Seq(5), cookie), Some(kept), "{told}");
+        };
+        for (told, kept) in [(0, 88), (535, 88), (536, 536), (1_459, 1_440), (1_460, 1_460), (65_535, 8_940)]
+        {
+            check(told, kept);
+        }
+    }
+
+    #[test]
+    fn what_the_syn_offered_comes_back_in_the_timestamp() {
+        for clock in [0, 1, 63, 64, 100_000, u32::MAX] {
+            for scale in (0..=14).map(Some).chain([None]) {
+                for (sack_permitted, ecn) in [(false, false), (true, false), (false, true), (true, true)] {
+                    let syn = Options { window_scale: scale, sack_permitted, ..Options::default() };
+                    let value = timestamp(clock, &syn, ecn);
+                    assert!(clock.wrapping_sub(value) < 128, "behind the clock, but not by much");
+                    let echoed = Some(Timestamps { value: 1, echo: value });
+                    let ack = Options { timestamps: echoed, ..Options::default() };
+                    let recalled = recall(1_460, clock.wrapping_add(90_000), &ack);
+                    let options = Options { mss: Some(1_460), timestamps: echoed, ..syn };
+                    assert_eq!(recalled, Recalled { options, ecn });
+                }
+            }
+        }
+        let plain = Options { mss: Some(536), ..Options::default() };
+        assert_eq!(recall(536, 1, &Options::default()), Recalled { options: plain, ecn: false });
+        let old = Options { timestamps: Some(Timestamps { value: 1, echo: 0 }), ..Options::default() };
+        assert_eq!(recall(536, 1 << 20, &old).options, plain, "an echo of long ago");
+    }
+}

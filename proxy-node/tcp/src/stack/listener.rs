@@ -1,0 +1,248 @@
+//! Segments without a connection: SYNs to listeners open one, with state or with a cookie; acknowledgements of cookies
+//! bring one about; everything else is refused (RFC 9293 §3.10.7.1, §3.10.7.2).
+
+use csp_types::{FourTuple, Instant};
+use csp_wire::tcp::Flags;
+
+use crate::api::DropReason;
+use crate::cookies::{self, SynCookies};
+use crate::input::Incoming;
+use crate::replies::{self, Reply};
+use crate::seq::Seq;
+use crate::stack::Stack;
+use crate::tcb::{Farewell, Tcb};
+use crate::timewait::TimeWait;
+
+/// What a SYN to a listener gets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Admission {
+    /// A connection block.
+    State,
+    /// A block, in place of the oldest half-open connection's.
+    InPlaceOfOldest,
+    /// A SYN/ACK that we forget.
+    Cookie,
+    /// RST: every block is in use by a connection that is established.
+    Refusal,
+}
+
+/// An arrival that belongs to nobody (but perhaps to a connection that `time_wait` remembers).
+#[derive(Clone, Copy)]
+pub(super) struct Stray<'a, 'b> {
+    pub tuple: FourTuple,
+    pub via: u32,
+    pub segment: &'a Incoming<'b>,
+    pub time_wait: Option<u32>,
+}
+
+impl Stack {
+    /// A segment without a connection.
+    pub(super) fn deliver_to_listener(
+        &mut self,
+        now: Instant,
+        stray: Stray<'_, '_>,
+    ) -> Result<(), DropReason> {
+        let Stray { tuple, segment, .. } = stray;
+        let flags = segment.flags;
+        if flags.rst() {
+            return Err(DropReason::NoConnection);
+        }
+        let Some(service) = self.listeners.service(&tuple.local) else {
+            self.reply_reset(now, tuple, stray.via, segment);
+            return Err(DropReason::NoConnection);
+        };
+        if flags.ack() {
+            return self.on_stray_acknowledgement(now, stray, service);
+        }
+        // RFC 9293 §3.10.7.2, fourth check; SYN with FIN is no honest peer's.
+        if !flags.syn() || flags.fin() {
+            return Err(DropReason::BadFlags);
+        }
+        let remote = tuple.remote;
+        let same_family = remote.is_ipv4() == tuple.local.is_ipv4();
+        if !same_family || remote.port() == 0 || remote.ip().is_unspecified() || remote.ip().is_multicast() {
+            return Err(DropReason::NoAddresses);
+        }
+        match self.admission() {
+            Admission::Cookie => {
+                self.send_cookie(now, stray, service);
+                return Ok(());
+            }
+            Admission::Refusal => {
+                self.reply_reset(now, tuple, stray.via, segment);
+                return Err(DropReason::TableFull);
+            }
+            Admission::InPlaceOfOldest => self.evict_half_open(now, Farewell::Record),
+            Admission::State => {}
+        }
+        self.open_half(now, stray, service)
+    }
+
+    fn admission(&self) -> Admission {
+        let cookies = self.config.syn_cookies;
+        let half_open = self.half_open.len();
+        if cookies == SynCookies::Always {
+            return Admission::Cookie;
+        }
+        if half_open >= self.config.half_open {
+            let auto = cookies == SynCookies::Auto;
+            return if auto { Admission::Cookie } else { Admission::InPlaceOfOldest };
+        }
+        match (self.labels.available(), half_open) {
+            (0, 0) => Admission::Refusal,
+            // One of the half-open ones gives way once the peer has proved itself.
+            (0, _) if cookies == SynCookies::Auto => Admission::Cookie,
+            _ => Admission::State,
+        }
+    }
+
+    /// SYN-RECEIVED with a connection block. Its sequence numbers lie behind those of the connection in TIME-WAIT.
+    fn open_half(&mut self, now: Instant, stray: Stray<'_, '_>, service: u32) -> Result<(), DropReason> {
+        let Stray { tuple, via, segment, time_wait } = stray;
+        let mut isn = self.keys.isn(now, &tuple);
+        // RFC 9293 §3.4.3: beyond what the old connection used
+        if let Some(after) = self.reuse_time_wait(time_wait)
+            && !isn.after(after.plus(1 << 16))
+        {
+            isn = after.plus(1 << 17);
+        }
+        let slot = self.open(now, tuple, via, service, isn).ok_or(DropReason::TableFull)?;
+        if let Some((tcb, mut cx)) = self.split(slot, now) {
+            tcb.accept(&mut cx, segment.seq, segment.window, &segment.options);
+            cx.counters.passive_opens += 1;
+        }
+        self.half_open.push_back(slot);
+        self.settle(slot, now);
+        Ok(())
+    }
+
+    /// Forgets the TIME-WAIT entry; says what its next sequence number would have been.
+    fn reuse_time_wait(&mut self, slot: Option<u32>) -> Option<Seq> {
+        let slot = slot?;
+        let after = self.time_wait.get(slot)?.snd_nxt;
+        self.counters.time_wait_reused += 1;
+        self.leave_time_wait(slot);
+        Some(after)
+    }
+
+    /// Drops the oldest half-open connection (RFC 4987 §3.4).
+    fn evict_half_open(&mut self, now: Instant, farewell: Farewell) {
+        let Some(slot) = self.half_open.front() else { return };
+        if let Some((tcb, mut cx)) = self.split(slot, now) {
+            cx.counters.half_open_evicted += 1;
+            tcb.evict(&mut cx, farewell);
+        }
+        self.settle(slot, now);
+    }
+
+    /// Answers a SYN as a connection block would, and keeps nothing.
+    fn send_cookie(&mut self, now: Instant, stray: Stray<'_, '_>, service: u32) {
+        let Stray { tuple, via, segment, .. } = stray;
+        let (queued, capacity) = self.replies.cookies();
+        if queued >= capacity {
+            self.counters.syn_cookies_suppressed += 1;
+            return;
+        }
+        let mut options = segment.options;
+        if options.timestamps.is_none() {
+            // Nowhere to keep them.
+            (options.window_scale, options.sack_permitted) = (None, false);
+        }
+        let mss = options.mss.unwrap_or(if tuple.remote.is_ipv4() { 536 } else { 1_220 });
+        let isn = cookies::sequence(&self.keys, now, &tuple, segment.seq, mss);
+        let offset = self.keys.timestamp_offset(&tuple);
+        let mut cx = self.context(now);
+        let mut block = Tcb::new(&cx, csp_types::FlowLabel::NONE, tuple, via, service, isn);
+        block.timestamp_offset = offset;
+        block.accept(&mut cx, segment.seq, segment.window, &options);
+        let Some(mut header) = block.syn_ack(&mut cx) else { return };
+        if let Some(timestamps) = &mut header.options.timestamps {
+            timestamps.value = cookies::timestamp(timestamps.value, &options, false);
+        }
+        self.counters.syn_cookies_sent += 1;
+        self.replies.push_cookie(now, Reply { tuple, via, header, last: false });
+    }
+
+    /// An acknowledgement to a listener: of a cookie, or of nothing we sent.
+    fn on_stray_acknowledgement(
+        &mut self,
+        now: Instant,
+        stray: Stray<'_, '_>,
+        service: u32,
+    ) -> Result<(), DropReason> {
+        let Stray { tuple, via, segment, .. } = stray;
+        let about = self.replies.cookies_are_about(now);
+        if about && !segment.flags.syn() {
+            let peer_isn = segment.seq.minus(1);
+            if let Some(mss) = cookies::verify(&self.keys, now, &tuple, peer_isn, segment.ack.minus(1)) {
+                return self.open_by_cookie(now, stray, service, mss);
+            }
+            self.counters.syn_cookies_rejected += 1;
+            // It may follow a segment that would have verified and was lost: a RST would end the connection that the
+            // peer believes to have, silence makes it send that segment again.
+            if !segment.payload.is_empty() {
+                return Err(DropReason::NoConnection);
+            }
+        }
+        // RFC 9293 §3.10.7.2, second check
+        self.reply_reset(now, tuple, via, segment);
+        Err(DropReason::NoConnection)
+    }
+
+    /// Whether a segment acknowledges the cookie with which a SYN was answered that came after the connection in
+    /// TIME-WAIT. A late duplicate of what opened that very connection does not count.
+    pub(super) fn is_newer_by_cookie(&self, now: Instant, old: &TimeWait, segment: &Incoming<'_>) -> bool {
+        let flags = segment.flags;
+        let (isn, cookie) = (segment.seq.minus(1), segment.ack.minus(1));
+        flags.ack()
+            && !flags.intersects(Flags::SYN | Flags::RST)
+            && self.replies.cookies_are_about(now)
+            && old.precedes(isn, segment)
+            && cookies::verify(&self.keys, now, &old.tuple, isn, cookie).is_some()
+    }
+
+    fn open_by_cookie(
+        &mut self,
+        now: Instant,
+        stray: Stray<'_, '_>,
+        service: u32,
+        mss: u16,
+    ) -> Result<(), DropReason> {
+        let Stray { tuple, via, segment, time_wait } = stray;
+        if self.labels.available() == 0 {
+            self.evict_half_open(now, Farewell::None);
+        }
+        if self.labels.available() == 0 {
+            self.reply_reset(now, tuple, via, segment);
+            return Err(DropReason::TableFull);
+        }
+        self.reuse_time_wait(time_wait);
+        let isn = segment.ack.minus(1);
+        let slot = self.open(now, tuple, via, service, isn).ok_or(DropReason::TableFull)?;
+        let Some((tcb, mut cx)) = self.split(slot, now) else { return Err(DropReason::TableFull) };
+        let recalled = cookies::recall(mss, tcb.timestamp(now), &segment.options);
+        tcb.accept(&mut cx, segment.seq.minus(1), segment.window, &recalled.options);
+        tcb.resume_after_cookie(&mut cx);
+        cx.counters.passive_opens += 1;
+        cx.counters.syn_cookies_accepted += 1;
+        let result = tcb.on_segment(&mut cx, *segment);
+        self.settle(slot, now);
+        result.map_err(|reject| reject.reason)
+    }
+
+    pub(super) fn reply_reset(&mut self, now: Instant, tuple: FourTuple, via: u32, segment: &Incoming<'_>) {
+        if let Some(header) = replies::reset(&tuple, segment)
+            && self.reply(now, Reply { tuple, via, header, last: true })
+        {
+            self.counters.resets_sent += 1;
+        }
+    }
+
+    pub(super) fn reply(&mut self, now: Instant, reply: Reply) -> bool {
+        let queued = self.replies.push(now, reply);
+        if !queued {
+            self.counters.replies_suppressed += 1;
+        }
+        queued
+    }
+}

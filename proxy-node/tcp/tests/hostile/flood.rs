@@ -1,0 +1,411 @@
+//! SYN floods, and the cookies that answer them (RFC 4987).
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use csp_tcp::{Event, Stack, StackConfig, State, SynCookies};
+use csp_types::{FlowLabel, FourTuple, Instant};
+use csp_wire::tcp::{Flags, HEADER_LEN_MAX, Options, Repr, Timestamps};
+
+use crate::common::{Net, Packet, address, client_tuple, small_config};
+
+const SPOOFED: [u8; 2] = [198, 18];
+
+fn is_spoofed(tuple: &FourTuple) -> bool {
+    matches!(tuple.remote.ip(), std::net::IpAddr::V4(ip) if ip.octets().starts_with(&SPOOFED))
+}
+
+fn spoofed(n: u32) -> SocketAddr {
+    let [_, a, b, c] = n.to_be_bytes();
+    SocketAddr::new(Ipv4Addr::new(SPOOFED[0], SPOOFED[1], a ^ b, c).into(), 1024 + (n >> 8) as u16)
+}
+
+fn packet(remote: SocketAddr, repr: Repr, payload: &[u8]) -> Packet {
+    let local = address("10.0.0.2:80");
+    let repr = Repr { source_port: remote.port(), destination_port: local.port(), ..repr };
+    let mut bytes = vec![0; HEADER_LEN_MAX];
+    let len = repr.emit(&mut bytes).unwrap();
+    bytes.truncate(len);
+    bytes.extend_from_slice(payload);
+    Packet { tuple: FourTuple { local: remote, remote: local }, bytes }
+}
+
+fn syn(remote: SocketAddr, seq: u32) -> Packet {
+    let options = Options { mss: Some(1460), sack_permitted: true, ..Options::default() };
+    packet(remote, Repr { seq, flags: Flags::SYN, window: 64_240, options, ..Repr::default() }, &[])
+}
+
+fn server_config(syn_cookies: SynCookies) -> StackConfig {
+    StackConfig { connections: 512, half_open: 64, syn_cookies, ..small_config(2) }
+}
+
+/// Everything the client's connections did.
+#[derive(Default)]
+struct Clients {
+    opened: BTreeMap<FlowLabel, Instant>,
+    established_after: Vec<Duration>,
+    echoed: usize,
+    failed: usize,
+}
+
+impl Clients {
+    fn turn(&mut self, net: &mut Net) {
+        while let Some((label, event)) = net.hosts[0].stack.poll_event() {
+            match event {
+                Event::Established { .. } => {
+                    self.established_after.push(net.now.saturating_since(self.opened[&label]));
+                    net.hosts[0].stack.write(net.now, label, b"ping");
+                }
+                Event::Readable => {
+                    self.echoed += net.hosts[0].stack.read_with(net.now, label, 99, |slice| slice.len());
+                }
+                Event::Failed(_) => self.failed += 1,
+                _ => {}
+            }
+        }
+    }
+}
+
+fn echo(net: &mut Net) {
+    while let Some((label, event)) = net.hosts[1].stack.poll_event() {
+        if event == Event::Readable {
+            let mut bytes = Vec::new();
+            net.hosts[1].stack.read_with(net.now, label, 1 << 20, |slice| {
+                bytes.extend_from_slice(slice);
+                slice.len()
+            });
+            net.hosts[1].stack.write(net.now, label, &bytes);
+        }
+    }
+}
+
+/// A million SYNs a second from addresses that never answer, and beside it a new client every 2 ms at 20 ms round
+/// trip. Says how it went for the clients.
+fn flood(syn_cookies: SynCookies, clients_wanted: u16) -> (Clients, Net) {
+    const SYNS_PER_MS: u32 = 1_000;
+    const SYNS_BETWEEN_POLLS: u32 = 250;
+    let client = StackConfig { connections: 512, ..small_config(1) };
+    let mut net = Net::new(1, client, server_config(syn_cookies)).with_rtt(Duration::from_millis(20));
+    net.unreachable = is_spoofed;
+    let mut clients = Clients::default();
+    let mut sent = 0;
+    for ms in 0..u32::from(clients_wanted) * 2 + 100 {
+        for _ in 0..SYNS_PER_MS / SYNS_BETWEEN_POLLS {
+            for _ in 0..SYNS_BETWEEN_POLLS {
+                sent += 1;
+                net.deliver(1, &syn(spoofed(sent), sent.wrapping_mul(2_654_435_761)));
+            }
+            net.flush();
+        }
+        if ms % 2 == 0 && ms / 2 < u32::from(clients_wanted) && ms > 4 {
+            let tuple = client_tuple(2_000 + (ms / 2) as u16);
+            let label = net.hosts[0].stack.connect(net.now, tuple, 7, 1).unwrap();
+            clients.opened.insert(label, net.now);
+        }
+        let until = net.now + Duration::from_millis(1);
+        while net.step(until) {
+            clients.turn(&mut net);
+            echo(&mut net);
+            net.flush();
+        }
+        let o = net.hosts[1].stack.occupancy();
+        for (used, all) in [o.connections, o.half_open, o.replies, o.cookie_replies] {
+            assert!(used <= all, "{o:?}");
+        }
+    }
+    (clients, net)
+}
+
+#[test]
+fn clients_connect_during_a_flood_as_if_there_were_none() {
+    let (clients, net) = flood(SynCookies::Auto, 200);
+    let wanted = clients.opened.len();
+    assert_eq!((clients.established_after.len(), clients.echoed, clients.failed), (wanted, 4 * wanted, 0));
+    let slowest = clients.established_after.iter().max().unwrap();
+    assert!(*slowest < Duration::from_millis(22), "one round trip, no SYN sent twice: {slowest:?}");
+    let server = &net.hosts[1].stack;
+    let counters = server.counters();
+    assert_eq!(counters.syn_cookies_accepted, wanted as u64);
+    assert_eq!((counters.half_open_evicted, counters.syn_cookies_suppressed), (0, 0));
+    assert_eq!(server.occupancy().half_open.0, 64, "what came first waits for its timeout");
+    let syns = 500 * 1000 + wanted as u64 - 64;
+    assert_eq!(counters.syn_cookies_sent, syns, "a SYN/ACK for every SYN, and no more");
+}
+
+#[test]
+fn without_cookies_the_same_flood_keeps_them_out() {
+    // What the test above shows is the cookies' doing.
+    let (clients, net) = flood(SynCookies::Off, 20);
+    assert_eq!((clients.echoed, net.hosts[1].stack.counters().syn_cookies_sent), (0, 0));
+    assert!(net.hosts[1].stack.counters().half_open_evicted > 100_000);
+}
+
+#[test]
+fn no_cookie_is_sent_while_there_is_room() {
+    let mut net = Net::new(1, small_config(1), server_config(SynCookies::Auto));
+    net.unreachable = is_spoofed;
+    for n in 0..64 {
+        net.deliver(1, &syn(spoofed(n), n));
+        net.flush();
+    }
+    assert_eq!(net.hosts[1].stack.counters().syn_cookies_sent, 0);
+    net.deliver(1, &syn(spoofed(64), 64));
+    assert_eq!(net.hosts[1].stack.counters().syn_cookies_sent, 1);
+    // A SYN again that has a block is not answered by a cookie.
+    net.deliver(1, &syn(spoofed(3), 3));
+    net.flush();
+    let counters = net.hosts[1].stack.counters();
+    assert_eq!((counters.syn_cookies_sent, counters.syn_retransmitted), (1, 1));
+}
+
+#[test]
+fn the_queue_of_cookies_is_bounded() {
+    let config = StackConfig { cookie_replies: 100, ..server_config(SynCookies::Always) };
+    let mut net = Net::new(1, small_config(1), config);
+    for n in 0..1_000 {
+        net.deliver(1, &syn(spoofed(n), n));
+    }
+    let stack = &mut net.hosts[1].stack;
+    assert_eq!(
+        (stack.occupancy().cookie_replies, stack.counters().syn_cookies_suppressed),
+        ((100, 100), 900)
+    );
+    let mut sent = 0;
+    while stack.poll_transmit(net.now).is_some() {
+        sent += 1;
+    }
+    assert_eq!((sent, stack.occupancy().connections.0), (100, 0));
+}
+
+/// A server that answers with cookies only, and a client made by hand.
+struct Handshake {
+    stack: Stack,
+    now: Instant,
+    remote: SocketAddr,
+    isn: u32,
+}
+
+impl Handshake {
+    fn new() -> Self {
+        let mut stack = Stack::new(server_config(SynCookies::Always));
+        stack.listen(address("10.0.0.2:80"), 1).unwrap();
+        let now = Instant::from_nanos(1_000_000_000_000);
+        Handshake { stack, now, remote: address("10.0.0.1:1000"), isn: 77 }
+    }
+
+    fn send(&mut self, repr: Repr, payload: &[u8]) {
+        let Packet { tuple, bytes } = packet(self.remote, repr, payload);
+        let segment = csp_wire::tcp::Segment::parse(&bytes).unwrap();
+        let arrival = csp_tcp::Arrival {
+            label: FlowLabel::NONE,
+            tuple: Some(FourTuple { local: tuple.remote, remote: tuple.local }),
+            ingress: self.now,
+            via: 1,
+            ecn: 0,
+        };
+        let _ = self.stack.on_segment(self.now, arrival, &segment, segment.payload());
+    }
+
+    /// What the server sends next, and whether it keeps the flow.
+    fn answer(&mut self) -> Option<(Repr, bool)> {
+        let transmit = self.stack.poll_transmit(self.now)?;
+        Some((transmit.header?, !transmit.flow_end))
+    }
+
+    fn syn(&mut self, timestamps: bool) -> Repr {
+        let timestamps = timestamps.then_some(Timestamps { value: 9_000, echo: 0 });
+        let options = Options {
+            mss: Some(1400),
+            window_scale: Some(7),
+            sack_permitted: true,
+            timestamps,
+            ..Options::default()
+        };
+        self.send(Repr { seq: self.isn, flags: Flags::SYN, window: 60_000, options, ..Repr::default() }, &[]);
+        let (header, kept) = self.answer().unwrap();
+        assert!(header.flags.contains(Flags::SYN | Flags::ACK) && header.ack == self.isn.wrapping_add(1));
+        assert!(kept, "the network node must not forget a flow that is only beginning");
+        header
+    }
+
+    fn ack(&self, answered: &Repr) -> Repr {
+        let timestamps = answered.options.timestamps.map(|t| Timestamps { value: 9_020, echo: t.value });
+        Repr {
+            seq: self.isn.wrapping_add(1),
+            ack: answered.seq.wrapping_add(1),
+            flags: Flags::ACK,
+            window: 500,
+            options: Options { timestamps, ..Options::default() },
+            ..Repr::default()
+        }
+    }
+
+    fn state(&self) -> Option<State> {
+        self.stack.connections().next().map(|info| info.state)
+    }
+}
+
+#[test]
+fn window_scale_sack_and_mss_survive_with_timestamps() {
+    let mut h = Handshake::new();
+    let answered = h.syn(true);
+    let Options { mss, window_scale, sack_permitted, timestamps, .. } = answered.options;
+    assert!(mss == Some(1460) && window_scale.is_some() && sack_permitted && timestamps.is_some());
+    assert_eq!(h.stack.occupancy().connections.0, 0);
+    h.send(h.ack(&answered), &[]);
+    let info = h.stack.connections().next().unwrap();
+    assert_eq!((info.state, info.send_window, info.mss), (State::Established, 500 << 7, 1400 - 12));
+    // The network node learns the label though the client has said nothing yet.
+    let transmit = h.stack.poll_transmit(h.now).unwrap();
+    assert!(transmit.flow_new && transmit.label == info.label);
+    let told = transmit.header.unwrap();
+    let ours = told.options.timestamps.unwrap();
+    assert!(ours.value.wrapping_sub(timestamps.unwrap().value) < 1_000, "the clock does not run back");
+    // SACK: a hole is told.
+    let behind = Repr { seq: h.isn.wrapping_add(101), ..h.ack(&answered) };
+    h.send(behind, &[1; 50]);
+    let (header, _) = h.answer().unwrap();
+    assert_eq!(header.options.sack.as_slice().len(), 1);
+}
+
+#[test]
+fn without_timestamps_only_the_mss_survives() {
+    let mut h = Handshake::new();
+    let answered = h.syn(false);
+    let Options { window_scale, sack_permitted, timestamps, .. } = answered.options;
+    assert_eq!((window_scale, sack_permitted, timestamps), (None, false, None), "not offered what gets lost");
+    h.send(h.ack(&answered), &[]);
+    let info = h.stack.connections().next().unwrap();
+    assert_eq!((info.state, info.send_window, info.mss), (State::Established, 500, 1400));
+}
+
+#[test]
+fn the_acknowledgement_may_carry_data_and_fin() {
+    let mut h = Handshake::new();
+    let answered = h.syn(true);
+    // The bare acknowledgement was lost.
+    let ack = h.ack(&answered);
+    h.send(Repr { flags: Flags::ACK | Flags::FIN, ..ack }, b"hello");
+    let (label, _) = h.stack.poll_event().unwrap();
+    let mut bytes = Vec::new();
+    h.stack.read_with(h.now, label, 99, |slice| {
+        bytes.extend_from_slice(slice);
+        slice.len()
+    });
+    assert_eq!((&bytes[..], h.state()), (&b"hello"[..], Some(State::CloseWait)));
+    let (header, _) = h.answer().unwrap();
+    assert_eq!(header.ack, h.isn.wrapping_add(7));
+}
+
+#[test]
+fn later_data_of_a_cookie_waits_for_the_first_in_silence() {
+    let mut h = Handshake::new();
+    let answered = h.syn(true);
+    let first = h.ack(&answered);
+    let second = Repr { seq: first.seq.wrapping_add(5), ..first };
+    h.send(second, b"world");
+    assert!(h.answer().is_none(), "a RST would end the connection that the client has");
+    h.send(first, b"hello");
+    h.send(second, b"world");
+    let label = h.stack.connections().next().unwrap().label;
+    assert_eq!(h.stack.readable(label), 10);
+}
+
+#[test]
+fn an_old_or_forged_cookie_is_answered_by_reset() {
+    let check = |change: fn(&mut Handshake, &mut Repr)| {
+        let mut h = Handshake::new();
+        let answered = h.syn(true);
+        let mut ack = h.ack(&answered);
+        change(&mut h, &mut ack);
+        h.send(ack, &[]);
+        assert_eq!(h.state(), None);
+        let (header, kept) = h.answer().unwrap();
+        assert!(header.flags.rst() && header.seq == ack.ack && !kept);
+    };
+    check(|h, _| h.now += Duration::from_secs(128));
+    check(|_, ack| ack.ack = ack.ack.wrapping_add(1));
+    check(|_, ack| ack.seq = ack.seq.wrapping_sub(1));
+    check(|h, _| h.remote = address("10.0.0.1:1001"));
+}
+
+#[test]
+fn guesses_bring_nothing_about() {
+    // 27 bits are to be guessed; where no cookie was sent, not even a right one counts.
+    let mut h = Handshake::new();
+    let answered = h.syn(true);
+    for n in 0..200_000u32 {
+        let ack = Repr { ack: n.wrapping_mul(2_654_435_761), ..h.ack(&answered) };
+        h.send(ack, &[]);
+    }
+    assert_eq!((h.state(), h.stack.counters().syn_cookies_rejected), (None, 200_000));
+    assert!(h.stack.occupancy().replies.0 <= h.stack.config().replies);
+
+    let mut never_flooded = Handshake::new();
+    never_flooded.send(h.ack(&answered), &[]);
+    assert_eq!((never_flooded.state(), never_flooded.stack.counters().syn_cookies_rejected), (None, 0));
+}
+
+#[test]
+fn one_who_proved_itself_takes_the_place_of_one_who_did_not() {
+    let config = StackConfig { connections: 8, half_open: 8, ..server_config(SynCookies::Auto) };
+    let mut h = Handshake::new();
+    h.stack = Stack::new(config);
+    h.stack.listen(address("10.0.0.2:80"), 1).unwrap();
+    for port in 1..9 {
+        h.remote.set_port(port);
+        h.syn(false);
+    }
+    assert_eq!(h.stack.occupancy().half_open.0, 8);
+    for port in 100..108 {
+        h.remote.set_port(port);
+        let answered = h.syn(false);
+        h.send(h.ack(&answered), &[]);
+        assert!(h.answer().is_some());
+    }
+    let counters = h.stack.counters();
+    assert_eq!((counters.half_open_evicted, counters.established), (8, 8));
+    // Now every block is in use by someone who is there.
+    h.remote.set_port(200);
+    h.send(Repr { seq: h.isn, flags: Flags::SYN, window: 1, ..Repr::default() }, &[]);
+    let (header, _) = h.answer().unwrap();
+    assert!(header.flags.contains(Flags::RST | Flags::ACK));
+    assert_eq!(h.stack.counters().dropped_table_full, 1);
+}
+
+#[test]
+fn time_wait_gives_way_to_a_cookie_only_once_it_is_acknowledged() {
+    let mut h = Handshake::new();
+    let answered = h.syn(true);
+    let opening = h.ack(&answered);
+    h.send(opening, &[]);
+    let label = h.stack.connections().next().unwrap().label;
+    h.answer();
+    h.stack.shutdown(h.now, label);
+    let (fin, _) = h.answer().unwrap();
+    assert!(fin.flags.fin());
+    h.now += Duration::from_millis(20);
+    let timestamps = Some(Timestamps { value: 9_100, echo: fin.options.timestamps.unwrap().value });
+    let options = Options { timestamps, ..Options::default() };
+    let last = Repr { ack: fin.seq.wrapping_add(1), flags: Flags::ACK | Flags::FIN, options, ..opening };
+    h.send(last, &[]);
+    while h.stack.poll_event().is_some() || h.answer().is_some() {}
+    assert_eq!((h.stack.occupancy().time_wait.0, h.state()), (1, None));
+    // A late duplicate of what opened the old connection opens none, and a FIN again is answered.
+    h.send(opening, &[]);
+    h.send(last, &[]);
+    assert_eq!((h.stack.occupancy().time_wait.0, h.state()), (1, None));
+    while h.answer().is_some() {}
+    // A SYN by a spoofer is answered, and changes nothing.
+    h.isn = 1 << 20;
+    let options = Options { timestamps: Some(Timestamps { value: 9_200, echo: 0 }), ..Options::default() };
+    h.send(Repr { seq: h.isn, flags: Flags::SYN, window: 1_000, options, ..Repr::default() }, &[]);
+    let (answered, _) = h.answer().unwrap();
+    assert_eq!(h.stack.occupancy().time_wait.0, 1);
+    let mut ack = h.ack(&answered);
+    ack.options.timestamps =
+        Some(Timestamps { value: 9_220, echo: answered.options.timestamps.unwrap().value });
+    h.send(ack, &[]);
+    assert_eq!((h.stack.occupancy().time_wait.0, h.state()), (0, Some(State::Established)));
+}
