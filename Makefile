@@ -42,7 +42,12 @@ lint: packages-build ## formatting, clippy, rustdoc, purity of the sans-I/O crat
 
 .PHONY: test
 test: packages-run build ## unit, conformance, simulation and cluster tests (root: real processes in network namespaces)
-	CSP_SEEDS=$(SEEDS) $(CARGO) test --release --locked --workspace --no-fail-fast
+	CSP_SEEDS=$(SEEDS) CSP_TCP_SEEDS=10000 $(CARGO) test --release --locked --workspace --no-fail-fast
+
+.PHONY: test-tcp-soak
+test-tcp-soak: packages-build ## the TCP engine's simulation for SEEDS (1,000,000) seeds from START (0) on
+	CSP_TCP_SEEDS=$(if $(filter command line environment,$(origin SEEDS)),$(SEEDS),1000000) CSP_TCP_START=$(or $(START),0) \
+	  $(CARGO) test --release --locked -p csp-tcp --test simulation -- --nocapture every_seed
 
 .PHONY: test-tcp
 test-tcp: packages-interop ## the TCP engine against Linux over loss, delay and reordering: goodput >= 90 % in every cell (root, 20 minutes; INTEROP=...)

@@ -55,8 +55,11 @@ pub struct StackConfig {
     pub rto_min: Duration,
     /// Largest retransmission timeout, backed off.
     pub rto_max: Duration,
-    /// How often a SYN or SYN/ACK is retransmitted before the connection fails.
+    /// How often the SYN of an active open is retransmitted before it fails; over three minutes altogether by default
+    /// (RFC 9293 §3.8.3, MUST-23).
     pub syn_retries: u8,
+    /// How often a SYN/ACK is retransmitted before the half-open connection is forgotten.
+    pub syn_ack_retries: u8,
     /// How often in succession data, FIN or a window probe goes without any answer before the connection fails.
     pub retries: u8,
     /// How long an acknowledgement may wait for company (RFC 9293 §3.8.6.3).
@@ -104,7 +107,8 @@ impl Default for StackConfig {
             rto_initial: Duration::from_secs(1),
             rto_min: Duration::from_millis(200),
             rto_max: Duration::from_secs(60),
-            syn_retries: 5,
+            syn_retries: 7,
+            syn_ack_retries: 5,
             retries: 12,
             delayed_ack: Duration::from_millis(40),
             quick_acks: 16,

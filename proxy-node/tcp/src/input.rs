@@ -19,6 +19,8 @@ pub(crate) struct Incoming<'a> {
     pub ack: Seq,
     pub flags: Flags,
     pub window: u16,
+    /// Whether the window is of a SYN, and so not scaled (RFC 7323 §2.2).
+    pub unscaled: bool,
     pub options: Options,
     pub payload: &'a [u8],
     /// When the network node received it.
@@ -32,6 +34,7 @@ impl<'a> Incoming<'a> {
             ack: Seq(segment.ack()),
             flags: segment.flags(),
             window: segment.window(),
+            unscaled: segment.flags().syn(),
             options: segment.options(),
             payload,
             ingress,
@@ -41,6 +44,11 @@ impl<'a> Incoming<'a> {
     /// SEG.LEN: sequence numbers it takes, SYN and FIN counted (RFC 9293 §3.4).
     pub fn len(&self) -> u32 {
         self.payload.len() as u32 + u32::from(self.flags.syn()) + u32::from(self.flags.fin())
+    }
+
+    /// SEG.WND in bytes, where the sender scales by `shift`.
+    pub fn window_bytes(&self, shift: u8) -> u32 {
+        u32::from(self.window) << if self.unscaled { 0 } else { shift }
     }
 
     /// The sequence number behind it.
@@ -95,7 +103,6 @@ impl Tcb {
         self.validate(cx, &segment)?;
         self.last_heard = cx.now;
         self.timers.probes = 0;
-        self.learn_timestamp(cx, &segment);
         if self.state == State::SynReceived {
             self.complete_handshake(cx, &segment)?;
         }
@@ -103,6 +110,8 @@ impl Tcb {
         if self.state == State::Done {
             return Ok(());
         }
+        // Only now: with an acknowledgement that is not acceptable nothing of the segment counts.
+        self.learn_timestamp(cx, &segment);
         self.take_data(cx, &segment)
     }
 }

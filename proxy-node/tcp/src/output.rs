@@ -164,7 +164,8 @@ impl Tcb {
         let pipe = self.pipe(cx.ranges);
         let room = if probe { size } else { self.congestion.cwnd().saturating_sub(pipe) };
         let mut len = unsent.min(window).min(room).min(SEGMENT_LEN_MAX as u32);
-        if len > size && len < unsent {
+        // RFC 9293 §3.7.4: with Nagle's algorithm the rest waits for what is sent before it.
+        if len > size && (len < unsent || (self.options.nagle && !self.fin_queued)) {
             len -= len % size;
         }
         if unsent > 0 && !self.is_worth_sending(len, unsent, size, window, pipe) {

@@ -268,8 +268,10 @@ impl Tcb {
             (self.recent, self.recent_at) = (timestamps.value, cx.now);
         }
         self.irs = seq;
+        // The window that our SYN told counts from here; it must not be taken back (RFC 9293 §3.8.6).
+        let told = self.rcv_edge.since(self.rcv_nxt);
         self.rcv_nxt = seq.plus(1);
-        self.rcv_edge = self.rcv_nxt;
+        self.rcv_edge = self.rcv_nxt.plus(told);
         self.last_ack_sent = self.rcv_nxt;
     }
 

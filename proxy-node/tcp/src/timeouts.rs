@@ -166,7 +166,12 @@ impl Tcb {
 
     fn on_retransmission_timeout(&mut self, cx: &mut Context<'_>) {
         let handshake = !self.is_synchronised();
-        if self.gives_up(cx, if handshake { cx.config.syn_retries } else { cx.config.retries }) {
+        let most = match handshake {
+            true if self.passive => cx.config.syn_ack_retries,
+            true => cx.config.syn_retries,
+            false => cx.config.retries,
+        };
+        if self.gives_up(cx, most) {
             return;
         }
         cx.counters.retransmission_timeouts += 1;

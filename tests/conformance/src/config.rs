@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use csp_tcp::StackConfig;
+use csp_tcp::{CongestionControl, StackConfig};
 use csp_types::FourTuple;
 
 use crate::parse::value;
@@ -82,9 +82,14 @@ impl Config {
             "mss_v4" => stack.mss_v4 = number(text)?,
             "mss_v6" => stack.mss_v6 = number(text)?,
             "initial_window" => stack.initial_window_segments = number(text)?,
+            "congestion" => {
+                let choices = [("newreno", CongestionControl::NewReno), ("cubic", CongestionControl::Cubic)];
+                stack.congestion = choice(text, &choices)?;
+            }
             "rto_initial" => stack.rto_initial = value::duration(text)?,
             "rto_min" => stack.rto_min = value::duration(text)?,
             "rto_max" => stack.rto_max = value::duration(text)?,
+            "syn_ack_retries" => stack.syn_ack_retries = number(text)?,
             "syn_retries" => stack.syn_retries = number(text)?,
             "retries" => stack.retries = number(text)?,
             "delayed_ack" => stack.delayed_ack = value::duration(text)?,
@@ -104,7 +109,7 @@ impl Config {
 
 const KEYS: &str = "ip, tolerance, peer_isn, labels, connections, half_open, time_wait_entries, replies, \
     replies_per_second, blocks, block_len, range_sets, receive_window, send_buffer, mss_v4, mss_v6, \
-    initial_window, rto_initial, rto_min, rto_max, syn_retries, retries, delayed_ack, quick_acks, time_wait, \
+    initial_window, congestion, rto_initial, rto_min, rto_max, syn_retries, syn_ack_retries, retries, delayed_ack, quick_acks, time_wait, \
     fin_wait_2, keepalive, keepalive_interval, keepalive_probes, challenge_interval, nagle";
 
 fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {

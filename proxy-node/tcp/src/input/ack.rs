@@ -65,7 +65,7 @@ impl Tcb {
         if !newer {
             return false;
         }
-        let window = u32::from(segment.window) << self.send_shift;
+        let window = segment.window_bytes(self.send_shift);
         let changed = window != self.snd_wnd;
         (self.snd_wnd, self.snd_wl1, self.snd_wl2) = (window, segment.seq, segment.ack);
         self.snd_wnd_max = self.snd_wnd_max.max(window);

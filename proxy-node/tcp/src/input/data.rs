@@ -84,6 +84,11 @@ impl Tcb {
                 false => cx.counters.out_of_order_bytes_dropped += u64::from(dropped),
             }
         }
+        if self.sack && advanced + out_of_order + dropped == 0 {
+            // RFC 2883 §4.1.3: all of it lies there already, behind a hole.
+            self.duplicate = Some((seq, seq.plus(data.len() as u32)));
+            cx.counters.duplicate_bytes_received += data.len() as u64;
+        }
         if advanced > 0 {
             self.rcv_nxt = self.rcv_nxt.plus(advanced);
             self.rcv_edge = self.rcv_edge.max(self.rcv_nxt);

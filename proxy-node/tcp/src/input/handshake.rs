@@ -76,7 +76,7 @@ impl Tcb {
             return Err(Reject { reason: DropReason::BadAck, reset: true });
         }
         self.sample_handshake(cx, segment);
-        let window = u32::from(segment.window) << self.send_shift;
+        let window = segment.window_bytes(self.send_shift);
         self.establish(cx, segment.ack, segment.seq, window);
         Ok(())
     }

@@ -36,8 +36,14 @@ impl Tcb {
         let allowed = self.allowed_edge(cx);
         let step = (self.largest_window(cx) / 2).min(u32::from(self.receive_mss));
         let edge = if allowed.since(self.rcv_edge) >= step { allowed } else { self.rcv_edge };
-        // Rounded up, lest an edge that was told moves back.
-        let field = edge.since(self.rcv_nxt).div_ceil(1 << shift).min(u32::from(u16::MAX));
+        // Rounded up, lest an edge that was told moves back. Each time promises up to a unit more than may be held: a
+        // peer that sends crumbs only to have us say so gets a quarter of the window that way, no more.
+        let left = edge.since(self.rcv_nxt);
+        let unit = 1 << shift;
+        let whole = cx.config.receive_window_max;
+        let most = whole + whole / 4 - self.receive.readable().min(whole);
+        let field = if left.next_multiple_of(unit) > most { left / unit } else { left.div_ceil(unit) };
+        let field = field.min(u32::from(u16::MAX));
         self.rcv_edge = self.rcv_edge.max(self.rcv_nxt.plus(field << shift));
         field as u16
     }

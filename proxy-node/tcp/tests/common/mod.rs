@@ -1,40 +1,18 @@
 //! Two stacks, their network nodes and a link between them, in virtual time.
 #![allow(dead_code, clippy::unwrap_used)] // each test binary uses its share; a failed unwrap fails the test
 
+mod random;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+pub use random::Random;
+
 use csp_tcp::{Arrival, Stack, StackConfig, Transmit};
 use csp_types::{FlowLabel, FourTuple, Instant};
 use csp_wire::tcp::{Flags, HEADER_LEN_MAX, Repr, Segment};
-
-/// A small deterministic generator (SplitMix64).
-#[derive(Clone)]
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n.max(1)
-    }
-
-    pub fn chance(&mut self, probability: f64) -> bool {
-        ((self.next() >> 11) as f64) < probability * (1u64 << 53) as f64
-    }
-
-    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len() as u64) as usize]
-    }
-}
 
 /// What a direction of the link does to packets.
 #[derive(Clone, Copy, Debug, Default)]

@@ -101,6 +101,7 @@ impl Run<'_> {
         let stack = &self.script.config.stack;
         let mut options = ConnectionOptions {
             nagle: stack.nagle,
+            congestion: stack.congestion,
             keepalive_idle: stack.keepalive_idle,
             user_timeout: None,
         };

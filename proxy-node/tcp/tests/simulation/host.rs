@@ -1,0 +1,240 @@
+//! A host: the engine behind its network node, or a model of some other stack. Applications see no difference.
+
+use std::collections::BTreeMap;
+
+use csp_tcp::{Arrival, DropReason, Event, FailReason, PathError, Stack, StackConfig, Transmit};
+use csp_types::{FlowLabel, FourTuple, Instant};
+use csp_wire::tcp::{HEADER_LEN_MAX, Segment};
+
+use crate::model::{self, ModelHost};
+use crate::packet::Packet;
+
+/// A connection's name at its host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Id {
+    Engine(FlowLabel),
+    Model(usize),
+}
+
+#[allow(clippy::large_enum_variant)] // there are two of them
+pub enum Host {
+    Engine(EngineHost),
+    Model(ModelHost),
+}
+
+impl Host {
+    pub fn engine(&self) -> Option<&EngineHost> {
+        match self {
+            Host::Engine(engine) => Some(engine),
+            Host::Model(_) => None,
+        }
+    }
+
+    /// `None`: the addresses or the table do not allow it.
+    pub fn connect(&mut self, now: Instant, tuple: FourTuple) -> Option<Id> {
+        match self {
+            Host::Engine(engine) => {
+                let label = engine.stack.connect(now, tuple, engine.via, 1).ok()?;
+                Some(Id::Engine(label))
+            }
+            Host::Model(model) => model.connect(now, tuple).map(Id::Model),
+        }
+    }
+
+    pub fn write(&mut self, now: Instant, id: Id, data: &[u8]) -> usize {
+        match (self, id) {
+            (Host::Engine(engine), Id::Engine(label)) => engine.stack.write(now, label, data),
+            (Host::Model(model), Id::Model(id)) => model.write(now, id, data),
+            _ => unreachable!("an id of another host"),
+        }
+    }
+
+    pub fn read(&mut self, now: Instant, id: Id, max: usize, f: &mut dyn FnMut(&[u8]) -> usize) -> usize {
+        match (self, id) {
+            (Host::Engine(engine), Id::Engine(label)) => engine.stack.read_with(now, label, max, f),
+            (Host::Model(model), Id::Model(id)) => model.read(now, id, max, f),
+            _ => unreachable!("an id of another host"),
+        }
+    }
+
+    pub fn shutdown(&mut self, now: Instant, id: Id) {
+        match (self, id) {
+            (Host::Engine(engine), Id::Engine(label)) => engine.stack.shutdown(now, label),
+            (Host::Model(model), Id::Model(id)) => model.shutdown(now, id),
+            _ => unreachable!("an id of another host"),
+        }
+    }
+
+    pub fn close(&mut self, now: Instant, id: Id) {
+        match (self, id) {
+            (Host::Engine(engine), Id::Engine(label)) => engine.stack.close(now, label),
+            (Host::Model(model), Id::Model(id)) => model.close(now, id),
+            _ => unreachable!("an id of another host"),
+        }
+    }
+
+    pub fn abort(&mut self, now: Instant, id: Id) {
+        match (self, id) {
+            (Host::Engine(engine), Id::Engine(label)) => engine.stack.abort(now, label),
+            (Host::Model(model), Id::Model(id)) => model.abort(now, id),
+            _ => unreachable!("an id of another host"),
+        }
+    }
+
+    /// The next event, and the addresses of a connection that is new.
+    pub fn poll_event(&mut self) -> Option<(Id, Event)> {
+        match self {
+            Host::Engine(engine) => {
+                let (label, event) = engine.stack.poll_event()?;
+                engine.calls.established += u64::from(matches!(event, Event::Established { .. }));
+                Some((Id::Engine(label), event))
+            }
+            Host::Model(model) => {
+                let (id, event) = model.poll_event()?;
+                let tuple = model.tuple(id);
+                let event = match event {
+                    model::Event::Established { passive } => {
+                        Event::Established { passive, service: 1, tuple }
+                    }
+                    model::Event::Readable => Event::Readable,
+                    model::Event::PeerFinished => Event::PeerFinished,
+                    model::Event::Closed => Event::Closed,
+                    model::Event::Reset => Event::Failed(FailReason::Reset),
+                    model::Event::Refused => Event::Failed(FailReason::Refused),
+                    model::Event::TimedOut => Event::Failed(FailReason::TimedOut),
+                    model::Event::DataAfterClose => Event::Failed(FailReason::DataAfterClose),
+                };
+                Some((Id::Model(id), event))
+            }
+        }
+    }
+
+    pub fn next_timeout(&self) -> Option<Instant> {
+        match self {
+            Host::Engine(engine) => engine.stack.next_timeout(),
+            Host::Model(model) => model.next_timeout(),
+        }
+    }
+
+    pub fn on_timeout(&mut self, now: Instant) {
+        match self {
+            Host::Engine(engine) => engine.stack.on_timeout(now),
+            Host::Model(model) => model.on_timeout(now),
+        }
+    }
+
+    pub fn on_too_big(&mut self, now: Instant, tuple: &FourTuple, seq: u32, mtu: usize) {
+        match self {
+            Host::Engine(engine) => {
+                let error = PathError::PacketTooBig { mtu: mtu as u16 };
+                engine.stack.on_path_error(now, tuple, seq, error);
+            }
+            Host::Model(model) => model.on_too_big(now, tuple, mtu),
+        }
+    }
+}
+
+/// What was done to a stack, to be compared with what it counted.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Calls {
+    pub segments_received: u64,
+    pub segments_sent: u64,
+    pub bytes_sent: u64,
+    pub retransmissions: u64,
+    pub drops: u64,
+    pub established: u64,
+}
+
+/// One record for the network node, cut into packets.
+pub struct Sent {
+    pub label: FlowLabel,
+    pub packets: Vec<Packet>,
+}
+
+/// The engine, and what its network node knows and does.
+pub struct EngineHost {
+    pub stack: Stack,
+    /// The tuple (`local` being ours) → label.
+    pub known: BTreeMap<FourTuple, FlowLabel>,
+    pub via: u32,
+    pub calls: Calls,
+}
+
+impl EngineHost {
+    pub fn new(config: StackConfig) -> EngineHost {
+        EngineHost { stack: Stack::new(config), known: BTreeMap::new(), via: 7, calls: Calls::default() }
+    }
+
+    /// The next record.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<Sent> {
+        let EngineHost { stack, known, via, calls } = self;
+        let transmit = stack.poll_transmit(now)?;
+        calls.segments_sent += 1;
+        calls.bytes_sent += transmit.payload_len as u64;
+        calls.retransmissions += u64::from(transmit.retransmission);
+        learn(&transmit, known, *via);
+        Some(Sent { label: transmit.label, packets: cut(&transmit) })
+    }
+
+    /// A packet arrives; it was on the wire's end at `ingress`.
+    pub fn on_packet(&mut self, now: Instant, ingress: Instant, packet: &Packet) -> Result<(), DropReason> {
+        let tuple = packet.at_receiver();
+        let label = self.known.get(&tuple).copied().unwrap_or(FlowLabel::NONE);
+        let arrival = Arrival {
+            label,
+            tuple: label.is_none().then_some(tuple),
+            ingress,
+            via: self.via,
+            ecn: packet.ecn,
+        };
+        let mut bytes = [0; HEADER_LEN_MAX];
+        let len = packet.header.emit(&mut bytes).unwrap();
+        let segment = Segment::parse(&bytes[..len]).unwrap();
+        let result = self.stack.on_segment(now, arrival, &segment, &packet.payload);
+        self.calls.segments_received += 1;
+        self.calls.drops += u64::from(result.is_err());
+        result
+    }
+
+    /// The network node is replaced by one that knows nothing.
+    pub fn replace_node(&mut self, other: bool) {
+        let from = self.via;
+        self.via += u32::from(other);
+        self.known.clear();
+        self.stack.redirect(from, self.via);
+    }
+}
+
+/// The network node learns and forgets labels.
+fn learn(transmit: &Transmit<'_>, known: &mut BTreeMap<FourTuple, FlowLabel>, via: u32) {
+    let (label, tuple) = (transmit.label, transmit.tuple);
+    if label.is_none() {
+        return;
+    }
+    assert_eq!(transmit.via, via, "through another node than the peer came through");
+    if transmit.flow_new {
+        known.insert(tuple, label);
+    }
+    if transmit.flow_end {
+        if known.get(&tuple) == Some(&label) {
+            known.remove(&tuple);
+        }
+    } else {
+        assert_eq!(known.get(&tuple), Some(&label), "the node was never told of this flow");
+    }
+}
+
+/// The packets of a record.
+fn cut(transmit: &Transmit<'_>) -> Vec<Packet> {
+    let Some(header) = transmit.header else { return Vec::new() };
+    let tuple = transmit.tuple;
+    assert_eq!((header.source_port, header.destination_port), (tuple.local.port(), tuple.remote.port()));
+    let payload: Vec<u8> = transmit.payload().flatten().copied().collect();
+    assert_eq!(payload.len(), transmit.payload_len, "payload_len");
+    assert!(transmit.payload().all(|slice| !slice.is_empty()), "an empty slice");
+    assert!(payload.len() <= 1 << 16, "a record of {} bytes", payload.len());
+    let size = usize::from(transmit.segment_size);
+    assert!(payload.is_empty() == (size == 0), "segment_size {size} with {} bytes", payload.len());
+    let packet = Packet { tuple, header, payload, ecn: 0, coalesced: 1 };
+    packet.split(size.max(1))
+}

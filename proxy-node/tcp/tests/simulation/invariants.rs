@@ -1,0 +1,118 @@
+//! What must hold between two steps, and when all is over.
+
+use csp_tcp::{Event, FailReason, Occupancy};
+
+use crate::host::{EngineHost, Host};
+use crate::watch::TIMER_SLACK;
+use crate::world::World;
+
+impl World {
+    /// Between two steps, when everything that may be sent was sent.
+    pub fn check_step(&self) {
+        for (host, watch) in self.hosts.iter().zip(&self.watches) {
+            let (Some(engine), Some(watch)) = (host.engine(), watch) else { continue };
+            self.check_timers(engine);
+            check_occupancy(&engine.stack.occupancy());
+            watch.check_owed(self.now);
+        }
+    }
+
+    /// Whatever waits for an acknowledgement, or for a window to open, has a timer.
+    fn check_timers(&self, engine: &EngineHost) {
+        let told = engine.stack.next_timeout();
+        for info in engine.stack.connections() {
+            if info.in_flight == 0 && info.send_queue == 0 {
+                continue;
+            }
+            let deadline = info.deadline.unwrap_or_else(|| panic!("no timer runs: {info:?}"));
+            let told = told.unwrap_or_else(|| panic!("next_timeout knows of no timer: {info:?}"));
+            let latest = deadline.max(self.now) + TIMER_SLACK;
+            assert!(told <= latest, "next_timeout is {told:?}, a timer is due at {deadline:?}");
+        }
+    }
+
+    /// Every conversation came to its end, and nothing is left of it.
+    pub fn check_end(&self) {
+        for n in 0..self.conversations.len() {
+            self.check_outcome(n);
+        }
+        for (side, host) in self.hosts.iter().enumerate() {
+            match host {
+                Host::Engine(engine) => self.check_empty(side, engine),
+                Host::Model(model) => {
+                    assert!(model.is_empty(), "the model has not ended: {:?}", model.describe())
+                }
+            }
+        }
+        if self.scenario.is_clean() {
+            self.check_clean();
+        }
+    }
+
+    fn check_outcome(&self, n: usize) {
+        let conversation = &self.conversations[n];
+        if conversation.is_forceful() || self.scenario.is_rough() {
+            return;
+        }
+        for (side, end) in conversation.ends.iter().enumerate() {
+            let far = &conversation.ends[1 - side];
+            // Addresses used again can meet the end of their last use; whoever opens learns of that.
+            if conversation.plan.after.is_some() && end.received == 0 && end.outcome != Some(Event::Closed) {
+                continue;
+            }
+            assert_eq!(end.received, far.script().total(), "conversation {n}, side {side}");
+            // Whose last acknowledgement is lost until the other side's TIME-WAIT is over is told of it by RST.
+            let last_ack = end.peer_finished && end.finished && far.outcome == Some(Event::Closed);
+            let ends_well = end.outcome == Some(Event::Closed)
+                || (last_ack && end.outcome == Some(Event::Failed(FailReason::Reset)));
+            assert!(ends_well, "conversation {n}, side {side}: {:?}", conversation.ends);
+        }
+    }
+
+    fn check_empty(&self, side: usize, engine: &EngineHost) {
+        let EngineHost { stack, known, calls, .. } = engine;
+        let o = stack.occupancy();
+        let used = [o.connections.0, o.half_open.0, o.time_wait.0, o.blocks.0, o.range_sets.0, o.replies.0];
+        assert_eq!(used, [0; 6], "side {side} is not empty: {o:?}");
+        assert!(known.is_empty(), "side {side}: the network node was not told of an end");
+        assert_eq!(stack.next_timeout(), None, "side {side}: a timer of nothing");
+        let c = stack.counters();
+        assert_eq!(c.segments_received, calls.segments_received, "segments_received");
+        assert_eq!(c.segments_sent, calls.segments_sent, "segments_sent");
+        assert_eq!(c.bytes_sent, calls.bytes_sent, "bytes_sent");
+        assert_eq!(c.segments_retransmitted, calls.retransmissions, "segments_retransmitted");
+        let dropped = c.dropped_stale_label
+            + c.dropped_no_addresses
+            + c.dropped_ports_differ
+            + c.dropped_no_connection
+            + c.dropped_bad_flags
+            + c.dropped_table_full
+            + c.dropped_outside_window
+            + c.dropped_paws
+            + c.dropped_bad_ack
+            + c.dropped_unexpected_syn
+            + c.dropped_bad_reset
+            + c.dropped_data_after_close
+            + c.dropped_time_wait;
+        assert_eq!(dropped, calls.drops, "drops are not counted by reason: {c:?}");
+        let ended = c.closed + c.aborted + c.failed_reset + c.failed_timed_out + c.failed_data_after_close;
+        assert!(c.established >= calls.established && c.established <= ended, "established and ended: {c:?}");
+    }
+
+    /// Where nothing is lost, late or out of order, nothing is sent twice and nothing is taken for lost.
+    fn check_clean(&self) {
+        for (side, watch) in self.watches.iter().enumerate() {
+            let (Some(watch), Some(engine)) = (watch, self.hosts[side].engine()) else { continue };
+            let c = engine.stack.counters();
+            assert_eq!(watch.needless(), 0, "side {side} sent twice on a clean link: {c:?}");
+            assert_eq!(c.fast_recoveries, 0, "side {side} found loss on a clean link");
+            assert_eq!(c.retransmission_timeouts, 0, "side {side} timed out on a clean link");
+        }
+    }
+}
+
+fn check_occupancy(o: &Occupancy) {
+    let all = [o.connections, o.half_open, o.time_wait, o.blocks, o.range_sets, o.listeners, o.replies];
+    assert!(all.iter().all(|(used, capacity)| used <= capacity), "more than there is room for: {o:?}");
+    assert!(o.half_open.0 <= o.connections.0, "{o:?}");
+}
