@@ -5,6 +5,8 @@ mod data;
 mod handshake;
 mod validate;
 
+pub(crate) use data::Repeats;
+
 use csp_types::Instant;
 use csp_wire::tcp::{Flags, Options, Segment};
 

@@ -25,6 +25,7 @@ use crate::blocks::BlockPool;
 use crate::config::{ConnectionOptions, StackConfig};
 use crate::congestion::Congestion;
 use crate::counters::Counters;
+use crate::input::Repeats;
 use crate::ranges::RangePool;
 use crate::reassembly::ReceiveQueue;
 use crate::rtt::Rtt;
@@ -143,6 +144,7 @@ pub(crate) struct Tcb {
     pub fin_received: bool,
     pub quick_acks: u8,
     pub duplicate: Option<(Seq, Seq)>,
+    pub repeats: Repeats,
     pub last_heard: Instant,
     pub challenged_at: Option<Instant>,
 
@@ -227,6 +229,7 @@ impl Tcb {
             fin_received: false,
             quick_acks: cx.config.quick_acks,
             duplicate: None,
+            repeats: Repeats::default(),
             last_heard: cx.now,
             challenged_at: None,
             ack_now: false,

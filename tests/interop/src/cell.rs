@@ -88,8 +88,14 @@ impl Cell {
         };
         match (workload, self.loss_ppm) {
             (Workload::Download | Workload::Upload, 0) => 1,
-            (Workload::Download | Workload::Upload, _) => {
-                ((0.8 * f64::from(self.rate_mbit) / self.flow_mbit()) as u32).clamp(1, FLOWS_MAX)
+            (Workload::Download | Workload::Upload, loss) => {
+                // Below 5 ms a flow is held back by its timeouts, not by what the formula knows of.
+                let least = match loss {
+                    0..5_000 => 1,
+                    5_000..20_000 => 2,
+                    _ => 8,
+                };
+                ((0.8 * f64::from(self.rate_mbit) / self.flow_mbit()) as u32).clamp(least, FLOWS_MAX)
             }
             (Workload::Request, ..5_000) => by_rtt(8, 32, 64),
             (Workload::Request, _) => by_rtt(32, 64, 128),

@@ -97,7 +97,8 @@ impl Shared<'_> {
     fn schedule_is_empty_or_late(&self, round: u32) -> bool {
         self.schedule.wait_idle();
         let open = self.plan.cells.iter().flat_map(|c| self.plan.workloads.iter().map(|w| (*c, *w)));
-        let more = round + 1 < self.plan.rounds || open.into_iter().any(|(c, w)| self.is_open(c, w));
+        let asked_again = self.plan.rounds > 1 && open.into_iter().any(|(c, w)| self.is_open(c, w));
+        let more = round + 1 < self.plan.rounds || asked_again;
         !more || Instant::now() >= self.end || self.has_failed()
     }
 

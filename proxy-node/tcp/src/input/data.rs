@@ -1,5 +1,7 @@
 //! Bytes and FIN: trimming, reassembly, and when to acknowledge (RFC 9293 §3.10.7.4, seventh and eighth check).
 
+use core::time::Duration;
+
 use csp_types::Instant;
 
 use crate::api::{DropReason, FailReason, State};
@@ -7,6 +9,21 @@ use crate::input::{Incoming, Reject};
 use crate::reassembly::Stored;
 use crate::seq::Seq;
 use crate::tcb::{Context, Farewell, Tcb};
+
+/// As many segments behind a hole are told one by one as a sender without RACK needs to see it (RFC 5681 §3.2).
+const REPEATS_AT_ONCE: u8 = 3;
+/// At most so many segments behind a hole are told together.
+const REPEATS_TOGETHER: u8 = 44;
+/// The longest time for that.
+const TOGETHER_MAX: Duration = Duration::from_millis(1);
+
+/// How segments behind holes were told since rcv_nxt last moved.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Repeats {
+    rcv_nxt: Seq,
+    told: u8,
+    untold: u8,
+}
 
 impl Tcb {
     pub(super) fn take_data(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>) -> Result<(), Reject> {
@@ -98,11 +115,32 @@ impl Tcb {
             // Without memory the window is closed, even what was told of it: the peer probes instead of giving up.
             self.rcv_edge = self.rcv_nxt;
         }
-        // RFC 5681 §4.2: holes, and what fills them, are told at once.
-        if had_holes || advanced == 0 || dropped > 0 {
+        // RFC 5681 §4.2: what fills holes is told at once.
+        if advanced == 0 && dropped == 0 {
+            return self.acknowledge_behind_hole(cx);
+        }
+        if had_holes || dropped > 0 {
             return self.ack_at_once();
         }
         self.acknowledge_in_order(cx);
+    }
+
+    /// RFC 5681 §4.2: a hole is told at once, and so are the next segments behind it, by which the sender knows of its
+    /// loss. Those that follow are told together: an acknowledgement for each would tell little more, and make packets
+    /// that are merely late look lost the sooner.
+    fn acknowledge_behind_hole(&mut self, cx: &Context<'_>) {
+        if self.repeats.rcv_nxt != self.rcv_nxt {
+            self.repeats = Repeats { rcv_nxt: self.rcv_nxt, told: 0, untold: 0 };
+        }
+        let together = self.rtt.srtt().map_or(Duration::ZERO, |srtt| srtt / 20).min(TOGETHER_MAX);
+        let Repeats { told, untold, .. } = &mut self.repeats;
+        if !self.sack || *told < REPEATS_AT_ONCE || *untold >= REPEATS_TOGETHER || together.is_zero() {
+            *told = told.saturating_add(1);
+            *untold = 0;
+            return self.ack_at_once();
+        }
+        *untold += 1;
+        self.timers.delayed_ack = self.timers.delayed_ack.min(cx.now + together);
     }
 
     /// RFC 9293 §3.8.6.3: at least every second full-sized segment, counted in bytes, because one record can carry
