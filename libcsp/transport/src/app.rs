@@ -148,7 +148,7 @@ impl AppSide {
         self.connect_channels();
         for channel in 0..self.channels.len() {
             self.flush(channel);
-            self.wake_blocked(channel);
+            any |= self.wake_blocked(channel);
         }
         any
     }

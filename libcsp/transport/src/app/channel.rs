@@ -47,7 +47,8 @@ pub(super) struct AppChannel {
     backoff: Backoff,
     pub labels: HashMap<u32, FlowId>,
     outbox: VecDeque<Control>,
-    blocked: Vec<FlowId>,
+    /// Flows whose write found no descriptor, each once, in the order in which they will be told of new ones.
+    blocked: VecDeque<FlowId>,
 }
 
 impl AppChannel {
@@ -60,7 +61,7 @@ impl AppChannel {
             backoff,
             labels: HashMap::new(),
             outbox: VecDeque::new(),
-            blocked: Vec::new(),
+            blocked: VecDeque::new(),
         }
     }
 
@@ -292,22 +293,31 @@ impl AppSide {
 
     /// Remembers a flow that wants to be told when descriptors are back.
     pub(super) fn block_on_descriptors(&mut self, index: usize, id: FlowId) {
-        if let Some(channel) = self.channels.get_mut(index)
-            && !channel.blocked.contains(&id)
-        {
-            channel.blocked.push(id);
+        let Some(channel) = self.channels.get_mut(index) else { return };
+        if let Some(flow) = self.flows.get_mut(id.0).filter(|f| !f.blocked) {
+            flow.blocked = true;
+            channel.blocked.push_back(id);
         }
     }
 
-    pub(super) fn wake_blocked(&mut self, index: usize) {
-        let blocked = self.channels.get(index).is_some_and(|c| !c.blocked.is_empty());
-        if !blocked || !self.has_descriptor(index) {
-            return;
+    /// Tells as many blocked flows as there are descriptors to spare; those that do not write leave them to the next.
+    /// Returns whether any was told.
+    pub(super) fn wake_blocked(&mut self, index: usize) -> bool {
+        if !self.has_descriptor(index) {
+            return false;
         }
-        let Some(channel) = self.channels.get_mut(index) else { return };
-        for id in std::mem::take(&mut channel.blocked) {
+        let Some(channel) = self.channels.get_mut(index) else { return false };
+        let credits = channel.link().map_or(0, |link| self.endpoint.credits(link));
+        let (mut spare, mut any) = (credits.saturating_sub(CONTROL_RESERVE), false);
+        while spare > 0
+            && let Some(id) = self.channels.get_mut(index).and_then(|c| c.blocked.pop_front())
+        {
+            let Some(flow) = self.flows.get_mut(id.0) else { continue };
+            flow.blocked = false;
+            (spare, any) = (spare - 1, true);
             self.notify(Handle::Flow(id));
         }
+        any
     }
 
     pub(super) fn bind_label(&mut self, index: usize, label: FlowLabel, id: FlowId) -> bool {

@@ -352,7 +352,9 @@ impl AppSide {
         }
         let writing_over = flow.write_shutdown || flow.broken || flow.peer_closed;
         let room = u64::from(flow.send.available()) * 3 >= u64::from(flow.send.window());
-        if writing_over || (flow.phase == Phase::Open && room && self.has_descriptor(flow.channel)) {
+        // Not whether there are descriptors now: others may take them before the program looks, and bring them back
+        // unnoticed. A flow that tried in vain is blocked until it is its turn.
+        if writing_over || (flow.phase == Phase::Open && room && !flow.blocked) {
             ready = ready.with(Readiness::WRITABLE);
         }
         if flow.broken || (reading_over && (flow.write_shutdown || flow.peer_closed && flow.ended_here)) {

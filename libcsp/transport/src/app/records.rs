@@ -56,6 +56,8 @@ pub(super) struct Flow {
     pub orphan: bool,
     /// A write was cut short or refused: tell when there is room.
     pub wants_write: bool,
+    /// Its last write found no descriptor; it is in its channel's list of those that are told when there are some.
+    pub blocked: bool,
     /// Small writes are gathered (TCP_CORK).
     pub corked: bool,
     /// Bytes that were gathered so far; they count as written.
@@ -88,6 +90,7 @@ impl Flow {
             ended_there: false,
             orphan: false,
             wants_write: false,
+            blocked: false,
             corked: false,
             held: Vec::new(),
             credit_queued: false,

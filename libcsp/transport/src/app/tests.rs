@@ -217,6 +217,40 @@ fn writing_stops_without_descriptors_and_is_told_when_they_are_back() {
 }
 
 #[test]
+fn no_blocked_flow_is_forgotten_when_others_take_the_descriptors_first() {
+    let mut w = World::new();
+    let listener = w.listening(64);
+    let mut flows: Vec<FlowId> = Vec::new();
+    for at in 1..=40 {
+        w.proxy.open(&w.now, label(at), listener);
+        flows.push(w.accept(listener));
+    }
+    while w.app.write(w.now, flows[0], &[b"x"]).is_ok() {}
+    // All of them try in vain; the first takes every descriptor that comes back before the others look.
+    let mut waiting: Vec<FlowId> = flows[1..].to_vec();
+    waiting.iter().for_each(|f| assert!(w.app.write(w.now, *f, &[b"x"]).is_err()));
+    while w.app.poll_ready().is_some() {}
+    for _ in 0..200 {
+        w.run();
+        while w.app.write(w.now, flows[0], &[b"x"]).is_ok() {}
+        while let Some(Handle::Flow(told)) = w.app.poll_ready() {
+            if w.app.readiness(Handle::Flow(told)).contains(Readiness::WRITABLE) {
+                let _ = w.app.write(w.now, told, &[b"x"]); // blocked again, and to be told again
+            }
+        }
+    }
+    for _ in 0..100 {
+        w.run();
+        while let Some(Handle::Flow(told)) = w.app.poll_ready() {
+            if w.app.write(w.now, told, &[b"x"]).is_ok() {
+                waiting.retain(|f| *f != told);
+            }
+        }
+    }
+    assert_eq!(waiting, [], "told of descriptors, and able to write in the end");
+}
+
+#[test]
 fn credit_is_returned_as_the_program_reads() {
     let (mut w, flow) = World::with_flow();
     let mut buffer = vec![0; 16 * 1024];
