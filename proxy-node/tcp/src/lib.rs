@@ -35,6 +35,7 @@ mod tcb;
 mod timeouts;
 mod timers;
 mod timewait;
+mod transmitqueue;
 mod tuple_map;
 
 pub use api::{
@@ -46,6 +47,7 @@ pub use config::{CongestionControl, ConnectionOptions, StackConfig};
 pub use cookies::SynCookies;
 pub use counters::Counters;
 pub use stack::Stack;
+pub use transmitqueue::HELD_MAX;
 
 /// How many ranges a connection remembers per direction once data is out of order.
 pub const RANGES_PER_SET: usize = 32;

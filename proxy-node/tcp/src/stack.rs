@@ -22,6 +22,7 @@ use crate::replies::Replies;
 use crate::tcb::{Context, Farewell, Tcb};
 use crate::timers::Wheel;
 use crate::timewait::TimeWaitTable;
+use crate::transmitqueue::TransmitQueue;
 use crate::tuple_map::TupleMap;
 
 /// A TCP engine for one worker: connections indexed by flow label, listeners, timers and payload memory.
@@ -43,7 +44,7 @@ pub struct Stack {
     /// Passive connections in SYN-RECEIVED, oldest first.
     half_open: IndexList,
     /// Connections that may have something to transmit.
-    dirty: IndexList,
+    dirty: TransmitQueue,
     /// Connections with events to be told.
     eventful: IndexList,
     /// Connections whose writer waits for payload blocks.
@@ -67,7 +68,7 @@ impl Stack {
             ranges: RangePool::new(config.range_sets),
             wheel: Wheel::new(n),
             half_open: IndexList::new(n),
-            dirty: IndexList::new(n),
+            dirty: TransmitQueue::new(n),
             eventful: IndexList::new(n),
             block_waiters: IndexList::new(n),
             counters: Counters::default(),
@@ -120,7 +121,21 @@ impl Stack {
     /// The next thing to be sent, up to 64 KB of payload at once; `None` when there is nothing until something arrives,
     /// is written, is read or times out. Call it in a loop after each batch of calls to other methods.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit<'_>> {
-        if let Some(reply) = self.replies.pop() {
+        self.poll_transmit_if(now, |_| true)
+    }
+
+    /// As [`Stack::poll_transmit`], only for network nodes that are `ready` for a segment of full size. The others are
+    /// held back ([`Stack::held_transmits`]): nothing of theirs is looked at again until [`Stack::resume_transmit`].
+    pub fn poll_transmit_if(
+        &mut self,
+        now: Instant,
+        mut ready: impl FnMut(u32) -> bool,
+    ) -> Option<Transmit<'_>> {
+        while let Some(reply) = self.replies.pop() {
+            if !ready(reply.via) {
+                self.counters.replies_suppressed += 1;
+                continue;
+            }
             self.counters.segments_sent += 1;
             return Some(Transmit {
                 label: FlowLabel::NONE,
@@ -135,7 +150,7 @@ impl Stack {
                 slices: Slices::EMPTY,
             });
         }
-        let (slot, label, tuple, via, plan) = self.next_plan(now)?;
+        let (slot, label, tuple, via, plan) = self.next_plan(now, ready)?;
         let Plan { header, payload: (offset, len), segment_size, flow_new, flow_end, retransmission } = plan;
         let payload_len = len as usize;
         let slices = match self.tcbs[slot as usize].as_mut() {
@@ -156,8 +171,31 @@ impl Stack {
         })
     }
 
-    fn next_plan(&mut self, now: Instant) -> Option<(u32, FlowLabel, FourTuple, u32, Plan)> {
+    /// Network nodes that were not ready and are held back.
+    pub fn held_transmits(&self) -> impl Iterator<Item = u32> + '_ {
+        self.dirty.held()
+    }
+
+    /// The network node `via` has room again, or is gone: its connections may transmit.
+    pub fn resume_transmit(&mut self, via: u32) {
+        self.dirty.resume(via);
+    }
+
+    fn next_plan(
+        &mut self,
+        now: Instant,
+        mut ready: impl FnMut(u32) -> bool,
+    ) -> Option<(u32, FlowLabel, FourTuple, u32, Plan)> {
         while let Some(slot) = self.dirty.pop_front() {
+            let Some(via) = self.tcbs[slot as usize].as_ref().map(|tcb| tcb.via) else { continue };
+            if !ready(via) {
+                let held = self.dirty.hold(via);
+                self.dirty.push_back(slot, via);
+                if held {
+                    continue;
+                }
+                return None;
+            }
             let Some((tcb, mut cx)) = self.split(slot, now) else { continue };
             let plan = tcb.next_transmit(&mut cx);
             let (label, tuple, via) = (tcb.label, tcb.tuple, tcb.via);

@@ -32,6 +32,7 @@ impl Stack {
     /// ([`crate::Transmit::flow_new`]). With `to` equal to `from`, the node has forgotten its flows. Says how many
     /// connections that were. Walks the whole table: for rare events only.
     pub fn redirect(&mut self, from: u32, to: u32) -> usize {
+        self.dirty.resume(from);
         let moved = self.tcbs.iter_mut().flatten().filter(|tcb| tcb.via == from);
         moved.map(|tcb| (tcb.via, tcb.announced) = (to, false)).count()
     }

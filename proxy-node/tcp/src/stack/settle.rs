@@ -94,7 +94,7 @@ impl Stack {
             return self.release(slot);
         }
         if tcb.maybe_transmit {
-            self.dirty.push_back(slot);
+            self.dirty.push_back(slot, tcb.via);
         }
         if tcb.has_event() {
             self.eventful.push_back(slot);
@@ -160,9 +160,10 @@ impl Stack {
         tcb.receive.clear(&mut self.blocks, &mut self.ranges);
         tcb.board.clear(&mut self.ranges);
         self.labels.release(tcb.label);
-        for list in [&mut self.half_open, &mut self.dirty, &mut self.eventful, &mut self.block_waiters] {
+        for list in [&mut self.half_open, &mut self.eventful, &mut self.block_waiters] {
             list.remove(slot);
         }
+        self.dirty.remove(slot);
         self.wheel.cancel(slot);
     }
 
