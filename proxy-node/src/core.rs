@@ -19,6 +19,7 @@ mod flow;
 mod inbound;
 mod outbound;
 mod output;
+mod parked;
 mod path_error;
 mod pool;
 pub mod reason;
@@ -42,6 +43,7 @@ pub use services::{PoolServer, ServiceSpec};
 pub use snapshot::{FlowSnapshot, RecentFlow, ServiceSnapshot};
 
 use announced::Announced;
+use parked::Parked;
 use services::Services;
 
 /// How long a client's connection waits for a process before it is reset.
@@ -92,6 +94,8 @@ pub struct ProxyCore {
     announced: Announced,
     /// Flows with bytes, an end of stream or credits to pass on.
     to_pump: VecDeque<FlowLabel>,
+    /// Flows of those that wait for their lane.
+    parked: Parked,
     trace: TraceRing,
     ended: VecDeque<EndedFlow>,
     counters: Counters,
@@ -125,6 +129,7 @@ impl ProxyCore {
                 first_port_seed(&config.tcp.isn_secret),
             ),
             to_pump: VecDeque::with_capacity(connections),
+            parked: Parked::default(),
             trace: TraceRing::new(config.trace_events),
             ended: VecDeque::with_capacity(ENDED_MAX),
             counters: Counters::default(),
@@ -170,6 +175,16 @@ impl ProxyCore {
     /// Flows known now.
     pub fn flow_count(&self) -> usize {
         self.flows.len()
+    }
+
+    /// Flows that wait for descriptors of their process.
+    pub fn parked_count(&self) -> usize {
+        self.parked.len()
+    }
+
+    /// Pool members known now.
+    pub fn member_count(&self) -> usize {
+        self.pools.len()
     }
 
     /// Bytes of the send budget that are granted.

@@ -151,9 +151,10 @@ impl Links {
 }
 
 impl ProxyOutput for Links {
-    fn tunnels_ready(&self) -> bool {
+    fn tunnel_ready(&self, via: u32) -> bool {
         // One credit for what waits in the batch, one for the segment after it.
-        self.tunnels.iter().all(|t| self.tunnel_endpoints[t.endpoint].credits(t.link) >= 2)
+        let tunnel = self.tunnels.iter().find(|t| t.via == via);
+        tunnel.is_none_or(|t| self.tunnel_endpoints[t.endpoint].credits(t.link) >= 2)
     }
 
     fn tunnel(&mut self, via: u32, record: &Record<'_>, parts: &[&[u8]]) -> Result<(), Blocked> {
@@ -179,6 +180,12 @@ impl ProxyOutput for Links {
                 }
             },
         )
+    }
+
+    fn lane_ready(&self, lane: Lane) -> bool {
+        let Some((id, link)) = self.lanes.get(lane.0 as usize).copied().flatten() else { return true };
+        let Some((_, channel)) = self.channels.get(&id) else { return true };
+        channel.writable(&self.channel_endpoint, link)
     }
 
     fn lane(&self, channel: ChannelId, number: u32) -> Option<Lane> {

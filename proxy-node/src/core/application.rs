@@ -106,17 +106,18 @@ impl ProxyCore {
         }
         match (header.kind, flow.stage) {
             (MessageKind::Accepted, Stage::Offered(choice)) => {
-                flow.stage = Stage::Open(Attachment { channel, choice: Some(choice) });
-                flow.since = now;
                 flow.to_app_credit = header.argument;
+                let attachment = Attachment { channel, choice: Some(choice) };
+                self.flows.set_stage(now, label, Stage::Open(attachment));
                 self.record(now, label, TraceKind::AcceptedReceived, 0);
                 self.enqueue(label);
             }
             (MessageKind::Refused, Stage::Offered(choice)) => {
-                self.pools.release(choice);
                 self.counters.opens_refused += 1;
                 flow.refusals += 1;
-                if flow.refusals < REFUSALS_MAX {
+                let again = flow.refusals < REFUSALS_MAX;
+                self.take_back(now, label, choice);
+                if again {
                     self.dispatch(now, label, out);
                 } else {
                     self.counters.drop_no_server += 1;
@@ -196,7 +197,8 @@ impl ProxyCore {
         }
         let keep = waiting.min(flow.from_app_window);
         self.budget.release(flow.from_app_window - keep);
-        (flow.from_app_window, flow.stage, flow.since) = (keep, Stage::Finishing, now);
+        flow.from_app_window = keep;
+        self.flows.set_stage(now, label, Stage::Finishing);
     }
 
     /// Which process a flow is at, for people.

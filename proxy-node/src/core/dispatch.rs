@@ -3,9 +3,8 @@
 use csp_types::{FlowLabel, Instant, TraceKind};
 use csp_wire::channel::{MessageHeader, MessageKind, OpenPayload};
 
-use super::flow::Stage;
-use super::services::PENDING_MAX;
-use super::{ChannelId, Lane, MemberId, PENDING_TIMEOUT, ProxyCore, ProxyOutput};
+use super::flow::{Flow, Stage};
+use super::{ChannelId, Choice, Lane, MemberId, PENDING_TIMEOUT, ProxyCore, ProxyOutput};
 
 impl ProxyCore {
     /// Offers a flow to a process of its service, or lets it wait for one.
@@ -13,43 +12,30 @@ impl ProxyCore {
         if self.offer(now, label, out) {
             return;
         }
-        let Some(flow) = self.flows.get_mut(label) else { return };
-        (flow.stage, flow.since) = (Stage::Pending, now);
+        let Some(flow) = self.flows.set_stage(now, label, Stage::Pending) else { return };
         let service = flow.service;
-        self.drop_stale_pending(service);
-        let Some(service) = self.services.get_mut(service) else { return };
-        if service.pending.len() >= PENDING_MAX {
+        if !self.services.push_pending(service, label) {
             self.counters.drop_pending_full += 1;
             self.abandon(now, label);
-            return;
         }
-        service.pending.push_back(label);
     }
 
     /// Takes connections that are gone off the front of a service's queue.
     fn drop_stale_pending(&mut self, service: u32) {
-        let Some(service) = self.services.get_mut(service) else { return };
-        let waits = |label: &FlowLabel| self.flows.get(*label).is_some_and(|f| f.stage == Stage::Pending);
-        while service.pending.front().is_some_and(|label| !waits(label)) {
-            service.pending.pop_front();
-        }
+        let waits = |label| self.flows.get(label).is_some_and(|f| f.stage == Stage::Pending);
+        self.services.drop_stale(service, waits);
     }
 
     /// When the connection that has waited longest is to be given up.
     pub(super) fn pending_deadline(&self) -> Option<Instant> {
-        let first = |queue: &std::collections::VecDeque<FlowLabel>| {
-            let live = |label: &FlowLabel| {
-                self.flows.get(*label).filter(|f| f.stage == Stage::Pending).map(|f| f.since)
-            };
-            queue.iter().find_map(live)
-        };
-        self.services.iter().filter_map(|s| first(&s.pending)).min().map(|since| since + PENDING_TIMEOUT)
+        let since = |label| self.flows.get(label).map(|f| f.since);
+        self.services.oldest_pending(since).map(|since| since + PENDING_TIMEOUT)
     }
 
     /// Serves whoever waits, of every service: pools have changed.
     pub(super) fn serve_all_pending(&mut self, now: Instant, out: &mut impl ProxyOutput) {
-        let members: Vec<MemberId> = self.services.iter().flat_map(|s| s.members.clone()).collect();
-        members.into_iter().for_each(|member| self.serve_pending(now, member, out));
+        let waiting = self.services.waiting().to_vec();
+        waiting.into_iter().for_each(|service| self.serve_service(now, service, out));
     }
 
     /// Sends OPEN to the chosen process; `false` where none would take a connection.
@@ -67,8 +53,8 @@ impl ProxyCore {
                 self.pools.give_up(choice); // the channel is about to be reported down
                 continue;
             };
-            if let Some(flow) = self.flows.get_mut(label) {
-                (flow.stage, flow.since, flow.lane) = (Stage::Offered(choice), now, lane);
+            if let Some(flow) = self.flows.set_stage(now, label, Stage::Offered(choice)) {
+                flow.lane = lane;
             }
             self.record(now, label, TraceKind::OpenSent, 0);
             return true;
@@ -78,43 +64,47 @@ impl ProxyCore {
 
     /// A member can take connections again: serve those that wait for it.
     pub(super) fn serve_pending(&mut self, now: Instant, member: MemberId, out: &mut impl ProxyOutput) {
-        for index in 0..self.services.iter().count() as u32 {
-            let waits = self
-                .services
-                .get(index)
-                .is_some_and(|s| !s.pending.is_empty() && s.members.contains(&member));
-            if !waits {
-                continue;
+        if self.services.waiting().is_empty() {
+            return;
+        }
+        let services = self.pools.get(member).map_or(Vec::new(), |m| m.services().to_vec());
+        services.into_iter().for_each(|service| self.serve_service(now, service, out));
+    }
+
+    fn serve_service(&mut self, now: Instant, service: u32, out: &mut impl ProxyOutput) {
+        while let Some(label) = self.first_pending(service) {
+            if !self.offer(now, label, out) {
+                return;
             }
-            while let Some(label) = self.services.get(index).and_then(|s| s.pending.front().copied()) {
-                let waiting = self.flows.get(label).is_some_and(|f| f.stage == Stage::Pending);
-                if waiting && !self.offer(now, label, out) {
-                    break;
-                }
-                if let Some(service) = self.services.get_mut(index) {
-                    service.pending.pop_front();
-                }
+            if self.flows.get(label).is_some_and(|f| f.stage == Stage::Pending) {
+                self.abandon(now, label); // the engine knows it no longer
             }
         }
     }
 
+    /// The connection of a service that has waited longest.
+    fn first_pending(&mut self, service: u32) -> Option<FlowLabel> {
+        self.drop_stale_pending(service);
+        self.services.get(service)?.pending.front().copied()
+    }
+
     /// Resets connections that waited too long.
     pub(super) fn expire_pending(&mut self, now: Instant) {
-        for index in 0..self.services.iter().count() as u32 {
-            while let Some(label) = self.services.get(index).and_then(|s| s.pending.front().copied()) {
-                let flow = self.flows.get(label).filter(|f| f.stage == Stage::Pending);
-                if flow.is_some_and(|f| f.since + PENDING_TIMEOUT > now) {
+        for service in self.services.waiting().to_vec() {
+            while let Some(label) = self.first_pending(service) {
+                if self.flows.get(label).is_some_and(|f| f.since + PENDING_TIMEOUT > now) {
                     break;
                 }
-                if flow.is_some() {
-                    self.counters.drop_no_server += 1;
-                    self.abandon(now, label);
-                }
-                if let Some(service) = self.services.get_mut(index) {
-                    service.pending.pop_front();
-                }
+                self.counters.drop_no_server += 1;
+                self.abandon(now, label);
             }
         }
+    }
+
+    /// An offer is void: the flow has no process again.
+    pub(super) fn take_back(&mut self, now: Instant, label: FlowLabel, choice: Choice) {
+        self.pools.release(choice);
+        self.flows.set_stage(now, label, Stage::Pending);
     }
 
     /// Resets the client's connection and forgets the flow; the application is not told.
@@ -123,14 +113,24 @@ impl ProxyCore {
         self.forget(now, label);
     }
 
-    /// Gives back what a flow holds.
+    /// Takes a flow out of the tables.
     pub(super) fn forget(&mut self, now: Instant, label: FlowLabel) {
-        let Some(flow) = self.flows.remove(label) else { return };
+        if let Some(flow) = self.flows.remove(label) {
+            self.give_back(now, &flow);
+        }
+    }
+
+    /// Gives back what a flow held that is in the table no longer.
+    pub(super) fn give_back(&mut self, now: Instant, flow: &Flow) {
         if let Some(choice) = flow.choice() {
             self.pools.release(choice);
         }
         self.budget.release(flow.from_app_window);
-        self.note_ended(now, &flow);
+        self.note_ended(now, flow);
+        if flow.stage == Stage::Pending {
+            self.drop_stale_pending(flow.service);
+        }
+        self.services.flow_ended(flow.service, &mut self.pools);
     }
 
     /// A channel is gone: what its process had is served elsewhere, finished, or reset.
@@ -164,15 +164,13 @@ impl ProxyCore {
         hangup: bool,
         out: &mut impl ProxyOutput,
     ) {
-        for at in 0..self.flows.capacity() {
-            let Some(label) = self.flows.label_at(at) else { continue };
-            let Some(flow) = self.flows.get(label).filter(|f| f.channel() == Some(channel)) else { continue };
-            if lane.is_some_and(|l| l != flow.lane) {
-                continue;
-            }
+        let lost = |flow: &&Flow| lane.is_none_or(|lane| lane == flow.lane);
+        let labels: Vec<FlowLabel> = self.flows.of_channel(channel).filter(lost).map(|f| f.label).collect();
+        for label in labels {
+            let Some(flow) = self.flows.get(label) else { continue };
             match flow.stage {
                 Stage::Offered(choice) => {
-                    self.pools.release(choice);
+                    self.take_back(now, label, choice);
                     self.dispatch(now, label, out);
                 }
                 Stage::Open(_) if hangup => self.application_closed(now, label),
@@ -181,5 +179,6 @@ impl ProxyCore {
                 }
             }
         }
+        self.parked.forget_stale(|label| self.flows.get(label).is_some_and(|f| f.channel().is_some()));
     }
 }

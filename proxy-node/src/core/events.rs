@@ -39,6 +39,12 @@ impl ProxyCore {
         out: &mut impl ProxyOutput,
     ) {
         self.counters.connections_passive += 1;
+        if self.services.get(service).is_none() {
+            // Policy dropped the service during the handshake, and nothing of it is left.
+            self.counters.drop_no_server += 1;
+            self.tcp.abort(now, label);
+            return;
+        }
         let Some(window) = self.budget.reserve() else {
             self.counters.drop_no_budget += 1;
             self.tcp.abort(now, label);
@@ -51,12 +57,9 @@ impl ProxyCore {
 
     /// Puts a flow into the table; what an older generation left in its slot is given back first.
     pub(super) fn admit(&mut self, now: Instant, flow: Flow) {
+        self.services.flow_began(flow.service);
         if let Some(old) = self.flows.insert(flow) {
-            if let Some(choice) = old.choice() {
-                self.pools.release(choice);
-            }
-            self.budget.release(old.from_app_window);
-            self.note_ended(now, &old);
+            self.give_back(now, &old);
         }
     }
 
@@ -66,8 +69,8 @@ impl ProxyCore {
         let lane = flow.lane;
         let Stage::Connecting { channel, request } = flow.stage else { return };
         self.counters.connections_active += 1;
-        (flow.stage, flow.since) = (Stage::Open(Attachment { channel, choice: None }), now);
         let window = flow.from_app_window;
+        self.flows.set_stage(now, label, Stage::Open(Attachment { channel, choice: None }));
         let payload = OpenPayload { local: info.tuple.local, remote: info.tuple.remote, window }.emit();
         let header = MessageHeader::of_flow(MessageKind::Connected, label, request, payload.len() as u32);
         let _ = out.channel(lane, header, &[&payload]); // a lost channel reports itself down

@@ -8,6 +8,8 @@
 //!  CONNECT ──▶ Connecting ──▶ Open            Open ── CLOSE, process ended ──▶ Finishing ──▶ (gone)
 //! ```
 
+use std::collections::HashMap;
+
 use csp_types::{FlowLabel, FourTuple, Instant};
 
 use super::output::Lane;
@@ -100,20 +102,51 @@ impl Flow {
     }
 }
 
+/// "No slot".
+const NIL: u32 = u32::MAX;
+
+/// Both ends of a list through the table.
+#[derive(Clone, Copy, Debug)]
+struct Ends {
+    first: u32,
+    last: u32,
+}
+
+const EMPTY: Ends = Ends { first: NIL, last: NIL };
+
+/// A slot's neighbours: (previous, next) in the list of all flows, and in that of its channel.
+#[derive(Clone, Copy, Debug)]
+struct Links {
+    all: (u32, u32),
+    channel: (u32, u32),
+}
+
 /// Flows by label: one slot per label index of this worker's share, generation checked.
+///
+/// ```text
+///  all:         flow ⇄ flow ⇄ flow ⇄ …        the longest in its stage first
+///  channel 7:   flow ⇄ flow ⇄ …               in the order in which they were bound to it
+/// ```
 #[derive(Debug)]
 pub struct FlowTable {
     first_index: usize,
     slots: Box<[Option<Flow>]>,
+    links: Box<[Links]>,
+    all: Ends,
+    channels: HashMap<ChannelId, Ends>,
     live: usize,
 }
 
 impl FlowTable {
     /// A table for the label indices from `first_index` on, `capacity` of them.
     pub fn new(first_index: u32, capacity: usize) -> Self {
+        let unlinked = Links { all: (NIL, NIL), channel: (NIL, NIL) };
         FlowTable {
             first_index: first_index as usize,
             slots: vec![None; capacity].into_boxed_slice(),
+            links: vec![unlinked; capacity].into_boxed_slice(),
+            all: EMPTY,
+            channels: HashMap::new(),
             live: 0,
         }
     }
@@ -122,12 +155,16 @@ impl FlowTable {
         label.index().checked_sub(self.first_index).filter(|at| *at < self.slots.len())
     }
 
+    fn live_slot(&self, label: FlowLabel) -> Option<usize> {
+        self.slot(label).filter(|at| self.slots[*at].as_ref().is_some_and(|f| f.label == label))
+    }
+
     /// The flow of this very label.
     pub fn get(&self, label: FlowLabel) -> Option<&Flow> {
         self.slots[self.slot(label)?].as_ref().filter(|f| f.label == label)
     }
 
-    /// The flow of this very label, to change.
+    /// The flow of this very label, to change; its stage changes by [`set_stage`](Self::set_stage).
     pub fn get_mut(&mut self, label: FlowLabel) -> Option<&mut Flow> {
         let at = self.slot(label)?;
         self.slots[at].as_mut().filter(|f| f.label == label)
@@ -136,17 +173,35 @@ impl FlowTable {
     /// Takes a new flow in; what was left in the slot by an older generation comes back.
     pub fn insert(&mut self, flow: Flow) -> Option<Flow> {
         let at = self.slot(flow.label)?;
-        let old = self.slots[at].replace(flow);
-        self.live += usize::from(old.is_none());
+        let old = self.take(at);
+        let channel = flow.channel();
+        self.slots[at] = Some(flow);
+        self.live += 1;
+        self.link_all(at);
+        self.link_channel(at, channel);
         old
     }
 
     /// Takes a flow out.
     pub fn remove(&mut self, label: FlowLabel) -> Option<Flow> {
-        let at = self.slot(label)?;
-        let gone = self.slots[at].take_if(|f| f.label == label);
-        self.live -= usize::from(gone.is_some());
-        gone
+        let at = self.live_slot(label)?;
+        self.take(at)
+    }
+
+    /// A flow enters a stage at `now`; `None`: there is no such flow.
+    pub fn set_stage(&mut self, now: Instant, label: FlowLabel, stage: Stage) -> Option<&mut Flow> {
+        let at = self.live_slot(label)?;
+        let flow = self.slots[at].as_mut()?;
+        let before = flow.channel();
+        (flow.stage, flow.since) = (stage, now);
+        let after = flow.channel();
+        self.unlink_all(at);
+        self.link_all(at);
+        if before != after {
+            self.unlink_channel(at, before);
+            self.link_channel(at, after);
+        }
+        self.slots[at].as_mut()
     }
 
     /// Live flows.
@@ -164,13 +219,154 @@ impl FlowTable {
         self.slots.len()
     }
 
-    /// All flows, in slot order.
-    pub fn iter(&self) -> impl Iterator<Item = &Flow> {
-        self.slots.iter().flatten()
+    /// All flows, those that entered their stage last first.
+    pub fn newest(&self) -> impl Iterator<Item = &Flow> {
+        let mut at = self.all.last;
+        std::iter::from_fn(move || {
+            let flow = self.slots.get(at as usize)?.as_ref()?;
+            at = self.links[at as usize].all.0;
+            Some(flow)
+        })
     }
 
-    /// The label in slot `at`, for walks that change the table on the way.
-    pub fn label_at(&self, at: usize) -> Option<FlowLabel> {
-        self.slots.get(at)?.as_ref().map(|f| f.label)
+    /// The flows that are bound to a channel, in the order in which they were.
+    pub fn of_channel(&self, channel: ChannelId) -> impl Iterator<Item = &Flow> {
+        let mut at = self.channels.get(&channel).map_or(NIL, |ends| ends.first);
+        std::iter::from_fn(move || {
+            let flow = self.slots.get(at as usize)?.as_ref()?;
+            at = self.links[at as usize].channel.1;
+            Some(flow)
+        })
+    }
+
+    fn take(&mut self, at: usize) -> Option<Flow> {
+        let channel = self.slots[at].as_ref()?.channel();
+        self.unlink_all(at);
+        self.unlink_channel(at, channel);
+        self.live -= 1;
+        self.slots[at].take()
+    }
+
+    fn link_all(&mut self, at: usize) {
+        let last = self.all.last;
+        self.links[at].all = (last, NIL);
+        match self.links.get_mut(last as usize) {
+            Some(links) => links.all.1 = at as u32,
+            None => self.all.first = at as u32,
+        }
+        self.all.last = at as u32;
+    }
+
+    fn unlink_all(&mut self, at: usize) {
+        let (previous, next) = self.links[at].all;
+        match self.links.get_mut(previous as usize) {
+            Some(links) => links.all.1 = next,
+            None => self.all.first = next,
+        }
+        match self.links.get_mut(next as usize) {
+            Some(links) => links.all.0 = previous,
+            None => self.all.last = previous,
+        }
+    }
+
+    fn link_channel(&mut self, at: usize, channel: Option<ChannelId>) {
+        let Some(channel) = channel else { return };
+        let ends = self.channels.entry(channel).or_insert(EMPTY);
+        self.links[at].channel = (ends.last, NIL);
+        match self.links.get_mut(ends.last as usize) {
+            Some(links) => links.channel.1 = at as u32,
+            None => ends.first = at as u32,
+        }
+        ends.last = at as u32;
+    }
+
+    fn unlink_channel(&mut self, at: usize, channel: Option<ChannelId>) {
+        let Some(channel) = channel else { return };
+        let Some(ends) = self.channels.get_mut(&channel) else { return };
+        let (previous, next) = self.links[at].channel;
+        match self.links.get_mut(previous as usize) {
+            Some(links) => links.channel.1 = next,
+            None => ends.first = next,
+        }
+        match self.links.get_mut(next as usize) {
+            Some(links) => links.channel.0 = previous,
+            None => ends.last = previous,
+        }
+        if ends.first == NIL {
+            self.channels.remove(&channel);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::events::new_flow;
+
+    fn flow(index: usize, stage: Stage) -> Flow {
+        let tuple = FourTuple { local: ([10, 0, 0, 1], 80).into(), remote: ([10, 0, 0, 2], 1000).into() };
+        new_flow(Instant::ZERO, (FlowLabel::new(index as u32, 0), tuple), 0, stage, 0)
+    }
+
+    fn open(channel: u32) -> Stage {
+        Stage::Open(Attachment { channel: ChannelId(channel), choice: None })
+    }
+
+    fn of(table: &FlowTable, channel: u32) -> Vec<usize> {
+        table.of_channel(ChannelId(channel)).map(|f| f.label.index()).collect()
+    }
+
+    fn newest(table: &FlowTable) -> Vec<usize> {
+        table.newest().map(|f| f.label.index()).collect()
+    }
+
+    #[test]
+    fn lists_agree_with_a_walk_over_all_flows() {
+        let mut table = FlowTable::new(1, 64);
+        let mut order: Vec<usize> = Vec::new();
+        let mut state = 5u64;
+        for _ in 0..20_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let index = 1 + (state >> 33) as usize % 64;
+            let stage = match state >> 60 {
+                0..=3 => Stage::Pending,
+                4..=5 => Stage::Finishing,
+                n => open(n as u32 % 4),
+            };
+            let label = FlowLabel::new(index as u32, 0);
+            order.retain(|i| *i != index);
+            match (table.get(label).is_some(), state >> 40 & 3) {
+                (true, 0) => drop(table.remove(label)),
+                (true, _) => {
+                    order.push(index);
+                    assert!(table.set_stage(Instant::ZERO, label, stage).is_some());
+                }
+                (false, _) => {
+                    order.push(index);
+                    assert!(table.insert(flow(index, stage)).is_none());
+                }
+            }
+            assert_eq!(newest(&table), order.iter().rev().copied().collect::<Vec<_>>());
+            assert_eq!(table.len(), order.len());
+            for channel in 0..4 {
+                let mut listed = of(&table, channel);
+                listed.sort_unstable();
+                let bound = |f: &&Flow| f.channel() == Some(ChannelId(channel));
+                let mut walked: Vec<_> = table.newest().filter(bound).map(|f| f.label.index()).collect();
+                walked.sort_unstable();
+                assert_eq!(listed, walked);
+            }
+        }
+    }
+
+    #[test]
+    fn what_an_older_generation_left_leaves_its_lists() {
+        let mut table = FlowTable::new(1, 4);
+        table.insert(flow(2, open(1)));
+        let mut newer = flow(2, open(2));
+        newer.label = FlowLabel::new(2, 1);
+        assert_eq!(table.insert(newer).map(|f| f.label), Some(FlowLabel::new(2, 0)));
+        assert_eq!((of(&table, 1), of(&table, 2), table.len()), (vec![], vec![2], 1));
+        assert!(table.set_stage(Instant::ZERO, FlowLabel::new(2, 0), Stage::Pending).is_none());
     }
 }

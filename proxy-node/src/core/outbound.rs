@@ -18,12 +18,16 @@ const PROTOCOL_TCP: u8 = 6;
 const SLICES_MAX: usize = csp_types::limits::SEGMENT_LEN_MAX / 512 + 2;
 
 impl ProxyCore {
-    /// Sends what the engine has to send, while every tunnel has room for a full segment; a segment handed out by the
+    /// Sends what the engine has to send through tunnels that have room for a full segment; a segment handed out by the
     /// engine counts as sent. Returns whether anything was.
     pub(super) fn transmit(&mut self, now: Instant, out: &mut impl ProxyOutput) -> bool {
         let mut sent = false;
-        while out.tunnels_ready() {
-            let Some(transmit) = self.tcp.poll_transmit(now) else { break };
+        loop {
+            let ready = self.tcp.held_transmits().find(|via| out.tunnel_ready(*via));
+            let Some(via) = ready else { break };
+            self.tcp.resume_transmit(via);
+        }
+        while let Some(transmit) = self.tcp.poll_transmit_if(now, |via| out.tunnel_ready(via)) {
             sent = true;
             let flags = [
                 (transmit.flow_new || transmit.label.is_none(), Flags::NONE),

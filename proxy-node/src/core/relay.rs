@@ -5,6 +5,7 @@ use csp_types::{FlowLabel, Instant, TraceKind};
 use csp_wire::channel::{MESSAGE_HEADER_LEN, MessageHeader, MessageKind};
 
 use super::flow::Stage;
+use super::output::Blocked;
 use super::{Lane, ProxyCore, ProxyOutput};
 
 /// Largest DATA payload: one channel message with its headers fits a VI message.
@@ -19,20 +20,34 @@ impl ProxyCore {
         }
     }
 
-    /// Serves every flow in the list once; those that lack room stay in it. Returns whether anything moved.
+    /// Serves flows that waited for a lane which has room now, then every flow in the list once. Those that lack room
+    /// are parked until their lane has some. Returns whether anything moved.
     pub(super) fn pump(&mut self, now: Instant, out: &mut impl ProxyOutput) -> bool {
         let mut moved = false;
+        for _ in 0..self.parked.len() {
+            let Some(label) = self.parked.next_ready(|lane| out.lane_ready(lane)) else { break };
+            moved |= self.pump_flow(now, label, true, out);
+        }
         for _ in 0..self.to_pump.len() {
             let Some(label) = self.to_pump.pop_front() else { break };
-            let Some(flow) = self.flows.get_mut(label) else { continue };
-            flow.queued = false;
-            let (Stage::Open(_), lane) = (flow.stage, flow.lane) else { continue };
-            let (progress, blocked) = self.pump_to_app(now, label, lane, out);
-            moved |= progress;
-            self.return_credit(label, lane, out);
-            if blocked {
-                self.enqueue(label);
-            }
+            moved |= self.pump_flow(now, label, false, out);
+        }
+        moved
+    }
+
+    /// Serves one flow, which waited at the `front` of its lane or came just now.
+    fn pump_flow(&mut self, now: Instant, label: FlowLabel, front: bool, out: &mut impl ProxyOutput) -> bool {
+        let Some(flow) = self.flows.get_mut(label) else { return false };
+        flow.queued = false;
+        let (Stage::Open(_), lane) = (flow.stage, flow.lane) else { return false };
+        let (moved, blocked) = match !front && self.parked.waits(lane) {
+            true => (false, true),
+            false => self.pump_to_app(now, label, lane, out),
+        };
+        self.return_credit(label, lane, out);
+        if blocked && let Some(flow) = self.flows.get_mut(label) {
+            flow.queued = true; // it is in one of the lists, and comes up with all that it has by then
+            self.parked.park(lane, label);
         }
         moved
     }
@@ -46,21 +61,21 @@ impl ProxyCore {
         lane: Lane,
         out: &mut impl ProxyOutput,
     ) -> (bool, bool) {
-        let (mut moved, mut blocked) = (false, false);
+        let (mut moved, mut stop) = (false, None);
         while let Some(flow) = self.flows.get_mut(label) {
             let want = DATA_MAX.min(flow.to_app_credit as usize);
             if want == 0 || self.tcp.readable(label) == 0 {
                 break;
             }
             let taken = self.tcp.read_with(now, label, want, |bytes| {
-                if blocked {
+                if stop.is_some() {
                     return 0;
                 }
                 let header = MessageHeader::of_flow(MessageKind::Data, label, 0, bytes.len() as u32);
                 match out.channel(lane, header, &[bytes]) {
                     Ok(()) => bytes.len(),
-                    Err(_) => {
-                        blocked = true;
+                    Err(why) => {
+                        stop = Some(why);
                         0
                     }
                 }
@@ -72,14 +87,15 @@ impl ProxyCore {
                 moved = true;
                 self.record(now, label, TraceKind::DataSent, taken as u32);
             }
-            if blocked || taken == 0 {
+            if stop.is_some() || taken == 0 {
                 break;
             }
         }
-        if !blocked {
+        if stop.is_none() {
             moved |= self.pass_end_of_stream(now, label, lane, out);
         }
-        (moved, blocked)
+        // Nothing waits for a lane that is gone: its end ends the flow.
+        (moved, stop == Some(Blocked::NoCredit))
     }
 
     fn pass_end_of_stream(

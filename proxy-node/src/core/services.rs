@@ -1,9 +1,12 @@
 //! Services as this worker serves them, and the clients' connections that wait for a process.
+//!
+//! A service that policy drops is kept while connections of it live, and forgotten with the last of them. Its number
+//! carries a generation: a handshake that began before a service was forgotten ends at no other service.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 
-use csp_types::{FlowLabel, NodeId};
+use csp_types::{FlowLabel, Instant, NodeId};
 
 use super::pool::{MemberId, Pools};
 
@@ -30,67 +33,229 @@ pub struct ServiceSpec {
     pub pool: Vec<PoolServer>,
 }
 
+/// Bits of a service's number that are its place in the table.
+const PLACE_BITS: u32 = 16;
+const PLACE_MASK: u32 = (1 << PLACE_BITS) - 1;
+/// Generations of a place: one bit less than there is room for, so that no number is [`u32::MAX`](super::events::NO_SERVICE).
+const GENERATION_MASK: u32 = (1 << (31 - PLACE_BITS)) - 1;
+
 #[derive(Debug)]
 pub(super) struct Service {
     pub(super) spec: ServiceSpec,
     pub(super) members: Vec<MemberId>,
+    /// Connections that wait for a process, oldest first; the first of them always does.
     pub(super) pending: VecDeque<FlowLabel>,
+    /// Connections that live, waiting ones included.
+    flows: usize,
     /// `false` once policy no longer names it; its connections live on.
     pub(super) active: bool,
 }
 
-/// All services that policy ever named; indices stay valid for the connections that carry them.
+#[derive(Debug, Default)]
+struct Slot {
+    generation: u32,
+    service: Option<Service>,
+}
+
+/// Addresses to listen on, with the service's number, and addresses to listen on no longer.
+pub(super) type Changes = (Vec<(SocketAddr, u32)>, Vec<SocketAddr>);
+
+/// The services that policy names, and those whose connections live on.
 #[derive(Debug, Default)]
 pub(super) struct Services {
-    all: Vec<Service>,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    by_name: HashMap<String, u32>,
+    /// Services with connections that wait for a process.
+    waiting: Vec<u32>,
 }
 
 impl Services {
-    /// Takes a new generation of policy; says which addresses to listen on (with their index) and which no longer.
-    pub(super) fn replace(
-        &mut self,
-        specs: Vec<ServiceSpec>,
-        pools: &mut Pools,
-    ) -> (Vec<(SocketAddr, u32)>, Vec<SocketAddr>) {
-        let before: Vec<SocketAddr> = self.all.iter().filter(|s| s.active).map(|s| s.spec.address).collect();
-        for service in &mut self.all {
-            service.active = false;
+    /// Takes a new generation of policy; says which addresses to listen on and which no longer.
+    pub(super) fn replace(&mut self, specs: Vec<ServiceSpec>, pools: &mut Pools) -> Changes {
+        let before: Vec<SocketAddr> = self.iter().filter(|s| s.active).map(|s| s.spec.address).collect();
+        let known: Vec<u32> = self.numbers().collect();
+        for number in &known {
+            if let Some(service) = self.get_mut(*number) {
+                service.active = false;
+            }
         }
         let mut listen = Vec::new();
         for spec in specs {
-            let members = spec.pool.iter().filter_map(|s| pools.member(s.node, s.port)).collect();
-            let address = spec.address;
-            let at = match self.all.iter().position(|s| s.spec.name == spec.name) {
-                Some(at) => {
-                    let service = &mut self.all[at];
-                    (service.spec, service.members, service.active) = (spec, members, true);
-                    at
-                }
-                None => {
-                    self.all.push(Service {
-                        spec,
-                        members,
-                        pending: VecDeque::with_capacity(PENDING_MAX),
-                        active: true,
-                    });
-                    self.all.len() - 1
-                }
-            };
-            listen.push((address, at as u32));
+            let (name, address) = (spec.name.clone(), spec.address);
+            let known = self.by_name.get(&name).copied();
+            let Some(number) = known.or_else(|| self.insert(name)) else { continue };
+            let members: Vec<MemberId> =
+                spec.pool.iter().filter_map(|s| pools.name(s.node, s.port, number)).collect();
+            let Some(service) = self.get_mut(number) else { continue };
+            (service.spec, service.active) = (spec, true);
+            let former = std::mem::replace(&mut service.members, members);
+            let kept = |member: &MemberId| service.members.contains(member);
+            former.into_iter().filter(|m| !kept(m)).for_each(|m| pools.unname(m, number));
+            listen.push((address, number));
         }
+        known.into_iter().for_each(|number| self.forget_if_over(number, pools));
         let gone = before.into_iter().filter(|a| !listen.iter().any(|(l, _)| l == a)).collect();
         (listen, gone)
     }
 
-    pub(super) fn get(&self, service: u32) -> Option<&Service> {
-        self.all.get(service as usize)
+    /// A new service without members; `None`: more services live on than numbers can tell apart.
+    fn insert(&mut self, name: String) -> Option<u32> {
+        let at = match self.free.pop() {
+            Some(at) => at,
+            None if self.slots.len() > PLACE_MASK as usize => return None,
+            None => {
+                self.slots.push(Slot::default());
+                self.slots.len() as u32 - 1
+            }
+        };
+        let slot = &mut self.slots[at as usize];
+        let spec = ServiceSpec { name: name.clone(), address: ([0; 4], 0).into(), pool: Vec::new() };
+        let pending = VecDeque::with_capacity(PENDING_MAX);
+        slot.service = Some(Service { spec, members: Vec::new(), pending, flows: 0, active: true });
+        let number = slot.generation << PLACE_BITS | at;
+        self.by_name.insert(name, number);
+        Some(number)
     }
 
-    pub(super) fn get_mut(&mut self, service: u32) -> Option<&mut Service> {
-        self.all.get_mut(service as usize)
+    fn slot(&self, number: u32) -> Option<&Slot> {
+        self.slots.get((number & PLACE_MASK) as usize).filter(|s| s.generation == number >> PLACE_BITS)
+    }
+
+    pub(super) fn get(&self, number: u32) -> Option<&Service> {
+        self.slot(number)?.service.as_ref()
+    }
+
+    pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut Service> {
+        self.slot(number)?;
+        self.slots.get_mut((number & PLACE_MASK) as usize)?.service.as_mut()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Service> {
-        self.all.iter()
+        self.slots.iter().filter_map(|s| s.service.as_ref())
+    }
+
+    /// The numbers of all services.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = u32> {
+        let number = |(at, slot): (usize, &Slot)| slot.generation << PLACE_BITS | at as u32;
+        self.slots.iter().enumerate().filter(|(_, s)| s.service.is_some()).map(number)
+    }
+
+    /// Services with connections that wait for a process.
+    pub(super) fn waiting(&self) -> &[u32] {
+        &self.waiting
+    }
+
+    /// Lets a connection wait; `false`: too many do.
+    pub(super) fn push_pending(&mut self, number: u32, label: FlowLabel) -> bool {
+        let Some(service) = self.get_mut(number).filter(|s| s.pending.len() < PENDING_MAX) else {
+            return false;
+        };
+        service.pending.push_back(label);
+        if service.pending.len() == 1 {
+            self.waiting.push(number);
+        }
+        true
+    }
+
+    /// Takes connections off the front of a service's queue until one `waits` or none is left.
+    pub(super) fn drop_stale(&mut self, number: u32, waits: impl Fn(FlowLabel) -> bool) {
+        let Some(service) = self.get_mut(number) else { return };
+        while service.pending.front().is_some_and(|label| !waits(*label)) {
+            service.pending.pop_front();
+        }
+        if service.pending.is_empty() {
+            self.waiting.retain(|n| *n != number);
+        }
+    }
+
+    /// When the connection that has waited longest began to; `since` tells it of each.
+    pub(super) fn oldest_pending(&self, since: impl Fn(FlowLabel) -> Option<Instant>) -> Option<Instant> {
+        let first = |number: &u32| self.get(*number)?.pending.front().copied().and_then(&since);
+        self.waiting.iter().filter_map(first).min()
+    }
+
+    /// A connection of this service begins; `false`: there is no such service any more.
+    pub(super) fn flow_began(&mut self, number: u32) -> bool {
+        self.get_mut(number).map(|s| s.flows += 1).is_some()
+    }
+
+    /// A connection of this service is over.
+    pub(super) fn flow_ended(&mut self, number: u32, pools: &mut Pools) {
+        if let Some(service) = self.get_mut(number) {
+            service.flows = service.flows.saturating_sub(1);
+        }
+        self.forget_if_over(number, pools);
+    }
+
+    fn forget_if_over(&mut self, number: u32, pools: &mut Pools) {
+        if self.get(number).is_none_or(|s| s.active || s.flows > 0) {
+            return;
+        }
+        self.waiting.retain(|n| *n != number);
+        let at = number & PLACE_MASK;
+        let Some(slot) = self.slots.get_mut(at as usize) else { return };
+        let Some(gone) = slot.service.take() else { return };
+        slot.generation = (slot.generation + 1) & GENERATION_MASK;
+        self.free.push(at);
+        self.by_name.remove(&gone.spec.name);
+        gone.members.into_iter().for_each(|member| pools.unname(member, number));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(name: &str, port: u16, servers: &[u16]) -> ServiceSpec {
+        let node = "an-1".parse().unwrap();
+        let pool = servers.iter().map(|port| PoolServer { node, port: *port }).collect();
+        ServiceSpec { name: name.to_owned(), address: ([10, 0, 0, 1], port).into(), pool }
+    }
+
+    #[test]
+    fn a_dropped_service_goes_with_its_last_connection() {
+        let (mut services, mut pools) = (Services::default(), Pools::new());
+        let (listen, _) = services.replace(vec![spec("web", 80, &[8080])], &mut pools);
+        let web = listen[0].1;
+        assert!(services.flow_began(web) && services.flow_began(web));
+        let (_, gone) = services.replace(Vec::new(), &mut pools);
+        assert_eq!(gone, [([10, 0, 0, 1], 80).into()]);
+        services.flow_ended(web, &mut pools);
+        assert!(services.get(web).is_some_and(|s| !s.active), "a connection lives on");
+        assert_eq!(pools.len(), 1);
+        services.flow_ended(web, &mut pools);
+        assert!(services.get(web).is_none() && pools.is_empty() && services.iter().next().is_none());
+    }
+
+    #[test]
+    fn the_number_of_a_forgotten_service_names_no_other() {
+        let (mut services, mut pools) = (Services::default(), Pools::new());
+        let old = services.replace(vec![spec("a", 80, &[1])], &mut pools).0[0].1;
+        services.replace(Vec::new(), &mut pools);
+        let new = services.replace(vec![spec("b", 81, &[2])], &mut pools).0[0].1;
+        assert!(services.get(old).is_none() && !services.flow_began(old) && services.get(new).is_some());
+    }
+
+    #[test]
+    fn a_service_that_comes_back_while_its_connections_live_is_the_same() {
+        let (mut services, mut pools) = (Services::default(), Pools::new());
+        let first = services.replace(vec![spec("a", 80, &[1, 2])], &mut pools).0[0].1;
+        assert!(services.flow_began(first));
+        services.replace(Vec::new(), &mut pools);
+        let again = services.replace(vec![spec("a", 80, &[2, 3])], &mut pools).0[0].1;
+        assert_eq!((first, pools.len()), (again, 2));
+        services.flow_ended(first, &mut pools);
+        assert!(services.get(first).is_some_and(|s| s.active));
+    }
+
+    #[test]
+    fn policies_that_come_and_go_leave_nothing_behind() {
+        let (mut services, mut pools) = (Services::default(), Pools::new());
+        for round in 0..10_000u32 {
+            services.replace(vec![spec(&format!("s{round}"), 80, &[round as u16])], &mut pools);
+        }
+        assert_eq!((services.iter().count(), pools.len()), (1, 1));
+        assert!(services.slots.len() <= 2);
     }
 }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use csp_types::{FlowLabel, FourTuple, Instant, NodeId};
 
+use super::events::NO_SERVICE;
 use super::{ProxyCore, Stage};
 
 /// A flow as the admin endpoint shows it.
@@ -62,24 +63,32 @@ pub struct RecentFlow {
 impl ProxyCore {
     /// At most `limit` flows that live or ended lately, newest first.
     pub fn recent_flows(&self, limit: usize) -> Vec<RecentFlow> {
-        let service =
-            |index: u32| self.services.get(index).map_or("egress".to_owned(), |s| s.spec.name.clone());
-        let live = self.flows.iter().map(|f| (f.label, f.tuple, f.service, f.since, false));
-        let ended = self.ended.iter().map(|e| (e.label, e.tuple, e.service, e.at, true));
+        // Both lists are in order: the newest of either are enough.
+        let live = self.flows.newest().map(|f| (f.label, f.tuple, f.service, f.since, false)).take(limit);
+        let ended = self.ended.iter().rev().map(|e| (e.label, e.tuple, e.service, e.at, true)).take(limit);
         let mut all: Vec<_> = live.chain(ended).collect();
         all.sort_by_key(|(_, _, _, at, _)| std::cmp::Reverse(*at));
         all.truncate(limit);
         let describe = |(label, tuple, index, at, ended)| RecentFlow {
             label,
             tuple,
-            service: service(index),
+            service: self.service_name(index),
             at,
             ended,
         };
         all.into_iter().map(describe).collect()
     }
 
-    /// At most `limit` flows, in table order.
+    /// A service's name, for people.
+    fn service_name(&self, number: u32) -> String {
+        match self.services.get(number) {
+            Some(service) => service.spec.name.clone(),
+            None if number == NO_SERVICE => "egress".to_owned(),
+            None => "(removed)".to_owned(),
+        }
+    }
+
+    /// At most `limit` flows, those that entered their stage last first.
     pub fn flows(&self, now: Instant, limit: usize) -> Vec<FlowSnapshot> {
         let describe = |flow: &super::Flow| {
             let info = self.tcp.info(flow.label)?;
@@ -92,7 +101,7 @@ impl ProxyCore {
             };
             Some(FlowSnapshot {
                 label: flow.label,
-                service: self.services.get(flow.service).map_or("egress".to_owned(), |s| s.spec.name.clone()),
+                service: self.service_name(flow.service),
                 tuple: info.tuple,
                 state: format!("{:?}/{stage}", info.state),
                 process: self.process_of(flow).map(|(node, name)| (node, name.to_owned())),
@@ -103,7 +112,7 @@ impl ProxyCore {
                 retransmits: info.retransmits,
             })
         };
-        self.flows.iter().filter_map(describe).take(limit).collect()
+        self.flows.newest().filter_map(describe).take(limit).collect()
     }
 
     /// All active services.

@@ -1,0 +1,316 @@
+//! The core between a scripted network node, clients and processes: what one of them does holds up no other, and no
+//! table keeps what is over.
+#![allow(clippy::unwrap_used)] // a failed unwrap fails the test
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, SocketAddr};
+
+use csp_proxy_node::core::{
+    Blocked, ChannelId, CoreConfig, Lane, PoolServer, ProxyCore, ProxyOutput, ServiceSpec, Verdict,
+};
+use csp_tcp::StackConfig;
+use csp_types::{FlowLabel, Instant, Role};
+use csp_wire::channel::{ListenPayload, Message, MessageHeader, MessageKind};
+use csp_wire::tcp::{Flags as TcpFlags, Options, Repr, Segment};
+use csp_wire::tunnel::{Flags, Record, RecordKind};
+use csp_wire::{Ecn, ipv4};
+
+const VIP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const NOW: Instant = Instant::from_nanos(1_000_000_000);
+
+/// Everything that leaves the core.
+#[derive(Default)]
+struct Out {
+    /// Network nodes without room.
+    stuck: BTreeSet<u32>,
+    /// DATA that a lane takes; lanes that are not in it take everything.
+    descriptors: BTreeMap<Lane, usize>,
+    /// Tunnel records: network node, client port, sequence number.
+    records: Vec<(u32, u16, u32)>,
+    /// Channel messages: lane and header.
+    messages: Vec<(Lane, MessageHeader)>,
+    /// DATA that was refused.
+    refused: usize,
+}
+
+impl ProxyOutput for Out {
+    fn tunnel_ready(&self, via: u32) -> bool {
+        !self.stuck.contains(&via)
+    }
+
+    fn tunnel(&mut self, via: u32, record: &Record<'_>, parts: &[&[u8]]) -> Result<(), Blocked> {
+        let bytes = parts.concat();
+        let skip = if record.flags.contains(Flags::COMPACTED) { 0 } else { 20 };
+        if let Some(segment) = bytes.get(skip..).and_then(|tcp| Segment::parse(tcp).ok()) {
+            self.records.push((via, segment.destination_port(), segment.seq()));
+        }
+        Ok(())
+    }
+
+    fn network_node(&self) -> Option<u32> {
+        Some(1)
+    }
+
+    fn channel(&mut self, lane: Lane, header: MessageHeader, _: &[&[u8]]) -> Result<(), Blocked> {
+        if header.kind == MessageKind::Data
+            && let Some(left) = self.descriptors.get_mut(&lane)
+        {
+            if *left == 0 {
+                self.refused += 1;
+                return Err(Blocked::NoCredit);
+            }
+            *left -= 1;
+        }
+        self.messages.push((lane, header));
+        Ok(())
+    }
+
+    fn lane_ready(&self, lane: Lane) -> bool {
+        self.descriptors.get(&lane).is_none_or(|left| *left > 0)
+    }
+
+    fn lane(&self, channel: ChannelId, _: u32) -> Option<Lane> {
+        Some(Lane(channel.0))
+    }
+}
+
+impl Out {
+    /// The labels that messages of a kind were sent about on a lane, since last asked.
+    fn take(&mut self, lane: u32, kind: MessageKind) -> Vec<u32> {
+        let is = |m: &(Lane, MessageHeader)| m.0 == Lane(lane) && m.1.kind == kind;
+        let labels = self.messages.iter().filter(|m| is(m)).map(|m| m.1.id).collect();
+        self.messages.retain(|m| !is(m));
+        labels
+    }
+}
+
+struct World {
+    core: ProxyCore,
+    out: Out,
+    processes: BTreeSet<u32>,
+}
+
+fn web(servers: &[u16]) -> ServiceSpec {
+    let node = "an-1".parse().unwrap();
+    let pool = servers.iter().map(|port| PoolServer { node, port: *port }).collect();
+    ServiceSpec { name: "web".to_owned(), address: (VIP, 80).into(), pool }
+}
+
+impl World {
+    /// One service with a process listening on each of `servers`; process n has channel and lane n.
+    fn new(servers: &[u16]) -> Self {
+        let tcp = StackConfig { connections: 64, blocks: 2048, ..StackConfig::default() };
+        let core = ProxyCore::new(CoreConfig { worker: 0, workers: 1, tcp, trace_events: 16 });
+        let mut world = World { core, out: Out::default(), processes: BTreeSet::new() };
+        world.policy(vec![web(servers)]);
+        servers.iter().for_each(|port| world.process(*port));
+        world
+    }
+
+    fn policy(&mut self, services: Vec<ServiceSpec>) {
+        self.core.set_policy(NOW, services, Vec::new(), &mut self.out);
+    }
+
+    fn process(&mut self, port: u16) {
+        let channel = u32::from(port);
+        self.processes.insert(channel);
+        assert!(self.core.channel_up(ChannelId(channel), Role::Process, "an-1".parse().unwrap(), "p"));
+        let listen = ListenPayload { address: SocketAddr::from(([0, 0, 0, 0], port)) }.emit();
+        self.tell(channel, MessageHeader::new(MessageKind::Listen, 7, 64, listen.len() as u32), &listen);
+        self.tell(channel, MessageHeader::new(MessageKind::AcceptCredit, 7, 64, 0), &[]);
+    }
+
+    fn tell(&mut self, channel: u32, header: MessageHeader, payload: &[u8]) {
+        let message = Message { header, payload };
+        let id = ChannelId(channel);
+        let verdict = self.core.on_message(NOW, id, Lane(channel), &message, &mut self.out);
+        assert_eq!(verdict, Verdict::Fine);
+        self.core.drive(NOW, &mut self.out);
+    }
+
+    /// A segment of the client with this port, through network node `via`.
+    fn client(&mut self, via: u32, port: u16, seq: u32, ack: u32, flags: TcpFlags, payload: &[u8]) {
+        let tcp = Repr {
+            source_port: port,
+            destination_port: 80,
+            seq,
+            ack,
+            flags,
+            window: 60_000,
+            options: Options::default(),
+        };
+        let mut packet = vec![0; 20 + tcp.header_len()];
+        let ip = ipv4::Repr {
+            source: Ipv4Addr::new(10, 0, 0, 2),
+            destination: VIP,
+            protocol: 6,
+            ttl: 64,
+            dscp: 0,
+            ecn: Ecn::NotEct,
+            identification: 0,
+            dont_fragment: true,
+            payload_len: (tcp.header_len() + payload.len()) as u16,
+        };
+        ip.emit(&mut packet).unwrap();
+        tcp.emit(&mut packet[20..]).unwrap();
+        packet.extend_from_slice(payload);
+        let record = Record {
+            kind: RecordKind::Segment,
+            label: FlowLabel::NONE,
+            worker: 0,
+            flags: Flags::NONE,
+            ecn: Ecn::NotEct,
+            ingress: Instant::ZERO,
+            coalesced: 0,
+            segment_size: 0,
+            payload: &packet,
+        };
+        self.core.on_record(NOW, via, &record, &mut self.out);
+        self.core.drive(NOW, &mut self.out);
+    }
+
+    /// A handshake; returns the sequence number that the client expects next.
+    fn connect(&mut self, via: u32, port: u16) -> u32 {
+        self.client(via, port, 100, 0, TcpFlags::SYN, &[]);
+        let syn_ack = self.out.records.iter().rev().find(|r| r.1 == port).unwrap().2;
+        self.client(via, port, 101, syn_ack.wrapping_add(1), TcpFlags::ACK, &[]);
+        syn_ack.wrapping_add(1)
+    }
+
+    fn connect_all(&mut self, ports: std::ops::Range<u16>) {
+        for port in ports {
+            self.connect(1, port);
+        }
+    }
+
+    /// The processes take every connection that is offered to them; returns (channel, label) of each.
+    fn accept_all(&mut self) -> Vec<(u32, u32)> {
+        let mut taken = Vec::new();
+        for channel in self.processes.clone() {
+            for label in self.out.take(channel, MessageKind::Open) {
+                let label = FlowLabel::from_wire(label).unwrap();
+                self.tell(channel, MessageHeader::of_flow(MessageKind::Accepted, label, 1 << 16, 0), &[]);
+                taken.push((channel, label.to_wire()));
+            }
+        }
+        taken
+    }
+}
+
+#[test]
+fn a_network_node_without_room_holds_up_its_own_clients_only() {
+    let mut w = World::new(&[8001]);
+    w.out.stuck.insert(1);
+    w.client(1, 1000, 100, 0, TcpFlags::SYN, &[]);
+    w.client(2, 2000, 100, 0, TcpFlags::SYN, &[]);
+    let through: Vec<(u32, u16)> = w.out.records.iter().map(|r| (r.0, r.1)).collect();
+    assert_eq!(through, [(2, 2000)]);
+    w.out.stuck.clear();
+    w.core.drive(NOW, &mut w.out);
+    assert_eq!(w.out.records.last().map(|r| (r.0, r.1)), Some((1, 1000)));
+}
+
+#[test]
+fn flows_of_a_process_that_takes_nothing_are_not_tried_again_until_it_does() {
+    let mut w = World::new(&[8001, 8002]);
+    w.out.descriptors.insert(Lane(8001), 0);
+    for port in 1000..1020 {
+        let ack = w.connect(1, port);
+        w.accept_all();
+        w.client(1, port, 101, ack, TcpFlags::ACK, b"request");
+    }
+    assert_eq!(w.out.take(8002, MessageKind::Data).len(), 10, "the other process is served");
+    let tried = w.out.refused;
+    assert_eq!(w.core.parked_count(), 10);
+    for _ in 0..100 {
+        w.core.drive(NOW, &mut w.out);
+    }
+    assert_eq!(w.out.refused, tried);
+    // Descriptors come back a few at a time: so many flows are served, in the order in which they came.
+    let mut served = Vec::new();
+    for _ in 0..5 {
+        w.out.descriptors.insert(Lane(8001), 2);
+        w.core.drive(NOW, &mut w.out);
+        served.extend(w.out.take(8001, MessageKind::Data));
+    }
+    assert_eq!((served.len(), served.is_sorted(), w.core.parked_count()), (10, true, 0));
+    assert!(w.out.refused <= tried + 5, "{} tries in vain", w.out.refused - tried);
+}
+
+#[test]
+fn the_end_of_a_process_ends_its_flows_and_no_others() {
+    let mut w = World::new(&[8001, 8002]);
+    w.connect_all(1000..1010);
+    let taken = w.accept_all();
+    w.out.descriptors.insert(Lane(8001), 0);
+    w.processes.remove(&8001);
+    w.core.channel_down(NOW, ChannelId(8001), false, &mut w.out);
+    let (lost, kept): (Vec<_>, Vec<_>) = taken.into_iter().partition(|t| t.0 == 8001);
+    assert_eq!((lost.len(), kept.len(), w.core.flow_count()), (5, 5, 5));
+    let left: BTreeSet<u32> = w.core.flows(NOW, 64).iter().map(|f| f.label.to_wire()).collect();
+    assert_eq!(left, kept.into_iter().map(|t| t.1).collect());
+    assert_eq!(w.core.parked_count(), 0);
+}
+
+#[test]
+fn what_was_offered_to_a_process_that_ends_is_offered_to_another() {
+    let mut w = World::new(&[8001, 8002]);
+    w.connect_all(1000..1006);
+    assert_eq!(w.out.take(8001, MessageKind::Open).len(), 3);
+    assert_eq!(w.out.take(8002, MessageKind::Open).len(), 3);
+    w.core.channel_down(NOW, ChannelId(8001), true, &mut w.out);
+    assert_eq!(w.out.take(8002, MessageKind::Open).len(), 3);
+    assert_eq!(w.core.flow_count(), 6);
+}
+
+#[test]
+fn a_service_that_policy_drops_goes_with_its_last_connection_and_its_members_with_it() {
+    let mut w = World::new(&[8001]);
+    let ack = w.connect(1, 1000);
+    let taken = w.accept_all();
+    w.policy(Vec::new());
+    w.client(1, 1000, 101, ack, TcpFlags::ACK, b"still served");
+    assert_eq!(w.out.take(8001, MessageKind::Data).len(), 1, "its connection lives on");
+    assert_eq!(w.core.flows(NOW, 8)[0].service, "web");
+    // A handshake that completes when nothing is left of the service ends at no other.
+    w.policy(vec![web(&[8001])]);
+    w.client(1, 1001, 100, 0, TcpFlags::SYN, &[]);
+    let syn_ack = w.out.records.last().unwrap().2;
+    w.policy(Vec::new());
+    let label = FlowLabel::from_wire(taken[0].1).unwrap();
+    w.tell(8001, MessageHeader::of_flow(MessageKind::Reset, label, 0, 0), &[]);
+    assert_eq!(w.core.flow_count(), 0);
+    w.processes.clear();
+    w.core.channel_down(NOW, ChannelId(8001), true, &mut w.out);
+    assert_eq!(w.core.member_count(), 0);
+    let other = ServiceSpec { name: "other".to_owned(), address: (VIP, 81).into(), ..web(&[8002]) };
+    w.policy(vec![other]);
+    w.process(8002);
+    w.client(1, 1001, 101, syn_ack.wrapping_add(1), TcpFlags::ACK, &[]);
+    assert_eq!((w.out.take(8002, MessageKind::Open), w.core.flow_count()), (vec![], 0));
+    assert_eq!(w.core.counters().drop_no_server, 1);
+}
+
+#[test]
+fn those_that_wait_for_a_process_are_served_in_order_or_given_up_in_time() {
+    let mut w = World::new(&[]);
+    w.policy(vec![web(&[8001])]);
+    w.connect_all(1000..1003);
+    let until = w.core.next_timeout().unwrap();
+    assert!(until <= NOW + csp_proxy_node::core::PENDING_TIMEOUT);
+    w.client(1, 1000, 101, 0, TcpFlags::RST, &[]);
+    w.process(8001);
+    assert_eq!(w.out.take(8001, MessageKind::Open).len(), 2, "the one that left is not offered");
+    w.core.channel_down(NOW, ChannelId(8001), true, &mut w.out);
+    w.core.on_timeout(NOW + csp_proxy_node::core::PENDING_TIMEOUT, &mut w.out);
+    assert_eq!((w.core.flow_count(), w.core.counters().drop_no_server), (0, 2));
+}
+
+#[test]
+fn recent_flows_come_newest_first() {
+    let mut w = World::new(&[8001]);
+    w.connect_all(1000..1010);
+    w.accept_all();
+    let ports: Vec<u16> = w.core.recent_flows(3).iter().map(|f| f.tuple.remote.port()).collect();
+    assert_eq!(ports, [1009, 1008, 1007]);
+}
