@@ -16,11 +16,13 @@ PURE_CRATES := csp-types csp-wire csp-tcp csp-classify
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
-.PHONY: packages-build packages-run packages-interop
+.PHONY: packages-build packages-run packages-bench packages-interop
 packages-build:
 	@tests/setup/packages.sh $(PACKAGES_BUILD)
 packages-run:
 	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_RUN)
+packages-bench:
+	@tests/setup/packages.sh $(PACKAGES_BUILD) valgrind
 packages-interop:
 	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_INTEROP)
 
@@ -53,6 +55,16 @@ test-tcp-soak: packages-build ## the TCP engine's simulation for SEEDS (1,000,00
 test-tcp: packages-interop ## the TCP engine against Linux over loss, delay and reordering: goodput >= 90 % in every cell (root, 20 minutes; INTEROP=...)
 	$(CARGO) build --release --locked -p csp-interop
 	@$${CARGO_TARGET_DIR:-target}/release/csp-interop $(INTEROP)
+
+.PHONY: test-scale
+test-scale: packages-run ## 100,000 connections through the real path, 10,000 new ones a second on top (root, some minutes; SCALE=...)
+	$(CARGO) build --release --locked --workspace
+	@$${CARGO_TARGET_DIR:-target}/release/csp-scale $(SCALE)
+
+.PHONY: bench-tcp
+bench-tcp: packages-bench ## the TCP engine's time (criterion) and instructions (callgrind) a segment, ACK and connection
+	$(CARGO) bench --locked -p csp-performance --bench engine -- $(BENCH)
+	$(CARGO) bench --locked -p csp-performance --bench instructions
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZ_SECONDS (60) each; needs nightly and cargo-fuzz

@@ -1,0 +1,155 @@
+//! Instructions per segment, acknowledgement and connection, counted by callgrind (Debian package valgrind): figures
+//! that do not move with the machine's load. Fails where the cost of a segment grows with the number of connections.
+//!
+//! Run without arguments it runs itself under callgrind once for each case; only what the functions `measured_*` do is
+//! counted.
+#![allow(missing_docs, clippy::unwrap_used, reason = "a failed unwrap ends the bench")]
+
+mod fixture;
+
+use std::hint::black_box;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use csp_wire::tcp::Flags;
+use fixture::{Bench, Client, LARGE, MSS};
+
+/// Operations counted in one case.
+const COUNT: usize = 256;
+/// Most that a segment may cost with 100,000 connections, of what it costs with one.
+const GROWTH_MAX: f64 = 1.05;
+
+#[inline(never)]
+fn measured_data_in(bench: &mut Bench, client: &mut Client, bytes: &[u8], len: usize) {
+    bench.take_data(client, bytes, len);
+    black_box(bench.stack.next_timeout());
+}
+
+#[inline(never)]
+fn measured_data_out(bench: &mut Bench, client: &mut Client, bytes: &[u8]) {
+    bench.give_data(client, bytes);
+    black_box(bench.stack.next_timeout());
+}
+
+#[inline(never)]
+fn measured_ack(bench: &mut Bench, client: &Client, bytes: &[u8]) {
+    bench.take_ack(client, bytes);
+    black_box(bench.stack.next_timeout());
+}
+
+#[inline(never)]
+fn measured_set_up(bench: &mut Bench, client: &mut Client, syn: &[u8]) {
+    bench.take_syn(client, syn);
+}
+
+#[inline(never)]
+fn measured_set_up_end(bench: &mut Bench, client: &mut Client, ack: &[u8]) {
+    bench.take_handshake_ack(client, ack);
+}
+
+#[inline(never)]
+fn measured_tear_down(bench: &mut Bench, client: &mut Client, fin: &[u8]) {
+    bench.take_fin(client, fin);
+}
+
+#[inline(never)]
+fn measured_tear_down_end(bench: &mut Bench, client: &Client, ack: &[u8]) {
+    bench.take_ack(client, ack);
+}
+
+/// Runs one case with so many connections; what is counted depends on what callgrind was told.
+fn run(connections: usize, len: usize) {
+    let mut bench = Bench::new(connections + COUNT);
+    let mut clients: Vec<Client> = (0..connections).map(|_| bench.open()).collect();
+    let probe = connections / 2;
+    let client = &mut clients[probe];
+    for _ in 0..COUNT {
+        bench.tick();
+        let segment = bench.segment(client, Flags::ACK, len);
+        measured_data_in(&mut bench, client, &segment, len);
+    }
+    bench.widen(client, len);
+    let data = vec![0x11; len];
+    for _ in 0..COUNT {
+        bench.now += Duration::from_millis(1);
+        bench.tick();
+        measured_data_out(&mut bench, client, &data);
+        let ack = bench.segment(client, Flags::ACK, 0);
+        measured_ack(&mut bench, client, &ack);
+    }
+    let mut more: Vec<Client> = (0..COUNT).map(|_| bench.client()).collect();
+    for client in &mut more {
+        bench.tick();
+        let syn = bench.segment(client, Flags::SYN, 0);
+        measured_set_up(&mut bench, client, &syn);
+        let ack = bench.segment(client, Flags::ACK, 0);
+        measured_set_up_end(&mut bench, client, &ack);
+    }
+    for client in &mut more {
+        bench.tick();
+        let fin = bench.segment(client, Flags::FIN | Flags::ACK, 0);
+        measured_tear_down(&mut bench, client, &fin);
+        let ack = bench.segment(client, Flags::ACK, 0);
+        measured_tear_down_end(&mut bench, client, &ack);
+    }
+}
+
+/// Instructions of one call of the functions whose name begins with `function`.
+fn count(function: &str, connections: usize, len: usize) -> Option<f64> {
+    let own = std::env::current_exe().ok()?;
+    let mut command = Command::new("valgrind");
+    command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--collect-atstart=no"]);
+    command.arg(format!("--toggle-collect=*{function}*"));
+    let output = command.arg(own).args([connections.to_string(), len.to_string()]).output().ok()?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    let collected = text.lines().find_map(|line| line.split_once("Collected : "))?.1;
+    collected.trim().parse::<f64>().ok().map(|all| all / COUNT as f64)
+}
+
+fn main() -> ExitCode {
+    let numbers: Vec<usize> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();
+    if let [connections, len] = numbers[..] {
+        run(connections, len);
+        return ExitCode::SUCCESS;
+    }
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        eprintln!("instructions: skipped, valgrind is not installed (Debian package valgrind)");
+        return ExitCode::SUCCESS;
+    }
+    let mut failed = false;
+    println!("instructions a call        1 connection      1,000    100,000   growth");
+    let cases = [
+        ("data in, 1,448 B", "measured_data_in", MSS),
+        ("data out, 1,448 B", "measured_data_out", MSS),
+        ("ACK of 1,448 B", "measured_ack", MSS),
+        ("set up", "measured_set_up", MSS),
+        ("tear down", "measured_tear_down", MSS),
+    ];
+    for (name, function, len) in cases {
+        let found: Vec<f64> = [1, 1_000, 100_000].iter().filter_map(|n| count(function, *n, len)).collect();
+        let [one, thousand, many] = found[..] else {
+            eprintln!("{name}: callgrind told no count");
+            return ExitCode::FAILURE;
+        };
+        let growth = many.max(thousand) / one;
+        println!("{name:<26} {one:>12.0} {thousand:>10.0} {many:>10.0}   {growth:.3}");
+        failed |= growth > GROWTH_MAX;
+    }
+    for (name, function) in [
+        ("data in, 65,024 B", "measured_data_in"),
+        ("data out, 65,024 B", "measured_data_out"),
+        ("ACK of 65,024 B", "measured_ack"),
+    ] {
+        match count(function, 1, LARGE) {
+            Some(one) => println!("{name:<26} {one:>12.0}"),
+            None => failed = true,
+        }
+    }
+    if failed {
+        eprintln!(
+            "instructions: the cost of a segment grows with the number of connections by more than {GROWTH_MAX}"
+        );
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,295 @@
+//! The client: thousands of connections in one thread.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use mio::net::TcpStream;
+use mio::{Events, Interest, Poll, Token};
+use serde::{Deserialize, Serialize};
+use slab::Slab;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::REQUEST_LEN;
+
+const EVENTS_MAX: usize = 1024;
+/// New connections under way at once.
+const UNDER_WAY_MAX: usize = 4096;
+/// Exchanges on connections that stay, under way at once: few enough that no queue on the way overflows, as all at
+/// once would (a veth's receiver queues 1,000 packets).
+const EXCHANGES_MAX: usize = 64;
+/// A phase in which nothing happens for so long is over; what is missing counts as failed.
+const STALLED: Duration = Duration::from_secs(20);
+/// Source ports; chosen here, because the kernel's search for a free one gets slow when most are taken.
+const PORTS: std::ops::Range<u16> = 1024..65_000;
+
+/// How a phase went.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Connections or exchanges that were to be done.
+    pub wanted: usize,
+    /// Those that were done.
+    pub done: usize,
+    /// Those that failed, by what was said.
+    pub errors: BTreeMap<String, usize>,
+    /// From the first to the last, in seconds.
+    pub seconds: f64,
+    /// Starting to answered, in microseconds: median, 99th percentile and maximum.
+    pub latency_us: [u32; 3],
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Connecting,
+    Waiting,
+    Idle,
+}
+
+struct Connection {
+    stream: TcpStream,
+    stage: Stage,
+    /// Closed after its first answer.
+    brief: bool,
+    started: Instant,
+    received: usize,
+}
+
+/// The connections of one client process.
+pub struct Load {
+    target: SocketAddr,
+    sources: Vec<IpAddr>,
+    opened: usize,
+    poll: Poll,
+    events: Events,
+    connections: Slab<Connection>,
+    under_way: usize,
+    outcome: Outcome,
+    latencies: Vec<u32>,
+}
+
+impl Load {
+    /// A client of `target`. `sources` are addresses of this host that no other process connects from.
+    ///
+    /// # Errors
+    /// When the kernel gives no epoll descriptor.
+    pub fn new(target: SocketAddr, sources: Vec<IpAddr>) -> io::Result<Self> {
+        Ok(Load {
+            target,
+            sources,
+            opened: 0,
+            poll: Poll::new()?,
+            events: Events::with_capacity(EVENTS_MAX),
+            connections: Slab::new(),
+            under_way: 0,
+            outcome: Outcome::default(),
+            latencies: Vec::new(),
+        })
+    }
+
+    /// Opens `count` connections, `rate` a second at most, and exchanges a request and its answer on each.
+    ///
+    /// # Errors
+    /// When waiting for sockets fails; what happens to connections stands in the [`Outcome`].
+    pub fn open(&mut self, count: usize, rate: usize) -> io::Result<Outcome> {
+        self.start_many(count, rate, false)
+    }
+
+    /// As [`open`](Self::open), and closes each connection once it was answered.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn churn(&mut self, rate: usize, time: Duration) -> io::Result<Outcome> {
+        self.start_many((rate as f64 * time.as_secs_f64()) as usize, rate, true)
+    }
+
+    fn start_many(&mut self, count: usize, rate: usize, brief: bool) -> io::Result<Outcome> {
+        self.outcome.wanted = count;
+        let (begin, mut started) = (Instant::now(), 0);
+        self.run(|load| {
+            let due = count.min((begin.elapsed().as_secs_f64() * rate as f64) as usize);
+            while started < due && load.under_way < UNDER_WAY_MAX {
+                started += 1;
+                if let Err(error) = load.start(brief) {
+                    load.failed(&error);
+                }
+            }
+            started < count
+        })
+    }
+
+    /// One request and its answer on every connection.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn exchange(&mut self) -> io::Result<Outcome> {
+        let all: Vec<usize> = self.connections.iter().map(|(at, _)| at).collect();
+        self.outcome.wanted = all.len();
+        let mut rest = all.into_iter().peekable();
+        self.run(|load| {
+            while load.under_way < EXCHANGES_MAX {
+                let Some(at) = rest.next() else { return false };
+                load.ask_again(at);
+            }
+            rest.peek().is_some()
+        })
+    }
+
+    /// Closes all connections.
+    pub fn close(&mut self) -> Outcome {
+        let count = self.connections.len();
+        self.connections.clear();
+        Outcome { wanted: count, done: count, ..Outcome::default() }
+    }
+
+    /// Goes on until `more` has nothing to start and nothing is under way, or nothing happens any more.
+    fn run(&mut self, mut more: impl FnMut(&mut Self) -> bool) -> io::Result<Outcome> {
+        let begin = Instant::now();
+        let mut progress = (begin, usize::MAX);
+        loop {
+            let starting = more(self);
+            if !starting && self.under_way == 0 {
+                break;
+            }
+            let settled = self.outcome.done + self.outcome.errors.values().sum::<usize>() + self.under_way;
+            if settled != progress.1 {
+                progress = (Instant::now(), settled);
+            } else if progress.0.elapsed() > STALLED {
+                self.give_up();
+                break;
+            }
+            self.turn()?;
+        }
+        self.latencies.sort_unstable();
+        let at = |share: f64| {
+            self.latencies.get((self.latencies.len() as f64 * share) as usize).copied().unwrap_or(0)
+        };
+        let latency_us = [at(0.5), at(0.99), self.latencies.last().copied().unwrap_or(0)];
+        self.latencies.clear();
+        let outcome = std::mem::take(&mut self.outcome);
+        Ok(Outcome { seconds: begin.elapsed().as_secs_f64(), latency_us, ..outcome })
+    }
+
+    fn turn(&mut self) -> io::Result<()> {
+        let mut events = std::mem::replace(&mut self.events, Events::with_capacity(0));
+        match self.poll.poll(&mut events, Some(Duration::from_millis(1))) {
+            Err(error) if error.kind() != ErrorKind::Interrupted => return Err(error),
+            _ => {}
+        }
+        for event in &events {
+            self.serve(event.token().0);
+        }
+        self.events = events;
+        Ok(())
+    }
+
+    fn start(&mut self, brief: bool) -> io::Result<()> {
+        let source = self.sources[self.opened % self.sources.len()];
+        let port = PORTS.start + (self.opened / self.sources.len() % PORTS.len()) as u16;
+        self.opened += 1;
+        let socket = Socket::new(Domain::for_address(self.target), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_nonblocking(true)?;
+        socket.set_reuse_address(true)?; // a port whose last connection is in TIME-WAIT may be used
+        socket.set_tcp_nodelay(true)?;
+        socket.bind(&SocketAddr::new(source, port).into())?;
+        match socket.connect(&self.target.into()) {
+            Err(error) if error.raw_os_error() != Some(115) => return Err(error), // EINPROGRESS
+            _ => {}
+        }
+        let mut stream = TcpStream::from_std(std::net::TcpStream::from(socket));
+        let entry = self.connections.vacant_entry();
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        self.poll.registry().register(&mut stream, Token(entry.key()), interest)?;
+        let started = Instant::now();
+        entry.insert(Connection { stream, stage: Stage::Connecting, brief, started, received: 0 });
+        self.under_way += 1;
+        Ok(())
+    }
+
+    fn serve(&mut self, at: usize) {
+        let Some(connection) = self.connections.get_mut(at) else { return };
+        let was_idle = connection.stage == Stage::Idle;
+        match connection.advance() {
+            Ok(false) => {}
+            Ok(true) => {
+                self.latencies.push(connection.started.elapsed().as_micros().min(u32::MAX.into()) as u32);
+                (connection.stage, connection.received) = (Stage::Idle, 0);
+                self.outcome.done += 1;
+                self.under_way -= 1;
+                if connection.brief {
+                    self.connections.remove(at);
+                }
+            }
+            Err(error) => {
+                self.connections.remove(at);
+                self.under_way -= usize::from(!was_idle);
+                self.failed(&error);
+            }
+        }
+    }
+
+    fn ask_again(&mut self, at: usize) {
+        let Some(connection) = self.connections.get_mut(at) else { return };
+        (connection.stage, connection.started) = (Stage::Waiting, Instant::now());
+        self.under_way += 1;
+        if let Err(error) = connection.ask() {
+            self.connections.remove(at);
+            self.under_way -= 1;
+            self.failed(&error);
+        }
+    }
+
+    fn failed(&mut self, error: &io::Error) {
+        *self.outcome.errors.entry(error.to_string()).or_default() += 1;
+    }
+
+    fn give_up(&mut self) {
+        let stuck = |(_, c): &(usize, &Connection)| c.stage != Stage::Idle;
+        let stuck: Vec<usize> = self.connections.iter().filter(stuck).map(|(at, _)| at).collect();
+        for at in stuck {
+            let connecting = self.connections.remove(at).stage == Stage::Connecting;
+            let what = if connecting { "no connection in time" } else { "no answer in time" };
+            *self.outcome.errors.entry(what.to_owned()).or_default() += 1;
+        }
+        self.under_way = 0;
+    }
+}
+
+impl Connection {
+    fn ask(&mut self) -> io::Result<()> {
+        self.received = 0;
+        match self.stream.write(&[0x5a; REQUEST_LEN])? {
+            REQUEST_LEN => Ok(()),
+            n => Err(io::Error::other(format!("the kernel took {n} bytes of a request"))),
+        }
+    }
+
+    /// Does what its stage allows; whether the answer is complete now.
+    fn advance(&mut self) -> io::Result<bool> {
+        if self.stage == Stage::Connecting {
+            if let Some(error) = self.stream.take_error()? {
+                return Err(error);
+            }
+            match self.stream.peer_addr() {
+                Err(error) if error.kind() == ErrorKind::NotConnected => return Ok(false),
+                result => drop(result?),
+            }
+            self.stage = Stage::Waiting;
+            self.ask()?;
+        }
+        let mut buffer = [0; 2 * REQUEST_LEN];
+        loop {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return Err(io::Error::other("the server closed")),
+                Ok(n) => self.received += n,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        match (self.stage, self.received) {
+            (Stage::Waiting, REQUEST_LEN) => Ok(true),
+            (Stage::Idle, 1..) | (_, REQUEST_LEN..) => Err(io::Error::other("bytes that nobody asked for")),
+            _ => Ok(false),
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! What the kernel says of a process' memory.
+
+use anyhow::{Context, Result};
+
+/// Resident memory of a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Resident {
+    /// Bytes that are the process' own.
+    pub anonymous: u64,
+    /// Bytes of memory shared with others, such as rings of the SAN.
+    pub shared: u64,
+}
+
+impl Resident {
+    /// Of a running process.
+    ///
+    /// # Errors
+    /// When there is no such process.
+    pub fn of(pid: u32) -> Result<Self> {
+        let path = format!("/proc/{pid}/status");
+        let text = std::fs::read_to_string(&path).context(path)?;
+        Ok(Resident { anonymous: kibibytes(&text, "RssAnon:"), shared: kibibytes(&text, "RssShmem:") })
+    }
+
+    /// Both together.
+    pub fn total(self) -> u64 {
+        self.anonymous + self.shared
+    }
+}
+
+/// The field's value in bytes; 0 where there is none.
+fn kibibytes(status: &str, field: &str) -> u64 {
+    let value = status.lines().find_map(|line| line.strip_prefix(field)?.split_whitespace().next());
+    value.and_then(|v| v.parse::<u64>().ok()).unwrap_or(0) * 1024
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_found_by_name() {
+        let text = "VmRSS:\t 12 kB\nRssAnon:\t     104 kB\nRssFile:\t 1 kB\n";
+        assert_eq!((kibibytes(text, "RssAnon:"), kibibytes(text, "RssShmem:")), (104 * 1024, 0));
+    }
+}
