@@ -250,6 +250,8 @@ pub struct Occupancy {
     pub blocks: (usize, usize),
     /// Range sets.
     pub range_sets: (usize, usize),
+    /// Records of what is in flight; how many there are includes one for each connection.
+    pub records: (usize, usize),
     /// Listeners.
     pub listeners: (usize, usize),
     /// Answers that wait to be transmitted.

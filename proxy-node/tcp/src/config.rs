@@ -35,6 +35,11 @@ pub struct StackConfig {
     /// Sets of up to [`crate::RANGES_PER_SET`] ranges for data out of order and for SACKed data; a connection that
     /// suffers loss or reordering takes one per direction.
     pub range_sets: usize,
+    /// Records of what is in flight, one per transmission of up to 64 KB or part of it with a fate of its own, shared by
+    /// all connections. Each connection has one more of its own.
+    pub records: usize,
+    /// Most records of one connection: with all of them in use, transmissions share one, or wait.
+    pub records_per_connection: u32,
     /// Most bytes a connection receives ahead of its reader.
     pub receive_window_max: u32,
     /// Most bytes a connection keeps for sending, unacknowledged ones included.
@@ -97,6 +102,8 @@ impl Default for StackConfig {
             blocks: 32_768,
             block_len: 4_096,
             range_sets: 8_192,
+            records: 65_536,
+            records_per_connection: 8_192,
             receive_window_max: 1 << 20,
             send_buffer_max: 1 << 20,
             mss_v4: 1_460,
@@ -136,6 +143,8 @@ impl StackConfig {
         self.cookie_replies = self.cookie_replies.max(1);
         self.blocks = self.blocks.clamp(8, 1 << 28);
         self.block_len = self.block_len.clamp(512, 1 << 16).next_power_of_two();
+        self.records = self.records.min(1 << 30);
+        self.records_per_connection = self.records_per_connection.max(8);
         // RFC 7323 §2.3: a window never exceeds 2³⁰.
         self.receive_window_max = self.receive_window_max.clamp(2_048, 1 << 30);
         self.send_buffer_max = self.send_buffer_max.clamp(2_048, 1 << 30);

@@ -23,7 +23,7 @@ use core::time::Duration;
 use csp_types::Instant;
 
 use crate::config::CongestionControl;
-use crate::scoreboard::Phase;
+use crate::recovery::Phase;
 use crate::seq::Seq;
 use cubic::Cubic;
 use hystart::HyStart;

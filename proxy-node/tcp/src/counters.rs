@@ -46,6 +46,12 @@ pub struct Counters {
     pub keepalive_probes: u64,
     /// Loss responses taken back because the original had arrived (RFC 3522).
     pub spurious_recoveries: u64,
+    /// Losses of what had been sent again, found without a timeout.
+    pub retransmissions_lost: u64,
+    /// D-SACKs (RFC 2883).
+    pub duplicates_reported: u64,
+    /// Peers that discarded what they had SACKed (RFC 2018 §8).
+    pub reneged: u64,
     pub duplicate_bytes_received: u64,
     pub out_of_order_bytes_received: u64,
     /// Bytes behind the window's right edge, cut off.

@@ -2,11 +2,12 @@
 
 mod window;
 
+use csp_types::Instant;
 use csp_types::limits::SEGMENT_LEN_MAX;
 use csp_wire::tcp::{Flags, Options, Repr, Timestamps};
 
 use crate::api::State;
-use crate::scoreboard::Phase;
+use crate::recovery::TailProbe;
 use crate::seq::Seq;
 use crate::tcb::{Context, Farewell, Probe, Tcb};
 use crate::timeouts::Retransmission;
@@ -94,9 +95,9 @@ impl Tcb {
         self.snd_nxt = self.iss.plus(1);
         if again {
             cx.counters.syn_retransmitted += 1;
-            self.timed = None;
+            self.syn_sent = Instant::FAR_FUTURE;
         } else {
-            self.timed = Some((self.snd_nxt, cx.now));
+            self.syn_sent = cx.now;
         }
         if !self.timers.retransmission_runs() {
             self.arm_timeout(cx);
@@ -107,6 +108,13 @@ impl Tcb {
     fn synchronised_plan(&mut self, cx: &mut Context<'_>) -> Option<Plan> {
         let options = self.segment_options(cx);
         let size = u32::from(self.mss_limit).saturating_sub(options.len() as u32).max(1);
+        if self.recovery.frto.wants_new_data() {
+            let plan = self.new_data(cx, options, size, true);
+            self.recovery.frto.on_new_data(plan.is_some());
+            if plan.is_some() {
+                return plan;
+            }
+        }
         if let Some(plan) = self.retransmission(cx, options, size) {
             return Some(plan);
         }
@@ -121,15 +129,19 @@ impl Tcb {
         if self.ack_now {
             return Some(self.acknowledgement(cx));
         }
+        if self.pipe() < self.send_window() && self.data_end() == self.snd_nxt {
+            self.recovery.on_idle();
+        }
         self.keep_timer_running(cx);
         None
     }
 
     /// The next lost stretch, as far as congestion window and peer's window allow (RFC 6675 §5, NextSeg rule 1).
     fn retransmission(&mut self, cx: &mut Context<'_>, options: Options, size: u32) -> Option<Plan> {
-        let (start, end) = self.board.next_hole(cx.ranges, self.snd_una)?;
-        let mut room = self.congestion.cwnd().saturating_sub(self.pipe(cx.ranges));
-        if self.board.is_forced() {
+        let (start, end) = self.recovery.next_lost(cx.records)?;
+        let pipe = self.pipe();
+        let mut room = self.send_window().saturating_sub(pipe);
+        if self.recovery.is_forced() || pipe == 0 {
             room = room.max(size);
         }
         let window = self.snd_una.plus(self.snd_wnd).since(start);
@@ -143,9 +155,9 @@ impl Tcb {
         }
         let again = self.send_stretch(cx, start, start.plus(len), options);
         let timestamp = options.timestamps.map(|t| t.value);
-        self.board.on_retransmit(self.snd_una, self.snd_nxt, start, start.plus(len), timestamp);
-        self.timed = None;
-        if !self.timers.retransmission_runs() {
+        self.recovery.on_retransmit(cx.records, cx.now, (start, start.plus(len)), timestamp);
+        // RFC 6298 §5.1; what holds up the receiver has the time of a whole timeout.
+        if start == self.snd_una || !self.timers.retransmission_runs() {
             self.arm_timeout(cx);
         }
         Some(again)
@@ -161,9 +173,10 @@ impl Tcb {
         }
         self.restart_after_idle(cx);
         let window = self.snd_una.plus(self.snd_wnd).since(self.snd_nxt);
-        let pipe = self.pipe(cx.ranges);
-        let room = if probe { size } else { self.congestion.cwnd().saturating_sub(pipe) };
-        let mut len = unsent.min(window).min(room).min(SEGMENT_LEN_MAX as u32);
+        let pipe = self.pipe();
+        let room = if probe { size } else { self.send_window().saturating_sub(pipe) };
+        let records = self.recovery.room(cx.records);
+        let mut len = unsent.min(window).min(room).min(records).min(SEGMENT_LEN_MAX as u32);
         // RFC 9293 §3.7.4: with Nagle's algorithm the rest waits for what is sent before it.
         if len > size && (len < unsent || (self.options.nagle && !self.fin_queued)) {
             len -= len % size;
@@ -176,6 +189,9 @@ impl Tcb {
             return None;
         }
         let (start, end) = (self.snd_nxt, self.snd_nxt.plus(len + u32::from(fin)));
+        if !self.recovery.on_transmit(cx.records, cx.now, start, end) {
+            return None;
+        }
         if self.outstanding() == 0 {
             self.progress_at = cx.now;
         }
@@ -186,9 +202,6 @@ impl Tcb {
             self.quick_acks = 0; // a conversation: the answers carry the acknowledgements
         }
         let plan = self.send_stretch(cx, start, end, options);
-        if self.timed.is_none() && self.board.phase() == Phase::Open {
-            self.timed = Some((end, cx.now));
-        }
         // RFC 6298 §5.1; a tail loss probe waits for the end of the flight.
         if !self.timers.retransmission_runs() || self.timers.retransmission.1 != Retransmission::Timeout {
             self.arm_probe_or_timeout(cx);
@@ -230,7 +243,13 @@ impl Tcb {
                 // A byte into a closed window; into one that is only small, what fits.
                 let fits = self.snd_wnd.clamp(1, size).min(self.send.len());
                 let fin = fits == 0 && self.fin_queued && !self.fin_acked;
-                let end = self.snd_una.plus(fits + u32::from(fin));
+                let mut end = self.snd_una.plus(fits + u32::from(fin));
+                self.recovery.on_window_probe(cx.records, cx.now, fits.max(1));
+                if end.after(self.snd_nxt)
+                    && !self.recovery.on_transmit(cx.records, cx.now, self.snd_nxt, end)
+                {
+                    end = self.snd_nxt; // without a record, only what has one
+                }
                 if end == self.snd_una {
                     return None;
                 }
@@ -241,9 +260,12 @@ impl Tcb {
                 Some(self.send_stretch(cx, self.snd_una, end, options))
             }
             Probe::Tail => {
-                let plan =
-                    self.new_data(cx, options, size, true).or_else(|| self.last_segment(cx, options, size));
-                self.tail_probe = plan.is_some().then_some(self.snd_nxt);
+                let new = self.new_data(cx, options, size, true);
+                let again = new.is_none();
+                let plan = new.or_else(|| self.last_segment(cx, options, size));
+                if plan.is_some() {
+                    self.recovery.tail_probe = Some(TailProbe { end: self.snd_nxt, again });
+                }
                 self.arm_timeout(cx);
                 plan
             }
@@ -252,9 +274,16 @@ impl Tcb {
 
     /// The last segment of the flight once more.
     fn last_segment(&mut self, cx: &mut Context<'_>, options: Options, size: u32) -> Option<Plan> {
-        let len = self.outstanding().min(size);
-        self.timed = None;
-        (len > 0).then(|| self.send_stretch(cx, self.snd_nxt.minus(len), self.snd_nxt, options))
+        if self.snd_nxt.after(self.snd_una.plus(self.snd_wnd)) {
+            return None; // the window shrank, and lets nothing through there
+        }
+        let (start, end) = self.recovery.on_probe_again(cx.records, cx.now, size)?;
+        Some(self.send_stretch(cx, start, end, options))
+    }
+
+    /// The congestion window in force, in bytes.
+    fn send_window(&self) -> u32 {
+        self.recovery.window(self.congestion.cwnd())
     }
 
     /// A segment of the sequence numbers `start .. end`, FIN included where `end` lies behind it.

@@ -98,23 +98,6 @@ impl Ranges {
             self.set = NIL;
         }
     }
-
-    /// How many numbers of `start .. end` are in the ranges.
-    pub fn count_within(&self, pool: &RangePool, start: Seq, end: Seq) -> u32 {
-        self.as_slice(pool).iter().map(|r| r.1.min(end).since(r.0.max(start))).sum()
-    }
-
-    /// The first stretch from `from` on that is in no range: where it starts, and where the next range ends it.
-    pub fn first_gap(&self, pool: &RangePool, from: Seq) -> (Seq, Option<Seq>) {
-        let mut start = from;
-        for &(first, end) in self.as_slice(pool) {
-            if start.before(first) {
-                return (start, Some(first));
-            }
-            start = start.max(end);
-        }
-        (start, None)
-    }
 }
 
 impl Set {
@@ -176,10 +159,6 @@ mod tests {
                 })
                 .collect();
             assert_eq!(covered, model);
-            let within = ranges.count_within(&pool, base.plus(start as u32), base.plus(end as u32)) as usize;
-            assert_eq!(within, model[start..end].iter().filter(|&&b| b).count());
-            let gap = (start..300).find(|&i| !model[i]).unwrap_or(300);
-            assert_eq!(ranges.first_gap(&pool, base.plus(start as u32)).0, base.plus(gap as u32));
             assert_eq!(ranges.is_empty(), pool.free() == 1);
         }
     }

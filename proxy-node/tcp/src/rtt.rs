@@ -1,50 +1,106 @@
-//! Round-trip time and retransmission timeout (RFC 6298), without its floor of one second.
+//! Round-trip time and retransmission timeout (RFC 6298), with a floor for the variation instead of one second for the
+//! whole.
 
 use core::time::Duration;
 
-use crate::config::StackConfig;
+use csp_types::Instant;
 
-/// The estimator of one connection.
+use crate::config::StackConfig;
+use crate::seq::Seq;
+
+/// How long a minimum counts: it is of this period and the one before.
+const MINIMUM_PERIOD: Duration = Duration::from_secs(150);
+
+/// The estimator of one connection, in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rtt {
-    /// Smoothed round-trip time; `None` before the first sample.
-    srtt: Option<Duration>,
-    variation: Duration,
-    /// The timeout without backing off.
-    base: Duration,
-    backoff: u32,
+    /// Smoothed round-trip time; 0 before the first sample.
+    srtt: u32,
+    /// How far samples are from it, smoothed; the most of it in this round trip; and what the timeout reckons with.
+    deviation: u32,
+    peak: u32,
+    variation: u32,
+    /// This round trip ends when this is acknowledged.
+    round_end: Seq,
+    /// The least round trip of this period and of the one before, and when this one began.
+    least: (u32, u32),
+    since: Instant,
+    backoff: u8,
+    /// The SYN was retransmitted.
+    slow: bool,
 }
 
 impl Rtt {
-    pub fn new(config: &StackConfig) -> Self {
-        Rtt { srtt: None, variation: Duration::ZERO, base: config.rto_initial, backoff: 0 }
+    pub fn new() -> Self {
+        Rtt {
+            srtt: 0,
+            deviation: 0,
+            peak: 0,
+            variation: 0,
+            round_end: Seq(0),
+            least: (u32::MAX, u32::MAX),
+            since: Instant::ZERO,
+            backoff: 0,
+            slow: false,
+        }
     }
 
-    /// Takes in a sample.
-    pub fn sample(&mut self, config: &StackConfig, rtt: Duration) {
-        // RFC 6298 §2.2, §2.3
-        let srtt = match self.srtt {
-            None => {
-                self.variation = rtt / 2;
-                rtt
-            }
-            Some(srtt) => {
-                self.variation = self.variation * 3 / 4 + srtt.abs_diff(rtt) / 4;
-                srtt * 7 / 8 + rtt / 8
-            }
-        };
-        self.srtt = Some(srtt);
-        self.base = (srtt + self.variation * 4).clamp(config.rto_min, config.rto_max);
+    /// Takes in a sample; `una` and `nxt` tell round trips apart. The timeout is no longer backed off.
+    pub fn sample(&mut self, rtt: Duration, una: Seq, nxt: Seq) {
+        let rtt = micros(rtt);
+        self.backoff = 0;
+        if self.srtt == 0 {
+            // RFC 6298 §2.2
+            (self.srtt, self.deviation, self.variation) = (rtt, rtt / 2, rtt / 2);
+            (self.peak, self.round_end) = (0, nxt);
+            return;
+        }
+        // RFC 6298 §2.3. Every acknowledgement is a sample, so the deviation forgets within a round trip what it saw at
+        // its beginning (RFC 7323 appendix G): the timeout goes by its peak, and comes down once in a round trip.
+        self.deviation = (self.deviation * 3 + self.srtt.abs_diff(rtt) + 2) / 4;
+        self.srtt = ((self.srtt * 7 + rtt + 4) / 8).max(1);
+        self.peak = self.peak.max(self.deviation);
+        self.variation = self.variation.max(self.peak);
+        if una.after(self.round_end) {
+            self.variation -= (self.variation - self.peak) / 4;
+            (self.peak, self.round_end) = (0, nxt);
+        }
     }
 
-    /// Smoothed round-trip time.
+    /// Takes in how short a round trip can be.
+    pub fn sample_least(&mut self, rtt: Duration, now: Instant) {
+        if now.saturating_since(self.since) > MINIMUM_PERIOD {
+            self.least = (u32::MAX, self.least.0);
+            self.since = now;
+        }
+        self.least.0 = self.least.0.min(micros(rtt));
+    }
+
+    /// Smoothed round-trip time; `None` before the first sample.
     pub fn srtt(&self) -> Option<Duration> {
-        self.srtt
+        (self.srtt > 0).then(|| Duration::from_micros(u64::from(self.srtt)))
+    }
+
+    /// The least round trip of the last minutes.
+    pub fn min(&self) -> Option<Duration> {
+        let least = self.least.0.min(self.least.1);
+        (least != u32::MAX).then(|| Duration::from_micros(u64::from(least)))
+    }
+
+    /// The timeout, without backing off.
+    fn base(&self, config: &StackConfig) -> Duration {
+        let Some(srtt) = self.srtt() else {
+            // RFC 6298 §5.7
+            return if self.slow { config.rto_initial * 3 } else { config.rto_initial };
+        };
+        // RFC 6298 §2.3, with max (G, 4 * RTTVAR) never below the floor: acknowledgements may be delayed whatever the
+        // round trip.
+        srtt + Duration::from_micros(u64::from(self.variation) * 4).max(config.rto_min)
     }
 
     /// The retransmission timeout.
     pub fn rto(&self, config: &StackConfig) -> Duration {
-        self.base.saturating_mul(1 << self.backoff.min(20)).min(config.rto_max)
+        self.base(config).saturating_mul(1 << self.backoff.min(20)).min(config.rto_max)
     }
 
     /// Doubles the timeout (RFC 6298 §5.5).
@@ -52,24 +108,27 @@ impl Rtt {
         self.backoff = self.backoff.saturating_add(1);
     }
 
-    /// New data was acknowledged: the timeout is no longer backed off.
+    /// The timeout is no longer backed off.
     pub fn progress(&mut self) {
         self.backoff = 0;
     }
 
-    /// The SYN was retransmitted and nothing is known of the path (RFC 6298 §5.7).
-    pub fn assume_slow(&mut self, config: &StackConfig) {
-        if self.srtt.is_none() {
-            self.base = (config.rto_initial * 3).min(config.rto_max);
-        }
+    /// The SYN was retransmitted, and unless a sample tells otherwise nothing is known of the path.
+    pub fn assume_slow(&mut self) {
+        self.slow = true;
     }
 
     /// When a tail loss probe is due after the last transmission (RFC 8985 §7.2); `None` before the first sample.
     pub fn probe_timeout(&self, config: &StackConfig, single_segment: bool) -> Option<Duration> {
         // A single segment's acknowledgement may be delayed by the other side.
         let delayed = if single_segment { config.delayed_ack } else { Duration::ZERO };
-        self.srtt.map(|srtt| (srtt * 2 + delayed).max(Duration::from_millis(2)))
+        self.srtt().map(|srtt| (srtt * 2 + delayed).max(Duration::from_millis(2)))
     }
+}
+
+/// Whole microseconds, 1 at least.
+fn micros(duration: Duration) -> u32 {
+    u32::try_from(duration.as_micros()).unwrap_or(u32::MAX / 16).clamp(1, u32::MAX / 16)
 }
 
 #[cfg(test)]
@@ -79,21 +138,56 @@ mod tests {
     #[test]
     fn the_timeout_follows_the_samples_within_its_bounds() {
         let config = StackConfig::default();
-        let mut rtt = Rtt::new(&config);
+        let mut rtt = Rtt::new();
         assert_eq!(rtt.rto(&config), config.rto_initial);
-        rtt.sample(&config, Duration::from_millis(100));
-        assert_eq!(rtt.rto(&config), Duration::from_millis(300), "SRTT + 4 × SRTT/2");
+        rtt.sample(Duration::from_millis(200), Seq(1), Seq(2));
+        assert_eq!(rtt.rto(&config), Duration::from_millis(600), "SRTT + 4 × SRTT/2");
         rtt.back_off();
         rtt.back_off();
-        assert_eq!(rtt.rto(&config), Duration::from_millis(1200));
+        assert_eq!(rtt.rto(&config), Duration::from_millis(2400));
         rtt.progress();
-        for _ in 0..100 {
-            rtt.sample(&config, Duration::from_micros(100));
+        for n in 0..300 {
+            rtt.sample(Duration::from_millis(10), Seq(n), Seq(n + 1));
         }
-        assert_eq!(rtt.rto(&config), config.rto_min);
+        let rto = rtt.rto(&config);
+        assert!(
+            rto >= config.rto_min + Duration::from_millis(10) && rto < Duration::from_millis(215),
+            "{rto:?}"
+        );
         for _ in 0..60 {
             rtt.back_off();
         }
         assert_eq!(rtt.rto(&config), config.rto_max);
+    }
+
+    #[test]
+    fn samples_of_one_round_trip_do_not_drown_its_outlier() {
+        let config = StackConfig { rto_min: Duration::from_millis(1), ..StackConfig::default() };
+        let mut rtt = Rtt::new();
+        for n in 0..100 {
+            rtt.sample(Duration::from_millis(100), Seq(n), Seq(n + 1));
+        }
+        let quiet = rtt.rto(&config);
+        rtt.sample(Duration::from_millis(300), Seq(100), Seq(200));
+        for n in 101..200 {
+            rtt.sample(Duration::from_millis(100), Seq(n), Seq(n + 100));
+        }
+        assert!(quiet < Duration::from_millis(105) && rtt.rto(&config) > Duration::from_millis(290));
+    }
+
+    #[test]
+    fn the_least_round_trip_is_forgotten_after_some_minutes() {
+        let mut rtt = Rtt::new();
+        assert_eq!(rtt.min(), None);
+        let mut now = Instant::from_nanos(1);
+        rtt.sample_least(Duration::from_millis(5), now);
+        for _ in 0..400 {
+            now += Duration::from_secs(1);
+            rtt.sample_least(Duration::from_millis(9), now);
+            assert!(
+                now > Instant::from_nanos(1) + MINIMUM_PERIOD || rtt.min() == Some(Duration::from_millis(5))
+            );
+        }
+        assert_eq!(rtt.min(), Some(Duration::from_millis(9)));
     }
 }

@@ -18,6 +18,7 @@ use crate::list::IndexList;
 use crate::listen::Listeners;
 use crate::output::Plan;
 use crate::ranges::RangePool;
+use crate::recovery::pool::RecordPool;
 use crate::replies::Replies;
 use crate::tcb::{Context, Farewell, Tcb};
 use crate::timers::Wheel;
@@ -40,6 +41,7 @@ pub struct Stack {
     replies: Replies,
     blocks: BlockPool,
     ranges: RangePool,
+    records: RecordPool,
     wheel: Wheel,
     /// Passive connections in SYN-RECEIVED, oldest first.
     half_open: IndexList,
@@ -66,6 +68,7 @@ impl Stack {
             replies: Replies::new(config.replies, config.replies_per_second, config.cookie_replies),
             blocks: BlockPool::new(config.blocks, config.block_len),
             ranges: RangePool::new(config.range_sets),
+            records: RecordPool::new(n, config.records, config.records_per_connection),
             wheel: Wheel::new(n),
             half_open: IndexList::new(n),
             dirty: TransmitQueue::new(n),
@@ -366,6 +369,7 @@ impl Stack {
             time_wait: (self.time_wait.len(), self.time_wait.capacity()),
             blocks: used(self.blocks.free(), self.blocks.capacity()),
             range_sets: used(self.ranges.free(), self.ranges.capacity()),
+            records: used(self.records.free(), self.records.capacity()),
             listeners: (self.listeners.len(), self.listeners.capacity()),
             replies: (self.replies.len(), self.replies.capacity()),
             cookie_replies: self.replies.cookies(),

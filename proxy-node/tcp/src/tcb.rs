@@ -28,8 +28,9 @@ use crate::counters::Counters;
 use crate::input::Repeats;
 use crate::ranges::RangePool;
 use crate::reassembly::ReceiveQueue;
+use crate::recovery::Recovery;
+use crate::recovery::pool::RecordPool;
 use crate::rtt::Rtt;
-use crate::scoreboard::Scoreboard;
 use crate::sendqueue::SendQueue;
 use crate::seq::Seq;
 use crate::timeouts::Timers;
@@ -40,6 +41,7 @@ pub(crate) struct Context<'a> {
     pub config: &'a StackConfig,
     pub blocks: &'a mut BlockPool,
     pub ranges: &'a mut RangePool,
+    pub records: &'a mut RecordPool,
     pub counters: &'a mut Counters,
 }
 
@@ -121,13 +123,11 @@ pub(crate) struct Tcb {
     /// FIN follows the send queue.
     pub fin_queued: bool,
     pub fin_acked: bool,
-    pub board: Scoreboard,
+    pub recovery: Recovery,
     pub congestion: Congestion,
     pub rtt: Rtt,
-    /// The sequence number whose acknowledgement is timed, and when it was sent.
-    pub timed: Option<(Seq, Instant)>,
-    /// The tail loss probe that is out: snd_nxt behind it.
-    pub tail_probe: Option<Seq>,
+    /// When the SYN was sent, where it was sent once; [`Instant::FAR_FUTURE`] otherwise.
+    pub syn_sent: Instant,
     pub last_sent: Instant,
     /// When something sent was last acknowledged, or the first unacknowledged was sent.
     pub progress_at: Instant,
@@ -213,11 +213,10 @@ impl Tcb {
             send: SendQueue::EMPTY,
             fin_queued: false,
             fin_acked: false,
-            board: Scoreboard::new(isn),
+            recovery: Recovery::new(isn),
             congestion: Congestion::new(cx.config.congestion),
-            rtt: Rtt::new(cx.config),
-            timed: None,
-            tail_probe: None,
+            rtt: Rtt::new(),
+            syn_sent: Instant::FAR_FUTURE,
             last_sent: cx.now,
             progress_at: cx.now,
             irs: Seq(0),
@@ -299,8 +298,8 @@ impl Tcb {
     }
 
     /// What is believed to be in the network.
-    pub fn pipe(&self, ranges: &RangePool) -> u32 {
-        self.board.pipe(ranges, self.snd_una, self.snd_nxt)
+    pub fn pipe(&self) -> u32 {
+        self.recovery.pipe()
     }
 
     /// Our timestamp clock (RFC 7323 §5.4).
@@ -324,10 +323,9 @@ impl Tcb {
         self.snd_una = ack;
         (self.snd_wnd, self.snd_wl1, self.snd_wl2) = (window, seq, ack);
         self.snd_wnd_max = window;
-        self.board.on_advance(cx.ranges, ack, self.snd_nxt, 0, u32::from(self.mss), self.sack);
         self.congestion.start(u32::from(self.mss), cx.config.initial_window_segments, lost_syn, self.snd_nxt);
         if lost_syn {
-            self.rtt.assume_slow(cx.config);
+            self.rtt.assume_slow();
         }
         self.rtt.progress();
         self.timers.stop_retransmission();
@@ -407,7 +405,7 @@ impl Tcb {
         };
         self.send.clear(cx.blocks);
         self.receive.forget_holes(cx.blocks, cx.ranges);
-        self.board.clear(cx.ranges);
+        self.recovery.clear(cx.records);
         if self.closed {
             self.receive.clear(cx.blocks, cx.ranges);
         }

@@ -3,7 +3,6 @@
 use csp_types::Instant;
 
 use crate::api::{FailReason, State};
-use crate::scoreboard::Phase;
 use crate::tcb::{Context, Farewell, Probe, Tcb};
 
 /// What the retransmission timer stands for; one of these at a time.
@@ -86,28 +85,17 @@ impl Tcb {
     /// (RFC 8985 §7.2)
     pub fn arm_probe_or_timeout(&mut self, cx: &Context<'_>) {
         let rto = self.rtt.rto(cx.config);
-        let eligible = self.sack
-            && self.is_synchronised()
-            && self.tail_probe.is_none()
-            && self.board.phase() == Phase::Open
-            && !self.board.has_sacked();
         let single = self.outstanding() <= u32::from(self.mss);
-        self.timers.retransmission = match self.rtt.probe_timeout(cx.config, single) {
-            Some(pto) if eligible && pto < rto => (cx.now + pto, Retransmission::TailProbe),
-            _ => (cx.now + rto, Retransmission::Timeout),
+        let eligible = self.sack && self.is_synchronised() && self.recovery.may_probe_tail();
+        self.timers.retransmission = match self.rtt.probe_timeout(cx.config, single).filter(|_| eligible) {
+            // What is sent meanwhile puts the probe off, but not beyond the timeout of the oldest.
+            Some(pto) => {
+                let sent = self.recovery.flight().head(cx.records).map_or(cx.now, |head| head.sent);
+                let deadline = (cx.now + pto).min((sent + rto).max(cx.now));
+                (deadline, Retransmission::TailProbe)
+            }
+            None => (cx.now + rto, Retransmission::Timeout),
         };
-    }
-
-    /// Lets the reordering window run while something precedes a SACKed range that is not taken for lost.
-    pub fn watch_reordering(&mut self, cx: &Context<'_>) {
-        let running = self.timers.reordering != Instant::FAR_FUTURE;
-        let before = self.board.suspect_end();
-        if !self.board.has_suspects(cx.ranges, self.snd_una, running) {
-            self.timers.reordering = Instant::FAR_FUTURE;
-        } else if !running || self.board.suspect_end() != before {
-            let quarter = self.rtt.srtt().unwrap_or(cx.config.rto_min) / 4;
-            self.timers.reordering = cx.now + quarter * self.board.reordering_quarters();
-        }
     }
 
     /// Starts the keepalive timer, where one is wanted.
@@ -132,11 +120,7 @@ impl Tcb {
             self.on_keepalive(cx);
         }
         if self.timers.reordering <= cx.now && self.is_synchronised() {
-            let found = self.board.on_reordering_window(self.snd_una);
-            self.respond_to_loss(cx, found);
-            self.maybe_transmit = true;
-            self.timers.reordering = Instant::FAR_FUTURE;
-            self.watch_reordering(cx);
+            self.on_reordering_timer(cx);
         }
         let (deadline, kind) = self.timers.retransmission;
         if deadline <= cx.now && self.state != State::Done {
@@ -176,18 +160,13 @@ impl Tcb {
         }
         cx.counters.retransmission_timeouts += 1;
         self.rtt.back_off();
-        self.timed = None; // Karn: what is sent twice is not timed
-        self.tail_probe = None;
+        self.syn_sent = Instant::FAR_FUTURE; // Karn: what is sent twice is not timed
         self.maybe_transmit = true;
         if handshake {
             self.syn_due = true;
             return;
         }
-        if self.timers.retries > 1 {
-            self.board.forget_sacked(cx.ranges);
-        }
-        self.congestion.on_timeout(self.timers.retries == 1);
-        self.board.begin(Phase::Timeout, self.snd_una, self.snd_nxt);
+        self.on_data_timeout(cx);
     }
 
     fn on_tail_probe(&mut self, cx: &mut Context<'_>) {
@@ -206,7 +185,6 @@ impl Tcb {
         }
         cx.counters.window_probes += 1;
         self.rtt.back_off();
-        self.timed = None;
         self.probe = Some(Probe::Window);
         self.maybe_transmit = true;
         self.arm_persist(cx);

@@ -1,12 +1,10 @@
 //! Acknowledgements: what they free, what they tell of loss, of the path and of the peer's window.
 
-use core::time::Duration;
-
 use crate::api::{DropReason, State};
-use crate::congestion::AckSample;
 use crate::input::{Incoming, Reject};
-use crate::scoreboard::Phase;
+use crate::recovery::heard::Heard;
 use crate::tcb::{Context, Farewell, Tcb};
+use crate::timeouts::Retransmission;
 
 impl Tcb {
     /// The fifth check of RFC 9293 §3.10.7.4.
@@ -21,30 +19,29 @@ impl Tcb {
             self.challenge(cx);
             return Err(DropReason::BadAck.into());
         }
-        if ack.before(self.snd_una) {
-            return Ok(()); // an old one; its data still counts
-        }
-        let window_changed = self.take_window(segment);
-        let flight = self.outstanding();
-        let new_sacked = match self.sack {
-            true => self.board.on_sack(cx.ranges, ack, self.snd_nxt, segment.options.sack.as_slice()),
-            false => 0,
-        };
+        let old = ack.before(self.snd_una);
+        let window_changed = !old && self.take_window(segment);
+        let echo = segment.options.timestamps.map(|t| t.echo);
+        let mut heard = self.listen(segment.ingress, ack, echo);
         let persisted = self.timers.persists();
+        let duplicate = ack == self.snd_una && segment.len() == 0 && !window_changed && self.snd_wnd > 0;
+        heard.duplicate = duplicate && !self.sack && self.outstanding() > 0;
         if ack.after(self.snd_una) {
-            self.advance(cx, segment);
-        } else if !self.sack && flight > 0 && segment.len() == 0 && !window_changed && self.snd_wnd > 0 {
-            let found = self.board.on_duplicate(self.snd_una, self.snd_nxt, u32::from(self.mss));
-            self.respond_to_loss(cx, found);
-        }
-        if self.state == State::Done {
-            return Ok(());
-        }
-        if new_sacked > 0 || (self.sack && self.board.has_sacked()) {
-            self.find_losses(cx);
+            self.advance(cx, segment, &mut heard);
+            if self.state == State::Done {
+                return Ok(());
+            }
         }
         if self.sack {
-            self.watch_reordering(cx);
+            // An acknowledgement that others overtook still tells what arrived.
+            let range = (self.snd_una, self.snd_nxt);
+            let blocks = segment.options.sack.as_slice();
+            self.recovery.on_sack(cx.records, &mut heard, range, blocks, u32::from(self.mss));
+        }
+        self.respond(cx, &mut heard);
+        self.restart_timer(cx, &heard);
+        if old {
+            return Ok(()); // its data still counts
         }
         if self.snd_wnd == 0 {
             if !self.closed {
@@ -55,6 +52,19 @@ impl Tcb {
         }
         self.maybe_transmit = true;
         Ok(())
+    }
+
+    /// RFC 6298 §5.2, §5.3, RFC 8985 §7.2
+    fn restart_timer(&mut self, cx: &Context<'_>, heard: &Heard) {
+        if heard.acked > 0 {
+            if self.outstanding() == 0 {
+                self.timers.stop_retransmission();
+            } else {
+                self.arm_probe_or_timeout(cx);
+            }
+        } else if heard.sacked > 0 && self.timers.retransmission.1 == Retransmission::TailProbe {
+            self.arm_timeout(cx); // RACK has what it needs
+        }
     }
 
     /// Takes the peer's window from a segment that is not older than the one it was last taken from; says whether the
@@ -73,114 +83,27 @@ impl Tcb {
     }
 
     /// snd_una moves on.
-    fn advance(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>) {
+    fn advance(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>, heard: &mut Heard) {
         let ack = segment.ack;
         let fin_acked = self.fin_queued && !self.fin_acked && ack == self.data_end().plus(1);
-        let acked = ack.since(self.snd_una);
         let acked_bytes = ack.since(self.send_base()) - u32::from(fin_acked);
-        let in_flight = self.pipe(cx.ranges);
-        let rtt = self.sample_rtt(cx, segment);
         self.send.release(cx.blocks, acked_bytes);
+        self.recovery.on_advance(cx.records, heard, ack);
         self.snd_una = ack;
         self.fin_acked |= fin_acked;
         self.progress_at = cx.now;
         self.timers.retries = 0;
-        self.rtt.progress();
-        let echo = segment.options.timestamps.filter(|_| self.timestamps).map(|t| t.echo);
-        if self.board.is_spurious(echo) {
-            cx.counters.spurious_recoveries += 1;
-            self.congestion.undo(cx.now);
-            self.board.undo(ack);
-        }
-        let phase = self.board.phase();
-        self.board.on_advance(cx.ranges, ack, self.snd_nxt, acked, u32::from(self.mss), self.sack);
-        self.congestion.on_ack(&AckSample {
-            now: cx.now,
-            una: ack,
-            nxt: self.snd_nxt,
-            acked: acked_bytes,
-            delivered: acked_bytes,
-            in_flight,
-            rtt,
-            srtt: self.rtt.srtt(),
-            phase,
-            rate: None,
-        });
-        if self.tail_probe.is_some_and(|end| !ack.before(end)) {
-            self.tail_probe = None;
-        }
-        // RFC 6298 §5.2, §5.3
-        if self.outstanding() == 0 {
-            self.timers.stop_retransmission();
-        } else {
-            self.arm_probe_or_timeout(cx);
-        }
         self.offer_room(cx.config.send_buffer_max);
         if fin_acked {
             self.on_fin_acknowledged(cx);
         }
     }
 
-    /// Takes in the round trip that an acknowledgement measures, if it measures one.
-    fn sample_rtt(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>) -> Option<Duration> {
-        match self.timed {
-            Some((end, sent)) if !segment.ack.before(end) => {
-                let rtt = segment.ingress.saturating_since(sent);
-                self.rtt.sample(cx.config, rtt);
-                self.timed = None;
-                Some(rtt)
-            }
-            // What was retransmitted is timed by timestamps, which tell which transmission was answered, though only
-            // in milliseconds.
-            None if self.board.phase() != Phase::Open => {
-                let timestamps = segment.options.timestamps.filter(|t| self.timestamps && t.echo != 0)?;
-                let elapsed = self.timestamp(segment.ingress).wrapping_sub(timestamps.echo);
-                let rtt = Duration::from_millis(u64::from(elapsed.max(1)));
-                (elapsed < 120_000).then(|| {
-                    self.rtt.sample(cx.config, rtt);
-                    rtt
-                })
-            }
-            _ => None,
-        }
-    }
-
-    /// Asks the scoreboard what SACKs show, and acts on it.
-    fn find_losses(&mut self, cx: &mut Context<'_>) {
-        let probed = self.tail_probe.is_some();
-        let found = self.board.find_losses(cx.ranges, self.snd_una, u32::from(self.mss), probed);
-        self.respond_to_loss(cx, found);
-    }
-
-    pub fn respond_to_loss(&mut self, cx: &mut Context<'_>, found: bool) {
-        if !found || self.board.phase() != Phase::Open {
-            return;
-        }
-        cx.counters.fast_recoveries += 1;
-        self.congestion.on_loss(self.pipe(cx.ranges));
-        self.board.begin(Phase::Recovery, self.snd_una, self.snd_nxt);
-        self.tail_probe = None;
-        self.arm_timeout(cx);
-        self.maybe_transmit = true;
-    }
-
     /// The window opened: what was sent as probes, or beyond a window that had shrunk, is sent again.
-    fn leave_persist(&mut self, cx: &Context<'_>) {
+    fn leave_persist(&mut self, cx: &mut Context<'_>) {
         self.timers.stop_retransmission();
         self.rtt.progress();
         self.resend(cx);
-    }
-
-    /// Sends again what is in flight, for a reason that is not congestion.
-    pub fn resend(&mut self, cx: &Context<'_>) {
-        if self.outstanding() == 0 {
-            return;
-        }
-        self.board.begin(Phase::Timeout, self.snd_una, self.snd_nxt);
-        self.congestion.nothing_to_undo();
-        self.timed = None;
-        self.arm_timeout(cx);
-        self.maybe_transmit = true;
     }
 
     /// Tells a writer that had to wait once there is room worth waking up for.

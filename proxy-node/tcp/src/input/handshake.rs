@@ -1,5 +1,6 @@
 //! SYN-SENT and SYN-RECEIVED (RFC 9293 §3.10.7.3, §3.10.7.4).
 
+use csp_types::Instant;
 use csp_wire::tcp::{Options, Repr};
 
 use crate::api::{DropReason, FailReason, State};
@@ -53,7 +54,7 @@ impl Tcb {
         self.last_heard = cx.now;
         self.negotiate(cx, segment.seq, &segment.options);
         if flags.ack() {
-            self.sample_handshake(cx, segment);
+            self.sample_handshake(segment);
             self.establish(cx, segment.ack, segment.seq, u32::from(segment.window));
             self.ack_now = true;
         } else {
@@ -75,15 +76,18 @@ impl Tcb {
         if !segment.ack.after(self.snd_una) || segment.ack.after(self.snd_nxt) {
             return Err(Reject { reason: DropReason::BadAck, reset: true });
         }
-        self.sample_handshake(cx, segment);
+        self.sample_handshake(segment);
         let window = segment.window_bytes(self.send_shift);
         self.establish(cx, segment.ack, segment.seq, window);
         Ok(())
     }
 
-    fn sample_handshake(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>) {
-        if let Some((_, sent)) = self.timed.take() {
-            self.rtt.sample(cx.config, segment.ingress.saturating_since(sent));
+    fn sample_handshake(&mut self, segment: &Incoming<'_>) {
+        if self.syn_sent != Instant::FAR_FUTURE {
+            let rtt = segment.ingress.saturating_since(self.syn_sent);
+            self.syn_sent = Instant::FAR_FUTURE;
+            self.rtt.sample(rtt, segment.ack, segment.ack);
+            self.rtt.sample_least(rtt, segment.ingress);
         }
     }
 }

@@ -30,6 +30,7 @@ impl Stack {
             config: &self.config,
             blocks: &mut self.blocks,
             ranges: &mut self.ranges,
+            records: &mut self.records,
             counters: &mut self.counters,
         }
     }
@@ -42,6 +43,7 @@ impl Stack {
             config: &self.config,
             blocks: &mut self.blocks,
             ranges: &mut self.ranges,
+            records: &mut self.records,
             counters: &mut self.counters,
         };
         Some((tcb, cx))
@@ -158,7 +160,7 @@ impl Stack {
         let Some(mut tcb) = self.tcbs[slot as usize].take() else { return };
         tcb.send.clear(&mut self.blocks);
         tcb.receive.clear(&mut self.blocks, &mut self.ranges);
-        tcb.board.clear(&mut self.ranges);
+        tcb.recovery.clear(&mut self.records);
         self.labels.release(tcb.label);
         for list in [&mut self.half_open, &mut self.eventful, &mut self.block_waiters] {
             list.remove(slot);

@@ -1,0 +1,503 @@
+//! What one connection has sent and not seen acknowledged, record by record.
+//!
+//! ```text
+//!   snd_una                                                     snd_nxt
+//!     |-- lost --|= SACKed =|-- in flight --|= SACKed =|-- in flight --|      by sequence number: every record
+//!
+//!   in flight: a list in the order of (last) transmission, so that RACK looks at the oldest only
+//!   lost:      a list in the order in which they are sent again
+//! ```
+//!
+//! A transmission of up to 64 KB is one record. It is split where the peer tells of a part of it; SACKed neighbours are
+//! merged. Data in order costs O(1), an acknowledgement as much as the records it covers, and finding a SACK block the
+//! steps from where the last one was, within a budget.
+
+use csp_types::Instant;
+use csp_types::limits::SEGMENT_LEN_MAX;
+
+use crate::list::NIL;
+use crate::recovery::pool::{BY_SEQUENCE, BY_TURN, Fate, List, Record, RecordPool};
+use crate::seq::Seq;
+
+/// What a transmission is stamped with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stamp {
+    pub sent: Instant,
+    pub delivered: u64,
+    pub delivered_at: Instant,
+    pub first_sent: Instant,
+    pub app_limited: bool,
+}
+
+/// The records of one connection.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    all: List<BY_SEQUENCE>,
+    in_flight: List<BY_TURN>,
+    lost: List<BY_TURN>,
+    /// Where the last SACK block was found.
+    hint: u32,
+    count: u32,
+    in_flight_len: u32,
+    sacked_len: u32,
+    lost_len: u32,
+    /// Of what is in flight, how much was sent more than once.
+    resent_len: u32,
+}
+
+impl Flight {
+    pub const EMPTY: Flight = Flight {
+        all: List::EMPTY,
+        in_flight: List::EMPTY,
+        lost: List::EMPTY,
+        hint: NIL,
+        count: 0,
+        in_flight_len: 0,
+        sacked_len: 0,
+        lost_len: 0,
+        resent_len: 0,
+    };
+
+    /// Sequence numbers believed to be in the network.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight_len
+    }
+
+    /// Those of them that were sent more than once.
+    pub fn resent(&self) -> u32 {
+        self.resent_len
+    }
+
+    /// Sequence numbers SACKed.
+    pub fn sacked(&self) -> u32 {
+        self.sacked_len
+    }
+
+    /// Sequence numbers lost and not sent again.
+    pub fn lost(&self) -> u32 {
+        self.lost_len
+    }
+
+    /// How many sequence numbers a new transmission may have, as far as records go.
+    pub fn room(&self, pool: &RecordPool) -> u32 {
+        if pool.has_for_new(self.count) {
+            return SEGMENT_LEN_MAX as u32;
+        }
+        match self.foldable(pool) {
+            Some(tail) => (SEGMENT_LEN_MAX as u32).saturating_sub(pool.at(tail).len()),
+            None => 0,
+        }
+    }
+
+    /// The last record, where more may be added to it.
+    fn foldable(&self, pool: &RecordPool) -> Option<u32> {
+        let tail = self.all.last;
+        let fits = tail != NIL && {
+            let record = pool.at(tail);
+            record.fate == Fate::InFlight && !record.retransmitted
+        };
+        fits.then_some(tail)
+    }
+
+    /// `start .. end` is sent for the first time. `false`: nothing stands for it (see [`Flight::room`]).
+    pub fn push(&mut self, pool: &mut RecordPool, start: Seq, end: Seq, stamp: &Stamp) -> bool {
+        let tail = self.foldable(pool).filter(|&tail| {
+            pool.at(tail).end == start && end.since(pool.at(tail).start) <= SEGMENT_LEN_MAX as u32
+        });
+        let full = !pool.has_for_new(self.count);
+        if let Some(tail) = tail {
+            let record = pool.at_mut(tail);
+            let alike = record.sent == stamp.sent && record.app_limited == stamp.app_limited;
+            if alike || full {
+                record.end = end;
+                record.folded |= !alike;
+                record.sent = stamp.sent;
+                self.in_flight_len += end.since(start);
+                self.in_flight.remove(pool, tail);
+                self.in_flight.push_back(pool, tail);
+                return true;
+            }
+        }
+        let record = Record {
+            start,
+            end,
+            sent: stamp.sent,
+            delivered: stamp.delivered,
+            delivered_at: stamp.delivered_at,
+            first_sent: stamp.first_sent,
+            app_limited: stamp.app_limited,
+            ..Record::NEW
+        };
+        let Some(index) = pool.take(self.count, record) else { return false };
+        self.count += 1;
+        self.all.push_back(pool, index);
+        self.in_flight.push_back(pool, index);
+        self.in_flight_len += end.since(start);
+        true
+    }
+
+    /// Takes out the first record, or the part of it, that `una` acknowledges.
+    pub fn pop_acked(&mut self, pool: &mut RecordPool, una: Seq) -> Option<Record> {
+        let first = self.all.first;
+        if first == NIL || !una.after(pool.at(first).start) {
+            return None;
+        }
+        let record = *pool.at(first);
+        if una.before(record.end) {
+            let piece = Record { end: una, ..record };
+            pool.at_mut(first).start = una;
+            self.count_bytes(&piece, false);
+            return Some(piece);
+        }
+        self.leave_turn(pool, first);
+        self.drop_record(pool, first);
+        Some(record)
+    }
+
+    /// Marks the first stretch of `start .. end` that is not SACKed yet, and returns it as it was; `None`: there is none.
+    /// `most`: how many records the connection may hold; `budget`: how many steps may be made.
+    pub fn sack(
+        &mut self,
+        pool: &mut RecordPool,
+        (start, end): (Seq, Seq),
+        most: u32,
+        budget: &mut u32,
+    ) -> Option<Record> {
+        let mut index = self.seek(pool, start, budget)?;
+        while pool.at(index).start.before(end) {
+            if pool.at(index).fate != Fate::Sacked
+                && let Some(cut) = self.cut(pool, index, (start, end), most)
+            {
+                let piece = *pool.at(cut);
+                self.set_fate(pool, cut, Fate::Sacked);
+                self.merge_sacked(pool, cut);
+                return Some(piece);
+            }
+            self.hint = index;
+            index = pool.at(index).links[BY_SEQUENCE].next;
+            *budget = budget.checked_sub(1)?;
+            if index == NIL {
+                break;
+            }
+        }
+        None
+    }
+
+    /// The first record that ends behind `seq`.
+    fn seek(&mut self, pool: &RecordPool, seq: Seq, budget: &mut u32) -> Option<u32> {
+        let mut index = if self.hint == NIL { self.all.first } else { self.hint };
+        if index == NIL {
+            return None;
+        }
+        loop {
+            let record = pool.at(index);
+            self.hint = index;
+            let previous = record.links[BY_SEQUENCE].previous;
+            if !record.start.after(seq) || previous == NIL {
+                break;
+            }
+            index = previous;
+            *budget = budget.checked_sub(1)?;
+        }
+        while !pool.at(index).end.after(seq) {
+            index = pool.at(index).links[BY_SEQUENCE].next;
+            if index == NIL {
+                return None;
+            }
+            self.hint = index;
+            *budget = budget.checked_sub(1)?;
+        }
+        Some(index)
+    }
+
+    /// Splits what lies outside `start .. end` off record `index`; `None` where there is no record for it.
+    fn cut(
+        &mut self,
+        pool: &mut RecordPool,
+        mut index: u32,
+        (start, end): (Seq, Seq),
+        most: u32,
+    ) -> Option<u32> {
+        let before = pool.at(index).start.before(start);
+        let behind = pool.at(index).end.after(end);
+        if self.count + u32::from(before) + u32::from(behind) > most.min(pool.most) {
+            return None;
+        }
+        if before {
+            index = self.split(pool, index, start)?;
+        }
+        if behind {
+            self.split(pool, index, end)?;
+        }
+        Some(index)
+    }
+
+    /// Splits record `index` at `at`, which lies within; returns the new record, which starts there.
+    fn split(&mut self, pool: &mut RecordPool, index: u32, at: Seq) -> Option<u32> {
+        let record = *pool.at(index);
+        let behind = pool.take(self.count, Record { start: at, ..record })?;
+        self.count += 1;
+        pool.at_mut(index).end = at;
+        self.all.insert_after(pool, index, behind);
+        match record.fate {
+            Fate::InFlight => self.in_flight.insert_after(pool, index, behind),
+            Fate::Lost => self.lost.insert_after(pool, index, behind),
+            Fate::Sacked => {}
+        }
+        Some(behind)
+    }
+
+    /// Makes one record of `index` and the SACKed ones that touch it.
+    fn merge_sacked(&mut self, pool: &mut RecordPool, index: u32) {
+        let links = pool.at(index).links[BY_SEQUENCE];
+        let mut kept = index;
+        if links.previous != NIL && pool.at(links.previous).fate == Fate::Sacked {
+            kept = links.previous;
+            pool.at_mut(kept).end = pool.at(index).end;
+            self.drop_record(pool, index);
+        }
+        if links.next != NIL && pool.at(links.next).fate == Fate::Sacked {
+            pool.at_mut(kept).end = pool.at(links.next).end;
+            self.drop_record(pool, links.next);
+        }
+        self.hint = kept;
+    }
+
+    /// Gives a record back that is in none of the lists by turn, and whose bytes are not counted, or are those of others.
+    fn drop_record(&mut self, pool: &mut RecordPool, index: u32) {
+        let links = pool.at(index).links[BY_SEQUENCE];
+        if self.hint == index {
+            self.hint = if links.previous == NIL { links.next } else { links.previous };
+        }
+        self.all.remove(pool, index);
+        self.count -= 1;
+        pool.give(index, self.count);
+    }
+
+    /// Adds (or takes off) a record's bytes where they count.
+    fn count_bytes(&mut self, record: &Record, add: bool) {
+        let len = record.len();
+        let apply = |total: &mut u32| *total = if add { *total + len } else { total.saturating_sub(len) };
+        match record.fate {
+            Fate::InFlight => {
+                apply(&mut self.in_flight_len);
+                if record.retransmitted {
+                    apply(&mut self.resent_len);
+                }
+            }
+            Fate::Sacked => apply(&mut self.sacked_len),
+            Fate::Lost => apply(&mut self.lost_len),
+        }
+    }
+
+    /// Takes a record out of its list by turn, and its bytes out of the counts.
+    fn leave_turn(&mut self, pool: &mut RecordPool, index: u32) {
+        let record = *pool.at(index);
+        self.count_bytes(&record, false);
+        match record.fate {
+            Fate::InFlight => self.in_flight.remove(pool, index),
+            Fate::Lost => self.lost.remove(pool, index),
+            Fate::Sacked => {}
+        }
+    }
+
+    fn set_fate(&mut self, pool: &mut RecordPool, index: u32, fate: Fate) {
+        self.leave_turn(pool, index);
+        pool.at_mut(index).fate = fate;
+        let record = *pool.at(index);
+        self.count_bytes(&record, true);
+        match fate {
+            Fate::InFlight => self.in_flight.push_back(pool, index),
+            Fate::Sacked => {}
+            Fate::Lost => {
+                // Mostly they come in order; a full sort would cost more than it is worth.
+                let first = self.lost.first;
+                let front = first != NIL && record.start.before(pool.at(first).start);
+                let after = if front { NIL } else { self.lost.last };
+                self.lost.insert_after(pool, after, index);
+            }
+        }
+    }
+
+    /// The record in flight that was sent longest ago.
+    pub fn oldest<'a>(&self, pool: &'a RecordPool) -> Option<&'a Record> {
+        (self.in_flight.first != NIL).then(|| pool.at(self.in_flight.first))
+    }
+
+    /// Takes the record in flight that was sent longest ago for lost.
+    pub fn lose_oldest(&mut self, pool: &mut RecordPool) {
+        if self.in_flight.first != NIL {
+            self.set_fate(pool, self.in_flight.first, Fate::Lost);
+        }
+    }
+
+    /// The record at snd_una.
+    pub fn head<'a>(&self, pool: &'a RecordPool) -> Option<&'a Record> {
+        (self.all.first != NIL).then(|| pool.at(self.all.first))
+    }
+
+    /// Takes the first `len` sequence numbers for lost, where they are in flight; says how many were not before.
+    pub fn lose_head(&mut self, pool: &mut RecordPool, len: u32) -> u32 {
+        let first = self.all.first;
+        if first == NIL || pool.at(first).fate != Fate::InFlight {
+            return 0;
+        }
+        let at = pool.at(first).start.plus(len);
+        if at.before(pool.at(first).end) {
+            self.split(pool, first, at);
+        }
+        self.set_fate(pool, first, Fate::Lost);
+        pool.at(first).len()
+    }
+
+    /// The peer may have discarded what it SACKed (RFC 2018 §8): it is lost.
+    pub fn forget_sacked(&mut self, pool: &mut RecordPool) {
+        let mut index = self.all.last;
+        while index != NIL {
+            if pool.at(index).fate == Fate::Sacked {
+                self.set_fate(pool, index, Fate::Lost);
+            }
+            index = pool.at(index).links[BY_SEQUENCE].previous;
+        }
+    }
+
+    /// What was taken for lost and not sent again counts as in flight again.
+    pub fn unlose(&mut self, pool: &mut RecordPool) {
+        let mut index = self.lost.last;
+        while index != NIL {
+            let previous = pool.at(index).links[BY_TURN].previous;
+            if !pool.at(index).retransmitted {
+                self.leave_turn(pool, index);
+                pool.at_mut(index).fate = Fate::InFlight;
+                let record = *pool.at(index);
+                self.count_bytes(&record, true);
+                // It was sent before everything that is in flight, or it would not have been taken for lost.
+                self.in_flight.insert_after(pool, NIL, index);
+            }
+            index = previous;
+        }
+    }
+
+    /// The lost record whose turn it is: the one at snd_una, which holds up the receiver, before all others.
+    fn turn(&self, pool: &RecordPool) -> u32 {
+        let first = self.all.first;
+        if first != NIL && pool.at(first).fate == Fate::Lost { first } else { self.lost.first }
+    }
+
+    /// The lost stretch to be sent next, at most 64 KB.
+    pub fn next_lost(&self, pool: &RecordPool) -> Option<(Seq, Seq)> {
+        let mut index = self.turn(pool);
+        if index == NIL {
+            return None;
+        }
+        let start = pool.at(index).start;
+        let mut end = pool.at(index).end;
+        while end.since(start) < SEGMENT_LEN_MAX as u32 {
+            index = pool.at(index).links[BY_SEQUENCE].next;
+            if index == NIL || pool.at(index).fate != Fate::Lost {
+                break;
+            }
+            end = pool.at(index).end;
+        }
+        Some((start, end))
+    }
+
+    /// The stretch of [`Flight::next_lost`] up to `end` is sent again; returns where what counts as sent ends.
+    pub fn resend(&mut self, pool: &mut RecordPool, end: Seq, stamp: &Stamp) -> Seq {
+        let index = self.turn(pool);
+        if index == NIL {
+            return end;
+        }
+        loop {
+            let next = pool.at(index).links[BY_SEQUENCE].next;
+            if !pool.at(index).end.before(end) || next == NIL || pool.at(next).fate != Fate::Lost {
+                break;
+            }
+            self.lost.remove(pool, next);
+            pool.at_mut(index).end = pool.at(next).end;
+            self.drop_record(pool, next);
+        }
+        if pool.at(index).end.after(end) {
+            // Without a record for the rest, it counts as sent: it is found lost once more, and nearer to snd_una.
+            self.split(pool, index, end);
+        }
+        self.leave_turn(pool, index);
+        self.restamp(pool, index, stamp);
+        pool.at(index).end
+    }
+
+    /// Sends the last `len` sequence numbers at most again, without taking them for lost: says which.
+    pub fn resend_tail(&mut self, pool: &mut RecordPool, len: u32, stamp: &Stamp) -> Option<(Seq, Seq)> {
+        let mut index = self.all.last;
+        if index == NIL || pool.at(index).fate != Fate::InFlight {
+            return None;
+        }
+        let record = *pool.at(index);
+        if record.len() > len {
+            index = self.split(pool, index, record.end.minus(len))?;
+        }
+        self.leave_turn(pool, index);
+        self.restamp(pool, index, stamp);
+        Some((pool.at(index).start, record.end))
+    }
+
+    fn restamp(&mut self, pool: &mut RecordPool, index: u32, stamp: &Stamp) {
+        let record = pool.at_mut(index);
+        record.fate = Fate::InFlight;
+        record.retransmitted = true;
+        record.folded = false;
+        record.sent = stamp.sent;
+        record.delivered = stamp.delivered;
+        record.delivered_at = stamp.delivered_at;
+        record.first_sent = stamp.first_sent;
+        record.app_limited = stamp.app_limited;
+        let record = *record;
+        self.count_bytes(&record, true);
+        self.in_flight.push_back(pool, index);
+    }
+
+    /// The first `len` sequence numbers at most are sent again, unless the peer has them.
+    pub fn resend_head(&mut self, pool: &mut RecordPool, len: u32, stamp: &Stamp) {
+        self.lose_head(pool, len);
+        if let Some(head) = self.head(pool).filter(|head| head.fate == Fate::Lost) {
+            let end = head.end.min(head.start.plus(len));
+            self.resend(pool, end, stamp);
+        }
+    }
+
+    /// Panics unless the records cover `una .. nxt` without a gap, and every list holds what it should.
+    #[cfg(test)]
+    pub fn check(&self, pool: &RecordPool, una: Seq, nxt: Seq) {
+        let (mut index, mut at, mut counts) = (self.all.first, una, [0u32; 3]);
+        while index != NIL {
+            let record = pool.at(index);
+            assert!(record.start == at && record.end.after(at), "a gap or nothing at {at:?}");
+            counts[record.fate as usize] += 1;
+            (at, index) = (record.end, record.links[BY_SEQUENCE].next);
+        }
+        assert_eq!((at, counts.iter().sum::<u32>()), (nxt, self.count));
+        for (list, fate) in [(self.in_flight, Fate::InFlight), (self.lost, Fate::Lost)] {
+            let (mut index, mut count, mut sent) = (list.first, 0, Instant::ZERO);
+            while index != NIL {
+                let record = pool.at(index);
+                assert!(record.fate == fate && (fate == Fate::Lost || record.sent >= sent));
+                (index, count, sent) = (record.links[BY_TURN].next, count + 1, record.sent);
+            }
+            assert_eq!(count, counts[fate as usize]);
+        }
+    }
+
+    /// Where the last record starts.
+    #[cfg(test)]
+    pub fn tail_start(&self, pool: &RecordPool) -> Seq {
+        pool.at(self.all.last).start
+    }
+
+    /// Gives every record back.
+    pub fn clear(&mut self, pool: &mut RecordPool) {
+        while self.all.first != NIL {
+            self.drop_record(pool, self.all.first);
+        }
+        *self = Flight::EMPTY;
+    }
+}

@@ -1,0 +1,298 @@
+//! What a connection does about what its acknowledgements and timers tell of loss.
+
+use core::time::Duration;
+
+use csp_types::Instant;
+
+use crate::congestion::AckSample;
+use crate::recovery::frto::{Frto, Told};
+use crate::recovery::heard::Heard;
+use crate::recovery::pool::{Fate, RecordPool};
+use crate::recovery::prr::Prr;
+use crate::recovery::rack::{Found, Surroundings};
+use crate::recovery::undo::Undo;
+use crate::recovery::{Phase, Recovery};
+use crate::seq::Seq;
+use crate::tcb::{Context, Tcb};
+
+/// Most duplicate acknowledgements that are waited for.
+const THRESHOLD_MAX: u8 = 12;
+
+impl Tcb {
+    /// Starts collecting what an acknowledgement tells.
+    pub fn listen(&self, at: Instant, ack: Seq, echo: Option<u32>) -> Heard {
+        let mut heard = Heard::new(at, ack, self.snd_una, self.recovery.pipe());
+        heard.echo = echo.filter(|_| self.timestamps);
+        heard.timestamp_offset = self.timestamp_offset;
+        heard.rtt_min = self.rtt.min();
+        heard.duplicate_bytes_apply = !self.sack;
+        heard
+    }
+
+    /// Acts on an acknowledgement whose news were taken in.
+    pub fn respond(&mut self, cx: &mut Context<'_>, heard: &mut Heard) {
+        let phase = self.recovery.phase;
+        let rtt = self.take_round_trip(heard);
+        self.recovery.rack.on_highest(heard.highest);
+        if let Some(range) = heard.reported {
+            cx.counters.duplicates_reported += 1;
+            self.recovery.on_duplicate_report(range, self.snd_una, self.snd_nxt);
+        }
+        self.end_tail_probe(heard);
+        self.judge_timeout_or_recovery(cx, heard);
+        self.recovery.leave_when_recovered(self.snd_una);
+        let found = self.find_losses(cx, heard);
+        self.enter_recovery(cx, heard, found);
+        let entered = phase == Phase::Open && self.recovery.phase == Phase::Recovery;
+        let rate = self.recovery.delivery.sample(heard.newest.as_ref());
+        if heard.delivered > 0 {
+            self.congestion.on_ack(&AckSample {
+                now: cx.now,
+                una: self.snd_una,
+                nxt: self.snd_nxt,
+                acked: heard.acked,
+                delivered: heard.delivered,
+                in_flight: heard.in_flight,
+                rtt,
+                srtt: self.rtt.srtt(),
+                phase: if entered { Phase::Recovery } else { phase },
+                rate,
+            });
+        }
+        if self.recovery.phase == Phase::Recovery {
+            let safe = heard.acked > 0 && found.lost == 0;
+            let in_flight = self.recovery.pipe();
+            self.recovery.prr.on_ack(heard.delivered, in_flight, safe, u32::from(self.mss));
+        }
+    }
+
+    /// Takes in the round trip that an acknowledgement measures, if it measures one; returns the shortest.
+    fn take_round_trip(&mut self, heard: &Heard) -> Option<Duration> {
+        let (una, nxt) = (self.snd_una, self.snd_nxt);
+        if let Some((long, short)) = heard.round_trips() {
+            self.rtt.sample(long, una, nxt);
+            self.rtt.sample_least(short, heard.at);
+            return Some(short);
+        }
+        let rtt = heard.round_trip_by_timestamp()?;
+        self.rtt.sample(rtt, una, nxt);
+        Some(rtt)
+    }
+
+    /// RFC 8985 §7.4.2: whether a tail loss probe made good a loss. (Its duplicate, where reported, has ended it.)
+    fn end_tail_probe(&mut self, heard: &Heard) {
+        let Some(probe) = self.recovery.tail_probe.filter(|probe| !heard.ack.before(probe.end)) else {
+            return;
+        };
+        let beyond = heard.ack.after(probe.end);
+        if probe.again && beyond {
+            self.congestion.on_loss(heard.in_flight);
+            self.congestion.nothing_to_undo();
+        }
+        let plain_duplicate = heard.acked == 0 && heard.sacked == 0 && heard.reported.is_none();
+        if !probe.again || beyond || plain_duplicate {
+            self.recovery.tail_probe = None;
+        }
+    }
+
+    /// Takes a loss response back that was none: by F-RTO, by timestamps, by reported duplicates.
+    fn judge_timeout_or_recovery(&mut self, cx: &mut Context<'_>, heard: &Heard) {
+        let complete = !self.snd_una.before(self.recovery.recover);
+        let timeout = self.recovery.phase == Phase::Timeout;
+        let told = Told {
+            advanced: heard.acked > 0,
+            complete,
+            original: heard.original,
+            new_data: self.data_end().after(self.snd_nxt)
+                && self.snd_una.plus(self.snd_wnd).after(self.snd_nxt),
+            sack: self.sack,
+        };
+        let by_order = timeout && self.recovery.frto.on_ack(&told);
+        // What else is on its way again may have been lost all the same: only when nothing is, the whole is refuted.
+        let settled = timeout || complete || self.recovery.flight.resent() == 0;
+        let by_echo = self.recovery.phase != Phase::Open
+            && heard.acked > 0
+            && settled
+            && self.recovery.undo.is_refuted_by(heard.echo);
+        if by_order || by_echo || self.recovery.undo.is_refuted_by_duplicates() {
+            cx.counters.spurious_recoveries += 1;
+            self.congestion.undo(cx.now);
+            self.rtt.progress();
+            self.recovery.take_back(cx.records);
+        }
+    }
+
+    fn find_losses(&mut self, cx: &mut Context<'_>, heard: &mut Heard) -> Found {
+        if self.sack {
+            let found = self.detect(cx, heard.at);
+            self.timers.reordering = found.deadline.unwrap_or(Instant::FAR_FUTURE);
+            return found;
+        }
+        let lost = self.recovery.find_losses_without_sack(
+            cx.records,
+            heard,
+            self.snd_una,
+            self.snd_nxt,
+            u32::from(self.mss),
+        );
+        Found { lost, ..Found::default() }
+    }
+
+    fn detect(&mut self, cx: &mut Context<'_>, now: Instant) -> Found {
+        let around = self.surroundings();
+        let Recovery { rack, flight, .. } = &mut self.recovery;
+        let found = rack.detect(flight, cx.records, now, &around);
+        cx.counters.retransmissions_lost += u64::from(found.again);
+        found
+    }
+
+    fn surroundings(&self) -> Surroundings {
+        Surroundings { phase: self.recovery.phase, mss: u32::from(self.mss), rtt: self.rtt }
+    }
+
+    /// The reordering timer fired (RFC 8985 §6.2 step 5).
+    pub fn on_reordering_timer(&mut self, cx: &mut Context<'_>) {
+        let heard = Heard::new(cx.now, self.snd_una, self.snd_una, self.recovery.pipe());
+        let found = self.detect(cx, cx.now);
+        self.timers.reordering = found.deadline.unwrap_or(Instant::FAR_FUTURE);
+        if found.lost > 0 && self.recovery.phase == Phase::Recovery {
+            let in_flight = self.recovery.pipe();
+            self.recovery.prr.on_loss(in_flight, u32::from(self.mss));
+        }
+        self.enter_recovery(cx, &heard, found);
+        self.maybe_transmit = true;
+    }
+
+    /// Loss was found: fast recovery begins, where none is under way (RFC 6675 §5 step 4, RFC 9937 §6.1).
+    fn enter_recovery(&mut self, cx: &mut Context<'_>, heard: &Heard, found: Found) {
+        if found.lost == 0 || self.recovery.phase != Phase::Open {
+            return;
+        }
+        cx.counters.fast_recoveries += 1;
+        self.congestion.on_loss(heard.in_flight);
+        // What was SACKed before does not count as delivered in this recovery.
+        let known = self.recovery.flight.sacked().saturating_sub(heard.sacked);
+        let flight = self.outstanding().saturating_sub(known) + heard.acked;
+        let in_flight = self.recovery.pipe();
+        self.recovery.prr = Prr::begin(self.congestion.ssthresh(), flight, in_flight, u32::from(self.mss));
+        self.recovery.begin(Phase::Recovery, self.snd_una, self.snd_nxt);
+        self.arm_timeout(cx);
+        self.maybe_transmit = true;
+    }
+
+    /// The retransmission timer fired with data in flight (RFC 8985 §6.3, RFC 5681 §3.1, RFC 5682).
+    pub fn on_data_timeout(&mut self, cx: &mut Context<'_>) {
+        let again = self.timers.retries > 1;
+        // RFC 5681 §3.1: the threshold comes down once for what is lost in a flight.
+        let first = self.recovery.phase == Phase::Open;
+        self.congestion.on_timeout(first);
+        let around = self.surroundings();
+        let recovery = &mut self.recovery;
+        // RFC 2018 §8: the head SACKed and not acknowledged shows that the peer discarded it. No answer at all may show
+        // the same.
+        let reneged = recovery.flight.head(cx.records).is_some_and(|head| head.fate == Fate::Sacked);
+        if reneged || again {
+            cx.counters.reneged += u64::from(reneged);
+            recovery.flight.forget_sacked(cx.records);
+        }
+        if self.sack {
+            recovery.rack.on_timeout(&mut recovery.flight, cx.records, cx.now, &around);
+        } else {
+            recovery.lose_all(cx.records);
+        }
+        let undo = if first { Undo::begin(self.snd_una) } else { recovery.undo };
+        recovery.begin(Phase::Timeout, self.snd_una, self.snd_nxt);
+        recovery.undo = undo;
+        // RFC 5682 §2.1 step 1: not where an earlier recovery goes on.
+        recovery.frto = if first || again { Frto::Retransmitted } else { Frto::Off };
+        self.timers.reordering = Instant::FAR_FUTURE;
+    }
+
+    /// Sends again what is in flight, for a reason that is not congestion.
+    pub fn resend(&mut self, cx: &mut Context<'_>) {
+        if self.outstanding() == 0 {
+            return;
+        }
+        self.recovery.lose_all(cx.records);
+        self.recovery.undo = Undo::NONE;
+        self.congestion.nothing_to_undo();
+        self.arm_timeout(cx);
+        self.maybe_transmit = true;
+    }
+}
+
+impl Recovery {
+    fn begin(&mut self, phase: Phase, una: Seq, nxt: Seq) {
+        self.phase = phase;
+        self.recover = nxt;
+        self.undo = Undo::begin(una);
+        self.frto = Frto::Off;
+        self.tail_probe = None;
+        self.forced = true;
+        if phase == Phase::Timeout {
+            (self.duplicates, self.duplicate_bytes) = (0, 0);
+        }
+    }
+
+    /// Everything is lost that is not SACKed.
+    fn lose_all(&mut self, pool: &mut RecordPool) {
+        while self.flight.oldest(pool).is_some() {
+            self.flight.lose_oldest(pool);
+        }
+        (self.duplicates, self.duplicate_bytes) = (0, 0);
+        self.forced = true;
+    }
+
+    fn leave_when_recovered(&mut self, una: Seq) {
+        if self.phase != Phase::Open && !una.before(self.recover) {
+            self.rack.on_recovered();
+            self.end();
+        }
+    }
+
+    fn end(&mut self) {
+        self.phase = Phase::Open;
+        self.frto = Frto::Off;
+        self.forced = false;
+        (self.duplicates, self.duplicate_bytes) = (0, 0);
+    }
+
+    /// Nothing was lost, and reordering reaches further than we thought.
+    fn take_back(&mut self, pool: &mut RecordPool) {
+        if self.phase == Phase::Recovery {
+            self.rack.saw_reordering();
+            self.threshold = (self.threshold * 2).min(THRESHOLD_MAX);
+        }
+        if self.phase != Phase::Open {
+            self.flight.unlose(pool);
+            self.end();
+        }
+        self.undo = Undo::NONE;
+    }
+
+    /// RFC 5681 §3.2, RFC 6582 §3.2: says how many bytes are lost.
+    fn find_losses_without_sack(
+        &mut self,
+        pool: &mut RecordPool,
+        heard: &mut Heard,
+        una: Seq,
+        nxt: Seq,
+        mss: u32,
+    ) -> u32 {
+        if heard.acked > 0 && self.phase == Phase::Recovery {
+            // RFC 6582 §3.2 step 3: a partial acknowledgement names the next lost segment.
+            self.forced = true;
+            return self.flight.lose_head(pool, mss);
+        }
+        if !heard.duplicate || self.phase == Phase::Timeout {
+            return 0;
+        }
+        self.duplicates = self.duplicates.saturating_add(1);
+        self.duplicate_bytes = (self.duplicate_bytes + mss).min(nxt.since(una).saturating_sub(mss));
+        // RFC 9937 §6.2: each stands for a segment.
+        heard.delivered = mss;
+        // RFC 6582 §3.2 step 2: not for data that was already recovered.
+        let found = self.phase == Phase::Open && self.duplicates == self.threshold && una.after(self.recover);
+        if found { self.flight.lose_head(pool, mss) } else { 0 }
+    }
+}

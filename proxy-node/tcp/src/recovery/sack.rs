@@ -1,0 +1,96 @@
+//! Reading SACK blocks: what the peer has (RFC 2018), and what it had twice (RFC 2883).
+
+use csp_wire::tcp::SackBlock;
+
+use crate::recovery::Recovery;
+use crate::recovery::heard::Heard;
+use crate::recovery::pool::RecordPool;
+use crate::seq::Seq;
+
+/// Steps over records that one acknowledgement may cost beyond those it covers. A hostile peer could otherwise have us
+/// walk the whole flight for each of its blocks; blocks that are not reached count as not told, and the next
+/// acknowledgement goes on from there.
+const STEPS: u32 = 512;
+
+/// No block is longer (RFC 7323 §2.3).
+const BLOCK_LEN_MAX: u32 = 1 << 30;
+
+impl Recovery {
+    /// Takes in the SACK blocks of an acknowledgement. Blocks that cannot be of what is in flight are ignored.
+    pub fn on_sack(
+        &mut self,
+        pool: &mut RecordPool,
+        heard: &mut Heard,
+        (una, nxt): (Seq, Seq),
+        blocks: &[SackBlock],
+        mss: u32,
+    ) {
+        heard.reported = reported_duplicate(blocks, heard.ack);
+        // Splitting off single bytes would fill the pool: as many records as segments, and as many again, are enough.
+        let most = 64 + nxt.since(una) / mss.max(1) * 2;
+        let mut budget = STEPS;
+        for block in blocks {
+            let (start, end) = (Seq(block.start), Seq(block.end));
+            // Measured from snd_una, because a hostile block can span more than comparisons hold for.
+            let (first, last) = (start.0.wrapping_sub(una.0), end.0.wrapping_sub(una.0));
+            if first >= last || last > nxt.since(una) {
+                continue;
+            }
+            while let Some(record) = self.flight.sack(pool, (start, end), most, &mut budget) {
+                heard.sacked += record.len();
+                self.on_delivered(heard, &record, false);
+            }
+        }
+    }
+
+    /// The peer reports a duplicate (RFC 2883): of a tail loss probe, of what was sent again in vain, or of nothing that
+    /// we know of, which the network doubled.
+    pub(super) fn on_duplicate_report(&mut self, range: (Seq, Seq), una: Seq, nxt: Seq) {
+        // RFC 8985 §7.4.2: the probe and the original both arrived.
+        if self.tail_probe.is_some_and(|probe| probe.again && probe.end == range.1) {
+            self.tail_probe = None;
+            return;
+        }
+        let len = range.1.since(range.0);
+        if self.resent == 0 {
+            return;
+        }
+        self.resent = self.resent.saturating_sub(len);
+        self.rack.on_duplicate_report(una, nxt);
+        self.undo.on_duplicate_report(range);
+    }
+}
+
+/// RFC 2883 §4: the first block reports a duplicate where the acknowledgement, or the second block, covers it.
+fn reported_duplicate(blocks: &[SackBlock], ack: Seq) -> Option<(Seq, Seq)> {
+    let first = blocks.first()?;
+    let (start, end) = (Seq(first.start), Seq(first.end));
+    let len = end.0.wrapping_sub(start.0);
+    if len == 0 || len > BLOCK_LEN_MAX {
+        return None;
+    }
+    let within = blocks.get(1).is_some_and(|second| {
+        let offset = start.0.wrapping_sub(second.start);
+        let whole = second.end.wrapping_sub(second.start);
+        whole <= BLOCK_LEN_MAX && offset <= whole && len <= whole - offset
+    });
+    (!end.after(ack) || within).then_some((start, end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn duplicates_are_told_from_what_is_selectively_acknowledged() {
+        let block = |start, end| SackBlock { start, end };
+        let ack = Seq(1000);
+        assert_eq!(reported_duplicate(&[block(500, 600)], ack), Some((Seq(500), Seq(600))));
+        assert_eq!(reported_duplicate(&[block(2000, 2100)], ack), None);
+        let nested = [block(2000, 2100), block(1900, 2100)];
+        assert_eq!(reported_duplicate(&nested, ack), Some((Seq(2000), Seq(2100))));
+        assert_eq!(reported_duplicate(&[block(2000, 2100), block(2050, 2100)], ack), None);
+        assert_eq!(reported_duplicate(&[block(600, 500)], ack), None, "backwards");
+        assert_eq!(reported_duplicate(&[], ack), None);
+    }
+}

@@ -1,0 +1,149 @@
+//! Records against a plain map of bytes.
+
+use csp_types::Instant;
+
+use crate::recovery::flight::{Flight, Stamp};
+use crate::recovery::pool::{Fate, RecordPool};
+use crate::seq::Seq;
+
+/// What the records must agree with: a fate and the time of the last transmission for each sequence number.
+struct Model {
+    una: u32,
+    bytes: Vec<(Fate, u64, bool)>,
+}
+
+/// A small deterministic generator.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u32) -> u32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) as u32) % n.max(1)
+    }
+}
+
+fn stamp(now: u64) -> Stamp {
+    let at = Instant::from_nanos(now);
+    Stamp { sent: at, delivered: 0, delivered_at: at, first_sent: at, app_limited: false }
+}
+
+const BASE: Seq = Seq(u32::MAX - 5_000);
+
+impl Model {
+    fn nxt(&self) -> u32 {
+        self.una + self.bytes.len() as u32
+    }
+
+    fn check(&self, flight: &Flight, pool: &RecordPool, seed: u64) {
+        let total = |fate| self.bytes.iter().filter(|b| b.0 == fate).count() as u32;
+        let counts = (flight.in_flight(), flight.sacked(), flight.lost());
+        let expected = (total(Fate::InFlight), total(Fate::Sacked), total(Fate::Lost));
+        assert_eq!(counts, expected, "seed {seed}");
+        let resent = self.bytes.iter().filter(|b| b.0 == Fate::InFlight && b.2).count() as u32;
+        assert_eq!(flight.resent(), resent, "seed {seed}");
+        flight.check(pool, BASE.plus(self.una), BASE.plus(self.nxt()));
+        if let Some(oldest) = flight.oldest(pool) {
+            let least = self.bytes.iter().filter(|b| b.0 == Fate::InFlight).map(|b| b.1).min();
+            assert_eq!(Some(oldest.sent.as_nanos()), least, "seed {seed}");
+        }
+    }
+
+    fn at(&mut self, seq: Seq) -> &mut (Fate, u64, bool) {
+        let index = seq.since(BASE) - self.una;
+        &mut self.bytes[index as usize]
+    }
+}
+
+fn play(seed: u64) {
+    let mut random = Random(seed);
+    let mut pool = RecordPool::new(1, [2, 20, 1_000][random.below(3) as usize], 500);
+    let mut flight = Flight::EMPTY;
+    let mut model = Model { una: 0, bytes: Vec::new() };
+    for now in 1..400u64 {
+        let (una, nxt) = (model.una, model.nxt());
+        match random.below(10) {
+            0..=2 => {
+                let len = (1 + random.below(60)).min(flight.room(&pool));
+                if len > 0 {
+                    assert!(flight.push(&mut pool, BASE.plus(nxt), BASE.plus(nxt + len), &stamp(now)));
+                    // For want of records the last one takes the time of what is added to it.
+                    let start = flight.tail_start(&pool);
+                    for seq in start.since(BASE)..nxt {
+                        model.at(BASE.plus(seq)).1 = now;
+                    }
+                    model.bytes.extend((0..len).map(|_| (Fate::InFlight, now, false)));
+                }
+            }
+            3..=5 if nxt > una => {
+                let start = una + random.below(nxt - una);
+                let end = start + 1 + random.below((nxt - start).min(40));
+                let mut budget = [3, 1_000][random.below(2) as usize];
+                let range = (BASE.plus(start), BASE.plus(end.min(nxt)));
+                while let Some(piece) = flight.sack(&mut pool, range, 300, &mut budget) {
+                    for seq in piece.start.since(BASE)..piece.end.since(BASE) {
+                        assert_eq!(model.at(BASE.plus(seq)).0, piece.fate);
+                        assert_ne!(piece.fate, Fate::Sacked);
+                        model.at(BASE.plus(seq)).0 = Fate::Sacked;
+                    }
+                }
+            }
+            6 if nxt > una => {
+                let to = una + random.below(nxt - una + 1);
+                while let Some(piece) = flight.pop_acked(&mut pool, BASE.plus(to)) {
+                    for (fate, ..) in model.bytes.drain(..piece.len() as usize) {
+                        assert_eq!(fate, piece.fate);
+                    }
+                    model.una += piece.len();
+                }
+                assert_eq!(model.una, to);
+            }
+            7 => {
+                let record = flight.oldest(&pool).copied();
+                flight.lose_oldest(&mut pool);
+                if let Some(record) = record {
+                    for seq in record.start.since(BASE)..record.end.since(BASE) {
+                        model.at(BASE.plus(seq)).0 = Fate::Lost;
+                    }
+                }
+            }
+            8 => {
+                if let Some((start, end)) = flight.next_lost(&pool) {
+                    let end = start.plus(1 + random.below(end.since(start)));
+                    let sent = flight.resend(&mut pool, end, &stamp(now));
+                    for seq in start.since(BASE)..sent.since(BASE) {
+                        *model.at(BASE.plus(seq)) = (Fate::InFlight, now, true);
+                    }
+                }
+            }
+            9 => match random.below(4) {
+                0 => {
+                    flight.forget_sacked(&mut pool);
+                    model.bytes.iter_mut().filter(|b| b.0 == Fate::Sacked).for_each(|b| b.0 = Fate::Lost);
+                }
+                1 => {
+                    let len = flight.lose_head(&mut pool, 10);
+                    model.bytes[..len as usize].iter_mut().for_each(|b| b.0 = Fate::Lost);
+                }
+                2 => {
+                    if let Some((start, end)) = flight.resend_tail(&mut pool, 10, &stamp(now)) {
+                        for seq in start.since(BASE)..end.since(BASE) {
+                            *model.at(BASE.plus(seq)) = (Fate::InFlight, now, true);
+                        }
+                    }
+                }
+                _ => {}
+            },
+            _ => {}
+        }
+        model.check(&flight, &pool, seed);
+    }
+    flight.clear(&mut pool);
+    assert_eq!(pool.free(), pool.capacity());
+}
+
+#[test]
+fn records_agree_with_a_map_of_bytes() {
+    for seed in 0..500 {
+        play(seed);
+    }
+}
