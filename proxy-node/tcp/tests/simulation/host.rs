@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use csp_tcp::{Arrival, DropReason, Event, FailReason, PathError, Stack, StackConfig, Transmit};
+use csp_tcp::{Arrival, DropReason, Event, FailReason, PathError, Stack, StackConfig, State, Transmit};
 use csp_types::{FlowLabel, FourTuple, Instant};
 use csp_wire::tcp::{HEADER_LEN_MAX, Segment};
 
@@ -116,13 +116,6 @@ impl Host {
         }
     }
 
-    pub fn on_timeout(&mut self, now: Instant) {
-        match self {
-            Host::Engine(engine) => engine.stack.on_timeout(now),
-            Host::Model(model) => model.on_timeout(now),
-        }
-    }
-
     pub fn on_too_big(&mut self, now: Instant, tuple: &FourTuple, seq: u32, mtu: usize) {
         match self {
             Host::Engine(engine) => {
@@ -176,9 +169,27 @@ impl EngineHost {
         Some(Sent { label: transmit.label, packets: cut(&transmit) })
     }
 
+    /// Timers that are due fire. Tells the connection whose retransmission timer it was, where that is certain.
+    pub fn on_timeout(&mut self, now: Instant) -> Option<FourTuple> {
+        let due: Vec<_> =
+            self.stack.connections().filter(|info| info.deadline.is_some_and(|at| at <= now)).collect();
+        let before = self.stack.counters().retransmission_timeouts;
+        self.stack.on_timeout(now);
+        assert!(self.stack.next_timeout().is_none_or(|at| at > now), "a timer that is due stays due");
+        let fired = self.stack.counters().retransmission_timeouts - before;
+        match &due[..] {
+            [info] if fired == 1 && !matches!(info.state, State::SynSent | State::SynReceived) => {
+                Some(info.tuple)
+            }
+            _ => None,
+        }
+    }
+
     /// A packet arrives; it was on the wire's end at `ingress`.
     pub fn on_packet(&mut self, now: Instant, ingress: Instant, packet: &Packet) -> Result<(), DropReason> {
         let tuple = packet.at_receiver();
+        let before = self.stack.label_of(&tuple).and_then(|label| self.stack.info(label));
+        let recoveries = self.recoveries();
         let label = self.known.get(&tuple).copied().unwrap_or(FlowLabel::NONE);
         let arrival = Arrival {
             label,
@@ -193,7 +204,21 @@ impl EngineHost {
         let result = self.stack.on_segment(now, arrival, &segment, &packet.payload);
         self.calls.segments_received += 1;
         self.calls.drops += u64::from(result.is_err());
+        if let Some(before) = before
+            && let Some(after) = self.stack.info(before.label)
+            && self.recoveries() == (recoveries.0 + 1, recoveries.1)
+        {
+            // RFC 9438 §4.6 keeps the most: 0.7 of the window; whoever is right at the floor keeps two segments.
+            let most = (before.cwnd / 100 * 71).max(2 * u32::from(before.mss)) + u32::from(before.mss);
+            assert!(after.ssthresh <= most, "a loss, and ssthresh stays at {}: {before:?}", after.ssthresh);
+        }
         result
+    }
+
+    /// Loss responses begun, and taken back.
+    fn recoveries(&self) -> (u64, u64) {
+        let counters = self.stack.counters();
+        (counters.fast_recoveries, counters.spurious_recoveries)
     }
 
     /// The network node is replaced by one that knows nothing.

@@ -1,19 +1,27 @@
 //! What must hold between two steps, and when all is over.
 
-use csp_tcp::{Event, FailReason, Occupancy};
+use csp_tcp::{Event, Occupancy};
 
+use crate::app::{Appetite, Script, Step};
 use crate::host::{EngineHost, Host};
+use crate::scenario::{PROMPT, Side, Theme};
 use crate::watch::TIMER_SLACK;
 use crate::world::World;
 
 impl World {
     /// Between two steps, when everything that may be sent was sent.
     pub fn check_step(&self) {
-        for (host, watch) in self.hosts.iter().zip(&self.watches) {
-            let (Some(engine), Some(watch)) = (host.engine(), watch) else { continue };
+        for (side, watch) in self.watches.iter().enumerate() {
+            let (Some(engine), Some(watch)) = (self.hosts[side].engine(), watch) else { continue };
             self.check_timers(engine);
             check_occupancy(&engine.stack.occupancy());
             watch.check_owed(self.now);
+            for conversation in self.conversations.iter().filter(|_| self.scenario.theme != Theme::Crowded) {
+                let tuple = conversation.tuple_at(side);
+                if let Some(done) = self.done(side, &tuple) {
+                    watch.check_window(&tuple, &done);
+                }
+            }
         }
     }
 
@@ -26,6 +34,8 @@ impl World {
             }
             let deadline = info.deadline.unwrap_or_else(|| panic!("no timer runs: {info:?}"));
             let told = told.unwrap_or_else(|| panic!("next_timeout knows of no timer: {info:?}"));
+            let most = self.now + engine.stack.config().rto_max + TIMER_SLACK;
+            assert!(deadline <= most, "no timer but perhaps keepalive runs: {info:?}");
             let latest = deadline.max(self.now) + TIMER_SLACK;
             assert!(told <= latest, "next_timeout is {told:?}, a timer is due at {deadline:?}");
         }
@@ -46,6 +56,7 @@ impl World {
         }
         if self.scenario.is_clean() {
             self.check_clean();
+            self.check_speed();
         }
     }
 
@@ -61,10 +72,7 @@ impl World {
                 continue;
             }
             assert_eq!(end.received, far.script().total(), "conversation {n}, side {side}");
-            // Whose last acknowledgement is lost until the other side's TIME-WAIT is over is told of it by RST.
-            let last_ack = end.peer_finished && end.finished && far.outcome == Some(Event::Closed);
-            let ends_well = end.outcome == Some(Event::Closed)
-                || (last_ack && end.outcome == Some(Event::Failed(FailReason::Reset)));
+            let ends_well = end.outcome == Some(Event::Closed);
             assert!(ends_well, "conversation {n}, side {side}: {:?}", conversation.ends);
         }
     }
@@ -107,6 +115,29 @@ impl World {
             assert_eq!(watch.needless(), 0, "side {side} sent twice on a clean link: {c:?}");
             assert_eq!(c.fast_recoveries, 0, "side {side} found loss on a clean link");
             assert_eq!(c.retransmission_timeouts, 0, "side {side} timed out on a clean link");
+        }
+    }
+
+    /// Between eager applications, no conversation takes longer than windows, round trips and delayed acknowledgements
+    /// explain.
+    fn check_speed(&self) {
+        let round = self.links[0].plan.delay + self.links[1].plan.delay + PROMPT + TIMER_SLACK;
+        let window = self.scenario.sides.iter().map(Side::window).min().unwrap_or(1);
+        for (n, conversation) in self.conversations.iter().enumerate() {
+            let scripts = &conversation.plan.scripts;
+            let rests = |script: &Script| {
+                script.appetite != Appetite::Eager
+                    || script.steps.iter().any(|step| matches!(step, Step::Pause(_)))
+            };
+            if conversation.is_forceful() || conversation.refused || scripts.iter().any(rests) {
+                continue;
+            }
+            let bytes: u64 = scripts.iter().map(Script::total).sum();
+            let steps: usize = scripts.iter().map(|script| script.steps.len()).sum();
+            // Twelve for the handshake, a slow start to the largest window, and the end.
+            let rounds = 12 + 2 * steps as u64 + 3 * bytes / window;
+            let took = conversation.lasted.1 - conversation.lasted.0;
+            assert!(took <= round * rounds as u32, "conversation {n} took {took:?}: {:?}", conversation.ends);
         }
     }
 }

@@ -35,6 +35,8 @@ pub struct LinkPlan {
     pub loss: f64,
     pub bursts: Option<Bursts>,
     pub duplication: f64,
+    /// Probability that a copy wanders about and arrives long after.
+    pub ghosts: f64,
     /// Probability that a packet is held back …
     pub reordering: f64,
     /// … by up to this.
@@ -135,6 +137,8 @@ impl Link {
         let arrives = self.arrival(leaves);
         let twice = self.random.chance(self.plan.duplication);
         let again = twice.then(|| arrives + Duration::from_micros(self.random.below(3_000)));
+        let ghost = self.plan.ghosts > 0.0 && self.random.chance(self.plan.ghosts);
+        let again = again.or(ghost.then(|| arrives + Duration::from_millis(10 + self.random.below(8_000))));
         Fate::Arrives(arrives, again)
     }
 

@@ -81,16 +81,16 @@ pub struct ModelHost {
     /// By the order of their creation; `None` where forgotten.
     peers: Vec<Option<Peer>>,
     by_tuple: BTreeMap<FourTuple, usize>,
-    /// Ports that refuse connections.
-    pub closed_port: u16,
+    /// The port that accepts connections.
+    listens: u16,
 }
 
 impl ModelHost {
-    pub fn new(manners: Manners, seed: u64) -> ModelHost {
+    pub fn new(manners: Manners, listens: u16, seed: u64) -> ModelHost {
         let now = Instant::ZERO;
         let (out, events) = (VecDeque::new(), VecDeque::new());
         let shared = Shared { manners, random: Random(seed), out, events, now };
-        ModelHost { shared, peers: Vec::new(), by_tuple: BTreeMap::new(), closed_port: 0 }
+        ModelHost { shared, peers: Vec::new(), by_tuple: BTreeMap::new(), listens }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -176,7 +176,7 @@ impl ModelHost {
             Some(id) => {
                 self.act(now, id, |peer, shared| peer.on_packet(shared, packet));
             }
-            None if opens && tuple.local.port() != self.closed_port => {
+            None if opens && tuple.local.port() == self.listens => {
                 let id = self.add(tuple, true);
                 self.with(id, |peer, shared| peer.accept(shared, packet));
             }

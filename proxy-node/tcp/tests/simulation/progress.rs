@@ -4,7 +4,7 @@ use csp_tcp::Event;
 use csp_types::Duration;
 
 use crate::app::App;
-use crate::host::Host;
+use crate::host::{EngineHost, Host};
 use crate::world::World;
 
 /// Without progress for so long, though the link is there, a connection is stuck.
@@ -47,7 +47,8 @@ impl World {
         for side in 0..2 {
             let end = &mut self.conversations[n].ends[side];
             let Some(id) = end.id.filter(|_| !end.is_over()) else { continue };
-            let engine = matches!(self.hosts[side], Host::Engine(_));
+            let notices = |engine: &EngineHost| engine.stack.config().keepalive_idle < Some(STUCK);
+            let engine = self.hosts[side].engine().is_some_and(notices);
             assert!(
                 !engine || self.scenario.is_rough(),
                 "conversation {n}: the other end is gone, and nobody notices: {:#?}",
@@ -56,6 +57,7 @@ impl World {
             self.hosts[side].abort(self.now, id);
             self.conversations[n].ends[side].outcome = Some(Event::Closed);
             self.conversations[n].ends[side].left = true;
+            self.flush(side);
         }
     }
 

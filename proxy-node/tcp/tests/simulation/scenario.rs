@@ -9,7 +9,7 @@ use crate::model::{Manners, OutOfOrder};
 use crate::random::Random;
 
 /// How long acknowledgements are usually delayed.
-const PROMPT: Duration = Duration::from_millis(40);
+pub const PROMPT: Duration = Duration::from_millis(40);
 
 /// What kind of trouble there is.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -32,6 +32,16 @@ pub enum Theme {
 pub enum Side {
     Engine(StackConfig),
     Model(Manners),
+}
+
+impl Side {
+    /// How much can be under way to or from it at most, in bytes.
+    pub fn window(&self) -> u64 {
+        match self {
+            Side::Engine(config) => u64::from(config.receive_window_max.min(config.send_buffer_max)),
+            Side::Model(manners) => u64::from(manners.buffer.min(manners.fixed_window.unwrap_or(u32::MAX))),
+        }
+    }
 }
 
 /// How a host receives.
@@ -95,6 +105,10 @@ impl Scenario {
         }
         let receive = [receive(random), receive(random)];
         let plans = plans(random, theme, &sides);
+        // Without a quiet time between two uses of the same addresses nobody promises anything about these.
+        if theme == Theme::Faulty && random.chance(0.3) && plans.iter().all(|plan| plan.after.is_none()) {
+            links.iter_mut().for_each(|link| link.ghosts = 0.02);
+        }
         let node_changes = (theme == Theme::Faulty && random.chance(0.3))
             .then(|| Duration::from_millis(20 + random.below(1_000)));
         Scenario { theme, sides, receive, links, plans, node_changes }
@@ -216,7 +230,7 @@ fn config(random: &mut Random, theme: Theme, seed: u64) -> StackConfig {
         quick_acks: random.pick(&[16, 16, 0, 2]),
         // Longer than an outage with the retransmissions that follow it.
         time_wait: Duration::from_secs(random.pick(&[30, 60])),
-        keepalive_idle: Some(Duration::from_secs(30)),
+        keepalive_idle: Some(Duration::from_secs(random.pick(&[30, 7_200]))),
         keepalive_interval: Duration::from_secs(10),
         keepalive_probes: 9,
         isn_secret,

@@ -7,6 +7,9 @@
 //!    |--------- | -- sent -- | ---- | --------- |          |------------- | ------ | ------ |
 //! ```
 
+mod checks;
+mod patience;
+
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -17,6 +20,7 @@ use csp_wire::tcp::{Options, Repr};
 use crate::packet::Packet;
 use crate::pattern::Stream;
 use crate::spans::Spans;
+use patience::Patience;
 
 /// How much later than it must a timer of the engine may fire: its wheel turns in such steps.
 pub const TIMER_SLACK: Duration = Duration::from_millis(3);
@@ -28,6 +32,8 @@ pub struct Done {
     pub written: u64,
     pub finished: bool,
     pub received: u64,
+    /// It reads on, and bytes may come.
+    pub reads: bool,
 }
 
 /// One connection of the engine, seen from the wire.
@@ -54,8 +60,9 @@ pub struct View {
     squeezed: bool,
     /// Sequence numbers sent more than once, window probes not counted.
     pub again: u64,
-    /// The newest of our timestamps that arrived cannot be older than its echo; the values the peer told.
-    told_values: (u32, u32),
+    patience: Patience,
+    /// TS.Recent.
+    recent: u32,
 
     // Receiving.
     got: Spans,
@@ -113,6 +120,7 @@ impl Watch {
         let done = done.expect("a connection has an application");
         view.check_options(packet, memory_short, &self.config);
         view.check_data(packet, &done, &self.config);
+        view.check_patience(now, packet, &self.config);
         view.check_acknowledgement(now, &packet.header, &done, memory_short, &self.config);
     }
 
@@ -124,9 +132,9 @@ impl Watch {
             let mut view = View::new(seq, options, sends);
             let before = self.views.remove(&packet.tuple);
             if let Some(before) = before {
-                self.again += before.again;
+                self.again += if before.squeezed { 0 } else { before.again };
                 (view.irs, view.theirs) = (before.irs, before.theirs); // the SYN that we answer came before
-                view.told_values = before.told_values;
+                view.recent = before.recent;
             }
             self.views.insert(packet.tuple, view);
         }
@@ -162,7 +170,7 @@ impl Watch {
             return self.on_syn_delivered(packet, taken);
         }
         let Some(view) = self.views.get_mut(&tuple) else { return };
-        view.learn_value(packet);
+        view.patience = Patience::default();
         if !taken || view.theirs.is_none() {
             return;
         }
@@ -170,6 +178,7 @@ impl Watch {
             view.over = true;
             return;
         }
+        view.learn_value(packet);
         view.take_acknowledgement(packet);
         view.take_data(now, packet);
     }
@@ -182,16 +191,28 @@ impl Watch {
         if opens {
             // Of a view that has begun, only the other side is new (the answer to our SYN); else ours follows.
             (view.irs, view.theirs) = (Some(seq), Some(options));
-            let value = options.timestamps.map_or(0, |t| t.value);
-            view.told_values = (value, value);
-        } else {
-            view.learn_value(packet);
+            view.recent = options.timestamps.map_or(0, |t| t.value);
         }
         if taken && flags.ack() && view.irs == Some(seq) && view.una == 0 {
             assert_eq!(ack, view.iss.wrapping_add(1), "the engine took a SYN/ACK of something else");
             view.una = 1;
+            view.recent = options.timestamps.map_or(0, |t| t.value);
             (view.edge, view.window_from) = (1 + u64::from(window), (0, 1));
             view.edge_max = view.edge;
+        }
+    }
+
+    /// The engine's retransmission timer fired for a connection.
+    pub fn on_retransmission_timeout(&mut self, tuple: &FourTuple) {
+        if let Some(view) = self.views.get_mut(tuple) {
+            view.patience.sent_since_timeout = Some(0);
+        }
+    }
+
+    /// The path has become narrower: what is in flight is sent again.
+    pub fn on_too_big(&mut self, tuple: &FourTuple) {
+        if let Some(view) = self.views.get_mut(tuple) {
+            view.patience = Patience::default();
         }
     }
 
@@ -205,6 +226,18 @@ impl Watch {
             let most = self.config.delayed_ack + TIMER_SLACK;
             assert!(late <= most, "{owed} bytes are not acknowledged for {late:?}: {view:?}");
         }
+    }
+
+    /// Who has read everything has told the peer of a window that is worth using (RFC 9293 §3.8.6.2.2).
+    pub fn check_window(&self, tuple: &FourTuple, done: &Done) {
+        let Some(view) = self.views.get(tuple) else { return };
+        let unread = (view.next - 1).saturating_sub(done.received);
+        if self.memory_short || view.over || !done.reads || unread > 0 || view.irs.is_none() {
+            return;
+        }
+        let (window, most) =
+            (view.told - view.next.min(view.told), u64::from(self.config.receive_window_max));
+        assert!(window >= self.mss_of(tuple).min(most / 4), "{window} bytes of window are told: {view:?}");
     }
 
     fn mss_of(&self, tuple: &FourTuple) -> u64 {
@@ -245,7 +278,8 @@ impl View {
             hinted: false,
             squeezed: false,
             again: 0,
-            told_values: (0, 0),
+            patience: Patience::default(),
+            recent: 0,
             got: Spans::default(),
             next: 1,
             last_ack: 0,
@@ -267,169 +301,6 @@ impl View {
     fn shift(&self, of: &Options) -> u32 {
         let scaled = self.agreed(|options| options.window_scale.is_some());
         of.window_scale.filter(|_| scaled).map_or(0, u32::from)
-    }
-
-    fn check_options(&mut self, packet: &Packet, memory_short: bool, config: &StackConfig) {
-        let options = packet.header.options;
-        assert!(
-            options.mss.is_none() && options.window_scale.is_none() && !options.sack_permitted,
-            "SYN's options"
-        );
-        // RFC 7323 §3.2: once agreed on, in every segment.
-        assert_eq!(options.timestamps.is_some(), self.has_timestamps(), "timestamps");
-        if let Some(timestamps) = options.timestamps {
-            let backwards =
-                self.last_value.is_some_and(|last| (timestamps.value.wrapping_sub(last) as i32) < 0);
-            assert!(!backwards, "our timestamps go backwards");
-            self.last_value = Some(timestamps.value);
-            let (oldest, newest) = self.told_values;
-            let known = timestamps.echo.wrapping_sub(oldest) <= newest.wrapping_sub(oldest);
-            assert!(known, "echo {} was never told ({oldest} to {newest})", timestamps.echo);
-        }
-        let len = (packet.payload.len() + options.len()) as u64;
-        let mss = self.mss(&packet.tuple, config);
-        assert!(packet.payload.is_empty() || len <= mss, "{len} bytes exceed the MSS");
-        let blocks = options.sack.as_slice();
-        assert!(blocks.is_empty() || self.agreed(|options| options.sack_permitted), "SACK was not agreed on");
-        let irs = self.irs.expect("a SYN came");
-        for (n, block) in blocks.iter().enumerate() {
-            let start = relative(block.start, irs, self.next);
-            let end = relative(block.end, irs, self.next);
-            assert!(start < end && end - start < 1 << 30, "SACK block {start}..{end}");
-            let old = end <= self.next as i64 && !memory_short;
-            let within = self.got.contain(start as u64, end as u64);
-            // RFC 2883: the first block may tell of what came twice.
-            assert!(if n == 0 { old || within } else { within && !old }, "SACK of {start}..{end}: {self:?}");
-        }
-    }
-
-    /// What may be in a segment at most, options and payload.
-    fn mss(&self, tuple: &FourTuple, config: &StackConfig) -> u64 {
-        let v4 = tuple.local.is_ipv4();
-        let (ours, assumed) = if v4 { (config.mss_v4, 536) } else { (config.mss_v6, 1220) };
-        let theirs = self.theirs.and_then(|options| options.mss).unwrap_or(assumed).max(csp_tcp::MSS_MIN);
-        u64::from(ours.min(theirs))
-    }
-
-    fn check_data(&mut self, packet: &Packet, done: &Done, config: &StackConfig) {
-        let at = relative(packet.header.seq, self.iss, self.una);
-        let fin = packet.header.flags.fin();
-        if packet.len() == 0 {
-            // Bare acknowledgements come from the edge of what was sent or may be; keepalive probes from before it.
-            let low = self.una as i64 - 1;
-            assert!(low <= at && at <= self.top as i64, "a bare segment at {at}: {self:?}");
-            return;
-        }
-        assert!(at >= 1, "data at {at}");
-        let at = at as u64;
-        let data_end = at + packet.payload.len() as u64;
-        let end = data_end + u64::from(fin);
-        if let Some(wrong) = self.sends.difference(at - 1, &packet.payload) {
-            panic!("byte {wrong} of the stream is sent wrong");
-        }
-        assert!(at <= self.top, "a gap: {at} after {}", self.top);
-        assert!(end > self.una, "{at}..{end} was acknowledged: {self:?}");
-        assert!(data_end <= done.written + 1, "more than was written");
-        if let Some(fin_at) = self.fin_at {
-            assert!(data_end <= fin_at && (!fin || data_end == fin_at), "FIN moves: {self:?}");
-        } else if fin {
-            assert!(done.finished && data_end == done.written + 1, "FIN before the end: {done:?} {self:?}");
-            self.fin_at = Some(data_end);
-        }
-        let probe = end <= self.una + 1;
-        if end > self.top {
-            assert!(
-                end <= self.edge || (probe && self.edge <= self.una),
-                "{at}..{end} beyond the window: {self:?}"
-            );
-        } else {
-            assert!(end <= self.edge_max || probe, "{at}..{end} beyond every window: {self:?}");
-        }
-        // A receiver may delay the acknowledgement of less than two segments by more than a tail loss probe waits.
-        let theirs = self.theirs.and_then(|options| options.mss).map_or(536, u64::from);
-        let lone = self.top - self.una < 2 * theirs;
-        if at < self.top && !(probe && self.squeezed) && !lone {
-            self.again += end.min(self.top) - at;
-        }
-        self.top = self.top.max(end);
-        // Slow start lets every acknowledged byte open the window by as much (RFC 5681 §3.1, RFC 6928); a tail loss
-        // probe may come on top.
-        let mss = u64::from(config.mss_v4.max(config.mss_v6));
-        let most = u64::from(config.initial_window_segments) * mss.max(1460) + self.una + 2 * mss;
-        assert!(self.hinted || self.top - self.una <= most, "a burst: {self:?}");
-    }
-
-    fn check_acknowledgement(
-        &mut self,
-        now: Instant,
-        header: &Repr,
-        done: &Done,
-        memory_short: bool,
-        config: &StackConfig,
-    ) {
-        let ours = self.ours;
-        let ack = relative(header.ack, self.irs.expect("a SYN came"), self.next);
-        assert!(ack <= self.next as i64, "acknowledges {ack}, which did not arrive: {self:?}");
-        assert!(ack >= self.last_ack as i64, "acknowledges less than before: {ack}, {self:?}");
-        let ack = ack as u64;
-        assert!(memory_short || ack == self.next, "acknowledges {ack}, not everything: {self:?}");
-        self.last_ack = ack;
-        self.owed_since = (ack < self.next).then_some(now);
-        let edge = ack + (u64::from(header.window) << self.shift(&ours));
-        // RFC 9293 §3.8.6: a window once told is not taken back.
-        assert!(memory_short || edge >= self.told, "the window's edge moves back to {edge}: {self:?}");
-        self.told = if memory_short { edge.max(ack) } else { self.told.max(edge) };
-        // An edge that may not move back is rounded up with every acknowledgement (RFC 7323 §2.3).
-        let most = u64::from(config.receive_window_max) + 2;
-        let held = edge.saturating_sub(1 + done.received);
-        self.rounded = if held > most { self.rounded + (1 << self.shift(&ours)) - 1 } else { 0 };
-        assert!(held <= most + self.rounded, "{held} bytes were promised room: {done:?} {self:?}");
-    }
-
-    fn learn_value(&mut self, packet: &Packet) {
-        if let Some(t) = packet.header.options.timestamps {
-            let (oldest, newest) = self.told_values;
-            let newer = (t.value.wrapping_sub(newest) as i32) > 0;
-            self.told_values = (oldest, if newer { t.value } else { newest });
-        }
-    }
-
-    fn take_acknowledgement(&mut self, packet: &Packet) {
-        let header = &packet.header;
-        if !header.flags.ack() {
-            return;
-        }
-        let ack = relative(header.ack, self.iss, self.una);
-        if ack < self.una as i64 {
-            return;
-        }
-        assert!(ack <= self.top as i64, "the engine took an acknowledgement of {ack}: {self:?}");
-        let at = relative(header.seq, self.irs.expect("a SYN came"), self.next);
-        let theirs = self.theirs.expect("a SYN came");
-        self.hinted |= (ack == self.una as i64 && packet.len() == 0) || !header.options.sack.is_empty();
-        // SND.WND counts from SND.UNA: an acknowledgement whose window is not taken moves the edge all the same.
-        let mut window = self.edge - self.una;
-        self.una = ack as u64;
-        if (at, ack) >= self.window_from {
-            window = u64::from(header.window) << self.shift(&theirs);
-            self.squeezed |= window == 0 || self.una + window < self.edge;
-            self.window_from = (at, ack);
-        }
-        self.edge = self.una + window;
-        self.edge_max = self.edge_max.max(self.edge);
-    }
-
-    fn take_data(&mut self, now: Instant, packet: &Packet) {
-        let at = relative(packet.header.seq, self.irs.expect("a SYN came"), self.next);
-        let end = at + i64::from(packet.len());
-        let (from, to) = (at.max(1) as u64, end.max(1) as u64);
-        let told = self.told.max(self.next);
-        let fin_fits = packet.header.flags.fin() && to <= told + 1;
-        self.got.insert(from, if fin_fits { to } else { to.min(told) });
-        self.next = self.got.end_of_first(self.next);
-        if self.next > self.last_ack {
-            self.owed_since = self.owed_since.or(Some(now));
-        }
     }
 
     /// Sequence numbers sent and not acknowledged.

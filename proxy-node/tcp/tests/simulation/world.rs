@@ -34,6 +34,8 @@ pub struct Conversation {
     /// `connect` was refused.
     pub refused: bool,
     pub progress: (u64, Instant),
+    /// When it began, and when an end was last told something.
+    pub lasted: (Instant, Instant),
 }
 
 impl Conversation {
@@ -51,7 +53,15 @@ impl Conversation {
         let (up, down) = (Stream::draw(random), Stream::draw(random));
         let [a, b] = plan.scripts.clone();
         let ends = [App::new(a, up, down), App::new(b, down, up)];
-        Conversation { plan, tuple, ends, begun: false, refused: false, progress: (0, start) }
+        Conversation {
+            plan,
+            tuple,
+            ends,
+            begun: false,
+            refused: false,
+            progress: (0, start),
+            lasted: (start, start),
+        }
     }
 
     /// The addresses as a side sees them.
@@ -110,11 +120,7 @@ fn host(side: &Side, seed: u64) -> (Host, Option<Watch>) {
             let watch = Watch::new(engine.stack.config().clone());
             (Host::Engine(engine), Some(watch))
         }
-        Side::Model(manners) => {
-            let mut model = ModelHost::new(*manners, seed);
-            model.closed_port = PORT + 1;
-            (Host::Model(model), None)
-        }
+        Side::Model(manners) => (Host::Model(ModelHost::new(*manners, PORT, seed)), None),
     }
 }
 
@@ -184,10 +190,7 @@ impl World {
         self.happen();
         for side in 0..2 {
             if self.hosts[side].next_timeout().is_some_and(|at| at <= self.now) {
-                self.hosts[side].on_timeout(self.now);
-                let next = self.hosts[side].next_timeout();
-                let later = next.is_none_or(|at| at > self.now);
-                assert!(later || self.hosts[side].engine().is_none(), "a timer that is due stays due");
+                self.fire(side);
             }
         }
         self.begin_conversations();
@@ -195,6 +198,20 @@ impl World {
         self.flush(0);
         self.flush(1);
         self.check_step();
+    }
+
+    fn fire(&mut self, side: usize) {
+        let now = self.now;
+        let timed_out = match &mut self.hosts[side] {
+            Host::Model(model) => {
+                model.on_timeout(now);
+                None
+            }
+            Host::Engine(engine) => engine.on_timeout(now),
+        };
+        if let (Some(tuple), Some(watch)) = (timed_out, &mut self.watches[side]) {
+            watch.on_retransmission_timeout(&tuple);
+        }
     }
 
     /// When something is due next.
@@ -233,6 +250,7 @@ impl World {
             let conversation = &mut self.conversations[n];
             conversation.begun = true;
             conversation.progress.1 = now;
+            conversation.lasted = (now, now);
             self.current.insert(conversation.tuple, n);
             let sides = if conversation.plan.both_open { 0..2 } else { 0..1 };
             for side in sides {
@@ -292,6 +310,7 @@ impl World {
         let find = |c: &&mut Conversation| c.ends[side].id == Some(id);
         let conversation = self.conversations.iter_mut().rev().find(find).expect("an event of no connection");
         conversation.ends[side].on_event(event);
+        conversation.lasted.1 = self.now;
         let (end, far) = (&conversation.ends[side], &conversation.ends[1 - side]);
         if event == Event::PeerFinished {
             assert!(far.finished && far.written == far.script().total(), "FIN before everything was written");
@@ -303,7 +322,7 @@ impl World {
     }
 
     /// Everything that a host wants to send goes onto the link.
-    fn flush(&mut self, side: usize) {
+    pub fn flush(&mut self, side: usize) {
         let mut calls = 0;
         loop {
             let (packets, anonymous) = match &mut self.hosts[side] {
@@ -324,14 +343,15 @@ impl World {
         }
     }
 
-    fn done(&self, side: usize, tuple: &FourTuple) -> Option<Done> {
+    pub fn done(&self, side: usize, tuple: &FourTuple) -> Option<Done> {
         let clients = match side {
             0 => *tuple,
             _ => FourTuple { local: tuple.remote, remote: tuple.local },
         };
         let end = &self.conversations[*self.current.get(&clients)?].ends[side];
         let App { sends, written, finished, received, .. } = *end;
-        Some(Done { sends, written, finished, received })
+        let reads = end.id.is_some() && !end.left && !end.peer_finished && !end.is_over();
+        Some(Done { sends, written, finished, received, reads })
     }
 
     fn send(&mut self, side: usize, mut packet: Packet, anonymous: bool) {
@@ -393,6 +413,9 @@ impl World {
                 Happening::TooBig { to, tuple, seq, mtu } => {
                     self.print(to, || format!("ICMP: too big, MTU {mtu}"));
                     self.hosts[to].on_too_big(self.now, &tuple, seq, mtu);
+                    if let Some(watch) = &mut self.watches[to] {
+                        watch.on_too_big(&tuple);
+                    }
                 }
                 Happening::NodeChange => self.change_node(),
             }
