@@ -190,6 +190,13 @@ fn collect_tcp(out: &mut MetricWriter, c: &csp_tcp::Counters, labels: &[(&str, &
             "Connections brought about by a cookie",
             c.syn_cookies_accepted,
         ),
+        ("csp_tcp_path_mtu_lowered_total", "Path MTUs lowered by ICMP", c.path_mtu_lowered),
+        ("csp_tcp_path_mtu_raised_total", "Path MTUs raised by probing", c.path_mtu_raised),
+        (
+            "csp_tcp_path_black_holes_suspected_total",
+            "Segment sizes lowered because full segments vanished",
+            c.path_black_holes_suspected,
+        ),
         (
             "csp_tcp_syn_cookies_rejected_total",
             "Acknowledgements of no valid cookie while cookies were about",

@@ -258,4 +258,6 @@ pub struct Occupancy {
     pub replies: (usize, usize),
     /// SYN cookies that wait to be transmitted.
     pub cookie_replies: (usize, usize),
+    /// Destinations whose path MTU is remembered.
+    pub paths: (usize, usize),
 }

@@ -46,6 +46,13 @@ pub struct StackConfig {
     pub send_buffer_max: u32,
     /// MSS told to and used towards IPv4 peers, in bytes without options (RFC 9293 §3.7.1).
     pub mss_v4: u16,
+    /// Smallest path MTU towards IPv4 hosts that an ICMP error brings about, in bytes with IP header. What is smaller
+    /// would serve an attacker (RFC 5927 §7.1).
+    pub path_mtu_min_v4: u16,
+    /// How long a lowered path MTU stays before a larger one is tried (RFC 1191 §6.3, RFC 8201 §4).
+    pub path_mtu_age: Duration,
+    /// Destinations whose path MTU is remembered for new connections.
+    pub path_entries: usize,
     /// MSS told to and used towards IPv6 peers.
     pub mss_v6: u16,
     /// Initial congestion window in segments (RFC 6928).
@@ -108,6 +115,9 @@ impl Default for StackConfig {
             send_buffer_max: 1 << 20,
             mss_v4: 1_460,
             mss_v6: 1_440,
+            path_mtu_min_v4: 552,
+            path_mtu_age: Duration::from_secs(600),
+            path_entries: 4_096,
             initial_window_segments: 10,
             congestion: CongestionControl::default(),
             isn_secret: [0; 16],
@@ -150,6 +160,7 @@ impl StackConfig {
         self.send_buffer_max = self.send_buffer_max.clamp(2_048, 1 << 30);
         self.mss_v4 = self.mss_v4.max(crate::MSS_MIN);
         self.mss_v6 = self.mss_v6.max(crate::MSS_MIN);
+        self.path_mtu_min_v4 = self.path_mtu_min_v4.max(crate::MSS_MIN + 40);
         self.initial_window_segments = self.initial_window_segments.clamp(1, 1_000);
         self.rto_min = self.rto_min.max(Duration::from_millis(1));
         self.rto_max = self.rto_max.max(self.rto_min);

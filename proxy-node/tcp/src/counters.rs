@@ -52,6 +52,12 @@ pub struct Counters {
     pub duplicates_reported: u64,
     /// Peers that discarded what they had SACKed (RFC 2018 §8).
     pub reneged: u64,
+    /// ICMP errors that quote no segment in flight, or tell no smaller MTU.
+    pub path_errors_ignored: u64,
+    pub path_mtu_lowered: u64,
+    pub path_mtu_raised: u64,
+    pub path_probes_sent: u64,
+    pub path_black_holes_suspected: u64,
     pub duplicate_bytes_received: u64,
     pub out_of_order_bytes_received: u64,
     /// Bytes behind the window's right edge, cut off.

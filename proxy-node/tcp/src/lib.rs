@@ -23,6 +23,8 @@ mod isn;
 mod list;
 mod listen;
 mod output;
+mod path_cache;
+mod path_mtu;
 mod ranges;
 mod reassembly;
 mod recovery;

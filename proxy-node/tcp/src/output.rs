@@ -118,6 +118,10 @@ impl Tcb {
         if let Some(plan) = self.retransmission(cx, options, size) {
             return Some(plan);
         }
+        let room = self.send_window().saturating_sub(self.pipe());
+        if let Some(plan) = self.path_probe(cx, options, room) {
+            return Some(plan);
+        }
         if let Some(plan) = self.new_data(cx, options, size, false) {
             return Some(plan);
         }
@@ -312,7 +316,14 @@ impl Tcb {
     }
 
     /// A record with a header; whatever it acknowledges needs no acknowledgement of its own any more.
-    fn plan(&mut self, cx: &mut Context<'_>, seq: Seq, len: u32, flags: Flags, options: Options) -> Plan {
+    pub(crate) fn plan(
+        &mut self,
+        cx: &mut Context<'_>,
+        seq: Seq,
+        len: u32,
+        flags: Flags,
+        options: Options,
+    ) -> Plan {
         let window = self.window_field(cx, flags.syn());
         let header = Repr {
             source_port: self.tuple.local.port(),

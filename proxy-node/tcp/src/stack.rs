@@ -17,6 +17,7 @@ use crate::isn::Keys;
 use crate::list::IndexList;
 use crate::listen::Listeners;
 use crate::output::Plan;
+use crate::path_cache::PathCache;
 use crate::ranges::RangePool;
 use crate::recovery::pool::RecordPool;
 use crate::replies::Replies;
@@ -42,6 +43,7 @@ pub struct Stack {
     blocks: BlockPool,
     ranges: RangePool,
     records: RecordPool,
+    paths: PathCache,
     wheel: Wheel,
     /// Passive connections in SYN-RECEIVED, oldest first.
     half_open: IndexList,
@@ -69,6 +71,7 @@ impl Stack {
             blocks: BlockPool::new(config.blocks, config.block_len),
             ranges: RangePool::new(config.range_sets),
             records: RecordPool::new(n, config.records, config.records_per_connection),
+            paths: PathCache::new(config.path_entries, &config.isn_secret),
             wheel: Wheel::new(n),
             half_open: IndexList::new(n),
             dirty: TransmitQueue::new(n),
@@ -373,6 +376,7 @@ impl Stack {
             listeners: (self.listeners.len(), self.listeners.capacity()),
             replies: (self.replies.len(), self.replies.capacity()),
             cookie_replies: self.replies.cookies(),
+            paths: (self.paths.len(), self.paths.capacity()),
         }
     }
 

@@ -26,6 +26,8 @@ use crate::config::{ConnectionOptions, StackConfig};
 use crate::congestion::Congestion;
 use crate::counters::Counters;
 use crate::input::Repeats;
+use crate::path_cache::PathCache;
+use crate::path_mtu::PathMtu;
 use crate::ranges::RangePool;
 use crate::reassembly::ReceiveQueue;
 use crate::recovery::Recovery;
@@ -42,6 +44,7 @@ pub(crate) struct Context<'a> {
     pub blocks: &'a mut BlockPool,
     pub ranges: &'a mut RangePool,
     pub records: &'a mut RecordPool,
+    pub paths: &'a mut PathCache,
     pub counters: &'a mut Counters,
 }
 
@@ -81,7 +84,7 @@ pub(crate) enum Probe {
 }
 
 // An idle connection is to take 1 KiB at most, tables included.
-const _: () = assert!(size_of::<Option<Tcb>>() <= 896);
+const _: () = assert!(size_of::<Option<Tcb>>() <= 928);
 
 /// One connection.
 #[derive(Debug)]
@@ -97,6 +100,7 @@ pub(crate) struct Tcb {
     // What the SYNs agreed on.
     /// Largest payload plus options per segment towards the peer, in bytes.
     pub mss_limit: u16,
+    pub path: PathMtu,
     /// Payload per segment towards the peer without SACK blocks; the unit of congestion control.
     pub mss: u16,
     /// Payload per segment from the peer, as the delayed acknowledgement counts it.
@@ -193,6 +197,7 @@ impl Tcb {
             passive: false,
             options,
             mss_limit: mss,
+            path: PathMtu::new(mss),
             mss,
             receive_mss: mss,
             send_shift: 0,
@@ -255,7 +260,7 @@ impl Tcb {
         // RFC 9293 §3.7.1: MUST-15
         let told = options.mss.unwrap_or(if v4 { 536 } else { 1220 });
         let ours = if v4 { cx.config.mss_v4 } else { cx.config.mss_v6 };
-        self.mss_limit = told.min(ours).max(crate::MSS_MIN);
+        self.start_path(cx, told.min(ours).max(crate::MSS_MIN));
         self.timestamps &= options.timestamps.is_some();
         let timestamps_len = if self.timestamps { 12 } else { 0 };
         self.mss = self.mss_limit - timestamps_len;

@@ -166,6 +166,7 @@ impl Tcb {
             self.syn_due = true;
             return;
         }
+        self.suspect_black_hole(cx);
         self.on_data_timeout(cx);
     }
 

@@ -90,6 +90,7 @@ impl Tcb {
         self.send.release(cx.blocks, acked_bytes);
         self.recovery.on_advance(cx.records, heard, ack);
         self.snd_una = ack;
+        self.on_path_progress(cx, ack, segment.options.sack.as_slice());
         self.fin_acked |= fin_acked;
         self.progress_at = cx.now;
         self.timers.retries = 0;

@@ -9,23 +9,21 @@ use crate::stack::Stack;
 use crate::stack::settle::TIME_WAIT_SLOTS;
 use crate::tcb::{Context, Farewell, Tcb};
 
-/// Smallest MSS an ICMP error brings a connection to, in bytes: forged ones must not make us send crumbs.
-const PATH_MSS_MIN: u16 = 512;
-
 impl Stack {
     /// Takes in an ICMP error. `tuple` and `seq` are those of the segment that the error quotes, `tuple.local` being
-    /// our end. `false`: no connection has such a segment in flight, so the error is forged or late (RFC 5927 §4.1).
+    /// our end. `false`: no connection has such a segment in flight, so the error is forged or late (RFC 5927 §4.1), or
+    /// it tells nothing new.
     pub fn on_path_error(&mut self, now: Instant, tuple: &FourTuple, seq: u32, error: PathError) -> bool {
-        let Some(slot) = self.find_by_tuple(tuple).filter(|&slot| slot < TIME_WAIT_SLOTS) else {
-            return false;
-        };
-        let Some((tcb, mut cx)) = self.split(slot, now) else { return false };
-        let in_flight = !Seq(seq).before(tcb.snd_una) && Seq(seq).before(tcb.snd_nxt);
-        if in_flight {
-            tcb.on_path_error(&mut cx, error);
+        let slot = self.find_by_tuple(tuple).filter(|&slot| slot < TIME_WAIT_SLOTS);
+        let taken = slot.is_some_and(|slot| {
+            let Some((tcb, mut cx)) = self.split(slot, now) else { return false };
+            let in_flight = !Seq(seq).before(tcb.snd_una) && Seq(seq).before(tcb.snd_nxt);
+            let taken = in_flight && tcb.on_path_error(&mut cx, error);
             self.settle(slot, now);
-        }
-        in_flight
+            taken
+        });
+        self.counters.path_errors_ignored += u64::from(!taken);
+        taken
     }
 
     /// Every connection through network node `from` goes through `to` from now on, and is announced to it
@@ -39,29 +37,15 @@ impl Stack {
 }
 
 impl Tcb {
-    fn on_path_error(&mut self, cx: &mut Context<'_>, error: PathError) {
+    fn on_path_error(&mut self, cx: &mut Context<'_>, error: PathError) -> bool {
         match error {
-            PathError::PacketTooBig { mtu } => self.shrink_mss(cx, mtu),
+            PathError::PacketTooBig { mtu } => self.on_packet_too_big(cx, mtu),
             // RFC 5927 §5.2: it ends no connection that was established.
             PathError::Unreachable if self.state == State::SynSent => {
                 self.fail(cx, Farewell::Record, FailReason::Refused);
+                true
             }
-            PathError::Unreachable => {}
-        }
-    }
-
-    /// RFC 1191 §6.4: what is in flight is sent again in smaller segments; it was not lost to congestion.
-    fn shrink_mss(&mut self, cx: &mut Context<'_>, mtu: u16) {
-        let headers = if self.tuple.remote.is_ipv4() { 40 } else { 60 };
-        let limit = mtu.saturating_sub(headers).max(PATH_MSS_MIN);
-        if limit >= self.mss_limit {
-            return;
-        }
-        self.mss_limit = limit;
-        self.mss = limit - if self.timestamps { 12 } else { 0 };
-        self.congestion.set_mss(u32::from(self.mss));
-        if self.is_synchronised() {
-            self.resend(cx);
+            PathError::Unreachable => true,
         }
     }
 }

@@ -31,6 +31,7 @@ impl Stack {
             blocks: &mut self.blocks,
             ranges: &mut self.ranges,
             records: &mut self.records,
+            paths: &mut self.paths,
             counters: &mut self.counters,
         }
     }
@@ -44,6 +45,7 @@ impl Stack {
             blocks: &mut self.blocks,
             ranges: &mut self.ranges,
             records: &mut self.records,
+            paths: &mut self.paths,
             counters: &mut self.counters,
         };
         Some((tcb, cx))

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 pub use random::Random;
 
-use csp_tcp::{Arrival, Stack, StackConfig, Transmit};
+use csp_tcp::{Arrival, PathError, Stack, StackConfig, Transmit};
 use csp_types::{FlowLabel, FourTuple, Instant};
 use csp_wire::tcp::{Flags, HEADER_LEN_MAX, Repr, Segment};
 
@@ -56,6 +56,9 @@ pub struct Net {
     pub trace: bool,
     /// Packets to these addresses reach nobody: those of spoofed senders.
     pub unreachable: fn(&FourTuple) -> bool,
+    /// The link's MTU, and whether what is larger is answered by an ICMP error.
+    pub mtu: (usize, bool),
+    errors: Vec<(usize, FourTuple, u32)>,
     /// Every header put on the link, newest last, while wanted.
     pub log: Option<Vec<(Instant, usize, Repr, usize)>>,
     link: BinaryHeap<Reverse<(Instant, u64, usize)>>,
@@ -97,6 +100,8 @@ impl Net {
             strip: (false, false, false),
             transmitted: 0,
             unreachable: |_| false,
+            mtu: (usize::MAX, false),
+            errors: Vec::new(),
             log: None,
             trace: std::env::var("CSP_TRACE").is_ok(),
             link: BinaryHeap::new(),
@@ -116,6 +121,15 @@ impl Net {
 
     /// Everything the hosts want to send goes onto the link.
     pub fn flush(&mut self) {
+        loop {
+            self.flush_once();
+            if !self.complain() {
+                break;
+            }
+        }
+    }
+
+    fn flush_once(&mut self) {
         for from in 0..2 {
             let mut calls = 0;
             loop {
@@ -129,6 +143,17 @@ impl Net {
                 }
             }
         }
+    }
+
+    /// The link's router says what did not fit; what is sent on hearing it may not fit either.
+    fn complain(&mut self) -> bool {
+        let errors = std::mem::take(&mut self.errors);
+        let (mtu, tells) = self.mtu;
+        for (from, tuple, sequence) in errors.iter().filter(|_| tells) {
+            let error = PathError::PacketTooBig { mtu: mtu as u16 };
+            self.hosts[*from].stack.on_path_error(self.now, tuple, *sequence, error);
+        }
+        tells && !errors.is_empty()
     }
 
     fn send(&mut self, from: usize, packet: Packet) {
@@ -149,6 +174,11 @@ impl Net {
                 ["->", "<-"][from],
                 segment.options().sack.as_slice()
             );
+        }
+        if packet.bytes.len() + 20 > self.mtu.0 {
+            let sequence = Segment::parse(&packet.bytes).unwrap().seq();
+            self.errors.push((from, packet.tuple, sequence));
+            return;
         }
         if lost || (self.unreachable)(&packet.tuple) {
             return;

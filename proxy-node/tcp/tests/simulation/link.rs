@@ -121,7 +121,9 @@ impl Link {
     /// Sends a packet on its way; it may be marked.
     pub fn carry(&mut self, now: Instant, packet: &mut Packet) -> Fate {
         self.packets += 1;
-        let mtu = self.mtu(now);
+        // RFC 8200 §5: every link takes IPv6 packets of 1280 bytes.
+        let least = if packet.tuple.local.is_ipv4() { 0 } else { 1_280 };
+        let mtu = self.mtu(now).max(least);
         if packet.ip_len() > mtu {
             self.lost += 1;
             return Fate::TooBig(self.plan.icmp.then_some(mtu));
