@@ -5,7 +5,7 @@ use core::time::Duration;
 use csp_types::{FlowLabel, FourTuple, Instant};
 use csp_wire::tcp::Repr;
 
-use crate::blocks::Slices;
+use crate::chain::Slices;
 
 /// What is known of a segment besides its bytes.
 #[derive(Clone, Copy, Debug)]
@@ -246,8 +246,10 @@ pub struct Occupancy {
     pub half_open: (usize, usize),
     /// TIME-WAIT entries.
     pub time_wait: (usize, usize),
-    /// Payload blocks.
+    /// Payload blocks, of both directions.
     pub blocks: (usize, usize),
+    /// Payload blocks for what was written.
+    pub send_blocks: (usize, usize),
     /// Range sets.
     pub range_sets: (usize, usize),
     /// Records of what is in flight; how many there are includes one for each connection.

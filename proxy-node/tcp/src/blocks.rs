@@ -1,37 +1,138 @@
-//! The payload pool: blocks of one size, chained per connection and direction.
+//! The payload memory of one direction: regions of blocks, counted references, buffers that go out to be filled.
 //!
-//! A [`Chain`] holds a byte stream at fixed places: position `p` lies in block number `p / block_len`. Bytes may thus
-//! be stored at any position of the chain, in any order; who knows which of them count is the chain's owner.
+//! ```text
+//!   region of up to 64 blocks            a buffer: a run of free blocks, out with its owner
+//!   |##|##|..|..|##|..|..|..|..|..|      |message ············|
+//!    ▲ referred to by chains              └ given back: blocks that hold payload stay, the others are free again
+//! ```
+//!
+//! A region's memory is one allocation, made at the start and never moved, so that a provider can register it. While a
+//! buffer is out its owner has the region's memory in his hands: nothing in it can be read or written by the engine.
 
-use crate::list::NIL;
+use crate::chain::Nodes;
+use crate::list::IndexList;
 
-/// All payload memory of a stack.
+/// Blocks per region: one bit each of a word.
+const REGION_BLOCKS: usize = 64;
+
+/// Where payload lies: a block, and the byte in it. The bytes go on in the blocks behind it, as far as the region does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    pub block: u32,
+    pub offset: u32,
+}
+
+impl Place {
+    /// `n` bytes further on.
+    pub fn plus(self, n: u32, block_len: usize) -> Place {
+        let at = self.offset as usize + n as usize;
+        Place { block: self.block + (at / block_len) as u32, offset: (at % block_len) as u32 }
+    }
+}
+
+#[derive(Debug)]
+struct Region {
+    /// `None` while a buffer of it is out.
+    bytes: Option<Box<[u8]>>,
+    /// A bit per free block.
+    free: u64,
+    /// How `free` looks when nothing is in use.
+    whole: u64,
+    /// Some blocks are chains' own, to be written to: none of it goes out until all of it is free again.
+    copied: bool,
+}
+
+/// All payload memory of one direction of a stack.
 #[derive(Debug)]
 pub(crate) struct BlockPool {
-    bytes: Vec<u8>,
-    next: Vec<u32>,
-    free_head: u32,
+    regions: Vec<Region>,
+    /// Who holds a block: nodes of chains that overlap it, and a buffer that is out.
+    references: Vec<u16>,
+    /// Regions with room for a buffer, the latest used first.
+    roomy: IndexList,
+    /// Other regions with free blocks: those of copies, and those with no room for a buffer.
+    broken: IndexList,
     free: usize,
     shift: u32,
+    /// Blocks per buffer; more than a region has where no message fits.
+    buffer_blocks: u32,
+    pub(crate) nodes: Nodes,
+}
+
+/// Memory for a message to land in. Give it back with [`crate::Stack::give_back`]: until then the engine can neither
+/// read nor write what lies in it, and one that is dropped is lost to the pool.
+#[derive(Debug)]
+#[must_use = "give it back"]
+pub struct Buffer {
+    pub(crate) direction: Direction,
+    region: u32,
+    /// The first block, counted within the region.
+    first: u32,
+    blocks: u32,
+    shift: u32,
+    bytes: Box<[u8]>,
+}
+
+/// Which way payload goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direction {
+    /// From the peer to the reader.
+    Receive,
+    /// From the writer to the peer.
+    Send,
+}
+
+impl Buffer {
+    /// The memory, as long as the longest message that it is for, at least.
+    pub fn bytes(&self) -> &[u8] {
+        let start = (self.first as usize) << self.shift;
+        self.bytes.get(start..start + ((self.blocks as usize) << self.shift)).unwrap_or(&[])
+    }
+
+    /// The memory, to be filled.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        let start = (self.first as usize) << self.shift;
+        self.bytes.get_mut(start..start + ((self.blocks as usize) << self.shift)).unwrap_or(&mut [])
+    }
+
+    /// Where `part` lies, if it is a part of this buffer.
+    pub(crate) fn place_of(&self, part: &[u8]) -> Option<Place> {
+        let own = self.bytes();
+        let offset = (part.as_ptr() as usize).checked_sub(own.as_ptr() as usize)?;
+        if part.is_empty() || offset.checked_add(part.len())? > own.len() {
+            return None;
+        }
+        let start = Place { block: self.region * REGION_BLOCKS as u32 + self.first, offset: 0 };
+        Some(start.plus(offset as u32, 1 << self.shift))
+    }
 }
 
 impl BlockPool {
-    /// `blocks` blocks of `block_len` bytes, a power of two.
-    pub fn new(blocks: usize, block_len: usize) -> Self {
-        let next = (1..=blocks as u32).map(|n| if n as usize == blocks { NIL } else { n }).collect();
-        let shift = block_len.trailing_zeros();
-        BlockPool {
-            bytes: vec![0; blocks << shift],
-            next,
-            free_head: if blocks == 0 { NIL } else { 0 },
+    /// `blocks` blocks of `block_len` bytes, a power of two; buffers are for messages of up to `message_len` bytes.
+    pub fn new(blocks: usize, block_len: usize, message_len: usize) -> Self {
+        let count = blocks.div_ceil(REGION_BLOCKS);
+        let region = |n: usize| {
+            let here = (blocks - n * REGION_BLOCKS).min(REGION_BLOCKS);
+            let (bytes, whole) = (vec![0; here * block_len].into_boxed_slice(), run_of(0, here as u32));
+            Region { bytes: Some(bytes), free: whole, whole, copied: false }
+        };
+        let mut pool = BlockPool {
+            regions: (0..count).map(region).collect(),
+            references: vec![0; blocks],
+            roomy: IndexList::new(count),
+            broken: IndexList::new(count),
             free: blocks,
-            shift,
-        }
+            shift: block_len.trailing_zeros(),
+            buffer_blocks: message_len.max(1).div_ceil(block_len) as u32,
+            nodes: Nodes::new(2 * blocks),
+        };
+        (0..count as u32).rev().for_each(|region| pool.list(region));
+        pool
     }
 
     /// How many blocks there are.
     pub fn capacity(&self) -> usize {
-        self.next.len()
+        self.references.len()
     }
 
     /// How many are free.
@@ -44,219 +145,192 @@ impl BlockPool {
         self.free << self.shift
     }
 
-    fn block_len(&self) -> usize {
+    /// Bytes per block.
+    pub fn block_len(&self) -> usize {
         1 << self.shift
     }
 
-    fn take(&mut self) -> Option<u32> {
-        let block = self.free_head;
-        if block == NIL {
-            return None;
+    /// Puts a region into the list that its free blocks ask for: in front, since its memory is warm.
+    fn list(&mut self, region: u32) {
+        let Some(home) = self.regions.get_mut(region as usize) else { return };
+        home.copied &= home.free != home.whole;
+        let Region { bytes, free, copied, .. } = home;
+        let (is_in, roomy) = (bytes.is_some(), !*copied && run_start(*free, self.buffer_blocks).is_some());
+        let (into, out_of) = match roomy {
+            true => (&mut self.roomy, &mut self.broken),
+            false => (&mut self.broken, &mut self.roomy),
+        };
+        out_of.remove(region);
+        match is_in && *free != 0 {
+            true => into.push_front(region),
+            false => into.remove(region),
         }
-        self.free_head = self.next[block as usize];
-        self.next[block as usize] = NIL;
+    }
+
+    /// Takes a block for bytes to be copied into, referred to once. Regions that lend no buffers come first.
+    pub fn take(&mut self) -> Option<u32> {
+        let region = self.broken.front().or_else(|| self.roomy.back())?;
+        let home = self.regions.get_mut(region as usize)?;
+        let bit = home.free.trailing_zeros();
+        home.free &= !run_of(bit, 1);
+        home.copied = true;
         self.free -= 1;
+        self.list(region);
+        let block = region * REGION_BLOCKS as u32 + bit;
+        if let Some(references) = self.references.get_mut(block as usize) {
+            *references = 1;
+        }
         Some(block)
     }
 
-    fn give_back(&mut self, block: u32) {
-        self.next[block as usize] = self.free_head;
-        self.free_head = block;
-        self.free += 1;
-    }
-
-    fn block(&self, block: u32) -> &[u8] {
-        let start = (block as usize) << self.shift;
-        &self.bytes[start..start + self.block_len()]
-    }
-
-    fn block_mut(&mut self, block: u32) -> &mut [u8] {
-        let start = (block as usize) << self.shift;
-        let len = self.block_len();
-        &mut self.bytes[start..start + len]
-    }
-}
-
-/// Blocks `first .. first + count` of one byte stream.
-#[derive(Debug)]
-pub(crate) struct Chain {
-    head: u32,
-    tail: u32,
-    first: u64,
-    count: u32,
-    /// A block visited lately and its number, so that streaming does not walk the chain.
-    cursor: (u32, u64),
-}
-
-impl Chain {
-    /// No blocks.
-    pub const EMPTY: Chain = Chain { head: NIL, tail: NIL, first: 0, count: 0, cursor: (NIL, 0) };
-
-    /// Makes the chain reach from position `from` (kept where blocks exist) up to `end`; says up to where it reaches,
-    /// which is less than `end` when that would leave fewer than `reserve` blocks free.
-    pub fn extend(&mut self, pool: &mut BlockPool, from: u64, end: u64, reserve: usize) -> u64 {
-        if self.count == 0 {
-            self.first = from >> pool.shift;
-        }
-        while self.end(pool) < end {
-            if pool.free <= reserve {
-                break;
-            }
-            let Some(block) = pool.take() else { break };
-            match self.tail {
-                NIL => {
-                    self.head = block;
-                    self.cursor = (block, self.first);
-                }
-                tail => pool.next[tail as usize] = block,
-            }
-            self.tail = block;
-            self.count += 1;
-        }
-        self.end(pool).min(end)
-    }
-
-    /// The position behind the last block.
-    fn end(&self, pool: &BlockPool) -> u64 {
-        (self.first + u64::from(self.count)) << pool.shift
-    }
-
-    /// Stores `data` at `position`; the chain must reach over it (see [`Chain::extend`]).
-    pub fn store(&mut self, pool: &mut BlockPool, mut position: u64, mut data: &[u8]) {
-        while !data.is_empty() {
-            let Some(block) = self.seek(pool, position) else {
-                debug_assert!(false, "stored outside of the chain");
-                return;
-            };
-            let offset = (position & (pool.block_len() as u64 - 1)) as usize;
-            let n = data.len().min(pool.block_len() - offset);
-            let (now, rest) = data.split_at(n);
-            pool.block_mut(block)[offset..offset + n].copy_from_slice(now);
-            position += n as u64;
-            data = rest;
+    /// One more holds the block.
+    pub fn refer(&mut self, block: u32) {
+        if let Some(references) = self.references.get_mut(block as usize) {
+            *references += 1;
         }
     }
 
-    /// The block that holds `position`.
-    fn seek(&mut self, pool: &BlockPool, position: u64) -> Option<u32> {
-        let number = position >> pool.shift;
-        if number < self.first || number >= self.first + u64::from(self.count) {
+    /// One fewer holds the block; it is free where that was the last.
+    pub fn unrefer(&mut self, block: u32) {
+        let Some(references) = self.references.get_mut(block as usize) else { return };
+        *references = references.saturating_sub(1);
+        if *references > 0 {
+            return;
+        }
+        let region = block / REGION_BLOCKS as u32;
+        if let Some(Region { free, .. }) = self.regions.get_mut(region as usize) {
+            *free |= run_of(block % REGION_BLOCKS as u32, 1);
+            self.free += 1;
+            self.list(region);
+        }
+    }
+
+    /// The bytes from `place` on up to the end of its region, at most `len`; none while a buffer of the region is out.
+    pub fn bytes(&self, place: Place, len: usize) -> &[u8] {
+        let (region, start) = self.locate(place);
+        let bytes = self.regions.get(region).and_then(|r| r.bytes.as_deref()).unwrap_or(&[]);
+        let rest = bytes.get(start..).unwrap_or(&[]);
+        rest.get(..len).unwrap_or(rest)
+    }
+
+    /// Copies `data` to `place`; `false` where a buffer of its region is out.
+    pub fn store(&mut self, place: Place, data: &[u8]) -> bool {
+        let (region, start) = self.locate(place);
+        let bytes = self.regions.get_mut(region).and_then(|r| r.bytes.as_deref_mut());
+        let Some(room) = bytes.and_then(|bytes| bytes.get_mut(start..start + data.len())) else {
+            return false;
+        };
+        room.copy_from_slice(data);
+        true
+    }
+
+    fn locate(&self, place: Place) -> (usize, usize) {
+        let block = place.block as usize;
+        (block / REGION_BLOCKS, ((block % REGION_BLOCKS) << self.shift) + place.offset as usize)
+    }
+
+    /// A buffer for the next message; `None` where no region has so many free blocks in a row, or the other regions
+    /// could not take the message's payload as a copy while this one is out.
+    pub fn lend(&mut self, direction: Direction) -> Option<Buffer> {
+        let (region, blocks) = (self.roomy.front()?, self.buffer_blocks);
+        let Region { bytes, free, .. } = self.regions.get_mut(region as usize)?;
+        if self.free < (free.count_ones() + blocks) as usize {
             return None;
         }
-        let (mut block, mut at) = if self.cursor.1 <= number { self.cursor } else { (self.head, self.first) };
-        if number == self.first + u64::from(self.count) - 1 {
-            (block, at) = (self.tail, number);
-        }
-        while at < number {
-            block = pool.next[block as usize];
-            at += 1;
-        }
-        self.cursor = (block, at);
-        Some(block)
+        let first = run_start(*free, blocks)?;
+        let bytes = bytes.take()?;
+        *free &= !run_of(first, blocks);
+        self.free -= blocks as usize;
+        let start = (region * REGION_BLOCKS as u32 + first) as usize;
+        self.references.get_mut(start..start + blocks as usize)?.fill(1);
+        self.list(region);
+        Some(Buffer { direction, region, first, blocks, shift: self.shift, bytes })
     }
 
-    /// The `len` bytes from `position` on; none where the chain does not reach over them.
-    pub fn slices<'a>(&mut self, pool: &'a BlockPool, position: u64, len: usize) -> Slices<'a> {
-        if len == 0 || position + len as u64 > self.end(pool) {
-            return Slices::EMPTY;
+    /// Takes a buffer back: what chains do not refer to is free.
+    pub fn give_back(&mut self, buffer: Buffer) {
+        let Buffer { region, first, blocks, bytes, .. } = buffer;
+        let Some(home) = self.regions.get_mut(region as usize) else { return };
+        home.bytes = Some(bytes);
+        let start = region * REGION_BLOCKS as u32 + first;
+        let mut freed = 0;
+        for n in 0..blocks {
+            let Some(references) = self.references.get_mut((start + n) as usize) else { break };
+            *references = references.saturating_sub(1);
+            if *references == 0 {
+                freed |= run_of(first + n, 1);
+            }
         }
-        let Some(block) = self.seek(pool, position) else { return Slices::EMPTY };
-        let offset = (position & (pool.block_len() as u64 - 1)) as usize;
-        Slices { pool: Some(pool), block, offset, remaining: len }
-    }
-
-    /// Gives back every block that ends at or before `position`.
-    pub fn release_before(&mut self, pool: &mut BlockPool, position: u64) {
-        let keep = position >> pool.shift;
-        while self.count > 0 && self.first < keep {
-            let block = self.head;
-            self.head = pool.next[block as usize];
-            pool.give_back(block);
-            self.first += 1;
-            self.count -= 1;
-        }
-        if self.count == 0 {
-            *self = Chain::EMPTY;
-        } else if self.cursor.1 < self.first {
-            self.cursor = (self.head, self.first);
-        }
-    }
-
-    /// Gives back every block.
-    pub fn clear(&mut self, pool: &mut BlockPool) {
-        self.release_before(pool, u64::MAX);
+        home.free |= freed;
+        self.free += freed.count_ones() as usize;
+        self.list(region);
     }
 }
 
-/// Bytes of a chain, slice by slice.
-#[derive(Clone, Debug)]
-pub struct Slices<'a> {
-    pool: Option<&'a BlockPool>,
-    block: u32,
-    offset: usize,
-    remaining: usize,
+/// `count` bits from bit `start` on.
+fn run_of(start: u32, count: u32) -> u64 {
+    let bits = if count >= u64::BITS { u64::MAX } else { (1 << count) - 1 };
+    bits << start
 }
 
-impl Slices<'_> {
-    pub(crate) const EMPTY: Slices<'static> = Slices { pool: None, block: NIL, offset: 0, remaining: 0 };
-}
-
-impl<'a> Iterator for Slices<'a> {
-    type Item = &'a [u8];
-
-    fn next(&mut self) -> Option<&'a [u8]> {
-        let pool = self.pool?;
-        if self.remaining == 0 || self.block == NIL {
-            return None;
-        }
-        let rest = &pool.block(self.block)[self.offset..];
-        let slice = &rest[..rest.len().min(self.remaining)];
-        self.remaining -= slice.len();
-        self.offset = 0;
-        self.block = pool.next[self.block as usize];
-        Some(slice)
+/// Where the first run of `count` set bits starts.
+fn run_start(mut bits: u64, count: u32) -> Option<u32> {
+    if count > u64::BITS {
+        return None;
     }
+    // After each step a set bit stands for `run` bits from it on.
+    let mut run = 1;
+    while run < count {
+        let step = run.min(count - run);
+        bits &= bits >> step;
+        run += step;
+    }
+    (bits != 0).then(|| bits.trailing_zeros())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(chain: &mut Chain, pool: &BlockPool, position: u64, len: usize) -> Vec<u8> {
-        chain.slices(pool, position, len).flatten().copied().collect()
+    #[test]
+    fn runs_of_bits_are_found() {
+        assert_eq!(run_start(0b1011_0111, 3), Some(0));
+        assert_eq!(run_start(0b1011_0110, 3), None);
+        assert_eq!(run_start(0b1111_0110, 4), Some(4));
+        assert_eq!(run_start(u64::MAX, 64), Some(0));
+        assert_eq!(run_start(u64::MAX, 65), None);
+        assert_eq!(run_start(0, 1), None);
     }
 
     #[test]
-    fn bytes_stored_in_any_order_are_read_in_place() {
-        let mut pool = BlockPool::new(4, 512);
-        let mut chain = Chain::EMPTY;
-        let data: Vec<u8> = (0..1500u32).map(|n| (n * 7) as u8).collect();
-        assert_eq!(chain.extend(&mut pool, 700, 2200, 0), 2200);
-        assert_eq!(pool.free(), 0, "positions 512..2560");
-        chain.store(&mut pool, 1600, &data[900..]);
-        chain.store(&mut pool, 700, &data[..900]);
-        assert_eq!(read(&mut chain, &pool, 700, 1500), data);
-        assert_eq!(read(&mut chain, &pool, 1000, 10), data[300..310]);
-        chain.release_before(&mut pool, 1535);
-        assert_eq!(pool.free(), 1, "only whole blocks before the position are given back");
-        assert_eq!(read(&mut chain, &pool, 1535, 665), data[835..]);
-        assert_eq!(read(&mut chain, &pool, 700, 3), [0u8; 0], "released bytes are gone");
-        chain.clear(&mut pool);
-        assert_eq!(pool.free(), 4);
+    fn a_buffer_comes_back_and_what_is_referred_to_stays() {
+        let mut pool = BlockPool::new(100, 512, 1500);
+        let mut buffer = pool.lend(Direction::Receive).unwrap();
+        assert_eq!((buffer.bytes().len(), pool.free()), (1536, 97));
+        buffer.bytes_mut()[600..1000].fill(7);
+        let place = buffer.place_of(&buffer.bytes()[600..1000]).unwrap();
+        assert_eq!(buffer.place_of(&[0; 4]), None, "bytes of others have no place in it");
+        pool.refer(place.block);
+        assert!(pool.bytes(place, 400).is_empty() && !pool.store(place, &[1]), "its memory is out");
+        let copied = pool.take().unwrap();
+        assert_ne!(copied / 64, place.block / 64, "meanwhile others are used");
+        pool.give_back(buffer);
+        assert_eq!((pool.bytes(place, 400), pool.free()), (&[7; 400][..], 98));
+        pool.unrefer(place.block);
+        pool.unrefer(copied);
+        assert_eq!(pool.free(), 100);
     }
 
     #[test]
-    fn an_empty_pool_ends_the_chain_early() {
-        let mut pool = BlockPool::new(2, 512);
-        let mut chain = Chain::EMPTY;
-        assert_eq!(chain.extend(&mut pool, 0, 5000, 0), 1024);
-        let mut other = Chain::EMPTY;
-        assert_eq!(other.extend(&mut pool, 0, 1, 0), 0);
-        chain.release_before(&mut pool, 512);
-        assert_eq!(other.extend(&mut pool, 10, 11, 1), 0, "the last block is reserved");
-        assert_eq!(other.extend(&mut pool, 10, 11, 0), 11);
-        other.clear(&mut pool);
-        chain.clear(&mut pool);
-        assert_eq!(pool.free(), 2);
+    fn without_a_run_of_blocks_there_is_no_buffer_but_blocks_there_are() {
+        let mut pool = BlockPool::new(64, 512, 1024);
+        let all: Vec<u32> = std::iter::from_fn(|| pool.take()).collect();
+        assert_eq!(all.len(), 64);
+        all.iter().step_by(2).for_each(|block| pool.unrefer(*block));
+        assert_eq!(pool.free(), 32);
+        assert!(pool.lend(Direction::Send).is_none());
+        assert!(pool.take().is_some());
+        let pool = BlockPool::new(2, 512, 4096);
+        assert!(pool.roomy.front().is_none(), "a region that is too small lends nothing");
     }
 }

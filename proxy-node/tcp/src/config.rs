@@ -28,10 +28,17 @@ pub struct StackConfig {
     /// Most SYN cookies that wait to be transmitted: as many as SYNs can arrive between two rounds of
     /// [`crate::Stack::poll_transmit`]. There is no limit per second, because each answers one SYN of about its size.
     pub cookie_replies: usize,
-    /// Payload blocks, shared by all connections and both directions.
+    /// Payload blocks of all connections, both directions together.
     pub blocks: usize,
+    /// How many of the blocks are for what is written, in percent, 1 to 99; the others are for what arrives. Neither
+    /// direction takes the other's.
+    pub send_blocks_percent: u8,
     /// Length of a block in bytes; rounded up to a power of two, 512 at least.
     pub block_len: usize,
+    /// Longest message that lands in a buffer for receiving ([`crate::Stack::lend`]), in bytes; at most 64 blocks.
+    pub receive_message_len: usize,
+    /// Longest message with bytes to be written that lands in a buffer, in bytes; at most 64 blocks.
+    pub send_message_len: usize,
     /// Sets of up to [`crate::RANGES_PER_SET`] ranges for data out of order and for SACKed data; a connection that
     /// suffers loss or reordering takes one per direction.
     pub range_sets: usize,
@@ -107,7 +114,10 @@ impl Default for StackConfig {
             syn_cookies: SynCookies::Auto,
             cookie_replies: 4_096,
             blocks: 32_768,
+            send_blocks_percent: 50,
             block_len: 4_096,
+            receive_message_len: csp_types::limits::TUNNEL_MESSAGE_LEN_MAX,
+            send_message_len: csp_types::limits::CHANNEL_MESSAGE_LEN_MAX,
             range_sets: 8_192,
             records: 65_536,
             records_per_connection: 8_192,
@@ -141,6 +151,16 @@ impl Default for StackConfig {
 }
 
 impl StackConfig {
+    /// Blocks for what is written.
+    pub fn send_blocks(&self) -> usize {
+        (self.blocks * usize::from(self.send_blocks_percent) / 100).clamp(1, self.blocks.max(2) - 1)
+    }
+
+    /// Blocks for what arrives.
+    pub fn receive_blocks(&self) -> usize {
+        self.blocks.saturating_sub(self.send_blocks())
+    }
+
     /// The configuration with every value brought into the range the engine relies on.
     pub(crate) fn clamped(mut self) -> Self {
         self.first_label_index = self.first_label_index.max(1);
@@ -152,6 +172,7 @@ impl StackConfig {
         self.replies_per_second = self.replies_per_second.max(1);
         self.cookie_replies = self.cookie_replies.max(1);
         self.blocks = self.blocks.clamp(8, 1 << 28);
+        self.send_blocks_percent = self.send_blocks_percent.clamp(1, 99);
         self.block_len = self.block_len.clamp(512, 1 << 16).next_power_of_two();
         self.records = self.records.min(1 << 30);
         self.records_per_connection = self.records_per_connection.max(8);

@@ -11,6 +11,7 @@ use csp_types::Instant;
 use csp_wire::tcp::{Flags, Options, Segment};
 
 use crate::api::{DropReason, State};
+use crate::blocks::Place;
 use crate::seq::Seq;
 use crate::tcb::{Context, Tcb};
 
@@ -25,6 +26,8 @@ pub(crate) struct Incoming<'a> {
     pub unscaled: bool,
     pub options: Options,
     pub payload: &'a [u8],
+    /// Where the payload lies in the pool, if it does.
+    pub place: Option<Place>,
     /// When the network node received it.
     pub ingress: Instant,
 }
@@ -39,6 +42,7 @@ impl<'a> Incoming<'a> {
             unscaled: segment.flags().syn(),
             options: segment.options(),
             payload,
+            place: None,
             ingress,
         }
     }
@@ -51,6 +55,12 @@ impl<'a> Incoming<'a> {
     /// SEG.WND in bytes, where the sender scales by `shift`.
     pub fn window_bytes(&self, shift: u8) -> u32 {
         u32::from(self.window) << if self.unscaled { 0 } else { shift }
+    }
+
+    /// Where `part` of the payload lies in the pool.
+    pub fn place_of(&self, part: &[u8], block_len: usize) -> Option<Place> {
+        let offset = (part.as_ptr() as usize).checked_sub(self.payload.as_ptr() as usize)?;
+        self.place.map(|place| place.plus(offset as u32, block_len))
     }
 
     /// The sequence number behind it.

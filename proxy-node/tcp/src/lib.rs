@@ -13,6 +13,7 @@
 
 mod api;
 mod blocks;
+mod chain;
 mod config;
 mod congestion;
 mod cookies;
@@ -44,7 +45,8 @@ pub use api::{
     Arrival, ConnectError, ConnectionInfo, DropReason, Event, FailReason, ListenError, Occupancy, PathError,
     State, Transmit,
 };
-pub use blocks::Slices;
+pub use blocks::{Buffer, Direction};
+pub use chain::Slices;
 pub use config::{CongestionControl, ConnectionOptions, StackConfig};
 pub use cookies::SynCookies;
 pub use counters::Counters;

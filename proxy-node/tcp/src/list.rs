@@ -29,6 +29,11 @@ impl IndexList {
         (self.head != NIL).then_some(self.head)
     }
 
+    /// The slot at the other end.
+    pub fn back(&self) -> Option<u32> {
+        (self.tail != NIL).then_some(self.tail)
+    }
+
     /// Whether `slot` is listed.
     pub fn contains(&self, slot: u32) -> bool {
         self.links.get(slot as usize).is_some_and(|&(_, next)| next != slot)
@@ -45,6 +50,20 @@ impl IndexList {
             tail => self.links[tail as usize].1 = slot,
         }
         self.tail = slot;
+        self.len += 1;
+    }
+
+    /// Puts `slot` in front unless it is listed.
+    pub fn push_front(&mut self, slot: u32) {
+        if slot as usize >= self.links.len() || self.contains(slot) {
+            return;
+        }
+        self.links[slot as usize] = (NIL, self.head);
+        match self.head {
+            NIL => self.tail = slot,
+            head => self.links[head as usize].0 = slot,
+        }
+        self.head = slot;
         self.len += 1;
     }
 
@@ -96,5 +115,11 @@ mod tests {
         assert_eq!(list.len(), 0);
         list.push_back(2);
         assert_eq!(list.front(), Some(2));
+        list.push_front(3);
+        list.push_front(2);
+        assert_eq!([list.pop_front(), list.pop_front(), list.pop_front()], [Some(3), Some(2), None]);
+        list.push_front(1);
+        list.push_back(4);
+        assert_eq!([list.pop_front(), list.pop_front()], [Some(1), Some(4)]);
     }
 }

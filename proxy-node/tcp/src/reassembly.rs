@@ -2,8 +2,10 @@
 
 use csp_wire::tcp::{SACK_BLOCKS_MAX, SackBlock, SackBlocks};
 
-use crate::blocks::{BlockPool, Chain, Slices};
+use crate::blocks::{BlockPool, Place};
+use crate::chain::{Allowance, Chain, Slices};
 use crate::ranges::{RangePool, Ranges};
+use crate::sendqueue::memory_of;
 use crate::seq::Seq;
 
 /// ```text
@@ -13,8 +15,8 @@ use crate::seq::Seq;
 #[derive(Debug)]
 pub(crate) struct ReceiveQueue {
     chain: Chain,
-    read: u64,
-    next: u64,
+    read: u32,
+    next: u32,
     ranges: Ranges,
     /// Where the latest segments out of order started, newest first: their ranges lead the SACK blocks.
     recent: [Seq; SACK_BLOCKS_MAX],
@@ -42,7 +44,7 @@ impl ReceiveQueue {
 
     /// Bytes that can be read.
     pub fn readable(&self) -> u32 {
-        (self.next - self.read) as u32
+        self.next.wrapping_sub(self.read)
     }
 
     /// Whether there are bytes behind a hole.
@@ -55,26 +57,35 @@ impl ReceiveQueue {
         self.ranges.as_slice(ranges).iter().map(|r| r.1.since(r.0)).sum()
     }
 
-    /// Stores `data`, which starts at `seq`, not before `rcv_nxt`, and lies within the window.
+    /// Stores `data`, which starts at `seq`, not before `rcv_nxt`, and lies within the window. Where it lies at `place`
+    /// in the pool it may stay there. `window` is how many bytes the connection may have at once: it bounds the memory.
     pub fn insert(
         &mut self,
-        blocks: &mut BlockPool,
-        ranges: &mut RangePool,
-        rcv_nxt: Seq,
-        seq: Seq,
+        (blocks, ranges): (&mut BlockPool, &mut RangePool),
+        (rcv_nxt, seq): (Seq, Seq),
         data: &[u8],
+        place: Option<Place>,
+        window: u32,
     ) -> Stored {
         if data.is_empty() {
             return Stored::default();
         }
+        let worth = (memory_of(window, blocks.block_len()) / blocks.block_len() as u64) as u32;
+        // Memory that is short is kept for bytes in order, and the last of it for those whose reader has read everything:
+        // neither holes nor sleeping readers must starve the others.
+        let last = (blocks.capacity() / 8).max(1);
         if seq != rcv_nxt {
-            return self.insert_behind_hole(blocks, ranges, rcv_nxt, seq, data);
+            let allowance = Allowance { reserve: last, in_place: worth, blocks: worth };
+            return self.insert_behind_hole((blocks, ranges), (rcv_nxt, seq), data, place, allowance);
         }
-        // The last blocks are for those whose reader has read everything: sleeping readers must not starve the others.
-        let reserve = if self.readable() > 0 { blocks.capacity() / 8 } else { 0 };
-        let reached = self.chain.extend(blocks, self.next, self.next + data.len() as u64, reserve);
-        let stored = (reached.saturating_sub(self.next) as usize).min(data.len());
-        self.chain.store(blocks, self.next, &data[..stored]);
+        let reserve = if self.readable() > 0 { last } else { 0 };
+        let allowance = Allowance { reserve, in_place: worth, blocks: u32::MAX };
+        let mut stored = self.chain.insert(blocks, self.next, data, place, allowance);
+        if stored == 0 && self.has_holes() {
+            // RFC 2018 §8: bytes behind a hole may be given up. Here they hold the memory that would fill it.
+            self.forget_holes(blocks, ranges);
+            stored = self.chain.insert(blocks, self.next, data, place, allowance);
+        }
         let mut end = rcv_nxt.plus(stored as u32);
         // The bytes may have filled the hole before the first range.
         if let Some(range) = self.ranges.as_slice(ranges).iter().rfind(|r| !r.0.after(end)) {
@@ -82,32 +93,30 @@ impl ReceiveQueue {
         }
         self.ranges.trim_before(ranges, end);
         let advanced = end.since(rcv_nxt);
-        self.next += u64::from(advanced);
+        self.next = self.next.wrapping_add(advanced);
         Stored { advanced, out_of_order: 0, dropped: (data.len() - stored) as u32 }
     }
 
     fn insert_behind_hole(
         &mut self,
-        blocks: &mut BlockPool,
-        ranges: &mut RangePool,
-        rcv_nxt: Seq,
-        seq: Seq,
+        (blocks, ranges): (&mut BlockPool, &mut RangePool),
+        (rcv_nxt, seq): (Seq, Seq),
         data: &[u8],
+        place: Option<Place>,
+        allowance: Allowance,
     ) -> Stored {
         let all_dropped = Stored { dropped: data.len() as u32, ..Stored::default() };
-        // Memory that is short is kept for bytes in order.
-        if blocks.free() <= blocks.capacity() / 8 {
+        if blocks.free() <= allowance.reserve {
             return all_dropped;
         }
-        let position = self.next + u64::from(seq.since(rcv_nxt));
-        let end = position + data.len() as u64;
-        if self.chain.extend(blocks, self.next, end, 0) < end {
+        let position = self.next.wrapping_add(seq.since(rcv_nxt));
+        // Bytes that find no room, or no range, leave those before them in the chain: it asks the ranges what counts.
+        if self.chain.insert(blocks, position, data, place, allowance) < data.len() {
             return all_dropped;
         }
         let Ok(new) = self.ranges.insert(ranges, seq, seq.plus(data.len() as u32)) else {
             return all_dropped;
         };
-        self.chain.store(blocks, position, data);
         self.recent.rotate_right(1);
         self.recent[0] = seq;
         Stored { out_of_order: new, ..Stored::default() }
@@ -121,7 +130,7 @@ impl ReceiveQueue {
 
     /// Drops the first `n` readable bytes: the reader took them.
     pub fn consume(&mut self, blocks: &mut BlockPool, n: u32) {
-        self.read = (self.read + u64::from(n)).min(self.next);
+        self.read = self.read.wrapping_add(n.min(self.readable()));
         if self.read == self.next && self.ranges.is_empty() {
             self.chain.clear(blocks);
         } else {
@@ -132,7 +141,7 @@ impl ReceiveQueue {
     /// Drops what lies behind holes: nothing will fill them.
     pub fn forget_holes(&mut self, blocks: &mut BlockPool, ranges: &mut RangePool) {
         self.ranges.clear(ranges);
-        self.consume(blocks, 0);
+        self.chain.release_from(blocks, self.next);
     }
 
     /// Drops everything.
@@ -169,13 +178,13 @@ mod tests {
 
     #[test]
     fn holes_fill_in_any_order_and_the_newest_range_is_told_first() {
-        let (mut blocks, mut ranges) = (BlockPool::new(8, 512), RangePool::new(1));
+        let (mut blocks, mut ranges) = (BlockPool::new(8, 512, 1), RangePool::new(1));
         let mut queue = ReceiveQueue::EMPTY;
         let start = Seq(u32::MAX - 5);
         let data: Vec<u8> = (0..100).collect();
         let mut put = |queue: &mut ReceiveQueue, nxt: u32, from: usize, to: usize| {
             let seq = start.plus(from as u32);
-            queue.insert(&mut blocks, &mut ranges, start.plus(nxt), seq, &data[from..to])
+            queue.insert((&mut blocks, &mut ranges), (start.plus(nxt), seq), &data[from..to], None, 4096)
         };
         assert_eq!(put(&mut queue, 0, 60, 80).out_of_order, 20);
         assert_eq!(put(&mut queue, 0, 20, 40).out_of_order, 20);
@@ -187,12 +196,13 @@ mod tests {
         };
         let mut put = |queue: &mut ReceiveQueue, nxt: u32, from: usize, to: usize| {
             let seq = start.plus(from as u32);
-            queue.insert(&mut blocks, &mut ranges, start.plus(nxt), seq, &data[from..to])
+            queue.insert((&mut blocks, &mut ranges), (start.plus(nxt), seq), &data[from..to], None, 4096)
         };
         assert_eq!(put(&mut queue, 10, 10, 20).advanced, 40, "10..20 joins 20..50");
         assert_eq!(queue.readable(), 50);
         assert_eq!(told(&queue, &ranges), [(60, 80)]);
-        let stored = queue.insert(&mut blocks, &mut ranges, start.plus(50), start.plus(50), &data[50..100]);
+        let seq = start.plus(50);
+        let stored = queue.insert((&mut blocks, &mut ranges), (seq, seq), &data[50..100], None, 4096);
         assert_eq!((stored.advanced, queue.has_holes()), (50, false));
         let all: Vec<u8> = queue.slices(&blocks, 1000).flatten().copied().collect();
         assert_eq!(all, data);
@@ -202,13 +212,24 @@ mod tests {
 
     #[test]
     fn without_blocks_the_rest_is_dropped() {
-        let (mut blocks, mut ranges) = (BlockPool::new(1, 512), RangePool::new(1));
+        let (mut blocks, mut ranges) = (BlockPool::new(1, 512, 1), RangePool::new(1));
         let mut queue = ReceiveQueue::EMPTY;
-        let stored = queue.insert(&mut blocks, &mut ranges, Seq(0), Seq(0), &[7; 600]);
+        let stored = queue.insert((&mut blocks, &mut ranges), (Seq(0), Seq(0)), &[7; 600], None, 4096);
         assert_eq!(stored, Stored { advanced: 512, out_of_order: 0, dropped: 88 });
-        let stored = queue.insert(&mut blocks, &mut ranges, Seq(512), Seq(520), &[7; 6]);
+        let stored = queue.insert((&mut blocks, &mut ranges), (Seq(512), Seq(520)), &[7; 6], None, 4096);
         assert_eq!(stored.dropped, 6);
+        // What lies behind a hole gives way to what fills it.
+        let (mut blocks, mut queue) = (BlockPool::new(2, 512, 1), {
+            queue.clear(&mut blocks, &mut ranges);
+            queue
+        });
+        let far = queue.insert((&mut blocks, &mut ranges), (Seq(512), Seq(9000)), &[7; 6], None, 65_536);
+        assert_eq!((far.out_of_order, blocks.free()), (6, 1));
+        let other = blocks.take();
+        let near = queue.insert((&mut blocks, &mut ranges), (Seq(512), Seq(512)), &[7; 6], None, 65_536);
+        assert_eq!((near.advanced, queue.has_holes(), ranges.free()), (6, false, 1));
+        other.into_iter().for_each(|block| blocks.unrefer(block));
         queue.clear(&mut blocks, &mut ranges);
-        assert_eq!((queue.readable(), blocks.free()), (0, 1));
+        assert_eq!((queue.readable(), blocks.free()), (0, 2));
     }
 }

@@ -1,6 +1,7 @@
 //! The bytes an application wrote, from the first unacknowledged one on.
 
-use crate::blocks::{BlockPool, Chain, Slices};
+use crate::blocks::{BlockPool, Place};
+use crate::chain::{Allowance, Chain, Slices};
 
 /// ```text
 ///   start              start + n (n = snd_nxt − snd_una)      end
@@ -9,51 +10,100 @@ use crate::blocks::{BlockPool, Chain, Slices};
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     chain: Chain,
-    start: u64,
-    end: u64,
+    start: u32,
+    len: u32,
+}
+
+/// Memory that a queue of `capacity` bytes may hold, in bytes: as much again as a half, because payload that stays where
+/// it arrived overlaps blocks that it does not fill, and the blocks at either end.
+pub(crate) fn memory_of(capacity: u32, block_len: usize) -> u64 {
+    u64::from(capacity) * 3 / 2 + 4 * block_len as u64
 }
 
 impl SendQueue {
-    pub const EMPTY: SendQueue = SendQueue { chain: Chain::EMPTY, start: 0, end: 0 };
+    pub const EMPTY: SendQueue = SendQueue { chain: Chain::EMPTY, start: 0, len: 0 };
 
     /// Bytes held.
     pub fn len(&self) -> u32 {
-        (self.end - self.start) as u32
+        self.len
     }
 
-    /// Copies the start of `data` in, at most up to `capacity` bytes held altogether; says how many bytes. A quarter of
-    /// the pool is left to receiving: two ends full of unsent data could otherwise wait for each other for ever.
-    pub fn push(&mut self, pool: &mut BlockPool, data: &[u8], capacity: u32) -> usize {
-        let room = capacity.saturating_sub(self.len()) as usize;
-        let wanted = data.len().min(room);
-        if wanted == 0 {
+    /// Takes the start of `data` in, at most up to `capacity` bytes held altogether; says how many bytes. Where it lies
+    /// at `place` in the pool it may stay there.
+    pub fn push(&mut self, pool: &mut BlockPool, data: &[u8], place: Option<Place>, capacity: u32) -> usize {
+        let room = capacity.saturating_sub(self.len) as usize;
+        let data = data.get(..room).unwrap_or(data);
+        if data.is_empty() {
             return 0;
         }
-        let reached = self.chain.extend(pool, self.end, self.end + wanted as u64, pool.capacity() / 4);
-        let taken = reached.saturating_sub(self.end) as usize;
-        self.chain.store(pool, self.end, &data[..taken]);
-        self.end += taken as u64;
+        // In place only as long as the rest of the capacity could still be copied within the memory that it has:
+        // nothing that was promised room is refused because others waste theirs.
+        let rest = u64::from(capacity.saturating_sub(self.len)).saturating_sub(data.len() as u64);
+        let spare = memory_of(capacity, pool.block_len()).saturating_sub(rest + 3 * pool.block_len() as u64);
+        let in_place = (spare / pool.block_len() as u64) as u32;
+        let allowance = Allowance { reserve: 0, in_place, blocks: u32::MAX };
+        let taken = self.chain.insert(pool, self.end(), data, place, allowance);
+        self.len += taken as u32;
         taken
+    }
+
+    fn end(&self) -> u32 {
+        self.start.wrapping_add(self.len)
     }
 
     /// Drops the first `n` bytes: they were acknowledged.
     pub fn release(&mut self, pool: &mut BlockPool, n: u32) {
-        self.start = (self.start + u64::from(n)).min(self.end);
-        if self.start == self.end {
-            self.chain.clear(pool);
-        } else {
-            self.chain.release_before(pool, self.start);
-        }
+        let n = n.min(self.len);
+        (self.start, self.len) = (self.start.wrapping_add(n), self.len - n);
+        self.chain.release_before(pool, self.start);
     }
 
     /// Drops everything.
     pub fn clear(&mut self, pool: &mut BlockPool) {
-        self.start = self.end;
+        (self.start, self.len) = (self.end(), 0);
         self.chain.clear(pool);
     }
 
     /// `len` bytes from `offset` bytes behind the first one.
     pub fn slices<'a>(&mut self, pool: &'a BlockPool, offset: u32, len: usize) -> Slices<'a> {
-        self.chain.slices(pool, self.start + u64::from(offset), len)
+        self.chain.slices(pool, self.start.wrapping_add(offset), len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blocks::Direction;
+
+    /// Whatever a writer does, its queue holds no more memory than its capacity is worth: slices that waste, single
+    /// bytes between them, acknowledgements that leave only the wasteful ones.
+    #[test]
+    fn a_queue_holds_no_more_than_its_capacity_is_worth() {
+        const CAPACITY: u32 = 64 * 1024;
+        for seed in 0..100u64 {
+            let mut state = seed;
+            let mut below = |n: u32| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 33) as u32 % n
+            };
+            let mut pool = BlockPool::new(512, 512, 16_384);
+            let mut queue = SendQueue::EMPTY;
+            let worth = memory_of(CAPACITY, 512) / 512;
+            for _ in 0..2_000 {
+                let Some(buffer) = pool.lend(Direction::Send) else { panic!("seed {seed}: no buffer") };
+                let (start, len) = (below(600) as usize, [1, 2, 257, 513, 1100, 15_000][below(6) as usize]);
+                let data = &buffer.bytes()[start..start + len];
+                let room = CAPACITY - queue.len();
+                let taken = queue.push(&mut pool, data, buffer.place_of(data), CAPACITY);
+                assert_eq!(taken, len.min(room as usize), "seed {seed}: what has room is taken");
+                pool.give_back(buffer);
+                if below(4) == 0 {
+                    queue.release(&mut pool, below(20_000));
+                }
+                assert!(u64::from(queue.chain.held()) <= worth, "seed {seed}: {} blocks", queue.chain.held());
+            }
+            queue.clear(&mut pool);
+            assert_eq!(pool.free(), 512, "seed {seed}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The engine's outside: tables, and the calls of their owner.
 
+mod bytes;
 mod demux;
 mod listener;
 mod path;
@@ -10,7 +11,8 @@ use core::net::SocketAddr;
 use csp_types::{FlowLabel, FourTuple, Instant, LabelAllocator};
 
 use crate::api::{ConnectError, ConnectionInfo, Event, ListenError, Occupancy, State, Transmit};
-use crate::blocks::{BlockPool, Slices};
+use crate::blocks::BlockPool;
+use crate::chain::Slices;
 use crate::config::{ConnectionOptions, StackConfig};
 use crate::counters::Counters;
 use crate::isn::Keys;
@@ -40,7 +42,10 @@ pub struct Stack {
     listeners: Listeners,
     time_wait: TimeWaitTable,
     replies: Replies,
+    /// Memory of what arrived.
     blocks: BlockPool,
+    /// Memory of what was written.
+    send_blocks: BlockPool,
     ranges: RangePool,
     records: RecordPool,
     paths: PathCache,
@@ -68,7 +73,8 @@ impl Stack {
             listeners: Listeners::new(config.listeners),
             time_wait: TimeWaitTable::new(config.time_wait_entries),
             replies: Replies::new(config.replies, config.replies_per_second, config.cookie_replies),
-            blocks: BlockPool::new(config.blocks, config.block_len),
+            blocks: BlockPool::new(config.receive_blocks(), config.block_len, config.receive_message_len),
+            send_blocks: BlockPool::new(config.send_blocks(), config.block_len, config.send_message_len),
             ranges: RangePool::new(config.range_sets),
             records: RecordPool::new(n, config.records, config.records_per_connection),
             paths: PathCache::new(config.path_entries, &config.isn_secret),
@@ -160,7 +166,7 @@ impl Stack {
         let Plan { header, payload: (offset, len), segment_size, flow_new, flow_end, retransmission } = plan;
         let payload_len = len as usize;
         let slices = match self.tcbs[slot as usize].as_mut() {
-            Some(tcb) if len > 0 => tcb.send.slices(&self.blocks, offset, payload_len),
+            Some(tcb) if len > 0 => tcb.send.slices(&self.send_blocks, offset, payload_len),
             _ => Slices::EMPTY,
         };
         Some(Transmit {
@@ -239,69 +245,6 @@ impl Stack {
         None
     }
 
-    /// Hands up to `max` readable bytes to `f`, slice by slice in order; `f` says how many of the slice it took, and
-    /// taking fewer ends the reading. Returns how many were taken. Taken bytes open the window.
-    pub fn read_with(
-        &mut self,
-        now: Instant,
-        label: FlowLabel,
-        max: usize,
-        mut f: impl FnMut(&[u8]) -> usize,
-    ) -> usize {
-        let Some(slot) = self.slot(label) else { return 0 };
-        let Some((tcb, cx)) = self.split(slot, now) else { return 0 };
-        let mut taken = 0;
-        for slice in tcb.receive.slices(cx.blocks, max) {
-            let n = f(slice).min(slice.len());
-            taken += n;
-            if n < slice.len() {
-                break;
-            }
-        }
-        if taken > 0 {
-            tcb.receive.consume(cx.blocks, taken as u32);
-            tcb.after_read(&cx);
-            self.settle(slot, now);
-        }
-        taken
-    }
-
-    /// Bytes that can be read now.
-    pub fn readable(&self, label: FlowLabel) -> usize {
-        self.tcb(label).map_or(0, |tcb| tcb.receive.readable() as usize)
-    }
-
-    /// Bytes that `write` would take now, were there blocks enough in the pool.
-    pub fn writable(&self, label: FlowLabel) -> usize {
-        match self.tcb(label) {
-            Some(tcb) if tcb.state != State::Done && !tcb.fin_queued => {
-                self.config.send_buffer_max.saturating_sub(tcb.send.len()) as usize
-            }
-            _ => 0,
-        }
-    }
-
-    /// Copies the start of `data` into the send queue and says how many bytes it took. Taking fewer than all promises
-    /// an [`Event::Writable`] later on. 0 as well after `shutdown` and for stale labels.
-    pub fn write(&mut self, now: Instant, label: FlowLabel, data: &[u8]) -> usize {
-        let room = self.writable(label);
-        let Some(slot) = self.slot(label) else { return 0 };
-        let Some((tcb, cx)) = self.split(slot, now) else { return 0 };
-        if tcb.state == State::Done || tcb.fin_queued {
-            return 0;
-        }
-        let taken = tcb.send.push(cx.blocks, data, cx.config.send_buffer_max);
-        tcb.maybe_transmit |= taken > 0;
-        if taken < data.len() {
-            tcb.write_blocked = true;
-            if taken < room {
-                self.block_waiters.push_back(slot);
-            }
-        }
-        self.settle(slot, now);
-        taken
-    }
-
     /// Sends FIN after what was written; reading goes on.
     pub fn shutdown(&mut self, now: Instant, label: FlowLabel) {
         self.with(now, label, |tcb, _| tcb.queue_fin());
@@ -370,7 +313,11 @@ impl Stack {
             connections: used(self.labels.available(), connections),
             half_open: (self.half_open.len(), self.config.half_open),
             time_wait: (self.time_wait.len(), self.time_wait.capacity()),
-            blocks: used(self.blocks.free(), self.blocks.capacity()),
+            blocks: used(
+                self.blocks.free() + self.send_blocks.free(),
+                self.blocks.capacity() + self.send_blocks.capacity(),
+            ),
+            send_blocks: used(self.send_blocks.free(), self.send_blocks.capacity()),
             range_sets: used(self.ranges.free(), self.ranges.capacity()),
             records: used(self.records.free(), self.records.capacity()),
             listeners: (self.listeners.len(), self.listeners.capacity()),

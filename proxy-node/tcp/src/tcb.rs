@@ -41,7 +41,10 @@ use crate::timeouts::Timers;
 pub(crate) struct Context<'a> {
     pub now: Instant,
     pub config: &'a StackConfig,
+    /// Memory of what arrived.
     pub blocks: &'a mut BlockPool,
+    /// Memory of what was written.
+    pub send_blocks: &'a mut BlockPool,
     pub ranges: &'a mut RangePool,
     pub records: &'a mut RecordPool,
     pub paths: &'a mut PathCache,
@@ -408,7 +411,7 @@ impl Tcb {
             Farewell::Record if !self.known => Farewell::None,
             farewell => farewell,
         };
-        self.send.clear(cx.blocks);
+        self.send.clear(cx.send_blocks);
         self.receive.forget_holes(cx.blocks, cx.ranges);
         self.recovery.clear(cx.records);
         if self.closed {

@@ -341,7 +341,7 @@ fn a_delayed_acknowledgement_is_sent_after_the_quick_ones() {
 
 #[test]
 fn readers_that_sleep_exhaust_memory_and_lose_nothing() {
-    let mut pair = Pair::with_server(StackConfig { blocks: 80, block_len: 512, ..small_config(2) });
+    let mut pair = Pair::with_server(StackConfig { blocks: 160, block_len: 512, ..small_config(2) });
     let labels: Vec<_> = (0..12).map(|n| pair.establish(1000 + n)).collect();
     let data: Vec<u8> = (0..8_000u32).map(|n| (n % 251) as u8).collect();
     for (client, _) in &labels {
@@ -373,7 +373,7 @@ fn a_writer_that_waits_for_memory_is_woken() {
     let (_, first) = pair.establish(1000);
     let (client, second) = pair.establish(1001);
     pair.net.faults[1].loss = 1.0;
-    assert_eq!(pair.write(1, first, &[1; 20_000]), 12 * 512, "a quarter is kept for receiving");
+    assert_eq!(pair.write(1, first, &[1; 20_000]), 8 * 512, "half is kept for receiving");
     assert_eq!(pair.write(1, second, &[2; 100]), 0);
     pair.run(Duration::from_millis(10));
     assert_eq!(pair.events(1), []);

@@ -87,7 +87,7 @@ impl Tcb {
         let ack = segment.ack;
         let fin_acked = self.fin_queued && !self.fin_acked && ack == self.data_end().plus(1);
         let acked_bytes = ack.since(self.send_base()) - u32::from(fin_acked);
-        self.send.release(cx.blocks, acked_bytes);
+        self.send.release(cx.send_blocks, acked_bytes);
         self.recovery.on_advance(cx.records, heard, ack);
         self.snd_una = ack;
         self.on_path_progress(cx, ack, segment.options.sack.as_slice());

@@ -5,6 +5,7 @@ use core::time::Duration;
 use csp_types::Instant;
 
 use crate::api::{DropReason, FailReason, State};
+use crate::blocks::Place;
 use crate::input::{Incoming, Reject};
 use crate::reassembly::Stored;
 use crate::seq::Seq;
@@ -50,7 +51,7 @@ impl Tcb {
         }
         let data = self.cut_at_fin(seq, data);
         if !data.is_empty() {
-            self.store(cx, seq, data);
+            self.store(cx, seq, data, segment.place_of(data, cx.blocks.block_len()));
         }
         if self.fin_at == Some(self.rcv_nxt) {
             self.take_fin(cx);
@@ -89,10 +90,15 @@ impl Tcb {
         }
     }
 
-    fn store(&mut self, cx: &mut Context<'_>, seq: Seq, data: &[u8]) {
+    fn store(&mut self, cx: &mut Context<'_>, seq: Seq, data: &[u8], place: Option<Place>) {
         let (had_holes, in_order) = (self.receive.has_holes(), seq == self.rcv_nxt);
-        let Stored { advanced, out_of_order, dropped } =
-            self.receive.insert(cx.blocks, cx.ranges, self.rcv_nxt, seq, data);
+        let Stored { advanced, out_of_order, dropped } = self.receive.insert(
+            (cx.blocks, cx.ranges),
+            (self.rcv_nxt, seq),
+            data,
+            place,
+            cx.config.receive_window_max,
+        );
         cx.counters.bytes_received += u64::from(advanced);
         cx.counters.out_of_order_bytes_received += u64::from(out_of_order);
         if dropped > 0 {

@@ -4,6 +4,7 @@ use csp_types::{FlowLabel, FourTuple, Instant};
 use csp_wire::tcp::Segment;
 
 use crate::api::{Arrival, DropReason, State};
+use crate::blocks::{Buffer, Direction, Place};
 use crate::input::Incoming;
 use crate::replies::Reply;
 use crate::stack::Stack;
@@ -30,8 +31,36 @@ impl Stack {
         segment: &Segment<'_>,
         payload: &[u8],
     ) -> Result<(), DropReason> {
+        self.take_segment(now, arrival, segment, payload, None)
+    }
+
+    /// As [`Stack::on_segment`] for a segment in a buffer of this stack (see [`Stack::lend`]): its payload stays there,
+    /// where that holds not much more memory than it is long.
+    ///
+    /// # Errors
+    /// [`DropReason`]: the segment had no effect but possibly an answer. It is counted already.
+    pub fn on_segment_in(
+        &mut self,
+        now: Instant,
+        arrival: Arrival,
+        segment: &Segment<'_>,
+        payload: &[u8],
+        buffer: &Buffer,
+    ) -> Result<(), DropReason> {
+        let place = buffer.place_of(payload).filter(|_| buffer.direction == Direction::Receive);
+        self.take_segment(now, arrival, segment, payload, place)
+    }
+
+    fn take_segment(
+        &mut self,
+        now: Instant,
+        arrival: Arrival,
+        segment: &Segment<'_>,
+        payload: &[u8],
+        place: Option<Place>,
+    ) -> Result<(), DropReason> {
         self.counters.segments_received += 1;
-        let incoming = Incoming::read(segment, payload, arrival.ingress.min(now));
+        let incoming = Incoming { place, ..Incoming::read(segment, payload, arrival.ingress.min(now)) };
         let ports = (segment.destination_port(), segment.source_port());
         let result = self.deliver(now, &arrival, ports, incoming);
         if let Err(reason) = result {

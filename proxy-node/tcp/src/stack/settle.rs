@@ -29,6 +29,7 @@ impl Stack {
             now,
             config: &self.config,
             blocks: &mut self.blocks,
+            send_blocks: &mut self.send_blocks,
             ranges: &mut self.ranges,
             records: &mut self.records,
             paths: &mut self.paths,
@@ -43,6 +44,7 @@ impl Stack {
             now,
             config: &self.config,
             blocks: &mut self.blocks,
+            send_blocks: &mut self.send_blocks,
             ranges: &mut self.ranges,
             records: &mut self.records,
             paths: &mut self.paths,
@@ -160,7 +162,7 @@ impl Stack {
     /// Frees the slot and its label.
     pub(super) fn release(&mut self, slot: u32) {
         let Some(mut tcb) = self.tcbs[slot as usize].take() else { return };
-        tcb.send.clear(&mut self.blocks);
+        tcb.send.clear(&mut self.send_blocks);
         tcb.receive.clear(&mut self.blocks, &mut self.ranges);
         tcb.recovery.clear(&mut self.records);
         self.labels.release(tcb.label);
@@ -173,7 +175,7 @@ impl Stack {
 
     /// Tells one writer that waits for blocks that there are some again.
     pub(super) fn wake_block_waiters(&mut self) {
-        while self.blocks.free() > self.blocks.capacity() / 4
+        while self.send_blocks.free() > self.send_blocks.capacity() / 4
             && let Some(slot) = self.block_waiters.pop_front()
         {
             let Some(tcb) = self.tcbs[slot as usize].as_mut() else { continue };

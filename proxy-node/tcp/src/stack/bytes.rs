@@ -1,0 +1,120 @@
+//! Reading, writing, and the buffers that payload arrives in.
+
+use csp_types::{FlowLabel, Instant};
+
+use crate::api::State;
+use crate::blocks::{Buffer, Direction, Place};
+use crate::chain::Slices;
+use crate::stack::Stack;
+
+impl Stack {
+    /// Memory for the next message to land in: a segment for [`Stack::on_segment_in`], bytes for [`Stack::write_in`].
+    /// `None` where there is no room for the longest one: let it land elsewhere, and its payload is copied.
+    ///
+    /// ```text
+    ///   lend ─▶ fill ─▶ on_segment_in / write_in … ─▶ give_back ─▶ poll_transmit, read_with …
+    /// ```
+    pub fn lend(&mut self, direction: Direction) -> Option<Buffer> {
+        match direction {
+            Direction::Receive => self.blocks.lend(direction),
+            Direction::Send => self.send_blocks.lend(direction),
+        }
+    }
+
+    /// Takes a buffer back; payload that stays in it can be read and sent from now on.
+    pub fn give_back(&mut self, buffer: Buffer) {
+        match buffer.direction {
+            Direction::Receive => self.blocks.give_back(buffer),
+            Direction::Send => self.send_blocks.give_back(buffer),
+        }
+    }
+
+    /// Hands up to `max` readable bytes to `f`, slice by slice in order; `f` says how many of the slice it took, and
+    /// taking fewer ends the reading. Returns how many were taken. Taken bytes open the window.
+    pub fn read_with(
+        &mut self,
+        now: Instant,
+        label: FlowLabel,
+        max: usize,
+        mut f: impl FnMut(&[u8]) -> usize,
+    ) -> usize {
+        let mut taken = 0;
+        for slice in self.peek(label, max) {
+            let n = f(slice).min(slice.len());
+            taken += n;
+            if n < slice.len() {
+                break;
+            }
+        }
+        self.consume(now, label, taken)
+    }
+
+    /// Up to `max` readable bytes, slice by slice in order, where they lie.
+    pub fn peek(&mut self, label: FlowLabel, max: usize) -> Slices<'_> {
+        let Some(slot) = self.slot(label) else { return Slices::EMPTY };
+        match self.tcbs[slot as usize].as_mut() {
+            Some(tcb) => tcb.receive.slices(&self.blocks, max),
+            None => Slices::EMPTY,
+        }
+    }
+
+    /// Takes the first `n` readable bytes, or all where there are fewer; says how many. They open the window.
+    pub fn consume(&mut self, now: Instant, label: FlowLabel, n: usize) -> usize {
+        let Some(slot) = self.slot(label) else { return 0 };
+        let Some((tcb, cx)) = self.split(slot, now) else { return 0 };
+        let taken = n.min(tcb.receive.readable() as usize);
+        if taken > 0 {
+            tcb.receive.consume(cx.blocks, taken as u32);
+            tcb.after_read(&cx);
+            self.settle(slot, now);
+        }
+        taken
+    }
+
+    /// Bytes that can be read now.
+    pub fn readable(&self, label: FlowLabel) -> usize {
+        self.tcb(label).map_or(0, |tcb| tcb.receive.readable() as usize)
+    }
+
+    /// Bytes that `write` would take now, were there blocks enough in the pool.
+    pub fn writable(&self, label: FlowLabel) -> usize {
+        match self.tcb(label) {
+            Some(tcb) if tcb.state != State::Done && !tcb.fin_queued => {
+                self.config.send_buffer_max.saturating_sub(tcb.send.len()) as usize
+            }
+            _ => 0,
+        }
+    }
+
+    /// Copies the start of `data` into the send queue and says how many bytes it took. Taking fewer than all promises
+    /// an [`Event::Writable`] later on. 0 as well after `shutdown` and for stale labels.
+    pub fn write(&mut self, now: Instant, label: FlowLabel, data: &[u8]) -> usize {
+        self.push(now, label, data, None)
+    }
+
+    /// As [`Stack::write`] for bytes in a buffer of this stack (see [`Stack::lend`]): they stay there until they are
+    /// acknowledged, where that holds not much more memory than they are long.
+    pub fn write_in(&mut self, now: Instant, label: FlowLabel, data: &[u8], buffer: &Buffer) -> usize {
+        let place = buffer.place_of(data).filter(|_| buffer.direction == Direction::Send);
+        self.push(now, label, data, place)
+    }
+
+    fn push(&mut self, now: Instant, label: FlowLabel, data: &[u8], place: Option<Place>) -> usize {
+        let room = self.writable(label);
+        let Some(slot) = self.slot(label) else { return 0 };
+        let Some((tcb, cx)) = self.split(slot, now) else { return 0 };
+        if tcb.state == State::Done || tcb.fin_queued {
+            return 0;
+        }
+        let taken = tcb.send.push(cx.send_blocks, data, place, cx.config.send_buffer_max);
+        tcb.maybe_transmit |= taken > 0;
+        if taken < data.len() {
+            tcb.write_blocked = true;
+            if taken < room {
+                self.block_waiters.push_back(slot);
+            }
+        }
+        self.settle(slot, now);
+        taken
+    }
+}
