@@ -44,11 +44,11 @@ struct Arguments {
     /// Seconds after which no measurement is begun any more.
     #[arg(long, default_value_t = 1_140)]
     budget: u64,
-    /// Seconds of a bulk measurement.
+    /// Seconds of a bulk measurement over long round trips; others take less.
     #[arg(long, default_value_t = 8.0)]
     bulk_seconds: f64,
-    /// Seconds of a measurement of transactions.
-    #[arg(long, default_value_t = 5.0)]
+    /// Seconds of a measurement of transactions over long round trips; others take less.
+    #[arg(long, default_value_t = 6.0)]
     small_seconds: f64,
     /// Measurements at once.
     #[arg(long, default_value_t = 6)]

@@ -12,6 +12,9 @@ use crate::lane::{Experiment, Lane, Server};
 use crate::report::{Pair, Results};
 use crate::schedule::Schedule;
 
+/// From this round-trip time on measurements take their full time, below it five eighths of it.
+const LONG_RTT_MS: u32 = 50;
+
 /// What to run.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -23,7 +26,7 @@ pub struct Plan {
     pub rounds: u32,
     /// After so long no task is begun any more.
     pub budget: Duration,
-    /// Length of a bulk measurement, and of another.
+    /// Length of a bulk measurement, and of another, where round trips are long.
     pub times: (Duration, Duration),
     /// How many measure at once.
     pub lanes: usize,
@@ -129,7 +132,9 @@ impl Shared<'_> {
     fn pair(&self, lane: &Lane, task: Task) -> Result<Pair> {
         let Task { cell, workload, round } = task;
         let (bulk, small) = self.plan.times;
-        let time = if workload.is_bulk() { bulk } else { small };
+        let longest = if workload.is_bulk() { bulk } else { small };
+        // Long round trips need the time, short ones have many in less.
+        let time = if cell.rtt_ms >= LONG_RTT_MS { longest } else { longest * 5 / 8 };
         let seed = self.plan.seed.wrapping_mul(1_000_003).wrapping_add(u64::from(round));
         let measure = |server: Server| {
             let trace = self.plan.trace.as_ref().map(|folder| {
