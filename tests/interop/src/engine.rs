@@ -47,6 +47,7 @@ pub fn stack_config(seed: u64) -> StackConfig {
     isn_secret[..8].copy_from_slice(&seed.to_be_bytes());
     StackConfig {
         connections: 4_096,
+        blocks: 131_072,
         time_wait_entries: 65_536,
         // As much as Linux' tcp_rmem and tcp_wmem allow its sockets.
         receive_window_max: 6 << 20,
