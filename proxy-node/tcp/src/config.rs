@@ -83,7 +83,7 @@ pub struct StackConfig {
     pub retries: u8,
     /// How long an acknowledgement may wait for company (RFC 9293 §3.8.6.3).
     pub delayed_ack: Duration,
-    /// How many segments at the start of a connection are acknowledged at once.
+    /// How many segments at the start of a connection, and after a loss was made good, are acknowledged at once.
     pub quick_acks: u8,
     /// How long TIME-WAIT lasts: twice the maximum segment lifetime (RFC 9293 §3.4.2).
     pub time_wait: Duration,

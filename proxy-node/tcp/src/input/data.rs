@@ -125,6 +125,10 @@ impl Tcb {
         if advanced == 0 && dropped == 0 {
             return self.acknowledge_behind_hole(cx);
         }
+        if had_holes {
+            // The peer recovers from loss: its window may be a single segment, and grows by what it hears.
+            self.quick_acks = self.quick_acks.max(cx.config.quick_acks);
+        }
         if had_holes || dropped > 0 {
             return self.ack_at_once();
         }

@@ -80,6 +80,8 @@ impl Tcb {
             let end = segment.end().min(self.rcv_nxt);
             self.duplicate = Some((segment.seq, end));
             cx.counters.duplicate_bytes_received += segment.payload.len() as u64;
+            // What was acknowledged is sent again: the acknowledgement was lost, or came too late.
+            self.quick_acks = self.quick_acks.max(cx.config.quick_acks);
         }
         self.ack_now = true;
         self.maybe_transmit = true;
