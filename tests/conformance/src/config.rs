@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use csp_tcp::{CongestionControl, StackConfig};
+use csp_tcp::{CongestionControl, StackConfig, SynCookies};
 use csp_types::FourTuple;
 
 use crate::parse::value;
@@ -86,6 +86,11 @@ impl Config {
                 let choices = [("newreno", CongestionControl::NewReno), ("cubic", CongestionControl::Cubic)];
                 stack.congestion = choice(text, &choices)?;
             }
+            "syn_cookies" => {
+                let choices =
+                    [("off", SynCookies::Off), ("auto", SynCookies::Auto), ("always", SynCookies::Always)];
+                stack.syn_cookies = choice(text, &choices)?;
+            }
             "rto_initial" => stack.rto_initial = value::duration(text)?,
             "rto_min" => stack.rto_min = value::duration(text)?,
             "rto_max" => stack.rto_max = value::duration(text)?,
@@ -109,7 +114,7 @@ impl Config {
 
 const KEYS: &str = "ip, tolerance, peer_isn, labels, connections, half_open, time_wait_entries, replies, \
     replies_per_second, blocks, block_len, range_sets, receive_window, send_buffer, mss_v4, mss_v6, \
-    initial_window, congestion, rto_initial, rto_min, rto_max, syn_retries, syn_ack_retries, retries, delayed_ack, quick_acks, time_wait, \
+    initial_window, congestion, syn_cookies, rto_initial, rto_min, rto_max, syn_retries, syn_ack_retries, retries, delayed_ack, quick_acks, time_wait, \
     fin_wait_2, keepalive, keepalive_interval, keepalive_probes, challenge_interval, nagle";
 
 fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
