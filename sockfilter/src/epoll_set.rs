@@ -53,6 +53,10 @@ pub struct EpollSet {
     free: Vec<usize>,
     by_fd: Vec<u32>,
     ready: VecDeque<usize>,
+    /// Members added since they were last [looked through](EpollSet::listeners).
+    fresh: Vec<usize>,
+    /// Members that are listeners.
+    listeners: Vec<(usize, DescriptionId)>,
 }
 
 /// Adds one of our own descriptors to a kernel set.
@@ -82,6 +86,8 @@ impl EpollSet {
             free: Vec::new(),
             by_fd: Vec::new(),
             ready: VecDeque::new(),
+            fresh: Vec::new(),
+            listeners: Vec::new(),
         })
     }
 
@@ -149,6 +155,7 @@ impl EpollSet {
         if let Some(slot) = self.members.get_mut(at) {
             *slot = Some(member);
         }
+        self.fresh.push(at);
         let index = fd as usize;
         if index >= self.by_fd.len() {
             self.by_fd.resize(index + 1, 0);
@@ -200,6 +207,27 @@ impl EpollSet {
     /// Whether anything may be ready.
     pub fn has_news(&self) -> bool {
         !self.ready.is_empty()
+    }
+
+    /// The members that are listeners; `is_listener` is asked once of each member. A set of thousands of connections
+    /// is waited on as cheaply as an empty one.
+    pub fn listeners(&mut self, is_listener: impl Fn(DescriptionId) -> bool) -> &[(usize, DescriptionId)] {
+        let members = &self.members;
+        let member = |at: usize| members.get(at).and_then(Option::as_ref).map(|m| m.description);
+        if !self.fresh.is_empty() {
+            // Members that left may have made room for these.
+            self.listeners.retain(|(at, id)| member(*at) == Some(*id));
+            let fresh = self.fresh.drain(..).filter_map(|at| member(at).map(|id| (at, id)));
+            self.listeners.extend(fresh.filter(|(_, id)| is_listener(*id)));
+            self.listeners.sort_unstable_by_key(|(at, _)| *at);
+            self.listeners.dedup();
+        }
+        &self.listeners
+    }
+
+    /// Whether a member is still that description.
+    pub fn is_member(&self, at: usize, description: DescriptionId) -> bool {
+        self.members.get(at).and_then(Option::as_ref).is_some_and(|m| m.description == description)
     }
 
     /// All members.
@@ -332,6 +360,22 @@ mod tests {
         assert_eq!((s.find(7, id(1)), s.has_news()), (None, false));
         let exclusive = s.add(7, id(1), event(libc::EPOLLIN | libc::EPOLLEXCLUSIVE, 1)).unwrap();
         assert_eq!(s.modify(exclusive, event(libc::EPOLLIN, 1)), Err(libc::EINVAL));
+    }
+
+    #[test]
+    fn only_new_members_are_asked_whether_they_are_listeners() {
+        let mut s = set();
+        let listens = |wanted: usize| move |id: DescriptionId| id.index == wanted;
+        let first = s.add(3, id(3), event(libc::EPOLLIN, 3)).unwrap();
+        for fd in 4..100 {
+            s.add(fd, id(fd as usize), event(libc::EPOLLIN, 0)).unwrap();
+        }
+        assert_eq!(s.listeners(listens(3)), [(first, id(3))]);
+        assert_eq!(s.listeners(|_| unreachable!("nothing is new")), [(first, id(3))]);
+        s.remove(first);
+        assert!(!s.is_member(first, id(3)));
+        let again = s.add(200, id(200), event(libc::EPOLLIN, 0)).unwrap();
+        assert_eq!((again, s.listeners(listens(200))), (first, &[(first, id(200))][..]));
     }
 
     #[test]

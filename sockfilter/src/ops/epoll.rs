@@ -185,10 +185,16 @@ impl Engine {
     }
 
     /// Listeners of a set that a failed attachment kept from the proxies try again.
-    fn interested(&mut self, set: &EpollSet) {
-        for member in set.members() {
-            let index = member.description.index;
-            if self.descriptions.is_current(member.description)
+    fn interested(&mut self, set: &mut EpollSet) {
+        let is_listener = |id: DescriptionId| {
+            matches!(self.descriptions.get(id.index), Some(Description { kind: Kind::Listener(_), .. }))
+        };
+        let count = set.listeners(is_listener).len();
+        for nth in 0..count {
+            let Some(&(at, id)) = set.listeners(|_| false).get(nth) else { break };
+            let index = id.index;
+            if set.is_member(at, id)
+                && self.descriptions.is_current(id)
                 && let Some(Description { kind: Kind::Listener(state), .. }) = self.descriptions.get(index)
                 && !state.interest
             {
@@ -318,7 +324,7 @@ impl Engine {
         }
         let moved = self.progress();
         let Some(mut set) = self.lend_set(id) else { return Look::NotOurs };
-        self.interested(&set);
+        self.interested(&mut set);
         if let Some(wakes) = self.wakes() {
             set.follow(epoll, wakes);
         }
