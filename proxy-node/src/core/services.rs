@@ -11,7 +11,7 @@ use csp_types::{FlowLabel, Instant, NodeId};
 use super::pool::{MemberId, Pools};
 
 /// Connections of one service that may wait for a process at once.
-pub const PENDING_MAX: usize = 1024;
+pub const PENDING_MAX: usize = 4096;
 
 /// A server of a pool as policy names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,7 +111,7 @@ impl Services {
         };
         let slot = &mut self.slots[at as usize];
         let spec = ServiceSpec { name: name.clone(), address: ([0; 4], 0).into(), pool: Vec::new() };
-        let pending = VecDeque::with_capacity(PENDING_MAX);
+        let pending = VecDeque::new();
         slot.service = Some(Service { spec, members: Vec::new(), pending, flows: 0, active: true });
         let number = slot.generation << PLACE_BITS | at;
         self.by_name.insert(name, number);

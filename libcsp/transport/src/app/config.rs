@@ -33,7 +33,7 @@ impl Default for AppConfig {
             flows_max: 16_384,
             listeners_max: 256,
             receive_window: 256 * 1024,
-            accept_window: 64,
+            accept_window: 256,
             trace_capacity: 4096,
             backoff: BackoffConfig::default(),
             seed: 1,
