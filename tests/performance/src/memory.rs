@@ -1,4 +1,4 @@
-//! What the kernel says of a process' memory.
+//! What the kernel says of a process' memory and processor time.
 
 use anyhow::{Context, Result};
 
@@ -26,6 +26,19 @@ impl Resident {
     pub fn total(self) -> u64 {
         self.anonymous + self.shared
     }
+}
+
+/// Processor time of a process so far, all its threads, in seconds; the kernel counts in steps of 10 ms.
+///
+/// # Errors
+/// When there is no such process.
+pub fn processor_seconds(pid: u32) -> Result<f64> {
+    let path = format!("/proc/{pid}/stat");
+    let text = std::fs::read_to_string(&path).context(path)?;
+    // The name in parentheses may contain anything; utime and stime are the 12th and 13th field after it.
+    let rest = text.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let ticks = rest.split_whitespace().skip(11).take(2).filter_map(|f| f.parse::<f64>().ok());
+    Ok(ticks.sum::<f64>() / 100.0)
 }
 
 /// The field's value in bytes; 0 where there is none.

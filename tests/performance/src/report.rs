@@ -21,6 +21,9 @@ pub struct Report {
     pub churned: Outcome,
     /// One more request and answer on each of those that stayed.
     pub exchanged_after: Outcome,
+    /// Processor time of network node and proxy node for one operation of each phase, in microseconds: opening,
+    /// exchange, new connections on top, exchange after that.
+    pub processor_us: [[f64; 2]; 4],
     /// Memory of the daemons and of one server process.
     pub memory: Vec<Memory>,
     /// Seconds from the end of the last connection until all tables were empty.
@@ -76,6 +79,16 @@ impl fmt::Display for Report {
         phase(f, "a request on each", &self.exchanged)?;
         phase(f, &format!("on top, {} a second", self.churn_rate), &self.churned)?;
         phase(f, "a request on each again", &self.exchanged_after)?;
+        writeln!(f, "processor time an operation    network node   proxy node")?;
+        for (what, [network, proxy]) in
+            ["opened", "a request", "opened, asked, closed", "a request again"].iter().zip(self.processor_us)
+        {
+            let rate = 1e6 / proxy;
+            writeln!(
+                f,
+                "  {what:<26} {network:>9.1} µs {proxy:>9.1} µs   {rate:>8.0} a second of the proxy's processor time"
+            )?;
+        }
         writeln!(f, "  all tables empty {:.1} s after the end", self.emptied_seconds)?;
         writeln!(f, "memory                 small tables   full tables   connected   a connection")?;
         for m in &self.memory {

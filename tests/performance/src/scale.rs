@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use csp_cluster::{Cluster, Options, San, Tier, VIP, wait_until};
 
 use crate::load::Outcome;
-use crate::memory::Resident;
+use crate::memory::{Resident, processor_seconds};
 use crate::report::{Memory, Report};
 
 /// Connections that one process is to have, well below 20,000 descriptors.
@@ -71,17 +71,22 @@ fn measure(cluster: &mut Cluster, settings: &Settings, progress: &mut dyn FnMut(
     let each = settings.connections / processes;
     let (rate, churn) = (settings.open_rate / processes, settings.churn_rate / processes);
     progress(&format!("{} connections from {processes} processes", each * processes));
+    let mut used = vec![processor_times(cluster)?];
     let opened = clients.all(cluster, &format!("open {each} {rate}"), progress)?;
+    used.push(processor_times(cluster)?);
     std::thread::sleep(Duration::from_secs(1));
     let full = residents(cluster)?;
     let held = cluster.metric(Tier::ProxyNode, "csp_flows_entries", "")?;
     progress("a request on each");
     let exchanged = clients.all(cluster, "exchange", progress)?;
+    used.push(processor_times(cluster)?);
     progress(&format!("{} new connections a second on top", settings.churn_rate));
     let seconds = settings.churn_time.as_secs();
     let churned = clients.all(cluster, &format!("churn {churn} {seconds}"), progress)?;
     progress("a request on each again");
+    used.push(processor_times(cluster)?);
     let exchanged_after = clients.all(cluster, "exchange", progress)?;
+    used.push(processor_times(cluster)?);
     let dropped = drops(cluster)?;
     progress("closing all");
     clients.all(cluster, "close", progress)?;
@@ -94,6 +99,9 @@ fn measure(cluster: &mut Cluster, settings: &Settings, progress: &mut dyn FnMut(
         empty: empty.total(),
         full: full.total(),
     });
+    let done = [&opened, &exchanged, &churned, &exchanged_after].map(|o| o.done.max(1) as f64);
+    let cost = |phase: usize, who: usize| (used[phase + 1][who] - used[phase][who]) / done[phase] * 1e6;
+    let processor_us = [0, 1, 2, 3].map(|phase| [cost(phase, 0), cost(phase, 1)]);
     let mut report = Report {
         connections: each * processes,
         opened,
@@ -101,6 +109,7 @@ fn measure(cluster: &mut Cluster, settings: &Settings, progress: &mut dyn FnMut(
         churn_rate: settings.churn_rate,
         churned,
         exchanged_after,
+        processor_us,
         memory: memory.collect(),
         emptied_seconds: begin.elapsed().as_secs_f64(),
         failures: left,
@@ -199,6 +208,12 @@ fn residents(cluster: &mut Cluster) -> Result<[Resident; 3]> {
     let daemons = [pid(Tier::NetworkNode)?, pid(Tier::ProxyNode)?];
     let server = cluster.program("echo-0").map(|p| p.pid()).context("the server was started")?;
     Ok([Resident::of(daemons[0])?, Resident::of(daemons[1])?, Resident::of(server)?])
+}
+
+/// Processor time of network node and proxy node so far, in seconds.
+fn processor_times(cluster: &mut Cluster) -> Result<[f64; 2]> {
+    let mut of = |tier| processor_seconds(cluster.daemon(tier).context("the daemon was started")?.pid());
+    Ok([of(Tier::NetworkNode)?, of(Tier::ProxyNode)?])
 }
 
 /// Drops by reason, of both daemons.
