@@ -138,7 +138,6 @@ impl Tcb {
             self.path.suspect = false;
             self.path.lost = 0;
             self.path.raise_at = cx.now;
-            self.remember_path(cx);
         }
         let size = self.path.probing;
         if size == 0 || ack.before(self.path.probe_end) {
@@ -164,7 +163,9 @@ impl Tcb {
             false if self.mss_limit >= self.path.ceiling => Instant::FAR_FUTURE,
             false => cx.now + cx.config.path_mtu_age,
         };
-        if !more || arrived {
+        // Suspicion is not held against the destination, or bad weather would make all its connections small: only what
+        // the search refused is.
+        if self.path.search_high < self.path.ceiling || self.mss_limit >= self.path.ceiling {
             self.remember_path(cx);
         }
     }

@@ -208,6 +208,20 @@ fn an_outage_that_looks_like_a_black_hole_does_not_leave_small_segments_behind()
 }
 
 #[test]
+fn a_connection_too_short_to_search_leaves_no_suspicion_behind() {
+    let mut up = Upload::new(config());
+    up.net.faults[0].loss = 1.0;
+    let now = up.net.now;
+    let bytes: Vec<u8> = (0..3_000).map(|n| stream_byte(1, n)).collect();
+    up.written += up.net.hosts[0].stack.write(now, up.client, &bytes) as u64;
+    up.run(Duration::from_secs(5), 0);
+    up.net.faults[0].loss = 0.0;
+    up.everything_arrives();
+    assert!(up.mss() < 1_460, "suspected, and nothing to search with");
+    assert_eq!(up.net.hosts[0].stack.occupancy().paths.0, 0);
+}
+
+#[test]
 fn a_dead_peer_is_no_black_hole_for_small_segments() {
     let mut up = Upload::new(config());
     up.net.faults[0].loss = 1.0;
