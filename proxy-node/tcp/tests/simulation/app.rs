@@ -66,6 +66,7 @@ pub struct App {
     pub wake: Option<Instant>,
     pause_until: Option<Instant>,
     pub id: Option<Id>,
+    pub established: bool,
     /// What it sends, and what it must receive.
     pub sends: Stream,
     pub receives: Stream,
@@ -92,6 +93,7 @@ impl App {
             wake: None,
             pause_until: None,
             id: None,
+            established: false,
             sends,
             receives,
             written: 0,

@@ -10,19 +10,30 @@ use crate::world::World;
 
 impl World {
     /// Between two steps, when everything that may be sent was sent.
-    pub fn check_step(&self) {
-        for (side, watch) in self.watches.iter().enumerate() {
-            let (Some(engine), Some(watch)) = (self.hosts[side].engine(), watch) else { continue };
+    pub fn check_step(&mut self) {
+        for side in 0..2 {
+            let (Some(engine), Some(watch)) = (self.hosts[side].engine(), &self.watches[side]) else {
+                continue;
+            };
             self.check_timers(engine);
             check_occupancy(&engine.stack.occupancy());
             watch.check_owed(self.now);
-            for conversation in self.conversations.iter().filter(|_| self.scenario.theme != Theme::Crowded) {
-                let tuple = conversation.tuple_at(side);
-                if let Some(done) = self.done(side, &tuple) {
-                    watch.check_window(&tuple, &done);
-                }
+            if self.scenario.theme == Theme::Crowded {
+                continue;
+            }
+            for n in 0..self.conversations.len() {
+                self.check_conversation(side, n);
             }
         }
+    }
+
+    fn check_conversation(&mut self, side: usize, n: usize) {
+        let tuple = self.conversations[n].tuple_at(side);
+        let (Some(done), Some(watch)) = (self.done(side, &tuple), self.watches[side].as_mut()) else {
+            return;
+        };
+        watch.check_window(&tuple, &done);
+        watch.check_idle(self.now, &tuple, &done);
     }
 
     /// Whatever waits for an acknowledgement, or for a window to open, has a timer.

@@ -1,6 +1,6 @@
 //! What a seed stands for: hosts, links and conversations, all drawn from it.
 
-use csp_tcp::StackConfig;
+use csp_tcp::{CongestionControl, StackConfig};
 use csp_types::Duration;
 
 use crate::app::{Appetite, Script, Step};
@@ -10,6 +10,9 @@ use crate::random::Random;
 
 /// How long acknowledgements are usually delayed.
 pub const PROMPT: Duration = Duration::from_millis(40);
+
+/// Whether there may be a smaller MTU that nobody is told of: for an engine that finds its way around one.
+const BLACK_HOLES: bool = false;
 
 /// What kind of trouble there is.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -102,6 +105,11 @@ impl Scenario {
         let mut sides = [side(random, theme, seed), side(random, theme, seed.wrapping_add(1 << 40))];
         if let [Side::Model(_), Side::Model(_)] = sides {
             sides[random.below(2) as usize] = Side::Engine(config(random, theme, seed));
+        }
+        for (link, side) in links.iter_mut().zip(&sides) {
+            // A black hole: only the engine finds its way around one by itself.
+            let told = random.chance(0.7) || !BLACK_HOLES;
+            link.icmp = told || matches!(side, Side::Model(_));
         }
         let receive = [receive(random), receive(random)];
         let plans = plans(random, theme, &sides);
@@ -226,6 +234,7 @@ fn config(random: &mut Random, theme: Theme, seed: u64) -> StackConfig {
         mss_v4: random.pick(&[1_460, 1_460, 1_460, 536, 999]),
         mss_v6: random.pick(&[1_440, 1_440, 1_220]),
         nagle: random.chance(0.2),
+        congestion: random.pick(&[CongestionControl::Cubic, CongestionControl::NewReno]),
         delayed_ack: Duration::from_millis(random.pick(&[40, 40, 10, 100])),
         quick_acks: random.pick(&[16, 16, 0, 2]),
         // Longer than an outage with the retransmissions that follow it.

@@ -25,6 +25,9 @@ use patience::Patience;
 /// How much later than it must a timer of the engine may fire: its wheel turns in such steps.
 pub const TIMER_SLACK: Duration = Duration::from_millis(3);
 
+/// Pacing may hold back the first segment after a rest for this long.
+const IDLE_MAX: Duration = Duration::from_millis(20);
+
 /// What the application at this end has done so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Done {
@@ -32,6 +35,8 @@ pub struct Done {
     pub written: u64,
     pub finished: bool,
     pub received: u64,
+    /// Its connection is established and not over.
+    pub lives: bool,
     /// It reads on, and bytes may come.
     pub reads: bool,
 }
@@ -72,6 +77,8 @@ pub struct View {
     /// By how much roundings may have moved the edge on since the window was largest.
     rounded: u64,
     owed_since: Option<Instant>,
+    /// Since when something could be sent and is not.
+    idle_since: Option<Instant>,
     /// RST went either way.
     over: bool,
 }
@@ -228,6 +235,20 @@ impl Watch {
         }
     }
 
+    /// Who has something to send that fits the window, and waits for no acknowledgement, sends it.
+    pub fn check_idle(&mut self, now: Instant, tuple: &FourTuple, done: &Done) {
+        let Some(view) = self.views.get_mut(tuple) else { return };
+        let end = 1 + done.written + u64::from(done.finished);
+        let unsent = end.saturating_sub(view.top);
+        let fits = unsent > 0 && view.edge.saturating_sub(view.top) >= unsent.min(1_460);
+        if view.over || !done.lives || view.una == 0 || view.top > view.una || !fits {
+            view.idle_since = None;
+            return;
+        }
+        let since = *view.idle_since.get_or_insert(now);
+        assert!(now - since <= IDLE_MAX, "{unsent} bytes wait to be sent since {since:?}: {view:?}");
+    }
+
     /// Who has read everything has told the peer of a window that is worth using (RFC 9293 §3.8.6.2.2).
     pub fn check_window(&self, tuple: &FourTuple, done: &Done) {
         let Some(view) = self.views.get(tuple) else { return };
@@ -286,6 +307,7 @@ impl View {
             told: 1,
             rounded: 0,
             owed_since: None,
+            idle_since: None,
             over: false,
         }
     }

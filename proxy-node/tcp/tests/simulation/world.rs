@@ -305,6 +305,7 @@ impl World {
                 assert!(end.id.is_none() || self.scenario.is_rough(), "accepted twice");
                 end.id = Some(id);
             }
+            end.established = true;
             return;
         }
         let find = |c: &&mut Conversation| c.ends[side].id == Some(id);
@@ -350,8 +351,9 @@ impl World {
         };
         let end = &self.conversations[*self.current.get(&clients)?].ends[side];
         let App { sends, written, finished, received, .. } = *end;
-        let reads = end.id.is_some() && !end.left && !end.peer_finished && !end.is_over();
-        Some(Done { sends, written, finished, received, reads })
+        let lives = end.established && !end.is_over();
+        let reads = lives && !end.left && !end.peer_finished;
+        Some(Done { sends, written, finished, received, lives, reads })
     }
 
     fn send(&mut self, side: usize, mut packet: Packet, anonymous: bool) {
