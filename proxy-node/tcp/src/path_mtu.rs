@@ -118,10 +118,12 @@ impl Tcb {
     pub fn suspect_black_hole(&mut self, cx: &mut Context<'_>) {
         self.path.probing = 0; // what is sent again has other ends
         let steps: &[u16] = if self.tuple.remote.is_ipv4() { &FALLBACK_V4 } else { &FALLBACK_V6 };
-        let Some(&smaller) = steps.iter().find(|&&size| size < self.mss_limit) else { return };
-        if self.timers.retries < TIMEOUTS_SUSPECT || self.outstanding() <= u32::from(smaller) {
+        if self.timers.retries < TIMEOUTS_SUSPECT {
             return;
         }
+        // Smaller segments than what is in flight make no difference to it.
+        let helps = |size: &&u16| **size < self.mss_limit && self.outstanding() > u32::from(**size);
+        let Some(&smaller) = steps.iter().find(helps) else { return };
         if !self.path.suspect {
             self.path.search_high = self.mss_limit;
         }

@@ -11,9 +11,6 @@ use crate::random::Random;
 /// How long acknowledgements are usually delayed.
 pub const PROMPT: Duration = Duration::from_millis(40);
 
-/// Whether there may be a smaller MTU that nobody is told of: for an engine that finds its way around one.
-const BLACK_HOLES: bool = false;
-
 /// What kind of trouble there is.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Theme {
@@ -108,8 +105,7 @@ impl Scenario {
         }
         for (link, side) in links.iter_mut().zip(&sides) {
             // A black hole: only the engine finds its way around one by itself.
-            let told = random.chance(0.7) || !BLACK_HOLES;
-            link.icmp = told || matches!(side, Side::Model(_));
+            link.icmp = matches!(side, Side::Model(_)) || random.chance(0.7);
         }
         let receive = [receive(random), receive(random)];
         let plans = plans(random, theme, &sides);
@@ -125,6 +121,22 @@ impl Scenario {
     /// Whether connections may fail for no reason of their own.
     pub fn is_rough(&self) -> bool {
         self.theme == Theme::Crowded
+    }
+
+    /// Whether packets overtake each other, but only by little: everything arrives, once, and within a tenth of the
+    /// round trip that it should take.
+    pub fn is_little_reordered(&self) -> bool {
+        let most = (self.links[0].delay + self.links[1].delay) / 20;
+        let little = |link: &LinkPlan| {
+            link.is_lossless()
+                && link.duplication == 0.0
+                && link.ghosts == 0.0
+                && link.hold + link.jitter <= most
+        };
+        self.theme == Theme::Faulty
+            && self.links.iter().all(little)
+            && self.node_changes.is_none()
+            && self.receive.iter().all(|receive| receive.every <= most)
     }
 
     /// Whether nothing may be sent twice.
