@@ -147,6 +147,7 @@ fn network_node(
         let parsed = header.emit(&mut bytes).and_then(|len| Segment::parse(bytes.get(..len)?).ok());
         let header = parsed.map_or(header, |segment| Repr::parse(&segment));
         let (payload, segment_size) = (chunk.to_vec(), transmit.segment_size);
+        // The engine says nothing of ECN marks yet.
         sent.push_back(Sent { at: now, tuple, header, payload, segment_size, ecn: 0 });
     }
 }
