@@ -81,6 +81,9 @@ pub struct StackConfig {
     pub syn_ack_retries: u8,
     /// How often in succession data, FIN or a window probe goes without any answer before the connection fails.
     pub retries: u8,
+    /// How long a peer may keep its window closed, while no more than a quarter of the blocks for sending is free, before
+    /// its connection fails.
+    pub zero_window_when_short: Duration,
     /// How long an acknowledgement may wait for company (RFC 9293 §3.8.6.3).
     pub delayed_ack: Duration,
     /// How many segments at the start of a connection, and after a loss was made good, are acknowledged at once.
@@ -137,6 +140,7 @@ impl Default for StackConfig {
             syn_retries: 7,
             syn_ack_retries: 5,
             retries: 12,
+            zero_window_when_short: Duration::from_secs(60),
             delayed_ack: Duration::from_millis(40),
             quick_acks: 16,
             time_wait: Duration::from_secs(60),

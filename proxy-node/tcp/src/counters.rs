@@ -21,6 +21,8 @@ pub struct Counters {
     pub failed_data_after_close: u64,
     pub aborted: u64,
     pub half_open_evicted: u64,
+    /// Connections that failed because their peers' windows stayed closed while memory was short.
+    pub zero_window_evicted: u64,
     pub syn_cookies_sent: u64,
     /// Connections that came about by a cookie.
     pub syn_cookies_accepted: u64,

@@ -184,6 +184,12 @@ impl Tcb {
         if self.gives_up(cx, cx.config.retries) {
             return;
         }
+        // RFC 9293 §3.8.6.1 would wait for ever, as long as the peer answers. Others need the memory.
+        let short = cx.send_blocks.free() <= cx.send_blocks.capacity() / 4; // writers wait by now
+        if short && cx.now.saturating_since(self.progress_at) >= cx.config.zero_window_when_short {
+            cx.counters.zero_window_evicted += 1;
+            return self.fail(cx, Farewell::Reset, FailReason::TimedOut);
+        }
         cx.counters.window_probes += 1;
         self.rtt.back_off();
         self.probe = Some(Probe::Window);

@@ -1,14 +1,18 @@
 //! What must hold of every parser of csp-wire, whatever the bytes: it returns, an error names a field and points into
 //! the bytes, and what it took means the same after it was emitted and parsed again.
 //!
+//! And of the TCP engine, whatever the segments and calls: it comes to an end, keeps its bounds and gives everything back.
+//!
 //! The targets in `fuzz_targets/` call these functions and nothing else, so that a finding replays in a plain test.
 #![forbid(unsafe_code)]
 
 mod lan;
 mod san;
+mod stack;
 
 pub use lan::{arp, ethernet, icmp, ipv4, ipv6, tcp};
 pub use san::{agent, channel, link, tunnel};
+pub use stack::{tcp_options, tcp_stack};
 
 use csp_wire::WireError;
 

@@ -5,6 +5,11 @@
 //! | any segment in any state | every field is checked before it is used | `random` |
 //! | blind RST, SYN, data, ACK | RFC 5961; challenge ACKs throttled per connection | `blind` |
 //! | SYN flood | a bounded half-open table, then SYN cookies | `flood` |
+//! | optimistic and divided ACKs | ACKs of unsent data are refused, growth counts bytes | `games` |
+//! | tiny, shrinking and closed windows, tiny MSS | silly-window rules, an MSS floor, an end when memory is short | `games` |
+//! | SACKs of anything, SACKs taken back | one bounded record per connection; sent again | `games` |
+//! | holes of one byte, slow readers | shares of a fixed pool; in-order data goes first | `holding` |
+//! | lingering in TIME-WAIT and closing states | fixed tables, the oldest goes; every state has a timer | `holding` |
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 #[path = "../common/mod.rs"]
@@ -12,4 +17,7 @@ mod common;
 
 mod blind;
 mod flood;
+mod games;
+mod holding;
+mod peer;
 mod random;
