@@ -76,6 +76,13 @@ impl Ranges {
         set.insert(start, end)
     }
 
+    /// Whether `start .. end` would find room.
+    pub fn has_room(&self, pool: &RangePool, start: Seq, end: Seq) -> bool {
+        let Some(set) = pool.sets.get(self.set as usize) else { return !pool.free.is_empty() };
+        let touches = |r: &(Seq, Seq)| !r.1.before(start) && !r.0.after(end);
+        set.len < RANGES_PER_SET || set.ranges[..set.len].iter().any(touches)
+    }
+
     /// Forgets everything before `seq`.
     pub fn trim_before(&mut self, pool: &mut RangePool, seq: Seq) {
         if self.set == NIL {

@@ -106,15 +106,17 @@ impl ReceiveQueue {
         allowance: Allowance,
     ) -> Stored {
         let all_dropped = Stored { dropped: data.len() as u32, ..Stored::default() };
-        if blocks.free() <= allowance.reserve {
+        // Bytes that no range tells of would only hold memory, which one-byte holes could take from everybody.
+        let end = seq.plus(data.len() as u32);
+        if blocks.free() <= allowance.reserve || !self.ranges.has_room(ranges, seq, end) {
             return all_dropped;
         }
         let position = self.next.wrapping_add(seq.since(rcv_nxt));
-        // Bytes that find no room, or no range, leave those before them in the chain: it asks the ranges what counts.
+        // Bytes that find no room leave those before them in the chain: it asks the ranges what counts.
         if self.chain.insert(blocks, position, data, place, allowance) < data.len() {
             return all_dropped;
         }
-        let Ok(new) = self.ranges.insert(ranges, seq, seq.plus(data.len() as u32)) else {
+        let Ok(new) = self.ranges.insert(ranges, seq, end) else {
             return all_dropped;
         };
         self.recent.rotate_right(1);
