@@ -30,7 +30,6 @@ fn one_byte_holes_take_bounded_memory() {
 }
 
 #[test]
-#[ignore = "bytes in order are dropped for want of a block though nearly all are free"]
 fn others_are_served_beside_one_byte_holes() {
     let mut peer = perforate();
     peer.remote.set_port(3_000);
