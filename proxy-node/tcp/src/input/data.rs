@@ -13,8 +13,9 @@ use crate::tcb::{Context, Farewell, Tcb};
 
 /// As many segments behind a hole are told one by one as a sender without RACK needs to see it (RFC 5681 §3.2).
 const REPEATS_AT_ONCE: u8 = 3;
-/// At most so many segments behind a hole are told together.
-const REPEATS_TOGETHER: u8 = 44;
+/// At most so many segments behind a hole are told together. With many more the acknowledgements would lie further apart
+/// than the 2 ms by which senders with HyStart know a train of them, and slow start would end in a full queue.
+const REPEATS_TOGETHER: u8 = 7;
 /// The longest time for that.
 const TOGETHER_MAX: Duration = Duration::from_millis(1);
 
