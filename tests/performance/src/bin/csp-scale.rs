@@ -31,7 +31,7 @@ struct Arguments {
     #[arg(long, default_value_t = 100_000)]
     connections: usize,
     /// Connections a second while these are opened.
-    #[arg(long, default_value_t = 8_000)]
+    #[arg(long, default_value_t = 4_000)]
     open_rate: usize,
     /// New connections a second on top: opened, one request and answer, closed.
     #[arg(long, default_value_t = 10_000)]
