@@ -39,8 +39,7 @@ pub struct StackConfig {
     pub receive_message_len: usize,
     /// Longest message with bytes to be written that lands in a buffer, in bytes; at most 64 blocks.
     pub send_message_len: usize,
-    /// Sets of up to [`crate::RANGES_PER_SET`] ranges for data out of order and for SACKed data; a connection that
-    /// suffers loss or reordering takes one per direction.
+    /// Sets of up to [`crate::RANGES_PER_SET`] ranges for data out of order; a connection takes one while it has such.
     pub range_sets: usize,
     /// Records of what is in flight, one per transmission of up to 64 KB or part of it with a fate of its own, shared by
     /// all connections. Each connection has one more of its own.

@@ -50,6 +50,8 @@ pub struct Counters {
     pub spurious_recoveries: u64,
     /// Losses of what had been sent again, found without a timeout.
     pub retransmissions_lost: u64,
+    /// Acknowledgements of which not every SACK block was read: finding them took too many steps.
+    pub sack_blocks_skipped: u64,
     /// D-SACKs (RFC 2883).
     pub duplicates_reported: u64,
     /// Peers that discarded what they had SACKed (RFC 2018 §8).

@@ -53,7 +53,7 @@ pub use counters::Counters;
 pub use stack::Stack;
 pub use transmitqueue::HELD_MAX;
 
-/// How many ranges a connection remembers per direction once data is out of order.
+/// How many ranges of data out of order a connection remembers; each may hold a block of its own, whatever its length.
 pub const RANGES_PER_SET: usize = 32;
 
 /// Smallest MSS that is believed and used, in bytes: smaller ones would let a peer make us send headers only.

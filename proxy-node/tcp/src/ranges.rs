@@ -89,7 +89,7 @@ impl Ranges {
             return;
         }
         let set = &mut pool.sets[self.set as usize];
-        let gone = set.ranges[..set.len].iter().take_while(|r| !r.1.after(seq)).count();
+        let gone = set.ranges[..set.len].partition_point(|r| !r.1.after(seq));
         set.ranges.copy_within(gone..set.len, 0);
         set.len -= gone;
         if set.len == 0 {
@@ -110,8 +110,8 @@ impl Ranges {
 impl Set {
     fn insert(&mut self, start: Seq, end: Seq) -> Result<u32, NoRoom> {
         let ranges = &mut self.ranges[..self.len];
-        let first = ranges.iter().take_while(|r| r.1.before(start)).count();
-        let touched = ranges[first..].iter().take_while(|r| !r.0.after(end)).count();
+        let first = ranges.partition_point(|r| r.1.before(start));
+        let touched = ranges[first..].partition_point(|r| !r.0.after(end));
         if touched == 0 {
             if self.len == RANGES_PER_SET {
                 return Err(NoRoom);

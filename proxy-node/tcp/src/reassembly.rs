@@ -119,9 +119,20 @@ impl ReceiveQueue {
         let Ok(new) = self.ranges.insert(ranges, seq, end) else {
             return all_dropped;
         };
-        self.recent.rotate_right(1);
-        self.recent[0] = seq;
+        self.note_recent(ranges, seq);
         Stored { out_of_order: new, ..Stored::default() }
+    }
+
+    /// The range of `seq` is the newest (RFC 2018 §4); each has one place, so that one that grows keeps the others.
+    fn note_recent(&mut self, ranges: &RangePool, seq: Seq) {
+        let all = self.ranges.as_slice(ranges);
+        let Some(&(start, end)) = all.get(all.partition_point(|r| !r.1.after(seq))) else { return };
+        let known = self.recent.iter().position(|&at| !at.before(start) && at.before(end));
+        let last = known.unwrap_or(SACK_BLOCKS_MAX - 1);
+        if let Some(moved) = self.recent.get_mut(..=last) {
+            moved.rotate_right(1);
+        }
+        self.recent[0] = seq;
     }
 
     /// Up to `max` readable bytes.
@@ -162,8 +173,8 @@ impl ReceiveQueue {
         }
         let listed = usize::from(duplicate.is_some());
         let all = self.ranges.as_slice(ranges);
-        let recent =
-            self.recent.iter().filter_map(|&seq| all.iter().find(|r| !seq.before(r.0) && seq.before(r.1)));
+        let range = |seq: Seq| all.get(all.partition_point(|r| !r.1.after(seq))).filter(|r| !seq.before(r.0));
+        let recent = self.recent.iter().filter_map(|&seq| range(seq));
         for &(start, end) in recent.chain(all.iter()) {
             let block = SackBlock { start: start.0, end: end.0 };
             if !blocks.as_slice()[listed..].contains(&block) && !blocks.push(block) {

@@ -218,7 +218,8 @@ impl Recovery {
         }
         heard.time(record, cumulative);
         self.delivery.on_delivered(record, heard.at, &mut heard.newest);
-        let echo_before = heard.echoes_before(record.sent);
+        // What arrives behind a hole is not echoed (RFC 7323 §4.3): then only the time can tell.
+        let echo_before = cumulative && heard.echoes_before(record.sent);
         self.rack.on_delivered(record, heard.at, echo_before, heard.rtt_min);
     }
 

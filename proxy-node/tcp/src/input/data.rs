@@ -16,6 +16,8 @@ const REPEATS_AT_ONCE: u8 = 3;
 /// At most so many segments behind a hole are told together. With many more the acknowledgements would lie further apart
 /// than the 2 ms by which senders with HyStart know a train of them, and slow start would end in a full queue.
 const REPEATS_TOGETHER: u8 = 7;
+/// At most so many ranges: an acknowledgement with timestamps has room for three.
+const RANGES_TOGETHER: u8 = 3;
 /// The longest time for that.
 const TOGETHER_MAX: Duration = Duration::from_millis(1);
 
@@ -25,6 +27,9 @@ pub(crate) struct Repeats {
     rcv_nxt: Seq,
     told: u8,
     untold: u8,
+    /// How many ranges the untold belong to, and where the last segment ended.
+    ranges: u8,
+    end: Seq,
 }
 
 impl Tcb {
@@ -123,14 +128,14 @@ impl Tcb {
             self.rcv_edge = self.rcv_nxt;
         }
         // RFC 5681 §4.2: what fills holes is told at once.
-        if advanced == 0 && dropped == 0 {
-            return self.acknowledge_behind_hole(cx);
+        if advanced == 0 && dropped == 0 && out_of_order > 0 {
+            return self.acknowledge_behind_hole(cx, seq, seq.plus(data.len() as u32));
         }
         if had_holes {
             // The peer recovers from loss: its window may be a single segment, and grows by what it hears.
             self.quick_acks = self.quick_acks.max(cx.config.quick_acks);
         }
-        if had_holes || dropped > 0 {
+        if had_holes || dropped > 0 || advanced == 0 {
             return self.ack_at_once();
         }
         self.acknowledge_in_order(cx);
@@ -139,15 +144,19 @@ impl Tcb {
     /// RFC 5681 §4.2: a hole is told at once, and so are the next segments behind it, by which the sender knows of its
     /// loss. Those that follow are told together: an acknowledgement for each would tell little more, and make packets
     /// that are merely late look lost the sooner.
-    fn acknowledge_behind_hole(&mut self, cx: &Context<'_>) {
+    fn acknowledge_behind_hole(&mut self, cx: &Context<'_>, seq: Seq, end: Seq) {
         if self.repeats.rcv_nxt != self.rcv_nxt {
-            self.repeats = Repeats { rcv_nxt: self.rcv_nxt, told: 0, untold: 0 };
+            self.repeats = Repeats { rcv_nxt: self.rcv_nxt, ..Repeats::default() };
         }
         let together = self.rtt.srtt().map_or(Duration::ZERO, |srtt| srtt / 20).min(TOGETHER_MAX);
-        let Repeats { told, untold, .. } = &mut self.repeats;
-        if !self.sack || *told < REPEATS_AT_ONCE || *untold >= REPEATS_TOGETHER || together.is_zero() {
+        let Repeats { told, untold, ranges, end: last, .. } = &mut self.repeats;
+        *ranges += u8::from(*untold == 0 || seq != *last);
+        *last = end;
+        // What is left out of the SACK blocks is taken for lost.
+        let full = *untold >= REPEATS_TOGETHER || *ranges >= RANGES_TOGETHER;
+        if !self.sack || *told < REPEATS_AT_ONCE || full || together.is_zero() {
             *told = told.saturating_add(1);
-            *untold = 0;
+            (*untold, *ranges) = (0, 0);
             return self.ack_at_once();
         }
         *untold += 1;

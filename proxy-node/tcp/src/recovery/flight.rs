@@ -3,14 +3,12 @@
 //! ```text
 //!   snd_una                                                     snd_nxt
 //!     |-- lost --|= SACKed =|-- in flight --|= SACKed =|-- in flight --|      by sequence number: every record
-//!
 //!   in flight: a list in the order of (last) transmission, so that RACK looks at the oldest only
 //!   lost:      a list in the order in which they are sent again
 //! ```
 //!
-//! A transmission of up to 64 KB is one record. It is split where the peer tells of a part of it; SACKed neighbours are
-//! merged. Data in order costs O(1), an acknowledgement as much as the records it covers, and finding a SACK block the
-//! steps from where the last one was, within a budget.
+//! A transmission of up to 64 KB is one record, split where the peer tells of a part of it; SACKed neighbours are merged.
+//! Data in order costs O(1), an acknowledgement as much as the records it covers; SACK blocks are found within a budget.
 
 use csp_types::Instant;
 use csp_types::limits::SEGMENT_LEN_MAX;
@@ -29,13 +27,12 @@ pub(crate) struct Stamp {
     pub app_limited: bool,
 }
 
-/// The records of one connection.
+/// The records of one connection; `hint` is where the last SACK block was found.
 #[derive(Debug)]
 pub(crate) struct Flight {
     all: List<BY_SEQUENCE>,
     in_flight: List<BY_TURN>,
     lost: List<BY_TURN>,
-    /// Where the last SACK block was found.
     hint: u32,
     count: u32,
     in_flight_len: u32,
@@ -136,7 +133,7 @@ impl Flight {
         true
     }
 
-    /// Takes out the first record, or the part of it, that `una` acknowledges.
+    /// Takes out the first record, or the part of it, that `una` covers.
     pub fn pop_acked(&mut self, pool: &mut RecordPool, una: Seq) -> Option<Record> {
         let first = self.all.first;
         if first == NIL || !una.after(pool.at(first).start) {
@@ -185,10 +182,11 @@ impl Flight {
 
     /// The first record that ends behind `seq`.
     fn seek(&mut self, pool: &RecordPool, seq: Seq, budget: &mut u32) -> Option<u32> {
-        let mut index = if self.hint == NIL { self.all.first } else { self.hint };
-        if index == NIL {
-            return None;
-        }
+        // Blocks come from where the receiver fills holes, and from the end of the flight.
+        let distance = |index: u32| (pool.at(index).start.0.wrapping_sub(seq.0) as i32).unsigned_abs();
+        let anchors = [self.hint, self.all.last, self.all.first];
+        let mut index =
+            anchors.into_iter().filter(|&index| index != NIL).min_by_key(|&index| distance(index))?;
         loop {
             let record = pool.at(index);
             self.hint = index;
@@ -263,10 +261,10 @@ impl Flight {
         self.hint = kept;
     }
 
-    /// Gives a record back that is in none of the lists by turn, and whose bytes are not counted, or are those of others.
+    /// Gives a record back that is in no list by turn, and whose bytes are not counted.
     fn drop_record(&mut self, pool: &mut RecordPool, index: u32) {
-        let links = pool.at(index).links[BY_SEQUENCE];
         if self.hint == index {
+            let links = pool.at(index).links[BY_SEQUENCE];
             self.hint = if links.previous == NIL { links.next } else { links.previous };
         }
         self.all.remove(pool, index);
@@ -418,7 +416,7 @@ impl Flight {
             self.drop_record(pool, next);
         }
         if pool.at(index).end.after(end) {
-            // Without a record for the rest, it counts as sent: it is found lost once more, and nearer to snd_una.
+            // Without a record for the rest, it counts as sent, and is found lost once more.
             self.split(pool, index, end);
         }
         self.leave_turn(pool, index);
@@ -465,7 +463,7 @@ impl Flight {
         }
     }
 
-    /// Panics unless the records cover `una .. nxt` without a gap, and every list holds what it should.
+    /// Panics unless the records cover `una .. nxt`, and every list holds what it should.
     #[cfg(test)]
     pub fn check(&self, pool: &RecordPool, una: Seq, nxt: Seq) {
         let (mut index, mut at, mut counts) = (self.all.first, una, [0u32; 3]);
@@ -487,7 +485,6 @@ impl Flight {
         }
     }
 
-    /// Where the last record starts.
     #[cfg(test)]
     pub fn tail_start(&self, pool: &RecordPool) -> Seq {
         pool.at(self.all.last).start

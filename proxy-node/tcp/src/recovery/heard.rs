@@ -32,6 +32,8 @@ pub(crate) struct Heard {
     pub duplicate: bool,
     /// Duplicates without SACK count.
     pub duplicate_bytes_apply: bool,
+    /// SACK blocks were left out, because reading them took too many steps.
+    pub skipped: bool,
     /// What the peer had twice (RFC 2883).
     pub reported: Option<(Seq, Seq)>,
     /// The highest sequence number told of.
@@ -61,6 +63,7 @@ impl Heard {
             original: false,
             duplicate: false,
             duplicate_bytes_apply: false,
+            skipped: false,
             reported: None,
             highest: una,
             newest: None,

@@ -105,6 +105,11 @@ impl Rack {
         self.reordering_seen = true;
     }
 
+    /// What was taken for the answer to a retransmission answered the original: what is sent before it is not late.
+    pub fn was_misled(&mut self) {
+        self.sent = Instant::ZERO;
+    }
+
     /// RFC 8985 §6.2 step 4: the window grows by a step in each round trip that tells of duplicates.
     pub fn on_duplicate_report(&mut self, una: Seq, nxt: Seq) {
         if una.before(self.round_end) {

@@ -34,6 +34,7 @@ impl Tcb {
         let phase = self.recovery.phase;
         let rtt = self.take_round_trip(heard);
         self.recovery.rack.on_highest(heard.highest);
+        cx.counters.sack_blocks_skipped += u64::from(heard.skipped);
         if let Some(range) = heard.reported {
             cx.counters.duplicates_reported += 1;
             self.recovery.on_duplicate_report(range, self.snd_una, self.snd_nxt);
@@ -267,6 +268,7 @@ impl Recovery {
             self.flight.unlose(pool);
             self.end();
         }
+        self.rack.was_misled();
         self.undo = Undo::NONE;
     }
 

@@ -10,7 +10,7 @@ use crate::seq::Seq;
 /// Steps over records that one acknowledgement may cost beyond those it covers. A hostile peer could otherwise have us
 /// walk the whole flight for each of its blocks; blocks that are not reached count as not told, and the next
 /// acknowledgement goes on from there.
-const STEPS: u32 = 512;
+const STEPS: u32 = 1024;
 
 /// No block is longer (RFC 7323 §2.3).
 const BLOCK_LEN_MAX: u32 = 1 << 30;
@@ -40,6 +40,7 @@ impl Recovery {
                 heard.sacked += record.len();
                 self.on_delivered(heard, &record, false);
             }
+            heard.skipped |= budget == 0;
         }
     }
 

@@ -2,6 +2,7 @@
 #![allow(dead_code, clippy::unwrap_used)] // each test binary uses its share; a failed unwrap fails the test
 
 mod random;
+pub mod transfer;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -22,8 +23,12 @@ pub struct LinkFaults {
     pub jitter: Duration,
     pub loss: f64,
     pub duplication: f64,
-    /// Probability that a packet is held back for a few milliseconds.
+    /// Probability that a packet is held back, for so long or, with zero, for a few milliseconds.
     pub reordering: f64,
+    pub held_back: Duration,
+    /// Bytes per second that pass, and how long a packet may wait for its turn before it is dropped; 0: no limit.
+    pub rate: u64,
+    pub queue: Duration,
 }
 
 /// A packet on the link.
@@ -52,6 +57,12 @@ pub struct Net {
     /// What a meddling box takes out of SYNs: (SACK permitted, timestamps, window scale).
     pub strip: (bool, bool, bool),
     pub transmitted: u64,
+    /// Bytes of each direction that were lost, headers included.
+    pub lost: [u64; 2],
+    /// No packet overtakes another of its direction.
+    pub hold_order: bool,
+    /// Loses the packets for which it is true: who sent it, how many that one sent before, and the packet.
+    pub drop: Option<fn(usize, u64, &Packet) -> bool>,
     /// Print every packet (`CSP_TRACE=1`).
     pub trace: bool,
     /// Packets to these addresses reach nobody: those of spoofed senders.
@@ -64,6 +75,11 @@ pub struct Net {
     link: BinaryHeap<Reverse<(Instant, u64, usize)>>,
     packets: BTreeMap<u64, Packet>,
     serial: u64,
+    sent: [u64; 2],
+    /// When the last packet of a direction arrives.
+    latest: [Instant; 2],
+    /// When the last packet of a direction will have passed the bottleneck.
+    idle_at: [Instant; 2],
 }
 
 pub fn address(text: &str) -> SocketAddr {
@@ -99,6 +115,12 @@ impl Net {
             whole_records: false,
             strip: (false, false, false),
             transmitted: 0,
+            lost: [0; 2],
+            hold_order: false,
+            latest: [Instant::ZERO; 2],
+            drop: None,
+            sent: [0; 2],
+            idle_at: [Instant::ZERO; 2],
             unreachable: |_| false,
             mtu: (usize::MAX, false),
             errors: Vec::new(),
@@ -164,7 +186,11 @@ impl Net {
             log.push((self.now, from, Repr::parse(&segment), segment.payload().len()));
         }
         let faults = self.faults[from];
-        let lost = self.random.chance(faults.loss);
+        let dropped = self.drop.is_some_and(|drop| drop(from, self.sent[from], &packet));
+        let unreachable = (self.unreachable)(&packet.tuple);
+        let waited = self.queue(from, packet.bytes.len());
+        let lost = self.random.chance(faults.loss) || dropped || unreachable || waited.is_none();
+        self.sent[from] += 1;
         if self.trace {
             let segment = Segment::parse(&packet.bytes).unwrap();
             let mark = if lost { " LOST" } else { "" };
@@ -180,22 +206,45 @@ impl Net {
             self.errors.push((from, packet.tuple, sequence));
             return;
         }
-        if lost || (self.unreachable)(&packet.tuple) {
+        let Some(waited) = waited.filter(|_| !lost) else {
+            self.lost[from] += packet.bytes.len() as u64;
             return;
-        }
+        };
         let copies = 1 + usize::from(self.random.chance(faults.duplication));
         for _ in 0..copies {
-            let mut delay = faults.delay;
+            let mut delay = faults.delay + waited;
             if faults.jitter > Duration::ZERO {
                 delay += Duration::from_nanos(self.random.below(faults.jitter.as_nanos() as u64));
             }
             if self.random.chance(faults.reordering) {
-                delay += Duration::from_micros(200 + self.random.below(5_000));
+                delay += match faults.held_back {
+                    Duration::ZERO => Duration::from_micros(200 + self.random.below(5_000)),
+                    held_back => held_back,
+                };
             }
             self.serial += 1;
-            self.link.push(Reverse((self.now + delay, self.serial, 1 - from)));
+            let mut at = self.now + delay;
+            if self.hold_order {
+                at = at.max(self.latest[from]);
+            }
+            self.latest[from] = self.latest[from].max(at);
+            self.link.push(Reverse((at, self.serial, 1 - from)));
             self.packets.insert(self.serial, packet.clone());
         }
+    }
+
+    /// How long a packet of `len` bytes takes to pass the bottleneck; `None`: its queue is full.
+    fn queue(&mut self, from: usize, len: usize) -> Option<Duration> {
+        let LinkFaults { rate, queue, .. } = self.faults[from];
+        if rate == 0 {
+            return Some(Duration::ZERO);
+        }
+        let start = self.idle_at[from].max(self.now);
+        if start - self.now > queue {
+            return None;
+        }
+        self.idle_at[from] = start + Duration::from_nanos((len as u64 + 38) * 1_000_000_000 / rate);
+        Some(self.idle_at[from] - self.now)
     }
 
     fn meddle(&self, packet: Packet) -> Packet {

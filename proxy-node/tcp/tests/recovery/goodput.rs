@@ -1,0 +1,203 @@
+//! Goodput of transfers over imperfect links, against what a link without the imperfection, or theory, gives.
+
+use std::time::Duration;
+
+use crate::common::transfer::transfer;
+use crate::common::{LinkFaults, Net, small_config};
+use csp_tcp::StackConfig;
+
+const MIB: u64 = 1 << 20;
+
+/// A link of 100 Mbit/s with a queue of one round trip, 5 ms at least.
+fn net(rtt: Duration, seed: u64) -> Net {
+    let config = |seed| StackConfig {
+        blocks: 4_096,
+        receive_window_max: 4 << 20,
+        send_buffer_max: 4 << 20,
+        ..small_config(seed)
+    };
+    let mut net = Net::new(seed, config(1), config(2));
+    let queue = rtt.max(Duration::from_millis(5));
+    net.faults = [LinkFaults { delay: rtt / 2, rate: 12_500_000, queue, ..LinkFaults::default() }; 2];
+    net
+}
+
+/// What some runs came to.
+struct Measured {
+    /// Goodput in bytes per second.
+    rate: f64,
+    /// Bytes sent again, and lost (or given up by a receiver without room for more holes), per byte of the stream.
+    again: f64,
+    lost: f64,
+}
+
+fn measure(bytes: u64, seeds: u64, make: impl Fn(u64) -> Net) -> Measured {
+    let (mut seconds, mut again, mut lost) = (0.0, 0, 0);
+    for seed in 0..seeds {
+        let outcome = transfer(make(seed), bytes);
+        seconds += outcome.time.as_secs_f64();
+        let c = &outcome.sender;
+        again += c.bytes_retransmitted;
+        lost += outcome.lost + outcome.receiver.out_of_order_bytes_dropped;
+        println!(
+            "  seed {seed}: {:.0} kB/s, timeouts {}, recoveries {} ({} taken back), probes {}, again {} kB ({} times), \
+             lost {} kB, given up by the receiver {} kB, again lost {} times",
+            bytes as f64 / outcome.time.as_secs_f64() / 1e3,
+            c.retransmission_timeouts,
+            c.fast_recoveries,
+            c.spurious_recoveries,
+            c.tail_loss_probes,
+            c.bytes_retransmitted / 1000,
+            c.segments_retransmitted,
+            outcome.lost / 1000,
+            outcome.receiver.out_of_order_bytes_dropped / 1000,
+            c.retransmissions_lost
+        );
+    }
+    let sent = (bytes * seeds) as f64;
+    Measured { rate: sent / seconds, again: again as f64 / sent, lost: lost as f64 / sent }
+}
+
+/// Packets held back so long that others overtake them must cost little: once it is seen that they arrive, waiting for
+/// them (RFC 8985 §6.2) or taking the response back (RFC 3522, RFC 3708) keeps the window.
+fn check_reordering(rtt_ms: u64, held_back_ms: u64, least: f64) {
+    let rtt = Duration::from_millis(rtt_ms);
+    let bytes = 8 * MIB;
+    let plain = measure(bytes, 1, |seed| net(rtt, seed));
+    let reordered = measure(bytes, 2, |seed| {
+        let mut net = net(rtt, seed);
+        net.faults[0].reordering = 0.05;
+        net.faults[0].held_back = Duration::from_millis(held_back_ms);
+        net
+    });
+    let share = reordered.rate / plain.rate;
+    println!("rtt {rtt_ms} ms: {share:.3} of {:.0} kB/s", plain.rate / 1e3);
+    assert!(share >= least, "{share:.3} of what it is without reordering");
+}
+
+#[test]
+fn reordering_by_3_ms_at_20_ms() {
+    // Short as it is, the transfer's slow start weighs: one response too early, taken back, costs a round trip or two.
+    check_reordering(20, 3, 0.75);
+}
+
+#[test]
+fn reordering_by_3_ms_at_100_ms() {
+    check_reordering(100, 3, 0.9);
+}
+
+#[test]
+fn reordering_by_3_ms_at_1_ms() {
+    check_reordering(1, 3, 0.80);
+}
+
+#[test]
+fn reordering_by_half_a_millisecond_at_1_ms() {
+    check_reordering(1, 0, 0.80);
+}
+
+/// The mean window of CUBIC in segments under random loss (RFC 9438 §5.2, equation 6, and the Reno-friendly region,
+/// §5.1), as goodput in bytes per second, no more than the link carries.
+fn cubic(rtt: Duration, loss: f64) -> f64 {
+    let rtt = rtt.as_secs_f64();
+    let cubic = 1.054 * rtt.powf(0.75) / loss.powf(0.75);
+    let friendly = (1.5 / loss).sqrt();
+    (cubic.max(friendly) * 1448.0 / rtt).min(12_500_000.0 * 0.95) * (1.0 - loss)
+}
+
+fn check_loss(rtt_ms: u64, loss: f64, bytes: u64, least: f64) {
+    let rtt = Duration::from_millis(rtt_ms);
+    let Measured { rate, again, lost } = measure(bytes, 2, |seed| {
+        let mut net = net(rtt, seed);
+        net.faults[0].loss = loss;
+        net
+    });
+    let share = rate / cubic(rtt, loss);
+    println!(
+        "rtt {rtt_ms} ms loss {loss}: {:.0} kB/s, {share:.2} of the formula; {:.2} % lost, {:.2} % sent again",
+        rate / 1e3,
+        100.0 * lost,
+        100.0 * again
+    );
+    assert!(share >= least, "{share:.2} of what the formula says");
+    assert!(again < 1.1 * lost + 0.005, "{:.2} % sent again, {:.2} % lost", 100.0 * again, 100.0 * lost);
+}
+
+#[test]
+fn loss_of_one_percent_at_20_ms() {
+    check_loss(20, 0.01, 4 * MIB, 0.8);
+}
+
+#[test]
+fn loss_of_one_per_mille_at_20_ms() {
+    check_loss(20, 0.001, 8 * MIB, 0.8);
+}
+
+#[test]
+fn loss_of_one_per_mille_at_100_ms() {
+    check_loss(100, 0.001, 8 * MIB, 0.8);
+}
+
+#[test]
+fn loss_of_one_percent_at_100_ms() {
+    check_loss(100, 0.01, 2 * MIB, 0.8);
+}
+
+#[test]
+fn loss_of_five_percent_at_20_ms() {
+    // The formula knows no timeouts, which small windows with much loss cannot do without.
+    check_loss(20, 0.05, MIB, 0.5);
+}
+
+#[test]
+fn loss_of_five_percent_at_100_ms() {
+    check_loss(100, 0.05, MIB / 2, 0.5);
+}
+
+#[test]
+fn loss_of_one_percent_at_1_ms() {
+    check_loss(1, 0.01, 4 * MIB, 0.6);
+}
+
+#[test]
+fn loss_of_five_percent_at_1_ms() {
+    check_loss(1, 0.05, 4 * MIB, 0.4);
+}
+
+#[test]
+fn loss_and_reordering_together() {
+    let reached = measure(2 * MIB, 3, |seed| {
+        let mut net = net(Duration::from_millis(20), seed);
+        net.faults[0].loss = 0.01;
+        net.faults[0].reordering = 0.05;
+        net
+    });
+    let share = reached.rate / cubic(Duration::from_millis(20), 0.01);
+    println!("{share:.2} of the formula");
+    assert!(share >= 0.7, "{share:.2}");
+}
+
+#[test]
+fn acknowledgements_may_be_lost() {
+    let rtt = Duration::from_millis(20);
+    let plain = measure(4 * MIB, 1, |seed| net(rtt, seed));
+    let reached = measure(4 * MIB, 1, |seed| {
+        let mut net = net(rtt, seed);
+        net.faults[1].loss = 0.3;
+        net
+    });
+    assert!(reached.rate > 0.8 * plain.rate, "{:.2}", reached.rate / plain.rate);
+}
+
+#[test]
+fn few_records_cost_speed_only() {
+    let reached = measure(MIB, 2, |seed| {
+        let mut net = net(Duration::from_millis(20), seed);
+        let few = StackConfig { records: 8, records_per_connection: 8, ..small_config(seed) };
+        net.hosts[0].stack = csp_tcp::Stack::new(few);
+        net.faults[0].loss = 0.01;
+        net.faults[0].reordering = 0.05;
+        net
+    });
+    assert!(reached.rate > 50_000.0, "{:.0} bytes per second", reached.rate);
+}
