@@ -39,7 +39,7 @@ pub use egress::{Egress, EgressRule, Prefix};
 pub use flow::{Attachment, Flow, FlowTable, Stage};
 pub use output::{Blocked, Lane, ProxyOutput};
 pub use pool::{ChannelId, Choice, LISTENERS_PER_MEMBER_MAX, MEMBERS_MAX, MemberId, Pools};
-pub use services::{PoolServer, ServiceSpec};
+pub use services::{PoolServer, ServiceSpec, ServiceTcp};
 pub use snapshot::{FlowSnapshot, RecentFlow, ServiceSnapshot};
 
 use announced::Announced;

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
 
 use csp_proxy_node::core::{
-    Blocked, ChannelId, CoreConfig, Lane, PoolServer, ProxyCore, ProxyOutput, ServiceSpec, Verdict,
+    Blocked, ChannelId, CoreConfig, Lane, PoolServer, ProxyCore, ProxyOutput, ServiceSpec, ServiceTcp,
+    Verdict,
 };
 use csp_tcp::StackConfig;
 use csp_types::{FlowLabel, Instant, Role};
@@ -93,7 +94,7 @@ struct World {
 fn web(servers: &[u16]) -> ServiceSpec {
     let node = "an-1".parse().unwrap();
     let pool = servers.iter().map(|port| PoolServer { node, port: *port }).collect();
-    ServiceSpec { name: "web".to_owned(), address: (VIP, 80).into(), pool }
+    ServiceSpec { name: "web".to_owned(), address: (VIP, 80).into(), pool, tcp: ServiceTcp::default() }
 }
 
 impl World {

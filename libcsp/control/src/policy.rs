@@ -85,6 +85,10 @@ pub struct PoolMember {
 pub struct TcpOptions {
     /// Congestion control.
     pub congestion: Congestion,
+    /// Explicit congestion notification (RFC 3168).
+    pub ecn: EcnPolicy,
+    /// Whether data leaves at the rate that congestion control says instead of a window at once.
+    pub pacing: bool,
     /// Idle seconds before keepalive probes (RFC 9293 §3.8.4); 0 turns them off.
     #[serde(deserialize_with = "seconds")]
     pub keepalive_s: u32,
@@ -95,7 +99,13 @@ pub struct TcpOptions {
 
 impl Default for TcpOptions {
     fn default() -> Self {
-        TcpOptions { congestion: Congestion::Newreno, keepalive_s: 7200, user_timeout_s: 0 }
+        TcpOptions {
+            congestion: Congestion::Cubic,
+            ecn: EcnPolicy::Passive,
+            pacing: true,
+            keepalive_s: 7200,
+            user_timeout_s: 0,
+        }
     }
 }
 
@@ -104,8 +114,23 @@ impl Default for TcpOptions {
 #[serde(rename_all = "lowercase")]
 pub enum Congestion {
     /// RFC 5681 with RFC 6582.
-    #[default]
     Newreno,
+    /// RFC 9438.
+    #[default]
+    Cubic,
+}
+
+/// Whether connections use explicit congestion notification.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EcnPolicy {
+    /// Never.
+    Off,
+    /// Where the client proposes it.
+    #[default]
+    Passive,
+    /// Proposed by the proxy as well, where it opens the connection.
+    Active,
 }
 
 /// Where applications' own connections to some destinations come from.

@@ -131,7 +131,9 @@ impl ProxyCore {
         }
         for (address, service) in listen {
             self.tcp.unlisten(address);
-            let _ = self.tcp.listen(address, service); // policy admits no port 0 and fewer services than listeners
+            let tcp = self.services.get(service).map_or_else(Default::default, |s| s.spec.tcp);
+            let options = tcp.options(self.tcp.config());
+            let _ = self.tcp.listen_with(address, service, options); // policy admits no port 0 and fewer services than listeners
         }
         self.egress.set_rules(egress);
         self.serve_all_pending(now, out);

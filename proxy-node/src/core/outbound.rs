@@ -45,7 +45,7 @@ impl ProxyCore {
                 label: transmit.label,
                 worker: self.config.worker,
                 flags,
-                ecn: Ecn::NotEct,
+                ecn: Ecn::from_bits(transmit.ecn),
                 ingress: Instant::ZERO,
                 coalesced: 0,
                 segment_size: if transmit.payload_len > usize::from(transmit.segment_size) {
@@ -101,19 +101,21 @@ impl ProxyCore {
 fn headers(out: &mut [u8], transmit: &csp_tcp::Transmit<'_>, whole: bool) -> usize {
     let Some(repr) = &transmit.header else { return 0 };
     let tcp_len = repr.header_len();
-    let ip_len = if whole { ip_header(out, &transmit.tuple, tcp_len + transmit.payload_len) } else { 0 };
+    let ip_len = if whole { ip_header(out, transmit, tcp_len + transmit.payload_len) } else { 0 };
     ip_len + repr.emit(&mut out[ip_len..]).unwrap_or(0)
 }
 
-fn ip_header(out: &mut [u8], tuple: &FourTuple, payload_len: usize) -> usize {
-    let len = match (tuple.local.ip(), tuple.remote.ip()) {
+fn ip_header(out: &mut [u8], transmit: &csp_tcp::Transmit<'_>, payload_len: usize) -> usize {
+    let FourTuple { local, remote } = transmit.tuple;
+    let ecn = Ecn::from_bits(transmit.ecn);
+    let len = match (local.ip(), remote.ip()) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => ipv4::Repr {
             source,
             destination,
             protocol: PROTOCOL_TCP,
             ttl: HOP_LIMIT,
             dscp: 0,
-            ecn: Ecn::NotEct,
+            ecn,
             identification: 0,
             dont_fragment: true,
             payload_len: payload_len as u16,
@@ -125,7 +127,7 @@ fn ip_header(out: &mut [u8], tuple: &FourTuple, payload_len: usize) -> usize {
             protocol: PROTOCOL_TCP,
             hop_limit: HOP_LIMIT,
             dscp: 0,
-            ecn: Ecn::NotEct,
+            ecn,
             flow_label: 0,
             payload_len: payload_len as u16,
         }

@@ -6,6 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 
+use csp_tcp::{CongestionControl, ConnectionOptions, EcnMode, StackConfig};
 use csp_types::{FlowLabel, Instant, NodeId};
 
 use super::pool::{MemberId, Pools};
@@ -31,6 +32,32 @@ pub struct ServiceSpec {
     pub address: SocketAddr,
     /// Where its connections go.
     pub pool: Vec<PoolServer>,
+    /// How its connections behave.
+    pub tcp: ServiceTcp,
+}
+
+/// How the connections of a service behave, where policy says so; the rest is the engine's configuration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ServiceTcp {
+    /// Congestion control.
+    pub congestion: Option<CongestionControl>,
+    /// Explicit congestion notification.
+    pub ecn: Option<EcnMode>,
+    /// Pacing.
+    pub pacing: Option<bool>,
+}
+
+impl ServiceTcp {
+    /// The options of the service's connections.
+    pub(super) fn options(&self, config: &StackConfig) -> ConnectionOptions {
+        let options = config.connection_options();
+        ConnectionOptions {
+            congestion: self.congestion.unwrap_or(options.congestion),
+            ecn: self.ecn.unwrap_or(options.ecn),
+            pacing: self.pacing.unwrap_or(options.pacing),
+            ..options
+        }
+    }
 }
 
 /// Bits of a service's number that are its place in the table.
@@ -110,7 +137,12 @@ impl Services {
             }
         };
         let slot = &mut self.slots[at as usize];
-        let spec = ServiceSpec { name: name.clone(), address: ([0; 4], 0).into(), pool: Vec::new() };
+        let spec = ServiceSpec {
+            name: name.clone(),
+            address: ([0; 4], 0).into(),
+            pool: Vec::new(),
+            tcp: ServiceTcp::default(),
+        };
         let pending = VecDeque::new();
         slot.service = Some(Service { spec, members: Vec::new(), pending, flows: 0, active: true });
         let number = slot.generation << PLACE_BITS | at;
@@ -210,7 +242,12 @@ mod tests {
     fn spec(name: &str, port: u16, servers: &[u16]) -> ServiceSpec {
         let node = "an-1".parse().unwrap();
         let pool = servers.iter().map(|port| PoolServer { node, port: *port }).collect();
-        ServiceSpec { name: name.to_owned(), address: ([10, 0, 0, 1], port).into(), pool }
+        ServiceSpec {
+            name: name.to_owned(),
+            address: ([10, 0, 0, 1], port).into(),
+            pool,
+            tcp: ServiceTcp::default(),
+        }
     }
 
     #[test]

@@ -26,8 +26,16 @@ pub struct FlowSnapshot {
     pub bytes: (u64, u64),
     /// Smoothed round-trip time in microseconds.
     pub srtt_us: u64,
+    /// What controls congestion.
+    pub congestion: csp_tcp::CongestionControl,
     /// Congestion window in bytes.
     pub cwnd: u32,
+    /// Slow start threshold in bytes.
+    pub ssthresh: u32,
+    /// Whether both sides use ECN.
+    pub ecn: bool,
+    /// Bytes per second that may leave, where paced, and that were delivered lately.
+    pub rates: (Option<u64>, u64),
     /// Retransmissions.
     pub retransmits: u32,
 }
@@ -108,7 +116,11 @@ impl ProxyCore {
                 age_s: now.saturating_since(flow.since).as_secs_f64(),
                 bytes: (flow.bytes_to_app, flow.bytes_from_app),
                 srtt_us: info.srtt_us,
+                congestion: info.congestion,
                 cwnd: info.cwnd,
+                ssthresh: info.ssthresh,
+                ecn: info.ecn,
+                rates: (info.pacing_rate, info.delivery_rate),
                 retransmits: info.retransmits,
             })
         };

@@ -82,7 +82,15 @@ fn flow_json(flow: &FlowSnapshot) -> Value {
         "bytes_out": flow.bytes.1,
         "age_ms": (flow.age_s * 1e3) as u64,
         "srtt_us": flow.srtt_us,
+        "congestion": match flow.congestion {
+            csp_tcp::CongestionControl::NewReno => "newreno",
+            csp_tcp::CongestionControl::Cubic => "cubic",
+        },
         "cwnd_bytes": flow.cwnd,
+        "ssthresh_bytes": flow.ssthresh,
+        "ecn": flow.ecn,
+        "pacing_bytes_per_s": flow.rates.0,
+        "delivery_bytes_per_s": flow.rates.1,
         "retransmits": flow.retransmits,
     })
 }

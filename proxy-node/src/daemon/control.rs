@@ -8,6 +8,8 @@ use csp_control::{
     ActivePolicy, ConfigError, ControlError, ControlOptions, ControlPlane, ControlStatus, NodeRecord,
     exit_code,
 };
+use csp_control::{Congestion, EcnPolicy, TcpOptions};
+use csp_tcp::{CongestionControl, EcnMode};
 use csp_telemetry::{
     AdminError, AdminOptions, AdminServer, BuildInfo, ConditionState, Exposition, LogError, MailboxSender,
     MetricWriter, Readiness, SnapshotCell,
@@ -17,7 +19,7 @@ use csp_vi::WaitSet;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::ProxyWorker;
-use crate::core::{CoreConfig, EgressRule, PoolServer, Prefix, ServiceSpec};
+use crate::core::{CoreConfig, EgressRule, PoolServer, Prefix, ServiceSpec, ServiceTcp};
 
 use super::admin::{self, Workers};
 use super::config::Config;
@@ -213,6 +215,7 @@ fn translate(active: &ActivePolicy) -> (Vec<ServiceSpec>, Vec<EgressRule>) {
         name: s.name.clone(),
         address: (s.vip, s.port).into(),
         pool: s.pool.iter().map(|m| PoolServer { node: m.node, port: m.port }).collect(),
+        tcp: translate_tcp(&s.tcp),
     };
     let rule = |e: &csp_control::Egress| EgressRule {
         address: e.address,
@@ -223,6 +226,19 @@ fn translate(active: &ActivePolicy) -> (Vec<ServiceSpec>, Vec<EgressRule>) {
             .collect(),
     };
     (active.policy.services.iter().map(service).collect(), active.policy.egress.iter().map(rule).collect())
+}
+
+fn translate_tcp(tcp: &TcpOptions) -> ServiceTcp {
+    let congestion = match tcp.congestion {
+        Congestion::Newreno => CongestionControl::NewReno,
+        Congestion::Cubic => CongestionControl::Cubic,
+    };
+    let ecn = match tcp.ecn {
+        EcnPolicy::Off => EcnMode::Off,
+        EcnPolicy::Passive => EcnMode::Passive,
+        EcnPolicy::Active => EcnMode::Active,
+    };
+    ServiceTcp { congestion: Some(congestion), ecn: Some(ecn), pacing: Some(tcp.pacing) }
 }
 
 fn set_readiness(readiness: &Readiness, status: &ControlStatus, workers: &DataWorkers) {

@@ -19,7 +19,7 @@ pub struct Arrival {
     /// Which network node it came through: opaque here, remembered per connection (the latest wins), told back in
     /// [`Transmit::via`].
     pub via: u32,
-    /// The ECN field of the IP header, 0 to 3. Not used yet.
+    /// The ECN field of the IP header, 0 to 3; of coalesced packets, which carry the same one.
     pub ecn: u8,
 }
 
@@ -45,6 +45,8 @@ pub struct Transmit<'a> {
     pub flow_end: bool,
     /// Whether some of the payload was sent before.
     pub retransmission: bool,
+    /// The ECN field that the packets' IP headers are to carry: 0, or 2 for ECT(0).
+    pub ecn: u8,
     pub(crate) slices: Slices<'a>,
 }
 
@@ -215,6 +217,8 @@ pub struct ConnectionInfo {
     pub cwnd: u32,
     /// Slow start threshold in bytes.
     pub ssthresh: u32,
+    /// Whether both sides agreed on ECN.
+    pub ecn: bool,
     /// Bytes per second at which data may leave; `None`: not limited.
     pub pacing_rate: Option<u64>,
     /// Bytes per second that were delivered most recently; 0 before the first measurement.

@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use crate::ecn::EcnMode;
+
 use crate::cookies::SynCookies;
 
 /// Sizes and times of a [`crate::Stack`].
@@ -65,6 +67,10 @@ pub struct StackConfig {
     pub initial_window_segments: u32,
     /// How connections control congestion.
     pub congestion: CongestionControl,
+    /// Whether data leaves at the rate that congestion control says instead of a window at once.
+    pub pacing: bool,
+    /// Whether connections use explicit congestion notification (RFC 3168).
+    pub ecn: EcnMode,
     /// Key of the initial sequence numbers, timestamps offsets and tables; must be random per start (RFC 6528).
     pub isn_secret: [u8; 16],
     /// Retransmission timeout before the first RTT sample, SYNs included (RFC 6298 §2.1).
@@ -132,6 +138,8 @@ impl Default for StackConfig {
             path_entries: 4_096,
             initial_window_segments: 10,
             congestion: CongestionControl::default(),
+            pacing: true,
+            ecn: EcnMode::default(),
             isn_secret: [0; 16],
             rto_initial: Duration::from_secs(1),
             rto_min: Duration::from_millis(200),
@@ -162,6 +170,18 @@ impl StackConfig {
     /// Blocks for what arrives.
     pub fn receive_blocks(&self) -> usize {
         self.blocks.saturating_sub(self.send_blocks())
+    }
+
+    /// What connections begin with.
+    pub fn connection_options(&self) -> ConnectionOptions {
+        ConnectionOptions {
+            nagle: self.nagle,
+            congestion: self.congestion,
+            pacing: self.pacing,
+            ecn: self.ecn,
+            keepalive_idle: self.keepalive_idle,
+            user_timeout: None,
+        }
     }
 
     /// The configuration with every value brought into the range the engine relies on.
@@ -210,6 +230,10 @@ pub struct ConnectionOptions {
     pub nagle: bool,
     /// See [`StackConfig::congestion`].
     pub congestion: CongestionControl,
+    /// See [`StackConfig::pacing`].
+    pub pacing: bool,
+    /// See [`StackConfig::ecn`]; without effect once the handshake has begun.
+    pub ecn: EcnMode,
     /// See [`StackConfig::keepalive_idle`].
     pub keepalive_idle: Option<Duration>,
     /// How long sent data may stay unacknowledged, or a window closed, before the connection fails (RFC 5482);

@@ -82,8 +82,14 @@ pub(crate) struct Congestion {
     hystart: HyStart,
     /// The round trip ends when this is acknowledged.
     round_end: Seq,
-    /// The latest delivery rate in bytes per second; 0: unknown.
-    delivery_rate: u64,
+    /// What was sent before this was reduced for already by ECN (RFC 3168 §6.1.2).
+    ecn_until: Option<Seq>,
+    /// The window was reduced and the peer was not told (CWR).
+    reduced: bool,
+    /// The acknowledgement under way echoes congestion: the window does not grow by it.
+    held: bool,
+    /// The latest delivery rate in units of 64 bytes per second, which reach to a quarter of a terabyte; 0: unknown.
+    delivery_rate: u32,
 }
 
 /// What decides how the window moves in congestion avoidance. Slow start is the same for all of them.
@@ -147,6 +153,9 @@ impl Congestion {
             algorithm: wanted.into(),
             hystart: HyStart::new(),
             round_end: Seq(0),
+            ecn_until: None,
+            reduced: false,
+            held: false,
             delivery_rate: 0,
         }
     }
@@ -205,7 +214,7 @@ impl Congestion {
 
     /// The latest delivery rate sample in bytes per second; 0 before the first.
     pub fn delivery_rate(&self) -> u64 {
-        self.delivery_rate
+        u64::from(self.delivery_rate) * 64
     }
 
     /// Something was sent; now `in_flight` bytes are in flight.
@@ -216,13 +225,17 @@ impl Congestion {
     /// Something was acknowledged or SACKed.
     pub fn on_ack(&mut self, sample: &AckSample) {
         if let Some(rate) = sample.rate.and_then(|rate| rate.bytes_per_second()) {
-            self.delivery_rate = rate;
+            self.delivery_rate = u32::try_from(rate / 64).unwrap_or(u32::MAX);
         }
         if !sample.una.before(self.round_end) {
             self.round_end = sample.nxt;
             self.on_round();
         }
-        if sample.phase == Phase::Recovery || sample.acked == 0 {
+        if self.ecn_until.is_some_and(|end| !sample.una.before(end)) {
+            self.ecn_until = None;
+        }
+        let held = core::mem::take(&mut self.held);
+        if sample.phase == Phase::Recovery || sample.acked == 0 || held {
             return;
         }
         let mut left = sample.acked;
@@ -283,8 +296,35 @@ impl Congestion {
     /// Called once per recovery (RFC 6675 §5 step 4.2).
     pub fn on_loss(&mut self, in_flight: u32) {
         self.window.flight.0 = self.window.flight.0.max(in_flight);
+        if self.ecn_until.is_some() {
+            // RFC 3168 §6.1.2: once for a window of data, however many signs of congestion it shows.
+            return self.nothing_to_undo();
+        }
         self.reduce();
         self.window.cwnd = self.window.ssthresh;
+    }
+
+    /// An acknowledgement echoes congestion that a router marked; `una` and `nxt` as in [`AckSample`], `open`: no loss
+    /// recovery is under way. Says whether the window is reduced (RFC 3168 §6.1.2: once for a window of data).
+    pub fn on_ecn(&mut self, una: Seq, nxt: Seq, open: bool) -> bool {
+        self.held = true;
+        if !open {
+            self.reduced = true; // it was, by the loss; the peer is to stop echoing
+            return false;
+        }
+        if self.ecn_until.is_some_and(|end| una.before(end)) {
+            return false;
+        }
+        self.reduce();
+        self.window.cwnd = self.window.ssthresh;
+        self.nothing_to_undo();
+        self.ecn_until = Some(nxt);
+        true
+    }
+
+    /// Whether the window was reduced since this was asked last: then the next new data carries CWR.
+    pub fn take_reduced(&mut self) -> bool {
+        core::mem::take(&mut self.reduced)
     }
 
     /// The retransmission timer fired; `first`: for the first time since progress (RFC 5681 §3.1).
@@ -299,6 +339,7 @@ impl Congestion {
     }
 
     fn reduce(&mut self) {
+        self.reduced = true;
         self.window.before = (self.window.cwnd, self.window.ssthresh);
         match &mut self.algorithm {
             Algorithm::NewReno(newreno) => newreno.reduce(&mut self.window),

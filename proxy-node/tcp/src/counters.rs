@@ -46,6 +46,12 @@ pub struct Counters {
     pub tail_loss_probes: u64,
     pub window_probes: u64,
     pub keepalive_probes: u64,
+    /// Data that arrived with congestion experienced (RFC 3168).
+    pub ecn_marks_received: u64,
+    /// Acknowledgements that told of such data.
+    pub ecn_echoes_received: u64,
+    /// Windows reduced for them.
+    pub ecn_reductions: u64,
     /// Loss responses taken back because the original had arrived (RFC 3522).
     pub spurious_recoveries: u64,
     /// Losses of what had been sent again, found without a timeout.

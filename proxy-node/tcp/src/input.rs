@@ -30,10 +30,12 @@ pub(crate) struct Incoming<'a> {
     pub place: Option<Place>,
     /// When the network node received it.
     pub ingress: Instant,
+    /// The ECN field of its IP header.
+    pub ecn: u8,
 }
 
 impl<'a> Incoming<'a> {
-    pub fn read(segment: &Segment<'_>, payload: &'a [u8], ingress: Instant) -> Self {
+    pub fn read(segment: &Segment<'_>, payload: &'a [u8], ingress: Instant, ecn: u8) -> Self {
         Incoming {
             seq: Seq(segment.seq()),
             ack: Seq(segment.ack()),
@@ -44,6 +46,7 @@ impl<'a> Incoming<'a> {
             payload,
             place: None,
             ingress,
+            ecn,
         }
     }
 
@@ -104,6 +107,7 @@ impl Tcb {
         if self.state == State::SynReceived && segment.flags.syn() && segment.seq == self.irs {
             if !segment.flags.ack() {
                 // The SYN again: so is our answer.
+                self.renegotiate_ecn(&segment);
                 self.syn_due = true;
                 self.maybe_transmit = true;
                 return Ok(());
@@ -118,6 +122,7 @@ impl Tcb {
         if self.state == State::SynReceived {
             self.complete_handshake(cx, &segment)?;
         }
+        self.take_ecn(cx, &segment);
         self.take_acknowledgement(cx, &segment)?;
         if self.state == State::Done {
             return Ok(());

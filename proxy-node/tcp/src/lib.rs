@@ -18,6 +18,7 @@ mod config;
 mod congestion;
 mod cookies;
 mod counters;
+mod ecn;
 mod info;
 mod input;
 mod isn;
@@ -50,6 +51,7 @@ pub use chain::Slices;
 pub use config::{CongestionControl, ConnectionOptions, StackConfig};
 pub use cookies::SynCookies;
 pub use counters::Counters;
+pub use ecn::EcnMode;
 pub use stack::Stack;
 pub use transmitqueue::HELD_MAX;
 

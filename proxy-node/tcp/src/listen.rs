@@ -3,11 +3,20 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::api::ListenError;
+use crate::config::ConnectionOptions;
+
+/// What connections to an address begin with.
+#[derive(Clone, Copy, Debug)]
+struct Listener {
+    service: u32,
+    /// `None`: what the stack is configured with.
+    options: Option<ConnectionOptions>,
+}
 
 /// Listeners in the order of their addresses.
 #[derive(Debug)]
 pub(crate) struct Listeners {
-    sorted: Vec<(SocketAddr, u32)>,
+    sorted: Vec<(SocketAddr, Listener)>,
     capacity: usize,
 }
 
@@ -32,7 +41,12 @@ impl Listeners {
     ///
     /// # Errors
     /// The port is 0, the address is listed, or the table is full.
-    pub fn insert(&mut self, address: SocketAddr, service: u32) -> Result<(), ListenError> {
+    pub fn insert(
+        &mut self,
+        address: SocketAddr,
+        service: u32,
+        options: Option<ConnectionOptions>,
+    ) -> Result<(), ListenError> {
         if address.port() == 0 {
             return Err(ListenError::BadAddress);
         }
@@ -40,7 +54,7 @@ impl Listeners {
         if self.sorted.len() >= self.capacity {
             return Err(ListenError::TableFull);
         }
-        self.sorted.insert(at, (address, service));
+        self.sorted.insert(at, (address, Listener { service, options }));
         Ok(())
     }
 
@@ -51,12 +65,21 @@ impl Listeners {
 
     /// The service that listens on `address`, or on every address of its family.
     pub fn service(&self, address: &SocketAddr) -> Option<u32> {
+        self.listener(address).map(|listener| listener.service)
+    }
+
+    /// What connections to `address` begin with, where that was said.
+    pub fn options(&self, address: &SocketAddr) -> Option<ConnectionOptions> {
+        self.listener(address)?.options
+    }
+
+    fn listener(&self, address: &SocketAddr) -> Option<Listener> {
         let any = match address.ip() {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         };
         let exact = self.find(address).or_else(|_| self.find(&SocketAddr::new(any, address.port())));
-        exact.ok().and_then(|at| self.sorted.get(at)).map(|&(_, service)| service)
+        exact.ok().and_then(|at| self.sorted.get(at)).map(|&(_, listener)| listener)
     }
 }
 
@@ -68,11 +91,11 @@ mod tests {
     fn an_exact_address_wins_over_the_unspecified_one() {
         let address = |text: &str| text.parse::<SocketAddr>().unwrap();
         let mut listeners = Listeners::new(2);
-        listeners.insert(address("0.0.0.0:80"), 1).unwrap();
-        listeners.insert(address("10.0.0.1:80"), 2).unwrap();
-        assert_eq!(listeners.insert(address("10.0.0.1:80"), 3), Err(ListenError::InUse));
-        assert_eq!(listeners.insert(address("10.0.0.1:81"), 3), Err(ListenError::TableFull));
-        assert_eq!(listeners.insert(address("10.0.0.1:0"), 3), Err(ListenError::BadAddress));
+        listeners.insert(address("0.0.0.0:80"), 1, None).unwrap();
+        listeners.insert(address("10.0.0.1:80"), 2, None).unwrap();
+        assert_eq!(listeners.insert(address("10.0.0.1:80"), 3, None), Err(ListenError::InUse));
+        assert_eq!(listeners.insert(address("10.0.0.1:81"), 3, None), Err(ListenError::TableFull));
+        assert_eq!(listeners.insert(address("10.0.0.1:0"), 3, None), Err(ListenError::BadAddress));
         let check =
             |listeners: &Listeners, text, service| assert_eq!(listeners.service(&address(text)), service);
         check(&listeners, "10.0.0.1:80", Some(2));

@@ -1,5 +1,6 @@
 //! What a connection transmits next (RFC 9293 §3.8): retransmissions, new data, probes, acknowledgements.
 
+mod pacing;
 mod window;
 
 use csp_types::Instant;
@@ -7,6 +8,7 @@ use csp_types::limits::SEGMENT_LEN_MAX;
 use csp_wire::tcp::{Flags, Options, Repr, Timestamps};
 
 use crate::api::State;
+use crate::ecn::{ECT_0, NOT_ECT};
 use crate::recovery::TailProbe;
 use crate::seq::Seq;
 use crate::tcb::{Context, Farewell, Probe, Tcb};
@@ -22,6 +24,8 @@ pub(crate) struct Plan {
     pub flow_new: bool,
     pub flow_end: bool,
     pub retransmission: bool,
+    /// The ECN field for the IP header.
+    pub ecn: u8,
 }
 
 impl Tcb {
@@ -65,6 +69,7 @@ impl Tcb {
                 flow_new: false,
                 flow_end: true,
                 retransmission: false,
+                ecn: NOT_ECT,
             },
         };
         plan.flow_end = true;
@@ -87,7 +92,8 @@ impl Tcb {
             timestamps: self.timestamps.then_some(timestamps),
             ..Options::default()
         };
-        let flags = if passive { Flags::SYN | Flags::ACK } else { Flags::SYN };
+        let ecn = self.ecn_of_syn(passive, again);
+        let flags = ecn | if passive { Flags::SYN | Flags::ACK } else { Flags::SYN };
         let mut plan = self.plan(cx, self.iss, 0, flags, options);
         plan.retransmission = again;
         // The addresses go along whole until the handshake is complete.
@@ -147,6 +153,8 @@ impl Tcb {
         let mut room = self.send_window().saturating_sub(pipe);
         if self.recovery.is_forced() || pipe == 0 {
             room = room.max(size);
+        } else if room > 0 {
+            room = room.min(self.paced_room(cx, size));
         }
         let window = self.snd_una.plus(self.snd_wnd).since(start);
         let hole = end.since(start);
@@ -157,6 +165,7 @@ impl Tcb {
         if len > size {
             len -= len % size;
         }
+        self.note_paced(cx, len);
         let again = self.send_stretch(cx, start, start.plus(len), options);
         let timestamp = options.timestamps.map(|t| t.value);
         self.recovery.on_retransmit(cx.records, cx.now, (start, start.plus(len)), timestamp);
@@ -181,6 +190,9 @@ impl Tcb {
         let room = if probe { size } else { self.send_window().saturating_sub(pipe) };
         let records = self.recovery.room(cx.records);
         let mut len = unsent.min(window).min(room).min(records).min(SEGMENT_LEN_MAX as u32);
+        if len > 0 && !probe {
+            len = len.min(self.paced_room(cx, size));
+        }
         // RFC 9293 §3.7.4: with Nagle's algorithm the rest waits for what is sent before it.
         if len > size && (len < unsent || (self.options.nagle && !self.fin_queued)) {
             len -= len % size;
@@ -199,6 +211,7 @@ impl Tcb {
         if self.outstanding() == 0 {
             self.progress_at = cx.now;
         }
+        self.note_paced(cx, len);
         self.snd_nxt = end;
         self.congestion.on_transmit(pipe + end.since(start));
         self.last_sent = cx.now;
@@ -210,7 +223,19 @@ impl Tcb {
         if !self.timers.retransmission_runs() || self.timers.retransmission.1 != Retransmission::Timeout {
             self.arm_probe_or_timeout(cx);
         }
-        Some(Plan { retransmission: false, ..plan })
+        Some(self.as_new(plan))
+    }
+
+    /// Marks a plan as one of data that was never sent (RFC 3168 §6.1.2: that is where ECT and CWR belong).
+    fn as_new(&mut self, mut plan: Plan) -> Plan {
+        plan.retransmission = false;
+        if self.ecn.capable && plan.payload.1 > 0 {
+            plan.ecn = ECT_0;
+            if let Some(header) = plan.header.as_mut().filter(|_| self.congestion.take_reduced()) {
+                header.flags |= Flags::CWR;
+            }
+        }
+        plan
     }
 
     /// Silly window syndrome avoidance, and Nagle where it is wanted.
@@ -325,6 +350,8 @@ impl Tcb {
         options: Options,
     ) -> Plan {
         let window = self.window_field(cx, flags.syn());
+        let echoes = self.ecn.echo && !flags.intersects(Flags::SYN | Flags::RST);
+        let flags = if echoes { flags | Flags::ECE } else { flags };
         let header = Repr {
             source_port: self.tuple.local.port(),
             destination_port: self.tuple.remote.port(),
@@ -348,6 +375,7 @@ impl Tcb {
             flow_new,
             flow_end: false,
             retransmission: false,
+            ecn: NOT_ECT,
         }
     }
 
@@ -365,7 +393,7 @@ impl Tcb {
 
     /// Nothing can be sent, yet something waits: a timer must run for it.
     fn keep_timer_running(&mut self, cx: &Context<'_>) {
-        if self.timers.retransmission_runs() {
+        if self.timers.retransmission_runs() || self.timers.pacing {
             return;
         }
         if self.outstanding() > 0 {

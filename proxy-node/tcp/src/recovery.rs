@@ -109,6 +109,11 @@ impl Recovery {
         &self.flight
     }
 
+    /// Where it stands.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
     /// Whether the next retransmission goes out regardless of the congestion window.
     pub fn is_forced(&self) -> bool {
         self.forced

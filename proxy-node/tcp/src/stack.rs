@@ -93,7 +93,20 @@ impl Stack {
     /// # Errors
     /// [`ListenError`]: the address is taken, the table is full.
     pub fn listen(&mut self, address: SocketAddr, service: u32) -> Result<(), ListenError> {
-        self.listeners.insert(address, service)
+        self.listeners.insert(address, service, None)
+    }
+
+    /// Like [`Stack::listen`]; connections to this address begin with `options`.
+    ///
+    /// # Errors
+    /// [`ListenError`]: the address is taken, the table is full.
+    pub fn listen_with(
+        &mut self,
+        address: SocketAddr,
+        service: u32,
+        options: ConnectionOptions,
+    ) -> Result<(), ListenError> {
+        self.listeners.insert(address, service, Some(options))
     }
 
     /// Accepts no further connections to `address`; those that exist stay. `false`: it was not listened on.
@@ -159,11 +172,13 @@ impl Stack {
                 flow_new: false,
                 flow_end: reply.last,
                 retransmission: false,
+                ecn: crate::ecn::NOT_ECT,
                 slices: Slices::EMPTY,
             });
         }
         let (slot, label, tuple, via, plan) = self.next_plan(now, ready)?;
-        let Plan { header, payload: (offset, len), segment_size, flow_new, flow_end, retransmission } = plan;
+        let Plan { header, payload: (offset, len), segment_size, flow_new, flow_end, retransmission, ecn } =
+            plan;
         let payload_len = len as usize;
         let slices = match self.tcbs[slot as usize].as_mut() {
             Some(tcb) if len > 0 => tcb.send.slices(&self.send_blocks, offset, payload_len),
@@ -179,6 +194,7 @@ impl Stack {
             flow_new,
             flow_end,
             retransmission,
+            ecn,
             slices,
         })
     }
@@ -264,8 +280,7 @@ impl Stack {
     /// Changes options of one connection; `false` for stale labels.
     pub fn set_options(&mut self, now: Instant, label: FlowLabel, options: ConnectionOptions) -> bool {
         self.with(now, label, |tcb, cx| {
-            tcb.options = options;
-            tcb.congestion.choose(options.congestion);
+            tcb.apply(options);
             tcb.start_keepalive(cx);
             tcb.maybe_transmit = true;
         })
@@ -334,6 +349,12 @@ impl Stack {
 }
 
 impl Tcb {
+    /// Takes options over.
+    pub(crate) fn apply(&mut self, options: ConnectionOptions) {
+        self.options = options;
+        self.congestion.choose(options.congestion);
+    }
+
     /// See [`Stack::close`].
     fn close(&mut self, cx: &mut Context<'_>) {
         let unread = self.receive.readable() > 0;

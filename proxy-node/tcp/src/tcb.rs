@@ -25,6 +25,7 @@ use crate::blocks::BlockPool;
 use crate::config::{ConnectionOptions, StackConfig};
 use crate::congestion::Congestion;
 use crate::counters::Counters;
+use crate::ecn::Ecn;
 use crate::input::Repeats;
 use crate::path_cache::PathCache;
 use crate::path_mtu::PathMtu;
@@ -132,6 +133,7 @@ pub(crate) struct Tcb {
     pub fin_acked: bool,
     pub recovery: Recovery,
     pub congestion: Congestion,
+    pub ecn: Ecn,
     pub rtt: Rtt,
     /// When the SYN was sent, where it was sent once; [`Instant::FAR_FUTURE`] otherwise.
     pub syn_sent: Instant,
@@ -223,6 +225,7 @@ impl Tcb {
             fin_acked: false,
             recovery: Recovery::new(isn),
             congestion: Congestion::new(cx.config.congestion),
+            ecn: Ecn::default(),
             rtt: Rtt::new(),
             syn_sent: Instant::FAR_FUTURE,
             last_sent: cx.now,
@@ -478,12 +481,7 @@ struct ConnectionDefaults {
 
 impl ConnectionDefaults {
     fn of(config: &StackConfig, tuple: &FourTuple) -> Self {
-        let options = ConnectionOptions {
-            nagle: config.nagle,
-            congestion: config.congestion,
-            keepalive_idle: config.keepalive_idle,
-            user_timeout: None,
-        };
+        let options = config.connection_options();
         let mss = if tuple.remote.is_ipv4() { config.mss_v4 } else { config.mss_v6 };
         // RFC 7323 §2.2: the smallest shift with which the whole window can be told.
         let bits = u32::BITS - config.receive_window_max.leading_zeros();

@@ -23,6 +23,8 @@ pub(crate) struct Timers {
     /// The end of the reordering window (RFC 8985 §6.2).
     pub reordering: Instant,
     pub delayed_ack: Instant,
+    /// Until then, what was sent takes its time at the pacing rate.
+    pub paced_until: Instant,
     pub keepalive: Instant,
     /// The end of FIN-WAIT-2 when the application is gone.
     pub linger: Instant,
@@ -30,6 +32,8 @@ pub(crate) struct Timers {
     pub retries: u8,
     /// Keepalive probes without an answer.
     pub probes: u8,
+    /// Data waits for the end of `paced_until`.
+    pub pacing: bool,
 }
 
 impl Default for Timers {
@@ -39,6 +43,8 @@ impl Default for Timers {
             retransmission: (never, Retransmission::Timeout),
             reordering: never,
             delayed_ack: never,
+            paced_until: Instant::ZERO,
+            pacing: false,
             keepalive: never,
             linger: never,
             retries: 0,
@@ -50,7 +56,9 @@ impl Default for Timers {
 impl Timers {
     /// The earliest deadline.
     pub fn earliest(&self) -> Instant {
-        self.retransmission.0.min(self.reordering).min(self.delayed_ack).min(self.keepalive).min(self.linger)
+        let pacing = if self.pacing { self.paced_until } else { Instant::FAR_FUTURE };
+        let others = pacing.min(self.reordering).min(self.delayed_ack);
+        self.retransmission.0.min(others).min(self.keepalive).min(self.linger)
     }
 
     /// Everything sent was acknowledged.
@@ -111,6 +119,10 @@ impl Tcb {
         if self.timers.delayed_ack <= cx.now {
             self.timers.delayed_ack = Instant::FAR_FUTURE;
             self.ack_now = true;
+            self.maybe_transmit = true;
+        }
+        if self.timers.pacing && self.timers.paced_until <= cx.now {
+            self.timers.pacing = false;
             self.maybe_transmit = true;
         }
         if self.timers.linger <= cx.now {

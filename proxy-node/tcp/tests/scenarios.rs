@@ -417,7 +417,7 @@ fn an_old_syn_does_not_disturb_time_wait() {
         let mut bytes = vec![0; 20];
         repr.emit(&mut bytes).unwrap();
         assert_eq!(repr.options, Options::default());
-        Packet { tuple: client_tuple(1000), bytes }
+        Packet { tuple: client_tuple(1000), bytes, ecn: 0 }
     };
     pair.net.hosts[1].stack.poll_event();
     pair.net.deliver(1, &syn(fin.seq.wrapping_sub(1_000)));

@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use csp_tcp::{CongestionControl, StackConfig, SynCookies};
+use csp_tcp::{CongestionControl, EcnMode, StackConfig, SynCookies};
 use csp_types::FourTuple;
 
 use crate::parse::value;
@@ -32,6 +32,7 @@ impl Default for Config {
             blocks: 2_048,
             range_sets: 32,
             isn_secret: *b"packet scripts' ",
+            pacing: false, // what is sent is to depend on windows alone, unless a script asks for more
             ..StackConfig::default()
         };
         Config {
@@ -106,6 +107,12 @@ impl Config {
             "keepalive_probes" => stack.keepalive_probes = number(text)?,
             "challenge_interval" => stack.challenge_interval = value::duration(text)?,
             "nagle" => stack.nagle = on_off(text)?,
+            "pacing" => stack.pacing = on_off(text)?,
+            "ecn" => {
+                let choices =
+                    [("off", EcnMode::Off), ("passive", EcnMode::Passive), ("active", EcnMode::Active)];
+                stack.ecn = choice(text, &choices)?;
+            }
             _ => return Err(format!("no such key; there are {KEYS}")),
         }
         Ok(())
@@ -114,8 +121,9 @@ impl Config {
 
 const KEYS: &str = "ip, tolerance, peer_isn, labels, connections, half_open, time_wait_entries, replies, \
     replies_per_second, blocks, block_len, range_sets, receive_window, send_buffer, mss_v4, mss_v6, \
-    initial_window, congestion, syn_cookies, rto_initial, rto_min, rto_max, syn_retries, syn_ack_retries, retries, delayed_ack, quick_acks, time_wait, \
-    fin_wait_2, keepalive, keepalive_interval, keepalive_probes, challenge_interval, nagle";
+    initial_window, congestion, syn_cookies, rto_initial, rto_min, rto_max, syn_retries, syn_ack_retries, retries, \
+    delayed_ack, quick_acks, time_wait, fin_wait_2, keepalive, keepalive_interval, keepalive_probes, \
+    challenge_interval, nagle, pacing, ecn";
 
 fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("`{text}` is no number that fits here"))

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use csp_proxy_node::ProxyWorker;
-use csp_proxy_node::core::{CoreConfig, EgressRule, PoolServer, Prefix, ServiceSpec};
+use csp_proxy_node::core::{CoreConfig, EgressRule, PoolServer, Prefix, ServiceSpec, ServiceTcp};
 use csp_tcp::{StackConfig, SynCookies};
 use csp_transport::{ClusterKey, Endpoint, EndpointConfig, PeerIdentity};
 use csp_types::{Duration, Instant, NodeId, Role};
@@ -71,7 +71,8 @@ pub(crate) fn proxy(
     let config = CoreConfig { worker: 0, workers: 1, tcp, trace_events: 1024 };
     let mut worker = ProxyWorker::new(config, tunnels, channels);
     let pool = vec![PoolServer { node: policy.pool.0, port: policy.pool.1 }];
-    let service = ServiceSpec { name: "web".to_owned(), address: policy.service, pool };
+    let service =
+        ServiceSpec { name: "web".to_owned(), address: policy.service, pool, tcp: ServiceTcp::default() };
     let rule = EgressRule { address: policy.egress, destinations: vec![policy.destinations] };
     worker.set_policy(now, vec![service], vec![rule]);
     worker

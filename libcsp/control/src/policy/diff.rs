@@ -31,6 +31,8 @@ fn changes(old: &Service, new: &Service, lines: &mut Vec<String>) {
     change("vip", old.vip.to_string(), new.vip.to_string());
     change("port", old.port.to_string(), new.port.to_string());
     change("tcp.congestion", format!("{:?}", old.tcp.congestion), format!("{:?}", new.tcp.congestion));
+    change("tcp.ecn", format!("{:?}", old.tcp.ecn), format!("{:?}", new.tcp.ecn));
+    change("tcp.pacing", old.tcp.pacing.to_string(), new.tcp.pacing.to_string());
     change("tcp.keepalive_s", old.tcp.keepalive_s.to_string(), new.tcp.keepalive_s.to_string());
     change("tcp.user_timeout_s", old.tcp.user_timeout_s.to_string(), new.tcp.user_timeout_s.to_string());
     let gone = old.pool.iter().filter(|member| !new.pool.contains(member));

@@ -89,8 +89,12 @@ fn a_wrong_pool_is_refused() {
 
 #[test]
 fn wrong_options_and_egress_are_refused() {
-    let variant = "7:23: services[0].tcp.congestion: unknown variant `cubic`, expected one of newreno";
-    refuses("newreno", "cubic", variant);
+    let variant = "7:23: services[0].tcp.congestion: unknown variant `bbr`, expected one of newreno, cubic";
+    refuses("newreno", "bbr", variant);
+    let variant = "7:35: services[0].tcp.ecn: unknown variant `maybe`, expected one of off, passive, active";
+    refuses("congestion: newreno, keepalive_s", "congestion: cubic, ecn: maybe, keepalive_s", variant);
+    let pacing = "7:38: services[0].tcp.pacing: invalid type: string \"sometimes\", expected a boolean";
+    refuses("congestion: newreno, keepalive_s", "congestion: cubic, pacing: sometimes, keepalive_s", pacing);
     let long = "7:45: services[0].tcp.keepalive_s: 2592001 is not a number of seconds (0: off); allowed is 0 to 2592000";
     refuses("keepalive_s: 7200", "keepalive_s: 2592001", long);
     let host =

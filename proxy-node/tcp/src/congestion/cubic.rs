@@ -30,8 +30,10 @@ const ALPHA: f32 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cubic {
     curve: Curve,
-    /// When t last advanced; `FAR_FUTURE`: no stage of congestion avoidance has begun.
-    counted_at: Instant,
+    /// A stage of congestion avoidance has begun.
+    running: bool,
+    /// When t last advanced, in microseconds that wrap after an hour.
+    counted_at_us: u32,
     /// Growth of less than a byte.
     credit: f32,
     /// The curve before the latest reduction (§4.9).
@@ -65,22 +67,27 @@ impl Curve {
     }
 }
 
+/// The clock of [`Cubic::counted_at_us`].
+fn micros(at: Instant) -> u32 {
+    (at.as_nanos() / 1_000) as u32
+}
+
 impl Default for Cubic {
     fn default() -> Self {
         let curve = Curve::default();
-        Cubic { curve, counted_at: Instant::FAR_FUTURE, credit: 0.0, before: curve }
+        Cubic { curve, running: false, counted_at_us: 0, credit: 0.0, before: curve }
     }
 }
 
 impl Cubic {
     /// `sample.acked` bytes were acknowledged in congestion avoidance and the window was used.
     pub fn on_ack(&mut self, window: &mut Window, sample: &AckSample) {
-        if self.counted_at == Instant::FAR_FUTURE {
+        if !self.running {
             self.begin_stage(window, sample.now);
         }
-        let passed = sample.now.saturating_since(self.counted_at);
-        self.counted_at = sample.now;
-        let passed = u32::try_from(passed.as_micros()).unwrap_or(u32::MAX);
+        let now = micros(sample.now);
+        let passed = now.wrapping_sub(self.counted_at_us);
+        self.counted_at_us = now;
         self.curve.elapsed_us = self.curve.elapsed_us.saturating_add(passed);
 
         let cwnd = window.cwnd as f32;
@@ -101,14 +108,12 @@ impl Cubic {
 
     /// Time passed without the window being used: it does not count (RFC 9438 §5.8).
     pub fn skip(&mut self, now: Instant) {
-        if self.counted_at != Instant::FAR_FUTURE {
-            self.counted_at = now;
-        }
+        self.counted_at_us = micros(now);
     }
 
     /// A stage of congestion avoidance begins (RFC 9438 §4.2, §4.8, §4.10).
     fn begin_stage(&mut self, window: &Window, now: Instant) {
-        self.counted_at = now;
+        (self.running, self.counted_at_us) = (true, micros(now));
         self.credit = 0.0;
         let curve = &mut self.curve;
         curve.elapsed_us = 0;
@@ -159,13 +164,13 @@ impl Cubic {
 
     /// The next acknowledgement in congestion avoidance begins another stage.
     pub fn end_stage(&mut self) {
-        self.counted_at = Instant::FAR_FUTURE;
+        self.running = false;
     }
 
     /// The reduction was for nothing (RFC 9438 §4.9).
     pub fn undo(&mut self, now: Instant) {
         self.curve = self.before;
-        self.counted_at = if self.curve.max > 0 { now } else { Instant::FAR_FUTURE };
+        (self.running, self.counted_at_us) = (self.curve.max > 0, micros(now));
     }
 
     #[cfg(test)]

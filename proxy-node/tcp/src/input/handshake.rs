@@ -53,6 +53,7 @@ impl Tcb {
         }
         self.last_heard = cx.now;
         self.negotiate(cx, segment.seq, &segment.options);
+        self.negotiate_ecn(segment);
         if flags.ack() {
             self.sample_handshake(segment);
             self.establish(cx, segment.ack, segment.seq, u32::from(segment.window));

@@ -60,7 +60,8 @@ impl Stack {
         place: Option<Place>,
     ) -> Result<(), DropReason> {
         self.counters.segments_received += 1;
-        let incoming = Incoming { place, ..Incoming::read(segment, payload, arrival.ingress.min(now)) };
+        let read = Incoming::read(segment, payload, arrival.ingress.min(now), arrival.ecn);
+        let incoming = Incoming { place, ..read };
         let ports = (segment.destination_port(), segment.source_port());
         let result = self.deliver(now, &arrival, ports, incoming);
         if let Err(reason) = result {

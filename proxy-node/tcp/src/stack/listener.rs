@@ -5,7 +5,9 @@ use csp_types::{FourTuple, Instant};
 use csp_wire::tcp::Flags;
 
 use crate::api::DropReason;
+use crate::config::ConnectionOptions;
 use crate::cookies::{self, SynCookies};
+use crate::ecn::EcnMode;
 use crate::input::Incoming;
 use crate::replies::{self, Reply};
 use crate::seq::Seq;
@@ -78,6 +80,11 @@ impl Stack {
         self.open_half(now, stray, service)
     }
 
+    /// What connections to this listener begin with.
+    fn listener_options(&self, tuple: &FourTuple) -> ConnectionOptions {
+        self.listeners.options(&tuple.local).unwrap_or_else(|| self.config.connection_options())
+    }
+
     fn admission(&self) -> Admission {
         let cookies = self.config.syn_cookies;
         let half_open = self.half_open.len();
@@ -107,8 +114,11 @@ impl Stack {
             isn = after.plus(1 << 17);
         }
         let slot = self.open(now, tuple, via, service, isn).ok_or(DropReason::TableFull)?;
+        let options = self.listener_options(&tuple);
         if let Some((tcb, mut cx)) = self.split(slot, now) {
+            tcb.apply(options);
             tcb.accept(&mut cx, segment.seq, segment.window, &segment.options);
+            tcb.negotiate_ecn(segment);
             cx.counters.passive_opens += 1;
         }
         self.half_open.push_back(slot);
@@ -151,13 +161,19 @@ impl Stack {
         let mss = options.mss.unwrap_or(if tuple.remote.is_ipv4() { 536 } else { 1_220 });
         let isn = cookies::sequence(&self.keys, now, &tuple, segment.seq, mss);
         let offset = self.keys.timestamp_offset(&tuple);
+        let wanted = self.listener_options(&tuple);
         let mut cx = self.context(now);
         let mut block = Tcb::new(&cx, csp_types::FlowLabel::NONE, tuple, via, service, isn);
         block.timestamp_offset = offset;
+        block.apply(wanted);
         block.accept(&mut cx, segment.seq, segment.window, &options);
+        if options.timestamps.is_some() {
+            block.negotiate_ecn(segment);
+        }
+        let ecn = block.ecn.capable;
         let Some(mut header) = block.syn_ack(&mut cx) else { return };
         if let Some(timestamps) = &mut header.options.timestamps {
-            timestamps.value = cookies::timestamp(timestamps.value, &options, false);
+            timestamps.value = cookies::timestamp(timestamps.value, &options, ecn);
         }
         self.counters.syn_cookies_sent += 1;
         self.replies.push_cookie(now, Reply { tuple, via, header, last: false });
@@ -218,9 +234,12 @@ impl Stack {
         }
         self.reuse_time_wait(time_wait);
         let isn = segment.ack.minus(1);
+        let options = self.listener_options(&tuple);
         let slot = self.open(now, tuple, via, service, isn).ok_or(DropReason::TableFull)?;
         let Some((tcb, mut cx)) = self.split(slot, now) else { return Err(DropReason::TableFull) };
         let recalled = cookies::recall(mss, tcb.timestamp(now), &segment.options);
+        tcb.apply(options);
+        tcb.ecn.capable = recalled.ecn && options.ecn != EcnMode::Off;
         tcb.accept(&mut cx, segment.seq.minus(1), segment.window, &recalled.options);
         tcb.resume_after_cookie(&mut cx);
         cx.counters.passive_opens += 1;

@@ -1,17 +1,18 @@
 //! A hierarchical timer wheel over the slots of a table. Nothing is allocated after start-up.
 //!
 //! ```text
-//!   level 0: 64 slots of 1 tick (2²⁰ ns ≈ 1.05 ms)     each slot is a list of entries
-//!   level 1: 64 slots of 64 ticks (67 ms)              an entry moves down a level when its slot comes up
-//!   level 2: 64 slots of 4096 ticks (4.3 s)
-//!   level 3: 64 slots of 262144 ticks (275 s), a ring  later deadlines go round
+//!   level 0: 64 slots of 1 tick (2¹⁷ ns ≈ 0.13 ms)    each slot is a list of entries
+//!   level 1: 64 slots of 64 ticks (8.4 ms)            an entry moves down a level when its slot comes up
+//!   level 2: 64 slots of 4096 ticks (537 ms)
+//!   level 3: 64 slots of 262144 ticks (34 s), a ring  later deadlines go round
 //! ```
 
 use csp_types::Instant;
 
 use crate::list::NIL;
 
-const TICK_SHIFT: u32 = 20;
+/// Fine enough for the pauses of pacing.
+const TICK_SHIFT: u32 = 17;
 const LEVELS: usize = 4;
 const SLOT_BITS: u32 = 6;
 const SLOTS: usize = 1 << SLOT_BITS;

@@ -26,9 +26,14 @@ pub struct LinkFaults {
     /// Probability that a packet is held back, for so long or, with zero, for a few milliseconds.
     pub reordering: f64,
     pub held_back: Duration,
-    /// Bytes per second that pass, and how long a packet may wait for its turn before it is dropped; 0: no limit.
-    pub rate: u64,
-    pub queue: Duration,
+    /// Bytes per second, IP and TCP headers counted; 0: any number.
+    pub bandwidth: u64,
+    /// Bytes that may wait for their turn; what exceeds them is lost.
+    pub queue: u64,
+    /// ECN-capable packets that find more than so many bytes before them are marked; 0: none is.
+    pub mark_above: u64,
+    /// Syns that propose ECN are lost.
+    pub ecn_syns_lost: bool,
 }
 
 /// A packet on the link.
@@ -36,6 +41,8 @@ pub struct LinkFaults {
 pub struct Packet {
     pub tuple: FourTuple,
     pub bytes: Vec<u8>,
+    /// The ECN field of its IP header.
+    pub ecn: u8,
 }
 
 pub struct Host {
@@ -63,6 +70,8 @@ pub struct Net {
     pub hold_order: bool,
     /// Loses the packets for which it is true: who sent it, how many that one sent before, and the packet.
     pub drop: Option<fn(usize, u64, &Packet) -> bool>,
+    /// Packets lost because a queue was full, by direction.
+    pub overflows: [u64; 2],
     /// Print every packet (`CSP_TRACE=1`).
     pub trace: bool,
     /// Packets to these addresses reach nobody: those of spoofed senders.
@@ -72,6 +81,8 @@ pub struct Net {
     errors: Vec<(usize, FourTuple, u32)>,
     /// Every header put on the link, newest last, while wanted.
     pub log: Option<Vec<(Instant, usize, Repr, usize)>>,
+    /// The ECN fields that go with [`Net::log`], before any marking.
+    pub ecn_log: Vec<u8>,
     link: BinaryHeap<Reverse<(Instant, u64, usize)>>,
     packets: BTreeMap<u64, Packet>,
     serial: u64,
@@ -124,7 +135,9 @@ impl Net {
             unreachable: |_| false,
             mtu: (usize::MAX, false),
             errors: Vec::new(),
+            overflows: [0, 0],
             log: None,
+            ecn_log: Vec::new(),
             trace: std::env::var("CSP_TRACE").is_ok(),
             link: BinaryHeap::new(),
             packets: BTreeMap::new(),
@@ -180,17 +193,28 @@ impl Net {
 
     fn send(&mut self, from: usize, packet: Packet) {
         self.transmitted += 1;
-        let packet = self.meddle(packet);
+        let mut packet = self.meddle(packet);
         if let Some(log) = &mut self.log {
             let segment = Segment::parse(&packet.bytes).unwrap();
             log.push((self.now, from, Repr::parse(&segment), segment.payload().len()));
+            self.ecn_log.push(packet.ecn);
         }
         let faults = self.faults[from];
         let dropped = self.drop.is_some_and(|drop| drop(from, self.sent[from], &packet));
         let unreachable = (self.unreachable)(&packet.tuple);
         let waited = self.queue(from, packet.bytes.len());
-        let lost = self.random.chance(faults.loss) || dropped || unreachable || waited.is_none();
+        let flags = Segment::parse(&packet.bytes).unwrap().flags();
+        let ecn_syn = flags.syn() && flags.intersects(Flags::ECE | Flags::CWR);
+        let lost = self.random.chance(faults.loss)
+            || dropped
+            || unreachable
+            || waited.is_none()
+            || (faults.ecn_syns_lost && ecn_syn);
         self.sent[from] += 1;
+        let backlog = waited.unwrap_or_default().as_nanos() as u64 * faults.bandwidth / 1_000_000_000;
+        if packet.ecn != 0 && faults.mark_above > 0 && backlog > faults.mark_above {
+            packet.ecn = 3;
+        }
         if self.trace {
             let segment = Segment::parse(&packet.bytes).unwrap();
             let mark = if lost { " LOST" } else { "" };
@@ -233,18 +257,21 @@ impl Net {
         }
     }
 
-    /// How long a packet of `len` bytes takes to pass the bottleneck; `None`: its queue is full.
+    /// How long a packet waits for its turn and takes to be sent; `None`: there is no room for it.
     fn queue(&mut self, from: usize, len: usize) -> Option<Duration> {
-        let LinkFaults { rate, queue, .. } = self.faults[from];
-        if rate == 0 {
+        let LinkFaults { bandwidth, queue, .. } = self.faults[from];
+        if bandwidth == 0 {
             return Some(Duration::ZERO);
         }
-        let start = self.idle_at[from].max(self.now);
-        if start - self.now > queue {
+        let wait = self.idle_at[from].max(self.now) - self.now;
+        let len = len as u64 + 20;
+        if wait.as_nanos() as u64 * bandwidth / 1_000_000_000 + len > queue {
+            self.overflows[from] += 1;
             return None;
         }
-        self.idle_at[from] = start + Duration::from_nanos((len as u64 + 38) * 1_000_000_000 / rate);
-        Some(self.idle_at[from] - self.now)
+        let wait = wait + Duration::from_nanos(len * 1_000_000_000 / bandwidth);
+        self.idle_at[from] = self.now + wait;
+        Some(wait)
     }
 
     fn meddle(&self, packet: Packet) -> Packet {
@@ -258,7 +285,7 @@ impl Net {
         repr.options.window_scale = repr.options.window_scale.filter(|_| !scale);
         let mut bytes = vec![0; repr.header_len()];
         repr.emit(&mut bytes).unwrap();
-        Packet { tuple: packet.tuple, bytes }
+        Packet { bytes, ..packet }
     }
 
     /// Moves time on to the next packet or timer, but not beyond `limit`. `false`: nothing happens before it.
@@ -299,7 +326,7 @@ impl Net {
             tuple: label.is_none().then_some(tuple),
             ingress: self.now,
             via: host.via,
-            ecn: 0,
+            ecn: packet.ecn,
         };
         let _ = host.stack.on_segment(self.now, arrival, &segment, segment.payload());
     }
@@ -361,12 +388,15 @@ fn network_node(
         if n + 1 < count {
             header.flags = Flags(header.flags.0 & !(Flags::FIN | Flags::PSH).0);
         }
+        if n > 0 {
+            header.flags = Flags(header.flags.0 & !Flags::CWR.0);
+        }
         let mut bytes = vec![0; HEADER_LEN_MAX];
         let len = header.emit(&mut bytes).unwrap();
         assert!(whole || header.options.len() + chunk.len() <= 1460, "a packet larger than the MSS");
         bytes.truncate(len);
         bytes.extend_from_slice(chunk);
-        packets.push(Packet { tuple, bytes });
+        packets.push(Packet { tuple, bytes, ecn: transmit.ecn });
     }
     packets
 }

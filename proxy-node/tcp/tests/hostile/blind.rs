@@ -27,7 +27,7 @@ fn inject(net: &mut Net, tuple: FourTuple, flags: Flags, seq: u32, ack: u32) {
         Repr { source_port, destination_port, seq, ack, flags, window: 1000, options: Options::default() };
     let mut bytes = vec![0; 20];
     repr.emit(&mut bytes).unwrap();
-    net.deliver(0, &Packet { tuple: FourTuple { local: tuple.remote, remote: tuple.local }, bytes });
+    net.deliver(0, &Packet { tuple: FourTuple { local: tuple.remote, remote: tuple.local }, bytes, ecn: 0 });
 }
 
 #[test]

@@ -28,7 +28,7 @@ fn packet(remote: SocketAddr, repr: Repr, payload: &[u8]) -> Packet {
     let len = repr.emit(&mut bytes).unwrap();
     bytes.truncate(len);
     bytes.extend_from_slice(payload);
-    Packet { tuple: FourTuple { local: remote, remote: local }, bytes }
+    Packet { tuple: FourTuple { local: remote, remote: local }, bytes, ecn: 0 }
 }
 
 fn syn(remote: SocketAddr, seq: u32) -> Packet {
@@ -195,7 +195,7 @@ impl Handshake {
     }
 
     fn send(&mut self, repr: Repr, payload: &[u8]) {
-        let Packet { tuple, bytes } = packet(self.remote, repr, payload);
+        let Packet { tuple, bytes, .. } = packet(self.remote, repr, payload);
         let segment = csp_wire::tcp::Segment::parse(&bytes).unwrap();
         let arrival = csp_tcp::Arrival {
             label: FlowLabel::NONE,

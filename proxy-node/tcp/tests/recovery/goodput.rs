@@ -17,8 +17,9 @@ fn net(rtt: Duration, seed: u64) -> Net {
         ..small_config(seed)
     };
     let mut net = Net::new(seed, config(1), config(2));
-    let queue = rtt.max(Duration::from_millis(5));
-    net.faults = [LinkFaults { delay: rtt / 2, rate: 12_500_000, queue, ..LinkFaults::default() }; 2];
+    let bandwidth = 12_500_000;
+    let queue = rtt.max(Duration::from_millis(5)).as_micros() as u64 * bandwidth / 1_000_000;
+    net.faults = [LinkFaults { delay: rtt / 2, bandwidth, queue, ..LinkFaults::default() }; 2];
     net
 }
 

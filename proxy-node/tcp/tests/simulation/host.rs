@@ -260,6 +260,6 @@ fn cut(transmit: &Transmit<'_>) -> Vec<Packet> {
     assert!(payload.len() <= 1 << 16, "a record of {} bytes", payload.len());
     let size = usize::from(transmit.segment_size);
     assert!(payload.is_empty() == (size == 0), "segment_size {size} with {} bytes", payload.len());
-    let packet = Packet { tuple, header, payload, ecn: 0, coalesced: 1 };
+    let packet = Packet { tuple, header, payload, ecn: transmit.ecn, coalesced: 1 };
     packet.split(size.max(1))
 }

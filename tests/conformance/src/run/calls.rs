@@ -1,6 +1,6 @@
 //! What scripts let the engine's owner do.
 
-use csp_tcp::{ConnectionOptions, ListenError};
+use csp_tcp::ListenError;
 use csp_types::FlowLabel;
 
 use super::Run;
@@ -98,13 +98,7 @@ impl Run<'_> {
 
     fn set(&mut self, number: u16, pairs: &[(String, String)]) -> Result<(), String> {
         let label = self.label(number)?;
-        let stack = &self.script.config.stack;
-        let mut options = ConnectionOptions {
-            nagle: stack.nagle,
-            congestion: stack.congestion,
-            keepalive_idle: stack.keepalive_idle,
-            user_timeout: None,
-        };
+        let mut options = self.script.config.stack.connection_options();
         for (key, text) in pairs {
             match key.as_str() {
                 "nagle" => options.nagle = config::on_off(text)?,
