@@ -32,7 +32,8 @@ impl Tcb {
     /// How many bytes may leave at once now; 0: none yet, and the pacing timer runs. `size` is a segment's.
     pub fn paced_room(&mut self, cx: &Context<'_>, size: u32) -> u32 {
         let Some(rate) = self.pacing_rate() else { return u32::MAX };
-        if self.timers.paced_until > cx.now {
+        // With nothing in flight there is no burst to be broken up, and no acknowledgement to wait for.
+        if self.timers.paced_until > cx.now && self.outstanding() > 0 {
             self.timers.pacing = true;
             return 0;
         }
@@ -46,7 +47,11 @@ impl Tcb {
         let time_of = |bytes: u32| u64::from(bytes).saturating_mul(1_000_000_000) / rate;
         // What was not used lately may be made up for: timers are late, applications hesitate.
         let credit = time_of(self.first_burst(cx)).max(BURST.as_nanos() as u64);
-        let from = self.timers.paced_until.as_nanos().max(cx.now.as_nanos().saturating_sub(credit));
+        let least = cx.now.as_nanos().saturating_sub(credit);
+        let from = match self.outstanding() {
+            0 => least,
+            _ => self.timers.paced_until.as_nanos().max(least),
+        };
         self.timers.paced_until = Instant::from_nanos(from.saturating_add(time_of(len)));
         self.timers.pacing = false;
     }
