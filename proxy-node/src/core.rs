@@ -29,7 +29,7 @@ mod snapshot;
 
 use std::collections::{HashMap, VecDeque};
 
-use csp_tcp::{Stack, StackConfig};
+use csp_tcp::{Buffer, Direction, Stack, StackConfig};
 use csp_types::{Duration, FlowLabel, Instant, NodeId, TraceEvent, TraceKind, TraceRing};
 
 pub use application::Verdict;
@@ -114,7 +114,9 @@ impl ProxyCore {
     /// A core without services, channels or tunnels.
     pub fn new(config: CoreConfig) -> Self {
         let connections = config.tcp.connections;
-        let send_pool = (config.tcp.blocks * config.tcp.block_len) as u64 / 2;
+        // Two messages that land while everything else is in use.
+        let landing = 2 * config.tcp.send_message_len.next_multiple_of(config.tcp.block_len);
+        let send_pool = (config.tcp.send_blocks() * config.tcp.block_len).saturating_sub(landing) as u64;
         ProxyCore {
             flows: FlowTable::new(config.tcp.first_label_index.max(1), connections),
             announced: Announced::new(config.tcp.first_label_index.max(1), connections),
@@ -122,7 +124,7 @@ impl ProxyCore {
             pools: Pools::new(),
             services: Services::default(),
             processes: HashMap::with_capacity(CHANNELS_MAX),
-            budget: SendBudget::new(send_pool),
+            budget: SendBudget::new(send_pool, config.tcp.block_len),
             egress: Egress::new(
                 config.worker.into(),
                 config.workers.into(),
@@ -160,6 +162,16 @@ impl ProxyCore {
     /// When [`on_timeout`](Self::on_timeout) wants to be called; `None`: nothing is under way.
     pub fn next_timeout(&self) -> Option<Instant> {
         [self.tcp.next_timeout(), self.pending_deadline()].into_iter().flatten().min()
+    }
+
+    /// Memory for the next message: records of a network node, or messages of a process. See [`Stack::lend`].
+    pub fn lend_buffer(&mut self, direction: Direction) -> Option<Buffer> {
+        self.tcp.lend(direction)
+    }
+
+    /// Takes the memory back once everything in the message was taken.
+    pub fn return_buffer(&mut self, buffer: Buffer) {
+        self.tcp.give_back(buffer);
     }
 
     /// What was counted.

@@ -1,6 +1,7 @@
 //! One data worker: the core between its links. Time comes in; the thread around it waits (the daemon's `data_thread`,
 //! or the simulation).
 
+use csp_tcp::{Buffer, Direction};
 use csp_transport::{DeathCause, DownReason, Endpoint, LinkEvent, LinkId, MessageKind};
 use csp_types::{Instant, limits};
 use csp_vi::{Armed, ViError, Wake};
@@ -67,22 +68,32 @@ impl ProxyWorker {
                     }
                 }
             }
-            let Some(received) = self.links.tunnel_endpoints[at].receive(now, &mut self.scratch) else {
+            if !self.take_tunnel_message(now, at) {
                 break;
-            };
-            any = true;
-            if received.kind == MessageKind::Tunnel {
-                self.take_records(now, at, received.link, received.len);
             }
+            any = true;
         }
         any
     }
 
-    fn take_records(&mut self, now: Instant, at: usize, link: LinkId, len: usize) {
+    /// Takes one message in, into a buffer of the TCP engine where there is one: payload stays there.
+    fn take_tunnel_message(&mut self, now: Instant, at: usize) -> bool {
+        let mut buffer = self.core.lend_buffer(Direction::Receive);
+        let into = buffer.as_mut().map_or(&mut self.scratch[..], Buffer::bytes_mut);
+        let received = self.links.tunnel_endpoints[at].receive(now, into);
+        if let Some(received) = received.filter(|received| received.kind == MessageKind::Tunnel) {
+            self.take_records(now, at, received.link, received.len, buffer.as_ref());
+        }
+        buffer.into_iter().for_each(|buffer| self.core.return_buffer(buffer));
+        received.is_some()
+    }
+
+    fn take_records(&mut self, now: Instant, at: usize, link: LinkId, len: usize, buffer: Option<&Buffer>) {
         let Some(via) = self.links.via(at, link) else { return };
-        for record in Records::new(&self.scratch[..len.min(self.scratch.len())]) {
+        let bytes = buffer.map_or(&self.scratch[..], Buffer::bytes);
+        for record in Records::new(&bytes[..len.min(bytes.len())]) {
             match record {
-                Ok(record) => self.core.on_record(now, via, &record, &mut self.links),
+                Ok(record) => self.core.on_record_in(now, via, &record, buffer, &mut self.links),
                 Err(_) => {
                     self.malformed += 1;
                     self.links.tunnel_endpoints[at].fail(now, link);
@@ -99,11 +110,10 @@ impl ProxyWorker {
                 any = true;
                 self.channel_event(now, event);
             }
-            let Some(received) = self.links.channel_endpoint.receive(now, &mut self.scratch) else { break };
-            any = true;
-            if received.kind == MessageKind::Channel {
-                self.take_messages(now, received.link, received.len);
+            if !self.take_channel_message(now) {
+                break;
             }
+            any = true;
         }
         any
     }
@@ -130,11 +140,26 @@ impl ProxyWorker {
         }
     }
 
-    fn take_messages(&mut self, now: Instant, link: LinkId, len: usize) {
+    /// As [`take_tunnel_message`](Self::take_tunnel_message), from a process.
+    fn take_channel_message(&mut self, now: Instant) -> bool {
+        let mut buffer = self.core.lend_buffer(Direction::Send);
+        let into = buffer.as_mut().map_or(&mut self.scratch[..], Buffer::bytes_mut);
+        let received = self.links.channel_endpoint.receive(now, into);
+        if let Some(received) = received.filter(|received| received.kind == MessageKind::Channel) {
+            self.take_messages(now, received.link, received.len, buffer.as_ref());
+        }
+        buffer.into_iter().for_each(|buffer| self.core.return_buffer(buffer));
+        received.is_some()
+    }
+
+    fn take_messages(&mut self, now: Instant, link: LinkId, len: usize, buffer: Option<&Buffer>) {
         let Some((channel, lane)) = self.links.channel_of(link) else { return };
-        for message in Messages::new(&self.scratch[..len.min(self.scratch.len())]) {
+        let bytes = buffer.map_or(&self.scratch[..], Buffer::bytes);
+        for message in Messages::new(&bytes[..len.min(bytes.len())]) {
             let verdict = match message {
-                Ok(message) => self.core.on_message(now, channel, lane, &message, &mut self.links),
+                Ok(message) => {
+                    self.core.on_message_in(now, (channel, lane), &message, buffer, &mut self.links)
+                }
                 Err(_) => {
                     self.malformed += 1;
                     Verdict::Violation

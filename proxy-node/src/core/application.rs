@@ -1,5 +1,6 @@
 //! Messages of application processes: listeners, answers to OPEN, bytes, ends.
 
+use csp_tcp::Buffer;
 use csp_types::{FlowLabel, Instant, Role, TraceKind};
 use csp_wire::channel::{CLOSE_UNREAD, ListenPayload, Message, MessageHeader, MessageKind};
 
@@ -44,6 +45,18 @@ impl ProxyCore {
         message: &Message<'_>,
         out: &mut impl ProxyOutput,
     ) -> Verdict {
+        self.on_message_in(now, (channel, lane), message, None, out)
+    }
+
+    /// As [`on_message`](Self::on_message) for a message that lies in a buffer of [`lend_buffer`](Self::lend_buffer).
+    pub fn on_message_in(
+        &mut self,
+        now: Instant,
+        (channel, lane): (ChannelId, Lane),
+        message: &Message<'_>,
+        buffer: Option<&Buffer>,
+        out: &mut impl ProxyOutput,
+    ) -> Verdict {
         let header = message.header;
         let verdict = match header.kind {
             MessageKind::Listen => self.on_listen(channel, lane, message, out),
@@ -61,7 +74,7 @@ impl ProxyCore {
             MessageKind::Connect => self.on_connect(now, channel, lane, message, out),
             MessageKind::Ping | MessageKind::Pong => Verdict::Fine,
             MessageKind::Open | MessageKind::Connected => Verdict::Violation,
-            _ => self.on_flow_message(now, channel, lane, message, out),
+            _ => self.on_flow_message(now, (channel, lane), message, buffer, out),
         };
         self.counters.violations += u64::from(verdict == Verdict::Violation);
         verdict
@@ -90,9 +103,9 @@ impl ProxyCore {
     fn on_flow_message(
         &mut self,
         now: Instant,
-        channel: ChannelId,
-        lane: Lane,
+        (channel, lane): (ChannelId, Lane),
         message: &Message<'_>,
+        buffer: Option<&Buffer>,
         out: &mut impl ProxyOutput,
     ) -> Verdict {
         let header = message.header;
@@ -124,7 +137,9 @@ impl ProxyCore {
                     self.abandon(now, label);
                 }
             }
-            (MessageKind::Data, Stage::Open(_)) => return self.on_data(now, label, message.payload, out),
+            (MessageKind::Data, Stage::Open(_)) => {
+                return self.on_data(now, label, message.payload, buffer, out);
+            }
             (MessageKind::Credit, Stage::Open(_)) => {
                 flow.to_app_credit = flow.to_app_credit.saturating_add(header.argument);
                 self.enqueue(label);
@@ -160,6 +175,7 @@ impl ProxyCore {
         now: Instant,
         label: FlowLabel,
         bytes: &[u8],
+        buffer: Option<&Buffer>,
         out: &mut impl ProxyOutput,
     ) -> Verdict {
         let Some(flow) = self.flows.get_mut(label) else { return Verdict::Fine };
@@ -170,11 +186,14 @@ impl ProxyCore {
         flow.from_app_outstanding += len;
         flow.bytes_from_app += u64::from(len);
         self.counters.app_bytes_in += u64::from(len);
-        let taken = self.tcp.write(now, label, bytes);
+        let taken = match buffer {
+            Some(buffer) => self.tcp.write_in(now, label, bytes, buffer),
+            None => self.tcp.write(now, label, bytes),
+        };
         self.record(now, label, TraceKind::DataReceived, len);
         if taken < bytes.len() {
-            // Windows are granted out of half the block pool, so this is the pool's other users' doing; a stream with
-            // a hole must not go on.
+            // Windows are granted out of memory that is there for them: this is a mistake of ours. A stream with a hole
+            // must not go on.
             self.counters.drop_no_budget += 1;
             if let Some(lane) = self.flows.get(label).map(|f| f.lane) {
                 let reset = MessageHeader::of_flow(MessageKind::Reset, label, reason::NO_BUFFERS, 0);
@@ -196,7 +215,7 @@ impl ProxyCore {
             self.pools.release(choice);
         }
         let keep = waiting.min(flow.from_app_window);
-        self.budget.release(flow.from_app_window - keep);
+        self.budget.shrink(flow.from_app_window, keep);
         flow.from_app_window = keep;
         self.flows.set_stage(now, label, Stage::Finishing);
     }

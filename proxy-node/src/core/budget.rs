@@ -7,17 +7,23 @@ const WINDOW_MIDDLE: u32 = 64 * 1024;
 /// Smallest window granted; below this a new flow is refused.
 pub const WINDOW_MIN: u32 = 16 * 1024;
 
-/// The pool of bytes that windows are granted from.
+/// The memory that windows are granted from: what a window is worth ([`csp_tcp::send_memory`]) is set aside for it.
 #[derive(Debug)]
 pub struct SendBudget {
     total: u64,
     reserved: u64,
+    block_len: usize,
 }
 
 impl SendBudget {
-    /// A budget of `total` bytes.
-    pub fn new(total: u64) -> Self {
-        SendBudget { total, reserved: 0 }
+    /// A budget of `total` bytes of memory in blocks of `block_len`.
+    pub fn new(total: u64, block_len: usize) -> Self {
+        SendBudget { total, reserved: 0, block_len }
+    }
+
+    /// Memory for a window; none for none.
+    fn worth(&self, window: u32) -> u64 {
+        if window == 0 { 0 } else { csp_tcp::send_memory(window, self.block_len) }
     }
 
     /// A window for one more flow: large while less than a quarter of the pool is reserved, smaller as it fills, `None`
@@ -28,17 +34,22 @@ impl SendBudget {
             r if r < self.total / 2 => WINDOW_MIDDLE,
             _ => WINDOW_MIN,
         };
-        let window = if self.reserved + u64::from(window) > self.total { WINDOW_MIN } else { window };
-        if self.reserved + u64::from(window) > self.total {
+        let window = if self.reserved + self.worth(window) > self.total { WINDOW_MIN } else { window };
+        if self.reserved + self.worth(window) > self.total {
             return None;
         }
-        self.reserved += u64::from(window);
+        self.reserved += self.worth(window);
         Some(window)
     }
 
     /// Gives a window back.
     pub fn release(&mut self, window: u32) {
-        self.reserved = self.reserved.saturating_sub(u64::from(window));
+        self.reserved = self.reserved.saturating_sub(self.worth(window));
+    }
+
+    /// Gives back what lies between two windows.
+    pub fn shrink(&mut self, from: u32, to: u32) {
+        self.reserved = (self.reserved + self.worth(to)).saturating_sub(self.worth(from));
     }
 
     /// Bytes reserved now.
@@ -53,14 +64,19 @@ mod tests {
 
     #[test]
     fn windows_shrink_as_the_pool_fills_and_never_exceed_it() {
-        let total = 4 * u64::from(WINDOW_MAX);
-        let mut budget = SendBudget::new(total);
+        let total = 4 * csp_tcp::send_memory(WINDOW_MAX, 512);
+        let mut budget = SendBudget::new(total, 512);
         let windows: Vec<u32> = std::iter::from_fn(|| budget.reserve()).collect();
         assert_eq!(windows[0], WINDOW_MAX);
         assert!(windows.windows(2).all(|w| w[0] >= w[1]), "windows only shrink: {windows:?}");
         assert_eq!(*windows.last().unwrap(), WINDOW_MIN);
-        assert_eq!(windows.iter().map(|w| u64::from(*w)).sum::<u64>(), total);
+        let worth: u64 = windows.iter().map(|w| csp_tcp::send_memory(*w, 512)).sum();
+        assert_eq!(worth, budget.reserved());
+        assert!(worth <= total && total - worth < csp_tcp::send_memory(WINDOW_MIN, 512));
         budget.release(WINDOW_MIN);
         assert_eq!(budget.reserve(), Some(WINDOW_MIN));
+        windows.iter().for_each(|window| budget.shrink(*window, window / 2));
+        windows.iter().for_each(|window| budget.release(window / 2));
+        assert_eq!(budget.reserved(), 0);
     }
 }

@@ -49,6 +49,7 @@ impl ProxyCore {
         let window = self.budget.reserve().ok_or(reason::NO_BUFFERS)?;
         let opened = self.open_from_any_port(now, payload.remote, via);
         let opened = opened.inspect_err(|_| self.budget.release(window))?;
+        self.tcp.set_send_capacity(opened.0, window);
         let mut flow = new_flow(now, opened, NO_SERVICE, Stage::Connecting { channel, request }, window);
         (flow.to_app_credit, flow.lane) = (receive_window, lane);
         self.admit(now, flow);
@@ -92,6 +93,7 @@ impl ProxyCore {
         match opened {
             Ok(opened) => {
                 (flow.label, flow.tuple) = opened;
+                self.tcp.set_send_capacity(flow.label, flow.from_app_window);
                 self.admit(now, flow);
             }
             Err(code) => {

@@ -50,6 +50,7 @@ impl ProxyCore {
             self.tcp.abort(now, label);
             return;
         };
+        self.tcp.set_send_capacity(label, window);
         self.admit(now, new_flow(now, (label, tuple), service, Stage::Pending, window));
         self.dispatch(now, label, out);
         self.enqueue(label);

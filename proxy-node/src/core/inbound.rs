@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use csp_tcp::{Arrival, DropReason};
+use csp_tcp::{Arrival, Buffer, DropReason};
 use csp_types::{FlowLabel, FourTuple, Instant, TraceEvent, TraceKind};
 use csp_wire::tcp::Segment;
 use csp_wire::tunnel::{Flags, Record, RecordKind};
@@ -16,10 +16,22 @@ const PROTOCOL_TCP: u8 = 6;
 impl ProxyCore {
     /// Takes one record of the network node `via`. Call [`drive`](Self::drive) after a batch of them.
     pub fn on_record(&mut self, now: Instant, via: u32, record: &Record<'_>, out: &mut impl ProxyOutput) {
+        self.on_record_in(now, via, record, None, out);
+    }
+
+    /// As [`on_record`](Self::on_record) for a record that lies in a buffer of [`lend_buffer`](Self::lend_buffer).
+    pub fn on_record_in(
+        &mut self,
+        now: Instant,
+        via: u32,
+        record: &Record<'_>,
+        buffer: Option<&Buffer>,
+        out: &mut impl ProxyOutput,
+    ) {
         self.counters.records_in += 1;
         match record.kind {
             RecordKind::Segment if record.worker == self.config.worker => {
-                self.on_segment(now, via, record, out)
+                self.on_segment(now, via, record, buffer, out)
             }
             RecordKind::IcmpError if record.worker == self.config.worker => {
                 self.on_icmp_error(now, record.payload)
@@ -29,7 +41,14 @@ impl ProxyCore {
         }
     }
 
-    fn on_segment(&mut self, now: Instant, via: u32, record: &Record<'_>, out: &mut impl ProxyOutput) {
+    fn on_segment(
+        &mut self,
+        now: Instant,
+        via: u32,
+        record: &Record<'_>,
+        buffer: Option<&Buffer>,
+        out: &mut impl ProxyOutput,
+    ) {
         let Some((tuple, bytes)) = addresses(record) else {
             self.counters.drop_malformed += 1;
             return;
@@ -45,7 +64,11 @@ impl ProxyCore {
         let ingress = if record.ingress == Instant::ZERO { now } else { record.ingress };
         let arrival = Arrival { label: record.label, tuple, ingress, via, ecn: record.ecn.bits() };
         self.counters.client_bytes_in += segment.payload().len() as u64;
-        if let Err(reason) = self.tcp.on_segment(now, arrival, &segment, segment.payload()) {
+        let taken = match buffer {
+            Some(buffer) => self.tcp.on_segment_in(now, arrival, &segment, segment.payload(), buffer),
+            None => self.tcp.on_segment(now, arrival, &segment, segment.payload()),
+        };
+        if let Err(reason) = taken {
             self.counters.drop_tcp += 1;
             if reason == DropReason::StaleLabel {
                 // The node forgets the label; what the client sends next comes whole and can be answered.

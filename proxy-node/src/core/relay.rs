@@ -11,6 +11,9 @@ use super::{Lane, ProxyCore, ProxyOutput};
 /// Largest DATA payload: one channel message with its headers fits a VI message.
 const DATA_MAX: usize = CHANNEL_MESSAGE_LEN_MAX - csp_wire::link::HEADER_LEN - MESSAGE_HEADER_LEN - 8;
 
+/// Most slices of one DATA message; a message of more is cut there.
+const PARTS_MAX: usize = 12;
+
 impl ProxyCore {
     /// Puts a flow into the list of those to pump, once.
     pub(super) fn enqueue(&mut self, label: FlowLabel) {
@@ -67,19 +70,18 @@ impl ProxyCore {
             if want == 0 || self.tcp.readable(label) == 0 {
                 break;
             }
-            let taken = self.tcp.read_with(now, label, want, |bytes| {
-                if stop.is_some() {
-                    return 0;
-                }
-                let header = MessageHeader::of_flow(MessageKind::Data, label, 0, bytes.len() as u32);
-                match out.channel(lane, header, &[bytes]) {
-                    Ok(()) => bytes.len(),
-                    Err(why) => {
-                        stop = Some(why);
-                        0
-                    }
-                }
-            });
+            let mut parts: [&[u8]; PARTS_MAX] = [&[]; PARTS_MAX];
+            let (mut count, mut len) = (0, 0);
+            for (part, slice) in parts.iter_mut().zip(self.tcp.peek(label, want)) {
+                *part = slice;
+                (count, len) = (count + 1, len + slice.len());
+            }
+            if len == 0 {
+                break;
+            }
+            let header = MessageHeader::of_flow(MessageKind::Data, label, 0, len as u32);
+            stop = out.channel(lane, header, &parts[..count]).err();
+            let taken = if stop.is_none() { self.tcp.consume(now, label, len) } else { 0 };
             flow.to_app_credit -= taken as u32;
             flow.bytes_to_app += taken as u64;
             self.counters.app_bytes_out += taken as u64;

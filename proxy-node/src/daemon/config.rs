@@ -41,7 +41,7 @@ pub struct CapacitySection {
     /// Connections whose handshake is under way.
     pub half_open: usize,
     /// Memory for payload on its way, in MiB; touched only as it is used. Half of it is granted to applications as
-    /// windows, so it also bounds the connections that can be open: 512 MiB carry 9,472. 8 to 65,536.
+    /// windows, so it also bounds the connections that can be open: 1,024 MiB carry about 10,000. 8 to 65,536.
     pub buffers_mib: usize,
     /// Events that the flight recorder keeps (40 bytes each).
     pub trace_events: usize,
@@ -49,7 +49,7 @@ pub struct CapacitySection {
 
 impl Default for CapacitySection {
     fn default() -> Self {
-        CapacitySection { connections: 16_384, half_open: 4_096, buffers_mib: 512, trace_events: 65_536 }
+        CapacitySection { connections: 16_384, half_open: 4_096, buffers_mib: 1_024, trace_events: 65_536 }
     }
 }
 
@@ -59,6 +59,9 @@ impl Default for CapacitySection {
 pub struct TcpSection {
     /// Largest window offered to a client, in KiB. 16 to 16,384.
     pub receive_window_kib: u32,
+    /// Window offered at first, and while memory is short, in KiB; it grows with what the application reads. 16 to
+    /// 16,384; no more than the largest counts.
+    pub receive_window_initial_kib: u32,
     /// Smallest retransmission timeout, in ms. 1 to 60,000.
     pub rto_min_ms: u64,
     /// How long TIME-WAIT lasts, in s. 1 to 240.
@@ -91,7 +94,8 @@ impl From<SynCookies> for csp_tcp::SynCookies {
 impl Default for TcpSection {
     fn default() -> Self {
         TcpSection {
-            receive_window_kib: 512,
+            receive_window_kib: 6_144,
+            receive_window_initial_kib: 64,
             rto_min_ms: 200,
             time_wait_s: 60,
             syn_cookies: SynCookies::Auto,
@@ -122,6 +126,7 @@ impl Config {
         range("capacity.buffers_mib", self.capacity.buffers_mib as u64, 8, 65_536);
         range("capacity.trace_events", self.capacity.trace_events as u64, 1, 16 << 20);
         range("tcp.receive_window_kib", self.tcp.receive_window_kib.into(), 16, 16_384);
+        range("tcp.receive_window_initial_kib", self.tcp.receive_window_initial_kib.into(), 16, 16_384);
         range("tcp.rto_min_ms", self.tcp.rto_min_ms, 1, 60_000);
         range("tcp.time_wait_s", self.tcp.time_wait_s, 1, 240);
         let indices = self.capacity.connections as u64 * u64::from(self.workers);

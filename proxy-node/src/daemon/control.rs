@@ -130,7 +130,7 @@ fn start_workers(config: &Config, mut record: NodeRecord) -> Result<(DataWorkers
 
 fn core_config(config: &Config, worker: u8) -> CoreConfig {
     let connections = config.capacity.connections;
-    let block_len = 8 * 1024; // a full segment is nine slices: few enough for one gather list
+    let block_len = 4 * 1024; // short payload is copied into blocks: a full segment of such is 17 slices
     let mut isn_secret = [0; 16];
     isn_secret.copy_from_slice(&rand::random::<u128>().to_le_bytes());
     let tcp = csp_tcp::StackConfig {
@@ -141,6 +141,7 @@ fn core_config(config: &Config, worker: u8) -> CoreConfig {
         blocks: (config.capacity.buffers_mib << 20) / block_len,
         block_len,
         receive_window_max: config.tcp.receive_window_kib << 10,
+        receive_window_initial: config.tcp.receive_window_initial_kib << 10,
         listeners: csp_control::policy::SERVICES_MAX,
         isn_secret,
         rto_min: Duration::from_millis(config.tcp.rto_min_ms),

@@ -50,6 +50,8 @@ pub struct StackConfig {
     pub records_per_connection: u32,
     /// Most bytes a connection receives ahead of its reader.
     pub receive_window_max: u32,
+    /// How many it receives at first, and while memory is short; the window grows to twice what is read per round trip.
+    pub receive_window_initial: u32,
     /// Most bytes a connection keeps for sending, unacknowledged ones included.
     pub send_buffer_max: u32,
     /// MSS told to and used towards IPv4 peers, in bytes without options (RFC 9293 §3.7.1).
@@ -130,6 +132,7 @@ impl Default for StackConfig {
             records: 65_536,
             records_per_connection: 8_192,
             receive_window_max: 1 << 20,
+            receive_window_initial: 1 << 20,
             send_buffer_max: 1 << 20,
             mss_v4: 1_460,
             mss_v6: 1_440,
@@ -201,6 +204,7 @@ impl StackConfig {
         self.records_per_connection = self.records_per_connection.max(8);
         // RFC 7323 §2.3: a window never exceeds 2³⁰.
         self.receive_window_max = self.receive_window_max.clamp(2_048, 1 << 30);
+        self.receive_window_initial = self.receive_window_initial.clamp(2_048, self.receive_window_max);
         self.send_buffer_max = self.send_buffer_max.clamp(2_048, 1 << 30);
         self.mss_v4 = self.mss_v4.max(crate::MSS_MIN);
         self.mss_v6 = self.mss_v6.max(crate::MSS_MIN);

@@ -52,6 +52,7 @@ pub use config::{CongestionControl, ConnectionOptions, StackConfig};
 pub use cookies::SynCookies;
 pub use counters::Counters;
 pub use ecn::EcnMode;
+pub use sendqueue::send_memory;
 pub use stack::Stack;
 pub use transmitqueue::HELD_MAX;
 

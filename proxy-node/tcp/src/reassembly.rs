@@ -1,11 +1,12 @@
 //! Received bytes: those in order wait for their reader, those behind holes wait in place for the holes to fill.
 
+use csp_types::Instant;
 use csp_wire::tcp::{SACK_BLOCKS_MAX, SackBlock, SackBlocks};
 
 use crate::blocks::{BlockPool, Place};
 use crate::chain::{Allowance, Chain, Slices};
 use crate::ranges::{RangePool, Ranges};
-use crate::sendqueue::memory_of;
+use crate::sendqueue::send_memory;
 use crate::seq::Seq;
 
 /// ```text
@@ -18,6 +19,11 @@ pub(crate) struct ReceiveQueue {
     read: u32,
     next: u32,
     ranges: Ranges,
+    /// What the window has grown to; 0 before it has.
+    pub grown: u32,
+    /// Bytes read since `taken_since`.
+    pub taken: u32,
+    pub taken_since: Instant,
     /// Where the latest segments out of order started, newest first: their ranges lead the SACK blocks.
     recent: [Seq; SACK_BLOCKS_MAX],
 }
@@ -39,6 +45,9 @@ impl ReceiveQueue {
         read: 0,
         next: 0,
         ranges: Ranges::EMPTY,
+        grown: 0,
+        taken: 0,
+        taken_since: Instant::ZERO,
         recent: [Seq(0); SACK_BLOCKS_MAX],
     };
 
@@ -70,7 +79,7 @@ impl ReceiveQueue {
         if data.is_empty() {
             return Stored::default();
         }
-        let worth = (memory_of(window, blocks.block_len()) / blocks.block_len() as u64) as u32;
+        let worth = (send_memory(window, blocks.block_len()) / blocks.block_len() as u64) as u32;
         // Memory that is short is kept for bytes in order, and the last of it for those whose reader has read everything:
         // neither holes nor sleeping readers must starve the others.
         let last = (blocks.capacity() / 8).max(1);

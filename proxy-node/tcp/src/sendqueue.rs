@@ -12,20 +12,33 @@ pub(crate) struct SendQueue {
     chain: Chain,
     start: u32,
     len: u32,
+    /// The connection's own capacity in bytes; 0 where it has that of the configuration.
+    capacity: u32,
 }
 
-/// Memory that a queue of `capacity` bytes may hold, in bytes: as much again as a half, because payload that stays where
-/// it arrived overlaps blocks that it does not fill, and the blocks at either end.
-pub(crate) fn memory_of(capacity: u32, block_len: usize) -> u64 {
-    u64::from(capacity) * 3 / 2 + 4 * block_len as u64
+/// Memory in bytes that what was written holds at most where the connection's capacity is `capacity` bytes
+/// ([`crate::Stack::set_send_capacity`]): a quarter more, because payload that stays where it arrived overlaps blocks that
+/// it does not fill, and three blocks.
+pub fn send_memory(capacity: u32, block_len: usize) -> u64 {
+    u64::from(capacity) * 5 / 4 + 3 * block_len as u64
 }
 
 impl SendQueue {
-    pub const EMPTY: SendQueue = SendQueue { chain: Chain::EMPTY, start: 0, len: 0 };
+    pub const EMPTY: SendQueue = SendQueue { chain: Chain::EMPTY, start: 0, len: 0, capacity: 0 };
 
     /// Bytes held.
     pub fn len(&self) -> u32 {
         self.len
+    }
+
+    /// What the queue may hold, where the configuration says `most`.
+    pub fn capacity(&self, most: u32) -> u32 {
+        if self.capacity == 0 { most } else { self.capacity.min(most) }
+    }
+
+    /// Gives the connection a capacity of its own.
+    pub fn set_capacity(&mut self, capacity: u32) {
+        self.capacity = capacity;
     }
 
     /// Takes the start of `data` in, at most up to `capacity` bytes held altogether; says how many bytes. Where it lies
@@ -39,7 +52,8 @@ impl SendQueue {
         // In place only as long as the rest of the capacity could still be copied within the memory that it has:
         // nothing that was promised room is refused because others waste theirs.
         let rest = u64::from(capacity.saturating_sub(self.len)).saturating_sub(data.len() as u64);
-        let spare = memory_of(capacity, pool.block_len()).saturating_sub(rest + 3 * pool.block_len() as u64);
+        let spare =
+            send_memory(capacity, pool.block_len()).saturating_sub(rest + 3 * pool.block_len() as u64);
         let in_place = (spare / pool.block_len() as u64) as u32;
         let allowance = Allowance { reserve: 0, in_place, blocks: u32::MAX };
         let taken = self.chain.insert(pool, self.end(), data, place, allowance);
@@ -88,7 +102,7 @@ mod tests {
             };
             let mut pool = BlockPool::new(512, 512, 16_384);
             let mut queue = SendQueue::EMPTY;
-            let worth = memory_of(CAPACITY, 512) / 512;
+            let worth = send_memory(CAPACITY, 512) / 512;
             for _ in 0..2_000 {
                 let Some(buffer) = pool.lend(Direction::Send) else { panic!("seed {seed}: no buffer") };
                 let (start, len) = (below(600) as usize, [1, 2, 257, 513, 1100, 15_000][below(6) as usize]);

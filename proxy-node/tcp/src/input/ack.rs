@@ -109,6 +109,7 @@ impl Tcb {
 
     /// Tells a writer that had to wait once there is room worth waking up for.
     pub fn offer_room(&mut self, capacity: u32) {
+        let capacity = self.send.capacity(capacity);
         let room = capacity.saturating_sub(self.send.len());
         if self.write_blocked && room >= capacity / 4 && !self.fin_queued {
             self.write_blocked = false;

@@ -98,13 +98,10 @@ impl Tcb {
 
     fn store(&mut self, cx: &mut Context<'_>, seq: Seq, data: &[u8], place: Option<Place>) {
         let (had_holes, in_order) = (self.receive.has_holes(), seq == self.rcv_nxt);
-        let Stored { advanced, out_of_order, dropped } = self.receive.insert(
-            (cx.blocks, cx.ranges),
-            (self.rcv_nxt, seq),
-            data,
-            place,
-            cx.config.receive_window_max,
-        );
+        let told = self.receive.readable() + self.rcv_edge.since(self.rcv_nxt);
+        let window = self.receive_limit(cx).max(told);
+        let Stored { advanced, out_of_order, dropped } =
+            self.receive.insert((cx.blocks, cx.ranges), (self.rcv_nxt, seq), data, place, window);
         cx.counters.bytes_received += u64::from(advanced);
         cx.counters.out_of_order_bytes_received += u64::from(out_of_order);
         if dropped > 0 {

@@ -5,17 +5,44 @@
 //!        |--- not acknowledged ---|---- told window ----|---- not told yet ----|
 //! ```
 
+use core::time::Duration;
+
 use csp_types::Instant;
 
 use crate::seq::Seq;
 use crate::tcb::{Context, Tcb};
+
+/// A round trip, where none was measured.
+const ROUND_TRIP_UNKNOWN: Duration = Duration::from_millis(100);
+
+/// How short memory for what arrives is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Pressure {
+    /// Half of it is free: windows grow.
+    None,
+    /// They stay as they are.
+    Moderate,
+    /// Less than a quarter is free: connections are offered no more than at their start.
+    High,
+}
+
+impl Pressure {
+    fn of(cx: &Context<'_>) -> Self {
+        let (free, all) = (cx.blocks.free(), cx.blocks.capacity());
+        match free {
+            _ if free >= all / 2 => Pressure::None,
+            _ if free >= all / 4 => Pressure::Moderate,
+            _ => Pressure::High,
+        }
+    }
+}
 
 impl Tcb {
     /// The right edge that memory allows: the connection's share less what waits to be read, and no more than a quarter
     /// of what is free for all, though two segments where the reader has read everything.
     fn allowed_edge(&self, cx: &Context<'_>) -> Seq {
         let readable = self.receive.readable();
-        let own = cx.config.receive_window_max.saturating_sub(readable);
+        let own = self.receive_limit(cx).saturating_sub(readable);
         let free = u32::try_from(cx.blocks.free_bytes()).unwrap_or(u32::MAX);
         let least = if readable == 0 { 2 * u32::from(self.receive_mss) } else { 0 };
         let window = own.min(least.max(free / 4)).min(free).min(self.largest_window(cx));
@@ -23,9 +50,36 @@ impl Tcb {
         self.rcv_nxt.plus(window >> self.receive_shift << self.receive_shift)
     }
 
+    /// How many bytes the connection may have received ahead of its reader. What was told already stays told.
+    pub fn receive_limit(&self, cx: &Context<'_>) -> u32 {
+        match Pressure::of(cx) {
+            Pressure::High => cx.config.receive_window_initial,
+            Pressure::None | Pressure::Moderate => self.receive.grown.max(cx.config.receive_window_initial),
+        }
+    }
+
+    /// The reader took `n` bytes. A window of what it reads per round trip keeps it busy, twice that lets the peer's
+    /// congestion window double, and two segments are on their way to be acknowledged.
+    pub fn tune_receive_window(&mut self, cx: &Context<'_>, n: u32) {
+        self.receive.taken = self.receive.taken.saturating_add(n);
+        let round_trip = self.rtt.srtt().unwrap_or(ROUND_TRIP_UNKNOWN);
+        if cx.now.saturating_since(self.receive.taken_since) < round_trip {
+            return;
+        }
+        let wanted = self.receive.taken.saturating_mul(2).saturating_add(2 * u32::from(self.receive_mss));
+        let allowed = wanted.min(cx.config.receive_window_max);
+        (self.receive.taken, self.receive.taken_since) = (0, cx.now);
+        match Pressure::of(cx) {
+            Pressure::None => self.receive.grown = self.receive.grown.max(allowed),
+            Pressure::Moderate => {}
+            // Slow readers give back what they do not use.
+            Pressure::High => self.receive.grown = self.receive.grown.min(allowed),
+        }
+    }
+
     /// The largest window that can be told: without window scaling the field's 65,535 bytes, whatever is configured.
     fn largest_window(&self, cx: &Context<'_>) -> u32 {
-        cx.config.receive_window_max.min(u32::from(u16::MAX) << self.receive_shift)
+        self.receive_limit(cx).min(u32::from(u16::MAX) << self.receive_shift)
     }
 
     /// The window field of the next segment. An edge once told is not taken back (RFC 9293 §3.8.6, RFC 7323 §2.4), and
@@ -40,7 +94,7 @@ impl Tcb {
         // peer that sends crumbs only to have us say so gets a quarter of the window that way, no more.
         let left = edge.since(self.rcv_nxt);
         let unit = 1 << shift;
-        let whole = cx.config.receive_window_max;
+        let whole = self.receive_limit(cx);
         let most = whole + whole / 4 - self.receive.readable().min(whole);
         let field = if left.next_multiple_of(unit) > most { left / unit } else { left.div_ceil(unit) };
         let field = field.min(u32::from(u16::MAX));

@@ -65,6 +65,7 @@ impl Stack {
         let taken = n.min(tcb.receive.readable() as usize);
         if taken > 0 {
             tcb.receive.consume(cx.blocks, taken as u32);
+            tcb.tune_receive_window(&cx, taken as u32);
             tcb.after_read(&cx);
             self.settle(slot, now);
         }
@@ -80,10 +81,18 @@ impl Stack {
     pub fn writable(&self, label: FlowLabel) -> usize {
         match self.tcb(label) {
             Some(tcb) if tcb.state != State::Done && !tcb.fin_queued => {
-                self.config.send_buffer_max.saturating_sub(tcb.send.len()) as usize
+                tcb.send.capacity(self.config.send_buffer_max).saturating_sub(tcb.send.len()) as usize
             }
             _ => 0,
         }
+    }
+
+    /// Sets how many bytes the connection keeps for sending, unacknowledged ones included, up to
+    /// [`crate::StackConfig::send_buffer_max`]. While the [`crate::send_memory`] of all connections' capacities fits the
+    /// memory for sending, no write within them is ever short. `false` for stale labels.
+    pub fn set_send_capacity(&mut self, label: FlowLabel, bytes: u32) -> bool {
+        let tcb = self.slot(label).and_then(|slot| self.tcbs[slot as usize].as_mut());
+        tcb.map(|tcb| tcb.send.set_capacity(bytes)).is_some()
     }
 
     /// Copies the start of `data` into the send queue and says how many bytes it took. Taking fewer than all promises
@@ -106,7 +115,8 @@ impl Stack {
         if tcb.state == State::Done || tcb.fin_queued {
             return 0;
         }
-        let taken = tcb.send.push(cx.send_blocks, data, place, cx.config.send_buffer_max);
+        let capacity = tcb.send.capacity(cx.config.send_buffer_max);
+        let taken = tcb.send.push(cx.send_blocks, data, place, capacity);
         tcb.maybe_transmit |= taken > 0;
         if taken < data.len() {
             tcb.write_blocked = true;
