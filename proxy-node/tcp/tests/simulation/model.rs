@@ -100,7 +100,14 @@ impl ModelHost {
     fn add(&mut self, tuple: FourTuple, passive: bool) -> usize {
         // RFC 9293 §3.4.1: a clock of 4 µs, so that a later connection's numbers lie behind those of an earlier one.
         let clock = (self.shared.now.as_nanos() / 4_000) as u32;
-        let iss = clock.wrapping_add(self.shared.random.below(1 << 16) as u32).wrapping_add(0xf000_0000);
+        let mut iss = clock.wrapping_add(self.shared.random.below(1 << 16) as u32).wrapping_add(0xf000_0000);
+        // RFC 9293 §3.4.3, RFC 6191: one that was faster than that clock is left behind as well.
+        let before = self.by_tuple.get(&tuple).and_then(|&id| self.peers[id].as_ref());
+        if let Some(end) = before.map(Peer::sequence_end)
+            && (iss.wrapping_sub(end) as i32) <= 0
+        {
+            iss = end.wrapping_add(1 << 17);
+        }
         let id = self.peers.len();
         self.peers.push(Some(Peer::new(id, tuple, iss, passive, &self.shared)));
         self.by_tuple.insert(tuple, id);

@@ -4,7 +4,7 @@ use csp_types::{FourTuple, Instant};
 use csp_wire::tcp::{Flags, Options, Repr, Timestamps};
 
 use super::receiver::Receiver;
-use super::sender::Sender;
+use super::sender::{SYN_TRIES, Sender, TRIES};
 use super::{Event, Shared};
 use crate::packet::{CE, NOT_ECT, Packet, headers_len};
 
@@ -59,7 +59,7 @@ impl Peer {
             ecn: shared.manners.ecn,
             scaling: shared.manners.window_scale.is_some(),
             send_shift: 0,
-            clock_offset: iss,
+            clock_offset: 0xfff0_0000, // one clock, so that connections of the same addresses follow each other
             recent: 0,
             echo: false,
             finish_told: false,
@@ -172,6 +172,11 @@ impl Peer {
         self.sender.edge = 1 + u64::from(window);
     }
 
+    /// The sequence number behind everything that was sent.
+    pub fn sequence_end(&self) -> u32 {
+        self.sender.seq(self.sender.top)
+    }
+
     /// Whether an old connection makes room for a SYN (RFC 9293 §3.10.7.4, RFC 6191 §2).
     pub fn gives_way_to(&self, packet: &Packet) -> bool {
         if self.state != State::TimeWait {
@@ -247,7 +252,9 @@ impl Peer {
             || !self.receiver.is_acceptable(at, i64::from(packet.len()))
             || flags.syn()
         {
-            self.sender.on_sign_of_life();
+            if self.state != State::SynReceived {
+                self.sender.on_sign_of_life();
+            }
             return self.acknowledge(shared);
         }
         if let Some(t) = options.timestamps.filter(|_| at <= self.receiver.last_ack_sent as i64) {
@@ -395,7 +402,11 @@ impl Peer {
             return;
         }
         let probes = self.state == State::Open && self.sender.is_held_back();
-        if self.sender.on_timeout(shared.now) {
+        let most = match self.state {
+            State::SynReceived if self.passive => SYN_TRIES,
+            _ => TRIES,
+        };
+        if self.sender.on_timeout(shared.now, most) {
             return self.reset(shared, Event::TimedOut);
         }
         match self.state {

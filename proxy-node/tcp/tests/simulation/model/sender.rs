@@ -6,7 +6,10 @@ use super::Manners;
 use crate::random::Random;
 
 /// Retransmissions without an answer after which the peer gives up.
-const TRIES: u32 = 15;
+pub const TRIES: u32 = 15;
+
+/// … in the handshake.
+pub const SYN_TRIES: u32 = 5;
 
 pub struct Sender {
     pub iss: u32,
@@ -228,8 +231,8 @@ impl Sender {
         }
     }
 
-    /// The timer fired; `true`: once too often.
-    pub fn on_timeout(&mut self, now: Instant) -> bool {
+    /// The timer fired; `true`: more than `most` times without an answer.
+    pub fn on_timeout(&mut self, now: Instant, most: u32) -> bool {
         self.tries += 1;
         self.backoff += 1;
         self.timed = None;
@@ -241,7 +244,7 @@ impl Sender {
         }
         self.nxt = self.una;
         self.arm(now);
-        self.tries > TRIES
+        self.tries > most
     }
 
     /// Whether there is something to be sent that a closed window holds back.
