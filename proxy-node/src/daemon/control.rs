@@ -130,7 +130,7 @@ fn start_workers(config: &Config, mut record: NodeRecord) -> Result<(DataWorkers
 
 fn core_config(config: &Config, worker: u8) -> CoreConfig {
     let connections = config.capacity.connections;
-    let block_len = 4 * 1024; // short payload is copied into blocks: a full segment of such is 17 slices
+    let block_len = 4 * 1024; // a full segment of copied payload is 17 slices: the batch copies it
     let mut isn_secret = [0; 16];
     isn_secret.copy_from_slice(&rand::random::<u128>().to_le_bytes());
     let tcp = csp_tcp::StackConfig {

@@ -20,7 +20,7 @@ use link::{Link, State};
 use table::Table;
 
 /// Most parts of the gather list given to [`Endpoint::send`].
-pub const GATHER_MAX: usize = 24;
+pub const GATHER_MAX: usize = 15;
 
 /// A link as the admin endpoint shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -93,8 +93,8 @@ fn check_delay_spike(timestamps: bool, sack: bool) {
         let server = net.hosts[1].stack.connections().next().unwrap().label;
         (net, client, server)
     };
-    net.faults[0].rate = 12_500_000;
-    net.faults[0].queue = Duration::from_secs(1);
+    net.faults[0].bandwidth = 12_500_000;
+    net.faults[0].queue = 12_500_000;
     // The window opens first.
     deliver(&mut net, client, server, 200_000);
     let mut received = 200_000;
