@@ -11,8 +11,8 @@ const SEED: &str = "20261121";
 
 /// Not a drop: ports without a service are answered.
 const RESETS: &str = "csp_resets_sent_total";
-/// Not a drop: the oldest half-open connections make room.
-const EVICTED: &str = "csp_tcp_half_open_evicted_total";
+/// Not a drop: what exceeds the half-open connections is answered without keeping state.
+const COOKIES: &str = "csp_tcp_syn_cookies_sent_total";
 
 /// A drop reason, or a metric's whole name.
 type Counter = (Tier, &'static str);
@@ -32,7 +32,7 @@ const ATTACKS: [(&str, u32, &[Counter]); 15] = [
     ("not_ours", 500, &[(Tier::NetworkNode, "not_ours")]),
     ("unknown_flow", 2000, &[(Tier::ProxyNode, "tcp_no_connection"), (Tier::NetworkNode, "no_flow")]),
     ("odd_flags", 500, &[(Tier::ProxyNode, "tcp_bad_flags"), (Tier::NetworkNode, "malformed")]),
-    ("syn_flood", 6000, &[(Tier::ProxyNode, EVICTED)]),
+    ("syn_flood", 6000, &[(Tier::ProxyNode, COOKIES)]),
     ("mutated", 6000, &[(Tier::NetworkNode, "bad_checksum")]),
 ];
 

@@ -176,6 +176,7 @@ fn plain_message(error: &serde_saphyr::Error) -> String {
         "expected sequence start" => {
             "is no list; allowed are lines of `- entry`, or [entry, entry]".to_owned()
         }
+        "invalid boolean" => "is neither true nor false".to_owned(),
         _ => text.strip_prefix("invalid ").and_then(whole_number).unwrap_or_else(|| text.to_owned()),
     }
 }

@@ -93,7 +93,7 @@ fn wrong_options_and_egress_are_refused() {
     refuses("newreno", "bbr", variant);
     let variant = "7:35: services[0].tcp.ecn: unknown variant `maybe`, expected one of off, passive, active";
     refuses("congestion: newreno, keepalive_s", "congestion: cubic, ecn: maybe, keepalive_s", variant);
-    let pacing = "7:38: services[0].tcp.pacing: invalid type: string \"sometimes\", expected a boolean";
+    let pacing = "7:38: services[0].tcp.pacing: is neither true nor false";
     refuses("congestion: newreno, keepalive_s", "congestion: cubic, pacing: sometimes, keepalive_s", pacing);
     let long = "7:45: services[0].tcp.keepalive_s: 2592001 is not a number of seconds (0: off); allowed is 0 to 2592000";
     refuses("keepalive_s: 7200", "keepalive_s: 2592001", long);
@@ -121,7 +121,8 @@ fn several_mistakes_are_told_at_once() {
 fn the_canonical_form_does_not_depend_on_how_it_was_written() {
     let policy = good();
     let other = "{egress: [{destinations: ['10.76.0.0/24'], address: '10.76.0.101'}], services: [
-        {port: 80, vip: '10.76.0.100', name: web, pool: [{port: 80, node: an-1}, {node: an-2, port: 80}]},
+        {port: 80, vip: '10.76.0.100', name: web, tcp: {user_timeout_s: 0, congestion: newreno},
+         pool: [{port: 80, node: an-1}, {node: an-2, port: 80}]},
         {name: upload, vip: 10.76.0.101, port: '8080', pool: [{node: an-1, port: 8000}]}], apiVersion: csp/v1}";
     assert_eq!(Policy::parse_yaml(other, "p.yaml").unwrap().hash(), policy.hash());
     assert_eq!(Policy::from_json(&policy.to_json(), "x").unwrap(), policy);
