@@ -96,7 +96,7 @@ impl Stack {
     }
 
     /// Copies the start of `data` into the send queue and says how many bytes it took. Taking fewer than all promises
-    /// an [`Event::Writable`] later on. 0 as well after `shutdown` and for stale labels.
+    /// an [`Event::Writable`](crate::Event::Writable) later on. 0 as well after `shutdown` and for stale labels.
     pub fn write(&mut self, now: Instant, label: FlowLabel, data: &[u8]) -> usize {
         self.push(now, label, data, None)
     }

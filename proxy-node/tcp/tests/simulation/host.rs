@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use csp_tcp::{Arrival, DropReason, Event, FailReason, PathError, Stack, StackConfig, State, Transmit};
+use csp_tcp::{
+    Arrival, ConnectionInfo, DropReason, Event, FailReason, PathError, Stack, StackConfig, State, Transmit,
+};
 use csp_types::{FlowLabel, FourTuple, Instant};
 use csp_wire::tcp::{HEADER_LEN_MAX, Segment};
 
@@ -149,18 +151,21 @@ pub struct EngineHost {
     pub stack: Stack,
     /// The tuple (`local` being ours) → label.
     pub known: BTreeMap<FourTuple, FlowLabel>,
+    /// Bytes in flight whose congestion the window was reduced for, by ECN.
+    reduced: BTreeMap<FlowLabel, u32>,
     pub via: u32,
     pub calls: Calls,
 }
 
 impl EngineHost {
     pub fn new(config: StackConfig) -> EngineHost {
-        EngineHost { stack: Stack::new(config), known: BTreeMap::new(), via: 7, calls: Calls::default() }
+        let (stack, calls) = (Stack::new(config), Calls::default());
+        EngineHost { stack, known: BTreeMap::new(), reduced: BTreeMap::new(), via: 7, calls }
     }
 
     /// The next record.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Sent> {
-        let EngineHost { stack, known, via, calls } = self;
+        let EngineHost { stack, known, via, calls, .. } = self;
         let transmit = stack.poll_transmit(now)?;
         calls.segments_sent += 1;
         calls.bytes_sent += transmit.payload_len as u64;
@@ -189,7 +194,7 @@ impl EngineHost {
     pub fn on_packet(&mut self, now: Instant, ingress: Instant, packet: &Packet) -> Result<(), DropReason> {
         let tuple = packet.at_receiver();
         let before = self.stack.label_of(&tuple).and_then(|label| self.stack.info(label));
-        let recoveries = self.recoveries();
+        let (recoveries, reductions) = (self.recoveries(), self.stack.counters().ecn_reductions);
         let label = self.known.get(&tuple).copied().unwrap_or(FlowLabel::NONE);
         let arrival = Arrival {
             label,
@@ -206,13 +211,32 @@ impl EngineHost {
         self.calls.drops += u64::from(result.is_err());
         if let Some(before) = before
             && let Some(after) = self.stack.info(before.label)
-            && self.recoveries() == (recoveries.0 + 1, recoveries.1)
         {
-            // RFC 9438 §4.6 keeps the most: 0.7 of the window; whoever is right at the floor keeps two segments.
-            let most = (before.cwnd / 100 * 71).max(2 * u32::from(before.mss)) + u32::from(before.mss);
-            assert!(after.ssthresh <= most, "a loss, and ssthresh stays at {}: {before:?}", after.ssthresh);
+            let lost = self.recoveries() == (recoveries.0 + 1, recoveries.1);
+            let marked = self.stack.counters().ecn_reductions > reductions;
+            self.check_response(&before, &after, lost, marked);
         }
         result
+    }
+
+    /// Congestion costs the window its share, once for the data that was in flight when it showed (RFC 3168 §6.1.2).
+    fn check_response(&mut self, before: &ConnectionInfo, after: &ConnectionInfo, lost: bool, marked: bool) {
+        let covered = self.reduced.get(&before.label).is_some_and(|&left| left > 0);
+        if lost || marked {
+            // RFC 9438 §4.6 keeps the most: 0.7 of the window; whoever is right at the floor keeps two segments.
+            let most = (before.cwnd / 100 * 71).max(2 * u32::from(before.mss)) + u32::from(before.mss);
+            let bound = if covered { most.max(before.ssthresh) } else { most };
+            assert!(
+                after.ssthresh <= bound,
+                "congestion, and ssthresh stays at {}: {before:?}",
+                after.ssthresh
+            );
+        }
+        if marked {
+            self.reduced.insert(before.label, after.in_flight);
+        } else if let Some(left) = self.reduced.get_mut(&before.label) {
+            *left = left.saturating_sub(before.in_flight.saturating_sub(after.in_flight));
+        }
     }
 
     /// Loss responses begun, and taken back.
