@@ -8,6 +8,22 @@
 //!                           ▲ ▼
 //!        read_with, write, close … poll_event
 //! ```
+//!
+//! Where to look:
+//!
+//! | what | where |
+//! |---|---|
+//! | a segment finds its connection: label, else 4-tuple, else listener or TIME-WAIT | `stack/demux`, `tuple_map`, `stack/listener`, `timewait` |
+//! | connections begin: half-open table, cookies, initial sequence numbers | `listen`, `cookies`, `isn`, `input/handshake` |
+//! | what a segment may do: acceptability, RST, PAWS | `input/validate`, `replies` |
+//! | what it acknowledges, and what that tells of loss | `input/ack`, `recovery` (flight, RACK, PRR, F-RTO, undo) |
+//! | how much may be in flight, and when it leaves | `congestion` (NewReno, CUBIC, HyStart++), `output/pacing`, `ecn` |
+//! | bytes in, in the buffers they arrived in | `input/data`, `reassembly`, `ranges`, `chain`, `blocks` |
+//! | bytes out | `stack/bytes`, `sendqueue`, `output`, `transmitqueue` |
+//! | windows and memory | `output/window`, `blocks` |
+//! | time | `timers` (the wheel), `timeouts`, `rtt` |
+//! | the path's size, and ICMP | `path_mtu`, `path_cache`, `stack/path` |
+//! | the state of one connection | `tcb` |
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
 
