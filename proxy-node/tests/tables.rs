@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use csp_proxy_node::core::{
     Blocked, ChannelId, CoreConfig, Lane, PoolServer, ProxyCore, ProxyOutput, ServiceSpec, ServiceTcp,
@@ -184,6 +185,14 @@ impl World {
         }
     }
 
+    /// Time passes, and nothing arrives.
+    fn pass(&mut self, time: Duration) {
+        while let Some(due) = self.core.next_timeout().filter(|due| *due <= NOW + time) {
+            self.core.on_timeout(due, &mut self.out);
+            self.core.drive(due, &mut self.out);
+        }
+    }
+
     /// The processes take every connection that is offered to them; returns (channel, label) of each.
     fn accept_all(&mut self) -> Vec<(u32, u32)> {
         let mut taken = Vec::new();
@@ -314,4 +323,41 @@ fn recent_flows_come_newest_first() {
     w.accept_all();
     let ports: Vec<u16> = w.core.recent_flows(3).iter().map(|f| f.tuple.remote.port()).collect();
     assert_eq!(ports, [1009, 1008, 1007]);
+}
+
+/// A connection of a service with these options, and what its client expects next.
+fn connection_with(tcp: ServiceTcp) -> (World, u32, (u32, u32)) {
+    let mut w = World::new(&[8001]);
+    w.policy(vec![ServiceSpec { tcp, ..web(&[8001]) }]);
+    let expects = w.connect(1, 1000);
+    let flow = w.accept_all()[0];
+    (w, expects, flow)
+}
+
+#[test]
+fn a_service_says_when_silent_clients_are_probed() {
+    let silent = Duration::from_secs(60);
+    let probes = |tcp| {
+        let (mut w, expects, _) = connection_with(tcp);
+        w.out.records.clear();
+        w.pass(silent);
+        w.out.records.iter().filter(|r| **r == (1, 1000, expects.wrapping_sub(1))).count()
+    };
+    assert_eq!(probes(ServiceTcp { keepalive_s: Some(40), ..ServiceTcp::default() }), 1);
+    assert_eq!(probes(ServiceTcp { keepalive_s: Some(0), ..ServiceTcp::default() }), 0);
+    assert_eq!(probes(ServiceTcp::default()), 0, "the configuration says two hours");
+}
+
+#[test]
+fn a_service_says_how_long_clients_may_leave_data_unacknowledged() {
+    let lives = |tcp, time| {
+        let (mut w, _, (channel, label)) = connection_with(tcp);
+        let label = FlowLabel::from_wire(label).unwrap();
+        w.tell(channel, MessageHeader::of_flow(MessageKind::Data, label, 0, 8), b"response");
+        w.pass(time);
+        w.core.flow_count() == 1
+    };
+    let tcp = ServiceTcp { user_timeout_s: Some(5), ..ServiceTcp::default() };
+    assert!(lives(tcp, Duration::from_secs(4)) && !lives(tcp, Duration::from_secs(10)));
+    assert!(lives(ServiceTcp::default(), Duration::from_secs(10)));
 }

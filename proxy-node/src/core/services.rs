@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use csp_tcp::{CongestionControl, ConnectionOptions, EcnMode, StackConfig};
 use csp_types::{FlowLabel, Instant, NodeId};
@@ -45,13 +46,20 @@ pub struct ServiceTcp {
     pub ecn: Option<EcnMode>,
     /// Pacing.
     pub pacing: Option<bool>,
+    /// Idle seconds before keepalive probes (RFC 9293 §3.8.4); 0: none are sent.
+    pub keepalive_s: Option<u32>,
+    /// Seconds that sent data may stay unacknowledged (RFC 5482); 0: as long as it is retransmitted.
+    pub user_timeout_s: Option<u32>,
 }
 
 impl ServiceTcp {
     /// The options of the service's connections.
     pub(super) fn options(&self, config: &StackConfig) -> ConnectionOptions {
         let options = config.connection_options();
+        let seconds = |s: u32| (s > 0).then(|| Duration::from_secs(s.into()));
         ConnectionOptions {
+            keepalive_idle: self.keepalive_s.map_or(options.keepalive_idle, seconds),
+            user_timeout: self.user_timeout_s.map_or(options.user_timeout, seconds),
             congestion: self.congestion.unwrap_or(options.congestion),
             ecn: self.ecn.unwrap_or(options.ecn),
             pacing: self.pacing.unwrap_or(options.pacing),

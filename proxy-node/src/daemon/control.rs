@@ -239,7 +239,13 @@ fn translate_tcp(tcp: &TcpOptions) -> ServiceTcp {
         EcnPolicy::Passive => EcnMode::Passive,
         EcnPolicy::Active => EcnMode::Active,
     };
-    ServiceTcp { congestion: Some(congestion), ecn: Some(ecn), pacing: Some(tcp.pacing) }
+    ServiceTcp {
+        congestion: Some(congestion),
+        ecn: Some(ecn),
+        pacing: Some(tcp.pacing),
+        keepalive_s: Some(tcp.keepalive_s),
+        user_timeout_s: Some(tcp.user_timeout_s),
+    }
 }
 
 fn set_readiness(readiness: &Readiness, status: &ControlStatus, workers: &DataWorkers) {
@@ -264,4 +270,28 @@ fn policy_metrics(out: &mut MetricWriter, status: &ControlStatus) {
     let help = "Policy generation by state";
     out.gauge("csp_policy_generation", help, &[("state", "staged")], status.staged_generation as f64);
     out.gauge("csp_policy_generation", help, &[("state", "active")], status.active_generation as f64);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_policy_says_of_a_service_s_connections_reaches_them() {
+        let tcp = TcpOptions {
+            congestion: Congestion::Newreno,
+            ecn: EcnPolicy::Active,
+            pacing: false,
+            keepalive_s: 30,
+            user_timeout_s: 0,
+        };
+        let expected = ServiceTcp {
+            congestion: Some(CongestionControl::NewReno),
+            ecn: Some(EcnMode::Active),
+            pacing: Some(false),
+            keepalive_s: Some(30),
+            user_timeout_s: Some(0),
+        };
+        assert_eq!(translate_tcp(&tcp), expected);
+    }
 }
