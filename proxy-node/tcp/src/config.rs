@@ -244,3 +244,36 @@ pub struct ConnectionOptions {
     /// `None` leaves it to the number of retries.
     pub user_timeout: Option<Duration>,
 }
+
+/// [`ConnectionOptions`] as a connection keeps them: times are whole milliseconds, 0 stands for none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeptOptions {
+    pub nagle: bool,
+    pub pacing: bool,
+    pub ecn: EcnMode,
+    keepalive_idle_ms: u32,
+    user_timeout_ms: u32,
+}
+
+impl From<ConnectionOptions> for KeptOptions {
+    fn from(options: ConnectionOptions) -> Self {
+        let kept = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX).max(1);
+        KeptOptions {
+            nagle: options.nagle,
+            pacing: options.pacing,
+            ecn: options.ecn,
+            keepalive_idle_ms: options.keepalive_idle.map_or(0, kept),
+            user_timeout_ms: options.user_timeout.map_or(0, kept),
+        }
+    }
+}
+
+impl KeptOptions {
+    pub fn keepalive_idle(&self) -> Option<Duration> {
+        (self.keepalive_idle_ms > 0).then(|| Duration::from_millis(self.keepalive_idle_ms.into()))
+    }
+
+    pub fn user_timeout(&self) -> Option<Duration> {
+        (self.user_timeout_ms > 0).then(|| Duration::from_millis(self.user_timeout_ms.into()))
+    }
+}

@@ -10,7 +10,7 @@ use crate::tcb::Tcb;
 impl Tcb {
     /// What the connection looks like now.
     pub fn info(&self, config: &StackConfig, ranges: &RangePool) -> ConnectionInfo {
-        let deadline = self.timers.earliest();
+        let deadline = self.deadline();
         let srtt = self.rtt.srtt().unwrap_or_default();
         ConnectionInfo {
             label: self.label,

@@ -118,7 +118,7 @@ impl Tcb {
         }
         self.validate(cx, &segment)?;
         self.last_heard = cx.now;
-        self.timers.probes = 0;
+        self.keepalive_probes = 0;
         if self.state == State::SynReceived {
             self.complete_handshake(cx, &segment)?;
         }

@@ -353,8 +353,8 @@ impl Tcb {
         let echoes = self.ecn.echo && !flags.intersects(Flags::SYN | Flags::RST);
         let flags = if echoes { flags | Flags::ECE } else { flags };
         let header = Repr {
-            source_port: self.tuple.local.port(),
-            destination_port: self.tuple.remote.port(),
+            source_port: self.ports.0,
+            destination_port: self.ports.1,
             seq: seq.0,
             ack: if flags.ack() { self.rcv_nxt.0 } else { 0 },
             flags,

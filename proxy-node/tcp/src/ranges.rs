@@ -1,5 +1,7 @@
 //! Sorted, disjoint ranges of sequence numbers, in sets that connections borrow from one pool while they need them.
 
+use csp_wire::tcp::SACK_BLOCKS_MAX;
+
 use crate::RANGES_PER_SET;
 use crate::list::NIL;
 use crate::seq::Seq;
@@ -11,6 +13,8 @@ pub(crate) type Range = (Seq, Seq);
 struct Set {
     ranges: [Range; RANGES_PER_SET],
     len: usize,
+    /// Where the latest segments out of order started, newest first: their ranges lead the SACK blocks.
+    recent: [Seq; SACK_BLOCKS_MAX],
 }
 
 /// All range sets of a stack.
@@ -22,7 +26,8 @@ pub(crate) struct RangePool {
 
 impl RangePool {
     pub fn new(sets: usize) -> Self {
-        let empty = Set { ranges: [(Seq(0), Seq(0)); RANGES_PER_SET], len: 0 };
+        let recent = [Seq(0); SACK_BLOCKS_MAX];
+        let empty = Set { ranges: [(Seq(0), Seq(0)); RANGES_PER_SET], len: 0, recent };
         RangePool { sets: vec![empty; sets], free: (0..sets as u32).rev().collect() }
     }
 
@@ -70,7 +75,8 @@ impl Ranges {
         }
         if self.set == NIL {
             self.set = pool.free.pop().ok_or(NoRoom)?;
-            pool.sets[self.set as usize].len = 0;
+            let set = &mut pool.sets[self.set as usize];
+            (set.len, set.recent) = (0, [start; SACK_BLOCKS_MAX]);
         }
         let set = &mut pool.sets[self.set as usize];
         set.insert(start, end)
@@ -81,6 +87,24 @@ impl Ranges {
         let Some(set) = pool.sets.get(self.set as usize) else { return !pool.free.is_empty() };
         let touches = |r: &(Seq, Seq)| !r.1.before(start) && !r.0.after(end);
         set.len < RANGES_PER_SET || set.ranges[..set.len].iter().any(touches)
+    }
+
+    /// The range of `seq` is the newest (RFC 2018 §4); each has one place, so that one that grows keeps the others.
+    pub fn note_recent(&mut self, pool: &mut RangePool, seq: Seq) {
+        let Some(set) = pool.sets.get_mut(self.set as usize) else { return };
+        let all = &set.ranges[..set.len];
+        let Some(&(start, end)) = all.get(all.partition_point(|r| !r.1.after(seq))) else { return };
+        let known = set.recent.iter().position(|&at| !at.before(start) && at.before(end));
+        let last = known.unwrap_or(SACK_BLOCKS_MAX - 1);
+        if let Some(moved) = set.recent.get_mut(..=last) {
+            moved.rotate_right(1);
+        }
+        set.recent[0] = seq;
+    }
+
+    /// Where the latest segments out of order started, newest first; some may have become part of the stream since.
+    pub fn recent<'a>(&self, pool: &'a RangePool) -> &'a [Seq] {
+        pool.sets.get(self.set as usize).map_or(&[], |set| &set.recent)
     }
 
     /// Forgets everything before `seq`.

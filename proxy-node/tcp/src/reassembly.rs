@@ -1,7 +1,6 @@
 //! Received bytes: those in order wait for their reader, those behind holes wait in place for the holes to fill.
 
-use csp_types::Instant;
-use csp_wire::tcp::{SACK_BLOCKS_MAX, SackBlock, SackBlocks};
+use csp_wire::tcp::{SackBlock, SackBlocks};
 
 use crate::blocks::{BlockPool, Place};
 use crate::chain::{Allowance, Chain, Slices};
@@ -21,11 +20,6 @@ pub(crate) struct ReceiveQueue {
     ranges: Ranges,
     /// What the window has grown to; 0 before it has.
     pub grown: u32,
-    /// Bytes read since `taken_since`.
-    pub taken: u32,
-    pub taken_since: Instant,
-    /// Where the latest segments out of order started, newest first: their ranges lead the SACK blocks.
-    recent: [Seq; SACK_BLOCKS_MAX],
 }
 
 /// What became of a segment's data.
@@ -40,16 +34,8 @@ pub(crate) struct Stored {
 }
 
 impl ReceiveQueue {
-    pub const EMPTY: ReceiveQueue = ReceiveQueue {
-        chain: Chain::EMPTY,
-        read: 0,
-        next: 0,
-        ranges: Ranges::EMPTY,
-        grown: 0,
-        taken: 0,
-        taken_since: Instant::ZERO,
-        recent: [Seq(0); SACK_BLOCKS_MAX],
-    };
+    pub const EMPTY: ReceiveQueue =
+        ReceiveQueue { chain: Chain::EMPTY, read: 0, next: 0, ranges: Ranges::EMPTY, grown: 0 };
 
     /// Bytes that can be read.
     pub fn readable(&self) -> u32 {
@@ -128,20 +114,8 @@ impl ReceiveQueue {
         let Ok(new) = self.ranges.insert(ranges, seq, end) else {
             return all_dropped;
         };
-        self.note_recent(ranges, seq);
+        self.ranges.note_recent(ranges, seq);
         Stored { out_of_order: new, ..Stored::default() }
-    }
-
-    /// The range of `seq` is the newest (RFC 2018 §4); each has one place, so that one that grows keeps the others.
-    fn note_recent(&mut self, ranges: &RangePool, seq: Seq) {
-        let all = self.ranges.as_slice(ranges);
-        let Some(&(start, end)) = all.get(all.partition_point(|r| !r.1.after(seq))) else { return };
-        let known = self.recent.iter().position(|&at| !at.before(start) && at.before(end));
-        let last = known.unwrap_or(SACK_BLOCKS_MAX - 1);
-        if let Some(moved) = self.recent.get_mut(..=last) {
-            moved.rotate_right(1);
-        }
-        self.recent[0] = seq;
     }
 
     /// Up to `max` readable bytes.
@@ -183,7 +157,7 @@ impl ReceiveQueue {
         let listed = usize::from(duplicate.is_some());
         let all = self.ranges.as_slice(ranges);
         let range = |seq: Seq| all.get(all.partition_point(|r| !r.1.after(seq))).filter(|r| !seq.before(r.0));
-        let recent = self.recent.iter().filter_map(|&seq| range(seq));
+        let recent = self.ranges.recent(ranges).iter().filter_map(|&seq| range(seq));
         for &(start, end) in recent.chain(all.iter()) {
             let block = SackBlock { start: start.0, end: end.0 };
             if !blocks.as_slice()[listed..].contains(&block) && !blocks.push(block) {

@@ -59,28 +59,30 @@ pub(crate) struct TailProbe {
     pub again: bool,
 }
 
-/// The recovery state of one connection.
+/// The recovery state of one connection. What is used while nothing is lost lies in front.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Recovery {
-    phase: Phase,
     flight: Flight,
-    /// snd_nxt when the loss was found: the phase ends when it is acknowledged.
-    recover: Seq,
-    rack: Rack,
-    pub tail_probe: Option<TailProbe>,
-    prr: Prr,
+    phase: Phase,
     pub frto: Frto,
-    undo: Undo,
-    delivery: Delivery,
-    /// Without SACK: how many duplicate acknowledgements came in a row, and how many bytes they stand for.
-    duplicates: u8,
-    duplicate_bytes: u32,
-    /// How many of them mean loss; more once we were wrong (RFC 4653).
-    threshold: u8,
     /// The next retransmission may exceed the congestion window: the timer asked for it.
     forced: bool,
+    pub tail_probe: Option<TailProbe>,
+    /// snd_nxt when the loss was found: the phase ends when it is acknowledged.
+    recover: Seq,
+    /// Without SACK: how many bytes the duplicate acknowledgements that came in a row stand for.
+    duplicate_bytes: u32,
+    delivery: Delivery,
+    rack: Rack,
+    /// How many duplicate acknowledgements they were.
+    duplicates: u8,
+    /// How many of them mean loss; more once we were wrong (RFC 4653).
+    threshold: u8,
     /// Bytes sent again for which no report of a duplicate was seen: so many the peer can report in good faith.
     resent: u32,
+    prr: Prr,
+    undo: Undo,
 }
 
 impl Recovery {
@@ -129,6 +131,11 @@ impl Recovery {
         if self.phase == Phase::Recovery { self.prr.cwnd() } else { cwnd }
     }
 
+    /// Whether no loss is being recovered from, and no probe waits for its answer.
+    pub fn is_quiet(&self) -> bool {
+        self.phase == Phase::Open && self.tail_probe.is_none()
+    }
+
     /// Whether a tail loss probe may be scheduled (RFC 8985 §7.2).
     pub fn may_probe_tail(&self) -> bool {
         self.phase == Phase::Open
@@ -144,7 +151,9 @@ impl Recovery {
     /// `start .. end` is sent for the first time. `false`: it must not be, for want of records.
     pub fn on_transmit(&mut self, pool: &mut RecordPool, now: Instant, start: Seq, end: Seq) -> bool {
         let stamp = self.delivery.stamp(now, self.flight.in_flight());
-        self.prr.on_transmit(end.since(start));
+        if self.phase == Phase::Recovery {
+            self.prr.on_transmit(end.since(start));
+        }
         self.flight.push(pool, start, end, &stamp)
     }
 

@@ -351,7 +351,7 @@ impl Stack {
 impl Tcb {
     /// Takes options over.
     pub(crate) fn apply(&mut self, options: ConnectionOptions) {
-        self.options = options;
+        self.options = options.into();
         self.congestion.choose(options.congestion);
     }
 

@@ -17,24 +17,20 @@
 //!             TIME-WAIT (its own table)  Done
 //! ```
 
-use csp_types::{FlowLabel, FourTuple, Instant};
-use csp_wire::tcp::{Options, WINDOW_SCALE_MAX};
+mod layout;
+
+pub(crate) use layout::{Tcb, ports};
+
+use csp_types::Instant;
+use csp_wire::tcp::Options;
 
 use crate::api::{Event, FailReason, State};
 use crate::blocks::BlockPool;
-use crate::config::{ConnectionOptions, StackConfig};
-use crate::congestion::Congestion;
+use crate::config::StackConfig;
 use crate::counters::Counters;
-use crate::ecn::Ecn;
-use crate::input::Repeats;
 use crate::path_cache::PathCache;
-use crate::path_mtu::PathMtu;
 use crate::ranges::RangePool;
-use crate::reassembly::ReceiveQueue;
-use crate::recovery::Recovery;
 use crate::recovery::pool::RecordPool;
-use crate::rtt::Rtt;
-use crate::sendqueue::SendQueue;
 use crate::seq::Seq;
 use crate::timeouts::Timers;
 
@@ -60,7 +56,23 @@ pub(crate) struct Pending {
     pub writable: bool,
     pub peer_finished: bool,
     /// The last event, once the protocol is done.
-    pub last: Option<Event>,
+    pub last: Option<Ending>,
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ending {
+    Closed,
+    Failed(FailReason),
+}
+
+impl From<Ending> for Event {
+    fn from(ending: Ending) -> Self {
+        match ending {
+            Ending::Closed => Event::Closed,
+            Ending::Failed(reason) => Event::Failed(reason),
+        }
+    }
 }
 
 /// What a connection that is done still has to transmit.
@@ -87,179 +99,7 @@ pub(crate) enum Probe {
     Keepalive,
 }
 
-// An idle connection is to take 1 KiB at most, tables included.
-const _: () = assert!(size_of::<Option<Tcb>>() <= 928);
-
-/// One connection.
-#[derive(Debug)]
-pub(crate) struct Tcb {
-    pub label: FlowLabel,
-    pub tuple: FourTuple,
-    pub via: u32,
-    pub service: u32,
-    pub state: State,
-    pub passive: bool,
-    pub options: ConnectionOptions,
-
-    // What the SYNs agreed on.
-    /// Largest payload plus options per segment towards the peer, in bytes.
-    pub mss_limit: u16,
-    pub path: PathMtu,
-    /// Payload per segment towards the peer without SACK blocks; the unit of congestion control.
-    pub mss: u16,
-    /// Payload per segment from the peer, as the delayed acknowledgement counts it.
-    pub receive_mss: u16,
-    pub send_shift: u8,
-    pub receive_shift: u8,
-    pub scaling: bool,
-    pub sack: bool,
-    pub timestamps: bool,
-    pub timestamp_offset: u32,
-    /// TS.Recent and when it was taken (RFC 7323 §4.3).
-    pub recent: u32,
-    pub recent_at: Instant,
-
-    // Sending.
-    pub iss: Seq,
-    pub snd_una: Seq,
-    pub snd_nxt: Seq,
-    pub snd_wnd: u32,
-    pub snd_wnd_max: u32,
-    pub snd_wl1: Seq,
-    pub snd_wl2: Seq,
-    pub send: SendQueue,
-    /// FIN follows the send queue.
-    pub fin_queued: bool,
-    pub fin_acked: bool,
-    pub recovery: Recovery,
-    pub congestion: Congestion,
-    pub ecn: Ecn,
-    pub rtt: Rtt,
-    /// When the SYN was sent, where it was sent once; [`Instant::FAR_FUTURE`] otherwise.
-    pub syn_sent: Instant,
-    pub last_sent: Instant,
-    /// When something sent was last acknowledged, or the first unacknowledged was sent.
-    pub progress_at: Instant,
-
-    // Receiving.
-    pub irs: Seq,
-    pub rcv_nxt: Seq,
-    /// The right edge of the window as it was told.
-    pub rcv_edge: Seq,
-    pub last_ack_sent: Seq,
-    pub receive: ReceiveQueue,
-    /// The FIN's sequence number, once it was seen.
-    pub fin_at: Option<Seq>,
-    pub fin_received: bool,
-    pub quick_acks: u8,
-    pub duplicate: Option<(Seq, Seq)>,
-    pub repeats: Repeats,
-    pub last_heard: Instant,
-    pub challenged_at: Option<Instant>,
-
-    // What is to be done.
-    pub ack_now: bool,
-    pub syn_due: bool,
-    pub probe: Option<Probe>,
-    pub farewell: Farewell,
-    /// Something changed that may allow to transmit.
-    pub maybe_transmit: bool,
-    pub timers: Timers,
-    /// The network node `via` knows label and addresses.
-    pub announced: bool,
-    /// Any network node does.
-    pub known: bool,
-    pub pending: Pending,
-    pub write_blocked: bool,
-    /// `close` was called.
-    pub closed: bool,
-    /// `abort` was called, or nobody ever knew of the connection: no events.
-    pub silent: bool,
-    /// TIME-WAIT follows.
-    pub time_wait: bool,
-    /// The stack has taken the connection out of its map and timers.
-    pub detached: bool,
-    pub retransmits: u32,
-}
-
 impl Tcb {
-    /// A connection that will send a SYN; `isn` is its initial sequence number. (Long, because it names every field.)
-    pub fn new(
-        cx: &Context<'_>,
-        label: FlowLabel,
-        tuple: FourTuple,
-        via: u32,
-        service: u32,
-        isn: Seq,
-    ) -> Self {
-        let ConnectionDefaults { options, mss, shift } = ConnectionDefaults::of(cx.config, &tuple);
-        Tcb {
-            label,
-            tuple,
-            via,
-            service,
-            state: State::SynSent,
-            passive: false,
-            options,
-            mss_limit: mss,
-            path: PathMtu::new(mss),
-            mss,
-            receive_mss: mss,
-            send_shift: 0,
-            receive_shift: shift,
-            scaling: true,
-            sack: true,
-            timestamps: true,
-            timestamp_offset: 0,
-            recent: 0,
-            recent_at: cx.now,
-            iss: isn,
-            snd_una: isn,
-            snd_nxt: isn,
-            snd_wnd: 0,
-            snd_wnd_max: 0,
-            snd_wl1: Seq(0),
-            snd_wl2: Seq(0),
-            send: SendQueue::EMPTY,
-            fin_queued: false,
-            fin_acked: false,
-            recovery: Recovery::new(isn),
-            congestion: Congestion::new(cx.config.congestion),
-            ecn: Ecn::default(),
-            rtt: Rtt::new(),
-            syn_sent: Instant::FAR_FUTURE,
-            last_sent: cx.now,
-            progress_at: cx.now,
-            irs: Seq(0),
-            rcv_nxt: Seq(0),
-            rcv_edge: Seq(0),
-            last_ack_sent: Seq(0),
-            receive: ReceiveQueue::EMPTY,
-            fin_at: None,
-            fin_received: false,
-            quick_acks: cx.config.quick_acks,
-            duplicate: None,
-            repeats: Repeats::default(),
-            last_heard: cx.now,
-            challenged_at: None,
-            ack_now: false,
-            syn_due: true,
-            probe: None,
-            farewell: Farewell::None,
-            maybe_transmit: true,
-            timers: Timers::default(),
-            announced: false,
-            known: false,
-            pending: Pending::default(),
-            write_blocked: false,
-            closed: false,
-            silent: false,
-            time_wait: false,
-            detached: false,
-            retransmits: 0,
-        }
-    }
-
     /// Takes over what the peer's SYN proposes (RFC 9293 §3.7.1, RFC 7323, RFC 2018).
     pub fn negotiate(&mut self, cx: &Context<'_>, seq: Seq, options: &Options) {
         let v4 = self.tuple.remote.is_ipv4();
@@ -278,7 +118,7 @@ impl Tcb {
             _ => self.receive_shift = 0,
         }
         if let Some(timestamps) = options.timestamps {
-            (self.recent, self.recent_at) = (timestamps.value, cx.now);
+            (self.recent, self.recent_at_s) = (timestamps.value, seconds(cx.now));
         }
         self.irs = seq;
         // The window that our SYN told counts from here; it must not be taken back (RFC 9293 §3.8.6).
@@ -370,7 +210,7 @@ impl Tcb {
     /// The protocol ends well.
     pub fn finish(&mut self, cx: &mut Context<'_>, farewell: Farewell) {
         cx.counters.closed += 1;
-        self.end(cx, farewell, Event::Closed);
+        self.end(cx, farewell, Ending::Closed);
     }
 
     /// The protocol ends badly: unread bytes are discarded.
@@ -386,7 +226,7 @@ impl Tcb {
         self.silent |= self.passive && matches!(self.state, State::SynReceived);
         self.receive.clear(cx.blocks, cx.ranges);
         self.pending = Pending { established: self.pending.established, ..Pending::default() };
-        self.end(cx, farewell, Event::Failed(reason));
+        self.end(cx, farewell, Ending::Failed(reason));
     }
 
     /// `abort` was called: nothing is told.
@@ -395,7 +235,7 @@ impl Tcb {
         cx.counters.aborted += 1;
         self.silent = true;
         if self.state != State::Done {
-            self.end(cx, farewell, Event::Closed);
+            self.end(cx, farewell, Ending::Closed);
         }
         self.receive.clear(cx.blocks, cx.ranges);
     }
@@ -403,12 +243,12 @@ impl Tcb {
     /// The connection was never told of and gives way to another.
     pub fn evict(&mut self, cx: &mut Context<'_>, farewell: Farewell) {
         self.silent = true;
-        self.end(cx, farewell, Event::Closed);
+        self.end(cx, farewell, Ending::Closed);
     }
 
-    fn end(&mut self, cx: &mut Context<'_>, farewell: Farewell, event: Event) {
+    fn end(&mut self, cx: &mut Context<'_>, farewell: Farewell, ending: Ending) {
         self.state = State::Done;
-        self.pending.last = Some(event);
+        self.pending.last = Some(ending);
         self.pending.writable = false;
         self.farewell = match farewell {
             Farewell::Record if !self.known => Farewell::None,
@@ -421,6 +261,7 @@ impl Tcb {
             self.receive.clear(cx.blocks, cx.ranges);
         }
         self.timers = Timers::default();
+        self.delayed_ack = Instant::FAR_FUTURE;
         self.maybe_transmit = true;
     }
 
@@ -454,7 +295,7 @@ impl Tcb {
         if last.is_some() && self.receive.readable() == 0 {
             self.pending.last = None;
             self.silent = true;
-            return last;
+            return last.map(Event::from);
         }
         None
     }
@@ -472,20 +313,7 @@ impl Tcb {
     }
 }
 
-/// What a connection starts from.
-struct ConnectionDefaults {
-    options: ConnectionOptions,
-    mss: u16,
-    shift: u8,
-}
-
-impl ConnectionDefaults {
-    fn of(config: &StackConfig, tuple: &FourTuple) -> Self {
-        let options = config.connection_options();
-        let mss = if tuple.remote.is_ipv4() { config.mss_v4 } else { config.mss_v6 };
-        // RFC 7323 §2.2: the smallest shift with which the whole window can be told.
-        let bits = u32::BITS - config.receive_window_max.leading_zeros();
-        let shift = bits.saturating_sub(16).min(u32::from(WINDOW_SCALE_MAX)) as u8;
-        ConnectionDefaults { options, mss, shift }
-    }
+/// The clock of [`Tcb::recent_at_s`].
+pub(crate) fn seconds(now: Instant) -> u32 {
+    (now.as_nanos() / 1_000_000_000) as u32
 }

@@ -16,13 +16,12 @@ pub(crate) enum Retransmission {
     Persist,
 }
 
-/// Deadlines of one connection; [`Instant::FAR_FUTURE`] is "not running".
+/// Deadlines of one connection, except that of a delayed acknowledgement; [`Instant::FAR_FUTURE`] is "not running".
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timers {
     pub retransmission: (Instant, Retransmission),
     /// The end of the reordering window (RFC 8985 §6.2).
     pub reordering: Instant,
-    pub delayed_ack: Instant,
     /// Until then, what was sent takes its time at the pacing rate.
     pub paced_until: Instant,
     pub keepalive: Instant,
@@ -30,8 +29,6 @@ pub(crate) struct Timers {
     pub linger: Instant,
     /// How often in succession the retransmission timer fired without an answer.
     pub retries: u8,
-    /// Keepalive probes without an answer.
-    pub probes: u8,
     /// Data waits for the end of `paced_until`.
     pub pacing: bool,
 }
@@ -42,23 +39,20 @@ impl Default for Timers {
         Timers {
             retransmission: (never, Retransmission::Timeout),
             reordering: never,
-            delayed_ack: never,
             paced_until: Instant::ZERO,
             pacing: false,
             keepalive: never,
             linger: never,
             retries: 0,
-            probes: 0,
         }
     }
 }
 
 impl Timers {
     /// The earliest deadline.
-    pub fn earliest(&self) -> Instant {
+    fn earliest(&self) -> Instant {
         let pacing = if self.pacing { self.paced_until } else { Instant::FAR_FUTURE };
-        let others = pacing.min(self.reordering).min(self.delayed_ack);
-        self.retransmission.0.min(others).min(self.keepalive).min(self.linger)
+        self.retransmission.0.min(pacing).min(self.reordering).min(self.keepalive).min(self.linger)
     }
 
     /// Everything sent was acknowledged.
@@ -79,6 +73,11 @@ impl Timers {
 }
 
 impl Tcb {
+    /// The earliest deadline of all.
+    pub fn deadline(&self) -> Instant {
+        self.timers.earliest().min(self.delayed_ack)
+    }
+
     /// Starts the retransmission timer anew (RFC 6298 §5.1, §5.3).
     pub fn arm_timeout(&mut self, cx: &Context<'_>) {
         self.timers.retransmission = (cx.now + self.rtt.rto(cx.config), Retransmission::Timeout);
@@ -87,6 +86,7 @@ impl Tcb {
     /// Starts the timer that probes a closed window.
     pub fn arm_persist(&mut self, cx: &Context<'_>) {
         self.timers.retransmission = (cx.now + self.rtt.rto(cx.config), Retransmission::Persist);
+        self.quiet = false; // any acknowledgement ends it
     }
 
     /// New data was sent, or some of it was acknowledged: what fires first, tail loss probe or timeout?
@@ -108,7 +108,7 @@ impl Tcb {
 
     /// Starts the keepalive timer, where one is wanted.
     pub fn start_keepalive(&mut self, cx: &Context<'_>) {
-        self.timers.keepalive = match self.options.keepalive_idle {
+        self.timers.keepalive = match self.options.keepalive_idle() {
             Some(idle) if self.is_synchronised() => cx.now + idle,
             _ => Instant::FAR_FUTURE,
         };
@@ -116,8 +116,8 @@ impl Tcb {
 
     /// Handles every timer that is due.
     pub fn on_timers(&mut self, cx: &mut Context<'_>) {
-        if self.timers.delayed_ack <= cx.now {
-            self.timers.delayed_ack = Instant::FAR_FUTURE;
+        if self.delayed_ack <= cx.now {
+            self.delayed_ack = Instant::FAR_FUTURE;
             self.ack_now = true;
             self.maybe_transmit = true;
         }
@@ -150,7 +150,7 @@ impl Tcb {
     fn gives_up(&mut self, cx: &mut Context<'_>, most: u8) -> bool {
         self.timers.retries = self.timers.retries.saturating_add(1);
         let overdue =
-            self.options.user_timeout.is_some_and(|t| cx.now.saturating_since(self.progress_at) >= t);
+            self.options.user_timeout().is_some_and(|t| cx.now.saturating_since(self.progress_at) >= t);
         if self.timers.retries <= most && !overdue {
             return false;
         }
@@ -210,22 +210,22 @@ impl Tcb {
     }
 
     fn on_keepalive(&mut self, cx: &mut Context<'_>) {
-        let Some(idle) = self.options.keepalive_idle else {
+        let Some(idle) = self.options.keepalive_idle() else {
             self.timers.keepalive = Instant::FAR_FUTURE;
             return;
         };
         // Whatever is in flight has a timer of its own.
         let due = self.last_heard + idle;
         if due > cx.now || self.outstanding() > 0 {
-            self.timers.probes = 0;
+            self.keepalive_probes = 0;
             self.timers.keepalive = due.max(cx.now + cx.config.keepalive_interval);
             return;
         }
-        if self.timers.probes >= cx.config.keepalive_probes {
+        if self.keepalive_probes >= cx.config.keepalive_probes {
             return self.fail(cx, Farewell::Reset, FailReason::TimedOut);
         }
         cx.counters.keepalive_probes += 1;
-        self.timers.probes += 1;
+        self.keepalive_probes += 1;
         self.timers.keepalive = cx.now + cx.config.keepalive_interval;
         self.probe = Some(Probe::Keepalive);
         self.maybe_transmit = true;

@@ -14,13 +14,20 @@ impl Tcb {
         segment: &Incoming<'_>,
     ) -> Result<(), Reject> {
         let ack = segment.ack;
+        let old = ack.before(self.snd_una);
         // RFC 5961 §5.2: neither of what was never sent, nor older than the largest window.
-        if ack.after(self.snd_nxt) || ack.before(self.snd_una.minus(self.snd_wnd_max)) {
+        if ack.after(self.snd_nxt) || (old && ack.before(self.snd_una.minus(self.snd_wnd_max))) {
             self.challenge(cx);
             return Err(DropReason::BadAck.into());
         }
-        let old = ack.before(self.snd_una);
         let window_changed = !old && self.take_window(segment);
+        let repeated =
+            ack == self.snd_una && ack == self.snd_nxt && segment.options.sack.as_slice().is_empty();
+        if self.quiet && repeated && self.snd_wnd > 0 {
+            self.rearm = false;
+            self.maybe_transmit |= window_changed;
+            return Ok(());
+        }
         let echo = segment.options.timestamps.map(|t| t.echo);
         let mut heard = self.listen(segment.ingress, ack, echo);
         let persisted = self.timers.persists();
@@ -51,6 +58,7 @@ impl Tcb {
             self.leave_persist(cx);
         }
         self.maybe_transmit = true;
+        self.quiet = self.outstanding() == 0 && self.recovery.is_quiet();
         Ok(())
     }
 
@@ -78,7 +86,9 @@ impl Tcb {
         let window = segment.window_bytes(self.send_shift);
         let changed = window != self.snd_wnd;
         (self.snd_wnd, self.snd_wl1, self.snd_wl2) = (window, segment.seq, segment.ack);
-        self.snd_wnd_max = self.snd_wnd_max.max(window);
+        if changed {
+            self.snd_wnd_max = self.snd_wnd_max.max(window);
+        }
         changed
     }
 

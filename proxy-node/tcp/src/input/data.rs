@@ -42,7 +42,7 @@ impl Tcb {
             return Ok(());
         }
         let (seq, data) = self.trim(cx, segment);
-        if self.closed && !data.is_empty() {
+        if self.state != State::Established && self.closed && !data.is_empty() {
             // RFC 9293 §3.6.1: nobody will read this.
             self.fail(cx, Farewell::Reset, FailReason::DataAfterClose);
             return Err(DropReason::DataAfterClose.into());
@@ -50,8 +50,8 @@ impl Tcb {
         if segment.flags.fin() {
             let fin_at = segment.end().minus(1);
             let within = !fin_at.before(self.rcv_nxt) && !fin_at.after(self.rcv_edge.max(self.rcv_nxt));
-            if within && self.fin_at.is_none() {
-                self.fin_at = Some(fin_at);
+            if within && !self.fin_seen {
+                (self.fin_seen, self.fin_at) = (true, fin_at);
             }
             self.ack_at_once();
         }
@@ -59,7 +59,7 @@ impl Tcb {
         if !data.is_empty() {
             self.store(cx, seq, data, segment.place_of(data, cx.blocks.block_len()));
         }
-        if self.fin_at == Some(self.rcv_nxt) {
+        if self.fin_seen && self.fin_at == self.rcv_nxt {
             self.take_fin(cx);
         }
         Ok(())
@@ -90,9 +90,9 @@ impl Tcb {
 
     /// Nothing counts behind the peer's FIN.
     fn cut_at_fin<'a>(&self, seq: Seq, data: &'a [u8]) -> &'a [u8] {
-        match self.fin_at {
-            Some(fin_at) => data.get(..data.len().min(fin_at.since(seq) as usize)).unwrap_or(&[]),
-            None => data,
+        match self.fin_seen {
+            true => data.get(..data.len().min(self.fin_at.since(seq) as usize)).unwrap_or(&[]),
+            false => data,
         }
     }
 
@@ -157,7 +157,7 @@ impl Tcb {
             return self.ack_at_once();
         }
         *untold += 1;
-        self.timers.delayed_ack = self.timers.delayed_ack.min(cx.now + together);
+        self.delayed_ack = self.delayed_ack.min(cx.now + together);
     }
 
     /// RFC 9293 §3.8.6.3: at least every second full-sized segment, counted in bytes, because one record can carry
@@ -170,8 +170,8 @@ impl Tcb {
         if self.rcv_nxt.since(self.last_ack_sent) >= 2 * u32::from(self.receive_mss) {
             return self.ack_at_once();
         }
-        if self.timers.delayed_ack == Instant::FAR_FUTURE {
-            self.timers.delayed_ack = cx.now + cx.config.delayed_ack;
+        if self.delayed_ack == Instant::FAR_FUTURE {
+            self.delayed_ack = cx.now + cx.config.delayed_ack;
         }
     }
 
@@ -184,7 +184,6 @@ impl Tcb {
     fn take_fin(&mut self, cx: &mut Context<'_>) {
         self.rcv_nxt = self.rcv_nxt.plus(1);
         self.rcv_edge = self.rcv_edge.max(self.rcv_nxt);
-        self.fin_received = true;
         self.pending.peer_finished = true;
         self.receive.forget_holes(cx.blocks, cx.ranges);
         self.ack_at_once();

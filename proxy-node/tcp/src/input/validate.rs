@@ -1,13 +1,11 @@
 //! Which segments are believed: timestamps, windows, RST, SYN (RFC 7323 §5, RFC 9293 §3.10.7.4, RFC 5961).
 
-use core::time::Duration;
-
 use crate::api::{DropReason, FailReason, State};
 use crate::input::{Incoming, Reject};
-use crate::tcb::{Context, Farewell, Tcb};
+use crate::tcb::{Context, Farewell, Tcb, seconds};
 
-/// After this long TS.Recent says nothing any more (RFC 7323 §5.5).
-const RECENT_VALID: Duration = Duration::from_secs(24 * 24 * 3600);
+/// After so many seconds TS.Recent says nothing any more (RFC 7323 §5.5).
+const RECENT_VALID_S: u32 = 24 * 24 * 3600;
 
 impl Tcb {
     /// Checks a segment without RST in a state that has exchanged SYNs.
@@ -23,7 +21,7 @@ impl Tcb {
             // Nothing of it counts but that somebody is there who knows what we sent.
             if segment.flags.ack() && !segment.ack.before(self.snd_una) && !segment.ack.after(self.snd_nxt) {
                 self.last_heard = cx.now;
-                self.timers.probes = 0;
+                self.keepalive_probes = 0;
             }
             return Err(DropReason::OutsideWindow.into());
         }
@@ -58,7 +56,7 @@ impl Tcb {
     fn is_old_by_timestamp(&self, cx: &Context<'_>, segment: &Incoming<'_>) -> bool {
         let Some(timestamps) = segment.options.timestamps.filter(|_| self.timestamps) else { return false };
         let older = (timestamps.value.wrapping_sub(self.recent) as i32) < 0;
-        older && cx.now.saturating_since(self.recent_at) < RECENT_VALID
+        older && seconds(cx.now).wrapping_sub(self.recent_at_s) < RECENT_VALID_S
     }
 
     /// Takes TS.Recent from the segment that the next acknowledgement answers (RFC 7323 §4.3 (2)).
@@ -66,7 +64,7 @@ impl Tcb {
         if let Some(timestamps) = segment.options.timestamps.filter(|_| self.timestamps)
             && !segment.seq.after(self.last_ack_sent)
         {
-            (self.recent, self.recent_at) = (timestamps.value, cx.now);
+            (self.recent, self.recent_at_s) = (timestamps.value, seconds(cx.now));
         }
     }
 
@@ -89,14 +87,12 @@ impl Tcb {
 
     /// Sends a challenge ACK, unless one was sent just now (RFC 5961 §7).
     pub(super) fn challenge(&mut self, cx: &mut Context<'_>) {
-        let recently =
-            self.challenged_at.is_some_and(|t| cx.now.saturating_since(t) < cx.config.challenge_interval);
-        if recently {
+        if cx.now < self.challenge_after {
             cx.counters.challenge_acks_suppressed += 1;
             return;
         }
         cx.counters.challenge_acks_sent += 1;
-        self.challenged_at = Some(cx.now);
+        self.challenge_after = cx.now + cx.config.challenge_interval;
         self.ack_now = true;
         self.maybe_transmit = true;
     }

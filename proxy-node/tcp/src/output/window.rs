@@ -61,14 +61,14 @@ impl Tcb {
     /// The reader took `n` bytes. A window of what it reads per round trip keeps it busy, twice that lets the peer's
     /// congestion window double, and two segments are on their way to be acknowledged.
     pub fn tune_receive_window(&mut self, cx: &Context<'_>, n: u32) {
-        self.receive.taken = self.receive.taken.saturating_add(n);
+        self.taken = self.taken.saturating_add(n);
         let round_trip = self.rtt.srtt().unwrap_or(ROUND_TRIP_UNKNOWN);
-        if cx.now.saturating_since(self.receive.taken_since) < round_trip {
+        if cx.now.saturating_since(self.taken_since) < round_trip {
             return;
         }
-        let wanted = self.receive.taken.saturating_mul(2).saturating_add(2 * u32::from(self.receive_mss));
+        let wanted = self.taken.saturating_mul(2).saturating_add(2 * u32::from(self.receive_mss));
         let allowed = wanted.min(cx.config.receive_window_max);
-        (self.receive.taken, self.receive.taken_since) = (0, cx.now);
+        (self.taken, self.taken_since) = (0, cx.now);
         match Pressure::of(cx) {
             Pressure::None => self.receive.grown = self.receive.grown.max(allowed),
             Pressure::Moderate => {}
@@ -122,6 +122,6 @@ impl Tcb {
         self.last_ack_sent = self.rcv_nxt;
         self.ack_now = false;
         self.duplicate = None;
-        self.timers.delayed_ack = Instant::FAR_FUTURE;
+        self.delayed_ack = Instant::FAR_FUTURE;
     }
 }

@@ -115,7 +115,8 @@ impl Tcb {
             && heard.acked > 0
             && settled
             && self.recovery.undo.is_refuted_by(heard.echo);
-        if by_order || by_echo || self.recovery.undo.is_refuted_by_duplicates() {
+        let by_duplicates = heard.reported.is_some() && self.recovery.undo.is_refuted_by_duplicates();
+        if by_order || by_echo || by_duplicates {
             cx.counters.spurious_recoveries += 1;
             self.congestion.undo(cx.now);
             self.rtt.progress();

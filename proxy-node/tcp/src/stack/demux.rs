@@ -10,6 +10,7 @@ use crate::replies::Reply;
 use crate::stack::Stack;
 use crate::stack::listener::Stray;
 use crate::stack::settle::TIME_WAIT_SLOTS;
+use crate::tcb;
 use crate::timewait::Answer;
 
 /// Where a segment belongs.
@@ -78,14 +79,14 @@ impl Stack {
         segment: Incoming<'_>,
     ) -> Result<(), DropReason> {
         let owner = self.owner(arrival)?;
-        let tuple = match owner {
-            Owner::Connection(slot) => match &self.tcbs[slot as usize] {
-                Some(tcb) => tcb.tuple,
+        let known = match &owner {
+            Owner::Connection(slot) => match &self.tcbs[*slot as usize] {
+                Some(tcb) => tcb.ports,
                 None => return Err(DropReason::StaleLabel),
             },
-            Owner::TimeWait(_, tuple) | Owner::Nobody(tuple) => tuple,
+            Owner::TimeWait(_, tuple) | Owner::Nobody(tuple) => tcb::ports(tuple),
         };
-        if ports != (tuple.local.port(), tuple.remote.port()) {
+        if ports != known {
             return Err(DropReason::PortsDiffer);
         }
         match owner {
@@ -153,14 +154,15 @@ impl Stack {
         if tcb.via != arrival.via && result.is_ok() {
             (tcb.announced, tcb.via) = (false, arrival.via);
         }
-        let tuple = tcb.tuple;
+        let refused = match &result {
+            Err(reject) if reject.reset => Some(tcb.tuple),
+            _ => None,
+        };
         self.settle(slot, now);
-        result.map_err(|reject| {
-            if reject.reset {
-                self.reply_reset(now, tuple, arrival.via, &segment);
-            }
-            reject.reason
-        })
+        if let Some(tuple) = refused {
+            self.reply_reset(now, tuple, arrival.via, &segment);
+        }
+        result.map_err(|reject| reject.reason)
     }
 
     fn deliver_in_time_wait(

@@ -40,6 +40,7 @@ impl Stack {
     /// A connection, and what it may use of the stack.
     pub(super) fn split(&mut self, slot: u32, now: Instant) -> Option<(&mut Tcb, Context<'_>)> {
         let tcb = self.tcbs.get_mut(slot as usize)?.as_mut()?;
+        tcb.rearm = true;
         let cx = Context {
             now,
             config: &self.config,
@@ -105,7 +106,7 @@ impl Stack {
         if tcb.has_event() {
             self.eventful.push_back(slot);
         }
-        self.wheel.schedule(slot, tcb.timers.earliest());
+        self.wheel.schedule(slot, if tcb.rearm { tcb.deadline() } else { tcb.delayed_ack });
     }
 
     /// The protocol is done: segments find the connection no longer, TIME-WAIT begins where it must.
