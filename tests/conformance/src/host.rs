@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use csp_tcp::{Arrival, Event, Stack, Transmit};
 use csp_types::{FlowLabel, FourTuple, Instant};
-use csp_wire::tcp::{HEADER_LEN_MAX, Repr, Segment};
+use csp_wire::tcp::{Flags, HEADER_LEN_MAX, Repr, Segment};
 
 use crate::config::Config;
 
@@ -138,16 +138,18 @@ fn network_node(
     for n in 0..count {
         let chunk = payload.get(n * size..payload.len().min((n + 1) * size)).unwrap_or(&[]);
         let mut header = Repr { seq: header.seq.wrapping_add((n * size) as u32), ..header };
-        // What segmentation offload does: FIN and PSH belong to the last packet.
+        // What segmentation offload does: FIN and PSH belong to the last packet, CWR to the first.
         if n + 1 < count {
-            header.flags.0 &= !(csp_wire::tcp::Flags::FIN | csp_wire::tcp::Flags::PSH).0;
+            header.flags.0 &= !(Flags::FIN | Flags::PSH).0;
+        }
+        if n > 0 {
+            header.flags.0 &= !Flags::CWR.0;
         }
         // What is checked is what a peer would read.
         let mut bytes = [0; HEADER_LEN_MAX];
         let parsed = header.emit(&mut bytes).and_then(|len| Segment::parse(bytes.get(..len)?).ok());
         let header = parsed.map_or(header, |segment| Repr::parse(&segment));
         let (payload, segment_size) = (chunk.to_vec(), transmit.segment_size);
-        // The engine says nothing of ECN marks yet.
-        sent.push_back(Sent { at: now, tuple, header, payload, segment_size, ecn: 0 });
+        sent.push_back(Sent { at: now, tuple, header, payload, segment_size, ecn: transmit.ecn });
     }
 }
