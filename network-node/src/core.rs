@@ -28,6 +28,7 @@ mod label_table;
 mod neighbour;
 mod node;
 mod outbound;
+mod path_error;
 mod proxies;
 mod responder;
 #[cfg(test)]

@@ -23,6 +23,8 @@ pub struct Gso {
     pub kind: GsoKind,
     /// TCP payload of each segment but the last, in bytes; not 0.
     pub segment_size: u16,
+    /// The TCP header has CWR, which is the first segment's alone (RFC 3168 §6.1.2).
+    pub cwr: bool,
 }
 
 /// What is known of a received frame's transport checksum.

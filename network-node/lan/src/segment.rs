@@ -148,7 +148,7 @@ mod tests {
         for (at, byte) in frame[54..].iter_mut().enumerate() {
             *byte = (at % 251) as u8;
         }
-        let gso = Some(Gso { kind: GsoKind::TcpV4, segment_size: 1000 });
+        let gso = Some(Gso { kind: GsoKind::TcpV4, segment_size: 1000, cwr: true });
         (frame, TxOffload { checksum_start: 34, checksum_offset: 16, gso, header_len: 54 })
     }
 

@@ -119,7 +119,7 @@ fn headers(ports: (u16, u16), seq: u32, ack: u32, flags: u8, data_len: usize) ->
 }
 
 fn offload(segment_size: Option<u16>) -> Option<TxOffload> {
-    let gso = segment_size.map(|segment_size| Gso { kind: GsoKind::TcpV4, segment_size });
+    let gso = segment_size.map(|segment_size| Gso { kind: GsoKind::TcpV4, segment_size, cwr: false });
     Some(TxOffload { checksum_start: 34, checksum_offset: 16, gso, header_len: 54 })
 }
 
@@ -216,6 +216,24 @@ fn the_kernel_accepts_what_we_send_and_we_receive_its_large_segments() {
     port.transmitter.transmit(&[&headers((4000, 7000), 60_101, ours, 0x04, 0)], offload(None)).unwrap();
     port.transmitter.flush();
     server.join().unwrap();
+}
+
+#[test]
+fn a_large_frame_keeps_its_word_that_only_the_first_segment_has_cwr() {
+    let Some(pair) = Pair::new("cwr") else { return };
+    let (mut port, mut peer) = (pair.open(), {
+        let open = || af_packet::open(&AfPacketConfig::new("eth0"));
+        Pair::within(&pair.far, open).unwrap()
+    });
+    for (cwr, flags) in [(true, 0x98), (false, 0x18)] {
+        let gso = Some(Gso { kind: GsoKind::TcpV4, segment_size: 1400, cwr });
+        let offload = TxOffload { checksum_start: 34, checksum_offset: 16, gso, header_len: 54 };
+        let header = headers((4000, 7001), 1, 1, flags, 5000);
+        port.transmitter.transmit(&[&header, &[0; 5000]], Some(offload)).unwrap();
+        port.transmitter.flush();
+        let seen = receive_until(&mut peer, |s| s.flags == flags && s.data == 5000);
+        assert_eq!(seen.gso, gso);
+    }
 }
 
 #[test]

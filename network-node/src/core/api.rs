@@ -159,6 +159,8 @@ pub struct Counters {
     pub resets_sent: u64,
     /// ICMP errors passed to proxies.
     pub icmp_errors_in: u64,
+    /// Proxies told that a segment was longer than the port's MTU.
+    pub path_errors_told: u64,
     /// Dropped from the LAN: shorter than its headers say, or contradictory.
     pub drop_malformed: u64,
     /// Dropped from the LAN: an IP, ICMP or TCP checksum was wrong.

@@ -145,11 +145,12 @@ pub(super) fn segment(
     tcp_header[TCP_CHECKSUM_AT..TCP_CHECKSUM_AT + 2].copy_from_slice(&partial.to_be_bytes());
 
     let kind = if way.source.is_ipv4() { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
+    let cwr = segment.flags().contains(tcp::Flags::CWR);
     let tcp_at = headers.as_slice().len();
     let offload = TxOffload {
         checksum_start: tcp_at as u16,
         checksum_offset: TCP_CHECKSUM_AT as u16,
-        gso: cut.then_some(Gso { kind, segment_size: *segment_size }),
+        gso: cut.then_some(Gso { kind, segment_size: *segment_size, cwr }),
         header_len: (tcp_at + header_len) as u16,
     };
     out.lan(way.port, &[headers.as_slice(), tcp_header, data], Some(offload));

@@ -258,9 +258,10 @@ impl NetworkCore {
         let identification = self.next_identification();
         let out_segment =
             OutSegment { segment, bytes, ecn, segment_size: record.segment_size, identification };
-        if emit::segment(&way, self.port_mtu(port), &out_segment, out).is_err() {
+        let mtu = self.port_mtu(port);
+        if emit::segment(&way, mtu, &out_segment, out).is_err() {
             self.counters.drop_too_long += 1;
-            return;
+            return self.tell_too_long(now, index, bytes, mtu, out);
         }
         self.counters.segments_out += 1;
         self.counters.bytes_out += segment.payload().len() as u64;

@@ -103,6 +103,11 @@ fn collect_core(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)]) {
         ("csp_echo_answers_total", "ICMP echo requests answered", c.echo_answers),
         ("csp_resets_sent_total", "Resets sent for ports that nothing serves", c.resets_sent),
         ("csp_icmp_errors_received_total", "ICMP errors passed to proxies", c.icmp_errors_in),
+        (
+            "csp_path_errors_told_total",
+            "Proxies told of a segment longer than the LAN's MTU",
+            c.path_errors_told,
+        ),
     ];
     for (name, help, value) in figures {
         out.counter(name, help, labels, value);

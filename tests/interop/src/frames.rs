@@ -143,7 +143,8 @@ pub fn transmit(
     head[TCP_AT + CHECKSUM_AT..][..2].copy_from_slice(&partial.to_be_bytes());
 
     let cut = transmit.payload_len > usize::from(transmit.segment_size);
-    let gso = cut.then_some(Gso { kind: GsoKind::TcpV4, segment_size: transmit.segment_size });
+    let cwr = header.flags.contains(tcp::Flags::CWR);
+    let gso = cut.then_some(Gso { kind: GsoKind::TcpV4, segment_size: transmit.segment_size, cwr });
     let header_len = TCP_AT + header.header_len();
     let offload = TxOffload {
         checksum_start: TCP_AT as u16,

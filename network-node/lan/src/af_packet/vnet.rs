@@ -11,7 +11,7 @@ const DATA_VALID: u8 = 2;
 const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
-/// Set beside the type where a segment has CWR; it says nothing that the TCP header does not.
+/// Set beside the type where the TCP header has CWR: only the first segment is to have it.
 const GSO_ECN: u8 = 0x80;
 
 /// The header for a frame to be transmitted.
@@ -24,6 +24,7 @@ pub(super) fn emit(offload: Option<TxOffload>) -> [u8; VNET_LEN] {
     header[8..10].copy_from_slice(&offload.checksum_offset.to_ne_bytes());
     if let Some(gso) = offload.gso {
         header[1] = if gso.kind == GsoKind::TcpV4 { GSO_TCPV4 } else { GSO_TCPV6 };
+        header[1] |= if gso.cwr { GSO_ECN } else { 0 };
         header[4..6].copy_from_slice(&gso.segment_size.to_ne_bytes());
     }
     header
@@ -45,7 +46,8 @@ pub(super) fn parse(header: &[u8; VNET_LEN]) -> Option<(Checksum, Option<Gso>)> 
         _ => return None,
     };
     let segment_size = field(4);
-    (segment_size != 0).then_some((checksum, Some(Gso { kind, segment_size })))
+    let cwr = header[1] & GSO_ECN != 0;
+    (segment_size != 0).then_some((checksum, Some(Gso { kind, segment_size, cwr })))
 }
 
 #[cfg(test)]
@@ -54,13 +56,13 @@ mod tests {
 
     #[test]
     fn what_is_emitted_parses_as_a_received_header() {
-        let gso = Gso { kind: GsoKind::TcpV6, segment_size: 1440 };
-        let offload = TxOffload { checksum_start: 54, checksum_offset: 16, gso: Some(gso), header_len: 74 };
-        let expected = Some((Checksum::Partial { start: 54, offset: 16 }, Some(gso)));
-        let mut header = emit(Some(offload));
-        assert_eq!(parse(&header), expected);
-        header[1] |= GSO_ECN;
-        assert_eq!(parse(&header), expected);
+        for cwr in [false, true] {
+            let gso = Some(Gso { kind: GsoKind::TcpV6, segment_size: 1440, cwr });
+            let offload = TxOffload { checksum_start: 54, checksum_offset: 16, gso, header_len: 74 };
+            let header = emit(Some(offload));
+            assert_eq!(parse(&header), Some((Checksum::Partial { start: 54, offset: 16 }, gso)));
+            assert_eq!(header[1], if cwr { 0x84 } else { 4 });
+        }
         assert_eq!(parse(&emit(None)), Some((Checksum::Unchecked, None)));
     }
 

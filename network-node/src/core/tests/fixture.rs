@@ -150,6 +150,24 @@ pub(super) fn frame(source: MacAddr, destination: MacAddr, ether_type: EtherType
     frame
 }
 
+/// The packet with this codepoint in its IP header.
+pub(super) fn marked(mut packet: Vec<u8>, ecn: Ecn) -> Vec<u8> {
+    if packet[0] >> 4 == 6 {
+        packet[1] = packet[1] & !0x30 | ecn.bits() << 4;
+        return packet;
+    }
+    packet[1] = packet[1] & !3 | ecn.bits();
+    packet[10..12].fill(0);
+    let sum = csp_wire::checksum::checksum(&packet[..20]);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet
+}
+
+/// The codepoint in a packet's IP header.
+pub(super) fn ecn_of(packet: &[u8]) -> Ecn {
+    Ecn::from_bits(if packet[0] >> 4 == 6 { packet[1] >> 4 } else { packet[1] })
+}
+
 pub(super) fn ip_frame(packet: &[u8]) -> Vec<u8> {
     let ether_type = if packet[0] >> 4 == 4 { EtherType::Ipv4 } else { EtherType::Ipv6 };
     frame(CLIENT_MAC, OUR_MAC, ether_type, packet)

@@ -3,6 +3,7 @@
 use csp_lan::{Checksum as FrameChecksum, Gso, GsoKind};
 use csp_types::{FlowLabel, TraceKind};
 use csp_wire::Ecn;
+use csp_wire::icmp::QuotedTcp;
 use csp_wire::tcp::Flags as Tcp;
 use csp_wire::tunnel::{Flags, Record, RecordKind};
 
@@ -58,6 +59,33 @@ fn a_bound_flow_is_compacted_both_ways() {
 }
 
 #[test]
+fn congestion_marks_pass_both_ways() {
+    let mut f = Fixture::new();
+    for (client, vip, at) in [(CLIENT, VIP, 1), (CLIENT6, VIP6, 2)] {
+        f.frame(&ip_frame(&tcp_packet(client, vip, Tcp::SYN, &[])));
+        f.record(Record {
+            flags: Flags::FLOW_NEW,
+            ..whole(label(at), &tcp_packet(vip, client, Tcp::SYN, &[]))
+        });
+        f.out.tunnel.clear();
+        f.out.lan.clear();
+        for ecn in [Ecn::NotEct, Ecn::Ect0, Ecn::Ect1, Ecn::Ce] {
+            f.frame(&ip_frame(&marked(tcp_packet(client, vip, Tcp::ACK, b"GET /"), ecn)));
+            assert_eq!(f.sent().ecn, ecn);
+            // Cut, and in one piece; labelled, and whole.
+            let answer = tcp_bytes(vip, client, Tcp::ACK | Tcp::CWR, &[7; 3000]);
+            f.record(Record { ecn, segment_size: 1000, ..compacted(label(at), &answer) });
+            f.record(Record { ecn, ..compacted(label(at), &answer[..1000]) });
+            f.record(whole(label(at), &marked(tcp_packet(vip, client, Tcp::ACK, b"200 OK"), ecn)));
+            assert_eq!(f.out.lan.len(), 3);
+            let cwr = check_tcp_frame(&f.out.lan[0].0, f.out.lan[0].1).1.contains(Tcp::CWR);
+            assert!(cwr && f.out.lan[0].1.is_some_and(|offload| offload.gso.is_some_and(|gso| gso.cwr)));
+            assert!(f.out.lan.drain(..).all(|(frame, _)| ecn_of(&frame[14..]) == ecn), "{ecn:?} over {vip}");
+        }
+    }
+}
+
+#[test]
 fn an_ipv6_flow_works_alike() {
     let mut f = Fixture::new();
     f.frame(&ip_frame(&tcp_packet(CLIENT6, VIP6, Tcp::SYN, &[])));
@@ -71,7 +99,24 @@ fn an_ipv6_flow_works_alike() {
     f.record(Record { segment_size: 1000, ..compacted(label(3), &answer) });
     let (frame, offload) = f.transmitted();
     assert_eq!(check_tcp_frame(&frame, offload).2, [7; 3000]);
-    assert_eq!(offload.unwrap().gso, Some(Gso { kind: GsoKind::TcpV6, segment_size: 1000 }));
+    assert_eq!(offload.unwrap().gso, Some(Gso { kind: GsoKind::TcpV6, segment_size: 1000, cwr: false }));
+}
+
+#[test]
+fn ip_options_are_ignored() {
+    // Record route, timestamp and one that nobody knows (RFC 9293 MUST-50).
+    for option in [[7, 7, 4, 0, 0, 0, 0, 0], [68, 8, 5, 0, 0, 0, 0, 0], [0x9e, 4, 1, 2, 0, 0, 0, 0]] {
+        let mut f = Fixture::new();
+        f.establish(label(1));
+        let plain = tcp_packet(CLIENT, VIP, Tcp::ACK, b"GET /");
+        let mut packet = [&plain[..20], &option, &plain[20..]].concat();
+        (packet[0], packet[3]) = (0x47, packet[3] + 8);
+        packet[10..12].fill(0);
+        let sum = csp_wire::checksum::checksum(&packet[..28]);
+        packet[10..12].copy_from_slice(&sum.to_be_bytes());
+        f.frame(&ip_frame(&packet));
+        assert_eq!(f.sent().payload, plain[20..]);
+    }
 }
 
 #[test]
@@ -79,7 +124,7 @@ fn a_coalesced_frame_tells_how_many_packets_it_was() {
     let mut f = Fixture::new();
     f.establish(label(1));
     let packet = tcp_packet(CLIENT, VIP, Tcp::ACK, &[1; 5000]);
-    let gso = Some(Gso { kind: GsoKind::TcpV4, segment_size: 1448 });
+    let gso = Some(Gso { kind: GsoKind::TcpV4, segment_size: 1448, cwr: false });
     f.offloaded(&ip_frame(&packet), FrameChecksum::Partial { start: 34, offset: 16 }, gso);
     let sent = f.sent();
     assert_eq!((sent.coalesced, sent.segment_size), (4, 1448));
@@ -93,7 +138,7 @@ fn large_segments_are_cut_by_the_port_and_oversized_ones_dropped() {
     let large = tcp_bytes(VIP, CLIENT, Tcp::ACK, &vec![5; 60_000]);
     f.record(Record { segment_size: 1448, ..compacted(label(1), &large) });
     let (frame, offload) = f.transmitted();
-    assert_eq!(offload.unwrap().gso, Some(Gso { kind: GsoKind::TcpV4, segment_size: 1448 }));
+    assert_eq!(offload.unwrap().gso, Some(Gso { kind: GsoKind::TcpV4, segment_size: 1448, cwr: false }));
     assert_eq!(check_tcp_frame(&frame, offload).2.len(), 60_000);
     // Without a segment size, with one beyond the MTU, or beyond an IP packet, nothing can go out.
     let too_large = tcp_bytes(VIP, CLIENT, Tcp::ACK, &vec![5; 65_530]);
@@ -101,6 +146,43 @@ fn large_segments_are_cut_by_the_port_and_oversized_ones_dropped() {
         f.record(Record { segment_size, ..compacted(label(1), bytes) });
     }
     assert_eq!((f.out.lan.len(), f.core.counters().drop_too_long), (0, 3));
+}
+
+#[test]
+fn the_proxy_learns_that_a_segment_was_longer_than_the_ports_mtu() {
+    let mut f = Fixture::new();
+    for (client, vip, at) in [(CLIENT, VIP, 1), (CLIENT6, VIP6, 2)] {
+        f.frame(&ip_frame(&tcp_packet(client, vip, Tcp::SYN, &[])));
+        let answer = tcp_packet(vip, client, Tcp::SYN | Tcp::ACK, &[]);
+        f.record(Record { flags: Flags::FLOW_NEW, ..whole(label(at), &answer) });
+        f.out.tunnel.clear();
+        f.record(Record {
+            segment_size: 1461,
+            ..compacted(label(at), &tcp_bytes(vip, client, Tcp::ACK, &[5; 3000]))
+        });
+        let sent = f.sent();
+        assert_eq!((sent.kind, sent.label), (RecordKind::IcmpError, label(at)));
+        let quoted = if at == 1 {
+            let packet = csp_wire::ipv4::Packet::parse(&sent.payload).unwrap();
+            match csp_wire::icmp::v4::Message::parse(packet.payload()) {
+                Ok(csp_wire::icmp::v4::Message::FragmentationNeeded { next_hop_mtu: 1500, quoted }) => {
+                    QuotedTcp::parse_v4(quoted).unwrap()
+                }
+                other => panic!("{other:?}"),
+            }
+        } else {
+            let packet = csp_wire::ipv6::Packet::parse(&sent.payload).unwrap();
+            match csp_wire::icmp::v6::Message::parse(&packet) {
+                Ok(csp_wire::icmp::v6::Message::PacketTooBig { mtu: 1500, quoted }) => {
+                    QuotedTcp::parse_v6(quoted).unwrap()
+                }
+                other => panic!("{other:?}"),
+            }
+        };
+        let (source, destination) = (vip.parse().unwrap(), client.parse().unwrap());
+        assert_eq!(quoted, QuotedTcp { source, destination, sequence: 1000 });
+    }
+    assert_eq!(f.core.counters().path_errors_told, 2);
 }
 
 #[test]

@@ -96,6 +96,21 @@ fn bad_frames_are_dropped_by_reason() {
 }
 
 #[test]
+fn source_quench_is_discarded() {
+    // RFC 9293 MUST-55, RFC 6633
+    let mut f = Fixture::new();
+    f.establish(label(1));
+    let quoted = tcp_packet(VIP, CLIENT, Tcp::ACK, &[]);
+    let mut message = [&[4, 0, 0, 0, 0, 0, 0, 0], &quoted[..28]].concat();
+    let sum = csp_wire::checksum::checksum(&message);
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let (router, vip) = ("10.76.0.7".parse().unwrap(), "10.76.0.100".parse().unwrap());
+    f.frame(&ip_frame(&ip_packet(router, vip, 1, &message)));
+    assert_eq!(drops(f.core.counters()), [("protocol", 1)]);
+    assert_eq!((f.out.tunnel.len(), f.out.lan.len()), (0, 0));
+}
+
+#[test]
 fn bad_records_are_dropped_by_reason() {
     let good = tcp_packet(VIP, CLIENT, Tcp::ACK, &[]);
     let other_port = tcp_bytes("10.76.0.100:81", CLIENT, Tcp::ACK, &[]);
@@ -161,7 +176,7 @@ fn any_offload() -> impl Strategy<Value = (FrameChecksum, Option<Gso>)> {
         Just(FrameChecksum::Verified),
         any::<(u16, u16)>().prop_map(|(start, offset)| FrameChecksum::Partial { start, offset }),
     ];
-    let gso = |segment_size| Gso { kind: GsoKind::TcpV4, segment_size };
+    let gso = |segment_size| Gso { kind: GsoKind::TcpV4, segment_size, cwr: false };
     (checksum, prop::option::of((0u16..4).prop_map(gso)))
 }
 
