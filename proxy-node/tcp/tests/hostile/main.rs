@@ -4,6 +4,8 @@
 //! |---|---|---|
 //! | any segment in any state | every field is checked before it is used | `random` |
 //! | blind RST, SYN, data, ACK | RFC 5961; challenge ACKs throttled per connection | `blind` |
+//! | blind data | a good SEQ and a good ACK, both (RFC 5961 §5); nothing else is kept | `injected` |
+//! | lying and forged timestamps | bounds on the timeout; only exact numbers move what PAWS remembers | `stamps` |
 //! | SYN flood | a bounded half-open table, then SYN cookies | `flood` |
 //! | optimistic and divided ACKs | ACKs of unsent data are refused, growth counts bytes | `games` |
 //! | tiny, shrinking and closed windows, tiny MSS | silly-window rules, an MSS floor, an end when memory is short | `games` |
@@ -19,5 +21,7 @@ mod blind;
 mod flood;
 mod games;
 mod holding;
+mod injected;
 mod peer;
 mod random;
+mod stamps;

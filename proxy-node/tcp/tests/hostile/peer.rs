@@ -18,6 +18,8 @@ pub struct Peer {
     pub seq: u32,
     pub ack: u32,
     pub window: u16,
+    /// The timestamp it heard last.
+    pub echo: u32,
     pub label: FlowLabel,
 }
 
@@ -31,7 +33,7 @@ impl Peer {
         stack.listen(address("10.0.0.2:80"), 1).unwrap();
         let now = Instant::from_nanos(1_000_000_000_000);
         let remote = address("10.0.0.1:1000");
-        Peer { stack, now, remote, seq: 100, ack: 0, window: 60_000, label: FlowLabel::NONE }
+        Peer { stack, now, remote, seq: 100, ack: 0, window: 60_000, echo: 0, label: FlowLabel::NONE }
     }
 
     /// With a connection, whose SYN has these options.
@@ -86,6 +88,7 @@ impl Peer {
         loop {
             let transmit = self.stack.poll_transmit(self.now)?;
             if let Some(header) = transmit.header {
+                self.echo = header.options.timestamps.map_or(self.echo, |timestamps| timestamps.value);
                 return Some((header, transmit.payload_len));
             }
         }
