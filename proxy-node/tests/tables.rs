@@ -7,12 +7,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use csp_proxy_node::core::{
-    Blocked, ChannelId, CoreConfig, Lane, PoolServer, ProxyCore, ProxyOutput, ServiceSpec, ServiceTcp,
-    Verdict,
+    Blocked, ChannelId, CoreConfig, EgressRule, Lane, PoolServer, Prefix, ProxyCore, ProxyOutput,
+    ServiceSpec, ServiceTcp, Verdict,
 };
-use csp_tcp::StackConfig;
+use csp_tcp::{EcnMode, StackConfig};
 use csp_types::{FlowLabel, Instant, Role};
-use csp_wire::channel::{ListenPayload, Message, MessageHeader, MessageKind};
+use csp_wire::channel::{ConnectPayload, ListenPayload, Message, MessageHeader, MessageKind};
 use csp_wire::tcp::{Flags as TcpFlags, Options, Repr, Segment};
 use csp_wire::tunnel::{Flags, Record, RecordKind};
 use csp_wire::{Ecn, ipv4};
@@ -29,6 +29,8 @@ struct Out {
     descriptors: BTreeMap<Lane, usize>,
     /// Tunnel records: network node, client port, sequence number.
     records: Vec<(u32, u16, u32)>,
+    /// The flags of the last of them.
+    flags: TcpFlags,
     /// Channel messages: lane and header.
     messages: Vec<(Lane, MessageHeader)>,
     /// DATA that was refused.
@@ -45,6 +47,7 @@ impl ProxyOutput for Out {
         let skip = if record.flags.contains(Flags::COMPACTED) { 0 } else { 20 };
         if let Some(segment) = bytes.get(skip..).and_then(|tcp| Segment::parse(tcp).ok()) {
             self.records.push((via, segment.destination_port(), segment.seq()));
+            self.flags = segment.flags();
         }
         Ok(())
     }
@@ -314,6 +317,26 @@ fn those_that_wait_for_a_process_are_served_in_order_or_given_up_in_time() {
     w.core.channel_down(NOW, ChannelId(8001), true, &mut w.out);
     w.core.on_timeout(NOW + csp_proxy_node::core::PENDING_TIMEOUT, &mut w.out);
     assert_eq!((w.core.flow_count(), w.core.counters().drop_no_server), (0, 2));
+}
+
+#[test]
+fn connections_that_applications_open_behave_as_their_egress_rule_says() {
+    for (ecn, proposed) in [(EcnMode::Active, true), (EcnMode::Passive, false)] {
+        let mut w = World::new(&[8001]);
+        let tcp = ServiceTcp { ecn: Some(ecn), ..ServiceTcp::default() };
+        let destinations = vec![Prefix { address: Ipv4Addr::new(192, 0, 2, 0).into(), bits: 24 }];
+        let rule = EgressRule { address: Ipv4Addr::new(10, 0, 0, 9).into(), destinations, tcp };
+        w.core.set_policy(NOW, vec![web(&[8001])], vec![rule], &mut w.out);
+        let connect = ConnectPayload { remote: "192.0.2.7:443".parse().unwrap(), local: None };
+        let mut payload = [0; ConnectPayload::LEN_MAX];
+        let len = connect.emit(&mut payload).unwrap();
+        w.tell(8001, MessageHeader::new(MessageKind::Connect, 1, 1 << 16, len as u32), &payload[..len]);
+        assert_eq!(w.out.records.last().map(|r| (r.0, r.1)), Some((1, 443)));
+        assert_eq!(
+            w.out.flags,
+            if proposed { TcpFlags::SYN | TcpFlags::ECE | TcpFlags::CWR } else { TcpFlags::SYN }
+        );
+    }
 }
 
 #[test]

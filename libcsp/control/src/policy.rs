@@ -79,7 +79,7 @@ pub struct PoolMember {
     pub port: u16,
 }
 
-/// TCP behaviour of a service's connections.
+/// TCP behaviour of connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TcpOptions {
@@ -126,10 +126,11 @@ pub enum Congestion {
 pub enum EcnPolicy {
     /// Never.
     Off,
-    /// Where the client proposes it.
+    /// Where the other side proposes it.
     #[default]
     Passive,
-    /// Proposed by the proxy as well, where it opens the connection.
+    /// Proposed by the proxy as well, where it opens the connection: for egress. Connections that clients open to
+    /// services are as with `Passive`, since only who opens can propose (RFC 3168 §6.1.1).
     Active,
 }
 
@@ -142,6 +143,9 @@ pub struct Egress {
     pub address: IpAddr,
     /// The networks reached this way, of the address's family; at least one.
     pub destinations: Vec<Prefix>,
+    /// How these connections behave.
+    #[serde(default)]
+    pub tcp: TcpOptions,
 }
 
 impl Policy {

@@ -62,9 +62,10 @@ impl ProxyCore {
         remote: SocketAddr,
         via: u32,
     ) -> Result<(FlowLabel, FourTuple), u32> {
-        let candidates = self.egress.candidates(remote).ok_or(reason::NETWORK_UNREACHABLE)?;
+        let (tcp, candidates) = self.egress.candidates(remote).ok_or(reason::NETWORK_UNREACHABLE)?;
+        let options = tcp.options(self.tcp.config());
         for tuple in candidates.take(PORT_TRIES) {
-            match self.tcp.connect(now, tuple, via, NO_SERVICE) {
+            match self.tcp.connect_with(now, tuple, via, NO_SERVICE, options) {
                 Ok(label) => return Ok((label, tuple)),
                 Err(ConnectError::InUse) => {}
                 Err(ConnectError::BadAddress) => return Err(reason::INVALID),

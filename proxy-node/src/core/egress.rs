@@ -4,6 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use csp_types::FourTuple;
 
+use super::services::ServiceTcp;
+
 /// First and last ephemeral port (RFC 6335 §6).
 const PORTS: std::ops::RangeInclusive<u16> = 49_152..=65_535;
 const PORT_COUNT: u32 = 16_384;
@@ -41,6 +43,8 @@ pub struct EgressRule {
     pub address: IpAddr,
     /// Where it is used.
     pub destinations: Vec<Prefix>,
+    /// How these connections behave.
+    pub tcp: ServiceTcp,
 }
 
 /// Chooses the source of active opens. Each proxy worker uses ports of its own class (port modulo `workers`), so that
@@ -67,19 +71,27 @@ impl Egress {
         self.rules = rules;
     }
 
-    /// Candidates for the 4-tuple of a connection to `remote`: every port of this worker's class once, starting after
-    /// the last one used. `None` where no rule covers `remote`.
-    pub fn candidates(&mut self, remote: SocketAddr) -> Option<impl Iterator<Item = FourTuple>> {
-        let covers = |rule: &&EgressRule| rule.destinations.iter().any(|d| d.contains(remote.ip()));
-        let address = self.rules.iter().find(covers)?.address;
+    /// Candidates for the 4-tuple of a connection to `remote`, with how it is to behave: every port of this worker's
+    /// class once, starting after the last one used. The rule with the longest prefix counts; `None` where none covers
+    /// `remote`.
+    pub fn candidates(
+        &mut self,
+        remote: SocketAddr,
+    ) -> Option<(ServiceTcp, impl Iterator<Item = FourTuple>)> {
+        let covering = |rule: &EgressRule| {
+            let prefixes = rule.destinations.iter().filter(|d| d.contains(remote.ip()));
+            prefixes.map(|d| (d.bits, rule.address, rule.tcp)).max_by_key(|found| found.0)
+        };
+        let (_, address, tcp) = self.rules.iter().filter_map(covering).max_by_key(|found| found.0)?;
         let per_class = PORT_COUNT / self.classes;
         let (start, class, classes) = (self.cursor, self.class, self.classes);
         self.cursor = (self.cursor + 1) % per_class.max(1);
-        Some((0..per_class).map(move |step| {
+        let tuples = (0..per_class).map(move |step| {
             let offset = (start + step) % per_class * classes + class;
             let port = PORTS.start() + offset as u16;
             FourTuple { local: SocketAddr::new(address, port), remote }
-        }))
+        });
+        Some((tcp, tuples))
     }
 }
 
@@ -89,7 +101,7 @@ mod tests {
 
     fn rule() -> EgressRule {
         let destinations = vec![Prefix { address: "10.76.0.0".parse().unwrap(), bits: 24 }];
-        EgressRule { address: "10.76.0.101".parse().unwrap(), destinations }
+        EgressRule { address: "10.76.0.101".parse().unwrap(), destinations, tcp: ServiceTcp::default() }
     }
 
     #[test]
@@ -109,13 +121,28 @@ mod tests {
         for class in 0..3 {
             let mut egress = Egress::new(class, 3, 7);
             egress.set_rules(vec![rule()]);
-            ports.extend(egress.candidates(remote).unwrap().map(|t| t.local.port()));
+            ports.extend(egress.candidates(remote).unwrap().1.map(|t| t.local.port()));
         }
         let count = ports.len();
         ports.sort_unstable();
         ports.dedup();
         assert_eq!(ports.len(), count);
         assert!(ports.iter().all(|p| PORTS.contains(p)));
+    }
+
+    #[test]
+    fn the_longest_prefix_says_where_connections_come_from() {
+        let mut egress = Egress::new(0, 1, 0);
+        let wide = Prefix { address: "10.0.0.0".parse().unwrap(), bits: 8 };
+        let other =
+            EgressRule { address: "10.76.0.102".parse().unwrap(), destinations: vec![wide], ..rule() };
+        for rules in [vec![rule(), other.clone()], vec![other, rule()]] {
+            egress.set_rules(rules);
+            for (remote, address) in [("10.76.0.1:80", "10.76.0.101"), ("10.75.0.1:80", "10.76.0.102")] {
+                let first = egress.candidates(remote.parse().unwrap()).unwrap().1.next().unwrap();
+                assert_eq!(first.local.ip().to_string(), address);
+            }
+        }
     }
 
     #[test]

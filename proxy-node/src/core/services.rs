@@ -37,7 +37,8 @@ pub struct ServiceSpec {
     pub tcp: ServiceTcp,
 }
 
-/// How the connections of a service behave, where policy says so; the rest is the engine's configuration.
+/// How the connections of a service, or those that applications open by an egress rule, behave, where policy says so;
+/// the rest is the engine's configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ServiceTcp {
     /// Congestion control.
@@ -53,7 +54,7 @@ pub struct ServiceTcp {
 }
 
 impl ServiceTcp {
-    /// The options of the service's connections.
+    /// The options of such connections.
     pub(super) fn options(&self, config: &StackConfig) -> ConnectionOptions {
         let options = config.connection_options();
         let seconds = |s: u32| (s > 0).then(|| Duration::from_secs(s.into()));

@@ -225,6 +225,7 @@ fn translate(active: &ActivePolicy) -> (Vec<ServiceSpec>, Vec<EgressRule>) {
             .iter()
             .map(|p| Prefix { address: p.address(), bits: p.length() })
             .collect(),
+        tcp: translate_tcp(&e.tcp),
     };
     (active.policy.services.iter().map(service).collect(), active.policy.egress.iter().map(rule).collect())
 }

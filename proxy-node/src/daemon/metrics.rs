@@ -1,5 +1,7 @@
 //! The workers' numbers as metrics.
 
+mod tcp;
+
 use std::sync::Arc;
 
 use csp_tcp::Occupancy;
@@ -103,7 +105,7 @@ impl MetricSource for WorkerMetrics {
             let (published, labels) = (cell.read(), [("worker", worker.as_str())]);
             collect_counters(out, &published.counters, &labels);
             collect_tables(out, &published);
-            collect_tcp(out, &published.tcp, &labels);
+            tcp::collect(out, &published.tcp, &labels);
             let help = "Links that are up: tunnels and channels";
             out.gauge("csp_links", help, &labels, published.links as f64);
             let help = "Network nodes with a tunnel here";
@@ -164,60 +166,4 @@ fn collect_tables(out: &mut MetricWriter, published: &Published) {
     for reason in REFUSALS.into_iter().zip(published.refusals) {
         out.drops(&[reason]);
     }
-}
-
-fn collect_tcp(out: &mut MetricWriter, c: &csp_tcp::Counters, labels: &[(&str, &str)]) {
-    let figures = [
-        ("csp_tcp_segments_received_total", "Segments taken by the TCP engine", c.segments_received),
-        ("csp_tcp_segments_sent_total", "Segments (up to 64 KB) handed to tunnels", c.segments_sent),
-        ("csp_tcp_segments_retransmitted_total", "Segments sent again", c.segments_retransmitted),
-        (
-            "csp_tcp_retransmission_timeouts_total",
-            "Retransmission timers that ran out",
-            c.retransmission_timeouts,
-        ),
-        ("csp_tcp_fast_recoveries_total", "Losses repaired without a timeout", c.fast_recoveries),
-        ("csp_tcp_tail_loss_probes_total", "Tail loss probes", c.tail_loss_probes),
-        ("csp_tcp_window_probes_total", "Zero-window probes", c.window_probes),
-        ("csp_tcp_keepalive_probes_total", "Keepalive probes", c.keepalive_probes),
-        ("csp_tcp_resets_sent_total", "RSTs sent", c.resets_sent),
-        ("csp_tcp_challenge_acks_sent_total", "Challenge ACKs sent (RFC 5961)", c.challenge_acks_sent),
-        ("csp_tcp_time_wait_entered_total", "Connections that entered TIME-WAIT", c.time_wait_entered),
-        ("csp_tcp_half_open_evicted_total", "Half-open connections pushed out", c.half_open_evicted),
-        ("csp_tcp_syn_cookies_sent_total", "SYNs answered without keeping state", c.syn_cookies_sent),
-        (
-            "csp_tcp_syn_cookies_accepted_total",
-            "Connections brought about by a cookie",
-            c.syn_cookies_accepted,
-        ),
-        ("csp_tcp_path_mtu_lowered_total", "Path MTUs lowered by ICMP", c.path_mtu_lowered),
-        ("csp_tcp_path_mtu_raised_total", "Path MTUs raised by probing", c.path_mtu_raised),
-        (
-            "csp_tcp_path_black_holes_suspected_total",
-            "Segment sizes lowered because full segments vanished",
-            c.path_black_holes_suspected,
-        ),
-        (
-            "csp_tcp_syn_cookies_rejected_total",
-            "Acknowledgements of no valid cookie while cookies were about",
-            c.syn_cookies_rejected,
-        ),
-    ];
-    for (name, help, value) in figures {
-        out.counter(name, help, labels, value);
-    }
-    out.drops(&[
-        ("tcp_stale_label", c.dropped_stale_label),
-        ("tcp_no_connection", c.dropped_no_connection),
-        ("tcp_bad_flags", c.dropped_bad_flags),
-        ("tcp_table_full", c.dropped_table_full),
-        ("tcp_outside_window", c.dropped_outside_window),
-        ("tcp_paws", c.dropped_paws),
-        ("tcp_bad_ack", c.dropped_bad_ack),
-        ("tcp_unexpected_syn", c.dropped_unexpected_syn),
-        ("tcp_bad_reset", c.dropped_bad_reset),
-        ("tcp_data_after_close", c.dropped_data_after_close),
-        ("tcp_time_wait", c.dropped_time_wait),
-        ("tcp_cookie_queue_full", c.syn_cookies_suppressed),
-    ]);
 }

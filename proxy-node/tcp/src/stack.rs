@@ -125,6 +125,21 @@ impl Stack {
         via: u32,
         service: u32,
     ) -> Result<FlowLabel, ConnectError> {
+        self.connect_with(now, tuple, via, service, self.config.connection_options())
+    }
+
+    /// As [`connect`](Self::connect), with options of its own: what the SYN proposes depends on them.
+    ///
+    /// # Errors
+    /// Those of [`connect`](Self::connect).
+    pub fn connect_with(
+        &mut self,
+        now: Instant,
+        tuple: FourTuple,
+        via: u32,
+        service: u32,
+        options: ConnectionOptions,
+    ) -> Result<FlowLabel, ConnectError> {
         let FourTuple { local, remote } = tuple;
         let ends = [local, remote];
         if local.is_ipv4() != remote.is_ipv4()
@@ -138,6 +153,9 @@ impl Stack {
         }
         let isn = self.keys.isn(now, &tuple);
         let slot = self.open(now, tuple, via, service, isn).ok_or(ConnectError::TableFull)?;
+        if let Some((tcb, _)) = self.split(slot, now) {
+            tcb.apply(options);
+        }
         self.counters.active_opens += 1;
         self.settle(slot, now);
         Ok(self.tcbs[slot as usize].as_ref().map_or(FlowLabel::NONE, |tcb| tcb.label))

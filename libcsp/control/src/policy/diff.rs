@@ -1,6 +1,6 @@
 //! The difference of two policies, for people.
 
-use super::{Egress, Policy, PoolMember, Service};
+use super::{Egress, Policy, PoolMember, Service, TcpOptions};
 
 /// Lines that lead from `old` to `new`.
 pub(super) fn diff(old: &Policy, new: &Policy) -> Vec<String> {
@@ -52,5 +52,13 @@ fn member_summary(member: &PoolMember) -> String {
 
 fn egress_summary(egress: &Egress) -> String {
     let destinations: Vec<String> = egress.destinations.iter().map(ToString::to_string).collect();
-    format!("{} to {}", egress.address, destinations.join(", "))
+    let TcpOptions { congestion, ecn, pacing, keepalive_s, user_timeout_s } = egress.tcp;
+    let tcp = match egress.tcp == TcpOptions::default() {
+        true => String::new(),
+        false => format!(
+            " tcp.congestion {congestion:?} tcp.ecn {ecn:?} tcp.pacing {pacing} tcp.keepalive_s {keepalive_s} \
+             tcp.user_timeout_s {user_timeout_s}"
+        ),
+    };
+    format!("{} to {}{tcp}", egress.address, destinations.join(", "))
 }

@@ -170,6 +170,20 @@ fn a_difference_reads_like_what_was_done() {
 }
 
 #[test]
+fn egress_connections_have_options_of_their_own() {
+    let text = GOOD.replace("[10.76.0.0/24]}", "[10.76.0.0/24], tcp: {ecn: active}}");
+    let new = Policy::parse_yaml(&text, "p.yaml").unwrap();
+    assert_eq!(good().egress[0].tcp, TcpOptions::default());
+    assert_eq!(new.egress[0].tcp, TcpOptions { ecn: EcnPolicy::Active, ..TcpOptions::default() });
+    assert_eq!(Policy::from_json(&new.to_json(), "json").unwrap(), new);
+    let told = "+ egress 10.76.0.101 to 10.76.0.0/24 tcp.congestion Cubic tcp.ecn Active tcp.pacing true \
+                tcp.keepalive_s 7200 tcp.user_timeout_s 0";
+    assert_eq!(good().diff(&new), ["- egress 10.76.0.101 to 10.76.0.0/24", told]);
+    let variant = "14:69: egress[0].tcp.ecn: unknown variant `maybe`, expected one of off, passive, active";
+    refuses("[10.76.0.0/24]}", "[10.76.0.0/24], tcp: {ecn: maybe}}", variant);
+}
+
+#[test]
 fn lookups_find_services_and_the_longest_egress_prefix() {
     let text = GOOD.to_owned() + "  - {address: 10.76.0.102, destinations: [10.76.0.64/26, 0.0.0.0/0]}\n";
     let policy = Policy::parse_yaml(&text, "p.yaml").unwrap();
