@@ -1,7 +1,7 @@
 //! A client host: its own TCP engine on a LAN port, the transactions it asks for, and a server for those that
 //! applications ask for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
 
 use csp_lan::{Frame, LanPort};
@@ -32,12 +32,20 @@ pub(crate) struct Upload {
 pub(crate) struct Client {
     address: Ipv4Addr,
     port: LanPort,
+    /// The largest packet that the last router in front of it lets through.
+    path_mtu: u16,
     /// The network nodes that answered for the service; connections are spread over them, as a router would.
     gateways: Vec<MacAddr>,
     /// Through which network node a connection to our server last spoke.
     paths: BTreeMap<SocketAddr, MacAddr>,
     tcp: Stack,
     talks: BTreeMap<FlowLabel, Conversation>,
+    /// Those that do not read, until when, and whether the other side has ended meanwhile.
+    deaf: BTreeMap<FlowLabel, (Instant, bool)>,
+    /// Those that did not, and do now.
+    woken: BTreeSet<FlowLabel>,
+    /// When the last conversation ended that always read.
+    pub(crate) prompt_end: Instant,
     /// How each transaction that it asked for ended, by its key.
     pub(crate) ended: Vec<(u32, Ended)>,
     /// Streams with something wrong: must stay empty.
@@ -46,7 +54,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(address: Ipv4Addr, port: LanPort, secret: u8) -> Self {
+    pub(crate) fn new(address: Ipv4Addr, port: LanPort, secret: u8, path_mtu: u16) -> Self {
         let config = StackConfig {
             connections: 512,
             half_open: 16,
@@ -67,10 +75,14 @@ impl Client {
         Client {
             address,
             port,
+            path_mtu,
             gateways: Vec::new(),
             paths: BTreeMap::new(),
             tcp,
             talks: BTreeMap::new(),
+            deaf: BTreeMap::new(),
+            woken: BTreeSet::new(),
+            prompt_end: Instant::ZERO,
             ended: Vec::new(),
             corrupt: Vec::new(),
             next_port: 40_000,
@@ -107,11 +119,13 @@ impl Client {
         service: SocketAddr,
         request: Request,
         abort_after: Option<u64>,
+        deaf_until: Option<Instant>,
     ) {
         self.next_port += 1;
         let tuple = FourTuple { local: (self.address, self.next_port).into(), remote: service };
         let label = self.tcp.connect(now, tuple, 0, 0).expect("the client's table is larger than its load");
         self.talks.insert(label, Conversation::asking(request, abort_after));
+        self.deaf.extend(deaf_until.map(|until| (label, (until, false))));
     }
 
     /// Takes frames, runs TCP, sends frames; whether anything moved.
@@ -130,6 +144,13 @@ impl Client {
             any = true;
             self.on_event(now, label, event);
         }
+        while let Some((&label, &(_, finished))) = self.deaf.iter().find(|(_, (until, _))| *until <= now) {
+            any = true;
+            self.deaf.remove(&label);
+            self.woken.insert(label);
+            let event = if finished { Event::PeerFinished } else { Event::Readable };
+            self.on_event(now, label, event);
+        }
         any | self.transmit(now)
     }
 
@@ -138,6 +159,10 @@ impl Client {
         match frame.ether_type() {
             Some(EtherType::Arp) => self.on_arp(frame.payload()),
             Some(EtherType::Ipv4) => {
+                if frames::packet_len(frame.payload()) > usize::from(self.path_mtu) {
+                    frames::send_too_big(&mut self.port, frame.source(), frame.payload(), self.path_mtu);
+                    return;
+                }
                 let Some((tuple, segment)) = frames::segment_in(frame.payload(), self.address) else {
                     return;
                 };
@@ -178,6 +203,9 @@ impl Client {
                 self.converse(now, label);
             }
             Event::Writable | Event::Readable => self.converse(now, label),
+            Event::PeerFinished if self.deaf.contains_key(&label) => {
+                self.deaf.entry(label).and_modify(|(_, finished)| *finished = true);
+            }
             Event::PeerFinished => {
                 self.read(now, label);
                 if let Some(talk) = self.talks.get_mut(&label) {
@@ -185,13 +213,16 @@ impl Client {
                 }
                 self.converse(now, label);
             }
-            Event::Closed => self.end(label, None),
-            Event::Failed(reason) => self.end(label, Some(format!("{reason:?}"))),
+            Event::Closed => self.end(now, label, None),
+            Event::Failed(reason) => self.end(now, label, Some(format!("{reason:?}"))),
         }
     }
 
-    fn end(&mut self, label: FlowLabel, failure: Option<String>) {
+    fn end(&mut self, now: Instant, label: FlowLabel, failure: Option<String>) {
         let Some(mut talk) = self.talks.remove(&label) else { return };
+        if self.deaf.remove(&label).is_none() && !self.woken.remove(&label) {
+            self.prompt_end = now;
+        }
         self.corrupt.extend(talk.wrong.take());
         if talk.asks() {
             self.ended.push((talk.key(), talk.ended(failure)));
@@ -199,7 +230,9 @@ impl Client {
     }
 
     fn read(&mut self, now: Instant, label: FlowLabel) {
-        let Some(talk) = self.talks.get_mut(&label) else { return };
+        let Some(talk) = self.talks.get_mut(&label).filter(|_| !self.deaf.contains_key(&label)) else {
+            return;
+        };
         self.tcp.read_with(now, label, usize::MAX, |bytes| {
             talk.take(bytes);
             bytes.len()
@@ -251,7 +284,8 @@ impl Client {
     }
 
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        self.tcp.next_timeout()
+        let wakes = self.deaf.values().map(|(until, _)| *until);
+        self.tcp.next_timeout().into_iter().chain(wakes).min()
     }
 
     /// Transactions that it asked for and that have not ended.

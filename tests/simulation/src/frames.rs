@@ -7,8 +7,12 @@ use csp_tcp::Transmit;
 use csp_types::{FourTuple, MacAddr};
 use csp_wire::checksum::Checksum;
 use csp_wire::ethernet::{self, EtherType};
-use csp_wire::tcp::{HEADER_LEN_MAX, Segment};
+use csp_wire::icmp::v4;
+use csp_wire::tcp::{Flags, HEADER_LEN_MAX, Segment};
 use csp_wire::{Ecn, arp, ipv4};
+
+/// Who says that packets are too large.
+const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 76, 0, 9);
 
 /// Sends an ARP packet.
 pub(crate) fn send_arp(port: &mut LanPort, destination: MacAddr, said: arp::Repr) {
@@ -38,6 +42,35 @@ pub(crate) fn segment_in(bytes: &[u8], address: Ipv4Addr) -> Option<(FourTuple, 
     Some((tuple, segment))
 }
 
+/// The length of the IPv4 packet in `bytes`; 0 where it is none.
+pub(crate) fn packet_len(bytes: &[u8]) -> usize {
+    ipv4::Packet::parse(bytes).map_or(0, |packet| packet.total_len())
+}
+
+/// A router's word that `packet` is longer than the `mtu` of the link behind it (RFC 1191 §4).
+pub(crate) fn send_too_big(port: &mut LanPort, gateway: MacAddr, packet: &[u8], mtu: u16) {
+    let Ok(refused) = ipv4::Packet::parse(packet) else { return };
+    let message = v4::Message::FragmentationNeeded { next_hop_mtu: mtu, quoted: &packet[..28] };
+    let mut frame = [0; 128];
+    let mac = ethernet::Repr { destination: gateway, source: port.info.mac, ether_type: EtherType::Ipv4 };
+    let at_ip = mac.emit(&mut frame).expect("128 bytes hold the message");
+    let ip = ipv4::Repr {
+        source: ROUTER,
+        destination: refused.source(),
+        protocol: ipv4::PROTOCOL_ICMP,
+        ttl: 64,
+        dscp: 0,
+        ecn: Ecn::NotEct,
+        identification: 0,
+        dont_fragment: true,
+        payload_len: message.len() as u16,
+    };
+    let at = at_ip + ip.emit(&mut frame[at_ip..]).expect("128 bytes hold the message");
+    let len = at + message.emit(&mut frame[at..]).expect("128 bytes hold the message");
+    let _ = port.transmitter.transmit(&[&frame[..len]], None); // a frame the port refuses is a lost frame
+    port.transmitter.flush();
+}
+
 /// Ethernet, IPv4 and TCP header in front of the payload; checksum and cutting are left to the port.
 pub(crate) fn send_segment(port: &mut LanPort, gateway: MacAddr, transmit: &Transmit<'_>) {
     let (Some(tcp), IpAddr::V4(source), IpAddr::V4(destination)) =
@@ -55,7 +88,7 @@ pub(crate) fn send_segment(port: &mut LanPort, gateway: MacAddr, transmit: &Tran
         protocol: ipv4::PROTOCOL_TCP,
         ttl: 64,
         dscp: 0,
-        ecn: Ecn::NotEct,
+        ecn: Ecn::from_bits(transmit.ecn),
         identification: 0,
         dont_fragment: true,
         payload_len: tcp_len as u16,
@@ -65,10 +98,11 @@ pub(crate) fn send_segment(port: &mut LanPort, gateway: MacAddr, transmit: &Tran
     let sum = Checksum::pseudo_v4(source, destination, ipv4::PROTOCOL_TCP, tcp_len as u16).partial();
     head[at_tcp + 16..at_tcp + 18].copy_from_slice(&sum.to_be_bytes());
     let cut = transmit.payload_len > usize::from(transmit.segment_size);
+    let cwr = tcp.flags.contains(Flags::CWR);
     let offload = TxOffload {
         checksum_start: at_tcp as u16,
         checksum_offset: 16,
-        gso: cut.then_some(Gso { kind: GsoKind::TcpV4, segment_size: transmit.segment_size }),
+        gso: cut.then_some(Gso { kind: GsoKind::TcpV4, segment_size: transmit.segment_size, cwr }),
         header_len: end as u16,
     };
     let mut parts: Vec<&[u8]> = vec![&head[..end]];

@@ -23,6 +23,8 @@ pub struct Report {
     pub windows_closed: usize,
     /// What must not have happened; empty in a good run.
     pub violations: Vec<String>,
+    /// When the last transaction ended whose client always read, after the first could start.
+    pub prompt_end: Duration,
     /// Virtual time that passed.
     pub elapsed: Duration,
     /// What all nodes counted: equal where everything that happened is.
@@ -61,6 +63,7 @@ pub(crate) fn judge(world: &mut World) {
     report.violations.append(&mut leftovers(world));
     report.violations.append(&mut protocol_errors(world));
     report.counters = counters(world);
+    report.prompt_end = world.client.prompt_end.saturating_since(world.began);
     world.report = report;
 }
 

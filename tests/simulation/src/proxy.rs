@@ -73,7 +73,8 @@ pub(crate) fn proxy(
     let pool = vec![PoolServer { node: policy.pool.0, port: policy.pool.1 }];
     let service =
         ServiceSpec { name: "web".to_owned(), address: policy.service, pool, tcp: ServiceTcp::default() };
-    let rule = EgressRule { address: policy.egress, destinations: vec![policy.destinations] };
+    let (destinations, tcp) = (vec![policy.destinations], ServiceTcp::default());
+    let rule = EgressRule { address: policy.egress, destinations, tcp };
     worker.set_policy(now, vec![service], vec![rule]);
     worker
 }

@@ -83,6 +83,8 @@ pub struct Transaction {
     pub abort_after: Option<u64>,
     /// It starts when the incident is over: it must complete.
     pub late: bool,
+    /// The client that asks reads nothing until so long after the first transaction could start.
+    pub deaf: Option<Duration>,
 }
 
 /// A process that stops reading for a while.
@@ -122,6 +124,10 @@ pub struct Scenario {
     pub stall: Option<Stall>,
     /// The proxies answer every SYN with a cookie, as in a flood.
     pub cookies: bool,
+    /// The largest IP packet that the way to the client takes; a router in front of it says so of larger ones (RFC 1191).
+    pub path_mtu: u16,
+    /// The MTU of the network nodes' LAN ports.
+    pub lan_mtu: u16,
     /// The work, in the order of its start.
     pub work: Vec<Transaction>,
 }
@@ -159,6 +165,8 @@ impl Scenario {
         }
         work.sort_by_key(|t| t.start);
         let cookies = random.random_range(0..4) == 0;
+        let mut mtu = || if random.random_range(0..4) == 0 { random.random_range(600..1_500) } else { 1_500 };
+        let (path_mtu, lan_mtu) = (mtu(), mtu());
         Scenario {
             seed,
             network_nodes,
@@ -170,6 +178,8 @@ impl Scenario {
             same_ports,
             stall,
             cookies,
+            path_mtu,
+            lan_mtu,
             work,
         }
     }
@@ -208,5 +218,6 @@ fn transaction(random: &mut ChaCha8Rng) -> Transaction {
         duplex: random.random_range(0..4) == 0,
         abort_after: aborts.then(|| random.random_range(0..u64::from(upload) + u64::from(download) + 20)),
         late: false,
+        deaf: None,
     }
 }

@@ -56,7 +56,7 @@ pub struct World {
     pub(crate) applications: [Option<Application>; 2],
     /// Which life of the first proxy and of the first network node this is.
     lives: u64,
-    began: Instant,
+    pub(crate) began: Instant,
     struck: bool,
     healed: bool,
     stalled: bool,
@@ -105,7 +105,7 @@ impl World {
             Some(Application::new(provider, &key, node("an-1"), &format!("p{n}"), &targets, n))
         });
         let mut world = World {
-            client: Client::new(CLIENT, client_port, scenario.seed as u8),
+            client: Client::new(CLIENT, client_port, scenario.seed as u8, scenario.path_mtu),
             networks: Vec::new(),
             now: Instant::ZERO,
             key,
@@ -129,7 +129,7 @@ impl World {
 
     fn network(&self, at: usize) -> NetworkNode {
         let name = format!("nn-{}", at + 1);
-        let port = self.hub.attach(&name, NN_MACS[at], 1500);
+        let port = self.hub.attach(&name, NN_MACS[at], self.scenario.lan_mtu);
         let seed = self.scenario.seed.rotate_left(17 + at as u32) ^ self.lives;
         let (port, faults) = wrap(port, self.scenario.lan[1], seed);
         faults.set_now(self.now);
@@ -184,11 +184,12 @@ impl World {
     }
 
     fn start(&mut self, at: usize, work: Transaction) {
-        let Transaction { upload, download, half_close, duplex, .. } = work;
+        let Transaction { upload, download, half_close, duplex, deaf, .. } = work;
         let request = Request { upload, download, key: self.key_of(at), half_close, duplex };
         let now = self.now;
         let Some(process) = work.by_process else {
-            return self.client.start(now, (VIP, PORT).into(), request, work.abort_after);
+            let deaf = deaf.map(|time| self.began + time);
+            return self.client.start(now, (VIP, PORT).into(), request, work.abort_after, deaf);
         };
         let process = if self.applications[process].is_some() { process } else { 1 - process };
         if let Some(application) = &mut self.applications[process] {

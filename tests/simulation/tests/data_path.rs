@@ -73,6 +73,7 @@ fn two_proxies_that_choose_one_source_port_both_connect() {
         duplex: false,
         abort_after: None,
         late: false,
+        deaf: None,
     };
     // The first connection stays until the second would have given up.
     let stall = Stall {
@@ -91,4 +92,82 @@ fn two_proxies_that_choose_one_source_port_both_connect() {
     };
     let report = World::new(scenario).run();
     assert_eq!((report.complete, &report.violations), (2, &Vec::new()), "{}", report.counters);
+}
+
+/// What happens to 400 kB for the client over a quiet network with these MTUs; says what the run counted.
+fn download_through(path_mtu: u16, lan_mtu: u16) -> String {
+    let quiet = Scenario::of((0..).find(|s| Scenario::of(*s).network_nodes == 1).expect("half of the seeds"));
+    let ask = |start_ms| Transaction {
+        start: Duration::from_millis(start_ms),
+        by_process: None,
+        upload: 10,
+        download: 400_000,
+        half_close: false,
+        duplex: false,
+        abort_after: None,
+        late: false,
+        deaf: None,
+    };
+    let scenario = Scenario {
+        lan: [FaultConfig::default(); 2],
+        incident: Incident::None,
+        stall: None,
+        path_mtu,
+        lan_mtu,
+        work: vec![ask(0), ask(10_000)],
+        ..quiet
+    };
+    let report = World::new(scenario).run();
+    assert_eq!((report.complete, &report.violations), (2, &Vec::new()), "{}", report.counters);
+    report.counters
+}
+
+#[test]
+fn a_path_narrower_than_the_lan_lowers_the_proxys_segments() {
+    let counted = download_through(1_300, 1_500);
+    assert!(counted.contains("path_mtu_lowered: 1,"), "the second connection knows it: {counted}");
+    assert!(
+        counted.contains("retransmission_timeouts: 0,") && counted.contains("drop_too_long: 0,"),
+        "{counted}"
+    );
+}
+
+#[test]
+fn a_lan_narrower_than_the_proxy_thinks_lowers_its_segments() {
+    let counted = download_through(1_500, 1_300);
+    assert!(counted.contains("path_mtu_lowered: 1,") && counted.contains("path_errors_told: "), "{counted}");
+    assert!(!counted.contains("path_errors_told: 0,") && !counted.contains("drop_too_long: 0,"), "{counted}");
+}
+
+#[test]
+fn clients_that_do_not_read_hold_up_no_others() {
+    // Thirty, each with far more to read than the proxy keeps for one; most of the send budget goes to them first.
+    let quiet = Scenario::of((0..).find(|s| Scenario::of(*s).network_nodes == 1).expect("half of the seeds"));
+    let silence = Duration::from_secs(30);
+    let ask = |start_ms, download, deaf| Transaction {
+        start: Duration::from_millis(start_ms),
+        by_process: None,
+        upload: 10,
+        download,
+        half_close: false,
+        duplex: false,
+        abort_after: None,
+        late: false,
+        deaf,
+    };
+    let deaf = (0..30).map(|n| ask(n, 3_000_000, Some(silence)));
+    let prompt = (0..40).map(|n| ask(2_000 + n * 100, 100_000, None));
+    let scenario = Scenario {
+        lan: [FaultConfig::default(); 2],
+        incident: Incident::None,
+        stall: None,
+        path_mtu: 1_500,
+        lan_mtu: 1_500,
+        work: deaf.chain(prompt).collect(),
+        ..quiet
+    };
+    let report = World::new(scenario).run();
+    assert_eq!((report.complete, &report.violations), (70, &Vec::new()), "{}", report.counters);
+    assert!(report.prompt_end < Duration::from_secs(8), "{:?}", report.prompt_end);
+    assert!(report.elapsed > silence);
 }
