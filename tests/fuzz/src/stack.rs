@@ -6,7 +6,7 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use csp_tcp::{Arrival, Event, PathError, Stack, StackConfig, State, SynCookies};
+use csp_tcp::{Arrival, CongestionControl, EcnMode, Event, PathError, Stack, StackConfig, State, SynCookies};
 use csp_types::{FlowLabel, FourTuple, Instant};
 use csp_wire::tcp::{Flags, Options, Repr, SackBlock, SackBlocks, Segment, Timestamps};
 
@@ -70,7 +70,9 @@ fn tuple(port: u8) -> FourTuple {
     FourTuple { local, remote: SocketAddr::from(([10, 0, 0, 1], 1_000 + u16::from(port))) }
 }
 
-fn config(cookies: u8) -> StackConfig {
+/// Tables as small as they get, so that they fill and an execution is short; the rest is chosen by a byte.
+fn config(choice: u8) -> StackConfig {
+    let of_three = |step: u8| usize::from(choice / step % 3);
     StackConfig {
         connections: 6,
         half_open: 2,
@@ -78,13 +80,22 @@ fn config(cookies: u8) -> StackConfig {
         blocks: 32,
         block_len: 512,
         range_sets: 4,
+        records: 48,
+        records_per_connection: 16,
+        listeners: 2,
         receive_window_max: RECEIVE_MAX,
         send_buffer_max: SEND_MAX,
         replies: 8,
         cookie_replies: 8,
         path_entries: 4,
         keepalive_idle: Some(Duration::from_secs(30)),
-        syn_cookies: [SynCookies::Auto, SynCookies::Always, SynCookies::Off][usize::from(cookies % 3)],
+        syn_cookies: [SynCookies::Auto, SynCookies::Always, SynCookies::Off][of_three(1)],
+        ecn: [EcnMode::Passive, EcnMode::Active, EcnMode::Off][of_three(3)],
+        pacing: choice / 9 % 2 == 0,
+        congestion: match choice / 18 % 2 {
+            0 => CongestionControl::Cubic,
+            _ => CongestionControl::NewReno,
+        },
         ..StackConfig::default()
     }
 }
@@ -226,6 +237,7 @@ impl Run {
             o.time_wait,
             o.blocks,
             o.range_sets,
+            o.records,
             o.replies,
             o.cookie_replies,
             o.paths,
@@ -251,8 +263,16 @@ impl Run {
             self.stack.on_timeout(self.now);
         }
         let o = self.stack.occupancy();
-        let left = [o.connections.0, o.half_open.0, o.time_wait.0, o.blocks.0, o.range_sets.0, o.replies.0];
-        assert_eq!(left, [0; 6], "{:?}", self.stack.connections().collect::<Vec<_>>());
+        let left = [
+            o.connections.0,
+            o.half_open.0,
+            o.time_wait.0,
+            o.blocks.0,
+            o.range_sets.0,
+            o.replies.0,
+            o.records.0,
+        ];
+        assert_eq!(left, [0; 7], "{:?}", self.stack.connections().collect::<Vec<_>>());
     }
 }
 
