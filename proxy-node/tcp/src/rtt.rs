@@ -8,6 +8,9 @@ use csp_types::Instant;
 use crate::config::StackConfig;
 use crate::seq::Seq;
 
+/// By how much later than it means to a peer may acknowledge: its timer ticks, in the coarsest case, every 10 ms.
+const PEER_TICK: Duration = Duration::from_millis(10);
+
 /// How long a minimum counts: it is of this period and the one before.
 const MINIMUM_PERIOD: Duration = Duration::from_secs(150);
 
@@ -119,10 +122,10 @@ impl Rtt {
     }
 
     /// When a tail loss probe is due after the last transmission (RFC 8985 §7.2); `None` before the first sample.
-    pub fn probe_timeout(&self, config: &StackConfig, single_segment: bool) -> Option<Duration> {
-        // A single segment's acknowledgement may be delayed by the other side.
-        let delayed = if single_segment { config.delayed_ack } else { Duration::ZERO };
-        self.srtt().map(|srtt| (srtt * 2 + delayed).max(Duration::from_millis(2)))
+    /// `delayed`: the peer may delay the acknowledgement, as long as we would (TLP.max_ack_delay).
+    pub fn probe_timeout(&self, config: &StackConfig, delayed: bool) -> Option<Duration> {
+        let delay = if delayed { config.delayed_ack + PEER_TICK } else { Duration::ZERO };
+        self.srtt().map(|srtt| (srtt * 2 + delay).max(Duration::from_millis(2)))
     }
 }
 

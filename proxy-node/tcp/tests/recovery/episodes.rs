@@ -54,7 +54,7 @@ fn a_lost_tail_costs_two_round_trips() {
     // and of what it shows to be lost.
     check_tail(|from, count, p| from == 0 && (10..12).contains(&count) && payload_len(p) > 0, 5 * RTT);
     // The acknowledgement of a single segment may be delayed, which is waited for.
-    check_tail(|from, count, p| from == 0 && count == 11 && payload_len(p) > 0, 6 * RTT);
+    check_tail(|from, count, p| from == 0 && count == 11 && payload_len(p) > 0, 7 * RTT);
 }
 
 #[test]
