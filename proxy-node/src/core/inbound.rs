@@ -62,7 +62,8 @@ impl ProxyCore {
             remote: SocketAddr::new(source, segment.source_port()),
         });
         let ingress = if record.ingress == Instant::ZERO { now } else { record.ingress };
-        let arrival = Arrival { label: record.label, tuple, ingress, via, ecn: record.ecn.bits() };
+        let (ecn, segment_size) = (record.ecn.bits(), record.segment_size);
+        let arrival = Arrival { label: record.label, tuple, ingress, via, ecn, segment_size };
         self.counters.client_bytes_in += segment.payload().len() as u64;
         let taken = match buffer {
             Some(buffer) => self.tcp.on_segment_in(now, arrival, &segment, segment.payload(), buffer),

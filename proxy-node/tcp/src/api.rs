@@ -21,6 +21,8 @@ pub struct Arrival {
     pub via: u32,
     /// The ECN field of the IP header, 0 to 3; of coalesced packets, which carry the same one.
     pub ecn: u8,
+    /// Payload bytes of each packet (but the last) that was coalesced into the segment; 0 where it is one packet.
+    pub segment_size: u16,
 }
 
 /// One thing to be sent to a network node.

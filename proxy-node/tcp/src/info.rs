@@ -28,7 +28,7 @@ impl Tcb {
             delivery_rate: self.congestion.delivery_rate(),
             in_flight: self.outstanding(),
             send_window: self.snd_wnd,
-            mss: self.mss,
+            mss: self.mss(),
             send_queue: self.send.len() as usize,
             receive_queue: self.receive.readable() as usize,
             out_of_order: self.receive.out_of_order(ranges) as usize,

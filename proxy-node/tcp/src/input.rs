@@ -2,15 +2,17 @@
 
 mod ack;
 mod data;
+mod full_sized;
 mod handshake;
 mod validate;
 
 pub(crate) use data::Repeats;
+pub(crate) use full_sized::Piece;
 
 use csp_types::Instant;
 use csp_wire::tcp::{Flags, Options, Segment};
 
-use crate::api::{DropReason, State};
+use crate::api::{Arrival, DropReason, State};
 use crate::blocks::Place;
 use crate::seq::Seq;
 use crate::tcb::{Context, Tcb};
@@ -32,10 +34,12 @@ pub(crate) struct Incoming<'a> {
     pub ingress: Instant,
     /// The ECN field of its IP header.
     pub ecn: u8,
+    /// See [`Arrival::segment_size`].
+    pub segment_size: u16,
 }
 
 impl<'a> Incoming<'a> {
-    pub fn read(segment: &Segment<'_>, payload: &'a [u8], ingress: Instant, ecn: u8) -> Self {
+    pub fn read(segment: &Segment<'_>, payload: &'a [u8], arrival: &Arrival) -> Self {
         Incoming {
             seq: Seq(segment.seq()),
             ack: Seq(segment.ack()),
@@ -45,8 +49,9 @@ impl<'a> Incoming<'a> {
             options: segment.options(),
             payload,
             place: None,
-            ingress,
-            ecn,
+            ingress: arrival.ingress,
+            ecn: arrival.ecn,
+            segment_size: arrival.segment_size,
         }
     }
 

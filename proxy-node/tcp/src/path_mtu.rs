@@ -201,8 +201,7 @@ impl Tcb {
 
     fn set_segment_size(&mut self, limit: u16) {
         self.mss_limit = limit;
-        self.mss = limit - if self.timestamps { 12 } else { 0 };
-        self.congestion.set_mss(u32::from(self.mss));
+        self.congestion.set_mss(u32::from(self.mss()));
     }
 
     /// New connections to this destination start from what this one found.

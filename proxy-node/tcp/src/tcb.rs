@@ -109,8 +109,8 @@ impl Tcb {
         self.start_path(cx, told.min(ours).max(crate::MSS_MIN));
         self.timestamps &= options.timestamps.is_some();
         let timestamps_len = if self.timestamps { 12 } else { 0 };
-        self.mss = self.mss_limit - timestamps_len;
         self.receive_mss = ours - timestamps_len;
+        self.full_sized = self.receive_mss;
         self.sack &= options.sack_permitted;
         self.scaling &= options.window_scale.is_some();
         match options.window_scale {
@@ -141,6 +141,11 @@ impl Tcb {
     /// The sequence number behind the last byte in the send queue: that of the FIN, until it is acknowledged.
     pub fn data_end(&self) -> Seq {
         self.send_base().plus(self.send.len())
+    }
+
+    /// Payload per segment towards the peer without SACK blocks; the unit of congestion control.
+    pub fn mss(&self) -> u16 {
+        self.mss_limit - if self.timestamps { 12 } else { 0 }
     }
 
     /// Sequence numbers sent and not acknowledged.
@@ -174,7 +179,12 @@ impl Tcb {
         self.snd_una = ack;
         (self.snd_wnd, self.snd_wl1, self.snd_wl2) = (window, seq, ack);
         self.snd_wnd_max = window;
-        self.congestion.start(u32::from(self.mss), cx.config.initial_window_segments, lost_syn, self.snd_nxt);
+        self.congestion.start(
+            u32::from(self.mss()),
+            cx.config.initial_window_segments,
+            lost_syn,
+            self.snd_nxt,
+        );
         if lost_syn {
             self.rtt.assume_slow();
         }

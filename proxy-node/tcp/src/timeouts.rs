@@ -95,7 +95,7 @@ impl Tcb {
         let rto = self.rtt.rto(cx.config);
         // RFC 8985 §7.2 thinks of one segment. A peer may delay as well what is more than one and less than two of full
         // size (RFC 9293 §3.8.6.3).
-        let delayed = self.outstanding() < 2 * u32::from(self.mss);
+        let delayed = self.outstanding() < 2 * u32::from(self.mss());
         let eligible = self.sack && self.is_synchronised() && self.recovery.may_probe_tail();
         self.timers.retransmission = match self.rtt.probe_timeout(cx.config, delayed).filter(|_| eligible) {
             // What is sent meanwhile puts the probe off, but not beyond the timeout of the oldest.

@@ -17,7 +17,8 @@ fn deliver(stack: &mut Stack, tuple: FourTuple, header: Repr, payload: &[u8]) {
     bytes.truncate(len);
     bytes.extend_from_slice(payload);
     let segment = Segment::parse(&bytes).unwrap();
-    let arrival = Arrival { label: FlowLabel::NONE, tuple: Some(tuple), ingress: NOW, via: 1, ecn: 0 };
+    let arrival =
+        Arrival { label: FlowLabel::NONE, tuple: Some(tuple), ingress: NOW, via: 1, ecn: 0, segment_size: 0 };
     let _ = stack.on_segment(NOW, arrival, &segment, segment.payload());
 }
 

@@ -69,6 +69,7 @@ impl Host {
             ingress: self.now,
             via: 1,
             ecn,
+            segment_size: 0,
         };
         let result = self.stack.on_segment(self.now, arrival, &segment, segment.payload());
         self.pump();

@@ -42,7 +42,14 @@ fn a_syn_from_a_group_or_from_nobody_is_dropped() {
         let mut bytes = [0; HEADER_LEN_MIN];
         syn.emit(&mut bytes).unwrap();
         let segment = Segment::parse(&bytes).unwrap();
-        let arrival = Arrival { label: FlowLabel::NONE, tuple: Some(tuple), ingress: NOW, via: 1, ecn: 0 };
+        let arrival = Arrival {
+            label: FlowLabel::NONE,
+            tuple: Some(tuple),
+            ingress: NOW,
+            via: 1,
+            ecn: 0,
+            segment_size: 0,
+        };
         let result = stack.on_segment(NOW, arrival, &segment, &[]);
         assert_eq!(result, Err(DropReason::NoAddresses), "{tuple}");
     }

@@ -146,7 +146,7 @@ impl Run {
         };
         let known = (label.is_none() || way & 4 != 0).then_some(tuple);
         let via = u32::from(way & 1);
-        let arrival = Arrival { label, tuple: known, ingress: self.now, via, ecn: way & 3 };
+        let arrival = Arrival { label, tuple: known, ingress: self.now, via, ecn: way & 3, segment_size: 0 };
         let _ = self.stack.on_segment(self.now, arrival, &segment, segment.payload());
     }
 

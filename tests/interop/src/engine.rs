@@ -163,8 +163,14 @@ fn on_frame(now: Instant, frame: &Frame<'_>, link: &mut Link, service: &mut Serv
     match frames::read(frame, link.place.ip) {
         Received::Segment { tuple, mac, ecn, segment } => {
             link.peer = mac;
-            let arrival =
-                Arrival { label: FlowLabel::NONE, tuple: Some(tuple), ingress: now, via: 0, ecn: ecn.bits() };
+            let arrival = Arrival {
+                label: FlowLabel::NONE,
+                tuple: Some(tuple),
+                ingress: now,
+                via: 0,
+                ecn: ecn.bits(),
+                segment_size: 0,
+            };
             // What the engine refuses it counts itself.
             let _ = service.stack.on_segment(now, arrival, &segment, segment.payload());
         }

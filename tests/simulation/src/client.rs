@@ -169,8 +169,14 @@ impl Client {
                 if tuple.local.port() == SERVER_PORT {
                     self.paths.insert(tuple.remote, frame.source());
                 }
-                let arrival =
-                    Arrival { label: FlowLabel::NONE, tuple: Some(tuple), ingress: now, via: 0, ecn: 0 };
+                let arrival = Arrival {
+                    label: FlowLabel::NONE,
+                    tuple: Some(tuple),
+                    ingress: now,
+                    via: 0,
+                    ecn: 0,
+                    segment_size: 0,
+                };
                 let _ = self.tcp.on_segment(now, arrival, &segment, segment.payload()); // it counts what it drops
             }
             _ => {}

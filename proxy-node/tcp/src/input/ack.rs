@@ -43,7 +43,7 @@ impl Tcb {
             // An acknowledgement that others overtook still tells what arrived.
             let range = (self.snd_una, self.snd_nxt);
             let blocks = segment.options.sack.as_slice();
-            self.recovery.on_sack(cx.records, &mut heard, range, blocks, u32::from(self.mss));
+            self.recovery.on_sack(cx.records, &mut heard, range, blocks, u32::from(self.mss()));
         }
         self.respond(cx, &mut heard);
         self.restart_timer(cx, &heard);

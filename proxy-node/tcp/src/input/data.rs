@@ -6,6 +6,7 @@ use csp_types::Instant;
 
 use crate::api::{DropReason, FailReason, State};
 use crate::blocks::Place;
+use crate::input::full_sized::estimate;
 use crate::input::{Incoming, Reject};
 use crate::reassembly::Stored;
 use crate::seq::Seq;
@@ -40,6 +41,10 @@ impl Tcb {
         if !self.receives() {
             self.ack_at_once(); // the FIN again, or bytes behind it
             return Ok(());
+        }
+        if !segment.payload.is_empty() {
+            let most = cx.config.mss_v4.max(cx.config.mss_v6) - if self.timestamps { 12 } else { 0 };
+            self.full_sized = estimate(self.full_sized, &mut self.piece, segment, most);
         }
         let (seq, data) = self.trim(cx, segment);
         if self.state != State::Established && self.closed && !data.is_empty() {
@@ -160,14 +165,14 @@ impl Tcb {
         self.delayed_ack = self.delayed_ack.min(cx.now + together);
     }
 
-    /// RFC 9293 §3.8.6.3: at least every second full-sized segment, counted in bytes, because one record can carry
-    /// many segments.
+    /// RFC 9293 §3.8.6.3: at least every second full-sized segment of the peer's, counted in bytes, because one record
+    /// can carry many segments.
     fn acknowledge_in_order(&mut self, cx: &Context<'_>) {
         if self.quick_acks > 0 {
             self.quick_acks -= 1;
             return self.ack_at_once();
         }
-        if self.rcv_nxt.since(self.last_ack_sent) >= 2 * u32::from(self.receive_mss) {
+        if self.rcv_nxt.since(self.last_ack_sent) >= 2 * u32::from(self.full_sized) {
             return self.ack_at_once();
         }
         if self.delayed_ack == Instant::FAR_FUTURE {

@@ -59,7 +59,7 @@ impl Tcb {
     /// The first flight after a pause is an initial window at once (RFC 6928 §2).
     fn first_burst(&self, cx: &Context<'_>) -> u32 {
         match self.outstanding() {
-            0 => cx.config.initial_window_segments.saturating_mul(u32::from(self.mss)),
+            0 => cx.config.initial_window_segments.saturating_mul(u32::from(self.mss())),
             _ => 0,
         }
     }

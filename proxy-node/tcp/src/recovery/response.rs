@@ -63,7 +63,7 @@ impl Tcb {
         if self.recovery.phase == Phase::Recovery {
             let safe = heard.acked > 0 && found.lost == 0;
             let in_flight = self.recovery.pipe();
-            self.recovery.prr.on_ack(heard.delivered, in_flight, safe, u32::from(self.mss));
+            self.recovery.prr.on_ack(heard.delivered, in_flight, safe, u32::from(self.mss()));
         }
     }
 
@@ -135,7 +135,7 @@ impl Tcb {
             heard,
             self.snd_una,
             self.snd_nxt,
-            u32::from(self.mss),
+            u32::from(self.mss()),
         );
         Found { lost, ..Found::default() }
     }
@@ -149,7 +149,7 @@ impl Tcb {
     }
 
     fn surroundings(&self) -> Surroundings {
-        Surroundings { phase: self.recovery.phase, mss: u32::from(self.mss), rtt: self.rtt }
+        Surroundings { phase: self.recovery.phase, mss: u32::from(self.mss()), rtt: self.rtt }
     }
 
     /// The reordering timer fired (RFC 8985 §6.2 step 5).
@@ -159,7 +159,7 @@ impl Tcb {
         self.timers.reordering = found.deadline.unwrap_or(Instant::FAR_FUTURE);
         if found.lost > 0 && self.recovery.phase == Phase::Recovery {
             let in_flight = self.recovery.pipe();
-            self.recovery.prr.on_loss(in_flight, u32::from(self.mss));
+            self.recovery.prr.on_loss(in_flight, u32::from(self.mss()));
         }
         self.enter_recovery(cx, &heard, found);
         self.maybe_transmit = true;
@@ -176,7 +176,7 @@ impl Tcb {
         let known = self.recovery.flight.sacked().saturating_sub(heard.sacked);
         let flight = self.outstanding().saturating_sub(known) + heard.acked;
         let in_flight = self.recovery.pipe();
-        self.recovery.prr = Prr::begin(self.congestion.ssthresh(), flight, in_flight, u32::from(self.mss));
+        self.recovery.prr = Prr::begin(self.congestion.ssthresh(), flight, in_flight, u32::from(self.mss()));
         self.recovery.begin(Phase::Recovery, self.snd_una, self.snd_nxt);
         self.arm_timeout(cx);
         self.maybe_transmit = true;

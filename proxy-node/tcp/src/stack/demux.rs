@@ -61,8 +61,8 @@ impl Stack {
         place: Option<Place>,
     ) -> Result<(), DropReason> {
         self.counters.segments_received += 1;
-        let read = Incoming::read(segment, payload, arrival.ingress.min(now), arrival.ecn);
-        let incoming = Incoming { place, ..read };
+        let arrival = Arrival { ingress: arrival.ingress.min(now), ..arrival };
+        let incoming = Incoming { place, ..Incoming::read(segment, payload, &arrival) };
         let ports = (segment.destination_port(), segment.source_port());
         let result = self.deliver(now, &arrival, ports, incoming);
         if let Err(reason) = result {

@@ -22,7 +22,7 @@ use crate::api::State;
 use crate::config::{KeptOptions, StackConfig};
 use crate::congestion::Congestion;
 use crate::ecn::Ecn;
-use crate::input::Repeats;
+use crate::input::{Piece, Repeats};
 use crate::path_mtu::PathMtu;
 use crate::reassembly::ReceiveQueue;
 use crate::recovery::Recovery;
@@ -53,8 +53,8 @@ pub(crate) struct Tcb {
     pub snd_wnd: u32,
     pub snd_wl1: Seq,
     pub snd_wl2: Seq,
-    /// Payload per segment from the peer, as the delayed acknowledgement counts it.
-    pub receive_mss: u16,
+    /// Payload per full-sized segment from the peer, as it is estimated: what we allow at first, and at most.
+    pub full_sized: u16,
     /// Largest payload plus options per segment towards the peer, in bytes.
     pub mss_limit: u16,
     pub last_heard: Instant,
@@ -95,8 +95,8 @@ pub(crate) struct Tcb {
     pub irs: Seq,
     pub timestamp_offset: u32,
     pub snd_wnd_max: u32,
-    /// Payload per segment towards the peer without SACK blocks; the unit of congestion control.
-    pub mss: u16,
+    /// Largest payload per segment from the peer; the unit of the window.
+    pub receive_mss: u16,
     pub probe: Option<Probe>,
     /// Any network node knows label and addresses.
     pub known: bool,
@@ -123,6 +123,7 @@ pub(crate) struct Tcb {
     pub taken_since: Instant,
     pub taken: u32,
     pub repeats: Repeats,
+    pub piece: Piece,
     pub retransmits: u32,
     pub farewell: Farewell,
     pub passive: bool,
@@ -170,7 +171,7 @@ impl Tcb {
             snd_wnd: 0,
             snd_wl1: Seq(0),
             snd_wl2: Seq(0),
-            receive_mss: mss,
+            full_sized: mss,
             mss_limit: mss,
             last_heard: cx.now,
             delayed_ack: Instant::FAR_FUTURE,
@@ -198,7 +199,7 @@ impl Tcb {
             irs: Seq(0),
             timestamp_offset: 0,
             snd_wnd_max: 0,
-            mss,
+            receive_mss: mss,
             probe: None,
             known: false,
             last_sent: cx.now,
@@ -218,6 +219,7 @@ impl Tcb {
             taken_since: Instant::ZERO,
             taken: 0,
             repeats: Repeats::default(),
+            piece: Piece::default(),
             retransmits: 0,
             farewell: Farewell::None,
             passive: false,

@@ -327,6 +327,7 @@ impl Net {
             ingress: self.now,
             via: host.via,
             ecn: packet.ecn,
+            segment_size: 0,
         };
         let _ = host.stack.on_segment(self.now, arrival, &segment, segment.payload());
     }

@@ -203,6 +203,7 @@ impl Handshake {
             ingress: self.now,
             via: 1,
             ecn: 0,
+            segment_size: 0,
         };
         let _ = self.stack.on_segment(self.now, arrival, &segment, segment.payload());
     }

@@ -79,7 +79,8 @@ impl Peer {
         bytes.extend_from_slice(payload);
         let segment = Segment::parse(&bytes).unwrap();
         let tuple = Some(FourTuple { local: address("10.0.0.2:80"), remote: self.remote });
-        let arrival = Arrival { label: FlowLabel::NONE, tuple, ingress: self.now, via: 1, ecn: 0 };
+        let arrival =
+            Arrival { label: FlowLabel::NONE, tuple, ingress: self.now, via: 1, ecn: 0, segment_size: 0 };
         let _ = self.stack.on_segment(self.now, arrival, &segment, segment.payload());
     }
 

@@ -129,6 +129,7 @@ impl Attack {
             ingress,
             via: self.random.below(3) as u32,
             ecn: 3,
+            segment_size: 0,
         };
         let _ = self.stack.on_segment(self.now, arrival, &segment, segment.payload());
     }

@@ -202,6 +202,7 @@ impl EngineHost {
             ingress,
             via: self.via,
             ecn: packet.ecn,
+            segment_size: packet.segment_size,
         };
         let mut bytes = [0; HEADER_LEN_MAX];
         let len = packet.header.emit(&mut bytes).unwrap();
@@ -284,6 +285,6 @@ fn cut(transmit: &Transmit<'_>) -> Vec<Packet> {
     assert!(payload.len() <= 1 << 16, "a record of {} bytes", payload.len());
     let size = usize::from(transmit.segment_size);
     assert!(payload.is_empty() == (size == 0), "segment_size {size} with {} bytes", payload.len());
-    let packet = Packet { tuple, header, payload, ecn: transmit.ecn, coalesced: 1 };
+    let packet = Packet { tuple, header, payload, ecn: transmit.ecn, coalesced: 1, segment_size: 0 };
     packet.split(size.max(1))
 }

@@ -205,7 +205,14 @@ impl ModelHost {
         let (source_port, destination_port) = (tuple.local.port(), tuple.remote.port());
         let options = Options::default();
         let header = Repr { source_port, destination_port, seq, ack, flags, window: 0, options };
-        self.shared.out.push_back(Packet { tuple, header, payload: Vec::new(), ecn: NOT_ECT, coalesced: 1 });
+        self.shared.out.push_back(Packet {
+            tuple,
+            header,
+            payload: Vec::new(),
+            ecn: NOT_ECT,
+            coalesced: 1,
+            segment_size: 0,
+        });
     }
 
     /// ICMP told that packets of `mtu` bytes are the largest that fit.

@@ -19,8 +19,9 @@ pub struct Packet {
     pub header: Repr,
     pub payload: Vec<u8>,
     pub ecn: u8,
-    /// How many packets it was joined from.
+    /// How many packets it was joined from, and how long the payload of the first of several was.
     pub coalesced: u16,
+    pub segment_size: u16,
 }
 
 impl Packet {
@@ -84,6 +85,9 @@ impl Packet {
             && (a.ack, a.window, a.options) == (b.ack, b.window, b.options)
             && self.payload.len() + next.payload.len() <= 65_000;
         if fits {
+            if self.coalesced == 1 {
+                self.segment_size = self.payload.len() as u16;
+            }
             self.payload.extend_from_slice(&next.payload);
             self.header.flags |= b.flags;
             self.coalesced += next.coalesced;

@@ -119,7 +119,14 @@ impl Peer {
         if flags.ack() {
             self.receiver.on_acknowledged();
         }
-        shared.out.push_back(Packet { tuple: self.tuple, header, payload, ecn, coalesced: 1 });
+        shared.out.push_back(Packet {
+            tuple: self.tuple,
+            header,
+            payload,
+            ecn,
+            coalesced: 1,
+            segment_size: 0,
+        });
     }
 
     pub fn send_syn(&mut self, shared: &mut Shared) {

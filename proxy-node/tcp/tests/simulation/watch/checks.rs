@@ -82,10 +82,7 @@ impl View {
         } else {
             assert!(end <= self.edge_max || probe, "{at}..{end} beyond every window: {self:?}");
         }
-        // A receiver may delay the acknowledgement of less than two segments by more than a tail loss probe waits.
-        let theirs = self.theirs.and_then(|options| options.mss).map_or(536, u64::from);
-        let lone = self.top - self.una < 2 * theirs;
-        if at < self.top && !(probe && self.squeezed) && !lone {
+        if at < self.top && !(probe && self.squeezed) {
             self.again += end.min(self.top) - at;
         }
         self.top = self.top.max(end);
