@@ -54,6 +54,9 @@ pub struct StackConfig {
     pub receive_window_initial: u32,
     /// Most bytes a connection keeps for sending, unacknowledged ones included.
     pub send_buffer_max: u32,
+    /// How many it keeps at first, and while less than a quarter of the memory for sending is free; the buffer grows to
+    /// twice the congestion window.
+    pub send_buffer_min: u32,
     /// MSS told to and used towards IPv4 peers, in bytes without options (RFC 9293 §3.7.1).
     pub mss_v4: u16,
     /// Smallest path MTU towards IPv4 hosts that an ICMP error brings about, in bytes with IP header. What is smaller
@@ -134,6 +137,7 @@ impl Default for StackConfig {
             receive_window_max: 1 << 20,
             receive_window_initial: 1 << 20,
             send_buffer_max: 1 << 20,
+            send_buffer_min: 1 << 16,
             mss_v4: 1_460,
             mss_v6: 1_440,
             path_mtu_min_v4: 552,
@@ -206,6 +210,7 @@ impl StackConfig {
         self.receive_window_max = self.receive_window_max.clamp(2_048, 1 << 30);
         self.receive_window_initial = self.receive_window_initial.clamp(2_048, self.receive_window_max);
         self.send_buffer_max = self.send_buffer_max.clamp(2_048, 1 << 30);
+        self.send_buffer_min = self.send_buffer_min.clamp(2_048, self.send_buffer_max);
         self.mss_v4 = self.mss_v4.max(crate::MSS_MIN);
         self.mss_v6 = self.mss_v6.max(crate::MSS_MIN);
         self.path_mtu_min_v4 = self.path_mtu_min_v4.max(crate::MSS_MIN + 40);

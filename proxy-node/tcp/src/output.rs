@@ -1,6 +1,7 @@
 //! What a connection transmits next (RFC 9293 §3.8): retransmissions, new data, probes, acknowledgements.
 
 mod pacing;
+mod room;
 mod window;
 
 use csp_types::Instant;

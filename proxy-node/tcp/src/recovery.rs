@@ -73,14 +73,14 @@ pub(crate) struct Recovery {
     recover: Seq,
     /// Without SACK: how many bytes the duplicate acknowledgements that came in a row stand for.
     duplicate_bytes: u32,
+    /// Bytes sent again for which no report of a duplicate was seen: so many the peer can report in good faith.
+    resent: u32,
     delivery: Delivery,
     rack: Rack,
     /// How many duplicate acknowledgements they were.
     duplicates: u8,
     /// How many of them mean loss; more once we were wrong (RFC 4653).
     threshold: u8,
-    /// Bytes sent again for which no report of a duplicate was seen: so many the peer can report in good faith.
-    resent: u32,
     prr: Prr,
     undo: Undo,
 }

@@ -12,8 +12,10 @@ pub(crate) struct SendQueue {
     chain: Chain,
     start: u32,
     len: u32,
-    /// The connection's own capacity in bytes; 0 where it has that of the configuration.
+    /// The connection's own capacity in bytes; 0: it has none.
     capacity: u32,
+    /// What the capacity has grown to where it has none; 0 before it has.
+    pub grown: u32,
 }
 
 /// Memory in bytes that what was written holds at most where the connection's capacity is `capacity` bytes
@@ -24,16 +26,16 @@ pub fn send_memory(capacity: u32, block_len: usize) -> u64 {
 }
 
 impl SendQueue {
-    pub const EMPTY: SendQueue = SendQueue { chain: Chain::EMPTY, start: 0, len: 0, capacity: 0 };
+    pub const EMPTY: SendQueue = SendQueue { chain: Chain::EMPTY, start: 0, len: 0, capacity: 0, grown: 0 };
 
     /// Bytes held.
     pub fn len(&self) -> u32 {
         self.len
     }
 
-    /// What the queue may hold, where the configuration says `most`.
-    pub fn capacity(&self, most: u32) -> u32 {
-        if self.capacity == 0 { most } else { self.capacity.min(most) }
+    /// The connection's own capacity in bytes, where it has one.
+    pub fn capacity(&self) -> Option<u32> {
+        (self.capacity != 0).then_some(self.capacity)
     }
 
     /// Gives the connection a capacity of its own.

@@ -24,7 +24,8 @@ impl Pair {
     }
 
     fn with_server(server: StackConfig) -> Self {
-        Pair { net: Net::new(1, small_config(1), server), events: [Vec::new(), Vec::new()] }
+        let client = StackConfig { send_buffer_min: 1 << 20, ..small_config(1) };
+        Pair { net: Net::new(1, client, server), events: [Vec::new(), Vec::new()] }
     }
 
     fn run(&mut self, time: Duration) {

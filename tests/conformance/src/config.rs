@@ -79,7 +79,7 @@ impl Config {
             "block_len" => stack.block_len = number(text)?,
             "range_sets" => stack.range_sets = number(text)?,
             "receive_window" => stack.receive_window_max = number(text)?,
-            "send_buffer" => stack.send_buffer_max = number(text)?,
+            "send_buffer" => (stack.send_buffer_max, stack.send_buffer_min) = (number(text)?, number(text)?),
             "mss_v4" => stack.mss_v4 = number(text)?,
             "mss_v6" => stack.mss_v6 = number(text)?,
             "initial_window" => stack.initial_window_segments = number(text)?,

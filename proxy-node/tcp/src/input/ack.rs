@@ -46,6 +46,9 @@ impl Tcb {
             self.recovery.on_sack(cx.records, &mut heard, range, blocks, u32::from(self.mss()));
         }
         self.respond(cx, &mut heard);
+        if heard.acked > 0 {
+            self.tune_send_buffer(cx);
+        }
         self.restart_timer(cx, &heard);
         if old {
             return Ok(()); // its data still counts
@@ -104,7 +107,6 @@ impl Tcb {
         self.fin_acked |= fin_acked;
         self.progress_at = cx.now;
         self.timers.retries = 0;
-        self.offer_room(cx.config.send_buffer_max);
         if fin_acked {
             self.on_fin_acknowledged(cx);
         }
@@ -115,16 +117,6 @@ impl Tcb {
         self.timers.stop_retransmission();
         self.rtt.progress();
         self.resend(cx);
-    }
-
-    /// Tells a writer that had to wait once there is room worth waking up for.
-    pub fn offer_room(&mut self, capacity: u32) {
-        let capacity = self.send.capacity(capacity);
-        let room = capacity.saturating_sub(self.send.len());
-        if self.write_blocked && room >= capacity / 4 && !self.fin_queued {
-            self.write_blocked = false;
-            self.pending.writable = true;
-        }
     }
 
     fn on_fin_acknowledged(&mut self, cx: &mut Context<'_>) {

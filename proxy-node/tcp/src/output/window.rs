@@ -9,16 +9,17 @@ use core::time::Duration;
 
 use csp_types::Instant;
 
+use crate::blocks::BlockPool;
 use crate::seq::Seq;
 use crate::tcb::{Context, Tcb};
 
 /// A round trip, where none was measured.
 const ROUND_TRIP_UNKNOWN: Duration = Duration::from_millis(100);
 
-/// How short memory for what arrives is.
+/// How short memory for payload of one direction is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Pressure {
-    /// Half of it is free: windows grow.
+pub(super) enum Pressure {
+    /// Half of it is free: windows and buffers grow.
     None,
     /// They stay as they are.
     Moderate,
@@ -27,8 +28,8 @@ enum Pressure {
 }
 
 impl Pressure {
-    fn of(cx: &Context<'_>) -> Self {
-        let (free, all) = (cx.blocks.free(), cx.blocks.capacity());
+    pub fn of(pool: &BlockPool) -> Self {
+        let (free, all) = (pool.free(), pool.capacity());
         match free {
             _ if free >= all / 2 => Pressure::None,
             _ if free >= all / 4 => Pressure::Moderate,
@@ -52,7 +53,7 @@ impl Tcb {
 
     /// How many bytes the connection may have received ahead of its reader. What was told already stays told.
     pub fn receive_limit(&self, cx: &Context<'_>) -> u32 {
-        match Pressure::of(cx) {
+        match Pressure::of(cx.blocks) {
             Pressure::High => cx.config.receive_window_initial,
             Pressure::None | Pressure::Moderate => self.receive.grown.max(cx.config.receive_window_initial),
         }
@@ -69,7 +70,7 @@ impl Tcb {
         let wanted = self.taken.saturating_mul(2).saturating_add(2 * u32::from(self.receive_mss));
         let allowed = wanted.min(cx.config.receive_window_max);
         (self.taken, self.taken_since) = (0, cx.now);
-        match Pressure::of(cx) {
+        match Pressure::of(cx.blocks) {
             Pressure::None => self.receive.grown = self.receive.grown.max(allowed),
             Pressure::Moderate => {}
             // Slow readers give back what they do not use.

@@ -81,14 +81,14 @@ impl Stack {
     pub fn writable(&self, label: FlowLabel) -> usize {
         match self.tcb(label) {
             Some(tcb) if tcb.state != State::Done && !tcb.fin_queued => {
-                tcb.send.capacity(self.config.send_buffer_max).saturating_sub(tcb.send.len()) as usize
+                tcb.send_capacity(&self.config, &self.send_blocks).saturating_sub(tcb.send.len()) as usize
             }
             _ => 0,
         }
     }
 
     /// Sets how many bytes the connection keeps for sending, unacknowledged ones included, up to
-    /// [`crate::StackConfig::send_buffer_max`]. While the [`crate::send_memory`] of all connections' capacities fits the
+    /// [`crate::StackConfig::send_buffer_max`], instead of what its path asks for; 0 goes back to that. While the [`crate::send_memory`] of all connections' capacities fits the
     /// memory for sending, no write within them is ever short. `false` for stale labels.
     pub fn set_send_capacity(&mut self, label: FlowLabel, bytes: u32) -> bool {
         let tcb = self.slot(label).and_then(|slot| self.tcbs[slot as usize].as_mut());
@@ -115,7 +115,7 @@ impl Stack {
         if tcb.state == State::Done || tcb.fin_queued {
             return 0;
         }
-        let capacity = tcb.send.capacity(cx.config.send_buffer_max);
+        let capacity = tcb.send_capacity(cx.config, cx.send_blocks);
         let taken = tcb.send.push(cx.send_blocks, data, place, capacity);
         tcb.maybe_transmit |= taken > 0;
         if taken < data.len() {

@@ -180,7 +180,7 @@ impl Stack {
             && let Some(slot) = self.block_waiters.pop_front()
         {
             let Some(tcb) = self.tcbs[slot as usize].as_mut() else { continue };
-            tcb.offer_room(self.config.send_buffer_max);
+            tcb.offer_room(&self.config, &self.send_blocks);
             if tcb.has_event() {
                 self.eventful.push_back(slot);
             }

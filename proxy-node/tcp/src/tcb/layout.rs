@@ -94,7 +94,6 @@ pub(crate) struct Tcb {
     pub iss: Seq,
     pub irs: Seq,
     pub timestamp_offset: u32,
-    pub snd_wnd_max: u32,
     /// Largest payload per segment from the peer; the unit of the window.
     pub receive_mss: u16,
     pub probe: Option<Probe>,
@@ -114,7 +113,7 @@ pub(crate) struct Tcb {
     // Cold.
     pub tuple: FourTuple,
     pub service: u32,
-    pub fin_at: Seq,
+    pub snd_wnd_max: u32,
     /// When the SYN was sent, where it was sent once; [`Instant::FAR_FUTURE`] otherwise.
     pub syn_sent: Instant,
     /// Challenge ACKs are not sent again before.
@@ -125,6 +124,7 @@ pub(crate) struct Tcb {
     pub repeats: Repeats,
     pub piece: Piece,
     pub retransmits: u32,
+    pub fin_at: Seq,
     pub farewell: Farewell,
     pub passive: bool,
     pub scaling: bool,
@@ -198,7 +198,6 @@ impl Tcb {
             iss: isn,
             irs: Seq(0),
             timestamp_offset: 0,
-            snd_wnd_max: 0,
             receive_mss: mss,
             probe: None,
             known: false,
@@ -213,6 +212,7 @@ impl Tcb {
             path: PathMtu::new(mss),
             tuple,
             service,
+            snd_wnd_max: 0,
             fin_at: Seq(0),
             syn_sent: Instant::FAR_FUTURE,
             challenge_after: Instant::ZERO,

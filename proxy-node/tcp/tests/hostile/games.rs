@@ -133,7 +133,7 @@ fn an_endless_zero_window_holds_no_more_than_its_share_and_ends_with_the_applica
 
 #[test]
 fn an_endless_zero_window_ends_soon_when_memory_is_short() {
-    let config = StackConfig { blocks: 64, send_buffer_max: 1 << 20, ..config() };
+    let config = StackConfig { blocks: 64, send_buffer_min: 1 << 20, ..config() };
     let mut peer = Peer::established(config, sack_options());
     peer.window = 0;
     peer.send(Flags::ACK, &[]);

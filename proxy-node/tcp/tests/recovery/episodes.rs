@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::common::transfer::transfer;
 use crate::common::{Net, Packet, client_tuple, small_config};
+use csp_tcp::StackConfig;
 use csp_types::FlowLabel;
 use csp_wire::tcp::Segment;
 
@@ -11,7 +12,8 @@ const RTT: Duration = Duration::from_millis(20);
 
 /// An established connection; the server's label, and the net.
 fn establish(seed: u64) -> (Net, FlowLabel, FlowLabel) {
-    let mut net = Net::new(seed, small_config(1), small_config(2)).with_rtt(RTT);
+    let client = StackConfig { send_buffer_min: 1 << 20, ..small_config(1) };
+    let mut net = Net::new(seed, client, small_config(2)).with_rtt(RTT);
     let client = net.hosts[0].stack.connect(net.now, client_tuple(1000), 7, 1).unwrap();
     net.flush();
     while net.hosts[1].stack.poll_event().is_none() {
@@ -82,7 +84,8 @@ fn a_burst_of_losses_costs_round_trips_and_no_timeout() {
 /// For a while nothing gets through, then everything: what the timer took for lost was not (RFC 5682).
 fn check_delay_spike(timestamps: bool, sack: bool) {
     let (mut net, client, server) = {
-        let mut net = Net::new(1, small_config(1), small_config(2)).with_rtt(RTT);
+        let client = StackConfig { send_buffer_min: 1 << 20, ..small_config(1) };
+        let mut net = Net::new(1, client, small_config(2)).with_rtt(RTT);
         net.strip = (!sack, !timestamps, false);
         let client = net.hosts[0].stack.connect(net.now, client_tuple(1000), 7, 1).unwrap();
         net.flush();
