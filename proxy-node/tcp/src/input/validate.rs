@@ -11,7 +11,9 @@ impl Tcb {
     /// Checks a segment without RST in a state that has exchanged SYNs.
     pub(super) fn validate(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>) -> Result<(), Reject> {
         if self.is_old_by_timestamp(cx, segment) {
-            self.acknowledge_stray(cx, segment);
+            if !self.is_overtaken(cx, segment) {
+                self.acknowledge_stray(cx, segment);
+            }
             return Err(DropReason::Paws.into());
         }
         // RFC 9293 §3.10.7.4, first check. A segment right behind the window counts as acceptable, so that its
@@ -57,6 +59,20 @@ impl Tcb {
         let Some(timestamps) = segment.options.timestamps.filter(|_| self.timestamps) else { return false };
         let older = (timestamps.value.wrapping_sub(self.recent) as i32) < 0;
         older && seconds(cx.now).wrapping_sub(self.recent_at_s) < RECENT_VALID_S
+    }
+
+    /// Whether a segment that is old by its timestamp is an acknowledgement that others overtook on their way, up to a
+    /// retransmission timeout ago. RFC 7323 §5.3 has old segments answered, so that half-open connections are found out;
+    /// to the sender of this one the answer would be no news.
+    fn is_overtaken(&self, cx: &Context<'_>, segment: &Incoming<'_>) -> bool {
+        let Some(timestamps) = segment.options.timestamps else { return false };
+        let age = self.recent.wrapping_sub(timestamps.value); // in ticks of a millisecond at least (RFC 7323 §5.4)
+        segment.flags.ack()
+            && segment.len() == 0
+            && !segment.ack.after(self.snd_una)
+            && !segment.ack.before(self.snd_una.minus(self.snd_wnd_max))
+            && !segment.seq.after(self.rcv_nxt)
+            && u128::from(age) <= self.rtt.rto(cx.config).as_millis()
     }
 
     /// Takes TS.Recent from the segment that the next acknowledgement answers (RFC 7323 §4.3 (2)).

@@ -190,6 +190,19 @@ fn acknowledgements_may_be_lost() {
     assert!(reached.rate > 0.8 * plain.rate, "{:.2}", reached.rate / plain.rate);
 }
 
+/// Acknowledgements out of order are old by their timestamps (RFC 7323 §5.3), and breed no others.
+#[test]
+fn acknowledgements_may_be_late() {
+    let mut net = net(Duration::from_millis(20), 1);
+    net.faults[1].reordering = 0.1;
+    net.faults[1].held_back = Duration::from_millis(5);
+    let outcome = transfer(net, 4 * MIB);
+    let sender = &outcome.sender;
+    assert!(sender.dropped_paws > 10, "this test would test nothing: {sender:?}");
+    let challenges = sender.challenge_acks_sent + sender.challenge_acks_suppressed;
+    assert_eq!(challenges, 0, "{sender:?}");
+}
+
 #[test]
 fn few_records_cost_speed_only() {
     let reached = measure(MIB, 2, |seed| {
