@@ -227,10 +227,20 @@ impl Congestion {
         if let Some(rate) = sample.rate.and_then(|rate| rate.bytes_per_second()) {
             self.delivery_rate = u32::try_from(rate / 64).unwrap_or(u32::MAX);
         }
-        if !sample.una.before(self.round_end) {
-            self.round_end = sample.nxt;
-            self.on_round();
+        // RFC 9406 §4.2: a round ends when windowEnd is acknowledged. The acknowledgement that ends right there still
+        // measured what was sent before the round began, one that reaches further what was sent in it.
+        let ends = sample.acked > 0 && !sample.una.before(self.round_end);
+        let reaches_further = sample.una.after(self.round_end);
+        if ends && reaches_further {
+            self.on_round(sample.nxt);
         }
+        self.take(sample);
+        if ends && !reaches_further {
+            self.on_round(sample.nxt);
+        }
+    }
+
+    fn take(&mut self, sample: &AckSample) {
         if self.ecn_until.is_some_and(|end| !sample.una.before(end)) {
             self.ecn_until = None;
         }
@@ -247,7 +257,8 @@ impl Congestion {
         }
     }
 
-    fn on_round(&mut self) {
+    fn on_round(&mut self, nxt: Seq) {
+        self.round_end = nxt;
         self.window.flight = (0, self.window.flight.0);
         // RFC 9406 §4.2: the last round of conservative slow start is over.
         if self.is_first_slow_start() && self.hystart.on_round() {
@@ -262,11 +273,17 @@ impl Congestion {
 
     /// Returns how many of the acknowledged bytes were not needed to reach the threshold.
     fn slow_start(&mut self, sample: &AckSample) -> u32 {
+        let left = self.grow_fast(sample);
+        // RFC 9406 §4.2: the window grows first, then the delay is looked at.
         if self.is_first_slow_start()
             && let Some(rtt) = sample.rtt
         {
             self.hystart.on_rtt(rtt);
         }
+        left
+    }
+
+    fn grow_fast(&mut self, sample: &AckSample) -> u32 {
         let window = &mut self.window;
         if !window.is_used() {
             return 0;

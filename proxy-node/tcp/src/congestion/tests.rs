@@ -57,7 +57,7 @@ fn slow_start_doubles_and_newrenos_avoidance_adds_a_segment_per_window() {
     }
     assert_eq!(cc.cwnd(), 20_000);
     for end in [1, 2] {
-        cc.on_ack(&AckSample { una: Seq(end), nxt: Seq(end + 1), ..ack(0, Phase::Open) });
+        cc.on_ack(&AckSample { una: Seq(end), nxt: Seq(end + 1), ..ack(1, Phase::Recovery) }); // a round ends
     }
     cc.on_transmit(2_000);
     open(&mut cc, 1_000);
@@ -329,4 +329,35 @@ fn hystart_does_not_mind_small_rises() {
         let (windows, cc) = start_with(&rtts);
         assert_eq!(cc.cwnd() / MSS, 10 << 8, "{windows:?}");
     }
+}
+
+#[test]
+fn hystart_counts_rounds_and_samples_as_rfc_9406_does() {
+    // (segments acknowledged, segments sent, round trip in ms, window in bytes afterwards)
+    let mut table = vec![(1, 10, 20, 11_000)]; // ends the round of the handshake
+    table.extend((2..10).map(|n| (n, 10, 20, 10_000 + n * 1_000)));
+    // windowEnd itself: it was sent in the round before, and counts for that.
+    table.push((10, 28, 40, 20_000));
+    // Seven samples are not enough. With the eighth the window still grows by all of it, then by a quarter.
+    table.extend((11..=18).map(|n| (n, 28, 40, 10_000 + n * 1_000)));
+    table.extend([(19, 28, 40, 28_250), (20, 28, 40, 28_500), (28, 28, 40, 30_500)]);
+    let mut cc = started(CongestionControl::Cubic);
+    let mut before = 0;
+    for (una, nxt, rtt, cwnd) in table {
+        cc.on_transmit(40_000);
+        cc.on_ack(&AckSample {
+            una: Seq(1 + una * MSS),
+            nxt: Seq(1 + nxt * MSS),
+            rtt: Some(Duration::from_millis(rtt)),
+            ..ack((una - before) * MSS, Phase::Open)
+        });
+        assert_eq!(cc.cwnd(), cwnd, "{una} segments acknowledged");
+        before = una;
+    }
+    // What is SACKed behind a hole at windowEnd ends no round.
+    for _ in 0..10 {
+        let sample = AckSample { una: Seq(1 + 28 * MSS), nxt: Seq(1 + 40 * MSS), ..ack(0, Phase::Open) };
+        cc.on_ack(&AckSample { delivered: MSS, ..sample });
+    }
+    assert_eq!(cc.ssthresh(), CWND_MAX, "five rounds were not over");
 }
