@@ -2,6 +2,7 @@
 
 use crate::api::{DropReason, FailReason, State};
 use crate::input::{Incoming, Reject};
+use crate::seq::Seq;
 use crate::tcb::{Context, Farewell, Tcb, seconds};
 
 /// After so many seconds TS.Recent says nothing any more (RFC 7323 §5.5).
@@ -90,7 +91,10 @@ impl Tcb {
         if segment.len() == 0 {
             return self.challenge(cx);
         }
-        if segment.seq.before(self.rcv_nxt) && !segment.payload.is_empty() && self.sack {
+        // Not what comes from before this connection's first byte: the peer cannot know what is meant.
+        let back = |seq: Seq| self.rcv_nxt.0.wrapping_sub(seq.0);
+        let ours = back(segment.seq) < back(self.irs);
+        if segment.seq.before(self.rcv_nxt) && ours && !segment.payload.is_empty() && self.sack {
             let end = segment.end().min(self.rcv_nxt);
             self.duplicate = Some((segment.seq, end));
             cx.counters.duplicate_bytes_received += segment.payload.len() as u64;
