@@ -26,6 +26,7 @@ pub mod reason;
 mod relay;
 mod services;
 mod snapshot;
+mod stalled;
 
 use std::collections::{HashMap, VecDeque};
 
@@ -45,6 +46,7 @@ pub use snapshot::{FlowSnapshot, RecentFlow, ServiceSnapshot};
 use announced::Announced;
 use parked::Parked;
 use services::Services;
+use stalled::Stalled;
 
 /// How long a client's connection waits for a process before it is reset.
 pub const PENDING_TIMEOUT: Duration = Duration::from_secs(3);
@@ -90,6 +92,7 @@ pub struct ProxyCore {
     services: Services,
     processes: HashMap<ChannelId, Process>,
     budget: SendBudget,
+    stalled: Stalled,
     egress: Egress,
     announced: Announced,
     /// Flows with bytes, an end of stream or credits to pass on.
@@ -125,6 +128,7 @@ impl ProxyCore {
             services: Services::default(),
             processes: HashMap::with_capacity(CHANNELS_MAX),
             budget: SendBudget::new(send_pool, config.tcp.block_len),
+            stalled: Stalled::default(),
             egress: Egress::new(
                 config.worker.into(),
                 config.workers.into(),

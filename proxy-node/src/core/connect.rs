@@ -43,10 +43,10 @@ impl ProxyCore {
         request: u32,
         payload: ConnectPayload,
         receive_window: u32,
-        out: &impl ProxyOutput,
+        out: &mut impl ProxyOutput,
     ) -> Result<(), u32> {
         let via = out.network_node().ok_or(reason::NETWORK_UNREACHABLE)?;
-        let window = self.budget.reserve().ok_or(reason::NO_BUFFERS)?;
+        let window = self.reserve_window(now, out).ok_or(reason::NO_BUFFERS)?;
         let opened = self.open_from_any_port(now, payload.remote, via);
         let opened = opened.inspect_err(|_| self.budget.release(window))?;
         self.tcp.set_send_capacity(opened.0, window);

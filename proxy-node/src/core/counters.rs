@@ -29,6 +29,8 @@ pub struct Counters {
     pub drop_no_server: u64,
     /// Connections dropped because a service's pending queue was full.
     pub drop_pending_full: u64,
+    /// Connections given up because their clients took nothing for long while the send budget was used up.
+    pub stalled_given_up: u64,
     /// Connections dropped because the send budget was used up.
     pub drop_no_budget: u64,
     /// Records dropped: not parseable as IP or TCP.

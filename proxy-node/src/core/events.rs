@@ -45,7 +45,7 @@ impl ProxyCore {
             self.tcp.abort(now, label);
             return;
         }
-        let Some(window) = self.budget.reserve() else {
+        let Some(window) = self.reserve_window(now, out) else {
             self.counters.drop_no_budget += 1;
             self.tcp.abort(now, label);
             return;

@@ -219,6 +219,11 @@ impl FlowTable {
         self.slots.len()
     }
 
+    /// The flows in `count` slots from the one `from` on, those behind the last slot left out.
+    pub fn part(&self, from: usize, count: usize) -> impl Iterator<Item = &Flow> {
+        self.slots.iter().skip(from).take(count).flatten()
+    }
+
     /// All flows, those that entered their stage last first.
     pub fn newest(&self) -> impl Iterator<Item = &Flow> {
         let mut at = self.all.last;

@@ -132,6 +132,11 @@ fn collect_counters(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)
         ("csp_connections_active_total", "Connections opened for applications", c.connections_active),
         ("csp_connections_closed_total", "Connections that ended without an error", c.connections_closed),
         ("csp_connections_failed_total", "Connections that ended with an error", c.connections_failed),
+        (
+            "csp_stalled_given_up_total",
+            "Connections given up, as their clients took nothing while memory was short",
+            c.stalled_given_up,
+        ),
         ("csp_opens_refused_total", "OPENs that a process handed back", c.opens_refused),
         ("csp_stale_messages_total", "Channel messages about flows that are gone", c.stale_messages),
     ];

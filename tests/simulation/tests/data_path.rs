@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use csp_lan::faulty::FaultConfig;
-use csp_simulation::{Incident, Scenario, Stall, Transaction, World};
+use csp_simulation::{Incident, Report, Scenario, Stall, Transaction, World};
 
 fn seeds() -> Vec<u64> {
     let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
@@ -139,11 +139,10 @@ fn a_lan_narrower_than_the_proxy_thinks_lowers_its_segments() {
     assert!(!counted.contains("path_errors_told: 0,") && !counted.contains("drop_too_long: 0,"), "{counted}");
 }
 
-#[test]
-fn clients_that_do_not_read_hold_up_no_others() {
-    // Thirty, each with far more to read than the proxy keeps for one; most of the send budget goes to them first.
+/// So many clients read nothing for so long, each with more to read than the proxy keeps for one; others, which read,
+/// come at these times in milliseconds.
+fn beside_deaf_clients(deaf: u64, silence: Duration, others: impl Iterator<Item = u64>) -> Report {
     let quiet = Scenario::of((0..).find(|s| Scenario::of(*s).network_nodes == 1).expect("half of the seeds"));
-    let silence = Duration::from_secs(30);
     let ask = |start_ms, download, deaf| Transaction {
         start: Duration::from_millis(start_ms),
         by_process: None,
@@ -155,19 +154,38 @@ fn clients_that_do_not_read_hold_up_no_others() {
         late: false,
         deaf,
     };
-    let deaf = (0..30).map(|n| ask(n, 3_000_000, Some(silence)));
-    let prompt = (0..40).map(|n| ask(2_000 + n * 100, 100_000, None));
+    let deaf = (0..deaf).map(|n| ask(n, 3_000_000, Some(silence)));
+    let others = others.map(|start| ask(start, 100_000, None));
     let scenario = Scenario {
         lan: [FaultConfig::default(); 2],
         incident: Incident::None,
         stall: None,
         path_mtu: 1_500,
         lan_mtu: 1_500,
-        work: deaf.chain(prompt).collect(),
+        work: deaf.chain(others).collect(),
         ..quiet
     };
-    let report = World::new(scenario).run();
+    World::new(scenario).run()
+}
+
+#[test]
+fn clients_that_do_not_read_hold_up_no_others() {
+    let silence = Duration::from_secs(30);
+    let report = beside_deaf_clients(30, silence, (0..40).map(|n| 2_000 + n * 100));
     assert_eq!((report.complete, &report.violations), (70, &Vec::new()), "{}", report.counters);
     assert!(report.prompt_end < Duration::from_secs(8), "{:?}", report.prompt_end);
     assert!(report.elapsed > silence);
+}
+
+#[test]
+fn clients_that_do_not_read_and_take_all_there_is_are_given_up() {
+    // Far more than the send budget carries. Those that are refused, and those that are given up, are told so; whoever
+    // comes two minutes later is served.
+    let late = 40;
+    let report = beside_deaf_clients(180, Duration::from_secs(600), (0..late).map(|n| 150_000 + n * 100));
+    let refused = report.violations.iter().filter(|v| v.contains("deaf: Some(600s)") && v.contains("Failed"));
+    println!("{} complete, {} refused or given up", report.complete, refused.clone().count());
+    let others: Vec<_> = report.violations.iter().filter(|v| v.contains("deaf: None")).collect();
+    assert!(others.is_empty(), "{others:#?}\n{}", report.counters);
+    assert!(report.prompt_end < Duration::from_secs(170), "{:?}", report.prompt_end);
 }

@@ -95,6 +95,12 @@ impl Stack {
         tcb.map(|tcb| tcb.send.set_capacity(bytes)).is_some()
     }
 
+    /// Since when the peer has acknowledged nothing of what was written; `None` where it has acknowledged everything, and
+    /// for stale labels.
+    pub fn unacknowledged_since(&self, label: FlowLabel) -> Option<Instant> {
+        self.tcb(label).filter(|tcb| tcb.send.len() > 0).map(|tcb| tcb.progress_at)
+    }
+
     /// Copies the start of `data` into the send queue and says how many bytes it took. Taking fewer than all promises
     /// an [`Event::Writable`](crate::Event::Writable) later on. 0 as well after `shutdown` and for stale labels.
     pub fn write(&mut self, now: Instant, label: FlowLabel, data: &[u8]) -> usize {
