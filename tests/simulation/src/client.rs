@@ -5,14 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
 
 use csp_lan::{Frame, LanPort};
-use csp_tcp::{Arrival, Event, Stack, StackConfig};
+use csp_tcp::{Arrival, EcnMode, Event, Stack, StackConfig};
 use csp_types::{Duration, FlowLabel, FourTuple, Instant, MacAddr};
-use csp_wire::arp;
 use csp_wire::ethernet::{self, EtherType};
+use csp_wire::{Ecn, arp};
 
 use crate::conversation::{Conversation, Ended};
 use crate::frames;
 use crate::pattern::Request;
+use crate::scenario::Scenario;
 
 /// The port on which it serves applications.
 pub(crate) const SERVER_PORT: u16 = 9_000;
@@ -28,12 +29,30 @@ pub(crate) struct Upload {
     pub window: u32,
 }
 
+/// The router that marks.
+struct Marker {
+    every: u32,
+    count: u32,
+}
+
+impl Marker {
+    /// The codepoint with which a packet leaves the router.
+    fn pass(&mut self, ecn: Ecn) -> Ecn {
+        if ecn == Ecn::NotEct || self.every == 0 {
+            return ecn;
+        }
+        self.count += 1;
+        if self.count.is_multiple_of(self.every) { Ecn::Ce } else { ecn }
+    }
+}
+
 /// One client host.
 pub(crate) struct Client {
     address: Ipv4Addr,
     port: LanPort,
     /// The largest packet that the last router in front of it lets through.
     path_mtu: u16,
+    marker: Marker,
     /// The network nodes that answered for the service; connections are spread over them, as a router would.
     gateways: Vec<MacAddr>,
     /// Through which network node a connection to our server last spoke.
@@ -54,7 +73,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(address: Ipv4Addr, port: LanPort, secret: u8, path_mtu: u16) -> Self {
+    pub(crate) fn new(address: Ipv4Addr, port: LanPort, scenario: &Scenario) -> Self {
         let config = StackConfig {
             connections: 512,
             half_open: 16,
@@ -62,7 +81,8 @@ impl Client {
             blocks: 2048,
             block_len: 16 * 1024,
             range_sets: 512,
-            isn_secret: [secret; 16],
+            isn_secret: [scenario.seed as u8; 16],
+            ecn: if scenario.marks > 0 { EcnMode::Active } else { EcnMode::Passive },
             time_wait: Duration::from_secs(2),
             fin_wait_2: Duration::from_secs(30),
             keepalive_idle: Some(Duration::from_secs(5)),
@@ -75,7 +95,8 @@ impl Client {
         Client {
             address,
             port,
-            path_mtu,
+            path_mtu: scenario.path_mtu,
+            marker: Marker { every: scenario.marks, count: 0 },
             gateways: Vec::new(),
             paths: BTreeMap::new(),
             tcp,
@@ -166,6 +187,7 @@ impl Client {
                 let Some((tuple, segment)) = frames::segment_in(frame.payload(), self.address) else {
                     return;
                 };
+                let ecn = self.marker.pass(frames::ecn(frame.payload())).bits();
                 if tuple.local.port() == SERVER_PORT {
                     self.paths.insert(tuple.remote, frame.source());
                 }
@@ -174,7 +196,7 @@ impl Client {
                     tuple: Some(tuple),
                     ingress: now,
                     via: 0,
-                    ecn: 0,
+                    ecn,
                     segment_size: 0,
                 };
                 let _ = self.tcp.on_segment(now, arrival, &segment, segment.payload()); // it counts what it drops
@@ -282,7 +304,8 @@ impl Client {
             let spread = self.gateways.get(usize::from(local.port()) % self.gateways.len().max(1));
             let gateway = self.paths.get(&remote).filter(|_| local.port() == SERVER_PORT).or(spread);
             if let Some(gateway) = gateway.copied() {
-                frames::send_segment(&mut self.port, gateway, &transmit);
+                let ecn = self.marker.pass(Ecn::from_bits(transmit.ecn));
+                frames::send_segment(&mut self.port, gateway, &transmit, ecn);
             }
         }
         self.port.transmitter.flush();

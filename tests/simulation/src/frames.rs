@@ -42,6 +42,11 @@ pub(crate) fn segment_in(bytes: &[u8], address: Ipv4Addr) -> Option<(FourTuple, 
     Some((tuple, segment))
 }
 
+/// The codepoint of the IPv4 packet in `bytes`.
+pub(crate) fn ecn(bytes: &[u8]) -> Ecn {
+    ipv4::Packet::parse(bytes).map_or(Ecn::NotEct, |packet| packet.ecn())
+}
+
 /// The length of the IPv4 packet in `bytes`; 0 where it is none.
 pub(crate) fn packet_len(bytes: &[u8]) -> usize {
     ipv4::Packet::parse(bytes).map_or(0, |packet| packet.total_len())
@@ -72,7 +77,7 @@ pub(crate) fn send_too_big(port: &mut LanPort, gateway: MacAddr, packet: &[u8], 
 }
 
 /// Ethernet, IPv4 and TCP header in front of the payload; checksum and cutting are left to the port.
-pub(crate) fn send_segment(port: &mut LanPort, gateway: MacAddr, transmit: &Transmit<'_>) {
+pub(crate) fn send_segment(port: &mut LanPort, gateway: MacAddr, transmit: &Transmit<'_>, ecn: Ecn) {
     let (Some(tcp), IpAddr::V4(source), IpAddr::V4(destination)) =
         (&transmit.header, transmit.tuple.local.ip(), transmit.tuple.remote.ip())
     else {
@@ -88,7 +93,7 @@ pub(crate) fn send_segment(port: &mut LanPort, gateway: MacAddr, transmit: &Tran
         protocol: ipv4::PROTOCOL_TCP,
         ttl: 64,
         dscp: 0,
-        ecn: Ecn::from_bits(transmit.ecn),
+        ecn,
         identification: 0,
         dont_fragment: true,
         payload_len: tcp_len as u16,

@@ -128,6 +128,9 @@ pub struct Scenario {
     pub path_mtu: u16,
     /// The MTU of the network nodes' LAN ports.
     pub lan_mtu: u16,
+    /// A router marks every so many ECN-capable packets of the client's, and to it (RFC 3168); 0: none, and the client
+    /// does not propose ECN.
+    pub marks: u32,
     /// The work, in the order of its start.
     pub work: Vec<Transaction>,
 }
@@ -167,6 +170,7 @@ impl Scenario {
         let cookies = random.random_range(0..4) == 0;
         let mut mtu = || if random.random_range(0..4) == 0 { random.random_range(600..1_500) } else { 1_500 };
         let (path_mtu, lan_mtu) = (mtu(), mtu());
+        let marks = if random.random_range(0..4) == 0 { random.random_range(1..100) } else { 0 };
         Scenario {
             seed,
             network_nodes,
@@ -180,6 +184,7 @@ impl Scenario {
             cookies,
             path_mtu,
             lan_mtu,
+            marks,
             work,
         }
     }

@@ -105,7 +105,7 @@ impl World {
             Some(Application::new(provider, &key, node("an-1"), &format!("p{n}"), &targets, n))
         });
         let mut world = World {
-            client: Client::new(CLIENT, client_port, scenario.seed as u8, scenario.path_mtu),
+            client: Client::new(CLIENT, client_port, &scenario),
             networks: Vec::new(),
             now: Instant::ZERO,
             key,

@@ -114,6 +114,7 @@ fn download_through(path_mtu: u16, lan_mtu: u16) -> String {
         stall: None,
         path_mtu,
         lan_mtu,
+        marks: 0,
         work: vec![ask(0), ask(10_000)],
         ..quiet
     };
@@ -139,6 +140,38 @@ fn a_lan_narrower_than_the_proxy_thinks_lowers_its_segments() {
     assert!(!counted.contains("path_errors_told: 0,") && !counted.contains("drop_too_long: 0,"), "{counted}");
 }
 
+#[test]
+fn marks_of_a_router_reach_both_ends_and_nothing_is_lost() {
+    for cookies in [false, true] {
+        let quiet =
+            Scenario::of((0..).find(|s| Scenario::of(*s).network_nodes == 1).expect("half of the seeds"));
+        let ask = Transaction {
+            start: Duration::ZERO,
+            by_process: None,
+            upload: 2_000_000,
+            download: 1_000_000,
+            half_close: false,
+            duplex: false,
+            abort_after: None,
+            late: false,
+            deaf: None,
+        };
+        let lan = [FaultConfig { delay: Duration::from_millis(2), ..FaultConfig::default() }; 2];
+        let (incident, work) = (Incident::None, vec![ask]);
+        let (path_mtu, lan_mtu, marks, stall) = (1_500, 1_500, 5, None);
+        let scenario = Scenario { lan, incident, stall, path_mtu, lan_mtu, marks, cookies, work, ..quiet };
+        let report = World::new(scenario).run();
+        assert_eq!((report.complete, &report.violations), (1, &Vec::new()), "{}", report.counters);
+        let used = report.counters.lines().filter(|line| !line.contains("ecn_marks_received: 0,"));
+        let both = used.filter(|line| {
+            line.contains("ecn_marks_received")
+                && !line.contains("ecn_reductions: 0,")
+                && line.contains("segments_retransmitted: 0,")
+        });
+        assert_eq!(both.count(), 2, "client and proxy: {}", report.counters);
+    }
+}
+
 /// So many clients read nothing for so long, each with more to read than the proxy keeps for one; others, which read,
 /// come at these times in milliseconds.
 fn beside_deaf_clients(deaf: u64, silence: Duration, others: impl Iterator<Item = u64>) -> Report {
@@ -162,6 +195,7 @@ fn beside_deaf_clients(deaf: u64, silence: Duration, others: impl Iterator<Item 
         stall: None,
         path_mtu: 1_500,
         lan_mtu: 1_500,
+        marks: 0,
         work: deaf.chain(others).collect(),
         ..quiet
     };
