@@ -129,11 +129,11 @@ impl Tcb {
         }
         self.take_ecn(cx, &segment);
         self.take_acknowledgement(cx, &segment)?;
+        // Only now: with an acknowledgement that is not acceptable nothing of the segment counts. TIME-WAIT goes by it.
+        self.learn_timestamp(cx, &segment);
         if self.state == State::Done {
             return Ok(());
         }
-        // Only now: with an acknowledgement that is not acceptable nothing of the segment counts.
-        self.learn_timestamp(cx, &segment);
         self.take_data(cx, &segment)
     }
 }
