@@ -1,6 +1,6 @@
 //! What must hold between two steps, and when all is over.
 
-use csp_tcp::{Event, Occupancy};
+use csp_tcp::{Event, Occupancy, SynCookies};
 
 use crate::app::{Appetite, Script, Step};
 use crate::host::{EngineHost, Host};
@@ -96,7 +96,11 @@ impl World {
         let o = stack.occupancy();
         let used = [o.connections.0, o.half_open.0, o.time_wait.0, o.blocks.0, o.range_sets.0, o.replies.0];
         assert_eq!(used, [0; 6], "side {side} is not empty: {o:?}");
-        assert!(known.is_empty(), "side {side}: the network node was not told of an end");
+        // A half-open connection that gives way to one by cookie has no time for a farewell: its node learns from the
+        // stale label of what comes next, if anything does.
+        let cookies = stack.config().syn_cookies != SynCookies::Off;
+        let unsaid = if cookies { stack.counters().half_open_evicted } else { 0 };
+        assert!(known.len() as u64 <= unsaid, "side {side}: the network node was not told of an end");
         assert_eq!(stack.next_timeout(), None, "side {side}: a timer of nothing");
         let c = stack.counters();
         assert_eq!(c.segments_received, calls.segments_received, "segments_received");

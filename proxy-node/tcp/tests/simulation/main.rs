@@ -66,6 +66,8 @@ fn rare_things(c: &Counters) -> Met {
         ("dropped_time_wait", c.dropped_time_wait),
         ("dropped_table_full", c.dropped_table_full),
         ("challenge_acks_sent", c.challenge_acks_sent),
+        ("ecn_reductions", c.ecn_reductions),
+        ("syn_cookies_accepted", c.syn_cookies_accepted),
     ]
 }
 

@@ -1,6 +1,6 @@
 //! What a seed stands for: hosts, links and conversations, all drawn from it.
 
-use csp_tcp::{CongestionControl, StackConfig};
+use csp_tcp::{CongestionControl, EcnMode, StackConfig, SynCookies};
 use csp_types::Duration;
 
 use crate::app::{Appetite, Script, Step};
@@ -35,6 +35,12 @@ pub enum Side {
 }
 
 impl Side {
+    fn set_cookies(&mut self, wanted: SynCookies) {
+        if let Side::Engine(config) = self {
+            config.syn_cookies = wanted;
+        }
+    }
+
     /// How much can be under way to or from it at most, in bytes.
     pub fn window(&self) -> u64 {
         match self {
@@ -107,6 +113,10 @@ impl Scenario {
             // A black hole: only the engine finds its way around one by itself.
             link.icmp = matches!(side, Side::Model(_)) || random.chance(0.7);
         }
+        // The acknowledgement of a cookie is sent once: where it is lost and the server speaks first, both wait for ever.
+        if !links.iter().all(LinkPlan::is_lossless) {
+            sides.iter_mut().for_each(|side| side.set_cookies(SynCookies::Off));
+        }
         let receive = [receive(random), receive(random)];
         let plans = plans(random, theme, &sides);
         // Without a quiet time between two uses of the same addresses nobody promises anything about these.
@@ -121,6 +131,11 @@ impl Scenario {
     /// Whether connections may fail for no reason of their own.
     pub fn is_rough(&self) -> bool {
         self.theme == Theme::Crowded
+    }
+
+    /// Whether a side answers SYNs with cookies.
+    pub fn has_cookies(&self, side: usize) -> bool {
+        matches!(&self.sides[side], Side::Engine(config) if config.syn_cookies != SynCookies::Off)
     }
 
     /// Whether packets overtake each other, but only by little: everything arrives, once, and within a tenth of the
@@ -233,8 +248,7 @@ fn config(random: &mut Random, theme: Theme, seed: u64) -> StackConfig {
         first_label_index: 1 + random.below(1_000) as u32,
         connections: pick(random, 24, &[2, 4, 24]),
         half_open: pick(random, 24, &[1, 2, 24]),
-        // The watch models one SYN/ACK per connection block; cookies have tests of their own.
-        syn_cookies: csp_tcp::SynCookies::Off,
+        syn_cookies: random.pick(&[SynCookies::Off, SynCookies::Auto, SynCookies::Always]),
         time_wait_entries: pick(random, 24, &[1, 24]),
         listeners: 4,
         replies: pick(random, 64, &[1, 64]),
@@ -255,6 +269,7 @@ fn config(random: &mut Random, theme: Theme, seed: u64) -> StackConfig {
         keepalive_interval: Duration::from_secs(10),
         keepalive_probes: 9,
         isn_secret,
+        ecn: random.pick(&[EcnMode::Off, EcnMode::Passive, EcnMode::Active]),
         ..StackConfig::default()
     }
 }

@@ -8,6 +8,7 @@
 //! ```
 
 mod checks;
+mod cookies;
 mod patience;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use csp_wire::tcp::{Options, Repr};
 use crate::packet::Packet;
 use crate::pattern::Stream;
 use crate::spans::Spans;
+use cookies::Cookies;
 use patience::Patience;
 
 /// How much later than it must a timer of the engine may fire: its wheel turns in such steps.
@@ -87,6 +89,7 @@ pub struct View {
 pub struct Watch {
     pub views: BTreeMap<FourTuple, View>,
     config: StackConfig,
+    cookies: Cookies,
     /// Views that ended, and what they sent twice.
     pub again: u64,
     /// Memory was short at some time: what was told of windows may have been taken back, bytes dropped.
@@ -100,15 +103,19 @@ fn relative(seq: u32, to: u32, near: u64) -> i64 {
 
 impl Watch {
     pub fn new(config: StackConfig) -> Watch {
-        Watch { views: BTreeMap::new(), config, again: 0, memory_short: false }
+        let cookies = Cookies::default();
+        Watch { views: BTreeMap::new(), config, cookies, again: 0, memory_short: false }
     }
 
     /// A packet leaves. `anonymous`: it belongs to no connection block (an answer to a stray segment or in TIME-WAIT).
     pub fn on_sent(&mut self, now: Instant, packet: &Packet, anonymous: bool, done: Option<Done>) {
         let flags = packet.header.flags;
         assert!(!(flags.syn() && (flags.fin() || flags.rst())), "SYN with FIN or RST");
-        if flags.syn() && !anonymous {
-            return self.on_syn_sent(packet, done);
+        if flags.syn() {
+            return match anonymous {
+                false => self.on_syn_sent(packet, done),
+                true => self.cookies.on_sent(packet, done.expect("somebody opens it").sends),
+            };
         }
         let memory_short = self.memory_short;
         let Some(view) = self.views.get_mut(&packet.tuple) else {
@@ -120,7 +127,7 @@ impl Watch {
             return;
         }
         if anonymous {
-            return; // a SYN/ACK with a cookie, or an answer in TIME-WAIT
+            return; // an answer in TIME-WAIT
         }
         assert!(!view.over, "a segment after RST");
         assert!(flags.ack(), "a segment without ACK");
@@ -169,12 +176,12 @@ impl Watch {
         view.told = view.told.max(1 + u64::from(window)); // RFC 7323 §2.2: not scaled
     }
 
-    /// A packet was handed to the engine; `taken`: it was not dropped.
-    pub fn on_delivered(&mut self, now: Instant, packet: &Packet, taken: bool) {
+    /// A packet was handed to the engine; `taken`: it was not dropped; `opens`: it brought a connection about.
+    pub fn on_delivered(&mut self, now: Instant, packet: &Packet, taken: bool, opens: bool) {
         let flags = packet.header.flags;
         let tuple = packet.at_receiver();
         if flags.syn() && !flags.rst() {
-            return self.on_syn_delivered(packet, taken);
+            return self.on_syn_delivered(packet, taken, opens);
         }
         let Some(view) = self.views.get_mut(&tuple) else { return };
         view.patience = Patience::default();
@@ -190,11 +197,15 @@ impl Watch {
         view.take_data(now, packet);
     }
 
-    fn on_syn_delivered(&mut self, packet: &Packet, taken: bool) {
+    fn on_syn_delivered(&mut self, packet: &Packet, taken: bool, opens: bool) {
         let Repr { seq, options, flags, ack, window, .. } = packet.header;
         let tuple = packet.at_receiver();
         let view = self.views.entry(tuple).or_insert_with(|| View::new(0, Options::default(), Stream::NONE));
-        let opens = taken && (view.irs.is_none() || view.over || view.irs != Some(seq) || view.top == 0);
+        if taken && !flags.ack() {
+            self.cookies.on_syn_taken(packet);
+        }
+        let other = view.irs.is_none() || view.over || view.irs != Some(seq) || view.top == 0;
+        let opens = opens || (taken && other);
         if opens {
             // Of a view that has begun, only the other side is new (the answer to our SYN); else ours follows.
             (view.irs, view.theirs) = (Some(seq), Some(options));

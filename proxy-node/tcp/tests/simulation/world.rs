@@ -14,7 +14,7 @@ use crate::model::ModelHost;
 use crate::packet::Packet;
 use crate::pattern::Stream;
 use crate::random::Random;
-use crate::scenario::{Plan, Scenario, Side};
+use crate::scenario::{Plan, Scenario, Side, Theme};
 use crate::watch::{Done, Watch};
 
 /// Where listeners are; simultaneous opens go to the port behind it, where none is.
@@ -98,6 +98,8 @@ pub struct World {
     pub conversations: Vec<Conversation>,
     /// Which conversation a client's addresses stand for now.
     current: BTreeMap<FourTuple, usize>,
+    /// Connections that a cookie brought about once more.
+    echoes: Vec<(usize, Id)>,
     pub now: Instant,
     start: Instant,
     random: Random,
@@ -139,6 +141,7 @@ impl World {
             watches: [a.1, b.1],
             conversations,
             current: BTreeMap::new(),
+            echoes: Vec::new(),
             now: start,
             start,
             random,
@@ -302,10 +305,19 @@ impl World {
             assert_eq!(passive, side == 1 && !conversation.plan.both_open, "who opened it?");
             let end = &mut conversation.ends[side];
             if passive {
+                if end.id.is_some() && self.scenario.has_cookies(side) {
+                    // A late copy of what opened it, once it is over: nobody remembers that the cookie was used.
+                    self.hosts[side].abort(self.now, id);
+                    self.echoes.push((side, id));
+                    return;
+                }
                 assert!(end.id.is_none() || self.scenario.is_rough(), "accepted twice");
                 end.id = Some(id);
             }
             end.established = true;
+            return;
+        }
+        if self.echoes.contains(&(side, id)) {
             return;
         }
         let find = |c: &&mut Conversation| c.ends[side].id == Some(id);
@@ -452,11 +464,18 @@ impl World {
         match &mut self.hosts[to] {
             Host::Model(model) => model.on_packet(self.now, packet),
             Host::Engine(engine) => {
+                let before = *engine.stack.counters();
                 let result = engine.on_packet(self.now, ingress, packet);
                 let counters = engine.stack.counters();
                 let watch = self.watches[to].as_mut().expect("engines are watched");
+                let opens = counters.passive_opens > before.passive_opens;
+                if counters.syn_cookies_accepted > before.syn_cookies_accepted {
+                    watch.on_cookie_taken(packet);
+                    // The window that the cookie told of was that of a moment when others had less of the memory.
+                    watch.memory_short |= self.scenario.theme == Theme::Crowded;
+                }
                 watch.memory_short |= is_memory_short(counters);
-                watch.on_delivered(self.now, packet, result.is_ok());
+                watch.on_delivered(self.now, packet, result.is_ok(), opens);
                 if let Err(reason) = result {
                     self.print(to, || format!("dropped: {reason}: {packet}"));
                 }
