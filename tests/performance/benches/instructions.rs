@@ -1,5 +1,6 @@
 //! Instructions per segment, acknowledgement and connection, counted by callgrind (Debian package valgrind): figures
 //! that do not move with the machine's load. Fails where the cost of a segment grows with the number of connections.
+//! Then the cache lines that a segment touches, as the misses of callgrind's 32 KiB cache where connections take turns.
 //!
 //! Run without arguments it runs itself under callgrind once for each case; only what the functions `measured_*` do is
 //! counted.
@@ -16,6 +17,9 @@ use fixture::{Bench, Client, LARGE, MSS};
 
 /// Operations counted in one case.
 const COUNT: usize = 256;
+/// Connections that take turns, and how many at a time: what is in flight must not wait long enough to be probed for.
+const IN_TURN: usize = 256;
+const BATCH: usize = 32;
 /// Most that a segment may cost with 100,000 connections, of what it costs with one.
 const GROWTH_MAX: f64 = 1.05;
 
@@ -23,6 +27,11 @@ const GROWTH_MAX: f64 = 1.05;
 fn measured_data_in(bench: &mut Bench, client: &mut Client, bytes: &[u8], len: usize) {
     bench.take_data(client, bytes, len);
     black_box(bench.stack.next_timeout());
+}
+
+#[inline(never)]
+fn measured_segment_in(bench: &mut Bench, client: &Client, bytes: &[u8]) {
+    bench.receive(client, bytes);
 }
 
 #[inline(never)]
@@ -94,19 +103,80 @@ fn run(connections: usize, len: usize) {
     }
 }
 
+/// Nothing of the connections is left in callgrind's first-level cache.
+fn fill_cache() {
+    black_box(vec![1u64; 1 << 13].iter().sum::<u64>());
+}
+
+/// Connections take turns, so that each finds its own state out of the cache.
+fn run_in_turn(len: usize) {
+    let mut bench = Bench::new(IN_TURN);
+    let mut clients: Vec<Client> = (0..IN_TURN).map(|_| bench.open()).collect();
+    let data = vec![0x11; len];
+    for client in &mut clients {
+        // More than are acknowledged one by one at the start.
+        for _ in 0..19 {
+            bench.tick();
+            let segment = bench.segment(client, Flags::ACK, len);
+            bench.take_data(client, &segment, len);
+        }
+        bench.widen(client, len);
+    }
+    for batch in clients.chunks_mut(BATCH) {
+        fill_cache();
+        for client in &mut *batch {
+            bench.tick();
+            let segment = bench.segment(client, Flags::ACK, len);
+            measured_segment_in(&mut bench, client, &segment);
+            bench.settle_data(client, len);
+        }
+        fill_cache();
+        for client in &mut *batch {
+            bench.tick();
+            measured_data_out(&mut bench, client, &data);
+        }
+        fill_cache();
+        for client in &mut *batch {
+            bench.tick();
+            let ack = bench.segment(client, Flags::ACK, 0);
+            measured_ack(&mut bench, client, &ack);
+        }
+    }
+}
+
+/// Misses of the first-level data cache in one call of `function`, where connections take turns.
+fn misses(function: &str) -> Option<f64> {
+    let collected = collect(function, &["--cache-sim=yes"], &[IN_TURN_ARGUMENT.to_owned()])?;
+    // Ir Dr Dw I1mr D1mr D1mw …
+    Some((collected.get(4)? + collected.get(5)?) / IN_TURN as f64)
+}
+
 /// Instructions of one call of the functions whose name begins with `function`.
 fn count(function: &str, connections: usize, len: usize) -> Option<f64> {
+    let collected = collect(function, &[], &[connections.to_string(), len.to_string()])?;
+    collected.first().map(|all| all / COUNT as f64)
+}
+
+/// What callgrind counts in the functions whose name begins with `function`, when this program runs with `arguments`.
+fn collect(function: &str, options: &[&str], arguments: &[String]) -> Option<Vec<f64>> {
     let own = std::env::current_exe().ok()?;
     let mut command = Command::new("valgrind");
     command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--collect-atstart=no"]);
     command.arg(format!("--toggle-collect=*{function}*"));
-    let output = command.arg(own).args([connections.to_string(), len.to_string()]).output().ok()?;
+    let output = command.args(options).arg(own).args(arguments).output().ok()?;
     let text = String::from_utf8_lossy(&output.stderr);
     let collected = text.lines().find_map(|line| line.split_once("Collected : "))?.1;
-    collected.trim().parse::<f64>().ok().map(|all| all / COUNT as f64)
+    collected.split_whitespace().map(|n| n.parse().ok()).collect()
 }
 
+/// With this argument the program runs [`run_in_turn`].
+const IN_TURN_ARGUMENT: &str = "in-turn";
+
 fn main() -> ExitCode {
+    if std::env::args().any(|a| a == IN_TURN_ARGUMENT) {
+        run_in_turn(MSS);
+        return ExitCode::SUCCESS;
+    }
     let numbers: Vec<usize> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();
     if let [connections, len] = numbers[..] {
         run(connections, len);
@@ -142,6 +212,17 @@ fn main() -> ExitCode {
     ] {
         match count(function, 1, LARGE) {
             Some(one) => println!("{name:<26} {one:>12.0}"),
+            None => failed = true,
+        }
+    }
+    println!("cache lines missed a call, 256 connections in turn");
+    for (name, function) in [
+        ("segment in, 1,448 B (23 lines of them payload)", "measured_segment_in"),
+        ("data out, 1,448 B (23 lines of them payload)", "measured_data_out"),
+        ("ACK of 1,448 B", "measured_ack"),
+    ] {
+        match misses(function) {
+            Some(lines) => println!("{name:<48} {lines:>6.1}"),
             None => failed = true,
         }
     }
