@@ -202,7 +202,7 @@ impl Tcb {
         } else {
             recovery.lose_all(cx.records);
         }
-        let undo = if first { Undo::begin(self.snd_una) } else { recovery.undo };
+        let undo = if first { Undo::begin(self.snd_una, false) } else { recovery.undo };
         recovery.begin(Phase::Timeout, self.snd_una, self.snd_nxt);
         recovery.undo = undo;
         // RFC 5682 §2.1 step 1: not where an earlier recovery goes on.
@@ -227,7 +227,7 @@ impl Recovery {
     fn begin(&mut self, phase: Phase, una: Seq, nxt: Seq) {
         self.phase = phase;
         self.recover = nxt;
-        self.undo = Undo::begin(una);
+        self.undo = Undo::begin(una, phase == Phase::Recovery);
         self.frto = Frto::Off;
         self.tail_probe = None;
         self.forced = true;

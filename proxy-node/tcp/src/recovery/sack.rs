@@ -58,7 +58,11 @@ impl Recovery {
         }
         self.resent = self.resent.saturating_sub(len);
         self.rack.on_duplicate_report(una, nxt);
-        self.undo.on_duplicate_report(range);
+        if self.undo.on_duplicate_report(range) {
+            // Its original was late, not lost. By the time of the report the recovery may be over, but the next segment
+            // that is overtaken is to be waited for.
+            self.rack.saw_reordering();
+        }
     }
 }
 

@@ -9,6 +9,8 @@ pub(crate) struct Undo {
     /// There is a loss response to take back; snd_una as it began.
     pending: bool,
     marker: Seq,
+    /// It was a fast recovery: where it was spurious, segments were overtaken by others.
+    fast: bool,
     /// Something was sent again, first with this timestamp of ours, if with any.
     any: bool,
     stamped: bool,
@@ -20,11 +22,11 @@ pub(crate) struct Undo {
 impl Undo {
     /// There is nothing to take back.
     pub const NONE: Undo =
-        Undo { pending: false, marker: Seq(0), any: false, stamped: false, stamp: 0, resent: 0 };
+        Undo { pending: false, marker: Seq(0), fast: false, any: false, stamped: false, stamp: 0, resent: 0 };
 
-    /// A loss response begins at `una`.
-    pub fn begin(una: Seq) -> Self {
-        Undo { pending: true, marker: una, ..Undo::NONE }
+    /// A loss response begins at `una`; `fast`: a fast recovery, not a timeout.
+    pub fn begin(una: Seq, fast: bool) -> Self {
+        Undo { pending: true, marker: una, fast, ..Undo::NONE }
     }
 
     /// `len` bytes were sent again, with this timestamp of ours.
@@ -38,11 +40,13 @@ impl Undo {
         self.resent = self.resent.saturating_add(len);
     }
 
-    /// The peer had `range` twice.
-    pub fn on_duplicate_report(&mut self, range: (Seq, Seq)) {
-        if self.pending && !range.0.before(self.marker) {
+    /// The peer had `range` twice; says whether that shows that segments overtake each other.
+    pub fn on_duplicate_report(&mut self, range: (Seq, Seq)) -> bool {
+        let about = self.pending && self.any && !range.0.before(self.marker);
+        if about {
             self.resent = self.resent.saturating_sub(range.1.since(range.0));
         }
+        about && self.fast
     }
 
     /// RFC 3522 §3.2: the echo is older than the first retransmission, so the original was delivered.
