@@ -281,7 +281,7 @@ impl Stack {
 
     /// Sends FIN after what was written; reading goes on.
     pub fn shutdown(&mut self, now: Instant, label: FlowLabel) {
-        self.with(now, label, |tcb, _| tcb.queue_fin());
+        self.with(now, label, |tcb, cx| tcb.queue_fin(cx.now));
     }
 
     /// Sends RST and forgets the connection: the label is invalid at once, no event follows.
@@ -383,7 +383,7 @@ impl Tcb {
             State::SynSent if self.send.len() == 0 => self.finish(cx, Farewell::Record),
             _ if unread => self.fail(cx, Farewell::Reset, crate::api::FailReason::DataAfterClose),
             State::FinWait2 => self.timers.linger = cx.now + cx.config.fin_wait_2,
-            _ => self.queue_fin(),
+            _ => self.queue_fin(cx.now),
         }
     }
 }

@@ -202,11 +202,19 @@ impl Tcb {
         }
     }
 
+    /// Something is about to be queued. Where nothing waited before, the peer's window may be closed: it has from now on.
+    pub fn begin_to_wait(&mut self, now: Instant) {
+        if self.send.len() == 0 && self.outstanding() == 0 {
+            self.progress_at = now;
+        }
+    }
+
     /// Queues FIN behind what was written.
-    pub fn queue_fin(&mut self) {
+    pub fn queue_fin(&mut self, now: Instant) {
         if self.fin_queued {
             return;
         }
+        self.begin_to_wait(now);
         match self.state {
             State::Established => self.state = State::FinWait1,
             State::CloseWait => self.state = State::LastAck,

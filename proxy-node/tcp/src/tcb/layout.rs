@@ -100,7 +100,7 @@ pub(crate) struct Tcb {
     /// Any network node knows label and addresses.
     pub known: bool,
     pub last_sent: Instant,
-    /// When something sent was last acknowledged, or the first unacknowledged was sent.
+    /// When something sent was last acknowledged; with nothing in flight, when something was first sent or queued.
     pub progress_at: Instant,
     pub timers: Timers,
     pub recovery: Recovery,

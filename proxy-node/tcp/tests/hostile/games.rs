@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use csp_tcp::{StackConfig, State};
+use csp_tcp::{ConnectionOptions, StackConfig, State};
 use csp_wire::tcp::{Flags, Options, Repr, SackBlock, SackBlocks};
 
 use crate::peer::{Peer, config};
@@ -129,6 +129,28 @@ fn an_endless_zero_window_holds_no_more_than_its_share_and_ends_with_the_applica
         peer.send(Flags::ACK, &[]);
     }
     assert_eq!((peer.state(), peer.stack.occupancy().blocks.0), (None, 0));
+}
+
+/// The user timeout counts from when something waits for the window, not from when something was last acknowledged.
+#[test]
+fn a_window_that_was_closed_while_nothing_waited_is_no_offence() {
+    for fin_only in [false, true] {
+        let mut peer = Peer::established(config(), sack_options());
+        let timeout = Duration::from_secs(30);
+        let options = ConnectionOptions { user_timeout: Some(timeout), ..config().connection_options() };
+        assert!(peer.stack.set_options(peer.now, peer.label, options));
+        peer.window = 0;
+        peer.send(Flags::ACK, &[]);
+        peer.wait(Duration::from_secs(3_600));
+        match fin_only {
+            true => peer.stack.shutdown(peer.now, peer.label),
+            false => assert_eq!(peer.write(100), 100),
+        }
+        peer.wait(timeout / 2);
+        assert!(peer.state().is_some(), "fin only {fin_only}: given up at once");
+        peer.wait(2 * timeout);
+        assert_eq!(peer.state(), None, "fin only {fin_only}");
+    }
 }
 
 #[test]
