@@ -55,14 +55,13 @@ pub(crate) struct Tcb {
     pub snd_wl2: Seq,
     /// Payload per full-sized segment from the peer, as it is estimated: what we allow at first, and at most.
     pub full_sized: u16,
-    /// Largest payload plus options per segment towards the peer, in bytes.
-    pub mss_limit: u16,
+    pub state: State,
+    pub send_shift: u8,
     pub last_heard: Instant,
     /// When an acknowledgement is due that waits for company; [`Instant::FAR_FUTURE`]: none waits.
     pub delayed_ack: Instant,
     pub receive: ReceiveQueue,
-    pub state: State,
-    pub send_shift: u8,
+    pub piece: Piece,
     pub receive_shift: u8,
     pub quick_acks: u8,
     /// Keepalive probes without an answer.
@@ -85,17 +84,18 @@ pub(crate) struct Tcb {
     pub quiet: bool,
     /// Other deadlines than `delayed_ack` may have changed.
     pub rearm: bool,
-    /// FIN follows the send queue.
-    pub fin_queued: bool,
-    pub fin_acked: bool,
 
     // Sending.
     pub send: SendQueue,
     pub iss: Seq,
-    pub irs: Seq,
     pub timestamp_offset: u32,
     /// Largest payload per segment from the peer; the unit of the window.
     pub receive_mss: u16,
+    /// Largest payload plus options per segment towards the peer, in bytes.
+    pub mss_limit: u16,
+    /// FIN follows the send queue.
+    pub fin_queued: bool,
+    pub fin_acked: bool,
     pub probe: Option<Probe>,
     /// Any network node knows label and addresses.
     pub known: bool,
@@ -107,6 +107,7 @@ pub(crate) struct Tcb {
     pub rtt: Rtt,
     pub congestion: Congestion,
     pub duplicate: Option<(Seq, Seq)>,
+    pub irs: Seq,
     pub options: KeptOptions,
     pub path: PathMtu,
 
@@ -122,7 +123,6 @@ pub(crate) struct Tcb {
     pub taken_since: Instant,
     pub taken: u32,
     pub repeats: Repeats,
-    pub piece: Piece,
     pub retransmits: u32,
     pub fin_at: Seq,
     pub farewell: Farewell,
@@ -140,7 +140,7 @@ pub(crate) struct Tcb {
 
 const LINE: usize = 64;
 // The picture above.
-const _: () = assert!(offset_of!(Tcb, fin_acked) < 2 * LINE);
+const _: () = assert!(offset_of!(Tcb, rearm) < 2 * LINE);
 const _: () = assert!(offset_of!(Tcb, send) == 2 * LINE && offset_of!(Tcb, timers) <= 3 * LINE);
 const _: () = assert!(offset_of!(Tcb, congestion) + size_of::<Congestion>() <= 10 * LINE);
 // An idle connection is to take 1 KiB at most, tables included.
