@@ -19,7 +19,7 @@ const REPEATS_AT_ONCE: u8 = 3;
 const REPEATS_TOGETHER: u8 = 7;
 /// At most so many ranges: an acknowledgement with timestamps has room for three.
 const RANGES_TOGETHER: u8 = 3;
-/// The longest time for that.
+/// The longest time for that, and never longer than a third of a round trip.
 const TOGETHER_MAX: Duration = Duration::from_millis(1);
 
 /// How segments behind holes were told since rcv_nxt last moved.
@@ -150,7 +150,7 @@ impl Tcb {
         if self.repeats.rcv_nxt != self.rcv_nxt {
             self.repeats = Repeats { rcv_nxt: self.rcv_nxt, ..Repeats::default() };
         }
-        let together = self.rtt.srtt().map_or(Duration::ZERO, |srtt| srtt / 20).min(TOGETHER_MAX);
+        let together = self.rtt.srtt().map_or(Duration::ZERO, |srtt| srtt / 3).min(TOGETHER_MAX);
         let Repeats { told, untold, ranges, end: last, .. } = &mut self.repeats;
         *ranges += u8::from(*untold == 0 || seq != *last);
         *last = end;
