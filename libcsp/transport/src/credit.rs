@@ -6,6 +6,9 @@
 //! receiver  [told | consumed, untold | received, unconsumed | .....]
 //! ```
 
+/// The widest window that a receiver may make of one, in bytes.
+pub const WINDOW_LIMIT: u32 = 1 << 30;
+
 /// The peer went beyond its window, or returned credit it had not taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the peer broke the flow's byte window")]
@@ -57,6 +60,18 @@ impl SendCredit {
                 Ok(())
             }
             None => Err(CreditViolation),
+        }
+    }
+
+    /// The receiver made the window wider by `len` bytes (CREDIT with [`csp_wire::channel::CREDIT_WIDER`]), up to
+    /// [`WINDOW_LIMIT`].
+    pub const fn widened(&mut self, len: u32) -> Result<(), CreditViolation> {
+        match self.window.checked_add(len) {
+            Some(window) if window <= WINDOW_LIMIT => {
+                self.window = window;
+                Ok(())
+            }
+            _ => Err(CreditViolation),
         }
     }
 }
@@ -139,6 +154,18 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_window_widens_up_to_the_limit() {
+        let mut send = SendCredit::new(100);
+        assert!(send.take(100) && !send.take(1));
+        assert_eq!(send.widened(50), Ok(()));
+        assert_eq!((send.window(), send.available(), send.in_flight()), (150, 50, 100));
+        assert_eq!(send.widened(WINDOW_LIMIT), Err(CreditViolation));
+        assert_eq!(send.widened(u32::MAX), Err(CreditViolation));
+        assert_eq!(send.window(), 150, "a refused message widens nothing");
+        assert_eq!(send.widened(WINDOW_LIMIT - 150), Ok(()));
+    }
 
     #[test]
     fn a_sender_beyond_its_window_and_a_receiver_that_returns_too_much_are_found_out() {

@@ -24,6 +24,8 @@ pub const MESSAGE_HEADER_LEN: usize = 16;
 pub const ALIGNMENT: usize = 8;
 /// Flag of CLOSE: received data was discarded unread.
 pub const CLOSE_UNREAD: u8 = 1;
+/// Flag of CREDIT: the window is wider from now on, by as many bytes as the argument says; nothing was consumed.
+pub const CREDIT_WIDER: u8 = 1;
 
 /// What a message is. In brackets: what `id` and `argument` hold.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -43,7 +45,7 @@ pub enum MessageKind {
     Refused = 6,
     /// Bytes of the stream (label).
     Data = 7,
-    /// Bytes were consumed (label, how many since last told).
+    /// Bytes were consumed (label, how many since last told); flag [`CREDIT_WIDER`].
     Credit = 8,
     /// The sender will send no more data (label).
     Shutdown = 9,
@@ -109,6 +111,7 @@ impl MessageKind {
     const fn allowed_flags(self) -> u8 {
         match self {
             MessageKind::Close => CLOSE_UNREAD,
+            MessageKind::Credit => CREDIT_WIDER,
             _ => 0,
         }
     }
@@ -119,7 +122,7 @@ impl MessageKind {
 pub struct MessageHeader {
     /// What the message is.
     pub kind: MessageKind,
-    /// Flags of the kind; 0 for all but CLOSE.
+    /// Flags of the kind; 0 for all but CLOSE and CREDIT.
     pub flags: u8,
     /// Flow label, listener id or request id, as the kind says.
     pub id: u32,

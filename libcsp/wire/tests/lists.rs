@@ -151,6 +151,8 @@ fn the_channel_message_is_laid_out_as_documented() {
     let close = MessageHeader { flags: channel::CLOSE_UNREAD, ..header };
     let close = MessageHeader { kind: MessageKind::Close, payload_len: 0, ..close };
     assert_eq!(MessageHeader::parse(&close.emit()), Ok(close));
+    let wider = MessageHeader { kind: MessageKind::Credit, flags: channel::CREDIT_WIDER, ..close };
+    assert_eq!(MessageHeader::parse(&wider.emit()), Ok(wider));
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! How much an application may have under way to a client: windows are granted out of the send-buffer pool, so that
 //! what was granted always fits.
 
-/// Largest window granted to one flow, in bytes.
+/// Largest window that a flow begins with, in bytes; one whose path takes more in a round trip gets more
+/// ([`SendBudget::widen`]).
 pub const WINDOW_MAX: u32 = 256 * 1024;
 const WINDOW_MIDDLE: u32 = 64 * 1024;
 /// Smallest window granted; below this a new flow is refused.
@@ -42,6 +43,17 @@ impl SendBudget {
         Some(window)
     }
 
+    /// A flow could use a window of `wanted` bytes. What it has from now on: that, while large windows are granted,
+    /// else `window` as before.
+    pub fn widen(&mut self, window: u32, wanted: u32) -> u32 {
+        let reserved = (self.reserved + self.worth(wanted)).saturating_sub(self.worth(window));
+        if wanted <= window || reserved > self.total / 4 {
+            return window;
+        }
+        self.reserved = reserved;
+        wanted
+    }
+
     /// Gives a window back.
     pub fn release(&mut self, window: u32) {
         self.reserved = self.reserved.saturating_sub(self.worth(window));
@@ -77,6 +89,21 @@ mod tests {
         assert_eq!(budget.reserve(), Some(WINDOW_MIN));
         windows.iter().for_each(|window| budget.shrink(*window, window / 2));
         windows.iter().for_each(|window| budget.release(window / 2));
+        assert_eq!(budget.reserved(), 0);
+    }
+
+    #[test]
+    fn a_window_is_widened_out_of_the_first_quarter_of_the_pool_only() {
+        let mut budget = SendBudget::new(4 * csp_tcp::send_memory(4 * WINDOW_MAX, 512), 512);
+        let window = budget.reserve().unwrap();
+        assert_eq!(budget.widen(window, window / 2), window, "nothing is taken back");
+        assert_eq!(budget.widen(window, 2 * window), 2 * window);
+        assert_eq!(budget.widen(2 * window, 5 * window), 2 * window, "more than the quarter");
+        assert_eq!(budget.widen(2 * window, 4 * window), 4 * window);
+        assert_eq!(budget.reserve(), Some(WINDOW_MIDDLE), "others still find a window");
+        assert_eq!(budget.widen(WINDOW_MIDDLE, WINDOW_MAX), WINDOW_MIDDLE);
+        budget.release(WINDOW_MIDDLE);
+        budget.release(4 * window);
         assert_eq!(budget.reserved(), 0);
     }
 }

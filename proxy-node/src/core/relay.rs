@@ -2,7 +2,7 @@
 
 use csp_types::limits::CHANNEL_MESSAGE_LEN_MAX;
 use csp_types::{FlowLabel, Instant, TraceKind};
-use csp_wire::channel::{MESSAGE_HEADER_LEN, MessageHeader, MessageKind};
+use csp_wire::channel::{CREDIT_WIDER, MESSAGE_HEADER_LEN, MessageHeader, MessageKind};
 
 use super::flow::Stage;
 use super::output::Blocked;
@@ -120,7 +120,7 @@ impl ProxyCore {
 
     /// Tells the application how much of what it sent the client has acknowledged, in steps worth a message.
     fn return_credit(&mut self, label: FlowLabel, lane: Lane, out: &mut impl ProxyOutput) {
-        let queued = self.tcp.info(label).map_or(0, |i| i.send_queue) as u32;
+        let (queued, cwnd) = self.tcp.info(label).map_or((0, 0), |i| (i.send_queue as u32, i.cwnd));
         let Some(flow) = self.flows.get_mut(label) else { return };
         let owed = flow.from_app_outstanding.saturating_sub(queued);
         if owed < flow.from_app_window / 4 || flow.app_finished {
@@ -128,5 +128,22 @@ impl ProxyCore {
         }
         flow.from_app_outstanding -= owed;
         let _ = out.channel(lane, MessageHeader::of_flow(MessageKind::Credit, label, owed, 0), &[]);
+        self.widen_window(label, cwnd, lane, out);
+    }
+
+    /// The application used its window, and the client has taken it. Twice the congestion window is what the path can
+    /// make use of: one in flight, and one that is there when acknowledgements ask for it.
+    fn widen_window(&mut self, label: FlowLabel, cwnd: u32, lane: Lane, out: &mut impl ProxyOutput) {
+        let most = self.tcp.config().send_buffer_max;
+        let Some(flow) = self.flows.get_mut(label) else { return };
+        let window = flow.from_app_window;
+        let wanted = cwnd.saturating_mul(2).min(window.saturating_mul(2)).min(most);
+        let wider = self.budget.widen(window, wanted);
+        if wider > window {
+            flow.from_app_window = wider;
+            self.tcp.set_send_capacity(label, wider);
+            let told = MessageHeader::of_flow(MessageKind::Credit, label, wider - window, 0);
+            let _ = out.channel(lane, MessageHeader { flags: CREDIT_WIDER, ..told }, &[]);
+        }
     }
 }

@@ -62,6 +62,9 @@ pub struct TcpSection {
     /// Window offered at first, and while memory is short, in KiB; it grows with what the application reads. 16 to
     /// 16,384; no more than the largest counts.
     pub receive_window_initial_kib: u32,
+    /// Largest window granted to an application towards a client, in KiB; it grows with what the path takes. 256 to
+    /// 16,384.
+    pub send_window_kib: u32,
     /// Smallest retransmission timeout, in ms. 1 to 60,000.
     pub rto_min_ms: u64,
     /// How long TIME-WAIT lasts, in s. 1 to 240.
@@ -96,6 +99,7 @@ impl Default for TcpSection {
         TcpSection {
             receive_window_kib: 6_144,
             receive_window_initial_kib: 64,
+            send_window_kib: 4_096,
             rto_min_ms: 200,
             time_wait_s: 60,
             syn_cookies: SynCookies::Auto,
@@ -127,6 +131,7 @@ impl Config {
         range("capacity.trace_events", self.capacity.trace_events as u64, 1, 16 << 20);
         range("tcp.receive_window_kib", self.tcp.receive_window_kib.into(), 16, 16_384);
         range("tcp.receive_window_initial_kib", self.tcp.receive_window_initial_kib.into(), 16, 16_384);
+        range("tcp.send_window_kib", self.tcp.send_window_kib.into(), 256, 16_384);
         range("tcp.rto_min_ms", self.tcp.rto_min_ms, 1, 60_000);
         range("tcp.time_wait_s", self.tcp.time_wait_s, 1, 240);
         let indices = self.capacity.connections as u64 * u64::from(self.workers);

@@ -142,6 +142,7 @@ fn core_config(config: &Config, worker: u8) -> CoreConfig {
         block_len,
         receive_window_max: config.tcp.receive_window_kib << 10,
         receive_window_initial: config.tcp.receive_window_initial_kib << 10,
+        send_buffer_max: config.tcp.send_window_kib << 10,
         listeners: csp_control::policy::SERVICES_MAX,
         isn_secret,
         rto_min: Duration::from_millis(config.tcp.rto_min_ms),

@@ -223,3 +223,29 @@ fn clients_that_do_not_read_and_take_all_there_is_are_given_up() {
     assert!(others.is_empty(), "{others:#?}\n{}", report.counters);
     assert!(report.prompt_end < Duration::from_secs(170), "{:?}", report.prompt_end);
 }
+
+#[test]
+fn a_long_path_is_filled() {
+    // 100 ms there and back. With the 256 KiB that an application may have under way at first it takes 9 s; the pool of
+    // these proxies has room for 660 KiB.
+    let quiet = Scenario::of((0..).find(|s| Scenario::of(*s).network_nodes == 1).expect("half of the seeds"));
+    let ask = Transaction {
+        start: Duration::ZERO,
+        by_process: None,
+        upload: 10,
+        download: 12_000_000,
+        half_close: false,
+        duplex: false,
+        abort_after: None,
+        late: false,
+        deaf: None,
+    };
+    let lan = [FaultConfig { delay: Duration::from_millis(50), ..FaultConfig::default() }; 2];
+    let (incident, stall, marks, cookies, work) = (Incident::None, None, 0, false, vec![ask]);
+    let (path_mtu, lan_mtu) = (1_500, 1_500);
+    let scenario = Scenario { lan, incident, stall, path_mtu, lan_mtu, marks, cookies, work, ..quiet };
+    let report = World::new(scenario).run();
+    assert_eq!((report.complete, &report.violations), (1, &Vec::new()), "{}", report.counters);
+    println!("12 MB over 100 ms in {:?}", report.prompt_end);
+    assert!(report.prompt_end < Duration::from_secs(5), "{:?}", report.prompt_end);
+}

@@ -1,7 +1,9 @@
 //! What proxies send. All of it is hostile: a message that breaks the protocol breaks its link, nothing else.
 
 use csp_types::FlowLabel;
-use csp_wire::channel::{ConnectedPayload, Message, MessageHeader, MessageKind, Messages, OpenPayload};
+use csp_wire::channel::{
+    CREDIT_WIDER, ConnectedPayload, Message, MessageHeader, MessageKind, Messages, OpenPayload,
+};
 
 use super::records::{Flow, Phase};
 use super::slots::{FlowId, ListenerId};
@@ -182,7 +184,11 @@ impl AppSide {
         if flow.ended_here {
             return Ok(());
         }
-        flow.send.returned(header.argument).map_err(|_| Violation)?;
+        let told = match header.flags & CREDIT_WIDER {
+            0 => flow.send.returned(header.argument),
+            _ => flow.send.widened(header.argument),
+        };
+        told.map_err(|_| Violation)?;
         let room = u64::from(flow.send.available()) * 3 >= u64::from(flow.send.window());
         if flow.wants_write && room {
             flow.wants_write = false;

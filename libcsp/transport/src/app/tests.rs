@@ -3,7 +3,7 @@
 mod harness;
 
 use csp_types::{FlowLabel, Role, TraceKind};
-use csp_wire::channel::{CLOSE_UNREAD, ListenPayload, MessageKind::*};
+use csp_wire::channel::{CLOSE_UNREAD, CREDIT_WIDER, ListenPayload, MessageHeader, MessageKind::*};
 use harness::*;
 
 use super::*;
@@ -173,6 +173,27 @@ fn writing_stops_at_the_window_and_goes_on_with_credit() {
     w.proxy.tell(Credit, label(1).to_wire(), 1001, &[]);
     w.run();
     assert_eq!(w.app.counters().protocol_violations, 1, "more credit than was taken");
+}
+
+#[test]
+fn a_wider_window_wakes_the_writer_that_waits() {
+    let (mut w, flow) = World::with_flow();
+    let data = vec![7; WINDOW as usize];
+    let mut sent = 0;
+    while sent < data.len() {
+        sent += w.app.write(w.now, flow, &[&data[sent..]]).unwrap_or(0);
+        w.run();
+    }
+    assert_eq!(w.app.write(w.now, flow, &[b"more"]), Err(AppError::WouldBlock));
+    while w.app.poll_ready().is_some() {}
+    let header = MessageHeader::of_flow(Credit, label(1), WINDOW, 0);
+    w.proxy.tell_header(MessageHeader { flags: CREDIT_WIDER, ..header }, &[]);
+    w.run();
+    assert_eq!(w.app.poll_ready(), Some(Handle::Flow(flow)));
+    assert_eq!(w.app.write(w.now, flow, &[b"more"]), Ok(4));
+    w.proxy.tell_header(MessageHeader { flags: CREDIT_WIDER, argument: u32::MAX, ..header }, &[]);
+    w.run();
+    assert_eq!(w.app.counters().protocol_violations, 1, "wider than any window");
 }
 
 #[test]

@@ -88,8 +88,9 @@ impl Stack {
     }
 
     /// Sets how many bytes the connection keeps for sending, unacknowledged ones included, up to
-    /// [`crate::StackConfig::send_buffer_max`], instead of what its path asks for; 0 goes back to that. While the [`crate::send_memory`] of all connections' capacities fits the
-    /// memory for sending, no write within them is ever short. `false` for stale labels.
+    /// [`crate::StackConfig::send_buffer_max`], instead of what its path asks for; 0 goes back to that. While the
+    /// [`crate::send_memory`] of all connections' capacities fits the memory for sending, no write within them is ever
+    /// short. `false` for stale labels.
     pub fn set_send_capacity(&mut self, label: FlowLabel, bytes: u32) -> bool {
         let tcb = self.slot(label).and_then(|slot| self.tcbs[slot as usize].as_mut());
         tcb.map(|tcb| tcb.send.set_capacity(bytes)).is_some()

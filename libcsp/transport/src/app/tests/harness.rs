@@ -79,8 +79,13 @@ impl Proxy {
     }
 
     pub fn tell(&mut self, kind: MessageKind, id: u32, argument: u32, payload: &[u8]) {
+        let header = MessageHeader::new(kind, id, argument, payload.len() as u32);
+        self.tell_header(header, payload);
+    }
+
+    pub fn tell_header(&mut self, header: MessageHeader, payload: &[u8]) {
         let Some(link) = self.link else { return };
-        let header = MessageHeader::new(kind, id, argument, payload.len() as u32).emit();
+        let header = header.emit();
         let padding = vec![0; payload.len().next_multiple_of(8) - payload.len()];
         let gather = [&header[..], payload, &padding];
         self.endpoint.send(self.now, link, crate::MessageKind::Channel, 0, &gather).unwrap();
