@@ -150,10 +150,14 @@ impl BlockPool {
         1 << self.shift
     }
 
-    /// Puts a region into the list that its free blocks ask for: in front, since its memory is warm.
+    /// Puts a region into the list that its free blocks ask for: in front, since its memory is warm. One that was copied
+    /// into is the next to be copied into, which is looked for at the end: a pool touches no more memory than was ever in
+    /// use at once.
     fn list(&mut self, region: u32) {
         let Some(home) = self.regions.get_mut(region as usize) else { return };
+        let was_copied = home.copied;
         home.copied &= home.free != home.whole;
+        let was_copied = was_copied && !home.copied;
         let Region { bytes, free, copied, .. } = home;
         let (is_in, roomy) = (bytes.is_some(), !*copied && run_start(*free, self.buffer_blocks).is_some());
         let (into, out_of) = match roomy {
@@ -162,6 +166,7 @@ impl BlockPool {
         };
         out_of.remove(region);
         match is_in && *free != 0 {
+            true if was_copied && roomy => into.push_back(region),
             true => into.push_front(region),
             false => into.remove(region),
         }
@@ -319,6 +324,23 @@ mod tests {
         pool.unrefer(place.block);
         pool.unrefer(copied);
         assert_eq!(pool.free(), 100);
+    }
+
+    #[test]
+    fn copies_and_buffers_come_back_to_memory_that_was_touched() {
+        let mut pool = BlockPool::new(64 * 100, 512, 1500);
+        let mut touched = std::collections::BTreeSet::new();
+        for _ in 0..1_000 {
+            let buffer = pool.lend(Direction::Receive).unwrap();
+            touched.insert(buffer.region);
+            let copies = [pool.take().unwrap(), pool.take().unwrap()];
+            pool.give_back(buffer);
+            copies.iter().for_each(|block| {
+                touched.insert(block / 64);
+                pool.unrefer(*block);
+            });
+        }
+        assert_eq!(touched.len(), 2, "{touched:?}");
     }
 
     #[test]

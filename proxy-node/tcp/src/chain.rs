@@ -37,16 +37,15 @@ impl Node {
 /// The nodes of all chains of a pool.
 #[derive(Debug)]
 pub(crate) struct Nodes {
+    /// Those used so far; room for all of them is set aside, though its memory is not touched before.
     nodes: Vec<Node>,
     free: u32,
+    most: usize,
 }
 
 impl Nodes {
     pub fn new(count: usize) -> Self {
-        let place = Place { block: 0, offset: 0 };
-        let next = |n: usize| if n + 1 == count { NIL } else { n as u32 + 1 };
-        let node = |n| Node { position: 0, len: 0, place, previous: NIL, next: next(n), own: false };
-        Nodes { nodes: (0..count).map(node).collect(), free: if count == 0 { NIL } else { 0 } }
+        Nodes { nodes: Vec::with_capacity(count), free: NIL, most: count }
     }
 
     fn get(&self, node: u32) -> Option<&Node> {
@@ -59,10 +58,16 @@ impl Nodes {
 
     fn take(&mut self, new: Node) -> Option<u32> {
         let node = self.free;
-        let slot = self.nodes.get_mut(node as usize)?;
-        self.free = slot.next;
-        *slot = new;
-        Some(node)
+        if let Some(slot) = self.nodes.get_mut(node as usize) {
+            self.free = slot.next;
+            *slot = new;
+            return Some(node);
+        }
+        let fresh = self.nodes.len();
+        (fresh < self.most).then(|| {
+            self.nodes.push(new);
+            fresh as u32
+        })
     }
 
     fn give_back(&mut self, node: u32) {
