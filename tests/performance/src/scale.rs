@@ -152,7 +152,7 @@ fn judge(report: &mut Report, held: f64, dropped: &str) {
 fn configure(cluster: &Cluster, connections: usize) -> Result<()> {
     let connections = connections + connections / 4 + 16;
     // Every connection is granted a window of 16 KiB at least, out of half the buffers; memory is touched by use only.
-    let buffers_mib = (connections * 72 / 1024).max(64);
+    let buffers_mib = (connections * 88 / 1024).max(64);
     let capacities = [
         (Tier::NetworkNode, format!("capacity:\n  flows: {}\n", connections * 2)),
         (
