@@ -57,7 +57,7 @@ test-tcp: packages-interop ## the TCP engine against Linux over loss, delay and 
 	@$${CARGO_TARGET_DIR:-target}/release/csp-interop $(INTEROP)
 
 .PHONY: test-scale
-test-scale: packages-run ## 100,000 connections through the real path, 10,000 new ones a second on top (root, some minutes; SCALE=...)
+test-scale: packages-run ## 100,000 connections through the real path, 10,000 new ones a second on top (root, a minute; SCALE=...)
 	$(CARGO) build --release --locked --workspace
 	@$${CARGO_TARGET_DIR:-target}/release/csp-scale $(SCALE)
 
