@@ -257,9 +257,14 @@ impl PolicyManager {
         // Only a hint when to look again; what counts is read anew.
         let mut changes = within(self.client.inner.watch_client().watch(keys::ACKS, Some(options))).await?;
         loop {
-            let progress = judge(&self.nodes_and_acks().await?);
+            let mut progress = judge(&self.nodes_and_acks().await?);
             let over = tokio::time::Instant::now() >= deadline;
-            if over || progress.complete() || !progress.refused.is_empty() {
+            if over || progress.complete() {
+                return Ok(progress);
+            }
+            if !progress.refused.is_empty() {
+                // The others were not given their time: that they are silent says nothing of them.
+                progress.missing.clear();
                 return Ok(progress);
             }
             let look_again = (tokio::time::Instant::now() + LOOK_AGAIN).min(deadline);
