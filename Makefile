@@ -59,7 +59,7 @@ test-tcp: packages-interop ## the TCP engine against Linux over loss, delay and 
 .PHONY: test-scale
 test-scale: packages-run ## 100,000 connections through the real path, 10,000 new ones a second on top (root, a minute; SCALE=...)
 	$(CARGO) build --release --locked --workspace
-	@$${CARGO_TARGET_DIR:-target}/release/csp-scale $(SCALE)
+	@ulimit -Sn "$$(ulimit -Hn)"; $${CARGO_TARGET_DIR:-target}/release/csp-scale $(SCALE)
 
 .PHONY: bench-tcp
 bench-tcp: packages-bench ## the TCP engine's time (criterion) and instructions (callgrind) a segment, ACK and connection
