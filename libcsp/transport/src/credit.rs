@@ -64,7 +64,7 @@ impl SendCredit {
     }
 
     /// The receiver made the window wider by `len` bytes (CREDIT with [`csp_wire::channel::CREDIT_WIDER`]), up to
-    /// [`WINDOW_LIMIT`].
+    /// 1 GiB in all.
     pub const fn widened(&mut self, len: u32) -> Result<(), CreditViolation> {
         match self.window.checked_add(len) {
             Some(window) if window <= WINDOW_LIMIT => {
