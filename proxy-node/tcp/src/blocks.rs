@@ -82,6 +82,33 @@ pub enum Direction {
     Send,
 }
 
+/// How short memory for payload of one direction is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pressure {
+    /// Half of it is free: windows and buffers grow.
+    None,
+    /// They stay as they are.
+    Moderate,
+    /// Less than a quarter is free: connections get no more than at their start.
+    High,
+}
+
+impl Pressure {
+    /// What a connection whose share has `grown`, from `least` at its start, gets now.
+    pub fn limit(self, grown: u32, least: u32) -> u32 {
+        if self == Pressure::High { least } else { grown.max(least) }
+    }
+
+    /// A connection could use a share of `wanted`; under pressure it gives back what it does not use.
+    pub fn tune(self, grown: &mut u32, wanted: u32) {
+        match self {
+            Pressure::None => *grown = (*grown).max(wanted),
+            Pressure::Moderate => {}
+            Pressure::High => *grown = (*grown).min(wanted),
+        }
+    }
+}
+
 impl Buffer {
     /// The memory, as long as the longest message that it is for, at least.
     pub fn bytes(&self) -> &[u8] {
@@ -145,6 +172,15 @@ impl BlockPool {
         self.free << self.shift
     }
 
+    /// How short the pool is.
+    pub fn pressure(&self) -> Pressure {
+        match self.free {
+            free if free >= self.capacity() / 2 => Pressure::None,
+            free if free >= self.capacity() / 4 => Pressure::Moderate,
+            _ => Pressure::High,
+        }
+    }
+
     /// Bytes per block.
     pub fn block_len(&self) -> usize {
         1 << self.shift
@@ -155,9 +191,8 @@ impl BlockPool {
     /// use at once.
     fn list(&mut self, region: u32) {
         let Some(home) = self.regions.get_mut(region as usize) else { return };
-        let was_copied = home.copied;
-        home.copied &= home.free != home.whole;
-        let was_copied = was_copied && !home.copied;
+        let emptied = home.copied && home.free == home.whole;
+        home.copied &= !emptied;
         let Region { bytes, free, copied, .. } = home;
         let (is_in, roomy) = (bytes.is_some(), !*copied && run_start(*free, self.buffer_blocks).is_some());
         let (into, out_of) = match roomy {
@@ -166,7 +201,7 @@ impl BlockPool {
         };
         out_of.remove(region);
         match is_in && *free != 0 {
-            true if was_copied && roomy => into.push_back(region),
+            true if emptied && roomy => into.push_back(region),
             true => into.push_front(region),
             false => into.remove(region),
         }

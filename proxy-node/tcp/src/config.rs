@@ -2,9 +2,8 @@
 
 use core::time::Duration;
 
-use crate::ecn::EcnMode;
-
 use crate::cookies::SynCookies;
+use crate::ecn::EcnMode;
 
 /// Sizes and times of a [`crate::Stack`].
 #[derive(Clone, Debug)]

@@ -7,10 +7,9 @@ use crate::config::ConnectionOptions;
 
 /// What connections to an address begin with.
 #[derive(Clone, Copy, Debug)]
-struct Listener {
-    service: u32,
-    /// `None`: what the stack is configured with.
-    options: Option<ConnectionOptions>,
+pub(crate) struct Listener {
+    pub service: u32,
+    pub options: ConnectionOptions,
 }
 
 /// Listeners in the order of their addresses.
@@ -41,12 +40,7 @@ impl Listeners {
     ///
     /// # Errors
     /// The port is 0, the address is listed, or the table is full.
-    pub fn insert(
-        &mut self,
-        address: SocketAddr,
-        service: u32,
-        options: Option<ConnectionOptions>,
-    ) -> Result<(), ListenError> {
+    pub fn insert(&mut self, address: SocketAddr, listener: Listener) -> Result<(), ListenError> {
         if address.port() == 0 {
             return Err(ListenError::BadAddress);
         }
@@ -54,7 +48,7 @@ impl Listeners {
         if self.sorted.len() >= self.capacity {
             return Err(ListenError::TableFull);
         }
-        self.sorted.insert(at, (address, Listener { service, options }));
+        self.sorted.insert(at, (address, listener));
         Ok(())
     }
 
@@ -63,17 +57,8 @@ impl Listeners {
         self.find(address).map(|at| self.sorted.remove(at)).is_ok()
     }
 
-    /// The service that listens on `address`, or on every address of its family.
-    pub fn service(&self, address: &SocketAddr) -> Option<u32> {
-        self.listener(address).map(|listener| listener.service)
-    }
-
-    /// What connections to `address` begin with, where that was said.
-    pub fn options(&self, address: &SocketAddr) -> Option<ConnectionOptions> {
-        self.listener(address)?.options
-    }
-
-    fn listener(&self, address: &SocketAddr) -> Option<Listener> {
+    /// Who listens on `address`, or on every address of its family.
+    pub fn get(&self, address: &SocketAddr) -> Option<Listener> {
         let any = match address.ip() {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
@@ -86,18 +71,22 @@ impl Listeners {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::StackConfig;
 
     #[test]
     fn an_exact_address_wins_over_the_unspecified_one() {
         let address = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let options = StackConfig::default().connection_options();
+        let listener = |service| Listener { service, options };
         let mut listeners = Listeners::new(2);
-        listeners.insert(address("0.0.0.0:80"), 1, None).unwrap();
-        listeners.insert(address("10.0.0.1:80"), 2, None).unwrap();
-        assert_eq!(listeners.insert(address("10.0.0.1:80"), 3, None), Err(ListenError::InUse));
-        assert_eq!(listeners.insert(address("10.0.0.1:81"), 3, None), Err(ListenError::TableFull));
-        assert_eq!(listeners.insert(address("10.0.0.1:0"), 3, None), Err(ListenError::BadAddress));
-        let check =
-            |listeners: &Listeners, text, service| assert_eq!(listeners.service(&address(text)), service);
+        listeners.insert(address("0.0.0.0:80"), listener(1)).unwrap();
+        listeners.insert(address("10.0.0.1:80"), listener(2)).unwrap();
+        assert_eq!(listeners.insert(address("10.0.0.1:80"), listener(3)), Err(ListenError::InUse));
+        assert_eq!(listeners.insert(address("10.0.0.1:81"), listener(3)), Err(ListenError::TableFull));
+        assert_eq!(listeners.insert(address("10.0.0.1:0"), listener(3)), Err(ListenError::BadAddress));
+        let check = |listeners: &Listeners, text, service| {
+            assert_eq!(listeners.get(&address(text)).map(|l| l.service), service);
+        };
         check(&listeners, "10.0.0.1:80", Some(2));
         check(&listeners, "10.0.0.2:80", Some(1));
         check(&listeners, "[fd00::1]:80", None);

@@ -17,7 +17,7 @@ use crate::config::{ConnectionOptions, StackConfig};
 use crate::counters::Counters;
 use crate::isn::Keys;
 use crate::list::IndexList;
-use crate::listen::Listeners;
+use crate::listen::{Listener, Listeners};
 use crate::output::Plan;
 use crate::path_cache::PathCache;
 use crate::ranges::RangePool;
@@ -93,7 +93,7 @@ impl Stack {
     /// # Errors
     /// [`ListenError`]: the address is taken, the table is full.
     pub fn listen(&mut self, address: SocketAddr, service: u32) -> Result<(), ListenError> {
-        self.listeners.insert(address, service, None)
+        self.listen_with(address, service, self.config.connection_options())
     }
 
     /// Like [`Stack::listen`]; connections to this address begin with `options`.
@@ -106,7 +106,7 @@ impl Stack {
         service: u32,
         options: ConnectionOptions,
     ) -> Result<(), ListenError> {
-        self.listeners.insert(address, service, Some(options))
+        self.listeners.insert(address, Listener { service, options })
     }
 
     /// Accepts no further connections to `address`; those that exist stay. `false`: it was not listened on.

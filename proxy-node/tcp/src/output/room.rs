@@ -11,7 +11,6 @@
 
 use crate::blocks::BlockPool;
 use crate::config::StackConfig;
-use crate::output::window::Pressure;
 use crate::tcb::{Context, Tcb};
 
 impl Tcb {
@@ -21,21 +20,14 @@ impl Tcb {
         if let Some(own) = self.send.capacity() {
             return own.min(most);
         }
-        match Pressure::of(pool) {
-            Pressure::High => config.send_buffer_min,
-            Pressure::None | Pressure::Moderate => self.send.grown.clamp(config.send_buffer_min, most),
-        }
+        pool.pressure().limit(self.send.grown, config.send_buffer_min).min(most)
     }
 
     /// Something was acknowledged, and the congestion window may have moved: a window in flight, and as much that is
     /// there when acknowledgements ask for it, even while the window doubles in each round trip.
     pub fn tune_send_buffer(&mut self, cx: &Context<'_>) {
         let wanted = self.congestion.cwnd().saturating_mul(2);
-        match Pressure::of(cx.send_blocks) {
-            Pressure::None => self.send.grown = self.send.grown.max(wanted),
-            Pressure::Moderate => {}
-            Pressure::High => self.send.grown = self.send.grown.min(wanted),
-        }
+        cx.send_blocks.pressure().tune(&mut self.send.grown, wanted);
         self.offer_room(cx.config, cx.send_blocks);
     }
 

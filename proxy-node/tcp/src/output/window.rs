@@ -9,34 +9,11 @@ use core::time::Duration;
 
 use csp_types::Instant;
 
-use crate::blocks::BlockPool;
 use crate::seq::Seq;
 use crate::tcb::{Context, Tcb};
 
 /// A round trip, where none was measured.
 const ROUND_TRIP_UNKNOWN: Duration = Duration::from_millis(100);
-
-/// How short memory for payload of one direction is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Pressure {
-    /// Half of it is free: windows and buffers grow.
-    None,
-    /// They stay as they are.
-    Moderate,
-    /// Less than a quarter is free: connections are offered no more than at their start.
-    High,
-}
-
-impl Pressure {
-    pub fn of(pool: &BlockPool) -> Self {
-        let (free, all) = (pool.free(), pool.capacity());
-        match free {
-            _ if free >= all / 2 => Pressure::None,
-            _ if free >= all / 4 => Pressure::Moderate,
-            _ => Pressure::High,
-        }
-    }
-}
 
 impl Tcb {
     /// The right edge that memory allows: the connection's share less what waits to be read, and no more than a quarter
@@ -53,10 +30,7 @@ impl Tcb {
 
     /// How many bytes the connection may have received ahead of its reader. What was told already stays told.
     pub fn receive_limit(&self, cx: &Context<'_>) -> u32 {
-        match Pressure::of(cx.blocks) {
-            Pressure::High => cx.config.receive_window_initial,
-            Pressure::None | Pressure::Moderate => self.receive.grown.max(cx.config.receive_window_initial),
-        }
+        cx.blocks.pressure().limit(self.receive.grown, cx.config.receive_window_initial)
     }
 
     /// The reader took `n` bytes. A window of what it reads per round trip keeps it busy, twice that lets the peer's
@@ -70,12 +44,7 @@ impl Tcb {
         let wanted = self.taken.saturating_mul(2).saturating_add(2 * u32::from(self.receive_mss));
         let allowed = wanted.min(cx.config.receive_window_max);
         (self.taken, self.taken_since) = (0, cx.now);
-        match Pressure::of(cx.blocks) {
-            Pressure::None => self.receive.grown = self.receive.grown.max(allowed),
-            Pressure::Moderate => {}
-            // Slow readers give back what they do not use.
-            Pressure::High => self.receive.grown = self.receive.grown.min(allowed),
-        }
+        cx.blocks.pressure().tune(&mut self.receive.grown, allowed);
     }
 
     /// The largest window that can be told: without window scaling the field's 65,535 bytes, whatever is configured.

@@ -5,10 +5,10 @@ use csp_types::{FourTuple, Instant};
 use csp_wire::tcp::Flags;
 
 use crate::api::DropReason;
-use crate::config::ConnectionOptions;
 use crate::cookies::{self, SynCookies};
 use crate::ecn::EcnMode;
 use crate::input::Incoming;
+use crate::listen::Listener;
 use crate::replies::{self, Reply};
 use crate::seq::Seq;
 use crate::stack::Stack;
@@ -49,12 +49,12 @@ impl Stack {
         if flags.rst() {
             return Err(DropReason::NoConnection);
         }
-        let Some(service) = self.listeners.service(&tuple.local) else {
+        let Some(listener) = self.listeners.get(&tuple.local) else {
             self.reply_reset(now, tuple, stray.via, segment);
             return Err(DropReason::NoConnection);
         };
         if flags.ack() {
-            return self.on_stray_acknowledgement(now, stray, service);
+            return self.on_stray_acknowledgement(now, stray, listener);
         }
         // RFC 9293 §3.10.7.2, fourth check; SYN with FIN is no honest peer's.
         if !flags.syn() || flags.fin() {
@@ -67,7 +67,7 @@ impl Stack {
         }
         match self.admission() {
             Admission::Cookie => {
-                self.send_cookie(now, stray, service);
+                self.send_cookie(now, stray, listener);
                 return Ok(());
             }
             Admission::Refusal => {
@@ -77,12 +77,7 @@ impl Stack {
             Admission::InPlaceOfOldest => self.evict_half_open(now, Farewell::Record),
             Admission::State => {}
         }
-        self.open_half(now, stray, service)
-    }
-
-    /// What connections to this listener begin with.
-    fn listener_options(&self, tuple: &FourTuple) -> ConnectionOptions {
-        self.listeners.options(&tuple.local).unwrap_or_else(|| self.config.connection_options())
+        self.open_half(now, stray, listener)
     }
 
     fn admission(&self) -> Admission {
@@ -104,7 +99,12 @@ impl Stack {
     }
 
     /// SYN-RECEIVED with a connection block. Its sequence numbers lie behind those of the connection in TIME-WAIT.
-    fn open_half(&mut self, now: Instant, stray: Stray<'_, '_>, service: u32) -> Result<(), DropReason> {
+    fn open_half(
+        &mut self,
+        now: Instant,
+        stray: Stray<'_, '_>,
+        listener: Listener,
+    ) -> Result<(), DropReason> {
         let Stray { tuple, via, segment, time_wait } = stray;
         let mut isn = self.keys.isn(now, &tuple);
         // RFC 9293 §3.4.3: beyond what the old connection used
@@ -113,10 +113,9 @@ impl Stack {
         {
             isn = after.plus(1 << 17);
         }
-        let slot = self.open(now, tuple, via, service, isn).ok_or(DropReason::TableFull)?;
-        let options = self.listener_options(&tuple);
+        let slot = self.open(now, tuple, via, listener.service, isn).ok_or(DropReason::TableFull)?;
         if let Some((tcb, mut cx)) = self.split(slot, now) {
-            tcb.apply(options);
+            tcb.apply(listener.options);
             tcb.accept(&mut cx, segment.seq, segment.window, &segment.options);
             tcb.negotiate_ecn(segment);
             cx.counters.passive_opens += 1;
@@ -146,7 +145,7 @@ impl Stack {
     }
 
     /// Answers a SYN as a connection block would, and keeps nothing.
-    fn send_cookie(&mut self, now: Instant, stray: Stray<'_, '_>, service: u32) {
+    fn send_cookie(&mut self, now: Instant, stray: Stray<'_, '_>, listener: Listener) {
         let Stray { tuple, via, segment, .. } = stray;
         let (queued, capacity) = self.replies.cookies();
         if queued >= capacity {
@@ -161,11 +160,10 @@ impl Stack {
         let mss = options.mss.unwrap_or(if tuple.remote.is_ipv4() { 536 } else { 1_220 });
         let isn = cookies::sequence(&self.keys, now, &tuple, segment.seq, mss);
         let offset = self.keys.timestamp_offset(&tuple);
-        let wanted = self.listener_options(&tuple);
         let mut cx = self.context(now);
-        let mut block = Tcb::new(&cx, csp_types::FlowLabel::NONE, tuple, via, service, isn);
+        let mut block = Tcb::new(&cx, csp_types::FlowLabel::NONE, tuple, via, listener.service, isn);
         block.timestamp_offset = offset;
-        block.apply(wanted);
+        block.apply(listener.options);
         block.accept(&mut cx, segment.seq, segment.window, &options);
         if options.timestamps.is_some() {
             block.negotiate_ecn(segment);
@@ -184,14 +182,14 @@ impl Stack {
         &mut self,
         now: Instant,
         stray: Stray<'_, '_>,
-        service: u32,
+        listener: Listener,
     ) -> Result<(), DropReason> {
         let Stray { tuple, via, segment, .. } = stray;
         let about = self.replies.cookies_are_about(now);
         if about && !segment.flags.syn() {
             let peer_isn = segment.seq.minus(1);
             if let Some(mss) = cookies::verify(&self.keys, now, &tuple, peer_isn, segment.ack.minus(1)) {
-                return self.open_by_cookie(now, stray, service, mss);
+                return self.open_by_cookie(now, stray, listener, mss);
             }
             self.counters.syn_cookies_rejected += 1;
             // It may follow a segment that would have verified and was lost: a RST would end the connection that the
@@ -221,7 +219,7 @@ impl Stack {
         &mut self,
         now: Instant,
         stray: Stray<'_, '_>,
-        service: u32,
+        listener: Listener,
         mss: u16,
     ) -> Result<(), DropReason> {
         let Stray { tuple, via, segment, time_wait } = stray;
@@ -234,12 +232,11 @@ impl Stack {
         }
         self.reuse_time_wait(time_wait);
         let isn = segment.ack.minus(1);
-        let options = self.listener_options(&tuple);
-        let slot = self.open(now, tuple, via, service, isn).ok_or(DropReason::TableFull)?;
+        let slot = self.open(now, tuple, via, listener.service, isn).ok_or(DropReason::TableFull)?;
         let Some((tcb, mut cx)) = self.split(slot, now) else { return Err(DropReason::TableFull) };
         let recalled = cookies::recall(mss, tcb.timestamp(now), &segment.options);
-        tcb.apply(options);
-        tcb.ecn.capable = recalled.ecn && options.ecn != EcnMode::Off;
+        tcb.apply(listener.options);
+        tcb.ecn.capable = recalled.ecn && listener.options.ecn != EcnMode::Off;
         tcb.accept(&mut cx, segment.seq.minus(1), segment.window, &recalled.options);
         tcb.resume_after_cookie(&mut cx);
         cx.counters.passive_opens += 1;
