@@ -40,14 +40,15 @@ impl ProxyCore {
         }
     }
 
-    fn is_stalled(&self, now: Instant, label: FlowLabel) -> bool {
-        self.tcp.unacknowledged_since(label).is_some_and(|since| now.saturating_since(since) >= STALL_MIN)
+    /// Since when the client has taken nothing of what waits for it, if that is long enough.
+    fn stalled_since(&self, now: Instant, label: FlowLabel) -> Option<Instant> {
+        self.tcp.unacknowledged_since(label).filter(|since| now.saturating_since(*since) >= STALL_MIN)
     }
 
     fn next_stalled(&mut self, now: Instant) -> Option<FlowLabel> {
         loop {
             while let Some(label) = self.stalled.found.pop() {
-                if self.flows.get(label).is_some() && self.is_stalled(now, label) {
+                if self.flows.get(label).is_some() && self.stalled_since(now, label).is_some() {
                     return Some(label);
                 }
             }
@@ -59,10 +60,9 @@ impl ProxyCore {
     }
 
     fn look_for_stalled(&mut self, now: Instant) {
-        let mut found: Vec<(Instant, FlowLabel)> = Vec::with_capacity(FOUND_MAX);
         let part = self.flows.part(self.stalled.cursor, LOOK_FLOWS_MAX).map(|flow| flow.label);
-        let since = |label| self.tcp.unacknowledged_since(label).map(|since| (since, label));
-        found.extend(part.filter(|&label| self.is_stalled(now, label)).filter_map(since).take(FOUND_MAX));
+        let stalled = part.filter_map(|label| Some((self.stalled_since(now, label)?, label)));
+        let mut found: Vec<_> = stalled.take(FOUND_MAX).collect();
         found.sort_unstable_by_key(|(since, _)| std::cmp::Reverse(*since));
         self.stalled.found.extend(found.into_iter().map(|(_, label)| label));
         self.stalled.cursor = (self.stalled.cursor + LOOK_FLOWS_MAX) % self.flows.capacity().max(1);
