@@ -7,7 +7,7 @@
 //! ```
 
 /// The widest window that a receiver may make of one, in bytes.
-pub const WINDOW_LIMIT: u32 = 1 << 30;
+const WINDOW_LIMIT: u32 = 1 << 30;
 
 /// The peer went beyond its window, or returned credit it had not taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
