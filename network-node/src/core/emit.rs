@@ -14,7 +14,7 @@ use super::api::{NetworkOutput, PortId};
 /// Room for an Ethernet and the longer of the IP headers.
 pub(super) const HEADERS_LEN_MAX: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN;
 /// RFC 9293 leaves it open; what hosts use.
-const TTL: u8 = 64;
+pub(super) const TTL: u8 = 64;
 const TCP_CHECKSUM_AT: usize = 16;
 
 /// From whom and to whom a packet goes.
@@ -47,43 +47,9 @@ pub(super) struct Headers {
 impl Headers {
     /// `None` where the addresses' families differ or the payload is too long for an IP packet.
     pub(super) fn new(way: &Way, ip: IpFields, payload_len: usize) -> Option<Self> {
-        let payload_len = u16::try_from(payload_len).ok()?;
         let mut headers = Headers { bytes: [0; HEADERS_LEN_MAX], len: 0 };
         let (frame, packet) = headers.bytes.split_at_mut(ethernet::HEADER_LEN);
-        let (ether_type, ip_len) = match (way.source, way.destination) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                let IpFields { protocol, ttl, ecn, identification } = ip;
-                let (dscp, dont_fragment) = (0, true);
-                let repr = ipv4::Repr {
-                    source,
-                    destination,
-                    protocol,
-                    ttl,
-                    dscp,
-                    ecn,
-                    identification,
-                    dont_fragment,
-                    payload_len,
-                };
-                (EtherType::Ipv4, repr.emit(packet).ok()?)
-            }
-            (IpAddr::V6(source), IpAddr::V6(destination)) => {
-                let IpFields { protocol, ttl: hop_limit, ecn, .. } = ip;
-                let (dscp, flow_label) = (0, 0);
-                let repr = ipv6::Repr {
-                    source,
-                    destination,
-                    protocol,
-                    hop_limit,
-                    dscp,
-                    ecn,
-                    flow_label,
-                    payload_len,
-                };
-                (EtherType::Ipv6, repr.emit(packet).ok()?)
-            }
-            _ => return None,
-        };
+        let (ether_type, ip_len) = ip_header(packet, (way.source, way.destination), ip, payload_len)?;
         let (destination, source) = (way.destination_mac, way.source_mac);
         let frame_len = ethernet::Repr { destination, source, ether_type }.emit(frame).ok()?;
         headers.len = frame_len + ip_len;
@@ -92,6 +58,41 @@ impl Headers {
 
     pub(super) fn as_slice(&self) -> &[u8] {
         &self.bytes[..self.len]
+    }
+}
+
+/// Writes the header of an IP packet with `payload_len` bytes behind it; says in which frames it goes and how long it is.
+/// `None` where the families of `source` and `destination` differ or the payload is too long for an IP packet.
+pub(super) fn ip_header(
+    out: &mut [u8],
+    (source, destination): (IpAddr, IpAddr),
+    IpFields { protocol, ttl, ecn, identification }: IpFields,
+    payload_len: usize,
+) -> Option<(EtherType, usize)> {
+    let (dscp, payload_len) = (0, u16::try_from(payload_len).ok()?);
+    match (source, destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            let dont_fragment = true;
+            let repr = ipv4::Repr {
+                source,
+                destination,
+                protocol,
+                ttl,
+                dscp,
+                ecn,
+                identification,
+                dont_fragment,
+                payload_len,
+            };
+            Some((EtherType::Ipv4, repr.emit(out).ok()?))
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            let (hop_limit, flow_label) = (ttl, 0);
+            let repr =
+                ipv6::Repr { source, destination, protocol, hop_limit, dscp, ecn, flow_label, payload_len };
+            Some((EtherType::Ipv6, repr.emit(out).ok()?))
+        }
+        _ => None,
     }
 }
 

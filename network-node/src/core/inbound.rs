@@ -16,6 +16,7 @@ use super::api::{NetworkOutput, PortId, ProxyId};
 use super::emit::Way;
 use super::flow_table::{FlowIndex, FlowState, NewFlow};
 use super::node::NetworkCore;
+use super::path_error::icmp_record;
 
 /// An IP packet from the LAN that carries TCP.
 struct Inbound<'a> {
@@ -305,18 +306,7 @@ impl NetworkCore {
             self.counters.drop_no_service += 1;
             return;
         };
-        let record = Record {
-            kind: RecordKind::IcmpError,
-            label: flow.label,
-            worker: flow.worker,
-            flags: Flags::CHECKSUM_VERIFIED,
-            ecn: Ecn::NotEct,
-            ingress: now,
-            coalesced: 1,
-            segment_size: 0,
-            payload: &[],
-        };
-        match out.tunnel(flow.proxy, &record, &[packet]) {
+        match out.tunnel(flow.proxy, &icmp_record(now, flow), &[packet]) {
             Ok(()) => self.counters.icmp_errors_in += 1,
             Err(_) => self.counters.drop_tunnel_full += 1,
         }
