@@ -214,9 +214,9 @@ impl EpollSet {
     pub fn listeners(&mut self, is_listener: impl Fn(DescriptionId) -> bool) -> &[(usize, DescriptionId)] {
         let members = &self.members;
         let member = |at: usize| members.get(at).and_then(Option::as_ref).map(|m| m.description);
+        // Members that left may have made room for others.
+        self.listeners.retain(|(at, id)| member(*at) == Some(*id));
         if !self.fresh.is_empty() {
-            // Members that left may have made room for these.
-            self.listeners.retain(|(at, id)| member(*at) == Some(*id));
             let fresh = self.fresh.drain(..).filter_map(|at| member(at).map(|id| (at, id)));
             self.listeners.extend(fresh.filter(|(_, id)| is_listener(*id)));
             self.listeners.sort_unstable_by_key(|(at, _)| *at);
@@ -226,7 +226,8 @@ impl EpollSet {
     }
 
     /// Whether a member is still that description.
-    pub fn is_member(&self, at: usize, description: DescriptionId) -> bool {
+    #[cfg(test)]
+    fn is_member(&self, at: usize, description: DescriptionId) -> bool {
         self.members.get(at).and_then(Option::as_ref).is_some_and(|m| m.description == description)
     }
 

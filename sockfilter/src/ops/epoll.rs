@@ -189,12 +189,9 @@ impl Engine {
         let is_listener = |id: DescriptionId| {
             matches!(self.descriptions.get(id.index), Some(Description { kind: Kind::Listener(_), .. }))
         };
-        let count = set.listeners(is_listener).len();
-        for nth in 0..count {
-            let Some(&(at, id)) = set.listeners(|_| false).get(nth) else { break };
+        for &(_, id) in set.listeners(is_listener) {
             let index = id.index;
-            if set.is_member(at, id)
-                && self.descriptions.is_current(id)
+            if self.descriptions.is_current(id)
                 && let Some(Description { kind: Kind::Listener(state), .. }) = self.descriptions.get(index)
                 && !state.interest
             {
