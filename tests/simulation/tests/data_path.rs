@@ -61,20 +61,31 @@ fn a_seed_replays_bit_for_bit() {
     }
 }
 
-#[test]
-fn two_proxies_that_choose_one_source_port_both_connect() {
-    let quiet = Scenario::of((0..).find(|s| Scenario::of(*s).network_nodes == 1).expect("half of the seeds"));
-    let ask = |start_ms| Transaction {
+/// One network node, and nothing goes wrong: no faults on the LAN, no incident, nobody who stalls.
+fn quiet() -> Scenario {
+    let seed = (0..).find(|s| Scenario::of(*s).network_nodes == 1).expect("half of the seeds");
+    let (lan, incident, stall) = ([FaultConfig::default(); 2], Incident::None, None);
+    Scenario { lan, incident, stall, ..Scenario::of(seed) }
+}
+
+/// A client asks the service for so many bytes.
+fn ask(start_ms: u64, download: u32) -> Transaction {
+    Transaction {
         start: Duration::from_millis(start_ms),
-        by_process: Some(0),
+        by_process: None,
         upload: 10,
-        download: 2_000_000,
+        download,
         half_close: false,
         duplex: false,
         abort_after: None,
         late: false,
         deaf: None,
-    };
+    }
+}
+
+#[test]
+fn two_proxies_that_choose_one_source_port_both_connect() {
+    let asks = |start_ms| Transaction { by_process: Some(0), ..ask(start_ms, 2_000_000) };
     // The first connection stays until the second would have given up.
     let stall = Stall {
         process: 0,
@@ -82,42 +93,15 @@ fn two_proxies_that_choose_one_source_port_both_connect() {
         length: Duration::from_secs(120),
         stopped: false,
     };
-    let scenario = Scenario {
-        lan: [FaultConfig::default(); 2],
-        incident: Incident::None,
-        same_ports: true,
-        stall: Some(stall),
-        work: vec![ask(0), ask(1)],
-        ..quiet
-    };
+    let scenario = Scenario { same_ports: true, stall: Some(stall), work: vec![asks(0), asks(1)], ..quiet() };
     let report = World::new(scenario).run();
     assert_eq!((report.complete, &report.violations), (2, &Vec::new()), "{}", report.counters);
 }
 
 /// What happens to 400 kB for the client over a quiet network with these MTUs; says what the run counted.
 fn download_through(path_mtu: u16, lan_mtu: u16) -> String {
-    let quiet = Scenario::of((0..).find(|s| Scenario::of(*s).network_nodes == 1).expect("half of the seeds"));
-    let ask = |start_ms| Transaction {
-        start: Duration::from_millis(start_ms),
-        by_process: None,
-        upload: 10,
-        download: 400_000,
-        half_close: false,
-        duplex: false,
-        abort_after: None,
-        late: false,
-        deaf: None,
-    };
-    let scenario = Scenario {
-        lan: [FaultConfig::default(); 2],
-        incident: Incident::None,
-        stall: None,
-        path_mtu,
-        lan_mtu,
-        marks: 0,
-        work: vec![ask(0), ask(10_000)],
-        ..quiet
-    };
+    let asks = |start_ms| ask(start_ms, 400_000);
+    let scenario = Scenario { path_mtu, lan_mtu, marks: 0, work: vec![asks(0), asks(10_000)], ..quiet() };
     let report = World::new(scenario).run();
     assert_eq!((report.complete, &report.violations), (2, &Vec::new()), "{}", report.counters);
     report.counters
@@ -143,23 +127,11 @@ fn a_lan_narrower_than_the_proxy_thinks_lowers_its_segments() {
 #[test]
 fn marks_of_a_router_reach_both_ends_and_nothing_is_lost() {
     for cookies in [false, true] {
-        let quiet =
-            Scenario::of((0..).find(|s| Scenario::of(*s).network_nodes == 1).expect("half of the seeds"));
-        let ask = Transaction {
-            start: Duration::ZERO,
-            by_process: None,
-            upload: 2_000_000,
-            download: 1_000_000,
-            half_close: false,
-            duplex: false,
-            abort_after: None,
-            late: false,
-            deaf: None,
-        };
+        let one = Transaction { upload: 2_000_000, ..ask(0, 1_000_000) };
         let lan = [FaultConfig { delay: Duration::from_millis(2), ..FaultConfig::default() }; 2];
-        let (incident, work) = (Incident::None, vec![ask]);
+        let (incident, work) = (Incident::None, vec![one]);
         let (path_mtu, lan_mtu, marks, stall) = (1_500, 1_500, 5, None);
-        let scenario = Scenario { lan, incident, stall, path_mtu, lan_mtu, marks, cookies, work, ..quiet };
+        let scenario = Scenario { lan, incident, stall, path_mtu, lan_mtu, marks, cookies, work, ..quiet() };
         let report = World::new(scenario).run();
         assert_eq!((report.complete, &report.violations), (1, &Vec::new()), "{}", report.counters);
         let used = report.counters.lines().filter(|line| !line.contains("ecn_marks_received: 0,"));
@@ -175,30 +147,11 @@ fn marks_of_a_router_reach_both_ends_and_nothing_is_lost() {
 /// So many clients read nothing for so long, each with more to read than the proxy keeps for one; others, which read,
 /// come at these times in milliseconds.
 fn beside_deaf_clients(deaf: u64, silence: Duration, others: impl Iterator<Item = u64>) -> Report {
-    let quiet = Scenario::of((0..).find(|s| Scenario::of(*s).network_nodes == 1).expect("half of the seeds"));
-    let ask = |start_ms, download, deaf| Transaction {
-        start: Duration::from_millis(start_ms),
-        by_process: None,
-        upload: 10,
-        download,
-        half_close: false,
-        duplex: false,
-        abort_after: None,
-        late: false,
-        deaf,
-    };
-    let deaf = (0..deaf).map(|n| ask(n, 3_000_000, Some(silence)));
-    let others = others.map(|start| ask(start, 100_000, None));
-    let scenario = Scenario {
-        lan: [FaultConfig::default(); 2],
-        incident: Incident::None,
-        stall: None,
-        path_mtu: 1_500,
-        lan_mtu: 1_500,
-        marks: 0,
-        work: deaf.chain(others).collect(),
-        ..quiet
-    };
+    let asks = |start_ms, download, deaf| Transaction { deaf, ..ask(start_ms, download) };
+    let deaf = (0..deaf).map(|n| asks(n, 3_000_000, Some(silence)));
+    let others = others.map(|start| asks(start, 100_000, None));
+    let scenario =
+        Scenario { path_mtu: 1_500, lan_mtu: 1_500, marks: 0, work: deaf.chain(others).collect(), ..quiet() };
     World::new(scenario).run()
 }
 
@@ -228,22 +181,11 @@ fn clients_that_do_not_read_and_take_all_there_is_are_given_up() {
 fn a_long_path_is_filled() {
     // 100 ms there and back. With the 256 KiB that an application may have under way at first it takes 9 s; the pool of
     // these proxies has room for 660 KiB.
-    let quiet = Scenario::of((0..).find(|s| Scenario::of(*s).network_nodes == 1).expect("half of the seeds"));
-    let ask = Transaction {
-        start: Duration::ZERO,
-        by_process: None,
-        upload: 10,
-        download: 12_000_000,
-        half_close: false,
-        duplex: false,
-        abort_after: None,
-        late: false,
-        deaf: None,
-    };
+    let one = ask(0, 12_000_000);
     let lan = [FaultConfig { delay: Duration::from_millis(50), ..FaultConfig::default() }; 2];
-    let (incident, stall, marks, cookies, work) = (Incident::None, None, 0, false, vec![ask]);
+    let (incident, stall, marks, cookies, work) = (Incident::None, None, 0, false, vec![one]);
     let (path_mtu, lan_mtu) = (1_500, 1_500);
-    let scenario = Scenario { lan, incident, stall, path_mtu, lan_mtu, marks, cookies, work, ..quiet };
+    let scenario = Scenario { lan, incident, stall, path_mtu, lan_mtu, marks, cookies, work, ..quiet() };
     let report = World::new(scenario).run();
     assert_eq!((report.complete, &report.violations), (1, &Vec::new()), "{}", report.counters);
     println!("12 MB over 100 ms in {:?}", report.prompt_end);
