@@ -8,6 +8,7 @@
 
 pub mod memory;
 mod provider;
+mod region;
 pub mod shm;
 mod slots;
 pub mod ucx;
@@ -17,4 +18,5 @@ pub use provider::{
     Armed, BufferId, Completion, ConnectRequest, Counters, DEPTH_RANGE, Event, MESSAGE_LEN_MAX,
     PRIVATE_DATA_LEN_MAX, Provider, RequestId, ViAddress, ViConfig, ViError, ViId, Wake,
 };
+pub use region::{Backing, Memory, Piece, RegionId};
 pub use wait::WaitSet;

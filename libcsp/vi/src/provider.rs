@@ -3,6 +3,8 @@
 use std::fmt;
 use std::os::fd::RawFd;
 
+use crate::region::{Memory, Piece, RegionId};
+
 /// Bytes of private data that travel with a connection request or its answer. librdmacm gives 56 for RC.
 pub const PRIVATE_DATA_LEN_MAX: usize = 56;
 
@@ -204,6 +206,9 @@ pub enum ViError {
     /// A configured capacity is exhausted (VIs, requests, memory).
     #[error("no room for another {0}")]
     Exhausted(&'static str),
+    /// The provider has no such operation.
+    #[error("this provider cannot {0}")]
+    Unsupported(&'static str),
     /// The operating system or library refused.
     #[error("{call}: {reason}")]
     System {
@@ -259,6 +264,48 @@ pub trait Provider: Send {
         gather: &[&[u8]],
         signalled: bool,
     ) -> Result<(), ViError>;
+
+    /// Registers memory, so that messages can leave it and arrive in it where they lie. The provider keeps it mapped
+    /// until [`deregister`](Provider::deregister) and the last use.
+    fn register(&mut self, memory: &Memory) -> Result<RegionId, ViError> {
+        let _ = memory;
+        Err(ViError::Unsupported("register memory"))
+    }
+
+    /// The caller posts nothing of `region` any more. What is posted already goes on.
+    fn deregister(&mut self, region: RegionId) -> Result<(), ViError> {
+        let _ = region;
+        Err(ViError::Unknown("region"))
+    }
+
+    /// As [`post_send`](Provider::post_send), of `head`, which is copied, and then the `pieces`, which are not where the
+    /// provider can help it: they must not change until [`Completion::Sent`], which always follows unless the VI ends
+    /// first.
+    fn post_send_from(
+        &mut self,
+        vi: ViId,
+        wr_id: u64,
+        immediate: u32,
+        head: &[u8],
+        pieces: &[Piece],
+    ) -> Result<(), ViError> {
+        let _ = (vi, wr_id, immediate, head, pieces);
+        Err(ViError::Unsupported("send from registered memory"))
+    }
+
+    /// As [`connect`](Provider::connect), with the caller's receive buffers: `receive_depth` pieces of at least
+    /// `message_len` bytes each. [`BufferId`] `n` is piece `n`. All are posted at first, in their order; messages arrive
+    /// in the pieces in the order in which these were posted.
+    fn connect_into(
+        &mut self,
+        address: &ViAddress,
+        config: ViConfig,
+        private_data: &[u8],
+        buffers: &[Piece],
+    ) -> Result<ViId, ViError> {
+        let _ = (address, config, private_data, buffers);
+        Err(ViError::Unsupported("receive into the caller's memory"))
+    }
 
     /// Gives a held receive buffer back to its VI's receive queue. Buffers may come back in any order.
     fn post_recv(&mut self, vi: ViId, buffer: BufferId) -> Result<(), ViError>;
