@@ -42,8 +42,30 @@ pub struct EndpointConfig {
     pub links_max: u32,
     /// How long a link may take from `connect` (or from the peer's request) until HELLO is answered.
     pub hello_timeout: Duration,
-    /// What tokens are verified with; `None`: this side never accepts.
+    /// What tokens are verified with; `None`: this side accepts no links of the cluster.
     pub verify: Option<ClusterKey>,
+    /// Processes of this host whose links for messages are accepted; `None`: none.
+    pub local: Option<LocalPeers>,
+}
+
+/// Which processes of the same host may open links for messages. Their user is what the provider knows of it (shm); a
+/// peer whose user it does not know is none of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LocalPeers {
+    /// Those of this user.
+    User(u32),
+    /// Those of any user.
+    Anyone,
+}
+
+impl LocalPeers {
+    pub(crate) fn admits(self, uid: Option<u32>) -> bool {
+        match (self, uid) {
+            (LocalPeers::User(wanted), Some(uid)) => wanted == uid,
+            (LocalPeers::Anyone, Some(_)) => true,
+            (_, None) => false,
+        }
+    }
 }
 
 impl EndpointConfig {
@@ -58,6 +80,7 @@ impl EndpointConfig {
             links_max: 64,
             hello_timeout: Duration::from_secs(2),
             verify,
+            local: None,
         }
     }
 
@@ -68,5 +91,11 @@ impl EndpointConfig {
             links_max: 256,
             ..EndpointConfig::tunnel(identity, verify)
         }
+    }
+
+    /// The configuration for links between application processes: 64 messages of [`limits::CHANNEL_MESSAGE_LEN_MAX`]
+    /// bytes each way; `local` says whose links are accepted.
+    pub fn message(identity: PeerIdentity, local: Option<LocalPeers>) -> Self {
+        EndpointConfig { local, links_max: 64, ..EndpointConfig::channel(identity, None) }
     }
 }

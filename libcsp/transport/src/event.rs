@@ -31,6 +31,8 @@ pub enum MessageKind {
     Tunnel,
     /// Flow messages.
     Channel,
+    /// An application's own bytes, with its immediate data.
+    Message,
 }
 
 /// What happened to a link. Each link that [`connect`](crate::Endpoint::connect) gave, and each accepted one that came

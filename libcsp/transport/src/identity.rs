@@ -5,6 +5,7 @@ use core::fmt;
 pub use csp_wire::link::{Purpose, RefusalCode};
 
 use csp_types::{NodeId, Role};
+use csp_wire::link::Kind;
 
 use crate::event::MessageKind;
 
@@ -67,14 +68,32 @@ pub(crate) const fn kind_of(purpose: Purpose) -> MessageKind {
     match purpose {
         Purpose::Tunnel => MessageKind::Tunnel,
         Purpose::Channel => MessageKind::Channel,
+        Purpose::Message => MessageKind::Message,
     }
 }
 
-/// The role of the side that connects links of `purpose`; proxy nodes accept both.
+/// What a message of `kind` is on the wire.
+pub(crate) const fn wire_kind(kind: MessageKind) -> Kind {
+    match kind {
+        MessageKind::Tunnel => Kind::Tunnel,
+        MessageKind::Channel => Kind::Channel,
+        MessageKind::Message => Kind::Message,
+    }
+}
+
+/// The role of the side that connects links of `purpose`.
 pub(crate) const fn connector_role(purpose: Purpose) -> Role {
     match purpose {
         Purpose::Tunnel => Role::NetworkNode,
-        Purpose::Channel => Role::Process,
+        Purpose::Channel | Purpose::Message => Role::Process,
+    }
+}
+
+/// The role of the side that accepts links of `purpose`.
+pub(crate) const fn acceptor_role(purpose: Purpose) -> Role {
+    match purpose {
+        Purpose::Tunnel | Purpose::Channel => Role::ProxyNode,
+        Purpose::Message => Role::Process,
     }
 }
 

@@ -22,7 +22,7 @@ mod tunnel;
 
 pub use backoff::{Backoff, BackoffConfig};
 pub use channel::{Channel, ChannelConfig, ChannelError};
-pub use config::{EndpointConfig, Heartbeat, RECEIVE_DEPTH_MIN};
+pub use config::{EndpointConfig, Heartbeat, LocalPeers, RECEIVE_DEPTH_MIN};
 pub use counters::Counters;
 pub use credit::{CreditViolation, ReceiveCredit, SendCredit};
 pub use endpoint::{Endpoint, GATHER_MAX, LinkInfo};

@@ -53,6 +53,8 @@ pub enum Kind {
     Tunnel = 8,
     /// Channel messages ([`crate::channel`]).
     Channel = 9,
+    /// An application's own bytes.
+    Message = 10,
 }
 
 impl Kind {
@@ -68,6 +70,7 @@ impl Kind {
             7 => Kind::Close,
             8 => Kind::Tunnel,
             9 => Kind::Channel,
+            10 => Kind::Message,
             _ => return None,
         })
     }
@@ -141,6 +144,8 @@ pub enum Purpose {
     Tunnel = 1,
     /// Between proxy node and application process (or the agent that carries it).
     Channel = 2,
+    /// Between application processes of one host.
+    Message = 3,
 }
 
 /// Body of HELLO: who connects, and what for.
@@ -361,6 +366,7 @@ fn parse_role_and_purpose(fixed: &[u8; HELLO_FIXED_LEN]) -> Result<(Role, Purpos
     let purpose = match fixed[3] {
         1 => Purpose::Tunnel,
         2 => Purpose::Channel,
+        3 => Purpose::Message,
         _ => return Err(undefined("hello purpose", 3)),
     };
     Ok((role, purpose))

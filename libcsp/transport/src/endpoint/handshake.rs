@@ -9,7 +9,7 @@ use super::Endpoint;
 use super::link::{Link, State};
 use crate::config::RECEIVE_DEPTH_MIN;
 use crate::event::{DeathCause, DownReason, LinkEvent, LinkId, ProtocolError, SendError};
-use crate::identity::{PeerIdentity, ProcessId, RefusalCode, connector_role};
+use crate::identity::{PeerIdentity, ProcessId, Purpose, RefusalCode, acceptor_role, connector_role};
 use crate::token::{self, TokenClaims, TokenError};
 
 /// Most receive descriptors that a peer may claim.
@@ -50,7 +50,9 @@ impl Endpoint {
     pub(super) fn on_request(&mut self, now: Instant, request: ConnectRequest) {
         let strangers = self.table.iter().filter(|(_, link)| link.state == State::AwaitHello).count();
         let room = self.table.available() > 0 && strangers < self.table.capacity().div_ceil(2);
-        if self.config.verify.is_none() || !room || !self.has_event_room() {
+        let local = self.config.local.is_some_and(|local| local.admits(request.peer_uid));
+        let known = self.config.verify.is_some() || local;
+        if !known || !room || !self.has_event_room() {
             self.counters.requests_rejected += 1;
             // The request may have gone away meanwhile.
             let _ = self.provider.reject(request.id);
@@ -125,7 +127,7 @@ impl Endpoint {
             pool_size: hello.pool_size,
         };
         link.purpose = hello.purpose;
-        link.nonce = Some(claims.nonce);
+        link.nonce = (hello.purpose != Purpose::Message).then_some(claims.nonce);
         link.local.pool_index = hello.pool_index;
         link.local.pool_size = hello.pool_size;
         link.descriptors.set_peer_depth(hello.receive_depth, 0);
@@ -146,7 +148,7 @@ impl Endpoint {
         let ack = HelloAck::parse(body).map_err(|_| malformed)?;
         let process = ProcessId::parse(ack.process_id.as_bytes()).ok_or(malformed)?;
         let Some(link) = self.table.get_mut(id) else { return Ok(()) };
-        if ack.role != Role::ProxyNode || ack.purpose != link.purpose {
+        if ack.role != acceptor_role(link.purpose) || ack.purpose != link.purpose {
             return Err(DeathCause::Protocol(ProtocolError::Identity));
         }
         if !(RECEIVE_DEPTH_MIN..=RECEIVE_DEPTH_MAX).contains(&ack.receive_depth) {
@@ -246,6 +248,10 @@ impl Endpoint {
             }
             _ => refusal(RefusalCode::Malformed, Parameters, "HELLO is ill-formed"),
         })?;
+        if hello.purpose == Purpose::Message {
+            let claims = self.admit_local(id, &hello)?;
+            return Ok((hello, claims));
+        }
         let key = self.config.verify.as_ref();
         let no_key = refusal(RefusalCode::BadToken, BadToken, "no links are accepted here");
         let claims = token::verify(key.ok_or(no_key)?, hello.token, unix_now_s).map_err(refusal_of)?;
@@ -256,8 +262,8 @@ impl Endpoint {
             let text = "the token belongs to another role, node or process";
             return Err(refusal(RefusalCode::BadToken, Identity, text));
         }
-        let fits =
-            connector_role(hello.purpose) == hello.role && self.config.identity.role == Role::ProxyNode;
+        let own_role = self.config.identity.role;
+        let fits = connector_role(hello.purpose) == hello.role && acceptor_role(hello.purpose) == own_role;
         if !fits || (hello.role == Role::Process) == claims.process.is_empty() {
             let text = "this role may not open such a link here";
             return Err(refusal(RefusalCode::WrongRole, Identity, text));
@@ -268,14 +274,28 @@ impl Endpoint {
         {
             return Err(refusal(RefusalCode::BadToken, Identity, "the token belongs to another user"));
         }
-        if !(RECEIVE_DEPTH_MIN..=RECEIVE_DEPTH_MAX).contains(&hello.receive_depth) {
-            let text = "receive depth must be 4 to 4096";
-            return Err(refusal(RefusalCode::Malformed, Parameters, text));
-        }
+        check_depth(&hello)?;
         if self.is_replay(&hello, &claims) {
             return Err(refusal(RefusalCode::Duplicate, Replay, "the token is in use already"));
         }
         Ok((hello, claims))
+    }
+
+    /// A link between processes of this host: the kernel vouches for the user, nobody for the names.
+    fn admit_local(&self, id: LinkId, hello: &Hello<'_>) -> Result<TokenClaims, Refusal> {
+        use RefusalReason::Identity;
+        let uid = self.table.get(id).and_then(|link| link.peer_uid);
+        if !self.config.local.is_some_and(|local| local.admits(uid)) || hello.role != Role::Process {
+            let text = "no links for messages are accepted here from this user or role";
+            return Err(refusal(RefusalCode::WrongRole, Identity, text));
+        }
+        check_depth(hello)?;
+        let process = ProcessId::parse(hello.process_id.as_bytes());
+        let too_long =
+            refusal(RefusalCode::Malformed, RefusalReason::Parameters, "the process id is too long");
+        let process = process.ok_or(too_long)?;
+        let (role, node) = (hello.role, hello.node_id);
+        Ok(TokenClaims { role, node, process, uid, not_before: 0, expires: u64::MAX, nonce: 0 })
     }
 
     /// A token serves one incarnation, and each place of its pool once at a time.
@@ -289,6 +309,13 @@ impl Endpoint {
             same_owner && !fits
         })
     }
+}
+
+fn check_depth(hello: &Hello<'_>) -> Result<(), Refusal> {
+    if (RECEIVE_DEPTH_MIN..=RECEIVE_DEPTH_MAX).contains(&hello.receive_depth) {
+        return Ok(());
+    }
+    Err(refusal(RefusalCode::Malformed, RefusalReason::Parameters, "receive depth must be 4 to 4096"))
 }
 
 fn refusal_of(error: TokenError) -> Refusal {

@@ -14,7 +14,7 @@ use csp_wire::link::{HEADER_LEN, Kind};
 use crate::config::{EndpointConfig, RECEIVE_DEPTH_MIN};
 use crate::counters::Counters;
 use crate::event::{DeathCause, DownReason, LinkEvent, LinkId, MessageKind, Received, SendError};
-use crate::identity::{PeerIdentity, Purpose, kind_of};
+use crate::identity::{PeerIdentity, Purpose, kind_of, wire_kind};
 use crate::token::Token;
 use link::{Link, State};
 use table::Table;
@@ -101,7 +101,7 @@ impl Endpoint {
         }
     }
 
-    /// Starts to listen at `address`; peers are accepted only where `verify` is configured.
+    /// Starts to listen at `address`; peers are accepted only where `verify` or `local` is configured.
     pub fn listen(&mut self, address: &ViAddress) -> Result<(), ViError> {
         self.provider.listen(address)
     }
@@ -206,11 +206,8 @@ impl Endpoint {
         }
         let link = self.table.get_mut(link).filter(|link| link.can_send() && kind_of(link.purpose) == kind);
         let link = link.ok_or(SendError::Down)?;
-        let wire_kind = match kind {
-            MessageKind::Tunnel => Kind::Tunnel,
-            MessageKind::Channel => Kind::Channel,
-        };
-        let result = link.post(now, self.provider.as_mut(), &mut self.counters, wire_kind, immediate, gather);
+        let kind = wire_kind(kind);
+        let result = link.post(now, self.provider.as_mut(), &mut self.counters, kind, immediate, gather);
         match result {
             Ok(()) => self.counters.bytes_sent += body_len as u64,
             Err(SendError::NoCredit) => self.counters.no_credit += 1,

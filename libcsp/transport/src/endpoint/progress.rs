@@ -6,8 +6,8 @@ use csp_wire::link::{HEADER_LEN, HELLO_LEN_MAX, Header, Kind};
 
 use super::link::{Link, State};
 use super::{Endpoint, Ready};
-use crate::event::{DeathCause, DownReason, LinkEvent, LinkId, MessageKind, ProtocolError};
-use crate::identity::kind_of;
+use crate::event::{DeathCause, DownReason, LinkEvent, LinkId, ProtocolError};
+use crate::identity::{kind_of, wire_kind};
 
 /// Most connection events taken in one turn.
 const EVENTS_MAX: usize = 64;
@@ -138,10 +138,9 @@ impl Endpoint {
         let Some(link) = self.table.get_mut(id) else { return Ok(()) };
         let unexpected = DeathCause::Protocol(ProtocolError::Unexpected);
         match header.kind {
-            Kind::Tunnel | Kind::Channel => {
-                let kind =
-                    if header.kind == Kind::Tunnel { MessageKind::Tunnel } else { MessageKind::Channel };
-                if kind != kind_of(link.purpose) {
+            Kind::Tunnel | Kind::Channel | Kind::Message => {
+                let kind = kind_of(link.purpose);
+                if header.kind != wire_kind(kind) {
                     return Err(unexpected);
                 }
                 link.waiting += 1;

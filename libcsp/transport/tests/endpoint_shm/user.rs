@@ -1,7 +1,10 @@
 //! What the shm provider knows of its peers: their user, and their end.
 
 use csp_transport::token::{self, TokenClaims};
-use csp_transport::{DeathCause, DownReason, Purpose, RefusalCode};
+use csp_transport::{
+    DeathCause, DownReason, EndpointConfig, LocalPeers, MessageKind, PeerIdentity, Purpose, RefusalCode,
+    SendError, Token,
+};
 use csp_types::Role;
 
 use crate::harness::*;
@@ -56,4 +59,49 @@ fn a_forked_child_gives_up_its_copy_without_a_word() {
     app.endpoint.abandon_after_fork();
     world.step(ms(1), &mut [&mut proxy]);
     assert_eq!(proxy.down(at_proxy), Some(DownReason::Died(DeathCause::HangUp)));
+}
+
+/// Two processes: one connects for messages to one that accepts those whom `local` admits.
+fn two_processes(world: &World, local: Option<LocalPeers>) -> (Side, Side) {
+    let config = |name, local| {
+        let identity = PeerIdentity::process(node("an-1"), process(name), 3);
+        EndpointConfig { message_len: 1024, ..EndpointConfig::message(identity, local) }
+    };
+    (world.side("client", config("client", None)), world.proxy_of(config("server", local)))
+}
+
+#[test]
+fn processes_exchange_messages_with_immediate_data() {
+    let mut world = World::new();
+    let (mut client, mut server) = two_processes(&world, Some(LocalPeers::User(own_uid())));
+    let link = connect(&world, &mut client, Purpose::Message, (0, 1), &Token::from_bytes(b"").unwrap());
+    world.step(ms(1), &mut [&mut client, &mut server]);
+    let at_server = server.up()[0];
+    assert_eq!(server.peer(at_server).unwrap().uid, Some(own_uid()), "the kernel's word");
+    assert_eq!(client.peer(link).unwrap().process, process("server"));
+    let now = world.now;
+    client.endpoint.send(now, link, MessageKind::Message, 0xdead_beef, &[b"hel", b"lo"]).unwrap();
+    server.endpoint.send(now, at_server, MessageKind::Message, 1, &[]).unwrap();
+    world.step(ms(1), &mut [&mut client, &mut server]);
+    assert_eq!((server.messages[0].immediate, &server.messages[0].body[..]), (0xdead_beef, &b"hello"[..]));
+    assert_eq!((client.messages[0].immediate, client.messages[0].body.len()), (1, 0));
+    let other_kind = client.endpoint.send(now, link, MessageKind::Channel, 0, &[b"x"]);
+    assert_eq!(other_kind, Err(SendError::Down), "a link carries what it is for");
+}
+
+#[test]
+fn processes_of_other_users_get_no_link_for_messages() {
+    let mut world = World::new();
+    for (local, up) in [(None, 0), (Some(LocalPeers::User(own_uid() + 1)), 0), (Some(LocalPeers::Anyone), 1)]
+    {
+        let (mut client, mut server) = two_processes(&world, local);
+        connect(&world, &mut client, Purpose::Message, (0, 1), &Token::from_bytes(b"").unwrap());
+        world.step(ms(1), &mut [&mut client, &mut server]);
+        assert_eq!((client.up().len(), server.up().len()), (up, up), "{local:?}");
+    }
+    // A proxy takes none, whatever the token.
+    let (mut proxy, mut app) = (world.proxy(8), world.process("p", 8));
+    let link = connect(&world, &mut app, Purpose::Message, (0, 1), &process_token("p", 1));
+    world.step(ms(1), &mut [&mut app, &mut proxy]);
+    assert!(matches!(app.down(link), Some(DownReason::Refused { code: RefusalCode::WrongRole, .. })));
 }
