@@ -9,13 +9,14 @@
 pub mod memory;
 mod provider;
 mod region;
+mod regions;
 pub mod shm;
 mod slots;
 pub mod ucx;
 mod wait;
 
 pub use provider::{
-    Armed, BufferId, Completion, ConnectRequest, Counters, DEPTH_RANGE, Event, MESSAGE_LEN_MAX,
+    Armed, BufferId, Completion, ConnectRequest, Counters, DEPTH_RANGE, Event, MESSAGE_LEN_MAX, PIECES_MAX,
     PRIVATE_DATA_LEN_MAX, Provider, RequestId, ViAddress, ViConfig, ViError, ViId, Wake,
 };
 pub use region::{Backing, Memory, Piece, RegionId};

@@ -55,6 +55,9 @@ pub struct ViConfig {
 /// Largest [`ViConfig::message_len`] in bytes.
 pub const MESSAGE_LEN_MAX: u32 = 1 << 20;
 
+/// Most pieces of registered memory that one message is gathered from.
+pub const PIECES_MAX: usize = 4;
+
 /// Bounds of [`ViConfig::receive_depth`] and [`ViConfig::send_depth`].
 pub const DEPTH_RANGE: std::ops::RangeInclusive<u32> = 2..=4096;
 
@@ -122,6 +125,8 @@ pub struct ConnectRequest {
     pub private_data: Vec<u8>,
     /// The user id of the peer process where the provider knows it (shm).
     pub peer_uid: Option<u32>,
+    /// Which call of [`Provider::listen`] it came by, counted from 0, where the provider knows it (shm, memory).
+    pub listener: Option<u32>,
 }
 
 /// What happened to connections.
@@ -279,7 +284,7 @@ pub trait Provider: Send {
     }
 
     /// As [`post_send`](Provider::post_send), of `head`, which is copied, and then the `pieces`, which are not where the
-    /// provider can help it: they must not change until [`Completion::Sent`], which always follows unless the VI ends
+    /// provider can help it: at most [`PIECES_MAX`], they must not change until [`Completion::Sent`], which always follows unless the VI ends
     /// first.
     fn post_send_from(
         &mut self,

@@ -10,6 +10,8 @@ mod bench;
 mod bodies;
 #[path = "conformance/processes.rs"]
 mod processes;
+#[path = "conformance/registered.rs"]
+mod registered;
 
 /// One test per body, for one provider.
 macro_rules! suite {
@@ -43,17 +45,30 @@ macro_rules! in_process {
             bodies::a_dropped_provider_is_an_unclean_end,
             bodies::a_giving_up_connector_leaves_no_vi_behind,
             bodies::no_wake_is_lost,
-            bodies::out_of_bounds_configurations_are_refused
+            bodies::out_of_bounds_configurations_are_refused,
+            registered::messages_leave_from_registered_memory,
+            registered::memory_stays_as_long_as_it_is_in_use,
+            registered::pieces_that_are_none_are_refused
             $(, $module::$body)*
         );
     };
 }
 
-in_process!(memory);
+in_process!(
+    memory,
+    registered::messages_arrive_in_the_callers_memory_in_the_order_posted,
+    registered::full_comes_exactly_at_the_callers_buffers,
+);
 in_process!(
     shm,
     processes::another_user_may_connect,
     processes::what_a_killed_process_sent_still_arrives,
     processes::death_wakes_who_waits,
 );
-in_process!(ucx, processes::what_a_killed_process_sent_still_arrives, processes::death_wakes_who_waits,);
+in_process!(
+    ucx,
+    processes::what_a_killed_process_sent_still_arrives,
+    processes::death_wakes_who_waits,
+    registered::messages_arrive_in_the_callers_memory_in_the_order_posted,
+    registered::full_comes_exactly_at_the_callers_buffers,
+);

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use csp_types::{Duration, Instant};
 
 use super::InFlight;
+use crate::regions::Place;
 use crate::slots::{SLOTS_MAX, Slots};
 use crate::{ConnectRequest, Event, RequestId, ViConfig, ViError, ViId};
 
@@ -35,9 +36,11 @@ pub(super) struct End {
     /// Receives that the peer has posted and this end has not used.
     pub window: u32,
     pub arriving: VecDeque<Message>,
-    /// Receive buffers that are posted here.
-    pub free: Vec<u32>,
+    /// Receive buffers that are posted here, in the order posted.
+    pub free: VecDeque<u32>,
     pub held: BTreeMap<u32, Vec<u8>>,
+    /// Where the caller's receive buffers lie, if it brought its own.
+    pub places: Option<Box<[Place]>>,
     /// What this end sends takes so long.
     pub delay: Duration,
     pub jitter: Duration,
@@ -98,8 +101,11 @@ impl State {
         self.nodes.iter().position(|node| node.alive && node.name == name)
     }
 
-    pub(super) fn listener(&self, address: &str) -> Option<usize> {
-        self.nodes.iter().position(|node| node.alive && node.listening.iter().any(|l| l == address))
+    /// The node that listens at `address`, and which of its addresses that is.
+    pub(super) fn listener(&self, address: &str) -> Option<(usize, u32)> {
+        let at = |node: &Node| node.listening.iter().position(|l| l == address);
+        let mut nodes = self.nodes.iter().enumerate().filter(|(_, node)| node.alive);
+        nodes.find_map(|(index, node)| Some((index, at(node)? as u32)))
     }
 
     pub(super) fn new_end(&mut self, node: usize, config: ViConfig) -> Result<u32, ViError> {
@@ -110,8 +116,9 @@ impl State {
             state: EndState::Opening,
             window: 0,
             arriving: VecDeque::new(),
-            free: (0..config.receive_depth).rev().collect(),
+            free: (0..config.receive_depth).collect(),
             held: BTreeMap::new(),
+            places: None,
             delay: self.default_delay,
             jitter: self.default_jitter,
             last_due: self.now,
@@ -161,13 +168,24 @@ impl State {
         self.kick();
     }
 
-    pub(super) fn request(&mut self, from: u32, to: usize, config: ViConfig, private: &[u8]) {
+    pub(super) fn request(
+        &mut self,
+        from: u32,
+        (to, listener): (usize, u32),
+        config: ViConfig,
+        private: &[u8],
+    ) {
         let Some(id) = self.requests.insert(Request { from, to, config }) else {
             let node = self.ends.get(from).map_or(usize::MAX, |end| end.node);
             let reason = ViError::Exhausted("connection request");
             return self.notify(node, None, Some(from), Event::Refused { vi: ViId(from), reason });
         };
-        let request = ConnectRequest { id: RequestId(id), private_data: private.to_vec(), peer_uid: None };
+        let request = ConnectRequest {
+            id: RequestId(id),
+            private_data: private.to_vec(),
+            peer_uid: None,
+            listener: Some(listener),
+        };
         self.notify(to, Some(from), None, Event::Request(request));
     }
 

@@ -16,8 +16,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use csp_types::{Duration, Instant};
 
 use crate::provider::check_private_data;
+use crate::regions::Regions;
 use crate::{
-    Armed, BufferId, Completion, Event, Provider, RequestId, ViAddress, ViConfig, ViError, ViId, Wake,
+    Armed, BufferId, Completion, Event, Memory, Piece, Provider, RegionId, RequestId, ViAddress, ViConfig,
+    ViError, ViId, Wake,
 };
 use fabric::{EndState, Node, State};
 
@@ -75,7 +77,7 @@ impl MemoryFabric {
             armed: false,
             wake: eventfd::create(),
         });
-        MemoryProvider { fabric: self.clone(), node: state.nodes.len() - 1 }
+        MemoryProvider { fabric: self.clone(), node: state.nodes.len() - 1, regions: Regions::new() }
     }
 
     /// Moves the time forward (never back): what is due by then can be polled.
@@ -151,6 +153,7 @@ impl MemoryFabric {
 pub struct MemoryProvider {
     fabric: MemoryFabric,
     node: usize,
+    regions: Regions,
 }
 
 impl MemoryProvider {
@@ -205,6 +208,52 @@ impl Provider for MemoryProvider {
         };
         state.request(end, listener, config, private_data);
         Ok(ViId(end))
+    }
+
+    fn register(&mut self, memory: &Memory) -> Result<RegionId, ViError> {
+        self.regions.register(memory)
+    }
+
+    fn deregister(&mut self, region: RegionId) -> Result<(), ViError> {
+        self.regions.deregister(region)
+    }
+
+    /// Copies at once: the sender may change its memory too early and nobody notices here.
+    fn post_send_from(
+        &mut self,
+        vi: ViId,
+        wr_id: u64,
+        immediate: u32,
+        head: &[u8],
+        pieces: &[Piece],
+    ) -> Result<(), ViError> {
+        let config = self.live()?.ends.get(vi.0).map(|end| end.config).ok_or(ViError::Unknown("VI"))?;
+        let len = self.regions.message_len(head, pieces, &config)?;
+        let mut bytes = vec![0; len];
+        let (start, mut rest) = bytes.split_at_mut(head.len());
+        start.copy_from_slice(head);
+        for piece in pieces {
+            let (part, after) = rest.split_at_mut(piece.len);
+            self.regions.find(piece)?.read(piece.offset, part);
+            rest = after;
+        }
+        self.post_send(vi, wr_id, immediate, &[&bytes], true)
+    }
+
+    fn connect_into(
+        &mut self,
+        address: &ViAddress,
+        config: ViConfig,
+        private_data: &[u8],
+        buffers: &[Piece],
+    ) -> Result<ViId, ViError> {
+        config.check()?;
+        let places = self.regions.places(buffers, &config)?;
+        let vi = self.connect(address, config, private_data)?;
+        if let Some(end) = self.live()?.ends.get_mut(vi.0) {
+            end.places = Some(places);
+        }
+        Ok(vi)
     }
 
     fn accept(&mut self, id: RequestId, config: ViConfig, private_data: &[u8]) -> Result<ViId, ViError> {
@@ -288,7 +337,7 @@ impl Provider for MemoryProvider {
         let node = self.node;
         let end = state.ends.get_mut(vi.0).filter(|e| e.node == node).ok_or(ViError::Unknown("VI"))?;
         end.held.remove(&buffer.0).ok_or(ViError::Unknown("buffer"))?;
-        end.free.push(buffer.0);
+        end.free.push_back(buffer.0);
         let peer = end.peer;
         if let Some(peer) = peer.and_then(|peer| state.ends.get_mut(peer)) {
             peer.window += 1;
@@ -300,6 +349,10 @@ impl Provider for MemoryProvider {
         let state = self.live()?;
         let end = state.ends.get(vi.0).filter(|e| e.node == self.node).ok_or(ViError::Unknown("VI"))?;
         let bytes = end.held.get(&buffer.0).ok_or(ViError::Unknown("buffer"))?;
+        if let Some(place) = end.places.as_ref().and_then(|places| places.get(buffer.0 as usize)) {
+            let len = bytes.len().saturating_sub(offset).min(into.len());
+            return Ok(place.memory.read(place.offset + offset, &mut into[..len]));
+        }
         let from = bytes.get(offset..).unwrap_or(&[]);
         let len = from.len().min(into.len());
         into[..len].copy_from_slice(&from[..len]);
@@ -316,8 +369,11 @@ impl Provider for MemoryProvider {
         }
         let id = state.next_message(self.node)?;
         let end = state.ends.get_mut(id)?;
-        let buffer = end.free.pop()?;
+        let buffer = end.free.pop_front()?;
         let message = end.arriving.pop_front()?;
+        if let Some(place) = end.places.as_ref().and_then(|places| places.get(buffer as usize)) {
+            place.memory.write(place.offset, &message.bytes);
+        }
         let len = message.bytes.len() as u32;
         end.held.insert(buffer, message.bytes);
         Some(Completion::Received {

@@ -16,6 +16,9 @@ const SILENT_MAX: usize = 64;
 /// Requests that wait for the caller's answer.
 const REQUESTS_MAX: usize = 256;
 
+/// Listeners of one provider, those that ended counted.
+const LISTENERS_MAX: usize = 1 << 16;
+
 /// Connections taken from one listener at a time.
 const ACCEPT_BURST: usize = 32;
 
@@ -25,8 +28,18 @@ struct Listener {
     identity: Option<(u64, u64)>,
 }
 
+impl Listener {
+    /// Takes its name away, where that still names it.
+    fn unlink(&self) {
+        if self.identity.is_some() && sys::identity(&self.path) == self.identity {
+            sys::unlink(&self.path);
+        }
+    }
+}
+
 struct Silent {
     socket: sys::Fd,
+    listener: u32,
     order: u64,
 }
 
@@ -63,7 +76,8 @@ impl Token {
 }
 
 pub(super) struct Door {
-    listeners: Vec<Listener>,
+    /// In the order of the calls of `listen`; those that ended are `None`.
+    listeners: Vec<Option<Listener>>,
     silent: Slots<Silent>,
     pub waiting: Slots<Waiting>,
     order: u64,
@@ -84,6 +98,9 @@ impl Door {
     }
 
     pub(super) fn listen(&mut self, epoll: &sys::Fd, path: &Path) -> Result<(), ViError> {
+        if self.listeners.len() >= LISTENERS_MAX {
+            return Err(ViError::Exhausted("listener"));
+        }
         let socket = match sys::listen(path) {
             // The file of a listener that is gone stays behind; one that lives answers.
             Err(sys::Errno(libc::EADDRINUSE)) if is_stale(path) => {
@@ -96,26 +113,38 @@ impl Door {
         let token = Token::Listener(self.listeners.len() as u32);
         sys::watch(epoll, &socket, token.to_u64()).map_err(|e| e.of("epoll_ctl"))?;
         self.reserve = sys::reserve().ok().map(|fd| fd.lifted(self.floor));
-        self.listeners.push(Listener { socket, path: path.to_owned(), identity: sys::identity(path) });
+        let listener = Listener { socket, path: path.to_owned(), identity: sys::identity(path) };
+        self.listeners.push(Some(listener));
         Ok(())
+    }
+
+    /// Ends a listener and takes its name away; requests that came by it stay. `false`: there is none.
+    pub(super) fn unlisten(&mut self, epoll: &sys::Fd, listener: u32) -> bool {
+        let ended = self.listeners.get_mut(listener as usize).and_then(Option::take);
+        if let Some(listener) = &ended {
+            sys::unwatch(epoll, &listener.socket);
+            listener.unlink();
+        }
+        ended.is_some()
     }
 
     /// Takes connections from a listener; those whose request is there already are given to `found` at once.
     pub(super) fn accept(
         &mut self,
         epoll: &sys::Fd,
-        listener: u32,
+        number: u32,
         counters: &mut Counters,
         mut found: impl FnMut(ConnectRequest),
     ) {
         for _ in 0..ACCEPT_BURST {
-            let Some(listener) = self.listeners.get(listener as usize) else { return };
+            let Some(Some(listener)) = self.listeners.get(number as usize) else { return };
             match sys::accept(&listener.socket) {
                 Ok(socket) => {
                     let socket = socket.lifted(self.floor);
                     self.make_room(epoll, counters);
                     self.order += 1;
-                    let Some(id) = self.silent.insert(Silent { socket, order: self.order }) else { return };
+                    let silent = Silent { socket, listener: number, order: self.order };
+                    let Some(id) = self.silent.insert(silent) else { return };
                     let Some(silent) = self.silent.get(id) else { return };
                     if sys::watch(epoll, &silent.socket, Token::Silent(id).to_u64()).is_err() {
                         self.silent.remove(id);
@@ -159,7 +188,7 @@ impl Door {
         if got == Err(sys::Errno(libc::EAGAIN)) {
             return None;
         }
-        let Silent { socket, .. } = self.silent.remove(id)?;
+        let Silent { socket, listener, .. } = self.silent.remove(id)?;
         sys::unwatch(epoll, &socket);
         let packet = got.ok().and_then(|len| bytes.get(..len)).map(Packet::parse);
         let Some(Ok(Packet { kind: Kind::Request, config, private_data })) = packet else {
@@ -171,11 +200,11 @@ impl Door {
             counters.handshakes_dropped += 1;
             return None;
         };
-        Some(ConnectRequest { id: RequestId(id), private_data, peer_uid })
+        Some(ConnectRequest { id: RequestId(id), private_data, peer_uid, listener: Some(listener) })
     }
 
     pub(super) fn descriptors(&self, into: &mut Vec<i32>) {
-        into.extend(self.listeners.iter().map(|l| l.socket.raw()));
+        into.extend(self.listeners.iter().flatten().map(|l| l.socket.raw()));
         into.extend(self.silent.iter().map(|(_, s)| s.socket.raw()));
         into.extend(self.waiting.iter().map(|(_, w)| w.socket.raw()));
         into.extend(self.reserve.iter().map(sys::Fd::raw));
@@ -183,11 +212,7 @@ impl Door {
 
     /// Takes the names of the listeners away, where they still name these listeners.
     pub(super) fn unlink(&self) {
-        for listener in &self.listeners {
-            if listener.identity.is_some() && sys::identity(&listener.path) == listener.identity {
-                sys::unlink(&listener.path);
-            }
-        }
+        self.listeners.iter().flatten().for_each(Listener::unlink);
     }
 }
 

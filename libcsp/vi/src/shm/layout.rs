@@ -11,7 +11,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::sys;
-use crate::{ViConfig, ViError};
+use crate::{Backing, Memory, ViConfig, ViError};
 
 const PAGE_LEN: usize = 4096;
 
@@ -69,6 +69,22 @@ pub(super) struct Mapping {
 // SAFETY: the mapping is reached only through its one owner, wherever that moves; the memory itself is meant to be
 // shared.
 unsafe impl Send for Mapping {}
+// SAFETY: what is shared of it is where it lies and how long it is.
+unsafe impl Sync for Mapping {}
+
+/// A mapping that outlives its VI as long as somebody has it as [`Memory`].
+pub(super) struct Lent(pub std::sync::Arc<Mapping>);
+
+// SAFETY: the mapping stays until its last owner is gone, and no reference to its plain bytes is made anywhere.
+unsafe impl Backing for Lent {
+    fn start(&self) -> *mut u8 {
+        self.0.at
+    }
+
+    fn len(&self) -> usize {
+        self.0.len
+    }
+}
 
 impl Mapping {
     /// Makes the memory of a VI; the descriptor goes to the connector.
@@ -89,6 +105,11 @@ impl Mapping {
         }
         let at = sys::map(fd, len).map_err(|e| e.of("mmap"))?;
         Ok(Mapping { at, len, to_listener, to_connector })
+    }
+
+    /// Where the payload of an arena's slot starts, in bytes from the start of this mapping, which the arena is of.
+    pub(super) fn payload_offset(&self, arena: &Arena, slot: usize) -> usize {
+        arena.slot(slot) as usize + SLOT_HEADER_LEN - self.at as usize
     }
 
     /// The arena of messages to the listener. It must not outlive the mapping.
@@ -175,6 +196,17 @@ impl Arena {
         unsafe {
             let to = self.slot(slot).add(SLOT_HEADER_LEN + offset);
             std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len());
+        }
+    }
+
+    /// The same, from registered memory, which may be anybody's; a piece outside of it is not copied.
+    pub(super) fn write_from(&self, slot: usize, offset: usize, from: &Memory, at: usize, len: usize) {
+        assert!(offset + len <= self.geometry.message_len);
+        let Some(from) = from.at(at, len) else { return };
+        // SAFETY: as for `write`; `from` has `len` mapped bytes. Both may be of one mapping.
+        unsafe {
+            let to = self.slot(slot).add(SLOT_HEADER_LEN + offset);
+            std::ptr::copy(from, to, len);
         }
     }
 

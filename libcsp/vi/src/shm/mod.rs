@@ -16,6 +16,7 @@
 
 mod door;
 mod layout;
+mod lend;
 pub mod rendezvous;
 mod ring;
 mod setup;
@@ -28,12 +29,14 @@ use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::atomic::{Ordering, fence};
 
+use crate::regions::Regions;
 use crate::slots::{SLOTS_MAX, Slots};
 use crate::{
-    Armed, BufferId, Completion, Counters, Event, Provider, RequestId, ViAddress, ViConfig, ViError, ViId,
-    Wake,
+    Armed, BufferId, Completion, Counters, Event, Memory, Piece, Provider, RegionId, RequestId, ViAddress,
+    ViConfig, ViError, ViId, Wake,
 };
 use door::{Door, Token};
+pub use lend::Loan;
 use ring::Sending;
 use vi::{Stage, Vi};
 
@@ -47,6 +50,7 @@ const BURST_MAX: u32 = 16;
 /// The shared-memory provider.
 pub struct ShmProvider {
     vis: Slots<Vi>,
+    regions: Regions,
     /// The slot of `vis` to look at first, and how many messages it gave in a row.
     cursor: usize,
     burst: u32,
@@ -76,6 +80,7 @@ impl ShmProvider {
         let epoll = sys::epoll().map_err(|e| e.of("epoll_create1"))?.lifted(floor);
         Ok(ShmProvider {
             vis: Slots::new(SLOTS_MAX),
+            regions: Regions::new(),
             cursor: 0,
             burst: 0,
             sent: VecDeque::new(),
@@ -185,6 +190,33 @@ impl ShmProvider {
         None
     }
 
+    /// What follows a message that was put into a ring, or was not.
+    fn after_send(
+        &mut self,
+        vi: u32,
+        sending: Result<Sending, ring::Violation>,
+        signal: Option<u64>,
+    ) -> Result<(), ViError> {
+        match sending {
+            Ok(Sending::Done) => {}
+            // A socket too full for another wake has unread ones already; one that hung up is found by looking.
+            Ok(Sending::Wake) => {
+                let socket = self.vis.get(vi).and_then(|end| end.socket.as_ref());
+                let _ = socket.map(|socket| sys::send(socket, &[0], None));
+            }
+            Ok(Sending::Full) => return Err(ViError::Full),
+            Err(ring::Violation) => {
+                self.break_vi(vi);
+                return Err(ViError::NotConnected);
+            }
+        }
+        if let (Some(wr_id), Some(end)) = (signal, self.vis.get_mut(vi)) {
+            end.signalled += 1;
+            self.sent.push_back((vi, wr_id));
+        }
+        Ok(())
+    }
+
     /// Announces the end of VIs whose peer is gone and whose last message was polled.
     fn tell_hang_ups(&mut self) {
         for index in 0..self.vis.len() {
@@ -239,35 +271,53 @@ impl Provider for ShmProvider {
         gather: &[&[u8]],
         signalled: bool,
     ) -> Result<(), ViError> {
-        let end = self.vis.get_mut(vi.0).ok_or(ViError::Unknown("VI"))?;
-        let (Stage::Open, Some(rings), Some(socket), false) =
-            (end.stage, &mut end.rings, &end.socket, end.ended)
-        else {
-            return Err(ViError::NotConnected);
-        };
-        let max = end.config.message_len as usize;
+        let max = self.vis.get(vi.0).ok_or(ViError::Unknown("VI"))?.config.message_len as usize;
         let len = gather.iter().fold(0usize, |len, part| len.saturating_add(part.len()));
         if len > max {
             return Err(ViError::TooLong { len, max });
         }
-        if signalled && end.signalled >= end.config.send_depth {
-            return Err(ViError::Full);
-        }
-        match rings.sender.send(immediate, gather) {
-            Ok(Sending::Done) => {}
-            // A socket too full for another wake has unread ones already; one that hung up is found by looking.
-            Ok(Sending::Wake) => drop(sys::send(socket, &[0], None)),
-            Ok(Sending::Full) => return Err(ViError::Full),
-            Err(ring::Violation) => {
-                self.break_vi(vi.0);
-                return Err(ViError::NotConnected);
+        let end = self.vis.get_mut(vi.0).ok_or(ViError::Unknown("VI"))?;
+        let sending = end.send(immediate, len, signalled, |arena, slot| {
+            let mut at = 0;
+            for part in gather {
+                arena.write(slot, at, part);
+                at += part.len();
             }
-        }
-        if signalled {
-            end.signalled += 1;
-            self.sent.push_back((vi.0, wr_id));
-        }
-        Ok(())
+        });
+        self.after_send(vi.0, sending?, signalled.then_some(wr_id))
+    }
+
+    fn register(&mut self, memory: &Memory) -> Result<RegionId, ViError> {
+        self.regions.register(memory)
+    }
+
+    fn deregister(&mut self, region: RegionId) -> Result<(), ViError> {
+        self.regions.deregister(region)
+    }
+
+    /// Copies into the ring, so that the pieces may change at once.
+    fn post_send_from(
+        &mut self,
+        vi: ViId,
+        wr_id: u64,
+        immediate: u32,
+        head: &[u8],
+        pieces: &[Piece],
+    ) -> Result<(), ViError> {
+        let end = self.vis.get_mut(vi.0).ok_or(ViError::Unknown("VI"))?;
+        let len = self.regions.message_len(head, pieces, &end.config)?;
+        let regions = &self.regions;
+        let sending = end.send(immediate, len, true, |arena, slot| {
+            arena.write(slot, 0, head);
+            let mut at = head.len();
+            for piece in pieces {
+                if let Ok(memory) = regions.find(piece) {
+                    arena.write_from(slot, at, memory, piece.offset, piece.len);
+                }
+                at += piece.len;
+            }
+        });
+        self.after_send(vi.0, sending?, Some(wr_id))
     }
 
     fn post_recv(&mut self, vi: ViId, buffer: BufferId) -> Result<(), ViError> {

@@ -43,42 +43,96 @@ const KNOWN_MAX: usize = 16;
 pub(super) struct Sender {
     arena: Arena,
     sent: u64,
+    /// The message whose slot is taken next: beyond `sent` where slots are claimed and filled later.
+    next: u64,
+    claims: Option<Claims>,
     /// The slots of messages up to, not including, this one are in `known`, by number modulo [`KNOWN_MAX`].
     known_until: u64,
     known: [u16; KNOWN_MAX],
 }
 
+/// Slots that somebody else fills, from [`Sender::claim`] to [`Sender::publish`].
+struct Claims {
+    /// By number of the message, modulo the ring's length.
+    order: Box<[u16]>,
+    /// By slot.
+    taken: Box<[bool]>,
+}
+
 impl Sender {
     pub(super) fn new(arena: Arena) -> Self {
-        Sender { arena, sent: 0, known_until: 0, known: [0; KNOWN_MAX] }
+        Sender { arena, sent: 0, next: 0, claims: None, known_until: 0, known: [0; KNOWN_MAX] }
     }
 
-    /// Copies a message, at most `message_len` bytes long (checked by the caller), into the next posted slot.
-    pub(super) fn send(&mut self, immediate: u32, gather: &[&[u8]]) -> Result<Sending, Violation> {
-        if self.sent == self.known_until {
+    /// From now on slots are claimed and published, not sent to.
+    pub(super) fn lend(&mut self) {
+        let geometry = self.arena.geometry;
+        let order = vec![0; geometry.ring_len()].into();
+        self.claims.get_or_insert(Claims { order, taken: vec![false; geometry.depth].into() });
+    }
+
+    pub(super) fn is_lent(&self) -> bool {
+        self.claims.is_some()
+    }
+
+    /// The slot of the next message, if the receiver has posted it.
+    pub(super) fn claim(&mut self) -> Result<Option<u16>, Violation> {
+        let Some(slot) = self.next_slot()? else { return Ok(None) };
+        let Some(claims) = &mut self.claims else { return Ok(None) };
+        if std::mem::replace(&mut claims.taken[usize::from(slot)], true) {
+            return Err(Violation);
+        }
+        let mask = claims.order.len() - 1;
+        claims.order[self.next as usize & mask] = slot;
+        self.next += 1;
+        Ok(Some(slot))
+    }
+
+    /// Sends the message that was written into a claimed slot; `None` where `slot` is not the one claimed first. `len` is
+    /// at most `message_len` (checked by the caller).
+    pub(super) fn publish(&mut self, slot: u16, len: u32, immediate: u32) -> Option<Sending> {
+        let claims = self.claims.as_mut().filter(|_| self.sent < self.next)?;
+        if claims.order[self.sent as usize & (claims.order.len() - 1)] != slot {
+            return None;
+        }
+        claims.taken[usize::from(slot)] = false;
+        Some(self.hand_over(usize::from(slot), len, immediate))
+    }
+
+    /// Has a message written, at most `message_len` bytes long (checked by the caller), into the next posted slot.
+    pub(super) fn send(
+        &mut self,
+        immediate: u32,
+        len: usize,
+        write: impl FnOnce(&Arena, usize),
+    ) -> Result<Sending, Violation> {
+        let Some(slot) = self.next_slot()? else { return Ok(Sending::Full) };
+        write(&self.arena, usize::from(slot));
+        self.next += 1;
+        Ok(self.hand_over(usize::from(slot), len as u32, immediate))
+    }
+
+    /// The next posted slot.
+    fn next_slot(&mut self) -> Result<Option<u16>, Violation> {
+        if self.next == self.known_until {
             self.learn()?;
         }
-        if self.sent == self.known_until {
-            return Ok(Sending::Full);
-        }
-        let slot = usize::from(self.known[self.sent as usize % KNOWN_MAX]);
-        let mut len = 0;
-        for part in gather {
-            self.arena.write(slot, len, part);
-            len += part.len();
-        }
-        self.arena.meta(slot).store((len as u64) << 32 | u64::from(immediate), Ordering::Relaxed);
+        Ok((self.next != self.known_until).then(|| self.known[self.next as usize % KNOWN_MAX]))
+    }
+
+    fn hand_over(&mut self, slot: usize, len: u32, immediate: u32) -> Sending {
+        self.arena.meta(slot).store(u64::from(len) << 32 | u64::from(immediate), Ordering::Relaxed);
         self.sent += 1;
         self.arena.tag(slot).store(self.sent, Ordering::Release);
         fence(Ordering::SeqCst);
         let armed = self.arena.armed();
         let sleeps = armed.load(Ordering::Relaxed) != 0 && armed.swap(0, Ordering::Relaxed) != 0;
-        Ok(if sleeps { Sending::Wake } else { Sending::Done })
+        if sleeps { Sending::Wake } else { Sending::Done }
     }
 
     /// Reads the entries that the receiver has posted since.
     fn learn(&mut self) -> Result<(), Violation> {
-        for number in self.sent..self.sent + KNOWN_MAX as u64 {
+        for number in self.next..self.next + KNOWN_MAX as u64 {
             let entry = self.arena.posted(number).load(Ordering::Acquire);
             if entry >> SLOT_BITS != number + 1 {
                 break;
@@ -93,7 +147,6 @@ impl Sender {
         Ok(())
     }
 
-    #[cfg(test)]
     pub(super) fn arena(&self) -> Arena {
         self.arena
     }
@@ -177,12 +230,17 @@ impl Receiver {
 
     /// Copies from a held slot; `None` where it is not held.
     pub(super) fn read(&self, slot: u32, offset: usize, into: &mut [u8]) -> Option<usize> {
-        let len = self.held.get(slot as usize).copied().filter(|&len| len != POSTED)?;
+        let len = self.held_len(slot)?;
         let count = (len as usize).saturating_sub(offset).min(into.len());
         if count > 0 {
             self.arena.read(slot as usize, offset, &mut into[..count]);
         }
         Some(count)
+    }
+
+    /// Bytes of the message in a held slot; `None` where it is not held.
+    pub(super) fn held_len(&self, slot: u32) -> Option<u32> {
+        self.held.get(slot as usize).copied().filter(|&len| len != POSTED)
     }
 
     /// Posts a held slot again; `None` where it is not held. Without `publish` the sender does not learn of it.
@@ -212,7 +270,6 @@ impl Receiver {
         }
     }
 
-    #[cfg(test)]
     pub(super) fn arena(&self) -> Arena {
         self.arena
     }

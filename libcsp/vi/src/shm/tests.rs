@@ -63,7 +63,7 @@ fn a_scribbling_peer_never_leads_out_of_bounds() {
         let mut held = Vec::new();
         for step in 0..200 {
             scribble(&arena, random, sender.progress(), receiver.progress());
-            match sender.send(7, &[&[1; 200], &[2; 56]]) {
+            match sender.send(7, 256, |arena, slot| arena.write(slot, 0, &[1; 256])) {
                 Err(Violation) => violations += 1,
                 Ok(Sending::Done | Sending::Wake | Sending::Full) => {}
             }
@@ -91,7 +91,7 @@ fn a_scribbling_peer_never_leads_out_of_bounds() {
 }
 
 /// A listener and a connector, connected, of one process.
-fn pair() -> (ShmProvider, ViId, ShmProvider, ViId) {
+pub(super) fn pair() -> (ShmProvider, ViId, ShmProvider, ViId) {
     let address = ViAddress::Path(path());
     let (mut listener, mut connector) = (ShmProvider::new().unwrap(), ShmProvider::new().unwrap());
     listener.listen(&address).unwrap();
@@ -108,12 +108,12 @@ fn pair() -> (ShmProvider, ViId, ShmProvider, ViId) {
     (listener, from, connector, to)
 }
 
-fn next_event(provider: &mut ShmProvider) -> Event {
+pub(super) fn next_event(provider: &mut ShmProvider) -> Event {
     (0..10_000).find_map(|_| provider.poll_event()).expect("an event")
 }
 
 /// Where the peer's end of `vi` posts, and where it writes what `vi` receives.
-fn arenas(provider: &mut ShmProvider, vi: ViId) -> (Arena, Arena) {
+pub(super) fn arenas(provider: &mut ShmProvider, vi: ViId) -> (Arena, Arena) {
     let rings = provider.vis.get_mut(vi.0).unwrap().rings.as_ref().unwrap();
     rings.arenas()
 }

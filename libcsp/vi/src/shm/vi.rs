@@ -1,9 +1,11 @@
 //! One VI as one end has it: its socket, its mapping, its two rings.
 
-use super::layout::Mapping;
-use super::ring::{Receiver, Sender};
+use std::sync::Arc;
+
+use super::layout::{Arena, Lent, Mapping};
+use super::ring::{Receiver, Sender, Sending, Violation};
 use super::sys;
-use crate::ViConfig;
+use crate::{Memory, ViConfig, ViError};
 
 /// How far a VI is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,7 +25,7 @@ pub(super) struct Rings {
     pub sender: Sender,
     pub receiver: Receiver,
     // Declared last: the rings point into it.
-    _mapping: Mapping,
+    mapping: Arc<Mapping>,
 }
 
 impl Rings {
@@ -31,12 +33,32 @@ impl Rings {
         let (incoming, outgoing) = (mapping.to_listener(), mapping.to_connector());
         Receiver::publish_all(&incoming);
         Receiver::publish_all(&outgoing);
-        Rings { sender: Sender::new(outgoing), receiver: Receiver::new(incoming), _mapping: mapping }
+        Self::new(mapping, incoming, outgoing)
     }
 
     pub(super) fn of_connector(mapping: Mapping) -> Self {
         let (incoming, outgoing) = (mapping.to_connector(), mapping.to_listener());
-        Rings { sender: Sender::new(outgoing), receiver: Receiver::new(incoming), _mapping: mapping }
+        Self::new(mapping, incoming, outgoing)
+    }
+
+    fn new(mapping: Mapping, incoming: Arena, outgoing: Arena) -> Self {
+        let (sender, receiver) = (Sender::new(outgoing), Receiver::new(incoming));
+        Rings { sender, receiver, mapping: Arc::new(mapping) }
+    }
+
+    /// All of it.
+    pub(super) fn memory(&self) -> Memory {
+        Memory::new(Lent(Arc::clone(&self.mapping)))
+    }
+
+    /// Where the payload of a slot of the outgoing direction starts in [`memory`](Rings::memory).
+    pub(super) fn outgoing_at(&self, slot: usize) -> usize {
+        self.mapping.payload_offset(&self.sender.arena(), slot)
+    }
+
+    /// Where the payload of a slot of the incoming direction starts in it.
+    pub(super) fn incoming_at(&self, slot: usize) -> usize {
+        self.mapping.payload_offset(&self.receiver.arena(), slot)
     }
 
     /// The memory as the peer sees it: outgoing, incoming.
@@ -61,6 +83,30 @@ pub(super) struct Vi {
 impl Vi {
     pub(super) fn new(stage: Stage, config: ViConfig, rings: Option<Rings>, socket: Option<sys::Fd>) -> Self {
         Vi { stage, config, rings, socket, ended: false, signalled: 0 }
+    }
+
+    /// The rings, while messages can be sent.
+    pub(super) fn sending(&mut self) -> Result<&mut Rings, ViError> {
+        match (self.stage, &mut self.rings, &self.socket, self.ended) {
+            (Stage::Open, Some(rings), Some(_), false) => Ok(rings),
+            _ => Err(ViError::NotConnected),
+        }
+    }
+
+    /// Has a message of `len` bytes, at most the VI's `message_len`, written into the next slot.
+    pub(super) fn send(
+        &mut self,
+        immediate: u32,
+        len: usize,
+        signalled: bool,
+        write: impl FnOnce(&Arena, usize),
+    ) -> Result<Result<Sending, Violation>, ViError> {
+        let full = signalled && self.signalled >= self.config.send_depth;
+        let sender = &mut self.sending()?.sender;
+        if sender.is_lent() {
+            return Err(ViError::Unsupported("send on a VI whose slots are lent"));
+        }
+        Ok(if full { Ok(Sending::Full) } else { sender.send(immediate, len, write) })
     }
 
     /// The receiver, while its messages are to be polled.

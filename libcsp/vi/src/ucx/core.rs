@@ -157,7 +157,8 @@ impl Core {
         match self.waiting.insert(Waiting { endpoint: from, setup }) {
             Some(id) => {
                 self.owners.insert(from, Owner::Waiting(id));
-                let request = ConnectRequest { id: RequestId(id), private_data, peer_uid: None };
+                let request =
+                    ConnectRequest { id: RequestId(id), private_data, peer_uid: None, listener: None };
                 self.events.push_back(Event::Request(request));
             }
             None => {

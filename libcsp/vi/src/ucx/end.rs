@@ -4,8 +4,10 @@ use std::collections::VecDeque;
 
 use super::core::Core;
 use super::frame::{HEADER_LEN, Header, SETUP_LEN_MAX};
-use super::sys::{Api, Endpoint};
-use crate::{ViConfig, ViError};
+use super::sys::{Api, Endpoint, Iov};
+use super::worker::Body;
+use crate::regions::{Place, Regions};
+use crate::{Memory, PIECES_MAX, Piece, ViConfig, ViError};
 
 /// Most memory of one end's buffers, in bytes.
 const END_MEMORY_LEN_MAX: usize = 1 << 28;
@@ -70,8 +72,11 @@ pub(super) struct End {
     contexts: Box<[Option<Context>]>,
     /// The caller's id of the signalled send in each send buffer.
     signals: Box<[Option<u64>]>,
-    receive_memory: Box<[u8]>,
-    receive_free: Vec<u16>,
+    /// What the send in each send buffer has of registered memory.
+    lent: Box<[Lent]>,
+    receive_memory: Buffers,
+    /// Posted buffers, in the order posted.
+    receive_free: VecDeque<u16>,
     held: Box<[u32]>,
     /// Messages that came before the caller was told of the VI.
     pub early: VecDeque<Arrived>,
@@ -81,6 +86,29 @@ pub(super) struct End {
     pub ended: Option<bool>,
     /// It is in the event queue.
     pub told_end: bool,
+}
+
+/// What a send has of registered memory until the library is done with it.
+struct Lent {
+    parts: [Iov; PIECES_MAX + 1],
+    keep: [Option<Memory>; PIECES_MAX],
+}
+
+impl Default for Lent {
+    fn default() -> Self {
+        Lent {
+            parts: [Iov { buffer: std::ptr::null(), length: 0 }; PIECES_MAX + 1],
+            keep: Default::default(),
+        }
+    }
+}
+
+/// Where messages are received.
+enum Buffers {
+    /// Each `message_len` bytes long, one after another.
+    Own(Box<[u8]>),
+    /// In the caller's memory.
+    Lent(Box<[Place]>),
 }
 
 /// Bytes of one send buffer: a header and the longest message, or a set-up.
@@ -120,14 +148,20 @@ impl End {
             send_total,
             contexts: vec![None; send_total].into(),
             signals: vec![None; send_total].into(),
-            receive_memory: vec![0; receive_len].into(),
-            receive_free: (0..config.receive_depth as u16).rev().collect(),
+            lent: (0..send_total).map(|_| Lent::default()).collect(),
+            receive_memory: Buffers::Own(vec![0; receive_len].into()),
+            receive_free: (0..config.receive_depth as u16).collect(),
             held: vec![POSTED; config.receive_depth as usize].into(),
             early: VecDeque::new(),
             unpolled: 0,
             ended: None,
             told_end: false,
         })
+    }
+
+    /// Receives into these buffers from now on: there are as many as the receive depth, all long enough.
+    pub(super) fn receive_into(&mut self, places: Box<[Place]>) {
+        self.receive_memory = Buffers::Lent(places);
     }
 
     /// The peer introduced itself.
@@ -202,6 +236,31 @@ impl End {
         self.send_slice(buffer).as_ptr()
     }
 
+    /// The body of a send buffer's message: `len` bytes in it, then the pieces, which are kept mapped.
+    pub(super) fn body(&mut self, buffer: u16, len: usize, regions: &Regions, pieces: &[Piece]) -> Body {
+        let start = self.send_pointer(buffer).wrapping_add(HEADER_LEN);
+        let Some(lent) = self.lent.get_mut(usize::from(buffer)).filter(|_| !pieces.is_empty()) else {
+            return Body::Bytes(start, len);
+        };
+        let mut count = 0;
+        if len > 0 {
+            lent.parts[0] = Iov { buffer: start.cast(), length: len };
+            count = 1;
+        }
+        for (keep, piece) in lent.keep.iter_mut().zip(pieces) {
+            *keep = regions.find(piece).ok().cloned();
+            let at = keep.as_ref().and_then(|memory| memory.at(piece.offset, piece.len));
+            let Some(at) = at.filter(|_| piece.len > 0) else { continue };
+            lent.parts[count] = Iov { buffer: at.cast_const().cast(), length: piece.len };
+            count += 1;
+        }
+        match (count, &lent.parts[0]) {
+            (0, _) => Body::Bytes(start, 0),
+            (1, part) => Body::Bytes(part.buffer.cast(), part.length),
+            _ => Body::Parts(lent.parts.as_ptr(), count),
+        }
+    }
+
     /// Where the context of a send buffer lies, until [`release`](End::release).
     pub(super) fn context(&mut self, context: Context) -> *mut Option<Context> {
         match self.contexts.get_mut(usize::from(context.buffer)) {
@@ -216,6 +275,9 @@ impl End {
     /// The library is done with a send buffer; gives the id of a signalled send.
     pub(super) fn release(&mut self, buffer: u16) -> Option<u64> {
         self.send_free.push(buffer);
+        if let Some(lent) = self.lent.get_mut(usize::from(buffer)) {
+            lent.keep = Default::default();
+        }
         self.signals.get_mut(usize::from(buffer))?.take()
     }
 
@@ -230,9 +292,17 @@ impl End {
         if data.len() > message_len {
             return None;
         }
-        let buffer = self.receive_free.pop()?;
-        let start = usize::from(buffer) * message_len;
-        self.receive_memory.get_mut(start..start + data.len())?.copy_from_slice(data);
+        let buffer = self.receive_free.pop_front()?;
+        match &mut self.receive_memory {
+            Buffers::Own(bytes) => {
+                let start = usize::from(buffer) * message_len;
+                bytes.get_mut(start..start + data.len())?.copy_from_slice(data);
+            }
+            Buffers::Lent(places) => {
+                let place = places.get(usize::from(buffer))?;
+                place.memory.write(place.offset, data);
+            }
+        }
         *self.held.get_mut(usize::from(buffer))? = data.len() as u32;
         self.received = self.received.wrapping_add(1);
         self.unpolled += 1;
@@ -243,7 +313,7 @@ impl End {
     pub(super) fn post(&mut self, buffer: u32) -> Option<()> {
         let held = self.held.get_mut(buffer as usize).filter(|held| **held != POSTED)?;
         *held = POSTED;
-        self.receive_free.push(buffer as u16);
+        self.receive_free.push_back(buffer as u16);
         self.posted = self.posted.wrapping_add(1);
         Some(())
     }
@@ -251,10 +321,18 @@ impl End {
     /// Copies from a held buffer; `None` where it is not held.
     pub(super) fn read(&self, buffer: u32, offset: usize, into: &mut [u8]) -> Option<usize> {
         let len = self.held.get(buffer as usize).copied().filter(|&len| len != POSTED)? as usize;
-        let start = buffer as usize * self.config.message_len as usize;
-        let from = self.receive_memory.get(start + offset.min(len)..start + len)?;
-        let count = from.len().min(into.len());
-        into[..count].copy_from_slice(&from[..count]);
-        Some(count)
+        let offset = offset.min(len);
+        let count = (len - offset).min(into.len());
+        match &self.receive_memory {
+            Buffers::Own(bytes) => {
+                let start = buffer as usize * self.config.message_len as usize + offset;
+                into[..count].copy_from_slice(bytes.get(start..start + count)?);
+                Some(count)
+            }
+            Buffers::Lent(places) => {
+                let place = places.get(buffer as usize)?;
+                Some(place.memory.read(place.offset + offset, &mut into[..count]))
+            }
+        }
     }
 }

@@ -18,6 +18,7 @@ mod core;
 mod end;
 mod frame;
 mod sys;
+mod turn;
 mod worker;
 
 use std::collections::VecDeque;
@@ -25,14 +26,15 @@ use std::net::SocketAddr;
 use std::ptr::null_mut;
 
 use crate::provider::check_private_data;
+use crate::regions::{Place, Regions};
 use crate::{
-    Armed, BufferId, Completion, Counters, Event, Provider, RequestId, ViAddress, ViConfig, ViError, ViId,
-    Wake,
+    Armed, BufferId, Completion, Counters, Event, Memory, Piece, Provider, RegionId, RequestId, ViAddress,
+    ViConfig, ViError, ViId, Wake,
 };
-use core::{Owner, SILENT_MAX, Silent, Todo, Waiting};
+use core::{Owner, Todo, Waiting};
 use end::{Context, End, Stage};
 use frame::{HEADER_LEN, Header, Kind, REJECT_MISMATCH, SETUP_LEN_MAX, Setup};
-use sys::{Endpoint, Status};
+use sys::Endpoint;
 use worker::Worker;
 
 /// How many calls of `poll_event` share one turn of the library.
@@ -61,6 +63,7 @@ pub fn is_well_formed(header: &[u8], body: &[u8]) -> bool {
 /// The UCX provider.
 pub struct UcxProvider {
     worker: Worker,
+    regions: Regions,
     lingering: VecDeque<u32>,
     order: u64,
     calls: u32,
@@ -88,7 +91,8 @@ fn plain(kind: Kind, immediate: u32) -> Header {
 impl UcxProvider {
     /// A provider without VIs. Fails where libucp is not installed.
     pub fn new() -> Result<Self, ViError> {
-        Ok(UcxProvider { worker: Worker::new()?, lingering: VecDeque::new(), order: 0, calls: 0 })
+        let (worker, regions) = (Worker::new()?, Regions::new());
+        Ok(UcxProvider { worker, regions, lingering: VecDeque::new(), order: 0, calls: 0 })
     }
 
     fn end_of(&self, vi: ViId) -> Result<&End, ViError> {
@@ -98,6 +102,12 @@ impl UcxProvider {
         } else {
             Ok(end)
         }
+    }
+
+    /// An end that messages can be sent from.
+    fn sending_end(&self, vi: ViId) -> Result<&End, ViError> {
+        let end = self.end_of(vi)?;
+        if end.stage == Stage::Open && end.ended.is_none() { Ok(end) } else { Err(ViError::NotConnected) }
     }
 
     fn end_mut(&mut self, vi: ViId) -> Result<&mut End, ViError> {
@@ -114,12 +124,12 @@ impl UcxProvider {
         Ok(vi)
     }
 
-    /// Sends a message of a VI.
+    /// Sends a message of a VI: the parts of `gather`, then the pieces, if they belong to registered memory.
     fn transmit(
         &mut self,
         vi: u32,
         header: Header,
-        gather: &[&[u8]],
+        (gather, pieces): (&[&[u8]], &[Piece]),
         signal: Option<u64>,
     ) -> Result<(), ViError> {
         let (core, api) = (self.worker.core, self.worker.api);
@@ -130,12 +140,14 @@ impl UcxProvider {
         }
         let control = header.kind != Kind::Data;
         let buffer = end.fill(header, gather, signal, control).ok_or(ViError::Full)?;
-        let at = end.send_pointer(buffer);
-        let context = end.context(Context { core, api, vi, buffer });
         let len = gather.iter().map(|part| part.len()).sum();
+        let start = (end.send_pointer(buffer), HEADER_LEN);
+        let body = end.body(buffer, len, &self.regions, pieces);
+        let context = end.context(Context { core, api, vi, buffer });
         let flags = if header.kind == Kind::Request { sys::AM_SEND_REPLY } else { 0 };
-        // SAFETY: buffer and context lie in the end's own boxes, and the end stays until the library gave it back.
-        let result = unsafe { self.worker.send(endpoint, at, HEADER_LEN, len, flags, context.cast()) };
+        // SAFETY: buffer, list of parts and context lie in the end's own boxes, and the end stays until the library gave
+        // them back; so does the memory of the pieces, which the end keeps.
+        let result = unsafe { self.worker.send(endpoint, start, body, flags, context.cast()) };
         let core = self.worker.core_mut();
         if sys::error_of(result).is_some() {
             if let Some(end) = core.ends.get_mut(vi) {
@@ -157,12 +169,12 @@ impl UcxProvider {
         let setup = Setup { vi, key: end.key, config: end.config, private_data: private_data.to_vec() };
         let mut bytes = [0; SETUP_LEN_MAX];
         let len = setup.write(&mut bytes);
-        self.transmit(vi, plain(kind, 0), &[&bytes[..len]], None)
+        self.transmit(vi, plain(kind, 0), (&[&bytes[..len]], &[]), None)
     }
 
     /// Sends a message without content, now or when a buffer is free.
     fn tell(&mut self, vi: u32, kind: Kind) {
-        if self.transmit(vi, plain(kind, 0), &[], None) == Err(ViError::Full) {
+        if self.transmit(vi, plain(kind, 0), (&[], &[]), None) == Err(ViError::Full) {
             self.worker.core_mut().todo.push_back(Todo::Tell(vi, kind));
         }
     }
@@ -175,6 +187,36 @@ impl UcxProvider {
         }
     }
 
+    fn start_connect(
+        &mut self,
+        address: &ViAddress,
+        config: ViConfig,
+        private_data: &[u8],
+        places: Option<Box<[Place]>>,
+    ) -> Result<ViId, ViError> {
+        check_private_data(private_data)?;
+        config.check()?;
+        let ip = ip_of(address)?;
+        let mut end = End::new(Stage::Connecting, null_mut(), config, sys::new_key()?)?;
+        places.into_iter().for_each(|places| end.receive_into(places));
+        let vi = self.insert(end, null_mut())?;
+        let connected = self.worker.connect(ip);
+        let api = self.worker.api;
+        let core = self.worker.core_mut();
+        match connected {
+            Ok(endpoint) => {
+                core.owners.insert(endpoint, Owner::End(vi));
+                if let Some(end) = core.ends.get_mut(vi) {
+                    end.endpoint = endpoint;
+                }
+                // Where this fails the endpoint has failed, and that is told by itself.
+                let _ = self.transmit_setup(vi, Kind::Request, private_data);
+            }
+            Err(status) => core.refuse(vi, unreachable(address, api.text(status))),
+        }
+        Ok(ViId(vi))
+    }
+
     /// Refuses a connector; the endpoint goes when it hung up.
     fn refuse(&mut self, waiting: Waiting, reason: u32) {
         let config = ViConfig { receive_depth: 2, send_depth: 2, message_len: 1 };
@@ -184,7 +226,7 @@ impl UcxProvider {
         });
         match end {
             Ok(vi) => {
-                let told = self.transmit(vi, plain(Kind::Reject, reason), &[], None);
+                let told = self.transmit(vi, plain(Kind::Reject, reason), (&[], &[]), None);
                 self.linger(vi);
                 if told.is_err() {
                     self.finish(vi);
@@ -215,100 +257,6 @@ impl UcxProvider {
             core.ends.remove(vi);
         }
     }
-
-    /// Lets the library work and does what came of it.
-    fn progress(&mut self) {
-        for _ in 0..PROGRESS_MAX {
-            let did = self.worker.progress();
-            self.handle();
-            let core = self.worker.core();
-            if did == 0 || !core.completions.is_empty() || !core.events.is_empty() {
-                break;
-            }
-        }
-    }
-
-    fn handle(&mut self) {
-        while let Some((endpoint, status)) = self.worker.core_mut().failures.pop_front() {
-            self.on_failure(endpoint, status);
-        }
-        while let Some(request) = self.worker.core_mut().incoming.pop_front() {
-            self.admit(request);
-        }
-        for _ in 0..self.worker.core().todo.len() {
-            match self.worker.core_mut().todo.pop_front() {
-                Some(Todo::Tell(vi, kind)) => self.tell(vi, kind),
-                Some(Todo::Close(vi)) => self.close(vi),
-                Some(Todo::Drop(endpoint)) => self.worker.close(endpoint),
-                Some(Todo::TurnAway(request)) => self.worker.turn_away(request),
-                None => break,
-            }
-        }
-    }
-
-    fn close(&mut self, vi: u32) {
-        let Some(end) = self.worker.core_mut().ends.get_mut(vi) else { return };
-        if end.stage == Stage::Lingering {
-            return self.finish(vi);
-        }
-        let endpoint = std::mem::replace(&mut end.endpoint, null_mut());
-        self.worker.close(endpoint);
-    }
-
-    fn on_failure(&mut self, endpoint: *mut Endpoint, status: Status) {
-        let text = self.worker.api.text(status);
-        let core = self.worker.core_mut();
-        match core.owners.get(&endpoint).copied() {
-            None => {}
-            Some(Owner::Silent(id)) => {
-                core.silent.remove(id);
-                self.worker.close(endpoint);
-            }
-            Some(Owner::Waiting(id)) => {
-                core.waiting.remove(id);
-                self.worker.close(endpoint);
-            }
-            Some(Owner::End(vi)) => {
-                match core.ends.get(vi).map(|end| end.stage) {
-                    Some(Stage::Connecting) if status == sys::ERR_REJECTED => {
-                        core.refuse(vi, ViError::Rejected);
-                    }
-                    Some(Stage::Connecting) => {
-                        let address = "the listener".to_owned();
-                        core.refuse(vi, ViError::Unreachable { address, reason: text });
-                    }
-                    Some(Stage::Opening | Stage::Open) => core.end(vi, false),
-                    _ => {}
-                }
-                self.close(vi);
-            }
-        }
-    }
-
-    /// Makes the endpoint of an announced connection, which then has to send its request.
-    fn admit(&mut self, request: *mut sys::ConnRequest) {
-        if self.worker.core().silent.iter().count() >= SILENT_MAX {
-            let core = self.worker.core_mut();
-            core.counters.handshakes_dropped += 1;
-            let oldest = core.silent.iter().min_by_key(|(_, silent)| silent.order).map(|(id, _)| id);
-            if let Some(silent) = oldest.and_then(|id| core.silent.remove(id)) {
-                self.worker.close(silent.endpoint);
-            }
-        }
-        let Ok(endpoint) = self.worker.admit(request) else {
-            self.worker.core_mut().counters.handshakes_dropped += 1;
-            return;
-        };
-        self.order += 1;
-        let order = self.order;
-        let core = self.worker.core_mut();
-        match core.silent.insert(Silent { endpoint, order }) {
-            Some(id) => {
-                core.owners.insert(endpoint, Owner::Silent(id));
-            }
-            None => self.worker.close(endpoint),
-        }
-    }
 }
 
 impl Provider for UcxProvider {
@@ -326,26 +274,45 @@ impl Provider for UcxProvider {
         config: ViConfig,
         private_data: &[u8],
     ) -> Result<ViId, ViError> {
-        check_private_data(private_data)?;
-        config.check()?;
-        let ip = ip_of(address)?;
-        let vi =
-            self.insert(End::new(Stage::Connecting, null_mut(), config, sys::new_key()?)?, null_mut())?;
-        let connected = self.worker.connect(ip);
-        let api = self.worker.api;
-        let core = self.worker.core_mut();
-        match connected {
-            Ok(endpoint) => {
-                core.owners.insert(endpoint, Owner::End(vi));
-                if let Some(end) = core.ends.get_mut(vi) {
-                    end.endpoint = endpoint;
-                }
-                // Where this fails the endpoint has failed, and that is told by itself.
-                let _ = self.transmit_setup(vi, Kind::Request, private_data);
-            }
-            Err(status) => core.refuse(vi, unreachable(address, api.text(status))),
+        self.start_connect(address, config, private_data, None)
+    }
+
+    fn register(&mut self, memory: &Memory) -> Result<RegionId, ViError> {
+        self.regions.register(memory)
+    }
+
+    fn deregister(&mut self, region: RegionId) -> Result<(), ViError> {
+        self.regions.deregister(region)
+    }
+
+    /// The library sends from where the pieces lie, or copies them at once, as it finds better.
+    fn post_send_from(
+        &mut self,
+        vi: ViId,
+        wr_id: u64,
+        immediate: u32,
+        head: &[u8],
+        pieces: &[Piece],
+    ) -> Result<(), ViError> {
+        let end = self.sending_end(vi)?;
+        self.regions.message_len(head, pieces, &end.config)?;
+        if end.window() == 0 {
+            return Err(ViError::Full);
         }
-        Ok(ViId(vi))
+        self.transmit(vi.0, plain(Kind::Data, immediate), (&[head], pieces), Some(wr_id))
+    }
+
+    /// Messages are copied into the buffers when the library hands them over: it receives into its own.
+    fn connect_into(
+        &mut self,
+        address: &ViAddress,
+        config: ViConfig,
+        private_data: &[u8],
+        buffers: &[Piece],
+    ) -> Result<ViId, ViError> {
+        config.check()?;
+        let places = self.regions.places(buffers, &config)?;
+        self.start_connect(address, config, private_data, Some(places))
     }
 
     fn accept(&mut self, id: RequestId, config: ViConfig, private_data: &[u8]) -> Result<ViId, ViError> {
@@ -392,10 +359,7 @@ impl Provider for UcxProvider {
         gather: &[&[u8]],
         signalled: bool,
     ) -> Result<(), ViError> {
-        let end = self.end_of(vi)?;
-        if end.stage != Stage::Open || end.ended.is_some() {
-            return Err(ViError::NotConnected);
-        }
+        let end = self.sending_end(vi)?;
         let max = end.config.message_len as usize;
         let len = gather.iter().fold(0usize, |len, part| len.saturating_add(part.len()));
         if len > max {
@@ -404,7 +368,7 @@ impl Provider for UcxProvider {
         if end.window() == 0 {
             return Err(ViError::Full);
         }
-        self.transmit(vi.0, plain(Kind::Data, immediate), gather, signalled.then_some(wr_id))
+        self.transmit(vi.0, plain(Kind::Data, immediate), (gather, &[]), signalled.then_some(wr_id))
     }
 
     fn post_recv(&mut self, vi: ViId, buffer: BufferId) -> Result<(), ViError> {

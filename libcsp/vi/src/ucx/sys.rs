@@ -116,10 +116,23 @@ pub(super) struct EpParams {
 
 pub(super) const OP_CALLBACK: u32 = 1 << 1;
 pub(super) const OP_USER_DATA: u32 = 1 << 2;
+pub(super) const OP_DATATYPE: u32 = 1 << 3;
 pub(super) const OP_FLAGS: u32 = 1 << 4;
+/// `ucp_dt_make_contig(1)`: the count is of bytes.
+pub(super) const DATATYPE_BYTES: u64 = 1 << 3;
+/// `ucp_dt_make_iov()`: the count is of [`Iov`]s.
+pub(super) const DATATYPE_IOV: u64 = 2;
 pub(super) const AM_SEND_REPLY: u32 = 1;
 pub(super) const AM_SEND_EAGER: u32 = 2;
 pub(super) const CLOSE_FORCE: u32 = 1;
+
+/// A part of a message (`ucp_dt_iov_t`).
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Iov {
+    pub buffer: *const c_void,
+    pub length: usize,
+}
 
 pub(super) type SendCallback =
     unsafe extern "C" fn(request: *mut c_void, status: Status, user_data: *mut c_void);

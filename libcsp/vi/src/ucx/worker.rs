@@ -24,6 +24,15 @@ pub(super) struct Worker {
     closing: *mut Closing,
 }
 
+/// What follows a message's header.
+#[derive(Clone, Copy)]
+pub(super) enum Body {
+    /// So many bytes.
+    Bytes(*const u8, usize),
+    /// So many parts, one after another.
+    Parts(*const sys::Iov, usize),
+}
+
 /// No signal shall be delivered to the thread that the library starts.
 fn with_signals_blocked<T>(run: impl FnOnce() -> T) -> T {
     // SAFETY: both sets are valid sigset_t; the old mask is put back.
@@ -188,30 +197,36 @@ impl Worker {
         }
     }
 
-    /// Sends a header and `len` bytes behind it.
+    /// Sends a header of `header_len` bytes at `at`, and a body.
     ///
     /// # Safety
     /// Both stay readable, and `context` stays, until the callback was called or the result is not a request.
     pub(super) unsafe fn send(
         &mut self,
         endpoint: *mut Endpoint,
-        at: *const u8,
-        header_len: usize,
-        len: usize,
+        (at, header_len): (*const u8, usize),
+        body: Body,
         flags: u32,
         context: *mut c_void,
     ) -> StatusPtr {
         // SAFETY: RequestParam is plain; zero is a value of it.
         let mut param: sys::RequestParam = unsafe { zeroed() };
-        param.op_attr_mask = sys::OP_CALLBACK | sys::OP_USER_DATA | sys::OP_FLAGS;
+        param.op_attr_mask = sys::OP_CALLBACK | sys::OP_USER_DATA | sys::OP_FLAGS | sys::OP_DATATYPE;
         param.flags = flags | sys::AM_SEND_EAGER;
         param.send_cb = Some(callbacks::sent);
         param.user_data = context;
+        let (body, count) = match body {
+            Body::Bytes(bytes, len) => {
+                param.datatype = sys::DATATYPE_BYTES;
+                (bytes.cast(), len)
+            }
+            Body::Parts(parts, count) => {
+                param.datatype = sys::DATATYPE_IOV;
+                (parts.cast(), count)
+            }
+        };
         // SAFETY: by the caller.
-        unsafe {
-            let body = at.add(header_len).cast();
-            (self.api.am_send)(endpoint, AM_ID, at.cast(), header_len, body, len, &raw const param)
-        }
+        unsafe { (self.api.am_send)(endpoint, AM_ID, at.cast(), header_len, body, count, &raw const param) }
     }
 
     /// Closes an endpoint at once; what it still had to send is lost.

@@ -1,0 +1,157 @@
+//! A VI whose memory somebody else fills and empties: a device, for a process of this host that has none of its own.
+//!
+//! What a peer sent is taken from where it lies ([`ShmProvider::received_at`]). What is meant for it goes into slots that
+//! the peer posted: [`ShmProvider::claim`] gives the next one, somebody writes into it, [`ShmProvider::publish`] hands it
+//! over. Claimed slots are published in the order in which they were claimed. The peer is believed as little as ever.
+
+use super::{ShmProvider, ring};
+use crate::{BufferId, Memory, ViError, ViId};
+
+/// The memory of a lent VI. It stays mapped as long as a clone of [`memory`](Loan::memory) does, whatever becomes of the
+/// VI.
+#[derive(Clone, Debug)]
+pub struct Loan {
+    /// Both directions.
+    pub memory: Memory,
+    /// Where the payload of each slot towards the peer starts in it; each is `message_len` bytes long.
+    pub slots: Box<[usize]>,
+}
+
+impl ShmProvider {
+    /// Lends a VI's memory: from now on its slots towards the peer are claimed and published, and `post_send` refused.
+    pub fn lend(&mut self, vi: ViId) -> Result<Loan, ViError> {
+        let end = self.vis.get_mut(vi.0).ok_or(ViError::Unknown("VI"))?;
+        let rings = end.rings.as_mut().ok_or(ViError::NotConnected)?;
+        rings.sender.lend();
+        let slots = (0..rings.sender.arena().geometry.depth).map(|slot| rings.outgoing_at(slot)).collect();
+        Ok(Loan { memory: rings.memory(), slots })
+    }
+
+    /// Where the message in a held buffer starts in the VI's memory, and its length in bytes.
+    pub fn received_at(&self, vi: ViId, buffer: BufferId) -> Result<(usize, usize), ViError> {
+        let end = self.vis.get(vi.0).ok_or(ViError::Unknown("VI"))?;
+        let rings = end.rings.as_ref().ok_or(ViError::Unknown("buffer"))?;
+        let len = rings.receiver.held_len(buffer.0).ok_or(ViError::Unknown("buffer"))?;
+        Ok((rings.incoming_at(buffer.0 as usize), len as usize))
+    }
+
+    /// The slot for the next message to the peer, if it has posted one. A peer that posted nonsense loses its VI.
+    pub fn claim(&mut self, vi: ViId) -> Result<Option<u32>, ViError> {
+        let end = self.vis.get_mut(vi.0).ok_or(ViError::Unknown("VI"))?;
+        match lent(end.sending()?)?.claim() {
+            Ok(slot) => Ok(slot.map(u32::from)),
+            Err(ring::Violation) => {
+                self.break_vi(vi.0);
+                Err(ViError::NotConnected)
+            }
+        }
+    }
+
+    /// Sends the message of `len` bytes that lies in `slot`, which is the one claimed first of those not published.
+    pub fn publish(&mut self, vi: ViId, slot: u32, len: u32, immediate: u32) -> Result<(), ViError> {
+        let end = self.vis.get_mut(vi.0).ok_or(ViError::Unknown("VI"))?;
+        let max = end.config.message_len;
+        if len > max {
+            return Err(ViError::TooLong { len: len as usize, max: max as usize });
+        }
+        let unknown = ViError::Unknown("claimed slot");
+        let slot = u16::try_from(slot).map_err(|_| unknown.clone())?;
+        let sending = lent(end.sending()?)?.publish(slot, len, immediate).ok_or(unknown)?;
+        self.after_send(vi.0, Ok(sending), None)
+    }
+
+    /// Stops listening at the address of the `listener`-th call of `listen` and takes its name away. Requests that came
+    /// by it stay.
+    pub fn unlisten(&mut self, listener: u32) -> Result<(), ViError> {
+        let ended = self.door.unlisten(&self.epoll, listener);
+        if ended { Ok(()) } else { Err(ViError::Unknown("listener")) }
+    }
+}
+
+fn lent(rings: &mut super::vi::Rings) -> Result<&mut ring::Sender, ViError> {
+    let sender = &mut rings.sender;
+    if sender.is_lent() {
+        Ok(sender)
+    } else {
+        Err(ViError::Unsupported("claim slots of a VI that is not lent"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{arenas, next_event, pair};
+    use super::*;
+    use crate::{Completion, Event, Provider};
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn a_lent_vi_carries_both_ways_from_and_into_its_memory() {
+        let (mut listener, from, mut connector, to) = pair();
+        assert!(matches!(listener.claim(from), Err(ViError::Unsupported(_))), "it is not lent");
+        let loan = listener.lend(from).unwrap();
+        assert!(matches!(listener.post_send(from, 0, 0, &[], false), Err(ViError::Unsupported(_))));
+        let claimed: Vec<u32> = std::iter::from_fn(|| listener.claim(from).unwrap()).collect();
+        assert_eq!(claimed, [0, 1, 2, 3, 4, 5, 6, 7], "all that is posted at first, in its order");
+        for lap in 0..20u32 {
+            let slot = lap % 8;
+            loan.memory.write(loan.slots[slot as usize], &lap.to_le_bytes());
+            let wrong = listener.publish(from, (slot + 1) % 8, 4, 0);
+            assert_eq!(wrong, Err(ViError::Unknown("claimed slot")), "not in the order claimed");
+            assert!(matches!(listener.publish(from, slot, 257, 0), Err(ViError::TooLong { .. })));
+            listener.publish(from, slot, 4, lap).unwrap();
+            let Some(Completion::Received { buffer, len: 4, immediate, .. }) = connector.poll() else {
+                panic!()
+            };
+            let mut bytes = [0; 4];
+            connector.read(to, buffer, 0, &mut bytes).unwrap();
+            assert_eq!((immediate, u32::from_le_bytes(bytes)), (lap, lap));
+            assert_eq!(listener.claim(from), Ok(None), "the peer holds it");
+            connector.post_recv(to, buffer).unwrap();
+            assert_eq!(listener.claim(from), Ok(Some(slot)));
+            // And from the peer.
+            connector.post_send(to, 0, 0, &[b"up"], false).unwrap();
+            let Some(Completion::Received { buffer, .. }) = listener.poll() else { panic!("nothing came") };
+            let (at, len) = listener.received_at(from, buffer).unwrap();
+            let mut bytes = [0; 2];
+            assert_eq!((loan.memory.read(at, &mut bytes), len, &bytes), (2, 2, b"up"));
+            listener.post_recv(from, buffer).unwrap();
+            assert!(listener.received_at(from, buffer).is_err(), "given back");
+        }
+        // The memory outlives both ends.
+        listener.disconnect(from).unwrap();
+        drop(connector);
+        assert_eq!(loan.memory.write(loan.slots[7], b"late"), 4);
+    }
+
+    #[test]
+    fn a_slot_posted_twice_breaks_the_vi() {
+        let (mut listener, from, _connector, _) = pair();
+        listener.lend(from).unwrap();
+        let (outgoing, _) = arenas(&mut listener, from);
+        outgoing.posted(1).store(2 << 12, Ordering::Relaxed);
+        assert_eq!(listener.claim(from), Ok(Some(0)));
+        assert_eq!(listener.claim(from), Err(ViError::NotConnected));
+        assert_eq!(next_event(&mut listener), Event::Disconnected { vi: from, clean: false });
+        assert_eq!(listener.publish(from, 0, 0, 0), Err(ViError::NotConnected));
+        assert_eq!(listener.counters().violations, 1);
+    }
+
+    #[test]
+    fn publishing_wakes_a_sleeping_peer_and_an_ended_listener_takes_no_more() {
+        let (mut listener, from, mut connector, _) = pair();
+        listener.lend(from).unwrap();
+        listener.claim(from).unwrap();
+        connector.arm().unwrap();
+        let mut set = crate::WaitSet::new().unwrap();
+        let mut wake = Vec::new();
+        connector.wake(&mut wake);
+        set.update(&wake);
+        assert!(!set.wait(std::time::Duration::ZERO));
+        listener.publish(from, 0, 0, 5).unwrap();
+        assert!(set.wait(std::time::Duration::from_secs(10)));
+        assert!(matches!(connector.poll(), Some(Completion::Received { immediate: 5, .. })));
+        assert_eq!(listener.unlisten(1), Err(ViError::Unknown("listener")));
+        listener.unlisten(0).unwrap();
+        assert!(listener.unlisten(0).is_err());
+    }
+}
