@@ -6,6 +6,8 @@ SHELL := /bin/bash
 # What a bare Debian 12 lacks. `make packages-*` installs only what is missing, and needs root only then.
 PACKAGES_BUILD := gcc libc6-dev protobuf-compiler libprotobuf-dev
 PACKAGES_INTEROP := iproute2 ethtool util-linux
+PACKAGES_RDMA := qemu-system-x86 busybox-static util-linux iproute2 rdma-core ibverbs-providers ibverbs-utils \
+  librdmacm1 rdmacm-utils perftest
 PACKAGES_RUN := iproute2 procps curl nginx-light etcd-server wrk python3 libucx0
 
 CARGO ?= cargo
@@ -16,7 +18,7 @@ PURE_CRATES := csp-types csp-wire csp-tcp csp-classify
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
-.PHONY: packages-build packages-run packages-bench packages-interop
+.PHONY: packages-build packages-run packages-bench packages-interop packages-rdma
 packages-build:
 	@tests/setup/packages.sh $(PACKAGES_BUILD)
 packages-run:
@@ -25,6 +27,8 @@ packages-bench:
 	@tests/setup/packages.sh $(PACKAGES_BUILD) valgrind
 packages-interop:
 	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_INTEROP)
+packages-rdma:
+	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_RUN) $(PACKAGES_RDMA)
 
 .PHONY: build
 build: packages-build ## release build of every daemon, tool and the socket filter

@@ -1,0 +1,326 @@
+//! Machines: QEMU, its agent's connection, and a set of them on one Ethernet.
+
+use std::collections::HashMap;
+use std::fs;
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::frame::Frame;
+use crate::initramfs;
+use crate::kernel::Kernel;
+use crate::program::{Output, Program, Sink};
+
+/// Until a guest's agent answers. It takes 5 s on an idle machine.
+const BOOT_DEADLINE: Duration = Duration::from_secs(120);
+const POLL: Duration = Duration::from_millis(20);
+/// The Ethernet of a run: a multicast group on the host's loopback, told from other runs' by its port.
+const GROUP: &str = "230.0.0.1";
+/// What the name of a run's folder begins with; the process id follows.
+const FOLDER_PREFIX: &str = "csp-rdma-";
+/// The binary of this tool as guests see it.
+const SELF: &str = "/proc/self/exe";
+
+/// Memory and processors of each guest.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// Memory in MiB.
+    pub memory_mib: u32,
+    /// Processors.
+    pub cpus: u32,
+}
+
+/// Programs whose end is waited for.
+type Programs = Arc<Mutex<HashMap<u32, (Arc<Sink>, Sender<u32>)>>>;
+
+/// A guest that runs. Dropped, it is killed.
+#[derive(Debug)]
+pub struct Guest {
+    number: u8,
+    qemu: Child,
+    agent: Arc<Mutex<UnixStream>>,
+    programs: Programs,
+    next: u32,
+    console: PathBuf,
+}
+
+/// The guests of a run. QEMU ends with the thread that booted them.
+#[derive(Debug)]
+pub struct Fleet {
+    /// The guests, number 1 first.
+    pub guests: Vec<Guest>,
+    folder: PathBuf,
+}
+
+impl Fleet {
+    /// Boots `count` guests at once and waits until each takes commands. Sockets and consoles go to a folder of the
+    /// system's temporary one, which is removed when the fleet is dropped.
+    ///
+    /// # Errors
+    /// Where QEMU cannot be started or a guest does not come up; the end of its console is in the error.
+    pub fn boot(kernel: &Kernel, count: u8, sizes: Sizes) -> Result<Self> {
+        remove_leftovers();
+        let folder = std::env::temp_dir().join(format!("{FOLDER_PREFIX}{}", std::process::id()));
+        fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        let mut fleet = Fleet { guests: Vec::new(), folder };
+        let initramfs = fleet.folder.join("initramfs");
+        initramfs::write(kernel, &initramfs)?;
+        // A port that is free now; the socket is closed, as each QEMU binds it for itself.
+        let port = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?.local_addr()?.port();
+        let mut booting = Vec::new();
+        for number in 1..=count {
+            booting.push(Booting::start(kernel, &initramfs, &fleet.folder, number, sizes, port)?);
+        }
+        for guest in booting {
+            fleet.guests.push(guest.ready()?);
+        }
+        Ok(fleet)
+    }
+
+    /// The folder of this run's sockets, consoles and whatever the caller puts there.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        self.guests.clear();
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A machine that has been switched on.
+struct Booting {
+    number: u8,
+    qemu: Killed,
+    listener: UnixListener,
+    console: PathBuf,
+}
+
+/// QEMU's process, killed where a guest does not come up.
+struct Killed(Option<Child>);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Booting {
+    fn start(
+        kernel: &Kernel,
+        initramfs: &Path,
+        folder: &Path,
+        number: u8,
+        sizes: Sizes,
+        port: u16,
+    ) -> Result<Self> {
+        let (socket, console) =
+            (folder.join(format!("agent{number}")), folder.join(format!("console{number}.log")));
+        let listener = UnixListener::bind(&socket).with_context(|| socket.display().to_string())?;
+        listener.set_nonblocking(true)?;
+        let tool = fs::read_link(SELF)?;
+        let arguments = format!(
+            "console=ttyS0 quiet panic=-1 rdinit=/init csp.guest={number} csp.agent={}",
+            tool.display()
+        );
+        let child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "qemu-system-x86_64"])
+            .args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-nic", "none"])
+            .args(["-machine", "q35", "-cpu", "max", "-accel", "tcg,thread=multi"])
+            .args(["-m", &sizes.memory_mib.to_string(), "-smp", &sizes.cpus.to_string()])
+            .arg("-kernel")
+            .arg(&kernel.image)
+            .arg("-initrd")
+            .arg(initramfs)
+            .args(["-append", &arguments])
+            .args(["-serial", &format!("file:{}", console.display())])
+            // The host's root has mounts of other file systems below it.
+            .args(["-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap"])
+            .args(["-device", "virtio-9p-pci,fsdev=host,mount_tag=host"])
+            .args(["-chardev", &format!("socket,id=agent,path={}", socket.display())])
+            .args(["-device", "virtio-serial-pci,max_ports=2", "-device", "virtserialport,chardev=agent"])
+            .args(["-netdev", &format!("socket,id=san,mcast={GROUP}:{port},localaddr=127.0.0.1")])
+            // Without the ROM for booting from the network, which takes seconds and a package.
+            .args(["-device", &format!("virtio-net-pci,netdev=san,mac=52:54:00:99:00:{number:02x},romfile=")])
+            .stdin(Stdio::null())
+            .spawn()
+            .context(
+                "cannot start qemu-system-x86_64 by setpriv (Debian packages qemu-system-x86 and util-linux)",
+            )?;
+        Ok(Booting { number, qemu: Killed(Some(child)), listener, console })
+    }
+
+    /// Waits until the agent answers.
+    fn ready(mut self) -> Result<Guest> {
+        let outcome = self.connect();
+        let mut agent = outcome.with_context(|| {
+            format!("guest {} did not come up; the end of its console:\n{}", self.number, tail(&self.console))
+        })?;
+        let programs = Programs::default();
+        let guest = Guest {
+            number: self.number,
+            qemu: self.qemu.0.take().context("a guest is made once")?,
+            agent: Arc::new(Mutex::new(agent.try_clone()?)),
+            programs: Arc::clone(&programs),
+            next: 1,
+            console: self.console.clone(),
+        };
+        thread::spawn(move || read_frames(&mut agent, &programs));
+        Ok(guest)
+    }
+
+    fn connect(&mut self) -> Result<UnixStream> {
+        let end = Instant::now() + BOOT_DEADLINE;
+        let mut agent = loop {
+            match self.listener.accept() {
+                Ok((stream, _)) => break stream,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error.into()),
+            }
+            self.check(end)?;
+            thread::sleep(POLL);
+        };
+        agent.set_nonblocking(false)?;
+        agent.set_read_timeout(Some(end.saturating_duration_since(Instant::now()).max(POLL)))?;
+        match Frame::read(&mut agent)? {
+            (_, Frame::Ready) => {}
+            (_, frame) => bail!("its agent said {frame:?}"),
+        }
+        agent.set_read_timeout(None)?;
+        Ok(agent)
+    }
+
+    fn check(&mut self, end: Instant) -> Result<()> {
+        if let Some(status) = self.qemu.0.as_mut().and_then(|child| child.try_wait().ok().flatten()) {
+            bail!("QEMU ended with {status}");
+        }
+        if Instant::now() >= end {
+            bail!("not within {BOOT_DEADLINE:?}");
+        }
+        Ok(())
+    }
+}
+
+/// Gives what the agent tells to the programs it is about, until the guest is gone. Then it forgets them all: whoever
+/// waits for one learns of it.
+fn read_frames(agent: &mut UnixStream, programs: &Programs) {
+    while let Ok((number, frame)) = Frame::read(agent) {
+        let mut programs = programs.lock().unwrap_or_else(PoisonError::into_inner);
+        match frame {
+            Frame::Exited(code) => {
+                if let Some((_, ended)) = programs.remove(&number) {
+                    let _ = ended.send(code);
+                }
+            }
+            Frame::Output(bytes) | Frame::Error(bytes) if bytes.is_empty() => {}
+            Frame::Output(ref bytes) | Frame::Error(ref bytes) => {
+                let sink = programs.get(&number).map(|(sink, _)| Arc::clone(sink));
+                drop(programs);
+                if let Some(sink) = sink {
+                    sink.take(bytes, matches!(frame, Frame::Error(_)));
+                }
+            }
+            Frame::Ready | Frame::Start(_) | Frame::Signal(_) => {}
+        }
+    }
+    programs.lock().unwrap_or_else(PoisonError::into_inner).clear();
+}
+
+impl Guest {
+    /// Its address on the guests' Ethernet.
+    pub fn address(&self) -> Ipv4Addr {
+        Ipv4Addr::new(10, 99, 0, self.number)
+    }
+
+    /// Its IPv6 address there.
+    pub fn address6(&self) -> Ipv6Addr {
+        Ipv6Addr::new(0xfd99, 0, 0, 0, 0, 0, 0, u16::from(self.number))
+    }
+
+    /// Starts a program in the folder that the caller works in.
+    ///
+    /// # Errors
+    /// Where the guest is gone or the command line is longer than a frame.
+    pub fn start(&mut self, command: &[&str], output: Output) -> Result<Program> {
+        let mut words = std::env::current_dir()?.to_string_lossy().into_owned().into_bytes();
+        for word in command {
+            words.push(0);
+            words.extend_from_slice(word.as_bytes());
+        }
+        words.push(0);
+        let (number, sink, (sender, ended)) = (self.next, Arc::new(Sink::new(output)), channel());
+        self.next += 1;
+        self.programs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(number, (Arc::clone(&sink), sender));
+        let mut agent = self.agent.lock().unwrap_or_else(PoisonError::into_inner);
+        Frame::Start(words).write(number, &mut *agent).context("the guest is gone")?;
+        drop(agent);
+        let name = command.first().copied().unwrap_or_default().to_owned();
+        Ok(Program { name, number, agent: Arc::clone(&self.agent), sink, ended, code: None })
+    }
+
+    /// Runs a program to its end and gives what it wrote.
+    ///
+    /// # Errors
+    /// Where it does not end with 0 within `deadline`; what it wrote is in the error.
+    pub fn run(&mut self, command: &[&str], deadline: Duration) -> Result<String> {
+        let mut program = self.start(command, Output::Memory)?;
+        let line = command.join(" ");
+        let code = program.wait(deadline).with_context(|| format!("{line}\n{}", program.captured()))?;
+        if code != 0 {
+            bail!("guest {}: {line}: exit code {code}\n{}", self.number, program.captured());
+        }
+        Ok(program.captured())
+    }
+
+    /// Switches it off without warning: a host that falls silent.
+    pub fn kill(&mut self) {
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+    }
+
+    /// The end of what its kernel said.
+    pub fn console(&self) -> String {
+        tail(&self.console)
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Removes the folders of runs that were killed.
+fn remove_leftovers() {
+    let Ok(entries) = fs::read_dir(std::env::temp_dir()) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let process = name.strip_prefix(FOLDER_PREFIX).filter(|id| id.parse::<u32>().is_ok());
+        if process.is_some_and(|id| !Path::new("/proc").join(id).exists()) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+fn tail(console: &Path) -> String {
+    const LINES: usize = 30;
+    let bytes = fs::read(console).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(LINES)..].join("\n")
+}

@@ -1,0 +1,24 @@
+//! Guests with real RDMA verbs on a machine whose kernel has none: QEMU without KVM, Debian's kernel, Soft-RoCE.
+//!
+//! ```text
+//!  host                                             guest n (10.99.0.n, fd99::n, rxe0 on eth0)
+//!  csp-rdma-guests ── frames on a Unix socket ────▶ agent on a virtio-serial port: starts commands, tells
+//!        │                                          their output and how they ended
+//!        └─ QEMU ── the host's root, read-only, by 9p; a tmpfs above it takes what is written
+//!             └──── multicast on the host's loopback: one Ethernet for all guests of a run
+//! ```
+//! What the host has built runs in the guest as it is. A guest ends with the run: its agent switches it off when the
+//! host's end of the socket closes, and QEMU dies with the thread that started it.
+#![allow(clippy::disallowed_types, reason = "the harness runs real machines and needs a real clock")]
+#![forbid(unsafe_code)]
+
+pub mod agent;
+mod cpio;
+pub mod frame;
+mod guest;
+mod initramfs;
+pub mod kernel;
+mod program;
+
+pub use guest::{Fleet, Guest, Sizes};
+pub use program::{Output, Program};
