@@ -10,7 +10,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use super::sys;
+use super::{cache, sys};
 use crate::{Backing, Memory, ViConfig, ViError};
 
 const PAGE_LEN: usize = 4096;
@@ -39,8 +39,9 @@ impl Geometry {
     /// The direction whose receiver has this configuration. The configuration is within its bounds.
     pub(super) fn new(receiver: &ViConfig) -> Self {
         let message_len = receiver.message_len as usize;
-        // An odd number of 64-byte lines, so that the starts of slots spread over the cache's sets.
-        let stride = ((SLOT_HEADER_LEN + message_len).div_ceil(64) | 1) * 64;
+        // Whole pairs of lines, since these are fetched together; an odd number of them, so that the starts of slots
+        // spread over the cache's sets.
+        let stride = ((SLOT_HEADER_LEN + message_len).div_ceil(LINE_LEN) | 1) * LINE_LEN;
         Geometry { depth: receiver.receive_depth as usize, message_len, stride }
     }
 
@@ -188,6 +189,14 @@ impl Arena {
         unsafe { &*self.slot(slot).cast::<AtomicU64>().add(1) }
     }
 
+    /// A message of `len` bytes is in `slot`, and the next one, probably as long, goes into `next`.
+    pub(super) fn move_lines(&self, slot: usize, next: Option<usize>, len: usize) {
+        cache::hand_over(self.slot(slot), SLOT_HEADER_LEN + len);
+        if let Some(next) = next {
+            cache::claim(self.slot(next), SLOT_HEADER_LEN + len);
+        }
+    }
+
     /// Copies `from` into a slot's payload at `offset`; the caller keeps within `message_len`.
     pub(super) fn write(&self, slot: usize, offset: usize, from: &[u8]) {
         assert!(offset + from.len() <= self.geometry.message_len);
@@ -233,7 +242,7 @@ mod tests {
             assert!(geometry.stride >= SLOT_HEADER_LEN + message_len as usize);
             assert!(geometry.slots_at() >= POSTED_AT + 8 * geometry.ring_len());
             assert!(geometry.arena_len() >= geometry.slots_at() + geometry.depth * geometry.stride);
-            assert_eq!((geometry.stride % 128, geometry.slots_at() % 64), (64, 0));
+            assert_eq!((geometry.stride % 256, geometry.slots_at() % 128), (128, 0));
         }
     }
 

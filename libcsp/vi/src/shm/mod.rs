@@ -14,6 +14,7 @@
 //!
 //! A hang-up is looked for after [`Provider::arm`], and on every 256th [`Provider::poll_event`].
 
+mod cache;
 mod door;
 mod layout;
 mod lend;

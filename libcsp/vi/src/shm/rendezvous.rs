@@ -10,7 +10,8 @@
 use crate::{PRIVATE_DATA_LEN_MAX, ViConfig, ViError};
 
 const MAGIC: [u8; 4] = *b"CSPV";
-const VERSION: u8 = 1;
+/// Of the packets and of the layout of the memory.
+const VERSION: u8 = 2;
 const HEADER_LEN: usize = 20;
 
 /// Longest packet in bytes.

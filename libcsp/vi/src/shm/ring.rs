@@ -43,6 +43,8 @@ const KNOWN_MAX: usize = 16;
 pub(super) struct Sender {
     arena: Arena,
     sent: u64,
+    /// What the other direction had received at the last send.
+    heard: u64,
     /// The message whose slot is taken next: beyond `sent` where slots are claimed and filled later.
     next: u64,
     claims: Option<Claims>,
@@ -61,7 +63,7 @@ struct Claims {
 
 impl Sender {
     pub(super) fn new(arena: Arena) -> Self {
-        Sender { arena, sent: 0, next: 0, claims: None, known_until: 0, known: [0; KNOWN_MAX] }
+        Sender { arena, sent: 0, heard: 0, next: 0, claims: None, known_until: 0, known: [0; KNOWN_MAX] }
     }
 
     /// From now on slots are claimed and published, not sent to.
@@ -100,16 +102,27 @@ impl Sender {
     }
 
     /// Has a message written, at most `message_len` bytes long (checked by the caller), into the next posted slot.
+    /// `heard` messages were received in the other direction so far.
     pub(super) fn send(
         &mut self,
         immediate: u32,
         len: usize,
+        heard: u64,
         write: impl FnOnce(&Arena, usize),
     ) -> Result<Sending, Violation> {
         let Some(slot) = self.next_slot()? else { return Ok(Sending::Full) };
         write(&self.arena, usize::from(slot));
         self.next += 1;
-        Ok(self.hand_over(usize::from(slot), len as u32, immediate))
+        let sending = self.hand_over(usize::from(slot), len as u32, immediate);
+        // Of an answer the peer waits for the lines; in a burst it has others to read, and moving them costs us more
+        // than it gains.
+        if heard != self.heard {
+            self.heard = heard;
+            let next =
+                self.known.get(self.next as usize % KNOWN_MAX).filter(|_| self.next < self.known_until);
+            self.arena.move_lines(usize::from(slot), next.copied().map(usize::from), len);
+        }
+        Ok(sending)
     }
 
     /// The next posted slot.
@@ -274,7 +287,7 @@ impl Receiver {
         self.arena
     }
 
-    #[cfg(test)]
+    /// Messages received so far.
     pub(super) fn progress(&self) -> u64 {
         self.received
     }

@@ -63,7 +63,7 @@ fn a_scribbling_peer_never_leads_out_of_bounds() {
         let mut held = Vec::new();
         for step in 0..200 {
             scribble(&arena, random, sender.progress(), receiver.progress());
-            match sender.send(7, 256, |arena, slot| arena.write(slot, 0, &[1; 256])) {
+            match sender.send(7, 256, step, |arena, slot| arena.write(slot, 0, &[1; 256])) {
                 Err(Violation) => violations += 1,
                 Ok(Sending::Done | Sending::Wake | Sending::Full) => {}
             }

@@ -102,11 +102,11 @@ impl Vi {
         write: impl FnOnce(&Arena, usize),
     ) -> Result<Result<Sending, Violation>, ViError> {
         let full = signalled && self.signalled >= self.config.send_depth;
-        let sender = &mut self.sending()?.sender;
+        let Rings { sender, receiver, .. } = self.sending()?;
         if sender.is_lent() {
             return Err(ViError::Unsupported("send on a VI whose slots are lent"));
         }
-        Ok(if full { Ok(Sending::Full) } else { sender.send(immediate, len, write) })
+        Ok(if full { Ok(Sending::Full) } else { sender.send(immediate, len, receiver.progress(), write) })
     }
 
     /// The receiver, while its messages are to be polled.
