@@ -27,34 +27,48 @@ struct ProcessKey {
     incarnation: u64,
 }
 
+/// The channel of a process, whose links all are of one endpoint.
+struct ProcessChannel {
+    endpoint: usize,
+    process: ProcessKey,
+    channel: Channel,
+}
+
+/// Bits of a lane's number that are the link's slot in its endpoint; the others are the endpoint's place.
+const LANE_SLOT_BITS: u32 = 16;
+
+fn lane(endpoint: usize, link: LinkId) -> Lane {
+    Lane((endpoint as u32) << LANE_SLOT_BITS | link.index() as u32)
+}
+
 /// All links of one worker.
 pub(crate) struct Links {
     pub(crate) now: Instant,
     pub(crate) tunnel_endpoints: Vec<Endpoint>,
-    pub(crate) channel_endpoint: Endpoint,
+    pub(crate) channel_endpoints: Vec<Endpoint>,
     tunnels: Vec<Tunnel>,
     next_via: u32,
     /// In order of their numbers, so that equal runs send in equal order.
-    channels: BTreeMap<ChannelId, (ProcessKey, Channel)>,
-    by_process: HashMap<ProcessKey, ChannelId>,
+    channels: BTreeMap<ChannelId, ProcessChannel>,
+    by_process: HashMap<(usize, ProcessKey), ChannelId>,
     next_channel: u32,
-    /// By slot of the link in its endpoint; a lane's number is that slot.
-    lanes: Vec<Option<(ChannelId, LinkId)>>,
+    /// By endpoint, then by slot of the link in it.
+    lanes: Vec<Vec<Option<(ChannelId, LinkId)>>>,
     spare_batches: Vec<TunnelBatch>,
 }
 
 impl Links {
-    pub(crate) fn new(tunnel_endpoints: Vec<Endpoint>, channel_endpoint: Endpoint) -> Self {
+    pub(crate) fn new(tunnel_endpoints: Vec<Endpoint>, channel_endpoints: Vec<Endpoint>) -> Self {
         Links {
             now: Instant::ZERO,
             tunnel_endpoints,
-            channel_endpoint,
             tunnels: Vec::new(),
             next_via: 1,
             channels: BTreeMap::new(),
             by_process: HashMap::new(),
             next_channel: 1,
-            lanes: Vec::new(),
+            lanes: channel_endpoints.iter().map(|_| Vec::new()).collect(),
+            channel_endpoints,
             spare_batches: Vec::new(),
         }
     }
@@ -93,48 +107,60 @@ impl Links {
     }
 
     /// A VI of a process came up; the channel, and whether it is new. `None`: its pool is full.
-    pub(crate) fn channel_link_up(&mut self, link: LinkId, peer: &PeerIdentity) -> Option<(ChannelId, bool)> {
-        let key = ProcessKey { node: peer.node, process: peer.process, incarnation: peer.incarnation };
-        let known = self.by_process.get(&key).copied();
+    pub(crate) fn channel_link_up(
+        &mut self,
+        at: usize,
+        link: LinkId,
+        peer: &PeerIdentity,
+    ) -> Option<(ChannelId, bool)> {
+        let process = ProcessKey { node: peer.node, process: peer.process, incarnation: peer.incarnation };
+        let known = self.by_process.get(&(at, process)).copied();
         let id = known.unwrap_or(ChannelId(self.next_channel));
-        let endpoint = &self.channel_endpoint;
+        let endpoint = &self.channel_endpoints[at];
         let new_channel = || {
             let pool = usize::from(peer.pool_size).max(1);
-            (key, Channel::new(endpoint, ChannelConfig { links_max: pool, ..ChannelConfig::default() }))
+            let config = ChannelConfig { links_max: pool, ..ChannelConfig::default() };
+            ProcessChannel { endpoint: at, process, channel: Channel::new(endpoint, config) }
         };
-        let (_, channel) = self.channels.entry(id).or_insert_with(new_channel);
-        if !channel.add_link(link) {
+        if !self.channels.entry(id).or_insert_with(new_channel).channel.add_link(link) {
             return None;
         }
         if known.is_none() {
-            self.by_process.insert(key, id);
+            self.by_process.insert((at, process), id);
             self.next_channel += 1;
         }
-        if self.lanes.len() <= link.index() {
-            self.lanes.resize(link.index() + 1, None);
+        let lanes = &mut self.lanes[at];
+        if lanes.len() <= link.index() {
+            lanes.resize(link.index() + 1, None);
         }
-        self.lanes[link.index()] = Some((id, link));
+        lanes[link.index()] = Some((id, link));
         Some((id, known.is_none()))
     }
 
     /// A VI of a process went down: its channel and lane, and whether it was the channel's last.
-    pub(crate) fn channel_link_down(&mut self, link: LinkId) -> Option<(ChannelId, Lane, bool)> {
-        let (id, _) = self.lanes.get_mut(link.index())?.take_if(|(_, l)| *l == link)?;
-        let (key, channel) = self.channels.get_mut(&id)?;
-        channel.remove_link(link);
-        let last = channel.is_empty();
+    pub(crate) fn channel_link_down(&mut self, at: usize, link: LinkId) -> Option<(ChannelId, Lane, bool)> {
+        let (id, _) = self.lanes[at].get_mut(link.index())?.take_if(|(_, l)| *l == link)?;
+        let known = self.channels.get_mut(&id)?;
+        known.channel.remove_link(link);
+        let last = known.channel.is_empty();
         if last {
-            let key = *key;
+            let process = known.process;
             self.channels.remove(&id);
-            self.by_process.remove(&key);
+            self.by_process.remove(&(at, process));
         }
-        Some((id, Lane(link.index() as u32), last))
+        Some((id, lane(at, link), last))
     }
 
     /// The channel and lane of a link that is up.
-    pub(crate) fn channel_of(&self, link: LinkId) -> Option<(ChannelId, Lane)> {
-        let (id, known) = (*self.lanes.get(link.index())?)?;
-        (known == link).then_some((id, Lane(link.index() as u32)))
+    pub(crate) fn channel_of(&self, at: usize, link: LinkId) -> Option<(ChannelId, Lane)> {
+        let (id, known) = (*self.lanes[at].get(link.index())?)?;
+        (known == link).then_some((id, lane(at, link)))
+    }
+
+    /// The channel and link of a lane.
+    fn of_lane(&self, lane: Lane) -> Option<(ChannelId, LinkId)> {
+        let lanes = self.lanes.get((lane.0 >> LANE_SLOT_BITS) as usize)?;
+        *lanes.get(lane.0 as usize & ((1 << LANE_SLOT_BITS) - 1))?
     }
 
     /// Sends what waits in batches and queues, as far as there is credit; whether nothing waits any more.
@@ -143,8 +169,8 @@ impl Links {
         for tunnel in &mut self.tunnels {
             all &= tunnel.batch.flush(self.now, &mut self.tunnel_endpoints[tunnel.endpoint]).is_ok();
         }
-        for (_, channel) in self.channels.values_mut() {
-            all &= channel.flush(self.now, &mut self.channel_endpoint);
+        for ProcessChannel { endpoint, channel, .. } in self.channels.values_mut() {
+            all &= channel.flush(self.now, &mut self.channel_endpoints[*endpoint]);
         }
         all
     }
@@ -168,28 +194,27 @@ impl ProxyOutput for Links {
     }
 
     fn channel(&mut self, lane: Lane, header: MessageHeader, parts: &[&[u8]]) -> Result<(), Blocked> {
-        let (id, link) = self.lanes.get(lane.0 as usize).copied().flatten().ok_or(Blocked::Gone)?;
-        let (_, channel) = self.channels.get_mut(&id).ok_or(Blocked::Gone)?;
-        channel.send(self.now, &mut self.channel_endpoint, link, &header, parts).map_err(
-            |error| match error {
-                csp_transport::ChannelError::Blocked => Blocked::NoCredit,
-                _ => {
-                    // A queue of control messages that overflows belongs to a process that reads nothing at all.
-                    self.channel_endpoint.fail(self.now, link);
-                    Blocked::Gone
-                }
-            },
-        )
+        let (id, link) = self.of_lane(lane).ok_or(Blocked::Gone)?;
+        let ProcessChannel { endpoint, channel, .. } = self.channels.get_mut(&id).ok_or(Blocked::Gone)?;
+        let endpoint = &mut self.channel_endpoints[*endpoint];
+        channel.send(self.now, endpoint, link, &header, parts).map_err(|error| match error {
+            csp_transport::ChannelError::Blocked => Blocked::NoCredit,
+            _ => {
+                // A queue of control messages that overflows belongs to a process that reads nothing at all.
+                endpoint.fail(self.now, link);
+                Blocked::Gone
+            }
+        })
     }
 
     fn lane_ready(&self, lane: Lane) -> bool {
-        let Some((id, link)) = self.lanes.get(lane.0 as usize).copied().flatten() else { return true };
-        let Some((_, channel)) = self.channels.get(&id) else { return true };
-        channel.writable(&self.channel_endpoint, link)
+        let Some((id, link)) = self.of_lane(lane) else { return true };
+        let Some(known) = self.channels.get(&id) else { return true };
+        known.channel.writable(&self.channel_endpoints[known.endpoint], link)
     }
 
     fn lane(&self, channel: ChannelId, number: u32) -> Option<Lane> {
-        let (_, channel) = self.channels.get(&channel)?;
-        channel.pick(number).map(|link| Lane(link.index() as u32))
+        let known = self.channels.get(&channel)?;
+        known.channel.pick(number).map(|link| lane(known.endpoint, link))
     }
 }

@@ -25,10 +25,14 @@ pub struct ProxyWorker {
 
 impl ProxyWorker {
     /// A worker over endpoints that listen already.
-    pub fn new(config: CoreConfig, tunnel_endpoints: Vec<Endpoint>, channel_endpoint: Endpoint) -> Self {
+    pub fn new(
+        config: CoreConfig,
+        tunnel_endpoints: Vec<Endpoint>,
+        channel_endpoints: Vec<Endpoint>,
+    ) -> Self {
         let scratch =
             vec![0; limits::TUNNEL_MESSAGE_LEN_MAX.max(limits::CHANNEL_MESSAGE_LEN_MAX)].into_boxed_slice();
-        let links = Links::new(tunnel_endpoints, channel_endpoint);
+        let links = Links::new(tunnel_endpoints, channel_endpoints);
         ProxyWorker { core: ProxyCore::new(config), links, scratch, malformed: 0 }
     }
 
@@ -40,8 +44,10 @@ impl ProxyWorker {
             busy |= self.links.tunnel_endpoints[at].progress(now, unix_now_s);
             busy |= self.take_tunnel(now, at);
         }
-        busy |= self.links.channel_endpoint.progress(now, unix_now_s);
-        busy |= self.take_channel(now);
+        for at in 0..self.links.channel_endpoints.len() {
+            busy |= self.links.channel_endpoints[at].progress(now, unix_now_s);
+            busy |= self.take_channel(now, at);
+        }
         if self.core.next_timeout().is_some_and(|t| t <= now) {
             self.core.on_timeout(now, &mut self.links);
             busy = true;
@@ -103,14 +109,14 @@ impl ProxyWorker {
         }
     }
 
-    fn take_channel(&mut self, now: Instant) -> bool {
+    fn take_channel(&mut self, now: Instant, at: usize) -> bool {
         let mut any = false;
         for _ in 0..MESSAGES_PER_TURN {
-            while let Some(event) = self.links.channel_endpoint.poll_event() {
+            while let Some(event) = self.links.channel_endpoints[at].poll_event() {
                 any = true;
-                self.channel_event(now, event);
+                self.channel_event(now, at, event);
             }
-            if !self.take_channel_message(now) {
+            if !self.take_channel_message(now, at) {
                 break;
             }
             any = true;
@@ -118,20 +124,20 @@ impl ProxyWorker {
         any
     }
 
-    fn channel_event(&mut self, now: Instant, event: LinkEvent) {
+    fn channel_event(&mut self, now: Instant, at: usize, event: LinkEvent) {
         match event {
-            LinkEvent::Up { link, peer, .. } => match self.links.channel_link_up(link, &peer) {
+            LinkEvent::Up { link, peer, .. } => match self.links.channel_link_up(at, link, &peer) {
                 Some((id, true)) => {
                     if !self.core.channel_up(id, peer.role, peer.node, peer.process.as_str()) {
-                        self.links.channel_endpoint.close(now, link);
+                        self.links.channel_endpoints[at].close(now, link);
                     }
                 }
                 Some((_, false)) => {}
-                None => self.links.channel_endpoint.close(now, link),
+                None => self.links.channel_endpoints[at].close(now, link),
             },
             LinkEvent::Down { link, reason } => {
                 let hangup = matches!(reason, DownReason::Closed | DownReason::Died(DeathCause::HangUp));
-                match self.links.channel_link_down(link) {
+                match self.links.channel_link_down(at, link) {
                     Some((id, _, true)) => self.core.channel_down(now, id, hangup, &mut self.links),
                     Some((id, lane, false)) => self.core.lane_down(now, id, lane, &mut self.links),
                     None => {}
@@ -141,19 +147,19 @@ impl ProxyWorker {
     }
 
     /// As [`take_tunnel_message`](Self::take_tunnel_message), from a process.
-    fn take_channel_message(&mut self, now: Instant) -> bool {
+    fn take_channel_message(&mut self, now: Instant, at: usize) -> bool {
         let mut buffer = self.core.lend_buffer(Direction::Send);
         let into = buffer.as_mut().map_or(&mut self.scratch[..], Buffer::bytes_mut);
-        let received = self.links.channel_endpoint.receive(now, into);
+        let received = self.links.channel_endpoints[at].receive(now, into);
         if let Some(received) = received.filter(|received| received.kind == MessageKind::Channel) {
-            self.take_messages(now, received.link, received.len, buffer.as_ref());
+            self.take_messages(now, at, received.link, received.len, buffer.as_ref());
         }
         buffer.into_iter().for_each(|buffer| self.core.return_buffer(buffer));
         received.is_some()
     }
 
-    fn take_messages(&mut self, now: Instant, link: LinkId, len: usize, buffer: Option<&Buffer>) {
-        let Some((channel, lane)) = self.links.channel_of(link) else { return };
+    fn take_messages(&mut self, now: Instant, at: usize, link: LinkId, len: usize, buffer: Option<&Buffer>) {
+        let Some((channel, lane)) = self.links.channel_of(at, link) else { return };
         let bytes = buffer.map_or(&self.scratch[..], Buffer::bytes);
         for message in Messages::new(&bytes[..len.min(bytes.len())]) {
             let verdict = match message {
@@ -166,7 +172,7 @@ impl ProxyWorker {
                 }
             };
             if verdict == Verdict::Violation {
-                self.links.channel_endpoint.fail(now, link);
+                self.links.channel_endpoints[at].fail(now, link);
                 return;
             }
         }
@@ -181,13 +187,12 @@ impl ProxyWorker {
 
     /// When [`turn`](Self::turn) is wanted though nothing arrives.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let tunnels = self.links.tunnel_endpoints.iter().filter_map(Endpoint::next_timeout);
-        tunnels.chain(self.links.channel_endpoint.next_timeout()).chain(self.core.next_timeout()).min()
+        self.endpoints().filter_map(Endpoint::next_timeout).chain(self.core.next_timeout()).min()
     }
 
     /// Arms all endpoints' wake descriptors.
     pub fn arm(&mut self) -> Result<Armed, ViError> {
-        for endpoint in self.links.tunnel_endpoints.iter_mut().chain([&mut self.links.channel_endpoint]) {
+        for endpoint in self.links.tunnel_endpoints.iter_mut().chain(&mut self.links.channel_endpoints) {
             if endpoint.arm()? == Armed::Busy {
                 return Ok(Armed::Busy);
             }
@@ -197,20 +202,17 @@ impl ProxyWorker {
 
     /// The descriptors to wait on, appended to `into`.
     pub fn wake(&self, into: &mut Vec<Wake>) {
-        for endpoint in self.links.tunnel_endpoints.iter().chain([&self.links.channel_endpoint]) {
-            endpoint.wake(into);
-        }
+        self.endpoints().for_each(|endpoint| endpoint.wake(into));
     }
 
     /// Changes whenever the set that [`wake`](Self::wake) tells does.
     pub fn wake_generation(&self) -> u64 {
-        let endpoints = self.links.tunnel_endpoints.iter().chain([&self.links.channel_endpoint]);
-        endpoints.map(Endpoint::wake_generation).fold(0, u64::wrapping_add)
+        self.endpoints().map(Endpoint::wake_generation).fold(0, u64::wrapping_add)
     }
 
     /// Closes every link cleanly.
     pub fn close(&mut self, now: Instant) {
-        for endpoint in self.links.tunnel_endpoints.iter_mut().chain([&mut self.links.channel_endpoint]) {
+        for endpoint in self.links.tunnel_endpoints.iter_mut().chain(&mut self.links.channel_endpoints) {
             let links: Vec<LinkId> = endpoint.links().map(|info| info.link).collect();
             links.into_iter().for_each(|link| endpoint.close(now, link));
         }
@@ -223,7 +225,7 @@ impl ProxyWorker {
 
     /// The endpoints, tunnels' first, to look at.
     pub fn endpoints(&self) -> impl Iterator<Item = &Endpoint> {
-        self.links.tunnel_endpoints.iter().chain([&self.links.channel_endpoint])
+        self.links.tunnel_endpoints.iter().chain(&self.links.channel_endpoints)
     }
 
     /// Network nodes that are connected.

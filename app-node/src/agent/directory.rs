@@ -66,7 +66,7 @@ mod tests {
                 NodeRecord::new(id.parse().unwrap(), Role::ProxyNode, "127.0.0.1:1".parse().unwrap());
             record.host = host.to_owned();
             let channel_shm = channel.map(str::to_owned);
-            record.san.push(SanAddress { worker: 0, shm: None, channel_shm, ucx: None });
+            record.san.push(SanAddress { channel_shm, ..SanAddress::default() });
             membership.nodes.insert(record.id, Member { record, state });
         }
         let told: Vec<_> = Directory::proxies_of(&membership, "here").into_iter().map(|p| p.path).collect();

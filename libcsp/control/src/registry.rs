@@ -40,7 +40,7 @@ pub struct NodeRecord {
 }
 
 /// Where one worker accepts SAN links.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct SanAddress {
     /// The worker's number.
     pub worker: u32,
@@ -51,9 +51,18 @@ pub struct SanAddress {
     /// shorter than a tunnel's, so they are accepted apart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel_shm: Option<String>,
-    /// ADDRESS:PORT of the ucx provider.
+    /// ADDRESS:PORT of the ucx provider for tunnels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ucx: Option<String>,
+    /// ADDRESS:PORT of the verbs provider for tunnels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verbs: Option<String>,
+    /// ADDRESS:PORT of the ucx provider for channels, which agents of other hosts connect for their processes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channel_ucx: Option<String>,
+    /// ADDRESS:PORT of the verbs provider for channels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channel_verbs: Option<String>,
 }
 
 impl NodeRecord {

@@ -7,6 +7,7 @@
 //! count credits, or look into messages: liveness and flow control belong to `csp-transport`.
 
 pub mod memory;
+mod open;
 mod provider;
 mod region;
 mod regions;
@@ -15,6 +16,7 @@ mod slots;
 pub mod ucx;
 mod wait;
 
+pub use open::ProviderKind;
 pub use provider::{
     Armed, BufferId, Completion, ConnectRequest, Counters, DEPTH_RANGE, Event, MESSAGE_LEN_MAX, PIECES_MAX,
     PRIVATE_DATA_LEN_MAX, Provider, RequestId, ViAddress, ViConfig, ViError, ViId, Wake,

@@ -13,10 +13,12 @@ pub struct Endpoints {
     pub shm: Option<usize>,
     /// UCX.
     pub ucx: Option<usize>,
+    /// RDMA.
+    pub verbs: Option<usize>,
 }
 
 /// The proxies of a membership, each worker with the address that `provider` chooses: on this host (`host` is our
-/// kernel's boot id) shm, else ucx. A worker that cannot be reached is left out.
+/// kernel's boot id) shm, else verbs, else ucx. A worker that cannot be reached is left out.
 pub fn proxy_specs(
     membership: &Membership,
     provider: SanProvider,
@@ -46,10 +48,16 @@ fn dial_spec(san: &SanAddress, near: bool, provider: SanProvider, endpoints: End
         let address = ViAddress::Ip(san.ucx.as_ref()?.parse().ok()?);
         Some(DialSpec { worker, endpoint: endpoints.ucx?, address })
     };
+    let verbs = || {
+        let address = ViAddress::Ip(san.verbs.as_ref()?.parse().ok()?);
+        Some(DialSpec { worker, endpoint: endpoints.verbs?, address })
+    };
     match provider {
-        SanProvider::Auto if near => shm().or_else(ucx),
-        SanProvider::Auto | SanProvider::Ucx => ucx(),
+        SanProvider::Auto if near => shm().or_else(verbs).or_else(ucx),
+        SanProvider::Auto => verbs().or_else(ucx),
+        SanProvider::Ucx => ucx(),
         SanProvider::Shm => shm(),
+        SanProvider::Verbs => verbs(),
     }
 }
 
@@ -58,15 +66,15 @@ mod tests {
     use super::*;
     use csp_control::NodeRecord;
 
-    fn membership(host: &str, shm: bool, ucx: bool) -> Membership {
+    fn membership(host: &str, shm: bool, verbs: bool) -> Membership {
         let mut record =
             NodeRecord::new("pn-1".parse().unwrap(), Role::ProxyNode, "127.0.0.1:1".parse().unwrap());
         record.host = host.to_owned();
         record.san.push(SanAddress {
-            worker: 0,
             shm: shm.then(|| "/run/csp/pn-1.sock".to_owned()),
-            channel_shm: None,
-            ucx: ucx.then(|| "10.77.0.2:7100".to_owned()),
+            ucx: Some("10.77.0.2:7100".to_owned()),
+            verbs: verbs.then(|| "10.77.0.2:7100".to_owned()),
+            ..SanAddress::default()
         });
         let mut membership = Membership::default();
         membership.nodes.insert(record.id, Member { record, state: MemberState::Live });
@@ -75,9 +83,15 @@ mod tests {
 
     #[test]
     fn the_provider_follows_host_and_configuration() {
-        let both = Endpoints { shm: Some(0), ucx: Some(1) };
-        let only_shm = Endpoints { shm: Some(0), ucx: None };
+        let all = Endpoints { shm: Some(0), ucx: Some(1), verbs: Some(2) };
+        let both = Endpoints { verbs: None, ..all };
+        let only_shm = Endpoints { ucx: None, ..both };
         for (host, provider, endpoints, expected) in [
+            ("here", SanProvider::Auto, all, Some(0)),
+            ("there", SanProvider::Auto, all, Some(2)),
+            ("here", SanProvider::Verbs, all, Some(2)),
+            ("there", SanProvider::Ucx, all, Some(1)),
+            ("there", SanProvider::Verbs, both, None),
             ("here", SanProvider::Auto, both, Some(0)),
             ("there", SanProvider::Auto, both, Some(1)),
             ("here", SanProvider::Ucx, both, Some(1)),
@@ -88,7 +102,7 @@ mod tests {
             assert_eq!(specs[0].workers.first().map(|w| w.endpoint), expected, "{host} {provider:?}");
         }
         // A proxy that does not offer shared memory is reached by ucx on this host, too.
-        let specs = proxy_specs(&membership("here", false, true), SanProvider::Auto, "here", both);
+        let specs = proxy_specs(&membership("here", false, false), SanProvider::Auto, "here", all);
         assert_eq!(specs[0].workers[0].address.to_string(), "10.77.0.2:7100");
     }
 }

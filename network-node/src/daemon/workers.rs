@@ -3,15 +3,13 @@
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use csp_control::{ClusterKey, NodeRecord, SanProvider};
+use csp_control::{ClusterKey, NodeRecord};
 use csp_lan::LanPort;
 use csp_lan::af_packet::{self, AfPacketConfig};
 use csp_telemetry::{MailboxSender, SnapshotCell};
 use csp_transport::{Endpoint, EndpointConfig, PeerIdentity};
 use csp_types::Role;
-use csp_vi::shm::ShmProvider;
-use csp_vi::ucx::UcxProvider;
-use csp_vi::{Provider, ViError, WaitSet};
+use csp_vi::{ProviderKind, WaitSet};
 
 use crate::core::{CoreConfig, PortConfig};
 use crate::links::TokenSource;
@@ -123,33 +121,29 @@ fn open_endpoints(
 ) -> Result<(Vec<Endpoint>, Endpoints), DaemonError> {
     let identity = PeerIdentity::daemon(Role::NetworkNode, record.id, record.incarnation, worker);
     let endpoint = EndpointConfig::tunnel(identity, None);
-    let fail = |provider: &'static str| {
-        move |error: ViError| DaemonError::San { provider, reason: error.to_string() }
-    };
     let (mut endpoints, mut places) = (Vec::new(), Endpoints::default());
     let wanted = config.san.provider;
-    if matches!(wanted, SanProvider::Auto | SanProvider::Shm) {
-        let provider: Box<dyn Provider> = Box::new(ShmProvider::new().map_err(fail("shm"))?);
-        places.shm = Some(endpoints.len());
-        endpoints.push(Endpoint::new(provider, endpoint.clone()));
-    }
-    if matches!(wanted, SanProvider::Auto | SanProvider::Ucx) {
-        match open_ucx() {
+    for (kind, place) in [
+        (ProviderKind::Shm, &mut places.shm),
+        (ProviderKind::Verbs, &mut places.verbs),
+        (ProviderKind::Ucx, &mut places.ucx),
+    ] {
+        if !wanted.allows(kind.as_str()) {
+            continue;
+        }
+        // Loading a library may change the environment: worker 0 does it before any thread is started.
+        match kind.open() {
             Ok(provider) => {
-                places.ucx = Some(endpoints.len());
-                endpoints.push(Endpoint::new(provider, endpoint));
+                *place = Some(endpoints.len());
+                endpoints.push(Endpoint::new(provider, endpoint.clone()));
             }
-            // Chosen by name it must work; chosen by default the host may lack the library.
-            Err(error) if wanted == SanProvider::Auto => {
-                tracing::info!(%error, "no ucx: proxies on other hosts cannot be reached");
+            Err(error) if wanted.may_lack(kind.as_str()) => {
+                tracing::info!(%error, "no {kind}: proxies that offer only that cannot be reached");
             }
-            Err(error) => return Err(fail("ucx")(error)),
+            Err(error) => {
+                return Err(DaemonError::San { provider: kind.as_str(), reason: error.to_string() });
+            }
         }
     }
     Ok((endpoints, places))
-}
-
-/// Loading the library changes the environment: worker 0 does it before any thread is started.
-fn open_ucx() -> Result<Box<dyn Provider>, ViError> {
-    Ok(Box::new(UcxProvider::new()?))
 }

@@ -125,6 +125,8 @@ impl Config {
             }
         };
         range("workers", self.workers.into(), 1, 64);
+        // Tunnels and channels of 64 workers lie above it.
+        range("san.port", self.san.port.into(), 1, 65_535 - 256 - 64);
         range("capacity.connections", self.capacity.connections as u64, 16, 1_000_000);
         range("capacity.half_open", self.capacity.half_open as u64, 1, self.capacity.connections as u64);
         range("capacity.buffers_mib", self.capacity.buffers_mib as u64, 8, 65_536);

@@ -1,24 +1,25 @@
 //! The endpoints of one worker, over the providers that configuration and machine allow.
 
-use csp_control::{ClusterKey, NodeRecord, SanAddress, SanProvider};
+use csp_control::{ClusterKey, NodeRecord, SanAddress};
 use csp_transport::{Endpoint, EndpointConfig, PeerIdentity};
 use csp_types::Role;
-use csp_vi::shm::ShmProvider;
-use csp_vi::ucx::UcxProvider;
-use csp_vi::{Provider, ViAddress, ViError};
+use csp_vi::{ProviderKind, ViAddress, ViError};
 
 use super::config::Config;
 use super::control::DaemonError;
 
-/// Channel links of processes that one worker holds.
+/// Channel links of processes that one worker holds over one provider.
 const CHANNEL_LINKS_MAX: u32 = 1024;
+
+/// Channels listen so many ports above tunnels.
+const CHANNEL_PORTS: u16 = 256;
 
 /// A worker's endpoints, listening, and where.
 pub struct San {
     /// For network nodes.
     pub tunnels: Vec<Endpoint>,
-    /// For application processes of this host.
-    pub channels: Endpoint,
+    /// For application processes: of this host, and of others through their agents.
+    pub channels: Vec<Endpoint>,
     /// What is registered.
     pub address: SanAddress,
 }
@@ -32,53 +33,62 @@ pub fn listen(
 ) -> Result<San, DaemonError> {
     let identity = PeerIdentity::daemon(Role::ProxyNode, record.id, record.incarnation, worker);
     let key = csp_transport::ClusterKey::from_bytes(*key.as_bytes());
-    let path = |purpose: &str| config.node.run_dir.join(format!("{}.w{worker}.{purpose}.sock", record.id));
-    let fail = |address: &ViAddress, error: ViError| DaemonError::San {
-        worker,
-        address: address.to_string(),
-        reason: error.to_string(),
-    };
-    let open = |provider: Result<Box<dyn Provider>, ViError>, address: &ViAddress, config: EndpointConfig| {
-        let provider = provider.map_err(|error| fail(address, error))?;
-        let mut endpoint = Endpoint::new(provider, config);
-        endpoint.listen(address).map_err(|error| fail(address, error))?;
-        Ok::<_, DaemonError>(endpoint)
-    };
     let tunnel = EndpointConfig::tunnel(identity, Some(key.clone()));
     let channel =
         EndpointConfig { links_max: CHANNEL_LINKS_MAX, ..EndpointConfig::channel(identity, Some(key)) };
+    let path = |purpose: &str| {
+        ViAddress::Path(config.node.run_dir.join(format!("{}.w{worker}.{purpose}.sock", record.id)))
+    };
+    let port = config.san.port + u16::from(worker);
+    let at = |port: u16| ViAddress::Ip((config.san.address, port).into());
 
-    let mut address = SanAddress { worker: worker.into(), shm: None, channel_shm: None, ucx: None };
-    let mut tunnels = Vec::new();
-    if matches!(config.san.provider, SanProvider::Auto | SanProvider::Shm) {
-        let at = ViAddress::Path(path("tunnel"));
-        tunnels.push(open(shm(), &at, tunnel.clone())?);
-        address.shm = Some(at.to_string());
-    }
-    if matches!(config.san.provider, SanProvider::Auto | SanProvider::Ucx) {
-        let at = ViAddress::Ip((config.san.address, config.san.port + u16::from(worker)).into());
-        match open(ucx(), &at, tunnel) {
-            Ok(endpoint) => {
-                tunnels.push(endpoint);
-                address.ucx = Some(at.to_string());
+    let mut address = SanAddress { worker: worker.into(), ..SanAddress::default() };
+    let (mut tunnels, mut channels) = (Vec::new(), Vec::new());
+    let wanted = config.san.provider;
+    for kind in [ProviderKind::Shm, ProviderKind::Verbs, ProviderKind::Ucx] {
+        let (tunnel_at, channel_at) = match kind {
+            ProviderKind::Shm => (path("tunnel"), path("channel")),
+            ProviderKind::Verbs | ProviderKind::Ucx => (at(port), at(port + CHANNEL_PORTS)),
+        };
+        let (of_tunnels, of_channels) = match kind {
+            ProviderKind::Shm => (&mut address.shm, &mut address.channel_shm),
+            ProviderKind::Verbs => (&mut address.verbs, &mut address.channel_verbs),
+            ProviderKind::Ucx => (&mut address.ucx, &mut address.channel_ucx),
+        };
+        // Processes of this host come over shared memory whatever carries the links between nodes.
+        let allowed = wanted.allows(kind.as_str());
+        if !allowed && kind != ProviderKind::Shm {
+            continue;
+        }
+        let opened = open(kind, worker, &channel_at, channel.clone()).and_then(|channel_endpoint| {
+            let tunnel_endpoint = allowed.then(|| open(kind, worker, &tunnel_at, tunnel.clone()));
+            Ok((channel_endpoint, tunnel_endpoint.transpose()?))
+        });
+        match opened {
+            Ok((channel_endpoint, tunnel_endpoint)) => {
+                *of_channels = Some(channel_at.to_string());
+                channels.push(channel_endpoint);
+                *of_tunnels = tunnel_endpoint.is_some().then(|| tunnel_at.to_string());
+                tunnels.extend(tunnel_endpoint);
             }
-            // Chosen by name it must work; chosen by default the host may lack the library.
-            Err(error) if config.san.provider == SanProvider::Auto => {
-                tracing::info!(%error, "no ucx: network nodes of other hosts cannot connect");
+            Err(error) if wanted.may_lack(kind.as_str()) => {
+                tracing::info!(%error, "no {kind}: nodes of other hosts cannot connect by it");
             }
             Err(error) => return Err(error),
         }
     }
-    let at = ViAddress::Path(path("channel"));
-    let channels = open(shm(), &at, channel)?;
-    address.channel_shm = Some(at.to_string());
     Ok(San { tunnels, channels, address })
 }
 
-fn shm() -> Result<Box<dyn Provider>, ViError> {
-    Ok(Box::new(ShmProvider::new()?))
-}
-
-fn ucx() -> Result<Box<dyn Provider>, ViError> {
-    Ok(Box::new(UcxProvider::new()?))
+fn open(
+    kind: ProviderKind,
+    worker: u8,
+    address: &ViAddress,
+    config: EndpointConfig,
+) -> Result<Endpoint, DaemonError> {
+    let fail =
+        |error: ViError| DaemonError::San { worker, address: address.to_string(), reason: error.to_string() };
+    let mut endpoint = Endpoint::new(kind.open().map_err(fail)?, config);
+    endpoint.listen(address).map_err(fail)?;
+    Ok(endpoint)
 }

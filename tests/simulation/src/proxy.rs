@@ -46,7 +46,7 @@ pub(crate) fn proxy(
         endpoint
     };
     let tunnels = vec![listen("tunnel", EndpointConfig::tunnel(identity, Some(key.clone())))];
-    let channels = listen("channel", EndpointConfig::channel(identity, Some(key.clone())));
+    let channels = vec![listen("channel", EndpointConfig::channel(identity, Some(key.clone())))];
     let mut isn_secret = [incarnation as u8; 16];
     for (byte, of_name) in isn_secret.iter_mut().zip(name.bytes()).filter(|_| !policy.same_secrets) {
         *byte ^= of_name;

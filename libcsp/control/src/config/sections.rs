@@ -85,7 +85,7 @@ pub struct SanSection {
     /// This node's address on the SAN.
     #[serde(deserialize_with = "ip_address")]
     pub address: IpAddr,
-    /// Port of the first worker; worker `n` listens on `port + n`.
+    /// Port of the first worker; worker `n` listens on `port + n` for tunnels, on `port + 256 + n` for channels.
     #[serde(default = "default_san_port", deserialize_with = "port")]
     pub port: u16,
 }
@@ -94,13 +94,32 @@ pub struct SanSection {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SanProvider {
-    /// shm on one host, else ucx.
+    /// shm on one host; else verbs where both hosts have it; else ucx.
     #[default]
     Auto,
     /// Shared memory only: peers on this host.
     Shm,
     /// UCX always.
     Ucx,
+    /// RDMA always.
+    Verbs,
+}
+
+impl SanProvider {
+    /// Whether links may be carried by the provider of this name (`shm`, `ucx`, `verbs`).
+    pub fn allows(self, name: &str) -> bool {
+        match self {
+            SanProvider::Auto => true,
+            SanProvider::Shm => name == "shm",
+            SanProvider::Ucx => name == "ucx",
+            SanProvider::Verbs => name == "verbs",
+        }
+    }
+
+    /// Whether the host may lack it: what is chosen by name must work, and shm is everywhere.
+    pub fn may_lack(self, name: &str) -> bool {
+        self == SanProvider::Auto && name != "shm"
+    }
 }
 
 impl EtcdSection {

@@ -69,7 +69,7 @@ fn a_wrong_value_names_its_place_and_what_is_allowed() {
     refuses(
         "10.77.0.2}",
         "10.77.0.2, provider: rdma}",
-        "pn.yaml:4:37: san.provider: unknown variant `rdma`, expected one of auto, shm, ucx",
+        "pn.yaml:4:37: san.provider: unknown variant `rdma`, expected one of auto, shm, ucx, verbs",
     );
     refuses(
         "10.77.0.2}",
