@@ -3,16 +3,22 @@
 //!
 //! And of the TCP engine, whatever the segments and calls: it comes to an end, keeps its bounds and gives everything back.
 //!
+//! And of the VI providers: no peer's bytes or memory bring them out of bounds.
+//!
 //! The targets in `fuzz_targets/` call these functions and nothing else, so that a finding replays in a plain test.
 #![forbid(unsafe_code)]
 
 mod lan;
+mod ring;
 mod san;
 mod stack;
+mod vi;
 
 pub use lan::{arp, ethernet, icmp, ipv4, ipv6, tcp};
+pub use ring::shm_ring;
 pub use san::{agent, channel, link, tunnel};
 pub use stack::{tcp_options, tcp_stack};
+pub use vi::{shm_rendezvous, ucx_frame};
 
 use csp_wire::WireError;
 

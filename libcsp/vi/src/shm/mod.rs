@@ -21,6 +21,7 @@ mod lend;
 pub mod rendezvous;
 mod ring;
 mod setup;
+mod sync;
 mod sys;
 #[cfg(test)]
 mod tests;

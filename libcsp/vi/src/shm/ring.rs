@@ -13,7 +13,7 @@
 //! Waking: the receiver sets `armed`, then looks once more; the sender sets the tag, then looks at `armed`. A
 //! sequentially consistent fence between the two steps on either side makes at least one of them see the other's.
 
-use std::sync::atomic::{Ordering, fence};
+use super::sync::{Ordering, fence};
 
 use super::layout::Arena;
 

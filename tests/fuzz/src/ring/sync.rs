@@ -1,0 +1,3 @@
+//! What the ring takes from the standard library.
+
+pub(crate) use std::sync::atomic::{Ordering, fence};

@@ -1,0 +1,18 @@
+//! What a stranger says when a VI is set up.
+
+use csp_vi::shm::rendezvous::Packet;
+use csp_vi::{PRIVATE_DATA_LEN_MAX, ucx};
+
+/// A packet on the rendezvous socket of shared memory.
+pub fn shm_rendezvous(bytes: &[u8]) {
+    if let Ok(packet) = Packet::parse(bytes) {
+        assert!(packet.config.check().is_ok() && packet.private_data.len() <= PRIVATE_DATA_LEN_MAX);
+        assert!(bytes.ends_with(&packet.private_data));
+    }
+}
+
+/// A message of the ucx provider: its header, then its body.
+pub fn ucx_frame(bytes: &[u8]) {
+    let (header, body) = bytes.split_at(bytes.len().min(20));
+    ucx::is_well_formed(header, body);
+}

@@ -1,0 +1,3 @@
+//! What the ring takes from `std::sync::atomic` elsewhere.
+
+pub(crate) use loom::sync::atomic::{Ordering, fence};
