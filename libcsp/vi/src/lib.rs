@@ -1,7 +1,7 @@
 //! Virtual Interfaces: connected endpoints with posted descriptors and completion queues (CSP §3, VI Architecture).
 //!
-//! [`Provider`] is the one interface that the tiers use; `shm` (one host), `ucx` (between hosts), and `memory`
-//! (in-process, deterministic) implement it here, `verbs` joins them later. A provider belongs to one thread.
+//! [`Provider`] is the one interface that the tiers use; `shm` (one host), `verbs` (between hosts with RDMA), `ucx`
+//! (between hosts without) and `memory` (in-process, deterministic) implement it. A provider belongs to one thread.
 //!
 //! A provider moves bytes and tells of connections. It does **not** decide that a peer is dead for being silent,
 //! count credits, or look into messages: liveness and flow control belong to `csp-transport`.
@@ -14,6 +14,7 @@ mod regions;
 pub mod shm;
 mod slots;
 pub mod ucx;
+pub mod verbs;
 mod wait;
 
 pub use open::ProviderKind;

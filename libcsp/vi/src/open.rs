@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::shm::ShmProvider;
 use crate::ucx::UcxProvider;
+use crate::verbs::VerbsProvider;
 use crate::{Provider, ViError};
 
 /// The providers that a daemon can have; `memory` is for tests alone.
@@ -32,7 +33,7 @@ impl ProviderKind {
     pub fn open(self) -> Result<Box<dyn Provider>, ViError> {
         Ok(match self {
             ProviderKind::Shm => Box::new(ShmProvider::new()?),
-            ProviderKind::Verbs => return Err(ViError::Unsupported("be had: verbs is not there yet")),
+            ProviderKind::Verbs => Box::new(VerbsProvider::new()?),
             ProviderKind::Ucx => Box::new(UcxProvider::new()?),
         })
     }

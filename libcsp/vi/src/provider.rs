@@ -125,7 +125,7 @@ pub struct ConnectRequest {
     pub private_data: Vec<u8>,
     /// The user id of the peer process where the provider knows it (shm).
     pub peer_uid: Option<u32>,
-    /// Which call of [`Provider::listen`] it came by, counted from 0, where the provider knows it (shm, memory).
+    /// Which call of [`Provider::listen`] it came by, counted from 0, where the provider knows it (all but ucx).
     pub listener: Option<u32>,
 }
 

@@ -39,6 +39,16 @@ impl Memory {
         self.0.is_empty()
     }
 
+    /// Whether it is the same memory, not merely equal.
+    pub(crate) fn is_same(&self, other: &Memory) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Whether nobody else holds it.
+    pub(crate) fn is_last(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+
     /// Where `len` bytes from `offset` on lie; `None` where they are not all within.
     pub(crate) fn at(&self, offset: usize, len: usize) -> Option<*mut u8> {
         let end = offset.checked_add(len)?;

@@ -1,6 +1,7 @@
 //! What every provider promises, checked by one body for each of them.
 //!
-//! `memory`, `shm` and `ucx` run the same tests; those about the death of a process run where a VI can reach another
+//! `memory`, `shm`, `ucx` and `verbs` run the same tests (`verbs` where `CSP_VI_VERBS` tells the address of an RDMA
+//! device, see `make test-rdma`); those about the death of a process run where a VI can reach another
 //! process (shm, ucx). The child processes are this test program again, with the role in the environment.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "tests own deadlines and may panic")]
 
@@ -15,6 +16,15 @@ mod registered;
 
 /// One test per body, for one provider.
 macro_rules! suite {
+    (verbs: $($module:ident :: $body:ident),* $(,)?) => {
+        mod verbs {
+            $(#[test]
+            #[ignore = "needs an RDMA device: make test-rdma"]
+            fn $body() {
+                crate::$module::$body(&crate::bench::Bench::new("verbs"));
+            })*
+        }
+    };
     ($kind:ident: $($module:ident :: $body:ident),* $(,)?) => {
         mod $kind {
             $(#[test]
@@ -26,7 +36,7 @@ macro_rules! suite {
 }
 
 macro_rules! in_process {
-    ($kind:ident $(, $module:ident :: $body:ident)* $(,)?) => {
+    ($kind:tt $(, $module:ident :: $body:ident)* $(,)?) => {
         suite!($kind:
             bodies::both_sides_learn_of_the_connection,
             bodies::rejection_and_absence_are_told,
@@ -67,6 +77,13 @@ in_process!(
 );
 in_process!(
     ucx,
+    processes::what_a_killed_process_sent_still_arrives,
+    processes::death_wakes_who_waits,
+    registered::messages_arrive_in_the_callers_memory_in_the_order_posted,
+    registered::full_comes_exactly_at_the_callers_buffers,
+);
+in_process!(
+    verbs,
     processes::what_a_killed_process_sent_still_arrives,
     processes::death_wakes_who_waits,
     registered::messages_arrive_in_the_callers_memory_in_the_order_posted,

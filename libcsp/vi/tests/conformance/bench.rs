@@ -1,12 +1,13 @@
 //! Makes providers of one kind that can reach each other, and connects them.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use csp_vi::memory::MemoryFabric;
 use csp_vi::shm::ShmProvider;
 use csp_vi::ucx::UcxProvider;
+use csp_vi::verbs::VerbsProvider;
 use csp_vi::{Completion, ConnectRequest, Event, Provider, ViAddress, ViConfig, ViId};
 
 /// Used where a test does not care.
@@ -32,6 +33,7 @@ impl Bench {
             "memory" => Box::new(self.fabric.provider("node")),
             "shm" => Box::new(ShmProvider::new().unwrap()),
             "ucx" => Box::new(UcxProvider::new().unwrap()),
+            "verbs" => Box::new(VerbsProvider::new().unwrap()),
             other => panic!("no provider {other}"),
         }
     }
@@ -43,7 +45,8 @@ impl Bench {
         match self.kind {
             "memory" => ViAddress::Name(name),
             "shm" => ViAddress::Path(std::env::temp_dir().join(name)),
-            _ => ViAddress::Ip(free_port()),
+            "verbs" => ViAddress::Ip(free_port(rdma_address())),
+            _ => ViAddress::Ip(free_port(Ipv4Addr::LOCALHOST.into())),
         }
     }
 
@@ -57,14 +60,20 @@ impl Bench {
     }
 }
 
+/// The address of the RDMA device to test with.
+fn rdma_address() -> IpAddr {
+    let address = std::env::var("CSP_VI_VERBS").expect("CSP_VI_VERBS tells the address of an RDMA device");
+    address.parse().expect("CSP_VI_VERBS is an IP address")
+}
+
 /// A port below those that the kernel gives to connections, and free. UCX takes an address of an interface only, so
 /// the others of 127.0.0.0/8 will not do.
-fn free_port() -> SocketAddr {
+fn free_port(host: IpAddr) -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     loop {
         let next = u32::from(NEXT.fetch_add(1, Ordering::Relaxed));
         let port = 10_000 + (std::process::id() * 97 + next) % 20_000;
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port as u16));
+        let address = SocketAddr::from((host, port as u16));
         if std::net::TcpListener::bind(address).is_ok() {
             return address;
         }

@@ -1,0 +1,294 @@
+//! What a provider has of one device: context, protection domain, shared receive queue, completion queues.
+//!
+//! The context is the provider's own, not the one that librdmacm opens for the whole process: asynchronous events come
+//! to whoever reads them first.
+//!
+//! No completion queue can overflow: each queue pair reserves room for all that it can have posted, successful or
+//! flushed, and the receive queue for all its buffers; a VI for which there is no room is refused.
+
+use std::ffi::{c_int, c_uint};
+use std::ptr::{NonNull, null_mut};
+
+use super::frame::CONTROL_LEN_MAX;
+use super::memory::{Registration, pages};
+use super::sys::ibv::{self, Wc};
+use super::sys::{self, Api, check, given};
+use crate::ViError;
+use crate::region::Memory;
+
+/// Longest message that is sent rather than written into its slot, in bytes.
+pub(super) const EAGER_LEN: usize = 512;
+
+/// Buffers of the shared receive queue: messages of all VIs that may be on their way between two polls. More are held
+/// back at their senders.
+const RECEIVES: usize = 1024;
+
+/// Completions that one queue holds.
+const QUEUE_LEN: c_int = 16384;
+
+/// Completion queues of a device. Each is looked at when polling.
+const QUEUES_MAX: usize = 64;
+
+/// Completions taken from a queue at once.
+pub(super) const BATCH: usize = 16;
+
+/// Marks the id of a receive; the rest of it is the buffer.
+pub(super) const RECEIVE: u64 = 1 << 31;
+
+const _: () = assert!(EAGER_LEN >= CONTROL_LEN_MAX);
+
+struct CompletionQueue {
+    cq: NonNull<ibv::Cq>,
+    len: u32,
+    reserved: u32,
+}
+
+pub(super) struct Device {
+    api: &'static Api,
+    pub context: NonNull<ibv::Context>,
+    pub pd: *mut ibv::Pd,
+    channel: *mut ibv::CompChannel,
+    pub srq: *mut ibv::Srq,
+    queues: Vec<CompletionQueue>,
+    /// The queue to poll first.
+    cursor: usize,
+    buffers: Memory,
+    registered: Option<Registration>,
+    /// Segments of a work request.
+    pub segments_max: usize,
+    /// Work requests of a queue pair.
+    pub work_max: u32,
+    queue_len: c_int,
+    /// It is lost: nothing is posted to it any more.
+    pub dead: bool,
+    /// VIs that it carries.
+    pub vis: usize,
+}
+
+impl Device {
+    /// Opens the device `of`, which somebody else keeps open meanwhile.
+    pub(super) fn open(api: &'static Api, of: *mut ibv::Device) -> Result<Self, ViError> {
+        // SAFETY: the device is in use, hence valid.
+        let context = given("ibv_open_device", unsafe { (api.open_device)(of) })?;
+        let context = NonNull::new(context).ok_or_else(|| sys::failed("ibv_open_device"))?;
+        // From here on `Drop` takes everything down that was made.
+        let mut this = Device {
+            api,
+            context,
+            pd: null_mut(),
+            channel: null_mut(),
+            srq: null_mut(),
+            queues: Vec::new(),
+            cursor: 0,
+            buffers: pages(RECEIVES * EAGER_LEN)?,
+            registered: None,
+            segments_max: 0,
+            work_max: 0,
+            queue_len: 0,
+            dead: false,
+            vis: 0,
+        };
+        this.make()?;
+        Ok(this)
+    }
+
+    fn make(&mut self) -> Result<(), ViError> {
+        let (api, context) = (self.api, self.context.as_ptr());
+        // SAFETY: zero is a value of the struct, which the call fills in.
+        let attr = unsafe {
+            let mut attr: ibv::DeviceAttr = std::mem::zeroed();
+            check("ibv_query_device", (api.query_device)(context, &raw mut attr))?;
+            attr
+        };
+        self.segments_max = usize::try_from(attr.max_sge).unwrap_or(0);
+        self.work_max = u32::try_from(attr.max_qp_wr).unwrap_or(0);
+        self.queue_len = attr.max_cqe.min(QUEUE_LEN);
+        let receives = RECEIVES.min(usize::try_from(attr.max_srq_wr).unwrap_or(0));
+        // SAFETY: the context is open; each pointer is checked before it is used.
+        unsafe {
+            self.pd = given("ibv_alloc_pd", (api.alloc_pd)(context))?;
+            self.channel = given("ibv_create_comp_channel", (api.create_comp_channel)(context))?;
+            sys::set_nonblocking((*self.channel).fd)?;
+            sys::set_nonblocking((*context).async_fd)?;
+            let mut init = ibv::SrqInitAttr {
+                srq_context: null_mut(),
+                max_wr: receives as u32,
+                max_sge: 1,
+                srq_limit: 0,
+            };
+            self.srq = given("ibv_create_srq", (api.create_srq)(self.pd, &raw mut init))?;
+        }
+        self.reserve(receives as u32)?;
+        let all = (0, self.buffers.len());
+        let registered = Registration::new(api, self.pd, &self.buffers, all, ibv::ACCESS_LOCAL_WRITE)?;
+        self.registered = Some(registered);
+        (0..receives as u32).try_for_each(|buffer| self.post_receive(buffer))
+    }
+
+    /// Reserves room for `work` completions; gives the number of the queue.
+    pub(super) fn reserve(&mut self, work: u32) -> Result<usize, ViError> {
+        if let Some(found) = self.queues.iter().position(|queue| queue.len - queue.reserved >= work) {
+            self.queues[found].reserved += work;
+            return Ok(found);
+        }
+        if self.queues.len() >= QUEUES_MAX || i64::from(work) > i64::from(self.queue_len) {
+            return Err(ViError::Exhausted("VI in the device's completion queues"));
+        }
+        let (context, channel) = (self.context.as_ptr(), self.channel);
+        // SAFETY: context and channel are open.
+        let cq = unsafe { (self.api.create_cq)(context, self.queue_len, null_mut(), channel, 0) };
+        let cq = NonNull::new(cq).ok_or_else(|| sys::failed("ibv_create_cq"))?;
+        self.queues.push(CompletionQueue { cq, len: self.queue_len as u32, reserved: work });
+        Ok(self.queues.len() - 1)
+    }
+
+    /// Gives back what [`reserve`](Self::reserve) gave.
+    pub(super) fn release(&mut self, queue: usize, work: u32) {
+        if let Some(queue) = self.queues.get_mut(queue) {
+            queue.reserved = queue.reserved.saturating_sub(work);
+        }
+    }
+
+    /// The completion queue of this number, and the one of the receives.
+    pub(super) fn queues(&self, number: usize) -> Option<(*mut ibv::Cq, *mut ibv::Cq)> {
+        Some((self.queues.get(number)?.cq.as_ptr(), self.queues.first()?.cq.as_ptr()))
+    }
+
+    /// Takes completions from one queue that has some; how many.
+    pub(super) fn poll(&mut self, into: &mut [Wc; BATCH]) -> usize {
+        for _ in 0..self.queues.len() {
+            let Some(queue) = self.queues.get(self.cursor) else {
+                self.cursor = 0;
+                continue;
+            };
+            // SAFETY: the queue is open and `into` has BATCH entries.
+            let count = unsafe {
+                let ops = &(*(*queue.cq.as_ptr()).context).ops;
+                (ops.poll_cq)(queue.cq.as_ptr(), BATCH as c_int, into.as_mut_ptr())
+            };
+            self.cursor = if self.cursor + 1 < self.queues.len() { self.cursor + 1 } else { 0 };
+            match usize::try_from(count) {
+                Ok(0) => {}
+                Ok(count) => return count.min(BATCH),
+                Err(_) => {
+                    self.dead = true;
+                    return 0;
+                }
+            }
+        }
+        0
+    }
+
+    /// Makes the descriptor of [`channel_fd`](Self::channel_fd) readable at the next completion.
+    pub(super) fn arm(&mut self) -> Result<(), ViError> {
+        for queue in &self.queues {
+            let cq = queue.cq.as_ptr();
+            // SAFETY: the queue is open.
+            check("ibv_req_notify_cq", unsafe { ((*(*cq).context).ops.req_notify_cq)(cq, 0) })?;
+        }
+        Ok(())
+    }
+
+    /// Takes the wakes out of the completion channel.
+    pub(super) fn drain_channel(&mut self) {
+        let (mut cq, mut context) = (null_mut(), null_mut());
+        // SAFETY: the channel is open and does not block; each event is acknowledged once.
+        unsafe {
+            while (self.api.get_cq_event)(self.channel, &raw mut cq, &raw mut context) == 0 {
+                (self.api.ack_cq_events)(cq, 1);
+            }
+        }
+    }
+
+    pub(super) fn channel_fd(&self) -> c_int {
+        // SAFETY: open as long as this.
+        unsafe { (*self.channel).fd }
+    }
+
+    pub(super) fn async_fd(&self) -> c_int {
+        // SAFETY: as above.
+        unsafe { (*self.context.as_ptr()).async_fd }
+    }
+
+    pub(super) fn command_fd(&self) -> c_int {
+        // SAFETY: as above.
+        unsafe { (*self.context.as_ptr()).cmd_fd }
+    }
+
+    /// The next asynchronous event and, where it is about one, its queue pair.
+    pub(super) fn event(&mut self) -> Option<(c_uint, *mut ibv::Qp)> {
+        // SAFETY: zero is a value of the struct; the descriptor does not block; what came is acknowledged at once, since
+        // a queue pair with an unacknowledged event cannot be destroyed.
+        unsafe {
+            let mut event: ibv::AsyncEvent = std::mem::zeroed();
+            if (self.api.get_async_event)(self.context.as_ptr(), &raw mut event) != 0 {
+                return None;
+            }
+            let found = (event.event_type, event.element.cast());
+            (self.api.ack_async_event)(&raw mut event);
+            Some(found)
+        }
+    }
+
+    /// Gives a receive buffer back to the shared queue.
+    pub(super) fn post_receive(&mut self, buffer: u32) -> Result<(), ViError> {
+        let Some(registered) = &self.registered else { return Ok(()) };
+        let Some(at) = self.buffers.at(buffer as usize * EAGER_LEN, EAGER_LEN) else { return Ok(()) };
+        let mut segment =
+            ibv::Sge { addr: at as u64, length: EAGER_LEN as u32, lkey: registered.local_key() };
+        let mut work = ibv::RecvWr {
+            wr_id: RECEIVE | u64::from(buffer),
+            next: null_mut(),
+            sg_list: &raw mut segment,
+            num_sge: 1,
+        };
+        let mut bad = null_mut();
+        // SAFETY: the queue is open, the request valid through the call, and its buffer registered and unused.
+        let result =
+            unsafe { ((*self.context.as_ptr()).ops.post_srq_recv)(self.srq, &raw mut work, &raw mut bad) };
+        check("ibv_post_srq_recv", result)
+    }
+
+    /// Copies the start of a receive buffer that holds a message.
+    pub(super) fn received(&self, buffer: u32, into: &mut [u8]) {
+        let count = into.len().min(EAGER_LEN);
+        self.buffers.read(buffer as usize * EAGER_LEN, &mut into[..count]);
+    }
+
+    /// Copies `len` bytes (at most [`EAGER_LEN`]) of a receive buffer to where the caller shall find them.
+    pub(super) fn deliver(&self, buffer: u32, len: usize, to: &Memory, offset: usize) {
+        let len = len.min(EAGER_LEN);
+        if let (Some(from), Some(to)) =
+            (self.buffers.at(buffer as usize * EAGER_LEN, len), to.at(offset, len))
+        {
+            // SAFETY: both runs are mapped, and no two memories overlap.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+        }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.registered = None;
+        if !self.channel.is_null() {
+            self.drain_channel();
+        }
+        // SAFETY: each is destroyed once, what uses another before it; the owner has taken away queue pairs and
+        // registrations. An error means that the device is gone, and then there is nothing to give back.
+        unsafe {
+            if !self.srq.is_null() {
+                (self.api.destroy_srq)(self.srq);
+            }
+            for queue in self.queues.drain(..) {
+                (self.api.destroy_cq)(queue.cq.as_ptr());
+            }
+            if !self.channel.is_null() {
+                (self.api.destroy_comp_channel)(self.channel);
+            }
+            if !self.pd.is_null() {
+                (self.api.dealloc_pd)(self.pd);
+            }
+            (self.api.close_device)(self.context.as_ptr());
+        }
+    }
+}

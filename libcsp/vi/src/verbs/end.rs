@@ -1,0 +1,297 @@
+//! One end of a VI: its memory, its windows, how far it is.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::atomic::AtomicU64;
+
+use super::device::{Device, EAGER_LEN};
+use super::frame::Setup;
+use super::grants::{Granted, Posted, RING_LEN, Run};
+use super::memory::{Registration, pages, words};
+use super::queue::Queue;
+use super::sys::Api;
+use super::sys::cm::CmId;
+use super::sys::ibv::{self, Sge};
+use crate::region::{Memory, Piece};
+use crate::{ViConfig, ViError};
+
+/// Most memory of one end's buffers, in bytes.
+const END_MEMORY_LEN_MAX: usize = 1 << 28;
+
+/// Buffers start at cache lines.
+const LINE: usize = 64;
+
+/// Bytes of the ring that the peer writes its grants to. It starts the end's memory.
+const RING_BYTES: usize = RING_LEN * 8;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Stage {
+    /// The connection manager has not connected it yet.
+    Resolving,
+    /// The listener was asked for a VI and has not answered.
+    Asking,
+    /// A connector that has not asked for a VI yet.
+    Silent,
+    /// A connector whose request waits for the caller's answer.
+    Waiting,
+    /// Connected; the caller has not been told.
+    Opening,
+    /// In use.
+    Open,
+    /// The caller was told of its end.
+    Closed,
+    /// The caller gave it back; the peer has not confirmed the last message.
+    Lingering,
+}
+
+/// A received message.
+#[derive(Clone, Copy)]
+pub(super) struct Arrived {
+    pub slot: u32,
+    pub len: u32,
+    pub immediate: u32,
+}
+
+/// Receive slots at even distances in some memory.
+#[derive(Clone)]
+pub(super) struct Place {
+    pub memory: Memory,
+    pub offset: usize,
+    pub stride: usize,
+}
+
+/// What an end has once its caller wants it.
+pub(super) struct Body {
+    // Registrations end before what they registered.
+    registered: Registration,
+    registered_slots: Option<Registration>,
+    own: Memory,
+    slots: Place,
+    eager_len: u32,
+    config: ViConfig,
+    pub granted: Granted,
+    pub posted: Posted,
+    send_free: Vec<u16>,
+    send_at: usize,
+    send_stride: usize,
+}
+
+impl Body {
+    /// Memory for `config` with `sends` send buffers, and with receive slots where `slots` says or of its own.
+    pub(super) fn new(
+        api: &'static Api,
+        device: &Device,
+        config: ViConfig,
+        sends: u32,
+        slots: Option<Place>,
+    ) -> Result<Self, ViError> {
+        let stride = (config.message_len as usize).next_multiple_of(LINE);
+        let depth = config.receive_depth as usize;
+        let send_at = (RING_BYTES + Posted::ring_len(config.receive_depth) * 8).next_multiple_of(LINE);
+        let slots_at = send_at + sends as usize * stride;
+        let len = slots_at + if slots.is_some() { 0 } else { depth * stride };
+        if len > END_MEMORY_LEN_MAX {
+            return Err(ViError::Exhausted("VI memory: lower its depths or length"));
+        }
+        let own = pages(len)?;
+        let access = ibv::ACCESS_LOCAL_WRITE | ibv::ACCESS_REMOTE_WRITE;
+        let registered = Registration::new(api, device.pd, &own, (0, len), access)?;
+        // The caller's slots are known to this peer alone, and only as long as the VI lives.
+        let (eager_len, registered_slots) = match &slots {
+            None => (EAGER_LEN as u32, None),
+            Some(place) => {
+                let run = (place.offset, (depth - 1) * place.stride + config.message_len as usize);
+                (0, Some(Registration::new(api, device.pd, &place.memory, run, access)?))
+            }
+        };
+        let slots = slots.unwrap_or_else(|| Place { memory: own.clone(), offset: slots_at, stride });
+        Ok(Body {
+            registered,
+            registered_slots,
+            own,
+            slots,
+            eager_len,
+            config,
+            granted: Granted::new(0),
+            posted: Posted::new(config.receive_depth),
+            send_free: (0..sends as u16).rev().collect(),
+            send_at,
+            send_stride: stride,
+        })
+    }
+
+    /// What the peer is told of it.
+    pub(super) fn setup(&self, private_data: &[u8]) -> Setup {
+        let slots_key = self.registered_slots.as_ref().unwrap_or(&self.registered).remote_key();
+        let address = |memory: &Memory, offset| memory.at(offset, 0).map_or(0, |at| at as u64);
+        Setup {
+            config: self.config,
+            eager_len: self.eager_len,
+            slots: address(&self.slots.memory, self.slots.offset),
+            stride: self.slots.stride as u32,
+            slots_key,
+            grants: address(&self.own, 0),
+            grants_key: self.registered.remote_key(),
+            private_data: private_data.to_vec(),
+        }
+    }
+
+    /// The ring that the peer writes its grants to.
+    pub(super) fn granted_ring(&self) -> &[AtomicU64] {
+        words(&self.own, 0, RING_LEN)
+    }
+
+    /// Gives a held slot back; `None` where it is not held.
+    pub(super) fn post(&mut self, slot: u32) -> Option<()> {
+        let ring = words(&self.own, RING_BYTES, Posted::ring_len(self.config.receive_depth));
+        self.posted.post(ring, slot)
+    }
+
+    /// The entries of a run of grants, to be written to the peer.
+    pub(super) fn run_segment(&self, run: Run) -> Option<Sge> {
+        let (offset, len) = (RING_BYTES + run.here * 8, run.count * 8);
+        Some(self.segment(self.own.at(offset, len)? as u64, len))
+    }
+
+    fn segment(&self, addr: u64, len: usize) -> Sge {
+        Sge { addr, length: len as u32, lkey: self.registered.local_key() }
+    }
+
+    /// Takes a free send buffer.
+    pub(super) fn take_buffer(&mut self) -> Option<u16> {
+        self.send_free.pop()
+    }
+
+    /// Gives it back.
+    pub(super) fn give_buffer(&mut self, buffer: u16) {
+        self.send_free.push(buffer);
+    }
+
+    /// Copies `part` to a send buffer from `offset` on; `false` where it does not fit.
+    pub(super) fn fill(&self, buffer: u16, offset: usize, part: &[u8]) -> bool {
+        let fits = offset.checked_add(part.len()).is_some_and(|end| end <= self.send_stride);
+        let at = self.send_at + usize::from(buffer) * self.send_stride;
+        fits && self.own.write(at + offset, part) == part.len()
+    }
+
+    /// The same, of a piece of registered memory.
+    pub(super) fn copy_in(&self, buffer: u16, offset: usize, from: &Memory, piece: &Piece) -> bool {
+        let fits = offset.checked_add(piece.len).is_some_and(|end| end <= self.send_stride);
+        let at = self.send_at + usize::from(buffer) * self.send_stride + offset;
+        match (fits, from.at(piece.offset, piece.len), self.own.at(at, piece.len)) {
+            (true, Some(from), Some(to)) => {
+                // SAFETY: both runs are mapped; the end's own memory is no part of another.
+                unsafe { std::ptr::copy_nonoverlapping(from, to, piece.len) };
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The first `len` bytes of a send buffer.
+    pub(super) fn buffer_segment(&self, buffer: u16, len: usize) -> Option<Sge> {
+        let at = self.own.at(self.send_at + usize::from(buffer) * self.send_stride, len)?;
+        Some(self.segment(at as u64, len))
+    }
+
+    /// Takes in a message of `len` bytes, which lies in the eager buffer given or in its slot already. `None` where the
+    /// peer may not send such a one.
+    pub(super) fn arrive(&mut self, len: u32, eager: Option<(&Device, u32)>) -> Option<u32> {
+        let longest = if eager.is_some() { self.eager_len } else { self.config.message_len };
+        let slot = self.posted.next().filter(|_| len <= longest.min(self.config.message_len))?;
+        if let Some((device, buffer)) = eager {
+            let offset = self.slots.offset + slot as usize * self.slots.stride;
+            device.deliver(buffer, len as usize, &self.slots.memory, offset);
+        }
+        self.posted.arrive(slot, len);
+        Some(slot)
+    }
+
+    /// Copies from a held slot; `None` where it is not held.
+    pub(super) fn read(&self, slot: u32, offset: usize, into: &mut [u8]) -> Option<usize> {
+        let len = self.posted.held(slot)? as usize;
+        let count = len.saturating_sub(offset).min(into.len());
+        let at = self.slots.offset + slot as usize * self.slots.stride + offset.min(len);
+        Some(self.slots.memory.read(at, &mut into[..count]))
+    }
+}
+
+pub(super) struct End {
+    pub stage: Stage,
+    /// Its connection.
+    pub id: *mut CmId,
+    pub address: Option<SocketAddr>,
+    /// The number of the listener that it came by.
+    pub listener: Option<u32>,
+    pub device: usize,
+    /// What the caller made it with; of a connector, what it said.
+    pub config: ViConfig,
+    /// Sent with the request.
+    pub private_data: Vec<u8>,
+    /// Where messages shall arrive.
+    pub place: Option<Place>,
+    // The queue pair goes before the memory that it may write to.
+    pub queue: Option<Queue>,
+    pub body: Option<Body>,
+    /// How the peer wants its messages.
+    pub peer: Option<Setup>,
+    /// Messages that may be posted at once.
+    pub sends_max: u32,
+    /// Messages that came before the caller was told of the VI.
+    pub early: VecDeque<Arrived>,
+    /// Messages received and not polled.
+    pub unpolled: u32,
+    /// The end was seen, and whether it was clean.
+    pub ended: Option<bool>,
+    /// It is in the event queue.
+    pub told_end: bool,
+    /// Something of the peer's was seen since the last look.
+    pub heard: bool,
+    /// When it was made, in milliseconds.
+    pub since_ms: u64,
+}
+
+impl End {
+    pub(super) fn new(stage: Stage, config: ViConfig, since_ms: u64) -> Self {
+        End {
+            stage,
+            id: std::ptr::null_mut(),
+            address: None,
+            listener: None,
+            device: 0,
+            config,
+            private_data: Vec::new(),
+            place: None,
+            queue: None,
+            body: None,
+            peer: None,
+            sends_max: 0,
+            early: VecDeque::new(),
+            unpolled: 0,
+            ended: None,
+            told_end: false,
+            heard: true,
+            since_ms,
+        }
+    }
+
+    /// Gives it its memory.
+    pub(super) fn furnish(&mut self, api: &'static Api, device: &Device) -> Result<(), ViError> {
+        self.body = Some(Body::new(api, device, self.config, self.sends_max, self.place.take())?);
+        self.early.reserve(self.config.receive_depth as usize);
+        if let (Some(body), Some(peer)) = (&mut self.body, &self.peer) {
+            body.granted = Granted::new(peer.config.receive_depth);
+        }
+        Ok(())
+    }
+
+    /// The peer introduced itself.
+    pub(super) fn meet(&mut self, mut setup: Setup) -> Vec<u8> {
+        if let Some(body) = &mut self.body {
+            body.granted = Granted::new(setup.config.receive_depth);
+        }
+        let private_data = std::mem::take(&mut setup.private_data);
+        self.peer = Some(setup);
+        private_data
+    }
+}

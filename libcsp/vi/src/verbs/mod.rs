@@ -1,0 +1,456 @@
+//! `verbs`: VIs between hosts with RDMA, as reliable connections of libibverbs, set up by librdmacm.
+//!
+//! Both libraries are loaded when the first provider is made (see `sys`). One queue pair per VI; receives come from a
+//! queue that all VIs of a device share. A receiver has slots, and tells the sender which are free (`grants`). Short
+//! messages are sent, and copied from the shared queue into their slot; longer ones are written straight into it. A VI of
+//! [`connect_into`](Provider::connect_into) has every message written to the caller's pieces.
+//!
+//! The connection manager carries too little private data, so the ends introduce themselves by messages (`frame`) once
+//! they are connected. A clean end is a message of its own that the peer confirms; everything else is unclean: a
+//! disconnect without it, a failed work request, a lost device. A silent peer is asked for a sign every 250 ms by a write
+//! of no bytes, so that a vanished host breaks its VIs within a second of polling.
+//!
+//! Trust: the peer may write anything, at any time, to the slots of its VI and the ring of its grants; nothing there is
+//! looked at before it was copied. It cannot write elsewhere with the keys it was told, and those end with the VI. Keys are
+//! no secrets in the sense of cryptography: the SAN has to be a network of hosts that the operator trusts not to guess
+//! them.
+//!
+//! Waiting is on one epoll descriptor. Connection and asynchronous events are looked for after [`Provider::arm`], and on
+//! every 64th [`Provider::poll_event`].
+
+mod cm;
+mod device;
+mod end;
+mod frame;
+mod grants;
+mod memory;
+mod poll;
+mod queue;
+mod regions;
+mod send;
+mod sys;
+mod wake;
+
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::RawFd;
+
+use crate::provider::check_private_data;
+use crate::region::{Memory, Piece, RegionId};
+use crate::slots::{SLOTS_MAX, Slots};
+use crate::{
+    Armed, BufferId, Completion, Counters, Event, Provider, RequestId, ViAddress, ViConfig, ViError, ViId,
+    Wake,
+};
+use cm::{Channel, Listener};
+use device::Device;
+use end::{End, Place, Stage};
+use frame::{Control, REJECT_MISMATCH};
+pub use regions::CacheCounters;
+use regions::{DEVICES_MAX, Regions};
+use sys::Api;
+use wake::Epoll;
+
+/// How many calls of `poll_event` share a look at the completion queues, and one at the descriptors.
+const PROGRESS_EVERY: u32 = 16;
+const LOOK_EVERY: u32 = 64;
+
+/// VIs given back whose peer has not confirmed the end; the oldest is closed by force.
+const LINGERING_MAX: usize = 256;
+
+/// A peer that was not heard of for so long is asked for a sign.
+const PROBE_MS: u64 = 250;
+
+/// Completions that the provider expects to hold for the caller.
+const COMPLETIONS: usize = 1024;
+
+/// Loads the libraries, or says why that cannot be. Making a provider does it too.
+pub fn load() -> Result<(), ViError> {
+    sys::api().map(drop)
+}
+
+/// Whether `address` is that of a device whose port is active, or why not.
+pub fn check_port(address: IpAddr) -> Result<(), ViError> {
+    cm::check_port(sys::api()?, address)
+}
+
+/// Whether bytes are a well-formed hello or control message. For fuzzing the parsers.
+pub fn is_well_formed(bytes: &[u8]) -> bool {
+    frame::parse_hello(bytes).is_ok() || Control::parse(bytes).is_ok()
+}
+
+/// The verbs provider.
+pub struct VerbsProvider {
+    api: &'static Api,
+    // Dropped in this order: what uses something goes before it.
+    ends: Slots<End>,
+    regions: Regions,
+    devices: [Option<Device>; DEVICES_MAX],
+    listeners: Vec<Listener>,
+    channel: Channel,
+    epoll: Epoll,
+    /// The end of each queue pair, by device and number.
+    numbers: HashMap<(usize, u32), u32>,
+    completions: VecDeque<Completion>,
+    events: VecDeque<Event>,
+    /// Ends of which nothing is left to do but to take them down.
+    finished: VecDeque<u32>,
+    lingering: VecDeque<u32>,
+    /// VIs whose end was seen and not told.
+    ending: usize,
+    armed: bool,
+    calls: u32,
+    /// When silent peers were looked for, in milliseconds.
+    swept_ms: u64,
+    counters: Counters,
+}
+
+// SAFETY: everything is owned by the provider and made for one thread at a time; the libraries themselves do not mind
+// which.
+unsafe impl Send for VerbsProvider {}
+
+fn ip_of(address: &ViAddress) -> Result<SocketAddr, ViError> {
+    match address {
+        ViAddress::Ip(address) => Ok(*address),
+        other => {
+            let reason = "the verbs provider takes an IP address and port".to_owned();
+            Err(ViError::Unreachable { address: other.to_string(), reason })
+        }
+    }
+}
+
+impl VerbsProvider {
+    /// A provider without VIs. Fails where rdma-core is not installed or the kernel has no RDMA.
+    pub fn new() -> Result<Self, ViError> {
+        let api = sys::api()?;
+        let channel = Channel::new(api)?;
+        let epoll = Epoll::new()?;
+        epoll.add(channel.fd(), wake::CHANNEL)?;
+        Ok(VerbsProvider {
+            api,
+            ends: Slots::new(SLOTS_MAX),
+            regions: Regions::new(api),
+            devices: [const { None }; DEVICES_MAX],
+            listeners: Vec::new(),
+            channel,
+            epoll,
+            numbers: HashMap::new(),
+            completions: VecDeque::with_capacity(COMPLETIONS),
+            events: VecDeque::new(),
+            finished: VecDeque::new(),
+            lingering: VecDeque::new(),
+            ending: 0,
+            armed: false,
+            calls: 0,
+            swept_ms: sys::monotonic_ms(),
+            counters: Counters::default(),
+        })
+    }
+
+    /// What became of registrations.
+    pub fn cache_counters(&self) -> CacheCounters {
+        self.regions.counters
+    }
+
+    fn end_of(&self, vi: ViId) -> Result<&End, ViError> {
+        let end = self.ends.get(vi.0).ok_or(ViError::Unknown("VI"))?;
+        match end.stage {
+            Stage::Silent | Stage::Waiting | Stage::Lingering => Err(ViError::Unknown("VI")),
+            _ => Ok(end),
+        }
+    }
+
+    fn end_mut(&mut self, vi: ViId) -> Result<&mut End, ViError> {
+        self.end_of(vi)?;
+        self.ends.get_mut(vi.0).ok_or(ViError::Unknown("VI"))
+    }
+
+    fn start_connect(
+        &mut self,
+        address: &ViAddress,
+        config: ViConfig,
+        private_data: &[u8],
+        place: Option<Place>,
+    ) -> Result<ViId, ViError> {
+        check_private_data(private_data)?;
+        config.check()?;
+        let ip = ip_of(address)?;
+        let mut end = End::new(Stage::Resolving, config, sys::monotonic_ms());
+        (end.address, end.private_data, end.place) = (Some(ip), private_data.to_vec(), place);
+        end.sends_max = config.send_depth;
+        let vi = self.ends.insert(end).ok_or(ViError::Exhausted("VI"))?;
+        self.resolve(vi, ip);
+        Ok(ViId(vi))
+    }
+
+    /// A request that waits for an answer.
+    fn waiting(&mut self, id: RequestId) -> Result<&mut End, ViError> {
+        let waiting = self.ends.get_mut(id.0).filter(|end| end.stage == Stage::Waiting);
+        waiting.ok_or(ViError::Unknown("connection request"))
+    }
+
+    /// Refuses a connector; the end goes when it hung up.
+    fn turn_away(&mut self, vi: u32, reason: u32) {
+        if let Some(end) = self.ends.get_mut(vi) {
+            end.stage = Stage::Lingering;
+        }
+        self.tell(vi, &Control::Reject(reason));
+        self.linger(vi);
+    }
+
+    fn linger(&mut self, vi: u32) {
+        self.lingering.push_back(vi);
+        if self.lingering.len() > LINGERING_MAX
+            && let Some(oldest) = self.lingering.pop_front()
+        {
+            self.finish(oldest);
+        }
+    }
+
+    /// The even places that `buffers` are.
+    fn place_of(&self, config: &ViConfig, buffers: &[Piece]) -> Result<Place, ViError> {
+        let len = config.message_len as usize;
+        let [first, rest @ ..] = buffers else { return Err(ViError::Config("a VI has receive pieces")) };
+        if buffers.len() != config.receive_depth as usize {
+            return Err(ViError::Config("there are as many receive pieces as the receive depth says"));
+        }
+        let stride = rest.first().map_or(0, |second| second.offset.wrapping_sub(first.offset));
+        let is_even = |(n, piece): (usize, &Piece)| {
+            piece.region == first.region
+                && piece.len >= len
+                && stride.checked_mul(n).and_then(|after| first.offset.checked_add(after))
+                    == Some(piece.offset)
+        };
+        if stride < len || u32::try_from(stride).is_err() || !buffers.iter().enumerate().all(is_even) {
+            return Err(ViError::Config("receive pieces are evenly spaced in one region"));
+        }
+        let memory = self.regions.memory(first.region)?;
+        let run = (buffers.len() - 1) * stride + len;
+        memory.at(first.offset, run).ok_or(ViError::Config("a piece is not within its region"))?;
+        Ok(Place { memory: memory.clone(), offset: first.offset, stride })
+    }
+}
+
+impl Provider for VerbsProvider {
+    fn name(&self) -> &'static str {
+        "verbs"
+    }
+
+    fn listen(&mut self, address: &ViAddress) -> Result<(), ViError> {
+        let address = ip_of(address)?;
+        let index = self.listeners.len();
+        let id = self.channel.listen(self.api, address, cm::listener_token(index))?;
+        self.listeners.push(Listener { address, id: Some(id) });
+        Ok(())
+    }
+
+    fn connect(
+        &mut self,
+        address: &ViAddress,
+        config: ViConfig,
+        private_data: &[u8],
+    ) -> Result<ViId, ViError> {
+        self.start_connect(address, config, private_data, None)
+    }
+
+    fn connect_into(
+        &mut self,
+        address: &ViAddress,
+        config: ViConfig,
+        private_data: &[u8],
+        buffers: &[Piece],
+    ) -> Result<ViId, ViError> {
+        config.check()?;
+        let place = self.place_of(&config, buffers)?;
+        self.start_connect(address, config, private_data, Some(place))
+    }
+
+    fn accept(&mut self, id: RequestId, config: ViConfig, private_data: &[u8]) -> Result<ViId, ViError> {
+        check_private_data(private_data)?;
+        config.check()?;
+        let end = self.waiting(id)?;
+        if end.ended.is_some() {
+            self.finish(id.0);
+            return Err(ViError::Unknown("connection request (its peer is gone)"));
+        }
+        if end.config.message_len != config.message_len {
+            self.turn_away(id.0, REJECT_MISMATCH);
+            return Err(ViError::Protocol("the message lengths differ"));
+        }
+        if let Err(error) = self.admit(id.0, config, private_data) {
+            self.finish(id.0);
+            return Err(error);
+        }
+        Ok(ViId(id.0))
+    }
+
+    fn reject(&mut self, id: RequestId) -> Result<(), ViError> {
+        self.waiting(id)?;
+        self.turn_away(id.0, 1);
+        Ok(())
+    }
+
+    fn post_send(
+        &mut self,
+        vi: ViId,
+        wr_id: u64,
+        immediate: u32,
+        gather: &[&[u8]],
+        signalled: bool,
+    ) -> Result<(), ViError> {
+        self.send(vi, immediate, gather, signalled.then_some(wr_id))
+    }
+
+    fn register(&mut self, memory: &Memory) -> Result<RegionId, ViError> {
+        let open = self.devices.iter().enumerate();
+        let open = open.filter_map(|(number, device)| Some((number, device.as_ref()?.pd)));
+        self.regions.register(memory, open)
+    }
+
+    fn deregister(&mut self, region: RegionId) -> Result<(), ViError> {
+        self.regions.deregister(region)
+    }
+
+    fn post_send_from(
+        &mut self,
+        vi: ViId,
+        wr_id: u64,
+        immediate: u32,
+        head: &[u8],
+        pieces: &[Piece],
+    ) -> Result<(), ViError> {
+        self.send_from(vi, wr_id, immediate, head, pieces)
+    }
+
+    fn post_recv(&mut self, vi: ViId, buffer: BufferId) -> Result<(), ViError> {
+        let body = self.end_mut(vi)?.body.as_mut();
+        body.and_then(|body| body.post(buffer.0)).ok_or(ViError::Unknown("buffer"))?;
+        self.pay_credit(vi.0);
+        Ok(())
+    }
+
+    fn read(&self, vi: ViId, buffer: BufferId, offset: usize, into: &mut [u8]) -> Result<usize, ViError> {
+        let body = self.end_of(vi)?.body.as_ref();
+        body.and_then(|body| body.read(buffer.0, offset, into)).ok_or(ViError::Unknown("buffer"))
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        if self.armed {
+            self.wake_up();
+        }
+        if self.completions.is_empty() {
+            self.progress();
+        }
+        let completion = self.completions.pop_front()?;
+        if let Completion::Received { vi, .. } = completion
+            && let Some(end) = self.ends.get_mut(vi.0)
+        {
+            end.unpolled -= 1;
+        }
+        Some(completion)
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        self.calls += 1;
+        if self.armed {
+            self.wake_up();
+        } else if self.calls.is_multiple_of(LOOK_EVERY) {
+            self.look();
+        } else if self.calls.is_multiple_of(PROGRESS_EVERY) && self.events.is_empty() {
+            self.progress();
+        }
+        if self.ending > 0 {
+            self.tell_ends();
+        }
+        let event = self.events.pop_front()?;
+        match &event {
+            Event::Established { vi, .. } => self.open(vi.0),
+            Event::Refused { vi, .. } | Event::Disconnected { vi, .. } => {
+                if let Some(end) = self.ends.get_mut(vi.0) {
+                    end.stage = Stage::Closed;
+                }
+            }
+            Event::Request(_) => {}
+        }
+        Some(event)
+    }
+
+    fn arm(&mut self) -> Result<Armed, ViError> {
+        self.progress();
+        if self.ending > 0 {
+            self.tell_ends();
+        }
+        if !self.completions.is_empty() || !self.events.is_empty() {
+            return Ok(Armed::Busy);
+        }
+        for device in self.devices.iter_mut().flatten().filter(|device| !device.dead) {
+            device.arm()?;
+        }
+        self.armed = true;
+        // What came before the queues were armed wakes nobody.
+        self.progress();
+        if self.ending > 0 {
+            self.tell_ends();
+        }
+        let idle = self.completions.is_empty() && self.events.is_empty();
+        Ok(if idle { Armed::Armed } else { Armed::Busy })
+    }
+
+    fn wake(&self, into: &mut Vec<Wake>) {
+        into.push(self.epoll.fd());
+    }
+
+    fn wake_generation(&self) -> u64 {
+        0
+    }
+
+    fn disconnect(&mut self, vi: ViId) -> Result<(), ViError> {
+        let end = self.end_mut(vi)?;
+        let connected = matches!(end.stage, Stage::Opening | Stage::Open) && end.ended.is_none();
+        self.forget(vi.0);
+        if !connected {
+            self.finish(vi.0);
+            return Ok(());
+        }
+        self.end_mut(vi)?.stage = Stage::Lingering;
+        self.tell(vi.0, &Control::Close);
+        self.linger(vi.0);
+        Ok(())
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    fn abandon_after_fork(self: Box<Self>) {
+        let mut descriptors = Vec::new();
+        self.descriptors(&mut descriptors);
+        for fd in descriptors {
+            // SAFETY: the provider's own, which nobody uses any more; the files themselves stay the parent's.
+            unsafe { libc::close(fd) };
+        }
+        // The libraries' objects belong to the parent: giving them back would take its VIs down.
+        std::mem::forget(self);
+    }
+
+    fn descriptors(&self, into: &mut Vec<RawFd>) {
+        into.extend([self.epoll.fd(), self.channel.fd()]);
+        for device in self.devices.iter().flatten() {
+            into.extend([device.channel_fd(), device.async_fd(), device.command_fd()]);
+        }
+    }
+}
+
+impl Drop for VerbsProvider {
+    fn drop(&mut self) {
+        for index in 0..self.ends.len() {
+            if let Some((_, end)) = self.ends.at_mut(index) {
+                end.queue = None;
+                self.channel.destroy(self.api, std::mem::replace(&mut end.id, std::ptr::null_mut()));
+            }
+        }
+        for listener in self.listeners.drain(..) {
+            self.channel.destroy(self.api, listener.id.unwrap_or(std::ptr::null_mut()));
+        }
+    }
+}

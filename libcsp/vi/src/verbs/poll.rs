@@ -1,0 +1,261 @@
+//! What completions mean.
+
+use super::VerbsProvider;
+use super::device::{Device, RECEIVE};
+use super::end::{Arrived, End, Stage};
+use super::frame::{CONTROL_LEN_MAX, Control, REJECT_MISMATCH, Setup};
+use super::queue::{NO_REGION, Work};
+use super::regions::Regions;
+use super::sys::ibv::{self, Wc};
+use crate::{BufferId, Completion, ConnectRequest, Event, RequestId, ViError, ViId};
+
+/// Requests that wait for the caller's answer.
+const REQUESTS_MAX: usize = 256;
+
+fn received(vi: u32, arrived: Arrived) -> Completion {
+    Completion::Received {
+        vi: ViId(vi),
+        buffer: BufferId(arrived.slot),
+        len: arrived.len,
+        immediate: arrived.immediate,
+    }
+}
+
+/// Gives back what a piece of work used.
+pub(super) fn give_back(end: &mut End, regions: &mut Regions, work: &Work) {
+    let Work::Data { buffer, regions: used, .. } = work else { return };
+    if let (Some(buffer), Some(body)) = (buffer, &mut end.body) {
+        body.give_buffer(*buffer);
+    }
+    for &region in used.iter().take_while(|&&region| region != NO_REGION) {
+        regions.let_go(region);
+    }
+}
+
+impl VerbsProvider {
+    pub(super) fn on_completion(&mut self, number: usize, completion: &Wc) {
+        if completion.wr_id & RECEIVE == 0 {
+            return self.on_posted(completion);
+        }
+        let buffer = (completion.wr_id & (RECEIVE - 1)) as u32;
+        if let Some(&vi) = self.numbers.get(&(number, completion.qp_num)) {
+            self.on_received(vi, number, buffer, completion);
+        }
+        if let Some(Some(device)) = self.devices.get_mut(number)
+            && device.post_receive(buffer).is_err()
+        {
+            self.lose(number);
+        }
+    }
+
+    /// Something that was posted has left, or failed.
+    fn on_posted(&mut self, completion: &Wc) {
+        let (vi, until) = ((completion.wr_id >> 32) as u32, completion.wr_id as u32);
+        let Some(end) = self.ends.get_mut(vi) else { return };
+        if completion.status != ibv::WC_SUCCESS {
+            return self.fail(vi, "a work request failed");
+        }
+        end.heard = true;
+        let mut own = false;
+        while let Some(work) = end.queue.as_mut().and_then(|queue| queue.retire(until)) {
+            give_back(end, &mut self.regions, &work);
+            match work {
+                Work::Data { wr_id: Some(wr_id), .. } if end.stage == Stage::Open => {
+                    self.completions.push_back(Completion::Sent { vi: ViId(vi), wr_id });
+                }
+                Work::Data { .. } => {}
+                Work::Own => own = true,
+            }
+        }
+        if own {
+            self.pay_credit(vi);
+        }
+    }
+
+    /// Something came in a buffer of the shared queue, or in its slot already.
+    fn on_received(&mut self, vi: u32, number: usize, buffer: u32, completion: &Wc) {
+        let Some(end) = self.ends.get_mut(vi) else { return };
+        if completion.status != ibv::WC_SUCCESS {
+            // Only a message too long for the buffer fails without the queue pair having been stopped.
+            self.counters.violations += u64::from(end.ended.is_none());
+            return self.fail(vi, "a receive failed");
+        }
+        end.heard = true;
+        let Some(Some(device)) = self.devices.get(number) else { return };
+        if completion.wc_flags & ibv::WC_WITH_IMM == 0 {
+            let mut bytes = [0; CONTROL_LEN_MAX];
+            // A longer one than any control message is malformed by its length alone.
+            let len = completion.byte_len as usize;
+            device.received(buffer, &mut bytes);
+            let message = bytes.get(..len).map_or(Err(ViError::Protocol("it is too long")), Control::parse);
+            return self.on_control(vi, message);
+        }
+        match end.stage {
+            Stage::Opening | Stage::Open if end.ended.is_none() => {}
+            Stage::Opening | Stage::Open | Stage::Lingering | Stage::Closed => return,
+            _ => return self.violate(vi),
+        }
+        let eager = match completion.opcode {
+            ibv::WC_RECV => Some((device, buffer)),
+            ibv::WC_RECV_RDMA_WITH_IMM => None,
+            _ => return self.violate(vi),
+        };
+        match take_in(end, completion, eager) {
+            None => self.violate(vi),
+            Some(arrived) if end.stage == Stage::Open => {
+                self.completions.push_back(received(vi, arrived));
+                self.pay_credit(vi);
+            }
+            Some(arrived) => end.early.push_back(arrived),
+        }
+    }
+
+    fn on_control(&mut self, vi: u32, message: Result<Control, ViError>) {
+        let Some(end) = self.ends.get_mut(vi) else { return };
+        match (message, end.stage) {
+            (Ok(Control::Request(setup)), Stage::Silent) => self.on_request(vi, setup),
+            (Ok(Control::Accept(setup)), Stage::Asking) => self.on_accept(vi, setup),
+            (Ok(Control::Reject(reason)), Stage::Asking) => self.refuse(
+                vi,
+                match reason {
+                    REJECT_MISMATCH => ViError::Protocol("the message lengths differ"),
+                    _ => ViError::Rejected,
+                },
+            ),
+            (Ok(Control::Close), Stage::Opening | Stage::Open) if end.ended.is_none() => {
+                self.note_end(vi, true);
+                self.tell(vi, &Control::CloseAck);
+            }
+            (Ok(Control::Close), Stage::Lingering) => self.tell(vi, &Control::CloseAck),
+            (Ok(Control::CloseAck), Stage::Lingering) => self.finished.push_back(vi),
+            (_, Stage::Closed | Stage::Lingering) => {}
+            (Err(_), Stage::Silent) => {
+                self.counters.handshakes_malformed += 1;
+                self.finished.push_back(vi);
+            }
+            _ => self.violate(vi),
+        }
+    }
+
+    fn on_request(&mut self, vi: u32, setup: Setup) {
+        let waiting = self.ends.iter().filter(|(_, end)| end.stage == Stage::Waiting).count();
+        let Some(end) = self.ends.get_mut(vi) else { return };
+        if setup.config != end.config {
+            self.counters.handshakes_malformed += 1;
+            return self.finished.push_back(vi);
+        }
+        if waiting >= REQUESTS_MAX {
+            self.counters.handshakes_dropped += 1;
+            return self.finished.push_back(vi);
+        }
+        end.stage = Stage::Waiting;
+        let private_data = end.meet(setup);
+        let request =
+            ConnectRequest { id: RequestId(vi), private_data, peer_uid: None, listener: end.listener };
+        self.events.push_back(Event::Request(request));
+    }
+
+    fn on_accept(&mut self, vi: u32, setup: Setup) {
+        let Some(end) = self.ends.get_mut(vi) else { return };
+        if setup.config.message_len != end.config.message_len {
+            return self.refuse(vi, ViError::Protocol("the message lengths differ"));
+        }
+        end.stage = Stage::Opening;
+        let private_data = end.meet(setup);
+        self.events.push_back(Event::Established { vi: ViId(vi), private_data });
+    }
+
+    /// The peer did what no correct peer does.
+    pub(super) fn violate(&mut self, vi: u32) {
+        self.counters.violations += 1;
+        self.fail(vi, "the peer broke the rules");
+    }
+
+    /// A VI that was connecting will not be.
+    pub(super) fn refuse(&mut self, vi: u32, reason: ViError) {
+        if let Some(end) = self.ends.get_mut(vi) {
+            end.stage = Stage::Closed;
+        }
+        self.cut(vi);
+        self.events.push_back(Event::Refused { vi: ViId(vi), reason });
+    }
+
+    /// The connection of a VI failed or was cut by the peer.
+    pub(super) fn fail(&mut self, vi: u32, why: &str) {
+        let Some(end) = self.ends.get_mut(vi) else { return };
+        match end.stage {
+            Stage::Resolving | Stage::Asking => {
+                let address = end.address.map_or_else(String::new, |address| address.to_string());
+                self.refuse(vi, ViError::Unreachable { address, reason: why.to_owned() });
+            }
+            Stage::Opening | Stage::Open => {
+                self.note_end(vi, false);
+                self.cut(vi);
+            }
+            // It is told when the caller answers.
+            Stage::Waiting => end.ended = Some(false),
+            Stage::Silent | Stage::Lingering => self.finished.push_back(vi),
+            Stage::Closed => {}
+        }
+    }
+
+    /// The end of a VI was seen.
+    fn note_end(&mut self, vi: u32, clean: bool) {
+        let Some(end) = self.ends.get_mut(vi) else { return };
+        if end.ended.is_none() {
+            end.ended = Some(clean);
+            self.ending += 1;
+        }
+    }
+
+    /// Announces the end of VIs whose last message was polled.
+    pub(super) fn tell_ends(&mut self) {
+        // What arrived before the end lies in the completion queues by now.
+        self.drain();
+        for index in 0..self.ends.len() {
+            let Some((id, end)) = self.ends.at_mut(index) else { continue };
+            let Some(clean) = end.ended else { continue };
+            if end.stage == Stage::Open && end.unpolled == 0 && !end.told_end {
+                end.told_end = true;
+                self.ending -= 1;
+                self.events.push_back(Event::Disconnected { vi: ViId(id), clean });
+            }
+        }
+    }
+
+    /// The caller was told that the VI is open: what came early can be polled.
+    pub(super) fn open(&mut self, vi: u32) {
+        let Some(end) = self.ends.get_mut(vi) else { return };
+        end.stage = Stage::Open;
+        self.completions.extend(end.early.drain(..).map(|arrived| received(vi, arrived)));
+        self.pay_credit(vi);
+    }
+
+    /// The caller gives a VI back: nothing of it is told any more.
+    pub(super) fn forget(&mut self, vi: u32) {
+        if let Some(end) = self.ends.get_mut(vi)
+            && end.ended.is_some()
+            && !std::mem::replace(&mut end.told_end, true)
+            && matches!(end.stage, Stage::Opening | Stage::Open)
+        {
+            self.ending -= 1;
+        }
+        self.completions.retain(|completion| match completion {
+            Completion::Received { vi: of, .. } | Completion::Sent { vi: of, .. } => of.0 != vi,
+        });
+        self.events.retain(|event| match event {
+            Event::Established { vi: of, .. }
+            | Event::Refused { vi: of, .. }
+            | Event::Disconnected { vi: of, .. } => of.0 != vi,
+            Event::Request(_) => true,
+        });
+    }
+}
+
+/// Takes a message in. `None` where the peer may not send it.
+fn take_in(end: &mut End, completion: &Wc, eager: Option<(&Device, u32)>) -> Option<Arrived> {
+    let len = completion.byte_len;
+    let slot = end.body.as_mut()?.arrive(len, eager)?;
+    end.unpolled += 1;
+    Some(Arrived { slot, len, immediate: u32::from_be(completion.imm_data) })
+}

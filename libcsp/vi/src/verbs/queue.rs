@@ -1,0 +1,321 @@
+//! A queue pair: its states, and what is posted to its send queue.
+//!
+//! Work requests complete in order, so most of them are not signalled: a completion retires all before it.
+
+use std::ffi::{c_int, c_uint};
+use std::ptr::{NonNull, null_mut};
+
+use super::device::Device;
+use super::frame::CONTROL_LEN_MAX;
+use super::memory::{Registration, pages};
+use super::sys::cm::CmId;
+use super::sys::ibv::{self, Sge};
+use super::sys::{self, Api, check};
+use crate::ViError;
+use crate::region::Memory;
+
+/// Bytes of inline data that are asked for; devices that have less are asked again for less.
+const INLINE_ASKED: [u32; 5] = [512, 256, 128, 64, 0];
+
+/// Segments of one work request.
+pub(super) const SEGMENTS_MAX: usize = 8;
+
+/// Work requests kept for the provider's own use: grants, control messages, a probe.
+pub(super) const OWN_WORK: u32 = 16;
+
+/// 4.096 µs · 2¹⁴ = 67 ms until a packet is sent again; after `RETRIES` of them the peer's host is given up: half a
+/// second. (Soft-RoCE never gives up with 7.)
+const TIMEOUT: u8 = 14;
+const RETRIES: u8 = 6;
+
+/// A receiver that has no buffer posted is backpressure: it is tried again for ever, after `RNR_TIMER` (0.64 ms).
+const RNR_RETRIES: u8 = 7;
+const RNR_TIMER: u8 = 12;
+
+/// Bits of a work request's number.
+const NUMBER_MASK: u32 = (1 << 31) - 1;
+
+/// Regions that a piece of work uses, by their numbers in the registration table.
+pub(super) type Regions = [u32; SEGMENTS_MAX];
+/// No region.
+pub(super) const NO_REGION: u32 = u32::MAX;
+
+/// What a posted work request was for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Work {
+    /// A message of the caller's.
+    Data {
+        /// The send buffer that holds its bytes.
+        buffer: Option<u16>,
+        /// The caller's id, where it wants to know.
+        wr_id: Option<u64>,
+        /// The regions it leaves from.
+        regions: Regions,
+    },
+    /// The provider's own.
+    Own,
+}
+
+/// A work request to be posted.
+pub(super) struct Request<'a> {
+    pub opcode: c_uint,
+    pub immediate: u32,
+    /// Where a write goes: address and key.
+    pub remote: (u64, u32),
+    pub segments: &'a mut [Sge],
+    /// The driver copies the bytes before the call returns.
+    pub inline: bool,
+    pub signalled: bool,
+}
+
+/// Why nothing was posted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Refusal {
+    /// The queue is full.
+    Full,
+    /// The queue pair is of no use any more.
+    Broken,
+}
+
+fn control_room(api: &'static Api, device: &Device) -> Result<(Registration, Memory), ViError> {
+    let len = OWN_WORK as usize * CONTROL_LEN_MAX;
+    let memory = pages(len)?;
+    let registered = Registration::new(api, device.pd, &memory, (0, len), ibv::ACCESS_LOCAL_WRITE)?;
+    Ok((registered, memory))
+}
+
+pub(super) struct Queue {
+    api: &'static Api,
+    qp: NonNull<ibv::Qp>,
+    /// The completion queue, and the room reserved in it.
+    pub completions: (usize, u32),
+    /// The VI, which completions name.
+    vi: u32,
+    pub inline_max: usize,
+    pub segments_max: usize,
+    records: Box<[Work]>,
+    /// Numbers of the next to be posted and of the next to be retired.
+    posted: u32,
+    retired: u32,
+    /// Messages, and other work requests, that are posted and not retired.
+    pub messages: u32,
+    own: u32,
+    /// Messages since the last signalled work request, and how many there may be.
+    unsignalled: u32,
+    unsignalled_max: u32,
+    /// Room for control messages where the device has none inline, and how many were kept there.
+    control: Option<(Registration, Memory)>,
+    kept: usize,
+}
+
+impl Queue {
+    /// A queue pair for `vi` that can have `messages` messages posted at once.
+    pub(super) fn new(
+        api: &'static Api,
+        device: &mut Device,
+        vi: u32,
+        messages: u32,
+    ) -> Result<Self, ViError> {
+        let work = messages + OWN_WORK;
+        if work > device.work_max {
+            return Err(ViError::Exhausted("work request: lower the depths"));
+        }
+        let number = device.reserve(work)?;
+        let (qp, inline_max, segments_max) =
+            Self::create(api, device, number, work).inspect_err(|_| device.release(number, work))?;
+        device.vis += 1;
+        let mut this = Queue {
+            api,
+            qp,
+            completions: (number, work),
+            vi,
+            inline_max,
+            segments_max,
+            records: vec![Work::Own; work.next_power_of_two() as usize].into(),
+            posted: 0,
+            retired: 0,
+            messages: 0,
+            own: 0,
+            unsignalled: 0,
+            unsignalled_max: messages / 4,
+            control: None,
+            kept: 0,
+        };
+        if inline_max < CONTROL_LEN_MAX {
+            let made = control_room(api, device);
+            let undo = |_: &ViError| {
+                device.release(number, work);
+                device.vis -= 1;
+            };
+            this.control = Some(made.inspect_err(undo)?);
+        }
+        Ok(this)
+    }
+
+    /// Copies a control message to where it stays until it has left.
+    pub(super) fn keep(&mut self, bytes: &[u8]) -> Option<Sge> {
+        let (registered, memory) = self.control.as_ref()?;
+        // As many places as work requests of the provider's own: the one used last before this place is retired.
+        let offset = self.kept % OWN_WORK as usize * CONTROL_LEN_MAX;
+        self.kept += 1;
+        memory.write(offset, bytes);
+        let addr = memory.at(offset, bytes.len())? as u64;
+        Some(Sge { addr, length: bytes.len() as u32, lkey: registered.local_key() })
+    }
+
+    fn create(
+        api: &'static Api,
+        device: &Device,
+        number: usize,
+        work: u32,
+    ) -> Result<(NonNull<ibv::Qp>, usize, usize), ViError> {
+        let (send_cq, recv_cq) = device.queues(number).ok_or(ViError::Exhausted("completion queue"))?;
+        let segments = SEGMENTS_MAX.min(device.segments_max);
+        for inline in INLINE_ASKED {
+            let cap = ibv::QpCap {
+                max_send_wr: work,
+                max_recv_wr: 0,
+                max_send_sge: segments as u32,
+                max_recv_sge: 0,
+                max_inline_data: inline,
+            };
+            let mut init = ibv::QpInitAttr {
+                qp_context: null_mut(),
+                send_cq,
+                recv_cq,
+                srq: device.srq,
+                cap,
+                qp_type: ibv::QPT_RC,
+                sq_sig_all: 0,
+            };
+            // SAFETY: domain and queues are open, the attributes valid through the call.
+            let qp = unsafe { (api.create_qp)(device.pd, &raw mut init) };
+            if let Some(qp) = NonNull::new(qp) {
+                return Ok((qp, init.cap.max_inline_data as usize, segments));
+            }
+        }
+        Err(sys::failed("ibv_create_qp"))
+    }
+
+    /// The number that the peer and received messages name it by.
+    pub(super) fn number(&self) -> u32 {
+        // SAFETY: open as long as this.
+        unsafe { (*self.qp.as_ptr()).qp_num }
+    }
+
+    pub(super) fn is(&self, qp: *mut ibv::Qp) -> bool {
+        self.qp.as_ptr() == qp
+    }
+
+    /// Takes the queue pair to `state` with what the connection manager knows of the connection.
+    pub(super) fn go(&mut self, id: *mut CmId, state: c_uint) -> Result<(), ViError> {
+        let mut mask: c_int = 0;
+        // SAFETY: zero is a value of the struct; id and queue pair are open.
+        unsafe {
+            let mut attr: ibv::QpAttr = std::mem::zeroed();
+            attr.qp_state = state;
+            check("rdma_init_qp_attr", (self.api.init_qp_attr)(id, &raw mut attr, &raw mut mask))?;
+            attr.qp_access_flags = (ibv::ACCESS_LOCAL_WRITE | ibv::ACCESS_REMOTE_WRITE) as c_uint;
+            attr.min_rnr_timer = RNR_TIMER;
+            (attr.timeout, attr.retry_cnt, attr.rnr_retry) = (TIMEOUT, RETRIES, RNR_RETRIES);
+            mask &= !ibv::QP_NEVER_EXPOSED;
+            check("ibv_modify_qp", (self.api.modify_qp)(self.qp.as_ptr(), &raw mut attr, mask))
+        }
+    }
+
+    /// Takes the queue pair out of use: nothing more arrives by it or leaves.
+    pub(super) fn stop(&mut self) {
+        // SAFETY: as above. A failure means that the device is gone.
+        unsafe {
+            let mut attr: ibv::QpAttr = std::mem::zeroed();
+            attr.qp_state = ibv::QPS_ERR;
+            (self.api.modify_qp)(self.qp.as_ptr(), &raw mut attr, ibv::QP_STATE);
+        }
+    }
+
+    /// Whether the provider may post `count` more work requests of its own.
+    pub(super) fn has_room(&self, count: u32) -> bool {
+        self.own + count <= OWN_WORK
+    }
+
+    /// Whether nothing is on its way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.messages + self.own == 0
+    }
+
+    /// Posts a work request, which is remembered as `work`.
+    pub(super) fn post(&mut self, request: Request, work: Work) -> Result<(), Refusal> {
+        let is_data = matches!(work, Work::Data { .. });
+        if !is_data && !self.has_room(1) {
+            return Err(Refusal::Full);
+        }
+        let signalled = request.signalled || !is_data || self.unsignalled >= self.unsignalled_max;
+        let mut flags = if signalled { ibv::SEND_SIGNALED } else { 0 };
+        if request.inline && !request.segments.is_empty() {
+            flags |= ibv::SEND_INLINE;
+        }
+        let mut raw = ibv::SendWr {
+            wr_id: u64::from(self.vi) << 32 | u64::from(self.posted),
+            next: null_mut(),
+            sg_list: request.segments.as_mut_ptr(),
+            num_sge: request.segments.len() as c_int,
+            opcode: request.opcode,
+            send_flags: flags,
+            imm_data: request.immediate.to_be(),
+            remote_addr: request.remote.0,
+            rkey: request.remote.1,
+            rest: [0; 9],
+        };
+        let mut bad = null_mut();
+        // SAFETY: the queue pair is open, the request valid through the call; its bytes are inline, or stay as they are
+        // until the request is retired.
+        let result = unsafe {
+            let qp = self.qp.as_ptr();
+            ((*(*qp).context).ops.post_send)(qp, &raw mut raw, &raw mut bad)
+        };
+        match result {
+            0 => {}
+            libc::ENOMEM => return Err(Refusal::Full),
+            _ => return Err(Refusal::Broken),
+        }
+        let mask = self.records.len() - 1;
+        self.records[self.posted as usize & mask] = work;
+        self.posted = (self.posted + 1) & NUMBER_MASK;
+        if is_data {
+            self.messages += 1;
+            self.unsignalled = if signalled { 0 } else { self.unsignalled + 1 };
+        } else {
+            self.own += 1;
+            self.unsignalled = 0;
+        }
+        Ok(())
+    }
+
+    /// The oldest work request that is not retired, if the completion of number `until` retires it.
+    pub(super) fn retire(&mut self, until: u32) -> Option<Work> {
+        let pending = self.posted.wrapping_sub(self.retired) & NUMBER_MASK;
+        let covered = (until.wrapping_sub(self.retired) & NUMBER_MASK) < pending;
+        if !covered {
+            return None;
+        }
+        let work = self.records[self.retired as usize & (self.records.len() - 1)];
+        self.retired = (self.retired + 1) & NUMBER_MASK;
+        match work {
+            Work::Data { .. } => self.messages -= 1,
+            Work::Own => self.own -= 1,
+        }
+        Some(work)
+    }
+
+    /// The oldest work request that is not retired, when no completion will come any more.
+    pub(super) fn abandon(&mut self) -> Option<Work> {
+        self.retire(self.posted.wrapping_sub(1) & NUMBER_MASK)
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // SAFETY: destroyed once; an error means that the device is gone.
+        unsafe { (self.api.destroy_qp)(self.qp.as_ptr()) };
+    }
+}

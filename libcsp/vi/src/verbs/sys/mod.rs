@@ -1,0 +1,172 @@
+//! libibverbs and librdmacm: the parts of their interfaces that the provider uses, and how they are loaded.
+//!
+//! Written after `infiniband/verbs.h` and `rdma/rdma_cma.h` of rdma-core 44 for 64-bit Linux; structs end after the last
+//! field used where the library makes them, and are whole where we make them. Both libraries keep these layouts since
+//! their first release; the symbols are found at run time, so that hosts without them still run.
+
+pub(super) mod cm;
+pub(super) mod ibv;
+
+use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::sync::OnceLock;
+
+use crate::ViError;
+use cm::{CmEvent, CmId, ConnParam, EventChannel};
+use ibv::{AsyncEvent, CompChannel, Context, Cq, Device, DeviceAttr, Mr, Pd, Qp, QpAttr, QpInitAttr, Srq};
+
+macro_rules! functions {
+    (
+        verbs { $($vf:ident = $vs:literal: fn($($va:ty),* $(,)?) $(-> $vr:ty)?;)* }
+        rdmacm { $($cf:ident = $cs:literal: fn($($ca:ty),* $(,)?) $(-> $cr:ty)?;)* }
+    ) => {
+        /// The libraries' functions.
+        pub(super) struct Api {
+            $(pub $vf: unsafe extern "C" fn($($va),*) $(-> $vr)?,)*
+            $(pub $cf: unsafe extern "C" fn($($ca),*) $(-> $cr)?,)*
+        }
+
+        impl Api {
+            fn find(verbs: Library, rdmacm: Library) -> Result<Api, ViError> {
+                Ok(Api {
+                    // SAFETY: the headers give the functions of these names these types.
+                    $($vf: unsafe {
+                        std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($va),*) $(-> $vr)?>(
+                            verbs.symbol(concat!($vs, "\0"))?)
+                    },)*
+                    // SAFETY: as above.
+                    $($cf: unsafe {
+                        std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($ca),*) $(-> $cr)?>(
+                            rdmacm.symbol(concat!($cs, "\0"))?)
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    verbs {
+        open_device = "ibv_open_device": fn(*mut Device) -> *mut Context;
+        close_device = "ibv_close_device": fn(*mut Context) -> c_int;
+        query_device = "ibv_query_device": fn(*mut Context, *mut DeviceAttr) -> c_int;
+        query_port = "ibv_query_port": fn(*mut Context, u8, *mut ibv::PortAttr) -> c_int;
+        alloc_pd = "ibv_alloc_pd": fn(*mut Context) -> *mut Pd;
+        dealloc_pd = "ibv_dealloc_pd": fn(*mut Pd) -> c_int;
+        reg_mr = "ibv_reg_mr": fn(*mut Pd, *mut c_void, usize, c_int) -> *mut Mr;
+        dereg_mr = "ibv_dereg_mr": fn(*mut Mr) -> c_int;
+        create_comp_channel = "ibv_create_comp_channel": fn(*mut Context) -> *mut CompChannel;
+        destroy_comp_channel = "ibv_destroy_comp_channel": fn(*mut CompChannel) -> c_int;
+        create_cq = "ibv_create_cq":
+            fn(*mut Context, c_int, *mut c_void, *mut CompChannel, c_int) -> *mut Cq;
+        destroy_cq = "ibv_destroy_cq": fn(*mut Cq) -> c_int;
+        get_cq_event = "ibv_get_cq_event": fn(*mut CompChannel, *mut *mut Cq, *mut *mut c_void) -> c_int;
+        ack_cq_events = "ibv_ack_cq_events": fn(*mut Cq, c_uint);
+        create_srq = "ibv_create_srq": fn(*mut Pd, *mut ibv::SrqInitAttr) -> *mut Srq;
+        destroy_srq = "ibv_destroy_srq": fn(*mut Srq) -> c_int;
+        create_qp = "ibv_create_qp": fn(*mut Pd, *mut QpInitAttr) -> *mut Qp;
+        modify_qp = "ibv_modify_qp": fn(*mut Qp, *mut QpAttr, c_int) -> c_int;
+        destroy_qp = "ibv_destroy_qp": fn(*mut Qp) -> c_int;
+        get_async_event = "ibv_get_async_event": fn(*mut Context, *mut AsyncEvent) -> c_int;
+        ack_async_event = "ibv_ack_async_event": fn(*mut AsyncEvent);
+    }
+    rdmacm {
+        create_event_channel = "rdma_create_event_channel": fn() -> *mut EventChannel;
+        destroy_event_channel = "rdma_destroy_event_channel": fn(*mut EventChannel);
+        create_id = "rdma_create_id": fn(*mut EventChannel, *mut *mut CmId, *mut c_void, c_uint) -> c_int;
+        destroy_id = "rdma_destroy_id": fn(*mut CmId) -> c_int;
+        bind_addr = "rdma_bind_addr": fn(*mut CmId, *mut libc::sockaddr) -> c_int;
+        listen = "rdma_listen": fn(*mut CmId, c_int) -> c_int;
+        resolve_addr = "rdma_resolve_addr":
+            fn(*mut CmId, *mut libc::sockaddr, *mut libc::sockaddr, c_int) -> c_int;
+        resolve_route = "rdma_resolve_route": fn(*mut CmId, c_int) -> c_int;
+        init_qp_attr = "rdma_init_qp_attr": fn(*mut CmId, *mut QpAttr, *mut c_int) -> c_int;
+        connect = "rdma_connect": fn(*mut CmId, *mut ConnParam) -> c_int;
+        establish = "rdma_establish": fn(*mut CmId) -> c_int;
+        accept = "rdma_accept": fn(*mut CmId, *mut ConnParam) -> c_int;
+        reject = "rdma_reject": fn(*mut CmId, *const c_void, u8) -> c_int;
+        disconnect = "rdma_disconnect": fn(*mut CmId) -> c_int;
+        get_cm_event = "rdma_get_cm_event": fn(*mut EventChannel, *mut *mut CmEvent) -> c_int;
+        ack_cm_event = "rdma_ack_cm_event": fn(*mut CmEvent) -> c_int;
+    }
+}
+
+/// A loaded library; never unloaded, since drivers do not stand it.
+#[derive(Clone, Copy)]
+struct Library(*mut c_void);
+
+impl Library {
+    fn open(name: &'static CStr, package: &str) -> Result<Library, ViError> {
+        let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_DEEPBIND;
+        // SAFETY: the name is zero-terminated; rdma-core's constructors start nothing.
+        let library = unsafe { libc::dlopen(name.as_ptr(), flags) };
+        if library.is_null() {
+            let name = name.to_string_lossy();
+            return Err(system("dlopen", format!("{name} cannot be loaded; install the package {package}")));
+        }
+        Ok(Library(library))
+    }
+
+    /// `name` ends with a zero.
+    fn symbol(self, name: &'static str) -> Result<*mut c_void, ViError> {
+        // SAFETY: the library is open, the name zero-terminated.
+        let at = unsafe { libc::dlsym(self.0, name.as_ptr().cast()) };
+        if at.is_null() {
+            return Err(system("dlsym", format!("rdma-core has no {}", name.trim_end_matches('\0'))));
+        }
+        Ok(at)
+    }
+}
+
+fn load() -> Result<Api, ViError> {
+    let verbs = Library::open(c"libibverbs.so.1", "libibverbs1")?;
+    let rdmacm = Library::open(c"librdmacm.so.1", "librdmacm1")?;
+    Api::find(verbs, rdmacm)
+}
+
+/// The loaded libraries; loaded by the first call.
+pub(super) fn api() -> Result<&'static Api, ViError> {
+    static API: OnceLock<Result<Api, ViError>> = OnceLock::new();
+    API.get_or_init(load).as_ref().map_err(Clone::clone)
+}
+
+pub(super) fn system(call: &'static str, reason: String) -> ViError {
+    ViError::System { call, reason }
+}
+
+/// The error that `errno` tells of.
+pub(super) fn failed(call: &'static str) -> ViError {
+    system(call, std::io::Error::last_os_error().to_string())
+}
+
+/// Whether a call that gives 0 or a negative number succeeded.
+pub(super) fn check(call: &'static str, result: c_int) -> Result<(), ViError> {
+    match result {
+        0 => Ok(()),
+        // Most of libibverbs gives the number, librdmacm gives -1 and sets errno.
+        number if number > 0 => Err(system(call, std::io::Error::from_raw_os_error(number).to_string())),
+        _ => Err(failed(call)),
+    }
+}
+
+/// Whether a call that gives a pointer succeeded.
+pub(super) fn given<T>(call: &'static str, pointer: *mut T) -> Result<*mut T, ViError> {
+    if pointer.is_null() { Err(failed(call)) } else { Ok(pointer) }
+}
+
+/// Makes reading from `fd` never wait.
+pub(super) fn set_nonblocking(fd: c_int) -> Result<(), ViError> {
+    // SAFETY: no pointers are passed.
+    let result = unsafe {
+        let flags = libc::fcntl(fd, libc::F_GETFL);
+        libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK)
+    };
+    if result < 0 { Err(failed("fcntl")) } else { Ok(()) }
+}
+
+/// CLOCK_MONOTONIC in milliseconds.
+pub(super) fn monotonic_ms() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is writable.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
+}

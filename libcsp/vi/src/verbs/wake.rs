@@ -1,0 +1,232 @@
+//! The one descriptor to wait on: what is in it, and what is done when it is readable.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use super::device::BATCH;
+use super::end::Stage;
+use super::queue::{Request, Work};
+use super::sys;
+use super::sys::ibv::{self, Wc};
+use super::{PROBE_MS, VerbsProvider};
+use crate::ViError;
+
+/// Connection events.
+pub(super) const CHANNEL: u64 = 0;
+
+/// Asynchronous events and completions of a device.
+fn async_token(device: usize) -> u64 {
+    1 + 2 * device as u64
+}
+
+fn completion_token(device: usize) -> u64 {
+    2 + 2 * device as u64
+}
+
+/// Descriptors looked at together.
+const READY_MAX: usize = 16;
+
+/// Batches of completions taken before a look at the rest.
+const DRAIN_MAX: usize = 4096;
+
+/// A connection that the manager has not made, or a connector that has not introduced itself, is given up after so many
+/// milliseconds.
+const SET_UP_MS: u64 = 5000;
+
+/// An epoll set.
+pub(super) struct Epoll(OwnedFd);
+
+impl Epoll {
+    pub(super) fn new() -> Result<Self, ViError> {
+        // SAFETY: no pointers are passed.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(sys::failed("epoll_create1"));
+        }
+        // SAFETY: the kernel just gave us this descriptor.
+        Ok(Epoll(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    pub(super) fn add(&self, fd: RawFd, token: u64) -> Result<(), ViError> {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: token };
+        // SAFETY: `event` is readable.
+        let result = unsafe { libc::epoll_ctl(self.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+        if result < 0 { Err(sys::failed("epoll_ctl")) } else { Ok(()) }
+    }
+
+    fn remove(&self, fd: RawFd) {
+        let mut event = libc::epoll_event { events: 0, u64: 0 };
+        // SAFETY: `event` is readable; a descriptor that is not in the set is no harm.
+        unsafe { libc::epoll_ctl(self.fd(), libc::EPOLL_CTL_DEL, fd, &raw mut event) };
+    }
+
+    fn ready(&self) -> ([u64; READY_MAX], usize) {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; READY_MAX];
+        // SAFETY: `events` has READY_MAX writable entries; the call does not wait.
+        let count = unsafe { libc::epoll_wait(self.fd(), events.as_mut_ptr(), READY_MAX as i32, 0) };
+        (events.map(|event| event.u64), usize::try_from(count).unwrap_or(0).min(READY_MAX))
+    }
+}
+
+impl VerbsProvider {
+    /// The caller is awake: completions need not wake it.
+    pub(super) fn wake_up(&mut self) {
+        self.armed = false;
+        self.look();
+    }
+
+    /// Looks at everything but the completion queues' contents, and at silent peers every now and then.
+    pub(super) fn look(&mut self) {
+        let (tokens, count) = self.epoll.ready();
+        for &token in &tokens[..count] {
+            if token == CHANNEL {
+                self.hear();
+                continue;
+            }
+            let number = (token as usize - 1) / 2;
+            if token == async_token(number) {
+                self.hear_device(number);
+            } else if let Some(Some(device)) = self.devices.get_mut(number) {
+                device.drain_channel();
+            }
+        }
+        self.progress();
+        let now = sys::monotonic_ms();
+        if now.saturating_sub(self.swept_ms) >= PROBE_MS {
+            self.swept_ms = now;
+            self.sweep(now);
+        }
+    }
+
+    /// Watches a device that was opened.
+    pub(super) fn watch(&mut self, number: usize) -> Result<(), ViError> {
+        let Some(Some(device)) = self.devices.get(number) else { return Ok(()) };
+        self.epoll.add(device.async_fd(), async_token(number))?;
+        self.epoll.add(device.channel_fd(), completion_token(number))
+    }
+
+    /// Takes completions in and does what came of them.
+    pub(super) fn progress(&mut self) {
+        self.reap();
+        while let Some(vi) = self.finished.pop_front() {
+            self.finish(vi);
+        }
+    }
+
+    /// Takes in a batch of completions of each device; whether there was one.
+    pub(super) fn reap(&mut self) -> bool {
+        let (mut any, mut batch) = (false, [Wc::default(); BATCH]);
+        for number in 0..self.devices.len() {
+            let Some(Some(device)) = self.devices.get_mut(number) else { continue };
+            if device.dead {
+                continue;
+            }
+            let count = device.poll(&mut batch);
+            let lost = device.dead;
+            any |= count > 0;
+            for completion in &batch[..count] {
+                self.on_completion(number, completion);
+            }
+            if lost {
+                self.lose(number);
+            }
+        }
+        any
+    }
+
+    /// Takes in all completions that there are.
+    pub(super) fn drain(&mut self) {
+        for _ in 0..DRAIN_MAX {
+            if !self.reap() {
+                break;
+            }
+        }
+    }
+
+    fn hear_device(&mut self, number: usize) {
+        while let Some(Some(device)) = self.devices.get_mut(number) {
+            let Some((kind, qp)) = device.event() else { break };
+            match kind {
+                ibv::EVENT_DEVICE_FATAL | ibv::EVENT_CQ_ERR | ibv::EVENT_SRQ_ERR => self.lose(number),
+                ibv::EVENT_QP_FATAL | ibv::EVENT_QP_REQ_ERR | ibv::EVENT_QP_ACCESS_ERR => {
+                    let of = |queue: &super::queue::Queue| queue.is(qp);
+                    let found = self.ends.iter().find(|(_, end)| end.queue.as_ref().is_some_and(of));
+                    if let Some((vi, _)) = found {
+                        // Both tell of what the peer asked for and may not.
+                        self.counters.violations += u64::from(kind != ibv::EVENT_QP_FATAL);
+                        self.fail(vi, "the queue pair failed");
+                    }
+                }
+                // Ports come and go, paths migrate: what that breaks is told by the queue pairs.
+                _ => {}
+            }
+        }
+    }
+
+    /// A device is lost: all that it carried has ended.
+    pub(super) fn lose(&mut self, number: usize) {
+        let Some(Some(device)) = self.devices.get_mut(number) else { return };
+        device.dead = true;
+        let (events, completions) = (device.async_fd(), device.channel_fd());
+        self.epoll.remove(events);
+        self.epoll.remove(completions);
+        for index in 0..self.ends.len() {
+            let Some((vi, end)) = self.ends.at_mut(index) else { continue };
+            if end.device == number && end.queue.is_some() {
+                self.fail(vi, "the device is lost");
+            }
+        }
+        self.close_device(number);
+    }
+
+    /// Gives a lost device back once nothing uses it.
+    pub(super) fn close_device(&mut self, number: usize) {
+        let Some(place) = self.devices.get_mut(number) else { return };
+        if place.as_ref().is_some_and(|device| device.dead && device.vis == 0) {
+            self.regions.leave(number);
+            *place = None;
+        }
+    }
+
+    /// Asks silent peers for a sign, gives up what takes too long, and listens again where that was lost.
+    fn sweep(&mut self, now: u64) {
+        for index in 0..self.ends.len() {
+            let Some((vi, end)) = self.ends.at_mut(index) else { continue };
+            let overdue = now.saturating_sub(end.since_ms) >= SET_UP_MS;
+            match end.stage {
+                Stage::Resolving if overdue && end.ended.is_none() => self.fail(vi, "no answer"),
+                Stage::Silent if overdue => {
+                    self.counters.handshakes_dropped += 1;
+                    self.finished.push_back(vi);
+                }
+                Stage::Resolving | Stage::Silent | Stage::Closed => {}
+                _ => self.probe(vi),
+            }
+        }
+        self.regions.evict();
+        self.listen_again();
+    }
+
+    /// Posts a write of no bytes where nothing was heard and nothing is on its way: its failure tells of a peer's host
+    /// that is gone.
+    fn probe(&mut self, vi: u32) {
+        let Some(end) = self.ends.get_mut(vi) else { return };
+        let (true, None) = (!std::mem::replace(&mut end.heard, false), end.ended) else { return };
+        let remote = end.peer.as_ref().map_or((0, 0), |peer| (peer.grants, peer.grants_key));
+        let Some(queue) = end.queue.as_mut().filter(|queue| queue.is_idle()) else { return };
+        let request = Request {
+            opcode: ibv::WR_RDMA_WRITE,
+            immediate: 0,
+            remote,
+            segments: &mut [],
+            inline: false,
+            signalled: true,
+        };
+        if queue.post(request, Work::Own).is_err() {
+            self.fail(vi, "the queue pair failed");
+        }
+    }
+}
