@@ -65,6 +65,18 @@ test-scale: packages-run ## 100,000 connections through the real path, 10,000 ne
 	$(CARGO) build --release --locked --workspace
 	@ulimit -Sn "$$(ulimit -Hn)"; $${CARGO_TARGET_DIR:-target}/release/csp-scale $(SCALE)
 
+.PHONY: test-rdma
+test-rdma: ## RDMA verbs in QEMU guests with Soft-RoCE: device, tests on verbs, the whole path between guests (15 minutes)
+	@if ! tests/setup/packages.sh qemu-system-x86 && ! command -v qemu-system-x86_64 > /dev/null; then \
+	  echo "SKIPPED test-rdma: qemu-system-x86 cannot be installed here"; \
+	else $(MAKE) --no-print-directory rdma-guests; fi
+
+.PHONY: rdma-guests
+rdma-guests: packages-rdma build
+	@binaries=$$($(CARGO) test --release --locked -p csp-vi --no-run 2>&1 | sed -n 's/^ *Executable .*(\(.*\))$$/\1/p'); \
+	  tool=$${CARGO_TARGET_DIR:-target}/release/csp-rdma-guests; \
+	  $$tool test $$binaries; $$tool demo --san $(or $(SAN),verbs)
+
 .PHONY: bench-tcp
 bench-tcp: packages-bench ## the TCP engine's time (criterion) and instructions (callgrind) a segment, ACK and connection
 	$(CARGO) bench --locked -p csp-performance --bench engine -- $(BENCH)

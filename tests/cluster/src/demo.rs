@@ -70,7 +70,7 @@ pub fn run(san: San, keep: bool) -> Result<()> {
 }
 
 /// Runs one step and prints it with a tick and its time, or names it in the error.
-fn step<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+pub fn step<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let began = Instant::now();
     match work() {
         Ok(value) => {

@@ -86,6 +86,7 @@ impl<'a> Liar<'a> {
         let config = match lie.purpose {
             Purpose::Channel => EndpointConfig::channel(identity, None),
             Purpose::Tunnel => EndpointConfig::tunnel(identity, None),
+            Purpose::Message => EndpointConfig::message(identity, None),
         };
         let mut endpoint = Endpoint::new(Box::new(ShmProvider::new().unwrap()), config);
         let address = self.address(lie.purpose);

@@ -14,11 +14,13 @@
 
 pub mod agent;
 mod cpio;
+pub mod demo;
 pub mod frame;
 mod guest;
 mod initramfs;
 pub mod kernel;
 mod program;
+pub mod suite;
 
 pub use guest::{Fleet, Guest, Sizes};
 pub use program::{Output, Program};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
-use csp_rdma_guests::{Fleet, Output, Sizes, agent, kernel};
+use csp_rdma_guests::{Fleet, Output, Sizes, agent, demo, kernel, suite};
 
 /// Exit code of the tool's own failures, as env(1) and timeout(1) have it.
 const OWN_FAILURE: u8 = 125;
@@ -40,6 +40,13 @@ struct Arguments {
 enum Action {
     /// Boots guests, runs a command in the first, and ends with its exit code.
     Run(Run),
+    /// The whole path between guests: files from an unmodified nginx, and a machine that falls silent.
+    Demo(Demo),
+    /// Verbs in one guest: the device's checks, then the tests on verbs of the test binaries that are named.
+    Test {
+        /// Test binaries, as `cargo test --no-run` names them.
+        binaries: Vec<PathBuf>,
+    },
     /// What runs inside a guest.
     #[command(hide = true)]
     Agent,
@@ -67,9 +74,24 @@ struct Run {
     command: Vec<String>,
 }
 
+#[derive(Args)]
+struct Demo {
+    /// What carries the SAN between guests: verbs, ucx or auto.
+    #[arg(long, default_value = "verbs")]
+    san: String,
+    /// The application on the proxy node's machine: two guests, and no agent relays.
+    #[arg(long)]
+    together: bool,
+    /// The folder with the daemons; this tool's own where it is not given.
+    #[arg(long)]
+    binaries: Option<PathBuf>,
+}
+
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().action {
         Action::Run(arguments) => run(&arguments),
+        Action::Demo(arguments) => demonstrate(arguments).map(|()| 0),
+        Action::Test { binaries } => test(&binaries).map(|()| 0),
         Action::Agent => agent::serve().map(|()| 0),
     };
     match outcome {
@@ -97,6 +119,17 @@ fn run(arguments: &Run) -> Result<u8> {
     let mut program = first.start(&command, Output::Inherit)?;
     let code = program.wait(Duration::from_secs(arguments.timeout)).with_context(|| first.console())?;
     Ok(u8::try_from(code).unwrap_or(OWN_FAILURE))
+}
+
+fn demonstrate(arguments: Demo) -> Result<()> {
+    let own = std::env::current_exe()?.parent().context("this program's own folder")?.to_owned();
+    let (provider, together) = (arguments.san, arguments.together);
+    let options = demo::Options { provider, together, binaries: arguments.binaries.unwrap_or(own) };
+    demo::run(&kernel::obtain(&folder()?)?, options)
+}
+
+fn test(binaries: &[PathBuf]) -> Result<()> {
+    suite::run(&kernel::obtain(&folder()?)?, binaries)
 }
 
 /// Where the kernel is kept: in the folder of the build's profiles.

@@ -1,0 +1,288 @@
+//! The whole path between guests: client and network node, proxy node, and application in a machine each.
+//!
+//! ```text
+//!  guest 1                                         guest 2             guest 3
+//!  [client]──veth──[network-node]  [mgmt-node     [proxy-node]        [app-node agent]──shm──[nginx under csp-run]
+//!   10.76.0.1       10.77.0.1       + etcd .4]     10.77.0.2           10.77.0.3
+//!                        └──────────── SAN ────────────┴────── SAN ─────────┘
+//! ```
+//! The client is a network namespace of guest 1; everything between guests goes over their one Ethernet, by the provider
+//! that is asked for. Addresses and configuration files are those of `make demo`.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use csp_cluster::demo::step;
+use csp_cluster::{ADMIN_PORTS, CLIENT_ADDRESS, Digest, VIP, configs};
+
+use crate::kernel::Kernel;
+use crate::{Fleet, Output, Program, Sizes};
+
+/// The files of the web service: name and length in bytes.
+const FILES: [(&str, u64); 6] =
+    [("0B", 0), ("1B", 1), ("1KiB", 1 << 10), ("64KiB", 64 << 10), ("1MiB", 1 << 20), ("4MiB", 4 << 20)];
+const SIZES: Sizes = Sizes { memory_mib: 1024, cpus: 2 };
+/// The machines' guests. The application has its own only where that was asked for.
+const NETWORK: usize = 0;
+const PROXY: usize = 1;
+/// What a step in a guest may take: emulated, and on a machine that does other things too.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// A host's silent death is known by then (SPECIFICATION.md: 1 s).
+const SILENCE_DEADLINE: Duration = Duration::from_secs(1);
+const LOG_POLL: Duration = Duration::from_millis(2);
+
+/// What to prove, with what.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// `san.provider` of the daemons: verbs, ucx or auto.
+    pub provider: String,
+    /// The application runs on the proxy node's machine, and no agent relays: two guests.
+    pub together: bool,
+    /// The folder with the built binaries and libcsp_sockfilter.so.
+    pub binaries: PathBuf,
+}
+
+/// The machines and what runs on them.
+struct Machines {
+    scratch: Scratch,
+    options: Options,
+    fleet: Fleet,
+    programs: Vec<Program>,
+}
+
+/// Configuration files, `www` and logs; removed with the demo.
+struct Scratch(PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Runs every step and prints it; the first that fails is the error, with the daemons' logs.
+pub fn run(kernel: &Kernel, options: Options) -> Result<()> {
+    println!(
+        "CSP between guests: client → network-node → proxy-node → app-node (SAN: {})\n",
+        options.provider
+    );
+    let scratch = step("configuration and files of 0 B to 4 MiB", || lay_out(&options))?;
+    let count = if options.together { 2 } else { 3 };
+    let name = format!("{count} guests with Soft-RoCE");
+    let fleet = step(&name, || Fleet::boot(kernel, count, SIZES))?;
+    let mut path = Machines { scratch, options, fleet, programs: Vec::new() };
+    let outcome = path.prove();
+    if outcome.is_err() {
+        eprintln!("{}", path.logs());
+    }
+    outcome
+}
+
+/// Writes all that the guests will see: before they boot, so that none remembers an earlier state.
+fn lay_out(options: &Options) -> Result<Scratch> {
+    let scratch = Scratch(std::env::temp_dir().join(format!("csp-guests-{}", std::process::id())));
+    let (dir, provider) = (scratch.0.as_path(), options.provider.as_str());
+    for folder in ["run", "state", "www", "log"] {
+        fs::create_dir_all(dir.join(folder))?;
+    }
+    let files = [
+        ("csp-network-node.yaml", configs::network_node(dir, provider)),
+        ("csp-proxy-node.yaml", configs::proxy_node(dir, provider)),
+        ("csp-app-node.yaml", configs::app_node(dir)),
+        ("csp-mgmt-node.yaml", configs::mgmt_node(dir)),
+        ("demo.yaml", configs::policy()),
+        ("nginx.conf", configs::nginx(dir)),
+    ];
+    for (name, text) in files {
+        fs::write(dir.join(name), text)?;
+    }
+    for (name, len) in FILES {
+        fs::write(dir.join("www").join(name), csp_cluster::testing::pattern(len as usize))?;
+    }
+    let key = dir.join("cluster.key");
+    let cspctl = options.binaries.join("cspctl");
+    let status = std::process::Command::new(&cspctl).args(["key", "generate"]).arg(key).output();
+    let status = status.with_context(|| cspctl.display().to_string())?.status;
+    if !status.success() {
+        bail!("cspctl key generate: {status}");
+    }
+    Ok(scratch)
+}
+
+impl Machines {
+    fn prove(&mut self) -> Result<()> {
+        step("addresses and the client's network", || self.address())?;
+        step("mgmt-node with etcd, network-node, proxy-node, app-node", || self.start_daemons())?;
+        step("unmodified nginx under csp-run", || self.start_nginx())?;
+        step("cspctl policy apply", || self.apply_policy())?;
+        step("the service answers", || self.shell(NETWORK, &self.until_answer()).map(drop))?;
+        let before = self.rdma_packets()?;
+        for (name, _) in FILES {
+            step(&format!("GET {name}: SHA-256 equal to the file on disk"), || self.fetch(name))?;
+        }
+        let after = self.rdma_packets()?;
+        self.carried(&before, &after)?;
+        self.lose_proxy()
+    }
+
+    /// Runs a shell command in a guest; its output.
+    fn shell(&mut self, guest: usize, command: &str) -> Result<String> {
+        self.guest(guest)?.run(&["/bin/sh", "-ec", command], DEADLINE)
+    }
+
+    fn guest(&mut self, guest: usize) -> Result<&mut crate::Guest> {
+        self.fleet.guests.get_mut(guest).context("three guests were booted")
+    }
+
+    /// The application's guest.
+    fn application(&self) -> usize {
+        if self.options.together { PROXY } else { 2 }
+    }
+
+    fn address(&mut self) -> Result<()> {
+        // UCX over TCP goes by an interface's first address, so that has to be the SAN's.
+        for guest in NETWORK..self.fleet.guests.len() {
+            self.shell(guest, "ip -4 address flush dev eth0")?;
+        }
+        for (guest, octet) in [(NETWORK, 1), (NETWORK, 4), (PROXY, 2), (self.application(), 3)] {
+            self.shell(guest, &format!("ip address add 10.77.0.{octet}/24 dev eth0"))?;
+        }
+        let client = "ip netns exec client";
+        self.shell(
+            NETWORK,
+            &format!(
+                "ip netns add client
+                ip link add lan0 type veth peer name lan0 netns client
+                ip link set lan0 up
+                {client} ip link set lo up
+                {client} ip link set lan0 up
+                {client} ip address add {CLIENT_ADDRESS}/24 dev lan0"
+            ),
+        )?;
+        Ok(())
+    }
+
+    fn start_daemons(&mut self) -> Result<()> {
+        // The management node shares the network node's machine; its address there is .4.
+        self.start_daemon(NETWORK, "csp-mgmt-node", 4, "/readyz")?;
+        self.start_daemon(PROXY, "csp-proxy-node", 2, "/healthz")?;
+        self.start_daemon(NETWORK, "csp-network-node", 1, "/healthz")?;
+        self.start_daemon(self.application(), "csp-app-node", 3, "/healthz")
+    }
+
+    fn start_daemon(&mut self, guest: usize, name: &str, octet: usize, ready: &str) -> Result<()> {
+        let binary = self.options.binaries.join(name).display().to_string();
+        let config = self.scratch.0.join(format!("{name}.yaml")).display().to_string();
+        self.start(guest, name, &[&binary, "--config", &config])?;
+        let url = format!("http://10.77.0.{octet}:{}{ready}", ADMIN_PORTS[octet - 1]);
+        self.shell(guest, &format!("until curl -sf -m 2 -o /dev/null {url}; do sleep 0.1; done"))
+            .with_context(|| format!("{name} does not answer {url}"))?;
+        Ok(())
+    }
+
+    /// Starts a program that goes on, its output in the scratch folder's `log`.
+    fn start(&mut self, guest: usize, name: &str, command: &[&str]) -> Result<()> {
+        let log = File::create(self.log(name))?;
+        let program = self.guest(guest)?.start(command, Output::File(log))?;
+        self.programs.push(program);
+        Ok(())
+    }
+
+    fn log(&self, name: &str) -> PathBuf {
+        self.scratch.0.join("log").join(format!("{name}.log"))
+    }
+
+    fn start_nginx(&mut self) -> Result<()> {
+        let (run, dir) = (self.options.binaries.join("csp-run"), self.scratch.0.display().to_string());
+        let (socket, conf) = (format!("{dir}/run/agent.sock"), format!("{dir}/nginx.conf"));
+        let command = [&run.to_string_lossy(), "--agent", &socket, "nginx", "-c", &conf];
+        self.start(self.application(), "nginx", &command)
+    }
+
+    fn apply_policy(&mut self) -> Result<()> {
+        let cspctl = self.options.binaries.join("cspctl");
+        let file = self.scratch.0.join("demo.yaml");
+        let server = format!("http://10.77.0.4:{}", ADMIN_PORTS[3]);
+        let command = format!("{} --server {server} policy apply {}", cspctl.display(), file.display());
+        self.shell(NETWORK, &command).map(drop)
+    }
+
+    fn until_answer(&self) -> String {
+        format!("until ip netns exec client curl -sf -m 3 -o /dev/null http://{VIP}/1B; do sleep 0.1; done")
+    }
+
+    fn fetch(&mut self, name: &str) -> Result<()> {
+        let wanted = Digest::of_file(&self.scratch.0.join("www").join(name))?;
+        let url = format!("http://{VIP}/{name}");
+        let command = format!(
+            "touch /tmp/got; ip netns exec client curl -sS -f -m 55 -o /tmp/got {url}; sha256sum < /tmp/got"
+        );
+        let text = self.shell(NETWORK, &format!("rm -f /tmp/got; {command}"))?;
+        match text.split_whitespace().next() {
+            Some(got) if got == wanted.0 => Ok(()),
+            got => bail!("{url}: SHA-256 is {got:?}, the file's is {}", wanted.0),
+        }
+    }
+
+    /// Packets that each guest's RDMA device has sent.
+    fn rdma_packets(&mut self) -> Result<Vec<u64>> {
+        let mut packets = Vec::new();
+        for guest in NETWORK..self.fleet.guests.len() {
+            let text = self.shell(guest, "cat /sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts")?;
+            packets.push(text.trim().parse().with_context(|| text.clone())?);
+        }
+        Ok(packets)
+    }
+
+    /// The files went by RDMA where that was asked for: the devices' own counters, not the daemons' word.
+    fn carried(&self, before: &[u64], after: &[u64]) -> Result<()> {
+        let sent: Vec<u64> = before.iter().zip(after).map(|(before, after)| after - before).collect();
+        println!("  · RDMA packets sent meanwhile by each guest: {sent:?}");
+        if self.options.provider == "verbs" && sent.contains(&0) {
+            bail!("a guest's RDMA device carried nothing");
+        }
+        Ok(())
+    }
+
+    /// The proxy's machine falls silent: the others' logs say so within the deadline.
+    fn lose_proxy(&mut self) -> Result<()> {
+        self.guest(PROXY)?.kill();
+        let began = Instant::now();
+        let log = self.log("csp-network-node");
+        let took = step("network-node notices that the proxy's machine fell silent", || {
+            wait_for_line(&log, "tunnel lost", DEADLINE)?;
+            Ok(began.elapsed())
+        })?;
+        println!("  · after {} ms", took.as_millis());
+        if took > SILENCE_DEADLINE {
+            bail!("network-node took {took:?}, at most {SILENCE_DEADLINE:?} is promised");
+        }
+        Ok(())
+    }
+
+    /// The last lines of every log.
+    fn logs(&self) -> String {
+        const LINES: usize = 20;
+        let mut text = String::new();
+        for name in ["csp-mgmt-node", "csp-network-node", "csp-proxy-node", "csp-app-node", "nginx"] {
+            let log = fs::read_to_string(self.log(name)).unwrap_or_default();
+            let lines: Vec<&str> = log.lines().collect();
+            let tail = lines[lines.len().saturating_sub(LINES)..].join("\n");
+            text += &format!("── last lines of {name}:\n{tail}\n");
+        }
+        text
+    }
+}
+
+/// Waits until a log has a line with `words`.
+fn wait_for_line(log: &Path, words: &str, deadline: Duration) -> Result<()> {
+    let end = Instant::now() + deadline;
+    while !fs::read_to_string(log)?.contains(words) {
+        if Instant::now() >= end {
+            bail!("{}: no line with {words:?} within {deadline:?}", log.display());
+        }
+        std::thread::sleep(LOG_POLL);
+    }
+    Ok(())
+}
