@@ -9,6 +9,8 @@ PACKAGES_INTEROP := iproute2 ethtool util-linux
 PACKAGES_RDMA := qemu-system-x86 busybox-static util-linux iproute2 rdma-core ibverbs-providers ibverbs-utils \
   librdmacm1 rdmacm-utils perftest
 PACKAGES_RUN := iproute2 procps curl nginx-light etcd-server wrk python3 libucx0
+# Compilers and checkers of the C API's tests.
+PACKAGES_CAPI := binutils g++ clang mandoc pkgconf
 
 CARGO ?= cargo
 SEEDS ?= 1000
@@ -18,7 +20,7 @@ PURE_CRATES := csp-types csp-wire csp-tcp csp-classify
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
-.PHONY: packages-build packages-run packages-bench packages-interop packages-rdma
+.PHONY: packages-build packages-run packages-bench packages-interop packages-rdma packages-capi
 packages-build:
 	@tests/setup/packages.sh $(PACKAGES_BUILD)
 packages-run:
@@ -27,16 +29,28 @@ packages-bench:
 	@tests/setup/packages.sh $(PACKAGES_BUILD) valgrind
 packages-interop:
 	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_INTEROP)
+packages-capi:
+	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_CAPI)
 packages-rdma:
 	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_RUN) $(PACKAGES_RDMA)
 
 .PHONY: build
-build: packages-build ## release build of every daemon, tool and the socket filter
+build: packages-build ## release build of every daemon, tool, the socket filter and libcsp.so
 	$(CARGO) build --release --locked --workspace
+	@libcsp/capi/link.sh target/release/libcsp.a target/release
 
 .PHONY: demo
 demo: packages-run build ## the whole path: curl and wrk through the four daemons to an unmodified nginx (KEEP=1, SAN=shm|ucx)
 	@target/release/csp-demo $(if $(KEEP),--keep) --san $(or $(SAN),shm)
+
+.PHONY: install-libcsp
+install-libcsp: packages-build ## libcsp.so, libcsp.a, csp.h, csp.pc and the manual to PREFIX (/usr/local), below DESTDIR
+	$(CARGO) build --release --locked -p csp-capi
+	@libcsp/capi/install.sh target/release/libcsp.a "$(DESTDIR)" "$(or $(PREFIX),/usr/local)"
+
+.PHONY: test-capi
+test-capi: packages-capi ## the C API alone: symbols, header, manual, C programs with and without sanitizers
+	$(CARGO) test --release --locked -p csp-capi
 
 .PHONY: lint
 lint: packages-build ## formatting, clippy, rustdoc, purity of the sans-I/O crates, size rules
@@ -47,7 +61,7 @@ lint: packages-build ## formatting, clippy, rustdoc, purity of the sans-I/O crat
 	tests/lint/sizes.sh
 
 .PHONY: test
-test: packages-run build ## unit, conformance, simulation and cluster tests (root: real processes in network namespaces)
+test: packages-run packages-capi build ## unit, conformance, simulation and cluster tests (root: real processes in network namespaces)
 	CSP_SEEDS=$(SEEDS) CSP_TCP_SEEDS=10000 $(CARGO) test --release --locked --workspace --no-fail-fast
 
 .PHONY: test-tcp-soak

@@ -1,0 +1,14 @@
+#!/bin/bash
+# Installs what a C program needs of libcsp.
+#   install.sh ARCHIVE DESTDIR PREFIX    library, archive, header, pkg-config file and manual below DESTDIR PREFIX
+set -euo pipefail
+archive=$1 root=$2$3 prefix=$3
+here=$(cd "$(dirname "$0")" && pwd)
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$here/../../Cargo.toml" | head -1)
+mkdir -p "$root/lib/pkgconfig" "$root/include" "$root/share/man/man3" "$root/share/man/man7"
+"$here/link.sh" "$archive" "$root/lib"
+install -m 644 "$archive" "$root/lib/libcsp.a"
+install -m 644 "$here/include/csp.h" "$root/include/csp.h"
+sed -e "s|@PREFIX@|$prefix|; s|@LIBDIR@|\${prefix}/lib|; s|@VERSION@|$version|" "$here/csp.pc.in" > "$root/lib/pkgconfig/csp.pc"
+install -m 644 "$here"/man/*.3 "$root/share/man/man3"
+install -m 644 "$here"/man/*.7 "$root/share/man/man7"

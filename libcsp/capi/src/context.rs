@@ -1,0 +1,350 @@
+//! One context: its pool, its streams and channels, and the descriptor that tells of news.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+
+use csp_types::{Duration, Instant};
+use csp_vi::Armed;
+use libc::c_int;
+
+use crate::channels::{Channels, MESSAGE_MAX};
+use crate::connection::{Source, Transport};
+use crate::core::{Core, Event, FLAG_RELEASE};
+use crate::error::{Error, Result};
+use crate::handle::{ContextId, Key};
+use crate::pool::{Pool, Work};
+use crate::streams::Streams;
+use crate::system::{now, unix_seconds};
+use crate::table::Table;
+use crate::wait::Waiter;
+
+/// `CSP_ABORT`: what is queued is not sent, and a stream's peer is told of a reset.
+pub const FLAG_ABORT: u32 = 1;
+
+/// A program that polls without ever waiting has its providers look at their sockets so often.
+const LOOK_EVERY: Duration = Duration::from_micros(50);
+
+/// Listeners of one context.
+const LISTENERS_MAX: usize = 64;
+/// Bounds of what a context is made with.
+pub const BUFFER_LEN: std::ops::RangeInclusive<usize> = MESSAGE_MAX..=1 << 20;
+/// As above, each of the two parts of the pool.
+pub const BUFFERS: std::ops::RangeInclusive<usize> = 2..=65_536;
+/// As above.
+pub const CONNECTIONS: std::ops::RangeInclusive<usize> = 1..=131_072;
+
+/// What a context is made with.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Bytes of each buffer.
+    pub buffer_len: usize,
+    /// Buffers for the program.
+    pub outgoing: usize,
+    /// Buffers for what arrives.
+    pub incoming: usize,
+    /// Streams and channels at once.
+    pub connections_max: usize,
+    /// The agent's socket.
+    pub agent: PathBuf,
+    /// Where listeners for channels have their sockets.
+    pub channels: PathBuf,
+    /// The program's name.
+    pub program: Vec<u8>,
+}
+
+/// What a program has of the library.
+pub struct Context {
+    core: Core,
+    options: Options,
+    streams: Option<Streams>,
+    channels: Channels,
+    waiter: Waiter,
+    /// What the waiter watches, by generation; anew where it differs.
+    watched: Option<(Option<u64>, u64)>,
+    armed: bool,
+    /// When a poll that found nothing last made the providers look at their sockets.
+    looked_at: Instant,
+}
+
+impl Context {
+    /// A context without connections.
+    pub fn new(id: ContextId, options: Options) -> Result<Context> {
+        let in_bounds = BUFFER_LEN.contains(&options.buffer_len)
+            && BUFFERS.contains(&options.outgoing)
+            && BUFFERS.contains(&options.incoming)
+            && CONNECTIONS.contains(&options.connections_max);
+        if !in_bounds {
+            return Err(Error::INVALID);
+        }
+        let core = Core {
+            id,
+            pool: Pool::new(options.buffer_len, options.outgoing, options.incoming)?,
+            connections: Table::new(options.connections_max),
+            listeners: Table::new(LISTENERS_MAX),
+            events: VecDeque::with_capacity(options.outgoing + options.incoming),
+            starved: VecDeque::new(),
+            returned: false,
+        };
+        let channels = Channels::new(options.channels.clone(), &options.program);
+        let waiter = Waiter::new()?;
+        Ok(Context {
+            core,
+            options,
+            streams: None,
+            channels,
+            waiter,
+            watched: None,
+            armed: false,
+            looked_at: Instant::ZERO,
+        })
+    }
+
+    /// The context's name.
+    pub fn id(&self) -> ContextId {
+        self.core.id
+    }
+
+    /// The descriptor to wait on.
+    pub fn fd(&self) -> RawFd {
+        self.waiter.fd()
+    }
+
+    /// Moves everything that can move.
+    fn progress(&mut self, at: Instant) {
+        let unix = unix_seconds();
+        let woken = std::mem::take(&mut self.armed);
+        if woken {
+            self.waiter.hush();
+        }
+        let core = &mut self.core;
+        if let Some(streams) = &mut self.streams {
+            streams.progress(core, at, unix, woken);
+        }
+        self.channels.progress(core, at, unix);
+        if std::mem::take(&mut core.returned) {
+            for _ in 0..core.starved.len() {
+                let Some(key) = core.starved.pop_front() else { break };
+                let Some(connection) = core.connections.get_mut(key) else { continue };
+                connection.starved = false;
+                if let Some(streams) = &mut self.streams {
+                    streams.serve_starved(core, at, key);
+                }
+            }
+        }
+    }
+
+    /// Up to `into.len()` events; how many.
+    pub fn poll(&mut self, into: &mut [std::mem::MaybeUninit<Event>]) -> usize {
+        let at = now();
+        self.progress(at);
+        if self.core.events.is_empty() && at >= self.looked_at + LOOK_EVERY {
+            self.looked_at = at;
+            self.arm_transports();
+            self.progress(at);
+        }
+        let count = into.len().min(self.core.events.len());
+        for (slot, event) in into.iter_mut().zip(self.core.events.drain(..count)) {
+            slot.write(event);
+        }
+        count
+    }
+
+    /// Makes the descriptor readable at the next news; `true`: there are some already.
+    pub fn arm(&mut self) -> Result<bool> {
+        self.armed = true;
+        let mut busy = !self.core.events.is_empty();
+        if !busy {
+            busy = self.arm_transports();
+        }
+        self.watch()?;
+        if busy {
+            self.waiter.ring();
+            return Ok(true);
+        }
+        let streams = self.streams.as_ref().and_then(Streams::next_timeout);
+        self.waiter.wake_at(streams.into_iter().chain(self.channels.next_timeout()).min());
+        Ok(false)
+    }
+
+    /// Arms the providers; `true`: there are news. They look at their sockets, where connections and hang-ups show, when
+    /// they were armed, and seldom else.
+    fn arm_transports(&mut self) -> bool {
+        let streams = self.streams.as_mut().is_some_and(|s| s.arm() == Armed::Busy);
+        let channels = self.channels.arm(&self.core) == Armed::Busy;
+        streams || channels
+    }
+
+    /// Keeps the set of descriptors true.
+    fn watch(&mut self) -> Result<()> {
+        let streams = self.streams.as_ref().map(Streams::wake_generation);
+        let is = Some((streams, self.channels.wake_generation()));
+        if self.watched == is {
+            return Ok(());
+        }
+        let mut wakes = Vec::new();
+        if let Some(streams) = &self.streams {
+            streams.wake(&mut wakes);
+        }
+        self.channels.wake(&mut wakes);
+        self.waiter.watch(&wakes)?;
+        self.watched = is;
+        Ok(())
+    }
+
+    /// As [`poll`](Self::poll), after waiting for at most `timeout_ms` (negative: for ever) where there is nothing.
+    pub fn wait(&mut self, into: &mut [std::mem::MaybeUninit<Event>], timeout_ms: c_int) -> Result<usize> {
+        let until = u64::try_from(timeout_ms).ok().map(|ms| now() + Duration::from_millis(ms));
+        loop {
+            let count = self.poll(into);
+            if count > 0 || into.is_empty() {
+                return Ok(count);
+            }
+            let left = match until.map(|until| until.saturating_since(now())) {
+                None => -1,
+                Some(Duration::ZERO) => return Ok(0),
+                Some(left) => left.as_millis() as c_int + 1,
+            };
+            // A signal that the program handles ends the sleep, as of any call that waits.
+            if !self.arm()? && !self.waiter.sleep(left) && timeout_ms < 0 {
+                return Ok(0);
+            }
+        }
+    }
+
+    /// A buffer for the program.
+    pub fn take_buffer(&mut self) -> Result<crate::core::Buffer> {
+        let key = self.core.pool.take()?;
+        Ok(self.core.describe(key, 0, 0))
+    }
+
+    /// Takes a buffer back.
+    pub fn release_buffer(&mut self, key: Key) -> Result<()> {
+        let lender = self.core.pool.release(key)?;
+        self.core.freed(lender);
+        Ok(())
+    }
+
+    fn streams(&mut self) -> Result<&mut Streams> {
+        if self.streams.is_none() {
+            let options = &self.options;
+            self.streams = Some(Streams::attach(&options.agent, &options.program, options.connections_max)?);
+        }
+        self.streams.as_mut().ok_or(Error::IO)
+    }
+
+    /// Listens for streams.
+    pub fn listen_stream(&mut self, address: SocketAddr, backlog: u32, user: usize) -> Result<Key> {
+        self.streams()?;
+        let Context { core, streams, .. } = self;
+        streams.as_mut().ok_or(Error::IO)?.listen(core, address, backlog, user)
+    }
+
+    /// Starts a stream.
+    pub fn connect_stream(&mut self, address: SocketAddr, user: usize) -> Result<Key> {
+        self.streams()?;
+        let Context { core, streams, .. } = self;
+        streams.as_mut().ok_or(Error::IO)?.connect(core, now(), address, user)
+    }
+
+    /// Listens for channels.
+    pub fn listen_channel(&mut self, name: &[u8], any_user: bool, user: usize) -> Result<Key> {
+        self.channels.listen(&mut self.core, name, any_user, user)
+    }
+
+    /// Opens a channel.
+    pub fn connect_channel(&mut self, name: &[u8], user: usize) -> Result<Key> {
+        self.channels.connect(&mut self.core, now(), name, user)
+    }
+
+    /// Sends `work.length` bytes from `data` on, which lie in `buffer`.
+    pub fn send(&mut self, connection: Key, buffer: Key, data: usize, work: Work) -> Result<()> {
+        let found = self.core.connection(connection)?;
+        match found.transport {
+            Transport::Gone => return Err(Error::PIPE),
+            _ if found.shutdown => return Err(Error::PIPE),
+            Transport::Channel { .. } if work.length as usize > MESSAGE_MAX => {
+                return Err(Error::MESSAGE_SIZE);
+            }
+            Transport::Stream(_) | Transport::Waiting if work.immediate != 0 => return Err(Error::INVALID),
+            _ => {}
+        }
+        if work.flags & !FLAG_RELEASE != 0 {
+            return Err(Error::INVALID);
+        }
+        self.core.enqueue(connection, buffer, data, work)?;
+        self.write_some(now(), connection);
+        Ok(())
+    }
+
+    fn write_some(&mut self, at: Instant, key: Key) {
+        let Context { core, streams, channels, .. } = self;
+        match (core.connections.get(key).map(|c| c.transport), streams) {
+            (Some(Transport::Channel { .. }), _) => channels.write_some(core, at, key),
+            (Some(Transport::Stream(_)), Some(streams)) => streams.write_some(core, at, key),
+            _ => {}
+        }
+    }
+
+    /// Ends the sending direction of a stream after what is queued.
+    pub fn shutdown(&mut self, key: Key) -> Result<()> {
+        let connection = self.core.connection(key)?;
+        match connection.transport {
+            Transport::Gone => return Err(Error::PIPE),
+            Transport::Channel { .. } => return Err(Error::INVALID),
+            Transport::Waiting | Transport::Stream(_) => connection.shutdown = true,
+        }
+        self.write_some(now(), key);
+        Ok(())
+    }
+
+    /// Ends a connection; its handle names nothing from now on.
+    pub fn end_connection(&mut self, key: Key, flags: u32) -> Result<()> {
+        if flags & !FLAG_ABORT != 0 {
+            return Err(Error::INVALID);
+        }
+        let connection = self.core.connection(key)?;
+        let (transport, open) = (connection.transport, connection.open);
+        let at = now();
+        if flags & FLAG_ABORT == 0 && open && transport != Transport::Gone {
+            connection.ended = true;
+            self.write_some(at, key);
+            return Ok(());
+        }
+        let Context { core, streams, channels, .. } = self;
+        match (transport, streams) {
+            (Transport::Channel { .. }, _) => channels.close(core, at, key),
+            (_, Some(streams)) => streams.close(core, at, key, flags & FLAG_ABORT != 0),
+            (_, None) => {
+                core.fail_queue(key, Error::CANCELED);
+                core.connections.remove(key);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a listener.
+    pub fn end_listener(&mut self, key: Key) -> Result<()> {
+        let listener = self.core.listeners.remove(key).ok_or(Error::HANDLE)?;
+        match (listener.source, &mut self.streams) {
+            (Source::Channel(set), _) => self.channels.end_listener(set),
+            (Source::Stream(id), Some(streams)) => streams.end_listener(id),
+            (Source::Stream(_), None) => {}
+        }
+        Ok(())
+    }
+
+    /// The shared part, for what is only looked up.
+    pub fn core(&mut self) -> &mut Core {
+        &mut self.core
+    }
+
+    /// In a forked child: gives everything up without a word to any peer.
+    pub fn abandon_after_fork(self) {
+        self.channels.abandon_after_fork();
+        if let Some(streams) = self.streams {
+            streams.abandon_after_fork();
+        }
+    }
+}

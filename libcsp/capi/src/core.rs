@@ -1,0 +1,225 @@
+//! What streams and channels share: the pool, the tables, and the events that wait for the program.
+
+use std::collections::VecDeque;
+
+use libc::{c_int, c_void};
+
+use crate::connection::{Connection, LENT_MAX, Listener, QUEUE_MAX};
+use crate::error::{Error, Result};
+use crate::handle::{ContextId, Key, Kind};
+use crate::pool::{NONE, Pool, Work};
+use crate::table::Table;
+
+/// `CSP_RELEASE`: the buffer goes back to the pool when it was sent, without an event.
+pub const FLAG_RELEASE: u32 = 1;
+
+/// `struct csp_buffer`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Buffer {
+    /// Its name while the program holds it; 0: none.
+    pub id: u64,
+    /// The bytes.
+    pub data: *mut c_void,
+    /// How many fit from `data` on.
+    pub capacity: u32,
+    /// How many there are.
+    pub length: u32,
+}
+
+impl Buffer {
+    /// No buffer.
+    pub const NONE: Buffer = Buffer { id: 0, data: std::ptr::null_mut(), capacity: 0, length: 0 };
+}
+
+/// `enum csp_event_type`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum EventType {
+    /// A listener has a new connection.
+    Accepted = 1,
+    /// A connection that was asked for is there.
+    Connected = 2,
+    /// Data lies in a buffer that is lent.
+    Received = 3,
+    /// A buffer was sent, or never will be.
+    Sent = 4,
+    /// The peer sends no more.
+    End = 5,
+    /// The connection is gone.
+    Closed = 6,
+}
+
+/// `struct csp_event`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Event {
+    /// An [`EventType`].
+    pub kind: u32,
+    /// 0 or a code.
+    pub error: c_int,
+    /// The connection or listener.
+    pub handle: u64,
+    /// The new connection of `Accepted`.
+    pub accepted: u64,
+    /// The handle's pointer.
+    pub user: *mut c_void,
+    /// The word given with a buffer that was sent.
+    pub tag: u64,
+    /// The buffer of `Received` and `Sent`.
+    pub buffer: Buffer,
+    /// Immediate data of a message.
+    pub immediate: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+// SAFETY: the pointers are the program's, or into the pool; nothing here follows them.
+unsafe impl Send for Event {}
+
+/// The shared part of a context.
+pub struct Core {
+    /// The context.
+    pub id: ContextId,
+    /// Its buffers.
+    pub pool: Pool,
+    /// Streams and channels.
+    pub connections: Table<Connection>,
+    /// Listeners.
+    pub listeners: Table<Listener>,
+    /// What the program has not polled. Bounded: a buffer is in one event at most, and a connection has at most three
+    /// without a buffer.
+    pub events: VecDeque<Event>,
+    /// Connections that found no buffer for what arrived, each once.
+    pub starved: VecDeque<Key>,
+    /// A buffer for what arrives came back since the starved were last served.
+    pub returned: bool,
+}
+
+impl Core {
+    /// The connection that a handle's key names, unless the program ended it.
+    pub fn connection(&mut self, key: Key) -> Result<&mut Connection> {
+        self.connections.get_mut(key).filter(|c| !c.ended).ok_or(Error::HANDLE)
+    }
+
+    fn event_of(&self, kind: EventType, key: Key) -> Event {
+        let user = self.connections.get(key).map_or(0, |c| c.user);
+        Event {
+            kind: kind as u32,
+            error: 0,
+            handle: key.handle(Kind::Connection, self.id),
+            accepted: 0,
+            user: user as *mut c_void,
+            tag: 0,
+            buffer: Buffer::NONE,
+            immediate: 0,
+            reserved: 0,
+        }
+    }
+
+    /// Tells of a connection, unless the program ended it.
+    pub fn tell(&mut self, kind: EventType, key: Key, error: Option<Error>) {
+        if self.connection(key).is_ok() {
+            let event = Event { error: error.map_or(0, |e| e.0), ..self.event_of(kind, key) };
+            self.events.push_back(event);
+        }
+    }
+
+    /// Tells of a new connection of a listener.
+    pub fn tell_accepted(&mut self, listener: Key, connection: Key) {
+        let Some(user) = self.listeners.get(listener).map(|l| l.user) else { return };
+        let event = Event {
+            handle: listener.handle(Kind::Listener, self.id),
+            accepted: connection.handle(Kind::Connection, self.id),
+            user: user as *mut c_void,
+            ..self.event_of(EventType::Accepted, connection)
+        };
+        self.events.push_back(event);
+    }
+
+    /// A buffer as the program sees it.
+    pub fn describe(&self, key: Key, offset: u32, length: u32) -> Buffer {
+        let capacity = (self.pool.buffer_len() as u32).saturating_sub(offset);
+        let data = self.pool.address(key.index).wrapping_add(offset as usize);
+        Buffer { id: key.handle(Kind::Buffer, self.id), data: data.cast(), capacity, length }
+    }
+
+    /// Whether data may be read for a connection now: a buffer is free, and the program holds not too many of it. If
+    /// not, the connection is served when one comes back.
+    pub fn may_receive(&mut self, key: Key) -> bool {
+        let has_buffer = self.pool.incoming().is_some();
+        let Some(connection) = self.connections.get_mut(key).filter(|c| !c.ended) else { return false };
+        if has_buffer && connection.lent < LENT_MAX {
+            return true;
+        }
+        if !std::mem::replace(&mut connection.starved, true) {
+            self.starved.push_back(key);
+        }
+        false
+    }
+
+    /// Lends the program the buffer that the pool named as incoming, with `length` bytes of a connection.
+    pub fn received(&mut self, key: Key, length: usize, immediate: u32) {
+        let Some(buffer) = self.pool.lend(key) else { return };
+        if let Some(connection) = self.connections.get_mut(key) {
+            connection.lent += 1;
+        }
+        let buffer = self.describe(buffer, 0, length as u32);
+        let event = Event { buffer, immediate, ..self.event_of(EventType::Received, key) };
+        self.events.push_back(event);
+    }
+
+    /// The program, or a connection, is done with a buffer.
+    pub fn freed(&mut self, lender: Option<Key>) {
+        let Some(lender) = lender else { return };
+        self.returned = true;
+        if let Some(connection) = self.connections.get_mut(lender) {
+            connection.lent = connection.lent.saturating_sub(1);
+        }
+    }
+
+    /// Puts a buffer of the program at the end of a connection's queue.
+    pub fn enqueue(&mut self, key: Key, buffer: Key, data: usize, work: Work) -> Result<()> {
+        let connection = self.connections.get(key).filter(|c| !c.ended).ok_or(Error::HANDLE)?;
+        if connection.queued >= QUEUE_MAX {
+            return Err(Error::AGAIN);
+        }
+        let index = self.pool.enqueue(buffer, data, work)?;
+        let Some(connection) = self.connections.get_mut(key) else { return Err(Error::HANDLE) };
+        let last = std::mem::replace(&mut connection.tail, index);
+        connection.queued += 1;
+        match self.pool.work(last) {
+            Some(last) if connection.head != NONE => last.next = index,
+            _ => connection.head = index,
+        }
+        Ok(())
+    }
+
+    /// The first buffer of a connection's queue leaves it: it was sent, or never will be.
+    pub fn complete(&mut self, key: Key, error: Option<Error>) {
+        let Some(connection) = self.connections.get_mut(key).filter(|c| c.head != NONE) else { return };
+        let index = connection.head;
+        let Some(work) = self.pool.work(index).copied() else { return };
+        connection.head = work.next;
+        connection.queued -= 1;
+        if work.next == NONE {
+            connection.tail = NONE;
+        }
+        if work.flags & FLAG_RELEASE != 0 {
+            let lender = self.pool.recycle(index);
+            return self.freed(lender);
+        }
+        let buffer = self.pool.give_back(index);
+        let buffer = self.describe(buffer, work.offset, work.length);
+        let (error, tag) = (error.map_or(0, |e| e.0), work.tag);
+        let event = Event { error, tag, buffer, ..self.event_of(EventType::Sent, key) };
+        self.events.push_back(event);
+    }
+
+    /// Nothing of a connection's queue will be sent.
+    pub fn fail_queue(&mut self, key: Key, error: Error) {
+        while self.connections.get(key).is_some_and(|c| c.head != NONE) {
+            self.complete(key, Some(error));
+        }
+    }
+}

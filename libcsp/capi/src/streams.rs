@@ -1,0 +1,340 @@
+//! Streams: connections through the proxies.
+//!
+//! What arrives is copied once from the stream's queue into a buffer of the pool; what is sent, once from the buffer into
+//! the ring that the proxy reads.
+
+use std::net::SocketAddr;
+
+use csp_transport::app::{AppConfig, AppError, AppSide, Directions, FlowId, Handle, ListenerId, Readiness};
+use csp_transport::{Endpoint, EndpointConfig, PeerIdentity};
+use csp_types::{Duration, Instant};
+use csp_vi::shm::ShmProvider;
+use csp_vi::{Armed, Wake};
+
+use crate::agent::Agent;
+use crate::connection::{Connection, Listener, Source, Transport};
+use crate::core::{Core, EventType};
+use crate::error::{Error, Result, of_errno};
+use crate::handle::Key;
+use crate::system::random;
+
+/// How long a connection waits for the first proxy's link.
+const PROXY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A connection that was asked for before any proxy's link was up.
+struct Waiting {
+    key: Key,
+    remote: SocketAddr,
+    until: Instant,
+}
+
+/// The streams of a context.
+pub struct Streams {
+    app: AppSide,
+    agent: Agent,
+    flow_owners: Vec<Option<Key>>,
+    listener_owners: Vec<Option<Key>>,
+    waiting: Vec<Waiting>,
+    /// A listener takes no connections because the table was full.
+    any_paused: bool,
+}
+
+fn own(owners: &mut Vec<Option<Key>>, at: usize, key: Option<Key>) {
+    if owners.len() <= at {
+        owners.resize(at + 1, None);
+    }
+    if let Some(owner) = owners.get_mut(at) {
+        *owner = key;
+    }
+}
+
+impl Streams {
+    /// Attaches to the agent; `connections_max` streams at once.
+    pub fn attach(path: &std::path::Path, program: &[u8], connections_max: usize) -> Result<Streams> {
+        let (agent, welcome) = Agent::attach(path, program)?;
+        let identity = PeerIdentity::process(welcome.node, welcome.process, random());
+        let config = EndpointConfig { links_max: 64, ..EndpointConfig::channel(identity, None) };
+        let endpoint = Endpoint::new(Box::new(ShmProvider::new()?), config);
+        // Those that the program ended may still wait for the proxy's last word.
+        let flows_max = connections_max.saturating_mul(2);
+        let config = AppConfig { seed: random(), flows_max, ..AppConfig::default() };
+        let mut app = AppSide::new(endpoint, config, welcome.token);
+        app.set_proxies(&welcome.proxies);
+        let (flow_owners, listener_owners) = (Vec::new(), Vec::new());
+        Ok(Streams { app, agent, flow_owners, listener_owners, waiting: Vec::new(), any_paused: false })
+    }
+
+    /// Listens for streams.
+    pub fn listen(&mut self, core: &mut Core, address: SocketAddr, backlog: u32, user: usize) -> Result<Key> {
+        if !self.agent.allows_listening(address.port()) {
+            return Err(Error::ACCESS);
+        }
+        if !core.listeners.has_room() {
+            return Err(Error::TOO_MANY);
+        }
+        let id = self.app.listen(address, backlog)?;
+        self.app.set_interest(id, true)?;
+        let listener = Listener { source: Source::Stream(id), user, paused: false };
+        let key = core.listeners.insert(listener).ok_or(Error::TOO_MANY)?;
+        own(&mut self.listener_owners, id.index(), Some(key));
+        Ok(key)
+    }
+
+    /// Ends a listener; what it had not accepted goes to other processes.
+    pub fn end_listener(&mut self, id: ListenerId) {
+        own(&mut self.listener_owners, id.index(), None);
+        // Unknown only where it was closed before.
+        let _ = self.app.close_listener(id);
+    }
+
+    /// Starts a connection.
+    pub fn connect(&mut self, core: &mut Core, now: Instant, remote: SocketAddr, user: usize) -> Result<Key> {
+        if !self.agent.leads_to(remote.ip()) {
+            return Err(Error::UNREACHABLE);
+        }
+        let connection = Connection::new(Transport::Waiting, user);
+        let key = core.connections.insert(connection).ok_or(Error::TOO_MANY)?;
+        self.waiting.push(Waiting { key, remote, until: now + PROXY_TIMEOUT });
+        self.start_waiting(core, now);
+        Ok(key)
+    }
+
+    fn start_waiting(&mut self, core: &mut Core, now: Instant) {
+        let mut at = 0;
+        while let Some(Waiting { key, remote, until }) = self.waiting.get(at) {
+            let (key, remote, late) = (*key, *remote, now >= *until);
+            if core.connection(key).is_err() {
+                self.waiting.swap_remove(at);
+                continue;
+            }
+            let asked = self.app.connect(now, remote, None);
+            match asked {
+                Err(AppError::NoProxy) if !late => {
+                    at += 1;
+                    continue;
+                }
+                Ok(flow) => {
+                    if let Ok(connection) = core.connection(key) {
+                        connection.transport = Transport::Stream(flow);
+                    }
+                    own(&mut self.flow_owners, flow.index(), Some(key));
+                }
+                Err(error) => self.lose(core, key, Some(error.into())),
+            }
+            self.waiting.swap_remove(at);
+        }
+    }
+
+    /// Moves everything that can move. `woken`: the descriptors may have been told of news.
+    pub fn progress(&mut self, core: &mut Core, now: Instant, unix_s: u64, woken: bool) {
+        self.agent.hear(&mut self.app, now, unix_s, woken);
+        self.app.progress(now, unix_s);
+        if !self.waiting.is_empty() {
+            self.start_waiting(core, now);
+        }
+        while let Some(handle) = self.app.poll_ready() {
+            match handle {
+                Handle::Listener(id) => self.accept_all(core, now, id),
+                Handle::Flow(id) => {
+                    let owner = self.flow_owners.get(id.index()).copied().flatten();
+                    if let Some(key) = owner.filter(|key| is_flow(core, *key, id)) {
+                        self.news(core, now, key, id);
+                    }
+                }
+            }
+        }
+        self.agent.publish(&mut self.app, now);
+    }
+
+    fn accept_all(&mut self, core: &mut Core, now: Instant, id: ListenerId) {
+        let Some(listener) = self.listener_owners.get(id.index()).copied().flatten() else { return };
+        loop {
+            if !core.connections.has_room() {
+                // Others take what this process cannot; see `resume`.
+                let _ = self.app.set_interest(id, false);
+                if let Some(listener) = core.listeners.get_mut(listener) {
+                    listener.paused = true;
+                    self.any_paused = true;
+                }
+                return;
+            }
+            let Ok(accepted) = self.app.accept(id) else { return };
+            let mut connection = Connection::new(Transport::Stream(accepted.flow), 0);
+            connection.open = true;
+            connection.ends = Some((accepted.local, accepted.remote));
+            let Some(key) = core.connections.insert(connection) else { return };
+            own(&mut self.flow_owners, accepted.flow.index(), Some(key));
+            core.tell_accepted(listener, key);
+            self.read_some(core, now, key, accepted.flow);
+        }
+    }
+
+    /// There is room for connections again.
+    fn resume(&mut self, core: &mut Core) {
+        if !std::mem::take(&mut self.any_paused) {
+            return;
+        }
+        let keys: Vec<Key> = core.listeners.keys().collect();
+        for key in keys {
+            let Some(listener) = core.listeners.get_mut(key).filter(|l| l.paused) else { continue };
+            listener.paused = false;
+            if let Source::Stream(id) = listener.source {
+                // Unknown only where it was closed meanwhile.
+                let _ = self.app.set_interest(id, true);
+            }
+        }
+    }
+
+    fn news(&mut self, core: &mut Core, now: Instant, key: Key, id: FlowId) {
+        let Some(connection) = core.connections.get_mut(key) else { return };
+        if !connection.open {
+            if self.app.readiness(Handle::Flow(id)).contains(Readiness::ERROR) {
+                let error = self.app.take_error(id).map_or(Error::REFUSED, of_errno);
+                return self.lose(core, key, Some(error));
+            }
+            let Some((local, remote, true)) = self.app.addresses(id) else { return };
+            connection.open = true;
+            connection.ends = Some((local, remote));
+            core.tell(EventType::Connected, key, None);
+        }
+        self.read_some(core, now, key, id);
+        self.write_some(core, now, key);
+        // A connection that breaks after the peer's last byte is nobody's to read: it is told here.
+        let over =
+            core.connections.get(key).is_some_and(|c| c.told_end && c.transport == Transport::Stream(id));
+        if over && let Some(error) = self.app.take_error(id) {
+            self.lose(core, key, Some(of_errno(error)));
+        }
+    }
+
+    /// Reads as much as buffers allow.
+    fn read_some(&mut self, core: &mut Core, now: Instant, key: Key, id: FlowId) {
+        while let Some(connection) = core.connections.get(key).filter(|c| !c.told_end && c.open) {
+            debug_assert_eq!(connection.transport, Transport::Stream(id));
+            if self.app.unread(id) == 0 {
+                return self.look_for_end(core, now, key, id);
+            }
+            if !core.may_receive(key) {
+                return;
+            }
+            match self.app.read(now, id, core.pool.incoming_bytes(), false) {
+                Ok(length) if length > 0 => core.received(key, length, 0),
+                _ => return,
+            }
+        }
+    }
+
+    /// Nothing waits to be read: whether anything will come.
+    fn look_for_end(&mut self, core: &mut Core, now: Instant, key: Key, id: FlowId) {
+        match self.app.read(now, id, &mut [0], true) {
+            Ok(0) => {
+                if let Some(connection) = core.connections.get_mut(key) {
+                    connection.told_end = true;
+                }
+                core.tell(EventType::End, key, None);
+            }
+            Err(AppError::Broken(number)) => self.lose(core, key, Some(of_errno(number))),
+            _ => {}
+        }
+    }
+
+    /// Writes as much as credit allows, then ends what was to end.
+    pub fn write_some(&mut self, core: &mut Core, now: Instant, key: Key) {
+        let Some(connection) = core.connections.get(key).filter(|c| c.open) else { return };
+        let Transport::Stream(id) = connection.transport else { return };
+        while let Some(connection) = core.connections.get(key).filter(|c| c.queued > 0) {
+            let index = connection.head;
+            match self.app.write(now, id, &[core.pool.outgoing_bytes(index)]) {
+                Ok(count) => {
+                    let Some(work) = core.pool.work(index) else { return };
+                    work.sent += count as u32;
+                    if work.sent < work.length {
+                        return;
+                    }
+                    core.complete(key, None);
+                }
+                Err(AppError::WouldBlock) => return,
+                Err(AppError::Broken(number)) => return self.lose(core, key, Some(of_errno(number))),
+                Err(error) => core.fail_queue(key, error.into()),
+            }
+        }
+        let Some(connection) = core.connections.get_mut(key) else { return };
+        if connection.ended {
+            return self.close(core, now, key, false);
+        }
+        if connection.shutdown && !std::mem::replace(&mut connection.write_ended, true) {
+            // Fails only where the connection broke, which its events tell.
+            let _ = self.app.shutdown(now, id, Directions { read: false, write: true });
+        }
+    }
+
+    /// Serves a connection that had found no buffer.
+    pub fn serve_starved(&mut self, core: &mut Core, now: Instant, key: Key) {
+        if let Some(&Connection { transport: Transport::Stream(id), .. }) = core.connections.get(key) {
+            self.read_some(core, now, key, id);
+        }
+    }
+
+    /// The connection is gone, for this reason; the program still has to end it.
+    fn lose(&mut self, core: &mut Core, key: Key, error: Option<Error>) {
+        core.fail_queue(key, error.unwrap_or(Error::PIPE));
+        let Some(connection) = core.connections.get_mut(key) else { return };
+        let transport = std::mem::replace(&mut connection.transport, Transport::Gone);
+        connection.told_end = true;
+        if connection.ended {
+            core.connections.remove(key);
+        } else {
+            core.tell(EventType::Closed, key, error);
+        }
+        if let Transport::Stream(id) = transport {
+            own(&mut self.flow_owners, id.index(), None);
+            // It is broken already: nothing is sent.
+            let _ = self.app.close(crate::system::now(), id, false);
+        }
+        self.resume(core);
+    }
+
+    /// Ends a connection for good. With `reset` the peer is told so, and what was queued is not sent.
+    pub fn close(&mut self, core: &mut Core, now: Instant, key: Key, reset: bool) {
+        core.fail_queue(key, Error::CANCELED);
+        if let Some(Connection { transport: Transport::Stream(id), .. }) = core.connections.remove(key) {
+            own(&mut self.flow_owners, id.index(), None);
+            // Unknown only where it is gone already.
+            let _ = self.app.close(now, id, reset);
+        }
+        self.resume(core);
+    }
+
+    /// When to be called though nothing arrives.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let waiting = self.waiting.iter().map(|w| w.until);
+        let others = self.app.next_timeout().into_iter().chain(self.agent.next_timeout());
+        waiting.chain(others).min()
+    }
+
+    /// Arms the descriptors.
+    pub fn arm(&mut self) -> Armed {
+        // A provider that cannot be armed must be polled.
+        self.app.arm().unwrap_or(Armed::Busy)
+    }
+
+    /// The descriptors to wait on, appended to `into`.
+    pub fn wake(&self, into: &mut Vec<Wake>) {
+        self.app.wake(into);
+        into.extend(self.agent.fd());
+    }
+
+    /// Counts changes of what [`wake`](Self::wake) tells.
+    pub fn wake_generation(&self) -> u64 {
+        self.app.wake_generation() + self.agent.changes()
+    }
+
+    /// In a forked child: everything is given up without a word.
+    pub fn abandon_after_fork(self) {
+        self.app.into_endpoint().abandon_after_fork();
+    }
+}
+
+fn is_flow(core: &Core, key: Key, id: FlowId) -> bool {
+    core.connections.get(key).is_some_and(|c| c.transport == Transport::Stream(id))
+}

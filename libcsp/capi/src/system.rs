@@ -1,0 +1,34 @@
+//! Clocks and random bits.
+
+use csp_types::Instant;
+
+fn clock(id: libc::clockid_t) -> (u64, u64) {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is writable.
+    unsafe { libc::clock_gettime(id, &raw mut time) };
+    (time.tv_sec as u64, time.tv_nsec as u64)
+}
+
+/// CLOCK_MONOTONIC.
+pub fn now() -> Instant {
+    let (seconds, nanos) = clock(libc::CLOCK_MONOTONIC);
+    Instant::from_nanos(seconds.wrapping_mul(1_000_000_000).wrapping_add(nanos))
+}
+
+/// Seconds of Unix time, some milliseconds late: tokens are good for an hour.
+pub fn unix_seconds() -> u64 {
+    clock(libc::CLOCK_REALTIME_COARSE).0
+}
+
+/// Random bits.
+pub fn random() -> u64 {
+    let mut bits = 0u64;
+    // SAFETY: `bits` has 8 writable bytes.
+    unsafe { libc::getrandom((&raw mut bits).cast(), 8, libc::GRND_NONBLOCK) };
+    bits ^ now().as_nanos().rotate_left(32)
+}
+
+/// The calling thread's errno.
+pub fn errno() -> libc::c_int {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}

@@ -1,0 +1,115 @@
+//! The one descriptor that a program waits on: an epoll set of the providers' descriptors, the agent's socket, a timer,
+//! and an eventfd for what is there already.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use csp_types::Instant;
+
+use crate::error::{Error, Result};
+use crate::system::errno;
+
+/// The descriptors; closed with the value.
+#[derive(Debug)]
+pub struct Waiter {
+    epoll: OwnedFd,
+    bell: OwnedFd,
+    timer: OwnedFd,
+    watched: Vec<RawFd>,
+    rung: bool,
+    /// When the timer goes off, if it is set.
+    timer_at: Option<Instant>,
+}
+
+fn owned(fd: RawFd) -> Result<OwnedFd> {
+    if fd < 0 {
+        return Err(if errno() == libc::EMFILE { Error::TOO_MANY } else { Error::IO });
+    }
+    // SAFETY: the kernel gave this descriptor just now; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+impl Waiter {
+    /// An empty set.
+    pub fn new() -> Result<Self> {
+        // SAFETY: no pointers are passed.
+        let epoll = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        // SAFETY: as above.
+        let bell = owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
+        let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
+        // SAFETY: as above.
+        let timer = owned(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })?;
+        let waiter = Waiter { epoll, bell, timer, watched: Vec::new(), rung: false, timer_at: None };
+        waiter.control(libc::EPOLL_CTL_ADD, waiter.bell.as_raw_fd())?;
+        waiter.control(libc::EPOLL_CTL_ADD, waiter.timer.as_raw_fd())?;
+        Ok(waiter)
+    }
+
+    /// What the program waits on.
+    pub fn fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+
+    fn control(&self, operation: libc::c_int, fd: RawFd) -> Result<()> {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: fd as u64 };
+        // SAFETY: `event` is readable and writable.
+        let done = unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, fd, &raw mut event) };
+        if done < 0 { Err(Error::IO) } else { Ok(()) }
+    }
+
+    /// Watches exactly these descriptors of others. One that was closed left the set by itself, and its number may be
+    /// another's now: hence all are added anew where anything changed.
+    pub fn watch(&mut self, wanted: &[RawFd]) -> Result<()> {
+        for fd in std::mem::take(&mut self.watched) {
+            // Fails for those that were closed.
+            let _ = self.control(libc::EPOLL_CTL_DEL, fd);
+        }
+        self.watched.extend_from_slice(wanted);
+        self.watched.iter().try_for_each(|fd| self.control(libc::EPOLL_CTL_ADD, *fd))
+    }
+
+    /// Makes the descriptor readable until [`hush`](Self::hush).
+    pub fn ring(&mut self) {
+        if !std::mem::replace(&mut self.rung, true) {
+            let one = 1u64;
+            // SAFETY: `one` has 8 readable bytes.
+            unsafe { libc::write(self.bell.as_raw_fd(), (&raw const one).cast(), 8) };
+        }
+    }
+
+    /// Takes [`ring`](Self::ring) back.
+    pub fn hush(&mut self) {
+        if std::mem::replace(&mut self.rung, false) {
+            let mut count = 0u64;
+            // SAFETY: `count` has 8 writable bytes.
+            unsafe { libc::read(self.bell.as_raw_fd(), (&raw mut count).cast(), 8) };
+        }
+    }
+
+    /// Makes the descriptor readable at `at`, or not by time. Setting the timer anew also takes back that it went off.
+    pub fn wake_at(&mut self, at: Option<Instant>) {
+        if self.timer_at == at {
+            return;
+        }
+        self.timer_at = at;
+        // A timer of 0 would be off.
+        let nanos = at.map_or(0, |at| at.as_nanos().max(1));
+        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let value = libc::timespec {
+            tv_sec: (nanos / 1_000_000_000) as libc::time_t,
+            tv_nsec: (nanos % 1_000_000_000) as libc::c_long,
+        };
+        let spec = libc::itimerspec { it_interval: zero, it_value: value };
+        let fd = self.timer.as_raw_fd();
+        // SAFETY: `spec` is readable; the old value is not asked for.
+        unsafe {
+            libc::timerfd_settime(fd, libc::TFD_TIMER_ABSTIME, &raw const spec, std::ptr::null_mut());
+        }
+    }
+
+    /// Sleeps until the descriptor is readable, for at most `timeout_ms` (negative: for ever). `false`: it is not.
+    pub fn sleep(&self, timeout_ms: libc::c_int) -> bool {
+        let mut one = libc::pollfd { fd: self.fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry, readable and writable.
+        unsafe { libc::poll(&raw mut one, 1, timeout_ms) > 0 }
+    }
+}
