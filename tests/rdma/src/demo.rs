@@ -18,7 +18,7 @@ use csp_cluster::demo::step;
 use csp_cluster::{ADMIN_PORTS, CLIENT_ADDRESS, Digest, VIP, configs};
 
 use crate::kernel::Kernel;
-use crate::{Fleet, Output, Program, Sizes};
+use crate::{Fleet, Guest, Output, Program, Sizes};
 
 /// The files of the web service: name and length in bytes.
 const FILES: [(&str, u64); 6] =
@@ -131,7 +131,7 @@ impl Machines {
         self.guest(guest)?.run(&["/bin/sh", "-ec", command], DEADLINE)
     }
 
-    fn guest(&mut self, guest: usize) -> Result<&mut crate::Guest> {
+    fn guest(&mut self, guest: usize) -> Result<&mut Guest> {
         self.fleet.guests.get_mut(guest).context("three guests were booted")
     }
 
@@ -245,13 +245,26 @@ impl Machines {
         Ok(())
     }
 
-    /// The proxy's machine falls silent: the others' logs say so within the deadline.
+    /// The proxy's machine falls silent in every way there is. While it is away the others know within the deadline;
+    /// when it is back, the service is. The last way is for good.
     fn lose_proxy(&mut self) -> Result<()> {
-        self.guest(PROXY)?.kill();
-        let began = Instant::now();
+        self.lose("its cable is pulled", |guest| guest.plug(false))?;
+        self.regain("the cable is put in again", |guest| guest.plug(true))?;
+        self.lose("its processors stand still", |guest| guest.freeze(true))?;
+        self.regain("its processors go on", |guest| guest.freeze(false))?;
+        self.lose("it loses its power", |guest| {
+            guest.kill();
+            Ok(())
+        })
+    }
+
+    fn lose(&mut self, how: &str, lose: impl FnOnce(&mut Guest) -> Result<()>) -> Result<()> {
         let log = self.log("csp-network-node");
-        let took = step("network-node notices that the proxy's machine fell silent", || {
-            wait_for_line(&log, "tunnel lost", DEADLINE)?;
+        let seen = fs::read_to_string(&log)?.len();
+        let began = Instant::now();
+        lose(self.guest(PROXY)?)?;
+        let took = step(&format!("the proxy's machine, {how}: network-node notices"), || {
+            wait_for_line(&log, seen, "tunnel lost", DEADLINE)?;
             Ok(began.elapsed())
         })?;
         println!("  · after {} ms", took.as_millis());
@@ -259,6 +272,15 @@ impl Machines {
             bail!("network-node took {took:?}, at most {SILENCE_DEADLINE:?} is promised");
         }
         Ok(())
+    }
+
+    fn regain(&mut self, how: &str, regain: impl FnOnce(&mut Guest) -> Result<()>) -> Result<()> {
+        regain(self.guest(PROXY)?)?;
+        step(&format!("the proxy's machine, {how}: the service answers again"), || {
+            let command = self.until_answer();
+            self.shell(NETWORK, &command).map(drop)
+        })?;
+        self.fetch("64KiB")
     }
 
     /// The last lines of every log.
@@ -275,10 +297,10 @@ impl Machines {
     }
 }
 
-/// Waits until a log has a line with `words`.
-fn wait_for_line(log: &Path, words: &str, deadline: Duration) -> Result<()> {
+/// Waits until a log has a line with `words` behind its first `seen` bytes.
+fn wait_for_line(log: &Path, seen: usize, words: &str, deadline: Duration) -> Result<()> {
     let end = Instant::now() + deadline;
-    while !fs::read_to_string(log)?.contains(words) {
+    while !fs::read_to_string(log)?.get(seen..).is_some_and(|text| text.contains(words)) {
         if Instant::now() >= end {
             bail!("{}: no line with {words:?} within {deadline:?}", log.display());
         }

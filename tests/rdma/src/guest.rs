@@ -16,6 +16,7 @@ use anyhow::{Context, Result, bail};
 use crate::frame::Frame;
 use crate::initramfs;
 use crate::kernel::Kernel;
+use crate::monitor::Monitor;
 use crate::program::{Output, Program, Sink};
 
 /// Until a guest's agent answers. It takes 5 s on an idle machine.
@@ -49,6 +50,7 @@ pub struct Guest {
     programs: Programs,
     next: u32,
     console: PathBuf,
+    monitor: PathBuf,
 }
 
 /// The guests of a run. QEMU ends with the thread that booted them.
@@ -103,6 +105,7 @@ struct Booting {
     qemu: Killed,
     listener: UnixListener,
     console: PathBuf,
+    monitor: PathBuf,
 }
 
 /// QEMU's process, killed where a guest does not come up.
@@ -128,6 +131,7 @@ impl Booting {
     ) -> Result<Self> {
         let (socket, console) =
             (folder.join(format!("agent{number}")), folder.join(format!("console{number}.log")));
+        let monitor = folder.join(format!("monitor{number}"));
         let listener = UnixListener::bind(&socket).with_context(|| socket.display().to_string())?;
         listener.set_nonblocking(true)?;
         let tool = fs::read_link(SELF)?;
@@ -145,6 +149,7 @@ impl Booting {
             .arg("-initrd")
             .arg(initramfs)
             .args(["-append", &arguments])
+            .args(["-qmp", &format!("unix:{},server=on,wait=off", monitor.display())])
             .args(["-serial", &format!("file:{}", console.display())])
             // The host's root has mounts of other file systems below it.
             .args(["-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap"])
@@ -159,7 +164,7 @@ impl Booting {
             .context(
                 "cannot start qemu-system-x86_64 by setpriv (Debian packages qemu-system-x86 and util-linux)",
             )?;
-        Ok(Booting { number, qemu: Killed(Some(child)), listener, console })
+        Ok(Booting { number, qemu: Killed(Some(child)), listener, console, monitor })
     }
 
     /// Waits until the agent answers.
@@ -176,6 +181,7 @@ impl Booting {
             programs: Arc::clone(&programs),
             next: 1,
             console: self.console.clone(),
+            monitor: self.monitor.clone(),
         };
         thread::spawn(move || read_frames(&mut agent, &programs));
         Ok(guest)
@@ -291,6 +297,22 @@ impl Guest {
     pub fn kill(&mut self) {
         let _ = self.qemu.kill();
         let _ = self.qemu.wait();
+    }
+
+    /// Pulls out its cable, or puts it in again.
+    ///
+    /// # Errors
+    /// Where QEMU is gone.
+    pub fn plug(&mut self, plugged: bool) -> Result<()> {
+        Monitor::connect(&self.monitor)?.link("san", plugged)
+    }
+
+    /// Lets its processors stand still, or go on: a host that hangs.
+    ///
+    /// # Errors
+    /// Where QEMU is gone.
+    pub fn freeze(&mut self, frozen: bool) -> Result<()> {
+        Monitor::connect(&self.monitor)?.frozen(frozen)
     }
 
     /// The end of what its kernel said.

@@ -19,6 +19,7 @@ pub mod frame;
 mod guest;
 mod initramfs;
 pub mod kernel;
+mod monitor;
 mod program;
 pub mod suite;
 
