@@ -4,6 +4,6 @@ pub mod directory;
 pub mod processes;
 pub mod server;
 
-pub use directory::{Directory, ProxyEntry};
+pub use directory::{Choice, Directory, ProxyEntry};
 pub use processes::{PageCopy, ProcessInfo, Processes};
 pub use server::{AgentError, AgentOptions, serve};

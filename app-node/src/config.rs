@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use csp_control::config::{ConfigError, Problems, load_checked};
-use csp_control::{AdminSection, EtcdSection, LogSection, NodeSection};
+use csp_control::{AdminSection, EtcdSection, LogSection, NodeSection, SanProvider};
 use csp_wire::agent::{LIST_MAX, PATH_LEN_MAX};
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -34,6 +34,9 @@ pub struct Config {
     /// User ids whose processes may attach; absent: any local user's.
     #[serde(default)]
     pub users: Option<Vec<u32>>,
+    /// How proxies are reached.
+    #[serde(default)]
+    pub san: SanSection,
     /// Sizes of the tables.
     #[serde(default)]
     pub capacity: CapacitySection,
@@ -70,6 +73,15 @@ pub enum Connect {
     Off,
 }
 
+/// `san:` how processes reach proxies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SanSection {
+    /// `auto`: those of this host by shared memory, others through the agent, by verbs or else ucx. `shm`: those of this
+    /// host only. `verbs`, `ucx`: all through the agent.
+    pub provider: SanProvider,
+}
+
 /// Sizes of the tables.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -78,11 +90,13 @@ pub struct CapacitySection {
     pub processes: usize,
     /// Exited processes whose counters and traces are kept. 0 to 1,024 (115 KiB each).
     pub exited: usize,
+    /// VIs of processes that the agent forwards to proxies of other hosts. 1 to 4,096.
+    pub relay_vis: usize,
 }
 
 impl Default for CapacitySection {
     fn default() -> Self {
-        CapacitySection { processes: 4_096, exited: 64 }
+        CapacitySection { processes: 4_096, exited: 64, relay_vis: 1_024 }
     }
 }
 
@@ -136,6 +150,7 @@ impl Config {
         };
         range("capacity.processes", self.capacity.processes, 1, 65_536);
         range("capacity.exited", self.capacity.exited, 0, 1_024);
+        range("capacity.relay_vis", self.capacity.relay_vis, 1, 4_096);
         if let Listen::Ports(ports) = &self.accelerate.listen
             && (ports.len() > LIST_MAX || ports.contains(&0))
         {
@@ -185,6 +200,8 @@ admin: {listen: \"10.77.0.3:9103\"}
             ("accelerate: {listen: [0]}\n", "an.yaml:4:22: accelerate.listen"),
             ("socket: run/agent.sock\n", "an.yaml:4:9: socket"),
             ("capacity: {processes: 0}\n", "an.yaml:4:23: capacity.processes"),
+            ("san: {provider: rdma}\n", "an.yaml:4:17: san.provider"),
+            ("capacity: {relay_vis: 5000}\n", "an.yaml:4:23: capacity.relay_vis"),
             ("colour: red\n", "an.yaml:4:1: "),
         ] {
             let error = check(extra).unwrap_err();

@@ -1,24 +1,29 @@
 //! The daemon around the agent: one thread with control plane, admin endpoint, agent and signals.
 
 mod admin;
+mod relay_thread;
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
 use csp_control::{
-    ClusterKey, ConfigError, ControlError, ControlOptions, ControlPlane, ControlStatus, NodeRecord, exit_code,
+    ClusterKey, ConfigError, ControlError, ControlOptions, ControlPlane, ControlStatus, Membership,
+    NodeRecord, exit_code,
 };
 use csp_telemetry::{
     AdminError, AdminOptions, AdminServer, BuildInfo, ConditionState, Exposition, LogError, MetricWriter,
     Readiness,
 };
 use csp_types::Role;
+use csp_wire::agent::{LIST_MAX, PATH_LEN_MAX};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::agent::{self, AgentError, AgentOptions, Directory, Processes};
+use crate::agent::{self, AgentError, AgentOptions, Choice, Directory, Processes, ProxyEntry};
 use crate::config::{Config, Connect, Listen};
+use crate::relay::{Target, path_of};
+use relay_thread::RelayThread;
 
 const STATUS_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -34,6 +39,14 @@ pub enum DaemonError {
     /// The agent's socket cannot be had.
     #[error(transparent)]
     Agent(#[from] AgentError),
+    /// A SAN provider cannot be had.
+    #[error("san.provider: {provider} does not work here: {reason}")]
+    San {
+        /// Which provider.
+        provider: &'static str,
+        /// In its words.
+        reason: String,
+    },
     /// The admin endpoint cannot be opened.
     #[error(transparent)]
     Admin(#[from] AdminError),
@@ -50,7 +63,7 @@ impl DaemonError {
     pub fn exit_code(&self) -> u8 {
         match self {
             DaemonError::Config(_) | DaemonError::Log(_) => exit_code::CONFIG,
-            DaemonError::Agent(_) | DaemonError::Admin(_) => exit_code::UNAVAILABLE,
+            DaemonError::Agent(_) | DaemonError::San { .. } | DaemonError::Admin(_) => exit_code::UNAVAILABLE,
             DaemonError::Control(error) => error.exit_code(),
             DaemonError::System(_) => exit_code::INTERNAL,
         }
@@ -65,21 +78,30 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     };
     csp_telemetry::init_logging(&config.log.level, format)?;
     let key = ClusterKey::load(&config.node.cluster_key_file)?;
+    let mut record = NodeRecord::new(config.node.id, Role::AppNode, config.admin.listen);
+    record.capabilities = vec!["agent".to_owned()];
+    let relay = RelayThread::start(config, &record, &key)?;
+    record.capabilities.extend(relay.is_some().then(|| "relay".to_owned()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let local = tokio::task::LocalSet::new();
-    let result = local.block_on(&runtime, serve(config, &key));
+    let result = local.block_on(&runtime, serve(config, &key, record, relay.as_ref()));
     let _ = std::fs::remove_file(&config.socket);
+    relay.into_iter().for_each(RelayThread::stop);
     result
 }
 
-async fn serve(config: &Config, key: &ClusterKey) -> Result<(), DaemonError> {
+async fn serve(
+    config: &Config,
+    key: &ClusterKey,
+    record: NodeRecord,
+    relay: Option<&RelayThread>,
+) -> Result<(), DaemonError> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let mut record = NodeRecord::new(config.node.id, Role::AppNode, config.admin.listen);
-    record.capabilities = vec!["agent".to_owned()];
     let host = record.host.clone();
     let processes = Rc::new(RefCell::new(Processes::new(config.capacity.processes, config.capacity.exited)));
     let (metrics, readiness) = (Exposition::new(), Readiness::new());
     metrics.register(BuildInfo::new(Role::AppNode.as_str(), config.node.id.as_str()));
+    relay.into_iter().for_each(|relay| metrics.register(relay.metrics()));
     readiness.set("control", ConditionState::Failed, "starting");
     let (routes, questions) = admin::routes(config.node.id.to_string(), &metrics);
     let node = serde_json::to_value(&record).unwrap_or_default();
@@ -108,8 +130,9 @@ async fn serve(config: &Config, key: &ClusterKey) -> Result<(), DaemonError> {
     let ended = loop {
         tokio::select! {
             changed = membership.changed() => {
-                let proxies = Directory::proxies_of(&membership.borrow_and_update(), &host);
+                let known = membership.borrow_and_update().clone();
                 if changed.is_ok() {
+                    let proxies = proxies(config, &known, &host, relay).await;
                     tell.send_if_modified(|d| {
                         let before = std::mem::replace(&mut d.proxies, proxies);
                         before != d.proxies
@@ -143,6 +166,32 @@ async fn serve(config: &Config, key: &ClusterKey) -> Result<(), DaemonError> {
     ended
 }
 
+/// The proxy workers that processes are told of: those that they reach themselves, and those that the relay listens for.
+async fn proxies(
+    config: &Config,
+    membership: &Membership,
+    host: &str,
+    relay: Option<&RelayThread>,
+) -> Vec<ProxyEntry> {
+    let carried = relay.map_or(&[][..], |relay| &relay.providers);
+    let mut choice = Choice::of(membership, host, config.san.provider, carried);
+    let Some(relay) = relay else { return choice.near };
+    match relay.set_targets(choice.far).await {
+        Ok(targets) => {
+            let path = |t: &Target| path_of(&config.node.run_dir, config.node.id, t.node, t.worker);
+            let entry = |t: &Target| ProxyEntry {
+                node: t.node,
+                worker: t.worker,
+                path: path(t).to_string_lossy().into_owned(),
+            };
+            choice.near.extend(targets.iter().map(entry).filter(|entry| entry.path.len() <= PATH_LEN_MAX));
+            choice.near.truncate(LIST_MAX);
+        }
+        Err(error) => tracing::error!(%error, "the relay did not take the list of proxies"),
+    }
+    choice.near
+}
+
 fn agent_options(config: &Config, key: &ClusterKey) -> AgentOptions {
     AgentOptions {
         node: config.node.id,
@@ -164,7 +213,7 @@ fn set_readiness(readiness: &Readiness, status: &ControlStatus, proxies: usize) 
     };
     readiness.set("control", control.0, control.1);
     match proxies {
-        0 => readiness.set("proxies", ConditionState::Degraded, "no proxy on this host offers channels"),
+        0 => readiness.set("proxies", ConditionState::Degraded, "no proxy can be reached"),
         _ => readiness.set("proxies", ConditionState::Ok, ""),
     }
     match status.active_generation {

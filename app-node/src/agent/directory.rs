@@ -1,8 +1,11 @@
 //! What processes are told of the cluster: its proxies on this host, and which destinations go through it.
 
-use csp_control::{MemberState, Membership, Policy};
+use csp_control::{Member, MemberState, Membership, Policy, SanAddress, SanProvider};
 use csp_types::{NodeId, Role};
+use csp_vi::{ProviderKind, ViAddress};
 use csp_wire::agent::{LIST_MAX, PATH_LEN_MAX, Prefix};
+
+use crate::relay::Target;
 
 /// A proxy worker that processes of this host can reach.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,23 +27,55 @@ pub struct Directory {
     pub connect: Vec<Prefix>,
 }
 
-impl Directory {
-    /// The proxies of a membership that share this host (`host` is its boot id). One whose lease lapsed stays: its
-    /// links decide whether it is alive; one that says it leaves goes.
-    pub fn proxies_of(membership: &Membership, host: &str) -> Vec<ProxyEntry> {
-        let near = membership.of_role(Role::ProxyNode).filter(|m| {
-            let there = matches!(m.state, MemberState::Live | MemberState::LeaseExpired);
-            there && m.record.host == host && !m.record.leaving
-        });
-        let workers = near.flat_map(|member| {
-            member.record.san.iter().filter_map(|san| {
-                let path = san.channel_shm.clone().filter(|p| !p.is_empty() && p.len() <= PATH_LEN_MAX)?;
-                Some(ProxyEntry { node: member.record.id, worker: u8::try_from(san.worker).ok()?, path })
-            })
-        });
-        workers.take(LIST_MAX).collect()
-    }
+/// How the proxy workers of a membership are reached.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Choice {
+    /// By the processes themselves.
+    pub near: Vec<ProxyEntry>,
+    /// Through the agent.
+    pub far: Vec<Target>,
+}
 
+impl Choice {
+    /// Chooses for every proxy worker: on this host (`host` is its boot id) shared memory, else the first of the
+    /// providers that the agent has (`carried`) and the worker offers; `provider` may say otherwise. A proxy whose lease
+    /// lapsed stays: its links decide whether it is alive; one that says it leaves goes.
+    pub fn of(
+        membership: &Membership,
+        host: &str,
+        provider: SanProvider,
+        carried: &[ProviderKind],
+    ) -> Choice {
+        let there = |m: &&Member| matches!(m.state, MemberState::Live | MemberState::LeaseExpired);
+        let proxies = membership.of_role(Role::ProxyNode).filter(there).filter(|m| !m.record.leaving);
+        let mut choice = Choice::default();
+        for (record, san) in proxies.flat_map(|m| m.record.san.iter().map(|san| (&m.record, san))) {
+            let Ok(worker) = u8::try_from(san.worker) else { continue };
+            let shared = provider.allows("shm") && record.host == host;
+            let path = san.channel_shm.clone().filter(|p| shared && !p.is_empty() && p.len() <= PATH_LEN_MAX);
+            if let Some(path) = path {
+                choice.near.push(ProxyEntry { node: record.id, worker, path });
+            } else if let Some((kind, address)) = carried.iter().find_map(|kind| carries(*kind, san)) {
+                choice.far.push(Target { node: record.id, worker, provider: kind.as_str(), address });
+            }
+        }
+        choice.near.truncate(LIST_MAX);
+        choice.far.truncate(LIST_MAX - choice.near.len());
+        choice
+    }
+}
+
+/// Where a worker accepts channels by this provider.
+fn carries(kind: ProviderKind, san: &SanAddress) -> Option<(ProviderKind, ViAddress)> {
+    let address = match kind {
+        ProviderKind::Shm => None,
+        ProviderKind::Verbs => san.channel_verbs.as_ref(),
+        ProviderKind::Ucx => san.channel_ucx.as_ref(),
+    };
+    Some((kind, ViAddress::Ip(address?.parse().ok()?)))
+}
+
+impl Directory {
     /// The destinations of a policy's egress entries.
     pub fn destinations_of(policy: &Policy) -> Vec<Prefix> {
         let all = policy.egress.iter().flat_map(|egress| &egress.destinations);
@@ -51,25 +86,69 @@ impl Directory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use csp_control::{Member, NodeRecord, SanAddress};
+    use ProviderKind::{Ucx, Verbs};
+    use csp_control::NodeRecord;
+
+    /// One proxy worker and how it is reached: its path, or provider and address.
+    fn check(host: &str, san: SanAddress, provider: SanProvider, carried: &[ProviderKind], expected: &str) {
+        let record =
+            NodeRecord::new("pn-1".parse().unwrap(), Role::ProxyNode, "127.0.0.1:1".parse().unwrap());
+        let record = NodeRecord { host: host.to_owned(), san: vec![san], ..record };
+        let mut membership = Membership::default();
+        membership.nodes.insert(record.id, Member { record, state: MemberState::Live });
+        let choice = Choice::of(&membership, "here", provider, carried);
+        let near = choice.near.iter().map(|entry| entry.path.clone());
+        let far = choice.far.iter().map(|target| format!("{} {}", target.provider, target.address));
+        assert_eq!(
+            near.chain(far).collect::<Vec<_>>().join(", "),
+            expected,
+            "{host} {provider:?} {carried:?}"
+        );
+    }
 
     #[test]
-    fn only_proxies_of_this_host_that_offer_channels_are_told() {
+    fn a_proxy_is_reached_by_shm_on_this_host_and_else_by_what_both_have() {
+        let all = || SanAddress {
+            channel_shm: Some("/run/pn-1.ch".to_owned()),
+            channel_ucx: Some("10.77.0.2:7356".to_owned()),
+            channel_verbs: Some("10.77.0.2:7357".to_owned()),
+            ..SanAddress::default()
+        };
+        let (auto, both) = (SanProvider::Auto, [Verbs, Ucx]);
+        check("here", all(), auto, &both, "/run/pn-1.ch");
+        check("here", all(), SanProvider::Shm, &[], "/run/pn-1.ch");
+        check("there", all(), SanProvider::Shm, &[], "");
+        check("there", all(), auto, &both, "verbs 10.77.0.2:7357");
+        check("there", all(), auto, &[Ucx], "ucx 10.77.0.2:7356");
+        check("there", all(), auto, &[], "");
+        check("here", all(), SanProvider::Ucx, &[Ucx], "ucx 10.77.0.2:7356");
+        check("there", SanAddress { channel_verbs: None, ..all() }, auto, &both, "ucx 10.77.0.2:7356");
+        check("here", SanAddress { channel_shm: None, ..all() }, auto, &[Ucx], "ucx 10.77.0.2:7356");
+        check("there", SanAddress { channel_ucx: Some("nonsense".to_owned()), ..all() }, auto, &[Ucx], "");
+    }
+
+    #[test]
+    fn a_lapsed_lease_is_no_death_and_leaving_is() {
         let mut membership = Membership::default();
-        for (id, host, channel, state) in [
-            ("pn-1", "here", Some("/run/pn-1.ch"), MemberState::Live),
-            ("pn-2", "there", Some("/run/pn-2.ch"), MemberState::Live),
-            ("pn-3", "here", None, MemberState::Live),
-            ("pn-4", "here", Some("/run/pn-4.ch"), MemberState::LeaseExpired),
+        for (id, state, leaving) in [
+            ("pn-1", MemberState::Live, false),
+            ("pn-2", MemberState::LeaseExpired, false),
+            ("pn-3", MemberState::Live, true),
         ] {
-            let mut record =
-                NodeRecord::new(id.parse().unwrap(), Role::ProxyNode, "127.0.0.1:1".parse().unwrap());
-            record.host = host.to_owned();
-            let channel_shm = channel.map(str::to_owned);
+            let admin = "127.0.0.1:1".parse().unwrap();
+            let mut record = NodeRecord::new(id.parse().unwrap(), Role::ProxyNode, admin);
+            record.leaving = leaving;
+            let channel_shm = Some(format!("/run/{id}.ch"));
             record.san.push(SanAddress { channel_shm, ..SanAddress::default() });
             membership.nodes.insert(record.id, Member { record, state });
         }
-        let told: Vec<_> = Directory::proxies_of(&membership, "here").into_iter().map(|p| p.path).collect();
-        assert_eq!(told, ["/run/pn-1.ch", "/run/pn-4.ch"], "a lapsed lease is no death");
+        let host = csp_control::NodeRecord::new(
+            "an-1".parse().unwrap(),
+            Role::AppNode,
+            "127.0.0.1:1".parse().unwrap(),
+        );
+        let choice = Choice::of(&membership, &host.host, SanProvider::Auto, &[]);
+        let told: Vec<_> = choice.near.into_iter().map(|p| p.path).collect();
+        assert_eq!(told, ["/run/pn-1.ch", "/run/pn-2.ch"]);
     }
 }

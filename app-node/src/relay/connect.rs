@@ -1,0 +1,236 @@
+//! How a process's VI gets its VI over the SAN, and how both end.
+
+use csp_types::Instant;
+use csp_vi::{BufferId, ConnectRequest, Piece, Provider, ViAddress, ViConfig, ViError, ViId};
+
+use super::forwarding::{Forwarding, San};
+use super::{CONNECT_TIMEOUT, Relay, Target, path_of};
+
+impl Relay {
+    /// Listens for these proxy workers from now on; gives those that are listened for. What is not among them any more
+    /// gets no new VIs; those it has stay.
+    pub fn set_targets(&mut self, now: Instant, targets: &[Target]) -> Vec<Target> {
+        while let Some(gone) = self.routes.take_gone(targets) {
+            // It was listened for, by this number.
+            let _ = self.shm.unlisten(gone.listener);
+            self.watch.remove(now, gone.number);
+        }
+        for target in targets {
+            if self.routes.contains(target) {
+                continue;
+            }
+            let via = self.sides.iter().position(|side| side.provider.name() == target.provider);
+            let Some(via) = via else { continue };
+            let path = path_of(&self.config.folder, self.config.node, target.node, target.worker);
+            match self.shm.listen(&ViAddress::Path(path.clone())) {
+                Ok(()) => {
+                    let listener = self.listens;
+                    self.listens += 1;
+                    self.routes.add(target.clone(), via, listener);
+                }
+                Err(error) => {
+                    tracing::error!(%error, socket = %path.display(), "processes cannot reach a proxy through the agent");
+                }
+            }
+        }
+        self.routes.iter().map(|route| route.target.clone()).collect()
+    }
+
+    /// A process asks for a VI.
+    pub(super) fn on_request(&mut self, request: &ConnectRequest) {
+        let route = request.listener.and_then(|listener| self.routes.by_listener(listener));
+        let allowed = self.config.users.as_ref().is_none_or(|users| {
+            let user = request.peer_uid;
+            user.is_some_and(|uid| users.contains(&uid))
+        });
+        let config = self.towards_process();
+        let refused = &mut self.counters.refused;
+        let Some((number, via)) = route.map(|route| (route.number, route.via)).filter(|_| allowed) else {
+            *if allowed { &mut refused.gone } else { &mut refused.user } += 1;
+            // It may have gone away meanwhile.
+            let _ = self.shm.reject(request.id);
+            return;
+        };
+        if self.table.is_full() {
+            refused.full += 1;
+            let _ = self.shm.reject(request.id);
+            return;
+        }
+        match self.shm.accept(request.id, config, &[]) {
+            Ok(vi) => {
+                let new = Forwarding::new(number, via, request.peer_uid, vi, config.receive_depth);
+                if let Some(at) = self.table.insert(new) {
+                    self.by_app.insert(vi, at);
+                }
+            }
+            Err(_) => refused.protocol += 1,
+        }
+    }
+
+    /// Half as many buffers again as the proxy has: a message that the proxy has read, so that the process may send
+    /// another, may still be on its way back as a completion.
+    fn towards_process(&self) -> ViConfig {
+        let depth = self.config.vi.receive_depth;
+        ViConfig { receive_depth: (depth + depth / 2).min(*csp_vi::DEPTH_RANGE.end()), ..self.config.vi }
+    }
+
+    /// The process's VI is open: its slots become the receive buffers of a VI over the SAN.
+    pub(super) fn on_process_open(&mut self, now: Instant, app: ViId) {
+        let Some(at) = self.of_app(app) else { return };
+        match self.start_san(now, at, app) {
+            Ok(()) => {
+                self.counters.opened += 1;
+                self.next_check = self.next_check.min(now + CONNECT_TIMEOUT);
+            }
+            Err(error) => {
+                let refused = &mut self.counters.refused;
+                match error {
+                    ViError::Protocol(_) | ViError::NotConnected => refused.protocol += 1,
+                    ViError::Unknown(_) => refused.gone += 1,
+                    _ => {
+                        refused.san += 1;
+                        tracing::warn!(%error, "a process's VI cannot be forwarded");
+                    }
+                }
+                self.drop_forwarding(at);
+            }
+        }
+    }
+
+    fn start_san(&mut self, now: Instant, at: u32, app: ViId) -> Result<(), ViError> {
+        let loan = self.shm.lend(app)?;
+        // All slots are posted at first, in their order, and so the SAN will fill them.
+        for expected in 0..loan.slots.len() as u32 {
+            if self.shm.claim(app)? != Some(expected) {
+                return Err(ViError::Protocol("the process's slots are not all posted"));
+            }
+        }
+        let forwarding = self.table.get_mut(at).ok_or(ViError::Unknown("VI"))?;
+        let route = self.routes.by_number(forwarding.route).ok_or(ViError::Unknown("proxy"))?;
+        let side = self.sides.get_mut(forwarding.via).ok_or(ViError::Unknown("provider"))?;
+        side.used = true;
+        let region = side.provider.register(&loan.memory)?;
+        (forwarding.region, forwarding.memory) = (Some(region), Some(loan.memory));
+        let len = self.config.vi.message_len as usize;
+        self.pieces.clear();
+        self.pieces.extend(loan.slots.iter().map(|&offset| Piece { region, offset, len }));
+        let config = ViConfig {
+            receive_depth: loan.slots.len() as u32,
+            send_depth: self.config.vi.receive_depth * 2,
+            message_len: self.config.vi.message_len,
+        };
+        config.check()?;
+        let vi = side.provider.connect_into(&route.target.address, config, &[], &self.pieces)?;
+        forwarding.san = San::Connecting(vi, now + CONNECT_TIMEOUT);
+        side.by_vi.insert(vi, at);
+        self.watch.want(route);
+        Ok(())
+    }
+
+    pub(super) fn on_san_open(&mut self, via: usize, vi: ViId, unix_now_s: u64) {
+        let Some(at) = self.of_san(via, vi) else { return };
+        let Some(forwarding) = self.table.get_mut(at) else { return };
+        forwarding.san = San::Open(vi);
+        self.send_waiting(at, unix_now_s);
+    }
+
+    pub(super) fn on_san_refused(&mut self, via: usize, vi: ViId, reason: &ViError) {
+        let Some(at) = self.of_san(via, vi) else { return };
+        tracing::debug!(%reason, "a proxy cannot be reached over the SAN");
+        self.counters.refused.san += 1;
+        self.drop_forwarding(at);
+    }
+
+    /// The proxy's end is gone; what it sent lies in the process's ring already.
+    pub(super) fn on_san_end(&mut self, via: usize, vi: ViId) {
+        if let Some(at) = self.of_san(via, vi) {
+            self.drop_forwarding(at);
+        }
+    }
+
+    /// The process's end is gone; what it sent is forwarded before the SAN learns of it.
+    pub(super) fn on_process_end(&mut self, app: ViId) {
+        let Some(at) = self.of_app(app) else {
+            // One that was never taken in.
+            let _ = self.shm.disconnect(app);
+            return;
+        };
+        self.end_app(at);
+        self.end_if_done(at);
+    }
+
+    /// Ends the SAN's side of a process that is gone once nothing of it waits.
+    pub(super) fn end_if_done(&mut self, at: u32) {
+        let Some(forwarding) = self.table.get_mut(at) else { return };
+        if forwarding.app.is_none() && forwarding.waiting.is_empty() {
+            self.drop_forwarding(at);
+        }
+    }
+
+    fn end_app(&mut self, at: u32) {
+        let Some(app) = self.table.get_mut(at).and_then(|forwarding| forwarding.app.take()) else { return };
+        self.by_app.remove(app);
+        // It is ours and given back once.
+        let _ = self.shm.disconnect(app);
+    }
+
+    /// Ends both sides and forgets them. What was handed to the SAN goes on.
+    pub(super) fn drop_forwarding(&mut self, at: u32) {
+        self.end_app(at);
+        let Some(forwarding) = self.table.remove(at) else { return };
+        if forwarding.stuck {
+            self.stuck.retain(|&of| of != at);
+        }
+        let Some(side) = self.sides.get_mut(forwarding.via) else { return };
+        if let Some(vi) = forwarding.san_vi() {
+            side.by_vi.remove(vi);
+            let _ = side.provider.disconnect(vi);
+        }
+        if let Some(region) = forwarding.region {
+            let _ = side.provider.deregister(region);
+        }
+    }
+
+    /// Drops what the SAN has not connected in time.
+    pub(super) fn give_up_late(&mut self, now: Instant) {
+        self.next_check = Instant::FAR_FUTURE;
+        for at in 0..self.table.capacity() as u32 {
+            let Some(Forwarding { san: San::Connecting(_, until), .. }) = self.table.get_mut(at) else {
+                continue;
+            };
+            let until = *until;
+            if until <= now {
+                self.counters.refused.san += 1;
+                self.drop_forwarding(at);
+            } else {
+                self.next_check = self.next_check.min(until);
+            }
+        }
+    }
+
+    /// A proxy worker is dead: nothing of its VIs comes any more, and nobody else would notice.
+    pub(super) fn on_silent(&mut self, route: u32) {
+        self.counters.proxies_silent += 1;
+        for at in 0..self.table.capacity() as u32 {
+            if self.table.get_mut(at).is_some_and(|forwarding| forwarding.route == route) {
+                self.drop_forwarding(at);
+            }
+        }
+    }
+
+    /// The SAN may fill what the process has posted since. Done before anything of the process is forwarded: by the time
+    /// the proxy reads of free slots, they are.
+    pub(super) fn post_claimed(&mut self, at: u32) -> Result<(), ViError> {
+        let Some(forwarding) = self.table.get_mut(at) else { return Ok(()) };
+        let (Some(app), Some(vi)) = (forwarding.app, forwarding.san_open()) else { return Ok(()) };
+        let side = self.sides.get_mut(forwarding.via).ok_or(ViError::Unknown("provider"))?;
+        loop {
+            match self.shm.claim(app) {
+                Ok(Some(slot)) => side.provider.post_recv(vi, BufferId(slot))?,
+                // One that is gone posts nothing more; what it sent still goes on.
+                Ok(None) | Err(ViError::NotConnected) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! One process's VI and the VI over the SAN that carries its messages.
+//!
+//! ```text
+//! Accepted ──the process's VI is open──▶ Connecting ──the SAN VI is open──▶ Open
+//!     │                                      │                               │ process gone: what it sent is
+//!     └──────────── process gone ────────────┴───────────────────────────────┤ forwarded, then the SAN VI ends
+//!                                                                            │ SAN VI gone: what came is in the
+//!                                                                            ▼ process's ring, then its VI ends
+//!                                                                          gone
+//! ```
+
+use std::collections::VecDeque;
+
+use csp_types::Instant;
+use csp_vi::{Memory, RegionId, ViId};
+
+/// A message of the process that waits to be forwarded; it lies in the process's ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Waiting {
+    /// The ring's buffer, to give back when the message has left.
+    pub buffer: u32,
+    /// Where it lies in the region.
+    pub offset: usize,
+    pub len: usize,
+    pub immediate: u32,
+}
+
+/// The SAN's side.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum San {
+    /// Not asked for yet.
+    None,
+    /// Asked for; given up at this time.
+    Connecting(ViId, Instant),
+    Open(ViId),
+}
+
+#[derive(Debug)]
+pub(super) struct Forwarding {
+    /// The route's number.
+    pub route: u32,
+    /// The user that the process runs as.
+    pub uid: Option<u32>,
+    /// `None` once it ended.
+    pub app: Option<ViId>,
+    /// Which of the SAN's providers.
+    pub via: usize,
+    pub san: San,
+    /// The process's memory, and how that provider knows it.
+    pub region: Option<RegionId>,
+    pub memory: Option<Memory>,
+    /// Messages that the SAN has not taken, oldest first; at most as many as the ring has buffers.
+    pub waiting: VecDeque<Waiting>,
+    /// HELLO, the one message that is looked at, was forwarded.
+    pub greeted: bool,
+    /// It is in the list of those that have to be tried again.
+    pub stuck: bool,
+}
+
+impl Forwarding {
+    pub(super) fn new(route: u32, via: usize, uid: Option<u32>, app: ViId, depth: u32) -> Self {
+        Forwarding {
+            route,
+            uid,
+            app: Some(app),
+            via,
+            san: San::None,
+            region: None,
+            memory: None,
+            waiting: VecDeque::with_capacity(depth as usize),
+            greeted: false,
+            stuck: false,
+        }
+    }
+
+    /// The VI over the SAN, if it can be sent on.
+    pub(super) fn san_open(&self) -> Option<ViId> {
+        match self.san {
+            San::Open(vi) => Some(vi),
+            San::None | San::Connecting(..) => None,
+        }
+    }
+
+    /// The VI over the SAN.
+    pub(super) fn san_vi(&self) -> Option<ViId> {
+        match self.san {
+            San::Open(vi) | San::Connecting(vi, _) => Some(vi),
+            San::None => None,
+        }
+    }
+}
+
+/// Forwardings by number; all places are made at the start.
+#[derive(Debug)]
+pub(super) struct Table {
+    places: Vec<Option<Forwarding>>,
+    free: Vec<u32>,
+}
+
+impl Table {
+    pub(super) fn new(capacity: usize) -> Self {
+        let numbers = 0..u32::try_from(capacity).unwrap_or(u32::MAX);
+        Table { places: numbers.clone().map(|_| None).collect(), free: numbers.rev().collect() }
+    }
+
+    pub(super) fn insert(&mut self, forwarding: Forwarding) -> Option<u32> {
+        let at = self.free.pop()?;
+        *self.places.get_mut(at as usize)? = Some(forwarding);
+        Some(at)
+    }
+
+    pub(super) fn remove(&mut self, at: u32) -> Option<Forwarding> {
+        let taken = self.places.get_mut(at as usize)?.take()?;
+        self.free.push(at);
+        Some(taken)
+    }
+
+    pub(super) fn get_mut(&mut self, at: u32) -> Option<&mut Forwarding> {
+        self.places.get_mut(at as usize)?.as_mut()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Forwarding)> {
+        self.places.iter().enumerate().filter_map(|(at, place)| Some((at as u32, place.as_ref()?)))
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.places.len()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.free.is_empty()
+    }
+}

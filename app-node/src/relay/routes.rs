@@ -1,0 +1,72 @@
+//! The proxy workers that processes of this host reach through the agent.
+
+use std::path::{Path, PathBuf};
+
+use csp_types::NodeId;
+use csp_vi::ViAddress;
+
+/// A proxy worker and the way to it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Target {
+    /// The proxy node.
+    pub node: NodeId,
+    /// Its worker.
+    pub worker: u8,
+    /// Which of the SAN's providers carries it, by the name that it gives itself.
+    pub provider: &'static str,
+    /// Where the worker accepts channels.
+    pub address: ViAddress,
+}
+
+/// The Unix socket where the agent `agent` accepts processes for a proxy worker.
+pub fn path_of(folder: &Path, agent: NodeId, proxy: NodeId, worker: u8) -> PathBuf {
+    folder.join(format!("{agent}.relay.{proxy}.w{worker}.sock"))
+}
+
+/// A target that is listened for.
+#[derive(Debug)]
+pub(super) struct Route {
+    /// Never used twice.
+    pub number: u32,
+    pub target: Target,
+    /// The provider's place.
+    pub via: usize,
+    /// Which listener of the shm provider stands for it.
+    pub listener: u32,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct Routes {
+    list: Vec<Route>,
+    next: u32,
+}
+
+impl Routes {
+    pub(super) fn add(&mut self, target: Target, via: usize, listener: u32) {
+        self.next += 1;
+        self.list.push(Route { number: self.next, target, via, listener });
+    }
+
+    /// Takes out a route that is not among `targets`, if there is one.
+    pub(super) fn take_gone(&mut self, targets: &[Target]) -> Option<Route> {
+        let at = self.list.iter().position(|route| !targets.contains(&route.target))?;
+        Some(self.list.swap_remove(at))
+    }
+
+    pub(super) fn contains(&self, target: &Target) -> bool {
+        self.list.iter().any(|route| route.target == *target)
+    }
+
+    pub(super) fn by_listener(&self, listener: u32) -> Option<&Route> {
+        self.list.iter().find(|route| route.listener == listener)
+    }
+
+    pub(super) fn by_number(&self, number: u32) -> Option<&Route> {
+        self.list.iter().find(|route| route.number == number)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Route> {
+        self.list.iter()
+    }
+}
