@@ -8,6 +8,7 @@ PACKAGES_BUILD := gcc libc6-dev protobuf-compiler libprotobuf-dev
 PACKAGES_INTEROP := iproute2 ethtool util-linux
 PACKAGES_RDMA := qemu-system-x86 busybox-static util-linux iproute2 rdma-core ibverbs-providers ibverbs-utils \
   librdmacm1 rdmacm-utils perftest
+PACKAGES_SAN := iproute2 util-linux libucx0 ucx-utils libzmq3-dev
 PACKAGES_RUN := iproute2 procps curl nginx-light etcd-server wrk python3 libucx0
 # Compilers and checkers of the C API's tests.
 PACKAGES_CAPI := binutils g++ clang mandoc pkgconf
@@ -20,13 +21,15 @@ PURE_CRATES := csp-types csp-wire csp-tcp csp-classify
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
-.PHONY: packages-build packages-run packages-bench packages-interop packages-rdma packages-capi
+.PHONY: packages-build packages-run packages-bench packages-interop packages-rdma packages-capi packages-san
 packages-build:
 	@tests/setup/packages.sh $(PACKAGES_BUILD)
 packages-run:
 	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_RUN)
 packages-bench:
 	@tests/setup/packages.sh $(PACKAGES_BUILD) valgrind
+packages-san:
+	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_SAN)
 packages-interop:
 	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_INTEROP)
 packages-capi:
@@ -90,6 +93,11 @@ rdma-guests: packages-rdma build
 	@binaries=$$($(CARGO) test --release --locked -p csp-vi --no-run 2>&1 | sed -n 's/^ *Executable .*(\(.*\))$$/\1/p'); \
 	  tool=$${CARGO_TARGET_DIR:-target}/release/csp-rdma-guests; \
 	  $$tool test $$binaries; $$tool demo --san $(or $(SAN),verbs)
+
+.PHONY: bench-san
+bench-san: packages-san ## messages over the SAN's providers beside TCP, Unix sockets, ZeroMQ, ucx_perftest (root, 5 minutes; BENCH=...)
+	$(CARGO) build --release --locked -p csp-perf -p csp-performance
+	@$${CARGO_TARGET_DIR:-target}/release/csp-san-bench $(BENCH)
 
 .PHONY: bench-tcp
 bench-tcp: packages-bench ## the TCP engine's time (criterion) and instructions (callgrind) a segment, ACK and connection

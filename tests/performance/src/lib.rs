@@ -13,6 +13,7 @@ pub mod echo;
 pub mod load;
 pub mod memory;
 pub mod report;
+pub mod san;
 pub mod scale;
 
 /// Bytes of a request, and of its answer.
