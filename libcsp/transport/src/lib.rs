@@ -25,7 +25,7 @@ pub use channel::{Channel, ChannelConfig, ChannelError};
 pub use config::{EndpointConfig, Heartbeat, LocalPeers, RECEIVE_DEPTH_MIN};
 pub use counters::Counters;
 pub use credit::{CreditViolation, ReceiveCredit, SendCredit};
-pub use endpoint::{Endpoint, GATHER_MAX, LinkInfo};
+pub use endpoint::{Endpoint, GATHER_MAX, InPlace, LinkInfo};
 pub use event::{DeathCause, DownReason, LinkEvent, LinkId, MessageKind, ProtocolError, Received, SendError};
 pub use identity::{PeerIdentity, ProcessId, Purpose, RefusalCode};
 pub use token::{ClusterKey, KeyError, TOKEN_LEN_MAX, Token, TokenClaims, TokenError};

@@ -319,6 +319,19 @@ pub trait Provider: Send {
     /// bytes. The peer may scribble over shared memory while it is read, hence copying before looking.
     fn read(&self, vi: ViId, buffer: BufferId, offset: usize, into: &mut [u8]) -> Result<usize, ViError>;
 
+    /// The memory that received messages of a VI lie in, for a caller that reads them in place. It stays mapped as long
+    /// as a clone of it does; the peer may scribble over it at any time.
+    fn memory(&self, vi: ViId) -> Result<Memory, ViError> {
+        let _ = vi;
+        Err(ViError::Unsupported("read messages in place"))
+    }
+
+    /// Where the message in a held buffer starts in that [`memory`](Provider::memory), and its length in bytes.
+    fn received_at(&self, vi: ViId, buffer: BufferId) -> Result<(usize, usize), ViError> {
+        let _ = (vi, buffer);
+        Err(ViError::Unsupported("read messages in place"))
+    }
+
     /// The next completion, if any. Never blocks.
     fn poll(&mut self) -> Option<Completion>;
 

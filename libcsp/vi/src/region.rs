@@ -49,8 +49,9 @@ impl Memory {
         Arc::strong_count(&self.0) == 1
     }
 
-    /// Where `len` bytes from `offset` on lie; `None` where they are not all within.
-    pub(crate) fn at(&self, offset: usize, len: usize) -> Option<*mut u8> {
+    /// Where `len` bytes from `offset` on lie; `None` where they are not all within. Good as long as a clone of this is;
+    /// others may change the bytes at any time.
+    pub fn at(&self, offset: usize, len: usize) -> Option<*mut u8> {
         let end = offset.checked_add(len)?;
         // SAFETY: within the mapping, by the check and the promise of `Backing`.
         (end <= self.0.len()).then(|| unsafe { self.0.start().add(offset) })

@@ -1,6 +1,7 @@
 //! Links over one VI provider: handshake, descriptor credits, heartbeat, CLOSE.
 
 mod handshake;
+mod in_place;
 mod link;
 mod progress;
 mod table;
@@ -18,6 +19,8 @@ use crate::identity::{PeerIdentity, Purpose, kind_of, wire_kind};
 use crate::token::Token;
 use link::{Link, State};
 use table::Table;
+
+pub use in_place::InPlace;
 
 /// Most parts of the gather list given to [`Endpoint::send`].
 pub const GATHER_MAX: usize = 15;

@@ -105,3 +105,47 @@ fn processes_of_other_users_get_no_link_for_messages() {
     world.step(ms(1), &mut [&mut app, &mut proxy]);
     assert!(matches!(app.down(link), Some(DownReason::Refused { code: RefusalCode::WrongRole, .. })));
 }
+
+#[test]
+fn messages_are_read_where_they_lie() {
+    let mut world = World::new();
+    let (mut client, mut server) = two_processes(&world, Some(LocalPeers::Anyone));
+    server.receives = false;
+    let link = connect(&world, &mut client, Purpose::Message, (0, 1), &Token::from_bytes(b"").unwrap());
+    world.step(ms(1), &mut [&mut client, &mut server]);
+    let memory = server.endpoint.memory(server.up()[0]).unwrap();
+    let now = world.now;
+    let send = |client: &mut Side, n: u32| {
+        client.endpoint.send(now, link, MessageKind::Message, n, &[&n.to_le_bytes()]).is_ok()
+    };
+    // Nothing comes back while the owner holds what it took: the peer runs out of descriptors.
+    let mut sent = 0;
+    while send(&mut client, sent) {
+        sent += 1;
+    }
+    world.step(ms(1), &mut [&mut client, &mut server]);
+    let taken: Vec<_> = std::iter::from_fn(|| server.endpoint.take(now)).collect();
+    assert_eq!(taken.len(), sent as usize);
+    world.step(ms(1), &mut [&mut client, &mut server]);
+    assert!(!send(&mut client, 0), "no descriptor came back");
+    for (n, message) in taken.iter().enumerate() {
+        let mut bytes = [0; 4];
+        memory.read(message.offset, &mut bytes);
+        assert_eq!((message.immediate, u32::from_le_bytes(bytes), message.len), (n as u32, n as u32, 4));
+    }
+    // In any order.
+    taken.into_iter().rev().for_each(|message| server.endpoint.give_back(now, message));
+    world.step(ms(1), &mut [&mut client, &mut server]);
+    assert!((0..sent / 2).all(|n| send(&mut client, n)), "half are told at once");
+    world.step(ms(1), &mut [&mut client, &mut server]);
+    // What is held outlives the link, and giving it back then does nothing.
+    let last = server.endpoint.take(now).unwrap();
+    drop(client);
+    world.step(ms(1), &mut [&mut server]);
+    while server.endpoint.take(now).is_some() {}
+    world.step(ms(1), &mut [&mut server]);
+    assert_eq!(server.up(), []);
+    let mut bytes = [9; 4];
+    assert_eq!((memory.read(last.offset, &mut bytes), bytes), (4, [0; 4]));
+    server.endpoint.give_back(now, last);
+}

@@ -336,6 +336,15 @@ impl Provider for ShmProvider {
         rings.receiver.read(buffer.0, offset, into).ok_or(ViError::Unknown("buffer"))
     }
 
+    fn memory(&self, vi: ViId) -> Result<Memory, ViError> {
+        let end = self.vis.get(vi.0).ok_or(ViError::Unknown("VI"))?;
+        end.rings.as_ref().map(vi::Rings::memory).ok_or(ViError::NotConnected)
+    }
+
+    fn received_at(&self, vi: ViId, buffer: BufferId) -> Result<(usize, usize), ViError> {
+        ShmProvider::received_at(self, vi, buffer)
+    }
+
     fn poll(&mut self) -> Option<Completion> {
         if self.armed {
             self.wake_up();
