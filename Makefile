@@ -56,12 +56,13 @@ test-capi: packages-capi ## the C API alone: symbols, header, manual, C programs
 	$(CARGO) test --release --locked -p csp-capi
 
 .PHONY: lint
-lint: packages-build ## formatting, clippy, rustdoc, purity of the sans-I/O crates, size rules
+lint: packages-build ## formatting, clippy, rustdoc, purity of the sans-I/O crates, size rules, csp.h against what is exported
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked --workspace --no-deps --quiet
 	tests/lint/purity.sh $(PURE_CRATES)
 	tests/lint/sizes.sh
+	tests/lint/capi.sh
 
 .PHONY: test
 test: packages-run packages-capi build ## unit, conformance, simulation and cluster tests (root: real processes in network namespaces)

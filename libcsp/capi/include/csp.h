@@ -117,6 +117,8 @@ struct csp_options {
 #define CSP_RELEASE 1u
 /* csp_listen_channel(): processes of other users may connect; ask csp_peer_user() who they are. */
 #define CSP_ANY_USER 1u
+/* csp_listen_channel(), csp_connect_channel(): messages are lent where they arrived, in memory that the peer can write to. */
+#define CSP_IN_PLACE 2u
 /* csp_end(): what is queued is not sent; the peer of a stream sees a reset. */
 #define CSP_ABORT 1u
 
@@ -141,7 +143,10 @@ int csp_close(csp_context context);
 int csp_fd(csp_context context);
 /* Makes the descriptor become readable at the next news. 1: there are some already, and it is readable now. */
 int csp_arm(csp_context context);
-/* Up to count events; how many. Never waits. Everything moves in here: call it often. */
+/*
+ * Up to count events; how many. Never waits. Everything moves in here: call it often. After csp_end() no event of the
+ * connection is given but CSP_SENT; events given before, in the same array, may still name it.
+ */
 int csp_poll(csp_context context, struct csp_event *events, int count);
 /* As csp_poll(), after waiting for at most timeout_ms milliseconds (-1: for ever, or until a signal) for the first. */
 int csp_wait(csp_context context, struct csp_event *events, int count, int timeout_ms);
@@ -165,7 +170,8 @@ int csp_connect_stream(csp_context context, const char *address, void *user, csp
  */
 int csp_listen_channel(csp_context context, const char *name, unsigned int flags, void *user,
                        csp_listener *listener);
-int csp_connect_channel(csp_context context, const char *name, void *user, csp_connection *connection);
+int csp_connect_channel(csp_context context, const char *name, unsigned int flags, void *user,
+                        csp_connection *connection);
 
 /*
  * Sends buffer->length bytes from buffer->data on, after what was given before. The buffer is the library's until CSP_SENT

@@ -12,9 +12,9 @@ use csp_transport::{
 };
 use csp_types::Instant;
 use csp_vi::shm::ShmProvider;
-use csp_vi::{Armed, ViAddress, Wake};
+use csp_vi::{Armed, Memory, ViAddress, Wake};
 
-use crate::connection::{Connection, Listener, Source, Transport};
+use crate::connection::{Connection, Lent, Listener, Source, Transport};
 use crate::core::{Core, EventType};
 use crate::error::{Error, Result, of_down, of_send};
 use crate::handle::Key;
@@ -33,14 +33,31 @@ const BURST_MAX: usize = 512;
 
 struct Set {
     endpoint: Endpoint,
+    /// Which set this is: its place has others before and after it.
+    serial: u64,
     /// The listener, while the program has not ended it.
     listener: Option<Key>,
     /// Where it listens.
     path: Option<PathBuf>,
     /// The connection of each link, by the link's slot.
     owners: Vec<Option<Key>>,
+    /// What messages lie in that are lent where they arrive, by the link's slot.
+    memories: Vec<Option<Memory>>,
+    /// Channels accepted here lend so.
+    in_place: bool,
     /// Channels that are there since this turn: what was queued before can go.
     opened: Vec<Key>,
+}
+
+/// What the program wants of a listener or channel.
+#[derive(Clone, Copy, Debug)]
+pub struct Wishes {
+    /// Other users' processes are let in.
+    pub any_user: bool,
+    /// Messages are lent where they arrive.
+    pub in_place: bool,
+    /// The program's pointer.
+    pub user: usize,
 }
 
 /// The channels of a context.
@@ -78,9 +95,12 @@ impl Channels {
         debug_assert!(endpoint.message_len() >= MESSAGE_MAX);
         Ok(Set {
             endpoint,
+            serial: random(),
             listener: None,
             path: None,
             owners: vec![None; LINKS_MAX as usize],
+            memories: vec![None; LINKS_MAX as usize],
+            in_place: false,
             opened: Vec::new(),
         })
     }
@@ -90,7 +110,7 @@ impl Channels {
     }
 
     /// Listens under a name.
-    pub fn listen(&mut self, core: &mut Core, name: &[u8], any_user: bool, user: usize) -> Result<Key> {
+    pub fn listen(&mut self, core: &mut Core, name: &[u8], wishes: Wishes) -> Result<Key> {
         let path = self.path_of(name)?;
         let slot = self.sets.iter().skip(1).position(Option::is_none).map(|at| at + 1);
         let slot = slot.or((self.sets.len() < SETS_MAX).then_some(self.sets.len())).ok_or(Error::TOO_MANY)?;
@@ -101,11 +121,12 @@ impl Channels {
         let _ = std::fs::create_dir_all(&self.folder);
         // SAFETY: no arguments, cannot fail.
         let own_user = unsafe { libc::getuid() };
-        let mut set =
-            self.make(Some(if any_user { LocalPeers::Anyone } else { LocalPeers::User(own_user) }))?;
+        let local = if wishes.any_user { LocalPeers::Anyone } else { LocalPeers::User(own_user) };
+        let mut set = self.make(Some(local))?;
+        set.in_place = wishes.in_place;
         let address = ViAddress::Path(path.clone());
         set.endpoint.listen(&address).map_err(|_| refusal_to_listen(&path))?;
-        let listener = Listener { source: Source::Channel(slot), user, paused: false };
+        let listener = Listener { source: Source::Channel(slot), user: wishes.user, paused: false };
         let key = core.listeners.insert(listener).ok_or(Error::TOO_MANY)?;
         (set.listener, set.path) = (Some(key), Some(path));
         match self.sets.get_mut(slot) {
@@ -137,7 +158,7 @@ impl Channels {
     }
 
     /// Opens a channel to the process that listens under a name.
-    pub fn connect(&mut self, core: &mut Core, now: Instant, name: &[u8], user: usize) -> Result<Key> {
+    pub fn connect(&mut self, core: &mut Core, now: Instant, name: &[u8], wishes: Wishes) -> Result<Key> {
         let path = self.path_of(name)?;
         if !core.connections.has_room() {
             return Err(Error::TOO_MANY);
@@ -151,7 +172,8 @@ impl Channels {
         }
         let set = self.sets.first_mut().and_then(Option::as_mut).ok_or(Error::IO)?;
         let link = set.endpoint.connect(now, &ViAddress::Path(path), Purpose::Message, 0, (0, 1), b"")?;
-        let connection = Connection::new(Transport::Channel { set: 0, link }, user);
+        let mut connection = Connection::new(Transport::Channel { set: 0, link }, wishes.user);
+        connection.in_place = wishes.in_place;
         let key = core.connections.insert(connection).ok_or(Error::TOO_MANY)?;
         if let Some(owner) = set.owners.get_mut(link.index()) {
             *owner = Some(key);
@@ -161,13 +183,16 @@ impl Channels {
 
     /// Moves everything that can move.
     pub fn progress(&mut self, core: &mut Core, now: Instant, unix_s: u64) {
+        while let Some(lent) = core.given_back.pop() {
+            self.give_back(now, lent);
+        }
         for at in 0..self.sets.len() {
             let Some(set) = self.sets.get_mut(at).and_then(Option::as_mut) else { continue };
             set.endpoint.progress(now, unix_s);
             for _ in 0..BURST_MAX {
                 if let Some(event) = set.endpoint.poll_event() {
                     set.on_event(core, now, at, event);
-                } else if !set.receive(core, now) {
+                } else if !set.receive(core, now, at) {
                     break;
                 }
             }
@@ -204,6 +229,14 @@ impl Channels {
         }
         if core.connections.get(key).is_some_and(|c| c.ended) {
             self.close(core, now, key);
+        }
+    }
+
+    /// The program is done with a message where it arrived.
+    pub fn give_back(&mut self, now: Instant, lent: Lent) {
+        let (at, serial) = lent.set;
+        if let Some(set) = self.sets.get_mut(at).and_then(Option::as_mut).filter(|set| set.serial == serial) {
+            set.endpoint.give_back(now, lent.message);
         }
     }
 
@@ -268,6 +301,16 @@ impl Set {
         if let Some(owner) = self.owners.get_mut(link.index()) {
             *owner = None;
         }
+        if let Some(memory) = self.memories.get_mut(link.index()) {
+            *memory = None;
+        }
+    }
+
+    /// A channel is there: where its messages lie, if they are to be lent so. Otherwise they are copied.
+    fn opens(&mut self, link: LinkId, in_place: bool) {
+        if let Some(memory) = self.memories.get_mut(link.index()) {
+            *memory = self.endpoint.memory(link).ok().filter(|_| in_place);
+        }
     }
 
     fn owner(&self, core: &Core, at: usize, link: LinkId) -> Option<Key> {
@@ -283,6 +326,8 @@ impl Set {
                     if let Some(connection) = core.connections.get_mut(key) {
                         (connection.open, connection.blocked) = (true, true);
                         self.opened.push(key);
+                        let in_place = connection.in_place;
+                        self.opens(link, in_place);
                     }
                     core.tell(EventType::Connected, key, None);
                 }
@@ -309,6 +354,8 @@ impl Set {
         let mut connection = Connection::new(Transport::Channel { set: at, link }, 0);
         connection.open = true;
         connection.peer_user = peer_user;
+        connection.in_place = self.in_place;
+        self.opens(link, self.in_place);
         let Some(key) = core.connections.insert(connection) else { return self.endpoint.close(now, link) };
         if let Some(owner) = self.owners.get_mut(link.index()) {
             *owner = Some(key);
@@ -317,13 +364,25 @@ impl Set {
     }
 
     /// Receives one message; `false`: there is none, or no buffer for it.
-    fn receive(&mut self, core: &mut Core, now: Instant) -> bool {
+    fn receive(&mut self, core: &mut Core, now: Instant, at: usize) -> bool {
+        let Some(link) = self.endpoint.next_message() else { return false };
+        let key = self.owners.get(link.index()).copied().flatten();
+        let key = key.filter(|key| core.connections.get(*key).is_some_and(|c| !c.ended));
+        if let Some(memory) = self.memories.get(link.index()).cloned().flatten() {
+            let Some(message) = self.endpoint.take(now) else { return false };
+            let lent = Lent { set: (at, self.serial), message, memory };
+            let back = match key {
+                Some(key) => core.received_in_place(key, lent),
+                None => Some(lent),
+            };
+            back.into_iter().for_each(|lent| self.endpoint.give_back(now, lent.message));
+            return true;
+        }
         if core.pool.incoming().is_none() {
             return false;
         }
         let Some(received) = self.endpoint.receive(now, core.pool.incoming_bytes()) else { return false };
-        let key = self.owners.get(received.link.index()).copied().flatten();
-        if let Some(key) = key.filter(|key| core.connections.get(*key).is_some_and(|c| !c.ended)) {
+        if let Some(key) = key {
             core.received(key, received.len, received.immediate);
         }
         true

@@ -54,6 +54,8 @@ pub struct Connection {
     pub write_ended: bool,
     /// The program ended it: it goes when the queue is empty.
     pub ended: bool,
+    /// Messages are lent where they arrive.
+    pub in_place: bool,
     /// The user of the process at the other end of a channel.
     pub peer_user: Option<u32>,
     /// The two ends of a stream, as text.
@@ -77,6 +79,7 @@ impl Connection {
             shutdown: false,
             write_ended: false,
             ended: false,
+            in_place: false,
             peer_user: None,
             ends: None,
         }
@@ -101,4 +104,15 @@ pub struct Listener {
     pub user: usize,
     /// No connection is taken while the table is full.
     pub paused: bool,
+}
+
+/// A message that the program holds where it arrived.
+#[derive(Debug)]
+pub struct Lent {
+    /// Which of the channels' sets it came by, and which use of that place.
+    pub set: (usize, u64),
+    /// The message.
+    pub message: csp_transport::InPlace,
+    /// What it lies in; stays mapped with this, whatever becomes of the channel.
+    pub memory: csp_vi::Memory,
 }

@@ -9,11 +9,11 @@ use csp_types::{Duration, Instant};
 use csp_vi::Armed;
 use libc::c_int;
 
-use crate::channels::{Channels, MESSAGE_MAX};
+use crate::channels::{Channels, MESSAGE_MAX, Wishes};
 use crate::connection::{Source, Transport};
 use crate::core::{Core, Event, FLAG_RELEASE};
 use crate::error::{Error, Result};
-use crate::handle::{ContextId, Key};
+use crate::handle::{self, ContextId, Key, Kind};
 use crate::pool::{Pool, Work};
 use crate::streams::Streams;
 use crate::system::{now, unix_seconds};
@@ -22,6 +22,14 @@ use crate::wait::Waiter;
 
 /// `CSP_ABORT`: what is queued is not sent, and a stream's peer is told of a reset.
 pub const FLAG_ABORT: u32 = 1;
+
+/// `CSP_ANY_USER`: a listener lets in processes of other users.
+pub const FLAG_ANY_USER: u32 = 1;
+/// `CSP_IN_PLACE`: messages are lent where they arrive.
+pub const FLAG_IN_PLACE: u32 = 2;
+
+/// Messages that a program may hold where they arrived, of all channels together.
+const IN_PLACE_MAX: usize = 65_536;
 
 /// A program that polls without ever waiting has its providers look at their sockets so often.
 const LOOK_EVERY: Duration = Duration::from_micros(50);
@@ -83,6 +91,8 @@ impl Context {
             pool: Pool::new(options.buffer_len, options.outgoing, options.incoming)?,
             connections: Table::new(options.connections_max),
             listeners: Table::new(LISTENERS_MAX),
+            in_place: Table::new(IN_PLACE_MAX),
+            given_back: Vec::new(),
             events: VecDeque::with_capacity(options.outgoing + options.incoming),
             starved: VecDeque::new(),
             returned: false,
@@ -144,9 +154,21 @@ impl Context {
             self.arm_transports();
             self.progress(at);
         }
-        let count = into.len().min(self.core.events.len());
-        for (slot, event) in into.iter_mut().zip(self.core.events.drain(..count)) {
+        self.give(into)
+    }
+
+    /// Events that wait. Those of accepted connections end a batch, so that the program can give a connection its pointer
+    /// before the first event of it.
+    fn give(&mut self, into: &mut [std::mem::MaybeUninit<Event>]) -> usize {
+        let (mut count, mut accepted) = (0, false);
+        while let Some(slot) = into.get_mut(count) {
+            if accepted && self.core.events.front().is_some_and(|event| event.accepted == 0) {
+                break;
+            }
+            let Some(event) = self.core.next_event() else { break };
+            accepted |= event.accepted != 0;
             slot.write(event);
+            count += 1;
         }
         count
     }
@@ -220,7 +242,12 @@ impl Context {
     }
 
     /// Takes a buffer back.
-    pub fn release_buffer(&mut self, key: Key) -> Result<()> {
+    pub fn release_buffer(&mut self, kind: Kind, key: Key) -> Result<()> {
+        if kind == Kind::InPlace {
+            let lent = self.core.in_place.remove(key).ok_or(Error::BUFFER)?;
+            self.channels.give_back(now(), lent);
+            return Ok(());
+        }
         let lender = self.core.pool.release(key)?;
         self.core.freed(lender);
         Ok(())
@@ -249,17 +276,26 @@ impl Context {
     }
 
     /// Listens for channels.
-    pub fn listen_channel(&mut self, name: &[u8], any_user: bool, user: usize) -> Result<Key> {
-        self.channels.listen(&mut self.core, name, any_user, user)
+    pub fn listen_channel(&mut self, name: &[u8], flags: u32, user: usize) -> Result<Key> {
+        if flags & !(FLAG_ANY_USER | FLAG_IN_PLACE) != 0 {
+            return Err(Error::INVALID);
+        }
+        let wishes =
+            Wishes { any_user: flags & FLAG_ANY_USER != 0, in_place: flags & FLAG_IN_PLACE != 0, user };
+        self.channels.listen(&mut self.core, name, wishes)
     }
 
     /// Opens a channel.
-    pub fn connect_channel(&mut self, name: &[u8], user: usize) -> Result<Key> {
-        self.channels.connect(&mut self.core, now(), name, user)
+    pub fn connect_channel(&mut self, name: &[u8], flags: u32, user: usize) -> Result<Key> {
+        if flags & !FLAG_IN_PLACE != 0 {
+            return Err(Error::INVALID);
+        }
+        let wishes = Wishes { any_user: false, in_place: flags & FLAG_IN_PLACE != 0, user };
+        self.channels.connect(&mut self.core, now(), name, wishes)
     }
 
-    /// Sends `work.length` bytes from `data` on, which lie in `buffer`.
-    pub fn send(&mut self, connection: Key, buffer: Key, data: usize, work: Work) -> Result<()> {
+    /// Sends `work.length` bytes from `data` on, which lie in `buffer`, one of the pool or a message where it arrived.
+    pub fn send(&mut self, connection: Key, kind: Kind, buffer: Key, data: usize, work: Work) -> Result<()> {
         let found = self.core.connection(connection)?;
         match found.transport {
             Transport::Gone => return Err(Error::PIPE),
@@ -273,9 +309,24 @@ impl Context {
         if work.flags & !FLAG_RELEASE != 0 {
             return Err(Error::INVALID);
         }
-        self.core.enqueue(connection, buffer, data, work)?;
+        if kind == Kind::InPlace {
+            self.send_copy(connection, buffer, data, work)?;
+        } else {
+            self.core.enqueue(connection, buffer, data, work)?;
+        }
         self.write_some(now(), connection);
         Ok(())
+    }
+
+    /// A message where it arrived is copied to be sent: its descriptor must not wait for another peer.
+    fn send_copy(&mut self, connection: Key, lent: Key, data: usize, work: Work) -> Result<()> {
+        let copy = self.core.copied(lent, data, work.length)?;
+        let start = self.core.pool.address(copy.index) as usize;
+        if let Err(error) = self.core.enqueue(connection, copy, start, work) {
+            self.core.pool.release(copy)?;
+            return Err(error);
+        }
+        self.release_buffer(Kind::InPlace, lent)
     }
 
     fn write_some(&mut self, at: Instant, key: Key) {
@@ -327,6 +378,13 @@ impl Context {
     /// Ends a listener.
     pub fn end_listener(&mut self, key: Key) -> Result<()> {
         let listener = self.core.listeners.remove(key).ok_or(Error::HANDLE)?;
+        // Nobody would be told of these connections.
+        let handle = key.handle(Kind::Listener, self.core.id);
+        let untold = self.core.events.iter().filter(|event| event.handle == handle);
+        let untold: Vec<Key> = untold.map(|event| handle::key(event.accepted)).collect();
+        for connection in untold {
+            self.end_connection(connection, FLAG_ABORT)?;
+        }
         match (listener.source, &mut self.streams) {
             (Source::Channel(set), _) => self.channels.end_listener(set),
             (Source::Stream(id), Some(streams)) => streams.end_listener(id),

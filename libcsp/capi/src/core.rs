@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 use libc::{c_int, c_void};
 
-use crate::connection::{Connection, LENT_MAX, Listener, QUEUE_MAX};
+use crate::connection::{Connection, LENT_MAX, Lent, Listener, QUEUE_MAX};
 use crate::error::{Error, Result};
-use crate::handle::{ContextId, Key, Kind};
+use crate::handle::{self, ContextId, Key, Kind};
 use crate::pool::{NONE, Pool, Work};
 use crate::table::Table;
 
@@ -87,6 +87,10 @@ pub struct Core {
     pub connections: Table<Connection>,
     /// Listeners.
     pub listeners: Table<Listener>,
+    /// Messages that the program holds where they arrived. Bounded by the descriptors of all channels.
+    pub in_place: Table<Lent>,
+    /// Those that it gave back, until the channels take them.
+    pub given_back: Vec<Lent>,
     /// What the program has not polled. Bounded: a buffer is in one event at most, and a connection has at most three
     /// without a buffer.
     pub events: VecDeque<Event>,
@@ -103,13 +107,12 @@ impl Core {
     }
 
     fn event_of(&self, kind: EventType, key: Key) -> Event {
-        let user = self.connections.get(key).map_or(0, |c| c.user);
         Event {
             kind: kind as u32,
             error: 0,
             handle: key.handle(Kind::Connection, self.id),
             accepted: 0,
-            user: user as *mut c_void,
+            user: std::ptr::null_mut(),
             tag: 0,
             buffer: Buffer::NONE,
             immediate: 0,
@@ -127,14 +130,44 @@ impl Core {
 
     /// Tells of a new connection of a listener.
     pub fn tell_accepted(&mut self, listener: Key, connection: Key) {
-        let Some(user) = self.listeners.get(listener).map(|l| l.user) else { return };
         let event = Event {
             handle: listener.handle(Kind::Listener, self.id),
             accepted: connection.handle(Kind::Connection, self.id),
-            user: user as *mut c_void,
             ..self.event_of(EventType::Accepted, connection)
         };
         self.events.push_back(event);
+    }
+
+    /// The next event for the program; it carries the handle's pointer of now. What was to be told of a connection that
+    /// the program ended meanwhile is dropped, but for its buffers' coming back.
+    pub fn next_event(&mut self) -> Option<Event> {
+        while let Some(mut event) = self.events.pop_front() {
+            let key = handle::key(event.handle);
+            let user = if event.kind == EventType::Accepted as u32 {
+                self.listeners.get(key).map(|l| l.user)
+            } else {
+                self.connections.get(key).filter(|c| !c.ended).map(|c| c.user)
+            };
+            if user.is_none() && event.kind == EventType::Received as u32 {
+                self.take_back(event.buffer.id);
+            }
+            if user.is_some() || event.kind == EventType::Sent as u32 {
+                event.user = user.unwrap_or(0) as *mut c_void;
+                return Some(event);
+            }
+        }
+        None
+    }
+
+    /// Takes back the buffer of an event that nobody sees.
+    fn take_back(&mut self, id: u64) {
+        if handle::kind(id) == Ok(Kind::InPlace) {
+            let lent = self.in_place.remove(handle::key(id));
+            self.given_back.extend(lent);
+        } else {
+            let lender = self.pool.recycle(handle::key(id).index);
+            self.freed(lender);
+        }
     }
 
     /// A buffer as the program sees it.
@@ -167,6 +200,41 @@ impl Core {
         let buffer = self.describe(buffer, 0, length as u32);
         let event = Event { buffer, immediate, ..self.event_of(EventType::Received, key) };
         self.events.push_back(event);
+    }
+
+    /// Lends the program a message where it arrived; gives it back where there is no room for another.
+    pub fn received_in_place(&mut self, key: Key, lent: Lent) -> Option<Lent> {
+        let (length, immediate) = (lent.message.len as u32, lent.message.immediate);
+        let (Some(data), true) =
+            (lent.memory.at(lent.message.offset, lent.message.len), self.in_place.has_room())
+        else {
+            return Some(lent);
+        };
+        let id = self.in_place.insert(lent)?.handle(Kind::InPlace, self.id);
+        let buffer = Buffer { id, data: data.cast(), capacity: length, length };
+        let event = Event { buffer, immediate, ..self.event_of(EventType::Received, key) };
+        self.events.push_back(event);
+        None
+    }
+
+    /// Copies a part of a message that the program holds where it arrived to a buffer of the pool, which the program
+    /// holds then. Both stay the program's.
+    pub fn copied(&mut self, key: Key, data: usize, length: u32) -> Result<Key> {
+        let lent = self.in_place.get(key).ok_or(Error::BUFFER)?;
+        let start = lent.memory.at(lent.message.offset, lent.message.len).map_or(0, |at| at as usize);
+        let skipped = data.wrapping_sub(start);
+        if skipped > lent.message.len || length as usize > lent.message.len - skipped {
+            return Err(Error::INVALID);
+        }
+        let copy = self.pool.take()?;
+        // SAFETY: `length` bytes from `data` on are within the message, by the check, and fit the buffer, which is as long
+        // as the longest message at least; the pool's memory and a link's do not overlap. The peer may change what is
+        // copied: any bytes will do.
+        unsafe {
+            let from = std::ptr::with_exposed_provenance::<u8>(data);
+            std::ptr::copy_nonoverlapping(from, self.pool.address(copy.index), length as usize);
+        }
+        Ok(copy)
     }
 
     /// The program, or a connection, is done with a buffer.

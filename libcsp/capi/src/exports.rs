@@ -41,9 +41,6 @@ const TEXT_MAX: usize = 4096;
 /// Longest name of a program that the agent takes.
 const PROGRAM_MAX: usize = 32;
 
-/// `CSP_ANY_USER`.
-pub const FLAG_ANY_USER: c_uint = 1;
-
 fn code(result: Result<c_int>) -> c_int {
     result.unwrap_or_else(|Error(code)| code)
 }
@@ -278,8 +275,9 @@ pub unsafe extern "C" fn csp_buffer_release(buffer: *const Buffer) -> c_int {
     }
     // SAFETY: not null, hence readable by the caller.
     let id = unsafe { (*buffer).id };
-    code(registry::enter(id, Kind::Buffer).and_then(|(mut context, key)| {
-        context.release_buffer(key)?;
+    let kind = if handle::kind(id) == Ok(Kind::InPlace) { Kind::InPlace } else { Kind::Buffer };
+    code(registry::enter(id, kind).and_then(|(mut context, key)| {
+        context.release_buffer(kind, key)?;
         Ok(0)
     }))
 }
@@ -351,10 +349,8 @@ pub unsafe extern "C" fn csp_listen_channel(
 ) -> c_int {
     // SAFETY: by the caller.
     let name = unsafe { text(name) };
-    let run = |context: &mut Context| {
-        let name = name.filter(|_| flags & !FLAG_ANY_USER == 0).ok_or(Error::INVALID)?;
-        context.listen_channel(name, flags & FLAG_ANY_USER != 0, user as usize)
-    };
+    let run =
+        |context: &mut Context| context.listen_channel(name.ok_or(Error::INVALID)?, flags, user as usize);
     // SAFETY: by the caller.
     unsafe { make(context, listener, Kind::Listener, run) }
 }
@@ -367,12 +363,14 @@ pub unsafe extern "C" fn csp_listen_channel(
 pub unsafe extern "C" fn csp_connect_channel(
     context: u64,
     name: *const c_char,
+    flags: c_uint,
     user: *mut c_void,
     connection: *mut u64,
 ) -> c_int {
     // SAFETY: by the caller.
     let name = unsafe { text(name) };
-    let run = |context: &mut Context| context.connect_channel(name.ok_or(Error::INVALID)?, user as usize);
+    let run =
+        |context: &mut Context| context.connect_channel(name.ok_or(Error::INVALID)?, flags, user as usize);
     // SAFETY: by the caller.
     unsafe { make(context, connection, Kind::Connection, run) }
 }
@@ -399,14 +397,15 @@ pub unsafe extern "C" fn csp_send(
     // SAFETY: not null, hence readable by the caller.
     let buffer = unsafe { *buffer };
     on_connection(connection, |context, key| {
-        if handle::kind(buffer.id) != Ok(Kind::Buffer) {
+        let kind = handle::kind(buffer.id).unwrap_or(Kind::Context);
+        if kind != Kind::Buffer && kind != Kind::InPlace {
             return Err(Error::BUFFER);
         }
         if ContextId::of(buffer.id) != context.id() {
             return Err(Error::CONTEXT);
         }
         let work = Work { length: buffer.length, immediate, flags, tag, ..Work::default() };
-        context.send(key, handle::key(buffer.id), buffer.data as usize, work)?;
+        context.send(key, kind, handle::key(buffer.id), buffer.data as usize, work)?;
         Ok(0)
     })
 }

@@ -23,8 +23,10 @@ pub enum Kind {
     Listener = 2,
     /// A stream or a channel.
     Connection = 3,
-    /// A buffer, as long as the program holds it.
+    /// A buffer of the pool, as long as the program holds it.
     Buffer = 4,
+    /// A message where it arrived, likewise.
+    InPlace = 5,
 }
 
 /// Names a context.
@@ -75,6 +77,7 @@ pub fn kind(handle: u64) -> Result<Kind, Error> {
         2 => Ok(Kind::Listener),
         3 => Ok(Kind::Connection),
         4 => Ok(Kind::Buffer),
+        5 => Ok(Kind::InPlace),
         _ => Err(Error::HANDLE),
     }
 }
@@ -95,7 +98,7 @@ mod tests {
     fn a_handle_gives_back_its_parts() {
         let context = ContextId { slot: 63, generation: CONTEXT_GENERATION_MASK };
         let name = Key { index: (1 << INDEX_BITS) - 1, generation: GENERATION_MASK };
-        for kind_of in [Kind::Context, Kind::Listener, Kind::Connection, Kind::Buffer] {
+        for kind_of in [Kind::Context, Kind::Listener, Kind::Connection, Kind::Buffer, Kind::InPlace] {
             let handle = name.handle(kind_of, context);
             assert_eq!((kind(handle), ContextId::of(handle), key(handle)), (Ok(kind_of), context, name));
         }

@@ -4,7 +4,7 @@ use std::mem::offset_of;
 
 use crate::connection::{LENT_MAX, QUEUE_MAX};
 use crate::core::{Buffer, Event, EventType, FLAG_RELEASE};
-use crate::exports::{COptions, FLAG_ANY_USER};
+use crate::exports::COptions;
 use crate::{channels, context, error, registry};
 
 /// C expressions of `csp.h` and the values that they must have.
@@ -46,7 +46,8 @@ pub fn expected() -> Vec<(String, i64)> {
     put("CSP_CLOSED", EventType::Closed as i64);
     put("CSP_RELEASE", FLAG_RELEASE.into());
     put("CSP_ABORT", context::FLAG_ABORT.into());
-    put("CSP_ANY_USER", FLAG_ANY_USER.into());
+    put("CSP_ANY_USER", context::FLAG_ANY_USER.into());
+    put("CSP_IN_PLACE", context::FLAG_IN_PLACE.into());
     put("CSP_MESSAGE_MAX", channels::MESSAGE_MAX as i64);
     put("CSP_CONTEXTS_MAX", registry::CONTEXTS_MAX as i64);
     put("CSP_QUEUE_MAX", QUEUE_MAX.into());

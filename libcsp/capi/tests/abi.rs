@@ -7,9 +7,10 @@ mod common;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 
-use common::{STRICT, compile, has, here, library, run, scratch};
+use common::{STRICT, archive, compile, has, here, library, run, scratch};
 
 /// The words of `text` that start with `csp_` and stand before `(`.
 fn called(text: &str) -> BTreeSet<String> {
@@ -87,4 +88,62 @@ fn structures_and_constants_are_as_the_header_says() {
     for ((expression, value), found) in expected.iter().zip(found) {
         assert_eq!(found, *value, "{expression}");
     }
+}
+
+/// The manual's pages with their text.
+fn pages() -> Vec<(PathBuf, String)> {
+    let all = fs::read_dir(here().join("man")).unwrap().map(|entry| entry.unwrap().path());
+    all.map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect()
+}
+
+#[test]
+fn the_manual_is_well_formed_and_complete() {
+    if has("mandoc") {
+        for (path, _) in pages() {
+            run(Command::new("mandoc").args(["-Tlint", "-Wwarning"]).arg(path));
+        }
+    }
+    let text: String = pages().into_iter().map(|(_, text)| text).collect();
+    let synopses = text.lines().filter_map(|l| l.strip_prefix(".Fn ").or_else(|| l.strip_prefix(".Fo ")));
+    let described: BTreeSet<String> = synopses
+        .filter_map(|l| l.split(' ').next())
+        .filter(|n| n.starts_with("csp_"))
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(described, declared());
+    for (name, _) in csp::layout::expected() {
+        let internal = name.contains('(') || ["CSP_OK", "CSP_LENT_MAX"].contains(&&*name);
+        assert!(internal || text.contains(&name), "{name} is not in the manual");
+    }
+}
+
+#[test]
+fn an_installed_library_is_found_by_pkg_config_and_man() {
+    if !has("pkg-config") {
+        return;
+    }
+    let root = scratch().join(format!("root-{}", std::process::id()));
+    run(Command::new(here().join("install.sh")).arg(archive()).arg(&root).arg("/opt/csp"));
+    let installed = root.join("opt/csp");
+    let mut command = Command::new("pkg-config");
+    command.args([
+        "--define-variable",
+        &format!("prefix={}", installed.display()),
+        "--cflags",
+        "--libs",
+        "csp",
+    ]);
+    let output = run(command.env("PKG_CONFIG_PATH", installed.join("lib/pkgconfig")));
+    let flags = String::from_utf8(output.stdout).unwrap();
+    let program = root.join("echo_server");
+    let mut command = Command::new("gcc");
+    command.arg("-o").arg(&program).arg(here().join("examples/echo_server.c")).args(flags.split_whitespace());
+    run(&mut command);
+    let output = Command::new(&program).env("LD_LIBRARY_PATH", installed.join("lib")).output().unwrap();
+    assert_eq!(output.status.code(), Some(64), "its usage: {output:?}");
+    for function in declared() {
+        let page = installed.join(format!("share/man/man3/{function}.3"));
+        assert!(fs::read_to_string(page).unwrap().contains(&function), "{function}");
+    }
+    fs::remove_dir_all(root).unwrap();
 }

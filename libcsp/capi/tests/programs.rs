@@ -55,3 +55,17 @@ fn a_thousand_contexts_leave_nothing() {
 fn contexts_leave_nothing_sanitized() {
     program("leaks", &["100", "sanitized"], &SANITIZED);
 }
+
+/// The first program of docs/libcsp.md does what the page says.
+#[test]
+fn the_first_program_says_hello() {
+    let page = fs::read_to_string(here().join("../../docs/libcsp.md")).unwrap();
+    let code = page.split("```c\n").nth(1).unwrap().split("```").next().unwrap();
+    let source = scratch().join("first.c");
+    fs::write(&source, code).unwrap();
+    let program = compile("gcc", "first", &[&source], &["-std=c99"]);
+    let channels = std::env::temp_dir().join(format!("csp-capi-first-{}", std::process::id()));
+    let output = run(Command::new("timeout").arg("20").arg(program).env("CSP_CHANNELS", &channels));
+    fs::remove_dir_all(channels).unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "hello\n");
+}

@@ -56,13 +56,13 @@ struct pair {
 	csp_connection at_client, at_server;
 };
 
-static inline struct pair pair_up(const struct csp_options *options, const char *name)
+static inline struct pair pair_up(const struct csp_options *options, const char *name, unsigned int flags)
 {
 	struct pair p;
 	GIVES(0, csp_open(&p.client, options));
 	GIVES(0, csp_open(&p.server, options));
-	GIVES(0, csp_listen_channel(p.server, name, 0, NULL, &p.listener));
-	GIVES(0, csp_connect_channel(p.client, name, NULL, &p.at_client));
+	GIVES(0, csp_listen_channel(p.server, name, flags, NULL, &p.listener));
+	GIVES(0, csp_connect_channel(p.client, name, flags, NULL, &p.at_client));
 	for (;;) {
 		struct csp_event event;
 		CHECK(csp_poll(p.client, NULL, 0) == 0);

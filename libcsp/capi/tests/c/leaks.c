@@ -39,7 +39,7 @@ static long resident(void)
 
 static void once(void)
 {
-	struct pair p = pair_up(NULL, "leaks");
+	struct pair p = pair_up(NULL, "leaks", 0);
 	struct csp_buffer buffer = filled(p.client, "x");
 	GIVES(0, csp_send(p.at_client, &buffer, 0, 0, 0));
 	NEXT(p.server, CSP_RECEIVED); /* neither buffer is given back: closing does */

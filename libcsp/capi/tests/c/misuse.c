@@ -18,8 +18,8 @@ static void null_pointers(csp_context context)
 	GIVES(CSP_EINVAL, csp_buffer_release(NULL));
 	GIVES(CSP_EINVAL, csp_listen_channel(context, NULL, 0, NULL, &handle));
 	GIVES(CSP_EINVAL, csp_listen_channel(context, "a", 0, NULL, NULL));
-	GIVES(CSP_EINVAL, csp_connect_channel(context, NULL, NULL, &handle));
-	GIVES(CSP_EINVAL, csp_connect_channel(context, "a", NULL, NULL));
+	GIVES(CSP_EINVAL, csp_connect_channel(context, NULL, 0, NULL, &handle));
+	GIVES(CSP_EINVAL, csp_connect_channel(context, "a", 0, NULL, NULL));
 	GIVES(CSP_EINVAL, csp_listen_stream(context, NULL, 1, NULL, &handle));
 	GIVES(CSP_EINVAL, csp_connect_stream(context, NULL, NULL, &handle));
 	CHECK(csp_error_name(-9999) == NULL && csp_error_text(-9999) != NULL);
@@ -69,7 +69,7 @@ static void names_and_addresses(csp_context context)
 	const char *bad[] = { "", ".hidden", "a/b", "../a", "sp ace", longest };
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
 		GIVES(CSP_EINVAL, csp_listen_channel(context, bad[i], 0, NULL, &handle));
-		GIVES(CSP_EINVAL, csp_connect_channel(context, bad[i], NULL, &handle));
+		GIVES(CSP_EINVAL, csp_connect_channel(context, bad[i], 0, NULL, &handle));
 	}
 	GIVES(CSP_EINVAL, csp_listen_channel(context, "a", 0x80, NULL, &handle));
 	GIVES(0, csp_listen_channel(context, longest + 1, CSP_ANY_USER, NULL, &handle));
@@ -150,7 +150,7 @@ static void wrong_handles(const struct pair *p)
 /* After csp_close() every handle of the context names nothing, also when others take its place. */
 static void after_close(void)
 {
-	struct pair p = pair_up(NULL, "gone");
+	struct pair p = pair_up(NULL, "gone", 0);
 	struct csp_buffer buffer = filled(p.client, "x");
 	struct csp_event event;
 	close_pair(&p);
@@ -178,7 +178,7 @@ static void after_close(void)
 /* A child has nothing of its parent's contexts, may have its own, and does not disturb the parent's. */
 static void a_forked_child(void)
 {
-	struct pair p = pair_up(NULL, "forked");
+	struct pair p = pair_up(NULL, "forked", 0);
 	struct csp_buffer buffer = filled(p.client, "from the parent");
 	fflush(NULL);
 	pid_t child = fork();
@@ -192,7 +192,7 @@ static void a_forked_child(void)
 		GIVES(0, csp_close(p.client));
 		GIVES(CSP_EHANDLE, csp_close(p.client));
 		/* Its own, while the parent's other one is still there. */
-		struct pair own = pair_up(NULL, "child");
+		struct pair own = pair_up(NULL, "child", 0);
 		GIVES(CSP_EFORK, csp_poll(p.server, &event, 1));
 		close_pair(&own);
 		GIVES(0, csp_close(p.server));
@@ -218,7 +218,7 @@ static void *wait_long(void *context)
 /* A second thread is refused, not kept waiting; another thread may go on where one has left. */
 static void two_threads(void)
 {
-	struct pair p = pair_up(NULL, "threads");
+	struct pair p = pair_up(NULL, "threads", 0);
 	settle(p.client, p.server);
 	pthread_t thread;
 	CHECK(pthread_create(&thread, NULL, wait_long, &p.server) == 0);
@@ -235,7 +235,7 @@ static void two_threads(void)
 
 int main(void)
 {
-	struct pair p = pair_up(NULL, "misuse");
+	struct pair p = pair_up(NULL, "misuse", 0);
 	null_pointers(p.client);
 	wrong_options();
 	names_and_addresses(p.client);
