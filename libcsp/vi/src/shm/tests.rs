@@ -90,6 +90,40 @@ fn a_scribbling_peer_never_leads_out_of_bounds() {
     assert!(violations > 1000, "the scribbler hit nothing: {violations}");
 }
 
+/// The same peer, of somebody who lends the ring to a device: a slot is never claimed twice, nor one that is none.
+#[test]
+fn a_scribbling_peer_never_has_a_slot_filled_twice() {
+    let (mut violations, mut published) = (0, 0);
+    for seed in 0..300 {
+        let random = &mut Random(seed);
+        let (mapping, _memory) = Mapping::create(&CONFIG, &CONFIG).unwrap();
+        let arena = mapping.to_listener();
+        Receiver::publish_all(&arena);
+        let mut sender = Sender::new(arena);
+        sender.lend();
+        let mut claimed = VecDeque::new();
+        for _ in 0..200 {
+            scribble(&arena, random, sender.progress() + claimed.len() as u64, sender.progress());
+            match sender.claim() {
+                Err(Violation) => violations += 1,
+                Ok(None) => {}
+                Ok(Some(slot)) => {
+                    assert!(slot < 8 && !claimed.contains(&slot), "seed {seed}: slot {slot}");
+                    claimed.push_back(slot);
+                }
+            }
+            if random.next().is_multiple_of(2)
+                && let Some(slot) = claimed.pop_front()
+            {
+                assert_eq!(sender.publish(slot ^ 1, 1, 0), None, "seed {seed}: not the first one claimed");
+                assert!(sender.publish(slot, 1, 0).is_some(), "seed {seed}");
+                published += 1;
+            }
+        }
+    }
+    assert!(violations > 1000 && published > 1000, "{violations} violations, {published} messages");
+}
+
 /// A listener and a connector, connected, of one process.
 pub(super) fn pair() -> (ShmProvider, ViId, ShmProvider, ViId) {
     let address = ViAddress::Path(path());
