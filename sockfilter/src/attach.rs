@@ -205,9 +205,10 @@ fn link(socket: c_int, attached: &Attached<'_>, page: Option<Page>) -> Result<Li
     let token = Token::from_bytes(attached.token).ok_or(AttachError::BadAnswer("token"))?;
     let identity = PeerIdentity::process(attached.node, process, sys::random());
     let provider = Owner::new(DESCRIPTOR_FLOOR).map_err(|e| AttachError::Local(e.to_string()))?;
-    let config = EndpointConfig { links_max: 64, ..EndpointConfig::channel(identity, None) };
+    let app_config = AppConfig { pool: bootstrap::pool(), seed: sys::random(), ..AppConfig::default() };
+    let config =
+        EndpointConfig { links_max: app_config.links_max(), ..EndpointConfig::channel(identity, None) };
     let endpoint = Endpoint::new(Box::new(provider.lend()), config);
-    let app_config = AppConfig { seed: sys::random(), ..AppConfig::default() };
     let mut app = AppSide::new(endpoint, app_config, token);
     app.set_proxies(&targets(attached.proxies));
     let (expires, agent, rules) = (attached.expires, Some(socket), rules(attached));

@@ -8,6 +8,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 
+use csp_types::limits::VI_POOL_MAX;
+
 use crate::{fork, real, sys};
 
 /// Where the agent listens when nothing else is said.
@@ -20,9 +22,13 @@ const STRICT: u8 = 2;
 static MODE: AtomicU8 = AtomicU8::new(OFF);
 static PID: AtomicI32 = AtomicI32::new(0);
 static SPIN_NS: AtomicU64 = AtomicU64::new(0);
+static POOL: AtomicU8 = AtomicU8::new(POOL_DEFAULT);
 
 /// Longest time that `CSP_SPIN_US` may ask for.
 const SPIN_MAX_US: u64 = 1000;
+
+/// Links to each proxy worker, unless `CSP_POOL` asks for another number.
+const POOL_DEFAULT: u8 = 2;
 
 #[cfg(not(test))]
 #[used]
@@ -43,6 +49,8 @@ pub extern "C" fn start() {
         }
     };
     SPIN_NS.store(spin_ns(), Ordering::Relaxed);
+    let pool = number(c"CSP_POOL").unwrap_or(POOL_DEFAULT.into()).clamp(1, VI_POOL_MAX as u64);
+    POOL.store(pool as u8, Ordering::Relaxed);
     keep_texts();
     if mode != OFF {
         fork::register();
@@ -52,11 +60,15 @@ pub extern "C" fn start() {
 
 /// How long a blocking call looks again before it sleeps: with two processors or fewer the peer needs this one.
 fn spin_ns() -> u64 {
-    let asked = variable(c"CSP_SPIN_US").and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
+    let asked = number(c"CSP_SPIN_US");
     // SAFETY: no pointers.
     let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
     let default_us = if processors > 2 { 5 } else { 0 };
     asked.unwrap_or(default_us).min(SPIN_MAX_US) * 1000
+}
+
+fn number(name: &CStr) -> Option<u64> {
+    variable(name)?.to_str().ok()?.parse().ok()
 }
 
 /// An environment variable; asked for at start only, as programs clear and overwrite their environment (nginx keeps
@@ -77,6 +89,11 @@ pub fn is_on() -> bool {
 /// Whether a socket that cannot be accelerated is refused rather than left to the kernel.
 pub fn is_strict() -> bool {
     MODE.load(Ordering::Relaxed) == STRICT
+}
+
+/// Links to each proxy worker.
+pub fn pool() -> u8 {
+    POOL.load(Ordering::Relaxed)
 }
 
 /// Nanoseconds to look again before sleeping.

@@ -53,11 +53,12 @@ impl Streams {
     pub fn attach(path: &std::path::Path, program: &[u8], connections_max: usize) -> Result<Streams> {
         let (agent, welcome) = Agent::attach(path, program)?;
         let identity = PeerIdentity::process(welcome.node, welcome.process, random());
-        let config = EndpointConfig { links_max: 64, ..EndpointConfig::channel(identity, None) };
-        let endpoint = Endpoint::new(Box::new(ShmProvider::new()?), config);
         // Those that the program ended may still wait for the proxy's last word.
         let flows_max = connections_max.saturating_mul(2);
         let config = AppConfig { seed: random(), flows_max, ..AppConfig::default() };
+        let links =
+            EndpointConfig { links_max: config.links_max(), ..EndpointConfig::channel(identity, None) };
+        let endpoint = Endpoint::new(Box::new(ShmProvider::new()?), links);
         let mut app = AppSide::new(endpoint, config, welcome.token);
         app.set_proxies(&welcome.proxies);
         let (flow_owners, listener_owners) = (Vec::new(), Vec::new());

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use csp_vi::shm::ShmProvider;
 use csp_vi::ucx::UcxProvider;
+use csp_vi::verbs::VerbsProvider;
 use csp_vi::{Armed, Completion, Event, Provider, ViAddress, ViConfig, ViError, ViId, WaitSet};
 
 use crate::address::Kind;
@@ -29,7 +30,7 @@ fn open(kind: Kind) -> Result<Box<dyn Provider>> {
     Ok(match kind {
         Kind::Shm => Box::new(ShmProvider::new()?),
         Kind::Ucx => Box::new(UcxProvider::new()?),
-        Kind::Verbs => bail!("the verbs provider is not built in"),
+        Kind::Verbs => Box::new(VerbsProvider::new()?),
     })
 }
 

@@ -35,7 +35,7 @@ use csp_vi::{Armed, ViError, Wake};
 
 use crate::Endpoint;
 use crate::token::Token;
-use channel::AppChannel;
+use channel::{AppChannel, Lane};
 pub use config::{AppConfig, CHANNELS_MAX, ProxyTarget};
 pub use counters::AppCounters;
 pub use errors::{AppError, errno};
@@ -110,7 +110,7 @@ pub struct AppSide {
     counters: AppCounters,
     trace: TraceRing,
     fresh_trace: VecDeque<TraceEvent>,
-    next_channel: usize,
+    next_lane: usize,
     now: Instant,
 }
 
@@ -130,7 +130,7 @@ impl AppSide {
             counters: AppCounters::default(),
             trace: TraceRing::new(config.trace_capacity),
             fresh_trace: VecDeque::new(),
-            next_channel: 0,
+            next_lane: 0,
             now: Instant::ZERO,
             token_refused: false,
             endpoint,
@@ -147,8 +147,10 @@ impl AppSide {
         any |= self.take_in();
         self.connect_channels();
         for channel in 0..self.channels.len() {
-            self.flush(channel);
-            any |= self.wake_blocked(channel);
+            for lane in (0..self.config.pool.into()).map(|index| Lane { channel, index }) {
+                self.flush(lane);
+                any |= self.wake_blocked(lane);
+            }
         }
         any
     }
@@ -178,7 +180,7 @@ impl AppSide {
 
     /// When to call [`progress`](Self::progress) at the latest, though nothing arrives.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let retries = self.channels.iter().filter_map(AppChannel::next_try);
+        let retries = self.channels.iter().flat_map(AppChannel::next_tries);
         retries.chain(self.endpoint.next_timeout()).min()
     }
 

@@ -9,7 +9,7 @@ use super::config::Config;
 use super::control::DaemonError;
 
 /// Channel links of processes that one worker holds over one provider.
-const CHANNEL_LINKS_MAX: u32 = 1024;
+const CHANNEL_LINKS_MAX: u32 = 2048;
 
 /// Channels listen so many ports above tunnels.
 const CHANNEL_PORTS: u16 = 256;

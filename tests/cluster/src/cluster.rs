@@ -15,12 +15,12 @@ use crate::process::{Process, wait_until};
 
 const READY_DEADLINE: Duration = Duration::from_secs(20);
 
-/// What carries the SAN between network node and proxy node.
+/// What carries the SAN between network node and proxy node, and between processes and proxy node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum San {
     /// Shared memory rings.
     Shm,
-    /// UCX over TCP on the SAN network.
+    /// UCX over TCP on the SAN network, for processes through their agent: as if every tier had a host of its own.
     Ucx,
 }
 
@@ -130,7 +130,7 @@ impl Cluster {
         let texts = [
             configs::network_node(dir, provider),
             configs::proxy_node(dir, provider),
-            configs::app_node(dir),
+            configs::app_node(dir, provider),
             configs::mgmt_node(dir),
         ];
         for (tier, text) in Tier::ALL.iter().zip(texts) {

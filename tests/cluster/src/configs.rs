@@ -37,9 +37,9 @@ pub fn proxy_node(scratch: &Path, provider: &str) -> String {
 }
 
 /// The app-node agent's.
-pub fn app_node(scratch: &Path) -> String {
+pub fn app_node(scratch: &Path, provider: &str) -> String {
     let common = common("an-1", 3, scratch);
-    format!("{common}{ETCD}socket: {}/run/agent.sock\n", scratch.display())
+    format!("{common}{ETCD}socket: {}/run/agent.sock\nsan:\n  provider: {provider}\n", scratch.display())
 }
 
 /// The management node's: it starts an etcd of its own.

@@ -16,6 +16,7 @@ pub mod configs;
 pub mod demo;
 mod host;
 mod process;
+pub mod steady;
 pub mod testing;
 
 pub use client::{Digest, Fetch, Latencies};

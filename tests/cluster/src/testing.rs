@@ -58,13 +58,21 @@ pub fn binaries() -> Result<PathBuf> {
 /// # Panics
 /// When the binaries are not built or the hosts cannot be made.
 pub fn lay_out(name: &str) -> Option<Cluster> {
+    lay_out_over(name, San::Shm)
+}
+
+/// The same, over another SAN.
+///
+/// # Panics
+/// As [`lay_out`].
+pub fn lay_out_over(name: &str, san: San) -> Option<Cluster> {
     if let Some(obstacle) = obstacle() {
         eprintln!("SKIPPED {name}: {obstacle}");
         return None;
     }
     let options = Options {
         binaries: binaries().expect("built binaries"),
-        san: San::Shm,
+        san,
         tag: format!("{name}{}", std::process::id()),
     };
     Some(Cluster::lay_out(options).expect("hosts"))

@@ -34,7 +34,7 @@ impl Files {
         match tier {
             Tier::NetworkNode => configs::network_node(&self.0, "shm"),
             Tier::ProxyNode => configs::proxy_node(&self.0, "shm"),
-            Tier::AppNode => configs::app_node(&self.0),
+            Tier::AppNode => configs::app_node(&self.0, "shm"),
             Tier::MgmtNode => configs::mgmt_node(&self.0),
         }
     }

@@ -3,85 +3,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use csp_cluster::{Cluster, Process, Tier, VIP, testing, wait_until};
+use csp_cluster::steady::{CONNECTIONS, SETTLED, children, end, going_on, signal, steady_clients};
+use csp_cluster::{Cluster, Tier, VIP, testing, wait_until};
 
-/// How long a connection may take to go on, or to end, after a failure.
-const SETTLED: Duration = Duration::from_secs(12);
 /// Longer than the lease of a registration (5 s), so that leases lapse while etcd stands still.
 const ETCD_AWAY: Duration = Duration::from_secs(8);
-const CONNECTIONS: usize = 6;
-
-/// A client with one kept-alive connection that asks again and again, and ends when the connection does.
-struct Steady(Process);
-
-impl Steady {
-    fn start(cluster: &Cluster) -> Self {
-        static STARTED: AtomicUsize = AtomicUsize::new(0);
-        let at = STARTED.fetch_add(1, Ordering::Relaxed);
-        let script = cluster.scratch().join("steady.py");
-        let mut command = cluster.client.command("/usr/bin/python3");
-        command.arg(&script).args([VIP, "80", "/1KiB"]);
-        let log = cluster.scratch().join(format!("log/steady-{at}.log"));
-        Steady(Process::spawn("steady client", command, &log).unwrap())
-    }
-
-    fn answers(&self) -> usize {
-        let text = fs::read_to_string(self.0.log()).unwrap_or_default();
-        text.lines().filter(|line| *line == "answer 200 1024").count()
-    }
-
-    /// Waits until it was answered again or has ended; whether it goes on.
-    fn goes_on(&mut self) -> bool {
-        let before = self.answers();
-        wait_until("a client to be answered or cut off", SETTLED, || {
-            let more = self.answers() > before + 1;
-            (more || self.0.exited().is_some()).then_some(more)
-        })
-        .unwrap_or_else(|error| panic!("{error:#}: it hangs after {before} answers"))
-    }
-}
-
-/// So many of them, each answered at least twice.
-fn steady_clients(cluster: &Cluster) -> Vec<Steady> {
-    let mut all: Vec<Steady> = (0..CONNECTIONS).map(|_| Steady::start(cluster)).collect();
-    let told: Vec<bool> = all.iter_mut().map(Steady::goes_on).collect();
-    let last: Vec<String> = all.iter().map(|steady| steady.0.log_tail(1)).collect();
-    assert_eq!(told, [true; CONNECTIONS], "clients before the failure: {last:#?}\n{}", cluster.all_logs());
-    all
-}
-
-fn going_on(all: &mut [Steady]) -> usize {
-    all.iter_mut().map(Steady::goes_on).filter(|goes_on| *goes_on).count()
-}
-
-fn end(all: Vec<Steady>) {
-    for mut steady in all {
-        steady.0.kill();
-    }
-}
-
-/// Process ids of the children of `pid` whose program is called `name`.
-fn children(pid: u32, name: &str) -> Vec<u32> {
-    // A child is listed under the thread that started it.
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let text: String = threads
-        .map(|thread| fs::read_to_string(thread.path().join("children")).unwrap_or_default())
-        .collect();
-    let ids = text.split_whitespace().filter_map(|word| word.parse().ok());
-    ids.filter(|id: &u32| {
-        fs::read_to_string(format!("/proc/{id}/comm")).is_ok_and(|comm| comm.trim() == name)
-    })
-    .collect()
-}
-
-fn signal(pid: u32, name: &str) {
-    let status = Command::new("kill").args(["-s", name, &pid.to_string()]).status().unwrap();
-    assert!(status.success(), "kill -s {name} {pid}");
-}
 
 fn kill(cluster: &mut Cluster, tier: Tier) {
     cluster.daemon(tier).unwrap().kill();
@@ -142,7 +70,7 @@ fn network_node_killed(cluster: &mut Cluster) {
     restart(cluster, Tier::NetworkNode);
     // It kept nothing: proxies tell it the labels of connections that they find it does not know.
     let left = going_on(&mut clients);
-    let last: Vec<String> = clients.iter().map(|steady| steady.0.log_tail(1)).collect();
+    let last: Vec<String> = clients.iter().map(|steady| steady.last()).collect();
     assert_eq!(
         left,
         CONNECTIONS,
@@ -194,7 +122,6 @@ fn sockets(folder: &Path) -> Vec<String> {
 #[test]
 fn failures_end_what_they_must_and_nothing_else() {
     let Some(mut cluster) = testing::lay_out("fail") else { return };
-    fs::write(cluster.scratch().join("steady.py"), include_str!("../apps/steady.py")).unwrap();
     cluster.serve().unwrap();
     let steps: [(&str, Step); 5] = [
         ("an nginx worker is killed", nginx_worker_killed),

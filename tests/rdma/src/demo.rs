@@ -10,7 +10,7 @@
 //! that is asked for. Addresses and configuration files are those of `make demo`.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -83,13 +83,14 @@ pub fn run(kernel: &Kernel, options: Options) -> Result<()> {
 fn lay_out(options: &Options) -> Result<Scratch> {
     let scratch = Scratch(std::env::temp_dir().join(format!("csp-guests-{}", std::process::id())));
     let (dir, provider) = (scratch.0.as_path(), options.provider.as_str());
+    let reach = if options.together { "shm" } else { provider };
     for folder in ["run", "state", "www", "log"] {
         fs::create_dir_all(dir.join(folder))?;
     }
     let files = [
         ("csp-network-node.yaml", configs::network_node(dir, provider)),
         ("csp-proxy-node.yaml", configs::proxy_node(dir, provider)),
-        ("csp-app-node.yaml", configs::app_node(dir)),
+        ("csp-app-node.yaml", format!("{}san:\n  provider: {reach}\n", configs::app_node(dir))),
         ("csp-mgmt-node.yaml", configs::mgmt_node(dir)),
         ("demo.yaml", configs::policy()),
         ("nginx.conf", configs::nginx(dir)),
@@ -259,17 +260,25 @@ impl Machines {
     }
 
     fn lose(&mut self, how: &str, lose: impl FnOnce(&mut Guest) -> Result<()>) -> Result<()> {
-        let log = self.log("csp-network-node");
-        let seen = fs::read_to_string(&log)?.len();
+        let mut watched = vec![("csp-network-node", "tunnel lost")];
+        if !self.options.together {
+            watched.push(("csp-app-node", "proxy lost"));
+        }
+        let mut logs = Vec::new();
+        for (name, words) in watched {
+            let log = self.log(name);
+            let seen = fs::read_to_string(&log)?.len();
+            logs.push((name, log, seen, words));
+        }
         let began = Instant::now();
         lose(self.guest(PROXY)?)?;
-        let took = step(&format!("the proxy's machine, {how}: network-node notices"), || {
-            wait_for_line(&log, seen, "tunnel lost", DEADLINE)?;
-            Ok(began.elapsed())
-        })?;
-        println!("  · after {} ms", took.as_millis());
-        if took > SILENCE_DEADLINE {
-            bail!("network-node took {took:?}, at most {SILENCE_DEADLINE:?} is promised");
+        let took =
+            step(&format!("the proxy's machine, {how}: the others notice"), || wait_for_lines(&logs, began))?;
+        for ((name, ..), took) in logs.iter().zip(took) {
+            println!("  · {name} after {} ms", took.as_millis());
+            if took > SILENCE_DEADLINE {
+                bail!("{name} took {took:?}, at most {SILENCE_DEADLINE:?} is promised");
+            }
         }
         Ok(())
     }
@@ -297,14 +306,22 @@ impl Machines {
     }
 }
 
-/// Waits until a log has a line with `words` behind its first `seen` bytes.
-fn wait_for_line(log: &Path, seen: usize, words: &str, deadline: Duration) -> Result<()> {
-    let end = Instant::now() + deadline;
-    while !fs::read_to_string(log)?.get(seen..).is_some_and(|text| text.contains(words)) {
-        if Instant::now() >= end {
-            bail!("{}: no line with {words:?} within {deadline:?}", log.display());
+/// Waits until each log has a line with its words behind its first so many bytes; how long after `began` each had it.
+fn wait_for_lines(logs: &[(&str, PathBuf, usize, &str)], began: Instant) -> Result<Vec<Duration>> {
+    let mut took = vec![None; logs.len()];
+    loop {
+        for ((_, log, seen, words), took) in logs.iter().zip(&mut took) {
+            let text = fs::read_to_string(log)?;
+            if took.is_none() && text.get(*seen..).is_some_and(|text| text.contains(words)) {
+                *took = Some(began.elapsed());
+            }
+        }
+        if let Some(all) = took.iter().copied().collect() {
+            return Ok(all);
+        }
+        if began.elapsed() >= DEADLINE {
+            bail!("not every log says so within {DEADLINE:?}: {took:?}");
         }
         std::thread::sleep(LOG_POLL);
     }
-    Ok(())
 }

@@ -36,45 +36,65 @@ enum Control {
     Credit(FlowId),
 }
 
-/// A link to one proxy worker.
+/// One link of a channel's pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Lane {
+    /// The proxy worker.
+    pub channel: usize,
+    /// The place in its pool.
+    pub index: usize,
+}
+
+/// One link to a proxy worker, and what waits for descriptors on it.
 #[derive(Debug)]
-pub(super) struct AppChannel {
-    target: ProxyTarget,
-    /// Whether the agent still names this proxy; if not, the link is kept while it lives.
-    wanted: bool,
+pub(super) struct AppLane {
     link: Option<LinkId>,
     up: bool,
     backoff: Backoff,
-    pub labels: HashMap<u32, FlowId>,
     outbox: VecDeque<Control>,
     /// Flows whose write found no descriptor, each once, in the order in which they will be told of new ones.
     blocked: VecDeque<FlowId>,
 }
 
-impl AppChannel {
-    fn new(target: ProxyTarget, backoff: Backoff) -> Self {
-        AppChannel {
-            target,
-            wanted: true,
-            link: None,
-            up: false,
-            backoff,
-            labels: HashMap::new(),
-            outbox: VecDeque::new(),
-            blocked: VecDeque::new(),
-        }
-    }
-
-    pub fn next_try(&self) -> Option<Instant> {
-        (self.wanted && self.link.is_none()).then(|| self.backoff.next_try())
-    }
-
-    pub fn is_up(&self) -> bool {
-        self.up
+impl AppLane {
+    fn new(backoff: Backoff) -> Self {
+        AppLane { link: None, up: false, backoff, outbox: VecDeque::new(), blocked: VecDeque::new() }
     }
 
     pub fn link(&self) -> Option<LinkId> {
         self.link.filter(|_| self.up)
+    }
+}
+
+/// A proxy worker, and the pool of links to it. A flow stays on its link, so that its messages keep their order;
+/// listeners are announced over one of them.
+#[derive(Debug)]
+pub(super) struct AppChannel {
+    target: ProxyTarget,
+    /// Whether the agent still names this proxy; if not, its links are kept while they live.
+    wanted: bool,
+    lanes: Vec<AppLane>,
+    /// The link that carries what concerns no flow: the first that came up, while it lives.
+    control: Option<usize>,
+    pub labels: HashMap<u32, FlowId>,
+}
+
+impl AppChannel {
+    fn new(target: ProxyTarget, lanes: Vec<AppLane>) -> Self {
+        AppChannel { target, wanted: true, lanes, control: None, labels: HashMap::new() }
+    }
+
+    pub fn next_tries(&self) -> impl Iterator<Item = Instant> {
+        let lost = self.lanes.iter().filter(|lane| self.wanted && lane.link.is_none());
+        lost.map(|lane| lane.backoff.next_try())
+    }
+
+    pub fn is_up(&self) -> bool {
+        self.control.is_some()
+    }
+
+    fn is_linked(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.link.is_some())
     }
 }
 
@@ -98,9 +118,9 @@ impl AppSide {
             if self.channels.iter().any(|c| c.target == *target) {
                 continue;
             }
-            let seed = self.config.seed.wrapping_add(self.channels.len() as u64);
-            let channel = AppChannel::new(target.clone(), Backoff::new(self.config.backoff, seed));
-            if let Some(slot) = self.channels.iter_mut().find(|c| !c.wanted && c.link.is_none()) {
+            let lanes = self.new_lanes();
+            let channel = AppChannel::new(target.clone(), lanes);
+            if let Some(slot) = self.channels.iter_mut().find(|c| !c.wanted && !c.is_linked()) {
                 *slot = channel;
             } else if self.channels.len() < CHANNELS_MAX {
                 self.channels.push(channel);
@@ -110,51 +130,99 @@ impl AppSide {
         }
     }
 
-    /// How many proxy workers have a link that is up.
-    pub fn channels_up(&self) -> usize {
-        self.channels.iter().filter(|c| c.up).count()
+    fn new_lanes(&self) -> Vec<AppLane> {
+        let pool = u64::from(self.config.pool);
+        let seed = self.config.seed.wrapping_add(self.channels.len() as u64 * pool);
+        (0..pool).map(|n| AppLane::new(Backoff::new(self.config.backoff, seed.wrapping_add(n)))).collect()
     }
 
-    /// The proxy workers known, and whether their link is up.
+    /// How many proxy workers have a link that is up.
+    pub fn channels_up(&self) -> usize {
+        self.channels.iter().filter(|c| c.is_up()).count()
+    }
+
+    /// The proxy workers known, and whether any link to them is up.
     pub fn channels(&self) -> impl Iterator<Item = (&ProxyTarget, bool)> {
-        self.channels.iter().map(|c| (&c.target, c.up))
+        self.channels.iter().map(|c| (&c.target, c.is_up()))
     }
 
     pub(super) fn connect_channels(&mut self) {
-        for channel in &mut self.channels {
-            if !channel.wanted || channel.link.is_some() || !channel.backoff.ready(self.now) {
-                continue;
-            }
-            let token = self.token.as_bytes();
-            match self.endpoint.connect(self.now, &channel.target.address, Purpose::Channel, 0, (0, 1), token)
-            {
-                Ok(link) => channel.link = Some(link),
-                Err(_) => {
-                    self.counters.link_failures += 1;
-                    channel.backoff.failed(self.now);
+        let pool = self.config.pool;
+        for channel in self.channels.iter_mut().filter(|channel| channel.wanted) {
+            for (index, lane) in channel.lanes.iter_mut().enumerate() {
+                if lane.link.is_some() || !lane.backoff.ready(self.now) {
+                    continue;
+                }
+                let (address, place) = (&channel.target.address, (index as u8, pool));
+                match self.endpoint.connect(
+                    self.now,
+                    address,
+                    Purpose::Channel,
+                    0,
+                    place,
+                    self.token.as_bytes(),
+                ) {
+                    Ok(link) => lane.link = Some(link),
+                    Err(_) => {
+                        self.counters.link_failures += 1;
+                        lane.backoff.failed(self.now);
+                    }
                 }
             }
         }
     }
 
-    pub(super) fn channel_of(&self, link: LinkId) -> Option<usize> {
-        self.channels.iter().position(|c| c.link == Some(link))
+    pub(super) fn lane(&self, lane: Lane) -> Option<&AppLane> {
+        self.channels.get(lane.channel)?.lanes.get(lane.index)
+    }
+
+    fn lane_mut(&mut self, lane: Lane) -> Option<&mut AppLane> {
+        self.channels.get_mut(lane.channel)?.lanes.get_mut(lane.index)
+    }
+
+    pub(super) fn lane_of(&self, link: LinkId) -> Option<Lane> {
+        self.channels.iter().enumerate().find_map(|(channel, c)| {
+            let index = c.lanes.iter().position(|lane| lane.link == Some(link))?;
+            Some(Lane { channel, index })
+        })
+    }
+
+    /// The link for a new connection: one after the other of those that are up.
+    pub(super) fn pick_lane(&mut self) -> Option<Lane> {
+        let pool = usize::from(self.config.pool);
+        let count = self.channels.len();
+        // All proxies in turn, then their next links.
+        let lane = |n: usize| Lane { channel: n % count, index: n / count % pool };
+        let chosen = (0..count * pool)
+            .map(|n| self.next_lane.wrapping_add(n))
+            .find(|&n| self.lane(lane(n)).is_some_and(|lane| lane.up))?;
+        self.next_lane = chosen.wrapping_add(1) % (count * pool);
+        Some(lane(chosen))
     }
 
     pub(super) fn link_up(&mut self, link: LinkId) {
-        let Some(index) = self.channel_of(link) else { return };
+        let Some(lane) = self.lane_of(link) else { return };
         self.counters.links_up += 1;
-        if let Some(channel) = self.channels.get_mut(index) {
-            channel.up = true;
-            channel.backoff.succeeded();
+        if let Some(lane) = self.lane_mut(lane) {
+            lane.up = true;
+            lane.backoff.succeeded();
         }
-        self.relisten(index);
+        if let Some(channel) = self.channels.get_mut(lane.channel).filter(|c| c.control.is_none()) {
+            channel.control = Some(lane.index);
+            self.relisten(lane.channel);
+        }
     }
 
     pub(super) fn link_down(&mut self, link: LinkId, reason: &DownReason) {
-        let Some(index) = self.channel_of(link) else { return };
-        let Some(channel) = self.channels.get_mut(index) else { return };
-        if channel.up {
+        let Some(at) = self.lane_of(link) else { return };
+        let now = self.now;
+        let Some(lane) = self.lane_mut(at) else { return };
+        let was_up = std::mem::replace(&mut lane.up, false);
+        lane.link = None;
+        lane.backoff.failed(now);
+        lane.outbox.clear();
+        lane.blocked.clear();
+        if was_up {
             self.counters.links_lost += 1;
         } else {
             self.counters.link_failures += 1;
@@ -162,43 +230,60 @@ impl AppSide {
         if let DownReason::Refused { code: RefusalCode::ExpiredToken | RefusalCode::BadToken, .. } = reason {
             self.token_refused = true;
         }
-        channel.link = None;
-        channel.up = false;
-        channel.backoff.failed(self.now);
-        channel.labels.clear();
-        channel.outbox.clear();
-        channel.blocked.clear();
-        self.forget_offers(index);
-        self.lose_flows(index);
+        let moved = self.replace_control(at);
+        self.lose_flows(at);
+        match self.channels.get(at.channel).and_then(|c| c.control) {
+            // What was under way on the lost link is not known.
+            Some(_) if moved => self.announce_anew(at.channel),
+            Some(_) => {}
+            None => self.forget_offers(at.channel),
+        }
+    }
+
+    /// A link is gone: if it carried what concerns listeners, another one does from now on, and `true` says so.
+    fn replace_control(&mut self, lost: Lane) -> bool {
+        let Some(channel) = self.channels.get_mut(lost.channel) else { return false };
+        let moves = channel.control == Some(lost.index);
+        if moves {
+            channel.control = channel.lanes.iter().position(|lane| lane.up);
+        }
+        moves
     }
 
     /// Breaks the link of a proxy that does not keep the protocol.
-    pub(super) fn violation(&mut self, channel: usize) {
+    pub(super) fn violation(&mut self, lane: Lane) {
         self.counters.protocol_violations += 1;
-        if let Some(link) = self.channels.get(channel).and_then(|c| c.link) {
+        if let Some(link) = self.lane(lane).and_then(|lane| lane.link) {
             self.endpoint.fail(self.now, link);
         }
     }
 
     /// Queues a message without payload and sends it if a descriptor is free.
-    pub(super) fn send_control(&mut self, channel: usize, header: MessageHeader) {
-        self.send_control_with(channel, header, &[]);
+    pub(super) fn send_control(&mut self, lane: Lane, header: MessageHeader) {
+        self.send_control_with(lane, header, &[]);
     }
 
-    pub(super) fn send_control_with(&mut self, channel: usize, mut header: MessageHeader, payload: &[u8]) {
+    /// Queues a message that concerns no flow; a proxy without a link hears of it when it has one.
+    pub(super) fn send_to_channel(&mut self, channel: usize, header: MessageHeader, payload: &[u8]) {
+        if let Some(index) = self.channels.get(channel).and_then(|c| c.control) {
+            self.send_control_with(Lane { channel, index }, header, payload);
+        }
+    }
+
+    pub(super) fn send_control_with(&mut self, lane: Lane, mut header: MessageHeader, payload: &[u8]) {
         let mut bytes = [0; CONTROL_PAYLOAD_MAX];
         let len = payload.len().min(CONTROL_PAYLOAD_MAX);
         if let (Some(to), Some(from)) = (bytes.get_mut(..len), payload.get(..len)) {
             to.copy_from_slice(from);
         }
         header.payload_len = len as u32;
-        self.queue_control(channel, Control::Ready { header, payload: bytes });
+        self.queue_control(lane, Control::Ready { header, payload: bytes });
     }
 
     /// Sends gathered bytes, or queues them where no descriptor is free.
-    pub(super) fn send_held(&mut self, index: usize, label: FlowLabel, bytes: Vec<u8>) {
+    pub(super) fn send_held(&mut self, lane: Lane, label: FlowLabel, bytes: Vec<u8>) {
         let header = MessageHeader::of_flow(MessageKind::Data, label, 0, bytes.len() as u32);
-        self.queue_control(index, Control::Data { header, payload: bytes });
+        self.queue_control(lane, Control::Data { header, payload: bytes });
     }
 
     /// Queues CREDIT for a flow once.
@@ -206,41 +291,43 @@ impl AppSide {
         let Some(flow) = self.flows.get_mut(id.0) else { return };
         if !flow.credit_queued && flow.receive.due() && !flow.ended_there && !flow.ended_here {
             flow.credit_queued = true;
-            let channel = flow.channel;
-            self.queue_control(channel, Control::Credit(id));
+            let lane = flow.lane;
+            self.queue_control(lane, Control::Credit(id));
         }
     }
 
-    fn queue_control(&mut self, index: usize, control: Control) {
-        let Some(channel) = self.channels.get_mut(index).filter(|c| c.up) else { return };
-        if channel.outbox.len() >= OUTBOX_MAX {
-            return self.violation(index);
+    fn queue_control(&mut self, at: Lane, control: Control) {
+        let Some(lane) = self.lane_mut(at).filter(|lane| lane.up) else { return };
+        if lane.outbox.len() >= OUTBOX_MAX {
+            return self.violation(at);
         }
-        channel.outbox.push_back(control);
-        self.flush(index);
+        lane.outbox.push_back(control);
+        self.flush(at);
     }
 
     /// Packs waiting control messages into as few link messages as possible and sends what descriptors allow.
-    pub(super) fn flush(&mut self, index: usize) {
-        while self.flush_one(index) {}
+    pub(super) fn flush(&mut self, lane: Lane) {
+        while self.flush_one(lane) {}
     }
 
-    fn flush_one(&mut self, index: usize) -> bool {
-        let Some(channel) = self.channels.get_mut(index).filter(|c| c.up) else { return false };
-        let Some(link) = channel.link else { return false };
-        if channel.outbox.is_empty() || self.endpoint.credits(link) == 0 {
+    fn flush_one(&mut self, at: Lane) -> bool {
+        let Some(lane) = self.channels.get_mut(at.channel).and_then(|c| c.lanes.get_mut(at.index)) else {
+            return false;
+        };
+        let Some(link) = lane.link() else { return false };
+        if lane.outbox.is_empty() || self.endpoint.credits(link) == 0 {
             return false;
         }
         self.packing.clear();
         let (mut packed, mut immediate) = (0, 0);
         let room = self.endpoint.message_len();
-        while let Some(control) = channel.outbox.get(packed) {
+        while let Some(control) = lane.outbox.get(packed) {
             if let Control::Credit(id) = control {
                 let Some(header) = credit_message(&mut self.flows, *id) else {
-                    channel.outbox.remove(packed);
+                    lane.outbox.remove(packed);
                     continue;
                 };
-                if let Some(slot) = channel.outbox.get_mut(packed) {
+                if let Some(slot) = lane.outbox.get_mut(packed) {
                     // From now on it is a message like any other: its number is taken.
                     *slot = Control::Ready { header, payload: [0; CONTROL_PAYLOAD_MAX] };
                 }
@@ -280,37 +367,37 @@ impl AppSide {
         if sent.is_err() {
             return false;
         }
-        channel.outbox.drain(..packed);
+        lane.outbox.drain(..packed);
         true
     }
 
-    /// Whether data may go out on a channel now: nothing waits before it, and a descriptor is to spare.
-    pub(super) fn has_descriptor(&self, index: usize) -> bool {
-        self.channels.get(index).is_some_and(|c| {
-            c.outbox.is_empty() && c.link().is_some_and(|l| self.endpoint.credits(l) > CONTROL_RESERVE)
+    /// Whether data may go out on a link now: nothing waits before it, and a descriptor is to spare.
+    pub(super) fn has_descriptor(&self, lane: Lane) -> bool {
+        self.lane(lane).is_some_and(|lane| {
+            lane.outbox.is_empty() && lane.link().is_some_and(|l| self.endpoint.credits(l) > CONTROL_RESERVE)
         })
     }
 
     /// Remembers a flow that wants to be told when descriptors are back.
-    pub(super) fn block_on_descriptors(&mut self, index: usize, id: FlowId) {
-        let Some(channel) = self.channels.get_mut(index) else { return };
-        if let Some(flow) = self.flows.get_mut(id.0).filter(|f| !f.blocked) {
-            flow.blocked = true;
-            channel.blocked.push_back(id);
+    pub(super) fn block_on_descriptors(&mut self, lane: Lane, id: FlowId) {
+        let Some(flow) = self.flows.get_mut(id.0).filter(|f| !f.blocked) else { return };
+        flow.blocked = true;
+        match self.lane_mut(lane) {
+            Some(lane) => lane.blocked.push_back(id),
+            None => debug_assert!(false, "a flow has a lane"),
         }
     }
 
     /// Tells as many blocked flows as there are descriptors to spare; those that do not write leave them to the next.
     /// Returns whether any was told.
-    pub(super) fn wake_blocked(&mut self, index: usize) -> bool {
-        if !self.has_descriptor(index) {
+    pub(super) fn wake_blocked(&mut self, at: Lane) -> bool {
+        if !self.has_descriptor(at) {
             return false;
         }
-        let Some(channel) = self.channels.get_mut(index) else { return false };
-        let credits = channel.link().map_or(0, |link| self.endpoint.credits(link));
+        let credits = self.lane(at).and_then(AppLane::link).map_or(0, |link| self.endpoint.credits(link));
         let (mut spare, mut any) = (credits.saturating_sub(CONTROL_RESERVE), false);
         while spare > 0
-            && let Some(id) = self.channels.get_mut(index).and_then(|c| c.blocked.pop_front())
+            && let Some(id) = self.lane_mut(at).and_then(|lane| lane.blocked.pop_front())
         {
             let Some(flow) = self.flows.get_mut(id.0) else { continue };
             flow.blocked = false;
@@ -329,37 +416,45 @@ impl AppSide {
         true
     }
 
-    /// The offers that a lost link had made are void; what waited unaccepted is offered again by the proxy.
-    fn forget_offers(&mut self, index: usize) {
+    /// The offers of a proxy without any link are void; what waited unaccepted is offered again by the proxy.
+    fn forget_offers(&mut self, channel: usize) {
         let mut at = 0;
         while let Some((slot, id)) = self.listeners.at_or_after(at) {
             at = slot + 1;
-            let Some(listener) = self.listeners.get_mut(id) else { continue };
-            if let Some(offer) = listener.offers.get_mut(index) {
+            if let Some(offer) = self.listeners.get_mut(id).and_then(|l| l.offers.get_mut(channel)) {
                 *offer = Offer::default();
             }
-            let flows = &self.flows;
-            listener.queue.retain(|f| flows.get(f.0).is_some_and(|flow| flow.channel != index));
         }
     }
 
-    fn lose_flows(&mut self, index: usize) {
+    /// Ends the flows of a lost link: nobody knows what of theirs arrived.
+    fn lose_flows(&mut self, lane: Lane) {
         let mut at = 0;
         while let Some((slot, id)) = self.flows.at_or_after(at) {
             at = slot + 1;
-            let Some(flow) = self.flows.get_mut(id).filter(|f| f.channel == index) else { continue };
-            let unfinished = !(flow.broken || flow.ended_there && flow.peer_closed);
-            let connecting = flow.phase == Phase::Connecting;
-            let was_live = flow.label.is_some() || connecting;
-            flow.label = None;
-            flow.ended_here = true;
-            flow.ended_there = true;
-            if flow.orphan || flow.phase == Phase::Pending {
-                self.flows.remove(id);
-            } else if unfinished && was_live {
-                let error = if connecting { errno::EHOSTUNREACH } else { errno::ECONNRESET };
-                self.break_flow(FlowId(id), error);
+            if self.flows.get(id).is_some_and(|flow| flow.lane == lane) {
+                self.lose_flow(lane, FlowId(id));
             }
+        }
+    }
+
+    fn lose_flow(&mut self, lane: Lane, id: FlowId) {
+        let was_labelled = self.flows.get(id.0).is_some_and(|flow| flow.label.is_some());
+        self.release_label(id);
+        let Some(flow) = self.flows.get_mut(id.0) else { return };
+        let unfinished = !(flow.broken || flow.ended_there && flow.peer_closed);
+        let connecting = flow.phase == Phase::Connecting;
+        let (pending, listener) = (flow.phase == Phase::Pending, flow.listener);
+        flow.blocked = false;
+        flow.ended_here = true;
+        flow.ended_there = true;
+        if pending {
+            self.drop_pending(id, listener, lane);
+        } else if flow.orphan {
+            self.flows.remove(id.0);
+        } else if unfinished && (was_labelled || connecting) {
+            let error = if connecting { errno::EHOSTUNREACH } else { errno::ECONNRESET };
+            self.break_flow(id, error);
         }
     }
 }

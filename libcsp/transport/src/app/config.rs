@@ -1,6 +1,8 @@
 //! What the application's end is made with.
 
 use csp_types::NodeId;
+#[cfg(doc)]
+use csp_types::limits::VI_POOL_MAX;
 use csp_vi::ViAddress;
 
 use crate::backoff::BackoffConfig;
@@ -21,6 +23,9 @@ pub struct AppConfig {
     pub accept_window: u32,
     /// Entries of the flight recorder.
     pub trace_capacity: usize,
+    /// Links to each proxy worker, 1 to [`VI_POOL_MAX`]: flows are spread over them, so that one that is lost or held up
+    /// takes only its own flows along. The endpoint needs as many links for each proxy.
+    pub pool: u8,
     /// When to try a lost proxy again.
     pub backoff: BackoffConfig,
     /// Seed of the retries' jitter.
@@ -35,9 +40,17 @@ impl Default for AppConfig {
             receive_window: 256 * 1024,
             accept_window: 256,
             trace_capacity: 4096,
+            pool: 2,
             backoff: BackoffConfig::default(),
             seed: 1,
         }
+    }
+}
+
+impl AppConfig {
+    /// The links that an endpoint must have room for ([`EndpointConfig::links_max`](crate::EndpointConfig::links_max)).
+    pub fn links_max(&self) -> u32 {
+        (CHANNELS_MAX * usize::from(self.pool)) as u32
     }
 }
 

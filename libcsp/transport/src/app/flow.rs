@@ -7,6 +7,7 @@ use csp_wire::channel::{
     ALIGNMENT, CLOSE_UNREAD, ConnectPayload, MESSAGE_HEADER_LEN, MessageHeader, MessageKind, padded_len,
 };
 
+use super::channel::{AppLane, Lane};
 use super::records::{Flow, Phase};
 use super::slots::FlowId;
 use super::{AppError, AppSide, Handle, Readiness, errno};
@@ -103,13 +104,13 @@ impl AppSide {
     /// Bytes that [`write`](Self::write) would take now. Where it is none, readiness will tell when there is room, as
     /// after a write that was refused; errors are told as by `write`.
     pub fn write_room(&mut self, id: FlowId) -> Result<usize, AppError> {
-        let (channel, _) = self.writable_flow(id)?;
-        self.flush(channel);
+        let (lane, _) = self.writable_flow(id)?;
+        self.flush(lane);
         let available = self.flows.get(id.0).map_or(0, |f| f.send.available() as usize);
-        if available > 0 && self.has_descriptor(channel) {
+        if available > 0 && self.has_descriptor(lane) {
             return Ok(available);
         }
-        self.write_is_short(id, channel);
+        self.write_is_short(id, lane);
         Err(AppError::WouldBlock)
     }
 
@@ -118,8 +119,8 @@ impl AppSide {
     pub fn write(&mut self, now: Instant, id: FlowId, parts: &[&[u8]]) -> Result<usize, AppError> {
         self.now = now;
         let total: usize = parts.iter().map(|p| p.len()).sum();
-        let (channel, label) = self.writable_flow(id)?;
-        self.flush(channel);
+        let (lane, label) = self.writable_flow(id)?;
+        self.flush(lane);
         let corked = self.flows.get(id.0).is_some_and(|f| f.corked);
         if !corked {
             self.release_held(id);
@@ -129,7 +130,7 @@ impl AppSide {
             let wrote = if corked {
                 self.hold(id, parts, done)
             } else {
-                self.write_message(id, channel, label, parts, done)
+                self.write_message(id, lane, label, parts, done)
             };
             match wrote {
                 0 => break,
@@ -141,7 +142,7 @@ impl AppSide {
             self.record(TraceKind::AppDataOut, id, done);
         }
         if done < total {
-            self.write_is_short(id, channel);
+            self.write_is_short(id, lane);
         }
         if done == 0 && total > 0 { Err(AppError::WouldBlock) } else { Ok(done) }
     }
@@ -163,8 +164,8 @@ impl AppSide {
         let longest = self.data_len_max();
         let Some(flow) = self.flows.get_mut(id.0) else { return 0 };
         if flow.held.len() >= longest {
-            let channel = flow.channel;
-            if !self.has_descriptor(channel) {
+            let lane = flow.lane;
+            if !self.has_descriptor(lane) {
                 return 0;
             }
             self.release_held(id);
@@ -187,11 +188,11 @@ impl AppSide {
     fn release_held(&mut self, id: FlowId) {
         let Some(flow) = self.flows.get_mut(id.0).filter(|f| !f.held.is_empty()) else { return };
         let bytes = std::mem::take(&mut flow.held);
-        let (channel, label) = (flow.channel, flow.label.filter(|_| !flow.ended_here));
+        let (lane, label) = (flow.lane, flow.label.filter(|_| !flow.ended_here));
         self.held.retain(|other| *other != id);
         self.record(TraceKind::AppDataOut, id, bytes.len());
         if let Some(label) = label {
-            self.send_held(channel, label, bytes);
+            self.send_held(lane, label, bytes);
         }
     }
 
@@ -220,12 +221,12 @@ impl AppSide {
         flow.read_shutdown |= directions.read;
         let tell = directions.write && !flow.write_shutdown && !flow.ended_here && !flow.peer_closed;
         flow.write_shutdown |= directions.write;
-        let (channel, label) = (flow.channel, flow.label);
+        let (lane, label) = (flow.lane, flow.label);
         if directions.write {
             self.release_held(id);
         }
         if let Some(label) = label.filter(|_| tell) {
-            self.send_control(channel, MessageHeader::of_flow(MessageKind::Shutdown, label, 0, 0));
+            self.send_control(lane, MessageHeader::of_flow(MessageKind::Shutdown, label, 0, 0));
         }
         self.notify(Handle::Flow(id));
         Ok(())
@@ -241,7 +242,7 @@ impl AppSide {
         flow.orphan = true;
         let unread = !flow.queue.is_empty();
         flow.queue = Default::default();
-        let (channel, label, connecting) = (flow.channel, flow.label, flow.phase == Phase::Connecting);
+        let (lane, label, connecting) = (flow.lane, flow.label, flow.phase == Phase::Connecting);
         let tell = label.filter(|_| !flow.ended_here);
         flow.ended_here |= label.is_some();
         let over = (label.is_none() && !connecting) || flow.ended_there;
@@ -254,7 +255,7 @@ impl AppSide {
                 let flags = if unread { CLOSE_UNREAD } else { 0 };
                 MessageHeader { flags, ..MessageHeader::of_flow(MessageKind::Close, label, 0, 0) }
             };
-            self.send_control(channel, header);
+            self.send_control(lane, header);
         }
         if over {
             self.release_label(id);
@@ -271,18 +272,13 @@ impl AppSide {
         local: Option<SocketAddr>,
     ) -> Result<FlowId, AppError> {
         self.now = now;
-        let count = self.channels.len();
-        let channel = (0..count)
-            .map(|i| (self.next_channel + i) % count)
-            .find(|&i| self.channels.get(i).is_some_and(|c| c.is_up()))
-            .ok_or(AppError::NoProxy)?;
-        self.next_channel = channel + 1;
+        let lane = self.pick_lane().ok_or(AppError::NoProxy)?;
         let unbound = if remote.is_ipv4() {
             SocketAddr::from(([0, 0, 0, 0], 0))
         } else {
             SocketAddr::from(([0u16; 8], 0))
         };
-        let mut flow = Flow::new(Phase::Connecting, channel, local.unwrap_or(unbound), remote);
+        let mut flow = Flow::new(Phase::Connecting, lane, local.unwrap_or(unbound), remote);
         flow.receive = ReceiveCredit::new(self.config.receive_window);
         let id = self.flows.insert(flow).map(FlowId).ok_or(AppError::Full("flow"))?;
         self.counters.connects += 1;
@@ -290,7 +286,7 @@ impl AppSide {
         let mut bytes = [0; ConnectPayload::LEN_MAX];
         let len = payload.emit(&mut bytes).unwrap_or(0);
         let header = MessageHeader::new(MessageKind::Connect, id.to_wire(), self.config.receive_window, 0);
-        self.send_control_with(channel, header, bytes.get(..len).unwrap_or(&[]));
+        self.send_control_with(lane, header, bytes.get(..len).unwrap_or(&[]));
         Ok(id)
     }
 
@@ -363,7 +359,7 @@ impl AppSide {
         if flow.error.is_some() { ready.with(Readiness::ERROR) } else { ready }
     }
 
-    fn writable_flow(&mut self, id: FlowId) -> Result<(usize, FlowLabel), AppError> {
+    fn writable_flow(&mut self, id: FlowId) -> Result<(Lane, FlowLabel), AppError> {
         let flow = self.flows.get_mut(id.0).filter(|f| !f.orphan).ok_or(AppError::Unknown)?;
         if let Some(error) = flow.error.take() {
             return Err(AppError::Broken(error));
@@ -372,7 +368,7 @@ impl AppSide {
             return Err(AppError::Pipe);
         }
         match (flow.phase, flow.label) {
-            (Phase::Open, Some(label)) => Ok((flow.channel, label)),
+            (Phase::Open, Some(label)) => Ok((flow.lane, label)),
             (Phase::Connecting, _) => Err(AppError::WouldBlock),
             _ => Err(AppError::NotConnected),
         }
@@ -382,15 +378,15 @@ impl AppSide {
     fn write_message(
         &mut self,
         id: FlowId,
-        channel: usize,
+        lane: Lane,
         label: FlowLabel,
         parts: &[&[u8]],
         skip: usize,
     ) -> usize {
-        if !self.has_descriptor(channel) {
+        if !self.has_descriptor(lane) {
             return 0;
         }
-        let Some(link) = self.channels.get(channel).and_then(|c| c.link()) else { return 0 };
+        let Some(link) = self.lane(lane).and_then(AppLane::link) else { return 0 };
         let longest = self.data_len_max();
         let Some(flow) = self.flows.get_mut(id.0) else { return 0 };
         let limit = longest.min(flow.send.available() as usize);
@@ -413,14 +409,14 @@ impl AppSide {
         len
     }
 
-    fn write_is_short(&mut self, id: FlowId, channel: usize) {
+    fn write_is_short(&mut self, id: FlowId, lane: Lane) {
         let Some(flow) = self.flows.get_mut(id.0) else { return };
         flow.wants_write = true;
         if flow.send.available() == 0 {
             self.counters.write_blocked_window += 1;
         } else {
             self.counters.write_blocked_descriptors += 1;
-            self.block_on_descriptors(channel, id);
+            self.block_on_descriptors(lane, id);
         }
     }
 
@@ -428,7 +424,7 @@ impl AppSide {
     pub(super) fn release_label(&mut self, id: FlowId) {
         let Some(flow) = self.flows.get_mut(id.0) else { return };
         let Some(label) = flow.label.take() else { return };
-        if let Some(channel) = self.channels.get_mut(flow.channel) {
+        if let Some(channel) = self.channels.get_mut(flow.lane.channel) {
             channel.labels.remove(&label.to_wire());
         }
     }

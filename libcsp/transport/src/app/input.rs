@@ -5,6 +5,7 @@ use csp_wire::channel::{
     CREDIT_WIDER, ConnectedPayload, Message, MessageHeader, MessageKind, Messages, OpenPayload,
 };
 
+use super::channel::Lane;
 use super::records::{Flow, Phase};
 use super::slots::{FlowId, ListenerId};
 use super::{AppSide, Handle, MESSAGES_PER_PROGRESS, errno, errors};
@@ -31,34 +32,34 @@ impl AppSide {
             let Some(received) = self.endpoint.receive(self.now, &mut scratch) else { break };
             any = true;
             let body = scratch.get(..received.len).unwrap_or(&[]);
-            if let Some(channel) = self.channel_of(received.link)
-                && self.body(channel, body).is_err()
+            if let Some(lane) = self.lane_of(received.link)
+                && self.body(lane, body).is_err()
             {
-                self.violation(channel);
+                self.violation(lane);
             }
         }
         self.scratch = scratch;
         any
     }
 
-    fn body(&mut self, channel: usize, body: &[u8]) -> Result<(), Violation> {
+    fn body(&mut self, lane: Lane, body: &[u8]) -> Result<(), Violation> {
         for message in Messages::new(body) {
-            self.message(channel, &message.map_err(|_| Violation)?)?;
+            self.message(lane, &message.map_err(|_| Violation)?)?;
         }
         Ok(())
     }
 
-    fn message(&mut self, channel: usize, message: &Message<'_>) -> Result<(), Violation> {
+    fn message(&mut self, lane: Lane, message: &Message<'_>) -> Result<(), Violation> {
         let header = &message.header;
         match header.kind {
-            MessageKind::Open => self.on_open(channel, message),
-            MessageKind::Connected => self.on_connected(channel, message),
-            MessageKind::Refused => self.on_refused(channel, header),
-            MessageKind::Data => self.on_data(channel, message),
-            MessageKind::Credit => self.on_credit(channel, header),
-            MessageKind::Shutdown => self.on_shutdown(channel, header),
-            MessageKind::Reset => self.on_reset(channel, header),
-            MessageKind::Close => self.on_close(channel, header),
+            MessageKind::Open => self.on_open(lane, message),
+            MessageKind::Connected => self.on_connected(lane, message),
+            MessageKind::Refused => self.on_refused(lane, header),
+            MessageKind::Data => self.on_data(lane, message),
+            MessageKind::Credit => self.on_credit(lane, header),
+            MessageKind::Shutdown => self.on_shutdown(lane, header),
+            MessageKind::Reset => self.on_reset(lane, header),
+            MessageKind::Close => self.on_close(lane, header),
             // Options of connections are the proxy's own affair so far.
             MessageKind::Option | MessageKind::Ping | MessageKind::Pong => Ok(()),
             MessageKind::Listen
@@ -69,53 +70,56 @@ impl AppSide {
         }
     }
 
-    /// The flow that a message names on its own channel; a proxy cannot reach a flow of another.
-    fn known(&mut self, channel: usize, header: &MessageHeader) -> Option<FlowId> {
-        let id = self.channels.get(channel).and_then(|c| c.labels.get(&header.id)).copied();
+    /// The flow that a message names on its own link; a proxy cannot reach a flow of another proxy.
+    fn known(&mut self, lane: Lane, header: &MessageHeader) -> Option<FlowId> {
+        let id = self.channels.get(lane.channel).and_then(|c| c.labels.get(&header.id)).copied();
+        let id = id.filter(|id| self.flows.get(id.0).is_some_and(|flow| flow.lane == lane));
         if id.is_none() {
             self.counters.messages_unknown += 1;
         }
         id
     }
 
-    fn on_open(&mut self, channel: usize, message: &Message<'_>) -> Result<(), Violation> {
+    fn on_open(&mut self, lane: Lane, message: &Message<'_>) -> Result<(), Violation> {
         let payload = OpenPayload::parse(message.payload).map_err(|_| Violation)?;
         let label = message.header.label().ok_or(Violation)?;
         self.counters.opens += 1;
-        if self.channels.get(channel).is_some_and(|c| c.labels.contains_key(&label.to_wire())) {
+        if self.channels.get(lane.channel).is_some_and(|c| c.labels.contains_key(&label.to_wire())) {
             return Err(Violation);
         }
         let listener_id = ListenerId::from_wire(message.header.argument).ok_or(Violation)?;
         let Some(listener) = self.listeners.get_mut(listener_id.0) else {
             // It was closed while the OPEN was on its way.
-            self.refuse(channel, label.to_wire());
+            self.refuse(lane, label.to_wire());
             return Ok(());
         };
-        let offer = listener.offers.get_mut(channel).ok_or(Violation)?;
-        offer.granted = offer.granted.checked_sub(1).ok_or(Violation)?;
+        let offer = listener.offers.get_mut(lane.channel).ok_or(Violation)?;
+        if !offer.take() {
+            return Err(Violation);
+        }
         if !listener.interest {
-            self.refuse(channel, label.to_wire());
+            self.refuse(lane, label.to_wire());
             return Ok(());
         }
-        let mut flow = Flow::new(Phase::Pending, channel, payload.local, payload.remote);
+        let mut flow = Flow::new(Phase::Pending, lane, payload.local, payload.remote);
         flow.label = Some(label);
         flow.traced_label = label;
         flow.listener = Some(listener_id.0);
         flow.send = SendCredit::new(payload.window);
         let Some(id) = self.flows.insert(flow).map(FlowId) else {
-            self.refuse(channel, label.to_wire());
+            self.refuse(lane, label.to_wire());
             return Ok(());
         };
-        self.bind_label(channel, label, id);
-        self.enqueue(listener_id, id, channel);
+        self.bind_label(lane.channel, label, id);
+        self.enqueue(listener_id, id, lane);
         Ok(())
     }
 
-    fn on_connected(&mut self, channel: usize, message: &Message<'_>) -> Result<(), Violation> {
+    fn on_connected(&mut self, lane: Lane, message: &Message<'_>) -> Result<(), Violation> {
         let payload = ConnectedPayload::parse(message.payload).map_err(|_| Violation)?;
         let label = message.header.label().ok_or(Violation)?;
         let id = FlowId::from_wire(message.header.argument).ok_or(Violation)?;
-        let connecting = |f: &&mut Flow| f.channel == channel && f.phase == Phase::Connecting;
+        let connecting = |f: &&mut Flow| f.lane == lane && f.phase == Phase::Connecting;
         let flow = self.flows.get_mut(id.0).filter(connecting).ok_or(Violation)?;
         flow.phase = Phase::Open;
         flow.label = Some(label);
@@ -125,11 +129,11 @@ impl AppSide {
         flow.send = SendCredit::new(payload.window);
         let orphan = flow.orphan;
         flow.ended_here |= orphan;
-        if !self.bind_label(channel, label, id) {
+        if !self.bind_label(lane.channel, label, id) {
             return Err(Violation);
         }
         if orphan {
-            self.send_control(channel, MessageHeader::of_flow(MessageKind::Close, label, 0, 0));
+            self.send_control(lane, MessageHeader::of_flow(MessageKind::Close, label, 0, 0));
         } else {
             self.record(csp_types::TraceKind::AppOpen, id, 0);
         }
@@ -137,13 +141,13 @@ impl AppSide {
         Ok(())
     }
 
-    fn on_refused(&mut self, channel: usize, header: &MessageHeader) -> Result<(), Violation> {
+    fn on_refused(&mut self, lane: Lane, header: &MessageHeader) -> Result<(), Violation> {
         if ListenerId::from_wire(header.id).is_some() {
             self.counters.listen_refused += 1;
             return Ok(());
         }
         let id = FlowId::from_wire(header.id).ok_or(Violation)?;
-        let connecting = |f: &&mut Flow| f.channel == channel && f.phase == Phase::Connecting;
+        let connecting = |f: &&mut Flow| f.lane == lane && f.phase == Phase::Connecting;
         let flow = self.flows.get_mut(id.0).filter(connecting).ok_or(Violation)?;
         flow.ended_here = true;
         flow.ended_there = true;
@@ -156,8 +160,8 @@ impl AppSide {
         Ok(())
     }
 
-    fn on_data(&mut self, channel: usize, message: &Message<'_>) -> Result<(), Violation> {
-        let Some(id) = self.known(channel, &message.header) else { return Ok(()) };
+    fn on_data(&mut self, lane: Lane, message: &Message<'_>) -> Result<(), Violation> {
+        let Some(id) = self.known(lane, &message.header) else { return Ok(()) };
         let flow = self.flows.get_mut(id.0).ok_or(Violation)?;
         if flow.ended_here {
             self.counters.bytes_after_close += message.payload.len() as u64;
@@ -178,8 +182,8 @@ impl AppSide {
         Ok(())
     }
 
-    fn on_credit(&mut self, channel: usize, header: &MessageHeader) -> Result<(), Violation> {
-        let Some(id) = self.known(channel, header) else { return Ok(()) };
+    fn on_credit(&mut self, lane: Lane, header: &MessageHeader) -> Result<(), Violation> {
+        let Some(id) = self.known(lane, header) else { return Ok(()) };
         let flow = self.flows.get_mut(id.0).ok_or(Violation)?;
         if flow.ended_here {
             return Ok(());
@@ -197,8 +201,8 @@ impl AppSide {
         Ok(())
     }
 
-    fn on_shutdown(&mut self, channel: usize, header: &MessageHeader) -> Result<(), Violation> {
-        let Some(id) = self.known(channel, header) else { return Ok(()) };
+    fn on_shutdown(&mut self, lane: Lane, header: &MessageHeader) -> Result<(), Violation> {
+        let Some(id) = self.known(lane, header) else { return Ok(()) };
         let flow = self.flows.get_mut(id.0).ok_or(Violation)?;
         if flow.ended_there || (flow.peer_shutdown && !flow.ended_here) {
             return Err(Violation);
@@ -208,9 +212,9 @@ impl AppSide {
         Ok(())
     }
 
-    fn on_reset(&mut self, channel: usize, header: &MessageHeader) -> Result<(), Violation> {
-        let Some((id, label)) = self.peer_ends(channel, header)? else { return Ok(()) };
-        self.answer_close(id, channel, label);
+    fn on_reset(&mut self, lane: Lane, header: &MessageHeader) -> Result<(), Violation> {
+        let Some((id, label)) = self.peer_ends(lane, header)? else { return Ok(()) };
+        self.answer_close(id, lane, label);
         let Some(flow) = self.flows.get(id.0) else { return Ok(()) };
         let (orphan, broken) = (flow.orphan, flow.broken);
         self.release_label(id);
@@ -222,10 +226,10 @@ impl AppSide {
         Ok(())
     }
 
-    fn on_close(&mut self, channel: usize, header: &MessageHeader) -> Result<(), Violation> {
-        let Some((id, label)) = self.peer_ends(channel, header)? else { return Ok(()) };
+    fn on_close(&mut self, lane: Lane, header: &MessageHeader) -> Result<(), Violation> {
+        let Some((id, label)) = self.peer_ends(lane, header)? else { return Ok(()) };
         // The proxy may use the label again, however long the program keeps its descriptor.
-        self.answer_close(id, channel, label);
+        self.answer_close(id, lane, label);
         self.release_label(id);
         let Some(flow) = self.flows.get_mut(id.0) else { return Ok(()) };
         flow.peer_shutdown = true;
@@ -242,10 +246,10 @@ impl AppSide {
     /// `None` says so.
     fn peer_ends(
         &mut self,
-        channel: usize,
+        lane: Lane,
         header: &MessageHeader,
     ) -> Result<Option<(FlowId, FlowLabel)>, Violation> {
-        let Some(id) = self.known(channel, header) else { return Ok(None) };
+        let Some(id) = self.known(lane, header) else { return Ok(None) };
         let label = header.label().ok_or(Violation)?;
         let flow = self.flows.get_mut(id.0).ok_or(Violation)?;
         if std::mem::replace(&mut flow.ended_there, true) {
@@ -255,16 +259,16 @@ impl AppSide {
             return Ok(Some((id, label)));
         }
         let listener = flow.listener;
-        self.answer_close(id, channel, label);
+        self.answer_close(id, lane, label);
         self.release_label(id);
-        self.drop_pending(id, listener, channel);
+        self.drop_pending(id, listener, lane);
         Ok(None)
     }
 
-    fn answer_close(&mut self, id: FlowId, channel: usize, label: FlowLabel) {
+    fn answer_close(&mut self, id: FlowId, lane: Lane, label: FlowLabel) {
         let Some(flow) = self.flows.get_mut(id.0) else { return };
         if !std::mem::replace(&mut flow.ended_here, true) {
-            self.send_control(channel, MessageHeader::of_flow(MessageKind::Close, label, 0, 0));
+            self.send_control(lane, MessageHeader::of_flow(MessageKind::Close, label, 0, 0));
         }
     }
 }

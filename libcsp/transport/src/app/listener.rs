@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use csp_types::TraceKind;
 use csp_wire::channel::{ListenPayload, MessageHeader, MessageKind};
 
+use super::channel::Lane;
 use super::config::CHANNELS_MAX;
 use super::records::{Listener, Offer, Phase};
 use super::slots::{FlowId, ListenerId};
@@ -47,7 +48,7 @@ impl AppSide {
         self.give_back(id);
         self.listeners.remove(id.0).ok_or(AppError::Unknown)?;
         for channel in 0..self.channels.len() {
-            self.send_control(channel, MessageHeader::new(MessageKind::Unlisten, id.to_wire(), 0, 0));
+            self.send_to_channel(channel, MessageHeader::new(MessageKind::Unlisten, id.to_wire(), 0, 0), &[]);
         }
         Ok(())
     }
@@ -77,14 +78,14 @@ impl AppSide {
         let flow = self.flows.get_mut(flow_id.0).ok_or(AppError::WouldBlock)?;
         flow.phase = Phase::Open;
         flow.receive = ReceiveCredit::new(window);
-        let (channel, label) = (flow.channel, flow.label);
+        let (lane, label) = (flow.lane, flow.label);
         let accepted = Accepted { flow: flow_id, local: flow.local, remote: flow.remote };
         if let Some(label) = label {
-            self.send_control(channel, MessageHeader::of_flow(MessageKind::Accepted, label, window, 0));
+            self.send_control(lane, MessageHeader::of_flow(MessageKind::Accepted, label, window, 0));
         }
         self.counters.accepted += 1;
         self.record(TraceKind::AppOpen, flow_id, 0);
-        self.left_queue(id, channel);
+        self.left_queue(id, lane.channel);
         Ok(accepted)
     }
 
@@ -115,7 +116,7 @@ impl AppSide {
         let Some(listener) = self.listeners.get(id.0) else { return };
         let payload = ListenPayload { address: listener.address }.emit();
         let header = MessageHeader::new(MessageKind::Listen, id.to_wire(), listener.backlog, 0);
-        self.send_control_with(channel, header, &payload);
+        self.send_to_channel(channel, header, &payload);
     }
 
     /// A link came up: it learns of all listeners and of the credit of those in use.
@@ -125,6 +126,22 @@ impl AppSide {
             at = slot + 1;
             self.send_listen(channel, ListenerId(id));
             self.grant(channel, ListenerId(id));
+        }
+    }
+
+    /// All listeners of a proxy take a new start on another of its links: what it still offers by credit that was
+    /// granted before is taken as well.
+    pub(super) fn announce_anew(&mut self, channel: usize) {
+        let mut at = 0;
+        while let Some((slot, id)) = self.listeners.at_or_after(at) {
+            at = slot + 1;
+            let id = ListenerId(id);
+            self.send_to_channel(channel, MessageHeader::new(MessageKind::Unlisten, id.to_wire(), 0, 0), &[]);
+            self.send_listen(channel, id);
+            if let Some(offer) = self.listeners.get_mut(id.0).and_then(|l| l.offers.get_mut(channel)) {
+                offer.former = offer.former.saturating_add(std::mem::take(&mut offer.granted));
+            }
+            self.grant(channel, id);
         }
     }
 
@@ -145,7 +162,11 @@ impl AppSide {
             return;
         }
         offer.granted += missing;
-        self.send_control(channel, MessageHeader::new(MessageKind::AcceptCredit, id.to_wire(), missing, 0));
+        self.send_to_channel(
+            channel,
+            MessageHeader::new(MessageKind::AcceptCredit, id.to_wire(), missing, 0),
+            &[],
+        );
     }
 
     pub(super) fn left_queue(&mut self, id: ListenerId, channel: usize) {
@@ -159,38 +180,40 @@ impl AppSide {
     fn give_back(&mut self, id: ListenerId) {
         while let Some(flow_id) = self.listeners.get_mut(id.0).and_then(|l| l.queue.pop_front()) {
             let Some(flow) = self.flows.remove(flow_id.0) else { continue };
-            if let Some(offer) = self.listeners.get_mut(id.0).and_then(|l| l.offers.get_mut(flow.channel)) {
+            if let Some(offer) =
+                self.listeners.get_mut(id.0).and_then(|l| l.offers.get_mut(flow.lane.channel))
+            {
                 offer.waiting = offer.waiting.saturating_sub(1);
             }
             let Some(label) = flow.label else { continue };
-            if let Some(channel) = self.channels.get_mut(flow.channel) {
+            if let Some(channel) = self.channels.get_mut(flow.lane.channel) {
                 channel.labels.remove(&label.to_wire());
             }
-            self.refuse(flow.channel, label.to_wire());
+            self.refuse(flow.lane, label.to_wire());
         }
     }
 
-    pub(super) fn refuse(&mut self, channel: usize, label: u32) {
+    pub(super) fn refuse(&mut self, lane: Lane, label: u32) {
         self.counters.refused += 1;
         let reason = errno::ECONNREFUSED as u32;
-        self.send_control(channel, MessageHeader::new(MessageKind::Refused, label, reason, 0));
+        self.send_control(lane, MessageHeader::new(MessageKind::Refused, label, reason, 0));
     }
 
     /// A connection that waited is gone (its client went away).
-    pub(super) fn drop_pending(&mut self, flow_id: FlowId, listener: Option<u32>, channel: usize) {
+    pub(super) fn drop_pending(&mut self, flow_id: FlowId, listener: Option<u32>, lane: Lane) {
         self.counters.gone_before_accept += 1;
         self.flows.remove(flow_id.0);
         let Some(id) = listener else { return };
         if let Some(listener) = self.listeners.get_mut(id) {
             listener.queue.retain(|f| *f != flow_id);
         }
-        self.left_queue(ListenerId(id), channel);
+        self.left_queue(ListenerId(id), lane.channel);
     }
 
-    pub(super) fn enqueue(&mut self, id: ListenerId, flow_id: FlowId, channel: usize) {
+    pub(super) fn enqueue(&mut self, id: ListenerId, flow_id: FlowId, lane: Lane) {
         let Some(listener) = self.listeners.get_mut(id.0) else { return };
         listener.queue.push_back(flow_id);
-        if let Some(offer) = listener.offers.get_mut(channel) {
+        if let Some(offer) = listener.offers.get_mut(lane.channel) {
             offer.waiting += 1;
         }
         self.notify(Handle::Listener(id));

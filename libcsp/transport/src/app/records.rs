@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use csp_types::FlowLabel;
 
+use super::channel::Lane;
 use super::config::CHANNELS_MAX;
 use super::slots::FlowId;
 use crate::credit::{ReceiveCredit, SendCredit};
@@ -24,7 +25,8 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub(super) struct Flow {
     pub phase: Phase,
-    pub channel: usize,
+    /// The link that all its messages use.
+    pub lane: Lane,
     /// The label while either side still uses it.
     pub label: Option<FlowLabel>,
     /// The label for the flight recorder; stays when the label is given back.
@@ -68,10 +70,10 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    pub fn new(phase: Phase, channel: usize, local: SocketAddr, remote: SocketAddr) -> Self {
+    pub fn new(phase: Phase, lane: Lane, local: SocketAddr, remote: SocketAddr) -> Self {
         Flow {
             phase,
-            channel,
+            lane,
             label: None,
             traced_label: FlowLabel::NONE,
             listener: None,
@@ -99,11 +101,23 @@ impl Flow {
     }
 }
 
-/// How many connections each channel may still offer (`granted`), and has waiting (`waiting`).
+/// How many connections a channel may still offer (`granted`), and has waiting (`waiting`).
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Offer {
     pub granted: u32,
     pub waiting: u32,
+    /// What was granted before the listener was announced anew: the proxy may have used it already.
+    pub former: u32,
+}
+
+impl Offer {
+    /// Takes an offered connection in; `false`: the proxy had no credit for it.
+    pub fn take(&mut self) -> bool {
+        let credit = if self.granted > 0 { &mut self.granted } else { &mut self.former };
+        let any = *credit > 0;
+        *credit = credit.saturating_sub(1);
+        any
+    }
 }
 
 /// A listener.

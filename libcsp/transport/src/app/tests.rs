@@ -1,6 +1,7 @@
 //! Behaviour over the memory provider, against a scripted proxy.
 
 mod harness;
+mod pool;
 
 use csp_types::{FlowLabel, Role, TraceKind};
 use csp_wire::channel::{CLOSE_UNREAD, CREDIT_WIDER, ListenPayload, MessageHeader, MessageKind::*};

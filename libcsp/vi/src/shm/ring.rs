@@ -13,9 +13,8 @@
 //! Waking: the receiver sets `armed`, then looks once more; the sender sets the tag, then looks at `armed`. A
 //! sequentially consistent fence between the two steps on either side makes at least one of them see the other's.
 
-use super::sync::{Ordering, fence};
-
 use super::layout::Arena;
+use super::sync::{Ordering, fence};
 
 /// Bits of a posted entry that name the slot.
 const SLOT_BITS: u32 = 12;

@@ -16,7 +16,7 @@
 //! them.
 //!
 //! Waiting is on one epoll descriptor. Connection and asynchronous events are looked for after [`Provider::arm`], and on
-//! every 64th [`Provider::poll_event`].
+//! every 256th [`Provider::poll_event`].
 
 mod cm;
 mod device;
@@ -29,9 +29,12 @@ mod queue;
 mod regions;
 mod send;
 mod sys;
+#[cfg(test)]
+mod tests;
 mod wake;
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 
@@ -43,17 +46,18 @@ use crate::{
     Wake,
 };
 use cm::{Channel, Listener};
-use device::Device;
+use device::{BATCH, Device};
 use end::{End, Place, Stage};
 use frame::{Control, REJECT_MISMATCH};
 pub use regions::CacheCounters;
 use regions::{DEVICES_MAX, Regions};
 use sys::Api;
+use sys::ibv::Wc;
 use wake::Epoll;
 
 /// How many calls of `poll_event` share a look at the completion queues, and one at the descriptors.
 const PROGRESS_EVERY: u32 = 16;
-const LOOK_EVERY: u32 = 64;
+const LOOK_EVERY: u32 = 256;
 
 /// VIs given back whose peer has not confirmed the end; the oldest is closed by force.
 const LINGERING_MAX: usize = 256;
@@ -79,6 +83,33 @@ pub fn is_well_formed(bytes: &[u8]) -> bool {
     frame::parse_hello(bytes).is_ok() || Control::parse(bytes).is_ok()
 }
 
+/// Spreads queue pair numbers, which devices give out: they are no peer's choice, and the map is looked into for every
+/// message.
+#[derive(Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.write_u64(number.into());
+    }
+
+    fn write_usize(&mut self, number: usize) {
+        self.write_u64(number as u64);
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(26);
+    }
+}
+
 /// The verbs provider.
 pub struct VerbsProvider {
     api: &'static Api,
@@ -90,7 +121,8 @@ pub struct VerbsProvider {
     channel: Channel,
     epoll: Epoll,
     /// The end of each queue pair, by device and number.
-    numbers: HashMap<(usize, u32), u32>,
+    numbers: HashMap<(usize, u32), u32, BuildHasherDefault<Spread>>,
+    batch: [Wc; BATCH],
     completions: VecDeque<Completion>,
     events: VecDeque<Event>,
     /// Ends of which nothing is left to do but to take them down.
@@ -134,7 +166,8 @@ impl VerbsProvider {
             listeners: Vec::new(),
             channel,
             epoll,
-            numbers: HashMap::new(),
+            numbers: HashMap::default(),
+            batch: [Wc::default(); BATCH],
             completions: VecDeque::with_capacity(COMPLETIONS),
             events: VecDeque::new(),
             finished: VecDeque::new(),

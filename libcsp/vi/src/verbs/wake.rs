@@ -2,11 +2,10 @@
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-use super::device::BATCH;
 use super::end::Stage;
 use super::queue::{Request, Work};
 use super::sys;
-use super::sys::ibv::{self, Wc};
+use super::sys::ibv;
 use super::{PROBE_MS, VerbsProvider};
 use crate::ViError;
 
@@ -118,17 +117,18 @@ impl VerbsProvider {
 
     /// Takes in a batch of completions of each device; whether there was one.
     pub(super) fn reap(&mut self) -> bool {
-        let (mut any, mut batch) = (false, [Wc::default(); BATCH]);
+        let mut any = false;
         for number in 0..self.devices.len() {
             let Some(Some(device)) = self.devices.get_mut(number) else { continue };
             if device.dead {
                 continue;
             }
-            let count = device.poll(&mut batch);
+            let count = device.poll(&mut self.batch);
             let lost = device.dead;
             any |= count > 0;
-            for completion in &batch[..count] {
-                self.on_completion(number, completion);
+            for index in 0..count {
+                let completion = self.batch[index];
+                self.on_completion(number, &completion);
             }
             if lost {
                 self.lose(number);

@@ -18,7 +18,12 @@ pub type Told = (MessageKind, u32, u32, Vec<u8>);
 
 pub struct Proxy {
     endpoint: Endpoint,
-    link: Option<LinkId>,
+    /// Those that are up, in the order in which they came.
+    pub links: Vec<LinkId>,
+    /// The one that is spoken on.
+    pub link: Option<LinkId>,
+    /// The one on which the last message came.
+    pub heard_on: Option<LinkId>,
     now: Instant,
     told: Vec<Told>,
     pub last_flags: u8,
@@ -45,7 +50,8 @@ impl Proxy {
         let provider = Box::new(fabric.provider("pn-1"));
         let mut endpoint = Endpoint::new(provider, small(EndpointConfig::channel(identity, Some(key()))));
         endpoint.listen(&ViAddress::Name("pn-1.w0".into())).unwrap();
-        Proxy { endpoint, link: None, now: fabric.now(), told: Vec::new(), last_flags: 0 }
+        let (links, link, heard_on) = (Vec::new(), None, None);
+        Proxy { endpoint, links, link, heard_on, now: fabric.now(), told: Vec::new(), last_flags: 0 }
     }
 
     /// Dies and comes back as new.
@@ -60,17 +66,29 @@ impl Proxy {
         let mut body = vec![0; self.endpoint.message_len()];
         loop {
             match self.endpoint.poll_event() {
-                Some(LinkEvent::Up { link, .. }) => self.link = Some(link),
-                Some(LinkEvent::Down { .. }) => self.link = None,
+                Some(LinkEvent::Up { link, .. }) => {
+                    self.links.push(link);
+                    self.link = Some(link);
+                }
+                Some(LinkEvent::Down { link, .. }) => {
+                    self.links.retain(|known| *known != link);
+                    self.link = self.links.last().copied();
+                }
                 None => {}
             }
             let Some(received) = self.endpoint.receive(now, &mut body) else { break };
+            self.heard_on = Some(received.link);
             for message in Messages::new(&body[..received.len]) {
                 let Message { header, payload } = message.unwrap();
                 self.last_flags = header.flags;
                 self.told.push((header.kind, header.id, header.argument, payload.to_vec()));
             }
         }
+    }
+
+    /// Gives one link up.
+    pub fn drop_link(&mut self, link: LinkId) {
+        self.endpoint.fail(self.now, link);
     }
 
     /// What the application told since last asked.
@@ -108,6 +126,11 @@ pub fn open_payload() -> [u8; OpenPayload::LEN] {
 impl World {
     /// A process with one proxy, whose link is up.
     pub fn new() -> Self {
+        Self::with_pool(1)
+    }
+
+    /// The same with so many links.
+    pub fn with_pool(pool: u8) -> Self {
         let fabric = MemoryFabric::new();
         let process = ProcessId::parse(b"test.1").unwrap();
         let node = "an-1".parse().unwrap();
@@ -123,7 +146,7 @@ impl World {
             expires: UNIX + 3600,
             nonce: 1,
         };
-        let config = AppConfig { receive_window: WINDOW, ..AppConfig::default() };
+        let config = AppConfig { receive_window: WINDOW, pool, ..AppConfig::default() };
         let mut app = AppSide::new(endpoint, config, token::issue(&key(), &claims));
         let address = ViAddress::Name("pn-1.w0".into());
         app.set_proxies(&[ProxyTarget { node: "pn-1".parse().unwrap(), worker: 0, address }]);

@@ -1,0 +1,109 @@
+//! App node and proxy node as if on hosts of their own: processes reach the proxy through their agent, over ucx.
+//!
+//! One machine has one boot id, so the configuration says that nothing goes by shared memory between nodes.
+#![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use csp_cluster::steady::{CONNECTIONS, SETTLED, children, end, going_on, signal, steady_clients};
+use csp_cluster::{Cluster, Fetch, San, Tier, testing, wait_until};
+
+fn metric(cluster: &Cluster, name: &str, label: &str) -> f64 {
+    cluster.metric(Tier::AppNode, name, label).unwrap()
+}
+
+/// Files of many sizes come and go whole, and all of it passes the agent.
+fn whole_files(cluster: &mut Cluster) {
+    let www = cluster.scratch().join("www");
+    for len in [0, 1, 16_000, 1 << 20, 16 << 20] {
+        let name = format!("{len}B");
+        fs::write(www.join(&name), testing::pattern(len)).unwrap();
+        Fetch(cluster).file(&name).map_err(|error| error.context(cluster.all_logs())).unwrap();
+    }
+    Fetch(cluster).upload("PUT", &www.join("1048576B")).unwrap();
+    let report = Fetch(cluster).wrk("1KiB", 32, 2).unwrap();
+    println!("{}", report.lines().filter(|line| line.contains("requests")).collect::<String>());
+    wait_until("the agent's numbers", SETTLED, || {
+        let [out, back] = ["out", "in"].map(|d| metric(cluster, "csp_relay_bytes_total", d));
+        (out > f64::from(17 << 20) && back > f64::from(1 << 20)).then_some(())
+    })
+    .unwrap();
+    // Two nginx workers, their master and Python, each with its pool of VIs; nobody was refused.
+    assert!(metric(cluster, "csp_relay_vis_entries", "") >= 3.0);
+    assert_eq!(metric(cluster, "csp_relay_refused_total", ""), 0.0);
+    assert_eq!(metric(cluster, "csp_relay_routes", "up"), 1.0);
+}
+
+fn nginx_worker_killed(cluster: &mut Cluster) {
+    let mut clients = steady_clients(cluster);
+    let master = cluster.program("nginx").unwrap().pid();
+    let before = children(master, "nginx");
+    signal(before[0], "KILL");
+    let left = going_on(&mut clients);
+    assert!((1..CONNECTIONS).contains(&left), "{left} go on: one of two workers was killed");
+    wait_until("a new nginx worker", SETTLED, || (children(master, "nginx").len() == 2).then_some(()))
+        .unwrap();
+    cluster.wait_served().unwrap();
+    end(clients);
+}
+
+fn proxy_killed(cluster: &mut Cluster) {
+    let mut clients = steady_clients(cluster);
+    cluster.daemon(Tier::ProxyNode).unwrap().kill();
+    cluster.start(Tier::ProxyNode).unwrap();
+    cluster.wait_ready(Tier::ProxyNode).unwrap();
+    cluster.wait_served().unwrap();
+    assert_eq!(going_on(&mut clients), 0, "a proxy's connections end with it");
+    end(steady_clients(cluster));
+}
+
+/// A proxy that says nothing any more, as when its host vanished, is noticed though no process speaks.
+fn proxy_stopped(cluster: &mut Cluster) {
+    let pid = cluster.daemon(Tier::ProxyNode).unwrap().pid();
+    let silent = || metric(cluster, "csp_relay_proxies_silent_total", "");
+    let before = silent();
+    let since = Instant::now();
+    signal(pid, "STOP");
+    wait_until("the agent to notice", SETTLED, || (silent() > before).then_some(())).unwrap();
+    let noticed = since.elapsed();
+    signal(pid, "CONT");
+    // One second, the numbers' age and curl.
+    assert!(noticed < Duration::from_millis(1800), "noticed after {noticed:?}");
+    cluster.wait_served().unwrap();
+}
+
+/// Unlike with a proxy of the same host, connections end with the agent; processes come back to its successor.
+fn agent_killed(cluster: &mut Cluster) {
+    let mut clients = steady_clients(cluster);
+    cluster.daemon(Tier::AppNode).unwrap().kill();
+    assert_eq!(going_on(&mut clients), 0, "connections through an agent that is dead");
+    cluster.start(Tier::AppNode).unwrap();
+    cluster.wait_ready(Tier::AppNode).unwrap();
+    cluster.wait_served().unwrap();
+    end(steady_clients(cluster));
+}
+
+/// What is done, and what must follow.
+type Step = fn(&mut Cluster);
+
+#[test]
+fn unmodified_programs_serve_through_their_agent() {
+    let Some(mut cluster) = testing::lay_out_over("relay", San::Ucx) else { return };
+    cluster.serve().unwrap();
+    let steps: [(&str, Step); 5] = [
+        ("whole files", whole_files),
+        ("an nginx worker is killed", nginx_worker_killed),
+        ("the proxy node is killed", proxy_killed),
+        ("the proxy node is stopped", proxy_stopped),
+        ("the agent is killed", agent_killed),
+    ];
+    for (name, step) in steps {
+        let began = Instant::now();
+        println!("{name}");
+        step(&mut cluster);
+        println!("  {:.1} s", began.elapsed().as_secs_f64());
+    }
+    assert_eq!(cluster.casualties(), "");
+    cluster.stop().unwrap();
+}
