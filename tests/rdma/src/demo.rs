@@ -90,7 +90,7 @@ fn lay_out(options: &Options) -> Result<Scratch> {
     let files = [
         ("csp-network-node.yaml", configs::network_node(dir, provider)),
         ("csp-proxy-node.yaml", configs::proxy_node(dir, provider)),
-        ("csp-app-node.yaml", format!("{}san:\n  provider: {reach}\n", configs::app_node(dir))),
+        ("csp-app-node.yaml", configs::app_node(dir, reach)),
         ("csp-mgmt-node.yaml", configs::mgmt_node(dir)),
         ("demo.yaml", configs::policy()),
         ("nginx.conf", configs::nginx(dir)),
