@@ -66,7 +66,7 @@ lint: packages-build ## formatting, clippy, rustdoc, purity of the sans-I/O crat
 
 .PHONY: test
 test: packages-run packages-capi build ## unit, conformance, simulation and cluster tests (root: real processes in network namespaces)
-	CSP_SEEDS=$(SEEDS) CSP_TCP_SEEDS=10000 $(CARGO) test --release --locked --workspace --no-fail-fast
+	CSP_SEEDS=$(SEEDS) CSP_TCP_SEEDS=10000 CSP_VI_ROUNDS=10000 $(CARGO) test --release --locked --workspace --no-fail-fast
 
 .PHONY: test-tcp-soak
 test-tcp-soak: packages-build ## the TCP engine's simulation for SEEDS (1,000,000) seeds from START (0) on

@@ -78,15 +78,15 @@ fn check(kind: &'static str) {
         last.disconnect(other).unwrap();
     };
     (0..40).for_each(&mut round);
-    let before = (descriptors(), mappings(), resident());
+    let before = (descriptors(), mappings(), resident(), tasks().len());
     (40..rounds()).for_each(&mut round);
     wait("the last to be closed", || {
         assert_eq!((a.poll(), a.poll_event(), b.poll(), b.poll_event()), (None, None, None, None));
         (descriptors() <= before.0).then_some(())
     });
-    let after = (descriptors(), mappings(), resident());
+    let after = (descriptors(), mappings(), resident(), tasks().len());
     assert!(
-        after.1 <= before.1 + 4 && after.2 <= before.2 + 4096,
+        after.1 <= before.1 + 4 && after.2 <= before.2 + 4096 && after.3 <= before.3,
         "{kind}: {before:?} before, {after:?} after"
     );
 }

@@ -18,7 +18,7 @@ pub use lan::{arp, ethernet, icmp, ipv4, ipv6, tcp};
 pub use ring::shm_ring;
 pub use san::{agent, channel, link, tunnel};
 pub use stack::{tcp_options, tcp_stack};
-pub use vi::{shm_rendezvous, ucx_frame};
+pub use vi::{shm_rendezvous, ucx_frame, verbs_frame};
 
 use csp_wire::WireError;
 

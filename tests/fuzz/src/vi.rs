@@ -1,7 +1,7 @@
 //! What a stranger says when a VI is set up.
 
 use csp_vi::shm::rendezvous::Packet;
-use csp_vi::{PRIVATE_DATA_LEN_MAX, ucx};
+use csp_vi::{PRIVATE_DATA_LEN_MAX, ucx, verbs};
 
 /// A packet on the rendezvous socket of shared memory.
 pub fn shm_rendezvous(bytes: &[u8]) {
@@ -15,4 +15,9 @@ pub fn shm_rendezvous(bytes: &[u8]) {
 pub fn ucx_frame(bytes: &[u8]) {
     let (header, body) = bytes.split_at(bytes.len().min(20));
     ucx::is_well_formed(header, body);
+}
+
+/// What a peer of the verbs provider says of itself, or of its end.
+pub fn verbs_frame(bytes: &[u8]) {
+    verbs::is_well_formed(bytes);
 }
