@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::frame::Frame;
@@ -21,6 +22,9 @@ const PORTS: &str = "/sys/class/virtio-ports";
 const OUTPUT_PART: usize = 16 << 10;
 /// How long the rest of a program's output is waited for once it has ended: children of it may keep the pipe open.
 const OUTPUT_DEADLINE: Duration = Duration::from_secs(1);
+/// How often, and how long after each other, it is looked whether the host is there.
+const HOST_LOOKS: u32 = 1000;
+const HOST_LOOK: Duration = Duration::from_millis(10);
 /// Exit code of what could not be started, as shells give it.
 const NOT_STARTED: u32 = 127;
 
@@ -35,6 +39,7 @@ type Groups = Arc<Mutex<HashMap<u32, Pid>>>;
 pub fn serve() -> Result<()> {
     let name = fs::read_dir(PORTS).context(PORTS)?.next().context("no serial port to the host")??.file_name();
     let mut from = File::options().read(true).write(true).open(Path::new("/dev").join(name))?;
+    await_host(&from)?;
     let port: Port = Arc::new(Mutex::new(from.try_clone()?));
     let groups = Groups::default();
     say(&port, 0, &Frame::Ready);
@@ -47,6 +52,19 @@ pub fn serve() -> Result<()> {
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// Waits until the kernel knows that the host is there: a read before that finds the end of the file.
+fn await_host(port: &File) -> Result<()> {
+    for _ in 0..HOST_LOOKS {
+        let mut descriptors = [PollFd::new(port, PollFlags::OUT)];
+        poll(&mut descriptors, None)?;
+        if !descriptors[0].revents().contains(PollFlags::HUP) {
+            return Ok(());
+        }
+        thread::sleep(HOST_LOOK);
+    }
+    bail!("no host at the serial port")
 }
 
 fn say(port: &Port, program: u32, frame: &Frame) {

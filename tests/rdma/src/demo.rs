@@ -23,7 +23,7 @@ use crate::{Fleet, Guest, Output, Program, Sizes};
 /// The files of the web service: name and length in bytes.
 const FILES: [(&str, u64); 6] =
     [("0B", 0), ("1B", 1), ("1KiB", 1 << 10), ("64KiB", 64 << 10), ("1MiB", 1 << 20), ("4MiB", 4 << 20)];
-const SIZES: Sizes = Sizes { memory_mib: 1024, cpus: 2 };
+const SIZES: Sizes = Sizes { memory_mib: 1024, cpus: 2, mtu: 1500 };
 /// The machines' guests. The application has its own only where that was asked for.
 const NETWORK: usize = 0;
 const PROXY: usize = 1;
@@ -260,21 +260,12 @@ impl Machines {
     }
 
     fn lose(&mut self, how: &str, lose: impl FnOnce(&mut Guest) -> Result<()>) -> Result<()> {
-        let mut watched = vec![("csp-network-node", "tunnel lost")];
-        if !self.options.together {
-            watched.push(("csp-app-node", "proxy lost"));
-        }
-        let mut logs = Vec::new();
-        for (name, words) in watched {
-            let log = self.log(name);
-            let seen = fs::read_to_string(&log)?.len();
-            logs.push((name, log, seen, words));
-        }
+        let watched = self.watch("tunnel lost", "proxy lost")?;
         let began = Instant::now();
         lose(self.guest(PROXY)?)?;
-        let took =
-            step(&format!("the proxy's machine, {how}: the others notice"), || wait_for_lines(&logs, began))?;
-        for ((name, ..), took) in logs.iter().zip(took) {
+        let name = format!("the proxy's machine, {how}: the others notice");
+        let took = step(&name, || wait_for_lines(&watched, began))?;
+        for (Line { name, .. }, took) in watched.iter().zip(took) {
             println!("  · {name} after {} ms", took.as_millis());
             if took > SILENCE_DEADLINE {
                 bail!("{name} took {took:?}, at most {SILENCE_DEADLINE:?} is promised");
@@ -284,12 +275,30 @@ impl Machines {
     }
 
     fn regain(&mut self, how: &str, regain: impl FnOnce(&mut Guest) -> Result<()>) -> Result<()> {
+        let watched = self.watch("tunnel up", "proxy reached")?;
+        let began = Instant::now();
         regain(self.guest(PROXY)?)?;
         step(&format!("the proxy's machine, {how}: the service answers again"), || {
             let command = self.until_answer();
             self.shell(NETWORK, &command).map(drop)
         })?;
-        self.fetch("64KiB")
+        self.fetch("64KiB")?;
+        // The service may answer before everybody who looks at the proxy has it again.
+        wait_for_lines(&watched, began).map(drop)
+    }
+
+    /// The lines that network node and, where it relays, agent are to write from now on.
+    fn watch(&self, network: &'static str, agent: &'static str) -> Result<Vec<Line>> {
+        let mut lines = vec![("csp-network-node", network)];
+        if !self.options.together {
+            lines.push(("csp-app-node", agent));
+        }
+        let line = |(name, words)| {
+            let log = self.log(name);
+            let seen = fs::read_to_string(&log)?.len();
+            Ok(Line { name, log, seen, words })
+        };
+        lines.into_iter().map(line).collect()
     }
 
     /// The last lines of every log.
@@ -306,13 +315,21 @@ impl Machines {
     }
 }
 
-/// Waits until each log has a line with its words behind its first so many bytes; how long after `began` each had it.
-fn wait_for_lines(logs: &[(&str, PathBuf, usize, &str)], began: Instant) -> Result<Vec<Duration>> {
-    let mut took = vec![None; logs.len()];
+/// A line that is waited for: one with `words`, behind the first `seen` bytes of a daemon's log.
+struct Line {
+    name: &'static str,
+    log: PathBuf,
+    seen: usize,
+    words: &'static str,
+}
+
+/// Waits until every line is there; how long after `began` each was.
+fn wait_for_lines(lines: &[Line], began: Instant) -> Result<Vec<Duration>> {
+    let mut took = vec![None; lines.len()];
     loop {
-        for ((_, log, seen, words), took) in logs.iter().zip(&mut took) {
-            let text = fs::read_to_string(log)?;
-            if took.is_none() && text.get(*seen..).is_some_and(|text| text.contains(words)) {
+        for (line, took) in lines.iter().zip(&mut took) {
+            let text = fs::read_to_string(&line.log)?;
+            if took.is_none() && text.get(line.seen..).is_some_and(|text| text.contains(line.words)) {
                 *took = Some(began.elapsed());
             }
         }
@@ -320,7 +337,7 @@ fn wait_for_lines(logs: &[(&str, PathBuf, usize, &str)], began: Instant) -> Resu
             return Ok(all);
         }
         if began.elapsed() >= DEADLINE {
-            bail!("not every log says so within {DEADLINE:?}: {took:?}");
+            bail!("not every daemon's log says so within {DEADLINE:?}: {took:?}");
         }
         std::thread::sleep(LOG_POLL);
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -18,24 +18,25 @@ use crate::initramfs;
 use crate::kernel::Kernel;
 use crate::monitor::Monitor;
 use crate::program::{Output, Program, Sink};
+use crate::switch::{self, Switch};
 
 /// Until a guest's agent answers. It takes 5 s on an idle machine.
 const BOOT_DEADLINE: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(20);
-/// The Ethernet of a run: a multicast group on the host's loopback, told from other runs' by its port.
-const GROUP: &str = "230.0.0.1";
 /// What the name of a run's folder begins with; the process id follows.
 const FOLDER_PREFIX: &str = "csp-rdma-";
 /// The binary of this tool as guests see it.
 const SELF: &str = "/proc/self/exe";
 
-/// Memory and processors of each guest.
+/// Memory, processors and network of each guest.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     /// Memory in MiB.
     pub memory_mib: u32,
     /// Processors.
     pub cpus: u32,
+    /// Largest IP packet on the guests' Ethernet in bytes. RDMA's own largest is the power of two below it, at most 4096.
+    pub mtu: u32,
 }
 
 /// Programs whose end is waited for.
@@ -58,6 +59,7 @@ pub struct Guest {
 pub struct Fleet {
     /// The guests, number 1 first.
     pub guests: Vec<Guest>,
+    switch: Option<Switch>,
     folder: PathBuf,
 }
 
@@ -71,14 +73,15 @@ impl Fleet {
         remove_leftovers();
         let folder = std::env::temp_dir().join(format!("{FOLDER_PREFIX}{}", std::process::id()));
         fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-        let mut fleet = Fleet { guests: Vec::new(), folder };
+        let mut fleet = Fleet { guests: Vec::new(), switch: None, folder };
         let initramfs = fleet.folder.join("initramfs");
         initramfs::write(kernel, &initramfs)?;
-        // A port that is free now; the socket is closed, as each QEMU binds it for itself.
-        let port = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?.local_addr()?.port();
+        let cables: Vec<PathBuf> =
+            (1..=count).map(|number| fleet.folder.join(format!("cable{number}"))).collect();
+        fleet.switch = Some(Switch::start(cables.iter().map(PathBuf::as_path))?);
         let mut booting = Vec::new();
         for number in 1..=count {
-            booting.push(Booting::start(kernel, &initramfs, &fleet.folder, number, sizes, port)?);
+            booting.push(Booting::start(kernel, &initramfs, &fleet.folder, number, sizes)?);
         }
         for guest in booting {
             fleet.guests.push(guest.ready()?);
@@ -95,6 +98,7 @@ impl Fleet {
 impl Drop for Fleet {
     fn drop(&mut self) {
         self.guests.clear();
+        self.switch = None;
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
@@ -121,14 +125,7 @@ impl Drop for Killed {
 }
 
 impl Booting {
-    fn start(
-        kernel: &Kernel,
-        initramfs: &Path,
-        folder: &Path,
-        number: u8,
-        sizes: Sizes,
-        port: u16,
-    ) -> Result<Self> {
+    fn start(kernel: &Kernel, initramfs: &Path, folder: &Path, number: u8, sizes: Sizes) -> Result<Self> {
         let (socket, console) =
             (folder.join(format!("agent{number}")), folder.join(format!("console{number}.log")));
         let monitor = folder.join(format!("monitor{number}"));
@@ -139,6 +136,8 @@ impl Booting {
             "console=ttyS0 quiet panic=-1 rdinit=/init csp.guest={number} csp.agent={}",
             tool.display()
         );
+        let (cable, mac) =
+            (folder.join(format!("cable{number}")).display().to_string(), switch::address(number));
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "qemu-system-x86_64"])
             .args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-nic", "none"])
@@ -156,9 +155,12 @@ impl Booting {
             .args(["-device", "virtio-9p-pci,fsdev=host,mount_tag=host"])
             .args(["-chardev", &format!("socket,id=agent,path={}", socket.display())])
             .args(["-device", "virtio-serial-pci,max_ports=2", "-device", "virtserialport,chardev=agent"])
-            .args(["-netdev", &format!("socket,id=san,mcast={GROUP}:{port},localaddr=127.0.0.1")])
+            .args(["-netdev", &format!("stream,id=san,server=off,addr.type=unix,addr.path={cable}")])
             // Without the ROM for booting from the network, which takes seconds and a package.
-            .args(["-device", &format!("virtio-net-pci,netdev=san,mac=52:54:00:99:00:{number:02x},romfile=")])
+            .args([
+                "-device",
+                &format!("virtio-net-pci,netdev=san,mac={mac},host_mtu={},romfile=", sizes.mtu),
+            ])
             .stdin(Stdio::null())
             .spawn()
             .context(

@@ -5,7 +5,7 @@
 //!  csp-rdma-guests ── frames on a Unix socket ────▶ agent on a virtio-serial port: starts commands, tells
 //!        │                                          their output and how they ended
 //!        └─ QEMU ── the host's root, read-only, by 9p; a tmpfs above it takes what is written
-//!             └──── multicast on the host's loopback: one Ethernet for all guests of a run
+//!             └──── a switch in csp-rdma-guests: one Ethernet for all guests of a run
 //! ```
 //! What the host has built runs in the guest as it is. A guest ends with the run: its agent switches it off when the
 //! host's end of the socket closes, and QEMU dies with the thread that started it.
@@ -22,6 +22,7 @@ pub mod kernel;
 mod monitor;
 mod program;
 pub mod suite;
+mod switch;
 
 pub use guest::{Fleet, Guest, Sizes};
 pub use program::{Output, Program};

@@ -63,6 +63,9 @@ struct Run {
     /// Memory of each guest in MiB.
     #[arg(long, default_value_t = 1024)]
     memory: u32,
+    /// Largest IP packet between guests in bytes.
+    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1280..=9000))]
+    mtu: u32,
     /// Seconds that the command may take.
     #[arg(long, default_value_t = 900)]
     timeout: u64,
@@ -105,7 +108,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Run) -> Result<u8> {
     let kernel = kernel::obtain(&folder()?)?;
-    let sizes = Sizes { memory_mib: arguments.memory, cpus: arguments.cpus };
+    let sizes = Sizes { memory_mib: arguments.memory, cpus: arguments.cpus, mtu: arguments.mtu };
     let mut fleet = Fleet::boot(&kernel, arguments.guests, sizes)?;
     let mut background = Vec::new();
     for text in &arguments.background {

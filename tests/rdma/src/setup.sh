@@ -16,7 +16,7 @@ ulimit -n 65536
 ip link set lo up
 ip link set eth0 up
 ip address add "10.99.0.$number/24" dev eth0
-# Multicast brings back what a guest itself sends, its probes for duplicate addresses too.
+# Nobody else has the address: without the second of probing for it.
 ip address add "fd99::$number/64" dev eth0 nodad
 rdma link add rxe0 type rxe netdev eth0
 "$agent" agent

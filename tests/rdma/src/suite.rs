@@ -9,7 +9,7 @@ use csp_cluster::demo::step;
 use crate::kernel::Kernel;
 use crate::{Fleet, Guest, Sizes};
 
-const SIZES: Sizes = Sizes { memory_mib: 2048, cpus: 2 };
+const SIZES: Sizes = Sizes { memory_mib: 2048, cpus: 2, mtu: 1500 };
 /// What a check of the device may take.
 const CHECK_DEADLINE: Duration = Duration::from_secs(60);
 /// What a test binary may take.
