@@ -7,6 +7,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$here/../../Cargo.toml" | head -1)
 mkdir -p "$root/lib/pkgconfig" "$root/include" "$root/share/man/man3" "$root/share/man/man7"
 "$here/link.sh" "$archive" "$root/lib"
+strip --strip-debug "$root/lib/libcsp.so.$version"
 install -m 644 "$archive" "$root/lib/libcsp.a"
 install -m 644 "$here/include/csp.h" "$root/include/csp.h"
 sed -e "s|@PREFIX@|$prefix|; s|@LIBDIR@|\${prefix}/lib|; s|@VERSION@|$version|" "$here/csp.pc.in" > "$root/lib/pkgconfig/csp.pc"

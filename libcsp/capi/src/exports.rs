@@ -397,6 +397,7 @@ pub unsafe extern "C" fn csp_send(
     // SAFETY: not null, hence readable by the caller.
     let buffer = unsafe { *buffer };
     on_connection(connection, |context, key| {
+        context.core().connection(key)?;
         let kind = handle::kind(buffer.id).unwrap_or(Kind::Context);
         if kind != Kind::Buffer && kind != Kind::InPlace {
             return Err(Error::BUFFER);

@@ -56,6 +56,43 @@ fn contexts_leave_nothing_sanitized() {
     program("leaks", &["100", "sanitized"], &SANITIZED);
 }
 
+/// Seeded storms of random calls. CSP_SEEDS=1 CSP_STORM=42 replays seed 42.
+#[test]
+fn random_calls_lose_no_buffer_and_no_order() {
+    let seeds = std::env::var("CSP_SEEDS").ok().and_then(|s| s.parse::<u64>().ok()).unwrap_or(20).min(100);
+    let first = std::env::var("CSP_STORM").ok().and_then(|s| s.parse::<u64>().ok()).unwrap_or(1);
+    for seed in first..first + seeds {
+        program("storm", &[&seed.to_string(), "20000"], &[]);
+    }
+    program("storm", &[&first.to_string(), "40000"], &SANITIZED);
+}
+
+#[test]
+fn the_examples_build_by_both_compilers_and_messages_go_back_and_forth() {
+    for compiler in ["gcc", "clang"] {
+        for example in ["echo_server", "http_server", "pingpong"] {
+            let source = here().join(format!("examples/{example}.c"));
+            let built = compile(compiler, example, &[&source], &["-std=c11"]);
+            if example != "pingpong" {
+                continue;
+            }
+            let channels = std::env::temp_dir().join(format!("csp-capi-ping-{}", std::process::id()));
+            for arguments in [["poll", "copy"], ["poll", "inplace"], ["wait", "copy"]] {
+                let mut command = Command::new("timeout");
+                command
+                    .arg("60")
+                    .arg(&built)
+                    .args(arguments)
+                    .args(["64", "200"])
+                    .env("CSP_CHANNELS", &channels);
+                let text = String::from_utf8(run(&mut command).stdout).unwrap();
+                assert!(text.contains("half round trip"), "{text}");
+            }
+            fs::remove_dir_all(channels).unwrap();
+        }
+    }
+}
+
 /// The first program of docs/libcsp.md does what the page says.
 #[test]
 fn the_first_program_says_hello() {

@@ -160,7 +160,7 @@ fn active_open(cluster: &Cluster) {
     let there = format!("{CLIENT_ADDRESS}:{OUTSIDE_PORT}");
     let nobody = format!("{CLIENT_ADDRESS}:7");
     for (compiler, flags) in [("clang", &[][..]), ("gcc", &SANITIZERS[..])] {
-        let program = compile(cluster, compiler, "tests/c/streams.c", &[&["-D_GNU_SOURCE"], flags].concat());
+        let program = compile(cluster, compiler, "tests/c/streams.c", flags);
         let output =
             on_app_host(cluster, Path::new("timeout"), &["60", &program.to_string_lossy(), &there, &nobody])
                 .output()
@@ -170,6 +170,23 @@ fn active_open(cluster: &Cluster) {
         assert!(output.status.success() && text.contains("streams: good"), "{text}\n{}", cluster.all_logs());
     }
     outside.stop().unwrap();
+}
+
+/// The agent goes and comes back: the server keeps its connections and takes new ones. Then the proxy is killed: its
+/// connections break, and the server serves through the new one.
+fn what_goes_and_comes_back(cluster: &mut Cluster) {
+    let serves = |cluster: &Cluster| cluster.answers(&url("1KiB")).then_some(());
+    cluster.daemon(Tier::AppNode).unwrap().kill();
+    assert!(curl(cluster, &[&url("1B")]).ends_with(" 200"), "without an agent");
+    cluster.start(Tier::AppNode).unwrap();
+    cluster.wait_live(Tier::AppNode).unwrap();
+    cluster.daemon(Tier::ProxyNode).unwrap().kill();
+    cluster.start(Tier::ProxyNode).unwrap();
+    cluster.wait_live(Tier::ProxyNode).unwrap();
+    wait_until("an answer through the new proxy", testing::SERVING_DEADLINE, || serves(cluster))
+        .map_err(|error| error.context(cluster.all_logs()))
+        .unwrap();
+    Fetch(cluster).file("20MiB").unwrap();
 }
 
 #[test]
@@ -195,6 +212,7 @@ fn c_programs_serve_and_ask_through_the_cluster() {
         refusals(&cluster);
         load(&cluster);
         echo(&cluster);
+        what_goes_and_comes_back(&mut cluster);
         for process in [&mut http, &mut echo_server] {
             let status = process.stop().unwrap();
             assert!(status.success(), "{}: {status}\n{}", process.name(), process.log_tail(20));

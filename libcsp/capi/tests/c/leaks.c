@@ -1,4 +1,5 @@
 /* A thousand contexts with a channel each, one after another: descriptors and memory are as before. */
+#define _GNU_SOURCE
 #include "check.h"
 
 #include <dirent.h>

@@ -1,4 +1,5 @@
 /* Channels: messages with immediate data, order, backpressure, and how they end. */
+#define _GNU_SOURCE
 #include "check.h"
 
 #include <poll.h>

@@ -1,4 +1,5 @@
 /* Every misuse that the manual names: it gives a code, and nothing else happens. */
+#define _GNU_SOURCE
 #include "check.h"
 
 #include <pthread.h>

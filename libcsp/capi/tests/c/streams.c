@@ -2,6 +2,7 @@
  * Streams through the cluster, from a host with an agent: streams ECHO CLOSED, where ECHO is the address of an echo server
  * outside and CLOSED one where nobody listens.
  */
+#define _GNU_SOURCE
 #include "check.h"
 
 #include <sys/wait.h>
@@ -142,6 +143,25 @@ static void a_greedy_stream_starves_itself_only(csp_context context, const char 
 	/* Neither is ended: csp_close() does. */
 }
 
+/* Contexts with an agent, a proxy's links and a stream each, one after another: no descriptor stays. */
+static void contexts_come_and_go(const char *address)
+{
+	int before = 0;
+	for (int i = 0; i < 60; i++) {
+		csp_context context;
+		GIVES(0, csp_open(&context, NULL));
+		csp_connection stream = connected(context, address);
+		struct csp_buffer buffer = filled(context, "hello");
+		GIVES(0, csp_send(stream, &buffer, 0, CSP_RELEASE, 0));
+		CHECK(NEXT(context, CSP_RECEIVED).buffer.length == 5);
+		GIVES(0, csp_close(context));
+		int lowest = dup(0);
+		CHECK(lowest >= 0 && close(lowest) == 0);
+		CHECK(i < 5 || lowest == before);
+		before = lowest;
+	}
+}
+
 int main(int argc, char **argv)
 {
 	csp_context context;
@@ -152,6 +172,7 @@ int main(int argc, char **argv)
 	what_does_not_connect(context, argv[2]);
 	a_greedy_stream_starves_itself_only(context, argv[1]);
 	GIVES(0, csp_close(context));
+	contexts_come_and_go(argv[1]);
 	puts("streams: good");
 	return 0;
 }

@@ -16,13 +16,18 @@ pub fn scratch() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// libcsp.a as cargo just built it, beside this test's own binary or above.
+/// The archive as cargo built it last: `cargo test` leaves it beside this test's own binary, with a hash in its name;
+/// `cargo build` above, as libcsp.a.
 pub fn archive() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let deps = test.parent().unwrap();
-    let places = [deps.join("libcsp.a"), deps.parent().unwrap().join("libcsp.a")];
-    let newest = places.iter().filter_map(|p| Some((fs::metadata(p).ok()?.modified().ok()?, p))).max();
-    newest.expect("libcsp.a was not built").1.clone()
+    let hashed = fs::read_dir(deps).unwrap().map(|entry| entry.unwrap().path()).filter(|path| {
+        let name = path.file_name().unwrap().to_string_lossy();
+        name.starts_with("libcsp-") && name.ends_with(".a")
+    });
+    let all = hashed.chain([deps.parent().unwrap().join("libcsp.a")]);
+    let newest = all.filter_map(|path| Some((fs::metadata(&path).ok()?.modified().ok()?, path))).max();
+    newest.expect("libcsp.a was not built").1
 }
 
 /// The folder with libcsp.so, linked once for each test binary.
@@ -59,7 +64,7 @@ pub const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
 pub fn compile(compiler: &str, name: &str, sources: &[&Path], flags: &[&str]) -> PathBuf {
     let program = scratch().join(format!("{name}-{compiler}-{}", std::process::id()));
     let mut command = Command::new(compiler);
-    command.args(["-D_GNU_SOURCE", "-g", "-O1"]).args(STRICT).arg("-I").arg(here().join("include"));
+    command.args(["-g", "-O1"]).args(STRICT).arg("-I").arg(here().join("include"));
     command.args(flags).arg("-o").arg(&program).args(sources);
     command.arg("-L").arg(library()).arg(format!("-Wl,-rpath,{}", library().display()));
     run(command.args(["-lcsp", "-lpthread"]));
