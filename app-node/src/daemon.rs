@@ -103,13 +103,13 @@ async fn serve(
     metrics.register(BuildInfo::new(Role::AppNode.as_str(), config.node.id.as_str()));
     relay.into_iter().for_each(|relay| metrics.register(relay.metrics()));
     readiness.set("control", ConditionState::Failed, "starting");
-    let (routes, questions) = admin::routes(config.node.id.to_string(), &metrics);
+    let (tell, directory) = watch::channel(Directory::default());
+    let (routes, questions) = admin::routes(config.node.id.to_string(), &metrics, directory.clone());
     let node = serde_json::to_value(&record).unwrap_or_default();
     let options = AdminOptions { metrics: metrics.clone(), readiness: readiness.clone(), node, routes };
     let admin = AdminServer::start(config.admin.listen, options).await?;
     tokio::task::spawn_local(admin::answer(questions, processes.clone()));
 
-    let (tell, directory) = watch::channel(Directory::default());
     let serving = agent::serve(agent_options(config, key), directory, processes.clone());
     tokio::pin!(serving);
     let starting =
@@ -183,6 +183,8 @@ async fn proxies(
                 node: t.node,
                 worker: t.worker,
                 path: path(t).to_string_lossy().into_owned(),
+                provider: t.provider,
+                address: t.address.to_string(),
             };
             choice.near.extend(targets.iter().map(entry).filter(|entry| entry.path.len() <= PATH_LEN_MAX));
             choice.near.truncate(LIST_MAX);

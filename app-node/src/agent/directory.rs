@@ -14,8 +14,12 @@ pub struct ProxyEntry {
     pub node: NodeId,
     /// Its worker.
     pub worker: u8,
-    /// Unix socket of its channels.
+    /// Unix socket of its channels: its own, or the agent's for it.
     pub path: String,
+    /// What carries the channels from there on: `shm`, `ucx` or `verbs`.
+    pub provider: &'static str,
+    /// Where to: the Unix socket again, or ADDRESS:PORT.
+    pub address: String,
 }
 
 /// The directory at one time.
@@ -54,7 +58,8 @@ impl Choice {
             let shared = provider.allows("shm") && record.host == host;
             let path = san.channel_shm.clone().filter(|p| shared && !p.is_empty() && p.len() <= PATH_LEN_MAX);
             if let Some(path) = path {
-                choice.near.push(ProxyEntry { node: record.id, worker, path });
+                let (provider, address) = (ProviderKind::Shm.as_str(), path.clone());
+                choice.near.push(ProxyEntry { node: record.id, worker, path, provider, address });
             } else if let Some((kind, address)) = carried.iter().find_map(|kind| carries(*kind, san)) {
                 choice.far.push(Target { node: record.id, worker, provider: kind.as_str(), address });
             }

@@ -1,4 +1,4 @@
-//! The agent's own routes on the admin endpoint: processes, sockets, flows, traces; and its metrics.
+//! The agent's own routes on the admin endpoint: processes, proxies, sockets, flows, traces; and its metrics.
 //!
 //! The table of processes belongs to the agent's thread; requests come to it as questions.
 
@@ -17,10 +17,10 @@ use csp_types::FlowLabel;
 use csp_wire::agent::page::{COUNTER_NAMES, SocketEntry, SocketKind};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::agent::processes::is_gauge;
-use crate::agent::{PageCopy, ProcessInfo, Processes};
+use crate::agent::{Directory, PageCopy, ProcessInfo, Processes, ProxyEntry};
 
 const LIMIT_DEFAULT: usize = 100;
 const LIMIT_MAX: usize = 10_000;
@@ -53,10 +53,15 @@ struct Snapshot {
 struct Asker {
     node: String,
     sender: mpsc::Sender<Question>,
+    directory: watch::Receiver<Directory>,
 }
 
 /// The routes, and the other end of their questions. Registers the agent's metrics.
-pub fn routes(node: String, metrics: &Exposition) -> (Router, Questions) {
+pub fn routes(
+    node: String,
+    metrics: &Exposition,
+    directory: watch::Receiver<Directory>,
+) -> (Router, Questions) {
     let (sender, receiver) = mpsc::channel(QUESTIONS_MAX);
     let snapshot = Arc::new(Mutex::new(Snapshot::default()));
     let shown = snapshot.clone();
@@ -65,11 +70,12 @@ pub fn routes(node: String, metrics: &Exposition) -> (Router, Questions) {
     });
     let routes = Router::new()
         .route("/v1/processes", get(processes))
+        .route("/v1/proxies", get(proxies))
         .route("/v1/sockets", get(sockets))
         .route("/v1/flows", get(flows))
         .route("/v1/trace", get(trace))
         .route("/v1/trace/recent", get(recent))
-        .with_state(Asker { node, sender });
+        .with_state(Asker { node, sender, directory });
     (routes, Questions { receiver, snapshot })
 }
 
@@ -149,6 +155,20 @@ struct Label {
 
 async fn processes(State(asker): State<Asker>) -> Response {
     asker.ask(|table| table.pages().iter().map(process_json).collect()).await
+}
+
+/// The proxy workers that processes are told of, and what carries their channels.
+async fn proxies(State(asker): State<Asker>) -> Json<Value> {
+    let entry = |proxy: &ProxyEntry| {
+        json!({
+            "proxy": proxy.node.as_str(),
+            "worker": proxy.worker,
+            "socket": proxy.path,
+            "provider": proxy.provider,
+            "address": proxy.address,
+        })
+    };
+    Json(asker.directory.borrow().proxies.iter().map(entry).collect())
 }
 
 fn process_json((info, page): &(ProcessInfo, PageCopy)) -> Value {

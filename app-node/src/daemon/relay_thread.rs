@@ -20,6 +20,8 @@ const SPIN: Duration = Duration::from_micros(20);
 /// Longest sleep, so that published numbers stay fresh.
 const SLEEP_MAX: Duration = Duration::from_millis(250);
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(250);
+/// Turns after closing, so that the ends get out before the process does.
+const LAST_TURNS: usize = 3;
 /// Questions that may wait.
 const MAILBOX_CAPACITY: usize = 16;
 /// How long the relay may take to listen for a new list of proxy workers.
@@ -170,7 +172,7 @@ fn run(
             busy = true;
             match question {
                 Question::Targets(targets, reply) => reply.send(relay.set_targets(at, &targets)),
-                Question::Stop => return relay.close(at),
+                Question::Stop => return stop(&mut relay, at, unix_s),
             }
         }
         if at.saturating_since(last_published) >= PUBLISH_INTERVAL {
@@ -195,6 +197,14 @@ fn run(
             }
             last_work = now();
         }
+    }
+}
+
+/// Ends all VIs, and lets the SAN's libraries say so.
+fn stop(relay: &mut Relay, at: Instant, unix_s: u64) {
+    relay.close(at);
+    for _ in 0..LAST_TURNS {
+        relay.turn(now(), unix_s);
     }
 }
 

@@ -33,6 +33,8 @@ fn whole_files(cluster: &mut Cluster) {
     assert!(metric(cluster, "csp_relay_vis_entries", "") >= 3.0);
     assert_eq!(metric(cluster, "csp_relay_refused_total", ""), 0.0);
     assert_eq!(metric(cluster, "csp_relay_routes", "up"), 1.0);
+    let proxies = cluster.ask(Tier::AppNode, "/v1/proxies").unwrap();
+    assert!(proxies.contains("\"provider\":\"ucx\"") && proxies.contains("10.77.0.2:7356"), "{proxies}");
 }
 
 fn nginx_worker_killed(cluster: &mut Cluster) {
