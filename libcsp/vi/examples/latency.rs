@@ -1,4 +1,5 @@
-//! Prints half-round-trip latencies between two processes: `latency [shm|ucx] [poll|wait] [rounds]`.
+//! Prints half-round-trip latencies between two processes: `latency [shm|ucx|verbs] [poll|wait] [rounds]`.
+//! `CSP_VI_VERBS` tells the address of the RDMA device; `ibv_rc_pingpong` beside it is the measure of that.
 //!
 //! Both ends copy each message in and out. `poll` spins; `wait` arms the provider and blocks until it is woken. The other
 //! end is a process of its own, so that memory is really mapped twice.
@@ -10,6 +11,7 @@ use std::time::Instant;
 
 use csp_vi::shm::ShmProvider;
 use csp_vi::ucx::UcxProvider;
+use csp_vi::verbs::VerbsProvider;
 use csp_vi::{Armed, Completion, Event, Provider, ViAddress, ViConfig, ViId};
 
 const CONFIG: ViConfig = ViConfig { receive_depth: 64, send_depth: 64, message_len: 16384 };
@@ -24,7 +26,8 @@ fn provider(kind: &str) -> Result<Box<dyn Provider>, Failure> {
     match kind {
         "shm" => Ok(Box::new(ShmProvider::new()?)),
         "ucx" => Ok(Box::new(UcxProvider::new()?)),
-        other => Err(format!("{other} is neither shm nor ucx").into()),
+        "verbs" => Ok(Box::new(VerbsProvider::new()?)),
+        other => Err(format!("{other} is none of shm, ucx and verbs").into()),
     }
 }
 
@@ -110,6 +113,7 @@ fn run(kind: &str, waiting: bool, rounds: usize) -> Result<(), Failure> {
             let file = format!("csp-vi-latency-{}.sock", std::process::id());
             std::env::temp_dir().join(file).display().to_string()
         }
+        "verbs" => format!("{}:7199", std::env::var("CSP_VI_VERBS")?),
         _ => "127.0.0.1:7199".to_owned(),
     };
     let mut provider = provider(kind)?;

@@ -355,3 +355,92 @@ fn ipv6_addresses_with_and_without_a_scope_work() {
     }
     assert!(seen > 0, "the device's interface has no IPv6 address");
 }
+
+/// Polls both for a while; nothing may come of it.
+fn pass(a: &mut VerbsProvider, b: &mut VerbsProvider, time: Duration) {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        idle(a);
+        idle(b);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_peer_that_answers_no_more_is_found_out_and_a_quiet_one_is_not() {
+    let Pair { mut a, mut b, from_a, from_b, .. } = pair(20_020);
+    pass(&mut a, &mut b, Duration::from_secs(2));
+    // Its queue pair is dead, as if its host were, and nobody says so.
+    b.ends.get_mut(from_b.0).unwrap().queue.as_mut().unwrap().stop();
+    let start = Instant::now();
+    let ended = wait("end", || {
+        assert_eq!(a.poll(), None);
+        a.poll_event()
+    });
+    assert_eq!(ended, Event::Disconnected { vi: from_a, clean: false });
+    // Up to two looks, and seven tries of 67 ms; the rest is the emulated processor's.
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_slow_answer_is_waited_for() {
+    let to = address(20_021);
+    let (mut a, mut b) = (VerbsProvider::new().unwrap(), VerbsProvider::new().unwrap());
+    b.listen(&to).unwrap();
+    let from_a = a.connect(&to, CONFIG, b"").unwrap();
+    let asked = wait("request", || {
+        idle(&mut a);
+        b.poll_event()
+    });
+    let Event::Request(asked) = asked else { panic!("{asked:?}") };
+    pass(&mut a, &mut b, Duration::from_secs(1));
+    b.accept(asked.id, CONFIG, b"at last").unwrap();
+    let told = wait("connection", || {
+        let _ = b.poll_event();
+        a.poll_event()
+    });
+    assert_eq!(told, Event::Established { vi: from_a, private_data: b"at last".to_vec() });
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn more_messages_than_the_shared_queue_holds_wait_for_a_stopped_peer() {
+    const MESSAGES: u32 = 1500;
+    let config = ViConfig { receive_depth: 2048, send_depth: 2048, message_len: 64 };
+    let to = address(20_022);
+    let (mut a, mut b) = (VerbsProvider::new().unwrap(), VerbsProvider::new().unwrap());
+    b.listen(&to).unwrap();
+    let from_a = a.connect(&to, config, b"").unwrap();
+    wait("connection", || {
+        if let Some(Event::Request(request)) = b.poll_event() {
+            b.accept(request.id, config, b"").unwrap();
+        }
+        a.poll_event()
+    });
+    wait("connection", || b.poll_event());
+    for n in 0..MESSAGES {
+        a.post_send(from_a, n.into(), n, &[&n.to_le_bytes()], n + 1 == MESSAGES).unwrap();
+    }
+    // `b` does nothing, longer than a packet is sent again.
+    let end = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < end {
+        idle(&mut a);
+    }
+    let mut got = 0;
+    wait("all messages", || {
+        while let Some(Completion::Received { vi, buffer, immediate, .. }) = b.poll() {
+            let mut bytes = [0; 4];
+            b.read(vi, buffer, 0, &mut bytes).unwrap();
+            assert_eq!((immediate, u32::from_le_bytes(bytes)), (got, got));
+            b.post_recv(vi, buffer).unwrap();
+            got += 1;
+        }
+        assert_eq!((a.poll_event(), b.poll_event()), (None, None));
+        (got == MESSAGES).then_some(())
+    });
+    assert_eq!(
+        wait("completion", || a.poll()),
+        Completion::Sent { vi: from_a, wr_id: u64::from(MESSAGES) - 1 }
+    );
+}
