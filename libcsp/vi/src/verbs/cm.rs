@@ -431,6 +431,7 @@ impl VerbsProvider {
             }
             let (number, (completions, room)) = (end.device, queue.completions);
             self.numbers.remove(&(number, queue.number()));
+            self.found.0 = usize::MAX;
             drop(queue);
             // Its flushed work still takes room until it is polled.
             self.drain();

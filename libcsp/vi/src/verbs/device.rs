@@ -10,11 +10,10 @@ use std::ffi::{c_int, c_uint};
 use std::ptr::{NonNull, null_mut};
 
 use super::frame::CONTROL_LEN_MAX;
-use super::memory::{Registration, pages};
+use super::memory::{Registration, Span, pages};
 use super::sys::ibv::{self, Wc};
 use super::sys::{self, Api, check, given};
 use crate::ViError;
-use crate::region::Memory;
 
 /// Longest message that is sent rather than written into its slot, in bytes.
 pub(super) const EAGER_LEN: usize = 512;
@@ -52,7 +51,7 @@ pub(super) struct Device {
     queues: Vec<CompletionQueue>,
     /// The queue to poll first.
     cursor: usize,
-    buffers: Memory,
+    buffers: Span,
     registered: Option<Registration>,
     /// Segments of a work request.
     pub segments_max: usize,
@@ -119,8 +118,8 @@ impl Device {
             self.srq = given("ibv_create_srq", (api.create_srq)(self.pd, &raw mut init))?;
         }
         self.reserve(receives as u32)?;
-        let all = (0, self.buffers.len());
-        let registered = Registration::new(api, self.pd, &self.buffers, all, ibv::ACCESS_LOCAL_WRITE)?;
+        let (memory, access) = (self.buffers.memory(), ibv::ACCESS_LOCAL_WRITE);
+        let registered = Registration::new(api, self.pd, memory, (0, memory.len()), access)?;
         self.registered = Some(registered);
         (0..receives as u32).try_for_each(|buffer| self.post_receive(buffer))
     }
@@ -256,7 +255,7 @@ impl Device {
     }
 
     /// Copies `len` bytes (at most [`EAGER_LEN`]) of a receive buffer to where the caller shall find them.
-    pub(super) fn deliver(&self, buffer: u32, len: usize, to: &Memory, offset: usize) {
+    pub(super) fn deliver(&self, buffer: u32, len: usize, to: &Span, offset: usize) {
         let len = len.min(EAGER_LEN);
         if let (Some(from), Some(to)) =
             (self.buffers.at(buffer as usize * EAGER_LEN, len), to.at(offset, len))

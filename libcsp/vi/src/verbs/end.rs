@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use super::device::{Device, EAGER_LEN};
 use super::frame::Setup;
 use super::grants::{Granted, Posted, RING_LEN, Run};
-use super::memory::{Registration, pages, words};
+use super::memory::{Registration, Span, pages};
 use super::queue::Queue;
 use super::sys::Api;
 use super::sys::cm::CmId;
@@ -55,7 +55,7 @@ pub(super) struct Arrived {
 /// Receive slots at even distances in some memory.
 #[derive(Clone)]
 pub(super) struct Place {
-    pub memory: Memory,
+    pub memory: Span,
     pub offset: usize,
     pub stride: usize,
 }
@@ -65,7 +65,7 @@ pub(super) struct Body {
     // Registrations end before what they registered.
     registered: Registration,
     registered_slots: Option<Registration>,
-    own: Memory,
+    own: Span,
     slots: Place,
     eager_len: u32,
     config: ViConfig,
@@ -95,13 +95,13 @@ impl Body {
         }
         let own = pages(len)?;
         let access = ibv::ACCESS_LOCAL_WRITE | ibv::ACCESS_REMOTE_WRITE;
-        let registered = Registration::new(api, device.pd, &own, (0, len), access)?;
+        let registered = Registration::new(api, device.pd, own.memory(), (0, len), access)?;
         // The caller's slots are known to this peer alone, and only as long as the VI lives.
         let (eager_len, registered_slots) = match &slots {
             None => (EAGER_LEN as u32, None),
             Some(place) => {
                 let run = (place.offset, (depth - 1) * place.stride + config.message_len as usize);
-                (0, Some(Registration::new(api, device.pd, &place.memory, run, access)?))
+                (0, Some(Registration::new(api, device.pd, place.memory.memory(), run, access)?))
             }
         };
         let slots = slots.unwrap_or_else(|| Place { memory: own.clone(), offset: slots_at, stride });
@@ -123,7 +123,7 @@ impl Body {
     /// What the peer is told of it.
     pub(super) fn setup(&self, private_data: &[u8]) -> Setup {
         let slots_key = self.registered_slots.as_ref().unwrap_or(&self.registered).remote_key();
-        let address = |memory: &Memory, offset| memory.at(offset, 0).map_or(0, |at| at as u64);
+        let address = |memory: &Span, offset| memory.at(offset, 0).map_or(0, |at| at as u64);
         Setup {
             config: self.config,
             eager_len: self.eager_len,
@@ -138,12 +138,12 @@ impl Body {
 
     /// The ring that the peer writes its grants to.
     pub(super) fn granted_ring(&self) -> &[AtomicU64] {
-        words(&self.own, 0, RING_LEN)
+        self.own.words(0, RING_LEN)
     }
 
     /// Gives a held slot back; `None` where it is not held.
     pub(super) fn post(&mut self, slot: u32) -> Option<()> {
-        let ring = words(&self.own, RING_BYTES, Posted::ring_len(self.config.receive_depth));
+        let ring = self.own.words(RING_BYTES, Posted::ring_len(self.config.receive_depth));
         self.posted.post(ring, slot)
     }
 
@@ -171,7 +171,7 @@ impl Body {
     pub(super) fn fill(&self, buffer: u16, offset: usize, part: &[u8]) -> bool {
         let fits = offset.checked_add(part.len()).is_some_and(|end| end <= self.send_stride);
         let at = self.send_at + usize::from(buffer) * self.send_stride;
-        fits && self.own.write(at + offset, part) == part.len()
+        fits && self.own.write(at + offset, part)
     }
 
     /// The same, of a piece of registered memory.
@@ -212,7 +212,7 @@ impl Body {
         let len = self.posted.held(slot)? as usize;
         let count = len.saturating_sub(offset).min(into.len());
         let at = self.slots.offset + slot as usize * self.slots.stride + offset.min(len);
-        Some(self.slots.memory.read(at, &mut into[..count]))
+        self.slots.memory.read(at, &mut into[..count]).then_some(count)
     }
 }
 

@@ -40,25 +40,71 @@ impl Drop for Pages {
 }
 
 /// So many zero bytes, page-aligned.
-pub(super) fn pages(len: usize) -> Result<Memory, ViError> {
+pub(super) fn pages(len: usize) -> Result<Span, ViError> {
     let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
     // SAFETY: no address is asked for; the result is checked.
     let at = unsafe { libc::mmap(null_mut(), len, access, flags, -1, 0) };
     let start = if at == libc::MAP_FAILED { None } else { NonNull::new(at.cast()) };
     let start = start.ok_or_else(|| sys::failed("mmap"))?;
-    Ok(Memory::new(Pages { start, len }))
+    Ok(Span::new(Memory::new(Pages { start, len })))
 }
 
-/// The `count` words at `offset`, which others may change at any time. Empty where they are not all within, or
-/// misaligned.
-pub(super) fn words(memory: &Memory, offset: usize, count: usize) -> &[AtomicU64] {
-    match memory.at(offset, count * 8) {
-        // SAFETY: mapped as long as `memory` is borrowed, aligned as checked, and plain bytes; what shares them uses
-        // atomics or is a device.
-        Some(at) if at.cast::<AtomicU64>().is_aligned() => unsafe {
-            std::slice::from_raw_parts(at.cast(), count)
-        },
-        _ => &[],
+/// Memory whose place is looked up once: the data path reaches into it several times a message.
+#[derive(Clone)]
+pub(super) struct Span {
+    start: *mut u8,
+    len: usize,
+    memory: Memory,
+}
+
+impl Span {
+    pub(super) fn new(memory: Memory) -> Self {
+        let len = memory.len();
+        Span { start: memory.at(0, 0).unwrap_or(null_mut()), len, memory }
+    }
+
+    pub(super) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Where `len` bytes from `offset` on lie; `None` where they are not all within.
+    pub(super) fn at(&self, offset: usize, len: usize) -> Option<*mut u8> {
+        let end = offset.checked_add(len)?;
+        // SAFETY: within the memory, which stays mapped as long as it is held.
+        (end <= self.len).then(|| unsafe { self.start.add(offset) })
+    }
+
+    /// Copies from `offset` on to `into`; `false` where that is not all within.
+    pub(super) fn read(&self, offset: usize, into: &mut [u8]) -> bool {
+        let from = self.at(offset, into.len());
+        if let Some(from) = from {
+            // SAFETY: mapped, and `into` is no part of it.
+            unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
+        }
+        from.is_some()
+    }
+
+    /// Copies `from` to `offset` on; `false` where that is not all within.
+    pub(super) fn write(&self, offset: usize, from: &[u8]) -> bool {
+        let to = self.at(offset, from.len());
+        if let Some(to) = to {
+            // SAFETY: as for `read`.
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
+        }
+        to.is_some()
+    }
+
+    /// The `count` words at `offset`, which others may change at any time. Empty where they are not all within, or
+    /// misaligned.
+    pub(super) fn words(&self, offset: usize, count: usize) -> &[AtomicU64] {
+        match self.at(offset, count * 8) {
+            // SAFETY: mapped as long as this is borrowed, aligned as checked, and plain bytes; what shares them uses
+            // atomics or is a device.
+            Some(at) if at.cast::<AtomicU64>().is_aligned() => unsafe {
+                std::slice::from_raw_parts(at.cast(), count)
+            },
+            _ => &[],
+        }
     }
 }
 

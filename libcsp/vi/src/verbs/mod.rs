@@ -49,6 +49,7 @@ use cm::{Channel, Listener};
 use device::{BATCH, Device};
 use end::{End, Place, Stage};
 use frame::{Control, REJECT_MISMATCH};
+use memory::Span;
 pub use regions::CacheCounters;
 use regions::{DEVICES_MAX, Regions};
 use sys::Api;
@@ -122,6 +123,8 @@ pub struct VerbsProvider {
     epoll: Epoll,
     /// The end of each queue pair, by device and number.
     numbers: HashMap<(usize, u32), u32, BuildHasherDefault<Spread>>,
+    /// The one found last: device, number, end.
+    found: (usize, u32, u32),
     batch: [Wc; BATCH],
     completions: VecDeque<Completion>,
     events: VecDeque<Event>,
@@ -167,6 +170,7 @@ impl VerbsProvider {
             channel,
             epoll,
             numbers: HashMap::default(),
+            found: (usize::MAX, 0, 0),
             batch: [Wc::default(); BATCH],
             completions: VecDeque::with_capacity(COMPLETIONS),
             events: VecDeque::new(),
@@ -260,7 +264,7 @@ impl VerbsProvider {
         let memory = self.regions.memory(first.region)?;
         let run = (buffers.len() - 1) * stride + len;
         memory.at(first.offset, run).ok_or(ViError::Config("a piece is not within its region"))?;
-        Ok(Place { memory: memory.clone(), offset: first.offset, stride })
+        Ok(Place { memory: Span::new(memory.clone()), offset: first.offset, stride })
     }
 }
 

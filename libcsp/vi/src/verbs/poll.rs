@@ -38,7 +38,7 @@ impl VerbsProvider {
             return self.on_posted(completion);
         }
         let buffer = (completion.wr_id & (RECEIVE - 1)) as u32;
-        if let Some(&vi) = self.numbers.get(&(number, completion.qp_num)) {
+        if let Some(vi) = self.end_numbered(number, completion.qp_num) {
             self.on_received(vi, number, buffer, completion);
         }
         if let Some(Some(device)) = self.devices.get_mut(number)
@@ -46,6 +46,14 @@ impl VerbsProvider {
         {
             self.lose(number);
         }
+    }
+
+    fn end_numbered(&mut self, device: usize, number: u32) -> Option<u32> {
+        if (self.found.0, self.found.1) != (device, number) {
+            let vi = *self.numbers.get(&(device, number))?;
+            self.found = (device, number, vi);
+        }
+        Some(self.found.2)
     }
 
     /// Something that was posted has left, or failed.

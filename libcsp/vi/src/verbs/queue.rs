@@ -7,18 +7,17 @@ use std::ptr::{NonNull, null_mut};
 
 use super::device::Device;
 use super::frame::CONTROL_LEN_MAX;
-use super::memory::{Registration, pages};
+use super::memory::{Registration, Span, pages};
 use super::sys::cm::CmId;
 use super::sys::ibv::{self, Sge};
 use super::sys::{self, Api, check};
-use crate::ViError;
-use crate::region::Memory;
+use crate::{PIECES_MAX, ViError};
 
 /// Bytes of inline data that are asked for; devices that have less are asked again for less.
 const INLINE_ASKED: [u32; 5] = [512, 256, 128, 64, 0];
 
 /// Segments of one work request.
-pub(super) const SEGMENTS_MAX: usize = 8;
+pub(super) const SEGMENTS_MAX: usize = 1 + PIECES_MAX;
 
 /// Work requests kept for the provider's own use: grants, control messages, a probe.
 pub(super) const OWN_WORK: u32 = 16;
@@ -36,7 +35,7 @@ const RNR_TIMER: u8 = 12;
 const NUMBER_MASK: u32 = (1 << 31) - 1;
 
 /// Regions that a piece of work uses, by their numbers in the registration table.
-pub(super) type Regions = [u32; SEGMENTS_MAX];
+pub(super) type Regions = [u32; PIECES_MAX];
 /// No region.
 pub(super) const NO_REGION: u32 = u32::MAX;
 
@@ -77,10 +76,10 @@ pub(super) enum Refusal {
     Broken,
 }
 
-fn control_room(api: &'static Api, device: &Device) -> Result<(Registration, Memory), ViError> {
+fn control_room(api: &'static Api, device: &Device) -> Result<(Registration, Span), ViError> {
     let len = OWN_WORK as usize * CONTROL_LEN_MAX;
     let memory = pages(len)?;
-    let registered = Registration::new(api, device.pd, &memory, (0, len), ibv::ACCESS_LOCAL_WRITE)?;
+    let registered = Registration::new(api, device.pd, memory.memory(), (0, len), ibv::ACCESS_LOCAL_WRITE)?;
     Ok((registered, memory))
 }
 
@@ -104,7 +103,7 @@ pub(super) struct Queue {
     unsignalled: u32,
     unsignalled_max: u32,
     /// Room for control messages where the device has none inline, and how many were kept there.
-    control: Option<(Registration, Memory)>,
+    control: Option<(Registration, Span)>,
     kept: usize,
 }
 

@@ -9,7 +9,7 @@ use crate::region::Piece;
 use crate::{PIECES_MAX, ViError, ViId};
 
 const EMPTY: Sge = Sge { addr: 0, length: 0, lkey: 0 };
-const NONE: Regions = [NO_REGION; SEGMENTS_MAX];
+const NONE: Regions = [NO_REGION; PIECES_MAX];
 
 /// Work requests of the provider's own that grants leave for the rest.
 const GRANTS_LEAVE: u32 = OWN_WORK / 2;
@@ -53,13 +53,12 @@ fn plain(part: &[u8]) -> Sge {
 }
 
 /// Copies parts into a send buffer, or names them where the driver copies them itself.
-fn gather(end: &mut End, parts: &[&[u8]], len: usize) -> Option<Gathered> {
+fn gather(end: &mut End, parts: &[&[u8]], len: usize, gathered: &mut Gathered) -> Option<()> {
     let (queue, body) = (end.queue.as_ref()?, end.body.as_mut()?);
-    let mut gathered = Gathered::new();
     if len <= queue.inline_max && parts.len() <= queue.segments_max {
         gathered.inline = true;
         parts.iter().for_each(|part| gathered.push(plain(part)));
-        return Some(gathered);
+        return Some(());
     }
     let buffer = body.take_buffer()?;
     gathered.buffer = Some(buffer);
@@ -72,7 +71,7 @@ fn gather(end: &mut End, parts: &[&[u8]], len: usize) -> Option<Gathered> {
         at += part.len();
     }
     gathered.push(body.buffer_segment(buffer, at)?);
-    Some(gathered)
+    Some(())
 }
 
 /// Where a message of `len` bytes goes: operation, address and key.
@@ -126,8 +125,9 @@ impl VerbsProvider {
         let len = parts.iter().fold(0usize, |len, part| len.saturating_add(part.len()));
         let slot = self.admit_message(vi, len)?;
         let end = self.ends.get_mut(vi.0).ok_or(ViError::Unknown("VI"))?;
-        let gathered = gather(end, parts, len).ok_or(ViError::Full)?;
-        self.launch(vi, slot, immediate, len, gathered, signal)
+        let mut gathered = Gathered::new();
+        gather(end, parts, len, &mut gathered).ok_or(ViError::Full)?;
+        self.launch(vi, slot, immediate, len, &mut gathered, signal)
     }
 
     /// Sends a message that starts with `head`, which is copied, and goes on with pieces, which leave where they lie.
@@ -144,11 +144,12 @@ impl VerbsProvider {
         }
         let len = pieces.iter().fold(head.len(), |len, piece| len.saturating_add(piece.len));
         let slot = self.admit_message(vi, len)?;
-        let gathered = self.gather_from(vi, head, pieces, len)?;
+        let mut gathered = Gathered::new();
+        self.gather_from(vi, head, pieces, len, &mut gathered)?;
         for &region in gathered.regions.iter().take_while(|&&region| region != NO_REGION) {
             self.regions.hold(region);
         }
-        self.launch(vi, slot, immediate, len, gathered, Some(wr_id))
+        self.launch(vi, slot, immediate, len, &mut gathered, Some(wr_id))
     }
 
     fn gather_from(
@@ -157,14 +158,14 @@ impl VerbsProvider {
         head: &[u8],
         pieces: &[Piece],
         len: usize,
-    ) -> Result<Gathered, ViError> {
+        gathered: &mut Gathered,
+    ) -> Result<(), ViError> {
         let end = self.ends.get_mut(vi.0).ok_or(ViError::Unknown("VI"))?;
         let number = end.device;
         let Some(Some(device)) = self.devices.get(number) else { return Err(ViError::NotConnected) };
         let (Some(queue), Some(body)) = (&end.queue, &mut end.body) else {
             return Err(ViError::NotConnected);
         };
-        let mut gathered = Gathered::new();
         let parts = pieces.len() + usize::from(!head.is_empty());
         if parts > queue.segments_max {
             // More than the device gathers: a copy, as a last resort.
@@ -172,7 +173,7 @@ impl VerbsProvider {
             gathered.buffer = Some(buffer);
             copy_all(&self.regions, body, buffer, head, pieces).inspect_err(|_| body.give_buffer(buffer))?;
             body.buffer_segment(buffer, len).into_iter().for_each(|segment| gathered.push(segment));
-            return Ok(gathered);
+            return Ok(());
         }
         // Whatever can be wrong is found before a buffer is taken.
         for piece in pieces {
@@ -194,7 +195,7 @@ impl VerbsProvider {
             gathered.push(Sge { addr, length: piece.len as u32, lkey });
             gathered.note(region);
         }
-        Ok(gathered)
+        Ok(())
     }
 
     /// Posts a message whose segments are ready.
@@ -204,7 +205,7 @@ impl VerbsProvider {
         slot: u32,
         immediate: u32,
         len: usize,
-        mut gathered: Gathered,
+        gathered: &mut Gathered,
         signal: Option<u64>,
     ) -> Result<(), ViError> {
         let end = self.ends.get_mut(vi.0).ok_or(ViError::Unknown("VI"))?;
