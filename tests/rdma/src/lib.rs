@@ -15,6 +15,7 @@
 pub mod agent;
 mod cpio;
 pub mod demo;
+pub mod figures;
 pub mod frame;
 mod guest;
 mod initramfs;

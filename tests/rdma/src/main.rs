@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
-use csp_rdma_guests::{Fleet, Output, Sizes, agent, demo, kernel, suite};
+use csp_rdma_guests::{Fleet, Output, Sizes, agent, demo, figures, kernel, suite};
 
 /// Exit code of the tool's own failures, as env(1) and timeout(1) have it.
 const OWN_FAILURE: u8 = 125;
@@ -46,6 +46,12 @@ enum Action {
     Test {
         /// Test binaries, as `cargo test --no-run` names them.
         binaries: Vec<PathBuf>,
+    },
+    /// Latencies in one guest: the verbs provider beside ibv_rc_pingpong, rsockets and the kernel's TCP.
+    Figures {
+        /// The folder with csp-perf; this tool's own where it is not given.
+        #[arg(long)]
+        binaries: Option<PathBuf>,
     },
     /// What runs inside a guest.
     #[command(hide = true)]
@@ -95,6 +101,7 @@ fn main() -> ExitCode {
         Action::Run(arguments) => run(&arguments),
         Action::Demo(arguments) => demonstrate(arguments).map(|()| 0),
         Action::Test { binaries } => test(&binaries).map(|()| 0),
+        Action::Figures { binaries } => figure(binaries).map(|()| 0),
         Action::Agent => agent::serve().map(|()| 0),
     };
     match outcome {
@@ -125,10 +132,19 @@ fn run(arguments: &Run) -> Result<u8> {
 }
 
 fn demonstrate(arguments: Demo) -> Result<()> {
-    let own = std::env::current_exe()?.parent().context("this program's own folder")?.to_owned();
     let (provider, together) = (arguments.san, arguments.together);
-    let options = demo::Options { provider, together, binaries: arguments.binaries.unwrap_or(own) };
+    let options = demo::Options { provider, together, binaries: built(arguments.binaries)? };
     demo::run(&kernel::obtain(&folder()?)?, options)
+}
+
+fn figure(binaries: Option<PathBuf>) -> Result<()> {
+    figures::run(&kernel::obtain(&folder()?)?, &built(binaries)?)
+}
+
+/// The folder that was named, or this program's own.
+fn built(named: Option<PathBuf>) -> Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    Ok(named.unwrap_or(own.parent().context("this program's own folder")?.to_owned()))
 }
 
 fn test(binaries: &[PathBuf]) -> Result<()> {
