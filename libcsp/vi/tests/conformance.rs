@@ -74,11 +74,13 @@ in_process!(
     processes::another_user_may_connect,
     processes::what_a_killed_process_sent_still_arrives,
     processes::death_wakes_who_waits,
+    processes::a_connector_killed_at_any_moment_is_survived,
 );
 in_process!(
     ucx,
     processes::what_a_killed_process_sent_still_arrives,
     processes::death_wakes_who_waits,
+    processes::a_connector_killed_at_any_moment_is_survived,
     registered::messages_arrive_in_the_callers_memory_in_the_order_posted,
     registered::full_comes_exactly_at_the_callers_buffers,
 );
@@ -86,6 +88,7 @@ in_process!(
     verbs,
     processes::what_a_killed_process_sent_still_arrives,
     processes::death_wakes_who_waits,
+    processes::a_connector_killed_at_any_moment_is_survived,
     registered::messages_arrive_in_the_callers_memory_in_the_order_posted,
     registered::full_comes_exactly_at_the_callers_buffers,
 );

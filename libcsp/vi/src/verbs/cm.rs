@@ -28,6 +28,10 @@ use crate::{Event, PRIVATE_DATA_LEN_MAX, ViConfig, ViError, ViId};
 /// Connectors that have not asked for a VI yet.
 const SILENT_MAX: usize = 64;
 
+/// Messages that a VI made for a connector can have posted at once: its queue pair is made before anybody has looked at
+/// who the connector is.
+const ACCEPTED_SENDS_MAX: u32 = 1024;
+
 /// Requests that the kernel holds for a listener.
 const BACKLOG: c_int = 256;
 
@@ -383,7 +387,7 @@ impl VerbsProvider {
 
     /// Connects with a connector, so that it can ask.
     fn welcome(&mut self, vi: u32, id: *mut CmId, config: ViConfig) -> Result<(), ViError> {
-        self.equip(vi, config.receive_depth)?;
+        self.equip(vi, config.receive_depth.min(ACCEPTED_SENDS_MAX))?;
         let Some(queue) = self.ends.get_mut(vi).and_then(|end| end.queue.as_mut()) else { return Ok(()) };
         queue.go(id, ibv::QPS_RTR)?;
         queue.go(id, ibv::QPS_RTS)?;
@@ -396,7 +400,7 @@ impl VerbsProvider {
     pub(super) fn admit(&mut self, vi: u32, config: ViConfig, private_data: &[u8]) -> Result<(), ViError> {
         let end = self.ends.get_mut(vi).ok_or(ViError::Unknown("connection request"))?;
         end.config = config;
-        // More than the peer has receives for cannot be on its way, so the queue pair has no room for more.
+        // The queue pair has no room for more than the peer has receives for: they cannot be on their way.
         end.sends_max = end.sends_max.min(config.send_depth);
         let Some(Some(device)) = self.devices.get(end.device) else { return Err(ViError::NotConnected) };
         end.furnish(self.api, device)?;

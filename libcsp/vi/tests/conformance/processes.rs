@@ -2,12 +2,13 @@
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use csp_vi::{Armed, Completion, Event, ViAddress, ViId};
 
-use crate::bench::{AnyProvider, Bench, CONFIG, block, established, take, wait};
+use crate::bench::{AnyProvider, Bench, CONFIG, block, connect, established, message, take, wait};
 
 const ROLE: &str = "CSP_VI_CHILD";
 
@@ -70,16 +71,7 @@ fn child_of(bench: &Bench, messages: u32, user: Option<u32>) -> (AnyProvider, Vi
         std::fs::copy(&program, &copy).unwrap();
         program = copy.clone();
     }
-    let mut child = Command::new(program);
-    if let Some(user) = user {
-        child.uid(user);
-    }
-    let mut child = child
-        .args(["--exact", "processes::child", "--ignored", "--nocapture"])
-        .env(ROLE, format!("{} {} {messages}", bench.kind, text(&address)))
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = spawn(bench, &address, messages, &program, user);
     let request = wait("request", || match b.poll_event() {
         Some(Event::Request(request)) => Some(request),
         None => None,
@@ -98,6 +90,19 @@ fn child_of(bench: &Bench, messages: u32, user: Option<u32>) -> (AnyProvider, Vi
     assert!(sent.join().unwrap(), "the child failed");
     let _ = std::fs::remove_file(copy);
     (b, vi, child)
+}
+
+fn spawn(bench: &Bench, address: &ViAddress, messages: u32, program: &Path, user: Option<u32>) -> Child {
+    let mut child = Command::new(program);
+    if let Some(user) = user {
+        child.uid(user);
+    }
+    child
+        .args(["--exact", "processes::child", "--ignored", "--nocapture"])
+        .env(ROLE, format!("{} {} {messages}", bench.kind, text(address)))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
 }
 
 fn text(address: &ViAddress) -> String {
@@ -126,6 +131,40 @@ pub fn what_a_killed_process_sent_still_arrives(bench: &Bench) {
     });
     assert_eq!((ended, got), (Event::Disconnected { vi, clean: false }, CONFIG.receive_depth));
     b.disconnect(vi).unwrap();
+}
+
+/// A connector that is killed at whatever moment leaves nothing behind but unclean ends, and others are served.
+pub fn a_connector_killed_at_any_moment_is_survived(bench: &Bench) {
+    let address = bench.address();
+    let (mut a, mut b) = (bench.provider(), bench.provider());
+    b.listen(&address).unwrap();
+    let mut accepted = Vec::new();
+    let mut step = |b: &mut AnyProvider| {
+        assert_eq!(b.poll(), None);
+        match b.poll_event() {
+            Some(Event::Request(request)) => accepted.extend(b.accept(request.id, CONFIG, b"")),
+            Some(Event::Disconnected { vi, clean }) => {
+                assert!(!clean);
+                accepted.retain(|of| *of != vi);
+                b.disconnect(vi).unwrap();
+            }
+            Some(Event::Established { .. }) | None => {}
+            Some(other) => panic!("{other:?}"),
+        }
+        accepted.len()
+    };
+    for n in 0..12 {
+        let child = spawn(bench, &address, 0, &std::env::current_exe().unwrap(), None);
+        let end = Instant::now() + Duration::from_millis(n * 15);
+        while Instant::now() < end {
+            step(&mut b);
+        }
+        kill(child);
+    }
+    wait("all ends", || (step(&mut b) == 0).then_some(()));
+    let (from_a, _) = connect(&mut a, &mut b, &address, CONFIG);
+    a.post_send(from_a, 0, 3, &[b"served"], false).unwrap();
+    assert_eq!(message(&mut b, &mut a).immediate, 3);
 }
 
 /// Who blocks learns of the death at once.
