@@ -24,6 +24,7 @@ static struct side {
 	struct line lines[LINES];
 	struct csp_buffer held[HELD];
 	int held_count;
+	uint32_t receive_buffers;
 	uint64_t stale; /* a handle that was ended */
 } sides[CONTEXTS];
 
@@ -45,6 +46,7 @@ static void open_side(struct side *s, int at)
 	uint64_t stale = s->stale;
 	memset(s, 0, sizeof *s);
 	s->stale = stale;
+	s->receive_buffers = options.receive_buffers;
 	snprintf(s->name, sizeof s->name, "storm%d", at);
 	GIVES(0, csp_open(&s->context, &options));
 	GIVES(0, csp_listen_channel(s->context, s->name, draw(2) ? CSP_IN_PLACE : 0, NULL, &s->listener));
@@ -172,6 +174,24 @@ static void step(void)
 	}
 }
 
+/* As many messages as there are buffers for what arrives can be held at once. */
+static void every_receive_buffer_is_there(struct side *s)
+{
+	csp_connection to_self;
+	GIVES(0, csp_listen_channel(s->context, "settled", 0, NULL, &s->listener));
+	GIVES(0, csp_connect_channel(s->context, "settled", 0, NULL, &to_self));
+	for (uint32_t i = 0; i < s->receive_buffers; i++) {
+		struct csp_buffer buffer = filled(s->context, "x");
+		GIVES(0, csp_send(to_self, &buffer, i, CSP_RELEASE, 0));
+	}
+	for (uint32_t count = 0; count < s->receive_buffers;) {
+		struct csp_event event;
+		CHECK(csp_wait(s->context, &event, 1, 10000) == 1);
+		count += event.type == CSP_RECEIVED;
+	}
+	GIVES(0, csp_end(s->listener, 0));
+}
+
 /* Everything is ended and given back: every buffer is there again. */
 static void settle_side(struct side *s)
 {
@@ -189,6 +209,9 @@ static void settle_side(struct side *s)
 	while (count <= BUFFERS && csp_buffer_get(s->context, &all[count]) == 0)
 		count++;
 	CHECK(count == BUFFERS);
+	while (count > 0)
+		GIVES(0, csp_buffer_release(&all[--count]));
+	every_receive_buffer_is_there(s);
 	GIVES(0, csp_close(s->context));
 }
 
