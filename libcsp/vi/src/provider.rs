@@ -300,7 +300,7 @@ pub trait Provider: Send {
 
     /// As [`connect`](Provider::connect), with the caller's receive buffers: `receive_depth` pieces of at least
     /// `message_len` bytes each. [`BufferId`] `n` is piece `n`. All are posted at first, in their order; messages arrive
-    /// in the pieces in the order in which these were posted.
+    /// in the pieces in the order in which these were posted. `verbs` wants them evenly spaced in one region.
     fn connect_into(
         &mut self,
         address: &ViAddress,

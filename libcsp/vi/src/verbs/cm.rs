@@ -183,6 +183,12 @@ pub(super) fn check_port(api: &'static Api, address: IpAddr) -> Result<(), ViErr
     }
 }
 
+/// The descriptors of the library's context that an id is bound to.
+pub(super) fn descriptors(id: *mut CmId) -> Option<[RawFd; 2]> {
+    // SAFETY: the id is null or open; its context, once set, stays open as long.
+    unsafe { id.as_ref()?.verbs.as_ref().map(|verbs| [verbs.cmd_fd, verbs.async_fd]) }
+}
+
 /// What goes with a connection; the rest is said by messages. Nothing is read from the peer's memory, but some devices
 /// want these numbers not to be zero.
 fn parameters(queue: &Queue, private_data: &[u8]) -> ConnParam {

@@ -188,12 +188,15 @@ impl Device {
         Ok(())
     }
 
-    /// Takes the wakes out of the completion channel.
+    /// Takes the wakes out of the completion channel: there is at most one of each queue since it was armed.
     pub(super) fn drain_channel(&mut self) {
         let (mut cq, mut context) = (null_mut(), null_mut());
-        // SAFETY: the channel is open and does not block; each event is acknowledged once.
-        unsafe {
-            while (self.api.get_cq_event)(self.channel, &raw mut cq, &raw mut context) == 0 {
+        for _ in 0..self.queues.len() {
+            // SAFETY: the channel is open and does not block; each event is acknowledged once.
+            unsafe {
+                if (self.api.get_cq_event)(self.channel, &raw mut cq, &raw mut context) != 0 {
+                    break;
+                }
                 (self.api.ack_cq_events)(cq, 1);
             }
         }

@@ -475,6 +475,13 @@ impl Provider for VerbsProvider {
         for device in self.devices.iter().flatten() {
             into.extend([device.channel_fd(), device.async_fd(), device.command_fd()]);
         }
+        // librdmacm has a context of each device, too.
+        let ids = self.ends.iter().map(|(_, end)| end.id).chain(self.listeners.iter().filter_map(|l| l.id));
+        for descriptor in ids.filter_map(cm::descriptors).flatten() {
+            if !into.contains(&descriptor) {
+                into.push(descriptor);
+            }
+        }
     }
 }
 

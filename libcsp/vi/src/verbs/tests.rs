@@ -39,7 +39,17 @@ fn idle(provider: &mut VerbsProvider) {
 /// A VI from `a` to `b`, which listens at `to`.
 #[track_caller]
 fn connect(a: &mut VerbsProvider, b: &mut VerbsProvider, to: &ViAddress) -> (ViId, ViId) {
-    let from_a = a.connect(to, CONFIG, b"").unwrap();
+    connect_with(a, b, to, CONFIG)
+}
+
+#[track_caller]
+fn connect_with(
+    a: &mut VerbsProvider,
+    b: &mut VerbsProvider,
+    to: &ViAddress,
+    config: ViConfig,
+) -> (ViId, ViId) {
+    let from_a = a.connect(to, config, b"").unwrap();
     let asked = wait("request", || {
         idle(a);
         match b.poll_event()? {
@@ -47,7 +57,7 @@ fn connect(a: &mut VerbsProvider, b: &mut VerbsProvider, to: &ViAddress) -> (ViI
             other => panic!("{other:?}"),
         }
     });
-    let from_b = b.accept(asked.id, CONFIG, b"").unwrap();
+    let from_b = b.accept(asked.id, config, b"").unwrap();
     let (mut told_a, mut told_b) = (None, None);
     wait("connection", || {
         told_a = told_a.take().or_else(|| a.poll_event());
@@ -411,14 +421,7 @@ fn more_messages_than_the_shared_queue_holds_wait_for_a_stopped_peer() {
     let to = address(20_022);
     let (mut a, mut b) = (VerbsProvider::new().unwrap(), VerbsProvider::new().unwrap());
     b.listen(&to).unwrap();
-    let from_a = a.connect(&to, config, b"").unwrap();
-    wait("connection", || {
-        if let Some(Event::Request(request)) = b.poll_event() {
-            b.accept(request.id, config, b"").unwrap();
-        }
-        a.poll_event()
-    });
-    wait("connection", || b.poll_event());
+    let (from_a, _) = connect_with(&mut a, &mut b, &to, config);
     for n in 0..MESSAGES {
         a.post_send(from_a, n.into(), n, &[&n.to_le_bytes()], n + 1 == MESSAGES).unwrap();
     }
@@ -443,4 +446,48 @@ fn more_messages_than_the_shared_queue_holds_wait_for_a_stopped_peer() {
         wait("completion", || a.poll()),
         Completion::Sent { vi: from_a, wr_id: u64::from(MESSAGES) - 1 }
     );
+}
+
+/// Blocks until the provider's descriptor is readable.
+fn block(provider: &mut VerbsProvider) {
+    let mut polled = libc::pollfd { fd: provider.epoll.fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry, as told.
+    assert_eq!(unsafe { libc::poll(&raw mut polled, 1, 20_000) }, 1, "a wake was lost");
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn vis_beyond_one_completion_queue_get_another_that_wakes_too() {
+    let config = ViConfig { receive_depth: 2, send_depth: 4096, message_len: 64 };
+    let to = address(20_023);
+    let (mut a, mut b) = (VerbsProvider::new().unwrap(), VerbsProvider::new().unwrap());
+    b.listen(&to).unwrap();
+    let vis: Vec<ViId> = (0..6).map(|_| connect_with(&mut a, &mut b, &to, config).0).collect();
+    let queue = |a: &VerbsProvider, vi: ViId| a.ends.get(vi.0).unwrap().queue.as_ref().unwrap().completions.0;
+    assert_eq!((queue(&a, vis[0]), queue(&a, vis[5])), (0, 1));
+    // The completion of a send is all that comes by the second queue.
+    for round in 0..20 {
+        while a.arm() != Ok(Armed::Armed) {
+            idle(&mut a);
+        }
+        a.post_send(vis[5], round, 0, &[b"x"], true).unwrap();
+        block(&mut a);
+        let sent = wait("completion", || a.poll());
+        assert_eq!(sent, Completion::Sent { vi: vis[5], wr_id: round });
+        let Completion::Received { vi, buffer, .. } = wait("message", || b.poll()) else { panic!() };
+        b.post_recv(vi, buffer).unwrap();
+    }
+    for vi in vis {
+        a.disconnect(vi).unwrap();
+    }
+    wait("ends", || {
+        let _ = (a.poll(), a.poll_event(), b.poll());
+        if let Some(Event::Disconnected { vi, clean: true }) = b.poll_event() {
+            b.disconnect(vi).unwrap();
+        }
+        (a.ends.iter().count() + b.ends.iter().count() == 0).then_some(())
+    });
+    let device = a.devices[0].as_mut().unwrap();
+    assert_eq!((device.vis, device.reserve(15_000).unwrap()), (0, 0), "what was reserved is free again");
+    assert!(a.numbers.is_empty());
 }
