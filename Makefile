@@ -84,7 +84,7 @@ test-scale: packages-run ## 100,000 connections through the real path, 10,000 ne
 	@ulimit -Sn "$$(ulimit -Hn)"; $${CARGO_TARGET_DIR:-target}/release/csp-scale $(SCALE)
 
 .PHONY: test-rdma
-test-rdma: ## RDMA verbs in QEMU guests with Soft-RoCE: device, tests on verbs, the whole path between guests (15 minutes)
+test-rdma: ## RDMA verbs in QEMU guests with Soft-RoCE: device, tests on verbs, the whole path between guests (root, 15 minutes)
 	@if ! tests/setup/packages.sh qemu-system-x86 && ! command -v qemu-system-x86_64 > /dev/null; then \
 	  echo "SKIPPED test-rdma: qemu-system-x86 cannot be installed here"; \
 	else $(MAKE) --no-print-directory rdma-guests; fi

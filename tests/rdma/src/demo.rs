@@ -6,8 +6,9 @@
 //!   10.76.0.1       10.77.0.1       + etcd .4]     10.77.0.2           10.77.0.3
 //!                        └──────────── SAN ────────────┴────── SAN ─────────┘
 //! ```
-//! The client is a network namespace of guest 1; everything between guests goes over their one Ethernet, by the provider
-//! that is asked for. Addresses and configuration files are those of `make demo`.
+//! Beside nginx runs an application on Python's http.server that takes uploads. The client is a network namespace of
+//! guest 1; everything between guests goes over their one Ethernet, by the provider that is asked for. Addresses and
+//! configuration files are those of `make demo`.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use csp_cluster::demo::step;
-use csp_cluster::{ADMIN_PORTS, CLIENT_ADDRESS, Digest, VIP, configs};
+use csp_cluster::{ADMIN_PORTS, CLIENT_ADDRESS, Digest, UPLOAD_PORT, VIP, configs};
 
 use crate::kernel::Kernel;
 use crate::{Fleet, Guest, Output, Program, Sizes};
@@ -94,6 +95,7 @@ fn lay_out(options: &Options) -> Result<Scratch> {
         ("csp-mgmt-node.yaml", configs::mgmt_node(dir)),
         ("demo.yaml", configs::policy()),
         ("nginx.conf", configs::nginx(dir)),
+        ("upload.py", include_str!("../../cluster/apps/upload.py").to_owned()),
     ];
     for (name, text) in files {
         fs::write(dir.join(name), text)?;
@@ -116,12 +118,19 @@ impl Machines {
         step("addresses and the client's network", || self.address())?;
         step("mgmt-node with etcd, network-node, proxy-node, app-node", || self.start_daemons())?;
         step("unmodified nginx under csp-run", || self.start_nginx())?;
+        step("unmodified Python http.server under csp-run", || self.start_upload())?;
         step("cspctl policy apply", || self.apply_policy())?;
-        step("the service answers", || self.shell(NETWORK, &self.until_answer()).map(drop))?;
+        step("both services answer", || {
+            let (web, upload) = (until_answer(80), until_answer(UPLOAD_PORT));
+            self.shell(NETWORK, &web)?;
+            self.shell(NETWORK, &upload).map(drop)
+        })?;
         let before = self.rdma_packets()?;
         for (name, _) in FILES {
             step(&format!("GET {name}: SHA-256 equal to the file on disk"), || self.fetch(name))?;
         }
+        step("PUT 4 MiB to the Python application: SHA-256 equal", || self.upload("4MiB"))?;
+        step("no kernel TCP socket of the services but the client's", || self.no_kernel_tcp())?;
         let after = self.rdma_packets()?;
         self.carried(&before, &after)?;
         self.lose_proxy()
@@ -195,10 +204,22 @@ impl Machines {
     }
 
     fn start_nginx(&mut self) -> Result<()> {
-        let (run, dir) = (self.options.binaries.join("csp-run"), self.scratch.0.display().to_string());
-        let (socket, conf) = (format!("{dir}/run/agent.sock"), format!("{dir}/nginx.conf"));
-        let command = [&run.to_string_lossy(), "--agent", &socket, "nginx", "-c", &conf];
-        self.start(self.application(), "nginx", &command)
+        let conf = self.scratch.0.join("nginx.conf").display().to_string();
+        self.accelerated("nginx", &["nginx", "-c", &conf])
+    }
+
+    fn start_upload(&mut self) -> Result<()> {
+        let (script, port) =
+            (self.scratch.0.join("upload.py").display().to_string(), UPLOAD_PORT.to_string());
+        self.accelerated("upload", &["/usr/bin/python3", &script, "0.0.0.0", &port])
+    }
+
+    /// Starts an unmodified program of the application's guest through `csp-run`.
+    fn accelerated(&mut self, name: &str, command: &[&str]) -> Result<()> {
+        let run = self.options.binaries.join("csp-run").display().to_string();
+        let socket = self.scratch.0.join("run/agent.sock").display().to_string();
+        let all = [&[run.as_str(), "--agent", &socket], command].concat();
+        self.start(self.application(), name, &all)
     }
 
     fn apply_policy(&mut self) -> Result<()> {
@@ -207,10 +228,6 @@ impl Machines {
         let server = format!("http://10.77.0.4:{}", ADMIN_PORTS[3]);
         let command = format!("{} --server {server} policy apply {}", cspctl.display(), file.display());
         self.shell(NETWORK, &command).map(drop)
-    }
-
-    fn until_answer(&self) -> String {
-        format!("until ip netns exec client curl -sf -m 3 -o /dev/null http://{VIP}/1B; do sleep 0.1; done")
     }
 
     fn fetch(&mut self, name: &str) -> Result<()> {
@@ -224,6 +241,33 @@ impl Machines {
             Some(got) if got == wanted.0 => Ok(()),
             got => bail!("{url}: SHA-256 is {got:?}, the file's is {}", wanted.0),
         }
+    }
+
+    /// Uploads a file and compares the digest that the application answers.
+    fn upload(&mut self, name: &str) -> Result<()> {
+        let file = self.scratch.0.join("www").join(name);
+        let (wanted, url) = (Digest::of_file(&file)?, format!("http://{VIP}:{UPLOAD_PORT}/"));
+        let body = format!("--data-binary @{}", file.display());
+        let command =
+            format!("ip netns exec client curl -sS -f -m 55 -X PUT -H Expect: -H Content-Type: {body} {url}");
+        let got = self.shell(NETWORK, &command)?;
+        if got.trim() != wanted.0 {
+            bail!("PUT {url}: the application received {}, the file is {}", got.trim(), wanted.0);
+        }
+        Ok(())
+    }
+
+    /// Neither the proxy's nor the application's kernel knows the services' connections, not even as ended ones.
+    fn no_kernel_tcp(&mut self) -> Result<()> {
+        for guest in [PROXY, self.application()] {
+            let ports =
+                [80, UPLOAD_PORT].map(|port| format!("sport = {port} or dport = {port}")).join(" or ");
+            let sockets = self.shell(guest, &format!("ss -Htan '{ports}'"))?;
+            if !sockets.trim().is_empty() {
+                bail!("guest {}:\n{sockets}", guest + 1);
+            }
+        }
+        Ok(())
     }
 
     /// Packets that each guest's RDMA device has sent.
@@ -279,8 +323,7 @@ impl Machines {
         let began = Instant::now();
         regain(self.guest(PROXY)?)?;
         step(&format!("the proxy's machine, {how}: the service answers again"), || {
-            let command = self.until_answer();
-            self.shell(NETWORK, &command).map(drop)
+            self.shell(NETWORK, &until_answer(80)).map(drop)
         })?;
         self.fetch("64KiB")?;
         // The service may answer before everybody who looks at the proxy has it again.
@@ -305,7 +348,8 @@ impl Machines {
     fn logs(&self) -> String {
         const LINES: usize = 20;
         let mut text = String::new();
-        for name in ["csp-mgmt-node", "csp-network-node", "csp-proxy-node", "csp-app-node", "nginx"] {
+        for name in ["csp-mgmt-node", "csp-network-node", "csp-proxy-node", "csp-app-node", "nginx", "upload"]
+        {
             let log = fs::read_to_string(self.log(name)).unwrap_or_default();
             let lines: Vec<&str> = log.lines().collect();
             let tail = lines[lines.len().saturating_sub(LINES)..].join("\n");
@@ -313,6 +357,13 @@ impl Machines {
         }
         text
     }
+}
+
+/// A shell command that ends once the service at this port answers the client.
+fn until_answer(port: u16) -> String {
+    format!(
+        "until ip netns exec client curl -sf -m 3 -o /dev/null http://{VIP}:{port}/1B; do sleep 0.1; done"
+    )
 }
 
 /// A line that is waited for: one with `words`, behind the first `seen` bytes of a daemon's log.

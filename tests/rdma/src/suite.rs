@@ -13,7 +13,7 @@ const SIZES: Sizes = Sizes { memory_mib: 2048, cpus: 2, mtu: 1500 };
 /// What a check of the device may take.
 const CHECK_DEADLINE: Duration = Duration::from_secs(60);
 /// What a test binary may take.
-const BINARY_DEADLINE: Duration = Duration::from_secs(600);
+const BINARY_DEADLINE: Duration = Duration::from_secs(300);
 /// Tests on verbs have this in their names and are ignored elsewhere.
 const FILTER: &str = "verbs";
 /// A program's server in the background, its client against it once the server listens, then the server's own outcome.
