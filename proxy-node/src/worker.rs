@@ -136,10 +136,17 @@ impl ProxyWorker {
                 None => self.links.channel_endpoints[at].close(now, link),
             },
             LinkEvent::Down { link, reason } => {
-                let hangup = matches!(reason, DownReason::Closed | DownReason::Died(DeathCause::HangUp));
+                // On one host only the process itself hangs up. Over the SAN its agent says so; a hang-up without a word
+                // is the way's, and bytes may be missing.
+                let far = matches!(self.links.channel_endpoints[at].provider_name(), "ucx" | "verbs");
+                let hangup = match reason {
+                    DownReason::Closed => true,
+                    DownReason::Died(DeathCause::HangUp) => !far,
+                    _ => false,
+                };
                 match self.links.channel_link_down(at, link) {
                     Some((id, _, true)) => self.core.channel_down(now, id, hangup, &mut self.links),
-                    Some((id, lane, false)) => self.core.lane_down(now, id, lane, &mut self.links),
+                    Some((id, lane, false)) => self.core.lane_down(now, id, lane, hangup, &mut self.links),
                     None => {}
                 }
             }

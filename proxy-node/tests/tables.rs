@@ -266,6 +266,18 @@ fn the_end_of_a_process_ends_its_flows_and_no_others() {
 }
 
 #[test]
+fn a_process_that_ends_ends_its_flows_on_every_link_as_the_kernel_would() {
+    for (hangup, wanted) in [(true, TcpFlags::FIN), (false, TcpFlags::RST)] {
+        let mut w = World::new(&[8001]);
+        w.connect_all(1000..1001);
+        w.accept_all();
+        // Of its links this is the first to be noticed: others of the pool seem to be left.
+        w.core.lane_down(NOW, ChannelId(8001), Lane(8001), hangup, &mut w.out);
+        assert!(w.out.flags.contains(wanted), "{hangup}: {:?}", w.out.flags);
+    }
+}
+
+#[test]
 fn what_was_offered_to_a_process_that_ends_is_offered_to_another() {
     let mut w = World::new(&[8001, 8002]);
     w.connect_all(1000..1006);

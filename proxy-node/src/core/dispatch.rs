@@ -150,9 +150,17 @@ impl ProxyCore {
         self.drive(now, out);
     }
 
-    /// One VI of a channel's pool is gone, others are left: flows that were on it have lost bytes.
-    pub fn lane_down(&mut self, now: Instant, channel: ChannelId, lane: Lane, out: &mut impl ProxyOutput) {
-        self.end_flows(now, channel, Some(lane), false, out);
+    /// One VI of a channel's pool is gone, others are left. `hangup` as for [`channel_down`](Self::channel_down): of a
+    /// process that ended, one VI goes after the other.
+    pub fn lane_down(
+        &mut self,
+        now: Instant,
+        channel: ChannelId,
+        lane: Lane,
+        hangup: bool,
+        out: &mut impl ProxyOutput,
+    ) {
+        self.end_flows(now, channel, Some(lane), hangup, out);
         self.drive(now, out);
     }
 

@@ -304,6 +304,11 @@ impl Endpoint {
         &self.counters
     }
 
+    /// What the provider is called, such as `shm`.
+    pub fn provider_name(&self) -> &'static str {
+        self.provider.name()
+    }
+
     /// What the provider saw go wrong: strangers that set up VIs wrongly, peers that broke shared memory's rules.
     pub fn provider_counters(&self) -> csp_vi::Counters {
         self.provider.counters()
