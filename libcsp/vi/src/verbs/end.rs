@@ -21,7 +21,7 @@ const END_MEMORY_LEN_MAX: usize = 1 << 28;
 /// Buffers start at cache lines.
 const LINE: usize = 64;
 
-/// Bytes of the ring that the peer writes its grants to. It starts the end's memory.
+/// Bytes of the ring that the peer writes its grants to.
 const RING_BYTES: usize = RING_LEN * 8;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,9 +63,15 @@ pub(super) struct Place {
 /// What an end has once its caller wants it.
 pub(super) struct Body {
     // Registrations end before what they registered.
-    registered: Registration,
-    registered_slots: Option<Registration>,
+    /// Of what only this end uses.
+    private: Registration,
+    /// Of what the peer writes: its grants and, where they are the end's own, the slots.
+    offered: Registration,
+    /// Of the caller's slots.
+    lent: Option<Registration>,
+    /// Grants to be written to the peer, send buffers; the ring of the peer's grants, slots.
     own: Span,
+    grants_at: usize,
     slots: Place,
     eager_len: u32,
     config: ViConfig,
@@ -87,17 +93,21 @@ impl Body {
     ) -> Result<Self, ViError> {
         let stride = (config.message_len as usize).next_multiple_of(LINE);
         let depth = config.receive_depth as usize;
-        let send_at = (RING_BYTES + Posted::ring_len(config.receive_depth) * 8).next_multiple_of(LINE);
-        let slots_at = send_at + sends as usize * stride;
+        let send_at = (Posted::ring_len(config.receive_depth) * 8).next_multiple_of(LINE);
+        let grants_at = send_at + sends as usize * stride;
+        let slots_at = grants_at + RING_BYTES;
         let len = slots_at + if slots.is_some() { 0 } else { depth * stride };
         if len > END_MEMORY_LEN_MAX {
             return Err(ViError::Exhausted("VI memory: lower its depths or length"));
         }
         let own = pages(len)?;
+        let access = ibv::ACCESS_LOCAL_WRITE;
+        let private = Registration::new(api, device.pd, own.memory(), (0, grants_at), access)?;
         let access = ibv::ACCESS_LOCAL_WRITE | ibv::ACCESS_REMOTE_WRITE;
-        let registered = Registration::new(api, device.pd, own.memory(), (0, len), access)?;
+        let run = (grants_at, len - grants_at);
+        let offered = Registration::new(api, device.pd, own.memory(), run, access)?;
         // The caller's slots are known to this peer alone, and only as long as the VI lives.
-        let (eager_len, registered_slots) = match &slots {
+        let (eager_len, lent) = match &slots {
             None => (EAGER_LEN as u32, None),
             Some(place) => {
                 let run = (place.offset, (depth - 1) * place.stride + config.message_len as usize);
@@ -106,9 +116,11 @@ impl Body {
         };
         let slots = slots.unwrap_or_else(|| Place { memory: own.clone(), offset: slots_at, stride });
         Ok(Body {
-            registered,
-            registered_slots,
+            private,
+            offered,
+            lent,
             own,
+            grants_at,
             slots,
             eager_len,
             config,
@@ -122,7 +134,7 @@ impl Body {
 
     /// What the peer is told of it.
     pub(super) fn setup(&self, private_data: &[u8]) -> Setup {
-        let slots_key = self.registered_slots.as_ref().unwrap_or(&self.registered).remote_key();
+        let slots_key = self.lent.as_ref().unwrap_or(&self.offered).remote_key();
         let address = |memory: &Span, offset| memory.at(offset, 0).map_or(0, |at| at as u64);
         Setup {
             config: self.config,
@@ -130,31 +142,31 @@ impl Body {
             slots: address(&self.slots.memory, self.slots.offset),
             stride: self.slots.stride as u32,
             slots_key,
-            grants: address(&self.own, 0),
-            grants_key: self.registered.remote_key(),
+            grants: address(&self.own, self.grants_at),
+            grants_key: self.offered.remote_key(),
             private_data: private_data.to_vec(),
         }
     }
 
     /// The ring that the peer writes its grants to.
     pub(super) fn granted_ring(&self) -> &[AtomicU64] {
-        self.own.words(0, RING_LEN)
+        self.own.words(self.grants_at, RING_LEN)
     }
 
     /// Gives a held slot back; `None` where it is not held.
     pub(super) fn post(&mut self, slot: u32) -> Option<()> {
-        let ring = self.own.words(RING_BYTES, Posted::ring_len(self.config.receive_depth));
+        let ring = self.own.words(0, Posted::ring_len(self.config.receive_depth));
         self.posted.post(ring, slot)
     }
 
     /// The entries of a run of grants, to be written to the peer.
     pub(super) fn run_segment(&self, run: Run) -> Option<Sge> {
-        let (offset, len) = (RING_BYTES + run.here * 8, run.count * 8);
+        let (offset, len) = (run.here * 8, run.count * 8);
         Some(self.segment(self.own.at(offset, len)? as u64, len))
     }
 
     fn segment(&self, addr: u64, len: usize) -> Sge {
-        Sge { addr, length: len as u32, lkey: self.registered.local_key() }
+        Sge { addr, length: len as u32, lkey: self.private.local_key() }
     }
 
     /// Takes a free send buffer.

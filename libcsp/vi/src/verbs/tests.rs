@@ -2,6 +2,8 @@
 //! (`make test-rdma`), with the device's address in `CSP_VI_VERBS`; the devices come and go, so one at a time.
 #![allow(clippy::disallowed_types, reason = "tests own deadlines")]
 
+mod ends;
+
 use std::time::{Duration, Instant};
 
 use super::frame::Control;

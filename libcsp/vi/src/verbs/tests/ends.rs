@@ -1,0 +1,19 @@
+//! How ends go, and what ends may hold of each other.
+
+use super::*;
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn what_only_an_end_itself_uses_cannot_be_written() {
+    let mut pair = pair(20_035);
+    let peer = pair.peer();
+    let body = pair.b.ends.get(pair.from_b.0).unwrap().body.as_ref().unwrap();
+    let buffer = body.buffer_segment(0, 8).unwrap().addr;
+    let (opcode, remote) = (ibv::WR_RDMA_WRITE, (buffer, peer.grants_key));
+    pair.strike(&Strike { opcode, len: 8, bytes: vec![1; 8], remote });
+    let ended = wait("end", || {
+        let _ = (pair.a.poll(), pair.a.poll_event());
+        pair.b.poll_event()
+    });
+    assert_eq!(ended, Event::Disconnected { vi: pair.from_b, clean: false });
+}
