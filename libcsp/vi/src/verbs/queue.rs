@@ -237,9 +237,9 @@ impl Queue {
         self.own + count <= OWN_WORK
     }
 
-    /// Whether nothing is on its way.
+    /// Whether no completion is to come. Messages after the last signalled work request may have arrived long ago.
     pub(super) fn is_idle(&self) -> bool {
-        self.messages + self.own == 0
+        self.own == 0 && self.messages == self.unsignalled
     }
 
     /// Posts a work request, which is remembered as `work`.

@@ -4,6 +4,27 @@ use super::*;
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
+fn a_vanished_peer_is_found_out_after_a_message_without_completion() {
+    let Pair { mut a, mut b, from_a, from_b, .. } = pair(20_031);
+    a.post_send(from_a, 0, 1, &[b"nobody asks what became of it"], false).unwrap();
+    wait("message", || {
+        idle(&mut a);
+        b.poll()
+    });
+    // Its acknowledgement is told to nobody.
+    pass(&mut a, &mut b, Duration::from_millis(500));
+    b.ends.get_mut(from_b.0).unwrap().queue.as_mut().unwrap().stop();
+    let start = Instant::now();
+    let ended = wait("end", || {
+        assert_eq!(a.poll(), None);
+        a.poll_event()
+    });
+    assert_eq!(ended, Event::Disconnected { vi: from_a, clean: false });
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
 fn what_only_an_end_itself_uses_cannot_be_written() {
     let mut pair = pair(20_035);
     let peer = pair.peer();
