@@ -234,6 +234,10 @@ impl VerbsProvider {
                 self.on_connection(&news);
             }
         }
+                if matches!(news.event, cm::DISCONNECTED | cm::DEVICE_REMOVAL) {
+                    // What the peer sent before lies in the completion queues: messages, its consent to a VI.
+                    self.drain();
+                }
     }
 
     fn on_listener(&mut self, news: &News) {

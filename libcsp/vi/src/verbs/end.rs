@@ -257,6 +257,8 @@ pub(super) struct End {
     pub ended: Option<bool>,
     /// It is in the event queue.
     pub told_end: bool,
+    /// Nothing more of the peer's is taken in: it said its last or broke the rules, or its end was told.
+    pub deaf: bool,
     /// Something of the peer's was seen since the last look.
     pub heard: bool,
     /// When it was made, in milliseconds.
@@ -282,6 +284,7 @@ impl End {
             unpolled: 0,
             ended: None,
             told_end: false,
+            deaf: false,
             heard: true,
             since_ms,
         }

@@ -99,7 +99,8 @@ impl VerbsProvider {
             return self.on_control(vi, message);
         }
         match end.stage {
-            Stage::Opening | Stage::Open if end.ended.is_none() => {}
+            // Also after the end was noted by other ways: what arrived before is polled first.
+            Stage::Opening | Stage::Open if !end.deaf => {}
             Stage::Opening | Stage::Open | Stage::Lingering | Stage::Closed => return,
             _ => return self.violate(vi),
         }
@@ -130,9 +131,12 @@ impl VerbsProvider {
                     _ => ViError::Rejected,
                 },
             ),
-            (Ok(Control::Close), Stage::Opening | Stage::Open) if end.ended.is_none() => {
+            (Ok(Control::Close), Stage::Opening | Stage::Open) if !end.deaf => {
+                let connected = end.ended.is_none();
                 self.note_end(vi, true);
-                self.tell(vi, &Control::CloseAck);
+                if connected {
+                    self.tell(vi, &Control::CloseAck);
+                }
             }
             (Ok(Control::Close), Stage::Lingering) => self.tell(vi, &Control::CloseAck),
             (Ok(Control::CloseAck), Stage::Lingering) => self.finished.push_back(vi),
@@ -175,7 +179,9 @@ impl VerbsProvider {
 
     /// The peer did what no correct peer does.
     pub(super) fn violate(&mut self, vi: u32) {
-        self.counters.violations += 1;
+        if let Some(end) = self.ends.get_mut(vi) {
+            self.counters.violations += u64::from(!std::mem::replace(&mut end.deaf, true));
+        }
         self.fail(vi, "the peer broke the rules");
     }
 
@@ -207,13 +213,12 @@ impl VerbsProvider {
         }
     }
 
-    /// The end of a VI was seen.
+    /// The end of a VI was seen. The last message may be found after the peer was seen to hang up.
     fn note_end(&mut self, vi: u32, clean: bool) {
         let Some(end) = self.ends.get_mut(vi) else { return };
-        if end.ended.is_none() {
-            end.ended = Some(clean);
-            self.ending += 1;
-        }
+        self.ending += usize::from(end.ended.is_none());
+        end.ended = Some(clean || end.ended == Some(true));
+        end.deaf |= clean;
     }
 
     /// Announces the end of VIs whose last message was polled.
@@ -224,7 +229,7 @@ impl VerbsProvider {
             let Some((id, end)) = self.ends.at_mut(index) else { continue };
             let Some(clean) = end.ended else { continue };
             if end.stage == Stage::Open && end.unpolled == 0 && !end.told_end {
-                end.told_end = true;
+                (end.told_end, end.deaf) = (true, true);
                 self.ending -= 1;
                 self.events.push_back(Event::Disconnected { vi: ViId(id), clean });
             }

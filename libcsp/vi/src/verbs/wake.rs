@@ -150,7 +150,10 @@ impl VerbsProvider {
         while let Some(Some(device)) = self.devices.get_mut(number) {
             let Some((kind, qp)) = device.event() else { break };
             match kind {
-                ibv::EVENT_DEVICE_FATAL | ibv::EVENT_CQ_ERR | ibv::EVENT_SRQ_ERR => self.lose(number),
+                ibv::EVENT_DEVICE_FATAL | ibv::EVENT_CQ_ERR | ibv::EVENT_SRQ_ERR => {
+                    self.drain();
+                    self.lose(number);
+                }
                 ibv::EVENT_QP_FATAL | ibv::EVENT_QP_REQ_ERR | ibv::EVENT_QP_ACCESS_ERR => {
                     let of = |queue: &super::queue::Queue| queue.is(qp);
                     let found = self.ends.iter().find(|(_, end)| end.queue.as_ref().is_some_and(of));

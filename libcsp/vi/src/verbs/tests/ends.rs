@@ -2,6 +2,34 @@
 
 use super::*;
 
+/// Blocks until `fd` is readable.
+fn readable(fd: RawFd) {
+    let mut polled = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry, as told.
+    assert_eq!(unsafe { libc::poll(&raw mut polled, 1, 20_000) }, 1, "nothing came");
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn what_arrived_before_an_unclean_end_is_polled_before_it() {
+    let Pair { mut a, mut b, from_a, from_b, .. } = pair(20_030);
+    for n in 0..3 {
+        // The longer ones are written into their slots.
+        let bytes = vec![n; 400 * usize::from(n)];
+        a.post_send(from_a, n.into(), n.into(), &[&bytes], true).unwrap();
+        assert_eq!(wait("completion", || a.poll()), Completion::Sent { vi: from_a, wr_id: n.into() });
+    }
+    drop(a);
+    readable(b.channel.fd());
+    // The end is heard of while the messages lie in the completion queue.
+    b.look();
+    for n in 0..3 {
+        let got = wait("message", || b.poll());
+        assert!(matches!(got, Completion::Received { immediate, .. } if immediate == n), "{got:?}");
+    }
+    assert_eq!(wait("end", || b.poll_event()), Event::Disconnected { vi: from_b, clean: false });
+}
+
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
 fn a_vanished_peer_is_found_out_after_a_message_without_completion() {
