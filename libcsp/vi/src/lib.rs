@@ -6,6 +6,7 @@
 //! A provider moves bytes and tells of connections. It does **not** decide that a peer is dead for being silent,
 //! count credits, or look into messages: liveness and flow control belong to `csp-transport`.
 
+mod clock;
 pub mod memory;
 mod open;
 mod provider;

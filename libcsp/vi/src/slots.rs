@@ -41,6 +41,11 @@ impl<T> Slots<T> {
         Some(self.slots.len() as u32 - 1)
     }
 
+    /// Whether nothing more can be inserted.
+    pub(crate) fn is_full(&self) -> bool {
+        self.free.is_empty() && self.slots.len() >= self.capacity
+    }
+
     pub(crate) fn get(&self, id: u32) -> Option<&T> {
         let slot = self.slots.get(id as usize & (SLOTS_MAX - 1))?;
         if slot.generation == id >> INDEX_BITS { slot.value.as_ref() } else { None }
@@ -104,9 +109,12 @@ mod tests {
     #[test]
     fn a_full_table_refuses() {
         let mut slots = Slots::new(1);
+        assert!(!slots.is_full());
         let id = slots.insert(1).unwrap();
+        assert!(slots.is_full());
         assert_eq!(slots.insert(2), None);
         slots.remove(id);
+        assert!(!slots.is_full());
         assert!(slots.insert(3).is_some());
     }
 }

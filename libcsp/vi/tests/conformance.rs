@@ -51,6 +51,7 @@ macro_rules! in_process {
             bodies::signalled_sends_complete_in_order,
             bodies::ids_that_were_not_given_out_are_refused,
             bodies::a_clean_end_follows_the_last_message,
+            bodies::many_ends_at_once_are_clean,
             bodies::both_sides_may_end_at_once,
             bodies::a_dropped_provider_is_an_unclean_end,
             bodies::a_giving_up_connector_leaves_no_vi_behind,

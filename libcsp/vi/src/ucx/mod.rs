@@ -18,6 +18,8 @@ mod core;
 mod end;
 mod frame;
 mod sys;
+#[cfg(test)]
+mod tests;
 mod turn;
 mod worker;
 
@@ -25,6 +27,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::ptr::null_mut;
 
+use crate::clock::monotonic_ms;
 use crate::provider::check_private_data;
 use crate::regions::{Place, Regions};
 use crate::{
@@ -43,8 +46,8 @@ const PROGRESS_EVERY: u32 = 16;
 /// Most turns of the library in one call.
 const PROGRESS_MAX: u32 = 16;
 
-/// VIs given back whose peer has not confirmed the end; the oldest is closed by force.
-const LINGERING_MAX: usize = 256;
+/// Milliseconds that a peer has to confirm the end of a VI that was given back; then it is closed by force.
+const LINGER_MS: u64 = 2000;
 
 /// Loads libucp, or says why that cannot be. Making a provider does it too; but it changes the environment, so a daemon
 /// calls it before it starts threads.
@@ -64,7 +67,8 @@ pub fn is_well_formed(header: &[u8], body: &[u8]) -> bool {
 pub struct UcxProvider {
     worker: Worker,
     regions: Regions,
-    lingering: VecDeque<u32>,
+    /// VIs given back whose peer has not confirmed the end, and since when, in milliseconds; the oldest first.
+    lingering: VecDeque<(u32, u64)>,
     order: u64,
     calls: u32,
 }
@@ -116,6 +120,12 @@ impl UcxProvider {
     }
 
     fn insert(&mut self, end: End, endpoint: *mut Endpoint) -> Result<u32, ViError> {
+        // Where the table is full, the end that lingers longest gives way.
+        if self.worker.core().ends.is_full()
+            && let Some(&(oldest, _)) = self.lingering.front()
+        {
+            self.finish(oldest);
+        }
         let core = self.worker.core_mut();
         let vi = core.ends.insert(end).ok_or(ViError::Exhausted("VI"))?;
         if !endpoint.is_null() {
@@ -237,17 +247,21 @@ impl UcxProvider {
     }
 
     fn linger(&mut self, vi: u32) {
-        self.lingering.push_back(vi);
-        if self.lingering.len() > LINGERING_MAX
-            && let Some(oldest) = self.lingering.pop_front()
+        self.lingering.push_back((vi, monotonic_ms()));
+    }
+
+    /// Closes the endpoints of VIs that linger for too long.
+    fn end_lingering(&mut self) {
+        while let Some(&(vi, since)) = self.lingering.front()
+            && monotonic_ms().saturating_sub(since) >= LINGER_MS
         {
-            self.finish(oldest);
+            self.finish(vi);
         }
     }
 
     /// Closes the endpoint of a VI that nobody needs any more.
     fn finish(&mut self, vi: u32) {
-        self.lingering.retain(|&of| of != vi);
+        self.lingering.retain(|&(of, _)| of != vi);
         let Some(end) = self.worker.core_mut().ends.get_mut(vi) else { return };
         end.stage = Stage::Dead;
         let endpoint = std::mem::replace(&mut end.endpoint, null_mut());

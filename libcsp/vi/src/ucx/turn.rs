@@ -19,6 +19,7 @@ impl UcxProvider {
                 break;
             }
         }
+        self.end_lingering();
     }
 
     fn handle(&mut self) {

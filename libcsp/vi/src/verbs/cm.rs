@@ -19,8 +19,7 @@ use super::VerbsProvider;
 use super::device::Device;
 use super::end::{End, Stage};
 use super::frame::{self, Control};
-use super::poll::give_back;
-use super::queue::Queue;
+use super::queue::{OWN_WORK, Queue};
 use super::sys::cm::{self, CmId, ConnParam, EventChannel};
 use super::sys::{self, Api, check, given, ibv};
 use crate::{Event, PRIVATE_DATA_LEN_MAX, ViConfig, ViError, ViId};
@@ -30,7 +29,11 @@ const SILENT_MAX: usize = 64;
 
 /// Messages that a VI made for a connector can have posted at once: its queue pair is made before anybody has looked at
 /// who the connector is.
-const ACCEPTED_SENDS_MAX: u32 = 1024;
+const ACCEPTED_SENDS_MAX: u32 = 512;
+
+/// Work requests that all the connectors which were not accepted yet may keep room for: two completion queues' worth, of
+/// the 64 that a device has.
+const UNACCEPTED_WORK_MAX: u32 = 32_768;
 
 /// Requests that the kernel holds for a listener.
 const BACKLOG: c_int = 256;
@@ -231,13 +234,13 @@ impl VerbsProvider {
             } else if news.token & LISTENER != 0 {
                 self.on_listener(&news);
             } else {
-                self.on_connection(&news);
-            }
-        }
                 if matches!(news.event, cm::DISCONNECTED | cm::DEVICE_REMOVAL) {
                     // What the peer sent before lies in the completion queues: messages, its consent to a VI.
                     self.drain();
                 }
+                self.on_connection(&news);
+            }
+        }
     }
 
     fn on_listener(&mut self, news: &News) {
@@ -369,12 +372,12 @@ impl VerbsProvider {
             self.counters.handshakes_malformed += 1;
             return self.dismiss(news.id);
         };
-        let silent = || self.ends.iter().filter(|(_, end)| end.stage == Stage::Silent);
-        let oldest = silent().min_by_key(|(_, end)| end.since_ms).map(|(vi, _)| vi);
-        if let (SILENT_MAX.., Some(oldest)) = (silent().count(), oldest) {
+        let sends = config.receive_depth.min(ACCEPTED_SENDS_MAX);
+        if !self.make_room(sends + OWN_WORK) {
             self.counters.handshakes_dropped += 1;
-            self.finish(oldest);
+            return self.dismiss(news.id);
         }
+        self.make_way();
         let mut end = End::new(Stage::Silent, config, sys::monotonic_ms());
         (end.id, end.listener) = (news.id, Some((news.token & !LISTENER) as u32));
         let Some(vi) = self.ends.insert(end) else {
@@ -383,9 +386,35 @@ impl VerbsProvider {
         };
         // SAFETY: the id is open; its context is ours to set.
         unsafe { (*news.id).context = vi as usize as *mut c_void };
-        if self.welcome(vi, news.id, config).is_err() {
+        if self.welcome(vi, news.id, sends).is_err() {
             self.counters.handshakes_dropped += 1;
             self.finish(vi);
+        }
+    }
+
+    /// Whether one more connector may have `work` work requests; those that have not introduced themselves give way, the
+    /// oldest first.
+    fn make_room(&mut self, work: u32) -> bool {
+        loop {
+            let (mut silent, mut reserved, mut oldest) = (0, 0, (u64::MAX, 0));
+            for (vi, end) in self.ends.iter() {
+                let is_silent = end.stage == Stage::Silent;
+                if is_silent || end.stage == Stage::Waiting {
+                    reserved += end.queue.as_ref().map_or(0, |queue| queue.completions.1);
+                }
+                if is_silent {
+                    silent += 1;
+                    oldest = oldest.min((end.since_ms, vi));
+                }
+            }
+            if silent < SILENT_MAX && reserved + work <= UNACCEPTED_WORK_MAX {
+                return true;
+            }
+            if silent == 0 {
+                return false;
+            }
+            self.counters.handshakes_dropped += 1;
+            self.finish(oldest.1);
         }
     }
 
@@ -395,9 +424,9 @@ impl VerbsProvider {
         self.channel.destroy(self.api, id);
     }
 
-    /// Connects with a connector, so that it can ask.
-    fn welcome(&mut self, vi: u32, id: *mut CmId, config: ViConfig) -> Result<(), ViError> {
-        self.equip(vi, config.receive_depth.min(ACCEPTED_SENDS_MAX))?;
+    /// Connects with a connector, so that it can ask for a VI of `sends` messages posted at once.
+    fn welcome(&mut self, vi: u32, id: *mut CmId, sends: u32) -> Result<(), ViError> {
+        self.equip(vi, sends)?;
         let Some(queue) = self.ends.get_mut(vi).and_then(|end| end.queue.as_mut()) else { return Ok(()) };
         queue.go(id, ibv::QPS_RTR)?;
         queue.go(id, ibv::QPS_RTS)?;
@@ -420,43 +449,5 @@ impl VerbsProvider {
         self.tell(vi, &accept);
         self.events.push_back(Event::Established { vi: ViId(vi), private_data: Vec::new() });
         Ok(())
-    }
-
-    /// Takes a connection out of use; the peer learns of it.
-    pub(super) fn cut(&mut self, vi: u32) {
-        let Some(end) = self.ends.get_mut(vi) else { return };
-        if let Some(queue) = &mut end.queue {
-            queue.stop();
-            // SAFETY: the id is open. One that is not connected says so.
-            unsafe { (self.api.disconnect)(end.id) };
-        }
-    }
-
-    /// Takes down an end that nobody needs any more.
-    pub(super) fn finish(&mut self, vi: u32) {
-        self.lingering.retain(|&of| of != vi);
-        self.cut(vi);
-        // Receives of this queue pair that completed have to be accounted for while it is known.
-        self.drain();
-        let Some(mut end) = self.ends.remove(vi) else { return };
-        if let Some(mut queue) = end.queue.take() {
-            while let Some(work) = queue.abandon() {
-                give_back(&mut end, &mut self.regions, &work);
-            }
-            let (number, (completions, room)) = (end.device, queue.completions);
-            self.numbers.remove(&(number, queue.number()));
-            self.found.0 = usize::MAX;
-            drop(queue);
-            // Its flushed work still takes room until it is polled.
-            self.drain();
-            if let Some(Some(device)) = self.devices.get_mut(number) {
-                device.release(completions, room);
-                device.vis -= 1;
-            }
-        }
-        self.channel.destroy(self.api, end.id);
-        let number = end.device;
-        drop(end);
-        self.close_device(number);
     }
 }

@@ -21,6 +21,7 @@
 mod cm;
 mod device;
 mod end;
+mod ending;
 mod frame;
 mod grants;
 mod memory;
@@ -59,9 +60,6 @@ use wake::Epoll;
 /// How many calls of `poll_event` share a look at the completion queues, and one at the descriptors.
 const PROGRESS_EVERY: u32 = 16;
 const LOOK_EVERY: u32 = 256;
-
-/// VIs given back whose peer has not confirmed the end; the oldest is closed by force.
-const LINGERING_MAX: usize = 256;
 
 /// A peer that was not heard of for so long is asked for a sign.
 const PROBE_MS: u64 = 250;
@@ -130,7 +128,8 @@ pub struct VerbsProvider {
     events: VecDeque<Event>,
     /// Ends of which nothing is left to do but to take them down.
     finished: VecDeque<u32>,
-    lingering: VecDeque<u32>,
+    /// VIs given back whose peer has not confirmed the end, and since when, in milliseconds; the oldest first.
+    lingering: VecDeque<(u32, u64)>,
     /// VIs whose end was seen and not told.
     ending: usize,
     armed: bool,
@@ -215,6 +214,7 @@ impl VerbsProvider {
         let mut end = End::new(Stage::Resolving, config, sys::monotonic_ms());
         (end.address, end.private_data, end.place) = (Some(ip), private_data.to_vec(), place);
         end.sends_max = config.send_depth;
+        self.make_way();
         let vi = self.ends.insert(end).ok_or(ViError::Exhausted("VI"))?;
         self.resolve(vi, ip);
         Ok(ViId(vi))
@@ -224,24 +224,6 @@ impl VerbsProvider {
     fn waiting(&mut self, id: RequestId) -> Result<&mut End, ViError> {
         let waiting = self.ends.get_mut(id.0).filter(|end| end.stage == Stage::Waiting);
         waiting.ok_or(ViError::Unknown("connection request"))
-    }
-
-    /// Refuses a connector; the end goes when it hung up.
-    fn turn_away(&mut self, vi: u32, reason: u32) {
-        if let Some(end) = self.ends.get_mut(vi) {
-            end.stage = Stage::Lingering;
-        }
-        self.tell(vi, &Control::Reject(reason));
-        self.linger(vi);
-    }
-
-    fn linger(&mut self, vi: u32) {
-        self.lingering.push_back(vi);
-        if self.lingering.len() > LINGERING_MAX
-            && let Some(oldest) = self.lingering.pop_front()
-        {
-            self.finish(oldest);
-        }
     }
 
     /// The even places that `buffers` are.
@@ -449,9 +431,7 @@ impl Provider for VerbsProvider {
             self.finish(vi.0);
             return Ok(());
         }
-        self.end_mut(vi)?.stage = Stage::Lingering;
-        self.tell(vi.0, &Control::Close);
-        self.linger(vi.0);
+        self.linger(vi.0, &Control::Close);
         Ok(())
     }
 

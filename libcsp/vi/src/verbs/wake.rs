@@ -209,6 +209,7 @@ impl VerbsProvider {
                 _ => self.probe(vi),
             }
         }
+        self.end_lingering(now);
         self.regions.evict();
         self.listen_again();
     }

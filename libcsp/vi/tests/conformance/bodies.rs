@@ -330,6 +330,38 @@ pub fn a_clean_end_follows_the_last_message(bench: &Bench) {
     drop(progress.join().unwrap());
 }
 
+/// Hundreds of VIs end at once, as when a daemon is stopped, and the peer is slow: none is cut short.
+pub fn many_ends_at_once_are_clean(bench: &Bench) {
+    const VIS: usize = 260;
+    let config = ViConfig { receive_depth: 2, send_depth: 2, message_len: 64 };
+    let address = bench.address();
+    let (mut a, mut b) = (bench.provider(), bench.provider());
+    b.listen(&address).unwrap();
+    let vis: Vec<(ViId, ViId)> = (0..VIS).map(|_| connect(&mut a, &mut b, &address, config)).collect();
+    for (from_a, from_b) in vis {
+        b.post_send(from_b, 0, 0, &[b"not read any more"], false).unwrap();
+        a.post_send(from_a, 0, 1, &[b"the last"], false).unwrap();
+        a.disconnect(from_a).unwrap();
+        assert_eq!((a.poll(), a.poll_event()), (None, None));
+    }
+    let (mut messages, mut ends) = (0, 0);
+    wait("end of each", || {
+        assert_eq!((a.poll(), a.poll_event()), (None, None));
+        messages += usize::from(take(&mut b).is_some());
+        match b.poll_event() {
+            Some(Event::Disconnected { vi, clean }) => {
+                assert!(clean, "after {ends} ends");
+                b.disconnect(vi).unwrap();
+                ends += 1;
+            }
+            None => {}
+            other => panic!("{other:?}"),
+        }
+        (ends == VIS).then_some(())
+    });
+    assert_eq!(messages, VIS);
+}
+
 pub fn both_sides_may_end_at_once(bench: &Bench) {
     let Pair { mut a, mut b, mut from_a, mut from_b, address } = bench.pair(CONFIG);
     for _ in 0..20 {

@@ -11,6 +11,7 @@ use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
 use crate::ViError;
+pub(super) use crate::clock::monotonic_ms;
 use cm::{CmEvent, CmId, ConnParam, EventChannel};
 use ibv::{AsyncEvent, CompChannel, Context, Cq, Device, DeviceAttr, Mr, Pd, Qp, QpAttr, QpInitAttr, Srq};
 
@@ -161,12 +162,4 @@ pub(super) fn set_nonblocking(fd: c_int) -> Result<(), ViError> {
         libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK)
     };
     if result < 0 { Err(failed("fcntl")) } else { Ok(()) }
-}
-
-/// CLOCK_MONOTONIC in milliseconds.
-pub(super) fn monotonic_ms() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is writable.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
 }

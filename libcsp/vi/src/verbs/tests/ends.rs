@@ -1,6 +1,7 @@
 //! How ends go, and what ends may hold of each other.
 
 use super::*;
+use crate::verbs::queue::OWN_WORK;
 
 /// Blocks until `fd` is readable.
 fn readable(fd: RawFd) {
@@ -49,6 +50,72 @@ fn a_vanished_peer_is_found_out_after_a_message_without_completion() {
     });
     assert_eq!(ended, Event::Disconnected { vi: from_a, clean: false });
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+}
+
+/// Room in completion queues that `b` reserved for its connectors.
+fn reserved(b: &VerbsProvider) -> Vec<u32> {
+    b.ends.iter().filter_map(|(_, end)| Some(end.queue.as_ref()?.completions.1)).collect()
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn connectors_reserve_little_before_they_are_accepted() {
+    let config = ViConfig { receive_depth: 4096, send_depth: 2, message_len: 64 };
+    let to = address(20_032);
+    let (mut a, mut b) = (VerbsProvider::new().unwrap(), VerbsProvider::new().unwrap());
+    b.listen(&to).unwrap();
+    let mut asked = VecDeque::new();
+    let mut ask = |b: &mut VerbsProvider| {
+        let vi = a.connect(&to, config, b"").unwrap();
+        wait("request or refusal", || match (a.poll_event(), b.poll_event()) {
+            (_, Some(Event::Request(request))) => Some(Ok(request.id)),
+            (Some(Event::Refused { vi: of, .. }), _) if of == vi => Some(Err(())),
+            _ => None,
+        })
+    };
+    while let Ok(request) = ask(&mut b) {
+        asked.push_back(request);
+        assert!(asked.len() < 64, "{:?}", reserved(&b));
+    }
+    assert!(reserved(&b).iter().all(|&work| work <= 512 + OWN_WORK), "{:?}", reserved(&b));
+    assert!(reserved(&b).iter().sum::<u32>() <= 32_768);
+    assert!(asked.len() > 50, "{}", asked.len());
+    // Whoever is accepted makes room for the next.
+    b.accept(asked.pop_front().unwrap(), config, b"").unwrap();
+    asked.push_back(ask(&mut b).unwrap());
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn an_end_lingers_for_two_seconds_and_is_clean_all_the_same() {
+    let Pair { mut a, mut b, from_a, from_b, .. } = pair(20_033);
+    a.post_send(from_a, 0, 7, &[b"the last"], false).unwrap();
+    a.disconnect(from_a).unwrap();
+    let start = Instant::now();
+    wait("end of lingering", || {
+        idle(&mut a);
+        (a.ends.iter().count() == 0).then_some(())
+    });
+    let lingered = start.elapsed();
+    assert!((2..4).contains(&lingered.as_secs()), "{lingered:?}");
+    // The peer did nothing meanwhile.
+    readable(b.channel.fd());
+    b.look();
+    assert!(matches!(wait("message", || b.poll()), Completion::Received { immediate: 7, .. }));
+    assert_eq!(wait("end", || b.poll_event()), Event::Disconnected { vi: from_b, clean: true });
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_full_table_takes_new_vis_for_lingering_ones() {
+    let Pair { mut a, from_a, to, .. } = pair(20_034);
+    a.disconnect(from_a).unwrap();
+    while !a.ends.is_full() {
+        let end = End::new(Stage::Closed, CONFIG, 0);
+        a.ends.insert(end).unwrap();
+    }
+    assert!(a.connect(&to, CONFIG, b"").is_ok());
+    assert_eq!(a.connect(&to, CONFIG, b""), Err(ViError::Exhausted("VI")));
 }
 
 #[test]
