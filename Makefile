@@ -95,6 +95,11 @@ rdma-guests: packages-rdma build
 	  tool=$${CARGO_TARGET_DIR:-target}/release/csp-rdma-guests; \
 	  $$tool test $$binaries; $$tool demo --san $(or $(SAN),verbs)
 
+.PHONY: bench-rdma
+bench-rdma: packages-rdma ## the verbs provider beside ibv_rc_pingpong, perftest, rsockets and TCP in a QEMU guest (root, 6 minutes; BENCH=...)
+	$(CARGO) build --release --locked -p csp-perf -p csp-rdma-guests
+	@$${CARGO_TARGET_DIR:-target}/release/csp-rdma-guests bench $(BENCH)
+
 .PHONY: bench-san
 bench-san: packages-san ## messages over the SAN's providers beside TCP, Unix sockets, ZeroMQ, ucx_perftest (root, 5 minutes; BENCH=...)
 	$(CARGO) build --release --locked -p csp-perf -p csp-performance

@@ -13,9 +13,9 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+pub mod bench;
 mod cpio;
 pub mod demo;
-pub mod figures;
 pub mod frame;
 mod guest;
 mod initramfs;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
-use csp_rdma_guests::{Fleet, Output, Sizes, agent, demo, figures, kernel, suite};
+use csp_rdma_guests::{Fleet, Output, Sizes, agent, bench, demo, kernel, suite};
 
 /// Exit code of the tool's own failures, as env(1) and timeout(1) have it.
 const OWN_FAILURE: u8 = 125;
@@ -24,11 +24,13 @@ GUESTS:
 EXAMPLES:
   csp-rdma-guests run -- rdma link
   csp-rdma-guests run -- env CSP_VI_VERBS=10.99.0.1 target/release/deps/verbs-0123456789abcdef --ignored
+  csp-rdma-guests bench --seconds 0.3 --json verbs.json
   csp-rdma-guests run --guests 2 --background '2:ib_rc_pingpong -d rxe0 -g 1' \\
       -- sh -c 'sleep 1; ib_rc_pingpong -d rxe0 -g 1 10.99.0.2'
 
 EXIT CODES:
   the command's own; 128 + n where signal n ended it, 127 where it could not be started
+  1    a promise of bench is broken
   125  the tool failed or the command took too long"
 )]
 struct Arguments {
@@ -47,12 +49,8 @@ enum Action {
         /// Test binaries, as `cargo test --no-run` names them.
         binaries: Vec<PathBuf>,
     },
-    /// Latencies in one guest: the verbs provider beside ibv_rc_pingpong, rsockets and the kernel's TCP.
-    Figures {
-        /// The folder with csp-perf; this tool's own where it is not given.
-        #[arg(long)]
-        binaries: Option<PathBuf>,
-    },
+    /// Half round trips in one guest: the verbs provider beside ibv_rc_pingpong, perftest, rsockets and the kernel's TCP.
+    Bench(Bench),
     /// What runs inside a guest.
     #[command(hide = true)]
     Agent,
@@ -84,6 +82,22 @@ struct Run {
 }
 
 #[derive(Args)]
+struct Bench {
+    /// How long each point is measured.
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+    /// Runs of each point; the best counts.
+    #[arg(long, default_value_t = 3)]
+    runs: u32,
+    /// Also writes every point to this file.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// The folder with csp-perf; this tool's own where it is not given.
+    #[arg(long)]
+    binaries: Option<PathBuf>,
+}
+
+#[derive(Args)]
 struct Demo {
     /// What carries the SAN between guests: verbs, ucx or auto.
     #[arg(long, default_value = "verbs")]
@@ -101,7 +115,7 @@ fn main() -> ExitCode {
         Action::Run(arguments) => run(&arguments),
         Action::Demo(arguments) => demonstrate(arguments).map(|()| 0),
         Action::Test { binaries } => test(&binaries).map(|()| 0),
-        Action::Figures { binaries } => figure(binaries).map(|()| 0),
+        Action::Bench(arguments) => measure(arguments).map(|holds| u8::from(!holds)),
         Action::Agent => agent::serve().map(|()| 0),
     };
     match outcome {
@@ -137,8 +151,14 @@ fn demonstrate(arguments: Demo) -> Result<()> {
     demo::run(&kernel::obtain(&folder()?)?, options)
 }
 
-fn figure(binaries: Option<PathBuf>) -> Result<()> {
-    figures::run(&kernel::obtain(&folder()?)?, &built(binaries)?)
+/// Whether the provider is as fast as promised.
+fn measure(arguments: Bench) -> Result<bool> {
+    let (seconds, runs) = (arguments.seconds, arguments.runs.max(1));
+    let settings = bench::Settings { binaries: built(arguments.binaries)?, seconds, runs };
+    let figures = bench::run(&kernel::obtain(&folder()?)?, &settings)?;
+    println!("{figures}");
+    arguments.json.map_or(Ok(()), |path| figures.write(&path))?;
+    Ok(figures.holds())
 }
 
 /// The folder that was named, or this program's own.

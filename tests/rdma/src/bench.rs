@@ -1,0 +1,282 @@
+//! `bench`: half round trips over the verbs provider beside the reference programs of rdma-core, perftest, rsockets and
+//! the kernel's TCP, all in one guest.
+//!
+//! The two ends of everything have a processor each and speak through the same device. Everything takes turns, run after
+//! run, and of each point the best run counts: the processor is emulated, and the machine below does other things too. The
+//! times mean nothing outside the guest; the ratios do.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use csp_cluster::demo::step;
+use csp_cluster::wait_until;
+
+use crate::kernel::Kernel;
+use crate::{Fleet, Guest, Output, Program, Sizes};
+
+const SIZES: Sizes = Sizes { memory_mib: 1024, cpus: 2, mtu: 1500 };
+/// Bytes of the messages.
+const LENGTHS: [u32; 4] = [64, 1 << 10, 16 << 10, 64 << 10];
+/// What one measurement may take.
+const DEADLINE: Duration = Duration::from_secs(120);
+/// The verbs provider may take this many times what ibv_rc_pingpong takes, both polling.
+const BOUND: f64 = 1.2;
+/// Where csp-perf's server listens.
+const PORTS: [(&str, u16); 2] = [("verbs", 7200), ("tcp", 7201)];
+/// A reference program's server, and its client once the server listens; each on a processor of its own.
+const PAIR: &str = "taskset -c 1 $server > /tmp/server 2>&1 & tries=0
+    until taskset -c 0 $client > /tmp/client 2>&1; do
+      tries=$((tries + 1)); [ $tries -lt 50 ] || { cat /tmp/server /tmp/client; exit 1; }; sleep 0.1
+    done
+    cat /tmp/client; wait";
+
+const PINGPONG: &str = "ibv_rc_pingpong";
+const VERBS: &str = "csp verbs";
+
+/// How to measure.
+pub struct Settings {
+    /// The folder with csp-perf.
+    pub binaries: PathBuf,
+    /// How long csp-perf measures each point; the others have a number of rounds that takes about as long.
+    pub seconds: f64,
+    /// Runs of each point.
+    pub runs: u32,
+}
+
+/// One measured point.
+#[derive(Clone, Debug)]
+pub struct Point {
+    /// What carried it.
+    pub over: &'static str,
+    /// `poll` or `block`.
+    pub wait: &'static str,
+    /// Bytes of the message.
+    pub bytes: u32,
+    /// Half a round trip in microseconds, the mean of the best run.
+    pub time_us: f64,
+}
+
+/// All that was measured.
+#[derive(Debug)]
+pub struct Figures {
+    /// Every point.
+    pub points: Vec<Point>,
+}
+
+/// Measures everything.
+///
+/// # Errors
+/// Where the guest does not come up, or something cannot be measured; what the programs said is in the error.
+pub fn run(kernel: &Kernel, settings: &Settings) -> Result<Figures> {
+    let mut fleet = step("a guest (Soft-RoCE on an emulated processor)", || Fleet::boot(kernel, 1, SIZES))?;
+    let guest = fleet.guests.first_mut().context("a guest was booted")?;
+    let perf = settings.binaries.join("csp-perf");
+    let perf = perf.canonicalize().with_context(|| perf.display().to_string())?.display().to_string();
+    let _server = step("csp-perf serves", || serve(guest, &perf))?;
+    let mut figures = Figures { points: Vec::new() };
+    for run in 1..=settings.runs {
+        for bytes in LENGTHS {
+            step(&format!("run {run} of {}: {bytes} bytes", settings.runs), || {
+                Bench { guest, perf: &perf, seconds: settings.seconds, bytes }.all(&mut figures)
+            })?;
+        }
+    }
+    Ok(figures)
+}
+
+/// Starts csp-perf's server over verbs and TCP.
+fn serve(guest: &mut Guest, perf: &str) -> Result<Program> {
+    let places = PORTS.map(|(name, port)| format!("{name}:{}:{port}", guest.address()));
+    let server = guest.start(&[perf, "serve", &places[0], &places[1], "--cpu", "1"], Output::Memory)?;
+    wait_until("csp-perf serve", DEADLINE, || server.captured().contains("ready").then_some(()))
+        .with_context(|| server.captured())?;
+    Ok(server)
+}
+
+/// Measurements of one length.
+struct Bench<'a> {
+    guest: &'a mut Guest,
+    perf: &'a str,
+    seconds: f64,
+    bytes: u32,
+}
+
+impl Bench<'_> {
+    fn all(&mut self, figures: &mut Figures) -> Result<()> {
+        let bytes = self.bytes;
+        let mut keep = |over, wait, time: Result<f64>| {
+            let time_us = time.with_context(|| format!("{over}, {wait}, {bytes} bytes"))?;
+            figures.keep(Point { over, wait, bytes, time_us });
+            anyhow::Ok(())
+        };
+        for wait in ["poll", "block"] {
+            // What is compared follows each other, so that both find the machine in the same state.
+            keep(PINGPONG, wait, self.pingpong(wait))?;
+            keep(VERBS, wait, self.csp(VERBS, wait))?;
+            keep("ib_send_lat", wait, self.perftest("ib_send_lat", wait))?;
+            if wait == "poll" {
+                keep("ib_write_lat", wait, self.perftest("ib_write_lat", wait))?;
+            }
+            keep("rsockets", wait, self.rsockets(wait))?;
+            keep("kernel TCP", wait, self.csp("kernel TCP", wait))?;
+        }
+        Ok(())
+    }
+
+    fn csp(&mut self, over: &str, wait: &str) -> Result<f64> {
+        let (kind, port) = if over == VERBS { PORTS[0] } else { PORTS[1] };
+        let (place, size) = (format!("{kind}:{}:{port}", self.guest.address()), self.bytes.to_string());
+        let seconds = self.seconds.to_string();
+        let words = ["run", &place, "--sizes", &size, "--wait", wait, "--seconds", &seconds];
+        let command = [&[self.perf], &words[..], &["--cpus", "0", "--output", "json"]].concat();
+        let text = self.guest.run(&command, DEADLINE)?;
+        let json: serde_json::Value = serde_json::from_str(&text).with_context(|| text.clone())?;
+        let trips = json[0]["messages_per_second"].as_f64().with_context(|| text.clone())?;
+        Ok(1e6 / trips / 2.0)
+    }
+
+    fn pingpong(&mut self, wait: &str) -> Result<f64> {
+        let events = if wait == "block" { " -e" } else { "" };
+        let program =
+            format!("ibv_rc_pingpong -d rxe0 -g 1 -n {} -s {}{events}", self.rounds(wait), self.bytes);
+        let text = self.pair(&program, &format!("{program} 127.0.0.1"))?;
+        let line = text.lines().find(|line| line.contains("usec/iter"));
+        let trip = line.and_then(|line| line.split_whitespace().rev().nth(1)?.parse::<f64>().ok());
+        Ok(trip.with_context(|| text.clone())? / 2.0)
+    }
+
+    fn perftest(&mut self, name: &str, wait: &str) -> Result<f64> {
+        let events = if wait == "block" { " -e" } else { "" };
+        let program = format!("{name} -d rxe0 -x 1 -F -n {} -s {}{events}", self.rounds(wait), self.bytes);
+        let text = self.pair(&program, &format!("{program} 127.0.0.1"))?;
+        mean_of_perftest(&text).with_context(|| text.clone())
+    }
+
+    fn rsockets(&mut self, wait: &str) -> Result<f64> {
+        // It polls where it may not wait.
+        let test = if wait == "block" { "b" } else { "n" };
+        let program = format!("rstream -T {test} -S {} -I {} -C 1", self.bytes, self.rounds(wait));
+        let address = self.guest.address();
+        let text = self.pair(&format!("{program} -b {address}"), &format!("{program} -s {address}"))?;
+        let last = text.split_whitespace().next_back().and_then(|word| word.parse().ok());
+        last.with_context(|| text.clone())
+    }
+
+    /// Round trips that take about as long as csp-perf measures.
+    fn rounds(&self, wait: &str) -> u32 {
+        let each_us = f64::from(self.bytes) / 40.0 + if wait == "block" { 400.0 } else { 100.0 };
+        (self.seconds * 1e6 / each_us) as u32
+    }
+
+    /// Runs a reference program's server and client; what the client says.
+    fn pair(&mut self, server: &str, client: &str) -> Result<String> {
+        let script = format!("server='{server}' client='{client}'\n{PAIR}");
+        self.guest.run(&["/bin/sh", "-ec", &script], DEADLINE)
+    }
+}
+
+/// The mean that a latency test of perftest tells: `t_avg`, the sixth number of the line that starts with the length.
+fn mean_of_perftest(text: &str) -> Option<f64> {
+    let numbers =
+        |line: &str| line.split_whitespace().map(|word| word.parse::<f64>().ok()).collect::<Option<Vec<_>>>();
+    text.lines().filter_map(numbers).rfind(|line| line.len() >= 6)?.get(5).copied()
+}
+
+impl Figures {
+    /// Keeps the better of this point and the one of a former run.
+    fn keep(&mut self, point: Point) {
+        let same = |p: &&mut Point| (p.over, p.wait, p.bytes) == (point.over, point.wait, point.bytes);
+        match self.points.iter_mut().find(same) {
+            Some(best) if best.time_us <= point.time_us => {}
+            Some(best) => *best = point,
+            None => self.points.push(point),
+        }
+    }
+
+    fn time(&self, over: &str, wait: &str, bytes: u32) -> Option<f64> {
+        let found = self.points.iter().find(|p| (p.over, p.wait, p.bytes) == (over, wait, bytes));
+        found.map(|point| point.time_us)
+    }
+
+    /// What the verbs provider takes for each of ibv_rc_pingpong's, by length.
+    fn ratios(&self, wait: &str) -> [f64; LENGTHS.len()] {
+        let of = |over, bytes| self.time(over, wait, bytes).unwrap_or(f64::NAN);
+        LENGTHS.map(|bytes| of(VERBS, bytes) / of(PINGPONG, bytes))
+    }
+
+    /// Whether the verbs provider is as fast as promised.
+    pub fn holds(&self) -> bool {
+        self.ratios("poll").iter().all(|&ratio| ratio <= BOUND)
+    }
+
+    /// Every point, for programs. Times in microseconds.
+    ///
+    /// # Errors
+    /// Where the file cannot be written.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let point = |p: &Point| serde_json::json!({"over": p.over, "wait": p.wait, "bytes": p.bytes, "time_us": p.time_us});
+        let points: Vec<_> = self.points.iter().map(point).collect();
+        std::fs::write(path, serde_json::to_string_pretty(&points)?)
+            .with_context(|| path.display().to_string())
+    }
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\nhalf round trip in one guest, us\n{:<22}", "over, waiting")?;
+        LENGTHS.iter().try_for_each(|bytes| write!(f, "{:>12}", format!("{bytes} B")))?;
+        let mut rows: Vec<(&str, &str)> = Vec::new();
+        for row in self.points.iter().map(|point| (point.over, point.wait)) {
+            if !rows.contains(&row) {
+                rows.push(row);
+            }
+        }
+        for (over, wait) in rows {
+            write!(f, "\n{:<22}", format!("{over}, {wait}"))?;
+            for bytes in LENGTHS {
+                let time = self.time(over, wait, bytes);
+                write!(f, "{:>12}", time.map_or(String::new(), |time| format!("{time:.1}")))?;
+            }
+        }
+        writeln!(f)?;
+        for wait in ["poll", "block"] {
+            write!(f, "{:<22}", format!("verbs / pingpong, {wait}"))?;
+            self.ratios(wait).iter().try_for_each(|ratio| write!(f, "{ratio:>12.2}"))?;
+            writeln!(f)?;
+        }
+        let mark = if self.holds() { "holds" } else { "BROKEN" };
+        writeln!(f, "\npromise: verbs <= {BOUND} x ibv_rc_pingpong at every size, polling: {mark}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_promise_is_about_every_size() {
+        let mut figures = Figures { points: Vec::new() };
+        assert!(!figures.holds(), "nothing was measured");
+        for bytes in LENGTHS {
+            for (over, time_us) in [(PINGPONG, 10.0), (VERBS, 15.0), (VERBS, 11.0), (VERBS, 13.0)] {
+                figures.keep(Point { over, wait: "poll", bytes, time_us });
+            }
+        }
+        assert!(figures.holds(), "of each point the best run counts");
+        assert_eq!(figures.points.len(), 2 * LENGTHS.len());
+        let text = figures.to_string();
+        assert!(text.contains("csp verbs, poll               11.0"), "{text}");
+        assert!(text.ends_with("every size, polling: holds\n"), "{text}");
+        figures.points[7].time_us = 12.1;
+        assert!(!figures.holds());
+    }
+
+    #[test]
+    fn perftests_mean_is_found() {
+        let text = " #bytes #iterations t_min t_max t_typical t_avg t_stdev 99% 99.9%\n 64 500 10.1 99.0 11.0 12.5 1.0 20.0 90.0\n---\n";
+        assert_eq!(mean_of_perftest(text), Some(12.5));
+        assert_eq!(mean_of_perftest("Couldn't connect\n"), None);
+    }
+}
