@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::address::Address;
 use crate::arguments::{Output, Plan, Test};
-use crate::end::{End, MESSAGE_LEN_MAX};
+use crate::end::{End, MESSAGE_LEN_MAX, Waiting};
 use crate::measure::Client;
 use crate::report::{Point, header};
 use crate::socket_end::SocketEnd;
@@ -43,6 +43,10 @@ pub fn run(addresses: &[Address], plan: &Plan) -> Result<()> {
                 for (client, address) in clients.iter_mut().zip(addresses) {
                     client.set_waiting(waiting)?;
                     let point = measure(client, test, size, plan).with_context(|| address.to_string())?;
+                    if addresses.len() > 1 {
+                        // A server's end that spins while another is measured takes the processor from that one.
+                        client.set_waiting(Waiting::Block)?;
+                    }
                     match plan.output {
                         Output::Json => records.push(point.json(address.kind())?),
                         Output::Text => {

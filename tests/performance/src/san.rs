@@ -19,6 +19,9 @@ const REPLIES: [u32; 9] = [1, 64, 256, 1024, 4096, 8192, 16_384, 32_768, 65_536]
 /// Where the sources of peers in C are, seen from the root of the tree.
 const PEERS: &str = "tests/performance/peers";
 
+/// A raw ring whose messages are empty.
+const ONE_LINE: &str = "one cache line";
+
 /// A port of the loopback for peers.
 const PORT: u16 = 7391;
 
@@ -28,7 +31,7 @@ pub struct Settings {
     pub binaries: PathBuf,
     /// How long each point is measured.
     pub seconds: f64,
-    /// Runs of each point; the best counts.
+    /// Runs of each point; the median counts.
     pub runs: u32,
 }
 
@@ -63,7 +66,7 @@ pub struct Promise {
 
 /// All that was measured.
 pub struct Figures {
-    /// Every point, the best of its runs.
+    /// Every point, the median of its runs.
     pub points: Vec<Point>,
     /// What was promised of them.
     pub promises: Vec<Promise>,
@@ -75,7 +78,7 @@ pub fn measure(settings: &Settings) -> Result<Figures> {
     std::fs::create_dir_all(&folder)?;
     let points = Runner { settings, folder: &folder, points: Vec::new() }.all();
     let _ = std::fs::remove_dir_all(&folder);
-    let points = points?;
+    let points = medians(points?);
     let promises = promises(&points);
     Ok(Figures { points, promises })
 }
@@ -109,16 +112,9 @@ impl Runner<'_> {
         Ok(self.points)
     }
 
-    /// Keeps the better of this point and the one of a former run.
+    /// Keeps a point, beside those of the same kind of other runs.
     fn keep(&mut self, point: Point) {
-        let same = |p: &&mut Point| {
-            (p.test, &p.over, &p.wait, p.bytes) == (point.test, &point.over, &point.wait, point.bytes)
-        };
-        match self.points.iter_mut().find(same) {
-            Some(best) if best.time_us <= point.time_us => {}
-            Some(best) => *best = point,
-            None => self.points.push(point),
-        }
+        self.points.push(point);
     }
 
     fn csp_perf(&mut self, test: &'static str, words: &str) -> Result<()> {
@@ -172,16 +168,21 @@ impl Runner<'_> {
                 Command::new("gcc").arg("-O2").arg("-o").arg(&program).arg(source).args(flags).status();
             ensure!(status.context("gcc")?.success(), "{name}.c does not compile");
         }
-        for size in SIZES {
-            let rounds =
-                (self.settings.seconds * if name == "raw_ring" { 20_000.0 } else { 10_000.0 }) as u32;
+        let raw = name == "raw_ring";
+        let wait = if raw { "poll" } else { "block" };
+        let rounds = (self.settings.seconds * if raw { 20_000.0 } else { 10_000.0 }) as u32;
+        // No bytes at all: what this machine takes to move one cache line, below which nothing of 64 bytes can go.
+        for size in SIZES.into_iter().chain(raw.then_some(0)) {
             let output =
                 Command::new(&program).args([size, rounds.max(100)].map(|n| n.to_string())).output()?;
             let text = String::from_utf8_lossy(&output.stdout);
             let nanos: f64 = text.trim().parse().with_context(|| format!("{name} said {text:?}"))?;
-            let wait = if name == "raw_ring" { "poll" } else { "block" }.to_owned();
-            let (over, time_us) = (name.replace('_', " "), nanos / 1e3);
-            self.keep(Point { test: "latency", over, wait, bytes: size, time_us, cpu_us: None });
+            let (over, bytes) = match size {
+                0 => (ONE_LINE.to_owned(), SIZES[0]),
+                _ => (name.replace('_', " "), size),
+            };
+            let (wait, time_us) = (wait.to_owned(), nanos / 1e3);
+            self.keep(Point { test: "latency", over, wait, bytes, time_us, cpu_us: None });
         }
         Ok(())
     }
@@ -214,6 +215,24 @@ impl Runner<'_> {
         }
         Ok(())
     }
+}
+
+/// Of all points of a kind the middle one, in the order in which they were first measured. Not the best: where the
+/// hypervisor now and then has both processors share a core, the best tells of that.
+fn medians(points: Vec<Point>) -> Vec<Point> {
+    let mut kinds: Vec<Vec<Point>> = Vec::new();
+    let kind = |p: &Point| (p.test, p.over.clone(), p.wait.clone(), p.bytes);
+    for point in points {
+        match kinds.iter_mut().find(|kept| kept.first().is_some_and(|first| kind(first) == kind(&point))) {
+            Some(kept) => kept.push(point),
+            None => kinds.push(vec![point]),
+        }
+    }
+    let middle = |mut kept: Vec<Point>| {
+        kept.sort_by(|a, b| a.time_us.total_cmp(&b.time_us));
+        kept.swap_remove(kept.len() / 2)
+    };
+    kinds.into_iter().map(middle).collect()
 }
 
 fn point_of(test: &'static str, record: &Value, name: Option<&str>) -> Option<Point> {
@@ -409,6 +428,28 @@ mod tests {
         };
         let held = promises(&[point("shm", 0.14), point("raw ring", 0.1)]);
         assert_eq!(held.iter().filter(|promise| promise.holds).count(), 2);
+    }
+
+    #[test]
+    fn the_median_of_each_kind_counts() {
+        let point = |over: &str, time_us| Point {
+            test: "latency",
+            over: over.to_owned(),
+            wait: "poll".to_owned(),
+            bytes: 64,
+            time_us,
+            cpu_us: None,
+        };
+        let kept = medians(vec![
+            point("shm", 3.0),
+            point("tcp", 9.0),
+            point("shm", 0.1),
+            point("shm", 2.0),
+            point("tcp", 8.0),
+            point("tcp", 7.0),
+        ]);
+        let kept: Vec<_> = kept.iter().map(|p| (p.over.as_str(), p.time_us)).collect();
+        assert_eq!(kept, [("shm", 2.0), ("tcp", 8.0)]);
     }
 
     #[test]

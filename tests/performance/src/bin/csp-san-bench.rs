@@ -28,8 +28,8 @@ struct Arguments {
     /// How long each point is measured.
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// Runs of each point whose promise is checked; the best counts, since others use this machine as well.
-    #[arg(long, default_value_t = 3)]
+    /// Runs of each point; the median counts, since others use this machine as well.
+    #[arg(long, default_value_t = 5)]
     runs: u32,
     /// Also writes every figure to this file.
     #[arg(long)]
