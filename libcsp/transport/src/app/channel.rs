@@ -7,7 +7,7 @@ use csp_wire::channel::{ConnectPayload, Message, MessageHeader, MessageKind, Ope
 use csp_wire::link::Purpose;
 
 use super::config::{CHANNELS_MAX, ProxyTarget};
-use super::records::{Flow, Offer, Phase};
+use super::records::{Flow, Phase};
 use super::slots::{FlowId, Slots};
 use super::{AppSide, Handle, errno};
 use crate::backoff::Backoff;
@@ -76,12 +76,17 @@ pub(super) struct AppChannel {
     lanes: Vec<AppLane>,
     /// The link that carries what concerns no flow: the first that came up, while it lives.
     control: Option<usize>,
+    /// Whether it was told of the listeners before: it may remember them from a link that is lost by now.
+    pub announced: bool,
+    /// Listeners that were closed since, oldest first: a lost link may have taken the word of it along.
+    pub closed: VecDeque<u32>,
     pub labels: HashMap<u32, FlowId>,
 }
 
 impl AppChannel {
     fn new(target: ProxyTarget, lanes: Vec<AppLane>) -> Self {
-        AppChannel { target, wanted: true, lanes, control: None, labels: HashMap::new() }
+        let (closed, labels) = (VecDeque::new(), HashMap::new());
+        AppChannel { target, wanted: true, lanes, control: None, announced: false, closed, labels }
     }
 
     pub fn next_tries(&self) -> impl Iterator<Item = Instant> {
@@ -209,7 +214,7 @@ impl AppSide {
         }
         if let Some(channel) = self.channels.get_mut(lane.channel).filter(|c| c.control.is_none()) {
             channel.control = Some(lane.index);
-            self.relisten(lane.channel);
+            self.announce(lane.channel);
         }
     }
 
@@ -230,24 +235,22 @@ impl AppSide {
         if let DownReason::Refused { code: RefusalCode::ExpiredToken | RefusalCode::BadToken, .. } = reason {
             self.token_refused = true;
         }
-        let moved = self.replace_control(at);
+        self.replace_control(at);
         self.lose_flows(at);
         match self.channels.get(at.channel).and_then(|c| c.control) {
-            // What was under way on the lost link is not known.
-            Some(_) if moved => self.announce_anew(at.channel),
+            // What was under way on the lost link is not known: words about listeners, and connections that the proxy
+            // had offered.
+            Some(_) if was_up => self.announce(at.channel),
             Some(_) => {}
             None => self.forget_offers(at.channel),
         }
     }
 
-    /// A link is gone: if it carried what concerns listeners, another one does from now on, and `true` says so.
-    fn replace_control(&mut self, lost: Lane) -> bool {
-        let Some(channel) = self.channels.get_mut(lost.channel) else { return false };
-        let moves = channel.control == Some(lost.index);
-        if moves {
+    /// A link is gone: if it carried what concerns listeners, another one does from now on.
+    fn replace_control(&mut self, lost: Lane) {
+        if let Some(channel) = self.channels.get_mut(lost.channel).filter(|c| c.control == Some(lost.index)) {
             channel.control = channel.lanes.iter().position(|lane| lane.up);
         }
-        moves
     }
 
     /// Breaks the link of a proxy that does not keep the protocol.
@@ -416,13 +419,14 @@ impl AppSide {
         true
     }
 
-    /// The offers of a proxy without any link are void; what waited unaccepted is offered again by the proxy.
+    /// The offers of a proxy without any link are void, unless it still has one of its own; what waited unaccepted is
+    /// offered again by the proxy.
     fn forget_offers(&mut self, channel: usize) {
         let mut at = 0;
         while let Some((slot, id)) = self.listeners.at_or_after(at) {
             at = slot + 1;
             if let Some(offer) = self.listeners.get_mut(id).and_then(|l| l.offers.get_mut(channel)) {
-                *offer = Offer::default();
+                offer.forget();
             }
         }
     }

@@ -13,6 +13,9 @@ use super::slots::{FlowId, ListenerId};
 use super::{AppError, AppSide, Handle, Readiness, errno};
 use crate::credit::ReceiveCredit;
 
+/// Closed listeners that are remembered for each proxy: as many as it takes of one process.
+const CLOSED_MAX: usize = 256;
+
 /// A connection the program took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Accepted {
@@ -48,7 +51,13 @@ impl AppSide {
         self.give_back(id);
         self.listeners.remove(id.0).ok_or(AppError::Unknown)?;
         for channel in 0..self.channels.len() {
-            self.send_to_channel(channel, MessageHeader::new(MessageKind::Unlisten, id.to_wire(), 0, 0), &[]);
+            self.send_unlisten(channel, id.to_wire());
+            if let Some(channel) = self.channels.get_mut(channel).filter(|channel| channel.announced) {
+                if channel.closed.len() == CLOSED_MAX {
+                    channel.closed.pop_front();
+                }
+                channel.closed.push_back(id.to_wire());
+            }
         }
         Ok(())
     }
@@ -119,30 +128,33 @@ impl AppSide {
         self.send_to_channel(channel, header, &payload);
     }
 
-    /// A link came up: it learns of all listeners and of the credit of those in use.
-    pub(super) fn relisten(&mut self, channel: usize) {
-        let mut at = 0;
-        while let Some((slot, id)) = self.listeners.at_or_after(at) {
-            at = slot + 1;
-            self.send_listen(channel, ListenerId(id));
-            self.grant(channel, ListenerId(id));
+    /// Tells a proxy of all listeners, and of the credit of those in use. One that may know them already hears first that
+    /// they are closed, so that all take a new start; what it still offers by credit that was granted before is taken as
+    /// well.
+    pub(super) fn announce(&mut self, channel: usize) {
+        let Some(told) = self.channels.get_mut(channel) else { return };
+        let again = std::mem::replace(&mut told.announced, true);
+        let closed: Vec<u32> = told.closed.iter().copied().collect();
+        for id in closed {
+            self.send_unlisten(channel, id);
         }
-    }
-
-    /// All listeners of a proxy take a new start on another of its links: what it still offers by credit that was
-    /// granted before is taken as well.
-    pub(super) fn announce_anew(&mut self, channel: usize) {
         let mut at = 0;
         while let Some((slot, id)) = self.listeners.at_or_after(at) {
             at = slot + 1;
             let id = ListenerId(id);
-            self.send_to_channel(channel, MessageHeader::new(MessageKind::Unlisten, id.to_wire(), 0, 0), &[]);
+            if again {
+                self.send_unlisten(channel, id.to_wire());
+            }
             self.send_listen(channel, id);
             if let Some(offer) = self.listeners.get_mut(id.0).and_then(|l| l.offers.get_mut(channel)) {
-                offer.former = offer.former.saturating_add(std::mem::take(&mut offer.granted));
+                offer.forget();
             }
             self.grant(channel, id);
         }
+    }
+
+    fn send_unlisten(&mut self, channel: usize, id: u32) {
+        self.send_to_channel(channel, MessageHeader::new(MessageKind::Unlisten, id, 0, 0), &[]);
     }
 
     fn grant_all(&mut self, id: ListenerId) {

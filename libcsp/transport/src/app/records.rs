@@ -111,6 +111,11 @@ pub(super) struct Offer {
 }
 
 impl Offer {
+    /// The proxy is told anew what it may offer.
+    pub fn forget(&mut self) {
+        self.former = self.former.saturating_add(std::mem::take(&mut self.granted));
+    }
+
     /// Takes an offered connection in; `false`: the proxy had no credit for it.
     pub fn take(&mut self) -> bool {
         let credit = if self.granted > 0 { &mut self.granted } else { &mut self.former };

@@ -308,7 +308,7 @@ fn a_lost_proxy_resets_its_flows_and_hears_of_listeners_when_back() {
     assert_eq!(w.app.read(w.now, flow, &mut buffer, false), Err(AppError::Broken(errno::ECONNRESET)));
     assert_eq!(w.app.accept(listener), Err(AppError::WouldBlock), "the other is the proxy's again");
     let kinds: Vec<_> = w.proxy.take().iter().map(|m| (m.0, m.2)).collect();
-    assert_eq!(kinds, [(Listen, 4), (AcceptCredit, 4)]);
+    assert_eq!(kinds, [(Unlisten, 0), (Listen, 4), (AcceptCredit, 4)]);
     assert_eq!((w.app.counters().links_up, w.app.counters().links_lost), (2, 1));
     w.app.close(w.now, flow, false).unwrap();
     assert_eq!(w.app.flow_count(), 0);

@@ -102,6 +102,33 @@ fn listeners_are_announced_once_and_anew_when_the_link_that_told_them_is_lost() 
 }
 
 #[test]
+fn connections_offered_on_a_lost_link_cost_no_credit_for_good() {
+    let (mut w, _, _) = with_two_flows();
+    w.proxy.take();
+    for _ in 0..3 {
+        // Whether it offered something on that link that nobody heard of cannot be known: it is told all anew.
+        w.proxy.drop_link(w.proxy.links[1]);
+        w.run_for(5_000);
+        let told: Vec<_> = w.proxy.take().iter().map(|m| (m.0, m.2)).collect();
+        assert_eq!(told, [(Unlisten, 0), (Listen, 8), (AcceptCredit, 8)]);
+        assert_eq!(w.proxy.links.len(), 2);
+    }
+    assert_eq!(w.app.counters().protocol_violations, 0);
+}
+
+#[test]
+fn a_proxy_hears_again_of_listeners_that_were_closed_when_a_link_is_lost() {
+    let (mut w, listener, _) = with_two_flows();
+    w.app.close_listener(listener).unwrap();
+    let first = w.proxy.links[0];
+    w.proxy.drop_link(first);
+    w.run_for(5_000);
+    let told = w.proxy.take();
+    assert!(told.iter().any(|m| (m.0, m.1) == (Unlisten, listener.to_wire())), "{told:?}");
+    assert_eq!(w.proxy.links.len(), 2);
+}
+
+#[test]
 fn a_link_without_descriptors_holds_up_nobody_elses_flows() {
     let (mut w, _, [held_up, free]) = with_two_flows();
     while w.app.write(w.now, held_up, &[b"x"]).is_ok() {}
