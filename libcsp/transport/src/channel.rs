@@ -3,7 +3,8 @@
 //! Order: each flow stays on one link (the owner keeps the [`LinkId`] that [`Channel::pick`] gave, or on which OPEN
 //! came), and each link's messages leave first in, first out. Nothing overtakes within a flow.
 //!
-//! Loss: when a link of the pool dies, neither side can know what of the flows on it arrived. These flows are over
+//! Loss: a link whose VI breaks while its peer lives goes on over another VI, and its flows notice nothing but missing
+//! credit. When a link of the pool dies, neither side can know what of the flows on it arrived. These flows are over
 //! (RESET to both their ends); flows on the other links live on, new flows use what is left of the pool, and the
 //! process side replaces the link.
 

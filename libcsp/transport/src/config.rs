@@ -42,6 +42,9 @@ pub struct EndpointConfig {
     pub links_max: u32,
     /// How long a link may take from `connect` (or from the peer's request) until HELLO is answered.
     pub hello_timeout: Duration,
+    /// How long a link whose VI broke may take to go on over another one, while its peer lives; zero: it does not. With
+    /// what a provider needs to notice, the peer's death must still be known within a second.
+    pub resume_deadline: Duration,
     /// What tokens are verified with; `None`: this side accepts no links of the cluster.
     pub verify: Option<ClusterKey>,
     /// Processes of this host whose links for messages are accepted; `None`: none.
@@ -79,6 +82,7 @@ impl EndpointConfig {
             heartbeat: Heartbeat::default(),
             links_max: 64,
             hello_timeout: Duration::from_secs(2),
+            resume_deadline: Duration::from_millis(400),
             verify,
             local: None,
         }

@@ -7,6 +7,12 @@ pub struct Counters {
     pub links_up: u64,
     /// Links that ended cleanly.
     pub links_closed: u64,
+    /// Links whose VI broke, and that waited for another one.
+    pub links_interrupted: u64,
+    /// Links that went on over another VI.
+    pub links_resumed: u64,
+    /// Messages sent again over the other VI, control included.
+    pub messages_reposted: u64,
     /// Links that ended because the peer hung up without CLOSE.
     pub died_hang_up: u64,
     /// Links that ended because the peer was silent.
@@ -35,6 +41,8 @@ pub struct Counters {
     pub refused_identity: u64,
     /// HELLOs refused: the token is in use.
     pub refused_replay: u64,
+    /// HELLOs refused: the link to be resumed is not known, or its messages are not there any more.
+    pub refused_session: u64,
     /// Messages sent, control included.
     pub messages_sent: u64,
     /// Messages received, control included.

@@ -62,6 +62,18 @@ impl ClusterKey {
         ClusterKey(bytes)
     }
 
+    /// A secret that nobody without the key can tell, another one for other `parts`.
+    pub(crate) fn secret(&self, parts: &[&[u8]]) -> Option<[u8; 16]> {
+        let mut mac = self.mac()?;
+        // No token starts so.
+        mac.update(b"\0csp session");
+        for part in parts {
+            mac.update(&(part.len() as u64).to_le_bytes());
+            mac.update(part);
+        }
+        mac.finalize().into_bytes().first_chunk().copied()
+    }
+
     fn mac(&self) -> Option<Hmac<Sha256>> {
         // HMAC takes keys of any length, hence never `None`.
         Hmac::<Sha256>::new_from_slice(&self.0).ok()

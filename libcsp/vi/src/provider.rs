@@ -353,6 +353,21 @@ pub trait Provider: Send {
     /// follows.
     fn disconnect(&mut self, vi: ViId) -> Result<(), ViError>;
 
+    /// Whether a VI can end though both of its ends live, because the way between them broke. On one host only the end of
+    /// a peer ends a VI.
+    fn can_break(&self) -> bool {
+        false
+    }
+
+    /// Tells the messages posted last on a VI (immediate data and bytes), oldest first: all that the provider does not know to
+    /// be in the peer's memory, and maybe some before them. For a caller that goes on over another VI when this one broke;
+    /// before [`disconnect`](Provider::disconnect). Without those of [`post_send_from`](Provider::post_send_from), which
+    /// lie in the caller's memory. Memory shared with the peer may be told as the peer changed it.
+    fn unconfirmed(&self, vi: ViId, tell: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
+        let _ = (vi, tell);
+        Err(ViError::Unsupported("tell what was not confirmed"))
+    }
+
     /// What went wrong so far.
     fn counters(&self) -> Counters {
         Counters::default()

@@ -6,7 +6,7 @@ mod common;
 use common::{check_error, damaged, damages, noise};
 use csp_types::{NodeId, Role};
 use csp_wire::WireError;
-use csp_wire::link::{self, Hello, HelloAck, HelloRefused, Purpose, RefusalCode};
+use csp_wire::link::{self, Hello, HelloAck, HelloRefused, Purpose, RefusalCode, Resume};
 use proptest::prelude::*;
 
 fn any_header() -> impl Strategy<Value = link::Header> {
@@ -28,6 +28,7 @@ struct HelloParts {
     incarnation: u64,
     node_id: NodeId,
     process_id: String,
+    resume: Option<Resume>,
     token: Vec<u8>,
 }
 
@@ -43,6 +44,7 @@ impl HelloParts {
             incarnation: self.incarnation,
             node_id: self.node_id,
             process_id: &self.process_id,
+            resume: self.resume,
             token: &self.token,
         }
     }
@@ -58,6 +60,7 @@ impl HelloParts {
             incarnation: self.incarnation,
             node_id: self.node_id,
             process_id: &self.process_id,
+            resume: self.resume,
         }
     }
 }
@@ -67,10 +70,24 @@ fn any_hello() -> impl Strategy<Value = HelloParts> {
     let purpose = prop_oneof![Just(Purpose::Tunnel), Just(Purpose::Channel), Just(Purpose::Message)];
     let pool = (1u8..=16).prop_flat_map(|size| (0..size, Just(size)));
     let node_id = "[a-z0-9][a-z0-9._-]{0,62}".prop_map(|id| id.parse::<NodeId>().unwrap());
-    let texts = ("[!-~]{0,127}", prop::collection::vec(any::<u8>(), 0..=1024));
-    (role, purpose, any::<u8>(), pool, 1u32.., any::<u64>(), node_id, texts).prop_map(
-        |(role, purpose, worker, pool, receive_depth, incarnation, node_id, (process_id, token))| {
-            HelloParts { role, purpose, worker, pool, receive_depth, incarnation, node_id, process_id, token }
+    let resume = prop::option::of(any::<([u8; 16], u64)>());
+    let resume = resume.prop_map(|given| given.map(|(session, received)| Resume { session, received }));
+    let rest = ("[!-~]{0,127}", resume, prop::collection::vec(any::<u8>(), 0..=1024));
+    (role, purpose, any::<u8>(), pool, 1u32.., any::<u64>(), node_id, rest).prop_map(
+        |(role, purpose, worker, pool, receive_depth, incarnation, node_id, rest)| {
+            let (process_id, resume, token) = rest;
+            HelloParts {
+                role,
+                purpose,
+                worker,
+                pool,
+                receive_depth,
+                incarnation,
+                node_id,
+                process_id,
+                resume,
+                token,
+            }
         },
     )
 }
@@ -102,32 +119,40 @@ fn the_hello_is_laid_out_as_documented() {
         incarnation: 0x1122,
         node_id: "an-1".parse().unwrap(),
         process_id: "p7",
+        resume: None,
         token: b"tok",
     };
     let mut bytes = [0; link::HELLO_LEN_MAX];
     let len = hello.emit(&mut bytes).unwrap();
-    let expected = b"\x01\x00\x05\x02\x03\x01\x02\x00\x40\0\0\0\x22\x11\0\0\0\0\0\0\x04an-1\x02p7\x03\x00tok";
+    let expected = b"\x02\x00\x05\x02\x03\x01\x02\x00\x40\0\0\0\x22\x11\0\0\0\0\0\0\x04an-1\x02p7\x03\x00tok";
     assert_eq!(&bytes[..len], expected);
     assert_eq!(len, hello.len());
+
+    let resume = Some(Resume { session: *b"0123456789abcdef", received: 0x0a0b });
+    let len = Hello { resume, ..hello }.emit(&mut bytes).unwrap();
+    let expected = b"\x02\x00\x05\x02\x03\x01\x02\x01\x40\0\0\0\x22\x11\0\0\0\0\0\0\x04an-1\x02p7\
+        0123456789abcdef\x0b\x0a\0\0\0\0\0\0\x03\x00tok";
+    assert_eq!(&bytes[..len], expected);
 }
 
 /// The `what` of the error that a HELLO with one byte changed meets.
 fn hello_error(at: usize, value: u8) -> &'static str {
     let mut bytes =
-        *b"\x01\x00\x05\x02\x03\x01\x02\x00\x40\0\0\0\x22\x11\0\0\0\0\0\0\x04an-1\x02p7\x03\x00tok";
+        *b"\x02\x00\x05\x02\x03\x01\x02\x00\x40\0\0\0\x22\x11\0\0\0\0\0\0\x04an-1\x02p7\x03\x00tok";
     bytes[at] = value;
     Hello::parse(&bytes).unwrap_err().what()
 }
 
 #[test]
 fn a_wrong_hello_is_refused_for_what_is_wrong() {
-    assert_eq!(hello_error(0, 2), "hello protocol version");
+    assert_eq!(hello_error(0, 1), "hello protocol version");
     assert_eq!(hello_error(2, 6), "hello role");
     assert_eq!(hello_error(3, 0), "hello purpose");
     assert_eq!(hello_error(5, 2), "hello pool index");
     assert_eq!(hello_error(6, 0), "hello pool size");
     assert_eq!(hello_error(6, 17), "hello pool size");
-    assert_eq!(hello_error(7, 1), "hello reserved byte");
+    assert_eq!(hello_error(7, 2), "hello flags");
+    assert_eq!(hello_error(7, 1), "hello session", "cut off");
     assert_eq!(hello_error(8, 0), "hello receive depth");
     assert_eq!(hello_error(21, b'A'), "hello node id");
     assert_eq!(hello_error(20, 0), "hello node id");
@@ -150,8 +175,8 @@ fn a_refusal_cannot_forge_log_lines() {
     let error = HelloRefused::parse(&bytes[..len]).unwrap_err();
     assert_eq!(error, WireError::Value { what: "hello-refused text", offset: 5 });
     assert_eq!(HelloRefused::parse(&[0xff, 0xff]).unwrap().code, RefusalCode::Unspecified);
-    for code in 0..=9 {
-        let expected = if code <= 8 { code } else { 0 };
+    for code in 0..=10 {
+        let expected = if code <= 9 { code } else { 0 };
         assert_eq!(RefusalCode::from_u16(code) as u16, expected);
     }
 }
@@ -172,6 +197,7 @@ fn what_does_not_fit_its_field_is_not_emitted() {
         incarnation: 0,
         node_id: "pn-1".parse().unwrap(),
         process_id: &long,
+        resume: None,
     };
     assert_eq!(ack.emit(&mut out), Err(WireError::TooLarge { what: "hello process id" }));
 }

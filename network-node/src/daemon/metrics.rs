@@ -22,6 +22,8 @@ pub struct Published {
     messages: (u64, u64),
     bytes: (u64, u64),
     no_credit: u64,
+    /// Links whose VI broke, those of them that went on, messages sent again.
+    interrupted: [u64; 3],
 }
 
 impl Published {
@@ -48,6 +50,9 @@ impl Published {
             published.bytes.0 += counters.bytes_received;
             published.bytes.1 += counters.bytes_sent;
             published.no_credit += counters.no_credit;
+            let interrupted =
+                [counters.links_interrupted, counters.links_resumed, counters.messages_reposted];
+            published.interrupted.iter_mut().zip(interrupted).for_each(|(sum, one)| *sum += one);
         }
         published
     }
@@ -69,6 +74,7 @@ impl MetricSource for WorkerMetrics {
             collect_core(out, &published.counters, &labels);
             collect_lan(out, &published.lan, &labels);
             collect_san(out, &published, &labels);
+            collect_links(out, published.interrupted, &labels);
             collect_drops(out, &published);
             out.table("flows", published.flows, published.flow_capacity);
             let help = "Flows that have a label of a proxy";
@@ -77,6 +83,22 @@ impl MetricSource for WorkerMetrics {
             out.gauge("csp_flows_lingering", help, &labels, published.lingering as f64);
         }
     }
+}
+
+fn collect_links(
+    out: &mut MetricWriter,
+    [interrupted, resumed, reposted]: [u64; 3],
+    labels: &[(&str, &str)],
+) {
+    out.counter(
+        "csp_links_interrupted_total",
+        "Links whose VI broke while they were up",
+        labels,
+        interrupted,
+    );
+    out.counter("csp_links_resumed_total", "Links that went on over another VI", labels, resumed);
+    let help = "Messages sent again over another VI";
+    out.counter("csp_link_messages_reposted_total", help, labels, reposted);
 }
 
 fn collect_core(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)]) {

@@ -23,11 +23,13 @@ pub struct Published {
     network_nodes: usize,
     links: usize,
     messages: (u64, u64),
+    /// Links whose VI broke, those of them that went on, messages sent again.
+    interrupted: [u64; 3],
     refusals: [u64; REFUSALS.len()],
 }
 
 /// Why peers on the SAN were refused or cut off, in the order of [`refusals`].
-const REFUSALS: [&str; 12] = [
+const REFUSALS: [&str; 13] = [
     "san_handshake_malformed",
     "san_handshake_dropped",
     "san_memory_violation",
@@ -38,6 +40,7 @@ const REFUSALS: [&str; 12] = [
     "san_token_expired",
     "san_identity",
     "san_token_replayed",
+    "san_session_unknown",
     "san_protocol_violation",
     "san_credit_violation",
 ];
@@ -55,6 +58,7 @@ fn refusals(endpoint: &Endpoint) -> [u64; REFUSALS.len()] {
         link.refused_expired,
         link.refused_identity,
         link.refused_replay,
+        link.refused_session,
         link.died_protocol + link.died_owner,
         link.died_credit,
     ]
@@ -74,12 +78,16 @@ impl Published {
             network_nodes: worker.network_nodes().len(),
             links: 0,
             messages: (0, 0),
+            interrupted: [0; 3],
             refusals: Default::default(),
         };
         for endpoint in worker.endpoints() {
             for (sum, one) in published.refusals.iter_mut().zip(refusals(endpoint)) {
                 *sum += one;
             }
+            let link = endpoint.counters();
+            let interrupted = [link.links_interrupted, link.links_resumed, link.messages_reposted];
+            published.interrupted.iter_mut().zip(interrupted).for_each(|(sum, one)| *sum += one);
         }
         for info in worker.endpoints().flat_map(|e| e.links()) {
             published.links += 1;
@@ -108,12 +116,29 @@ impl MetricSource for WorkerMetrics {
             tcp::collect(out, &published.tcp, &labels);
             let help = "Links that are up: tunnels and channels";
             out.gauge("csp_links", help, &labels, published.links as f64);
+            collect_links(out, published.interrupted, &labels);
             let help = "Network nodes with a tunnel here";
             out.gauge("csp_network_nodes_connected", help, &labels, published.network_nodes as f64);
             let help = "Bytes of the send budget granted to applications";
             out.gauge("csp_send_budget_reserved_bytes", help, &labels, published.budget_reserved as f64);
         }
     }
+}
+
+fn collect_links(
+    out: &mut MetricWriter,
+    [interrupted, resumed, reposted]: [u64; 3],
+    labels: &[(&str, &str)],
+) {
+    out.counter(
+        "csp_links_interrupted_total",
+        "Links whose VI broke while they were up",
+        labels,
+        interrupted,
+    );
+    out.counter("csp_links_resumed_total", "Links that went on over another VI", labels, resumed);
+    let help = "Messages sent again over another VI";
+    out.counter("csp_link_messages_reposted_total", help, labels, reposted);
 }
 
 fn collect_counters(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)]) {

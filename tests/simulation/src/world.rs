@@ -88,6 +88,9 @@ impl World {
     pub fn new(scenario: Scenario) -> Self {
         let key = ClusterKey::from_bytes([7; 32]);
         let fabric = MemoryFabric::with_seed(scenario.seed);
+        if scenario.incident.resumes() {
+            fabric.let_break();
+        }
         fabric.set_default_delay(scenario.san);
         let hub = Hub::new(4096);
         let port = hub.attach("client", MacAddr([2, 0, 0, 0, 0, 1]), 1500);
@@ -293,6 +296,8 @@ impl World {
             }
             Incident::ChannelBreaks => self.break_vi(Purpose::Channel, InFlight::Delivered),
             Incident::TunnelBreaks => self.break_vi(Purpose::Tunnel, InFlight::Lost),
+            Incident::ChannelResumes => self.interrupt(Purpose::Channel),
+            Incident::TunnelResumes => self.interrupt(Purpose::Tunnel),
             Incident::NetworkNodeRestarts | Incident::NetworkNodeDies => {
                 self.fabric.kill_node("nn-1", InFlight::Lost);
                 self.networks[0] = None;
@@ -317,11 +322,23 @@ impl World {
         }
     }
 
-    /// Breaks the first proxy's first VI of this purpose.
-    fn break_vi(&mut self, purpose: Purpose, in_flight: InFlight) {
+    /// The first proxy's first VI of this purpose.
+    fn first_vi(&self, purpose: Purpose) -> Option<ViId> {
         let links = self.proxies[0].iter().flat_map(ProxyWorker::endpoints).flat_map(|e| e.links());
-        let vi: Option<ViId> = links.filter(|l| l.purpose == purpose).map(|l| l.vi).min_by_key(|vi| vi.0);
-        let broken = vi.is_some_and(|vi| self.fabric.kill_vi(vi, in_flight));
+        links.filter(|l| l.purpose == purpose).map(|l| l.vi).min_by_key(|vi| vi.0)
+    }
+
+    /// Breaks it while both of its ends live; one of them may hear of it later.
+    fn interrupt(&mut self, purpose: Purpose) {
+        let later = self.scenario.outage / 2;
+        let heard = [(Duration::ZERO, later), (later, Duration::ZERO)][self.scenario.seed as usize % 2];
+        let broken = self.first_vi(purpose).is_some_and(|vi| self.fabric.break_vi(vi, heard));
+        assert!(broken, "the scenario breaks a VI that is not there");
+    }
+
+    /// Breaks it for good.
+    fn break_vi(&mut self, purpose: Purpose, in_flight: InFlight) {
+        let broken = self.first_vi(purpose).is_some_and(|vi| self.fabric.kill_vi(vi, in_flight));
         assert!(broken, "the scenario breaks a VI that is not there");
     }
 

@@ -50,6 +50,24 @@ fn bytes_arrive_once_and_in_order_or_the_connection_ends_with_an_error() {
     }
 }
 
+/// Every channel or tunnel that breaks while both ends live goes on: of all that was asked nothing fails, whatever else the
+/// scenario has in store.
+#[test]
+fn connections_live_through_the_loss_of_a_vi() {
+    for incident in [Incident::ChannelResumes, Incident::TunnelResumes] {
+        let of_kind = (0..).filter(|seed| Scenario::of(*seed).incident == incident).take(8);
+        for seed in of_kind {
+            let report = World::new(Scenario::of(seed)).run();
+            assert_eq!(
+                (report.broken, &report.violations),
+                (0, &Vec::new()),
+                "seed {seed}: {}",
+                report.counters
+            );
+        }
+    }
+}
+
 #[test]
 fn a_seed_replays_bit_for_bit() {
     let incidents =

@@ -3,10 +3,11 @@
 use csp_types::{Instant, Role};
 use csp_vi::{ConnectRequest, ViConfig, ViId};
 use csp_wire::WireError;
-use csp_wire::link::{HELLO_LEN_MAX, Hello, HelloAck, HelloRefused, Kind};
+use csp_wire::link::{HELLO_LEN_MAX, Hello, HelloAck, HelloRefused, Kind, Resume};
 
 use super::Endpoint;
 use super::link::{Link, State};
+use super::resume::Resumes;
 use crate::config::RECEIVE_DEPTH_MIN;
 use crate::event::{DeathCause, DownReason, LinkEvent, LinkId, ProtocolError, SendError};
 use crate::identity::{PeerIdentity, ProcessId, Purpose, RefusalCode, acceptor_role, connector_role};
@@ -17,22 +18,23 @@ const RECEIVE_DEPTH_MAX: u32 = 4096;
 
 /// Why a HELLO is refused: what the peer is told. The counter goes by it too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Refusal {
+pub(super) struct Refusal {
     code: RefusalCode,
     text: &'static str,
     reason: RefusalReason,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum RefusalReason {
+pub(super) enum RefusalReason {
     Parameters,
     BadToken,
     Expired,
     Identity,
     Replay,
+    Session,
 }
 
-const fn refusal(code: RefusalCode, reason: RefusalReason, text: &'static str) -> Refusal {
+pub(super) const fn refusal(code: RefusalCode, reason: RefusalReason, text: &'static str) -> Refusal {
     Refusal { code, text, reason }
 }
 
@@ -77,7 +79,9 @@ impl Endpoint {
             return;
         };
         let local = link.local;
-        let token = link.token.take();
+        let token = link.token;
+        let received = link.messages_received;
+        let resume = link.session.filter(|_| link.interruption.is_some());
         let hello = Hello {
             role: local.role,
             purpose: link.purpose,
@@ -88,6 +92,7 @@ impl Endpoint {
             incarnation: local.incarnation,
             node_id: local.node,
             process_id: local.process.as_str(),
+            resume: resume.map(|session| Resume { session, received }),
             token: token.as_ref().map_or(&[], |token| token.as_bytes()),
         };
         let mut body = [0; HELLO_LEN_MAX];
@@ -95,7 +100,7 @@ impl Endpoint {
         let body = body.get(..len).unwrap_or(&[]);
         match link.post(now, self.provider.as_mut(), &mut self.counters, Kind::Hello, 0, &[body]) {
             Ok(()) => link.state = State::AwaitAck,
-            Err(error) => self.end(id, DownReason::Unreachable { why: error.to_string() }),
+            Err(error) => self.give_up(id, error.to_string()),
         }
     }
 
@@ -108,14 +113,23 @@ impl Endpoint {
         body: &[u8],
     ) -> Result<(), DeathCause> {
         let verdict = self.admit(unix_now_s, id, body);
-        let Some(link) = self.table.get_mut(id) else { return Ok(()) };
-        let (hello, claims) = match verdict {
+        let (hello, claims, resumed) = match verdict {
             Ok(admitted) => admitted,
             Err(refusal) => {
                 self.refuse(now, id, refusal);
                 return Ok(());
             }
         };
+        if let (Some(of), Some(Resume { received, .. })) = (resumed, hello.resume) {
+            if let Some(link) = self.table.get_mut(id) {
+                link.state = State::Resuming;
+                link.resumes = Some(Resumes { link: of, received, depth: hello.receive_depth });
+                self.resumptions.push(id);
+            }
+            return Ok(());
+        }
+        let session = self.new_session(&claims, &hello);
+        let Some(link) = self.table.get_mut(id) else { return Ok(()) };
         let peer = PeerIdentity {
             role: hello.role,
             node: hello.node_id,
@@ -130,7 +144,11 @@ impl Endpoint {
         link.nonce = (hello.purpose != Purpose::Message).then_some(claims.nonce);
         link.local.pool_index = hello.pool_index;
         link.local.pool_size = hello.pool_size;
+        (link.session, link.admitted_at) = (session, unix_now_s);
         link.descriptors.set_peer_depth(hello.receive_depth, 0);
+        if let Some(nonce) = link.nonce {
+            self.end_superseded(id, nonce);
+        }
         self.acknowledge(now, id).map_err(|_| DeathCause::HangUp)?;
         self.up(now, id, peer);
         Ok(())
@@ -168,6 +186,12 @@ impl Endpoint {
             pool_index: ack.pool_index,
             pool_size: ack.pool_size,
         };
+        if self.table.get(id).is_some_and(|link| link.interruption.is_some()) {
+            return self.on_resumed(now, id, peer, ack.resume);
+        }
+        if let Some(link) = self.table.get_mut(id) {
+            link.session = ack.resume.map(|resume| resume.session);
+        }
         self.up(now, id, peer);
         Ok(())
     }
@@ -176,7 +200,12 @@ impl Endpoint {
     pub(super) fn on_refused(&mut self, id: LinkId, body: &[u8]) -> Result<(), DeathCause> {
         let refused =
             HelloRefused::parse(body).map_err(|_| DeathCause::Protocol(ProtocolError::Malformed))?;
-        self.end(id, DownReason::Refused { code: refused.code, text: refused.text.to_owned() });
+        let resuming = self.table.get(id).is_some_and(|link| link.interruption.is_some());
+        let reason = match resuming {
+            true => DownReason::Died(DeathCause::HangUp),
+            false => DownReason::Refused { code: refused.code, text: refused.text.to_owned() },
+        };
+        self.end(id, reason);
         Ok(())
     }
 
@@ -190,7 +219,7 @@ impl Endpoint {
         self.events.push_back(LinkEvent::Up { link: id, purpose: link.purpose, peer });
     }
 
-    fn acknowledge(&mut self, now: Instant, id: LinkId) -> Result<(), SendError> {
+    pub(super) fn acknowledge(&mut self, now: Instant, id: LinkId) -> Result<(), SendError> {
         let link = self.table.get_mut(id).ok_or(SendError::Down)?;
         let local = link.local;
         let ack = HelloAck {
@@ -203,6 +232,7 @@ impl Endpoint {
             incarnation: local.incarnation,
             node_id: local.node,
             process_id: local.process.as_str(),
+            resume: link.session.map(|session| Resume { session, received: link.messages_received }),
         };
         let mut body = [0; HELLO_LEN_MAX];
         let len = ack.emit(&mut body).unwrap_or(0);
@@ -210,13 +240,14 @@ impl Endpoint {
         link.post(now, self.provider.as_mut(), &mut self.counters, Kind::HelloAck, 0, &[body])
     }
 
-    fn refuse(&mut self, now: Instant, id: LinkId, refusal: Refusal) {
+    pub(super) fn refuse(&mut self, now: Instant, id: LinkId, refusal: Refusal) {
         let counter = match refusal.reason {
             RefusalReason::Parameters => &mut self.counters.refused_parameters,
             RefusalReason::BadToken => &mut self.counters.refused_bad_token,
             RefusalReason::Expired => &mut self.counters.refused_expired,
             RefusalReason::Identity => &mut self.counters.refused_identity,
             RefusalReason::Replay => &mut self.counters.refused_replay,
+            RefusalReason::Session => &mut self.counters.refused_session,
         };
         *counter += 1;
         let mut body = [0; 256];
@@ -234,13 +265,14 @@ impl Endpoint {
         }
     }
 
-    /// Whether the HELLO opens a link here. The token comes before everything else that HELLO says.
+    /// Whether the HELLO opens a link here, or which one it resumes. The token comes before everything else that HELLO
+    /// says; the one of a link that is resumed need not be younger than the link.
     fn admit<'a>(
         &self,
         unix_now_s: u64,
         id: LinkId,
         body: &'a [u8],
-    ) -> Result<(Hello<'a>, TokenClaims), Refusal> {
+    ) -> Result<(Hello<'a>, TokenClaims, Option<LinkId>), Refusal> {
         use RefusalReason::*;
         let hello = Hello::parse(body).map_err(|error| match error {
             WireError::Version { .. } => {
@@ -250,11 +282,14 @@ impl Endpoint {
         })?;
         if hello.purpose == Purpose::Message {
             let claims = self.admit_local(id, &hello)?;
-            return Ok((hello, claims));
+            return Ok((hello, claims, None));
         }
+        let resumed = hello.resume.and_then(|resume| self.find_session(&resume.session));
+        let admitted_at = resumed.and_then(|of| self.table.get(of)).map(|link| link.admitted_at);
+        let at = admitted_at.unwrap_or(unix_now_s);
         let key = self.config.verify.as_ref();
         let no_key = refusal(RefusalCode::BadToken, BadToken, "no links are accepted here");
-        let claims = token::verify(key.ok_or(no_key)?, hello.token, unix_now_s).map_err(refusal_of)?;
+        let claims = token::verify(key.ok_or(no_key)?, hello.token, at).map_err(refusal_of)?;
         let same = claims.role == hello.role
             && claims.node == hello.node_id
             && claims.process.as_str() == hello.process_id;
@@ -275,10 +310,14 @@ impl Endpoint {
             return Err(refusal(RefusalCode::BadToken, Identity, "the token belongs to another user"));
         }
         check_depth(&hello)?;
+        if hello.resume.is_some() {
+            let of = self.check_resumed(resumed, &hello, &claims)?;
+            return Ok((hello, claims, Some(of)));
+        }
         if self.is_replay(&hello, &claims) {
             return Err(refusal(RefusalCode::Duplicate, Replay, "the token is in use already"));
         }
-        Ok((hello, claims))
+        Ok((hello, claims, None))
     }
 
     /// A link between processes of this host: the kernel vouches for the user, nobody for the names.
@@ -290,6 +329,13 @@ impl Endpoint {
             return Err(refusal(RefusalCode::WrongRole, Identity, text));
         }
         check_depth(hello)?;
+        if hello.resume.is_some() {
+            return Err(refusal(
+                RefusalCode::NoSession,
+                RefusalReason::Session,
+                "such links are not resumed",
+            ));
+        }
         let process = ProcessId::parse(hello.process_id.as_bytes());
         let too_long =
             refusal(RefusalCode::Malformed, RefusalReason::Parameters, "the process id is too long");
@@ -298,14 +344,14 @@ impl Endpoint {
         Ok(TokenClaims { role, node, process, uid, not_before: 0, expires: u64::MAX, nonce: 0 })
     }
 
-    /// A token serves one incarnation, and each place of its pool once at a time.
+    /// A token serves one incarnation, and each place of its pool once at a time. A link without VI holds no place
+    /// against its own peer.
     fn is_replay(&self, hello: &Hello<'_>, claims: &TokenClaims) -> bool {
         self.table.iter().any(|(_, link)| {
             let Some(peer) = link.peer.filter(|_| link.nonce == Some(claims.nonce)) else { return false };
             let same_owner = peer.node == claims.node && peer.process == claims.process;
-            let fits = peer.incarnation == hello.incarnation
-                && peer.pool_size == hello.pool_size
-                && peer.pool_index != hello.pool_index;
+            let free = peer.pool_index != hello.pool_index || link.state == State::Interrupted;
+            let fits = peer.incarnation == hello.incarnation && peer.pool_size == hello.pool_size && free;
             same_owner && !fits
         })
     }

@@ -1,7 +1,7 @@
 //! Messages that the owner reads where they lie, in the VI's memory.
 
 use csp_types::Instant;
-use csp_vi::{BufferId, Memory, ViError};
+use csp_vi::{BufferId, Memory, ViError, ViId};
 use csp_wire::link::HEADER_LEN;
 
 use super::Endpoint;
@@ -21,6 +21,8 @@ pub struct InPlace {
     pub offset: usize,
     /// Bytes of body.
     pub len: usize,
+    /// The VI that it came over: the link may go on over another one.
+    vi: ViId,
     buffer: BufferId,
 }
 
@@ -48,21 +50,28 @@ impl Endpoint {
     pub fn take(&mut self, now: Instant) -> Option<InPlace> {
         let id = self.next_message()?;
         let vi = self.table.get(id)?.vi;
-        let ready = *self.ready.front()?;
-        let (start, _) = self.provider.received_at(vi, ready.buffer).ok()?;
-        self.ready.pop_front();
+        let (start, _) = self.provider.received_at(vi, self.ready.front()?.buffer).ok()?;
+        let ready = self.ready.pop_front()?;
         if let Some(link) = self.table.get_mut(id) {
             link.waiting = link.waiting.saturating_sub(1);
         }
         self.after_receive(now, id);
         let (kind, immediate, buffer) = (ready.kind, ready.immediate, ready.buffer);
-        Some(InPlace { link: id, kind, immediate, offset: start + HEADER_LEN, len: ready.body_len, buffer })
+        Some(InPlace {
+            link: id,
+            kind,
+            immediate,
+            offset: start + HEADER_LEN,
+            len: ready.body_len,
+            vi,
+            buffer,
+        })
     }
 
     /// The owner is done with a message that it took; its descriptor goes back to the peer. Once for each.
     pub fn give_back(&mut self, now: Instant, message: InPlace) {
-        let up = |id| self.table.get(id).is_some_and(|link| !matches!(link.state, State::Ending(_)));
-        if up(message.link) {
+        let link = self.table.get(message.link);
+        if link.is_some_and(|link| link.vi == message.vi && !matches!(link.state, State::Ending(_))) {
             self.repost(message.link, message.buffer);
             self.after_receive(now, message.link);
         }

@@ -4,14 +4,19 @@
 //! connector:  Connecting --Established, HELLO sent--> AwaitAck --HELLO_ACK--> Up --+
 //! acceptor:   AwaitHello --HELLO good, HELLO_ACK sent-----------------------> Up --+--> Ending --last message
 //!                                                                                        received--> gone
+//! VI broken:  Up --> Interrupted, at the connector --> Connecting --> AwaitAck --> Up
+//!                    at the acceptor --another VI's HELLO resumes the link-------> Up
 //! ```
 //! `Ending` lasts while the owner has messages to receive; a link that ends before it was `Up` is gone at once.
 
+use std::collections::VecDeque;
+
 use csp_types::Instant;
-use csp_vi::{Provider, ViError, ViId};
-use csp_wire::link::{HEADER_LEN, Header, Kind};
+use csp_vi::{Provider, ViAddress, ViError, ViId};
+use csp_wire::link::{HEADER_LEN, Header, Kind, SESSION_LEN};
 
 use super::GATHER_MAX;
+use super::resume::{Interruption, Resumes, Saved};
 use crate::config::Heartbeat;
 use crate::counters::Counters;
 use crate::event::{DeathCause, DownReason, ProtocolError, SendError};
@@ -31,8 +36,12 @@ pub(super) enum State {
     AwaitAck,
     /// Acceptor: nothing was heard yet.
     AwaitHello,
+    /// Acceptor: HELLO resumes another link, which takes this one's VI when all that arrived for it was heard.
+    Resuming,
     /// Data may flow.
     Up,
+    /// The VI broke, and there is no other yet.
+    Interrupted,
     /// Over, but for messages that the owner has not received.
     Ending(DownReason),
 }
@@ -107,10 +116,24 @@ impl Descriptors {
         self.owed += 1;
     }
 
+    /// Whether a message may be sent again after an interruption. With credit to return it may take the last
+    /// descriptors, since what carries credits otherwise waits behind it.
+    pub(super) const fn allows_replay(&self) -> bool {
+        self.data() > 0 || (self.available >= 1 && self.owed > 0)
+    }
+
     /// Whether a CREDIT message is due. Not for a single descriptor: two sides would answer each other's for ever.
     pub(super) const fn return_due(&self) -> bool {
         self.owed >= 2 && self.owed >= self.own_depth / 2
     }
+}
+
+/// What a message is besides its body.
+#[derive(Clone, Copy)]
+struct Head {
+    kind: Kind,
+    immediate: u32,
+    sequence: u64,
 }
 
 /// One link.
@@ -123,6 +146,18 @@ pub(super) struct Link {
     /// What HELLO told of this side.
     pub(super) local: PeerIdentity,
     pub(super) token: Option<Token>,
+    /// Connector: where to connect to again.
+    pub(super) address: Option<ViAddress>,
+    /// Names the link when its VI is lost; `None`: it is lost too.
+    pub(super) session: Option<[u8; SESSION_LEN]>,
+    /// Acceptor: when the token was found good, in Unix seconds.
+    pub(super) admitted_at: u64,
+    /// From the loss of a VI until another one goes on.
+    pub(super) interruption: Option<Interruption>,
+    /// Messages sent over a lost VI, to be sent again before anything else, oldest first.
+    pub(super) replay: VecDeque<Saved>,
+    /// Acceptor: the link that goes on over this one's VI.
+    pub(super) resumes: Option<Resumes>,
     pub(super) peer: Option<PeerIdentity>,
     /// Acceptor: the user that the provider knows the peer to be.
     pub(super) peer_uid: Option<u32>,
@@ -159,6 +194,12 @@ impl Link {
             purpose: Purpose::Channel,
             local,
             token: None,
+            address: None,
+            session: None,
+            admitted_at: 0,
+            interruption: None,
+            replay: VecDeque::new(),
+            resumes: None,
             peer: None,
             peer_uid: None,
             nonce: None,
@@ -184,6 +225,17 @@ impl Link {
         matches!(self.state, State::Up) && self.hung_up.is_none()
     }
 
+    /// Whether messages wait for another VI, or for it to be known whether there is one.
+    pub(super) fn is_interrupted(&self) -> bool {
+        let broken = matches!(self.state, State::Up) && self.hung_up == Some(false);
+        self.interruption.is_some() || (broken && self.session.is_some())
+    }
+
+    /// Messages of data that may be sent now.
+    pub(super) fn credits(&self) -> u32 {
+        if self.can_send() && self.replay.is_empty() { self.descriptors.data() } else { 0 }
+    }
+
     /// Whether silence of the peer is death.
     pub(super) fn peer_is_daemon(&self) -> bool {
         self.peer.is_some_and(|peer| peer.is_daemon())
@@ -204,33 +256,56 @@ impl Link {
         immediate: u32,
         gather: &[&[u8]],
     ) -> Result<(), SendError> {
-        if !self.descriptors.allows(kind) {
+        if !self.descriptors.allows(kind) || !self.replay.is_empty() {
             return Err(SendError::NoCredit);
         }
+        // What brings a resumed link up again is not counted.
+        let counted = self.interruption.is_none();
+        let head = Head { kind, immediate, sequence: if counted { self.messages_sent } else { 0 } };
+        self.transmit(now, provider, counters, head, gather)?;
+        self.messages_sent += u64::from(counted);
+        Ok(())
+    }
+
+    /// Sends what the peer did not receive over the lost VI, as far as there is credit.
+    pub(super) fn post_replay(&mut self, now: Instant, provider: &mut dyn Provider, counters: &mut Counters) {
+        while let Some(saved) = self.replay.pop_front() {
+            let head = Head { kind: saved.kind, immediate: saved.immediate, sequence: saved.sequence };
+            let sent = self.descriptors.allows_replay()
+                && self.transmit(now, provider, counters, head, &[&saved.body]).is_ok();
+            if !sent {
+                self.replay.push_front(saved);
+                return;
+            }
+            counters.messages_reposted += 1;
+        }
+    }
+
+    fn transmit(
+        &mut self,
+        now: Instant,
+        provider: &mut dyn Provider,
+        counters: &mut Counters,
+        head: Head,
+        gather: &[&[u8]],
+    ) -> Result<(), SendError> {
+        let Head { kind, immediate, sequence } = head;
         let body_len: usize = gather.iter().map(|part| part.len()).sum();
         let told = u16::try_from(self.descriptors.owed).unwrap_or(u16::MAX);
-        let header = Header {
-            kind,
-            credits: told,
-            body_len: u32::try_from(body_len).map_err(|_| SendError::TooLong)?,
-            sequence: self.messages_sent,
-        }
-        .emit();
+        let body_len = u32::try_from(body_len).map_err(|_| SendError::TooLong)?;
+        let header = Header { kind, credits: told, body_len, sequence }.emit();
         let mut parts: [&[u8]; GATHER_MAX + 1] = [&[]; GATHER_MAX + 1];
         let parts = parts.get_mut(..gather.len() + 1).ok_or(SendError::TooLong)?;
         for (slot, part) in parts.iter_mut().zip(core::iter::once(&header[..]).chain(gather.iter().copied()))
         {
             *slot = part;
         }
-        provider.post_send(self.vi, self.messages_sent, immediate, parts, false).map_err(
-            |error| match error {
-                ViError::Full | ViError::Exhausted(_) => SendError::NoCredit,
-                ViError::TooLong { .. } => SendError::TooLong,
-                _ => SendError::Down,
-            },
-        )?;
+        provider.post_send(self.vi, sequence, immediate, parts, false).map_err(|error| match error {
+            ViError::Full | ViError::Exhausted(_) => SendError::NoCredit,
+            ViError::TooLong { .. } => SendError::TooLong,
+            _ => SendError::Down,
+        })?;
         self.descriptors.sent(told);
-        self.messages_sent += 1;
         self.last_sent = now;
         // Whatever is sent tells the peer that we are there.
         self.pong_due = false;
@@ -241,8 +316,9 @@ impl Link {
     /// Checks the header of a message that arrived, and takes its credits (but for the handshake's, whose depth is
     /// not known yet).
     pub(super) fn check(&mut self, raw: &[u8; HEADER_LEN], len: usize) -> Result<Header, DeathCause> {
-        let sequence = self.messages_received;
-        self.messages_received += 1;
+        let counted = self.interruption.is_none();
+        let sequence = if counted { self.messages_received } else { 0 };
+        self.messages_received += u64::from(counted);
         if !self.descriptors.received() {
             return Err(DeathCause::CreditViolation);
         }
@@ -297,7 +373,13 @@ impl Link {
     pub(super) fn next_deadline(&self, heartbeat: &Heartbeat) -> Instant {
         let doubt = self.doubt_until.unwrap_or(Instant::ZERO);
         match self.state {
-            State::Connecting | State::AwaitAck | State::AwaitHello => self.handshake_until.max(doubt),
+            State::Connecting | State::AwaitAck | State::AwaitHello | State::Resuming => {
+                self.handshake_until.max(doubt)
+            }
+            State::Interrupted => {
+                let retry = self.interruption.as_ref().map_or(Instant::FAR_FUTURE, |known| known.retry_at);
+                self.handshake_until.max(doubt).min(retry)
+            }
             State::Ending(_) => Instant::FAR_FUTURE,
             State::Up => {
                 let ping = if self.ping_allowed() {

@@ -4,6 +4,7 @@ mod handshake;
 mod in_place;
 mod link;
 mod progress;
+mod resume;
 mod table;
 
 use std::collections::VecDeque;
@@ -38,6 +39,8 @@ pub struct LinkInfo {
     pub peer: Option<PeerIdentity>,
     /// Since when it is up.
     pub up_since: Option<Instant>,
+    /// Its VI broke, and it waits for another one.
+    pub interrupted: bool,
     /// When the peer's last message was polled.
     pub last_heard: Instant,
     /// Descriptors that data may use now.
@@ -54,14 +57,15 @@ const MESSAGE_LEN_MIN: u32 = 512;
 /// Most links of one endpoint.
 const LINKS_MAX: u32 = 4096;
 
-/// A data message that waits for the owner, its body still in the VI's buffer.
-#[derive(Clone, Copy, Debug)]
+/// A data message that waits for the owner, its body still in the VI's buffer, or kept from a VI that is gone.
+#[derive(Debug)]
 struct Ready {
     link: LinkId,
     buffer: BufferId,
     kind: MessageKind,
     immediate: u32,
     body_len: usize,
+    kept: Option<Box<[u8]>>,
 }
 
 /// Links over one VI provider; one thread's own.
@@ -76,6 +80,10 @@ pub struct Endpoint {
     dirty: Vec<LinkId>,
     /// Links whose VI is disconnected, while messages may still be polled.
     hang_ups: Vec<LinkId>,
+    /// Links whose HELLO resumes another, while messages of that may still be polled.
+    resumptions: Vec<LinkId>,
+    /// Sessions given out.
+    sessions: u64,
     /// No link's deadline comes before it.
     next_check: Instant,
     last_progress: Instant,
@@ -96,6 +104,8 @@ impl Endpoint {
             ready: VecDeque::with_capacity(links_max * config.receive_depth as usize),
             dirty: Vec::with_capacity(links_max),
             hang_ups: Vec::with_capacity(links_max),
+            resumptions: Vec::with_capacity(links_max),
+            sessions: 0,
             next_check: Instant::FAR_FUTURE,
             last_progress: Instant::ZERO,
             counters: Counters::default(),
@@ -136,6 +146,7 @@ impl Endpoint {
             state: State::Connecting,
             purpose,
             token: Some(token),
+            address: Some(address.clone()),
             ..Link::new(now, vi, local, self.config.receive_depth, until)
         };
         self.next_check = self.next_check.min(until);
@@ -158,8 +169,7 @@ impl Endpoint {
     /// events first, this returns `None` while an unpolled `Up` stands before the next message.
     pub fn receive(&mut self, now: Instant, into: &mut [u8]) -> Option<Received> {
         loop {
-            let ready = *self.ready.front()?;
-            let Some(link) = self.table.get_mut(ready.link) else {
+            let Some(link) = self.table.get_mut(self.ready.front()?.link) else {
                 // Its link was closed or failed by the owner; the buffer went with the VI.
                 self.ready.pop_front();
                 continue;
@@ -167,14 +177,23 @@ impl Endpoint {
             if !link.up_told {
                 return None;
             }
-            self.ready.pop_front();
+            let ready = self.ready.pop_front()?;
             link.waiting = link.waiting.saturating_sub(1);
             let vi = link.vi;
             let wanted = ready.body_len.min(into.len());
             let room = into.get_mut(..wanted).unwrap_or(&mut []);
-            let copied = self.provider.read(vi, ready.buffer, HEADER_LEN, room).unwrap_or(0);
+            let copied = match &ready.kept {
+                Some(kept) => {
+                    room.copy_from_slice(kept.get(..wanted).unwrap_or(&[]));
+                    wanted
+                }
+                None => {
+                    let copied = self.provider.read(vi, ready.buffer, HEADER_LEN, room).unwrap_or(0);
+                    self.repost(ready.link, ready.buffer);
+                    copied
+                }
+            };
             self.counters.receive_cut += u64::from(copied < ready.body_len);
-            self.repost(ready.link, ready.buffer);
             self.after_receive(now, ready.link);
             let Ready { link, kind, immediate, .. } = ready;
             return Some(Received { link, kind, immediate, len: copied });
@@ -207,8 +226,13 @@ impl Endpoint {
         if body_len > self.message_len() {
             return Err(SendError::TooLong);
         }
-        let link = self.table.get_mut(link).filter(|link| link.can_send() && kind_of(link.purpose) == kind);
+        let lives = |link: &&mut Link| link.can_send() || link.is_interrupted();
+        let link = self.table.get_mut(link).filter(|link| lives(link) && kind_of(link.purpose) == kind);
         let link = link.ok_or(SendError::Down)?;
+        if !link.can_send() {
+            self.counters.no_credit += 1;
+            return Err(SendError::NoCredit);
+        }
         let kind = wire_kind(kind);
         let result = link.post(now, self.provider.as_mut(), &mut self.counters, kind, immediate, gather);
         match result {
@@ -219,9 +243,9 @@ impl Endpoint {
         result
     }
 
-    /// How many data messages can be sent on `link` now; 0 when it is not up.
+    /// How many data messages can be sent on `link` now; 0 when it is not up, or its VI broke and there is no other yet.
     pub fn credits(&self, link: LinkId) -> u32 {
-        self.table.get(link).filter(|link| link.can_send()).map_or(0, |link| link.descriptors.data())
+        self.table.get(link).map_or(0, Link::credits)
     }
 
     /// Longest body of a message, in bytes.
@@ -340,8 +364,9 @@ fn info(id: LinkId, link: &Link) -> LinkInfo {
         purpose: link.purpose,
         peer: link.peer,
         up_since: link.up_since,
+        interrupted: link.is_interrupted(),
         last_heard: link.last_heard,
-        credits: if link.can_send() { link.descriptors.data() } else { 0 },
+        credits: link.credits(),
         messages_sent: link.messages_sent,
         messages_received: link.messages_received,
     }

@@ -42,7 +42,8 @@ impl Endpoint {
             }
         }
         if drained {
-            self.settle_hang_ups();
+            self.settle_hang_ups(now);
+            self.settle_resumptions(now);
         }
         late |= !drained;
         self.check_timers(now, late);
@@ -58,7 +59,7 @@ impl Endpoint {
                 Some(Event::Established { vi, .. }) => self.on_established(now, vi),
                 Some(Event::Refused { vi, reason }) => {
                     if let Some(id) = self.table.find(vi) {
-                        self.end(id, DownReason::Unreachable { why: reason.to_string() });
+                        self.give_up(id, reason.to_string());
                     }
                 }
                 Some(Event::Disconnected { vi, clean }) => {
@@ -124,11 +125,12 @@ impl Endpoint {
             return Err(DeathCause::Protocol(ProtocolError::Length));
         }
         self.repost(id, arrival.buffer);
-        let awaits_hello = self.table.get(id).is_some_and(|link| link.state == State::AwaitHello);
+        let state = |of: State| self.table.get(id).is_some_and(|link| link.state == of);
+        let (awaits_hello, awaits_answer) = (state(State::AwaitHello), state(State::AwaitAck));
         match header.kind {
             Kind::Hello if awaits_hello && header.credits == 0 => self.on_hello(now, unix_now_s, id, body),
-            Kind::HelloAck if !awaits_hello => self.on_ack(now, id, header.credits, body),
-            Kind::HelloRefused if !awaits_hello => self.on_refused(id, body),
+            Kind::HelloAck if awaits_answer => self.on_ack(now, id, header.credits, body),
+            Kind::HelloRefused if awaits_answer => self.on_refused(id, body),
             _ => Err(DeathCause::Protocol(ProtocolError::Unexpected)),
         }
     }
@@ -151,6 +153,7 @@ impl Endpoint {
                     kind,
                     immediate: arrival.immediate,
                     body_len: header.body_len as usize,
+                    kept: None,
                 });
                 return Ok(());
             }
@@ -179,14 +182,21 @@ impl Endpoint {
     }
 
     /// All that came before the hang-ups has been polled: the links end.
-    fn settle_hang_ups(&mut self) {
+    fn settle_hang_ups(&mut self, now: Instant) {
         while let Some(id) = self.hang_ups.pop() {
-            let Some(link) = self.table.get(id) else { continue };
-            let clean = link.hung_up == Some(true);
-            let reason = match &link.state {
-                State::Ending(_) => continue,
-                State::Up if clean => DownReason::Closed,
-                State::Up => DownReason::Died(DeathCause::HangUp),
+            let Some(link) = self.table.get(id).filter(|link| link.hung_up.is_some()) else { continue };
+            let (clean, resuming) = (link.hung_up == Some(true), link.interruption.is_some());
+            let (up, ending) = (link.state == State::Up, matches!(link.state, State::Ending(_)));
+            if ending || (up && !clean && self.interrupt(now, id)) {
+                continue;
+            }
+            if resuming {
+                self.interrupt_again(now, id);
+                continue;
+            }
+            let reason = match (up, clean) {
+                (true, true) => DownReason::Closed,
+                (true, false) => DownReason::Died(DeathCause::HangUp),
                 _ => DownReason::Unreachable { why: "the peer hung up during the handshake".to_owned() },
             };
             self.end(id, reason);
@@ -219,6 +229,7 @@ impl Endpoint {
         let Some(link) = self.table.get_mut(id).filter(|link| link.can_send()) else { return };
         let provider = self.provider.as_mut();
         let counters = &mut self.counters;
+        link.post_replay(now, provider, counters);
         if link.pong_due {
             // One that finds no credit stays due.
             let _ = link.post(now, provider, counters, Kind::Pong, 0, &[]);
@@ -264,8 +275,12 @@ impl Endpoint {
                         State::Connecting => "no connection in time",
                         _ => "no answer to HELLO in time",
                     };
-                    self.end(id, DownReason::Unreachable { why: why.to_owned() });
-                } else {
+                    return self.give_up(id, why.to_owned());
+                }
+                if link.state == State::Interrupted {
+                    self.retry(now, id);
+                }
+                if let Some(link) = self.table.get(id) {
                     self.next_check = self.next_check.min(link.next_deadline(&heartbeat));
                 }
             }
@@ -316,5 +331,5 @@ impl Endpoint {
 /// When to look at the link next. A message that is due but found the send queue full is tried again a little later.
 fn retry_at(link: &Link, now: Instant, heartbeat: &crate::config::Heartbeat) -> Instant {
     let deadline = link.next_deadline(heartbeat);
-    if deadline <= now { now + heartbeat.interval / 8 } else { deadline }
+    if deadline <= now || !link.replay.is_empty() { now + heartbeat.interval / 8 } else { deadline }
 }

@@ -62,6 +62,17 @@ impl Table {
         Some(link)
     }
 
+    /// The link goes on over another VI.
+    pub(super) fn rebind(&mut self, id: LinkId, vi: ViId) {
+        let Some(link) = self.get_mut(id) else { return };
+        let former = core::mem::replace(&mut link.vi, vi);
+        if let Ok(at) = self.by_vi.binary_search_by_key(&former, |&(vi, _)| vi) {
+            self.by_vi.remove(at);
+        }
+        let at = self.by_vi.partition_point(|&(of, _)| of < vi);
+        self.by_vi.insert(at, (vi, id.index));
+    }
+
     /// The link of this id.
     pub(super) fn get(&self, id: LinkId) -> Option<&Link> {
         let slot = self.slots.get(id.index as usize)?;

@@ -152,6 +152,15 @@ impl World {
         World { fabric: MemoryFabric::with_seed(1), now: Instant::ZERO, number }
     }
 
+    /// A world whose VIs can break; messages take up to 2 ms, all by `seed`.
+    pub fn breakable(seed: u64) -> Self {
+        let mut world = World::new();
+        world.fabric = MemoryFabric::with_seed(seed);
+        world.fabric.let_break();
+        world.fabric.set_default_delay(Delay { fixed: Duration::ZERO, jitter: ms(2) });
+        world
+    }
+
     /// A world where each message takes `fixed` and up to `jitter` more, in milliseconds.
     pub fn with_delay(fixed: u64, jitter: u64) -> Self {
         let world = World::new();

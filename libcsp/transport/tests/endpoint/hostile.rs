@@ -8,19 +8,19 @@ use proptest::prelude::*;
 
 use crate::harness::*;
 
-const CONFIG: ViConfig = ViConfig { receive_depth: 8, send_depth: 8, message_len: 1024 };
+pub const CONFIG: ViConfig = ViConfig { receive_depth: 8, send_depth: 8, message_len: 1024 };
 
 /// A peer that posts whatever it likes.
-struct Raw {
-    provider: Box<dyn Provider>,
-    vi: ViId,
-    sequence: u64,
+pub struct Raw {
+    pub provider: Box<dyn Provider>,
+    pub vi: ViId,
+    pub sequence: u64,
     held: Vec<BufferId>,
 }
 
 impl Raw {
     /// Connects to the proxy, whose VI is established on return.
-    fn connect(world: &mut World, proxy: &mut Side) -> Raw {
+    pub fn connect(world: &mut World, proxy: &mut Side) -> Raw {
         let mut provider = world.raw("raw");
         let vi = provider.connect(&world.address(), CONFIG, &[]).unwrap();
         let event = next_event(world, provider.as_mut(), proxy);
@@ -30,7 +30,7 @@ impl Raw {
     }
 
     /// As [`connect`](Self::connect), with a good HELLO.
-    fn up(world: &mut World, proxy: &mut Side) -> Raw {
+    pub fn up(world: &mut World, proxy: &mut Side) -> Raw {
         let mut raw = Raw::connect(world, proxy);
         let token = process_token("raw", 1);
         raw.message(Kind::Hello, 0, &hello(token.as_bytes()));
@@ -40,19 +40,19 @@ impl Raw {
     }
 
     /// Posts bytes as they are; `false` when the provider has no room for more.
-    fn bytes(&mut self, bytes: &[u8]) -> bool {
+    pub fn bytes(&mut self, bytes: &[u8]) -> bool {
         self.provider.post_send(self.vi, 0, 0, &[bytes], false).is_ok()
     }
 
     /// Posts a well-formed message with the next sequence number.
-    fn message(&mut self, kind: Kind, credits: u16, body: &[u8]) -> bool {
+    pub fn message(&mut self, kind: Kind, credits: u16, body: &[u8]) -> bool {
         let header = Header { kind, credits, body_len: body.len() as u32, sequence: self.sequence };
         self.sequence += 1;
         self.bytes(&[&header.emit(), body].concat())
     }
 
     /// Takes what arrived, and keeps the buffers.
-    fn heard(&mut self) -> Vec<Kind> {
+    pub fn heard(&mut self) -> Vec<Kind> {
         let mut kinds = Vec::new();
         while let Some(completion) = self.provider.poll() {
             let Completion::Received { buffer, len, .. } = completion else { continue };
@@ -66,7 +66,7 @@ impl Raw {
 }
 
 /// The next event of a raw provider, while `side` takes its turns.
-fn next_event(world: &mut World, provider: &mut dyn Provider, side: &mut Side) -> Event {
+pub fn next_event(world: &mut World, provider: &mut dyn Provider, side: &mut Side) -> Event {
     for _ in 0..100 {
         world.step(ms(0), &mut [side]);
         // Arming makes shm look at its sockets.
@@ -82,7 +82,7 @@ fn hello(token: &[u8]) -> Vec<u8> {
     hello_with(token, |_| {})
 }
 
-fn hello_with(token: &[u8], change: impl FnOnce(&mut Hello<'_>)) -> Vec<u8> {
+pub fn hello_with(token: &[u8], change: impl FnOnce(&mut Hello<'_>)) -> Vec<u8> {
     let mut hello = Hello {
         role: Role::Process,
         purpose: Purpose::Channel,
@@ -93,6 +93,7 @@ fn hello_with(token: &[u8], change: impl FnOnce(&mut Hello<'_>)) -> Vec<u8> {
         incarnation: 1,
         node_id: node("an-1"),
         process_id: "raw",
+        resume: None,
         token,
     };
     change(&mut hello);
@@ -245,6 +246,7 @@ fn a_connector_believes_only_a_proxy_with_a_sound_answer() {
             incarnation: 1,
             node_id: node("pn-1"),
             process_id: "",
+            resume: None,
         };
         change(&mut ack);
         let mut body = vec![0; ack.len()];

@@ -12,4 +12,6 @@ mod handshake;
 mod harness;
 mod hostile;
 mod liveness;
+mod resume;
+mod resume_hostile;
 mod tunnel;

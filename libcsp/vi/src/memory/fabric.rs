@@ -11,6 +11,7 @@ use crate::slots::{SLOTS_MAX, Slots};
 use crate::{ConnectRequest, Event, RequestId, ViConfig, ViError, ViId};
 
 /// A message on its way, due at the receiver at a time.
+#[derive(Clone)]
 pub(super) struct Message {
     pub due: Instant,
     pub order: u64,
@@ -36,6 +37,8 @@ pub(super) struct End {
     /// Receives that the peer has posted and this end has not used.
     pub window: u32,
     pub arriving: VecDeque<Message>,
+    /// What was sent from here and is not known to have arrived, where VIs can break.
+    pub unconfirmed: VecDeque<Message>,
     /// Receive buffers that are posted here, in the order posted.
     pub free: VecDeque<u32>,
     pub held: BTreeMap<u32, Vec<u8>>,
@@ -79,6 +82,8 @@ pub(super) struct State {
     pub requests: Slots<Request>,
     pub default_delay: Duration,
     pub default_jitter: Duration,
+    /// VIs can break though both ends live.
+    pub breakable: bool,
     order: u64,
     random: u64,
 }
@@ -92,6 +97,7 @@ impl State {
             requests: Slots::new(SLOTS_MAX),
             default_delay: Duration::ZERO,
             default_jitter: Duration::ZERO,
+            breakable: false,
             order: 0,
             random: seed,
         }
@@ -116,6 +122,7 @@ impl State {
             state: EndState::Opening,
             window: 0,
             arriving: VecDeque::new(),
+            unconfirmed: VecDeque::new(),
             free: (0..config.receive_depth).collect(),
             held: BTreeMap::new(),
             places: None,
@@ -151,10 +158,46 @@ impl State {
         let due = self.due_from(from);
         self.order += 1;
         let order = self.order;
-        let peer = self.ends.get(from).and_then(|end| end.peer);
+        let message = Message { due, order, immediate, bytes };
+        let Some(end) = self.ends.get_mut(from) else { return };
+        if self.breakable {
+            end.unconfirmed.push_back(message.clone());
+        }
+        let peer = end.peer;
         let Some(peer) = peer.and_then(|peer| self.ends.get_mut(peer)) else { return };
-        peer.arriving.push_back(Message { due, order, immediate, bytes });
+        peer.arriving.push_back(message);
         self.kick();
+    }
+
+    /// Message `order` and those before it are in the hands of `from`'s peer; `from` knows now, or when a later one is.
+    pub(super) fn maybe_confirm(&mut self, from: Option<u32>, order: u64) {
+        if self.breakable && self.next_random() & 1 == 0 {
+            self.confirm(from, order);
+        }
+    }
+
+    fn confirm(&mut self, from: Option<u32>, order: u64) {
+        if let Some(end) = from.and_then(|from| self.ends.get_mut(from)) {
+            end.unconfirmed.retain(|sent| sent.order > order);
+        }
+    }
+
+    /// Breaks a VI in the middle of what is on its way.
+    pub(super) fn break_vi(&mut self, vi: u32, heard_after: (Duration, Duration)) -> bool {
+        let Some(peer) = self.ends.get(vi).and_then(|end| end.peer) else { return false };
+        for (id, from, after) in [(vi, peer, heard_after.0), (peer, vi, heard_after.1)] {
+            let (arrived, known, now) = (self.next_random(), self.next_random(), self.now);
+            let Some(end) = self.ends.get_mut(id) else { continue };
+            let arrived = arrived as usize % (end.arriving.len() + 1);
+            end.arriving.truncate(arrived);
+            end.arriving.iter_mut().for_each(|message| message.due = now);
+            let known = (known as usize % (arrived + 1)).checked_sub(1);
+            if let Some(order) = known.and_then(|last| end.arriving.get(last)).map(|message| message.order) {
+                self.confirm(Some(from), order);
+            }
+            self.lose_peer(id, now + after, false, InFlight::Delivered);
+        }
+        true
     }
 
     /// Tells `node` of `event`, `from`'s delay later (at once without `from`).

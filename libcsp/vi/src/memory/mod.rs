@@ -124,6 +124,18 @@ impl MemoryFabric {
         true
     }
 
+    /// Lets VIs break, as those between hosts do, from now on ([`Provider::can_break`]); costs a copy of each message.
+    pub fn let_break(&self) {
+        self.lock().breakable = true;
+    }
+
+    /// Breaks a connected VI whose ends live. Of the messages on their way only the first few arrive, and of these the sender
+    /// knows the first few; how many is the fabric's seed's. The end `vi` hears of it after the first of the times, its
+    /// peer after the second. `false` where `vi` is not connected.
+    pub fn break_vi(&self, vi: ViId, heard_after: (Duration, Duration)) -> bool {
+        self.lock().break_vi(vi.0, heard_after)
+    }
+
     /// Kills a node: its VIs disconnect uncleanly, its listeners are gone and its provider is dead. `false` where no
     /// live node has the name.
     pub fn kill_node(&self, name: &str, in_flight: InFlight) -> bool {
@@ -371,17 +383,15 @@ impl Provider for MemoryProvider {
         let end = state.ends.get_mut(id)?;
         let buffer = end.free.pop_front()?;
         let message = end.arriving.pop_front()?;
+        let peer = end.peer;
         if let Some(place) = end.places.as_ref().and_then(|places| places.get(buffer as usize)) {
             place.memory.write(place.offset, &message.bytes);
         }
         let len = message.bytes.len() as u32;
         end.held.insert(buffer, message.bytes);
-        Some(Completion::Received {
-            vi: ViId(id),
-            buffer: BufferId(buffer),
-            len,
-            immediate: message.immediate,
-        })
+        let (order, immediate) = (message.order, message.immediate);
+        state.maybe_confirm(peer, order);
+        Some(Completion::Received { vi: ViId(id), buffer: BufferId(buffer), len, immediate })
     }
 
     fn poll_event(&mut self) -> Option<Event> {
@@ -433,6 +443,20 @@ impl Provider for MemoryProvider {
             _ => return Err(ViError::Unknown("VI")),
         }
         state.remove_end(vi.0, true, InFlight::Delivered);
+        Ok(())
+    }
+
+    fn can_break(&self) -> bool {
+        self.fabric.lock().breakable
+    }
+
+    fn unconfirmed(&self, vi: ViId, tell: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
+        let state = self.live()?;
+        if !state.breakable {
+            return Err(ViError::Unsupported("tell what was not confirmed"));
+        }
+        let end = state.ends.get(vi.0).filter(|e| e.node == self.node).ok_or(ViError::Unknown("VI"))?;
+        end.unconfirmed.iter().for_each(|sent| tell(sent.immediate, &sent.bytes));
         Ok(())
     }
 }

@@ -1,0 +1,338 @@
+//! How a link outlives its VI (docs/decisions/0016).
+//!
+//! ```text
+//! connector                                   acceptor
+//!   VI ends without a word ─ Interrupted        VI ends, or not noticed yet
+//!   another VI, HELLO(session, received) ─────▶ hears all that arrived on the old VI, then
+//!   drops what that covers, sends the rest ◀─── HELLO_ACK(session, received), sends the rest
+//! ```
+//! Both sides copy, when the VI is lost, what the owner has not received and what the provider still has of the messages
+//! sent. Sequence numbers go on, so that nothing is lost or doubled unnoticed; descriptor credit starts afresh.
+
+use std::collections::VecDeque;
+
+use csp_types::{Duration, Instant};
+use csp_vi::Provider;
+use csp_wire::link::{HEADER_LEN, Header, Hello, Kind, SESSION_LEN};
+
+use super::handshake::{Refusal, RefusalReason, refusal};
+use super::link::{Descriptors, Link, State};
+use super::{Endpoint, Ready};
+use crate::config::EndpointConfig;
+use crate::event::{DeathCause, DownReason, LinkId, ProtocolError};
+use crate::identity::{PeerIdentity, Purpose, RefusalCode};
+use crate::token::TokenClaims;
+
+/// When to ask for a VI again after one that ended before it went on.
+const RETRY: Duration = Duration::from_millis(50);
+
+/// Messages kept for an owner that reads nothing while VIs come and go, in receive depths.
+const KEPT_DEPTHS_MAX: u32 = 4;
+
+const LOST: DownReason = DownReason::Died(DeathCause::HangUp);
+
+/// A message that was sent, copied from the provider's memory.
+#[derive(Clone, Debug)]
+pub(super) struct Saved {
+    pub(super) sequence: u64,
+    pub(super) kind: Kind,
+    pub(super) immediate: u32,
+    pub(super) body: Box<[u8]>,
+}
+
+/// What a link without VI waits with.
+#[derive(Debug)]
+pub(super) struct Interruption {
+    /// The last messages sent, without a gap up to the last.
+    saved: VecDeque<Saved>,
+    /// Connector: when to ask for a VI.
+    pub(super) retry_at: Instant,
+}
+
+/// The link that a HELLO resumes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Resumes {
+    pub(super) link: LinkId,
+    /// Messages that the peer has received.
+    pub(super) received: u64,
+    /// Its receive descriptors.
+    pub(super) depth: u32,
+}
+
+const NO_SESSION: Refusal =
+    refusal(RefusalCode::NoSession, RefusalReason::Session, "there is no such link to be resumed");
+
+impl Endpoint {
+    /// The VI of a link that is up broke: the link waits for another one. `false`: it cannot.
+    pub(super) fn interrupt(&mut self, now: Instant, id: LinkId) -> bool {
+        let Some(link) = self.table.get(id) else { return false };
+        let until = wait_until(now, link, &self.config);
+        let unread = link.waiting > self.config.receive_depth * KEPT_DEPTHS_MAX;
+        if link.session.is_none() || until <= now || unread {
+            return false;
+        }
+        let Some(saved) = saved_of(self.provider.as_ref(), link) else { return false };
+        if !keep_unread(self.provider.as_ref(), &mut self.ready, link, id) {
+            return false;
+        }
+        let Some(link) = self.table.get_mut(id) else { return false };
+        // All of it is copied.
+        let _ = self.provider.disconnect(link.vi);
+        let retry_at = if link.outgoing { now } else { Instant::FAR_FUTURE };
+        link.interruption = Some(Interruption { saved, retry_at });
+        link.replay.clear();
+        self.wait(id, until);
+        self.counters.links_interrupted += 1;
+        if retry_at <= now {
+            self.connect_again(id);
+        }
+        true
+    }
+
+    /// The VI that was to go on ended too: another one, a little later.
+    pub(super) fn interrupt_again(&mut self, now: Instant, id: LinkId) {
+        let Some(link) = self.table.get_mut(id) else { return };
+        // Nothing of the link came over it.
+        let _ = self.provider.disconnect(link.vi);
+        let (outgoing, until) = (link.outgoing, link.handshake_until);
+        if let Some(interruption) = link.interruption.as_mut().filter(|_| outgoing) {
+            interruption.retry_at = now + RETRY;
+            self.next_check = self.next_check.min(interruption.retry_at);
+        }
+        self.wait(id, until);
+    }
+
+    fn wait(&mut self, id: LinkId, until: Instant) {
+        let own_depth = self.config.receive_depth;
+        let Some(link) = self.table.get_mut(id) else { return };
+        link.state = State::Interrupted;
+        link.descriptors = Descriptors::new(own_depth);
+        (link.hung_up, link.doubt_until) = (None, None);
+        link.handshake_until = until;
+        self.next_check = self.next_check.min(until);
+    }
+
+    /// Asks for another VI when it is time to.
+    pub(super) fn retry(&mut self, now: Instant, id: LinkId) {
+        let due = |link: &Link| link.interruption.as_ref().is_some_and(|known| known.retry_at <= now);
+        if self.table.get(id).is_some_and(due) {
+            self.connect_again(id);
+        }
+    }
+
+    fn connect_again(&mut self, id: LinkId) {
+        let config = self.vi_config();
+        let Some(address) = self.table.get(id).and_then(|link| link.address.as_ref()) else { return };
+        match self.provider.connect(address, config, &[]) {
+            Ok(vi) => {
+                self.table.rebind(id, vi);
+                if let Some(link) = self.table.get_mut(id) {
+                    link.state = State::Connecting;
+                }
+            }
+            Err(_) => self.end(id, LOST),
+        }
+    }
+
+    /// A handshake came to nothing; `why` matters where the link never was.
+    pub(super) fn give_up(&mut self, id: LinkId, why: String) {
+        let resuming = self.table.get(id).is_some_and(|link| link.interruption.is_some());
+        self.end(id, if resuming { LOST } else { DownReason::Unreachable { why } });
+    }
+
+    /// Connector: the acceptor goes on with the link.
+    pub(super) fn on_resumed(
+        &mut self,
+        now: Instant,
+        id: LinkId,
+        peer: PeerIdentity,
+        resume: Option<csp_wire::link::Resume>,
+    ) -> Result<(), DeathCause> {
+        let identity = DeathCause::Protocol(ProtocolError::Identity);
+        let Some(link) = self.table.get_mut(id) else { return Ok(()) };
+        let resume = resume.filter(|resume| link.session == Some(resume.session)).ok_or(identity)?;
+        if link.peer != Some(peer) {
+            return Err(identity);
+        }
+        if !link.covers(resume.received) {
+            return Err(DeathCause::Protocol(ProtocolError::Sequence));
+        }
+        self.go_on(now, id, resume.received);
+        Ok(())
+    }
+
+    /// The link that `session` names.
+    pub(super) fn find_session(&self, session: &[u8; SESSION_LEN]) -> Option<LinkId> {
+        let is_it = |link: &Link| link.session.as_ref().is_some_and(|of| same(of, session));
+        self.table.iter().find(|(_, link)| !link.outgoing && is_it(link)).map(|(id, _)| id)
+    }
+
+    /// Whether a HELLO whose token is good may resume `id`.
+    pub(super) fn check_resumed(
+        &self,
+        id: Option<LinkId>,
+        hello: &Hello<'_>,
+        claims: &TokenClaims,
+    ) -> Result<LinkId, Refusal> {
+        let lives = |link: &&Link| matches!(link.state, State::Up | State::Interrupted);
+        let link = id.and_then(|id| self.table.get(id)).filter(lives).ok_or(NO_SESSION)?;
+        let peer = link.peer.filter(|_| link.nonce == Some(claims.nonce)).ok_or(NO_SESSION)?;
+        let same_end = (peer.role, peer.node, peer.process) == (claims.role, claims.node, claims.process)
+            && peer.incarnation == hello.incarnation
+            && link.purpose == hello.purpose
+            && (peer.worker, peer.pool_index, peer.pool_size)
+                == (hello.worker, hello.pool_index, hello.pool_size);
+        id.filter(|_| same_end).ok_or(NO_SESSION)
+    }
+
+    /// Acceptor: all that had arrived was heard, so the links that HELLOs resume go on.
+    pub(super) fn settle_resumptions(&mut self, now: Instant) {
+        while let Some(id) = self.resumptions.pop() {
+            let Some(link) = self.table.get(id).filter(|link| link.state == State::Resuming) else {
+                continue;
+            };
+            let Some(resumes) = link.resumes else { continue };
+            let still_up = self.table.get(resumes.link).is_some_and(|of| of.state == State::Up);
+            if still_up && !self.interrupt(now, resumes.link) {
+                self.end(resumes.link, LOST);
+            }
+            if !self.hand_over(now, id, resumes) {
+                self.end(resumes.link, LOST);
+                self.refuse(now, id, NO_SESSION);
+            }
+        }
+    }
+
+    /// The interrupted link takes the VI of the one whose HELLO names it.
+    fn hand_over(&mut self, now: Instant, from: LinkId, resumes: Resumes) -> bool {
+        let interrupted = |link: &Link| link.state == State::Interrupted && link.covers(resumes.received);
+        if !self.table.get(resumes.link).is_some_and(interrupted) {
+            return false;
+        }
+        let Some(new) = self.table.remove(from) else { return false };
+        self.table.rebind(resumes.link, new.vi);
+        if let Some(link) = self.table.get_mut(resumes.link) {
+            link.descriptors = new.descriptors;
+            link.descriptors.set_peer_depth(resumes.depth, 0);
+        }
+        // Where this fails the VI's end follows, and the peer tries again.
+        if self.acknowledge(now, resumes.link).is_ok() {
+            self.go_on(now, resumes.link, resumes.received);
+        }
+        true
+    }
+
+    /// The link is up again; the peer has received so many messages of it.
+    fn go_on(&mut self, now: Instant, id: LinkId, received: u64) {
+        let Some(link) = self.table.get_mut(id) else { return };
+        let Some(Interruption { mut saved, .. }) = link.interruption.take() else { return };
+        let missing = usize::try_from(link.messages_sent.saturating_sub(received)).unwrap_or(usize::MAX);
+        saved.drain(..saved.len().saturating_sub(missing));
+        link.replay = saved;
+        link.state = State::Up;
+        (link.last_heard, link.last_sent) = (now, now);
+        (link.pong_due, link.ping_unanswered, link.doubt_until) = (false, false, None);
+        self.counters.links_resumed += 1;
+        self.serve(now, id);
+    }
+
+    /// What a link of this peer is named by when its VI is lost; `None`: it cannot be resumed.
+    pub(super) fn new_session(
+        &mut self,
+        claims: &TokenClaims,
+        hello: &Hello<'_>,
+    ) -> Option<[u8; SESSION_LEN]> {
+        let wanted = hello.purpose != Purpose::Message && self.config.resume_deadline > Duration::ZERO;
+        if !wanted || !self.provider.can_break() {
+            return None;
+        }
+        self.sessions += 1;
+        let own = &self.config.identity;
+        self.config.verify.as_ref()?.secret(&[
+            self.provider.name().as_bytes(),
+            own.node.as_str().as_bytes(),
+            &own.incarnation.to_le_bytes(),
+            &[own.worker, hello.purpose as u8],
+            &self.sessions.to_le_bytes(),
+            claims.node.as_str().as_bytes(),
+            claims.process.as_str().as_bytes(),
+            &claims.nonce.to_le_bytes(),
+        ])
+    }
+
+    /// A new link takes the place of one that still waits for its peer: that gave it up.
+    pub(super) fn end_superseded(&mut self, new: LinkId, nonce: u64) {
+        let old = self.table.iter().find(|(id, link)| {
+            let place = |link: &Link| (link.local.pool_index, link.local.pool_size);
+            let same = |other: &Link| link.nonce == Some(nonce) && place(other) == place(link);
+            *id != new && link.state == State::Interrupted && self.table.get(new).is_some_and(same)
+        });
+        if let Some((id, _)) = old {
+            self.end(id, LOST);
+        }
+    }
+}
+
+impl Link {
+    /// Whether a peer that has received so many messages can be sent all the others.
+    fn covers(&self, received: u64) -> bool {
+        let saved = self.interruption.as_ref().map_or(0, |interruption| interruption.saved.len() as u64);
+        received <= self.messages_sent && self.messages_sent - received <= saved
+    }
+}
+
+/// How long a link may wait: a peer that is dead must be known so within the heartbeat's time, too.
+fn wait_until(now: Instant, link: &Link, config: &EndpointConfig) -> Instant {
+    let until = now + config.resume_deadline;
+    let heartbeat = config.heartbeat;
+    if link.peer_is_daemon() {
+        until.min(link.last_heard + heartbeat.deadline + heartbeat.interval)
+    } else {
+        until
+    }
+}
+
+/// Copies what the peer may not have received, without a gap up to the last message sent.
+fn saved_of(provider: &dyn Provider, link: &Link) -> Option<VecDeque<Saved>> {
+    let mut saved: VecDeque<Saved> = VecDeque::new();
+    let told = provider.unconfirmed(link.vi, &mut |immediate, bytes| {
+        let Ok((header, body)) = Header::parse(bytes) else { return };
+        // Those of a resumed link's handshake are not counted; those of the first one arrived.
+        if matches!(header.kind, Kind::Hello | Kind::HelloAck | Kind::HelloRefused) {
+            return;
+        }
+        if saved.back().is_some_and(|last| last.sequence + 1 != header.sequence) {
+            saved.clear();
+        }
+        let (sequence, kind) = (header.sequence, header.kind);
+        saved.push_back(Saved { sequence, kind, immediate, body: body.into() });
+    });
+    told.ok()?;
+    // What was to be sent again over this VI and was not comes after what was.
+    if let (Some(last), Some(next)) = (saved.back(), link.replay.front())
+        && last.sequence + 1 != next.sequence
+    {
+        saved.clear();
+    }
+    saved.extend(link.replay.iter().cloned());
+    let complete = saved.back().is_none_or(|last| last.sequence + 1 == link.messages_sent);
+    complete.then_some(saved)
+}
+
+/// Copies the messages that the owner has not received out of the VI's buffers.
+fn keep_unread(provider: &dyn Provider, ready: &mut VecDeque<Ready>, link: &Link, id: LinkId) -> bool {
+    let unread = ready.iter_mut().filter(|ready| ready.link == id && ready.kept.is_none());
+    for message in unread {
+        let mut body = vec![0; message.body_len];
+        if provider.read(link.vi, message.buffer, HEADER_LEN, &mut body) != Ok(message.body_len) {
+            return false;
+        }
+        message.kept = Some(body.into());
+    }
+    true
+}
+
+/// Compares secrets in constant time.
+fn same(a: &[u8; SESSION_LEN], b: &[u8; SESSION_LEN]) -> bool {
+    a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+}

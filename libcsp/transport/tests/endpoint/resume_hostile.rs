@@ -1,0 +1,227 @@
+//! Who may not go on with a link, and peers that break the rules of it.
+
+use csp_transport::{DeathCause, DownReason, LinkId, Purpose, RefusalCode};
+use csp_vi::{Completion, Provider};
+use csp_wire::link::{Header, Hello, HelloAck, HelloRefused, Kind, Resume};
+
+use crate::harness::*;
+use crate::hostile::{CONFIG, Raw, hello_with, next_event};
+
+/// The next message that arrived: kind, sequence number and body.
+fn message(raw: &mut Raw) -> Option<(Kind, u64, Vec<u8>)> {
+    let Some(Completion::Received { buffer, len, .. }) = raw.provider.poll() else { return None };
+    let mut bytes = vec![0; len as usize];
+    raw.provider.read(raw.vi, buffer, 0, &mut bytes).unwrap();
+    let (header, body) = Header::parse(&bytes).unwrap();
+    Some((header.kind, header.sequence, body.to_vec()))
+}
+
+/// A process's link, opened by hand: its session.
+fn opened(world: &mut World, proxy: &mut Side) -> (Raw, LinkId, Resume) {
+    let mut raw = Raw::up(world, proxy);
+    let (kind, _, body) = message(&mut raw).unwrap();
+    assert_eq!(kind, Kind::HelloAck);
+    let resume = HelloAck::parse(&body).unwrap().resume.expect("a session");
+    assert_eq!(resume.received, 1, "HELLO itself");
+    (raw, proxy.up()[0], resume)
+}
+
+/// Sends a HELLO that resumes over another VI; the answer.
+fn resume(
+    world: &mut World,
+    proxy: &mut Side,
+    resume: Resume,
+    token: &[u8],
+    change: impl FnOnce(&mut Hello<'_>),
+) -> (Raw, Result<Resume, RefusalCode>) {
+    let mut raw = Raw::connect(world, proxy);
+    let body = hello_with(token, |hello| {
+        hello.resume = Some(resume);
+        change(hello);
+    });
+    raw.message(Kind::Hello, 0, &body);
+    world.step(ms(1), &mut [proxy]);
+    let (kind, sequence, body) = message(&mut raw).expect("an answer");
+    assert_eq!(sequence, 0, "an answer is not counted");
+    let answer = match kind {
+        Kind::HelloAck => Ok(HelloAck::parse(&body).unwrap().resume.unwrap()),
+        Kind::HelloRefused => Err(HelloRefused::parse(&body).unwrap().code),
+        other => panic!("{other:?}"),
+    };
+    (raw, answer)
+}
+
+/// A breakable world without delay.
+fn world() -> World {
+    let world = World::new();
+    world.fabric.let_break();
+    world
+}
+
+#[test]
+fn only_the_link_s_own_peer_goes_on_with_it() {
+    let mut world = world();
+    let mut proxy = world.proxy(8);
+    let (raw, link, known) = opened(&mut world, &mut proxy);
+    world.fabric.break_vi(raw.vi, (ms(0), ms(0)));
+    world.step(ms(1), &mut [&mut proxy]);
+    let mut refused = |session: Resume, token: &[u8], change: fn(&mut Hello<'_>)| {
+        let (_, answer) = resume(&mut world, &mut proxy, session, token, change);
+        answer.expect_err("not its link")
+    };
+    let own = process_token("raw", 1);
+    let own = own.as_bytes();
+    for bit in [0, 127] {
+        let mut session = known.session;
+        session[bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(refused(Resume { session, ..known }, own, |_| {}), RefusalCode::NoSession);
+    }
+    // Somebody else who learnt the secret; another life; another token; another place; the other purpose.
+    let other = process_token("other", 1);
+    assert_eq!(refused(known, other.as_bytes(), |h| h.process_id = "other"), RefusalCode::NoSession);
+    assert_eq!(refused(known, other.as_bytes(), |_| {}), RefusalCode::BadToken);
+    assert_eq!(refused(known, own, |h| h.incarnation = 2), RefusalCode::NoSession);
+    assert_eq!(refused(known, process_token("raw", 2).as_bytes(), |_| {}), RefusalCode::NoSession);
+    assert_eq!(refused(known, own, |h| (h.pool_index, h.pool_size) = (1, 2)), RefusalCode::NoSession);
+    assert_eq!(refused(known, own, |h| h.worker = 1), RefusalCode::NoSession);
+    assert_eq!(refused(known, own, |h| h.purpose = Purpose::Tunnel), RefusalCode::WrongRole);
+    assert_eq!(refused(known, own, |h| h.receive_depth = 3), RefusalCode::Malformed);
+    assert_eq!(refused(known, b"", |_| {}), RefusalCode::BadToken);
+    assert_eq!(proxy.up(), [link], "the link still waits for its own peer");
+
+    let (_, answer) = resume(&mut world, &mut proxy, known, own, |_| {});
+    assert_eq!(answer, Ok(known));
+    assert_eq!(proxy.up(), [link]);
+    assert_eq!(proxy.counters().links_resumed, 1);
+    assert_eq!(proxy.events.len(), 1, "the owner heard of none of it");
+}
+
+#[test]
+fn a_gap_ends_the_link() {
+    for received in [0, 3, u64::MAX] {
+        let mut world = world();
+        let mut proxy = world.proxy(8);
+        let (raw, link, known) = opened(&mut world, &mut proxy);
+        // HELLO_ACK and one message were sent; the sender knows that they arrived.
+        assert!(proxy.send(world.now, link, b"one"));
+        world.step(ms(1), &mut [&mut proxy]);
+        let mut raw = raw;
+        while message(&mut raw).is_none() {}
+        world.fabric.break_vi(raw.vi, (ms(0), ms(0)));
+        let (_, answer) = resume(
+            &mut world,
+            &mut proxy,
+            Resume { received, ..known },
+            process_token("raw", 1).as_bytes(),
+            |_| {},
+        );
+        assert_eq!(answer, Err(RefusalCode::NoSession), "{received}");
+        world.step(ms(1), &mut [&mut proxy]);
+        assert_eq!(proxy.down(link), Some(DownReason::Died(DeathCause::HangUp)));
+        assert_eq!(proxy.endpoint.links().count(), 0);
+    }
+}
+
+#[test]
+fn what_the_peer_lacks_comes_again_with_its_old_numbers() {
+    let mut world = world();
+    let mut proxy = world.proxy(8);
+    let (raw, link, known) = opened(&mut world, &mut proxy);
+    for body in [b"one", b"two"] {
+        assert!(proxy.send(world.now, link, body));
+    }
+    world.fabric.break_vi(raw.vi, (ms(0), ms(500)));
+    // The proxy has not noticed anything when the HELLO comes.
+    let token = process_token("raw", 1);
+    let (mut again, answer) = resume(&mut world, &mut proxy, known, token.as_bytes(), |_| {});
+    assert_eq!(answer, Ok(known));
+    assert_eq!(message(&mut again), Some((Kind::Channel, 1, b"one".to_vec())));
+    assert_eq!(message(&mut again), Some((Kind::Channel, 2, b"two".to_vec())));
+    assert_eq!(message(&mut again), None);
+    // The peer's own numbers go on, too.
+    again.sequence = 1;
+    assert!(again.message(Kind::Channel, 3, b"three"));
+    world.step(ms(1), &mut [&mut proxy]);
+    assert_eq!(proxy.messages[0].body, b"three");
+    assert!(again.message(Kind::Channel, 1, b"four"));
+    world.step(ms(1), &mut [&mut proxy]);
+    assert_eq!(proxy.down(link), Some(DownReason::Died(DeathCause::CreditViolation)));
+}
+
+#[test]
+fn a_second_message_before_the_answer_breaks_only_the_new_vi() {
+    let mut world = world();
+    let mut proxy = world.proxy(8);
+    let (_raw, link, known) = opened(&mut world, &mut proxy);
+    let mut again = Raw::connect(&mut world, &mut proxy);
+    let token = process_token("raw", 1);
+    let body = hello_with(token.as_bytes(), |hello| hello.resume = Some(known));
+    again.message(Kind::Hello, 0, &body);
+    again.message(Kind::Hello, 0, &body);
+    world.step(ms(1), &mut [&mut proxy]);
+    assert_eq!(proxy.up(), [link]);
+    assert_eq!((proxy.counters().hello_failed, proxy.counters().links_interrupted), (1, 0));
+}
+
+#[test]
+fn a_connector_believes_only_the_proxy_it_had() {
+    let answers: [fn(&mut HelloAck<'_>); 5] = [
+        |ack| ack.resume = None,
+        |ack| ack.resume.as_mut().unwrap().session[3] ^= 1,
+        |ack| ack.resume.as_mut().unwrap().received = 7,
+        |ack| ack.incarnation += 1,
+        |ack| ack.node_id = "pn-2".parse().unwrap(),
+    ];
+    for change in answers {
+        let mut world = world();
+        let mut app = world.process("nginx.1", 8);
+        let mut raw = world.raw(PROXY);
+        raw.listen(&world.address()).unwrap();
+        let link = connect(&world, &mut app, Purpose::Channel, (0, 1), &process_token("nginx.1", 1));
+        let vi = answer(&mut world, raw.as_mut(), &mut app, |_| {});
+        assert_eq!(app.up(), [link]);
+        world.fabric.break_vi(vi, (ms(0), ms(0)));
+        world.step(ms(1), &mut [&mut app]);
+        answer(&mut world, raw.as_mut(), &mut app, change);
+        let down = app.down(link);
+        assert!(matches!(down, Some(DownReason::Died(DeathCause::Protocol(_)))), "{down:?}");
+    }
+}
+
+/// Accepts a VI and answers its HELLO.
+fn answer(
+    world: &mut World,
+    raw: &mut dyn Provider,
+    app: &mut Side,
+    change: fn(&mut HelloAck<'_>),
+) -> csp_vi::ViId {
+    let mut next = || loop {
+        match next_event(world, raw, app) {
+            csp_vi::Event::Disconnected { .. } => {}
+            event => break event,
+        }
+    };
+    let csp_vi::Event::Request(request) = next() else { panic!("no request") };
+    let vi = raw.accept(request.id, CONFIG, &[]).unwrap();
+    assert!(matches!(next_event(world, raw, app), csp_vi::Event::Established { .. }));
+    world.step(ms(1), &mut [app]);
+    let mut ack = HelloAck {
+        role: csp_types::Role::ProxyNode,
+        purpose: Purpose::Channel,
+        worker: 0,
+        pool_index: 0,
+        pool_size: 1,
+        receive_depth: 8,
+        incarnation: 1,
+        node_id: node("pn-1"),
+        process_id: "",
+        resume: Some(Resume { session: [9; 16], received: 1 }),
+    };
+    change(&mut ack);
+    let mut body = vec![0; ack.len()];
+    ack.emit(&mut body).unwrap();
+    let header = Header { kind: Kind::HelloAck, credits: 1, body_len: body.len() as u32, sequence: 0 };
+    raw.post_send(vi, 0, 0, &[&header.emit(), &body], false).unwrap();
+    world.step(ms(1), &mut [app]);
+    vi
+}
