@@ -153,7 +153,7 @@ pub enum Event {
     Disconnected {
         /// The VI.
         vi: ViId,
-        /// `true` where the peer called [`Provider::disconnect`]; `false` where it vanished.
+        /// `true` where the peer called [`Provider::disconnect`]; `false` where it called [`Provider::abort`] or vanished.
         clean: bool,
     },
 }
@@ -227,8 +227,8 @@ pub enum ViError {
 /// A source of Virtual Interfaces; one thread's own.
 ///
 /// Life of a VI: [`connect`](Provider::connect) or [`accept`](Provider::accept) → [`Event::Established`] → sends and
-/// receives → [`Event::Disconnected`] or a call of [`disconnect`](Provider::disconnect) → gone. All receive buffers of
-/// a VI are posted when it is made; the provider owns and registers their memory.
+/// receives → [`Event::Disconnected`] or a call of [`disconnect`](Provider::disconnect) or [`abort`](Provider::abort) →
+/// gone. All receive buffers of a VI are posted when it is made; the provider owns and registers their memory.
 ///
 /// Ordering: messages of one VI arrive in the order they were posted; VIs are independent of each other. No message of
 /// a VI is given by [`poll`](Provider::poll) before its [`Event::Established`] was given by
@@ -352,6 +352,10 @@ pub trait Provider: Send {
     /// [`Event::Disconnected`] or [`Event::Refused`] it only gives back the memory. No completion or event of this VI
     /// follows.
     fn disconnect(&mut self, vi: ViId) -> Result<(), ViError>;
+
+    /// Ends the VI without the word of a clean end, and gives back its memory: the peer sees an unclean
+    /// [`Event::Disconnected`], and may miss the end of what was sent. Otherwise as [`disconnect`](Provider::disconnect).
+    fn abort(&mut self, vi: ViId) -> Result<(), ViError>;
 
     /// Whether a VI can end though both of its ends live, because the way between them broke. On one host only the end of
     /// a peer ends a VI.

@@ -9,6 +9,8 @@
 mod bench;
 #[path = "conformance/bodies.rs"]
 mod bodies;
+#[path = "conformance/endings.rs"]
+mod endings;
 #[path = "conformance/processes.rs"]
 mod processes;
 #[path = "conformance/registered.rs"]
@@ -54,6 +56,8 @@ macro_rules! in_process {
             bodies::many_ends_at_once_are_clean,
             bodies::both_sides_may_end_at_once,
             bodies::a_dropped_provider_is_an_unclean_end,
+            endings::an_aborted_vi_ends_uncleanly,
+            endings::a_vi_can_be_aborted_at_any_time,
             bodies::a_giving_up_connector_leaves_no_vi_behind,
             bodies::no_wake_is_lost,
             bodies::out_of_bounds_configurations_are_refused,
@@ -79,6 +83,7 @@ in_process!(
 );
 in_process!(
     ucx,
+    endings::messages_that_are_lost_are_not_told_to_have_left,
     processes::what_a_killed_process_sent_still_arrives,
     processes::death_wakes_who_waits,
     processes::a_connector_killed_at_any_moment_is_survived,

@@ -127,6 +127,10 @@ impl Provider for Lent {
         self.get_mut().disconnect(vi)
     }
 
+    fn abort(&mut self, vi: ViId) -> Result<(), ViError> {
+        self.get_mut().abort(vi)
+    }
+
     fn counters(&self) -> Counters {
         self.get().counters()
     }

@@ -123,7 +123,7 @@ fn what_was_sent_before_the_close_is_seen_with_it() {
         let (mut sender, mut receiver) = ends(2);
         let sending = thread::spawn(move || {
             send(&mut sender, 1);
-            sender.close();
+            sender.close(true);
         });
         if receiver.is_closed() {
             assert_eq!(receive(&mut receiver), Some(1));

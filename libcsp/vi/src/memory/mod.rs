@@ -173,6 +173,16 @@ impl MemoryProvider {
         let state = self.fabric.lock();
         if state.nodes[self.node].alive { Ok(state) } else { Err(ViError::NotConnected) }
     }
+
+    fn give_back(&mut self, vi: ViId, clean: bool) -> Result<(), ViError> {
+        let mut state = self.live()?;
+        match state.ends.get(vi.0) {
+            Some(end) if end.node == self.node => {}
+            _ => return Err(ViError::Unknown("VI")),
+        }
+        state.remove_end(vi.0, clean, InFlight::Delivered);
+        Ok(())
+    }
 }
 
 fn name_of(address: &ViAddress) -> Result<&str, ViError> {
@@ -437,13 +447,12 @@ impl Provider for MemoryProvider {
     }
 
     fn disconnect(&mut self, vi: ViId) -> Result<(), ViError> {
-        let mut state = self.live()?;
-        match state.ends.get(vi.0) {
-            Some(end) if end.node == self.node => {}
-            _ => return Err(ViError::Unknown("VI")),
-        }
-        state.remove_end(vi.0, true, InFlight::Delivered);
-        Ok(())
+        self.give_back(vi, true)
+    }
+
+    /// What is on its way still arrives.
+    fn abort(&mut self, vi: ViId) -> Result<(), ViError> {
+        self.give_back(vi, false)
     }
 
     fn can_break(&self) -> bool {

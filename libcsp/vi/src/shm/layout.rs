@@ -3,7 +3,7 @@
 //! ```text
 //! mapping  = arena of messages to the listener ‖ arena of messages to the connector, each a multiple of a page
 //! arena    = control line 0: u32 armed   (receiver sets, sender takes)
-//!            control line 1: u32 closed  (sender sets)
+//!            control line 1: u32 closed  (sender sets: 1 this was all, 2 it may not be)
 //!            posted ring: u64 × (receive depth, rounded up to a power of two)      written by the receiver
 //!            slots: receive depth × stride of { u64 tag, u32 immediate, u32 length, payload }  written by the sender
 //! ```

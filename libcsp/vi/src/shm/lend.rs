@@ -5,7 +5,7 @@
 //! over. Claimed slots are published in the order in which they were claimed. The peer is believed as little as ever.
 
 use super::{ShmProvider, ring};
-use crate::{BufferId, Memory, ViError, ViId};
+use crate::{BufferId, Memory, RequestId, ViConfig, ViError, ViId};
 
 /// The memory of a lent VI. It stays mapped as long as a clone of [`memory`](Loan::memory) does, whatever becomes of the
 /// VI.
@@ -58,6 +58,17 @@ impl ShmProvider {
         let slot = u16::try_from(slot).map_err(|_| unknown.clone())?;
         let sending = lent(end.sending()?)?.publish(slot, len, immediate).ok_or(unknown)?;
         self.after_send(vi.0, Ok(sending), None)
+    }
+
+    /// What the connector of a request that waits for an answer wants to make its end with.
+    pub fn wanted(&self, request: RequestId) -> Option<ViConfig> {
+        self.door.waiting.get(request.0).map(|waiting| waiting.config)
+    }
+
+    /// Whether a VI ended because its peer wrote nonsense into the memory or aborted it, and not because the peer went.
+    pub fn is_broken(&self, vi: ViId) -> bool {
+        let Some(end) = self.vis.get(vi.0) else { return false };
+        end.broken || end.rings.as_ref().is_some_and(|rings| rings.receiver.is_aborted())
     }
 
     /// Stops listening at the address of the `listener`-th call of `listen` and takes its name away. Requests that came
@@ -132,8 +143,23 @@ mod tests {
         assert_eq!(listener.claim(from), Ok(Some(0)));
         assert_eq!(listener.claim(from), Err(ViError::NotConnected));
         assert_eq!(next_event(&mut listener), Event::Disconnected { vi: from, clean: false });
+        assert!(listener.is_broken(from));
         assert_eq!(listener.publish(from, 0, 0, 0), Err(ViError::NotConnected));
         assert_eq!(listener.counters().violations, 1);
+    }
+
+    #[test]
+    fn an_aborted_vi_is_told_from_one_of_a_peer_that_went() {
+        for aborted in [true, false] {
+            let (mut listener, from, mut connector, to) = pair();
+            if aborted { connector.abort(to) } else { connector.disconnect(to) }.unwrap();
+            assert_eq!(next_event(&mut listener), Event::Disconnected { vi: from, clean: !aborted });
+            assert_eq!(listener.is_broken(from), aborted);
+        }
+        let (mut listener, from, connector, _) = pair();
+        drop(connector);
+        assert_eq!(next_event(&mut listener), Event::Disconnected { vi: from, clean: false });
+        assert!(!listener.is_broken(from), "killed");
     }
 
     #[test]

@@ -412,7 +412,12 @@ impl Provider for ShmProvider {
     }
 
     fn disconnect(&mut self, vi: ViId) -> Result<(), ViError> {
-        self.end(vi)
+        self.end(vi, true)
+    }
+
+    /// What lies in the memory is still received.
+    fn abort(&mut self, vi: ViId) -> Result<(), ViError> {
+        self.end(vi, false)
     }
 
     fn counters(&self) -> Counters {

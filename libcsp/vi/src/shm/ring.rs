@@ -168,9 +168,9 @@ impl Sender {
         self.sent
     }
 
-    /// Says that nothing more comes, on purpose.
-    pub(super) fn close(&self) {
-        self.arena.closed().store(1, Ordering::Release);
+    /// Says that nothing more comes, on purpose; that this is all, or not.
+    pub(super) fn close(&self, clean: bool) {
+        self.arena.closed().store(if clean { CLEAN } else { ABORTED }, Ordering::Release);
     }
 }
 
@@ -183,6 +183,10 @@ pub(super) struct Message {
 }
 
 const POSTED: u32 = u32::MAX;
+
+/// How the sender ended, if it said so.
+const CLEAN: u32 = 1;
+const ABORTED: u32 = 2;
 
 /// The receiving end.
 pub(super) struct Receiver {
@@ -291,8 +295,13 @@ impl Receiver {
         self.received
     }
 
-    /// Whether the sender said that it ends on purpose.
+    /// Whether the sender said that it ends and this is all.
     pub(super) fn is_closed(&self) -> bool {
-        self.arena.closed().load(Ordering::Acquire) != 0
+        self.arena.closed().load(Ordering::Acquire) == CLEAN
+    }
+
+    /// Whether the sender said that it ends and this may not be all.
+    pub(super) fn is_aborted(&self) -> bool {
+        self.arena.closed().load(Ordering::Acquire) == ABORTED
     }
 }

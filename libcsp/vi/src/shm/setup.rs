@@ -58,14 +58,14 @@ impl ShmProvider {
                     return Ok((vi, private_data));
                 }
                 Some(Event::Refused { reason, .. }) => {
-                    self.end(vi)?;
+                    self.end(vi, true)?;
                     return Err(reason);
                 }
                 _ => {}
             }
             let left = deadline.saturating_sub(sys::monotonic_ms());
             if left == 0 {
-                self.end(vi)?;
+                self.end(vi, true)?;
                 return Err(unreachable(address, "no answer in time".to_owned()));
             }
             let mut tokens = [0; sys::READY_MAX];
@@ -199,7 +199,7 @@ impl ShmProvider {
         if vi.is_hung_up() {
             self.hung_up -= 1;
         }
-        vi.ended = true;
+        (vi.ended, vi.broken) = (true, true);
         if let Some(socket) = vi.socket.take() {
             sys::unwatch(&self.epoll, &socket);
             sys::shutdown(&socket);
@@ -208,15 +208,15 @@ impl ShmProvider {
         self.events.push_back(Event::Disconnected { vi: ViId(id), clean: false });
     }
 
-    /// Takes a VI away; a peer that is still there sees a clean end.
-    pub(super) fn end(&mut self, vi: ViId) -> Result<(), ViError> {
+    /// Takes a VI away; a peer that is still there sees its end, which is clean or not.
+    pub(super) fn end(&mut self, vi: ViId, clean: bool) -> Result<(), ViError> {
         let end = self.vis.remove(vi.0).ok_or(ViError::Unknown("VI"))?;
         if end.is_hung_up() {
             self.hung_up -= 1;
         }
         if let Some(socket) = &end.socket {
             if let Some(rings) = &end.rings {
-                rings.sender.close();
+                rings.sender.close(clean);
             }
             sys::unwatch(&self.epoll, socket);
             sys::shutdown(socket);

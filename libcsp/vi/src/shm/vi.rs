@@ -76,13 +76,15 @@ pub(super) struct Vi {
     pub socket: Option<sys::Fd>,
     /// The end of this VI is in the event queue: the rings are not looked at any more.
     pub ended: bool,
+    /// It ended because the peer wrote nonsense into the memory.
+    pub broken: bool,
     /// Signalled sends whose completion the caller has not polled.
     pub signalled: u32,
 }
 
 impl Vi {
     pub(super) fn new(stage: Stage, config: ViConfig, rings: Option<Rings>, socket: Option<sys::Fd>) -> Self {
-        Vi { stage, config, rings, socket, ended: false, signalled: 0 }
+        Vi { stage, config, rings, socket, ended: false, broken: false, signalled: 0 }
     }
 
     /// The rings, while messages can be sent.

@@ -59,14 +59,14 @@ pub(super) unsafe extern "C" fn connection(request: *mut ConnRequest, core: *mut
     core.on_connection(request);
 }
 
-pub(super) unsafe extern "C" fn sent(request: *mut c_void, _status: Status, context: *mut c_void) {
+pub(super) unsafe extern "C" fn sent(request: *mut c_void, status: Status, context: *mut c_void) {
     // SAFETY: the context lies in an end that stays until its send buffers are back.
     let Some(context) = (unsafe { *context.cast::<Option<Context>>() }) else { return };
     // SAFETY: the request is the library's, and this the last use of it.
     unsafe { (context.api.request_free)(request) };
     // SAFETY: as for `message`.
     let core = unsafe { &mut *context.core };
-    core.on_sent(context.vi, context.buffer);
+    core.on_sent(context.vi, context.buffer, status == sys::OK);
 }
 
 /// The core and the library, for [`closed`].

@@ -93,13 +93,13 @@ impl Core {
         }
     }
 
-    /// The library is done with a send buffer.
-    pub(super) fn on_sent(&mut self, vi: u32, buffer: u16) {
+    /// The library is done with a send buffer, whose message has left or, with the endpoint, failed.
+    pub(super) fn on_sent(&mut self, vi: u32, buffer: u16, has_left: bool) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         let signal = end.release(buffer);
         if end.stage == Stage::Dead && !end.is_sending() {
             self.ends.remove(vi);
-        } else if let (Some(wr_id), Stage::Open) = (signal, end.stage) {
+        } else if let (Some(wr_id), Stage::Open, true) = (signal, end.stage, has_left) {
             self.completions.push_back(Completion::Sent { vi: ViId(vi), wr_id });
         }
     }

@@ -169,7 +169,7 @@ impl UcxProvider {
             end.count_sent();
         }
         if result.is_null() {
-            core.on_sent(vi, buffer);
+            core.on_sent(vi, buffer, true);
         }
         Ok(())
     }
@@ -452,14 +452,20 @@ impl Provider for UcxProvider {
     fn disconnect(&mut self, vi: ViId) -> Result<(), ViError> {
         let end = self.end_mut(vi)?;
         let connected = matches!(end.stage, Stage::Opening | Stage::Open) && end.ended.is_none();
-        self.worker.core_mut().forget(vi.0);
         if !connected {
-            self.finish(vi.0);
-            return Ok(());
+            return self.abort(vi);
         }
+        self.worker.core_mut().forget(vi.0);
         self.end_mut(vi)?.stage = Stage::Lingering;
         self.tell(vi.0, Kind::Close);
         self.linger(vi.0);
+        Ok(())
+    }
+
+    fn abort(&mut self, vi: ViId) -> Result<(), ViError> {
+        self.end_of(vi)?;
+        self.worker.core_mut().forget(vi.0);
+        self.finish(vi.0);
         Ok(())
     }
 

@@ -426,12 +426,18 @@ impl Provider for VerbsProvider {
     fn disconnect(&mut self, vi: ViId) -> Result<(), ViError> {
         let end = self.end_mut(vi)?;
         let connected = matches!(end.stage, Stage::Opening | Stage::Open) && end.ended.is_none();
-        self.forget(vi.0);
         if !connected {
-            self.finish(vi.0);
-            return Ok(());
+            return self.abort(vi);
         }
+        self.forget(vi.0);
         self.linger(vi.0, &Control::Close);
+        Ok(())
+    }
+
+    fn abort(&mut self, vi: ViId) -> Result<(), ViError> {
+        self.end_of(vi)?;
+        self.forget(vi.0);
+        self.finish(vi.0);
         Ok(())
     }
 
