@@ -3,8 +3,8 @@
 use csp_types::Instant;
 use csp_vi::{BufferId, ConnectRequest, Piece, Provider, ViAddress, ViConfig, ViError, ViId};
 
-use super::forwarding::{Forwarding, San};
-use super::{CONNECT_TIMEOUT, Relay, Target, path_of};
+use super::forwarding::{Ending, Forwarding, San};
+use super::{CONNECT_TIMEOUT, PER_TURN, Relay, Target, path_of};
 
 impl Relay {
     /// Listens for these proxy workers from now on; gives those that are listened for. What is not among them any more
@@ -92,7 +92,7 @@ impl Relay {
                         tracing::warn!(%error, "a process's VI cannot be forwarded");
                     }
                 }
-                self.drop_forwarding(at);
+                self.drop_forwarding(at, Ending::Broken);
             }
         }
     }
@@ -138,13 +138,13 @@ impl Relay {
         let Some(at) = self.of_san(via, vi) else { return };
         tracing::debug!(%reason, "a proxy cannot be reached over the SAN");
         self.counters.refused.san += 1;
-        self.drop_forwarding(at);
+        self.drop_forwarding(at, Ending::Broken);
     }
 
     /// The proxy's end is gone; what it sent lies in the process's ring already.
-    pub(super) fn on_san_end(&mut self, via: usize, vi: ViId) {
+    pub(super) fn on_san_end(&mut self, via: usize, vi: ViId, clean: bool) {
         if let Some(at) = self.of_san(via, vi) {
-            self.drop_forwarding(at);
+            self.drop_forwarding(at, if clean { Ending::Clean } else { Ending::Broken });
         }
     }
 
@@ -155,28 +155,35 @@ impl Relay {
             let _ = self.shm.disconnect(app);
             return;
         };
-        self.end_app(at);
+        if self.shm.is_broken(app) {
+            // It did not end: it broke the rules of its ring or aborted its VI, and what it had sent may not be all.
+            self.counters.refused.protocol += 1;
+            return self.drop_forwarding(at, Ending::Broken);
+        }
+        self.end_app(at, Ending::Clean);
         self.end_if_done(at);
     }
 
-    /// Ends the SAN's side of a process that is gone once nothing of it waits.
+    /// Ends the SAN's side of a process that is gone once nothing of it waits. The proxy takes a clean end for the end of
+    /// the process, and what it got until then for all that the process had to say.
     pub(super) fn end_if_done(&mut self, at: u32) {
         let Some(forwarding) = self.table.get_mut(at) else { return };
         if forwarding.app.is_none() && forwarding.waiting.is_empty() {
-            self.drop_forwarding(at);
+            let ending = if forwarding.lost { Ending::Broken } else { Ending::Clean };
+            self.drop_forwarding(at, ending);
         }
     }
 
-    fn end_app(&mut self, at: u32) {
+    fn end_app(&mut self, at: u32, ending: Ending) {
         let Some(app) = self.table.get_mut(at).and_then(|forwarding| forwarding.app.take()) else { return };
         self.by_app.remove(app);
         // It is ours and given back once.
-        let _ = self.shm.disconnect(app);
+        let _ = end_vi(&mut self.shm, app, ending);
     }
 
-    /// Ends both sides and forgets them. What was handed to the SAN goes on.
-    pub(super) fn drop_forwarding(&mut self, at: u32) {
-        self.end_app(at);
+    /// Ends both sides and forgets them. What was handed to the SAN goes on if the end is clean.
+    pub(super) fn drop_forwarding(&mut self, at: u32, ending: Ending) {
+        self.end_app(at, ending);
         let Some(forwarding) = self.table.remove(at) else { return };
         if forwarding.stuck {
             self.stuck.retain(|&of| of != at);
@@ -184,7 +191,7 @@ impl Relay {
         let Some(side) = self.sides.get_mut(forwarding.via) else { return };
         if let Some(vi) = forwarding.san_vi() {
             side.by_vi.remove(vi);
-            let _ = side.provider.disconnect(vi);
+            let _ = end_vi(side.provider.as_mut(), vi, ending);
         }
         if let Some(region) = forwarding.region {
             let _ = side.provider.deregister(region);
@@ -201,7 +208,7 @@ impl Relay {
             let until = *until;
             if until <= now {
                 self.counters.refused.san += 1;
-                self.drop_forwarding(at);
+                self.drop_forwarding(at, Ending::Broken);
             } else {
                 self.next_check = self.next_check.min(until);
             }
@@ -211,10 +218,21 @@ impl Relay {
     /// A proxy worker is dead: nothing of its VIs comes any more, and nobody else would notice.
     pub(super) fn on_silent(&mut self, route: u32) {
         self.counters.proxies_silent += 1;
+        self.take_what_came();
         for at in 0..self.table.capacity() as u32 {
             if self.table.get_mut(at).is_some_and(|forwarding| forwarding.route == route) {
-                self.drop_forwarding(at);
+                self.drop_forwarding(at, Ending::Broken);
             }
+        }
+    }
+
+    /// Publishes all that the SAN holds for processes now.
+    fn take_what_came(&mut self) {
+        // As many as fit the slots of all processes; what comes meanwhile is others'.
+        let slots = self.table.len() * self.config.vi.receive_depth as usize;
+        for via in 0..self.sides.len() {
+            let mut turns = 0..=slots / PER_TURN;
+            while self.sides[via].used && turns.next().is_some() && self.take_san_completions(via) {}
         }
     }
 
@@ -232,5 +250,12 @@ impl Relay {
                 Err(error) => return Err(error),
             }
         }
+    }
+}
+
+fn end_vi(provider: &mut dyn Provider, vi: ViId, ending: Ending) -> Result<(), ViError> {
+    match ending {
+        Ending::Clean => provider.disconnect(vi),
+        Ending::Broken => provider.abort(vi),
     }
 }

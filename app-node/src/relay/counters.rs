@@ -30,7 +30,7 @@ pub struct Refused {
     pub full: u64,
     /// The proxy worker is not known any more.
     pub gone: u64,
-    /// The process broke the rules of the ring or of HELLO.
+    /// The process broke the rules of the ring or of HELLO; its VI over the SAN ended uncleanly.
     pub protocol: u64,
     /// The proxy worker cannot be reached over the SAN.
     pub san: u64,

@@ -5,7 +5,7 @@ use csp_vi::{BufferId, Piece, Provider, ViError, ViId};
 use csp_wire::link::{Header, Hello, Kind};
 
 use super::Relay;
-use super::forwarding::Waiting;
+use super::forwarding::{Ending, Waiting};
 
 /// What became of a message on its way to the SAN.
 enum Forwarded {
@@ -56,7 +56,7 @@ impl Relay {
     fn forward(&mut self, at: u32, message: Waiting, unix_now_s: u64) -> Forwarded {
         if self.post_claimed(at).is_err() {
             self.counters.refused.protocol += 1;
-            self.drop_forwarding(at);
+            self.drop_forwarding(at, Ending::Broken);
             return Forwarded::Ended;
         }
         let Some(forwarding) = self.table.get_mut(at) else { return Forwarded::Ended };
@@ -81,11 +81,16 @@ impl Relay {
                 Forwarded::Yes
             }
             Err(ViError::Full) => Forwarded::Full,
-            // Its end comes as an event.
-            Err(ViError::NotConnected) => Forwarded::Yes,
+            // Its end comes as an event; the message stays the process's.
+            Err(ViError::NotConnected) => {
+                if let Some(forwarding) = self.table.get_mut(at) {
+                    forwarding.lost = true;
+                }
+                Forwarded::Yes
+            }
             Err(_) => {
                 self.counters.refused.protocol += 1;
-                self.drop_forwarding(at);
+                self.drop_forwarding(at, Ending::Broken);
                 Forwarded::Ended
             }
         }
@@ -105,12 +110,12 @@ impl Relay {
         match user_of(copy, &self.config.key, unix_now_s) {
             None => {
                 refused.protocol += 1;
-                self.drop_forwarding(at);
+                self.drop_forwarding(at, Ending::Broken);
                 return Forwarded::Ended;
             }
             Some(Some(user)) if forwarding.uid.is_some_and(|uid| uid != user) => {
                 refused.user += 1;
-                self.drop_forwarding(at);
+                self.drop_forwarding(at, Ending::Broken);
                 return Forwarded::Ended;
             }
             Some(_) => {}
@@ -173,7 +178,7 @@ impl Relay {
             Err(ViError::NotConnected) => {}
             Err(_) => {
                 self.counters.refused.protocol += 1;
-                self.drop_forwarding(at);
+                self.drop_forwarding(at, Ending::Broken);
             }
         }
     }

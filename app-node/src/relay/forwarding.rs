@@ -4,8 +4,11 @@
 //! Accepted ──the process's VI is open──▶ Connecting ──the SAN VI is open──▶ Open
 //!     │                                      │                               │ process gone: what it sent is
 //!     └──────────── process gone ────────────┴───────────────────────────────┤ forwarded, then the SAN VI ends
+//!                                                                            │ cleanly
 //!                                                                            │ SAN VI gone: what came is in the
-//!                                                                            ▼ process's ring, then its VI ends
+//!                                                                            │ process's ring, then its VI ends as
+//!                                                                            │ cleanly as that did
+//!                                                                            ▼ anything else: both end uncleanly
 //!                                                                          gone
 //! ```
 
@@ -55,6 +58,17 @@ pub(super) struct Forwarding {
     pub greeted: bool,
     /// It is in the list of those that have to be tried again.
     pub stuck: bool,
+    /// A message of the process was not passed on: its end is not a clean one any more.
+    pub lost: bool,
+}
+
+/// How a forwarding ends, as both of its ends see it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ending {
+    /// The process or the proxy ended it, and all that was sent before was passed on.
+    Clean,
+    /// Whatever else.
+    Broken,
 }
 
 impl Forwarding {
@@ -70,6 +84,7 @@ impl Forwarding {
             waiting: VecDeque::with_capacity(depth as usize),
             greeted: false,
             stuck: false,
+            lost: false,
         }
     }
 

@@ -25,7 +25,7 @@ use csp_vi::shm::ShmProvider;
 use csp_vi::{Armed, Completion, Event, Provider, ViConfig, ViError, ViId, Wake};
 
 pub use counters::{Counters, Refused};
-use forwarding::Table;
+use forwarding::{Ending, Table};
 use index::Index;
 use routes::Routes;
 pub use routes::{Target, path_of};
@@ -185,7 +185,7 @@ impl Relay {
                 }
                 Some(Event::Established { vi, .. }) => self.on_san_open(via, vi, unix_now_s),
                 Some(Event::Refused { vi, reason }) => self.on_san_refused(via, vi, &reason),
-                Some(Event::Disconnected { vi, .. }) => self.on_san_end(via, vi),
+                Some(Event::Disconnected { vi, clean }) => self.on_san_end(via, vi, clean),
             }
         }
         true
@@ -251,10 +251,10 @@ impl Relay {
         self.routes.iter().map(|route| (&route.target, self.watch.is_up(route.number)))
     }
 
-    /// Ends every VI: processes first, then proxies.
+    /// Ends every VI: processes first, then proxies. Uncleanly: the processes go on, and what they sent may be missing.
     pub fn close(&mut self, now: Instant) {
         let all: Vec<u32> = self.table.iter().map(|(at, _)| at).collect();
-        all.into_iter().for_each(|at| self.drop_forwarding(at));
+        all.into_iter().for_each(|at| self.drop_forwarding(at, Ending::Broken));
         self.watch.close(now);
     }
 

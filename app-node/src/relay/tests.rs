@@ -12,6 +12,8 @@ use csp_vi::{ProviderKind, ViAddress};
 
 use super::*;
 
+mod ends;
+
 const UNIX_S: u64 = 1_800_000_000;
 
 fn key() -> ClusterKey {
@@ -281,7 +283,8 @@ fn what_a_process_sent_before_its_end_arrives_first() {
     for kind in ["memory", "ucx"] {
         let closed = check_process_end(kind, |mut process, now| process.endpoint.close(now, process.link));
         assert_eq!(closed, DownReason::Closed);
-        check_process_end(kind, |process, _| drop(process));
+        let killed = check_process_end(kind, |process, _| drop(process));
+        assert_eq!(killed, DownReason::Closed, "the proxy cannot know of a kill but by its agent's word");
     }
 }
 

@@ -1,0 +1,129 @@
+//! How ends are passed on.
+
+use csp_transport::DeathCause;
+use csp_vi::memory::InFlight;
+
+use super::*;
+
+/// The way is over, and nobody said that the other end had ended.
+const BROKEN: DownReason = DownReason::Died(DeathCause::HangUp);
+
+/// Waits for the end of a process's link at both sides; gives how the proxy and the process saw it.
+#[track_caller]
+fn ends(world: &mut World, process: &mut Process, at_proxy: LinkId) -> (DownReason, DownReason) {
+    let (mut far, mut near) = (None, None);
+    world.until("end at both sides", |world| {
+        if let Some(LinkEvent::Down { link, reason }) = world.proxy.poll_event()
+            && link == at_proxy
+        {
+            far = Some(reason);
+        }
+        if let Some(LinkEvent::Down { reason, .. }) = process.event(world.now) {
+            near = Some(reason);
+        }
+        far.clone().zip(near.clone())
+    })
+}
+
+/// A process goes on after its agent: the proxy must not take it for ended.
+#[test]
+fn an_agent_that_stops_ends_vis_uncleanly() {
+    for kind in ["memory", "ucx"] {
+        let mut world = World::new(kind);
+        let (mut process, at_proxy) = world.connected();
+        world.relay.close(world.now);
+        assert_eq!(ends(&mut world, &mut process, at_proxy), (BROKEN, BROKEN), "{kind}");
+    }
+}
+
+#[test]
+fn a_broken_way_is_no_end_of_the_proxy() {
+    for kind in ["memory", "ucx"] {
+        let mut world = World::new(kind);
+        let (mut process, at_proxy) = world.connected();
+        let vi = world.proxy.link(at_proxy).unwrap().vi;
+        world.proxy.provider_mut().abort(vi).unwrap();
+        let end = world.until("end", |world| process.event(world.now));
+        assert!(matches!(end, LinkEvent::Down { reason: BROKEN, .. }), "{kind}: {end:?}");
+    }
+}
+
+#[test]
+fn what_came_before_the_way_broke_reaches_the_process_first() {
+    let mut world = World::new("memory");
+    let (mut process, at_proxy) = world.connected();
+    let vi = world.proxy.link(at_proxy).unwrap().vi;
+    let (mut sent, mut got) = (0, 0);
+    for _ in 0..40 {
+        send(&mut world.proxy, world.now, at_proxy, &mut sent);
+    }
+    assert!(world.fabric.kill_vi(vi, InFlight::Delivered));
+    let end = world.until("end", |world| {
+        let event = process.event(world.now);
+        receive(&mut process.endpoint, world.now, &mut got);
+        event
+    });
+    assert!(matches!(end, LinkEvent::Down { reason: BROKEN, .. }), "{end:?}");
+    assert_eq!((got, world.relay.occupancy().0), (40, 0));
+}
+
+/// What the relay holds of a proxy that fell silent is the process's all the same.
+#[test]
+fn what_came_before_the_silence_reaches_the_process_first() {
+    let mut world = World::new("memory");
+    let (mut process, at_proxy) = world.connected();
+    world.until("the agent's own link", |world| world.relay.routes().any(|(_, up)| up).then_some(()));
+    let (mut sent, mut got) = (0, 0);
+    for _ in 0..40 {
+        send(&mut world.proxy, world.now, at_proxy, &mut sent);
+    }
+    world.now += Duration::from_secs(2);
+    world.fabric.advance(world.now);
+    let route = world.relay.routes.iter().next().unwrap().number;
+    world.relay.on_silent(route);
+    let end = std::iter::from_fn(|| {
+        let event = process.event(world.now);
+        receive(&mut process.endpoint, world.now, &mut got);
+        Some(event)
+    });
+    // Not every look at the ring is one at the socket.
+    let end = end.take(1000).find_map(|event| event);
+    assert!(matches!(end, Some(LinkEvent::Down { reason: BROKEN, .. })), "{end:?}");
+    assert_eq!((got, world.relay.occupancy().0), (40, 0));
+}
+
+/// Where the payload of each slot towards the agent lies in a VI's memory.
+fn slots(world: &mut World) -> Box<[usize]> {
+    let mut shm = ShmProvider::new().unwrap();
+    let vi = shm.connect(&world.path(), world.config.vi, b"").unwrap();
+    world.until("VI", |_| shm.poll_event());
+    shm.lend(vi).unwrap().slots
+}
+
+/// It did not end, it is not to be trusted: what it sent before may not be all.
+#[test]
+fn a_process_that_breaks_its_ring_has_not_ended() {
+    let mut world = World::new("memory");
+    let slots = slots(&mut world);
+    let (mut process, at_proxy) = world.connected();
+    let link = process.endpoint.link(process.link).unwrap();
+    let memory = process.endpoint.provider_mut().memory(link.vi).unwrap();
+    // A message longer than any: in front of the payload are its number + 1, immediate and length.
+    let message = [(link.messages_sent + 1).to_le_bytes(), [0xff; 8]].concat();
+    memory.write(slots[link.messages_sent as usize] - message.len(), &message);
+    assert_eq!(ends(&mut world, &mut process, at_proxy), (BROKEN, BROKEN));
+    assert_eq!(world.relay.counters().refused, Refused { protocol: 1, ..Refused::default() });
+}
+
+#[test]
+fn a_process_that_aborts_its_vi_has_not_ended() {
+    let mut world = World::new("memory");
+    let (mut process, at_proxy) = world.connected();
+    let vi = process.endpoint.link(process.link).unwrap().vi;
+    process.endpoint.provider_mut().abort(vi).unwrap();
+    let reason = world.until("end", |world| match world.proxy.poll_event() {
+        Some(LinkEvent::Down { link, reason }) if link == at_proxy => Some(reason),
+        _ => None,
+    });
+    assert_eq!(reason, BROKEN);
+}
