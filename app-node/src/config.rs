@@ -90,7 +90,8 @@ pub struct CapacitySection {
     pub processes: usize,
     /// Exited processes whose counters and traces are kept. 0 to 1,024 (115 KiB each).
     pub exited: usize,
-    /// VIs of processes that the agent forwards to proxies of other hosts. 1 to 4,096.
+    /// VIs of processes that the agent forwards to proxies of other hosts. 1 to 4,096. A user whose processes hold as many
+    /// as are free gets no more: alone it gets half of them.
     pub relay_vis: usize,
 }
 

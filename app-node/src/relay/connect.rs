@@ -3,6 +3,7 @@
 use csp_types::Instant;
 use csp_vi::{BufferId, ConnectRequest, Piece, Provider, ViAddress, ViConfig, ViError, ViId};
 
+use super::counters::Reason;
 use super::forwarding::{Ending, Forwarding, San};
 use super::{CONNECT_TIMEOUT, PER_TURN, Relay, Target, path_of};
 
@@ -38,33 +39,49 @@ impl Relay {
 
     /// A process asks for a VI.
     pub(super) fn on_request(&mut self, request: &ConnectRequest) {
-        let route = request.listener.and_then(|listener| self.routes.by_listener(listener));
-        let allowed = self.config.users.as_ref().is_none_or(|users| {
-            let user = request.peer_uid;
-            user.is_some_and(|uid| users.contains(&uid))
-        });
         let config = self.towards_process();
-        let refused = &mut self.counters.refused;
-        let Some((number, via)) = route.map(|route| (route.number, route.via)).filter(|_| allowed) else {
-            *if allowed { &mut refused.gone } else { &mut refused.user } += 1;
-            // It may have gone away meanwhile.
-            let _ = self.shm.reject(request.id);
-            return;
-        };
-        if self.table.is_full() {
-            refused.full += 1;
-            let _ = self.shm.reject(request.id);
-            return;
-        }
-        match self.shm.accept(request.id, config, &[]) {
-            Ok(vi) => {
+        let admitted = self.admit(request).and_then(|way| {
+            let accepted = self.shm.accept(request.id, config, &[]);
+            accepted.map(|vi| (way, vi)).map_err(|_| Reason::Protocol)
+        });
+        match admitted {
+            Ok(((number, via), vi)) => {
                 let new = Forwarding::new(number, via, request.peer_uid, vi, config.receive_depth);
                 if let Some(at) = self.table.insert(new) {
                     self.by_app.insert(vi, at);
                 }
             }
-            Err(_) => refused.protocol += 1,
+            Err(reason) => {
+                self.counters.refused.count(reason);
+                // It may have gone away meanwhile.
+                let _ = self.shm.reject(request.id);
+            }
         }
+    }
+
+    /// The number of the route that a process asks for and its provider, or why it gets no VI.
+    pub(super) fn admit(&self, request: &ConnectRequest) -> Result<(u32, usize), Reason> {
+        let user = request.peer_uid;
+        let may = |users: &Vec<u32>| user.is_some_and(|uid| users.contains(&uid));
+        if !self.config.users.as_ref().is_none_or(may) {
+            return Err(Reason::User);
+        }
+        let route = request.listener.and_then(|listener| self.routes.by_listener(listener));
+        let route = route.ok_or(Reason::Gone)?;
+        let left = self.table.capacity() - self.table.len();
+        if left == 0 {
+            return Err(Reason::Full);
+        }
+        // One user alone gets half of all, several get less each, and who has nothing yet finds something left.
+        if self.table.held_by(user) >= left {
+            return Err(Reason::Share);
+        }
+        // The ring is made, and then registered with the SAN, as deep as the process wants it.
+        let deepest = self.config.vi.receive_depth;
+        if self.shm.wanted(request.id).is_some_and(|wanted| wanted.receive_depth > deepest) {
+            return Err(Reason::Depth);
+        }
+        Ok((route.number, route.via))
     }
 
     /// Half as many buffers again as the proxy has: a message that the proxy has read, so that the process may send

@@ -28,6 +28,10 @@ pub struct Refused {
     pub user: u64,
     /// The relay's table is full (`capacity.relay_vis`).
     pub full: u64,
+    /// The process's user holds as many VIs as are left for all others.
+    pub share: u64,
+    /// The process wanted a deeper ring than the transport's channels have.
+    pub depth: u64,
     /// The proxy worker is not known any more.
     pub gone: u64,
     /// The process broke the rules of the ring or of HELLO; its VI over the SAN ended uncleanly.
@@ -36,12 +40,37 @@ pub struct Refused {
     pub san: u64,
 }
 
+/// One of the reasons in [`Refused`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Reason {
+    User,
+    Full,
+    Share,
+    Depth,
+    Gone,
+    Protocol,
+}
+
 impl Refused {
+    pub(super) const fn count(&mut self, reason: Reason) {
+        let counter = match reason {
+            Reason::User => &mut self.user,
+            Reason::Full => &mut self.full,
+            Reason::Share => &mut self.share,
+            Reason::Depth => &mut self.depth,
+            Reason::Gone => &mut self.gone,
+            Reason::Protocol => &mut self.protocol,
+        };
+        *counter += 1;
+    }
+
     /// The numbers with the names that metrics give them.
-    pub const fn by_reason(&self) -> [(&'static str, u64); 5] {
+    pub const fn by_reason(&self) -> [(&'static str, u64); 7] {
         [
             ("user", self.user),
             ("full", self.full),
+            ("share", self.share),
+            ("depth", self.depth),
             ("gone", self.gone),
             ("protocol", self.protocol),
             ("san", self.san),

@@ -138,15 +138,16 @@ impl Table {
         self.places.iter().enumerate().filter_map(|(at, place)| Some((at as u32, place.as_ref()?)))
     }
 
+    /// VIs that processes of a user have here.
+    pub(super) fn held_by(&self, uid: Option<u32>) -> usize {
+        self.iter().filter(|(_, forwarding)| forwarding.uid == uid).count()
+    }
+
     pub(super) fn capacity(&self) -> usize {
         self.places.len()
     }
 
     pub(super) fn len(&self) -> usize {
         self.places.len() - self.free.len()
-    }
-
-    pub(super) fn is_full(&self) -> bool {
-        self.free.is_empty()
     }
 }

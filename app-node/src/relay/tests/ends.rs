@@ -1,9 +1,11 @@
-//! How ends are passed on.
+//! How ends are passed on, and who gets a VI at all.
 
 use csp_transport::DeathCause;
+use csp_vi::RequestId;
 use csp_vi::memory::InFlight;
 
 use super::*;
+use crate::relay::counters::Reason;
 
 /// The way is over, and nobody said that the other end had ended.
 const BROKEN: DownReason = DownReason::Died(DeathCause::HangUp);
@@ -126,4 +128,35 @@ fn a_process_that_aborts_its_vi_has_not_ended() {
         _ => None,
     });
     assert_eq!(reason, BROKEN);
+}
+
+#[test]
+fn a_ring_deeper_than_channels_are_is_refused_before_it_is_made() {
+    let mut world = World::new("memory");
+    let mut stranger = ProviderKind::Shm.open().unwrap();
+    let deep = ViConfig { receive_depth: world.config.vi.receive_depth + 1, ..world.config.vi };
+    let vi = stranger.connect(&world.path(), deep, b"").unwrap();
+    let refused = world.until("refusal", |_| stranger.poll_event());
+    assert_eq!(refused, Event::Refused { vi, reason: ViError::Rejected });
+    assert_eq!(world.relay.counters().refused, Refused { depth: 1, ..Refused::default() });
+    assert_eq!((world.relay.occupancy().0, world.relay.counters().opened), (0, 0));
+}
+
+#[test]
+fn one_user_leaves_half_of_the_vis_to_others() {
+    let mut world = World::new("memory");
+    let held: Vec<_> = (0..4).map(|_| world.connected()).collect();
+    let mut late = world.process(Some(own_uid()));
+    world.until("refusal", |world| late.event(world.now));
+    assert_eq!(world.relay.counters().refused, Refused { share: 1, ..Refused::default() });
+    let ask = |world: &World, uid| {
+        let (id, private_data) = (RequestId(u32::MAX), Vec::new());
+        let request = csp_vi::ConnectRequest { id, private_data, peer_uid: Some(uid), listener: Some(0) };
+        world.relay.admit(&request).map(|_| ())
+    };
+    assert_eq!(ask(&world, own_uid()), Err(Reason::Share));
+    assert_eq!(ask(&world, own_uid() + 1), Ok(()));
+    drop(held);
+    world.until("ends", |world| (world.relay.occupancy().0 == 0).then_some(()));
+    assert_eq!(ask(&world, own_uid()), Ok(()));
 }
