@@ -11,10 +11,9 @@ impl Relay {
     /// Listens for these proxy workers from now on; gives those that are listened for. What is not among them any more
     /// gets no new VIs; those it has stay.
     pub fn set_targets(&mut self, now: Instant, targets: &[Target]) -> Vec<Target> {
-        while let Some(gone) = self.routes.take_gone(targets) {
+        while let Some(listener) = self.routes.retire(targets) {
             // It was listened for, by this number.
-            let _ = self.shm.unlisten(gone.listener);
-            self.watch.remove(now, gone.number);
+            let _ = self.shm.unlisten(listener);
         }
         for target in targets {
             if self.routes.contains(target) {
@@ -34,7 +33,15 @@ impl Relay {
                 }
             }
         }
+        self.forget_left(now);
         self.routes.iter().map(|route| route.target.clone()).collect()
+    }
+
+    /// Watches no longer what is listened for no more, once it carries no VI.
+    pub(super) fn forget_left(&mut self, now: Instant) {
+        while let Some(route) = self.routes.take_left(|route| self.table.carries(route)) {
+            self.watch.remove(now, route);
+        }
     }
 
     /// A process asks for a VI.
@@ -202,6 +209,7 @@ impl Relay {
     pub(super) fn drop_forwarding(&mut self, at: u32, ending: Ending) {
         self.end_app(at, ending);
         let Some(forwarding) = self.table.remove(at) else { return };
+        self.ended = true;
         if forwarding.stuck {
             self.stuck.retain(|&of| of != at);
         }

@@ -143,6 +143,11 @@ impl Table {
         self.iter().filter(|(_, forwarding)| forwarding.uid == uid).count()
     }
 
+    /// Whether any VI is forwarded on the route of this number.
+    pub(super) fn carries(&self, route: u32) -> bool {
+        self.iter().any(|(_, forwarding)| forwarding.route == route)
+    }
+
     pub(super) fn capacity(&self) -> usize {
         self.places.len()
     }

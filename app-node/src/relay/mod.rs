@@ -91,6 +91,8 @@ pub struct Relay {
     stuck: Vec<u32>,
     /// Those of the last turn, while they are tried again.
     retried: Vec<u32>,
+    /// A forwarding or a route has ended since leaving routes were looked at.
+    ended: bool,
     /// When a connection that is being set up has to be looked at.
     next_check: Instant,
     counters: Counters,
@@ -120,6 +122,7 @@ impl Relay {
             by_app: Index::with_capacity(vis_max),
             stuck: Vec::with_capacity(vis_max),
             retried: Vec::with_capacity(vis_max),
+            ended: false,
             next_check: Instant::FAR_FUTURE,
             counters: Counters::default(),
             scratch: vec![0; config.vi.message_len as usize].into(),
@@ -145,6 +148,9 @@ impl Relay {
         busy |= self.watch.turn(now, unix_now_s);
         while let Some(route) = self.watch.poll_dead() {
             self.on_silent(route);
+        }
+        if std::mem::take(&mut self.ended) {
+            self.forget_left(now);
         }
         busy
     }

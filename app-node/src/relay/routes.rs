@@ -39,19 +39,35 @@ pub(super) struct Route {
 #[derive(Debug, Default)]
 pub(super) struct Routes {
     list: Vec<Route>,
+    /// Those that are listened for no more and may still carry VIs.
+    leaving: Vec<Route>,
     next: u32,
 }
 
 impl Routes {
+    /// A route to `target`; one that was leaving is the same again, so that a proxy worker is not watched twice.
     pub(super) fn add(&mut self, target: Target, via: usize, listener: u32) {
-        self.next += 1;
-        self.list.push(Route { number: self.next, target, via, listener });
+        let former = self.leaving.iter().position(|route| route.target == target);
+        let number = former.map(|at| self.leaving.swap_remove(at).number).unwrap_or_else(|| {
+            self.next += 1;
+            self.next
+        });
+        self.list.push(Route { number, target, via, listener });
     }
 
-    /// Takes out a route that is not among `targets`, if there is one.
-    pub(super) fn take_gone(&mut self, targets: &[Target]) -> Option<Route> {
+    /// Has a route that is not among `targets` leave, if there is one; gives its listener.
+    pub(super) fn retire(&mut self, targets: &[Target]) -> Option<u32> {
         let at = self.list.iter().position(|route| !targets.contains(&route.target))?;
-        Some(self.list.swap_remove(at))
+        let gone = self.list.swap_remove(at);
+        let listener = gone.listener;
+        self.leaving.push(gone);
+        Some(listener)
+    }
+
+    /// Takes out a leaving route that carries nothing any more, if there is one; gives its number.
+    pub(super) fn take_left(&mut self, mut carries: impl FnMut(u32) -> bool) -> Option<u32> {
+        let at = self.leaving.iter().position(|route| !carries(route.number))?;
+        Some(self.leaving.swap_remove(at).number)
     }
 
     pub(super) fn contains(&self, target: &Target) -> bool {

@@ -160,3 +160,43 @@ fn one_user_leaves_half_of_the_vis_to_others() {
     world.until("ends", |world| (world.relay.occupancy().0 == 0).then_some(()));
     assert_eq!(ask(&world, own_uid()), Ok(()));
 }
+
+/// A proxy worker whose registration lapsed may go on, and may die later.
+#[test]
+fn a_proxy_that_left_the_list_is_watched_as_long_as_it_carries_vis() {
+    let mut world = World::new("memory");
+    let _process = world.connected();
+    world.until("the agent's own link", |world| world.relay.routes().any(|(_, up)| up).then_some(()));
+    assert!(world.relay.set_targets(world.now, &[]).is_empty());
+    for _ in 0..100 {
+        world.turn();
+    }
+    assert_eq!((world.relay.occupancy().0, world.proxy.links().count()), (1, 2));
+    world.fabric.pause_node("proxy", true);
+    let since = world.now;
+    while world.relay.occupancy().0 > 0 {
+        world.now += Duration::from_millis(10);
+        world.fabric.advance(world.now);
+        world.relay.turn(world.now, UNIX_S);
+        assert!(world.now - since <= Duration::from_secs(1), "the proxy's death is not noticed");
+    }
+}
+
+#[test]
+fn a_proxy_that_left_and_came_back_is_watched_once_and_then_no_more() {
+    let mut world = World::new("memory");
+    let (process, _) = world.connected();
+    world.until("the agent's own link", |world| world.relay.routes().any(|(_, up)| up).then_some(()));
+    let targets = [world.target.clone()];
+    world.relay.set_targets(world.now, &[]);
+    assert_eq!(world.relay.set_targets(world.now, &targets), targets);
+    let (second, _) = world.connected();
+    assert!(world.relay.routes().all(|(_, up)| up));
+    assert_eq!(world.proxy.links().count(), 3);
+    world.relay.set_targets(world.now, &[]);
+    drop((process, second));
+    world.until("end of all links", |world| {
+        let _ = world.proxy.poll_event();
+        (world.proxy.links().count() == 0).then_some(())
+    });
+}
