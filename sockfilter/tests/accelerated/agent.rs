@@ -94,7 +94,8 @@ fn an_idle_process_finds_a_returned_agent_and_hears_of_new_proxies() {
     let mut second = Proxy::listen(&path, ClusterKey::from_bytes([5; 32]));
     stage.directory().send_modify(|d| {
         let node = "pn-2".parse().unwrap();
-        d.proxies.push(ProxyEntry { node, worker: 0, path: path.display().to_string() });
+        let path = path.display().to_string();
+        d.proxies.push(ProxyEntry { node, worker: 0, address: path.clone(), path, provider: "shm" });
     });
     second.until("the server at the second proxy", |p| p.listening(18100).1 == 1);
     let response = second.exchange(18100, b"GET / HTTP/1.0\r\n\r\n");
