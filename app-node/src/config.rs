@@ -80,6 +80,9 @@ pub struct SanSection {
     /// `auto`: those of this host by shared memory, others through the agent, by verbs or else ucx. `shm`: those of this
     /// host only. `verbs`, `ucx`: all through the agent.
     pub provider: SanProvider,
+    /// Whether programs of libcsp may reach proxies of other hosts by queue pairs of their own instead of through the
+    /// agent, where both hosts have verbs. They then have the RDMA device open.
+    pub direct: bool,
 }
 
 /// Sizes of the tables.

@@ -185,6 +185,7 @@ async fn proxies(
                 path: path(t).to_string_lossy().into_owned(),
                 provider: t.provider,
                 address: t.address.to_string(),
+                direct: t.address_of_verbs().filter(|_| config.san.direct),
             };
             choice.near.extend(targets.iter().map(entry).filter(|entry| entry.path.len() <= PATH_LEN_MAX));
             choice.near.truncate(LIST_MAX);

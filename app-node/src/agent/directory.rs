@@ -1,5 +1,7 @@
 //! What processes are told of the cluster: its proxies on this host, and which destinations go through it.
 
+use std::net::SocketAddr;
+
 use csp_control::{Member, MemberState, Membership, Policy, SanAddress, SanProvider};
 use csp_types::{NodeId, Role};
 use csp_vi::{ProviderKind, ViAddress};
@@ -20,6 +22,8 @@ pub struct ProxyEntry {
     pub provider: &'static str,
     /// Where to: the Unix socket again, or ADDRESS:PORT.
     pub address: String,
+    /// Where processes may reach it by verbs themselves.
+    pub direct: Option<SocketAddr>,
 }
 
 /// The directory at one time.
@@ -59,7 +63,8 @@ impl Choice {
             let path = san.channel_shm.clone().filter(|p| shared && !p.is_empty() && p.len() <= PATH_LEN_MAX);
             if let Some(path) = path {
                 let (provider, address) = (ProviderKind::Shm.as_str(), path.clone());
-                choice.near.push(ProxyEntry { node: record.id, worker, path, provider, address });
+                let node = record.id;
+                choice.near.push(ProxyEntry { node, worker, path, provider, address, direct: None });
             } else if let Some((kind, address)) = carried.iter().find_map(|kind| carries(*kind, san)) {
                 choice.far.push(Target { node: record.id, worker, provider: kind.as_str(), address });
             }

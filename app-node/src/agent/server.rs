@@ -285,9 +285,9 @@ fn welcome(
 }
 
 fn wire_proxies(directory: &Directory) -> Vec<Proxy<'_>> {
-    let proxy = |p: &super::ProxyEntry| (p.node, p.worker);
+    let proxy = |p: &'_ super::ProxyEntry| (p.node, p.worker, p.direct);
     let with_path = directory.proxies.iter().map(|p| (proxy(p), p.path.as_bytes()));
-    with_path.map(|((node, worker), path)| Proxy { node, worker, path }).collect()
+    with_path.map(|((node, worker, direct), path)| Proxy { node, worker, path, direct }).collect()
 }
 
 fn tell(socket: &UnixStream, directory: &Directory) -> bool {

@@ -166,6 +166,7 @@ async fn proxies(State(asker): State<Asker>) -> Json<Value> {
             "socket": proxy.path,
             "provider": proxy.provider,
             "address": proxy.address,
+            "direct": proxy.direct,
         })
     };
     Json(asker.directory.borrow().proxies.iter().map(entry).collect())

@@ -1,9 +1,10 @@
 //! The proxy workers that processes of this host reach through the agent.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use csp_types::NodeId;
-use csp_vi::ViAddress;
+use csp_vi::{ProviderKind, ViAddress};
 
 /// A proxy worker and the way to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -16,6 +17,16 @@ pub struct Target {
     pub provider: &'static str,
     /// Where the worker accepts channels.
     pub address: ViAddress,
+}
+
+impl Target {
+    /// The address, where verbs lead to it.
+    pub fn address_of_verbs(&self) -> Option<SocketAddr> {
+        match &self.address {
+            ViAddress::Ip(address) if self.provider == ProviderKind::Verbs.as_str() => Some(*address),
+            _ => None,
+        }
+    }
 }
 
 /// The Unix socket where the agent `agent` accepts processes for a proxy worker.

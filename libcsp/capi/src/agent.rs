@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use csp_transport::app::{AppSide, ProxyTarget};
 use csp_transport::{ProcessId, Token};
 use csp_types::{Duration, Instant, NodeId};
-use csp_vi::ViAddress;
+use csp_vi::{Provider, ProviderKind, ViAddress};
 use csp_wire::agent::{self as wire, AgentMessage, Attach, Attached, Prefix, Proxies};
 
 use crate::error::{Error, Result};
@@ -47,6 +47,8 @@ pub struct Welcome {
     pub token: Token,
     /// The proxies there are.
     pub proxies: Vec<ProxyTarget>,
+    /// What reaches those whose address is no path.
+    pub far: Option<Box<dyn Provider>>,
 }
 
 /// The attachment to the host's agent.
@@ -56,6 +58,8 @@ pub struct Agent {
     /// `None` once it hung up.
     socket: Option<OwnedFd>,
     process: ProcessId,
+    /// Proxies are reached by verbs of this process's own, where they may be.
+    direct: bool,
     rules: Rules,
     page: Option<Page>,
     expires: u64,
@@ -175,9 +179,20 @@ fn rules(attached: &Attached<'_>) -> Rules {
     }
 }
 
-fn targets(proxies: Proxies<'_>) -> Vec<ProxyTarget> {
-    let path = |bytes: &[u8]| ViAddress::Path(PathBuf::from(OsStr::from_bytes(bytes)));
-    proxies.iter().map(|p| ProxyTarget { node: p.node, worker: p.worker, address: path(p.path) }).collect()
+/// With `direct` by verbs where that is allowed, else through a Unix socket.
+fn targets(proxies: Proxies<'_>, direct: bool) -> Vec<ProxyTarget> {
+    let target = |p: wire::Proxy<'_>| {
+        let path = || ViAddress::Path(PathBuf::from(OsStr::from_bytes(p.path)));
+        let address = p.direct.filter(|_| direct).map_or_else(path, ViAddress::Ip);
+        ProxyTarget { node: p.node, worker: p.worker, address }
+    };
+    proxies.iter().map(target).collect()
+}
+
+/// Verbs of this process's own, if a proxy is reached by them and the host has them. Without, the agent forwards.
+fn open_far(proxies: Proxies<'_>) -> Option<Box<dyn Provider>> {
+    let wanted = proxies.iter().any(|proxy| proxy.direct.is_some());
+    wanted.then(|| ProviderKind::Verbs.open().ok()).flatten()
 }
 
 impl Agent {
@@ -187,8 +202,9 @@ impl Agent {
         let told = converse(&socket, program, &[], ANSWER_TIMEOUT_MS, |attached, page| {
             let process = ProcessId::parse(attached.process).ok_or(Error::AGENT)?;
             let token = Token::from_bytes(attached.token).ok_or(Error::AGENT)?;
-            let proxies = targets(attached.proxies);
-            let welcome = Welcome { node: attached.node, process, token, proxies };
+            let far = open_far(attached.proxies);
+            let proxies = targets(attached.proxies, far.is_some());
+            let welcome = Welcome { node: attached.node, process, token, proxies, far };
             Ok((welcome, rules(attached), attached.expires, page))
         })?;
         let (welcome, rules, expires, page) = told;
@@ -198,6 +214,7 @@ impl Agent {
             program,
             socket: Some(socket),
             process,
+            direct: welcome.far.is_some(),
             rules,
             page,
             expires,
@@ -254,7 +271,7 @@ impl Agent {
                 }
                 Ok((len, _)) => match AgentMessage::parse(buffer.get(..len).unwrap_or(&[])) {
                     Ok(AgentMessage::Proxies(proxies, connect)) => {
-                        app.set_proxies(&targets(proxies));
+                        app.set_proxies(&targets(proxies, self.direct));
                         self.rules.connect = connect.prefixes().collect();
                     }
                     Ok(AgentMessage::Token(token, expires)) => {
@@ -277,7 +294,7 @@ impl Agent {
     /// The agent may be back: the process keeps its name, links and connections, and gets a new token and page.
     fn reattach(&mut self, app: &mut AppSide) {
         let Ok(socket) = connect(&self.path) else { return };
-        let former = self.process;
+        let (former, direct) = (self.process, self.direct);
         let Agent { rules: own_rules, expires, page: own_page, .. } = self;
         let done =
             converse(&socket, &self.program, former.as_str().as_bytes(), REATTACH_TIMEOUT_MS, |a, page| {
@@ -286,7 +303,7 @@ impl Agent {
                     return Err(Error::AGENT);
                 }
                 app.set_token(token);
-                app.set_proxies(&targets(a.proxies));
+                app.set_proxies(&targets(a.proxies, direct));
                 (*own_rules, *expires, *own_page) = (rules(a), a.expires, page);
                 Ok(())
             });

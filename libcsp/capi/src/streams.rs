@@ -9,7 +9,7 @@ use csp_transport::app::{AppConfig, AppError, AppSide, Directions, FlowId, Handl
 use csp_transport::{Endpoint, EndpointConfig, PeerIdentity};
 use csp_types::{Duration, Instant};
 use csp_vi::shm::ShmProvider;
-use csp_vi::{Armed, Wake};
+use csp_vi::{Armed, Pair, Provider, Wake};
 
 use crate::agent::Agent;
 use crate::connection::{Connection, Listener, Source, Transport};
@@ -58,7 +58,12 @@ impl Streams {
         let config = AppConfig { seed: random(), flows_max, ..AppConfig::default() };
         let links =
             EndpointConfig { links_max: config.links_max(), ..EndpointConfig::channel(identity, None) };
-        let endpoint = Endpoint::new(Box::new(ShmProvider::new()?), links);
+        let near: Box<dyn Provider> = Box::new(ShmProvider::new()?);
+        let provider = match welcome.far {
+            Some(far) => Box::new(Pair::new(near, far)),
+            None => near,
+        };
+        let endpoint = Endpoint::new(provider, links);
         let mut app = AppSide::new(endpoint, config, welcome.token);
         app.set_proxies(&welcome.proxies);
         let (flow_owners, listener_owners) = (Vec::new(), Vec::new());

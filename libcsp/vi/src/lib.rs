@@ -9,6 +9,7 @@
 mod clock;
 pub mod memory;
 mod open;
+mod pair;
 mod provider;
 mod region;
 mod regions;
@@ -19,6 +20,7 @@ pub mod verbs;
 mod wait;
 
 pub use open::ProviderKind;
+pub use pair::Pair;
 pub use provider::{
     Armed, BufferId, Completion, ConnectRequest, Counters, DEPTH_RANGE, Event, MESSAGE_LEN_MAX, PIECES_MAX,
     PRIVATE_DATA_LEN_MAX, Provider, RequestId, ViAddress, ViConfig, ViError, ViId, Wake,

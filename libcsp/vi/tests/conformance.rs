@@ -1,6 +1,6 @@
 //! What every provider promises, checked by one body for each of them.
 //!
-//! `memory`, `shm`, `ucx` and `verbs` run the same tests (`verbs` where `CSP_VI_VERBS` tells the address of an RDMA
+//! `memory`, `shm`, `ucx`, `verbs` and a pair of two run the same tests (`verbs` where `CSP_VI_VERBS` tells the address of an RDMA
 //! device, see `make test-rdma`); those about the death of a process run where a VI can reach another
 //! process (shm, ucx). The child processes are this test program again, with the role in the environment.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "tests own deadlines and may panic")]
@@ -60,7 +60,17 @@ macro_rules! in_process {
             endings::a_vi_can_be_aborted_at_any_time,
             bodies::a_giving_up_connector_leaves_no_vi_behind,
             bodies::no_wake_is_lost,
-            bodies::out_of_bounds_configurations_are_refused,
+            bodies::out_of_bounds_configurations_are_refused
+            $(, $module::$body)*
+        );
+    };
+}
+
+/// The same of those that memory can be registered with.
+macro_rules! whole {
+    ($kind:tt $(, $module:ident :: $body:ident)* $(,)?) => {
+        in_process!(
+            $kind,
             registered::messages_leave_from_registered_memory,
             registered::memory_stays_as_long_as_it_is_in_use,
             registered::pieces_that_are_none_are_refused
@@ -69,19 +79,19 @@ macro_rules! in_process {
     };
 }
 
-in_process!(
+whole!(
     memory,
     registered::messages_arrive_in_the_callers_memory_in_the_order_posted,
     registered::full_comes_exactly_at_the_callers_buffers,
 );
-in_process!(
+whole!(
     shm,
     processes::another_user_may_connect,
     processes::what_a_killed_process_sent_still_arrives,
     processes::death_wakes_who_waits,
     processes::a_connector_killed_at_any_moment_is_survived,
 );
-in_process!(
+whole!(
     ucx,
     endings::messages_that_are_lost_are_not_told_to_have_left,
     processes::what_a_killed_process_sent_still_arrives,
@@ -90,7 +100,7 @@ in_process!(
     registered::messages_arrive_in_the_callers_memory_in_the_order_posted,
     registered::full_comes_exactly_at_the_callers_buffers,
 );
-in_process!(
+whole!(
     verbs,
     processes::what_a_killed_process_sent_still_arrives,
     processes::death_wakes_who_waits,
@@ -98,3 +108,6 @@ in_process!(
     registered::messages_arrive_in_the_callers_memory_in_the_order_posted,
     registered::full_comes_exactly_at_the_callers_buffers,
 );
+// Two providers as one, by either of them.
+in_process!(pair_near);
+in_process!(pair_far);

@@ -15,15 +15,20 @@ use core::net::{IpAddr, SocketAddr};
 use csp_types::NodeId;
 
 use crate::WireError;
-use crate::bytes::{Writer, array_at, slice_at};
-use crate::channel::{ADDRESS_LEN, emit_address, parse_address};
+use crate::bytes::{array_at, slice_at};
+use crate::channel::{ADDRESS_LEN, parse_address};
 
+mod emit;
 pub mod page;
 #[cfg(test)]
 mod tests;
 
+pub use emit::{
+    AttachedRepr, emit_attach, emit_attached, emit_proxies, emit_refused, emit_renew, emit_token,
+};
+
 /// The version spoken here.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Bytes in front of a body.
 pub const HEADER_LEN: usize = 8;
 /// Longest message in bytes, header included.
@@ -115,6 +120,8 @@ pub struct Proxy<'a> {
     pub worker: u8,
     /// Path of the socket.
     pub path: &'a [u8],
+    /// Where it takes verbs from the process itself, if the operator lets processes have queue pairs.
+    pub direct: Option<SocketAddr>,
 }
 
 /// The list of proxies.
@@ -337,7 +344,16 @@ impl<'a> Reader<'a> {
         if path.is_empty() || path.len() > PATH_LEN_MAX || path.contains(&0) {
             return Err(WireError::Value { what: "proxy socket path", offset });
         }
-        Ok(Proxy { node, worker, path })
+        let direct = match self.u8()? {
+            0 => None,
+            1 => {
+                let offset = self.at;
+                let address = self.take(ADDRESS_LEN, "proxy address")?;
+                Some(parse_address(address, 0).map_err(|e| e.shifted(offset))?)
+            }
+            _ => return Err(WireError::Value { what: "proxy address", offset: self.at - 1 }),
+        };
+        Ok(Proxy { node, worker, path, direct })
     }
 
     fn proxies(&mut self) -> Result<Proxies<'a>, WireError> {
@@ -348,153 +364,4 @@ impl<'a> Reader<'a> {
         }
         Ok(Proxies { count, bytes: slice_at(self.bytes, start, self.at - start, "proxies")? })
     }
-}
-
-/// Writes one message into a caller's buffer, field by field.
-struct Emitter<'a> {
-    out: Writer<'a>,
-}
-
-impl<'a> Emitter<'a> {
-    fn new(buffer: &'a mut [u8], kind: u8) -> Result<Self, WireError> {
-        let len = buffer.len().min(MESSAGE_LEN_MAX);
-        let mut out = Writer::new(buffer.get_mut(..len).unwrap_or(&mut []));
-        out.put(&[VERSION, kind, 0, 0, 0, 0, 0, 0], "agent message header")?;
-        Ok(Emitter { out })
-    }
-
-    fn put(&mut self, bytes: &[u8]) -> Result<(), WireError> {
-        self.out.put(bytes, "agent message")
-    }
-
-    fn short(&mut self, text: &[u8], what: &'static str) -> Result<(), WireError> {
-        let len = u8::try_from(text.len()).map_err(|_| WireError::TooLarge { what })?;
-        self.put(&[len])?;
-        self.put(text)
-    }
-
-    fn long(&mut self, text: &[u8], what: &'static str) -> Result<(), WireError> {
-        let len = u16::try_from(text.len()).map_err(|_| WireError::TooLarge { what })?;
-        self.put(&len.to_le_bytes())?;
-        self.put(text)
-    }
-
-    fn count(&mut self, count: usize, what: &'static str) -> Result<(), WireError> {
-        if count > LIST_MAX {
-            return Err(WireError::TooLarge { what });
-        }
-        self.put(&[count as u8])
-    }
-
-    fn listen(&mut self, ports: Option<&[u16]>) -> Result<(), WireError> {
-        self.put(&[u8::from(ports.is_none())])?;
-        let ports = ports.unwrap_or(&[]);
-        self.count(ports.len(), "ports")?;
-        ports.iter().try_for_each(|p| self.put(&p.to_le_bytes()))
-    }
-
-    fn connect(&mut self, prefixes: &[Prefix]) -> Result<(), WireError> {
-        self.count(prefixes.len(), "destinations")?;
-        prefixes.iter().try_for_each(|p| self.put(&emit_address(SocketAddr::new(p.address, p.len.into()))))
-    }
-
-    fn proxies(&mut self, proxies: &[Proxy<'_>]) -> Result<(), WireError> {
-        self.count(proxies.len(), "proxies")?;
-        proxies.iter().try_for_each(|p| {
-            self.short(p.node.as_str().as_bytes(), "node id")?;
-            self.put(&[p.worker])?;
-            self.short(p.path, "proxy socket path")
-        })
-    }
-}
-
-/// Fills in the length; returns the whole message's.
-fn finish(buffer: &mut [u8], len: usize) -> Result<usize, WireError> {
-    let field = crate::bytes::room(buffer, HEADER_LEN, "agent message header")?;
-    if let Some(field) = field.get_mut(4..8) {
-        field.copy_from_slice(&((len - HEADER_LEN) as u32).to_le_bytes());
-    }
-    Ok(len)
-}
-
-macro_rules! emit {
-    ($buffer:ident, $kind:literal, |$e:ident| $fields:expr) => {{
-        let len = {
-            let mut $e = Emitter::new($buffer, $kind)?;
-            $fields;
-            $e.out.len()
-        };
-        finish($buffer, len)
-    }};
-}
-
-/// Writes ATTACH; returns its length.
-pub fn emit_attach(buffer: &mut [u8], message: &Attach<'_>) -> Result<usize, WireError> {
-    emit!(buffer, 1, |e| {
-        e.put(&message.pid.to_le_bytes())?;
-        e.short(message.program, "program name")?;
-        e.short(message.former, "process id")?;
-    })
-}
-
-/// What [`emit_attached`] writes: as [`Attached`], with the lists in the agent's own form.
-#[derive(Clone, Copy, Debug)]
-pub struct AttachedRepr<'a> {
-    /// The agent's node.
-    pub node: NodeId,
-    /// The process's name.
-    pub process: &'a [u8],
-    /// The token.
-    pub token: &'a [u8],
-    /// Until when it is valid, in seconds of Unix time.
-    pub expires: u64,
-    /// Accelerated ports; `None`: all.
-    pub listen: Option<&'a [u16]>,
-    /// Accelerated destinations.
-    pub connect: &'a [Prefix],
-    /// The proxies.
-    pub proxies: &'a [Proxy<'a>],
-}
-
-/// Writes ATTACHED; returns its length.
-pub fn emit_attached(buffer: &mut [u8], message: &AttachedRepr<'_>) -> Result<usize, WireError> {
-    emit!(buffer, 2, |e| {
-        e.short(message.node.as_str().as_bytes(), "node id")?;
-        e.short(message.process, "process id")?;
-        e.long(message.token, "token")?;
-        e.put(&message.expires.to_le_bytes())?;
-        e.listen(message.listen)?;
-        e.connect(message.connect)?;
-        e.proxies(message.proxies)?;
-    })
-}
-
-/// Writes REFUSED; returns its length.
-pub fn emit_refused(buffer: &mut [u8], reason: &str) -> Result<usize, WireError> {
-    emit!(buffer, 3, |e| e.long(reason.as_bytes(), "reason")?)
-}
-
-/// Writes PROXIES; returns its length.
-pub fn emit_proxies(
-    buffer: &mut [u8],
-    proxies: &[Proxy<'_>],
-    connect: &[Prefix],
-) -> Result<usize, WireError> {
-    emit!(buffer, 4, |e| {
-        e.proxies(proxies)?;
-        e.connect(connect)?;
-    })
-}
-
-/// Writes RENEW; returns its length.
-pub fn emit_renew(buffer: &mut [u8]) -> Result<usize, WireError> {
-    emit!(buffer, 5, |e| e.put(&[])?)
-}
-
-/// Writes TOKEN; returns its length.
-pub fn emit_token(buffer: &mut [u8], token: &[u8], expires: u64) -> Result<usize, WireError> {
-    emit!(buffer, 6, |e| {
-        e.long(token, "token")?;
-        e.put(&expires.to_le_bytes())?;
-    })
 }

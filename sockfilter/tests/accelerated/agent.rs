@@ -95,7 +95,14 @@ fn an_idle_process_finds_a_returned_agent_and_hears_of_new_proxies() {
     stage.directory().send_modify(|d| {
         let node = "pn-2".parse().unwrap();
         let path = path.display().to_string();
-        d.proxies.push(ProxyEntry { node, worker: 0, address: path.clone(), path, provider: "shm" });
+        d.proxies.push(ProxyEntry {
+            node,
+            worker: 0,
+            address: path.clone(),
+            path,
+            provider: "shm",
+            direct: None,
+        });
     });
     second.until("the server at the second proxy", |p| p.listening(18100).1 == 1);
     let response = second.exchange(18100, b"GET / HTTP/1.0\r\n\r\n");

@@ -50,7 +50,8 @@ impl Stage {
         let proxy = Proxy::listen(&path, key.clone());
         fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
         let (node, path) = ("pn-1".parse().unwrap(), path.display().to_string());
-        let entry = ProxyEntry { node, worker: 0, address: path.clone(), path, provider: "shm" };
+        let entry =
+            ProxyEntry { node, worker: 0, address: path.clone(), path, provider: "shm", direct: None };
         let connect = vec![Prefix { address: "10.76.0.0".parse().unwrap(), len: 24 }];
         let (tell, directory) = watch::channel(Directory { proxies: vec![entry], connect });
         let mut stage = Stage { folder, proxy, tell, questions: None, thread: None, children: Vec::new() };

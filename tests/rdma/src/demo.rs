@@ -6,7 +6,8 @@
 //!   10.76.0.1       10.77.0.1       + etcd .4]     10.77.0.2           10.77.0.3
 //!                        └──────────── SAN ────────────┴────── SAN ─────────┘
 //! ```
-//! Beside nginx runs an application on Python's http.server that takes uploads. The client is a network namespace of
+//! Beside nginx runs an application on Python's http.server that takes uploads, and libcsp's example server, which reaches
+//! the proxy by queue pairs of its own where verbs carry the SAN. The client is a network namespace of
 //! guest 1; everything between guests goes over their one Ethernet, by the provider that is asked for. Addresses and
 //! configuration files are those of `make demo`.
 
@@ -17,6 +18,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use csp_cluster::demo::step;
 use csp_cluster::{ADMIN_PORTS, CLIENT_ADDRESS, Digest, UPLOAD_PORT, VIP, configs};
+
+mod library;
 
 use crate::kernel::Kernel;
 use crate::{Fleet, Guest, Output, Program, Sizes};
@@ -43,6 +46,13 @@ pub struct Options {
     pub together: bool,
     /// The folder with the built binaries and libcsp_sockfilter.so.
     pub binaries: PathBuf,
+}
+
+impl Options {
+    /// Whether programs of libcsp reach the proxy by verbs of their own.
+    fn direct(&self) -> bool {
+        self.provider == "verbs" && !self.together
+    }
 }
 
 /// The machines and what runs on them.
@@ -91,9 +101,12 @@ fn lay_out(options: &Options) -> Result<Scratch> {
     let files = [
         ("csp-network-node.yaml", configs::network_node(dir, provider)),
         ("csp-proxy-node.yaml", configs::proxy_node(dir, provider)),
-        ("csp-app-node.yaml", configs::app_node(dir, reach)),
+        (
+            "csp-app-node.yaml",
+            configs::app_node(dir, reach) + if options.direct() { "  direct: true\n" } else { "" },
+        ),
         ("csp-mgmt-node.yaml", configs::mgmt_node(dir)),
-        ("demo.yaml", configs::policy()),
+        ("demo.yaml", library::add_service(&configs::policy())),
         ("nginx.conf", configs::nginx(dir)),
         ("upload.py", include_str!("../../cluster/apps/upload.py").to_owned()),
     ];
@@ -103,6 +116,7 @@ fn lay_out(options: &Options) -> Result<Scratch> {
     for (name, len) in FILES {
         fs::write(dir.join("www").join(name), csp_cluster::testing::pattern(len as usize))?;
     }
+    library::compile(&options.binaries, dir)?;
     let key = dir.join("cluster.key");
     let cspctl = options.binaries.join("cspctl");
     let status = std::process::Command::new(&cspctl).args(["key", "generate"]).arg(key).output();
@@ -119,17 +133,24 @@ impl Machines {
         step("mgmt-node with etcd, network-node, proxy-node, app-node", || self.start_daemons())?;
         step("unmodified nginx under csp-run", || self.start_nginx())?;
         step("unmodified Python http.server under csp-run", || self.start_upload())?;
+        step("libcsp's http_server", || self.start_library())?;
         step("cspctl policy apply", || self.apply_policy())?;
-        step("both services answer", || {
-            let (web, upload) = (until_answer(80), until_answer(UPLOAD_PORT));
-            self.shell(NETWORK, &web)?;
-            self.shell(NETWORK, &upload).map(drop)
+        step("all services answer", || {
+            [80, UPLOAD_PORT, library::PORT]
+                .into_iter()
+                .try_for_each(|port| self.shell(NETWORK, &until_answer(port)).map(drop))
         })?;
         let before = self.rdma_packets()?;
         for (name, _) in FILES {
-            step(&format!("GET {name}: SHA-256 equal to the file on disk"), || self.fetch(name))?;
+            step(&format!("GET {name}: SHA-256 equal to the file on disk"), || self.fetch(80, name))?;
         }
         step("PUT 4 MiB to the Python application: SHA-256 equal", || self.upload("4MiB"))?;
+        let direct = self.options.direct();
+        let how = if direct { "by queue pairs of the program's own" } else { "as streams" };
+        step(&format!("GET 4MiB of libcsp's http_server, {how}"), || {
+            self.fetch(library::PORT, "4MiB")?;
+            if direct { self.has_device_open() } else { Ok(()) }
+        })?;
         step("no kernel TCP socket of the services but the client's", || self.no_kernel_tcp())?;
         let after = self.rdma_packets()?;
         self.carried(&before, &after)?;
@@ -230,9 +251,9 @@ impl Machines {
         self.shell(NETWORK, &command).map(drop)
     }
 
-    fn fetch(&mut self, name: &str) -> Result<()> {
+    fn fetch(&mut self, port: u16, name: &str) -> Result<()> {
         let wanted = Digest::of_file(&self.scratch.0.join("www").join(name))?;
-        let url = format!("http://{VIP}/{name}");
+        let url = format!("http://{VIP}:{port}/{name}");
         let command = format!(
             "touch /tmp/got; ip netns exec client curl -sS -f -m 55 -o /tmp/got {url}; sha256sum < /tmp/got"
         );
@@ -260,8 +281,9 @@ impl Machines {
     /// Neither the proxy's nor the application's kernel knows the services' connections, not even as ended ones.
     fn no_kernel_tcp(&mut self) -> Result<()> {
         for guest in [PROXY, self.application()] {
-            let ports =
-                [80, UPLOAD_PORT].map(|port| format!("sport = {port} or dport = {port}")).join(" or ");
+            let ports = [80, UPLOAD_PORT, library::PORT]
+                .map(|port| format!("sport = {port} or dport = {port}"))
+                .join(" or ");
             let sockets = self.shell(guest, &format!("ss -Htan '{ports}'"))?;
             if !sockets.trim().is_empty() {
                 bail!("guest {}:\n{sockets}", guest + 1);
@@ -325,7 +347,7 @@ impl Machines {
         step(&format!("the proxy's machine, {how}: the service answers again"), || {
             self.shell(NETWORK, &until_answer(80)).map(drop)
         })?;
-        self.fetch("64KiB")?;
+        self.fetch(80, "64KiB")?;
         // The service may answer before everybody who looks at the proxy has it again.
         wait_for_lines(&watched, began).map(drop)
     }
@@ -348,8 +370,9 @@ impl Machines {
     fn logs(&self) -> String {
         const LINES: usize = 20;
         let mut text = String::new();
-        for name in ["csp-mgmt-node", "csp-network-node", "csp-proxy-node", "csp-app-node", "nginx", "upload"]
-        {
+        let programs = ["nginx", "upload", "http_server"];
+        let daemons = ["csp-mgmt-node", "csp-network-node", "csp-proxy-node", "csp-app-node"];
+        for name in daemons.into_iter().chain(programs) {
             let log = fs::read_to_string(self.log(name)).unwrap_or_default();
             let lines: Vec<&str> = log.lines().collect();
             let tail = lines[lines.len().saturating_sub(LINES)..].join("\n");

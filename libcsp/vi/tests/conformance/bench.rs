@@ -34,6 +34,10 @@ impl Bench {
             "shm" => Box::new(ShmProvider::new().unwrap()),
             "ucx" => Box::new(UcxProvider::new().unwrap()),
             "verbs" => Box::new(VerbsProvider::new().unwrap()),
+            "pair_near" | "pair_far" => {
+                let far = Box::new(self.fabric.provider("node"));
+                Box::new(csp_vi::Pair::new(Box::new(ShmProvider::new().unwrap()), far))
+            }
             other => panic!("no provider {other}"),
         }
     }
@@ -43,8 +47,8 @@ impl Bench {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("csp-conf-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         match self.kind {
-            "memory" => ViAddress::Name(name),
-            "shm" => ViAddress::Path(std::env::temp_dir().join(name)),
+            "memory" | "pair_far" => ViAddress::Name(name),
+            "shm" | "pair_near" => ViAddress::Path(std::env::temp_dir().join(name)),
             "verbs" => ViAddress::Ip(free_port(rdma_address())),
             _ => ViAddress::Ip(free_port(Ipv4Addr::LOCALHOST.into())),
         }

@@ -17,7 +17,7 @@ pub fn both_sides_learn_of_the_connection(bench: &Bench) {
     assert_eq!(asked.private_data, private);
     // SAFETY: reads the user id.
     let uid = unsafe { libc::getuid() };
-    assert_eq!(asked.peer_uid, (bench.kind == "shm").then_some(uid));
+    assert_eq!(asked.peer_uid, matches!(bench.kind, "shm" | "pair_near").then_some(uid));
     let from_b = b.accept(asked.id, CONFIG, b"welcome").unwrap();
     assert!(b.accept(asked.id, CONFIG, b"").is_err(), "a request is answered once");
     let told = established(&mut [(&mut a, from_a), (&mut b, from_b)]);

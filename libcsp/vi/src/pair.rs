@@ -1,0 +1,281 @@
+//! Two providers as one: what is near by shared memory, what is far by another.
+
+use std::collections::HashMap;
+use std::os::fd::RawFd;
+
+use crate::slots::{SLOTS_MAX, Slots};
+use crate::{
+    Armed, BufferId, Completion, ConnectRequest, Counters, Event, Memory, Provider, RequestId, ViAddress,
+    ViConfig, ViError, ViId, Wake,
+};
+
+/// Which of the two.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Side {
+    Near,
+    Far,
+}
+
+/// Requests that wait for the caller's answer.
+const REQUESTS_MAX: usize = 1024;
+
+/// A provider made of two: addresses that are paths belong to the first, all others to the second. Memory cannot be
+/// registered with it.
+pub struct Pair {
+    near: Box<dyn Provider>,
+    far: Box<dyn Provider>,
+    /// Both number their VIs on their own.
+    vis: Slots<(Side, ViId)>,
+    /// The same the other way round, for each side.
+    known: [HashMap<ViId, u32>; 2],
+    requests: Slots<(Side, RequestId)>,
+    /// Which is looked at first, so that neither holds up the other.
+    first: Side,
+}
+
+fn side_of(address: &ViAddress) -> Side {
+    if matches!(address, ViAddress::Path(_)) { Side::Near } else { Side::Far }
+}
+
+impl Side {
+    const fn other(self) -> Side {
+        match self {
+            Side::Near => Side::Far,
+            Side::Far => Side::Near,
+        }
+    }
+}
+
+impl Pair {
+    /// `near` for paths, `far` for the rest.
+    pub fn new(near: Box<dyn Provider>, far: Box<dyn Provider>) -> Self {
+        Pair {
+            near,
+            far,
+            vis: Slots::new(SLOTS_MAX),
+            known: [HashMap::new(), HashMap::new()],
+            requests: Slots::new(REQUESTS_MAX),
+            first: Side::Near,
+        }
+    }
+
+    fn of(&self, side: Side) -> &dyn Provider {
+        match side {
+            Side::Near => self.near.as_ref(),
+            Side::Far => self.far.as_ref(),
+        }
+    }
+
+    fn of_mut(&mut self, side: Side) -> &mut dyn Provider {
+        match side {
+            Side::Near => self.near.as_mut(),
+            Side::Far => self.far.as_mut(),
+        }
+    }
+
+    /// The side's own name of a VI.
+    fn inner(&self, vi: ViId) -> Result<(Side, ViId), ViError> {
+        self.vis.get(vi.0).copied().ok_or(ViError::Unknown("VI"))
+    }
+
+    /// Names a VI that the side has just made. There is room: it was looked for before.
+    fn name_vi(&mut self, side: Side, inner: ViId) -> Result<ViId, ViError> {
+        let id = self.vis.insert((side, inner)).ok_or(ViError::Exhausted("VI"))?;
+        self.known[side as usize].insert(inner, id);
+        Ok(ViId(id))
+    }
+
+    /// The caller gives a VI back.
+    fn forget(&mut self, vi: ViId) -> Result<(Side, ViId), ViError> {
+        let (side, inner) = self.vis.remove(vi.0).ok_or(ViError::Unknown("VI"))?;
+        self.known[side as usize].remove(&inner);
+        Ok((side, inner))
+    }
+
+    fn outer(&self, side: Side, inner: ViId) -> Option<ViId> {
+        self.known[side as usize].get(&inner).copied().map(ViId)
+    }
+
+    fn check_room(&self) -> Result<(), ViError> {
+        if self.vis.is_full() { Err(ViError::Exhausted("VI")) } else { Ok(()) }
+    }
+
+    fn completion(&self, side: Side, completion: Completion) -> Option<Completion> {
+        Some(match completion {
+            Completion::Received { vi, buffer, len, immediate } => {
+                Completion::Received { vi: self.outer(side, vi)?, buffer, len, immediate }
+            }
+            Completion::Sent { vi, wr_id } => Completion::Sent { vi: self.outer(side, vi)?, wr_id },
+        })
+    }
+
+    /// `None`: it concerns nobody.
+    fn event(&mut self, side: Side, event: Event) -> Option<Event> {
+        Some(match event {
+            Event::Request(request) => {
+                let Some(id) = self.requests.insert((side, request.id)) else {
+                    // One that went away meanwhile need not be rejected.
+                    let _ = self.of_mut(side).reject(request.id);
+                    return None;
+                };
+                Event::Request(ConnectRequest { id: RequestId(id), ..request })
+            }
+            Event::Established { vi, private_data } => {
+                Event::Established { vi: self.outer(side, vi)?, private_data }
+            }
+            Event::Refused { vi, reason } => Event::Refused { vi: self.outer(side, vi)?, reason },
+            Event::Disconnected { vi, clean } => Event::Disconnected { vi: self.outer(side, vi)?, clean },
+        })
+    }
+
+    fn take_request(&mut self, request: RequestId) -> Result<(Side, RequestId), ViError> {
+        self.requests.remove(request.0).ok_or(ViError::Unknown("connection request"))
+    }
+}
+
+impl Provider for Pair {
+    /// The far one's: the near one is `shm`, as everywhere.
+    fn name(&self) -> &'static str {
+        self.far.name()
+    }
+
+    fn listen(&mut self, address: &ViAddress) -> Result<(), ViError> {
+        self.of_mut(side_of(address)).listen(address)
+    }
+
+    fn connect(
+        &mut self,
+        address: &ViAddress,
+        config: ViConfig,
+        private_data: &[u8],
+    ) -> Result<ViId, ViError> {
+        self.check_room()?;
+        let side = side_of(address);
+        let inner = self.of_mut(side).connect(address, config, private_data)?;
+        self.name_vi(side, inner)
+    }
+
+    fn accept(&mut self, request: RequestId, config: ViConfig, private_data: &[u8]) -> Result<ViId, ViError> {
+        let (side, request) = self.take_request(request)?;
+        if let Err(full) = self.check_room() {
+            self.of_mut(side).reject(request)?;
+            return Err(full);
+        }
+        let inner = self.of_mut(side).accept(request, config, private_data)?;
+        self.name_vi(side, inner)
+    }
+
+    fn reject(&mut self, request: RequestId) -> Result<(), ViError> {
+        let (side, request) = self.take_request(request)?;
+        self.of_mut(side).reject(request)
+    }
+
+    fn post_send(
+        &mut self,
+        vi: ViId,
+        wr_id: u64,
+        immediate: u32,
+        gather: &[&[u8]],
+        signalled: bool,
+    ) -> Result<(), ViError> {
+        let (side, vi) = self.inner(vi)?;
+        self.of_mut(side).post_send(vi, wr_id, immediate, gather, signalled)
+    }
+
+    fn post_recv(&mut self, vi: ViId, buffer: BufferId) -> Result<(), ViError> {
+        let (side, vi) = self.inner(vi)?;
+        self.of_mut(side).post_recv(vi, buffer)
+    }
+
+    fn read(&self, vi: ViId, buffer: BufferId, offset: usize, into: &mut [u8]) -> Result<usize, ViError> {
+        let (side, vi) = self.inner(vi)?;
+        self.of(side).read(vi, buffer, offset, into)
+    }
+
+    fn memory(&self, vi: ViId) -> Result<Memory, ViError> {
+        let (side, vi) = self.inner(vi)?;
+        self.of(side).memory(vi)
+    }
+
+    fn received_at(&self, vi: ViId, buffer: BufferId) -> Result<(usize, usize), ViError> {
+        let (side, vi) = self.inner(vi)?;
+        self.of(side).received_at(vi, buffer)
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        for side in [self.first, self.first.other()] {
+            while let Some(completion) = self.of_mut(side).poll() {
+                if let Some(completion) = self.completion(side, completion) {
+                    self.first = side.other();
+                    return Some(completion);
+                }
+            }
+        }
+        None
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        for side in [Side::Near, Side::Far] {
+            while let Some(event) = self.of_mut(side).poll_event() {
+                if let Some(event) = self.event(side, event) {
+                    return Some(event);
+                }
+            }
+        }
+        None
+    }
+
+    fn arm(&mut self) -> Result<Armed, ViError> {
+        match self.near.arm()? {
+            Armed::Busy => Ok(Armed::Busy),
+            Armed::Armed => self.far.arm(),
+        }
+    }
+
+    fn wake(&self, into: &mut Vec<Wake>) {
+        self.near.wake(into);
+        self.far.wake(into);
+    }
+
+    fn wake_generation(&self) -> u64 {
+        self.near.wake_generation().wrapping_add(self.far.wake_generation())
+    }
+
+    fn disconnect(&mut self, vi: ViId) -> Result<(), ViError> {
+        let (side, inner) = self.forget(vi)?;
+        self.of_mut(side).disconnect(inner)
+    }
+
+    fn abort(&mut self, vi: ViId) -> Result<(), ViError> {
+        let (side, inner) = self.forget(vi)?;
+        self.of_mut(side).abort(inner)
+    }
+
+    fn can_break(&self) -> bool {
+        self.near.can_break() || self.far.can_break()
+    }
+
+    fn unconfirmed(&self, vi: ViId, tell: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
+        let (side, vi) = self.inner(vi)?;
+        self.of(side).unconfirmed(vi, tell)
+    }
+
+    fn counters(&self) -> Counters {
+        let (near, far) = (self.near.counters(), self.far.counters());
+        Counters {
+            handshakes_malformed: near.handshakes_malformed + far.handshakes_malformed,
+            handshakes_dropped: near.handshakes_dropped + far.handshakes_dropped,
+            violations: near.violations + far.violations,
+        }
+    }
+
+    fn abandon_after_fork(self: Box<Self>) {
+        self.near.abandon_after_fork();
+        self.far.abandon_after_fork();
+    }
+
+    fn descriptors(&self, into: &mut Vec<RawFd>) {
+        self.near.descriptors(into);
+        self.far.descriptors(into);
+    }
+}
