@@ -75,6 +75,22 @@ fn proxy_stopped(cluster: &mut Cluster) {
     cluster.wait_served().unwrap();
 }
 
+/// The processes of an agent that is stopped go on: their connections are reset, and not ended as if all had been said.
+fn agent_stopped(cluster: &mut Cluster) {
+    let mut clients = steady_clients(cluster);
+    cluster.daemon(Tier::AppNode).unwrap().stop().unwrap();
+    assert_eq!(going_on(&mut clients), 0, "connections through an agent that is gone");
+    for client in &clients {
+        let last = client.last();
+        let reset = last.contains("ConnectionResetError") || last.contains("BrokenPipeError");
+        assert!(reset, "a client saw an end instead of a reset: {last}");
+    }
+    cluster.start(Tier::AppNode).unwrap();
+    cluster.wait_ready(Tier::AppNode).unwrap();
+    cluster.wait_served().unwrap();
+    end(steady_clients(cluster));
+}
+
 /// Unlike with a proxy of the same host, connections end with the agent; processes come back to its successor.
 fn agent_killed(cluster: &mut Cluster) {
     let mut clients = steady_clients(cluster);
@@ -93,11 +109,12 @@ type Step = fn(&mut Cluster);
 fn unmodified_programs_serve_through_their_agent() {
     let Some(mut cluster) = testing::lay_out_over("relay", San::Ucx) else { return };
     cluster.serve().unwrap();
-    let steps: [(&str, Step); 5] = [
+    let steps: [(&str, Step); 6] = [
         ("whole files", whole_files),
         ("an nginx worker is killed", nginx_worker_killed),
         ("the proxy node is killed", proxy_killed),
         ("the proxy node is stopped", proxy_stopped),
+        ("the agent is stopped", agent_stopped),
         ("the agent is killed", agent_killed),
     ];
     for (name, step) in steps {
