@@ -24,7 +24,7 @@ GUESTS:
 EXAMPLES:
   csp-rdma-guests run -- rdma link
   csp-rdma-guests run -- env CSP_VI_VERBS=10.99.0.1 target/release/deps/verbs-0123456789abcdef --ignored
-  csp-rdma-guests bench --seconds 0.3 --json verbs.json
+  csp-rdma-guests bench --runs 1 --json verbs.json
   csp-rdma-guests run --guests 2 --background '2:ib_rc_pingpong -d rxe0 -g 1' \\
       -- sh -c 'sleep 1; ib_rc_pingpong -d rxe0 -g 1 10.99.0.2'
 
@@ -83,10 +83,10 @@ struct Run {
 
 #[derive(Args)]
 struct Bench {
-    /// How long each point is measured.
-    #[arg(long, default_value_t = 1.0)]
+    /// How long each batch is measured.
+    #[arg(long, default_value_t = 0.05)]
     seconds: f64,
-    /// Runs of each point; the best counts.
+    /// Runs of each point, of six batches each; the best batch counts.
     #[arg(long, default_value_t = 3)]
     runs: u32,
     /// Also writes every point to this file.
