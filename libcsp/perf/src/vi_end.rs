@@ -24,6 +24,8 @@ pub struct ViEnd {
     waiting: Waiting,
     set: WaitSet,
     generation: Option<u64>,
+    /// Whether to rest between two polls: a poll of shared memory is a few instructions, that of a library many.
+    rests: bool,
 }
 
 fn open(kind: Kind) -> Result<Box<dyn Provider>> {
@@ -60,8 +62,8 @@ impl ViEnd {
     }
 
     fn establish(provider: Box<dyn Provider>) -> Result<ViEnd> {
-        let mut end =
-            ViEnd { provider, vi: ViId(0), waiting: Waiting::Block, set: WaitSet::new()?, generation: None };
+        let (set, rests) = (WaitSet::new()?, provider.name() == "shm");
+        let mut end = ViEnd { provider, vi: ViId(0), waiting: Waiting::Block, set, generation: None, rests };
         loop {
             match end.provider.poll_event() {
                 Some(Event::Request(request)) => drop(end.provider.accept(request.id, CONFIG, b"")?),
@@ -122,7 +124,8 @@ impl End for ViEnd {
             match self.provider.poll_event() {
                 Some(Event::Disconnected { .. }) => return Ok(None),
                 None if self.waiting == Waiting::Block => self.block()?,
-                _ => std::hint::spin_loop(),
+                _ if self.rests => std::hint::spin_loop(),
+                _ => {}
             }
         }
     }
