@@ -246,12 +246,12 @@ impl VerbsProvider {
 
     /// The caller gives a VI back: nothing of it is told any more.
     pub(super) fn forget(&mut self, vi: u32) {
-        if let Some(end) = self.ends.get_mut(vi)
-            && end.ended.is_some()
-            && !std::mem::replace(&mut end.told_end, true)
-            && matches!(end.stage, Stage::Opening | Stage::Open)
-        {
-            self.ending -= 1;
+        if let Some(end) = self.ends.get_mut(vi) {
+            end.deaf = true;
+            let is_noted = end.ended.is_some() && !std::mem::replace(&mut end.told_end, true);
+            if is_noted && matches!(end.stage, Stage::Opening | Stage::Open) {
+                self.ending -= 1;
+            }
         }
         self.completions.retain(|completion| match completion {
             Completion::Received { vi: of, .. } | Completion::Sent { vi: of, .. } => of.0 != vi,

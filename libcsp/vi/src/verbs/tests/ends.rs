@@ -133,3 +133,48 @@ fn what_only_an_end_itself_uses_cannot_be_written() {
     });
     assert_eq!(ended, Event::Disconnected { vi: pair.from_b, clean: false });
 }
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn the_shared_queue_keeps_its_buffers_however_vis_end() {
+    const RECEIVES: u64 = 1024;
+    let config = ViConfig { receive_depth: 32, send_depth: 32, message_len: 2048 };
+    let to = address(20_036);
+    let mut b = VerbsProvider::new().unwrap();
+    b.listen(&to).unwrap();
+    for round in 0..12 {
+        let mut a = VerbsProvider::new().unwrap();
+        let (from_a, from_b) = connect_with(&mut a, &mut b, &to, config);
+        for n in 0..32 {
+            a.post_send(from_a, 0, n, &[&vec![1; 64 * n as usize]], false).unwrap();
+        }
+        // Messages lie in the completion queue in each case.
+        match round % 3 {
+            0 => drop(a),
+            1 => {
+                b.fail(from_b.0, "as if a work request had failed");
+                b.disconnect(from_b).unwrap();
+            }
+            _ => b.disconnect(from_b).unwrap(),
+        }
+        wait("end", || {
+            while let Some(Completion::Received { vi, buffer, .. }) = b.poll() {
+                b.post_recv(vi, buffer).unwrap();
+            }
+            if let Some(Event::Disconnected { vi, .. }) = b.poll_event() {
+                b.disconnect(vi).unwrap();
+            }
+            (b.ends.iter().count() == 0).then_some(())
+        });
+    }
+    // So many messages arrive while nobody polls.
+    let mut a = VerbsProvider::new().unwrap();
+    let config = ViConfig { receive_depth: 2048, send_depth: 2048, message_len: 64 };
+    let (from_a, _) = connect_with(&mut a, &mut b, &to, config);
+    for n in 0..RECEIVES {
+        a.post_send(from_a, n, 0, &[b"one buffer"], true).unwrap();
+    }
+    for n in 0..RECEIVES {
+        assert_eq!(wait("completion", || a.poll()), Completion::Sent { vi: from_a, wr_id: n });
+    }
+}
