@@ -15,6 +15,8 @@ mod endings;
 mod processes;
 #[path = "conformance/registered.rs"]
 mod registered;
+#[path = "conformance/unconfirmed.rs"]
+mod unconfirmed;
 
 /// One test per body, for one provider.
 macro_rules! suite {
@@ -81,11 +83,15 @@ macro_rules! whole {
 
 whole!(
     memory,
+    unconfirmed::what_may_not_have_arrived_is_told_oldest_first,
+    unconfirmed::what_arrived_long_ago_may_be_forgotten,
     registered::messages_arrive_in_the_callers_memory_in_the_order_posted,
     registered::full_comes_exactly_at_the_callers_buffers,
 );
 whole!(
     shm,
+    unconfirmed::what_may_not_have_arrived_is_told_oldest_first,
+    unconfirmed::what_arrived_long_ago_may_be_forgotten,
     processes::another_user_may_connect,
     processes::what_a_killed_process_sent_still_arrives,
     processes::death_wakes_who_waits,
@@ -93,6 +99,8 @@ whole!(
 );
 whole!(
     ucx,
+    unconfirmed::what_may_not_have_arrived_is_told_oldest_first,
+    unconfirmed::what_arrived_long_ago_may_be_forgotten,
     endings::messages_that_are_lost_are_not_told_to_have_left,
     processes::what_a_killed_process_sent_still_arrives,
     processes::death_wakes_who_waits,

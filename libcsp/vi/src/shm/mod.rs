@@ -420,6 +420,13 @@ impl Provider for ShmProvider {
         self.end(vi, false)
     }
 
+    fn unconfirmed(&self, vi: ViId, tell: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
+        let end = self.vis.get(vi.0).ok_or(ViError::Unknown("VI"))?;
+        let sender = end.rings.as_ref().map(|rings| &rings.sender).filter(|sender| !sender.is_lent());
+        sender.ok_or(ViError::NotConnected)?.recent(tell);
+        Ok(())
+    }
+
     fn counters(&self) -> Counters {
         self.counters
     }

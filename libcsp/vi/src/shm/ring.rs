@@ -159,6 +159,25 @@ impl Sender {
         Ok(())
     }
 
+    /// The messages sent last whose slots have not been used again, oldest first: immediate data and bytes. The peer may
+    /// have changed any of it.
+    pub(super) fn recent(&self, tell: &mut dyn FnMut(u32, &[u8])) {
+        let number_in = |slot| self.arena.tag(slot).load(Ordering::Acquire);
+        let numbers = (0..self.arena.geometry.depth).map(|slot| (number_in(slot), slot));
+        let mut sent: Vec<_> = numbers.filter(|(number, _)| (1..=self.sent).contains(number)).collect();
+        sent.sort_unstable();
+        let mut bytes = Vec::new();
+        for (_, slot) in sent {
+            let meta = self.arena.meta(slot).load(Ordering::Relaxed);
+            let len = (meta >> 32) as usize;
+            if len <= self.arena.geometry.message_len {
+                bytes.resize(len, 0);
+                self.arena.read(slot, 0, &mut bytes);
+                tell(meta as u32, &bytes);
+            }
+        }
+    }
+
     pub(super) fn arena(&self) -> Arena {
         self.arena
     }

@@ -67,8 +67,13 @@ pub(super) struct End {
     told: u32,
     received: u32,
     send_memory: Box<[u8]>,
-    send_free: Vec<u16>,
+    /// Free buffers for data, the one that was used longest ago first: the others still hold what was sent from them.
+    send_free: VecDeque<u16>,
+    /// Free buffers for the provider's own messages.
+    control_free: Vec<u16>,
     pub send_total: usize,
+    /// The data message in each send buffer, if all of it is there.
+    sent_from: Box<[Option<Sent>]>,
     contexts: Box<[Option<Context>]>,
     /// The caller's id of the signalled send in each send buffer.
     signals: Box<[Option<u64>]>,
@@ -86,6 +91,15 @@ pub(super) struct End {
     pub ended: Option<bool>,
     /// It is in the event queue.
     pub told_end: bool,
+}
+
+/// A data message that was sent.
+#[derive(Clone, Copy)]
+struct Sent {
+    /// Its number, modulo 2³².
+    number: u32,
+    immediate: u32,
+    len: u32,
 }
 
 /// What a send has of registered memory until the library is done with it.
@@ -144,8 +158,10 @@ impl End {
             told: config.receive_depth,
             received: 0,
             send_memory: vec![0; send_len].into(),
-            send_free: (0..send_total as u16).rev().collect(),
+            send_free: (0..config.send_depth as u16).collect(),
+            control_free: (config.send_depth as u16..send_total as u16).collect(),
             send_total,
+            sent_from: vec![None; send_total].into(),
             contexts: vec![None; send_total].into(),
             signals: vec![None; send_total].into(),
             lent: (0..send_total).map(|_| Lent::default()).collect(),
@@ -193,7 +209,7 @@ impl End {
         owed > 0 && (window == 0 || owed * 2 >= self.config.receive_depth)
     }
 
-    /// Fills a send buffer with a message to the peer. `None` where none is free (for data, the last few stay free).
+    /// Fills a send buffer with a message to the peer. `None` where none is free.
     pub(super) fn fill(
         &mut self,
         mut header: Header,
@@ -201,10 +217,12 @@ impl End {
         signal: Option<u64>,
         control: bool,
     ) -> Option<u16> {
-        if !control && self.send_free.len() <= CONTROL_BUFFERS {
-            return None;
+        let buffer = if control { self.control_free.pop()? } else { self.send_free.pop_front()? };
+        let len = gather.iter().map(|part| part.len()).sum::<usize>() as u32;
+        let sent = Sent { number: self.sent, immediate: header.immediate, len };
+        if let Some(place) = self.sent_from.get_mut(usize::from(buffer)) {
+            *place = (!control).then_some(sent);
         }
-        let buffer = self.send_free.pop()?;
         (header.vi, header.key, header.posted) = (self.peer_vi, self.peer_key, self.posted);
         self.told = self.posted;
         let (start, mut rest) = self.send_slice(buffer).split_first_chunk_mut::<HEADER_LEN>()?;
@@ -242,6 +260,9 @@ impl End {
         let Some(lent) = self.lent.get_mut(usize::from(buffer)).filter(|_| !pieces.is_empty()) else {
             return Body::Bytes(start, len);
         };
+        if let Some(sent) = self.sent_from.get_mut(usize::from(buffer)) {
+            *sent = None;
+        }
         let mut count = 0;
         if len > 0 {
             lent.parts[0] = Iov { buffer: start.cast(), length: len };
@@ -274,7 +295,11 @@ impl End {
 
     /// The library is done with a send buffer; gives the id of a signalled send.
     pub(super) fn release(&mut self, buffer: u16) -> Option<u64> {
-        self.send_free.push(buffer);
+        if u32::from(buffer) < self.config.send_depth {
+            self.send_free.push_back(buffer);
+        } else {
+            self.control_free.push(buffer);
+        }
         if let Some(lent) = self.lent.get_mut(usize::from(buffer)) {
             lent.keep = Default::default();
         }
@@ -283,7 +308,32 @@ impl End {
 
     /// Whether the library still has a send buffer.
     pub(super) fn is_sending(&self) -> bool {
-        self.send_free.len() < self.send_total
+        self.send_free.len() + self.control_free.len() < self.send_total
+    }
+
+    /// What was put into a send buffer was not sent after all.
+    pub(super) fn withdraw(&mut self, buffer: u16) {
+        if let Some(sent) = self.sent_from.get_mut(usize::from(buffer)) {
+            *sent = None;
+        }
+        self.release(buffer);
+    }
+
+    /// Tells the data messages that the peer has not given receives back for, oldest first, as far as they still are in
+    /// send buffers: the library calls a message sent when the kernel has it, which the peer need not.
+    pub(super) fn unconfirmed(&self, tell: &mut dyn FnMut(u32, &[u8])) {
+        let open = self.peer_depth.saturating_sub(self.window());
+        let age = |sent: &Sent| self.sent.wrapping_sub(sent.number);
+        let sent_from = self.sent_from.iter().enumerate();
+        let sent = sent_from.filter_map(|(buffer, sent)| Some((buffer, (*sent)?)));
+        let mut sent: Vec<_> = sent.filter(|(_, sent)| (1..=open).contains(&age(sent))).collect();
+        sent.sort_by_key(|(_, sent)| std::cmp::Reverse(age(sent)));
+        for (buffer, Sent { immediate, len, .. }) in sent {
+            let start = buffer * send_stride(&self.config) + HEADER_LEN;
+            if let Some(bytes) = self.send_memory.get(start..start + len as usize) {
+                tell(immediate, bytes);
+            }
+        }
     }
 
     /// Copies a message in. `None` where the peer sent more, or a longer one, than it may.

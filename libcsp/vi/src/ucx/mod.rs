@@ -161,7 +161,7 @@ impl UcxProvider {
         let core = self.worker.core_mut();
         if sys::error_of(result).is_some() {
             if let Some(end) = core.ends.get_mut(vi) {
-                end.release(buffer);
+                end.withdraw(buffer);
             }
             return Err(ViError::NotConnected);
         }
@@ -466,6 +466,15 @@ impl Provider for UcxProvider {
         self.end_of(vi)?;
         self.worker.core_mut().forget(vi.0);
         self.finish(vi.0);
+        Ok(())
+    }
+
+    fn can_break(&self) -> bool {
+        true
+    }
+
+    fn unconfirmed(&self, vi: ViId, tell: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
+        self.end_of(vi)?.unconfirmed(tell);
         Ok(())
     }
 

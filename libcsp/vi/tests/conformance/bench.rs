@@ -25,7 +25,9 @@ pub struct Bench {
 
 impl Bench {
     pub fn new(kind: &'static str) -> Self {
-        Bench { kind, fabric: MemoryFabric::new() }
+        let fabric = MemoryFabric::new();
+        fabric.let_break();
+        Bench { kind, fabric }
     }
 
     pub fn provider(&self) -> AnyProvider {
