@@ -259,6 +259,10 @@ impl Relay {
 
     /// Ends every VI: processes first, then proxies. Uncleanly: the processes go on, and what they sent may be missing.
     pub fn close(&mut self, now: Instant) {
+        // Who lost its VI would come back at once.
+        while let Some(listener) = self.routes.retire(&[]) {
+            let _ = self.shm.unlisten(listener);
+        }
         let all: Vec<u32> = self.table.iter().map(|(at, _)| at).collect();
         all.into_iter().for_each(|at| self.drop_forwarding(at, Ending::Broken));
         self.watch.close(now);

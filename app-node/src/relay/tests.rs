@@ -13,6 +13,7 @@ use csp_vi::{ProviderKind, ViAddress};
 use super::*;
 
 mod ends;
+mod resume;
 
 const UNIX_S: u64 = 1_800_000_000;
 

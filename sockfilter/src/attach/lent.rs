@@ -131,6 +131,10 @@ impl Provider for Lent {
         self.get_mut().abort(vi)
     }
 
+    fn unconfirmed(&self, vi: ViId, tell: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
+        self.get().unconfirmed(vi, tell)
+    }
+
     fn counters(&self) -> Counters {
         self.get().counters()
     }

@@ -234,7 +234,11 @@ impl Endpoint {
             return Err(SendError::NoCredit);
         }
         let kind = wire_kind(kind);
-        let result = link.post(now, self.provider.as_mut(), &mut self.counters, kind, immediate, gather);
+        let mut result = link.post(now, self.provider.as_mut(), &mut self.counters, kind, immediate, gather);
+        if result == Err(SendError::Down) && link.session.is_some() {
+            // The VI's end will be told, and may not be the link's.
+            result = Err(SendError::NoCredit);
+        }
         match result {
             Ok(()) => self.counters.bytes_sent += body_len as u64,
             Err(SendError::NoCredit) => self.counters.no_credit += 1,
