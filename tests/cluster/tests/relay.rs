@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use csp_cluster::steady::{CONNECTIONS, SETTLED, children, end, going_on, signal, steady_clients};
@@ -102,6 +103,29 @@ fn agent_killed(cluster: &mut Cluster) {
     end(steady_clients(cluster));
 }
 
+/// The connections that carry the SAN are cut again and again while everybody lives: no client notices.
+fn san_cut(cluster: &mut Cluster) {
+    let mut clients = steady_clients(cluster);
+    let links = |what: &str| cluster.metric(Tier::ProxyNode, &format!("csp_links_{what}_total"), "").unwrap();
+    let before = links("resumed");
+    // A socket that is taken away from its owner ends as if a switch had forgotten it.
+    let cut = "for n in 1 2 3 4 5; do sleep 0.4; ss -K '( dst 10.77.0.1 or dst 10.77.0.3 )'; done";
+    let mut cutter = cluster.host(Tier::ProxyNode).command("sh");
+    let mut cutter = cutter.args(["-c", cut]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let (mut files, mut cutting) = (0, true);
+    while cutting {
+        // One more after the last cut.
+        cutting = cutter.try_wait().unwrap().is_none();
+        Fetch(cluster).file("16777216B").map_err(|error| error.context(cluster.all_logs())).unwrap();
+        files += 1;
+    }
+    cutter.wait().unwrap();
+    assert_eq!(going_on(&mut clients), CONNECTIONS, "connections go on");
+    wait_until("the proxy's numbers", SETTLED, || (links("resumed") > before).then_some(())).unwrap();
+    println!("  {files} files; {} interruptions, {} resumed", links("interrupted"), links("resumed"));
+    end(clients);
+}
+
 /// What is done, and what must follow.
 type Step = fn(&mut Cluster);
 
@@ -109,8 +133,9 @@ type Step = fn(&mut Cluster);
 fn unmodified_programs_serve_through_their_agent() {
     let Some(mut cluster) = testing::lay_out_over("relay", San::Ucx) else { return };
     cluster.serve().unwrap();
-    let steps: [(&str, Step); 6] = [
+    let steps: [(&str, Step); 7] = [
         ("whole files", whole_files),
+        ("the SAN's connections are cut", san_cut),
         ("an nginx worker is killed", nginx_worker_killed),
         ("the proxy node is killed", proxy_killed),
         ("the proxy node is stopped", proxy_stopped),
