@@ -110,6 +110,8 @@ whole!(
 );
 whole!(
     verbs,
+    unconfirmed::what_may_not_have_arrived_is_told_oldest_first,
+    unconfirmed::what_arrived_long_ago_may_be_forgotten,
     processes::what_a_killed_process_sent_still_arrives,
     processes::death_wakes_who_waits,
     processes::a_connector_killed_at_any_moment_is_survived,

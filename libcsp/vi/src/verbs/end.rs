@@ -206,6 +206,13 @@ impl Body {
         Some(self.segment(at as u64, len))
     }
 
+    /// What was sent from a send buffer.
+    pub(super) fn sent_from(&self, buffer: u16, len: u32) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; len as usize];
+        let at = self.send_at + usize::from(buffer) * self.send_stride;
+        self.own.read(at, &mut bytes).then_some(bytes)
+    }
+
     /// Takes in a message of `len` bytes, which lies in the eager buffer given or in its slot already. `None` where the
     /// peer may not send such a one.
     pub(super) fn arrive(&mut self, len: u32, eager: Option<(&Device, u32)>) -> Option<u32> {

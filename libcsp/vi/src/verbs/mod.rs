@@ -441,6 +441,14 @@ impl Provider for VerbsProvider {
         Ok(())
     }
 
+    fn can_break(&self) -> bool {
+        true
+    }
+
+    fn unconfirmed(&self, vi: ViId, tell: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
+        self.tell_unconfirmed(vi, tell)
+    }
+
     fn counters(&self) -> Counters {
         self.counters
     }

@@ -50,6 +50,9 @@ pub(super) enum Work {
         wr_id: Option<u64>,
         /// The regions it leaves from.
         regions: Regions,
+        /// Its immediate data, and its length if all of it is in the send buffer.
+        immediate: u32,
+        held: Option<u32>,
     },
     /// The provider's own.
     Own,
@@ -304,6 +307,13 @@ impl Queue {
             Work::Own => self.own -= 1,
         }
         Some(work)
+    }
+
+    /// The work requests that are not retired, oldest first.
+    pub(super) fn pending(&self) -> impl Iterator<Item = &Work> {
+        let count = self.posted.wrapping_sub(self.retired) & NUMBER_MASK;
+        let at = |n: u32| self.retired.wrapping_add(n) as usize & (self.records.len() - 1);
+        (0..count).filter_map(move |n| self.records.get(at(n)))
     }
 
     /// The oldest work request that is not retired, when no completion will come any more.

@@ -20,12 +20,15 @@ struct Gathered {
     count: usize,
     regions: Regions,
     buffer: Option<u16>,
+    /// All of the message is in the buffer.
+    held: bool,
     inline: bool,
 }
 
 impl Gathered {
     fn new() -> Self {
-        Gathered { segments: [EMPTY; SEGMENTS_MAX], count: 0, regions: NONE, buffer: None, inline: false }
+        let segments = [EMPTY; SEGMENTS_MAX];
+        Gathered { segments, count: 0, regions: NONE, buffer: None, held: false, inline: false }
     }
 
     /// Adds a segment; an empty one would mean 2 GiB to some devices.
@@ -52,16 +55,13 @@ fn plain(part: &[u8]) -> Sge {
     Sge { addr: part.as_ptr() as u64, length: part.len() as u32, lkey: 0 }
 }
 
-/// Copies parts into a send buffer, or names them where the driver copies them itself.
+/// Copies parts into a send buffer, where they stay until they are known to have arrived, though the driver may copy a
+/// short message once more.
 fn gather(end: &mut End, parts: &[&[u8]], len: usize, gathered: &mut Gathered) -> Option<()> {
     let (queue, body) = (end.queue.as_ref()?, end.body.as_mut()?);
-    if len <= queue.inline_max && parts.len() <= queue.segments_max {
-        gathered.inline = true;
-        parts.iter().for_each(|part| gathered.push(plain(part)));
-        return Some(());
-    }
     let buffer = body.take_buffer()?;
-    gathered.buffer = Some(buffer);
+    (gathered.buffer, gathered.held) = (Some(buffer), true);
+    gathered.inline = len <= queue.inline_max;
     let mut at = 0;
     for part in parts {
         if !body.fill(buffer, at, part) {
@@ -170,7 +170,7 @@ impl VerbsProvider {
         if parts > queue.segments_max {
             // More than the device gathers: a copy, as a last resort.
             let buffer = body.take_buffer().ok_or(ViError::Full)?;
-            gathered.buffer = Some(buffer);
+            (gathered.buffer, gathered.held) = (Some(buffer), true);
             copy_all(&self.regions, body, buffer, head, pieces).inspect_err(|_| body.give_buffer(buffer))?;
             body.buffer_segment(buffer, len).into_iter().for_each(|segment| gathered.push(segment));
             return Ok(());
@@ -209,7 +209,9 @@ impl VerbsProvider {
         signal: Option<u64>,
     ) -> Result<(), ViError> {
         let end = self.ends.get_mut(vi.0).ok_or(ViError::Unknown("VI"))?;
-        let work = Work::Data { buffer: gathered.buffer, wr_id: signal, regions: gathered.regions };
+        let held = gathered.held.then_some(len as u32);
+        let (buffer, regions) = (gathered.buffer, gathered.regions);
+        let work = Work::Data { buffer, wr_id: signal, regions, immediate, held };
         let (Some(queue), Some(peer), Some(body)) = (&mut end.queue, &end.peer, &mut end.body) else {
             return Err(ViError::NotConnected);
         };
@@ -266,6 +268,20 @@ impl VerbsProvider {
             }
             body.posted.told(run);
         }
+    }
+
+    /// Tells the messages that no completion has covered, oldest first.
+    pub(super) fn tell_unconfirmed(&self, vi: ViId, tell: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
+        let end = self.end_of(vi)?;
+        let (Some(queue), Some(body)) = (&end.queue, &end.body) else { return Err(ViError::NotConnected) };
+        for work in queue.pending() {
+            if let Work::Data { buffer: Some(buffer), held: Some(len), immediate, .. } = work
+                && let Some(bytes) = body.sent_from(*buffer, *len)
+            {
+                tell(*immediate, &bytes);
+            }
+        }
+        Ok(())
     }
 
     /// Sends a control message.
