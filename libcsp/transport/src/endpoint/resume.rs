@@ -281,15 +281,10 @@ impl Link {
     }
 }
 
-/// How long a link may wait: a peer that is dead must be known so within the heartbeat's time, too.
+/// How long a link may wait: a daemon that is dead must be known so as early as by its silence.
 fn wait_until(now: Instant, link: &Link, config: &EndpointConfig) -> Instant {
     let until = now + config.resume_deadline;
-    let heartbeat = config.heartbeat;
-    if link.peer_is_daemon() {
-        until.min(link.last_heard + heartbeat.deadline + heartbeat.interval)
-    } else {
-        until
-    }
+    if link.peer_is_daemon() { until.min(link.last_heard + config.heartbeat.deadline) } else { until }
 }
 
 /// Copies what the peer may not have received, without a gap up to the last message sent.
