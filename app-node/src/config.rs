@@ -50,6 +50,9 @@ pub struct AccelerateSection {
     pub listen: Listen,
     /// Outgoing connections.
     pub connect: Connect,
+    /// Also listeners on loopback addresses and connections to 127.0.0.0/8 and ::1, from application to application
+    /// through a proxy that pairs them. For tests: processes outside CSP are then not reached by loopback.
+    pub loopback: bool,
 }
 
 /// Which listening ports are accelerated: `all`, or a list.
@@ -190,10 +193,13 @@ admin: {listen: \"10.77.0.3:9103\"}
     #[test]
     fn a_right_file_gets_the_defaults() {
         let config = check("").unwrap();
-        assert_eq!(config.accelerate, AccelerateSection { listen: Listen::All, connect: Connect::Policy });
+        let accelerate = AccelerateSection { listen: Listen::All, connect: Connect::Policy, loopback: false };
+        assert_eq!(config.accelerate, accelerate);
         assert_eq!(config.socket, Path::new("/run/csp/agent.sock"));
-        let config = check("accelerate: {listen: [80, 8080], connect: off}\nusers: [33]\n").unwrap();
+        let config =
+            check("accelerate: {listen: [80, 8080], connect: off, loopback: true}\nusers: [33]\n").unwrap();
         assert_eq!(config.accelerate.listen, Listen::Ports(vec![80, 8080]));
+        assert!(config.accelerate.loopback);
         assert_eq!((config.accelerate.connect, config.users), (Connect::Off, Some(vec![33])));
     }
 
@@ -202,6 +208,7 @@ admin: {listen: \"10.77.0.3:9103\"}
         for (extra, expected) in [
             ("accelerate: {listen: some}\n", "an.yaml:4:22: accelerate.listen"),
             ("accelerate: {listen: [0]}\n", "an.yaml:4:22: accelerate.listen"),
+            ("accelerate: {loopback: 1}\n", "an.yaml:4:24: accelerate.loopback"),
             ("socket: run/agent.sock\n", "an.yaml:4:9: socket"),
             ("capacity: {processes: 0}\n", "an.yaml:4:23: capacity.processes"),
             ("san: {provider: rdma}\n", "an.yaml:4:17: san.provider"),

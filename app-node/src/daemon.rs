@@ -204,6 +204,7 @@ fn agent_options(config: &Config, key: &ClusterKey) -> AgentOptions {
             Listen::All => None,
             Listen::Ports(ports) => Some(ports.clone()),
         },
+        loopback: config.accelerate.loopback,
         users: config.users.clone(),
     }
 }

@@ -59,6 +59,7 @@ pub struct Rules {
     listen_all: bool,
     listen_ports: Vec<u16>,
     connect: Vec<Prefix>,
+    loopback: bool,
 }
 
 impl Rules {
@@ -67,9 +68,14 @@ impl Rules {
         self.listen_all || self.listen_ports.contains(&port)
     }
 
+    /// Whether loopback addresses are accelerated.
+    pub fn loopback(&self) -> bool {
+        self.loopback
+    }
+
     /// Whether connections to `ip` go through the cluster.
     pub fn connects(&self, ip: IpAddr) -> bool {
-        self.connect.iter().any(|p| p.covers(ip))
+        (self.loopback && ip.is_loopback()) || self.connect.iter().any(|p| p.covers(ip))
     }
 }
 
@@ -231,6 +237,7 @@ fn rules(attached: &Attached<'_>) -> Rules {
         listen_all: attached.listen.all,
         listen_ports: attached.listen.ports().collect(),
         connect: attached.connect.prefixes().collect(),
+        loopback: attached.loopback,
     }
 }
 

@@ -61,6 +61,8 @@ pub struct AgentOptions {
     pub key: ClusterKey,
     /// Accelerated ports; `None`: all.
     pub listen: Option<Vec<u16>>,
+    /// Whether loopback addresses are accelerated.
+    pub loopback: bool,
     /// Users that may attach; `None`: any.
     pub users: Option<Vec<u32>>,
 }
@@ -272,6 +274,7 @@ fn welcome(
         expires,
         listen: options.listen.as_deref(),
         connect: &directory.connect,
+        loopback: options.loopback,
         proxies: &proxies,
     };
     let mut buffer = vec![0; MESSAGE_LEN_MAX];

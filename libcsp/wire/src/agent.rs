@@ -28,7 +28,7 @@ pub use emit::{
 };
 
 /// The version spoken here.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// Bytes in front of a body.
 pub const HEADER_LEN: usize = 8;
 /// Longest message in bytes, header included.
@@ -176,6 +176,8 @@ pub struct Attached<'a> {
     pub listen: ListenRule<'a>,
     /// Which connections are.
     pub connect: ConnectRule<'a>,
+    /// Whether listeners on loopback addresses and connections to them are, too.
+    pub loopback: bool,
     /// The proxies there are now.
     pub proxies: Proxies<'a>,
 }
@@ -226,6 +228,7 @@ impl<'a> AgentMessage<'a> {
                 expires: r.u64()?,
                 listen: r.listen_rule()?,
                 connect: r.connect_rule()?,
+                loopback: r.flag("loopback rule")?,
                 proxies: r.proxies()?,
             }),
             3 => AgentMessage::Refused(r.long("reason")?),
@@ -335,6 +338,14 @@ impl<'a> Reader<'a> {
             }
         }
         Ok(ConnectRule { prefixes })
+    }
+
+    fn flag(&mut self, what: &'static str) -> Result<bool, WireError> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(WireError::Value { what, offset: self.at - 1 }),
+        }
     }
 
     fn proxy(&mut self) -> Result<Proxy<'a>, WireError> {

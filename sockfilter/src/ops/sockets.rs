@@ -96,14 +96,22 @@ impl Engine {
         }
     }
 
+    /// Loopback addresses are the kernel's unless the agent says otherwise; so they are without an agent, in strict mode
+    /// too.
+    fn check_loopback(&mut self, address: SocketAddr) -> Result<(), Reason> {
+        let accelerated = |engine: &mut Engine| engine.attached().is_ok_and(|link| link.rules.loopback());
+        if address.ip().to_canonical().is_loopback() && !accelerated(self) {
+            return Err(Reason::Loopback);
+        }
+        Ok(())
+    }
+
     fn start_listening(&mut self, index: usize, fd: c_int, backlog: u32) -> Result<(), Reason> {
         let address = address::bound(fd).map_err(|_| Reason::Rule)?;
         if address.port() == 0 {
             return Err(Reason::Rule);
         }
-        if address.ip().to_canonical().is_loopback() {
-            return Err(Reason::Loopback);
-        }
+        self.check_loopback(address)?;
         let link = self.attached()?;
         if !link.rules.listens(address.port()) {
             return Err(Reason::Rule);
@@ -343,9 +351,8 @@ fn start_connecting(fd: c_int, index: usize, remote: SocketAddr) -> Option<Resul
 
 impl Engine {
     fn try_connect(&mut self, index: usize, fd: c_int, remote: SocketAddr) -> Result<DescriptionId, Reason> {
-        if remote.ip().is_loopback() || remote.ip().is_unspecified() {
-            return Err(Reason::Loopback);
-        }
+        let remote = address::reachable(remote);
+        self.check_loopback(remote)?;
         if !self.attached()?.rules.connects(remote.ip()) {
             return Err(Reason::Rule);
         }

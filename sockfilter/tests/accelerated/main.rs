@@ -11,6 +11,7 @@
 
 mod agent;
 mod clients;
+mod loopback;
 mod nginx;
 mod programs;
 mod proxy;

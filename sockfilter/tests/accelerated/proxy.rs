@@ -12,8 +12,11 @@ use csp_types::{FlowLabel, Instant, LabelAllocator, Role};
 use csp_vi::shm::ShmProvider;
 use csp_vi::{Armed, ViAddress};
 use csp_wire::channel::{
-    ConnectPayload, ListenPayload, Message, MessageHeader, MessageKind, Messages, OpenPayload,
+    CLOSE_UNREAD, ConnectPayload, ListenPayload, Message, MessageHeader, MessageKind, Messages, OpenPayload,
 };
+
+#[path = "hairpin.rs"]
+mod hairpin;
 
 /// Nothing that is waited for takes longer.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -25,7 +28,8 @@ const CHUNK: usize = 16 * 1024;
 struct Listener {
     link: LinkId,
     id: u32,
-    port: u16,
+    address: SocketAddr,
+    backlog: u32,
     credit: u32,
     opened: u64,
 }
@@ -52,6 +56,14 @@ pub struct Flow {
     shutdown_after: bool,
     /// Kinds of messages that came, in order, without CREDIT.
     pub kinds: Vec<MessageKind>,
+    /// The other half, if both ends are applications.
+    pair: Option<u32>,
+    /// Of the half that is to be accepted: its local and remote address.
+    ends: Option<(SocketAddr, SocketAddr)>,
+    reset_after: bool,
+    reset_told: bool,
+    /// SHUTDOWN went to it.
+    told_end: bool,
 }
 
 /// A CONNECT that waits for its answer.
@@ -61,6 +73,7 @@ pub struct Asked {
     request: u32,
     window: u32,
     pub remote: SocketAddr,
+    local: Option<SocketAddr>,
 }
 
 pub struct Proxy {
@@ -73,6 +86,7 @@ pub struct Proxy {
     /// What waits for descriptors.
     outbox: VecDeque<(LinkId, MessageHeader, Vec<u8>)>,
     scratch: Vec<u8>,
+    hairpin: Option<hairpin::Hairpin>,
 }
 
 pub fn now() -> Instant {
@@ -102,6 +116,7 @@ impl Proxy {
             labels: LabelAllocator::new(0, vec![0; 4096], vec![0; 4096]),
             outbox: VecDeque::new(),
             scratch,
+            hairpin: None,
         }
     }
 
@@ -178,6 +193,7 @@ impl Proxy {
                 break;
             }
         }
+        self.offer_waiting();
         self.flush();
         if self.outbox.is_empty() {
             self.push_data();
@@ -188,6 +204,14 @@ impl Proxy {
     fn lost(&mut self, link: LinkId) {
         self.links.retain(|(l, _)| *l != link);
         self.listeners.retain(|l| l.link != link);
+        let of_pairs =
+            |(label, f): (&u32, &Flow)| (f.link == Some(link) && f.pair.is_some()).then_some(*label);
+        let pairs: Vec<u32> = self.flows.iter().filter_map(of_pairs).collect();
+        for label in pairs {
+            if self.flows.get(&label).is_some_and(|f| !f.closed) {
+                self.ended_by_application(label, false);
+            }
+        }
         for flow in self.flows.values_mut().filter(|f| f.link == Some(link)) {
             flow.link = None;
             flow.ended = true;
@@ -226,8 +250,9 @@ impl Proxy {
         let header = message.header;
         match header.kind {
             MessageKind::Listen => {
-                let port = ListenPayload::parse(message.payload).unwrap().address.port();
-                self.listeners.push(Listener { link, id: header.id, port, credit: 0, opened: 0 });
+                let address = ListenPayload::parse(message.payload).unwrap().address;
+                let (id, backlog) = (header.id, header.argument);
+                self.listeners.push(Listener { link, id, address, backlog, credit: 0, opened: 0 });
             }
             MessageKind::Unlisten => self.listeners.retain(|l| l.link != link || l.id != header.id),
             MessageKind::AcceptCredit => {
@@ -235,8 +260,13 @@ impl Proxy {
                 self.listeners.iter_mut().find(of).unwrap().credit += header.argument;
             }
             MessageKind::Connect => {
-                let remote = ConnectPayload::parse(message.payload).unwrap().remote;
-                self.asked.push(Asked { link, request: header.id, window: header.argument, remote });
+                let ConnectPayload { remote, local } = ConnectPayload::parse(message.payload).unwrap();
+                let asked = Asked { link, request: header.id, window: header.argument, remote, local };
+                if self.hairpin.is_some() && remote.ip().is_loopback() {
+                    self.pair_up(asked);
+                } else {
+                    self.asked.push(asked);
+                }
             }
             _ => self.flow_message(link, message),
         }
@@ -247,6 +277,9 @@ impl Proxy {
         let flow = self.flows.get_mut(&header.id).unwrap_or_else(|| panic!("{header:?}"));
         if header.kind != MessageKind::Credit {
             flow.kinds.push(header.kind);
+        }
+        if let Some(partner) = flow.pair {
+            return self.paired_message(link, message, partner);
         }
         match header.kind {
             MessageKind::Accepted => {
@@ -280,7 +313,7 @@ impl Proxy {
     fn push_data(&mut self) {
         let labels: Vec<u32> = self.flows.keys().copied().collect();
         for label in labels {
-            while self.push_some(label) {}
+            while self.flows.contains_key(&label) && self.push_some(label) {}
         }
     }
 
@@ -289,10 +322,7 @@ impl Proxy {
         let Some(link) = flow.link.filter(|_| flow.accepted && !flow.closed) else { return false };
         let n = (flow.to_send.len() - flow.sent).min(flow.window as usize).min(CHUNK);
         if n == 0 {
-            if flow.shutdown_after && flow.sent == flow.to_send.len() {
-                self.flows.get_mut(&label).unwrap().shutdown_after = false;
-                self.tell(link, MessageKind::Shutdown, label, 0);
-            }
+            self.push_end(label, link);
             return false;
         }
         let chunk = flow.to_send[flow.sent..flow.sent + n].to_vec();
@@ -303,26 +333,33 @@ impl Proxy {
         let flow = self.flows.get_mut(&label).unwrap();
         flow.sent += n;
         flow.window -= n as u32;
+        let Some(partner) = flow.pair else { return true };
+        flow.to_send.drain(..std::mem::take(&mut flow.sent));
+        if let Some(Flow { link: Some(link), closed: false, reset_told: false, .. }) =
+            self.flows.get(&partner)
+        {
+            self.tell(*link, MessageKind::Credit, partner, n as u32);
+        }
         true
     }
 
     /// Processes that listen on `port`, and how many of them take connections now.
     pub fn listening(&self, port: u16) -> (usize, usize) {
-        let of = |l: &&Listener| l.port == port;
+        let of = |l: &&Listener| l.address.port() == port;
         let all = self.listeners.iter().filter(of);
         (all.clone().count(), all.filter(|l| l.credit > 0).count())
     }
 
     /// How many connections each process that listens on `port` was given.
     pub fn shares(&self, port: u16) -> Vec<u64> {
-        self.listeners.iter().filter(|l| l.port == port).map(|l| l.opened).collect()
+        self.listeners.iter().filter(|l| l.address.port() == port).map(|l| l.opened).collect()
     }
 
     /// Opens a connection to `port` and queues what the client sends; waits until someone takes connections.
     pub fn open(&mut self, port: u16, data: &[u8], then_shutdown: bool) -> u32 {
         self.until("a process that takes connections", |p| p.listening(port).1 > 0);
         let label = self.labels.allocate().unwrap().to_wire();
-        let eligible = self.listeners.iter_mut().filter(|l| l.port == port && l.credit > 0);
+        let eligible = self.listeners.iter_mut().filter(|l| l.address.port() == port && l.credit > 0);
         let listener = eligible.min_by_key(|l| l.opened).unwrap();
         listener.credit -= 1;
         listener.opened += 1;

@@ -38,10 +38,22 @@ pub struct Stage {
     questions: Option<mpsc::UnboundedSender<Question>>,
     thread: Option<std::thread::JoinHandle<()>>,
     children: Vec<Child>,
+    loopback: bool,
 }
 
 impl Stage {
     pub fn new() -> Stage {
+        Stage::with(false)
+    }
+
+    /// A stage where applications reach each other on loopback addresses.
+    pub fn loopback() -> Stage {
+        let mut stage = Stage::with(true);
+        stage.proxy.pair_applications();
+        stage
+    }
+
+    fn with(loopback: bool) -> Stage {
         let name = format!("csp-filter-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let folder = std::env::temp_dir().join(name);
         fs::create_dir_all(&folder).unwrap();
@@ -54,7 +66,8 @@ impl Stage {
             ProxyEntry { node, worker: 0, address: path.clone(), path, provider: "shm", direct: None };
         let connect = vec![Prefix { address: "10.76.0.0".parse().unwrap(), len: 24 }];
         let (tell, directory) = watch::channel(Directory { proxies: vec![entry], connect });
-        let mut stage = Stage { folder, proxy, tell, questions: None, thread: None, children: Vec::new() };
+        let (questions, thread, children) = (None, None, Vec::new());
+        let mut stage = Stage { folder, proxy, tell, questions, thread, children, loopback };
         stage.start_agent(directory);
         stage
     }
@@ -63,7 +76,8 @@ impl Stage {
         let socket = self.folder.join("agent.sock");
         let key = ClusterKey::from_bytes([5; 32]);
         let node = "an-1".parse().unwrap();
-        let options = AgentOptions { node, socket: socket.clone(), key, listen: None, users: None };
+        let (socket_path, loopback) = (socket.clone(), self.loopback);
+        let options = AgentOptions { node, socket: socket_path, key, listen: None, loopback, users: None };
         let (questions, asked) = mpsc::unbounded_channel();
         self.questions = Some(questions);
         self.thread = Some(std::thread::spawn(move || run_agent(options, directory, asked)));

@@ -113,6 +113,8 @@ pub struct AttachedRepr<'a> {
     pub listen: Option<&'a [u16]>,
     /// Accelerated destinations.
     pub connect: &'a [Prefix],
+    /// Whether loopback addresses are accelerated.
+    pub loopback: bool,
     /// The proxies.
     pub proxies: &'a [Proxy<'a>],
 }
@@ -126,6 +128,7 @@ pub fn emit_attached(buffer: &mut [u8], message: &AttachedRepr<'_>) -> Result<us
         e.put(&message.expires.to_le_bytes())?;
         e.listen(message.listen)?;
         e.connect(message.connect)?;
+        e.put(&[u8::from(message.loopback)])?;
         e.proxies(message.proxies)?;
     })
 }

@@ -21,6 +21,7 @@ fn attached(buffer: &mut [u8]) -> usize {
         expires: 1_800_000_000,
         listen: Some(&[80, 8080]),
         connect: &[Prefix { address: "10.76.0.0".parse().unwrap(), len: 24 }],
+        loopback: true,
         proxies: &proxies,
     };
     emit_attached(buffer, &message).unwrap()
@@ -34,7 +35,7 @@ fn attached_comes_back_as_it_was_written() {
         panic!("another kind")
     };
     assert_eq!((a.node.as_str(), a.process, a.token), ("an-1", &b"nginx.42.7"[..], &b"a token"[..]));
-    assert_eq!(a.expires, 1_800_000_000);
+    assert_eq!((a.expires, a.loopback), (1_800_000_000, true));
     assert!(a.listen.covers(80) && a.listen.covers(8080) && !a.listen.covers(81));
     assert!(a.connect.covers("10.76.0.9".parse().unwrap()));
     assert!(a.connect.covers("::ffff:10.76.0.9".parse().unwrap()));

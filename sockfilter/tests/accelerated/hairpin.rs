@@ -1,0 +1,192 @@
+//! Application to application: a CONNECT to an address that some process listens on is answered by pairing two flows, as
+//! the kernel does it on its loopback interface. The client is connected before anyone accepts; a full backlog lets
+//! further clients wait; bytes, windows and ends go through in both directions.
+
+use super::*;
+
+/// What the stage may invent for clients that are bound to no port.
+const FIRST_PORT: u16 = 33_000;
+
+/// Connections between applications.
+#[derive(Debug)]
+pub struct Hairpin {
+    next_port: u16,
+    /// Server halves that no process was offered yet, oldest first.
+    waiting: VecDeque<u32>,
+    /// CONNECTs that found the backlog full.
+    crowded: VecDeque<Asked>,
+    /// Connections made so far.
+    pub made: u64,
+}
+
+impl Default for Hairpin {
+    fn default() -> Self {
+        Hairpin { next_port: FIRST_PORT, waiting: VecDeque::new(), crowded: VecDeque::new(), made: 0 }
+    }
+}
+
+impl Listener {
+    fn serves(&self, remote: SocketAddr) -> bool {
+        let ip = self.address.ip();
+        self.address.port() == remote.port() && (ip == remote.ip() || ip.is_unspecified())
+    }
+}
+
+impl Proxy {
+    /// From now on applications reach each other.
+    pub fn pair_applications(&mut self) {
+        self.hairpin = Some(Hairpin::default());
+    }
+
+    /// Connections made between applications.
+    pub fn pairs_made(&self) -> u64 {
+        self.hairpin.as_ref().map_or(0, |h| h.made)
+    }
+
+    /// Flows that are not over.
+    pub fn flows_left(&self) -> usize {
+        self.flows.len()
+    }
+
+    /// A CONNECT: refused, connected, or kept until there is room in the backlog.
+    pub(super) fn pair_up(&mut self, asked: Asked) {
+        let backlog = self.listeners.iter().filter(|l| l.serves(asked.remote)).map(|l| l.backlog).max();
+        let Some(backlog) = backlog else { return self.connect_refused(asked, libc::ECONNREFUSED) };
+        let queued = |f: &&Flow| f.ends.is_some_and(|e| e.0 == asked.remote) && !f.accepted;
+        let crowded = self.flows.values().filter(queued).count() > backlog as usize;
+        let Some(hairpin) = &mut self.hairpin else { return };
+        if crowded {
+            hairpin.crowded.push_back(asked);
+            return;
+        }
+        let local = asked.local.unwrap_or_else(|| {
+            hairpin.next_port = hairpin.next_port.checked_add(1).unwrap_or(FIRST_PORT);
+            SocketAddr::new(asked.remote.ip(), hairpin.next_port)
+        });
+        hairpin.made += 1;
+        let mut label = || self.labels.allocate().unwrap().to_wire();
+        let (client, server) = (label(), label());
+        hairpin.waiting.push_back(server);
+        let ends = Some((asked.remote, local));
+        self.flows.insert(server, Flow { pair: Some(client), ends, ..Flow::default() });
+        let flow = Flow { link: Some(asked.link), accepted: true, window: asked.window, ..Flow::default() };
+        self.flows.insert(client, Flow { pair: Some(server), ..flow });
+        let payload = OpenPayload { local, remote: asked.remote, window: WINDOW };
+        let header = MessageHeader::new(MessageKind::Connected, client, asked.request, 0);
+        self.tell_with(asked.link, header, &payload.emit());
+    }
+
+    /// Offers what waits to processes that take connections; what nobody listens for any more is reset.
+    pub(super) fn offer_waiting(&mut self) {
+        let Some(hairpin) = &mut self.hairpin else { return };
+        let crowded = std::mem::take(&mut hairpin.crowded);
+        let waiting = std::mem::take(&mut hairpin.waiting);
+        for label in waiting {
+            let (local, remote) = self.flows[&label].ends.unwrap();
+            let serving = self.listeners.iter_mut().filter(|l| l.serves(local));
+            let Some(listener) = serving.max_by_key(|l| (l.credit > 0, std::cmp::Reverse(l.opened))) else {
+                self.ended_by_application(label, true);
+                continue;
+            };
+            if listener.credit == 0 {
+                self.hairpin.as_mut().unwrap().waiting.push_back(label);
+                continue;
+            }
+            listener.credit -= 1;
+            listener.opened += 1;
+            let (link, id) = (listener.link, listener.id);
+            self.flows.get_mut(&label).unwrap().link = Some(link);
+            let payload = OpenPayload { local, remote, window: WINDOW };
+            self.tell_with(link, MessageHeader::new(MessageKind::Open, label, id, 0), &payload.emit());
+        }
+        crowded.into_iter().for_each(|asked| self.pair_up(asked));
+    }
+
+    /// A message of a flow that has a partner.
+    pub(super) fn paired_message(&mut self, link: LinkId, message: &Message<'_>, partner: u32) {
+        let header = message.header;
+        let label = header.id;
+        let flow = self.flows.get_mut(&label).unwrap();
+        match header.kind {
+            MessageKind::Accepted => {
+                flow.accepted = true;
+                flow.window = header.argument;
+            }
+            MessageKind::Refused => self.offered_in_vain(label),
+            MessageKind::Data => self.pass_on(link, label, partner, message.payload),
+            MessageKind::Credit => flow.window += header.argument,
+            MessageKind::Shutdown => {
+                flow.ended = true;
+                self.flows.get_mut(&partner).unwrap().shutdown_after = true;
+            }
+            MessageKind::Close | MessageKind::Reset => {
+                let unread = header.flags & CLOSE_UNREAD != 0 || flow.sent < flow.to_send.len();
+                if !flow.reset_told {
+                    self.tell(link, MessageKind::Close, label, 0);
+                }
+                self.ended_by_application(label, unread || header.kind == MessageKind::Reset);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn pass_on(&mut self, link: LinkId, label: u32, partner: u32, bytes: &[u8]) {
+        let to = self.flows.get_mut(&partner).unwrap();
+        if !to.closed {
+            to.to_send.extend_from_slice(bytes);
+            return;
+        }
+        // Data for a socket that is gone: the sender is reset. One that knew that the other ends gets EPIPE.
+        let flow = self.flows.get_mut(&label).unwrap();
+        let reason = if flow.told_end { libc::EPIPE } else { libc::ECONNRESET };
+        if !std::mem::replace(&mut flow.reset_told, true) {
+            self.tell(link, MessageKind::Reset, label, reason as u32);
+        }
+    }
+
+    /// A process gave a connection back that it had not accepted: others get it.
+    fn offered_in_vain(&mut self, label: u32) {
+        let client = self.flows[&label].pair.unwrap();
+        let flow = self.flows.remove(&label).unwrap();
+        self.labels.release(FlowLabel::from_wire(label).unwrap());
+        let again = self.labels.allocate().unwrap().to_wire();
+        self.flows.insert(again, Flow { link: None, ..flow });
+        self.flows.get_mut(&client).unwrap().pair = Some(again);
+        self.hairpin.as_mut().unwrap().waiting.push_front(again);
+    }
+
+    /// The application's half of a flow is over (closed, lost with its process, or never taken): its partner hears of it
+    /// once it has all bytes.
+    pub(super) fn ended_by_application(&mut self, label: u32, reset: bool) {
+        let flow = self.flows.get_mut(&label).unwrap();
+        flow.ended = true;
+        flow.closed = true;
+        flow.to_send.clear();
+        flow.sent = 0;
+        let partner = flow.pair.unwrap();
+        let other = self.flows.get_mut(&partner).unwrap();
+        if other.closed {
+            for label in [label, partner] {
+                self.flows.remove(&label);
+                self.labels.release(FlowLabel::from_wire(label).unwrap());
+            }
+        } else if reset {
+            other.reset_after = true;
+        } else {
+            other.shutdown_after = true;
+        }
+    }
+
+    /// After the bytes that could be sent to a flow: its end, if there is one to tell.
+    pub(super) fn push_end(&mut self, label: u32, link: LinkId) {
+        let flow = self.flows.get_mut(&label).unwrap();
+        if flow.reset_after && !flow.reset_told {
+            flow.reset_told = true;
+            self.tell(link, MessageKind::Reset, label, libc::ECONNRESET as u32);
+        } else if flow.shutdown_after && flow.sent == flow.to_send.len() && !flow.reset_told {
+            flow.shutdown_after = false;
+            flow.told_end = true;
+            self.tell(link, MessageKind::Shutdown, label, 0);
+        }
+    }
+}
