@@ -16,6 +16,7 @@ mod dispatch;
 mod egress;
 mod events;
 mod flow;
+mod handover;
 mod inbound;
 mod outbound;
 mod output;
@@ -38,12 +39,14 @@ pub use budget::SendBudget;
 pub use counters::Counters;
 pub use egress::{Egress, EgressRule, Prefix};
 pub use flow::{Attachment, Flow, FlowTable, Stage};
+pub use handover::HANDOVER_TIMEOUT;
 pub use output::{Blocked, Lane, ProxyOutput};
 pub use pool::{ChannelId, Choice, LISTENERS_PER_MEMBER_MAX, MEMBERS_MAX, MemberId, Pools};
 pub use services::{PoolServer, ServiceSpec, ServiceTcp};
 pub use snapshot::{FlowSnapshot, RecentFlow, ServiceSnapshot};
 
 use announced::Announced;
+use handover::Left;
 use parked::Parked;
 use services::Services;
 use stalled::Stalled;
@@ -93,6 +96,7 @@ pub struct ProxyCore {
     processes: HashMap<ChannelId, Process>,
     budget: SendBudget,
     stalled: Stalled,
+    left: Left,
     egress: Egress,
     announced: Announced,
     /// Flows with bytes, an end of stream or credits to pass on.
@@ -129,6 +133,7 @@ impl ProxyCore {
             processes: HashMap::with_capacity(CHANNELS_MAX),
             budget: SendBudget::new(send_pool, config.tcp.block_len),
             stalled: Stalled::default(),
+            left: Left::default(),
             egress: Egress::new(
                 config.worker.into(),
                 config.workers.into(),
@@ -160,12 +165,13 @@ impl ProxyCore {
     pub fn on_timeout(&mut self, now: Instant, out: &mut impl ProxyOutput) {
         self.tcp.on_timeout(now);
         self.expire_pending(now);
+        self.expire_left(now);
         self.drive(now, out);
     }
 
     /// When [`on_timeout`](Self::on_timeout) wants to be called; `None`: nothing is under way.
     pub fn next_timeout(&self) -> Option<Instant> {
-        [self.tcp.next_timeout(), self.pending_deadline()].into_iter().flatten().min()
+        [self.tcp.next_timeout(), self.pending_deadline(), self.left_deadline()].into_iter().flatten().min()
     }
 
     /// Memory for the next message: records of a network node, or messages of a process. See [`Stack::lend`].

@@ -114,11 +114,14 @@ fn describe(kind: TraceKind) -> (Tier, &'static str, &'static str) {
         TraceKind::ShutdownSent => (ProxyNode, "shutdown_sent", "SHUTDOWN to the application"),
         TraceKind::CloseReceived => (ProxyNode, "close_received", "CLOSE from the application"),
         TraceKind::Ended => (ProxyNode, "ended", "connection ended, label given back"),
+        TraceKind::HandedOver => (ProxyNode, "handed_over", "left to another process"),
+        TraceKind::TakenOver => (ProxyNode, "taken_over", "taken over by another process"),
         TraceKind::AppOpen => (Application, "app_open", "connection handed to accept()"),
         TraceKind::AppDataIn => (Application, "app_data_in", "read by the program"),
         TraceKind::AppDataOut => (Application, "app_data_out", "written by the program"),
         TraceKind::AppClose => (Application, "app_close", "closed by the program"),
         TraceKind::AppReset => (Application, "app_reset", "connection reset"),
+        TraceKind::AppHandedOver => (Application, "app_handed_over", "left to another process"),
     }
 }
 

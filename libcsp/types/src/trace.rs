@@ -41,6 +41,10 @@ pub enum TraceKind {
     CloseReceived = 17,
     /// Proxy: the connection ended and the label was given back.
     Ended = 18,
+    /// Proxy: the application left the connection to another one.
+    HandedOver = 19,
+    /// Proxy: another application has it.
+    TakenOver = 20,
     /// Application: a connection was handed to accept().
     AppOpen = 30,
     /// Application: data was read by the program.
@@ -51,6 +55,8 @@ pub enum TraceKind {
     AppClose = 33,
     /// Application: the connection was reset.
     AppReset = 34,
+    /// Application: the connection was left to another process or to the agent.
+    AppHandedOver = 35,
 }
 
 /// One thing that happened to one flow.

@@ -14,8 +14,8 @@ use crate::bytes::{Writer, array_at, check_padding, slice_at};
 mod payload;
 
 pub use payload::{
-    ADDRESS_LEN, ConnectPayload, ConnectedPayload, ListenPayload, OpenPayload, OptionPayload, emit_address,
-    parse_address,
+    ADDRESS_LEN, ConnectPayload, ConnectedPayload, ListenPayload, OpenPayload, OptionPayload, TICKET_LEN,
+    TakeOverPayload, TakenOverPayload, Ticket, emit_address, parse_address,
 };
 
 /// Bytes in front of a message's payload.
@@ -63,6 +63,15 @@ pub enum MessageKind {
     Ping = 15,
     /// Reserved.
     Pong = 16,
+    /// The application leaves the connection to whoever brings the ticket (label); the payload is a [`Ticket`].
+    HandOver = 17,
+    /// Nothing more of the connection comes to who left it (label).
+    HandedOver = 18,
+    /// The application takes a connection that another one left (request id, receive window in bytes);
+    /// [`TakeOverPayload`]. Answered by TAKEN_OVER or REFUSED.
+    TakeOver = 19,
+    /// It has it (label, request id); [`TakenOverPayload`].
+    TakenOver = 20,
 }
 
 impl MessageKind {
@@ -85,6 +94,10 @@ impl MessageKind {
             14 => MessageKind::Option,
             15 => MessageKind::Ping,
             16 => MessageKind::Pong,
+            17 => MessageKind::HandOver,
+            18 => MessageKind::HandedOver,
+            19 => MessageKind::TakeOver,
+            20 => MessageKind::TakenOver,
             _ => return None,
         })
     }
@@ -92,7 +105,20 @@ impl MessageKind {
     /// Whether `id` is always a flow label (REFUSED may carry either).
     pub const fn is_of_flow(self) -> bool {
         use MessageKind::*;
-        matches!(self, Open | Accepted | Data | Credit | Shutdown | Reset | Close | Connected | Option)
+        matches!(
+            self,
+            Open | Accepted
+                | Data
+                | Credit
+                | Shutdown
+                | Reset
+                | Close
+                | Connected
+                | Option
+                | HandOver
+                | HandedOver
+                | TakenOver
+        )
     }
 
     /// Whether a payload of `len` bytes can belong to such a message.
@@ -104,6 +130,9 @@ impl MessageKind {
             MessageKind::Connect => len == ADDRESS_LEN || len == 2 * ADDRESS_LEN,
             MessageKind::Connected => len == ConnectedPayload::LEN,
             MessageKind::Option => len == OptionPayload::LEN,
+            MessageKind::HandOver => len == TICKET_LEN,
+            MessageKind::TakeOver => len == TakeOverPayload::LEN,
+            MessageKind::TakenOver => len == TakenOverPayload::LEN,
             _ => len == 0,
         }
     }

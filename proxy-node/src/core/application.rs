@@ -72,8 +72,11 @@ impl ProxyCore {
                 Verdict::Fine
             }
             MessageKind::Connect => self.on_connect(now, channel, lane, message, out),
+            MessageKind::TakeOver => self.on_take_over(now, (channel, lane), message, out),
             MessageKind::Ping | MessageKind::Pong => Verdict::Fine,
-            MessageKind::Open | MessageKind::Connected => Verdict::Violation,
+            MessageKind::Open | MessageKind::Connected | MessageKind::HandedOver | MessageKind::TakenOver => {
+                Verdict::Violation
+            }
             _ => self.on_flow_message(now, (channel, lane), message, buffer, out),
         };
         self.counters.violations += u64::from(verdict == Verdict::Violation);
@@ -164,6 +167,7 @@ impl ProxyCore {
                 self.record(now, label, TraceKind::CloseReceived, 0);
                 self.abandon(now, label);
             }
+            (MessageKind::HandOver, Stage::Open(_)) => return self.on_hand_over(now, label, message, out),
             (MessageKind::Option, Stage::Open(_)) => {} // options reach the engine with the socket filter's issue
             _ => return Verdict::Violation,
         }

@@ -25,6 +25,10 @@ pub struct Counters {
     pub connections_failed: u64,
     /// OPENs that a process handed back.
     pub opens_refused: u64,
+    /// Connections that a process left to another one.
+    pub handed_over: u64,
+    /// Connections dropped because nobody took them over in time.
+    pub drop_not_taken_over: u64,
     /// Connections dropped because no process took them in time.
     pub drop_no_server: u64,
     /// Connections dropped because a service's pending queue was full.

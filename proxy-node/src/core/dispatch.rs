@@ -182,9 +182,11 @@ impl ProxyCore {
                     self.dispatch(now, label, out);
                 }
                 Stage::Open(_) if hangup => self.application_closed(now, label),
-                Stage::Open(_) | Stage::Connecting { .. } | Stage::Pending | Stage::Finishing => {
-                    self.abandon(now, label)
-                }
+                Stage::Open(_)
+                | Stage::Connecting { .. }
+                | Stage::Pending
+                | Stage::Left(_)
+                | Stage::Finishing => self.abandon(now, label),
             }
         }
         self.parked.forget_stale(|label| self.flows.get(label).is_some_and(|f| f.channel().is_some()));

@@ -102,7 +102,7 @@ impl ProxyCore {
             Stage::Offered(_) | Stage::Open(_) => {
                 Some((flow.lane, MessageHeader::of_flow(MessageKind::Reset, label, code, 0)))
             }
-            Stage::Pending | Stage::Finishing => None,
+            Stage::Pending | Stage::Left(_) | Stage::Finishing => None,
         });
         if let Some((lane, header)) = told {
             let _ = out.channel(lane, header, &[]);

@@ -6,11 +6,13 @@
 //!                     ▲               │ REFUSED, process died
 //!                     └───────────────┘
 //!  CONNECT ──▶ Connecting ──▶ Open            Open ── CLOSE, process ended ──▶ Finishing ──▶ (gone)
+//!  Open ── HAND_OVER ──▶ Left ── TAKE_OVER, by another process ──▶ Open
 //! ```
 
 use std::collections::HashMap;
 
 use csp_types::{FlowLabel, FourTuple, Instant};
+use csp_wire::channel::Ticket;
 
 use super::output::Lane;
 use super::pool::{ChannelId, Choice};
@@ -31,6 +33,8 @@ pub enum Stage {
         /// By which request id.
         request: u32,
     },
+    /// Its process left it to whoever brings this ticket.
+    Left(Ticket),
     /// The application is done with it; the TCB delivers what is left.
     Finishing,
 }
@@ -85,7 +89,7 @@ impl Flow {
     /// The process this flow is bound to, if any.
     pub fn channel(&self) -> Option<ChannelId> {
         match self.stage {
-            Stage::Pending | Stage::Finishing => None,
+            Stage::Pending | Stage::Left(_) | Stage::Finishing => None,
             Stage::Offered(choice) => Some(choice.channel),
             Stage::Open(attachment) => Some(attachment.channel),
             Stage::Connecting { channel, .. } => Some(channel),
@@ -97,7 +101,7 @@ impl Flow {
         match self.stage {
             Stage::Offered(choice) => Some(choice),
             Stage::Open(attachment) => attachment.choice,
-            Stage::Pending | Stage::Connecting { .. } | Stage::Finishing => None,
+            Stage::Pending | Stage::Connecting { .. } | Stage::Left(_) | Stage::Finishing => None,
         }
     }
 }

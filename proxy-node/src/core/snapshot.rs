@@ -105,6 +105,7 @@ impl ProxyCore {
                 Stage::Offered(_) => "offered",
                 Stage::Open(_) => "open",
                 Stage::Connecting { .. } => "connecting",
+                Stage::Left(_) => "handed over",
                 Stage::Finishing => "finishing",
             };
             Some(FlowSnapshot {

@@ -162,6 +162,11 @@ fn collect_counters(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)
             "Connections given up, as their clients took nothing while memory was short",
             c.stalled_given_up,
         ),
+        (
+            "csp_connections_handed_over_total",
+            "Connections that a process left to another one",
+            c.handed_over,
+        ),
         ("csp_opens_refused_total", "OPENs that a process handed back", c.opens_refused),
         ("csp_stale_messages_total", "Channel messages about flows that are gone", c.stale_messages),
     ];
@@ -170,6 +175,7 @@ fn collect_counters(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)
     }
     out.drops(&[
         ("no_server", c.drop_no_server),
+        ("not_taken_over", c.drop_not_taken_over),
         ("pending_full", c.drop_pending_full),
         ("no_budget", c.drop_no_budget),
         ("malformed", c.drop_malformed),

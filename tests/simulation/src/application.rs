@@ -1,12 +1,15 @@
 //! An application process: it serves what it is asked, and asks the client host itself.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 
-use csp_transport::app::{AppConfig, AppError, AppSide, Directions, FlowId, Handle, ListenerId, ProxyTarget};
+use csp_transport::app::{
+    AppConfig, AppError, AppSide, Directions, FlowId, HandOver, Handle, ListenerId, ProxyTarget,
+};
 use csp_transport::{ClusterKey, Endpoint, EndpointConfig, PeerIdentity, ProcessId, TokenClaims, token};
 use csp_types::{Instant, NodeId, Role};
 use csp_vi::Provider;
+use csp_wire::channel::Ticket;
 
 use crate::conversation::{Conversation, Ended};
 use crate::pattern::Request;
@@ -17,11 +20,22 @@ pub(crate) const PORT: u16 = 80;
 pub(crate) const RECEIVE_WINDOW: u32 = 32 * 1024;
 const CHUNK_MAX: usize = 8 * 1024;
 
+fn ticket(key: u32) -> Ticket {
+    let mut bytes = [7; 16];
+    bytes[..4].copy_from_slice(&key.to_le_bytes());
+    Ticket(bytes)
+}
+
 /// A process on the application node.
 pub(crate) struct Application {
     side: AppSide,
     listener: ListenerId,
     talks: HashMap<FlowId, Conversation>,
+    /// Of so many connections that it serves one moves; 0: none.
+    pub(crate) moves: u32,
+    /// Connections that it has left and not taken over yet.
+    moving: Vec<(FlowId, Conversation)>,
+    moved: HashSet<u32>,
     /// What it is to ask when it runs next.
     asks: VecDeque<(SocketAddr, Conversation)>,
     /// Bytes read of what others asked, by their transaction, when the conversation was over.
@@ -80,6 +94,9 @@ impl Application {
             side,
             listener,
             talks: HashMap::new(),
+            moves: 0,
+            moving: Vec::new(),
+            moved: HashSet::new(),
             asks: VecDeque::new(),
             read: HashMap::new(),
             stalled: false,
@@ -112,6 +129,7 @@ impl Application {
             return false;
         }
         let mut any = self.side.progress(now, 1);
+        any |= self.take_over(now);
         while !self.stalled && self.ask(now) {
             any = true;
         }
@@ -140,7 +158,11 @@ impl Application {
         let ended = self.converse(now, id, &mut talk);
         self.corrupt.extend(talk.wrong.take());
         let Some(ended) = ended else {
-            self.talks.insert(id, talk);
+            if self.is_to_move(&talk) && self.side.hand_over(now, id, ticket(talk.key())).is_ok() {
+                self.moving.push((id, talk));
+            } else {
+                self.talks.insert(id, talk);
+            }
             return;
         };
         let _ = self.side.close(now, id, ended == Ended::Aborted); // a flow that broke is closed like any other
@@ -149,6 +171,41 @@ impl Application {
         } else {
             self.read.insert(talk.key(), talk.taken());
         }
+    }
+
+    /// Each connection moves once at most, some when their request has just come, others in the midst of their stream.
+    fn is_to_move(&mut self, talk: &Conversation) -> bool {
+        let key = talk.key();
+        self.moves > 0
+            && !talk.asks()
+            && key != 0
+            && key.is_multiple_of(self.moves)
+            && talk.taken() + talk.given() >= u64::from(key / self.moves % 20_000)
+            && self.moved.insert(key)
+    }
+
+    /// Goes on with the connections that the proxy has let go.
+    fn take_over(&mut self, now: Instant) -> bool {
+        let side = &self.side;
+        let done = |(id, _): &mut (FlowId, Conversation)| side.handing_over(*id) == HandOver::Done;
+        let ready: Vec<_> = self.moving.extract_if(.., done).collect();
+        let any = !ready.is_empty();
+        for (id, mut talk) in ready {
+            let Some(left) = self.side.leave(id) else { continue };
+            if !left.unread.is_empty() {
+                talk.take(&left.unread);
+            }
+            self.corrupt.extend(talk.wrong.take());
+            let again = left.held.and_then(|(node, worker, label)| {
+                let ends = (left.local, left.remote);
+                self.side.take_over(now, (&node, worker), label, ticket(talk.key()), ends).ok()
+            });
+            match again {
+                Some(id) => drop(self.talks.insert(id, talk)),
+                None => drop(self.read.insert(talk.key(), talk.taken())),
+            }
+        }
+        any
     }
 
     /// Reads and writes until it would block; how it ended, once it has.

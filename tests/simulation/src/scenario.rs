@@ -143,6 +143,8 @@ pub struct Scenario {
     /// A router marks every so many ECN-capable packets of the client's, and to it (RFC 3168); 0: none, and the client
     /// does not propose ECN.
     pub marks: u32,
+    /// Every so many connections that a process serves are left half-way, and taken over again; 0: none.
+    pub moves: u32,
     /// The work, in the order of its start.
     pub work: Vec<Transaction>,
 }
@@ -185,6 +187,7 @@ impl Scenario {
         let mut mtu = || if random.random_range(0..4) == 0 { random.random_range(600..1_500) } else { 1_500 };
         let (path_mtu, lan_mtu) = (mtu(), mtu());
         let marks = if random.random_range(0..4) == 0 { random.random_range(1..100) } else { 0 };
+        let moves = random.random_range(0..4);
         Scenario {
             seed,
             network_nodes,
@@ -199,6 +202,7 @@ impl Scenario {
             path_mtu,
             lan_mtu,
             marks,
+            moves,
             work,
         }
     }

@@ -105,7 +105,10 @@ impl World {
         let applications = [1u64, 2].map(|n| {
             let provider = Box::new(fabric.provider(&format!("process-{n}")));
             let targets = [target(0), target(1)];
-            Some(Application::new(provider, &key, node("an-1"), &format!("p{n}"), &targets, n))
+            let mut application =
+                Application::new(provider, &key, node("an-1"), &format!("p{n}"), &targets, n);
+            application.moves = scenario.moves;
+            Some(application)
         });
         let mut world = World {
             client: Client::new(CLIENT, client_port, &scenario),

@@ -98,6 +98,14 @@ impl AppChannel {
         self.control.is_some()
     }
 
+    pub fn target(&self) -> &ProxyTarget {
+        &self.target
+    }
+
+    pub fn first_up(&self) -> Option<usize> {
+        self.lanes.iter().position(|lane| lane.up)
+    }
+
     fn is_linked(&self) -> bool {
         self.lanes.iter().any(|lane| lane.link.is_some())
     }

@@ -185,7 +185,7 @@ impl AppSide {
     }
 
     /// Sends what was gathered.
-    fn release_held(&mut self, id: FlowId) {
+    pub(super) fn release_held(&mut self, id: FlowId) {
         let Some(flow) = self.flows.get_mut(id.0).filter(|f| !f.held.is_empty()) else { return };
         let bytes = std::mem::take(&mut flow.held);
         let (lane, label) = (flow.lane, flow.label.filter(|_| !flow.ended_here));

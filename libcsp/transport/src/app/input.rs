@@ -3,6 +3,7 @@
 use csp_types::FlowLabel;
 use csp_wire::channel::{
     CREDIT_WIDER, ConnectedPayload, Message, MessageHeader, MessageKind, Messages, OpenPayload,
+    TakenOverPayload,
 };
 
 use super::channel::Lane;
@@ -13,7 +14,7 @@ use crate::credit::SendCredit;
 use crate::event::LinkEvent;
 
 /// The proxy broke the protocol.
-struct Violation;
+pub(super) struct Violation;
 
 impl AppSide {
     /// Takes in link events and messages; returns whether there were any.
@@ -53,7 +54,18 @@ impl AppSide {
         let header = &message.header;
         match header.kind {
             MessageKind::Open => self.on_open(lane, message),
-            MessageKind::Connected => self.on_connected(lane, message),
+            MessageKind::Connected => {
+                let open = ConnectedPayload::parse(message.payload).map_err(|_| Violation)?;
+                self.on_connected(lane, header, TakenOverPayload { open, in_flight: 0, shut: false })
+            }
+            MessageKind::TakenOver => {
+                let payload = TakenOverPayload::parse(message.payload).map_err(|_| Violation)?;
+                self.on_connected(lane, header, payload)
+            }
+            MessageKind::HandedOver => match self.known(lane, header) {
+                Some(id) => self.on_handed_over(id),
+                None => Ok(()),
+            },
             MessageKind::Refused => self.on_refused(lane, header),
             MessageKind::Data => self.on_data(lane, message),
             MessageKind::Credit => self.on_credit(lane, header),
@@ -66,6 +78,8 @@ impl AppSide {
             | MessageKind::Unlisten
             | MessageKind::AcceptCredit
             | MessageKind::Accepted
+            | MessageKind::HandOver
+            | MessageKind::TakeOver
             | MessageKind::Connect => Err(Violation),
         }
     }
@@ -115,18 +129,26 @@ impl AppSide {
         Ok(())
     }
 
-    fn on_connected(&mut self, lane: Lane, message: &Message<'_>) -> Result<(), Violation> {
-        let payload = ConnectedPayload::parse(message.payload).map_err(|_| Violation)?;
-        let label = message.header.label().ok_or(Violation)?;
-        let id = FlowId::from_wire(message.header.argument).ok_or(Violation)?;
+    /// A connection that was asked for is there: a new one, or one that another process left.
+    fn on_connected(
+        &mut self,
+        lane: Lane,
+        header: &MessageHeader,
+        payload: TakenOverPayload,
+    ) -> Result<(), Violation> {
+        let label = header.label().ok_or(Violation)?;
+        let id = FlowId::from_wire(header.argument).ok_or(Violation)?;
         let connecting = |f: &&mut Flow| f.lane == lane && f.phase == Phase::Connecting;
         let flow = self.flows.get_mut(id.0).filter(connecting).ok_or(Violation)?;
         flow.phase = Phase::Open;
         flow.label = Some(label);
         flow.traced_label = label;
-        flow.local = payload.local;
-        flow.remote = payload.remote;
-        flow.send = SendCredit::new(payload.window);
+        flow.local = payload.open.local;
+        flow.remote = payload.open.remote;
+        flow.send = SendCredit::new(payload.open.window);
+        flow.write_shutdown = payload.shut;
+        let used = flow.send.take(payload.in_flight);
+        debug_assert!(used, "checked when the payload was parsed");
         let orphan = flow.orphan;
         flow.ended_here |= orphan;
         if !self.bind_label(lane.channel, label, id) {

@@ -7,6 +7,7 @@ use csp_types::FlowLabel;
 
 use super::channel::Lane;
 use super::config::CHANNELS_MAX;
+use super::handover::HandOver;
 use super::slots::FlowId;
 use crate::credit::{ReceiveCredit, SendCredit};
 
@@ -54,6 +55,8 @@ pub(super) struct Flow {
     pub ended_here: bool,
     /// The peer sent its CLOSE or RESET.
     pub ended_there: bool,
+    /// How far it is with being handed over; `None`: it is not.
+    pub handover: Option<HandOver>,
     /// The program closed it; the slot stays until the label is free.
     pub orphan: bool,
     /// A write was cut short or refused: tell when there is room.
@@ -90,6 +93,7 @@ impl Flow {
             broken: false,
             ended_here: false,
             ended_there: false,
+            handover: None,
             orphan: false,
             wants_write: false,
             blocked: false,

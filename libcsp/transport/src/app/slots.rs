@@ -25,12 +25,13 @@ impl FlowId {
         (self.0 & INDEX_MASK) as usize
     }
 
-    /// The id as CONNECT carries it.
-    pub(super) const fn to_wire(self) -> u32 {
+    /// The id as CONNECT carries it; for owners that need a number for it.
+    pub const fn to_wire(self) -> u32 {
         self.0 | REQUEST_TAG
     }
 
-    pub(super) const fn from_wire(id: u32) -> Option<Self> {
+    /// The id that [`to_wire`](Self::to_wire) gave; an old one names nothing. `None` for a number that it never gives.
+    pub const fn from_wire(id: u32) -> Option<Self> {
         if id & TAG_MASK == REQUEST_TAG { Some(FlowId(id & !TAG_MASK)) } else { None }
     }
 }

@@ -238,6 +238,7 @@ fn parse_trace(raw: &[u8; TRACE_LEN]) -> Option<(u64, TraceEvent)> {
         32 => TraceKind::AppDataOut,
         33 => TraceKind::AppClose,
         34 => TraceKind::AppReset,
+        35 => TraceKind::AppHandedOver,
         _ => return None,
     };
     let number = u64::from_le_bytes(*raw.get(24..)?.first_chunk()?).checked_sub(1)?;

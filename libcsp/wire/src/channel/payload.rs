@@ -4,6 +4,8 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use csp_types::FlowLabel;
+
 use crate::WireError;
 use crate::bytes::{array_at, check_padding, room};
 
@@ -184,5 +186,100 @@ impl OptionPayload {
     /// The payload as bytes.
     pub fn emit(&self) -> [u8; Self::LEN] {
         self.value.to_le_bytes()
+    }
+}
+
+/// Bytes of a [`Ticket`].
+pub const TICKET_LEN: usize = 16;
+
+/// What entitles to a connection that was left: random bits that its former owner made.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Ticket(pub [u8; TICKET_LEN]);
+
+impl Ticket {
+    /// Reads the payload of HAND_OVER.
+    pub fn parse(payload: &[u8]) -> Result<Self, WireError> {
+        check_len(payload, TICKET_LEN, "ticket")?;
+        Ok(Ticket(*array_at(payload, 0, "ticket")?))
+    }
+}
+
+/// Not shown: who reads it in a log could take the connection.
+impl core::fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Ticket(..)")
+    }
+}
+
+/// Payload of TAKE_OVER: which connection, and what entitles to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TakeOverPayload {
+    /// The connection.
+    pub label: FlowLabel,
+    /// The ticket that its former owner left.
+    pub ticket: Ticket,
+}
+
+impl TakeOverPayload {
+    /// Bytes of the payload.
+    pub const LEN: usize = 4 + TICKET_LEN;
+
+    /// Parses the payload.
+    pub fn parse(payload: &[u8]) -> Result<Self, WireError> {
+        check_len(payload, Self::LEN, "take over payload")?;
+        let label = FlowLabel::from_wire(u32::from_le_bytes(*array_at(payload, 0, "take over label")?))
+            .filter(|label| !label.is_none())
+            .ok_or(WireError::Value { what: "take over label", offset: 0 })?;
+        Ok(TakeOverPayload { label, ticket: Ticket(*array_at(payload, 4, "take over ticket")?) })
+    }
+
+    /// The payload as bytes.
+    pub fn emit(&self) -> [u8; Self::LEN] {
+        let mut out = [0; Self::LEN];
+        out[..4].copy_from_slice(&self.label.to_wire().to_le_bytes());
+        out[4..].copy_from_slice(&self.ticket.0);
+        out
+    }
+}
+
+/// Payload of TAKEN_OVER: as OPEN's, and how much of the window is in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TakenOverPayload {
+    /// The connection's ends, and the window for bytes towards the proxy.
+    pub open: OpenPayload,
+    /// Bytes of that window which the former owner used and which were not returned yet.
+    pub in_flight: u32,
+    /// The former owner has sent SHUTDOWN.
+    pub shut: bool,
+}
+
+impl TakenOverPayload {
+    /// Bytes of the payload.
+    pub const LEN: usize = OpenPayload::LEN + 8;
+
+    /// Parses the payload.
+    pub fn parse(payload: &[u8]) -> Result<Self, WireError> {
+        check_len(payload, Self::LEN, "taken over payload")?;
+        let (open, rest) = payload.split_at(OpenPayload::LEN);
+        let open = OpenPayload::parse(open)?;
+        let in_flight = u32::from_le_bytes(*array_at(rest, 0, "taken over bytes in flight")?);
+        if in_flight > open.window {
+            return Err(WireError::Value { what: "taken over bytes in flight", offset: OpenPayload::LEN });
+        }
+        let shut = match u32::from_le_bytes(*array_at(rest, 4, "taken over state")?) {
+            0 => false,
+            1 => true,
+            _ => return Err(WireError::Value { what: "taken over state", offset: OpenPayload::LEN + 4 }),
+        };
+        Ok(TakenOverPayload { open, in_flight, shut })
+    }
+
+    /// The payload as bytes.
+    pub fn emit(&self) -> [u8; Self::LEN] {
+        let mut out = [0; Self::LEN];
+        out[..OpenPayload::LEN].copy_from_slice(&self.open.emit());
+        out[OpenPayload::LEN..OpenPayload::LEN + 4].copy_from_slice(&self.in_flight.to_le_bytes());
+        out[OpenPayload::LEN + 4] = u8::from(self.shut);
+        out
     }
 }
