@@ -5,6 +5,7 @@ mod relay_thread;
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use csp_control::{
@@ -22,6 +23,7 @@ use tokio::sync::watch;
 
 use crate::agent::{self, AgentError, AgentOptions, Choice, Directory, Processes, ProxyEntry};
 use crate::config::{Config, Connect, Listen};
+use crate::custody::{self, Custodian, CustodyOptions};
 use crate::relay::{Target, path_of};
 use relay_thread::RelayThread;
 
@@ -106,11 +108,13 @@ async fn serve(
     let (tell, directory) = watch::channel(Directory::default());
     let (routes, questions) = admin::routes(config.node.id.to_string(), &metrics, directory.clone());
     let node = serde_json::to_value(&record).unwrap_or_default();
+    let custodian = Arc::new(custody::start(custody_options(config, key))?);
+    metrics.register(custodian.metrics());
     let options = AdminOptions { metrics: metrics.clone(), readiness: readiness.clone(), node, routes };
     let admin = AdminServer::start(config.admin.listen, options).await?;
     tokio::task::spawn_local(admin::answer(questions, processes.clone()));
 
-    let serving = agent::serve(agent_options(config, key), directory, processes.clone());
+    let serving = agent::serve(agent_options(config, key, custodian), directory, processes.clone());
     tokio::pin!(serving);
     let starting =
         ControlPlane::start(record, &config.etcd, &config.node.state_dir, ControlOptions::default());
@@ -195,7 +199,12 @@ async fn proxies(
     choice.near
 }
 
-fn agent_options(config: &Config, key: &ClusterKey) -> AgentOptions {
+fn custody_options(config: &Config, key: &ClusterKey) -> CustodyOptions {
+    let key = csp_transport::ClusterKey::from_bytes(*key.as_bytes());
+    CustodyOptions { node: config.node.id, key, seed: rand::random() }
+}
+
+fn agent_options(config: &Config, key: &ClusterKey, custodian: Arc<Custodian>) -> AgentOptions {
     AgentOptions {
         node: config.node.id,
         socket: config.socket.clone(),
@@ -206,6 +215,7 @@ fn agent_options(config: &Config, key: &ClusterKey) -> AgentOptions {
         },
         loopback: config.accelerate.loopback,
         users: config.users.clone(),
+        custodian: Some(custodian),
     }
 }
 

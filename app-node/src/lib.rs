@@ -8,6 +8,7 @@
 
 pub mod agent;
 pub mod config;
+pub mod custody;
 pub mod daemon;
 pub mod launch;
 pub mod relay;

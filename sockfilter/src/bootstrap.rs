@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 
 use csp_types::limits::VI_POOL_MAX;
 
-use crate::{fork, real, sys};
+use crate::{fork, inherit, real, sys};
 
 /// Where the agent listens when nothing else is said.
 const AGENT_PATH: &CStr = c"/run/csp/agent.sock";
@@ -56,6 +56,7 @@ pub extern "C" fn start() {
         fork::register();
     }
     MODE.store(mode, Ordering::Release);
+    inherit::scan();
 }
 
 /// How long a blocking call looks again before it sleeps: with two processors or fewer the peer needs this one.

@@ -38,6 +38,13 @@ pub enum Kind {
     Listener(ListenState),
     /// An accelerated connection.
     Flow(FlowId),
+    /// A connection that the agent carries: its descriptors are those of a Unix socket.
+    Carried {
+        /// The cluster's end.
+        local: SocketAddr,
+        /// The client's end.
+        remote: SocketAddr,
+    },
     /// A connection that a forked child inherited: it stayed with the parent.
     Lost,
     /// A kernel epoll descriptor with accelerated members.

@@ -44,6 +44,8 @@ pub struct FilterCounters {
     pub forks: u64,
     /// Sockets that did not fit the description table.
     pub descriptors_full: u64,
+    /// Connections that were given to the agent, to be shared with other processes.
+    pub connections_shared: u64,
 }
 
 /// The state.
@@ -90,6 +92,7 @@ impl Engine {
                 attach_failures: 0,
                 forks: 0,
                 descriptors_full: 0,
+                connections_shared: 0,
             },
             attach_not_before: 0,
             complained: false,
@@ -103,7 +106,7 @@ impl Engine {
     pub fn of_fd(&self, fd: c_int) -> Option<DescriptionId> {
         match fdtable::entry(fd) {
             Entry::Ours(index) => self.descriptions.id(index),
-            Entry::Kernel | Entry::Hidden | Entry::Candidate(_) => None,
+            Entry::Kernel | Entry::Hidden | Entry::Candidate(_) | Entry::Carried(_) => None,
         }
     }
 
@@ -231,8 +234,9 @@ impl Engine {
             (link.app.flow_count() + link.app.listener_count()) as u64,
             link.app.flow_count() as u64,
             c.descriptors_full,
+            c.connections_shared,
         ];
-        const _: () = assert!(COUNTER_NAMES.len() == 19 + 12);
+        const _: () = assert!(COUNTER_NAMES.len() == 19 + 13);
         page.counters(link.app.counters().named().into_iter().map(|(_, n)| n).chain(own));
     }
 
@@ -327,7 +331,7 @@ impl Engine {
                 fdtable::clear(set.wake);
                 sys::close(set.wake);
             }
-            Kind::Candidate | Kind::Lost | Kind::Listener(_) => {}
+            Kind::Candidate | Kind::Carried { .. } | Kind::Lost | Kind::Listener(_) => {}
         }
         self.show_ours(index, None);
         self.publish();

@@ -34,6 +34,14 @@ pub struct Member {
     disabled: bool,
 }
 
+impl Member {
+    /// What the kernel is asked for when the member becomes its own.
+    pub fn kernel_events(&self) -> u32 {
+        // A one-shot member that has fired waits to be asked for again.
+        if self.disabled { self.events & MODE_BITS } else { self.events }
+    }
+}
+
 /// The set.
 #[derive(Debug)]
 pub struct EpollSet {

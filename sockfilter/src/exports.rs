@@ -4,4 +4,5 @@
 mod descriptors;
 mod io;
 mod poll;
+mod processes;
 mod sockets;

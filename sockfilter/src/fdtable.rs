@@ -11,6 +11,8 @@ pub const DESCRIPTORS_MAX: usize = 1 << 20;
 const HIDDEN: u32 = u32::MAX;
 /// Set for descriptors whose description the kernel still carries.
 const CANDIDATE: u32 = 1 << 31;
+/// Set for descriptors of connections that the agent carries.
+const CARRIED: u32 = 1 << 30;
 
 // Untouched pages of it cost nothing.
 static TABLE: [AtomicU32; DESCRIPTORS_MAX] = [const { AtomicU32::new(0) }; DESCRIPTORS_MAX];
@@ -24,6 +26,8 @@ pub enum Entry {
     Hidden,
     /// A kernel TCP socket that may become accelerated; its description has this index.
     Candidate(usize),
+    /// A connection that the agent carries over a Unix socket: the kernel moves its bytes, names and options are ours.
+    Carried(usize),
     /// An accelerated socket, or an epoll descriptor with such members; its description has this index.
     Ours(usize),
 }
@@ -34,6 +38,7 @@ pub fn entry(fd: c_int) -> Entry {
     match TABLE.get(fd as usize).map_or(0, |e| e.load(Ordering::Relaxed)) {
         0 => Entry::Kernel,
         HIDDEN => Entry::Hidden,
+        n if n & CARRIED != 0 && n & CANDIDATE == 0 => Entry::Carried((n & !CARRIED) as usize - 1),
         n if n & CANDIDATE != 0 => Entry::Candidate((n & !CANDIDATE) as usize - 1),
         n => Entry::Ours(n as usize - 1),
     }
@@ -45,9 +50,20 @@ pub fn is_ours(fd: c_int) -> bool {
     matches!(entry(fd), Entry::Ours(_))
 }
 
+/// Whether names and options of a descriptor are told by us.
+#[inline]
+pub fn is_named_by_us(fd: c_int) -> bool {
+    matches!(entry(fd), Entry::Ours(_) | Entry::Carried(_))
+}
+
 /// Makes a descriptor refer to a description that the kernel carries so far. `false` where the number is too large.
 pub fn set_candidate(fd: c_int, description: usize) -> bool {
     put(fd, (description as u32 + 1) | CANDIDATE)
+}
+
+/// Makes a descriptor refer to a connection that the agent carries. `false` where the number is too large.
+pub fn set_carried(fd: c_int, description: usize) -> bool {
+    put(fd, (description as u32 + 1) | CARRIED)
 }
 
 /// Makes a descriptor refer to a description of ours. `false` where the number is too large for the table.

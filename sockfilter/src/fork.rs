@@ -1,10 +1,12 @@
 //! Fork: the child starts without the parent's links. It keeps descriptors and listeners (which it makes known anew
-//! when it uses them); accepted connections stay with the parent.
+//! when it uses them). Connections are shared through the agent from the fork on (see `handover`), but for those that the
+//! parent waits for with epoll: these stay with the parent.
 
 use libc::c_int;
 
 use crate::description::Kind;
 use crate::engine::ENGINE;
+use crate::handover::{self, Which};
 use crate::{alloc, bootstrap, fdtable, lock, sys};
 
 /// Registers the handlers.
@@ -18,6 +20,7 @@ pub fn register() {
 /// Fixed order: the engine, then the allocator that it uses.
 extern "C" fn prepare() {
     if !lock::inside() {
+        handover::leave(Which::ForChild);
         ENGINE.hold();
         alloc::hold();
     }
@@ -68,7 +71,7 @@ fn start_over(engine: &mut crate::engine::Engine) {
                 set.foreign = true;
                 set.sleepers = 0;
             }
-            Kind::Candidate | Kind::Lost => {}
+            Kind::Candidate | Kind::Carried { .. } | Kind::Lost => {}
         }
     }
     engine.counters = Default::default();

@@ -34,6 +34,8 @@ mod epoll_set;
 mod exports;
 mod fdtable;
 mod fork;
+mod handover;
+mod inherit;
 mod lock;
 mod ops;
 mod page;

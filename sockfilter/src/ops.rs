@@ -1,11 +1,13 @@
 //! What the exported functions mean on sockets of ours.
 
+pub mod carried;
 pub mod descriptors;
 pub mod epoll;
 pub mod io;
 pub mod names;
 pub mod options;
 pub mod poll;
+pub mod rights;
 pub mod select;
 pub mod sockets;
 
@@ -37,6 +39,9 @@ pub fn c_int_result(result: Result<usize, Errno>) -> c_int {
     c_result(result) as c_int
 }
 
+/// No error number: the call is the kernel's affair after all.
+pub const PASS: Errno = Errno::MAX;
+
 impl Engine {
     /// The connection that a description is.
     pub fn flow(&mut self, id: DescriptionId) -> Result<csp_transport::app::FlowId, Errno> {
@@ -46,6 +51,8 @@ impl Engine {
                 self.counters.inherited_connections_lost += 1;
                 Err(libc::EBADF)
             }
+            // The agent carries it since the call began: the kernel's function takes over.
+            Some(Kind::Carried { .. }) => Err(PASS),
             Some(Kind::Listener(_) | Kind::Candidate) => Err(libc::ENOTCONN),
             Some(Kind::Epoll(_)) => Err(libc::EINVAL),
             None => Err(libc::EBADF),

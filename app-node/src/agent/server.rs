@@ -7,16 +7,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use csp_transport::token::{self, TokenClaims};
 use csp_transport::{ClusterKey, ProcessId};
 use csp_types::{NodeId, Role};
 use csp_wire::agent::page::PAGE_LEN;
-use csp_wire::agent::{self as wire, AgentMessage, AttachedRepr, MESSAGE_LEN_MAX, Proxy};
+use csp_wire::agent::{self as wire, AgentMessage, AttachedRepr, Left, MESSAGE_LEN_MAX, Proxy};
 use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
-    SocketType, UCred, sockopt,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, UCred, sockopt,
 };
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
@@ -24,6 +25,7 @@ use tokio::sync::watch;
 
 use super::directory::Directory;
 use super::processes::{ProcessInfo, Processes};
+use crate::custody::{Charge, Custodian};
 
 /// How long a token is good for.
 const TOKEN_LIFETIME_S: u64 = 3600;
@@ -65,6 +67,8 @@ pub struct AgentOptions {
     pub loopback: bool,
     /// Users that may attach; `None`: any.
     pub users: Option<Vec<u32>>,
+    /// Who carries connections that processes share; `None`: nobody, they end.
+    pub custodian: Option<Arc<Custodian>>,
 }
 
 /// Serves processes until dropped. Runs on a current-thread runtime's local set.
@@ -79,6 +83,9 @@ pub async fn serve(
     let listener = std::os::unix::net::UnixListener::from(bind(&options.socket)?);
     let listener = UnixListener::from_std(listener).map_err(wrong)?;
     let options = Rc::new(options);
+    if let Some(custodian) = options.custodian.clone() {
+        tokio::task::spawn_local(tell_custodian(custodian, directory.clone()));
+    }
     loop {
         match listener.accept().await {
             Ok((socket, _)) => {
@@ -141,12 +148,15 @@ async fn converse(
         let retry = tokio::time::sleep(RETRY);
         tokio::select! {
             datagram = receive(socket) => match datagram {
-                Ok(datagram) if datagram.is_empty() => break,
-                Ok(datagram) => {
-                    if let Ok(AgentMessage::Renew) = AgentMessage::parse(&datagram) {
-                        renew(options, socket, &process, &credentials);
+                Ok((datagram, _)) if datagram.is_empty() => break,
+                Ok((datagram, descriptor)) => match AgentMessage::parse(&datagram) {
+                    Ok(AgentMessage::Renew) => renew(options, socket, &process, &credentials),
+                    Ok(AgentMessage::Left(left)) => take(options, &process, left, descriptor),
+                    Ok(_) => {}
+                    Err(error) => {
+                        tracing::warn!(process = process.as_str(), %error, "an ill-formed message of a process");
                     }
-                }
+                },
                 Err(_) => break,
             },
             changed = directory.changed() => {
@@ -162,14 +172,46 @@ async fn converse(
     tracing::info!(process = process.as_str(), "a process detached");
 }
 
-async fn receive(socket: &UnixStream) -> io::Result<Vec<u8>> {
+/// A connection of a process for the agent's custody.
+fn take(options: &AgentOptions, process: &ProcessId, left: Left, descriptor: Option<OwnedFd>) {
+    match (&options.custodian, descriptor) {
+        (Some(custodian), Some(socket)) => custodian.take(Charge { left, socket }),
+        (None, _) => {
+            tracing::warn!(process = process.as_str(), "a connection was left, and nobody carries it")
+        }
+        (_, None) => tracing::warn!(process = process.as_str(), "a connection was left without its socket"),
+    }
+}
+
+/// Keeps the custodian up to date.
+async fn tell_custodian(custodian: Arc<Custodian>, mut directory: watch::Receiver<Directory>) {
+    directory.mark_changed();
+    while directory.changed().await.is_ok() {
+        let proxies =
+            |d: &Directory| d.proxies.iter().map(|p| (p.node, p.worker, p.path.clone().into())).collect();
+        while !custodian.set_proxies(proxies(&directory.borrow_and_update())) {
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+}
+
+/// A datagram, and at most one descriptor; further ones are closed.
+async fn receive(socket: &UnixStream) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
     let mut buffer = vec![0; MESSAGE_LEN_MAX];
-    let flags = rustix::net::RecvFlags::DONTWAIT;
-    let len = socket
-        .async_io(Interest::READABLE, || Ok(rustix::net::recv(socket, &mut buffer[..], flags)?.1))
-        .await?;
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut once = || {
+        let parts = &mut [io::IoSliceMut::new(&mut buffer)];
+        Ok(rustix::net::recvmsg(socket, parts, &mut control, flags)?.bytes)
+    };
+    let len = socket.async_io(Interest::READABLE, &mut once).await?;
     buffer.truncate(len);
-    Ok(buffer)
+    let descriptor = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    Ok((buffer, descriptor))
 }
 
 fn send(socket: &UnixStream, message: &[u8], descriptor: Option<&File>) -> bool {
@@ -193,7 +235,7 @@ async fn attach(
 ) -> Option<(u64, ProcessId)> {
     let uid = credentials.uid.as_raw();
     let pid = u32::try_from(credentials.pid.as_raw_pid()).unwrap_or(0);
-    let datagram = tokio::time::timeout(ATTACH_TIMEOUT, receive(socket)).await.ok()?.ok()?;
+    let (datagram, _) = tokio::time::timeout(ATTACH_TIMEOUT, receive(socket)).await.ok()?.ok()?;
     let refuse = |reason: &'static str, words: String| {
         tracing::warn!(pid, uid, reason, "a process was refused: {words}");
         processes.borrow_mut().refuse(reason);

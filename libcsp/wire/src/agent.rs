@@ -7,16 +7,17 @@
 //! process ◀── ATTACHED or REFUSED    identity, token, rules, proxies; with it one descriptor: the process page
 //! process ◀── PROXIES                whenever the proxies change
 //! process ── RENEW ──▶ agent, TOKEN back
+//! process ── LEFT ──▶ agent          a connection for its custody; with it one descriptor: a Unix socket's other end
 //! ```
 //! Integers are little-endian, texts carry their length in front. The process page is in [`page`].
 
 use core::net::{IpAddr, SocketAddr};
 
-use csp_types::NodeId;
+use csp_types::{FlowLabel, NodeId};
 
 use crate::WireError;
 use crate::bytes::{array_at, slice_at};
-use crate::channel::{ADDRESS_LEN, parse_address};
+use crate::channel::{ADDRESS_LEN, TICKET_LEN, Ticket, parse_address};
 
 mod emit;
 pub mod page;
@@ -24,7 +25,7 @@ pub mod page;
 mod tests;
 
 pub use emit::{
-    AttachedRepr, emit_attach, emit_attached, emit_proxies, emit_refused, emit_renew, emit_token,
+    AttachedRepr, emit_attach, emit_attached, emit_left, emit_proxies, emit_refused, emit_renew, emit_token,
 };
 
 /// The version spoken here.
@@ -197,6 +198,26 @@ pub enum AgentMessage<'a> {
     Renew,
     /// Agent to process: a token, and until when it is valid in seconds of Unix time.
     Token(&'a [u8], u64),
+    /// Process to agent.
+    Left(Left),
+}
+
+/// A connection that the process has left at its proxy, for the agent to carry on over the Unix socket that comes with
+/// the message: several processes may share that one, and programs without the filter can use it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Left {
+    /// The proxy.
+    pub node: NodeId,
+    /// Its worker.
+    pub worker: u8,
+    /// The connection's label there.
+    pub label: FlowLabel,
+    /// What entitles to it.
+    pub ticket: Ticket,
+    /// The cluster's end.
+    pub local: SocketAddr,
+    /// The client's end.
+    pub remote: SocketAddr,
 }
 
 impl<'a> AgentMessage<'a> {
@@ -235,6 +256,14 @@ impl<'a> AgentMessage<'a> {
             4 => AgentMessage::Proxies(r.proxies()?, r.connect_rule()?),
             5 => AgentMessage::Renew,
             6 => AgentMessage::Token(r.long("token")?, r.u64()?),
+            7 => AgentMessage::Left(Left {
+                node: r.node()?,
+                worker: r.u8()?,
+                label: r.label()?,
+                ticket: Ticket(*r.array::<TICKET_LEN>()?),
+                local: r.address()?,
+                remote: r.address()?,
+            }),
             found => {
                 let found = found.into();
                 return Err(WireError::Kind { what: "agent message kind", offset: 1, found });
@@ -307,6 +336,17 @@ impl<'a> Reader<'a> {
         NodeId::parse(text).map_err(|_| WireError::Value { what: "node id", offset })
     }
 
+    fn label(&mut self) -> Result<FlowLabel, WireError> {
+        let offset = self.at;
+        let label = FlowLabel::from_wire(self.u32()?).filter(|label| !label.is_none());
+        label.ok_or(WireError::Value { what: "label", offset })
+    }
+
+    fn address(&mut self) -> Result<SocketAddr, WireError> {
+        let offset = self.at;
+        parse_address(self.take(ADDRESS_LEN, "address")?, 0).map_err(|e| e.shifted(offset))
+    }
+
     fn count(&mut self, what: &'static str) -> Result<u8, WireError> {
         let offset = self.at;
         let count = self.u8()?;
@@ -357,11 +397,7 @@ impl<'a> Reader<'a> {
         }
         let direct = match self.u8()? {
             0 => None,
-            1 => {
-                let offset = self.at;
-                let address = self.take(ADDRESS_LEN, "proxy address")?;
-                Some(parse_address(address, 0).map_err(|e| e.shifted(offset))?)
-            }
+            1 => Some(self.address()?),
             _ => return Err(WireError::Value { what: "proxy address", offset: self.at - 1 }),
         };
         Ok(Proxy { node, worker, path, direct })

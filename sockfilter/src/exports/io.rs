@@ -9,7 +9,7 @@ use libc::{
 use crate::fdtable;
 use crate::ops::io;
 use crate::ops::names::{self, End};
-use crate::ops::{c_int_result, c_result};
+use crate::ops::{c_int_result, c_result, rights};
 use crate::{real, sys};
 
 /// One buffer as a list.
@@ -168,14 +168,28 @@ unsafe fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> Optio
 #[unsafe(no_mangle)]
 unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the caller's promise.
-    unsafe { receive_message(fd, message, flags).unwrap_or_else(|| real::recvmsg(fd, message, flags)) }
+    unsafe {
+        if let Some(result) = receive_message(fd, message, flags) {
+            return result;
+        }
+        let result = real::recvmsg(fd, message, flags);
+        if result >= 0 {
+            rights::incoming(message);
+        }
+        result
+    }
 }
 
 /// sendmsg(2)
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the caller's promise.
-    unsafe { send_message(fd, message, flags).unwrap_or_else(|| real::sendmsg(fd, message, flags)) }
+    unsafe {
+        send_message(fd, message, flags).unwrap_or_else(|| {
+            rights::outgoing(message);
+            real::sendmsg(fd, message, flags)
+        })
+    }
 }
 
 /// One after another until one does nothing; the first one's failure is the call's.
@@ -223,7 +237,12 @@ unsafe extern "C" fn recvmmsg(
         }
     }
     // SAFETY: the caller's promise.
-    unsafe { real::recvmmsg(fd, messages, count, flags, timeout) }
+    let received = unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+    for at in 0..received.max(0) as usize {
+        // SAFETY: the kernel filled in so many headers.
+        unsafe { rights::incoming(&raw const (*messages.add(at)).msg_hdr) };
+    }
+    received
 }
 
 /// sendmmsg(2)
@@ -236,6 +255,10 @@ unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, 
         if let Some(result) = unsafe { each(messages, count, one) } {
             return result;
         }
+    }
+    for at in 0..if messages.is_null() { 0 } else { count as usize } {
+        // SAFETY: the caller's promise.
+        unsafe { rights::outgoing(&raw const (*messages.add(at)).msg_hdr) };
     }
     // SAFETY: the caller's promise.
     unsafe { real::sendmmsg(fd, messages, count, flags) }

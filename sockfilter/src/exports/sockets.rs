@@ -4,7 +4,7 @@ use libc::{c_int, c_void, sockaddr, socklen_t};
 
 use crate::fdtable::{self, Entry};
 use crate::ops::names::{self, End};
-use crate::ops::{c_int_result, options, sockets};
+use crate::ops::{c_int_result, carried, options, sockets};
 use crate::real;
 
 /// socket(2)
@@ -78,7 +78,7 @@ unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
 /// getsockname(2)
 #[unsafe(no_mangle)]
 unsafe extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
-    if fdtable::is_ours(fd)
+    if fdtable::is_named_by_us(fd)
         // SAFETY: the caller's promise.
         && let Some(result) = unsafe { names::name(fd, End::Local, address, len) }
     {
@@ -91,7 +91,7 @@ unsafe extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut so
 /// getpeername(2)
 #[unsafe(no_mangle)]
 unsafe extern "C" fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
-    if fdtable::is_ours(fd)
+    if fdtable::is_named_by_us(fd)
         // SAFETY: the caller's promise.
         && let Some(result) = unsafe { names::name(fd, End::Remote, address, len) }
     {
@@ -110,6 +110,14 @@ unsafe extern "C" fn getsockopt(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> c_int {
+    if let Entry::Carried(index) = fdtable::entry(fd)
+        && !value.is_null()
+        && !len.is_null()
+        // SAFETY: the caller's promise.
+        && let Some(result) = unsafe { carried::option(index, level, name, value, len) }
+    {
+        return c_int_result(result);
+    }
     if fdtable::is_ours(fd)
         && !value.is_null()
         && !len.is_null()
@@ -132,6 +140,9 @@ unsafe extern "C" fn setsockopt(
     value: *const c_void,
     len: socklen_t,
 ) -> c_int {
+    if matches!(fdtable::entry(fd), Entry::Carried(_)) && carried::takes(level) {
+        return 0;
+    }
     // SAFETY: the caller's promise. The placeholder keeps every option's value.
     let result = unsafe { real::setsockopt(fd, level, name, value, len) };
     if result == 0 && fdtable::is_ours(fd) {

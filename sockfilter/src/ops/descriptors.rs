@@ -19,10 +19,9 @@ impl Engine {
         self.end(index);
     }
 
-    fn refer(&mut self, fd: c_int, index: usize, candidate: bool) {
+    fn refer(&mut self, fd: c_int, index: usize, set: fn(c_int, usize) -> bool) {
         let Some(d) = self.descriptions.get_mut(index) else { return };
-        let known = if candidate { fdtable::set_candidate(fd, index) } else { fdtable::set(fd, index) };
-        if known {
+        if set(fd, index) {
             d.references += 1;
         }
     }
@@ -35,9 +34,11 @@ pub fn let_go(fd: c_int) -> bool {
         // In a vfork child the tables are the parent's: nothing of ours may change, and exec closes ours anyway.
         _ if lock::inside() || !bootstrap::owns_tables() => true,
         Entry::Hidden => false,
-        Entry::Candidate(_) | Entry::Ours(_) => {
+        Entry::Candidate(_) | Entry::Carried(_) | Entry::Ours(_) => {
             ENGINE.with(|engine| match fdtable::entry(fd) {
-                Entry::Candidate(index) | Entry::Ours(index) => engine.release_descriptor(fd, index),
+                Entry::Candidate(index) | Entry::Carried(index) | Entry::Ours(index) => {
+                    engine.release_descriptor(fd, index);
+                }
                 Entry::Kernel | Entry::Hidden => {}
             });
             true
@@ -54,8 +55,9 @@ pub fn duplicated(old: c_int, new: c_int) {
         return;
     }
     ENGINE.with(|engine| match fdtable::entry(old) {
-        Entry::Candidate(index) => engine.refer(new, index, true),
-        Entry::Ours(index) => engine.refer(new, index, false),
+        Entry::Candidate(index) => engine.refer(new, index, fdtable::set_candidate),
+        Entry::Carried(index) => engine.refer(new, index, fdtable::set_carried),
+        Entry::Ours(index) => engine.refer(new, index, fdtable::set),
         Entry::Kernel | Entry::Hidden => {}
     });
 }

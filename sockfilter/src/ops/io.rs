@@ -5,7 +5,7 @@ use core::slice;
 use csp_transport::app::AppError;
 use libc::{c_int, iovec, off_t};
 
-use super::{c_result, now};
+use super::{PASS, c_result, now};
 use crate::description::DescriptionId;
 use crate::engine::{ENGINE, Engine, errno_of};
 use crate::lock;
@@ -115,6 +115,9 @@ pub unsafe fn receive(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Result
         }
         if done == wanted || !all || peek { Attempt::Done(Ok(done)) } else { Attempt::WouldBlock }
     });
+    if done == 0 && result == Err(PASS) {
+        return None;
+    }
     // What a time-out or a signal cut short is told as far as it went.
     Some(if done > 0 { Ok(done) } else { result })
 }
@@ -149,6 +152,9 @@ pub unsafe fn send(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Result<us
     });
     if done > 0 {
         return Some(Ok(done));
+    }
+    if result == Err(PASS) {
+        return None;
     }
     if result == Err(libc::EPIPE) && flags & libc::MSG_NOSIGNAL == 0 {
         raise_sigpipe();
@@ -217,6 +223,9 @@ pub unsafe fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: usize)
         unsafe { *offset }
     };
     let (sent, result) = copy_file(id, deadline, from, start, count);
+    if sent == 0 && result == Err(PASS) {
+        return None;
+    }
     let end = start + sent as off_t;
     if offset.is_null() {
         // SAFETY: no pointers.

@@ -6,6 +6,7 @@ use super::c_int_result;
 use crate::address;
 use crate::description::Kind;
 use crate::engine::ENGINE;
+use crate::fdtable::{self, Entry};
 use crate::lock;
 
 /// Which end of a connection.
@@ -26,9 +27,14 @@ pub unsafe fn name(fd: c_int, end: End, into: *mut sockaddr, len: *mut socklen_t
         return None;
     }
     let found = ENGINE.with(|engine| {
-        let id = engine.of_fd(fd)?;
-        let d = engine.descriptions.get(id.index)?;
-        let Kind::Flow(flow) = d.kind else { return None };
+        let (Entry::Ours(index) | Entry::Carried(index)) = fdtable::entry(fd) else { return None };
+        let d = engine.descriptions.get(index)?;
+        let flow = match d.kind {
+            Kind::Flow(flow) => flow,
+            Kind::Carried { local, .. } if end == End::Local => return Some(Ok((local, d.family))),
+            Kind::Carried { remote, .. } => return Some(Ok((remote, d.family))),
+            _ => return None,
+        };
         let (local, remote, connected) = engine.link.as_ref()?.app.addresses(flow)?;
         Some(match end {
             End::Local => Ok((local, d.family)),

@@ -10,6 +10,7 @@ use super::{c_int_result, now};
 use crate::description::{DescriptionId, Kind, ListenState};
 use crate::engine::{ENGINE, Engine, errno_of};
 use crate::fdtable::{self, Entry};
+use crate::inherit::Mark;
 use crate::sys::{self, Errno, syscall};
 use crate::wait::{Attempt, Deadline, blocking};
 use crate::{address, bootstrap, lock, real, wait};
@@ -120,6 +121,9 @@ impl Engine {
         let state =
             ListenState { address: address::canonical(address), backlog, id: Some(id), interest: false };
         self.accelerate(index, fd, Kind::Listener(state));
+        let family = self.descriptions.get(index).map_or(libc::AF_INET, |d| d.family);
+        // Who gets the descriptor over exec or a Unix socket knows it by this; one that cannot be put costs no more.
+        let _ = Mark::Listener { family, backlog, address: state.address }.put(fd);
         self.own(Handle::Listener(id), index);
         self.counters.listeners_accelerated += 1;
         self.show_listener(index, fd, address);

@@ -52,7 +52,8 @@ impl Proxy {
     pub(super) fn pair_up(&mut self, asked: Asked) {
         let backlog = self.listeners.iter().filter(|l| l.serves(asked.remote)).map(|l| l.backlog).max();
         let Some(backlog) = backlog else { return self.connect_refused(asked, libc::ECONNREFUSED) };
-        let queued = |f: &&Flow| f.ends.is_some_and(|e| e.0 == asked.remote) && !f.accepted;
+        let queued =
+            |f: &&Flow| f.ends.is_some_and(|e| e.0 == asked.remote) && !f.accepted && f.handovers == 0;
         let crowded = self.flows.values().filter(queued).count() > backlog as usize;
         let Some(hairpin) = &mut self.hairpin else { return };
         if crowded {
@@ -69,7 +70,8 @@ impl Proxy {
         hairpin.waiting.push_back(server);
         let ends = Some((asked.remote, local));
         self.flows.insert(server, Flow { pair: Some(client), ends, ..Flow::default() });
-        let flow = Flow { link: Some(asked.link), accepted: true, window: asked.window, ..Flow::default() };
+        let (link, ends) = (Some(asked.link), Some((local, asked.remote)));
+        let flow = Flow { link, ends, accepted: true, window: asked.window, ..Flow::default() };
         self.flows.insert(client, Flow { pair: Some(server), ..flow });
         let payload = OpenPayload { local, remote: asked.remote, window: WINDOW };
         let header = MessageHeader::new(MessageKind::Connected, client, asked.request, 0);

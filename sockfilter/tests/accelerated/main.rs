@@ -11,6 +11,7 @@
 
 mod agent;
 mod clients;
+mod handover;
 mod loopback;
 mod nginx;
 mod programs;

@@ -13,6 +13,7 @@ use csp_vi::shm::ShmProvider;
 use csp_vi::{Armed, ViAddress};
 use csp_wire::channel::{
     CLOSE_UNREAD, ConnectPayload, ListenPayload, Message, MessageHeader, MessageKind, Messages, OpenPayload,
+    TakeOverPayload, TakenOverPayload, Ticket,
 };
 
 #[path = "hairpin.rs"]
@@ -58,12 +59,16 @@ pub struct Flow {
     pub kinds: Vec<MessageKind>,
     /// The other half, if both ends are applications.
     pair: Option<u32>,
-    /// Of the half that is to be accepted: its local and remote address.
+    /// Its local and remote address, as the application sees them.
     ends: Option<(SocketAddr, SocketAddr)>,
     reset_after: bool,
     reset_told: bool,
     /// SHUTDOWN went to it.
     told_end: bool,
+    /// A process left it to whoever brings this.
+    ticket: Option<Ticket>,
+    /// How often that happened.
+    pub handovers: u32,
 }
 
 /// A CONNECT that waits for its answer.
@@ -268,8 +273,30 @@ impl Proxy {
                     self.asked.push(asked);
                 }
             }
+            MessageKind::TakeOver => self.take_over(link, message),
             _ => self.flow_message(link, message),
         }
+    }
+
+    /// Another process brings the ticket of a connection that was left.
+    fn take_over(&mut self, link: LinkId, message: &Message<'_>) {
+        let TakeOverPayload { label, ticket } = TakeOverPayload::parse(message.payload).unwrap();
+        let (label, request) = (label.to_wire(), message.header.id);
+        let Some(flow) = self.flows.get_mut(&label).filter(|f| f.ticket == Some(ticket)) else {
+            return self.tell(link, MessageKind::Refused, request, libc::ECONNRESET as u32);
+        };
+        flow.ticket = None;
+        flow.link = Some(link);
+        flow.accepted = true;
+        flow.window = message.header.argument;
+        flow.shutdown_after |= std::mem::take(&mut flow.told_end);
+        let ((local, remote), shut) = (flow.ends.unwrap(), flow.ended);
+        let pair = flow.pair.and_then(|partner| self.flows.get(&partner));
+        // Bytes that the other application has not been given yet.
+        let in_flight = pair.map_or(0, |partner| (partner.to_send.len() - partner.sent) as u32);
+        let open = OpenPayload { local, remote, window: WINDOW };
+        let payload = TakenOverPayload { open, in_flight, shut }.emit();
+        self.tell_with(link, MessageHeader::new(MessageKind::TakenOver, label, request, 0), &payload);
     }
 
     fn flow_message(&mut self, link: LinkId, message: &Message<'_>) {
@@ -277,6 +304,13 @@ impl Proxy {
         let flow = self.flows.get_mut(&header.id).unwrap_or_else(|| panic!("{header:?}"));
         if header.kind != MessageKind::Credit {
             flow.kinds.push(header.kind);
+        }
+        if header.kind == MessageKind::HandOver {
+            flow.ticket = Some(Ticket::parse(message.payload).unwrap());
+            flow.handovers += 1;
+            flow.accepted = false;
+            flow.link = None;
+            return self.tell(link, MessageKind::HandedOver, header.id, 0);
         }
         if let Some(partner) = flow.pair {
             return self.paired_message(link, message, partner);
@@ -365,10 +399,11 @@ impl Proxy {
         listener.opened += 1;
         let (link, id) = (listener.link, listener.id);
         let remote = SocketAddr::from(([10, 76, 0, 1], 40_000 + (label % 20_000) as u16));
-        let payload =
-            OpenPayload { local: SocketAddr::from(([10, 76, 0, 100], port)), remote, window: WINDOW };
+        let local = SocketAddr::from(([10, 76, 0, 100], port));
+        let payload = OpenPayload { local, remote, window: WINDOW };
         let flow = Flow {
             link: Some(link),
+            ends: Some((local, remote)),
             to_send: data.to_vec(),
             shutdown_after: then_shutdown,
             ..Flow::default()
@@ -420,7 +455,8 @@ impl Proxy {
         let label = self.labels.allocate().unwrap().to_wire();
         let local = SocketAddr::from(([10, 76, 0, 101], 50_000));
         let payload = OpenPayload { local, remote: asked.remote, window: WINDOW };
-        let flow = Flow { link: Some(asked.link), accepted: true, window: asked.window, ..Flow::default() };
+        let (link, ends) = (Some(asked.link), Some((local, asked.remote)));
+        let flow = Flow { link, ends, accepted: true, window: asked.window, ..Flow::default() };
         self.flows.insert(label, flow);
         let header = MessageHeader::new(MessageKind::Connected, label, asked.request, 0);
         self.tell_with(asked.link, header, &payload.emit());

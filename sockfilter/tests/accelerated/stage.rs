@@ -5,10 +5,12 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant as Clock};
 
 use csp_app_node::agent::{self, AgentOptions, Directory, Processes, ProxyEntry};
+use csp_app_node::custody::{self, CustodyOptions};
 use csp_transport::ClusterKey;
 use csp_wire::agent::Prefix;
 use tokio::sync::{mpsc, watch};
@@ -73,16 +75,19 @@ impl Stage {
     }
 
     fn start_agent(&mut self, directory: watch::Receiver<Directory>) {
-        let socket = self.folder.join("agent.sock");
+        let path = self.folder.join("agent.sock");
         let key = ClusterKey::from_bytes([5; 32]);
         let node = "an-1".parse().unwrap();
-        let (socket_path, loopback) = (socket.clone(), self.loopback);
-        let options = AgentOptions { node, socket: socket_path, key, listen: None, loopback, users: None };
+        let (socket_path, loopback) = (path.clone(), self.loopback);
+        let custody = CustodyOptions { node, key: key.clone(), seed: std::process::id().into() };
+        let custodian = Some(Arc::new(custody::start(custody).unwrap()));
+        let (socket, listen, users) = (socket_path, None, None);
+        let options = AgentOptions { node, socket, key, listen, loopback, users, custodian };
         let (questions, asked) = mpsc::unbounded_channel();
         self.questions = Some(questions);
         self.thread = Some(std::thread::spawn(move || run_agent(options, directory, asked)));
         let deadline = Clock::now() + PATIENCE;
-        while !socket.exists() {
+        while !path.exists() {
             assert!(Clock::now() < deadline, "the agent did not start");
             std::thread::yield_now();
         }

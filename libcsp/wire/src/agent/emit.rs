@@ -4,7 +4,7 @@ use core::net::SocketAddr;
 
 use csp_types::NodeId;
 
-use super::{Attach, HEADER_LEN, LIST_MAX, MESSAGE_LEN_MAX, Prefix, Proxy, VERSION};
+use super::{Attach, HEADER_LEN, LIST_MAX, Left, MESSAGE_LEN_MAX, Prefix, Proxy, VERSION};
 use crate::WireError;
 use crate::bytes::Writer;
 use crate::channel::emit_address;
@@ -160,5 +160,17 @@ pub fn emit_token(buffer: &mut [u8], token: &[u8], expires: u64) -> Result<usize
     emit!(buffer, 6, |e| {
         e.long(token, "token")?;
         e.put(&expires.to_le_bytes())?;
+    })
+}
+
+/// Writes LEFT; returns its length.
+pub fn emit_left(buffer: &mut [u8], message: &Left) -> Result<usize, WireError> {
+    emit!(buffer, 7, |e| {
+        e.short(message.node.as_str().as_bytes(), "node id")?;
+        e.put(&[message.worker])?;
+        e.put(&message.label.to_wire().to_le_bytes())?;
+        e.put(&message.ticket.0)?;
+        e.put(&emit_address(message.local))?;
+        e.put(&emit_address(message.remote))?;
     })
 }

@@ -40,7 +40,7 @@ pub const PAGE_LEN: usize = TRACE_OFFSET + TRACE_EVENTS * TRACE_LEN;
 
 /// Names of the counters, in the page's order. The first 19 are the transport's (`AppCounters::named`), the rest the
 /// filter's own.
-pub const COUNTER_NAMES: [&str; 31] = [
+pub const COUNTER_NAMES: [&str; 32] = [
     "links_up",
     "links_lost",
     "link_failures",
@@ -72,6 +72,7 @@ pub const COUNTER_NAMES: [&str; 31] = [
     "sockets_now",
     "flows_now",
     "descriptors_full",
+    "connections_shared",
 ];
 const _: () = assert!(COUNTER_NAMES.len() <= COUNTERS);
 
@@ -128,6 +129,8 @@ pub enum Reason {
     NoProxy = 4,
     /// A table was full.
     Full = 5,
+    /// It is accelerated up to the agent, which carries it for the processes that share it.
+    Shared = 6,
 }
 
 impl SocketKind {
@@ -161,6 +164,7 @@ impl Reason {
             3 => Reason::NoAgent,
             4 => Reason::NoProxy,
             5 => Reason::Full,
+            6 => Reason::Shared,
             _ => return None,
         })
     }
@@ -174,6 +178,7 @@ impl Reason {
             Reason::NoAgent => "no agent",
             Reason::NoProxy => "no proxy",
             Reason::Full => "table full",
+            Reason::Shared => "shared, carried by the agent",
         }
     }
 }

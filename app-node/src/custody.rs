@@ -1,0 +1,281 @@
+//! Connections in the agent's custody: those that several processes share, or that a program without the filter holds.
+//!
+//! A process that forks, executes another program or passes a descriptor on leaves its connections at their proxy and gives
+//! the agent one end of a Unix socket; whoever holds the other end, however many they are, has the connection as the kernel
+//! lets them have it. The agent takes it over from the proxy and carries its bytes:
+//!
+//! ```text
+//!  program ◀─ Unix socket ─▶ connection ◀─ AppSide ─▶ proxy
+//! ```
+//! Owned here: these connections, one application end with links of its own. Refused: the control plane, and connections
+//! that processes serve themselves.
+
+mod connection;
+mod thread;
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use csp_transport::app::{AppConfig, AppError, AppSide, FlowId, Handle, ProxyTarget};
+use csp_transport::token::{self, TokenClaims};
+use csp_transport::{ClusterKey, Endpoint, EndpointConfig, PeerIdentity, ProcessId};
+use csp_types::{Duration, Instant, NodeId, Role};
+use csp_vi::shm::ShmProvider;
+use csp_vi::{Armed, ViAddress, ViError, Wake};
+use csp_wire::agent::Left;
+use rustix::event::epoll;
+
+use connection::{Connection, Fate};
+pub use thread::{Custodian, Published};
+
+/// How long a connection waits for a link to its proxy. The proxy itself gives up later.
+const LINK_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long tokens are good for, and how long before their end a new one is made, in seconds.
+const TOKEN_LIFETIME_S: u64 = 3600;
+const TOKEN_RENEWED_S: u64 = 600;
+/// Connections at once.
+const CONNECTIONS_MAX: usize = 16_384;
+/// Socket events taken at once.
+const EVENTS_MAX: usize = 256;
+/// Bytes moved by one call.
+const CHUNK: usize = 64 * 1024;
+
+/// What the custody goes by.
+pub struct CustodyOptions {
+    /// This node.
+    pub node: NodeId,
+    /// What its token is signed with.
+    pub key: ClusterKey,
+    /// Random: names this start, and seeds what must differ between starts.
+    pub seed: u64,
+}
+
+/// A connection that a process left, with the agent's end of its Unix socket.
+#[derive(Debug)]
+pub struct Charge {
+    /// Where it is to be had.
+    pub left: Left,
+    /// The other end is the programs'.
+    pub socket: OwnedFd,
+}
+
+/// What the custody counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counters {
+    /// Connections taken over.
+    pub taken: u64,
+    /// Connections that could not be: no link to their proxy, no room, or the proxy did not know them.
+    pub lost: u64,
+    /// Bytes from clients to programs.
+    pub bytes_in: u64,
+    /// Bytes from programs to clients.
+    pub bytes_out: u64,
+}
+
+/// The connections, and the application end that they share.
+pub struct Custody {
+    side: AppSide,
+    options: CustodyOptions,
+    token_expires: u64,
+    targets: Vec<ProxyTarget>,
+    connections: HashMap<FlowId, Connection>,
+    /// Connections that wait for a link to their proxy, since when.
+    waiting: Vec<(Instant, Charge)>,
+    /// Watches the programs' sockets.
+    sockets: OwnedFd,
+    chunk: Vec<u8>,
+    counters: Counters,
+}
+
+impl Custody {
+    /// A custody without connections; it has no links before the first one comes.
+    pub fn new(options: CustodyOptions, unix_s: u64) -> io::Result<Self> {
+        let process = ProcessId::parse(format!("custody.{:08x}", options.seed as u32).as_bytes())
+            .unwrap_or(ProcessId::NONE);
+        let identity = PeerIdentity::process(options.node, process, options.seed);
+        let config = AppConfig {
+            flows_max: CONNECTIONS_MAX,
+            listeners_max: 1,
+            pool: 1,
+            seed: options.seed,
+            ..AppConfig::default()
+        };
+        let provider = ShmProvider::new().map_err(io::Error::other)?;
+        let endpoint_config =
+            EndpointConfig { links_max: config.links_max(), ..EndpointConfig::channel(identity, None) };
+        let endpoint = Endpoint::new(Box::new(provider), endpoint_config);
+        let (token, token_expires) = issue(&options, process, unix_s);
+        let sockets = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        Ok(Custody {
+            side: AppSide::new(endpoint, config, token),
+            options,
+            token_expires,
+            targets: Vec::new(),
+            connections: HashMap::new(),
+            waiting: Vec::new(),
+            sockets,
+            chunk: vec![0; CHUNK],
+            counters: Counters::default(),
+        })
+    }
+
+    /// The proxies that processes of this host are told of.
+    pub fn set_proxies(&mut self, proxies: impl Iterator<Item = (NodeId, u8, PathBuf)>) {
+        self.targets = proxies
+            .map(|(node, worker, path)| ProxyTarget { node, worker, address: ViAddress::Path(path) })
+            .collect();
+        if self.is_used() {
+            self.side.set_proxies(&self.targets);
+        }
+    }
+
+    fn is_used(&self) -> bool {
+        self.side.channels().next().is_some()
+    }
+
+    /// Takes a connection into custody.
+    pub fn take(&mut self, now: Instant, charge: Charge) {
+        if !self.is_used() {
+            self.side.set_proxies(&self.targets);
+        }
+        self.waiting.push((now, charge));
+    }
+
+    /// Moves everything that can move; returns whether anything did.
+    pub fn turn(&mut self, now: Instant, unix_s: u64) -> bool {
+        if unix_s + TOKEN_RENEWED_S >= self.token_expires || self.side.token_refused() {
+            let (token, expires) = issue(&self.options, self.process(), unix_s);
+            (self.token_expires, _) = (expires, self.side.set_token(token));
+        }
+        let mut any = self.side.progress(now, unix_s);
+        any |= self.take_waiting(now);
+        while let Some(handle) = self.side.poll_ready() {
+            if let Handle::Flow(flow) = handle {
+                self.serve(now, flow, false);
+            }
+            any = true;
+        }
+        any | self.serve_sockets(now)
+    }
+
+    fn process(&self) -> ProcessId {
+        self.side.endpoint().identity().process
+    }
+
+    /// Takes over what waited for a link; what waited too long is lost, which its programs see as the end.
+    fn take_waiting(&mut self, now: Instant) -> bool {
+        let before = self.waiting.len();
+        for (since, charge) in std::mem::take(&mut self.waiting) {
+            let left = &charge.left;
+            let (proxy, ends) = ((&left.node, left.worker), (left.local, left.remote));
+            match self.side.take_over(now, proxy, left.label, left.ticket, ends) {
+                Ok(flow) => {
+                    self.connections.insert(flow, Connection::new(charge.socket));
+                    self.counters.taken += 1;
+                }
+                Err(AppError::NoProxy) if now.saturating_since(since) < LINK_TIMEOUT => {
+                    self.waiting.push((since, charge));
+                }
+                Err(_) => self.counters.lost += 1,
+            }
+        }
+        self.waiting.len() != before
+    }
+
+    fn serve_sockets(&mut self, now: Instant) -> bool {
+        let mut events = Vec::with_capacity(EVENTS_MAX);
+        let none = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let spare = rustix::buffer::spare_capacity(&mut events);
+        if self.connections.is_empty() || epoll::wait(&self.sockets, spare, Some(&none)).is_err() {
+            return false;
+        }
+        for event in &events {
+            let (flags, data) = (event.flags, event.data);
+            let hung_up = flags.intersects(epoll::EventFlags::HUP | epoll::EventFlags::ERR);
+            if let Some(flow) = u32::try_from(data.u64()).ok().and_then(FlowId::from_wire) {
+                self.serve(now, flow, hung_up);
+            }
+        }
+        !events.is_empty()
+    }
+
+    fn serve(&mut self, now: Instant, flow: FlowId, hung_up: bool) {
+        let Some(connection) = self.connections.get_mut(&flow) else { return };
+        let fate = connection.serve(&mut self.side, now, flow, hung_up, &mut self.chunk);
+        let moved = std::mem::take(&mut connection.moved);
+        self.counters.bytes_in += moved.0;
+        self.counters.bytes_out += moved.1;
+        if fate == Fate::Goes {
+            connection.watch(&self.sockets, flow);
+            return;
+        }
+        if !connection.was_open {
+            self.counters.lost += 1;
+        }
+        let _ = self.side.close(now, flow, fate == Fate::Breaks); // a flow that broke is closed like any other
+        self.connections.remove(&flow);
+    }
+
+    /// When [`turn`](Self::turn) wants to be called though nothing happens.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let waiting = self.waiting.iter().map(|(since, _)| *since + LINK_TIMEOUT);
+        self.side.next_timeout().filter(|_| self.is_used()).into_iter().chain(waiting).min()
+    }
+
+    /// Gets ready to sleep.
+    pub fn arm(&mut self) -> Result<Armed, ViError> {
+        self.side.arm()
+    }
+
+    /// What wakes a sleeper, besides the programs' [`sockets`](Self::sockets).
+    pub fn wake(&self, into: &mut Vec<Wake>) {
+        self.side.wake(into);
+    }
+
+    /// Counts changes of what [`wake`](Self::wake) tells.
+    pub fn wake_generation(&self) -> u64 {
+        self.side.wake_generation()
+    }
+
+    /// Readable while a program's socket has something to do.
+    pub fn sockets(&self) -> &OwnedFd {
+        &self.sockets
+    }
+
+    /// What was counted, and the connections that there are.
+    pub fn counters(&self) -> (Counters, usize) {
+        (self.counters, self.connections.len() + self.waiting.len())
+    }
+}
+
+fn issue(options: &CustodyOptions, process: ProcessId, unix_s: u64) -> (token::Token, u64) {
+    let expires = unix_s + TOKEN_LIFETIME_S;
+    let claims = TokenClaims {
+        role: Role::Process,
+        node: options.node,
+        process,
+        uid: None,
+        not_before: unix_s,
+        expires,
+        nonce: rand::random(),
+    };
+    (token::issue(&options.key, &claims), expires)
+}
+
+/// CLOCK_MONOTONIC.
+fn now() -> Instant {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Instant::from_nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+fn unix_now_s() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |d| d.as_secs())
+}
+
+/// The custody of a node, in a thread of its own.
+pub fn start(options: CustodyOptions) -> io::Result<Custodian> {
+    Custodian::start(Custody::new(options, unix_now_s())?)
+}

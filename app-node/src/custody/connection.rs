@@ -1,0 +1,234 @@
+//! One connection in custody: bytes between the programs' Unix socket and the flow, both ways, each with its own end.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use csp_transport::app::{AppError, AppSide, Directions, FlowId};
+use csp_types::Instant;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown};
+
+/// What becomes of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fate {
+    /// It goes on.
+    Goes,
+    /// Both sides are done with it.
+    Ends,
+    /// The programs are gone without having read everything, or the client is: what is left is reset.
+    Breaks,
+}
+
+/// Bytes on their way that the other side has not taken yet.
+#[derive(Debug, Default)]
+struct Held {
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl Held {
+    fn rest(&self) -> &[u8] {
+        self.bytes.get(self.at..).unwrap_or(&[])
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        self.bytes.clear();
+        self.bytes.extend_from_slice(bytes);
+        self.at = 0;
+    }
+
+    fn taken(&mut self, len: usize) {
+        self.at += len;
+    }
+}
+
+/// The connection.
+#[derive(Debug)]
+pub(super) struct Connection {
+    socket: OwnedFd,
+    /// What epoll watches for; `None`: it is not in the set.
+    watched: Option<EventFlags>,
+    to_programs: Held,
+    to_client: Held,
+    /// The end of the client's stream was passed on.
+    client_ended: bool,
+    /// The programs' end of stream was passed on.
+    programs_ended: bool,
+    /// No program has the other end any more.
+    hung_up: bool,
+    /// The flow has no room.
+    flow_full: bool,
+    /// The proxy has given it to us.
+    pub was_open: bool,
+    /// Bytes moved to programs and to the client since last asked.
+    pub moved: (u64, u64),
+}
+
+impl Connection {
+    pub fn new(socket: OwnedFd) -> Self {
+        Connection {
+            socket,
+            watched: None,
+            to_programs: Held::default(),
+            to_client: Held::default(),
+            client_ended: false,
+            programs_ended: false,
+            hung_up: false,
+            flow_full: false,
+            was_open: false,
+            moved: (0, 0),
+        }
+    }
+
+    /// Moves what can move.
+    pub fn serve(
+        &mut self,
+        side: &mut AppSide,
+        now: Instant,
+        flow: FlowId,
+        hung_up: bool,
+        chunk: &mut [u8],
+    ) -> Fate {
+        self.hung_up |= hung_up;
+        self.was_open |= side.addresses(flow).is_some_and(|(.., connected)| connected);
+        match self.client_to_programs(side, now, flow, chunk) {
+            Fate::Goes => {}
+            fate => return fate,
+        }
+        match self.programs_to_client(side, now, flow, chunk) {
+            Fate::Goes => {}
+            fate => return fate,
+        }
+        match self.hung_up && self.programs_ended && self.to_client.rest().is_empty() {
+            true if self.to_programs.rest().is_empty() => Fate::Ends,
+            true => Fate::Breaks,
+            false => Fate::Goes,
+        }
+    }
+
+    fn client_to_programs(
+        &mut self,
+        side: &mut AppSide,
+        now: Instant,
+        flow: FlowId,
+        chunk: &mut [u8],
+    ) -> Fate {
+        while !self.hung_up {
+            let rest = self.to_programs.rest();
+            if !rest.is_empty() {
+                match rustix::net::send(&self.socket, rest, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                    Ok(len) => {
+                        self.to_programs.taken(len);
+                        self.moved.0 += len as u64;
+                        continue;
+                    }
+                    Err(Errno::AGAIN | Errno::INTR) => break,
+                    // Read what the programs wrote before they went.
+                    Err(_) => self.hung_up = true,
+                }
+                break;
+            }
+            if self.client_ended {
+                break;
+            }
+            match side.read(now, flow, chunk, false) {
+                Ok(0) => {
+                    self.client_ended = true;
+                    let _ = rustix::net::shutdown(&self.socket, Shutdown::Write); // they may be gone
+                }
+                Ok(len) => self.to_programs.keep(chunk.get(..len).unwrap_or(&[])),
+                Err(AppError::WouldBlock) => break,
+                Err(_) => return Fate::Breaks,
+            }
+        }
+        Fate::Goes
+    }
+
+    fn programs_to_client(
+        &mut self,
+        side: &mut AppSide,
+        now: Instant,
+        flow: FlowId,
+        chunk: &mut [u8],
+    ) -> Fate {
+        self.flow_full = false;
+        loop {
+            let rest = self.to_client.rest();
+            if !rest.is_empty() {
+                match side.write(now, flow, &[rest]) {
+                    Ok(len) => {
+                        self.to_client.taken(len);
+                        self.moved.1 += len as u64;
+                        continue;
+                    }
+                    Err(AppError::WouldBlock) => {
+                        self.flow_full = true;
+                        return Fate::Goes;
+                    }
+                    Err(_) => return Fate::Breaks,
+                }
+            }
+            if self.programs_ended {
+                return Fate::Goes;
+            }
+            match side.write_room(flow) {
+                Ok(_) => {}
+                Err(AppError::WouldBlock) => {
+                    self.flow_full = true;
+                    return Fate::Goes;
+                }
+                // Nobody reads what they write: they see so when they write next.
+                Err(AppError::Pipe) if !self.hung_up => {
+                    let _ = rustix::net::shutdown(&self.socket, Shutdown::Read);
+                    self.programs_ended = true;
+                    return Fate::Goes;
+                }
+                Err(_) => return Fate::Breaks,
+            }
+            match rustix::net::recv(&self.socket, &mut *chunk, RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => {
+                    self.programs_ended = true;
+                    self.hung_up |= has_hung_up(&self.socket);
+                    if !self.hung_up {
+                        let write = Directions { read: false, write: true };
+                        let _ = side.shutdown(now, flow, write); // a flow that broke tells so when it is read
+                    }
+                }
+                Ok((_, len)) => self.to_client.keep(chunk.get(..len).unwrap_or(&[])),
+                Err(Errno::AGAIN | Errno::INTR) => return Fate::Goes,
+                Err(_) => return Fate::Breaks,
+            }
+        }
+    }
+
+    /// Has epoll watch for what the connection waits for.
+    pub fn watch(&mut self, set: &OwnedFd, flow: FlowId) {
+        let mut wanted = EventFlags::empty();
+        wanted.set(EventFlags::IN, !self.flow_full && !self.programs_ended);
+        wanted.set(EventFlags::OUT, !self.to_programs.rest().is_empty());
+        // A hang-up is always told: while the flow has no room for what is left, it would be told again and again.
+        let wanted = if self.hung_up && self.flow_full { None } else { Some(wanted) };
+        if wanted == self.watched {
+            return;
+        }
+        let data = EventData::new_u64(flow.to_wire().into());
+        let done: io::Result<()> = match (self.watched, wanted) {
+            (None, Some(flags)) => epoll::add(set, &self.socket, data, flags).map_err(Into::into),
+            (Some(_), Some(flags)) => epoll::modify(set, &self.socket, data, flags).map_err(Into::into),
+            (_, None) => epoll::delete(set, &self.socket).map_err(Into::into),
+        };
+        if let Err(error) = done {
+            tracing::error!(%error, "a connection in custody cannot be watched");
+        }
+        self.watched = wanted;
+    }
+}
+
+/// Whether no program has the other end any more; otherwise one has shut its writing direction.
+fn has_hung_up(socket: &OwnedFd) -> bool {
+    use rustix::event::{PollFd, PollFlags};
+    let mut fds = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::empty())];
+    let none = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut fds, Some(&none)).is_ok() && fds[0].revents().contains(PollFlags::HUP)
+}

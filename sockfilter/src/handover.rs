@@ -1,0 +1,305 @@
+//! Connections that leave this process' own care: before a fork, an exec, or a descriptor's way to another process.
+//!
+//! The proxy keeps the connection, the agent takes it over, and every descriptor of it here becomes one of a Unix socket whose
+//! other end the agent has. From then on the kernel lets any number of processes share it, with the filter or without.
+
+use core::ffi::c_void;
+
+use csp_transport::app::{FlowId, HandOver, LeftFlow};
+use csp_wire::agent::page::{Reason, SocketEntry, SocketKind};
+use csp_wire::agent::{self, Left};
+use csp_wire::channel::{TICKET_LEN, Ticket};
+use libc::c_int;
+
+use crate::description::{Kind, Membership};
+use crate::engine::{ENGINE, Engine};
+use crate::fdtable::{self, Entry};
+use crate::inherit::Mark;
+use crate::ops::now;
+use crate::sys::{self, Errno, syscall};
+use crate::wait::{self, Deadline};
+use crate::{bootstrap, lock};
+
+/// How long the proxies may take to let connections go, and the agent to take one message, in nanoseconds. The program
+/// waits meanwhile.
+const PROXY_TIMEOUT_NS: u64 = 1_000_000_000;
+const AGENT_TIMEOUT_NS: u64 = 1_000_000_000;
+/// What is asked of the kernel for the Unix socket, so that all that may be unread fits in.
+const SOCKET_BUFFER: c_int = 1024 * 1024;
+
+/// Which connections leave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Which {
+    /// Those that a forked child may be made for: all but those that are in an epoll set. Who waits for a connection with
+    /// epoll goes on serving it.
+    ForChild,
+    /// Those that stay open over exec.
+    OverExec,
+    /// What this descriptor refers to.
+    Of(c_int),
+}
+
+/// Lets connections leave; nothing happens to other descriptors.
+pub fn leave(which: Which) {
+    if fdtable::highest() <= 0 || lock::inside() || !bootstrap::owns_tables() {
+        return;
+    }
+    if let Which::Of(fd) = which
+        && !fdtable::is_ours(fd)
+    {
+        return;
+    }
+    ENGINE.with(|engine| engine.let_leave(which));
+}
+
+/// Whether there is any connection that could leave before a fork: asked before `vfork`, whose child could not.
+pub fn any_for_child() -> bool {
+    if fdtable::highest() <= 0 || lock::inside() || !bootstrap::owns_tables() {
+        return false;
+    }
+    ENGINE.with(|engine| !engine.leaving(Which::ForChild).is_empty())
+}
+
+impl Engine {
+    /// The connections that are meant, each with its description.
+    fn leaving(&mut self, which: Which) -> Vec<(usize, FlowId)> {
+        let Some(link) = &self.link else { return Vec::new() };
+        // Without the agent nobody would carry them.
+        if link.agent.is_none() {
+            return Vec::new();
+        }
+        let stays_open = |fd: &c_int| {
+            // SAFETY: no pointers.
+            let flags = unsafe { syscall!(libc::SYS_fcntl, *fd, libc::F_GETFD) };
+            flags.is_ok_and(|flags| flags as c_int & libc::FD_CLOEXEC == 0)
+        };
+        let wanted: Vec<usize> = match which {
+            Which::Of(fd) => self.of_fd(fd).map(|id| id.index).into_iter().collect(),
+            Which::OverExec => ours().filter(|(fd, _)| stays_open(fd)).map(|(_, index)| index).collect(),
+            Which::ForChild => {
+                let free = |(index, d): (usize, &mut crate::description::Description)| {
+                    d.sets.is_empty().then_some(index)
+                };
+                self.descriptions.iter_mut().filter_map(free).collect()
+            }
+        };
+        let flow = |index: usize| match self.descriptions.get(index)?.kind {
+            Kind::Flow(flow) => Some((index, flow)),
+            _ => None,
+        };
+        let mut found: Vec<_> = wanted.into_iter().filter_map(flow).collect();
+        found.sort_unstable_by_key(|(index, _)| *index);
+        found.dedup_by_key(|(index, _)| *index);
+        found
+    }
+
+    /// Has the proxies let them go, all at once, and the agent take them.
+    pub fn let_leave(&mut self, which: Which) {
+        let mut under_way = Vec::new();
+        for (index, flow) in self.leaving(which) {
+            let mut ticket = [0; TICKET_LEN];
+            ticket[..8].copy_from_slice(&sys::random().to_ne_bytes());
+            ticket[8..].copy_from_slice(&sys::random().to_ne_bytes());
+            let Some(link) = &mut self.link else { return };
+            // One that is still being established stays: nobody has used it.
+            if link.app.hand_over(now(), flow, Ticket(ticket)).is_ok() {
+                under_way.push((index, flow, Ticket(ticket)));
+            }
+        }
+        if under_way.is_empty() {
+            return;
+        }
+        self.await_proxies(&under_way);
+        for (index, flow, ticket) in under_way {
+            let left = self.link.as_mut().and_then(|l| l.app.leave(flow));
+            let Some(left) = left else { continue };
+            if let Err(errno) = self.carry(index, left, ticket) {
+                self.counters.inherited_connections_lost += 1;
+                sys::complain(&format!("a connection could not be given to the agent (error {errno})"));
+            }
+        }
+        self.publish();
+    }
+
+    fn await_proxies(&mut self, under_way: &[(usize, FlowId, Ticket)]) {
+        let deadline = Deadline::after(Some(PROXY_TIMEOUT_NS));
+        loop {
+            self.progress();
+            let Some(link) = &self.link else { return };
+            let waits =
+                |(_, flow, _): &(usize, FlowId, Ticket)| link.app.handing_over(*flow) == HandOver::Waiting;
+            if !under_way.iter().any(waits) || deadline.is_over() {
+                return;
+            }
+            let Ok(wake) = self.arm() else { continue };
+            let nap = wait::sooner(deadline.left(), self.next_timeout());
+            let mut fds = wait::pollfds(wake);
+            // SAFETY: no mask.
+            let _ = unsafe { sys::ppoll(&mut fds, nap, core::ptr::null()) };
+        }
+    }
+
+    /// Puts a Unix socket in the place of a connection that was left, and gives its other end to the agent. Where that
+    /// fails the program sees the end of the stream.
+    fn carry(&mut self, index: usize, left: LeftFlow, ticket: Ticket) -> Result<(), Errno> {
+        let [near, far] = pair()?;
+        let family = self.descriptions.get(index).map_or(0, |d| d.family);
+        let (local, remote) = (left.local, left.remote);
+        let given = fill(far, &left.unread).and_then(|()| match left.held {
+            Some((node, worker, label)) => {
+                self.give(&Left { node, worker, label, ticket, local, remote }, far)
+            }
+            // It is over: what was unread is all there is.
+            None if left.broken => Err(libc::ECONNRESET),
+            None => Ok(()),
+        });
+        sys::close(far);
+        if left.write_shutdown {
+            // SAFETY: no pointers.
+            let _ = unsafe { syscall!(libc::SYS_shutdown, near, libc::SHUT_WR) };
+        }
+        // A mark that cannot be put costs names after exec, no more.
+        let _ = Mark::Carried { family, local, remote }.put(near);
+        self.replace(index, near);
+        sys::close(near);
+        if let Some(d) = self.descriptions.get_mut(index) {
+            d.kind = Kind::Carried { local, remote };
+        }
+        self.move_to_kernel(index);
+        self.news(index);
+        let label = left.held.map_or(csp_types::FlowLabel::NONE, |(_, _, label)| label);
+        let fd = ours().find(|(_, at)| *at == index).map_or(0, |(fd, _)| fd as u32);
+        let (kind, reason) = (SocketKind::Connection, Reason::Shared);
+        self.show_ours(index, Some(SocketEntry { kind, reason, fd, label, local, remote }));
+        self.counters.connections_shared += 1;
+        given
+    }
+
+    /// Tells the agent, with the socket's other end.
+    fn give(&mut self, left: &Left, far: c_int) -> Result<(), Errno> {
+        let agent = self.link.as_ref().and_then(|l| l.agent).ok_or(libc::ENOTCONN)?;
+        let mut buffer = [0; 256];
+        let len = agent::emit_left(&mut buffer, left).map_err(|_| libc::EINVAL)?;
+        let deadline = Deadline::after(Some(AGENT_TIMEOUT_NS));
+        loop {
+            match send_with(agent, buffer.get(..len).unwrap_or(&[]), far) {
+                Err(libc::EAGAIN) if !deadline.is_over() => {
+                    let mut fds = [libc::pollfd { fd: agent, events: libc::POLLOUT, revents: 0 }];
+                    // SAFETY: no mask.
+                    let _ = unsafe { sys::ppoll(&mut fds, deadline.left(), core::ptr::null()) };
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Makes every descriptor of a description one of `near`, with flags and time-outs as they were.
+    fn replace(&mut self, index: usize, near: c_int) {
+        let Some(d) = self.descriptions.get(index) else { return };
+        if d.nonblocking {
+            // SAFETY: no pointers.
+            let _ = unsafe { syscall!(libc::SYS_fcntl, near, libc::F_SETFL, libc::O_NONBLOCK) };
+        }
+        for (name, time) in [(libc::SO_RCVTIMEO, d.receive_timeout), (libc::SO_SNDTIMEO, d.send_timeout)] {
+            let Some(ns) = time else { continue };
+            let value = [(ns / 1_000_000_000) as i64, (ns % 1_000_000_000 / 1000) as i64];
+            set_option(near, name, &value);
+        }
+        let descriptors: Vec<c_int> = ours().filter(|(_, at)| *at == index).map(|(fd, _)| fd).collect();
+        for fd in descriptors {
+            // SAFETY: no pointers.
+            let flags = unsafe { syscall!(libc::SYS_fcntl, fd, libc::F_GETFD) }.unwrap_or(0);
+            let flags = if flags as c_int & libc::FD_CLOEXEC == 0 { 0 } else { libc::O_CLOEXEC };
+            // SAFETY: no pointers.
+            if unsafe { syscall!(libc::SYS_dup3, near, fd, flags) }.is_ok() {
+                fdtable::set_carried(fd, index);
+            }
+        }
+    }
+
+    /// What was a member of sets of ours is one of the kernel's from now on.
+    fn move_to_kernel(&mut self, index: usize) {
+        let Some(d) = self.descriptions.get_mut(index) else { return };
+        for membership in core::mem::take(&mut d.sets) {
+            self.move_member(membership);
+        }
+    }
+
+    fn move_member(&mut self, Membership { set, member }: Membership) {
+        let Some((epoll, _)) = ours().find(|(_, at)| *at == set.index) else { return };
+        if !self.descriptions.is_current(set) {
+            return;
+        }
+        let Some(Kind::Epoll(members)) = self.descriptions.get_mut(set.index).map(|d| &mut d.kind) else {
+            return;
+        };
+        let Some(member) = members.remove(member) else { return };
+        let mut event = libc::epoll_event { events: member.kernel_events(), u64: member.data };
+        // SAFETY: `event` is readable.
+        let _ =
+            unsafe { syscall!(libc::SYS_epoll_ctl, epoll, libc::EPOLL_CTL_ADD, member.fd, &raw mut event) };
+    }
+}
+
+/// Descriptors of ours with their descriptions.
+fn ours() -> impl Iterator<Item = (c_int, usize)> {
+    (0..=fdtable::highest()).filter_map(|fd| match fdtable::entry(fd) {
+        Entry::Ours(index) | Entry::Carried(index) => Some((fd, index)),
+        _ => None,
+    })
+}
+
+/// A pair of connected Unix sockets: the programs' and the agent's.
+fn pair() -> Result<[c_int; 2], Errno> {
+    let mut pair = [0 as c_int; 2];
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
+    // SAFETY: `pair` has room for two descriptors.
+    unsafe { syscall!(libc::SYS_socketpair, libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) }?;
+    let pair = pair.map(sys::move_high);
+    pair.iter().for_each(|fd| set_option(*fd, libc::SO_SNDBUF, &SOCKET_BUFFER));
+    Ok(pair)
+}
+
+/// Sets an option of SOL_SOCKET; one that is refused keeps the kernel's value.
+fn set_option<T>(fd: c_int, name: c_int, value: &T) {
+    // SAFETY: the kernel reads the value.
+    let _ = unsafe {
+        syscall!(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, name, core::ptr::from_ref(value), size_of::<T>())
+    };
+}
+
+/// Writes what was unread where the programs will read it.
+fn fill(far: c_int, mut unread: &[u8]) -> Result<(), Errno> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    while !unread.is_empty() {
+        // SAFETY: `unread` is readable.
+        let len = unsafe { syscall!(libc::SYS_sendto, far, unread.as_ptr(), unread.len(), flags, 0, 0) }?;
+        unread = unread.get(len..).unwrap_or(&[]);
+    }
+    Ok(())
+}
+
+/// Sends a datagram and a descriptor.
+fn send_with(socket: c_int, datagram: &[u8], descriptor: c_int) -> Result<(), Errno> {
+    let mut part =
+        libc::iovec { iov_base: datagram.as_ptr().cast_mut().cast::<c_void>(), iov_len: datagram.len() };
+    let mut control = [0u64; 3];
+    // SAFETY: all-zero is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    // SAFETY: no pointers; `control` has that many bytes.
+    message.msg_controllen = unsafe { libc::CMSG_SPACE(4) } as usize;
+    // SAFETY: the header lies within `control`, which has room for it and one descriptor.
+    unsafe {
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        (*header).cmsg_level = libc::SOL_SOCKET;
+        (*header).cmsg_type = libc::SCM_RIGHTS;
+        (*header).cmsg_len = libc::CMSG_LEN(4) as usize;
+        libc::CMSG_DATA(header).cast::<c_int>().write_unaligned(descriptor);
+    }
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    // SAFETY: the header and what it points to are readable.
+    unsafe { syscall!(libc::SYS_sendmsg, socket, &raw const message, flags) }.map(drop)
+}

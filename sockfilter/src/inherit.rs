@@ -1,0 +1,247 @@
+//! What survives exec and a Unix socket: marks on kernel sockets, by which another process under the filter knows what they
+//! stand for.
+//!
+//! The mark is a classic socket filter that lets everything pass and whose constants tell what the socket is
+//! (SO_ATTACH_FILTER, read back by SO_GET_FILTER): it belongs to the open socket, so that every descriptor of it, in every
+//! process, shows it. The sockets that carry one take no packets, so the filter never runs.
+
+use std::net::SocketAddr;
+
+use csp_wire::channel::{ADDRESS_LEN, emit_address, parse_address};
+use libc::{c_int, sock_filter, socklen_t};
+
+use crate::description::{Kind, ListenState};
+use crate::engine::{ENGINE, Engine};
+use crate::fdtable::{self, Entry};
+use crate::sys::{self, Errno, syscall};
+use crate::{bootstrap, lock};
+
+/// "CSPf", and which form of mark follows.
+const MAGIC: u32 = 0x4353_5066;
+const FORM: u32 = 1;
+const LISTENER: u32 = 1;
+const CARRIED: u32 = 2;
+/// Load a constant; accept the whole packet.
+const LOAD: u16 = 0x00;
+const RETURN: u16 = 0x06;
+const ADDRESS_WORDS: usize = ADDRESS_LEN / 4;
+/// Magic, form, what, family, backlog, two addresses.
+const WORDS: usize = 5 + 2 * ADDRESS_WORDS;
+const PROGRAM: usize = WORDS + 1;
+
+/// What a marked socket stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mark {
+    /// The placeholder of an accelerated listener.
+    Listener { family: c_int, backlog: u32, address: SocketAddr },
+    /// A Unix socket whose other end the agent has.
+    Carried { family: c_int, local: SocketAddr, remote: SocketAddr },
+}
+
+impl Mark {
+    fn words(&self) -> [u32; WORDS] {
+        let (what, family, backlog, first, second) = match *self {
+            Mark::Listener { family, backlog, address } => (LISTENER, family, backlog, address, address),
+            Mark::Carried { family, local, remote } => (CARRIED, family, 0, local, remote),
+        };
+        let mut words = [MAGIC, FORM, what, family as u32, backlog, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let bytes = [emit_address(first), emit_address(second)];
+        for (word, bytes) in words[5..].iter_mut().zip(bytes.as_flattened().chunks_exact(4)) {
+            *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        }
+        words
+    }
+
+    fn of_words(words: &[u32; WORDS]) -> Option<Mark> {
+        let [MAGIC, FORM, what, family, backlog, addresses @ ..] = words else { return None };
+        let mut bytes = [0; 2 * ADDRESS_LEN];
+        for (bytes, word) in bytes.chunks_exact_mut(4).zip(addresses) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        let (first, second) = (parse_address(&bytes, 0).ok()?, parse_address(&bytes, ADDRESS_LEN).ok()?);
+        let family = c_int::try_from(*family).ok()?;
+        match *what {
+            LISTENER => Some(Mark::Listener { family, backlog: *backlog, address: first }),
+            CARRIED => Some(Mark::Carried { family, local: first, remote: second }),
+            _ => None,
+        }
+    }
+
+    /// Puts the mark on a socket.
+    pub fn put(&self, fd: c_int) -> Result<(), Errno> {
+        let mut program = [sock_filter { code: LOAD, jt: 0, jf: 0, k: 0 }; PROGRAM];
+        for (instruction, word) in program.iter_mut().zip(self.words()) {
+            instruction.k = word;
+        }
+        program[WORDS] = sock_filter { code: RETURN, jt: 0, jf: 0, k: u32::MAX };
+        let filter = libc::sock_fprog { len: PROGRAM as u16, filter: program.as_mut_ptr() };
+        let len = size_of::<libc::sock_fprog>();
+        // SAFETY: the kernel reads `filter` and its PROGRAM instructions.
+        unsafe {
+            syscall!(
+                libc::SYS_setsockopt,
+                fd,
+                libc::SOL_SOCKET,
+                libc::SO_ATTACH_FILTER,
+                &raw const filter,
+                len
+            )
+        }
+        .map(drop)
+    }
+
+    /// The mark of a socket, if it has one.
+    pub fn of(fd: c_int) -> Option<Mark> {
+        let mut program = [sock_filter { code: 0, jt: 0, jf: 0, k: 0 }; PROGRAM];
+        // The length counts instructions here.
+        let mut len = PROGRAM as socklen_t;
+        // SAFETY: `program` has room for `len` instructions; a longer program is refused.
+        unsafe {
+            syscall!(
+                libc::SYS_getsockopt,
+                fd,
+                libc::SOL_SOCKET,
+                libc::SO_GET_FILTER,
+                program.as_mut_ptr(),
+                &raw mut len
+            )
+        }
+        .ok()?;
+        if len as usize != PROGRAM || program[..WORDS].iter().any(|i| i.code != LOAD) {
+            return None;
+        }
+        let mut words = [0; WORDS];
+        words.iter_mut().zip(&program).for_each(|(word, instruction)| *word = instruction.k);
+        Mark::of_words(&words)
+    }
+}
+
+/// At start: takes in what this program inherited over exec.
+pub fn scan() {
+    const NAMES: usize = 4096;
+    let mut names = [0u64; NAMES / 8];
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    // SAFETY: the path is a C string.
+    let Ok(folder) =
+        (unsafe { syscall!(libc::SYS_openat, libc::AT_FDCWD, c"/proc/self/fd".as_ptr(), flags, 0) })
+    else {
+        return;
+    };
+    loop {
+        // SAFETY: `names` has NAMES writable bytes.
+        let read = unsafe { syscall!(libc::SYS_getdents64, folder, names.as_mut_ptr(), NAMES) };
+        let Ok(len @ 1..) = read else { break };
+        // SAFETY: the kernel wrote `len` of the bytes of `names`.
+        let bytes = unsafe { core::slice::from_raw_parts(names.as_ptr().cast::<u8>(), len.min(NAMES)) };
+        each_number(bytes, adopt);
+    }
+    sys::close(folder as c_int);
+}
+
+/// The numbers among the names of directory entries (`struct linux_dirent64`).
+fn each_number(mut entries: &[u8], mut then: impl FnMut(c_int)) {
+    const NAME: usize = 19;
+    while let Some(len) = entries.get(16..18).map(|l| usize::from(u16::from_ne_bytes([l[0], l[1]]))) {
+        let name = entries.get(NAME..len).unwrap_or(&[]);
+        let digits = name.iter().take_while(|b| b.is_ascii_digit());
+        let number = digits.fold(None, |n: Option<c_int>, b| {
+            n.unwrap_or(0).checked_mul(10)?.checked_add(c_int::from(b - b'0'))
+        });
+        number.into_iter().for_each(&mut then);
+        entries = entries.get(len.max(1)..).unwrap_or(&[]);
+    }
+}
+
+/// A descriptor came from elsewhere: over exec, or a Unix socket. If it is marked, it becomes what the mark says.
+pub fn adopt(fd: c_int) {
+    if fd < 0 || !bootstrap::is_on() || lock::inside() || fdtable::entry(fd) != Entry::Kernel {
+        return;
+    }
+    let Some(mark) = Mark::of(fd) else { return };
+    ENGINE.with(|engine| engine.adopt_marked(fd, mark));
+}
+
+impl Engine {
+    fn adopt_marked(&mut self, fd: c_int, mark: Mark) {
+        // SAFETY: no pointers.
+        let flags = unsafe { syscall!(libc::SYS_fcntl, fd, libc::F_GETFL) }.unwrap_or(0);
+        let (kind, family) = match mark {
+            Mark::Listener { family, backlog, address } => {
+                (Kind::Listener(ListenState { address, backlog, id: None, interest: false }), family)
+            }
+            Mark::Carried { family, local, remote } => (Kind::Carried { local, remote }, family),
+        };
+        let carried = matches!(kind, Kind::Carried { .. });
+        let Some(index) = self.descriptions.insert(kind, family) else {
+            self.counters.descriptors_full += 1;
+            return;
+        };
+        if let Some(d) = self.descriptions.get_mut(index) {
+            d.nonblocking = flags & libc::O_NONBLOCK as usize != 0;
+        }
+        let known = if carried { fdtable::set_carried(fd, index) } else { fdtable::set(fd, index) };
+        if !known {
+            self.descriptions.remove(index);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn socket(family: c_int) -> c_int {
+        // SAFETY: no pointers.
+        unsafe { syscall!(libc::SYS_socket, family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) }.unwrap()
+            as c_int
+    }
+
+    #[test]
+    fn a_mark_is_read_back_through_every_descriptor_of_the_socket() {
+        let listener = Mark::Listener {
+            family: libc::AF_INET6,
+            backlog: 511,
+            address: "[2001:db8::1]:443".parse().unwrap(),
+        };
+        let (local, remote) = ("10.76.0.100:80".parse().unwrap(), "10.76.0.1:40000".parse().unwrap());
+        let carried = Mark::Carried { family: libc::AF_INET, local, remote };
+        for (mark, family) in [(listener, libc::AF_INET6), (carried, libc::AF_UNIX)] {
+            let fd = socket(family);
+            assert_eq!(Mark::of(fd), None);
+            mark.put(fd).unwrap();
+            // SAFETY: no pointers.
+            let again = unsafe { syscall!(libc::SYS_dup, fd) }.unwrap() as c_int;
+            sys::close(fd);
+            assert_eq!(Mark::of(again), Some(mark));
+            sys::close(again);
+        }
+    }
+
+    #[test]
+    fn foreign_filters_are_no_marks() {
+        let fd = socket(libc::AF_INET);
+        let mut program = [sock_filter { code: RETURN, jt: 0, jf: 0, k: u32::MAX }];
+        let filter = libc::sock_fprog { len: 1, filter: program.as_mut_ptr() };
+        let name = libc::SO_ATTACH_FILTER;
+        // SAFETY: the kernel reads `filter` and its one instruction.
+        unsafe { syscall!(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, name, &raw const filter, 16) }.unwrap();
+        assert_eq!(Mark::of(fd), None);
+        sys::close(fd);
+        assert_eq!(Mark::of(fd), None);
+    }
+
+    #[test]
+    fn numbers_are_found_among_directory_entries() {
+        let mut bytes = Vec::new();
+        for name in ["..", "7", "1024", "99999999999999"] {
+            let mut entry = vec![0u8; (19 + name.len() + 1).next_multiple_of(8)];
+            let len = entry.len() as u16;
+            entry[16..18].copy_from_slice(&len.to_ne_bytes());
+            entry[19..19 + name.len()].copy_from_slice(name.as_bytes());
+            bytes.extend(entry);
+        }
+        let mut found = Vec::new();
+        each_number(&bytes, |n| found.push(n));
+        assert_eq!(found, [7, 1024]);
+    }
+}
