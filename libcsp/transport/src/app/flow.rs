@@ -143,6 +143,9 @@ impl AppSide {
         }
         if done < total {
             self.write_is_short(id, lane);
+        } else if let Some(flow) = self.flows.get_mut(id.0) {
+            // It may wait for room without having been refused any.
+            flow.wants_write = !flow.has_room();
         }
         if done == 0 && total > 0 { Err(AppError::WouldBlock) } else { Ok(done) }
     }
@@ -347,10 +350,9 @@ impl AppSide {
             ready = ready.with(Readiness::PEER_SHUTDOWN);
         }
         let writing_over = flow.write_shutdown || flow.broken || flow.peer_closed;
-        let room = u64::from(flow.send.available()) * 3 >= u64::from(flow.send.window());
         // Not whether there are descriptors now: others may take them before the program looks, and bring them back
         // unnoticed. A flow that tried in vain is blocked until it is its turn.
-        if writing_over || (flow.phase == Phase::Open && room && !flow.blocked) {
+        if writing_over || (flow.phase == Phase::Open && flow.has_room() && !flow.blocked) {
             ready = ready.with(Readiness::WRITABLE);
         }
         if flow.broken || (reading_over && (flow.write_shutdown || flow.peer_closed && flow.ended_here)) {

@@ -215,8 +215,7 @@ impl AppSide {
             _ => flow.send.widened(header.argument),
         };
         told.map_err(|_| Violation)?;
-        let room = u64::from(flow.send.available()) * 3 >= u64::from(flow.send.window());
-        if flow.wants_write && room {
+        if flow.wants_write && flow.has_room() {
             flow.wants_write = false;
             self.notify(Handle::Flow(id));
         }

@@ -59,7 +59,7 @@ pub(super) struct Flow {
     pub handover: Option<HandOver>,
     /// The program closed it; the slot stays until the label is free.
     pub orphan: bool,
-    /// A write was cut short or refused: tell when there is room.
+    /// A write was cut short or refused, or left too little room to count as writable: tell when there is some.
     pub wants_write: bool,
     /// Its last write found no descriptor; it is in its channel's list of those that are told when there are some.
     pub blocked: bool,
@@ -102,6 +102,11 @@ impl Flow {
             credit_queued: false,
             queued_ready: false,
         }
+    }
+
+    /// Whether there is room enough to count as writable: a third of the window, as in the kernel.
+    pub fn has_room(&self) -> bool {
+        u64::from(self.send.available()) * 3 >= u64::from(self.send.window())
     }
 }
 

@@ -224,6 +224,21 @@ fn corked_writes_leave_together_and_before_anything_that_follows() {
 }
 
 #[test]
+fn a_flow_that_was_filled_exactly_is_told_when_there_is_room() {
+    let (mut w, flow) = World::with_flow();
+    let (data, mut sent) = (vec![7; WINDOW as usize], 0);
+    while sent < data.len() {
+        sent += w.app.write(w.now, flow, &[&data[sent..]]).unwrap_or(0);
+        w.run();
+    }
+    assert!(!w.app.readiness(Handle::Flow(flow)).contains(Readiness::WRITABLE));
+    while w.app.poll_ready().is_some() {}
+    w.proxy.tell(Credit, label(1).to_wire(), WINDOW, &[]);
+    w.run();
+    assert_eq!(w.app.poll_ready(), Some(Handle::Flow(flow)), "nothing was refused, and still it waits");
+}
+
+#[test]
 fn writing_stops_without_descriptors_and_is_told_when_they_are_back() {
     let (mut w, flow) = World::with_flow();
     let mut written = 0;
