@@ -10,6 +10,9 @@ PACKAGES_RDMA := qemu-system-x86 busybox-static util-linux iproute2 rdma-core ib
   librdmacm1 rdmacm-utils perftest
 PACKAGES_SAN := iproute2 util-linux libucx0 ucx-utils libzmq3-dev
 PACKAGES_RUN := iproute2 procps curl nginx-light etcd-server wrk python3 libucx0
+# The programs of `make test-apps`, each as Debian ships it.
+PACKAGES_APPS := nginx-light apache2-bin lighttpd vsftpd redis-server redis-tools memcached haproxy python3-gunicorn \
+  openssh-server openssh-client postgresql postgresql-contrib
 # Compilers and checkers of the C API's tests.
 PACKAGES_CAPI := binutils g++ clang mandoc pkgconf
 
@@ -21,11 +24,15 @@ PURE_CRATES := csp-types csp-wire csp-tcp csp-classify
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
-.PHONY: packages-build packages-run packages-bench packages-interop packages-rdma packages-capi packages-san
+.PHONY: packages-build packages-run packages-apps packages-bench packages-interop packages-rdma packages-capi packages-san
 packages-build:
 	@tests/setup/packages.sh $(PACKAGES_BUILD)
 packages-run:
 	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_RUN)
+packages-apps: packages-run
+	@tests/setup/packages.sh $(PACKAGES_APPS)
+	@command -v node > /dev/null || tests/setup/packages.sh nodejs
+	@command -v javac > /dev/null || tests/setup/packages.sh openjdk-17-jdk-headless
 packages-bench:
 	@tests/setup/packages.sh $(PACKAGES_BUILD) valgrind
 packages-san:
@@ -82,6 +89,11 @@ test-tcp: packages-interop ## the TCP engine against Linux over loss, delay and 
 test-scale: packages-run ## 100,000 connections through the real path, 10,000 new ones a second on top (root, a minute; SCALE=...)
 	$(CARGO) build --release --locked --workspace
 	@ulimit -Sn "$$(ulimit -Hn)"; $${CARGO_TARGET_DIR:-target}/release/csp-scale $(SCALE)
+
+.PHONY: test-apps
+test-apps: packages-apps ## real programs, unmodified, behind the whole path, and a table of how it went (root, 10 minutes; APPS="--quick --only NAME")
+	$(CARGO) build --release --locked --workspace
+	@$${CARGO_TARGET_DIR:-target}/release/csp-apps $(APPS)
 
 .PHONY: test-rdma
 test-rdma: ## RDMA verbs in QEMU guests with Soft-RoCE: device, tests on verbs, the whole path between guests (root, 15 minutes)

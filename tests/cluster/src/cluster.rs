@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -206,9 +207,27 @@ impl Cluster {
         let run = self.binary("csp-run");
         let mut command = self.host(Tier::AppNode).command(&run.to_string_lossy());
         command.arg("--agent").arg(self.scratch().join("run/agent.sock")).arg(program).args(arguments);
+        self.spawn(name, command)
+    }
+
+    /// Starts a program that lives as long as the cluster, its output in a log file of its name.
+    pub fn spawn(&mut self, name: &str, mut command: Command) -> Result<()> {
+        // A group of its own: servers signal their whole group when they end.
+        command.process_group(0);
         let log = self.scratch().join("log").join(format!("{name}.log"));
         self.programs.push(Process::spawn(name, command, &log)?);
         Ok(())
+    }
+
+    /// Stops the programs, those that were started last first.
+    pub fn stop_programs(&mut self) -> Result<()> {
+        self.programs.iter_mut().rev().try_for_each(|process| process.stop().map(drop))
+    }
+
+    /// The last lines of every program's log.
+    pub fn program_logs(&self, lines: usize) -> String {
+        let one = |p: &Process| format!("last lines of {}:\n{}\n", p.log().display(), p.log_tail(lines));
+        self.programs.iter().map(one).collect()
     }
 
     /// Starts Debian's nginx with two workers, serving `www` of the scratch folder on port 80.

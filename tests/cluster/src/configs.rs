@@ -70,3 +70,19 @@ pub fn policy() -> String {
          egress:\n  - {{address: 10.76.0.101, destinations: [\"10.76.0.0/24\"]}}\n"
     )
 }
+
+/// A policy with a service on each of `ports` of the VIP, and the demo's egress rule.
+pub fn policy_for(ports: &[u16]) -> String {
+    let services: String = ports
+        .iter()
+        .map(|port| {
+            format!(
+                "  - name: s{port}\n    vip: {VIP}\n    port: {port}\n    pool:\n      - {{node: an-1, port: {port}}}\n"
+            )
+        })
+        .collect();
+    format!(
+        "apiVersion: csp/v1\nservices:\n{services}\
+         egress:\n  - {{address: 10.76.0.101, destinations: [\"10.76.0.0/24\"]}}\n"
+    )
+}

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail};
 use crate::client::{Fetch, Latencies};
 use crate::cluster::{Cluster, Options, San, Tier};
 use crate::configs::{CLIENT_ADDRESS, UPLOAD_PORT, VIP};
+use crate::host::Host;
 use crate::process::wait_until;
 
 /// The files of the web service: name and length in bytes.
@@ -151,9 +152,7 @@ pub fn no_kernel_tcp(cluster: &Cluster, how_long: Duration) -> Result<()> {
     let mut looked = 0;
     while Instant::now() < end || looked == 0 {
         for tier in [Tier::AppNode, Tier::ProxyNode] {
-            let sockets = cluster.host(tier).run("ss", &["-Htan"])?;
-            // What is left may only be the control network's: etcd and admin endpoints.
-            if let Some(line) = sockets.lines().find(|line| !control_only(line)) {
+            if let Some(line) = kernel_tcp(cluster.host(tier), &[80, UPLOAD_PORT])? {
                 bail!("a kernel TCP socket on the host of {}: {line}", tier.daemon());
             }
         }
@@ -162,14 +161,21 @@ pub fn no_kernel_tcp(cluster: &Cluster, how_long: Duration) -> Result<()> {
     Ok(())
 }
 
+/// A kernel TCP socket of `host` that has to do with services on `ports`, as `ss` shows it.
+pub fn kernel_tcp(host: &Host, ports: &[u16]) -> Result<Option<String>> {
+    let sockets = host.run("ss", &["-Htan"])?;
+    // What is left may only be the control network's: etcd and admin endpoints.
+    Ok(sockets.lines().find(|line| !control_only(line, ports)).map(str::to_owned))
+}
+
 /// Whether a line of `ss -Htan` has nothing to do with the services: both ends lie in the SAN and control network or on
 /// loopback (etcd, admin endpoints, UCX's own connections), and neither port is a service's.
-fn control_only(line: &str) -> bool {
+fn control_only(line: &str, ports: &[u16]) -> bool {
     let mut fields = line.split_whitespace();
     let (state, local, peer) = (fields.next(), fields.nth(2).unwrap_or(""), fields.next().unwrap_or(""));
     let inside = |end: &str| end.starts_with("10.77.0.") || end.starts_with("127.0.0.1:");
     let service =
-        |end: &str| ["80", &UPLOAD_PORT.to_string()].iter().any(|p| end.rsplit(':').next() == Some(p));
+        |end: &str| end.rsplit(':').next().and_then(|p| p.parse().ok()).is_some_and(|p| ports.contains(&p));
     inside(local) && (inside(peer) || state == Some("LISTEN")) && !service(local) && !service(peer)
 }
 

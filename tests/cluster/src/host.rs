@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 #[derive(Debug)]
 pub struct Host {
     namespace: String,
+    borrowed: bool,
 }
 
 fn ip(arguments: &[&str]) -> Result<()> {
@@ -23,7 +24,7 @@ impl Host {
     pub fn new(tag: &str, name: &str) -> Result<Self> {
         let namespace = format!("csp-{tag}-{name}");
         ip(&["netns", "add", &namespace])?;
-        let host = Host { namespace };
+        let host = Host { namespace, borrowed: false };
         host.ip(&["link", "set", "lo", "up"])?;
         Ok(host)
     }
@@ -31,6 +32,20 @@ impl Host {
     /// The namespace's name.
     pub fn namespace(&self) -> &str {
         &self.namespace
+    }
+
+    /// The same host, for another owner. It is there as long as this one.
+    pub fn borrow(&self) -> Host {
+        Host { namespace: self.namespace.clone(), borrowed: true }
+    }
+
+    /// Ids of the processes inside.
+    pub fn pids(&self) -> Result<Vec<u32>> {
+        let output = Command::new("ip").args(["netns", "pids", &self.namespace]).output().context("ip")?;
+        Ok(String::from_utf8_lossy(&output.stdout)
+            .split_whitespace()
+            .filter_map(|id| id.parse().ok())
+            .collect())
     }
 
     /// Runs `ip` inside.
@@ -98,6 +113,8 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        let _ = ip(&["netns", "delete", &self.namespace]);
+        if !self.borrowed {
+            let _ = ip(&["netns", "delete", &self.namespace]);
+        }
     }
 }

@@ -10,6 +10,7 @@
 #![allow(clippy::disallowed_types, reason = "the harness runs real processes and needs a real clock")]
 #![forbid(unsafe_code)]
 
+pub mod apps;
 mod client;
 mod cluster;
 pub mod configs;

@@ -1,0 +1,104 @@
+//! What HTTP servers are driven with: files whose digests are compared, wrk, and a client that checks each answer.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::hosts::Hosts;
+use super::stage::{FILES, Stage};
+use crate::client::Digest;
+use crate::configs::VIP;
+
+/// The service's port.
+pub const PORT: u16 = 80;
+/// wrk's connections.
+pub const CONNECTIONS: u32 = 16;
+/// A short load, where the issue asks for no length.
+pub const SHORT: Duration = Duration::from_secs(5);
+
+/// Waits for the service, then fetches every file and compares its SHA-256 with the file on disk.
+pub fn files(stage: &mut Stage) -> Result<()> {
+    let url = format!("http://{VIP}:{PORT}/1KiB");
+    stage.wait(&format!("an answer from {url}"), |hosts| {
+        hosts.client("curl", &["-sf", "-m", "2", "-o", "/dev/null", &url]).is_ok()
+    })?;
+    FILES.into_iter().try_for_each(|(name, _)| fetched(&stage.hosts, name, name))
+}
+
+/// Fetches `path` and compares with the file `name` of `www`.
+pub fn fetched(hosts: &Hosts, path: &str, name: &str) -> Result<()> {
+    let got = hosts.path("got");
+    std::fs::write(&got, "")?; // curl makes no file for an empty body
+    let url = format!("http://{VIP}:{PORT}/{path}");
+    hosts.client("curl", &["-sSf", "-m", "60", "-o", &got, &url])?;
+    same(&got, &hosts.path(&format!("www/{name}")))
+}
+
+/// Compares two files by their SHA-256.
+pub fn same(got: &str, wanted: &str) -> Result<()> {
+    let (there, here) = (Digest::of_file(got.as_ref())?, Digest::of_file(wanted.as_ref())?);
+    if there != here {
+        bail!("{got} has SHA-256 {}, {wanted} has {}", there.0, here.0);
+    }
+    Ok(())
+}
+
+/// Sends 16 MiB to a server that answers with the SHA-256 of what it received.
+pub fn upload(hosts: &Hosts, path: &str) -> Result<()> {
+    let file = hosts.path("www/16MiB");
+    let (body, url) = (format!("@{file}"), format!("http://{VIP}:{PORT}/{path}"));
+    let arguments = ["-sSf", "-m", "60", "-X", "POST", "-H", "Expect:", "--data-binary", &body, &url];
+    let answer = hosts.client("curl", &arguments)?;
+    let wanted = Digest::of_file(file.as_ref())?;
+    if answer.trim() != wanted.0 {
+        bail!("the server received {:?}, the file is {}", answer.trim(), wanted.0);
+    }
+    Ok(())
+}
+
+/// wrk on the 1 KiB file; the requests that were answered. Fails where more than `errors_max` connections failed.
+pub fn wrk(hosts: &Hosts, how_long: Duration, errors_max: u32) -> Result<u64> {
+    let (connections, seconds) = (format!("-c{CONNECTIONS}"), format!("-d{}s", how_long.as_secs()));
+    // With the port as a number: a bare machine has no /etc/services to look "http" up in.
+    let url = format!("http://{VIP}:{PORT}/1KiB");
+    let report = hosts.client("wrk", &["-t1", &connections, &seconds, &url])?;
+    let errors: u32 = report
+        .lines()
+        .find(|line| line.contains("Socket errors:"))
+        .map_or(0, |line| line.split([' ', ',']).filter_map(|word| word.parse::<u32>().ok()).sum());
+    if errors > errors_max || report.contains("Non-2xx") {
+        bail!("wrk: {report}");
+    }
+    let line = report.lines().find(|line| line.contains("requests in")).context("wrk tells no requests")?;
+    line.split_whitespace().next().and_then(|word| word.parse().ok()).context("wrk tells no number")
+}
+
+/// A client that compares every answer: it may find a kept connection closed, as HTTP allows, and nothing else.
+pub fn checked(hosts: &Hosts, how_long: Duration) -> Result<String> {
+    let wanted = Digest::of_file(hosts.path("www/64KiB").as_ref())?;
+    let (port, seconds) = (PORT.to_string(), how_long.as_secs().to_string());
+    let script = include_str!("../../apps/http_load.py");
+    let said =
+        hosts.client_python("http_load.py", script, &[VIP, &port, "/64KiB", &wanted.0, "4", &seconds])?;
+    Ok(said.trim().to_owned())
+}
+
+/// wrk and the checking client at the same time, and meanwhile `work`; figures of both.
+pub fn under_load(
+    stage: &mut Stage,
+    how_long: Duration,
+    errors_max: u32,
+    work: impl FnOnce(&mut Stage) -> Result<()>,
+) -> Result<String> {
+    let clients = stage.hosts.clone();
+    let (requests, checked) = std::thread::scope(|scope| {
+        let wrk = scope.spawn(|| wrk(&clients, how_long, errors_max));
+        let check = scope.spawn(|| checked(&clients, how_long));
+        let worked = work(stage);
+        let joined = |_| anyhow::anyhow!("a client's thread panicked");
+        let figures = (wrk.join().map_err(joined)??, check.join().map_err(joined)??);
+        worked.map(|()| figures)
+    })?;
+    stage.alive()?;
+    Ok(format!("{requests} requests by wrk, {checked}"))
+}

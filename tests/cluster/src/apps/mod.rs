@@ -1,0 +1,160 @@
+//! The table of real programs: each runs unmodified under `csp-run` behind the whole path, is driven by a real client, and
+//! gets a row that says how it went.
+//!
+//! Every row has a cluster of its own, and a limit of time. What a row claims is measured: how many connections were
+//! accelerated comes from the agent's pages, and a row that works showed no kernel TCP socket of its service.
+
+mod apache;
+mod haproxy;
+mod hosts;
+mod http;
+mod java;
+mod lighttpd;
+mod memcached;
+mod nginx;
+mod node;
+mod postgresql;
+mod python;
+mod redis;
+mod sshd;
+mod stage;
+mod table;
+mod vsftpd;
+mod watch;
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use stage::Stage;
+pub use table::Output;
+use table::{Line, Verdict};
+
+/// What a row must come to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Expected {
+    /// It works, with nothing of the service in the kernel's TCP.
+    Works,
+    /// It fails for a reason that is known and told.
+    Fails(&'static str),
+}
+
+/// One program, and how it is driven.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    /// What `--only` calls it.
+    name: &'static str,
+    /// The program, without its version.
+    program: &'static str,
+    /// A command that tells the version.
+    version: &'static [&'static str],
+    /// What is done with it.
+    driven: &'static str,
+    /// The service's ports.
+    ports: &'static [u16],
+    /// The row's limit.
+    limit: Duration,
+    expected: Expected,
+    /// Starts it, drives it, and tells figures.
+    run: fn(&mut Stage) -> Result<String>,
+}
+
+const ROWS: [&[Row]; 12] = [
+    &nginx::ROWS,
+    &apache::ROWS,
+    &lighttpd::ROWS,
+    &vsftpd::ROWS,
+    &redis::ROWS,
+    &memcached::ROWS,
+    &haproxy::ROWS,
+    &python::ROWS,
+    &node::ROWS,
+    &java::ROWS,
+    &sshd::ROWS,
+    &postgresql::ROWS,
+];
+
+/// What to run, and how.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Rows by name; all where there is none.
+    pub only: Vec<String>,
+    /// Ten seconds of load where a full run has sixty.
+    pub quick: bool,
+    /// Leave each row's cluster running until Ctrl-C.
+    pub keep: bool,
+    /// How the table is printed.
+    pub output: Output,
+}
+
+/// Prints the rows' names and what each does.
+pub fn list() {
+    for row in ROWS.into_iter().flatten() {
+        println!("{:<18} {}: {}", row.name, row.program, row.driven);
+    }
+}
+
+fn chosen(only: &[String]) -> Result<Vec<&'static Row>> {
+    let all = || ROWS.into_iter().flatten();
+    if let Some(unknown) = only.iter().find(|name| !all().any(|row| row.name == **name)) {
+        bail!("no row is called {unknown:?}; --list shows them");
+    }
+    Ok(all().filter(|row| only.is_empty() || only.iter().any(|name| name == row.name)).collect())
+}
+
+/// Runs the rows one after another and prints the table; whether every row is as expected.
+pub fn run(options: &Options) -> Result<bool> {
+    let rows = chosen(&options.only)?;
+    // With a handler of our own an interrupt fails the row under way, and what was made is still removed.
+    let stop = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&stop))?;
+    signal_hook::flag::register(signal_hook::consts::SIGTERM, Arc::clone(&stop))?;
+    let mut lines = Vec::new();
+    for (at, row) in rows.iter().enumerate() {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        eprint!("  {:>2}/{} {:<18} ", at + 1, rows.len(), row.name);
+        let _ = std::io::stderr().flush();
+        let began = Instant::now();
+        let (line, logs) = one(row, options, &stop);
+        eprintln!("{} ({:.0} s)", line.verdict(), began.elapsed().as_secs_f64());
+        if !line.expected() {
+            eprintln!("{logs}");
+        }
+        lines.push(line);
+    }
+    print!("{}", table::render(&lines, options.output));
+    Ok(lines.len() == rows.len() && lines.iter().all(Line::expected))
+}
+
+/// One row: its line of the table, and the logs that matter where it is not as expected.
+fn one(row: &Row, options: &Options, stop: &AtomicBool) -> (Line, String) {
+    let version = stage::version(row.version);
+    let told = version.as_ref().map(String::clone).unwrap_or_default();
+    let mut stage = match version.and_then(|_| Stage::build(row, options)) {
+        Ok(stage) => stage,
+        Err(error) => {
+            let verdict = Verdict::Fails(format!("{error:#}"));
+            return (Line::new(row, told, verdict, watch::Seen::default()), String::new());
+        }
+    };
+    let watch = stage.watch();
+    let outcome = (row.run)(&mut stage);
+    let seen = watch.and_then(|watch| watch.end(&stage)).context("the watch over sockets");
+    let logs = stage.logs();
+    if options.keep {
+        stage.wait_for_interrupt(stop);
+    }
+    let cleared = stage.clear();
+    let (verdict, seen) = match (outcome, seen, cleared) {
+        (Ok(figures), Ok(seen), Ok(())) => (Verdict::of(figures, &seen), seen),
+        (Err(error), seen, _) => (Verdict::Fails(format!("{error:#}")), seen.unwrap_or_default()),
+        (Ok(_), Err(error), _) => (Verdict::Fails(format!("{error:#}")), watch::Seen::default()),
+        (Ok(_), Ok(seen), Err(error)) => (Verdict::Fails(format!("{error:#}")), seen),
+    };
+    (Line::new(row, told, verdict, seen), logs)
+}

@@ -1,0 +1,98 @@
+//! PostgreSQL: psql and pgbench over the VIP.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::http::same;
+use super::stage::Stage;
+use super::{Expected, Row};
+use crate::configs::VIP;
+
+const PORT: u16 = 5432;
+/// Where Debian puts each version's programs.
+const VERSIONS: &str = "/usr/lib/postgresql";
+
+pub const ROWS: [Row; 1] = [Row {
+    name: "postgresql",
+    program: "PostgreSQL",
+    version: &["psql", "--version"],
+    driven: "psql with a table of 8 MiB there and back; pgbench with 8 clients",
+    ports: &[PORT],
+    limit: Duration::from_secs(120),
+    expected: Expected::Fails("a connection accepted before fork stays with the parent"),
+    run: drive,
+}];
+
+/// The newest version's programs.
+fn programs() -> Result<PathBuf> {
+    let mut found: Vec<PathBuf> = fs::read_dir(VERSIONS)
+        .with_context(|| format!("{VERSIONS} (Debian package postgresql)"))?
+        .flatten()
+        .map(|entry| entry.path().join("bin"))
+        .filter(|folder| folder.join("postgres").exists())
+        .collect();
+    found.sort();
+    found.pop().with_context(|| format!("{VERSIONS} has no version"))
+}
+
+fn start(stage: &mut Stage) -> Result<()> {
+    let programs = programs()?;
+    let program = |name: &str| programs.join(name).to_string_lossy().into_owned();
+    let data = stage.hosts.path("data");
+    fs::create_dir_all(&data)?;
+    stage.hosts.app("chown", &["postgres", &data])?;
+    let user = ["--reuid", "postgres", "--regid", "postgres", "--clear-groups", "--"];
+    let with =
+        |more: &[&str]| -> Vec<String> { user.iter().chain(more).map(|word| (*word).to_owned()).collect() };
+    let words =
+        with(&[&program("initdb"), "-D", &data, "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C"]);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    stage.hosts.app("setpriv", &words)?;
+    fs::write(format!("{data}/pg_hba.conf"), "host all all 10.76.0.0/24 trust\n")?;
+    let port = PORT.to_string();
+    let words = with(&[
+        &program("postgres"),
+        "-D",
+        &data,
+        "-p",
+        &port,
+        "-c",
+        "listen_addresses=0.0.0.0",
+        "-k",
+        &data,
+    ]);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    stage.start("postgres", "setpriv", &words)?;
+    stage.wait("an answer to psql", |hosts| {
+        hosts.client("timeout", &["3", "psql", "-h", VIP, "-U", "postgres", "-c", "select 1"]).is_ok()
+    })
+}
+
+fn drive(stage: &mut Stage) -> Result<String> {
+    start(stage)?;
+    let hosts = &stage.hosts;
+    let (rows, got) = (hosts.path("rows"), hosts.path("got"));
+    hosts.client_shell(&format!("seq 1 1100000 > {rows}"))?;
+    let psql = format!("psql -h {VIP} -U postgres -q -v ON_ERROR_STOP=1");
+    hosts.client_shell(&format!("{psql} -c 'create table t (n int)' -c '\\copy t from {rows}'"))?;
+    hosts.client_shell(&format!("{psql} -c '\\copy (select n from t order by n) to {got}'"))?;
+    same(&got, &rows)?;
+    hosts.client("pgbench", &["-h", VIP, "-U", "postgres", "-q", "-i", "-s", "2", "postgres"])?;
+    let arguments = ["-h", VIP, "-U", "postgres", "-c", "8", "-j", "2", "-T", "5", "postgres"];
+    let said = hosts.client("pgbench", &arguments)?;
+    // And a connection for every transaction.
+    let anew = hosts
+        .client("pgbench", &["-h", VIP, "-U", "postgres", "-C", "-S", "-c", "4", "-t", "50", "postgres"])?;
+    for report in [&said, &anew] {
+        if !report.contains("number of failed transactions: 0 ") {
+            bail!("pgbench: {report}");
+        }
+    }
+    let line =
+        said.lines().find(|line| line.contains("actually processed")).context("pgbench tells no number")?;
+    stage.alive()?;
+    Ok(line.to_owned())
+}

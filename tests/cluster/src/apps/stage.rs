@@ -1,0 +1,196 @@
+//! Where a row runs: a cluster with the row's services, programs on its hosts, clients with the row's limit of time.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::hosts::Hosts;
+use super::watch::Watch;
+use super::{Options, Row};
+use crate::cluster::{self, Cluster, San, Tier};
+use crate::configs::{self, VIP};
+use crate::process::wait_until;
+use crate::testing::pattern;
+
+/// The files that HTTP and FTP servers serve: name and length in bytes.
+pub const FILES: [(&str, usize); 4] =
+    [("0B", 0), ("1KiB", 1 << 10), ("64KiB", 64 << 10), ("16MiB", 16 << 20)];
+/// How long a program may take until it answers the client.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(20);
+/// How long what is left on the app host may take to end after SIGTERM.
+const SWEEP_DEADLINE: Duration = Duration::from_secs(5);
+
+/// A row's cluster, with its daemons and policy.
+#[derive(Debug)]
+pub struct Stage {
+    /// Its hosts, and what is done on them within the row's limit.
+    pub hosts: Hosts,
+    cluster: Cluster,
+    ports: &'static [u16],
+    load: Duration,
+}
+
+/// The first number with dots in what `command` says.
+pub fn version(command: &[&str]) -> Result<String> {
+    let (program, arguments) = command.split_first().context("a command that tells the version")?;
+    let output = Command::new(program)
+        .args(arguments)
+        .output()
+        .with_context(|| format!("{program} is not installed (`make packages-apps`)"))?;
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let words = text.split(|c: char| !c.is_ascii_digit() && c != '.');
+    let found = words.map(|word| word.trim_matches('.')).find(|word| word.contains('.'));
+    found.map(str::to_owned).with_context(|| format!("{program} does not tell its version: {text}"))
+}
+
+impl Stage {
+    /// Hosts, daemons, policy, and the files in `www`.
+    pub fn build(row: &Row, options: &Options) -> Result<Self> {
+        let binaries = std::env::current_exe()?.parent().context("the program's own folder")?.to_owned();
+        let tag = std::process::id().to_string();
+        let mut cluster = Cluster::lay_out(cluster::Options { binaries, san: San::Shm, tag })?;
+        fs::write(cluster.scratch().join("demo.yaml"), configs::policy_for(row.ports))?;
+        let config = cluster.config(Tier::AppNode);
+        // A server that is reloaded under load leaves more exited processes than the agent keeps by itself.
+        let text = fs::read_to_string(&config)? + "capacity:\n  exited: 1024\n";
+        fs::write(&config, text)?;
+        for (name, len) in FILES {
+            fs::write(cluster.scratch().join("www").join(name), pattern(len))?;
+        }
+        cluster.start_daemons()?;
+        cluster.apply_policy()?;
+        let load = Duration::from_secs(if options.quick { 10 } else { 60 });
+        Ok(Stage { hosts: Hosts::of(&cluster, Instant::now() + row.limit), cluster, ports: row.ports, load })
+    }
+
+    /// How long a load that the issue gives a minute lasts.
+    pub fn load(&self) -> Duration {
+        self.load
+    }
+
+    /// Starts a program under `csp-run` on the app host.
+    pub fn start(&mut self, name: &str, program: &str, arguments: &[&str]) -> Result<()> {
+        self.cluster.run_accelerated(name, program, arguments)
+    }
+
+    /// Starts a program on the app host as it is, without the filter.
+    pub fn start_plain(&mut self, name: &str, program: &str, arguments: &[&str]) -> Result<()> {
+        let mut command = self.cluster.host(Tier::AppNode).command(program);
+        command.args(arguments);
+        self.cluster.spawn(name, command)
+    }
+
+    /// Starts a program on the client's host.
+    pub fn start_outside(&mut self, name: &str, program: &str, arguments: &[&str]) -> Result<()> {
+        let mut command = self.cluster.client.command(program);
+        command.args(arguments);
+        self.cluster.spawn(name, command)
+    }
+
+    /// The id of a program that was started.
+    pub fn pid(&mut self, name: &str) -> Result<u32> {
+        Ok(self.cluster.program(name).with_context(|| format!("{name} was not started"))?.pid())
+    }
+
+    /// Waits until a program that was started ends by itself, and forgets it.
+    pub fn ended(&mut self, name: &str) -> Result<()> {
+        let program = self.cluster.program(name).with_context(|| format!("{name} was not started"))?;
+        wait_until(&format!("{name} to end"), ANSWER_DEADLINE, || program.exited())?;
+        self.cluster.forget_program(name);
+        Ok(())
+    }
+
+    /// Fails where a program or daemon has ended that nobody stopped.
+    pub fn alive(&mut self) -> Result<()> {
+        let casualties = self.cluster.casualties();
+        if !casualties.is_empty() {
+            bail!("{casualties}");
+        }
+        Ok(())
+    }
+
+    /// Waits until `ready` says so; fails at once where a program has ended.
+    pub fn wait(&mut self, what: &str, mut ready: impl FnMut(&Hosts) -> bool) -> Result<()> {
+        let limit = self.hosts.left().min(ANSWER_DEADLINE);
+        wait_until(what, limit, || {
+            if let Err(error) = self.alive() {
+                return Some(Err(error));
+            }
+            ready(&self.hosts).then_some(Ok(()))
+        })?
+    }
+
+    /// Waits until `port` of the VIP takes a connection from the client.
+    pub fn wait_port(&mut self, port: u16) -> Result<()> {
+        let test = format!("exec 3<>/dev/tcp/{VIP}/{port}");
+        self.wait(&format!("an answer from {VIP}:{port}"), |hosts| {
+            hosts.client("timeout", &["2", "bash", "-c", &test]).is_ok()
+        })
+    }
+
+    /// Starts watching the hosts' sockets.
+    pub fn watch(&self) -> Result<Watch> {
+        let hosts = [Tier::AppNode, Tier::ProxyNode].map(|tier| self.cluster.host(tier).borrow());
+        Watch::start(hosts, self.ports)
+    }
+
+    /// What the agent answers to `path`.
+    pub fn ask_agent(&self, path: &str) -> Result<serde_json::Value> {
+        Ok(serde_json::from_str(&self.cluster.ask(Tier::AppNode, path)?)?)
+    }
+
+    /// The last lines of all logs.
+    pub fn logs(&self) -> String {
+        let mut text = self.cluster.program_logs(15) + &self.cluster.all_logs();
+        for entry in fs::read_dir(self.hosts.dir().join("log")).into_iter().flatten().flatten() {
+            let path: PathBuf = entry.path();
+            if path.extension().is_none_or(|e| e != "error") {
+                continue;
+            }
+            let said = fs::read_to_string(&path).unwrap_or_default();
+            let lines: Vec<&str> = said.lines().collect();
+            let tail = lines[lines.len().saturating_sub(15)..].join("\n");
+            text += &format!("last lines of {}:\n{tail}\n", path.display());
+        }
+        text
+    }
+
+    /// Leaves everything running until Ctrl-C.
+    pub fn wait_for_interrupt(&self, stop: &AtomicBool) {
+        eprintln!("\neverything is left running; scratch folder {}", self.hosts.dir().display());
+        eprintln!("  a client:      ip netns exec {} curl http://{VIP}/", self.cluster.client.namespace());
+        let app = self.cluster.host(Tier::AppNode).namespace();
+        eprintln!("  its processes: ip netns exec {app} curl http://{}/v1/processes", Tier::AppNode.admin());
+        eprintln!("Ctrl-C ends it.");
+        while !stop.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Stops programs and daemons, and ends what the programs left behind on the app host.
+    pub fn clear(mut self) -> Result<()> {
+        self.alive()?;
+        let stopped = self.cluster.stop_programs();
+        let app = self.cluster.host(Tier::AppNode).borrow();
+        let agent = self.cluster.daemon(Tier::AppNode).map(|agent| agent.pid());
+        let left =
+            || app.pids().map(|ids| ids.into_iter().filter(|id| Some(*id) != agent).collect::<Vec<_>>());
+        for signal in ["TERM", "KILL"] {
+            for id in left()? {
+                // It may have ended just now.
+                let _ = Command::new("kill").args(["-s", signal, &id.to_string()]).output();
+            }
+            let gone = || left().ok().filter(Vec::is_empty);
+            if wait_until("programs to end", SWEEP_DEADLINE, gone).is_ok() {
+                break;
+            }
+        }
+        self.cluster.stop()?;
+        stopped
+    }
+}

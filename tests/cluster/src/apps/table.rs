@@ -1,0 +1,163 @@
+//! The table: a line for each row, as text or JSON.
+
+use std::fmt;
+
+use serde_json::{Value, json};
+
+use super::watch::Seen;
+use super::{Expected, Row};
+
+/// How the table is printed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Output {
+    /// A table as Markdown has it.
+    Table,
+    /// An array of objects.
+    Json,
+}
+
+/// How a row went.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// With these figures.
+    Works(String),
+    /// It served, but not accelerated: why.
+    KernelFallback(String),
+    /// It did not serve as it should: why.
+    Fails(String),
+}
+
+impl Verdict {
+    /// The verdict on a row that ran to its end with these figures.
+    pub fn of(figures: String, seen: &Seen) -> Verdict {
+        match &seen.kernel_tcp {
+            Some(line) => Verdict::KernelFallback(format!("a kernel TCP socket of the service: {line}")),
+            None if seen.accepted == 0 => {
+                Verdict::KernelFallback("no connection came from a proxy".to_owned())
+            }
+            None => Verdict::Works(figures),
+        }
+    }
+
+    const fn word(&self) -> &'static str {
+        match self {
+            Verdict::Works(_) => "works",
+            Verdict::KernelFallback(_) => "kernel fallback",
+            Verdict::Fails(_) => "fails",
+        }
+    }
+
+    fn detail(&self) -> &str {
+        match self {
+            Verdict::Works(text) | Verdict::KernelFallback(text) | Verdict::Fails(text) => text,
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.word(), self.detail().trim().replace('\n', " "))
+    }
+}
+
+/// A row's line.
+#[derive(Debug)]
+pub struct Line {
+    name: &'static str,
+    program: String,
+    driven: &'static str,
+    expectation: Expected,
+    verdict: Verdict,
+    seen: Seen,
+}
+
+impl Line {
+    /// Of a row that has run.
+    pub fn new(row: &Row, version: String, verdict: Verdict, seen: Seen) -> Self {
+        let program = if version.is_empty() { row.program.to_owned() } else { placed(row.program, &version) };
+        Line { name: row.name, program, driven: row.driven, expectation: row.expected, verdict, seen }
+    }
+
+    /// How the row went.
+    pub fn verdict(&self) -> &Verdict {
+        &self.verdict
+    }
+
+    /// Whether that was to be expected.
+    pub fn expected(&self) -> bool {
+        match self.expectation {
+            Expected::Works => matches!(self.verdict, Verdict::Works(_)),
+            Expected::Fails(_) => matches!(self.verdict, Verdict::Fails(_)),
+        }
+    }
+
+    fn accelerated(&self) -> String {
+        let Seen { accepted, opened, .. } = self.seen;
+        match opened {
+            0 => format!("{accepted} accepted"),
+            _ => format!("{accepted} accepted, {opened} opened"),
+        }
+    }
+
+    fn kernel(&self) -> String {
+        let parts: Vec<String> =
+            self.seen.kernel.iter().map(|(what, count)| format!("{count} {what}")).collect();
+        if parts.is_empty() { "–".to_owned() } else { parts.join("; ") }
+    }
+
+    fn known(&self) -> &'static str {
+        match self.expectation {
+            Expected::Works => "",
+            Expected::Fails(why) => why,
+        }
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "name": self.name,
+            "program": self.program,
+            "driven": self.driven,
+            "accepted": self.seen.accepted,
+            "opened": self.seen.opened,
+            "listeners": self.seen.listeners,
+            "kernel": self.seen.kernel,
+            "kernel_tcp": self.seen.kernel_tcp,
+            "result": self.verdict.word(),
+            "detail": self.verdict.detail(),
+            "known": self.known(),
+            "expected": self.expected(),
+        })
+    }
+}
+
+/// The version behind the program's name: before a comma, where there is one.
+fn placed(program: &str, version: &str) -> String {
+    match program.split_once(',') {
+        Some((name, more)) => format!("{name} {version},{more}"),
+        None => format!("{program} {version}"),
+    }
+}
+
+/// The lines, printed.
+pub fn render(lines: &[Line], output: Output) -> String {
+    if output == Output::Json {
+        let all = Value::Array(lines.iter().map(Line::json).collect());
+        return format!("{all:#}\n");
+    }
+    let mut text =
+        "\n| program | driven | accelerated | left to the kernel | result |\n|---|---|---|---|---|\n"
+            .to_owned();
+    for line in lines {
+        let mut verdict = line.verdict.to_string();
+        match line.expectation {
+            Expected::Fails(why) if line.expected() => verdict += &format!(" (known: {why})"),
+            _ if !line.expected() => verdict += " ← not as expected",
+            _ => {}
+        }
+        let cells =
+            [&line.program, line.driven, &line.accelerated(), &line.kernel(), &verdict.replace('|', "/")];
+        text += &format!("| {} |\n", cells.join(" | "));
+    }
+    let good = lines.iter().filter(|line| line.expected()).count();
+    text + &format!("\n{good} of {} rows as expected\n", lines.len())
+}

@@ -1,0 +1,124 @@
+//! The watch over a row's sockets: which the agent shows, and whether the kernel has any of the service's.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use serde_json::Value;
+
+use super::stage::Stage;
+use crate::cluster::Tier;
+use crate::demo::kernel_tcp;
+use crate::host::Host;
+
+/// Between two looks.
+const INTERVAL: Duration = Duration::from_millis(250);
+
+/// What was seen of a row's sockets.
+#[derive(Clone, Default, Debug)]
+pub struct Seen {
+    /// Connections that processes accepted from proxies.
+    pub accepted: u64,
+    /// Connections that processes opened through proxies.
+    pub opened: u64,
+    /// Listeners that proxies knew.
+    pub listeners: u64,
+    /// Listeners and connections that were left to the kernel, by kind and reason.
+    pub kernel: BTreeMap<String, u64>,
+    /// A kernel TCP socket of the service, as `ss` showed it.
+    pub kernel_tcp: Option<String>,
+}
+
+/// A thread that looks until it is told to end.
+#[derive(Debug)]
+pub struct Watch {
+    over: Arc<AtomicBool>,
+    thread: JoinHandle<Result<Looks>>,
+}
+
+#[derive(Default)]
+struct Looks {
+    kernel_tcp: Option<String>,
+    /// Kind and reason of the kernel sockets that pages showed, one for each process, descriptor and address.
+    kernel: BTreeMap<(String, String), String>,
+}
+
+impl Watch {
+    /// Begins to look at the hosts of app node and proxy node.
+    pub fn start(hosts: [Host; 2], ports: &'static [u16]) -> Result<Self> {
+        let over = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&over);
+        let thread = std::thread::Builder::new().name("watch".to_owned()).spawn(move || {
+            let mut looks = Looks::default();
+            let mut last = false;
+            while !last {
+                last = told.load(Ordering::Relaxed);
+                look(&hosts, ports, &mut looks)?;
+                if !last {
+                    std::thread::park_timeout(INTERVAL);
+                }
+            }
+            Ok(looks)
+        })?;
+        Ok(Watch { over, thread })
+    }
+
+    /// Looks once more, and adds what the pages of all processes count.
+    pub fn end(self, stage: &Stage) -> Result<Seen> {
+        self.over.store(true, Ordering::Relaxed);
+        self.thread.thread().unpark();
+        let looks = self.thread.join().map_err(|_| anyhow!("the watch panicked"))??;
+        let processes = stage.ask_agent("/v1/processes")?;
+        let sum = |name: &str| -> u64 {
+            let all = processes.as_array().into_iter().flatten();
+            all.filter_map(|process| process["counters"][name].as_u64()).sum()
+        };
+        let mut seen = Seen {
+            accepted: sum("accepted"),
+            opened: sum("connects"),
+            listeners: sum("listeners_accelerated"),
+            kernel: BTreeMap::new(),
+            kernel_tcp: looks.kernel_tcp,
+        };
+        for (kind, counter) in [("listener", "listeners_kernel"), ("connection", "connects_kernel")] {
+            let count = sum(counter);
+            if count > 0 {
+                seen.kernel.insert(format!("{kind}: {}", reasons(&looks.kernel, kind)), count);
+            }
+        }
+        Ok(seen)
+    }
+}
+
+/// The reasons that pages gave for kernel sockets of a kind.
+fn reasons(kernel: &BTreeMap<(String, String), String>, kind: &str) -> String {
+    let wanted = format!("kernel-{kind}");
+    let mut found: Vec<&str> =
+        kernel.iter().filter(|((k, _), _)| *k == wanted).map(|(_, r)| r.as_str()).collect();
+    found.sort_unstable();
+    found.dedup();
+    if found.is_empty() { "reason not seen".to_owned() } else { found.join(", ") }
+}
+
+fn look(hosts: &[Host; 2], ports: &[u16], looks: &mut Looks) -> Result<()> {
+    for host in hosts {
+        if looks.kernel_tcp.is_none() {
+            looks.kernel_tcp = kernel_tcp(host, ports)?;
+        }
+    }
+    let url = format!("http://{}/v1/sockets?limit=10000", Tier::AppNode.admin());
+    let text = hosts[0].run("curl", &["-sSf", "-m", "5", &url])?;
+    let Ok(Value::Array(sockets)) = serde_json::from_str(&text) else { return Ok(()) };
+    for socket in sockets {
+        let word = |name: &str| socket[name].as_str().unwrap_or_default().to_owned();
+        let kind = word("kind");
+        if kind.starts_with("kernel-") {
+            let what = format!("{} {} {} {}", word("process"), socket["fd"], word("local"), word("remote"));
+            looks.kernel.insert((kind, what), word("reason"));
+        }
+    }
+    Ok(())
+}
