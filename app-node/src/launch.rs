@@ -98,6 +98,10 @@ pub enum Obstacle {
     Static,
     /// It changes user or group when started: the loader ignores LD_PRELOAD.
     Setuid,
+    /// It is a Go program: its runtime makes its system calls without the C library.
+    Go,
+    /// It has file capabilities: the loader ignores LD_PRELOAD.
+    Capabilities,
     /// It is made for another machine.
     Foreign,
 }
@@ -107,6 +111,10 @@ impl fmt::Display for Obstacle {
         f.write_str(match self {
             Obstacle::Static => "is linked statically: the loader preloads nothing into it, its sockets stay in the kernel",
             Obstacle::Setuid => "is set-user-id or set-group-id: the loader ignores LD_PRELOAD, its sockets stay in the kernel",
+            Obstacle::Go => {
+                "is a Go program: its runtime makes system calls without the C library, its sockets stay in the kernel"
+            }
+            Obstacle::Capabilities => "has file capabilities: the loader ignores LD_PRELOAD, its sockets stay in the kernel",
             Obstacle::Foreign => "is made for another machine or word size than the socket filter",
         })
     }
@@ -154,7 +162,9 @@ impl Launch {
                 }
                 Linkage::Static => Some(Obstacle::Static),
                 Linkage::Foreign => Some(Obstacle::Foreign),
+                Linkage::Go => Some(Obstacle::Go),
                 Linkage::Dynamic if changes_user(&file) => Some(Obstacle::Setuid),
+                Linkage::Dynamic if has_capabilities(&file) => Some(Obstacle::Capabilities),
                 Linkage::Dynamic | Linkage::Unknown => None,
             };
             return Ok(Verdict { path, interpreter, obstacle });
@@ -230,6 +240,11 @@ fn executable(path: &Path) -> Result<(), LaunchError> {
 
 fn changes_user(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|m| m.permissions().mode() & 0o6000 != 0)
+}
+
+fn has_capabilities(path: &Path) -> bool {
+    // Only whether it is there counts; a value that is longer than this gives ERANGE.
+    rustix::fs::getxattr(path, "security.capability", &mut [0u8; 64][..]).is_ok_and(|len| len > 0)
 }
 
 /// The filter: CSP_SOCKFILTER, else beside this program, else in ../lib.

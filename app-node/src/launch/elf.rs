@@ -10,14 +10,24 @@ use std::path::{Path, PathBuf};
 const HEADERS_MAX: u16 = 256;
 /// What the kernel reads of a script's first line.
 const LINE_LEN_MAX: u64 = 256;
+const PT_LOAD: u32 = 1;
 const PT_INTERP: u32 = 3;
+const PF_W: u32 = 2;
+/// What the Go linker puts near the start of a program's data, aligned to 16 bytes.
+const GO_MAGIC: &[u8] = b"\xff Go buildinf:";
+/// Bytes of the data that are searched for it: linkers put relocations in front.
+const GO_SEARCH: u64 = 1 << 20;
 const ELFCLASS64: u8 = 2;
+/// Bytes of a program header of a 64-bit file.
+const HEADER_LEN: usize = 56;
 
 /// How a program is linked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Linkage {
     /// It names a loader, which preloads.
     Dynamic,
+    /// The same, and it is a Go program: its runtime makes its system calls itself.
+    Go,
     /// It names none.
     Static,
     /// Its first line names an interpreter.
@@ -48,19 +58,37 @@ fn u16_at(bytes: &[u8], at: usize) -> u16 {
     bytes.get(at..at + 2).map_or(0, |b| u16::from_le_bytes([b[0], b[1]]))
 }
 
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |b| u32::from_le_bytes(*b))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |b| u64::from_le_bytes(*b))
+}
+
 fn inspect_elf(file: &mut File, header: &[u8]) -> io::Result<Linkage> {
     let own_machine = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
     if header.get(4) != Some(&ELFCLASS64) || u16_at(header, 18) != own_machine {
         return Ok(Linkage::Foreign);
     }
-    let offset = header.get(32..40).and_then(|b| b.first_chunk::<8>()).map_or(0, |b| u64::from_le_bytes(*b));
+    let offset = u64_at(header, 32);
     let (size, count) = (u16_at(header, 54), u16_at(header, 56).min(HEADERS_MAX));
     let mut table = vec![0; usize::from(size) * usize::from(count)];
     file.seek(SeekFrom::Start(offset))?;
     file.read_exact(&mut table)?;
-    let kinds = table.chunks_exact(usize::from(size).max(4));
-    let dynamic = kinds
-        .into_iter()
-        .any(|entry| entry.first_chunk::<4>().is_some_and(|kind| u32::from_le_bytes(*kind) == PT_INTERP));
-    Ok(if dynamic { Linkage::Dynamic } else { Linkage::Static })
+    let headers = || table.chunks_exact(usize::from(size).max(HEADER_LEN));
+    if !headers().any(|entry| u32_at(entry, 0) == PT_INTERP) {
+        return Ok(Linkage::Static);
+    }
+    let data = headers().filter(|entry| u32_at(entry, 0) == PT_LOAD && u32_at(entry, 4) & PF_W != 0);
+    for entry in data {
+        let (offset, len) = (u64_at(entry, 8), u64_at(entry, 32));
+        let mut start = Vec::new();
+        file.seek(SeekFrom::Start(offset))?;
+        Read::by_ref(file).take(len.min(GO_SEARCH)).read_to_end(&mut start)?;
+        if start.chunks(16).any(|part| part.starts_with(GO_MAGIC)) {
+            return Ok(Linkage::Go);
+        }
+    }
+    Ok(Linkage::Dynamic)
 }

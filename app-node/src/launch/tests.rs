@@ -45,6 +45,15 @@ fn static_setuid_and_foreign_programs_are_told() {
     let dynamic = file("dynamic", &elf(3), 0o755);
     assert_eq!(obstacle(&dynamic), None);
     assert_eq!(obstacle(&file("setuid", &elf(3), 0o4755)), Some(Obstacle::Setuid));
+    let mut go = elf(3);
+    go[56] = 2;
+    go.resize(64 + 2 * 56, 0);
+    go[120..128].copy_from_slice(&[1, 0, 0, 0, 6, 0, 0, 0]);
+    go[128] = 176;
+    go[152] = 64;
+    go.resize(176 + 64, 0);
+    go[192..206].copy_from_slice(b"\xff Go buildinf:");
+    assert_eq!(obstacle(&file("go", &go, 0o755)), Some(Obstacle::Go));
     let mut other = elf(3);
     other[18] = 40;
     assert_eq!(obstacle(&file("foreign", &other, 0o755)), Some(Obstacle::Foreign));
