@@ -13,6 +13,7 @@ PACKAGES_RUN := iproute2 procps curl nginx-light etcd-server wrk python3 libucx0
 # The programs of `make test-apps`, each as Debian ships it.
 PACKAGES_APPS := nginx-light apache2-bin lighttpd vsftpd redis-server redis-tools memcached haproxy python3-gunicorn \
   openssh-server openssh-client postgresql postgresql-contrib
+PACKAGES_FILTER := redis-server redis-tools
 # Compilers and checkers of the C API's tests.
 PACKAGES_CAPI := binutils g++ clang mandoc pkgconf
 
@@ -24,7 +25,7 @@ PURE_CRATES := csp-types csp-wire csp-tcp csp-classify
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
-.PHONY: packages-build packages-run packages-apps packages-bench packages-interop packages-rdma packages-capi packages-san
+.PHONY: packages-build packages-run packages-apps packages-filter packages-bench packages-interop packages-rdma packages-capi packages-san
 packages-build:
 	@tests/setup/packages.sh $(PACKAGES_BUILD)
 packages-run:
@@ -39,6 +40,8 @@ packages-san:
 	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_SAN)
 packages-interop:
 	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_INTEROP)
+packages-filter: packages-run
+	@tests/setup/packages.sh $(PACKAGES_FILTER)
 packages-capi:
 	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_CAPI)
 packages-rdma:
@@ -116,6 +119,10 @@ bench-rdma: packages-rdma ## the verbs provider beside ibv_rc_pingpong, perftest
 bench-san: packages-san ## messages over the SAN's providers beside TCP, Unix sockets, ZeroMQ, ucx_perftest (root, 5 minutes; BENCH=...)
 	$(CARGO) build --release --locked -p csp-perf -p csp-performance
 	@$${CARGO_TARGET_DIR:-target}/release/csp-san-bench $(BENCH)
+
+.PHONY: bench-filter
+bench-filter: packages-filter build ## processor time of nginx and redis under the socket filter beside kernel TCP (root, 3 minutes; BENCH=...)
+	@$${CARGO_TARGET_DIR:-target}/release/csp-filter-bench $(BENCH)
 
 .PHONY: bench-tcp
 bench-tcp: packages-bench ## the TCP engine's time (criterion) and instructions (callgrind) a segment, ACK and connection

@@ -15,6 +15,7 @@ mod client;
 mod cluster;
 pub mod configs;
 pub mod demo;
+pub mod filter_bench;
 mod host;
 mod process;
 pub mod steady;
