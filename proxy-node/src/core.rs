@@ -18,6 +18,7 @@ mod events;
 mod flow;
 mod handover;
 mod inbound;
+mod options;
 mod outbound;
 mod output;
 mod parked;

@@ -21,6 +21,9 @@ pub static ENGINE: Locked<Engine> = Locked::new(Engine::new());
 /// After a failed attachment the next is tried no earlier, in nanoseconds.
 const ATTACH_RETRY_NS: u64 = 1_000_000_000;
 
+/// Events that a busy program gathers before it shows them to the agent.
+const PUBLISH_EVENTS: usize = 64;
+
 /// What the filter itself counts; the order of `COUNTER_NAMES` from index 19 on.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct FilterCounters {
@@ -213,6 +216,13 @@ impl Engine {
         }
     }
 
+    /// Publishes what there is to tell once it is worth while; all of it is published before a thread sleeps.
+    pub fn publish_soon(&mut self) {
+        if self.link.as_ref().is_some_and(|l| l.app.trace_waiting() >= PUBLISH_EVENTS) {
+            self.publish();
+        }
+    }
+
     /// Publishes trace events and counters to the agent.
     pub fn publish(&mut self) {
         let Some(link) = &mut self.link else { return };
@@ -334,7 +344,7 @@ impl Engine {
             Kind::Candidate | Kind::Carried { .. } | Kind::Lost | Kind::Listener(_) => {}
         }
         self.show_ours(index, None);
-        self.publish();
+        self.publish_soon();
     }
 
     fn leave_set(&mut self, membership: Membership) {

@@ -143,10 +143,9 @@ fn each_number(mut entries: &[u8], mut then: impl FnMut(c_int)) {
     const NAME: usize = 19;
     while let Some(len) = entries.get(16..18).map(|l| usize::from(u16::from_ne_bytes([l[0], l[1]]))) {
         let name = entries.get(NAME..len).unwrap_or(&[]);
-        let digits = name.iter().take_while(|b| b.is_ascii_digit());
-        let number = digits.fold(None, |n: Option<c_int>, b| {
-            n.unwrap_or(0).checked_mul(10)?.checked_add(c_int::from(b - b'0'))
-        });
+        let digits = name.split(|b| !b.is_ascii_digit()).next().unwrap_or(&[]);
+        let more = |n: c_int, b: &u8| n.checked_mul(10)?.checked_add(c_int::from(b - b'0'));
+        let number = if digits.is_empty() { None } else { digits.iter().try_fold(0, more) };
         number.into_iter().for_each(&mut then);
         entries = entries.get(len.max(1)..).unwrap_or(&[]);
     }

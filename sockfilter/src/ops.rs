@@ -10,6 +10,7 @@ pub mod poll;
 pub mod rights;
 pub mod select;
 pub mod sockets;
+pub mod tcp_info;
 
 use csp_types::Instant;
 use libc::c_int;

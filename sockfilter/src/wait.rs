@@ -98,7 +98,7 @@ pub fn blocking<T>(
                 return Step::Done(Err(libc::EBADF));
             }
             if let Attempt::Done(result) = attempt(engine) {
-                engine.publish();
+                engine.publish_soon();
                 return Step::Done(result);
             }
             if engine.progress() {

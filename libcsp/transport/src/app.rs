@@ -24,6 +24,7 @@ mod flow;
 mod handover;
 mod input;
 mod listener;
+mod options;
 mod records;
 mod slots;
 #[cfg(test)]
@@ -218,6 +219,11 @@ impl AppSide {
     /// The next event recorded since this was last called; for an owner that publishes them elsewhere.
     pub fn poll_trace(&mut self) -> Option<TraceEvent> {
         self.fresh_trace.pop_front()
+    }
+
+    /// Events that wait for [`poll_trace`](Self::poll_trace); the oldest are dropped from 1,024 on.
+    pub fn trace_waiting(&self) -> usize {
+        self.fresh_trace.len()
     }
 
     /// The endpoint below, for its counters and links.

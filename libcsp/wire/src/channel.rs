@@ -14,8 +14,8 @@ use crate::bytes::{Writer, array_at, check_padding, slice_at};
 mod payload;
 
 pub use payload::{
-    ADDRESS_LEN, ConnectPayload, ConnectedPayload, ListenPayload, OpenPayload, OptionPayload, TICKET_LEN,
-    TakeOverPayload, TakenOverPayload, Ticket, emit_address, parse_address,
+    ADDRESS_LEN, ChannelOption, ConnectPayload, ConnectedPayload, InfoPayload, ListenPayload, OpenPayload,
+    OptionPayload, TICKET_LEN, TakeOverPayload, TakenOverPayload, Ticket, emit_address, parse_address,
 };
 
 /// Bytes in front of a message's payload.
@@ -57,7 +57,7 @@ pub enum MessageKind {
     Connect = 12,
     /// It has one (label, request id); [`ConnectedPayload`].
     Connected = 13,
-    /// A socket option (label, option number); [`OptionPayload`].
+    /// A socket option (label, a [`ChannelOption`]); [`OptionPayload`].
     Option = 14,
     /// Reserved.
     Ping = 15,
@@ -72,6 +72,8 @@ pub enum MessageKind {
     TakeOver = 19,
     /// It has it (label, request id); [`TakenOverPayload`].
     TakenOver = 20,
+    /// How is the connection (label)? The answer has an [`InfoPayload`].
+    Info = 21,
 }
 
 impl MessageKind {
@@ -98,6 +100,7 @@ impl MessageKind {
             18 => MessageKind::HandedOver,
             19 => MessageKind::TakeOver,
             20 => MessageKind::TakenOver,
+            21 => MessageKind::Info,
             _ => return None,
         })
     }
@@ -118,6 +121,7 @@ impl MessageKind {
                 | HandOver
                 | HandedOver
                 | TakenOver
+                | Info
         )
     }
 
@@ -133,6 +137,7 @@ impl MessageKind {
             MessageKind::HandOver => len == TICKET_LEN,
             MessageKind::TakeOver => len == TakeOverPayload::LEN,
             MessageKind::TakenOver => len == TakenOverPayload::LEN,
+            MessageKind::Info => len == 0 || len == InfoPayload::LEN,
             _ => len == 0,
         }
     }

@@ -168,7 +168,8 @@ impl ProxyCore {
                 self.abandon(now, label);
             }
             (MessageKind::HandOver, Stage::Open(_)) => return self.on_hand_over(now, label, message, out),
-            (MessageKind::Option, Stage::Open(_)) => {} // options reach the engine with the socket filter's issue
+            (MessageKind::Option, Stage::Open(_)) => return self.on_option(now, label, message),
+            (MessageKind::Info, Stage::Open(_)) => self.tell_info(label, lane, out),
             _ => return Verdict::Violation,
         }
         Verdict::Fine

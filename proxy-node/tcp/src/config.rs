@@ -273,6 +273,18 @@ impl From<ConnectionOptions> for KeptOptions {
 }
 
 impl KeptOptions {
+    /// As they were given, but for what was rounded.
+    pub fn with(&self, congestion: CongestionControl) -> ConnectionOptions {
+        ConnectionOptions {
+            nagle: self.nagle,
+            congestion,
+            pacing: self.pacing,
+            ecn: self.ecn,
+            keepalive_idle: self.keepalive_idle(),
+            user_timeout: self.user_timeout(),
+        }
+    }
+
     pub fn keepalive_idle(&self) -> Option<Duration> {
         (self.keepalive_idle_ms > 0).then(|| Duration::from_millis(self.keepalive_idle_ms.into()))
     }

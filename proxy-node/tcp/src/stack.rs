@@ -305,6 +305,11 @@ impl Stack {
         .is_some()
     }
 
+    /// The options of one connection; `None` for stale labels.
+    pub fn options(&self, label: FlowLabel) -> Option<ConnectionOptions> {
+        self.tcb(label).map(Tcb::options)
+    }
+
     /// A connection's figures.
     pub fn info(&self, label: FlowLabel) -> Option<ConnectionInfo> {
         self.tcb(label).map(|tcb| tcb.info(&self.config, &self.ranges))
@@ -371,6 +376,11 @@ impl Tcb {
     pub(crate) fn apply(&mut self, options: ConnectionOptions) {
         self.options = options.into();
         self.congestion.choose(options.congestion);
+    }
+
+    /// See [`Stack::options`].
+    fn options(&self) -> ConnectionOptions {
+        self.options.with(self.congestion.algorithm())
     }
 
     /// See [`Stack::close`].

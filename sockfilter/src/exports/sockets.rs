@@ -4,7 +4,7 @@ use libc::{c_int, c_void, sockaddr, socklen_t};
 
 use crate::fdtable::{self, Entry};
 use crate::ops::names::{self, End};
-use crate::ops::{c_int_result, carried, options, sockets};
+use crate::ops::{c_int_result, carried, options, sockets, tcp_info};
 use crate::real;
 
 /// socket(2)
@@ -115,6 +115,15 @@ unsafe extern "C" fn getsockopt(
         && !len.is_null()
         // SAFETY: the caller's promise.
         && let Some(result) = unsafe { carried::option(index, level, name, value, len) }
+    {
+        return c_int_result(result);
+    }
+    if (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO)
+        && fdtable::is_ours(fd)
+        && !value.is_null()
+        && !len.is_null()
+        // SAFETY: the caller's promise.
+        && let Some(result) = unsafe { tcp_info::get(fd, value, len) }
     {
         return c_int_result(result);
     }

@@ -330,7 +330,7 @@ impl Engine {
             set.turns = set.turns.wrapping_add(1);
             let kernel = set.turns.is_multiple_of(KERNEL_TURN) && count < events.len();
             self.return_set(id, set);
-            self.publish();
+            self.publish_soon();
             return Look::Ready(count, kernel);
         }
         if deadline.is_over() {

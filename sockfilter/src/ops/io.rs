@@ -1,5 +1,6 @@
 //! Reading and writing, in all their forms.
 
+use core::mem::MaybeUninit;
 use core::slice;
 
 use csp_transport::app::AppError;
@@ -248,7 +249,8 @@ fn copy_file(
     start: off_t,
     count: usize,
 ) -> (usize, Result<(), Errno>) {
-    let mut chunk = [0u8; FILE_CHUNK];
+    // Not cleared: the kernel writes what is read of it.
+    let mut chunk = MaybeUninit::<[u8; FILE_CHUNK]>::uninit();
     let mut sent = 0;
     while sent < count {
         let room = blocking(id, deadline, |engine| {

@@ -1,5 +1,6 @@
 //! getsockopt, setsockopt, ioctl, F_SETFL: the placeholder keeps the values, we note what concerns us.
 
+use csp_wire::channel::ChannelOption;
 use libc::{c_int, c_void, socklen_t};
 
 use super::sockets::{KernelTime, nanos_of};
@@ -68,6 +69,7 @@ pub unsafe fn option_set(fd: c_int, level: c_int, name: c_int, value: *const c_v
             Some(())
         });
     }
+    pass_on(fd, level, name);
     if level != libc::SOL_SOCKET {
         return;
     }
@@ -85,6 +87,28 @@ pub unsafe fn option_set(fd: c_int, level: c_int, name: c_int, value: *const c_v
         }
         _ => {}
     }
+}
+
+/// Tells the proxy of options that concern the client's TCP connection; the placeholder has their values.
+fn pass_on(fd: c_int, level: c_int, name: c_int) {
+    let int = |level, name| super::sockets::option_value::<c_int>(fd, level, name).max(0) as u64;
+    let (option, value) = match (level, name) {
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => (ChannelOption::NoDelay, int(level, name)),
+        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => (ChannelOption::UserTimeout, int(level, name)),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) | (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => {
+            let on = int(libc::SOL_SOCKET, libc::SO_KEEPALIVE);
+            if on == 0 && level == libc::IPPROTO_TCP {
+                return;
+            }
+            (ChannelOption::KeepaliveIdle, on * 1000 * int(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE))
+        }
+        _ => return,
+    };
+    with_description(fd, |engine, index| {
+        let Kind::Flow(flow) = engine.descriptions.get(index)?.kind else { return None };
+        // A connection that is over has no use for it.
+        engine.link.as_mut()?.app.set_option(super::now(), flow, option, value).ok()
+    });
 }
 
 fn note(fd: c_int, f: impl FnOnce(&mut Description)) {

@@ -127,7 +127,7 @@ fn look(
         ready |= entry.revents != 0;
     }
     if ready {
-        engine.publish();
+        engine.publish_soon();
         return Look::Ready;
     }
     if deadline.is_over() {

@@ -38,11 +38,15 @@ pub fn created(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
 }
 
 fn socket_option<T: Default>(fd: c_int, name: c_int) -> T {
+    option_value(fd, libc::SOL_SOCKET, name)
+}
+
+/// The placeholder's value of an option; the default where the kernel has none.
+pub fn option_value<T: Default>(fd: c_int, level: c_int, name: c_int) -> T {
     let mut value = T::default();
     let mut len = size_of::<T>() as socklen_t;
     // SAFETY: `value` has `len` writable bytes, and every bit pattern of the types used here is valid.
-    let _ =
-        unsafe { syscall!(libc::SYS_getsockopt, fd, libc::SOL_SOCKET, name, &raw mut value, &raw mut len) };
+    let _ = unsafe { syscall!(libc::SYS_getsockopt, fd, level, name, &raw mut value, &raw mut len) };
     value
 }
 

@@ -12,8 +12,8 @@ use csp_types::{FlowLabel, Instant, LabelAllocator, Role};
 use csp_vi::shm::ShmProvider;
 use csp_vi::{Armed, ViAddress};
 use csp_wire::channel::{
-    CLOSE_UNREAD, ConnectPayload, ListenPayload, Message, MessageHeader, MessageKind, Messages, OpenPayload,
-    TakeOverPayload, TakenOverPayload, Ticket,
+    CLOSE_UNREAD, ConnectPayload, InfoPayload, ListenPayload, Message, MessageHeader, MessageKind, Messages,
+    OpenPayload, OptionPayload, TakeOverPayload, TakenOverPayload, Ticket,
 };
 
 #[path = "hairpin.rs"]
@@ -69,6 +69,8 @@ pub struct Flow {
     ticket: Option<Ticket>,
     /// How often that happened.
     pub handovers: u32,
+    /// Options that the program set.
+    pub options: Vec<(u32, u64)>,
 }
 
 /// A CONNECT that waits for its answer.
@@ -302,6 +304,16 @@ impl Proxy {
     fn flow_message(&mut self, link: LinkId, message: &Message<'_>) {
         let header = message.header;
         let flow = self.flows.get_mut(&header.id).unwrap_or_else(|| panic!("{header:?}"));
+        if header.kind == MessageKind::Option {
+            flow.options.push((header.argument, OptionPayload::parse(message.payload).unwrap().value));
+            return;
+        }
+        if header.kind == MessageKind::Info {
+            let info =
+                InfoPayload { state: 1, rtt_us: 1_234, mss: 1_448, cwnd: 14_480, ..InfoPayload::default() };
+            let header = MessageHeader::new(MessageKind::Info, header.id, 0, 0);
+            return self.tell_with(link, header, &info.emit());
+        }
         if header.kind != MessageKind::Credit {
             flow.kinds.push(header.kind);
         }

@@ -286,3 +286,28 @@ fn ctrl_c_interrupts_a_waiting_server_and_idle_costs_nothing() {
     assert_eq!(code, Some(0), "{output}");
     assert!(output.contains("Keyboard interrupt"), "{output}");
 }
+
+/// What a program sets reaches the proxy, and what it asks is answered from there.
+const OPTIONS: &str = "
+import socket, struct
+listener = socket.create_server(('', 18130))
+c, _ = listener.accept()
+c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+c.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
+c.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+c.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 5000)
+info = c.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+rtt, cwnd = struct.unpack_from('I', info, 68)[0], struct.unpack_from('I', info, 80)[0]
+print(info[0], rtt, cwnd, c.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE))
+c.close()
+";
+
+#[test]
+fn options_reach_the_proxy_and_its_figures_come_back() {
+    let mut stage = Stage::new();
+    let program = stage.python(OPTIONS, &[]);
+    let label = stage.proxy.open(18130, b"", false);
+    stage.proxy.until("the close", |p| p.flow(label).closed);
+    assert_eq!(stage.proxy.flow(label).options, [(1, 1), (2, 60_000), (3, 5_000)]);
+    assert_eq!(stage.succeeds(program), "1 1234 10 60\n");
+}

@@ -3,7 +3,10 @@
 
 use csp_wire::agent::AgentMessage;
 use csp_wire::bytes::Writer;
-use csp_wire::channel::{ConnectPayload, ListenPayload, Messages, OpenPayload, OptionPayload};
+use csp_wire::channel::{
+    ConnectPayload, InfoPayload, ListenPayload, Messages, OpenPayload, OptionPayload, TakeOverPayload,
+    TakenOverPayload,
+};
 use csp_wire::link::{HELLO_LEN_MAX, Header, Hello, HelloAck, HelloRefused};
 use csp_wire::tunnel::Records;
 
@@ -91,6 +94,18 @@ fn payloads(payload: &[u8]) {
     }
     match OptionPayload::parse(payload) {
         Ok(option) => assert_eq!(option.emit(), payload),
+        Err(error) => check_error(error, payload),
+    }
+    match InfoPayload::parse(payload) {
+        Ok(info) => assert_eq!(info.emit(), payload),
+        Err(error) => check_error(error, payload),
+    }
+    match TakeOverPayload::parse(payload) {
+        Ok(take) => assert_eq!(take.emit(), payload),
+        Err(error) => check_error(error, payload),
+    }
+    match TakenOverPayload::parse(payload) {
+        Ok(taken) => assert_eq!(taken.emit(), payload),
         Err(error) => check_error(error, payload),
     }
     match ConnectPayload::parse(payload) {

@@ -72,7 +72,8 @@ impl AppSide {
             MessageKind::Shutdown => self.on_shutdown(lane, header),
             MessageKind::Reset => self.on_reset(lane, header),
             MessageKind::Close => self.on_close(lane, header),
-            // Options of connections are the proxy's own affair so far.
+            // A proxy sets no options here.
+            MessageKind::Info => self.on_info(lane, message),
             MessageKind::Option | MessageKind::Ping | MessageKind::Pong => Ok(()),
             MessageKind::Listen
             | MessageKind::Unlisten
@@ -85,7 +86,7 @@ impl AppSide {
     }
 
     /// The flow that a message names on its own link; a proxy cannot reach a flow of another proxy.
-    fn known(&mut self, lane: Lane, header: &MessageHeader) -> Option<FlowId> {
+    pub(super) fn known(&mut self, lane: Lane, header: &MessageHeader) -> Option<FlowId> {
         let id = self.channels.get(lane.channel).and_then(|c| c.labels.get(&header.id)).copied();
         let id = id.filter(|id| self.flows.get(id.0).is_some_and(|flow| flow.lane == lane));
         if id.is_none() {

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use csp_types::FlowLabel;
+use csp_wire::channel::InfoPayload;
 
 use super::channel::Lane;
 use super::config::CHANNELS_MAX;
@@ -55,6 +56,8 @@ pub(super) struct Flow {
     pub ended_here: bool,
     /// The peer sent its CLOSE or RESET.
     pub ended_there: bool,
+    /// What the proxy answered to INFO.
+    pub info: Option<InfoPayload>,
     /// How far it is with being handed over; `None`: it is not.
     pub handover: Option<HandOver>,
     /// The program closed it; the slot stays until the label is free.
@@ -93,6 +96,7 @@ impl Flow {
             broken: false,
             ended_here: false,
             ended_there: false,
+            info: None,
             handover: None,
             orphan: false,
             wants_write: false,

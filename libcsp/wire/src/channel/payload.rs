@@ -166,6 +166,103 @@ impl ConnectPayload {
     }
 }
 
+/// The argument of OPTION: what of a connection an application sets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum ChannelOption {
+    /// TCP_NODELAY: 0 lets small segments wait while others are in flight (RFC 9293 §3.7.4).
+    NoDelay = 1,
+    /// Milliseconds of silence after which the client is asked whether it is there (RFC 9293 §3.8.4); 0: never.
+    KeepaliveIdle = 2,
+    /// Milliseconds that data may stay unacknowledged (RFC 5482); 0: as configured.
+    UserTimeout = 3,
+}
+
+impl ChannelOption {
+    /// The option of this number.
+    pub const fn from_u32(number: u32) -> Option<Self> {
+        Some(match number {
+            1 => ChannelOption::NoDelay,
+            2 => ChannelOption::KeepaliveIdle,
+            3 => ChannelOption::UserTimeout,
+            _ => return None,
+        })
+    }
+}
+
+/// Payload of INFO's answer: figures of the client's TCP connection.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct InfoPayload {
+    /// The state, in Linux' numbers (TCP_ESTABLISHED is 1).
+    pub state: u32,
+    /// Smoothed round-trip time in microseconds; 0 before the first sample.
+    pub rtt_us: u32,
+    /// Retransmission timeout in microseconds.
+    pub rto_us: u32,
+    /// Payload bytes of a full segment.
+    pub mss: u32,
+    /// Congestion window in bytes.
+    pub cwnd: u32,
+    /// Slow start threshold in bytes.
+    pub ssthresh: u32,
+    /// Bytes sent and not acknowledged.
+    pub in_flight: u32,
+    /// The client's window in bytes.
+    pub send_window: u32,
+    /// Retransmissions so far.
+    pub retransmits: u32,
+    /// Bytes written and not acknowledged.
+    pub send_queue: u32,
+    /// Bytes per second delivered most recently.
+    pub delivery_rate: u64,
+}
+
+impl InfoPayload {
+    /// Bytes of the payload.
+    pub const LEN: usize = 48;
+
+    /// Parses the payload.
+    pub fn parse(payload: &[u8]) -> Result<Self, WireError> {
+        check_len(payload, Self::LEN, "info payload")?;
+        let word = |at: usize| Ok(u32::from_le_bytes(*array_at(payload, 4 * at, "info payload")?));
+        Ok(InfoPayload {
+            state: word(0)?,
+            rtt_us: word(1)?,
+            rto_us: word(2)?,
+            mss: word(3)?,
+            cwnd: word(4)?,
+            ssthresh: word(5)?,
+            in_flight: word(6)?,
+            send_window: word(7)?,
+            retransmits: word(8)?,
+            send_queue: word(9)?,
+            delivery_rate: u64::from_le_bytes(*array_at(payload, 40, "info payload")?),
+        })
+    }
+
+    /// The payload as bytes.
+    pub fn emit(&self) -> [u8; Self::LEN] {
+        let words = [
+            self.state,
+            self.rtt_us,
+            self.rto_us,
+            self.mss,
+            self.cwnd,
+            self.ssthresh,
+            self.in_flight,
+            self.send_window,
+            self.retransmits,
+            self.send_queue,
+        ];
+        let mut out = [0; Self::LEN];
+        for (to, word) in out.chunks_exact_mut(4).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        out[40..].copy_from_slice(&self.delivery_rate.to_le_bytes());
+        out
+    }
+}
+
 /// Payload of OPTION: the option's value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OptionPayload {

@@ -1,0 +1,66 @@
+//! What a program sets on a connection and asks of it beyond its bytes: the client's TCP connection is the proxy's.
+
+use csp_types::Instant;
+use csp_wire::channel::{ChannelOption, InfoPayload, Message, MessageHeader, MessageKind, OptionPayload};
+
+use super::channel::Lane;
+use super::input::Violation;
+use super::slots::FlowId;
+use super::{AppError, AppSide, Handle};
+
+impl AppSide {
+    /// Sets an option of the client's TCP connection.
+    ///
+    /// Errors: [`AppError::NotConnected`] while there is none, [`AppError::Unknown`].
+    pub fn set_option(
+        &mut self,
+        now: Instant,
+        id: FlowId,
+        option: ChannelOption,
+        value: u64,
+    ) -> Result<(), AppError> {
+        self.now = now;
+        let (lane, header) = self.header_for(id, MessageKind::Option, option as u32)?;
+        self.send_control_with(lane, header, &OptionPayload { value }.emit());
+        Ok(())
+    }
+
+    /// Asks how the client's TCP connection is; [`info`](Self::info) has the answer once it came, and readiness is told.
+    ///
+    /// Errors: as [`set_option`](Self::set_option).
+    pub fn ask_info(&mut self, now: Instant, id: FlowId) -> Result<(), AppError> {
+        self.now = now;
+        let (lane, header) = self.header_for(id, MessageKind::Info, 0)?;
+        if let Some(flow) = self.flows.get_mut(id.0) {
+            flow.info = None;
+        }
+        self.send_control(lane, header);
+        Ok(())
+    }
+
+    /// The answer to the latest [`ask_info`](Self::ask_info).
+    pub fn info(&self, id: FlowId) -> Option<InfoPayload> {
+        self.flows.get(id.0)?.info
+    }
+
+    fn header_for(
+        &self,
+        id: FlowId,
+        kind: MessageKind,
+        argument: u32,
+    ) -> Result<(Lane, MessageHeader), AppError> {
+        let flow = self.flows.get(id.0).filter(|f| !f.orphan).ok_or(AppError::Unknown)?;
+        let label = flow.label.filter(|_| !flow.ended_here && !flow.ended_there && !flow.broken);
+        Ok((flow.lane, MessageHeader::of_flow(kind, label.ok_or(AppError::NotConnected)?, argument, 0)))
+    }
+
+    pub(super) fn on_info(&mut self, lane: Lane, message: &Message<'_>) -> Result<(), Violation> {
+        let info = InfoPayload::parse(message.payload).map_err(|_| Violation)?;
+        let Some(id) = self.known(lane, &message.header) else { return Ok(()) };
+        if let Some(flow) = self.flows.get_mut(id.0) {
+            flow.info = Some(info);
+        }
+        self.notify(Handle::Flow(id));
+        Ok(())
+    }
+}

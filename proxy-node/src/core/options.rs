@@ -1,0 +1,64 @@
+//! What an application sets on its client's TCP connection, and what it asks of it.
+
+use csp_tcp::State;
+use csp_types::{Duration, FlowLabel, Instant};
+use csp_wire::channel::{ChannelOption, InfoPayload, Message, MessageHeader, MessageKind, OptionPayload};
+
+use super::application::Verdict;
+use super::{Lane, ProxyCore, ProxyOutput};
+
+impl ProxyCore {
+    /// OPTION: options that this proxy does not know are left alone.
+    pub(super) fn on_option(&mut self, now: Instant, label: FlowLabel, message: &Message<'_>) -> Verdict {
+        let Ok(OptionPayload { value }) = OptionPayload::parse(message.payload) else {
+            return Verdict::Violation;
+        };
+        let known = ChannelOption::from_u32(message.header.argument).zip(self.tcp.options(label));
+        let Some((option, mut options)) = known else { return Verdict::Fine };
+        let time = (value > 0).then(|| Duration::from_millis(value.min(u32::MAX.into())));
+        match option {
+            ChannelOption::NoDelay => options.nagle = value == 0,
+            ChannelOption::KeepaliveIdle => options.keepalive_idle = time,
+            ChannelOption::UserTimeout => options.user_timeout = time,
+        }
+        self.tcp.set_options(now, label, options);
+        Verdict::Fine
+    }
+
+    /// INFO: the connection's figures.
+    pub(super) fn tell_info(&mut self, label: FlowLabel, lane: Lane, out: &mut impl ProxyOutput) {
+        let Some(info) = self.tcp.info(label) else { return };
+        let bytes = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let micros = |n: u128| u32::try_from(n).unwrap_or(u32::MAX);
+        let payload = InfoPayload {
+            state: linux_state(info.state),
+            rtt_us: micros(info.srtt_us.into()),
+            rto_us: micros(info.rto.as_micros()),
+            mss: info.mss.into(),
+            cwnd: info.cwnd,
+            ssthresh: info.ssthresh,
+            in_flight: info.in_flight,
+            send_window: info.send_window,
+            retransmits: info.retransmits,
+            send_queue: bytes(info.send_queue),
+            delivery_rate: info.delivery_rate,
+        };
+        let header = MessageHeader::of_flow(MessageKind::Info, label, 0, InfoPayload::LEN as u32);
+        let _ = out.channel(lane, header, &[&payload.emit()]); // a lost channel reports itself down
+    }
+}
+
+/// Linux' number of a state (`enum` in `include/net/tcp_states.h`), as TCP_INFO tells it.
+const fn linux_state(state: State) -> u32 {
+    match state {
+        State::Established => 1,
+        State::SynSent => 2,
+        State::SynReceived => 3,
+        State::FinWait1 => 4,
+        State::FinWait2 => 5,
+        State::Done => 7,
+        State::CloseWait => 8,
+        State::LastAck => 9,
+        State::Closing => 11,
+    }
+}
