@@ -17,7 +17,7 @@ function answer(request, response) {
     request.on('end', () => response.end(hash.digest('hex')));
     return;
   }
-  const file = path.join(folder, path.basename(request.url));
+  const file = path.join(folder, path.basename(request.url.split('?')[0]));
   fs.stat(file, (error, found) => {
     if (error) {
       response.writeHead(404);

@@ -92,11 +92,14 @@ impl Line {
     }
 
     fn accelerated(&self) -> String {
-        let Seen { accepted, opened, .. } = self.seen;
-        match opened {
-            0 => format!("{accepted} accepted"),
-            _ => format!("{accepted} accepted, {opened} opened"),
+        let Seen { accepted, opened, shared, .. } = self.seen;
+        let mut text = format!("{accepted} accepted");
+        for (count, what) in [(opened, "opened"), (shared, "over the agent")] {
+            if count > 0 {
+                text += &format!(", {count} {what}");
+            }
         }
+        text
     }
 
     fn kernel(&self) -> String {
@@ -119,6 +122,7 @@ impl Line {
             "driven": self.driven,
             "accepted": self.seen.accepted,
             "opened": self.seen.opened,
+            "shared": self.seen.shared,
             "listeners": self.seen.listeners,
             "kernel": self.seen.kernel,
             "kernel_tcp": self.seen.kernel_tcp,

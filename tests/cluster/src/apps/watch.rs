@@ -24,6 +24,8 @@ pub struct Seen {
     pub accepted: u64,
     /// Connections that processes opened through proxies.
     pub opened: u64,
+    /// Connections that went over a Unix socket of the agent, because several processes had them.
+    pub shared: u64,
     /// Listeners that proxies knew.
     pub listeners: u64,
     /// Listeners and connections that were left to the kernel, by kind and reason.
@@ -79,6 +81,7 @@ impl Watch {
         let mut seen = Seen {
             accepted: sum("accepted"),
             opened: sum("connects"),
+            shared: sum("connections_shared"),
             listeners: sum("listeners_accelerated"),
             kernel: BTreeMap::new(),
             kernel_tcp: looks.kernel_tcp,
