@@ -1,5 +1,6 @@
 //! What the exported functions mean on sockets of ours.
 
+pub mod bind;
 pub mod carried;
 pub mod descriptors;
 pub mod epoll;

@@ -75,6 +75,7 @@ const MASK_LEN: usize = 8;
 
 real! {
     socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int = [libc::SYS_socket; domain, kind, protocol];
+    bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int = [libc::SYS_bind; fd, address, len];
     listen(fd: c_int, backlog: c_int) -> c_int = [libc::SYS_listen; fd, backlog];
     accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int = [libc::SYS_accept; fd, address, len];
     accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int

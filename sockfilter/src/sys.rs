@@ -4,6 +4,8 @@ use core::arch::asm;
 
 use libc::{c_int, c_long};
 
+use crate::fdtable;
+
 /// A Linux error number.
 pub type Errno = i32;
 
@@ -143,8 +145,12 @@ pub fn move_high(fd: c_int) -> c_int {
     }
 }
 
-/// Writes a line to standard error, whole or not at all.
+/// Writes a line to standard error, whole or not at all. Where that is a connection (inetd does so, and vsftpd), its
+/// client would read it: nothing is written.
 pub fn complain(text: &str) {
+    if fdtable::entry(2) != fdtable::Entry::Kernel {
+        return;
+    }
     let mut line = [0u8; 512];
     let mut len = 0;
     for byte in b"csp-sockfilter: ".iter().chain(text.as_bytes()).take(511) {

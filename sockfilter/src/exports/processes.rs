@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use libc::{FILE, c_int, c_void};
 
 use crate::handover::{self, Which};
+use crate::ops::sockets;
 use crate::sys;
 
 /// Before exec and posix_spawn: connections that stay open over it leave.
@@ -133,4 +134,16 @@ unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     let function = unsafe { core::mem::transmute::<*mut c_void, Function>(next(c"fdopen".as_ptr(), &NEXT)) };
     // SAFETY: the caller's promise.
     unsafe { function(fd, mode) }
+}
+
+/// chroot(2): who shuts itself in attaches first. A session of vsftpd does so before it listens for data.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn chroot(path: *const c_char) -> c_int {
+    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+    type Function = unsafe extern "C" fn(*const c_char) -> c_int;
+    sockets::before_chroot();
+    // SAFETY: the C library's chroot has this signature.
+    let function = unsafe { core::mem::transmute::<*mut c_void, Function>(next(c"chroot".as_ptr(), &NEXT)) };
+    // SAFETY: the caller's promise.
+    unsafe { function(path) }
 }

@@ -4,8 +4,8 @@ use libc::{c_int, c_void, sockaddr, socklen_t};
 
 use crate::fdtable::{self, Entry};
 use crate::ops::names::{self, End};
-use crate::ops::{c_int_result, carried, options, sockets, tcp_info};
-use crate::real;
+use crate::ops::{self, c_int_result, carried, options, sockets, tcp_info};
+use crate::{real, sys};
 
 /// socket(2)
 #[unsafe(no_mangle)]
@@ -14,6 +14,18 @@ unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
     let fd = unsafe { real::socket(domain, kind, protocol) };
     sockets::created(fd, domain, kind, protocol);
     fd
+}
+
+/// bind(2)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: the caller's promise.
+    let result = unsafe { real::bind(fd, address, len) };
+    if result == 0 || sys::errno() != libc::EADDRNOTAVAIL || fdtable::entry(fd) == Entry::Kernel {
+        return result;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { ops::bind::again(fd, address, len) }.map_or(result, c_int_result)
 }
 
 /// listen(2)

@@ -149,6 +149,18 @@ impl Engine {
     }
 }
 
+/// Before the process changes its root folder: the agent's socket may be out of reach from then on.
+pub fn before_chroot() {
+    if fdtable::highest() <= 0 || lock::inside() || !bootstrap::is_on() || !bootstrap::owns_tables() {
+        return;
+    }
+    ENGINE.with(|engine| {
+        if engine.attached().is_ok() {
+            engine.await_link(LISTEN_LINK_WAIT_NS);
+        }
+    });
+}
+
 /// Why the kernel may not have a socket in strict mode.
 fn refused_in_strict_mode(reason: Reason) -> bool {
     bootstrap::is_strict() && matches!(reason, Reason::NoAgent | Reason::NoProxy | Reason::Full)

@@ -281,3 +281,42 @@ fn when_the_agent_goes_its_connections_end_and_nobody_hangs() {
     stage.restart_agent();
     assert_eq!(stage.succeeds(program), "b''\n");
 }
+
+/// As an FTP server does it: listens where the control connection is, in a process that shares it and has shut itself in.
+const DATA_LISTENER: &str = "
+import errno, os, socket, sys
+listener = socket.create_server(('', 18130))
+c, _ = listener.accept()
+address = c.getsockname()[0]
+assert address == '10.76.0.100', address
+try:
+    socket.socket().bind(('10.76.0.99', 18131))
+    assert False, 'nobody has that address'
+except OSError as error:
+    assert error.errno == errno.EADDRNOTAVAIL, error
+if os.fork() == 0:
+    if os.geteuid() == 0: os.chroot(sys.argv[1])
+    data = socket.socket()
+    data.bind((address, 18131))
+    assert data.getsockname() == (address, 18131)
+    data.listen(1)
+    d, _ = data.accept()
+    d.sendall(b'the file')
+    os._exit(0)
+c.close()
+pid, status = os.wait()
+assert status == 0, status
+";
+
+#[test]
+fn a_service_listens_on_its_connections_own_address() {
+    let mut stage = Stage::new();
+    let empty = stage.folder.join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    let server = stage.python(DATA_LISTENER, &[&empty.to_string_lossy()]);
+    let control = stage.proxy.open(18130, b"PASV", false);
+    let data = stage.proxy.open(18131, b"", false);
+    stage.proxy.until("the file", |p| p.flow(data).ended && p.flow(control).ended);
+    assert_eq!(stage.proxy.forget(data).received, b"the file");
+    stage.succeeds(server);
+}
