@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 
 use csp_types::limits::VI_POOL_MAX;
 
-use crate::{fork, inherit, real, sys};
+use crate::{cancel, fork, inherit, real, sys};
 
 /// Where the agent listens when nothing else is said.
 const AGENT_PATH: &CStr = c"/run/csp/agent.sock";
@@ -38,6 +38,7 @@ static START: extern "C" fn() = start;
 /// Runs when the library is loaded.
 pub extern "C" fn start() {
     real::resolve();
+    cancel::resolve();
     PID.store(sys::getpid(), Ordering::Relaxed);
     let mode = match variable(c"CSP_MODE").map(CStr::to_bytes) {
         Some(b"off") => OFF,

@@ -1,6 +1,7 @@
 //! Open descriptions: what one or several descriptors refer to.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use csp_transport::app::{FlowId, ListenerId};
 use libc::c_int;
@@ -74,6 +75,22 @@ pub struct KernelMembership {
     pub data: u64,
 }
 
+/// An option that the program set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SetOption {
+    /// Its level.
+    pub level: c_int,
+    /// Its name.
+    pub name: c_int,
+    /// Its value, of which `len` bytes count.
+    pub value: [u8; OPTION_LEN_MAX],
+    /// Bytes of the value.
+    pub len: u8,
+}
+
+/// Longest value of an option that is inherited, in bytes.
+pub const OPTION_LEN_MAX: usize = 16;
+
 /// What descriptors refer to.
 #[derive(Debug)]
 pub struct Description {
@@ -87,6 +104,14 @@ pub struct Description {
     pub family: c_int,
     /// O_NONBLOCK. The kernel's flag on the placeholder is the truth for F_GETFL; this is its copy.
     pub nonblocking: bool,
+    /// connect() was called and has not told how it ended.
+    pub connecting: bool,
+    /// The program ended its direction.
+    pub write_ended: bool,
+    /// Options set on what may become a listener: what it accepts has them too.
+    pub options: Arc<Vec<SetOption>>,
+    /// Options that the placeholder of an accepted connection is yet to be given.
+    pub inherited: Arc<Vec<SetOption>>,
     /// SO_LINGER with time 0: closing resets.
     pub linger_zero: bool,
     /// SO_RCVTIMEO in nanoseconds.
@@ -109,6 +134,10 @@ impl Description {
             kind,
             family,
             nonblocking: false,
+            connecting: false,
+            write_ended: false,
+            options: Arc::default(),
+            inherited: Arc::default(),
             linger_zero: false,
             receive_timeout: None,
             send_timeout: None,

@@ -148,6 +148,17 @@ impl EpollSet {
         description: DescriptionId,
         event: libc::epoll_event,
     ) -> Result<usize, Errno> {
+        const WITH_EXCLUSIVE: i32 = libc::EPOLLIN
+            | libc::EPOLLOUT
+            | libc::EPOLLERR
+            | libc::EPOLLHUP
+            | libc::EPOLLWAKEUP
+            | libc::EPOLLET
+            | libc::EPOLLEXCLUSIVE;
+        let exclusive = event.events & libc::EPOLLEXCLUSIVE as u32 != 0;
+        if exclusive && event.events & !(WITH_EXCLUSIVE as u32) != 0 {
+            return Err(libc::EINVAL);
+        }
         if self.find(fd, description).is_some() {
             return Err(libc::EEXIST);
         }

@@ -91,6 +91,15 @@ pub fn promote(description: usize) {
     }
 }
 
+/// The reverse: the kernel carries the description again.
+pub fn demote(description: usize) {
+    for fd in 0..=highest() {
+        if entry(fd) == Entry::Ours(description) {
+            set_candidate(fd, description);
+        }
+    }
+}
+
 /// No descriptor above this one was ever ours.
 pub fn highest() -> c_int {
     HIGHEST.load(Ordering::Relaxed)

@@ -27,6 +27,7 @@ mod address;
 mod alloc;
 mod attach;
 mod bootstrap;
+mod cancel;
 mod description;
 mod engine;
 mod epoll_set;
@@ -40,6 +41,7 @@ mod lock;
 mod ops;
 mod page;
 mod real;
+mod signals;
 mod sys;
 mod wait;
 

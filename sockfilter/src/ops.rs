@@ -12,6 +12,7 @@ pub mod rights;
 pub mod select;
 pub mod sockets;
 pub mod tcp_info;
+pub mod transfer;
 
 use csp_types::Instant;
 use libc::c_int;

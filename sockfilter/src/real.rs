@@ -59,7 +59,7 @@ macro_rules! real {
                     // SAFETY: the caller's promise; the arguments are the call's.
                     return c_result(unsafe { sys::raw6($number, words) }) as $ret;
                 }
-                type Function = unsafe extern "C" fn($($type),*) -> $ret;
+                type Function = unsafe extern "C-unwind" fn($($type),*) -> $ret;
                 // SAFETY: the C library's function of this name has this signature (variadic ones take their
                 // integer argument the same way on x86-64).
                 let function = unsafe { core::mem::transmute::<*mut c_void, Function>(pointer) };
@@ -125,6 +125,14 @@ real! {
         = [libc::SYS_sendfile; to, from, offset, count];
     splice(from: c_int, from_offset: *mut i64, to: c_int, to_offset: *mut i64, len: size_t, flags: c_uint) -> ssize_t
         = [libc::SYS_splice; from, from_offset, to, to_offset, len, flags];
+    preadv2(fd: c_int, parts: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t
+        = [libc::SYS_preadv2; fd, parts, count, at, 0, flags];
+    pwritev2(fd: c_int, parts: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t
+        = [libc::SYS_pwritev2; fd, parts, count, at, 0, flags];
+    preadv64v2(fd: c_int, parts: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t
+        = [libc::SYS_preadv2; fd, parts, count, at, 0, flags];
+    pwritev64v2(fd: c_int, parts: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t
+        = [libc::SYS_pwritev2; fd, parts, count, at, 0, flags];
     poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int = [libc::SYS_poll; fds, count, timeout];
     __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, room: size_t) -> c_int
         = [libc::SYS_poll; fds, count, timeout];

@@ -162,6 +162,11 @@ pub fn complain(text: &str) {
     let _ = unsafe { syscall!(libc::SYS_write, 2, line.as_ptr(), len + 1) };
 }
 
+/// So many nanoseconds, in the kernel's form.
+pub fn timespec(ns: u64) -> libc::timespec {
+    libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
+}
+
 /// Waits on descriptors; `timeout_ns` of `None` waits for ever. The kernel's count, or an error.
 ///
 /// # Safety
@@ -171,10 +176,7 @@ pub unsafe fn ppoll(
     timeout_ns: Option<u64>,
     mask: *const libc::sigset_t,
 ) -> Result<usize, Errno> {
-    let time = timeout_ns.map(|ns| libc::timespec {
-        tv_sec: (ns / 1_000_000_000) as i64,
-        tv_nsec: (ns % 1_000_000_000) as i64,
-    });
+    let time = timeout_ns.map(timespec);
     let time_pointer = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
     // SAFETY: `fds` is a writable array, `time` outlives the call, the caller vouches for `mask`.
     unsafe { syscall!(libc::SYS_ppoll, fds.as_mut_ptr(), fds.len(), time_pointer, mask, 8) }

@@ -1,10 +1,14 @@
 //! Sleeping until something of ours, or of the kernel's, is ready.
 
+use core::ffi::c_void;
+
 use libc::c_int;
 
 use crate::description::DescriptionId;
 use crate::engine::{ENGINE, Engine};
-use crate::sys::{self, Errno, syscall};
+use crate::signals::{self, Effect, Held};
+use crate::sys::{self, Errno};
+use crate::{cancel, real};
 
 /// There is something to do before one may sleep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,14 +88,16 @@ pub enum Attempt<T> {
     WouldBlock,
 }
 
-/// Repeats `attempt` until it is done, sleeping in between. `deadline` gives EAGAIN; a signal gives EINTR, unless all
-/// handlers ask for restarting (SA_RESTART).
+/// Repeats `attempt` until it is done, sleeping in between. `deadline` gives EAGAIN; a signal gives EINTR, unless its handler
+/// asks for restarting (SA_RESTART) and there is no deadline (signal(7)).
 pub fn blocking<T>(
     id: DescriptionId,
     deadline: Deadline,
     mut attempt: impl FnMut(&mut Engine) -> Attempt<T>,
 ) -> Result<T, Errno> {
     let mut spun_until = None;
+    let mut held = Held::none();
+    cancel::test();
     loop {
         let step = ENGINE.with(|engine| {
             if !engine.descriptions.is_current(id) {
@@ -127,12 +133,14 @@ pub fn blocking<T>(
             Step::Done(result) => return result,
             Step::Again => core::hint::spin_loop(),
             Step::Sleep(waiter, wake, timer) => {
-                let (slept, agent) = sleep(waiter, wake, sooner(deadline.left(), timer));
+                held.hold();
+                let nap = sooner(deadline.left(), timer);
+                let (slept, agent) = sleep(id, waiter, wake, nap, deadline.0.is_none(), &held);
                 ENGINE.with(|engine| {
                     engine.woken(agent);
                     resign(engine, &[id], waiter);
                 });
-                if slept == Err(libc::EINTR) && !handlers_restart() {
+                if slept == Err(libc::EINTR) {
                     return Err(libc::EINTR);
                 }
                 spun_until = None;
@@ -153,34 +161,79 @@ pub fn pollfds(wakes: Option<Wakes>) -> [libc::pollfd; 2] {
     [watch(wakes.map(|w| w.provider)), watch(wakes.and_then(|w| w.agent))]
 }
 
-/// Sleeps; also tells whether the agent said something.
-fn sleep(waiter: c_int, wakes: Option<Wakes>, timeout_ns: Option<u64>) -> (Result<usize, Errno>, bool) {
-    let [provider, agent] = pollfds(wakes);
-    let mut fds = [libc::pollfd { fd: waiter, events: libc::POLLIN, revents: 0 }, provider, agent];
-    // SAFETY: no mask.
-    let slept = unsafe { sys::ppoll(&mut fds, timeout_ns, core::ptr::null()) };
-    (slept, fds[2].revents != 0)
+/// Who sleeps, for the case that its thread is cancelled meanwhile.
+pub struct Sleeper<'a> {
+    /// What it waits for.
+    pub descriptions: &'a [DescriptionId],
+    /// Its eventfd.
+    pub waiter: c_int,
+    /// The thread's signal mask, where it is another while the call goes on.
+    pub mask: Option<u64>,
 }
 
-/// Whether every handler that the program installed asks for SA_RESTART. A signal that interrupted a sleep is not
-/// named to us; where handlers differ the call is not restarted.
-fn handlers_restart() -> bool {
-    /// The kernel's own form of a signal action.
-    #[repr(C)]
-    struct KernelAction {
-        handler: usize,
-        flags: u64,
-        restorer: usize,
-        mask: u64,
-    }
-    for signal in 1..=64 {
-        let mut action = KernelAction { handler: 0, flags: 0, restorer: 0, mask: 0 };
-        // SAFETY: no new action; the old one is written to `action`, whose mask has the 8 bytes that are told.
-        let asked = unsafe { syscall!(libc::SYS_rt_sigaction, signal, 0, &raw mut action, 8) };
-        let handled = action.handler != libc::SIG_DFL && action.handler != libc::SIG_IGN;
-        if asked.is_ok() && handled && action.flags & libc::SA_RESTART as u64 == 0 {
-            return false;
+/// The sleeper's thread was cancelled.
+///
+/// # Safety
+/// `sleeper` must point to a [`Sleeper`].
+pub unsafe extern "C" fn cancelled(sleeper: *mut c_void) {
+    // SAFETY: the caller's promise.
+    let sleeper = unsafe { &*sleeper.cast::<Sleeper<'_>>() };
+    sleeper.mask.iter().for_each(signals::set_mask);
+    ENGINE.with(|engine| {
+        engine.woken(true);
+        if sleeper.waiter >= 0 {
+            resign(engine, sleeper.descriptions, sleeper.waiter);
         }
-    }
-    true
+    });
+}
+
+/// Waits on descriptors as [`sys::ppoll`], as a cancellation point.
+///
+/// # Safety
+/// `mask`, where not null, must point to the kernel's signal set of 8 bytes.
+pub unsafe fn ppoll(
+    fds: &mut [libc::pollfd],
+    timeout_ns: Option<u64>,
+    mask: *const libc::sigset_t,
+    sleeper: &mut Sleeper<'_>,
+) -> Result<usize, Errno> {
+    let time = timeout_ns.map(sys::timespec);
+    let time_pointer = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+    let errno = sys::errno();
+    let slept = cancel::guarded(sleeper, cancelled, || {
+        // SAFETY: `fds` is a writable array, `time` outlives the call, the caller vouches for `mask`.
+        unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, time_pointer, mask) }
+    });
+    let result = usize::try_from(slept).map_err(|_| sys::errno());
+    sys::set_errno(errno);
+    result
+}
+
+/// Sleeps; also tells whether the agent said something. Without a time-out of the program's, a signal whose handler asks for
+/// SA_RESTART is no error.
+fn sleep(
+    id: DescriptionId,
+    waiter: c_int,
+    wakes: Option<Wakes>,
+    timeout_ns: Option<u64>,
+    restarts: bool,
+    held: &Held,
+) -> (Result<usize, Errno>, bool) {
+    let [provider, agent] = pollfds(wakes);
+    let nothing = libc::pollfd { fd: -1, events: 0, revents: 0 };
+    let mut fds = [libc::pollfd { fd: waiter, events: libc::POLLIN, revents: 0 }, provider, agent, nothing];
+    let effect = if restarts { signals::effect() } else { Effect::Interrupt };
+    let slept = if effect == Effect::Depends {
+        signals::sleep_exactly(&mut fds, timeout_ns, held)
+    } else {
+        let mut sleeper = Sleeper { descriptions: &[id], waiter, mask: held.before() };
+        // SAFETY: the mask of before is a signal set.
+        unsafe { ppoll(&mut fds, timeout_ns, held.mask(), &mut sleeper) }
+    };
+    let slept = match slept {
+        // What the handlers are counts now: the first one may have been installed by another thread meanwhile.
+        Err(libc::EINTR) if restarts && signals::effect() == Effect::Restart => Ok(0),
+        other => other,
+    };
+    (slept, fds[2].revents != 0)
 }

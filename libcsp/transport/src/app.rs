@@ -25,6 +25,7 @@ mod handover;
 mod input;
 mod listener;
 mod options;
+mod peek;
 mod records;
 mod slots;
 #[cfg(test)]

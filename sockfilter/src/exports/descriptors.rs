@@ -3,7 +3,7 @@
 use libc::{c_int, c_uint, c_ulong};
 
 use crate::fdtable;
-use crate::ops::{descriptors, options};
+use crate::ops::{c_int_result, descriptors, options};
 use crate::real;
 
 /// close(2)
@@ -90,8 +90,7 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_ulong) -> c_
         && let Some(count) = options::queued(fd, request)
     {
         // SAFETY: these requests take a pointer to a writable int.
-        unsafe { pointer.write_unaligned(count) };
-        return 0;
+        return c_int_result(count.map(|count| unsafe { pointer.write_unaligned(count) }).map(|()| 0));
     }
     // SAFETY: the caller's promise.
     let result = unsafe { real::ioctl(fd, request, argument) };

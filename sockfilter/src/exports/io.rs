@@ -1,14 +1,11 @@
 //! Reading and writing, with all their spellings.
 
-use core::slice;
+use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
-use libc::{
-    c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
-};
+use super::poll;
 
 use crate::fdtable;
 use crate::ops::io;
-use crate::ops::names::{self, End};
 use crate::ops::{c_int_result, c_result, rights};
 use crate::{real, sys};
 
@@ -37,14 +34,17 @@ unsafe fn send_one(fd: c_int, from: *const c_void, len: size_t, flags: c_int) ->
 
 /// read(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn read(fd: c_int, into: *mut c_void, len: size_t) -> ssize_t {
+unsafe extern "C-unwind" fn read(fd: c_int, into: *mut c_void, len: size_t) -> ssize_t {
+    if len == 0 && fdtable::is_ours(fd) {
+        return 0;
+    }
     // SAFETY: the caller's promise.
     unsafe { receive_one(fd, into, len, 0).unwrap_or_else(|| real::read(fd, into, len)) }
 }
 
 /// read(2) with the buffer's size checked.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __read_chk(fd: c_int, into: *mut c_void, len: size_t, room: size_t) -> ssize_t {
+unsafe extern "C-unwind" fn __read_chk(fd: c_int, into: *mut c_void, len: size_t, room: size_t) -> ssize_t {
     if len > room {
         // SAFETY: the C library complains and ends the program.
         return unsafe { real::__read_chk(fd, into, len, room) };
@@ -55,14 +55,14 @@ unsafe extern "C" fn __read_chk(fd: c_int, into: *mut c_void, len: size_t, room:
 
 /// recv(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recv(fd: c_int, into: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn recv(fd: c_int, into: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
     // SAFETY: the caller's promise.
     unsafe { receive_one(fd, into, len, flags).unwrap_or_else(|| real::recv(fd, into, len, flags)) }
 }
 
 /// recv(2) with the buffer's size checked.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __recv_chk(
+unsafe extern "C-unwind" fn __recv_chk(
     fd: c_int,
     into: *mut c_void,
     len: size_t,
@@ -80,8 +80,12 @@ unsafe extern "C" fn __recv_chk(
 }
 
 /// A stream socket tells no sender's address with the data.
-unsafe fn no_address(result: Option<ssize_t>, len: *mut socklen_t) -> Option<ssize_t> {
-    if result.is_some() && !len.is_null() {
+unsafe fn no_address(
+    result: Option<ssize_t>,
+    address: *mut sockaddr,
+    len: *mut socklen_t,
+) -> Option<ssize_t> {
+    if result.is_some_and(|n| n >= 0) && !address.is_null() && !len.is_null() {
         // SAFETY: the caller's promise.
         unsafe { *len = 0 };
     }
@@ -90,7 +94,7 @@ unsafe fn no_address(result: Option<ssize_t>, len: *mut socklen_t) -> Option<ssi
 
 /// recvfrom(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recvfrom(
+unsafe extern "C-unwind" fn recvfrom(
     fd: c_int,
     into: *mut c_void,
     len: size_t,
@@ -100,14 +104,14 @@ unsafe extern "C" fn recvfrom(
 ) -> ssize_t {
     // SAFETY: the caller's promise.
     unsafe {
-        no_address(receive_one(fd, into, len, flags), address_len)
+        no_address(receive_one(fd, into, len, flags), address, address_len)
             .unwrap_or_else(|| real::recvfrom(fd, into, len, flags, address, address_len))
     }
 }
 
 /// recvfrom(2) with the buffer's size checked.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __recvfrom_chk(
+unsafe extern "C-unwind" fn __recvfrom_chk(
     fd: c_int,
     into: *mut c_void,
     len: size_t,
@@ -118,7 +122,11 @@ unsafe extern "C" fn __recvfrom_chk(
 ) -> ssize_t {
     // SAFETY: the caller's promise; a buffer that is too small is the C library's to complain of.
     unsafe {
-        let ours = if len > room { None } else { no_address(receive_one(fd, into, len, flags), address_len) };
+        let ours = if len > room {
+            None
+        } else {
+            no_address(receive_one(fd, into, len, flags), address, address_len)
+        };
         ours.unwrap_or_else(|| real::__recvfrom_chk(fd, into, len, room, flags, address, address_len))
     }
 }
@@ -126,7 +134,12 @@ unsafe extern "C" fn __recvfrom_chk(
 /// The buffers of a message header.
 unsafe fn message_parts<'a>(message: *const msghdr) -> Result<&'a [iovec], sys::Errno> {
     // SAFETY: the caller's promise.
-    unsafe { io::iovecs((*message).msg_iov, (*message).msg_iovlen) }
+    unsafe {
+        if (*message).msg_iovlen > libc::UIO_MAXIOV as usize {
+            return Err(libc::EMSGSIZE);
+        }
+        io::iovecs((*message).msg_iov, (*message).msg_iovlen)
+    }
 }
 
 /// A recvmsg on a descriptor of ours.
@@ -166,7 +179,7 @@ unsafe fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> Optio
 
 /// recvmsg(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the caller's promise.
     unsafe {
         if let Some(result) = receive_message(fd, message, flags) {
@@ -182,7 +195,7 @@ unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> s
 
 /// sendmsg(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the caller's promise.
     unsafe {
         send_message(fd, message, flags).unwrap_or_else(|| {
@@ -192,24 +205,25 @@ unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) ->
     }
 }
 
-/// One after another until one does nothing; the first one's failure is the call's.
+/// One after another until `one` fails or `enough` says so; the first one's failure is the call's.
 unsafe fn each(
     messages: *mut mmsghdr,
     count: c_uint,
     mut one: impl FnMut(*mut msghdr, bool) -> Option<ssize_t>,
+    mut enough: impl FnMut() -> bool,
 ) -> Option<c_int> {
-    if messages.is_null() {
+    if messages.is_null() && count > 0 {
         return None;
     }
-    // SAFETY: the caller's promise: `count` entries are writable.
-    let messages = unsafe { slice::from_raw_parts_mut(messages, count as usize) };
-    for (at, message) in messages.iter_mut().enumerate() {
+    for at in 0..count as usize {
+        // SAFETY: the caller's promise: `count` entries are writable.
+        let message = unsafe { &mut *messages.add(at) };
         let done = one(&raw mut message.msg_hdr, at == 0)?;
         if done < 0 {
             return Some(if at == 0 { -1 } else { at as c_int });
         }
         message.msg_len = done as c_uint;
-        if done == 0 {
+        if enough() {
             return Some(at as c_int + 1);
         }
     }
@@ -218,7 +232,7 @@ unsafe fn each(
 
 /// recvmmsg(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recvmmsg(
+unsafe extern "C-unwind" fn recvmmsg(
     fd: c_int,
     messages: *mut mmsghdr,
     count: c_uint,
@@ -226,13 +240,21 @@ unsafe extern "C" fn recvmmsg(
     timeout: *mut timespec,
 ) -> c_int {
     if fdtable::is_ours(fd) {
+        // SAFETY: the caller's promise.
+        let limit = match unsafe { poll::of_timespec(timeout) } {
+            Ok(limit) => limit.map(|ns| sys::monotonic_nanos().saturating_add(ns)),
+            Err(errno) => return c_int_result(Err(errno)),
+        };
         let one = |message: *mut msghdr, first: bool| {
-            let wait = if first { 0 } else { libc::MSG_DONTWAIT };
+            let for_one = flags & libc::MSG_WAITFORONE != 0 && !first;
+            let wait = if for_one { libc::MSG_DONTWAIT } else { 0 };
             // SAFETY: the caller's promise.
             unsafe { receive_message(fd, message, (flags & !libc::MSG_WAITFORONE) | wait) }
         };
+        // The time-out counts between messages only (recvmmsg(2), bugs).
+        let enough = || limit.is_some_and(|at| sys::monotonic_nanos() >= at);
         // SAFETY: the caller's promise.
-        if let Some(result) = unsafe { each(messages, count, one) } {
+        if let Some(result) = unsafe { each(messages, count, one, enough) } {
             return result;
         }
     }
@@ -247,12 +269,18 @@ unsafe extern "C" fn recvmmsg(
 
 /// sendmmsg(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+unsafe extern "C-unwind" fn sendmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+) -> c_int {
     if fdtable::is_ours(fd) {
         // SAFETY: the caller's promise.
         let one = |message: *mut msghdr, _| unsafe { send_message(fd, message, flags) };
         // SAFETY: the caller's promise.
-        if let Some(result) = unsafe { each(messages, count, one) } {
+        if let Some(result) = unsafe { each(messages, count.min(libc::UIO_MAXIOV as c_uint), one, || false) }
+        {
             return result;
         }
     }
@@ -264,59 +292,63 @@ unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, 
     unsafe { real::sendmmsg(fd, messages, count, flags) }
 }
 
-/// readv(2)
-#[unsafe(no_mangle)]
-unsafe extern "C" fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
-    if fdtable::is_ours(fd) {
-        // SAFETY: the caller's promise.
-        let result = match unsafe { io::iovecs(parts, count.max(0) as usize) } {
-            // SAFETY: the caller's promise.
-            Ok(list) => unsafe { io::receive(fd, list, 0) },
-            Err(errno) => Some(Err(errno)),
-        };
-        if let Some(result) = result {
-            return c_result(result);
-        }
+/// io::receive or io::send.
+pub type Move = unsafe fn(c_int, &[iovec], c_int) -> Option<Result<usize, sys::Errno>>;
+
+/// A list of buffers on a descriptor of ours.
+///
+/// # Safety
+/// As readv and writev.
+pub unsafe fn list(
+    fd: c_int,
+    parts: *const iovec,
+    count: c_int,
+    flags: c_int,
+    moves: Move,
+) -> Option<ssize_t> {
+    if !fdtable::is_ours(fd) {
+        return None;
     }
     // SAFETY: the caller's promise.
-    unsafe { real::readv(fd, parts, count) }
+    match unsafe { io::iovecs(parts, usize::try_from(count).unwrap_or(usize::MAX)) } {
+        Ok(list) if list.iter().all(|p| p.iov_len == 0) => Some(0),
+        // SAFETY: the caller's promise.
+        Ok(list) => unsafe { moves(fd, list, flags) }.map(c_result),
+        Err(errno) => Some(c_result(Err(errno))),
+    }
+}
+
+/// readv(2)
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+    // SAFETY: the caller's promise.
+    unsafe { list(fd, parts, count, 0, io::receive).unwrap_or_else(|| real::readv(fd, parts, count)) }
 }
 
 /// writev(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
-    if fdtable::is_ours(fd) {
-        // SAFETY: the caller's promise.
-        let result = match unsafe { io::iovecs(parts, count.max(0) as usize) } {
-            // SAFETY: the caller's promise.
-            Ok(list) => unsafe { io::send(fd, list, 0) },
-            Err(errno) => Some(Err(errno)),
-        };
-        if let Some(result) = result {
-            return c_result(result);
-        }
-    }
+unsafe extern "C-unwind" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: the caller's promise.
-    unsafe { real::writev(fd, parts, count) }
+    unsafe { list(fd, parts, count, 0, io::send).unwrap_or_else(|| real::writev(fd, parts, count)) }
 }
 
 /// write(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
+unsafe extern "C-unwind" fn write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
     // SAFETY: the caller's promise.
     unsafe { send_one(fd, from, len, 0).unwrap_or_else(|| real::write(fd, from, len)) }
 }
 
 /// send(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn send(fd: c_int, from: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn send(fd: c_int, from: *const c_void, len: size_t, flags: c_int) -> ssize_t {
     // SAFETY: the caller's promise.
     unsafe { send_one(fd, from, len, flags).unwrap_or_else(|| real::send(fd, from, len, flags)) }
 }
 
 /// sendto(2); a connected stream socket ignores the address.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendto(
+unsafe extern "C-unwind" fn sendto(
     fd: c_int,
     from: *const c_void,
     len: size_t,
@@ -329,48 +361,4 @@ unsafe extern "C" fn sendto(
         send_one(fd, from, len, flags)
             .unwrap_or_else(|| real::sendto(fd, from, len, flags, address, address_len))
     }
-}
-
-unsafe fn sendfile_any(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if fdtable::is_ours(from)
-            && names::name(from, End::Local, core::ptr::null_mut(), core::ptr::null_mut()).is_some()
-        {
-            return c_result(Err(libc::EINVAL));
-        }
-        let ours = if fdtable::is_ours(to) { io::sendfile(to, from, offset, count) } else { None };
-        ours.unwrap_or_else(|| real::sendfile(to, from, offset, count))
-    }
-}
-
-/// sendfile(2)
-#[unsafe(no_mangle)]
-unsafe extern "C" fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
-    // SAFETY: the caller's promise.
-    unsafe { sendfile_any(to, from, offset, count) }
-}
-
-/// sendfile(2) of programs with large file offsets: the same on a 64-bit system.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
-    // SAFETY: the caller's promise.
-    unsafe { sendfile_any(to, from, offset, count) }
-}
-
-/// splice(2): accelerated sockets say EINVAL, upon which programs copy.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn splice(
-    from: c_int,
-    from_offset: *mut i64,
-    to: c_int,
-    to_offset: *mut i64,
-    len: size_t,
-    flags: c_uint,
-) -> ssize_t {
-    if fdtable::is_ours(from) || fdtable::is_ours(to) {
-        return c_int_result(Err(libc::EINVAL)) as ssize_t;
-    }
-    // SAFETY: the caller's promise.
-    unsafe { real::splice(from, from_offset, to, to_offset, len, flags) }
 }

@@ -14,7 +14,10 @@ fn of_millis(timeout: c_int) -> Option<u64> {
 }
 
 /// Nanoseconds of a time-out; null: for ever. `Err` for an ill-formed one.
-unsafe fn of_timespec(time: *const timespec) -> Result<Option<u64>, sys::Errno> {
+///
+/// # Safety
+/// `time` must be null or readable.
+pub unsafe fn of_timespec(time: *const timespec) -> Result<Option<u64>, sys::Errno> {
     if time.is_null() {
         return Ok(None);
     }
@@ -42,7 +45,7 @@ unsafe fn ours<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> 
 
 /// poll(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     // SAFETY: the caller's promise.
     match unsafe { ours(fds, count) } {
         // SAFETY: no mask.
@@ -54,7 +57,12 @@ unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_
 
 /// poll(2) with the array's size checked.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, room: size_t) -> c_int {
+unsafe extern "C-unwind" fn __poll_chk(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: c_int,
+    room: size_t,
+) -> c_int {
     // SAFETY: the caller's promise.
     match unsafe { ours(fds, count) } {
         Some(set) if size_of_val(set) <= room => {
@@ -73,7 +81,7 @@ unsafe fn ppoll_ours(set: &mut [pollfd], timeout: *const timespec, mask: *const 
 
 /// ppoll(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ppoll(
+unsafe extern "C-unwind" fn ppoll(
     fds: *mut pollfd,
     count: nfds_t,
     timeout: *const timespec,
@@ -90,7 +98,7 @@ unsafe extern "C" fn ppoll(
 
 /// ppoll(2) with the array's size checked.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __ppoll_chk(
+unsafe extern "C-unwind" fn __ppoll_chk(
     fds: *mut pollfd,
     count: nfds_t,
     timeout: *const timespec,
@@ -108,7 +116,7 @@ unsafe extern "C" fn __ppoll_chk(
 
 /// select(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn select(
+unsafe extern "C-unwind" fn select(
     count: c_int,
     read: *mut fd_set,
     write: *mut fd_set,
@@ -126,7 +134,8 @@ unsafe extern "C" fn select(
     } else {
         // SAFETY: the caller's promise.
         let t = unsafe { timeout.read_unaligned() };
-        nanos(t.tv_sec, t.tv_usec, 1000)
+        // Linux takes more than a second's worth of microseconds.
+        nanos(t.tv_sec.saturating_add(t.tv_usec.div_euclid(1_000_000)), t.tv_usec.rem_euclid(1_000_000), 1000)
     };
     let began = sys::monotonic_nanos();
     // SAFETY: the caller's promise; no mask.
@@ -143,7 +152,7 @@ unsafe extern "C" fn select(
 
 /// pselect(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pselect(
+unsafe extern "C-unwind" fn pselect(
     count: c_int,
     read: *mut fd_set,
     write: *mut fd_set,
@@ -163,7 +172,12 @@ unsafe extern "C" fn pselect(
 
 /// epoll_ctl(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+unsafe extern "C-unwind" fn epoll_ctl(
+    epoll: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> c_int {
     if fdtable::entry(fd) != Entry::Kernel || fdtable::entry(epoll) != Entry::Kernel {
         // SAFETY: the caller's promise.
         if let Some(result) = unsafe { epoll::control(epoll, operation, fd, event) } {
@@ -214,7 +228,12 @@ unsafe fn epoll_any(
 
 /// epoll_wait(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_wait(set: c_int, events: *mut epoll_event, count: c_int, timeout: c_int) -> c_int {
+unsafe extern "C-unwind" fn epoll_wait(
+    set: c_int,
+    events: *mut epoll_event,
+    count: c_int,
+    timeout: c_int,
+) -> c_int {
     // SAFETY: the caller's promise.
     let kernel = || unsafe { real::epoll_wait(set, events, count, timeout) };
     // SAFETY: the caller's promise.
@@ -223,7 +242,7 @@ unsafe extern "C" fn epoll_wait(set: c_int, events: *mut epoll_event, count: c_i
 
 /// epoll_pwait(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_pwait(
+unsafe extern "C-unwind" fn epoll_pwait(
     set: c_int,
     events: *mut epoll_event,
     count: c_int,
@@ -238,7 +257,7 @@ unsafe extern "C" fn epoll_pwait(
 
 /// epoll_pwait2(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_pwait2(
+unsafe extern "C-unwind" fn epoll_pwait2(
     set: c_int,
     events: *mut epoll_event,
     count: c_int,

@@ -9,7 +9,7 @@ use crate::{real, sys};
 
 /// socket(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: no pointers.
     let fd = unsafe { real::socket(domain, kind, protocol) };
     sockets::created(fd, domain, kind, protocol);
@@ -19,6 +19,10 @@ unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
 /// bind(2)
 #[unsafe(no_mangle)]
 unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    // A connection is bound already, whatever its placeholder knows.
+    if fdtable::is_ours(fd) && options::is_connection(fd) {
+        return c_int_result(Err(libc::EINVAL));
+    }
     // SAFETY: the caller's promise.
     let result = unsafe { real::bind(fd, address, len) };
     if result == 0 || sys::errno() != libc::EADDRNOTAVAIL || fdtable::entry(fd) == Entry::Kernel {
@@ -30,7 +34,7 @@ unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -
 
 /// listen(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
     match fdtable::entry(fd) {
         // SAFETY: no pointers.
         Entry::Kernel => unsafe { real::listen(fd, backlog) },
@@ -44,7 +48,7 @@ unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
 
 /// accept(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+unsafe extern "C-unwind" fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
     if !fdtable::is_ours(fd) {
         // SAFETY: the caller's promise.
         return unsafe { real::accept(fd, address, len) };
@@ -55,7 +59,12 @@ unsafe extern "C" fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen
 
 /// accept4(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+unsafe extern "C-unwind" fn accept4(
+    fd: c_int,
+    address: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
     if !fdtable::is_ours(fd) {
         // SAFETY: the caller's promise.
         return unsafe { real::accept4(fd, address, len, flags) };
@@ -66,7 +75,7 @@ unsafe extern "C" fn accept4(fd: c_int, address: *mut sockaddr, len: *mut sockle
 
 /// connect(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     if fdtable::entry(fd) != Entry::Kernel {
         // SAFETY: the caller's promise.
         if let Some(result) = unsafe { sockets::connect(fd, address, len) } {
@@ -79,7 +88,7 @@ unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t
 
 /// shutdown(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     if !fdtable::is_ours(fd) {
         // SAFETY: no pointers.
         return unsafe { real::shutdown(fd, how) };
@@ -89,7 +98,7 @@ unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
 
 /// getsockname(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+unsafe extern "C-unwind" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
     if fdtable::is_named_by_us(fd)
         // SAFETY: the caller's promise.
         && let Some(result) = unsafe { names::name(fd, End::Local, address, len) }
@@ -102,7 +111,7 @@ unsafe extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut so
 
 /// getpeername(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+unsafe extern "C-unwind" fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
     if fdtable::is_named_by_us(fd)
         // SAFETY: the caller's promise.
         && let Some(result) = unsafe { names::name(fd, End::Remote, address, len) }
@@ -115,7 +124,7 @@ unsafe extern "C" fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut so
 
 /// getsockopt(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn getsockopt(
+unsafe extern "C-unwind" fn getsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -135,9 +144,9 @@ unsafe extern "C" fn getsockopt(
         && !value.is_null()
         && !len.is_null()
         // SAFETY: the caller's promise.
-        && let Some(result) = unsafe { tcp_info::get(fd, value, len) }
+        && let Some(Ok(_)) = unsafe { tcp_info::get(fd, value, len) }
     {
-        return c_int_result(result);
+        return 0;
     }
     if fdtable::is_ours(fd)
         && !value.is_null()
@@ -145,16 +154,36 @@ unsafe extern "C" fn getsockopt(
         && let Some(number) = options::socket_state(fd, level, name)
     {
         // SAFETY: the caller's promise.
+        if unsafe { len.read_unaligned() } > c_int::MAX as socklen_t {
+            return c_int_result(Err(libc::EINVAL));
+        }
+        // SAFETY: the caller's promise.
         unsafe { options::write_int(number, value, len) };
         return 0;
     }
+    if fdtable::is_ours(fd) {
+        options::inherit(fd);
+    }
     // SAFETY: the caller's promise.
-    unsafe { real::getsockopt(fd, level, name, value, len) }
+    let result = unsafe { real::getsockopt(fd, level, name, value, len) };
+    let is_info = (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO);
+    // What no proxy can tell of: listeners, connections that are not there yet or no more.
+    if is_info
+        && result == 0
+        && fdtable::is_ours(fd)
+        // SAFETY: the kernel has just written `*len` bytes to `value`.
+        && unsafe { *len } > 0
+        && let Some(state) = options::tcp_state(fd)
+    {
+        // SAFETY: as above. The state is the first byte of the answer.
+        unsafe { value.cast::<u8>().write(state) };
+    }
+    result
 }
 
 /// setsockopt(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn setsockopt(
+unsafe extern "C-unwind" fn setsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -164,11 +193,18 @@ unsafe extern "C" fn setsockopt(
     if matches!(fdtable::entry(fd), Entry::Carried(_)) && carried::takes(level) {
         return 0;
     }
+    if fdtable::is_ours(fd) {
+        options::inherit(fd);
+    }
     // SAFETY: the caller's promise. The placeholder keeps every option's value.
     let result = unsafe { real::setsockopt(fd, level, name, value, len) };
     if result == 0 && fdtable::is_ours(fd) {
         // SAFETY: the kernel has read `len` bytes of `value`.
         unsafe { options::option_set(fd, level, name, value, len) };
+    }
+    if result == 0 && fdtable::entry(fd) != Entry::Kernel {
+        // SAFETY: the kernel has read `len` bytes of `value`.
+        unsafe { options::note_inherited(fd, level, name, value, len) };
     }
     result
 }

@@ -94,7 +94,7 @@ pub fn close(fd: c_int) -> c_int {
 pub fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let highest = fdtable::highest() as c_uint;
     let close_now = flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0;
-    if !close_now || first > highest || lock::inside() || !bootstrap::owns_tables() {
+    if !close_now || first > last || first > highest || lock::inside() || !bootstrap::owns_tables() {
         // SAFETY: no pointers.
         return unsafe { real::close_range(first, last, flags) };
     }

@@ -1,5 +1,6 @@
 //! epoll_ctl and epoll_wait on sets with accelerated members.
 
+use core::ffi::c_void;
 use std::mem;
 
 use libc::{c_int, epoll_event, sigset_t};
@@ -8,9 +9,9 @@ use crate::description::{Description, DescriptionId, KernelMembership, Kind, Mem
 use crate::engine::{ENGINE, Engine};
 use crate::epoll_set::EpollSet;
 use crate::fdtable::{self, Entry};
-use crate::lock;
 use crate::sys::{self, Errno, syscall};
 use crate::wait::{Busy, Deadline, sooner};
+use crate::{cancel, lock, real};
 
 /// Of so many calls that find accelerated members ready, one looks at the kernel's as well.
 const KERNEL_TURN: u32 = 4;
@@ -108,6 +109,8 @@ impl Engine {
         }
         let set = EpollSet::new(epoll)?;
         fdtable::hide(set.wake);
+        // Threads may be asleep on the kernel's set, from before it was ours: they look again.
+        sys::signal(set.wake);
         let index = self.descriptions.insert(Kind::Epoll(Box::new(set)), 0).ok_or(libc::ENOSPC)?;
         if !fdtable::set(epoll, index) {
             self.descriptions.remove(index);
@@ -267,7 +270,9 @@ pub unsafe fn wait(
                 // SAFETY: no mask.
                 let more =
                     unsafe { kernel_wait(epoll, id, rest, Some(0), core::ptr::null()) }.unwrap_or((0, false));
-                return Some(Ok(count + more.0));
+                if count + more.0 > 0 {
+                    return Some(Ok(count + more.0));
+                }
             }
             Look::Sleep(nap) => {
                 // SAFETY: the caller's promise. The mask applies to each sleep as a whole.
@@ -325,10 +330,13 @@ impl Engine {
         if let Some(wakes) = self.wakes() {
             set.follow(epoll, wakes);
         }
-        let count = set.collect(events, |member| self.ready_bits(member));
-        if count > 0 {
+        // On the kernel's turn one place is kept for its members.
+        let kernel = set.turns.wrapping_add(1).is_multiple_of(KERNEL_TURN) && set.has_news();
+        let room = events.len() - usize::from(kernel);
+        let count = set.collect(events.get_mut(..room).unwrap_or(&mut []), |member| self.ready_bits(member));
+        if count > 0 || kernel {
             set.turns = set.turns.wrapping_add(1);
-            let kernel = set.turns.is_multiple_of(KERNEL_TURN) && count < events.len();
+            set.sleepers += u32::from(kernel);
             self.return_set(id, set);
             self.publish_soon();
             return Look::Ready(count, kernel);
@@ -362,6 +370,41 @@ impl Engine {
     }
 }
 
+/// The kernel's wait: to the nanosecond where the time-out is no whole milliseconds and the kernel can, else to the
+/// millisecond, rounded up: never awake before the time.
+///
+/// # Safety
+/// As epoll_pwait.
+unsafe fn sleep(
+    epoll: c_int,
+    events: *mut epoll_event,
+    count: c_int,
+    timeout_ns: Option<u64>,
+    mask: *const sigset_t,
+) -> c_int {
+    if let Some(ns) = timeout_ns.filter(|ns| !ns.is_multiple_of(1_000_000)) {
+        let time = sys::timespec(ns);
+        // SAFETY: the caller's promise.
+        let found = unsafe { real::epoll_pwait2(epoll, events, count, &raw const time, mask) };
+        if found >= 0 || sys::errno() != libc::ENOSYS {
+            return found;
+        }
+    }
+    let millis = timeout_ns.map_or(-1, |ns| ns.div_ceil(1_000_000).min(i32::MAX as u64) as c_int);
+    // SAFETY: the caller's promise.
+    unsafe { real::epoll_pwait(epoll, events, count, millis, mask) }
+}
+
+/// A thread that slept on a set was cancelled.
+///
+/// # Safety
+/// `set` must point to the set's id.
+unsafe extern "C" fn cancelled(set: *mut c_void) {
+    // SAFETY: the caller's promise.
+    let id = unsafe { *set.cast::<DescriptionId>() };
+    ENGINE.with(|engine| engine.wake_sleeper(id));
+}
+
 /// Waits in the kernel and takes our own events out. The program's events, and whether ours were among them.
 ///
 /// # Safety
@@ -376,12 +419,15 @@ unsafe fn kernel_wait(
     if events.is_empty() {
         return Ok((0, false));
     }
-    // Whole milliseconds, rounded up: never awake before the time.
-    let millis = timeout_ns.map_or(-1, |ns| ns.div_ceil(1_000_000).min(i32::MAX as u64) as c_int);
     let count = c_int::try_from(events.len()).unwrap_or(c_int::MAX);
+    let errno = sys::errno();
+    let mut sleeper = id;
     // SAFETY: `events` is writable for `count` entries; the caller vouches for the mask.
-    let found =
-        unsafe { syscall!(libc::SYS_epoll_pwait, epoll, events.as_mut_ptr(), count, millis, mask, 8) };
+    let found = cancel::guarded(&mut sleeper, cancelled, || unsafe {
+        sleep(epoll, events.as_mut_ptr(), count, timeout_ns, mask)
+    });
+    let found = usize::try_from(found).map_err(|_| sys::errno());
+    sys::set_errno(errno);
     ENGINE.with(|engine| {
         engine.wake_sleeper(id);
         let n = found?;

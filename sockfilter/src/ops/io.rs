@@ -1,12 +1,11 @@
 //! Reading and writing, in all their forms.
 
-use core::mem::MaybeUninit;
 use core::slice;
 
-use csp_transport::app::AppError;
-use libc::{c_int, iovec, off_t};
+use csp_transport::app::{AppError, AppSide, FlowId, Handle, Readiness};
+use libc::{c_int, iovec};
 
-use super::{PASS, c_result, now};
+use super::{PASS, now};
 use crate::description::DescriptionId;
 use crate::engine::{ENGINE, Engine, errno_of};
 use crate::lock;
@@ -15,19 +14,21 @@ use crate::wait::{Attempt, Deadline, blocking};
 
 /// Parts of a gather list handed on at once; longer lists are written in turns.
 const PARTS: usize = 64;
-/// Bytes of a file that sendfile moves at a time.
-const FILE_CHUNK: usize = 16 * 1024;
+/// Bytes of a file or pipe that are moved at a time.
+pub const FILE_CHUNK: usize = 16 * 1024;
 
 /// Which direction's time-out counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Direction {
+pub enum Direction {
+    /// SO_RCVTIMEO
     Receive,
+    /// SO_SNDTIMEO
     Send,
 }
 
 /// What is asked for before an operation on a connection of ours: who it is and how long it may take. `None`: the
 /// descriptor is the kernel's after all.
-fn prepare(
+pub fn prepare(
     fd: c_int,
     flags: c_int,
     direction: Direction,
@@ -52,14 +53,30 @@ fn prepare(
 /// # Safety
 /// `parts` must point to `count` readable entries that describe writable memory.
 pub unsafe fn iovecs<'a>(parts: *const iovec, count: usize) -> Result<&'a [iovec], Errno> {
-    if count > libc::UIO_MAXIOV as usize || (parts.is_null() && count > 0) {
+    if count > libc::UIO_MAXIOV as usize {
         return Err(libc::EINVAL);
     }
     if count == 0 {
         return Ok(&[]);
     }
+    if parts.is_null() {
+        return Err(libc::EFAULT);
+    }
     // SAFETY: the caller's promise.
-    Ok(unsafe { slice::from_raw_parts(parts, count) })
+    let parts = unsafe { slice::from_raw_parts(parts, count) };
+    if parts.iter().any(|p| isize::try_from(p.iov_len).is_err()) { Err(libc::EINVAL) } else { Ok(parts) }
+}
+
+/// What receiving does with the bytes.
+#[derive(Clone, Copy)]
+struct Taking {
+    /// They stay (MSG_PEEK).
+    peek: bool,
+    /// They are thrown away (MSG_TRUNC).
+    discard: bool,
+    /// Less than all of them is not enough (MSG_WAITALL).
+    all: bool,
+    wanted: usize,
 }
 
 /// recv and its kin on a descriptor of ours; `None`: the kernel's affair.
@@ -78,49 +95,131 @@ pub unsafe fn receive(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Result
     if flags & libc::MSG_ERRQUEUE != 0 {
         return Some(Err(libc::EAGAIN));
     }
-    let (peek, all) = (flags & libc::MSG_PEEK != 0, flags & libc::MSG_WAITALL != 0);
-    let wanted: usize = parts.iter().map(|p| p.iov_len).sum();
+    let taking = Taking {
+        peek: flags & libc::MSG_PEEK != 0,
+        discard: flags & libc::MSG_TRUNC != 0,
+        all: flags & libc::MSG_WAITALL != 0,
+        wanted: parts.iter().map(|p| p.iov_len).sum(),
+    };
+    if !taking.discard && parts.iter().any(is_nowhere) {
+        return Some(Err(libc::EFAULT));
+    }
     let mut done = 0;
     let result = blocking(id, deadline, |engine| {
-        let flow = match engine.flow(id) {
-            Ok(flow) => flow,
-            Err(errno) => return Attempt::Done(Err(errno)),
-        };
-        let Some(link) = &mut engine.link else { return Attempt::Done(Err(libc::EBADF)) };
-        let mut skip = done;
-        for part in parts {
-            let from = skip.min(part.iov_len);
-            skip -= from;
-            if from == part.iov_len && wanted > 0 {
-                continue;
+        // SAFETY: the caller's promise.
+        let taken = unsafe { take(engine, id, parts, &mut done, taking) };
+        match taken {
+            Ok(()) if !taking.all || done == taking.wanted => Attempt::Done(Ok(done)),
+            Ok(()) if deadline.is_over() => Attempt::Done(Ok(done)),
+            Ok(()) => Attempt::WouldBlock,
+            Err(Some(errno)) if errno != libc::EAGAIN && done == 0 => Attempt::Done(Err(errno)),
+            Err(Some(libc::EAGAIN)) if done == 0 || (taking.all && !deadline.is_over()) => {
+                Attempt::WouldBlock
             }
-            // SAFETY: the caller's promise; `from` lies within the part.
-            let into = unsafe {
-                slice::from_raw_parts_mut(part.iov_base.cast::<u8>().add(from), part.iov_len - from)
-            };
-            match link.app.read(now(), flow, into, peek) {
-                Ok(0) => return Attempt::Done(Ok(done)),
-                Ok(n) => {
-                    done += n;
-                    if n < into.len() || peek {
-                        break;
-                    }
-                }
-                Err(AppError::WouldBlock) if done > 0 && (!all || deadline.is_over()) => {
-                    return Attempt::Done(Ok(done));
-                }
-                Err(AppError::WouldBlock) => return Attempt::WouldBlock,
-                Err(_) if done > 0 => return Attempt::Done(Ok(done)),
-                Err(error) => return Attempt::Done(Err(errno_of(error))),
-            }
+            // The end, or an obstacle after bytes: the next call tells it.
+            Err(_) => Attempt::Done(Ok(done)),
         }
-        if done == wanted || !all || peek { Attempt::Done(Ok(done)) } else { Attempt::WouldBlock }
     });
     if done == 0 && result == Err(PASS) {
         return None;
     }
     // What a time-out or a signal cut short is told as far as it went.
     Some(if done > 0 { Ok(done) } else { result })
+}
+
+/// Whether a part lies where no program has memory: the kernel would say EFAULT. Others that cannot be reached are the
+/// program's fault, and end it.
+fn is_nowhere(part: &iovec) -> bool {
+    const LOWEST: usize = 4096;
+    const HIGHEST: usize = 1 << 47;
+    part.iov_len > 0 && !(LOWEST..HIGHEST).contains(&(part.iov_base as usize))
+}
+
+/// Takes (or looks at) what there is, into `parts` from byte `done` on. `Err(None)` is the end of the stream.
+///
+/// # Safety
+/// `parts` must describe writable memory, unless the bytes are thrown away.
+unsafe fn take(
+    engine: &mut Engine,
+    id: DescriptionId,
+    parts: &[iovec],
+    done: &mut usize,
+    taking: Taking,
+) -> Result<(), Option<Errno>> {
+    let flow = engine.flow(id).map_err(Some)?;
+    let app = &mut engine.link.as_mut().ok_or(libc::EBADF)?.app;
+    if taking.peek {
+        // SAFETY: the caller's promise.
+        return unsafe { look_at(app, flow, parts, done, taking) };
+    }
+    if taking.wanted == 0 {
+        return app.read(now(), flow, &mut [], false).map(drop).map_err(|e| Some(errno_of(e)));
+    }
+    let mut skip = *done;
+    for part in parts {
+        let from = skip.min(part.iov_len);
+        skip -= from;
+        while *done < taking.wanted && from < part.iov_len {
+            let len = part.iov_len - from;
+            let (asked, read) = if taking.discard {
+                let mut nowhere = [0; FILE_CHUNK];
+                let asked = (taking.wanted - *done).min(FILE_CHUNK);
+                (asked, app.read(now(), flow, nowhere.get_mut(..asked).unwrap_or(&mut []), false))
+            } else {
+                // SAFETY: the caller's promise; `from` lies within the part.
+                let into = unsafe { slice::from_raw_parts_mut(part.iov_base.cast::<u8>().add(from), len) };
+                (len, app.read(now(), flow, into, false))
+            };
+            match read {
+                Ok(0) => return Err(None),
+                Ok(n) => {
+                    *done += n;
+                    if n < asked {
+                        return Ok(());
+                    }
+                }
+                Err(error) => return Err(Some(errno_of(error))),
+            }
+            if !taking.discard {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Copies what there is and leaves it. With MSG_WAITALL until all is there to be seen.
+///
+/// # Safety
+/// `parts` must describe writable memory.
+unsafe fn look_at(
+    app: &mut AppSide,
+    flow: FlowId,
+    parts: &[iovec],
+    done: &mut usize,
+    taking: Taking,
+) -> Result<(), Option<Errno>> {
+    *done = 0;
+    if app.unread(flow) == 0 {
+        // Tells errors and the end.
+        return match app.read(now(), flow, &mut [0], true) {
+            Ok(_) => Err(None),
+            Err(error) => Err(Some(errno_of(error))),
+        };
+    }
+    for part in parts {
+        if taking.discard {
+            *done = app.unread(flow).min(taking.wanted);
+            break;
+        }
+        if part.iov_len > 0 {
+            // SAFETY: the caller's promise.
+            let into = unsafe { slice::from_raw_parts_mut(part.iov_base.cast::<u8>(), part.iov_len) };
+            *done += app.peek(flow, *done, into);
+        }
+    }
+    let over = app.readiness(Handle::Flow(flow)).contains(Readiness::PEER_SHUTDOWN);
+    if over && *done < taking.wanted { Err(None) } else { Ok(()) }
 }
 
 /// send and its kin on a descriptor of ours; `None`: the kernel's affair.
@@ -135,6 +234,9 @@ pub unsafe fn send(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Result<us
     };
     if flags & libc::MSG_OOB != 0 {
         return Some(Err(libc::EOPNOTSUPP));
+    }
+    if parts.iter().any(is_nowhere) {
+        return Some(Err(libc::EFAULT));
     }
     let wanted: usize = parts.iter().map(|p| p.iov_len).sum();
     let mut done = 0;
@@ -167,7 +269,7 @@ pub unsafe fn send(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Result<us
 ///
 /// # Safety
 /// `parts` must describe readable memory.
-unsafe fn write_some(
+pub unsafe fn write_some(
     engine: &mut Engine,
     id: DescriptionId,
     parts: &[iovec],
@@ -175,6 +277,8 @@ unsafe fn write_some(
 ) -> Result<usize, AppError> {
     let flow = match engine.flow(id) {
         Ok(flow) => flow,
+        // A listener has no other end.
+        Err(libc::ENOTCONN) => return Err(AppError::Pipe),
         Err(errno) => return Err(AppError::Broken(errno)),
     };
     let link = engine.link.as_mut().ok_or(AppError::Unknown)?;
@@ -194,105 +298,10 @@ unsafe fn write_some(
     link.app.write(now(), flow, slices.get(..used).unwrap_or(&[]))
 }
 
-fn raise_sigpipe() {
+pub fn raise_sigpipe() {
     // SAFETY: no pointers; the signal goes to this thread, as the kernel sends it.
     unsafe {
         let thread = syscall!(libc::SYS_gettid).unwrap_or(0);
         let _ = syscall!(libc::SYS_tgkill, sys::getpid(), thread, libc::SIGPIPE);
     }
-}
-
-/// sendfile() to a descriptor of ours; `None`: the kernel's affair.
-///
-/// # Safety
-/// `offset` must be null or point to a readable and writable offset.
-pub unsafe fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: usize) -> Option<isize> {
-    let (id, deadline) = match prepare(to, 0, Direction::Send) {
-        Ok(Some(found)) => found,
-        Ok(None) => return None,
-        Err(errno) => return Some(c_result(Err(errno))),
-    };
-    // SAFETY: the caller's promise. Without an offset the file's own position counts, and moves.
-    let start = if offset.is_null() {
-        // SAFETY: no pointers.
-        match unsafe { syscall!(libc::SYS_lseek, from, 0, libc::SEEK_CUR) } {
-            Ok(at) => at as off_t,
-            Err(errno) => return Some(c_result(Err(errno))),
-        }
-    } else {
-        // SAFETY: the caller's promise.
-        unsafe { *offset }
-    };
-    let (sent, result) = copy_file(id, deadline, from, start, count);
-    if sent == 0 && result == Err(PASS) {
-        return None;
-    }
-    let end = start + sent as off_t;
-    if offset.is_null() {
-        // SAFETY: no pointers.
-        let _ = unsafe { syscall!(libc::SYS_lseek, from, end, libc::SEEK_SET) };
-    } else {
-        // SAFETY: the caller's promise.
-        unsafe { *offset = end };
-    }
-    if sent == 0 && result == Err(libc::EPIPE) {
-        raise_sigpipe();
-    }
-    Some(c_result(if sent > 0 { Ok(sent) } else { result.map(|()| 0) }))
-}
-
-/// Copies from a file until `count` bytes, its end, or an obstacle. Nothing is read that there is no room for.
-fn copy_file(
-    id: DescriptionId,
-    deadline: Deadline,
-    from: c_int,
-    start: off_t,
-    count: usize,
-) -> (usize, Result<(), Errno>) {
-    // Not cleared: the kernel writes what is read of it.
-    let mut chunk = MaybeUninit::<[u8; FILE_CHUNK]>::uninit();
-    let mut sent = 0;
-    while sent < count {
-        let room = blocking(id, deadline, |engine| {
-            let flow = match engine.flow(id) {
-                Ok(flow) => flow,
-                Err(errno) => return Attempt::Done(Err(errno)),
-            };
-            let Some(link) = &mut engine.link else { return Attempt::Done(Err(libc::EBADF)) };
-            match link.app.write_room(flow) {
-                Ok(room) => Attempt::Done(Ok(room)),
-                Err(AppError::WouldBlock) => Attempt::WouldBlock,
-                Err(error) => Attempt::Done(Err(errno_of(error))),
-            }
-        });
-        let room = match room {
-            Ok(room) => room.min(FILE_CHUNK).min(count - sent),
-            Err(errno) => return (sent, Err(errno)),
-        };
-        let at = start + sent as off_t;
-        // SAFETY: `room` bytes of the chunk are writable.
-        let len = match unsafe { syscall!(libc::SYS_pread64, from, chunk.as_mut_ptr(), room, at) } {
-            Ok(0) => return (sent, Ok(())),
-            Ok(len) => len,
-            Err(errno) => return (sent, Err(errno)),
-        };
-        let part = iovec { iov_base: chunk.as_mut_ptr().cast(), iov_len: len };
-        let mut written = 0;
-        let wrote = blocking(id, deadline, |engine| {
-            // SAFETY: the part describes `len` bytes of the chunk.
-            match unsafe { write_some(engine, id, slice::from_ref(&part), 0) } {
-                Ok(n) => {
-                    written = n;
-                    Attempt::Done(Ok(()))
-                }
-                Err(AppError::WouldBlock) => Attempt::WouldBlock,
-                Err(error) => Attempt::Done(Err(errno_of(error))),
-            }
-        });
-        sent += written;
-        if wrote.is_err() {
-            return (sent, wrote);
-        }
-    }
-    (sent, Ok(()))
 }

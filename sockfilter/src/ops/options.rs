@@ -1,12 +1,17 @@
 //! getsockopt, setsockopt, ioctl, F_SETFL: the placeholder keeps the values, we note what concerns us.
 
+use std::sync::Arc;
+
+use csp_transport::app::{Handle, Readiness};
 use csp_wire::channel::ChannelOption;
 use libc::{c_int, c_void, socklen_t};
 
 use super::sockets::{KernelTime, nanos_of};
-use crate::description::{Description, Kind};
+use crate::description::{Description, Kind, OPTION_LEN_MAX, SetOption};
 use crate::engine::{ENGINE, Engine};
+use crate::fdtable::{self, Entry};
 use crate::lock;
+use crate::sys::{Errno, syscall};
 
 /// Runs `f` on the description of a descriptor.
 fn with_description<R>(fd: c_int, f: impl FnOnce(&mut Engine, usize) -> Option<R>) -> Option<R> {
@@ -36,6 +41,81 @@ pub fn socket_state(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
             _ => None,
         }
     })
+}
+
+/// Whether a descriptor is a connection of ours.
+pub fn is_connection(fd: c_int) -> bool {
+    let is = |engine: &mut Engine, index| Some(matches!(engine.descriptions.get(index)?.kind, Kind::Flow(_)));
+    with_description(fd, is).unwrap_or(false)
+}
+
+/// The state that TCP_INFO tells of a socket of ours, in Linux's numbers.
+pub fn tcp_state(fd: c_int) -> Option<u8> {
+    const ESTABLISHED: u8 = 1;
+    const SYN_SENT: u8 = 2;
+    const FIN_WAIT2: u8 = 5;
+    const CLOSE: u8 = 7;
+    const CLOSE_WAIT: u8 = 8;
+    const LISTEN: u8 = 10;
+    with_description(fd, |engine, index| {
+        engine.progress();
+        let d = engine.descriptions.get(index)?;
+        let flow = match d.kind {
+            Kind::Flow(flow) => flow,
+            Kind::Listener(_) => return Some(LISTEN),
+            _ => return None,
+        };
+        let app = &engine.link.as_ref()?.app;
+        let ready = app.readiness(Handle::Flow(flow));
+        let (.., connected) = app.addresses(flow)?;
+        Some(match (ready.contains(Readiness::PEER_SHUTDOWN), d.write_ended) {
+            (true, true) => CLOSE,
+            (true, false) if !connected => CLOSE,
+            (true, false) => CLOSE_WAIT,
+            (false, _) if !connected => SYN_SENT,
+            (false, true) => FIN_WAIT2,
+            (false, false) => ESTABLISHED,
+        })
+    })
+}
+
+/// Options of one listener that are inherited.
+const OPTIONS_MAX: usize = 64;
+
+/// The program set an option on what may become a listener: connections that it accepts will have it.
+///
+/// # Safety
+/// `value` must have `len` readable bytes.
+pub unsafe fn note_inherited(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) {
+    if value.is_null() || len as usize > OPTION_LEN_MAX || lock::inside() {
+        return;
+    }
+    let mut option = SetOption { level, name, value: [0; OPTION_LEN_MAX], len: len as u8 };
+    // SAFETY: the caller's promise; the length was checked.
+    unsafe { core::ptr::copy_nonoverlapping(value.cast(), option.value.as_mut_ptr(), len as usize) };
+    ENGINE.with(|engine| {
+        let (Entry::Ours(index) | Entry::Candidate(index)) = fdtable::entry(fd) else { return };
+        let Some(d) = engine.descriptions.get_mut(index) else { return };
+        if matches!(d.kind, Kind::Candidate | Kind::Listener(_)) {
+            let options = Arc::make_mut(&mut d.options);
+            options.retain(|o| (o.level, o.name) != (level, name));
+            if options.len() < OPTIONS_MAX {
+                options.push(option);
+            }
+        }
+    });
+}
+
+/// The placeholder of an accepted connection gets what it inherited, now that someone asks for it.
+pub fn inherit(fd: c_int) {
+    let inherited = with_description(fd, |engine, index| {
+        let d = engine.descriptions.get_mut(index)?;
+        (!d.inherited.is_empty()).then(|| std::mem::take(&mut d.inherited))
+    });
+    for o in inherited.iter().flat_map(|list| list.iter()) {
+        // SAFETY: the option's value has so many readable bytes.
+        let _ = unsafe { syscall!(libc::SYS_setsockopt, fd, o.level, o.name, o.value.as_ptr(), o.len) };
+    }
 }
 
 /// Writes an int option as getsockopt does.
@@ -121,14 +201,18 @@ pub fn nonblocking_set(fd: c_int, nonblocking: bool) {
 }
 
 /// What FIONREAD and TIOCOUTQ tell of a connection of ours.
-pub fn queued(fd: c_int, request: libc::c_ulong) -> Option<c_int> {
+pub fn queued(fd: c_int, request: libc::c_ulong) -> Option<Result<c_int, Errno>> {
     with_description(fd, |engine, index| {
-        let Kind::Flow(flow) = engine.descriptions.get(index)?.kind else { return None };
+        let flow = match engine.descriptions.get(index)?.kind {
+            Kind::Flow(flow) => flow,
+            Kind::Listener(_) => return Some(Err(libc::EINVAL)),
+            _ => return None,
+        };
         engine.progress();
         let app = &engine.link.as_ref()?.app;
         match request {
-            libc::FIONREAD => Some(c_int::try_from(app.unread(flow)).unwrap_or(c_int::MAX)),
-            libc::TIOCOUTQ => Some(c_int::try_from(app.in_flight(flow)).unwrap_or(c_int::MAX)),
+            libc::FIONREAD => Some(Ok(c_int::try_from(app.unread(flow)).unwrap_or(c_int::MAX))),
+            libc::TIOCOUTQ => Some(Ok(c_int::try_from(app.in_flight(flow)).unwrap_or(c_int::MAX))),
             _ => None,
         }
     })

@@ -7,7 +7,7 @@ use crate::engine::{ENGINE, Engine};
 use crate::fdtable;
 use crate::lock;
 use crate::sys::{self, Errno};
-use crate::wait::{self, Busy, Deadline, Wakes, enroll, resign, sooner};
+use crate::wait::{self, Busy, Deadline, Sleeper, Wakes, enroll, resign, sooner};
 
 /// Told whether asked for or not.
 const ALWAYS: c_short = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
@@ -63,7 +63,9 @@ pub unsafe fn poll(
             rest.copy_from_slice(&wait::pollfds(wakes));
         }
         // SAFETY: the caller's promise.
-        let slept = unsafe { sys::ppoll(&mut kernel, nap, mask) };
+        let slept = unsafe {
+            wait::ppoll(&mut kernel, nap, mask, &mut Sleeper { descriptions: &targets, waiter, mask: None })
+        };
         if waiter >= 0 {
             let agent = kernel.last().is_some_and(|k| k.revents != 0);
             ENGINE.with(|engine| {

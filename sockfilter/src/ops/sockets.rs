@@ -1,6 +1,6 @@
 //! socket, listen, accept, connect, shutdown.
 
-use csp_transport::app::{AppError, Directions, Handle};
+use csp_transport::app::{AppError, Directions, Handle, Readiness};
 use csp_types::FlowLabel;
 use csp_wire::agent::page::{self, Reason, SocketEntry, SocketKind};
 use libc::{c_int, sockaddr, socklen_t};
@@ -112,10 +112,7 @@ impl Engine {
     }
 
     fn start_listening(&mut self, index: usize, fd: c_int, backlog: u32) -> Result<(), Reason> {
-        let address = address::bound(fd).map_err(|_| Reason::Rule)?;
-        if address.port() == 0 {
-            return Err(Reason::Rule);
-        }
+        let address = bound_somewhere(fd).ok_or(Reason::Rule)?;
         self.check_loopback(address)?;
         let link = self.attached()?;
         if !link.rules.listens(address.port()) {
@@ -159,6 +156,22 @@ pub fn before_chroot() {
             engine.await_link(LISTEN_LINK_WAIT_NS);
         }
     });
+}
+
+/// Where a listener is bound; one that is not takes a port as listen() does it.
+fn bound_somewhere(fd: c_int) -> Option<SocketAddr> {
+    let address = address::bound(fd).ok()?;
+    if address.port() != 0 {
+        return Some(address);
+    }
+    let mut storage = [0u64; 4];
+    let mut len = size_of_val(&storage) as socklen_t;
+    // SAFETY: `storage` has `len` writable bytes, and as many readable ones as the kernel says.
+    unsafe {
+        syscall!(libc::SYS_getsockname, fd, storage.as_mut_ptr(), &raw mut len).ok()?;
+        syscall!(libc::SYS_bind, fd, storage.as_ptr(), len).ok()?;
+    }
+    address::bound(fd).ok().filter(|a| a.port() != 0)
 }
 
 /// Why the kernel may not have a socket in strict mode.
@@ -239,8 +252,9 @@ fn accept_attempt(
     if link.app.accept_queue_len(listener) == 0 {
         return Attempt::WouldBlock;
     }
-    let (family, linger) =
-        engine.descriptions.get(id.index).map_or((0, false), |d| (d.family, d.linger_zero));
+    let Some(of) = engine.descriptions.get(id.index) else { return Attempt::Done(Err(libc::EBADF)) };
+    let (family, linger, options) = (of.family, of.linger_zero, of.options.clone());
+    let timeouts = (of.receive_timeout, of.send_timeout);
     // The placeholder: unbound, so that I/O that passes us by fails.
     // SAFETY: no pointers.
     let fd = match unsafe { syscall!(libc::SYS_socket, family, libc::SOCK_STREAM | flags, 0) } {
@@ -252,6 +266,8 @@ fn accept_attempt(
             if let Some(d) = engine.descriptions.get_mut(index) {
                 d.nonblocking = flags & libc::SOCK_NONBLOCK != 0;
                 d.linger_zero = linger;
+                d.inherited = options;
+                (d.receive_timeout, d.send_timeout) = timeouts;
             }
             Attempt::Done(Ok((fd, family, remote)))
         }
@@ -318,10 +334,16 @@ pub unsafe fn connect(fd: c_int, name: *const sockaddr, len: socklen_t) -> Optio
                 Err(errno) => return Some(Err(errno)),
             };
             engine.progress();
+            let connecting = engine.descriptions.get(index)?.connecting;
+            if !connecting {
+                return Some(Err(libc::EISCONN));
+            }
             let app = &mut engine.link.as_mut()?.app;
+            let over = app.readiness(Handle::Flow(flow)).contains(Readiness::HANG_UP);
             Some(match (app.take_error(flow), app.addresses(flow)) {
-                (Some(errno), _) => Err(errno),
-                (None, Some((.., true))) => Err(libc::EISCONN),
+                (Some(errno), _) => engine.unconnect(index, errno),
+                (None, Some((.., true))) => engine.now_connected(index),
+                _ if over => engine.unconnect(index, libc::ECONNABORTED),
                 _ => Err(libc::EALREADY),
             })
         }),
@@ -361,8 +383,8 @@ fn start_connecting(fd: c_int, index: usize, remote: SocketAddr) -> Option<Resul
         };
         let Some(link) = &mut engine.link else { return Attempt::Done(Err(libc::ENETDOWN)) };
         match (link.app.take_error(flow), link.app.addresses(flow)) {
-            (Some(errno), _) => Attempt::Done(Err(errno)),
-            (None, Some((.., true))) => Attempt::Done(Ok(0)),
+            (Some(errno), _) => Attempt::Done(engine.unconnect(id.index, errno)),
+            (None, Some((.., true))) => Attempt::Done(engine.now_connected(id.index)),
             _ => Attempt::WouldBlock,
         }
     });
@@ -370,6 +392,31 @@ fn start_connecting(fd: c_int, index: usize, remote: SocketAddr) -> Option<Resul
 }
 
 impl Engine {
+    fn now_connected(&mut self, index: usize) -> Result<usize, Errno> {
+        if let Some(d) = self.descriptions.get_mut(index) {
+            d.connecting = false;
+        }
+        Ok(0)
+    }
+
+    /// A connection that did not come about: the socket may connect again, or listen. One that is in epoll sets stays as
+    /// it is.
+    fn unconnect(&mut self, index: usize, errno: Errno) -> Result<usize, Errno> {
+        let Some(d) = self.descriptions.get_mut(index) else { return Err(errno) };
+        d.connecting = false;
+        if !d.sets.is_empty() {
+            return Err(errno);
+        }
+        if let (Kind::Flow(flow), Some(link)) =
+            (std::mem::replace(&mut d.kind, Kind::Candidate), &mut self.link)
+        {
+            let _ = link.app.close(now(), flow, false);
+        }
+        fdtable::demote(index);
+        self.show_ours(index, None);
+        Err(errno)
+    }
+
     fn try_connect(&mut self, index: usize, fd: c_int, remote: SocketAddr) -> Result<DescriptionId, Reason> {
         let remote = address::reachable(remote);
         self.check_loopback(remote)?;
@@ -383,9 +430,31 @@ impl Engine {
         let link = self.link.as_mut().ok_or(Reason::NoAgent)?;
         let flow = link.app.connect(now(), remote, local).map_err(|_| Reason::NoProxy)?;
         self.accelerate(index, fd, Kind::Flow(flow));
+        if let Some(d) = self.descriptions.get_mut(index) {
+            d.connecting = true;
+        }
         self.own(Handle::Flow(flow), index);
         self.show_flow(index, fd, local.unwrap_or(remote), remote);
         self.descriptions.id(index).ok_or(Reason::Full)
+    }
+}
+
+impl Engine {
+    /// A listener that is shut down for reading listens no more, and threads that sleep in accept() wake up.
+    fn shut_listener(&mut self, index: usize, directions: Directions) -> Result<c_int, Errno> {
+        let d = self.descriptions.get_mut(index).ok_or(libc::EBADF)?;
+        let Kind::Listener(state) = d.kind else { return Err(libc::ENOTCONN) };
+        if !directions.read {
+            return Ok(0);
+        }
+        d.kind = Kind::Candidate;
+        if let (Some(id), Some(link)) = (state.id, &mut self.link) {
+            let _ = link.app.close_listener(id);
+        }
+        fdtable::demote(index);
+        self.news(index);
+        self.show_ours(index, None);
+        Ok(0)
     }
 }
 
@@ -409,15 +478,14 @@ pub fn shutdown(fd: c_int, how: c_int) -> c_int {
         }
         let flow = match engine.flow(id) {
             Ok(flow) => flow,
-            // Threads that sleep in accept() wake up, as the kernel does it.
-            Err(libc::ENOTCONN) => {
-                engine.news(id.index);
-                return Err(libc::ENOTCONN);
-            }
+            Err(libc::ENOTCONN) => return engine.shut_listener(id.index, directions).map(Some),
             Err(errno) => return Err(errno),
         };
         let link = engine.link.as_mut().ok_or(libc::ENOTCONN)?;
         link.app.shutdown(now(), flow, directions).map_err(errno_of)?;
+        if let (true, Some(d)) = (directions.write, engine.descriptions.get_mut(id.index)) {
+            d.write_ended = true;
+        }
         engine.spread();
         Ok(Some(0))
     });

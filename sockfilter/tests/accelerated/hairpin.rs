@@ -4,6 +4,8 @@
 
 use super::*;
 
+/// How much later than the CONNECT of the same process its LISTEN may come.
+const LISTEN_MAY_BE_LATE: Duration = Duration::from_millis(30);
 /// What the stage may invent for clients that are bound to no port.
 const FIRST_PORT: u16 = 33_000;
 
@@ -15,13 +17,22 @@ pub struct Hairpin {
     waiting: VecDeque<u32>,
     /// CONNECTs that found the backlog full.
     crowded: VecDeque<Asked>,
-    /// Connections made so far.
-    pub made: u64,
+    /// CONNECTs to where nobody listens yet: LISTEN may be on its way on another link.
+    doubtful: Vec<(Asked, Clock)>,
+    made: u64,
+    asked: u64,
 }
 
 impl Default for Hairpin {
     fn default() -> Self {
-        Hairpin { next_port: FIRST_PORT, waiting: VecDeque::new(), crowded: VecDeque::new(), made: 0 }
+        Hairpin {
+            next_port: FIRST_PORT,
+            waiting: VecDeque::new(),
+            crowded: VecDeque::new(),
+            doubtful: Vec::new(),
+            made: 0,
+            asked: 0,
+        }
     }
 }
 
@@ -32,10 +43,27 @@ impl Listener {
     }
 }
 
+impl Flow {
+    /// In Linux' numbers, for its own application.
+    pub(super) fn state(&self) -> u32 {
+        match (self.pair.is_some(), self.told_end, self.ended) {
+            (true, true, true) => 7,
+            (true, true, false) => 8,
+            (true, false, true) => 5,
+            _ => 1,
+        }
+    }
+}
+
 impl Proxy {
     /// From now on applications reach each other.
     pub fn pair_applications(&mut self) {
         self.hairpin = Some(Hairpin::default());
+    }
+
+    /// Connections asked for, refused ones too.
+    pub fn pairs_asked(&self) -> u64 {
+        self.hairpin.as_ref().map_or(0, |h| h.asked)
     }
 
     /// Connections made between applications.
@@ -49,9 +77,12 @@ impl Proxy {
     }
 
     /// A CONNECT: refused, connected, or kept until there is room in the backlog.
-    pub(super) fn pair_up(&mut self, asked: Asked) {
+    fn pair_up(&mut self, asked: Asked) {
         let backlog = self.listeners.iter().filter(|l| l.serves(asked.remote)).map(|l| l.backlog).max();
-        let Some(backlog) = backlog else { return self.connect_refused(asked, libc::ECONNREFUSED) };
+        let Some(backlog) = backlog else {
+            self.hairpin.iter_mut().for_each(|h| h.doubtful.push((asked, Clock::now())));
+            return;
+        };
         let queued =
             |f: &&Flow| f.ends.is_some_and(|e| e.0 == asked.remote) && !f.accepted && f.handovers == 0;
         let crowded = self.flows.values().filter(queued).count() > backlog as usize;
@@ -102,6 +133,27 @@ impl Proxy {
             self.tell_with(link, MessageHeader::new(MessageKind::Open, label, id, 0), &payload.emit());
         }
         crowded.into_iter().for_each(|asked| self.pair_up(asked));
+        self.decide_doubtful();
+    }
+
+    /// Somebody listens by now, or it is certain that nobody does.
+    fn decide_doubtful(&mut self) {
+        let Some(hairpin) = &mut self.hairpin else { return };
+        for (asked, since) in std::mem::take(&mut hairpin.doubtful) {
+            if self.listeners.iter().any(|l| l.serves(asked.remote)) {
+                self.pair_up(asked);
+            } else if since.elapsed() > LISTEN_MAY_BE_LATE {
+                self.connect_refused(asked, libc::ECONNREFUSED);
+            } else {
+                self.hairpin.iter_mut().for_each(|h| h.doubtful.push((asked, since)));
+            }
+        }
+    }
+
+    /// A CONNECT came.
+    pub(super) fn connect_asked(&mut self, asked: Asked) {
+        self.hairpin.iter_mut().for_each(|h| h.asked += 1);
+        self.pair_up(asked);
     }
 
     /// A message of a flow that has a partner.
@@ -187,7 +239,9 @@ impl Proxy {
             self.tell(link, MessageKind::Reset, label, libc::ECONNRESET as u32);
         } else if flow.shutdown_after && flow.sent == flow.to_send.len() && !flow.reset_told {
             flow.shutdown_after = false;
-            flow.told_end = true;
+            if std::mem::replace(&mut flow.told_end, true) {
+                return;
+            }
             self.tell(link, MessageKind::Shutdown, label, 0);
         }
     }

@@ -270,7 +270,7 @@ impl Proxy {
                 let ConnectPayload { remote, local } = ConnectPayload::parse(message.payload).unwrap();
                 let asked = Asked { link, request: header.id, window: header.argument, remote, local };
                 if self.hairpin.is_some() && remote.ip().is_loopback() {
-                    self.pair_up(asked);
+                    self.connect_asked(asked);
                 } else {
                     self.asked.push(asked);
                 }
@@ -309,8 +309,13 @@ impl Proxy {
             return;
         }
         if header.kind == MessageKind::Info {
-            let info =
-                InfoPayload { state: 1, rtt_us: 1_234, mss: 1_448, cwnd: 14_480, ..InfoPayload::default() };
+            let info = InfoPayload {
+                state: flow.state(),
+                rtt_us: 1_234,
+                mss: 1_448,
+                cwnd: 14_480,
+                ..InfoPayload::default()
+            };
             let header = MessageHeader::new(MessageKind::Info, header.id, 0, 0);
             return self.tell_with(link, header, &info.emit());
         }

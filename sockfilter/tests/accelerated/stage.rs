@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -150,13 +150,19 @@ impl Stage {
 
     /// Lets the proxy run until the program ends; its exit code and output.
     pub fn wait(&mut self, child: usize) -> (Option<i32>, String) {
+        let (status, output) = self.wait_status(child);
+        (status.code(), output)
+    }
+
+    /// The same with the signal that ended it, if one did.
+    pub fn wait_status(&mut self, child: usize) -> (ExitStatus, String) {
         let mut status = None;
         let Stage { proxy, children, .. } = self;
         proxy.until("the program to end", |_| {
             status = children[child].try_wait().unwrap();
             status.is_some()
         });
-        (status.unwrap().code(), fs::read_to_string(self.output(child)).unwrap())
+        (status.unwrap(), fs::read_to_string(self.output(child)).unwrap())
     }
 
     fn output(&self, child: usize) -> PathBuf {

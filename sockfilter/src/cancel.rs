@@ -1,0 +1,84 @@
+//! Cancellation (pthread_cancel): our blocking calls are cancellation points as POSIX asks.
+//!
+//! A sleep goes by the C library's own ppoll and epoll_pwait, which are such points. A thread that is cancelled there is
+//! unwound through our frames without running their ends, so that what a sleeper has registered is given back by a clean-up
+//! routine. The functions that can be on the stack then are `C-unwind`.
+
+use core::ffi::{CStr, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use libc::c_int;
+
+/// glibc's own bookkeeping of a clean-up routine, on the stack of who pushes it.
+#[repr(C)]
+struct Buffer {
+    routine: usize,
+    argument: *mut c_void,
+    cancel_type: c_int,
+    previous: *mut c_void,
+}
+
+type Routine = unsafe extern "C" fn(*mut c_void);
+type Push = unsafe extern "C" fn(*mut Buffer, Routine, *mut c_void);
+type Pop = unsafe extern "C" fn(*mut Buffer, c_int);
+type Test = unsafe extern "C-unwind" fn();
+
+static PUSH: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+static POP: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+static TEST: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+static SINGLE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Looks the C library's functions up.
+pub fn resolve() {
+    let find = |name: &CStr, place: &AtomicPtr<c_void>| {
+        // SAFETY: the name is a C string.
+        place.store(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }, Ordering::Relaxed);
+    };
+    find(c"_pthread_cleanup_push", &PUSH);
+    find(c"_pthread_cleanup_pop", &POP);
+    find(c"pthread_testcancel", &TEST);
+    find(c"__libc_single_threaded", &SINGLE);
+}
+
+/// Whether the process certainly has one thread.
+pub fn single_threaded() -> bool {
+    let flag = SINGLE.load(Ordering::Relaxed).cast::<u8>();
+    // SAFETY: a byte of the C library that lives as long as it.
+    !flag.is_null() && unsafe { flag.read_volatile() } != 0
+}
+
+/// Ends the thread here if it was cancelled. Nothing of ours may be held.
+pub fn test() {
+    let test = TEST.load(Ordering::Relaxed);
+    if test.is_null() || single_threaded() {
+        return;
+    }
+    // SAFETY: the C library's function of this name has this signature.
+    unsafe { core::mem::transmute::<*mut c_void, Test>(test)() }
+}
+
+/// Runs `sleep`; if the thread is cancelled in it, `undo` is run with `state` before the thread ends.
+pub fn guarded<S, R>(state: &mut S, undo: unsafe extern "C" fn(*mut c_void), sleep: impl FnOnce() -> R) -> R {
+    let (push, pop) = (PUSH.load(Ordering::Relaxed), POP.load(Ordering::Relaxed));
+    if push.is_null() || pop.is_null() || single_threaded() {
+        return sleep();
+    }
+    let mut buffer = Buffer {
+        routine: 0,
+        argument: core::ptr::null_mut(),
+        cancel_type: 0,
+        previous: core::ptr::null_mut(),
+    };
+    // SAFETY: the C library's functions of these names have these signatures; the buffer and the state outlive the time
+    // between push and pop.
+    unsafe {
+        core::mem::transmute::<*mut c_void, Push>(push)(
+            &raw mut buffer,
+            undo,
+            core::ptr::from_mut(state).cast(),
+        );
+        let result = sleep();
+        core::mem::transmute::<*mut c_void, Pop>(pop)(&raw mut buffer, 0);
+        result
+    }
+}

@@ -1,0 +1,114 @@
+//! Bytes between sockets and files or pipes, and at offsets.
+
+use libc::{c_int, c_uint, iovec, off_t, size_t, ssize_t};
+
+use super::io::{Move, list};
+use crate::fdtable;
+use crate::ops::names::{self, End};
+use crate::ops::transfer::{self, Splice};
+use crate::ops::{c_result, io};
+use crate::real;
+
+unsafe fn sendfile_any(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if fdtable::is_ours(from)
+            && names::name(from, End::Local, core::ptr::null_mut(), core::ptr::null_mut()).is_some()
+        {
+            return c_result(Err(libc::EINVAL));
+        }
+        let ours = if fdtable::is_ours(to) { transfer::sendfile(to, from, offset, count) } else { None };
+        ours.unwrap_or_else(|| real::sendfile(to, from, offset, count))
+    }
+}
+
+/// sendfile(2)
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+    // SAFETY: the caller's promise.
+    unsafe { sendfile_any(to, from, offset, count) }
+}
+
+/// sendfile(2) of programs with large file offsets: the same on a 64-bit system.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+    // SAFETY: the caller's promise.
+    unsafe { sendfile_any(to, from, offset, count) }
+}
+
+/// splice(2)
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn splice(
+    from: c_int,
+    from_offset: *mut i64,
+    to: c_int,
+    to_offset: *mut i64,
+    len: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    if fdtable::is_ours(from) || fdtable::is_ours(to) {
+        let offsets = [!from_offset.is_null(), !to_offset.is_null()];
+        if let Some(result) = transfer::splice(Splice { from, to, len, flags, offsets }) {
+            return c_result(result);
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { real::splice(from, from_offset, to, to_offset, len, flags) }
+}
+
+/// Flags of preadv2 and pwritev2 that a socket knows; RWF_NOWAIT is the one that matters.
+const RWF_KNOWN: c_int = 0x1f;
+const RWF_NOWAIT: c_int = 8;
+
+/// preadv2 and pwritev2 without a position, on a descriptor of ours.
+unsafe fn at_no_offset(
+    fd: c_int,
+    parts: *const iovec,
+    count: c_int,
+    at: off_t,
+    flags: c_int,
+    moves: Move,
+) -> Option<ssize_t> {
+    if at != -1 || !fdtable::is_ours(fd) {
+        return None;
+    }
+    if flags & !RWF_KNOWN != 0 {
+        return Some(c_result(Err(libc::EOPNOTSUPP)));
+    }
+    let wait = if flags & RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
+    // SAFETY: the caller's promise.
+    unsafe { list(fd, parts, count, wait, moves) }
+}
+
+macro_rules! at_offset {
+    ($($(#[$doc:meta])* $name:ident, $moves:path;)*) => {
+        $(
+            $(#[$doc])*
+            #[unsafe(no_mangle)]
+            unsafe extern "C-unwind" fn $name(
+                fd: c_int,
+                parts: *const iovec,
+                count: c_int,
+                at: off_t,
+                flags: c_int,
+            ) -> ssize_t {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    at_no_offset(fd, parts, count, at, flags, $moves)
+                        .unwrap_or_else(|| real::$name(fd, parts, count, at, flags))
+                }
+            }
+        )*
+    };
+}
+
+at_offset! {
+    /// preadv2(2)
+    preadv2, io::receive;
+    /// pwritev2(2)
+    pwritev2, io::send;
+    /// preadv2(2) of programs with large file offsets.
+    preadv64v2, io::receive;
+    /// pwritev2(2) of programs with large file offsets.
+    pwritev64v2, io::send;
+}

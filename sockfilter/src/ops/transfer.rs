@@ -1,0 +1,265 @@
+//! Bytes between connections of ours and files or pipes: sendfile and splice, by copying.
+
+use core::mem::MaybeUninit;
+use core::slice;
+
+use csp_transport::app::AppError;
+use libc::{c_int, c_uint, iovec, off_t};
+
+use super::io::{Direction, FILE_CHUNK, prepare, raise_sigpipe, receive, write_some};
+use super::{PASS, c_result};
+use crate::description::DescriptionId;
+use crate::engine::errno_of;
+use crate::sys::{self, Errno, syscall};
+use crate::wait::{Attempt, Deadline, blocking};
+
+/// sendfile() to a descriptor of ours; `None`: the kernel's affair.
+///
+/// # Safety
+/// `offset` must be null or point to a readable and writable offset.
+pub unsafe fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: usize) -> Option<isize> {
+    let (id, deadline) = match prepare(to, 0, Direction::Send) {
+        Ok(Some(found)) => found,
+        Ok(None) => return None,
+        Err(errno) => return Some(c_result(Err(errno))),
+    };
+    // SAFETY: the caller's promise. Without an offset the file's own position counts, and moves.
+    let start = if offset.is_null() {
+        // SAFETY: no pointers.
+        match unsafe { syscall!(libc::SYS_lseek, from, 0, libc::SEEK_CUR) } {
+            Ok(at) => at as off_t,
+            Err(errno) => return Some(c_result(Err(errno))),
+        }
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe { *offset }
+    };
+    let (sent, result) = copy_file(id, deadline, from, start, count);
+    if sent == 0 && result == Err(PASS) {
+        return None;
+    }
+    let end = start + sent as off_t;
+    if offset.is_null() {
+        // SAFETY: no pointers.
+        let _ = unsafe { syscall!(libc::SYS_lseek, from, end, libc::SEEK_SET) };
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe { *offset = end };
+    }
+    if sent == 0 && result == Err(libc::EPIPE) {
+        raise_sigpipe();
+    }
+    Some(c_result(if sent > 0 { Ok(sent) } else { result.map(|()| 0) }))
+}
+
+/// Copies from a file until `count` bytes, its end, or an obstacle. Nothing is read that there is no room for.
+fn copy_file(
+    id: DescriptionId,
+    deadline: Deadline,
+    from: c_int,
+    start: off_t,
+    count: usize,
+) -> (usize, Result<(), Errno>) {
+    // Not cleared: the kernel writes what is read of it.
+    let mut chunk = MaybeUninit::<[u8; FILE_CHUNK]>::uninit();
+    let mut sent = 0;
+    while sent < count {
+        let room = match room(id, deadline) {
+            Ok(room) => room.min(FILE_CHUNK).min(count - sent),
+            Err(errno) => {
+                // The end of the file comes before the connection's troubles.
+                let at = start + sent as off_t;
+                // SAFETY: one byte of the chunk is writable.
+                let rest = unsafe { syscall!(libc::SYS_pread64, from, chunk.as_mut_ptr(), 1, at) };
+                return (sent, if matches!(rest, Ok(0)) { Ok(()) } else { rest.and(Err(errno)) });
+            }
+        };
+        let at = start + sent as off_t;
+        // SAFETY: `room` bytes of the chunk are writable.
+        let len = match unsafe { syscall!(libc::SYS_pread64, from, chunk.as_mut_ptr(), room, at) } {
+            Ok(0) => return (sent, Ok(())),
+            Ok(len) => len,
+            Err(errno) => return (sent, Err(errno)),
+        };
+        // SAFETY: the kernel wrote `len` bytes of the chunk.
+        let (written, wrote) =
+            write_all(id, deadline, unsafe { slice::from_raw_parts(chunk.as_ptr().cast::<u8>(), len) });
+        sent += written;
+        if wrote.is_err() {
+            return (sent, wrote);
+        }
+    }
+    (sent, Ok(()))
+}
+
+/// Bytes that can be written now, at least one; waits for them.
+fn room(id: DescriptionId, deadline: Deadline) -> Result<usize, Errno> {
+    blocking(id, deadline, |engine| {
+        let flow = match engine.flow(id) {
+            Ok(flow) => flow,
+            Err(errno) => return Attempt::Done(Err(errno)),
+        };
+        let Some(link) = &mut engine.link else { return Attempt::Done(Err(libc::EBADF)) };
+        match link.app.write_room(flow) {
+            Ok(room) => Attempt::Done(Ok(room)),
+            Err(AppError::WouldBlock) => Attempt::WouldBlock,
+            Err(error) => Attempt::Done(Err(errno_of(error))),
+        }
+    })
+}
+
+/// Writes bytes for which there was room; how many, and what hindered the rest.
+fn write_all(id: DescriptionId, deadline: Deadline, bytes: &[u8]) -> (usize, Result<(), Errno>) {
+    let part = iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let mut written = 0;
+    let wrote = blocking(id, deadline, |engine| {
+        // SAFETY: the part describes `bytes`.
+        match unsafe { write_some(engine, id, slice::from_ref(&part), written) } {
+            Ok(n) => {
+                written += n;
+                if written == bytes.len() { Attempt::Done(Ok(())) } else { Attempt::WouldBlock }
+            }
+            Err(AppError::WouldBlock) => Attempt::WouldBlock,
+            Err(error) => Attempt::Done(Err(errno_of(error))),
+        }
+    });
+    (written, wrote)
+}
+
+/// Bytes that a write to a pipe takes without blocking once the pipe is writable.
+const PIPE_CHUNK: usize = 4096;
+
+/// What splice() was asked for, one end being ours.
+#[derive(Clone, Copy)]
+pub struct Splice {
+    /// From where.
+    pub from: c_int,
+    /// To where.
+    pub to: c_int,
+    /// At most so many bytes.
+    pub len: usize,
+    /// SPLICE_F_*
+    pub flags: c_uint,
+    /// Whether offsets were given, for each end.
+    pub offsets: [bool; 2],
+}
+
+/// splice() between a pipe and a connection of ours: the bytes are copied. `None`: the kernel's affair.
+pub fn splice(splice: Splice) -> Option<Result<usize, Errno>> {
+    let known = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
+    let outward = crate::fdtable::is_ours(splice.to);
+    let (socket, other) = if outward { (splice.to, splice.from) } else { (splice.from, splice.to) };
+    let access = if outward { libc::O_RDONLY } else { libc::O_WRONLY };
+    if splice.len == 0 {
+        return Some(Ok(0));
+    }
+    if splice.flags & known != splice.flags {
+        return Some(Err(libc::EINVAL));
+    }
+    // SAFETY: no pointers.
+    let mode = match unsafe { syscall!(libc::SYS_fcntl, other, libc::F_GETFL) } {
+        Ok(mode) => mode as c_int,
+        Err(errno) => return Some(Err(errno)),
+    };
+    if mode & libc::O_ACCMODE != access && mode & libc::O_ACCMODE != libc::O_RDWR {
+        return Some(Err(libc::EBADF));
+    }
+    let pipe_end = usize::from(!outward);
+    if !is_pipe(other) || splice.offsets[1 - pipe_end] {
+        return Some(Err(if splice.offsets[pipe_end] && is_pipe(other) {
+            libc::ESPIPE
+        } else {
+            libc::EINVAL
+        }));
+    }
+    if splice.offsets[pipe_end] {
+        return Some(Err(libc::ESPIPE));
+    }
+    // The flag is about the pipe; whether the socket waits is its own affair.
+    let pipe_waits = splice.flags & libc::SPLICE_F_NONBLOCK == 0 && mode & libc::O_NONBLOCK == 0;
+    let result = if outward {
+        pipe_to_socket(other, socket, splice.len, pipe_waits)
+    } else {
+        socket_to_pipe(socket, other, splice.len, pipe_waits)
+    };
+    if result == Err(PASS) {
+        return None;
+    }
+    if result == Err(libc::EPIPE) {
+        raise_sigpipe();
+    }
+    Some(result)
+}
+
+fn is_pipe(fd: c_int) -> bool {
+    // SAFETY: all-zero is a valid stat.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: `stat` is writable.
+    let known = unsafe { syscall!(libc::SYS_fstat, fd, &raw mut stat) };
+    known.is_ok() && stat.st_mode & libc::S_IFMT == libc::S_IFIFO
+}
+
+/// Waits for an end of a pipe; `false`: nothing can be done now.
+fn pipe_ready(pipe: c_int, events: libc::c_short, waits: bool) -> Result<bool, Errno> {
+    let mut fds = [libc::pollfd { fd: pipe, events, revents: 0 }];
+    // SAFETY: no mask.
+    unsafe { sys::ppoll(&mut fds, if waits { None } else { Some(0) }, core::ptr::null()) }.map(|n| n > 0)
+}
+
+fn socket_to_pipe(socket: c_int, pipe: c_int, len: usize, waits: bool) -> Result<usize, Errno> {
+    let mut chunk = [0u8; PIPE_CHUNK];
+    let mut moved = 0;
+    while moved < len {
+        let part = iovec { iov_base: chunk.as_mut_ptr().cast(), iov_len: (len - moved).min(PIPE_CHUNK) };
+        let flags = libc::MSG_PEEK | if moved > 0 { libc::MSG_DONTWAIT } else { 0 };
+        // SAFETY: the part describes the chunk.
+        let there = match unsafe { receive(socket, slice::from_ref(&part), flags) }.unwrap_or(Err(PASS)) {
+            Ok(there) if there > 0 => there,
+            other => return if moved > 0 { Ok(moved) } else { other },
+        };
+        match pipe_ready(pipe, libc::POLLOUT, waits && moved == 0) {
+            Ok(true) => {}
+            Ok(false) => return if moved > 0 { Ok(moved) } else { Err(libc::EAGAIN) },
+            Err(errno) => return if moved > 0 { Ok(moved) } else { Err(errno) },
+        }
+        // SAFETY: `there` bytes of the chunk are readable.
+        match unsafe { syscall!(libc::SYS_write, pipe, chunk.as_ptr(), there) } {
+            Ok(wrote) => {
+                let part = iovec { iov_base: core::ptr::null_mut(), iov_len: wrote };
+                // SAFETY: nothing is written with MSG_TRUNC.
+                let _ =
+                    unsafe { receive(socket, slice::from_ref(&part), libc::MSG_TRUNC | libc::MSG_DONTWAIT) };
+                moved += wrote;
+            }
+            // The kernel has raised its signal already.
+            Err(errno) => return if moved > 0 { Ok(moved) } else { Err(errno) },
+        }
+    }
+    Ok(moved)
+}
+
+fn pipe_to_socket(pipe: c_int, socket: c_int, len: usize, waits: bool) -> Result<usize, Errno> {
+    let (id, deadline) = prepare(socket, 0, Direction::Send)?.ok_or(PASS)?;
+    let mut chunk = [0u8; FILE_CHUNK];
+    let mut moved = 0;
+    while moved < len {
+        if !pipe_ready(pipe, libc::POLLIN, waits && moved == 0)? {
+            return if moved > 0 { Ok(moved) } else { Err(libc::EAGAIN) };
+        }
+        let room = match room(id, deadline) {
+            Ok(room) => room.min(FILE_CHUNK).min(len - moved),
+            Err(errno) => return if moved > 0 { Ok(moved) } else { Err(errno) },
+        };
+        // SAFETY: `room` bytes of the chunk are writable.
+        let there = unsafe { syscall!(libc::SYS_read, pipe, chunk.as_mut_ptr(), room) }?;
+        if there == 0 {
+            break;
+        }
+        let (written, result) = write_all(id, deadline, chunk.get(..there).unwrap_or(&[]));
+        moved += written;
+        if let (0, Err(errno)) = (moved, result) {
+            return Err(errno);
+        }
+    }
+    Ok(moved)
+}

@@ -1,0 +1,44 @@
+/* accept, connect's kin, poll, select and epoll_wait are cancellation points. */
+#include "behaviour.h"
+
+static struct ends e;
+static int s, q;
+static void *waits(void *way) {
+    struct epoll_event v;
+    struct pollfd p = {e.server, POLLIN};
+    fd_set r;
+    FD_ZERO(&r);
+    FD_SET(e.server, &r);
+    char b;
+    struct iovec i = {&b, 1};
+    this_thread();
+    switch ((long)way) {
+    case 0: accept(s, NULL, NULL); break;
+    case 1: poll(&p, 1, -1); break;
+    case 2: select(e.server + 1, &r, NULL, NULL, NULL); break;
+    case 3: epoll_wait(q, &v, 1, -1); break;
+    case 4: readv(e.server, &i, 1); break;
+    case 5: recv(e.server, &b, 1, MSG_WAITALL); break;
+    }
+    return NULL;
+}
+int main(void) {
+    s = listener();
+    e = ends_at(s);
+    q = epoll_create1(0);
+    struct epoll_event v = {.events = EPOLLIN};
+    epoll_ctl(q, EPOLL_CTL_ADD, e.server, &v);
+    for (long way = 0; way < 6; way++) {
+        pthread_t t;
+        void *result;
+        told_thread = 0;
+        pthread_create(&t, NULL, waits, (void *)way);
+        await_thread_asleep();
+        pthread_cancel(t);
+        pthread_join(t, &result);
+        say("%ld %d", way, result == PTHREAD_CANCELED);
+    }
+    send(e.client, "x", 1, 0);
+    TRY(epoll_wait(q, &v, 1, -1));
+    TRY(poll((struct pollfd[]){{e.server, POLLIN}}, 1, -1));
+}

@@ -1,0 +1,26 @@
+/* dup2 over a descriptor that another thread reads from ends that read (Java's preClose). */
+// differs: the other thread reads on | read gives EBADF | the kernel lets the read go on with the connection, which has no descriptor any more; nothing could end it
+#include "behaviour.h"
+
+static struct ends e;
+static volatile int over;
+static void *reads(void *unused) {
+    char b;
+    this_thread();
+    long n = read(e.server, &b, 1);
+    int error = errno;
+    if (n == 1) say("the other thread reads on");
+    else say("read gives %s", strerrorname_np(error));
+    over = 1;
+    return NULL;
+}
+int main(void) {
+    e = ends();
+    pthread_t t;
+    pthread_create(&t, NULL, reads, NULL);
+    await_thread_asleep();
+    int n = MUST(open("/dev/null", O_RDWR));
+    TRY(dup2(n, e.server) == e.server);
+    if (send(e.client, "x", 1, MSG_NOSIGNAL) != 1) say("not sent");
+    pthread_join(t, NULL);
+}
