@@ -79,6 +79,7 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
         csp_control::LogFormat::Json => csp_telemetry::LogFormat::Json,
     };
     csp_telemetry::init_logging(&config.log.level, format)?;
+    raise_descriptor_limit();
     let key = ClusterKey::load(&config.node.cluster_key_file)?;
     let mut record = NodeRecord::new(config.node.id, Role::AppNode, config.admin.listen);
     record.capabilities = vec!["agent".to_owned()];
@@ -90,6 +91,16 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     let _ = std::fs::remove_file(&config.socket);
     relay.into_iter().for_each(RelayThread::stop);
     result
+}
+
+/// Each connection in custody takes a descriptor; what the operator allows at most is allowed.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, "the limit of open files cannot be raised");
+    }
 }
 
 async fn serve(

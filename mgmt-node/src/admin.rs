@@ -37,6 +37,83 @@ pub struct FlowView {
     pub age_ms: u64,
 }
 
+/// What waits on a connection, and how much more may be sent, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct QueuesView {
+    /// At the proxy, for the program.
+    pub queued_in: u64,
+    /// At the proxy, until the client acknowledges it.
+    pub queued_out: u64,
+    /// That the program lets come.
+    pub credit_in: u64,
+    /// That the program may still send.
+    pub credit_out: u64,
+}
+
+impl QueuesView {
+    /// Reads them from one element of a proxy's `/v1/flows`.
+    pub fn read(value: &Value) -> Self {
+        let number = |name: &str| number(value, &[name]);
+        QueuesView {
+            queued_in: number("queued_in"),
+            queued_out: number("queued_out"),
+            credit_in: number("credit_in"),
+            credit_out: number("credit_out"),
+        }
+    }
+}
+
+/// One socket of one process, with its connection as the proxy sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SocketView {
+    /// App node.
+    pub node: String,
+    /// Process, as the cluster knows it.
+    pub process: String,
+    /// Its number on that node.
+    pub pid: u64,
+    /// Program.
+    pub program: String,
+    /// Descriptor when the socket was made; 0 where it is not known any more.
+    pub fd: u64,
+    /// Listener or connection; `kernel-` in front where the kernel has it.
+    pub kind: String,
+    /// Why it is carried as it is.
+    pub reason: String,
+    /// Label; empty for listeners and sockets of the kernel.
+    pub label: String,
+    /// The cluster's end.
+    pub local: String,
+    /// The other end.
+    pub remote: String,
+    /// The connection at its proxy; none where no proxy that answered has it.
+    pub flow: Option<FlowView>,
+    /// Its queues there.
+    pub queues: Option<QueuesView>,
+}
+
+impl SocketView {
+    /// Reads one element of an app node's `/v1/sockets`.
+    pub fn read(node: &str, value: &Value) -> Self {
+        SocketView {
+            node: node.to_owned(),
+            process: text(value, &["process"]),
+            pid: number(value, &["pid"]),
+            program: text(value, &["program"]),
+            fd: number(value, &["fd"]),
+            kind: text(value, &["kind"]),
+            reason: text(value, &["reason"]),
+            label: label(value),
+            local: text(value, &["local"]),
+            remote: text(value, &["remote"]),
+            flow: None,
+            queues: None,
+        }
+    }
+}
+
 /// One event of one flow on one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::admin::{FlowView, RecentFlow, TraceEventView};
+pub use crate::admin::{FlowView, QueuesView, RecentFlow, SocketView, TraceEventView};
 
 /// Who leads, as followers and errors name it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -304,6 +304,17 @@ pub struct ServicesView {
 pub struct FlowsView {
     /// Flows, most bytes first.
     pub flows: Vec<FlowView>,
+    /// Whether a bound cut the list.
+    pub truncated: bool,
+    /// Nodes that did not answer.
+    pub unreachable: Vec<Unreachable>,
+}
+
+/// `GET /api/v1/sockets`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SocketsView {
+    /// Sockets by node, process and descriptor.
+    pub sockets: Vec<SocketView>,
     /// Whether a bound cut the list.
     pub truncated: bool,
     /// Nodes that did not answer.

@@ -42,6 +42,7 @@ pub fn router(cluster: Arc<Cluster>) -> Router {
         .route("/api/v1/nodes", get(|State(c): Shared| async move { Json(c.nodes()) }))
         .route("/api/v1/services", get(|State(c): Shared| async move { Json(c.services().await) }))
         .route("/api/v1/flows", get(flows))
+        .route("/api/v1/sockets", get(sockets))
         .route("/api/v1/trace", get(trace))
         .route("/api/v1/trace/recent", get(recent))
         .route("/api/v1/policy", get(active_policy).post(apply))
@@ -257,6 +258,18 @@ struct FlowsQuery {
 async fn flows(State(cluster): Shared, Query(query): Query<FlowsQuery>) -> Response {
     let limit = query.limit.unwrap_or(100).min(FLOWS_MAX);
     Json(cluster.flows(query.service.as_deref(), limit, FLOWS_MAX).await).into_response()
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SocketsQuery {
+    process: Option<String>,
+    limit: Option<usize>,
+}
+
+async fn sockets(State(cluster): Shared, Query(query): Query<SocketsQuery>) -> Response {
+    let limit = query.limit.unwrap_or(100).min(FLOWS_MAX);
+    Json(cluster.sockets(query.process.as_deref(), limit).await).into_response()
 }
 
 #[derive(Deserialize)]

@@ -8,10 +8,10 @@ use csp_control::{ControlStatus, MemberState, Membership, PolicyManager};
 use csp_types::Role;
 use tokio::sync::{Mutex, watch};
 
-use crate::admin::{self, FlowView, ProxyService, RecentFlow, TraceEventView};
+use crate::admin::{self, FlowView, ProxyService, QueuesView, RecentFlow, SocketView, TraceEventView};
 use crate::api::{
     EtcdView, FlowsView, GenerationView, NodeState, NodeView, NodesView, OverviewView, Phase, PoolMemberView,
-    RecentView, ServiceView, ServicesView, TraceView, Unreachable,
+    RecentView, ServiceView, ServicesView, SocketsView, TraceView, Unreachable,
 };
 use crate::fanout::{Fanout, Target};
 use crate::leader::Leadership;
@@ -183,6 +183,46 @@ impl Cluster {
             flows.extend(listed.iter().take(asked).map(read));
         }
         (flows, cut, unreachable)
+    }
+
+    /// `GET /api/v1/sockets`: what the app nodes' processes have, each connection with what its proxy says of it.
+    pub async fn sockets(&self, process: Option<&str>, limit: usize) -> SocketsView {
+        let limit = limit.clamp(1, FLOWS_MAX);
+        let query = || vec![("limit", FLOWS_MAX.to_string())];
+        let (listed, proxies) = tokio::join!(
+            self.fanout.ask(self.targets(&[Role::AppNode]), "/v1/sockets", query()),
+            self.fanout.ask(self.targets(&[Role::ProxyNode]), "/v1/flows", query()),
+        );
+        let mut flows = BTreeMap::new();
+        for (target, body) in &proxies.0 {
+            for value in admin::list(body, "flows") {
+                let flow = FlowView::read(&target.id, &target.role, value);
+                flows.insert((flow.label.clone(), flow.client.clone()), (flow, QueuesView::read(value)));
+            }
+        }
+        let (mut sockets, mut cut) = (Vec::new(), false);
+        for (target, body) in &listed.0 {
+            let all = admin::list(body, "sockets");
+            cut |= all.len() >= FLOWS_MAX;
+            for mut socket in all.iter().map(|value| SocketView::read(&target.id, value)) {
+                let of = |name: &str| {
+                    socket.process == name || socket.program == name || socket.pid.to_string() == name
+                };
+                if !process.is_none_or(of) {
+                    continue;
+                }
+                // A label is one proxy's own: the client's address tells whose.
+                let found = flows.get(&(socket.label.clone(), socket.remote.clone())).cloned();
+                (socket.flow, socket.queues) = found.unzip();
+                sockets.push(socket);
+            }
+        }
+        sockets.sort_by(|a, b| {
+            (&a.node, &a.process, a.fd, &a.label).cmp(&(&b.node, &b.process, b.fd, &b.label))
+        });
+        let truncated = cut || sockets.len() > limit;
+        sockets.truncate(limit);
+        SocketsView { sockets, truncated, unreachable: [listed.1, proxies.1].concat() }
     }
 
     /// `GET /api/v1/trace?label=`.

@@ -20,7 +20,8 @@ async fn nodes(mgmt: &Mgmt) -> Vec<FakeNode> {
         "/v1/trace/recent": [{"label": "0040001f", "t_ns": 60_000}, {"label": "00000007", "t_ns": 10}],
         "/v1/flows": [
             {"label": "0040001f", "client": "10.76.0.1:41822", "server": "10.76.0.100:80", "service": "web",
-             "state": "established", "bytes_in": 81, "bytes_out": 12345, "age_ms": 1200},
+             "state": "established", "bytes_in": 81, "bytes_out": 12345, "age_ms": 1200,
+             "queued_in": 0, "queued_out": 2048, "credit_in": 65536, "credit_out": 1024},
             {"label": "00000009", "client": "10.76.0.1:41823", "service": "other", "bytes_in": 5, "bytes_out": 1},
         ],
         "/v1/services": {"services": [{"name": "web", "pending": 1,
@@ -31,7 +32,14 @@ async fn nodes(mgmt: &Mgmt) -> Vec<FakeNode> {
         "/v1/services": [{"name": "web", "address": "10.76.0.100:80", "pending": 0,
             "members": [{"node": "an-1", "port": 80, "listeners": 2, "open": 4, "accept_credit": 8}]}],
     });
-    let an = json!({"/v1/trace": [event(150_000, "app_open", "", 0), event(160_000, "app_data_in", "", 81)]});
+    let socket = json!({"process": "nginx.42.1", "pid": 42, "program": "nginx", "kind": "connection", "fd": 9,
+        "reason": "accelerated", "label": "0040001f", "local": "10.76.0.100:80", "remote": "10.76.0.1:41822"});
+    let kernel = json!({"process": "python3.7.1", "pid": 7, "program": "python3", "kind": "kernel-listener", "fd": 3,
+        "reason": "loopback", "label": null, "local": "127.0.0.1:8000", "remote": "127.0.0.1:8000"});
+    let an = json!({
+        "/v1/trace": [event(150_000, "app_open", "", 0), event(160_000, "app_data_in", "", 81)],
+        "/v1/sockets": [socket, kernel],
+    });
     vec![
         FakeNode::start(mgmt, "nn-1", Role::NetworkNode, Policies::Follow, nn).await,
         FakeNode::start(mgmt, "pn-1", Role::ProxyNode, Policies::Follow, pn_1).await,
@@ -68,6 +76,17 @@ async fn nodes_services_flows_and_traces_of_the_whole_cluster() {
     let of_service = mgmt.cspctl(&["flows", "--service", "other", "-o", "json"]).await.exited(0).json();
     assert_eq!(of_service["flows"][0]["label"], "00000009");
     assert_eq!(of_service["flows"].as_array().map(Vec::len), Some(1));
+
+    let sockets = mgmt.cspctl(&["sockets"]).await.exited(0).out;
+    let words =
+        |line: usize| sockets.lines().nth(line).expect("a row").split_whitespace().collect::<Vec<_>>();
+    let (nginx, python) = (words(1), words(2));
+    assert_eq!(nginx[..5], ["an-1", "nginx.42.1", "9", "connection", "accelerated"], "{sockets}");
+    assert!(sockets.contains("12.1 KiB") && sockets.contains("0 B/2.0 KiB"), "{sockets}");
+    assert_eq!(python[..6], ["an-1", "python3.7.1", "3", "listener", "kernel:", "loopback"], "{sockets}");
+    let of_process = mgmt.cspctl(&["sockets", "--process", "nginx", "-o", "json"]).await.exited(0).json();
+    assert_eq!(of_process["sockets"].as_array().map(Vec::len), Some(1));
+    assert_eq!(of_process["sockets"][0]["queues"]["credit_in"], 65536);
 
     for arguments in [vec!["--last"], vec!["0x40001f"], vec!["--client", "10.76.0.1:41822"]] {
         let drawn = mgmt.cspctl(&[&["flow", "trace"], &arguments[..]].concat()).await.exited(0).out;

@@ -84,6 +84,14 @@ pub enum Command {
         after_help = "Examples:\n  cspctl flows --limit 10\n  cspctl flows --service web --output json"
     )]
     Flows(FlowsArgs),
+    /// List the sockets of accelerated processes: who carries each, and why
+    ///
+    /// Sockets that the kernel carries are listed with the reason: their port or destination is outside the rule, a loopback
+    /// address, no agent or no proxy at that time, a table that was full. QUEUED is what waits at the proxy, for the program and
+    /// for the client's acknowledgement; CREDIT is what each may still send. A process shows its first 256 sockets of either kind.
+    #[command(after_help = "Examples:\n  cspctl sockets\n  cspctl sockets --process nginx\n  \
+                            cspctl sockets -o json | jq '.sockets[] | select(.kind | startswith(\"kernel\"))'")]
+    Sockets(SocketsArgs),
     /// Look at one flow
     #[command(subcommand)]
     Flow(FlowCommand),
@@ -155,6 +163,17 @@ pub struct FlowsArgs {
     pub service: Option<String>,
     /// At most so many (1 to 10000)
     #[arg(long, short, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub limit: u32,
+}
+
+/// Arguments of `cspctl sockets`.
+#[derive(Debug, Args)]
+pub struct SocketsArgs {
+    /// Only sockets of this program, process or process number
+    #[arg(long, short, value_name = "NAME")]
+    pub process: Option<String>,
+    /// At most so many (1 to 10000)
+    #[arg(long, short, default_value_t = 50, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub limit: u32,
 }
 

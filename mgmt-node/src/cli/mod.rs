@@ -66,6 +66,7 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Nodes => observe::nodes(&context).await,
         Command::Services => observe::services(&context).await,
         Command::Flows(args) => observe::flows(&context, args).await,
+        Command::Sockets(args) => observe::sockets(&context, args).await,
         Command::Flow(FlowCommand::Trace(args)) => observe::trace(&context, args).await,
         Command::Policy(PolicyCommand::Apply(args)) => policy::apply(&context, args).await,
         Command::Policy(PolicyCommand::Show { generation }) => policy::show(&context, generation).await,

@@ -1,10 +1,13 @@
-//! `cspctl nodes`, `services`, `flows` and `flow trace`.
+//! `cspctl nodes`, `services`, `flows`, `sockets` and `flow trace`.
 
 use crate::admin::parse_label;
-use crate::api::{FlowsView, NodeState, NodesView, RecentView, ServicesView, TraceView, Unreachable};
+use crate::api::{
+    FlowView, FlowsView, NodeState, NodesView, QueuesView, RecentView, ServicesView, SocketsView, TraceView,
+    Unreachable,
+};
 
 use super::Context;
-use super::args::{FlowsArgs, Output, TraceArgs};
+use super::args::{FlowsArgs, Output, SocketsArgs, TraceArgs};
 use super::error::CliError;
 use super::ladder::{self, Style};
 use super::paint::Colour;
@@ -123,6 +126,55 @@ pub(super) async fn flows(context: &Context, args: FlowsArgs) -> Result<(), CliE
             if table.is_empty() { "No open flows.\n".to_owned() } else { table.render(context.paint) };
         if view.truncated {
             out += "More flows are open; --limit shows more.\n";
+        }
+        out + &missing(context, &view.unreachable)
+    })
+}
+
+/// `cspctl sockets`.
+pub(super) async fn sockets(context: &Context, args: SocketsArgs) -> Result<(), CliError> {
+    let mut query = vec![("limit", args.limit.to_string())];
+    query.extend(args.process.map(|process| ("process", process)));
+    let view: SocketsView = context.client.get("/api/v1/sockets", &query).await?;
+    context.show(&view, |view| {
+        let mut table = Table::new(&[
+            "NODE", "PROCESS", "FD", "SOCKET", "CARRIED", "LOCAL", "REMOTE", "LABEL", "STATE", "IN", "OUT",
+            "QUEUED", "CREDIT",
+        ]);
+        for s in &view.sockets {
+            let kernel = s.kind.starts_with("kernel");
+            let listens = s.kind.ends_with("listener");
+            let pair = |of: fn(&QueuesView) -> (u64, u64)| {
+                let text = s.queues.as_ref().map(of).map(|(a, b)| format!("{}/{}", bytes(a), bytes(b)));
+                Cell::from(text.unwrap_or_default()).right()
+            };
+            let figure = |of: fn(&FlowView) -> u64| {
+                Cell::from(s.flow.as_ref().map(|f| bytes(of(f))).unwrap_or_default()).right()
+            };
+            let carried = if kernel { format!("kernel: {}", s.reason) } else { s.reason.clone() };
+            table.row([
+                s.node.clone().into(),
+                s.process.clone().into(),
+                if s.fd == 0 { Cell::from("").right() } else { s.fd.into() },
+                if listens { "listener" } else { "connection" }.into(),
+                Cell::from(carried).coloured(if kernel { Colour::Yellow } else { Colour::Green }),
+                s.local.clone().into(),
+                if listens { "".into() } else { s.remote.clone().into() },
+                s.label.clone().into(),
+                s.flow.as_ref().map(|f| f.state.clone()).unwrap_or_default().into(),
+                figure(|f| f.bytes_in),
+                figure(|f| f.bytes_out),
+                pair(|q| (q.queued_in, q.queued_out)),
+                pair(|q| (q.credit_in, q.credit_out)),
+            ]);
+        }
+        let mut out = if table.is_empty() {
+            "No sockets: no process is attached to an agent, or none has any.\n".to_owned()
+        } else {
+            table.render(context.paint)
+        };
+        if view.truncated {
+            out += "There are more; --limit shows more.\n";
         }
         out + &missing(context, &view.unreachable)
     })

@@ -38,6 +38,10 @@ pub struct FlowSnapshot {
     pub rates: (Option<u64>, u64),
     /// Retransmissions.
     pub retransmits: u32,
+    /// Bytes that wait at the proxy for the application, and for the client's acknowledgement.
+    pub queued: (usize, usize),
+    /// Bytes that the application lets come, and that it may still send.
+    pub credit: (u32, u32),
 }
 
 /// A service as the admin endpoint shows it.
@@ -123,6 +127,8 @@ impl ProxyCore {
                 ecn: info.ecn,
                 rates: (info.pacing_rate, info.delivery_rate),
                 retransmits: info.retransmits,
+                queued: (info.receive_queue, info.send_queue),
+                credit: (flow.to_app_credit, flow.from_app_window - flow.from_app_outstanding),
             })
         };
         self.flows.newest().filter_map(describe).take(limit).collect()

@@ -92,6 +92,10 @@ fn flow_json(flow: &FlowSnapshot) -> Value {
         "pacing_bytes_per_s": flow.rates.0,
         "delivery_bytes_per_s": flow.rates.1,
         "retransmits": flow.retransmits,
+        "queued_in": flow.queued.0,
+        "queued_out": flow.queued.1,
+        "credit_in": flow.credit.0,
+        "credit_out": flow.credit.1,
     })
 }
 
