@@ -3,7 +3,7 @@
 //! Levels: before [`start`] ran every call is a raw system call; afterwards passing calls go to the next library; an
 //! attachment to the agent is made when the program first listens or connects, never before.
 
-use std::ffi::{CStr, OsString};
+use std::ffi::{CStr, CString, OsString};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
@@ -53,6 +53,8 @@ pub extern "C" fn start() {
     let pool = number(c"CSP_POOL").unwrap_or(POOL_DEFAULT.into()).clamp(1, VI_POOL_MAX as u64);
     POOL.store(pool as u8, Ordering::Relaxed);
     keep_texts();
+    #[cfg(not(test))]
+    crate::exports::processes::resolve();
     if mode != OFF {
         fork::register();
     }
@@ -139,6 +141,9 @@ const AGENT_PATH_MAX: usize = 107;
 const PROGRAM_NAME_MAX: usize = 32;
 static AGENT: Kept<AGENT_PATH_MAX> = Kept::new();
 static PROGRAM: Kept<PROGRAM_NAME_MAX> = Kept::new();
+/// Longest LD_PRELOAD that is passed on.
+const PRELOAD_MAX: usize = 1024;
+static PRELOAD: Kept<PRELOAD_MAX> = Kept::new();
 
 fn keep_texts() {
     let path = variable(c"CSP_AGENT").unwrap_or(AGENT_PATH).to_bytes();
@@ -146,6 +151,9 @@ fn keep_texts() {
         sys::complain("CSP_AGENT is too long for the path of a Unix socket");
     }
     AGENT.keep(path.iter().copied());
+    let preload = variable(c"LD_PRELOAD").unwrap_or(c"").to_bytes();
+    // Half a list would be worse than none.
+    PRELOAD.keep(preload.iter().copied().filter(|_| preload.len() <= PRELOAD_MAX));
     // SAFETY: the C library sets this pointer to a C string before any constructor runs.
     let name = unsafe {
         let pointer = program_invocation_short_name;
@@ -153,6 +161,18 @@ fn keep_texts() {
     };
     let legal = |b: &u8| if b.is_ascii_alphanumeric() || b"._".contains(b) { *b } else { b'_' };
     PROGRAM.keep(name.to_bytes().iter().map(legal));
+}
+
+/// The variables that give a program the filter, as they were at start, for an environment that lacks them.
+pub fn inheritance() -> Vec<CString> {
+    let mode: &[u8] = if is_strict() { b"strict" } else { b"on" };
+    let texts = [
+        (&b"LD_PRELOAD="[..], PRELOAD.bytes()),
+        (b"CSP_AGENT=", AGENT.bytes()),
+        (b"CSP_MODE=", mode.to_vec()),
+    ];
+    let set = texts.into_iter().filter(|(_, value)| !value.is_empty());
+    set.filter_map(|(name, value)| CString::new([name, &value].concat()).ok()).collect()
 }
 
 /// The agent's socket, as the environment named it at start.

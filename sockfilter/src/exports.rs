@@ -6,7 +6,8 @@
 mod descriptors;
 mod io;
 mod poll;
-mod processes;
+pub mod processes;
 mod signals;
 mod sockets;
+mod syscall;
 mod transfer;

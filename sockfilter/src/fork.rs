@@ -17,17 +17,18 @@ pub fn register() {
     }
 }
 
-/// Fixed order: the engine, then the allocator that it uses.
-extern "C" fn prepare() {
-    if !lock::inside() {
+/// Before a fork. Fixed order of locks: the engine, then the allocator that it uses.
+pub extern "C" fn prepare() {
+    if !lock::inside() && bootstrap::is_on() {
         handover::leave(Which::ForChild);
         ENGINE.hold();
         alloc::hold();
     }
 }
 
-extern "C" fn parent() {
-    if lock::inside() {
+/// After it, in the parent.
+pub extern "C" fn parent() {
+    if lock::inside() || !bootstrap::is_on() {
         return;
     }
     alloc::release();
@@ -36,8 +37,9 @@ extern "C" fn parent() {
     ENGINE.release();
 }
 
-extern "C" fn child() {
-    if lock::inside() {
+/// After it, in the child.
+pub extern "C" fn child() {
+    if lock::inside() || !bootstrap::is_on() {
         return;
     }
     alloc::release();

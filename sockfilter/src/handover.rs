@@ -60,6 +60,22 @@ pub fn any_for_child() -> bool {
     ENGINE.with(|engine| !engine.leaving(Which::ForChild).is_empty())
 }
 
+/// Whether a program that is executed now inherits a socket that means nothing without the filter.
+pub fn any_over_exec() -> bool {
+    let ours = |fd: &c_int| matches!(fdtable::entry(*fd), Entry::Ours(_) | Entry::Carried(_));
+    bootstrap::is_on()
+        && !lock::inside()
+        && bootstrap::owns_tables()
+        && (0..=fdtable::highest()).any(|fd| ours(&fd) && stays_open(fd))
+}
+
+/// Whether a descriptor is open over exec.
+fn stays_open(fd: c_int) -> bool {
+    // SAFETY: no pointers.
+    let flags = unsafe { syscall!(libc::SYS_fcntl, fd, libc::F_GETFD) };
+    flags.is_ok_and(|flags| flags as c_int & libc::FD_CLOEXEC == 0)
+}
+
 impl Engine {
     /// The connections that are meant, each with its description.
     fn leaving(&mut self, which: Which) -> Vec<(usize, FlowId)> {
@@ -68,14 +84,9 @@ impl Engine {
         if link.agent.is_none() {
             return Vec::new();
         }
-        let stays_open = |fd: &c_int| {
-            // SAFETY: no pointers.
-            let flags = unsafe { syscall!(libc::SYS_fcntl, *fd, libc::F_GETFD) };
-            flags.is_ok_and(|flags| flags as c_int & libc::FD_CLOEXEC == 0)
-        };
         let wanted: Vec<usize> = match which {
             Which::Of(fd) => self.of_fd(fd).map(|id| id.index).into_iter().collect(),
-            Which::OverExec => ours().filter(|(fd, _)| stays_open(fd)).map(|(_, index)| index).collect(),
+            Which::OverExec => ours().filter(|(fd, _)| stays_open(*fd)).map(|(_, index)| index).collect(),
             Which::ForChild => {
                 let free = |(index, d): (usize, &mut crate::description::Description)| {
                     d.sets.is_empty().then_some(index)

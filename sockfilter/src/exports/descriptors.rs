@@ -8,13 +8,13 @@ use crate::real;
 
 /// close(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn close(fd: c_int) -> c_int {
+pub(super) unsafe extern "C" fn close(fd: c_int) -> c_int {
     descriptors::close(fd)
 }
 
 /// close_range(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+pub(super) unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     descriptors::close_range(first, last, flags)
 }
 
@@ -26,7 +26,7 @@ unsafe extern "C" fn closefrom(first: c_int) {
 
 /// dup(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dup(fd: c_int) -> c_int {
+pub(super) unsafe extern "C" fn dup(fd: c_int) -> c_int {
     // SAFETY: no pointers.
     let new = unsafe { real::dup(fd) };
     descriptors::duplicated(fd, new);
@@ -35,21 +35,21 @@ unsafe extern "C" fn dup(fd: c_int) -> c_int {
 
 /// dup2(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
+pub(super) unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
     // SAFETY: no pointers.
     descriptors::replace(old, new, || unsafe { real::dup2(old, new) })
 }
 
 /// dup3(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+pub(super) unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     // SAFETY: no pointers.
     descriptors::replace(old, new, || unsafe { real::dup3(old, new, flags) })
 }
 
 /// fcntl(2); its third argument travels like an integer on x86-64, whatever it is.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+pub(super) unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
     // SAFETY: the caller's promise.
     let result = unsafe { real::fcntl(fd, command, argument) };
     noted(fd, command, argument, result)
@@ -79,7 +79,7 @@ fn noted(fd: c_int, command: c_int, argument: c_ulong, result: c_int) -> c_int {
 
 /// ioctl(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_ulong) -> c_int {
+pub(super) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_ulong) -> c_int {
     if !fdtable::is_ours(fd) {
         // SAFETY: the caller's promise.
         return unsafe { real::ioctl(fd, request, argument) };

@@ -34,7 +34,7 @@ unsafe fn send_one(fd: c_int, from: *const c_void, len: size_t, flags: c_int) ->
 
 /// read(2)
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn read(fd: c_int, into: *mut c_void, len: size_t) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn read(fd: c_int, into: *mut c_void, len: size_t) -> ssize_t {
     if len == 0 && fdtable::is_ours(fd) {
         return 0;
     }
@@ -94,7 +94,7 @@ unsafe fn no_address(
 
 /// recvfrom(2)
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn recvfrom(
+pub(super) unsafe extern "C-unwind" fn recvfrom(
     fd: c_int,
     into: *mut c_void,
     len: size_t,
@@ -179,7 +179,7 @@ unsafe fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> Optio
 
 /// recvmsg(2)
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the caller's promise.
     unsafe {
         if let Some(result) = receive_message(fd, message, flags) {
@@ -195,7 +195,7 @@ unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_in
 
 /// sendmsg(2)
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the caller's promise.
     unsafe {
         send_message(fd, message, flags).unwrap_or_else(|| {
@@ -232,7 +232,7 @@ unsafe fn each(
 
 /// recvmmsg(2)
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn recvmmsg(
+pub(super) unsafe extern "C-unwind" fn recvmmsg(
     fd: c_int,
     messages: *mut mmsghdr,
     count: c_uint,
@@ -269,7 +269,7 @@ unsafe extern "C-unwind" fn recvmmsg(
 
 /// sendmmsg(2)
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn sendmmsg(
+pub(super) unsafe extern "C-unwind" fn sendmmsg(
     fd: c_int,
     messages: *mut mmsghdr,
     count: c_uint,
@@ -320,21 +320,21 @@ pub unsafe fn list(
 
 /// readv(2)
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: the caller's promise.
     unsafe { list(fd, parts, count, 0, io::receive).unwrap_or_else(|| real::readv(fd, parts, count)) }
 }
 
 /// writev(2)
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: the caller's promise.
     unsafe { list(fd, parts, count, 0, io::send).unwrap_or_else(|| real::writev(fd, parts, count)) }
 }
 
 /// write(2)
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
     // SAFETY: the caller's promise.
     unsafe { send_one(fd, from, len, 0).unwrap_or_else(|| real::write(fd, from, len)) }
 }
@@ -348,7 +348,7 @@ unsafe extern "C-unwind" fn send(fd: c_int, from: *const c_void, len: size_t, fl
 
 /// sendto(2); a connected stream socket ignores the address.
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn sendto(
+pub(super) unsafe extern "C-unwind" fn sendto(
     fd: c_int,
     from: *const c_void,
     len: size_t,

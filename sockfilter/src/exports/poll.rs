@@ -45,7 +45,7 @@ unsafe fn ours<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> 
 
 /// poll(2)
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     // SAFETY: the caller's promise.
     match unsafe { ours(fds, count) } {
         // SAFETY: no mask.
@@ -81,7 +81,7 @@ unsafe fn ppoll_ours(set: &mut [pollfd], timeout: *const timespec, mask: *const 
 
 /// ppoll(2)
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn ppoll(
+pub(super) unsafe extern "C-unwind" fn ppoll(
     fds: *mut pollfd,
     count: nfds_t,
     timeout: *const timespec,
@@ -116,7 +116,7 @@ unsafe extern "C-unwind" fn __ppoll_chk(
 
 /// select(2)
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn select(
+pub(super) unsafe extern "C-unwind" fn select(
     count: c_int,
     read: *mut fd_set,
     write: *mut fd_set,
@@ -152,7 +152,7 @@ unsafe extern "C-unwind" fn select(
 
 /// pselect(2)
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn pselect(
+pub(super) unsafe extern "C-unwind" fn pselect(
     count: c_int,
     read: *mut fd_set,
     write: *mut fd_set,
@@ -172,7 +172,7 @@ unsafe extern "C-unwind" fn pselect(
 
 /// epoll_ctl(2)
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn epoll_ctl(
+pub(super) unsafe extern "C-unwind" fn epoll_ctl(
     epoll: c_int,
     operation: c_int,
     fd: c_int,
@@ -228,7 +228,7 @@ unsafe fn epoll_any(
 
 /// epoll_wait(2)
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn epoll_wait(
+pub(super) unsafe extern "C-unwind" fn epoll_wait(
     set: c_int,
     events: *mut epoll_event,
     count: c_int,
@@ -242,7 +242,7 @@ unsafe extern "C-unwind" fn epoll_wait(
 
 /// epoll_pwait(2)
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn epoll_pwait(
+pub(super) unsafe extern "C-unwind" fn epoll_pwait(
     set: c_int,
     events: *mut epoll_event,
     count: c_int,
@@ -257,7 +257,7 @@ unsafe extern "C-unwind" fn epoll_pwait(
 
 /// epoll_pwait2(2)
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn epoll_pwait2(
+pub(super) unsafe extern "C-unwind" fn epoll_pwait2(
     set: c_int,
     events: *mut epoll_event,
     count: c_int,

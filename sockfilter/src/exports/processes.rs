@@ -5,9 +5,11 @@
 
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicPtr, Ordering};
+use std::ffi::CString;
 
 use libc::{FILE, c_int, c_void};
 
+use crate::bootstrap;
 use crate::handover::{self, Which};
 use crate::ops::sockets;
 use crate::sys;
@@ -43,16 +45,31 @@ extern "C" fn next(name: *const c_char, place: &AtomicPtr<c_void>) -> *mut c_voi
 
 /// An entry point that runs `before_exec` and goes on at the next library's function of the same name.
 macro_rules! entry {
-    ($($name:ident)*) => {$(
-        #[unsafe(no_mangle)]
+    ($($name:ident)*) => {
+        mod places {
+            $(pub mod $name {
+                use super::super::{AtomicPtr, c_void};
+                pub const LEN: usize = stringify!($name).len() + 1;
+                pub static NEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+                pub static NAME: [u8; LEN] = match concat!(stringify!($name), "\0").as_bytes().first_chunk() {
+                    Some(name) => *name,
+                    None => panic!("the name has this length"),
+                };
+            })*
+        }
+
+        /// Looks all functions up: a child between fork and exec had better not.
+        pub fn resolve() {
+            $(next(places::$name::NAME.as_ptr().cast(), &places::$name::NEXT);)*
+            next(VFORK_NAME.as_ptr().cast(), &VFORK);
+            for (name, place) in ENVIRONMENTS {
+                next(name.as_ptr(), place);
+            }
+        }
+
+        $(#[unsafe(no_mangle)]
         #[unsafe(naked)]
         unsafe extern "C" fn $name() {
-            static NEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-            const LEN: usize = stringify!($name).len() + 1;
-            static NAME: [u8; LEN] = match concat!(stringify!($name), "\0").as_bytes().first_chunk() {
-                Some(name) => *name,
-                None => panic!("the name has this length"),
-            };
             core::arch::naked_asm!(
                 "push rbp",
                 "mov rbp, rsp",
@@ -80,15 +97,174 @@ macro_rules! entry {
                 "pop rbp",
                 "jmp r11",
                 before = sym before_exec,
-                name = sym NAME,
-                next_place = sym NEXT,
+                name = sym places::$name::NAME,
+                next_place = sym places::$name::NEXT,
                 next = sym next,
             )
-        }
-    )*};
+        })*
+    };
 }
 
-entry! { execl execle execlp execv execve execvp execvpe execveat fexecve posix_spawn posix_spawnp }
+entry! { execl execle execlp execv execvp }
+
+type Strings = *const *const c_char;
+
+static EXECVE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+static EXECVPE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+static EXECVEAT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+static FEXECVE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+static POSIX_SPAWN: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+static POSIX_SPAWNP: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The functions that take an environment.
+static ENVIRONMENTS: [(&CStr, &AtomicPtr<c_void>); 6] = [
+    (c"execve", &EXECVE),
+    (c"execvpe", &EXECVPE),
+    (c"execveat", &EXECVEAT),
+    (c"fexecve", &FEXECVE),
+    (c"posix_spawn", &POSIX_SPAWN),
+    (c"posix_spawnp", &POSIX_SPAWNP),
+];
+
+/// Calls the next library's function of a signature.
+macro_rules! call {
+    ($place:ident, $name:literal, fn($($type:ty),*), ($($arg:expr),*)) => {{
+        type Function = unsafe extern "C" fn($($type),*) -> c_int;
+        // SAFETY: the C library's function of this name has this signature.
+        let function = unsafe { core::mem::transmute::<*mut c_void, Function>(next($name.as_ptr(), &$place)) };
+        // SAFETY: the caller's promise.
+        unsafe { function($($arg),*) }
+    }};
+}
+
+/// execve(2)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, environment: Strings) -> c_int {
+    before_exec();
+    // SAFETY: the caller's promise.
+    let kept = unsafe { Environment::of(environment) };
+    call!(EXECVE, c"execve", fn(*const c_char, Strings, Strings), (path, arguments, kept.pointer()))
+}
+
+/// execvpe(3)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execvpe(file: *const c_char, arguments: Strings, environment: Strings) -> c_int {
+    before_exec();
+    // SAFETY: the caller's promise.
+    let kept = unsafe { Environment::of(environment) };
+    call!(EXECVPE, c"execvpe", fn(*const c_char, Strings, Strings), (file, arguments, kept.pointer()))
+}
+
+/// fexecve(3)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fexecve(fd: c_int, arguments: Strings, environment: Strings) -> c_int {
+    before_exec();
+    // SAFETY: the caller's promise.
+    let kept = unsafe { Environment::of(environment) };
+    call!(FEXECVE, c"fexecve", fn(c_int, Strings, Strings), (fd, arguments, kept.pointer()))
+}
+
+/// execveat(2)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execveat(
+    folder: c_int,
+    path: *const c_char,
+    arguments: Strings,
+    environment: Strings,
+    flags: c_int,
+) -> c_int {
+    before_exec();
+    // SAFETY: the caller's promise.
+    let kept = unsafe { Environment::of(environment) };
+    call!(
+        EXECVEAT,
+        c"execveat",
+        fn(c_int, *const c_char, Strings, Strings, c_int),
+        (folder, path, arguments, kept.pointer(), flags)
+    )
+}
+
+/// posix_spawn(3)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_spawn(
+    pid: *mut libc::pid_t,
+    path: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    arguments: Strings,
+    environment: Strings,
+) -> c_int {
+    before_exec();
+    // SAFETY: the caller's promise.
+    let kept = unsafe { Environment::of(environment) };
+    call!(
+        POSIX_SPAWN,
+        c"posix_spawn",
+        fn(*mut libc::pid_t, *const c_char, *const c_void, *const c_void, Strings, Strings),
+        (pid, path, actions, attributes, arguments, kept.pointer())
+    )
+}
+
+/// posix_spawnp(3)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_spawnp(
+    pid: *mut libc::pid_t,
+    file: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    arguments: Strings,
+    environment: Strings,
+) -> c_int {
+    before_exec();
+    // SAFETY: the caller's promise.
+    let kept = unsafe { Environment::of(environment) };
+    call!(
+        POSIX_SPAWNP,
+        c"posix_spawnp",
+        fn(*mut libc::pid_t, *const c_char, *const c_void, *const c_void, Strings, Strings),
+        (pid, file, actions, attributes, arguments, kept.pointer())
+    )
+}
+
+/// The environment of a program that is about to be executed. One that inherits a listener or a connection of ours and would
+/// lose the filter keeps it: a bare placeholder is of no use to anyone (nginx gives a new binary an environment of its own).
+struct Environment {
+    given: Strings,
+    kept: Vec<*const c_char>,
+    _texts: Vec<CString>,
+}
+
+impl Environment {
+    /// # Safety
+    /// `given` must be null or an array of C strings that ends with a null pointer.
+    unsafe fn of(given: Strings) -> Environment {
+        let as_given = Environment { given, kept: Vec::new(), _texts: Vec::new() };
+        if given.is_null() || !handover::any_over_exec() {
+            return as_given;
+        }
+        let mut kept = Vec::new();
+        loop {
+            // SAFETY: the caller's promise: the array goes on until its null pointer.
+            let text = unsafe { given.add(kept.len()).read() };
+            if text.is_null() {
+                break;
+            }
+            // SAFETY: the caller's promise.
+            if unsafe { CStr::from_ptr(text) }.to_bytes().starts_with(b"LD_PRELOAD=") {
+                return as_given;
+            }
+            kept.push(text);
+        }
+        let texts = bootstrap::inheritance();
+        kept.extend(texts.iter().map(|text| text.as_ptr()));
+        kept.push(core::ptr::null());
+        Environment { given, kept, _texts: texts }
+    }
+
+    fn pointer(&self) -> Strings {
+        if self.kept.is_empty() { self.given } else { self.kept.as_ptr() }
+    }
+}
 
 static VFORK: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 static VFORK_NAME: [u8; 6] = *b"vfork\0";

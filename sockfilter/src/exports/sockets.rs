@@ -9,7 +9,7 @@ use crate::{real, sys};
 
 /// socket(2)
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: no pointers.
     let fd = unsafe { real::socket(domain, kind, protocol) };
     sockets::created(fd, domain, kind, protocol);
@@ -18,7 +18,7 @@ unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) 
 
 /// bind(2)
 #[unsafe(no_mangle)]
-unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+pub(super) unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     // A connection is bound already, whatever its placeholder knows.
     if fdtable::is_ours(fd) && options::is_connection(fd) {
         return c_int_result(Err(libc::EINVAL));
@@ -34,7 +34,7 @@ unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -
 
 /// listen(2)
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
     match fdtable::entry(fd) {
         // SAFETY: no pointers.
         Entry::Kernel => unsafe { real::listen(fd, backlog) },
@@ -48,7 +48,11 @@ unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
 
 /// accept(2)
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+pub(super) unsafe extern "C-unwind" fn accept(
+    fd: c_int,
+    address: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
     if !fdtable::is_ours(fd) {
         // SAFETY: the caller's promise.
         return unsafe { real::accept(fd, address, len) };
@@ -59,7 +63,7 @@ unsafe extern "C-unwind" fn accept(fd: c_int, address: *mut sockaddr, len: *mut 
 
 /// accept4(2)
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn accept4(
+pub(super) unsafe extern "C-unwind" fn accept4(
     fd: c_int,
     address: *mut sockaddr,
     len: *mut socklen_t,
@@ -75,7 +79,7 @@ unsafe extern "C-unwind" fn accept4(
 
 /// connect(2)
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+pub(super) unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     if fdtable::entry(fd) != Entry::Kernel {
         // SAFETY: the caller's promise.
         if let Some(result) = unsafe { sockets::connect(fd, address, len) } {
@@ -88,7 +92,7 @@ unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: so
 
 /// shutdown(2)
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     if !fdtable::is_ours(fd) {
         // SAFETY: no pointers.
         return unsafe { real::shutdown(fd, how) };
@@ -98,7 +102,11 @@ unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
 
 /// getsockname(2)
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+pub(super) unsafe extern "C-unwind" fn getsockname(
+    fd: c_int,
+    address: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
     if fdtable::is_named_by_us(fd)
         // SAFETY: the caller's promise.
         && let Some(result) = unsafe { names::name(fd, End::Local, address, len) }
@@ -111,7 +119,11 @@ unsafe extern "C-unwind" fn getsockname(fd: c_int, address: *mut sockaddr, len: 
 
 /// getpeername(2)
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+pub(super) unsafe extern "C-unwind" fn getpeername(
+    fd: c_int,
+    address: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
     if fdtable::is_named_by_us(fd)
         // SAFETY: the caller's promise.
         && let Some(result) = unsafe { names::name(fd, End::Remote, address, len) }
@@ -124,7 +136,7 @@ unsafe extern "C-unwind" fn getpeername(fd: c_int, address: *mut sockaddr, len: 
 
 /// getsockopt(2)
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn getsockopt(
+pub(super) unsafe extern "C-unwind" fn getsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -183,7 +195,7 @@ unsafe extern "C-unwind" fn getsockopt(
 
 /// setsockopt(2)
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn setsockopt(
+pub(super) unsafe extern "C-unwind" fn setsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,

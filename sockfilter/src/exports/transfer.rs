@@ -24,7 +24,12 @@ unsafe fn sendfile_any(to: c_int, from: c_int, offset: *mut off_t, count: size_t
 
 /// sendfile(2)
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn sendfile(
+    to: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> ssize_t {
     // SAFETY: the caller's promise.
     unsafe { sendfile_any(to, from, offset, count) }
 }
@@ -38,7 +43,7 @@ unsafe extern "C-unwind" fn sendfile64(to: c_int, from: c_int, offset: *mut off_
 
 /// splice(2)
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn splice(
+pub(super) unsafe extern "C-unwind" fn splice(
     from: c_int,
     from_offset: *mut i64,
     to: c_int,

@@ -79,7 +79,7 @@ os.dup2(c.fileno(), 0)
 os.dup2(c.fileno(), 1)
 c.close(); listener.close()
 arguments = sys.argv[1:]
-if arguments[0] == 'plain': os.execve(arguments[1], arguments[1:], {})
+if arguments[0] == 'plain': os.execve(arguments[1], arguments[1:], {'LD_PRELOAD': ''})
 os.execv(arguments[0], arguments)
 ";
 
@@ -109,7 +109,8 @@ import os, socket, sys
 if len(sys.argv) == 1:
     listener = socket.create_server(('', 18113), backlog=7)
     os.dup2(listener.fileno(), 40)
-    os.execv('/usr/bin/python3', ['python3', sys.argv[0], 'again'])
+    # An environment of its own, as nginx gives one to a new binary: the filter stays with the listener.
+    os.execve('/usr/bin/python3', ['python3', sys.argv[0], 'again'], {'PATH': '/usr/bin'})
 listener = socket.socket(fileno=40)
 assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
 assert listener.getsockname()[1] == 18113
@@ -223,6 +224,43 @@ fn connections_that_are_waited_for_by_epoll_stay_with_the_parent_over_fork() {
     stage.proxy.until("the end", |p| p.flow(label).closed);
     assert_eq!(stage.proxy.flow(label).handovers, 0);
     stage.succeeds(program);
+}
+
+/// Calls by their numbers; a child by a raw clone serves the connection, as vsftpd makes its sessions.
+const NUMBERS: &str = "
+import ctypes, os, signal, socket
+libc = ctypes.CDLL(None, use_errno=True)
+def call(*arguments):
+    result = libc.syscall(*(ctypes.c_long(a) for a in arguments))
+    return result if result >= 0 else -ctypes.get_errno()
+listener = socket.create_server(('', 18119))
+fd = call(43, listener.fileno(), 0, 0)
+assert fd > 2, fd
+buffer = ctypes.create_string_buffer(100)
+address = ctypes.addressof(buffer)
+assert call(0, fd, address, 100) == 4 and buffer.raw[:4] == b'ping'
+pid = call(56, int(signal.SIGCHLD), 0, 0, 0, 0)
+if pid == 0:
+    buffer.raw = b'pong' + bytes(96)
+    assert call(1, fd, address, 4) == 4
+    assert call(45, fd, address, 100, 0, 0, 0) == 3 and buffer.raw[:3] == b'end'
+    assert call(48, fd, 1) == 0
+    os._exit(0)
+assert call(3, fd) == 0
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+assert call(425, 8, address) == -38
+print(call(3, 900), call(39) == os.getpid())
+";
+
+#[test]
+fn calls_by_number_are_the_functions_and_a_raw_clone_is_a_fork() {
+    let mut stage = Stage::new();
+    let program = stage.python(NUMBERS, &[]);
+    let label = stage.proxy.open(18119, b"ping", false);
+    stage.proxy.until("the child's answer", |p| p.flow(label).received == b"pong");
+    stage.proxy.write(label, b"end");
+    stage.proxy.until("the end", |p| p.flow(label).closed);
+    assert_eq!(stage.succeeds(program), "-9 True\n");
 }
 
 /// The C library's streams on a connection.

@@ -95,9 +95,6 @@ fn signal(stage: &Stage, name: &str, id: u32) -> Result<()> {
 
 fn upgrade(stage: &mut Stage) -> Result<String> {
     let conf = configure(stage, 2, "on")?;
-    // nginx starts the new binary with an environment of its own.
-    let text = fs::read_to_string(&conf)? + "env LD_PRELOAD;\nenv CSP_AGENT;\nenv CSP_MODE;\n";
-    fs::write(&conf, text)?;
     // A master that was not started as a daemon takes itself for a new binary's, and refuses.
     stage.start("nginx", "/usr/sbin/nginx", &["-c", &conf])?;
     stage.ended("nginx")?;

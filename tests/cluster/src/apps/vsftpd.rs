@@ -26,11 +26,10 @@ pub const ROWS: [Row; 1] = [Row {
     run: drive,
 }];
 
-/// Without `isolate` sessions are made by fork: with it by a raw clone in namespaces of their own, which the filter does not
-/// see.
+/// Sessions are made by a raw clone in namespaces of their own, but for the network's: the agent is reached by a path.
 fn config(dir: &str) -> String {
     format!(
-        "listen=YES\nlisten_port={PORT}\nbackground=NO\nisolate=NO\nisolate_network=NO\nanonymous_enable=YES\nlocal_enable=NO\nanon_root={dir}/ftp\n\
+        "listen=YES\nlisten_port={PORT}\nbackground=NO\nisolate_network=NO\nanonymous_enable=YES\nlocal_enable=NO\nanon_root={dir}/ftp\n\
          write_enable=YES\nanon_upload_enable=YES\nanon_umask=022\nport_enable=NO\npasv_address={VIP}\n\
          pasv_min_port={}\npasv_max_port={}\nsecure_chroot_dir={dir}/empty\nxferlog_enable=YES\n\
          vsftpd_log_file={dir}/log/vsftpd.error\n",

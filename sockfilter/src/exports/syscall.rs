@@ -1,0 +1,124 @@
+//! syscall(2): programs that name a call of sockets or descriptors by its number get what the function of that name does.
+
+use libc::{c_int, c_long, c_uint};
+
+use super::{descriptors, io, poll, sockets, transfer};
+use crate::{fork, sys};
+
+/// syscall(2). A clone that brings a stack of its own must return on it, with nothing of ours in between.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C" fn syscall() -> c_long {
+    core::arch::naked_asm!(
+        "cmp rdi, {clone}",
+        "jne {dispatch}",
+        "test rdx, rdx",
+        "jz {dispatch}",
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "mov rsi, rdx",
+        "mov rdx, rcx",
+        "mov r10, r8",
+        "mov r8, r9",
+        "mov r9, qword ptr [rsp + 8]",
+        "syscall",
+        "cmp rax, -4095",
+        "jb 2f",
+        "mov rdi, rax",
+        "jmp {failed}",
+        "2:",
+        "ret",
+        clone = const libc::SYS_clone,
+        dispatch = sym dispatch,
+        failed = sym failed,
+    )
+}
+
+/// The kernel's raw error in the C library's form.
+extern "C" fn failed(raw: isize) -> c_long {
+    sys::set_errno(-raw as i32);
+    -1
+}
+
+/// The call by its number; arguments that it has not are whatever the registers held, and are not looked at.
+unsafe extern "C-unwind" fn dispatch(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
+    let fd = a as c_int;
+    // SAFETY: the caller's promise: the arguments are what the call of this number takes.
+    let result = unsafe {
+        match number {
+            libc::SYS_read => return io::read(fd, b as _, c) as c_long,
+            libc::SYS_write => return io::write(fd, b as _, c) as c_long,
+            libc::SYS_readv => return io::readv(fd, b as _, c as c_int) as c_long,
+            libc::SYS_writev => return io::writev(fd, b as _, c as c_int) as c_long,
+            libc::SYS_recvfrom => return io::recvfrom(fd, b as _, c, d as c_int, e as _, f as _) as c_long,
+            libc::SYS_sendto => return io::sendto(fd, b as _, c, d as c_int, e as _, f as _) as c_long,
+            libc::SYS_recvmsg => return io::recvmsg(fd, b as _, c as c_int) as c_long,
+            libc::SYS_sendmsg => return io::sendmsg(fd, b as _, c as c_int) as c_long,
+            libc::SYS_sendfile => return transfer::sendfile(fd, b as c_int, c as _, d) as c_long,
+            libc::SYS_splice => {
+                return transfer::splice(fd, b as _, c as c_int, d as _, e, f as c_uint) as c_long;
+            }
+            libc::SYS_recvmmsg => io::recvmmsg(fd, b as _, c as c_uint, d as c_int, e as _),
+            libc::SYS_sendmmsg => io::sendmmsg(fd, b as _, c as c_uint, d as c_int),
+            libc::SYS_close => descriptors::close(fd),
+            libc::SYS_close_range => descriptors::close_range(a as c_uint, b as c_uint, c as c_int),
+            libc::SYS_dup => descriptors::dup(fd),
+            libc::SYS_dup2 => descriptors::dup2(fd, b as c_int),
+            libc::SYS_dup3 => descriptors::dup3(fd, b as c_int, c as c_int),
+            libc::SYS_fcntl => descriptors::fcntl(fd, b as c_int, c as _),
+            libc::SYS_ioctl => descriptors::ioctl(fd, b as _, c as _),
+            libc::SYS_socket => sockets::socket(fd, b as c_int, c as c_int),
+            libc::SYS_bind => sockets::bind(fd, b as _, c as _),
+            libc::SYS_listen => sockets::listen(fd, b as c_int),
+            libc::SYS_accept => sockets::accept(fd, b as _, c as _),
+            libc::SYS_accept4 => sockets::accept4(fd, b as _, c as _, d as c_int),
+            libc::SYS_connect => sockets::connect(fd, b as _, c as _),
+            libc::SYS_shutdown => sockets::shutdown(fd, b as c_int),
+            libc::SYS_getsockname => sockets::getsockname(fd, b as _, c as _),
+            libc::SYS_getpeername => sockets::getpeername(fd, b as _, c as _),
+            libc::SYS_getsockopt => sockets::getsockopt(fd, b as c_int, c as c_int, d as _, e as _),
+            libc::SYS_setsockopt => sockets::setsockopt(fd, b as c_int, c as c_int, d as _, e as _),
+            libc::SYS_poll => poll::poll(a as _, b as _, c as c_int),
+            libc::SYS_ppoll => poll::ppoll(a as _, b as _, c as _, d as _),
+            libc::SYS_select => poll::select(fd, b as _, c as _, d as _, e as _),
+            libc::SYS_epoll_ctl => poll::epoll_ctl(fd, b as c_int, c as c_int, d as _),
+            libc::SYS_epoll_wait => poll::epoll_wait(fd, b as _, c as c_int, d as c_int),
+            libc::SYS_epoll_pwait => poll::epoll_pwait(fd, b as _, c as c_int, d as c_int, e as _),
+            libc::SYS_epoll_pwait2 => poll::epoll_pwait2(fd, b as _, c as c_int, d as _, e as _),
+            // Rings of the kernel's own read and write past us: libraries fall back to what they did before.
+            libc::SYS_io_uring_setup => return failed(-(libc::ENOSYS as isize)),
+            // A child of vfork would return through these frames.
+            libc::SYS_fork | libc::SYS_vfork => libc::fork(),
+            libc::SYS_clone if a & libc::CLONE_VM as usize == 0 => {
+                return forking(|| sys::raw6(number, [a, b, c, d, e, f]));
+            }
+            _ => return passed(sys::raw6(number, [a, b, c, d, e, f])),
+        }
+    };
+    c_long::from(result)
+}
+
+/// A raw result in the C library's form.
+fn passed(raw: isize) -> c_long {
+    if (-4095..0).contains(&raw) { failed(raw) } else { raw as c_long }
+}
+
+/// A clone that copies memory is a fork, whatever it is called.
+fn forking(clone: impl FnOnce() -> isize) -> c_long {
+    fork::prepare();
+    let raw = clone();
+    if raw == 0 {
+        fork::child()
+    } else {
+        fork::parent()
+    }
+    passed(raw)
+}
