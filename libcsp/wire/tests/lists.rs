@@ -165,7 +165,7 @@ fn a_wrong_channel_message_is_refused_for_what_is_wrong() {
         (error.what(), error.offset())
     };
     assert_eq!(refusal(0, 0), ("channel message type", 0));
-    assert_eq!(refusal(0, 17), ("channel message type", 0));
+    assert_eq!(refusal(0, 22), ("channel message type", 0));
     assert_eq!(refusal(0, 9), ("channel message payload length", 8), "SHUTDOWN has no payload");
     assert_eq!(refusal(1, 1), ("channel message flags", 1));
     assert_eq!(refusal(3, 1), ("channel message reserved bytes", 2));
