@@ -9,6 +9,10 @@ use crate::readiness::ConditionState;
 
 const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
+/// An address of this test's own. On 127.0.0.1 a port that was closed may be another process' listener the next moment, or
+/// the very port that connect() chooses for itself: then the socket connects to itself.
+const OWN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(127, 83, 57, 1)), 0);
+
 /// Status code, headers and body of a GET.
 async fn get_path(address: SocketAddr, path: &str) -> (u16, String, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
@@ -30,7 +34,7 @@ async fn it_serves_health_readiness_metrics_and_the_daemons_own_routes() {
     };
     let readiness = options.readiness.clone();
     options.metrics.register(|out: &mut MetricWriter| out.gauge("csp_up", "Up", &[], 1.0));
-    let server = AdminServer::start(ANY, options).await.unwrap();
+    let server = AdminServer::start(OWN, options).await.unwrap();
     let address = server.address();
     assert_eq!(get_path(address, "/healthz").await.0, 200);
     assert_eq!(get_path(address, "/v1/flows").await.2, "[]");
