@@ -14,6 +14,7 @@ PACKAGES_RUN := iproute2 procps curl nginx-light etcd-server wrk python3 libucx0
 PACKAGES_APPS := nginx-light apache2-bin lighttpd vsftpd redis-server redis-tools memcached haproxy python3-gunicorn \
   openssh-server openssh-client postgresql postgresql-contrib
 PACKAGES_FILTER := redis-server redis-tools
+PACKAGES_CPYTHON := python3.11 libpython3.11-testsuite
 # Compilers and checkers of the C API's tests.
 PACKAGES_CAPI := binutils g++ clang mandoc pkgconf
 
@@ -97,6 +98,12 @@ test-scale: packages-run ## 100,000 connections through the real path, 10,000 ne
 test-apps: packages-apps ## real programs, unmodified, behind the whole path, and a table of how it went (root, 10 minutes; APPS="--quick --only NAME")
 	$(CARGO) build --release --locked --workspace
 	@$${CARGO_TARGET_DIR:-target}/release/csp-apps $(APPS)
+
+.PHONY: test-cpython
+test-cpython: packages-build ## CPython's own socket, select and process tests plain and under the filter, compared (15 minutes; CPYTHON="test_socket ...")
+	@tests/setup/packages.sh $(PACKAGES_CPYTHON)
+	$(CARGO) build --release --locked -p csp-sockfilter
+	$(CARGO) test --release --locked -p csp-sockfilter --test cpython -- $(CPYTHON)
 
 .PHONY: test-rdma
 test-rdma: ## RDMA verbs in QEMU guests with Soft-RoCE: device, tests on verbs, the whole path between guests (root, 15 minutes)

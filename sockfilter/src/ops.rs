@@ -5,6 +5,7 @@ pub mod carried;
 pub mod descriptors;
 pub mod epoll;
 pub mod io;
+pub mod listen;
 pub mod names;
 pub mod options;
 pub mod poll;

@@ -4,7 +4,7 @@ use libc::{c_int, c_void, sockaddr, socklen_t};
 
 use crate::fdtable::{self, Entry};
 use crate::ops::names::{self, End};
-use crate::ops::{self, c_int_result, carried, options, sockets, tcp_info};
+use crate::ops::{self, c_int_result, carried, listen as listening, options, sockets, tcp_info};
 use crate::{real, sys};
 
 /// socket(2)
@@ -38,7 +38,7 @@ pub(super) unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_in
     match fdtable::entry(fd) {
         // SAFETY: no pointers.
         Entry::Kernel => unsafe { real::listen(fd, backlog) },
-        _ => match sockets::listen(fd, backlog) {
+        _ => match listening::listen(fd, backlog) {
             Some(result) => c_int_result(result),
             // SAFETY: no pointers.
             None => unsafe { real::listen(fd, backlog) },

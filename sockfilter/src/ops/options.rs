@@ -26,13 +26,19 @@ fn with_description<R>(fd: c_int, f: impl FnOnce(&mut Engine, usize) -> Option<R
 
 /// What getsockopt tells of a socket of ours where the placeholder does not know: an int.
 pub fn socket_state(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
-    if level != libc::SOL_SOCKET || !matches!(name, libc::SO_ERROR | libc::SO_ACCEPTCONN) {
+    if level != libc::SOL_SOCKET || !matches!(name, libc::SO_ERROR | libc::SO_ACCEPTCONN | libc::SO_REUSEADDR)
+    {
         return None;
     }
     with_description(fd, |engine, index| {
-        let kind = &engine.descriptions.get(index)?.kind;
-        match (kind, name) {
+        let d = engine.descriptions.get(index)?;
+        match (&d.kind, name) {
             (Kind::Listener(_), libc::SO_ACCEPTCONN) => Some(1),
+            // The placeholder of a listener has it no more: `listen::hold`.
+            (Kind::Listener(_), libc::SO_REUSEADDR) => {
+                let set = d.options.iter().rev().find(|o| (o.level, o.name) == (level, name));
+                set.map(|o| c_int::from(o.value.iter().take(o.len.into()).any(|b| *b != 0)))
+            }
             (Kind::Flow(flow), libc::SO_ERROR) => {
                 let flow = *flow;
                 engine.progress();

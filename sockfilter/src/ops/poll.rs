@@ -51,7 +51,10 @@ pub unsafe fn poll(
     let count = fds.len();
     kernel.extend([pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 3]);
     loop {
-        let look = ENGINE.with(|engine| look(engine, fds, &ours, &targets, deadline, spin_until));
+        let look = ENGINE.with(|engine| {
+            poll_carried(engine, &mut kernel, fds, &ours);
+            look(engine, fds, &ours, &targets, deadline, spin_until)
+        });
         let (nap, enrolled) = match look {
             Look::Again => continue,
             Look::Ready => (Some(0), None),
@@ -85,6 +88,20 @@ pub unsafe fn poll(
         }
         if deadline.is_over() && enrolled.is_none() {
             return Ok(0);
+        }
+    }
+}
+
+/// What left for the agent's care, perhaps while this call slept, is the kernel's to tell of from then on.
+fn poll_carried(engine: &Engine, kernel: &mut [pollfd], fds: &[pollfd], ours: &[(usize, DescriptionId)]) {
+    for (at, id) in ours {
+        let carried = engine.descriptions.is_current(*id)
+            && matches!(
+                engine.descriptions.get(id.index),
+                Some(Description { kind: Kind::Carried { .. }, .. })
+            );
+        if let (true, Some(entry), Some(asked)) = (carried, kernel.get_mut(*at), fds.get(*at)) {
+            entry.fd = asked.fd;
         }
     }
 }

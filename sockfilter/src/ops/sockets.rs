@@ -7,17 +7,16 @@ use libc::{c_int, sockaddr, socklen_t};
 use std::net::SocketAddr;
 
 use super::{c_int_result, now};
-use crate::description::{DescriptionId, Kind, ListenState};
+use crate::description::{DescriptionId, Kind};
 use crate::engine::{ENGINE, Engine, errno_of};
 use crate::fdtable::{self, Entry};
-use crate::inherit::Mark;
 use crate::sys::{self, Errno, syscall};
 use crate::wait::{Attempt, Deadline, blocking};
 use crate::{address, bootstrap, lock, real, wait};
 
 /// How long a first connect or listen may wait for a link to a proxy, in nanoseconds.
 const LINK_WAIT_NS: u64 = 1_000_000_000;
-const LISTEN_LINK_WAIT_NS: u64 = 200_000_000;
+pub(super) const LISTEN_LINK_WAIT_NS: u64 = 200_000_000;
 
 /// A new kernel socket is a candidate if it is TCP.
 pub fn created(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
@@ -62,7 +61,7 @@ pub fn nanos_of(time: KernelTime) -> Option<u64> {
 
 impl Engine {
     /// A candidate is accelerated from now on; what the program has set on it so far is read from the kernel.
-    fn accelerate(&mut self, index: usize, fd: c_int, kind: Kind) {
+    pub(super) fn accelerate(&mut self, index: usize, fd: c_int, kind: Kind) {
         // SAFETY: no pointers.
         let flags = unsafe { syscall!(libc::SYS_fcntl, fd, libc::F_GETFL) }.unwrap_or(0);
         if let Some(d) = self.descriptions.get_mut(index) {
@@ -77,13 +76,13 @@ impl Engine {
     }
 
     /// A candidate stays in the kernel: calls on this descriptor pass from now on.
-    fn leave_to_kernel(&mut self, fd: c_int, index: usize, entry: SocketEntry) {
+    pub(super) fn leave_to_kernel(&mut self, fd: c_int, index: usize, entry: SocketEntry) {
         self.release_descriptor(fd, index);
         self.show_socket(page::SOCKETS / 2 + fd as usize % (page::SOCKETS / 2), Some(entry));
     }
 
     /// Lets the first link come up, at most for `limit_ns`.
-    fn await_link(&mut self, limit_ns: u64) -> bool {
+    pub(super) fn await_link(&mut self, limit_ns: u64) -> bool {
         let deadline = Deadline::after(Some(limit_ns));
         loop {
             self.progress();
@@ -103,46 +102,12 @@ impl Engine {
 
     /// Loopback addresses are the kernel's unless the agent says otherwise; so they are without an agent, in strict mode
     /// too.
-    fn check_loopback(&mut self, address: SocketAddr) -> Result<(), Reason> {
+    pub(super) fn check_loopback(&mut self, address: SocketAddr) -> Result<(), Reason> {
         let accelerated = |engine: &mut Engine| engine.attached().is_ok_and(|link| link.rules.loopback());
         if address.ip().to_canonical().is_loopback() && !accelerated(self) {
             return Err(Reason::Loopback);
         }
         Ok(())
-    }
-
-    fn start_listening(&mut self, index: usize, fd: c_int, backlog: u32) -> Result<(), Reason> {
-        let address = bound_somewhere(fd).ok_or(Reason::Rule)?;
-        self.check_loopback(address)?;
-        let link = self.attached()?;
-        if !link.rules.listens(address.port()) {
-            return Err(Reason::Rule);
-        }
-        let id = link.app.listen(address::canonical(address), backlog).map_err(|_| Reason::Full)?;
-        let state =
-            ListenState { address: address::canonical(address), backlog, id: Some(id), interest: false };
-        self.accelerate(index, fd, Kind::Listener(state));
-        let family = self.descriptions.get(index).map_or(libc::AF_INET, |d| d.family);
-        // Who gets the descriptor over exec or a Unix socket knows it by this; one that cannot be put costs no more.
-        let _ = Mark::Listener { family, backlog, address: state.address }.put(fd);
-        self.own(Handle::Listener(id), index);
-        self.counters.listeners_accelerated += 1;
-        self.show_listener(index, fd, address);
-        self.await_link(LISTEN_LINK_WAIT_NS);
-        self.publish();
-        Ok(())
-    }
-
-    fn kernel_listener(&mut self, index: usize, fd: c_int, reason: Reason) {
-        self.counters.listeners_kernel += 1;
-        let local = address::bound(fd).unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
-        let kind = SocketKind::KernelListener;
-        let label = FlowLabel::NONE;
-        self.leave_to_kernel(
-            fd,
-            index,
-            SocketEntry { kind, reason, fd: fd as u32, label, local, remote: local },
-        );
     }
 }
 
@@ -158,56 +123,9 @@ pub fn before_chroot() {
     });
 }
 
-/// Where a listener is bound; one that is not takes a port as listen() does it.
-fn bound_somewhere(fd: c_int) -> Option<SocketAddr> {
-    let address = address::bound(fd).ok()?;
-    if address.port() != 0 {
-        return Some(address);
-    }
-    let mut storage = [0u64; 4];
-    let mut len = size_of_val(&storage) as socklen_t;
-    // SAFETY: `storage` has `len` writable bytes, and as many readable ones as the kernel says.
-    unsafe {
-        syscall!(libc::SYS_getsockname, fd, storage.as_mut_ptr(), &raw mut len).ok()?;
-        syscall!(libc::SYS_bind, fd, storage.as_ptr(), len).ok()?;
-    }
-    address::bound(fd).ok().filter(|a| a.port() != 0)
-}
-
 /// Why the kernel may not have a socket in strict mode.
-fn refused_in_strict_mode(reason: Reason) -> bool {
+pub(super) fn refused_in_strict_mode(reason: Reason) -> bool {
     bootstrap::is_strict() && matches!(reason, Reason::NoAgent | Reason::NoProxy | Reason::Full)
-}
-
-/// listen(): `None` means that the kernel shall do it.
-pub fn listen(fd: c_int, backlog: c_int) -> Option<Result<usize, Errno>> {
-    let backlog = u32::try_from(backlog).unwrap_or(0).max(1);
-    match fdtable::entry(fd) {
-        Entry::Candidate(index) if !lock::inside() => ENGINE.with(|engine| {
-            let reason = match engine.start_listening(index, fd, backlog) {
-                Ok(()) => return Some(Ok(0)),
-                Err(reason) => reason,
-            };
-            if refused_in_strict_mode(reason) {
-                return Some(Err(libc::ENETDOWN));
-            }
-            engine.kernel_listener(index, fd, reason);
-            None
-        }),
-        Entry::Ours(index) if !lock::inside() => {
-            ENGINE.with(|engine| match engine.descriptions.get_mut(index) {
-                Some(d) => match &mut d.kind {
-                    Kind::Listener(state) => {
-                        state.backlog = backlog;
-                        Some(Ok(0))
-                    }
-                    _ => Some(Err(libc::EINVAL)),
-                },
-                None => None,
-            })
-        }
-        _ => None,
-    }
 }
 
 /// accept4() on a descriptor of ours.

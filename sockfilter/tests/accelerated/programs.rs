@@ -2,7 +2,10 @@
 
 use std::process::{Command, Output};
 
-use crate::stage::{filter, pattern};
+use std::os::unix::process::CommandExt;
+use std::time::Duration;
+
+use crate::stage::{Stage, filter, pattern};
 
 /// Runs a program plain and preloaded (agent absent, and mode off), and compares.
 fn check_same(program: &str, arguments: &[&str]) {
@@ -26,6 +29,14 @@ fn check_same(program: &str, arguments: &[&str]) {
         let own: Vec<&str> = complaint.lines().filter(|l| l.starts_with("csp-sockfilter:")).collect();
         assert!(own.len() <= 1 && (mode == "on" || own.is_empty()), "{complaint}");
     }
+    // Attached, and the agent's rules leave everything to the kernel.
+    let mut stage = Stage::passive();
+    let mut command = stage.command(program);
+    command.args(arguments).process_group(0);
+    let child = stage.start(command);
+    let (status, output) = stage.wait_at_most(child, Duration::from_secs(60));
+    assert_eq!(status, Some(plain.status), "{output}");
+    assert_eq!(output, String::from_utf8_lossy(&plain.stdout), "{program} attached");
 }
 
 /// Sockets of every kind, waits of every kind, descriptors of every kind; prints what happened.

@@ -40,22 +40,28 @@ pub struct Stage {
     questions: Option<mpsc::UnboundedSender<Question>>,
     thread: Option<std::thread::JoinHandle<()>>,
     children: Vec<Child>,
+    ports: Option<Vec<u16>>,
     loopback: bool,
 }
 
 impl Stage {
     pub fn new() -> Stage {
-        Stage::with(false)
+        Stage::with(None, false)
+    }
+
+    /// A stage whose rules accelerate nothing that a program here does.
+    pub fn passive() -> Stage {
+        Stage::with(Some(vec![1]), false)
     }
 
     /// A stage where applications reach each other on loopback addresses.
     pub fn loopback() -> Stage {
-        let mut stage = Stage::with(true);
+        let mut stage = Stage::with(None, true);
         stage.proxy.pair_applications();
         stage
     }
 
-    fn with(loopback: bool) -> Stage {
+    fn with(ports: Option<Vec<u16>>, loopback: bool) -> Stage {
         let name = format!("csp-filter-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let folder = std::env::temp_dir().join(name);
         fs::create_dir_all(&folder).unwrap();
@@ -69,7 +75,7 @@ impl Stage {
         let connect = vec![Prefix { address: "10.76.0.0".parse().unwrap(), len: 24 }];
         let (tell, directory) = watch::channel(Directory { proxies: vec![entry], connect });
         let (questions, thread, children) = (None, None, Vec::new());
-        let mut stage = Stage { folder, proxy, tell, questions, thread, children, loopback };
+        let mut stage = Stage { folder, proxy, tell, questions, thread, children, ports, loopback };
         stage.start_agent(directory);
         stage
     }
@@ -81,7 +87,7 @@ impl Stage {
         let (socket_path, loopback) = (path.clone(), self.loopback);
         let custody = CustodyOptions { node, key: key.clone(), seed: std::process::id().into() };
         let custodian = Some(Arc::new(custody::start(custody).unwrap()));
-        let (socket, listen, users) = (socket_path, None, None);
+        let (socket, listen, users) = (socket_path, self.ports.clone(), None);
         let options = AgentOptions { node, socket, key, listen, loopback, users, custodian };
         let (questions, asked) = mpsc::unbounded_channel();
         self.questions = Some(questions);
@@ -163,6 +169,23 @@ impl Stage {
             status.is_some()
         });
         (status.unwrap(), fs::read_to_string(self.output(child)).unwrap())
+    }
+
+    /// For a program that takes long and leads a process group: its end, or none when it was killed after `time`; what it
+    /// printed. What it left behind of its group is killed.
+    pub fn wait_at_most(&mut self, child: usize, time: Duration) -> (Option<ExitStatus>, String) {
+        let deadline = Clock::now() + time;
+        let mut status = None;
+        while status.is_none() && Clock::now() < deadline {
+            self.proxy.run_for(Duration::from_millis(20));
+            status = self.children[child].try_wait().unwrap();
+        }
+        // SAFETY: no pointers; the group was made for this program, and nothing joins a group of another session.
+        unsafe { libc::kill(-self.pid(child), libc::SIGKILL) };
+        if status.is_none() {
+            self.children[child].wait().unwrap();
+        }
+        (status, String::from_utf8_lossy(&fs::read(self.output(child)).unwrap()).into_owned())
     }
 
     fn output(&self, child: usize) -> PathBuf {

@@ -1,0 +1,142 @@
+//! listen(): which sockets become accelerated listeners, and what their placeholders hold meanwhile.
+
+use std::net::SocketAddr;
+
+use csp_transport::app::Handle;
+use csp_types::FlowLabel;
+use csp_wire::agent::page::{Reason, SocketEntry, SocketKind};
+use libc::{c_int, socklen_t};
+
+use super::sockets::{LISTEN_LINK_WAIT_NS, refused_in_strict_mode};
+use crate::description::{Kind, ListenState};
+use crate::engine::{ENGINE, Engine};
+use crate::fdtable::{self, Entry};
+use crate::inherit::Mark;
+use crate::sys::{Errno, syscall};
+use crate::{address, lock};
+
+/// listen(): `None` means that the kernel shall do it.
+pub fn listen(fd: c_int, backlog: c_int) -> Option<Result<usize, Errno>> {
+    let backlog = u32::try_from(backlog).unwrap_or(0).max(1);
+    match fdtable::entry(fd) {
+        Entry::Candidate(index) if !lock::inside() => ENGINE.with(|engine| {
+            let reason = match engine.start_listening(index, fd, backlog) {
+                Ok(()) => return Some(Ok(0)),
+                Err(NoListener::Refused(errno)) => return Some(Err(errno)),
+                Err(NoListener::Kernel(reason)) => reason,
+            };
+            if refused_in_strict_mode(reason) {
+                return Some(Err(libc::ENETDOWN));
+            }
+            engine.kernel_listener(index, fd, reason);
+            None
+        }),
+        Entry::Ours(index) if !lock::inside() => {
+            ENGINE.with(|engine| match engine.descriptions.get_mut(index) {
+                Some(d) => match &mut d.kind {
+                    Kind::Listener(state) => {
+                        state.backlog = backlog;
+                        Some(Ok(0))
+                    }
+                    _ => Some(Err(libc::EINVAL)),
+                },
+                None => None,
+            })
+        }
+        _ => None,
+    }
+}
+
+/// Why a socket does not become an accelerated listener.
+enum NoListener {
+    /// It is the kernel's.
+    Kernel(Reason),
+    /// It is nobody's: the error that listen() gives.
+    Refused(Errno),
+}
+
+impl From<Reason> for NoListener {
+    fn from(reason: Reason) -> Self {
+        NoListener::Kernel(reason)
+    }
+}
+
+impl Engine {
+    fn start_listening(&mut self, index: usize, fd: c_int, backlog: u32) -> Result<(), NoListener> {
+        let address = bound_somewhere(fd).ok_or(Reason::Rule)?;
+        self.check_loopback(address)?;
+        let link = self.attached()?;
+        if !link.rules.listens(address.port()) {
+            return Err(Reason::Rule.into());
+        }
+        let id = link.app.listen(address::canonical(address), backlog).map_err(|_| Reason::Full)?;
+        if let Err(errno) = hold(fd) {
+            let _ = link.app.close_listener(id);
+            return Err(NoListener::Refused(errno));
+        }
+        let state =
+            ListenState { address: address::canonical(address), backlog, id: Some(id), interest: false };
+        self.accelerate(index, fd, Kind::Listener(state));
+        let family = self.descriptions.get(index).map_or(libc::AF_INET, |d| d.family);
+        // Who gets the descriptor over exec or a Unix socket knows it by this; one that cannot be put costs no more.
+        let _ = Mark::Listener { family, backlog, address: state.address }.put(fd);
+        self.own(Handle::Listener(id), index);
+        self.counters.listeners_accelerated += 1;
+        self.show_listener(index, fd, address);
+        self.await_link(LISTEN_LINK_WAIT_NS);
+        self.publish();
+        Ok(())
+    }
+
+    fn kernel_listener(&mut self, index: usize, fd: c_int, reason: Reason) {
+        self.counters.listeners_kernel += 1;
+        let local = address::bound(fd).unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
+        let kind = SocketKind::KernelListener;
+        let label = FlowLabel::NONE;
+        self.leave_to_kernel(
+            fd,
+            index,
+            SocketEntry { kind, reason, fd: fd as u32, label, local, remote: local },
+        );
+    }
+}
+
+/// Where a listener is bound; one that is not takes a port as listen() does it.
+fn bound_somewhere(fd: c_int) -> Option<SocketAddr> {
+    let address = address::bound(fd).ok()?;
+    if address.port() != 0 {
+        return Some(address);
+    }
+    let mut storage = [0u64; 4];
+    let mut len = size_of_val(&storage) as socklen_t;
+    // SAFETY: `storage` has `len` writable bytes, and as many readable ones as the kernel says.
+    unsafe {
+        syscall!(libc::SYS_getsockname, fd, storage.as_mut_ptr(), &raw mut len).ok()?;
+        syscall!(libc::SYS_bind, fd, storage.as_ptr(), len).ok()?;
+    }
+    address::bound(fd).ok().filter(|a| a.port() != 0)
+}
+
+/// The placeholder of a listener keeps others from its address as a socket in the kernel's LISTEN state would: whoever binds
+/// or listens there gets EADDRINUSE, with SO_REUSEADDR too (socket(7)). The placeholder itself must not be in that state, or
+/// the kernel would take connections. Errors: EADDRINUSE, where another one listens.
+fn hold(fd: c_int) -> Result<(), Errno> {
+    let off: c_int = 0;
+    let mut name = [0u64; 4];
+    let mut len = size_of_val(&name) as socklen_t;
+    // SAFETY: `name` has `len` writable bytes, then as many readable ones as the kernel says; the kernel reads `off`.
+    unsafe {
+        syscall!(libc::SYS_getsockname, fd, name.as_mut_ptr(), &raw mut len)?;
+        // The kernel looks whether anybody else has the address, and forgets that SO_REUSEADDR sockets may share it.
+        syscall!(libc::SYS_listen, fd, 0)?;
+        // Out of LISTEN, and still bound; from now on that SO_REUSEADDR was set counts for nothing, as in LISTEN.
+        syscall!(libc::SYS_shutdown, fd, libc::SHUT_RD)?;
+        let (level, option) = (libc::SOL_SOCKET, libc::SO_REUSEADDR);
+        syscall!(libc::SYS_setsockopt, fd, level, option, &raw const off, size_of::<c_int>())?;
+        // A port that the kernel chose is given up on the way; one that the program chose is not (EINVAL).
+        match syscall!(libc::SYS_bind, fd, name.as_ptr(), len) {
+            Ok(_) | Err(libc::EINVAL) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+}

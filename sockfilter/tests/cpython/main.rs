@@ -1,0 +1,151 @@
+//! CPython's own test suite, as Debian ships it, three ways: without the filter; with the filter and nothing accelerated;
+//! with everything on loopback accelerated, application to application. Prints a table and every difference.
+//!
+//! `make test-cpython [CPYTHON="[MODULE ...] [--only PATTERN] [--keep FOLDER]"]`. What is known to differ stands in `differences.txt` with its reason; the
+//! exit code is 1 when anything else does, and when a difference that stands there does not occur.
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#![allow(
+    missing_docs,
+    dead_code,
+    clippy::unwrap_used,
+    clippy::disallowed_types,
+    reason = "test code owns clocks and sockets"
+)]
+
+mod differences;
+mod outcomes;
+#[path = "../accelerated/proxy.rs"]
+mod proxy;
+mod report;
+#[path = "../accelerated/stage.rs"]
+mod stage;
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use differences::Known;
+use outcomes::Run;
+use report::Comparison;
+use stage::Stage;
+
+/// Debian's; another may come first in PATH.
+const PYTHON: &str = "/usr/bin/python3.11";
+
+/// The modules that use sockets, waits, descriptors and processes.
+const MODULES: [&str; 11] = [
+    "test_socket",
+    "test_selectors",
+    "test_select",
+    "test_poll",
+    "test_epoll",
+    "test_asyncio",
+    "test_socketserver",
+    "test_ftplib",
+    "test_httplib",
+    "test_subprocess",
+    "test_multiprocessing_fork",
+];
+
+/// No single test takes longer; regrtest ends a process that does, and says where it stood.
+const TEST_MAY_TAKE: Duration = Duration::from_secs(120);
+const MODULE_MAY_TAKE: Duration = Duration::from_secs(900);
+
+/// How a module is run.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Way {
+    /// Without the filter.
+    Plain,
+    /// With the filter, attached to an agent; every socket stays in the kernel.
+    Kernel,
+    /// With the filter; sockets on loopback are accelerated.
+    Loopback,
+}
+
+impl Way {
+    pub const ALL: [Way; 3] = [Way::Plain, Way::Kernel, Way::Loopback];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Way::Plain => "plain",
+            Way::Kernel => "kernel",
+            Way::Loopback => "loopback",
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse(std::env::args().skip(1));
+    if !Command::new(PYTHON).args(["-c", "import test.test_socket"]).status().is_ok_and(|s| s.success()) {
+        println!("SKIPPED test-cpython: {PYTHON} with libpython3.11-testsuite is not installed");
+        return ExitCode::SUCCESS;
+    }
+    let known = Known::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cpython/differences.txt"));
+    let compared: Vec<_> = options.modules.iter().map(|m| compare(m, &known, &options)).collect();
+    report::print(&compared, &known)
+}
+
+struct Options {
+    modules: Vec<String>,
+    /// Where what the modules print is kept.
+    keep: Option<PathBuf>,
+    /// Only tests whose names match this pattern of the shell.
+    only: Option<String>,
+}
+
+impl Options {
+    fn parse(mut arguments: impl Iterator<Item = String>) -> Options {
+        let mut options = Options { modules: Vec::new(), keep: None, only: None };
+        while let Some(argument) = arguments.next() {
+            let mut value = || arguments.next().unwrap_or_else(|| panic!("{argument} needs a value"));
+            match argument.as_str() {
+                "--keep" => options.keep = Some(value().into()),
+                "--only" => options.only = Some(value()),
+                _ if argument.starts_with("test_") => options.modules.push(argument),
+                _ => panic!("{argument}: expected [test_MODULE ...] [--keep FOLDER] [--only PATTERN]"),
+            }
+        }
+        if options.modules.is_empty() {
+            options.modules = MODULES.map(str::to_owned).to_vec();
+        }
+        options
+    }
+}
+
+fn compare(module: &str, known: &Known, options: &Options) -> Comparison {
+    let runs = Way::ALL.map(|way| {
+        eprint!("{module}, {}: ", way.name());
+        let (run, output) = run(module, way, known, options.only.as_deref());
+        eprintln!("{}", run.summary());
+        if let Some(folder) = &options.keep {
+            std::fs::create_dir_all(folder).unwrap();
+            std::fs::write(folder.join(format!("{module}.{}.log", way.name())), output).unwrap();
+        }
+        run
+    });
+    Comparison::new(module, runs, known, options.only.is_some())
+}
+
+fn run(module: &str, way: Way, known: &Known, only: Option<&str>) -> (Run, String) {
+    let mut stage = if way == Way::Loopback { Stage::loopback() } else { Stage::passive() };
+    let mut command = stage.command(PYTHON);
+    if way == Way::Plain {
+        command.env_remove("LD_PRELOAD").env_remove("CSP_AGENT");
+    }
+    command.args(["-m", "test", "-v", "--timeout"]).arg(TEST_MAY_TAKE.as_secs().to_string());
+    for pattern in known.not_run(module) {
+        command.args(["-i", pattern]);
+    }
+    if let Some(pattern) = only {
+        command.args(["-m", pattern]);
+    }
+    // The module asks for it, though it stays on loopback.
+    if module == "test_socketserver" {
+        command.args(["-u", "network"]);
+    }
+    command.arg(module).process_group(0);
+    let child = stage.start(command);
+    let (status, output) = stage.wait_at_most(child, MODULE_MAY_TAKE);
+    (Run::parse(status, &output, stage.proxy.pairs_asked()), output)
+}
