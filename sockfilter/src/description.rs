@@ -48,7 +48,9 @@ pub enum Kind {
     },
     /// A connection that a forked child inherited: it stayed with the parent.
     Lost,
-    /// A kernel epoll descriptor with accelerated members.
+    /// An epoll descriptor that the kernel serves alone.
+    KernelSet,
+    /// A kernel epoll descriptor with accelerated members, or with one that may have such.
     Epoll(Box<EpollSet>),
 }
 

@@ -65,6 +65,8 @@ pub struct Engine {
     listener_owners: Vec<u32>,
     /// Eventfds for waiting threads that nobody uses now.
     pub idle_waiters: Vec<c_int>,
+    /// Watched epoll sets that tell of ready members.
+    pub raised: Vec<DescriptionId>,
 }
 
 /// The socket interface's events of a readiness.
@@ -102,6 +104,7 @@ impl Engine {
             flow_owners: Vec::new(),
             listener_owners: Vec::new(),
             idle_waiters: Vec::new(),
+            raised: Vec::new(),
         }
     }
 
@@ -109,7 +112,7 @@ impl Engine {
     pub fn of_fd(&self, fd: c_int) -> Option<DescriptionId> {
         match fdtable::entry(fd) {
             Entry::Ours(index) => self.descriptions.id(index),
-            Entry::Kernel | Entry::Hidden | Entry::Candidate(_) | Entry::Carried(_) => None,
+            Entry::Kernel | Entry::Hidden | Entry::Candidate(_) | Entry::Carried(_) | Entry::Set(_) => None,
         }
     }
 
@@ -132,6 +135,7 @@ impl Engine {
                 link.agent.into_iter().for_each(fdtable::hide);
                 self.link = Some(link);
                 self.hide_descriptors();
+                self.rouse_sets();
                 Ok(())
             }
             Err(error) => {
@@ -209,9 +213,14 @@ impl Engine {
         }
         let Some(set) = self.descriptions.get_mut(membership.set.index) else { return };
         set.waiters.iter().copied().for_each(sys::signal);
-        if let Kind::Epoll(epoll) = &mut set.kind
-            && epoll.news(membership.member)
-        {
+        let Kind::Epoll(epoll) = &mut set.kind else { return };
+        let sleepers = epoll.news(membership.member);
+        if epoll.watched {
+            let wanted = epoll.wanted(membership.member);
+            if wanted.is_some_and(|(id, events)| self.ready_bits(id) & events != 0) {
+                self.raise(membership.set);
+            }
+        } else if sleepers {
             sys::signal(epoll.wake);
         }
     }
@@ -277,7 +286,9 @@ impl Engine {
                 poll_bits(app.readiness(Handle::Listener(*id)))
             }
             (Kind::Lost, _) => (libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLIN | libc::EPOLLOUT) as u32,
-            (Kind::Epoll(set), _) if set.has_news() => libc::EPOLLIN as u32,
+            (Kind::Epoll(set), _) if set.any_ready(|member| self.ready_bits(member)) => {
+                (libc::EPOLLIN | libc::EPOLLRDNORM) as u32
+            }
             _ => 0,
         }
     }
@@ -338,10 +349,14 @@ impl Engine {
                         d.sets.retain(|m| m.set != id);
                     }
                 }
+                if !set.foreign {
+                    // A forked child may have the kernel's set still.
+                    sys::clear(set.wake);
+                }
                 fdtable::clear(set.wake);
                 sys::close(set.wake);
             }
-            Kind::Candidate | Kind::Carried { .. } | Kind::Lost | Kind::Listener(_) => {}
+            Kind::Candidate | Kind::Carried { .. } | Kind::KernelSet | Kind::Lost | Kind::Listener(_) => {}
         }
         self.show_ours(index, None);
         self.publish_soon();

@@ -40,6 +40,11 @@ impl Member {
         // A one-shot member that has fired waits to be asked for again.
         if self.disabled { self.events & MODE_BITS } else { self.events }
     }
+
+    /// What is told of it.
+    fn wanted(&self) -> u32 {
+        if self.disabled { 0 } else { (self.events & !MODE_BITS) | ALWAYS }
+    }
 }
 
 /// The set.
@@ -57,6 +62,12 @@ pub struct EpollSet {
     pub foreign: bool,
     /// Calls that found accelerated members ready: every few of them look at the kernel's as well.
     pub turns: u32,
+    /// Others look at the kernel's set: another epoll set, poll. It tells them the truth (see `ops::watched`).
+    pub watched: bool,
+    /// `wake` is readable to tell those others of a ready member.
+    pub raised: bool,
+    /// Threads that slept in the kernel when the set came to be watched, and have to wake once.
+    pub roused: u32,
     members: Vec<Option<Member>>,
     free: Vec<usize>,
     by_fd: Vec<u32>,
@@ -90,6 +101,9 @@ impl EpollSet {
             followed: None,
             foreign: false,
             turns: 0,
+            watched: false,
+            raised: false,
+            roused: 0,
             members: Vec::new(),
             free: Vec::new(),
             by_fd: Vec::new(),
@@ -99,9 +113,9 @@ impl EpollSet {
         })
     }
 
-    /// Makes the attachment's descriptors members of the kernel's set.
+    /// Makes the attachment's descriptors members of the kernel's set, unless others would take them for the program's.
     pub fn follow(&mut self, epoll: c_int, wakes: Wakes) {
-        if self.followed == Some(wakes) || self.foreign {
+        if self.followed == Some(wakes) || self.foreign || self.watched {
             return;
         }
         // Former ones left the set when they were closed; EEXIST for one that is still the same.
@@ -110,6 +124,15 @@ impl EpollSet {
             let _ = register(epoll, agent, agent_tag(self.tag), libc::EPOLL_CTL_ADD);
         }
         self.followed = Some(wakes);
+    }
+
+    /// Ends what [`follow`](Self::follow) began.
+    pub fn unfollow(&mut self, epoll: c_int) {
+        let Some(wakes) = self.followed.take() else { return };
+        let _ = register(epoll, wakes.provider, self.tag, libc::EPOLL_CTL_DEL);
+        if let Some(agent) = wakes.agent {
+            let _ = register(epoll, agent, self.tag, libc::EPOLL_CTL_DEL);
+        }
     }
 
     /// The program uses one of our tags for its own data: takes others.
@@ -228,6 +251,31 @@ impl EpollSet {
         !self.ready.is_empty()
     }
 
+    /// A member's description, and the events that are told of it.
+    pub fn wanted(&self, at: usize) -> Option<(DescriptionId, u32)> {
+        self.members.get(at)?.as_ref().map(|m| (m.description, m.wanted()))
+    }
+
+    /// Whether a member is ready; `now` tells the events of a description.
+    pub fn any_ready(&self, now: impl Fn(DescriptionId) -> u32) -> bool {
+        let wanted = self.ready.iter().filter_map(|at| self.wanted(*at));
+        wanted.into_iter().any(|(id, events)| now(id) & events != 0)
+    }
+
+    /// The same; what is not ready any more leaves the front of the ready list, as when the kernel is asked from outside.
+    pub fn settle(&mut self, now: impl Fn(DescriptionId) -> u32) -> bool {
+        while let Some(&at) = self.ready.front() {
+            if let Some(member) = self.members.get_mut(at).and_then(Option::as_mut) {
+                if now(member.description) & member.wanted() != 0 {
+                    return true;
+                }
+                member.queued = false;
+            }
+            self.ready.pop_front();
+        }
+        false
+    }
+
     /// The members that are listeners; `is_listener` is asked once of each member. A set of thousands of connections
     /// is waited on as cheaply as an empty one.
     pub fn listeners(&mut self, is_listener: impl Fn(DescriptionId) -> bool) -> &[(usize, DescriptionId)] {
@@ -264,8 +312,8 @@ impl EpollSet {
             let Some(at) = self.ready.pop_front() else { break };
             let Some(member) = self.members.get_mut(at).and_then(Option::as_mut) else { continue };
             member.queued = false;
-            let found = now(member.description) & ((member.events & !MODE_BITS) | ALWAYS);
-            if found == 0 || member.disabled {
+            let found = now(member.description) & member.wanted();
+            if found == 0 {
                 continue;
             }
             *slot = libc::epoll_event { events: found, u64: member.data };
@@ -367,6 +415,24 @@ mod tests {
         assert_eq!(data(&events[..n]), [10]);
         let told = events[0].events;
         assert_eq!(told, IN | libc::EPOLLHUP as u32, "HUP needs no asking");
+    }
+
+    #[test]
+    fn who_asks_from_outside_hears_of_members_that_are_ready_still() {
+        let mut s = set();
+        let gone = s.add(3, id(3), event(libc::EPOLLIN, 3)).unwrap();
+        let edge = s.add(4, id(4), event(libc::EPOLLIN | libc::EPOLLET, 4)).unwrap();
+        s.news(gone);
+        s.news(edge);
+        let now = |id: DescriptionId| if id.index == 4 { IN } else { libc::EPOLLOUT as u32 };
+        assert!(s.any_ready(now) && s.settle(now) && s.settle(now), "asking takes nothing away");
+        let mut events = [event(0, 0); 4];
+        assert_eq!(s.collect(&mut events, now), 1);
+        assert!(!s.any_ready(now) && !s.settle(now), "an edge is told once");
+        s.news(gone);
+        assert!(!s.settle(now) && !s.has_news());
+        s.news(gone);
+        assert!(s.settle(|_| IN), "what left the list comes back with news");
     }
 
     #[test]

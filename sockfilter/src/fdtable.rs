@@ -13,6 +13,8 @@ const HIDDEN: u32 = u32::MAX;
 const CANDIDATE: u32 = 1 << 31;
 /// Set for descriptors of connections that the agent carries.
 const CARRIED: u32 = 1 << 30;
+/// Both are set for epoll descriptors that the kernel serves alone.
+const SET: u32 = CANDIDATE | CARRIED;
 
 // Untouched pages of it cost nothing.
 static TABLE: [AtomicU32; DESCRIPTORS_MAX] = [const { AtomicU32::new(0) }; DESCRIPTORS_MAX];
@@ -28,6 +30,8 @@ pub enum Entry {
     Candidate(usize),
     /// A connection that the agent carries over a Unix socket: the kernel moves its bytes, names and options are ours.
     Carried(usize),
+    /// An epoll descriptor that the kernel serves alone; its description has this index.
+    Set(usize),
     /// An accelerated socket, or an epoll descriptor with such members; its description has this index.
     Ours(usize),
 }
@@ -38,9 +42,15 @@ pub fn entry(fd: c_int) -> Entry {
     match TABLE.get(fd as usize).map_or(0, |e| e.load(Ordering::Relaxed)) {
         0 => Entry::Kernel,
         HIDDEN => Entry::Hidden,
-        n if n & CARRIED != 0 && n & CANDIDATE == 0 => Entry::Carried((n & !CARRIED) as usize - 1),
-        n if n & CANDIDATE != 0 => Entry::Candidate((n & !CANDIDATE) as usize - 1),
-        n => Entry::Ours(n as usize - 1),
+        n => {
+            let description = (n & !SET) as usize - 1;
+            match n & SET {
+                0 => Entry::Ours(description),
+                CANDIDATE => Entry::Candidate(description),
+                CARRIED => Entry::Carried(description),
+                _ => Entry::Set(description),
+            }
+        }
     }
 }
 
@@ -66,6 +76,11 @@ pub fn set_carried(fd: c_int, description: usize) -> bool {
     put(fd, (description as u32 + 1) | CARRIED)
 }
 
+/// Makes a descriptor refer to an epoll set that the kernel serves alone. `false` where the number is too large.
+pub fn set_kernel_set(fd: c_int, description: usize) -> bool {
+    put(fd, (description as u32 + 1) | SET)
+}
+
 /// Makes a descriptor refer to a description of ours. `false` where the number is too large for the table.
 pub fn set(fd: c_int, description: usize) -> bool {
     put(fd, description as u32 + 1)
@@ -81,11 +96,10 @@ pub fn hide(fd: c_int) {
     put(fd, HIDDEN);
 }
 
-/// A candidate became accelerated: all descriptors that refer to it do so from now on.
+/// A candidate became accelerated, or an epoll set ours: all descriptors that refer to it do so from now on.
 pub fn promote(description: usize) {
-    let from = (description as u32 + 1) | CANDIDATE;
     for fd in 0..=highest() {
-        if TABLE.get(fd as usize).is_some_and(|e| e.load(Ordering::Relaxed) == from) {
+        if matches!(entry(fd), Entry::Candidate(at) | Entry::Set(at) if at == description) {
             set(fd, description);
         }
     }

@@ -6,6 +6,7 @@ use libc::c_int;
 
 use crate::description::Kind;
 use crate::engine::ENGINE;
+use crate::fdtable::Entry;
 use crate::handover::{self, Which};
 use crate::{alloc, bootstrap, fdtable, lock, sys};
 
@@ -57,9 +58,21 @@ fn close_hidden(fd: c_int) {
     sys::close(fd);
 }
 
+/// The parent waits on these sets too: the child puts nothing of its own into them without need.
+fn forget_kernel_sets(engine: &mut crate::engine::Engine) {
+    for fd in 0..=fdtable::highest() {
+        if let Entry::Set(index) = fdtable::entry(fd) {
+            fdtable::clear(fd);
+            engine.descriptions.remove(index);
+        }
+    }
+}
+
 /// Lets go of everything that is the parent's. Nothing is written to its memory or sockets.
 fn start_over(engine: &mut crate::engine::Engine) {
     engine.idle_waiters.drain(..).for_each(close_hidden);
+    engine.raised.clear();
+    forget_kernel_sets(engine);
     for (_, description) in engine.descriptions.iter_mut() {
         // Threads that waited are the parent's; so are their eventfds.
         description.waiters.drain(..).for_each(close_hidden);
@@ -73,7 +86,7 @@ fn start_over(engine: &mut crate::engine::Engine) {
                 set.foreign = true;
                 set.sleepers = 0;
             }
-            Kind::Candidate | Kind::Carried { .. } | Kind::Lost => {}
+            Kind::Candidate | Kind::Carried { .. } | Kind::KernelSet | Kind::Lost => {}
         }
     }
     engine.counters = Default::default();

@@ -14,6 +14,7 @@ pub mod select;
 pub mod sockets;
 pub mod tcp_info;
 pub mod transfer;
+pub mod watched;
 
 use csp_types::Instant;
 use libc::c_int;
@@ -58,7 +59,7 @@ impl Engine {
             // The agent carries it since the call began: the kernel's function takes over.
             Some(Kind::Carried { .. }) => Err(PASS),
             Some(Kind::Listener(_) | Kind::Candidate) => Err(libc::ENOTCONN),
-            Some(Kind::Epoll(_)) => Err(libc::EINVAL),
+            Some(Kind::Epoll(_) | Kind::KernelSet) => Err(libc::EINVAL),
             None => Err(libc::EBADF),
         }
     }

@@ -144,6 +144,8 @@ real! {
         = [libc::SYS_select; count, read, write, except, timeout];
     pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec,
         mask: *const sigset_t) -> c_int = [libc::SYS_pselect6; count, read, write, except, timeout, 0];
+    epoll_create(size: c_int) -> c_int = [libc::SYS_epoll_create; size];
+    epoll_create1(flags: c_int) -> c_int = [libc::SYS_epoll_create1; flags];
     epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int
         = [libc::SYS_epoll_ctl; epoll, operation, fd, event];
     epoll_wait(epoll: c_int, events: *mut epoll_event, count: c_int, timeout: c_int) -> c_int

@@ -5,7 +5,7 @@ use core::slice;
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, time_t, timespec, timeval};
 
 use crate::fdtable::{self, Entry};
-use crate::ops::{c_int_result, epoll, poll as poll_ops, select as select_ops};
+use crate::ops::{c_int_result, epoll, poll as poll_ops, select as select_ops, watched};
 use crate::sys;
 use crate::{lock, real};
 
@@ -168,6 +168,20 @@ pub(super) unsafe extern "C-unwind" fn pselect(
         }
         c_int_result(of_timespec(timeout).and_then(|ns| sets.select(count, ns, mask)))
     }
+}
+
+/// epoll_create(2)
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
+    // SAFETY: no pointers.
+    watched::created(unsafe { real::epoll_create(size) })
+}
+
+/// epoll_create1(2)
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
+    // SAFETY: no pointers.
+    watched::created(unsafe { real::epoll_create1(flags) })
 }
 
 /// epoll_ctl(2)

@@ -89,6 +89,8 @@ unsafe extern "C-unwind" fn dispatch(
             libc::SYS_poll => poll::poll(a as _, b as _, c as c_int),
             libc::SYS_ppoll => poll::ppoll(a as _, b as _, c as _, d as _),
             libc::SYS_select => poll::select(fd, b as _, c as _, d as _, e as _),
+            libc::SYS_epoll_create => poll::epoll_create(fd),
+            libc::SYS_epoll_create1 => poll::epoll_create1(fd),
             libc::SYS_epoll_ctl => poll::epoll_ctl(fd, b as c_int, c as c_int, d as _),
             libc::SYS_epoll_wait => poll::epoll_wait(fd, b as _, c as c_int, d as c_int),
             libc::SYS_epoll_pwait => poll::epoll_pwait(fd, b as _, c as c_int, d as c_int, e as _),

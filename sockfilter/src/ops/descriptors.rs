@@ -34,9 +34,9 @@ pub fn let_go(fd: c_int) -> bool {
         // In a vfork child the tables are the parent's: nothing of ours may change, and exec closes ours anyway.
         _ if lock::inside() || !bootstrap::owns_tables() => true,
         Entry::Hidden => false,
-        Entry::Candidate(_) | Entry::Carried(_) | Entry::Ours(_) => {
+        Entry::Candidate(_) | Entry::Carried(_) | Entry::Set(_) | Entry::Ours(_) => {
             ENGINE.with(|engine| match fdtable::entry(fd) {
-                Entry::Candidate(index) | Entry::Carried(index) | Entry::Ours(index) => {
+                Entry::Candidate(index) | Entry::Carried(index) | Entry::Set(index) | Entry::Ours(index) => {
                     engine.release_descriptor(fd, index);
                 }
                 Entry::Kernel | Entry::Hidden => {}
@@ -57,6 +57,7 @@ pub fn duplicated(old: c_int, new: c_int) {
     ENGINE.with(|engine| match fdtable::entry(old) {
         Entry::Candidate(index) => engine.refer(new, index, fdtable::set_candidate),
         Entry::Carried(index) => engine.refer(new, index, fdtable::set_carried),
+        Entry::Set(index) => engine.refer(new, index, fdtable::set_kernel_set),
         Entry::Ours(index) => engine.refer(new, index, fdtable::set),
         Entry::Kernel | Entry::Hidden => {}
     });

@@ -3,8 +3,9 @@
 use core::ffi::c_void;
 use std::mem;
 
-use libc::{c_int, epoll_event, sigset_t};
+use libc::{c_int, epoll_event, pollfd, sigset_t};
 
+use super::poll;
 use crate::description::{Description, DescriptionId, KernelMembership, Kind, Membership};
 use crate::engine::{ENGINE, Engine};
 use crate::epoll_set::EpollSet;
@@ -37,10 +38,10 @@ pub unsafe fn control(
     };
     match (fdtable::entry(fd), fdtable::entry(epoll)) {
         (Entry::Hidden, _) => Some(Err(libc::EBADF)),
+        (Entry::Set(_), _) => ENGINE.with(|engine| engine.nest(epoll, operation, fd, event)),
         (Entry::Ours(index), _) => ENGINE.with(|engine| {
-            // A nested epoll set is a kernel descriptor, whatever members it has.
             if engine.is_epoll(index) {
-                return None;
+                return engine.nest(epoll, operation, fd, event);
             }
             Some(engine.control(epoll, operation, fd, event).map(|()| 0))
         }),
@@ -63,7 +64,7 @@ pub unsafe fn control(
 
 impl Engine {
     /// The kernel's member may not carry our tag.
-    fn avoid_tag(&mut self, epoll: c_int, index: usize, event: Option<epoll_event>) {
+    pub(super) fn avoid_tag(&mut self, epoll: c_int, index: usize, event: Option<epoll_event>) {
         if let (Some(Description { kind: Kind::Epoll(set), .. }), Some(event)) =
             (self.descriptions.get_mut(index), event)
             && set.is_tag(event.u64)
@@ -102,8 +103,8 @@ impl Engine {
         }
     }
 
-    /// The set behind an epoll descriptor, made when its first accelerated member comes.
-    fn set_of(&mut self, epoll: c_int) -> Result<DescriptionId, Errno> {
+    /// The set behind an epoll descriptor, made when its first accelerated member comes, or it and another one meet.
+    pub(super) fn set_of(&mut self, epoll: c_int) -> Result<DescriptionId, Errno> {
         if let Some(id) = self.of_fd(epoll) {
             return if self.is_epoll(id.index) { Ok(id) } else { Err(libc::EINVAL) };
         }
@@ -111,6 +112,11 @@ impl Engine {
         fdtable::hide(set.wake);
         // Threads may be asleep on the kernel's set, from before it was ours: they look again.
         sys::signal(set.wake);
+        if let Entry::Set(index) = fdtable::entry(epoll) {
+            self.descriptions.get_mut(index).ok_or(libc::ENOSPC)?.kind = Kind::Epoll(Box::new(set));
+            fdtable::promote(index);
+            return self.descriptions.id(index).ok_or(libc::ENOSPC);
+        }
         let index = self.descriptions.insert(Kind::Epoll(Box::new(set)), 0).ok_or(libc::ENOSPC)?;
         if !fdtable::set(epoll, index) {
             self.descriptions.remove(index);
@@ -120,7 +126,7 @@ impl Engine {
     }
 
     /// The set itself, lent so that the engine can be asked meanwhile.
-    fn lend_set(&mut self, id: DescriptionId) -> Option<Box<EpollSet>> {
+    pub(super) fn lend_set(&mut self, id: DescriptionId) -> Option<Box<EpollSet>> {
         let d = self.descriptions.get_mut(id.index).filter(|d| d.generation == id.generation)?;
         match mem::replace(&mut d.kind, Kind::Candidate) {
             Kind::Epoll(set) => Some(set),
@@ -131,7 +137,7 @@ impl Engine {
         }
     }
 
-    fn return_set(&mut self, id: DescriptionId, set: Box<EpollSet>) {
+    pub(super) fn return_set(&mut self, id: DescriptionId, set: Box<EpollSet>) {
         if let Some(d) = self.descriptions.get_mut(id.index) {
             d.kind = Kind::Epoll(set);
         }
@@ -237,6 +243,8 @@ enum Look {
     Again,
     /// Nothing: sleep in the kernel, at most so long.
     Sleep(Option<u64>),
+    /// The same for a set that does not wake by itself when something of ours arrives.
+    SleepOutside,
     /// The descriptor is no set of ours (any more).
     NotOurs,
 }
@@ -259,8 +267,10 @@ pub unsafe fn wait(
     let deadline = Deadline::after(timeout_ns);
     let spin_until = sys::monotonic_nanos() + crate::bootstrap::spin();
     let mut first = true;
+    // The kernel says that something is ready.
+    let mut ready = false;
     loop {
-        let look = ENGINE.with(|engine| engine.look(epoll, id, events, deadline, spin_until));
+        let look = ENGINE.with(|engine| engine.look(epoll, id, events, ready, deadline, spin_until));
         match look {
             Look::NotOurs => return Some(Err(libc::EBADF)),
             Look::Again => {}
@@ -274,6 +284,14 @@ pub unsafe fn wait(
                     return Some(Ok(count + more.0));
                 }
             }
+            Look::SleepOutside => {
+                let mut set = [pollfd { fd: epoll, events: libc::POLLIN, revents: 0 }];
+                // SAFETY: the caller's promise.
+                match unsafe { poll::poll(&mut set, deadline.left(), mask) } {
+                    Ok(count) => ready = count > 0,
+                    Err(errno) => return Some(Err(errno)),
+                }
+            }
             Look::Sleep(nap) => {
                 // SAFETY: the caller's promise. The mask applies to each sleep as a whole.
                 let slept = unsafe { kernel_wait(epoll, id, events, nap, mask) };
@@ -284,6 +302,7 @@ pub unsafe fn wait(
                 if kept > 0 {
                     return Some(Ok(kept + if ours { add_ready(id, events, kept) } else { 0 }));
                 }
+                ready = false;
                 if !ours && !first && deadline.is_over() {
                     return Some(Ok(0));
                 }
@@ -318,6 +337,7 @@ impl Engine {
         epoll: c_int,
         id: DescriptionId,
         events: &mut [epoll_event],
+        ready: bool,
         deadline: Deadline,
         spin_until: u64,
     ) -> Look {
@@ -325,15 +345,18 @@ impl Engine {
             return Look::NotOurs;
         }
         let moved = self.progress();
+        self.refresh();
         let Some(mut set) = self.lend_set(id) else { return Look::NotOurs };
         self.interested(&mut set);
         if let Some(wakes) = self.wakes() {
             set.follow(epoll, wakes);
         }
         // On the kernel's turn one place is kept for its members.
-        let kernel = set.turns.wrapping_add(1).is_multiple_of(KERNEL_TURN) && set.has_news();
-        let room = events.len() - usize::from(kernel);
+        let turn = set.turns.wrapping_add(1).is_multiple_of(KERNEL_TURN) && set.has_news();
+        let room = events.len() - usize::from(turn);
         let count = set.collect(events.get_mut(..room).unwrap_or(&mut []), |member| self.ready_bits(member));
+        // A ready set inside this one is the kernel's member.
+        let kernel = turn || (!self.raised.is_empty() && (1..room).contains(&count));
         if count > 0 || kernel {
             set.turns = set.turns.wrapping_add(1);
             set.sleepers += u32::from(kernel);
@@ -341,12 +364,16 @@ impl Engine {
             self.publish_soon();
             return Look::Ready(count, kernel);
         }
-        if deadline.is_over() {
+        if ready || deadline.is_over() {
             set.sleepers += 1;
             self.return_set(id, set);
             return Look::Sleep(Some(0));
         }
-        if moved || sys::monotonic_nanos() < spin_until {
+        if set.watched && !set.foreign {
+            self.return_set(id, set);
+            return Look::SleepOutside;
+        }
+        if self.raised.is_empty() && (moved || sys::monotonic_nanos() < spin_until) {
             self.return_set(id, set);
             return Look::Again;
         }
@@ -366,6 +393,7 @@ impl Engine {
             && let Some(Description { kind: Kind::Epoll(set), .. }) = self.descriptions.get_mut(id.index)
         {
             set.sleepers = set.sleepers.saturating_sub(1);
+            set.roused = set.roused.min(set.sleepers);
         }
     }
 }
@@ -436,7 +464,9 @@ unsafe fn kernel_wait(
         };
         let found = set.strip(events.get_mut(..n).unwrap_or(&mut []));
         if found.ours {
-            sys::clear(set.wake);
+            if !set.watched {
+                sys::clear(set.wake);
+            }
             engine.woken(found.agent);
         }
         Ok((found.kept, found.ours))

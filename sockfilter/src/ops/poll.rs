@@ -41,13 +41,17 @@ pub unsafe fn poll(
         fds.iter().enumerate().filter_map(accelerated).collect()
     });
     let targets: Vec<DescriptionId> = ours.iter().map(|(_, id)| *id).collect();
-    let is_epoll: Vec<bool> = ENGINE.with(|e| targets.iter().map(|id| e.is_epoll(id.index)).collect());
-    for ((at, _), epoll) in ours.iter().zip(&is_epoll) {
-        // The kernel's view of an accelerated socket means nothing; that of an epoll set is half of the truth.
-        if let (Some(entry), false) = (kernel.get_mut(*at), epoll) {
-            entry.fd = -1;
+    ENGINE.with(|engine| {
+        for (at, id) in &ours {
+            let Some(entry) = kernel.get_mut(*at) else { continue };
+            // The kernel's view of an accelerated socket means nothing; that of an epoll set is to be the truth.
+            if engine.is_epoll(id.index) {
+                engine.watch(entry.fd, *id);
+            } else {
+                entry.fd = -1;
+            }
         }
-    }
+    });
     let count = fds.len();
     kernel.extend([pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 3]);
     loop {
@@ -131,6 +135,7 @@ fn look(
     spin_until: u64,
 ) -> Look {
     let moved = engine.progress();
+    engine.refresh();
     let mut ready = false;
     fds.iter_mut().for_each(|p| p.revents = 0);
     for (at, id) in ours {
@@ -152,7 +157,7 @@ fn look(
     if deadline.is_over() {
         return Look::Sleep(None, Some(0));
     }
-    if moved || sys::monotonic_nanos() < spin_until {
+    if engine.raised.is_empty() && (moved || sys::monotonic_nanos() < spin_until) {
         return Look::Again;
     }
     let Ok(waiter) = enroll(engine, targets) else { return Look::Sleep(None, Some(0)) };

@@ -172,6 +172,8 @@ fn every_alias_is_exported() {
         "ppoll",
         "select",
         "pselect",
+        "epoll_create",
+        "epoll_create1",
         "epoll_ctl",
         "epoll_wait",
         "epoll_pwait",
