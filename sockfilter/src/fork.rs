@@ -63,7 +63,10 @@ fn forget_kernel_sets(engine: &mut crate::engine::Engine) {
     for fd in 0..=fdtable::highest() {
         if let Entry::Set(index) = fdtable::entry(fd) {
             fdtable::clear(fd);
-            engine.descriptions.remove(index);
+            // Another descriptor of it may have come before.
+            if engine.descriptions.get(index).is_some() {
+                engine.descriptions.remove(index);
+            }
         }
     }
 }

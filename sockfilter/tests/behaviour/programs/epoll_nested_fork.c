@@ -14,6 +14,7 @@ int main(void) {
     struct ends e = ends();
     int outer = nested(e), plain = MUST(epoll_create1(0));
     MUST(pipe(p));
+    MUST(dup(plain));
     char b;
     fflush(stdout);
     pid_t child = MUST(fork());
