@@ -5,6 +5,7 @@
 //! (SO_ATTACH_FILTER, read back by SO_GET_FILTER): it belongs to the open socket, so that every descriptor of it, in every
 //! process, shows it. The sockets that carry one take no packets, so the filter never runs.
 
+use std::ffi::CStr;
 use std::net::SocketAddr;
 
 use csp_wire::channel::{ADDRESS_LEN, emit_address, parse_address};
@@ -118,13 +119,16 @@ impl Mark {
 
 /// At start: takes in what this program inherited over exec.
 pub fn scan() {
+    numbers_in(c"/proc/self/fd", adopt);
+}
+
+/// The entries of a folder that are numbers.
+pub fn numbers_in(path: &CStr, mut then: impl FnMut(c_int)) {
     const NAMES: usize = 4096;
     let mut names = [0u64; NAMES / 8];
     let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
     // SAFETY: the path is a C string.
-    let Ok(folder) =
-        (unsafe { syscall!(libc::SYS_openat, libc::AT_FDCWD, c"/proc/self/fd".as_ptr(), flags, 0) })
-    else {
+    let Ok(folder) = (unsafe { syscall!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) }) else {
         return;
     };
     loop {
@@ -133,7 +137,7 @@ pub fn scan() {
         let Ok(len @ 1..) = read else { break };
         // SAFETY: the kernel wrote `len` of the bytes of `names`.
         let bytes = unsafe { core::slice::from_raw_parts(names.as_ptr().cast::<u8>(), len.min(NAMES)) };
-        each_number(bytes, adopt);
+        each_number(bytes, &mut then);
     }
     sys::close(folder as c_int);
 }

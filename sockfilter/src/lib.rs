@@ -42,6 +42,7 @@ mod ops;
 mod page;
 mod real;
 mod signals;
+mod sleepers;
 mod sys;
 mod wait;
 

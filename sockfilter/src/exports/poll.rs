@@ -48,11 +48,34 @@ unsafe fn ours<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> 
 pub(super) unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     // SAFETY: the caller's promise.
     match unsafe { ours(fds, count) } {
-        // SAFETY: no mask.
-        Some(set) => c_int_result(unsafe { poll_ops::poll(set, of_millis(timeout), core::ptr::null()) }),
+        Some(set) => poll_ours(set, timeout),
         // SAFETY: the caller's promise.
-        None => unsafe { real::poll(fds, count, timeout) },
+        None => unsafe {
+            or_late(fds, count, || real::poll(fds, count, timeout), |set| poll_ours(set, timeout))
+        },
     }
+}
+
+fn poll_ours(set: &mut [pollfd], timeout: c_int) -> c_int {
+    // SAFETY: no mask.
+    c_int_result(unsafe { poll_ops::poll(set, of_millis(timeout), core::ptr::null()) })
+}
+
+/// The kernel's poll; where an epoll set became ours meanwhile, what the kernel told of it may have been ours: ours then
+/// asks anew.
+unsafe fn or_late(
+    fds: *mut pollfd,
+    count: nfds_t,
+    kernel: impl FnOnce() -> c_int,
+    again: impl FnOnce(&mut [pollfd]) -> c_int,
+) -> c_int {
+    let before = epoll::sets_made();
+    let found = kernel();
+    if found <= 0 || epoll::sets_made() == before {
+        return found;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { ours(fds, count) }.map_or(found, again)
 }
 
 /// poll(2) with the array's size checked.
@@ -65,10 +88,7 @@ unsafe extern "C-unwind" fn __poll_chk(
 ) -> c_int {
     // SAFETY: the caller's promise.
     match unsafe { ours(fds, count) } {
-        Some(set) if size_of_val(set) <= room => {
-            // SAFETY: no mask.
-            c_int_result(unsafe { poll_ops::poll(set, of_millis(timeout), core::ptr::null()) })
-        }
+        Some(set) if size_of_val(set) <= room => poll_ours(set, timeout),
         // SAFETY: the caller's promise; an array that is too small is the C library's to complain of.
         _ => unsafe { real::__poll_chk(fds, count, timeout, room) },
     }
@@ -92,7 +112,10 @@ pub(super) unsafe extern "C-unwind" fn ppoll(
         // SAFETY: the caller's promise.
         Some(set) => unsafe { ppoll_ours(set, timeout, mask) },
         // SAFETY: the caller's promise.
-        None => unsafe { real::ppoll(fds, count, timeout, mask) },
+        None => unsafe {
+            let kernel = || real::ppoll(fds, count, timeout, mask);
+            or_late(fds, count, kernel, |set| ppoll_ours(set, timeout, mask))
+        },
     }
 }
 

@@ -1,6 +1,7 @@
 //! epoll_ctl and epoll_wait on sets with accelerated members.
 
 use core::ffi::c_void;
+use core::sync::atomic::{AtomicU32, Ordering};
 use std::mem;
 
 use libc::{c_int, epoll_event, pollfd, sigset_t};
@@ -16,6 +17,13 @@ use crate::{cancel, lock, real};
 
 /// Of so many calls that find accelerated members ready, one looks at the kernel's as well.
 const KERNEL_TURN: u32 = 4;
+
+static SETS_MADE: AtomicU32 = AtomicU32::new(0);
+
+/// How many sets became ours so far: a call that began before one did may have been told of what is ours in it.
+pub fn sets_made() -> u32 {
+    SETS_MADE.load(Ordering::Relaxed)
+}
 
 /// epoll_ctl(): `None` means that the kernel shall do it.
 ///
@@ -109,19 +117,24 @@ impl Engine {
             return if self.is_epoll(id.index) { Ok(id) } else { Err(libc::EINVAL) };
         }
         let set = EpollSet::new(epoll)?;
-        fdtable::hide(set.wake);
-        // Threads may be asleep on the kernel's set, from before it was ours: they look again.
-        sys::signal(set.wake);
-        if let Entry::Set(index) = fdtable::entry(epoll) {
-            self.descriptions.get_mut(index).ok_or(libc::ENOSPC)?.kind = Kind::Epoll(Box::new(set));
+        let wake = set.wake;
+        fdtable::hide(wake);
+        let kind = Kind::Epoll(Box::new(set));
+        let index = if let Entry::Set(index) = fdtable::entry(epoll) {
+            self.descriptions.get_mut(index).ok_or(libc::ENOSPC)?.kind = kind;
             fdtable::promote(index);
-            return self.descriptions.id(index).ok_or(libc::ENOSPC);
-        }
-        let index = self.descriptions.insert(Kind::Epoll(Box::new(set)), 0).ok_or(libc::ENOSPC)?;
-        if !fdtable::set(epoll, index) {
-            self.descriptions.remove(index);
-            return Err(libc::ENOSPC);
-        }
+            index
+        } else {
+            let index = self.descriptions.insert(kind, 0).ok_or(libc::ENOSPC)?;
+            if !fdtable::set(epoll, index) {
+                self.descriptions.remove(index);
+                return Err(libc::ENOSPC);
+            }
+            index
+        };
+        SETS_MADE.fetch_add(1, Ordering::Relaxed);
+        // Threads may be asleep on the kernel's set, from before it was ours: they look again, and see that it is.
+        sys::signal(wake);
         self.descriptions.id(index).ok_or(libc::ENOSPC)
     }
 

@@ -21,7 +21,11 @@ use crate::description::{Description, DescriptionId, Kind};
 use crate::engine::{ENGINE, Engine};
 use crate::fdtable::{self, Entry};
 use crate::sys::{self, Errno, syscall};
-use crate::{bootstrap, lock};
+use crate::wait::Deadline;
+use crate::{bootstrap, cancel, lock, sleepers};
+
+/// How long threads that are woken may take to wake, in nanoseconds.
+const AWAKE_NS: u64 = 100_000_000;
 
 /// A new epoll descriptor: it is known as such, whatever comes of it. Returns it.
 pub fn created(fd: c_int) -> c_int {
@@ -33,6 +37,25 @@ pub fn created(fd: c_int) -> c_int {
         });
     }
     fd
+}
+
+/// Threads that sleep in the kernel on a set that is not ours yet.
+fn asleep(epoll: c_int) -> Vec<c_int> {
+    let set = fdtable::entry(epoll);
+    if !matches!(set, Entry::Set(_)) || cancel::single_threaded() {
+        return Vec::new();
+    }
+    sleepers::on(|fd| fdtable::entry(fd) == set)
+}
+
+/// These have been woken as the set became ours. They are let out before others look at the set, who would take what wakes
+/// them for the program's; they come as far as the lock.
+fn await_awake(threads: &[c_int]) {
+    let deadline = Deadline::after(Some(AWAKE_NS));
+    while threads.iter().any(|thread| sleepers::is_waking(*thread)) && !deadline.is_over() {
+        // SAFETY: no arguments.
+        let _ = unsafe { syscall!(libc::SYS_sched_yield) };
+    }
 }
 
 impl Engine {
@@ -51,8 +74,11 @@ impl Engine {
             return None;
         };
         // What is no set, or has no room for our descriptors, is the kernel's to refuse or to serve.
-        let (outside, inside) = (self.set_of(outer).ok()?, self.set_of(inner).ok()?);
+        let outside = self.set_of(outer).ok()?;
         self.avoid_tag(outer, outside.index, event);
+        let asleep = asleep(inner);
+        let inside = self.set_of(inner).ok()?;
+        await_awake(&asleep);
         let before = self.watch(inner, inside);
         // SAFETY: `given` is readable.
         let added = unsafe { syscall!(libc::SYS_epoll_ctl, outer, operation, inner, &raw mut given) };
