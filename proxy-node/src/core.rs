@@ -29,6 +29,7 @@ mod relay;
 mod services;
 mod snapshot;
 mod stalled;
+mod withdraw;
 
 use std::collections::{HashMap, VecDeque};
 
@@ -45,12 +46,14 @@ pub use output::{Blocked, Lane, ProxyOutput};
 pub use pool::{ChannelId, Choice, LISTENERS_PER_MEMBER_MAX, MEMBERS_MAX, MemberId, Pools};
 pub use services::{PoolServer, ServiceSpec, ServiceTcp};
 pub use snapshot::{FlowSnapshot, RecentFlow, ServiceSnapshot};
+pub use withdraw::OFFER_PATIENCE;
 
 use announced::Announced;
 use handover::Left;
 use parked::Parked;
 use services::Services;
 use stalled::Stalled;
+use withdraw::Offers;
 
 /// How long a client's connection waits for a process before it is reset.
 pub const PENDING_TIMEOUT: Duration = Duration::from_secs(3);
@@ -97,6 +100,7 @@ pub struct ProxyCore {
     processes: HashMap<ChannelId, Process>,
     budget: SendBudget,
     stalled: Stalled,
+    offers: Offers,
     left: Left,
     egress: Egress,
     announced: Announced,
@@ -134,6 +138,7 @@ impl ProxyCore {
             processes: HashMap::with_capacity(CHANNELS_MAX),
             budget: SendBudget::new(send_pool, config.tcp.block_len),
             stalled: Stalled::default(),
+            offers: Offers::new(connections),
             left: Left::default(),
             egress: Egress::new(
                 config.worker.into(),
@@ -167,12 +172,14 @@ impl ProxyCore {
         self.tcp.on_timeout(now);
         self.expire_pending(now);
         self.expire_left(now);
+        self.check_offers(now, out);
         self.drive(now, out);
     }
 
     /// When [`on_timeout`](Self::on_timeout) wants to be called; `None`: nothing is under way.
     pub fn next_timeout(&self) -> Option<Instant> {
-        [self.tcp.next_timeout(), self.pending_deadline(), self.left_deadline()].into_iter().flatten().min()
+        let own = [self.pending_deadline(), self.left_deadline(), self.offers_deadline()];
+        own.into_iter().chain([self.tcp.next_timeout()]).flatten().min()
     }
 
     /// Memory for the next message: records of a network node, or messages of a process. See [`Stack::lend`].

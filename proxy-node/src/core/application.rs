@@ -113,6 +113,9 @@ impl ProxyCore {
     ) -> Verdict {
         let header = message.header;
         let Some(label) = header.label() else { return Verdict::Violation };
+        if self.on_withdrawn((channel, lane), label, header.kind) {
+            return Verdict::Fine;
+        }
         let Some(flow) = self.flows.get_mut(label).filter(|f| f.channel() == Some(channel)) else {
             self.counters.stale_messages += 1; // it crossed our CLOSE or RESET on the way
             return Verdict::Fine;
@@ -125,6 +128,8 @@ impl ProxyCore {
                 flow.to_app_credit = header.argument;
                 let attachment = Attachment { channel, choice: Some(choice) };
                 self.flows.set_stage(now, label, Stage::Open(attachment));
+                self.pools.accepted(choice);
+                self.drop_answered();
                 self.record(now, label, TraceKind::AcceptedReceived, 0);
                 self.enqueue(label);
             }

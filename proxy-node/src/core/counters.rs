@@ -25,6 +25,8 @@ pub struct Counters {
     pub connections_failed: u64,
     /// OPENs that a process handed back.
     pub opens_refused: u64,
+    /// Offers that a process left unanswered and that were made to another one.
+    pub offers_withdrawn: u64,
     /// Connections that a process left to another one.
     pub handed_over: u64,
     /// Connections dropped because nobody took them over in time.

@@ -41,25 +41,53 @@ impl ProxyCore {
     /// Sends OPEN to the chosen process; `false` where none would take a connection.
     fn offer(&mut self, now: Instant, label: FlowLabel, out: &mut impl ProxyOutput) -> bool {
         let Some(flow) = self.flows.get(label) else { return true };
-        let Some(info) = self.tcp.info(label) else { return true };
-        let window = flow.from_app_window;
-        let Some(service) = self.services.get(flow.service) else { return false };
-        while let Some(choice) = self.pools.choose(&service.members) {
-            let payload = OpenPayload { local: info.tuple.local, remote: info.tuple.remote, window }.emit();
-            let header =
-                MessageHeader::of_flow(MessageKind::Open, label, choice.listener, payload.len() as u32);
-            let lane = out.lane(choice.channel, label.to_wire());
-            let Some(lane) = lane.filter(|lane| out.channel(*lane, header, &[&payload]).is_ok()) else {
-                self.pools.give_up(choice); // the channel is about to be reported down
-                continue;
-            };
-            if let Some(flow) = self.flows.set_stage(now, label, Stage::Offered(choice)) {
-                flow.lane = lane;
-            }
-            self.record(now, label, TraceKind::OpenSent, 0);
+        if self.tcp.info(label).is_none() {
             return true;
         }
+        let number = flow.service;
+        while let Some(service) = self.services.get(number)
+            && let Some(choice) = self.pools.choose(now, &service.members)
+        {
+            if self.send_open(now, label, choice, out) {
+                return true;
+            }
+        }
         false
+    }
+
+    /// Sends OPEN to this process; `false` where it cannot be reached any more.
+    pub(super) fn send_open(
+        &mut self,
+        now: Instant,
+        label: FlowLabel,
+        choice: Choice,
+        out: &mut impl ProxyOutput,
+    ) -> bool {
+        let known = self.flows.get(label).zip(self.tcp.info(label));
+        let open = known.map(|(flow, info)| OpenPayload {
+            local: info.tuple.local,
+            remote: info.tuple.remote,
+            window: flow.from_app_window,
+        });
+        // Behind the RESET of an offer that was withdrawn from it, where there is one.
+        let before = self.offers.lane_withdrawn_from(label, choice.channel);
+        let lane = before.or_else(|| out.lane(choice.channel, label.to_wire()));
+        let sent = open.zip(lane).is_some_and(|(open, lane)| {
+            let payload = open.emit();
+            let header =
+                MessageHeader::of_flow(MessageKind::Open, label, choice.listener, payload.len() as u32);
+            out.channel(lane, header, &[&payload]).is_ok()
+        });
+        let Some(lane) = lane.filter(|_| sent) else {
+            self.pools.give_up(choice); // the channel is about to be reported down
+            return false;
+        };
+        if let Some(flow) = self.flows.set_stage(now, label, Stage::Offered(choice)) {
+            flow.lane = lane;
+        }
+        self.watch_offer(now, label);
+        self.record(now, label, TraceKind::OpenSent, 0);
+        true
     }
 
     /// A member can take connections again: serve those that wait for it.
@@ -101,12 +129,6 @@ impl ProxyCore {
         }
     }
 
-    /// An offer is void: the flow has no process again.
-    pub(super) fn take_back(&mut self, now: Instant, label: FlowLabel, choice: Choice) {
-        self.pools.release(choice);
-        self.flows.set_stage(now, label, Stage::Pending);
-    }
-
     /// Resets the client's connection and forgets the flow; the application is not told.
     pub(super) fn abandon(&mut self, now: Instant, label: FlowLabel) {
         self.tcp.abort(now, label);
@@ -122,9 +144,12 @@ impl ProxyCore {
 
     /// Gives back what a flow held that is in the table no longer.
     pub(super) fn give_back(&mut self, now: Instant, flow: &Flow) {
-        if let Some(choice) = flow.choice() {
-            self.pools.release(choice);
+        match (flow.stage, flow.choice()) {
+            (Stage::Offered(_), Some(choice)) => self.pools.void(choice),
+            (_, Some(choice)) => self.pools.release(choice),
+            (_, None) => {}
         }
+        self.offers.forget(flow.label);
         self.budget.release(flow.from_app_window);
         self.note_ended(now, flow);
         if flow.stage == Stage::Pending {
@@ -146,6 +171,7 @@ impl ProxyCore {
     ) {
         self.processes.remove(&channel);
         self.pools.forget_channel(channel);
+        self.offers.forget_channel(channel, None);
         self.end_flows(now, channel, None, hangup, out);
         self.drive(now, out);
     }
@@ -160,6 +186,7 @@ impl ProxyCore {
         hangup: bool,
         out: &mut impl ProxyOutput,
     ) {
+        self.offers.forget_channel(channel, Some(lane));
         self.end_flows(now, channel, Some(lane), hangup, out);
         self.drive(now, out);
     }

@@ -132,6 +132,7 @@ pub(super) fn new_flow(
         shutdown_sent: false,
         app_finished: false,
         refusals: 0,
+        withdrawals: 0,
         queued: false,
         bytes_to_app: 0,
         bytes_from_app: 0,

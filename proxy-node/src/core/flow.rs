@@ -3,7 +3,7 @@
 //! ```text
 //!  client SYN..ACK      pool choice          ACCEPTED            CLOSE / RESET, both ends
 //! ───────────────▶ Pending ──────▶ Offered ───────────▶ Open ─────────────────────────────▶ (gone)
-//!                     ▲               │ REFUSED, process died
+//!                     ▲               │ REFUSED, process died, no answer while another one is idle
 //!                     └───────────────┘
 //!  CONNECT ──▶ Connecting ──▶ Open            Open ── CLOSE, process ended ──▶ Finishing ──▶ (gone)
 //!  Open ── HAND_OVER ──▶ Left ── TAKE_OVER, by another process ──▶ Open
@@ -77,6 +77,8 @@ pub struct Flow {
     pub app_finished: bool,
     /// Processes that handed the connection back.
     pub refusals: u8,
+    /// Processes that did not answer, and lost the offer to another one.
+    pub withdrawals: u8,
     /// Waiting in the list of flows to pump.
     pub queued: bool,
     /// Bytes passed to the application.

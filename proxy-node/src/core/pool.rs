@@ -6,14 +6,18 @@
 //!
 //! ```text
 //!  by_address ─▶ member ─▶ ready: listeners with credit, fewest connections first
-//!  listeners: (channel, id) ─▶ member, credit, open
+//!                        ─▶ idle: those of them that have answered every offer
+//!  listeners: (channel, id) ─▶ member, credit, open, unanswered
 //! ```
+//! A process that left an offer unanswered, or handed one back, is in doubt: others come first until it accepts or one of
+//! its connections ends, but for a trial now and then.
+//!
 //! Everything is found by key; only the members of one service are looked at one by one (policy bounds them). A member
 //! is forgotten when no service names it, nobody listens there and no connection is at it.
 
 use std::collections::{BTreeSet, HashMap};
 
-use csp_types::NodeId;
+use csp_types::{Duration, Instant, NodeId};
 
 /// Members one proxy worker can know, named by policy or announced by applications.
 pub const MEMBERS_MAX: usize = 4096;
@@ -25,12 +29,15 @@ pub const LISTENERS_PER_CHANNEL_MAX: usize = 256;
 /// Accept credit that one listener can hold: what a process grants beyond it is not believed.
 pub const ACCEPT_CREDIT_MAX: u32 = 4096;
 
+/// How long a process is in doubt before it is tried again.
+pub const DOUBT: Duration = Duration::from_millis(200);
+
 /// Names a channel to an application process within one worker; never reused while the worker lives.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ChannelId(pub u32);
 
 /// Index of a member in [`Pools`]. Valid while a service names the member, a process listens there, or a connection
-/// that was [chosen](Pools::choose) for it is not [released](Pools::release).
+/// that was [chosen](Pools::choose) for it is not [released](Pools::release) or [void](Pools::void).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct MemberId(pub u32);
 
@@ -40,6 +47,25 @@ struct Listener {
     member: MemberId,
     credit: u32,
     open: u32,
+    /// Offers among the open ones that the process has not answered.
+    unanswered: u32,
+    /// Since when it is in doubt; zero: it is not.
+    doubted: Instant,
+}
+
+/// A listener's place among others: since when it is in doubt, its open connections, its name.
+type Place = (Instant, u32, ChannelId, u32);
+
+/// The first place of one that is in doubt.
+const FIRST_DOUBTED: Place = (Instant::from_nanos(1), 0, ChannelId(0), 0);
+
+/// The best of these places, and whether it is in doubt still.
+fn best(places: &BTreeSet<Place>, now: Instant) -> Option<(bool, Place)> {
+    let first = *places.first()?;
+    let in_doubt = |place: &Place| place.0 > Instant::ZERO && place.0 + DOUBT > now;
+    let trial = places.range(FIRST_DOUBTED..).next().filter(|place| !in_doubt(place) && place.1 < first.1);
+    let place = trial.copied().unwrap_or(first);
+    Some((in_doubt(&place), place))
 }
 
 /// One server of a pool.
@@ -53,8 +79,10 @@ pub struct Member {
     pub open: u32,
     listeners: usize,
     credit: u64,
-    /// Listeners with accept credit, by their open connections.
-    ready: BTreeSet<(u32, ChannelId, u32)>,
+    /// Listeners with accept credit.
+    ready: BTreeSet<Place>,
+    /// Those of them without an unanswered offer.
+    idle: BTreeSet<Place>,
     /// Services that name it, each once.
     services: Vec<u32>,
 }
@@ -73,6 +101,13 @@ impl Member {
     /// The services that name it.
     pub fn services(&self) -> &[u32] {
         &self.services
+    }
+
+    /// Takes a listener out of both lists.
+    fn set_out(&mut self, listener: &Listener, channel: ChannelId, id: u32) {
+        let place = (listener.doubted, listener.open, channel, id);
+        self.ready.remove(&place);
+        self.idle.remove(&place);
     }
 
     fn is_unused(&self) -> bool {
@@ -171,7 +206,8 @@ impl Pools {
             return Err(ListenError::Full);
         }
         member.listeners += 1;
-        self.listeners.insert((channel, listener), Listener { member: id, credit: 0, open: 0 });
+        let new = Listener { member: id, credit: 0, open: 0, unanswered: 0, doubted: Instant::ZERO };
+        self.listeners.insert((channel, listener), new);
         self.by_channel.entry(channel).or_default().push(listener);
         Ok(id)
     }
@@ -201,30 +237,82 @@ impl Pools {
     }
 
     /// The member with the fewest open connections among those that would take one, and in it the process with the
-    /// fewest; takes one accept credit.
-    pub fn choose(&mut self, candidates: &[MemberId]) -> Option<Choice> {
-        let ready = |id: &&MemberId| self.get(**id).filter(|m| !m.ready.is_empty()).map(|m| m.open);
-        let member = *candidates.iter().filter(|id| ready(id).is_some()).min_by_key(ready)?;
-        let chosen = self.get_mut(member)?;
-        let (_, channel, listener) = *chosen.ready.first()?;
-        chosen.open += 1;
-        self.change(channel, listener, |l| (l.credit, l.open) = (l.credit.saturating_sub(1), l.open + 1));
+    /// fewest; those in doubt come last. Takes one accept credit.
+    pub fn choose(&mut self, now: Instant, candidates: &[MemberId]) -> Option<Choice> {
+        let best = |m: &Member| best(&m.ready, now).map(|(in_doubt, place)| (in_doubt, m.open, place));
+        let found = candidates.iter().filter_map(|id| Some((*id, best(self.get(*id)?)?)));
+        let (member, (_, _, place)) = found.min_by_key(|(_, (in_doubt, open, _))| (*in_doubt, *open))?;
+        self.take(now, member, place)
+    }
+
+    /// As [`choose`](Self::choose), only among processes that have answered all offers and are not in doubt.
+    pub fn choose_idle(&mut self, now: Instant, candidates: &[MemberId]) -> Option<Choice> {
+        let found = candidates.iter().filter_map(|id| Some((*id, self.idle_at(now, *id)?)));
+        let (member, (_, place)) = found.min_by_key(|(_, (open, _))| *open)?;
+        self.take(now, member, place)
+    }
+
+    /// Whether [`choose_idle`](Self::choose_idle) would find a process.
+    pub fn any_idle(&self, now: Instant, candidates: &[MemberId]) -> bool {
+        candidates.iter().any(|id| self.idle_at(now, *id).is_some())
+    }
+
+    /// The member's open connections, and the best place among its idle listeners.
+    fn idle_at(&self, now: Instant, id: MemberId) -> Option<(u32, Place)> {
+        let member = self.get(id)?;
+        best(&member.idle, now).filter(|(in_doubt, _)| !in_doubt).map(|(_, place)| (member.open, place))
+    }
+
+    fn take(&mut self, now: Instant, member: MemberId, place: Place) -> Option<Choice> {
+        let (_, _, channel, listener) = place;
+        self.get_mut(member)?.open += 1;
+        self.change(channel, listener, |l| {
+            (l.credit, l.open) = (l.credit.saturating_sub(1), l.open + 1);
+            l.unanswered += 1;
+            if l.doubted > Instant::ZERO {
+                l.doubted = now; // this is its trial; the next in doubt gets the next one
+            }
+        });
         Some(Choice { member, channel, listener })
     }
 
-    /// A connection that was chosen for `choice` is over, or was handed back.
+    /// The process has accepted what was offered to it.
+    pub fn accepted(&mut self, choice: Choice) {
+        self.change(choice.channel, choice.listener, |l| {
+            (l.unanswered, l.doubted) = (l.unanswered.saturating_sub(1), Instant::ZERO);
+        });
+    }
+
+    /// An accepted connection is over, or its process has left it.
     pub fn release(&mut self, choice: Choice) {
-        self.change(choice.channel, choice.listener, |l| l.open = l.open.saturating_sub(1));
+        self.leave(choice, |l| l.doubted = Instant::ZERO);
+    }
+
+    /// An offer is over that the process did not answer: its client left, or the process did.
+    pub fn void(&mut self, choice: Choice) {
+        self.leave(choice, |l| l.unanswered = l.unanswered.saturating_sub(1));
+    }
+
+    /// An offer is void, for which the process is in doubt: it did not answer, or handed the connection back.
+    pub fn doubt(&mut self, now: Instant, choice: Choice) {
+        self.leave(choice, |l| (l.unanswered, l.doubted) = (l.unanswered.saturating_sub(1), now));
+    }
+
+    /// As [`void`](Self::void), for a process that cannot be reached any more: it is offered nothing further.
+    pub fn give_up(&mut self, choice: Choice) {
+        self.leave(choice, |l| (l.unanswered, l.credit) = (l.unanswered.saturating_sub(1), 0));
+    }
+
+    /// A connection is at its listener no longer.
+    fn leave(&mut self, choice: Choice, f: impl FnOnce(&mut Listener)) {
+        self.change(choice.channel, choice.listener, |l| {
+            l.open = l.open.saturating_sub(1);
+            f(l);
+        });
         if let Some(member) = self.get_mut(choice.member) {
             member.open = member.open.saturating_sub(1);
         }
         self.forget_if_unused(choice.member);
-    }
-
-    /// As [`release`](Self::release), for a process that cannot be reached any more: it is offered nothing further.
-    pub fn give_up(&mut self, choice: Choice) {
-        self.change(choice.channel, choice.listener, |l| l.credit = 0);
-        self.release(choice);
     }
 
     fn get_mut(&mut self, member: MemberId) -> Option<&mut Member> {
@@ -246,6 +334,7 @@ impl Pools {
             listeners: 0,
             credit: 0,
             ready: BTreeSet::new(),
+            idle: BTreeSet::new(),
             services: Vec::new(),
         };
         let at = self.free.pop().unwrap_or_else(|| {
@@ -264,9 +353,13 @@ impl Pools {
         f(listener);
         let after = *listener;
         let member = self.get_mut(after.member)?;
-        member.ready.remove(&(before.open, channel, id));
+        member.set_out(&before, channel, id);
+        let place = (after.doubted, after.open, channel, id);
         if after.credit > 0 {
-            member.ready.insert((after.open, channel, id));
+            member.ready.insert(place);
+        }
+        if after.credit > 0 && after.unanswered == 0 {
+            member.idle.insert(place);
         }
         member.credit = member.credit + u64::from(after.credit) - u64::from(before.credit);
         Some(after.member)
@@ -275,7 +368,7 @@ impl Pools {
     fn remove_listener(&mut self, channel: ChannelId, id: u32) -> Option<MemberId> {
         let gone = self.listeners.remove(&(channel, id))?;
         if let Some(member) = self.get_mut(gone.member) {
-            member.ready.remove(&(gone.open, channel, id));
+            member.set_out(&gone, channel, id);
             member.listeners -= 1;
             member.credit -= u64::from(gone.credit);
         }
@@ -293,99 +386,4 @@ impl Pools {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn node(name: &str) -> NodeId {
-        name.parse().unwrap()
-    }
-
-    #[test]
-    fn a_listener_without_credit_gets_nothing() {
-        let mut pools = Pools::new();
-        let web = pools.listen(node("an-1"), 80, ChannelId(1), 7).unwrap();
-        assert_eq!(pools.choose(&[web]), None);
-        pools.grant(ChannelId(1), 7, 1).unwrap();
-        let choice = pools.choose(&[web]).unwrap();
-        assert_eq!(choice, Choice { member: web, channel: ChannelId(1), listener: 7 });
-        assert_eq!(pools.choose(&[web]), None, "one credit is one connection");
-    }
-
-    #[test]
-    fn the_member_with_the_fewest_open_connections_is_chosen() {
-        let mut pools = Pools::new();
-        let a = pools.listen(node("an-1"), 80, ChannelId(1), 1).unwrap();
-        let b = pools.listen(node("an-2"), 80, ChannelId(2), 1).unwrap();
-        pools.grant(ChannelId(1), 1, 10);
-        pools.grant(ChannelId(2), 1, 10);
-        let first = pools.choose(&[a, b]).unwrap();
-        let second = pools.choose(&[a, b]).unwrap();
-        assert_ne!(first.member, second.member);
-        pools.release(first);
-        assert_eq!(pools.choose(&[a, b]).unwrap().member, first.member);
-    }
-
-    #[test]
-    fn within_a_member_connections_spread_over_processes() {
-        let mut pools = Pools::new();
-        let web = pools.listen(node("an-1"), 80, ChannelId(1), 1).unwrap();
-        pools.listen(node("an-1"), 80, ChannelId(2), 1).unwrap();
-        pools.grant(ChannelId(1), 1, 10);
-        pools.grant(ChannelId(2), 1, 10);
-        let channels = [pools.choose(&[web]).unwrap().channel, pools.choose(&[web]).unwrap().channel];
-        assert_ne!(channels[0], channels[1]);
-        pools.forget_channel(ChannelId(1));
-        assert_eq!(pools.choose(&[web]).unwrap().channel, ChannelId(2));
-    }
-
-    #[test]
-    fn a_listener_id_is_used_once_per_channel() {
-        let mut pools = Pools::new();
-        pools.listen(node("an-1"), 80, ChannelId(1), 1).unwrap();
-        assert_eq!(pools.listen(node("an-1"), 81, ChannelId(1), 1), Err(ListenError::Duplicate));
-        assert!(pools.listen(node("an-1"), 81, ChannelId(2), 1).is_ok());
-    }
-
-    #[test]
-    fn a_member_goes_when_nobody_names_it_listens_there_or_is_connected() {
-        let mut pools = Pools::new();
-        let web = pools.name(node("an-1"), 80, 3).unwrap();
-        assert_eq!(pools.listen(node("an-1"), 80, ChannelId(1), 7), Ok(web));
-        pools.grant(ChannelId(1), 7, 2);
-        let choice = pools.choose(&[web]).unwrap();
-        assert_eq!(pools.get(web).map(|m| (m.open, m.accept_credit(), m.listener_count())), Some((1, 1, 1)));
-        pools.unname(web, 3);
-        pools.forget_channel(ChannelId(1));
-        assert!(pools.get(web).is_some(), "a connection is at it");
-        pools.release(choice);
-        assert!(pools.get(web).is_none() && pools.is_empty());
-        // Its place is used again, and nothing of the old one is left.
-        assert_eq!(pools.listen(node("an-2"), 81, ChannelId(1), 7), Ok(web));
-        assert_eq!(pools.choose(&[web]), None);
-        pools.unlisten(ChannelId(1), 7);
-        assert!(pools.is_empty());
-    }
-
-    #[test]
-    fn announcing_and_leaving_does_not_use_members_up() {
-        let mut pools = Pools::new();
-        for port in 1..=2 * MEMBERS_MAX as u32 {
-            let member = pools.listen(node("an-1"), port as u16, ChannelId(port), 1);
-            assert!(member.is_ok(), "at {port}");
-            pools.forget_channel(ChannelId(port));
-        }
-        assert!(pools.is_empty());
-    }
-
-    #[test]
-    fn a_process_that_cannot_be_reached_gets_nothing_until_it_grants_again() {
-        let mut pools = Pools::new();
-        let web = pools.listen(node("an-1"), 80, ChannelId(1), 1).unwrap();
-        pools.grant(ChannelId(1), 1, 5);
-        let choice = pools.choose(&[web]).unwrap();
-        pools.give_up(choice);
-        assert_eq!((pools.choose(&[web]), pools.get(web).map(|m| m.open)), (None, Some(0)));
-        pools.grant(ChannelId(1), 1, 1);
-        assert!(pools.choose(&[web]).is_some());
-    }
-}
+mod tests;

@@ -168,6 +168,11 @@ fn collect_counters(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)
             c.handed_over,
         ),
         ("csp_opens_refused_total", "OPENs that a process handed back", c.opens_refused),
+        (
+            "csp_offers_withdrawn_total",
+            "Connections that a process left unanswered, offered to an idle one",
+            c.offers_withdrawn,
+        ),
         ("csp_stale_messages_total", "Channel messages about flows that are gone", c.stale_messages),
     ];
     for (name, help, value) in figures {

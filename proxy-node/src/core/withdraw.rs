@@ -1,0 +1,223 @@
+//! Offers that stay unanswered: a process that is busy with one connection for long must not keep others from processes
+//! that wait for them, as the kernel's one queue for all of them would not.
+//!
+//! ```text
+//!  proxy ── OPEN ──▶ busy process     no answer for OFFER_PATIENCE, and another process is idle
+//!        ── RESET ─▶ busy process     as for a client that left before it was accepted
+//!        ── OPEN ──▶ idle process
+//!        ◀── CLOSE ─ busy process     late; what comes of it before is about the offer that is void
+//! ```
+//! Until that answer, what the busy process sends about the connection is ignored, and it may be offered the same one again
+//! on the same lane only, behind the RESET: it never sees two OPENs of a label without a RESET between them.
+
+use std::collections::{HashMap, VecDeque};
+
+use csp_types::{Duration, FlowLabel, Instant};
+use csp_wire::channel::{MessageHeader, MessageKind};
+
+use super::flow::Stage;
+use super::{ChannelId, Choice, Lane, ProxyCore, ProxyOutput, reason};
+
+/// How long an offer stays with a process that does not answer while another one is idle.
+pub const OFFER_PATIENCE: Duration = Duration::from_millis(20);
+/// How often it doubles, with each process that a connection was withdrawn from: where all are slow to answer, trying one
+/// after the other would make them slower.
+const DOUBLINGS_MAX: u8 = 3;
+/// Unanswered offers that are looked at in one go, and the rest after it.
+const LOOK_MAX: usize = 64;
+const LOOK_REST: Duration = Duration::from_millis(1);
+/// Connections with withdrawn offers that were not answered, and such offers of each; beyond them offers stay where they
+/// are.
+const WITHDRAWN_MAX: usize = 1024;
+const ANSWERS_MAX: usize = 16;
+/// A connection that so many processes handed back stays where it is: the next refusals would end it.
+const REFUSALS_MAX: u8 = 4;
+
+/// Where answers are due from.
+type Answers = [Option<(ChannelId, Lane)>; ANSWERS_MAX];
+
+/// Offers by their age, and those that were withdrawn.
+#[derive(Debug)]
+pub(super) struct Offers {
+    /// When to look at each again, the earliest first; some are answered by now.
+    queue: VecDeque<(Instant, FlowLabel)>,
+    /// From whom connections were withdrawn that have not answered.
+    withdrawn: HashMap<FlowLabel, Answers>,
+    rest_until: Instant,
+}
+
+impl Offers {
+    /// For so many connections at once.
+    pub(super) fn new(connections: usize) -> Self {
+        // Twice, so that taking answered ones out when it is full is rare.
+        Offers {
+            queue: VecDeque::with_capacity(2 * connections),
+            withdrawn: HashMap::with_capacity(WITHDRAWN_MAX),
+            rest_until: Instant::ZERO,
+        }
+    }
+
+    /// The lane on which an offer of this connection to this very process was withdrawn and not answered.
+    pub(super) fn lane_withdrawn_from(&self, label: FlowLabel, channel: ChannelId) -> Option<Lane> {
+        if self.withdrawn.is_empty() {
+            return None; // almost always
+        }
+        let answers = self.withdrawn.get(&label)?;
+        answers.iter().flatten().find(|(from, _)| *from == channel).map(|(_, lane)| *lane)
+    }
+
+    /// The connection is over.
+    pub(super) fn forget(&mut self, label: FlowLabel) {
+        if !self.withdrawn.is_empty() {
+            self.withdrawn.remove(&label);
+        }
+    }
+
+    /// A channel is gone, or one lane of it: no answer will come from there.
+    pub(super) fn forget_channel(&mut self, channel: ChannelId, lane: Option<Lane>) {
+        self.withdrawn.retain(|_, answers| {
+            forget(answers, |(from, on)| from == channel && lane.is_none_or(|lane| lane == on));
+            answers.iter().any(Option::is_some)
+        });
+    }
+
+    /// Whether one more offer of this connection to `channel` can be withdrawn.
+    fn has_room(&self, label: FlowLabel, channel: ChannelId) -> bool {
+        match self.withdrawn.get(&label) {
+            None => self.withdrawn.len() < WITHDRAWN_MAX,
+            Some(answers) => {
+                answers.contains(&None) && answers.iter().flatten().all(|(from, _)| *from != channel)
+            }
+        }
+    }
+
+    /// An offer of this connection was withdrawn there; there [is room](Self::has_room) for it.
+    fn withdrawn(&mut self, label: FlowLabel, from: (ChannelId, Lane)) {
+        let answers = self.withdrawn.entry(label).or_default();
+        if let Some(free) = answers.iter_mut().find(|answer| answer.is_none()) {
+            *free = Some(from);
+        }
+    }
+
+    /// The process has answered: what it sends about this connection from now on counts.
+    fn answered(&mut self, label: FlowLabel, by: ChannelId) {
+        if let Some(answers) = self.withdrawn.get_mut(&label) {
+            forget(answers, |(from, _)| from == by);
+            if answers.iter().all(Option::is_none) {
+                self.withdrawn.remove(&label);
+            }
+        }
+    }
+}
+
+/// Takes answers out that will not come any more.
+fn forget(answers: &mut Answers, gone: impl Fn((ChannelId, Lane)) -> bool) {
+    for answer in answers {
+        answer.take_if(|from| gone(*from));
+    }
+}
+
+impl ProxyCore {
+    /// OPEN was sent: looks whether it is answered after a while.
+    pub(super) fn watch_offer(&mut self, now: Instant, label: FlowLabel) {
+        if self.offers.queue.len() == self.offers.queue.capacity() {
+            let mut queue = std::mem::take(&mut self.offers.queue);
+            queue.retain(|(due, label)| self.is_unanswered(*due, *label));
+            self.offers.queue = queue;
+        }
+        self.offers.queue.push_back((now + OFFER_PATIENCE, label));
+    }
+
+    /// Whether the offer that is looked at when it is `due` is still that of this connection.
+    fn is_unanswered(&self, due: Instant, label: FlowLabel) -> bool {
+        let offered =
+            |f: &&super::Flow| matches!(f.stage, Stage::Offered(_)) && f.since + OFFER_PATIENCE <= due;
+        self.flows.get(label).filter(offered).is_some()
+    }
+
+    /// An offer was answered: those at the front of the queue that are need no look.
+    pub(super) fn drop_answered(&mut self) {
+        while let Some((due, label)) = self.offers.queue.front().copied()
+            && !self.is_unanswered(due, label)
+        {
+            self.offers.queue.pop_front();
+        }
+    }
+
+    /// When an offer is to be looked at.
+    pub(super) fn offers_deadline(&self) -> Option<Instant> {
+        self.offers.queue.front().map(|(due, _)| self.offers.rest_until.max(*due))
+    }
+
+    /// Withdraws offers that went unanswered for too long, where another process would take them.
+    pub(super) fn check_offers(&mut self, now: Instant, out: &mut impl ProxyOutput) {
+        let mut looked = 0;
+        while self.offers_deadline().is_some_and(|due| due <= now)
+            && let Some((due, label)) = self.offers.queue.pop_front()
+        {
+            if !self.is_unanswered(due, label) {
+                continue;
+            }
+            if !self.withdraw(now, label, out) {
+                self.offers.queue.push_back((now + OFFER_PATIENCE, label));
+            }
+            looked += 1;
+            if looked == LOOK_MAX {
+                self.offers.rest_until = now + LOOK_REST;
+            }
+        }
+    }
+
+    /// Offers a connection to an idle process instead; `false` where there is none.
+    fn withdraw(&mut self, now: Instant, label: FlowLabel, out: &mut impl ProxyOutput) -> bool {
+        let Some(flow) = self.flows.get(label).filter(|f| f.refusals < REFUSALS_MAX) else { return false };
+        let (Stage::Offered(from), lane) = (flow.stage, flow.lane) else { return false };
+        let Some(service) = self.services.get(flow.service) else { return false };
+        if now < flow.since + OFFER_PATIENCE * (1 << flow.withdrawals.min(DOUBLINGS_MAX)) {
+            return false;
+        }
+        if !self.offers.has_room(label, from.channel) || !self.pools.any_idle(now, &service.members) {
+            return false;
+        }
+        let reset = MessageHeader::of_flow(MessageKind::Reset, label, reason::CONNECTION_RESET, 0);
+        if out.channel(lane, reset, &[]).is_err() {
+            return false; // the lane is about to be reported down
+        }
+        let number = flow.service;
+        self.offers.withdrawn(label, (from.channel, lane));
+        self.counters.offers_withdrawn += 1;
+        if let Some(flow) = self.flows.get_mut(label) {
+            flow.withdrawals = flow.withdrawals.saturating_add(1);
+        }
+        self.take_back(now, label, from);
+        let service = self.services.get(number);
+        let to = service.and_then(|service| self.pools.choose_idle(now, &service.members));
+        if !to.is_some_and(|to| self.send_open(now, label, to, out)) {
+            self.dispatch(now, label, out);
+        }
+        true
+    }
+
+    /// A message of a process about an offer that was withdrawn from it; `false`: it is about something else.
+    pub(super) fn on_withdrawn(
+        &mut self,
+        (channel, lane): (ChannelId, Lane),
+        label: FlowLabel,
+        kind: MessageKind,
+    ) -> bool {
+        if self.offers.lane_withdrawn_from(label, channel) != Some(lane) {
+            return false;
+        }
+        self.counters.stale_messages += 1; // it crossed our RESET on the way
+        if matches!(kind, MessageKind::Close | MessageKind::Reset | MessageKind::Refused) {
+            self.offers.answered(label, channel);
+        }
+        true
+    }
+
+    /// An offer is void that its process did not answer, or handed back: the connection has none again.
+    pub(super) fn take_back(&mut self, now: Instant, label: FlowLabel, choice: Choice) {
+        self.pools.doubt(now, choice);
+        self.flows.set_stage(now, label, Stage::Pending);
+    }
+}

@@ -1,0 +1,218 @@
+//! The harness: a scripted network node, clients and processes around one core.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use csp_proxy_node::core::{
+    Blocked, ChannelId, CoreConfig, Lane, PoolServer, ProxyCore, ProxyOutput, ServiceSpec, ServiceTcp,
+    Verdict,
+};
+use csp_tcp::StackConfig;
+use csp_types::{FlowLabel, Instant, Role};
+use csp_wire::channel::{ListenPayload, Message, MessageHeader, MessageKind};
+use csp_wire::tcp::{Flags as TcpFlags, Options, Repr, Segment};
+use csp_wire::tunnel::{Flags, Record, RecordKind};
+use csp_wire::{Ecn, ipv4};
+
+pub const VIP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+pub const NOW: Instant = Instant::from_nanos(1_000_000_000);
+
+/// Everything that leaves the core.
+#[derive(Default)]
+pub struct Out {
+    /// Network nodes without room.
+    pub stuck: BTreeSet<u32>,
+    /// DATA that a lane takes; lanes that are not in it take everything.
+    pub descriptors: BTreeMap<Lane, usize>,
+    /// Tunnel records: network node, client port, sequence number.
+    pub records: Vec<(u32, u16, u32)>,
+    /// The flags of the last of them.
+    pub flags: TcpFlags,
+    /// Channel messages: lane and header.
+    pub messages: Vec<(Lane, MessageHeader)>,
+    /// DATA that was refused.
+    pub refused: usize,
+}
+
+impl ProxyOutput for Out {
+    fn tunnel_ready(&self, via: u32) -> bool {
+        !self.stuck.contains(&via)
+    }
+
+    fn tunnel(&mut self, via: u32, record: &Record<'_>, parts: &[&[u8]]) -> Result<(), Blocked> {
+        let bytes = parts.concat();
+        let skip = if record.flags.contains(Flags::COMPACTED) { 0 } else { 20 };
+        if let Some(segment) = bytes.get(skip..).and_then(|tcp| Segment::parse(tcp).ok()) {
+            self.records.push((via, segment.destination_port(), segment.seq()));
+            self.flags = segment.flags();
+        }
+        Ok(())
+    }
+
+    fn network_node(&self) -> Option<u32> {
+        Some(1)
+    }
+
+    fn channel(&mut self, lane: Lane, header: MessageHeader, _: &[&[u8]]) -> Result<(), Blocked> {
+        if header.kind == MessageKind::Data
+            && let Some(left) = self.descriptors.get_mut(&lane)
+        {
+            if *left == 0 {
+                self.refused += 1;
+                return Err(Blocked::NoCredit);
+            }
+            *left -= 1;
+        }
+        self.messages.push((lane, header));
+        Ok(())
+    }
+
+    fn lane_ready(&self, lane: Lane) -> bool {
+        self.descriptors.get(&lane).is_none_or(|left| *left > 0)
+    }
+
+    fn lane(&self, channel: ChannelId, _: u32) -> Option<Lane> {
+        Some(Lane(channel.0))
+    }
+}
+
+impl Out {
+    /// The labels that messages of a kind were sent about on a lane, since last asked.
+    pub fn take(&mut self, lane: u32, kind: MessageKind) -> Vec<u32> {
+        let is = |m: &(Lane, MessageHeader)| m.0 == Lane(lane) && m.1.kind == kind;
+        let labels = self.messages.iter().filter(|m| is(m)).map(|m| m.1.id).collect();
+        self.messages.retain(|m| !is(m));
+        labels
+    }
+}
+
+pub struct World {
+    pub core: ProxyCore,
+    pub out: Out,
+    pub processes: BTreeSet<u32>,
+    pub now: Instant,
+}
+
+pub fn web(servers: &[u16]) -> ServiceSpec {
+    let node = "an-1".parse().unwrap();
+    let pool = servers.iter().map(|port| PoolServer { node, port: *port }).collect();
+    ServiceSpec { name: "web".to_owned(), address: (VIP, 80).into(), pool, tcp: ServiceTcp::default() }
+}
+
+impl World {
+    /// One service with a process listening on each of `servers`; process n has channel and lane n.
+    pub fn new(servers: &[u16]) -> Self {
+        let tcp = StackConfig { connections: 64, blocks: 2048, ..StackConfig::default() };
+        let core = ProxyCore::new(CoreConfig { worker: 0, workers: 1, tcp, trace_events: 16 });
+        let mut world = World { core, out: Out::default(), processes: BTreeSet::new(), now: NOW };
+        world.policy(vec![web(servers)]);
+        servers.iter().for_each(|port| world.process(*port));
+        world
+    }
+
+    pub fn policy(&mut self, services: Vec<ServiceSpec>) {
+        self.core.set_policy(self.now, services, Vec::new(), &mut self.out);
+    }
+
+    pub fn process(&mut self, port: u16) {
+        self.process_at(port.into(), port);
+    }
+
+    /// The process of this channel listens on `port`.
+    pub fn process_at(&mut self, channel: u32, port: u16) {
+        self.processes.insert(channel);
+        assert!(self.core.channel_up(ChannelId(channel), Role::Process, "an-1".parse().unwrap(), "p"));
+        let listen = ListenPayload { address: SocketAddr::from(([0, 0, 0, 0], port)) }.emit();
+        self.tell(channel, MessageHeader::new(MessageKind::Listen, 7, 64, listen.len() as u32), &listen);
+        self.tell(channel, MessageHeader::new(MessageKind::AcceptCredit, 7, 64, 0), &[]);
+    }
+
+    pub fn tell(&mut self, channel: u32, header: MessageHeader, payload: &[u8]) {
+        let message = Message { header, payload };
+        let id = ChannelId(channel);
+        let verdict = self.core.on_message(self.now, id, Lane(channel), &message, &mut self.out);
+        assert_eq!(verdict, Verdict::Fine);
+        self.core.drive(self.now, &mut self.out);
+    }
+
+    /// A segment of the client with this port, through network node `via`.
+    pub fn client(&mut self, via: u32, port: u16, seq: u32, ack: u32, flags: TcpFlags, payload: &[u8]) {
+        let tcp = Repr {
+            source_port: port,
+            destination_port: 80,
+            seq,
+            ack,
+            flags,
+            window: 60_000,
+            options: Options::default(),
+        };
+        let mut packet = vec![0; 20 + tcp.header_len()];
+        let ip = ipv4::Repr {
+            source: Ipv4Addr::new(10, 0, 0, 2),
+            destination: VIP,
+            protocol: 6,
+            ttl: 64,
+            dscp: 0,
+            ecn: Ecn::NotEct,
+            identification: 0,
+            dont_fragment: true,
+            payload_len: (tcp.header_len() + payload.len()) as u16,
+        };
+        ip.emit(&mut packet).unwrap();
+        tcp.emit(&mut packet[20..]).unwrap();
+        packet.extend_from_slice(payload);
+        let record = Record {
+            kind: RecordKind::Segment,
+            label: FlowLabel::NONE,
+            worker: 0,
+            flags: Flags::NONE,
+            ecn: Ecn::NotEct,
+            ingress: Instant::ZERO,
+            coalesced: 0,
+            segment_size: 0,
+            payload: &packet,
+        };
+        self.core.on_record(self.now, via, &record, &mut self.out);
+        self.core.drive(self.now, &mut self.out);
+    }
+
+    /// A handshake; returns the sequence number that the client expects next.
+    pub fn connect(&mut self, via: u32, port: u16) -> u32 {
+        self.client(via, port, 100, 0, TcpFlags::SYN, &[]);
+        let syn_ack = self.out.records.iter().rev().find(|r| r.1 == port).unwrap().2;
+        self.client(via, port, 101, syn_ack.wrapping_add(1), TcpFlags::ACK, &[]);
+        syn_ack.wrapping_add(1)
+    }
+
+    pub fn connect_all(&mut self, ports: std::ops::Range<u16>) {
+        for port in ports {
+            self.connect(1, port);
+        }
+    }
+
+    /// Time passes, and nothing arrives.
+    pub fn pass(&mut self, time: Duration) {
+        let until = self.now + time;
+        while let Some(due) = self.core.next_timeout().filter(|due| *due <= until) {
+            self.core.on_timeout(due, &mut self.out);
+            self.core.drive(due, &mut self.out);
+            let next = self.core.next_timeout();
+            assert!(next.is_none_or(|next| next > due), "a timer that is due stays so");
+        }
+        self.now = until;
+    }
+
+    /// The processes take every connection that is offered to them; returns (channel, label) of each.
+    pub fn accept_all(&mut self) -> Vec<(u32, u32)> {
+        let mut taken = Vec::new();
+        for channel in self.processes.clone() {
+            for label in self.out.take(channel, MessageKind::Open) {
+                let label = FlowLabel::from_wire(label).unwrap();
+                self.tell(channel, MessageHeader::of_flow(MessageKind::Accepted, label, 1 << 16, 0), &[]);
+                taken.push((channel, label.to_wire()));
+            }
+        }
+        taken
+    }
+}
