@@ -3,6 +3,7 @@
 //!
 //! Those that can block are `C-unwind`: a cancelled thread is unwound through them (see `cancel`).
 
+mod aliases;
 mod descriptors;
 mod io;
 mod poll;

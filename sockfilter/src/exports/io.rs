@@ -341,7 +341,12 @@ pub(super) unsafe extern "C-unwind" fn write(fd: c_int, from: *const c_void, len
 
 /// send(2)
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn send(fd: c_int, from: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn send(
+    fd: c_int,
+    from: *const c_void,
+    len: size_t,
+    flags: c_int,
+) -> ssize_t {
     // SAFETY: the caller's promise.
     unsafe { send_one(fd, from, len, flags).unwrap_or_else(|| real::send(fd, from, len, flags)) }
 }

@@ -1,4 +1,4 @@
-//! exec and its kin, vfork, fdopen: what a connection could not follow in our care leaves it before.
+//! exec and its kin, vfork, fdopen, dprintf: what a connection could not follow in our care leaves it before.
 //!
 //! The functions are reached with their arguments as they are, some of them variadic: each entry saves the argument registers,
 //! lets connections leave, and goes on at the next library's function.
@@ -7,7 +7,7 @@ use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use std::ffi::CString;
 
-use libc::{FILE, c_int, c_void};
+use libc::{c_int, c_void};
 
 use crate::bootstrap;
 use crate::handover::{self, Which};
@@ -17,6 +17,12 @@ use crate::sys;
 /// Before exec and posix_spawn: connections that stay open over it leave.
 extern "C" fn before_exec() {
     handover::leave(Which::OverExec);
+}
+
+/// Before the C library makes a stream of a descriptor or prints to it: it reads and writes past us, so that the connection must
+/// be the kernel's.
+extern "C" fn before_stream(fd: c_int) {
+    handover::leave(Which::Of(fd));
 }
 
 /// Before vfork: 1 where fork must do instead, as a child that shares our memory cannot be given connections.
@@ -43,9 +49,9 @@ extern "C" fn next(name: *const c_char, place: &AtomicPtr<c_void>) -> *mut c_voi
     found
 }
 
-/// An entry point that runs `before_exec` and goes on at the next library's function of the same name.
+/// Entry points that run a function, which gets the first argument, and go on at the next library's function of the same name.
 macro_rules! entry {
-    ($($name:ident)*) => {
+    ($($before:ident: $name:ident,)*) => {
         mod places {
             $(pub mod $name {
                 use super::super::{AtomicPtr, c_void};
@@ -69,7 +75,7 @@ macro_rules! entry {
 
         $(#[unsafe(no_mangle)]
         #[unsafe(naked)]
-        unsafe extern "C" fn $name() {
+        pub(super) unsafe extern "C" fn $name() {
             core::arch::naked_asm!(
                 "push rbp",
                 "mov rbp, rsp",
@@ -80,13 +86,30 @@ macro_rules! entry {
                 "push r8",
                 "push r9",
                 "push rax",
-                "sub rsp, 8",
+                "sub rsp, 136",
+                // Arguments of dprintf may be there.
+                "movups [rsp], xmm0",
+                "movups [rsp + 16], xmm1",
+                "movups [rsp + 32], xmm2",
+                "movups [rsp + 48], xmm3",
+                "movups [rsp + 64], xmm4",
+                "movups [rsp + 80], xmm5",
+                "movups [rsp + 96], xmm6",
+                "movups [rsp + 112], xmm7",
                 "call {before}",
                 "lea rdi, [rip + {name}]",
                 "lea rsi, [rip + {next_place}]",
                 "call {next}",
                 "mov r11, rax",
-                "add rsp, 8",
+                "movups xmm0, [rsp]",
+                "movups xmm1, [rsp + 16]",
+                "movups xmm2, [rsp + 32]",
+                "movups xmm3, [rsp + 48]",
+                "movups xmm4, [rsp + 64]",
+                "movups xmm5, [rsp + 80]",
+                "movups xmm6, [rsp + 96]",
+                "movups xmm7, [rsp + 112]",
+                "add rsp, 136",
                 "pop rax",
                 "pop r9",
                 "pop r8",
@@ -96,7 +119,7 @@ macro_rules! entry {
                 "pop rdi",
                 "pop rbp",
                 "jmp r11",
-                before = sym before_exec,
+                before = sym $before,
                 name = sym places::$name::NAME,
                 next_place = sym places::$name::NEXT,
                 next = sym next,
@@ -105,7 +128,18 @@ macro_rules! entry {
     };
 }
 
-entry! { execl execle execlp execv execvp }
+entry! {
+    before_exec: execl,
+    before_exec: execle,
+    before_exec: execlp,
+    before_exec: execv,
+    before_exec: execvp,
+    before_stream: fdopen,
+    before_stream: dprintf,
+    before_stream: vdprintf,
+    before_stream: __dprintf_chk,
+    before_stream: __vdprintf_chk,
+}
 
 type Strings = *const *const c_char;
 
@@ -273,7 +307,7 @@ static VFORK_NAME: [u8; 6] = *b"vfork\0";
 /// stack, so that the frame must be gone before the kernel is asked.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
-unsafe extern "C" fn vfork() -> c_int {
+pub(super) unsafe extern "C" fn vfork() -> c_int {
     core::arch::naked_asm!(
         "sub rsp, 8",
         "call {instead}",
@@ -298,18 +332,6 @@ unsafe extern "C" fn vfork() -> c_int {
 extern "C" fn forked() -> c_int {
     // SAFETY: the caller asked for a child that does less.
     unsafe { libc::fork() }
-}
-
-/// fdopen(3): the C library's streams read and write past us, so that the connection must be the kernel's.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    type Function = unsafe extern "C" fn(c_int, *const c_char) -> *mut FILE;
-    handover::leave(Which::Of(fd));
-    // SAFETY: the C library's fdopen has this signature.
-    let function = unsafe { core::mem::transmute::<*mut c_void, Function>(next(c"fdopen".as_ptr(), &NEXT)) };
-    // SAFETY: the caller's promise.
-    unsafe { function(fd, mode) }
 }
 
 /// chroot(2): who shuts itself in attaches first. A session of vsftpd does so before it listens for data.

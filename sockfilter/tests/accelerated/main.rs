@@ -11,6 +11,7 @@
 
 mod agent;
 mod clients;
+mod exports;
 mod handover;
 mod loopback;
 mod nginx;

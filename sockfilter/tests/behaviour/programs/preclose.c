@@ -16,7 +16,7 @@ int main(void) {
     close(pair[1]);
     pthread_create(&t, NULL, reads, NULL);
     await_thread_asleep();
-    TRY(shutdown(e.server, SHUT_RDWR));
+    MUST(shutdown(e.server, SHUT_RDWR));
     pthread_join(t, NULL);
     TRY(dup2(pair[0], e.server) == e.server);
     char b;

@@ -21,11 +21,11 @@ int main(void) {
     pthread_t t;
     pthread_create(&t, NULL, reads, NULL);
     await_thread_asleep();
-    TRY(shutdown(e.server, SHUT_RD));
+    MUST(shutdown(e.server, SHUT_RD));
     pthread_join(t, NULL);
     told_thread = 0;
     pthread_create(&t, NULL, writes, NULL);
     await_thread_asleep();
-    TRY(shutdown(e.server, SHUT_WR));
+    MUST(shutdown(e.server, SHUT_WR));
     pthread_join(t, NULL);
 }

@@ -1,0 +1,29 @@
+//! Further names that the C library has for the same functions, and that programs and libraries are linked to.
+
+use core::arch::naked_asm;
+
+use super::{descriptors, io, poll, processes, sockets};
+
+macro_rules! alias {
+    ($($alias:ident = $function:path;)*) => {
+        $(#[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $alias() {
+            naked_asm!("jmp {function}", function = sym $function)
+        })*
+    };
+}
+
+alias! {
+    __close = descriptors::close;
+    __connect = sockets::connect;
+    __dup2 = descriptors::dup2;
+    __fcntl = descriptors::fcntl;
+    __poll = poll::poll;
+    __read = io::read;
+    __select = poll::select;
+    __send = io::send;
+    __vfork = processes::vfork;
+    __write = io::write;
+    _IO_fdopen = processes::fdopen;
+}
