@@ -31,9 +31,20 @@ pub enum LogError {
     Twice,
 }
 
-/// Starts logging to standard error for the rest of the process. `level` is a level's name or a filter directive of
+/// A daemon with a thread that is gone half-way is worse than one that is started anew: whichever thread panics, the process
+/// ends (SIGABRT), after the message.
+fn abort_on_panic() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        std::process::abort()
+    }));
+}
+
+/// Starts logging to standard error for the rest of the process, which from then on ends with the first panic. `level` is a level's name or a filter directive of
 /// tracing-subscriber.
 pub fn init_logging(level: &str, format: LogFormat) -> Result<(), LogError> {
+    abort_on_panic();
     let filter = EnvFilter::builder()
         .parse(level)
         .map_err(|error| LogError::Level { level: level.to_owned(), reason: error.to_string() })?;
