@@ -161,9 +161,11 @@ async fn serve(
                         Connect::Policy => Directory::destinations_of(&active.policy),
                         Connect::Off => Vec::new(),
                     };
+                    let programs = active.policy.programs.clone();
                     tell.send_if_modified(|d| {
                         let before = std::mem::replace(&mut d.connect, connect);
-                        before != d.connect
+                        let rules = std::mem::replace(&mut d.programs, programs);
+                        before != d.connect || rules != d.programs
                     });
                     control.ack_applied(active.generation, Ok(())).await;
                 }

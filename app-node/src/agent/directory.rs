@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use csp_control::{Member, MemberState, Membership, Policy, SanAddress, SanProvider};
+use csp_control::{Member, MemberState, Membership, Policy, ProgramRule, SanAddress, SanProvider};
 use csp_types::{NodeId, Role};
 use csp_vi::{ProviderKind, ViAddress};
 use csp_wire::agent::{LIST_MAX, PATH_LEN_MAX, Prefix};
@@ -33,6 +33,8 @@ pub struct Directory {
     pub proxies: Vec<ProxyEntry>,
     /// Destinations of accelerated connections, at most [`LIST_MAX`].
     pub connect: Vec<Prefix>,
+    /// The policy's rules for single programs.
+    pub programs: Vec<ProgramRule>,
 }
 
 /// How the proxy workers of a membership are reached.
@@ -86,6 +88,25 @@ fn carries(kind: ProviderKind, san: &SanAddress) -> Option<(ProviderKind, ViAddr
 }
 
 impl Directory {
+    fn rule(&self, program: &str) -> Option<&ProgramRule> {
+        self.programs.iter().find(|rule| rule.program == program)
+    }
+
+    /// The listening ports of a program that are accelerated, of those that the node's own rule has (`None`: all).
+    pub fn listen_for(&self, program: &str, node: Option<&[u16]>) -> Option<Vec<u16>> {
+        let rule = self.rule(program).and_then(|rule| rule.listen.as_deref());
+        match (rule, node) {
+            (None, None) => None,
+            (None, Some(ports)) | (Some(ports), None) => Some(ports.to_vec()),
+            (Some(rule), Some(node)) => Some(rule.iter().filter(|p| node.contains(p)).copied().collect()),
+        }
+    }
+
+    /// The destinations of a program's accelerated connections.
+    pub fn connect_for(&self, program: &str) -> &[Prefix] {
+        if self.rule(program).is_none_or(|rule| rule.connect) { &self.connect } else { &[] }
+    }
+
     /// The destinations of a policy's egress entries.
     pub fn destinations_of(policy: &Policy) -> Vec<Prefix> {
         let all = policy.egress.iter().flat_map(|egress| &egress.destinations);

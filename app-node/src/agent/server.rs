@@ -140,9 +140,8 @@ async fn converse(
 ) {
     let Ok(credentials) = sockopt::socket_peercred(socket) else { return };
     directory.mark_unchanged();
-    let Some((key, process)) = attach(options, socket, &credentials, &directory, processes).await else {
-        return;
-    };
+    let attached = attach(options, socket, &credentials, &directory, processes).await;
+    let Some((key, process, program)) = attached else { return };
     let mut untold = false;
     loop {
         let retry = tokio::time::sleep(RETRY);
@@ -163,9 +162,9 @@ async fn converse(
                 if changed.is_err() {
                     break;
                 }
-                untold = !tell(socket, &directory.borrow_and_update());
+                untold = !tell(socket, &program, &directory.borrow_and_update());
             }
-            () = retry, if untold => untold = !tell(socket, &directory.borrow()),
+            () = retry, if untold => untold = !tell(socket, &program, &directory.borrow()),
         }
     }
     processes.borrow_mut().exited(key, unix_ms());
@@ -225,14 +224,14 @@ fn send(socket: &UnixStream, message: &[u8], descriptor: Option<&File>) -> bool 
     rustix::net::sendmsg(socket, &parts, &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok()
 }
 
-/// Hears ATTACH and answers it; the process's key and id, or `None` where it was refused.
+/// Hears ATTACH and answers it; the process's key and id, and its program, or `None` where it was refused.
 async fn attach(
     options: &AgentOptions,
     socket: &UnixStream,
     credentials: &UCred,
     directory: &watch::Receiver<Directory>,
     processes: &RefCell<Processes>,
-) -> Option<(u64, ProcessId)> {
+) -> Option<(u64, ProcessId, String)> {
     let uid = credentials.uid.as_raw();
     let pid = u32::try_from(credentials.pid.as_raw_pid()).unwrap_or(0);
     let (datagram, _) = tokio::time::timeout(ATTACH_TIMEOUT, receive(socket)).await.ok()?.ok()?;
@@ -263,16 +262,23 @@ async fn attach(
         Err(error) => return refuse("memory", format!("no process page: {error}")),
     };
     let shared = page.try_clone().ok()?;
-    let info = ProcessInfo { id, pid, uid, program, attached_unix_ms: unix_ms(), exited_unix_ms: None };
+    let info = ProcessInfo {
+        id,
+        pid,
+        uid,
+        program: program.clone(),
+        attached_unix_ms: unix_ms(),
+        exited_unix_ms: None,
+    };
     let Some(key) = processes.borrow_mut().attached(info, page) else {
         return refuse("full", "the agent has no room for another process (capacity.processes)".to_owned());
     };
-    if !welcome(options, socket, &process, uid, &directory.borrow(), &shared) {
+    if !welcome(options, socket, (&process, &program, uid), &directory.borrow(), &shared) {
         processes.borrow_mut().exited(key, unix_ms());
         return None;
     }
     tracing::info!(process = process.as_str(), pid, uid, "a process attached");
-    Some((key, process))
+    Some((key, process, program))
 }
 
 /// The page that a process shares with us: it can write it, neither can change its size.
@@ -302,20 +308,20 @@ fn token_for(options: &AgentOptions, process: &ProcessId, uid: u32) -> (token::T
 fn welcome(
     options: &AgentOptions,
     socket: &UnixStream,
-    process: &ProcessId,
-    uid: u32,
+    (process, program, uid): (&ProcessId, &str, u32),
     directory: &Directory,
     page: &File,
 ) -> bool {
     let (token, expires) = token_for(options, process, uid);
-    let proxies = wire_proxies(directory);
+    let (proxies, listen) =
+        (wire_proxies(directory), directory.listen_for(program, options.listen.as_deref()));
     let message = AttachedRepr {
         node: options.node,
         process: process.as_str().as_bytes(),
         token: token.as_bytes(),
         expires,
-        listen: options.listen.as_deref(),
-        connect: &directory.connect,
+        listen: listen.as_deref(),
+        connect: directory.connect_for(program),
         loopback: options.loopback,
         proxies: &proxies,
     };
@@ -335,9 +341,9 @@ fn wire_proxies(directory: &Directory) -> Vec<Proxy<'_>> {
     with_path.map(|((node, worker, direct), path)| Proxy { node, worker, path, direct }).collect()
 }
 
-fn tell(socket: &UnixStream, directory: &Directory) -> bool {
+fn tell(socket: &UnixStream, program: &str, directory: &Directory) -> bool {
     let mut buffer = vec![0; MESSAGE_LEN_MAX];
-    match wire::emit_proxies(&mut buffer, &wire_proxies(directory), &directory.connect) {
+    match wire::emit_proxies(&mut buffer, &wire_proxies(directory), directory.connect_for(program)) {
         Ok(len) => send(socket, &buffer[..len], None),
         Err(error) => {
             tracing::error!(%error, "PROXIES cannot be written");

@@ -28,6 +28,10 @@ pub const POOL_MAX: usize = 256;
 pub const EGRESS_MAX: usize = 64;
 /// Most destinations of an egress entry.
 pub const DESTINATIONS_MAX: usize = 256;
+/// Most program rules of a policy.
+pub const PROGRAMS_MAX: usize = 256;
+/// Longest program name, in bytes.
+pub const PROGRAM_NAME_LEN_MAX: usize = 255;
 /// Longest service name, in bytes.
 pub const SERVICE_NAME_LEN_MAX: usize = 63;
 /// Longest keepalive idle time and user timeout, in seconds (30 days).
@@ -46,6 +50,23 @@ pub struct Policy {
     /// How applications' own connections leave.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub egress: Vec<Egress>,
+    /// What is accelerated of which programs; of those that are not named here, all that the rules of their node say.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub programs: Vec<ProgramRule>,
+}
+
+/// Which sockets of a program may leave the kernel, on every application node. A node's own rules can say less, not more.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProgramRule {
+    /// The file name of its executable (`nginx`), as `cspctl processes` shows it; each once.
+    pub program: String,
+    /// The listening ports that are accelerated; absent: all, empty: none. A process learns it when it starts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listen: Option<Vec<u16>>,
+    /// Whether its connections to egress destinations are accelerated.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub connect: bool,
 }
 
 /// One service: a virtual address and port, and who serves it.
@@ -151,7 +172,12 @@ pub struct Egress {
 impl Policy {
     /// A policy without services.
     pub fn empty() -> Policy {
-        Policy { api_version: API_VERSION.to_owned(), services: Vec::new(), egress: Vec::new() }
+        Policy {
+            api_version: API_VERSION.to_owned(),
+            services: Vec::new(),
+            egress: Vec::new(),
+            programs: Vec::new(),
+        }
     }
 
     /// Reads and validates the policy in YAML `text`; `file` is its name for errors.
@@ -205,6 +231,11 @@ impl Policy {
         addresses
     }
 
+    /// The rule for a program, if it has one.
+    pub fn program(&self, name: &str) -> Option<&ProgramRule> {
+        self.programs.iter().find(|rule| rule.program == name)
+    }
+
     /// The egress entry for connections to `destination`: the one with the longest matching prefix.
     pub fn egress_for(&self, destination: IpAddr) -> Option<&Egress> {
         let matches = self.egress.iter().flat_map(|egress| {
@@ -213,6 +244,15 @@ impl Policy {
         });
         matches.max_by_key(|(length, _)| *length).map(|(_, egress)| egress)
     }
+}
+
+const fn yes() -> bool {
+    true
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+const fn is_yes(value: &bool) -> bool {
+    *value
 }
 
 fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {

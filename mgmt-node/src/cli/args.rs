@@ -118,7 +118,8 @@ pub enum PolicyCommand {
         after_help = "Examples:\n  cspctl policy apply demo.yaml\n  cspctl policy apply --dry-run demo.yaml\n  \
                             generate-policy | cspctl policy apply -\n\nPolicy file:\n  apiVersion: csp/v1\n  \
                             services:\n    - name: web\n      vip: 10.76.0.100\n      port: 80\n      \
-                            pool: [{node: an-1, port: 80}]"
+                            pool: [{node: an-1, port: 80}]\n  programs:\n    \
+                            - {program: nginx, listen: [80]}"
     )]
     Apply(ApplyArgs),
     /// Print the active policy, or one of the past, as YAML

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use csp_app_node::agent::ProxyEntry;
+use csp_control::ProgramRule;
 use csp_transport::ClusterKey;
 use csp_types::TraceKind;
 use csp_wire::agent::page::{COUNTER_NAMES, Reason, SocketKind};
@@ -127,4 +128,40 @@ except OSError as e: print(errno.errorcode[e.errno])
         assert_eq!(words.lines().count(), usize::from(mode != "off"), "{words}");
         assert!(mode == "off" || words.contains("no agent at /nonexistent/agent.sock"), "{words}");
     }
+}
+
+const RULED: &str = "
+import socket, sys
+listeners = [socket.create_server(('', port)) for port in (18121, 18122)]
+c = socket.socket(); c.setblocking(False); c.connect_ex(('10.76.0.9', 9))
+sys.stdin.close()
+listeners[0].accept()
+";
+
+#[test]
+fn a_rule_of_policy_for_a_program_leaves_what_it_does_not_name_to_the_kernel() {
+    let mut stage = Stage::new();
+    let rule = |program: &str| ProgramRule {
+        program: program.to_owned(),
+        listen: Some(vec![18121]),
+        connect: false,
+    };
+    stage.directory().send_modify(|d| d.programs = vec![rule("nginx"), rule("python3")]);
+    stage.python(RULED, &[]);
+    stage.proxy.until("the listener", |p| p.listening(18121) == (1, 1));
+    let mut sockets = stage.ask(|table| {
+        let sockets: Vec<_> = table.pages().iter().flat_map(|(_, page)| page.sockets()).collect();
+        sockets.iter().map(|s| (s.kind as u32, s.reason, s.local.port())).collect::<Vec<_>>()
+    });
+    sockets.sort_unstable_by_key(|s| s.0);
+    use SocketKind::{KernelConnection, KernelListener, Listener};
+    let kinds: Vec<_> = sockets.iter().map(|s| (s.0, s.1)).collect();
+    let mut expected = vec![
+        (Listener as u32, Reason::Accelerated),
+        (KernelListener as u32, Reason::Rule),
+        (KernelConnection as u32, Reason::Rule),
+    ];
+    expected.sort_unstable_by_key(|s| s.0);
+    assert_eq!(kinds, expected);
+    assert_eq!(stage.proxy.asked.len(), 0, "it asked the proxy for a connection");
 }

@@ -73,7 +73,8 @@ impl Stage {
         let entry =
             ProxyEntry { node, worker: 0, address: path.clone(), path, provider: "shm", direct: None };
         let connect = vec![Prefix { address: "10.76.0.0".parse().unwrap(), len: 24 }];
-        let (tell, directory) = watch::channel(Directory { proxies: vec![entry], connect });
+        let (tell, directory) =
+            watch::channel(Directory { proxies: vec![entry], connect, programs: Vec::new() });
         let (questions, thread, children) = (None, None, Vec::new());
         let mut stage = Stage { folder, proxy, tell, questions, thread, children, ports, loopback };
         stage.start_agent(directory);

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
 use super::{API_VERSION, DESTINATIONS_MAX, EGRESS_MAX, POOL_MAX, SERVICE_NAME_LEN_MAX, SERVICES_MAX};
-use super::{Egress, Policy, Service};
+use super::{Egress, PROGRAM_NAME_LEN_MAX, PROGRAMS_MAX, Policy, Service};
 use crate::config::Problems;
 
 impl Policy {
@@ -22,6 +22,27 @@ impl Policy {
         self.check_services_are_distinct(problems);
         for (index, egress) in self.egress.iter().enumerate() {
             check_egress(egress, &format!("egress[{index}]"), problems);
+        }
+        self.check_programs(problems);
+    }
+
+    fn check_programs(&self, problems: &mut Problems) {
+        check_count("programs", self.programs.len(), 0, PROGRAMS_MAX, problems);
+        let mut names = HashMap::new();
+        for (index, rule) in self.programs.iter().enumerate() {
+            let (name, at) = (rule.program.as_str(), format!("programs[{index}]"));
+            if name.is_empty() || name.len() > PROGRAM_NAME_LEN_MAX || name.contains(['/', '\0']) {
+                let allowed =
+                    format!("allowed is a file name without / of 1 to {PROGRAM_NAME_LEN_MAX} bytes");
+                problems.add(format!("{at}.program"), format!("{name:?} is no program's name; {allowed}"));
+            }
+            if let Some(first) = names.insert(name, index) {
+                let message = format!("{name:?} has programs[{first}] already; one rule for each program");
+                problems.add(format!("{at}.program"), message);
+            }
+            if rule.listen.iter().flatten().any(|port| *port == 0) {
+                problems.add(format!("{at}.listen"), "port 0 is none; allowed are 1 to 65535".to_owned());
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! The difference of two policies, for people.
 
-use super::{Egress, Policy, PoolMember, Service, TcpOptions};
+use super::{Egress, Policy, PoolMember, ProgramRule, Service, TcpOptions};
 
 /// Lines that lead from `old` to `new`.
 pub(super) fn diff(old: &Policy, new: &Policy) -> Vec<String> {
@@ -18,6 +18,10 @@ pub(super) fn diff(old: &Policy, new: &Policy) -> Vec<String> {
     lines.extend(gone.map(|egress| format!("- egress {}", egress_summary(egress))));
     let come = new.egress.iter().filter(|egress| !old.egress.contains(egress));
     lines.extend(come.map(|egress| format!("+ egress {}", egress_summary(egress))));
+    let gone = old.programs.iter().filter(|rule| !new.programs.contains(rule));
+    lines.extend(gone.map(|rule| format!("- program {}", program_summary(rule))));
+    let come = new.programs.iter().filter(|rule| !old.programs.contains(rule));
+    lines.extend(come.map(|rule| format!("+ program {}", program_summary(rule))));
     lines
 }
 
@@ -61,4 +65,17 @@ fn egress_summary(egress: &Egress) -> String {
         ),
     };
     format!("{} to {}{tcp}", egress.address, destinations.join(", "))
+}
+
+fn program_summary(rule: &ProgramRule) -> String {
+    let listen = match rule.listen.as_deref() {
+        None => "all ports".to_owned(),
+        Some([]) => "no port".to_owned(),
+        Some(ports) => {
+            let ports: Vec<String> = ports.iter().map(ToString::to_string).collect();
+            format!("ports {}", ports.join(", "))
+        }
+    };
+    let connect = if rule.connect { "connects" } else { "does not connect" };
+    format!("{}: listens on {listen}, {connect}", rule.program)
 }

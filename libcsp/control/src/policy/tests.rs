@@ -39,7 +39,7 @@ fn a_wrong_name_or_field_is_refused() {
     refuses("name: web", "nam: web", field);
     let twice = "8:11: services[1].name: \"web\" is the name of services[0] already; names are unique";
     refuses("name: upload", "name: web", twice);
-    let top = "2:1: service: unknown field `service`, expected one of apiVersion, services, egress";
+    let top = "2:1: service: unknown field `service`, expected one of apiVersion, services, egress, programs";
     refuses("services:", "service:", top);
 }
 
@@ -196,4 +196,35 @@ fn lookups_find_services_and_the_longest_egress_prefix() {
     assert_eq!(from("192.0.2.1").as_deref(), Some("10.76.0.102"));
     assert_eq!(from("2001:db8::1"), None);
     assert_eq!(policy.addresses(), [address("10.76.0.100"), address("10.76.0.101"), address("10.76.0.102")]);
+}
+
+#[test]
+fn program_rules_say_what_is_accelerated_and_are_told_when_they_change() {
+    let with = |rules: &str| Policy::parse_yaml(&format!("{GOOD}programs:\n{rules}"), "p.yaml");
+    let policy = with("  - {program: nginx, listen: [80, 443]}\n  - {program: sshd, listen: []}\n").unwrap();
+    let nginx = policy.program("nginx").unwrap();
+    assert_eq!((nginx.listen.as_deref(), nginx.connect), (Some([80, 443].as_slice()), true));
+    assert_eq!(policy.program("redis-server"), None);
+    assert_eq!(policy.hash(), Policy::from_json(&policy.to_json(), "").unwrap().hash());
+    for (rules, expected) in [
+        (
+            "  - {program: /usr/sbin/nginx}\n",
+            "programs[0].program: \"/usr/sbin/nginx\" is no program's name; allowed is a file name without / of 1 to \
+             255 bytes",
+        ),
+        (
+            "  - {program: a}\n  - {program: a}\n",
+            "programs[1].program: \"a\" has programs[0] already; one rule for each program",
+        ),
+        ("  - {program: a, listen: [0]}\n", "programs[0].listen: port 0 is none; allowed are 1 to 65535"),
+    ] {
+        let error = with(rules).unwrap_err().to_string();
+        assert!(error.ends_with(expected), "{error}");
+    }
+    let other = with("  - {program: nginx, connect: false}\n  - {program: sshd, listen: []}\n").unwrap();
+    let lines = [
+        "- program nginx: listens on ports 80, 443, connects",
+        "+ program nginx: listens on all ports, does not connect",
+    ];
+    assert_eq!(policy.diff(&other), lines);
 }
