@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use super::Row;
 use super::http::{self, CONNECTIONS};
 use super::stage::Stage;
-use super::{Expected, Row};
 use crate::configs::VIP;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -20,7 +20,6 @@ const fn row(name: &'static str, program: &'static str, run: fn(&mut Stage) -> R
         driven: "files by curl; wrk and a checking client over a graceful restart",
         ports: &[http::PORT],
         limit: LIMIT,
-        expected: Expected::Works,
         run,
     }
 }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use super::Row;
 use super::http;
 use super::stage::Stage;
-use super::{Expected, Row};
 
 pub const ROWS: [Row; 1] = [Row {
     name: "java",
@@ -15,7 +15,6 @@ pub const ROWS: [Row; 1] = [Row {
     driven: "files and an upload by curl; wrk and a checking client",
     ports: &[http::PORT],
     limit: Duration::from_secs(90),
-    expected: Expected::Works,
     run: drive,
 }];
 

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use super::Row;
 use super::http;
 use super::stage::Stage;
-use super::{Expected, Row};
 
 pub const ROWS: [Row; 1] = [Row {
     name: "lighttpd",
@@ -15,7 +15,6 @@ pub const ROWS: [Row; 1] = [Row {
     driven: "files by curl; wrk and a checking client",
     ports: &[http::PORT],
     limit: Duration::from_secs(60),
-    expected: Expected::Works,
     run: drive,
 }];
 

@@ -5,6 +5,7 @@
 //! accelerated comes from the agent's pages, and a row that works showed no kernel TCP socket of its service.
 
 mod apache;
+mod endurance;
 mod haproxy;
 mod hosts;
 mod http;
@@ -33,16 +34,6 @@ use stage::Stage;
 pub use table::Output;
 use table::{Line, Verdict};
 
-/// What a row must come to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Expected {
-    /// It works, with nothing of the service in the kernel's TCP.
-    Works,
-    /// It fails for a reason that is known and told.
-    #[allow(dead_code, reason = "no row does so now")]
-    Fails(&'static str),
-}
-
 /// One program, and how it is driven.
 #[derive(Clone, Copy, Debug)]
 struct Row {
@@ -58,13 +49,13 @@ struct Row {
     ports: &'static [u16],
     /// The row's limit.
     limit: Duration,
-    expected: Expected,
     /// Starts it, drives it, and tells figures.
     run: fn(&mut Stage) -> Result<String>,
 }
 
-const ROWS: [&[Row]; 12] = [
+const ROWS: [&[Row]; 13] = [
     &nginx::ROWS,
+    &endurance::ROWS,
     &apache::ROWS,
     &lighttpd::ROWS,
     &vsftpd::ROWS,
@@ -106,7 +97,7 @@ fn chosen(only: &[String]) -> Result<Vec<&'static Row>> {
     Ok(all().filter(|row| only.is_empty() || only.iter().any(|name| name == row.name)).collect())
 }
 
-/// Runs the rows one after another and prints the table; whether every row is as expected.
+/// Runs the rows one after another and prints the table; whether every row works.
 pub fn run(options: &Options) -> Result<bool> {
     let rows = chosen(&options.only)?;
     // With a handler of our own an interrupt fails the row under way, and what was made is still removed.
@@ -123,16 +114,16 @@ pub fn run(options: &Options) -> Result<bool> {
         let began = Instant::now();
         let (line, logs) = one(row, options, &stop);
         eprintln!("{} ({:.0} s)", line.verdict(), began.elapsed().as_secs_f64());
-        if !line.expected() {
+        if !line.works() {
             eprintln!("{logs}");
         }
         lines.push(line);
     }
     print!("{}", table::render(&lines, options.output));
-    Ok(lines.len() == rows.len() && lines.iter().all(Line::expected))
+    Ok(lines.len() == rows.len() && lines.iter().all(Line::works))
 }
 
-/// One row: its line of the table, and the logs that matter where it is not as expected.
+/// One row: its line of the table, and the logs that matter where it does not work.
 fn one(row: &Row, options: &Options, stop: &AtomicBool) -> (Line, String) {
     let version = stage::version(row.version);
     let told = version.as_ref().map(String::clone).unwrap_or_default();

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use super::Row;
 use super::http;
 use super::stage::Stage;
-use super::{Expected, Row};
 
 const PYTHON: &str = "/usr/bin/python3";
 const LIMIT: Duration = Duration::from_secs(60);
@@ -19,7 +19,6 @@ pub const ROWS: [Row; 3] = [
         driven: "files by curl; wrk and a checking client, a connection a request",
         ports: &[http::PORT],
         limit: LIMIT,
-        expected: Expected::Works,
         run: http_server,
     },
     Row {
@@ -29,7 +28,6 @@ pub const ROWS: [Row; 3] = [
         driven: "files and an upload by curl; wrk and a checking client",
         ports: &[http::PORT],
         limit: LIMIT,
-        expected: Expected::Works,
         run: asyncio,
     },
     Row {
@@ -39,7 +37,6 @@ pub const ROWS: [Row; 3] = [
         driven: "files and an upload by curl; wrk and a checking client, a connection a request",
         ports: &[http::PORT],
         limit: LIMIT,
-        expected: Expected::Works,
         run: gunicorn,
     },
 ];

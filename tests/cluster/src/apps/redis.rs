@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
+use super::Row;
 use super::http::same;
 use super::stage::Stage;
-use super::{Expected, Row};
 use crate::configs::{CLIENT_ADDRESS, VIP};
 
 const PORT: u16 = 6379;
@@ -20,7 +20,6 @@ pub const ROWS: [Row; 2] = [
         driven: "redis-benchmark, all commands, alone and pipelined; BGSAVE under load; a 16 MiB value",
         ports: &[PORT],
         limit: Duration::from_secs(150),
-        expected: Expected::Works,
         run: benchmark,
     },
     Row {
@@ -30,7 +29,6 @@ pub const ROWS: [Row; 2] = [
         driven: "replication from a plain redis on the client's host by an active open; digests compared",
         ports: &[PORT],
         limit: Duration::from_secs(90),
-        expected: Expected::Works,
         run: replicate,
     },
 ];

@@ -97,6 +97,19 @@ impl Stage {
         Ok(self.cluster.program(name).with_context(|| format!("{name} was not started"))?.pid())
     }
 
+    /// The id of a daemon.
+    pub fn daemon_pid(&mut self, tier: Tier) -> Result<u32> {
+        Ok(self.cluster.daemon(tier).with_context(|| format!("{} was not started", tier.daemon()))?.pid())
+    }
+
+    /// Ends a daemon by SIGKILL and starts it anew.
+    pub fn kill_daemon(&mut self, tier: Tier) -> Result<()> {
+        self.cluster.daemon(tier).with_context(|| format!("{} was not started", tier.daemon()))?.kill();
+        self.cluster.start(tier)?;
+        self.cluster.wait_ready(tier)?;
+        self.cluster.wait_live(tier)
+    }
+
     /// Waits until a program that was started ends by itself, and forgets it.
     pub fn ended(&mut self, name: &str) -> Result<()> {
         let program = self.cluster.program(name).with_context(|| format!("{name} was not started"))?;

@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
+use super::Row;
 use super::watch::Seen;
-use super::{Expected, Row};
 
 /// How the table is printed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,7 +66,6 @@ pub struct Line {
     name: &'static str,
     program: String,
     driven: &'static str,
-    expectation: Expected,
     verdict: Verdict,
     seen: Seen,
 }
@@ -75,7 +74,7 @@ impl Line {
     /// Of a row that has run.
     pub fn new(row: &Row, version: String, verdict: Verdict, seen: Seen) -> Self {
         let program = if version.is_empty() { row.program.to_owned() } else { placed(row.program, &version) };
-        Line { name: row.name, program, driven: row.driven, expectation: row.expected, verdict, seen }
+        Line { name: row.name, program, driven: row.driven, verdict, seen }
     }
 
     /// How the row went.
@@ -83,12 +82,9 @@ impl Line {
         &self.verdict
     }
 
-    /// Whether that was to be expected.
-    pub fn expected(&self) -> bool {
-        match self.expectation {
-            Expected::Works => matches!(self.verdict, Verdict::Works(_)),
-            Expected::Fails(_) => matches!(self.verdict, Verdict::Fails(_)),
-        }
+    /// Whether it went as it should.
+    pub fn works(&self) -> bool {
+        matches!(self.verdict, Verdict::Works(_))
     }
 
     fn accelerated(&self) -> String {
@@ -108,13 +104,6 @@ impl Line {
         if parts.is_empty() { "–".to_owned() } else { parts.join("; ") }
     }
 
-    fn known(&self) -> &'static str {
-        match self.expectation {
-            Expected::Works => "",
-            Expected::Fails(why) => why,
-        }
-    }
-
     fn json(&self) -> Value {
         json!({
             "name": self.name,
@@ -128,8 +117,6 @@ impl Line {
             "kernel_tcp": self.seen.kernel_tcp,
             "result": self.verdict.word(),
             "detail": self.verdict.detail(),
-            "known": self.known(),
-            "expected": self.expected(),
         })
     }
 }
@@ -152,16 +139,11 @@ pub fn render(lines: &[Line], output: Output) -> String {
         "\n| program | driven | accelerated | left to the kernel | result |\n|---|---|---|---|---|\n"
             .to_owned();
     for line in lines {
-        let mut verdict = line.verdict.to_string();
-        match line.expectation {
-            Expected::Fails(why) if line.expected() => verdict += &format!(" (known: {why})"),
-            _ if !line.expected() => verdict += " ← not as expected",
-            _ => {}
-        }
+        let verdict = line.verdict.to_string();
         let cells =
             [&line.program, line.driven, &line.accelerated(), &line.kernel(), &verdict.replace('|', "/")];
         text += &format!("| {} |\n", cells.join(" | "));
     }
-    let good = lines.iter().filter(|line| line.expected()).count();
-    text + &format!("\n{good} of {} rows as expected\n", lines.len())
+    let good = lines.iter().filter(|line| line.works()).count();
+    text + &format!("\n{good} of {} rows work\n", lines.len())
 }

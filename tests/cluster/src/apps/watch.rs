@@ -58,7 +58,7 @@ impl Watch {
             let mut last = false;
             while !last {
                 last = told.load(Ordering::Relaxed);
-                look(&hosts, ports, &mut looks)?;
+                look(&hosts, ports, &mut looks, last)?;
                 if !last {
                     std::thread::park_timeout(INTERVAL);
                 }
@@ -106,14 +106,18 @@ fn reasons(kernel: &BTreeMap<(String, String), String>, kind: &str) -> String {
     if found.is_empty() { "reason not seen".to_owned() } else { found.join(", ") }
 }
 
-fn look(hosts: &[Host; 2], ports: &[u16], looks: &mut Looks) -> Result<()> {
+/// One look; an agent that does not answer is an error only where it `must`: a row may have killed it just now.
+fn look(hosts: &[Host; 2], ports: &[u16], looks: &mut Looks, must: bool) -> Result<()> {
     for host in hosts {
         if looks.kernel_tcp.is_none() {
             looks.kernel_tcp = kernel_tcp(host, ports)?;
         }
     }
     let url = format!("http://{}/v1/sockets?limit=10000", Tier::AppNode.admin());
-    let text = hosts[0].run("curl", &["-sSf", "-m", "5", &url])?;
+    let text = match hosts[0].run("curl", &["-sSf", "-m", "5", &url]) {
+        Err(error) if must => return Err(error),
+        answer => answer.unwrap_or_default(),
+    };
     let Ok(Value::Array(sockets)) = serde_json::from_str(&text) else { return Ok(()) };
     for socket in sockets {
         let word = |name: &str| socket[name].as_str().unwrap_or_default().to_owned();

@@ -20,8 +20,8 @@ EXAMPLES:
   csp-apps --only redis --only sshd --output json
 
 EXIT CODES:
-  0  every row is as expected
-  1  a row is not, or nothing could be run; the logs that matter are printed
+  0  every row works
+  1  a row does not, or nothing could be run; the logs that matter are printed
   2  the command line is wrong"
 )]
 struct Arguments {

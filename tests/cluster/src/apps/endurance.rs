@@ -1,0 +1,194 @@
+//! nginx for long, and among casualties: a million connections, and SIGKILL for workers, agent and proxy under load.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::Row;
+use super::http;
+use super::nginx::{VERSION, configure};
+use super::stage::Stage;
+use crate::cluster::Tier;
+use crate::configs::VIP;
+use crate::process::wait_until;
+use crate::steady::children;
+
+/// Connections before anything is measured: pools, caches and tables have their size then.
+const WARM_UP: u64 = 50_000;
+/// What a process may have grown by, in KiB: allocators give nothing back at once.
+const GROWTH_MAX_KIB: u64 = 2 * 1024;
+const SETTLE_DEADLINE: Duration = Duration::from_secs(20);
+/// wrk is asked again and again, so that progress can be told.
+const SECTION: Duration = Duration::from_secs(5);
+const CONNECTIONS: u32 = 32;
+
+pub const ROWS: [Row; 2] = [
+    Row {
+        name: "nginx-million",
+        program: "nginx, 1,000,000 connections",
+        version: VERSION,
+        driven: "wrk, a connection for each request; memory and descriptors of workers and daemons before and after",
+        ports: &[http::PORT],
+        limit: Duration::from_secs(1200),
+        run: million,
+    },
+    Row {
+        name: "nginx-kills",
+        program: "nginx, killed and cut off",
+        version: VERSION,
+        driven: "SIGKILL for a worker, the agent and the proxy in turn, under wrk; files in between",
+        ports: &[http::PORT],
+        limit: Duration::from_secs(300),
+        run: kills,
+    },
+];
+
+/// What a process has.
+#[derive(Clone, Debug)]
+struct Holding {
+    name: String,
+    id: u32,
+    resident_kib: u64,
+    descriptors: usize,
+}
+
+impl Holding {
+    fn of(name: &str, id: u32) -> Result<Self> {
+        let status = fs::read_to_string(format!("/proc/{id}/status")).with_context(|| name.to_owned())?;
+        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).context("VmRSS")?;
+        let resident_kib = line.trim().trim_end_matches(" kB").parse()?;
+        let descriptors = fs::read_dir(format!("/proc/{id}/fd"))?.count();
+        Ok(Holding { name: name.to_owned(), id, resident_kib, descriptors })
+    }
+}
+
+fn holdings(stage: &mut Stage) -> Result<Vec<Holding>> {
+    let mut all = Vec::new();
+    for id in children(stage.pid("nginx")?, "nginx") {
+        all.push(Holding::of("worker", id)?);
+    }
+    for tier in [Tier::AppNode, Tier::ProxyNode, Tier::NetworkNode] {
+        all.push(Holding::of(tier.daemon(), stage.daemon_pid(tier)?)?);
+    }
+    Ok(all)
+}
+
+/// One section of wrk with a connection for each request; how many there were.
+fn section(stage: &Stage) -> Result<u64> {
+    let (connections, seconds) = (format!("-c{CONNECTIONS}"), format!("-d{}s", SECTION.as_secs()));
+    let url = format!("http://{VIP}:{}/0B", http::PORT);
+    let report =
+        stage.hosts.client("wrk", &["-t1", &connections, &seconds, "-H", "Connection: close", &url])?;
+    ensure!(!report.contains("Socket errors") && !report.contains("Non-2xx"), "wrk: {report}");
+    let line = report.lines().find(|line| line.contains("requests in")).context("wrk tells no requests")?;
+    line.split_whitespace().next().and_then(|word| word.parse().ok()).context("wrk tells no number")
+}
+
+fn connect(stage: &mut Stage, count: u64) -> Result<u64> {
+    let mut made = 0;
+    while made < count {
+        made += section(stage)?;
+        stage.alive()?;
+        eprint!("{made}… ");
+    }
+    Ok(made)
+}
+
+fn million(stage: &mut Stage) -> Result<String> {
+    let conf = configure(stage, 2, "off")?;
+    stage.start("nginx", "/usr/sbin/nginx", &["-c", &conf])?;
+    http::files(stage)?;
+    let quick = stage.load() < Duration::from_secs(60);
+    connect(stage, if quick { 1 } else { WARM_UP })?;
+    let before = holdings(stage)?;
+    let made = connect(stage, if quick { 1 } else { 1_000_000 })?;
+    // Connections of wrk that ended with it are gone a moment later.
+    let after = wait_until("descriptors as before", SETTLE_DEADLINE, || {
+        let now = holdings(stage).ok()?;
+        let same = before.iter().zip(&now).all(|(b, n)| b.id == n.id && n.descriptors <= b.descriptors);
+        same.then_some(now)
+    })?;
+    let mut growth = Vec::new();
+    for (before, after) in before.iter().zip(&after) {
+        let grown = after.resident_kib.saturating_sub(before.resident_kib);
+        ensure!(
+            quick || grown <= GROWTH_MAX_KIB,
+            "{} {} has grown from {} to {} KiB over {made} connections",
+            before.name,
+            before.id,
+            before.resident_kib,
+            after.resident_kib
+        );
+        growth.push(format!("{} +{grown} KiB of {}", before.name, after.resident_kib));
+    }
+    http::files(stage)?;
+    Ok(format!("{made} connections, descriptors as before, {}", growth.join(", ")))
+}
+
+fn kills(stage: &mut Stage) -> Result<String> {
+    const WORKERS: usize = 4;
+    let conf = configure(stage, WORKERS, "off")?;
+    stage.start("nginx", "/usr/sbin/nginx", &["-c", &conf])?;
+    http::files(stage)?;
+    let (master, clients) = (stage.pid("nginx")?, stage.hosts.clone());
+    let how_long = stage.load();
+    let mut rounds = 0;
+    // Requests fail while nobody is there to answer: all may, and each kept connection besides.
+    let requests = std::thread::scope(|scope| {
+        let wrk = scope.spawn(|| http::wrk(&clients, how_long, u32::MAX));
+        let mut worked = Ok(());
+        while worked.is_ok() && !wrk.is_finished() {
+            worked = kill_each(stage, master, WORKERS);
+            rounds += 1;
+        }
+        let requests = wrk.join().map_err(|_| anyhow::anyhow!("a client's thread panicked"))?;
+        worked.and(requests)
+    })?;
+    http::files(stage)?;
+    let idle =
+        wait_until("workers to be idle", SETTLE_DEADLINE, || idle_share(master).filter(|s| *s < 0.05))?;
+    let workers = children(master, "nginx");
+    ensure!(workers.len() == WORKERS, "{} workers are left of {WORKERS}", workers.len());
+    Ok(format!(
+        "{rounds} rounds of kills, {requests} requests answered meanwhile, {:.1} % of a processor idle",
+        idle * 100.0
+    ))
+}
+
+/// A worker, the agent, the proxy: each is killed, and what is left must serve every file before the next one's turn.
+fn kill_each(stage: &mut Stage, master: u32, workers: usize) -> Result<()> {
+    let victim = *children(master, "nginx").first().context("a worker")?;
+    stage.hosts.app("kill", &["-s", "KILL", &victim.to_string()])?;
+    wait_until("a new worker", SETTLE_DEADLINE, || {
+        let now = children(master, "nginx");
+        (now.len() == workers && !now.contains(&victim)).then_some(())
+    })?;
+    http::files(stage)?;
+    for tier in [Tier::AppNode, Tier::ProxyNode] {
+        stage.kill_daemon(tier)?;
+        stage.alive()?;
+        http::files(stage)?;
+    }
+    if stage.pid("nginx")? != master || children(master, "nginx").len() != workers {
+        bail!("nginx did not survive: {} workers of master {master}", children(master, "nginx").len());
+    }
+    Ok(())
+}
+
+/// The share of a processor that all workers together take while nobody asks them anything.
+fn idle_share(master: u32) -> Option<f64> {
+    let ticks = || -> Option<u64> {
+        let of = |id: u32| -> Option<u64> {
+            let text = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+            let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+            Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
+        };
+        children(master, "nginx").into_iter().map(of).sum()
+    };
+    const WATCHED: Duration = Duration::from_secs(2);
+    let before = ticks()?;
+    std::thread::sleep(WATCHED);
+    // Ticks are hundredths of a second.
+    Some(ticks()?.saturating_sub(before) as f64 / 100.0 / WATCHED.as_secs_f64())
+}
