@@ -95,12 +95,12 @@ test-scale: packages-run ## 100,000 connections through the real path, 10,000 ne
 	@ulimit -Sn "$$(ulimit -Hn)"; $${CARGO_TARGET_DIR:-target}/release/csp-scale $(SCALE)
 
 .PHONY: test-apps
-test-apps: packages-apps ## real programs, unmodified, behind the whole path, and a table of how it went (root, 10 minutes; APPS="--quick --only NAME")
+test-apps: packages-apps ## real programs, unmodified, behind the whole path, and a table of how it went (root, 15 minutes; APPS="--quick --only NAME")
 	$(CARGO) build --release --locked --workspace
 	@$${CARGO_TARGET_DIR:-target}/release/csp-apps $(APPS)
 
 .PHONY: test-cpython
-test-cpython: packages-build ## CPython's own socket, select and process tests plain and under the filter, compared (15 minutes; CPYTHON="test_socket ...")
+test-cpython: packages-build ## CPython's own socket, select and process tests plain and under the filter, compared (20 minutes; CPYTHON="test_socket ...")
 	@tests/setup/packages.sh $(PACKAGES_CPYTHON)
 	$(CARGO) build --release --locked -p csp-sockfilter
 	$(CARGO) test --release --locked -p csp-sockfilter --test cpython -- $(CPYTHON)
