@@ -6,6 +6,8 @@ use super::*;
 
 /// How much later than the CONNECT of the same process its LISTEN may come.
 const LISTEN_MAY_BE_LATE: Duration = Duration::from_millis(30);
+/// How long an offer stays unanswered while another process is idle.
+const OFFER_PATIENCE: Duration = Duration::from_millis(20);
 /// What the stage may invent for clients that are bound to no port.
 const FIRST_PORT: u16 = 33_000;
 
@@ -19,6 +21,8 @@ pub struct Hairpin {
     crowded: VecDeque<Asked>,
     /// CONNECTs to where nobody listens yet: LISTEN may be on its way on another link.
     doubtful: Vec<(Asked, Clock)>,
+    /// Labels of offers that were withdrawn and that their processes may still use.
+    void: BTreeMap<u32, LinkId>,
     made: u64,
     asked: u64,
 }
@@ -30,6 +34,7 @@ impl Default for Hairpin {
             waiting: VecDeque::new(),
             crowded: VecDeque::new(),
             doubtful: Vec::new(),
+            void: BTreeMap::new(),
             made: 0,
             asked: 0,
         }
@@ -44,6 +49,12 @@ impl Listener {
 }
 
 impl Flow {
+    /// The listener that has not answered yet.
+    fn unanswered(&self) -> Option<(LinkId, u32)> {
+        let offered = self.offered.filter(|_| self.pair.is_some() && !self.accepted)?;
+        Some((self.link?, offered.1))
+    }
+
     /// In Linux' numbers, for its own application.
     pub(super) fn state(&self) -> u32 {
         match (self.pair.is_some(), self.told_end, self.ended) {
@@ -111,13 +122,18 @@ impl Proxy {
 
     /// Offers what waits to processes that take connections; what nobody listens for any more is reset.
     pub(super) fn offer_waiting(&mut self) {
+        self.withdraw_unanswered();
+        let mut unanswered: Vec<_> = self.flows.values().filter_map(Flow::unanswered).collect();
         let Some(hairpin) = &mut self.hairpin else { return };
         let crowded = std::mem::take(&mut hairpin.crowded);
         let waiting = std::mem::take(&mut hairpin.waiting);
         for label in waiting {
             let (local, remote) = self.flows[&label].ends.unwrap();
             let serving = self.listeners.iter_mut().filter(|l| l.serves(local));
-            let Some(listener) = serving.max_by_key(|l| (l.credit > 0, std::cmp::Reverse(l.opened))) else {
+            let rank = |l: &&mut Listener| {
+                (l.credit > 0, !unanswered.contains(&(l.link, l.id)), std::cmp::Reverse(l.opened))
+            };
+            let Some(listener) = serving.max_by_key(rank) else {
                 self.ended_by_application(label, true);
                 continue;
             };
@@ -128,12 +144,56 @@ impl Proxy {
             listener.credit -= 1;
             listener.opened += 1;
             let (link, id) = (listener.link, listener.id);
-            self.flows.get_mut(&label).unwrap().link = Some(link);
+            unanswered.push((link, id));
+            let flow = self.flows.get_mut(&label).unwrap();
+            (flow.link, flow.offered) = (Some(link), Some((Clock::now(), id)));
             let payload = OpenPayload { local, remote, window: WINDOW };
             self.tell_with(link, MessageHeader::new(MessageKind::Open, label, id, 0), &payload.emit());
         }
         crowded.into_iter().for_each(|asked| self.pair_up(asked));
         self.decide_doubtful();
+    }
+
+    /// What a busy process leaves unanswered goes to an idle one, as it does at the proxy.
+    fn withdraw_unanswered(&mut self) {
+        let late =
+            |f: &Flow| f.unanswered().is_some() && f.offered.is_some_and(|o| o.0.elapsed() > OFFER_PATIENCE);
+        let late: Vec<u32> = self.flows.iter().filter(|(_, f)| late(f)).map(|(label, _)| *label).collect();
+        for label in late {
+            let unanswered: Vec<_> = self.flows.values().filter_map(Flow::unanswered).collect();
+            let local = self.flows[&label].ends.unwrap().0;
+            let idle = |l: &&Listener| l.credit > 0 && !unanswered.contains(&(l.link, l.id));
+            let (link, id) = self.flows[&label].unanswered().unwrap();
+            if !self.listeners.iter().filter(|l| l.serves(local)).any(|l| idle(&l)) {
+                continue;
+            }
+            if let Some(busy) = self.listeners.iter_mut().find(|l| (l.link, l.id) == (link, id)) {
+                busy.opened -= 1;
+            }
+            self.tell(link, MessageKind::Reset, label, libc::ECONNRESET as u32);
+            self.hairpin.as_mut().unwrap().void.insert(label, link);
+            self.wait_again(label);
+        }
+    }
+
+    /// Whether a message is about an offer that was withdrawn; its label is free when the process has answered.
+    pub(super) fn is_void(&mut self, link: LinkId, header: &MessageHeader) -> bool {
+        let Some(hairpin) = self.hairpin.as_mut().filter(|h| h.void.get(&header.id) == Some(&link)) else {
+            return false;
+        };
+        if matches!(header.kind, MessageKind::Close | MessageKind::Reset | MessageKind::Refused) {
+            hairpin.void.remove(&header.id);
+            self.labels.release(FlowLabel::from_wire(header.id).unwrap());
+        }
+        true
+    }
+
+    /// A process is gone: it answers no more.
+    pub(super) fn forget_void(&mut self, link: LinkId) {
+        let Some(hairpin) = &mut self.hairpin else { return };
+        for (label, _) in hairpin.void.extract_if(.., |_, of| *of == link) {
+            self.labels.release(FlowLabel::from_wire(label).unwrap());
+        }
     }
 
     /// Somebody listens by now, or it is certain that nobody does.
@@ -200,11 +260,16 @@ impl Proxy {
 
     /// A process gave a connection back that it had not accepted: others get it.
     fn offered_in_vain(&mut self, label: u32) {
+        self.labels.release(FlowLabel::from_wire(label).unwrap());
+        self.wait_again(label);
+    }
+
+    /// A connection waits for a process again, under a new label.
+    fn wait_again(&mut self, label: u32) {
         let client = self.flows[&label].pair.unwrap();
         let flow = self.flows.remove(&label).unwrap();
-        self.labels.release(FlowLabel::from_wire(label).unwrap());
         let again = self.labels.allocate().unwrap().to_wire();
-        self.flows.insert(again, Flow { link: None, ..flow });
+        self.flows.insert(again, Flow { link: None, offered: None, ..flow });
         self.flows.get_mut(&client).unwrap().pair = Some(again);
         self.hairpin.as_mut().unwrap().waiting.push_front(again);
     }

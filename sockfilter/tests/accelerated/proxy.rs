@@ -59,6 +59,8 @@ pub struct Flow {
     pub kinds: Vec<MessageKind>,
     /// The other half, if both ends are applications.
     pair: Option<u32>,
+    /// When it was offered to a process, and at which of its listeners.
+    offered: Option<(Clock, u32)>,
     /// Its local and remote address, as the application sees them.
     ends: Option<(SocketAddr, SocketAddr)>,
     reset_after: bool,
@@ -211,6 +213,7 @@ impl Proxy {
     fn lost(&mut self, link: LinkId) {
         self.links.retain(|(l, _)| *l != link);
         self.listeners.retain(|l| l.link != link);
+        self.forget_void(link);
         let of_pairs =
             |(label, f): (&u32, &Flow)| (f.link == Some(link) && f.pair.is_some()).then_some(*label);
         let pairs: Vec<u32> = self.flows.iter().filter_map(of_pairs).collect();
@@ -276,6 +279,7 @@ impl Proxy {
                 }
             }
             MessageKind::TakeOver => self.take_over(link, message),
+            _ if self.is_void(link, &header) => {}
             _ => self.flow_message(link, message),
         }
     }
