@@ -4,10 +4,11 @@
 //! unwound through our frames without running their ends, so that what a sleeper has registered is given back by a clean-up
 //! routine. The functions that can be on the stack then are `C-unwind`.
 
-use core::ffi::{CStr, c_void};
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::ffi::c_void;
 
 use libc::c_int;
+
+use crate::next::Next;
 
 /// glibc's own bookkeeping of a clean-up routine, on the stack of who pushes it.
 #[repr(C)]
@@ -23,33 +24,28 @@ type Push = unsafe extern "C" fn(*mut Buffer, Routine, *mut c_void);
 type Pop = unsafe extern "C" fn(*mut Buffer, c_int);
 type Test = unsafe extern "C-unwind" fn();
 
-static PUSH: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-static POP: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-static TEST: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-static SINGLE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+static PUSH: Next = Next::new("_pthread_cleanup_push\0");
+static POP: Next = Next::new("_pthread_cleanup_pop\0");
+static TEST: Next = Next::new("pthread_testcancel\0");
+static SINGLE: Next = Next::new("__libc_single_threaded\0");
 
 /// Looks the C library's functions up.
 pub fn resolve() {
-    let find = |name: &CStr, place: &AtomicPtr<c_void>| {
-        // SAFETY: the name is a C string.
-        place.store(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }, Ordering::Relaxed);
-    };
-    find(c"_pthread_cleanup_push", &PUSH);
-    find(c"_pthread_cleanup_pop", &POP);
-    find(c"pthread_testcancel", &TEST);
-    find(c"__libc_single_threaded", &SINGLE);
+    for next in [&PUSH, &POP, &TEST, &SINGLE] {
+        next.find();
+    }
 }
 
 /// Whether the process certainly has one thread.
 pub fn single_threaded() -> bool {
-    let flag = SINGLE.load(Ordering::Relaxed).cast::<u8>();
+    let flag = SINGLE.known().cast::<u8>();
     // SAFETY: a byte of the C library that lives as long as it.
     !flag.is_null() && unsafe { flag.read_volatile() } != 0
 }
 
 /// Ends the thread here if it was cancelled. Nothing of ours may be held.
 pub fn test() {
-    let test = TEST.load(Ordering::Relaxed);
+    let test = TEST.known();
     if test.is_null() || single_threaded() {
         return;
     }
@@ -59,7 +55,7 @@ pub fn test() {
 
 /// Runs `sleep`; if the thread is cancelled in it, `undo` is run with `state` before the thread ends.
 pub fn guarded<S, R>(state: &mut S, undo: unsafe extern "C" fn(*mut c_void), sleep: impl FnOnce() -> R) -> R {
-    let (push, pop) = (PUSH.load(Ordering::Relaxed), POP.load(Ordering::Relaxed));
+    let (push, pop) = (PUSH.known(), POP.known());
     if push.is_null() || pop.is_null() || single_threaded() {
         return sleep();
     }

@@ -38,6 +38,7 @@ mod fork;
 mod handover;
 mod inherit;
 mod lock;
+mod next;
 mod ops;
 mod page;
 mod real;

@@ -1,13 +1,12 @@
 //! The next library's functions, resolved once at start; before that, and in a thread that is inside the filter, raw
 //! system calls (an allocator may open and read files in its first call, inside `dlsym`).
 
-use core::sync::atomic::{AtomicPtr, Ordering};
-
 use libc::{
     c_int, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd,
     sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
+use crate::next::Next;
 use crate::sys;
 
 /// A raw result in the C library's form.
@@ -31,18 +30,12 @@ macro_rules! real {
     ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty = [$number:expr; $($raw:expr),*];)*) => {
         #[allow(non_upper_case_globals)]
         mod pointers {
-            use super::*;
-            $(pub static $name: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());)*
+            $(pub static $name: super::Next = super::Next::new(concat!(stringify!($name), "\0"));)*
         }
 
         /// Looks all functions up.
         pub fn resolve() {
-            $(
-                let name = concat!(stringify!($name), "\0");
-                // SAFETY: the name is a C string; RTLD_NEXT is allowed in a preloaded library.
-                let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast()) };
-                pointers::$name.store(found, Ordering::Relaxed);
-            )*
+            $(pointers::$name.find();)*
         }
 
         $(
@@ -51,7 +44,7 @@ macro_rules! real {
             /// # Safety
             /// As the function of this name.
             pub unsafe fn $name($($arg: $type),*) -> $ret {
-                let pointer = pointers::$name.load(Ordering::Relaxed);
+                let pointer = pointers::$name.known();
                 if pointer.is_null() {
                     let mut words = [0usize; 6];
                     let given = [$(word!($raw)),*];

@@ -4,15 +4,14 @@
 //! lets connections leave, and goes on at the next library's function.
 
 use core::ffi::{CStr, c_char};
-use core::sync::atomic::{AtomicPtr, Ordering};
 use std::ffi::CString;
 
 use libc::{c_int, c_void};
 
 use crate::bootstrap;
 use crate::handover::{self, Which};
+use crate::next::{Next, call_next};
 use crate::ops::sockets;
-use crate::sys;
 
 /// Before exec and posix_spawn: connections that stay open over it leave.
 extern "C" fn before_exec() {
@@ -30,47 +29,19 @@ extern "C" fn fork_instead() -> usize {
     usize::from(handover::any_for_child())
 }
 
-/// The next library's function, looked up when it is first called. `name` is a C string.
-extern "C" fn next(name: *const c_char, place: &AtomicPtr<c_void>) -> *mut c_void {
-    let found = place.load(Ordering::Relaxed);
-    if !found.is_null() {
-        return found;
-    }
-    // SAFETY: `name` is one of the C strings below.
-    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name) };
-    if found.is_null() {
-        // SAFETY: as above.
-        let name = unsafe { CStr::from_ptr(name) }.to_str().unwrap_or("?");
-        sys::complain(&format!("the C library has no {name}"));
-        // SAFETY: ends the process, as calling a function that is not there would.
-        unsafe { libc::abort() };
-    }
-    place.store(found, Ordering::Relaxed);
-    found
-}
-
 /// Entry points that run a function, which gets the first argument, and go on at the next library's function of the same name.
 macro_rules! entry {
     ($($before:ident: $name:ident,)*) => {
-        mod places {
-            $(pub mod $name {
-                use super::super::{AtomicPtr, c_void};
-                pub const LEN: usize = stringify!($name).len() + 1;
-                pub static NEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-                pub static NAME: [u8; LEN] = match concat!(stringify!($name), "\0").as_bytes().first_chunk() {
-                    Some(name) => *name,
-                    None => panic!("the name has this length"),
-                };
-            })*
+        mod next {
+            $(#[allow(non_upper_case_globals)]
+            pub static $name: super::Next = super::Next::new(concat!(stringify!($name), "\0"));)*
         }
 
         /// Looks all functions up: a child between fork and exec had better not.
         pub fn resolve() {
-            $(next(places::$name::NAME.as_ptr().cast(), &places::$name::NEXT);)*
-            next(VFORK_NAME.as_ptr().cast(), &VFORK);
-            for (name, place) in ENVIRONMENTS {
-                next(name.as_ptr(), place);
-            }
+            $(next::$name.get();)*
+            VFORK.get();
+            next_with_environment::resolve();
         }
 
         $(#[unsafe(no_mangle)]
@@ -97,9 +68,8 @@ macro_rules! entry {
                 "movups [rsp + 96], xmm6",
                 "movups [rsp + 112], xmm7",
                 "call {before}",
-                "lea rdi, [rip + {name}]",
-                "lea rsi, [rip + {next_place}]",
-                "call {next}",
+                "lea rdi, [rip + {next}]",
+                "call {get}",
                 "mov r11, rax",
                 "movups xmm0, [rsp]",
                 "movups xmm1, [rsp + 16]",
@@ -120,9 +90,8 @@ macro_rules! entry {
                 "pop rbp",
                 "jmp r11",
                 before = sym $before,
-                name = sym places::$name::NAME,
-                next_place = sym places::$name::NEXT,
-                next = sym next,
+                next = sym next::$name,
+                get = sym Next::get,
             )
         })*
     };
@@ -143,121 +112,42 @@ entry! {
 
 type Strings = *const *const c_char;
 
-static EXECVE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-static EXECVPE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-static EXECVEAT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-static FEXECVE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-static POSIX_SPAWN: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-static POSIX_SPAWNP: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+/// Functions that take an environment: connections leave, and the environment keeps the filter where it must.
+macro_rules! with_environment {
+    ($($name:ident($($argument:ident: $type:ty),*; $environment:ident $(, $last:ident: $last_type:ty)?);)*) => {
+        mod next_with_environment {
+            $(#[allow(non_upper_case_globals)]
+            pub static $name: super::Next = super::Next::new(concat!(stringify!($name), "\0"));)*
 
-/// The functions that take an environment.
-static ENVIRONMENTS: [(&CStr, &AtomicPtr<c_void>); 6] = [
-    (c"execve", &EXECVE),
-    (c"execvpe", &EXECVPE),
-    (c"execveat", &EXECVEAT),
-    (c"fexecve", &FEXECVE),
-    (c"posix_spawn", &POSIX_SPAWN),
-    (c"posix_spawnp", &POSIX_SPAWNP),
-];
+            pub fn resolve() {
+                $($name.get();)*
+            }
+        }
 
-/// Calls the next library's function of a signature.
-macro_rules! call {
-    ($place:ident, $name:literal, fn($($type:ty),*), ($($arg:expr),*)) => {{
-        type Function = unsafe extern "C" fn($($type),*) -> c_int;
-        // SAFETY: the C library's function of this name has this signature.
-        let function = unsafe { core::mem::transmute::<*mut c_void, Function>(next($name.as_ptr(), &$place)) };
-        // SAFETY: the caller's promise.
-        unsafe { function($($arg),*) }
-    }};
+        $(#[doc = concat!(stringify!($name), "(3)")]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($argument: $type,)* $environment: Strings $(, $last: $last_type)?) -> c_int {
+            before_exec();
+            // SAFETY: the caller's promise.
+            let kept = unsafe { Environment::of($environment) };
+            call_next!(
+                next_with_environment::$name,
+                fn($($type,)* Strings $(, $last_type)?) -> c_int,
+                ($($argument,)* kept.pointer() $(, $last)?)
+            )
+        })*
+    };
 }
 
-/// execve(2)
-#[unsafe(no_mangle)]
-unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, environment: Strings) -> c_int {
-    before_exec();
-    // SAFETY: the caller's promise.
-    let kept = unsafe { Environment::of(environment) };
-    call!(EXECVE, c"execve", fn(*const c_char, Strings, Strings), (path, arguments, kept.pointer()))
-}
-
-/// execvpe(3)
-#[unsafe(no_mangle)]
-unsafe extern "C" fn execvpe(file: *const c_char, arguments: Strings, environment: Strings) -> c_int {
-    before_exec();
-    // SAFETY: the caller's promise.
-    let kept = unsafe { Environment::of(environment) };
-    call!(EXECVPE, c"execvpe", fn(*const c_char, Strings, Strings), (file, arguments, kept.pointer()))
-}
-
-/// fexecve(3)
-#[unsafe(no_mangle)]
-unsafe extern "C" fn fexecve(fd: c_int, arguments: Strings, environment: Strings) -> c_int {
-    before_exec();
-    // SAFETY: the caller's promise.
-    let kept = unsafe { Environment::of(environment) };
-    call!(FEXECVE, c"fexecve", fn(c_int, Strings, Strings), (fd, arguments, kept.pointer()))
-}
-
-/// execveat(2)
-#[unsafe(no_mangle)]
-unsafe extern "C" fn execveat(
-    folder: c_int,
-    path: *const c_char,
-    arguments: Strings,
-    environment: Strings,
-    flags: c_int,
-) -> c_int {
-    before_exec();
-    // SAFETY: the caller's promise.
-    let kept = unsafe { Environment::of(environment) };
-    call!(
-        EXECVEAT,
-        c"execveat",
-        fn(c_int, *const c_char, Strings, Strings, c_int),
-        (folder, path, arguments, kept.pointer(), flags)
-    )
-}
-
-/// posix_spawn(3)
-#[unsafe(no_mangle)]
-unsafe extern "C" fn posix_spawn(
-    pid: *mut libc::pid_t,
-    path: *const c_char,
-    actions: *const c_void,
-    attributes: *const c_void,
-    arguments: Strings,
-    environment: Strings,
-) -> c_int {
-    before_exec();
-    // SAFETY: the caller's promise.
-    let kept = unsafe { Environment::of(environment) };
-    call!(
-        POSIX_SPAWN,
-        c"posix_spawn",
-        fn(*mut libc::pid_t, *const c_char, *const c_void, *const c_void, Strings, Strings),
-        (pid, path, actions, attributes, arguments, kept.pointer())
-    )
-}
-
-/// posix_spawnp(3)
-#[unsafe(no_mangle)]
-unsafe extern "C" fn posix_spawnp(
-    pid: *mut libc::pid_t,
-    file: *const c_char,
-    actions: *const c_void,
-    attributes: *const c_void,
-    arguments: Strings,
-    environment: Strings,
-) -> c_int {
-    before_exec();
-    // SAFETY: the caller's promise.
-    let kept = unsafe { Environment::of(environment) };
-    call!(
-        POSIX_SPAWNP,
-        c"posix_spawnp",
-        fn(*mut libc::pid_t, *const c_char, *const c_void, *const c_void, Strings, Strings),
-        (pid, file, actions, attributes, arguments, kept.pointer())
-    )
+with_environment! {
+    execve(path: *const c_char, arguments: Strings; environment);
+    execvpe(file: *const c_char, arguments: Strings; environment);
+    fexecve(fd: c_int, arguments: Strings; environment);
+    execveat(folder: c_int, path: *const c_char, arguments: Strings; environment, flags: c_int);
+    posix_spawn(pid: *mut libc::pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
+        arguments: Strings; environment);
+    posix_spawnp(pid: *mut libc::pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void,
+        arguments: Strings; environment);
 }
 
 /// The environment of a program that is about to be executed. One that inherits a listener or a connection of ours and would
@@ -300,8 +190,7 @@ impl Environment {
     }
 }
 
-static VFORK: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-static VFORK_NAME: [u8; 6] = *b"vfork\0";
+static VFORK: Next = Next::new("vfork\0");
 
 /// vfork(2), or fork(2) where there are connections that the child may want: a child of vfork returns through its parent's
 /// stack, so that the frame must be gone before the kernel is asked.
@@ -313,18 +202,16 @@ pub(super) unsafe extern "C" fn vfork() -> c_int {
         "call {instead}",
         "test rax, rax",
         "jnz 2f",
-        "lea rdi, [rip + {name}]",
-        "lea rsi, [rip + {place}]",
-        "call {next}",
+        "lea rdi, [rip + {next}]",
+        "call {get}",
         "add rsp, 8",
         "jmp rax",
         "2:",
         "add rsp, 8",
         "jmp {fork}",
         instead = sym fork_instead,
-        name = sym VFORK_NAME,
-        place = sym VFORK,
-        next = sym next,
+        next = sym VFORK,
+        get = sym Next::get,
         fork = sym forked,
     )
 }
@@ -337,11 +224,7 @@ extern "C" fn forked() -> c_int {
 /// chroot(2): who shuts itself in attaches first. A session of vsftpd does so before it listens for data.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn chroot(path: *const c_char) -> c_int {
-    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    type Function = unsafe extern "C" fn(*const c_char) -> c_int;
+    static NEXT: Next = Next::new("chroot\0");
     sockets::before_chroot();
-    // SAFETY: the C library's chroot has this signature.
-    let function = unsafe { core::mem::transmute::<*mut c_void, Function>(next(c"chroot".as_ptr(), &NEXT)) };
-    // SAFETY: the caller's promise.
-    unsafe { function(path) }
+    call_next!(NEXT, fn(*const c_char) -> c_int, (path))
 }

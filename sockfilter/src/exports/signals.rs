@@ -1,25 +1,9 @@
 //! Signal handlers: the program's business, but what they ask for is noted.
 
-use core::ffi::c_void;
-use core::sync::atomic::{AtomicPtr, Ordering};
-
 use libc::{c_int, sighandler_t};
 
+use crate::next::{Next, call_next};
 use crate::{signals, sys};
-
-/// The next library's function; without one ENOSYS is all that can be said.
-fn next(name: &core::ffi::CStr, place: &AtomicPtr<c_void>) -> *mut c_void {
-    let mut found = place.load(Ordering::Relaxed);
-    if found.is_null() {
-        // SAFETY: the name is a C string.
-        found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-        place.store(found, Ordering::Relaxed);
-    }
-    if found.is_null() {
-        sys::set_errno(libc::ENOSYS);
-    }
-    found
-}
 
 macro_rules! noted {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty, $failed:expr;)*) => {
@@ -27,21 +11,12 @@ macro_rules! noted {
             #[doc = concat!(stringify!($name), "(3)")]
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name(signal: c_int $(, $argument: $type)*) -> $result {
-                static NEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-                const NAME: &core::ffi::CStr =
-                    match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                        Ok(name) => name,
-                        Err(_) => c"",
-                    };
-                let function = next(NAME, &NEXT);
-                if function.is_null() {
+                static NEXT: Next = Next::new(concat!(stringify!($name), "\0"));
+                if NEXT.find().is_null() {
+                    sys::set_errno(libc::ENOSYS);
                     return $failed;
                 }
-                type Function = unsafe extern "C" fn(c_int $(, $type)*) -> $result;
-                // SAFETY: the C library's function of this name has this signature.
-                let function = unsafe { core::mem::transmute::<*mut c_void, Function>(function) };
-                // SAFETY: the caller's promise.
-                let result = unsafe { function(signal $(, $argument)*) };
+                let result = call_next!(NEXT, fn(c_int $(, $type)*) -> $result, (signal $(, $argument)*));
                 signals::note(signal);
                 result
             }
