@@ -46,15 +46,3 @@ impl Next {
         found
     }
 }
-
-/// Calls the next library's function behind a [`Next`], of this signature.
-macro_rules! call_next {
-    ($next:expr, fn($($type:ty),*) -> $result:ty, ($($argument:expr),*)) => {{
-        type Function = unsafe extern "C" fn($($type),*) -> $result;
-        // SAFETY: the C library's function of this name has this signature.
-        let function = unsafe { core::mem::transmute::<*mut core::ffi::c_void, Function>($next.get()) };
-        // SAFETY: the caller's promise.
-        unsafe { function($($argument),*) }
-    }};
-}
-pub(crate) use call_next;

@@ -10,7 +10,7 @@ use libc::{c_int, c_void};
 
 use crate::bootstrap;
 use crate::handover::{self, Which};
-use crate::next::{Next, call_next};
+use crate::next::Next;
 use crate::ops::sockets;
 
 /// Before exec and posix_spawn: connections that stay open over it leave.

@@ -2,7 +2,7 @@
 
 use libc::{c_int, sighandler_t};
 
-use crate::next::{Next, call_next};
+use crate::next::Next;
 use crate::{signals, sys};
 
 macro_rules! noted {
