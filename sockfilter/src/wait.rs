@@ -23,19 +23,34 @@ pub struct Wakes {
     pub agent: Option<c_int>,
 }
 
-/// A point in time to wait for, in nanoseconds of CLOCK_MONOTONIC; `None`: for ever.
-#[derive(Clone, Copy, Debug)]
-pub struct Deadline(Option<u64>);
+/// How long one waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Deadline {
+    /// Not at all, which needs no clock: most sockets of servers do not block.
+    Now,
+    /// Until this many nanoseconds of CLOCK_MONOTONIC.
+    At(u64),
+    /// For ever.
+    Never,
+}
 
 impl Deadline {
     /// So many nanoseconds from now; `None`: never.
     pub fn after(nanos: Option<u64>) -> Self {
-        Deadline(nanos.map(|n| sys::monotonic_nanos().saturating_add(n)))
+        match nanos {
+            None => Deadline::Never,
+            Some(0) => Deadline::Now,
+            Some(n) => Deadline::At(sys::monotonic_nanos().saturating_add(n)),
+        }
     }
 
-    /// Nanoseconds that are left.
+    /// Nanoseconds that are left; `None`: there is no end.
     pub fn left(&self) -> Option<u64> {
-        self.0.map(|at| at.saturating_sub(sys::monotonic_nanos()))
+        match self {
+            Deadline::Now => Some(0),
+            Deadline::At(at) => Some(at.saturating_sub(sys::monotonic_nanos())),
+            Deadline::Never => None,
+        }
     }
 
     /// Whether it has passed.
@@ -110,12 +125,12 @@ pub fn blocking<T>(
             if engine.progress() {
                 return Step::Again;
             }
+            if deadline.is_over() {
+                return Step::Done(Err(libc::EAGAIN));
+            }
             let now = sys::monotonic_nanos();
             if now < *spun_until.get_or_insert(now + crate::bootstrap::spin()) {
                 return Step::Again;
-            }
-            if deadline.is_over() {
-                return Step::Done(Err(libc::EAGAIN));
             }
             let waiter = match enroll(engine, &[id]) {
                 Ok(waiter) => waiter,
@@ -135,7 +150,7 @@ pub fn blocking<T>(
             Step::Sleep(waiter, wake, timer) => {
                 held.hold();
                 let nap = sooner(deadline.left(), timer);
-                let (slept, agent) = sleep(id, waiter, wake, nap, deadline.0.is_none(), &held);
+                let (slept, agent) = sleep(id, waiter, wake, nap, deadline == Deadline::Never, &held);
                 ENGINE.with(|engine| {
                     engine.woken(agent);
                     resign(engine, &[id], waiter);
