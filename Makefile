@@ -75,8 +75,11 @@ lint: packages-build ## formatting, clippy, rustdoc, purity of the sans-I/O crat
 	tests/lint/sizes.sh
 	tests/lint/capi.sh
 
+# Programs and tests are built at once: cargo chooses the features of dependencies for what it is asked to build, and would compile
+# them twice.
 .PHONY: test
-test: packages-run packages-capi build ## unit, conformance, simulation and cluster tests (root: real processes in network namespaces)
+test: packages-run packages-capi ## unit, conformance, simulation and cluster tests (root: real processes in network namespaces)
+	$(CARGO) build --release --locked --workspace --lib --bins --tests --examples
 	CSP_SEEDS=$(SEEDS) CSP_TCP_SEEDS=10000 CSP_VI_ROUNDS=10000 $(CARGO) test --release --locked --workspace --no-fail-fast
 
 .PHONY: test-tcp-soak
