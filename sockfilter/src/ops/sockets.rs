@@ -6,7 +6,7 @@ use csp_wire::agent::page::{self, Reason, SocketEntry, SocketKind};
 use libc::{c_int, sockaddr, socklen_t};
 use std::net::SocketAddr;
 
-use super::{c_int_result, now};
+use super::{PASS, c_int_result, now};
 use crate::description::{DescriptionId, Kind};
 use crate::engine::{ENGINE, Engine, errno_of};
 use crate::fdtable::{self, Entry};
@@ -265,6 +265,10 @@ pub unsafe fn connect(fd: c_int, name: *const sockaddr, len: socklen_t) -> Optio
                 _ => Err(libc::EALREADY),
             })
         }),
+        Entry::Carried(index) => Some(ENGINE.with(|engine| {
+            let connecting = engine.descriptions.get(index).is_some_and(|d| d.connecting);
+            if connecting { engine.now_connected(index) } else { Err(libc::EISCONN) }
+        })),
         _ => None,
     }
 }
@@ -297,6 +301,8 @@ fn start_connecting(fd: c_int, index: usize, remote: SocketAddr) -> Option<Resul
     let waited = blocking(id, Deadline::after(timeout), |engine| {
         let flow = match engine.flow(id) {
             Ok(flow) => flow,
+            // It was established, and another thread has forked before this one woke.
+            Err(PASS) => return Attempt::Done(engine.now_connected(id.index)),
             Err(errno) => return Attempt::Done(Err(errno)),
         };
         let Some(link) = &mut engine.link else { return Attempt::Done(Err(libc::ENETDOWN)) };

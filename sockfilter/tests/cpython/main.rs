@@ -48,9 +48,10 @@ const MODULES: [&str; 11] = [
     "test_multiprocessing_fork",
 ];
 
-/// No single test takes longer; regrtest ends a process that does, and says where it stood.
-const TEST_MAY_TAKE: Duration = Duration::from_secs(120);
-const MODULE_MAY_TAKE: Duration = Duration::from_secs(900);
+/// What a module takes at most; regrtest ends it after that, and says where every thread stood.
+const MODULE_MAY_TAKE: Duration = Duration::from_secs(600);
+/// Where it does not.
+const KILLED_AFTER: Duration = Duration::from_secs(660);
 
 /// How a module is run.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -133,7 +134,7 @@ fn run(module: &str, way: Way, known: &Known, only: Option<&str>) -> (Run, Strin
     if way == Way::Plain {
         command.env_remove("LD_PRELOAD").env_remove("CSP_AGENT");
     }
-    command.args(["-m", "test", "-v", "--timeout"]).arg(TEST_MAY_TAKE.as_secs().to_string());
+    command.args(["-m", "test", "-v", "--timeout"]).arg(MODULE_MAY_TAKE.as_secs().to_string());
     for pattern in known.not_run(module) {
         command.args(["-i", pattern]);
     }
@@ -146,6 +147,6 @@ fn run(module: &str, way: Way, known: &Known, only: Option<&str>) -> (Run, Strin
     }
     command.arg(module).process_group(0);
     let child = stage.start(command);
-    let (status, output) = stage.wait_at_most(child, MODULE_MAY_TAKE);
+    let (status, output) = stage.wait_at_most(child, KILLED_AFTER);
     (Run::parse(status, &output, stage.proxy.pairs_asked()), output)
 }

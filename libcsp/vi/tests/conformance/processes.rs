@@ -67,8 +67,10 @@ fn child_of(bench: &Bench, messages: u32, user: Option<u32>) -> (AnyProvider, Vi
     let mut program = std::env::current_exe().unwrap();
     let copy = std::env::temp_dir().join(format!("csp-vi-child-{}", std::process::id()));
     if user.is_some() {
-        // The build's folder may be closed to others.
-        std::fs::copy(&program, &copy).unwrap();
+        // The build's folder may be closed to others. Not copied by this process: a child that another test forks meanwhile would have
+        // the copy open for writing until it executes, and nobody else could execute it (ETXTBSY).
+        let copied = Command::new("cp").arg(&program).arg(&copy).status().unwrap();
+        assert!(copied.success());
         program = copy.clone();
     }
     let mut child = spawn(bench, &address, messages, &program, user);
