@@ -205,7 +205,13 @@ impl Cluster {
     /// Starts a program on the app host through `csp-run`.
     pub fn run_accelerated(&mut self, name: &str, program: &str, arguments: &[&str]) -> Result<()> {
         let run = self.binary("csp-run");
+        // A copy that every user can read: the build's folder may be closed to those that programs change to.
+        let filter = self.scratch().join("run/libcsp_sockfilter.so");
+        if !filter.exists() {
+            fs::copy(self.binary("libcsp_sockfilter.so"), &filter).context("libcsp_sockfilter.so")?;
+        }
         let mut command = self.host(Tier::AppNode).command(&run.to_string_lossy());
+        command.env("CSP_SOCKFILTER", &filter);
         command.arg("--agent").arg(self.scratch().join("run/agent.sock")).arg(program).args(arguments);
         self.spawn(name, command)
     }
