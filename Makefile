@@ -105,7 +105,6 @@ test-apps: packages-apps ## real programs, unmodified, behind the whole path, an
 .PHONY: test-cpython
 test-cpython: packages-build ## CPython's own socket, select and process tests plain and under the filter, compared (20 minutes; CPYTHON="test_socket ...")
 	@tests/setup/packages.sh $(PACKAGES_CPYTHON)
-	$(CARGO) build --release --locked -p csp-sockfilter
 	$(CARGO) test --release --locked -p csp-sockfilter --test cpython -- $(CPYTHON)
 
 .PHONY: test-rdma

@@ -88,13 +88,9 @@ fn carries(kind: ProviderKind, san: &SanAddress) -> Option<(ProviderKind, ViAddr
 }
 
 impl Directory {
-    fn rule(&self, program: &str) -> Option<&ProgramRule> {
-        self.programs.iter().find(|rule| rule.program == program)
-    }
-
     /// The listening ports of a program that are accelerated, of those that the node's own rule has (`None`: all).
     pub fn listen_for(&self, program: &str, node: Option<&[u16]>) -> Option<Vec<u16>> {
-        let rule = self.rule(program).and_then(|rule| rule.listen.as_deref());
+        let rule = ProgramRule::of(&self.programs, program).and_then(|rule| rule.listen.as_deref());
         match (rule, node) {
             (None, None) => None,
             (None, Some(ports)) | (Some(ports), None) => Some(ports.to_vec()),
@@ -104,7 +100,11 @@ impl Directory {
 
     /// The destinations of a program's accelerated connections.
     pub fn connect_for(&self, program: &str) -> &[Prefix] {
-        if self.rule(program).is_none_or(|rule| rule.connect) { &self.connect } else { &[] }
+        if ProgramRule::of(&self.programs, program).is_none_or(|rule| rule.connect) {
+            &self.connect
+        } else {
+            &[]
+        }
     }
 
     /// The destinations of a policy's egress entries.

@@ -169,6 +169,13 @@ pub struct Egress {
     pub tcp: TcpOptions,
 }
 
+impl ProgramRule {
+    /// The rule for a program among `rules`, if it has one.
+    pub fn of<'a>(rules: &'a [ProgramRule], program: &str) -> Option<&'a ProgramRule> {
+        rules.iter().find(|rule| rule.program == program)
+    }
+}
+
 impl Policy {
     /// A policy without services.
     pub fn empty() -> Policy {
@@ -229,11 +236,6 @@ impl Policy {
         addresses.sort();
         addresses.dedup();
         addresses
-    }
-
-    /// The rule for a program, if it has one.
-    pub fn program(&self, name: &str) -> Option<&ProgramRule> {
-        self.programs.iter().find(|rule| rule.program == name)
     }
 
     /// The egress entry for connections to `destination`: the one with the longest matching prefix.

@@ -402,9 +402,7 @@ impl Engine {
     }
 
     fn wake_sleeper(&mut self, id: DescriptionId) {
-        if self.descriptions.is_current(id)
-            && let Some(Description { kind: Kind::Epoll(set), .. }) = self.descriptions.get_mut(id.index)
-        {
+        if let Some(set) = self.epoll_set(id) {
             set.sleepers = set.sleepers.saturating_sub(1);
             set.roused = set.roused.min(set.sleepers);
         }

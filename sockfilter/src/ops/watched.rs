@@ -19,6 +19,7 @@ use libc::{c_int, epoll_event};
 
 use crate::description::{Description, DescriptionId, Kind};
 use crate::engine::{ENGINE, Engine};
+use crate::epoll_set::EpollSet;
 use crate::fdtable::{self, Entry};
 use crate::sys::{self, Errno, syscall};
 use crate::wait::Deadline;
@@ -160,7 +161,8 @@ impl Engine {
         }
     }
 
-    fn epoll_set(&mut self, id: DescriptionId) -> Option<&mut crate::epoll_set::EpollSet> {
+    /// The set that a description is, if it still is that one.
+    pub(super) fn epoll_set(&mut self, id: DescriptionId) -> Option<&mut EpollSet> {
         match self.descriptions.get_mut(id.index) {
             Some(Description { generation, kind: Kind::Epoll(set), .. }) if *generation == id.generation => {
                 Some(set)

@@ -41,7 +41,7 @@ fn left_to_libc() -> BTreeMap<String, String> {
 
 /// The declarations in the C library's headers, without the preprocessor's directives.
 fn declarations() -> String {
-    let folders = ["/usr/include", "/usr/include/x86_64-linux-gnu/sys", "/usr/include/sys"];
+    let folders = ["/usr/include/x86_64-linux-gnu/sys", "/usr/include/sys"];
     let mut source = String::from("#define _GNU_SOURCE 1\n#define _FORTIFY_SOURCE 2\n");
     let top = [
         "aio", "dirent", "fcntl", "grp", "mqueue", "netdb", "poll", "pty", "pwd", "resolv", "spawn", "stdio",
@@ -52,7 +52,7 @@ fn declarations() -> String {
     }
     // Not for programs, or not beside the others.
     let left_out = ["debugreg.h", "elf.h", "kd.h", "perm.h", "ultrasound.h", "vm86.h"];
-    for folder in &folders[1..] {
+    for folder in folders {
         let Ok(entries) = std::fs::read_dir(folder) else { continue };
         let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::process::{Process, wait_until};
+use crate::process::{Process, cpu_ns, wait_until};
+use crate::steady::children;
 use crate::{Cluster, Host, Tier, VIP, configs, testing};
 
 /// A veth of their own joins client and application host for kernel TCP.
@@ -71,19 +72,9 @@ pub struct Report {
     pub idle_us: f64,
 }
 
-/// Processor time of a process so far, in nanoseconds.
-fn cpu_ns(pid: u32) -> Result<u64> {
-    let path = format!("/proc/{pid}/schedstat");
-    let text = fs::read_to_string(&path).with_context(|| path.clone())?;
-    text.split_whitespace().next().and_then(|n| n.parse().ok()).with_context(|| format!("{path}: {text:?}"))
-}
-
 /// The only child of nginx's master.
 fn worker_of(master: u32) -> Result<u32> {
-    let path = format!("/proc/{master}/task/{master}/children");
-    wait_until("nginx's worker", START, || {
-        fs::read_to_string(&path).ok()?.split_whitespace().next()?.parse().ok()
-    })
+    wait_until("nginx's worker", START, || children(master, "nginx").first().copied())
 }
 
 /// A nginx with one worker on `address`.

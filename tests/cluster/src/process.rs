@@ -25,6 +25,13 @@ pub fn wait_until<T>(what: &str, deadline: Duration, mut done: impl FnMut() -> O
     }
 }
 
+/// Processor time of a process' first thread so far, user and system, in nanoseconds.
+pub fn cpu_ns(pid: u32) -> Result<u64> {
+    let path = format!("/proc/{pid}/schedstat");
+    let text = fs::read_to_string(&path).with_context(|| path.clone())?;
+    text.split_whitespace().next().and_then(|n| n.parse().ok()).with_context(|| format!("{path}: {text:?}"))
+}
+
 /// A child process whose output goes to a file.
 #[derive(Debug)]
 pub struct Process {

@@ -202,9 +202,9 @@ fn lookups_find_services_and_the_longest_egress_prefix() {
 fn program_rules_say_what_is_accelerated_and_are_told_when_they_change() {
     let with = |rules: &str| Policy::parse_yaml(&format!("{GOOD}programs:\n{rules}"), "p.yaml");
     let policy = with("  - {program: nginx, listen: [80, 443]}\n  - {program: sshd, listen: []}\n").unwrap();
-    let nginx = policy.program("nginx").unwrap();
+    let nginx = ProgramRule::of(&policy.programs, "nginx").unwrap();
     assert_eq!((nginx.listen.as_deref(), nginx.connect), (Some([80, 443].as_slice()), true));
-    assert_eq!(policy.program("redis-server"), None);
+    assert_eq!(ProgramRule::of(&policy.programs, "redis-server"), None);
     assert_eq!(policy.hash(), Policy::from_json(&policy.to_json(), "").unwrap().hash());
     for (rules, expected) in [
         (

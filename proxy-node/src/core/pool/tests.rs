@@ -8,6 +8,16 @@ fn node(name: &str) -> NodeId {
     name.parse().unwrap()
 }
 
+/// A member with two processes that would take ten connections each.
+fn two_processes() -> (Pools, MemberId) {
+    let mut pools = Pools::new();
+    let web = pools.listen(node("an-1"), 80, ChannelId(1), 1).unwrap();
+    pools.listen(node("an-1"), 80, ChannelId(2), 1).unwrap();
+    pools.grant(ChannelId(1), 1, 10);
+    pools.grant(ChannelId(2), 1, 10);
+    (pools, web)
+}
+
 #[test]
 fn a_listener_without_credit_gets_nothing() {
     let mut pools = Pools::new();
@@ -35,11 +45,7 @@ fn the_member_with_the_fewest_open_connections_is_chosen() {
 
 #[test]
 fn within_a_member_connections_spread_over_processes() {
-    let mut pools = Pools::new();
-    let web = pools.listen(node("an-1"), 80, ChannelId(1), 1).unwrap();
-    pools.listen(node("an-1"), 80, ChannelId(2), 1).unwrap();
-    pools.grant(ChannelId(1), 1, 10);
-    pools.grant(ChannelId(2), 1, 10);
+    let (mut pools, web) = two_processes();
     let channels = [pools.choose(NOW, &[web]).unwrap().channel, pools.choose(NOW, &[web]).unwrap().channel];
     assert_ne!(channels[0], channels[1]);
     pools.forget_channel(ChannelId(1));
@@ -99,11 +105,7 @@ fn a_process_that_cannot_be_reached_gets_nothing_until_it_grants_again() {
 
 #[test]
 fn a_process_in_doubt_comes_last_until_it_accepts_or_time_has_passed() {
-    let mut pools = Pools::new();
-    let web = pools.listen(node("an-1"), 80, ChannelId(1), 1).unwrap();
-    pools.listen(node("an-1"), 80, ChannelId(2), 1).unwrap();
-    pools.grant(ChannelId(1), 1, 10);
-    pools.grant(ChannelId(2), 1, 10);
+    let (mut pools, web) = two_processes();
     let lapsed = pools.choose(NOW, &[web]).unwrap();
     assert_eq!(pools.choose_idle(NOW, &[web]).map(|c| c.channel), Some(ChannelId(2)));
     assert!(!pools.any_idle(NOW, &[web]), "both have offers to answer");

@@ -198,5 +198,12 @@ static inline void await_thread_asleep(void) {
     await_asleep(told_thread);
 }
 
+/* What a thread runs to send a byte on a socket once the thread that told itself sleeps. */
+static inline void *sends_later(void *socket) {
+    await_thread_asleep();
+    send((long)socket, "x", 1, 0);
+    return NULL;
+}
+
 /* A program that hangs is killed. */
 __attribute__((constructor)) static void begin(void) { alarm(15); }

@@ -2,11 +2,6 @@
 #include "behaviour.h"
 
 static struct ends e;
-static void *later(void *unused) {
-    await_thread_asleep();
-    send(e.client, "x", 1, 0);
-    return NULL;
-}
 int main(void) {
     e = ends();
     int inner = MUST(epoll_create1(0)), outer = MUST(epoll_create1(0));
@@ -18,7 +13,7 @@ int main(void) {
         pthread_t t;
         told_thread = 0;
         this_thread();
-        pthread_create(&t, NULL, later, NULL);
+        pthread_create(&t, NULL, sends_later, (void *)(long)e.client);
         struct pollfd p = {outer, POLLIN};
         fd_set r;
         FD_ZERO(&r);

@@ -2,11 +2,6 @@
 #include "behaviour.h"
 
 static struct ends e;
-static void *later(void *unused) {
-    await_thread_asleep();
-    send(e.client, "x", 1, 0);
-    return NULL;
-}
 int main(void) {
     e = ends();
     fd_set r;
@@ -20,7 +15,7 @@ int main(void) {
     time = (struct timeval){20, 0};
     this_thread();
     pthread_t other;
-    pthread_create(&other, NULL, later, NULL);
+    pthread_create(&other, NULL, sends_later, (void *)(long)e.client);
     TRY(select(e.server + 1, &r, NULL, NULL, &time));
     say("left %d", time.tv_sec >= 10 && time.tv_sec < 20);
     pthread_join(other, NULL);

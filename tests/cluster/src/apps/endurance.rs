@@ -10,8 +10,7 @@ use super::http;
 use super::nginx::{VERSION, configure};
 use super::stage::Stage;
 use crate::cluster::Tier;
-use crate::configs::VIP;
-use crate::process::wait_until;
+use crate::process::{cpu_ns, wait_until};
 use crate::steady::children;
 
 /// Connections before anything is measured: pools, caches and tables have their size then.
@@ -47,19 +46,19 @@ pub const ROWS: [Row; 2] = [
 /// What a process has.
 #[derive(Clone, Debug)]
 struct Holding {
-    name: String,
+    name: &'static str,
     id: u32,
     resident_kib: u64,
     descriptors: usize,
 }
 
 impl Holding {
-    fn of(name: &str, id: u32) -> Result<Self> {
-        let status = fs::read_to_string(format!("/proc/{id}/status")).with_context(|| name.to_owned())?;
+    fn of(name: &'static str, id: u32) -> Result<Self> {
+        let status = fs::read_to_string(format!("/proc/{id}/status")).context(name)?;
         let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).context("VmRSS")?;
         let resident_kib = line.trim().trim_end_matches(" kB").parse()?;
         let descriptors = fs::read_dir(format!("/proc/{id}/fd"))?.count();
-        Ok(Holding { name: name.to_owned(), id, resident_kib, descriptors })
+        Ok(Holding { name, id, resident_kib, descriptors })
     }
 }
 
@@ -77,12 +76,7 @@ fn holdings(stage: &mut Stage) -> Result<Vec<Holding>> {
 /// One section of wrk with a connection for each request; how many there were.
 fn section(stage: &Stage) -> Result<u64> {
     let (connections, seconds) = (format!("-c{CONNECTIONS}"), format!("-d{}s", SECTION.as_secs()));
-    let url = format!("http://{VIP}:{}/0B", http::PORT);
-    let report =
-        stage.hosts.client("wrk", &["-t1", &connections, &seconds, "-H", "Connection: close", &url])?;
-    ensure!(!report.contains("Socket errors") && !report.contains("Non-2xx"), "wrk: {report}");
-    let line = report.lines().find(|line| line.contains("requests in")).context("wrk tells no requests")?;
-    line.split_whitespace().next().and_then(|word| word.parse().ok()).context("wrk tells no number")
+    http::wrk_with(&stage.hosts, &[&connections, &seconds, "-H", "Connection: close"], "0B", 0)
 }
 
 fn connect(stage: &mut Stage, count: u64) -> Result<u64> {
@@ -178,17 +172,9 @@ fn kill_each(stage: &mut Stage, master: u32, workers: usize) -> Result<()> {
 
 /// The share of a processor that all workers together take while nobody asks them anything.
 fn idle_share(master: u32) -> Option<f64> {
-    let ticks = || -> Option<u64> {
-        let of = |id: u32| -> Option<u64> {
-            let text = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-            let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
-            Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
-        };
-        children(master, "nginx").into_iter().map(of).sum()
-    };
+    let so_far = || -> Option<u64> { children(master, "nginx").into_iter().map(|id| cpu_ns(id).ok()).sum() };
     const WATCHED: Duration = Duration::from_secs(2);
-    let before = ticks()?;
+    let before = so_far()?;
     std::thread::sleep(WATCHED);
-    // Ticks are hundredths of a second.
-    Some(ticks()?.saturating_sub(before) as f64 / 100.0 / WATCHED.as_secs_f64())
+    Some(so_far()?.saturating_sub(before) as f64 / WATCHED.as_nanos() as f64)
 }

@@ -59,9 +59,14 @@ pub fn upload(hosts: &Hosts, path: &str) -> Result<()> {
 /// wrk on the 1 KiB file; the requests that were answered. Fails where more than `errors_max` connections failed.
 pub fn wrk(hosts: &Hosts, how_long: Duration, errors_max: u32) -> Result<u64> {
     let (connections, seconds) = (format!("-c{CONNECTIONS}"), format!("-d{}s", how_long.as_secs()));
+    wrk_with(hosts, &[&connections, &seconds], "1KiB", errors_max)
+}
+
+/// The same for a path, with wrk's arguments in full.
+pub fn wrk_with(hosts: &Hosts, arguments: &[&str], path: &str, errors_max: u32) -> Result<u64> {
     // With the port as a number: a bare machine has no /etc/services to look "http" up in.
-    let url = format!("http://{VIP}:{PORT}/1KiB");
-    let report = hosts.client("wrk", &["-t1", &connections, &seconds, &url])?;
+    let url = format!("http://{VIP}:{PORT}/{path}");
+    let report = hosts.client("wrk", &[&["-t1"], arguments, &[&url]].concat())?;
     let errors: u32 = report
         .lines()
         .find(|line| line.contains("Socket errors:"))
