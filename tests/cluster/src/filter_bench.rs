@@ -15,6 +15,8 @@ use crate::{Cluster, Host, Tier, VIP, configs, testing};
 
 /// A veth of their own joins client and application host for kernel TCP.
 const DIRECT: [&str; 2] = ["10.78.0.1", "10.78.0.2"];
+/// Where the nginx on kernel TCP listens. Port 80 of every address is the other's, as it would be without the filter.
+const PLAIN: &str = "10.78.0.2:81";
 const START: Duration = Duration::from_secs(15);
 const REDIS_PORT: &str = "6390";
 
@@ -119,11 +121,11 @@ pub fn run(cluster: &mut Cluster, plan: Plan, progress: impl Fn(&str)) -> Result
     cluster.client.join("direct0", cluster.host(Tier::AppNode), "direct0")?;
     cluster.client.address("direct0", &format!("{}/24", DIRECT[0]))?;
     cluster.host(Tier::AppNode).address("direct0", &format!("{}/24", DIRECT[1]))?;
-    let conf = nginx_conf(cluster, "plain", &format!("{}:80", DIRECT[1]))?;
+    let conf = nginx_conf(cluster, "plain", PLAIN)?;
     let mut command = cluster.host(Tier::AppNode).command("nginx");
     command.arg("-c").arg(conf);
     let plain = Process::spawn("plain nginx", command, &cluster.scratch().join("log/plain.log"))?;
-    let base = [format!("http://{}:80", DIRECT[1]), format!("http://{VIP}:80")];
+    let base = [format!("http://{PLAIN}"), format!("http://{VIP}:80")];
     for url in &base {
         let probe = format!("{url}/100B");
         wait_until(&probe, START, || cluster.answers(&probe).then_some(()))
