@@ -16,12 +16,16 @@ pub struct Heartbeat {
     pub interval: Duration,
     /// A daemon that sent nothing for so long is dead.
     pub deadline: Duration,
+    /// An application sends no PING on a link that carried nothing else for so long, where each death is told by a hang-up
+    /// ([`csp_vi::Provider::can_break`]): idle costs no processor time. More than `deadline`.
+    pub quiet_after: Duration,
 }
 
 impl Default for Heartbeat {
-    /// 200 ms and 800 ms: death is known within 1 s.
+    /// 200 ms and 800 ms: death is known within 1 s. Quiet after 1 s.
     fn default() -> Self {
-        Heartbeat { interval: Duration::from_millis(200), deadline: Duration::from_millis(800) }
+        let [interval, deadline, quiet_after] = [200, 800, 1_000].map(Duration::from_millis);
+        Heartbeat { interval, deadline, quiet_after }
     }
 }
 

@@ -1,12 +1,19 @@
-"""Serves the folder WWW, and digests what is posted: an application for gunicorn."""
+"""Serves the folder WWW, digests what is posted, and takes its time over /busy: an application for gunicorn."""
 
 import hashlib
 import os
+import time
+
+BUSY_S = 4
 
 
 def application(environ, start_response):
     """One request."""
-    if environ["REQUEST_METHOD"] == "GET":
+    if environ["PATH_INFO"] == "/busy":
+        with open(os.path.join(os.environ["WWW"], "is-busy"), "w"):
+            time.sleep(BUSY_S)
+        body = b"done"
+    elif environ["REQUEST_METHOD"] == "GET":
         path = os.path.join(os.environ["WWW"], os.path.basename(environ["PATH_INFO"]))
         with open(path, "rb") as file:
             body = file.read()

@@ -146,6 +146,8 @@ pub fn run(cluster: &mut Cluster, plan: Plan, progress: impl Fn(&str)) -> Result
         figures.push(Figure::of(&format!("nginx worker, {file}"), 0.5, rounds));
     }
     progress("nginx idle");
+    // A link is quiet a second after its last use.
+    std::thread::sleep(Duration::from_secs(2));
     let before = cpu_ns(workers[1])?;
     let idle = Duration::from_secs(5);
     std::thread::sleep(idle);

@@ -67,6 +67,7 @@ impl Endpoint {
         let until = now + self.config.hello_timeout;
         let mut link = Link::new(now, vi, self.config.identity, self.config.receive_depth, until);
         link.peer_uid = request.peer_uid;
+        link.ends_are_told = !self.provider.can_break();
         if self.table.insert(link).is_some() {
             self.next_check = self.next_check.min(until);
         }
@@ -214,7 +215,8 @@ impl Endpoint {
         link.state = State::Up;
         link.peer = Some(peer);
         link.up_since = Some(now);
-        self.next_check = self.next_check.min(link.next_deadline(&self.config.heartbeat));
+        link.used(now, &self.config.heartbeat);
+        self.next_check = self.next_check.min(link.next_deadline(now, &self.config.heartbeat));
         self.counters.links_up += 1;
         self.events.push_back(LinkEvent::Up { link: id, purpose: link.purpose, peer });
     }

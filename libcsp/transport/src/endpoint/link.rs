@@ -168,6 +168,12 @@ pub(super) struct Link {
     pub(super) up_since: Option<Instant>,
     pub(super) last_heard: Instant,
     pub(super) last_sent: Instant,
+    /// When something else than a heartbeat was sent or received last.
+    pub(super) last_used: Instant,
+    /// Since when the link is in use, after it was quiet: silence of before means nothing.
+    pub(super) used_since: Instant,
+    /// The provider tells of each end of the peer ([`Provider::can_break`] is false).
+    pub(super) ends_are_told: bool,
     pub(super) messages_sent: u64,
     pub(super) messages_received: u64,
     pub(super) pong_due: bool,
@@ -208,6 +214,9 @@ impl Link {
             up_since: None,
             last_heard: now,
             last_sent: now,
+            last_used: now,
+            used_since: now,
+            ends_are_told: false,
             messages_sent: 0,
             messages_received: 0,
             pong_due: false,
@@ -339,7 +348,57 @@ impl Link {
 
     /// Whether the peer's silence is its death.
     pub(super) fn is_dead(&mut self, now: Instant, late: bool, heartbeat: &Heartbeat) -> bool {
-        self.peer_is_daemon() && self.is_over(now, late, self.last_heard + heartbeat.deadline, heartbeat)
+        let until = self.silent_until(now, heartbeat);
+        until < Instant::FAR_FUTURE && self.is_over(now, late, until, heartbeat)
+    }
+
+    /// Until when the peer may be silent; for ever, where nothing asks it for a word.
+    fn silent_until(&self, now: Instant, heartbeat: &Heartbeat) -> Instant {
+        let until = self.heard_since() + heartbeat.deadline;
+        // A PING that finds no descriptor is as good as one that is not answered.
+        let asked = self.ping_unanswered || until < self.pings_until(heartbeat);
+        if self.peer_is_daemon() && asked && !self.is_quiet(now, heartbeat) {
+            until
+        } else {
+            Instant::FAR_FUTURE
+        }
+    }
+
+    /// Since when silence counts.
+    fn heard_since(&self) -> Instant {
+        self.last_heard.max(self.used_since)
+    }
+
+    /// When PING is due: where both sides send them, after the interval without a message to the peer; where one alone
+    /// does, after the interval without one from it.
+    fn ping_at(&self, heartbeat: &Heartbeat) -> Instant {
+        let alone = self.ends_are_told && !self.local.is_daemon();
+        let since = if alone { self.heard_since() } else { self.last_sent };
+        since + heartbeat.interval
+    }
+
+    /// Until when PINGs go out. Where the ends of peers are told, only silence of a daemon that lives tells anything more;
+    /// an application asks for that while it uses the link, and its idle link wakes nobody.
+    fn pings_until(&self, heartbeat: &Heartbeat) -> Instant {
+        match (self.ends_are_told, self.peer_is_daemon(), self.local.is_daemon()) {
+            (false, _, _) | (true, true, true) => Instant::FAR_FUTURE,
+            (true, true, false) => self.last_used + heartbeat.quiet_after,
+            (true, false, _) => Instant::ZERO,
+        }
+    }
+
+    /// Whether nothing is asked or expected of the peer any more, until the link is used again.
+    pub(super) fn is_quiet(&self, now: Instant, heartbeat: &Heartbeat) -> bool {
+        now >= self.pings_until(heartbeat) && !self.ping_unanswered
+    }
+
+    /// Something else than a heartbeat was sent or received.
+    pub(super) fn used(&mut self, now: Instant, heartbeat: &Heartbeat) {
+        if self.is_quiet(now, heartbeat) {
+            self.used_since = now;
+            self.doubt_until = None;
+        }
+        self.last_used = now;
     }
 
     /// Whether the handshake took too long.
@@ -359,10 +418,11 @@ impl Link {
         self.doubt_until.is_none_or(|until| now >= until)
     }
 
-    /// Whether PING is due: nothing was sent for the interval. One at a time: nothing gets lost on a VI, and an
-    /// application process may sleep for hours before it answers.
+    /// Whether PING is due. One at a time: nothing gets lost on a VI, and an application process may sleep for hours
+    /// before it answers.
     pub(super) fn ping_due(&self, now: Instant, heartbeat: &Heartbeat) -> bool {
-        self.ping_allowed() && now >= self.last_sent + heartbeat.interval
+        let at = self.ping_at(heartbeat);
+        self.ping_allowed() && now >= at && now < self.pings_until(heartbeat)
     }
 
     fn ping_allowed(&self) -> bool {
@@ -370,7 +430,7 @@ impl Link {
     }
 
     /// When the link wants to be looked at next, though nothing arrives. A PING that has no credit waits for that.
-    pub(super) fn next_deadline(&self, heartbeat: &Heartbeat) -> Instant {
+    pub(super) fn next_deadline(&self, now: Instant, heartbeat: &Heartbeat) -> Instant {
         let doubt = self.doubt_until.unwrap_or(Instant::ZERO);
         match self.state {
             State::Connecting | State::AwaitAck | State::AwaitHello | State::Resuming => {
@@ -382,17 +442,10 @@ impl Link {
             }
             State::Ending(_) => Instant::FAR_FUTURE,
             State::Up => {
-                let ping = if self.ping_allowed() {
-                    self.last_sent + heartbeat.interval
-                } else {
-                    Instant::FAR_FUTURE
-                };
-                let death = if self.peer_is_daemon() {
-                    (self.last_heard + heartbeat.deadline).max(doubt)
-                } else {
-                    Instant::FAR_FUTURE
-                };
-                ping.min(death)
+                let at = self.ping_at(heartbeat);
+                let pings = self.ping_allowed() && at < self.pings_until(heartbeat);
+                let ping = if pings { at } else { Instant::FAR_FUTURE };
+                ping.min(self.silent_until(now, heartbeat).max(doubt))
             }
         }
     }

@@ -147,6 +147,7 @@ impl Endpoint {
             purpose,
             token: Some(token),
             address: Some(address.clone()),
+            ends_are_told: !self.provider.can_break(),
             ..Link::new(now, vi, local, self.config.receive_depth, until)
         };
         self.next_check = self.next_check.min(until);
@@ -233,6 +234,8 @@ impl Endpoint {
             self.counters.no_credit += 1;
             return Err(SendError::NoCredit);
         }
+        let heartbeat = &self.config.heartbeat;
+        let wakes = link.is_quiet(now, heartbeat);
         let kind = wire_kind(kind);
         let mut result = link.post(now, self.provider.as_mut(), &mut self.counters, kind, immediate, gather);
         if result == Err(SendError::Down) && link.session.is_some() {
@@ -240,7 +243,13 @@ impl Endpoint {
             result = Err(SendError::NoCredit);
         }
         match result {
-            Ok(()) => self.counters.bytes_sent += body_len as u64,
+            Ok(()) => {
+                self.counters.bytes_sent += body_len as u64;
+                link.used(now, heartbeat);
+                if wakes {
+                    self.next_check = self.next_check.min(link.next_deadline(now, heartbeat));
+                }
+            }
             Err(SendError::NoCredit) => self.counters.no_credit += 1,
             Err(_) => {}
         }

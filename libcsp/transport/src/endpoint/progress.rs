@@ -99,7 +99,7 @@ impl Endpoint {
         };
         let up = link.state == State::Up;
         let outcome = header.and_then(|header| match up {
-            true => self.on_message(id, header, arrival),
+            true => self.on_message(now, id, header, arrival),
             false => self.on_handshake(now, unix_now_s, id, header, arrival),
         });
         if let Err(cause) = outcome {
@@ -136,7 +136,13 @@ impl Endpoint {
     }
 
     /// A message of a link that is up.
-    fn on_message(&mut self, id: LinkId, header: Header, arrival: Arrival) -> Result<(), DeathCause> {
+    fn on_message(
+        &mut self,
+        now: Instant,
+        id: LinkId,
+        header: Header,
+        arrival: Arrival,
+    ) -> Result<(), DeathCause> {
         let Some(link) = self.table.get_mut(id) else { return Ok(()) };
         let unexpected = DeathCause::Protocol(ProtocolError::Unexpected);
         match header.kind {
@@ -146,6 +152,7 @@ impl Endpoint {
                     return Err(unexpected);
                 }
                 link.waiting += 1;
+                link.used(now, &self.config.heartbeat);
                 self.counters.bytes_received += u64::from(header.body_len);
                 self.ready.push_back(Ready {
                     link: id,
@@ -281,7 +288,7 @@ impl Endpoint {
                     self.retry(now, id);
                 }
                 if let Some(link) = self.table.get(id) {
-                    self.next_check = self.next_check.min(link.next_deadline(&heartbeat));
+                    self.next_check = self.next_check.min(link.next_deadline(now, &heartbeat));
                 }
             }
         }
@@ -330,6 +337,6 @@ impl Endpoint {
 
 /// When to look at the link next. A message that is due but found the send queue full is tried again a little later.
 fn retry_at(link: &Link, now: Instant, heartbeat: &crate::config::Heartbeat) -> Instant {
-    let deadline = link.next_deadline(heartbeat);
+    let deadline = link.next_deadline(now, heartbeat);
     if deadline <= now || !link.replay.is_empty() { now + heartbeat.interval / 8 } else { deadline }
 }

@@ -1,7 +1,7 @@
 //! Whose silence is death, and how a link ends otherwise.
 
 use csp_transport::{DeathCause, DownReason, Purpose, SendError};
-use csp_transport::{LinkEvent, MessageKind};
+use csp_transport::{LinkEvent, LinkId, MessageKind};
 use csp_types::Duration;
 use csp_vi::memory::InFlight;
 
@@ -80,6 +80,21 @@ fn a_process_that_sleeps_is_not_dead_and_finds_its_messages() {
 }
 
 #[test]
+fn a_process_that_was_stopped_in_the_middle_takes_its_proxy_for_alive() {
+    for stopped in [500, 900, 1_100, 5_000] {
+        let (mut world, mut app, mut proxy, at_app, at_proxy) = idle_channel(World::new());
+        assert!(app.send(world.now, at_app, b"before"));
+        world.run(ms(10), &mut [&mut app, &mut proxy]);
+        world.run(ms(stopped), &mut [&mut proxy]);
+        world.run(ms(2_000), &mut [&mut app, &mut proxy]);
+        assert!(app.send(world.now, at_app, b"after"));
+        world.run(ms(2_000), &mut [&mut app, &mut proxy]);
+        assert_eq!((app.down(at_app), proxy.down(at_proxy)), (None, None), "stopped for {stopped} ms");
+        assert_eq!(proxy.messages.len(), 2);
+    }
+}
+
+#[test]
 fn a_process_that_looks_seldom_notices_that_the_proxy_is_stopped() {
     let mut world = World::new();
     let (mut proxy, mut app) = (world.proxy(16), world.process("p", 16));
@@ -89,6 +104,81 @@ fn a_process_that_looks_seldom_notices_that_the_proxy_is_stopped() {
         world.step(ms(700), &mut [&mut app]);
     }
     assert_eq!(app.down(at_app), Some(DownReason::Died(DeathCause::Silent)));
+}
+
+/// A process's link that was idle for some seconds: world, process, proxy, the link at either.
+fn idle_channel(mut world: World) -> (World, Side, Side, LinkId, LinkId) {
+    let (mut proxy, mut app) = (world.proxy(16), world.process("p", 16));
+    let (at_app, at_proxy) = world.channel_up(&mut app, &mut proxy);
+    world.run(ms(3_000), &mut [&mut app, &mut proxy]);
+    (world, app, proxy, at_app, at_proxy)
+}
+
+fn said(sides: [&Side; 2]) -> u64 {
+    sides.into_iter().map(|side| side.counters().messages_sent).sum()
+}
+
+#[test]
+fn an_idle_process_whose_host_tells_of_death_is_left_alone() {
+    let (mut world, mut app, mut proxy, at_app, at_proxy) = idle_channel(World::new());
+    let before = said([&app, &proxy]);
+    assert_eq!(
+        (app.endpoint.next_timeout(), proxy.endpoint.next_timeout()),
+        (None, None),
+        "nothing to wake for"
+    );
+    world.run(ms(60_000), &mut [&mut app, &mut proxy]);
+    assert_eq!(said([&app, &proxy]), before);
+    // The hang-up is known all the same.
+    world.fabric.kill_node(PROXY, InFlight::Delivered);
+    world.step(ms(1), &mut [&mut app]);
+    assert_eq!(app.down(at_app), Some(DownReason::Died(DeathCause::HangUp)));
+    assert_eq!(proxy.down(at_proxy), None);
+}
+
+#[test]
+fn an_idle_process_whose_vi_can_break_goes_on_with_its_heartbeat() {
+    let (mut world, mut app, mut proxy, ..) = idle_channel(World::breakable(1));
+    let before = said([&app, &proxy]);
+    world.run(ms(10_000), &mut [&mut app, &mut proxy]);
+    assert!((90..=220).contains(&(said([&app, &proxy]) - before)));
+}
+
+#[test]
+fn a_proxy_that_is_stopped_is_noticed_within_a_second_of_the_next_use() {
+    for first_says in [true, false] {
+        let (mut world, mut app, mut proxy, at_app, at_proxy) = idle_channel(World::new());
+        if !first_says {
+            // What the proxy said last wakes the link as well.
+            assert!(proxy.send(world.now, at_proxy, b"last words"));
+        }
+        world.fabric.pause_node(PROXY, true);
+        if first_says {
+            world.run(ms(30_000), &mut [&mut app]);
+            assert_eq!(app.down(at_app), None, "idle");
+            assert!(app.send(world.now, at_app, b"are you there?"));
+        } else {
+            world.step(ms(1), &mut [&mut app]);
+        }
+        let used = world.now;
+        while app.down(at_app).is_none() {
+            let next = app.endpoint.next_timeout().expect("a link in use has a deadline") - world.now;
+            world.step(next, &mut [&mut app]);
+            assert!(world.now - used <= ms(1_000), "not known");
+        }
+        assert_eq!(app.down(at_app), Some(DownReason::Died(DeathCause::Silent)));
+        assert!(world.now - used >= ms(800), "silence of before the use does not count");
+    }
+}
+
+#[test]
+fn a_process_that_only_sends_hears_enough_of_the_proxy() {
+    let (mut world, mut app, mut proxy, at_app, at_proxy) = idle_channel(World::new());
+    for n in 0..50 {
+        assert!(app.send(world.now, at_app, b"more"), "message {n}");
+        world.run(ms(150), &mut [&mut app, &mut proxy]);
+    }
+    assert_eq!((app.down(at_app), proxy.down(at_proxy)), (None, None));
 }
 
 #[test]

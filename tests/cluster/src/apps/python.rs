@@ -1,15 +1,21 @@
 //! Python: http.server, asyncio, and gunicorn with two forked workers.
 
+use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 
 use super::Row;
 use super::http;
 use super::stage::Stage;
+use crate::configs::VIP;
 
 const PYTHON: &str = "/usr/bin/python3";
 const LIMIT: Duration = Duration::from_secs(60);
+/// Requests while one of two workers is busy.
+const QUICK: u32 = 40;
+/// The slowest of these, in seconds: far less than the busy worker takes.
+const QUICK_MAX: f64 = 1.0;
 
 pub const ROWS: [Row; 3] = [
     Row {
@@ -34,7 +40,7 @@ pub const ROWS: [Row; 3] = [
         name: "gunicorn",
         program: "gunicorn, 2 workers",
         version: &[PYTHON, "-m", "gunicorn", "--version"],
-        driven: "files and an upload by curl; wrk and a checking client, a connection a request",
+        driven: "files and an upload by curl; wrk and a checking client, a connection a request; one worker busy for 4 s",
         ports: &[http::PORT],
         limit: LIMIT,
         run: gunicorn,
@@ -66,5 +72,35 @@ fn gunicorn(stage: &mut Stage) -> Result<String> {
     stage.start("gunicorn", PYTHON, &arguments)?;
     http::files(stage)?;
     http::upload(&stage.hosts, "16MiB")?;
-    http::under_load(stage, http::SHORT, 0, |_| Ok(()))
+    let figures = http::under_load(stage, http::SHORT, 0, |_| Ok(()))?;
+    Ok(format!("{figures}; {}", one_busy(stage)?))
+}
+
+/// One worker is busy for seconds, and the other answers what comes meanwhile: a busy process must hold up nobody.
+fn one_busy(stage: &mut Stage) -> Result<String> {
+    let clients = stage.hosts.clone();
+    let url = |path: &str| format!("http://{VIP}:{}/{path}", http::PORT);
+    std::thread::scope(|scope| {
+        let busy = scope.spawn(|| clients.client("curl", &["-sSf", "-m", "20", &url("busy")]));
+        stage.wait("the busy worker", |hosts| Path::new(&hosts.path("www/is-busy")).exists())?;
+        let quick = format!(
+            "for n in $(seq {QUICK}); do curl -sSf -m 10 -o /dev/null -w '%{{time_total}}\\n' {}; done",
+            url("1KiB")
+        );
+        let said = stage.hosts.client_shell(&quick)?;
+        if busy.is_finished() {
+            bail!("the busy worker was done before the {QUICK} requests beside it");
+        }
+        let times =
+            said.lines().map(str::parse::<f64>).collect::<Result<Vec<_>, _>>().context(said.clone())?;
+        let slowest = times.into_iter().fold(0.0, f64::max);
+        if slowest > QUICK_MAX {
+            bail!("a request beside a busy worker took {slowest} s");
+        }
+        let answer = busy.join().map_err(|_| anyhow::anyhow!("the client's thread panicked"))??;
+        if answer != "done" {
+            bail!("the busy worker answered {answer:?}");
+        }
+        Ok(format!("{QUICK} beside a busy worker, the slowest in {:.0} ms", slowest * 1e3))
+    })
 }
