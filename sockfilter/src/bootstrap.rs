@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 
 use csp_types::limits::VI_POOL_MAX;
 
-use crate::{cancel, fork, inherit, real, sys};
+use crate::{cancel, fork, inherit, panics, real, sys};
 
 /// Where the agent listens when nothing else is said.
 const AGENT_PATH: &CStr = c"/run/csp/agent.sock";
@@ -37,6 +37,7 @@ static START: extern "C" fn() = start;
 
 /// Runs when the library is loaded.
 pub extern "C" fn start() {
+    panics::abort_on_panic();
     real::resolve();
     cancel::resolve();
     PID.store(sys::getpid(), Ordering::Relaxed);

@@ -41,6 +41,7 @@ mod lock;
 mod next;
 mod ops;
 mod page;
+mod panics;
 mod real;
 mod signals;
 mod sleepers;
