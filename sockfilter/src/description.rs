@@ -151,7 +151,7 @@ impl Description {
 }
 
 /// Descriptions at once.
-const DESCRIPTIONS_MAX: usize = 128 * 1024;
+pub const DESCRIPTIONS_MAX: usize = 128 * 1024;
 
 /// All descriptions.
 #[derive(Debug, Default)]
@@ -208,6 +208,11 @@ impl Descriptions {
         empty.references = 0;
         self.free.push(index);
         Some(core::mem::replace(slot, empty))
+    }
+
+    /// Slots that are or were in use.
+    pub fn slots(&self) -> usize {
+        self.slots.len()
     }
 
     /// All descriptions in use.

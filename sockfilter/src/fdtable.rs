@@ -36,10 +36,15 @@ pub enum Entry {
     Ours(usize),
 }
 
-/// Looks a descriptor up. Changes only under the engine's lock; without it the answer may be stale.
+/// Looks a descriptor up. Changes only under the engine's lock, but for what signal handlers close and duplicate; without it
+/// the answer may be stale.
 #[inline]
 pub fn entry(fd: c_int) -> Entry {
-    match TABLE.get(fd as usize).map_or(0, |e| e.load(Ordering::Relaxed)) {
+    meaning(TABLE.get(fd as usize).map_or(0, |e| e.load(Ordering::Relaxed)))
+}
+
+fn meaning(value: u32) -> Entry {
+    match value {
         0 => Entry::Kernel,
         HIDDEN => Entry::Hidden,
         n => {
@@ -51,6 +56,20 @@ pub fn entry(fd: c_int) -> Entry {
                 _ => Entry::Set(description),
             }
         }
+    }
+}
+
+/// The description that a descriptor refers to, of whatever kind.
+pub fn description(fd: c_int) -> Option<usize> {
+    described(entry(fd))
+}
+
+fn described(entry: Entry) -> Option<usize> {
+    match entry {
+        Entry::Candidate(index) | Entry::Carried(index) | Entry::Set(index) | Entry::Ours(index) => {
+            Some(index)
+        }
+        Entry::Kernel | Entry::Hidden => None,
     }
 }
 
@@ -91,6 +110,24 @@ pub fn clear(fd: c_int) {
     put(fd, 0);
 }
 
+/// Forgets a descriptor and tells what description it referred to, to one of all who ask; leaves the filter's own alone.
+pub fn take(fd: c_int) -> Option<usize> {
+    let old = update(fd, |entry| described(entry).map(|_| 0))?;
+    described(meaning(old))
+}
+
+/// Forgets a descriptor if it refers to this description still.
+pub fn forget(fd: c_int, index: usize) -> bool {
+    update(fd, |entry| (described(entry) == Some(index)).then_some(0)).is_some()
+}
+
+/// Makes `new` mean what `old` means, and tells the description that both refer to.
+pub fn copy(old: c_int, new: c_int) -> Option<usize> {
+    let value = TABLE.get(old as usize)?.load(Ordering::Relaxed);
+    let index = described(meaning(value))?;
+    put(new, value).then_some(index)
+}
+
 /// Marks a descriptor as the filter's own.
 pub fn hide(fd: c_int) {
     put(fd, HIDDEN);
@@ -98,25 +135,37 @@ pub fn hide(fd: c_int) {
 
 /// A candidate became accelerated, or an epoll set ours: all descriptors that refer to it do so from now on.
 pub fn promote(description: usize) {
+    let ours = description as u32 + 1;
     for fd in 0..=highest() {
-        if matches!(entry(fd), Entry::Candidate(at) | Entry::Set(at) if at == description) {
-            set(fd, description);
-        }
+        update(fd, |entry| {
+            matches!(entry, Entry::Candidate(at) | Entry::Set(at) if at == description).then_some(ours)
+        });
     }
 }
 
 /// The reverse: the kernel carries the description again.
 pub fn demote(description: usize) {
+    let candidate = (description as u32 + 1) | CANDIDATE;
     for fd in 0..=highest() {
-        if entry(fd) == Entry::Ours(description) {
-            set_candidate(fd, description);
-        }
+        update(fd, |entry| (entry == Entry::Ours(description)).then_some(candidate));
     }
+}
+
+/// The agent carries the connection that a descriptor refers to from now on; nothing happens where it does not any more.
+pub fn carry(fd: c_int, description: usize) {
+    let carried = (description as u32 + 1) | CARRIED;
+    update(fd, |entry| (entry == Entry::Ours(description)).then_some(carried));
 }
 
 /// No descriptor above this one was ever ours.
 pub fn highest() -> c_int {
     HIGHEST.load(Ordering::Relaxed)
+}
+
+/// Changes an entry as `f` says; the value of before, if it was changed. A signal handler may come between.
+fn update(fd: c_int, f: impl Fn(Entry) -> Option<u32>) -> Option<u32> {
+    let slot = TABLE.get(fd as usize)?;
+    slot.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |value| f(meaning(value))).ok()
 }
 
 fn put(fd: c_int, value: u32) -> bool {

@@ -2,13 +2,20 @@
 //! when it uses them). Connections are shared through the agent from the fork on (see `handover`), but for those that the
 //! parent waits for with epoll: these stay with the parent.
 
+use core::cell::Cell;
+
 use libc::c_int;
 
 use crate::description::Kind;
 use crate::engine::ENGINE;
 use crate::fdtable::Entry;
 use crate::handover::{self, Which};
-use crate::{alloc, bootstrap, fdtable, lock, sys};
+use crate::{alloc, bootstrap, deferred, fdtable, lock, sys};
+
+thread_local! {
+    /// This thread forks and holds the locks: not so where a signal handler forks that interrupts the filter.
+    static HOLDS: Cell<bool> = const { Cell::new(false) };
+}
 
 /// Registers the handlers.
 pub fn register() {
@@ -24,12 +31,13 @@ pub extern "C" fn prepare() {
         handover::leave(Which::ForChild);
         ENGINE.hold();
         alloc::hold();
+        HOLDS.set(true);
     }
 }
 
 /// After it, in the parent.
 pub extern "C" fn parent() {
-    if lock::inside() || !bootstrap::is_on() {
+    if !HOLDS.replace(false) {
         return;
     }
     alloc::release();
@@ -40,7 +48,7 @@ pub extern "C" fn parent() {
 
 /// After it, in the child.
 pub extern "C" fn child() {
-    if lock::inside() || !bootstrap::is_on() {
+    if !HOLDS.replace(false) {
         return;
     }
     alloc::release();
@@ -66,6 +74,7 @@ fn forget_kernel_sets(engine: &mut crate::engine::Engine) {
             // Another descriptor of it may have come before.
             if engine.descriptions.get(index).is_some() {
                 engine.descriptions.remove(index);
+                deferred::take(index);
             }
         }
     }

@@ -223,7 +223,7 @@ impl Engine {
             let flags = if flags as c_int & libc::FD_CLOEXEC == 0 { 0 } else { libc::O_CLOEXEC };
             // SAFETY: no pointers.
             if unsafe { syscall!(libc::SYS_dup3, near, fd, flags) }.is_ok() {
-                fdtable::set_carried(fd, index);
+                fdtable::carry(fd, index);
             }
         }
     }

@@ -28,6 +28,7 @@ mod alloc;
 mod attach;
 mod bootstrap;
 mod cancel;
+mod deferred;
 mod description;
 mod engine;
 mod epoll_set;

@@ -2,7 +2,7 @@
 //! right in a forked child. And the mark that a thread is inside the filter.
 
 use core::cell::{Cell, UnsafeCell};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 use crate::sys::{self, syscall};
 
@@ -60,15 +60,28 @@ pub struct Inside {
 impl Inside {
     /// From now until the value is dropped.
     pub fn enter() -> Self {
-        Inside { errno: sys::errno(), before: INSIDE.replace(true) }
+        let entered = Inside { errno: sys::errno(), before: INSIDE.replace(true) };
+        // A signal handler of this thread must see it before anything else.
+        compiler_fence(Ordering::SeqCst);
+        entered
     }
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
+        compiler_fence(Ordering::SeqCst);
         INSIDE.set(self.before);
         sys::set_errno(self.errno);
     }
+}
+
+/// What signal handlers leave behind for whoever has the lock.
+pub trait Settle {
+    /// Whether there is any of it.
+    fn is_unsettled() -> bool;
+
+    /// Does what the handlers could not.
+    fn settle(&mut self);
 }
 
 /// A value behind a [`Word`].
@@ -80,7 +93,7 @@ pub struct Locked<T> {
 // SAFETY: the value is reached only between `lock` and `unlock` of the word.
 unsafe impl<T: Send> Sync for Locked<T> {}
 
-impl<T> Locked<T> {
+impl<T: Settle> Locked<T> {
     /// A value that is free.
     pub const fn new(value: T) -> Self {
         Locked { word: Word::new(), value: UnsafeCell::new(value) }
@@ -88,22 +101,44 @@ impl<T> Locked<T> {
 
     /// Runs `f` with the value. Must not be called where [`inside`] is true: the thread may hold the lock already.
     pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        let result = self.run(f);
+        self.settled();
+        result
+    }
+
+    fn run<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         let _inside = Inside::enter();
         self.word.lock();
         // SAFETY: the word is held, and `f` cannot get at the value again: `inside` is set.
-        let result = f(unsafe { &mut *self.value.get() });
+        let value = unsafe { &mut *self.value.get() };
+        let result = f(value);
+        value.settle();
         self.word.unlock();
         result
     }
 
-    /// Takes the lock for a fork and keeps it.
+    /// A handler may have come after the last look, while the thread was inside still.
+    fn settled(&self) {
+        while T::is_unsettled() && !inside() {
+            self.run(|_| ());
+        }
+    }
+
+    /// Takes the lock for a fork and keeps it; the thread is inside for so long.
     pub fn hold(&self) {
+        INSIDE.set(true);
+        compiler_fence(Ordering::SeqCst);
         self.word.lock();
     }
 
     /// Gives back what [`hold`](Self::hold) took.
     pub fn release(&self) {
+        // SAFETY: the caller holds the word, and no other reference.
+        unsafe { self.held() }.settle();
         self.word.unlock();
+        compiler_fence(Ordering::SeqCst);
+        INSIDE.set(false);
+        self.settled();
     }
 
     /// The value, for the thread that holds the lock across a fork.

@@ -5,18 +5,27 @@ use libc::{c_int, c_uint};
 use super::c_int_result;
 use crate::engine::{ENGINE, Engine};
 use crate::fdtable::{self, Entry};
-use crate::{bootstrap, lock, real};
+use crate::lock::Settle;
+use crate::{bootstrap, deferred, lock, real};
 
 impl Engine {
     /// A descriptor stops referring to its description, which ends if it was the last.
     pub fn release_descriptor(&mut self, fd: c_int, index: usize) {
-        fdtable::clear(fd);
-        let Some(d) = self.descriptions.get_mut(index) else { return };
-        if d.references > 1 {
-            d.references -= 1;
-            return;
+        // Else a signal handler was first.
+        if fdtable::forget(fd, index) {
+            self.count_references(index, -1);
         }
-        self.end(index);
+    }
+
+    /// Descriptors refer to a description or do so no more, beside what signal handlers have left to be counted.
+    fn count_references(&mut self, index: usize, change: i32) {
+        let Some(d) = self.descriptions.get_mut(index) else { return };
+        let references = d.references.saturating_add_signed(change.saturating_add(deferred::take(index)));
+        if references > 0 {
+            d.references = references;
+        } else {
+            self.end(index);
+        }
     }
 
     fn refer(&mut self, fd: c_int, index: usize, set: fn(c_int, usize) -> bool) {
@@ -27,12 +36,34 @@ impl Engine {
     }
 }
 
+impl Settle for Engine {
+    fn is_unsettled() -> bool {
+        deferred::any()
+    }
+
+    fn settle(&mut self) {
+        while deferred::take_any() {
+            for index in 0..self.descriptions.slots() {
+                match deferred::take(index) {
+                    0 => {}
+                    change => self.count_references(index, change),
+                }
+            }
+        }
+    }
+}
+
 /// Before the kernel closes or replaces `fd`: lets go of it. `false` where the program may not touch it.
 pub fn let_go(fd: c_int) -> bool {
     match fdtable::entry(fd) {
         Entry::Kernel => true,
         // In a vfork child the tables are the parent's: nothing of ours may change, and exec closes ours anyway.
-        _ if lock::inside() || !bootstrap::owns_tables() => true,
+        _ if !bootstrap::owns_tables() => true,
+        // Our own code, or a signal handler that interrupts it.
+        _ if lock::inside() => {
+            deferred::closed(fd);
+            true
+        }
         Entry::Hidden => false,
         Entry::Candidate(_) | Entry::Carried(_) | Entry::Set(_) | Entry::Ours(_) => {
             ENGINE.with(|engine| match fdtable::entry(fd) {
@@ -51,8 +82,11 @@ pub fn duplicated(old: c_int, new: c_int) {
     if new < 0 || new == old || fdtable::entry(old) == Entry::Kernel {
         return;
     }
-    if lock::inside() || !bootstrap::owns_tables() {
+    if !bootstrap::owns_tables() {
         return;
+    }
+    if lock::inside() {
+        return deferred::duplicated(old, new);
     }
     ENGINE.with(|engine| match fdtable::entry(old) {
         Entry::Candidate(index) => engine.refer(new, index, fdtable::set_candidate),
@@ -95,13 +129,13 @@ pub fn close(fd: c_int) -> c_int {
 pub fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let highest = fdtable::highest() as c_uint;
     let close_now = flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0;
-    if !close_now || first > last || first > highest || lock::inside() || !bootstrap::owns_tables() {
+    if !close_now || first > last || first > highest || !bootstrap::owns_tables() {
         // SAFETY: no pointers.
         return unsafe { real::close_range(first, last, flags) };
     }
     let mut from = first;
     for fd in first..=last.min(highest) {
-        if !let_go(fd as c_int) {
+        if fdtable::entry(fd as c_int) == Entry::Hidden || !let_go(fd as c_int) {
             if fd > from {
                 // SAFETY: no pointers.
                 unsafe { real::close_range(from, fd - 1, flags) };
