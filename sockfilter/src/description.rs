@@ -98,8 +98,11 @@ pub const OPTION_LEN_MAX: usize = 16;
 pub struct Description {
     /// Which use of the slot this is.
     pub generation: u32,
-    /// Descriptors that refer to it; 0: the slot is free.
+    /// Descriptors that refer to it.
     pub references: u32,
+    /// Calls of threads that sleep on it. They go on when its last descriptor is closed meanwhile, as the kernel's do; without
+    /// descriptors and calls the slot is free.
+    pub calls: u32,
     /// What it is.
     pub kind: Kind,
     /// AF_INET or AF_INET6.
@@ -133,6 +136,7 @@ impl Description {
         Description {
             generation,
             references: 1,
+            calls: 0,
             kind,
             family,
             nonblocking: false,
@@ -147,6 +151,10 @@ impl Description {
             sets: Vec::new(),
             kernel_sets: Vec::new(),
         }
+    }
+
+    fn in_use(&self) -> bool {
+        self.references > 0 || self.calls > 0
     }
 }
 
@@ -182,12 +190,12 @@ impl Descriptions {
 
     /// The description in a slot that is in use.
     pub fn get(&self, index: usize) -> Option<&Description> {
-        self.slots.get(index).filter(|d| d.references > 0)
+        self.slots.get(index).filter(|d| d.in_use())
     }
 
     /// The same, to change.
     pub fn get_mut(&mut self, index: usize) -> Option<&mut Description> {
-        self.slots.get_mut(index).filter(|d| d.references > 0)
+        self.slots.get_mut(index).filter(|d| d.in_use())
     }
 
     /// The name of what is in a slot now.
@@ -198,6 +206,11 @@ impl Descriptions {
     /// Whether a name still names something.
     pub fn is_current(&self, id: DescriptionId) -> bool {
         self.id(id.index) == Some(id)
+    }
+
+    /// The same, while a descriptor refers to it still.
+    pub fn is_open(&self, id: DescriptionId) -> bool {
+        self.is_current(id) && self.get(id.index).is_some_and(|d| d.references > 0)
     }
 
     /// Takes a slot back; the description without references is returned for its end.
@@ -217,6 +230,6 @@ impl Descriptions {
 
     /// All descriptions in use.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut Description)> {
-        self.slots.iter_mut().enumerate().filter(|(_, d)| d.references > 0)
+        self.slots.iter_mut().enumerate().filter(|(_, d)| d.in_use())
     }
 }

@@ -80,11 +80,23 @@ fn forget_kernel_sets(engine: &mut crate::engine::Engine) {
     }
 }
 
+/// Calls that sleep are those of the parent's other threads.
+fn forget_calls(engine: &mut crate::engine::Engine) {
+    for index in 0..engine.descriptions.slots() {
+        let Some(d) = engine.descriptions.get_mut(index) else { continue };
+        d.calls = 0;
+        if d.references == 0 {
+            engine.descriptions.remove(index);
+        }
+    }
+}
+
 /// Lets go of everything that is the parent's. Nothing is written to its memory or sockets.
 fn start_over(engine: &mut crate::engine::Engine) {
     engine.idle_waiters.drain(..).for_each(close_hidden);
     engine.raised.clear();
     forget_kernel_sets(engine);
+    forget_calls(engine);
     for (_, description) in engine.descriptions.iter_mut() {
         // Threads that waited are the parent's; so are their eventfds.
         description.waiters.drain(..).for_each(close_hidden);

@@ -89,7 +89,7 @@ impl Engine {
             Which::OverExec => ours().filter(|(fd, _)| stays_open(*fd)).map(|(_, index)| index).collect(),
             Which::ForChild => {
                 let free = |(index, d): (usize, &mut crate::description::Description)| {
-                    d.sets.is_empty().then_some(index)
+                    (d.sets.is_empty() && d.references > 0).then_some(index)
                 };
                 self.descriptions.iter_mut().filter_map(free).collect()
             }

@@ -4,6 +4,7 @@ pub mod bind;
 pub mod carried;
 pub mod descriptors;
 pub mod epoll;
+pub mod epoll_sleep;
 pub mod io;
 pub mod listen;
 pub mod names;

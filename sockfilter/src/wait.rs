@@ -103,22 +103,23 @@ pub enum Attempt<T> {
     WouldBlock,
 }
 
-/// Repeats `attempt` until it is done, sleeping in between. `deadline` gives EAGAIN; a signal gives EINTR, unless its handler
-/// asks for restarting (SA_RESTART) and there is no deadline (signal(7)).
+/// Repeats `try_once` until it is done, sleeping in between. `deadline` gives EAGAIN; a signal gives EINTR, unless its handler
+/// asks for restarting (SA_RESTART) and there is no deadline (signal(7)). A close by another thread does not end the call.
 pub fn blocking<T>(
     id: DescriptionId,
     deadline: Deadline,
-    mut attempt: impl FnMut(&mut Engine) -> Attempt<T>,
+    mut try_once: impl FnMut(&mut Engine) -> Attempt<T>,
 ) -> Result<T, Errno> {
     let mut spun_until = None;
     let mut held = Held::none();
+    let mut counted = false;
     cancel::test();
     loop {
-        let step = ENGINE.with(|engine| {
+        let mut attempt = |engine: &mut Engine| {
             if !engine.descriptions.is_current(id) {
                 return Step::Done(Err(libc::EBADF));
             }
-            if let Attempt::Done(result) = attempt(engine) {
+            if let Attempt::Done(result) = try_once(engine) {
                 engine.publish_soon();
                 return Step::Done(result);
             }
@@ -143,7 +144,17 @@ pub fn blocking<T>(
                     Step::Again
                 }
             }
+        };
+        let step = ENGINE.with(|engine| {
+            let step = attempt(engine);
+            match (&step, counted) {
+                (Step::Done(_), true) => engine.end_call(id),
+                (Step::Again | Step::Sleep(..), false) => engine.begin_call(id.index),
+                _ => {}
+            }
+            step
         });
+        counted = true;
         match step {
             Step::Done(result) => return result,
             Step::Again => core::hint::spin_loop(),
@@ -154,6 +165,9 @@ pub fn blocking<T>(
                 ENGINE.with(|engine| {
                     engine.woken(agent);
                     resign(engine, &[id], waiter);
+                    if slept == Err(libc::EINTR) {
+                        engine.end_call(id);
+                    }
                 });
                 if slept == Err(libc::EINTR) {
                     return Err(libc::EINTR);
@@ -184,6 +198,8 @@ pub struct Sleeper<'a> {
     pub waiter: c_int,
     /// The thread's signal mask, where it is another while the call goes on.
     pub mask: Option<u64>,
+    /// The description that its call is counted at.
+    pub call: Option<DescriptionId>,
 }
 
 /// The sleeper's thread was cancelled.
@@ -199,6 +215,7 @@ pub unsafe extern "C" fn cancelled(sleeper: *mut c_void) {
         if sleeper.waiter >= 0 {
             resign(engine, sleeper.descriptions, sleeper.waiter);
         }
+        sleeper.call.into_iter().for_each(|id| engine.end_call(id));
     });
 }
 
@@ -241,7 +258,7 @@ fn sleep(
     let slept = if effect == Effect::Depends {
         signals::sleep_exactly(&mut fds, timeout_ns, held)
     } else {
-        let mut sleeper = Sleeper { descriptions: &[id], waiter, mask: held.before() };
+        let mut sleeper = Sleeper { descriptions: &[id], waiter, mask: held.before(), call: Some(id) };
         // SAFETY: the mask of before is a signal set.
         unsafe { ppoll(&mut fds, timeout_ns, held.mask(), &mut sleeper) }
     };

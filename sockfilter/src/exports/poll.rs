@@ -5,7 +5,7 @@ use core::slice;
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, time_t, timespec, timeval};
 
 use crate::fdtable::{self, Entry};
-use crate::ops::{c_int_result, epoll, poll as poll_ops, select as select_ops, watched};
+use crate::ops::{c_int_result, epoll, epoll_sleep, poll as poll_ops, select as select_ops, watched};
 use crate::sys;
 use crate::{lock, real};
 
@@ -251,7 +251,7 @@ unsafe fn epoll_any(
     // SAFETY: the caller's promise: `count` entries are writable.
     let events = unsafe { slice::from_raw_parts_mut(events, room) };
     if let Some(found) = late {
-        let kept = epoll::strip_late(set, events.get_mut(..found).unwrap_or(&mut []));
+        let kept = epoll_sleep::strip_late(set, events.get_mut(..found).unwrap_or(&mut []));
         if kept > 0 {
             return kept as c_int;
         }

@@ -3,10 +3,11 @@
 use libc::{c_int, c_uint};
 
 use super::c_int_result;
+use crate::description::DescriptionId;
 use crate::engine::{ENGINE, Engine};
 use crate::fdtable::{self, Entry};
 use crate::lock::Settle;
-use crate::{bootstrap, deferred, lock, real};
+use crate::{bootstrap, deferred, lock, real, sys};
 
 impl Engine {
     /// A descriptor stops referring to its description, which ends if it was the last.
@@ -23,8 +24,34 @@ impl Engine {
         let references = d.references.saturating_add_signed(change.saturating_add(deferred::take(index)));
         if references > 0 {
             d.references = references;
+        } else if d.calls > 0 {
+            d.references = 0;
+            // Who polls it is to find the number closed.
+            d.waiters.iter().copied().for_each(sys::signal);
         } else {
             self.end(index);
+        }
+    }
+
+    /// A thread is about to sleep in a call on a description.
+    pub fn begin_call(&mut self, index: usize) {
+        if let Some(d) = self.descriptions.get_mut(index) {
+            d.calls += 1;
+        }
+    }
+
+    /// The call is over. With the last one a description ends that was closed meanwhile.
+    pub fn end_call(&mut self, id: DescriptionId) {
+        if !self.descriptions.is_current(id) {
+            return;
+        }
+        let Some(d) = self.descriptions.get_mut(id.index) else { return };
+        // In a child whose parent was forked by a signal handler the call is not counted.
+        let last = d.calls <= 1;
+        if last && d.references == 0 {
+            self.end(id.index);
+        } else {
+            d.calls = d.calls.saturating_sub(1);
         }
     }
 
@@ -105,7 +132,7 @@ pub fn replace(old: c_int, new: c_int, make: impl FnOnce() -> c_int) -> c_int {
     }
     // An old descriptor that is not open must leave the new one alone.
     // SAFETY: no pointers.
-    if unsafe { crate::sys::syscall!(libc::SYS_fcntl, old, libc::F_GETFD) }.is_err() {
+    if unsafe { sys::syscall!(libc::SYS_fcntl, old, libc::F_GETFD) }.is_err() {
         return make();
     }
     if !let_go(new) {

@@ -1,19 +1,19 @@
 //! epoll_ctl and epoll_wait on sets with accelerated members.
 
-use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::mem;
 
 use libc::{c_int, epoll_event, pollfd, sigset_t};
 
+use super::epoll_sleep::kernel_wait;
 use super::poll;
 use crate::description::{Description, DescriptionId, KernelMembership, Kind, Membership};
 use crate::engine::{ENGINE, Engine};
 use crate::epoll_set::EpollSet;
 use crate::fdtable::{self, Entry};
+use crate::lock;
 use crate::sys::{self, Errno, syscall};
 use crate::wait::{Busy, Deadline, sooner};
-use crate::{cancel, lock, real};
 
 /// Of so many calls that find accelerated members ready, one looks at the kernel's as well.
 const KERNEL_TURN: u32 = 4;
@@ -338,7 +338,8 @@ fn add_ready(id: DescriptionId, events: &mut [epoll_event], from: usize) -> usiz
 }
 
 impl Engine {
-    fn collect(&mut self, id: DescriptionId, events: &mut [epoll_event]) -> Option<usize> {
+    /// Accelerated members that are ready, as many as there is room for.
+    pub(super) fn collect(&mut self, id: DescriptionId, events: &mut [epoll_event]) -> Option<usize> {
         let mut set = self.lend_set(id)?;
         let count = set.collect(events, |member| self.ready_bits(member));
         self.return_set(id, set);
@@ -374,12 +375,16 @@ impl Engine {
             set.turns = set.turns.wrapping_add(1);
             set.sleepers += u32::from(kernel);
             self.return_set(id, set);
+            if kernel {
+                self.begin_call(id.index);
+            }
             self.publish_soon();
             return Look::Ready(count, kernel);
         }
         if ready || deadline.is_over() {
             set.sleepers += 1;
             self.return_set(id, set);
+            self.begin_call(id.index);
             return Look::Sleep(Some(0));
         }
         if set.watched && !set.foreign {
@@ -392,107 +397,14 @@ impl Engine {
         }
         set.sleepers += 1;
         self.return_set(id, set);
+        self.begin_call(id.index);
         match self.arm() {
             Ok(_) => Look::Sleep(sooner(deadline.left(), self.next_timeout())),
             Err(Busy) => {
                 self.wake_sleeper(id);
+                self.end_call(id);
                 Look::Again
             }
         }
     }
-
-    fn wake_sleeper(&mut self, id: DescriptionId) {
-        if let Some(set) = self.epoll_set(id) {
-            set.sleepers = set.sleepers.saturating_sub(1);
-            set.roused = set.roused.min(set.sleepers);
-        }
-    }
-}
-
-/// The kernel's wait: to the nanosecond where the time-out is no whole milliseconds and the kernel can, else to the
-/// millisecond, rounded up: never awake before the time.
-///
-/// # Safety
-/// As epoll_pwait.
-unsafe fn sleep(
-    epoll: c_int,
-    events: *mut epoll_event,
-    count: c_int,
-    timeout_ns: Option<u64>,
-    mask: *const sigset_t,
-) -> c_int {
-    if let Some(ns) = timeout_ns.filter(|ns| !ns.is_multiple_of(1_000_000)) {
-        let time = sys::timespec(ns);
-        // SAFETY: the caller's promise.
-        let found = unsafe { real::epoll_pwait2(epoll, events, count, &raw const time, mask) };
-        if found >= 0 || sys::errno() != libc::ENOSYS {
-            return found;
-        }
-    }
-    let millis = timeout_ns.map_or(-1, |ns| ns.div_ceil(1_000_000).min(i32::MAX as u64) as c_int);
-    // SAFETY: the caller's promise.
-    unsafe { real::epoll_pwait(epoll, events, count, millis, mask) }
-}
-
-/// A thread that slept on a set was cancelled.
-///
-/// # Safety
-/// `set` must point to the set's id.
-unsafe extern "C" fn cancelled(set: *mut c_void) {
-    // SAFETY: the caller's promise.
-    let id = unsafe { *set.cast::<DescriptionId>() };
-    ENGINE.with(|engine| engine.wake_sleeper(id));
-}
-
-/// Waits in the kernel and takes our own events out. The program's events, and whether ours were among them.
-///
-/// # Safety
-/// `mask` must be null or point to a signal set.
-unsafe fn kernel_wait(
-    epoll: c_int,
-    id: DescriptionId,
-    events: &mut [epoll_event],
-    timeout_ns: Option<u64>,
-    mask: *const sigset_t,
-) -> Result<(usize, bool), Errno> {
-    if events.is_empty() {
-        return Ok((0, false));
-    }
-    let count = c_int::try_from(events.len()).unwrap_or(c_int::MAX);
-    let errno = sys::errno();
-    let mut sleeper = id;
-    // SAFETY: `events` is writable for `count` entries; the caller vouches for the mask.
-    let found = cancel::guarded(&mut sleeper, cancelled, || unsafe {
-        sleep(epoll, events.as_mut_ptr(), count, timeout_ns, mask)
-    });
-    let found = usize::try_from(found).map_err(|_| sys::errno());
-    sys::set_errno(errno);
-    ENGINE.with(|engine| {
-        engine.wake_sleeper(id);
-        let n = found?;
-        let Some(Description { kind: Kind::Epoll(set), .. }) = engine.descriptions.get_mut(id.index) else {
-            return Ok((n, false));
-        };
-        let found = set.strip(events.get_mut(..n).unwrap_or(&mut []));
-        if found.ours {
-            if !set.watched {
-                sys::clear(set.wake);
-            }
-            engine.woken(found.agent);
-        }
-        Ok((found.kept, found.ours))
-    })
-}
-
-/// The kernel answered a call that did not concern us when it began: a set that became ours meanwhile has events of
-/// ours among them. Returns how many are the program's.
-pub fn strip_late(epoll: c_int, events: &mut [epoll_event]) -> usize {
-    let Entry::Ours(index) = fdtable::entry(epoll) else { return events.len() };
-    if lock::inside() {
-        return events.len();
-    }
-    ENGINE.with(|engine| match engine.descriptions.get(index) {
-        Some(Description { kind: Kind::Epoll(set), .. }) => set.strip(events).kept,
-        _ => events.len(),
-    })
 }

@@ -71,7 +71,12 @@ pub unsafe fn poll(
         }
         // SAFETY: the caller's promise.
         let slept = unsafe {
-            wait::ppoll(&mut kernel, nap, mask, &mut Sleeper { descriptions: &targets, waiter, mask: None })
+            wait::ppoll(
+                &mut kernel,
+                nap,
+                mask,
+                &mut Sleeper { descriptions: &targets, waiter, mask: None, call: None },
+            )
         };
         if waiter >= 0 {
             let agent = kernel.last().is_some_and(|k| k.revents != 0);
@@ -143,7 +148,7 @@ fn look(
         if let Some(Description { kind: Kind::Listener(_), .. }) = engine.descriptions.get(id.index) {
             engine.show_interest(id.index);
         }
-        entry.revents = if engine.descriptions.is_current(*id) {
+        entry.revents = if engine.descriptions.is_open(*id) {
             engine.ready_bits(*id) as c_short & (entry.events | ALWAYS)
         } else {
             libc::POLLNVAL
