@@ -50,6 +50,9 @@ pub(super) unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_
 /// fcntl(2); its third argument travels like an integer on x86-64, whatever it is.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+    if asks_for_signals(fd, command, argument) {
+        return c_int_result(Err(libc::EINVAL));
+    }
     // SAFETY: the caller's promise.
     let result = unsafe { real::fcntl(fd, command, argument) };
     noted(fd, command, argument, result)
@@ -58,9 +61,20 @@ pub(super) unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_ulo
 /// fcntl(2) of programs with large file offsets.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+    if asks_for_signals(fd, command, argument) {
+        return c_int_result(Err(libc::EINVAL));
+    }
     // SAFETY: the caller's promise.
     let result = unsafe { real::fcntl64(fd, command, argument) };
     noted(fd, command, argument, result)
+}
+
+/// O_ASYNC on a socket of ours: nobody would raise SIGIO while the program does something else.
+fn asks_for_signals(fd: c_int, command: c_int, argument: c_ulong) -> bool {
+    command == libc::F_SETFL
+        && argument as c_int & libc::O_ASYNC != 0
+        && fdtable::is_ours(fd)
+        && options::is_socket(fd)
 }
 
 fn noted(fd: c_int, command: c_int, argument: c_ulong, result: c_int) -> c_int {
@@ -77,6 +91,8 @@ fn noted(fd: c_int, command: c_int, argument: c_ulong, result: c_int) -> c_int {
     result
 }
 
+const FIOASYNC: c_ulong = 0x5452;
+
 /// ioctl(2)
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_ulong) -> c_int {
@@ -91,6 +107,15 @@ pub(super) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_u
     {
         // SAFETY: these requests take a pointer to a writable int.
         return c_int_result(count.map(|count| unsafe { pointer.write_unaligned(count) }).map(|()| 0));
+    }
+    // The kernel says so of files that raise no signals.
+    if request == FIOASYNC && !pointer.is_null() && options::is_socket(fd) {
+        // SAFETY: FIOASYNC takes a pointer to a readable int.
+        return c_int_result(if unsafe { pointer.read_unaligned() } != 0 {
+            Err(libc::ENOTTY)
+        } else {
+            Ok(0)
+        });
     }
     // SAFETY: the caller's promise.
     let result = unsafe { real::ioctl(fd, request, argument) };

@@ -4,14 +4,42 @@ use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, sock
 
 use super::poll;
 
-use crate::fdtable;
+use crate::fdtable::{self, Entry};
 use crate::ops::io;
-use crate::ops::{c_int_result, c_result, rights};
+use crate::ops::{c_int_result, c_result, rights, sockets};
 use crate::{real, sys};
 
 /// One buffer as a list.
 fn part(buffer: *const c_void, len: size_t) -> iovec {
     iovec { iov_base: buffer.cast_mut(), iov_len: len }
+}
+
+/// MSG_FASTOPEN: a fresh socket is connected first. The flags that are left, or what the call returns.
+unsafe fn opened(
+    fd: c_int,
+    flags: c_int,
+    address: *const sockaddr,
+    len: socklen_t,
+) -> Result<c_int, ssize_t> {
+    if flags & libc::MSG_FASTOPEN == 0 || fdtable::entry(fd) == Entry::Kernel {
+        return Ok(flags);
+    }
+    // SAFETY: the caller's promise.
+    match unsafe { sockets::connect(fd, address, len, flags & libc::MSG_DONTWAIT != 0) } {
+        // The kernel's function connects.
+        None => Ok(flags),
+        Some(Ok(_)) => Ok(flags & !libc::MSG_FASTOPEN),
+        Some(Err(errno)) => Err(c_result(Err(errno))),
+    }
+}
+
+/// The same with the address of a message.
+unsafe fn opened_by(fd: c_int, flags: c_int, message: *const msghdr) -> Result<c_int, ssize_t> {
+    if flags & libc::MSG_FASTOPEN == 0 || message.is_null() {
+        return Ok(flags);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { opened(fd, flags, (*message).msg_name.cast(), (*message).msg_namelen) }
 }
 
 /// A receive of one buffer on a descriptor of ours.
@@ -197,6 +225,11 @@ pub(super) unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the caller's promise.
+    let flags = match unsafe { opened_by(fd, flags, message) } {
+        Ok(flags) => flags,
+        Err(result) => return result,
+    };
+    // SAFETY: the caller's promise.
     unsafe {
         send_message(fd, message, flags).unwrap_or_else(|| {
             rights::outgoing(message);
@@ -275,6 +308,12 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
     count: c_uint,
     flags: c_int,
 ) -> c_int {
+    let first: *const msghdr = if count == 0 { core::ptr::null() } else { messages.cast() };
+    // SAFETY: the caller's promise; an mmsghdr begins with its msghdr.
+    let flags = match unsafe { opened_by(fd, flags, first) } {
+        Ok(flags) => flags,
+        Err(result) => return result as c_int,
+    };
     if fdtable::is_ours(fd) {
         // SAFETY: the caller's promise.
         let one = |message: *mut msghdr, _| unsafe { send_message(fd, message, flags) };
@@ -351,7 +390,7 @@ pub(super) unsafe extern "C-unwind" fn send(
     unsafe { send_one(fd, from, len, flags).unwrap_or_else(|| real::send(fd, from, len, flags)) }
 }
 
-/// sendto(2); a connected stream socket ignores the address.
+/// sendto(2); a connected stream socket ignores the address, unless MSG_FASTOPEN asks to connect.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn sendto(
     fd: c_int,
@@ -361,6 +400,11 @@ pub(super) unsafe extern "C-unwind" fn sendto(
     address: *const sockaddr,
     address_len: socklen_t,
 ) -> ssize_t {
+    // SAFETY: the caller's promise.
+    let flags = match unsafe { opened(fd, flags, address, address_len) } {
+        Ok(flags) => flags,
+        Err(result) => return result,
+    };
     // SAFETY: the caller's promise.
     unsafe {
         send_one(fd, from, len, flags)

@@ -82,7 +82,7 @@ pub(super) unsafe extern "C-unwind" fn accept4(
 pub(super) unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     if fdtable::entry(fd) != Entry::Kernel {
         // SAFETY: the caller's promise.
-        if let Some(result) = unsafe { sockets::connect(fd, address, len) } {
+        if let Some(result) = unsafe { sockets::connect(fd, address, len, false) } {
             return c_int_result(result);
         }
     }
@@ -204,6 +204,9 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
 ) -> c_int {
     if matches!(fdtable::entry(fd), Entry::Carried(_)) && carried::takes(level) {
         return 0;
+    }
+    if fdtable::is_ours(fd) && options::is_lacking(fd, level, name) {
+        return c_int_result(Err(libc::EOPNOTSUPP));
     }
     if fdtable::is_ours(fd) {
         options::inherit(fd);

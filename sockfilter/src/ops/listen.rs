@@ -7,7 +7,7 @@ use csp_types::FlowLabel;
 use csp_wire::agent::page::{Reason, SocketEntry, SocketKind};
 use libc::{c_int, socklen_t};
 
-use super::sockets::{LISTEN_LINK_WAIT_NS, refused_in_strict_mode};
+use super::sockets::{LISTEN_LINK_WAIT_NS, asks_too_much, refused_in_strict_mode};
 use crate::description::{Kind, ListenState};
 use crate::engine::{ENGINE, Engine};
 use crate::fdtable::{self, Entry};
@@ -68,6 +68,9 @@ impl Engine {
         let link = self.attached()?;
         if !link.rules.listens(address.port()) {
             return Err(Reason::Rule.into());
+        }
+        if asks_too_much(fd) {
+            return Err(Reason::Lacking.into());
         }
         let id = link.app.listen(address::canonical(address), backlog).map_err(|_| Reason::Full)?;
         if let Err(errno) = hold(fd) {

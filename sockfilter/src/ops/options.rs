@@ -49,6 +49,16 @@ pub fn socket_state(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     })
 }
 
+/// Whether a socket of ours has no such option: nobody would tell that a zero-copy send is complete.
+pub fn is_lacking(fd: c_int, level: c_int, name: c_int) -> bool {
+    (level, name) == (libc::SOL_SOCKET, libc::SO_ZEROCOPY) && is_socket(fd)
+}
+
+/// Whether a descriptor of ours is a socket, not an epoll set.
+pub fn is_socket(fd: c_int) -> bool {
+    with_description(fd, |engine, index| Some(!engine.is_epoll(index))).unwrap_or(false)
+}
+
 /// Whether a descriptor is a connection of ours.
 pub fn is_connection(fd: c_int) -> bool {
     let is = |engine: &mut Engine, index| Some(matches!(engine.descriptions.get(index)?.kind, Kind::Flow(_)));

@@ -123,9 +123,17 @@ pub fn before_chroot() {
     });
 }
 
+/// Whether the program has asked a socket for what it would lack when accelerated: completions of zero-copy sends, and SIGIO.
+pub(super) fn asks_too_much(fd: c_int) -> bool {
+    // SAFETY: no pointers.
+    let flags = unsafe { syscall!(libc::SYS_fcntl, fd, libc::F_GETFL) }.unwrap_or(0);
+    flags & libc::O_ASYNC as usize != 0 || socket_option::<c_int>(fd, libc::SO_ZEROCOPY) != 0
+}
+
 /// Why the kernel may not have a socket in strict mode.
 pub(super) fn refused_in_strict_mode(reason: Reason) -> bool {
-    bootstrap::is_strict() && matches!(reason, Reason::NoAgent | Reason::NoProxy | Reason::Full)
+    bootstrap::is_strict()
+        && matches!(reason, Reason::NoAgent | Reason::NoProxy | Reason::Full | Reason::Lacking)
 }
 
 /// accept4() on a descriptor of ours.
@@ -227,11 +235,16 @@ fn adopt(
     Ok((index, accepted.remote))
 }
 
-/// connect(): `None` means that the kernel shall do it.
+/// connect(), which does not wait where `at_once` says so; `None` means that the kernel shall do it.
 ///
 /// # Safety
 /// As connect: `name` has `len` readable bytes.
-pub unsafe fn connect(fd: c_int, name: *const sockaddr, len: socklen_t) -> Option<Result<usize, Errno>> {
+pub unsafe fn connect(
+    fd: c_int,
+    name: *const sockaddr,
+    len: socklen_t,
+    at_once: bool,
+) -> Option<Result<usize, Errno>> {
     if lock::inside() {
         return None;
     }
@@ -239,7 +252,7 @@ pub unsafe fn connect(fd: c_int, name: *const sockaddr, len: socklen_t) -> Optio
         Entry::Candidate(index) => {
             // SAFETY: the caller's promise.
             let remote = unsafe { address::parse(name, len) }?;
-            start_connecting(fd, index, address::canonical(remote))
+            start_connecting(fd, index, address::canonical(remote), at_once)
         }
         Entry::Ours(index) => ENGINE.with(|engine| {
             if engine.is_epoll(index) {
@@ -273,7 +286,12 @@ pub unsafe fn connect(fd: c_int, name: *const sockaddr, len: socklen_t) -> Optio
     }
 }
 
-fn start_connecting(fd: c_int, index: usize, remote: SocketAddr) -> Option<Result<usize, Errno>> {
+fn start_connecting(
+    fd: c_int,
+    index: usize,
+    remote: SocketAddr,
+    at_once: bool,
+) -> Option<Result<usize, Errno>> {
     let started = ENGINE.with(|engine| {
         let reason = match engine.try_connect(index, fd, remote) {
             Ok(id) => {
@@ -295,7 +313,7 @@ fn start_connecting(fd: c_int, index: usize, remote: SocketAddr) -> Option<Resul
         Ok(started) => started,
         Err(errno) => return Some(Err(errno)),
     };
-    if nonblocking {
+    if nonblocking || at_once {
         return Some(Err(libc::EINPROGRESS));
     }
     let waited = blocking(id, Deadline::after(timeout), |engine| {
@@ -346,6 +364,9 @@ impl Engine {
         self.check_loopback(remote)?;
         if !self.attached()?.rules.connects(remote.ip()) {
             return Err(Reason::Rule);
+        }
+        if asks_too_much(fd) {
+            return Err(Reason::Lacking);
         }
         if !self.await_link(LINK_WAIT_NS) {
             return Err(Reason::NoProxy);

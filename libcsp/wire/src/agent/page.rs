@@ -131,6 +131,8 @@ pub enum Reason {
     Full = 5,
     /// It is accelerated up to the agent, which carries it for the processes that share it.
     Shared = 6,
+    /// The program asked for what accelerated sockets lack: zero-copy sends or SIGIO.
+    Lacking = 7,
 }
 
 impl SocketKind {
@@ -165,6 +167,7 @@ impl Reason {
             4 => Reason::NoProxy,
             5 => Reason::Full,
             6 => Reason::Shared,
+            7 => Reason::Lacking,
             _ => return None,
         })
     }
@@ -179,6 +182,7 @@ impl Reason {
             Reason::NoProxy => "no proxy",
             Reason::Full => "table full",
             Reason::Shared => "shared, carried by the agent",
+            Reason::Lacking => "asked for zero-copy or SIGIO",
         }
     }
 }
