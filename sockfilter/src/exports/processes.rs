@@ -126,7 +126,7 @@ macro_rules! with_environment {
 
         $(#[doc = concat!(stringify!($name), "(3)")]
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name($($argument: $type,)* $environment: Strings $(, $last: $last_type)?) -> c_int {
+        pub(super) unsafe extern "C" fn $name($($argument: $type,)* $environment: Strings $(, $last: $last_type)?) -> c_int {
             before_exec();
             // SAFETY: the caller's promise.
             let kept = unsafe { Environment::of($environment) };
@@ -223,7 +223,7 @@ extern "C" fn forked() -> c_int {
 
 /// chroot(2): who shuts itself in attaches first. A session of vsftpd does so before it listens for data.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn chroot(path: *const c_char) -> c_int {
+pub(super) unsafe extern "C" fn chroot(path: *const c_char) -> c_int {
     static NEXT: Next = Next::new("chroot\0");
     sockets::before_chroot();
     call_next!(NEXT, fn(*const c_char) -> c_int, (path))

@@ -2,8 +2,15 @@
 
 use libc::{c_int, c_long, c_uint};
 
-use super::{descriptors, io, poll, sockets, transfer};
-use crate::{fork, sys};
+use super::{descriptors, io, poll, processes, sockets, transfer};
+use crate::ops::select::Sets;
+use crate::{fork, signals, sys};
+
+/// Bytes of the kernel's signal set: it refuses every other length.
+const MASK_LEN: usize = 8;
+/// Where struct clone_args has its stack, and how long it is at least.
+const CLONE_STACK: usize = 40;
+const CLONE_ARGS_MIN: usize = 64;
 
 /// syscall(2). A clone that brings a stack of its own must return on it, with nothing of ours in between.
 #[unsafe(no_mangle)]
@@ -66,6 +73,12 @@ unsafe extern "C-unwind" fn dispatch(
             libc::SYS_splice => {
                 return transfer::splice(fd, b as _, c as c_int, d as _, e, f as c_uint) as c_long;
             }
+            libc::SYS_preadv2 => {
+                return transfer::preadv2(fd, b as _, c as c_int, d as _, f as c_int) as c_long;
+            }
+            libc::SYS_pwritev2 => {
+                return transfer::pwritev2(fd, b as _, c as c_int, d as _, f as c_int) as c_long;
+            }
             libc::SYS_recvmmsg => io::recvmmsg(fd, b as _, c as c_uint, d as c_int, e as _),
             libc::SYS_sendmmsg => io::sendmmsg(fd, b as _, c as c_uint, d as c_int),
             libc::SYS_close => descriptors::close(fd),
@@ -87,25 +100,77 @@ unsafe extern "C-unwind" fn dispatch(
             libc::SYS_getsockopt => sockets::getsockopt(fd, b as c_int, c as c_int, d as _, e as _),
             libc::SYS_setsockopt => sockets::setsockopt(fd, b as c_int, c as c_int, d as _, e as _),
             libc::SYS_poll => poll::poll(a as _, b as _, c as c_int),
-            libc::SYS_ppoll => poll::ppoll(a as _, b as _, c as _, d as _),
+            libc::SYS_ppoll if d == 0 || e == MASK_LEN => poll::ppoll(a as _, b as _, c as _, d as _),
             libc::SYS_select => poll::select(fd, b as _, c as _, d as _, e as _),
+            libc::SYS_pselect6 => return pselect6([a, b, c, d, e, f]),
             libc::SYS_epoll_create => poll::epoll_create(fd),
             libc::SYS_epoll_create1 => poll::epoll_create1(fd),
             libc::SYS_epoll_ctl => poll::epoll_ctl(fd, b as c_int, c as c_int, d as _),
             libc::SYS_epoll_wait => poll::epoll_wait(fd, b as _, c as c_int, d as c_int),
-            libc::SYS_epoll_pwait => poll::epoll_pwait(fd, b as _, c as c_int, d as c_int, e as _),
-            libc::SYS_epoll_pwait2 => poll::epoll_pwait2(fd, b as _, c as c_int, d as _, e as _),
+            libc::SYS_epoll_pwait if e == 0 || f == MASK_LEN => {
+                poll::epoll_pwait(fd, b as _, c as c_int, d as c_int, e as _)
+            }
+            libc::SYS_epoll_pwait2 if e == 0 || f == MASK_LEN => {
+                poll::epoll_pwait2(fd, b as _, c as c_int, d as _, e as _)
+            }
             // Rings of the kernel's own read and write past us: libraries fall back to what they did before.
             libc::SYS_io_uring_setup => return failed(-(libc::ENOSYS as isize)),
+            libc::SYS_execve => processes::execve(a as _, b as _, c as _),
+            libc::SYS_execveat => processes::execveat(fd, b as _, c as _, d as _, e as c_int),
+            libc::SYS_chroot => processes::chroot(a as _),
+            libc::SYS_rt_sigaction => {
+                let raw = sys::raw6(number, [a, b, c, d, e, f]);
+                signals::note(a as c_int);
+                return passed(raw);
+            }
             // A child of vfork would return through these frames.
             libc::SYS_fork | libc::SYS_vfork => libc::fork(),
             libc::SYS_clone if a & libc::CLONE_VM as usize == 0 => {
+                return forking(|| sys::raw6(number, [a, b, c, d, e, f]));
+            }
+            libc::SYS_clone3 if copies_memory(a, b) => {
                 return forking(|| sys::raw6(number, [a, b, c, d, e, f]));
             }
             _ => return passed(sys::raw6(number, [a, b, c, d, e, f])),
         }
     };
     c_long::from(result)
+}
+
+/// pselect6: a set that concerns us; others are the kernel's, which tells how much time is left.
+///
+/// # Safety
+/// The arguments must be what the call takes.
+unsafe fn pselect6(a: [usize; 6]) -> c_long {
+    let [count, read, write, except, timeout, last] = a;
+    // The sixth argument points to the mask and its length.
+    let both = last as *const [usize; 2];
+    // SAFETY: the caller's promise.
+    let [mask, len] = if both.is_null() { [0, MASK_LEN] } else { unsafe { both.read_unaligned() } };
+    // SAFETY: the caller's promise.
+    unsafe {
+        if (mask != 0 && len != MASK_LEN)
+            || !Sets([read as _, write as _, except as _]).concern(count as c_int)
+        {
+            return passed(sys::raw6(libc::SYS_pselect6, a));
+        }
+        poll::pselect(count as c_int, read as _, write as _, except as _, timeout as _, mask as _).into()
+    }
+}
+
+/// Whether clone3 is asked for a child with a memory and a stack of its own.
+///
+/// # Safety
+/// `arguments` must be null or have `len` readable bytes.
+unsafe fn copies_memory(arguments: usize, len: usize) -> bool {
+    if arguments == 0 || len < CLONE_ARGS_MIN {
+        return false;
+    }
+    let word = |at: usize| (arguments + at) as *const u64;
+    // SAFETY: the caller's promise.
+    unsafe {
+        word(0).read_unaligned() & libc::CLONE_VM as u64 == 0 && word(CLONE_STACK).read_unaligned() == 0
+    }
 }
 
 /// A raw result in the C library's form.

@@ -90,7 +90,7 @@ macro_rules! at_offset {
         $(
             $(#[$doc])*
             #[unsafe(no_mangle)]
-            unsafe extern "C-unwind" fn $name(
+            pub(super) unsafe extern "C-unwind" fn $name(
                 fd: c_int,
                 parts: *const iovec,
                 count: c_int,
