@@ -101,10 +101,12 @@ pub enum Attempt<T> {
     Done(Result<T, Errno>),
     /// It would block.
     WouldBlock,
+    /// So would the rest of it; any handled signal ends the call, which tells what was done.
+    Partly,
 }
 
 /// Repeats `try_once` until it is done, sleeping in between. `deadline` gives EAGAIN; a signal gives EINTR, unless its handler
-/// asks for restarting (SA_RESTART) and there is no deadline (signal(7)). A close by another thread does not end the call.
+/// asks for restarting (SA_RESTART), there is no deadline (signal(7)) and nothing is done yet. A close by another thread does not end the call.
 pub fn blocking<T>(
     id: DescriptionId,
     deadline: Deadline,
@@ -113,15 +115,21 @@ pub fn blocking<T>(
     let mut spun_until = None;
     let mut held = Held::none();
     let mut counted = false;
+    let mut restarts = true;
     cancel::test();
     loop {
         let mut attempt = |engine: &mut Engine| {
             if !engine.descriptions.is_current(id) {
                 return Step::Done(Err(libc::EBADF));
             }
-            if let Attempt::Done(result) = try_once(engine) {
-                engine.publish_soon();
-                return Step::Done(result);
+            restarts = deadline == Deadline::Never;
+            match try_once(engine) {
+                Attempt::Done(result) => {
+                    engine.publish_soon();
+                    return Step::Done(result);
+                }
+                Attempt::Partly => restarts = false,
+                Attempt::WouldBlock => {}
             }
             if engine.progress() {
                 return Step::Again;
@@ -161,7 +169,7 @@ pub fn blocking<T>(
             Step::Sleep(waiter, wake, timer) => {
                 held.hold();
                 let nap = sooner(deadline.left(), timer);
-                let (slept, agent) = sleep(id, waiter, wake, nap, deadline == Deadline::Never, &held);
+                let (slept, agent) = sleep(id, waiter, wake, nap, restarts, &held);
                 ENGINE.with(|engine| {
                     engine.woken(agent);
                     resign(engine, &[id], waiter);

@@ -111,11 +111,11 @@ pub unsafe fn receive(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Result
         match taken {
             Ok(()) if !taking.all || done == taking.wanted => Attempt::Done(Ok(done)),
             Ok(()) if deadline.is_over() => Attempt::Done(Ok(done)),
+            Ok(()) if done > 0 => Attempt::Partly,
             Ok(()) => Attempt::WouldBlock,
             Err(Some(errno)) if errno != libc::EAGAIN && done == 0 => Attempt::Done(Err(errno)),
-            Err(Some(libc::EAGAIN)) if done == 0 || (taking.all && !deadline.is_over()) => {
-                Attempt::WouldBlock
-            }
+            Err(Some(libc::EAGAIN)) if done == 0 => Attempt::WouldBlock,
+            Err(Some(libc::EAGAIN)) if taking.all && !deadline.is_over() => Attempt::Partly,
             // The end, or an obstacle after bytes: the next call tells it.
             Err(_) => Attempt::Done(Ok(done)),
         }
@@ -245,6 +245,7 @@ pub unsafe fn send(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Result<us
             // SAFETY: the caller's promise.
             match unsafe { write_some(engine, id, parts, done) } {
                 Ok(n) => done += n,
+                Err(AppError::WouldBlock) if done > 0 => return Attempt::Partly,
                 Err(AppError::WouldBlock) => return Attempt::WouldBlock,
                 Err(error) => return Attempt::Done(Err(errno_of(error))),
             }

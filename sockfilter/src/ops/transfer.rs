@@ -10,8 +10,9 @@ use super::io::{Direction, FILE_CHUNK, prepare, raise_sigpipe, receive, write_so
 use super::{PASS, c_result};
 use crate::description::DescriptionId;
 use crate::engine::errno_of;
-use crate::sys::{self, Errno, syscall};
-use crate::wait::{Attempt, Deadline, blocking};
+use crate::signals::{self, Effect};
+use crate::sys::{Errno, syscall};
+use crate::wait::{self, Attempt, Deadline, Sleeper, blocking};
 
 /// sendfile() to a descriptor of ours; `None`: the kernel's affair.
 ///
@@ -64,7 +65,7 @@ fn copy_file(
     let mut chunk = MaybeUninit::<[u8; FILE_CHUNK]>::uninit();
     let mut sent = 0;
     while sent < count {
-        let room = match room(id, deadline) {
+        let room = match room(id, deadline, sent > 0) {
             Ok(room) => room.min(FILE_CHUNK).min(count - sent),
             Err(errno) => {
                 // The end of the file comes before the connection's troubles.
@@ -92,8 +93,8 @@ fn copy_file(
     (sent, Ok(()))
 }
 
-/// Bytes that can be written now, at least one; waits for them.
-fn room(id: DescriptionId, deadline: Deadline) -> Result<usize, Errno> {
+/// Bytes that can be written now, at least one; waits for them. `partly`: others were before.
+fn room(id: DescriptionId, deadline: Deadline, partly: bool) -> Result<usize, Errno> {
     blocking(id, deadline, |engine| {
         let flow = match engine.flow(id) {
             Ok(flow) => flow,
@@ -102,6 +103,7 @@ fn room(id: DescriptionId, deadline: Deadline) -> Result<usize, Errno> {
         let Some(link) = &mut engine.link else { return Attempt::Done(Err(libc::EBADF)) };
         match link.app.write_room(flow) {
             Ok(room) => Attempt::Done(Ok(room)),
+            Err(AppError::WouldBlock) if partly => Attempt::Partly,
             Err(AppError::WouldBlock) => Attempt::WouldBlock,
             Err(error) => Attempt::Done(Err(errno_of(error))),
         }
@@ -202,8 +204,15 @@ fn is_pipe(fd: c_int) -> bool {
 /// Waits for an end of a pipe; `false`: nothing can be done now.
 fn pipe_ready(pipe: c_int, events: libc::c_short, waits: bool) -> Result<bool, Errno> {
     let mut fds = [libc::pollfd { fd: pipe, events, revents: 0 }];
-    // SAFETY: no mask.
-    unsafe { sys::ppoll(&mut fds, if waits { None } else { Some(0) }, core::ptr::null()) }.map(|n| n > 0)
+    let limit = if waits { None } else { Some(0) };
+    loop {
+        let mut sleeper = Sleeper { descriptions: &[], waiter: -1, mask: None, call: None };
+        // SAFETY: no mask.
+        match unsafe { wait::ppoll(&mut fds, limit, core::ptr::null(), &mut sleeper) } {
+            Err(libc::EINTR) if signals::effect() == Effect::Restart => {}
+            result => return result.map(|n| n > 0),
+        }
+    }
 }
 
 fn socket_to_pipe(socket: c_int, pipe: c_int, len: usize, waits: bool) -> Result<usize, Errno> {
@@ -246,7 +255,7 @@ fn pipe_to_socket(pipe: c_int, socket: c_int, len: usize, waits: bool) -> Result
         if !pipe_ready(pipe, libc::POLLIN, waits && moved == 0)? {
             return if moved > 0 { Ok(moved) } else { Err(libc::EAGAIN) };
         }
-        let room = match room(id, deadline) {
+        let room = match room(id, deadline, moved > 0) {
             Ok(room) => room.min(FILE_CHUNK).min(len - moved),
             Err(errno) => return if moved > 0 { Ok(moved) } else { Err(errno) },
         };

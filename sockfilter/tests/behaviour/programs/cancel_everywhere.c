@@ -1,4 +1,4 @@
-/* accept, connect's kin, poll, select and epoll_wait are cancellation points. */
+/* accept, poll, select, epoll_wait and receiving calls are cancellation points; cancel_sending has those that send. */
 #include "behaviour.h"
 
 static struct ends e;

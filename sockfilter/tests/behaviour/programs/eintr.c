@@ -1,4 +1,4 @@
-/* A handler without SA_RESTART interrupts read, accept and write with EINTR. */
+/* A handler without SA_RESTART interrupts read, accept, poll and epoll_wait with EINTR; eintr_sending has those that send. */
 #include "behaviour.h"
 
 static volatile int seen;
