@@ -15,7 +15,7 @@ use crate::description::{Kind, Membership};
 use crate::engine::{ENGINE, Engine};
 use crate::fdtable::{self, Entry};
 use crate::inherit::Mark;
-use crate::ops::now;
+use crate::ops::{carried, now, options, sockets};
 use crate::sys::{self, Errno, syscall};
 use crate::wait::{self, Deadline};
 use crate::{bootstrap, lock};
@@ -217,6 +217,9 @@ impl Engine {
             set_option(near, name, &value);
         }
         let descriptors: Vec<c_int> = ours().filter(|(_, at)| *at == index).map(|(fd, _)| fd).collect();
+        if let Some(&fd) = descriptors.first() {
+            self.keep_options(index, fd, near);
+        }
         for fd in descriptors {
             // SAFETY: no pointers.
             let flags = unsafe { syscall!(libc::SYS_fcntl, fd, libc::F_GETFD) }.unwrap_or(0);
@@ -226,6 +229,15 @@ impl Engine {
                 fdtable::carry(fd, index);
             }
         }
+    }
+
+    /// A Unix socket cannot keep TCP's options.
+    fn keep_options(&mut self, index: usize, placeholder: c_int, near: c_int) {
+        let Some(d) = self.descriptions.get_mut(index) else { return };
+        options::apply(placeholder, &std::mem::take(&mut d.inherited));
+        d.options = carried::options_of(placeholder);
+        let keepalive: c_int = sockets::option_value(placeholder, libc::SOL_SOCKET, libc::SO_KEEPALIVE);
+        set_option(near, libc::SO_KEEPALIVE, &keepalive);
     }
 
     /// What was a member of sets of ours is one of the kernel's from now on.

@@ -19,6 +19,12 @@ impl ProxyCore {
         match option {
             ChannelOption::NoDelay => options.nagle = value == 0,
             ChannelOption::KeepaliveIdle => options.keepalive_idle = time,
+            ChannelOption::KeepaliveInterval => {
+                options.keepalive_interval = time.unwrap_or(options.keepalive_interval);
+            }
+            ChannelOption::KeepaliveCount => {
+                options.keepalive_probes = u8::try_from(value).unwrap_or(u8::MAX).max(1);
+            }
             ChannelOption::UserTimeout => options.user_timeout = time,
         }
         self.tcp.set_options(now, label, options);

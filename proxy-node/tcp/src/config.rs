@@ -186,6 +186,8 @@ impl StackConfig {
             pacing: self.pacing,
             ecn: self.ecn,
             keepalive_idle: self.keepalive_idle,
+            keepalive_interval: self.keepalive_interval,
+            keepalive_probes: self.keepalive_probes,
             user_timeout: None,
         }
     }
@@ -244,6 +246,10 @@ pub struct ConnectionOptions {
     pub ecn: EcnMode,
     /// See [`StackConfig::keepalive_idle`].
     pub keepalive_idle: Option<Duration>,
+    /// See [`StackConfig::keepalive_interval`].
+    pub keepalive_interval: Duration,
+    /// See [`StackConfig::keepalive_probes`].
+    pub keepalive_probes: u8,
     /// How long sent data may stay unacknowledged, or a window closed, before the connection fails (RFC 5482);
     /// `None` leaves it to the number of retries.
     pub user_timeout: Option<Duration>,
@@ -255,7 +261,9 @@ pub(crate) struct KeptOptions {
     pub nagle: bool,
     pub pacing: bool,
     pub ecn: EcnMode,
+    pub keepalive_probes: u8,
     keepalive_idle_ms: u32,
+    keepalive_interval_ms: u32,
     user_timeout_ms: u32,
 }
 
@@ -266,7 +274,9 @@ impl From<ConnectionOptions> for KeptOptions {
             nagle: options.nagle,
             pacing: options.pacing,
             ecn: options.ecn,
+            keepalive_probes: options.keepalive_probes,
             keepalive_idle_ms: options.keepalive_idle.map_or(0, kept),
+            keepalive_interval_ms: kept(options.keepalive_interval),
             user_timeout_ms: options.user_timeout.map_or(0, kept),
         }
     }
@@ -281,12 +291,18 @@ impl KeptOptions {
             pacing: self.pacing,
             ecn: self.ecn,
             keepalive_idle: self.keepalive_idle(),
+            keepalive_interval: self.keepalive_interval(),
+            keepalive_probes: self.keepalive_probes,
             user_timeout: self.user_timeout(),
         }
     }
 
     pub fn keepalive_idle(&self) -> Option<Duration> {
         (self.keepalive_idle_ms > 0).then(|| Duration::from_millis(self.keepalive_idle_ms.into()))
+    }
+
+    pub fn keepalive_interval(&self) -> Duration {
+        Duration::from_millis(self.keepalive_interval_ms.into())
     }
 
     pub fn user_timeout(&self) -> Option<Duration> {

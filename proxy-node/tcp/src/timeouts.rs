@@ -218,17 +218,18 @@ impl Tcb {
         };
         // Whatever is in flight has a timer of its own.
         let due = self.last_heard + idle;
+        let again = cx.now + self.options.keepalive_interval();
         if due > cx.now || self.outstanding() > 0 {
             self.keepalive_probes = 0;
-            self.timers.keepalive = due.max(cx.now + cx.config.keepalive_interval);
+            self.timers.keepalive = if due > cx.now { due } else { again };
             return;
         }
-        if self.keepalive_probes >= cx.config.keepalive_probes {
+        if self.keepalive_probes >= self.options.keepalive_probes {
             return self.fail(cx, Farewell::Reset, FailReason::TimedOut);
         }
         cx.counters.keepalive_probes += 1;
         self.keepalive_probes += 1;
-        self.timers.keepalive = cx.now + cx.config.keepalive_interval;
+        self.timers.keepalive = again;
         self.probe = Some(Probe::Keepalive);
         self.maybe_transmit = true;
     }

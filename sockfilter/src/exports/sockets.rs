@@ -147,7 +147,7 @@ pub(super) unsafe extern "C-unwind" fn getsockopt(
         && !value.is_null()
         && !len.is_null()
         // SAFETY: the caller's promise.
-        && let Some(result) = unsafe { carried::option(index, level, name, value, len) }
+        && let Some(result) = unsafe { carried::get(index, level, name, value, len) }
     {
         return c_int_result(result);
     }
@@ -202,8 +202,11 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
     value: *const c_void,
     len: socklen_t,
 ) -> c_int {
-    if matches!(fdtable::entry(fd), Entry::Carried(_)) && carried::takes(level) {
-        return 0;
+    if let Entry::Carried(index) = fdtable::entry(fd)
+        && carried::keeps(level)
+    {
+        // SAFETY: the caller's promise.
+        return c_int_result(unsafe { carried::set(index, level, name, value, len) });
     }
     if fdtable::is_ours(fd) && options::is_lacking(fd, level, name) {
         return c_int_result(Err(libc::EOPNOTSUPP));

@@ -1,48 +1,121 @@
-//! Options of connections that the agent carries: a Unix socket has none of TCP's, the connection behind it has.
+//! Options of connections that the agent carries: a Unix socket has none of TCP's, so their values are kept here, and a TCP
+//! socket made for the moment says what the kernel would.
+
+use std::sync::Arc;
 
 use libc::{c_int, c_void, socklen_t};
 
-use super::options::write_int;
+use super::options::{self, OPTIONS_MAX};
+use crate::description::{OPTION_LEN_MAX, SetOption};
 use crate::engine::ENGINE;
 use crate::lock;
-use crate::sys::Errno;
+use crate::sys::{self, Errno, syscall};
 
-/// Whether setting an option of this level succeeds without the kernel: there is nothing to set it on here.
-pub fn takes(level: c_int) -> bool {
+/// What a connection's placeholder is asked for before the agent carries it: all ints.
+const KEPT: [(c_int, c_int); 8] = [
+    (libc::IPPROTO_TCP, libc::TCP_NODELAY),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
+    (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
+    (libc::IPPROTO_TCP, libc::TCP_QUICKACK),
+    (libc::IPPROTO_IP, libc::IP_TOS),
+    (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+];
+
+/// Whether options of this level are kept here.
+pub fn keeps(level: c_int) -> bool {
     matches!(level, libc::IPPROTO_TCP | libc::IPPROTO_IP | libc::IPPROTO_IPV6)
 }
 
-/// getsockopt(); `None`: the Unix socket's own answer is right.
+/// The options of a connection that its placeholder `fd` has, to be kept.
+pub fn options_of(fd: c_int) -> Arc<Vec<SetOption>> {
+    let known = KEPT.into_iter().filter_map(|(level, name)| {
+        let (mut value, mut len) = ([0; OPTION_LEN_MAX], size_of::<c_int>() as socklen_t);
+        let at = value.as_mut_ptr();
+        // SAFETY: `value` has `len` writable bytes.
+        unsafe { syscall!(libc::SYS_getsockopt, fd, level, name, at, &raw mut len) }.ok()?;
+        Some(SetOption { level, name, value, len: len as u8 })
+    });
+    Arc::new(known.collect())
+}
+
+/// A TCP socket that has what is kept of a connection.
+struct Scratch(c_int);
+
+impl Scratch {
+    fn of(family: c_int, options: &[SetOption]) -> Result<Self, Errno> {
+        // SAFETY: no pointers.
+        let fd = unsafe { syscall!(libc::SYS_socket, family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) }?;
+        let scratch = Scratch(fd as c_int);
+        options::apply(scratch.0, options);
+        Ok(scratch)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        sys::close(self.0);
+    }
+}
+
+/// Family and options of a connection.
+fn known(index: usize) -> Result<(c_int, Arc<Vec<SetOption>>), Errno> {
+    if lock::inside() {
+        return Err(libc::EAGAIN);
+    }
+    ENGINE
+        .with(|engine| engine.descriptions.get(index).map(|d| (d.family, Arc::clone(&d.options))))
+        .ok_or(libc::EBADF)
+}
+
+/// getsockopt() at a level that is kept here, or of what a Unix socket would tell of itself; `None`: its own answer is right.
 ///
 /// # Safety
 /// `value` must have `*len` writable bytes, `len` be readable and writable.
-pub unsafe fn option(
+pub unsafe fn get(
     index: usize,
     level: c_int,
     name: c_int,
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> Option<Result<usize, Errno>> {
-    if lock::inside() {
+    let of_family = level == libc::SOL_SOCKET && matches!(name, libc::SO_DOMAIN | libc::SO_PROTOCOL);
+    if !keeps(level) && !of_family {
         return None;
     }
-    let family = ENGINE.with(|engine| engine.descriptions.get(index).map(|d| d.family))?;
-    let number = match (level, name) {
-        (libc::SOL_SOCKET, libc::SO_DOMAIN) => family,
-        (libc::SOL_SOCKET, libc::SO_PROTOCOL) => libc::IPPROTO_TCP,
-        // No options of IP were received: programs that ask refuse source routes.
-        (libc::IPPROTO_IP, libc::IP_OPTIONS) => {
-            // SAFETY: the caller's promise.
-            unsafe { *len = 0 };
-            return Some(Ok(0));
-        }
-        // Small writes leave at once.
-        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => 1,
-        (libc::IPPROTO_TCP, libc::TCP_INFO) => return Some(Err(libc::EOPNOTSUPP)),
-        (level, _) if takes(level) => 0,
-        _ => return None,
-    };
+    if (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO) {
+        return Some(Err(libc::EOPNOTSUPP));
+    }
+    Some(known(index).and_then(|(family, options)| {
+        let scratch = Scratch::of(family, &options)?;
+        // SAFETY: the caller's promise.
+        unsafe { syscall!(libc::SYS_getsockopt, scratch.0, level, name, value, len) }
+    }))
+}
+
+/// setsockopt() at a level that is kept here: refused where the kernel refuses it of TCP.
+///
+/// # Safety
+/// `value` must have `len` readable bytes.
+pub unsafe fn set(
+    index: usize,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> Result<usize, Errno> {
+    let (family, kept) = known(index)?;
+    let scratch = Scratch::of(family, &kept)?;
     // SAFETY: the caller's promise.
-    unsafe { write_int(number, value, len) };
-    Some(Ok(0))
+    unsafe { syscall!(libc::SYS_setsockopt, scratch.0, level, name, value, len) }?;
+    drop(scratch);
+    // SAFETY: the caller's promise.
+    if let Some(option) = unsafe { options::copied(level, name, value, len) } {
+        ENGINE.with(|engine| {
+            let Some(d) = engine.descriptions.get_mut(index) else { return };
+            options::put(Arc::make_mut(&mut d.options), option, OPTIONS_MAX);
+        });
+    }
+    Ok(0)
 }

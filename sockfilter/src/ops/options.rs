@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use csp_transport::app::{Handle, Readiness};
+use csp_transport::app::{FlowId, Handle, Readiness};
 use csp_wire::channel::ChannelOption;
 use libc::{c_int, c_void, socklen_t};
 
@@ -95,29 +95,51 @@ pub fn tcp_state(fd: c_int) -> Option<u8> {
     })
 }
 
-/// Options of one listener that are inherited.
-const OPTIONS_MAX: usize = 64;
+/// Options of one socket that are kept.
+pub(super) const OPTIONS_MAX: usize = 64;
+
+/// An option as the program gave it; `None` where it is too long to be kept.
+///
+/// # Safety
+/// `value` must have `len` readable bytes.
+pub(super) unsafe fn copied(
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> Option<SetOption> {
+    if value.is_null() || len as usize > OPTION_LEN_MAX {
+        return None;
+    }
+    let mut option = SetOption { level, name, value: [0; OPTION_LEN_MAX], len: len as u8 };
+    // SAFETY: the caller's promise; the length was checked.
+    unsafe { core::ptr::copy_nonoverlapping(value.cast(), option.value.as_mut_ptr(), len as usize) };
+    Some(option)
+}
+
+/// Keeps an option in the place of its former value; at most `max`.
+pub(super) fn put(options: &mut Vec<SetOption>, option: SetOption, max: usize) {
+    options.retain(|o| (o.level, o.name) != (option.level, option.name));
+    if options.len() < max {
+        options.push(option);
+    }
+}
 
 /// The program set an option on what may become a listener: connections that it accepts will have it.
 ///
 /// # Safety
 /// `value` must have `len` readable bytes.
 pub unsafe fn note_inherited(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) {
-    if value.is_null() || len as usize > OPTION_LEN_MAX || lock::inside() {
+    // SAFETY: the caller's promise.
+    let Some(option) = (unsafe { copied(level, name, value, len) }) else { return };
+    if lock::inside() {
         return;
     }
-    let mut option = SetOption { level, name, value: [0; OPTION_LEN_MAX], len: len as u8 };
-    // SAFETY: the caller's promise; the length was checked.
-    unsafe { core::ptr::copy_nonoverlapping(value.cast(), option.value.as_mut_ptr(), len as usize) };
     ENGINE.with(|engine| {
         let (Entry::Ours(index) | Entry::Candidate(index)) = fdtable::entry(fd) else { return };
         let Some(d) = engine.descriptions.get_mut(index) else { return };
         if matches!(d.kind, Kind::Candidate | Kind::Listener(_)) {
-            let options = Arc::make_mut(&mut d.options);
-            options.retain(|o| (o.level, o.name) != (level, name));
-            if options.len() < OPTIONS_MAX {
-                options.push(option);
-            }
+            put(Arc::make_mut(&mut d.options), option, OPTIONS_MAX);
         }
     });
 }
@@ -128,7 +150,12 @@ pub fn inherit(fd: c_int) {
         let d = engine.descriptions.get_mut(index)?;
         (!d.inherited.is_empty()).then(|| std::mem::take(&mut d.inherited))
     });
-    for o in inherited.iter().flat_map(|list| list.iter()) {
+    apply(fd, inherited.as_ref().map_or(&[], |list| list.as_slice()));
+}
+
+/// Sets options on a socket of the kernel's; those that it refuses it has not.
+pub fn apply(fd: c_int, options: &[SetOption]) {
+    for o in options {
         // SAFETY: the option's value has so many readable bytes.
         let _ = unsafe { syscall!(libc::SYS_setsockopt, fd, o.level, o.name, o.value.as_ptr(), o.len) };
     }
@@ -185,26 +212,52 @@ pub unsafe fn option_set(fd: c_int, level: c_int, name: c_int, value: *const c_v
     }
 }
 
-/// Tells the proxy of options that concern the client's TCP connection; the placeholder has their values.
+/// Tells the proxy of an option that concerns the client's TCP connection; the placeholder has its value.
 fn pass_on(fd: c_int, level: c_int, name: c_int) {
-    let int = |level, name| super::sockets::option_value::<c_int>(fd, level, name).max(0) as u64;
-    let (option, value) = match (level, name) {
-        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => (ChannelOption::NoDelay, int(level, name)),
-        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => (ChannelOption::UserTimeout, int(level, name)),
-        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) | (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => {
-            let on = int(libc::SOL_SOCKET, libc::SO_KEEPALIVE);
-            if on == 0 && level == libc::IPPROTO_TCP {
-                return;
-            }
-            (ChannelOption::KeepaliveIdle, on * 1000 * int(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE))
-        }
-        _ => return,
-    };
+    let int = |level, name| super::sockets::option_value::<c_int>(fd, level, name);
+    let Some((option, value)) = told(level, name, int) else { return };
     with_description(fd, |engine, index| {
         let Kind::Flow(flow) = engine.descriptions.get(index)?.kind else { return None };
         // A connection that is over has no use for it.
         engine.link.as_mut()?.app.set_option(super::now(), flow, option, value).ok()
     });
+}
+
+/// What the proxy is told of an option; `value` gives those of the socket.
+fn told(level: c_int, name: c_int, value: impl Fn(c_int, c_int) -> c_int) -> Option<(ChannelOption, u64)> {
+    let int = |level, name| value(level, name).max(0) as u64;
+    let own = || int(level, name);
+    Some(match (level, name) {
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => (ChannelOption::NoDelay, own()),
+        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => (ChannelOption::UserTimeout, own()),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL) => (ChannelOption::KeepaliveInterval, own() * 1000),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT) => (ChannelOption::KeepaliveCount, own()),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) | (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => {
+            let on = int(libc::SOL_SOCKET, libc::SO_KEEPALIVE);
+            if on == 0 && level == libc::IPPROTO_TCP {
+                return None;
+            }
+            (ChannelOption::KeepaliveIdle, on * 1000 * int(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE))
+        }
+        _ => return None,
+    })
+}
+
+impl Engine {
+    /// Tells the proxy what a new connection has from before: what was set on its listener, or on it before connect().
+    pub(super) fn pass_on_all(&mut self, fd: c_int, flow: FlowId, options: &[SetOption]) {
+        let value = |level, name| {
+            let set = options.iter().find(|o| (o.level, o.name) == (level, name));
+            let int = set.and_then(|o| o.value.first_chunk()).map(|bytes| c_int::from_ne_bytes(*bytes));
+            int.unwrap_or_else(|| super::sockets::option_value(fd, level, name))
+        };
+        for o in options {
+            let (Some((option, value)), Some(link)) = (told(o.level, o.name, value), &mut self.link) else {
+                continue;
+            };
+            let _ = link.app.set_option(super::now(), flow, option, value);
+        }
+    }
 }
 
 fn note(fd: c_int, f: impl FnOnce(&mut Description)) {

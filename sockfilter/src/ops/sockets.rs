@@ -1,10 +1,11 @@
 //! socket, listen, accept, connect, shutdown.
 
-use csp_transport::app::{AppError, Directions, Handle, Readiness};
+use csp_transport::app::{AppError, Directions, FlowId, Handle, Readiness};
 use csp_types::FlowLabel;
 use csp_wire::agent::page::{self, Reason, SocketEntry, SocketKind};
 use libc::{c_int, sockaddr, socklen_t};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use super::{PASS, c_int_result, now};
 use crate::description::{DescriptionId, Kind};
@@ -188,7 +189,8 @@ fn accept_attempt(
         Err(errno) => return Attempt::Done(Err(errno)),
     };
     match adopt(engine, listener, fd, family) {
-        Ok((index, remote)) => {
+        Ok((index, flow, remote)) => {
+            engine.pass_on_all(fd, flow, &options);
             if let Some(d) = engine.descriptions.get_mut(index) {
                 d.nonblocking = flags & libc::SOCK_NONBLOCK != 0;
                 d.linger_zero = linger;
@@ -214,7 +216,7 @@ fn adopt(
     listener: csp_transport::app::ListenerId,
     fd: c_int,
     family: c_int,
-) -> Result<(usize, SocketAddr), AppError> {
+) -> Result<(usize, FlowId, SocketAddr), AppError> {
     if fd as usize >= fdtable::DESCRIPTORS_MAX {
         return Err(AppError::Full("descriptor"));
     }
@@ -232,7 +234,7 @@ fn adopt(
     engine.own(Handle::Flow(accepted.flow), index);
     fdtable::set(fd, index);
     engine.show_flow(index, fd, accepted.local, accepted.remote);
-    Ok((index, accepted.remote))
+    Ok((index, accepted.flow, accepted.remote))
 }
 
 /// connect(), which does not wait where `at_once` says so; `None` means that the kernel shall do it.
@@ -375,9 +377,11 @@ impl Engine {
         let link = self.link.as_mut().ok_or(Reason::NoAgent)?;
         let flow = link.app.connect(now(), remote, local).map_err(|_| Reason::NoProxy)?;
         self.accelerate(index, fd, Kind::Flow(flow));
-        if let Some(d) = self.descriptions.get_mut(index) {
+        let options = self.descriptions.get_mut(index).map(|d| {
             d.connecting = true;
-        }
+            Arc::clone(&d.options)
+        });
+        self.pass_on_all(fd, flow, &options.unwrap_or_default());
         self.own(Handle::Flow(flow), index);
         self.show_flow(index, fd, local.unwrap_or(remote), remote);
         self.descriptions.id(index).ok_or(Reason::Full)

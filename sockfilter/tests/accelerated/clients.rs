@@ -37,6 +37,30 @@ fn curl_fetches_through_the_proxy() {
 }
 
 #[test]
+fn options_set_before_the_connection_is_there_reach_the_proxy() {
+    let mut stage = Stage::new();
+    let script = "
+import errno, socket, select
+s = socket.socket()
+s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+s.setblocking(False)
+assert s.connect_ex(('10.76.0.9', 9001)) == errno.EINPROGRESS
+s.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 4000)
+select.select([], [s], [])
+s.setblocking(True)
+s.sendall(b'x')
+assert s.recv(1) == b''
+";
+    let program = stage.python(script, &[]);
+    let request = asked(&mut stage);
+    let label = stage.proxy.connected(request);
+    stage.proxy.until("a byte", |p| p.flow(label).received == b"x");
+    assert_eq!(stage.proxy.flow(label).options, [(1, 1), (3, 4_000)]);
+    stage.proxy.shutdown(label);
+    stage.succeeds(program);
+}
+
+#[test]
 fn curl_is_told_that_a_connection_is_refused() {
     let mut stage = Stage::new();
     let mut command = stage.command("/usr/bin/curl");

@@ -299,11 +299,37 @@ c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 c.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
 c.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 c.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 5000)
+c.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 7)
+c.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
 info = c.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
 rtt, cwnd = struct.unpack_from('I', info, 68)[0], struct.unpack_from('I', info, 80)[0]
 print(info[0], rtt, cwnd, c.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE))
 c.close()
 ";
+
+/// What a listener has is what it accepts has, at the proxy too.
+const LISTENERS_OPTIONS: &str = "
+import socket
+listener = socket.create_server(('', 18131))
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+c, _ = listener.accept()
+print(c.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE), c.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+c.close()
+";
+
+#[test]
+fn options_of_a_listener_reach_the_proxy() {
+    let mut stage = Stage::new();
+    let program = stage.python(LISTENERS_OPTIONS, &[]);
+    let label = stage.proxy.open(18131, b"", false);
+    stage.proxy.until("the close", |p| p.flow(label).closed);
+    let mut options = stage.proxy.flow(label).options.clone();
+    options.dedup();
+    assert_eq!(options, [(2, 30_000), (1, 1)]);
+    assert_eq!(stage.succeeds(program), "30 1\n");
+}
 
 #[test]
 fn options_reach_the_proxy_and_its_figures_come_back() {
@@ -311,6 +337,6 @@ fn options_reach_the_proxy_and_its_figures_come_back() {
     let program = stage.python(OPTIONS, &[]);
     let label = stage.proxy.open(18130, b"", false);
     stage.proxy.until("the close", |p| p.flow(label).closed);
-    assert_eq!(stage.proxy.flow(label).options, [(1, 1), (2, 60_000), (3, 5_000)]);
+    assert_eq!(stage.proxy.flow(label).options, [(1, 1), (2, 60_000), (3, 5_000), (4, 7_000), (5, 4)]);
     assert_eq!(stage.succeeds(program), "1 1234 10 60\n");
 }

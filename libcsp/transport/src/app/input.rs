@@ -159,6 +159,7 @@ impl AppSide {
             self.send_control(lane, MessageHeader::of_flow(MessageKind::Close, label, 0, 0));
         } else {
             self.record(csp_types::TraceKind::AppOpen, id, 0);
+            self.tell_options(id);
         }
         self.notify(Handle::Flow(id));
         Ok(())

@@ -5,13 +5,14 @@ use csp_wire::channel::{ChannelOption, InfoPayload, Message, MessageHeader, Mess
 
 use super::channel::Lane;
 use super::input::Violation;
+use super::records::Phase;
 use super::slots::FlowId;
 use super::{AppError, AppSide, Handle};
 
 impl AppSide {
-    /// Sets an option of the client's TCP connection.
+    /// Sets an option of the client's TCP connection; of one that is being asked for when it is there.
     ///
-    /// Errors: [`AppError::NotConnected`] while there is none, [`AppError::Unknown`].
+    /// Errors: [`AppError::NotConnected`] when it is over, [`AppError::Unknown`].
     pub fn set_option(
         &mut self,
         now: Instant,
@@ -20,9 +21,23 @@ impl AppSide {
         value: u64,
     ) -> Result<(), AppError> {
         self.now = now;
+        if let Some(flow) = self.flows.get_mut(id.0).filter(|f| !f.orphan && f.phase == Phase::Connecting) {
+            flow.options.retain(|(set, _)| *set != option);
+            flow.options.push((option, value));
+            return Ok(());
+        }
         let (lane, header) = self.header_for(id, MessageKind::Option, option as u32)?;
         self.send_control_with(lane, header, &OptionPayload { value }.emit());
         Ok(())
+    }
+
+    /// Tells the options that were set before the connection was there.
+    pub(super) fn tell_options(&mut self, id: FlowId) {
+        let options = self.flows.get_mut(id.0).map(|flow| std::mem::take(&mut flow.options));
+        for (option, value) in options.into_iter().flatten() {
+            // It has just become a connection: the label is there.
+            let _ = self.set_option(self.now, id, option, value);
+        }
     }
 
     /// Asks how the client's TCP connection is; [`info`](Self::info) has the answer once it came, and readiness is told.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use csp_types::FlowLabel;
-use csp_wire::channel::InfoPayload;
+use csp_wire::channel::{ChannelOption, InfoPayload};
 
 use super::channel::Lane;
 use super::config::CHANNELS_MAX;
@@ -58,6 +58,8 @@ pub(super) struct Flow {
     pub ended_there: bool,
     /// What the proxy answered to INFO.
     pub info: Option<InfoPayload>,
+    /// Options set while it is being asked for, told when it is there.
+    pub options: Vec<(ChannelOption, u64)>,
     /// How far it is with being handed over; `None`: it is not.
     pub handover: Option<HandOver>,
     /// The program closed it; the slot stays until the label is free.
@@ -97,6 +99,7 @@ impl Flow {
             ended_here: false,
             ended_there: false,
             info: None,
+            options: Vec::new(),
             handover: None,
             orphan: false,
             wants_write: false,

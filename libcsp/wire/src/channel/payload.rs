@@ -176,6 +176,10 @@ pub enum ChannelOption {
     KeepaliveIdle = 2,
     /// Milliseconds that data may stay unacknowledged (RFC 5482); 0: as configured.
     UserTimeout = 3,
+    /// Milliseconds between two such questions; 0 leaves it.
+    KeepaliveInterval = 4,
+    /// How many of them may stay unanswered; at least 1, at most 255.
+    KeepaliveCount = 5,
 }
 
 impl ChannelOption {
@@ -185,6 +189,8 @@ impl ChannelOption {
             1 => ChannelOption::NoDelay,
             2 => ChannelOption::KeepaliveIdle,
             3 => ChannelOption::UserTimeout,
+            4 => ChannelOption::KeepaliveInterval,
+            5 => ChannelOption::KeepaliveCount,
             _ => return None,
         })
     }
