@@ -1,19 +1,21 @@
 //! The state under the one lock: descriptions, the attachment, and who has to be told of news.
 
+mod asleep;
+
 use std::net::SocketAddr;
 
 use csp_transport::app::{AppError, Handle, ListenerId, Readiness};
 use csp_types::{FlowLabel, Instant};
-use csp_vi::Armed;
 use csp_wire::agent::page::{COUNTER_NAMES, Reason, SOCKETS, SocketEntry, SocketKind};
 use libc::c_int;
 
 use crate::attach::{self, Link};
+use crate::bootstrap;
 use crate::description::{Description, DescriptionId, Descriptions, Kind, ListenState, Membership};
 use crate::fdtable::{self, Entry};
 use crate::lock::Locked;
 use crate::sys::{self, Errno};
-use crate::{bootstrap, wait};
+use asleep::Asleep;
 
 /// The engine of this process.
 pub static ENGINE: Locked<Engine> = Locked::new(Engine::new());
@@ -67,6 +69,10 @@ pub struct Engine {
     pub idle_waiters: Vec<c_int>,
     /// Watched epoll sets that tell of ready members.
     pub raised: Vec<DescriptionId>,
+    /// Threads that sleep until the provider wakes them.
+    pub asleep: Vec<Asleep>,
+    /// The provider was asked for news since it was armed: it wakes nobody now.
+    disarmed: bool,
 }
 
 /// The socket interface's events of a readiness.
@@ -105,6 +111,8 @@ impl Engine {
             listener_owners: Vec::new(),
             idle_waiters: Vec::new(),
             raised: Vec::new(),
+            asleep: Vec::new(),
+            disarmed: false,
         }
     }
 
@@ -164,6 +172,7 @@ impl Engine {
 
     /// Moves everything that can move, and spreads the news.
     pub fn progress(&mut self) -> bool {
+        self.disarmed = true;
         let Some(link) = &mut self.link else { return false };
         let unix = sys::unix_seconds();
         let before = (link.app.counters().links_up, link.agent);
@@ -417,43 +426,6 @@ impl Engine {
         let Some(label) = self.link.as_ref().map(|l| l.app.label(*flow)) else { return };
         let (kind, reason) = (SocketKind::Connection, Reason::Accelerated);
         self.show_ours(index, Some(SocketEntry { kind, reason, fd: fd as u32, label, local, remote }));
-    }
-
-    /// Gets ready to sleep: what wakes, or that there is something to do first. `None` without an attachment, when
-    /// only other threads can have news.
-    pub fn arm(&mut self) -> Result<Option<wait::Wakes>, wait::Busy> {
-        self.publish();
-        let Some(link) = &mut self.link else { return Ok(None) };
-        match link.app.arm() {
-            Ok(Armed::Armed) => {}
-            Ok(Armed::Busy) => return Err(wait::Busy),
-            Err(_) => return Ok(None),
-        }
-        self.counters.waits += 1;
-        Ok(self.wakes())
-    }
-
-    /// What wakes a sleeper.
-    pub fn wakes(&self) -> Option<wait::Wakes> {
-        let link = self.link.as_ref()?;
-        let mut wakes = Vec::new();
-        link.app.wake(&mut wakes);
-        Some(wait::Wakes { provider: wakes.first().copied()?, agent: link.agent })
-    }
-
-    /// A sleeper woke; `agent`: because of the agent's socket.
-    pub fn woken(&mut self, agent: bool) {
-        self.counters.wakeups += 1;
-        if let (true, Some(link)) = (agent, &mut self.link) {
-            link.agent_spoke = true;
-        }
-    }
-
-    /// Nanoseconds until the application end wants to be called though nothing arrives.
-    pub fn next_timeout(&self) -> Option<u64> {
-        let link = self.link.as_ref()?;
-        let app = link.app.next_timeout().map(|at| at.as_nanos());
-        wait::sooner(app, link.reattach_at()).map(|at| at.saturating_sub(sys::monotonic_nanos()))
     }
 }
 

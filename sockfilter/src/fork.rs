@@ -95,6 +95,7 @@ fn forget_calls(engine: &mut crate::engine::Engine) {
 fn start_over(engine: &mut crate::engine::Engine) {
     engine.idle_waiters.drain(..).for_each(close_hidden);
     engine.raised.clear();
+    engine.asleep.clear();
     forget_kernel_sets(engine);
     forget_calls(engine);
     for (_, description) in engine.descriptions.iter_mut() {

@@ -142,7 +142,7 @@ impl Engine {
             if !under_way.iter().any(waits) || deadline.is_over() {
                 return;
             }
-            let Ok(wake) = self.arm() else { continue };
+            let Ok(wake) = self.arm(None) else { continue };
             let nap = wait::sooner(deadline.left(), self.next_timeout());
             let mut fds = wait::pollfds(wake);
             // SAFETY: no mask.

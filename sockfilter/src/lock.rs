@@ -84,6 +84,20 @@ pub trait Settle {
     fn settle(&mut self);
 }
 
+/// What is done around each use of a shared value.
+pub trait Shared {
+    /// A thread has taken the lock; `thread` names it.
+    fn entered(&mut self, thread: usize);
+
+    /// It is about to give it back.
+    fn leaving(&mut self);
+}
+
+/// A name of this thread that no other living thread has.
+pub fn thread() -> usize {
+    INSIDE.with(|inside| core::ptr::from_ref(inside) as usize)
+}
+
 /// A value behind a [`Word`].
 pub struct Locked<T> {
     word: Word,
@@ -93,12 +107,14 @@ pub struct Locked<T> {
 // SAFETY: the value is reached only between `lock` and `unlock` of the word.
 unsafe impl<T: Send> Sync for Locked<T> {}
 
-impl<T: Settle> Locked<T> {
+impl<T> Locked<T> {
     /// A value that is free.
     pub const fn new(value: T) -> Self {
         Locked { word: Word::new(), value: UnsafeCell::new(value) }
     }
+}
 
+impl<T: Settle + Shared> Locked<T> {
     /// Runs `f` with the value. Must not be called where [`inside`] is true: the thread may hold the lock already.
     pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         let result = self.run(f);
@@ -111,8 +127,10 @@ impl<T: Settle> Locked<T> {
         self.word.lock();
         // SAFETY: the word is held, and `f` cannot get at the value again: `inside` is set.
         let value = unsafe { &mut *self.value.get() };
+        value.entered(thread());
         let result = f(value);
         value.settle();
+        value.leaving();
         self.word.unlock();
         result
     }
@@ -134,7 +152,9 @@ impl<T: Settle> Locked<T> {
     /// Gives back what [`hold`](Self::hold) took.
     pub fn release(&self) {
         // SAFETY: the caller holds the word, and no other reference.
-        unsafe { self.held() }.settle();
+        let value = unsafe { self.held() };
+        value.settle();
+        value.leaving();
         self.word.unlock();
         compiler_fence(Ordering::SeqCst);
         INSIDE.set(false);

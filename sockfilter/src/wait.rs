@@ -145,7 +145,7 @@ pub fn blocking<T>(
                 Ok(waiter) => waiter,
                 Err(errno) => return Step::Done(Err(errno)),
             };
-            match engine.arm() {
+            match engine.arm(Some(waiter)) {
                 Ok(wake) => Step::Sleep(waiter, wake, engine.next_timeout()),
                 Err(Busy) => {
                     resign(engine, &[id], waiter);

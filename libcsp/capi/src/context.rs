@@ -185,9 +185,16 @@ impl Context {
             self.waiter.ring();
             return Ok(true);
         }
-        let streams = self.streams.as_ref().and_then(Streams::next_timeout);
-        self.waiter.wake_at(streams.into_iter().chain(self.channels.next_timeout()).min());
+        self.keep_time();
         Ok(false)
+    }
+
+    /// Has the descriptor become readable when time asks for something, while it is armed.
+    pub fn keep_time(&mut self) {
+        if self.armed {
+            let streams = self.streams.as_ref().and_then(Streams::next_timeout);
+            self.waiter.wake_at(streams.into_iter().chain(self.channels.next_timeout()).min());
+        }
     }
 
     /// Arms the providers; `true`: there are news. They look at their sockets, where connections and hang-ups show, when

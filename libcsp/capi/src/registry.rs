@@ -68,6 +68,13 @@ impl Deref for Entered {
     }
 }
 
+impl Drop for Entered {
+    /// What the call began may want a wake-up earlier than the program sleeps for.
+    fn drop(&mut self) {
+        self.keep_time();
+    }
+}
+
 impl DerefMut for Entered {
     fn deref_mut(&mut self) -> &mut Context {
         match self.inside.inner() {

@@ -396,9 +396,10 @@ impl Engine {
             return Look::Again;
         }
         set.sleepers += 1;
+        let waker = set.wake;
         self.return_set(id, set);
         self.begin_call(id.index);
-        match self.arm() {
+        match self.arm(Some(waker)) {
             Ok(_) => Look::Sleep(sooner(deadline.left(), self.next_timeout())),
             Err(Busy) => {
                 self.wake_sleeper(id);

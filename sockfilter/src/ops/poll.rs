@@ -166,7 +166,7 @@ fn look(
         return Look::Again;
     }
     let Ok(waiter) = enroll(engine, targets) else { return Look::Sleep(None, Some(0)) };
-    match engine.arm() {
+    match engine.arm(Some(waiter)) {
         Ok(wake) => Look::Sleep(Some((waiter, wake)), sooner(deadline.left(), engine.next_timeout())),
         Err(Busy) => {
             resign(engine, targets, waiter);

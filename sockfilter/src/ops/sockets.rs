@@ -93,7 +93,7 @@ impl Engine {
             if deadline.is_over() || self.link.is_none() {
                 return false;
             }
-            let Ok(wake) = self.arm() else { continue };
+            let Ok(wake) = self.arm(None) else { continue };
             let nap = wait::sooner(deadline.left(), self.next_timeout()).map(|ns| ns.min(20_000_000));
             let mut fds = wait::pollfds(wake);
             // SAFETY: no mask.

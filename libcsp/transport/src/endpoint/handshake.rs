@@ -216,6 +216,8 @@ impl Endpoint {
         link.peer = Some(peer);
         link.up_since = Some(now);
         link.used(now, &self.config.heartbeat);
+        // A peer that names the link for another VI has a provider whose VIs break: what lies between cannot tell of its end.
+        link.ends_are_told &= link.session.is_none();
         self.next_check = self.next_check.min(link.next_deadline(now, &self.config.heartbeat));
         self.counters.links_up += 1;
         self.events.push_back(LinkEvent::Up { link: id, purpose: link.purpose, peer });

@@ -126,6 +126,12 @@ impl Descriptors {
     pub(super) const fn return_due(&self) -> bool {
         self.owed >= 2 && self.owed >= self.own_depth / 2
     }
+
+    /// Whether the peer has no descriptor left for data, since the owner holds messages, and some are back that it does
+    /// not know of: what a heartbeat tells in time has to be told where there is none.
+    const fn starves_peer(&self) -> bool {
+        self.owed > 0 && self.taken + CONTROL_RESERVE >= self.own_depth
+    }
 }
 
 /// What a message is besides its body.
@@ -178,6 +184,8 @@ pub(super) struct Link {
     pub(super) messages_received: u64,
     pub(super) pong_due: bool,
     pub(super) ping_unanswered: bool,
+    /// When the last PING went out.
+    pub(super) asked_at: Instant,
     /// The peer is silent, but we were away ourselves: until then it may still be heard.
     pub(super) doubt_until: Option<Instant>,
     /// The VI is disconnected: cleanly or not.
@@ -221,6 +229,7 @@ impl Link {
             messages_received: 0,
             pong_due: false,
             ping_unanswered: false,
+            asked_at: Instant::ZERO,
             doubt_until: None,
             hung_up: None,
             waiting: 0,
@@ -354,10 +363,14 @@ impl Link {
 
     /// Until when the peer may be silent; for ever, where nothing asks it for a word.
     fn silent_until(&self, now: Instant, heartbeat: &Heartbeat) -> Instant {
-        let until = self.heard_since() + heartbeat.deadline;
+        // Where it was asked late, it has as long to answer as if it had been asked in time.
+        let answer = if self.ping_unanswered { self.asked_at } else { Instant::ZERO };
+        let patience = heartbeat.deadline - heartbeat.interval;
+        let until = (self.heard_since() + heartbeat.deadline).max(answer + patience);
         // A PING that finds no descriptor is as good as one that is not answered.
-        let asked = self.ping_unanswered || until < self.pings_until(heartbeat);
-        if self.peer_is_daemon() && asked && !self.is_quiet(now, heartbeat) {
+        let unasked = !self.descriptors.allows(Kind::Ping) && until < self.pings_until(heartbeat);
+        let counts = self.ping_unanswered || unasked || !self.asks_alone();
+        if self.peer_is_daemon() && counts && !self.is_quiet(now, heartbeat) {
             until
         } else {
             Instant::FAR_FUTURE
@@ -369,11 +382,15 @@ impl Link {
         self.last_heard.max(self.used_since)
     }
 
+    /// An application cannot rely on being asked: where a hang-up tells of its end a daemon does not.
+    fn asks_alone(&self) -> bool {
+        !self.local.is_daemon()
+    }
+
     /// When PING is due: where both sides send them, after the interval without a message to the peer; where one alone
     /// does, after the interval without one from it.
     fn ping_at(&self, heartbeat: &Heartbeat) -> Instant {
-        let alone = self.ends_are_told && !self.local.is_daemon();
-        let since = if alone { self.heard_since() } else { self.last_sent };
+        let since = if self.asks_alone() { self.heard_since() } else { self.last_sent };
         since + heartbeat.interval
     }
 
@@ -418,6 +435,12 @@ impl Link {
         self.doubt_until.is_none_or(|until| now >= until)
     }
 
+    /// Whether a CREDIT message is due.
+    pub(super) fn credit_due(&self, now: Instant, heartbeat: &Heartbeat) -> bool {
+        self.descriptors.return_due()
+            || (self.descriptors.starves_peer() && now >= self.last_sent + heartbeat.interval)
+    }
+
     /// Whether PING is due. One at a time: nothing gets lost on a VI, and an application process may sleep for hours
     /// before it answers.
     pub(super) fn ping_due(&self, now: Instant, heartbeat: &Heartbeat) -> bool {
@@ -442,10 +465,12 @@ impl Link {
             }
             State::Ending(_) => Instant::FAR_FUTURE,
             State::Up => {
-                let at = self.ping_at(heartbeat);
-                let pings = self.ping_allowed() && at < self.pings_until(heartbeat);
+                let (at, until) = (self.ping_at(heartbeat), self.pings_until(heartbeat));
+                let pings = self.ping_allowed() && at < until && now < until;
                 let ping = if pings { at } else { Instant::FAR_FUTURE };
-                ping.min(self.silent_until(now, heartbeat).max(doubt))
+                let starves = self.descriptors.starves_peer() && self.descriptors.allows(Kind::Credit);
+                let credit = if starves { self.last_sent + heartbeat.interval } else { Instant::FAR_FUTURE };
+                ping.min(credit).min(self.silent_until(now, heartbeat).max(doubt))
             }
         }
     }

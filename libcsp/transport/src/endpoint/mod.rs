@@ -208,8 +208,10 @@ impl Endpoint {
             if link.waiting == 0 {
                 self.forget(id);
             }
-        } else if link.descriptors.return_due() {
+        } else if link.credit_due(now, &self.config.heartbeat) {
             self.serve(now, id);
+        } else {
+            self.next_check = self.next_check.min(link.next_deadline(now, &self.config.heartbeat));
         }
     }
 
@@ -235,7 +237,6 @@ impl Endpoint {
             return Err(SendError::NoCredit);
         }
         let heartbeat = &self.config.heartbeat;
-        let wakes = link.is_quiet(now, heartbeat);
         let kind = wire_kind(kind);
         let mut result = link.post(now, self.provider.as_mut(), &mut self.counters, kind, immediate, gather);
         if result == Err(SendError::Down) && link.session.is_some() {
@@ -246,9 +247,7 @@ impl Endpoint {
             Ok(()) => {
                 self.counters.bytes_sent += body_len as u64;
                 link.used(now, heartbeat);
-                if wakes {
-                    self.next_check = self.next_check.min(link.next_deadline(now, heartbeat));
-                }
+                self.next_check = self.next_check.min(link.next_deadline(now, heartbeat));
             }
             Err(SendError::NoCredit) => self.counters.no_credit += 1,
             Err(_) => {}

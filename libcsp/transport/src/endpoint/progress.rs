@@ -241,12 +241,15 @@ impl Endpoint {
             // One that finds no credit stays due.
             let _ = link.post(now, provider, counters, Kind::Pong, 0, &[]);
         }
-        if link.descriptors.return_due() && link.post(now, provider, counters, Kind::Credit, 0, &[]).is_ok() {
+        if link.credit_due(now, &heartbeat)
+            && link.post(now, provider, counters, Kind::Credit, 0, &[]).is_ok()
+        {
             counters.credits_sent += 1;
         }
         if link.ping_due(now, &heartbeat) && link.post(now, provider, counters, Kind::Ping, 0, &[]).is_ok() {
             counters.pings_sent += 1;
             link.ping_unanswered = true;
+            link.asked_at = now;
         }
         self.next_check = self.next_check.min(retry_at(link, now, &heartbeat));
     }

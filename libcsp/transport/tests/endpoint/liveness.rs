@@ -87,6 +87,7 @@ fn a_process_that_was_stopped_in_the_middle_takes_its_proxy_for_alive() {
         world.run(ms(10), &mut [&mut app, &mut proxy]);
         world.run(ms(stopped), &mut [&mut proxy]);
         world.run(ms(2_000), &mut [&mut app, &mut proxy]);
+        assert_eq!(app.endpoint.next_timeout(), None, "quiet after {stopped} ms");
         assert!(app.send(world.now, at_app, b"after"));
         world.run(ms(2_000), &mut [&mut app, &mut proxy]);
         assert_eq!((app.down(at_app), proxy.down(at_proxy)), (None, None), "stopped for {stopped} ms");
@@ -179,6 +180,36 @@ fn a_process_that_only_sends_hears_enough_of_the_proxy() {
         world.run(ms(150), &mut [&mut app, &mut proxy]);
     }
     assert_eq!((app.down(at_app), proxy.down(at_proxy)), (None, None));
+}
+
+#[test]
+fn a_proxy_that_is_asked_late_has_its_time_to_answer() {
+    let (mut world, mut app, mut proxy, at_app, _) = idle_channel(World::new());
+    assert!(app.send(world.now, at_app, b"request"));
+    // The process computes; the proxy is away when it is asked at last.
+    world.run(ms(850), &mut []);
+    world.run(ms(500), &mut [&mut app]);
+    assert_eq!(app.down(at_app), None);
+    world.run(ms(3_000), &mut [&mut app, &mut proxy]);
+    assert_eq!(app.down(at_app), None);
+    assert_eq!(app.endpoint.next_timeout(), None);
+}
+
+#[test]
+fn a_send_between_the_last_answer_and_the_quiet_has_a_deadline() {
+    for pause in (0..1_200).step_by(50) {
+        let (mut world, mut app, mut proxy, at_app, _) = idle_channel(World::new());
+        assert!(app.send(world.now, at_app, b"before"));
+        world.run(ms(pause), &mut [&mut app, &mut proxy]);
+        world.fabric.pause_node(PROXY, true);
+        assert!(app.send(world.now, at_app, b"after"));
+        let used = world.now;
+        while app.down(at_app).is_none() {
+            let next = app.endpoint.next_timeout().expect("a link in use has a deadline") - world.now;
+            world.step(next, &mut [&mut app]);
+            assert!(world.now - used <= ms(1_200), "not known {pause} ms after");
+        }
+    }
 }
 
 #[test]
