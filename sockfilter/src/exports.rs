@@ -21,5 +21,6 @@ mod poll;
 pub mod processes;
 mod signals;
 mod sockets;
+mod spawn;
 mod syscall;
 mod transfer;

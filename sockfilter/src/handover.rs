@@ -62,11 +62,15 @@ pub fn any_for_child() -> bool {
 
 /// Whether a program that is executed now inherits a socket that means nothing without the filter.
 pub fn any_over_exec() -> bool {
-    let ours = |fd: &c_int| matches!(fdtable::entry(*fd), Entry::Ours(_) | Entry::Carried(_));
-    bootstrap::is_on()
+    (0..=fdtable::highest()).any(|fd| is_placeholder(fd) && stays_open(fd))
+}
+
+/// Whether a descriptor means nothing, or has no true name, for a program without the filter.
+pub fn is_placeholder(fd: c_int) -> bool {
+    matches!(fdtable::entry(fd), Entry::Ours(_) | Entry::Carried(_))
+        && bootstrap::is_on()
         && !lock::inside()
         && bootstrap::owns_tables()
-        && (0..=fdtable::highest()).any(|fd| ours(&fd) && stays_open(fd))
 }
 
 /// Whether a descriptor is open over exec.

@@ -46,6 +46,7 @@ mod panics;
 mod real;
 mod signals;
 mod sleepers;
+mod spawned;
 mod sys;
 mod wait;
 

@@ -6,7 +6,7 @@
 use core::ffi::{CStr, c_char};
 use std::ffi::CString;
 
-use libc::{c_int, c_void};
+use libc::c_int;
 
 use crate::bootstrap;
 use crate::handover::{self, Which};
@@ -14,7 +14,7 @@ use crate::next::Next;
 use crate::ops::sockets;
 
 /// Before exec and posix_spawn: connections that stay open over it leave.
-extern "C" fn before_exec() {
+pub(super) extern "C" fn before_exec() {
     handover::leave(Which::OverExec);
 }
 
@@ -42,6 +42,7 @@ macro_rules! entry {
             $(next::$name.get();)*
             VFORK.get();
             next_with_environment::resolve();
+            super::spawn::resolve();
         }
 
         $(#[unsafe(no_mangle)]
@@ -110,7 +111,7 @@ entry! {
     before_stream: __vdprintf_chk,
 }
 
-type Strings = *const *const c_char;
+pub(super) type Strings = *const *const c_char;
 
 /// Functions that take an environment: connections leave, and the environment keeps the filter where it must.
 macro_rules! with_environment {
@@ -129,7 +130,7 @@ macro_rules! with_environment {
         pub(super) unsafe extern "C" fn $name($($argument: $type,)* $environment: Strings $(, $last: $last_type)?) -> c_int {
             before_exec();
             // SAFETY: the caller's promise.
-            let kept = unsafe { Environment::of($environment) };
+            let kept = unsafe { Environment::of($environment, handover::any_over_exec()) };
             call_next!(
                 next_with_environment::$name,
                 fn($($type,)* Strings $(, $last_type)?) -> c_int,
@@ -144,26 +145,24 @@ with_environment! {
     execvpe(file: *const c_char, arguments: Strings; environment);
     fexecve(fd: c_int, arguments: Strings; environment);
     execveat(folder: c_int, path: *const c_char, arguments: Strings; environment, flags: c_int);
-    posix_spawn(pid: *mut libc::pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
-        arguments: Strings; environment);
-    posix_spawnp(pid: *mut libc::pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void,
-        arguments: Strings; environment);
 }
 
 /// The environment of a program that is about to be executed. One that inherits a listener or a connection of ours and would
 /// lose the filter keeps it: a bare placeholder is of no use to anyone (nginx gives a new binary an environment of its own).
-struct Environment {
+pub(super) struct Environment {
     given: Strings,
     kept: Vec<*const c_char>,
     _texts: Vec<CString>,
 }
 
 impl Environment {
+    /// The environment for a program that needs the filter, or does not.
+    ///
     /// # Safety
     /// `given` must be null or an array of C strings that ends with a null pointer.
-    unsafe fn of(given: Strings) -> Environment {
+    pub(super) unsafe fn of(given: Strings, needs_us: bool) -> Environment {
         let as_given = Environment { given, kept: Vec::new(), _texts: Vec::new() };
-        if given.is_null() || !handover::any_over_exec() {
+        if given.is_null() || !needs_us {
             return as_given;
         }
         let mut kept = Vec::new();
@@ -185,7 +184,8 @@ impl Environment {
         Environment { given, kept, _texts: texts }
     }
 
-    fn pointer(&self) -> Strings {
+    /// What the program gets.
+    pub(super) fn pointer(&self) -> Strings {
         if self.kept.is_empty() { self.given } else { self.kept.as_ptr() }
     }
 }

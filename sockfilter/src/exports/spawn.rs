@@ -1,0 +1,96 @@
+//! posix_spawn: its children get the connections that stay open over exec, and those that its file actions duplicate.
+
+use core::ffi::{c_char, c_void};
+
+use libc::c_int;
+
+use super::processes::{Environment, Strings, before_exec};
+use crate::handover::{self, Which};
+use crate::next::Next;
+use crate::spawned::ACTIONS;
+
+static INIT: Next = Next::new("posix_spawn_file_actions_init\0");
+static DESTROY: Next = Next::new("posix_spawn_file_actions_destroy\0");
+static ADD_DUP2: Next = Next::new("posix_spawn_file_actions_adddup2\0");
+static SPAWN: Next = Next::new("posix_spawn\0");
+static SPAWN_BY_PATH: Next = Next::new("posix_spawnp\0");
+
+/// Looks all functions up.
+pub(super) fn resolve() {
+    for next in [&INIT, &DESTROY, &ADD_DUP2, &SPAWN, &SPAWN_BY_PATH] {
+        next.get();
+    }
+}
+
+/// posix_spawn_file_actions_init(3)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_spawn_file_actions_init(actions: *mut c_void) -> c_int {
+    ACTIONS.forget(actions as usize);
+    call_next!(INIT, fn(*mut c_void) -> c_int, (actions))
+}
+
+/// posix_spawn_file_actions_destroy(3)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_spawn_file_actions_destroy(actions: *mut c_void) -> c_int {
+    ACTIONS.forget(actions as usize);
+    call_next!(DESTROY, fn(*mut c_void) -> c_int, (actions))
+}
+
+/// posix_spawn_file_actions_adddup2(3). What cannot be remembered until the child is made leaves at once.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int {
+    let result = call_next!(ADD_DUP2, fn(*mut c_void, c_int, c_int) -> c_int, (actions, fd, new));
+    if result == 0 && !ACTIONS.remember(actions as usize, fd) {
+        handover::leave(Which::Of(fd));
+    }
+    result
+}
+
+/// Connections that the child will have leave; whether it will have a socket that means nothing without the filter.
+fn before_spawn(actions: *const c_void) -> bool {
+    before_exec();
+    let mut any = handover::any_over_exec();
+    for fd in ACTIONS.of(actions as usize) {
+        handover::leave(Which::Of(fd));
+        any |= handover::is_placeholder(fd);
+    }
+    any
+}
+
+/// posix_spawn(3)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_spawn(
+    pid: *mut libc::pid_t,
+    path: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    arguments: Strings,
+    environment: Strings,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let kept = unsafe { Environment::of(environment, before_spawn(actions)) };
+    call_next!(
+        SPAWN,
+        fn(*mut libc::pid_t, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int,
+        (pid, path, actions, attributes, arguments, kept.pointer())
+    )
+}
+
+/// posix_spawnp(3)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_spawnp(
+    pid: *mut libc::pid_t,
+    file: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    arguments: Strings,
+    environment: Strings,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let kept = unsafe { Environment::of(environment, before_spawn(actions)) };
+    call_next!(
+        SPAWN_BY_PATH,
+        fn(*mut libc::pid_t, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int,
+        (pid, file, actions, attributes, arguments, kept.pointer())
+    )
+}
