@@ -15,7 +15,7 @@ use crate::description::{Kind, Membership};
 use crate::engine::{ENGINE, Engine};
 use crate::fdtable::{self, Entry};
 use crate::inherit::Mark;
-use crate::ops::{carried, now, options, sockets};
+use crate::ops::{carried, ending, now, options, sockets};
 use crate::sys::{self, Errno, syscall};
 use crate::wait::{self, Deadline};
 use crate::{bootstrap, lock};
@@ -155,7 +155,7 @@ impl Engine {
     }
 
     /// Puts a Unix socket in the place of a connection that was left, and gives its other end to the agent. Where that
-    /// fails the program sees the end of the stream.
+    /// fails the program sees that the connection was reset.
     fn carry(&mut self, index: usize, left: LeftFlow, ticket: Ticket) -> Result<(), Errno> {
         let [near, far] = pair()?;
         let family = self.descriptions.get(index).map_or(0, |d| d.family);
@@ -166,7 +166,10 @@ impl Engine {
             }
             // It is over: what was unread is all there is.
             None if left.broken => Err(libc::ECONNRESET),
-            None => Ok(()),
+            None => {
+                ending::sign(far);
+                Ok(())
+            }
         });
         sys::close(far);
         if left.write_shutdown {

@@ -3,6 +3,7 @@
 pub mod bind;
 pub mod carried;
 pub mod descriptors;
+pub mod ending;
 pub mod epoll;
 pub mod epoll_sleep;
 pub mod io;

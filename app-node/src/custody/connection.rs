@@ -7,7 +7,7 @@ use csp_transport::app::{AppError, AppSide, Directions, FlowId};
 use csp_types::Instant;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, Shutdown};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketAddrUnix};
 
 /// What becomes of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,9 +101,20 @@ impl Connection {
             fate => return fate,
         }
         match self.hung_up && self.programs_ended && self.to_client.rest().is_empty() {
-            true if self.to_programs.rest().is_empty() => Fate::Ends,
+            true if self.to_programs.rest().is_empty() => {
+                self.sign();
+                Fate::Ends
+            }
             true => Fate::Breaks,
             false => Fate::Goes,
+        }
+    }
+
+    /// Gives our socket a name (autobind, unix(7)): the sign for the filter that an end of the stream is one. Where it is missing,
+    /// because the client has reset the connection or we are gone, programs are told ECONNRESET.
+    fn sign(&self) {
+        if let Err(error) = rustix::net::bind(&self.socket, &SocketAddrUnix::new_unnamed()) {
+            tracing::warn!(%error, "the end of a connection in custody could not be signed");
         }
     }
 
@@ -135,6 +146,7 @@ impl Connection {
             match side.read(now, flow, chunk, false) {
                 Ok(0) => {
                     self.client_ended = true;
+                    self.sign();
                     let _ = rustix::net::shutdown(&self.socket, Shutdown::Write); // they may be gone
                 }
                 Ok(len) => self.to_programs.keep(chunk.get(..len).unwrap_or(&[])),

@@ -6,7 +6,7 @@ use super::poll;
 
 use crate::fdtable::{self, Entry};
 use crate::ops::io;
-use crate::ops::{c_int_result, c_result, rights, sockets};
+use crate::ops::{c_int_result, c_result, ending, rights, sockets};
 use crate::{real, sys};
 
 /// One buffer as a list.
@@ -67,7 +67,9 @@ pub(super) unsafe extern "C-unwind" fn read(fd: c_int, into: *mut c_void, len: s
         return 0;
     }
     // SAFETY: the caller's promise.
-    unsafe { receive_one(fd, into, len, 0).unwrap_or_else(|| real::read(fd, into, len)) }
+    unsafe {
+        receive_one(fd, into, len, 0).unwrap_or_else(|| ending::told(fd, real::read(fd, into, len), len > 0))
+    }
 }
 
 /// read(2) with the buffer's size checked.
@@ -78,14 +80,20 @@ unsafe extern "C-unwind" fn __read_chk(fd: c_int, into: *mut c_void, len: size_t
         return unsafe { real::__read_chk(fd, into, len, room) };
     }
     // SAFETY: the caller's promise.
-    unsafe { receive_one(fd, into, len, 0).unwrap_or_else(|| real::__read_chk(fd, into, len, room)) }
+    unsafe {
+        receive_one(fd, into, len, 0)
+            .unwrap_or_else(|| ending::told(fd, real::__read_chk(fd, into, len, room), len > 0))
+    }
 }
 
 /// recv(2)
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn recv(fd: c_int, into: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
     // SAFETY: the caller's promise.
-    unsafe { receive_one(fd, into, len, flags).unwrap_or_else(|| real::recv(fd, into, len, flags)) }
+    unsafe {
+        receive_one(fd, into, len, flags)
+            .unwrap_or_else(|| ending::told(fd, real::recv(fd, into, len, flags), len > 0))
+    }
 }
 
 /// recv(2) with the buffer's size checked.
@@ -103,7 +111,8 @@ unsafe extern "C-unwind" fn __recv_chk(
     }
     // SAFETY: the caller's promise.
     unsafe {
-        receive_one(fd, into, len, flags).unwrap_or_else(|| real::__recv_chk(fd, into, len, room, flags))
+        receive_one(fd, into, len, flags)
+            .unwrap_or_else(|| ending::told(fd, real::__recv_chk(fd, into, len, room, flags), len > 0))
     }
 }
 
@@ -132,8 +141,10 @@ pub(super) unsafe extern "C-unwind" fn recvfrom(
 ) -> ssize_t {
     // SAFETY: the caller's promise.
     unsafe {
-        no_address(receive_one(fd, into, len, flags), address, address_len)
-            .unwrap_or_else(|| real::recvfrom(fd, into, len, flags, address, address_len))
+        no_address(receive_one(fd, into, len, flags), address, address_len).unwrap_or_else(|| {
+            let received = real::recvfrom(fd, into, len, flags, address, address_len);
+            ending::told(fd, received, len > 0)
+        })
     }
 }
 
@@ -155,7 +166,10 @@ unsafe extern "C-unwind" fn __recvfrom_chk(
         } else {
             no_address(receive_one(fd, into, len, flags), address, address_len)
         };
-        ours.unwrap_or_else(|| real::__recvfrom_chk(fd, into, len, room, flags, address, address_len))
+        ours.unwrap_or_else(|| {
+            let received = real::__recvfrom_chk(fd, into, len, room, flags, address, address_len);
+            ending::told(fd, received, len > 0)
+        })
     }
 }
 
@@ -168,6 +182,18 @@ unsafe fn message_parts<'a>(message: *const msghdr) -> Result<&'a [iovec], sys::
         }
         io::iovecs((*message).msg_iov, (*message).msg_iovlen)
     }
+}
+
+/// Whether a list of buffers that the kernel has read takes any bytes.
+unsafe fn any_room(parts: *const iovec, count: usize) -> bool {
+    // SAFETY: the caller's promise: `count` entries are readable.
+    (0..count).any(|at| unsafe { (*parts.add(at)).iov_len } > 0)
+}
+
+/// Whether a message that the kernel has read takes any bytes.
+unsafe fn has_room(message: *const msghdr) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { any_room((*message).msg_iov, (*message).msg_iovlen) }
 }
 
 /// A recvmsg on a descriptor of ours.
@@ -217,7 +243,7 @@ pub(super) unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, 
         if result >= 0 {
             rights::incoming(message);
         }
-        result
+        ending::told(fd, result, result == 0 && has_room(message))
     }
 }
 
@@ -297,7 +323,10 @@ pub(super) unsafe extern "C-unwind" fn recvmmsg(
         // SAFETY: the kernel filled in so many headers.
         unsafe { rights::incoming(&raw const (*messages.add(at)).msg_hdr) };
     }
-    received
+    // SAFETY: as above.
+    let ended =
+        received > 0 && unsafe { (*messages).msg_len == 0 && has_room(&raw const (*messages).msg_hdr) };
+    if ended && ending::told(fd, 0, true) < 0 { -1 } else { received }
 }
 
 /// sendmmsg(2)
@@ -361,7 +390,12 @@ pub unsafe fn list(
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: the caller's promise.
-    unsafe { list(fd, parts, count, 0, io::receive).unwrap_or_else(|| real::readv(fd, parts, count)) }
+    unsafe {
+        list(fd, parts, count, 0, io::receive).unwrap_or_else(|| {
+            let received = real::readv(fd, parts, count);
+            ending::told(fd, received, received == 0 && any_room(parts, count as usize))
+        })
+    }
 }
 
 /// writev(2)

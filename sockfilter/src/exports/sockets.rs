@@ -4,7 +4,7 @@ use libc::{c_int, c_void, sockaddr, socklen_t};
 
 use crate::fdtable::{self, Entry};
 use crate::ops::names::{self, End};
-use crate::ops::{self, c_int_result, carried, listen as listening, options, sockets, tcp_info};
+use crate::ops::{self, c_int_result, carried, ending, listen as listening, options, sockets, tcp_info};
 use crate::{real, sys};
 
 /// socket(2)
@@ -94,6 +94,7 @@ pub(super) unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockad
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     if !fdtable::is_ours(fd) {
+        ending::before_shutdown(fd, how);
         // SAFETY: no pointers.
         return unsafe { real::shutdown(fd, how) };
     }

@@ -302,8 +302,9 @@ listener = socket.create_server(('', 18118))
 c, _ = listener.accept()
 if os.fork() == 0:
     c.sendall(b'ready')
-    try: print(c.recv(10))
-    except OSError as e: print(e.errno)
+    for _ in range(2):
+        try: print(c.recv(10))
+        except OSError as e: print(e.errno)
     sys.stdout.flush()
     os._exit(0)
 c.close()
@@ -311,13 +312,64 @@ os.wait()
 ";
 
 #[test]
-fn when_the_agent_goes_its_connections_end_and_nobody_hangs() {
+fn when_the_agent_goes_its_connections_are_reset_and_nobody_hangs() {
     let mut stage = Stage::new();
     let program = stage.python(WAITING, &[]);
     let label = stage.proxy.open(18118, b"", false);
     stage.proxy.until("the child", |p| p.flow(label).received == b"ready");
     stage.restart_agent();
-    assert_eq!(stage.succeeds(program), "b''\n");
+    assert_eq!(stage.succeeds(program), "104\nb''\n");
+}
+
+/// Reads a connection to its end in a child, and says how it ended.
+const ENDING: &str = "
+import os, socket, sys
+listener = socket.create_server(('', 18132))
+c, _ = listener.accept()
+if os.fork() == 0:
+    if sys.argv[1] == 'half-closed': c.shutdown(socket.SHUT_WR)
+    if sys.argv[1] == 'closed for reading':
+        print(c.recv(10))
+        c.shutdown(socket.SHUT_RDWR)
+    for _ in range(2):
+        try:
+            while part := c.recv(10): print(part, flush=True)
+            print('end')
+        except OSError as e: print(e.errno)
+    sys.stdout.flush()
+    os._exit(0)
+c.close()
+os.wait()
+";
+
+#[test]
+fn a_carried_connection_tells_a_reset_from_the_end_of_the_stream() {
+    let cases = [
+        ("reset", "b'data'\n104\nend\n"),
+        ("ended", "b'data'\nend\nend\n"),
+        ("half-closed", "b'data'\nend\nend\n"),
+        ("closed for reading", "b'data'\nend\nend\n"),
+    ];
+    for (case, expected) in cases {
+        let mut stage = Stage::new();
+        let program = stage.python(ENDING, &[case]);
+        let label = stage.proxy.open(18132, b"data", false);
+        stage.proxy.until("the program to leave it", |p| p.flow(label).handovers == 1);
+        if case == "half-closed" {
+            stage.proxy.until("the program's end", |p| p.flow(label).ended);
+        }
+        match case {
+            "reset" => {
+                while !stage.has_said(program, "data") {
+                    stage.proxy.run_for(std::time::Duration::from_millis(5));
+                }
+                stage.proxy.reset(label);
+            }
+            "closed for reading" => {}
+            _ => stage.proxy.shutdown(label),
+        }
+        assert_eq!(stage.succeeds(program), expected, "{case}");
+    }
 }
 
 /// As an FTP server does it: listens where the control connection is, in a process that shares it and has shut itself in.

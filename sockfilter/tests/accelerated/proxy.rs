@@ -448,6 +448,7 @@ impl Proxy {
     }
 
     pub fn reset(&mut self, label: u32) {
+        self.until("somebody to have it", |p| p.flow(label).link.is_some());
         let link = self.flows[&label].link.unwrap();
         self.tell(link, MessageKind::Reset, label, libc::ECONNRESET as u32);
         self.flows.get_mut(&label).unwrap().closed = true;

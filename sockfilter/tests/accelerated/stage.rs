@@ -189,6 +189,11 @@ impl Stage {
         (status, String::from_utf8_lossy(&fs::read(self.output(child)).unwrap()).into_owned())
     }
 
+    /// Whether a program has printed this.
+    pub fn has_said(&self, child: usize, text: &str) -> bool {
+        fs::read_to_string(self.output(child)).unwrap().contains(text)
+    }
+
     fn output(&self, child: usize) -> PathBuf {
         self.folder.join(format!("output.{child}"))
     }

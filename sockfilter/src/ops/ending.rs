@@ -1,0 +1,107 @@
+//! How a connection that the agent carries ended: its Unix socket gives the end of the stream when the client has ended it, and
+//! also when the agent is gone, or has closed it because the client reset the connection. A cut upload must not look whole.
+//!
+//! The sign of a true end is a name (autobind(7)) of the agent's socket, given before the end; every process with a descriptor of the
+//! other one can see it. A name of our own says that nobody is to be told any more: the program ended its reading, or was told.
+
+use core::ffi::c_void;
+
+use libc::{c_int, c_long, ssize_t};
+
+use super::c_result;
+use crate::fdtable::{self, Entry};
+use crate::sys::{self, syscall};
+
+/// What recv and its kin tell: `received`, or ECONNRESET where that is an end that is none. Bytes were `wanted`, or not.
+#[inline]
+pub fn told(fd: c_int, received: ssize_t, wanted: bool) -> ssize_t {
+    if received == 0 && wanted && matches!(fdtable::entry(fd), Entry::Carried(_)) && was_cut(fd) {
+        return c_result(Err(libc::ECONNRESET));
+    }
+    received
+}
+
+/// Whether the stream ended without its sign; told once, as the kernel tells a reset.
+#[cold]
+fn was_cut(fd: c_int) -> bool {
+    let mut fds = [libc::pollfd { fd, events: 0, revents: 0 }];
+    // SAFETY: one entry; it does not wait.
+    let polled = unsafe { syscall!(libc::SYS_poll, fds.as_mut_ptr(), 1, 0) };
+    // The agent has its end still: the client has shut down. Programs in a sandbox get no further, mostly.
+    if polled != Ok(1) || fds[0].revents & libc::POLLHUP == 0 {
+        return false;
+    }
+    if is_named(libc::SYS_getpeername, fd) || is_named(libc::SYS_getsockname, fd) {
+        return false;
+    }
+    sign(fd);
+    true
+}
+
+/// Before shutdown(): whoever ends reading sees the end of the stream from then on.
+pub fn before_shutdown(fd: c_int, how: c_int) {
+    if matches!(how, libc::SHUT_RD | libc::SHUT_RDWR) && matches!(fdtable::entry(fd), Entry::Carried(_)) {
+        sign(fd);
+    }
+}
+
+/// Gives a Unix socket a name that the kernel chooses, if it has none.
+pub fn sign(fd: c_int) {
+    let family = libc::AF_UNIX as libc::sa_family_t;
+    // SAFETY: an address that is the family only; the kernel reads its two bytes.
+    let signed = unsafe { syscall!(libc::SYS_bind, fd, &raw const family, size_of_val(&family)) };
+    if let Err(errno) = signed {
+        sys::complain(&format!("the end of a connection could not be signed (error {errno})"));
+    }
+}
+
+/// Whether getsockname or getpeername tell a name.
+fn is_named(call: c_long, fd: c_int) -> bool {
+    let mut address = [0u64; 16];
+    let mut len = size_of_val(&address) as libc::socklen_t;
+    let into = address.as_mut_ptr().cast::<c_void>();
+    // SAFETY: `address` has `len` writable bytes.
+    let known = unsafe { syscall!(call, fd, into, &raw mut len) };
+    known.is_ok() && len as usize > size_of::<libc::sa_family_t>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> [c_int; 2] {
+        let mut pair = [0; 2];
+        let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
+        // SAFETY: `pair` has room for two descriptors.
+        unsafe { syscall!(libc::SYS_socketpair, libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) }.unwrap();
+        pair
+    }
+
+    #[test]
+    fn an_end_without_its_sign_is_told_once() {
+        let [near, far] = pair();
+        assert!(!was_cut(near), "it goes on");
+        sys::close(far);
+        assert!(was_cut(near));
+        assert!(!was_cut(near), "once");
+        sys::close(near);
+    }
+
+    #[test]
+    fn a_signed_end_is_the_end() {
+        let [near, far] = pair();
+        sign(far);
+        sys::close(far);
+        assert!(!was_cut(near));
+        sys::close(near);
+    }
+
+    #[test]
+    fn who_has_ended_reading_is_told_of_no_reset() {
+        let [near, far] = pair();
+        sign(near);
+        sys::close(far);
+        assert!(!was_cut(near));
+        sys::close(near);
+    }
+}
