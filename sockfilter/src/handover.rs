@@ -18,7 +18,7 @@ use crate::inherit::Mark;
 use crate::ops::{carried, ending, now, options, sockets};
 use crate::sys::{self, Errno, syscall};
 use crate::wait::{self, Deadline};
-use crate::{bootstrap, lock};
+use crate::{bootstrap, lock, signals};
 
 /// How long the proxies may take to let connections go, and the agent to take one message, in nanoseconds. The program
 /// waits meanwhile.
@@ -178,7 +178,8 @@ impl Engine {
         }
         // A mark that cannot be put costs names after exec, no more.
         let _ = Mark::Carried { family, local, remote }.put(near);
-        self.replace(index, near);
+        // A handler could close a number that is then made anew, or duplicate the placeholder.
+        signals::undisturbed(|| self.replace(index, near));
         sys::close(near);
         if let Some(d) = self.descriptions.get_mut(index) {
             d.kind = Kind::Carried { local, remote };

@@ -76,6 +76,21 @@ pub fn set_mask(mask: &u64) {
     let _ = unsafe { syscall!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, core::ptr::from_ref(mask), 0, 8) };
 }
 
+/// Runs `f` with all signals blocked in this thread: no handler sees what is half done.
+pub fn undisturbed<R>(f: impl FnOnce() -> R) -> R {
+    let mut before = 0u64;
+    // SAFETY: 8 readable and 8 writable bytes.
+    let blocked =
+        unsafe { syscall!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const ALL, &raw mut before, 8) };
+    let result = f();
+    if blocked.is_ok() {
+        set_mask(&before);
+    }
+    result
+}
+
+static ALL: u64 = u64::MAX;
+
 /// Signals whose handlers interrupt are held back while a call that sleeps more than once looks around in between: one that
 /// came then would not be noticed. In the sleep itself they are let in.
 pub struct Held(Option<u64>);
