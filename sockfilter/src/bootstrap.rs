@@ -1,7 +1,7 @@
 //! Start-up: what the environment says, the next library's functions, fork handlers.
 //!
 //! Levels: before [`start`] ran every call is a raw system call; afterwards passing calls go to the next library; an
-//! attachment to the agent is made when the program first listens or connects, never before.
+//! attachment to the agent is made when the program first listens or connects, or is given listeners; never before.
 
 use std::ffi::{CStr, CString, OsString};
 use std::os::unix::ffi::OsStringExt;
@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 
 use csp_types::limits::VI_POOL_MAX;
 
+use crate::ops::listen;
 use crate::{cancel, fork, inherit, panics, real, sys};
 
 /// Where the agent listens when nothing else is said.
@@ -61,6 +62,19 @@ pub extern "C" fn start() {
     }
     MODE.store(mode, Ordering::Release);
     inherit::scan();
+    handed_listeners();
+}
+
+/// Listeners that systemd, or who does as it does, made for this process (sd_listen_fds(3)): what becomes of them is shown, or said,
+/// before anybody wonders.
+fn handed_listeners() {
+    const FIRST: i32 = 3;
+    const LISTENERS_MAX: u64 = 1024;
+    if is_on() && number(c"LISTEN_PID") == Some(sys::getpid() as u64) {
+        let count = number(c"LISTEN_FDS").unwrap_or(0).min(LISTENERS_MAX) as i32;
+        // In strict mode accept tells the program, too.
+        (FIRST..FIRST + count).for_each(|fd| _ = listen::made_elsewhere(fd));
+    }
 }
 
 /// How long a blocking call looks again before it sleeps: with two processors or fewer the peer needs this one.

@@ -14,6 +14,7 @@ use libc::{c_int, sock_filter, socklen_t};
 use crate::description::{Kind, ListenState};
 use crate::engine::{ENGINE, Engine};
 use crate::fdtable::{self, Entry};
+use crate::ops::{listen, sockets};
 use crate::sys::{self, Errno, syscall};
 use crate::{bootstrap, lock};
 
@@ -155,12 +156,18 @@ fn each_number(mut entries: &[u8], mut then: impl FnMut(c_int)) {
     }
 }
 
-/// A descriptor came from elsewhere: over exec, or a Unix socket. If it is marked, it becomes what the mark says.
+/// A descriptor came from elsewhere: over exec, or a Unix socket. If it is marked, it becomes what the mark says. A listener of the
+/// kernel's becomes a candidate, so that it is noticed when the program uses it.
 pub fn adopt(fd: c_int) {
     if fd < 0 || !bootstrap::is_on() || lock::inside() || fdtable::entry(fd) != Entry::Kernel {
         return;
     }
-    let Some(mark) = Mark::of(fd) else { return };
+    let Some(mark) = Mark::of(fd) else {
+        if let Some(family) = listen::kernel_listener_family(fd) {
+            sockets::created(fd, family, libc::SOCK_STREAM, 0);
+        }
+        return;
+    };
     ENGINE.with(|engine| engine.adopt_marked(fd, mark));
 }
 

@@ -54,6 +54,9 @@ pub(super) unsafe extern "C-unwind" fn accept(
     len: *mut socklen_t,
 ) -> c_int {
     if !fdtable::is_ours(fd) {
+        if let Err(errno) = listening::made_elsewhere(fd) {
+            return c_int_result(Err(errno));
+        }
         // SAFETY: the caller's promise.
         return unsafe { real::accept(fd, address, len) };
     }
@@ -70,6 +73,9 @@ pub(super) unsafe extern "C-unwind" fn accept4(
     flags: c_int,
 ) -> c_int {
     if !fdtable::is_ours(fd) {
+        if let Err(errno) = listening::made_elsewhere(fd) {
+            return c_int_result(Err(errno));
+        }
         // SAFETY: the caller's promise.
         return unsafe { real::accept4(fd, address, len, flags) };
     }

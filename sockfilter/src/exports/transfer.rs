@@ -6,7 +6,7 @@ use super::io::{Move, list};
 use crate::fdtable;
 use crate::ops::names::{self, End};
 use crate::ops::transfer::{self, Splice};
-use crate::ops::{c_result, io};
+use crate::ops::{c_result, ending, io};
 use crate::real;
 
 unsafe fn sendfile_any(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
@@ -58,7 +58,8 @@ pub(super) unsafe extern "C-unwind" fn splice(
         }
     }
     // SAFETY: the caller's promise.
-    unsafe { real::splice(from, from_offset, to, to_offset, len, flags) }
+    let moved = unsafe { real::splice(from, from_offset, to, to_offset, len, flags) };
+    ending::told(from, moved, len > 0)
 }
 
 /// Flags of preadv2 and pwritev2 that a socket knows; RWF_NOWAIT is the one that matters.

@@ -1,5 +1,6 @@
 //! listen(): which sockets become accelerated listeners, and what their placeholders hold meanwhile.
 
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::net::SocketAddr;
 
 use csp_transport::app::Handle;
@@ -7,17 +8,20 @@ use csp_types::FlowLabel;
 use csp_wire::agent::page::{Reason, SocketEntry, SocketKind};
 use libc::{c_int, socklen_t};
 
-use super::sockets::{LISTEN_LINK_WAIT_NS, asks_too_much, refused_in_strict_mode};
+use super::sockets::{LISTEN_LINK_WAIT_NS, asks_too_much, option_value, refused_in_strict_mode};
 use crate::description::{Kind, ListenState};
 use crate::engine::{ENGINE, Engine};
 use crate::fdtable::{self, Entry};
 use crate::inherit::Mark;
-use crate::sys::{Errno, syscall};
+use crate::sys::{self, Errno, syscall};
 use crate::{address, lock};
 
 /// listen(): `None` means that the kernel shall do it.
 pub fn listen(fd: c_int, backlog: c_int) -> Option<Result<usize, Errno>> {
     let backlog = u32::try_from(backlog).unwrap_or(0).max(1);
+    if let Err(errno) = made_elsewhere(fd) {
+        return Some(Err(errno));
+    }
     match fdtable::entry(fd) {
         Entry::Candidate(index) if !lock::inside() => ENGINE.with(|engine| {
             let reason = match engine.start_listening(index, fd, backlog) {
@@ -45,6 +49,38 @@ pub fn listen(fd: c_int, backlog: c_int) -> Option<Result<usize, Errno>> {
         }
         _ => None,
     }
+}
+
+/// Whether a descriptor is a TCP socket in the kernel's LISTEN state; its family.
+pub fn kernel_listener_family(fd: c_int) -> Option<c_int> {
+    let option = |name| option_value::<c_int>(fd, libc::SOL_SOCKET, name);
+    (option(libc::SO_ACCEPTCONN) != 0 && option(libc::SO_PROTOCOL) == libc::IPPROTO_TCP)
+        .then(|| option(libc::SO_DOMAIN))
+}
+
+/// A listener that was made outside the filter, and came over exec (`LISTEN_FDS`) or a Unix socket, is about to be used: it stays in
+/// the kernel, as who made it may have it still, and the process page shows it. Errors: ENETDOWN, in strict mode.
+pub fn made_elsewhere(fd: c_int) -> Result<(), Errno> {
+    let Entry::Candidate(index) = fdtable::entry(fd) else { return Ok(()) };
+    if lock::inside() || kernel_listener_family(fd).is_none() {
+        return Ok(());
+    }
+    ENGINE.with(|engine| {
+        let reason = engine.why_elsewhere(fd);
+        if !refused_in_strict_mode(reason) {
+            engine.kernel_listener(index, fd, reason);
+            return Ok(());
+        }
+        engine.show_kernel_socket(fd, kernel_entry(fd, reason));
+        static SAID: AtomicBool = AtomicBool::new(false);
+        if !SAID.swap(true, Ordering::Relaxed) {
+            let at = address::bound(fd).map_or_else(|_| String::from("?"), |a| a.to_string());
+            sys::complain(&format!(
+                "a listener that was made outside the filter is refused (strict mode): {at}"
+            ));
+        }
+        Err(libc::ENETDOWN)
+    })
 }
 
 /// Why a socket does not become an accelerated listener.
@@ -93,15 +129,28 @@ impl Engine {
 
     fn kernel_listener(&mut self, index: usize, fd: c_int, reason: Reason) {
         self.counters.listeners_kernel += 1;
-        let local = address::bound(fd).unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
-        let kind = SocketKind::KernelListener;
-        let label = FlowLabel::NONE;
-        self.leave_to_kernel(
-            fd,
-            index,
-            SocketEntry { kind, reason, fd: fd as u32, label, local, remote: local },
-        );
+        self.leave_to_kernel(fd, index, kernel_entry(fd, reason));
     }
+
+    /// Why a listener that was made outside the filter is the kernel's.
+    fn why_elsewhere(&mut self, fd: c_int) -> Reason {
+        let Ok(address) = address::bound(fd) else { return Reason::Elsewhere };
+        if let Err(reason) = self.check_loopback(address) {
+            return reason;
+        }
+        match self.attached() {
+            Ok(link) if link.rules.listens(address.port()) => Reason::Elsewhere,
+            Ok(_) => Reason::Rule,
+            Err(reason) => reason,
+        }
+    }
+}
+
+/// What the page shows of a listener in the kernel.
+fn kernel_entry(fd: c_int, reason: Reason) -> SocketEntry {
+    let local = address::bound(fd).unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
+    let (kind, label) = (SocketKind::KernelListener, FlowLabel::NONE);
+    SocketEntry { kind, reason, fd: fd as u32, label, local, remote: local }
 }
 
 /// Where a listener is bound; one that is not takes a port as listen() does it.

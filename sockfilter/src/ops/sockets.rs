@@ -79,6 +79,11 @@ impl Engine {
     /// A candidate stays in the kernel: calls on this descriptor pass from now on.
     pub(super) fn leave_to_kernel(&mut self, fd: c_int, index: usize, entry: SocketEntry) {
         self.release_descriptor(fd, index);
+        self.show_kernel_socket(fd, entry);
+    }
+
+    /// Shows a kernel socket in the page's second half, until another takes its place.
+    pub(super) fn show_kernel_socket(&mut self, fd: c_int, entry: SocketEntry) {
         self.show_socket(page::SOCKETS / 2 + fd as usize % (page::SOCKETS / 2), Some(entry));
     }
 
@@ -133,8 +138,8 @@ pub(super) fn asks_too_much(fd: c_int) -> bool {
 
 /// Why the kernel may not have a socket in strict mode.
 pub(super) fn refused_in_strict_mode(reason: Reason) -> bool {
-    bootstrap::is_strict()
-        && matches!(reason, Reason::NoAgent | Reason::NoProxy | Reason::Full | Reason::Lacking)
+    use Reason::{Elsewhere, Full, Lacking, NoAgent, NoProxy};
+    bootstrap::is_strict() && matches!(reason, NoAgent | NoProxy | Full | Lacking | Elsewhere)
 }
 
 /// accept4() on a descriptor of ours.

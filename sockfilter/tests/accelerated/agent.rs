@@ -1,8 +1,9 @@
 //! What the agent sees of a process, and what happens without an agent.
 
+use std::io::{Read, Write};
 use std::time::Duration;
 
-use csp_app_node::agent::ProxyEntry;
+use csp_app_node::agent::{Processes, ProxyEntry};
 use csp_control::ProgramRule;
 use csp_transport::ClusterKey;
 use csp_types::TraceKind;
@@ -164,4 +165,57 @@ fn a_rule_of_policy_for_a_program_leaves_what_it_does_not_name_to_the_kernel() {
     expected.sort_unstable_by_key(|s| s.0);
     assert_eq!(kinds, expected);
     assert_eq!(stage.proxy.asked.len(), 0, "it asked the proxy for a connection");
+}
+
+/// A parent without the filter, as systemd is one: makes a listener and hands it on.
+const HANDING: &str = "
+import os, socket, sys
+listener = socket.create_server(('', 18123))
+os.dup2(listener.fileno(), 3)
+os.set_inheritable(3, True)
+environment = {'LD_PRELOAD': sys.argv[1], 'CSP_AGENT': sys.argv[2], 'CSP_MODE': sys.argv[3]}
+environment |= {'LISTEN_FDS': '1', 'LISTEN_PID': str(os.getpid())}
+os.execve('/usr/bin/python3', ['python3', '-uc', sys.argv[4]], environment)
+";
+const HANDED: &str = "
+import socket
+listener = socket.socket(fileno=3)
+try: c, _ = listener.accept()
+except OSError as e: print('errno', e.errno)
+else: c.sendall(c.recv(100).upper())
+";
+
+#[test]
+fn a_listener_from_outside_the_filter_is_shown_and_refused_in_strict_mode() {
+    let mut stage = Stage::new();
+    for (mode, refused) in [("on", false), ("strict", true)] {
+        let script = stage.write("handing.py", HANDING.as_bytes());
+        let agent = stage.folder.join("agent.sock");
+        let mut command = stage.command("/usr/bin/python3");
+        command.env_remove("LD_PRELOAD").arg(script).arg(filter()).arg(agent).args([mode, HANDED]);
+        let program = stage.start(command);
+        if refused {
+            let said = stage.succeeds(program);
+            let line = "a listener that was made outside the filter is refused (strict mode): 0.0.0.0:18123";
+            assert_eq!(said.matches(line).count(), 1, "{said}");
+            assert!(said.ends_with(&format!("errno {}\n", libc::ENETDOWN)), "{said}");
+            continue;
+        }
+        let shown = |table: &Processes| {
+            let sockets: Vec<_> = table.pages().iter().flat_map(|(_, page)| page.sockets()).collect();
+            sockets.iter().map(|s| (s.kind, s.reason, s.fd, s.local.port())).collect::<Vec<_>>()
+        };
+        let deadline = std::time::Instant::now() + PATIENCE;
+        while stage.ask(shown).is_empty() {
+            assert!(std::time::Instant::now() < deadline, "it is not shown");
+            stage.proxy.run_for(Duration::from_millis(5));
+        }
+        assert_eq!(stage.ask(shown), [(SocketKind::KernelListener, Reason::Elsewhere, 3, 18123)]);
+        let mut client = std::net::TcpStream::connect(("127.0.0.1", 18123)).unwrap();
+        client.write_all(b"question").unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer, "QUESTION");
+        stage.succeeds(program);
+    }
 }

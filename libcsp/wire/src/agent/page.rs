@@ -133,6 +133,8 @@ pub enum Reason {
     Shared = 6,
     /// The program asked for what accelerated sockets lack: zero-copy sends or SIGIO.
     Lacking = 7,
+    /// A listener that was made outside the filter and handed to the program: others may share it.
+    Elsewhere = 8,
 }
 
 impl SocketKind {
@@ -168,6 +170,7 @@ impl Reason {
             5 => Reason::Full,
             6 => Reason::Shared,
             7 => Reason::Lacking,
+            8 => Reason::Elsewhere,
             _ => return None,
         })
     }
@@ -183,6 +186,7 @@ impl Reason {
             Reason::Full => "table full",
             Reason::Shared => "shared, carried by the agent",
             Reason::Lacking => "asked for zero-copy or SIGIO",
+            Reason::Elsewhere => "made outside the filter",
         }
     }
 }
