@@ -1,0 +1,107 @@
+//! csp-run as users run it: what it says, and what it exits with. The C library's libm stands for the filter: any library
+//! that can be preloaded will do, and none of these programs uses sockets.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const LIBRARY: &str = "/lib/x86_64-linux-gnu/libm.so.6";
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("csp-run-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn copy_of(&self, program: &str, mode: u32) -> PathBuf {
+        let path = self.0.join("copy");
+        fs::copy(program, &path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn run(arguments: &[&str], program: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_csp-run"));
+    command.env("CSP_SOCKFILTER", LIBRARY).env_remove("CSP_MODE").args(arguments).arg(program);
+    command.output().unwrap()
+}
+
+/// Exit code, and what was said on either stream.
+fn told(arguments: &[&str], program: &Path) -> (Option<i32>, String) {
+    let output = run(arguments, program);
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(said).unwrap())
+}
+
+#[test]
+fn a_program_that_can_be_accelerated_is_said_so_and_run() {
+    let program = Path::new("/bin/true");
+    assert_eq!(told(&["--check"], program), (Some(0), "/bin/true can be accelerated\n".to_owned()));
+    for mode in ["on", "off", "strict"] {
+        assert_eq!(told(&["--mode", mode], program), (Some(0), String::new()), "{mode}");
+    }
+    assert_eq!(run(&["sh", "-c", "exit 7"], Path::new("")).status.code(), Some(7), "the program's own");
+}
+
+/// What cannot be reached is told with its reason, runs nevertheless, and is refused in strict mode.
+fn cannot(program: &Path, why: &str) {
+    let (code, said) = told(&["--check"], program);
+    assert_eq!(code, Some(78), "{said}");
+    assert!(said.starts_with(program.to_str().unwrap()) && said.contains(why), "{said}");
+    assert_eq!(told(&["--mode", "off"], program), (Some(0), String::new()));
+    assert_eq!(told(&["--mode", "on"], program).0, Some(0));
+    let (code, said) = told(&["--mode", "strict"], program);
+    assert_eq!(code, Some(78), "{said}");
+    assert!(said.starts_with("csp-run: ") && said.contains(why), "{said}");
+}
+
+#[test]
+fn a_static_program_is_told() {
+    let folder = Folder::new("static");
+    let (source, program) = (folder.0.join("static.c"), folder.0.join("static"));
+    fs::write(&source, "int main(void) { return 0; }").unwrap();
+    let built = Command::new("cc").arg("-static").arg("-o").args([&program, &source]).status().unwrap();
+    assert!(built.success());
+    cannot(&program, "static");
+}
+
+#[test]
+fn a_setuid_program_is_told() {
+    let folder = Folder::new("setuid");
+    cannot(&folder.copy_of("/bin/true", 0o4755), "set-user-id");
+}
+
+#[test]
+fn a_program_with_capabilities_is_told() {
+    let folder = Folder::new("capabilities");
+    let program = folder.copy_of("/bin/true", 0o755);
+    // vfs_cap_data of revision 2, effective, CAP_NET_BIND_SERVICE (capabilities(7)).
+    let script = "import os, struct, sys
+os.setxattr(sys.argv[1], 'security.capability', struct.pack('<5I', 0x02000001, 1 << 10, 0, 0, 0))";
+    let set = Command::new("/usr/bin/python3").args(["-c", script]).arg(&program).status().unwrap();
+    assert!(set.success(), "only root may set capabilities");
+    cannot(&program, "capabilities");
+}
+
+#[test]
+fn what_is_missing_or_wrong_has_its_exit_code() {
+    assert_eq!(told(&[], Path::new("/no/such/program")).0, Some(127));
+    assert_eq!(told(&[], Path::new("/etc/passwd")).0, Some(126));
+    assert_eq!(told(&["--mode", "sometimes"], Path::new("/bin/true")).0, Some(64));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_csp-run"));
+    let output = command.env("CSP_SOCKFILTER", "/no/such/filter.so").arg("/bin/true").output().unwrap();
+    assert_eq!(output.status.code(), Some(78));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("/no/such/filter.so"));
+}
