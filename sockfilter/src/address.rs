@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use libc::{c_int, sockaddr, socklen_t};
 
-use crate::sys::{Errno, syscall};
+use crate::sys::{self, Errno, syscall};
 
 /// Reads an AF_INET or AF_INET6 address; `None` for others and for short ones.
 ///
@@ -94,6 +94,25 @@ pub fn reachable(address: SocketAddr) -> SocketAddr {
         IpAddr::V6(ip) if ip.is_unspecified() => SocketAddr::new(Ipv6Addr::LOCALHOST.into(), address.port()),
         _ => address,
     }
+}
+
+/// Whether an address is one of this host's interfaces: then the kernel would connect from the address itself.
+pub fn is_own(address: SocketAddr) -> bool {
+    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let mut storage = [0u8; 28];
+    let len = fill(address, family, &mut storage);
+    // SAFETY: no pointers.
+    let Ok(fd) = (unsafe { syscall!(libc::SYS_socket, family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })
+    else {
+        return false;
+    };
+    let fd = fd as c_int;
+    // A datagram socket sends nothing when it is connected: a route is chosen, and with it the source.
+    // SAFETY: `storage` has `len` readable bytes.
+    let routed = unsafe { syscall!(libc::SYS_connect, fd, storage.as_ptr(), len) };
+    let source = routed.and_then(|_| bound(fd));
+    sys::close(fd);
+    source.is_ok_and(|source| source.ip() == address.ip())
 }
 
 #[cfg(test)]

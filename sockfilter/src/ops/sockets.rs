@@ -372,6 +372,9 @@ impl Engine {
         if !self.attached()?.rules.connects(remote.ip()) {
             return Err(Reason::Rule);
         }
+        if address::is_own(remote) && !self.attached()?.rules.loopback() {
+            return Err(Reason::Own);
+        }
         if asks_too_much(fd) {
             return Err(Reason::Lacking);
         }

@@ -145,3 +145,25 @@ print(s.getpeername()[0])
     assert_eq!(stage.succeeds(program), "127.0.0.1\n");
     assert!(stage.proxy.asked.is_empty());
 }
+
+/// An address of the host's own may lie in a prefix of the rule: whoever serves there does so in the kernel.
+#[test]
+fn addresses_of_the_host_itself_stay_in_the_kernel() {
+    let mut stage = Stage::new();
+    let script = "
+import errno, socket
+assert socket.socket().connect_ex(('10.76.0.77', 9)) == errno.ECONNREFUSED
+print('refused by the kernel')
+";
+    let file = stage.write("own.py", script.as_bytes());
+    let line = format!(
+        "ip link set lo up && ip address add 10.76.0.77/32 dev lo && LD_PRELOAD={} exec python3 {}",
+        filter().display(),
+        file.display()
+    );
+    let mut command = stage.command("/usr/bin/unshare");
+    command.env_remove("LD_PRELOAD").args(["-n", "/bin/sh", "-c", &line]);
+    let program = stage.start(command);
+    assert_eq!(stage.succeeds(program), "refused by the kernel\n");
+    assert!(stage.proxy.asked.is_empty());
+}

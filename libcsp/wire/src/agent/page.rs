@@ -135,6 +135,8 @@ pub enum Reason {
     Lacking = 7,
     /// A listener that was made outside the filter and handed to the program: others may share it.
     Elsewhere = 8,
+    /// An address of an interface of this host.
+    Own = 9,
 }
 
 impl SocketKind {
@@ -171,6 +173,7 @@ impl Reason {
             6 => Reason::Shared,
             7 => Reason::Lacking,
             8 => Reason::Elsewhere,
+            9 => Reason::Own,
             _ => return None,
         })
     }
@@ -187,6 +190,7 @@ impl Reason {
             Reason::Shared => "shared, carried by the agent",
             Reason::Lacking => "asked for zero-copy or SIGIO",
             Reason::Elsewhere => "made outside the filter",
+            Reason::Own => "an address of this host",
         }
     }
 }
