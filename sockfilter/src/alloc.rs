@@ -109,6 +109,8 @@ unsafe impl GlobalAlloc for Arena {
         if size > LARGEST_CLASS {
             return if layout.align() <= 4096 { map(size) } else { null_mut() };
         }
+        // A signal handler that comes while the word is held must not want it.
+        let _inside = crate::lock::Inside::enter();
         WORD.lock();
         // SAFETY: WORD is held.
         let block = unsafe { (*STATE.0.get()).take(size) };
@@ -123,6 +125,7 @@ unsafe impl GlobalAlloc for Arena {
             let _ = unsafe { syscall!(libc::SYS_munmap, block, size) };
             return;
         }
+        let _inside = crate::lock::Inside::enter();
         WORD.lock();
         // SAFETY: WORD is held; the block is of this class.
         unsafe { (*STATE.0.get()).give(block, size) };

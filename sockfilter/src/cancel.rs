@@ -53,10 +53,11 @@ pub fn test() {
     unsafe { core::mem::transmute::<*mut c_void, Test>(test)() }
 }
 
-/// Runs `sleep`; if the thread is cancelled in it, `undo` is run with `state` before the thread ends.
+/// Runs `sleep`; if the thread is cancelled in it, or a signal handler leaves it by siglongjmp, `undo` is run with `state`
+/// before.
 pub fn guarded<S, R>(state: &mut S, undo: unsafe extern "C" fn(*mut c_void), sleep: impl FnOnce() -> R) -> R {
     let (push, pop) = (PUSH.known(), POP.known());
-    if push.is_null() || pop.is_null() || single_threaded() {
+    if push.is_null() || pop.is_null() {
         return sleep();
     }
     let mut buffer = Buffer {

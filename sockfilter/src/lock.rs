@@ -86,11 +86,8 @@ pub trait Settle {
 
 /// What is done around each use of a shared value.
 pub trait Shared {
-    /// A thread has taken the lock; `thread` names it.
-    fn entered(&mut self, thread: usize);
-
-    /// It is about to give it back.
-    fn leaving(&mut self);
+    /// A thread is about to give the lock back.
+    fn before_unlock(&mut self);
 }
 
 /// A name of this thread that no other living thread has.
@@ -127,16 +124,15 @@ impl<T: Settle + Shared> Locked<T> {
         self.word.lock();
         // SAFETY: the word is held, and `f` cannot get at the value again: `inside` is set.
         let value = unsafe { &mut *self.value.get() };
-        value.entered(thread());
         let result = f(value);
         value.settle();
-        value.leaving();
+        value.before_unlock();
         self.word.unlock();
         result
     }
 
     /// A handler may have come after the last look, while the thread was inside still.
-    fn settled(&self) {
+    pub fn settled(&self) {
         while T::is_unsettled() && !inside() {
             self.run(|_| ());
         }
@@ -154,7 +150,7 @@ impl<T: Settle + Shared> Locked<T> {
         // SAFETY: the caller holds the word, and no other reference.
         let value = unsafe { self.held() };
         value.settle();
-        value.leaving();
+        value.before_unlock();
         self.word.unlock();
         compiler_fence(Ordering::SeqCst);
         INSIDE.set(false);

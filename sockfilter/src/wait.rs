@@ -6,6 +6,7 @@ use libc::c_int;
 
 use crate::description::DescriptionId;
 use crate::engine::{ENGINE, Engine};
+use crate::fdtable::{self, Entry};
 use crate::signals::{self, Effect, Held};
 use crate::sys::{self, Errno};
 use crate::{cancel, real};
@@ -65,7 +66,7 @@ pub fn enroll(engine: &mut Engine, descriptions: &[DescriptionId]) -> Result<c_i
         Some(fd) => fd,
         None => {
             let fd = sys::eventfd()?;
-            crate::fdtable::hide(fd);
+            fdtable::hide(fd);
             fd
         }
     };
@@ -85,6 +86,11 @@ pub fn resign(engine: &mut Engine, descriptions: &[DescriptionId], waiter: c_int
         if let Some(d) = engine.descriptions.get_mut(id.index) {
             d.waiters.retain(|&w| w != waiter);
         }
+    }
+    engine.awake(waiter);
+    if fdtable::entry(waiter) != Entry::Hidden {
+        // It was the parent's: a signal handler forked while its thread slept.
+        return;
     }
     sys::clear(waiter);
     engine.idle_waiters.push(waiter);

@@ -17,28 +17,47 @@ pub struct Asleep {
     until: u64,
 }
 
-impl Shared for Engine {
-    /// A thread that comes here sleeps no more.
-    fn entered(&mut self, thread: usize) {
-        if !self.asleep.is_empty() {
-            self.asleep.retain(|sleeper| sleeper.thread != thread);
-        }
-    }
+/// How often a thread that is awake takes what has come before it leaves the rest to those that sleep.
+const LOOKS: u32 = 4;
 
+impl Shared for Engine {
     /// Other threads rely on being woken: by the provider, which a look at it has disarmed, and in time for what this
     /// thread has started.
-    fn leaving(&mut self) {
-        let Some(first) = self.asleep.first().copied() else { return };
-        if std::mem::take(&mut self.disarmed)
-            && self.link.as_mut().is_some_and(|link| matches!(link.app.arm(), Ok(Armed::Busy)))
-        {
-            self.disarmed = true;
-            sys::signal(first.waker);
+    fn before_unlock(&mut self) {
+        if self.asleep.is_empty() {
+            return;
+        }
+        let mut looks = 0;
+        while self.disarmed && looks < LOOKS && !self.arm_for_others() {
+            self.progress();
+            looks += 1;
+        }
+        if self.disarmed {
+            self.asleep.iter().for_each(|sleeper| sys::signal(sleeper.waker));
         }
         let next = self.deadline();
-        if self.asleep.iter().all(|sleeper| next < sleeper.until) {
+        if self.asleep.iter().all(|sleeper| next < sleeper.until)
+            && let Some(first) = self.asleep.first_mut()
+        {
+            // Told once.
+            first.until = next;
             sys::signal(first.waker);
         }
+    }
+}
+
+impl Engine {
+    /// Arms the provider again; `false`: there is something to take first.
+    fn arm_for_others(&mut self) -> bool {
+        let busy = self.link.as_mut().is_some_and(|link| matches!(link.app.arm(), Ok(Armed::Busy)));
+        self.disarmed = busy;
+        !busy
+    }
+
+    /// This thread, or one that slept with a waker of its own, sleeps no more.
+    pub fn awake(&mut self, waker: c_int) {
+        let thread = lock::thread();
+        self.asleep.retain(|sleeper| sleeper.waker != waker || sleeper.thread != thread);
     }
 }
 

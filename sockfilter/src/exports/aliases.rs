@@ -25,5 +25,6 @@ alias! {
     __send = io::send;
     __vfork = processes::vfork;
     __write = io::write;
+    _IO_fclose = descriptors::fclose;
     _IO_fdopen = processes::fdopen;
 }

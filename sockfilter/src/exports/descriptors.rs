@@ -1,8 +1,9 @@
 //! Descriptors: closing, duplicating, flags.
 
-use libc::{c_int, c_uint, c_ulong};
+use libc::{FILE, c_int, c_uint, c_ulong, c_void};
 
 use crate::fdtable;
+use crate::next::Next;
 use crate::ops::{c_int_result, descriptors, options};
 use crate::real;
 
@@ -10,6 +11,22 @@ use crate::real;
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn close(fd: c_int) -> c_int {
     descriptors::close(fd)
+}
+
+static FCLOSE: Next = Next::new("fclose\0");
+
+/// fclose(3), which closes a descriptor past close(2).
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
+    // SAFETY: the caller's promise: an open stream.
+    let fd = unsafe { libc::fileno(stream) };
+    descriptors::let_go(fd);
+    // SAFETY: the C library's function of this name has this signature.
+    unsafe {
+        core::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn(*mut FILE) -> c_int>(FCLOSE.get())(
+            stream,
+        )
+    }
 }
 
 /// close_range(2)

@@ -18,6 +18,17 @@ impl Engine {
         }
     }
 
+    /// A number means nothing here any more: it is to be closed, or it was closed past us (as fclose in the C library does), since
+    /// the kernel has just given it out.
+    pub fn forget_descriptor(&mut self, fd: c_int) {
+        match fdtable::entry(fd) {
+            Entry::Candidate(index) | Entry::Carried(index) | Entry::Set(index) | Entry::Ours(index) => {
+                self.release_descriptor(fd, index);
+            }
+            Entry::Kernel | Entry::Hidden => {}
+        }
+    }
+
     /// Descriptors refer to a description or do so no more, beside what signal handlers have left to be counted.
     fn count_references(&mut self, index: usize, change: i32) {
         let Some(d) = self.descriptions.get_mut(index) else { return };
@@ -93,12 +104,7 @@ pub fn let_go(fd: c_int) -> bool {
         }
         Entry::Hidden => false,
         Entry::Candidate(_) | Entry::Carried(_) | Entry::Set(_) | Entry::Ours(_) => {
-            ENGINE.with(|engine| match fdtable::entry(fd) {
-                Entry::Candidate(index) | Entry::Carried(index) | Entry::Set(index) | Entry::Ours(index) => {
-                    engine.release_descriptor(fd, index);
-                }
-                Entry::Kernel | Entry::Hidden => {}
-            });
+            ENGINE.with(|engine| engine.forget_descriptor(fd));
             true
         }
     }

@@ -10,6 +10,7 @@ use libc::{c_int, c_long, ssize_t};
 
 use super::c_result;
 use crate::fdtable::{self, Entry};
+use crate::inherit::Mark;
 use crate::sys::{self, syscall};
 
 /// What recv and its kin tell: `received`, or ECONNRESET where that is an end that is none. Bytes were `wanted`, or not.
@@ -24,6 +25,10 @@ pub fn told(fd: c_int, received: ssize_t, wanted: bool) -> ssize_t {
 /// Whether the stream ended without its sign; told once, as the kernel tells a reset.
 #[cold]
 fn was_cut(fd: c_int) -> bool {
+    // The number may have been closed past us, and be another's now.
+    if !matches!(Mark::of(fd), Some(Mark::Carried { .. })) {
+        return false;
+    }
     let mut fds = [libc::pollfd { fd, events: 0, revents: 0 }];
     // SAFETY: one entry; it does not wait.
     let polled = unsafe { syscall!(libc::SYS_poll, fds.as_mut_ptr(), 1, 0) };
@@ -74,6 +79,8 @@ mod tests {
         let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
         // SAFETY: `pair` has room for two descriptors.
         unsafe { syscall!(libc::SYS_socketpair, libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) }.unwrap();
+        let (local, remote) = ("10.76.0.100:80".parse().unwrap(), "10.76.0.1:40000".parse().unwrap());
+        Mark::Carried { family: libc::AF_INET, local, remote }.put(pair[0]).unwrap();
         pair
     }
 
@@ -85,6 +92,14 @@ mod tests {
         assert!(was_cut(near));
         assert!(!was_cut(near), "once");
         sys::close(near);
+    }
+
+    #[test]
+    fn a_socket_that_the_agent_does_not_carry_just_ends() {
+        let [near, far] = pair();
+        sys::close(near);
+        assert!(!was_cut(far));
+        sys::close(far);
     }
 
     #[test]

@@ -396,10 +396,11 @@ impl Engine {
             return Look::Again;
         }
         set.sleepers += 1;
-        let waker = set.wake;
+        // That of a parent's set wakes threads of the parent as well.
+        let waker = (!set.foreign).then_some(set.wake);
         self.return_set(id, set);
         self.begin_call(id.index);
-        match self.arm(Some(waker)) {
+        match self.arm(waker) {
             Ok(_) => Look::Sleep(sooner(deadline.left(), self.next_timeout())),
             Err(Busy) => {
                 self.wake_sleeper(id);

@@ -82,6 +82,8 @@ impl Engine {
         if let Some(set) = self.epoll_set(id) {
             set.sleepers = set.sleepers.saturating_sub(1);
             set.roused = set.roused.min(set.sleepers);
+            let waker = set.wake;
+            self.awake(waker);
         }
     }
 

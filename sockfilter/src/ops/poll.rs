@@ -32,6 +32,20 @@ pub unsafe fn poll(
     timeout_ns: Option<u64>,
     mask: *const sigset_t,
 ) -> Result<usize, Errno> {
+    // SAFETY: the caller's promise.
+    let result = unsafe { look_and_sleep(fds, timeout_ns, mask) };
+    // A signal handler may have come while the lists above were given back.
+    ENGINE.settled();
+    result
+}
+
+/// # Safety
+/// As [`poll`].
+unsafe fn look_and_sleep(
+    fds: &mut [pollfd],
+    timeout_ns: Option<u64>,
+    mask: *const sigset_t,
+) -> Result<usize, Errno> {
     let deadline = Deadline::after(timeout_ns);
     let spin_until = sys::monotonic_nanos() + crate::bootstrap::spin();
     // The kernel's part of the set, then three entries of ours.

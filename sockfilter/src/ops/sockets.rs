@@ -22,10 +22,13 @@ pub(super) const LISTEN_LINK_WAIT_NS: u64 = 200_000_000;
 /// A new kernel socket is a candidate if it is TCP.
 pub fn created(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
     let stream = kind & 0xf == libc::SOCK_STREAM && (protocol == 0 || protocol == libc::IPPROTO_TCP);
-    if fd < 0 || !stream || !matches!(domain, libc::AF_INET | libc::AF_INET6) || lock::inside() {
+    if fd < 0 || lock::inside() || !bootstrap::is_on() || !bootstrap::owns_tables() {
         return;
     }
-    if !bootstrap::is_on() || !bootstrap::owns_tables() {
+    if fdtable::entry(fd) != Entry::Kernel {
+        ENGINE.with(|engine| engine.forget_descriptor(fd));
+    }
+    if !stream || !matches!(domain, libc::AF_INET | libc::AF_INET6) {
         return;
     }
     ENGINE.with(|engine| match engine.descriptions.insert(Kind::Candidate, domain) {
@@ -237,6 +240,7 @@ fn adopt(
         d.kind = Kind::Flow(accepted.flow);
     }
     engine.own(Handle::Flow(accepted.flow), index);
+    engine.forget_descriptor(fd);
     fdtable::set(fd, index);
     engine.show_flow(index, fd, accepted.local, accepted.remote);
     Ok((index, accepted.flow, accepted.remote))

@@ -31,10 +31,13 @@ const AWAKE_NS: u64 = 100_000_000;
 /// A new epoll descriptor: it is known as such, whatever comes of it. Returns it.
 pub fn created(fd: c_int) -> c_int {
     if fd >= 0 && !lock::inside() && bootstrap::is_on() && bootstrap::owns_tables() {
-        ENGINE.with(|engine| match engine.descriptions.insert(Kind::KernelSet, 0) {
-            Some(index) if fdtable::set_kernel_set(fd, index) => {}
-            Some(index) => drop(engine.descriptions.remove(index)),
-            None => engine.counters.descriptors_full += 1,
+        ENGINE.with(|engine| {
+            engine.forget_descriptor(fd);
+            match engine.descriptions.insert(Kind::KernelSet, 0) {
+                Some(index) if fdtable::set_kernel_set(fd, index) => {}
+                Some(index) => drop(engine.descriptions.remove(index)),
+                None => engine.counters.descriptors_full += 1,
+            }
         });
     }
     fd

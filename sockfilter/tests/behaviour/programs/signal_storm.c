@@ -21,6 +21,7 @@ static void work(void) {
     char b[64] = "abc", c[64];
     while (!acted) {
         while (write(steady.client, b, sizeof b) == -1) {}
+        poll((struct pollfd[]){{.fd = steady.server, .events = POLLIN}}, 1, 1000);
         for (long n, got = 0; got < (long)sizeof c; got += n > 0 ? n : 0) n = read(steady.server, c, sizeof c - got);
     }
 }
