@@ -97,7 +97,6 @@ fn start_over(engine: &mut crate::engine::Engine) {
     engine.raised.clear();
     engine.asleep.clear();
     forget_kernel_sets(engine);
-    forget_calls(engine);
     for (_, description) in engine.descriptions.iter_mut() {
         // Threads that waited are the parent's; so are their eventfds.
         description.waiters.drain(..).for_each(close_hidden);
@@ -114,6 +113,7 @@ fn start_over(engine: &mut crate::engine::Engine) {
             Kind::Candidate | Kind::Carried { .. } | Kind::KernelSet | Kind::Lost => {}
         }
     }
+    forget_calls(engine);
     engine.counters = Default::default();
     let Some(link) = engine.link.take() else { return };
     let mut owned = Vec::new();

@@ -75,18 +75,12 @@ impl Drop for Inside {
     }
 }
 
-/// What signal handlers leave behind for whoever has the lock.
-pub trait Settle {
-    /// Whether there is any of it.
+/// What each use of a shared value ends with.
+pub trait Shared {
+    /// Whether signal handlers have left something behind for whoever has the lock.
     fn is_unsettled() -> bool;
 
-    /// Does what the handlers could not.
-    fn settle(&mut self);
-}
-
-/// What is done around each use of a shared value.
-pub trait Shared {
-    /// A thread is about to give the lock back.
+    /// A thread is about to give the lock back: does what handlers could not, and what other threads rely on.
     fn before_unlock(&mut self);
 }
 
@@ -111,7 +105,7 @@ impl<T> Locked<T> {
     }
 }
 
-impl<T: Settle + Shared> Locked<T> {
+impl<T: Shared> Locked<T> {
     /// Runs `f` with the value. Must not be called where [`inside`] is true: the thread may hold the lock already.
     pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         let result = self.run(f);
@@ -125,7 +119,6 @@ impl<T: Settle + Shared> Locked<T> {
         // SAFETY: the word is held, and `f` cannot get at the value again: `inside` is set.
         let value = unsafe { &mut *self.value.get() };
         let result = f(value);
-        value.settle();
         value.before_unlock();
         self.word.unlock();
         result
@@ -148,9 +141,7 @@ impl<T: Settle + Shared> Locked<T> {
     /// Gives back what [`hold`](Self::hold) took.
     pub fn release(&self) {
         // SAFETY: the caller holds the word, and no other reference.
-        let value = unsafe { self.held() };
-        value.settle();
-        value.before_unlock();
+        unsafe { self.held() }.before_unlock();
         self.word.unlock();
         compiler_fence(Ordering::SeqCst);
         INSIDE.set(false);

@@ -4,8 +4,7 @@ use csp_vi::Armed;
 use libc::c_int;
 
 use super::Engine;
-use crate::lock::{self, Shared};
-use crate::{sys, wait};
+use crate::{lock, sys, wait};
 
 /// A thread that sleeps.
 #[derive(Clone, Copy, Debug)]
@@ -20,10 +19,10 @@ pub struct Asleep {
 /// How often a thread that is awake takes what has come before it leaves the rest to those that sleep.
 const LOOKS: u32 = 4;
 
-impl Shared for Engine {
+impl Engine {
     /// Other threads rely on being woken: by the provider, which a look at it has disarmed, and in time for what this
     /// thread has started.
-    fn before_unlock(&mut self) {
+    pub fn keep_others_awake(&mut self) {
         if self.asleep.is_empty() {
             return;
         }
@@ -44,9 +43,7 @@ impl Shared for Engine {
             sys::signal(first.waker);
         }
     }
-}
 
-impl Engine {
     /// Arms the provider again; `false`: there is something to take first.
     fn arm_for_others(&mut self) -> bool {
         let busy = self.link.as_mut().is_some_and(|link| matches!(link.app.arm(), Ok(Armed::Busy)));
@@ -54,14 +51,12 @@ impl Engine {
         !busy
     }
 
-    /// This thread, or one that slept with a waker of its own, sleeps no more.
+    /// This thread, which slept with this waker, sleeps no more.
     pub fn awake(&mut self, waker: c_int) {
         let thread = lock::thread();
         self.asleep.retain(|sleeper| sleeper.waker != waker || sleeper.thread != thread);
     }
-}
 
-impl Engine {
     /// Gets ready to sleep: what wakes, or that there is something to do first. `None` without an attachment, when
     /// only other threads can have news. `waker` is the eventfd that wakes this thread, where others may run meanwhile.
     pub fn arm(&mut self, waker: Option<c_int>) -> Result<Option<wait::Wakes>, wait::Busy> {

@@ -57,40 +57,30 @@ fn before_spawn(actions: *const c_void) -> bool {
     any
 }
 
-/// posix_spawn(3)
-#[unsafe(no_mangle)]
-unsafe extern "C" fn posix_spawn(
-    pid: *mut libc::pid_t,
-    path: *const c_char,
-    actions: *const c_void,
-    attributes: *const c_void,
-    arguments: Strings,
-    environment: Strings,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    let kept = unsafe { Environment::of(environment, before_spawn(actions)) };
-    call_next!(
-        SPAWN,
-        fn(*mut libc::pid_t, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int,
-        (pid, path, actions, attributes, arguments, kept.pointer())
-    )
+macro_rules! spawn {
+    ($($name:ident: $next:ident;)*) => {
+        $(#[doc = concat!(stringify!($name), "(3)")]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(
+            pid: *mut libc::pid_t,
+            program: *const c_char,
+            actions: *const c_void,
+            attributes: *const c_void,
+            arguments: Strings,
+            environment: Strings,
+        ) -> c_int {
+            // SAFETY: the caller's promise.
+            let kept = unsafe { Environment::of(environment, before_spawn(actions)) };
+            call_next!(
+                $next,
+                fn(*mut libc::pid_t, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int,
+                (pid, program, actions, attributes, arguments, kept.pointer())
+            )
+        })*
+    };
 }
 
-/// posix_spawnp(3)
-#[unsafe(no_mangle)]
-unsafe extern "C" fn posix_spawnp(
-    pid: *mut libc::pid_t,
-    file: *const c_char,
-    actions: *const c_void,
-    attributes: *const c_void,
-    arguments: Strings,
-    environment: Strings,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    let kept = unsafe { Environment::of(environment, before_spawn(actions)) };
-    call_next!(
-        SPAWN_BY_PATH,
-        fn(*mut libc::pid_t, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int,
-        (pid, file, actions, attributes, arguments, kept.pointer())
-    )
+spawn! {
+    posix_spawn: SPAWN;
+    posix_spawnp: SPAWN_BY_PATH;
 }

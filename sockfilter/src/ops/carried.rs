@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use libc::{c_int, c_void, socklen_t};
 
-use super::options::{self, OPTIONS_MAX};
+use super::options;
 use crate::description::{OPTION_LEN_MAX, SetOption};
 use crate::engine::ENGINE;
 use crate::lock;
@@ -114,7 +114,7 @@ pub unsafe fn set(
     if let Some(option) = unsafe { options::copied(level, name, value, len) } {
         ENGINE.with(|engine| {
             let Some(d) = engine.descriptions.get_mut(index) else { return };
-            options::put(Arc::make_mut(&mut d.options), option, OPTIONS_MAX);
+            options::put(Arc::make_mut(&mut d.options), option);
         });
     }
     Ok(0)

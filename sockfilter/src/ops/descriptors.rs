@@ -6,7 +6,7 @@ use super::c_int_result;
 use crate::description::DescriptionId;
 use crate::engine::{ENGINE, Engine};
 use crate::fdtable::{self, Entry};
-use crate::lock::Settle;
+use crate::lock::Shared;
 use crate::{bootstrap, deferred, lock, real, sys};
 
 impl Engine {
@@ -21,11 +21,8 @@ impl Engine {
     /// A number means nothing here any more: it is to be closed, or it was closed past us (as fclose in the C library does), since
     /// the kernel has just given it out.
     pub fn forget_descriptor(&mut self, fd: c_int) {
-        match fdtable::entry(fd) {
-            Entry::Candidate(index) | Entry::Carried(index) | Entry::Set(index) | Entry::Ours(index) => {
-                self.release_descriptor(fd, index);
-            }
-            Entry::Kernel | Entry::Hidden => {}
+        if let Some(index) = fdtable::take(fd) {
+            self.count_references(index, -1);
         }
     }
 
@@ -66,19 +63,7 @@ impl Engine {
         }
     }
 
-    fn refer(&mut self, fd: c_int, index: usize, set: fn(c_int, usize) -> bool) {
-        let Some(d) = self.descriptions.get_mut(index) else { return };
-        if set(fd, index) {
-            d.references += 1;
-        }
-    }
-}
-
-impl Settle for Engine {
-    fn is_unsettled() -> bool {
-        deferred::any()
-    }
-
+    /// Counts again what signal handlers have closed and duplicated.
     fn settle(&mut self) {
         while deferred::take_any() {
             for index in 0..self.descriptions.slots() {
@@ -88,6 +73,18 @@ impl Settle for Engine {
                 }
             }
         }
+    }
+}
+
+impl Shared for Engine {
+    fn is_unsettled() -> bool {
+        deferred::any()
+    }
+
+    fn before_unlock(&mut self) {
+        // First: a connection that ends here may have something to say.
+        self.settle();
+        self.keep_others_awake();
     }
 }
 
@@ -121,12 +118,10 @@ pub fn duplicated(old: c_int, new: c_int) {
     if lock::inside() {
         return deferred::duplicated(old, new);
     }
-    ENGINE.with(|engine| match fdtable::entry(old) {
-        Entry::Candidate(index) => engine.refer(new, index, fdtable::set_candidate),
-        Entry::Carried(index) => engine.refer(new, index, fdtable::set_carried),
-        Entry::Set(index) => engine.refer(new, index, fdtable::set_kernel_set),
-        Entry::Ours(index) => engine.refer(new, index, fdtable::set),
-        Entry::Kernel | Entry::Hidden => {}
+    ENGINE.with(|engine| {
+        if let Some(index) = fdtable::copy(old, new) {
+            engine.count_references(index, 1);
+        }
     });
 }
 

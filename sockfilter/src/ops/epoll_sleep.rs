@@ -48,7 +48,8 @@ unsafe extern "C" fn cancelled(set: *mut c_void) {
     });
 }
 
-/// Waits in the kernel and takes our own events out; ends the call that the look before it began. The program's events, and whether ours were among them.
+/// Waits in the kernel and takes our own events out; ends the call that the look before it began. The program's events, and
+/// whether ours were among them.
 ///
 /// # Safety
 /// `mask` must be null or point to a signal set.

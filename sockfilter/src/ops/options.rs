@@ -96,7 +96,7 @@ pub fn tcp_state(fd: c_int) -> Option<u8> {
 }
 
 /// Options of one socket that are kept.
-pub(super) const OPTIONS_MAX: usize = 64;
+const OPTIONS_MAX: usize = 64;
 
 /// An option as the program gave it; `None` where it is too long to be kept.
 ///
@@ -117,10 +117,10 @@ pub(super) unsafe fn copied(
     Some(option)
 }
 
-/// Keeps an option in the place of its former value; at most `max`.
-pub(super) fn put(options: &mut Vec<SetOption>, option: SetOption, max: usize) {
+/// Keeps an option in the place of its former value.
+pub(super) fn put(options: &mut Vec<SetOption>, option: SetOption) {
     options.retain(|o| (o.level, o.name) != (option.level, option.name));
-    if options.len() < max {
+    if options.len() < OPTIONS_MAX {
         options.push(option);
     }
 }
@@ -139,7 +139,7 @@ pub unsafe fn note_inherited(fd: c_int, level: c_int, name: c_int, value: *const
         let (Entry::Ours(index) | Entry::Candidate(index)) = fdtable::entry(fd) else { return };
         let Some(d) = engine.descriptions.get_mut(index) else { return };
         if matches!(d.kind, Kind::Candidate | Kind::Listener(_)) {
-            put(Arc::make_mut(&mut d.options), option, OPTIONS_MAX);
+            put(Arc::make_mut(&mut d.options), option);
         }
     });
 }

@@ -146,6 +146,13 @@ static inline long fill(int fd) {
     return sent;
 }
 
+/* Fills a socket that its peer does not read, until nothing goes for a while. */
+static inline long stuff(int fd) {
+    long all = 0, n;
+    for (int quiet = 0; quiet < 2; all += n) n = fill(fd), quiet = n ? 0 : quiet + 1;
+    return all;
+}
+
 static inline void drain(int fd, long count) {
     static char much[65536];
     while (count > 0) {
@@ -207,3 +214,17 @@ static inline void *sends_later(void *socket) {
 
 /* A program that hangs is killed. */
 __attribute__((constructor)) static void begin(void) { alarm(15); }
+
+/* Cancels a thread in each of so many ways to sleep, which calls this_thread() before. */
+static inline void cancel_each(void *(*waits)(void *), long ways) {
+    for (long way = 0; way < ways; way++) {
+        pthread_t t;
+        void *result;
+        told_thread = 0;
+        pthread_create(&t, NULL, waits, (void *)way);
+        await_thread_asleep();
+        pthread_cancel(t);
+        pthread_join(t, &result);
+        say("%ld %d", way, result == PTHREAD_CANCELED);
+    }
+}

@@ -28,16 +28,7 @@ int main(void) {
     q = epoll_create1(0);
     struct epoll_event v = {.events = EPOLLIN};
     epoll_ctl(q, EPOLL_CTL_ADD, e.server, &v);
-    for (long way = 0; way < 6; way++) {
-        pthread_t t;
-        void *result;
-        told_thread = 0;
-        pthread_create(&t, NULL, waits, (void *)way);
-        await_thread_asleep();
-        pthread_cancel(t);
-        pthread_join(t, &result);
-        say("%ld %d", way, result == PTHREAD_CANCELED);
-    }
+    cancel_each(waits, 6);
     send(e.client, "x", 1, 0);
     TRY(epoll_wait(q, &v, 1, -1));
     TRY(poll((struct pollfd[]){{e.server, POLLIN}}, 1, -1));

@@ -27,28 +27,13 @@ static void *waits(void *way) {
     }
     return NULL;
 }
-/* Fills a socket that its peer does not read, until nothing goes for a while. */
-static long stuff(int fd) {
-    long all = 0, n;
-    for (int quiet = 0; quiet < 2; all += n) n = fill(fd), quiet = n ? 0 : quiet + 1;
-    return all;
-}
 int main(void) {
     e = ends();
     long sent = stuff(e.client);
     MUST(pipe(pipes));
     MUST(pipe(empty));
     MUST(write(pipes[1], much, 4096));
-    for (long way = 0; way < 10; way++) {
-        pthread_t t;
-        void *result;
-        told_thread = 0;
-        pthread_create(&t, NULL, waits, (void *)way);
-        await_thread_asleep();
-        pthread_cancel(t);
-        pthread_join(t, &result);
-        say("%ld %d", way, result == PTHREAD_CANCELED);
-    }
+    cancel_each(waits, 10);
     drain(e.server, sent);
     TRY(send(e.client, "x", 1, 0));
     char b;

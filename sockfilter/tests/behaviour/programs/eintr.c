@@ -1,19 +1,6 @@
 /* A handler without SA_RESTART interrupts read, accept, poll and epoll_wait with EINTR; eintr_sending has those that send. */
-#include "behaviour.h"
+#include "interrupted.h"
 
-static volatile int seen;
-static void count(int s) { seen++; }
-static pthread_t waiter;
-static void *signals(void *unused) {
-    await_thread_asleep();
-    pthread_kill(waiter, SIGUSR1);
-    return NULL;
-}
-static void start(pthread_t *t) {
-    told_thread = 0;
-    this_thread();
-    pthread_create(t, NULL, signals, NULL);
-}
 int main(void) {
     int s = listener();
     struct ends e = ends_at(s);

@@ -1,25 +1,6 @@
 /* A handler without SA_RESTART interrupts calls that send: with EINTR where nothing went, else with what went. */
-#include "behaviour.h"
+#include "interrupted.h"
 
-static volatile int seen;
-static void count(int s) { seen++; }
-static pthread_t waiter;
-static void *signals(void *unused) {
-    await_thread_asleep();
-    pthread_kill(waiter, SIGUSR1);
-    return NULL;
-}
-static void start(pthread_t *t) {
-    told_thread = 0;
-    this_thread();
-    pthread_create(t, NULL, signals, NULL);
-}
-/* Fills a socket that its peer does not read, until nothing goes for a while. */
-static long stuff(int fd) {
-    long all = 0, n;
-    for (int quiet = 0; quiet < 2; all += n) n = fill(fd), quiet = n ? 0 : quiet + 1;
-    return all;
-}
 int main(void) {
     struct ends e = ends();
     struct sigaction a = {.sa_handler = count};

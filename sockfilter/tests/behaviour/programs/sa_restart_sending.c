@@ -17,12 +17,6 @@ static void *acts(void *restarts) {
     else drain(e.server, before);
     return NULL;
 }
-/* Fills a socket that its peer does not read, until nothing goes for a while. */
-static long stuff(int fd) {
-    long all = 0, n;
-    for (int quiet = 0; quiet < 2; all += n) n = fill(fd), quiet = n ? 0 : quiet + 1;
-    return all;
-}
 static char much[16 << 20];
 static void told_so(const char *what, long n) {
     say("%s: %s", what, n == sizeof much ? "all" : n > 0 ? "some" : n == 0 ? "none" : strerrorname_np(errno));
