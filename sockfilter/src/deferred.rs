@@ -27,7 +27,9 @@ pub fn closed(fd: c_int) {
 
 /// The kernel made `new` a duplicate of `old`, for the handler.
 pub fn duplicated(old: c_int, new: c_int) {
-    let Some(index) = fdtable::copy(old, new) else { return };
+    let copied = fdtable::copy(old, new);
+    copied.before.into_iter().for_each(|index| change(index, -1));
+    let Some(index) = copied.now else { return };
     change(index, 1);
     // Another thread may have let go of it meanwhile.
     if fdtable::description(old) != Some(index) {

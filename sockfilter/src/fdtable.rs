@@ -121,11 +121,25 @@ pub fn forget(fd: c_int, index: usize) -> bool {
     update(fd, |entry| (described(entry) == Some(index)).then_some(0)).is_some()
 }
 
-/// Makes `new` mean what `old` means, and tells the description that both refer to.
-pub fn copy(old: c_int, new: c_int) -> Option<usize> {
-    let value = TABLE.get(old as usize)?.load(Ordering::Relaxed);
-    let index = described(meaning(value))?;
-    put(new, value).then_some(index)
+/// What [`copy`] changed: the descriptions that a number refers to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Copied {
+    /// From now on.
+    pub now: Option<usize>,
+    /// And did until now.
+    pub before: Option<usize>,
+}
+
+/// Makes `new` mean what `old` means. A number that is too large for the table stays the kernel's.
+pub fn copy(old: c_int, new: c_int) -> Copied {
+    let now = TABLE.get(old as usize).map_or(0, |e| e.load(Ordering::Relaxed));
+    let now = if described(meaning(now)).is_some() { now } else { 0 };
+    let Some(slot) = TABLE.get(new as usize) else { return Copied { now: None, before: None } };
+    if now != 0 {
+        HIGHEST.fetch_max(new, Ordering::Relaxed);
+    }
+    let before = slot.swap(now, Ordering::Relaxed);
+    Copied { now: described(meaning(now)), before: described(meaning(before)) }
 }
 
 /// Marks a descriptor as the filter's own.

@@ -9,7 +9,7 @@ use libc::c_int;
 use crate::description::Kind;
 use crate::engine::ENGINE;
 use crate::fdtable::Entry;
-use crate::handover::{self, Which};
+use crate::handover::Which;
 use crate::{alloc, bootstrap, deferred, fdtable, lock, sys};
 
 thread_local! {
@@ -28,8 +28,13 @@ pub fn register() {
 /// Before a fork. Fixed order of locks: the engine, then the allocator that it uses.
 pub extern "C" fn prepare() {
     if !lock::inside() && bootstrap::is_on() {
-        handover::leave(Which::ForChild);
         ENGINE.hold();
+        if bootstrap::owns_tables() {
+            let _inside = lock::Inside::enter();
+            // With the lock held until the child is there, so that what another thread accepts or duplicates meanwhile is whole in it.
+            // SAFETY: this thread has just taken the lock.
+            unsafe { ENGINE.held() }.let_leave(Which::ForChild);
+        }
         alloc::hold();
         HOLDS.set(true);
     }

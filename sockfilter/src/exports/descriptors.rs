@@ -2,15 +2,20 @@
 
 use libc::{FILE, c_int, c_uint, c_ulong, c_void};
 
-use crate::fdtable;
+use crate::fdtable::{self, Entry};
 use crate::next::Next;
 use crate::ops::{c_int_result, descriptors, options};
 use crate::real;
+use crate::sys::{Errno, syscall};
 
 /// close(2)
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn close(fd: c_int) -> c_int {
-    descriptors::close(fd)
+pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    match descriptors::close(fd) {
+        Some(result) => c_int_result(result),
+        // SAFETY: no pointers.
+        None => unsafe { real::close(fd) },
+    }
 }
 
 static FCLOSE: Next = Next::new("fclose\0");
@@ -45,67 +50,73 @@ unsafe extern "C" fn closefrom(first: c_int) {
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn dup(fd: c_int) -> c_int {
     // SAFETY: no pointers.
-    let new = unsafe { real::dup(fd) };
-    descriptors::duplicated(fd, new);
-    new
+    match descriptors::duplicate(fd, None, || unsafe { syscall!(libc::SYS_dup, fd) }) {
+        Some(result) => c_int_result(result),
+        // SAFETY: no pointers.
+        None => unsafe { real::dup(fd) },
+    }
 }
 
 /// dup2(2)
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
     // SAFETY: no pointers.
-    descriptors::replace(old, new, || unsafe { real::dup2(old, new) })
+    match descriptors::duplicate(old, Some(new), || unsafe { syscall!(libc::SYS_dup2, old, new) }) {
+        Some(result) => c_int_result(result),
+        // SAFETY: no pointers.
+        None => unsafe { real::dup2(old, new) },
+    }
 }
 
 /// dup3(2)
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     // SAFETY: no pointers.
-    descriptors::replace(old, new, || unsafe { real::dup3(old, new, flags) })
+    match descriptors::duplicate(old, Some(new), || unsafe { syscall!(libc::SYS_dup3, old, new, flags) }) {
+        Some(result) => c_int_result(result),
+        // SAFETY: no pointers.
+        None => unsafe { real::dup3(old, new, flags) },
+    }
 }
 
 /// fcntl(2); its third argument travels like an integer on x86-64, whatever it is.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
-    if asks_for_signals(fd, command, argument) {
-        return c_int_result(Err(libc::EINVAL));
-    }
     // SAFETY: the caller's promise.
-    let result = unsafe { real::fcntl(fd, command, argument) };
-    noted(fd, command, argument, result)
+    unsafe { control(fd, command, argument).map_or_else(|| real::fcntl(fd, command, argument), c_int_result) }
 }
 
 /// fcntl(2) of programs with large file offsets.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
-    if asks_for_signals(fd, command, argument) {
-        return c_int_result(Err(libc::EINVAL));
-    }
     // SAFETY: the caller's promise.
-    let result = unsafe { real::fcntl64(fd, command, argument) };
-    noted(fd, command, argument, result)
+    unsafe {
+        control(fd, command, argument).map_or_else(|| real::fcntl64(fd, command, argument), c_int_result)
+    }
+}
+
+/// The commands that change what a descriptor of ours is; `None`: the kernel shall do it.
+///
+/// # Safety
+/// As fcntl.
+unsafe fn control(fd: c_int, command: c_int, argument: c_ulong) -> Option<Result<usize, Errno>> {
+    if fdtable::entry(fd) == Entry::Kernel {
+        return None;
+    }
+    // SAFETY: the caller's promise; none of the commands below takes a pointer.
+    let kernel = || unsafe { syscall!(libc::SYS_fcntl, fd, command, argument) };
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => descriptors::duplicate(fd, None, kernel),
+        libc::F_SETFD => options::flags_set(fd, None, kernel),
+        libc::F_SETFL if asks_for_signals(fd, argument) => Some(Err(libc::EINVAL)),
+        libc::F_SETFL => options::flags_set(fd, Some(argument as c_int & libc::O_NONBLOCK != 0), kernel),
+        _ => None,
+    }
 }
 
 /// O_ASYNC on a socket of ours: nobody would raise SIGIO while the program does something else.
-fn asks_for_signals(fd: c_int, command: c_int, argument: c_ulong) -> bool {
-    command == libc::F_SETFL
-        && argument as c_int & libc::O_ASYNC != 0
-        && fdtable::is_ours(fd)
-        && options::is_socket(fd)
-}
-
-fn noted(fd: c_int, command: c_int, argument: c_ulong, result: c_int) -> c_int {
-    if result < 0 {
-        return result;
-    }
-    match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => descriptors::duplicated(fd, result),
-        libc::F_SETFL if fdtable::is_ours(fd) => {
-            options::nonblocking_set(fd, argument as c_int & libc::O_NONBLOCK != 0);
-        }
-        _ => {}
-    }
-    result
+fn asks_for_signals(fd: c_int, flags: c_ulong) -> bool {
+    flags as c_int & libc::O_ASYNC != 0 && fdtable::is_ours(fd) && options::is_socket(fd)
 }
 
 const FIOASYNC: c_ulong = 0x5452;
@@ -134,11 +145,16 @@ pub(super) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_u
             Ok(0)
         });
     }
-    // SAFETY: the caller's promise.
-    let result = unsafe { real::ioctl(fd, request, argument) };
-    if result == 0 && request == libc::FIONBIO && !pointer.is_null() {
-        // SAFETY: FIONBIO takes a pointer to a readable int, which the kernel has just read.
-        options::nonblocking_set(fd, unsafe { pointer.read_unaligned() } != 0);
+    // SAFETY: FIONBIO takes a pointer to a readable int.
+    let nonblocking =
+        (request == libc::FIONBIO && !pointer.is_null()).then(|| unsafe { pointer.read_unaligned() } != 0);
+    if nonblocking.is_some() || matches!(request, libc::FIOCLEX | libc::FIONCLEX) {
+        // SAFETY: the caller's promise.
+        let kernel = || unsafe { syscall!(libc::SYS_ioctl, fd, request, argument) };
+        if let Some(result) = options::flags_set(fd, nonblocking, kernel) {
+            return c_int_result(result);
+        }
     }
-    result
+    // SAFETY: the caller's promise.
+    unsafe { real::ioctl(fd, request, argument) }
 }

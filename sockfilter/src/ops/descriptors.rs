@@ -2,12 +2,12 @@
 
 use libc::{c_int, c_uint};
 
-use super::c_int_result;
 use crate::description::DescriptionId;
 use crate::engine::{ENGINE, Engine};
 use crate::fdtable::{self, Entry};
 use crate::lock::Shared;
-use crate::{bootstrap, deferred, lock, real, sys};
+use crate::sys::{self, Errno, syscall};
+use crate::{bootstrap, cancel, deferred, lock, real, signals};
 
 impl Engine {
     /// A descriptor stops referring to its description, which ends if it was the last.
@@ -88,69 +88,98 @@ impl Shared for Engine {
     }
 }
 
-/// Before the kernel closes or replaces `fd`: lets go of it. `false` where the program may not touch it.
-pub fn let_go(fd: c_int) -> bool {
+/// Whose affair the end of a number is.
+enum Whose {
+    /// The kernel's alone.
+    Kernel,
+    /// The filter's own number, which the program may not touch.
+    Filter,
+    /// The engine's, before the kernel's.
+    Engine,
+}
+
+fn whose(fd: c_int) -> Whose {
     match fdtable::entry(fd) {
-        Entry::Kernel => true,
+        Entry::Kernel => Whose::Kernel,
         // In a vfork child the tables are the parent's: nothing of ours may change, and exec closes ours anyway.
-        _ if !bootstrap::owns_tables() => true,
+        _ if !bootstrap::owns_tables() => Whose::Kernel,
         // Our own code, or a signal handler that interrupts it.
         _ if lock::inside() => {
             deferred::closed(fd);
-            true
+            Whose::Kernel
         }
-        Entry::Hidden => false,
-        Entry::Candidate(_) | Entry::Carried(_) | Entry::Set(_) | Entry::Ours(_) => {
-            ENGINE.with(|engine| engine.forget_descriptor(fd));
-            true
-        }
+        Entry::Hidden => Whose::Filter,
+        Entry::Candidate(_) | Entry::Carried(_) | Entry::Set(_) | Entry::Ours(_) => Whose::Engine,
     }
 }
 
-/// After the kernel made `new` a duplicate of `old`.
-pub fn duplicated(old: c_int, new: c_int) {
-    if new < 0 || new == old || fdtable::entry(old) == Entry::Kernel {
-        return;
+impl Engine {
+    /// Both parts of closing a number, with the lock held: a child that is forked by another thread has it open, with what it means
+    /// here, or has not. A placeholder's close never waits.
+    fn close(&mut self, fd: c_int) -> Result<usize, Errno> {
+        self.forget_descriptor(fd);
+        // SAFETY: no pointers. The caller owns the descriptor.
+        unsafe { syscall!(libc::SYS_close, fd) }
     }
-    if !bootstrap::owns_tables() {
-        return;
+
+    /// Both parts of duplicating, likewise.
+    fn duplicate(
+        &mut self,
+        old: c_int,
+        make: impl FnOnce() -> Result<usize, Errno>,
+    ) -> Result<usize, Errno> {
+        // A handler could close a number, and have it made anew, between the two.
+        let (new, copied) = signals::undisturbed(|| {
+            let new = make()?;
+            Ok::<_, Errno>((new, fdtable::copy(old, new as c_int)))
+        })?;
+        // In this order: they may be the same.
+        copied.now.into_iter().for_each(|index| self.count_references(index, 1));
+        copied.before.into_iter().for_each(|index| self.count_references(index, -1));
+        Ok(new)
+    }
+}
+
+/// Before the C library closes `fd` past close(2): lets go of it.
+pub fn let_go(fd: c_int) {
+    if let Whose::Engine = whose(fd) {
+        ENGINE.with(|engine| engine.forget_descriptor(fd));
+    }
+}
+
+/// dup, dup2 and their kin: `make` is the kernel's part, `over` the number that the duplicate is to have, where the program says so.
+/// `None`: it does not concern us.
+pub fn duplicate(
+    old: c_int,
+    over: Option<c_int>,
+    make: impl FnOnce() -> Result<usize, Errno>,
+) -> Option<Result<usize, Errno>> {
+    let replaced = over.map_or(Entry::Kernel, fdtable::entry);
+    let concerns = fdtable::entry(old) != Entry::Kernel || replaced != Entry::Kernel;
+    if !concerns || over == Some(old) || !bootstrap::owns_tables() {
+        return None;
+    }
+    if replaced == Entry::Hidden {
+        return Some(Err(libc::EBADF));
     }
     if lock::inside() {
-        return deferred::duplicated(old, new);
+        let made = make();
+        made.iter().for_each(|new| deferred::duplicated(old, *new as c_int));
+        return Some(made);
     }
-    ENGINE.with(|engine| {
-        if let Some(index) = fdtable::copy(old, new) {
-            engine.count_references(index, 1);
+    Some(ENGINE.with(|engine| engine.duplicate(old, make)))
+}
+
+/// close(): `None` means that the kernel shall do it.
+pub fn close(fd: c_int) -> Option<Result<usize, Errno>> {
+    match whose(fd) {
+        Whose::Kernel => None,
+        Whose::Filter => Some(Err(libc::EBADF)),
+        Whose::Engine => {
+            cancel::test();
+            Some(ENGINE.with(|engine| engine.close(fd)))
         }
-    });
-}
-
-/// dup2 and dup3: `make` is the kernel's part.
-pub fn replace(old: c_int, new: c_int, make: impl FnOnce() -> c_int) -> c_int {
-    let concerns = fdtable::entry(old) != Entry::Kernel || fdtable::entry(new) != Entry::Kernel;
-    if !concerns || old == new {
-        return make();
     }
-    // An old descriptor that is not open must leave the new one alone.
-    // SAFETY: no pointers.
-    if unsafe { sys::syscall!(libc::SYS_fcntl, old, libc::F_GETFD) }.is_err() {
-        return make();
-    }
-    if !let_go(new) {
-        return c_int_result(Err(libc::EBADF));
-    }
-    let made = make();
-    duplicated(old, made);
-    made
-}
-
-/// close()
-pub fn close(fd: c_int) -> c_int {
-    if !let_go(fd) {
-        return c_int_result(Err(libc::EBADF));
-    }
-    // SAFETY: no pointers.
-    unsafe { real::close(fd) }
 }
 
 /// close_range(), which must spare the filter's own descriptors.
@@ -162,13 +191,16 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         return unsafe { real::close_range(first, last, flags) };
     }
     let mut from = first;
-    for fd in first..=last.min(highest) {
-        if fdtable::entry(fd as c_int) == Entry::Hidden || !let_go(fd as c_int) {
-            if fd > from {
+    for number in first..=last.min(highest) {
+        let fd = number as c_int;
+        if fdtable::entry(fd) == Entry::Hidden {
+            if number > from {
                 // SAFETY: no pointers.
-                unsafe { real::close_range(from, fd - 1, flags) };
+                unsafe { real::close_range(from, number - 1, flags) };
             }
-            from = fd + 1;
+            from = number + 1;
+        } else if let Whose::Engine = whose(fd) {
+            let _ = ENGINE.with(|engine| engine.close(fd));
         }
     }
     if from > last {

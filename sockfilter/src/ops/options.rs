@@ -10,8 +10,8 @@ use super::sockets::{KernelTime, nanos_of};
 use crate::description::{Description, Kind, OPTION_LEN_MAX, SetOption};
 use crate::engine::{ENGINE, Engine};
 use crate::fdtable::{self, Entry};
-use crate::lock;
 use crate::sys::{Errno, syscall};
+use crate::{bootstrap, lock};
 
 /// Runs `f` on the description of a descriptor.
 fn with_description<R>(fd: c_int, f: impl FnOnce(&mut Engine, usize) -> Option<R>) -> Option<R> {
@@ -264,9 +264,26 @@ fn note(fd: c_int, f: impl FnOnce(&mut Description)) {
     with_description(fd, |engine, index| engine.descriptions.get_mut(index).map(f));
 }
 
-/// O_NONBLOCK was set or cleared on the placeholder.
-pub fn nonblocking_set(fd: c_int, nonblocking: bool) {
-    note(fd, |d| d.nonblocking = nonblocking);
+/// Flags of a descriptor of ours, or of what it refers to, change; `kernel` does it, with the lock held: another thread may be about
+/// to fork, and put another socket with the same flags in the placeholder's place. `nonblocking` is O_NONBLOCK from then on, where
+/// that is among them. `None`: no descriptor of ours.
+pub fn flags_set(
+    fd: c_int,
+    nonblocking: Option<bool>,
+    kernel: impl FnOnce() -> Result<usize, Errno>,
+) -> Option<Result<usize, Errno>> {
+    if lock::inside() || !fdtable::is_ours(fd) || !bootstrap::owns_tables() {
+        return None;
+    }
+    Some(ENGINE.with(|engine| {
+        let done = kernel()?;
+        if let (Some(nonblocking), Some(id)) = (nonblocking, engine.of_fd(fd))
+            && let Some(d) = engine.descriptions.get_mut(id.index)
+        {
+            d.nonblocking = nonblocking;
+        }
+        Ok(done)
+    }))
 }
 
 /// What FIONREAD and TIOCOUTQ tell of a connection of ours.
