@@ -141,6 +141,19 @@ pub(super) unsafe extern "C-unwind" fn getpeername(
     unsafe { real::getpeername(fd, address, len) }
 }
 
+/// Runs `call`, once more where the connection left for the agent's care meanwhile, as another thread forks: the kernel was asked of one
+/// socket, or of the other.
+fn settled(fd: c_int, mut call: impl FnMut() -> c_int) -> c_int {
+    let before = fdtable::entry(fd);
+    let errno = sys::errno();
+    let result = call();
+    if !matches!(before, Entry::Ours(_)) || !matches!(fdtable::entry(fd), Entry::Carried(_)) {
+        return result;
+    }
+    sys::set_errno(errno);
+    call()
+}
+
 /// getsockopt(2)
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn getsockopt(
@@ -150,6 +163,11 @@ pub(super) unsafe extern "C-unwind" fn getsockopt(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> c_int {
+    // SAFETY: the caller's promise.
+    settled(fd, || unsafe { get_option(fd, level, name, value, len) })
+}
+
+unsafe fn get_option(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
     if let Entry::Carried(index) = fdtable::entry(fd)
         && !value.is_null()
         && !len.is_null()
@@ -209,6 +227,11 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
     value: *const c_void,
     len: socklen_t,
 ) -> c_int {
+    // SAFETY: the caller's promise.
+    settled(fd, || unsafe { set_option(fd, level, name, value, len) })
+}
+
+unsafe fn set_option(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
     if let Entry::Carried(index) = fdtable::entry(fd)
         && carried::keeps(level)
     {

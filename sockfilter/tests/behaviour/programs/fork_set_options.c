@@ -1,0 +1,41 @@
+/* One thread sets options of a connection while another forks: they stay as they were set. */
+#include "behaviour.h"
+
+enum { ROUNDS = 200 };
+static struct ends e;
+static volatile int over;
+static volatile long strange, cycles;
+
+static void *acts(void *unused) {
+    for (int n = 0; !over; n++) {
+        int value = n % 2, told = -1;
+        socklen_t len = sizeof told;
+        strange += setsockopt(e.client, IPPROTO_TCP, TCP_NODELAY, &value, sizeof value) != 0;
+        strange += getsockopt(e.client, IPPROTO_TCP, TCP_NODELAY, &told, &len) || told != value;
+        struct timeval set = {3 + n % 5, 0}, got = {0};
+        len = sizeof got;
+        strange += setsockopt(e.client, SOL_SOCKET, SO_RCVTIMEO, &set, sizeof set) != 0;
+        strange += getsockopt(e.client, SOL_SOCKET, SO_RCVTIMEO, &got, &len) || got.tv_sec != set.tv_sec;
+        len = sizeof told;
+        strange += getsockopt(e.client, SOL_SOCKET, SO_PROTOCOL, &told, &len) || told != IPPROTO_TCP;
+        cycles++;
+    }
+    return NULL;
+}
+int main(void) {
+    for (int i = 0; i < ROUNDS; i++) {
+        pthread_t t;
+        e = ends();
+        over = 0;
+        long before = cycles;
+        pthread_create(&t, NULL, acts, NULL);
+        while (cycles == before) sched_yield();
+        pid_t pid = MUST(fork());
+        if (pid == 0) _exit(0);
+        MUST(waitpid(pid, NULL, 0));
+        over = 1;
+        pthread_join(t, NULL);
+        close(e.client), close(e.server);
+    }
+    say("strange %ld", strange);
+}
