@@ -362,8 +362,10 @@ impl Engine {
                     // A forked child may have the kernel's set still.
                     sys::clear(set.wake);
                 }
-                fdtable::clear(set.wake);
-                sys::close(set.wake);
+                for fd in set.descriptors() {
+                    fdtable::clear(fd);
+                    sys::close(fd);
+                }
             }
             Kind::Candidate | Kind::Carried { .. } | Kind::KernelSet | Kind::Lost | Kind::Listener(_) => {}
         }

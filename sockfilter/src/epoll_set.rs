@@ -52,6 +52,9 @@ impl Member {
 pub struct EpollSet {
     /// Wakes a thread that sleeps in the kernel's epoll_wait on this set.
     pub wake: c_int,
+    /// A descriptor of our own of the kernel's set, made when one of the program's is closed while threads wait: by it
+    /// they sleep on.
+    pub outliving: Option<c_int>,
     /// Marks our own registrations.
     pub tag: u64,
     /// Threads that sleep in the kernel on this set.
@@ -96,6 +99,7 @@ impl EpollSet {
         }
         Ok(EpollSet {
             wake,
+            outliving: None,
             tag,
             sleepers: 0,
             followed: None,
@@ -111,6 +115,11 @@ impl EpollSet {
             fresh: Vec::new(),
             listeners: Vec::new(),
         })
+    }
+
+    /// The filter's own descriptors that end with it.
+    pub fn descriptors(&self) -> impl Iterator<Item = c_int> {
+        [Some(self.wake), self.outliving].into_iter().flatten()
     }
 
     /// Makes the attachment's descriptors members of the kernel's set, unless others would take them for the program's.

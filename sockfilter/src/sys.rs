@@ -131,18 +131,21 @@ pub fn clear(fd: c_int) {
 /// Moves a descriptor of ours to a high number, so that the program's descriptors stay the lowest; where that fails
 /// it stays where it is.
 pub fn move_high(fd: c_int) -> c_int {
+    let high = duplicate_high(fd);
+    if high.is_ok() {
+        close(fd);
+    }
+    high.unwrap_or(fd)
+}
+
+/// A duplicate with a high number, closed over exec.
+pub fn duplicate_high(fd: c_int) -> Result<c_int, Errno> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is writable.
     let known = unsafe { syscall!(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0, &raw mut limit) };
     let from = if known.is_ok() { (limit.rlim_cur / 4 * 3).min(4_000) } else { 0 };
     // SAFETY: no pointers.
-    match unsafe { syscall!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, from) } {
-        Ok(high) => {
-            close(fd);
-            high as c_int
-        }
-        Err(_) => fd,
-    }
+    unsafe { syscall!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, from) }.map(|high| high as c_int)
 }
 
 /// Writes a line to standard error, whole or not at all. Where that is a connection (inetd does so, and vsftpd), its

@@ -141,8 +141,8 @@ pub(super) unsafe extern "C-unwind" fn getpeername(
     unsafe { real::getpeername(fd, address, len) }
 }
 
-/// Runs `call`, once more where the connection left for the agent's care meanwhile, as another thread forks: the kernel was asked of one
-/// socket, or of the other.
+/// Runs `call`, once more where the connection left for the agent's care meanwhile, as another thread forks: the kernel was
+/// asked of one socket, or of the other.
 fn settled(fd: c_int, mut call: impl FnMut() -> c_int) -> c_int {
     let before = fdtable::entry(fd);
     let errno = sys::errno();

@@ -114,20 +114,27 @@ fn whose(fd: c_int) -> Whose {
 }
 
 impl Engine {
-    /// Both parts of closing a number, with the lock held: a child that is forked by another thread has it open, with what it means
+    fn let_go(&mut self, fd: c_int) {
+        self.outlive(fd);
+        self.forget_descriptor(fd);
+    }
+
+    /// Both parts of closing a number, with the lock held: a child that another thread forks has it open, with what it means
     /// here, or has not. A placeholder's close never waits.
     fn close(&mut self, fd: c_int) -> Result<usize, Errno> {
-        self.forget_descriptor(fd);
+        self.let_go(fd);
         // SAFETY: no pointers. The caller owns the descriptor.
         unsafe { syscall!(libc::SYS_close, fd) }
     }
 
-    /// Both parts of duplicating, likewise.
+    /// Both parts of duplicating, likewise; `over` is the number that is to be replaced.
     fn duplicate(
         &mut self,
         old: c_int,
+        over: Option<c_int>,
         make: impl FnOnce() -> Result<usize, Errno>,
     ) -> Result<usize, Errno> {
+        over.into_iter().for_each(|fd| self.outlive(fd));
         // A handler could close a number, and have it made anew, between the two.
         let (new, copied) = signals::undisturbed(|| {
             let new = make()?;
@@ -143,12 +150,12 @@ impl Engine {
 /// Before the C library closes `fd` past close(2): lets go of it.
 pub fn let_go(fd: c_int) {
     if let Whose::Engine = whose(fd) {
-        ENGINE.with(|engine| engine.forget_descriptor(fd));
+        ENGINE.with(|engine| engine.let_go(fd));
     }
 }
 
-/// dup, dup2 and their kin: `make` is the kernel's part, `over` the number that the duplicate is to have, where the program says so.
-/// `None`: it does not concern us.
+/// dup, dup2 and their kin: `make` is the kernel's part, `over` the number that the duplicate is to have, where the program
+/// says so. `None`: it does not concern us.
 pub fn duplicate(
     old: c_int,
     over: Option<c_int>,
@@ -167,7 +174,7 @@ pub fn duplicate(
         made.iter().for_each(|new| deferred::duplicated(old, *new as c_int));
         return Some(made);
     }
-    Some(ENGINE.with(|engine| engine.duplicate(old, make)))
+    Some(ENGINE.with(|engine| engine.duplicate(old, over, make)))
 }
 
 /// close(): `None` means that the kernel shall do it.

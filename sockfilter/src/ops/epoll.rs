@@ -3,9 +3,9 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::mem;
 
-use libc::{c_int, epoll_event, pollfd, sigset_t};
+use libc::{c_int, epoll_event, sigset_t};
 
-use super::epoll_sleep::kernel_wait;
+use super::epoll_sleep::{Nap, kernel_wait};
 use super::poll;
 use crate::description::{Description, DescriptionId, KernelMembership, Kind, Membership};
 use crate::engine::{ENGINE, Engine};
@@ -279,62 +279,50 @@ pub unsafe fn wait(
     let id = ENGINE.with(|engine| engine.of_fd(epoll).filter(|id| engine.is_epoll(id.index)))?;
     let deadline = Deadline::after(timeout_ns);
     let spin_until = sys::monotonic_nanos() + crate::bootstrap::spin();
-    let mut first = true;
+    let mut counted = false;
     // The kernel says that something is ready.
     let mut ready = false;
     loop {
-        let look = ENGINE.with(|engine| engine.look(epoll, id, events, ready, deadline, spin_until));
+        let (look, epoll) = ENGINE.with(|engine| {
+            let by = engine.still_by(epoll, id);
+            let look = engine.look(by, id, events, ready, deadline, spin_until);
+            match (&look, counted) {
+                (Look::NotOurs | Look::Ready(_, false), true) => engine.end_call(id),
+                (Look::Ready(_, true) | Look::Again | Look::Sleep(_) | Look::SleepOutside, false) => {
+                    engine.begin_call(id.index);
+                }
+                _ => {}
+            }
+            (look, by)
+        });
+        counted = true;
+        let mut nap = Nap { id, epoll, found: 0, time_ns: Some(0), deadline };
+        let mut let_in = core::ptr::null();
         match look {
             Look::NotOurs => return Some(Err(libc::EBADF)),
-            Look::Again => {}
+            Look::Again => continue,
             Look::Ready(count, false) => return Some(Ok(count)),
-            Look::Ready(count, true) => {
-                let rest = events.get_mut(count..).unwrap_or(&mut []);
-                // SAFETY: no mask.
-                let more =
-                    unsafe { kernel_wait(epoll, id, rest, Some(0), core::ptr::null()) }.unwrap_or((0, false));
-                if count + more.0 > 0 {
-                    return Some(Ok(count + more.0));
-                }
-            }
+            Look::Ready(count, true) => nap.found = count,
+            // The mask applies to each sleep as a whole.
+            Look::Sleep(time_ns) => (nap.time_ns, let_in) = (time_ns, mask),
             Look::SleepOutside => {
-                let mut set = [pollfd { fd: epoll, events: libc::POLLIN, revents: 0 }];
                 // SAFETY: the caller's promise.
-                match unsafe { poll::poll(&mut set, deadline.left(), mask) } {
-                    Ok(count) => ready = count > 0,
-                    Err(errno) => return Some(Err(errno)),
+                match unsafe { poll::poll_set(epoll, id, deadline.left(), mask) } {
+                    Ok(found) => ready = found,
+                    Err(errno) => {
+                        ENGINE.with(|engine| engine.end_call(id));
+                        return Some(Err(errno));
+                    }
                 }
-            }
-            Look::Sleep(nap) => {
-                // SAFETY: the caller's promise. The mask applies to each sleep as a whole.
-                let slept = unsafe { kernel_wait(epoll, id, events, nap, mask) };
-                let (kept, ours) = match slept {
-                    Ok(found) => found,
-                    Err(errno) => return Some(Err(errno)),
-                };
-                if kept > 0 {
-                    return Some(Ok(kept + if ours { add_ready(id, events, kept) } else { 0 }));
-                }
-                ready = false;
-                if !ours && !first && deadline.is_over() {
-                    return Some(Ok(0));
-                }
-                first = false;
-                if deadline.is_over() && !ours {
-                    return Some(Ok(0));
-                }
+                continue;
             }
         }
+        ready = false;
+        // SAFETY: the caller's promise.
+        if let Some(result) = unsafe { kernel_wait(&nap, events, let_in) }.transpose() {
+            return Some(result);
+        }
     }
-}
-
-/// Accelerated members that are ready beside the kernel's that were found first.
-fn add_ready(id: DescriptionId, events: &mut [epoll_event], from: usize) -> usize {
-    let Some(rest) = events.get_mut(from..).filter(|rest| !rest.is_empty()) else { return 0 };
-    ENGINE.with(|engine| {
-        engine.progress();
-        engine.collect(id, rest).unwrap_or(0)
-    })
 }
 
 impl Engine {
@@ -375,16 +363,12 @@ impl Engine {
             set.turns = set.turns.wrapping_add(1);
             set.sleepers += u32::from(kernel);
             self.return_set(id, set);
-            if kernel {
-                self.begin_call(id.index);
-            }
             self.publish_soon();
             return Look::Ready(count, kernel);
         }
         if ready || deadline.is_over() {
             set.sleepers += 1;
             self.return_set(id, set);
-            self.begin_call(id.index);
             return Look::Sleep(Some(0));
         }
         if set.watched && !set.foreign {
@@ -399,12 +383,10 @@ impl Engine {
         // That of a parent's set wakes threads of the parent as well.
         let waker = (!set.foreign).then_some(set.wake);
         self.return_set(id, set);
-        self.begin_call(id.index);
         match self.arm(waker) {
             Ok(_) => Look::Sleep(sooner(deadline.left(), self.next_timeout())),
             Err(Busy) => {
                 self.wake_sleeper(id);
-                self.end_call(id);
                 Look::Again
             }
         }

@@ -8,6 +8,7 @@ use crate::description::{Description, DescriptionId, Kind};
 use crate::engine::{ENGINE, Engine};
 use crate::fdtable::{self, Entry};
 use crate::sys::{self, Errno};
+use crate::wait::Deadline;
 use crate::{cancel, lock, real};
 
 /// The kernel's wait: to the nanosecond where the time-out is no whole milliseconds and the kernel can, else to the
@@ -48,32 +49,47 @@ unsafe extern "C" fn cancelled(set: *mut c_void) {
     });
 }
 
-/// Waits in the kernel and takes our own events out; ends the call that the look before it began. The program's events, and
-/// whether ours were among them.
+/// One sleep of a counted call on a set.
+pub(super) struct Nap {
+    /// The set.
+    pub id: DescriptionId,
+    /// A descriptor of it.
+    pub epoll: c_int,
+    /// Events that were found before.
+    pub found: usize,
+    /// How long at most, in nanoseconds.
+    pub time_ns: Option<u64>,
+    /// When the call ends.
+    pub deadline: Deadline,
+}
+
+/// Waits in the kernel and takes our own events out. How many of the program's there are, with those found before, which
+/// ends the call as an error does; `None`: it goes on.
 ///
 /// # Safety
 /// `mask` must be null or point to a signal set.
 pub(super) unsafe fn kernel_wait(
-    epoll: c_int,
-    id: DescriptionId,
+    nap: &Nap,
     events: &mut [epoll_event],
-    timeout_ns: Option<u64>,
     mask: *const sigset_t,
-) -> Result<(usize, bool), Errno> {
-    let count = c_int::try_from(events.len()).unwrap_or(c_int::MAX);
+) -> Result<Option<usize>, Errno> {
+    let rest = events.get_mut(nap.found..).unwrap_or(&mut []);
+    let count = c_int::try_from(rest.len()).unwrap_or(c_int::MAX);
     let errno = sys::errno();
-    let mut sleeper = id;
-    // SAFETY: `events` is writable for `count` entries; the caller vouches for the mask.
-    let found = cancel::guarded(&mut sleeper, cancelled, || unsafe {
-        sleep(epoll, events.as_mut_ptr(), count, timeout_ns, mask)
+    let mut sleeper = nap.id;
+    // SAFETY: `rest` is writable for `count` entries; the caller vouches for the mask.
+    let slept = cancel::guarded(&mut sleeper, cancelled, || unsafe {
+        sleep(nap.epoll, rest.as_mut_ptr(), count, nap.time_ns, mask)
     });
-    let found = usize::try_from(found).map_err(|_| sys::errno());
+    let slept = usize::try_from(slept).map_err(|_| sys::errno());
     sys::set_errno(errno);
     ENGINE.with(|engine| {
-        engine.wake_sleeper(id);
-        let found = found.map(|n| engine.strip_own(id, events, n));
-        engine.end_call(id);
-        found
+        engine.wake_sleeper(nap.id);
+        let result = engine.slept(nap, events, slept);
+        if result != Ok(None) {
+            engine.end_call(nap.id);
+        }
+        result
     })
 }
 
@@ -88,6 +104,61 @@ impl Engine {
         }
     }
 
+    /// A number is about to be closed or replaced. Threads that wait on the set behind it do so until their calls end, as
+    /// they do in the kernel.
+    pub fn outlive(&mut self, fd: c_int) {
+        let Entry::Ours(index) = fdtable::entry(fd) else { return };
+        let Some(Description { calls: 1.., kind: Kind::Epoll(set), .. }) = self.descriptions.get_mut(index)
+        else {
+            return;
+        };
+        if set.outliving.is_none() {
+            set.outliving = sys::duplicate_high(fd).ok();
+            set.outliving.into_iter().for_each(fdtable::hide);
+        }
+    }
+
+    /// The descriptor by which a call goes on that began with `epoll`; none that is open where a signal handler closed it
+    /// that interrupted the filter.
+    pub(super) fn still_by(&mut self, epoll: c_int, id: DescriptionId) -> c_int {
+        if fdtable::entry(epoll) == Entry::Ours(id.index) {
+            return epoll;
+        }
+        self.epoll_set(id).and_then(|set| set.outliving).unwrap_or(-1)
+    }
+
+    /// What a sleep gave.
+    fn slept(
+        &mut self,
+        nap: &Nap,
+        events: &mut [epoll_event],
+        slept: Result<usize, Errno>,
+    ) -> Result<Option<usize>, Errno> {
+        let kernel = match slept {
+            Ok(kernel) => kernel,
+            Err(_) if nap.found > 0 => return Ok(Some(nap.found)),
+            // The number was closed just before the kernel was asked.
+            Err(libc::EBADF | libc::EINVAL) if self.has_moved(nap) => return Ok(None),
+            Err(errno) => return Err(errno),
+        };
+        let (kept, ours) = self.strip_own(nap.id, events.get_mut(nap.found..).unwrap_or(&mut []), kernel);
+        let mut found = nap.found + kept;
+        if found == 0 {
+            return Ok((!ours && nap.deadline.is_over()).then_some(0));
+        }
+        if ours && nap.found == 0 {
+            // Accelerated members that are ready beside the kernel's.
+            self.progress();
+            found += self.collect(nap.id, events.get_mut(found..).unwrap_or(&mut [])).unwrap_or(0);
+        }
+        Ok(Some(found))
+    }
+
+    fn has_moved(&mut self, nap: &Nap) -> bool {
+        let by = self.still_by(nap.epoll, nap.id);
+        by >= 0 && by != nap.epoll
+    }
+
     /// Takes our own events out of the `n` that the kernel found. The program's, and whether ours were among them.
     fn strip_own(&mut self, id: DescriptionId, events: &mut [epoll_event], n: usize) -> (usize, bool) {
         let Some(set) = self.epoll_set(id) else { return (n, false) };
@@ -98,13 +169,7 @@ impl Engine {
             }
             self.woken(found.agent);
         }
-        if !found.ours || self.descriptions.is_open(id) {
-            return (found.kept, found.ours);
-        }
-        // The set was closed meanwhile, and ends with this call.
-        self.progress();
-        let rest = events.get_mut(found.kept..).unwrap_or(&mut []);
-        (found.kept + self.collect(id, rest).unwrap_or(0), false)
+        (found.kept, found.ours)
     }
 }
 

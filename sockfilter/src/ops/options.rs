@@ -264,9 +264,9 @@ fn note(fd: c_int, f: impl FnOnce(&mut Description)) {
     with_description(fd, |engine, index| engine.descriptions.get_mut(index).map(f));
 }
 
-/// Flags of a descriptor of ours, or of what it refers to, change; `kernel` does it, with the lock held: another thread may be about
-/// to fork, and put another socket with the same flags in the placeholder's place. `nonblocking` is O_NONBLOCK from then on, where
-/// that is among them. `None`: no descriptor of ours.
+/// Flags of a descriptor of ours, or of what it refers to, change; `kernel` does it, with the lock held: another thread may
+/// be about to fork, and put a socket with the same flags in the placeholder's place. `nonblocking` is O_NONBLOCK from then
+/// on, where that is among them. `None`: no descriptor of ours.
 pub fn flags_set(
     fd: c_int,
     nonblocking: Option<bool>,

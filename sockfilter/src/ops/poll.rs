@@ -4,7 +4,7 @@ use libc::{c_int, c_short, pollfd, sigset_t};
 
 use crate::description::{Description, DescriptionId, Kind};
 use crate::engine::{ENGINE, Engine};
-use crate::fdtable;
+use crate::fdtable::{self, Entry};
 use crate::lock;
 use crate::sys::{self, Errno};
 use crate::wait::{self, Busy, Deadline, Sleeper, Wakes, enroll, resign, sooner};
@@ -32,28 +32,47 @@ pub unsafe fn poll(
     timeout_ns: Option<u64>,
     mask: *const sigset_t,
 ) -> Result<usize, Errno> {
+    let ours = ENGINE.with(|engine| {
+        let accelerated = |(at, p): (usize, &pollfd)| Some((at, engine.of_fd(p.fd)?));
+        fds.iter().enumerate().filter_map(accelerated).collect()
+    });
     // SAFETY: the caller's promise.
-    let result = unsafe { look_and_sleep(fds, timeout_ns, mask) };
+    let result = unsafe { look_and_sleep(fds, ours, timeout_ns, mask, None) };
     // A signal handler may have come while the lists above were given back.
     ENGINE.settled();
     result
+}
+
+/// The same for a set that a counted call waits on, by a descriptor of the program's or [our own](Engine::outlive): whether
+/// it is ready.
+///
+/// # Safety
+/// As [`poll`].
+pub(super) unsafe fn poll_set(
+    epoll: c_int,
+    id: DescriptionId,
+    timeout_ns: Option<u64>,
+    mask: *const sigset_t,
+) -> Result<bool, Errno> {
+    let mut set = [pollfd { fd: epoll, events: libc::POLLIN, revents: 0 }];
+    // SAFETY: the caller's promise.
+    let found = unsafe { look_and_sleep(&mut set, vec![(0, id)], timeout_ns, mask, Some(id)) };
+    found.map(|count| count > 0)
 }
 
 /// # Safety
 /// As [`poll`].
 unsafe fn look_and_sleep(
     fds: &mut [pollfd],
+    ours: Vec<(usize, DescriptionId)>,
     timeout_ns: Option<u64>,
     mask: *const sigset_t,
+    call: Option<DescriptionId>,
 ) -> Result<usize, Errno> {
     let deadline = Deadline::after(timeout_ns);
     let spin_until = sys::monotonic_nanos() + crate::bootstrap::spin();
     // The kernel's part of the set, then three entries of ours.
     let mut kernel: Vec<pollfd> = fds.to_vec();
-    let ours: Vec<(usize, DescriptionId)> = ENGINE.with(|engine| {
-        let accelerated = |(at, p): (usize, &pollfd)| Some((at, engine.of_fd(p.fd)?));
-        fds.iter().enumerate().filter_map(accelerated).collect()
-    });
     let targets: Vec<DescriptionId> = ours.iter().map(|(_, id)| *id).collect();
     ENGINE.with(|engine| {
         for (at, id) in &ours {
@@ -89,7 +108,7 @@ unsafe fn look_and_sleep(
                 &mut kernel,
                 nap,
                 mask,
-                &mut Sleeper { descriptions: &targets, waiter, mask: None, call: None },
+                &mut Sleeper { descriptions: &targets, waiter, mask: None, call },
             )
         };
         if waiter >= 0 {
@@ -162,11 +181,9 @@ fn look(
         if let Some(Description { kind: Kind::Listener(_), .. }) = engine.descriptions.get(id.index) {
             engine.show_interest(id.index);
         }
-        entry.revents = if engine.descriptions.is_open(*id) {
-            engine.ready_bits(*id) as c_short & (entry.events | ALWAYS)
-        } else {
-            libc::POLLNVAL
-        };
+        let open = engine.descriptions.is_open(*id) || fdtable::entry(entry.fd) == Entry::Hidden;
+        entry.revents =
+            if open { engine.ready_bits(*id) as c_short & (entry.events | ALWAYS) } else { libc::POLLNVAL };
         ready |= entry.revents != 0;
     }
     if ready {
