@@ -6,7 +6,7 @@ use core::cell::Cell;
 
 use libc::c_int;
 
-use crate::description::Kind;
+use crate::description::{Description, Kind};
 use crate::engine::ENGINE;
 use crate::fdtable::Entry;
 use crate::handover::Which;
@@ -31,7 +31,7 @@ pub extern "C" fn prepare() {
         ENGINE.hold();
         if bootstrap::owns_tables() {
             let _inside = lock::Inside::enter();
-            // With the lock held until the child is there, so that what another thread accepts or duplicates meanwhile is whole in it.
+            // With the lock held until the child is there: what another thread accepts or duplicates meanwhile is whole.
             // SAFETY: this thread has just taken the lock.
             unsafe { ENGINE.held() }.let_leave(Which::ForChild);
         }
@@ -90,8 +90,11 @@ fn forget_calls(engine: &mut crate::engine::Engine) {
     for index in 0..engine.descriptions.slots() {
         let Some(d) = engine.descriptions.get_mut(index) else { continue };
         d.calls = 0;
-        if d.references == 0 {
-            engine.descriptions.remove(index);
+        if d.references > 0 {
+            continue;
+        }
+        if let Some(Description { kind: Kind::Epoll(set), .. }) = engine.descriptions.remove(index) {
+            set.descriptors().for_each(close_hidden);
         }
     }
 }
