@@ -12,6 +12,8 @@ int main(void) {
         MUST(daemon(1, 0));
         /* Standard output is /dev/null now. */
         MUST(dup2(out, 1));
+        pid_t own = getpid();
+        MUST(write(done[1], &own, sizeof own));
         int c = MUST(accept(s, NULL, NULL));
         TRY(recv(c, b, 5, MSG_WAITALL));
         say("a session of its own: %d", getsid(0) != getsid(getppid()));
@@ -26,6 +28,10 @@ int main(void) {
     MUST(waitpid(first, &status, 0));
     say("the parent ended with %d", WEXITSTATUS(status));
     close(s), close(e.server), close(done[1]);
+    /* Until the daemon accepts, nobody listens: a forked child makes a listener known when it uses it. */
+    pid_t daemon;
+    MUST(read(done[0], &daemon, sizeof daemon));
+    await_asleep(daemon);
     int c = MUST(socket(AF_INET, SOCK_STREAM, 0));
     MUST(connect(c, (struct sockaddr *)&a, sizeof a));
     MUST(send(c, "hello", 5, 0));
