@@ -88,10 +88,24 @@ pub struct SocketView {
     pub local: String,
     /// The other end.
     pub remote: String,
+    /// The connection's last error, such as `ECONNRESET`; empty where it had none.
+    pub error: String,
+    /// Of an accelerated listener: connections that wait to be accepted, and how many may.
+    pub queue: Option<AcceptQueueView>,
     /// The connection at its proxy; none where no proxy that answered has it.
     pub flow: Option<FlowView>,
     /// Its queues there.
     pub queues: Option<QueuesView>,
+}
+
+/// The queue of a listener.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AcceptQueueView {
+    /// Connections that wait to be accepted.
+    pub waiting: u64,
+    /// How many may: what the program gave to listen().
+    pub backlog: u64,
 }
 
 impl SocketView {
@@ -108,6 +122,8 @@ impl SocketView {
             label: label(value),
             local: text(value, &["local"]),
             remote: text(value, &["remote"]),
+            error: text(value, &["error"]),
+            queue: value.get("queue").and_then(|queue| AcceptQueueView::deserialize(queue).ok()),
             flow: None,
             queues: None,
         }

@@ -33,12 +33,16 @@ async fn nodes(mgmt: &Mgmt) -> Vec<FakeNode> {
             "members": [{"node": "an-1", "port": 80, "listeners": 2, "open": 4, "accept_credit": 8}]}],
     });
     let socket = json!({"process": "nginx.42.1", "pid": 42, "program": "nginx", "kind": "connection", "fd": 9,
-        "reason": "accelerated", "label": "0040001f", "local": "10.76.0.100:80", "remote": "10.76.0.1:41822"});
+        "reason": "accelerated", "label": "0040001f", "local": "10.76.0.100:80", "remote": "10.76.0.1:41822",
+        "error": "ECONNRESET", "queue": null});
+    let listener = json!({"process": "nginx.42.1", "pid": 42, "program": "nginx", "kind": "listener", "fd": 6,
+        "reason": "accelerated", "label": null, "local": "0.0.0.0:80", "remote": "0.0.0.0:80",
+        "error": null, "queue": {"waiting": 3, "backlog": 511}});
     let kernel = json!({"process": "python3.7.1", "pid": 7, "program": "python3", "kind": "kernel-listener", "fd": 3,
         "reason": "loopback", "label": null, "local": "127.0.0.1:8000", "remote": "127.0.0.1:8000"});
     let an = json!({
         "/v1/trace": [event(150_000, "app_open", "", 0), event(160_000, "app_data_in", "", 81)],
-        "/v1/sockets": [socket, kernel],
+        "/v1/sockets": [socket, listener, kernel],
     });
     vec![
         FakeNode::start(mgmt, "nn-1", Role::NetworkNode, Policies::Follow, nn).await,
@@ -80,13 +84,16 @@ async fn nodes_services_flows_and_traces_of_the_whole_cluster() {
     let sockets = mgmt.cspctl(&["sockets"]).await.exited(0).out;
     let words =
         |line: usize| sockets.lines().nth(line).expect("a row").split_whitespace().collect::<Vec<_>>();
-    let (nginx, python) = (words(1), words(2));
+    let (listener, nginx, python) = (words(1), words(2), words(3));
+    assert_eq!(listener[..5], ["an-1", "nginx.42.1", "6", "listener", "accelerated"], "{sockets}");
+    assert_eq!(listener.last(), Some(&"3/511"), "{sockets}");
     assert_eq!(nginx[..5], ["an-1", "nginx.42.1", "9", "connection", "accelerated"], "{sockets}");
+    assert_eq!(nginx.last(), Some(&"ECONNRESET"), "{sockets}");
     assert!(sockets.contains("12.1 KiB") && sockets.contains("0 B/2.0 KiB"), "{sockets}");
     assert_eq!(python[..6], ["an-1", "python3.7.1", "3", "listener", "kernel:", "loopback"], "{sockets}");
     let of_process = mgmt.cspctl(&["sockets", "--process", "nginx", "-o", "json"]).await.exited(0).json();
-    assert_eq!(of_process["sockets"].as_array().map(Vec::len), Some(1));
-    assert_eq!(of_process["sockets"][0]["queues"]["credit_in"], 65536);
+    assert_eq!(of_process["sockets"].as_array().map(Vec::len), Some(2));
+    assert_eq!(of_process["sockets"][1]["queues"]["credit_in"], 65536);
 
     for arguments in [vec!["--last"], vec!["0x40001f"], vec!["--client", "10.76.0.1:41822"]] {
         let drawn = mgmt.cspctl(&[&["flow", "trace"], &arguments[..]].concat()).await.exited(0).out;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use csp_transport::app::{AppConfig, AppSide, ProxyTarget};
 use csp_transport::{Endpoint, EndpointConfig, PeerIdentity, ProcessId, Token};
 use csp_vi::ViAddress;
-use csp_wire::agent::{self, AgentMessage, Attach, Attached, Prefix};
+use csp_wire::agent::{self, AgentMessage, Attach, Attached, Prefix, leads_through};
 use libc::c_int;
 
 use crate::bootstrap;
@@ -75,7 +75,7 @@ impl Rules {
 
     /// Whether connections to `ip` go through the cluster.
     pub fn connects(&self, ip: IpAddr) -> bool {
-        (self.loopback && ip.is_loopback()) || self.connect.iter().any(|p| p.covers(ip))
+        (self.loopback && ip.is_loopback()) || leads_through(self.connect.iter().copied(), ip)
     }
 }
 

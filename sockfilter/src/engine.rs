@@ -1,12 +1,11 @@
 //! The state under the one lock: descriptions, the attachment, and who has to be told of news.
 
 mod asleep;
-
-use std::net::SocketAddr;
+mod shown;
 
 use csp_transport::app::{AppError, Handle, ListenerId, Readiness};
-use csp_types::{FlowLabel, Instant};
-use csp_wire::agent::page::{COUNTER_NAMES, Reason, SOCKETS, SocketEntry, SocketKind};
+use csp_types::Instant;
+use csp_wire::agent::page::Reason;
 use libc::c_int;
 
 use crate::attach::{self, Link};
@@ -193,14 +192,21 @@ impl Engine {
     /// Tells everyone concerned of sockets whose readiness may have changed.
     pub fn spread(&mut self) {
         while let Some(handle) = self.link.as_mut().and_then(|l| l.app.poll_ready()) {
-            let owner = match handle {
-                Handle::Flow(id) => self.flow_owners.get(id.index()),
-                Handle::Listener(id) => self.listener_owners.get(id.index()),
-            };
-            if let Some(index) = owner.copied().unwrap_or(0).checked_sub(1) {
-                self.news(index as usize);
+            let Some(index) = self.owner(handle) else { continue };
+            if let Handle::Flow(flow) = handle {
+                self.show_news(index, flow);
             }
+            self.news(index);
         }
+    }
+
+    /// The description that was last said to have a handle.
+    fn owner(&self, handle: Handle) -> Option<usize> {
+        let owner = match handle {
+            Handle::Flow(id) => self.flow_owners.get(id.index()),
+            Handle::Listener(id) => self.listener_owners.get(id.index()),
+        };
+        owner.copied()?.checked_sub(1).map(|index| index as usize)
     }
 
     /// A description has news: its waiters, its epoll sets, and those who wait for these.
@@ -232,40 +238,6 @@ impl Engine {
         } else if sleepers {
             sys::signal(epoll.wake);
         }
-    }
-
-    /// Publishes what there is to tell once it is worth while; all of it is published before a thread sleeps.
-    pub fn publish_soon(&mut self) {
-        if self.link.as_ref().is_some_and(|l| l.app.trace_waiting() >= PUBLISH_EVENTS) {
-            self.publish();
-        }
-    }
-
-    /// Publishes trace events and counters to the agent.
-    pub fn publish(&mut self) {
-        let Some(link) = &mut self.link else { return };
-        let Some(page) = &mut link.page else { return };
-        while let Some(event) = link.app.poll_trace() {
-            page.trace(&event);
-        }
-        let c = &self.counters;
-        let own = [
-            c.listeners_accelerated,
-            c.listeners_kernel,
-            c.connects_kernel,
-            c.inherited_connections_lost,
-            c.waits,
-            c.wakeups,
-            c.attaches,
-            c.attach_failures,
-            c.forks,
-            (link.app.flow_count() + link.app.listener_count()) as u64,
-            link.app.flow_count() as u64,
-            c.descriptors_full,
-            c.connections_shared,
-        ];
-        const _: () = assert!(COUNTER_NAMES.len() == 19 + 13);
-        page.counters(link.app.counters().named().into_iter().map(|(_, n)| n).chain(own));
     }
 
     /// Remembers which description has a handle, for news.
@@ -381,69 +353,6 @@ impl Engine {
             self.descriptions.get_mut(membership.set.index)
         {
             set.remove(membership.member);
-        }
-    }
-
-    /// Shows a socket on the process page.
-    pub fn show_socket(&mut self, index: usize, entry: Option<SocketEntry>) {
-        if let Some(page) = self.link.as_mut().and_then(|l| l.page.as_mut()) {
-            page.socket(index, entry.as_ref());
-        }
-    }
-
-    /// Shows an accelerated socket in the page's first half, by its description; further ones are not shown.
-    pub fn show_ours(&mut self, index: usize, entry: Option<SocketEntry>) {
-        if index < SOCKETS / 2 {
-            self.show_socket(index, entry);
-        }
-    }
-
-    /// Shows all accelerated sockets on a new page. Their descriptors' numbers are not known here any more: 0.
-    fn show_again(&mut self) {
-        let all: Vec<_> =
-            self.descriptions.iter_mut().map(|(index, d)| (index, DescribedBy::of(d))).collect();
-        for (index, what) in all {
-            match what {
-                DescribedBy::Listener(address) => self.show_listener(index, 0, address),
-                DescribedBy::Flow(flow) => {
-                    if let Some((local, remote, _)) = self.link.as_ref().and_then(|l| l.app.addresses(flow)) {
-                        self.show_flow(index, 0, local, remote);
-                    }
-                }
-                DescribedBy::Nothing => {}
-            }
-        }
-    }
-
-    /// Shows a listener on the process page.
-    pub fn show_listener(&mut self, index: usize, fd: c_int, address: SocketAddr) {
-        let (kind, reason, label) = (SocketKind::Listener, Reason::Accelerated, FlowLabel::NONE);
-        let (local, remote) = (address, address);
-        self.show_ours(index, Some(SocketEntry { kind, reason, fd: fd as u32, label, local, remote }));
-    }
-
-    /// Shows a connection on the process page.
-    pub fn show_flow(&mut self, index: usize, fd: c_int, local: SocketAddr, remote: SocketAddr) {
-        let Some(Description { kind: Kind::Flow(flow), .. }) = self.descriptions.get(index) else { return };
-        let Some(label) = self.link.as_ref().map(|l| l.app.label(*flow)) else { return };
-        let (kind, reason) = (SocketKind::Connection, Reason::Accelerated);
-        self.show_ours(index, Some(SocketEntry { kind, reason, fd: fd as u32, label, local, remote }));
-    }
-}
-
-/// What a description shows on the page.
-enum DescribedBy {
-    Listener(SocketAddr),
-    Flow(csp_transport::app::FlowId),
-    Nothing,
-}
-
-impl DescribedBy {
-    fn of(description: &Description) -> Self {
-        match &description.kind {
-            Kind::Listener(state) => DescribedBy::Listener(state.address),
-            Kind::Flow(flow) => DescribedBy::Flow(*flow),
-            _ => DescribedBy::Nothing,
         }
     }
 }

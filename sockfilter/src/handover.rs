@@ -189,7 +189,8 @@ impl Engine {
         let label = left.held.map_or(csp_types::FlowLabel::NONE, |(_, _, label)| label);
         let fd = ours().find(|(_, at)| *at == index).map_or(0, |(fd, _)| fd as u32);
         let (kind, reason) = (SocketKind::Connection, Reason::Shared);
-        self.show_ours(index, Some(SocketEntry { kind, reason, fd, label, local, remote }));
+        let entry = SocketEntry::new(kind, reason, fd, local, remote);
+        self.show_ours(index, Some(SocketEntry { label, ..entry }));
         self.counters.connections_shared += 1;
         given
     }

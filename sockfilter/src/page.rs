@@ -2,9 +2,12 @@
 
 use core::sync::atomic::{Ordering, fence};
 
-use csp_types::TraceEvent;
+use core::net::SocketAddr;
+
+use csp_types::{FlowLabel, TraceEvent};
 use csp_wire::agent::page as layout;
 use csp_wire::agent::page::SocketEntry;
+use csp_wire::channel::emit_address;
 use libc::c_int;
 
 use crate::sys::{self, syscall};
@@ -58,6 +61,28 @@ impl Page {
         if index < layout::SOCKETS {
             let bytes = entry.map_or([0; layout::SOCKET_LEN], SocketEntry::emit);
             self.put(layout::socket_offset(index), &bytes);
+        }
+    }
+
+    /// Shows what a connection in entry `index` got when it came about: its label, and its own address.
+    pub fn socket_connected(&mut self, index: usize, label: FlowLabel, local: SocketAddr) {
+        if index < layout::SOCKETS {
+            self.put(layout::socket_label_offset(index), &label.to_wire().to_le_bytes());
+            self.put(layout::socket_local_offset(index), &emit_address(local));
+        }
+    }
+
+    /// Shows a connection's last error in entry `index`.
+    pub fn socket_error(&mut self, index: usize, errno: u16) {
+        if index < layout::SOCKETS {
+            self.put(layout::socket_error_offset(index), &errno.to_le_bytes());
+        }
+    }
+
+    /// Shows how many connections wait at the listener in entry `index`.
+    pub fn socket_waiting(&mut self, index: usize, waiting: u32) {
+        if index < layout::SOCKETS {
+            self.put(layout::socket_waiting_offset(index), &waiting.to_le_bytes());
         }
     }
 }

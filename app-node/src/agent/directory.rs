@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use csp_control::{Member, MemberState, Membership, Policy, ProgramRule, SanAddress, SanProvider};
 use csp_types::{NodeId, Role};
 use csp_vi::{ProviderKind, ViAddress};
-use csp_wire::agent::{LIST_MAX, PATH_LEN_MAX, Prefix};
+use csp_wire::agent::{DESTINATIONS_MAX, LIST_MAX, PATH_LEN_MAX, Prefix};
 
 use crate::relay::Target;
 
@@ -31,7 +31,7 @@ pub struct ProxyEntry {
 pub struct Directory {
     /// Proxy workers, at most [`LIST_MAX`].
     pub proxies: Vec<ProxyEntry>,
-    /// Destinations of accelerated connections, at most [`LIST_MAX`].
+    /// Destinations of accelerated connections, at most [`DESTINATIONS_MAX`]: a policy has no more.
     pub connect: Vec<Prefix>,
     /// The policy's rules for single programs.
     pub programs: Vec<ProgramRule>,
@@ -87,6 +87,8 @@ fn carries(kind: ProviderKind, san: &SanAddress) -> Option<(ProviderKind, ViAddr
     Some((kind, ViAddress::Ip(address?.parse().ok()?)))
 }
 
+const _: () = assert!(csp_control::policy::DESTINATIONS_MAX <= DESTINATIONS_MAX);
+
 impl Directory {
     /// The listening ports of a program that are accelerated, of those that the node's own rule has (`None`: all).
     pub fn listen_for(&self, program: &str, node: Option<&[u16]>) -> Option<Vec<u16>> {
@@ -109,8 +111,8 @@ impl Directory {
 
     /// The destinations of a policy's egress entries.
     pub fn destinations_of(policy: &Policy) -> Vec<Prefix> {
-        let all = policy.egress.iter().flat_map(|egress| &egress.destinations);
-        all.take(LIST_MAX).map(|p| Prefix { address: p.address(), len: p.length() }).collect()
+        let all = policy.egress.iter().flat_map(csp_control::Egress::prefixes);
+        all.map(|(p, except)| Prefix { address: p.address(), len: p.length(), except }).collect()
     }
 }
 

@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use csp_telemetry::{Exposition, MetricWriter, trace_json};
+use csp_transport::app::errno;
 use csp_types::FlowLabel;
 use csp_wire::agent::page::{COUNTER_NAMES, SocketEntry, SocketKind};
 use serde::Deserialize;
@@ -191,6 +192,10 @@ fn process_json((info, page): &(ProcessInfo, PageCopy)) -> Value {
 
 fn socket_json(info: &ProcessInfo, socket: &SocketEntry) -> Value {
     let label = (!socket.label.is_none()).then(|| socket.label.to_string());
+    let error = (socket.error != 0)
+        .then(|| errno::name(socket.error.into()).map_or_else(|| socket.error.to_string(), str::to_owned));
+    let queue = (socket.kind == SocketKind::Listener)
+        .then(|| json!({"waiting": socket.queue.0, "backlog": socket.queue.1}));
     json!({
         "process": info.id,
         "pid": info.pid,
@@ -201,6 +206,8 @@ fn socket_json(info: &ProcessInfo, socket: &SocketEntry) -> Value {
         "label": label,
         "local": socket.local.to_string(),
         "remote": socket.remote.to_string(),
+        "error": error,
+        "queue": queue,
     })
 }
 

@@ -10,7 +10,7 @@ use csp_transport::app::{AppSide, ProxyTarget};
 use csp_transport::{ProcessId, Token};
 use csp_types::{Duration, Instant, NodeId};
 use csp_vi::{Provider, ProviderKind, ViAddress};
-use csp_wire::agent::{self as wire, AgentMessage, Attach, Attached, Prefix, Proxies};
+use csp_wire::agent::{self as wire, AgentMessage, Attach, Attached, Prefix, Proxies, leads_through};
 
 use crate::error::{Error, Result};
 use crate::page::Page;
@@ -233,7 +233,7 @@ impl Agent {
 
     /// Whether connections to `ip` lead through the cluster.
     pub fn leads_to(&self, ip: IpAddr) -> bool {
-        self.rules.connect.iter().any(|p| p.covers(ip))
+        leads_through(self.rules.connect.iter().copied(), ip)
     }
 
     /// The socket to wait on.

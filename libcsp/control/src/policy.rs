@@ -26,8 +26,8 @@ pub const SERVICES_MAX: usize = 1024;
 pub const POOL_MAX: usize = 256;
 /// Most egress entries of a policy.
 pub const EGRESS_MAX: usize = 64;
-/// Most destinations of an egress entry.
-pub const DESTINATIONS_MAX: usize = 256;
+/// Most destinations of a policy's egress entries, exceptions included: processes are told them all.
+pub const DESTINATIONS_MAX: usize = 128;
 /// Most program rules of a policy.
 pub const PROGRAMS_MAX: usize = 256;
 /// Longest program name, in bytes.
@@ -164,6 +164,10 @@ pub struct Egress {
     pub address: IpAddr,
     /// The networks reached this way, of the address's family; at least one.
     pub destinations: Vec<Prefix>,
+    /// Networks within these that are not: applications reach them by the kernel, unless a longer prefix of some entry
+    /// has them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub except: Vec<Prefix>,
     /// How these connections behave.
     #[serde(default)]
     pub tcp: TcpOptions,
@@ -173,6 +177,14 @@ impl ProgramRule {
     /// The rule for a program among `rules`, if it has one.
     pub fn of<'a>(rules: &'a [ProgramRule], program: &str) -> Option<&'a ProgramRule> {
         rules.iter().find(|rule| rule.program == program)
+    }
+}
+
+impl Egress {
+    /// Its networks, each with whether it is an exception.
+    pub fn prefixes(&self) -> impl Iterator<Item = (Prefix, bool)> {
+        let exceptions = self.except.iter().map(|prefix| (*prefix, true));
+        self.destinations.iter().map(|prefix| (*prefix, false)).chain(exceptions)
     }
 }
 
@@ -238,13 +250,15 @@ impl Policy {
         addresses
     }
 
-    /// The egress entry for connections to `destination`: the one with the longest matching prefix.
+    /// The egress entry for connections to `destination`: the one with the longest matching prefix; none where that is an
+    /// exception.
     pub fn egress_for(&self, destination: IpAddr) -> Option<&Egress> {
         let matches = self.egress.iter().flat_map(|egress| {
-            let prefixes = egress.destinations.iter().filter(move |prefix| prefix.contains(destination));
-            prefixes.map(move |prefix| (prefix.length(), egress))
+            let prefixes = egress.prefixes().filter(move |(prefix, _)| prefix.contains(destination));
+            prefixes.map(move |(prefix, except)| (prefix.length(), except, egress))
         });
-        matches.max_by_key(|(length, _)| *length).map(|(_, egress)| egress)
+        let longest = matches.max_by_key(|(length, except, _)| (*length, *except));
+        longest.filter(|(_, except, _)| !except).map(|(_, _, egress)| egress)
     }
 }
 

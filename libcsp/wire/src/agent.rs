@@ -29,15 +29,17 @@ pub use emit::{
 };
 
 /// The version spoken here.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 /// Bytes in front of a body.
 pub const HEADER_LEN: usize = 8;
 /// Longest message in bytes, header included.
 pub const MESSAGE_LEN_MAX: usize = 16 * 1024;
 /// Longest program name in bytes; longer ones are cut by the process.
 pub const PROGRAM_LEN_MAX: usize = 63;
-/// Ports, destinations and proxies that one message may list.
+/// Ports and proxies that one message may list.
 pub const LIST_MAX: usize = 64;
+/// Destinations that one message may list, exceptions included.
+pub const DESTINATIONS_MAX: usize = 128;
 /// Longest path of a proxy's socket, in bytes.
 pub const PATH_LEN_MAX: usize = 107;
 
@@ -68,6 +70,8 @@ pub struct Prefix {
     pub address: IpAddr,
     /// Bits that count: at most 32 or 128.
     pub len: u8,
+    /// Its addresses are not reached through the cluster, though a wider range may be.
+    pub except: bool,
 }
 
 impl Prefix {
@@ -87,8 +91,16 @@ impl Prefix {
     }
 }
 
-/// One record of the destinations list: the address (port field: the prefix length).
+/// Whether a connection to `ip` goes through the cluster: the longest of the ranges that cover it decides, of two that
+/// are equally long the exception.
+pub fn leads_through(prefixes: impl Iterator<Item = Prefix>, ip: IpAddr) -> bool {
+    let covering = prefixes.filter(|prefix| prefix.covers(ip));
+    covering.max_by_key(|prefix| (prefix.len, prefix.except)).is_some_and(|longest| !longest.except)
+}
+
+/// One record of the destinations list: the address (port field: the prefix length, [`EXCEPT`] more for an exception).
 const PREFIX_LEN: usize = ADDRESS_LEN;
+const EXCEPT: u16 = 0x8000;
 
 /// Destinations that connect through the cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,7 +111,7 @@ pub struct ConnectRule<'a> {
 impl<'a> ConnectRule<'a> {
     /// Whether a connection to `ip` goes through the cluster.
     pub fn covers(&self, ip: IpAddr) -> bool {
-        self.prefixes().any(|p| p.covers(ip))
+        leads_through(self.prefixes(), ip)
     }
 
     /// The listed ranges.
@@ -107,7 +119,8 @@ impl<'a> ConnectRule<'a> {
         // Every record was parsed once when the message was.
         self.prefixes.chunks_exact(PREFIX_LEN).filter_map(|c| {
             let address = parse_address(c, 0).ok()?;
-            Some(Prefix { address: address.ip(), len: address.port() as u8 })
+            let except = address.port() & EXCEPT != 0;
+            Some(Prefix { address: address.ip(), len: address.port() as u8, except })
         })
     }
 }
@@ -347,10 +360,10 @@ impl<'a> Reader<'a> {
         parse_address(self.take(ADDRESS_LEN, "address")?, 0).map_err(|e| e.shifted(offset))
     }
 
-    fn count(&mut self, what: &'static str) -> Result<u8, WireError> {
+    fn count(&mut self, most: usize, what: &'static str) -> Result<u8, WireError> {
         let offset = self.at;
         let count = self.u8()?;
-        if usize::from(count) > LIST_MAX {
+        if usize::from(count) > most {
             return Err(WireError::Length { what, offset, found: count.into() });
         }
         Ok(count)
@@ -359,7 +372,7 @@ impl<'a> Reader<'a> {
     fn listen_rule(&mut self) -> Result<ListenRule<'a>, WireError> {
         let offset = self.at;
         let all = self.u8()?;
-        let count = self.count("ports")?;
+        let count = self.count(LIST_MAX, "ports")?;
         if all > 1 || (all == 1 && count > 0) {
             return Err(WireError::Value { what: "listen rule", offset });
         }
@@ -367,13 +380,13 @@ impl<'a> Reader<'a> {
     }
 
     fn connect_rule(&mut self) -> Result<ConnectRule<'a>, WireError> {
-        let count = self.count("destinations")?;
+        let count = self.count(DESTINATIONS_MAX, "destinations")?;
         let offset = self.at;
         let prefixes = self.take(PREFIX_LEN * usize::from(count), "destinations")?;
         for at in (0..prefixes.len()).step_by(PREFIX_LEN) {
             let record = parse_address(prefixes, at).map_err(|e| e.shifted(offset))?;
             let longest = if record.is_ipv4() { 32 } else { 128 };
-            if record.port() > longest {
+            if record.port() & !EXCEPT > longest {
                 return Err(WireError::Value { what: "prefix length", offset: offset + at });
             }
         }
@@ -404,7 +417,7 @@ impl<'a> Reader<'a> {
     }
 
     fn proxies(&mut self) -> Result<Proxies<'a>, WireError> {
-        let count = self.count("proxies")?;
+        let count = self.count(LIST_MAX, "proxies")?;
         let start = self.at;
         for _ in 0..count {
             self.proxy()?;

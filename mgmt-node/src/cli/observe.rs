@@ -139,14 +139,18 @@ pub(super) async fn sockets(context: &Context, args: SocketsArgs) -> Result<(), 
     context.show(&view, |view| {
         let mut table = Table::new(&[
             "NODE", "PROCESS", "FD", "SOCKET", "CARRIED", "LOCAL", "REMOTE", "LABEL", "STATE", "IN", "OUT",
-            "QUEUED", "CREDIT",
+            "QUEUED", "CREDIT", "ERROR",
         ]);
         for s in &view.sockets {
             let kernel = s.kind.starts_with("kernel");
             let listens = s.kind.ends_with("listener");
             let pair = |of: fn(&QueuesView) -> (u64, u64)| {
                 let text = s.queues.as_ref().map(of).map(|(a, b)| format!("{}/{}", bytes(a), bytes(b)));
-                Cell::from(text.unwrap_or_default()).right()
+                text.unwrap_or_default()
+            };
+            let queued = match &s.queue {
+                Some(queue) => format!("{}/{}", queue.waiting, queue.backlog),
+                None => pair(|q| (q.queued_in, q.queued_out)),
             };
             let figure = |of: fn(&FlowView) -> u64| {
                 Cell::from(s.flow.as_ref().map(|f| bytes(of(f))).unwrap_or_default()).right()
@@ -164,8 +168,9 @@ pub(super) async fn sockets(context: &Context, args: SocketsArgs) -> Result<(), 
                 s.flow.as_ref().map(|f| f.state.clone()).unwrap_or_default().into(),
                 figure(|f| f.bytes_in),
                 figure(|f| f.bytes_out),
-                pair(|q| (q.queued_in, q.queued_out)),
-                pair(|q| (q.credit_in, q.credit_out)),
+                Cell::from(queued).right(),
+                Cell::from(pair(|q| (q.credit_in, q.credit_out))).right(),
+                Cell::from(s.error.clone()).coloured(Colour::Red),
             ]);
         }
         let mut out = if table.is_empty() {

@@ -43,6 +43,8 @@ pub struct EgressRule {
     pub address: IpAddr,
     /// Where it is used.
     pub destinations: Vec<Prefix>,
+    /// Where it is not, of these.
+    pub except: Vec<Prefix>,
     /// How these connections behave.
     pub tcp: ServiceTcp,
 }
@@ -73,16 +75,23 @@ impl Egress {
 
     /// Candidates for the 4-tuple of a connection to `remote`, with how it is to behave: every port of this worker's
     /// class once, starting after the last one used. The rule with the longest prefix counts; `None` where none covers
-    /// `remote`.
+    /// `remote`, or the longest is an exception.
     pub fn candidates(
         &mut self,
         remote: SocketAddr,
     ) -> Option<(ServiceTcp, impl Iterator<Item = FourTuple>)> {
         let covering = |rule: &EgressRule| {
-            let prefixes = rule.destinations.iter().filter(|d| d.contains(remote.ip()));
-            prefixes.map(|d| (d.bits, rule.address, rule.tcp)).max_by_key(|found| found.0)
+            let exceptions = rule.except.iter().map(|prefix| (prefix, true));
+            let prefixes = rule.destinations.iter().map(|prefix| (prefix, false)).chain(exceptions);
+            let covering = prefixes.filter(|(prefix, _)| prefix.contains(remote.ip()));
+            covering.map(|(prefix, except)| (prefix.bits, except)).max()
         };
-        let (_, address, tcp) = self.rules.iter().filter_map(covering).max_by_key(|found| found.0)?;
+        let rules = self.rules.iter().filter_map(|rule| Some((covering(rule)?, rule)));
+        let ((_, except), rule) = rules.max_by_key(|(longest, _)| *longest)?;
+        if except {
+            return None;
+        }
+        let (address, tcp) = (rule.address, rule.tcp);
         let per_class = PORT_COUNT / self.classes;
         let (start, class, classes) = (self.cursor, self.class, self.classes);
         self.cursor = (self.cursor + 1) % per_class.max(1);
@@ -101,7 +110,12 @@ mod tests {
 
     fn rule() -> EgressRule {
         let destinations = vec![Prefix { address: "10.76.0.0".parse().unwrap(), bits: 24 }];
-        EgressRule { address: "10.76.0.101".parse().unwrap(), destinations, tcp: ServiceTcp::default() }
+        EgressRule {
+            address: "10.76.0.101".parse().unwrap(),
+            destinations,
+            except: Vec::new(),
+            tcp: ServiceTcp::default(),
+        }
     }
 
     #[test]
@@ -136,8 +150,11 @@ mod tests {
         let wide = Prefix { address: "10.0.0.0".parse().unwrap(), bits: 8 };
         let other =
             EgressRule { address: "10.76.0.102".parse().unwrap(), destinations: vec![wide], ..rule() };
-        for rules in [vec![rule(), other.clone()], vec![other, rule()]] {
+        let half = Prefix { address: "10.76.0.128".parse().unwrap(), bits: 25 };
+        let narrow = EgressRule { except: vec![half], ..rule() };
+        for rules in [vec![narrow.clone(), other.clone()], vec![other, narrow]] {
             egress.set_rules(rules);
+            assert!(egress.candidates("10.76.0.200:80".parse().unwrap()).is_none(), "an exception");
             for (remote, address) in [("10.76.0.1:80", "10.76.0.101"), ("10.75.0.1:80", "10.76.0.102")] {
                 let first = egress.candidates(remote.parse().unwrap()).unwrap().1.next().unwrap();
                 assert_eq!(first.local.ip().to_string(), address);

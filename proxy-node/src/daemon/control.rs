@@ -221,14 +221,15 @@ fn translate(active: &ActivePolicy) -> (Vec<ServiceSpec>, Vec<EgressRule>) {
     };
     let rule = |e: &csp_control::Egress| EgressRule {
         address: e.address,
-        destinations: e
-            .destinations
-            .iter()
-            .map(|p| Prefix { address: p.address(), bits: p.length() })
-            .collect(),
+        destinations: e.destinations.iter().map(translate_prefix).collect(),
+        except: e.except.iter().map(translate_prefix).collect(),
         tcp: translate_tcp(&e.tcp),
     };
     (active.policy.services.iter().map(service).collect(), active.policy.egress.iter().map(rule).collect())
+}
+
+fn translate_prefix(prefix: &csp_control::Prefix) -> Prefix {
+    Prefix { address: prefix.address(), bits: prefix.length() }
 }
 
 fn translate_tcp(tcp: &TcpOptions) -> ServiceTcp {

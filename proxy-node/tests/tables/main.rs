@@ -144,7 +144,8 @@ fn connections_that_applications_open_behave_as_their_egress_rule_says() {
         let mut w = World::new(&[8001]);
         let tcp = ServiceTcp { ecn: Some(ecn), ..ServiceTcp::default() };
         let destinations = vec![Prefix { address: Ipv4Addr::new(192, 0, 2, 0).into(), bits: 24 }];
-        let rule = EgressRule { address: Ipv4Addr::new(10, 0, 0, 9).into(), destinations, tcp };
+        let address = Ipv4Addr::new(10, 0, 0, 9).into();
+        let rule = EgressRule { address, destinations, except: Vec::new(), tcp };
         w.core.set_policy(NOW, vec![web(&[8001])], vec![rule], &mut w.out);
         let connect = ConnectPayload { remote: "192.0.2.7:443".parse().unwrap(), local: None };
         let mut payload = [0; ConnectPayload::LEN_MAX];

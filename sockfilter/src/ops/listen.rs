@@ -4,7 +4,6 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::net::SocketAddr;
 
 use csp_transport::app::Handle;
-use csp_types::FlowLabel;
 use csp_wire::agent::page::{Reason, SocketEntry, SocketKind};
 use libc::{c_int, socklen_t};
 
@@ -149,8 +148,7 @@ impl Engine {
 /// What the page shows of a listener in the kernel.
 fn kernel_entry(fd: c_int, reason: Reason) -> SocketEntry {
     let local = address::bound(fd).unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
-    let (kind, label) = (SocketKind::KernelListener, FlowLabel::NONE);
-    SocketEntry { kind, reason, fd: fd as u32, label, local, remote: local }
+    SocketEntry::new(SocketKind::KernelListener, reason, fd as u32, local, local)
 }
 
 /// Where a listener is bound; one that is not takes a port as listen() does it.

@@ -1,7 +1,6 @@
 //! socket, listen, accept, connect, shutdown.
 
 use csp_transport::app::{AppError, Directions, FlowId, Handle, Readiness};
-use csp_types::FlowLabel;
 use csp_wire::agent::page::{self, Reason, SocketEntry, SocketKind};
 use libc::{c_int, sockaddr, socklen_t};
 use std::net::SocketAddr;
@@ -316,8 +315,8 @@ fn start_connecting(
         }
         engine.counters.connects_kernel += 1;
         let local = SocketAddr::from(([0, 0, 0, 0], 0));
-        let (kind, label) = (SocketKind::KernelConnection, FlowLabel::NONE);
-        engine.leave_to_kernel(fd, index, SocketEntry { kind, reason, fd: fd as u32, label, local, remote });
+        let entry = SocketEntry::new(SocketKind::KernelConnection, reason, fd as u32, local, remote);
+        engine.leave_to_kernel(fd, index, entry);
         None
     })?;
     let (id, nonblocking, timeout) = match started {

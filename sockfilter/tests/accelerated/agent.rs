@@ -7,7 +7,7 @@ use csp_app_node::agent::{Processes, ProxyEntry};
 use csp_control::ProgramRule;
 use csp_transport::ClusterKey;
 use csp_types::TraceKind;
-use csp_wire::agent::page::{COUNTER_NAMES, Reason, SocketKind};
+use csp_wire::agent::page::{COUNTER_NAMES, Reason, SocketEntry, SocketKind};
 
 use crate::proxy::{PATIENCE, Proxy};
 use crate::stage::*;
@@ -73,6 +73,51 @@ fn the_agent_sees_sockets_traces_and_totals_of_living_and_dead() {
     let total = |name: &str| totals[COUNTER_NAMES.iter().position(|n| *n == name).unwrap()];
     assert_eq!((total("accepted"), total("bytes_read"), total("bytes_written")), (1, 8, 6));
     assert_eq!((total("flows_now"), total("listeners_kernel")), (0, 1));
+}
+
+/// A connection that was reset, one that it opened, and one that waits to be accepted.
+const SHOWING: &str = "
+import os, select, socket
+listener = socket.create_server(('', 18124), backlog=16)
+c, _ = listener.accept()
+def wait(fd):
+    p = select.poll(); p.register(fd, select.POLLIN); p.poll()
+wait(c)
+opened = socket.socket(); opened.setblocking(False)
+try: opened.connect(('10.76.0.9', 80))
+except BlockingIOError: pass
+wait(opened)
+";
+
+#[test]
+fn sockets_show_errors_queues_and_where_they_came_to_be() {
+    let mut stage = Stage::new();
+    stage.python(SHOWING, &[]);
+    let reset = stage.proxy.open(18124, b"", false);
+    stage.proxy.until("the connection", |p| p.flow(reset).accepted);
+    stage.proxy.reset(reset);
+    stage.proxy.until("a CONNECT", |p| !p.asked.is_empty());
+    let asked = stage.proxy.asked.remove(0);
+    let opened = stage.proxy.connected(asked);
+    stage.proxy.open(18124, b"", false);
+    let shown = |table: &Processes| {
+        let sockets = table.pages().iter().flat_map(|(_, page)| page.sockets()).collect::<Vec<_>>();
+        let state = |s: &SocketEntry| (s.label.to_wire(), s.local.to_string(), s.error, s.queue);
+        let mut shown: Vec<_> = sockets.iter().map(state).collect();
+        shown.sort_by_key(|s| s.0);
+        shown
+    };
+    let mut expected = vec![
+        (0, "0.0.0.0:18124".to_owned(), 0, (1, 16)),
+        (reset, "10.76.0.100:18124".to_owned(), libc::ECONNRESET as u16, (0, 0)),
+        (opened, "10.76.0.101:50000".to_owned(), 0, (0, 0)),
+    ];
+    expected.sort_by_key(|s| s.0);
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while stage.ask(shown) != expected {
+        assert!(std::time::Instant::now() < deadline, "{:?} instead of {expected:?}", stage.ask(shown));
+        stage.proxy.run_for(Duration::from_millis(5));
+    }
 }
 
 #[test]

@@ -127,7 +127,7 @@ assert s.recv(10) == b'there'
 fn destinations_outside_the_rule_and_loopback_stay_in_the_kernel() {
     let mut stage = Stage::new();
     stage.directory().send_modify(|d| {
-        d.connect = vec![Prefix { address: "192.0.2.0".parse().unwrap(), len: 24 }];
+        d.connect = vec![Prefix { address: "192.0.2.0".parse().unwrap(), len: 24, except: false }];
     });
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
@@ -146,13 +146,18 @@ print(s.getpeername()[0])
     assert!(stage.proxy.asked.is_empty());
 }
 
-/// An address of the host's own may lie in a prefix of the rule: whoever serves there does so in the kernel.
+/// An address of the host's own may lie in a prefix of the rule: whoever serves there does so in the kernel. So may an exception
+/// of the policy: without a route to it the kernel says so.
 #[test]
-fn addresses_of_the_host_itself_stay_in_the_kernel() {
+fn addresses_of_the_host_itself_and_exceptions_stay_in_the_kernel() {
     let mut stage = Stage::new();
+    stage.directory().send_modify(|d| {
+        d.connect.push(Prefix { address: "10.76.0.128".parse().unwrap(), len: 25, except: true });
+    });
     let script = "
 import errno, socket
 assert socket.socket().connect_ex(('10.76.0.77', 9)) == errno.ECONNREFUSED
+assert socket.socket().connect_ex(('10.76.0.200', 9)) == errno.ENETUNREACH
 print('refused by the kernel')
 ";
     let file = stage.write("own.py", script.as_bytes());

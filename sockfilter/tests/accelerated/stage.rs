@@ -72,7 +72,7 @@ impl Stage {
         let (node, path) = ("pn-1".parse().unwrap(), path.display().to_string());
         let entry =
             ProxyEntry { node, worker: 0, address: path.clone(), path, provider: "shm", direct: None };
-        let connect = vec![Prefix { address: "10.76.0.0".parse().unwrap(), len: 24 }];
+        let connect = vec![Prefix { address: "10.76.0.0".parse().unwrap(), len: 24, except: false }];
         let (tell, directory) =
             watch::channel(Directory { proxies: vec![entry], connect, programs: Vec::new() });
         let (questions, thread, children) = (None, None, Vec::new());

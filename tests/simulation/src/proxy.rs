@@ -74,7 +74,7 @@ pub(crate) fn proxy(
     let service =
         ServiceSpec { name: "web".to_owned(), address: policy.service, pool, tcp: ServiceTcp::default() };
     let (destinations, tcp) = (vec![policy.destinations], ServiceTcp::default());
-    let rule = EgressRule { address: policy.egress, destinations, tcp };
+    let rule = EgressRule { address: policy.egress, destinations, except: Vec::new(), tcp };
     worker.set_policy(now, vec![service], vec![rule]);
     worker
 }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
 use super::{API_VERSION, DESTINATIONS_MAX, EGRESS_MAX, POOL_MAX, SERVICE_NAME_LEN_MAX, SERVICES_MAX};
-use super::{Egress, PROGRAM_NAME_LEN_MAX, PROGRAMS_MAX, Policy, Service};
+use super::{Egress, PROGRAM_NAME_LEN_MAX, PROGRAMS_MAX, Policy, Prefix, Service};
 use crate::config::Problems;
 
 impl Policy {
@@ -22,6 +22,13 @@ impl Policy {
         self.check_services_are_distinct(problems);
         for (index, egress) in self.egress.iter().enumerate() {
             check_egress(egress, &format!("egress[{index}]"), problems);
+        }
+        let prefixes: usize = self.egress.iter().map(|egress| egress.prefixes().count()).sum();
+        if prefixes > DESTINATIONS_MAX {
+            let message = format!(
+                "the entries have {prefixes} destinations and exceptions; allowed are {DESTINATIONS_MAX} in all"
+            );
+            problems.add("egress", message);
         }
         self.check_programs(problems);
     }
@@ -86,6 +93,13 @@ fn check_service(service: &Service, at: &str, problems: &mut Problems) {
 fn check_egress(egress: &Egress, at: &str, problems: &mut Problems) {
     check_unicast(egress.address, &format!("{at}.address"), problems);
     check_count(&format!("{at}.destinations"), egress.destinations.len(), 1, DESTINATIONS_MAX, problems);
+    for (index, prefix) in egress.except.iter().enumerate() {
+        let inside = |wider: &Prefix| wider.length() <= prefix.length() && wider.contains(prefix.address());
+        if !egress.destinations.iter().any(inside) {
+            let message = format!("{prefix} lies in none of this entry's destinations");
+            problems.add(format!("{at}.except[{index}]"), message);
+        }
+    }
     for (index, prefix) in egress.destinations.iter().enumerate() {
         if prefix.address().is_ipv4() != egress.address.is_ipv4() {
             let message =

@@ -1,6 +1,6 @@
 //! The difference of two policies, for people.
 
-use super::{Egress, Policy, PoolMember, ProgramRule, Service, TcpOptions};
+use super::{Egress, Policy, PoolMember, Prefix, ProgramRule, Service, TcpOptions};
 
 /// Lines that lead from `old` to `new`.
 pub(super) fn diff(old: &Policy, new: &Policy) -> Vec<String> {
@@ -55,7 +55,11 @@ fn member_summary(member: &PoolMember) -> String {
 }
 
 fn egress_summary(egress: &Egress) -> String {
-    let destinations: Vec<String> = egress.destinations.iter().map(ToString::to_string).collect();
+    let list = |prefixes: &[Prefix]| prefixes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let except = match egress.except.as_slice() {
+        [] => String::new(),
+        except => format!(" except {}", list(except)),
+    };
     let TcpOptions { congestion, ecn, pacing, keepalive_s, user_timeout_s } = egress.tcp;
     let tcp = match egress.tcp == TcpOptions::default() {
         true => String::new(),
@@ -64,7 +68,7 @@ fn egress_summary(egress: &Egress) -> String {
              tcp.user_timeout_s {user_timeout_s}"
         ),
     };
-    format!("{} to {}{tcp}", egress.address, destinations.join(", "))
+    format!("{} to {}{except}{tcp}", egress.address, list(&egress.destinations))
 }
 
 fn program_summary(rule: &ProgramRule) -> String {

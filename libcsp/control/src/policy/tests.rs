@@ -104,8 +104,14 @@ fn wrong_options_and_egress_are_refused() {
     refuses("10.76.0.0/24", "10.76.0.0/33", long);
     let family = "14:43: egress[0].destinations[0]: 2001:db8::/32 is not of the family of 10.76.0.101; both are IPv4 or both IPv6";
     refuses("10.76.0.0/24", "2001:db8::/32", family);
-    let none = "14:42: egress[0].destinations: has 0 entries; allowed are 1 to 256";
+    let none = "14:42: egress[0].destinations: has 0 entries; allowed are 1 to 128";
     refuses("[10.76.0.0/24]", "[]", none);
+    let outside = "14:81: egress[0].except[1]: 10.77.0.0/25 lies in none of this entry's destinations";
+    refuses("[10.76.0.0/24]", "[10.76.0.0/24], except: [10.76.0.0/25, 10.77.0.0/25]", outside);
+    let many: Vec<String> = (0..64).map(|n| format!("10.76.0.{n}/32")).collect();
+    let (many, sum) =
+        (many.join(", "), "egress: the entries have 129 destinations and exceptions; allowed are 128 in all");
+    refuses("[10.76.0.0/24]", &format!("[10.76.0.0/24, {many}], except: [{many}]"), &format!("14:3: {sum}"));
 }
 
 #[test]
@@ -152,7 +158,7 @@ fn a_difference_reads_like_what_was_done() {
         .replace("port: 80\n", "port: 81\n")
         .replace("{node: an-2, port: 80}", "{node: an-3, port: 80}")
         .replace("name: upload", "name: download")
-        .replace("10.76.0.0/24", "10.0.0.0/8");
+        .replace("[10.76.0.0/24]", "[10.0.0.0/8], except: [10.1.0.0/16, 10.2.0.0/16]");
     let new = Policy::parse_yaml(&text, "p.yaml").unwrap();
     assert_eq!(
         good().diff(&new),
@@ -163,7 +169,7 @@ fn a_difference_reads_like_what_was_done() {
             "- service upload 10.76.0.101 port 8080 pool an-1:8000",
             "+ service download 10.76.0.101 port 8080 pool an-1:8000",
             "- egress 10.76.0.101 to 10.76.0.0/24",
-            "+ egress 10.76.0.101 to 10.0.0.0/8",
+            "+ egress 10.76.0.101 to 10.0.0.0/8 except 10.1.0.0/16, 10.2.0.0/16",
         ]
     );
     assert_eq!(good().diff(&good()), [""; 0]);
@@ -185,7 +191,8 @@ fn egress_connections_have_options_of_their_own() {
 
 #[test]
 fn lookups_find_services_and_the_longest_egress_prefix() {
-    let text = GOOD.to_owned() + "  - {address: 10.76.0.102, destinations: [10.76.0.64/26, 0.0.0.0/0]}\n";
+    let text = GOOD.to_owned()
+        + "  - {address: 10.76.0.102, destinations: [10.76.0.64/26, 0.0.0.0/0], except: [10.0.0.0/8]}\n";
     let policy = Policy::parse_yaml(&text, "p.yaml").unwrap();
     let address = |text: &str| text.parse::<IpAddr>().unwrap();
     assert_eq!(policy.service_at(address("10.76.0.101"), 8080).unwrap().name, "upload");
@@ -194,6 +201,7 @@ fn lookups_find_services_and_the_longest_egress_prefix() {
     assert_eq!(from("10.76.0.1").as_deref(), Some("10.76.0.101"));
     assert_eq!(from("10.76.0.65").as_deref(), Some("10.76.0.102"));
     assert_eq!(from("192.0.2.1").as_deref(), Some("10.76.0.102"));
+    assert_eq!(from("10.75.0.1"), None, "an exception");
     assert_eq!(from("2001:db8::1"), None);
     assert_eq!(policy.addresses(), [address("10.76.0.100"), address("10.76.0.101"), address("10.76.0.102")]);
 }

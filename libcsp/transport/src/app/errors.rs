@@ -18,8 +18,24 @@ pub mod errno {
     pub const ETIMEDOUT: i32 = 110;
     /// No way to there.
     pub const EHOSTUNREACH: i32 = 113;
+    /// No egress to there.
+    pub const ENETUNREACH: i32 = 101;
     /// Not connected.
     pub const ENOTCONN: i32 = 107;
+
+    /// The name of an error that a connection can have; `None` for other numbers.
+    pub const fn name(errno: i32) -> Option<&'static str> {
+        Some(match errno {
+            ENOBUFS => "ENOBUFS",
+            EPIPE => "EPIPE",
+            ECONNRESET => "ECONNRESET",
+            ECONNREFUSED => "ECONNREFUSED",
+            ETIMEDOUT => "ETIMEDOUT",
+            EHOSTUNREACH => "EHOSTUNREACH",
+            ENETUNREACH => "ENETUNREACH",
+            _ => return None,
+        })
+    }
 }
 
 /// Why a socket operation failed.
@@ -66,14 +82,7 @@ impl AppError {
 /// A reason as it came in RESET or REFUSED, made one of the numbers programs know.
 pub(super) fn reason(argument: u32, otherwise: i32) -> i32 {
     match i32::try_from(argument) {
-        Ok(
-            n @ (errno::ECONNRESET
-            | errno::ECONNREFUSED
-            | errno::ETIMEDOUT
-            | errno::EHOSTUNREACH
-            | errno::EPIPE
-            | errno::ENOBUFS),
-        ) => n,
+        Ok(n) if errno::name(n).is_some() => n,
         _ => otherwise,
     }
 }

@@ -293,6 +293,11 @@ impl AppSide {
         Ok(id)
     }
 
+    /// The pending error, as errno; it stays pending.
+    pub fn error(&self, id: FlowId) -> Option<i32> {
+        self.flows.get(id.0)?.error
+    }
+
     /// Takes the pending error (`SO_ERROR`).
     pub fn take_error(&mut self, id: FlowId) -> Option<i32> {
         self.flows.get_mut(id.0)?.error.take()

@@ -4,7 +4,9 @@ use core::net::SocketAddr;
 
 use csp_types::NodeId;
 
-use super::{Attach, HEADER_LEN, LIST_MAX, Left, MESSAGE_LEN_MAX, Prefix, Proxy, VERSION};
+use super::{
+    Attach, DESTINATIONS_MAX, EXCEPT, HEADER_LEN, LIST_MAX, Left, MESSAGE_LEN_MAX, Prefix, Proxy, VERSION,
+};
 use crate::WireError;
 use crate::bytes::Writer;
 use crate::channel::emit_address;
@@ -38,8 +40,8 @@ impl<'a> Emitter<'a> {
         self.put(text)
     }
 
-    fn count(&mut self, count: usize, what: &'static str) -> Result<(), WireError> {
-        if count > LIST_MAX {
+    fn count(&mut self, count: usize, most: usize, what: &'static str) -> Result<(), WireError> {
+        if count > most {
             return Err(WireError::TooLarge { what });
         }
         self.put(&[count as u8])
@@ -48,17 +50,20 @@ impl<'a> Emitter<'a> {
     fn listen(&mut self, ports: Option<&[u16]>) -> Result<(), WireError> {
         self.put(&[u8::from(ports.is_none())])?;
         let ports = ports.unwrap_or(&[]);
-        self.count(ports.len(), "ports")?;
+        self.count(ports.len(), LIST_MAX, "ports")?;
         ports.iter().try_for_each(|p| self.put(&p.to_le_bytes()))
     }
 
     fn connect(&mut self, prefixes: &[Prefix]) -> Result<(), WireError> {
-        self.count(prefixes.len(), "destinations")?;
-        prefixes.iter().try_for_each(|p| self.put(&emit_address(SocketAddr::new(p.address, p.len.into()))))
+        self.count(prefixes.len(), DESTINATIONS_MAX, "destinations")?;
+        prefixes.iter().try_for_each(|p| {
+            let bits = u16::from(p.len) | if p.except { EXCEPT } else { 0 };
+            self.put(&emit_address(SocketAddr::new(p.address, bits)))
+        })
     }
 
     fn proxies(&mut self, proxies: &[Proxy<'_>]) -> Result<(), WireError> {
-        self.count(proxies.len(), "proxies")?;
+        self.count(proxies.len(), LIST_MAX, "proxies")?;
         proxies.iter().try_for_each(|p| {
             self.short(p.node.as_str().as_bytes(), "node id")?;
             self.put(&[p.worker])?;

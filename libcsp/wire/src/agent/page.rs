@@ -210,18 +210,51 @@ pub struct SocketEntry {
     pub local: SocketAddr,
     /// The other end; equals `local` for listeners.
     pub remote: SocketAddr,
+    /// The last error that the connection had, as errno; 0: none.
+    pub error: u16,
+    /// Of a listener: connections that wait to be accepted, and how many may.
+    pub queue: (u32, u32),
+}
+
+/// Where the error of socket entry `index` stands, 2 bytes.
+pub const fn socket_error_offset(index: usize) -> usize {
+    socket_offset(index) + 2
+}
+
+/// Where the label in socket entry `index` stands, 4 bytes.
+pub const fn socket_label_offset(index: usize) -> usize {
+    socket_offset(index) + 8
+}
+
+/// Where the process's end in socket entry `index` stands, as [`emit_address`] writes it.
+pub const fn socket_local_offset(index: usize) -> usize {
+    socket_offset(index) + 16
+}
+
+/// Where the number of connections that wait at the listener in socket entry `index` stands, 4 bytes.
+pub const fn socket_waiting_offset(index: usize) -> usize {
+    socket_offset(index) + 12
 }
 
 impl SocketEntry {
+    /// A socket without label, error and queue. `remote` of a listener is `local` again.
+    pub fn new(kind: SocketKind, reason: Reason, fd: u32, local: SocketAddr, remote: SocketAddr) -> Self {
+        let label = FlowLabel::NONE;
+        SocketEntry { kind, reason, fd, label, local, remote, error: 0, queue: (0, 0) }
+    }
+
     /// The entry as bytes; an all-zero entry is a free one.
     pub fn emit(&self) -> [u8; SOCKET_LEN] {
         let mut out = [0; SOCKET_LEN];
         out[0] = self.kind as u8;
         out[1] = self.reason as u8;
+        out[2..4].copy_from_slice(&self.error.to_le_bytes());
         out[4..8].copy_from_slice(&self.fd.to_le_bytes());
         out[8..12].copy_from_slice(&self.label.to_wire().to_le_bytes());
+        out[12..16].copy_from_slice(&self.queue.0.to_le_bytes());
         out[16..16 + ADDRESS_LEN].copy_from_slice(&emit_address(self.local));
         out[36..36 + ADDRESS_LEN].copy_from_slice(&emit_address(self.remote));
+        out[56..60].copy_from_slice(&self.queue.1.to_le_bytes());
         out
     }
 
@@ -229,12 +262,19 @@ impl SocketEntry {
         Some(SocketEntry {
             kind: SocketKind::from_u8(raw[0])?,
             reason: Reason::from_u8(raw[1])?,
-            fd: u32::from_le_bytes([raw[4], raw[5], raw[6], raw[7]]),
-            label: FlowLabel::from_wire(u32::from_le_bytes([raw[8], raw[9], raw[10], raw[11]]))?,
+            fd: number(raw, 4),
+            label: FlowLabel::from_wire(number(raw, 8))?,
             local: parse_address(raw, 16).ok()?,
             remote: parse_address(raw, 36).ok()?,
+            error: u16::from_le_bytes([raw[2], raw[3]]),
+            queue: (number(raw, 12), number(raw, 56)),
         })
     }
+}
+
+/// Four bytes of an entry.
+fn number(raw: &[u8; SOCKET_LEN], at: usize) -> u32 {
+    raw.get(at..).and_then(|tail| tail.first_chunk()).copied().map_or(0, u32::from_le_bytes)
 }
 
 /// A trace event as bytes. `count` is its number: how many were written before it.

@@ -4,6 +4,10 @@ use super::page::*;
 use super::*;
 use csp_types::{FlowLabel, Instant, TraceEvent, TraceKind};
 
+fn prefix(address: &str, len: u8, except: bool) -> Prefix {
+    Prefix { address: address.parse().unwrap(), len, except }
+}
+
 fn attached(buffer: &mut [u8]) -> usize {
     let proxies = [
         Proxy { node: "pn-1".parse().unwrap(), worker: 0, path: b"/run/csp/pn-1.w0.sock", direct: None },
@@ -20,7 +24,7 @@ fn attached(buffer: &mut [u8]) -> usize {
         token: b"a token",
         expires: 1_800_000_000,
         listen: Some(&[80, 8080]),
-        connect: &[Prefix { address: "10.76.0.0".parse().unwrap(), len: 24 }],
+        connect: &[prefix("10.76.0.0", 24, false), prefix("10.76.0.128", 25, true)],
         loopback: true,
         proxies: &proxies,
     };
@@ -39,10 +43,25 @@ fn attached_comes_back_as_it_was_written() {
     assert!(a.listen.covers(80) && a.listen.covers(8080) && !a.listen.covers(81));
     assert!(a.connect.covers("10.76.0.9".parse().unwrap()));
     assert!(a.connect.covers("::ffff:10.76.0.9".parse().unwrap()));
+    assert!(!a.connect.covers("10.76.0.200".parse().unwrap()), "an exception");
     assert!(!a.connect.covers("10.76.1.9".parse().unwrap()) && !a.connect.covers("::1".parse().unwrap()));
     let paths: Vec<_> = a.proxies.iter().map(|p| (p.node.as_str().to_owned(), p.worker, p.path)).collect();
     assert_eq!(paths[1], ("pn-2".to_owned(), 3, &b"/run/csp/pn-2.w3.sock"[..]));
     assert_eq!(paths.len(), 2);
+}
+
+#[test]
+fn the_longest_range_decides_and_of_two_the_exception() {
+    let ranges = [
+        prefix("0.0.0.0", 0, false),
+        prefix("10.0.0.0", 8, true),
+        prefix("10.76.0.0", 24, false),
+        prefix("10.76.0.7", 32, false),
+        prefix("10.76.0.7", 32, true),
+    ];
+    let leads = |ip: &str| leads_through(ranges.into_iter(), ip.parse().unwrap());
+    assert!(leads("192.0.2.1") && !leads("10.1.2.3") && leads("10.76.0.1") && !leads("10.76.0.7"));
+    assert!(!leads("::1") && !leads_through(std::iter::empty(), "10.76.0.1".parse().unwrap()));
 }
 
 #[test]
@@ -93,6 +112,8 @@ fn a_page_shows_what_was_written_and_skips_nonsense() {
         label: FlowLabel::new(5, 1),
         local: "10.76.0.100:80".parse().unwrap(),
         remote: "10.76.0.1:40000".parse().unwrap(),
+        error: 104,
+        queue: (3, 511),
     };
     page[socket_offset(3)..][..SOCKET_LEN].copy_from_slice(&entry.emit());
     page[socket_offset(4)..][..SOCKET_LEN].fill(0xff);

@@ -1,0 +1,139 @@
+//! What the process page shows of the engine: counters, events, sockets. The agent reads it.
+
+use std::net::SocketAddr;
+
+use csp_transport::app::FlowId;
+use csp_wire::agent::page::{COUNTER_NAMES, Reason, SOCKETS, SocketEntry, SocketKind};
+use libc::c_int;
+
+use super::{Engine, PUBLISH_EVENTS};
+use crate::description::{Description, Kind};
+
+impl Engine {
+    /// Publishes what there is to tell once it is worth while; all of it is published before a thread sleeps.
+    pub fn publish_soon(&mut self) {
+        if self.link.as_ref().is_some_and(|l| l.app.trace_waiting() >= PUBLISH_EVENTS) {
+            self.publish();
+        }
+    }
+
+    /// Publishes trace events and counters to the agent.
+    pub fn publish(&mut self) {
+        let Some(link) = &mut self.link else { return };
+        let Some(page) = &mut link.page else { return };
+        while let Some(event) = link.app.poll_trace() {
+            page.trace(&event);
+        }
+        let c = &self.counters;
+        let own = [
+            c.listeners_accelerated,
+            c.listeners_kernel,
+            c.connects_kernel,
+            c.inherited_connections_lost,
+            c.waits,
+            c.wakeups,
+            c.attaches,
+            c.attach_failures,
+            c.forks,
+            (link.app.flow_count() + link.app.listener_count()) as u64,
+            link.app.flow_count() as u64,
+            c.descriptors_full,
+            c.connections_shared,
+        ];
+        const _: () = assert!(COUNTER_NAMES.len() == 19 + 13);
+        page.counters(link.app.counters().named().into_iter().map(|(_, n)| n).chain(own));
+        for (id, _, _, waiting) in link.app.listeners() {
+            // A slot that no description has is a listener that is just ending.
+            let index = self.listener_owners.get(id.index()).map_or(0, |owner| *owner as usize);
+            if (1..=SOCKETS / 2).contains(&index) {
+                page.socket_waiting(index - 1, waiting as u32);
+            }
+        }
+    }
+
+    /// Shows what news a connection has of itself: that it came about, or broke.
+    pub fn show_news(&mut self, index: usize, flow: FlowId) {
+        let Some(d) = self.descriptions.get(index).filter(|_| index < SOCKETS / 2) else { return };
+        // The owner may be an older one, whose connection is just ending.
+        if !matches!(d.kind, Kind::Flow(its) if its == flow) {
+            return;
+        }
+        let Some(link) = &mut self.link else { return };
+        let Some(page) = &mut link.page else { return };
+        if let Some(errno) = link.app.error(flow) {
+            page.socket_error(index, errno as u16);
+        }
+        if let (true, Some((local, _, true))) = (d.connecting, link.app.addresses(flow)) {
+            page.socket_connected(index, link.app.label(flow), local);
+        }
+    }
+
+    /// Shows a socket on the process page.
+    pub fn show_socket(&mut self, index: usize, entry: Option<SocketEntry>) {
+        if let Some(page) = self.link.as_mut().and_then(|l| l.page.as_mut()) {
+            page.socket(index, entry.as_ref());
+        }
+    }
+
+    /// Shows an accelerated socket in the page's first half, by its description; further ones are not shown.
+    pub fn show_ours(&mut self, index: usize, entry: Option<SocketEntry>) {
+        if index < SOCKETS / 2 {
+            self.show_socket(index, entry);
+        }
+    }
+
+    /// Shows all accelerated sockets on a new page. Their descriptors' numbers are not known here any more: 0.
+    pub(super) fn show_again(&mut self) {
+        let all: Vec<_> =
+            self.descriptions.iter_mut().map(|(index, d)| (index, DescribedBy::of(d))).collect();
+        for (index, what) in all {
+            match what {
+                DescribedBy::Listener(address) => self.show_listener(index, 0, address),
+                DescribedBy::Flow(flow) => {
+                    if let Some((local, remote, _)) = self.link.as_ref().and_then(|l| l.app.addresses(flow)) {
+                        self.show_flow(index, 0, local, remote);
+                    }
+                }
+                DescribedBy::Nothing => {}
+            }
+        }
+    }
+
+    /// Shows a listener on the process page.
+    pub fn show_listener(&mut self, index: usize, fd: c_int, address: SocketAddr) {
+        let Some(Description { kind: Kind::Listener(state), .. }) = self.descriptions.get(index) else {
+            return;
+        };
+        let queue = (0, state.backlog);
+        let (kind, reason) = (SocketKind::Listener, Reason::Accelerated);
+        let entry = SocketEntry::new(kind, reason, fd as u32, address, address);
+        self.show_ours(index, Some(SocketEntry { queue, ..entry }));
+    }
+
+    /// Shows a connection on the process page.
+    pub fn show_flow(&mut self, index: usize, fd: c_int, local: SocketAddr, remote: SocketAddr) {
+        let Some(Description { kind: Kind::Flow(flow), .. }) = self.descriptions.get(index) else { return };
+        let Some(app) = self.link.as_ref().map(|l| &l.app) else { return };
+        let (label, error) = (app.label(*flow), app.error(*flow).map_or(0, |errno| errno as u16));
+        let (kind, reason) = (SocketKind::Connection, Reason::Accelerated);
+        let entry = SocketEntry::new(kind, reason, fd as u32, local, remote);
+        self.show_ours(index, Some(SocketEntry { label, error, ..entry }));
+    }
+}
+
+/// What a description shows on the page.
+enum DescribedBy {
+    Listener(SocketAddr),
+    Flow(FlowId),
+    Nothing,
+}
+
+impl DescribedBy {
+    fn of(description: &Description) -> Self {
+        match &description.kind {
+            Kind::Listener(state) => DescribedBy::Listener(state.address),
+            Kind::Flow(flow) => DescribedBy::Flow(*flow),
+            _ => DescribedBy::Nothing,
+        }
+    }
+}
