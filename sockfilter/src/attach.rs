@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use csp_transport::app::{AppConfig, AppSide, ProxyTarget};
 use csp_transport::{Endpoint, EndpointConfig, PeerIdentity, ProcessId, Token};
-use csp_vi::ViAddress;
+use csp_vi::{ViAddress, Wake};
 use csp_wire::agent::{self, AgentMessage, Attach, Attached, Prefix, leads_through};
 use libc::c_int;
 
@@ -97,6 +97,8 @@ pub struct Link {
     renewing: bool,
     heard_at: u64,
     process: ProcessId,
+    /// What [`wake`](Self::wake) told last, and of which generation that is.
+    wake: Option<(u64, Wake)>,
 }
 
 /// The agent's socket is looked at no more often than this while the process does not sleep, in nanoseconds: its news
@@ -229,6 +231,7 @@ fn link(socket: c_int, attached: &Attached<'_>, page: Option<Page>) -> Result<Li
         renewing: false,
         heard_at: sys::monotonic_nanos(),
         process,
+        wake: None,
     })
 }
 
@@ -247,9 +250,22 @@ fn targets(proxies: agent::Proxies<'_>) -> Vec<ProxyTarget> {
 }
 
 impl Link {
-    /// Takes in what the agent told since last asked, and asks for a new token where one is needed.
-    pub fn hear_agent(&mut self, unix_now_s: u64) {
-        let now = sys::monotonic_nanos();
+    /// The provider's descriptor that wakes who sleeps; asked for again only where it may be another.
+    pub fn wake(&mut self) -> Option<Wake> {
+        let generation = self.app.wake_generation();
+        if let Some((_, known)) = self.wake.filter(|(of, _)| *of == generation) {
+            return Some(known);
+        }
+        let mut wakes = Vec::new();
+        self.app.wake(&mut wakes);
+        let wake = wakes.first().copied()?;
+        self.wake = Some((generation, wake));
+        Some(wake)
+    }
+
+    /// Takes in what the agent told since last asked, and asks for a new token where one is needed. `now` is of
+    /// CLOCK_MONOTONIC, in nanoseconds.
+    pub fn hear_agent(&mut self, now: u64, unix_now_s: u64) {
         let every = if self.agent.is_some() { HEAR_EVERY_NS } else { REATTACH_EVERY_NS };
         if !std::mem::take(&mut self.agent_spoke) && now.saturating_sub(self.heard_at) < every {
             return;

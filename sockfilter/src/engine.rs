@@ -173,10 +173,10 @@ impl Engine {
     pub fn progress(&mut self) -> bool {
         self.disarmed = true;
         let Some(link) = &mut self.link else { return false };
-        let unix = sys::unix_seconds();
+        let (now, unix) = (sys::monotonic_nanos(), sys::unix_seconds());
         let before = (link.app.counters().links_up, link.agent);
-        link.hear_agent(unix);
-        let any = link.app.progress(Instant::from_nanos(sys::monotonic_nanos()), unix);
+        link.hear_agent(now, unix);
+        let any = link.app.progress(Instant::from_nanos(now), unix);
         let after = (link.app.counters().links_up, link.agent);
         if after != before {
             link.agent.into_iter().for_each(fdtable::hide);

@@ -128,7 +128,7 @@ impl EpollSet {
             return;
         }
         // Former ones left the set when they were closed; EEXIST for one that is still the same.
-        let _ = register(epoll, wakes.provider, self.tag, libc::EPOLL_CTL_ADD);
+        let _ = register(epoll, wakes.provider, provider_tag(self.tag), libc::EPOLL_CTL_ADD);
         if let Some(agent) = wakes.agent {
             let _ = register(epoll, agent, agent_tag(self.tag), libc::EPOLL_CTL_ADD);
         }
@@ -138,20 +138,20 @@ impl EpollSet {
     /// Ends what [`follow`](Self::follow) began.
     pub fn unfollow(&mut self, epoll: c_int) {
         let Some(wakes) = self.followed.take() else { return };
-        let _ = register(epoll, wakes.provider, self.tag, libc::EPOLL_CTL_DEL);
+        let _ = register(epoll, wakes.provider, 0, libc::EPOLL_CTL_DEL);
         if let Some(agent) = wakes.agent {
-            let _ = register(epoll, agent, self.tag, libc::EPOLL_CTL_DEL);
+            let _ = register(epoll, agent, 0, libc::EPOLL_CTL_DEL);
         }
     }
 
     /// The program uses one of our tags for its own data: takes others.
     pub fn avoid(&mut self, epoll: c_int, data: u64) {
-        while self.tag == data || agent_tag(self.tag) == data {
+        while self.is_tag(data) {
             self.tag = sys::random();
         }
         let _ = register(epoll, self.wake, self.tag, libc::EPOLL_CTL_MOD);
         if let Some(wakes) = self.followed {
-            let _ = register(epoll, wakes.provider, self.tag, libc::EPOLL_CTL_MOD);
+            let _ = register(epoll, wakes.provider, provider_tag(self.tag), libc::EPOLL_CTL_MOD);
             if let Some(agent) = wakes.agent {
                 let _ = register(epoll, agent, agent_tag(self.tag), libc::EPOLL_CTL_MOD);
             }
@@ -160,7 +160,7 @@ impl EpollSet {
 
     /// Whether the program's data is one of our tags.
     pub fn is_tag(&self, data: u64) -> bool {
-        data == self.tag || data == agent_tag(self.tag)
+        data.wrapping_sub(self.tag) < TAGS
     }
 
     fn place(&self, fd: c_int) -> Option<usize> {
@@ -339,12 +339,13 @@ impl EpollSet {
 
     /// Takes our own events out of what the kernel gave.
     pub fn strip(&self, events: &mut [libc::epoll_event]) -> Stripped {
-        let mut found = Stripped { kept: 0, ours: false, agent: false };
+        let mut found = Stripped { kept: 0, ours: false, woken: false, agent: false };
         for at in 0..events.len() {
             let event = events[at];
             if self.is_tag(event.u64) {
                 found.ours = true;
-                found.agent |= event.u64 != self.tag;
+                found.woken |= event.u64 == self.tag;
+                found.agent |= event.u64 == agent_tag(self.tag);
             } else {
                 events[found.kept] = event;
                 found.kept += 1;
@@ -361,13 +362,21 @@ pub struct Stripped {
     pub kept: usize,
     /// Some were ours.
     pub ours: bool,
+    /// The set's own eventfd was among them.
+    pub woken: bool,
     /// The agent's socket was among them.
     pub agent: bool,
 }
 
-/// The tag of the agent's socket beside that of the others.
+/// A set's eventfd has its tag, the agent's socket and the provider's descriptor the two after it.
+const TAGS: u64 = 3;
+
 fn agent_tag(tag: u64) -> u64 {
     tag.wrapping_add(1)
+}
+
+fn provider_tag(tag: u64) -> u64 {
+    tag.wrapping_add(2)
 }
 
 #[cfg(test)]
@@ -476,8 +485,9 @@ mod tests {
     #[test]
     fn our_own_events_are_taken_out() {
         let s = set();
-        let mut events = [event(1, 5), event(1, s.tag), event(1, 6)];
-        assert_eq!(s.strip(&mut events), Stripped { kept: 2, ours: true, agent: false });
+        let provider = event(1, provider_tag(s.tag));
+        let mut events = [event(1, 5), provider, event(1, 6)];
+        assert_eq!(s.strip(&mut events), Stripped { kept: 2, ours: true, woken: false, agent: false });
         assert_eq!(data(&events[..2]), [5, 6]);
     }
 }

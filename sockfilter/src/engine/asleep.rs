@@ -84,11 +84,9 @@ impl Engine {
     }
 
     /// What wakes a sleeper.
-    pub fn wakes(&self) -> Option<wait::Wakes> {
-        let link = self.link.as_ref()?;
-        let mut wakes = Vec::new();
-        link.app.wake(&mut wakes);
-        Some(wait::Wakes { provider: wakes.first().copied()?, agent: link.agent })
+    pub fn wakes(&mut self) -> Option<wait::Wakes> {
+        let link = self.link.as_mut()?;
+        Some(wait::Wakes { provider: link.wake()?, agent: link.agent })
     }
 
     /// A sleeper woke; `agent`: because of the agent's socket.

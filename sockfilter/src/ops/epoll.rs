@@ -262,6 +262,12 @@ enum Look {
     NotOurs,
 }
 
+/// Until when a call looks again before it sleeps, in nanoseconds of CLOCK_MONOTONIC; who does not asks no clock.
+fn spin_end() -> Option<u64> {
+    let spin = crate::bootstrap::spin();
+    (spin > 0).then(|| sys::monotonic_nanos() + spin)
+}
+
 /// epoll_wait and its kin; `None`: no set of ours.
 ///
 /// # Safety
@@ -278,7 +284,7 @@ pub unsafe fn wait(
     }
     let id = ENGINE.with(|engine| engine.of_fd(epoll).filter(|id| engine.is_epoll(id.index)))?;
     let deadline = Deadline::after(timeout_ns);
-    let spin_until = sys::monotonic_nanos() + crate::bootstrap::spin();
+    let spin_until = spin_end();
     let mut counted = false;
     // The kernel says that something is ready.
     let mut ready = false;
@@ -341,7 +347,7 @@ impl Engine {
         events: &mut [epoll_event],
         ready: bool,
         deadline: Deadline,
-        spin_until: u64,
+        spin_until: Option<u64>,
     ) -> Look {
         if !self.descriptions.is_current(id) {
             return Look::NotOurs;
@@ -375,7 +381,7 @@ impl Engine {
             self.return_set(id, set);
             return Look::SleepOutside;
         }
-        if self.raised.is_empty() && (moved || sys::monotonic_nanos() < spin_until) {
+        if self.raised.is_empty() && (moved || spin_until.is_some_and(|end| sys::monotonic_nanos() < end)) {
             self.return_set(id, set);
             return Look::Again;
         }

@@ -164,7 +164,7 @@ impl Engine {
         let Some(set) = self.epoll_set(id) else { return (n, false) };
         let found = set.strip(events.get_mut(..n).unwrap_or(&mut []));
         if found.ours {
-            if !set.watched {
+            if found.woken && !set.watched {
                 sys::clear(set.wake);
             }
             self.woken(found.agent);
