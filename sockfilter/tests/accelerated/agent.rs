@@ -212,55 +212,74 @@ fn a_rule_of_policy_for_a_program_leaves_what_it_does_not_name_to_the_kernel() {
     assert_eq!(stage.proxy.asked.len(), 0, "it asked the proxy for a connection");
 }
 
-/// A parent without the filter, as systemd is one: makes a listener and hands it on.
+/// A process without the filter makes a listener and hands it on: over exec, as systemd does, or by a Unix socket.
 const HANDING: &str = "
 import os, socket, sys
-listener = socket.create_server(('', 18123))
-os.dup2(listener.fileno(), 3)
-os.set_inheritable(3, True)
+listener = socket.create_server(('', int(sys.argv[6])))
 environment = {'LD_PRELOAD': sys.argv[1], 'CSP_AGENT': sys.argv[2], 'CSP_MODE': sys.argv[3]}
-environment |= {'LISTEN_FDS': '1', 'LISTEN_PID': str(os.getpid())}
-os.execve('/usr/bin/python3', ['python3', '-uc', sys.argv[4]], environment)
+a, b = socket.socketpair()
+if sys.argv[4] == 'over exec': environment |= {'LISTEN_FDS': '1', 'LISTEN_PID': str(os.getpid())}
+elif os.fork() > 0:
+    socket.send_fds(a, [b'x'], [listener.fileno()])
+    sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+os.dup2((listener if sys.argv[4] == 'over exec' else b).fileno(), 3)
+os.set_inheritable(3, True)
+os.execve('/usr/bin/python3', ['python3', '-uc', sys.argv[5], sys.argv[4]], environment)
 ";
 const HANDED: &str = "
-import socket
-listener = socket.socket(fileno=3)
+import socket, sys
+fd = 3
+if sys.argv[1] != 'over exec': _, (fd,), _, _ = socket.recv_fds(socket.socket(fileno=3), 1, 1)
+listener = socket.socket(fileno=fd)
 try: c, _ = listener.accept()
 except OSError as e: print('errno', e.errno)
 else: c.sendall(c.recv(100).upper())
 ";
 
+/// Has a listener from outside handed to a program with the filter.
+fn handed(stage: &mut Stage, way: &str, mode: &str, port: &str) -> usize {
+    let script = stage.write("handing.py", HANDING.as_bytes());
+    let agent = stage.folder.join("agent.sock");
+    let mut command = stage.command("/usr/bin/python3");
+    command.env_remove("LD_PRELOAD").arg(script).arg(filter()).arg(agent).args([mode, way, HANDED, port]);
+    stage.start(command)
+}
+
+const WAYS: [&str; 2] = ["over exec", "by a Unix socket"];
+
 #[test]
-fn a_listener_from_outside_the_filter_is_shown_and_refused_in_strict_mode() {
-    let mut stage = Stage::new();
-    for (mode, refused) in [("on", false), ("strict", true)] {
-        let script = stage.write("handing.py", HANDING.as_bytes());
-        let agent = stage.folder.join("agent.sock");
-        let mut command = stage.command("/usr/bin/python3");
-        command.env_remove("LD_PRELOAD").arg(script).arg(filter()).arg(agent).args([mode, HANDED]);
-        let program = stage.start(command);
-        if refused {
-            let said = stage.succeeds(program);
-            let line = "a listener that was made outside the filter is refused (strict mode): 0.0.0.0:18123";
-            assert_eq!(said.matches(line).count(), 1, "{said}");
-            assert!(said.ends_with(&format!("errno {}\n", libc::ENETDOWN)), "{said}");
-            continue;
-        }
+fn a_listener_from_outside_the_filter_is_shown_and_works() {
+    for way in WAYS {
+        let mut stage = Stage::new();
+        let program = handed(&mut stage, way, "on", "18123");
         let shown = |table: &Processes| {
             let sockets: Vec<_> = table.pages().iter().flat_map(|(_, page)| page.sockets()).collect();
-            sockets.iter().map(|s| (s.kind, s.reason, s.fd, s.local.port())).collect::<Vec<_>>()
+            sockets.iter().map(|s| (s.kind, s.reason, s.local.port())).collect::<Vec<_>>()
         };
         let deadline = std::time::Instant::now() + PATIENCE;
         while stage.ask(shown).is_empty() {
-            assert!(std::time::Instant::now() < deadline, "it is not shown");
+            assert!(std::time::Instant::now() < deadline, "{way}: it is not shown");
             stage.proxy.run_for(Duration::from_millis(5));
         }
-        assert_eq!(stage.ask(shown), [(SocketKind::KernelListener, Reason::Elsewhere, 3, 18123)]);
+        assert_eq!(stage.ask(shown), [(SocketKind::KernelListener, Reason::Elsewhere, 18123)], "{way}");
         let mut client = std::net::TcpStream::connect(("127.0.0.1", 18123)).unwrap();
         client.write_all(b"question").unwrap();
         let mut answer = String::new();
         client.read_to_string(&mut answer).unwrap();
-        assert_eq!(answer, "QUESTION");
+        assert_eq!(answer, "QUESTION", "{way}");
         stage.succeeds(program);
+        assert_eq!(stage.proxy.listening(18123), (0, 0), "{way}");
+    }
+}
+
+#[test]
+fn a_listener_from_outside_the_filter_is_refused_in_strict_mode() {
+    for way in WAYS {
+        let mut stage = Stage::new();
+        let program = handed(&mut stage, way, "strict", "18125");
+        let said = stage.succeeds(program);
+        let line = "a listener that was made outside the filter is refused (strict mode): 0.0.0.0:18125";
+        assert_eq!(said.matches(line).count(), 1, "{way}: {said}");
+        assert!(said.ends_with(&format!("errno {}\n", libc::ENETDOWN)), "{way}: {said}");
     }
 }
