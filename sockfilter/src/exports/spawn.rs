@@ -1,4 +1,4 @@
-//! posix_spawn: its children get the connections that stay open over exec, and those that its file actions duplicate.
+//! posix_spawn and pidfd_spawn: their children get the connections that stay open over exec, and those that the file actions duplicate.
 
 use core::ffi::{c_char, c_void};
 
@@ -14,11 +14,17 @@ static DESTROY: Next = Next::new("posix_spawn_file_actions_destroy\0");
 static ADD_DUP2: Next = Next::new("posix_spawn_file_actions_adddup2\0");
 static SPAWN: Next = Next::new("posix_spawn\0");
 static SPAWN_BY_PATH: Next = Next::new("posix_spawnp\0");
+static PIDFD_SPAWN: Next = Next::new("pidfd_spawn\0");
+static PIDFD_SPAWN_BY_PATH: Next = Next::new("pidfd_spawnp\0");
 
 /// Looks all functions up.
 pub(super) fn resolve() {
     for next in [&INIT, &DESTROY, &ADD_DUP2, &SPAWN, &SPAWN_BY_PATH] {
         next.get();
+    }
+    // Of glibc 2.39 and later.
+    for next in [&PIDFD_SPAWN, &PIDFD_SPAWN_BY_PATH] {
+        next.find();
     }
 }
 
@@ -62,19 +68,23 @@ macro_rules! spawn {
         $(#[doc = concat!(stringify!($name), "(3)")]
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(
-            pid: *mut libc::pid_t,
+            child: *mut c_int,
             program: *const c_char,
             actions: *const c_void,
             attributes: *const c_void,
             arguments: Strings,
             environment: Strings,
         ) -> c_int {
+            // As from a C library that has the function on a kernel that cannot: programs have another way then.
+            if $next.find().is_null() {
+                return libc::ENOSYS;
+            }
             // SAFETY: the caller's promise.
             let kept = unsafe { Environment::of(environment, before_spawn(actions)) };
             call_next!(
                 $next,
-                fn(*mut libc::pid_t, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int,
-                (pid, program, actions, attributes, arguments, kept.pointer())
+                fn(*mut c_int, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int,
+                (child, program, actions, attributes, arguments, kept.pointer())
             )
         })*
     };
@@ -83,4 +93,6 @@ macro_rules! spawn {
 spawn! {
     posix_spawn: SPAWN;
     posix_spawnp: SPAWN_BY_PATH;
+    pidfd_spawn: PIDFD_SPAWN;
+    pidfd_spawnp: PIDFD_SPAWN_BY_PATH;
 }
