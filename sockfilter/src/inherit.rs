@@ -237,7 +237,7 @@ mod tests {
         unsafe { syscall!(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, name, &raw const filter, 16) }.unwrap();
         assert_eq!(Mark::of(fd), None);
         sys::close(fd);
-        assert_eq!(Mark::of(fd), None);
+        assert_eq!(Mark::of(-1), None);
     }
 
     #[test]
