@@ -45,7 +45,8 @@ macro_rules! real {
             /// As the function of this name.
             pub unsafe fn $name($($arg: $type),*) -> $ret {
                 let pointer = pointers::$name.known();
-                if pointer.is_null() {
+                // Inside, a thread may hold the lock: the C library's function would be a cancellation point there.
+                if pointer.is_null() || crate::lock::inside() {
                     let mut words = [0usize; 6];
                     let given = [$(word!($raw)),*];
                     words[..given.len()].copy_from_slice(&given);
