@@ -19,6 +19,7 @@ PACKAGES_CPYTHON := python3.11 libpython3.11-testsuite
 PACKAGES_CAPI := binutils g++ clang mandoc pkgconf
 
 CARGO ?= cargo
+RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
 SEEDS ?= 1000
 PURE_CRATES := csp-types csp-wire csp-tcp csp-classify
 
@@ -51,16 +52,16 @@ packages-rdma:
 .PHONY: build
 build: packages-build ## release build of every daemon, tool, the socket filter and libcsp.so
 	$(CARGO) build --release --locked --workspace
-	@libcsp/capi/link.sh target/release/libcsp.a target/release
+	@libcsp/capi/link.sh $(RELEASE)/libcsp.a $(RELEASE)
 
 .PHONY: demo
 demo: packages-run build ## the whole path: curl and wrk through the four daemons to an unmodified nginx (KEEP=1, SAN=shm|ucx)
-	@target/release/csp-demo $(if $(KEEP),--keep) --san $(or $(SAN),shm)
+	@$(RELEASE)/csp-demo $(if $(KEEP),--keep) --san $(or $(SAN),shm)
 
 .PHONY: install-libcsp
 install-libcsp: packages-build ## libcsp.so, libcsp.a, csp.h, csp.pc and the manual to PREFIX (/usr/local), below DESTDIR
 	$(CARGO) build --release --locked -p csp-capi
-	@libcsp/capi/install.sh target/release/libcsp.a "$(DESTDIR)" "$(or $(PREFIX),/usr/local)"
+	@libcsp/capi/install.sh $(RELEASE)/libcsp.a "$(DESTDIR)" "$(or $(PREFIX),/usr/local)"
 
 .PHONY: test-capi
 test-capi: packages-capi ## the C API alone: symbols, header, manual, C programs with and without sanitizers
@@ -90,17 +91,17 @@ test-tcp-soak: packages-build ## the TCP engine's simulation for SEEDS (1,000,00
 .PHONY: test-tcp
 test-tcp: packages-interop ## the TCP engine against Linux over loss, delay and reordering: goodput >= 90 % in every cell (root, 20 minutes; INTEROP=...)
 	$(CARGO) build --release --locked -p csp-interop
-	@$${CARGO_TARGET_DIR:-target}/release/csp-interop $(INTEROP)
+	@$(RELEASE)/csp-interop $(INTEROP)
 
 .PHONY: test-scale
 test-scale: packages-run ## 100,000 connections through the real path, 10,000 new ones a second on top (root, a minute; SCALE=...)
 	$(CARGO) build --release --locked --workspace
-	@ulimit -Sn "$$(ulimit -Hn)"; $${CARGO_TARGET_DIR:-target}/release/csp-scale $(SCALE)
+	@ulimit -Sn "$$(ulimit -Hn)"; $(RELEASE)/csp-scale $(SCALE)
 
 .PHONY: test-apps
 test-apps: packages-apps ## real programs, unmodified, behind the whole path, and a table of how it went (root, 15 minutes; APPS="--quick --only NAME")
 	$(CARGO) build --release --locked --workspace
-	@$${CARGO_TARGET_DIR:-target}/release/csp-apps $(APPS)
+	@$(RELEASE)/csp-apps $(APPS)
 
 .PHONY: test-cpython
 test-cpython: packages-build ## CPython's own socket, select and process tests plain and under the filter, compared (20 minutes; CPYTHON="test_socket ...")
@@ -116,22 +117,22 @@ test-rdma: ## RDMA verbs in QEMU guests with Soft-RoCE: device, tests on verbs, 
 .PHONY: rdma-guests
 rdma-guests: packages-rdma build
 	@binaries=$$($(CARGO) test --release --locked -p csp-vi --no-run 2>&1 | sed -n 's/^ *Executable .*(\(.*\))$$/\1/p'); \
-	  tool=$${CARGO_TARGET_DIR:-target}/release/csp-rdma-guests; \
+	  tool=$(RELEASE)/csp-rdma-guests; \
 	  $$tool test $$binaries; $$tool demo --san $(or $(SAN),verbs)
 
 .PHONY: bench-rdma
 bench-rdma: packages-rdma ## the verbs provider beside ibv_rc_pingpong, perftest, rsockets and TCP in a QEMU guest (root, 6 minutes; BENCH=...)
 	$(CARGO) build --release --locked -p csp-perf -p csp-rdma-guests
-	@$${CARGO_TARGET_DIR:-target}/release/csp-rdma-guests bench $(BENCH)
+	@$(RELEASE)/csp-rdma-guests bench $(BENCH)
 
 .PHONY: bench-san
 bench-san: packages-san ## messages over the SAN's providers beside TCP, Unix sockets, ZeroMQ, ucx_perftest (root, 5 minutes; BENCH=...)
 	$(CARGO) build --release --locked -p csp-perf -p csp-performance
-	@$${CARGO_TARGET_DIR:-target}/release/csp-san-bench $(BENCH)
+	@$(RELEASE)/csp-san-bench $(BENCH)
 
 .PHONY: bench-filter
 bench-filter: packages-filter build ## processor time of nginx and redis under the socket filter beside kernel TCP (root, 3 minutes; BENCH=...)
-	@$${CARGO_TARGET_DIR:-target}/release/csp-filter-bench $(BENCH)
+	@$(RELEASE)/csp-filter-bench $(BENCH)
 
 .PHONY: bench-tcp
 bench-tcp: packages-bench ## the TCP engine's time (criterion) and instructions (callgrind) a segment, ACK and connection
