@@ -131,6 +131,12 @@ impl<T: Shared> Locked<T> {
         }
     }
 
+    /// Whether any thread has the lock.
+    #[inline]
+    pub fn is_taken(&self) -> bool {
+        self.word.0.load(Ordering::Relaxed) != FREE
+    }
+
     /// Takes the lock for a fork and keeps it; the thread is inside for so long.
     pub fn hold(&self) {
         INSIDE.set(true);

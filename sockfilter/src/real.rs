@@ -6,8 +6,9 @@ use libc::{
     sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
+use crate::engine::ENGINE;
 use crate::next::Next;
-use crate::sys;
+use crate::{lock, sys};
 
 /// A raw result in the C library's form.
 fn c_result(result: isize) -> isize {
@@ -18,6 +19,13 @@ fn c_result(result: isize) -> isize {
             -1
         }
     }
+}
+
+/// Whether this thread may hold the engine's lock: the C library's functions would be cancellation points there. The lock is asked
+/// first, as a thread's own variable costs more.
+#[inline]
+fn may_hold_the_lock() -> bool {
+    ENGINE.is_taken() && lock::inside()
 }
 
 macro_rules! word {
@@ -45,8 +53,7 @@ macro_rules! real {
             /// As the function of this name.
             pub unsafe fn $name($($arg: $type),*) -> $ret {
                 let pointer = pointers::$name.known();
-                // Inside, a thread may hold the lock: the C library's function would be a cancellation point there.
-                if pointer.is_null() || crate::lock::inside() {
+                if pointer.is_null() || may_hold_the_lock() {
                     let mut words = [0usize; 6];
                     let given = [$(word!($raw)),*];
                     words[..given.len()].copy_from_slice(&given);
