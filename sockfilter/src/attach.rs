@@ -99,6 +99,8 @@ pub struct Link {
     process: ProcessId,
     /// What [`wake`](Self::wake) told last, and of which generation that is.
     wake: Option<(u64, Wake)>,
+    /// Room for what the agent says: the stacks of the program's threads may be small.
+    heard: Vec<u8>,
 }
 
 /// The agent's socket is looked at no more often than this while the process does not sleep, in nanoseconds: its news
@@ -232,6 +234,7 @@ fn link(socket: c_int, attached: &Attached<'_>, page: Option<Page>) -> Result<Li
         heard_at: sys::monotonic_nanos(),
         process,
         wake: None,
+        heard: vec![0; agent::MESSAGE_LEN_MAX],
     })
 }
 
@@ -272,25 +275,33 @@ impl Link {
         }
         self.heard_at = now;
         let Some(socket) = self.agent else { return self.reattach() };
-        let mut buffer = [0; 4096];
+        let mut heard = std::mem::take(&mut self.heard);
         loop {
-            match receive(socket, &mut buffer) {
+            match receive(socket, &mut heard) {
                 Ok((0, _)) | Err(libc::ECONNRESET) => {
                     sys::close(socket);
                     crate::fdtable::clear(socket);
                     self.agent = None;
-                    return;
+                    break;
                 }
                 Ok((len, stray)) => {
                     stray.into_iter().for_each(sys::close);
-                    self.told(buffer.get(..len).unwrap_or(&[]));
+                    self.told(heard.get(..len).unwrap_or(&[]));
                 }
                 Err(_) => break,
             }
         }
+        self.heard = heard;
+        if self.agent.is_some() {
+            self.renew(socket, unix_now_s);
+        }
+    }
+
+    fn renew(&mut self, socket: c_int, unix_now_s: u64) {
         let due = unix_now_s + RENEW_BEFORE_S >= self.expires || self.app.token_refused();
         if due && !self.renewing {
             self.renewing = true;
+            let mut buffer = [0; agent::HEADER_LEN];
             let len = agent::emit_renew(&mut buffer).unwrap_or(0);
             let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
             // SAFETY: `len` bytes of the buffer are readable.

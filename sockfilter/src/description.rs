@@ -111,6 +111,10 @@ pub struct Description {
     pub nonblocking: bool,
     /// connect() was called and has not told how it ended.
     pub connecting: bool,
+    /// The page has not its label yet, and its own address: it was opened from here, and is not there yet.
+    pub unlabelled: bool,
+    /// The last error that it had, as errno; 0: none.
+    pub last_error: u16,
     /// The program ended its direction.
     pub write_ended: bool,
     /// Options set on what may become a listener: what it accepts has them too.
@@ -141,6 +145,8 @@ impl Description {
             family,
             nonblocking: false,
             connecting: false,
+            unlabelled: false,
+            last_error: 0,
             write_ended: false,
             options: Arc::default(),
             inherited: Arc::default(),

@@ -93,7 +93,13 @@ fn forget_calls(engine: &mut crate::engine::Engine) {
         if d.references > 0 {
             continue;
         }
+        let id = engine.descriptions.id(index);
         if let Some(Description { kind: Kind::Epoll(set), .. }) = engine.descriptions.remove(index) {
+            for member in set.members() {
+                if let Some(d) = engine.descriptions.get_mut(member.description.index) {
+                    d.sets.retain(|m| Some(m.set) != id);
+                }
+            }
             set.descriptors().for_each(close_hidden);
         }
     }

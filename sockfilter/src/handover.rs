@@ -258,13 +258,15 @@ impl Engine {
     }
 
     fn move_member(&mut self, Membership { set, member }: Membership) {
-        let Some((epoll, _)) = ours().find(|(_, at)| *at == set.index) else { return };
         if !self.descriptions.is_current(set) {
             return;
         }
         let Some(Kind::Epoll(members)) = self.descriptions.get_mut(set.index).map(|d| &mut d.kind) else {
             return;
         };
+        // A set that was closed while threads wait has one of our own only.
+        let number = ours().find(|(_, at)| *at == set.index).map(|(fd, _)| fd);
+        let Some(epoll) = number.or(members.outliving) else { return };
         let Some(member) = members.remove(member) else { return };
         let mut event = libc::epoll_event { events: member.kernel_events(), u64: member.data };
         // SAFETY: `event` is readable.

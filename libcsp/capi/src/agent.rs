@@ -65,6 +65,8 @@ pub struct Agent {
     expires: u64,
     renewing: bool,
     heard_at: Instant,
+    /// Room for what the agent says.
+    heard: Vec<u8>,
     published_at: Instant,
     /// Counts changes of the socket.
     changes: u64,
@@ -220,6 +222,7 @@ impl Agent {
             expires,
             renewing: false,
             heard_at: now(),
+            heard: vec![0; wire::MESSAGE_LEN_MAX],
             published_at: Instant::ZERO,
             changes: 0,
         };
@@ -261,15 +264,14 @@ impl Agent {
         }
         self.heard_at = at;
         let Some(socket) = &self.socket else { return self.reattach(app) };
-        let mut buffer = [0; 4096];
         loop {
-            match receive(socket, &mut buffer) {
+            match receive(socket, &mut self.heard) {
                 Ok((0, _)) | Err(libc::ECONNRESET) => {
                     self.socket = None;
                     self.changes += 1;
                     return;
                 }
-                Ok((len, _)) => match AgentMessage::parse(buffer.get(..len).unwrap_or(&[])) {
+                Ok((len, _)) => match AgentMessage::parse(self.heard.get(..len).unwrap_or(&[])) {
                     Ok(AgentMessage::Proxies(proxies, connect)) => {
                         app.set_proxies(&targets(proxies, self.direct));
                         self.rules.connect = connect.prefixes().collect();
@@ -286,6 +288,7 @@ impl Agent {
             }
         }
         if (unix_s + RENEW_BEFORE_S >= self.expires || app.token_refused()) && !self.renewing {
+            let mut buffer = [0; wire::HEADER_LEN];
             let len = wire::emit_renew(&mut buffer).unwrap_or(0);
             self.renewing = send(socket, buffer.get(..len).unwrap_or(&[])).is_ok();
         }

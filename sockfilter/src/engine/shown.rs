@@ -53,17 +53,24 @@ impl Engine {
 
     /// Shows what news a connection has of itself: that it came about, or broke.
     pub fn show_news(&mut self, index: usize, flow: FlowId) {
-        let Some(d) = self.descriptions.get(index).filter(|_| index < SOCKETS / 2) else { return };
+        let Some(d) = self.descriptions.get_mut(index) else { return };
         // The owner may be an older one, whose connection is just ending.
         if !matches!(d.kind, Kind::Flow(its) if its == flow) {
             return;
         }
         let Some(link) = &mut self.link else { return };
-        let Some(page) = &mut link.page else { return };
+        let page = link.page.as_mut().filter(|_| index < SOCKETS / 2);
         if let Some(errno) = link.app.error(flow) {
-            page.socket_error(index, errno as u16);
+            d.last_error = errno as u16;
         }
-        if let (true, Some((local, _, true))) = (d.connecting, link.app.addresses(flow)) {
+        let addresses = if d.unlabelled { link.app.addresses(flow) } else { None };
+        let opened = addresses.filter(|(_, _, there)| *there);
+        d.unlabelled &= opened.is_none();
+        let Some(page) = page else { return };
+        if d.last_error != 0 {
+            page.socket_error(index, d.last_error);
+        }
+        if let Some((local, ..)) = opened {
             page.socket_connected(index, link.app.label(flow), local);
         }
     }
@@ -112,9 +119,13 @@ impl Engine {
 
     /// Shows a connection on the process page.
     pub fn show_flow(&mut self, index: usize, fd: c_int, local: SocketAddr, remote: SocketAddr) {
-        let Some(Description { kind: Kind::Flow(flow), .. }) = self.descriptions.get(index) else { return };
+        let Some(Description { kind: Kind::Flow(flow), last_error: error, .. }) =
+            self.descriptions.get(index)
+        else {
+            return;
+        };
         let Some(app) = self.link.as_ref().map(|l| &l.app) else { return };
-        let (label, error) = (app.label(*flow), app.error(*flow).map_or(0, |errno| errno as u16));
+        let (label, error) = (app.label(*flow), *error);
         let (kind, reason) = (SocketKind::Connection, Reason::Accelerated);
         let entry = SocketEntry::new(kind, reason, fd as u32, local, remote);
         self.show_ours(index, Some(SocketEntry { label, error, ..entry }));

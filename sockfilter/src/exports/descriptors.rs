@@ -107,9 +107,12 @@ unsafe fn control(fd: c_int, command: c_int, argument: c_ulong) -> Option<Result
     let kernel = || unsafe { syscall!(libc::SYS_fcntl, fd, command, argument) };
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => descriptors::duplicate(fd, None, kernel),
-        libc::F_SETFD => options::flags_set(fd, None, kernel),
+        libc::F_SETFD => options::flags_set(fd, || None, kernel),
         libc::F_SETFL if asks_for_signals(fd, argument) => Some(Err(libc::EINVAL)),
-        libc::F_SETFL => options::flags_set(fd, Some(argument as c_int & libc::O_NONBLOCK != 0), kernel),
+        libc::F_SETFL => {
+            let nonblocking = argument as c_int & libc::O_NONBLOCK != 0;
+            options::flags_set(fd, || Some(nonblocking), kernel)
+        }
         _ => None,
     }
 }
@@ -145,10 +148,9 @@ pub(super) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_u
             Ok(0)
         });
     }
-    // SAFETY: FIONBIO takes a pointer to a readable int.
-    let nonblocking =
-        (request == libc::FIONBIO && !pointer.is_null()).then(|| unsafe { pointer.read_unaligned() } != 0);
-    if nonblocking.is_some() || matches!(request, libc::FIOCLEX | libc::FIONCLEX) {
+    if matches!(request, libc::FIONBIO | libc::FIOCLEX | libc::FIONCLEX) {
+        // SAFETY: FIONBIO takes a pointer to a readable int; the kernel has read it when this is asked.
+        let nonblocking = || (request == libc::FIONBIO).then(|| unsafe { pointer.read_unaligned() } != 0);
         // SAFETY: the caller's promise.
         let kernel = || unsafe { syscall!(libc::SYS_ioctl, fd, request, argument) };
         if let Some(result) = options::flags_set(fd, nonblocking, kernel) {

@@ -143,11 +143,13 @@ pub(super) unsafe extern "C-unwind" fn getpeername(
 
 /// Runs `call`, once more where the connection left for the agent's care meanwhile, as another thread forks: the kernel was
 /// asked of one socket, or of the other.
-fn settled(fd: c_int, mut call: impl FnMut() -> c_int) -> c_int {
+///
+/// `told` says of which results the connection itself is the source, and not the kernel: they stand.
+fn settled(fd: c_int, told: impl FnOnce(c_int) -> bool, mut call: impl FnMut() -> c_int) -> c_int {
     let before = fdtable::entry(fd);
     let errno = sys::errno();
     let result = call();
-    if !matches!(before, Entry::Ours(_)) || !matches!(fdtable::entry(fd), Entry::Carried(_)) {
+    if !matches!(before, Entry::Ours(_)) || !matches!(fdtable::entry(fd), Entry::Carried(_)) || told(result) {
         return result;
     }
     sys::set_errno(errno);
@@ -163,8 +165,13 @@ pub(super) unsafe extern "C-unwind" fn getsockopt(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> c_int {
+    // An error that was told once is told no more.
+    let told = |result| match level {
+        libc::SOL_SOCKET => name == libc::SO_ERROR,
+        level => level == libc::IPPROTO_TCP && result == 0,
+    };
     // SAFETY: the caller's promise.
-    settled(fd, || unsafe { get_option(fd, level, name, value, len) })
+    settled(fd, told, || unsafe { get_option(fd, level, name, value, len) })
 }
 
 unsafe fn get_option(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
@@ -228,7 +235,7 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
     len: socklen_t,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    settled(fd, || unsafe { set_option(fd, level, name, value, len) })
+    settled(fd, |_| false, || unsafe { set_option(fd, level, name, value, len) })
 }
 
 unsafe fn set_option(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {

@@ -193,7 +193,8 @@ pub fn close(fd: c_int) -> Option<Result<usize, Errno>> {
 pub fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let highest = fdtable::highest() as c_uint;
     let close_now = flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0;
-    if !close_now || first > last || first > highest || !bootstrap::owns_tables() {
+    let unknown = flags & !(libc::CLOSE_RANGE_UNSHARE | libc::CLOSE_RANGE_CLOEXEC) as c_int != 0;
+    if unknown || !close_now || first > last || first > highest || !bootstrap::owns_tables() {
         // SAFETY: no pointers.
         return unsafe { real::close_range(first, last, flags) };
     }
@@ -207,7 +208,12 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
             }
             from = number + 1;
         } else if let Whose::Engine = whose(fd) {
-            let _ = ENGINE.with(|engine| engine.close(fd));
+            // With CLOSE_RANGE_UNSHARE the kernel closes them in a table of this thread's own.
+            ENGINE.with(
+                |engine| {
+                    if flags == 0 { engine.close(fd).map_or((), drop) } else { engine.let_go(fd) }
+                },
+            );
         }
     }
     if from > last {

@@ -265,11 +265,11 @@ fn note(fd: c_int, f: impl FnOnce(&mut Description)) {
 }
 
 /// Flags of a descriptor of ours, or of what it refers to, change; `kernel` does it, with the lock held: another thread may
-/// be about to fork, and put a socket with the same flags in the placeholder's place. `nonblocking` is O_NONBLOCK from then
+/// be about to fork, and put a socket with the same flags in the placeholder's place. `nonblocking` tells O_NONBLOCK from then
 /// on, where that is among them. `None`: no descriptor of ours.
 pub fn flags_set(
     fd: c_int,
-    nonblocking: Option<bool>,
+    nonblocking: impl FnOnce() -> Option<bool>,
     kernel: impl FnOnce() -> Result<usize, Errno>,
 ) -> Option<Result<usize, Errno>> {
     if lock::inside() || !fdtable::is_ours(fd) || !bootstrap::owns_tables() {
@@ -277,7 +277,7 @@ pub fn flags_set(
     }
     Some(ENGINE.with(|engine| {
         let done = kernel()?;
-        if let (Some(nonblocking), Some(id)) = (nonblocking, engine.of_fd(fd))
+        if let (Some(nonblocking), Some(id)) = (nonblocking(), engine.of_fd(fd))
             && let Some(d) = engine.descriptions.get_mut(id.index)
         {
             d.nonblocking = nonblocking;

@@ -20,6 +20,8 @@ pub fn concerns(fds: &[pollfd]) -> bool {
 enum Look {
     Ready,
     Again,
+    /// The one number asked for is another file's.
+    Moved,
     Sleep(Option<(c_int, Option<Wakes>)>, Option<u64>),
 }
 
@@ -90,10 +92,15 @@ unsafe fn look_and_sleep(
     loop {
         let look = ENGINE.with(|engine| {
             poll_carried(engine, &mut kernel, fds, &ours);
+            // Who calls goes on by another number of the set.
+            if call.is_some_and(|set| is_another(fds, set)) {
+                return Look::Moved;
+            }
             look(engine, fds, &ours, &targets, deadline, spin_until)
         });
         let (nap, enrolled) = match look {
             Look::Again => continue,
+            Look::Moved => return Ok(1),
             Look::Ready => (Some(0), None),
             Look::Sleep(enrolled, nap) => (nap, enrolled),
         };
@@ -146,6 +153,12 @@ fn poll_carried(engine: &Engine, kernel: &mut [pollfd], fds: &[pollfd], ours: &[
             entry.fd = asked.fd;
         }
     }
+}
+
+/// Whether the number by which a set is polled was closed, and is perhaps another file's now.
+fn is_another(fds: &[pollfd], set: DescriptionId) -> bool {
+    let entry = fds.first().map(|set| fdtable::entry(set.fd));
+    !matches!(entry, Some(Entry::Hidden)) && entry != Some(Entry::Ours(set.index))
 }
 
 fn look_result(fds: &[pollfd], ours: &[(usize, DescriptionId)]) -> usize {

@@ -78,8 +78,14 @@ impl Engine {
         self.move_memberships(index);
     }
 
-    /// A candidate stays in the kernel: calls on this descriptor pass from now on.
+    /// A candidate stays in the kernel: calls on its descriptors pass from now on. None may stay ours: closing a socket that the
+    /// kernel has connected may wait for its peer (SO_LINGER).
     pub(super) fn leave_to_kernel(&mut self, fd: c_int, index: usize, entry: SocketEntry) {
+        if self.descriptions.get(index).is_some_and(|d| d.references > 1) {
+            (0..=fdtable::highest()).filter(|other| *other != fd).for_each(|other| {
+                self.release_descriptor(other, index);
+            });
+        }
         self.release_descriptor(fd, index);
         self.show_kernel_socket(fd, entry);
     }
@@ -390,6 +396,7 @@ impl Engine {
         self.accelerate(index, fd, Kind::Flow(flow));
         let options = self.descriptions.get_mut(index).map(|d| {
             d.connecting = true;
+            d.unlabelled = true;
             Arc::clone(&d.options)
         });
         self.pass_on_all(fd, flow, &options.unwrap_or_default());

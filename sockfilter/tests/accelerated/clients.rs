@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use csp_app_node::agent::ProxyEntry;
 use csp_wire::agent::Prefix;
 
 use crate::proxy::Asked;
@@ -144,6 +145,35 @@ print(s.getpeername()[0])
     assert_eq!(text, "kernel");
     assert_eq!(stage.succeeds(program), "127.0.0.1\n");
     assert!(stage.proxy.asked.is_empty());
+}
+
+/// As many destinations as a policy may have, and many proxies, come in one message to a process that runs.
+#[test]
+fn a_long_list_of_destinations_reaches_a_running_process() {
+    let mut stage = Stage::new();
+    let script = "
+import errno, socket, time
+told = None
+while told != errno.ENETUNREACH:
+    s = socket.socket(); s.setblocking(False)
+    told = s.connect_ex(('10.76.0.200', 9))
+    s.close()
+    time.sleep(0.01)
+";
+    let file = stage.write("told.py", script.as_bytes());
+    let mut command = stage.command("/usr/bin/unshare");
+    command.env_remove("LD_PRELOAD").args(["-n", "/usr/bin/env"]);
+    command.arg(format!("LD_PRELOAD={}", filter().display())).arg("python3").arg(file);
+    let program = stage.start(command);
+    asked(&mut stage);
+    let path = stage.folder.join("nobody-at-all.sock").display().to_string();
+    stage.directory().send_modify(|d| {
+        let prefix = |n: u8, except| Prefix { address: [10, 76, 0, n].into(), len: 32, except };
+        d.connect.extend((100..226).map(|n| prefix(n, n >= 200)));
+        let template = d.proxies[0].clone();
+        d.proxies.extend((1..40).map(|worker| ProxyEntry { worker, path: path.clone(), ..template.clone() }));
+    });
+    stage.succeeds(program);
 }
 
 /// An address of the host's own may lie in a prefix of the rule: whoever serves there does so in the kernel. So may an exception

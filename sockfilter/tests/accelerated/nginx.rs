@@ -170,6 +170,17 @@ fn a_killed_worker_is_replaced_and_its_listener_leaves() {
     }
 }
 
+/// A file that is printed if the test fails.
+struct Said(std::path::PathBuf);
+
+impl Drop for Said {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", fs::read_to_string(&self.0).unwrap_or_default());
+        }
+    }
+}
+
 #[test]
 fn a_daemon_serves_too() {
     let mut stage = Stage::new();
@@ -178,7 +189,8 @@ fn a_daemon_serves_too() {
     let mut command = stage.command("/usr/sbin/nginx");
     command.arg("-c").arg(config);
     // Its output is not waited for: the daemon keeps it open.
-    command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    let said = Said(stage.folder.join("stderr"));
+    command.stdout(std::process::Stdio::null()).stderr(fs::File::create(&said.0).unwrap());
     assert!(command.status().unwrap().success());
     let response = stage.proxy.exchange(18086, b"GET /small HTTP/1.0\r\n\r\n");
     assert!(split_response(&response).1 == b"hello");
