@@ -1,10 +1,7 @@
 /* One thread duplicates and closes a connection while another forks: what a child has open is the connection. */
-#include "behaviour.h"
+#include "beside_fork.h"
 
 enum { ROUNDS = 150, NUMBER = 60, MORE = 70 };
-static struct ends e;
-static volatile int over;
-static volatile long strange, cycles;
 
 static int is_connected(int fd) {
     struct sockaddr_in a = {0};
@@ -24,12 +21,7 @@ static void *acts(void *unused) {
 int main(void) {
     int children = 0, whole = 0, arrived_well = 0, ended_well = 0;
     for (int i = 0; i < ROUNDS; i++) {
-        pthread_t t;
-        e = ends();
-        over = 0;
-        long before = cycles;
-        pthread_create(&t, NULL, acts, NULL);
-        while (cycles == before) sched_yield();
+        pthread_t t = set_off(acts);
         for (int n = 0; n < 3; n++) {
             pid_t pid = MUST(fork());
             if (pid == 0) {
@@ -40,8 +32,7 @@ int main(void) {
             MUST(waitpid(pid, &status, 0));
             children++, whole += status == 0;
         }
-        over = 1;
-        pthread_join(t, NULL);
+        call_off(t);
         char b[3] = {0};
         MUST(send(e.client, "abc", 3, 0));
         arrived_well += recv(e.server, b, 3, MSG_WAITALL) == 3 && memcmp(b, "abc", 3) == 0;
