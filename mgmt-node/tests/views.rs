@@ -86,7 +86,7 @@ async fn nodes_services_flows_and_traces_of_the_whole_cluster() {
         |line: usize| sockets.lines().nth(line).expect("a row").split_whitespace().collect::<Vec<_>>();
     let (listener, nginx, python) = (words(1), words(2), words(3));
     assert_eq!(listener[..5], ["an-1", "nginx.42.1", "6", "listener", "accelerated"], "{sockets}");
-    assert_eq!(listener.last(), Some(&"3/511"), "{sockets}");
+    assert!(listener.contains(&"3/511"), "{sockets}");
     assert_eq!(nginx[..5], ["an-1", "nginx.42.1", "9", "connection", "accelerated"], "{sockets}");
     assert_eq!(nginx.last(), Some(&"ECONNRESET"), "{sockets}");
     assert!(sockets.contains("12.1 KiB") && sockets.contains("0 B/2.0 KiB"), "{sockets}");
