@@ -11,6 +11,7 @@ use libc::c_int;
 use crate::attach::{self, Link};
 use crate::bootstrap;
 use crate::description::{Description, DescriptionId, Descriptions, Kind, ListenState, Membership};
+use crate::epoll_set::EpollSet;
 use crate::fdtable::{self, Entry};
 use crate::lock::Locked;
 use crate::sys::{self, Errno};
@@ -325,11 +326,7 @@ impl Engine {
                 }
             }
             Kind::Epoll(set) => {
-                for member in set.members() {
-                    if let Some(d) = self.descriptions.get_mut(member.description.index) {
-                        d.sets.retain(|m| m.set != id);
-                    }
-                }
+                self.leave_members(id, &set);
                 if !set.foreign {
                     // A forked child may have the kernel's set still.
                     sys::clear(set.wake);
@@ -343,6 +340,15 @@ impl Engine {
         }
         self.show_ours(index, None);
         self.publish_soon();
+    }
+
+    /// A set that ended has its members no more.
+    pub fn leave_members(&mut self, id: DescriptionId, set: &EpollSet) {
+        for member in set.members() {
+            if let Some(d) = self.descriptions.get_mut(member.description.index) {
+                d.sets.retain(|m| m.set != id);
+            }
+        }
     }
 
     fn leave_set(&mut self, membership: Membership) {

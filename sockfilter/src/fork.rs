@@ -95,11 +95,7 @@ fn forget_calls(engine: &mut crate::engine::Engine) {
         }
         let id = engine.descriptions.id(index);
         if let Some(Description { kind: Kind::Epoll(set), .. }) = engine.descriptions.remove(index) {
-            for member in set.members() {
-                if let Some(d) = engine.descriptions.get_mut(member.description.index) {
-                    d.sets.retain(|m| Some(m.set) != id);
-                }
-            }
+            id.into_iter().for_each(|id| engine.leave_members(id, &set));
             set.descriptors().for_each(close_hidden);
         }
     }

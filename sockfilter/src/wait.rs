@@ -24,6 +24,12 @@ pub struct Wakes {
     pub agent: Option<c_int>,
 }
 
+/// Until when a call looks again before it sleeps, in nanoseconds of CLOCK_MONOTONIC; who does not asks no clock.
+pub fn spin_end() -> Option<u64> {
+    let spin = crate::bootstrap::spin();
+    (spin > 0).then(|| sys::monotonic_nanos() + spin)
+}
+
 /// How long one waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Deadline {

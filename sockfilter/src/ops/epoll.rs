@@ -13,7 +13,7 @@ use crate::epoll_set::EpollSet;
 use crate::fdtable::{self, Entry};
 use crate::lock;
 use crate::sys::{self, Errno, syscall};
-use crate::wait::{Busy, Deadline, sooner};
+use crate::wait::{Busy, Deadline, sooner, spin_end};
 
 /// Of so many calls that find accelerated members ready, one looks at the kernel's as well.
 const KERNEL_TURN: u32 = 4;
@@ -260,12 +260,6 @@ enum Look {
     SleepOutside,
     /// The descriptor is no set of ours (any more).
     NotOurs,
-}
-
-/// Until when a call looks again before it sleeps, in nanoseconds of CLOCK_MONOTONIC; who does not asks no clock.
-fn spin_end() -> Option<u64> {
-    let spin = crate::bootstrap::spin();
-    (spin > 0).then(|| sys::monotonic_nanos() + spin)
 }
 
 /// epoll_wait and its kin; `None`: no set of ours.

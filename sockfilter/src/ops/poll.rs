@@ -72,7 +72,7 @@ unsafe fn look_and_sleep(
     call: Option<DescriptionId>,
 ) -> Result<usize, Errno> {
     let deadline = Deadline::after(timeout_ns);
-    let spin_until = sys::monotonic_nanos() + crate::bootstrap::spin();
+    let spin_until = wait::spin_end();
     // The kernel's part of the set, then three entries of ours.
     let mut kernel: Vec<pollfd> = fds.to_vec();
     let targets: Vec<DescriptionId> = ours.iter().map(|(_, id)| *id).collect();
@@ -183,7 +183,7 @@ fn look(
     ours: &[(usize, DescriptionId)],
     targets: &[DescriptionId],
     deadline: Deadline,
-    spin_until: u64,
+    spin_until: Option<u64>,
 ) -> Look {
     let moved = engine.progress();
     engine.refresh();
@@ -206,7 +206,7 @@ fn look(
     if deadline.is_over() {
         return Look::Sleep(None, Some(0));
     }
-    if engine.raised.is_empty() && (moved || sys::monotonic_nanos() < spin_until) {
+    if engine.raised.is_empty() && (moved || spin_until.is_some_and(|end| sys::monotonic_nanos() < end)) {
         return Look::Again;
     }
     let Ok(waiter) = enroll(engine, targets) else { return Look::Sleep(None, Some(0)) };
