@@ -204,6 +204,3 @@ fn encode_value(encoder: &mut MetricEncoder<'_>, value: &Value) -> fmt::Result {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

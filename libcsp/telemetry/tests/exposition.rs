@@ -1,10 +1,13 @@
-//! Tests of the exposition: its text, and that Prometheus' own tool accepts it.
+//! The exposition: its text, and that Prometheus' own tool accepts it.
+//!
+//! Apart from the crate's other tests, as a program is started here: until it runs, the child holds a copy of every
+//! descriptor of this process, so that a listener which another test closes at that moment would go on listening.
+#![allow(clippy::tests_outside_test_module, clippy::unwrap_used)]
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use super::*;
-use crate::build_info::BuildInfo;
+use csp_telemetry::{BuildInfo, Exposition, LatencyHistogram, MetricWriter};
 
 fn sample() -> Exposition {
     let exposition = Exposition::new();
