@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Tier};
 use crate::configs::VIP;
 use crate::process::{Process, wait_until};
 
@@ -66,6 +66,24 @@ pub fn steady_clients(cluster: &Cluster) -> Vec<Steady> {
     let told: Vec<bool> = all.iter_mut().map(Steady::goes_on).collect();
     let last: Vec<String> = all.iter().map(Steady::last).collect();
     assert_eq!(told, [true; CONNECTIONS], "clients before the failure: {last:#?}\n{}", cluster.all_logs());
+    all
+}
+
+/// [`steady_clients`], so many that each of these processes serves one. Connections go to whoever takes them first: on a busy
+/// machine to one worker alone for a while.
+///
+/// # Panics
+/// When one of them serves none in the end.
+pub fn steady_clients_of(cluster: &Cluster, servers: &[u32]) -> Vec<Steady> {
+    let mut all = Vec::new();
+    wait_until(&format!("connections at each of processes {servers:?}"), SETTLED, || {
+        all.extend(steady_clients(cluster));
+        let flows = cluster.ask(Tier::AppNode, "/v1/flows?limit=1000").ok()?;
+        let flows: Vec<serde_json::Value> = serde_json::from_str(&flows).ok()?;
+        let serves = |pid: &u32| flows.iter().any(|flow| flow["pid"] == *pid);
+        servers.iter().all(serves).then_some(())
+    })
+    .unwrap_or_else(|error| panic!("{error:#}\n{}", cluster.all_logs()));
     all
 }
 

@@ -5,7 +5,9 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use csp_cluster::steady::{CONNECTIONS, SETTLED, children, end, going_on, signal, steady_clients};
+use csp_cluster::steady::{
+    CONNECTIONS, SETTLED, children, end, going_on, signal, steady_clients, steady_clients_of,
+};
 use csp_cluster::{Cluster, Tier, VIP, testing, wait_until};
 
 /// Longer than the lease of a registration (5 s), so that leases lapse while etcd stands still.
@@ -23,14 +25,14 @@ fn restart(cluster: &mut Cluster, tier: Tier) {
 }
 
 fn nginx_worker_killed(cluster: &mut Cluster) {
-    let mut clients = steady_clients(cluster);
     let master = cluster.program("nginx").unwrap().pid();
     let before = children(master, "nginx");
     assert_eq!(before.len(), 2, "nginx workers: {before:?}");
+    let mut clients = steady_clients_of(cluster, &before);
     signal(before[0], "KILL");
     let left = going_on(&mut clients);
     assert!(left > 0, "a worker's death ended the other worker's connections too\n{}", cluster.all_logs());
-    assert!(left < CONNECTIONS, "none of {CONNECTIONS} connections was the dead worker's");
+    assert!(left < clients.len(), "none of the connections was the dead worker's");
     wait_until("a new nginx worker", SETTLED, || {
         let now = children(master, "nginx");
         (now.len() == 2 && !now.contains(&before[0])).then_some(())

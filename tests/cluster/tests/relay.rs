@@ -7,7 +7,9 @@ use std::fs;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use csp_cluster::steady::{CONNECTIONS, SETTLED, children, end, going_on, signal, steady_clients};
+use csp_cluster::steady::{
+    CONNECTIONS, SETTLED, children, end, going_on, signal, steady_clients, steady_clients_of,
+};
 use csp_cluster::{Cluster, Fetch, San, Tier, testing, wait_until};
 
 fn metric(cluster: &Cluster, name: &str, label: &str) -> f64 {
@@ -39,12 +41,12 @@ fn whole_files(cluster: &mut Cluster) {
 }
 
 fn nginx_worker_killed(cluster: &mut Cluster) {
-    let mut clients = steady_clients(cluster);
     let master = cluster.program("nginx").unwrap().pid();
     let before = children(master, "nginx");
+    let mut clients = steady_clients_of(cluster, &before);
     signal(before[0], "KILL");
     let left = going_on(&mut clients);
-    assert!((1..CONNECTIONS).contains(&left), "{left} go on: one of two workers was killed");
+    assert!((1..clients.len()).contains(&left), "{left} go on: one of two workers was killed");
     wait_until("a new nginx worker", SETTLED, || (children(master, "nginx").len() == 2).then_some(()))
         .unwrap();
     cluster.wait_served().unwrap();

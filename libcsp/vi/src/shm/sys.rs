@@ -208,7 +208,8 @@ pub(super) fn receive(socket: &Fd, packet: &mut [u8]) -> Result<usize, Errno> {
     Ok(got as usize)
 }
 
-/// The same, with at most one descriptor. A packet that came with more, or longer than `packet`, is an error (EBADMSG).
+/// The same, with at most one descriptor. A packet that came with more, or longer than `packet`, is an error (EBADMSG); so is
+/// one whose descriptor this process has no number left for (EMFILE).
 pub(super) fn receive_with_descriptor(socket: &Fd, packet: &mut [u8]) -> Result<(usize, Option<Fd>), Errno> {
     let mut part = libc::iovec { iov_base: packet.as_mut_ptr().cast(), iov_len: packet.len() };
     let mut control = Control([0; 24]);
@@ -234,6 +235,9 @@ pub(super) fn receive_with_descriptor(socket: &Fd, packet: &mut [u8]) -> Result<
         }
     }
     let [first, second] = descriptors;
+    if first.is_none() && message.msg_flags & libc::MSG_CTRUNC != 0 {
+        return Err(Errno(libc::EMFILE)); // there was room for the descriptor, so it is the table that is full
+    }
     if second.is_some() || message.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) != 0 {
         return Err(Errno(libc::EBADMSG));
     }

@@ -9,6 +9,7 @@ use csp_vi::shm::ShmProvider;
 use csp_vi::ucx::UcxProvider;
 use csp_vi::verbs::VerbsProvider;
 use csp_vi::{Completion, ConnectRequest, Event, Provider, ViAddress, ViConfig, ViId};
+use rustix::process::{Resource, getrlimit, setrlimit};
 
 /// Used where a test does not care.
 pub const CONFIG: ViConfig = ViConfig { receive_depth: 8, send_depth: 8, message_len: 4096 };
@@ -25,6 +26,7 @@ pub struct Bench {
 
 impl Bench {
     pub fn new(kind: &'static str) -> Self {
+        raise_descriptor_limit();
         let fabric = MemoryFabric::new();
         fabric.let_break();
         Bench { kind, fabric }
@@ -64,6 +66,13 @@ impl Bench {
         let (from_a, from_b) = connect(&mut a, &mut b, &address, config);
         Pair { a, b, from_a, from_b, address }
     }
+}
+
+/// Both ends of hundreds of VIs are in this process, in several tests at once: more than the usual 1,024 descriptors.
+fn raise_descriptor_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).unwrap();
 }
 
 /// The address of the RDMA device to test with.
