@@ -15,9 +15,11 @@ mod thread;
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 
+use csp_daemon::clock;
 use csp_transport::app::{AppConfig, AppError, AppSide, FlowId, Handle, ProxyTarget};
 use csp_transport::token::{self, TokenClaims};
 use csp_transport::{ClusterKey, Endpoint, EndpointConfig, PeerIdentity, ProcessId};
@@ -185,13 +187,13 @@ impl Custody {
     }
 
     fn serve_sockets(&mut self, now: Instant) -> bool {
-        let mut events = Vec::with_capacity(EVENTS_MAX);
-        let none = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-        let spare = rustix::buffer::spare_capacity(&mut events);
-        if self.connections.is_empty() || epoll::wait(&self.sockets, spare, Some(&none)).is_err() {
+        if self.connections.is_empty() {
             return false;
         }
-        for event in &events {
+        let mut room = [MaybeUninit::uninit(); EVENTS_MAX];
+        let none = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let Ok((events, _)) = epoll::wait(&self.sockets, &mut room, Some(&none)) else { return false };
+        for event in events.iter() {
             let (flags, data) = (event.flags, event.data);
             let hung_up = flags.intersects(epoll::EventFlags::HUP | epoll::EventFlags::ERR);
             if let Some(flow) = u32::try_from(data.u64()).ok().and_then(FlowId::from_wire) {
@@ -229,19 +231,15 @@ impl Custody {
         self.side.arm()
     }
 
-    /// What wakes a sleeper, besides the programs' [`sockets`](Self::sockets).
+    /// What wakes a sleeper: links, and the programs' sockets.
     pub fn wake(&self, into: &mut Vec<Wake>) {
         self.side.wake(into);
+        into.push(self.sockets.as_raw_fd());
     }
 
     /// Counts changes of what [`wake`](Self::wake) tells.
     pub fn wake_generation(&self) -> u64 {
         self.side.wake_generation()
-    }
-
-    /// Readable while a program's socket has something to do.
-    pub fn sockets(&self) -> &OwnedFd {
-        &self.sockets
     }
 
     /// What was counted, and the connections that there are.
@@ -264,18 +262,7 @@ fn issue(options: &CustodyOptions, process: ProcessId, unix_s: u64) -> (token::T
     (token::issue(&options.key, &claims), expires)
 }
 
-/// CLOCK_MONOTONIC.
-fn now() -> Instant {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    Instant::from_nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
-}
-
-fn unix_now_s() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |d| d.as_secs())
-}
-
 /// The custody of a node, in a thread of its own.
 pub fn start(options: CustodyOptions) -> io::Result<Custodian> {
-    Custodian::start(Custody::new(options, unix_now_s())?)
+    Custodian::start(Custody::new(options, clock::unix_now_s())?)
 }

@@ -1,20 +1,19 @@
 //! `csp-mgmt-node`: starts the parts in order, waits for the end, stops them in reverse.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
 use csp_control::{
-    ConfigError, ControlError, ControlOptions, ControlPlane, EtcdClient, EtcdProcess, EtcdProcessError,
-    EtcdProcessOptions, EtcdSection, NodeRecord, PolicyManager, exit_code,
+    ControlOptions, ControlPlane, EtcdClient, EtcdProcess, EtcdProcessOptions, EtcdSection, NodeRecord,
+    PolicyManager,
 };
-use csp_telemetry::{
-    AdminError, AdminOptions, AdminServer, BuildInfo, ConditionState, Exposition, Readiness,
-};
+use csp_daemon::program::ConfigFile;
+use csp_daemon::{DaemonError, StopSignals};
+use csp_telemetry::{AdminOptions, AdminServer, BuildInfo, ConditionState, Exposition, Readiness};
 use csp_types::Role;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::api::LeaderView;
@@ -51,89 +50,49 @@ Exit codes:
 #[derive(Debug, Parser)]
 #[command(name = "csp-mgmt-node", version, after_help = AFTER_HELP, after_long_help = AFTER_HELP, max_term_width = 110)]
 pub struct Arguments {
-    /// Configuration file, YAML
-    #[arg(long, value_name = "FILE")]
-    pub config: PathBuf,
-    /// Only check the configuration
-    #[arg(long)]
-    pub check: bool,
+    #[command(flatten)]
+    file: ConfigFile,
 }
 
-/// Why the daemon ended.
-#[derive(Debug, thiserror::Error)]
-pub enum DaemonError {
-    /// The configuration is wrong.
-    #[error("{0}")]
-    Config(#[from] ConfigError),
-    /// The control plane does not work.
-    #[error(transparent)]
-    Control(#[from] ControlError),
-    /// The private etcd does not work.
-    #[error("private etcd: {0}")]
-    Etcd(#[from] EtcdProcessError),
-    /// The admin endpoint does not work.
-    #[error(transparent)]
-    Admin(#[from] AdminError),
-    /// Another process of this kind runs here.
-    #[error(
-        "{0} is locked: another csp-mgmt-node uses this node.state_dir; stop it or give this one another"
-    )]
-    Locked(PathBuf),
-    /// A file cannot be made.
-    #[error("node.state_dir: {path}: {source}")]
-    State {
-        /// Which.
-        path: PathBuf,
-        /// The system's reason.
-        source: std::io::Error,
-    },
-    /// The system gives no resources.
-    #[error("cannot start: {0}")]
-    System(String),
-}
-
-impl DaemonError {
-    /// The process's exit code.
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            DaemonError::Config(_) => exit_code::CONFIG,
-            DaemonError::Control(error) => error.exit_code(),
-            DaemonError::Etcd(_) | DaemonError::Admin(_) => exit_code::UNAVAILABLE,
-            DaemonError::Locked(_) => exit_code::ID_TAKEN,
-            DaemonError::State { .. } | DaemonError::System(_) => exit_code::INTERNAL,
-        }
+impl AsRef<ConfigFile> for Arguments {
+    fn as_ref(&self) -> &ConfigFile {
+        &self.file
     }
 }
 
 /// Runs until a signal asks to stop or something fails for good.
-pub async fn run(config: MgmtConfig) -> Result<(), DaemonError> {
-    let mut terminate = stop_signal(SignalKind::terminate())?;
-    let mut interrupt = stop_signal(SignalKind::interrupt())?;
+pub fn run(config: MgmtConfig) -> Result<(), DaemonError> {
+    csp_daemon::init_logging(&config.log)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(run_until_stopped(config))
+}
+
+async fn run_until_stopped(config: MgmtConfig) -> Result<(), DaemonError> {
+    let mut signals = StopSignals::new()?;
     let _lock = lock(&config.node.state_dir)?;
     let (etcd, supervisor) = PrivateEtcd::start(&config).await?;
-    let stop = async {
-        tokio::select! { _ = terminate.recv() => "SIGTERM", _ = interrupt.recv() => "SIGINT" }
-    };
-    let ended = serve(&config, &etcd, supervisor.is_some(), stop).await;
+    let ended = serve(&config, &etcd, supervisor.is_some(), signals.recv()).await;
     if let Some(supervisor) = supervisor {
         supervisor.shutdown().await;
     }
     ended
 }
 
-fn stop_signal(kind: SignalKind) -> Result<tokio::signal::unix::Signal, DaemonError> {
-    signal(kind).map_err(|e| DaemonError::System(format!("signals: {e}")))
-}
-
 /// One process per state directory.
 fn lock(state_dir: &Path) -> Result<File, DaemonError> {
     let path = state_dir.join("csp-mgmt-node.lock");
-    let state = |source| DaemonError::State { path: path.clone(), source };
+    let state = |error: std::io::Error| {
+        let words = format!("node.state_dir: {}: {error}", path.display());
+        DaemonError::System(std::io::Error::new(error.kind(), words))
+    };
     std::fs::create_dir_all(state_dir).map_err(state)?;
     let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(state)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => Err(DaemonError::Locked(path)),
+        Err(std::fs::TryLockError::WouldBlock) => Err(DaemonError::Taken(format!(
+            "{} is locked: another csp-mgmt-node uses this node.state_dir; stop it or give this one another",
+            path.display()
+        ))),
         Err(std::fs::TryLockError::Error(source)) => Err(state(source)),
     }
 }
@@ -151,7 +110,7 @@ async fn serve(
     let state_dir = config.node.state_dir.clone();
     let control = ControlPlane::start(record, etcd, state_dir, options).await?;
     let manager = PolicyManager::new(EtcdClient::connect(etcd).await?);
-    let fanout = Fanout::new().map_err(|e| DaemonError::System(format!("HTTP client: {e}")))?;
+    let fanout = Fanout::new().map_err(|error| std::io::Error::other(format!("HTTP client: {error}")))?;
     let election = Election::start(etcd.clone(), own.clone());
     let policy = Arc::new(PolicyReader::new(manager.clone()));
     let cluster = Arc::new(Cluster {
@@ -245,7 +204,9 @@ impl PrivateEtcd {
             client: config.private_etcd.client,
             peer: config.private_etcd.peer,
         };
-        let process = EtcdProcess::start(options.clone()).await?;
+        let process = EtcdProcess::start(options.clone())
+            .await
+            .map_err(|error| DaemonError::Unavailable(format!("private etcd: {error}")))?;
         let etcd = EtcdSection { endpoints: vec![process.endpoint()] };
         let (stop, stopped) = watch::channel(false);
         let task = tokio::spawn(supervise(process, options, stopped));

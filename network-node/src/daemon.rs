@@ -1,4 +1,4 @@
-//! The daemon around the workers: one control thread, and a thread per data worker.
+//! The daemon around the workers: one control thread, and a thread per data worker, in the shell of `csp_daemon`.
 //!
 //! ```text
 //!  etcd ─▶ control ─▶ Mailbox ─▶ data_thread (NetworkWorker::turn, then wait)
@@ -14,4 +14,4 @@ mod metrics;
 mod proxies;
 mod workers;
 
-pub use control::{DaemonError, run};
+pub use control::run;

@@ -1,4 +1,4 @@
-//! The daemon around the workers: one control thread, and a thread per data worker.
+//! The daemon around the workers: one control thread, and a thread per data worker, in the shell of `csp_daemon`.
 //!
 //! ```text
 //!  etcd ─▶ control ─▶ Mailbox ─▶ data_thread (ProxyWorker::turn, then wait)
@@ -11,6 +11,7 @@ pub mod config;
 mod control;
 mod data_thread;
 mod metrics;
+mod policy;
 mod providers;
 
-pub use control::{DaemonError, run};
+pub use control::run;

@@ -1,10 +1,9 @@
 //! csp-proxy-node: reads its configuration, runs, turns errors into exit codes.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use csp_control::exit_code;
+use csp_daemon::program::{self, ConfigFile};
 use csp_proxy_node::daemon::{self, config::Config};
 
 /// The proxy node of the Comm Services Platform: ends every client's TCP connection at user level and passes the byte
@@ -27,38 +26,16 @@ EXIT CODES:
   78  the configuration is wrong; the message names file, line and field"
 )]
 struct Arguments {
-    /// The configuration file (YAML).
-    #[arg(long, value_name = "FILE")]
-    config: PathBuf,
-    /// Only check the configuration.
-    #[arg(long)]
-    check: bool,
+    #[command(flatten)]
+    file: ConfigFile,
+}
+
+impl AsRef<ConfigFile> for Arguments {
+    fn as_ref(&self) -> &ConfigFile {
+        &self.file
+    }
 }
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
-        Ok(arguments) => arguments,
-        Err(error) => {
-            let _ = error.print();
-            return ExitCode::from(if error.use_stderr() { exit_code::USAGE } else { exit_code::OK });
-        }
-    };
-    let config = match Config::load(&arguments.config) {
-        Ok(config) => config,
-        Err(error) => {
-            eprintln!("csp-proxy-node: {error}");
-            return ExitCode::from(exit_code::CONFIG);
-        }
-    };
-    if arguments.check {
-        println!("{}: the configuration is right", arguments.config.display());
-        return ExitCode::from(exit_code::OK);
-    }
-    match daemon::run(config) {
-        Ok(()) => ExitCode::from(exit_code::OK),
-        Err(error) => {
-            eprintln!("csp-proxy-node: {error}");
-            ExitCode::from(error.exit_code())
-        }
-    }
+    program::main::<Arguments, _>("csp-proxy-node", Config::load, daemon::run)
 }

@@ -1,29 +1,31 @@
-//! The custody's thread: turns while there is work, waits when there is none; and the agent's end of it.
+//! The custody in its thread, and the agent's end of it.
 
 use std::io;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
-use csp_telemetry::{Mailbox, MailboxSender, MetricSource, MetricWriter, SnapshotCell};
+use csp_daemon::{DataThread, DataWorker};
+use csp_telemetry::{MailboxSender, MetricSource, MetricWriter, SnapshotCell};
 use csp_types::{Duration, Instant, NodeId};
-use csp_vi::{Armed, WaitSet, Wake};
+use csp_vi::{Armed, ViError, Wake};
 
-use super::{Charge, Counters, Custody, now, unix_now_s};
+use super::{Charge, Counters, Custody};
 
-/// How long the thread looks again before it blocks when it found nothing.
-const SPIN: Duration = Duration::from_micros(20);
 /// Longest sleep while there are connections, and while there are none.
 const SLEEP_MAX: Duration = Duration::from_millis(250);
 const SLEEP_UNUSED: Duration = Duration::from_secs(60);
-const PUBLISH_INTERVAL: Duration = Duration::from_millis(250);
 /// Orders that may wait.
-const MAILBOX_CAPACITY: usize = 4096;
+const ORDERS_MAX: usize = 4096;
 
+/// What the agent says to the custody.
 #[derive(Debug)]
-enum Order {
+pub enum Order {
+    /// Take this connection.
     Take(Box<Charge>),
+    /// The proxy workers that there are now.
     Proxies(Vec<(NodeId, u8, PathBuf)>),
+    /// End the thread.
     Stop,
 }
 
@@ -34,18 +36,15 @@ pub type Published = (Counters, usize);
 #[derive(Debug)]
 pub struct Custodian {
     mailbox: MailboxSender<Order>,
+    thread: Option<DataThread<Order, Published>>,
     published: Arc<SnapshotCell<Published>>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl Custodian {
     pub(super) fn start(custody: Custody) -> io::Result<Self> {
-        let (mailbox, receiver) = csp_telemetry::mailbox::mailbox(MAILBOX_CAPACITY)?;
-        let published = Arc::new(SnapshotCell::new(custody.counters()));
-        let (cell, set) = (Arc::clone(&published), WaitSet::new()?);
-        let run = move || run(custody, receiver, &cell, set);
-        let thread = std::thread::Builder::new().name("custody".to_owned()).spawn(run)?;
-        Ok(Custodian { mailbox, published, thread: Some(thread) })
+        let thread = DataThread::start("custody".to_owned(), custody, ORDERS_MAX)?;
+        let (mailbox, published) = (thread.mailbox().clone(), Arc::clone(thread.published()));
+        Ok(Custodian { mailbox, thread: Some(thread), published })
     }
 
     /// Takes a connection into custody; one that there is no room for ends.
@@ -68,57 +67,49 @@ impl Custodian {
 
 impl Drop for Custodian {
     fn drop(&mut self) {
-        let _ = self.mailbox.send(Order::Stop); // one that is gone has stopped
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        DataThread::stop_all(self.thread.take(), || Order::Stop);
     }
 }
 
-fn run(
-    mut custody: Custody,
-    mut mailbox: Mailbox<Order>,
-    published: &SnapshotCell<Published>,
-    mut set: WaitSet,
-) {
-    let (mut wake, mut generation): (Vec<Wake>, Option<u64>) = (Vec::new(), None);
-    let (mut last_work, mut last_published, mut unix_s) = (now(), Instant::ZERO, unix_now_s());
-    loop {
-        let at = now();
-        if at.saturating_since(last_published) >= PUBLISH_INTERVAL {
-            (last_published, unix_s) = (at, unix_now_s());
-            published.publish(&custody.counters());
+impl DataWorker for Custody {
+    type Question = Order;
+    type Published = Published;
+
+    fn turn(&mut self, now: Instant, unix_s: u64) -> bool {
+        Custody::turn(self, now, unix_s)
+    }
+
+    fn answer(&mut self, now: Instant, order: Order) -> ControlFlow<()> {
+        match order {
+            Order::Take(charge) => self.take(now, *charge),
+            Order::Proxies(proxies) => self.set_proxies(proxies.into_iter()),
+            Order::Stop => return ControlFlow::Break(()),
         }
-        let mut busy = false;
-        while let Some(order) = mailbox.poll() {
-            busy = true;
-            match order {
-                Order::Take(charge) => custody.take(at, *charge),
-                Order::Proxies(proxies) => custody.set_proxies(proxies.into_iter()),
-                Order::Stop => return,
-            }
-        }
-        busy |= custody.turn(at, unix_s);
-        if busy {
-            last_work = at;
-        } else if at.saturating_since(last_work) < SPIN {
-            std::thread::yield_now();
-        } else if matches!(custody.arm(), Ok(Armed::Armed)) {
-            if generation != Some(custody.wake_generation()) {
-                generation = Some(custody.wake_generation());
-                wake.clear();
-                custody.wake(&mut wake);
-                set.update(&wake);
-                set.add(&mailbox);
-                set.add(custody.sockets());
-            }
-            let longest = if custody.counters().1 > 0 { SLEEP_MAX } else { SLEEP_UNUSED };
-            let until = custody.next_timeout().map_or(longest, |t| t.saturating_since(at).min(longest));
-            if set.wait(until) {
-                mailbox.clear_wake();
-            }
-            last_work = now();
-        }
+        ControlFlow::Continue(())
+    }
+
+    fn publish(&mut self) -> Published {
+        self.counters()
+    }
+
+    fn arm(&mut self) -> Result<Armed, ViError> {
+        Custody::arm(self)
+    }
+
+    fn wake(&self, into: &mut Vec<Wake>) {
+        Custody::wake(self, into);
+    }
+
+    fn wake_generation(&self) -> u64 {
+        Custody::wake_generation(self)
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        Custody::next_timeout(self)
+    }
+
+    fn sleep_max(&self) -> Duration {
+        if self.counters().1 > 0 { SLEEP_MAX } else { SLEEP_UNUSED }
     }
 }
 

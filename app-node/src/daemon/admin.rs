@@ -12,19 +12,17 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use csp_daemon::query::{Label, Limit};
 use csp_telemetry::{Exposition, MetricWriter, trace_json};
 use csp_transport::app::errno;
 use csp_types::FlowLabel;
 use csp_wire::agent::page::{COUNTER_NAMES, SocketEntry, SocketKind};
-use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::agent::processes::is_gauge;
 use crate::agent::{Directory, PageCopy, ProcessInfo, Processes, ProxyEntry};
 
-const LIMIT_DEFAULT: usize = 100;
-const LIMIT_MAX: usize = 10_000;
 /// Questions that may wait.
 const QUESTIONS_MAX: usize = 64;
 const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(500);
@@ -138,22 +136,6 @@ impl Asker {
     }
 }
 
-#[derive(Deserialize)]
-struct Limit {
-    limit: Option<usize>,
-}
-
-impl Limit {
-    fn get(&self) -> usize {
-        self.limit.unwrap_or(LIMIT_DEFAULT).min(LIMIT_MAX)
-    }
-}
-
-#[derive(Deserialize)]
-struct Label {
-    label: String,
-}
-
 async fn processes(State(asker): State<Asker>) -> Response {
     asker.ask(|table| table.pages().iter().map(process_json).collect()).await
 }
@@ -236,10 +218,9 @@ async fn flows(State(asker): State<Asker>, Query(query): Query<Limit>) -> Respon
 }
 
 async fn trace(State(asker): State<Asker>, Query(query): Query<Label>) -> Response {
-    let parsed = u32::from_str_radix(&query.label, 16).ok().and_then(FlowLabel::from_wire);
-    let Some(label) = parsed.filter(|_| query.label.len() == 8) else {
-        let words = format!("label {:?} is no label; allowed are eight hex digits\n", query.label);
-        return (StatusCode::BAD_REQUEST, words).into_response();
+    let label = match query.get() {
+        Ok(label) => label,
+        Err(error) => return error.into_response(),
     };
     let node = asker.node.clone();
     asker

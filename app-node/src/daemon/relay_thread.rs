@@ -1,34 +1,29 @@
-//! The relay's thread: turns while there is work, waits when there is none; and the control thread's end of it.
+//! The relay in its thread, and the control thread's end of it.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::SystemTime;
 
 use csp_control::{ClusterKey, NodeRecord, SanProvider};
-use csp_telemetry::{Mailbox, MailboxError, MailboxSender, MetricSource, MetricWriter, Reply, SnapshotCell};
+use csp_daemon::{DaemonError, DataThread, DataWorker, clock};
+use csp_telemetry::{MailboxError, MetricSource, MetricWriter, Reply, SnapshotCell};
 use csp_transport::{EndpointConfig, PeerIdentity};
 use csp_types::{Duration, Instant};
-use csp_vi::{Armed, ProviderKind, ViConfig, WaitSet, Wake};
+use csp_vi::{Armed, ProviderKind, ViConfig, ViError, Wake};
 
-use super::DaemonError;
 use crate::config::Config;
 use crate::relay::{Counters, Relay, RelayConfig, SanPort, Target};
 
-/// How long the relay looks again before it blocks when it found nothing. Short: on machines with few cores the others
-/// need the processor to make work for it.
-const SPIN: Duration = Duration::from_micros(20);
 /// Longest sleep, so that published numbers stay fresh.
 const SLEEP_MAX: Duration = Duration::from_millis(250);
-const PUBLISH_INTERVAL: Duration = Duration::from_millis(250);
 /// Turns after closing, so that the ends get out before the process does.
 const LAST_TURNS: usize = 3;
 /// Questions that may wait.
-const MAILBOX_CAPACITY: usize = 16;
+const QUESTIONS_MAX: usize = 16;
 /// How long the relay may take to listen for a new list of proxy workers.
 const TARGETS_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// What the control thread says to the relay.
-enum Question {
+pub enum Question {
     /// Listen for these; answered with those that are listened for.
     Targets(Vec<Target>, Reply<Vec<Target>>),
     /// End everything and the thread.
@@ -37,7 +32,7 @@ enum Question {
 
 /// What the relay publishes.
 #[derive(Clone, Copy, Debug, Default)]
-struct Published {
+pub struct Published {
     counters: Counters,
     occupancy: (usize, usize),
     /// Proxy workers that are listened for, and those of them that the agent has a link of its own to.
@@ -59,9 +54,7 @@ impl Published {
 pub struct RelayThread {
     /// The providers that carry what leaves this host.
     pub providers: Vec<ProviderKind>,
-    mailbox: MailboxSender<Question>,
-    published: Arc<SnapshotCell<Published>>,
-    thread: JoinHandle<()>,
+    thread: DataThread<Question, Published>,
 }
 
 impl RelayThread {
@@ -77,31 +70,25 @@ impl RelayThread {
             return Ok(None);
         }
         std::fs::create_dir_all(&config.node.run_dir)?;
-        let fail = |error: csp_vi::ViError| DaemonError::San { provider: "shm", reason: error.to_string() };
-        let relay = Relay::new(relay_config(config, record, key), ports).map_err(fail)?;
-        let (mailbox, receiver) = csp_telemetry::mailbox::mailbox(MAILBOX_CAPACITY)?;
-        let published = Arc::new(SnapshotCell::new(Published::of(&relay)));
-        let (cell, set) = (Arc::clone(&published), WaitSet::new()?);
-        let thread = std::thread::Builder::new()
-            .name("relay".to_owned())
-            .spawn(move || run(relay, receiver, &cell, set))?;
-        Ok(Some(RelayThread { providers, mailbox, published, thread }))
+        let relay = Relay::new(relay_config(config, record, key), ports)
+            .map_err(|error| DaemonError::provider(ProviderKind::Shm, &error))?;
+        let thread = DataThread::start("relay".to_owned(), relay, QUESTIONS_MAX)?;
+        Ok(Some(RelayThread { providers, thread }))
     }
 
     /// Has the relay listen for these proxy workers; gives those that it listens for.
     pub async fn set_targets(&self, targets: Vec<Target>) -> Result<Vec<Target>, MailboxError> {
-        self.mailbox.ask(TARGETS_TIMEOUT, |reply| Question::Targets(targets, reply)).await
+        self.thread.mailbox().ask(TARGETS_TIMEOUT, |reply| Question::Targets(targets, reply)).await
     }
 
     /// The relay's numbers.
     pub fn metrics(&self) -> impl MetricSource + 'static {
-        Metrics(Arc::clone(&self.published))
+        Metrics(Arc::clone(self.thread.published()))
     }
 
     /// Ends all VIs and the thread.
     pub fn stop(self) {
-        let _ = self.mailbox.send(Question::Stop); // one that is gone has stopped
-        let _ = self.thread.join();
+        DataThread::stop_all([self.thread], || Question::Stop);
     }
 }
 
@@ -119,9 +106,7 @@ fn open_ports(wanted: SanProvider) -> Result<(Vec<ProviderKind>, Vec<SanPort>), 
             Err(error) if wanted.may_lack(kind.as_str()) => {
                 tracing::info!(%error, "no {kind}: proxies of other hosts are not reached by it");
             }
-            Err(error) => {
-                return Err(DaemonError::San { provider: kind.as_str(), reason: error.to_string() });
-            }
+            Err(error) => return Err(DaemonError::provider(kind, &error)),
         }
     }
     Ok((kinds, ports))
@@ -146,65 +131,50 @@ fn relay_config(config: &Config, record: &NodeRecord, key: &ClusterKey) -> Relay
     }
 }
 
-/// CLOCK_MONOTONIC, which the processes of one host share.
-fn now() -> Instant {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    Instant::from_nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
-}
+impl DataWorker for Relay {
+    type Question = Question;
+    type Published = Published;
 
-fn unix_now_s() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs())
-}
-
-fn run(
-    mut relay: Relay,
-    mut mailbox: Mailbox<Question>,
-    published: &SnapshotCell<Published>,
-    mut set: WaitSet,
-) {
-    let (mut wake, mut generation): (Vec<Wake>, Option<u64>) = (Vec::new(), None);
-    let (mut last_work, mut last_published, mut unix_s) = (now(), Instant::ZERO, unix_now_s());
-    set.add(&mailbox);
-    loop {
-        let at = now();
-        let mut busy = relay.turn(at, unix_s);
-        while let Some(question) = mailbox.poll() {
-            busy = true;
-            match question {
-                Question::Targets(targets, reply) => reply.send(relay.set_targets(at, &targets)),
-                Question::Stop => return stop(&mut relay, at, unix_s),
-            }
-        }
-        if at.saturating_since(last_published) >= PUBLISH_INTERVAL {
-            (last_published, unix_s) = (at, unix_now_s());
-            published.publish(&Published::of(&relay));
-        }
-        if busy {
-            last_work = at;
-        } else if at.saturating_since(last_work) < SPIN {
-            std::thread::yield_now();
-        } else if matches!(relay.arm(), Ok(Armed::Armed)) {
-            if generation != Some(relay.wake_generation()) {
-                generation = Some(relay.wake_generation());
-                wake.clear();
-                relay.wake(&mut wake);
-                set.update(&wake);
-                set.add(&mailbox);
-            }
-            let until = relay.next_timeout().map_or(SLEEP_MAX, |t| t.saturating_since(at).min(SLEEP_MAX));
-            if set.wait(until) {
-                mailbox.clear_wake();
-            }
-            last_work = now();
-        }
+    fn turn(&mut self, now: Instant, unix_s: u64) -> bool {
+        Relay::turn(self, now, unix_s)
     }
-}
 
-/// Ends all VIs, and lets the SAN's libraries say so.
-fn stop(relay: &mut Relay, at: Instant, unix_s: u64) {
-    relay.close(at);
-    for _ in 0..LAST_TURNS {
-        relay.turn(now(), unix_s);
+    fn answer(&mut self, now: Instant, question: Question) -> ControlFlow<()> {
+        match question {
+            Question::Targets(targets, reply) => reply.send(self.set_targets(now, &targets)),
+            Question::Stop => {
+                self.close(now);
+                for _ in 0..LAST_TURNS {
+                    Relay::turn(self, clock::now(), clock::unix_now_s());
+                }
+                return ControlFlow::Break(());
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn publish(&mut self) -> Published {
+        Published::of(self)
+    }
+
+    fn arm(&mut self) -> Result<Armed, ViError> {
+        Relay::arm(self)
+    }
+
+    fn wake(&self, into: &mut Vec<Wake>) {
+        Relay::wake(self, into);
+    }
+
+    fn wake_generation(&self) -> u64 {
+        Relay::wake_generation(self)
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        Relay::next_timeout(self)
+    }
+
+    fn sleep_max(&self) -> Duration {
+        SLEEP_MAX
     }
 }
 

@@ -1,52 +1,43 @@
 //! Making the data workers: ports, endpoints, threads.
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use csp_control::{ClusterKey, NodeRecord};
+use csp_daemon::{DaemonError, DataThread};
 use csp_lan::LanPort;
 use csp_lan::af_packet::{self, AfPacketConfig};
 use csp_telemetry::{MailboxSender, SnapshotCell};
 use csp_transport::{Endpoint, EndpointConfig, PeerIdentity};
 use csp_types::Role;
-use csp_vi::{ProviderKind, WaitSet};
+use csp_vi::ProviderKind;
 
 use crate::core::{CoreConfig, PortConfig};
 use crate::links::TokenSource;
 use crate::worker::NetworkWorker;
 
 use super::config::{Config, LanSection};
-use super::control::DaemonError;
-use super::data_thread::{self, Question};
+use super::data_thread::Question;
 use super::metrics::Published;
 use super::proxies::Endpoints;
 
 /// Questions that may wait for one worker.
-const MAILBOX_CAPACITY: usize = 64;
+const QUESTIONS_MAX: usize = 64;
 /// Services and egress addresses of the largest policy.
 const RULES_MAX: usize = csp_control::policy::SERVICES_MAX + csp_control::policy::EGRESS_MAX;
 
 /// The data workers as the control thread sees them.
 pub struct DataWorkers {
-    /// Their mailboxes, by worker number.
-    pub mailboxes: Vec<MailboxSender<Question>>,
-    /// What they publish.
-    pub published: Vec<Arc<SnapshotCell<Published>>>,
+    /// By worker number.
+    pub threads: Vec<DataThread<Question, Published>>,
     /// Which endpoints each of them has (all the same).
     pub endpoints: Endpoints,
-    threads: Vec<JoinHandle<()>>,
 }
 
 impl DataWorkers {
     /// Opens everything and starts the threads.
     pub fn start(config: &Config, record: &NodeRecord) -> Result<Self, DaemonError> {
         let key = ClusterKey::load(&config.node.cluster_key_file)?;
-        let mut all = DataWorkers {
-            mailboxes: Vec::new(),
-            published: Vec::new(),
-            endpoints: Endpoints::default(),
-            threads: Vec::new(),
-        };
+        let mut all = DataWorkers { threads: Vec::new(), endpoints: Endpoints::default() };
         for number in 0..config.workers {
             let ports = open_ports(config)?;
             let (endpoints, places) = open_endpoints(config, record, number)?;
@@ -57,32 +48,24 @@ impl DataWorkers {
                 nonce: rand::random(),
             };
             let worker = NetworkWorker::new(core_config(config, &ports), number, ports, endpoints, tokens);
-            all.spawn(number, worker)?;
+            all.threads.push(DataThread::start(format!("data-{number}"), worker, QUESTIONS_MAX)?);
         }
         Ok(all)
     }
 
-    fn spawn(&mut self, number: u8, worker: NetworkWorker) -> Result<(), DaemonError> {
-        let (mailbox, receiver) = csp_telemetry::mailbox::mailbox(MAILBOX_CAPACITY)?;
-        let published = Arc::new(SnapshotCell::new(Published::default()));
-        let (cell, set) = (Arc::clone(&published), WaitSet::new()?);
-        let thread = std::thread::Builder::new()
-            .name(format!("data-{number}"))
-            .spawn(move || data_thread::run(worker, receiver, &cell, set))?;
-        self.mailboxes.push(mailbox);
-        self.published.push(published);
-        self.threads.push(thread);
-        Ok(())
+    /// Their mailboxes, by worker number.
+    pub fn mailboxes(&self) -> Vec<MailboxSender<Question>> {
+        self.threads.iter().map(|thread| thread.mailbox().clone()).collect()
+    }
+
+    /// What they publish, by worker number.
+    pub fn published(&self) -> Vec<Arc<SnapshotCell<Published>>> {
+        self.threads.iter().map(|thread| Arc::clone(thread.published())).collect()
     }
 
     /// Closes all tunnels and ends the threads.
     pub fn stop(self) {
-        for mailbox in &self.mailboxes {
-            let _ = mailbox.send(Question::Stop); // one that is gone has stopped
-        }
-        for thread in self.threads {
-            let _ = thread.join();
-        }
+        DataThread::stop_all(self.threads, || Question::Stop);
     }
 }
 
@@ -93,7 +76,7 @@ fn open_ports(config: &Config) -> Result<Vec<LanPort>, DaemonError> {
             // Different for each port, and for another daemon in this namespace unless process ids collide.
             port.fanout_group = Some((std::process::id() as u16) ^ ((at as u16) << 12));
         }
-        Ok(af_packet::open(&port)?)
+        af_packet::open(&port).map_err(|error| DaemonError::Unavailable(format!("lan: {error}")))
     };
     config.lan.iter().enumerate().map(open).collect()
 }
@@ -140,9 +123,7 @@ fn open_endpoints(
             Err(error) if wanted.may_lack(kind.as_str()) => {
                 tracing::info!(%error, "no {kind}: proxies that offer only that cannot be reached");
             }
-            Err(error) => {
-                return Err(DaemonError::San { provider: kind.as_str(), reason: error.to_string() });
-            }
+            Err(error) => return Err(DaemonError::provider(kind, &error)),
         }
     }
     Ok((endpoints, places))

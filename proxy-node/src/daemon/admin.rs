@@ -1,37 +1,23 @@
 //! The proxy's own routes on the admin endpoint: flows, services, traces.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use axum::extract::{Query, State};
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use csp_telemetry::{MailboxSender, trace_json};
-use csp_types::{FlowLabel, TraceEvent};
-use serde::Deserialize;
+use csp_daemon::query::{Label, Limit, QueryError, Workers};
+use csp_telemetry::TraceJson;
 use serde_json::{Value, json};
 
 use crate::core::{FlowSnapshot, RecentFlow, ServiceSnapshot};
 
 use super::data_thread::Question;
 
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-const LIMIT_DEFAULT: usize = 100;
-const LIMIT_MAX: usize = 10_000;
-
-/// Who answers.
-#[derive(Clone)]
-pub struct Workers {
-    /// This node's id.
-    pub node: String,
-    /// The workers' mailboxes, by worker number.
-    pub mailboxes: Vec<MailboxSender<Question>>,
-}
+type Asked = State<Workers<Question>>;
+type Answer<T> = Result<Json<T>, QueryError>;
 
 /// The routes.
-pub fn routes(workers: Workers) -> Router {
+pub fn routes(workers: Workers<Question>) -> Router {
     Router::new()
         .route("/v1/flows", get(flows))
         .route("/v1/services", get(services))
@@ -40,31 +26,10 @@ pub fn routes(workers: Workers) -> Router {
         .with_state(workers)
 }
 
-#[derive(Deserialize)]
-struct Limit {
-    limit: Option<usize>,
-}
-
-#[derive(Deserialize)]
-struct Label {
-    label: String,
-}
-
-fn unanswered(error: &csp_telemetry::MailboxError) -> Response {
-    (StatusCode::SERVICE_UNAVAILABLE, format!("a data worker: {error}\n")).into_response()
-}
-
-async fn flows(State(workers): State<Workers>, Query(query): Query<Limit>) -> Response {
-    let limit = query.limit.unwrap_or(LIMIT_DEFAULT).min(LIMIT_MAX);
-    let mut all = Vec::new();
-    for mailbox in &workers.mailboxes {
-        match mailbox.ask(ANSWER_TIMEOUT, |reply| Question::Flows(limit, reply)).await {
-            Ok(flows) => all.extend(flows.iter().map(flow_json)),
-            Err(error) => return unanswered(&error),
-        }
-    }
-    all.truncate(limit);
-    Json(all).into_response()
+async fn flows(State(workers): Asked, Query(limit): Query<Limit>) -> Answer<Vec<Value>> {
+    let limit = limit.get();
+    let answers = workers.ask(|reply| Question::Flows(limit, reply)).await?;
+    Ok(Json(answers.iter().flatten().take(limit).map(flow_json).collect()))
 }
 
 fn flow_json(flow: &FlowSnapshot) -> Value {
@@ -99,17 +64,12 @@ fn flow_json(flow: &FlowSnapshot) -> Value {
     })
 }
 
-async fn services(State(workers): State<Workers>) -> Response {
+async fn services(State(workers): Asked) -> Answer<Vec<Value>> {
     let mut merged: BTreeMap<String, Vec<ServiceSnapshot>> = BTreeMap::new();
-    for mailbox in &workers.mailboxes {
-        match mailbox.ask(ANSWER_TIMEOUT, Question::Services).await {
-            Ok(services) => {
-                services.into_iter().for_each(|s| merged.entry(s.name.clone()).or_default().push(s))
-            }
-            Err(error) => return unanswered(&error),
-        }
+    for service in workers.ask(Question::Services).await?.into_iter().flatten() {
+        merged.entry(service.name.clone()).or_default().push(service);
     }
-    Json(merged.values().map(|workers| service_json(workers)).collect::<Vec<_>>()).into_response()
+    Ok(Json(merged.values().map(|workers| service_json(workers)).collect()))
 }
 
 /// One service over all workers: connections add up; every worker has a listener of every process, so those do not.
@@ -128,39 +88,15 @@ fn service_json(workers: &[ServiceSnapshot]) -> Value {
     })
 }
 
-async fn events(workers: &Workers, label: Option<FlowLabel>) -> Result<Vec<(u32, TraceEvent)>, Response> {
-    let mut all = Vec::new();
-    for (worker, mailbox) in workers.mailboxes.iter().enumerate() {
-        match mailbox.ask(ANSWER_TIMEOUT, |reply| Question::Trace(label, reply)).await {
-            Ok(events) => all.extend(events.into_iter().map(|e| (worker as u32, e))),
-            Err(error) => return Err(unanswered(&error)),
-        }
-    }
-    Ok(all)
+async fn trace(State(workers): Asked, Query(label): Query<Label>) -> Answer<Vec<TraceJson>> {
+    let label = label.get()?;
+    workers.trace(|reply| Question::Trace(Some(label), reply)).await
 }
 
-async fn trace(State(workers): State<Workers>, Query(query): Query<Label>) -> Response {
-    let label = u32::from_str_radix(&query.label, 16).ok().and_then(FlowLabel::from_wire);
-    let Some(label) = label.filter(|l| !l.is_none()) else {
-        let text = format!("label {:?}: eight hex digits are wanted, such as 00000001\n", query.label);
-        return (StatusCode::BAD_REQUEST, text).into_response();
-    };
-    match events(&workers, Some(label)).await {
-        Ok(events) => Json(events.iter().map(|(w, e)| trace_json(e, &workers.node, *w)).collect::<Vec<_>>())
-            .into_response(),
-        Err(response) => response,
-    }
-}
-
-async fn recent(State(workers): State<Workers>, Query(query): Query<Limit>) -> Response {
-    let limit = query.limit.unwrap_or(LIMIT_DEFAULT).min(LIMIT_MAX);
-    let mut all = Vec::new();
-    for mailbox in &workers.mailboxes {
-        match mailbox.ask(ANSWER_TIMEOUT, |reply| Question::Recent(limit, reply)).await {
-            Ok(flows) => all.extend(flows),
-            Err(error) => return unanswered(&error),
-        }
-    }
+async fn recent(State(workers): Asked, Query(limit): Query<Limit>) -> Answer<Vec<Value>> {
+    let limit = limit.get();
+    let answers = workers.ask(|reply| Question::Recent(limit, reply)).await?;
+    let mut all: Vec<RecentFlow> = answers.into_iter().flatten().collect();
     all.sort_by_key(|flow| std::cmp::Reverse(flow.at));
     all.truncate(limit);
     let item = |flow: &RecentFlow| {
@@ -173,5 +109,5 @@ async fn recent(State(workers): State<Workers>, Query(query): Query<Limit>) -> R
             "ended": flow.ended,
         })
     };
-    Json(all.iter().map(item).collect::<Vec<_>>()).into_response()
+    Ok(Json(all.iter().map(item).collect()))
 }

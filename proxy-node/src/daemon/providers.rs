@@ -1,12 +1,12 @@
 //! The endpoints of one worker, over the providers that configuration and machine allow.
 
 use csp_control::{ClusterKey, NodeRecord, SanAddress};
+use csp_daemon::DaemonError;
 use csp_transport::{Endpoint, EndpointConfig, PeerIdentity};
 use csp_types::Role;
 use csp_vi::{ProviderKind, ViAddress, ViError};
 
 use super::config::Config;
-use super::control::DaemonError;
 
 /// Channel links of processes that one worker holds over one provider.
 const CHANNEL_LINKS_MAX: u32 = 2048;
@@ -86,8 +86,9 @@ fn open(
     address: &ViAddress,
     config: EndpointConfig,
 ) -> Result<Endpoint, DaemonError> {
-    let fail =
-        |error: ViError| DaemonError::San { worker, address: address.to_string(), reason: error.to_string() };
+    let fail = |error: ViError| {
+        DaemonError::Unavailable(format!("san: worker {worker} cannot listen on {address}: {error}"))
+    };
     let mut endpoint = Endpoint::new(kind.open().map_err(fail)?, config);
     endpoint.listen(address).map_err(fail)?;
     Ok(endpoint)

@@ -1,0 +1,16 @@
+//! The clocks of a daemon's threads.
+
+use std::time::SystemTime;
+
+use csp_types::Instant;
+
+/// CLOCK_MONOTONIC, which the processes of one host share.
+pub fn now() -> Instant {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Instant::from_nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+/// Seconds since 1970, as tokens count them.
+pub fn unix_now_s() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}

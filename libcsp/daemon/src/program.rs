@@ -1,0 +1,68 @@
+//! The main function of a daemon: arguments, configuration file, exit code.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Parser};
+use csp_control::{ConfigError, exit_code};
+
+use crate::DaemonError;
+
+/// The arguments that every daemon takes.
+#[derive(Args, Debug)]
+pub struct ConfigFile {
+    /// The configuration file (YAML).
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// Only check the configuration.
+    #[arg(long)]
+    pub check: bool,
+}
+
+/// Parses the arguments as `A`, reads the configuration that they name with `load`, and runs `run` on it; errors go to
+/// standard error, behind the name of `program`, and become exit codes.
+pub fn main<A, C>(
+    program: &str,
+    load: impl FnOnce(&Path) -> Result<C, ConfigError>,
+    run: impl FnOnce(C) -> Result<(), DaemonError>,
+) -> ExitCode
+where
+    A: Parser + AsRef<ConfigFile>,
+{
+    let arguments = match A::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let _ = error.print(); // nobody reads it: the exit code remains
+            return if error.use_stderr() { exit_code::USAGE } else { exit_code::OK }.into();
+        }
+    };
+    let ConfigFile { config: path, check } = arguments.as_ref();
+    let ended = match load(path) {
+        Ok(_) if *check => {
+            println!("{}: the configuration is right", path.display());
+            Ok(())
+        }
+        Ok(config) => {
+            raise_descriptor_limit(program);
+            run(config)
+        }
+        Err(error) => Err(error.into()),
+    };
+    match ended {
+        Ok(()) => exit_code::OK.into(),
+        Err(error) => {
+            eprintln!("{program}: {error}");
+            error.exit_code().into()
+        }
+    }
+}
+
+/// VIs of processes, connections in custody and links each take descriptors: what the operator allows at most is allowed.
+fn raise_descriptor_limit(program: &str) {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        eprintln!("{program}: the limit of open files cannot be raised: {error}");
+    }
+}

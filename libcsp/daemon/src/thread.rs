@@ -1,0 +1,176 @@
+//! A data thread: turns while there is work, waits when there is none; and the control thread's end of it.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use csp_telemetry::SnapshotCell;
+use csp_telemetry::mailbox::{Mailbox, MailboxSender, mailbox};
+use csp_types::{Duration, Instant};
+use csp_vi::{Armed, ViError, WaitSet, Wake};
+
+use crate::clock::{now, unix_now_s};
+
+/// How long a worker that found nothing looks again before it blocks. Short: on machines with few cores the others
+/// need the processor to make work for it.
+const SPIN: Duration = Duration::from_micros(20);
+/// How often published numbers are renewed, at most.
+const PUBLISH_INTERVAL: Duration = Duration::from_millis(100);
+/// Before a sleep that may be longer than this the numbers are published, however fresh the last ones are.
+const LONG_SLEEP: Duration = Duration::from_secs(1);
+
+/// Something that is moved on by turns, in a thread of its own.
+pub trait DataWorker {
+    /// What the control thread says to it or asks of it.
+    type Question: Send + 'static;
+    /// What it publishes.
+    type Published: Clone + Send + 'static;
+
+    /// Moves everything that can move; returns whether anything did. `unix_s` is no older than a sleep.
+    fn turn(&mut self, now: Instant, unix_s: u64) -> bool;
+
+    /// Answers the control thread; [`ControlFlow::Break`] ends the thread.
+    fn answer(&mut self, now: Instant, question: Self::Question) -> ControlFlow<()>;
+
+    /// The numbers to publish. Called ten times a second at most.
+    fn publish(&mut self) -> Self::Published;
+
+    /// Gets ready to sleep.
+    fn arm(&mut self) -> Result<Armed, ViError>;
+
+    /// What wakes a sleeper.
+    fn wake(&self, into: &mut Vec<Wake>);
+
+    /// Counts changes of what [`wake`](Self::wake) tells.
+    fn wake_generation(&self) -> u64;
+
+    /// When a turn is wanted though nothing happens.
+    fn next_timeout(&self) -> Option<Instant>;
+
+    /// Longest sleep: how old the published numbers of a busy worker, and its `unix_s`, may become.
+    fn sleep_max(&self) -> Duration {
+        PUBLISH_INTERVAL
+    }
+}
+
+/// A data thread as the control thread has it.
+#[derive(Debug)]
+pub struct DataThread<Q, P> {
+    mailbox: MailboxSender<Q>,
+    published: Arc<SnapshotCell<P>>,
+    thread: JoinHandle<()>,
+}
+
+impl<Q: Send + 'static, P: Clone + Send + 'static> DataThread<Q, P> {
+    /// Starts a thread named `name` around `worker`; as many as `questions_max` questions may wait for it. Errors are those
+    /// of making a thread, an eventfd or an epoll set.
+    pub fn start<W>(name: String, mut worker: W, questions_max: usize) -> io::Result<Self>
+    where
+        W: DataWorker<Question = Q, Published = P> + Send + 'static,
+    {
+        let (sender, receiver) = mailbox(questions_max)?;
+        let published = Arc::new(SnapshotCell::new(worker.publish()));
+        let (cell, waiter) = (Arc::clone(&published), Waiter::new()?);
+        let thread =
+            std::thread::Builder::new().name(name).spawn(move || run(worker, receiver, &cell, waiter))?;
+        Ok(DataThread { mailbox: sender, published, thread })
+    }
+
+    /// Where questions go.
+    pub fn mailbox(&self) -> &MailboxSender<Q> {
+        &self.mailbox
+    }
+
+    /// What the worker published last.
+    pub fn published(&self) -> &Arc<SnapshotCell<P>> {
+        &self.published
+    }
+
+    /// Sends every thread what ends it, then waits for all of them.
+    pub fn stop_all(threads: impl IntoIterator<Item = Self>, end: impl Fn() -> Q) {
+        let told = threads.into_iter().map(|thread| {
+            let _ = thread.mailbox.send(end()); // one that is gone has stopped
+            thread.thread
+        });
+        for thread in told.collect::<Vec<_>>() {
+            let _ = thread.join(); // its panic has ended the process
+        }
+    }
+}
+
+fn run<W: DataWorker>(
+    mut worker: W,
+    mut mailbox: Mailbox<W::Question>,
+    published: &SnapshotCell<W::Published>,
+    mut waiter: Waiter,
+) {
+    let (mut last_work, mut last_published, mut unix_s) = (now(), Instant::ZERO, unix_now_s());
+    loop {
+        let at = now();
+        let mut busy = false;
+        while let Some(question) = mailbox.poll() {
+            busy = true;
+            if worker.answer(at, question).is_break() {
+                return;
+            }
+        }
+        busy |= worker.turn(at, unix_s);
+        if at.saturating_since(last_published) >= PUBLISH_INTERVAL {
+            (last_published, unix_s) = (at, unix_now_s());
+            published.publish(&worker.publish());
+        }
+        if busy {
+            last_work = at;
+        } else if at.saturating_since(last_work) < SPIN {
+            std::thread::yield_now();
+        } else if matches!(worker.arm(), Ok(Armed::Armed)) {
+            let longest = worker.sleep_max();
+            if longest > LONG_SLEEP {
+                published.publish(&worker.publish());
+            }
+            waiter.wait(&worker, &mut mailbox, at, longest);
+            last_work = now();
+            if last_work.saturating_since(at) >= PUBLISH_INTERVAL {
+                unix_s = unix_now_s();
+            }
+        }
+    }
+}
+
+/// The descriptors that a worker blocks on, kept in step with the worker.
+struct Waiter {
+    set: WaitSet,
+    wake: Vec<Wake>,
+    generation: Option<u64>,
+}
+
+impl Waiter {
+    fn new() -> io::Result<Self> {
+        Ok(Waiter { set: WaitSet::new()?, wake: Vec::new(), generation: None })
+    }
+
+    /// Blocks until there is something to do, for `longest` after `at` at most.
+    fn wait<W: DataWorker>(
+        &mut self,
+        worker: &W,
+        mailbox: &mut Mailbox<W::Question>,
+        at: Instant,
+        longest: Duration,
+    ) {
+        if self.generation != Some(worker.wake_generation()) {
+            self.generation = Some(worker.wake_generation());
+            self.wake.clear();
+            worker.wake(&mut self.wake);
+            self.set.update(&self.wake);
+            self.set.add(mailbox);
+        }
+        let until = worker.next_timeout().map_or(longest, |t| t.saturating_since(at).min(longest));
+        if self.set.wait(until) {
+            mailbox.clear_wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

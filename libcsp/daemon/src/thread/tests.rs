@@ -1,0 +1,110 @@
+use std::collections::VecDeque;
+
+use csp_telemetry::Reply;
+
+use super::*;
+
+/// Nothing may take longer here.
+const DEADLINE: std::time::Duration = std::time::Duration::from_secs(10);
+
+enum Question {
+    /// Take this piece of work; answered at once.
+    Work(u32, Reply<()>),
+    /// Be due at this time.
+    Due(Instant),
+    Stop,
+}
+
+/// Adds up the work it is given, a piece a turn.
+#[derive(Default)]
+struct Adder {
+    work: VecDeque<u32>,
+    due: Option<Instant>,
+    sum: u32,
+    reached: bool,
+}
+
+impl DataWorker for Adder {
+    type Question = Question;
+    type Published = (u32, bool);
+
+    fn turn(&mut self, now: Instant, unix_s: u64) -> bool {
+        assert!(unix_s > 1_700_000_000, "{unix_s}");
+        if self.due.take_if(|due| *due <= now).is_some() {
+            self.reached = true;
+        }
+        let piece = self.work.pop_front();
+        self.sum += piece.unwrap_or(0);
+        piece.is_some()
+    }
+
+    fn answer(&mut self, _: Instant, question: Question) -> ControlFlow<()> {
+        match question {
+            Question::Work(piece, reply) => {
+                self.work.push_back(piece);
+                reply.send(());
+            }
+            Question::Due(at) => self.due = Some(at),
+            Question::Stop => return ControlFlow::Break(()),
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn publish(&mut self) -> (u32, bool) {
+        (self.sum, self.reached)
+    }
+
+    fn arm(&mut self) -> Result<Armed, ViError> {
+        Ok(if self.work.is_empty() { Armed::Armed } else { Armed::Busy })
+    }
+
+    fn wake(&self, _: &mut Vec<Wake>) {}
+
+    fn wake_generation(&self) -> u64 {
+        0
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Longer than any test: what comes sooner did not come from here.
+    fn sleep_max(&self) -> Duration {
+        Duration::from_secs(3600)
+    }
+}
+
+type Thread = DataThread<Question, (u32, bool)>;
+
+fn start() -> Thread {
+    DataThread::start("adder".to_owned(), Adder::default(), 4).unwrap()
+}
+
+/// Until the worker has published `wanted`.
+fn await_published(thread: &Thread, wanted: (u32, bool)) {
+    let start = std::time::Instant::now();
+    while thread.published().read() != wanted {
+        assert!(start.elapsed() < DEADLINE, "published is {:?}", thread.published().read());
+        std::thread::yield_now();
+    }
+}
+
+#[tokio::test]
+async fn a_sleeper_takes_work_publishes_before_it_sleeps_again_and_ends() {
+    let thread = start();
+    for (piece, sum) in [(1, 1), (10, 11), (100, 111)] {
+        thread.mailbox().ask(DEADLINE, |reply| Question::Work(piece, reply)).await.unwrap();
+        await_published(&thread, (sum, false));
+    }
+    let mailbox = thread.mailbox().clone();
+    DataThread::stop_all([thread], || Question::Stop);
+    assert!(mailbox.send(Question::Stop).is_err(), "the thread has ended");
+}
+
+#[test]
+fn a_sleeper_gets_a_turn_when_it_is_due() {
+    let thread = start();
+    thread.mailbox().send(Question::Due(now() + Duration::from_millis(5))).unwrap();
+    await_published(&thread, (0, true));
+    DataThread::stop_all([thread, start()], || Question::Stop);
+}

@@ -1,0 +1,70 @@
+//! A policy as the proxy's core takes it.
+
+use csp_control::{ActivePolicy, Congestion, EcnPolicy, TcpOptions};
+use csp_tcp::{CongestionControl, EcnMode};
+
+use crate::core::{EgressRule, PoolServer, Prefix, ServiceSpec, ServiceTcp};
+
+/// Services and egress rules of `active`.
+pub fn translate(active: &ActivePolicy) -> (Vec<ServiceSpec>, Vec<EgressRule>) {
+    let service = |s: &csp_control::Service| ServiceSpec {
+        name: s.name.clone(),
+        address: (s.vip, s.port).into(),
+        pool: s.pool.iter().map(|m| PoolServer { node: m.node, port: m.port }).collect(),
+        tcp: translate_tcp(&s.tcp),
+    };
+    let rule = |e: &csp_control::Egress| EgressRule {
+        address: e.address,
+        destinations: e.destinations.iter().map(translate_prefix).collect(),
+        except: e.except.iter().map(translate_prefix).collect(),
+        tcp: translate_tcp(&e.tcp),
+    };
+    (active.policy.services.iter().map(service).collect(), active.policy.egress.iter().map(rule).collect())
+}
+
+fn translate_prefix(prefix: &csp_control::Prefix) -> Prefix {
+    Prefix { address: prefix.address(), bits: prefix.length() }
+}
+
+fn translate_tcp(tcp: &TcpOptions) -> ServiceTcp {
+    let congestion = match tcp.congestion {
+        Congestion::Newreno => CongestionControl::NewReno,
+        Congestion::Cubic => CongestionControl::Cubic,
+    };
+    let ecn = match tcp.ecn {
+        EcnPolicy::Off => EcnMode::Off,
+        EcnPolicy::Passive => EcnMode::Passive,
+        EcnPolicy::Active => EcnMode::Active,
+    };
+    ServiceTcp {
+        congestion: Some(congestion),
+        ecn: Some(ecn),
+        pacing: Some(tcp.pacing),
+        keepalive_s: Some(tcp.keepalive_s),
+        user_timeout_s: Some(tcp.user_timeout_s),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_policy_says_of_a_service_s_connections_reaches_them() {
+        let tcp = TcpOptions {
+            congestion: Congestion::Newreno,
+            ecn: EcnPolicy::Active,
+            pacing: false,
+            keepalive_s: 30,
+            user_timeout_s: 0,
+        };
+        let expected = ServiceTcp {
+            congestion: Some(CongestionControl::NewReno),
+            ecn: Some(EcnMode::Active),
+            pacing: Some(false),
+            keepalive_s: Some(30),
+            user_timeout_s: Some(0),
+        };
+        assert_eq!(translate_tcp(&tcp), expected);
+    }
+}
