@@ -39,7 +39,7 @@ use csp_types::{Duration, FlowLabel, Instant, NodeId, TraceEvent, TraceKind, Tra
 pub use application::Verdict;
 pub use budget::SendBudget;
 pub use counters::Counters;
-pub use egress::{Egress, EgressRule, Prefix};
+pub use egress::{Egress, EgressRule};
 pub use flow::{Attachment, Flow, FlowTable, Stage};
 pub use handover::HANDOVER_TIMEOUT;
 pub use output::{Blocked, Lane, ProxyOutput};

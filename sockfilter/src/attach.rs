@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use csp_transport::app::{AppConfig, AppSide, ProxyTarget};
 use csp_transport::{Endpoint, EndpointConfig, PeerIdentity, ProcessId, Token};
 use csp_vi::{ViAddress, Wake};
-use csp_wire::agent::{self, AgentMessage, Attach, Attached, Prefix, leads_through};
+use csp_wire::agent::{self, AgentMessage, Attach, Attached, Destination, leads_through};
 use libc::c_int;
 
 use crate::bootstrap;
@@ -58,7 +58,7 @@ impl core::fmt::Display for AttachError {
 pub struct Rules {
     listen_all: bool,
     listen_ports: Vec<u16>,
-    connect: Vec<Prefix>,
+    connect: Vec<Destination>,
     loopback: bool,
 }
 
@@ -242,7 +242,7 @@ fn rules(attached: &Attached<'_>) -> Rules {
     Rules {
         listen_all: attached.listen.all,
         listen_ports: attached.listen.ports().collect(),
-        connect: attached.connect.prefixes().collect(),
+        connect: attached.connect.destinations().collect(),
         loopback: attached.loopback,
     }
 }
@@ -341,7 +341,7 @@ impl Link {
         match AgentMessage::parse(datagram) {
             Ok(AgentMessage::Proxies(proxies, connect)) => {
                 self.app.set_proxies(&targets(proxies));
-                self.rules.connect = connect.prefixes().collect();
+                self.rules.connect = connect.destinations().collect();
             }
             Ok(AgentMessage::Token(token, expires)) => {
                 if let Some(token) = Token::from_bytes(token) {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use csp_control::{Member, MemberState, Membership, Policy, ProgramRule, SanAddress, SanProvider};
 use csp_types::{NodeId, Role};
 use csp_vi::{ProviderKind, ViAddress};
-use csp_wire::agent::{DESTINATIONS_MAX, LIST_MAX, PATH_LEN_MAX, Prefix};
+use csp_wire::agent::{DESTINATIONS_MAX, Destination, LIST_MAX, PATH_LEN_MAX};
 
 use crate::relay::Target;
 
@@ -32,7 +32,7 @@ pub struct Directory {
     /// Proxy workers, at most [`LIST_MAX`].
     pub proxies: Vec<ProxyEntry>,
     /// Destinations of accelerated connections, at most [`DESTINATIONS_MAX`]: a policy has no more.
-    pub connect: Vec<Prefix>,
+    pub connect: Vec<Destination>,
     /// The policy's rules for single programs.
     pub programs: Vec<ProgramRule>,
 }
@@ -101,7 +101,7 @@ impl Directory {
     }
 
     /// The destinations of a program's accelerated connections.
-    pub fn connect_for(&self, program: &str) -> &[Prefix] {
+    pub fn connect_for(&self, program: &str) -> &[Destination] {
         if ProgramRule::of(&self.programs, program).is_none_or(|rule| rule.connect) {
             &self.connect
         } else {
@@ -110,9 +110,9 @@ impl Directory {
     }
 
     /// The destinations of a policy's egress entries.
-    pub fn destinations_of(policy: &Policy) -> Vec<Prefix> {
+    pub fn destinations_of(policy: &Policy) -> Vec<Destination> {
         let all = policy.egress.iter().flat_map(csp_control::Egress::prefixes);
-        all.map(|(p, except)| Prefix { address: p.address(), len: p.length(), except }).collect()
+        all.map(|(prefix, except)| Destination { prefix, except }).collect()
     }
 }
 

@@ -10,7 +10,7 @@ use csp_transport::app::{AppSide, ProxyTarget};
 use csp_transport::{ProcessId, Token};
 use csp_types::{Duration, Instant, NodeId};
 use csp_vi::{Provider, ProviderKind, ViAddress};
-use csp_wire::agent::{self as wire, AgentMessage, Attach, Attached, Prefix, Proxies, leads_through};
+use csp_wire::agent::{self as wire, AgentMessage, Attach, Attached, Destination, Proxies, leads_through};
 
 use crate::error::{Error, Result};
 use crate::page::Page;
@@ -34,7 +34,7 @@ const PUBLISH_EVERY: Duration = Duration::from_millis(250);
 struct Rules {
     listen_all: bool,
     listen_ports: Vec<u16>,
-    connect: Vec<Prefix>,
+    connect: Vec<Destination>,
 }
 
 /// What the agent told at attachment.
@@ -177,7 +177,7 @@ fn rules(attached: &Attached<'_>) -> Rules {
     Rules {
         listen_all: attached.listen.all,
         listen_ports: attached.listen.ports().collect(),
-        connect: attached.connect.prefixes().collect(),
+        connect: attached.connect.destinations().collect(),
     }
 }
 
@@ -274,7 +274,7 @@ impl Agent {
                 Ok((len, _)) => match AgentMessage::parse(self.heard.get(..len).unwrap_or(&[])) {
                     Ok(AgentMessage::Proxies(proxies, connect)) => {
                         app.set_proxies(&targets(proxies, self.direct));
-                        self.rules.connect = connect.prefixes().collect();
+                        self.rules.connect = connect.destinations().collect();
                     }
                     Ok(AgentMessage::Token(token, expires)) => {
                         if let Some(token) = Token::from_bytes(token) {

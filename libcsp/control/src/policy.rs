@@ -5,18 +5,15 @@
 
 mod check;
 mod diff;
-mod prefix;
 
 use std::net::IpAddr;
 
-use csp_types::NodeId;
+use csp_types::{NodeId, Prefix, longest_match};
 use serde::{Deserialize, Deserializer, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::config::{ConfigError, Problems, parse_checked, serde_node_id};
+use crate::config::{ConfigError, Problems, parse_checked, serde_node_id, serde_prefixes};
 use crate::config::{ip_address, number, port};
-
-pub use prefix::{Prefix, PrefixError};
 
 /// The only `apiVersion` this build understands.
 pub const API_VERSION: &str = "csp/v1";
@@ -163,10 +160,11 @@ pub struct Egress {
     #[serde(deserialize_with = "ip_address")]
     pub address: IpAddr,
     /// The networks reached this way, of the address's family; at least one.
+    #[serde(with = "serde_prefixes")]
     pub destinations: Vec<Prefix>,
     /// Networks within these that are not: applications reach them by the kernel, unless a longer prefix of some entry
     /// has them.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, with = "serde_prefixes", skip_serializing_if = "Vec::is_empty")]
     pub except: Vec<Prefix>,
     /// How these connections behave.
     #[serde(default)]
@@ -250,15 +248,13 @@ impl Policy {
         addresses
     }
 
-    /// The egress entry for connections to `destination`: the one with the longest matching prefix; none where that is an
-    /// exception.
+    /// The egress entry for connections to `destination` ([`longest_match`]).
     pub fn egress_for(&self, destination: IpAddr) -> Option<&Egress> {
-        let matches = self.egress.iter().flat_map(|egress| {
-            let prefixes = egress.prefixes().filter(move |(prefix, _)| prefix.contains(destination));
-            prefixes.map(move |(prefix, except)| (prefix.length(), except, egress))
-        });
-        let longest = matches.max_by_key(|(length, except, _)| (*length, *except));
-        longest.filter(|(_, except, _)| !except).map(|(_, _, egress)| egress)
+        let entries = self
+            .egress
+            .iter()
+            .flat_map(|egress| egress.prefixes().map(move |(prefix, except)| (prefix, except, egress)));
+        longest_match(entries, destination)
     }
 }
 

@@ -11,11 +11,13 @@ mod addr;
 mod id;
 mod label;
 pub mod limits;
+mod prefix;
 mod time;
 mod trace;
 
 pub use addr::{FourTuple, MacAddr};
 pub use id::{IdError, NodeId, Role};
 pub use label::{FlowLabel, INDEX_BITS, LabelAllocator};
+pub use prefix::{Prefix, PrefixError, longest_match};
 pub use time::{Duration, Instant};
 pub use trace::{TraceEvent, TraceKind, TraceRing};

@@ -13,7 +13,7 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-use csp_types::{FlowLabel, NodeId};
+use csp_types::{FlowLabel, NodeId, Prefix, longest_match};
 
 use crate::WireError;
 use crate::bytes::{array_at, slice_at};
@@ -63,39 +63,18 @@ impl<'a> ListenRule<'a> {
     }
 }
 
-/// A range of addresses: those that share the first `len` bits with `address`.
+/// A network that connections lead to through the cluster, or that is an exception within a wider one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Prefix {
-    /// Any address of it.
-    pub address: IpAddr,
-    /// Bits that count: at most 32 or 128.
-    pub len: u8,
-    /// Its addresses are not reached through the cluster, though a wider range may be.
+pub struct Destination {
+    /// The network.
+    pub prefix: Prefix,
+    /// Its addresses are not reached through the cluster.
     pub except: bool,
 }
 
-impl Prefix {
-    /// Whether `ip` lies in the range. IPv4-mapped IPv6 addresses count as IPv4.
-    pub fn covers(&self, ip: IpAddr) -> bool {
-        match (self.address, ip.to_canonical()) {
-            (IpAddr::V4(a), IpAddr::V4(b)) => {
-                let shift = 32 - u32::from(self.len.min(32));
-                shift == 32 || (a.to_bits() ^ b.to_bits()) >> shift == 0
-            }
-            (IpAddr::V6(a), IpAddr::V6(b)) => {
-                let shift = 128 - u32::from(self.len.min(128));
-                shift == 128 || (a.to_bits() ^ b.to_bits()) >> shift == 0
-            }
-            _ => false,
-        }
-    }
-}
-
-/// Whether a connection to `ip` goes through the cluster: the longest of the ranges that cover it decides, of two that
-/// are equally long the exception.
-pub fn leads_through(prefixes: impl Iterator<Item = Prefix>, ip: IpAddr) -> bool {
-    let covering = prefixes.filter(|prefix| prefix.covers(ip));
-    covering.max_by_key(|prefix| (prefix.len, prefix.except)).is_some_and(|longest| !longest.except)
+/// Whether a connection to `ip` goes through the cluster ([`longest_match`]).
+pub fn leads_through(destinations: impl Iterator<Item = Destination>, ip: IpAddr) -> bool {
+    longest_match(destinations.map(|d| (d.prefix, d.except, ())), ip).is_some()
 }
 
 /// One record of the destinations list: the address (port field: the prefix length, [`EXCEPT`] more for an exception).
@@ -105,24 +84,28 @@ const EXCEPT: u16 = 0x8000;
 /// Destinations that connect through the cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectRule<'a> {
-    prefixes: &'a [u8],
+    records: &'a [u8],
 }
 
 impl<'a> ConnectRule<'a> {
     /// Whether a connection to `ip` goes through the cluster.
     pub fn covers(&self, ip: IpAddr) -> bool {
-        leads_through(self.prefixes(), ip)
+        leads_through(self.destinations(), ip)
     }
 
-    /// The listed ranges.
-    pub fn prefixes(&self) -> impl Iterator<Item = Prefix> + 'a {
+    /// The listed networks.
+    pub fn destinations(&self) -> impl Iterator<Item = Destination> + 'a {
         // Every record was parsed once when the message was.
-        self.prefixes.chunks_exact(PREFIX_LEN).filter_map(|c| {
-            let address = parse_address(c, 0).ok()?;
-            let except = address.port() & EXCEPT != 0;
-            Some(Prefix { address: address.ip(), len: address.port() as u8, except })
-        })
+        self.records.chunks_exact(PREFIX_LEN).filter_map(|record| destination(record, 0).ok())
     }
+}
+
+fn destination(records: &[u8], at: usize) -> Result<Destination, WireError> {
+    let record = parse_address(records, at)?;
+    let wrong = WireError::Value { what: "network", offset: at };
+    let length = u8::try_from(record.port() & !EXCEPT).map_err(|_| wrong)?;
+    let prefix = Prefix::new(record.ip(), length).map_err(|_| wrong)?;
+    Ok(Destination { prefix, except: record.port() & EXCEPT != 0 })
 }
 
 /// A worker of a proxy, and the Unix socket where it takes channels.
@@ -382,15 +365,11 @@ impl<'a> Reader<'a> {
     fn connect_rule(&mut self) -> Result<ConnectRule<'a>, WireError> {
         let count = self.count(DESTINATIONS_MAX, "destinations")?;
         let offset = self.at;
-        let prefixes = self.take(PREFIX_LEN * usize::from(count), "destinations")?;
-        for at in (0..prefixes.len()).step_by(PREFIX_LEN) {
-            let record = parse_address(prefixes, at).map_err(|e| e.shifted(offset))?;
-            let longest = if record.is_ipv4() { 32 } else { 128 };
-            if record.port() & !EXCEPT > longest {
-                return Err(WireError::Value { what: "prefix length", offset: offset + at });
-            }
+        let records = self.take(PREFIX_LEN * usize::from(count), "destinations")?;
+        for at in (0..records.len()).step_by(PREFIX_LEN) {
+            destination(records, at).map_err(|e| e.shifted(offset))?;
         }
-        Ok(ConnectRule { prefixes })
+        Ok(ConnectRule { records })
     }
 
     fn flag(&mut self, what: &'static str) -> Result<bool, WireError> {

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use csp_lan::TxOffload;
-use csp_types::{Duration, FlowLabel, FourTuple, Instant, MacAddr};
+use csp_types::{Duration, FlowLabel, FourTuple, Instant, MacAddr, Prefix};
 use csp_wire::tunnel::Record;
 
 /// Names a proxy for as long as the owner keeps it in this slot: below [`CoreConfig::proxies_max`].
@@ -37,7 +37,7 @@ pub struct PortConfig {
     /// Largest IP packet of one segment, in bytes.
     pub mtu: u16,
     /// Networks whose hosts are reached directly, as address and prefix length. With none, every host is.
-    pub on_link: Vec<(IpAddr, u8)>,
+    pub on_link: Vec<Prefix>,
     /// Routers for the rest, at most one of each address family.
     pub gateways: Vec<IpAddr>,
 }

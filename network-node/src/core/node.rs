@@ -230,7 +230,7 @@ impl NetworkCore {
 
     /// The port and the neighbour by which `destination` is reached.
     pub(super) fn next_hop(&self, destination: IpAddr) -> (PortId, IpAddr) {
-        let on_link = |p: &PortConfig| p.on_link.iter().any(|net| contains(*net, destination));
+        let on_link = |p: &PortConfig| p.on_link.iter().any(|net| net.contains(destination));
         if let Some(at) = self.ports.iter().position(on_link) {
             return (PortId(at as u16), destination);
         }
@@ -291,20 +291,5 @@ impl NetworkCore {
     /// How many labels are bound.
     pub fn label_count(&self) -> usize {
         self.labels.len()
-    }
-}
-
-/// Whether the network (address and prefix length) has `address` in it.
-fn contains((network, prefix): (IpAddr, u8), address: IpAddr) -> bool {
-    match (network, address) {
-        (IpAddr::V4(network), IpAddr::V4(address)) => {
-            let differ = u32::from(network) ^ u32::from(address);
-            differ.checked_shr(32u32.saturating_sub(prefix.into())).unwrap_or(0) == 0
-        }
-        (IpAddr::V6(network), IpAddr::V6(address)) => {
-            let differ = u128::from(network) ^ u128::from(address);
-            differ.checked_shr(128u32.saturating_sub(prefix.into())).unwrap_or(0) == 0
-        }
-        _ => false,
     }
 }

@@ -4,7 +4,8 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use csp_control::config::{ConfigError, Problems, load_checked};
-use csp_control::{AdminSection, EtcdSection, LogSection, NodeSection, Prefix, SanSection};
+use csp_control::{AdminSection, EtcdSection, LogSection, NodeSection, SanSection};
+use csp_types::Prefix;
 use serde::Deserialize;
 
 /// Most LAN ports.
@@ -46,7 +47,7 @@ pub struct LanSection {
     /// The interface. It needs no address; all virtual addresses are answered for with its Ethernet address.
     pub interface: String,
     /// Networks whose hosts are reached directly, for connections that applications open. Without any, every host is.
-    #[serde(default)]
+    #[serde(default, with = "csp_control::config::serde_prefixes")]
     pub on_link: Vec<Prefix>,
     /// Routers for all other hosts, at most one of each address family.
     #[serde(default)]

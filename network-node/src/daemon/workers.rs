@@ -83,7 +83,7 @@ fn open_ports(config: &Config) -> Result<Vec<LanPort>, DaemonError> {
 
 fn core_config(config: &Config, ports: &[LanPort]) -> CoreConfig {
     let port = |(port, lan): (&LanPort, &LanSection)| PortConfig {
-        on_link: lan.on_link.iter().map(|p| (p.address(), p.length())).collect(),
+        on_link: lan.on_link.clone(),
         gateways: lan.gateways.clone(),
         ..PortConfig::new(port.info.mac, port.info.mtu)
     };

@@ -2,39 +2,13 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use csp_types::FourTuple;
+use csp_types::{FourTuple, Prefix, longest_match};
 
 use super::services::ServiceTcp;
 
 /// First and last ephemeral port (RFC 6335 §6).
 const PORTS: std::ops::RangeInclusive<u16> = 49_152..=65_535;
 const PORT_COUNT: u32 = 16_384;
-
-/// An address range: prefix and its length in bits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Prefix {
-    /// The network address.
-    pub address: IpAddr,
-    /// Significant bits, 0 to 32 or 128.
-    pub bits: u8,
-}
-
-impl Prefix {
-    /// Whether `address` lies in the range.
-    pub fn contains(&self, address: IpAddr) -> bool {
-        match (self.address, address) {
-            (IpAddr::V4(net), IpAddr::V4(a)) => {
-                let mask = u32::MAX.checked_shl(32 - u32::from(self.bits.min(32))).unwrap_or(0);
-                net.to_bits() & mask == a.to_bits() & mask
-            }
-            (IpAddr::V6(net), IpAddr::V6(a)) => {
-                let mask = u128::MAX.checked_shl(128 - u32::from(self.bits.min(128))).unwrap_or(0);
-                net.to_bits() & mask == a.to_bits() & mask
-            }
-            _ => false,
-        }
-    }
-}
 
 /// One rule of policy: connections to `destinations` leave from `address`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -74,23 +48,16 @@ impl Egress {
     }
 
     /// Candidates for the 4-tuple of a connection to `remote`, with how it is to behave: every port of this worker's
-    /// class once, starting after the last one used. The rule with the longest prefix counts; `None` where none covers
-    /// `remote`, or the longest is an exception.
+    /// class once, starting after the last one used. `None` where no rule leads to `remote` ([`longest_match`]).
     pub fn candidates(
         &mut self,
         remote: SocketAddr,
     ) -> Option<(ServiceTcp, impl Iterator<Item = FourTuple>)> {
-        let covering = |rule: &EgressRule| {
-            let exceptions = rule.except.iter().map(|prefix| (prefix, true));
-            let prefixes = rule.destinations.iter().map(|prefix| (prefix, false)).chain(exceptions);
-            let covering = prefixes.filter(|(prefix, _)| prefix.contains(remote.ip()));
-            covering.map(|(prefix, except)| (prefix.bits, except)).max()
-        };
-        let rules = self.rules.iter().filter_map(|rule| Some((covering(rule)?, rule)));
-        let ((_, except), rule) = rules.max_by_key(|(longest, _)| *longest)?;
-        if except {
-            return None;
-        }
+        let entries = self.rules.iter().flat_map(|rule| {
+            let exceptions = rule.except.iter().map(move |prefix| (*prefix, true, rule));
+            rule.destinations.iter().map(move |prefix| (*prefix, false, rule)).chain(exceptions)
+        });
+        let rule = longest_match(entries, remote.ip())?;
         let (address, tcp) = (rule.address, rule.tcp);
         let per_class = PORT_COUNT / self.classes;
         let (start, class, classes) = (self.cursor, self.class, self.classes);
@@ -109,23 +76,13 @@ mod tests {
     use super::*;
 
     fn rule() -> EgressRule {
-        let destinations = vec![Prefix { address: "10.76.0.0".parse().unwrap(), bits: 24 }];
+        let destinations = vec!["10.76.0.0/24".parse().unwrap()];
         EgressRule {
             address: "10.76.0.101".parse().unwrap(),
             destinations,
             except: Vec::new(),
             tcp: ServiceTcp::default(),
         }
-    }
-
-    #[test]
-    fn a_prefix_contains_its_network_only() {
-        let prefix = rule().destinations[0];
-        assert!(prefix.contains("10.76.0.255".parse().unwrap()));
-        assert!(!prefix.contains("10.76.1.0".parse().unwrap()));
-        assert!(!prefix.contains("::1".parse().unwrap()));
-        let all = Prefix { address: "0.0.0.0".parse().unwrap(), bits: 0 };
-        assert!(all.contains("192.0.2.1".parse().unwrap()));
     }
 
     #[test]
@@ -147,10 +104,10 @@ mod tests {
     #[test]
     fn the_longest_prefix_says_where_connections_come_from() {
         let mut egress = Egress::new(0, 1, 0);
-        let wide = Prefix { address: "10.0.0.0".parse().unwrap(), bits: 8 };
+        let wide = "10.0.0.0/8".parse().unwrap();
         let other =
             EgressRule { address: "10.76.0.102".parse().unwrap(), destinations: vec![wide], ..rule() };
-        let half = Prefix { address: "10.76.0.128".parse().unwrap(), bits: 25 };
+        let half = "10.76.0.128/25".parse().unwrap();
         let narrow = EgressRule { except: vec![half], ..rule() };
         for rules in [vec![narrow.clone(), other.clone()], vec![other, narrow]] {
             egress.set_rules(rules);

@@ -3,7 +3,7 @@
 use csp_control::{ActivePolicy, Congestion, EcnPolicy, TcpOptions};
 use csp_tcp::{CongestionControl, EcnMode};
 
-use crate::core::{EgressRule, PoolServer, Prefix, ServiceSpec, ServiceTcp};
+use crate::core::{EgressRule, PoolServer, ServiceSpec, ServiceTcp};
 
 /// Services and egress rules of `active`.
 pub fn translate(active: &ActivePolicy) -> (Vec<ServiceSpec>, Vec<EgressRule>) {
@@ -15,15 +15,11 @@ pub fn translate(active: &ActivePolicy) -> (Vec<ServiceSpec>, Vec<EgressRule>) {
     };
     let rule = |e: &csp_control::Egress| EgressRule {
         address: e.address,
-        destinations: e.destinations.iter().map(translate_prefix).collect(),
-        except: e.except.iter().map(translate_prefix).collect(),
+        destinations: e.destinations.clone(),
+        except: e.except.clone(),
         tcp: translate_tcp(&e.tcp),
     };
     (active.policy.services.iter().map(service).collect(), active.policy.egress.iter().map(rule).collect())
-}
-
-fn translate_prefix(prefix: &csp_control::Prefix) -> Prefix {
-    Prefix { address: prefix.address(), bits: prefix.length() }
 }
 
 fn translate_tcp(tcp: &TcpOptions) -> ServiceTcp {

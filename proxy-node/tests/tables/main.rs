@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use csp_proxy_node::core::{ChannelId, EgressRule, Lane, Prefix, ServiceSpec, ServiceTcp};
+use csp_proxy_node::core::{ChannelId, EgressRule, Lane, ServiceSpec, ServiceTcp};
 use csp_tcp::EcnMode;
 use csp_types::FlowLabel;
 use csp_wire::channel::{ConnectPayload, MessageHeader, MessageKind};
@@ -143,7 +143,7 @@ fn connections_that_applications_open_behave_as_their_egress_rule_says() {
     for (ecn, proposed) in [(EcnMode::Active, true), (EcnMode::Passive, false)] {
         let mut w = World::new(&[8001]);
         let tcp = ServiceTcp { ecn: Some(ecn), ..ServiceTcp::default() };
-        let destinations = vec![Prefix { address: Ipv4Addr::new(192, 0, 2, 0).into(), bits: 24 }];
+        let destinations = vec!["192.0.2.0/24".parse().unwrap()];
         let address = Ipv4Addr::new(10, 0, 0, 9).into();
         let rule = EgressRule { address, destinations, except: Vec::new(), tcp };
         w.core.set_policy(NOW, vec![web(&[8001])], vec![rule], &mut w.out);

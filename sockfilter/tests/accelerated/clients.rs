@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use csp_app_node::agent::ProxyEntry;
-use csp_wire::agent::Prefix;
+use csp_wire::agent::Destination;
 
 use crate::proxy::Asked;
 use crate::stage::*;
@@ -128,7 +128,7 @@ assert s.recv(10) == b'there'
 fn destinations_outside_the_rule_and_loopback_stay_in_the_kernel() {
     let mut stage = Stage::new();
     stage.directory().send_modify(|d| {
-        d.connect = vec![Prefix { address: "192.0.2.0".parse().unwrap(), len: 24, except: false }];
+        d.connect = vec![Destination { prefix: "192.0.2.0/24".parse().unwrap(), except: false }];
     });
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
@@ -168,7 +168,8 @@ while told != errno.ENETUNREACH:
     asked(&mut stage);
     let path = stage.folder.join("nobody-at-all.sock").display().to_string();
     stage.directory().send_modify(|d| {
-        let prefix = |n: u8, except| Prefix { address: [10, 76, 0, n].into(), len: 32, except };
+        let prefix =
+            |n: u8, except| Destination { prefix: format!("10.76.0.{n}/32").parse().unwrap(), except };
         d.connect.extend((100..226).map(|n| prefix(n, n >= 200)));
         let template = d.proxies[0].clone();
         d.proxies.extend((1..40).map(|worker| ProxyEntry { worker, path: path.clone(), ..template.clone() }));
@@ -182,7 +183,7 @@ while told != errno.ENETUNREACH:
 fn addresses_of_the_host_itself_and_exceptions_stay_in_the_kernel() {
     let mut stage = Stage::new();
     stage.directory().send_modify(|d| {
-        d.connect.push(Prefix { address: "10.76.0.128".parse().unwrap(), len: 25, except: true });
+        d.connect.push(Destination { prefix: "10.76.0.128/25".parse().unwrap(), except: true });
     });
     let script = "
 import errno, socket

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant as Clock};
 use csp_app_node::agent::{self, AgentOptions, Directory, Processes, ProxyEntry};
 use csp_app_node::custody::{self, CustodyOptions};
 use csp_transport::ClusterKey;
-use csp_wire::agent::Prefix;
+use csp_wire::agent::Destination;
 use tokio::sync::{mpsc, watch};
 
 use crate::proxy::{PATIENCE, Proxy};
@@ -72,7 +72,7 @@ impl Stage {
         let (node, path) = ("pn-1".parse().unwrap(), path.display().to_string());
         let entry =
             ProxyEntry { node, worker: 0, address: path.clone(), path, provider: "shm", direct: None };
-        let connect = vec![Prefix { address: "10.76.0.0".parse().unwrap(), len: 24, except: false }];
+        let connect = vec![Destination { prefix: "10.76.0.0/24".parse().unwrap(), except: false }];
         let (tell, directory) =
             watch::channel(Directory { proxies: vec![entry], connect, programs: Vec::new() });
         let (questions, thread, children) = (None, None, Vec::new());

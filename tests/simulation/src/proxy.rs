@@ -3,10 +3,10 @@
 use std::net::{IpAddr, SocketAddr};
 
 use csp_proxy_node::ProxyWorker;
-use csp_proxy_node::core::{CoreConfig, EgressRule, PoolServer, Prefix, ServiceSpec, ServiceTcp};
+use csp_proxy_node::core::{CoreConfig, EgressRule, PoolServer, ServiceSpec, ServiceTcp};
 use csp_tcp::{StackConfig, SynCookies};
 use csp_transport::{ClusterKey, Endpoint, EndpointConfig, PeerIdentity};
-use csp_types::{Duration, Instant, NodeId, Role};
+use csp_types::{Duration, Instant, NodeId, Prefix, Role};
 use csp_vi::ViAddress;
 use csp_vi::memory::MemoryFabric;
 

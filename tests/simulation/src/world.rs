@@ -6,10 +6,9 @@ use csp_lan::faulty::{FaultHandle, wrap};
 use csp_lan::memory::Hub;
 use csp_network_node::NetworkWorker;
 use csp_proxy_node::ProxyWorker;
-use csp_proxy_node::core::Prefix;
 use csp_transport::app::ProxyTarget;
 use csp_transport::{ClusterKey, Purpose};
-use csp_types::{Duration, Instant, MacAddr, NodeId};
+use csp_types::{Duration, Instant, MacAddr, NodeId, Prefix};
 use csp_vi::memory::{InFlight, MemoryFabric};
 use csp_vi::{ViAddress, ViId};
 
@@ -77,7 +76,7 @@ fn policy(scenario: &Scenario) -> Policy {
         service: (VIP, PORT).into(),
         pool: (node("an-1"), PORT),
         egress: EGRESS.into(),
-        destinations: Prefix { address: IpAddr::from([10, 76, 0, 0]), bits: 24 },
+        destinations: Prefix::new(IpAddr::from([10, 76, 0, 0]), 24).expect("a network"),
         same_secrets: scenario.same_ports,
         cookies: scenario.cookies,
     }

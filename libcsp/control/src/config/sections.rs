@@ -168,6 +168,37 @@ pub mod serde_node_id {
     }
 }
 
+/// Serde for networks as text: `#[serde(with = "csp_control::config::serde_prefixes")]`.
+pub mod serde_prefixes {
+    use csp_types::Prefix;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+    /// One of them, so that an error tells which.
+    struct Text(Prefix);
+
+    impl Serialize for Text {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            serializer.collect_str(&self.0)
+        }
+    }
+
+    impl<'de> Deserialize<'de> for Text {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            String::deserialize(deserializer)?.parse().map(Text).map_err(de::Error::custom)
+        }
+    }
+
+    /// Writes each as text.
+    pub fn serialize<S: Serializer>(prefixes: &[Prefix], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(prefixes.iter().copied().map(Text))
+    }
+
+    /// Reads and checks each.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Prefix>, D::Error> {
+        Ok(Vec::<Text>::deserialize(deserializer)?.into_iter().map(|text| text.0).collect())
+    }
+}
+
 /// Reads an IP address with port.
 fn socket_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(deserializer)?;

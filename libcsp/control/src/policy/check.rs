@@ -3,8 +3,10 @@
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
+use csp_types::Prefix;
+
 use super::{API_VERSION, DESTINATIONS_MAX, EGRESS_MAX, POOL_MAX, SERVICE_NAME_LEN_MAX, SERVICES_MAX};
-use super::{Egress, PROGRAM_NAME_LEN_MAX, PROGRAMS_MAX, Policy, Prefix, Service};
+use super::{Egress, PROGRAM_NAME_LEN_MAX, PROGRAMS_MAX, Policy, Service};
 use crate::config::Problems;
 
 impl Policy {

@@ -1,6 +1,8 @@
 //! The difference of two policies, for people.
 
-use super::{Egress, Policy, PoolMember, Prefix, ProgramRule, Service, TcpOptions};
+use csp_types::Prefix;
+
+use super::{Egress, Policy, PoolMember, ProgramRule, Service, TcpOptions};
 
 /// Lines that lead from `old` to `new`.
 pub(super) fn diff(old: &Policy, new: &Policy) -> Vec<String> {

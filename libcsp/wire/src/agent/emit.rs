@@ -5,7 +5,8 @@ use core::net::SocketAddr;
 use csp_types::NodeId;
 
 use super::{
-    Attach, DESTINATIONS_MAX, EXCEPT, HEADER_LEN, LIST_MAX, Left, MESSAGE_LEN_MAX, Prefix, Proxy, VERSION,
+    Attach, DESTINATIONS_MAX, Destination, EXCEPT, HEADER_LEN, LIST_MAX, Left, MESSAGE_LEN_MAX, Proxy,
+    VERSION,
 };
 use crate::WireError;
 use crate::bytes::Writer;
@@ -54,11 +55,11 @@ impl<'a> Emitter<'a> {
         ports.iter().try_for_each(|p| self.put(&p.to_le_bytes()))
     }
 
-    fn connect(&mut self, prefixes: &[Prefix]) -> Result<(), WireError> {
-        self.count(prefixes.len(), DESTINATIONS_MAX, "destinations")?;
-        prefixes.iter().try_for_each(|p| {
-            let bits = u16::from(p.len) | if p.except { EXCEPT } else { 0 };
-            self.put(&emit_address(SocketAddr::new(p.address, bits)))
+    fn connect(&mut self, destinations: &[Destination]) -> Result<(), WireError> {
+        self.count(destinations.len(), DESTINATIONS_MAX, "destinations")?;
+        destinations.iter().try_for_each(|d| {
+            let bits = u16::from(d.prefix.length()) | if d.except { EXCEPT } else { 0 };
+            self.put(&emit_address(SocketAddr::new(d.prefix.address(), bits)))
         })
     }
 
@@ -117,7 +118,7 @@ pub struct AttachedRepr<'a> {
     /// Accelerated ports; `None`: all.
     pub listen: Option<&'a [u16]>,
     /// Accelerated destinations.
-    pub connect: &'a [Prefix],
+    pub connect: &'a [Destination],
     /// Whether loopback addresses are accelerated.
     pub loopback: bool,
     /// The proxies.
@@ -147,7 +148,7 @@ pub fn emit_refused(buffer: &mut [u8], reason: &str) -> Result<usize, WireError>
 pub fn emit_proxies(
     buffer: &mut [u8],
     proxies: &[Proxy<'_>],
-    connect: &[Prefix],
+    connect: &[Destination],
 ) -> Result<usize, WireError> {
     emit!(buffer, 4, |e| {
         e.proxies(proxies)?;

@@ -201,7 +201,7 @@ fn an_absent_neighbour_is_asked_thrice_and_given_up() {
 #[test]
 fn hosts_beyond_the_networks_on_link_are_reached_by_the_gateway() {
     let port = PortConfig {
-        on_link: vec![("10.76.0.0".parse().unwrap(), 24)],
+        on_link: vec!["10.76.0.0/24".parse().unwrap()],
         gateways: vec!["10.76.0.254".parse().unwrap()],
         ..PortConfig::new(OUR_MAC, 1500)
     };
