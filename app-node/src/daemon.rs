@@ -31,7 +31,6 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let local = tokio::task::LocalSet::new();
     let result = local.block_on(&runtime, serve(config, &key, record, relay.as_ref()));
-    let _ = std::fs::remove_file(&config.socket);
     relay.into_iter().for_each(RelayThread::stop);
     result
 }
@@ -61,12 +60,14 @@ async fn serve(
         metrics,
         routes,
     });
-    // Processes that were there before are served while etcd is asked.
+    // Processes that were there before are served while etcd is asked; signals and the admin endpoint come first.
     let started = tokio::select! {
+        biased;
         started = starting => started?,
         ended = &mut serving => return ended.map_err(unavailable),
     };
     let Some(mut shell) = started else { return Ok(()) };
+    tracing::info!(socket = %config.socket.display(), "processes are served");
     let ended = loop {
         let event = tokio::select! {
             event = shell.next() => event,

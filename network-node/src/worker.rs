@@ -1,5 +1,5 @@
-//! One data worker: a core between its LAN ports and its tunnels. Time comes in; the thread around it waits (the
-//! daemon's `data_thread`, or the simulation).
+//! One data worker: a core between its LAN ports and its tunnels. Time comes in; the thread around it waits
+//! (`csp_daemon::DataThread`, or the simulation).
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,5 +1,5 @@
-//! One data worker: the core between its links. Time comes in; the thread around it waits (the daemon's `data_thread`,
-//! or the simulation).
+//! One data worker: the core between its links. Time comes in; the thread around it waits
+//! (`csp_daemon::DataThread`, or the simulation).
 
 use csp_tcp::{Buffer, Direction};
 use csp_transport::{DeathCause, DownReason, Endpoint, LinkEvent, LinkId, MessageKind};

@@ -81,6 +81,7 @@ pub async fn serve(
     // A SEQPACKET socket in tokio's type for streams: accepting and waiting are the same, and datagrams are received and
     // sent by our own calls.
     let listener = std::os::unix::net::UnixListener::from(bind(&options.socket)?);
+    let _file = SocketFile(options.socket.clone());
     let listener = UnixListener::from_std(listener).map_err(wrong)?;
     let options = Rc::new(options);
     if let Some(custodian) = options.custodian.clone() {
@@ -99,6 +100,15 @@ pub async fn serve(
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
+    }
+}
+
+/// The socket's name, which is gone when the agent ends.
+struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0); // somebody else did
     }
 }
 

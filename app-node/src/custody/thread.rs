@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use csp_daemon::{DataThread, DataWorker};
-use csp_telemetry::{MailboxSender, MetricSource, MetricWriter, SnapshotCell};
+use csp_telemetry::{MetricSource, MetricWriter, SnapshotCell};
 use csp_types::{Duration, Instant, NodeId};
 use csp_vi::{Armed, ViError, Wake};
 
@@ -34,40 +34,34 @@ pub type Published = (Counters, usize);
 
 /// The custody as the agent has it. Its thread ends when this is dropped; its connections end with it.
 #[derive(Debug)]
-pub struct Custodian {
-    mailbox: MailboxSender<Order>,
-    thread: Option<DataThread<Order, Published>>,
-    published: Arc<SnapshotCell<Published>>,
-}
+pub struct Custodian(DataThread<Order, Published>);
 
 impl Custodian {
     pub(super) fn start(custody: Custody) -> io::Result<Self> {
-        let thread = DataThread::start("custody".to_owned(), custody, ORDERS_MAX)?;
-        let (mailbox, published) = (thread.mailbox().clone(), Arc::clone(thread.published()));
-        Ok(Custodian { mailbox, thread: Some(thread), published })
+        Ok(Custodian(DataThread::start("custody".to_owned(), custody, ORDERS_MAX)?))
     }
 
     /// Takes a connection into custody; one that there is no room for ends.
     pub fn take(&self, charge: Charge) {
-        if let Err(error) = self.mailbox.send(Order::Take(Box::new(charge))) {
+        if let Err(error) = self.0.mailbox().send(Order::Take(Box::new(charge))) {
             tracing::warn!(%error, "a connection could not be taken into custody");
         }
     }
 
     /// Tells the proxies that there are now; `false`: tell them again later.
     pub fn set_proxies(&self, proxies: Vec<(NodeId, u8, PathBuf)>) -> bool {
-        self.mailbox.send(Order::Proxies(proxies)).is_ok()
+        self.0.mailbox().send(Order::Proxies(proxies)).is_ok()
     }
 
     /// The custody's numbers.
     pub fn metrics(&self) -> impl MetricSource + 'static {
-        Metrics(Arc::clone(&self.published))
+        Metrics(Arc::clone(self.0.published()))
     }
 }
 
 impl Drop for Custodian {
     fn drop(&mut self) {
-        DataThread::stop_all(self.thread.take(), || Order::Stop);
+        DataThread::stop_all(std::slice::from_mut(&mut self.0), || Order::Stop);
     }
 }
 

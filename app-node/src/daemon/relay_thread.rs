@@ -87,8 +87,8 @@ impl RelayThread {
     }
 
     /// Ends all VIs and the thread.
-    pub fn stop(self) {
-        DataThread::stop_all([self.thread], || Question::Stop);
+    pub fn stop(mut self) {
+        DataThread::stop_all(std::slice::from_mut(&mut self.thread), || Question::Stop);
     }
 }
 
@@ -143,6 +143,7 @@ impl DataWorker for Relay {
         match question {
             Question::Targets(targets, reply) => reply.send(self.set_targets(now, &targets)),
             Question::Stop => {
+                Relay::turn(self, now, clock::unix_now_s());
                 self.close(now);
                 for _ in 0..LAST_TURNS {
                     Relay::turn(self, clock::now(), clock::unix_now_s());

@@ -12,11 +12,11 @@ pub enum DaemonError {
     /// The log level is wrong.
     #[error("log.level: {0}")]
     Log(#[from] LogError),
-    /// Something that the daemon needs cannot be had: an interface, an address, a provider, a program. Begins with the
-    /// field of the configuration that asks for it.
+    /// Something that the daemon needs cannot be had: an interface, an address, a provider, a program. Tells
+    /// what asks for it.
     #[error("{0}")]
     Unavailable(String),
-    /// What only one daemon may have is another's already.
+    /// The state directory is another process' already.
     #[error("{0}")]
     Taken(String),
     /// The admin endpoint cannot be opened.

@@ -8,7 +8,8 @@
 //!  thread    a data thread around a DataWorker: turns while there is work, waits when there is none
 //!     └ query  the admin endpoint's questions that data threads answer
 //! ```
-//! Owned here: threads, clocks and signals of the daemons that serve clients. Refused: what only one tier knows.
+//! Owned here: threads, clocks and signals of the daemons. Refused: what only one tier knows. The management node takes
+//! [`program`], errors and signals from here and has a control thread of its own.
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_types, reason = "the shell owns clocks, sockets and threads")]
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use csp_telemetry::SnapshotCell;
-use csp_telemetry::mailbox::{Mailbox, MailboxSender, mailbox};
+use csp_telemetry::mailbox::{Mailbox, MailboxError, MailboxSender, mailbox};
 use csp_types::{Duration, Instant};
 use csp_vi::{Armed, ViError, WaitSet, Wake};
 
@@ -20,6 +20,9 @@ const PUBLISH_INTERVAL: Duration = Duration::from_millis(100);
 /// Before a sleep that may be longer than this the numbers are published, however fresh the last ones are.
 const LONG_SLEEP: Duration = Duration::from_secs(1);
 
+/// How long [`DataThread::stop_all`] waits before it tries a full mailbox again.
+const FULL_WAIT: Duration = Duration::from_millis(1);
+
 /// Something that is moved on by turns, in a thread of its own.
 pub trait DataWorker {
     /// What the control thread says to it or asks of it.
@@ -27,13 +30,13 @@ pub trait DataWorker {
     /// What it publishes.
     type Published: Clone + Send + 'static;
 
-    /// Moves everything that can move; returns whether anything did. `unix_s` is no older than a sleep.
+    /// Moves everything that can move; returns whether anything did. `unix_s` may be a tenth of a second behind.
     fn turn(&mut self, now: Instant, unix_s: u64) -> bool;
 
     /// Answers the control thread; [`ControlFlow::Break`] ends the thread.
     fn answer(&mut self, now: Instant, question: Self::Question) -> ControlFlow<()>;
 
-    /// The numbers to publish. Called ten times a second at most.
+    /// The numbers to publish. Called ten times a second at most, and before each sleep that may be long.
     fn publish(&mut self) -> Self::Published;
 
     /// Gets ready to sleep.
@@ -48,7 +51,7 @@ pub trait DataWorker {
     /// When a turn is wanted though nothing happens.
     fn next_timeout(&self) -> Option<Instant>;
 
-    /// Longest sleep: how old the published numbers of a busy worker, and its `unix_s`, may become.
+    /// Longest sleep. Numbers of a worker that sleeps are as old, unless this is over a second: then they are published before.
     fn sleep_max(&self) -> Duration {
         PUBLISH_INTERVAL
     }
@@ -59,7 +62,7 @@ pub trait DataWorker {
 pub struct DataThread<Q, P> {
     mailbox: MailboxSender<Q>,
     published: Arc<SnapshotCell<P>>,
-    thread: JoinHandle<()>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl<Q: Send + 'static, P: Clone + Send + 'static> DataThread<Q, P> {
@@ -74,7 +77,7 @@ impl<Q: Send + 'static, P: Clone + Send + 'static> DataThread<Q, P> {
         let (cell, waiter) = (Arc::clone(&published), Waiter::new()?);
         let thread =
             std::thread::Builder::new().name(name).spawn(move || run(worker, receiver, &cell, waiter))?;
-        Ok(DataThread { mailbox: sender, published, thread })
+        Ok(DataThread { mailbox: sender, published, thread: Some(thread) })
     }
 
     /// Where questions go.
@@ -87,13 +90,15 @@ impl<Q: Send + 'static, P: Clone + Send + 'static> DataThread<Q, P> {
         &self.published
     }
 
-    /// Sends every thread what ends it, then waits for all of them.
-    pub fn stop_all(threads: impl IntoIterator<Item = Self>, end: impl Fn() -> Q) {
-        let told = threads.into_iter().map(|thread| {
-            let _ = thread.mailbox.send(end()); // one that is gone has stopped
-            thread.thread
-        });
-        for thread in told.collect::<Vec<_>>() {
+    /// Sends every thread what ends it, then waits for all of them. A second time nothing happens.
+    pub fn stop_all(threads: &mut [Self], end: impl Fn() -> Q) {
+        for thread in threads.iter().filter(|thread| thread.thread.is_some()) {
+            // One that is gone has stopped; one that is behind has to hear it.
+            while thread.mailbox.send(end()) == Err(MailboxError::Full) {
+                std::thread::sleep(FULL_WAIT);
+            }
+        }
+        for thread in threads.iter_mut().filter_map(|thread| thread.thread.take()) {
             let _ = thread.join(); // its panic has ended the process
         }
     }
@@ -125,9 +130,9 @@ fn run<W: DataWorker>(
         } else if at.saturating_since(last_work) < SPIN {
             std::thread::yield_now();
         } else if matches!(worker.arm(), Ok(Armed::Armed)) {
-            let longest = worker.sleep_max();
-            if longest > LONG_SLEEP {
-                published.publish(&worker.publish());
+            let mut longest = worker.sleep_max();
+            if longest > LONG_SLEEP && !published.publish(&worker.publish()) {
+                longest = PUBLISH_INTERVAL; // somebody reads just now: once more then
             }
             waiter.wait(&worker, &mut mailbox, at, longest);
             last_work = now();

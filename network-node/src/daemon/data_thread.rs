@@ -56,6 +56,7 @@ impl DataWorker for NetworkWorker {
             Question::Trace(Some(label), reply) => reply.send(self.core().flow_trace(label)),
             Question::Trace(None, reply) => reply.send(self.core().trace().iter().copied().collect()),
             Question::Stop => {
+                NetworkWorker::turn(self, now, clock::unix_now_s());
                 self.close(now);
                 for _ in 0..LAST_TURNS {
                     NetworkWorker::turn(self, clock::now(), clock::unix_now_s());

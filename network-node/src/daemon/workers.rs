@@ -64,8 +64,8 @@ impl DataWorkers {
     }
 
     /// Closes all tunnels and ends the threads.
-    pub fn stop(self) {
-        DataThread::stop_all(self.threads, || Question::Stop);
+    pub fn stop(mut self) {
+        DataThread::stop_all(&mut self.threads, || Question::Stop);
     }
 }
 

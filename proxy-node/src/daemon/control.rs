@@ -27,10 +27,10 @@ type Worker = DataThread<Question, Published>;
 pub fn run(config: Config) -> Result<(), DaemonError> {
     csp_daemon::init_logging(&config.log)?;
     let record = NodeRecord::new(config.node.id, Role::ProxyNode, config.admin.listen);
-    let (workers, record) = start_workers(&config, record)?;
+    let (mut workers, record) = start_workers(&config, record)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(serve(&config, record, &workers));
-    DataThread::stop_all(workers, || Question::Stop);
+    DataThread::stop_all(&mut workers, || Question::Stop);
     result
 }
 

@@ -50,6 +50,7 @@ impl DataWorker for ProxyWorker {
                 reply.send(events.copied().collect());
             }
             Question::Stop => {
+                ProxyWorker::turn(self, now, clock::unix_now_s());
                 self.close(now);
                 ProxyWorker::turn(self, clock::now(), clock::unix_now_s());
                 return ControlFlow::Break(());

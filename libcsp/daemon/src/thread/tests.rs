@@ -97,7 +97,7 @@ async fn a_sleeper_takes_work_publishes_before_it_sleeps_again_and_ends() {
         await_published(&thread, (sum, false));
     }
     let mailbox = thread.mailbox().clone();
-    DataThread::stop_all([thread], || Question::Stop);
+    DataThread::stop_all(&mut [thread], || Question::Stop);
     assert!(mailbox.send(Question::Stop).is_err(), "the thread has ended");
 }
 
@@ -106,5 +106,17 @@ fn a_sleeper_gets_a_turn_when_it_is_due() {
     let thread = start();
     thread.mailbox().send(Question::Due(now() + Duration::from_millis(5))).unwrap();
     await_published(&thread, (0, true));
-    DataThread::stop_all([thread, start()], || Question::Stop);
+    DataThread::stop_all(&mut [thread, start()], || Question::Stop);
+}
+
+#[test]
+fn a_thread_that_is_behind_hears_the_end_too() {
+    let thread = start();
+    // Four may wait; some of these are refused while it is busy with others.
+    for _ in 0..100 {
+        let _ = thread.mailbox().send(Question::Due(now()));
+    }
+    let mut threads = [thread];
+    DataThread::stop_all(&mut threads, || Question::Stop);
+    DataThread::stop_all(&mut threads, || Question::Stop);
 }

@@ -236,7 +236,8 @@ pub(super) fn receive_with_descriptor(socket: &Fd, packet: &mut [u8]) -> Result<
     }
     let [first, second] = descriptors;
     if first.is_none() && message.msg_flags & libc::MSG_CTRUNC != 0 {
-        return Err(Errno(libc::EMFILE)); // there was room for the descriptor, so it is the table that is full
+        // There was room for the descriptor: the table is full, or (rarely) a security module keeps it from us.
+        return Err(Errno(libc::EMFILE));
     }
     if second.is_some() || message.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) != 0 {
         return Err(Errno(libc::EBADMSG));
