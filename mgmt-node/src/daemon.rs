@@ -50,14 +50,9 @@ Exit codes:
 #[derive(Debug, Parser)]
 #[command(name = "csp-mgmt-node", version, after_help = AFTER_HELP, after_long_help = AFTER_HELP, max_term_width = 110)]
 pub struct Arguments {
+    /// Which configuration file, and whether only to check it
     #[command(flatten)]
-    file: ConfigFile,
-}
-
-impl AsRef<ConfigFile> for Arguments {
-    fn as_ref(&self) -> &ConfigFile {
-        &self.file
-    }
+    pub file: ConfigFile,
 }
 
 /// Runs until a signal asks to stop or something fails for good.

@@ -8,5 +8,5 @@ use csp_mgmt_node::config::MgmtConfig;
 use csp_mgmt_node::daemon::{self, Arguments};
 
 fn main() -> ExitCode {
-    program::main::<Arguments, _>("csp-mgmt-node", MgmtConfig::load, daemon::run)
+    program::main("csp-mgmt-node", |arguments: &Arguments| &arguments.file, MgmtConfig::load, daemon::run)
 }

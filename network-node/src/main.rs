@@ -30,12 +30,6 @@ struct Arguments {
     file: ConfigFile,
 }
 
-impl AsRef<ConfigFile> for Arguments {
-    fn as_ref(&self) -> &ConfigFile {
-        &self.file
-    }
-}
-
 fn main() -> ExitCode {
-    program::main::<Arguments, _>("csp-network-node", Config::load, daemon::run)
+    program::main("csp-network-node", |arguments: &Arguments| &arguments.file, Config::load, daemon::run)
 }

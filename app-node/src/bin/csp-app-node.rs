@@ -32,12 +32,11 @@ struct Arguments {
     file: ConfigFile,
 }
 
-impl AsRef<ConfigFile> for Arguments {
-    fn as_ref(&self) -> &ConfigFile {
-        &self.file
-    }
-}
-
 fn main() -> ExitCode {
-    program::main::<Arguments, _>("csp-app-node", Config::load, |config| daemon::run(&config))
+    program::main(
+        "csp-app-node",
+        |arguments: &Arguments| &arguments.file,
+        Config::load,
+        |config| daemon::run(&config),
+    )
 }

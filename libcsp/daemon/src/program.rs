@@ -19,16 +19,14 @@ pub struct ConfigFile {
     pub check: bool,
 }
 
-/// Parses the arguments as `A`, reads the configuration that they name with `load`, and runs `run` on it; errors go to
-/// standard error, behind the name of `program`, and become exit codes.
-pub fn main<A, C>(
+/// Parses the arguments as `A`, reads the configuration that `file` finds in them with `load`, and runs `run` on it; errors
+/// go to standard error, behind the name of `program`, and become exit codes.
+pub fn main<A: Parser, C>(
     program: &str,
+    file: impl FnOnce(&A) -> &ConfigFile,
     load: impl FnOnce(&Path) -> Result<C, ConfigError>,
     run: impl FnOnce(C) -> Result<(), DaemonError>,
-) -> ExitCode
-where
-    A: Parser + AsRef<ConfigFile>,
-{
+) -> ExitCode {
     let arguments = match A::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -36,7 +34,7 @@ where
             return if error.use_stderr() { exit_code::USAGE } else { exit_code::OK }.into();
         }
     };
-    let ConfigFile { config: path, check } = arguments.as_ref();
+    let ConfigFile { config: path, check } = file(&arguments);
     let ended = match load(path) {
         Ok(_) if *check => {
             println!("{}: the configuration is right", path.display());
