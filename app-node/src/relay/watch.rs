@@ -37,6 +37,8 @@ struct Watched {
     via: usize,
     state: State,
     backoff: Backoff,
+    /// The same for all its tokens: by it the proxy knows that a new link takes the place of one that waits for its VI.
+    nonce: u64,
 }
 
 pub(super) struct Watch {
@@ -76,14 +78,15 @@ impl Watch {
         if self.list.iter().any(|watched| watched.route == route.number) {
             return;
         }
-        let seed = self.nonce ^ u64::from(route.number);
+        self.nonce = self.nonce.wrapping_add(1);
         self.used[route.via] = true;
         self.list.push(Watched {
             route: route.number,
             target: route.target.clone(),
             via: route.via,
             state: State::Down,
-            backoff: Backoff::new(BackoffConfig::default(), seed),
+            backoff: Backoff::new(BackoffConfig::default(), self.nonce),
+            nonce: self.nonce,
         });
     }
 
@@ -167,7 +170,7 @@ impl Watch {
                 continue;
             }
             any = true;
-            let token = self.issue(unix_now_s);
+            let token = self.issue(unix_now_s, self.list[at].nonce);
             let Watched { target, via, state, backoff, .. } = &mut self.list[at];
             let endpoint = &mut self.endpoints[*via];
             match endpoint.connect(now, &target.address, Purpose::Channel, 0, (0, 1), token.as_bytes()) {
@@ -178,8 +181,7 @@ impl Watch {
         any
     }
 
-    fn issue(&mut self, unix_now_s: u64) -> Token {
-        self.nonce = self.nonce.wrapping_add(1);
+    fn issue(&self, unix_now_s: u64, nonce: u64) -> Token {
         let claims = TokenClaims {
             role: Role::Process,
             node: self.node,
@@ -187,7 +189,7 @@ impl Watch {
             uid: None,
             not_before: unix_now_s,
             expires: unix_now_s.saturating_add(TOKEN_LIFETIME_S),
-            nonce: self.nonce,
+            nonce,
         };
         token::issue(&self.key, &claims)
     }

@@ -46,8 +46,9 @@ pub struct EndpointConfig {
     pub links_max: u32,
     /// How long a link may take from `connect` (or from the peer's request) until HELLO is answered.
     pub hello_timeout: Duration,
-    /// How long a link whose VI broke may take to go on over another one, while its peer lives; zero: it does not. With
-    /// what a provider needs to notice, the peer's death must still be known within a second.
+    /// A link whose VI broke goes on over another one while its peer may be silent ([`Heartbeat::deadline`]), and one to a
+    /// process, whose silence means nothing, for so long at least; zero: it does not go on. With what a provider needs to
+    /// notice, the peer's death must still be known within a second.
     pub resume_deadline: Duration,
     /// What tokens are verified with; `None`: this side accepts no links of the cluster.
     pub verify: Option<ClusterKey>,

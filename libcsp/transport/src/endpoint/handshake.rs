@@ -101,6 +101,8 @@ impl Endpoint {
         let body = body.get(..len).unwrap_or(&[]);
         match link.post(now, self.provider.as_mut(), &mut self.counters, Kind::Hello, 0, &[body]) {
             Ok(()) => link.state = State::AwaitAck,
+            // The VI ended already; that is told, and another is asked for.
+            Err(SendError::Down) if resume.is_some() => {}
             Err(error) => self.give_up(id, error.to_string()),
         }
     }

@@ -87,6 +87,8 @@ pub struct Endpoint {
     /// No link's deadline comes before it.
     next_check: Instant,
     last_progress: Instant,
+    /// When we were last back after we had been away ourselves: peers may have spoken meanwhile.
+    back_at: Instant,
 }
 
 impl Endpoint {
@@ -108,6 +110,7 @@ impl Endpoint {
             sessions: 0,
             next_check: Instant::FAR_FUTURE,
             last_progress: Instant::ZERO,
+            back_at: Instant::ZERO,
             counters: Counters::default(),
             provider,
             config,

@@ -26,6 +26,9 @@ impl Endpoint {
     /// whether anything happened. `unix_now_s` (seconds) is what tokens are checked against.
     pub fn progress(&mut self, now: Instant, unix_now_s: u64) -> bool {
         let mut late = now - self.last_progress > self.config.heartbeat.interval * 2;
+        if late {
+            self.back_at = now;
+        }
         self.last_progress = now;
         let mut busy = self.take_events(now);
         // One turn takes what all descriptors hold; a peer cannot refill them before it is told.
@@ -59,7 +62,7 @@ impl Endpoint {
                 Some(Event::Established { vi, .. }) => self.on_established(now, vi),
                 Some(Event::Refused { vi, reason }) => {
                     if let Some(id) = self.table.find(vi) {
-                        self.give_up(id, reason.to_string());
+                        self.on_vi_refused(now, id, &reason);
                     }
                 }
                 Some(Event::Disconnected { vi, clean }) => {

@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 
 use csp_types::{Duration, Instant};
-use csp_vi::Provider;
+use csp_vi::{Provider, ViError};
 use csp_wire::link::{HEADER_LEN, Header, Hello, Kind, SESSION_LEN};
 
 use super::handshake::{Refusal, RefusalReason, refusal};
@@ -28,6 +28,9 @@ const RETRY: Duration = Duration::from_millis(50);
 
 /// Messages kept for an owner that reads nothing while VIs come and go, in receive depths.
 const KEPT_DEPTHS_MAX: u32 = 4;
+
+/// So often may nobody be found where the peer was: what broke its VI may break the next one while it is set up.
+const UNREACHABLE_MAX: u32 = 4;
 
 const LOST: DownReason = DownReason::Died(DeathCause::HangUp);
 
@@ -47,6 +50,8 @@ pub(super) struct Interruption {
     saved: VecDeque<Saved>,
     /// Connector: when to ask for a VI.
     pub(super) retry_at: Instant,
+    /// Connector: how often nobody was found.
+    unreachable: u32,
 }
 
 /// The link that a HELLO resumes.
@@ -66,7 +71,7 @@ impl Endpoint {
     /// The VI of a link that is up broke: the link waits for another one. `false`: it cannot.
     pub(super) fn interrupt(&mut self, now: Instant, id: LinkId) -> bool {
         let Some(link) = self.table.get(id) else { return false };
-        let until = wait_until(now, link, &self.config);
+        let until = wait_until(now, self.back_at, link, &self.config);
         let unread = link.waiting > self.config.receive_depth * KEPT_DEPTHS_MAX;
         if link.session.is_none() || until <= now || unread {
             return false;
@@ -79,7 +84,7 @@ impl Endpoint {
         // All of it is copied.
         let _ = self.provider.disconnect(link.vi);
         let retry_at = if link.outgoing { now } else { Instant::FAR_FUTURE };
-        link.interruption = Some(Interruption { saved, retry_at });
+        link.interruption = Some(Interruption { saved, retry_at, unreachable: 0 });
         link.replay.clear();
         self.wait(id, until);
         self.counters.links_interrupted += 1;
@@ -131,6 +136,20 @@ impl Endpoint {
                 }
             }
             Err(_) => self.end(id, LOST),
+        }
+    }
+
+    /// There is no VI. Whoever is there and wants none has the last word.
+    pub(super) fn on_vi_refused(&mut self, now: Instant, id: LinkId, reason: &ViError) {
+        let interruption = self.table.get_mut(id).and_then(|link| link.interruption.as_mut());
+        let again = interruption.is_some_and(|known| {
+            known.unreachable += 1;
+            matches!(reason, ViError::Unreachable { .. }) && known.unreachable < UNREACHABLE_MAX
+        });
+        if again {
+            self.interrupt_again(now, id);
+        } else {
+            self.give_up(id, reason.to_string());
         }
     }
 
@@ -281,10 +300,15 @@ impl Link {
     }
 }
 
-/// How long a link may wait: a daemon that is dead must be known so as early as by its silence.
-fn wait_until(now: Instant, link: &Link, config: &EndpointConfig) -> Instant {
-    let until = now + config.resume_deadline;
-    if link.peer_is_daemon() { until.min(link.last_heard + config.heartbeat.deadline) } else { until }
+/// How long a link may wait: as long as its peer may be silent. What it said while we were away ourselves (`back_at`: until
+/// then) we have not heard. A process may be silent for longer.
+fn wait_until(now: Instant, back_at: Instant, link: &Link, config: &EndpointConfig) -> Instant {
+    let heard = link.last_heard.max(back_at) + config.heartbeat.deadline;
+    match config.resume_deadline {
+        Duration::ZERO => now,
+        _ if link.peer_is_daemon() => heard,
+        at_least => heard.max(now + at_least),
+    }
 }
 
 /// Copies what the peer may not have received, without a gap up to the last message sent.

@@ -67,6 +67,8 @@ pub(super) struct Node {
     pub name: String,
     pub alive: bool,
     pub paused: bool,
+    /// Who connects to it finds nobody.
+    pub hidden: bool,
     pub listening: Vec<String>,
     pub notices: VecDeque<Notice>,
     /// Signalled sends that are done.
@@ -110,7 +112,7 @@ impl State {
     /// The node that listens at `address`, and which of its addresses that is.
     pub(super) fn listener(&self, address: &str) -> Option<(usize, u32)> {
         let at = |node: &Node| node.listening.iter().position(|l| l == address);
-        let mut nodes = self.nodes.iter().enumerate().filter(|(_, node)| node.alive);
+        let mut nodes = self.nodes.iter().enumerate().filter(|(_, node)| node.alive && !node.hidden);
         nodes.find_map(|(index, node)| Some((index, at(node)? as u32)))
     }
 
@@ -260,6 +262,18 @@ impl State {
             node.notices.push_back(Notice { due, vi: Some(id), event });
         }
         self.kick();
+    }
+
+    /// Whether the provider knows, as some do, of the end of a VI that broke, though its caller has not been told.
+    pub(super) fn noticed_end(&mut self, id: u32) -> bool {
+        let Some(end) = self.ends.get(id).filter(|end| self.breakable && end.peer.is_none()) else {
+            return false;
+        };
+        let now = self.now;
+        let ends =
+            |n: &Notice| n.due <= now && matches!(n.event, Event::Disconnected { vi, .. } if vi.0 == id);
+        let queued = self.nodes.get(end.node).is_some_and(|node| node.notices.iter().any(ends));
+        queued && self.next_random() & 1 == 0
     }
 
     /// Takes back the unanswered request of `end`, so that nobody can accept it.

@@ -71,6 +71,7 @@ impl MemoryFabric {
             name: name.to_owned(),
             alive: true,
             paused: false,
+            hidden: false,
             listening: Vec::new(),
             notices: Default::default(),
             sent: Default::default(),
@@ -131,7 +132,7 @@ impl MemoryFabric {
 
     /// Breaks a connected VI whose ends live. Of the messages on their way only the first few arrive, and of these the sender
     /// knows the first few; how many is the fabric's seed's. The end `vi` hears of it after the first of the times, its
-    /// peer after the second. `false` where `vi` is not connected.
+    /// peer after the second; posting to it may fail before that is polled. `false` where `vi` is not connected.
     pub fn break_vi(&self, vi: ViId, heard_after: (Duration, Duration)) -> bool {
         self.lock().break_vi(vi.0, heard_after)
     }
@@ -152,6 +153,15 @@ impl MemoryFabric {
         let Some(node) = state.node_named(name) else { return false };
         state.nodes[node].paused = paused;
         state.kick();
+        true
+    }
+
+    /// Hides a node (`true`): who connects to it finds nobody, as while the way to it is broken. Its VIs stay. `false`
+    /// where no live node has the name.
+    pub fn hide_node(&self, name: &str, hidden: bool) -> bool {
+        let mut state = self.lock();
+        let Some(node) = state.node_named(name) else { return false };
+        state.nodes[node].hidden = hidden;
         true
     }
 
@@ -346,6 +356,10 @@ impl Provider for MemoryProvider {
         if end.window == 0 {
             return Err(ViError::Full);
         }
+        if state.noticed_end(vi.0) {
+            return Err(ViError::NotConnected);
+        }
+        let end = state.ends.get_mut(vi.0).ok_or(ViError::Unknown("VI"))?;
         end.window -= 1;
         state.send(vi.0, immediate, gather.concat());
         if signalled {
