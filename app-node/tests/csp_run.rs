@@ -20,7 +20,9 @@ impl Folder {
 
     fn copy_of(&self, program: &str, mode: u32) -> PathBuf {
         let path = self.0.join("copy");
-        fs::copy(program, &path).unwrap();
+        // Not copied by this process: a child that another test starts meanwhile would have the copy open for writing until it
+        // executes, and nobody else could execute it (ETXTBSY).
+        assert!(Command::new("cp").arg(program).arg(&path).status().unwrap().success());
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         path
     }

@@ -72,7 +72,8 @@ impl TestEtcd {
 
     /// Starts the control plane of node `id`.
     async fn node(&self, id: &str, role: Role) -> Result<ControlPlane, ControlError> {
-        self.node_with(record(id, role), &self.section(), ControlOptions::default()).await
+        let options = ControlOptions { start_wait: PATIENCE, ..ControlOptions::default() };
+        self.node_with(record(id, role), &self.section(), options).await
     }
 
     async fn node_with(

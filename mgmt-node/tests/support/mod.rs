@@ -23,9 +23,17 @@ use serde_json::{Value, json};
 /// How long anything may take that should happen soon.
 pub const SOON: Duration = Duration::from_secs(30);
 
-/// A free address on loopback. Another process could take it first; nothing better exists for etcd's ports.
+/// A loopback address whose port is free: none that the system gives to outgoing connections, as one of those could
+/// take it before etcd does.
 pub fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port")
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let offset = std::process::id().wrapping_mul(17).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let address = SocketAddr::from(([127, 0, 0, 1], 10_000 + (offset % 10_000) as u16));
+        if TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
 }
 
 /// A directory that is removed at the end.

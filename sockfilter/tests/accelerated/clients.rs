@@ -109,6 +109,7 @@ e.poll(0)
 try: s.connect(('10.76.0.9', 9000))
 except BlockingIOError: pass
 assert e.poll(0.05) == [], 'not connected yet'
+print('looked', flush=True)
 assert e.poll(10) == [(s.fileno(), select.EPOLLOUT)]
 assert s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
 s.send(b'hi')
@@ -117,7 +118,9 @@ assert s.recv(10) == b'there'
 ";
     let program = stage.python(script, &[]);
     let request = asked(&mut stage);
-    stage.proxy.run_for(std::time::Duration::from_millis(200));
+    while !stage.has_said(program, "looked") {
+        stage.proxy.run_for(std::time::Duration::from_millis(5));
+    }
     let label = stage.proxy.connected(request);
     stage.proxy.until("the greeting", |p| p.flow(label).received == b"hi");
     stage.proxy.write(label, b"there");

@@ -20,7 +20,7 @@ use csp_wire::channel::{
 mod hairpin;
 
 /// Nothing that is waited for takes longer.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 /// Bytes that programs may have on their way.
 const WINDOW: u32 = 256 * 1024;
 const CHUNK: usize = 16 * 1024;

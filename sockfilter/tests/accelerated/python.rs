@@ -177,7 +177,11 @@ assert found == [b'late'], found
 # One that waits when its descriptor is replaced waits on, and the connection ends with that.
 t = threading.Thread(target=lambda: found.append(s.recv(100)))
 t.start()
-time.sleep(0.1)
+quiet = 0
+while quiet < 20:
+    state = open(f'/proc/self/task/{t.native_id}/stat').read().rsplit(')')[1].split()[0]
+    quiet = quiet + 1 if state == 'S' else 0
+    time.sleep(0.001)
 e = os.dup(200)
 os.dup2(os.open('/dev/null', os.O_RDONLY), 200)
 os.write(e, b'?')

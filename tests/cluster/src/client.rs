@@ -10,6 +10,9 @@ use sha2::{Digest as _, Sha256};
 use crate::cluster::Cluster;
 use crate::configs::VIP;
 
+/// wrk calls an answer that took longer than 2 s an error of the socket, if it is not told otherwise.
+pub const WRK_PATIENCE: &str = "--timeout=30s";
+
 /// A SHA-256 in hex.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Digest(pub String);
@@ -114,7 +117,8 @@ impl Fetch<'_> {
         let (connections, duration) = (format!("-c{connections}"), format!("-d{seconds}s"));
         // With the port as a number: a bare machine has no /etc/services to look "http" up in.
         let url = format!("http://{VIP}:80/{file}");
-        let report = self.0.client.run("wrk", &["-t1", &connections, &duration, "--latency", &url])?;
+        let report =
+            self.0.client.run("wrk", &["-t1", &connections, &duration, WRK_PATIENCE, "--latency", &url])?;
         if report.contains("Socket errors") || report.contains("Non-2xx") || !report.contains("Requests/sec")
         {
             bail!("wrk reports errors:\n{report}");

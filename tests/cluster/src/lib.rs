@@ -21,7 +21,7 @@ mod process;
 pub mod steady;
 pub mod testing;
 
-pub use client::{Digest, Fetch, Latencies};
+pub use client::{Digest, Fetch, Latencies, WRK_PATIENCE};
 pub use cluster::{Cluster, Options, San, Tier};
 pub use configs::{ADMIN_PORTS, CLIENT_ADDRESS, UPLOAD_PORT, VIP};
 pub use host::Host;

@@ -101,6 +101,14 @@ impl Cluster {
         Ok(())
     }
 
+    /// Waits until the service gives the file `name`.
+    pub fn wait_answer(&self, name: &str) -> Result<()> {
+        let url = format!("http://{VIP}/{name}");
+        let answers = || self.answers(&url).then_some(());
+        wait_until(&format!("an answer from {url}"), SERVING_DEADLINE, answers)
+            .map_err(|error| error.context(self.all_logs()))
+    }
+
     /// Whether `url` answers the client with 200 within 2 s.
     pub fn answers(&self, url: &str) -> bool {
         let arguments = ["-sf", "-m", "2", "-o", "/dev/null", url];

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use csp_cluster::steady::{
     CONNECTIONS, SETTLED, children, end, going_on, signal, steady_clients, steady_clients_of,
 };
-use csp_cluster::{Cluster, Tier, VIP, testing, wait_until};
+use csp_cluster::{Cluster, Tier, testing, wait_until};
 
 /// Longer than the lease of a registration (5 s), so that leases lapse while etcd stands still.
 const ETCD_AWAY: Duration = Duration::from_secs(8);
@@ -91,7 +91,7 @@ fn etcd_stopped(cluster: &mut Cluster) {
     signal(etcd[0], "STOP");
     let until = Instant::now() + ETCD_AWAY;
     while Instant::now() < until {
-        assert!(cluster.answers(&format!("http://{VIP}/1KiB")), "without etcd\n{}", cluster.all_logs());
+        cluster.wait_answer("1KiB").unwrap();
     }
     let left = going_on(&mut clients);
     signal(etcd[0], "CONT");

@@ -71,11 +71,11 @@ fn attack(cluster: &Cluster, script: &str, kind: &str, count: u32, counters: &[C
     cluster.client.run("/usr/bin/python3", &arguments).unwrap();
     if !counters.is_empty() {
         let what = format!("a drop counted among {counters:?} after {count} frames of {kind}");
-        wait_until(&what, Duration::from_secs(5), || (counted(cluster, counters) > before).then_some(()))
+        wait_until(&what, Duration::from_secs(30), || (counted(cluster, counters) > before).then_some(()))
             .map_err(|error| error.context(told(cluster)))
             .unwrap();
     }
-    assert!(cluster.answers(&format!("http://{VIP}/1KiB")), "no answer after {kind}\n{}", cluster.all_logs());
+    cluster.wait_answer("1KiB").map_err(|error| error.context(format!("after {kind}"))).unwrap();
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use std::fs;
 use std::time::Duration;
 
+use csp_cluster::testing::SERVING_DEADLINE;
 use csp_cluster::{Cluster, Process, Tier, testing, wait_until};
 
 /// The refusal takes one look into etcd; this is for a busy machine.
@@ -58,10 +59,12 @@ fn a_second_daemon_with_a_live_id_is_refused_with_73() {
     for tier in Tier::ALL {
         cluster.wait_ready(tier).unwrap();
     }
-    let nodes: serde_json::Value =
-        serde_json::from_str(&cluster.cspctl(&["nodes", "-o", "json"]).unwrap()).unwrap();
-    let nodes = nodes["nodes"].as_array().unwrap();
-    assert_eq!(nodes.len(), 4, "{nodes:?}");
-    assert!(nodes.iter().all(|node| node["state"] == "ready"), "{nodes:?}");
+    wait_until("four nodes to be ready", SERVING_DEADLINE, || {
+        let nodes: serde_json::Value =
+            serde_json::from_str(&cluster.cspctl(&["nodes", "-o", "json"]).ok()?).unwrap();
+        let nodes = nodes["nodes"].as_array().unwrap();
+        (nodes.len() == 4 && nodes.iter().all(|node| node["state"] == "ready")).then_some(())
+    })
+    .unwrap();
     cluster.stop().unwrap();
 }

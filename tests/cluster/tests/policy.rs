@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use csp_cluster::{Cluster, Tier, VIP, configs, testing};
+use csp_cluster::{Cluster, Tier, configs, testing};
 use serde_json::Value;
 
 /// Output of `cspctl ... --output json`, parsed.
@@ -109,7 +109,7 @@ fn a_wrong_policy_is_refused_and_the_one_in_force_stays() {
     for tier in [Tier::NetworkNode, Tier::ProxyNode] {
         assert_eq!(in_force(&cluster, tier), before as f64, "{}", tier.daemon());
     }
-    assert!(cluster.answers(&format!("http://{VIP}/1KiB")), "{}", cluster.all_logs());
+    cluster.wait_answer("1KiB").unwrap();
     documents_are_json(&cluster);
     a_change_is_shown_and_applied(&cluster);
     assert_eq!(cluster.casualties(), "");

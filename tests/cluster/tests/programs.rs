@@ -5,7 +5,7 @@ use std::fs;
 use std::time::Duration;
 
 use csp_cluster::configs::{CLIENT_ADDRESS, UPLOAD_PORT};
-use csp_cluster::{Cluster, Digest, Fetch, Process, Tier, VIP, demo, testing, wait_until};
+use csp_cluster::{Cluster, Digest, Fetch, Process, Tier, VIP, WRK_PATIENCE, demo, testing, wait_until};
 
 const WRK_CONNECTIONS: u32 = 64;
 const WRK_SECONDS: u32 = 4;
@@ -50,7 +50,8 @@ fn reload_under_load(cluster: &mut Cluster) {
     let cluster = &*cluster;
     let report = std::thread::scope(|scope| {
         let url = format!("http://{VIP}:80/1KiB"); // wrk has no name for a port where /etc/services is missing
-        let wrk = scope.spawn(move || cluster.client.run("wrk", &["-t1", "-c16", "-d4s", &url]));
+        let wrk =
+            scope.spawn(move || cluster.client.run("wrk", &["-t1", "-c16", "-d4s", WRK_PATIENCE, &url]));
         for _ in 0..2 {
             std::thread::sleep(Duration::from_secs(1));
             cluster.host(Tier::AppNode).run("nginx", &["-c", &conf, "-s", "reload"]).unwrap();

@@ -26,7 +26,8 @@ impl Endpoint {
     /// whether anything happened. `unix_now_s` (seconds) is what tokens are checked against.
     pub fn progress(&mut self, now: Instant, unix_now_s: u64) -> bool {
         let mut late = now - self.last_progress > self.config.heartbeat.interval * 2;
-        if late {
+        // Who sleeps until its next deadline is away for as long as it overslept.
+        if late && now - self.next_check > self.config.heartbeat.interval / 4 {
             self.back_at = now;
         }
         self.last_progress = now;
@@ -283,6 +284,7 @@ impl Endpoint {
                 }
             }
             _ => {
+                link.wait_anew(self.back_at, &heartbeat);
                 if link.handshake_failed(now, late, &heartbeat) {
                     let why = match link.state {
                         State::Connecting => "no connection in time",

@@ -18,7 +18,7 @@ use csp_wire::link::{HEADER_LEN, Header, Hello, Kind, SESSION_LEN};
 use super::handshake::{Refusal, RefusalReason, refusal};
 use super::link::{Descriptors, Link, State};
 use super::{Endpoint, Ready};
-use crate::config::EndpointConfig;
+use crate::config::{EndpointConfig, Heartbeat};
 use crate::event::{DeathCause, DownReason, LinkId, ProtocolError};
 use crate::identity::{PeerIdentity, Purpose, RefusalCode};
 use crate::token::TokenClaims;
@@ -50,6 +50,10 @@ pub(super) struct Interruption {
     saved: VecDeque<Saved>,
     /// Connector: when to ask for a VI.
     pub(super) retry_at: Instant,
+    /// Since when.
+    since: Instant,
+    /// We were away meanwhile, and the peer has had its time anew.
+    anew: bool,
     /// Connector: how often nobody was found.
     unreachable: u32,
 }
@@ -84,8 +88,9 @@ impl Endpoint {
         // All of it is copied.
         let _ = self.provider.disconnect(link.vi);
         let retry_at = if link.outgoing { now } else { Instant::FAR_FUTURE };
-        link.interruption = Some(Interruption { saved, retry_at, unreachable: 0 });
+        link.interruption = Some(Interruption { saved, retry_at, since: now, anew: false, unreachable: 0 });
         link.replay.clear();
+        link.doubt_until = None;
         self.wait(id, until);
         self.counters.links_interrupted += 1;
         if retry_at <= now {
@@ -112,7 +117,7 @@ impl Endpoint {
         let Some(link) = self.table.get_mut(id) else { return };
         link.state = State::Interrupted;
         link.descriptors = Descriptors::new(own_depth);
-        (link.hung_up, link.doubt_until) = (None, None);
+        link.hung_up = None;
         link.handshake_until = until;
         self.next_check = self.next_check.min(until);
     }
@@ -141,8 +146,8 @@ impl Endpoint {
 
     /// There is no VI. Whoever is there and wants none has the last word.
     pub(super) fn on_vi_refused(&mut self, now: Instant, id: LinkId, reason: &ViError) {
-        let interruption = self.table.get_mut(id).and_then(|link| link.interruption.as_mut());
-        let again = interruption.is_some_and(|known| {
+        let link = self.table.get_mut(id).filter(|link| link.state == State::Connecting);
+        let again = link.and_then(|link| link.interruption.as_mut()).is_some_and(|known| {
             known.unreachable += 1;
             matches!(reason, ViError::Unreachable { .. }) && known.unreachable < UNREACHABLE_MAX
         });
@@ -293,6 +298,15 @@ impl Endpoint {
 }
 
 impl Link {
+    /// Who was away since the VI broke gives its peer the whole time once more; once, since there are processes that call
+    /// seldom.
+    pub(super) fn wait_anew(&mut self, back_at: Instant, heartbeat: &Heartbeat) {
+        if let Some(known) = self.interruption.as_mut().filter(|known| known.since < back_at && !known.anew) {
+            known.anew = true;
+            self.handshake_until = self.handshake_until.max(back_at + heartbeat.deadline);
+        }
+    }
+
     /// Whether a peer that has received so many messages can be sent all the others.
     fn covers(&self, received: u64) -> bool {
         let saved = self.interruption.as_ref().map_or(0, |interruption| interruption.saved.len() as u64);

@@ -249,6 +249,50 @@ fn who_was_away_takes_nobody_for_dead() {
     }
 }
 
+/// They also stand still just after it.
+#[test]
+fn who_is_away_on_the_way_to_another_vi_finds_time_left() {
+    for (noticed, away) in [(1, 1_000), (20, 1_000), (1, 5_000)] {
+        let (mut world, mut app, mut proxy, at_app, at_proxy) = channel(1, 8);
+        world.run(ms(150), &mut [&mut app, &mut proxy]);
+        assert!(world.fabric.hide_node(PROXY, true));
+        assert!(break_vi(&world, &app, at_app, 0, 0));
+        world.run(ms(noticed), &mut [&mut app, &mut proxy]);
+        assert!(
+            app.endpoint.link(at_app).unwrap().interrupted
+                && proxy.endpoint.link(at_proxy).unwrap().interrupted
+        );
+        world.step(ms(away), &mut []);
+        world.run(ms(5), &mut [&mut app, &mut proxy]);
+        assert!(world.fabric.hide_node(PROXY, false));
+        world.run(ms(300), &mut [&mut app, &mut proxy]);
+        let up = (app.up(), proxy.up());
+        assert_eq!(
+            up,
+            (vec![at_app], vec![at_proxy]),
+            "{noticed} {away}: {:?} {:?}",
+            app.events,
+            proxy.events
+        );
+    }
+}
+
+/// A process that calls in only when the endpoint asks it to was not away.
+#[test]
+fn sleeping_until_the_next_deadline_is_not_being_away() {
+    let (mut world, mut app, _proxy, at_app, _) = channel(1, 8);
+    world.fabric.pause_node(PROXY, true);
+    let began = world.now;
+    while world.now < began + ms(700) {
+        let next = app.endpoint.next_timeout().unwrap().min(began + ms(790));
+        let by = next - world.now;
+        world.step(by, &mut [&mut app]);
+    }
+    assert!(break_vi(&world, &app, at_app, 0, 0));
+    time_to_end(&mut world, &mut app, at_app);
+    assert!(world.now - began < ms(1_000), "{:?}: dead peers are known within a second", world.now - began);
+}
+
 /// What silence may last, the way to another VI may.
 #[test]
 fn a_peer_that_stands_still_for_a_moment_is_waited_for() {

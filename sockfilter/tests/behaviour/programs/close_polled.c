@@ -12,7 +12,7 @@ static void *waits(void *way) {
     FD_SET(f.server, &r);
     this_thread();
     if ((long)way < 2) {
-        long result = poll(p, 2 - (long)way, 500);
+        long result = poll(p, 2 - (long)way, 3000);
         say("poll %d, events %x", result > 0, p[0].revents);
     } else {
         long result = select(f.server + 1, &r, NULL, NULL, &time);

@@ -32,8 +32,13 @@ int main(void) {
     pid_t daemon;
     MUST(read(done[0], &daemon, sizeof daemon));
     await_asleep(daemon);
-    int c = MUST(socket(AF_INET, SOCK_STREAM, 0));
-    MUST(connect(c, (struct sockaddr *)&a, sizeof a));
+    int c, refused;
+    do {
+        c = MUST(socket(AF_INET, SOCK_STREAM, 0));
+        refused = connect(c, (struct sockaddr *)&a, sizeof a);
+        if (refused) close(c), usleep(10000);
+    } while (refused && errno == ECONNREFUSED);
+    MUST(refused);
     MUST(send(c, "hello", 5, 0));
     MUST(read(done[0], b, 1));
     memset(b, 0, sizeof b);

@@ -8,8 +8,8 @@ int main(void) {
     TRY(epoll_ctl(q, EPOLL_CTL_ADD, e.client, &v));
     TRY(epoll_wait(q, got, 4, -1));
     say("%x", got[0].events);
-    long sent = fill(e.client);
-    while (epoll_wait(q, got, 4, 50) > 0) sent += fill(e.client);
+    long sent = stuff(e.client);
+    while (epoll_wait(q, got, 4, 50) > 0) sent += stuff(e.client);
     TRY(epoll_wait(q, got, 4, 0));
     drain(e.server, sent);
     TRY(epoll_wait(q, got, 4, 5000));

@@ -4,7 +4,7 @@
 int main(void) {
     struct ends e = ends();
     nonblocking(e.client);
-    long sent = fill(e.client);
+    long sent = stuff(e.client);
     say("%d", sent > 100000);
     while (write(e.client, "x", 1) == 1) sent++;
     say("%s", strerrorname_np(errno));

@@ -38,7 +38,7 @@ int main(void) {
         arrived_well += recv(e.server, b, 3, MSG_WAITALL) == 3 && memcmp(b, "abc", 3) == 0;
         MUST(close(e.client));
         struct pollfd p = {e.server, POLLIN};
-        ended_well += poll(&p, 1, 2000) == 1 && recv(e.server, b, 1, 0) == 0;
+        ended_well += poll(&p, 1, 20000) == 1 && recv(e.server, b, 1, 0) == 0;
         close(e.server);
     }
     say("children %d, arrived %d, ended %d, strange %d", good, arrived_well, ended_well, (int)strange);
