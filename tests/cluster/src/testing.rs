@@ -93,18 +93,18 @@ impl Cluster {
     /// Waits until both services answer.
     pub fn wait_served(&self) -> Result<()> {
         for url in [format!("http://{VIP}/1KiB"), format!("http://{VIP}:{}/", crate::configs::UPLOAD_PORT)] {
-            wait_until(&format!("an answer from {url}"), SERVING_DEADLINE, || {
-                self.answers(&url).then_some(())
-            })
-            .map_err(|error| error.context(self.all_logs()))?;
+            self.wait_url(&url)?;
         }
         Ok(())
     }
 
     /// Waits until the service gives the file `name`.
     pub fn wait_answer(&self, name: &str) -> Result<()> {
-        let url = format!("http://{VIP}/{name}");
-        let answers = || self.answers(&url).then_some(());
+        self.wait_url(&format!("http://{VIP}/{name}"))
+    }
+
+    fn wait_url(&self, url: &str) -> Result<()> {
+        let answers = || self.answers(url).then_some(());
         wait_until(&format!("an answer from {url}"), SERVING_DEADLINE, answers)
             .map_err(|error| error.context(self.all_logs()))
     }

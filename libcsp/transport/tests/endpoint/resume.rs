@@ -33,6 +33,13 @@ fn channel(seed: u64, depth: u32) -> (World, Side, Side, LinkId, LinkId) {
     (world, app, proxy, at_app, at_proxy)
 }
 
+/// The same, after its handshake's messages are through.
+fn settled_channel() -> (World, Side, Side, LinkId, LinkId) {
+    let (mut world, mut app, mut proxy, at_app, at_proxy) = channel(1, 8);
+    world.run(ms(150), &mut [&mut app, &mut proxy]);
+    (world, app, proxy, at_app, at_proxy)
+}
+
 fn received(side: &Side) -> Vec<u64> {
     side.messages.iter().map(|m| u64::from_le_bytes(*m.body.first_chunk().unwrap())).collect()
 }
@@ -232,8 +239,7 @@ fn a_peer_that_does_not_come_back_is_dead_in_time() {
 #[test]
 fn who_was_away_takes_nobody_for_dead() {
     for (away, broken_at) in [(1_000, 1), (1_000, 500), (1_000, 999), (10_000, 10), (10_000, 9_990)] {
-        let (mut world, mut app, mut proxy, at_app, at_proxy) = channel(1, 8);
-        world.run(ms(150), &mut [&mut app, &mut proxy]);
+        let (mut world, mut app, mut proxy, at_app, at_proxy) = settled_channel();
         world.step(ms(broken_at), &mut []);
         assert!(break_vi(&world, &app, at_app, 0, 0));
         world.step(ms(away - broken_at), &mut []);
@@ -253,8 +259,7 @@ fn who_was_away_takes_nobody_for_dead() {
 #[test]
 fn who_is_away_on_the_way_to_another_vi_finds_time_left() {
     for (noticed, away) in [(1, 1_000), (20, 1_000), (1, 5_000)] {
-        let (mut world, mut app, mut proxy, at_app, at_proxy) = channel(1, 8);
-        world.run(ms(150), &mut [&mut app, &mut proxy]);
+        let (mut world, mut app, mut proxy, at_app, at_proxy) = settled_channel();
         assert!(world.fabric.hide_node(PROXY, true));
         assert!(break_vi(&world, &app, at_app, 0, 0));
         world.run(ms(noticed), &mut [&mut app, &mut proxy]);
@@ -296,8 +301,7 @@ fn sleeping_until_the_next_deadline_is_not_being_away() {
 /// What silence may last, the way to another VI may.
 #[test]
 fn a_peer_that_stands_still_for_a_moment_is_waited_for() {
-    let (mut world, mut app, mut proxy, at_app, at_proxy) = channel(1, 8);
-    world.run(ms(150), &mut [&mut app, &mut proxy]);
+    let (mut world, mut app, mut proxy, at_app, at_proxy) = settled_channel();
     assert!(break_vi(&world, &app, at_app, 0, 0));
     world.run(ms(550), &mut [&mut app]);
     world.run(ms(100), &mut [&mut app, &mut proxy]);
@@ -310,8 +314,7 @@ fn a_peer_that_stands_still_for_a_moment_is_waited_for() {
 /// The new VI is there and broken again before its link can say a word over it.
 #[test]
 fn a_vi_that_breaks_before_hello_is_not_the_last() {
-    let (mut world, mut app, mut proxy, at_app, at_proxy) = channel(1, 8);
-    world.run(ms(150), &mut [&mut app, &mut proxy]);
+    let (mut world, mut app, mut proxy, at_app, at_proxy) = settled_channel();
     for round in 1..=3 {
         assert!(break_vi(&world, &app, at_app, 0, 0));
         app.turn(world.now);
@@ -326,8 +329,7 @@ fn a_vi_that_breaks_before_hello_is_not_the_last() {
 /// What broke the VI may for a moment break the way to another one.
 #[test]
 fn who_is_not_found_is_asked_for_again() {
-    let (mut world, mut app, mut proxy, at_app, at_proxy) = channel(1, 8);
-    world.run(ms(150), &mut [&mut app, &mut proxy]);
+    let (mut world, mut app, mut proxy, at_app, at_proxy) = settled_channel();
     assert!(world.fabric.hide_node(PROXY, true));
     assert!(break_vi(&world, &app, at_app, 0, 0));
     world.run(ms(100), &mut [&mut app, &mut proxy]);

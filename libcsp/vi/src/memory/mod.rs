@@ -344,8 +344,9 @@ impl Provider for MemoryProvider {
     ) -> Result<(), ViError> {
         let mut state = self.live()?;
         let node = self.node;
+        let noticed = state.noticed_end(vi.0);
         let end = state.ends.get_mut(vi.0).filter(|e| e.node == node).ok_or(ViError::Unknown("VI"))?;
-        if end.state != EndState::Open {
+        if end.state != EndState::Open || noticed {
             return Err(ViError::NotConnected);
         }
         let (len, max) =
@@ -356,10 +357,6 @@ impl Provider for MemoryProvider {
         if end.window == 0 {
             return Err(ViError::Full);
         }
-        if state.noticed_end(vi.0) {
-            return Err(ViError::NotConnected);
-        }
-        let end = state.ends.get_mut(vi.0).ok_or(ViError::Unknown("VI"))?;
         end.window -= 1;
         state.send(vi.0, immediate, gather.concat());
         if signalled {
