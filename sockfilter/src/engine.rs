@@ -26,7 +26,7 @@ const ATTACH_RETRY_NS: u64 = 1_000_000_000;
 /// Events that a busy program gathers before it shows them to the agent.
 const PUBLISH_EVENTS: usize = 64;
 
-/// What the filter itself counts; the order of `COUNTER_NAMES` from index 19 on.
+/// What the filter itself counts; the order of `COUNTER_NAMES` from index 20 on.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct FilterCounters {
     /// listen() calls that were accelerated.
@@ -345,8 +345,10 @@ impl Engine {
     /// A set that ended has its members no more.
     pub fn leave_members(&mut self, id: DescriptionId, set: &EpollSet) {
         for member in set.members() {
-            if let Some(d) = self.descriptions.get_mut(member.description.index) {
-                d.sets.retain(|m| m.set != id);
+            let Some(d) = self.descriptions.get_mut(member.description.index) else { continue };
+            d.sets.retain(|m| m.set != id);
+            if d.sets.is_empty() {
+                self.lose_interest(member.description.index);
             }
         }
     }

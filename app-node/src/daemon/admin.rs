@@ -42,7 +42,8 @@ pub struct Questions {
 /// The numbers for metrics, taken every so often.
 #[derive(Clone, Default)]
 struct Snapshot {
-    totals: [u64; COUNTER_NAMES.len()],
+    /// In the order of [`COUNTER_NAMES`].
+    totals: Vec<u64>,
     processes: (usize, usize),
     attached: u64,
     refused: Vec<(&'static str, u64)>,
@@ -62,7 +63,8 @@ pub fn routes(
     directory: watch::Receiver<Directory>,
 ) -> (Router, Questions) {
     let (sender, receiver) = mpsc::channel(QUESTIONS_MAX);
-    let snapshot = Arc::new(Mutex::new(Snapshot::default()));
+    let nothing = Snapshot { totals: vec![0; COUNTER_NAMES.len()], ..Snapshot::default() };
+    let snapshot = Arc::new(Mutex::new(nothing));
     let shown = snapshot.clone();
     metrics.register(move |out: &mut MetricWriter| {
         expose(out, &shown.lock().unwrap_or_else(PoisonError::into_inner).clone());
@@ -91,7 +93,7 @@ pub async fn answer(mut questions: Questions, processes: Rc<RefCell<Processes>>)
             _ = ticks.tick() => {
                 let table = processes.borrow();
                 let snapshot = Snapshot {
-                    totals: table.totals(),
+                    totals: table.totals().to_vec(),
                     processes: table.occupancy(),
                     attached: table.attached_total,
                     refused: table.refused.iter().map(|(reason, count)| (*reason, *count)).collect(),
@@ -110,7 +112,7 @@ fn expose(out: &mut MetricWriter, snapshot: &Snapshot) {
         let help = "Processes that were refused, by reason";
         out.counter("csp_agent_refused_total", help, &[("reason", reason)], count);
     }
-    for (name, value) in COUNTER_NAMES.iter().zip(snapshot.totals) {
+    for (name, value) in COUNTER_NAMES.iter().zip(snapshot.totals.iter().copied()) {
         let words = name.replace('_', " ");
         let help = format!("Socket filter, all processes of this host: {words}");
         if is_gauge(name) {

@@ -44,7 +44,7 @@ pub use counters::AppCounters;
 pub use errors::{AppError, errno};
 pub use flow::{Directions, FlowInfo, FlowPhase};
 pub use handover::{HandOver, LeftFlow};
-pub use listener::Accepted;
+pub use listener::{Accepted, PAUSE_MAX};
 use records::{Flow, Listener};
 use slots::Slots;
 pub use slots::{FlowId, ListenerId};
@@ -115,6 +115,10 @@ pub struct AppSide {
     trace: TraceRing,
     fresh_trace: VecDeque<TraceEvent>,
     next_lane: usize,
+    /// Listeners whose interest is [paused](records::Interest::Paused).
+    paused: Vec<ListenerId>,
+    /// Accept credit was held back because the table of flows was full.
+    flows_were_full: bool,
     now: Instant,
 }
 
@@ -135,6 +139,8 @@ impl AppSide {
             trace: TraceRing::new(config.trace_capacity),
             fresh_trace: VecDeque::new(),
             next_lane: 0,
+            paused: Vec::new(),
+            flows_were_full: false,
             now: Instant::ZERO,
             token_refused: false,
             endpoint,
@@ -149,6 +155,8 @@ impl AppSide {
         self.now = now;
         let mut any = self.endpoint.progress(now, unix_now_s);
         any |= self.take_in();
+        self.check_pauses();
+        self.grant_held_back();
         self.connect_channels();
         for channel in 0..self.channels.len() {
             for lane in (0..self.config.pool.into()).map(|index| Lane { channel, index }) {
@@ -185,7 +193,7 @@ impl AppSide {
     /// When to call [`progress`](Self::progress) at the latest, though nothing arrives.
     pub fn next_timeout(&self) -> Option<Instant> {
         let retries = self.channels.iter().flat_map(AppChannel::next_tries);
-        retries.chain(self.endpoint.next_timeout()).min()
+        retries.chain(self.endpoint.next_timeout()).chain(self.pause_deadline()).min()
     }
 
     /// Arms the descriptors of [`wake`](Self::wake).

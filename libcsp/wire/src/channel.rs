@@ -35,7 +35,8 @@ pub enum MessageKind {
     Listen = 1,
     /// It no longer does (listener id).
     Unlisten = 2,
-    /// It is willing to take further connections (listener id, how many).
+    /// From the application: it takes so many further connections (listener id, how many); 0 withdraws all credit that the
+    /// proxy has not used. The proxy answers a withdrawal with the number of credits it gave up (listener id, how many).
     AcceptCredit = 3,
     /// A connection for a listener (label, listener id); [`OpenPayload`].
     Open = 4,

@@ -40,7 +40,7 @@ impl Engine {
             c.descriptors_full,
             c.connections_shared,
         ];
-        const _: () = assert!(COUNTER_NAMES.len() == 19 + 13);
+        const _: () = assert!(COUNTER_NAMES.len() == 20 + 13);
         page.counters(link.app.counters().named().into_iter().map(|(_, n)| n).chain(own));
         for (id, _, _, waiting) in link.app.listeners() {
             // A slot that no description has is a listener that is just ending.

@@ -168,7 +168,9 @@ impl Engine {
             return Err(libc::ENOENT);
         }
         let id = self.set_of(epoll)?;
-        self.show_interest(target.index);
+        if operation != libc::EPOLL_CTL_DEL {
+            self.show_interest(target.index);
+        }
         let mut set = self.lend_set(id).ok_or(libc::EINVAL)?;
         let done = change(&mut set, operation, fd, target, event);
         if let Some(wakes) = self.wakes() {
@@ -196,7 +198,7 @@ impl Engine {
     }
 
     /// The program no longer waits for a listener's connections: other processes get them.
-    fn lose_interest(&mut self, index: usize) {
+    pub fn lose_interest(&mut self, index: usize) {
         let Some(Description { kind: Kind::Listener(state), .. }) = self.descriptions.get_mut(index) else {
             return;
         };

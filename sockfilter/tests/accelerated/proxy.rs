@@ -266,8 +266,12 @@ impl Proxy {
             }
             MessageKind::Unlisten => self.listeners.retain(|l| l.link != link || l.id != header.id),
             MessageKind::AcceptCredit => {
-                let of = |l: &&mut Listener| l.link == link && l.id == header.id;
-                self.listeners.iter_mut().find(of).unwrap().credit += header.argument;
+                let l = self.listeners.iter_mut().find(|l| l.link == link && l.id == header.id).unwrap();
+                if header.argument > 0 {
+                    return l.credit += header.argument;
+                }
+                let unused = std::mem::take(&mut l.credit);
+                self.tell(link, MessageKind::AcceptCredit, header.id, unused);
             }
             MessageKind::Connect => {
                 let ConnectPayload { remote, local } = ConnectPayload::parse(message.payload).unwrap();

@@ -15,6 +15,8 @@ pub struct AppCounters {
     pub accepted: u64,
     /// Connections given back to the proxy unaccepted.
     pub refused: u64,
+    /// Listeners that the program took out of its waits for longer than [`PAUSE_MAX`](super::PAUSE_MAX).
+    pub pauses_ended: u64,
     /// Connections that went away before the program accepted them.
     pub gone_before_accept: u64,
     /// Connections the program asked for.
@@ -45,7 +47,7 @@ pub struct AppCounters {
 
 impl AppCounters {
     /// Names and values, for exposition; names as a metric's middle part.
-    pub fn named(&self) -> [(&'static str, u64); 19] {
+    pub fn named(&self) -> [(&'static str, u64); 20] {
         [
             ("links_up", self.links_up),
             ("links_lost", self.links_lost),
@@ -53,6 +55,7 @@ impl AppCounters {
             ("opens", self.opens),
             ("accepted", self.accepted),
             ("refused", self.refused),
+            ("pauses_ended", self.pauses_ended),
             ("gone_before_accept", self.gone_before_accept),
             ("connects", self.connects),
             ("connect_failures", self.connect_failures),

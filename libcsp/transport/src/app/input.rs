@@ -7,7 +7,7 @@ use csp_wire::channel::{
 };
 
 use super::channel::Lane;
-use super::records::{Flow, Phase};
+use super::records::{Flow, Interest, Phase};
 use super::slots::{FlowId, ListenerId};
 use super::{AppSide, Handle, MESSAGES_PER_PROGRESS, errno, errors};
 use crate::credit::SendCredit;
@@ -72,12 +72,15 @@ impl AppSide {
             MessageKind::Shutdown => self.on_shutdown(lane, header),
             MessageKind::Reset => self.on_reset(lane, header),
             MessageKind::Close => self.on_close(lane, header),
+            MessageKind::AcceptCredit => {
+                let id = ListenerId::from_wire(header.id).ok_or(Violation)?;
+                self.on_credit_returned(lane.channel, id, header.argument).then_some(()).ok_or(Violation)
+            }
             // A proxy sets no options here.
             MessageKind::Info => self.on_info(lane, message),
             MessageKind::Option | MessageKind::Ping | MessageKind::Pong => Ok(()),
             MessageKind::Listen
             | MessageKind::Unlisten
-            | MessageKind::AcceptCredit
             | MessageKind::Accepted
             | MessageKind::HandOver
             | MessageKind::TakeOver
@@ -112,7 +115,7 @@ impl AppSide {
         if !offer.take() {
             return Err(Violation);
         }
-        if !listener.interest {
+        if listener.interest == Interest::None {
             self.refuse(lane, label.to_wire());
             return Ok(());
         }
@@ -122,6 +125,7 @@ impl AppSide {
         flow.listener = Some(listener_id.0);
         flow.send = SendCredit::new(payload.window);
         let Some(id) = self.flows.insert(flow).map(FlowId) else {
+            self.flows_were_full = true; // the credit that the offer used is granted again when flows have ended
             self.refuse(lane, label.to_wire());
             return Ok(());
         };

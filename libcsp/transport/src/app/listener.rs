@@ -3,18 +3,22 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use csp_types::TraceKind;
+use csp_types::{Duration, Instant, TraceKind};
 use csp_wire::channel::{ListenPayload, MessageHeader, MessageKind};
 
 use super::channel::Lane;
 use super::config::CHANNELS_MAX;
-use super::records::{Listener, Offer, Phase};
+use super::records::{Interest, Listener, Offer, Phase};
 use super::slots::{FlowId, ListenerId};
 use super::{AppError, AppSide, Handle, Readiness, errno};
 use crate::credit::ReceiveCredit;
 
 /// Closed listeners that are remembered for each proxy: as many as it takes of one process.
 const CLOSED_MAX: usize = 256;
+
+/// How long what waits at a listener stays after the program stopped polling it: longer than Apache leaves its own out while its
+/// threads are busy (decision 0021). An idle process gets what waits sooner: the proxy withdraws it.
+pub const PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// A connection the program took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +38,7 @@ impl AppSide {
         let listener = Listener {
             address,
             backlog: backlog.max(1),
-            interest: false,
+            interest: Interest::None,
             queue: VecDeque::new(),
             offers: [Offer::default(); CHANNELS_MAX],
             queued_ready: false,
@@ -48,8 +52,7 @@ impl AppSide {
 
     /// Stops listening; what was not accepted goes back to the proxies.
     pub fn close_listener(&mut self, id: ListenerId) -> Result<(), AppError> {
-        self.give_back(id);
-        self.listeners.remove(id.0).ok_or(AppError::Unknown)?;
+        self.listeners.get(id.0).ok_or(AppError::Unknown)?;
         for channel in 0..self.channels.len() {
             self.send_unlisten(channel, id.to_wire());
             if let Some(channel) = self.channels.get_mut(channel).filter(|channel| channel.announced) {
@@ -59,20 +62,101 @@ impl AppSide {
                 channel.closed.push_back(id.to_wire());
             }
         }
+        // Behind UNLISTEN, so that they are not offered here again.
+        self.give_back(id);
+        self.listeners.remove(id.0);
         Ok(())
     }
 
-    /// Says that the program really waits for connections on this listener (it polls it or is in `accept`), or no
-    /// longer does. Connections are offered only to who is interested.
+    /// Sets whether the program waits for connections on this listener (it polls it or is in `accept`). When it no longer
+    /// does, what waits and what is still offered stays for [`PAUSE_MAX`]; then the credit is withdrawn, and the proxies offer
+    /// what waits to other processes. Credit is granted only while the program waits.
     pub fn set_interest(&mut self, id: ListenerId, interested: bool) -> Result<(), AppError> {
         let listener = self.listeners.get_mut(id.0).ok_or(AppError::Unknown)?;
-        let before = std::mem::replace(&mut listener.interest, interested);
-        match (before, interested) {
-            (false, true) => self.grant_all(id),
-            (true, false) => self.give_back(id),
-            _ => {}
+        match (listener.interest, interested) {
+            (Interest::None, true) => {
+                listener.interest = Interest::Waiting;
+                self.grant_all(id);
+            }
+            (Interest::Paused(_), true) => {
+                listener.interest = Interest::Waiting;
+                let waits = !listener.queue.is_empty();
+                self.paused.retain(|paused| *paused != id);
+                self.grant_all(id); // clients may have left meanwhile
+                if waits {
+                    self.notify(Handle::Listener(id)); // its owner may have left them when it had no room
+                }
+            }
+            (Interest::Waiting, false) => {
+                listener.interest = Interest::Paused(None);
+                self.paused.push(id);
+            }
+            (Interest::Waiting, true) | (Interest::None | Interest::Paused(_), false) => {}
         }
         Ok(())
+    }
+
+    /// Ends the pauses that have lasted for [`PAUSE_MAX`], and starts the clock of new ones.
+    pub(super) fn check_pauses(&mut self) {
+        for at in (0..self.paused.len()).rev() {
+            let Some(&id) = self.paused.get(at) else { continue };
+            let now = self.now;
+            match self.listeners.get_mut(id.0).map(|l| &mut l.interest) {
+                Some(Interest::Paused(until @ None)) => *until = Some(now + PAUSE_MAX),
+                Some(Interest::Paused(Some(until))) if *until > now => {}
+                Some(Interest::Paused(_)) => {
+                    self.paused.swap_remove(at);
+                    self.end_interest(id);
+                }
+                _ => drop(self.paused.swap_remove(at)), // closed meanwhile
+            }
+        }
+    }
+
+    /// The first time at which [`check_pauses`](Self::check_pauses) ends a pause.
+    pub(super) fn pause_deadline(&self) -> Option<Instant> {
+        let until = |id: &ListenerId| match self.listeners.get(id.0)?.interest {
+            Interest::Paused(until) => Some(until.unwrap_or(self.now + PAUSE_MAX)),
+            _ => None,
+        };
+        self.paused.iter().filter_map(until).min()
+    }
+
+    /// The program does not wait for this listener's connections: withdraws the credit and refuses what waits.
+    fn end_interest(&mut self, id: ListenerId) {
+        if let Some(listener) = self.listeners.get_mut(id.0) {
+            listener.interest = Interest::None;
+        }
+        self.counters.pauses_ended += 1;
+        for channel in 0..self.channels.len() {
+            self.withdraw(channel, id);
+        }
+        self.give_back(id);
+    }
+
+    /// Asks a proxy to give back the credit that it has not used.
+    fn withdraw(&mut self, channel: usize, id: ListenerId) {
+        let offer = self.listeners.get_mut(id.0).and_then(|l| l.offers.get_mut(channel));
+        let Some(offer) = offer.filter(|offer| offer.granted > 0 && !offer.withdrawing) else { return };
+        if self.channels.get(channel).is_some_and(|c| c.is_up()) {
+            offer.withdrawing = true;
+            let header = MessageHeader::new(MessageKind::AcceptCredit, id.to_wire(), 0, 0);
+            self.send_to_channel(channel, header, &[]);
+        }
+    }
+
+    /// A proxy's answer to a withdrawal: the credit that it gave up. `false`: it breaks the protocol.
+    pub(super) fn on_credit_returned(&mut self, channel: usize, id: ListenerId, count: u32) -> bool {
+        let Some(listener) = self.listeners.get_mut(id.0) else {
+            self.counters.messages_unknown += 1; // closed meanwhile
+            return true;
+        };
+        let valid = listener.offers.get_mut(channel).is_some_and(|offer| offer.returned(count));
+        if listener.interest == Interest::None {
+            self.withdraw(channel, id); // what was granted since, when the program waited in between
+        }
+        self.grant(channel, id); // the program may wait again by now
+        valid
     }
 
     /// The next connection, oldest first.
@@ -110,7 +194,7 @@ impl AppSide {
             let (slot, id) = self.listeners.at_or_after(at)?;
             at = slot + 1;
             let l = self.listeners.get(id)?;
-            Some((ListenerId(id), l.address, l.interest, l.queue.len()))
+            Some((ListenerId(id), l.address, l.interest != Interest::None, l.queue.len()))
         })
     }
 
@@ -157,15 +241,30 @@ impl AppSide {
         self.send_to_channel(channel, MessageHeader::new(MessageKind::Unlisten, id, 0, 0), &[]);
     }
 
+    /// Grants again what [`grant`](Self::grant) held back, once flows have ended.
+    pub(super) fn grant_held_back(&mut self) {
+        if !self.flows_were_full || self.flows.room() == 0 {
+            return;
+        }
+        self.flows_were_full = false;
+        let mut at = 0;
+        while let Some((slot, id)) = self.listeners.at_or_after(at) {
+            at = slot + 1;
+            self.grant_all(ListenerId(id));
+        }
+    }
+
     fn grant_all(&mut self, id: ListenerId) {
         for channel in 0..self.channels.len() {
             self.grant(channel, id);
         }
     }
 
-    /// Tops a channel's accept credit up once half of it is used.
+    /// Tops a channel's accept credit up once half of it is used. Grants no more than the table of flows has room
+    /// for: an offer that finds none would be refused.
     fn grant(&mut self, channel: usize, id: ListenerId) {
-        let Some(listener) = self.listeners.get_mut(id.0).filter(|l| l.interest) else { return };
+        let waiting = |l: &&mut Listener| l.interest == Interest::Waiting;
+        let Some(listener) = self.listeners.get_mut(id.0).filter(waiting) else { return };
         let window = self.config.accept_window.min(listener.backlog).max(1);
         let up = self.channels.get(channel).is_some_and(|c| c.is_up());
         let Some(offer) = listener.offers.get_mut(channel).filter(|_| up) else { return };
@@ -173,10 +272,16 @@ impl AppSide {
         if missing == 0 || missing < window.div_ceil(2) {
             return;
         }
-        offer.granted += missing;
+        let room = u32::try_from(self.flows.room()).unwrap_or(u32::MAX);
+        let granted = missing.min(room.saturating_sub(offer.granted));
+        self.flows_were_full |= granted < missing;
+        if granted == 0 {
+            return;
+        }
+        offer.granted += granted;
         self.send_to_channel(
             channel,
-            MessageHeader::new(MessageKind::AcceptCredit, id.to_wire(), missing, 0),
+            MessageHeader::new(MessageKind::AcceptCredit, id.to_wire(), granted, 0),
             &[],
         );
     }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use csp_types::FlowLabel;
+use csp_types::{FlowLabel, Instant};
 use csp_wire::channel::{ChannelOption, InfoPayload};
 
 use super::channel::Lane;
@@ -122,6 +122,8 @@ impl Flow {
 pub(super) struct Offer {
     pub granted: u32,
     pub waiting: u32,
+    /// The proxy was asked to give back what it has not used of `granted`, and has not answered.
+    pub withdrawing: bool,
     /// What was granted before the listener was announced anew: the proxy may have used it already.
     pub former: u32,
 }
@@ -130,6 +132,19 @@ impl Offer {
     /// The proxy is told anew what it may offer.
     pub fn forget(&mut self) {
         self.former = self.former.saturating_add(std::mem::take(&mut self.granted));
+        self.withdrawing = false;
+    }
+
+    /// The proxy has given up `count` credits; `false`: it never had so many. The answer may be to a withdrawal from before the
+    /// listener was announced anew, and credit of that time may be among it: what the proxy has and what is under way is never
+    /// more than `granted` and `former` together.
+    pub fn returned(&mut self, count: u32) -> bool {
+        self.withdrawing = false;
+        let of_former = count.saturating_sub(self.granted);
+        self.granted = self.granted.saturating_sub(count);
+        let valid = of_former <= self.former;
+        self.former = self.former.saturating_sub(of_former);
+        valid
     }
 
     /// Takes an offered connection in; `false`: the proxy had no credit for it.
@@ -141,13 +156,33 @@ impl Offer {
     }
 }
 
+/// Whether the program waits for connections on a listener.
+///
+/// ```text
+///            polls or accepts                 stops polling
+///   None ───────────────────────▶ Waiting ◀─────────────────▶ Paused
+///    ▲                                     polls or accepts      │
+///    └───────────────────── PAUSE_MAX later: what waits is refused ┘
+/// ```
+/// Programs take a busy listener out of their set for a moment (nginx every 16 accepts, Apache while its threads are
+/// busy); the kernel's queue stands meanwhile, and so does ours.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Interest {
+    /// It does not: nothing is granted, and offers that arrive are refused.
+    None,
+    /// It polls the listener or accepts from it.
+    Waiting,
+    /// It stopped polling a moment ago: what waits stays. The time at which it counts as `None`; not known before the
+    /// first [`progress`](super::AppSide::progress) after the change, since `set_interest` has no clock.
+    Paused(Option<Instant>),
+}
+
 /// A listener.
 #[derive(Debug)]
 pub(super) struct Listener {
     pub address: SocketAddr,
     pub backlog: u32,
-    /// The program really polls it or accepts from it.
-    pub interest: bool,
+    pub interest: Interest,
     pub queue: VecDeque<FlowId>,
     pub offers: [Offer; CHANNELS_MAX],
     pub queued_ready: bool,

@@ -76,6 +76,11 @@ impl<T> Slots<T> {
         self.len
     }
 
+    /// How many more values [`insert`](Self::insert) would take.
+    pub fn room(&self) -> usize {
+        self.capacity.saturating_sub(self.len)
+    }
+
     /// Adds a value; `None` when the table is full.
     pub fn insert(&mut self, value: T) -> Option<u32> {
         let index = match self.free.pop() {

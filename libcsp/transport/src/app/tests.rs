@@ -1,6 +1,7 @@
 //! Behaviour over the memory provider, against a scripted proxy.
 
 mod harness;
+mod interest;
 mod pool;
 
 use csp_types::{FlowLabel, Role, TraceKind};
@@ -55,7 +56,7 @@ fn nothing_is_offered_before_interest_and_all_goes_back_with_the_listener() {
     w.run();
     let kinds: Vec<_> = w.proxy.take().iter().map(|m| (m.0, m.1)).collect();
     let refused = |n| (Refused, label(n).to_wire());
-    assert_eq!(kinds, [refused(1), refused(2), refused(3), (Unlisten, listener.to_wire())]);
+    assert_eq!(kinds, [(Unlisten, listener.to_wire()), refused(1), refused(2), refused(3)]);
     assert_eq!(w.app.flow_count(), 0);
     w.proxy.open(&w.now, label(4), listener);
     w.run();

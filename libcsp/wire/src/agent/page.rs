@@ -19,7 +19,7 @@ use crate::bytes::array_at;
 use crate::channel::{ADDRESS_LEN, emit_address, parse_address};
 
 /// First bytes of every page.
-pub const MAGIC: [u8; 8] = *b"CSPpage1";
+pub const MAGIC: [u8; 8] = *b"CSPpage2";
 /// Numbers in a page.
 pub const COUNTERS: usize = 64;
 /// Sockets in a page; further ones are not shown.
@@ -38,15 +38,16 @@ const TRACE_OFFSET: usize = SOCKETS_OFFSET + SOCKETS * SOCKET_LEN;
 /// Bytes of a page.
 pub const PAGE_LEN: usize = TRACE_OFFSET + TRACE_EVENTS * TRACE_LEN;
 
-/// Names of the counters, in the page's order. The first 19 are the transport's (`AppCounters::named`), the rest the
+/// Names of the counters, in the page's order. The first 20 are the transport's (`AppCounters::named`), the rest the
 /// filter's own.
-pub const COUNTER_NAMES: [&str; 32] = [
+pub const COUNTER_NAMES: [&str; 33] = [
     "links_up",
     "links_lost",
     "link_failures",
     "opens",
     "accepted",
     "refused",
+    "pauses_ended",
     "gone_before_accept",
     "connects",
     "connect_failures",

@@ -131,6 +131,15 @@ impl World {
 
     /// The same with so many links.
     pub fn with_pool(pool: u8) -> Self {
+        Self::with(AppConfig { receive_window: WINDOW, pool, ..AppConfig::default() })
+    }
+
+    /// The same with a table for so many flows.
+    pub fn with_flows(flows_max: usize) -> Self {
+        Self::with(AppConfig { receive_window: WINDOW, pool: 1, flows_max, ..AppConfig::default() })
+    }
+
+    fn with(config: AppConfig) -> Self {
         let fabric = MemoryFabric::new();
         let process = ProcessId::parse(b"test.1").unwrap();
         let node = "an-1".parse().unwrap();
@@ -146,7 +155,6 @@ impl World {
             expires: UNIX + 3600,
             nonce: 1,
         };
-        let config = AppConfig { receive_window: WINDOW, pool, ..AppConfig::default() };
         let mut app = AppSide::new(endpoint, config, token::issue(&key(), &claims));
         let address = ViAddress::Name("pn-1.w0".into());
         app.set_proxies(&[ProxyTarget { node: "pn-1".parse().unwrap(), worker: 0, address }]);
