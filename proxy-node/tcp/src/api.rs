@@ -117,6 +117,9 @@ pub enum DropReason {
     /// The connection table is full.
     #[error("connection table full")]
     TableFull,
+    /// As many connections of the service wait for a server as may; the client sends its segment again.
+    #[error("backlog full")]
+    BacklogFull,
     /// Outside the receive window (RFC 9293 §3.10.7.4).
     #[error("outside window")]
     OutsideWindow,

@@ -10,6 +10,8 @@ use crate::config::ConnectionOptions;
 pub(crate) struct Listener {
     pub service: u32,
     pub options: ConnectionOptions,
+    /// As many of its connections wait for the application as may.
+    pub backlog_full: bool,
 }
 
 /// Listeners in the order of their addresses.
@@ -57,6 +59,15 @@ impl Listeners {
         self.find(address).map(|at| self.sorted.remove(at)).is_ok()
     }
 
+    /// Sets whether the backlog of an address is full; nothing where it is not listed.
+    pub fn set_backlog_full(&mut self, address: &SocketAddr, full: bool) {
+        if let Ok(at) = self.find(address)
+            && let Some((_, listener)) = self.sorted.get_mut(at)
+        {
+            listener.backlog_full = full;
+        }
+    }
+
     /// Who listens on `address`, or on every address of its family.
     pub fn get(&self, address: &SocketAddr) -> Option<Listener> {
         let any = match address.ip() {
@@ -77,7 +88,7 @@ mod tests {
     fn an_exact_address_wins_over_the_unspecified_one() {
         let address = |text: &str| text.parse::<SocketAddr>().unwrap();
         let options = StackConfig::default().connection_options();
-        let listener = |service| Listener { service, options };
+        let listener = |service| Listener { service, options, backlog_full: false };
         let mut listeners = Listeners::new(2);
         listeners.insert(address("0.0.0.0:80"), listener(1)).unwrap();
         listeners.insert(address("10.0.0.1:80"), listener(2)).unwrap();

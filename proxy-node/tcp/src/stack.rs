@@ -106,7 +106,14 @@ impl Stack {
         service: u32,
         options: ConnectionOptions,
     ) -> Result<(), ListenError> {
-        self.listeners.insert(address, Listener { service, options })
+        self.listeners.insert(address, Listener { service, options, backlog_full: false })
+    }
+
+    /// Sets whether as many connections to `address` wait for the application as may. While they do, SYNs to it and
+    /// acknowledgements of SYN cookies are dropped without an answer, so that clients send them again; connections whose
+    /// SYN was answered with state before come up all the same ([`StackConfig::half_open`] bounds them).
+    pub fn set_backlog_full(&mut self, address: SocketAddr, full: bool) {
+        self.listeners.set_backlog_full(&address, full);
     }
 
     /// Accepts no further connections to `address`; those that exist stay. `false`: it was not listened on.

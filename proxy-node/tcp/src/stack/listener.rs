@@ -24,7 +24,7 @@ enum Admission {
     InPlaceOfOldest,
     /// A SYN/ACK that we forget.
     Cookie,
-    /// RST: every block is in use by a connection that is established.
+    /// No answer: every block is in use by a connection that is established. The client sends its SYN again.
     Refusal,
 }
 
@@ -65,15 +65,15 @@ impl Stack {
         if !same_family || remote.port() == 0 || remote.ip().is_unspecified() || remote.ip().is_multicast() {
             return Err(DropReason::NoAddresses);
         }
+        if listener.backlog_full {
+            return Err(DropReason::BacklogFull);
+        }
         match self.admission() {
             Admission::Cookie => {
                 self.send_cookie(now, stray, listener);
                 return Ok(());
             }
-            Admission::Refusal => {
-                self.reply_reset(now, tuple, stray.via, segment);
-                return Err(DropReason::TableFull);
-            }
+            Admission::Refusal => return Err(DropReason::TableFull),
             Admission::InPlaceOfOldest => self.evict_half_open(now, Farewell::Record),
             Admission::State => {}
         }
@@ -189,6 +189,9 @@ impl Stack {
         if about && !segment.flags.syn() {
             let peer_isn = segment.seq.minus(1);
             if let Some(mss) = cookies::verify(&self.keys, now, &tuple, peer_isn, segment.ack.minus(1)) {
+                if listener.backlog_full {
+                    return Err(DropReason::BacklogFull);
+                }
                 return self.open_by_cookie(now, stray, listener, mss);
             }
             self.counters.syn_cookies_rejected += 1;
@@ -227,8 +230,7 @@ impl Stack {
             self.evict_half_open(now, Farewell::None);
         }
         if self.labels.available() == 0 {
-            self.reply_reset(now, tuple, via, segment);
-            return Err(DropReason::TableFull);
+            return Err(DropReason::TableFull); // the client sends it again
         }
         self.reuse_time_wait(time_wait);
         let isn = segment.ack.minus(1);

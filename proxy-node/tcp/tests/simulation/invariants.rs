@@ -113,6 +113,7 @@ impl World {
             + c.dropped_no_connection
             + c.dropped_bad_flags
             + c.dropped_table_full
+            + c.dropped_backlog_full
             + c.dropped_outside_window
             + c.dropped_paws
             + c.dropped_bad_ack
