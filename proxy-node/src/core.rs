@@ -9,6 +9,7 @@
 
 mod announced;
 mod application;
+mod backlog;
 mod budget;
 mod connect;
 mod counters;
@@ -34,9 +35,10 @@ mod withdraw;
 use std::collections::{HashMap, VecDeque};
 
 use csp_tcp::{Buffer, Direction, Stack, StackConfig};
-use csp_types::{Duration, FlowLabel, Instant, NodeId, TraceEvent, TraceKind, TraceRing};
+use csp_types::{FlowLabel, Instant, NodeId, TraceEvent, TraceKind, TraceRing};
 
 pub use application::Verdict;
+pub use backlog::{BacklogLimits, NO_SERVER_GRACE};
 pub use budget::SendBudget;
 pub use counters::Counters;
 pub use egress::{Egress, EgressRule};
@@ -55,8 +57,6 @@ use services::Services;
 use stalled::Stalled;
 use withdraw::Offers;
 
-/// How long a client's connection waits for a process before it is reset.
-pub const PENDING_TIMEOUT: Duration = Duration::from_secs(3);
 /// Flows that are over and still known by their addresses.
 pub const ENDED_MAX: usize = 4096;
 /// Channels to application processes that one worker serves at once.
@@ -158,10 +158,12 @@ impl ProxyCore {
     /// input and whenever credits came back.
     pub fn drive(&mut self, now: Instant, out: &mut impl ProxyOutput) {
         loop {
+            self.serve_backlogs(now, out); // those that wait come before new ones
             self.take_tcp_events(now, out);
+            self.serve_backlogs(now, out);
             let relayed = self.pump(now, out);
             let sent = self.transmit(now, out);
-            if !relayed && !sent {
+            if !relayed && !sent && !self.pools.is_readied() {
                 return;
             }
         }
@@ -210,6 +212,12 @@ impl ProxyCore {
     /// Flows that wait for descriptors of their process.
     pub fn parked_count(&self) -> usize {
         self.parked.len()
+    }
+
+    /// Connections that wait for a process, of all services.
+    pub fn waiting_count(&self) -> usize {
+        let service = |number: &u32| self.services.get(*number).map(|service| service.backlog.len());
+        self.services.waiting().iter().filter_map(service).sum()
     }
 
     /// Pool members known now.

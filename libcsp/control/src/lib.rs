@@ -39,7 +39,9 @@ pub use error::{ControlError, exit_code};
 pub use etcd_process::{EtcdProcess, EtcdProcessError, EtcdProcessOptions};
 pub use manager::{ApplyOutcome, GenerationSummary, ManagerError, PolicyManager, StageFailure};
 pub use membership::{Change, Member, MemberState, Membership};
-pub use policy::{Congestion, EcnPolicy, Egress, Policy, PoolMember, ProgramRule, Service, TcpOptions};
+pub use policy::{
+    Backlog, Congestion, EcnPolicy, Egress, Policy, PoolMember, ProgramRule, Service, TcpOptions,
+};
 pub use policy_store::{AckState, ActivePolicy, GenerationRecord, NodeAck, PolicySource};
 pub use registry::{NodeRecord, SanAddress};
 pub use status::ControlStatus;

@@ -31,7 +31,9 @@ pub const PROGRAMS_MAX: usize = 256;
 pub const PROGRAM_NAME_LEN_MAX: usize = 255;
 /// Longest service name, in bytes.
 pub const SERVICE_NAME_LEN_MAX: usize = 63;
-/// Longest keepalive idle time and user timeout, in seconds (30 days).
+/// Most connections that a service lets wait at a proxy worker.
+pub const BACKLOG_MAX: u32 = 1 << 20;
+/// Longest keepalive idle time, user timeout and time in a backlog, in seconds (30 days).
 pub const TCP_TIME_S_MAX: u32 = 2_592_000;
 
 /// A whole policy.
@@ -83,6 +85,35 @@ pub struct Service {
     /// How connections behave.
     #[serde(default)]
     pub tcp: TcpOptions,
+    /// How many connections wait for a server, and how long.
+    #[serde(default, skip_serializing_if = "Backlog::is_default")]
+    pub backlog: Backlog,
+}
+
+/// What a service lets wait while its servers are busy, at each proxy worker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Backlog {
+    /// Connections that wait at once; clients beyond them get no answer to their SYN and try again, as with a full
+    /// listen(2) backlog.
+    #[serde(deserialize_with = "backlog_connections")]
+    pub connections: u32,
+    /// Seconds that a connection waits before it is reset, while servers of the service listen; 0: as long as its client
+    /// does. Where no server listens it is 3 seconds at most.
+    #[serde(deserialize_with = "seconds")]
+    pub time_s: u32,
+}
+
+impl Default for Backlog {
+    fn default() -> Self {
+        Backlog { connections: 4096, time_s: 60 }
+    }
+}
+
+impl Backlog {
+    fn is_default(&self) -> bool {
+        *self == Backlog::default()
+    }
 }
 
 /// Listeners on one port of one application node.
@@ -270,6 +301,10 @@ const fn is_yes(value: &bool) -> bool {
 fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     let seconds = number(deserializer, 0, u64::from(TCP_TIME_S_MAX), "a number of seconds (0: off)")?;
     Ok(seconds as u32)
+}
+
+fn backlog_connections<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    Ok(number(deserializer, 1, u64::from(BACKLOG_MAX), "a number of connections")? as u32)
 }
 
 #[cfg(test)]

@@ -8,9 +8,6 @@ use super::flow::{Attachment, Flow, Stage};
 use super::pool::ListenError;
 use super::{CHANNELS_MAX, ChannelId, Lane, Process, ProxyCore, ProxyOutput, reason};
 
-/// Processes that may hand one connection back before it is reset.
-const REFUSALS_MAX: u8 = 8;
-
 /// What a message did to its channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
@@ -61,14 +58,21 @@ impl ProxyCore {
         let verdict = match header.kind {
             MessageKind::Listen => self.on_listen(channel, lane, message, out),
             MessageKind::Unlisten => {
-                self.pools.unlisten(channel, header.id);
+                self.pools.unlisten(now, channel, header.id);
                 Verdict::Fine
             }
-            MessageKind::AcceptCredit if header.argument == 0 => Verdict::Fine,
-            MessageKind::AcceptCredit => {
-                if let Some(member) = self.pools.grant(channel, header.id, header.argument) {
-                    self.serve_pending(now, member, out);
+            MessageKind::AcceptCredit if header.argument == 0 => {
+                let unused = self.pools.withdraw_credit(channel, header.id);
+                let answer = MessageHeader::new(MessageKind::AcceptCredit, header.id, unused, 0);
+                if out.channel(lane, answer, &[]).is_err()
+                    && let Some(other) = out.lane(channel, header.id)
+                {
+                    let _ = out.channel(other, answer, &[]); // a lost channel reports itself down
                 }
+                Verdict::Fine
+            }
+            MessageKind::AcceptCredit => {
+                self.pools.grant(channel, header.id, header.argument);
                 Verdict::Fine
             }
             MessageKind::Connect => self.on_connect(now, channel, lane, message, out),
@@ -135,15 +139,8 @@ impl ProxyCore {
             }
             (MessageKind::Refused, Stage::Offered(choice)) => {
                 self.counters.opens_refused += 1;
-                flow.refusals += 1;
-                let again = flow.refusals < REFUSALS_MAX;
                 self.take_back(now, label, choice);
-                if again {
-                    self.dispatch(now, label, out);
-                } else {
-                    self.counters.drop_no_server += 1;
-                    self.abandon(now, label);
-                }
+                self.dispatch(now, label, out);
             }
             (MessageKind::Data, Stage::Open(_)) => {
                 return self.on_data(now, label, message.payload, buffer, out);
@@ -201,7 +198,8 @@ impl ProxyCore {
             None => self.tcp.write(now, label, bytes),
         };
         self.record(now, label, TraceKind::DataReceived, len);
-        if taken < bytes.len() {
+        if taken < bytes.len() && self.tcp.info(label).is_some_and(|info| info.state != csp_tcp::State::Done)
+        {
             // Windows are granted out of memory that is there for them: this is a mistake of ours. A stream with a hole
             // must not go on.
             self.counters.drop_no_budget += 1;

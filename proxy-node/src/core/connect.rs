@@ -128,7 +128,7 @@ impl ProxyCore {
         egress: Vec<EgressRule>,
         out: &mut impl ProxyOutput,
     ) {
-        let (listen, gone) = self.services.replace(services, &mut self.pools);
+        let (listen, gone) = self.services.replace(now, services, &mut self.pools);
         for address in gone {
             self.tcp.unlisten(address);
         }
@@ -137,9 +137,14 @@ impl ProxyCore {
             let tcp = self.services.get(service).map_or_else(Default::default, |s| s.spec.tcp);
             let options = tcp.options(self.tcp.config());
             let _ = self.tcp.listen_with(address, service, options); // policy admits no port 0 and fewer services than listeners
+            if let Some(service) = self.services.get_mut(service) {
+                service.backlog_full = false; // of the listener, which is new
+            }
+            self.note_backlog(service);
         }
         self.egress.set_rules(egress);
-        self.serve_all_pending(now, out);
+        self.pools.set_readied(); // perhaps of another service now
+        self.serve_backlogs(now, out);
         self.drive(now, out);
     }
 }

@@ -31,10 +31,10 @@ pub struct Counters {
     pub handed_over: u64,
     /// Connections dropped because nobody took them over in time.
     pub drop_not_taken_over: u64,
-    /// Connections dropped because no process took them in time.
+    /// Connections dropped because no process of their service listened.
     pub drop_no_server: u64,
-    /// Connections dropped because a service's pending queue was full.
-    pub drop_pending_full: u64,
+    /// Connections dropped because no process took them within the backlog's time, though some listened.
+    pub drop_backlog_time: u64,
     /// Connections given up because their clients took nothing for long while the send budget was used up.
     pub stalled_given_up: u64,
     /// Connections dropped because the send budget was used up.

@@ -3,39 +3,82 @@
 use csp_types::{FlowLabel, Instant, TraceKind};
 use csp_wire::channel::{MessageHeader, MessageKind, OpenPayload};
 
+use super::backlog::NO_SERVER_GRACE;
 use super::flow::{Flow, Stage};
-use super::{ChannelId, Choice, Lane, MemberId, PENDING_TIMEOUT, ProxyCore, ProxyOutput};
+use super::{ChannelId, Choice, Lane, ProxyCore, ProxyOutput};
 
 impl ProxyCore {
-    /// Offers a flow to a process of its service, or lets it wait for one.
+    /// Offers a flow to a process of its service, or lets it wait for one behind those that arrived before it.
     pub(super) fn dispatch(&mut self, now: Instant, label: FlowLabel, out: &mut impl ProxyOutput) {
-        if self.offer(now, label, out) {
+        let Some(flow) = self.flows.get(label) else { return };
+        let (service, arrived) = (flow.service, flow.arrived);
+        let none_waits = self.services.get(service).is_some_and(|s| s.backlog.is_empty());
+        if none_waits && self.offer(now, label, out) {
             return;
         }
         let Some(flow) = self.flows.set_stage(now, label, Stage::Pending) else { return };
-        let service = flow.service;
-        if !self.services.push_pending(service, label) {
-            self.counters.drop_pending_full += 1;
-            self.abandon(now, label);
+        flow.waiting = true;
+        self.services.wait(service, arrived, label);
+        self.note_backlog(service);
+        if !none_waits {
+            self.serve_service(now, service, out);
         }
     }
 
-    /// Takes connections that are gone off the front of a service's queue.
-    fn drop_stale_pending(&mut self, service: u32) {
-        let waits = |label| self.flows.get(label).is_some_and(|f| f.stage == Stage::Pending);
-        self.services.drop_stale(service, waits);
+    /// A flow is in its service's backlog no longer, where it was.
+    fn leave_backlog(&mut self, label: FlowLabel) {
+        let Some(flow) = self.flows.get_mut(label).filter(|f| f.waiting) else { return };
+        flow.waiting = false;
+        let service = flow.service;
+        self.left_backlog(service);
     }
 
-    /// When the connection that has waited longest is to be given up.
+    fn left_backlog(&mut self, service: u32) {
+        let flows = &self.flows;
+        let waits = |arrived, label| flows.get(label).is_some_and(|f| f.waiting && f.arrived == arrived);
+        self.services.left_backlog(service, waits);
+        self.note_backlog(service);
+    }
+
+    /// Lets the engine know whether a service's backlog is full.
+    pub(super) fn note_backlog(&mut self, number: u32) {
+        let Some(service) = self.services.get_mut(number) else { return };
+        let full = service.backlog.len() >= service.spec.backlog.connections;
+        if service.active && std::mem::replace(&mut service.backlog_full, full) != full {
+            self.tcp.set_backlog_full(service.spec.address, full);
+        }
+    }
+
+    /// When the connection that arrived first at a service is to be given up, and whether the service has processes.
+    fn backlog_deadline(&self, number: u32) -> Option<(Instant, bool)> {
+        let service = self.services.get(number)?;
+        let first = self.flows.get(service.backlog.first()?)?;
+        let unserved = self.pools.unserved_since(&service.members);
+        let grace = unserved.map(|since| first.began.max(since) + NO_SERVER_GRACE);
+        let time = service.spec.backlog.time.map(|time| first.began + time);
+        Some(([grace, time].into_iter().flatten().min()?, unserved.is_none()))
+    }
+
+    /// When a connection that waits is to be given up.
     pub(super) fn pending_deadline(&self) -> Option<Instant> {
-        let since = |label| self.flows.get(label).map(|f| f.since);
-        self.services.oldest_pending(since).map(|since| since + PENDING_TIMEOUT)
+        let deadline = |service: &u32| self.backlog_deadline(*service).map(|(at, _)| at);
+        self.services.waiting().iter().filter_map(deadline).min()
     }
 
-    /// Serves whoever waits, of every service: pools have changed.
-    pub(super) fn serve_all_pending(&mut self, now: Instant, out: &mut impl ProxyOutput) {
-        let waiting = self.services.waiting().to_vec();
-        waiting.into_iter().for_each(|service| self.serve_service(now, service, out));
+    /// Serves the connections that wait, of every service, after processes have become ready to take some: in order of
+    /// arrival, since services may share processes.
+    pub(super) fn serve_backlogs(&mut self, now: Instant, out: &mut impl ProxyOutput) {
+        if !self.pools.take_readied() || self.services.waiting().is_empty() {
+            return;
+        }
+        let mut services = self.services.waiting().to_vec();
+        let first = |core: &Self, service: u32| Some(core.flows.get(core.first_pending(service)?)?.arrived);
+        while let Some(service) = services.iter().copied().min_by_key(|s| first(self, *s).unwrap_or(u64::MAX))
+        {
+            if !self.serve_first(now, service, out) {
+                services.retain(|other| *other != service);
+            }
+        }
     }
 
     /// Sends OPEN to the chosen process; `false` where none would take a connection.
@@ -46,7 +89,8 @@ impl ProxyCore {
         }
         let number = flow.service;
         while let Some(service) = self.services.get(number)
-            && let Some(choice) = self.pools.choose(now, &service.members)
+            && let Some(choice) =
+                self.pools.choose(now, &service.members, |channel| self.offers.is_barred(label, channel))
         {
             if self.send_open(now, label, choice, out) {
                 return true;
@@ -69,9 +113,7 @@ impl ProxyCore {
             remote: info.tuple.remote,
             window: flow.from_app_window,
         });
-        // Behind the RESET of an offer that was withdrawn from it, where there is one.
-        let before = self.offers.lane_withdrawn_from(label, choice.channel);
-        let lane = before.or_else(|| out.lane(choice.channel, label.to_wire()));
+        let lane = out.lane(choice.channel, label.to_wire());
         let sent = open.zip(lane).is_some_and(|(open, lane)| {
             let payload = open.emit();
             let header =
@@ -90,40 +132,40 @@ impl ProxyCore {
         true
     }
 
-    /// A member can take connections again: serve those that wait for it.
-    pub(super) fn serve_pending(&mut self, now: Instant, member: MemberId, out: &mut impl ProxyOutput) {
-        if self.services.waiting().is_empty() {
-            return;
-        }
-        let services = self.pools.get(member).map_or(Vec::new(), |m| m.services().to_vec());
-        services.into_iter().for_each(|service| self.serve_service(now, service, out));
-    }
-
     fn serve_service(&mut self, now: Instant, service: u32, out: &mut impl ProxyOutput) {
-        while let Some(label) = self.first_pending(service) {
-            if !self.offer(now, label, out) {
-                return;
-            }
-            if self.flows.get(label).is_some_and(|f| f.stage == Stage::Pending) {
-                self.abandon(now, label); // the engine knows it no longer
-            }
-        }
+        while self.serve_first(now, service, out) {}
     }
 
-    /// The connection of a service that has waited longest.
-    fn first_pending(&mut self, service: u32) -> Option<FlowLabel> {
-        self.drop_stale_pending(service);
-        self.services.get(service)?.pending.front().copied()
+    /// Offers the connection of a service that arrived first; `false` where none waits or no process takes it.
+    fn serve_first(&mut self, now: Instant, service: u32, out: &mut impl ProxyOutput) -> bool {
+        let Some(label) = self.first_pending(service) else { return false };
+        if !self.offer(now, label, out) {
+            return false;
+        }
+        self.leave_backlog(label);
+        if self.flows.get(label).is_some_and(|f| f.stage == Stage::Pending) {
+            self.abandon(now, label); // the engine knows it no longer
+        }
+        true
+    }
+
+    /// The connection of a service that arrived first of those that wait.
+    fn first_pending(&self, service: u32) -> Option<FlowLabel> {
+        self.services.get(service)?.backlog.first()
     }
 
     /// Resets connections that waited too long.
     pub(super) fn expire_pending(&mut self, now: Instant) {
         for service in self.services.waiting().to_vec() {
-            while let Some(label) = self.first_pending(service) {
-                if self.flows.get(label).is_some_and(|f| f.since + PENDING_TIMEOUT > now) {
-                    break;
-                }
-                self.counters.drop_no_server += 1;
+            while let Some((deadline, served)) = self.backlog_deadline(service)
+                && deadline <= now
+                && let Some(label) = self.first_pending(service)
+            {
+                let counter = match served {
+                    true => &mut self.counters.drop_backlog_time,
+                    false => &mut self.counters.drop_no_server,
+                };
+                *counter += 1;
                 self.abandon(now, label);
             }
         }
@@ -152,8 +194,8 @@ impl ProxyCore {
         self.offers.forget(flow.label);
         self.budget.release(flow.from_app_window);
         self.note_ended(now, flow);
-        if flow.stage == Stage::Pending {
-            self.drop_stale_pending(flow.service);
+        if flow.waiting {
+            self.left_backlog(flow.service);
         }
         self.services.flow_ended(flow.service, &mut self.pools);
     }
@@ -170,7 +212,7 @@ impl ProxyCore {
         out: &mut impl ProxyOutput,
     ) {
         self.processes.remove(&channel);
-        self.pools.forget_channel(channel);
+        self.pools.forget_channel(now, channel);
         self.offers.forget_channel(channel, None);
         self.end_flows(now, channel, None, hangup, out);
         self.drive(now, out);

@@ -51,7 +51,8 @@ impl ProxyCore {
             return;
         };
         self.tcp.set_send_capacity(label, window);
-        self.admit(now, new_flow(now, (label, tuple), service, Stage::Pending, window));
+        let arrived = self.counters.connections_passive;
+        self.admit(now, Flow { arrived, ..new_flow(now, (label, tuple), service, Stage::Pending, window) });
         self.dispatch(now, label, out);
         self.enqueue(label);
     }
@@ -125,13 +126,15 @@ pub(super) fn new_flow(
         stage,
         lane: Lane(0),
         since: now,
+        began: now,
+        arrived: 0,
+        waiting: false,
         to_app_credit: 0,
         from_app_window: window,
         from_app_outstanding: 0,
         client_finished: false,
         shutdown_sent: false,
         app_finished: false,
-        refusals: 0,
         withdrawals: 0,
         queued: false,
         bytes_to_app: 0,

@@ -3,7 +3,7 @@
 //! ```text
 //!  client SYN..ACK      pool choice          ACCEPTED            CLOSE / RESET, both ends
 //! ───────────────▶ Pending ──────▶ Offered ───────────▶ Open ─────────────────────────────▶ (gone)
-//!                     ▲               │ REFUSED, process died, no answer while another one is idle
+//!   (backlog)         ▲               │ REFUSED, process died, no answer while another one is idle
 //!                     └───────────────┘
 //!  CONNECT ──▶ Connecting ──▶ Open            Open ── CLOSE, process ended ──▶ Finishing ──▶ (gone)
 //!  Open ── HAND_OVER ──▶ Left ── TAKE_OVER, by another process ──▶ Open
@@ -63,6 +63,12 @@ pub struct Flow {
     pub lane: Lane,
     /// When the stage began.
     pub since: Instant,
+    /// When it was established, or asked for by an application.
+    pub began: Instant,
+    /// How many connections were established before it: its place among those that wait.
+    pub arrived: u64,
+    /// It is in its service's backlog.
+    pub waiting: bool,
     /// Bytes that may still be sent to the application.
     pub to_app_credit: u32,
     /// Window granted to the application for bytes to the client; fits the send buffer whole.
@@ -75,8 +81,6 @@ pub struct Flow {
     pub shutdown_sent: bool,
     /// The application sent SHUTDOWN.
     pub app_finished: bool,
-    /// Processes that handed the connection back.
-    pub refusals: u8,
     /// Processes that did not answer, and lost the offer to another one.
     pub withdrawals: u8,
     /// Waiting in the list of flows to pump.

@@ -5,19 +5,24 @@
 //! never grants any and so is never offered a connection.
 //!
 //! ```text
-//!  by_address ─▶ member ─▶ ready: listeners with credit, fewest connections first
+//!  by_address ─▶ member ─▶ ready: listeners that take offers, fewest connections first
 //!                        ─▶ idle: those of them that have answered every offer
 //!  listeners: (channel, id) ─▶ member, credit, open, unanswered
 //! ```
-//! A process that left an offer unanswered, or handed one back, is in doubt: others come first until it accepts or one of
-//! its connections ends, but for a trial now and then.
+//! A process that lost an offer unanswered, or handed one back, is in doubt: others come first until it accepts or one of
+//! its connections ends, but for a trial now and then. A process that is *slow*, with an offer unanswered for long, gets no
+//! further ones until it accepts: connections wait in the service's backlog, where any process can have them.
 //!
 //! Everything is found by key; only the members of one service are looked at one by one (policy bounds them). A member
 //! is forgotten when no service names it, nobody listens there and no connection is at it.
 
+mod place;
+
 use std::collections::{BTreeSet, HashMap};
 
-use csp_types::{Duration, Instant, NodeId};
+use csp_types::{Instant, NodeId};
+
+use place::{Place, best};
 
 /// Members one proxy worker can know, named by policy or announced by applications.
 pub const MEMBERS_MAX: usize = 4096;
@@ -29,8 +34,8 @@ pub const LISTENERS_PER_CHANNEL_MAX: usize = 256;
 /// Accept credit that one listener can hold: what a process grants beyond it is not believed.
 pub const ACCEPT_CREDIT_MAX: u32 = 4096;
 
-/// How long a process is in doubt before it is tried again.
-pub const DOUBT: Duration = Duration::from_millis(200);
+/// Offers that a process may leave unanswered: enough to keep it busy over the way to it and back.
+pub const UNANSWERED_MAX: u32 = 64;
 
 /// Names a channel to an application process within one worker; never reused while the worker lives.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -51,21 +56,21 @@ struct Listener {
     unanswered: u32,
     /// Since when it is in doubt; zero: it is not.
     doubted: Instant,
+    /// One of the unanswered offers is overdue.
+    slow: bool,
 }
 
-/// A listener's place among others: since when it is in doubt, its open connections, its name.
-type Place = (Instant, u32, ChannelId, u32);
+impl Listener {
+    /// Whether it takes offers.
+    fn is_ready(&self) -> bool {
+        self.credit > 0 && self.unanswered < UNANSWERED_MAX && !self.slow
+    }
 
-/// The first place of one that is in doubt.
-const FIRST_DOUBTED: Place = (Instant::from_nanos(1), 0, ChannelId(0), 0);
-
-/// The best of these places, and whether it is in doubt still.
-fn best(places: &BTreeSet<Place>, now: Instant) -> Option<(bool, Place)> {
-    let first = *places.first()?;
-    let in_doubt = |place: &Place| place.0 > Instant::ZERO && place.0 + DOUBT > now;
-    let trial = places.range(FIRST_DOUBTED..).next().filter(|place| !in_doubt(place) && place.1 < first.1);
-    let place = trial.copied().unwrap_or(first);
-    Some((in_doubt(&place), place))
+    /// An offer was answered, or is void.
+    fn answered(&mut self) {
+        self.unanswered = self.unanswered.saturating_sub(1);
+        self.slow &= self.unanswered > 0;
+    }
 }
 
 /// One server of a pool.
@@ -79,7 +84,9 @@ pub struct Member {
     pub open: u32,
     listeners: usize,
     credit: u64,
-    /// Listeners with accept credit.
+    /// Since when nobody listens there.
+    unserved_since: Instant,
+    /// Listeners that take offers.
     ready: BTreeSet<Place>,
     /// Those of them without an unanswered offer.
     idle: BTreeSet<Place>,
@@ -144,6 +151,8 @@ pub struct Pools {
     listeners: HashMap<(ChannelId, u32), Listener>,
     /// The listener ids of each channel that has any.
     by_channel: HashMap<ChannelId, Vec<u32>>,
+    /// A listener that took no offers takes some now.
+    readied: bool,
 }
 
 impl Pools {
@@ -164,8 +173,8 @@ impl Pools {
 
     /// `service` names the member (`node`, `port`), which is made when it is new; `None` when [`MEMBERS_MAX`] is
     /// reached.
-    pub fn name(&mut self, node: NodeId, port: u16, service: u32) -> Option<MemberId> {
-        let id = self.member(node, port)?;
+    pub fn name(&mut self, now: Instant, node: NodeId, port: u16, service: u32) -> Option<MemberId> {
+        let id = self.member(now, node, port)?;
         let member = self.get_mut(id)?;
         if !member.services.contains(&service) {
             member.services.push(service);
@@ -200,27 +209,41 @@ impl Pools {
         if self.by_channel.get(&channel).is_some_and(|ids| ids.len() >= LISTENERS_PER_CHANNEL_MAX) {
             return Err(ListenError::Full);
         }
-        let id = self.member(node, port).ok_or(ListenError::Full)?;
+        // Somebody listens there from now on: when nobody did before does not matter.
+        let id = self.member(Instant::ZERO, node, port).ok_or(ListenError::Full)?;
         let member = self.get_mut(id).ok_or(ListenError::Full)?;
         if member.listeners >= LISTENERS_PER_MEMBER_MAX {
             return Err(ListenError::Full);
         }
         member.listeners += 1;
-        let new = Listener { member: id, credit: 0, open: 0, unanswered: 0, doubted: Instant::ZERO };
+        let new =
+            Listener { member: id, credit: 0, open: 0, unanswered: 0, doubted: Instant::ZERO, slow: false };
         self.listeners.insert((channel, listener), new);
         self.by_channel.entry(channel).or_default().push(listener);
         Ok(id)
     }
 
-    /// A process would take `more` further connections at its listener; returns the member, or `None` for a listener
-    /// that it does not have.
+    /// A process would take `more` further connections at its listener. One that had no credit left has come back to its
+    /// listener: there is no doubt of it any more. Returns the member, or `None` for a listener that it does not have.
     pub fn grant(&mut self, channel: ChannelId, listener: u32, more: u32) -> Option<MemberId> {
-        self.change(channel, listener, |l| l.credit = l.credit.saturating_add(more).min(ACCEPT_CREDIT_MAX))
+        self.change(channel, listener, |l| {
+            if l.credit == 0 {
+                l.doubted = Instant::ZERO;
+            }
+            l.credit = l.credit.saturating_add(more).min(ACCEPT_CREDIT_MAX);
+        })
+    }
+
+    /// A process takes back the credit of its listener; returns how much that was.
+    pub fn withdraw_credit(&mut self, channel: ChannelId, listener: u32) -> u32 {
+        let mut unused = 0;
+        self.change(channel, listener, |l| unused = std::mem::take(&mut l.credit));
+        unused
     }
 
     /// A process stops listening; returns the member, which may be forgotten by it.
-    pub fn unlisten(&mut self, channel: ChannelId, listener: u32) -> Option<MemberId> {
-        let member = self.remove_listener(channel, listener)?;
+    pub fn unlisten(&mut self, now: Instant, channel: ChannelId, listener: u32) -> Option<MemberId> {
+        let member = self.remove_listener(now, channel, listener)?;
         let of_channel = self.by_channel.get_mut(&channel)?;
         of_channel.retain(|id| *id != listener);
         if of_channel.is_empty() {
@@ -230,37 +253,93 @@ impl Pools {
     }
 
     /// A process is gone: all its listeners go.
-    pub fn forget_channel(&mut self, channel: ChannelId) {
+    pub fn forget_channel(&mut self, now: Instant, channel: ChannelId) {
         for listener in self.by_channel.remove(&channel).unwrap_or_default() {
-            self.remove_listener(channel, listener);
+            self.remove_listener(now, channel, listener);
         }
     }
 
+    /// Since when nobody listens at any of these members; `None`: somebody does.
+    pub fn unserved_since(&self, members: &[MemberId]) -> Option<Instant> {
+        let members = || members.iter().filter_map(|id| self.get(*id));
+        let served = members().any(|member| member.listeners > 0);
+        (!served).then(|| members().map(|member| member.unserved_since).max().unwrap_or(Instant::ZERO))
+    }
+
+    /// Whether a listener that took no offers takes some since this was last asked.
+    pub fn take_readied(&mut self) -> bool {
+        std::mem::take(&mut self.readied)
+    }
+
+    /// What the next [`take_readied`](Self::take_readied) returns.
+    pub fn is_readied(&self) -> bool {
+        self.readied
+    }
+
+    /// The next [`take_readied`](Self::take_readied) is true.
+    pub fn set_readied(&mut self) {
+        self.readied = true;
+    }
+
     /// The member with the fewest open connections among those that would take one, and in it the process with the
-    /// fewest; those in doubt come last. Takes one accept credit.
-    pub fn choose(&mut self, now: Instant, candidates: &[MemberId]) -> Option<Choice> {
-        let best = |m: &Member| best(&m.ready, now).map(|(in_doubt, place)| (in_doubt, m.open, place));
+    /// fewest; those in doubt come last, `barred` ones are left out. Takes one accept credit.
+    pub fn choose(
+        &mut self,
+        now: Instant,
+        candidates: &[MemberId],
+        barred: impl Fn(ChannelId) -> bool,
+    ) -> Option<Choice> {
+        let best =
+            |m: &Member| best(&m.ready, now, &barred).map(|(in_doubt, place)| (in_doubt, m.open, place));
         let found = candidates.iter().filter_map(|id| Some((*id, best(self.get(*id)?)?)));
         let (member, (_, _, place)) = found.min_by_key(|(_, (in_doubt, open, _))| (*in_doubt, *open))?;
         self.take(now, member, place)
     }
 
     /// As [`choose`](Self::choose), only among processes that have answered all offers and are not in doubt.
-    pub fn choose_idle(&mut self, now: Instant, candidates: &[MemberId]) -> Option<Choice> {
-        let found = candidates.iter().filter_map(|id| Some((*id, self.idle_at(now, *id)?)));
+    pub fn choose_idle(
+        &mut self,
+        now: Instant,
+        candidates: &[MemberId],
+        barred: impl Fn(ChannelId) -> bool,
+    ) -> Option<Choice> {
+        let found = candidates.iter().filter_map(|id| Some((*id, self.idle_at(now, *id, &barred)?)));
         let (member, (_, place)) = found.min_by_key(|(_, (open, _))| *open)?;
         self.take(now, member, place)
     }
 
     /// Whether [`choose_idle`](Self::choose_idle) would find a process.
-    pub fn any_idle(&self, now: Instant, candidates: &[MemberId]) -> bool {
-        candidates.iter().any(|id| self.idle_at(now, *id).is_some())
+    pub fn any_idle(
+        &self,
+        now: Instant,
+        candidates: &[MemberId],
+        barred: impl Fn(ChannelId) -> bool,
+    ) -> bool {
+        candidates.iter().any(|id| self.idle_at(now, *id, &barred).is_some())
+    }
+
+    /// Whether a process takes offers, idle or not, that is neither barred nor in doubt.
+    pub fn any_ready(
+        &self,
+        now: Instant,
+        candidates: &[MemberId],
+        barred: impl Fn(ChannelId) -> bool,
+    ) -> bool {
+        let best = |member: &Member| best(&member.ready, now, &barred);
+        candidates.iter().filter_map(|id| best(self.get(*id)?)).any(|(in_doubt, _)| !in_doubt)
     }
 
     /// The member's open connections, and the best place among its idle listeners.
-    fn idle_at(&self, now: Instant, id: MemberId) -> Option<(u32, Place)> {
+    fn idle_at(
+        &self,
+        now: Instant,
+        id: MemberId,
+        barred: impl Fn(ChannelId) -> bool,
+    ) -> Option<(u32, Place)> {
         let member = self.get(id)?;
-        best(&member.idle, now).filter(|(in_doubt, _)| !in_doubt).map(|(_, place)| (member.open, place))
+        best(&member.idle, now, barred)
+            .filter(|(in_doubt, _)| !in_doubt)
+            .map(|(_, place)| (member.open, place))
     }
 
     fn take(&mut self, now: Instant, member: MemberId, place: Place) -> Option<Choice> {
@@ -279,8 +358,14 @@ impl Pools {
     /// The process has accepted what was offered to it.
     pub fn accepted(&mut self, choice: Choice) {
         self.change(choice.channel, choice.listener, |l| {
-            (l.unanswered, l.doubted) = (l.unanswered.saturating_sub(1), Instant::ZERO);
+            l.answered();
+            (l.slow, l.doubted) = (false, Instant::ZERO);
         });
+    }
+
+    /// An offer of the process goes unanswered for long: it gets no further ones until it accepts.
+    pub fn mark_slow(&mut self, choice: Choice) {
+        self.change(choice.channel, choice.listener, |l| l.slow = l.unanswered > 0);
     }
 
     /// An accepted connection is over, or its process has left it.
@@ -290,17 +375,23 @@ impl Pools {
 
     /// An offer is over that the process did not answer: its client left, or the process did.
     pub fn void(&mut self, choice: Choice) {
-        self.leave(choice, |l| l.unanswered = l.unanswered.saturating_sub(1));
+        self.leave(choice, Listener::answered);
     }
 
     /// An offer is void, for which the process is in doubt: it did not answer, or handed the connection back.
     pub fn doubt(&mut self, now: Instant, choice: Choice) {
-        self.leave(choice, |l| (l.unanswered, l.doubted) = (l.unanswered.saturating_sub(1), now));
+        self.leave(choice, |l| {
+            l.answered();
+            l.doubted = now;
+        });
     }
 
     /// As [`void`](Self::void), for a process that cannot be reached any more: it is offered nothing further.
     pub fn give_up(&mut self, choice: Choice) {
-        self.leave(choice, |l| (l.unanswered, l.credit) = (l.unanswered.saturating_sub(1), 0));
+        self.leave(choice, |l| {
+            l.answered();
+            l.credit = 0;
+        });
     }
 
     /// A connection is at its listener no longer.
@@ -320,7 +411,7 @@ impl Pools {
     }
 
     /// The member (`node`, `port`), made when it is new.
-    fn member(&mut self, node: NodeId, port: u16) -> Option<MemberId> {
+    fn member(&mut self, now: Instant, node: NodeId, port: u16) -> Option<MemberId> {
         if let Some(known) = self.by_address.get(&(node, port)) {
             return Some(*known);
         }
@@ -333,6 +424,7 @@ impl Pools {
             open: 0,
             listeners: 0,
             credit: 0,
+            unserved_since: now,
             ready: BTreeSet::new(),
             idle: BTreeSet::new(),
             services: Vec::new(),
@@ -355,21 +447,23 @@ impl Pools {
         let member = self.get_mut(after.member)?;
         member.set_out(&before, channel, id);
         let place = (after.doubted, after.open, channel, id);
-        if after.credit > 0 {
+        if after.is_ready() {
             member.ready.insert(place);
         }
-        if after.credit > 0 && after.unanswered == 0 {
+        if after.is_ready() && after.unanswered == 0 {
             member.idle.insert(place);
         }
         member.credit = member.credit + u64::from(after.credit) - u64::from(before.credit);
+        self.readied |= after.is_ready() && !before.is_ready();
         Some(after.member)
     }
 
-    fn remove_listener(&mut self, channel: ChannelId, id: u32) -> Option<MemberId> {
+    fn remove_listener(&mut self, now: Instant, channel: ChannelId, id: u32) -> Option<MemberId> {
         let gone = self.listeners.remove(&(channel, id))?;
         if let Some(member) = self.get_mut(gone.member) {
             member.set_out(&gone, channel, id);
             member.listeners -= 1;
+            member.unserved_since = now;
             member.credit -= u64::from(gone.credit);
         }
         self.forget_if_unused(gone.member);

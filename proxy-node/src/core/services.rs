@@ -1,19 +1,17 @@
-//! Services as this worker serves them, and the clients' connections that wait for a process.
+//! Services as this worker serves them.
 //!
 //! A service that policy drops is kept while connections of it live, and forgotten with the last of them. Its number
 //! carries a generation: a handshake that began before a service was forgotten ends at no other service.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use csp_tcp::{CongestionControl, ConnectionOptions, EcnMode, StackConfig};
 use csp_types::{FlowLabel, Instant, NodeId};
 
+use super::backlog::{Backlog, BacklogLimits};
 use super::pool::{MemberId, Pools};
-
-/// Connections of one service that may wait for a process at once.
-pub const PENDING_MAX: usize = 4096;
 
 /// A server of a pool as policy names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +33,8 @@ pub struct ServiceSpec {
     pub pool: Vec<PoolServer>,
     /// How its connections behave.
     pub tcp: ServiceTcp,
+    /// How many of them wait for a process, and how long.
+    pub backlog: BacklogLimits,
 }
 
 /// How the connections of a service, or those that applications open by an egress rule, behave, where policy says so;
@@ -79,8 +79,10 @@ const GENERATION_MASK: u32 = (1 << (31 - PLACE_BITS)) - 1;
 pub(super) struct Service {
     pub(super) spec: ServiceSpec,
     pub(super) members: Vec<MemberId>,
-    /// Connections that wait for a process, oldest first; the first of them always does.
-    pub(super) pending: VecDeque<FlowLabel>,
+    /// Connections that wait for a process.
+    pub(super) backlog: Backlog,
+    /// The engine drops SYNs to it, since the backlog is full.
+    pub(super) backlog_full: bool,
     /// Connections that live, waiting ones included.
     flows: usize,
     /// `false` once policy no longer names it; its connections live on.
@@ -108,7 +110,7 @@ pub(super) struct Services {
 
 impl Services {
     /// Takes a new generation of policy; says which addresses to listen on and which no longer.
-    pub(super) fn replace(&mut self, specs: Vec<ServiceSpec>, pools: &mut Pools) -> Changes {
+    pub(super) fn replace(&mut self, now: Instant, specs: Vec<ServiceSpec>, pools: &mut Pools) -> Changes {
         let before: Vec<SocketAddr> = self.iter().filter(|s| s.active).map(|s| s.spec.address).collect();
         let known: Vec<u32> = self.numbers().collect();
         for number in &known {
@@ -122,7 +124,7 @@ impl Services {
             let known = self.by_name.get(&name).copied();
             let Some(number) = known.or_else(|| self.insert(name)) else { continue };
             let members: Vec<MemberId> =
-                spec.pool.iter().filter_map(|s| pools.name(s.node, s.port, number)).collect();
+                spec.pool.iter().filter_map(|s| pools.name(now, s.node, s.port, number)).collect();
             let Some(service) = self.get_mut(number) else { continue };
             (service.spec, service.active) = (spec, true);
             let former = std::mem::replace(&mut service.members, members);
@@ -151,9 +153,11 @@ impl Services {
             address: ([0; 4], 0).into(),
             pool: Vec::new(),
             tcp: ServiceTcp::default(),
+            backlog: BacklogLimits::default(),
         };
-        let pending = VecDeque::new();
-        slot.service = Some(Service { spec, members: Vec::new(), pending, flows: 0, active: true });
+        let backlog = Backlog::default();
+        slot.service =
+            Some(Service { spec, members: Vec::new(), backlog, backlog_full: false, flows: 0, active: true });
         let number = slot.generation << PLACE_BITS | at;
         self.by_name.insert(name, number);
         Some(number)
@@ -187,33 +191,22 @@ impl Services {
         &self.waiting
     }
 
-    /// Lets a connection wait; `false`: too many do.
-    pub(super) fn push_pending(&mut self, number: u32, label: FlowLabel) -> bool {
-        let Some(service) = self.get_mut(number).filter(|s| s.pending.len() < PENDING_MAX) else {
-            return false;
-        };
-        service.pending.push_back(label);
-        if service.pending.len() == 1 {
+    /// Lets a connection of a service wait.
+    pub(super) fn wait(&mut self, number: u32, arrived: u64, label: FlowLabel) {
+        let Some(service) = self.get_mut(number) else { return };
+        service.backlog.insert(arrived, label);
+        if service.backlog.len() == 1 {
             self.waiting.push(number);
         }
-        true
     }
 
-    /// Takes connections off the front of a service's queue until one `waits` or none is left.
-    pub(super) fn drop_stale(&mut self, number: u32, waits: impl Fn(FlowLabel) -> bool) {
+    /// A connection of a service waits no longer; `waits` tells which do.
+    pub(super) fn left_backlog(&mut self, number: u32, waits: impl Fn(u64, FlowLabel) -> bool) {
         let Some(service) = self.get_mut(number) else { return };
-        while service.pending.front().is_some_and(|label| !waits(*label)) {
-            service.pending.pop_front();
-        }
-        if service.pending.is_empty() {
+        service.backlog.left(waits);
+        if service.backlog.is_empty() {
             self.waiting.retain(|n| *n != number);
         }
-    }
-
-    /// When the connection that has waited longest began to; `since` tells it of each.
-    pub(super) fn oldest_pending(&self, since: impl Fn(FlowLabel) -> Option<Instant>) -> Option<Instant> {
-        let first = |number: &u32| self.get(*number)?.pending.front().copied().and_then(&since);
-        self.waiting.iter().filter_map(first).min()
     }
 
     /// A connection of this service begins; `false`: there is no such service any more.
@@ -256,16 +249,17 @@ mod tests {
             address: ([10, 0, 0, 1], port).into(),
             pool,
             tcp: ServiceTcp::default(),
+            backlog: BacklogLimits::default(),
         }
     }
 
     #[test]
     fn a_dropped_service_goes_with_its_last_connection() {
         let (mut services, mut pools) = (Services::default(), Pools::new());
-        let (listen, _) = services.replace(vec![spec("web", 80, &[8080])], &mut pools);
+        let (listen, _) = services.replace(Instant::ZERO, vec![spec("web", 80, &[8080])], &mut pools);
         let web = listen[0].1;
         assert!(services.flow_began(web) && services.flow_began(web));
-        let (_, gone) = services.replace(Vec::new(), &mut pools);
+        let (_, gone) = services.replace(Instant::ZERO, Vec::new(), &mut pools);
         assert_eq!(gone, [([10, 0, 0, 1], 80).into()]);
         services.flow_ended(web, &mut pools);
         assert!(services.get(web).is_some_and(|s| !s.active), "a connection lives on");
@@ -277,19 +271,19 @@ mod tests {
     #[test]
     fn the_number_of_a_forgotten_service_names_no_other() {
         let (mut services, mut pools) = (Services::default(), Pools::new());
-        let old = services.replace(vec![spec("a", 80, &[1])], &mut pools).0[0].1;
-        services.replace(Vec::new(), &mut pools);
-        let new = services.replace(vec![spec("b", 81, &[2])], &mut pools).0[0].1;
+        let old = services.replace(Instant::ZERO, vec![spec("a", 80, &[1])], &mut pools).0[0].1;
+        services.replace(Instant::ZERO, Vec::new(), &mut pools);
+        let new = services.replace(Instant::ZERO, vec![spec("b", 81, &[2])], &mut pools).0[0].1;
         assert!(services.get(old).is_none() && !services.flow_began(old) && services.get(new).is_some());
     }
 
     #[test]
     fn a_service_that_comes_back_while_its_connections_live_is_the_same() {
         let (mut services, mut pools) = (Services::default(), Pools::new());
-        let first = services.replace(vec![spec("a", 80, &[1, 2])], &mut pools).0[0].1;
+        let first = services.replace(Instant::ZERO, vec![spec("a", 80, &[1, 2])], &mut pools).0[0].1;
         assert!(services.flow_began(first));
-        services.replace(Vec::new(), &mut pools);
-        let again = services.replace(vec![spec("a", 80, &[2, 3])], &mut pools).0[0].1;
+        services.replace(Instant::ZERO, Vec::new(), &mut pools);
+        let again = services.replace(Instant::ZERO, vec![spec("a", 80, &[2, 3])], &mut pools).0[0].1;
         assert_eq!((first, pools.len()), (again, 2));
         services.flow_ended(first, &mut pools);
         assert!(services.get(first).is_some_and(|s| s.active));
@@ -299,7 +293,11 @@ mod tests {
     fn policies_that_come_and_go_leave_nothing_behind() {
         let (mut services, mut pools) = (Services::default(), Pools::new());
         for round in 0..10_000u32 {
-            services.replace(vec![spec(&format!("s{round}"), 80, &[round as u16])], &mut pools);
+            services.replace(
+                Instant::ZERO,
+                vec![spec(&format!("s{round}"), 80, &[round as u16])],
+                &mut pools,
+            );
         }
         assert_eq!((services.iter().count(), pools.len()), (1, 1));
         assert!(services.slots.len() <= 2);

@@ -139,7 +139,7 @@ impl ProxyCore {
         let describe = |service: &super::services::Service| ServiceSnapshot {
             name: service.spec.name.clone(),
             address: service.spec.address,
-            pending: service.pending.len(),
+            pending: service.backlog.len(),
             members: service
                 .members
                 .iter()

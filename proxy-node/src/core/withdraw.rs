@@ -7,8 +7,8 @@
 //!        ── OPEN ──▶ idle process
 //!        ◀── CLOSE ─ busy process     late; what comes of it before is about the offer that is void
 //! ```
-//! Until that answer, what the busy process sends about the connection is ignored, and it may be offered the same one again
-//! on the same lane only, behind the RESET: it never sees two OPENs of a label without a RESET between them.
+//! Until that answer, what the busy process sends about the connection is ignored, and it is not offered the same one again:
+//! it does not look at its channel, and the connection would be stuck there.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -20,7 +20,10 @@ use super::{ChannelId, Choice, Lane, ProxyCore, ProxyOutput, reason};
 
 /// How long an offer stays with a process that does not answer while another one is idle.
 pub const OFFER_PATIENCE: Duration = Duration::from_millis(20);
-/// How often it doubles, with each process that a connection was withdrawn from: where all are slow to answer, trying one
+/// How long at most while no process is idle, but others accept: a process that computes for long, its listener out of its
+/// waits or not, keeps nothing for ever.
+const BUSY_PATIENCE: Duration = Duration::from_secs(1);
+/// How often [`OFFER_PATIENCE`] doubles, with each process that a connection was withdrawn from: where all are slow to answer, trying one
 /// after the other would make them slower.
 const DOUBLINGS_MAX: u8 = 3;
 /// Unanswered offers that are looked at in one go, and the rest after it.
@@ -30,8 +33,6 @@ const LOOK_REST: Duration = Duration::from_millis(1);
 /// are.
 const WITHDRAWN_MAX: usize = 1024;
 const ANSWERS_MAX: usize = 16;
-/// A connection that so many processes handed back stays where it is: the next refusals would end it.
-const REFUSALS_MAX: u8 = 4;
 
 /// Where answers are due from.
 type Answers = [Option<(ChannelId, Lane)>; ANSWERS_MAX];
@@ -57,13 +58,15 @@ impl Offers {
         }
     }
 
-    /// The lane on which an offer of this connection to this very process was withdrawn and not answered.
-    pub(super) fn lane_withdrawn_from(&self, label: FlowLabel, channel: ChannelId) -> Option<Lane> {
-        if self.withdrawn.is_empty() {
-            return None; // almost always
-        }
-        let answers = self.withdrawn.get(&label)?;
-        answers.iter().flatten().find(|(from, _)| *from == channel).map(|(_, lane)| *lane)
+    /// The processes and lanes from which this connection was withdrawn without an answer so far.
+    fn unanswered(&self, label: FlowLabel) -> impl Iterator<Item = (ChannelId, Lane)> {
+        let answers = if self.withdrawn.is_empty() { None } else { self.withdrawn.get(&label) };
+        answers.into_iter().flatten().flatten().copied()
+    }
+
+    /// Whether this connection was withdrawn from that process, which has not answered.
+    pub(super) fn is_barred(&self, label: FlowLabel, channel: ChannelId) -> bool {
+        self.unanswered(label).any(|(from, _)| from == channel)
     }
 
     /// The connection is over.
@@ -81,13 +84,11 @@ impl Offers {
         });
     }
 
-    /// Whether one more offer of this connection to `channel` can be withdrawn.
-    fn has_room(&self, label: FlowLabel, channel: ChannelId) -> bool {
+    /// Whether one more offer of this connection can be withdrawn.
+    fn has_room(&self, label: FlowLabel) -> bool {
         match self.withdrawn.get(&label) {
             None => self.withdrawn.len() < WITHDRAWN_MAX,
-            Some(answers) => {
-                answers.contains(&None) && answers.iter().flatten().all(|(from, _)| *from != channel)
-            }
+            Some(answers) => answers.contains(&None),
         }
     }
 
@@ -160,6 +161,9 @@ impl ProxyCore {
             }
             if !self.withdraw(now, label, out) {
                 self.offers.queue.push_back((now + OFFER_PATIENCE, label));
+                if let Some(choice) = self.flows.get(label).and_then(super::Flow::choice) {
+                    self.pools.mark_slow(choice);
+                }
             }
             looked += 1;
             if looked == LOOK_MAX {
@@ -170,13 +174,17 @@ impl ProxyCore {
 
     /// Offers a connection to an idle process instead; `false` where there is none.
     fn withdraw(&mut self, now: Instant, label: FlowLabel, out: &mut impl ProxyOutput) -> bool {
-        let Some(flow) = self.flows.get(label).filter(|f| f.refusals < REFUSALS_MAX) else { return false };
+        let Some(flow) = self.flows.get(label) else { return false };
         let (Stage::Offered(from), lane) = (flow.stage, flow.lane) else { return false };
         let Some(service) = self.services.get(flow.service) else { return false };
         if now < flow.since + OFFER_PATIENCE * (1 << flow.withdrawals.min(DOUBLINGS_MAX)) {
             return false;
         }
-        if !self.offers.has_room(label, from.channel) || !self.pools.any_idle(now, &service.members) {
+        let barred = |channel| channel == from.channel || self.offers.is_barred(label, channel);
+        let starved =
+            now >= flow.since + BUSY_PATIENCE && self.pools.any_ready(now, &service.members, barred);
+        let wanted = starved || self.pools.any_idle(now, &service.members, barred);
+        if !wanted || !self.offers.has_room(label) {
             return false;
         }
         let reset = MessageHeader::of_flow(MessageKind::Reset, label, reason::CONNECTION_RESET, 0);
@@ -191,7 +199,8 @@ impl ProxyCore {
         }
         self.take_back(now, label, from);
         let service = self.services.get(number);
-        let to = service.and_then(|service| self.pools.choose_idle(now, &service.members));
+        let barred = |channel| self.offers.is_barred(label, channel);
+        let to = service.and_then(|service| self.pools.choose_idle(now, &service.members, barred));
         if !to.is_some_and(|to| self.send_open(now, label, to, out)) {
             self.dispatch(now, label, out);
         }
@@ -205,12 +214,13 @@ impl ProxyCore {
         label: FlowLabel,
         kind: MessageKind,
     ) -> bool {
-        if self.offers.lane_withdrawn_from(label, channel) != Some(lane) {
+        if !self.offers.unanswered(label).any(|from| from == (channel, lane)) {
             return false;
         }
         self.counters.stale_messages += 1; // it crossed our RESET on the way
         if matches!(kind, MessageKind::Close | MessageKind::Reset | MessageKind::Refused) {
             self.offers.answered(label, channel);
+            self.pools.set_readied(); // to take this very connection, if nobody else does
         }
         true
     }

@@ -18,6 +18,7 @@ pub struct Published {
     tcp: csp_tcp::Counters,
     occupancy: Occupancy,
     flows: usize,
+    waiting: usize,
     budget_reserved: u64,
     malformed: u64,
     network_nodes: usize,
@@ -73,6 +74,7 @@ impl Published {
             tcp: *core.tcp().counters(),
             occupancy: core.tcp().occupancy(),
             flows: core.flow_count(),
+            waiting: core.waiting_count(),
             budget_reserved: core.budget_reserved(),
             malformed: worker.malformed(),
             network_nodes: worker.network_nodes().len(),
@@ -119,6 +121,8 @@ impl MetricSource for WorkerMetrics {
             collect_links(out, published.interrupted, &labels);
             let help = "Network nodes with a tunnel here";
             out.gauge("csp_network_nodes_connected", help, &labels, published.network_nodes as f64);
+            let help = "Connections in the services' backlogs";
+            out.gauge("csp_backlog_connections", help, &labels, published.waiting as f64);
             let help = "Bytes of the send budget granted to applications";
             out.gauge("csp_send_budget_reserved_bytes", help, &labels, published.budget_reserved as f64);
         }
@@ -181,7 +185,7 @@ fn collect_counters(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)
     out.drops(&[
         ("no_server", c.drop_no_server),
         ("not_taken_over", c.drop_not_taken_over),
-        ("pending_full", c.drop_pending_full),
+        ("backlog_time", c.drop_backlog_time),
         ("no_budget", c.drop_no_budget),
         ("malformed", c.drop_malformed),
         ("misdirected", c.drop_misdirected),

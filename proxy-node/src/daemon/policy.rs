@@ -2,8 +2,9 @@
 
 use csp_control::{ActivePolicy, Congestion, EcnPolicy, TcpOptions};
 use csp_tcp::{CongestionControl, EcnMode};
+use csp_types::Duration;
 
-use crate::core::{EgressRule, PoolServer, ServiceSpec, ServiceTcp};
+use crate::core::{BacklogLimits, EgressRule, PoolServer, ServiceSpec, ServiceTcp};
 
 /// Services and egress rules of `active`.
 pub fn translate(active: &ActivePolicy) -> (Vec<ServiceSpec>, Vec<EgressRule>) {
@@ -12,6 +13,10 @@ pub fn translate(active: &ActivePolicy) -> (Vec<ServiceSpec>, Vec<EgressRule>) {
         address: (s.vip, s.port).into(),
         pool: s.pool.iter().map(|m| PoolServer { node: m.node, port: m.port }).collect(),
         tcp: translate_tcp(&s.tcp),
+        backlog: BacklogLimits {
+            connections: s.backlog.connections as usize,
+            time: (s.backlog.time_s > 0).then(|| Duration::from_secs(s.backlog.time_s.into())),
+        },
     };
     let rule = |e: &csp_control::Egress| EgressRule {
         address: e.address,

@@ -2,6 +2,7 @@
 //! table keeps what is over.
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
+mod backlog;
 mod offers;
 mod world;
 
@@ -129,12 +130,12 @@ fn those_that_wait_for_a_process_are_served_in_order_or_given_up_in_time() {
     w.policy(vec![web(&[8001])]);
     w.connect_all(1000..1003);
     let until = w.core.next_timeout().unwrap();
-    assert!(until <= NOW + csp_proxy_node::core::PENDING_TIMEOUT);
+    assert!(until <= NOW + csp_proxy_node::core::NO_SERVER_GRACE);
     w.client(1, 1000, 101, 0, TcpFlags::RST, &[]);
     w.process(8001);
     assert_eq!(w.out.take(8001, MessageKind::Open).len(), 2, "the one that left is not offered");
     w.core.channel_down(NOW, ChannelId(8001), true, &mut w.out);
-    w.core.on_timeout(NOW + csp_proxy_node::core::PENDING_TIMEOUT, &mut w.out);
+    w.core.on_timeout(NOW + csp_proxy_node::core::NO_SERVER_GRACE, &mut w.out);
     assert_eq!((w.core.flow_count(), w.core.counters().drop_no_server), (0, 2));
 }
 

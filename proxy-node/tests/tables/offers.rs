@@ -139,18 +139,22 @@ fn the_death_of_the_first_process_changes_nothing() {
 }
 
 #[test]
-fn what_the_second_process_refuses_goes_back_behind_the_reset() {
-    let refused = |w: &mut World, label| w.says(2, label, MessageKind::Refused);
+fn what_the_second_process_refuses_goes_back_once_the_first_has_answered() {
+    let refused = |w: &mut World, label| {
+        w.tell(2, MessageHeader::new(MessageKind::AcceptCredit, 7, 0, 0), &[]);
+        w.says(2, label, MessageKind::Refused);
+        w.out.messages.clear();
+    };
     let dead = |w: &mut World, _| w.core.channel_down(w.now, ChannelId(2), true, &mut w.out);
     for end in [refused as fn(&mut World, u32), dead] {
         let (mut w, label, expects) = World::moved(2);
         end(&mut w, label);
-        assert_eq!(w.takes(1, MessageKind::Open), Some(label));
-        // Its answers to the first offer come first.
         w.says(1, label, MessageKind::Accepted);
         w.says(1, label, MessageKind::Data);
+        w.pass(50 * OFFER_PATIENCE);
+        assert!(w.out.messages.is_empty(), "it does not look at its channel yet: {:?}", w.out.messages);
         w.says(1, label, MessageKind::Close);
-        assert!(w.out.messages.is_empty(), "{:?}", w.out.messages);
+        assert_eq!(w.takes(1, MessageKind::Open), Some(label));
         w.is_served_by(1, label, expects);
     }
 }
@@ -168,6 +172,7 @@ fn a_process_that_does_not_answer_keeps_nothing_from_others() {
     assert_eq!((w.takes(2, MessageKind::Open), w.takes(3, MessageKind::Open)), (Some(label), Some(label)));
     // The client of the first one leaves: it is the one that is idle.
     let (_, done) = busy[0];
+    w.says(1, label, MessageKind::Close);
     w.tell(1, MessageHeader { flags: CLOSE_UNREAD, ..of(done, MessageKind::Close, 0, 0) }, &[]);
     w.out.messages.clear();
     w.pass(OFFER_PATIENCE);

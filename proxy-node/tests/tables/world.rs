@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use csp_proxy_node::core::{
-    Blocked, ChannelId, CoreConfig, Lane, PoolServer, ProxyCore, ProxyOutput, ServiceSpec, ServiceTcp,
-    Verdict,
+    BacklogLimits, Blocked, ChannelId, CoreConfig, Lane, PoolServer, ProxyCore, ProxyOutput, ServiceSpec,
+    ServiceTcp, Verdict,
 };
 use csp_tcp::StackConfig;
 use csp_types::{FlowLabel, Instant, Role};
@@ -97,7 +97,13 @@ pub struct World {
 pub fn web(servers: &[u16]) -> ServiceSpec {
     let node = "an-1".parse().unwrap();
     let pool = servers.iter().map(|port| PoolServer { node, port: *port }).collect();
-    ServiceSpec { name: "web".to_owned(), address: (VIP, 80).into(), pool, tcp: ServiceTcp::default() }
+    ServiceSpec {
+        name: "web".to_owned(),
+        address: (VIP, 80).into(),
+        pool,
+        tcp: ServiceTcp::default(),
+        backlog: BacklogLimits::default(),
+    }
 }
 
 impl World {
@@ -136,11 +142,22 @@ impl World {
         self.core.drive(self.now, &mut self.out);
     }
 
-    /// A segment of the client with this port, through network node `via`.
+    /// A segment of the client with this port to port 80, through network node `via`.
     pub fn client(&mut self, via: u32, port: u16, seq: u32, ack: u32, flags: TcpFlags, payload: &[u8]) {
+        self.segment(via, (port, 80), (seq, ack), flags, payload);
+    }
+
+    fn segment(
+        &mut self,
+        via: u32,
+        (port, to): (u16, u16),
+        (seq, ack): (u32, u32),
+        flags: TcpFlags,
+        payload: &[u8],
+    ) {
         let tcp = Repr {
             source_port: port,
-            destination_port: 80,
+            destination_port: to,
             seq,
             ack,
             flags,
@@ -183,6 +200,13 @@ impl World {
         let syn_ack = self.out.records.iter().rev().find(|r| r.1 == port).unwrap().2;
         self.client(via, port, 101, syn_ack.wrapping_add(1), TcpFlags::ACK, &[]);
         syn_ack.wrapping_add(1)
+    }
+
+    /// A handshake with another service of the VIP.
+    pub fn connect_to(&mut self, service: u16, port: u16) {
+        self.segment(1, (port, service), (100, 0), TcpFlags::SYN, &[]);
+        let syn_ack = self.out.records.iter().rev().find(|r| r.1 == port).unwrap().2;
+        self.segment(1, (port, service), (101, syn_ack.wrapping_add(1)), TcpFlags::ACK, &[]);
     }
 
     pub fn connect_all(&mut self, ports: std::ops::Range<u16>) {

@@ -188,7 +188,7 @@ fn protocol_errors(world: &World) -> Vec<String> {
 }
 
 /// Links that died of what their peer did, or of its silence.
-fn broken_links(counters: &csp_transport::Counters) -> u64 {
+pub(crate) fn broken_links(counters: &csp_transport::Counters) -> u64 {
     counters.died_protocol + counters.died_credit + counters.died_owner + counters.died_silent
 }
 

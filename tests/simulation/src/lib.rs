@@ -5,6 +5,7 @@
 //! lossy or dead. Nothing here reads a clock: time jumps to whatever is due next. One seed is one run, bit for bit.
 #![forbid(unsafe_code)]
 
+mod accept;
 mod application;
 mod client;
 mod conversation;
@@ -16,6 +17,7 @@ mod proxy;
 mod scenario;
 mod world;
 
+pub use accept::{AcceptReport, AcceptScenario, AcceptWorld};
 pub use judge::Report;
 pub use scenario::{Incident, Scenario, Stall, Transaction};
 pub use world::World;

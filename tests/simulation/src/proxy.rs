@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use csp_proxy_node::ProxyWorker;
-use csp_proxy_node::core::{CoreConfig, EgressRule, PoolServer, ServiceSpec, ServiceTcp};
+use csp_proxy_node::core::{BacklogLimits, CoreConfig, EgressRule, PoolServer, ServiceSpec, ServiceTcp};
 use csp_tcp::{StackConfig, SynCookies};
 use csp_transport::{ClusterKey, Endpoint, EndpointConfig, PeerIdentity};
 use csp_types::{Duration, Instant, NodeId, Prefix, Role};
@@ -17,8 +17,12 @@ pub(crate) const RECEIVE_WINDOW: u32 = 64 * 1024;
 pub(crate) struct Policy {
     /// VIP and port of the one service.
     pub service: SocketAddr,
-    /// The application node and the port its processes listen on.
-    pub pool: (NodeId, u16),
+    /// The application nodes and the ports their processes listen on.
+    pub pool: Vec<PoolServer>,
+    /// What the service lets wait.
+    pub backlog: BacklogLimits,
+    /// Sizes of the proxy's tables.
+    pub sizes: Sizes,
     /// Source address of the applications' own connections.
     pub egress: IpAddr,
     /// Where those may go.
@@ -27,6 +31,25 @@ pub(crate) struct Policy {
     pub same_secrets: bool,
     /// Whether they keep no half-open connections.
     pub cookies: bool,
+}
+
+/// Sizes of a proxy's tables.
+#[derive(Clone, Copy)]
+pub(crate) struct Sizes {
+    /// Connections.
+    pub connections: usize,
+    /// Connections in SYN-RECEIVED.
+    pub half_open: usize,
+    /// Blocks of 8 KiB for payload.
+    pub blocks: usize,
+    /// Events of the flight recorder.
+    pub trace_events: usize,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Sizes { connections: 256, half_open: 64, blocks: 1024, trace_events: 1024 }
+    }
 }
 
 /// A proxy worker that takes tunnels at `<name>.tunnel` and channels at `<name>.channel`.
@@ -52,10 +75,10 @@ pub(crate) fn proxy(
         *byte ^= of_name;
     }
     let tcp = StackConfig {
-        connections: 256,
-        half_open: 64,
+        connections: policy.sizes.connections,
+        half_open: policy.sizes.half_open,
         time_wait_entries: 512,
-        blocks: 1024,
+        blocks: policy.sizes.blocks,
         block_len: 8192,
         range_sets: 512,
         receive_window_max: RECEIVE_WINDOW,
@@ -68,11 +91,15 @@ pub(crate) fn proxy(
         syn_cookies: if policy.cookies { SynCookies::Always } else { SynCookies::Auto },
         ..StackConfig::default()
     };
-    let config = CoreConfig { worker: 0, workers: 1, tcp, trace_events: 1024 };
+    let config = CoreConfig { worker: 0, workers: 1, tcp, trace_events: policy.sizes.trace_events };
     let mut worker = ProxyWorker::new(config, tunnels, channels);
-    let pool = vec![PoolServer { node: policy.pool.0, port: policy.pool.1 }];
-    let service =
-        ServiceSpec { name: "web".to_owned(), address: policy.service, pool, tcp: ServiceTcp::default() };
+    let service = ServiceSpec {
+        name: "web".to_owned(),
+        address: policy.service,
+        pool: policy.pool.clone(),
+        tcp: ServiceTcp::default(),
+        backlog: policy.backlog,
+    };
     let (destinations, tcp) = (vec![policy.destinations], ServiceTcp::default());
     let rule = EgressRule { address: policy.egress, destinations, except: Vec::new(), tcp };
     worker.set_policy(now, vec![service], vec![rule]);

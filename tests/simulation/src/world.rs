@@ -6,6 +6,7 @@ use csp_lan::faulty::{FaultHandle, wrap};
 use csp_lan::memory::Hub;
 use csp_network_node::NetworkWorker;
 use csp_proxy_node::ProxyWorker;
+use csp_proxy_node::core::{BacklogLimits, PoolServer};
 use csp_transport::app::ProxyTarget;
 use csp_transport::{ClusterKey, Purpose};
 use csp_types::{Duration, Instant, MacAddr, NodeId, Prefix};
@@ -17,7 +18,7 @@ use crate::client::{Client, SERVER_PORT};
 use crate::judge::{self, Report};
 use crate::network::{configure, network_node};
 use crate::pattern::Request;
-use crate::proxy::{Policy, proxy};
+use crate::proxy::{Policy, Sizes, proxy};
 use crate::scenario::{Incident, Scenario, Transaction};
 
 const VIP: Ipv4Addr = Ipv4Addr::new(10, 76, 0, 100);
@@ -74,7 +75,9 @@ fn proxy_name(at: usize) -> String {
 fn policy(scenario: &Scenario) -> Policy {
     Policy {
         service: (VIP, PORT).into(),
-        pool: (node("an-1"), PORT),
+        pool: vec![PoolServer { node: node("an-1"), port: PORT }],
+        backlog: BacklogLimits::default(),
+        sizes: Sizes::default(),
         egress: EGRESS.into(),
         destinations: Prefix::new(IpAddr::from([10, 76, 0, 0]), 24).expect("a network"),
         same_secrets: scenario.same_ports,

@@ -41,6 +41,8 @@ fn changes(old: &Service, new: &Service, lines: &mut Vec<String>) {
     change("tcp.pacing", old.tcp.pacing.to_string(), new.tcp.pacing.to_string());
     change("tcp.keepalive_s", old.tcp.keepalive_s.to_string(), new.tcp.keepalive_s.to_string());
     change("tcp.user_timeout_s", old.tcp.user_timeout_s.to_string(), new.tcp.user_timeout_s.to_string());
+    change("backlog.connections", old.backlog.connections.to_string(), new.backlog.connections.to_string());
+    change("backlog.time_s", old.backlog.time_s.to_string(), new.backlog.time_s.to_string());
     let gone = old.pool.iter().filter(|member| !new.pool.contains(member));
     lines.extend(gone.map(|member| format!("~ service {name}: pool - {}", member_summary(member))));
     let come = new.pool.iter().filter(|member| !old.pool.contains(member));

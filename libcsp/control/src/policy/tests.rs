@@ -35,7 +35,8 @@ fn a_wrong_name_or_field_is_refused() {
     refuses("csp/v1", "csp/v2", "1:13: apiVersion: \"csp/v2\" is not known; allowed is csp/v1");
     let name = "3:11: services[0].name: \"Web\" is no service name; allowed are 1 to 63 of a-z 0-9 -";
     refuses("name: web", "name: Web", name);
-    let field = "3:5: services[0].nam: unknown field `nam`, expected one of name, vip, port, pool, tcp";
+    let field =
+        "3:5: services[0].nam: unknown field `nam`, expected one of name, vip, port, pool, tcp, backlog";
     refuses("name: web", "nam: web", field);
     let twice = "8:11: services[1].name: \"web\" is the name of services[0] already; names are unique";
     refuses("name: upload", "name: web", twice);
@@ -173,6 +174,27 @@ fn a_difference_reads_like_what_was_done() {
         ]
     );
     assert_eq!(good().diff(&good()), [""; 0]);
+}
+
+#[test]
+fn a_service_says_how_many_connections_wait_and_how_long() {
+    let text = GOOD.replacen(
+        "user_timeout_s: 0}",
+        "user_timeout_s: 0}\n    backlog: {connections: 128, time_s: 0}",
+        1,
+    );
+    let new = Policy::parse_yaml(&text, "p.yaml").unwrap();
+    assert_eq!(good().services[0].backlog, Backlog { connections: 4096, time_s: 60 });
+    assert_eq!(new.services[0].backlog, Backlog { connections: 128, time_s: 0 });
+    assert_eq!(Policy::from_json(&new.to_json(), "json").unwrap(), new);
+    assert!(!good().to_json().contains("backlog"), "nodes of an older version take a policy without it");
+    let changes = ["~ service web: backlog.connections 4096 -> 128", "~ service web: backlog.time_s 60 -> 0"];
+    assert_eq!(good().diff(&new), changes);
+    let number =
+        "8:28: services[0].backlog.connections: 0 is not a number of connections; allowed is 1 to 1048576";
+    let error =
+        Policy::parse_yaml(&text.replace("connections: 128", "connections: 0"), "p.yaml").unwrap_err();
+    assert_eq!(error.to_string(), format!("p.yaml:{number}"));
 }
 
 #[test]

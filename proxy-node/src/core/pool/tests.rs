@@ -1,5 +1,6 @@
 //! Who gets a connection, and when members are forgotten.
 
+use super::place::DOUBT;
 use super::*;
 
 const NOW: Instant = Instant::from_nanos(1_000_000_000);
@@ -22,11 +23,11 @@ fn two_processes() -> (Pools, MemberId) {
 fn a_listener_without_credit_gets_nothing() {
     let mut pools = Pools::new();
     let web = pools.listen(node("an-1"), 80, ChannelId(1), 7).unwrap();
-    assert_eq!(pools.choose(NOW, &[web]), None);
+    assert_eq!(pools.choose(NOW, &[web], |_| false), None);
     pools.grant(ChannelId(1), 7, 1).unwrap();
-    let choice = pools.choose(NOW, &[web]).unwrap();
+    let choice = pools.choose(NOW, &[web], |_| false).unwrap();
     assert_eq!(choice, Choice { member: web, channel: ChannelId(1), listener: 7 });
-    assert_eq!(pools.choose(NOW, &[web]), None, "one credit is one connection");
+    assert_eq!(pools.choose(NOW, &[web], |_| false), None, "one credit is one connection");
 }
 
 #[test]
@@ -36,20 +37,23 @@ fn the_member_with_the_fewest_open_connections_is_chosen() {
     let b = pools.listen(node("an-2"), 80, ChannelId(2), 1).unwrap();
     pools.grant(ChannelId(1), 1, 10);
     pools.grant(ChannelId(2), 1, 10);
-    let first = pools.choose(NOW, &[a, b]).unwrap();
-    let second = pools.choose(NOW, &[a, b]).unwrap();
+    let first = pools.choose(NOW, &[a, b], |_| false).unwrap();
+    let second = pools.choose(NOW, &[a, b], |_| false).unwrap();
     assert_ne!(first.member, second.member);
     pools.release(first);
-    assert_eq!(pools.choose(NOW, &[a, b]).unwrap().member, first.member);
+    assert_eq!(pools.choose(NOW, &[a, b], |_| false).unwrap().member, first.member);
 }
 
 #[test]
 fn within_a_member_connections_spread_over_processes() {
     let (mut pools, web) = two_processes();
-    let channels = [pools.choose(NOW, &[web]).unwrap().channel, pools.choose(NOW, &[web]).unwrap().channel];
+    let channels = [
+        pools.choose(NOW, &[web], |_| false).unwrap().channel,
+        pools.choose(NOW, &[web], |_| false).unwrap().channel,
+    ];
     assert_ne!(channels[0], channels[1]);
-    pools.forget_channel(ChannelId(1));
-    assert_eq!(pools.choose(NOW, &[web]).unwrap().channel, ChannelId(2));
+    pools.forget_channel(Instant::ZERO, ChannelId(1));
+    assert_eq!(pools.choose(NOW, &[web], |_| false).unwrap().channel, ChannelId(2));
 }
 
 #[test]
@@ -63,20 +67,20 @@ fn a_listener_id_is_used_once_per_channel() {
 #[test]
 fn a_member_goes_when_nobody_names_it_listens_there_or_is_connected() {
     let mut pools = Pools::new();
-    let web = pools.name(node("an-1"), 80, 3).unwrap();
+    let web = pools.name(Instant::ZERO, node("an-1"), 80, 3).unwrap();
     assert_eq!(pools.listen(node("an-1"), 80, ChannelId(1), 7), Ok(web));
     pools.grant(ChannelId(1), 7, 2);
-    let choice = pools.choose(NOW, &[web]).unwrap();
+    let choice = pools.choose(NOW, &[web], |_| false).unwrap();
     assert_eq!(pools.get(web).map(|m| (m.open, m.accept_credit(), m.listener_count())), Some((1, 1, 1)));
     pools.unname(web, 3);
-    pools.forget_channel(ChannelId(1));
+    pools.forget_channel(Instant::ZERO, ChannelId(1));
     assert!(pools.get(web).is_some(), "a connection is at it");
     pools.release(choice);
     assert!(pools.get(web).is_none() && pools.is_empty());
     // Its place is used again, and nothing of the old one is left.
     assert_eq!(pools.listen(node("an-2"), 81, ChannelId(1), 7), Ok(web));
-    assert_eq!(pools.choose(NOW, &[web]), None);
-    pools.unlisten(ChannelId(1), 7);
+    assert_eq!(pools.choose(NOW, &[web], |_| false), None);
+    pools.unlisten(Instant::ZERO, ChannelId(1), 7);
     assert!(pools.is_empty());
 }
 
@@ -86,7 +90,7 @@ fn announcing_and_leaving_does_not_use_members_up() {
     for port in 1..=2 * MEMBERS_MAX as u32 {
         let member = pools.listen(node("an-1"), port as u16, ChannelId(port), 1);
         assert!(member.is_ok(), "at {port}");
-        pools.forget_channel(ChannelId(port));
+        pools.forget_channel(Instant::ZERO, ChannelId(port));
     }
     assert!(pools.is_empty());
 }
@@ -96,27 +100,31 @@ fn a_process_that_cannot_be_reached_gets_nothing_until_it_grants_again() {
     let mut pools = Pools::new();
     let web = pools.listen(node("an-1"), 80, ChannelId(1), 1).unwrap();
     pools.grant(ChannelId(1), 1, 5);
-    let choice = pools.choose(NOW, &[web]).unwrap();
+    let choice = pools.choose(NOW, &[web], |_| false).unwrap();
     pools.give_up(choice);
-    assert_eq!((pools.choose(NOW, &[web]), pools.get(web).map(|m| m.open)), (None, Some(0)));
+    assert_eq!((pools.choose(NOW, &[web], |_| false), pools.get(web).map(|m| m.open)), (None, Some(0)));
     pools.grant(ChannelId(1), 1, 1);
-    assert!(pools.choose(NOW, &[web]).is_some());
+    assert!(pools.choose(NOW, &[web], |_| false).is_some());
 }
 
 #[test]
 fn a_process_in_doubt_comes_last_until_it_accepts_or_time_has_passed() {
     let (mut pools, web) = two_processes();
-    let lapsed = pools.choose(NOW, &[web]).unwrap();
-    assert_eq!(pools.choose_idle(NOW, &[web]).map(|c| c.channel), Some(ChannelId(2)));
-    assert!(!pools.any_idle(NOW, &[web]), "both have offers to answer");
+    let lapsed = pools.choose(NOW, &[web], |_| false).unwrap();
+    assert_eq!(pools.choose_idle(NOW, &[web], |_| false).map(|c| c.channel), Some(ChannelId(2)));
+    assert!(!pools.any_idle(NOW, &[web], |_| false), "both have offers to answer");
     pools.doubt(NOW, lapsed);
-    assert!(!pools.any_idle(NOW, &[web]) && pools.any_idle(NOW + DOUBT, &[web]));
+    assert!(!pools.any_idle(NOW, &[web], |_| false) && pools.any_idle(NOW + DOUBT, &[web], |_| false));
     // Others come first, however many connections they have; after a while it gets one, for a trial.
-    assert_eq!(pools.choose(NOW, &[web]).unwrap().channel, ChannelId(2));
+    assert_eq!(pools.choose(NOW, &[web], |_| false).unwrap().channel, ChannelId(2));
     let later = NOW + DOUBT;
-    let trial = pools.choose(later, &[web]).unwrap();
+    let trial = pools.choose(later, &[web], |_| false).unwrap();
     assert_eq!(trial.channel, ChannelId(1));
-    assert_eq!(pools.choose(later, &[web]).unwrap().channel, ChannelId(2));
+    assert_eq!(pools.choose(later, &[web], |_| false).unwrap().channel, ChannelId(2));
     pools.accepted(trial);
-    assert_eq!(pools.choose(later, &[web]).unwrap().channel, ChannelId(1), "it has the fewest again");
+    assert_eq!(
+        pools.choose(later, &[web], |_| false).unwrap().channel,
+        ChannelId(1),
+        "it has the fewest again"
+    );
 }

@@ -84,6 +84,7 @@ const DROPS: &[Dropped] = drops![
     no_connection: dropped_no_connection,
     bad_flags: dropped_bad_flags,
     table_full: dropped_table_full,
+    backlog_full: dropped_backlog_full,
     outside_window: dropped_outside_window,
     paws: dropped_paws,
     bad_ack: dropped_bad_ack,
