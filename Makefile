@@ -9,6 +9,8 @@ PACKAGES_INTEROP := iproute2 ethtool util-linux
 PACKAGES_RDMA := qemu-system-x86 busybox-static util-linux iproute2 rdma-core ibverbs-providers ibverbs-utils \
   librdmacm1 rdmacm-utils perftest
 PACKAGES_SAN := iproute2 util-linux libucx0 ucx-utils libzmq3-dev
+# A server of many threads for `make test`, beside nginx.
+PACKAGES_TEST := apache2-bin
 PACKAGES_RUN := iproute2 procps curl nginx-light etcd-server wrk python3 libucx0
 # The programs of `make test-apps`, each as Debian ships it.
 PACKAGES_APPS := nginx-light apache2-bin lighttpd vsftpd redis-server redis-tools memcached haproxy python3-gunicorn \
@@ -27,11 +29,13 @@ PURE_CRATES := csp-types csp-wire csp-tcp csp-classify
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
-.PHONY: packages-build packages-run packages-apps packages-filter packages-bench packages-interop packages-rdma packages-capi packages-san
+.PHONY: packages-build packages-run packages-test packages-apps packages-filter packages-bench packages-interop packages-rdma packages-capi packages-san
 packages-build:
 	@tests/setup/packages.sh $(PACKAGES_BUILD)
 packages-run:
 	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_RUN)
+packages-test: packages-run packages-capi
+	@tests/setup/packages.sh $(PACKAGES_TEST)
 packages-apps: packages-run
 	@tests/setup/packages.sh $(PACKAGES_APPS)
 	@command -v node > /dev/null || tests/setup/packages.sh nodejs
@@ -79,7 +83,7 @@ lint: packages-build ## formatting, clippy, rustdoc, purity of the sans-I/O crat
 # Programs and tests are built at once: cargo chooses the features of dependencies for what it is asked to build, and would compile
 # them twice.
 .PHONY: test
-test: packages-run packages-capi ## unit, conformance, simulation and cluster tests (root: real processes in network namespaces)
+test: packages-test ## unit, conformance, simulation and cluster tests (root: real processes in network namespaces)
 	$(CARGO) build --release --locked --workspace --lib --bins --tests --examples
 	CSP_SEEDS=$(SEEDS) CSP_TCP_SEEDS=10000 CSP_VI_ROUNDS=10000 $(CARGO) test --release --locked --workspace --no-fail-fast
 
@@ -99,7 +103,7 @@ test-scale: packages-run ## 100,000 connections through the real path, 10,000 ne
 	@ulimit -Sn "$$(ulimit -Hn)"; $(RELEASE)/csp-scale $(SCALE)
 
 .PHONY: test-apps
-test-apps: packages-apps ## real programs, unmodified, behind the whole path, and a table of how it went (root, 15 minutes; APPS="--quick --only NAME")
+test-apps: packages-apps ## real programs, unmodified, alone and in crowds of connections, and a table of how it went (root, 35 minutes; APPS="--quick --only NAME")
 	$(CARGO) build --release --locked --workspace
 	@$(RELEASE)/csp-apps $(APPS)
 

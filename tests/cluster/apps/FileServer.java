@@ -28,6 +28,10 @@ public class FileServer {
             status = Files.exists(file) ? 200 : 404;
             body = status == 200 ? Files.readAllBytes(file) : new byte[0];
         }
+        if ("close".equalsIgnoreCase(exchange.getRequestHeaders().getFirst("Connection"))) {
+            // The server closes the connection, and does not announce it by itself.
+            exchange.getResponseHeaders().set("Connection", "close");
+        }
         exchange.sendResponseHeaders(status, body.length == 0 ? -1 : body.length);
         exchange.getResponseBody().write(body);
         exchange.close();

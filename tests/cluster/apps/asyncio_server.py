@@ -34,14 +34,18 @@ async def serve(reader, writer):
     try:
         while line := await reader.readline():
             method, path, _ = line.decode().split()
-            length = 0
+            length, last = 0, False
             while (field := await reader.readline()).strip():
                 name, _, value = field.partition(b":")
                 if name.lower() == b"content-length":
                     length = int(value)
+                last |= name.lower() == b"connection" and value.strip().lower() == b"close"
             status, body = fetch(path) if method == "GET" else (b"200 OK", await digest(reader, length))
-            writer.write(b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n" % (status, len(body)) + body)
+            end = b"Connection: close\r\n" if last else b""
+            writer.write(b"HTTP/1.1 %s\r\nContent-Length: %d\r\n%s\r\n" % (status, len(body), end) + body)
             await writer.drain()
+            if last:
+                break
     except ConnectionError:
         pass
     finally:

@@ -21,6 +21,8 @@ const READY_DEADLINE: Duration = Duration::from_secs(20);
 pub enum San {
     /// Shared memory rings.
     Shm,
+    /// UCX over TCP between network node and proxy node; processes are on the proxy's host and reach it by shared memory.
+    UcxBetweenNodes,
     /// UCX over TCP on the SAN network, for processes through their agent: as if every tier had a host of its own.
     Ucx,
 }
@@ -127,11 +129,16 @@ impl Cluster {
     }
 
     fn write_configs(&self) -> Result<()> {
-        let (dir, provider) = (self.scratch(), if self.options.san == San::Ucx { "ucx" } else { "shm" });
+        let (between_nodes, of_processes) = match self.options.san {
+            San::Shm => ("shm", "shm"),
+            San::UcxBetweenNodes => ("ucx", "shm"),
+            San::Ucx => ("ucx", "ucx"),
+        };
+        let dir = self.scratch();
         let texts = [
-            configs::network_node(dir, provider),
-            configs::proxy_node(dir, provider),
-            configs::app_node(dir, provider),
+            configs::network_node(dir, between_nodes),
+            configs::proxy_node(dir, between_nodes),
+            configs::app_node(dir, of_processes),
             configs::mgmt_node(dir),
         ];
         for (tier, text) in Tier::ALL.iter().zip(texts) {

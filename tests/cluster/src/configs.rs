@@ -62,6 +62,29 @@ pub fn nginx(scratch: &Path) -> String {
     )
 }
 
+/// Apache httpd with one of its multi-processing modules and lines for its sizes.
+pub fn apache(scratch: &Path, module: &str, sizes: &str) -> String {
+    let dir = scratch.display();
+    let load = |name: &str| format!("LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so\n");
+    let modules = load(&format!("mpm_{module}")) + &load("authz_core");
+    format!(
+        "{modules}ServerRoot {dir}\nServerName {VIP}\nDefaultRuntimeDir {dir}/run\nPidFile {dir}/apache.pid\n\
+         ErrorLog {dir}/log/apache.error\nUser www-data\nGroup www-data\nListen 80\nDocumentRoot {dir}/www\n\
+         EnableSendfile On\nMaxKeepAliveRequests 0\n{sizes}\
+         <Directory {dir}/www>\n  Require all granted\n</Directory>\n"
+    )
+}
+
+/// Sizes of an Apache of two processes whose event module never runs out of threads with so many connections, and never ends a
+/// process for having too many. Either closes connections that are kept, without regard to requests on their way.
+pub fn apache_wide(connections: usize) -> String {
+    let all = 2 * connections;
+    format!(
+        "ThreadLimit {connections}\nThreadsPerChild {connections}\nServerLimit 2\nStartServers 2\nMaxSpareThreads {all}\n\
+         MaxRequestWorkers {all}\n"
+    )
+}
+
 /// The policy that the demo applies.
 pub fn policy() -> String {
     format!(

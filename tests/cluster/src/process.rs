@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 /// How long a daemon may take to end after SIGTERM before it is killed.
-const STOP_DEADLINE: Duration = Duration::from_secs(10);
+const STOP_DEADLINE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(20);
 
 /// Calls `done` until it says `Some`, at most `deadline` long; the error names `what` was waited for.

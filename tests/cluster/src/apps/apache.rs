@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::Row;
 use super::http::{self, CONNECTIONS};
 use super::stage::Stage;
-use crate::configs::VIP;
+use super::{BY_SHM, Row};
+use crate::configs;
 
+pub(super) const VERSION: &[&str] = &["/usr/sbin/apache2", "-v"];
 const LIMIT: Duration = Duration::from_secs(60);
 const LOAD: Duration = Duration::from_secs(8);
 
@@ -16,9 +17,10 @@ const fn row(name: &'static str, program: &'static str, run: fn(&mut Stage) -> R
     Row {
         name,
         program,
-        version: &["/usr/sbin/apache2", "-v"],
+        version: VERSION,
         driven: "files by curl; wrk and a checking client over a graceful restart",
         ports: &[http::PORT],
+        sans: BY_SHM,
         limit: LIMIT,
         run,
     }
@@ -30,21 +32,12 @@ pub const ROWS: [Row; 3] = [
     row("apache-event", "Apache httpd, event", |stage| drive(stage, "event")),
 ];
 
-fn config(dir: &str, module: &str) -> String {
-    let load = |name: &str| format!("LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so\n");
-    // A process serves one kept connection; further ones are started only as seconds go by.
-    let servers = if module == "prefork" { 2 * CONNECTIONS } else { 2 };
-    let modules = load(&format!("mpm_{module}")) + &load("authz_core");
-    format!(
-        "{modules}ServerRoot {dir}\nServerName {VIP}\nDefaultRuntimeDir {dir}/run\nPidFile {dir}/apache.pid\n\
-         ErrorLog {dir}/log/apache.error\nUser www-data\nGroup www-data\nListen 80\nDocumentRoot {dir}/www\n\
-         EnableSendfile On\nMaxKeepAliveRequests 0\nStartServers {servers}\nMaxRequestWorkers 100\n\
-         <Directory {dir}/www>\n  Require all granted\n</Directory>\n"
-    )
-}
-
 fn drive(stage: &mut Stage, module: &str) -> Result<String> {
-    let conf = stage.hosts.write("apache.conf", &config(&stage.hosts.path(""), module))?;
+    // A process of prefork serves one kept connection; further ones are started only as seconds go by.
+    let servers = if module == "prefork" { 2 * CONNECTIONS } else { 2 };
+    let sizes = format!("StartServers {servers}\nMaxRequestWorkers 100\n");
+    let text = configs::apache(stage.hosts.dir(), module, &sizes);
+    let conf = stage.hosts.write("apache.conf", &text)?;
     stage.start("apache2", "/usr/sbin/apache2", &["-f", &conf, "-DFOREGROUND"])?;
     http::files(stage)?;
     let figures = http::under_load(stage, LOAD, CONNECTIONS, |stage| {

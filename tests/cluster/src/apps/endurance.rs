@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::Row;
 use super::http;
 use super::nginx::{VERSION, configure};
 use super::stage::Stage;
+use super::{BY_SHM, Row};
 use crate::cluster::Tier;
 use crate::process::{cpu_ns, wait_until};
 use crate::steady::children;
@@ -29,6 +29,7 @@ pub const ROWS: [Row; 2] = [
         version: VERSION,
         driven: "wrk, a connection for each request; memory and descriptors of workers and daemons before and after",
         ports: &[http::PORT],
+        sans: BY_SHM,
         limit: Duration::from_secs(1200),
         run: million,
     },
@@ -38,6 +39,7 @@ pub const ROWS: [Row; 2] = [
         version: VERSION,
         driven: "SIGKILL for a worker, the agent and the proxy in turn, under wrk; files in between",
         ports: &[http::PORT],
+        sans: BY_SHM,
         limit: Duration::from_secs(300),
         run: kills,
     },

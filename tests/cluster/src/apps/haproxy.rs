@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use super::Row;
 use super::http;
 use super::stage::Stage;
+use super::{BY_SHM, Row};
 use crate::configs::{self, CLIENT_ADDRESS, VIP};
 
 /// Where the backends listen.
@@ -18,6 +18,7 @@ pub const ROWS: [Row; 1] = [Row {
     version: &["/usr/sbin/haproxy", "-v"],
     driven: "files by curl; wrk and a checking client; backends by loopback and by the egress rule",
     ports: &[http::PORT],
+    sans: BY_SHM,
     limit: Duration::from_secs(60),
     run: drive,
 }];

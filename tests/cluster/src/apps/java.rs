@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::Row;
 use super::http;
 use super::stage::Stage;
+use super::{BY_SHM, Row};
 
 pub const ROWS: [Row; 1] = [Row {
     name: "java",
@@ -14,6 +14,7 @@ pub const ROWS: [Row; 1] = [Row {
     version: &["java", "-version"],
     driven: "files and an upload by curl; wrk and a checking client",
     ports: &[http::PORT],
+    sans: BY_SHM,
     limit: Duration::from_secs(90),
     run: drive,
 }];

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::Row;
 use super::http;
 use super::stage::Stage;
+use super::{BY_SHM, Row};
 
 pub const ROWS: [Row; 1] = [Row {
     name: "lighttpd",
@@ -14,6 +14,7 @@ pub const ROWS: [Row; 1] = [Row {
     version: &["/usr/sbin/lighttpd", "-v"],
     driven: "files by curl; wrk and a checking client",
     ports: &[http::PORT],
+    sans: BY_SHM,
     limit: Duration::from_secs(60),
     run: drive,
 }];

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::Row;
 use super::stage::Stage;
+use super::{BY_SHM, Row};
 use crate::configs::VIP;
 
 const PORT: u16 = 11_211;
@@ -16,6 +16,7 @@ pub const ROWS: [Row; 1] = [Row {
     version: &["memcached", "-V"],
     driven: "sets and gets of 1 B to 500 KiB on 40 connections, digests compared",
     ports: &[PORT],
+    sans: BY_SHM,
     limit: Duration::from_secs(60),
     run: drive,
 }];

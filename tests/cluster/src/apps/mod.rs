@@ -5,6 +5,8 @@
 //! accelerated comes from the agent's pages, and a row that works showed no kernel TCP socket of its service.
 
 mod apache;
+mod cell;
+mod crowd;
 mod endurance;
 mod haproxy;
 mod hosts;
@@ -30,9 +32,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::cluster::San;
+use cell::Cell;
 use stage::Stage;
 pub use table::Output;
 use table::{Line, Verdict};
+use watch::Seen;
+
+/// The SAN of rows that have one.
+const BY_SHM: &[San] = &[San::Shm];
 
 /// One program, and how it is driven.
 #[derive(Clone, Copy, Debug)]
@@ -47,13 +55,15 @@ struct Row {
     driven: &'static str,
     /// The service's ports.
     ports: &'static [u16],
-    /// The row's limit.
+    /// What carries the SAN: the row runs over each in turn.
+    sans: &'static [San],
+    /// The limit of each run.
     limit: Duration,
     /// Starts it, drives it, and tells figures.
     run: fn(&mut Stage) -> Result<String>,
 }
 
-const ROWS: [&[Row]; 13] = [
+const ROWS: [&[Row]; 14] = [
     &nginx::ROWS,
     &endurance::ROWS,
     &apache::ROWS,
@@ -67,6 +77,7 @@ const ROWS: [&[Row]; 13] = [
     &java::ROWS,
     &sshd::ROWS,
     &postgresql::ROWS,
+    &crowd::ROWS,
 ];
 
 /// What to run, and how.
@@ -123,21 +134,50 @@ pub fn run(options: &Options) -> Result<bool> {
     Ok(lines.len() == rows.len() && lines.iter().all(Line::works))
 }
 
+/// How a row went over one SAN.
+struct Act {
+    verdict: Verdict,
+    seen: Seen,
+    cells: Vec<Cell>,
+    logs: String,
+}
+
 /// One row: its line of the table, and the logs that matter where it does not work.
 fn one(row: &Row, options: &Options, stop: &AtomicBool) -> (Line, String) {
-    let version = stage::version(row.version);
-    let told = version.as_ref().map(String::clone).unwrap_or_default();
-    let mut stage = match version.and_then(|_| Stage::build(row, options)) {
+    let version = match stage::version(row.version) {
+        Ok(version) => version,
+        Err(error) => {
+            let verdict = Verdict::Fails(format!("{error:#}"));
+            return (Line::new(row, String::new(), verdict, Seen::default()), String::new());
+        }
+    };
+    let (mut verdicts, mut seen) = (Vec::new(), Seen::default());
+    let (mut cells, mut logs) = (Vec::new(), String::new());
+    for san in row.sans.iter().take_while(|_| !stop.load(Ordering::Relaxed)) {
+        let act = act(row, *san, options, stop);
+        if !act.verdict.works() {
+            logs += &act.logs;
+        }
+        verdicts.push((cell::word(*san), act.verdict));
+        seen.add(act.seen);
+        cells.extend(act.cells);
+    }
+    (Line::new(row, version, Verdict::joined(&verdicts), seen).with(cells), logs)
+}
+
+/// Builds the stage over `san`, runs the row on it and clears it.
+fn act(row: &Row, san: San, options: &Options, stop: &AtomicBool) -> Act {
+    let mut stage = match Stage::build(row, san, options) {
         Ok(stage) => stage,
         Err(error) => {
             let verdict = Verdict::Fails(format!("{error:#}"));
-            return (Line::new(row, told, verdict, watch::Seen::default()), String::new());
+            return Act { verdict, seen: Seen::default(), cells: Vec::new(), logs: String::new() };
         }
     };
     let watch = stage.watch();
     let outcome = (row.run)(&mut stage);
     let seen = watch.and_then(|watch| watch.end(&stage)).context("the watch over sockets");
-    let logs = stage.logs();
+    let (logs, cells) = (stage.logs(), std::mem::take(&mut stage.cells));
     if options.keep {
         stage.wait_for_interrupt(stop);
     }
@@ -145,8 +185,8 @@ fn one(row: &Row, options: &Options, stop: &AtomicBool) -> (Line, String) {
     let (verdict, seen) = match (outcome, seen, cleared) {
         (Ok(figures), Ok(seen), Ok(())) => (Verdict::of(figures, &seen), seen),
         (Err(error), seen, _) => (Verdict::Fails(format!("{error:#}")), seen.unwrap_or_default()),
-        (Ok(_), Err(error), _) => (Verdict::Fails(format!("{error:#}")), watch::Seen::default()),
+        (Ok(_), Err(error), _) => (Verdict::Fails(format!("{error:#}")), Seen::default()),
         (Ok(_), Ok(seen), Err(error)) => (Verdict::Fails(format!("{error:#}")), seen),
     };
-    (Line::new(row, told, verdict, seen), logs)
+    Act { verdict, seen, cells, logs }
 }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::Row;
 use super::http::{self, CONNECTIONS};
 use super::stage::Stage;
+use super::{BY_SHM, Row};
 use crate::configs;
 use crate::process::wait_until;
 use crate::steady::children;
@@ -25,6 +25,7 @@ pub const ROWS: [Row; 3] = [
         version: VERSION,
         driven: "files by curl; wrk and a checking client while it reloads every 2 s",
         ports: &[http::PORT],
+        sans: BY_SHM,
         limit: Duration::from_secs(150),
         run: |stage| reloads(stage, 2),
     },
@@ -34,6 +35,7 @@ pub const ROWS: [Row; 3] = [
         version: VERSION,
         driven: "files by curl; wrk and a checking client while it reloads every 2 s",
         ports: &[http::PORT],
+        sans: BY_SHM,
         limit: Duration::from_secs(150),
         run: |stage| reloads(stage, 4),
     },
@@ -43,6 +45,7 @@ pub const ROWS: [Row; 3] = [
         version: VERSION,
         driven: "SIGUSR2, SIGWINCH, SIGQUIT under wrk and a checking client",
         ports: &[http::PORT],
+        sans: BY_SHM,
         limit: Duration::from_secs(90),
         run: upgrade,
     },

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use super::Row;
 use super::http;
 use super::stage::Stage;
+use super::{BY_SHM, Row};
 use crate::configs::VIP;
 
 pub const ROWS: [Row; 1] = [Row {
@@ -15,6 +15,7 @@ pub const ROWS: [Row; 1] = [Row {
     version: &["node", "--version"],
     driven: "files and an upload by curl; wrk and a checking client; both workers answer",
     ports: &[http::PORT],
+    sans: BY_SHM,
     limit: Duration::from_secs(60),
     run: drive,
 }];

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::Row;
 use super::http::same;
 use super::stage::Stage;
+use super::{BY_SHM, Row};
 use crate::configs::VIP;
 
 const PORT: u16 = 5432;
@@ -21,6 +21,7 @@ pub const ROWS: [Row; 1] = [Row {
     version: &["psql", "--version"],
     driven: "psql with a table of 8 MiB there and back; pgbench with 8 clients",
     ports: &[PORT],
+    sans: BY_SHM,
     limit: Duration::from_secs(120),
     run: drive,
 }];

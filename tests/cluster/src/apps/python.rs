@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::Row;
 use super::http;
 use super::stage::Stage;
+use super::{BY_SHM, Row};
 use crate::configs::VIP;
 
 const PYTHON: &str = "/usr/bin/python3";
@@ -24,6 +24,7 @@ pub const ROWS: [Row; 3] = [
         version: &[PYTHON, "--version"],
         driven: "files by curl; wrk and a checking client, a connection a request",
         ports: &[http::PORT],
+        sans: BY_SHM,
         limit: LIMIT,
         run: http_server,
     },
@@ -33,6 +34,7 @@ pub const ROWS: [Row; 3] = [
         version: &[PYTHON, "--version"],
         driven: "files and an upload by curl; wrk and a checking client",
         ports: &[http::PORT],
+        sans: BY_SHM,
         limit: LIMIT,
         run: asyncio,
     },
@@ -42,6 +44,7 @@ pub const ROWS: [Row; 3] = [
         version: &[PYTHON, "-m", "gunicorn", "--version"],
         driven: "files and an upload by curl; wrk and a checking client, a connection a request; one worker busy for 4 s",
         ports: &[http::PORT],
+        sans: BY_SHM,
         limit: LIMIT,
         run: gunicorn,
     },

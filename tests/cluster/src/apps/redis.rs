@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use super::Row;
 use super::http::same;
 use super::stage::Stage;
+use super::{BY_SHM, Row};
 use crate::configs::{CLIENT_ADDRESS, VIP};
 
 const PORT: u16 = 6379;
@@ -19,6 +19,7 @@ pub const ROWS: [Row; 2] = [
         version: &[SERVER, "--version"],
         driven: "redis-benchmark, all commands, alone and pipelined; BGSAVE under load; a 16 MiB value",
         ports: &[PORT],
+        sans: BY_SHM,
         limit: Duration::from_secs(150),
         run: benchmark,
     },
@@ -28,6 +29,7 @@ pub const ROWS: [Row; 2] = [
         version: &[SERVER, "--version"],
         driven: "replication from a plain redis on the client's host by an active open; digests compared",
         ports: &[PORT],
+        sans: BY_SHM,
         limit: Duration::from_secs(90),
         run: replicate,
     },

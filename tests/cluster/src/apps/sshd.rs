@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use super::Row;
 use super::http::same;
 use super::stage::Stage;
+use super::{BY_SHM, Row};
 use crate::configs::VIP;
 use crate::testing::pattern;
 
@@ -19,6 +19,7 @@ pub const ROWS: [Row; 1] = [Row {
     version: &["ssh", "-V"],
     driven: "a session; 64 MiB by scp there and back",
     ports: &[PORT],
+    sans: BY_SHM,
     limit: Duration::from_secs(90),
     run: drive,
 }];

@@ -8,17 +8,23 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::cell::Cell;
 use super::hosts::Hosts;
 use super::watch::Watch;
 use super::{Options, Row};
 use crate::cluster::{self, Cluster, San, Tier};
 use crate::configs::{self, VIP};
+use crate::host::Host;
 use crate::process::wait_until;
 use crate::testing::pattern;
 
 /// The files that HTTP and FTP servers serve: name and length in bytes.
 pub const FILES: [(&str, usize); 4] =
     [("0B", 0), ("1KiB", 1 << 10), ("64KiB", 64 << 10), ("16MiB", 16 << 20)];
+/// Where programs answer that run beside the cluster, on kernel TCP.
+pub const BESIDE_ADDRESS: &str = "10.78.0.2";
+/// The client's address on the veth to their host.
+const BESIDE_CLIENT: &str = "10.78.0.1";
 /// How long a program may take until it answers the client.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(20);
 /// How long what is left on the app host may take to end after SIGTERM.
@@ -29,9 +35,15 @@ const SWEEP_DEADLINE: Duration = Duration::from_secs(5);
 pub struct Stage {
     /// Its hosts, and what is done on them within the row's limit.
     pub hosts: Hosts,
+    /// What the row's loads came to, where it has such.
+    pub cells: Vec<Cell>,
     cluster: Cluster,
+    /// Outlives the programs on it, which are the cluster's.
+    beside: Option<Host>,
     ports: &'static [u16],
-    load: Duration,
+    san: San,
+    tag: String,
+    quick: bool,
 }
 
 /// The first number with dots in what `command` says.
@@ -50,10 +62,10 @@ pub fn version(command: &[&str]) -> Result<String> {
 
 impl Stage {
     /// Hosts, daemons, policy, and the files in `www`.
-    pub fn build(row: &Row, options: &Options) -> Result<Self> {
+    pub fn build(row: &Row, san: San, options: &Options) -> Result<Self> {
         let binaries = std::env::current_exe()?.parent().context("the program's own folder")?.to_owned();
         let tag = std::process::id().to_string();
-        let mut cluster = Cluster::lay_out(cluster::Options { binaries, san: San::Shm, tag })?;
+        let mut cluster = Cluster::lay_out(cluster::Options { binaries, san, tag: tag.clone() })?;
         fs::write(cluster.scratch().join("demo.yaml"), configs::policy_for(row.ports))?;
         let config = cluster.config(Tier::AppNode);
         // A server that is reloaded under load leaves more exited processes than the agent keeps by itself.
@@ -64,13 +76,24 @@ impl Stage {
         }
         cluster.start_daemons()?;
         cluster.apply_policy()?;
-        let load = Duration::from_secs(if options.quick { 10 } else { 60 });
-        Ok(Stage { hosts: Hosts::of(&cluster, Instant::now() + row.limit), cluster, ports: row.ports, load })
+        let hosts = Hosts::of(&cluster, Instant::now() + row.limit);
+        let (ports, quick) = (row.ports, options.quick);
+        Ok(Stage { hosts, cells: Vec::new(), cluster, beside: None, ports, san, tag, quick })
     }
 
     /// How long a load that the issue gives a minute lasts.
     pub fn load(&self) -> Duration {
-        self.load
+        Duration::from_secs(if self.quick { 10 } else { 60 })
+    }
+
+    /// Whether loads are to be short.
+    pub fn quick(&self) -> bool {
+        self.quick
+    }
+
+    /// What carries the SAN.
+    pub fn san(&self) -> San {
+        self.san
     }
 
     /// Starts a program under `csp-run` on the app host.
@@ -81,6 +104,21 @@ impl Stage {
     /// Starts a program on the app host as it is, without the filter.
     pub fn start_plain(&mut self, name: &str, program: &str, arguments: &[&str]) -> Result<()> {
         let mut command = self.cluster.host(Tier::AppNode).command(program);
+        command.args(arguments);
+        self.cluster.spawn(name, command)
+    }
+
+    /// Starts a program as it is on a host of its own, which the client reaches by a veth: on kernel TCP.
+    pub fn start_beside(&mut self, name: &str, program: &str, arguments: &[&str]) -> Result<()> {
+        if self.beside.is_none() {
+            let (host, client) = (Host::new(&self.tag, "beside")?, &self.cluster.client);
+            client.join("beside0", &host, "beside0")?;
+            client.address("beside0", &format!("{BESIDE_CLIENT}/24"))?;
+            host.address("beside0", &format!("{BESIDE_ADDRESS}/24"))?;
+            self.beside = Some(host);
+        }
+        let host = self.beside.as_ref().context("the host beside")?;
+        let mut command = host.command(program);
         command.args(arguments);
         self.cluster.spawn(name, command)
     }
@@ -152,9 +190,14 @@ impl Stage {
         Watch::start(hosts, self.ports)
     }
 
+    /// What a daemon's admin endpoint answers to `path`.
+    pub fn ask(&self, tier: Tier, path: &str) -> Result<String> {
+        self.cluster.ask(tier, path)
+    }
+
     /// What the agent answers to `path`.
     pub fn ask_agent(&self, path: &str) -> Result<serde_json::Value> {
-        Ok(serde_json::from_str(&self.cluster.ask(Tier::AppNode, path)?)?)
+        Ok(serde_json::from_str(&self.ask(Tier::AppNode, path)?)?)
     }
 
     /// The last lines of all logs.

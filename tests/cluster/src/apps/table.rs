@@ -5,6 +5,7 @@ use std::fmt;
 use serde_json::{Value, json};
 
 use super::Row;
+use super::cell::{self, Cell};
 use super::watch::Seen;
 
 /// How the table is printed.
@@ -39,6 +40,37 @@ impl Verdict {
         }
     }
 
+    /// The verdict on a row of several runs, each with its name: the worst of them, and what was said of those that had it.
+    pub fn joined(runs: &[(&str, Verdict)]) -> Verdict {
+        let rank = |verdict: &Verdict| match verdict {
+            Verdict::Works(_) => 0,
+            Verdict::KernelFallback(_) => 1,
+            Verdict::Fails(_) => 2,
+        };
+        let Some(worst) = runs.iter().map(|(_, verdict)| rank(verdict)).max() else {
+            return Verdict::Fails("it was not run".to_owned());
+        };
+        if let [(_, verdict)] = runs {
+            return verdict.clone();
+        }
+        let said: Vec<String> = runs
+            .iter()
+            .filter(|(_, verdict)| rank(verdict) == worst)
+            .map(|(name, verdict)| format!("{name}: {}", verdict.detail()))
+            .collect();
+        let said = said.join("; ");
+        match worst {
+            0 => Verdict::Works(said),
+            1 => Verdict::KernelFallback(said),
+            _ => Verdict::Fails(said),
+        }
+    }
+
+    /// Whether it went as it should.
+    pub const fn works(&self) -> bool {
+        matches!(self, Verdict::Works(_))
+    }
+
     const fn word(&self) -> &'static str {
         match self {
             Verdict::Works(_) => "works",
@@ -68,13 +100,19 @@ pub struct Line {
     driven: &'static str,
     verdict: Verdict,
     seen: Seen,
+    cells: Vec<Cell>,
 }
 
 impl Line {
     /// Of a row that has run.
     pub fn new(row: &Row, version: String, verdict: Verdict, seen: Seen) -> Self {
         let program = if version.is_empty() { row.program.to_owned() } else { placed(row.program, &version) };
-        Line { name: row.name, program, driven: row.driven, verdict, seen }
+        Line { name: row.name, program, driven: row.driven, verdict, seen, cells: Vec::new() }
+    }
+
+    /// With what its loads came to, where it has such.
+    pub fn with(self, cells: Vec<Cell>) -> Self {
+        Line { cells, ..self }
     }
 
     /// How the row went.
@@ -84,7 +122,7 @@ impl Line {
 
     /// Whether it went as it should.
     pub fn works(&self) -> bool {
-        matches!(self.verdict, Verdict::Works(_))
+        self.verdict.works()
     }
 
     fn accelerated(&self) -> String {
@@ -105,7 +143,7 @@ impl Line {
     }
 
     fn json(&self) -> Value {
-        json!({
+        let mut value = json!({
             "name": self.name,
             "program": self.program,
             "driven": self.driven,
@@ -117,7 +155,11 @@ impl Line {
             "kernel_tcp": self.seen.kernel_tcp,
             "result": self.verdict.word(),
             "detail": self.verdict.detail(),
-        })
+        });
+        if !self.cells.is_empty() {
+            value["loads"] = self.cells.iter().map(Cell::json).collect();
+        }
+        value
     }
 }
 
@@ -144,6 +186,7 @@ pub fn render(lines: &[Line], output: Output) -> String {
             [&line.program, line.driven, &line.accelerated(), &line.kernel(), &verdict.replace('|', "/")];
         text += &format!("| {} |\n", cells.join(" | "));
     }
+    text += &cell::table(lines.iter().map(|line| (line.program.as_str(), line.cells.as_slice())));
     let good = lines.iter().filter(|line| line.works()).count();
     text + &format!("\n{good} of {} rows work\n", lines.len())
 }

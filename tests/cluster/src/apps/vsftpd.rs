@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use super::Row;
 use super::http::same;
 use super::stage::Stage;
+use super::{BY_SHM, Row};
 use crate::configs::VIP;
 
 const PORT: u16 = 21;
@@ -21,6 +21,7 @@ pub const ROWS: [Row; 1] = [Row {
     version: &["dpkg-query", "-W", "vsftpd"],
     driven: "passive mode by curl: lists, downloads and uploads of 16 MiB",
     ports: &[PORT, PASSIVE[0], PASSIVE[1], PASSIVE[2], PASSIVE[3]],
+    sans: BY_SHM,
     limit: Duration::from_secs(60),
     run: drive,
 }];

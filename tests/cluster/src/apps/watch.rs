@@ -34,6 +34,20 @@ pub struct Seen {
     pub kernel_tcp: Option<String>,
 }
 
+impl Seen {
+    /// Adds what was seen of the same row over another SAN.
+    pub fn add(&mut self, other: Seen) {
+        self.accepted += other.accepted;
+        self.opened += other.opened;
+        self.shared += other.shared;
+        self.listeners += other.listeners;
+        for (what, count) in other.kernel {
+            *self.kernel.entry(what).or_default() += count;
+        }
+        self.kernel_tcp = self.kernel_tcp.take().or(other.kernel_tcp);
+    }
+}
+
 /// A thread that looks until it is told to end.
 #[derive(Debug)]
 pub struct Watch {
