@@ -30,6 +30,11 @@ help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
 .PHONY: packages-build packages-run packages-test packages-apps packages-filter packages-bench packages-interop packages-rdma packages-capi packages-san
+# Before packages are installed for a build that cannot begin.
+packages-build packages-run packages-bench packages-interop packages-san packages-capi packages-rdma: toolchain
+.PHONY: toolchain
+toolchain:
+	@tests/setup/toolchain.sh $(CARGO)
 packages-build:
 	@tests/setup/packages.sh $(PACKAGES_BUILD)
 packages-run:

@@ -35,8 +35,8 @@ impl Default for BacklogLimits {
     }
 }
 
-/// The queue. Entries of connections that left it otherwise than from its front stay until they come up; `waits` tells
-/// them apart.
+/// The queue. Entries of connections that left it otherwise than from its front stay until they come up; `waits` distinguishes
+/// them.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     queue: VecDeque<(u64, FlowLabel)>,

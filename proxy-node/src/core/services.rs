@@ -200,7 +200,7 @@ impl Services {
         }
     }
 
-    /// A connection of a service waits no longer; `waits` tells which do.
+    /// A connection of a service waits no longer; `waits` is true of those that do.
     pub(super) fn left_backlog(&mut self, number: u32, waits: impl Fn(u64, FlowLabel) -> bool) {
         let Some(service) = self.get_mut(number) else { return };
         service.backlog.left(waits);
