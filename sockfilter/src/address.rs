@@ -43,7 +43,8 @@ pub unsafe fn write(address: SocketAddr, family: c_int, into: *mut sockaddr, len
     }
     let mut storage = [0u8; 28];
     let full = fill(address, family, &mut storage);
-    // SAFETY: the caller's promise; at most `*len` bytes are written.
+    // SAFETY: by the caller's contract `into` is null or writable for `*len` bytes; at most `*len` bytes are
+    // written.
     unsafe {
         let room = *len as usize;
         core::ptr::copy_nonoverlapping(storage.as_ptr(), into.cast::<u8>(), room.min(full));

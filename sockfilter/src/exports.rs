@@ -9,7 +9,7 @@ macro_rules! call_next {
         type Function = unsafe extern "C" fn($($type),*) -> $result;
         // SAFETY: the C library's function of this name has this signature.
         let function = unsafe { core::mem::transmute::<*mut core::ffi::c_void, Function>($next.get()) };
-        // SAFETY: the caller's promise.
+        // SAFETY: the program calls the C library's function with these arguments; its contract is passed on.
         unsafe { function($($argument),*) }
     }};
 }

@@ -90,14 +90,14 @@ macro_rules! real {
                     let mut words = [0usize; 6];
                     let given = [$(word!($raw)),*];
                     words[..given.len()].copy_from_slice(&given);
-                    // SAFETY: the caller's promise; the arguments are the call's.
+                    // SAFETY: the words are the arguments of this system call, valid by the caller's contract as for the C library's function.
                     return c_result(unsafe { sys::raw6($number, words) }) as $ret;
                 }
                 type Function = unsafe extern "C-unwind" fn($($type),*) -> $ret;
                 // SAFETY: the C library's function of this name has this signature (variadic ones take their
                 // integer argument the same way on x86-64).
                 let function = unsafe { core::mem::transmute::<*mut c_void, Function>(pointer) };
-                // SAFETY: the caller's promise.
+                // SAFETY: by the caller's contract the arguments are what the C library's function takes.
                 unsafe { function($($arg),*) }
             }
         )*

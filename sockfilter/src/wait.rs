@@ -227,7 +227,7 @@ pub struct Sleeper<'a> {
 /// # Safety
 /// `sleeper` must point to a [`Sleeper`].
 pub unsafe extern "C" fn cancelled(sleeper: *mut c_void) {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `sleeper` is writable for `len` bytes.
     let sleeper = unsafe { &*sleeper.cast::<Sleeper<'_>>() };
     sleeper.mask.iter().for_each(signals::set_mask);
     ENGINE.with(|engine| {

@@ -23,7 +23,7 @@ static FCLOSE: Next = Next::new("fclose\0");
 /// fclose(3), which closes a descriptor past close(2).
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
-    // SAFETY: the caller's promise: an open stream.
+    // SAFETY: by the caller's contract `stream` is open.
     let fd = unsafe { libc::fileno(stream) };
     descriptors::let_go(fd);
     // SAFETY: the C library's function of this name has this signature.
@@ -82,14 +82,14 @@ pub(super) unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_
 /// fcntl(2); its third argument travels like an integer on x86-64, whatever it is.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `argument` is what fcntl(2) takes with `command`.
     unsafe { control(fd, command, argument).map_or_else(|| real::fcntl(fd, command, argument), c_int_result) }
 }
 
 /// fcntl(2) of programs with large file offsets.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `argument` is what fcntl(2) takes with `command`.
     unsafe {
         control(fd, command, argument).map_or_else(|| real::fcntl64(fd, command, argument), c_int_result)
     }
@@ -103,7 +103,7 @@ unsafe fn control(fd: c_int, command: c_int, argument: c_ulong) -> Option<Result
     if fdtable::entry(fd) == Entry::Kernel {
         return None;
     }
-    // SAFETY: the caller's promise; none of the commands below takes a pointer.
+    // SAFETY: none of the commands below takes a pointer.
     let kernel = || unsafe { syscall!(libc::SYS_fcntl, fd, command, argument) };
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => descriptors::duplicate(fd, None, kernel),
@@ -128,7 +128,7 @@ const FIOASYNC: c_ulong = 0x5452;
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_ulong) -> c_int {
     if !fdtable::is_ours(fd) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `argument` is what ioctl(2) takes with `request`.
         return unsafe { real::ioctl(fd, request, argument) };
     }
     let pointer = argument as *mut c_int;
@@ -151,12 +151,12 @@ pub(super) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_u
     if matches!(request, libc::FIONBIO | libc::FIOCLEX | libc::FIONCLEX) {
         // SAFETY: FIONBIO takes a pointer to a readable int; the kernel has read it when this is asked.
         let nonblocking = || (request == libc::FIONBIO).then(|| unsafe { pointer.read_unaligned() } != 0);
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `argument` is what ioctl(2) takes with `request`.
         let kernel = || unsafe { syscall!(libc::SYS_ioctl, fd, request, argument) };
         if let Some(result) = options::flags_set(fd, nonblocking, kernel) {
             return c_int_result(result);
         }
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `argument` is what ioctl(2) takes with `request`.
     unsafe { real::ioctl(fd, request, argument) }
 }

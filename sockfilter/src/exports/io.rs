@@ -24,7 +24,7 @@ unsafe fn opened(
     if flags & libc::MSG_FASTOPEN == 0 || fdtable::entry(fd) == Entry::Kernel {
         return Ok(flags);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `address` is readable for `len` bytes.
     match unsafe { sockets::connect(fd, address, len, flags & libc::MSG_DONTWAIT != 0) } {
         // The kernel's function connects.
         None => Ok(flags),
@@ -38,7 +38,7 @@ unsafe fn opened_by(fd: c_int, flags: c_int, message: *const msghdr) -> Result<c
     if flags & libc::MSG_FASTOPEN == 0 || message.is_null() {
         return Ok(flags);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call.
     unsafe { opened(fd, flags, (*message).msg_name.cast(), (*message).msg_namelen) }
 }
 
@@ -47,7 +47,7 @@ unsafe fn receive_one(fd: c_int, into: *mut c_void, len: size_t, flags: c_int) -
     if !fdtable::is_ours(fd) {
         return None;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `into` is writable for `len` bytes.
     unsafe { io::receive(fd, &[part(into, len)], flags) }.map(c_result)
 }
 
@@ -56,7 +56,7 @@ unsafe fn send_one(fd: c_int, from: *const c_void, len: size_t, flags: c_int) ->
     if !fdtable::is_ours(fd) {
         return None;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `from` is readable for `len` bytes.
     unsafe { io::send(fd, &[part(from, len)], flags) }.map(c_result)
 }
 
@@ -66,7 +66,7 @@ pub(super) unsafe extern "C-unwind" fn read(fd: c_int, into: *mut c_void, len: s
     if len == 0 && fdtable::is_ours(fd) {
         return 0;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `into` is writable for `len` bytes.
     unsafe {
         receive_one(fd, into, len, 0).unwrap_or_else(|| ending::told(fd, real::read(fd, into, len), len > 0))
     }
@@ -79,7 +79,7 @@ unsafe extern "C-unwind" fn __read_chk(fd: c_int, into: *mut c_void, len: size_t
         // SAFETY: the C library complains and ends the program.
         return unsafe { real::__read_chk(fd, into, len, room) };
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `into` is writable for `len` bytes.
     unsafe {
         receive_one(fd, into, len, 0)
             .unwrap_or_else(|| ending::told(fd, real::__read_chk(fd, into, len, room), len > 0))
@@ -89,7 +89,7 @@ unsafe extern "C-unwind" fn __read_chk(fd: c_int, into: *mut c_void, len: size_t
 /// recv(2)
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn recv(fd: c_int, into: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `into` is writable for `len` bytes.
     unsafe {
         receive_one(fd, into, len, flags)
             .unwrap_or_else(|| ending::told(fd, real::recv(fd, into, len, flags), len > 0))
@@ -109,7 +109,7 @@ unsafe extern "C-unwind" fn __recv_chk(
         // SAFETY: the C library complains and ends the program.
         return unsafe { real::__recv_chk(fd, into, len, room, flags) };
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `into` is writable for `len` bytes.
     unsafe {
         receive_one(fd, into, len, flags)
             .unwrap_or_else(|| ending::told(fd, real::__recv_chk(fd, into, len, room, flags), len > 0))
@@ -123,7 +123,7 @@ unsafe fn no_address(
     len: *mut socklen_t,
 ) -> Option<ssize_t> {
     if result.is_some_and(|n| n >= 0) && !address.is_null() && !len.is_null() {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `address` is null or writable for `*len` bytes.
         unsafe { *len = 0 };
     }
     result
@@ -139,7 +139,8 @@ pub(super) unsafe extern "C-unwind" fn recvfrom(
     address: *mut sockaddr,
     address_len: *mut socklen_t,
 ) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `into` is writable for `len` bytes and `address` is null or writable for
+    // `*address_len` bytes.
     unsafe {
         no_address(receive_one(fd, into, len, flags), address, address_len).unwrap_or_else(|| {
             let received = real::recvfrom(fd, into, len, flags, address, address_len);
@@ -159,7 +160,8 @@ unsafe extern "C-unwind" fn __recvfrom_chk(
     address: *mut sockaddr,
     address_len: *mut socklen_t,
 ) -> ssize_t {
-    // SAFETY: the caller's promise; a buffer that is too small is the C library's to complain of.
+    // SAFETY: by the caller's contract `into` is writable for `len` bytes and `address` is null or writable for
+    // `*address_len` bytes; a buffer that is too small is the C library's to complain of.
     unsafe {
         let ours = if len > room {
             None
@@ -175,7 +177,7 @@ unsafe extern "C-unwind" fn __recvfrom_chk(
 
 /// The buffers of a message header.
 unsafe fn message_parts<'a>(message: *const msghdr) -> Result<&'a [iovec], sys::Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call.
     unsafe {
         if (*message).msg_iovlen > libc::UIO_MAXIOV as usize {
             return Err(libc::EMSGSIZE);
@@ -186,13 +188,13 @@ unsafe fn message_parts<'a>(message: *const msghdr) -> Result<&'a [iovec], sys::
 
 /// Whether a list of buffers that the kernel has read takes any bytes.
 unsafe fn any_room(parts: *const iovec, count: usize) -> bool {
-    // SAFETY: the caller's promise: `count` entries are readable.
+    // SAFETY: by the caller's contract `parts` has `count` readable entries.
     (0..count).any(|at| unsafe { (*parts.add(at)).iov_len } > 0)
 }
 
 /// Whether a message that the kernel has read takes any bytes.
 unsafe fn has_room(message: *const msghdr) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call.
     unsafe { any_room((*message).msg_iov, (*message).msg_iovlen) }
 }
 
@@ -201,7 +203,7 @@ unsafe fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> Opti
     if !fdtable::is_ours(fd) || message.is_null() {
         return None;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call.
     unsafe {
         let parts = match message_parts(message) {
             Ok(parts) => parts,
@@ -222,7 +224,7 @@ unsafe fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> Optio
     if !fdtable::is_ours(fd) || message.is_null() {
         return None;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call.
     unsafe {
         match message_parts(message) {
             Ok(parts) => io::send(fd, parts, flags).map(c_result),
@@ -234,7 +236,7 @@ unsafe fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> Optio
 /// recvmsg(2)
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call.
     unsafe {
         if let Some(result) = receive_message(fd, message, flags) {
             return result;
@@ -250,12 +252,12 @@ pub(super) unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, 
 /// sendmsg(2)
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call.
     let flags = match unsafe { opened_by(fd, flags, message) } {
         Ok(flags) => flags,
         Err(result) => return result,
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call.
     unsafe {
         send_message(fd, message, flags).unwrap_or_else(|| {
             rights::outgoing(message);
@@ -275,7 +277,7 @@ unsafe fn each(
         return None;
     }
     for at in 0..count as usize {
-        // SAFETY: the caller's promise: `count` entries are writable.
+        // SAFETY: by the caller's contract `messages` has `count` writable entries.
         let message = unsafe { &mut *messages.add(at) };
         let done = one(&raw mut message.msg_hdr, at == 0)?;
         if done < 0 {
@@ -299,7 +301,8 @@ pub(super) unsafe extern "C-unwind" fn recvmmsg(
     timeout: *mut timespec,
 ) -> c_int {
     if fdtable::is_ours(fd) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for the
+        // call and `timeout` is null or points to a time.
         let limit = match unsafe { poll::of_timespec(timeout) } {
             Ok(limit) => limit.map(|ns| sys::monotonic_nanos().saturating_add(ns)),
             Err(errno) => return c_int_result(Err(errno)),
@@ -307,17 +310,20 @@ pub(super) unsafe extern "C-unwind" fn recvmmsg(
         let one = |message: *mut msghdr, first: bool| {
             let for_one = flags & libc::MSG_WAITFORONE != 0 && !first;
             let wait = if for_one { libc::MSG_DONTWAIT } else { 0 };
-            // SAFETY: the caller's promise.
+            // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for
+            // the call and `timeout` is null or points to a time.
             unsafe { receive_message(fd, message, (flags & !libc::MSG_WAITFORONE) | wait) }
         };
         // The time-out counts between messages only (recvmmsg(2), bugs).
         let enough = || limit.is_some_and(|at| sys::monotonic_nanos() >= at);
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for the
+        // call and `timeout` is null or points to a time.
         if let Some(result) = unsafe { each(messages, count, one, enough) } {
             return result;
         }
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for the call
+    // and `timeout` is null or points to a time.
     let received = unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
     for at in 0..received.max(0) as usize {
         // SAFETY: the kernel filled in so many headers.
@@ -338,25 +344,30 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
     flags: c_int,
 ) -> c_int {
     let first: *const msghdr = if count == 0 { core::ptr::null() } else { messages.cast() };
-    // SAFETY: the caller's promise; an mmsghdr begins with its msghdr.
+    // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for the
+    // call; an mmsghdr begins with its msghdr.
     let flags = match unsafe { opened_by(fd, flags, first) } {
         Ok(flags) => flags,
         Err(result) => return result as c_int,
     };
     if fdtable::is_ours(fd) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for the
+        // call.
         let one = |message: *mut msghdr, _| unsafe { send_message(fd, message, flags) };
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for the
+        // call.
         if let Some(result) = unsafe { each(messages, count.min(libc::UIO_MAXIOV as c_uint), one, || false) }
         {
             return result;
         }
     }
     for at in 0..if messages.is_null() { 0 } else { count as usize } {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for the
+        // call.
         unsafe { rights::outgoing(&raw const (*messages.add(at)).msg_hdr) };
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for the
+    // call.
     unsafe { real::sendmmsg(fd, messages, count, flags) }
 }
 
@@ -377,10 +388,11 @@ pub unsafe fn list(
     if !fdtable::is_ours(fd) {
         return None;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `parts` has `count` entries, each naming memory that is lent for the call.
     match unsafe { io::iovecs(parts, usize::try_from(count).unwrap_or(usize::MAX)) } {
         Ok(list) if list.iter().all(|p| p.iov_len == 0) => Some(0),
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `parts` has `count` entries, each naming memory that is lent for the
+        // call.
         Ok(list) => unsafe { moves(fd, list, flags) }.map(c_result),
         Err(errno) => Some(c_result(Err(errno))),
     }
@@ -389,7 +401,7 @@ pub unsafe fn list(
 /// readv(2)
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `parts` has `count` entries, each naming memory that is lent for the call.
     unsafe {
         list(fd, parts, count, 0, io::receive).unwrap_or_else(|| {
             let received = real::readv(fd, parts, count);
@@ -401,14 +413,14 @@ pub(super) unsafe extern "C-unwind" fn readv(fd: c_int, parts: *const iovec, cou
 /// writev(2)
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `parts` has `count` entries, each naming memory that is lent for the call.
     unsafe { list(fd, parts, count, 0, io::send).unwrap_or_else(|| real::writev(fd, parts, count)) }
 }
 
 /// write(2)
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `from` is readable for `len` bytes.
     unsafe { send_one(fd, from, len, 0).unwrap_or_else(|| real::write(fd, from, len)) }
 }
 
@@ -420,7 +432,7 @@ pub(super) unsafe extern "C-unwind" fn send(
     len: size_t,
     flags: c_int,
 ) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `from` is readable for `len` bytes.
     unsafe { send_one(fd, from, len, flags).unwrap_or_else(|| real::send(fd, from, len, flags)) }
 }
 
@@ -434,12 +446,14 @@ pub(super) unsafe extern "C-unwind" fn sendto(
     address: *const sockaddr,
     address_len: socklen_t,
 ) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `from` is readable for `len` bytes and `address` is readable for
+    // `address_len` bytes.
     let flags = match unsafe { opened(fd, flags, address, address_len) } {
         Ok(flags) => flags,
         Err(result) => return result,
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `from` is readable for `len` bytes and `address` is readable for
+    // `address_len` bytes.
     unsafe {
         send_one(fd, from, len, flags)
             .unwrap_or_else(|| real::sendto(fd, from, len, flags, address, address_len))

@@ -21,7 +21,7 @@ pub unsafe fn of_timespec(time: *const timespec) -> Result<Option<u64>, sys::Err
     if time.is_null() {
         return Ok(None);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `time` is null or points to a time.
     let t = unsafe { time.read_unaligned() };
     nanos(t.tv_sec, t.tv_nsec, 1)
 }
@@ -38,7 +38,7 @@ unsafe fn ours<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> 
     if fds.is_null() || count == 0 || count as usize > fdtable::DESCRIPTORS_MAX {
         return None;
     }
-    // SAFETY: the caller's promise: poll's array has `count` entries.
+    // SAFETY: by the caller's contract `fds` has `count` entries.
     let fds = unsafe { slice::from_raw_parts_mut(fds, count as usize) };
     poll_ops::concerns(fds).then_some(fds)
 }
@@ -46,10 +46,10 @@ unsafe fn ours<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> 
 /// poll(2)
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `fds` has `count` entries.
     match unsafe { ours(fds, count) } {
         Some(set) => poll_ours(set, timeout),
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `fds` has `count` entries.
         None => unsafe {
             or_late(fds, count, || real::poll(fds, count, timeout), |set| poll_ours(set, timeout))
         },
@@ -74,7 +74,7 @@ unsafe fn or_late(
     if found <= 0 || epoll::sets_made() == before {
         return found;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `fds` has `count` entries.
     unsafe { ours(fds, count) }.map_or(found, again)
 }
 
@@ -86,16 +86,18 @@ unsafe extern "C-unwind" fn __poll_chk(
     timeout: c_int,
     room: size_t,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `fds` has `count` entries.
     match unsafe { ours(fds, count) } {
         Some(set) if size_of_val(set) <= room => poll_ours(set, timeout),
-        // SAFETY: the caller's promise; an array that is too small is the C library's to complain of.
+        // SAFETY: by the caller's contract `fds` has `count` entries; an array that is too small is the C library's
+        // to complain of.
         _ => unsafe { real::__poll_chk(fds, count, timeout, room) },
     }
 }
 
 unsafe fn ppoll_ours(set: &mut [pollfd], timeout: *const timespec, mask: *const sigset_t) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `timeout` is null or points to a time and `mask` is null or points to a
+    // signal set.
     c_int_result(unsafe { of_timespec(timeout).and_then(|ns| poll_ops::poll(set, ns, mask)) })
 }
 
@@ -107,11 +109,14 @@ pub(super) unsafe extern "C-unwind" fn ppoll(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `fds` has `count` entries, `timeout` is null or points to a time and `mask`
+    // is null or points to a signal set.
     match unsafe { ours(fds, count) } {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `fds` has `count` entries, `timeout` is null or points to a time and
+        // `mask` is null or points to a signal set.
         Some(set) => unsafe { ppoll_ours(set, timeout, mask) },
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `fds` has `count` entries, `timeout` is null or points to a time and
+        // `mask` is null or points to a signal set.
         None => unsafe {
             let kernel = || real::ppoll(fds, count, timeout, mask);
             or_late(fds, count, kernel, |set| ppoll_ours(set, timeout, mask))
@@ -128,11 +133,14 @@ unsafe extern "C-unwind" fn __ppoll_chk(
     mask: *const sigset_t,
     room: size_t,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `fds` has `count` entries, `timeout` is null or points to a time and `mask`
+    // is null or points to a signal set.
     match unsafe { ours(fds, count) } {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `fds` has `count` entries, `timeout` is null or points to a time and
+        // `mask` is null or points to a signal set.
         Some(set) if size_of_val(set) <= room => unsafe { ppoll_ours(set, timeout, mask) },
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `fds` has `count` entries, `timeout` is null or points to a time and
+        // `mask` is null or points to a signal set.
         _ => unsafe { real::__ppoll_chk(fds, count, timeout, mask, room) },
     }
 }
@@ -147,27 +155,32 @@ pub(super) unsafe extern "C-unwind" fn select(
     timeout: *mut timeval,
 ) -> c_int {
     let sets = select_ops::Sets([read, write, except]);
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract each set is null or covers `count` descriptors and `timeout` is null or
+    // points to a time.
     if !unsafe { sets.concern(count) } {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract each set is null or covers `count` descriptors and `timeout` is null or
+        // points to a time.
         return unsafe { real::select(count, read, write, except, timeout) };
     }
     let limit = if timeout.is_null() {
         Ok(None)
     } else {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract each set is null or covers `count` descriptors and `timeout` is null or
+        // points to a time.
         let t = unsafe { timeout.read_unaligned() };
         // Linux takes more than a second's worth of microseconds.
         nanos(t.tv_sec.saturating_add(t.tv_usec.div_euclid(1_000_000)), t.tv_usec.rem_euclid(1_000_000), 1000)
     };
     let began = sys::monotonic_nanos();
-    // SAFETY: the caller's promise; no mask.
+    // SAFETY: by the caller's contract each set is null or covers `count` descriptors and `timeout` is null or
+    // points to a time; no mask.
     let result = limit.and_then(|ns| unsafe { sets.select(count, ns, core::ptr::null()) });
     if let Ok(Some(ns)) = limit {
         // Linux tells how much time is left.
         let left = ns.saturating_sub(sys::monotonic_nanos() - began) / 1000;
         let told = timeval { tv_sec: (left / 1_000_000) as i64, tv_usec: (left % 1_000_000) as i64 };
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract each set is null or covers `count` descriptors and `timeout` is null or
+        // points to a time.
         unsafe { timeout.write_unaligned(told) };
     }
     c_int_result(result)
@@ -184,7 +197,8 @@ pub(super) unsafe extern "C-unwind" fn pselect(
     mask: *const sigset_t,
 ) -> c_int {
     let sets = select_ops::Sets([read, write, except]);
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract each set is null or covers `count` descriptors, `timeout` is null or points
+    // to a time and `mask` is null or points to a signal set.
     unsafe {
         if !sets.concern(count) {
             return real::pselect(count, read, write, except, timeout, mask);
@@ -216,12 +230,12 @@ pub(super) unsafe extern "C-unwind" fn epoll_ctl(
     event: *mut epoll_event,
 ) -> c_int {
     if fdtable::entry(fd) != Entry::Kernel || fdtable::entry(epoll) != Entry::Kernel {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `event` is null or points to an event.
         if let Some(result) = unsafe { epoll::control(epoll, operation, fd, event) } {
             return c_int_result(result);
         }
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `event` is null or points to an event.
     unsafe { real::epoll_ctl(epoll, operation, fd, event) }
 }
 
@@ -248,7 +262,7 @@ unsafe fn epoll_any(
         }
         Some(found as usize)
     };
-    // SAFETY: the caller's promise: `count` entries are writable.
+    // SAFETY: by the caller's contract `events` has room for `count` entries.
     let events = unsafe { slice::from_raw_parts_mut(events, room) };
     if let Some(found) = late {
         let kept = epoll_sleep::strip_late(set, events.get_mut(..found).unwrap_or(&mut []));
@@ -256,7 +270,8 @@ unsafe fn epoll_any(
             return kept as c_int;
         }
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `events` has room for `count` entries and `mask` is null or points to a
+    // signal set.
     match unsafe { epoll::wait(set, events, timeout, mask) } {
         Some(result) => c_int_result(result),
         None => c_int_result(Err(libc::EINVAL)),
@@ -271,9 +286,9 @@ pub(super) unsafe extern "C-unwind" fn epoll_wait(
     count: c_int,
     timeout: c_int,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `events` has room for `count` entries.
     let kernel = || unsafe { real::epoll_wait(set, events, count, timeout) };
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `events` has room for `count` entries.
     unsafe { epoll_any(set, events, count, Ok(of_millis(timeout)), core::ptr::null(), kernel) }
 }
 
@@ -286,9 +301,11 @@ pub(super) unsafe extern "C-unwind" fn epoll_pwait(
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `events` has room for `count` entries and `mask` is null or points to a
+    // signal set.
     let kernel = || unsafe { real::epoll_pwait(set, events, count, timeout, mask) };
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `events` has room for `count` entries and `mask` is null or points to a
+    // signal set.
     unsafe { epoll_any(set, events, count, Ok(of_millis(timeout)), mask, kernel) }
 }
 
@@ -301,8 +318,10 @@ pub(super) unsafe extern "C-unwind" fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `events` has room for `count` entries, `timeout` is null or points to a time
+    // and `mask` is null or points to a signal set.
     let kernel = || unsafe { real::epoll_pwait2(set, events, count, timeout, mask) };
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `events` has room for `count` entries, `timeout` is null or points to a time
+    // and `mask` is null or points to a signal set.
     unsafe { epoll_any(set, events, count, of_timespec(timeout), mask, kernel) }
 }

@@ -129,7 +129,7 @@ macro_rules! with_environment {
         #[unsafe(no_mangle)]
         pub(super) unsafe extern "C" fn $name($($argument: $type,)* $environment: Strings $(, $last: $last_type)?) -> c_int {
             before_exec();
-            // SAFETY: the caller's promise.
+            // SAFETY: by the caller's contract the environment is null or an array of C strings that ends with a null pointer.
             let kept = unsafe { Environment::of($environment, handover::any_over_exec()) };
             call_next!(
                 next_with_environment::$name,
@@ -167,12 +167,12 @@ impl Environment {
         }
         let mut kept = Vec::new();
         loop {
-            // SAFETY: the caller's promise: the array goes on until its null pointer.
+            // SAFETY: by the contract above the array goes on until its null pointer, which is not behind us.
             let text = unsafe { given.add(kept.len()).read() };
             if text.is_null() {
                 break;
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: by the contract above every entry but the last is a C string.
             if unsafe { CStr::from_ptr(text) }.to_bytes().starts_with(b"LD_PRELOAD=") {
                 return as_given;
             }

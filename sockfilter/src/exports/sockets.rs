@@ -23,12 +23,12 @@ pub(super) unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: s
     if fdtable::is_ours(fd) && options::is_connection(fd) {
         return c_int_result(Err(libc::EINVAL));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `address` is readable for `len` bytes.
     let result = unsafe { real::bind(fd, address, len) };
     if result == 0 || sys::errno() != libc::EADDRNOTAVAIL || fdtable::entry(fd) == Entry::Kernel {
         return result;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `address` is readable for `len` bytes.
     unsafe { ops::bind::again(fd, address, len) }.map_or(result, c_int_result)
 }
 
@@ -57,10 +57,10 @@ pub(super) unsafe extern "C-unwind" fn accept(
         if let Err(errno) = listening::made_elsewhere(fd) {
             return c_int_result(Err(errno));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `address` is null or writable for `*len` bytes.
         return unsafe { real::accept(fd, address, len) };
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `address` is null or writable for `*len` bytes.
     unsafe { sockets::accept(fd, address, len, 0) }
 }
 
@@ -76,10 +76,10 @@ pub(super) unsafe extern "C-unwind" fn accept4(
         if let Err(errno) = listening::made_elsewhere(fd) {
             return c_int_result(Err(errno));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `address` is null or writable for `*len` bytes.
         return unsafe { real::accept4(fd, address, len, flags) };
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `address` is null or writable for `*len` bytes.
     unsafe { sockets::accept(fd, address, len, flags) }
 }
 
@@ -87,12 +87,12 @@ pub(super) unsafe extern "C-unwind" fn accept4(
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     if fdtable::entry(fd) != Entry::Kernel {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `address` is readable for `len` bytes.
         if let Some(result) = unsafe { sockets::connect(fd, address, len, false) } {
             return c_int_result(result);
         }
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `address` is readable for `len` bytes.
     unsafe { real::connect(fd, address, len) }
 }
 
@@ -115,12 +115,12 @@ pub(super) unsafe extern "C-unwind" fn getsockname(
     len: *mut socklen_t,
 ) -> c_int {
     if fdtable::is_named_by_us(fd)
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `address` is null or writable for `*len` bytes.
         && let Some(result) = unsafe { names::name(fd, End::Local, address, len) }
     {
         return result;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `address` is null or writable for `*len` bytes.
     unsafe { real::getsockname(fd, address, len) }
 }
 
@@ -132,12 +132,12 @@ pub(super) unsafe extern "C-unwind" fn getpeername(
     len: *mut socklen_t,
 ) -> c_int {
     if fdtable::is_named_by_us(fd)
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `address` is null or writable for `*len` bytes.
         && let Some(result) = unsafe { names::name(fd, End::Remote, address, len) }
     {
         return result;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `address` is null or writable for `*len` bytes.
     unsafe { real::getpeername(fd, address, len) }
 }
 
@@ -170,7 +170,7 @@ pub(super) unsafe extern "C-unwind" fn getsockopt(
         libc::SOL_SOCKET => name == libc::SO_ERROR,
         level => level == libc::IPPROTO_TCP && result == 0,
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `value` is writable for `*len` bytes, and `len` for one length.
     settled(fd, told, || unsafe { get_option(fd, level, name, value, len) })
 }
 
@@ -178,7 +178,7 @@ unsafe fn get_option(fd: c_int, level: c_int, name: c_int, value: *mut c_void, l
     if let Entry::Carried(index) = fdtable::entry(fd)
         && !value.is_null()
         && !len.is_null()
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `value` is writable for `*len` bytes, and `len` for one length.
         && let Some(result) = unsafe { carried::get(index, level, name, value, len) }
     {
         return c_int_result(result);
@@ -187,7 +187,7 @@ unsafe fn get_option(fd: c_int, level: c_int, name: c_int, value: *mut c_void, l
         && fdtable::is_ours(fd)
         && !value.is_null()
         && !len.is_null()
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `value` is writable for `*len` bytes, and `len` for one length.
         && let Some(Ok(_)) = unsafe { tcp_info::get(fd, value, len) }
     {
         return 0;
@@ -197,18 +197,18 @@ unsafe fn get_option(fd: c_int, level: c_int, name: c_int, value: *mut c_void, l
         && !len.is_null()
         && let Some(number) = options::socket_state(fd, level, name)
     {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `value` is writable for `*len` bytes, and `len` for one length.
         if unsafe { len.read_unaligned() } > c_int::MAX as socklen_t {
             return c_int_result(Err(libc::EINVAL));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `value` is writable for `*len` bytes, and `len` for one length.
         unsafe { options::write_int(number, value, len) };
         return 0;
     }
     if fdtable::is_ours(fd) {
         options::inherit(fd);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `value` is writable for `*len` bytes, and `len` for one length.
     let result = unsafe { real::getsockopt(fd, level, name, value, len) };
     let is_info = (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO);
     // What no proxy can tell of: listeners, connections that are not there yet or no more.
@@ -234,7 +234,7 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
     value: *const c_void,
     len: socklen_t,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `value` is readable for `len` bytes.
     settled(fd, |_| false, || unsafe { set_option(fd, level, name, value, len) })
 }
 
@@ -242,7 +242,7 @@ unsafe fn set_option(fd: c_int, level: c_int, name: c_int, value: *const c_void,
     if let Entry::Carried(index) = fdtable::entry(fd)
         && carried::keeps(level)
     {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `value` is readable for `len` bytes.
         return c_int_result(unsafe { carried::set(index, level, name, value, len) });
     }
     if fdtable::is_ours(fd) && options::is_lacking(fd, level, name) {
@@ -251,7 +251,8 @@ unsafe fn set_option(fd: c_int, level: c_int, name: c_int, value: *const c_void,
     if fdtable::is_ours(fd) {
         options::inherit(fd);
     }
-    // SAFETY: the caller's promise. The placeholder keeps every option's value.
+    // SAFETY: by the caller's contract `value` is readable for `len` bytes. The placeholder keeps every option's
+    // value.
     let result = unsafe { real::setsockopt(fd, level, name, value, len) };
     if result == 0 && fdtable::is_ours(fd) {
         // SAFETY: the kernel has read `len` bytes of `value`.

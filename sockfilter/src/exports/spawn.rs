@@ -79,7 +79,7 @@ macro_rules! spawn {
             if $next.find().is_null() {
                 return libc::ENOSYS;
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: by the caller's contract `actions` is null or an initialised set of file actions.
             let kept = unsafe { Environment::of(environment, before_spawn(actions)) };
             call_next!(
                 $next,

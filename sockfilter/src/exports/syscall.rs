@@ -58,7 +58,7 @@ unsafe extern "C-unwind" fn dispatch(
     f: usize,
 ) -> c_long {
     let fd = a as c_int;
-    // SAFETY: the caller's promise: the arguments are what the call of this number takes.
+    // SAFETY: by the caller's contract the arguments are what the system call of this number takes.
     let result = unsafe {
         match number {
             libc::SYS_read => return io::read(fd, b as _, c) as c_long,
@@ -145,9 +145,9 @@ unsafe fn pselect6(a: [usize; 6]) -> c_long {
     let [count, read, write, except, timeout, last] = a;
     // The sixth argument points to the mask and its length.
     let both = last as *const [usize; 2];
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract the sixth argument is null or points to a mask's address and length.
     let [mask, len] = if both.is_null() { [0, MASK_LEN] } else { unsafe { both.read_unaligned() } };
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract the arguments are those of pselect6(2): pointers that are null or valid for what it reads and writes.
     unsafe {
         if (mask != 0 && len != MASK_LEN)
             || !Sets([read as _, write as _, except as _]).concern(count as c_int)
@@ -167,7 +167,7 @@ unsafe fn copies_memory(arguments: usize, len: usize) -> bool {
         return false;
     }
     let word = |at: usize| (arguments + at) as *const u64;
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `arguments` points to a struct clone_args of `len` bytes; both words lie within it.
     unsafe {
         word(0).read_unaligned() & libc::CLONE_VM as u64 == 0 && word(CLONE_STACK).read_unaligned() == 0
     }

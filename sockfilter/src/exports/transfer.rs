@@ -10,7 +10,7 @@ use crate::ops::{c_result, ending, io};
 use crate::real;
 
 unsafe fn sendfile_any(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `offset` is null or points to an offset.
     unsafe {
         if fdtable::is_ours(from)
             && names::name(from, End::Local, core::ptr::null_mut(), core::ptr::null_mut()).is_some()
@@ -30,14 +30,14 @@ pub(super) unsafe extern "C-unwind" fn sendfile(
     offset: *mut off_t,
     count: size_t,
 ) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `offset` is null or points to an offset.
     unsafe { sendfile_any(to, from, offset, count) }
 }
 
 /// sendfile(2) of programs with large file offsets: the same on a 64-bit system.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `offset` is null or points to an offset.
     unsafe { sendfile_any(to, from, offset, count) }
 }
 
@@ -57,7 +57,8 @@ pub(super) unsafe extern "C-unwind" fn splice(
             return c_result(result);
         }
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `from_offset` is null or points to an offset and `to_offset` is null or
+    // points to an offset.
     let moved = unsafe { real::splice(from, from_offset, to, to_offset, len, flags) };
     ending::told(from, moved, len > 0)
 }
@@ -82,7 +83,7 @@ unsafe fn at_no_offset(
         return Some(c_result(Err(libc::EOPNOTSUPP)));
     }
     let wait = if flags & RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `parts` has `count` entries, each naming memory that is lent for the call.
     unsafe { list(fd, parts, count, wait, moves) }
 }
 
@@ -98,7 +99,8 @@ macro_rules! at_offset {
                 at: off_t,
                 flags: c_int,
             ) -> ssize_t {
-                // SAFETY: the caller's promise.
+                // SAFETY: by the caller's contract `parts` has `count` entries, each naming memory that is lent for
+                // the call.
                 unsafe {
                     at_no_offset(fd, parts, count, at, flags, $moves)
                         .unwrap_or_else(|| real::$name(fd, parts, count, at, flags))

@@ -23,7 +23,7 @@ pub unsafe fn again(fd: c_int, address: *const sockaddr, len: socklen_t) -> Opti
     if lock::inside() || !matches!(fdtable::entry(fd), Entry::Candidate(_)) {
         return None;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `address` is readable for `len` bytes.
     let name = unsafe { address::parse(address, len) }?;
     if !ENGINE.with(|engine| engine.has_connection_at(address::canonical(name).ip())) {
         return None;

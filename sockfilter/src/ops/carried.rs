@@ -89,7 +89,7 @@ pub unsafe fn get(
     }
     Some(known(index).and_then(|(family, options)| {
         let scratch = Scratch::of(family, &options)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `value` is writable for `*len` bytes, and `len` for one length.
         unsafe { syscall!(libc::SYS_getsockopt, scratch.0, level, name, value, len) }
     }))
 }
@@ -107,10 +107,10 @@ pub unsafe fn set(
 ) -> Result<usize, Errno> {
     let (family, kept) = known(index)?;
     let scratch = Scratch::of(family, &kept)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `value` is readable for `len` bytes.
     unsafe { syscall!(libc::SYS_setsockopt, scratch.0, level, name, value, len) }?;
     drop(scratch);
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `value` is readable for `len` bytes.
     if let Some(option) = unsafe { options::copied(level, name, value, len) } {
         ENGINE.with(|engine| {
             let Some(d) = engine.descriptions.get_mut(index) else { return };

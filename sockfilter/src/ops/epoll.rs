@@ -41,7 +41,7 @@ pub unsafe fn control(
     let event = if event.is_null() {
         None
     } else {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `event` is null or points to an event.
         Some(unsafe { event.read_unaligned() })
     };
     match (fdtable::entry(fd), fdtable::entry(epoll)) {
@@ -308,7 +308,7 @@ pub unsafe fn wait(
             // The mask applies to each sleep as a whole.
             Look::Sleep(time_ns) => (nap.time_ns, let_in) = (time_ns, mask),
             Look::SleepOutside => {
-                // SAFETY: the caller's promise.
+                // SAFETY: by the caller's contract `mask` is null or points to a signal set.
                 match unsafe { poll::poll_set(epoll, id, deadline.left(), mask) } {
                     Ok(found) => ready = found,
                     Err(errno) => {
@@ -320,7 +320,7 @@ pub unsafe fn wait(
             }
         }
         ready = false;
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `mask` is null or points to a signal set.
         if let Some(result) = unsafe { kernel_wait(&nap, events, let_in) }.transpose() {
             return Some(result);
         }

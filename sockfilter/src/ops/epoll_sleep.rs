@@ -25,14 +25,16 @@ unsafe fn sleep(
 ) -> c_int {
     if let Some(ns) = timeout_ns.filter(|ns| !ns.is_multiple_of(1_000_000)) {
         let time = sys::timespec(ns);
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `events` has room for `count` entries and `mask` is null or points to a
+        // signal set.
         let found = unsafe { real::epoll_pwait2(epoll, events, count, &raw const time, mask) };
         if found >= 0 || sys::errno() != libc::ENOSYS {
             return found;
         }
     }
     let millis = timeout_ns.map_or(-1, |ns| ns.div_ceil(1_000_000).min(i32::MAX as u64) as c_int);
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `events` has room for `count` entries and `mask` is null or points to a
+    // signal set.
     unsafe { real::epoll_pwait(epoll, events, count, millis, mask) }
 }
 
@@ -41,7 +43,7 @@ unsafe fn sleep(
 /// # Safety
 /// `set` must point to the set's id.
 unsafe extern "C" fn cancelled(set: *mut c_void) {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `set` is writable for `len` bytes.
     let id = unsafe { *set.cast::<DescriptionId>() };
     ENGINE.with(|engine| {
         engine.wake_sleeper(id);

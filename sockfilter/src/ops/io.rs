@@ -62,7 +62,7 @@ pub unsafe fn iovecs<'a>(parts: *const iovec, count: usize) -> Result<&'a [iovec
     if parts.is_null() {
         return Err(libc::EFAULT);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `parts` has `count` entries, each naming memory that is lent for the call.
     let parts = unsafe { slice::from_raw_parts(parts, count) };
     if parts.iter().any(|p| isize::try_from(p.iov_len).is_err()) { Err(libc::EINVAL) } else { Ok(parts) }
 }
@@ -106,7 +106,7 @@ pub unsafe fn receive(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Result
     }
     let mut done = 0;
     let result = blocking(id, deadline, |engine| {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract each of `parts` names memory that is lent for the call.
         let taken = unsafe { take(engine, id, parts, &mut done, taking) };
         match taken {
             Ok(()) if !taking.all || done == taking.wanted => Attempt::Done(Ok(done)),
@@ -149,7 +149,7 @@ unsafe fn take(
     let flow = engine.flow(id).map_err(Some)?;
     let app = &mut engine.link.as_mut().ok_or(libc::EBADF)?.app;
     if taking.peek {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract each of `parts` names memory that is lent for the call.
         return unsafe { look_at(app, flow, parts, done, taking) };
     }
     if taking.wanted == 0 {
@@ -166,7 +166,8 @@ unsafe fn take(
                 let asked = (taking.wanted - *done).min(FILE_CHUNK);
                 (asked, app.read(now(), flow, nowhere.get_mut(..asked).unwrap_or(&mut []), false))
             } else {
-                // SAFETY: the caller's promise; `from` lies within the part.
+                // SAFETY: by the caller's contract each of `parts` names memory that is lent for the call. `from`
+                // lies within the part.
                 let into = unsafe { slice::from_raw_parts_mut(part.iov_base.cast::<u8>().add(from), len) };
                 (len, app.read(now(), flow, into, false))
             };
@@ -213,7 +214,7 @@ unsafe fn look_at(
             break;
         }
         if part.iov_len > 0 {
-            // SAFETY: the caller's promise.
+            // SAFETY: by the caller's contract each of `parts` names memory that is lent for the call.
             let into = unsafe { slice::from_raw_parts_mut(part.iov_base.cast::<u8>(), part.iov_len) };
             *done += app.peek(flow, *done, into);
         }
@@ -242,7 +243,7 @@ pub unsafe fn send(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Result<us
     let mut done = 0;
     let result = blocking(id, deadline, |engine| {
         loop {
-            // SAFETY: the caller's promise.
+            // SAFETY: by the caller's contract each of `parts` names memory that is lent for the call.
             match unsafe { write_some(engine, id, parts, done) } {
                 Ok(n) => done += n,
                 Err(AppError::WouldBlock) if done > 0 => return Attempt::Partly,
@@ -290,7 +291,8 @@ pub unsafe fn write_some(
         skip -= from;
         let Some(slot) = slices.get_mut(used) else { break };
         if part.iov_len > from {
-            // SAFETY: the caller's promise; `from` lies within the part.
+            // SAFETY: by the caller's contract each of `parts` names memory that is lent for the call. `from` lies
+            // within the part.
             *slot =
                 unsafe { slice::from_raw_parts(part.iov_base.cast::<u8>().add(from), part.iov_len - from) };
             used += 1;

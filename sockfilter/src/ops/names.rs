@@ -44,10 +44,10 @@ pub unsafe fn name(fd: c_int, end: End, into: *mut sockaddr, len: *mut socklen_t
     })?;
     Some(match found {
         Ok(_) if into.is_null() || len.is_null() => c_int_result(Err(libc::EFAULT)),
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `into` is null or writable for `*len` bytes.
         Ok(_) if unsafe { len.read_unaligned() } > c_int::MAX as socklen_t => c_int_result(Err(libc::EINVAL)),
         Ok((name, family)) => {
-            // SAFETY: the caller's promise.
+            // SAFETY: by the caller's contract `into` is null or writable for `*len` bytes.
             unsafe { address::write(name, family, into, len) };
             0
         }

@@ -112,7 +112,7 @@ pub(super) unsafe fn copied(
         return None;
     }
     let mut option = SetOption { level, name, value: [0; OPTION_LEN_MAX], len: len as u8 };
-    // SAFETY: the caller's promise; the length was checked.
+    // SAFETY: by the caller's contract `value` is readable for `len` bytes; the length was checked.
     unsafe { core::ptr::copy_nonoverlapping(value.cast(), option.value.as_mut_ptr(), len as usize) };
     Some(option)
 }
@@ -130,7 +130,7 @@ pub(super) fn put(options: &mut Vec<SetOption>, option: SetOption) {
 /// # Safety
 /// `value` must have `len` readable bytes.
 pub unsafe fn note_inherited(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `value` is readable for `len` bytes.
     let Some(option) = (unsafe { copied(level, name, value, len) }) else { return };
     if lock::inside() {
         return;
@@ -166,7 +166,8 @@ pub fn apply(fd: c_int, options: &[SetOption]) {
 /// # Safety
 /// `value` must have `*len` writable bytes, `len` be readable and writable.
 pub unsafe fn write_int(number: c_int, value: *mut c_void, len: *mut socklen_t) {
-    // SAFETY: the caller's promise; at most `*len` bytes are written.
+    // SAFETY: by the caller's contract `value` is writable for `*len` bytes, and `len` for one length; at most
+    // `*len` bytes are written.
     unsafe {
         let room = (*len as usize).min(size_of::<c_int>());
         core::ptr::copy_nonoverlapping((&raw const number).cast::<u8>(), value.cast::<u8>(), room);

@@ -38,7 +38,7 @@ pub unsafe fn poll(
         let accelerated = |(at, p): (usize, &pollfd)| Some((at, engine.of_fd(p.fd)?));
         fds.iter().enumerate().filter_map(accelerated).collect()
     });
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `mask` is null or points to a signal set.
     let result = unsafe { look_and_sleep(fds, ours, timeout_ns, mask, None) };
     // A signal handler may have come while the lists above were given back.
     ENGINE.settled();
@@ -57,7 +57,7 @@ pub(super) unsafe fn poll_set(
     mask: *const sigset_t,
 ) -> Result<bool, Errno> {
     let mut set = [pollfd { fd: epoll, events: libc::POLLIN, revents: 0 }];
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `mask` is null or points to a signal set.
     let found = unsafe { look_and_sleep(&mut set, vec![(0, id)], timeout_ns, mask, Some(id)) };
     found.map(|count| count > 0)
 }
@@ -109,7 +109,7 @@ unsafe fn look_and_sleep(
             first.fd = waiter;
             rest.copy_from_slice(&wait::pollfds(wakes));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `mask` is null or points to a signal set.
         let slept = unsafe {
             wait::ppoll(
                 &mut kernel,

@@ -10,7 +10,8 @@ use crate::{fdtable, inherit};
 /// # Safety
 /// The header must be valid, its control data readable as far as it says.
 unsafe fn each_descriptor(message: *const msghdr, mut then: impl FnMut(c_int)) {
-    // SAFETY: the caller's promise; the macros stay within the control data.
+    // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call; the macros
+    // stay within the control data.
     unsafe {
         let mut header: *const cmsghdr = libc::CMSG_FIRSTHDR(message);
         while !header.is_null() {
@@ -33,7 +34,7 @@ unsafe fn each_descriptor(message: *const msghdr, mut then: impl FnMut(c_int)) {
 /// # Safety
 /// As sendmsg: the header must be null or valid.
 pub unsafe fn outgoing(message: *const msghdr) {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call.
     if message.is_null() || unsafe { (*message).msg_controllen } == 0 || fdtable::highest() <= 0 {
         return;
     }
@@ -46,7 +47,7 @@ pub unsafe fn outgoing(message: *const msghdr) {
 /// # Safety
 /// As recvmsg's, after it succeeded.
 pub unsafe fn incoming(message: *const msghdr) {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call.
     if message.is_null() || unsafe { (*message).msg_controllen } == 0 {
         return;
     }

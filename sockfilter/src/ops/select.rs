@@ -27,7 +27,7 @@ impl Sets {
     /// The sets must be null or have `count` bits.
     unsafe fn has(&self, which: usize, fd: usize) -> bool {
         let set = self.0[which];
-        // SAFETY: the caller's promise: `fd` is below the count.
+        // SAFETY: by the caller's contract `fd` is below the count that each set that is not null covers.
         !set.is_null() && unsafe { word(set, fd).read_unaligned() } >> (fd % 64) & 1 != 0
     }
 
@@ -39,7 +39,7 @@ impl Sets {
             return;
         }
         let bit = 1 << (fd % 64);
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `fd` is below the count that each set that is not null covers.
         unsafe {
             let old = word(set, fd).read_unaligned();
             word(set, fd).write_unaligned(if value { old | bit } else { old & !bit });
@@ -55,7 +55,7 @@ impl Sets {
             return false;
         }
         (0..count.min(fdtable::highest() + 1)).any(|fd| {
-            // SAFETY: the caller's promise.
+            // SAFETY: by the caller's contract each set is null or covers `count` descriptors.
             fdtable::is_ours(fd) && (0..3).any(|which| unsafe { self.has(which, fd as usize) })
         })
     }
@@ -72,14 +72,14 @@ impl Sets {
     ) -> Result<usize, Errno> {
         let mut fds = Vec::new();
         for fd in 0..count {
-            // SAFETY: the caller's promise.
+            // SAFETY: by the caller's contract `mask` is null or points to a signal set.
             let wanted = |which: &usize| unsafe { self.has(*which, fd as usize) };
             let events = (0..3).filter(wanted).fold(0, |bits, which| bits | EVENTS[which]);
             if events != 0 {
                 fds.push(pollfd { fd, events, revents: 0 });
             }
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `mask` is null or points to a signal set.
         unsafe { poll::poll(&mut fds, timeout_ns, mask) }?;
         if fds.iter().any(|p| p.revents & libc::POLLNVAL != 0) {
             return Err(libc::EBADF);
@@ -89,7 +89,7 @@ impl Sets {
             for which in 0..3 {
                 let asked = p.events & EVENTS[which] == EVENTS[which];
                 let told = asked && p.revents & TOLD[which] != 0;
-                // SAFETY: the caller's promise.
+                // SAFETY: by the caller's contract `mask` is null or points to a signal set.
                 if unsafe { self.has(which, p.fd as usize) } {
                     bits += usize::from(told);
                     // SAFETY: as above.

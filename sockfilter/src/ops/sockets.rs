@@ -157,7 +157,7 @@ pub(super) fn refused_in_strict_mode(reason: Reason) -> bool {
 pub unsafe fn accept(fd: c_int, name: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
     let accepted = accept_one(fd, flags);
     if let Ok((_, family, remote)) = accepted {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `name` is null or writable for `*len` bytes.
         unsafe { address::write(remote, family, name, len) };
     }
     c_int_result(accepted.map(|(new, ..)| new as usize))
@@ -266,7 +266,7 @@ pub unsafe fn connect(
     }
     match fdtable::entry(fd) {
         Entry::Candidate(index) => {
-            // SAFETY: the caller's promise.
+            // SAFETY: by the caller's contract `name` is readable for `len` bytes.
             let remote = unsafe { address::parse(name, len) }?;
             start_connecting(fd, index, address::canonical(remote), at_once)
         }

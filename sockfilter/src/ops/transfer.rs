@@ -24,7 +24,8 @@ pub unsafe fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: usize)
         Ok(None) => return None,
         Err(errno) => return Some(c_result(Err(errno))),
     };
-    // SAFETY: the caller's promise. Without an offset the file's own position counts, and moves.
+    // SAFETY: by the caller's contract `offset` is null or points to an offset. Without an offset the file's own
+    // position counts, and moves.
     let start = if offset.is_null() {
         // SAFETY: no pointers.
         match unsafe { syscall!(libc::SYS_lseek, from, 0, libc::SEEK_CUR) } {
@@ -32,7 +33,7 @@ pub unsafe fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: usize)
             Err(errno) => return Some(c_result(Err(errno))),
         }
     } else {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `offset` is null or points to an offset.
         unsafe { *offset }
     };
     let (sent, result) = copy_file(id, deadline, from, start, count);
@@ -44,7 +45,7 @@ pub unsafe fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: usize)
         // SAFETY: no pointers.
         let _ = unsafe { syscall!(libc::SYS_lseek, from, end, libc::SEEK_SET) };
     } else {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract `offset` is null or points to an offset.
         unsafe { *offset = end };
     }
     if sent == 0 && result == Err(libc::EPIPE) {
