@@ -1,61 +1,59 @@
 //! The proxy's core: between the tunnels and the channels, sans-I/O (CSP §4.4, the SAN proxy).
 //!
 //! ```text
-//!  tunnel record ─▶ inbound ─▶ csp-tcp Stack ─▶ events ─▶ relay ─▶ DATA … to the application
-//!  tunnel record ◀─ outbound ◀─ csp-tcp Stack ◀───────── application ◀─ DATA … from it
+//!            ┌ tunnels ┐            ┌───── relay ─────┐
+//!  record ──▶│ inbound │─▶ csp-tcp ─▶ to_pump, parked ─▶ DATA …  to the application
+//!  record ◀──│ outbound│◀─ Stack  ◀─── budget ◀───────── DATA …  from it
+//!            └─────────┘    │ events
+//!                           ▼
+//!                       dispatcher ─ pools, services, backlogs, offers ─▶ OPEN
+//!  egress: sources of active opens          recorder: trace, ended flows, counters
 //! ```
-//! Owns one worker's flows, pools and TCP stack. It has no clock, socket, thread or logger; time comes in, messages go
-//! out through [`ProxyOutput`].
+//! Each part owns its fields; its methods take what they need of the others by argument ([`context::Context`]).
+//! [`ProxyCore`] owns the parts, one worker's flows and TCP engine, and passes each input to the parts that it concerns. It
+//! has no clock, socket, thread or logger; the time is an argument, messages leave through [`ProxyOutput`].
 
-mod announced;
 mod application;
-mod backlog;
-mod budget;
 mod connect;
+mod context;
 mod counters;
 mod dispatch;
 mod egress;
 mod events;
 mod flow;
-mod handover;
-mod inbound;
 mod options;
-mod outbound;
 mod output;
-mod parked;
-mod path_error;
-mod pool;
 pub mod reason;
+mod recorder;
 mod relay;
-mod services;
 mod snapshot;
-mod stalled;
-mod withdraw;
-
-use std::collections::{HashMap, VecDeque};
+mod tunnels;
+mod turn;
 
 use csp_tcp::{Buffer, Direction, Stack, StackConfig};
-use csp_types::{FlowLabel, Instant, NodeId, TraceEvent, TraceKind, TraceRing};
+use csp_types::{Instant, NodeId, Role, TraceRing};
+use csp_wire::channel::Message;
+use csp_wire::tunnel::Record;
 
 pub use application::Verdict;
-pub use backlog::{BacklogLimits, NO_SERVER_GRACE};
-pub use budget::SendBudget;
 pub use counters::Counters;
+pub use dispatch::backlog::{BacklogLimits, NO_SERVER_GRACE};
+pub use dispatch::handover::HANDOVER_TIMEOUT;
+pub use dispatch::pool::{ChannelId, Choice, LISTENERS_PER_MEMBER_MAX, MEMBERS_MAX, MemberId, Pools};
+pub use dispatch::services::{PoolServer, ServiceSpec, ServiceTcp};
+pub use dispatch::withdraw::OFFER_PATIENCE;
 pub use egress::{Egress, EgressRule};
 pub use flow::{Attachment, Flow, FlowTable, Stage};
-pub use handover::HANDOVER_TIMEOUT;
 pub use output::{Blocked, Lane, ProxyOutput};
-pub use pool::{ChannelId, Choice, LISTENERS_PER_MEMBER_MAX, MEMBERS_MAX, MemberId, Pools};
-pub use services::{PoolServer, ServiceSpec, ServiceTcp};
+pub use relay::budget::SendBudget;
 pub use snapshot::{FlowSnapshot, RecentFlow, ServiceSnapshot};
-pub use withdraw::OFFER_PATIENCE;
 
-use announced::Announced;
-use handover::Left;
-use parked::Parked;
-use services::Services;
-use stalled::Stalled;
-use withdraw::Offers;
+use connect::NO_TUNNEL;
+use context::{Context, Turn};
+use dispatch::Dispatcher;
+use recorder::Recorder;
+use relay::Relay;
+use tunnels::{Arrived, Tunnels};
 
 /// Flows that are over and still known by their addresses.
 pub const ENDED_MAX: usize = 4096;
@@ -75,15 +73,8 @@ pub struct CoreConfig {
     pub trace_events: usize,
 }
 
-/// A process that has a channel here.
-#[derive(Clone, Debug)]
-struct Process {
-    node: NodeId,
-    name: String,
-}
-
-/// Where source ports begin: another place for each start of each proxy. One way, so that a port tells nothing of the
-/// secret.
+/// Where source ports begin: another place for each start of each proxy. A one-way function, so that a port
+/// discloses nothing of the secret.
 fn first_port_seed(secret: &[u8; 16]) -> u32 {
     let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
     (secret.iter().fold(0xcbf2_9ce4_8422_2325, fnv) >> 40) as u32
@@ -92,95 +83,156 @@ fn first_port_seed(secret: &[u8; 16]) -> u32 {
 /// One proxy worker's state.
 #[derive(Debug)]
 pub struct ProxyCore {
-    config: CoreConfig,
     tcp: Stack,
     flows: FlowTable,
-    pools: Pools,
-    services: Services,
-    processes: HashMap<ChannelId, Process>,
-    budget: SendBudget,
-    stalled: Stalled,
-    offers: Offers,
-    left: Left,
+    tunnels: Tunnels,
+    dispatcher: Dispatcher,
+    relay: Relay,
     egress: Egress,
-    announced: Announced,
-    /// Flows with bytes, an end of stream or credits to pass on.
-    to_pump: VecDeque<FlowLabel>,
-    /// Flows of those that wait for their lane.
-    parked: Parked,
-    trace: TraceRing,
-    ended: VecDeque<EndedFlow>,
-    counters: Counters,
+    recorder: Recorder,
 }
 
-/// A flow that is over.
-#[derive(Clone, Copy, Debug)]
-struct EndedFlow {
-    label: FlowLabel,
-    tuple: csp_types::FourTuple,
-    service: u32,
-    at: Instant,
-}
-
+/// Inputs. Bytes that they bring move with the next [`drive`](ProxyCore::drive).
 impl ProxyCore {
     /// A core without services, channels or tunnels.
     pub fn new(config: CoreConfig) -> Self {
-        let connections = config.tcp.connections;
+        let CoreConfig { worker, workers, tcp, trace_events } = config;
+        let (first_index, connections) = (tcp.first_label_index.max(1), tcp.connections);
         // Two messages that land while everything else is in use.
-        let landing = 2 * config.tcp.send_message_len.next_multiple_of(config.tcp.block_len);
-        let send_pool = (config.tcp.send_blocks() * config.tcp.block_len).saturating_sub(landing) as u64;
+        let landing = 2 * tcp.send_message_len.next_multiple_of(tcp.block_len);
+        let send_pool = (tcp.send_blocks() * tcp.block_len).saturating_sub(landing) as u64;
         ProxyCore {
-            flows: FlowTable::new(config.tcp.first_label_index.max(1), connections),
-            announced: Announced::new(config.tcp.first_label_index.max(1), connections),
-            tcp: Stack::new(config.tcp.clone()),
-            pools: Pools::new(),
-            services: Services::default(),
-            processes: HashMap::with_capacity(CHANNELS_MAX),
-            budget: SendBudget::new(send_pool, config.tcp.block_len),
-            stalled: Stalled::default(),
-            offers: Offers::new(connections),
-            left: Left::default(),
-            egress: Egress::new(
-                config.worker.into(),
-                config.workers.into(),
-                first_port_seed(&config.tcp.isn_secret),
-            ),
-            to_pump: VecDeque::with_capacity(connections),
-            parked: Parked::default(),
-            trace: TraceRing::new(config.trace_events),
-            ended: VecDeque::with_capacity(ENDED_MAX),
-            counters: Counters::default(),
-            config,
+            flows: FlowTable::new(first_index, connections),
+            tunnels: Tunnels::new(worker, first_index, connections),
+            dispatcher: Dispatcher::new(connections),
+            relay: Relay::new(connections, SendBudget::new(send_pool, tcp.block_len)),
+            egress: Egress::new(worker.into(), workers.into(), first_port_seed(&tcp.isn_secret)),
+            recorder: Recorder::new(trace_events),
+            tcp: Stack::new(tcp),
         }
+    }
+
+    fn turn<'a, O: ProxyOutput>(&'a mut self, now: Instant, out: &'a mut O) -> Turn<'a, O> {
+        let ProxyCore { tcp, flows, tunnels, dispatcher, relay, egress, recorder } = self;
+        Turn { cx: Context { now, flows, tcp, recorder, out }, dispatcher, relay, egress, tunnels }
     }
 
     /// Moves everything that can move now: TCP events, bytes both ways, segments out. Call it after every batch of
     /// input and whenever credits came back.
     pub fn drive(&mut self, now: Instant, out: &mut impl ProxyOutput) {
-        loop {
-            self.serve_backlogs(now, out); // those that wait come before new ones
-            self.take_tcp_events(now, out);
-            self.serve_backlogs(now, out);
-            let relayed = self.pump(now, out);
-            let sent = self.transmit(now, out);
-            if !relayed && !sent && !self.pools.is_readied() {
-                return;
-            }
+        self.turn(now, out).drive();
+    }
+
+    /// Runs timers that are due, and [drives](Self::drive).
+    pub fn on_timeout(&mut self, now: Instant, out: &mut impl ProxyOutput) {
+        self.turn(now, out).on_timeout();
+    }
+
+    /// Takes one record of the network node `via`, which lies in `buffer` of [`lend_buffer`](Self::lend_buffer) where
+    /// there is one. Call [`drive`](Self::drive) after a batch of them.
+    pub fn on_record(
+        &mut self,
+        now: Instant,
+        via: u32,
+        record: &Record<'_>,
+        buffer: Option<&Buffer>,
+        out: &mut impl ProxyOutput,
+    ) {
+        let mut turn = self.turn(now, out);
+        match turn.tunnels.on_record(&mut turn.cx, via, record, buffer) {
+            // An ACK may have made room in the send buffer.
+            Arrived::Segment(label) => turn.relay.enqueue(turn.cx.flows, label),
+            Arrived::AddressesTaken(label) => turn.on_addresses_taken(label),
+            Arrived::Done => {}
         }
     }
 
-    /// Runs timers that are due.
-    pub fn on_timeout(&mut self, now: Instant, out: &mut impl ProxyOutput) {
-        self.tcp.on_timeout(now);
-        self.expire_pending(now);
-        self.expire_left(now);
-        self.check_offers(now, out);
+    /// Takes one message of a channel, which lies in `buffer` of [`lend_buffer`](Self::lend_buffer) where there is one.
+    /// Call [`drive`](Self::drive) after a batch of them.
+    pub fn on_message(
+        &mut self,
+        now: Instant,
+        from: (ChannelId, Lane),
+        message: &Message<'_>,
+        buffer: Option<&Buffer>,
+        out: &mut impl ProxyOutput,
+    ) -> Verdict {
+        self.turn(now, out).on_message(from, message, buffer)
+    }
+
+    /// A tunnel came up. Connections that have none go through it from now on.
+    pub fn tunnel_up(&mut self, now: Instant, via: u32, out: &mut impl ProxyOutput) {
+        self.tcp.redirect(NO_TUNNEL, via);
         self.drive(now, out);
     }
 
-    /// When [`on_timeout`](Self::on_timeout) wants to be called; `None`: nothing is under way.
+    /// A tunnel is gone: its connections go through another network node, or wait for one. A client that only listens
+    /// would never receive anything again on a connection that waits for the client's next segment.
+    pub fn tunnel_down(&mut self, now: Instant, via: u32, out: &mut impl ProxyOutput) {
+        self.tcp.redirect(via, out.network_node().unwrap_or(NO_TUNNEL));
+        self.drive(now, out);
+    }
+
+    /// A channel to a process of `node` is up; `false` where [`CHANNELS_MAX`] is reached.
+    pub fn channel_up(&mut self, channel: ChannelId, role: Role, node: NodeId, name: &str) -> bool {
+        role == Role::Process && self.dispatcher.channel_up(channel, node, name)
+    }
+
+    /// A channel is gone: what its process had is served elsewhere, finished, or reset.
+    ///
+    /// `hangup`: the process ended, so its connections end as the kernel would end them (FIN after what it wrote);
+    /// otherwise the way to it broke, and bytes may be missing: they are reset.
+    pub fn channel_down(
+        &mut self,
+        now: Instant,
+        channel: ChannelId,
+        hangup: bool,
+        out: &mut impl ProxyOutput,
+    ) {
+        self.dispatcher.channel_down(now, channel);
+        let mut turn = self.turn(now, out);
+        turn.end_flows(channel, None, hangup);
+        turn.drive();
+    }
+
+    /// One VI of a channel's pool is gone, others are left. `hangup` as for [`channel_down`](Self::channel_down): of a
+    /// process that ended, one VI goes after the other.
+    pub fn lane_down(
+        &mut self,
+        now: Instant,
+        channel: ChannelId,
+        lane: Lane,
+        hangup: bool,
+        out: &mut impl ProxyOutput,
+    ) {
+        self.dispatcher.lane_down(channel, lane);
+        let mut turn = self.turn(now, out);
+        turn.end_flows(channel, Some(lane), hangup);
+        turn.drive();
+    }
+
+    /// Takes a new generation of policy. Connections of services that are no longer named live on.
+    pub fn set_policy(
+        &mut self,
+        now: Instant,
+        services: Vec<ServiceSpec>,
+        egress: Vec<EgressRule>,
+        out: &mut impl ProxyOutput,
+    ) {
+        self.egress.set_rules(egress);
+        let mut turn = self.turn(now, out);
+        turn.dispatcher.set_services(&mut turn.cx, services);
+        turn.drive();
+    }
+}
+
+/// Buffers, timers and figures.
+impl ProxyCore {
+    /// When [`on_timeout`](Self::on_timeout) is to be called; `None`: nothing is under way.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let own = [self.pending_deadline(), self.left_deadline(), self.offers_deadline()];
+        let dispatcher = &self.dispatcher;
+        let pending = dispatcher.pending_deadline(&self.flows);
+        let own = [pending, dispatcher.left_deadline(), dispatcher.offers_deadline()];
         own.into_iter().chain([self.tcp.next_timeout()]).flatten().min()
     }
 
@@ -189,14 +241,14 @@ impl ProxyCore {
         self.tcp.lend(direction)
     }
 
-    /// Takes the memory back once everything in the message was taken.
+    /// Returns the memory once everything in the message was processed.
     pub fn return_buffer(&mut self, buffer: Buffer) {
         self.tcp.give_back(buffer);
     }
 
     /// What was counted.
     pub fn counters(&self) -> &Counters {
-        &self.counters
+        &self.recorder.counters
     }
 
     /// The TCP engine, to look at.
@@ -211,40 +263,26 @@ impl ProxyCore {
 
     /// Flows that wait for descriptors of their process.
     pub fn parked_count(&self) -> usize {
-        self.parked.len()
+        self.relay.parked_count()
     }
 
     /// Connections that wait for a process, of all services.
     pub fn waiting_count(&self) -> usize {
-        let service = |number: &u32| self.services.get(*number).map(|service| service.backlog.len());
-        self.services.waiting().iter().filter_map(service).sum()
+        self.dispatcher.waiting_count()
     }
 
     /// Pool members known now.
     pub fn member_count(&self) -> usize {
-        self.pools.len()
+        self.dispatcher.pools().len()
     }
 
     /// Bytes of the send budget that are granted.
     pub fn budget_reserved(&self) -> u64 {
-        self.budget.reserved()
+        self.relay.reserved()
     }
 
     /// The flight recorder.
     pub fn trace(&self) -> &TraceRing {
-        &self.trace
-    }
-
-    /// Notes the end of a flow, for the flight recorder and for those who look for it by its addresses.
-    fn note_ended(&mut self, at: Instant, flow: &Flow) {
-        self.record(at, flow.label, TraceKind::Ended, 0);
-        if self.ended.len() >= ENDED_MAX {
-            self.ended.pop_front();
-        }
-        self.ended.push_back(EndedFlow { label: flow.label, tuple: flow.tuple, service: flow.service, at });
-    }
-
-    fn record(&mut self, at: Instant, label: FlowLabel, kind: TraceKind, len: u32) {
-        self.trace.record(TraceEvent { at, label, kind, len, ..TraceEvent::default() });
+        self.recorder.trace()
     }
 }

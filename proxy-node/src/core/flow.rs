@@ -14,8 +14,8 @@ use std::collections::HashMap;
 use csp_types::{FlowLabel, FourTuple, Instant};
 use csp_wire::channel::Ticket;
 
+use super::dispatch::pool::{ChannelId, Choice};
 use super::output::Lane;
-use super::pool::{ChannelId, Choice};
 
 /// Where a flow stands between the client's connection and the application.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,12 +28,12 @@ pub enum Stage {
     Open(Attachment),
     /// An active open: the SYN is out.
     Connecting {
-        /// Who asked.
+        /// The process that asks.
         channel: ChannelId,
-        /// By which request id.
+        /// Its request id.
         request: u32,
     },
-    /// Its process left it to whoever brings this ticket.
+    /// Its process left it to the bearer of this ticket.
     Left(Ticket),
     /// The application is done with it; the TCB delivers what is left.
     Finishing,
