@@ -1,12 +1,12 @@
 //! The proxy's core: between the tunnels and the channels, sans-I/O (CSP §4.4, the SAN proxy).
 //!
 //! ```text
-//!            ┌ tunnels ┐            ┌───── relay ─────┐
-//!  record ──▶│ inbound │─▶ csp-tcp ─▶ to_pump, parked ─▶ DATA …  to the application
-//!  record ◀──│ outbound│◀─ Stack  ◀─── budget ◀───────── DATA …  from it
-//!            └─────────┘    │ events
+//!            ┌ tunnels ┐             ┌─ pump ──┐
+//!  record ──▶│ inbound │─▶ csp-tcp ─▶│         │─▶ DATA …  to the application
+//!  record ◀──│ outbound│◀─ Stack  ◀──│ service │◀─ DATA …  from it
+//!            └─────────┘    │ events └─────────┘
 //!                           ▼
-//!                       dispatcher ─ pools, services, backlogs, offers ─▶ OPEN
+//!                       dispatcher: pools, services, backlogs, offers ─▶ OPEN
 //!  egress: sources of active opens          recorder: trace, ended flows, counters
 //! ```
 //! Each part owns its fields; its methods take what they need of the others by argument ([`context::Context`]).
@@ -23,9 +23,10 @@ mod events;
 mod flow;
 mod options;
 mod output;
+mod pump;
 pub mod reason;
 mod recorder;
-mod relay;
+pub mod service;
 mod snapshot;
 mod tunnels;
 mod turn;
@@ -45,14 +46,14 @@ pub use dispatch::withdraw::OFFER_PATIENCE;
 pub use egress::{Egress, EgressRule};
 pub use flow::{Attachment, Flow, FlowTable, Stage};
 pub use output::{Blocked, Lane, ProxyOutput};
-pub use relay::budget::SendBudget;
+pub use pump::budget::SendBudget;
 pub use snapshot::{FlowSnapshot, RecentFlow, ServiceSnapshot};
 
 use connect::NO_TUNNEL;
 use context::{Context, Turn};
 use dispatch::Dispatcher;
+use pump::Pump;
 use recorder::Recorder;
-use relay::Relay;
 use tunnels::{Arrived, Tunnels};
 
 /// Flows that are over and still known by their addresses.
@@ -87,7 +88,7 @@ pub struct ProxyCore {
     flows: FlowTable,
     tunnels: Tunnels,
     dispatcher: Dispatcher,
-    relay: Relay,
+    pump: Pump,
     egress: Egress,
     recorder: Recorder,
 }
@@ -105,7 +106,7 @@ impl ProxyCore {
             flows: FlowTable::new(first_index, connections),
             tunnels: Tunnels::new(worker, first_index, connections),
             dispatcher: Dispatcher::new(connections),
-            relay: Relay::new(connections, SendBudget::new(send_pool, tcp.block_len)),
+            pump: Pump::new(connections, SendBudget::new(send_pool, tcp.block_len)),
             egress: Egress::new(worker.into(), workers.into(), first_port_seed(&tcp.isn_secret)),
             recorder: Recorder::new(trace_events),
             tcp: Stack::new(tcp),
@@ -113,8 +114,8 @@ impl ProxyCore {
     }
 
     fn turn<'a, O: ProxyOutput>(&'a mut self, now: Instant, out: &'a mut O) -> Turn<'a, O> {
-        let ProxyCore { tcp, flows, tunnels, dispatcher, relay, egress, recorder } = self;
-        Turn { cx: Context { now, flows, tcp, recorder, out }, dispatcher, relay, egress, tunnels }
+        let ProxyCore { tcp, flows, tunnels, dispatcher, pump, egress, recorder } = self;
+        Turn { cx: Context { now, flows, tcp, recorder, out }, dispatcher, pump, egress, tunnels }
     }
 
     /// Moves everything that can move now: TCP events, bytes both ways, segments out. Call it after every batch of
@@ -141,7 +142,7 @@ impl ProxyCore {
         let mut turn = self.turn(now, out);
         match turn.tunnels.on_record(&mut turn.cx, via, record, buffer) {
             // An ACK may have made room in the send buffer.
-            Arrived::Segment(label) => turn.relay.enqueue(turn.cx.flows, label),
+            Arrived::Segment(label) => turn.pump.enqueue(turn.cx.flows, label),
             Arrived::AddressesTaken(label) => turn.on_addresses_taken(label),
             Arrived::Done => {}
         }
@@ -263,7 +264,7 @@ impl ProxyCore {
 
     /// Flows that wait for descriptors of their process.
     pub fn parked_count(&self) -> usize {
-        self.relay.parked_count()
+        self.pump.parked_count()
     }
 
     /// Connections that wait for a process, of all services.
@@ -278,7 +279,7 @@ impl ProxyCore {
 
     /// Bytes of the send budget that are granted.
     pub fn budget_reserved(&self) -> u64 {
-        self.relay.reserved()
+        self.pump.reserved()
     }
 
     /// The flight recorder.

@@ -8,7 +8,8 @@ use csp_wire::channel::{
 
 use super::context::Turn;
 use super::flow::{Attachment, Stage};
-use super::{ChannelId, Lane, ProxyOutput, options, reason};
+use super::service::{Relay, Service};
+use super::{ChannelId, Lane, ProxyOutput, options};
 
 /// What a message did to its channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,7 +73,7 @@ impl<O: ProxyOutput> Turn<'_, O> {
     fn on_take_over(&mut self, channel: ChannelId, lane: Lane, message: &Message<'_>) -> Verdict {
         let Ok(payload) = TakeOverPayload::parse(message.payload) else { return Verdict::Violation };
         if self.dispatcher.take_over(&mut self.cx, (channel, lane), message.header, payload) {
-            self.relay.enqueue(self.cx.flows, payload.label);
+            self.pump.enqueue(self.cx.flows, payload.label);
         }
         Verdict::Fine
     }
@@ -105,7 +106,7 @@ impl<O: ProxyOutput> Turn<'_, O> {
                 self.cx.flows.set_stage(now, label, Stage::Open(attachment));
                 self.dispatcher.accepted(self.cx.flows, choice);
                 self.cx.record(label, TraceKind::AcceptedReceived, 0);
-                self.relay.enqueue(self.cx.flows, label);
+                self.pump.enqueue(self.cx.flows, label);
             }
             (MessageKind::Refused, Stage::Offered(choice)) => {
                 self.cx.recorder.counters.opens_refused += 1;
@@ -115,7 +116,7 @@ impl<O: ProxyOutput> Turn<'_, O> {
             (MessageKind::Data, Stage::Open(_)) => return self.on_data(label, message.payload, buffer),
             (MessageKind::Credit, Stage::Open(_)) => {
                 flow.to_app_credit = flow.to_app_credit.saturating_add(header.argument);
-                self.relay.enqueue(self.cx.flows, label);
+                self.pump.enqueue(self.cx.flows, label);
             }
             (MessageKind::Shutdown, Stage::Open(_)) => {
                 flow.app_finished = true;
@@ -149,28 +150,14 @@ impl<O: ProxyOutput> Turn<'_, O> {
     }
 
     fn on_data(&mut self, label: FlowLabel, bytes: &[u8], buffer: Option<&Buffer>) -> Verdict {
-        let cx = &mut self.cx;
-        let Some(flow) = cx.flows.get_mut(label) else { return Verdict::Fine };
-        let len = bytes.len() as u32;
-        if len > flow.from_app_window - flow.from_app_outstanding || flow.app_finished {
+        let Some((mut client, mut application)) = self.cx.ends(label) else { return Verdict::Fine };
+        if !application.received(bytes.len() as u32) {
             return Verdict::Violation;
         }
-        flow.from_app_outstanding += len;
-        flow.bytes_from_app += u64::from(len);
-        cx.recorder.counters.app_bytes_in += u64::from(len);
-        let taken = match buffer {
-            Some(buffer) => cx.tcp.write_in(cx.now, label, bytes, buffer),
-            None => cx.tcp.write(cx.now, label, bytes),
-        };
-        cx.record(label, TraceKind::DataReceived, len);
-        if taken < bytes.len() && cx.tcp.info(label).is_some_and(|info| info.state != csp_tcp::State::Done) {
+        if !Relay.from_application(&mut client, bytes, buffer) {
             // Windows are granted out of memory that is there for them: this is a mistake of ours. A stream with a hole
             // must not go on.
-            cx.recorder.counters.drop_no_budget += 1;
-            if let Some(lane) = cx.flows.get(label).map(|f| f.lane) {
-                let reset = MessageHeader::of_flow(MessageKind::Reset, label, reason::NO_BUFFERS, 0);
-                cx.send(lane, reset, &[]);
-            }
+            application.report_loss();
             self.abandon(label);
         }
         Verdict::Fine
@@ -187,7 +174,7 @@ impl<O: ProxyOutput> Turn<'_, O> {
         if let Some(choice) = flow.choice() {
             self.dispatcher.release(choice);
         }
-        self.relay.application_closed(flow, waiting);
+        self.pump.application_closed(flow, waiting);
         cx.flows.set_stage(cx.now, label, Stage::Finishing);
     }
 }

@@ -63,7 +63,7 @@ impl<O: ProxyOutput> Turn<'_, O> {
         let via = self.cx.out.network_node().ok_or(reason::NETWORK_UNREACHABLE)?;
         let window = self.reserve_window().ok_or(reason::NO_BUFFERS)?;
         let opened = self.egress.open(&mut self.cx, payload.remote, via);
-        let opened = opened.inspect_err(|_| self.relay.release(window))?;
+        let opened = opened.inspect_err(|_| self.pump.release(window))?;
         self.cx.tcp.set_send_capacity(opened.0, window);
         let stage = Stage::Connecting { channel, request: header.id };
         let mut flow = new_flow(self.cx.now, opened, NO_SERVICE, stage, window);
@@ -96,7 +96,7 @@ impl<O: ProxyOutput> Turn<'_, O> {
                 self.admit(flow);
             }
             Err(code) => {
-                self.relay.release(flow.from_app_window);
+                self.pump.release(flow.from_app_window);
                 if let Stage::Connecting { request, .. } = flow.stage {
                     cx.send(flow.lane, MessageHeader::new(MessageKind::Refused, request, code, 0), &[]);
                 }

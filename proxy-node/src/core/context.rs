@@ -10,8 +10,9 @@ use csp_wire::channel::MessageHeader;
 
 use super::dispatch::Dispatcher;
 use super::flow::FlowTable;
+use super::pump::Pump;
 use super::recorder::Recorder;
-use super::relay::Relay;
+use super::service::{ApplicationEnd, TcpEnd};
 use super::tunnels::Tunnels;
 use super::{Egress, Lane, ProxyOutput};
 
@@ -34,6 +35,14 @@ impl<O: ProxyOutput> Context<'_, O> {
         self.out.channel(self.now, lane, header, parts).is_ok()
     }
 
+    /// Both ends of a flow.
+    pub(crate) fn ends(&mut self, label: FlowLabel) -> Option<(TcpEnd<'_>, ApplicationEnd<'_, O>)> {
+        let Context { now, flows, tcp, recorder, out } = self;
+        let (now, flow) = (*now, flows.get_mut(label)?);
+        let client = TcpEnd { now, label, finished: flow.client_finished, tcp };
+        Some((client, ApplicationEnd { now, flow, recorder, out }))
+    }
+
     /// Records an event of a flow.
     pub(crate) fn record(&mut self, label: FlowLabel, kind: TraceKind, len: u32) {
         self.recorder.record(self.now, label, kind, len);
@@ -45,7 +54,7 @@ impl<O: ProxyOutput> Context<'_, O> {
 pub(crate) struct Turn<'a, O> {
     pub(crate) cx: Context<'a, O>,
     pub(crate) dispatcher: &'a mut Dispatcher,
-    pub(crate) relay: &'a mut Relay,
+    pub(crate) pump: &'a mut Pump,
     pub(crate) egress: &'a mut Egress,
     pub(crate) tunnels: &'a mut Tunnels,
 }

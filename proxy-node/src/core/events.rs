@@ -19,12 +19,12 @@ impl<O: ProxyOutput> Turn<'_, O> {
                     self.client_connected(label, service, tuple);
                 }
                 Event::Established { passive: false, .. } => self.active_open_done(label),
-                Event::Readable | Event::Writable => self.relay.enqueue(self.cx.flows, label),
+                Event::Readable | Event::Writable => self.pump.enqueue(self.cx.flows, label),
                 Event::PeerFinished => {
                     if let Some(flow) = self.cx.flows.get_mut(label) {
                         flow.client_finished = true;
                     }
-                    self.relay.enqueue(self.cx.flows, label);
+                    self.pump.enqueue(self.cx.flows, label);
                 }
                 Event::Closed => self.tcp_closed(label),
                 Event::Failed(why) => self.tcp_failed(label, why),
@@ -50,7 +50,7 @@ impl<O: ProxyOutput> Turn<'_, O> {
         let arrived = self.cx.recorder.counters.connections_passive;
         self.admit(Flow { arrived, ..new_flow(now, (label, tuple), service, Stage::Pending, window) });
         self.dispatcher.dispatch(&mut self.cx, label);
-        self.relay.enqueue(self.cx.flows, label);
+        self.pump.enqueue(self.cx.flows, label);
     }
 
     fn active_open_done(&mut self, label: FlowLabel) {
@@ -64,7 +64,7 @@ impl<O: ProxyOutput> Turn<'_, O> {
         let header = MessageHeader::of_flow(MessageKind::Connected, label, request, payload.len() as u32);
         cx.send(lane, header, &payload);
         cx.record(label, TraceKind::OpenSent, 0);
-        self.relay.enqueue(cx.flows, label);
+        self.pump.enqueue(cx.flows, label);
     }
 
     /// Both directions are done and acknowledged.

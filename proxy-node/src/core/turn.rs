@@ -15,9 +15,9 @@ impl<O: ProxyOutput> Turn<'_, O> {
             self.dispatcher.serve_backlogs(&mut self.cx); // connections that wait come before new ones
             self.process_tcp_events();
             self.dispatcher.serve_backlogs(&mut self.cx);
-            let relayed = self.relay.pump(&mut self.cx);
+            let pumped = self.pump.pump(&mut self.cx);
             let sent = self.tunnels.transmit(&mut self.cx);
-            if !relayed && !sent && !self.dispatcher.is_readied() {
+            if !pumped && !sent && !self.dispatcher.is_readied() {
                 return;
             }
         }
@@ -66,7 +66,7 @@ impl<O: ProxyOutput> Turn<'_, O> {
 
     /// Releases what each part keeps of a flow that is in the table no longer.
     fn release(&mut self, flow: &Flow) {
-        self.relay.release(flow.from_app_window);
+        self.pump.release(flow.from_app_window);
         self.cx.recorder.flow_ended(self.cx.now, flow);
         self.dispatcher.flow_ended(self.cx.flows, self.cx.tcp, flow);
     }
@@ -74,10 +74,10 @@ impl<O: ProxyOutput> Turn<'_, O> {
     /// A window for a new flow; where none is left, flows that are stalled give way. `None`: there are none either.
     pub(super) fn reserve_window(&mut self) -> Option<u32> {
         loop {
-            if let Some(window) = self.relay.reserve() {
+            if let Some(window) = self.pump.reserve() {
                 return Some(window);
             }
-            let label = self.relay.next_stalled(self.cx.now, self.cx.flows, self.cx.tcp)?;
+            let label = self.pump.next_stalled(self.cx.now, self.cx.flows, self.cx.tcp)?;
             self.cx.recorder.counters.stalled_given_up += 1;
             let open = self.cx.flows.get(label).filter(|flow| matches!(flow.stage, Stage::Open(_)));
             if let Some(lane) = open.map(|flow| flow.lane) {
@@ -109,6 +109,6 @@ impl<O: ProxyOutput> Turn<'_, O> {
                 | Stage::Finishing => self.abandon(label),
             }
         }
-        self.relay.forget_stale(self.cx.flows);
+        self.pump.forget_stale(self.cx.flows);
     }
 }

@@ -1,12 +1,12 @@
-//! Who gives way when the memory for sending is all granted: clients that take nothing of what waits for them.
+//! Clients that take nothing of what waits for them: their flows give way when the memory for sending is all granted.
 //!
 //! Without this, clients that never read would keep out all others: their windows stay granted for as long as their
-//! connections live, which a client that answers window probes decides (RFC 9293 §3.8.6.1).
+//! connections live, and a client that answers window probes keeps its connection for ever (RFC 9293 §3.8.6.1).
 
 use csp_tcp::Stack;
 use csp_types::{Duration, FlowLabel, Instant};
 
-use super::Relay;
+use super::Pump;
 use crate::core::flow::FlowTable;
 
 /// Clients that took nothing for less than this are left alone: a path may be broken for some seconds.
@@ -33,7 +33,7 @@ fn stalled_since(tcp: &Stack, now: Instant, label: FlowLabel) -> Option<Instant>
     tcp.unacknowledged_since(label).filter(|since| now.saturating_since(*since) >= STALL_MIN)
 }
 
-impl Relay {
+impl Pump {
     /// A flow whose client has taken nothing for long: it is to give way where no window is left.
     pub(crate) fn next_stalled(&mut self, now: Instant, flows: &FlowTable, tcp: &Stack) -> Option<FlowLabel> {
         loop {
