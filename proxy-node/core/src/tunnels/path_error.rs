@@ -5,7 +5,7 @@ use csp_types::FourTuple;
 use csp_wire::icmp::{QuotedTcp, v4, v6};
 use csp_wire::{ipv4, ipv6};
 
-use crate::core::context::Context;
+use crate::context::Context;
 
 /// MTU assumed where an old router tells none: RFC 1191 §7.1's plateau for Ethernet-like links that are not Ethernet.
 const MTU_UNTOLD: u16 = 1_006;

@@ -72,7 +72,7 @@ impl ServiceTcp {
 /// Bits of a service's number that are its place in the table.
 const PLACE_BITS: u32 = 16;
 const PLACE_MASK: u32 = (1 << PLACE_BITS) - 1;
-/// Generations of a place: one bit less than there is room for, so that no number is [`u32::MAX`](crate::core::events::NO_SERVICE).
+/// Generations of a place: one bit less than there is room for, so that no number is [`u32::MAX`](crate::events::NO_SERVICE).
 const GENERATION_MASK: u32 = (1 << (31 - PLACE_BITS)) - 1;
 
 #[derive(Debug)]

@@ -3,8 +3,8 @@
 use csp_tcp::Buffer;
 
 use super::{ApplicationEnd, ClientEnd, DATA_MAX, Progress, Service};
-use crate::core::ProxyOutput;
-use crate::core::output::Blocked;
+use crate::ProxyOutput;
+use crate::output::Blocked;
 
 /// Most slices of one DATA message; a message of more is cut there.
 const PARTS_MAX: usize = 12;

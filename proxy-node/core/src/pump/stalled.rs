@@ -7,7 +7,7 @@ use csp_tcp::Stack;
 use csp_types::{Duration, FlowLabel, Instant};
 
 use super::Pump;
-use crate::core::flow::FlowTable;
+use crate::flow::FlowTable;
 
 /// Clients that took nothing for less than this are left alone: a path may be broken for some seconds.
 const STALL_MIN: Duration = Duration::from_secs(10);

@@ -17,10 +17,10 @@ use csp_wire::channel::{MessageHeader, MessageKind};
 
 use super::Dispatcher;
 use super::pool::{ChannelId, Choice};
-use crate::core::context::Context;
-use crate::core::flow::{Flow, FlowTable, Stage};
-use crate::core::recorder::Recorder;
-use crate::core::{Lane, ProxyOutput, reason};
+use crate::context::Context;
+use crate::flow::{Flow, FlowTable, Stage};
+use crate::recorder::Recorder;
+use crate::{Lane, ProxyOutput, reason};
 
 /// How long an offer stays with a process that does not answer while another one is idle.
 pub const OFFER_PATIENCE: Duration = Duration::from_millis(20);

@@ -9,8 +9,8 @@ use csp_wire::tunnel::{Flags, Record};
 use csp_wire::{ipv4, ipv6};
 
 use super::Tunnels;
-use crate::core::ProxyOutput;
-use crate::core::context::Context;
+use crate::ProxyOutput;
+use crate::context::Context;
 
 /// Protocol number of TCP in IPv4 and IPv6 headers.
 const PROTOCOL_TCP: u8 = 6;

@@ -9,8 +9,8 @@ use csp_wire::tunnel::{Flags, Record, RecordKind};
 use csp_wire::{ipv4, ipv6};
 
 use super::Tunnels;
-use crate::core::context::Context;
-use crate::core::{Blocked, ProxyOutput};
+use crate::context::Context;
+use crate::{Blocked, ProxyOutput};
 
 /// Hops that our packets may take (RFC 1700's recommendation, and Linux' default).
 const HOP_LIMIT: u8 = 64;

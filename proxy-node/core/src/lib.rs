@@ -12,6 +12,8 @@
 //! Each part owns its fields; its methods take what they need of the others by argument ([`context::Context`]).
 //! [`ProxyCore`] owns the parts, one worker's flows and TCP engine, and passes each input to the parts that it concerns. It
 //! has no clock, socket, thread or logger; the time is an argument, messages leave through [`ProxyOutput`].
+#![forbid(unsafe_code)]
+#![deny(clippy::disallowed_types)]
 
 mod application;
 mod connect;

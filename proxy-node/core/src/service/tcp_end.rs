@@ -15,22 +15,27 @@ pub struct TcpEnd<'a> {
 }
 
 impl ClientEnd for TcpEnd<'_> {
+    #[inline]
     fn readable(&self) -> usize {
         self.tcp.readable(self.label)
     }
 
+    #[inline]
     fn peek(&mut self, max: usize) -> impl Iterator<Item = &[u8]> {
         self.tcp.peek(self.label, max)
     }
 
+    #[inline]
     fn consume(&mut self, len: usize) {
         self.tcp.consume(self.now, self.label, len);
     }
 
+    #[inline]
     fn is_finished(&self) -> bool {
         self.finished
     }
 
+    #[inline]
     fn write(&mut self, bytes: &[u8], buffer: Option<&Buffer>) -> usize {
         match buffer {
             Some(buffer) => self.tcp.write_in(self.now, self.label, bytes, buffer),
@@ -38,6 +43,7 @@ impl ClientEnd for TcpEnd<'_> {
         }
     }
 
+    #[inline]
     fn unacknowledged(&self) -> u32 {
         self.tcp.info(self.label).map_or(0, |info| info.send_queue as u32)
     }

@@ -9,9 +9,9 @@ use csp_wire::channel::{MessageHeader, MessageKind, OpenPayload, TakeOverPayload
 
 use super::Dispatcher;
 use super::pool::ChannelId;
-use crate::core::context::Context;
-use crate::core::flow::{Attachment, Flow, FlowTable, Stage};
-use crate::core::{Lane, ProxyOutput, reason};
+use crate::context::Context;
+use crate::flow::{Attachment, Flow, FlowTable, Stage};
+use crate::{Lane, ProxyOutput, reason};
 
 /// How long a connection waits for its new owner before it is reset.
 pub const HANDOVER_TIMEOUT: Duration = Duration::from_secs(10);

@@ -37,11 +37,13 @@ impl Recorder {
     }
 
     /// Records an event of a flow that concerns no segment.
+    #[inline]
     pub(crate) fn record(&mut self, at: Instant, label: FlowLabel, kind: TraceKind, len: u32) {
         self.event(TraceEvent { at, label, kind, len, ..TraceEvent::default() });
     }
 
     /// Records an event.
+    #[inline]
     pub(crate) fn event(&mut self, event: TraceEvent) {
         self.trace.record(event);
     }
