@@ -43,7 +43,6 @@ fn lane(endpoint: usize, link: LinkId) -> Lane {
 
 /// All links of one worker.
 pub(crate) struct Links {
-    pub(crate) now: Instant,
     pub(crate) tunnel_endpoints: Vec<Endpoint>,
     pub(crate) channel_endpoints: Vec<Endpoint>,
     tunnels: Vec<Tunnel>,
@@ -60,7 +59,6 @@ pub(crate) struct Links {
 impl Links {
     pub(crate) fn new(tunnel_endpoints: Vec<Endpoint>, channel_endpoints: Vec<Endpoint>) -> Self {
         Links {
-            now: Instant::ZERO,
             tunnel_endpoints,
             tunnels: Vec::new(),
             next_via: 1,
@@ -164,13 +162,13 @@ impl Links {
     }
 
     /// Sends what waits in batches and queues, as far as there is credit; whether nothing waits any more.
-    pub(crate) fn flush(&mut self) -> bool {
+    pub(crate) fn flush(&mut self, now: Instant) -> bool {
         let mut all = true;
         for tunnel in &mut self.tunnels {
-            all &= tunnel.batch.flush(self.now, &mut self.tunnel_endpoints[tunnel.endpoint]).is_ok();
+            all &= tunnel.batch.flush(now, &mut self.tunnel_endpoints[tunnel.endpoint]).is_ok();
         }
         for ProcessChannel { endpoint, channel, .. } in self.channels.values_mut() {
-            all &= channel.flush(self.now, &mut self.channel_endpoints[*endpoint]);
+            all &= channel.flush(now, &mut self.channel_endpoints[*endpoint]);
         }
         all
     }
@@ -183,25 +181,37 @@ impl ProxyOutput for Links {
         tunnel.is_none_or(|t| self.tunnel_endpoints[t.endpoint].credits(t.link) >= 2)
     }
 
-    fn tunnel(&mut self, via: u32, record: &Record<'_>, parts: &[&[u8]]) -> Result<(), Blocked> {
+    fn tunnel(
+        &mut self,
+        now: Instant,
+        via: u32,
+        record: &Record<'_>,
+        parts: &[&[u8]],
+    ) -> Result<(), Blocked> {
         let tunnel = self.tunnels.iter_mut().find(|t| t.via == via).ok_or(Blocked::Gone)?;
         let endpoint = &mut self.tunnel_endpoints[tunnel.endpoint];
-        tunnel.batch.send(self.now, endpoint, record, parts).map_err(|_| Blocked::NoCredit)
+        tunnel.batch.send(now, endpoint, record, parts).map_err(|_| Blocked::NoCredit)
     }
 
     fn network_node(&self) -> Option<u32> {
         self.tunnels.first().map(|t| t.via)
     }
 
-    fn channel(&mut self, lane: Lane, header: MessageHeader, parts: &[&[u8]]) -> Result<(), Blocked> {
+    fn channel(
+        &mut self,
+        now: Instant,
+        lane: Lane,
+        header: MessageHeader,
+        parts: &[&[u8]],
+    ) -> Result<(), Blocked> {
         let (id, link) = self.of_lane(lane).ok_or(Blocked::Gone)?;
         let ProcessChannel { endpoint, channel, .. } = self.channels.get_mut(&id).ok_or(Blocked::Gone)?;
         let endpoint = &mut self.channel_endpoints[*endpoint];
-        channel.send(self.now, endpoint, link, &header, parts).map_err(|error| match error {
+        channel.send(now, endpoint, link, &header, parts).map_err(|error| match error {
             csp_transport::ChannelError::Blocked => Blocked::NoCredit,
             _ => {
                 // A queue of control messages that overflows belongs to a process that reads nothing at all.
-                endpoint.fail(self.now, link);
+                endpoint.fail(now, link);
                 Blocked::Gone
             }
         })

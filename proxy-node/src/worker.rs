@@ -38,7 +38,6 @@ impl ProxyWorker {
 
     /// Takes everything in that has arrived (bounded), moves it on, sends. Returns whether there was anything.
     pub fn turn(&mut self, now: Instant, unix_now_s: u64) -> bool {
-        self.links.now = now;
         let mut busy = false;
         for at in 0..self.links.tunnel_endpoints.len() {
             busy |= self.links.tunnel_endpoints[at].progress(now, unix_now_s);
@@ -53,7 +52,7 @@ impl ProxyWorker {
             busy = true;
         }
         self.core.drive(now, &mut self.links);
-        self.links.flush();
+        self.links.flush(now);
         busy
     }
 
@@ -99,7 +98,7 @@ impl ProxyWorker {
         let bytes = buffer.map_or(&self.scratch[..], Buffer::bytes);
         for record in Records::new(&bytes[..len.min(bytes.len())]) {
             match record {
-                Ok(record) => self.core.on_record_in(now, via, &record, buffer, &mut self.links),
+                Ok(record) => self.core.on_record(now, via, &record, buffer, &mut self.links),
                 Err(_) => {
                     self.malformed += 1;
                     self.links.tunnel_endpoints[at].fail(now, link);
@@ -170,9 +169,7 @@ impl ProxyWorker {
         let bytes = buffer.map_or(&self.scratch[..], Buffer::bytes);
         for message in Messages::new(&bytes[..len.min(bytes.len())]) {
             let verdict = match message {
-                Ok(message) => {
-                    self.core.on_message_in(now, (channel, lane), &message, buffer, &mut self.links)
-                }
+                Ok(message) => self.core.on_message(now, (channel, lane), &message, buffer, &mut self.links),
                 Err(_) => {
                     self.malformed += 1;
                     Verdict::Violation
@@ -187,9 +184,8 @@ impl ProxyWorker {
 
     /// Takes a new generation of policy.
     pub fn set_policy(&mut self, now: Instant, services: Vec<ServiceSpec>, egress: Vec<EgressRule>) {
-        self.links.now = now;
         self.core.set_policy(now, services, egress, &mut self.links);
-        self.links.flush();
+        self.links.flush(now);
     }
 
     /// When [`turn`](Self::turn) is wanted though nothing arrives.

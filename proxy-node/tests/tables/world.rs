@@ -40,7 +40,7 @@ impl ProxyOutput for Out {
         !self.stuck.contains(&via)
     }
 
-    fn tunnel(&mut self, via: u32, record: &Record<'_>, parts: &[&[u8]]) -> Result<(), Blocked> {
+    fn tunnel(&mut self, _: Instant, via: u32, record: &Record<'_>, parts: &[&[u8]]) -> Result<(), Blocked> {
         let bytes = parts.concat();
         let skip = if record.flags.contains(Flags::COMPACTED) { 0 } else { 20 };
         if let Some(segment) = bytes.get(skip..).and_then(|tcp| Segment::parse(tcp).ok()) {
@@ -54,7 +54,7 @@ impl ProxyOutput for Out {
         Some(1)
     }
 
-    fn channel(&mut self, lane: Lane, header: MessageHeader, _: &[&[u8]]) -> Result<(), Blocked> {
+    fn channel(&mut self, _: Instant, lane: Lane, header: MessageHeader, _: &[&[u8]]) -> Result<(), Blocked> {
         if header.kind == MessageKind::Data
             && let Some(left) = self.descriptors.get_mut(&lane)
         {
@@ -136,8 +136,8 @@ impl World {
 
     pub fn tell(&mut self, channel: u32, header: MessageHeader, payload: &[u8]) {
         let message = Message { header, payload };
-        let id = ChannelId(channel);
-        let verdict = self.core.on_message(self.now, id, Lane(channel), &message, &mut self.out);
+        let from = (ChannelId(channel), Lane(channel));
+        let verdict = self.core.on_message(self.now, from, &message, None, &mut self.out);
         assert_eq!(verdict, Verdict::Fine);
         self.core.drive(self.now, &mut self.out);
     }
@@ -190,7 +190,7 @@ impl World {
             segment_size: 0,
             payload: &packet,
         };
-        self.core.on_record(self.now, via, &record, &mut self.out);
+        self.core.on_record(self.now, via, &record, None, &mut self.out);
         self.core.drive(self.now, &mut self.out);
     }
 

@@ -14,8 +14,8 @@ use std::collections::HashMap;
 use csp_types::{FlowLabel, FourTuple, Instant};
 use csp_wire::channel::Ticket;
 
+use super::dispatch::pool::{ChannelId, Choice};
 use super::output::Lane;
-use super::pool::{ChannelId, Choice};
 
 /// Where a flow stands between the client's connection and the application.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,12 +28,12 @@ pub enum Stage {
     Open(Attachment),
     /// An active open: the SYN is out.
     Connecting {
-        /// Who asked.
+        /// The process that asks.
         channel: ChannelId,
-        /// By which request id.
+        /// Its request id.
         request: u32,
     },
-    /// Its process left it to whoever brings this ticket.
+    /// Its process left it to the bearer of this ticket.
     Left(Ticket),
     /// The application is done with it; the TCB delivers what is left.
     Finishing,
@@ -161,6 +161,7 @@ impl FlowTable {
         }
     }
 
+    #[inline]
     fn slot(&self, label: FlowLabel) -> Option<usize> {
         label.index().checked_sub(self.first_index).filter(|at| *at < self.slots.len())
     }
@@ -170,11 +171,13 @@ impl FlowTable {
     }
 
     /// The flow of this very label.
+    #[inline]
     pub fn get(&self, label: FlowLabel) -> Option<&Flow> {
         self.slots[self.slot(label)?].as_ref().filter(|f| f.label == label)
     }
 
     /// The flow of this very label, to change; its stage changes by [`set_stage`](Self::set_stage).
+    #[inline]
     pub fn get_mut(&mut self, label: FlowLabel) -> Option<&mut Flow> {
         let at = self.slot(label)?;
         self.slots[at].as_mut().filter(|f| f.label == label)
@@ -316,7 +319,7 @@ impl FlowTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::events::new_flow;
+    use crate::events::new_flow;
 
     fn flow(index: usize, stage: Stage) -> Flow {
         let tuple = FourTuple { local: ([10, 0, 0, 1], 80).into(), remote: ([10, 0, 0, 2], 1000).into() };

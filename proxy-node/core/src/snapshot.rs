@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use csp_types::{FlowLabel, FourTuple, Instant, NodeId};
 
+use super::dispatch::services::Service;
 use super::events::NO_SERVICE;
 use super::{ProxyCore, Stage};
 
@@ -77,7 +78,7 @@ impl ProxyCore {
     pub fn recent_flows(&self, limit: usize) -> Vec<RecentFlow> {
         // Both lists are in order: the newest of either are enough.
         let live = self.flows.newest().map(|f| (f.label, f.tuple, f.service, f.since, false)).take(limit);
-        let ended = self.ended.iter().rev().map(|e| (e.label, e.tuple, e.service, e.at, true)).take(limit);
+        let ended = self.recorder.ended().map(|e| (e.label, e.tuple, e.service, e.at, true)).take(limit);
         let mut all: Vec<_> = live.chain(ended).collect();
         all.sort_by_key(|(_, _, _, at, _)| std::cmp::Reverse(*at));
         all.truncate(limit);
@@ -93,7 +94,7 @@ impl ProxyCore {
 
     /// A service's name, for people.
     fn service_name(&self, number: u32) -> String {
-        match self.services.get(number) {
+        match self.dispatcher.service(number) {
             Some(service) => service.spec.name.clone(),
             None if number == NO_SERVICE => "egress".to_owned(),
             None => "(removed)".to_owned(),
@@ -117,7 +118,7 @@ impl ProxyCore {
                 service: self.service_name(flow.service),
                 tuple: info.tuple,
                 state: format!("{:?}/{stage}", info.state),
-                process: self.process_of(flow).map(|(node, name)| (node, name.to_owned())),
+                process: self.dispatcher.process_of(flow).map(|(node, name)| (node, name.to_owned())),
                 age_s: now.saturating_since(flow.since).as_secs_f64(),
                 bytes: (flow.bytes_to_app, flow.bytes_from_app),
                 srtt_us: info.srtt_us,
@@ -136,17 +137,17 @@ impl ProxyCore {
 
     /// All active services.
     pub fn services(&self) -> Vec<ServiceSnapshot> {
-        let describe = |service: &super::services::Service| ServiceSnapshot {
+        let describe = |service: &Service| ServiceSnapshot {
             name: service.spec.name.clone(),
             address: service.spec.address,
             pending: service.backlog.len(),
             members: service
                 .members
                 .iter()
-                .filter_map(|m| self.pools.get(*m))
+                .filter_map(|m| self.dispatcher.pools().get(*m))
                 .map(|m| (m.node, m.port, m.listener_count(), m.open, m.accept_credit()))
                 .collect(),
         };
-        self.services.iter().filter(|s| s.active).map(describe).collect()
+        self.dispatcher.services().filter(|s| s.active).map(describe).collect()
     }
 }

@@ -1,26 +1,24 @@
 //! ICMP errors that network nodes pass on: what they say about one connection's path (RFC 1191, 8201, 5927).
 
 use csp_tcp::PathError;
-use csp_types::{FourTuple, Instant};
+use csp_types::FourTuple;
 use csp_wire::icmp::{QuotedTcp, v4, v6};
 use csp_wire::{ipv4, ipv6};
 
-use super::ProxyCore;
+use crate::context::Context;
 
 /// MTU assumed where an old router tells none: RFC 1191 §7.1's plateau for Ethernet-like links that are not Ethernet.
 const MTU_UNTOLD: u16 = 1_006;
 
-impl ProxyCore {
-    /// Takes an ICMP error, a whole IP packet. What does not parse, or quotes no segment in flight, is dropped.
-    pub(super) fn on_icmp_error(&mut self, now: Instant, packet: &[u8]) {
-        let Some((quoted, error)) = judge(packet) else {
-            self.counters.drop_malformed += 1;
-            return;
-        };
-        let tuple = FourTuple { local: quoted.source, remote: quoted.destination };
-        if !self.tcp.on_path_error(now, &tuple, quoted.sequence, error) {
-            self.counters.drop_tcp += 1;
-        }
+/// Takes an ICMP error, a whole IP packet. What does not parse, or quotes no segment in flight, is dropped.
+pub(super) fn on_icmp_error<O>(cx: &mut Context<'_, O>, packet: &[u8]) {
+    let Some((quoted, error)) = judge(packet) else {
+        cx.recorder.counters.drop_malformed += 1;
+        return;
+    };
+    let tuple = FourTuple { local: quoted.source, remote: quoted.destination };
+    if !cx.tcp.on_path_error(cx.now, &tuple, quoted.sequence, error) {
+        cx.recorder.counters.drop_tcp += 1;
     }
 }
 

@@ -55,7 +55,7 @@ pub struct ServiceTcp {
 
 impl ServiceTcp {
     /// The options of such connections.
-    pub(super) fn options(&self, config: &StackConfig) -> ConnectionOptions {
+    pub(crate) fn options(&self, config: &StackConfig) -> ConnectionOptions {
         let options = config.connection_options();
         let seconds = |s: u32| (s > 0).then(|| Duration::from_secs(s.into()));
         ConnectionOptions {
@@ -72,21 +72,21 @@ impl ServiceTcp {
 /// Bits of a service's number that are its place in the table.
 const PLACE_BITS: u32 = 16;
 const PLACE_MASK: u32 = (1 << PLACE_BITS) - 1;
-/// Generations of a place: one bit less than there is room for, so that no number is [`u32::MAX`](super::events::NO_SERVICE).
+/// Generations of a place: one bit less than there is room for, so that no number is [`u32::MAX`](crate::events::NO_SERVICE).
 const GENERATION_MASK: u32 = (1 << (31 - PLACE_BITS)) - 1;
 
 #[derive(Debug)]
-pub(super) struct Service {
-    pub(super) spec: ServiceSpec,
-    pub(super) members: Vec<MemberId>,
+pub(crate) struct Service {
+    pub(crate) spec: ServiceSpec,
+    pub(crate) members: Vec<MemberId>,
     /// Connections that wait for a process.
-    pub(super) backlog: Backlog,
+    pub(crate) backlog: Backlog,
     /// The engine drops SYNs to it, since the backlog is full.
-    pub(super) backlog_full: bool,
+    pub(crate) backlog_full: bool,
     /// Connections that live, waiting ones included.
     flows: usize,
     /// `false` once policy no longer names it; its connections live on.
-    pub(super) active: bool,
+    pub(crate) active: bool,
 }
 
 #[derive(Debug, Default)]
@@ -96,11 +96,11 @@ struct Slot {
 }
 
 /// Addresses to listen on, with the service's number, and addresses to listen on no longer.
-pub(super) type Changes = (Vec<(SocketAddr, u32)>, Vec<SocketAddr>);
+pub(crate) type Changes = (Vec<(SocketAddr, u32)>, Vec<SocketAddr>);
 
 /// The services that policy names, and those whose connections live on.
 #[derive(Debug, Default)]
-pub(super) struct Services {
+pub(crate) struct Services {
     slots: Vec<Slot>,
     free: Vec<u32>,
     by_name: HashMap<String, u32>,
@@ -110,7 +110,7 @@ pub(super) struct Services {
 
 impl Services {
     /// Takes a new generation of policy; says which addresses to listen on and which no longer.
-    pub(super) fn replace(&mut self, now: Instant, specs: Vec<ServiceSpec>, pools: &mut Pools) -> Changes {
+    pub(crate) fn replace(&mut self, now: Instant, specs: Vec<ServiceSpec>, pools: &mut Pools) -> Changes {
         let before: Vec<SocketAddr> = self.iter().filter(|s| s.active).map(|s| s.spec.address).collect();
         let known: Vec<u32> = self.numbers().collect();
         for number in &known {
@@ -167,32 +167,32 @@ impl Services {
         self.slots.get((number & PLACE_MASK) as usize).filter(|s| s.generation == number >> PLACE_BITS)
     }
 
-    pub(super) fn get(&self, number: u32) -> Option<&Service> {
+    pub(crate) fn get(&self, number: u32) -> Option<&Service> {
         self.slot(number)?.service.as_ref()
     }
 
-    pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut Service> {
+    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut Service> {
         self.slot(number)?;
         self.slots.get_mut((number & PLACE_MASK) as usize)?.service.as_mut()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Service> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Service> {
         self.slots.iter().filter_map(|s| s.service.as_ref())
     }
 
     /// The numbers of all services.
-    pub(super) fn numbers(&self) -> impl Iterator<Item = u32> {
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> {
         let number = |(at, slot): (usize, &Slot)| slot.generation << PLACE_BITS | at as u32;
         self.slots.iter().enumerate().filter(|(_, s)| s.service.is_some()).map(number)
     }
 
     /// Services with connections that wait for a process.
-    pub(super) fn waiting(&self) -> &[u32] {
+    pub(crate) fn waiting(&self) -> &[u32] {
         &self.waiting
     }
 
     /// Lets a connection of a service wait.
-    pub(super) fn wait(&mut self, number: u32, arrived: u64, label: FlowLabel) {
+    pub(crate) fn wait(&mut self, number: u32, arrived: u64, label: FlowLabel) {
         let Some(service) = self.get_mut(number) else { return };
         service.backlog.insert(arrived, label);
         if service.backlog.len() == 1 {
@@ -201,7 +201,7 @@ impl Services {
     }
 
     /// A connection of a service waits no longer; `waits` is true of those that do.
-    pub(super) fn left_backlog(&mut self, number: u32, waits: impl Fn(u64, FlowLabel) -> bool) {
+    pub(crate) fn left_backlog(&mut self, number: u32, waits: impl Fn(u64, FlowLabel) -> bool) {
         let Some(service) = self.get_mut(number) else { return };
         service.backlog.left(waits);
         if service.backlog.is_empty() {
@@ -210,12 +210,12 @@ impl Services {
     }
 
     /// A connection of this service begins; `false`: there is no such service any more.
-    pub(super) fn flow_began(&mut self, number: u32) -> bool {
+    pub(crate) fn flow_began(&mut self, number: u32) -> bool {
         self.get_mut(number).map(|s| s.flows += 1).is_some()
     }
 
     /// A connection of this service is over.
-    pub(super) fn flow_ended(&mut self, number: u32, pools: &mut Pools) {
+    pub(crate) fn flow_ended(&mut self, number: u32, pools: &mut Pools) {
         if let Some(service) = self.get_mut(number) {
             service.flows = service.flows.saturating_sub(1);
         }

@@ -38,28 +38,28 @@ impl Default for BacklogLimits {
 /// The queue. Entries of connections that left it otherwise than from its front stay until they come up; `waits` distinguishes
 /// them.
 #[derive(Debug, Default)]
-pub(super) struct Backlog {
+pub(crate) struct Backlog {
     queue: VecDeque<(u64, FlowLabel)>,
     waiting: usize,
 }
 
 impl Backlog {
     /// Connections that wait.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.waiting
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.waiting == 0
     }
 
     /// The connection that arrived first; the queue is [settled](Self::settle).
-    pub(super) fn first(&self) -> Option<FlowLabel> {
+    pub(crate) fn first(&self) -> Option<FlowLabel> {
         self.queue.front().map(|(_, label)| *label)
     }
 
     /// Puts a connection behind those that arrived before it; `arrived` counts arrivals.
-    pub(super) fn insert(&mut self, arrived: u64, label: FlowLabel) {
+    pub(crate) fn insert(&mut self, arrived: u64, label: FlowLabel) {
         let at = match self.queue.back() {
             Some((last, _)) if *last > arrived => self.queue.partition_point(|(other, _)| *other <= arrived),
             _ => self.queue.len(),
@@ -69,7 +69,7 @@ impl Backlog {
     }
 
     /// A connection waits no longer.
-    pub(super) fn left(&mut self, waits: impl Fn(u64, FlowLabel) -> bool) {
+    pub(crate) fn left(&mut self, waits: impl Fn(u64, FlowLabel) -> bool) {
         self.waiting = self.waiting.saturating_sub(1);
         self.settle(waits);
     }

@@ -15,8 +15,12 @@ use std::collections::{HashMap, VecDeque};
 use csp_types::{Duration, FlowLabel, Instant};
 use csp_wire::channel::{MessageHeader, MessageKind};
 
-use super::flow::Stage;
-use super::{ChannelId, Choice, Lane, ProxyCore, ProxyOutput, reason};
+use super::Dispatcher;
+use super::pool::{ChannelId, Choice};
+use crate::context::Context;
+use crate::flow::{Flow, FlowTable, Stage};
+use crate::recorder::Recorder;
+use crate::{Lane, ProxyOutput, reason};
 
 /// How long an offer stays with a process that does not answer while another one is idle.
 pub const OFFER_PATIENCE: Duration = Duration::from_millis(20);
@@ -39,10 +43,10 @@ type Answers = [Option<(ChannelId, Lane)>; ANSWERS_MAX];
 
 /// Offers by their age, and those that were withdrawn.
 #[derive(Debug)]
-pub(super) struct Offers {
+pub(crate) struct Offers {
     /// When to look at each again, the earliest first; some are answered by now.
     queue: VecDeque<(Instant, FlowLabel)>,
-    /// From whom connections were withdrawn that have not answered.
+    /// Processes and lanes that have not answered, by the connection that was withdrawn from them.
     withdrawn: HashMap<FlowLabel, Answers>,
     rest_until: Instant,
 }
@@ -118,63 +122,61 @@ fn forget(answers: &mut Answers, gone: impl Fn((ChannelId, Lane)) -> bool) {
     }
 }
 
-impl ProxyCore {
+/// Whether the offer that is looked at when it is `due` is still that of this connection.
+fn is_unanswered(flows: &FlowTable, due: Instant, label: FlowLabel) -> bool {
+    let offered = |f: &&Flow| matches!(f.stage, Stage::Offered(_)) && f.since + OFFER_PATIENCE <= due;
+    flows.get(label).filter(offered).is_some()
+}
+
+impl Dispatcher {
     /// OPEN was sent: looks whether it is answered after a while.
-    pub(super) fn watch_offer(&mut self, now: Instant, label: FlowLabel) {
+    pub(super) fn watch_offer(&mut self, now: Instant, flows: &FlowTable, label: FlowLabel) {
         if self.offers.queue.len() == self.offers.queue.capacity() {
-            let mut queue = std::mem::take(&mut self.offers.queue);
-            queue.retain(|(due, label)| self.is_unanswered(*due, *label));
-            self.offers.queue = queue;
+            self.offers.queue.retain(|(due, label)| is_unanswered(flows, *due, *label));
         }
         self.offers.queue.push_back((now + OFFER_PATIENCE, label));
     }
 
-    /// Whether the offer that is looked at when it is `due` is still that of this connection.
-    fn is_unanswered(&self, due: Instant, label: FlowLabel) -> bool {
-        let offered =
-            |f: &&super::Flow| matches!(f.stage, Stage::Offered(_)) && f.since + OFFER_PATIENCE <= due;
-        self.flows.get(label).filter(offered).is_some()
-    }
-
     /// An offer was answered: those at the front of the queue that are need no look.
-    pub(super) fn drop_answered(&mut self) {
+    pub(super) fn drop_answered(&mut self, flows: &FlowTable) {
         while let Some((due, label)) = self.offers.queue.front().copied()
-            && !self.is_unanswered(due, label)
+            && !is_unanswered(flows, due, label)
         {
             self.offers.queue.pop_front();
         }
     }
 
     /// When an offer is to be looked at.
-    pub(super) fn offers_deadline(&self) -> Option<Instant> {
+    pub(crate) fn offers_deadline(&self) -> Option<Instant> {
         self.offers.queue.front().map(|(due, _)| self.offers.rest_until.max(*due))
     }
 
     /// Withdraws offers that went unanswered for too long, where another process would take them.
-    pub(super) fn check_offers(&mut self, now: Instant, out: &mut impl ProxyOutput) {
+    pub(crate) fn check_offers(&mut self, cx: &mut Context<'_, impl ProxyOutput>) {
         let mut looked = 0;
-        while self.offers_deadline().is_some_and(|due| due <= now)
+        while self.offers_deadline().is_some_and(|due| due <= cx.now)
             && let Some((due, label)) = self.offers.queue.pop_front()
         {
-            if !self.is_unanswered(due, label) {
+            if !is_unanswered(cx.flows, due, label) {
                 continue;
             }
-            if !self.withdraw(now, label, out) {
-                self.offers.queue.push_back((now + OFFER_PATIENCE, label));
-                if let Some(choice) = self.flows.get(label).and_then(super::Flow::choice) {
+            if !self.withdraw(cx, label) {
+                self.offers.queue.push_back((cx.now + OFFER_PATIENCE, label));
+                if let Some(choice) = cx.flows.get(label).and_then(Flow::choice) {
                     self.pools.mark_slow(choice);
                 }
             }
             looked += 1;
             if looked == LOOK_MAX {
-                self.offers.rest_until = now + LOOK_REST;
+                self.offers.rest_until = cx.now + LOOK_REST;
             }
         }
     }
 
     /// Offers a connection to an idle process instead; `false` where there is none.
-    fn withdraw(&mut self, now: Instant, label: FlowLabel, out: &mut impl ProxyOutput) -> bool {
-        let Some(flow) = self.flows.get(label) else { return false };
+    fn withdraw(&mut self, cx: &mut Context<'_, impl ProxyOutput>, label: FlowLabel) -> bool {
+        let now = cx.now;
+        let Some(flow) = cx.flows.get(label) else { return false };
         let (Stage::Offered(from), lane) = (flow.stage, flow.lane) else { return false };
         let Some(service) = self.services.get(flow.service) else { return false };
         if now < flow.since + OFFER_PATIENCE * (1 << flow.withdrawals.min(DOUBLINGS_MAX)) {
@@ -184,32 +186,31 @@ impl ProxyCore {
         let starved =
             now >= flow.since + BUSY_PATIENCE && self.pools.any_ready(now, &service.members, barred);
         let wanted = starved || self.pools.any_idle(now, &service.members, barred);
-        if !wanted || !self.offers.has_room(label) {
+        let number = flow.service;
+        let reset = MessageHeader::of_flow(MessageKind::Reset, label, reason::CONNECTION_RESET, 0);
+        // Where RESET cannot be sent the lane is about to be reported down.
+        if !wanted || !self.offers.has_room(label) || !cx.send(lane, reset, &[]) {
             return false;
         }
-        let reset = MessageHeader::of_flow(MessageKind::Reset, label, reason::CONNECTION_RESET, 0);
-        if out.channel(lane, reset, &[]).is_err() {
-            return false; // the lane is about to be reported down
-        }
-        let number = flow.service;
         self.offers.withdrawn(label, (from.channel, lane));
-        self.counters.offers_withdrawn += 1;
-        if let Some(flow) = self.flows.get_mut(label) {
+        cx.recorder.counters.offers_withdrawn += 1;
+        if let Some(flow) = cx.flows.get_mut(label) {
             flow.withdrawals = flow.withdrawals.saturating_add(1);
         }
-        self.take_back(now, label, from);
+        self.take_back(now, cx.flows, label, from);
         let service = self.services.get(number);
         let barred = |channel| self.offers.is_barred(label, channel);
         let to = service.and_then(|service| self.pools.choose_idle(now, &service.members, barred));
-        if !to.is_some_and(|to| self.send_open(now, label, to, out)) {
-            self.dispatch(now, label, out);
+        if !to.is_some_and(|to| self.send_open(cx, label, to)) {
+            self.dispatch(cx, label);
         }
         true
     }
 
     /// A message of a process about an offer that was withdrawn from it; `false`: it is about something else.
-    pub(super) fn on_withdrawn(
+    pub(crate) fn on_withdrawn(
         &mut self,
+        recorder: &mut Recorder,
         (channel, lane): (ChannelId, Lane),
         label: FlowLabel,
         kind: MessageKind,
@@ -217,17 +218,23 @@ impl ProxyCore {
         if !self.offers.unanswered(label).any(|from| from == (channel, lane)) {
             return false;
         }
-        self.counters.stale_messages += 1; // it crossed our RESET on the way
+        recorder.counters.stale_messages += 1; // it crossed our RESET on the way
         if matches!(kind, MessageKind::Close | MessageKind::Reset | MessageKind::Refused) {
             self.offers.answered(label, channel);
-            self.pools.set_readied(); // to take this very connection, if nobody else does
+            self.pools.set_readied(); // to take this very connection, if no other process does
         }
         true
     }
 
     /// An offer is void that its process did not answer, or handed back: the connection has none again.
-    pub(super) fn take_back(&mut self, now: Instant, label: FlowLabel, choice: Choice) {
+    pub(crate) fn take_back(
+        &mut self,
+        now: Instant,
+        flows: &mut FlowTable,
+        label: FlowLabel,
+        choice: Choice,
+    ) {
         self.pools.doubt(now, choice);
-        self.flows.set_stage(now, label, Stage::Pending);
+        flows.set_stage(now, label, Stage::Pending);
     }
 }

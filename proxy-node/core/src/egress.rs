@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use csp_types::{FourTuple, Prefix, longest_match};
 
-use super::services::ServiceTcp;
+use super::ServiceTcp;
 
 /// First and last ephemeral port (RFC 6335 §6).
 const PORTS: std::ops::RangeInclusive<u16> = 49_152..=65_535;

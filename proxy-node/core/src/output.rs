@@ -1,9 +1,10 @@
-//! What the core asks of its surroundings: room in tunnels and channels, and to send.
+//! The ways out of the core: room in tunnels and channels, and sending.
 
+use csp_types::Instant;
 use csp_wire::channel::MessageHeader;
 use csp_wire::tunnel::Record;
 
-use super::pool::ChannelId;
+use super::ChannelId;
 
 /// One VI of a channel's pool: all messages of a flow take the same one, so that they stay in order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -25,14 +26,21 @@ pub trait ProxyOutput {
     fn tunnel_ready(&self, via: u32) -> bool;
 
     /// Sends a record to the network node `via`; its `payload` field is not looked at.
-    fn tunnel(&mut self, via: u32, record: &Record<'_>, parts: &[&[u8]]) -> Result<(), Blocked>;
+    fn tunnel(&mut self, now: Instant, via: u32, record: &Record<'_>, parts: &[&[u8]])
+    -> Result<(), Blocked>;
 
     /// A network node that is connected, for active opens.
     fn network_node(&self) -> Option<u32>;
 
     /// Sends a message to an application process. Everything but DATA is queued when there is no credit and returns
     /// [`Blocked::Gone`] at worst.
-    fn channel(&mut self, lane: Lane, header: MessageHeader, parts: &[&[u8]]) -> Result<(), Blocked>;
+    fn channel(
+        &mut self,
+        now: Instant,
+        lane: Lane,
+        header: MessageHeader,
+        parts: &[&[u8]],
+    ) -> Result<(), Blocked>;
 
     /// Whether DATA would be taken on `lane`; `true` as well where the lane is gone, so that nothing waits for it.
     fn lane_ready(&self, lane: Lane) -> bool;

@@ -8,8 +8,9 @@ use csp_wire::tcp::HEADER_LEN_MAX;
 use csp_wire::tunnel::{Flags, Record, RecordKind};
 use csp_wire::{ipv4, ipv6};
 
-use super::output::Blocked;
-use super::{ProxyCore, ProxyOutput};
+use super::Tunnels;
+use crate::context::Context;
+use crate::{Blocked, ProxyOutput};
 
 /// Hops that our packets may take (RFC 1700's recommendation, and Linux' default).
 const HOP_LIMIT: u8 = 64;
@@ -17,46 +18,21 @@ const PROTOCOL_TCP: u8 = 6;
 /// Most payload slices of one segment: the largest segment over the smallest block, and a partial one at either end.
 const SLICES_MAX: usize = csp_types::limits::SEGMENT_LEN_MAX / 512 + 2;
 
-impl ProxyCore {
+impl Tunnels {
     /// Sends what the engine has to send through tunnels that have room for a full segment; a segment handed out by the
     /// engine counts as sent. Returns whether anything was.
-    pub(super) fn transmit(&mut self, now: Instant, out: &mut impl ProxyOutput) -> bool {
-        let mut sent = false;
+    pub(crate) fn transmit(&mut self, cx: &mut Context<'_, impl ProxyOutput>) -> bool {
+        let (now, mut sent) = (cx.now, false);
         loop {
-            let ready = self.tcp.held_transmits().find(|via| out.tunnel_ready(*via));
+            let ready = cx.tcp.held_transmits().find(|via| cx.out.tunnel_ready(*via));
             let Some(via) = ready else { break };
-            self.tcp.resume_transmit(via);
+            cx.tcp.resume_transmit(via);
         }
-        while let Some(transmit) = self.tcp.poll_transmit_if(now, |via| out.tunnel_ready(via)) {
+        while let Some(transmit) = cx.tcp.poll_transmit_if(now, |via| cx.out.tunnel_ready(via)) {
             sent = true;
-            let flags = [
-                (transmit.flow_new || transmit.label.is_none(), Flags::NONE),
-                (
-                    !(transmit.flow_new || transmit.label.is_none()) && transmit.header.is_some(),
-                    Flags::COMPACTED,
-                ),
-                (transmit.flow_new, Flags::FLOW_NEW),
-                (transmit.flow_end, Flags::FLOW_END),
-            ];
-            let flags = flags.iter().filter(|(on, _)| *on).fold(Flags::NONE, |all, (_, flag)| all | *flag);
-            let kind = if transmit.header.is_some() { RecordKind::Segment } else { RecordKind::FlowEnd };
-            let record = Record {
-                kind,
-                label: transmit.label,
-                worker: self.config.worker,
-                flags,
-                ecn: Ecn::from_bits(transmit.ecn),
-                ingress: Instant::ZERO,
-                coalesced: 0,
-                segment_size: if transmit.payload_len > usize::from(transmit.segment_size) {
-                    transmit.segment_size
-                } else {
-                    0
-                },
-                payload: &[],
-            };
+            let record = record_of(&transmit, self.worker);
             let mut header = [0; 40 + HEADER_LEN_MAX];
-            let whole = !flags.contains(Flags::COMPACTED) && kind == RecordKind::Segment;
+            let whole = !record.flags.contains(Flags::COMPACTED) && record.kind == RecordKind::Segment;
             let header_len = headers(&mut header, &transmit, whole);
             let mut parts: [&[u8]; SLICES_MAX + 1] = [&[]; SLICES_MAX + 1];
             parts[0] = &header[..header_len];
@@ -65,34 +41,62 @@ impl ProxyCore {
                 parts[count] = slice;
                 count += 1;
             }
-            let tcp = transmit.header.as_ref();
-            self.trace.record(TraceEvent {
-                at: now,
-                label: transmit.label,
-                kind: TraceKind::SegmentOut,
-                tcp_flags: tcp.map_or(0, |h| h.flags.0),
-                len: transmit.payload_len as u32,
-                seq: tcp.map_or(0, |h| h.seq),
-                ack: tcp.map_or(0, |h| h.ack),
-                aux: 0,
-            });
-            match out.tunnel(transmit.via, &record, &parts[..count]) {
+            cx.recorder.event(sent_event(now, &transmit));
+            match cx.out.tunnel(now, transmit.via, &record, &parts[..count]) {
                 Ok(()) => {
-                    self.counters.records_out += 1;
-                    self.counters.client_bytes_out += transmit.payload_len as u64;
+                    cx.recorder.counters.records_out += 1;
+                    cx.recorder.counters.client_bytes_out += transmit.payload_len as u64;
                     let (label, via) = (transmit.label, transmit.via);
-                    let tells = transmit.flow_new || transmit.flow_end;
-                    let before = if tells { self.announced.tell(label, via) } else { None };
+                    let announces = transmit.flow_new || transmit.flow_end;
+                    let before = if announces { self.announced.tell(label, via) } else { None };
                     if let Some(before) = before {
                         // Best effort: a node that keeps the flow has its own, longer limits.
-                        let _ = out.tunnel(before, &Record::flow_end(label, self.config.worker), &[]);
+                        let _ = cx.out.tunnel(now, before, &Record::flow_end(label, self.worker), &[]);
                     }
                 }
-                // TCP's own retransmission recovers it, through whichever network node the client is heard next.
-                Err(Blocked::Gone | Blocked::NoCredit) => self.counters.drop_no_tunnel += 1,
+                // TCP's own retransmission recovers it, through whichever network node the client comes through next.
+                Err(Blocked::Gone | Blocked::NoCredit) => cx.recorder.counters.drop_no_tunnel += 1,
             }
         }
         sent
+    }
+}
+
+/// The record that carries what the engine hands out, without its payload.
+fn record_of(transmit: &csp_tcp::Transmit<'_>, worker: u8) -> Record<'static> {
+    let whole = transmit.flow_new || transmit.label.is_none();
+    let flags = [
+        (whole, Flags::NONE),
+        (!whole && transmit.header.is_some(), Flags::COMPACTED),
+        (transmit.flow_new, Flags::FLOW_NEW),
+        (transmit.flow_end, Flags::FLOW_END),
+    ];
+    let flags = flags.iter().filter(|(on, _)| *on).fold(Flags::NONE, |all, (_, flag)| all | *flag);
+    let coalesced = transmit.payload_len > usize::from(transmit.segment_size);
+    Record {
+        kind: if transmit.header.is_some() { RecordKind::Segment } else { RecordKind::FlowEnd },
+        label: transmit.label,
+        worker,
+        flags,
+        ecn: Ecn::from_bits(transmit.ecn),
+        ingress: Instant::ZERO,
+        coalesced: 0,
+        segment_size: if coalesced { transmit.segment_size } else { 0 },
+        payload: &[],
+    }
+}
+
+fn sent_event(at: Instant, transmit: &csp_tcp::Transmit<'_>) -> TraceEvent {
+    let tcp = transmit.header.as_ref();
+    TraceEvent {
+        at,
+        label: transmit.label,
+        kind: TraceKind::SegmentOut,
+        tcp_flags: tcp.map_or(0, |h| h.flags.0),
+        len: transmit.payload_len as u32,
+        seq: tcp.map_or(0, |h| h.seq),
+        ack: tcp.map_or(0, |h| h.ack),
+        aux: 0,
     }
 }
 

@@ -4,20 +4,20 @@ use csp_types::FlowLabel;
 
 /// One entry for each label index of this worker's share.
 #[derive(Debug)]
-pub(super) struct Announced {
+pub(crate) struct Announced {
     first_index: usize,
     slots: Box<[(FlowLabel, u32)]>,
 }
 
 impl Announced {
     /// A table for the label indices from `first_index` on, `capacity` of them.
-    pub(super) fn new(first_index: u32, capacity: usize) -> Self {
+    pub(crate) fn new(first_index: u32, capacity: usize) -> Self {
         let slots = vec![(FlowLabel::NONE, 0); capacity].into_boxed_slice();
         Announced { first_index: first_index as usize, slots }
     }
 
     /// The node `via` is told of `label` now. Returns the node that knew this very label until now, if it is another.
-    pub(super) fn tell(&mut self, label: FlowLabel, via: u32) -> Option<u32> {
+    pub(crate) fn tell(&mut self, label: FlowLabel, via: u32) -> Option<u32> {
         let at = label.index().checked_sub(self.first_index)?;
         let (known, before) = std::mem::replace(self.slots.get_mut(at)?, (label, via));
         (known == label && before != via).then_some(before)

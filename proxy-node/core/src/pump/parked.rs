@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use csp_types::FlowLabel;
 
-use super::Lane;
+use crate::Lane;
 
 /// The lines, by lane. In order of the lanes, so that equal runs do equal things.
 #[derive(Debug, Default)]

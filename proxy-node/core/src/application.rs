@@ -1,0 +1,180 @@
+//! Messages of application processes: listeners, answers to OPEN, bytes, ends.
+
+use csp_tcp::Buffer;
+use csp_types::{FlowLabel, TraceKind};
+use csp_wire::channel::{
+    CLOSE_UNREAD, ListenPayload, Message, MessageHeader, MessageKind, TakeOverPayload, Ticket,
+};
+
+use super::context::Turn;
+use super::flow::{Attachment, Stage};
+use super::service::{Relay, Service};
+use super::{ChannelId, Lane, ProxyOutput, options};
+
+/// What a message did to its channel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Taken, or ignored as stale.
+    Fine,
+    /// The process broke the protocol: its channel must be failed.
+    Violation,
+}
+
+impl<O: ProxyOutput> Turn<'_, O> {
+    /// Passes a message of a channel to the part that it concerns.
+    pub(super) fn on_message(
+        &mut self,
+        (channel, lane): (ChannelId, Lane),
+        message: &Message<'_>,
+        buffer: Option<&Buffer>,
+    ) -> Verdict {
+        let header = message.header;
+        let verdict = match header.kind {
+            MessageKind::Listen => self.on_listen(channel, lane, message),
+            MessageKind::Unlisten => {
+                self.dispatcher.unlisten(self.cx.now, channel, header.id);
+                Verdict::Fine
+            }
+            MessageKind::AcceptCredit if header.argument == 0 => {
+                let unused = self.dispatcher.withdraw_credit(channel, header.id);
+                let answer = MessageHeader::new(MessageKind::AcceptCredit, header.id, unused, 0);
+                if !self.cx.send(lane, answer, &[])
+                    && let Some(other) = self.cx.out.lane(channel, header.id)
+                {
+                    self.cx.send(other, answer, &[]);
+                }
+                Verdict::Fine
+            }
+            MessageKind::AcceptCredit => {
+                self.dispatcher.grant(channel, header.id, header.argument);
+                Verdict::Fine
+            }
+            MessageKind::Connect => self.on_connect(channel, lane, message),
+            MessageKind::TakeOver => self.on_take_over(channel, lane, message),
+            MessageKind::Ping | MessageKind::Pong => Verdict::Fine,
+            MessageKind::Open | MessageKind::Connected | MessageKind::HandedOver | MessageKind::TakenOver => {
+                Verdict::Violation
+            }
+            _ => self.on_flow_message((channel, lane), message, buffer),
+        };
+        self.cx.recorder.counters.violations += u64::from(verdict == Verdict::Violation);
+        verdict
+    }
+
+    fn on_listen(&mut self, channel: ChannelId, lane: Lane, message: &Message<'_>) -> Verdict {
+        let Ok(payload) = ListenPayload::parse(message.payload) else { return Verdict::Violation };
+        let id = message.header.id;
+        if let Err(refusal) = self.dispatcher.listen(channel, id, payload.address.port()) {
+            self.cx.send(lane, MessageHeader::new(MessageKind::Refused, id, refusal, 0), &[]);
+        }
+        Verdict::Fine
+    }
+
+    fn on_take_over(&mut self, channel: ChannelId, lane: Lane, message: &Message<'_>) -> Verdict {
+        let Ok(payload) = TakeOverPayload::parse(message.payload) else { return Verdict::Violation };
+        if self.dispatcher.take_over(&mut self.cx, (channel, lane), message.header, payload) {
+            self.pump.enqueue(self.cx.flows, payload.label);
+        }
+        Verdict::Fine
+    }
+
+    /// Messages that name a flow: it must be this channel's own, in this very generation.
+    fn on_flow_message(
+        &mut self,
+        (channel, lane): (ChannelId, Lane),
+        message: &Message<'_>,
+        buffer: Option<&Buffer>,
+    ) -> Verdict {
+        let header = message.header;
+        let Some(label) = header.label() else { return Verdict::Violation };
+        if self.dispatcher.on_withdrawn(self.cx.recorder, (channel, lane), label, header.kind) {
+            return Verdict::Fine;
+        }
+        let now = self.cx.now;
+        let Some(flow) = self.cx.flows.get_mut(label).filter(|f| f.channel() == Some(channel)) else {
+            self.cx.recorder.counters.stale_messages += 1; // it crossed our CLOSE or RESET on the way
+            return Verdict::Fine;
+        };
+        if flow.lane != lane {
+            return Verdict::Violation;
+        }
+        let close = MessageHeader::of_flow(MessageKind::Close, label, 0, 0);
+        match (header.kind, flow.stage) {
+            (MessageKind::Accepted, Stage::Offered(choice)) => {
+                flow.to_app_credit = header.argument;
+                let attachment = Attachment { channel, choice: Some(choice) };
+                self.cx.flows.set_stage(now, label, Stage::Open(attachment));
+                self.dispatcher.accepted(self.cx.flows, choice);
+                self.cx.record(label, TraceKind::AcceptedReceived, 0);
+                self.pump.enqueue(self.cx.flows, label);
+            }
+            (MessageKind::Refused, Stage::Offered(choice)) => {
+                self.cx.recorder.counters.opens_refused += 1;
+                self.dispatcher.take_back(now, self.cx.flows, label, choice);
+                self.dispatcher.dispatch(&mut self.cx, label);
+            }
+            (MessageKind::Data, Stage::Open(_)) => return self.on_data(label, message.payload, buffer),
+            (MessageKind::Credit, Stage::Open(_)) => {
+                flow.to_app_credit = flow.to_app_credit.saturating_add(header.argument);
+                self.pump.enqueue(self.cx.flows, label);
+            }
+            (MessageKind::Shutdown, Stage::Open(_)) => {
+                flow.app_finished = true;
+                self.cx.tcp.shutdown(now, label);
+                self.cx.record(label, TraceKind::CloseReceived, 0);
+            }
+            (MessageKind::Close, Stage::Open(_)) => {
+                self.cx.send(lane, close, &[]);
+                if header.flags & CLOSE_UNREAD == 0 {
+                    self.application_closed(label);
+                } else {
+                    // RFC 9293 §3.6.1: the client must learn that its data was not read.
+                    self.cx.record(label, TraceKind::CloseReceived, 0);
+                    self.abandon(label);
+                }
+            }
+            (MessageKind::Reset, Stage::Open(_) | Stage::Offered(_)) => {
+                self.cx.send(lane, close, &[]);
+                self.cx.record(label, TraceKind::CloseReceived, 0);
+                self.abandon(label);
+            }
+            (MessageKind::HandOver, Stage::Open(_)) => match Ticket::parse(message.payload) {
+                Ok(ticket) => self.dispatcher.hand_over(&mut self.cx, label, ticket),
+                Err(_) => return Verdict::Violation,
+            },
+            (MessageKind::Option, Stage::Open(_)) => return options::on_option(&mut self.cx, label, message),
+            (MessageKind::Info, Stage::Open(_)) => options::answer_info(&mut self.cx, label, lane),
+            _ => return Verdict::Violation,
+        }
+        Verdict::Fine
+    }
+
+    fn on_data(&mut self, label: FlowLabel, bytes: &[u8], buffer: Option<&Buffer>) -> Verdict {
+        let Some((mut client, mut application)) = self.cx.ends(label) else { return Verdict::Fine };
+        if !application.received(bytes.len() as u32) {
+            return Verdict::Violation;
+        }
+        if !Relay.from_application(&mut client, bytes, buffer) {
+            // Windows are granted out of memory that is there for them: this is a mistake of ours. A stream with a hole
+            // must not go on.
+            application.report_loss();
+            self.abandon(label);
+        }
+        Verdict::Fine
+    }
+
+    /// The process is done with the connection: what it wrote is delivered, then FIN. The flow keeps only the budget
+    /// for the bytes that wait.
+    pub(super) fn application_closed(&mut self, label: FlowLabel) {
+        let cx = &mut self.cx;
+        cx.record(label, TraceKind::CloseReceived, 0);
+        cx.tcp.close(cx.now, label);
+        let waiting = cx.tcp.info(label).map_or(0, |i| i.send_queue) as u32;
+        let Some(flow) = cx.flows.get_mut(label) else { return };
+        if let Some(choice) = flow.choice() {
+            self.dispatcher.release(choice);
+        }
+        self.pump.application_closed(flow, waiting);
+        cx.flows.set_stage(cx.now, label, Stage::Finishing);
+    }
+}

@@ -1,0 +1,106 @@
+//! Active opens: an application's CONNECT becomes a SYN through a network node.
+
+use std::net::SocketAddr;
+
+use csp_tcp::ConnectError;
+use csp_types::{Duration, FlowLabel, FourTuple};
+use csp_wire::channel::{ConnectPayload, Message, MessageHeader, MessageKind};
+
+use super::application::Verdict;
+use super::context::{Context, Turn};
+use super::events::{NO_SERVICE, new_flow};
+use super::flow::Stage;
+use super::{ChannelId, Egress, Lane, ProxyOutput, reason};
+
+/// The `via` of connections without a tunnel; those of tunnels begin with 1.
+pub(crate) const NO_TUNNEL: u32 = 0;
+/// Source ports tried for one CONNECT before it is refused.
+const PORT_TRIES: usize = 64;
+/// How long other ports are tried while network nodes say that another proxy has the one before.
+const TAKEN_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl Egress {
+    /// Sends a SYN to `remote` through the network node `via`, from the first free port. The error is the reason for
+    /// REFUSED.
+    fn open<O>(
+        &mut self,
+        cx: &mut Context<'_, O>,
+        remote: SocketAddr,
+        via: u32,
+    ) -> Result<(FlowLabel, FourTuple), u32> {
+        let (tcp, candidates) = self.candidates(remote).ok_or(reason::NETWORK_UNREACHABLE)?;
+        let options = tcp.options(cx.tcp.config());
+        for tuple in candidates.take(PORT_TRIES) {
+            match cx.tcp.connect_with(cx.now, tuple, via, NO_SERVICE, options) {
+                Ok(label) => return Ok((label, tuple)),
+                Err(ConnectError::InUse) => {}
+                Err(ConnectError::BadAddress) => return Err(reason::INVALID),
+                Err(ConnectError::TableFull) => return Err(reason::NO_BUFFERS),
+            }
+        }
+        Err(reason::ADDRESS_IN_USE)
+    }
+}
+
+impl<O: ProxyOutput> Turn<'_, O> {
+    /// CONNECT.
+    pub(super) fn on_connect(&mut self, channel: ChannelId, lane: Lane, message: &Message<'_>) -> Verdict {
+        let Ok(payload) = ConnectPayload::parse(message.payload) else { return Verdict::Violation };
+        if let Err(code) = self.open(channel, lane, message.header, payload) {
+            let refused = MessageHeader::new(MessageKind::Refused, message.header.id, code, 0);
+            self.cx.send(lane, refused, &[]);
+        }
+        Verdict::Fine
+    }
+
+    fn open(
+        &mut self,
+        channel: ChannelId,
+        lane: Lane,
+        header: MessageHeader,
+        payload: ConnectPayload,
+    ) -> Result<(), u32> {
+        let via = self.cx.out.network_node().ok_or(reason::NETWORK_UNREACHABLE)?;
+        let window = self.reserve_window().ok_or(reason::NO_BUFFERS)?;
+        let opened = self.egress.open(&mut self.cx, payload.remote, via);
+        let opened = opened.inspect_err(|_| self.pump.release(window))?;
+        self.cx.tcp.set_send_capacity(opened.0, window);
+        let stage = Stage::Connecting { channel, request: header.id };
+        let mut flow = new_flow(self.cx.now, opened, NO_SERVICE, stage, window);
+        (flow.to_app_credit, flow.lane) = (header.argument, lane);
+        self.admit(flow);
+        Ok(())
+    }
+
+    /// A network node refuses the SYN of an active open: another proxy has a connection with these addresses. It is
+    /// tried from another port.
+    pub(super) fn on_addresses_taken(&mut self, label: FlowLabel) {
+        let cx = &mut self.cx;
+        let known = cx.flows.get(label).zip(cx.tcp.info(label));
+        let Some((flow, info)) = known.filter(|(f, _)| matches!(f.stage, Stage::Connecting { .. })) else {
+            cx.recorder.counters.drop_misdirected += 1;
+            return;
+        };
+        let mut flow = flow.clone();
+        flow.queued = false; // the list of flows to pump knows the old label
+        cx.tcp.abort(cx.now, label);
+        cx.flows.remove(label);
+        let opened = match flow.since + TAKEN_TIMEOUT > cx.now {
+            true => self.egress.open(cx, info.tuple.remote, info.via),
+            false => Err(reason::ADDRESS_IN_USE),
+        };
+        match opened {
+            Ok(opened) => {
+                (flow.label, flow.tuple) = opened;
+                cx.tcp.set_send_capacity(flow.label, flow.from_app_window);
+                self.admit(flow);
+            }
+            Err(code) => {
+                self.pump.release(flow.from_app_window);
+                if let Stage::Connecting { request, .. } = flow.stage {
+                    cx.send(flow.lane, MessageHeader::new(MessageKind::Refused, request, code, 0), &[]);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! What the parts of the core work on besides their own fields.
+//!
+//! The way out is a generic parameter of these two types and of nothing else that lives: a worker has one kind of it, so
+//! that every call to it is direct and can be inlined. A queue of actions instead would copy each payload, and a trait
+//! object would cost a dynamic call a segment ([decision 0022](../../../docs/decisions/0022-parts-and-services.md)).
+
+use csp_tcp::Stack;
+use csp_types::{FlowLabel, Instant, TraceKind};
+use csp_wire::channel::MessageHeader;
+
+use super::dispatch::Dispatcher;
+use super::flow::FlowTable;
+use super::pump::Pump;
+use super::recorder::Recorder;
+use super::service::{ApplicationEnd, TcpEnd};
+use super::tunnels::Tunnels;
+use super::{Egress, Lane, ProxyOutput};
+
+/// The time, the flows with both of their ends, and the recorder, for the length of one input. Each part takes it as an
+/// argument.
+pub(crate) struct Context<'a, O> {
+    pub(crate) now: Instant,
+    pub(crate) flows: &'a mut FlowTable,
+    pub(crate) tcp: &'a mut Stack,
+    pub(crate) recorder: &'a mut Recorder,
+    pub(crate) out: &'a mut O,
+}
+
+impl<O: ProxyOutput> Context<'_, O> {
+    /// Sends a message to a process; `false`: its lane is gone. The loss of a lane is reported separately and ends the
+    /// flows on it, so that most callers need not look.
+    pub(crate) fn send(&mut self, lane: Lane, header: MessageHeader, payload: &[u8]) -> bool {
+        let parts = [payload];
+        let parts: &[&[u8]] = if payload.is_empty() { &[] } else { &parts };
+        self.out.channel(self.now, lane, header, parts).is_ok()
+    }
+
+    /// Both ends of a flow.
+    pub(crate) fn ends(&mut self, label: FlowLabel) -> Option<(TcpEnd<'_>, ApplicationEnd<'_, O>)> {
+        let Context { now, flows, tcp, recorder, out } = self;
+        let (now, flow) = (*now, flows.get_mut(label)?);
+        let client = TcpEnd { now, label, finished: flow.client_finished, tcp };
+        Some((client, ApplicationEnd { now, flow, recorder, out }))
+    }
+
+    /// Records an event of a flow.
+    pub(crate) fn record(&mut self, label: FlowLabel, kind: TraceKind, len: u32) {
+        self.recorder.record(self.now, label, kind, len);
+    }
+}
+
+/// One input on its way through the parts: each part on its own, and what all of them work on. Methods here pass an input
+/// from one part to the next and decide nothing that a part could decide alone.
+pub(crate) struct Turn<'a, O> {
+    pub(crate) cx: Context<'a, O>,
+    pub(crate) dispatcher: &'a mut Dispatcher,
+    pub(crate) pump: &'a mut Pump,
+    pub(crate) egress: &'a mut Egress,
+    pub(crate) tunnels: &'a mut Tunnels,
+}

@@ -1,0 +1,328 @@
+//! From an established client connection to the process that will serve it.
+//!
+//! The dispatcher owns the processes and their listeners ([`pool`]), the services with their backlogs ([`services`],
+//! [`backlog`]), the offers that are under way ([`withdraw`]) and the connections between two owners ([`handover`]). It
+//! moves no bytes.
+
+pub(crate) mod backlog;
+pub(crate) mod handover;
+pub(crate) mod pool;
+pub(crate) mod services;
+pub(crate) mod withdraw;
+
+use std::collections::HashMap;
+
+use csp_tcp::Stack;
+use csp_types::{FlowLabel, Instant, NodeId, TraceKind};
+use csp_wire::channel::{MessageHeader, MessageKind, OpenPayload};
+
+use self::backlog::NO_SERVER_GRACE;
+use self::handover::Left;
+use self::pool::{ChannelId, Choice, ListenError, Pools};
+use self::services::{Service, ServiceSpec, Services};
+use self::withdraw::Offers;
+use super::context::Context;
+use super::flow::{Flow, FlowTable, Stage};
+use super::{CHANNELS_MAX, Lane, ProxyOutput, reason};
+
+/// A process that has a channel here.
+#[derive(Clone, Debug)]
+struct Process {
+    node: NodeId,
+    name: String,
+}
+
+/// The dispatcher of one worker.
+#[derive(Debug)]
+pub(crate) struct Dispatcher {
+    pools: Pools,
+    services: Services,
+    processes: HashMap<ChannelId, Process>,
+    offers: Offers,
+    left: Left,
+}
+
+/// Processes and their listeners.
+impl Dispatcher {
+    /// A dispatcher of at most `connections` flows, without services and processes.
+    pub(crate) fn new(connections: usize) -> Self {
+        Dispatcher {
+            pools: Pools::new(),
+            services: Services::default(),
+            processes: HashMap::with_capacity(CHANNELS_MAX),
+            offers: Offers::new(connections),
+            left: Left::default(),
+        }
+    }
+
+    /// A channel to a process is up; `false` where [`CHANNELS_MAX`] is reached.
+    pub(crate) fn channel_up(&mut self, channel: ChannelId, node: NodeId, name: &str) -> bool {
+        if self.processes.len() >= CHANNELS_MAX {
+            return false;
+        }
+        self.processes.insert(channel, Process { node, name: name.to_owned() });
+        true
+    }
+
+    /// A channel is gone, with its process' listeners.
+    pub(crate) fn channel_down(&mut self, now: Instant, channel: ChannelId) {
+        self.processes.remove(&channel);
+        self.pools.forget_channel(now, channel);
+        self.offers.forget_channel(channel, None);
+    }
+
+    /// One lane of a channel is gone.
+    pub(crate) fn lane_down(&mut self, channel: ChannelId, lane: Lane) {
+        self.offers.forget_channel(channel, Some(lane));
+    }
+
+    /// LISTEN: the error is the reason for REFUSED.
+    pub(crate) fn listen(&mut self, channel: ChannelId, listener: u32, port: u16) -> Result<(), u32> {
+        let Some(process) = self.processes.get(&channel) else { return Ok(()) };
+        match self.pools.listen(process.node, port, channel, listener) {
+            Ok(_) => Ok(()),
+            Err(ListenError::Duplicate) => Err(reason::ADDRESS_IN_USE),
+            Err(ListenError::Full) => Err(reason::NO_BUFFERS),
+        }
+    }
+
+    /// UNLISTEN.
+    pub(crate) fn unlisten(&mut self, now: Instant, channel: ChannelId, listener: u32) {
+        self.pools.unlisten(now, channel, listener);
+    }
+
+    /// ACCEPT_CREDIT.
+    pub(crate) fn grant(&mut self, channel: ChannelId, listener: u32, more: u32) {
+        self.pools.grant(channel, listener, more);
+    }
+
+    /// A process withdraws the accept credit of a listener; returns how much of it was unused.
+    pub(crate) fn withdraw_credit(&mut self, channel: ChannelId, listener: u32) -> u32 {
+        self.pools.withdraw_credit(channel, listener)
+    }
+
+    /// Node and name of a flow's process, for people.
+    pub(crate) fn process_of(&self, flow: &Flow) -> Option<(NodeId, &str)> {
+        let process = self.processes.get(&flow.channel()?)?;
+        Some((process.node, process.name.as_str()))
+    }
+
+    /// All pool members.
+    pub(crate) fn pools(&self) -> &Pools {
+        &self.pools
+    }
+}
+
+/// Services and their flows.
+impl Dispatcher {
+    /// Takes the services of a new policy generation; the engine listens at their addresses from now on.
+    pub(crate) fn set_services<O>(&mut self, cx: &mut Context<'_, O>, services: Vec<ServiceSpec>) {
+        let (listen, gone) = self.services.replace(cx.now, services, &mut self.pools);
+        for address in gone {
+            cx.tcp.unlisten(address);
+        }
+        for (address, service) in listen {
+            cx.tcp.unlisten(address);
+            let tcp = self.services.get(service).map_or_else(Default::default, |s| s.spec.tcp);
+            let options = tcp.options(cx.tcp.config());
+            let _ = cx.tcp.listen_with(address, service, options); // policy admits no port 0 and fewer services than listeners
+            if let Some(service) = self.services.get_mut(service) {
+                service.backlog_full = false; // of the listener, which is new
+            }
+            self.note_backlog(cx.tcp, service);
+        }
+        self.pools.set_readied(); // perhaps of another service now
+    }
+
+    /// A service, by its number.
+    pub(crate) fn service(&self, number: u32) -> Option<&Service> {
+        self.services.get(number)
+    }
+
+    /// All services, those included whose last connections live on.
+    pub(crate) fn services(&self) -> impl Iterator<Item = &Service> {
+        self.services.iter()
+    }
+
+    /// A flow of this service begins.
+    pub(crate) fn flow_began(&mut self, service: u32) {
+        self.services.flow_began(service);
+    }
+
+    /// Releases what the dispatcher keeps of a flow that is in the table no longer.
+    pub(crate) fn flow_ended(&mut self, flows: &FlowTable, tcp: &mut Stack, flow: &Flow) {
+        match (flow.stage, flow.choice()) {
+            (Stage::Offered(_), Some(choice)) => self.pools.void(choice),
+            (_, Some(choice)) => self.pools.release(choice),
+            (_, None) => {}
+        }
+        self.offers.forget(flow.label);
+        if flow.waiting {
+            self.left_backlog(flows, tcp, flow.service);
+        }
+        self.services.flow_ended(flow.service, &mut self.pools);
+    }
+
+    /// The process of a flow needs it no longer.
+    pub(crate) fn release(&mut self, choice: Choice) {
+        self.pools.release(choice);
+    }
+
+    /// ACCEPTED: the process has answered its offer.
+    pub(crate) fn accepted(&mut self, flows: &FlowTable, choice: Choice) {
+        self.pools.accepted(choice);
+        self.drop_answered(flows);
+    }
+
+    /// Connections that wait for a process, of all services.
+    pub(crate) fn waiting_count(&self) -> usize {
+        let service = |number: &u32| self.services.get(*number).map(|service| service.backlog.len());
+        self.services.waiting().iter().filter_map(service).sum()
+    }
+}
+
+/// Offers and backlogs.
+impl Dispatcher {
+    /// Offers a flow to a process of its service, or lets it wait for one behind those that arrived before it.
+    pub(crate) fn dispatch(&mut self, cx: &mut Context<'_, impl ProxyOutput>, label: FlowLabel) {
+        let Some(flow) = cx.flows.get(label) else { return };
+        let (service, arrived) = (flow.service, flow.arrived);
+        let none_waits = self.services.get(service).is_some_and(|s| s.backlog.is_empty());
+        if none_waits && self.offer(cx, label) {
+            return;
+        }
+        let Some(flow) = cx.flows.set_stage(cx.now, label, Stage::Pending) else { return };
+        flow.waiting = true;
+        self.services.wait(service, arrived, label);
+        self.note_backlog(cx.tcp, service);
+        if !none_waits {
+            while self.serve_first(cx, service) {}
+        }
+    }
+
+    /// Whether processes have become ready since the backlogs were served.
+    pub(crate) fn is_readied(&self) -> bool {
+        self.pools.is_readied()
+    }
+
+    /// Serves the connections that wait, of every service, after processes have become ready to take some: in order of
+    /// arrival, since services may share processes.
+    pub(crate) fn serve_backlogs(&mut self, cx: &mut Context<'_, impl ProxyOutput>) {
+        if !self.pools.take_readied() || self.services.waiting().is_empty() {
+            return;
+        }
+        let mut services = self.services.waiting().to_vec();
+        let first = |dispatcher: &Self, flows: &FlowTable, service: u32| {
+            Some(flows.get(dispatcher.first_pending(service)?)?.arrived)
+        };
+        while let Some(service) =
+            services.iter().copied().min_by_key(|s| first(self, cx.flows, *s).unwrap_or(u64::MAX))
+        {
+            if !self.serve_first(cx, service) {
+                services.retain(|other| *other != service);
+            }
+        }
+    }
+
+    /// When a connection that waits is to be given up.
+    pub(crate) fn pending_deadline(&self, flows: &FlowTable) -> Option<Instant> {
+        let deadline = |service: &u32| self.backlog_deadline(flows, *service).map(|(at, _)| at);
+        self.services.waiting().iter().filter_map(deadline).min()
+    }
+
+    /// A connection that has waited too long, and whether processes of its service listen.
+    pub(crate) fn next_expired(&self, now: Instant, flows: &FlowTable) -> Option<(FlowLabel, bool)> {
+        self.services.waiting().iter().find_map(|service| {
+            let (_, served) = self.backlog_deadline(flows, *service).filter(|(at, _)| *at <= now)?;
+            Some((self.first_pending(*service)?, served))
+        })
+    }
+
+    /// When the connection that arrived first at a service is to be given up, and whether the service has processes.
+    fn backlog_deadline(&self, flows: &FlowTable, number: u32) -> Option<(Instant, bool)> {
+        let service = self.services.get(number)?;
+        let first = flows.get(service.backlog.first()?)?;
+        let unserved = self.pools.unserved_since(&service.members);
+        let grace = unserved.map(|since| first.began.max(since) + NO_SERVER_GRACE);
+        let time = service.spec.backlog.time.map(|time| first.began + time);
+        Some(([grace, time].into_iter().flatten().min()?, unserved.is_none()))
+    }
+
+    /// Sends OPEN to a process; `false` where none would take a connection.
+    fn offer(&mut self, cx: &mut Context<'_, impl ProxyOutput>, label: FlowLabel) -> bool {
+        let Some(number) = cx.flows.get(label).map(|flow| flow.service) else { return true };
+        while let Some(service) = self.services.get(number)
+            && let Some(choice) =
+                self.pools.choose(cx.now, &service.members, |channel| self.offers.is_barred(label, channel))
+        {
+            if self.send_open(cx, label, choice) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Sends OPEN to this process; `false` where it cannot be reached any more.
+    fn send_open(
+        &mut self,
+        cx: &mut Context<'_, impl ProxyOutput>,
+        label: FlowLabel,
+        choice: Choice,
+    ) -> bool {
+        let open = cx.flows.get(label).map(|flow| OpenPayload {
+            local: flow.tuple.local,
+            remote: flow.tuple.remote,
+            window: flow.from_app_window,
+        });
+        let lane = cx.out.lane(choice.channel, label.to_wire());
+        let sent = open.zip(lane).is_some_and(|(open, lane)| {
+            let payload = open.emit();
+            let header =
+                MessageHeader::of_flow(MessageKind::Open, label, choice.listener, payload.len() as u32);
+            cx.send(lane, header, &payload)
+        });
+        let Some(lane) = lane.filter(|_| sent) else {
+            self.pools.give_up(choice); // the channel is about to be reported down
+            return false;
+        };
+        if let Some(flow) = cx.flows.set_stage(cx.now, label, Stage::Offered(choice)) {
+            flow.lane = lane;
+        }
+        self.watch_offer(cx.now, cx.flows, label);
+        cx.record(label, TraceKind::OpenSent, 0);
+        true
+    }
+
+    /// Offers the connection of a service that arrived first; `false` where none waits or no process takes it.
+    fn serve_first(&mut self, cx: &mut Context<'_, impl ProxyOutput>, service: u32) -> bool {
+        let Some(label) = self.first_pending(service) else { return false };
+        if !self.offer(cx, label) {
+            return false;
+        }
+        if let Some(flow) = cx.flows.get_mut(label).filter(|f| f.waiting) {
+            flow.waiting = false;
+            self.left_backlog(cx.flows, cx.tcp, service);
+        }
+        true
+    }
+
+    /// The connection of a service that arrived first of those that wait.
+    fn first_pending(&self, service: u32) -> Option<FlowLabel> {
+        self.services.get(service)?.backlog.first()
+    }
+
+    fn left_backlog(&mut self, flows: &FlowTable, tcp: &mut Stack, service: u32) {
+        let waits = |arrived, label| flows.get(label).is_some_and(|f| f.waiting && f.arrived == arrived);
+        self.services.left_backlog(service, waits);
+        self.note_backlog(tcp, service);
+    }
+
+    /// Informs the engine whether a service's backlog is full.
+    fn note_backlog(&mut self, tcp: &mut Stack, number: u32) {
+        let Some(service) = self.services.get_mut(number) else { return };
+        let full = service.backlog.len() >= service.spec.backlog.connections;
+        if service.active && std::mem::replace(&mut service.backlog_full, full) != full {
+            tcp.set_backlog_full(service.spec.address, full);
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Events of the TCP engine: connections are established, finish, fail.
+
+use csp_tcp::{Event, FailReason};
+use csp_types::{FlowLabel, FourTuple, Instant, TraceKind};
+use csp_wire::channel::{MessageHeader, MessageKind, OpenPayload};
+
+use super::context::Turn;
+use super::flow::{Attachment, Flow, Stage};
+use super::{Lane, ProxyOutput, reason};
+
+/// `Flow::service` of active opens.
+pub(super) const NO_SERVICE: u32 = u32::MAX;
+
+impl<O: ProxyOutput> Turn<'_, O> {
+    pub(super) fn process_tcp_events(&mut self) {
+        while let Some((label, event)) = self.cx.tcp.poll_event() {
+            match event {
+                Event::Established { passive: true, service, tuple } => {
+                    self.client_connected(label, service, tuple);
+                }
+                Event::Established { passive: false, .. } => self.active_open_done(label),
+                Event::Readable | Event::Writable => self.pump.enqueue(self.cx.flows, label),
+                Event::PeerFinished => {
+                    if let Some(flow) = self.cx.flows.get_mut(label) {
+                        flow.client_finished = true;
+                    }
+                    self.pump.enqueue(self.cx.flows, label);
+                }
+                Event::Closed => self.tcp_closed(label),
+                Event::Failed(why) => self.tcp_failed(label, why),
+            }
+        }
+    }
+
+    fn client_connected(&mut self, label: FlowLabel, service: u32, tuple: FourTuple) {
+        let now = self.cx.now;
+        self.cx.recorder.counters.connections_passive += 1;
+        if self.dispatcher.service(service).is_none() {
+            // Policy dropped the service during the handshake, and nothing of it is left.
+            self.cx.recorder.counters.drop_no_server += 1;
+            self.cx.tcp.abort(now, label);
+            return;
+        }
+        let Some(window) = self.reserve_window() else {
+            self.cx.recorder.counters.drop_no_budget += 1;
+            self.cx.tcp.abort(now, label);
+            return;
+        };
+        self.cx.tcp.set_send_capacity(label, window);
+        let arrived = self.cx.recorder.counters.connections_passive;
+        self.admit(Flow { arrived, ..new_flow(now, (label, tuple), service, Stage::Pending, window) });
+        self.dispatcher.dispatch(&mut self.cx, label);
+        self.pump.enqueue(self.cx.flows, label);
+    }
+
+    fn active_open_done(&mut self, label: FlowLabel) {
+        let cx = &mut self.cx;
+        let Some(flow) = cx.flows.get_mut(label) else { return };
+        let (lane, tuple, window) = (flow.lane, flow.tuple, flow.from_app_window);
+        let Stage::Connecting { channel, request } = flow.stage else { return };
+        cx.recorder.counters.connections_active += 1;
+        cx.flows.set_stage(cx.now, label, Stage::Open(Attachment { channel, choice: None }));
+        let payload = OpenPayload { local: tuple.local, remote: tuple.remote, window }.emit();
+        let header = MessageHeader::of_flow(MessageKind::Connected, label, request, payload.len() as u32);
+        cx.send(lane, header, &payload);
+        cx.record(label, TraceKind::OpenSent, 0);
+        self.pump.enqueue(cx.flows, label);
+    }
+
+    /// Both directions are done and acknowledged.
+    fn tcp_closed(&mut self, label: FlowLabel) {
+        self.cx.recorder.counters.connections_closed += 1;
+        if let Some(lane) = self.cx.flows.get(label).filter(|f| f.channel().is_some()).map(|f| f.lane) {
+            self.cx.send(lane, MessageHeader::of_flow(MessageKind::Close, label, 0, 0), &[]);
+        }
+        self.forget(label);
+    }
+
+    fn tcp_failed(&mut self, label: FlowLabel, why: FailReason) {
+        self.cx.recorder.counters.connections_failed += 1;
+        let code = match why {
+            FailReason::Reset | FailReason::DataAfterClose => reason::CONNECTION_RESET,
+            FailReason::Refused => reason::CONNECTION_REFUSED,
+            FailReason::TimedOut => reason::TIMED_OUT,
+        };
+        let notice = self.cx.flows.get(label).and_then(|flow| match flow.stage {
+            Stage::Connecting { request, .. } => {
+                Some((flow.lane, MessageHeader::new(MessageKind::Refused, request, code, 0)))
+            }
+            Stage::Offered(_) | Stage::Open(_) => {
+                Some((flow.lane, MessageHeader::of_flow(MessageKind::Reset, label, code, 0)))
+            }
+            Stage::Pending | Stage::Left(_) | Stage::Finishing => None,
+        });
+        if let Some((lane, header)) = notice {
+            self.cx.send(lane, header, &[]);
+        }
+        self.forget(label);
+    }
+}
+
+pub(super) fn new_flow(
+    now: Instant,
+    (label, tuple): (FlowLabel, FourTuple),
+    service: u32,
+    stage: Stage,
+    window: u32,
+) -> Flow {
+    Flow {
+        label,
+        tuple,
+        service,
+        stage,
+        lane: Lane(0),
+        since: now,
+        began: now,
+        arrived: 0,
+        waiting: false,
+        to_app_credit: 0,
+        from_app_window: window,
+        from_app_outstanding: 0,
+        client_finished: false,
+        shutdown_sent: false,
+        app_finished: false,
+        withdrawals: 0,
+        queued: false,
+        bytes_to_app: 0,
+        bytes_from_app: 0,
+    }
+}

@@ -1,0 +1,136 @@
+//! Which flows may have something to move, and the windows of all of them: the pump calls their services.
+//!
+//! It owns the list of flows to look at, the lines of those that wait for their lane ([`parked`]), the memory for windows
+//! ([`budget`]) and what is known of clients that take nothing ([`stalled`]).
+
+pub(crate) mod budget;
+mod parked;
+mod stalled;
+
+use std::collections::VecDeque;
+
+use csp_types::FlowLabel;
+
+use self::budget::SendBudget;
+use self::parked::Parked;
+use self::stalled::Stalled;
+use super::ProxyOutput;
+use super::context::Context;
+use super::flow::{Flow, FlowTable, Stage};
+use super::service::{ApplicationEnd, ClientEnd, Progress, Relay, Service};
+
+/// The pump of one worker.
+#[derive(Debug)]
+pub(crate) struct Pump {
+    /// Flows with bytes, an end of stream or credits to pass on.
+    to_pump: VecDeque<FlowLabel>,
+    /// Flows that wait for their lane.
+    parked: Parked,
+    budget: SendBudget,
+    stalled: Stalled,
+}
+
+impl Pump {
+    /// A pump for so many flows, with this memory for windows.
+    pub(crate) fn new(connections: usize, budget: SendBudget) -> Self {
+        Pump {
+            to_pump: VecDeque::with_capacity(connections),
+            parked: Parked::default(),
+            budget,
+            stalled: Stalled::default(),
+        }
+    }
+
+    /// A window for one more flow; `None` while all memory is granted.
+    pub(crate) fn reserve(&mut self) -> Option<u32> {
+        self.budget.reserve()
+    }
+
+    /// Releases a window.
+    pub(crate) fn release(&mut self, window: u32) {
+        self.budget.release(window);
+    }
+
+    /// The application of a flow sends no more: it keeps only the window for the `waiting` bytes in its send queue.
+    pub(crate) fn application_closed(&mut self, flow: &mut Flow, waiting: u32) {
+        let keep = waiting.min(flow.from_app_window);
+        self.budget.shrink(flow.from_app_window, keep);
+        flow.from_app_window = keep;
+    }
+
+    /// Bytes of the budget that are granted.
+    pub(crate) fn reserved(&self) -> u64 {
+        self.budget.reserved()
+    }
+
+    /// Flows that wait for descriptors of their process.
+    pub(crate) fn parked_count(&self) -> usize {
+        self.parked.len()
+    }
+
+    /// A lane is gone: flows that are at no process wait for none.
+    pub(crate) fn forget_stale(&mut self, flows: &FlowTable) {
+        self.parked.forget_stale(|label| flows.get(label).is_some_and(|f| f.channel().is_some()));
+    }
+
+    /// Puts a flow into the list of those to pump, once.
+    pub(crate) fn enqueue(&mut self, flows: &mut FlowTable, label: FlowLabel) {
+        if let Some(flow) = flows.get_mut(label).filter(|f| !f.queued) {
+            flow.queued = true;
+            self.to_pump.push_back(label);
+        }
+    }
+
+    /// Serves flows that waited for a lane which has room now, then every flow in the list once. Those that lack room
+    /// are parked until their lane has some. Returns whether anything moved.
+    pub(crate) fn pump(&mut self, cx: &mut Context<'_, impl ProxyOutput>) -> bool {
+        let mut moved = false;
+        for _ in 0..self.parked.len() {
+            let Some(label) = self.parked.next_ready(|lane| cx.out.lane_ready(lane)) else { break };
+            moved |= self.pump_flow(cx, label, true);
+        }
+        for _ in 0..self.to_pump.len() {
+            let Some(label) = self.to_pump.pop_front() else { break };
+            moved |= self.pump_flow(cx, label, false);
+        }
+        moved
+    }
+
+    /// Serves one flow, which waited at the `front` of its lane or came just now.
+    fn pump_flow(&mut self, cx: &mut Context<'_, impl ProxyOutput>, label: FlowLabel, front: bool) -> bool {
+        let Some(flow) = cx.flows.get_mut(label) else { return false };
+        flow.queued = false;
+        let (Stage::Open(_), lane) = (flow.stage, flow.lane) else { return false };
+        let waits = !front && self.parked.waits(lane);
+        let Some((client, application)) = cx.ends(label) else { return false };
+        let Progress { moved, blocked } = self.serve(&mut Relay, client, application, waits);
+        if blocked && let Some(flow) = cx.flows.get_mut(label) {
+            flow.queued = true; // it is in one of the lists, and comes up with all that it has by then
+            self.parked.park(lane, label);
+        }
+        moved
+    }
+
+    /// Lets the service of one flow move what it can; `waits`: others are in front of it at its lane.
+    fn serve(
+        &mut self,
+        service: &mut impl Service,
+        mut client: impl ClientEnd,
+        mut application: ApplicationEnd<'_, impl ProxyOutput>,
+        waits: bool,
+    ) -> Progress {
+        let progress = match waits {
+            true => Progress { moved: false, blocked: true },
+            false => service.to_application(&mut client, &mut application),
+        };
+        if service.return_room(&mut client, &mut application) {
+            let (window, _) = application.window();
+            let wider = self.budget.widen(window, client.useful_window().min(window.saturating_mul(2)));
+            if wider > window {
+                client.set_window(wider);
+                application.widen(wider);
+            }
+        }
+        progress
+    }
+}

@@ -1,0 +1,69 @@
+//! What happened to flows: the flight recorder, the flows that ended lately, and the counters.
+//!
+//! Every other part reports here and reads nothing back.
+
+use std::collections::VecDeque;
+
+use csp_types::{FlowLabel, FourTuple, Instant, TraceEvent, TraceKind, TraceRing};
+
+use super::flow::Flow;
+use super::{Counters, ENDED_MAX};
+
+/// A flow that is over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EndedFlow {
+    pub(crate) label: FlowLabel,
+    pub(crate) tuple: FourTuple,
+    pub(crate) service: u32,
+    pub(crate) at: Instant,
+}
+
+/// The recorder of one worker.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    trace: TraceRing,
+    ended: VecDeque<EndedFlow>,
+    pub(crate) counters: Counters,
+}
+
+impl Recorder {
+    /// A recorder whose flight recorder keeps `trace_events` events.
+    pub(crate) fn new(trace_events: usize) -> Self {
+        Recorder {
+            trace: TraceRing::new(trace_events),
+            ended: VecDeque::with_capacity(ENDED_MAX),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Records an event of a flow that concerns no segment.
+    #[inline]
+    pub(crate) fn record(&mut self, at: Instant, label: FlowLabel, kind: TraceKind, len: u32) {
+        self.event(TraceEvent { at, label, kind, len, ..TraceEvent::default() });
+    }
+
+    /// Records an event.
+    #[inline]
+    pub(crate) fn event(&mut self, event: TraceEvent) {
+        self.trace.record(event);
+    }
+
+    /// Records the end of a flow, and keeps its addresses.
+    pub(crate) fn flow_ended(&mut self, at: Instant, flow: &Flow) {
+        self.record(at, flow.label, TraceKind::Ended, 0);
+        if self.ended.len() >= ENDED_MAX {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(EndedFlow { label: flow.label, tuple: flow.tuple, service: flow.service, at });
+    }
+
+    /// The flight recorder.
+    pub(crate) fn trace(&self) -> &TraceRing {
+        &self.trace
+    }
+
+    /// Flows that ended, the latest first.
+    pub(crate) fn ended(&self) -> impl Iterator<Item = &EndedFlow> {
+        self.ended.iter().rev()
+    }
+}

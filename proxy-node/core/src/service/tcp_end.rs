@@ -1,0 +1,64 @@
+//! The client's end of a flow that comes over TCP.
+
+use csp_tcp::{Buffer, Stack, State};
+use csp_types::{FlowLabel, Instant};
+
+use super::ClientEnd;
+
+/// A connection of the TCP engine.
+#[derive(Debug)]
+pub struct TcpEnd<'a> {
+    pub(crate) now: Instant,
+    pub(crate) label: FlowLabel,
+    pub(crate) finished: bool,
+    pub(crate) tcp: &'a mut Stack,
+}
+
+impl ClientEnd for TcpEnd<'_> {
+    #[inline]
+    fn readable(&self) -> usize {
+        self.tcp.readable(self.label)
+    }
+
+    #[inline]
+    fn peek(&mut self, max: usize) -> impl Iterator<Item = &[u8]> {
+        self.tcp.peek(self.label, max)
+    }
+
+    #[inline]
+    fn consume(&mut self, len: usize) {
+        self.tcp.consume(self.now, self.label, len);
+    }
+
+    #[inline]
+    fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    #[inline]
+    fn write(&mut self, bytes: &[u8], buffer: Option<&Buffer>) -> usize {
+        match buffer {
+            Some(buffer) => self.tcp.write_in(self.now, self.label, bytes, buffer),
+            None => self.tcp.write(self.now, self.label, bytes),
+        }
+    }
+
+    #[inline]
+    fn unacknowledged(&self) -> u32 {
+        self.tcp.info(self.label).map_or(0, |info| info.send_queue as u32)
+    }
+
+    /// Twice the congestion window: one in flight, and one that is there when acknowledgements ask for it.
+    fn useful_window(&self) -> u32 {
+        let cwnd = self.tcp.info(self.label).map_or(0, |info| info.cwnd);
+        cwnd.saturating_mul(2).min(self.tcp.config().send_buffer_max)
+    }
+
+    fn set_window(&mut self, window: u32) {
+        self.tcp.set_send_capacity(self.label, window);
+    }
+
+    fn is_over(&self) -> bool {
+        self.tcp.info(self.label).is_none_or(|info| info.state == State::Done)
+    }
+}

@@ -1,0 +1,64 @@
+//! Between tunnel records and the TCP engine.
+//!
+//! ```text
+//!  record ─▶ inbound ─▶ csp-tcp Stack ─▶ outbound ─▶ record
+//! ```
+
+mod announced;
+mod inbound;
+mod outbound;
+mod path_error;
+
+use csp_tcp::Buffer;
+use csp_types::FlowLabel;
+use csp_wire::tunnel::{Record, RecordKind};
+
+use self::announced::Announced;
+use super::ProxyOutput;
+use super::context::Context;
+
+/// What became of a record.
+pub(crate) enum Arrived {
+    /// A segment of this flow, perhaps [`FlowLabel::NONE`].
+    Segment(FlowLabel),
+    /// A network node refuses the addresses of this flow.
+    AddressesTaken(FlowLabel),
+    /// Nothing is left to do.
+    Done,
+}
+
+/// The tunnels' side of one worker.
+#[derive(Debug)]
+pub(crate) struct Tunnels {
+    worker: u8,
+    announced: Announced,
+}
+
+impl Tunnels {
+    /// For worker `worker` and so many labels from `first_index` on.
+    pub(crate) fn new(worker: u8, first_index: u32, connections: usize) -> Self {
+        Tunnels { worker, announced: Announced::new(first_index, connections) }
+    }
+
+    /// Takes one record of the network node `via`.
+    pub(crate) fn on_record(
+        &mut self,
+        cx: &mut Context<'_, impl ProxyOutput>,
+        via: u32,
+        record: &Record<'_>,
+        buffer: Option<&Buffer>,
+    ) -> Arrived {
+        cx.recorder.counters.records_in += 1;
+        match record.kind {
+            RecordKind::Segment if record.worker == self.worker => {
+                return self.on_segment(cx, via, record, buffer).map_or(Arrived::Done, Arrived::Segment);
+            }
+            RecordKind::IcmpError if record.worker == self.worker => {
+                path_error::on_icmp_error(cx, record.payload);
+            }
+            RecordKind::FlowEnd => return Arrived::AddressesTaken(record.label),
+            RecordKind::Segment | RecordKind::IcmpError => cx.recorder.counters.drop_misdirected += 1,
+        }
+        Arrived::Done
+    }
+}

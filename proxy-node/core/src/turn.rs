@@ -1,0 +1,114 @@
+//! One input on its way through the parts: what concerns several of them.
+
+use csp_types::FlowLabel;
+use csp_wire::channel::{MessageHeader, MessageKind};
+
+use super::context::Turn;
+use super::dispatch::pool::ChannelId;
+use super::flow::{Flow, Stage};
+use super::{Lane, ProxyOutput, reason};
+
+impl<O: ProxyOutput> Turn<'_, O> {
+    /// Moves everything that can move now: events of the engine, bytes both ways, segments out.
+    pub(super) fn drive(&mut self) {
+        loop {
+            self.dispatcher.serve_backlogs(&mut self.cx); // connections that wait come before new ones
+            self.process_tcp_events();
+            self.dispatcher.serve_backlogs(&mut self.cx);
+            let pumped = self.pump.pump(&mut self.cx);
+            let sent = self.tunnels.transmit(&mut self.cx);
+            if !pumped && !sent && !self.dispatcher.is_readied() {
+                return;
+            }
+        }
+    }
+
+    /// Runs timers that are due.
+    pub(super) fn on_timeout(&mut self) {
+        let now = self.cx.now;
+        self.cx.tcp.on_timeout(now);
+        while let Some((label, served)) = self.dispatcher.next_expired(now, self.cx.flows) {
+            let counters = &mut self.cx.recorder.counters;
+            match served {
+                true => counters.drop_backlog_time += 1,
+                false => counters.drop_no_server += 1,
+            }
+            self.abandon(label);
+        }
+        while let Some(label) = self.dispatcher.next_abandoned(now, self.cx.flows) {
+            self.cx.recorder.counters.drop_not_taken_over += 1;
+            self.abandon(label);
+        }
+        self.dispatcher.check_offers(&mut self.cx);
+        self.drive();
+    }
+
+    /// Puts a flow into the table; what an older generation left in its slot is released first.
+    pub(super) fn admit(&mut self, flow: Flow) {
+        self.dispatcher.flow_began(flow.service);
+        if let Some(old) = self.cx.flows.insert(flow) {
+            self.release(&old);
+        }
+    }
+
+    /// Resets the client's connection and ends the flow; the application is not informed.
+    pub(super) fn abandon(&mut self, label: FlowLabel) {
+        self.cx.tcp.abort(self.cx.now, label);
+        self.forget(label);
+    }
+
+    /// Takes a flow out of the table.
+    pub(super) fn forget(&mut self, label: FlowLabel) {
+        if let Some(flow) = self.cx.flows.remove(label) {
+            self.release(&flow);
+        }
+    }
+
+    /// Releases what each part keeps of a flow that is in the table no longer.
+    fn release(&mut self, flow: &Flow) {
+        self.pump.release(flow.from_app_window);
+        self.cx.recorder.flow_ended(self.cx.now, flow);
+        self.dispatcher.flow_ended(self.cx.flows, self.cx.tcp, flow);
+    }
+
+    /// A window for a new flow; where none is left, flows that are stalled give way. `None`: there are none either.
+    pub(super) fn reserve_window(&mut self) -> Option<u32> {
+        loop {
+            if let Some(window) = self.pump.reserve() {
+                return Some(window);
+            }
+            let label = self.pump.next_stalled(self.cx.now, self.cx.flows, self.cx.tcp)?;
+            self.cx.recorder.counters.stalled_given_up += 1;
+            let open = self.cx.flows.get(label).filter(|flow| matches!(flow.stage, Stage::Open(_)));
+            if let Some(lane) = open.map(|flow| flow.lane) {
+                let reset = MessageHeader::of_flow(MessageKind::Reset, label, reason::TIMED_OUT, 0);
+                self.cx.send(lane, reset, &[]);
+            }
+            self.abandon(label);
+        }
+    }
+
+    /// A channel is gone, or one `lane` of it: its flows are offered elsewhere, finished, or reset. `hangup`: the process
+    /// ended, so that its connections end as the kernel would end them.
+    pub(super) fn end_flows(&mut self, channel: ChannelId, lane: Option<Lane>, hangup: bool) {
+        let lost = |flow: &&Flow| lane.is_none_or(|lane| lane == flow.lane);
+        let labels: Vec<FlowLabel> =
+            self.cx.flows.of_channel(channel).filter(lost).map(|f| f.label).collect();
+        for label in labels {
+            let Some(flow) = self.cx.flows.get(label) else { continue };
+            match flow.stage {
+                Stage::Offered(choice) => {
+                    self.dispatcher.take_back(self.cx.now, self.cx.flows, label, choice);
+                    self.dispatcher.dispatch(&mut self.cx, label);
+                }
+                Stage::Open(_) if hangup => self.application_closed(label),
+                Stage::Open(_)
+                | Stage::Connecting { .. }
+                | Stage::Pending
+                | Stage::Left(_)
+                | Stage::Finishing => self.abandon(label),
+            }
+        }
+        self.pump.forget_stale(self.cx.flows);
+    }
+}
