@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use csp_transport::app::{AppConfig, AppSide, ProxyTarget};
+use csp_app::{AppConfig, AppSide, ProxyTarget};
 use csp_transport::{Endpoint, EndpointConfig, PeerIdentity, ProcessId, Token};
 use csp_vi::{ViAddress, Wake};
 use csp_wire::agent::{self, AgentMessage, Attach, Attached, Destination, leads_through};

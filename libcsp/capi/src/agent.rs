@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use csp_transport::app::{AppSide, ProxyTarget};
+use csp_app::{AppSide, ProxyTarget};
 use csp_transport::{ProcessId, Token};
 use csp_types::{Duration, Instant, NodeId, ProgramName};
 use csp_vi::{Provider, ProviderKind, ViAddress};

@@ -5,7 +5,7 @@
 
 use std::net::SocketAddr;
 
-use csp_transport::app::{AppConfig, AppError, AppSide, Directions, FlowId, Handle, ListenerId, Readiness};
+use csp_app::{AppConfig, AppError, AppSide, Directions, FlowId, Handle, ListenerId, Readiness};
 use csp_transport::{Endpoint, EndpointConfig, PeerIdentity};
 use csp_types::{Duration, Instant, ProgramName};
 use csp_vi::shm::ShmProvider;
