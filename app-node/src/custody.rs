@@ -19,8 +19,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 
+use csp_app::{AppConfig, AppError, AppSide, FlowId, Handle, ProxyTarget};
 use csp_daemon::clock;
-use csp_transport::app::{AppConfig, AppError, AppSide, FlowId, Handle, ProxyTarget};
 use csp_transport::token::{self, TokenClaims};
 use csp_transport::{ClusterKey, Endpoint, EndpointConfig, PeerIdentity, ProcessId};
 use csp_types::{Duration, Instant, NodeId, Role};

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use csp_transport::app::{AppConfig, AppSide, ProxyTarget};
+use csp_app::{AppConfig, AppSide, ProxyTarget};
 use csp_transport::{Endpoint, EndpointConfig, PeerIdentity, ProcessId, Token};
 use csp_vi::{ViAddress, Wake};
 use csp_wire::agent::{self, AgentMessage, Attach, Attached, Destination, leads_through};
@@ -150,8 +150,7 @@ fn converse<T>(
     then: impl FnOnce(&Attached<'_>, Option<Page>) -> Result<T, AttachError>,
 ) -> Result<T, AttachError> {
     let mut buffer = vec![0; agent::MESSAGE_LEN_MAX];
-    let name = bootstrap::program_name();
-    let attach = Attach { pid: sys::getpid() as u32, program: &name, former };
+    let attach = Attach { pid: sys::getpid() as u32, program: bootstrap::program_name(), former };
     let len = agent::emit_attach(&mut buffer, &attach).map_err(|_| AttachError::BadAnswer("program name"))?;
     // SAFETY: `len` bytes of the buffer are readable.
     unsafe { syscall!(libc::SYS_sendto, socket, buffer.as_ptr(), len, libc::MSG_NOSIGNAL, 0, 0) }

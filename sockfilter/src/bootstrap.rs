@@ -9,8 +9,10 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 
 use csp_types::limits::VI_POOL_MAX;
+use csp_types::{PROGRAM_NAME_LEN_MAX, ProgramName};
 
 use crate::ops::listen;
+use crate::sys::syscall;
 use crate::{cancel, fork, inherit, panics, real, sys};
 
 /// Where the agent listens when nothing else is said.
@@ -54,7 +56,7 @@ pub extern "C" fn start() {
     SPIN_NS.store(spin_ns(), Ordering::Relaxed);
     let pool = number(c"CSP_POOL").unwrap_or(POOL_DEFAULT.into()).clamp(1, VI_POOL_MAX as u64);
     POOL.store(pool as u8, Ordering::Relaxed);
-    keep_texts();
+    keep_texts(mode != OFF);
     #[cfg(not(test))]
     crate::exports::processes::resolve();
     if mode != OFF {
@@ -152,15 +154,13 @@ impl<const N: usize> Kept<N> {
 
 /// Longest path of a Unix socket, without its terminating zero.
 const AGENT_PATH_MAX: usize = 107;
-/// Longest program name that is told.
-const PROGRAM_NAME_MAX: usize = 32;
 static AGENT: Kept<AGENT_PATH_MAX> = Kept::new();
-static PROGRAM: Kept<PROGRAM_NAME_MAX> = Kept::new();
+static PROGRAM: Kept<PROGRAM_NAME_LEN_MAX> = Kept::new();
 /// Longest LD_PRELOAD that is passed on.
 const PRELOAD_MAX: usize = 1024;
 static PRELOAD: Kept<PRELOAD_MAX> = Kept::new();
 
-fn keep_texts() {
+fn keep_texts(on: bool) {
     let path = variable(c"CSP_AGENT").unwrap_or(AGENT_PATH).to_bytes();
     if path.len() > AGENT_PATH_MAX {
         sys::complain("CSP_AGENT is too long for the path of a Unix socket");
@@ -169,13 +169,31 @@ fn keep_texts() {
     let preload = variable(c"LD_PRELOAD").unwrap_or(c"").to_bytes();
     // Half a list would be worse than none.
     PRELOAD.keep(preload.iter().copied().filter(|_| preload.len() <= PRELOAD_MAX));
-    // SAFETY: the C library sets this pointer to a C string before any constructor runs.
-    let name = unsafe {
+    if on {
+        PROGRAM.keep(own_name().as_bytes().iter().copied());
+    }
+}
+
+/// The name by which the program was started; where that is none, the name of its executable file.
+fn own_name() -> ProgramName {
+    // SAFETY: the C library sets this pointer to null or a C string before any constructor runs.
+    let started_as = unsafe {
         let pointer = program_invocation_short_name;
-        if pointer.is_null() { c"program" } else { CStr::from_ptr(pointer) }
+        if pointer.is_null() { c"" } else { CStr::from_ptr(pointer) }
     };
-    let legal = |b: &u8| if b.is_ascii_alphanumeric() || b"._".contains(b) { *b } else { b'_' };
-    PROGRAM.keep(name.to_bytes().iter().map(legal));
+    ProgramName::parse(started_as.to_bytes()).unwrap_or_else(|error| {
+        let name = executable_name();
+        sys::complain(&format!("argv[0]: {error}; rules of policy for {name} apply"));
+        name
+    })
+}
+
+fn executable_name() -> ProgramName {
+    let mut path = [0u8; libc::PATH_MAX as usize];
+    let (link, room) = (c"/proc/self/exe".as_ptr(), path.len());
+    // SAFETY: the link's name is a C string, and `path` has `room` writable bytes.
+    let len = unsafe { syscall!(libc::SYS_readlink, link, path.as_mut_ptr(), room) }.unwrap_or(0);
+    ProgramName::of_executable(path.get(..len).unwrap_or(&[])).unwrap_or(ProgramName::UNKNOWN)
 }
 
 /// The variables that give a program the filter, as they were at start, for an environment that lacks them.
@@ -195,9 +213,9 @@ pub fn agent_path() -> PathBuf {
     PathBuf::from(OsString::from_vec(AGENT.bytes()))
 }
 
-/// The program's name at start: letters, digits, dot and underscore.
-pub fn program_name() -> Vec<u8> {
-    PROGRAM.bytes()
+/// The program's name at start.
+pub fn program_name() -> ProgramName {
+    ProgramName::parse(&PROGRAM.bytes()).unwrap_or(ProgramName::UNKNOWN)
 }
 
 unsafe extern "C" {

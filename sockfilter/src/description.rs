@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use csp_transport::app::{FlowId, ListenerId};
+use csp_app::{FlowId, ListenerId};
 use libc::c_int;
 
 use crate::epoll_set::EpollSet;

@@ -3,7 +3,7 @@
 mod asleep;
 mod shown;
 
-use csp_transport::app::{AppError, Handle, ListenerId, Readiness};
+use csp_app::{AppError, Handle, ListenerId, Readiness};
 use csp_types::Instant;
 use csp_wire::agent::page::Reason;
 use libc::c_int;

@@ -5,7 +5,7 @@
 
 use core::ffi::c_void;
 
-use csp_transport::app::{FlowId, HandOver, LeftFlow};
+use csp_app::{FlowId, HandOver, LeftFlow};
 use csp_wire::agent::page::{Reason, SocketEntry, SocketKind};
 use csp_wire::agent::{self, Left};
 use csp_wire::channel::{TICKET_LEN, Ticket};

@@ -51,7 +51,7 @@ pub const PASS: Errno = Errno::MAX;
 
 impl Engine {
     /// The connection that a description is.
-    pub fn flow(&mut self, id: DescriptionId) -> Result<csp_transport::app::FlowId, Errno> {
+    pub fn flow(&mut self, id: DescriptionId) -> Result<csp_app::FlowId, Errno> {
         match self.descriptions.get(id.index).map(|d| &d.kind) {
             Some(Kind::Flow(flow)) => Ok(*flow),
             Some(Kind::Lost) => {

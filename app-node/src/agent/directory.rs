@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use csp_control::{Member, MemberState, Membership, Policy, ProgramRule, SanAddress, SanProvider};
-use csp_types::{NodeId, Role};
+use csp_types::{NodeId, ProgramName, Role};
 use csp_vi::{ProviderKind, ViAddress};
 use csp_wire::agent::{DESTINATIONS_MAX, Destination, LIST_MAX, PATH_LEN_MAX};
 
@@ -91,7 +91,7 @@ const _: () = assert!(csp_control::policy::DESTINATIONS_MAX <= DESTINATIONS_MAX)
 
 impl Directory {
     /// The listening ports of a program that are accelerated, of those that the node's own rule has (`None`: all).
-    pub fn listen_for(&self, program: &str, node: Option<&[u16]>) -> Option<Vec<u16>> {
+    pub fn listen_for(&self, program: &ProgramName, node: Option<&[u16]>) -> Option<Vec<u16>> {
         let rule = ProgramRule::of(&self.programs, program).and_then(|rule| rule.listen.as_deref());
         match (rule, node) {
             (None, None) => None,
@@ -101,7 +101,7 @@ impl Directory {
     }
 
     /// The destinations of a program's accelerated connections.
-    pub fn connect_for(&self, program: &str) -> &[Destination] {
+    pub fn connect_for(&self, program: &ProgramName) -> &[Destination] {
         if ProgramRule::of(&self.programs, program).is_none_or(|rule| rule.connect) {
             &self.connect
         } else {

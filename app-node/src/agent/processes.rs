@@ -4,8 +4,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use csp_types::{FlowLabel, TraceEvent};
+use csp_transport::ProcessId;
+use csp_types::{FlowLabel, ProgramName, TraceEvent};
 use csp_wire::agent::page::{COUNTER_NAMES, PAGE_LEN, PageView, SocketEntry};
+
+/// Numbers in ids that former agents gave are below this: processes cannot use them up.
+const NUMBER_MAX: u64 = 1 << 48;
 
 /// Who a process is.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -17,7 +21,7 @@ pub struct ProcessInfo {
     /// Its user.
     pub uid: u32,
     /// The program, as it calls itself.
-    pub program: String,
+    pub program: ProgramName,
     /// When it attached, in milliseconds of the Unix epoch.
     pub attached_unix_ms: u64,
     /// When it exited, likewise.
@@ -111,9 +115,9 @@ impl Processes {
 
     /// A name for a process: program, process number, and a number of ours. A process that a former agent named keeps
     /// that name if it names this process number and nobody here has it.
-    pub fn id_for(&mut self, program: &str, pid: u32, former: &str) -> String {
+    pub fn id_for(&mut self, program: &ProgramName, pid: u32, former: &str) -> String {
         let mut parts = former.rsplitn(3, '-');
-        let number = parts.next().and_then(|n| n.parse::<u64>().ok());
+        let number = parts.next().and_then(|n| n.parse::<u64>().ok().filter(|n| *n < NUMBER_MAX));
         let names_it = parts.next().is_some_and(|p| p == pid.to_string()) && parts.next().is_some();
         if let (Some(number), true) = (number, names_it)
             && !self.live.values().any(|p| p.info.id == former)
@@ -122,8 +126,7 @@ impl Processes {
             return former.to_owned();
         }
         self.next += 1;
-        let program = if program.is_empty() { "program" } else { program };
-        format!("{}-{pid}-{}", &program[..program.len().min(32)], self.next)
+        ProcessId::of_program(program, pid, Some(self.next)).as_str().to_owned()
     }
 
     /// Adds a process; `None` when the table is full. The key names it in [`exited`](Self::exited).
@@ -231,7 +234,14 @@ mod tests {
 
     fn info(id: &str) -> ProcessInfo {
         let id = id.to_owned();
-        ProcessInfo { id, pid: 1, uid: 0, program: "t".into(), attached_unix_ms: 0, exited_unix_ms: None }
+        ProcessInfo {
+            id,
+            pid: 1,
+            uid: 0,
+            program: ProgramName::UNKNOWN,
+            attached_unix_ms: 0,
+            exited_unix_ms: None,
+        }
     }
 
     #[test]
@@ -252,11 +262,14 @@ mod tests {
     #[test]
     fn a_process_keeps_its_name_over_agents_but_takes_no_others() {
         let mut table = Processes::new(2, 0);
-        assert_eq!(table.id_for("nginx", 42, ""), "nginx-42-1");
-        assert_eq!(table.id_for("nginx", 42, "nginx-42-7"), "nginx-42-7");
-        assert_eq!(table.id_for("nginx", 42, "nginx-43-3"), "nginx-42-8", "another process's");
+        let nginx = &"nginx".parse().unwrap();
+        assert_eq!(table.id_for(nginx, 42, ""), "nginx-42-1");
+        assert_eq!(table.id_for(nginx, 42, "nginx-42-7"), "nginx-42-7");
+        assert_eq!(table.id_for(nginx, 42, "nginx-43-3"), "nginx-42-8", "another process's");
         table.attached(info("nginx-42-8"), page(0)).unwrap();
-        assert_eq!(table.id_for("nginx", 42, "nginx-42-8"), "nginx-42-9", "nobody has it twice");
+        assert_eq!(table.id_for(nginx, 42, "nginx-42-8"), "nginx-42-9", "nobody has it twice");
+        let last = format!("nginx-42-{}", u64::MAX);
+        assert_eq!(table.id_for(nginx, 42, &last), "nginx-42-10", "the numbers are not used up");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use csp_transport::token::{self, TokenClaims};
 use csp_transport::{ClusterKey, ProcessId};
-use csp_types::{NodeId, Role};
+use csp_types::{NodeId, ProgramName, Role};
 use csp_wire::agent::page::PAGE_LEN;
 use csp_wire::agent::{self as wire, AgentMessage, AttachedRepr, Left, MESSAGE_LEN_MAX, Proxy};
 use rustix::net::{
@@ -241,7 +241,7 @@ async fn attach(
     credentials: &UCred,
     directory: &watch::Receiver<Directory>,
     processes: &RefCell<Processes>,
-) -> Option<(u64, ProcessId, String)> {
+) -> Option<(u64, ProcessId, ProgramName)> {
     let uid = credentials.uid.as_raw();
     let pid = u32::try_from(credentials.pid.as_raw_pid()).unwrap_or(0);
     let (datagram, _) = tokio::time::timeout(ATTACH_TIMEOUT, receive(socket)).await.ok()?.ok()?;
@@ -259,7 +259,6 @@ async fn attach(
         Ok(_) => return refuse("protocol", "the first message must be ATTACH".to_owned()),
         Err(error) => return refuse("protocol", format!("ATTACH is ill-formed: {error}")),
     };
-    let program = String::from_utf8_lossy(program).into_owned();
     if options.users.as_ref().is_some_and(|users| !users.contains(&uid)) {
         return refuse("user", format!("user {uid} is not in the agent's list of users"));
     }
@@ -272,14 +271,7 @@ async fn attach(
         Err(error) => return refuse("memory", format!("no process page: {error}")),
     };
     let shared = page.try_clone().ok()?;
-    let info = ProcessInfo {
-        id,
-        pid,
-        uid,
-        program: program.clone(),
-        attached_unix_ms: unix_ms(),
-        exited_unix_ms: None,
-    };
+    let info = ProcessInfo { id, pid, uid, program, attached_unix_ms: unix_ms(), exited_unix_ms: None };
     let Some(key) = processes.borrow_mut().attached(info, page) else {
         return refuse("full", "the agent has no room for another process (capacity.processes)".to_owned());
     };
@@ -318,7 +310,7 @@ fn token_for(options: &AgentOptions, process: &ProcessId, uid: u32) -> (token::T
 fn welcome(
     options: &AgentOptions,
     socket: &UnixStream,
-    (process, program, uid): (&ProcessId, &str, u32),
+    (process, program, uid): (&ProcessId, &ProgramName, u32),
     directory: &Directory,
     page: &File,
 ) -> bool {
@@ -351,7 +343,7 @@ fn wire_proxies(directory: &Directory) -> Vec<Proxy<'_>> {
     with_path.map(|((node, worker, direct), path)| Proxy { node, worker, path, direct }).collect()
 }
 
-fn tell(socket: &UnixStream, program: &str, directory: &Directory) -> bool {
+fn tell(socket: &UnixStream, program: &ProgramName, directory: &Directory) -> bool {
     let mut buffer = vec![0; MESSAGE_LEN_MAX];
     match wire::emit_proxies(&mut buffer, &wire_proxies(directory), directory.connect_for(program)) {
         Ok(len) => send(socket, &buffer[..len], None),

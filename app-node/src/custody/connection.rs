@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use csp_transport::app::{AppError, AppSide, Directions, FlowId};
+use csp_app::{AppError, AppSide, Directions, FlowId};
 use csp_types::Instant;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;

@@ -12,9 +12,9 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use csp_app::errno;
 use csp_daemon::query::{Label, Limit};
 use csp_telemetry::{Exposition, MetricWriter, trace_json};
-use csp_transport::app::errno;
 use csp_types::FlowLabel;
 use csp_wire::agent::page::{COUNTER_NAMES, SocketEntry, SocketKind};
 use serde_json::{Value, json};
@@ -167,7 +167,7 @@ fn process_json((info, page): &(ProcessInfo, PageCopy)) -> Value {
         "process": info.id,
         "pid": info.pid,
         "uid": info.uid,
-        "program": info.program,
+        "program": info.program.to_string(),
         "attached_unix_ms": info.attached_unix_ms,
         "exited_unix_ms": info.exited_unix_ms,
         "counters": counters,
@@ -183,7 +183,7 @@ fn socket_json(info: &ProcessInfo, socket: &SocketEntry) -> Value {
     json!({
         "process": info.id,
         "pid": info.pid,
-        "program": info.program,
+        "program": info.program.to_string(),
         "kind": socket.kind.as_str(),
         "reason": socket.reason.as_str(),
         "fd": socket.fd,

@@ -108,7 +108,7 @@ struct csp_options {
 	uint32_t receive_buffers; /* buffers for what arrives: as above */
 	uint32_t connections;     /* connections at once: 1 to 131072, default 1024 */
 	uint32_t reserved;        /* 0 */
-	const char *program;      /* the program's name; default: that of its file */
+	const char *program;      /* the program's name, a file name (at most 255 bytes, no /); default: that of its file */
 	const char *agent;        /* the agent's socket; default: $CSP_AGENT, else /run/csp/agent.sock */
 	const char *channels;     /* folder of channels' names; default: $CSP_CHANNELS, else /run/csp/channels */
 };

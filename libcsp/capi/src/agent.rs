@@ -6,9 +6,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use csp_transport::app::{AppSide, ProxyTarget};
+use csp_app::{AppSide, ProxyTarget};
 use csp_transport::{ProcessId, Token};
-use csp_types::{Duration, Instant, NodeId};
+use csp_types::{Duration, Instant, NodeId, ProgramName};
 use csp_vi::{Provider, ProviderKind, ViAddress};
 use csp_wire::agent::{self as wire, AgentMessage, Attach, Attached, Destination, Proxies, leads_through};
 
@@ -54,7 +54,7 @@ pub struct Welcome {
 /// The attachment to the host's agent.
 pub struct Agent {
     path: PathBuf,
-    program: Vec<u8>,
+    program: ProgramName,
     /// `None` once it hung up.
     socket: Option<OwnedFd>,
     process: ProcessId,
@@ -154,13 +154,13 @@ fn await_answer(socket: &OwnedFd, timeout_ms: u64) -> Result<()> {
 /// Says ATTACH, and hands what comes back to `then`.
 fn converse<T>(
     socket: &OwnedFd,
-    program: &[u8],
+    program: &ProgramName,
     former: &[u8],
     timeout_ms: u64,
     then: impl FnOnce(&Attached<'_>, Option<Page>) -> Result<T>,
 ) -> Result<T> {
     let mut buffer = vec![0; wire::MESSAGE_LEN_MAX];
-    let attach = Attach { pid: std::process::id(), program, former };
+    let attach = Attach { pid: std::process::id(), program: *program, former };
     let len = wire::emit_attach(&mut buffer, &attach).map_err(|_| Error::INVALID)?;
     send(socket, buffer.get(..len).unwrap_or(&[]))?;
     await_answer(socket, timeout_ms)?;
@@ -199,7 +199,7 @@ fn open_far(proxies: Proxies<'_>) -> Option<Box<dyn Provider>> {
 
 impl Agent {
     /// Attaches as `program`; takes up to [`ANSWER_TIMEOUT_MS`].
-    pub fn attach(path: &Path, program: &[u8]) -> Result<(Agent, Welcome)> {
+    pub fn attach(path: &Path, program: &ProgramName) -> Result<(Agent, Welcome)> {
         let socket = connect(path)?;
         let told = converse(&socket, program, &[], ANSWER_TIMEOUT_MS, |attached, page| {
             let process = ProcessId::parse(attached.process).ok_or(Error::AGENT)?;
@@ -210,7 +210,7 @@ impl Agent {
             Ok((welcome, rules(attached), attached.expires, page))
         })?;
         let (welcome, rules, expires, page) = told;
-        let (path, program, process) = (path.to_owned(), program.to_owned(), welcome.process);
+        let (path, program, process) = (path.to_owned(), *program, welcome.process);
         let agent = Agent {
             path,
             program,

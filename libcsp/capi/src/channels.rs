@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use csp_transport::{
     Endpoint, EndpointConfig, LinkEvent, LinkId, LocalPeers, MessageKind, PeerIdentity, ProcessId, Purpose,
 };
-use csp_types::Instant;
+use csp_types::{Instant, ProgramName};
 use csp_vi::shm::ShmProvider;
 use csp_vi::{Armed, Memory, ViAddress, Wake};
 
@@ -81,9 +81,8 @@ fn check_name(name: &[u8]) -> Result<&str> {
 
 impl Channels {
     /// None yet. Names are sockets in `folder`; `program` is what peers are told.
-    pub fn new(folder: PathBuf, program: &[u8]) -> Self {
-        let program = [program, format!("-{}", std::process::id()).as_bytes()].concat();
-        let program = ProcessId::parse(&program).unwrap_or(ProcessId::NONE);
+    pub fn new(folder: PathBuf, program: &ProgramName) -> Self {
+        let program = ProcessId::of_program(program, std::process::id(), None);
         Channels { folder, program, sets: vec![None], blocked: VecDeque::new(), changes: 0 }
     }
 

@@ -13,7 +13,7 @@ pub enum Transport {
     /// A stream that waits for a proxy.
     Waiting,
     /// A stream.
-    Stream(csp_transport::app::FlowId),
+    Stream(csp_app::FlowId),
     /// A channel: a link of one of the channels' sets.
     Channel {
         /// Which set.
@@ -90,7 +90,7 @@ impl Connection {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
     /// Streams.
-    Stream(csp_transport::app::ListenerId),
+    Stream(csp_app::ListenerId),
     /// Channels: one of the channels' sets.
     Channel(usize),
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 
-use csp_types::{Duration, Instant};
+use csp_types::{Duration, Instant, ProgramName};
 use csp_vi::Armed;
 use libc::c_int;
 
@@ -59,7 +59,7 @@ pub struct Options {
     /// Where listeners for channels have their sockets.
     pub channels: PathBuf,
     /// The program's name.
-    pub program: Vec<u8>,
+    pub program: ProgramName,
 }
 
 /// What a program has of the library.

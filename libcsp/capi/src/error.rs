@@ -1,6 +1,6 @@
 //! The codes that functions return: negative, Linux error numbers where there is one that fits.
 
-use csp_transport::app::AppError;
+use csp_app::AppError;
 use csp_transport::{DownReason, SendError};
 use csp_vi::ViError;
 use libc::c_int;

@@ -4,9 +4,10 @@
 use std::ffi::{CStr, OsString};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
+use csp_types::ProgramName;
 use libc::{c_char, c_int, c_uint, c_void};
 
 use crate::context::{Context, Options};
@@ -38,8 +39,6 @@ const AGENT: &str = "/run/csp/agent.sock";
 const CHANNELS: &str = "/run/csp/channels";
 /// Longest text that is read: longer ones fit no socket's path.
 const TEXT_MAX: usize = 4096;
-/// Longest name of a program that the agent takes.
-const PROGRAM_MAX: usize = 32;
 
 fn code(result: Result<c_int>) -> c_int {
     result.unwrap_or_else(|Error(code)| code)
@@ -60,13 +59,13 @@ fn path(bytes: Option<&[u8]>, variable: &str, otherwise: &str) -> Result<PathBuf
     if path.is_empty() || path.len() > TEXT_MAX { Err(Error::INVALID) } else { Ok(path.into()) }
 }
 
-/// The program's name, as the agent takes it: letters, digits, dot and underscore.
-fn program(bytes: Option<&[u8]>) -> Vec<u8> {
-    let own = std::env::current_exe().ok().and_then(|p| p.file_name().map(|n| n.to_owned().into_vec()));
-    let name = bytes.map(<[u8]>::to_vec).or(own).unwrap_or_default();
-    let legal = |b: &u8| if b.is_ascii_alphanumeric() || b"._".contains(b) { *b } else { b'_' };
-    let name: Vec<u8> = name.iter().take(PROGRAM_MAX).map(legal).collect();
-    if name.is_empty() { b"program".to_vec() } else { name }
+/// The program's name: as given, or that of its executable file.
+fn program(given: Option<&[u8]>) -> Result<ProgramName> {
+    if let Some(name) = given {
+        return ProgramName::parse(name).map_err(|_| Error::INVALID);
+    }
+    let executable = std::env::current_exe().unwrap_or_default().into_os_string();
+    Ok(ProgramName::of_executable(executable.as_bytes()).unwrap_or(ProgramName::UNKNOWN))
 }
 
 /// The program's options as this version knows them: those of an older header lack fields, whose default is 0; those of
@@ -111,7 +110,7 @@ unsafe fn options(given: *const COptions) -> Result<Options> {
         connections_max: or(given.connections, CONNECTIONS),
         agent: path(agent, "CSP_AGENT", AGENT)?,
         channels: path(channels, "CSP_CHANNELS", CHANNELS)?,
-        program: program(name),
+        program: program(name)?,
     })
 }
 

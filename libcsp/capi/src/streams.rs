@@ -5,9 +5,9 @@
 
 use std::net::SocketAddr;
 
-use csp_transport::app::{AppConfig, AppError, AppSide, Directions, FlowId, Handle, ListenerId, Readiness};
+use csp_app::{AppConfig, AppError, AppSide, Directions, FlowId, Handle, ListenerId, Readiness};
 use csp_transport::{Endpoint, EndpointConfig, PeerIdentity};
-use csp_types::{Duration, Instant};
+use csp_types::{Duration, Instant, ProgramName};
 use csp_vi::shm::ShmProvider;
 use csp_vi::{Armed, Pair, Provider, Wake};
 
@@ -50,7 +50,7 @@ fn own(owners: &mut Vec<Option<Key>>, at: usize, key: Option<Key>) {
 
 impl Streams {
     /// Attaches to the agent; `connections_max` streams at once.
-    pub fn attach(path: &std::path::Path, program: &[u8], connections_max: usize) -> Result<Streams> {
+    pub fn attach(path: &std::path::Path, program: &ProgramName, connections_max: usize) -> Result<Streams> {
         let (agent, welcome) = Agent::attach(path, program)?;
         let identity = PeerIdentity::process(welcome.node, welcome.process, random());
         // Those that the program ended may still wait for the proxy's last word.

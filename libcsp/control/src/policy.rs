@@ -8,7 +8,7 @@ mod diff;
 
 use std::net::IpAddr;
 
-use csp_types::{NodeId, Prefix, longest_match};
+use csp_types::{NodeId, Prefix, ProgramName, longest_match};
 use serde::{Deserialize, Deserializer, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -27,8 +27,6 @@ pub const EGRESS_MAX: usize = 64;
 pub const DESTINATIONS_MAX: usize = 128;
 /// Most program rules of a policy.
 pub const PROGRAMS_MAX: usize = 256;
-/// Longest program name, in bytes.
-pub const PROGRAM_NAME_LEN_MAX: usize = 255;
 /// Longest service name, in bytes.
 pub const SERVICE_NAME_LEN_MAX: usize = 63;
 /// Most connections that a service lets wait at a proxy worker.
@@ -58,7 +56,8 @@ pub struct Policy {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProgramRule {
-    /// The file name of its executable (`nginx`), as `cspctl processes` shows it; each once.
+    /// The program's name, whole and as it is written (`nginx`, `php-fpm`): the file name that it was started by, which
+    /// `cspctl sockets` shows. A [`ProgramName`]; each once.
     pub program: String,
     /// The listening ports that are accelerated; absent: all, empty: none. A process learns it when it starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -204,8 +203,8 @@ pub struct Egress {
 
 impl ProgramRule {
     /// The rule for a program among `rules`, if it has one.
-    pub fn of<'a>(rules: &'a [ProgramRule], program: &str) -> Option<&'a ProgramRule> {
-        rules.iter().find(|rule| rule.program == program)
+    pub fn of<'a>(rules: &'a [ProgramRule], program: &ProgramName) -> Option<&'a ProgramRule> {
+        rules.iter().find(|rule| rule.program.as_bytes() == program.as_bytes())
     }
 }
 

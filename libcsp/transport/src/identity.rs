@@ -4,7 +4,7 @@ use core::fmt;
 
 pub use csp_wire::link::{Purpose, RefusalCode};
 
-use csp_types::{NodeId, Role};
+use csp_types::{NodeId, ProgramName, Role};
 use csp_wire::link::Kind;
 
 use crate::event::MessageKind;
@@ -34,6 +34,32 @@ impl ProcessId {
         Some(ProcessId { len: u8::try_from(text.len()).ok()?, bytes })
     }
 
+    /// The id of a process of `program`: `<program>-<pid>`, and `-<number>` where there is one. A name that is too long for an
+    /// id, or has characters that an id cannot have, is shortened and has `_` in their place here: the numbers distinguish
+    /// processes, and what asks for a program by name has the [`ProgramName`].
+    pub fn of_program(program: &ProgramName, pid: u32, number: Option<u64>) -> Self {
+        use fmt::Write;
+        let mut id = ProcessId::NONE;
+        let digits = |n: u64| n.checked_ilog10().unwrap_or(0) as usize + 1;
+        let numbers = 1 + digits(pid.into()) + number.map_or(0, |number| 1 + digits(number));
+        for byte in program.as_bytes().iter().take(PROCESS_ID_LEN_MAX - numbers) {
+            id.push(if byte.is_ascii_graphic() { *byte } else { b'_' });
+        }
+        // There is room for the numbers: writing cannot fail.
+        let _ = write!(id, "-{pid}");
+        if let Some(number) = number {
+            let _ = write!(id, "-{number}");
+        }
+        id
+    }
+
+    fn push(&mut self, byte: u8) {
+        if let Some(place) = self.bytes.get_mut(usize::from(self.len)) {
+            *place = byte;
+            self.len += 1;
+        }
+    }
+
     /// The id as text.
     pub fn as_str(&self) -> &str {
         self.bytes.get(..usize::from(self.len)).and_then(|b| core::str::from_utf8(b).ok()).unwrap_or("")
@@ -42,6 +68,13 @@ impl ProcessId {
     /// Whether this is a daemon's empty id.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
+    }
+}
+
+impl fmt::Write for ProcessId {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        text.bytes().for_each(|byte| self.push(byte));
+        Ok(())
     }
 }
 
@@ -150,5 +183,23 @@ impl PeerIdentity {
     /// Whether silence means death: daemons always run, an application process may compute or be stopped.
     pub fn is_daemon(&self) -> bool {
         self.role != Role::Process
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_of_a_process_is_valid_for_every_program_and_ends_in_its_numbers() {
+        let check = |program: &[u8], pid, number, expected: &str| {
+            let id = ProcessId::of_program(&ProgramName::parse(program).unwrap(), pid, number);
+            assert_eq!(id.as_str(), expected);
+            assert_eq!(ProcessId::parse(id.as_str().as_bytes()), Some(id));
+        };
+        check(b"php-fpm", 42, Some(7), "php-fpm-42-7");
+        check(b"a b\xff", 0, None, "a_b_-0");
+        let (pid, number) = (u32::MAX, u64::MAX);
+        check(&[b'x'; 255], pid, Some(number), &format!("{}-{pid}-{number}", "x".repeat(31)));
     }
 }

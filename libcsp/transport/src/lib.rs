@@ -8,7 +8,6 @@
 //! through the provider, prints nothing, and does not allocate per message.
 #![forbid(unsafe_code)]
 
-pub mod app;
 mod backoff;
 mod channel;
 mod config;

@@ -12,6 +12,7 @@ mod id;
 mod label;
 pub mod limits;
 mod prefix;
+mod program;
 mod time;
 mod trace;
 
@@ -19,5 +20,6 @@ pub use addr::{FourTuple, MacAddr};
 pub use id::{IdError, NodeId, Role};
 pub use label::{FlowLabel, INDEX_BITS, LabelAllocator};
 pub use prefix::{Prefix, PrefixError, longest_match};
+pub use program::{PROGRAM_NAME_LEN_MAX, ProgramName, ProgramNameError};
 pub use time::{Duration, Instant};
 pub use trace::{TraceEvent, TraceKind, TraceRing};

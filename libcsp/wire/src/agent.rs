@@ -13,7 +13,7 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-use csp_types::{FlowLabel, NodeId, Prefix, longest_match};
+use csp_types::{FlowLabel, NodeId, Prefix, ProgramName, longest_match};
 
 use crate::WireError;
 use crate::bytes::{array_at, slice_at};
@@ -34,8 +34,8 @@ pub const VERSION: u8 = 4;
 pub const HEADER_LEN: usize = 8;
 /// Longest message in bytes, header included.
 pub const MESSAGE_LEN_MAX: usize = 16 * 1024;
-/// Longest program name in bytes; longer ones are cut by the process.
-pub const PROGRAM_LEN_MAX: usize = 63;
+/// Longest id of a process, in bytes.
+pub const PROCESS_LEN_MAX: usize = 63;
 /// Ports and proxies that one message may list.
 pub const LIST_MAX: usize = 64;
 /// Destinations that one message may list, exceptions included.
@@ -152,8 +152,8 @@ impl<'a> Proxies<'a> {
 pub struct Attach<'a> {
     /// Its process number; the agent believes the socket's credentials instead where they differ.
     pub pid: u32,
-    /// The program's name, printable ASCII.
-    pub program: &'a [u8],
+    /// The program's name, whole.
+    pub program: ProgramName,
     /// The id that a former agent gave this process, which it wants to keep; empty at the first attachment.
     pub former: &'a [u8],
 }
@@ -235,7 +235,7 @@ impl<'a> AgentMessage<'a> {
         let message = match header[1] {
             1 => AgentMessage::Attach(Attach {
                 pid: r.u32()?,
-                program: r.graphic("program name")?,
+                program: r.program()?,
                 former: r.graphic("process id")?,
             }),
             2 => AgentMessage::Attached(Attached {
@@ -319,10 +319,17 @@ impl<'a> Reader<'a> {
         let offset = self.at;
         let len = usize::from(self.u8()?);
         let text = self.take(len, what)?;
-        if len > PROGRAM_LEN_MAX || !text.iter().all(u8::is_ascii_graphic) {
+        if len > PROCESS_LEN_MAX || !text.iter().all(u8::is_ascii_graphic) {
             return Err(WireError::Value { what, offset });
         }
         Ok(text)
+    }
+
+    fn program(&mut self) -> Result<ProgramName, WireError> {
+        let offset = self.at;
+        let len = self.u8()?;
+        let name = self.take(len.into(), "program name")?;
+        ProgramName::parse(name).map_err(|_| WireError::Value { what: "program name", offset })
     }
 
     fn node(&mut self) -> Result<NodeId, WireError> {

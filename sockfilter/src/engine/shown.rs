@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use csp_transport::app::FlowId;
+use csp_app::FlowId;
 use csp_wire::agent::page::{COUNTER_NAMES, Reason, SOCKETS, SocketEntry, SocketKind};
 use libc::c_int;
 

@@ -2,7 +2,7 @@
 
 use core::slice;
 
-use csp_transport::app::{AppError, AppSide, FlowId, Handle, Readiness};
+use csp_app::{AppError, AppSide, FlowId, Handle, Readiness};
 use libc::{c_int, iovec};
 
 use super::{PASS, now};

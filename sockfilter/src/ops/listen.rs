@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::net::SocketAddr;
 
-use csp_transport::app::Handle;
+use csp_app::Handle;
 use csp_wire::agent::page::{Reason, SocketEntry, SocketKind};
 use libc::{c_int, socklen_t};
 

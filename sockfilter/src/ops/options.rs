@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use csp_transport::app::{FlowId, Handle, Readiness};
+use csp_app::{FlowId, Handle, Readiness};
 use csp_wire::channel::ChannelOption;
 use libc::{c_int, c_void, socklen_t};
 

@@ -1,6 +1,6 @@
 //! socket, listen, accept, connect, shutdown.
 
-use csp_transport::app::{AppError, Directions, FlowId, Handle, Readiness};
+use csp_app::{AppError, Directions, FlowId, Handle, Readiness};
 use csp_wire::agent::page::{self, Reason, SocketEntry, SocketKind};
 use libc::{c_int, sockaddr, socklen_t};
 use std::net::SocketAddr;
@@ -226,7 +226,7 @@ fn accept_attempt(
 /// Takes the next connection and makes `fd` refer to it.
 fn adopt(
     engine: &mut Engine,
-    listener: csp_transport::app::ListenerId,
+    listener: csp_app::ListenerId,
     fd: c_int,
     family: c_int,
 ) -> Result<(usize, FlowId, SocketAddr), AppError> {

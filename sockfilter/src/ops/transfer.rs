@@ -3,7 +3,7 @@
 use core::mem::MaybeUninit;
 use core::slice;
 
-use csp_transport::app::AppError;
+use csp_app::AppError;
 use libc::{c_int, c_uint, iovec, off_t};
 
 use super::io::{Direction, FILE_CHUNK, prepare, raise_sigpipe, receive, write_some};

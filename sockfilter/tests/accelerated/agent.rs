@@ -1,6 +1,7 @@
 //! What the agent sees of a process, and what happens without an agent.
 
 use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
 use std::time::Duration;
 
 use csp_app_node::agent::{Processes, ProxyEntry};
@@ -64,7 +65,7 @@ fn the_agent_sees_sockets_traces_and_totals_of_living_and_dead() {
         stage.proxy.run_for(std::time::Duration::from_millis(20));
     }
     let (program, events, totals) = seen.expect("the agent did not notice the end");
-    assert_eq!(program, "python3");
+    assert_eq!(program.to_string(), "python3");
     use TraceKind::{AppClose, AppDataIn, AppDataOut, AppOpen};
     assert_eq!(
         events,
@@ -194,6 +195,11 @@ fn a_rule_of_policy_for_a_program_leaves_what_it_does_not_name_to_the_kernel() {
     };
     stage.directory().send_modify(|d| d.programs = vec![rule("nginx"), rule("python3")]);
     stage.python(RULED, &[]);
+    assert_ruled(&mut stage);
+}
+
+/// The rule leaves the second listener and the connection to the kernel.
+fn assert_ruled(stage: &mut Stage) {
     stage.proxy.until("the listener", |p| p.listening(18121) == (1, 1));
     let mut sockets = stage.ask(|table| {
         let sockets: Vec<_> = table.pages().iter().flat_map(|(_, page)| page.sockets()).collect();
@@ -210,6 +216,43 @@ fn a_rule_of_policy_for_a_program_leaves_what_it_does_not_name_to_the_kernel() {
     expected.sort_unstable_by_key(|s| s.0);
     assert_eq!(kinds, expected);
     assert_eq!(stage.proxy.asked.len(), 0, "it asked the proxy for a connection");
+}
+
+#[test]
+fn a_rule_applies_to_a_program_of_that_name_whatever_the_name() {
+    for name in ["php-fpm", "my server", "gr\u{fc}\u{df}e", &"n".repeat(255)] {
+        let mut stage = Stage::new();
+        let rule = |program: &str| ProgramRule {
+            program: program.to_owned(),
+            listen: Some(vec![18121]),
+            connect: false,
+        };
+        let other = ProgramRule { listen: Some(vec![]), ..rule("php_fpm") };
+        stage.directory().send_modify(|d| d.programs = vec![other, rule(name)]);
+        let program = stage.folder.join(name);
+        std::os::unix::fs::symlink("/usr/bin/python3", &program).unwrap();
+        let mut command = stage.command(program.to_str().unwrap());
+        command.arg(stage.write("script.py", RULED.as_bytes()));
+        stage.start(command);
+        assert_ruled(&mut stage);
+        let names = stage.ask(|table| table.pages().iter().map(|(info, _)| info.program).collect::<Vec<_>>());
+        assert_eq!(names, [name.parse().unwrap()]);
+    }
+}
+
+#[test]
+fn a_program_started_by_a_name_too_long_says_so_and_goes_by_its_executable() {
+    let stage = Stage::new();
+    let executable = std::fs::canonicalize("/usr/bin/python3").unwrap();
+    let executable = executable.file_name().unwrap().to_str().unwrap().to_owned();
+    let mut command = stage.command("/usr/bin/python3");
+    let output = command.arg0("n".repeat(300)).args(["-c", "print('runs')"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "runs\n");
+    let expected = format!(
+        "csp-sockfilter: argv[0]: a program's name is a file name of 1 to 255 bytes without / and NUL; this one has 300 \
+         bytes; rules of policy for {executable} apply\n"
+    );
+    assert_eq!(String::from_utf8_lossy(&output.stderr), expected);
 }
 
 /// A process without the filter makes a listener and hands it on: over exec, as systemd does, or by a Unix socket.

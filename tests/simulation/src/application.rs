@@ -3,9 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 
-use csp_transport::app::{
-    AppConfig, AppError, AppSide, Directions, FlowId, HandOver, Handle, ListenerId, ProxyTarget,
-};
+use csp_app::{AppConfig, AppError, AppSide, Directions, FlowId, HandOver, Handle, ListenerId, ProxyTarget};
 use csp_transport::{ClusterKey, Endpoint, EndpointConfig, PeerIdentity, ProcessId, TokenClaims, token};
 use csp_types::{Instant, NodeId, Role};
 use csp_vi::Provider;

@@ -2,12 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use csp_app::ProxyTarget;
 use csp_lan::faulty::{FaultHandle, wrap};
 use csp_lan::memory::Hub;
 use csp_network_node::NetworkWorker;
 use csp_proxy_node::ProxyWorker;
 use csp_proxy_node::core::{BacklogLimits, PoolServer};
-use csp_transport::app::ProxyTarget;
 use csp_transport::{ClusterKey, Purpose};
 use csp_types::{Duration, Instant, MacAddr, NodeId, Prefix};
 use csp_vi::memory::{InFlight, MemoryFabric};

@@ -48,6 +48,21 @@ static void wrong_options(void)
 	options.reserved = 0;
 	options.agent = "";
 	GIVES(CSP_EINVAL, csp_open(&context, &options));
+	options.agent = NULL;
+	/* A program's name is a file name, and none is cut. */
+	char name[257];
+	memset(name, 'p', sizeof name);
+	name[256] = 0;
+	options.program = name;
+	GIVES(CSP_EINVAL, csp_open(&context, &options));
+	options.program = "";
+	GIVES(CSP_EINVAL, csp_open(&context, &options));
+	options.program = "/usr/sbin/php-fpm";
+	GIVES(CSP_EINVAL, csp_open(&context, &options));
+	options.program = name + 1;
+	GIVES(0, csp_open(&context, &options));
+	GIVES(0, csp_close(context));
+	options.program = NULL;
 	/* An older header's options are shorter; a newer one's are longer, and what is unknown must be 0. */
 	options.size = 8;
 	GIVES(0, csp_open(&context, &options));

@@ -66,7 +66,9 @@ pub fn compile(compiler: &str, name: &str, sources: &[&Path], flags: &[&str]) ->
     let mut command = Command::new(compiler);
     command.args(["-g", "-O1"]).args(STRICT).arg("-I").arg(here().join("include"));
     command.args(flags).arg("-o").arg(&program).args(sources);
-    command.arg("-L").arg(library()).arg(format!("-Wl,-rpath,{}", library().display()));
+    // DT_RPATH goes before LD_LIBRARY_PATH, which cargo sets to a folder where `make build` may have left an older library.
+    let rpath = format!("-Wl,--disable-new-dtags,-rpath,{}", library().display());
+    command.arg("-L").arg(library()).arg(rpath);
     run(command.args(["-lcsp", "-lpthread"]));
     program
 }

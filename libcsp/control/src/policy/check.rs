@@ -3,10 +3,10 @@
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
-use csp_types::Prefix;
+use csp_types::{Prefix, ProgramName};
 
 use super::{API_VERSION, DESTINATIONS_MAX, EGRESS_MAX, POOL_MAX, SERVICE_NAME_LEN_MAX, SERVICES_MAX};
-use super::{Egress, PROGRAM_NAME_LEN_MAX, PROGRAMS_MAX, Policy, Service};
+use super::{Egress, PROGRAMS_MAX, Policy, Service};
 use crate::config::Problems;
 
 impl Policy {
@@ -40,10 +40,8 @@ impl Policy {
         let mut names = HashMap::new();
         for (index, rule) in self.programs.iter().enumerate() {
             let (name, at) = (rule.program.as_str(), format!("programs[{index}]"));
-            if name.is_empty() || name.len() > PROGRAM_NAME_LEN_MAX || name.contains(['/', '\0']) {
-                let allowed =
-                    format!("allowed is a file name without / of 1 to {PROGRAM_NAME_LEN_MAX} bytes");
-                problems.add(format!("{at}.program"), format!("{name:?} is no program's name; {allowed}"));
+            if let Err(error) = name.parse::<ProgramName>() {
+                problems.add(format!("{at}.program"), format!("{name:?} is no program's name: {error}"));
             }
             if let Some(first) = names.insert(name, index) {
                 let message = format!("{name:?} has programs[{first}] already; one rule for each program");

@@ -232,15 +232,15 @@ fn lookups_find_services_and_the_longest_egress_prefix() {
 fn program_rules_say_what_is_accelerated_and_are_told_when_they_change() {
     let with = |rules: &str| Policy::parse_yaml(&format!("{GOOD}programs:\n{rules}"), "p.yaml");
     let policy = with("  - {program: nginx, listen: [80, 443]}\n  - {program: sshd, listen: []}\n").unwrap();
-    let nginx = ProgramRule::of(&policy.programs, "nginx").unwrap();
+    let nginx = ProgramRule::of(&policy.programs, &"nginx".parse().unwrap()).unwrap();
     assert_eq!((nginx.listen.as_deref(), nginx.connect), (Some([80, 443].as_slice()), true));
-    assert_eq!(ProgramRule::of(&policy.programs, "redis-server"), None);
+    assert_eq!(ProgramRule::of(&policy.programs, &"redis-server".parse().unwrap()), None);
     assert_eq!(policy.hash(), Policy::from_json(&policy.to_json(), "").unwrap().hash());
     for (rules, expected) in [
         (
             "  - {program: /usr/sbin/nginx}\n",
-            "programs[0].program: \"/usr/sbin/nginx\" is no program's name; allowed is a file name without / of 1 to \
-             255 bytes",
+            "programs[0].program: \"/usr/sbin/nginx\" is no program's name: a program's name is a file name of 1 to 255 \
+             bytes without / and NUL; byte 1 of this one is none of a name",
         ),
         (
             "  - {program: a}\n  - {program: a}\n",

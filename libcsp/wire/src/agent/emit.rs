@@ -99,7 +99,7 @@ macro_rules! emit {
 pub fn emit_attach(buffer: &mut [u8], message: &Attach<'_>) -> Result<usize, WireError> {
     emit!(buffer, 1, |e| {
         e.put(&message.pid.to_le_bytes())?;
-        e.short(message.program, "program name")?;
+        e.short(message.program.as_bytes(), "program name")?;
         e.short(message.former, "process id")?;
     })
 }

@@ -53,10 +53,11 @@ fn attached_comes_back_as_it_was_written() {
 #[test]
 fn the_other_messages_come_back() {
     let mut b = [0; 512];
-    let n = emit_attach(&mut b, &Attach { pid: 42, program: b"nginx", former: b"nginx-42-1" }).unwrap();
+    let name = "php-fpm 8".parse().unwrap();
+    let n = emit_attach(&mut b, &Attach { pid: 42, program: name, former: b"nginx-42-1" }).unwrap();
     assert_eq!(
         AgentMessage::parse(&b[..n]),
-        Ok(AgentMessage::Attach(Attach { pid: 42, program: b"nginx", former: b"nginx-42-1" }))
+        Ok(AgentMessage::Attach(Attach { pid: 42, program: name, former: b"nginx-42-1" }))
     );
     let n = emit_refused(&mut b, "user 33 may not").unwrap();
     assert_eq!(AgentMessage::parse(&b[..n]), Ok(AgentMessage::Refused(b"user 33 may not")));

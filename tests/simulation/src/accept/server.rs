@@ -4,9 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use csp_transport::app::{
-    AppConfig, AppError, AppSide, FlowId, Handle, ListenerId, PAUSE_MAX, ProxyTarget, Readiness,
-};
+use csp_app::{AppConfig, AppError, AppSide, FlowId, Handle, ListenerId, PAUSE_MAX, ProxyTarget, Readiness};
 use csp_transport::{ClusterKey, Endpoint, EndpointConfig, PeerIdentity, ProcessId, TokenClaims, token};
 use csp_types::{Duration, Instant, NodeId, Role};
 use csp_vi::Provider;

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use csp_app::ProxyTarget;
 use csp_lan::faulty::{FaultHandle, wrap};
 use csp_lan::memory::Hub;
 use csp_network_node::NetworkWorker;
 use csp_proxy_node::ProxyWorker;
 use csp_proxy_node::core::{BacklogLimits, OFFER_PATIENCE, PoolServer};
 use csp_transport::ClusterKey;
-use csp_transport::app::ProxyTarget;
 use csp_types::{Duration, FlowLabel, Instant, MacAddr, NodeId, Prefix};
 use csp_vi::ViAddress;
 use csp_vi::memory::{InFlight, MemoryFabric};

@@ -5,7 +5,7 @@ use csp_types::NodeId;
 use csp_types::limits::VI_POOL_MAX;
 use csp_vi::ViAddress;
 
-use crate::backoff::BackoffConfig;
+use csp_transport::BackoffConfig;
 
 /// Proxy workers one process can have channels to.
 pub const CHANNELS_MAX: usize = 64;
@@ -48,7 +48,7 @@ impl Default for AppConfig {
 }
 
 impl AppConfig {
-    /// The links that an endpoint must have room for ([`EndpointConfig::links_max`](crate::EndpointConfig::links_max)).
+    /// The links that an endpoint must have room for ([`EndpointConfig::links_max`](csp_transport::EndpointConfig::links_max)).
     pub fn links_max(&self) -> u32 {
         (CHANNELS_MAX * usize::from(self.pool)) as u32
     }

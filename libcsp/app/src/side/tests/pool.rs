@@ -5,7 +5,7 @@ use csp_types::FlowLabel;
 use csp_wire::channel::MessageKind;
 
 use super::harness::{World, open_payload};
-use crate::app::{AppError, FlowId, Handle, ListenerId, Readiness, errno};
+use crate::{AppError, FlowId, Handle, ListenerId, Readiness, errno};
 
 fn label(n: u32) -> FlowLabel {
     FlowLabel::new(n, 0)

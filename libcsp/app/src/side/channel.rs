@@ -10,9 +10,9 @@ use super::config::{CHANNELS_MAX, ProxyTarget};
 use super::records::{Flow, Phase};
 use super::slots::{FlowId, Slots};
 use super::{AppSide, Handle, errno};
-use crate::backoff::Backoff;
-use crate::event::{DownReason, LinkId, MessageKind as LinkMessageKind};
-use crate::identity::RefusalCode;
+use csp_transport::Backoff;
+use csp_transport::RefusalCode;
+use csp_transport::{DownReason, LinkId, MessageKind as LinkMessageKind};
 
 /// Control messages that may wait for descriptors; a flow has at most five, so that only a proxy that returns no
 /// credit while it opens and closes flows reaches this. Its link is broken then.

@@ -11,7 +11,7 @@ use super::config::CHANNELS_MAX;
 use super::records::{Interest, Listener, Offer, Phase};
 use super::slots::{FlowId, ListenerId};
 use super::{AppError, AppSide, Handle, Readiness, errno};
-use crate::credit::ReceiveCredit;
+use csp_transport::ReceiveCredit;
 
 /// Closed listeners that are remembered for each proxy: as many as it takes of one process.
 const CLOSED_MAX: usize = 256;

@@ -5,9 +5,9 @@ use csp_vi::ViAddress;
 use csp_vi::memory::{InFlight, MemoryFabric};
 use csp_wire::channel::{Message, MessageHeader, MessageKind, Messages, OpenPayload};
 
-use crate::app::{AppConfig, AppSide, FlowId, ListenerId, ProxyTarget};
-use crate::token::{self, ClusterKey, TokenClaims};
-use crate::{Endpoint, EndpointConfig, LinkEvent, LinkId, PeerIdentity, ProcessId};
+use crate::{AppConfig, AppSide, FlowId, ListenerId, ProxyTarget};
+use csp_transport::token::{self, ClusterKey, TokenClaims};
+use csp_transport::{Endpoint, EndpointConfig, LinkEvent, LinkId, PeerIdentity, ProcessId};
 
 /// Both directions' byte window.
 pub const WINDOW: u32 = 64 * 1024;
@@ -106,7 +106,7 @@ impl Proxy {
         let header = header.emit();
         let padding = vec![0; payload.len().next_multiple_of(8) - payload.len()];
         let gather = [&header[..], payload, &padding];
-        self.endpoint.send(self.now, link, crate::MessageKind::Channel, 0, &gather).unwrap();
+        self.endpoint.send(self.now, link, csp_transport::MessageKind::Channel, 0, &gather).unwrap();
     }
 
     pub fn data(&mut self, label: FlowLabel, bytes: &[u8]) {

@@ -21,7 +21,7 @@ use super::input::Violation;
 use super::records::{Flow, Phase};
 use super::slots::FlowId;
 use super::{AppError, AppSide};
-use crate::credit::ReceiveCredit;
+use csp_transport::ReceiveCredit;
 
 /// Where a connection stands that is being handed over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -11,9 +11,9 @@ use super::channel::{AppLane, Lane};
 use super::records::{Flow, Phase};
 use super::slots::FlowId;
 use super::{AppError, AppSide, Handle, Readiness, errno};
-use crate::credit::ReceiveCredit;
-use crate::endpoint::GATHER_MAX;
-use crate::event::MessageKind as LinkMessageKind;
+use csp_transport::GATHER_MAX;
+use csp_transport::MessageKind as LinkMessageKind;
+use csp_transport::ReceiveCredit;
 
 /// Parts of one DATA message besides its header and padding.
 const PARTS_MAX: usize = GATHER_MAX - 2;

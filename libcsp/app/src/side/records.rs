@@ -10,7 +10,7 @@ use super::channel::Lane;
 use super::config::CHANNELS_MAX;
 use super::handover::HandOver;
 use super::slots::FlowId;
-use crate::credit::{ReceiveCredit, SendCredit};
+use csp_transport::{ReceiveCredit, SendCredit};
 
 /// Where a flow stands in the program's view.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

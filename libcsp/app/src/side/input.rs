@@ -10,8 +10,8 @@ use super::channel::Lane;
 use super::records::{Flow, Interest, Phase};
 use super::slots::{FlowId, ListenerId};
 use super::{AppSide, Handle, MESSAGES_PER_PROGRESS, errno, errors};
-use crate::credit::SendCredit;
-use crate::event::LinkEvent;
+use csp_transport::LinkEvent;
+use csp_transport::SendCredit;
 
 /// The proxy broke the protocol.
 pub(super) struct Violation;

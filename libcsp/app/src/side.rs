@@ -36,11 +36,11 @@ use std::collections::VecDeque;
 use csp_types::{Instant, TraceEvent, TraceKind, TraceRing};
 use csp_vi::{Armed, ViError, Wake};
 
-use crate::Endpoint;
-use crate::token::Token;
 use channel::{AppChannel, Lane};
 pub use config::{AppConfig, CHANNELS_MAX, ProxyTarget};
 pub use counters::AppCounters;
+use csp_transport::Endpoint;
+use csp_transport::token::Token;
 pub use errors::{AppError, errno};
 pub use flow::{Directions, FlowInfo, FlowPhase};
 pub use handover::{HandOver, LeftFlow};
@@ -123,7 +123,7 @@ pub struct AppSide {
 }
 
 impl AppSide {
-    /// An application end over `endpoint` (made with [`EndpointConfig::channel`](crate::EndpointConfig::channel)),
+    /// An application end over `endpoint` (made with [`EndpointConfig::channel`](csp_transport::EndpointConfig::channel)),
     /// which proves its identity with `token`. Nothing is connected yet: see [`set_proxies`](Self::set_proxies).
     pub fn new(endpoint: Endpoint, config: AppConfig, token: Token) -> Self {
         let message_len = endpoint.message_len();
