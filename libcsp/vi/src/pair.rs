@@ -86,7 +86,7 @@ impl Pair {
     }
 
     /// The caller gives a VI back.
-    fn forget(&mut self, vi: ViId) -> Result<(Side, ViId), ViError> {
+    fn remove_vi(&mut self, vi: ViId) -> Result<(Side, ViId), ViError> {
         let (side, inner) = self.vis.remove(vi.0).ok_or(ViError::Unknown("VI"))?;
         self.known[side as usize].remove(&inner);
         Ok((side, inner))
@@ -242,12 +242,12 @@ impl Provider for Pair {
     }
 
     fn disconnect(&mut self, vi: ViId) -> Result<(), ViError> {
-        let (side, inner) = self.forget(vi)?;
+        let (side, inner) = self.remove_vi(vi)?;
         self.of_mut(side).disconnect(inner)
     }
 
     fn abort(&mut self, vi: ViId) -> Result<(), ViError> {
-        let (side, inner) = self.forget(vi)?;
+        let (side, inner) = self.remove_vi(vi)?;
         self.of_mut(side).abort(inner)
     }
 
@@ -255,9 +255,9 @@ impl Provider for Pair {
         self.near.can_break() || self.far.can_break()
     }
 
-    fn unconfirmed(&self, vi: ViId, tell: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
+    fn unconfirmed(&self, vi: ViId, visit: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
         let (side, vi) = self.inner(vi)?;
-        self.of(side).unconfirmed(vi, tell)
+        self.of(side).unconfirmed(vi, visit)
     }
 
     fn counters(&self) -> Counters {

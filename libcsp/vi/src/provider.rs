@@ -367,8 +367,8 @@ pub trait Provider: Send {
     /// be in the peer's memory, and maybe some before them. For a caller that goes on over another VI when this one broke;
     /// before [`disconnect`](Provider::disconnect). Without those of [`post_send_from`](Provider::post_send_from), which
     /// lie in the caller's memory. Memory shared with the peer may be told as the peer changed it.
-    fn unconfirmed(&self, vi: ViId, tell: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
-        let _ = (vi, tell);
+    fn unconfirmed(&self, vi: ViId, visit: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
+        let _ = (vi, visit);
         Err(ViError::Unsupported("tell what was not confirmed"))
     }
 

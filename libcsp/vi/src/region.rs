@@ -45,7 +45,7 @@ impl Memory {
     }
 
     /// Whether nobody else holds it.
-    pub(crate) fn is_last(&self) -> bool {
+    pub(crate) fn is_unshared(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }
 

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_never_comes_back() {
+    fn an_id_is_never_reused() {
         let mut slots = Slots::new(2);
         let first = slots.insert('a').unwrap();
         assert_eq!(slots.remove(first), Some('a'));

@@ -16,7 +16,7 @@ pub struct WaitSet {
     epoll: OwnedFd,
     members: Vec<RawFd>,
     /// The kernel has epoll_pwait2, as far as we know.
-    fine: bool,
+    has_pwait2: bool,
 }
 
 impl WaitSet {
@@ -29,7 +29,7 @@ impl WaitSet {
         }
         // SAFETY: the kernel just gave us this descriptor, nobody else owns it.
         let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(WaitSet { epoll, members: Vec::new(), fine: true })
+        Ok(WaitSet { epoll, members: Vec::new(), has_pwait2: true })
     }
 
     /// Makes the set what `wanted` says. Call it when a provider's wake generation has changed.
@@ -53,7 +53,7 @@ impl WaitSet {
     /// millisecond where the kernel has no epoll_pwait2, before Linux 5.11). Returns whether something is readable.
     pub fn wait(&mut self, timeout: Duration) -> bool {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
-        if self.fine {
+        if self.has_pwait2 {
             let time = libc::timespec {
                 tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
                 tv_nsec: timeout.subsec_nanos().into(),
@@ -67,7 +67,7 @@ impl WaitSet {
             if count >= 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ENOSYS) {
                 return count > 0;
             }
-            self.fine = false;
+            self.has_pwait2 = false;
         }
         let millis = timeout.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32;
         // SAFETY: `events` is a writable array of EVENTS entries that outlives the call.
@@ -95,7 +95,7 @@ mod tests {
         let mut set = WaitSet::new().unwrap();
         let wanted = Duration::from_micros(1_300);
         for (fine, rounded) in [(true, wanted), (false, Duration::from_millis(2))] {
-            set.fine = fine;
+            set.has_pwait2 = fine;
             // The shortest of many: others may hold up any single one.
             let took = (0..50).map(|_| {
                 let start = std::time::Instant::now();

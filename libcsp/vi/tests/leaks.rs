@@ -112,7 +112,7 @@ fn two_hundred_connections_in_a_row_leave_nothing_behind() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn neither_do_those_of_verbs() {
+fn two_hundred_verbs_connections_leave_nothing_behind() {
     let start = descriptors();
     check("verbs");
     let loaded = descriptors();

@@ -168,7 +168,7 @@ impl State {
         let peer = end.peer;
         let Some(peer) = peer.and_then(|peer| self.ends.get_mut(peer)) else { return };
         peer.arriving.push_back(message);
-        self.kick();
+        self.wake_ready_nodes();
     }
 
     /// Message `order` and those before it are in the hands of `from`'s peer; `from` knows now, or when a later one is.
@@ -185,9 +185,9 @@ impl State {
     }
 
     /// Breaks a VI in the middle of what is on its way.
-    pub(super) fn break_vi(&mut self, vi: u32, heard_after: (Duration, Duration)) -> bool {
+    pub(super) fn break_vi(&mut self, vi: u32, reported_after: (Duration, Duration)) -> bool {
         let Some(peer) = self.ends.get(vi).and_then(|end| end.peer) else { return false };
-        for (id, from, after) in [(vi, peer, heard_after.0), (peer, vi, heard_after.1)] {
+        for (id, from, after) in [(vi, peer, reported_after.0), (peer, vi, reported_after.1)] {
             let (arrived, known, now) = (self.next_random(), self.next_random(), self.now);
             let Some(end) = self.ends.get_mut(id) else { continue };
             let arrived = arrived as usize % (end.arriving.len() + 1);
@@ -210,7 +210,7 @@ impl State {
         {
             node.notices.push_back(Notice { due, vi, event });
         }
-        self.kick();
+        self.wake_ready_nodes();
     }
 
     pub(super) fn request(
@@ -261,11 +261,11 @@ impl State {
         {
             node.notices.push_back(Notice { due, vi: Some(id), event });
         }
-        self.kick();
+        self.wake_ready_nodes();
     }
 
     /// Whether the provider knows, as some do, of the end of a VI that broke, though its caller has not been told.
-    pub(super) fn noticed_end(&mut self, id: u32) -> bool {
+    pub(super) fn provider_saw_end(&mut self, id: u32) -> bool {
         let Some(end) = self.ends.get(id).filter(|end| self.breakable && end.peer.is_none()) else {
             return false;
         };
@@ -314,12 +314,12 @@ impl State {
         node.alive
             && !node.paused
             && (!node.sent.is_empty()
-                || node.notices.iter().any(|notice| self.may_tell(notice))
+                || node.notices.iter().any(|notice| self.is_deliverable(notice))
                 || self.next_message(index).is_some())
     }
 
     /// A notice is told when it is due, and the end of a VI only after the last message of it was polled.
-    pub(super) fn may_tell(&self, notice: &Notice) -> bool {
+    pub(super) fn is_deliverable(&self, notice: &Notice) -> bool {
         let drained = || {
             let end = notice.vi.and_then(|vi| self.ends.get(vi));
             end.is_none_or(|end| end.arriving.is_empty())
@@ -345,7 +345,7 @@ impl State {
     }
 
     /// Wakes the nodes that armed and have something to find.
-    pub(super) fn kick(&mut self) {
+    pub(super) fn wake_ready_nodes(&mut self) {
         for index in 0..self.nodes.len() {
             if self.nodes[index].armed && self.is_ready(index) {
                 self.nodes[index].armed = false;

@@ -85,7 +85,7 @@ impl MemoryFabric {
     pub fn advance(&self, now: Instant) {
         let mut state = self.lock();
         state.now = state.now.max(now);
-        state.kick();
+        state.wake_ready_nodes();
     }
 
     /// The fabric's time.
@@ -133,8 +133,8 @@ impl MemoryFabric {
     /// Breaks a connected VI whose ends live. Of the messages on their way only the first few arrive, and of these the sender
     /// knows the first few; how many is the fabric's seed's. The end `vi` hears of it after the first of the times, its
     /// peer after the second; posting to it may fail before that is polled. `false` where `vi` is not connected.
-    pub fn break_vi(&self, vi: ViId, heard_after: (Duration, Duration)) -> bool {
-        self.lock().break_vi(vi.0, heard_after)
+    pub fn break_vi(&self, vi: ViId, reported_after: (Duration, Duration)) -> bool {
+        self.lock().break_vi(vi.0, reported_after)
     }
 
     /// Kills a node: its VIs disconnect uncleanly, its listeners are gone and its provider is dead. `false` where no
@@ -152,7 +152,7 @@ impl MemoryFabric {
         let mut state = self.lock();
         let Some(node) = state.node_named(name) else { return false };
         state.nodes[node].paused = paused;
-        state.kick();
+        state.wake_ready_nodes();
         true
     }
 
@@ -184,7 +184,7 @@ impl MemoryProvider {
         if state.nodes[self.node].alive { Ok(state) } else { Err(ViError::NotConnected) }
     }
 
-    fn give_back(&mut self, vi: ViId, clean: bool) -> Result<(), ViError> {
+    fn release(&mut self, vi: ViId, clean: bool) -> Result<(), ViError> {
         let mut state = self.live()?;
         match state.ends.get(vi.0) {
             Some(end) if end.node == self.node => {}
@@ -344,9 +344,9 @@ impl Provider for MemoryProvider {
     ) -> Result<(), ViError> {
         let mut state = self.live()?;
         let node = self.node;
-        let noticed = state.noticed_end(vi.0);
+        let saw_end = state.provider_saw_end(vi.0);
         let end = state.ends.get_mut(vi.0).filter(|e| e.node == node).ok_or(ViError::Unknown("VI"))?;
-        if end.state != EndState::Open || noticed {
+        if end.state != EndState::Open || saw_end {
             return Err(ViError::NotConnected);
         }
         let (len, max) =
@@ -421,7 +421,7 @@ impl Provider for MemoryProvider {
         if node.paused {
             return None;
         }
-        let position = node.notices.iter().position(|notice| state.may_tell(notice))?;
+        let position = node.notices.iter().position(|notice| state.is_deliverable(notice))?;
         let event = state.nodes[self.node].notices.remove(position)?.event;
         let (vi, new_state) = match &event {
             Event::Established { vi, .. } => (vi.0, EndState::Open),
@@ -458,25 +458,25 @@ impl Provider for MemoryProvider {
     }
 
     fn disconnect(&mut self, vi: ViId) -> Result<(), ViError> {
-        self.give_back(vi, true)
+        self.release(vi, true)
     }
 
     /// What is on its way still arrives.
     fn abort(&mut self, vi: ViId) -> Result<(), ViError> {
-        self.give_back(vi, false)
+        self.release(vi, false)
     }
 
     fn can_break(&self) -> bool {
         self.fabric.lock().breakable
     }
 
-    fn unconfirmed(&self, vi: ViId, tell: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
+    fn unconfirmed(&self, vi: ViId, visit: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
         let state = self.live()?;
         if !state.breakable {
             return Err(ViError::Unsupported("tell what was not confirmed"));
         }
         let end = state.ends.get(vi.0).filter(|e| e.node == self.node).ok_or(ViError::Unknown("VI"))?;
-        end.unconfirmed.iter().for_each(|sent| tell(sent.immediate, &sent.bytes));
+        end.unconfirmed.iter().for_each(|sent| visit(sent.immediate, &sent.bytes));
         Ok(())
     }
 }

@@ -149,7 +149,7 @@ impl Door {
                     if sys::watch(epoll, &silent.socket, Token::Silent(id).to_u64()).is_err() {
                         self.silent.remove(id);
                         counters.handshakes_dropped += 1;
-                    } else if let Some(request) = self.hear(epoll, id, counters) {
+                    } else if let Some(request) = self.receive_request(epoll, id, counters) {
                         found(request);
                     }
                 }
@@ -177,7 +177,7 @@ impl Door {
     }
 
     /// Reads the request of a silent connection, if it has come.
-    pub(super) fn hear(
+    pub(super) fn receive_request(
         &mut self,
         epoll: &sys::Fd,
         id: u32,

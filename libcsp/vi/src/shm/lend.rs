@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn an_aborted_vi_is_told_from_one_of_a_peer_that_went() {
+    fn an_aborted_vi_is_distinguished_from_a_dead_peers() {
         for aborted in [true, false] {
             let (mut listener, from, mut connector, to) = pair();
             if aborted { connector.abort(to) } else { connector.disconnect(to) }.unwrap();

@@ -44,7 +44,7 @@ use vi::{Stage, Vi};
 
 /// How many calls of `poll_event` share one look at the sockets, a system call: every 64th call made a round trip of
 /// 64 bytes a quarter slower.
-const LOOK_EVERY: u32 = 256;
+const POLL_SOCKETS_EVERY: u32 = 256;
 
 /// Messages taken from one VI before the others have their turn.
 const BURST_MAX: u32 = 16;
@@ -112,7 +112,7 @@ impl ShmProvider {
     }
 
     /// Looks at the sockets: new connections, answers, wakes, hang-ups.
-    fn look(&mut self) {
+    fn poll_sockets(&mut self) {
         self.calls = 0;
         let mut tokens = [0; sys::READY_MAX];
         let count = sys::ready(&self.epoll, &mut tokens, 0);
@@ -128,10 +128,10 @@ impl ShmProvider {
                     self.door.accept(&self.epoll, listener, &mut self.counters, found);
                 }
                 Token::Silent(id) => {
-                    let request = self.door.hear(&self.epoll, id, &mut self.counters);
+                    let request = self.door.receive_request(&self.epoll, id, &mut self.counters);
                     self.events.extend(request.map(Event::Request));
                 }
-                Token::Vi(id) => self.hear(id),
+                Token::Vi(id) => self.on_socket(id),
             }
         }
     }
@@ -140,7 +140,7 @@ impl ShmProvider {
     fn wake_up(&mut self) {
         self.armed = false;
         self.disarm();
-        self.look();
+        self.poll_sockets();
     }
 
     fn disarm(&mut self) {
@@ -220,7 +220,7 @@ impl ShmProvider {
     }
 
     /// Announces the end of VIs whose peer is gone and whose last message was polled.
-    fn tell_hang_ups(&mut self) {
+    fn report_hang_ups(&mut self) {
         for index in 0..self.vis.len() {
             let Some((id, vi)) = self.vis.at_mut(index) else { continue };
             if vi.stage != Stage::Open || !vi.is_hung_up() {
@@ -362,11 +362,11 @@ impl Provider for ShmProvider {
         self.calls += 1;
         if self.armed {
             self.wake_up();
-        } else if self.calls >= LOOK_EVERY {
-            self.look();
+        } else if self.calls >= POLL_SOCKETS_EVERY {
+            self.poll_sockets();
         }
         if self.hung_up > 0 {
-            self.tell_hang_ups();
+            self.report_hang_ups();
         }
         let event = self.events.pop_front()?;
         let (vi, stage) = match &event {
@@ -383,7 +383,7 @@ impl Provider for ShmProvider {
     fn arm(&mut self) -> Result<Armed, ViError> {
         // The sockets need no look: what is there already keeps the descriptor readable.
         if self.hung_up > 0 {
-            self.tell_hang_ups();
+            self.report_hang_ups();
         }
         if !self.events.is_empty() || !self.sent.is_empty() {
             return Ok(Armed::Busy);
@@ -420,10 +420,10 @@ impl Provider for ShmProvider {
         self.end(vi, false)
     }
 
-    fn unconfirmed(&self, vi: ViId, tell: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
+    fn unconfirmed(&self, vi: ViId, visit: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
         let end = self.vis.get(vi.0).ok_or(ViError::Unknown("VI"))?;
         let sender = end.rings.as_ref().map(|rings| &rings.sender).filter(|sender| !sender.is_lent());
-        sender.ok_or(ViError::NotConnected)?.recent(tell);
+        sender.ok_or(ViError::NotConnected)?.recent(visit);
         Ok(())
     }
 

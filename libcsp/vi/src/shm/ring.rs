@@ -43,7 +43,7 @@ pub(super) struct Sender {
     arena: Arena,
     sent: u64,
     /// What the other direction had received at the last send.
-    heard: u64,
+    received_at_send: u64,
     /// The message whose slot is taken next: beyond `sent` where slots are claimed and filled later.
     next: u64,
     claims: Option<Claims>,
@@ -62,7 +62,15 @@ struct Claims {
 
 impl Sender {
     pub(super) fn new(arena: Arena) -> Self {
-        Sender { arena, sent: 0, heard: 0, next: 0, claims: None, known_until: 0, known: [0; KNOWN_MAX] }
+        Sender {
+            arena,
+            sent: 0,
+            received_at_send: 0,
+            next: 0,
+            claims: None,
+            known_until: 0,
+            known: [0; KNOWN_MAX],
+        }
     }
 
     /// From now on slots are claimed and published, not sent to.
@@ -101,12 +109,12 @@ impl Sender {
     }
 
     /// Has a message written, at most `message_len` bytes long (checked by the caller), into the next posted slot.
-    /// `heard` messages were received in the other direction so far.
+    /// `received`: messages received in the other direction so far.
     pub(super) fn send(
         &mut self,
         immediate: u32,
         len: usize,
-        heard: u64,
+        received: u64,
         write: impl FnOnce(&Arena, usize),
     ) -> Result<Sending, Violation> {
         let Some(slot) = self.next_slot()? else { return Ok(Sending::Full) };
@@ -115,8 +123,8 @@ impl Sender {
         let sending = self.hand_over(usize::from(slot), len as u32, immediate);
         // Of an answer the peer waits for the lines; in a burst it has others to read, and moving them costs us more
         // than it gains.
-        if heard != self.heard {
-            self.heard = heard;
+        if received != self.received_at_send {
+            self.received_at_send = received;
             let next =
                 self.known.get(self.next as usize % KNOWN_MAX).filter(|_| self.next < self.known_until);
             self.arena.move_lines(usize::from(slot), next.copied().map(usize::from), len);
@@ -127,7 +135,7 @@ impl Sender {
     /// The next posted slot.
     fn next_slot(&mut self) -> Result<Option<u16>, Violation> {
         if self.next == self.known_until {
-            self.learn()?;
+            self.read_posted()?;
         }
         Ok((self.next != self.known_until).then(|| self.known[self.next as usize % KNOWN_MAX]))
     }
@@ -143,7 +151,7 @@ impl Sender {
     }
 
     /// Reads the entries that the receiver has posted since.
-    fn learn(&mut self) -> Result<(), Violation> {
+    fn read_posted(&mut self) -> Result<(), Violation> {
         for number in self.next..self.next + KNOWN_MAX as u64 {
             let entry = self.arena.posted(number).load(Ordering::Acquire);
             if entry >> SLOT_BITS != number + 1 {
@@ -161,7 +169,7 @@ impl Sender {
 
     /// The messages sent last whose slots have not been used again, oldest first: immediate data and bytes. The peer may
     /// have changed any of it.
-    pub(super) fn recent(&self, tell: &mut dyn FnMut(u32, &[u8])) {
+    pub(super) fn recent(&self, visit: &mut dyn FnMut(u32, &[u8])) {
         let number_in = |slot| self.arena.tag(slot).load(Ordering::Acquire);
         let numbers = (0..self.arena.geometry.depth).map(|slot| (number_in(slot), slot));
         let mut sent: Vec<_> = numbers.filter(|(number, _)| (1..=self.sent).contains(number)).collect();
@@ -173,7 +181,7 @@ impl Sender {
             if len <= self.arena.geometry.message_len {
                 bytes.resize(len, 0);
                 self.arena.read(slot, 0, &mut bytes);
-                tell(meta as u32, &bytes);
+                visit(meta as u32, &bytes);
             }
         }
     }

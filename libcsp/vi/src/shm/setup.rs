@@ -131,12 +131,12 @@ impl ShmProvider {
         };
         let packet = Packet { kind: Kind::Accept, config, private_data: private_data.to_vec() };
         let socket = waiting.socket;
-        let told = send_packet(&socket, &packet, Some(&memory))
+        let sent = send_packet(&socket, &packet, Some(&memory))
             .map_err(|_| ViError::Unknown("connection request (its peer is gone)"))
             .and_then(|()| {
                 sys::watch(&self.epoll, &socket, Token::Vi(vi).to_u64()).map_err(|e| e.of("epoll_ctl"))
             });
-        if let Err(error) = told {
+        if let Err(error) = sent {
             self.vis.remove(vi);
             return Err(error);
         }
@@ -148,11 +148,11 @@ impl ShmProvider {
     }
 
     /// Something is to be read from a VI's socket, or it hung up.
-    pub(super) fn hear(&mut self, id: u32) {
+    pub(super) fn on_socket(&mut self, id: u32) {
         let Some(vi) = self.vis.get(id) else { return };
         let Some(socket) = &vi.socket else { return };
         if vi.stage == Stage::Connecting {
-            return self.hear_answer(id);
+            return self.receive_answer(id);
         }
         // One packet: there rarely is another, as only an armed receiver is sent one; if so it is told again.
         match sys::receive(socket, &mut [0]) {
@@ -161,7 +161,7 @@ impl ShmProvider {
         }
     }
 
-    fn hear_answer(&mut self, id: u32) {
+    fn receive_answer(&mut self, id: u32) {
         let Some(vi) = self.vis.get_mut(id) else { return };
         let Some(socket) = &vi.socket else { return };
         let mut bytes = [0; PACKET_LEN_MAX];

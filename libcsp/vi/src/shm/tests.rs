@@ -52,7 +52,7 @@ fn scribble(arena: &Arena, random: &mut Random, sent: u64, received: u64) {
 }
 
 #[test]
-fn a_scribbling_peer_never_leads_out_of_bounds() {
+fn a_corrupting_peer_never_causes_an_out_of_bounds_access() {
     let mut violations = 0;
     for seed in 0..300 {
         let random = &mut Random(seed);
@@ -92,7 +92,7 @@ fn a_scribbling_peer_never_leads_out_of_bounds() {
 
 /// The same peer, of somebody who lends the ring to a device: a slot is never claimed twice, nor one that is none.
 #[test]
-fn a_scribbling_peer_never_has_a_slot_filled_twice() {
+fn a_corrupting_peer_never_gets_a_slot_claimed_twice() {
     let (mut violations, mut published) = (0, 0);
     for seed in 0..300 {
         let random = &mut Random(seed);
@@ -178,7 +178,7 @@ fn a_wrong_slot_breaks_the_vi() {
 }
 
 #[test]
-fn a_gone_peer_whose_copy_of_the_memory_lives_on_cannot_hold_the_vi_open() {
+fn a_dead_peers_copy_of_the_memory_cannot_hold_the_vi_open() {
     let (mut listener, from, connector, _) = pair();
     let (_, incoming) = arenas(&mut listener, from);
     drop(connector);
@@ -197,7 +197,7 @@ fn a_gone_peer_whose_copy_of_the_memory_lives_on_cannot_hold_the_vi_open() {
 }
 
 #[test]
-fn silent_and_babbling_connectors_do_not_keep_others_out() {
+fn silent_and_malformed_connectors_do_not_block_others() {
     let path = path();
     let address = ViAddress::Path(path.clone());
     let mut listener = ShmProvider::new().unwrap();
@@ -221,7 +221,7 @@ fn silent_and_babbling_connectors_do_not_keep_others_out() {
 }
 
 #[test]
-fn a_listener_that_is_none_of_ours_is_refused() {
+fn a_foreign_listener_is_refused() {
     let (ours, theirs) = (path(), path());
     // Another kind of socket.
     let _stream = std::os::unix::net::UnixListener::bind(&ours).unwrap();
@@ -275,7 +275,7 @@ fn abandoning_after_fork_leaves_the_parents_vi_alone() {
 }
 
 #[test]
-fn a_name_left_behind_by_a_dead_listener_is_taken_and_a_living_one_is_not() {
+fn a_dead_listeners_path_is_reused_and_a_live_ones_is_not() {
     let path = path();
     let address = ViAddress::Path(path.clone());
     drop(sys::listen(&path).unwrap());

@@ -41,8 +41,8 @@ pub(super) unsafe extern "C" fn message(
     }
     // SAFETY: without rendezvous the library passes `length` bytes.
     let data = unsafe { bytes(data, length) };
-    let told = param.recv_attr & sys::AM_RECV_REPLY_EP != 0;
-    core.on_message(header, data, if told { param.reply_ep } else { std::ptr::null_mut() });
+    let has_reply = param.recv_attr & sys::AM_RECV_REPLY_EP != 0;
+    core.on_message(header, data, if has_reply { param.reply_ep } else { std::ptr::null_mut() });
     // The data was copied.
     sys::OK
 }

@@ -39,13 +39,13 @@ pub(super) struct Waiting {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Todo {
     /// Send a message without content.
-    Tell(u32, Kind),
+    Send(u32, Kind),
     /// Close the endpoint of a VI; one that lingers is over.
     Close(u32),
     /// Close an endpoint that belongs to nobody.
-    Drop(*mut Endpoint),
+    CloseUnowned(*mut Endpoint),
     /// Reject an announced connection.
-    TurnAway(*mut ConnRequest),
+    Reject(*mut ConnRequest),
 }
 
 pub(super) struct Core {
@@ -87,7 +87,7 @@ impl Core {
     pub(super) fn on_connection(&mut self, request: *mut ConnRequest) {
         if self.incoming.len() >= INCOMING_MAX {
             self.counters.handshakes_dropped += 1;
-            self.todo.push_back(Todo::TurnAway(request));
+            self.todo.push_back(Todo::Reject(request));
         } else {
             self.incoming.push_back(request);
         }
@@ -135,7 +135,7 @@ impl Core {
             (Kind::Data | Kind::Credit | Kind::Close, Stage::Opening | Stage::Open) => {
                 self.on_open(&header, data);
             }
-            (Kind::Close, Stage::Lingering) => self.todo.push_back(Todo::Tell(header.vi, Kind::CloseAck)),
+            (Kind::Close, Stage::Lingering) => self.todo.push_back(Todo::Send(header.vi, Kind::CloseAck)),
             (Kind::CloseAck, Stage::Lingering) => self.todo.push_back(Todo::Close(header.vi)),
             (Kind::Data | Kind::Credit | Kind::Close, Stage::Lingering | Stage::Closed | Stage::Dead) => {}
             _ => self.counters.violations += 1,
@@ -151,7 +151,7 @@ impl Core {
         self.owners.remove(&from);
         let Ok(setup) = Setup::parse(data) else {
             self.counters.handshakes_malformed += 1;
-            return self.todo.push_back(Todo::Drop(from));
+            return self.todo.push_back(Todo::CloseUnowned(from));
         };
         let private_data = setup.private_data.clone();
         match self.waiting.insert(Waiting { endpoint: from, setup }) {
@@ -163,7 +163,7 @@ impl Core {
             }
             None => {
                 self.counters.handshakes_dropped += 1;
-                self.todo.push_back(Todo::Drop(from));
+                self.todo.push_back(Todo::CloseUnowned(from));
             }
         }
     }
@@ -172,7 +172,7 @@ impl Core {
         let Some(end) = self.ends.get_mut(vi) else { return };
         match Setup::parse(data) {
             Ok(setup) if setup.config.message_len == end.config.message_len => {
-                end.meet(setup.vi, setup.key, &setup.config);
+                end.set_peer(setup.vi, setup.key, &setup.config);
                 end.stage = Stage::Opening;
                 let private_data = setup.private_data;
                 self.events.push_back(Event::Established { vi: ViId(vi), private_data });
@@ -196,7 +196,7 @@ impl Core {
         if end.ended.is_some() {
             return;
         }
-        if !end.widen(header.posted) {
+        if !end.update_window(header.posted) {
             return self.violate(header.vi);
         }
         match header.kind {
@@ -209,7 +209,7 @@ impl Core {
             },
             Kind::Close => {
                 self.end(header.vi, true);
-                self.todo.push_back(Todo::Tell(header.vi, Kind::CloseAck));
+                self.todo.push_back(Todo::Send(header.vi, Kind::CloseAck));
             }
             _ => {}
         }
@@ -247,12 +247,12 @@ impl Core {
     }
 
     /// Announces the end of VIs whose last message was polled.
-    pub(super) fn tell_ends(&mut self) {
+    pub(super) fn report_ends(&mut self) {
         for index in 0..self.ends.len() {
             let Some((id, end)) = self.ends.at_mut(index) else { continue };
             let Some(clean) = end.ended else { continue };
-            if end.stage == Stage::Open && end.unpolled == 0 && !end.told_end {
-                end.told_end = true;
+            if end.stage == Stage::Open && end.unpolled == 0 && !end.end_reported {
+                end.end_reported = true;
                 self.ending -= 1;
                 self.events.push_back(Event::Disconnected { vi: ViId(id), clean });
             }
@@ -260,12 +260,12 @@ impl Core {
     }
 
     /// The caller gives a VI back: nothing of it is told any more.
-    pub(super) fn forget(&mut self, vi: u32) {
+    pub(super) fn discard_reports(&mut self, vi: u32) {
         if let Some(end) = self.ends.get_mut(vi)
             && end.ended.is_some()
-            && !end.told_end
+            && !end.end_reported
         {
-            end.told_end = true;
+            end.end_reported = true;
             self.ending -= 1;
         }
         self.completions.retain(|completion| match completion {

@@ -64,7 +64,7 @@ pub(super) struct End {
     peer_posted: u32,
     /// Receives posted here in all, how many of them the peer was told, and messages received, modulo 2³².
     posted: u32,
-    told: u32,
+    advertised: u32,
     received: u32,
     send_memory: Box<[u8]>,
     /// Free buffers for data, the one that was used longest ago first: the others still hold what was sent from them.
@@ -73,7 +73,7 @@ pub(super) struct End {
     control_free: Vec<u16>,
     pub send_total: usize,
     /// The data message in each send buffer, if all of it is there.
-    sent_from: Box<[Option<Sent>]>,
+    sent_data: Box<[Option<Sent>]>,
     contexts: Box<[Option<Context>]>,
     /// The caller's id of the signalled send in each send buffer.
     signals: Box<[Option<u64>]>,
@@ -90,7 +90,7 @@ pub(super) struct End {
     /// The peer's end was seen, and whether it was clean.
     pub ended: Option<bool>,
     /// It is in the event queue.
-    pub told_end: bool,
+    pub end_reported: bool,
 }
 
 /// A data message that was sent.
@@ -155,13 +155,13 @@ impl End {
             sent: 0,
             peer_posted: 0,
             posted: config.receive_depth,
-            told: config.receive_depth,
+            advertised: config.receive_depth,
             received: 0,
             send_memory: vec![0; send_len].into(),
             send_free: (0..config.send_depth as u16).collect(),
             control_free: (config.send_depth as u16..send_total as u16).collect(),
             send_total,
-            sent_from: vec![None; send_total].into(),
+            sent_data: vec![None; send_total].into(),
             contexts: vec![None; send_total].into(),
             signals: vec![None; send_total].into(),
             lent: (0..send_total).map(|_| Lent::default()).collect(),
@@ -171,7 +171,7 @@ impl End {
             early: VecDeque::new(),
             unpolled: 0,
             ended: None,
-            told_end: false,
+            end_reported: false,
         })
     }
 
@@ -181,7 +181,7 @@ impl End {
     }
 
     /// The peer introduced itself.
-    pub(super) fn meet(&mut self, vi: u32, key: u32, config: &ViConfig) {
+    pub(super) fn set_peer(&mut self, vi: u32, key: u32, config: &ViConfig) {
         (self.peer_vi, self.peer_key) = (vi, key);
         (self.peer_depth, self.peer_posted) = (config.receive_depth, config.receive_depth);
     }
@@ -192,7 +192,7 @@ impl End {
     }
 
     /// Takes note of the peer's count; `false` where it cannot be.
-    pub(super) fn widen(&mut self, peer_posted: u32) -> bool {
+    pub(super) fn update_window(&mut self, peer_posted: u32) -> bool {
         let window = peer_posted.wrapping_sub(self.sent);
         let plausible = window <= self.peer_depth;
         // Counts of messages that overtook each other in the library only ever grow.
@@ -203,10 +203,10 @@ impl End {
     }
 
     /// Whether the peer has to be told of receives without waiting for a message to carry it.
-    pub(super) fn owes_credit(&self) -> bool {
-        let owed = self.posted.wrapping_sub(self.told);
-        let window = self.told.wrapping_sub(self.received);
-        owed > 0 && (window == 0 || owed * 2 >= self.config.receive_depth)
+    pub(super) fn is_credit_due(&self) -> bool {
+        let unadvertised = self.posted.wrapping_sub(self.advertised);
+        let window = self.advertised.wrapping_sub(self.received);
+        unadvertised > 0 && (window == 0 || unadvertised * 2 >= self.config.receive_depth)
     }
 
     /// Fills a send buffer with a message to the peer. `None` where none is free.
@@ -220,11 +220,11 @@ impl End {
         let buffer = if control { self.control_free.pop()? } else { self.send_free.pop_front()? };
         let len = gather.iter().map(|part| part.len()).sum::<usize>() as u32;
         let sent = Sent { number: self.sent, immediate: header.immediate, len };
-        if let Some(place) = self.sent_from.get_mut(usize::from(buffer)) {
+        if let Some(place) = self.sent_data.get_mut(usize::from(buffer)) {
             *place = (!control).then_some(sent);
         }
         (header.vi, header.key, header.posted) = (self.peer_vi, self.peer_key, self.posted);
-        self.told = self.posted;
+        self.advertised = self.posted;
         let (start, mut rest) = self.send_slice(buffer).split_first_chunk_mut::<HEADER_LEN>()?;
         header.write(start);
         for part in gather {
@@ -260,7 +260,7 @@ impl End {
         let Some(lent) = self.lent.get_mut(usize::from(buffer)).filter(|_| !pieces.is_empty()) else {
             return Body::Bytes(start, len);
         };
-        if let Some(sent) = self.sent_from.get_mut(usize::from(buffer)) {
+        if let Some(sent) = self.sent_data.get_mut(usize::from(buffer)) {
             *sent = None;
         }
         let mut count = 0;
@@ -313,7 +313,7 @@ impl End {
 
     /// What was put into a send buffer was not sent after all.
     pub(super) fn withdraw(&mut self, buffer: u16) {
-        if let Some(sent) = self.sent_from.get_mut(usize::from(buffer)) {
+        if let Some(sent) = self.sent_data.get_mut(usize::from(buffer)) {
             *sent = None;
         }
         self.release(buffer);
@@ -321,17 +321,17 @@ impl End {
 
     /// Tells the data messages that the peer has not given receives back for, oldest first, as far as they still are in
     /// send buffers: the library calls a message sent when the kernel has it, which the peer need not.
-    pub(super) fn unconfirmed(&self, tell: &mut dyn FnMut(u32, &[u8])) {
+    pub(super) fn unconfirmed(&self, visit: &mut dyn FnMut(u32, &[u8])) {
         let open = self.peer_depth.saturating_sub(self.window());
         let age = |sent: &Sent| self.sent.wrapping_sub(sent.number);
-        let sent_from = self.sent_from.iter().enumerate();
-        let sent = sent_from.filter_map(|(buffer, sent)| Some((buffer, (*sent)?)));
+        let sent_data = self.sent_data.iter().enumerate();
+        let sent = sent_data.filter_map(|(buffer, sent)| Some((buffer, (*sent)?)));
         let mut sent: Vec<_> = sent.filter(|(_, sent)| (1..=open).contains(&age(sent))).collect();
         sent.sort_by_key(|(_, sent)| std::cmp::Reverse(age(sent)));
         for (buffer, Sent { immediate, len, .. }) in sent {
             let start = buffer * send_stride(&self.config) + HEADER_LEN;
             if let Some(bytes) = self.send_memory.get(start..start + len as usize) {
-                tell(immediate, bytes);
+                visit(immediate, bytes);
             }
         }
     }

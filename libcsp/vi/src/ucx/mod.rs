@@ -183,17 +183,17 @@ impl UcxProvider {
     }
 
     /// Sends a message without content, now or when a buffer is free.
-    fn tell(&mut self, vi: u32, kind: Kind) {
+    fn send_control(&mut self, vi: u32, kind: Kind) {
         if self.transmit(vi, plain(kind, 0), (&[], &[]), None) == Err(ViError::Full) {
-            self.worker.core_mut().todo.push_back(Todo::Tell(vi, kind));
+            self.worker.core_mut().todo.push_back(Todo::Send(vi, kind));
         }
     }
 
     /// Tells the peer of posted receives where that cannot wait.
-    fn pay_credit(&mut self, vi: u32) {
+    fn send_due_credit(&mut self, vi: u32) {
         let end = self.worker.core().ends.get(vi);
-        if end.is_some_and(|end| end.stage == Stage::Open && end.ended.is_none() && end.owes_credit()) {
-            self.tell(vi, Kind::Credit);
+        if end.is_some_and(|end| end.stage == Stage::Open && end.ended.is_none() && end.is_credit_due()) {
+            self.send_control(vi, Kind::Credit);
         }
     }
 
@@ -231,14 +231,14 @@ impl UcxProvider {
     fn refuse(&mut self, waiting: Waiting, reason: u32) {
         let config = ViConfig { receive_depth: 2, send_depth: 2, message_len: 1 };
         let end = End::new(Stage::Lingering, waiting.endpoint, config, 0).and_then(|mut end| {
-            end.meet(waiting.setup.vi, waiting.setup.key, &waiting.setup.config);
+            end.set_peer(waiting.setup.vi, waiting.setup.key, &waiting.setup.config);
             self.insert(end, waiting.endpoint)
         });
         match end {
             Ok(vi) => {
-                let told = self.transmit(vi, plain(Kind::Reject, reason), (&[], &[]), None);
+                let sent = self.transmit(vi, plain(Kind::Reject, reason), (&[], &[]), None);
                 self.linger(vi);
-                if told.is_err() {
+                if sent.is_err() {
                     self.finish(vi);
                 }
             }
@@ -251,7 +251,7 @@ impl UcxProvider {
     }
 
     /// Closes the endpoints of VIs that linger for too long.
-    fn end_lingering(&mut self) {
+    fn expire_lingering(&mut self) {
         while let Some(&(vi, since)) = self.lingering.front()
             && monotonic_ms().saturating_sub(since) >= LINGER_MS
         {
@@ -340,7 +340,7 @@ impl Provider for UcxProvider {
             return Err(ViError::Protocol("the message lengths differ"));
         }
         let made = End::new(Stage::Opening, waiting.endpoint, config, key).and_then(|mut end| {
-            end.meet(waiting.setup.vi, waiting.setup.key, &waiting.setup.config);
+            end.set_peer(waiting.setup.vi, waiting.setup.key, &waiting.setup.config);
             self.insert(end, waiting.endpoint)
         });
         let vi = match made {
@@ -387,7 +387,7 @@ impl Provider for UcxProvider {
 
     fn post_recv(&mut self, vi: ViId, buffer: BufferId) -> Result<(), ViError> {
         self.end_mut(vi)?.post(buffer.0).ok_or(ViError::Unknown("buffer"))?;
-        self.pay_credit(vi.0);
+        self.send_due_credit(vi.0);
         Ok(())
     }
 
@@ -403,7 +403,7 @@ impl Provider for UcxProvider {
         let completion = core.completions.pop_front()?;
         core.on_polled(&completion);
         if let Completion::Received { vi, .. } = completion {
-            self.pay_credit(vi.0);
+            self.send_due_credit(vi.0);
         }
         Some(completion)
     }
@@ -416,7 +416,7 @@ impl Provider for UcxProvider {
         }
         let core = self.worker.core_mut();
         if core.ending > 0 {
-            core.tell_ends();
+            core.report_ends();
         }
         let event = core.events.pop_front()?;
         match &event {
@@ -435,7 +435,7 @@ impl Provider for UcxProvider {
         self.progress();
         let core = self.worker.core_mut();
         if core.ending > 0 {
-            core.tell_ends();
+            core.report_ends();
         }
         let idle = core.completions.is_empty() && core.events.is_empty() && core.todo.is_empty();
         Ok(if idle && self.worker.arm()? { Armed::Armed } else { Armed::Busy })
@@ -455,16 +455,16 @@ impl Provider for UcxProvider {
         if !connected {
             return self.abort(vi);
         }
-        self.worker.core_mut().forget(vi.0);
+        self.worker.core_mut().discard_reports(vi.0);
         self.end_mut(vi)?.stage = Stage::Lingering;
-        self.tell(vi.0, Kind::Close);
+        self.send_control(vi.0, Kind::Close);
         self.linger(vi.0);
         Ok(())
     }
 
     fn abort(&mut self, vi: ViId) -> Result<(), ViError> {
         self.end_of(vi)?;
-        self.worker.core_mut().forget(vi.0);
+        self.worker.core_mut().discard_reports(vi.0);
         self.finish(vi.0);
         Ok(())
     }
@@ -473,8 +473,8 @@ impl Provider for UcxProvider {
         true
     }
 
-    fn unconfirmed(&self, vi: ViId, tell: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
-        self.end_of(vi)?.unconfirmed(tell);
+    fn unconfirmed(&self, vi: ViId, visit: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
+        self.end_of(vi)?.unconfirmed(visit);
         Ok(())
     }
 

@@ -14,13 +14,13 @@ fn pair() -> (UcxProvider, UcxProvider, ViId) {
     let (mut a, mut b) = (UcxProvider::new().unwrap(), UcxProvider::new().unwrap());
     b.listen(&to).unwrap();
     let from_a = a.connect(&to, CONFIG, b"").unwrap();
-    let (mut told_a, mut told_b) = (false, false);
-    while !(told_a && told_b) {
+    let (mut open_a, mut open_b) = (false, false);
+    while !(open_a && open_b) {
         let _ = (a.poll(), b.poll());
-        told_a |= matches!(a.poll_event(), Some(Event::Established { .. }));
+        open_a |= matches!(a.poll_event(), Some(Event::Established { .. }));
         match b.poll_event() {
             Some(Event::Request(request)) => drop(b.accept(request.id, CONFIG, b"").unwrap()),
-            Some(Event::Established { .. }) => told_b = true,
+            Some(Event::Established { .. }) => open_b = true,
             _ => {}
         }
     }

@@ -19,7 +19,7 @@ impl UcxProvider {
                 break;
             }
         }
-        self.end_lingering();
+        self.expire_lingering();
     }
 
     fn handle(&mut self) {
@@ -31,10 +31,10 @@ impl UcxProvider {
         }
         for _ in 0..self.worker.core().todo.len() {
             match self.worker.core_mut().todo.pop_front() {
-                Some(Todo::Tell(vi, kind)) => self.tell(vi, kind),
+                Some(Todo::Send(vi, kind)) => self.send_control(vi, kind),
                 Some(Todo::Close(vi)) => self.close(vi),
-                Some(Todo::Drop(endpoint)) => self.worker.close(endpoint),
-                Some(Todo::TurnAway(request)) => self.worker.turn_away(request),
+                Some(Todo::CloseUnowned(endpoint)) => self.worker.close(endpoint),
+                Some(Todo::Reject(request)) => self.worker.reject(request),
                 None => break,
             }
         }

@@ -190,7 +190,7 @@ impl Worker {
     }
 
     /// Rejects an announced connection.
-    pub(super) fn turn_away(&mut self, request: *mut sys::ConnRequest) {
+    pub(super) fn reject(&mut self, request: *mut sys::ConnRequest) {
         if let Some(&listener) = self.listeners.first() {
             // SAFETY: the request was not answered before.
             unsafe { (self.api.listener_reject)(listener, request) };

@@ -58,8 +58,8 @@ pub(super) struct Listener {
 }
 
 /// An event, copied out of the library's hands.
-struct News {
-    event: u32,
+struct ConnectionEvent {
+    kind: u32,
     status: c_int,
     id: *mut CmId,
     token: usize,
@@ -131,29 +131,29 @@ impl Channel {
         }
     }
 
-    fn next(&self) -> Option<News> {
+    fn next(&self) -> Option<ConnectionEvent> {
         let mut raw = null_mut();
         // SAFETY: the channel is open and does not block; the event is acknowledged once, after all was copied.
         unsafe {
             if (self.api.get_cm_event)(self.raw, &raw mut raw) != 0 || raw.is_null() {
                 return None;
             }
-            let event = &*raw;
-            let mut news = News {
-                event: event.event,
-                status: event.status,
-                id: event.id,
-                token: (*event.id).context as usize,
+            let raised = &*raw;
+            let mut event = ConnectionEvent {
+                kind: raised.event,
+                status: raised.status,
+                id: raised.id,
+                token: (*raised.id).context as usize,
                 private_data: [0; PRIVATE_DATA_LEN_MAX],
                 private_len: 0,
             };
-            if !event.conn.private_data.is_null() && event.event == cm::CONNECT_REQUEST {
-                news.private_len = usize::from(event.conn.private_data_len).min(PRIVATE_DATA_LEN_MAX);
-                let into = news.private_data.as_mut_ptr();
-                event.conn.private_data.cast::<u8>().copy_to_nonoverlapping(into, news.private_len);
+            if !raised.conn.private_data.is_null() && raised.event == cm::CONNECT_REQUEST {
+                event.private_len = usize::from(raised.conn.private_data_len).min(PRIVATE_DATA_LEN_MAX);
+                let into = event.private_data.as_mut_ptr();
+                raised.conn.private_data.cast::<u8>().copy_to_nonoverlapping(into, event.private_len);
             }
             (self.api.ack_cm_event)(raw);
-            Some(news)
+            Some(event)
         }
     }
 }
@@ -226,26 +226,26 @@ impl VerbsProvider {
     }
 
     /// Handles what the connection manager tells.
-    pub(super) fn hear(&mut self) {
+    pub(super) fn handle_connection_events(&mut self) {
         for _ in 0..EVENTS_MAX {
-            let Some(news) = self.channel.next() else { break };
-            if news.event == cm::CONNECT_REQUEST {
-                self.on_connector(&news);
-            } else if news.token & LISTENER != 0 {
-                self.on_listener(&news);
+            let Some(event) = self.channel.next() else { break };
+            if event.kind == cm::CONNECT_REQUEST {
+                self.on_connector(&event);
+            } else if event.token & LISTENER != 0 {
+                self.on_listener(&event);
             } else {
-                if matches!(news.event, cm::DISCONNECTED | cm::DEVICE_REMOVAL) {
+                if matches!(event.kind, cm::DISCONNECTED | cm::DEVICE_REMOVAL) {
                     // What the peer sent before lies in the completion queues: messages, its consent to a VI.
                     self.drain();
                 }
-                self.on_connection(&news);
+                self.on_connection(&event);
             }
         }
     }
 
-    fn on_listener(&mut self, news: &News) {
-        let listener = self.listeners.get_mut(news.token & !LISTENER);
-        if news.event == cm::DEVICE_REMOVAL
+    fn on_listener(&mut self, event: &ConnectionEvent) {
+        let listener = self.listeners.get_mut(event.token & !LISTENER);
+        if event.kind == cm::DEVICE_REMOVAL
             && let Some(id) = listener.and_then(|listener| listener.id.take())
         {
             self.channel.destroy(self.api, id);
@@ -259,17 +259,17 @@ impl VerbsProvider {
         }
     }
 
-    fn on_connection(&mut self, news: &News) {
-        let vi = news.token as u32;
-        let Some(end) = self.ends.get(vi).filter(|end| end.id == news.id) else { return };
+    fn on_connection(&mut self, event: &ConnectionEvent) {
+        let vi = event.token as u32;
+        let Some(end) = self.ends.get(vi).filter(|end| end.id == event.id) else { return };
         let number = end.queue.as_ref().map(|_| end.device);
-        let done = match (news.event, end.stage) {
+        let done = match (event.kind, end.stage) {
             // SAFETY: the id's address is resolved.
             (cm::ADDR_RESOLVED, Stage::Resolving) => unsafe {
-                check("rdma_resolve_route", (self.api.resolve_route)(news.id, RESOLVE_MS))
+                check("rdma_resolve_route", (self.api.resolve_route)(event.id, RESOLVE_MS))
             },
-            (cm::ROUTE_RESOLVED, Stage::Resolving) => self.call(vi),
-            (cm::CONNECT_RESPONSE, Stage::Resolving) => self.answered(vi),
+            (cm::ROUTE_RESOLVED, Stage::Resolving) => self.connect_resolved(vi),
+            (cm::CONNECT_RESPONSE, Stage::Resolving) => self.on_connect_response(vi),
             (cm::DEVICE_REMOVAL, _) => {
                 if let Some(number) = number {
                     self.lose(number);
@@ -278,7 +278,7 @@ impl VerbsProvider {
                 Ok(())
             }
             (cm::ADDR_ERROR | cm::ROUTE_ERROR, _) => {
-                let reason = std::io::Error::from_raw_os_error(-news.status).to_string();
+                let reason = std::io::Error::from_raw_os_error(-event.status).to_string();
                 self.fail(vi, &reason);
                 Ok(())
             }
@@ -324,12 +324,12 @@ impl VerbsProvider {
     }
 
     /// Makes the queue pair of an end that can have `messages` posted at once.
-    fn equip(&mut self, vi: u32, messages: u32) -> Result<(), ViError> {
+    fn create_queue(&mut self, vi: u32, messages: u32) -> Result<(), ViError> {
         let id = self.ends.get(vi).ok_or(ViError::Unknown("VI"))?.id;
         let number = self.device_of(id)?;
         let Some(Some(device)) = self.devices.get_mut(number) else { return Err(ViError::Unknown("device")) };
         let mut queue = Queue::new(self.api, device, vi, messages)?;
-        let ready = queue.go(id, ibv::QPS_INIT);
+        let ready = queue.transition(id, ibv::QPS_INIT);
         self.numbers.insert((number, queue.number()), vi);
         let Some(end) = self.ends.get_mut(vi) else { return Err(ViError::Unknown("VI")) };
         (end.device, end.sends_max, end.queue) = (number, messages, Some(queue));
@@ -337,12 +337,12 @@ impl VerbsProvider {
     }
 
     /// The way is known: calls the listener.
-    fn call(&mut self, vi: u32) -> Result<(), ViError> {
+    fn connect_resolved(&mut self, vi: u32) -> Result<(), ViError> {
         let config = self.ends.get(vi).ok_or(ViError::Unknown("VI"))?.config;
-        self.equip(vi, config.send_depth)?;
+        self.create_queue(vi, config.send_depth)?;
         let Some(end) = self.ends.get_mut(vi) else { return Ok(()) };
         if let Some(Some(device)) = self.devices.get(end.device) {
-            end.furnish(self.api, device)?;
+            end.allocate_body(self.api, device)?;
         }
         let hello = frame::hello(&config);
         let Some(queue) = &end.queue else { return Ok(()) };
@@ -352,41 +352,41 @@ impl VerbsProvider {
     }
 
     /// The listener's side is ready: asks for the VI.
-    fn answered(&mut self, vi: u32) -> Result<(), ViError> {
+    fn on_connect_response(&mut self, vi: u32) -> Result<(), ViError> {
         let Some(end) = self.ends.get_mut(vi) else { return Ok(()) };
         let (id, Some(queue), Some(body)) = (end.id, &mut end.queue, &end.body) else { return Ok(()) };
-        queue.go(id, ibv::QPS_RTR)?;
-        queue.go(id, ibv::QPS_RTS)?;
+        queue.transition(id, ibv::QPS_RTR)?;
+        queue.transition(id, ibv::QPS_RTS)?;
         // SAFETY: the id was answered, its queue pair is ours.
         check("rdma_establish", unsafe { (self.api.establish)(id) })?;
         let request = Control::Request(body.setup(&std::mem::take(&mut end.private_data)));
-        end.stage = Stage::Asking;
-        self.tell(vi, &request);
+        end.stage = Stage::Requested;
+        self.send_control(vi, &request);
         Ok(())
     }
 
     /// A connector calls.
-    fn on_connector(&mut self, news: &News) {
-        let hello = frame::parse_hello(&news.private_data[..news.private_len]);
+    fn on_connector(&mut self, event: &ConnectionEvent) {
+        let hello = frame::parse_hello(&event.private_data[..event.private_len]);
         let Ok(config) = hello else {
             self.counters.handshakes_malformed += 1;
-            return self.dismiss(news.id);
+            return self.reject_connection(event.id);
         };
         let sends = config.receive_depth.min(ACCEPTED_SENDS_MAX);
         if !self.make_room(sends + OWN_WORK) {
             self.counters.handshakes_dropped += 1;
-            return self.dismiss(news.id);
+            return self.reject_connection(event.id);
         }
-        self.make_way();
-        let mut end = End::new(Stage::Silent, config, sys::monotonic_ms());
-        (end.id, end.listener) = (news.id, Some((news.token & !LISTENER) as u32));
+        self.evict_lingering();
+        let mut end = End::new(Stage::AwaitingRequest, config, sys::monotonic_ms());
+        (end.id, end.listener) = (event.id, Some((event.token & !LISTENER) as u32));
         let Some(vi) = self.ends.insert(end) else {
             self.counters.handshakes_dropped += 1;
-            return self.dismiss(news.id);
+            return self.reject_connection(event.id);
         };
         // SAFETY: the id is open; its context is ours to set.
-        unsafe { (*news.id).context = vi as usize as *mut c_void };
-        if self.welcome(vi, news.id, sends).is_err() {
+        unsafe { (*event.id).context = vi as usize as *mut c_void };
+        if self.accept_connection(vi, event.id, sends).is_err() {
             self.counters.handshakes_dropped += 1;
             self.finish(vi);
         }
@@ -398,8 +398,8 @@ impl VerbsProvider {
         loop {
             let (mut silent, mut reserved, mut oldest) = (0, 0, (u64::MAX, 0));
             for (vi, end) in self.ends.iter() {
-                let is_silent = end.stage == Stage::Silent;
-                if is_silent || end.stage == Stage::Waiting {
+                let is_silent = end.stage == Stage::AwaitingRequest;
+                if is_silent || end.stage == Stage::AwaitingAnswer {
                     reserved += end.queue.as_ref().map_or(0, |queue| queue.completions.1);
                 }
                 if is_silent {
@@ -418,35 +418,40 @@ impl VerbsProvider {
         }
     }
 
-    fn dismiss(&mut self, id: *mut CmId) {
+    fn reject_connection(&mut self, id: *mut CmId) {
         // SAFETY: the request was not answered before.
         unsafe { (self.api.reject)(id, std::ptr::null(), 0) };
         self.channel.destroy(self.api, id);
     }
 
     /// Connects with a connector, so that it can ask for a VI of `sends` messages posted at once.
-    fn welcome(&mut self, vi: u32, id: *mut CmId, sends: u32) -> Result<(), ViError> {
-        self.equip(vi, sends)?;
+    fn accept_connection(&mut self, vi: u32, id: *mut CmId, sends: u32) -> Result<(), ViError> {
+        self.create_queue(vi, sends)?;
         let Some(queue) = self.ends.get_mut(vi).and_then(|end| end.queue.as_mut()) else { return Ok(()) };
-        queue.go(id, ibv::QPS_RTR)?;
-        queue.go(id, ibv::QPS_RTS)?;
+        queue.transition(id, ibv::QPS_RTR)?;
+        queue.transition(id, ibv::QPS_RTS)?;
         let mut parameters = parameters(queue, &[]);
         // SAFETY: the request was not answered before, the parameters are valid through the call.
         check("rdma_accept", unsafe { (self.api.accept)(id, &raw mut parameters) })
     }
 
     /// The caller accepts a connector that has asked.
-    pub(super) fn admit(&mut self, vi: u32, config: ViConfig, private_data: &[u8]) -> Result<(), ViError> {
+    pub(super) fn accept_request(
+        &mut self,
+        vi: u32,
+        config: ViConfig,
+        private_data: &[u8],
+    ) -> Result<(), ViError> {
         let end = self.ends.get_mut(vi).ok_or(ViError::Unknown("connection request"))?;
         end.config = config;
         // The queue pair has no room for more than the peer has receives for: they cannot be on their way.
         end.sends_max = end.sends_max.min(config.send_depth);
         let Some(Some(device)) = self.devices.get(end.device) else { return Err(ViError::NotConnected) };
-        end.furnish(self.api, device)?;
+        end.allocate_body(self.api, device)?;
         let Some(body) = &end.body else { return Err(ViError::NotConnected) };
         let accept = Control::Accept(body.setup(private_data));
         end.stage = Stage::Opening;
-        self.tell(vi, &accept);
+        self.send_control(vi, &accept);
         self.events.push_back(Event::Established { vi: ViId(vi), private_data: Vec::new() });
         Ok(())
     }

@@ -29,11 +29,11 @@ pub(super) enum Stage {
     /// The connection manager has not connected it yet.
     Resolving,
     /// The listener was asked for a VI and has not answered.
-    Asking,
+    Requested,
     /// A connector that has not asked for a VI yet.
-    Silent,
+    AwaitingRequest,
     /// A connector whose request waits for the caller's answer.
-    Waiting,
+    AwaitingAnswer,
     /// Connected; the caller has not been told.
     Opening,
     /// In use.
@@ -175,7 +175,7 @@ impl Body {
     }
 
     /// Gives it back.
-    pub(super) fn give_buffer(&mut self, buffer: u16) {
+    pub(super) fn free_buffer(&mut self, buffer: u16) {
         self.send_free.push(buffer);
     }
 
@@ -187,7 +187,7 @@ impl Body {
     }
 
     /// The same, of a piece of registered memory.
-    pub(super) fn copy_in(&self, buffer: u16, offset: usize, from: &Memory, piece: &Piece) -> bool {
+    pub(super) fn copy_piece(&self, buffer: u16, offset: usize, from: &Memory, piece: &Piece) -> bool {
         let fits = offset.checked_add(piece.len).is_some_and(|end| end <= self.send_stride);
         let at = self.send_at + usize::from(buffer) * self.send_stride + offset;
         match (fits, from.at(piece.offset, piece.len), self.own.at(at, piece.len)) {
@@ -207,7 +207,7 @@ impl Body {
     }
 
     /// What was sent from a send buffer.
-    pub(super) fn sent_from(&self, buffer: u16, len: u32) -> Option<Vec<u8>> {
+    pub(super) fn sent_bytes(&self, buffer: u16, len: u32) -> Option<Vec<u8>> {
         let mut bytes = vec![0; len as usize];
         let at = self.send_at + usize::from(buffer) * self.send_stride;
         self.own.read(at, &mut bytes).then_some(bytes)
@@ -263,11 +263,11 @@ pub(super) struct End {
     /// The end was seen, and whether it was clean.
     pub ended: Option<bool>,
     /// It is in the event queue.
-    pub told_end: bool,
+    pub end_reported: bool,
     /// Nothing more of the peer's is taken in: it said its last or broke the rules, or its end was told.
-    pub deaf: bool,
+    pub receive_closed: bool,
     /// Something of the peer's was seen since the last look.
-    pub heard: bool,
+    pub peer_active: bool,
     /// When it was made, in milliseconds.
     pub since_ms: u64,
 }
@@ -290,15 +290,15 @@ impl End {
             early: VecDeque::new(),
             unpolled: 0,
             ended: None,
-            told_end: false,
-            deaf: false,
-            heard: true,
+            end_reported: false,
+            receive_closed: false,
+            peer_active: true,
             since_ms,
         }
     }
 
     /// Gives it its memory.
-    pub(super) fn furnish(&mut self, api: &'static Api, device: &Device) -> Result<(), ViError> {
+    pub(super) fn allocate_body(&mut self, api: &'static Api, device: &Device) -> Result<(), ViError> {
         self.body = Some(Body::new(api, device, self.config, self.sends_max, self.place.take())?);
         self.early.reserve(self.config.receive_depth as usize);
         if let (Some(body), Some(peer)) = (&mut self.body, &self.peer) {
@@ -308,7 +308,7 @@ impl End {
     }
 
     /// The peer introduced itself.
-    pub(super) fn meet(&mut self, mut setup: Setup) -> Vec<u8> {
+    pub(super) fn set_peer(&mut self, mut setup: Setup) -> Vec<u8> {
         if let Some(body) = &mut self.body {
             body.granted = Granted::new(setup.config.receive_depth);
         }

@@ -3,7 +3,7 @@
 use super::VerbsProvider;
 use super::end::Stage;
 use super::frame::Control;
-use super::poll::give_back;
+use super::poll::release_work;
 use super::sys;
 
 /// Milliseconds that a peer has to confirm the end of a VI. What it was sent before is in its memory by then, or cannot be
@@ -12,7 +12,7 @@ const LINGER_MS: u64 = 2000;
 
 impl VerbsProvider {
     /// Refuses a connector; the end goes when it hung up.
-    pub(super) fn turn_away(&mut self, vi: u32, reason: u32) {
+    pub(super) fn refuse_request(&mut self, vi: u32, reason: u32) {
         self.linger(vi, &Control::Reject(reason));
     }
 
@@ -21,12 +21,12 @@ impl VerbsProvider {
         if let Some(end) = self.ends.get_mut(vi) {
             end.stage = Stage::Lingering;
         }
-        self.tell(vi, last);
+        self.send_control(vi, last);
         self.lingering.push_back((vi, sys::monotonic_ms()));
     }
 
     /// Takes down the ends that linger for too long.
-    pub(super) fn end_lingering(&mut self, now: u64) {
+    pub(super) fn expire_lingering(&mut self, now: u64) {
         while let Some(&(vi, since)) = self.lingering.front()
             && now.saturating_sub(since) >= LINGER_MS
         {
@@ -35,7 +35,7 @@ impl VerbsProvider {
     }
 
     /// Where the table of ends is full, the one that lingers longest gives way.
-    pub(super) fn make_way(&mut self) {
+    pub(super) fn evict_lingering(&mut self) {
         if self.ends.is_full()
             && let Some(&(oldest, _)) = self.lingering.front()
         {
@@ -62,7 +62,7 @@ impl VerbsProvider {
         let Some(mut end) = self.ends.remove(vi) else { return };
         if let Some(mut queue) = end.queue.take() {
             while let Some(work) = queue.abandon() {
-                give_back(&mut end, &mut self.regions, &work);
+                release_work(&mut end, &mut self.regions, &work);
             }
             let (number, (completions, room)) = (end.device, queue.completions);
             self.numbers.remove(&(number, queue.number()));

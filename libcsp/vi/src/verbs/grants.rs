@@ -82,7 +82,7 @@ pub(super) struct Posted {
     depth: u32,
     received: u64,
     posted: u64,
-    told: u64,
+    advertised: u64,
     /// Slots in the order posted, by number modulo its length, a power of two.
     order: Box<[u16]>,
     /// The length of the message in each slot while the caller holds it, else [`POSTED`].
@@ -97,7 +97,7 @@ impl Posted {
             depth,
             received: 0,
             posted: depth_u64,
-            told: depth_u64,
+            advertised: depth_u64,
             order: (0..Self::ring_len(depth) as u16).collect(),
             held: vec![POSTED; depth as usize].into(),
         }
@@ -111,7 +111,7 @@ impl Posted {
     /// The slot of the next message to arrive; `None` where the peer was told of no further one.
     pub(super) fn next(&self) -> Option<u32> {
         let slot = self.order.get(self.received as usize & (self.order.len() - 1))?;
-        (self.received < self.told).then_some(u32::from(*slot))
+        (self.received < self.advertised).then_some(u32::from(*slot))
     }
 
     /// A message of `len` bytes lies in the slot that [`next`](Self::next) gave; the caller holds it.
@@ -139,22 +139,23 @@ impl Posted {
     }
 
     /// Whether the peer has to be told now.
-    pub(super) fn owes(&self) -> bool {
-        let owed = self.posted - self.told;
-        owed > 0 && (self.told == self.received || owed * 2 >= u64::from(self.depth))
+    pub(super) fn advertisement_due(&self) -> bool {
+        let unadvertised = self.posted - self.advertised;
+        unadvertised > 0 && (self.advertised == self.received || unadvertised * 2 >= u64::from(self.depth))
     }
 
     /// The next run to be told; `None` where all is told.
     pub(super) fn run(&self) -> Option<Run> {
         let (here, there) =
-            (self.told as usize & (self.order.len() - 1), self.told as usize & (RING_LEN - 1));
-        let count = ((self.posted - self.told) as usize).min(self.order.len() - here).min(RING_LEN - there);
+            (self.advertised as usize & (self.order.len() - 1), self.advertised as usize & (RING_LEN - 1));
+        let count =
+            ((self.posted - self.advertised) as usize).min(self.order.len() - here).min(RING_LEN - there);
         (count > 0).then_some(Run { here, there, count })
     }
 
     /// A run is on its way.
-    pub(super) fn told(&mut self, run: Run) {
-        self.told += run.count as u64;
+    pub(super) fn mark_advertised(&mut self, run: Run) {
+        self.advertised += run.count as u64;
     }
 }
 
@@ -184,14 +185,14 @@ mod tests {
             }
         }
 
-        fn pay(&mut self) {
-            while self.posted.owes() {
+        fn advertise(&mut self) {
+            while self.posted.advertisement_due() {
                 let run = self.posted.run().unwrap();
                 for n in 0..run.count {
                     let word = self.here[run.here + n].load(Ordering::Relaxed);
                     self.there[run.there + n].store(word, Ordering::Relaxed);
                 }
-                self.posted.told(run);
+                self.posted.mark_advertised(run);
             }
         }
 
@@ -221,7 +222,7 @@ mod tests {
                     pair.posted.post(&pair.here, slot).unwrap();
                     assert_eq!(pair.posted.post(&pair.here, slot), None, "given back already");
                 }
-                pair.pay();
+                pair.advertise();
             }
         }
     }
@@ -234,7 +235,7 @@ mod tests {
         assert_eq!(pair.posted.next(), None, "one more would be a violation");
         pair.posted.post(&pair.here, 3).unwrap();
         assert_eq!(pair.posted.next(), None, "it was not told yet");
-        pair.pay();
+        pair.advertise();
         assert_eq!(pair.send(), Some(3));
     }
 
@@ -243,13 +244,13 @@ mod tests {
         let mut pair = Pair::new(64);
         (0..40).for_each(|_| assert!(pair.send().is_some()));
         (0..31).for_each(|slot| pair.posted.post(&pair.here, slot).unwrap());
-        assert!(!pair.posted.owes(), "the sender has some left");
+        assert!(!pair.posted.advertisement_due(), "the sender has some left");
         pair.posted.post(&pair.here, 31).unwrap();
         assert_eq!(pair.posted.run(), Some(Run { here: 0, there: 64, count: 32 }));
     }
 
     #[test]
-    fn nonsense_in_the_ring_is_told_apart_from_nothing() {
+    fn an_invalid_grant_is_distinguished_from_a_missing_one() {
         let granted = Granted { depth: 5, sent: 5 };
         let there = ring(RING_LEN);
         for (word, expected) in [

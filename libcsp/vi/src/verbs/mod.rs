@@ -59,7 +59,7 @@ use wake::Epoll;
 
 /// How many calls of `poll_event` share a look at the completion queues, and one at the descriptors.
 const PROGRESS_EVERY: u32 = 16;
-const LOOK_EVERY: u32 = 256;
+const POLL_DESCRIPTORS_EVERY: u32 = 256;
 
 /// A peer that was not heard of for so long is asked for a sign.
 const PROBE_MS: u64 = 250;
@@ -85,9 +85,9 @@ pub fn is_well_formed(bytes: &[u8]) -> bool {
 /// Spreads queue pair numbers, which devices give out: they are no peer's choice, and the map is looked into for every
 /// message.
 #[derive(Default)]
-struct Spread(u64);
+struct NumberHasher(u64);
 
-impl Hasher for Spread {
+impl Hasher for NumberHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -120,7 +120,7 @@ pub struct VerbsProvider {
     channel: Channel,
     epoll: Epoll,
     /// The end of each queue pair, by device and number.
-    numbers: HashMap<(usize, u32), u32, BuildHasherDefault<Spread>>,
+    numbers: HashMap<(usize, u32), u32, BuildHasherDefault<NumberHasher>>,
     /// The one found last: device, number, end.
     found: (usize, u32, u32),
     batch: [Wc; BATCH],
@@ -191,7 +191,7 @@ impl VerbsProvider {
     fn end_of(&self, vi: ViId) -> Result<&End, ViError> {
         let end = self.ends.get(vi.0).ok_or(ViError::Unknown("VI"))?;
         match end.stage {
-            Stage::Silent | Stage::Waiting | Stage::Lingering => Err(ViError::Unknown("VI")),
+            Stage::AwaitingRequest | Stage::AwaitingAnswer | Stage::Lingering => Err(ViError::Unknown("VI")),
             _ => Ok(end),
         }
     }
@@ -214,15 +214,15 @@ impl VerbsProvider {
         let mut end = End::new(Stage::Resolving, config, sys::monotonic_ms());
         (end.address, end.private_data, end.place) = (Some(ip), private_data.to_vec(), place);
         end.sends_max = config.send_depth;
-        self.make_way();
+        self.evict_lingering();
         let vi = self.ends.insert(end).ok_or(ViError::Exhausted("VI"))?;
         self.resolve(vi, ip);
         Ok(ViId(vi))
     }
 
     /// A request that waits for an answer.
-    fn waiting(&mut self, id: RequestId) -> Result<&mut End, ViError> {
-        let waiting = self.ends.get_mut(id.0).filter(|end| end.stage == Stage::Waiting);
+    fn awaiting_answer(&mut self, id: RequestId) -> Result<&mut End, ViError> {
+        let waiting = self.ends.get_mut(id.0).filter(|end| end.stage == Stage::AwaitingAnswer);
         waiting.ok_or(ViError::Unknown("connection request"))
     }
 
@@ -287,16 +287,16 @@ impl Provider for VerbsProvider {
     fn accept(&mut self, id: RequestId, config: ViConfig, private_data: &[u8]) -> Result<ViId, ViError> {
         check_private_data(private_data)?;
         config.check()?;
-        let end = self.waiting(id)?;
+        let end = self.awaiting_answer(id)?;
         if end.ended.is_some() {
             self.finish(id.0);
             return Err(ViError::Unknown("connection request (its peer is gone)"));
         }
         if end.config.message_len != config.message_len {
-            self.turn_away(id.0, REJECT_MISMATCH);
+            self.refuse_request(id.0, REJECT_MISMATCH);
             return Err(ViError::Protocol("the message lengths differ"));
         }
-        if let Err(error) = self.admit(id.0, config, private_data) {
+        if let Err(error) = self.accept_request(id.0, config, private_data) {
             self.finish(id.0);
             return Err(error);
         }
@@ -304,8 +304,8 @@ impl Provider for VerbsProvider {
     }
 
     fn reject(&mut self, id: RequestId) -> Result<(), ViError> {
-        self.waiting(id)?;
-        self.turn_away(id.0, 1);
+        self.awaiting_answer(id)?;
+        self.refuse_request(id.0, 1);
         Ok(())
     }
 
@@ -344,7 +344,7 @@ impl Provider for VerbsProvider {
     fn post_recv(&mut self, vi: ViId, buffer: BufferId) -> Result<(), ViError> {
         let body = self.end_mut(vi)?.body.as_mut();
         body.and_then(|body| body.post(buffer.0)).ok_or(ViError::Unknown("buffer"))?;
-        self.pay_credit(vi.0);
+        self.advertise_grants(vi.0);
         Ok(())
     }
 
@@ -373,13 +373,13 @@ impl Provider for VerbsProvider {
         self.calls += 1;
         if self.armed {
             self.wake_up();
-        } else if self.calls.is_multiple_of(LOOK_EVERY) {
-            self.look();
+        } else if self.calls.is_multiple_of(POLL_DESCRIPTORS_EVERY) {
+            self.poll_descriptors();
         } else if self.calls.is_multiple_of(PROGRESS_EVERY) && self.events.is_empty() {
             self.progress();
         }
         if self.ending > 0 {
-            self.tell_ends();
+            self.report_ends();
         }
         let event = self.events.pop_front()?;
         match &event {
@@ -397,7 +397,7 @@ impl Provider for VerbsProvider {
     fn arm(&mut self) -> Result<Armed, ViError> {
         self.progress();
         if self.ending > 0 {
-            self.tell_ends();
+            self.report_ends();
         }
         if !self.completions.is_empty() || !self.events.is_empty() {
             return Ok(Armed::Busy);
@@ -409,7 +409,7 @@ impl Provider for VerbsProvider {
         // What came before the queues were armed wakes nobody.
         self.progress();
         if self.ending > 0 {
-            self.tell_ends();
+            self.report_ends();
         }
         let idle = self.completions.is_empty() && self.events.is_empty();
         Ok(if idle { Armed::Armed } else { Armed::Busy })
@@ -429,14 +429,14 @@ impl Provider for VerbsProvider {
         if !connected {
             return self.abort(vi);
         }
-        self.forget(vi.0);
+        self.discard_reports(vi.0);
         self.linger(vi.0, &Control::Close);
         Ok(())
     }
 
     fn abort(&mut self, vi: ViId) -> Result<(), ViError> {
         self.end_of(vi)?;
-        self.forget(vi.0);
+        self.discard_reports(vi.0);
         self.finish(vi.0);
         Ok(())
     }
@@ -445,8 +445,8 @@ impl Provider for VerbsProvider {
         true
     }
 
-    fn unconfirmed(&self, vi: ViId, tell: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
-        self.tell_unconfirmed(vi, tell)
+    fn unconfirmed(&self, vi: ViId, visit: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
+        self.visit_unconfirmed(vi, visit)
     }
 
     fn counters(&self) -> Counters {

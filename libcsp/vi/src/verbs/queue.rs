@@ -107,7 +107,7 @@ pub(super) struct Queue {
     unsignalled_max: u32,
     /// Room for control messages where the device has none inline, and how many were kept there.
     control: Option<(Registration, Span)>,
-    kept: usize,
+    stored: usize,
 }
 
 impl Queue {
@@ -141,7 +141,7 @@ impl Queue {
             unsignalled: 0,
             unsignalled_max: messages / 4,
             control: None,
-            kept: 0,
+            stored: 0,
         };
         if inline_max < CONTROL_LEN_MAX {
             let made = control_room(api, device);
@@ -155,11 +155,11 @@ impl Queue {
     }
 
     /// Copies a control message to where it stays until it has left.
-    pub(super) fn keep(&mut self, bytes: &[u8]) -> Option<Sge> {
+    pub(super) fn store_control(&mut self, bytes: &[u8]) -> Option<Sge> {
         let (registered, memory) = self.control.as_ref()?;
         // As many places as work requests of the provider's own: the one used last before this place is retired.
-        let offset = self.kept % OWN_WORK as usize * CONTROL_LEN_MAX;
-        self.kept += 1;
+        let offset = self.stored % OWN_WORK as usize * CONTROL_LEN_MAX;
+        self.stored += 1;
         memory.write(offset, bytes);
         let addr = memory.at(offset, bytes.len())? as u64;
         Some(Sge { addr, length: bytes.len() as u32, lkey: registered.local_key() })
@@ -210,7 +210,7 @@ impl Queue {
     }
 
     /// Takes the queue pair to `state` with what the connection manager knows of the connection.
-    pub(super) fn go(&mut self, id: *mut CmId, state: c_uint) -> Result<(), ViError> {
+    pub(super) fn transition(&mut self, id: *mut CmId, state: c_uint) -> Result<(), ViError> {
         let mut mask: c_int = 0;
         // SAFETY: zero is a value of the struct; id and queue pair are open.
         unsafe {

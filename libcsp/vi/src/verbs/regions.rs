@@ -118,7 +118,7 @@ impl Regions {
             let (mut count, mut len, mut oldest, mut forgotten) = (0, 0usize, None, None);
             for (id, entry) in self.entries.iter().filter(|(_, entry)| entry.is_idle()) {
                 (count, len) = (count + 1, len.saturating_add(entry.memory.len()));
-                if entry.memory.is_last() {
+                if entry.memory.is_unshared() {
                     forgotten = Some(id);
                 }
                 if oldest.is_none_or(|(used, _)| entry.used < used) {
@@ -167,10 +167,10 @@ impl Regions {
     }
 
     /// It has left.
-    pub(super) fn let_go(&mut self, id: u32) {
+    pub(super) fn release(&mut self, id: u32) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         entry.posted -= 1;
-        if entry.is_idle() && entry.memory.is_last() {
+        if entry.is_idle() && entry.memory.is_unshared() {
             self.entries.remove(id);
             self.counters.evictions += 1;
         }

@@ -60,14 +60,14 @@ fn connect_with(
         }
     });
     let from_b = b.accept(asked.id, config, b"").unwrap();
-    let (mut told_a, mut told_b) = (None, None);
+    let (mut event_a, mut event_b) = (None, None);
     wait("connection", || {
-        told_a = told_a.take().or_else(|| a.poll_event());
-        told_b = told_b.take().or_else(|| b.poll_event());
-        (told_a.is_some() && told_b.is_some()).then_some(())
+        event_a = event_a.take().or_else(|| a.poll_event());
+        event_b = event_b.take().or_else(|| b.poll_event());
+        (event_a.is_some() && event_b.is_some()).then_some(())
     });
-    assert!(matches!(told_a, Some(Event::Established { vi, .. }) if vi == from_a), "{told_a:?}");
-    assert!(matches!(told_b, Some(Event::Established { vi, .. }) if vi == from_b), "{told_b:?}");
+    assert!(matches!(event_a, Some(Event::Established { vi, .. }) if vi == from_a), "{event_a:?}");
+    assert!(matches!(event_b, Some(Event::Established { vi, .. }) if vi == from_b), "{event_b:?}");
     (from_a, from_b)
 }
 
@@ -145,7 +145,7 @@ fn more_messages_than_receives_break_the_vi() {
         let opcode = ibv::WR_SEND_WITH_IMM;
         pair.strike(&Strike { opcode, len: 8, bytes: vec![1; 8], remote: (0, 0) });
         // The buffers are the hostile end's own affair.
-        pair.a.ends.get_mut(pair.from_a.0).unwrap().body.as_mut().unwrap().give_buffer(0);
+        pair.a.ends.get_mut(pair.from_a.0).unwrap().body.as_mut().unwrap().free_buffer(0);
     }
     pair.check_broken(1);
 }
@@ -171,7 +171,7 @@ fn too_long_a_message_breaks_the_vi() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn nonsense_for_a_control_message_breaks_the_vi() {
+fn a_malformed_control_message_breaks_the_vi() {
     let mut bytes = [0; frame::CONTROL_LEN_MAX];
     let len = Control::CloseAck.write(&mut bytes);
     for (port, bytes) in
@@ -186,7 +186,7 @@ fn nonsense_for_a_control_message_breaks_the_vi() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn grants_of_slots_that_are_none_break_the_vi() {
+fn grants_of_nonexistent_slots_break_the_vi() {
     let mut pair = pair(20_008);
     let peer = pair.peer();
     // The fifth message of `b` shall go to slot 4095 of 4.
@@ -201,7 +201,7 @@ fn grants_of_slots_that_are_none_break_the_vi() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn memory_that_was_not_offered_cannot_be_written() {
+fn memory_that_was_not_advertised_cannot_be_written() {
     let mut wrong_key = pair(20_009);
     let peer = wrong_key.peer();
     let (opcode, remote) = (ibv::WR_RDMA_WRITE, (peer.slots, peer.slots_key ^ 0xff));
@@ -238,7 +238,7 @@ fn memory_that_was_not_offered_cannot_be_written() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn strangers_that_do_not_introduce_themselves_are_given_up() {
+fn connectors_that_send_no_request_are_dropped() {
     let to = address(20_011);
     let (mut a, mut b) = (VerbsProvider::new().unwrap(), VerbsProvider::new().unwrap());
     b.listen(&to).unwrap();
@@ -249,7 +249,7 @@ fn strangers_that_do_not_introduce_themselves_are_given_up() {
         let end = a.ends.get(from_a.0)?;
         if end.stage == Stage::Resolving && end.queue.is_some() && a.numbers.len() == 1 {
             // Its turn to answer is taken from it.
-            return b.ends.iter().any(|(_, end)| end.stage == Stage::Silent).then_some(());
+            return b.ends.iter().any(|(_, end)| end.stage == Stage::AwaitingRequest).then_some(());
         }
         idle(&mut a);
         None
@@ -294,8 +294,8 @@ fn a_lost_device_ends_its_vis_and_no_others() {
         assert_eq!(provider.devices.iter().flatten().count(), 1, "the lost one was given back");
     }
     let refused = a.connect(&lost_at, CONFIG, b"").unwrap();
-    let told = wait("refusal", || a.poll_event());
-    assert!(matches!(told, Event::Refused { vi, .. } if vi == refused), "{told:?}");
+    let event = wait("refusal", || a.poll_event());
+    assert!(matches!(event, Event::Refused { vi, .. } if vi == refused), "{event:?}");
     // The other device's VI goes on, and new ones are made.
     let piece = Piece { region, offset: 0, len: 2000 };
     a.post_send_from(kept_a, 1, 2, b"", &[piece]).unwrap();
@@ -341,7 +341,7 @@ fn memory_is_registered_once_and_remembered_within_bounds() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn ports_are_told_apart() {
+fn only_an_active_rdma_port_passes_the_check() {
     assert_eq!(check_port(host()), Ok(()));
     assert!(check_port(IpAddr::from([192, 0, 2, 1])).is_err());
 }
@@ -379,7 +379,7 @@ fn pass(a: &mut VerbsProvider, b: &mut VerbsProvider, time: Duration) {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_peer_that_answers_no_more_is_found_out_and_a_quiet_one_is_not() {
+fn an_unreachable_peer_is_detected_and_an_idle_one_is_not() {
     let Pair { mut a, mut b, from_a, from_b, .. } = pair(20_020);
     pass(&mut a, &mut b, Duration::from_secs(2));
     // Its queue pair is dead, as if its host were, and nobody says so.
@@ -408,11 +408,11 @@ fn a_slow_answer_is_waited_for() {
     let Event::Request(asked) = asked else { panic!("{asked:?}") };
     pass(&mut a, &mut b, Duration::from_secs(1));
     b.accept(asked.id, CONFIG, b"at last").unwrap();
-    let told = wait("connection", || {
+    let event = wait("connection", || {
         let _ = b.poll_event();
         a.poll_event()
     });
-    assert_eq!(told, Event::Established { vi: from_a, private_data: b"at last".to_vec() });
+    assert_eq!(event, Event::Established { vi: from_a, private_data: b"at last".to_vec() });
 }
 
 #[test]

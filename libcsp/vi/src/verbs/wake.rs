@@ -74,20 +74,20 @@ impl VerbsProvider {
     /// The caller is awake: completions need not wake it.
     pub(super) fn wake_up(&mut self) {
         self.armed = false;
-        self.look();
+        self.poll_descriptors();
     }
 
     /// Looks at everything but the completion queues' contents, and at silent peers every now and then.
-    pub(super) fn look(&mut self) {
+    pub(super) fn poll_descriptors(&mut self) {
         let (tokens, count) = self.epoll.ready();
         for &token in &tokens[..count] {
             if token == CHANNEL {
-                self.hear();
+                self.handle_connection_events();
                 continue;
             }
             let number = (token as usize - 1) / 2;
             if token == async_token(number) {
-                self.hear_device(number);
+                self.handle_device_events(number);
             } else if let Some(Some(device)) = self.devices.get_mut(number) {
                 device.drain_channel();
             }
@@ -146,7 +146,7 @@ impl VerbsProvider {
         }
     }
 
-    fn hear_device(&mut self, number: usize) {
+    fn handle_device_events(&mut self, number: usize) {
         while let Some(Some(device)) = self.devices.get_mut(number) {
             let Some((kind, qp)) = device.event() else { break };
             match kind {
@@ -201,15 +201,15 @@ impl VerbsProvider {
             let overdue = now.saturating_sub(end.since_ms) >= SET_UP_MS;
             match end.stage {
                 Stage::Resolving if overdue && end.ended.is_none() => self.fail(vi, "no answer"),
-                Stage::Silent if overdue => {
+                Stage::AwaitingRequest if overdue => {
                     self.counters.handshakes_dropped += 1;
                     self.finished.push_back(vi);
                 }
-                Stage::Resolving | Stage::Silent | Stage::Closed => {}
+                Stage::Resolving | Stage::AwaitingRequest | Stage::Closed => {}
                 _ => self.probe(vi),
             }
         }
-        self.end_lingering(now);
+        self.expire_lingering(now);
         self.regions.evict();
         self.listen_again();
     }
@@ -218,7 +218,7 @@ impl VerbsProvider {
     /// that is gone.
     fn probe(&mut self, vi: u32) {
         let Some(end) = self.ends.get_mut(vi) else { return };
-        let (true, None) = (!std::mem::replace(&mut end.heard, false), end.ended) else { return };
+        let (true, None) = (!std::mem::replace(&mut end.peer_active, false), end.ended) else { return };
         let remote = end.peer.as_ref().map_or((0, 0), |peer| (peer.grants, peer.grants_key));
         let Some(queue) = end.queue.as_mut().filter(|queue| queue.is_idle()) else { return };
         let request = Request {

@@ -139,20 +139,22 @@ pub fn request(a: &mut AnyProvider, b: &mut AnyProvider) -> ConnectRequest {
 /// Waits until both have been told; gives the private data of each.
 #[track_caller]
 pub fn established(p: &mut [(&mut AnyProvider, ViId)]) -> Vec<Vec<u8>> {
-    let mut told: Vec<Option<Vec<u8>>> = vec![None; p.len()];
+    let mut private_data_of: Vec<Option<Vec<u8>>> = vec![None; p.len()];
     wait("connection", || {
-        for (told, (provider, expected)) in told.iter_mut().zip(p.iter_mut()) {
+        for (private_data_of, (provider, expected)) in private_data_of.iter_mut().zip(p.iter_mut()) {
             match provider.poll_event() {
-                Some(Event::Established { vi, private_data }) if vi == *expected && told.is_none() => {
-                    *told = Some(private_data);
+                Some(Event::Established { vi, private_data })
+                    if vi == *expected && private_data_of.is_none() =>
+                {
+                    *private_data_of = Some(private_data);
                 }
                 None => {}
                 Some(other) => panic!("{other:?}"),
             }
         }
-        told.iter().all(Option::is_some).then_some(())
+        private_data_of.iter().all(Option::is_some).then_some(())
     });
-    told.into_iter().flatten().collect()
+    private_data_of.into_iter().flatten().collect()
 }
 
 /// A VI from `a` to `b`, which listens at `address`.

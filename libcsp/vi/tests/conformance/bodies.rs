@@ -20,8 +20,8 @@ pub fn both_sides_learn_of_the_connection(bench: &Bench) {
     assert_eq!(asked.peer_uid, matches!(bench.kind, "shm" | "pair_near").then_some(uid));
     let from_b = b.accept(asked.id, CONFIG, b"welcome").unwrap();
     assert!(b.accept(asked.id, CONFIG, b"").is_err(), "a request is answered once");
-    let told = established(&mut [(&mut a, from_a), (&mut b, from_b)]);
-    assert_eq!(told, [b"welcome".to_vec(), Vec::new()]);
+    let private_data = established(&mut [(&mut a, from_a), (&mut b, from_b)]);
+    assert_eq!(private_data, [b"welcome".to_vec(), Vec::new()]);
     // Both directions carry.
     a.post_send(from_a, 0, 1, &[b"to b"], false).unwrap();
     assert_eq!(message(&mut b, &mut a).bytes, b"to b");
@@ -29,7 +29,7 @@ pub fn both_sides_learn_of_the_connection(bench: &Bench) {
     assert_eq!(message(&mut a, &mut b).bytes, b"to a");
 }
 
-pub fn rejection_and_absence_are_told(bench: &Bench) {
+pub fn rejection_and_absence_are_reported(bench: &Bench) {
     let address = bench.address();
     let (mut a, mut b) = (bench.provider(), bench.provider());
     let vi = a.connect(&address, CONFIG, b"").unwrap();
@@ -273,7 +273,7 @@ pub fn signalled_sends_complete_in_order(bench: &Bench) {
     });
 }
 
-pub fn ids_that_were_not_given_out_are_refused(bench: &Bench) {
+pub fn unknown_ids_are_refused(bench: &Bench) {
     let Pair { mut a, mut b, from_a, .. } = bench.pair(CONFIG);
     let none = ViId(from_a.0.wrapping_add(1 << 20));
     assert!(matches!(a.post_send(none, 0, 0, &[], false), Err(ViError::Unknown(_))));
@@ -388,7 +388,7 @@ pub fn a_dropped_provider_is_an_unclean_end(bench: &Bench) {
     assert_eq!(drain(&mut b, from_b, false), 0);
 }
 
-pub fn a_giving_up_connector_leaves_no_vi_behind(bench: &Bench) {
+pub fn a_connector_that_gives_up_leaves_no_vi_behind(bench: &Bench) {
     let address = bench.address();
     let (mut a, mut b) = (bench.provider(), bench.provider());
     b.listen(&address).unwrap();

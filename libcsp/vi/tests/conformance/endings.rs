@@ -55,7 +55,7 @@ pub fn a_vi_can_be_aborted_at_any_time(bench: &Bench) {
 }
 
 /// More is sent than the way to a peer holds that does nothing; then the peer is gone.
-pub fn messages_that_are_lost_are_not_told_to_have_left(bench: &Bench) {
+pub fn lost_messages_are_not_reported_as_sent(bench: &Bench) {
     const COUNT: u32 = 48;
     let config = ViConfig { receive_depth: COUNT, send_depth: COUNT, message_len: 1 << 20 };
     let Pair { mut a, b, from_a, .. } = bench.pair(config);

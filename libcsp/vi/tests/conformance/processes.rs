@@ -170,7 +170,7 @@ pub fn a_connector_killed_at_any_moment_is_survived(bench: &Bench) {
 }
 
 /// Who blocks learns of the death at once.
-pub fn death_wakes_who_waits(bench: &Bench) {
+pub fn the_death_of_a_peer_wakes_a_waiting_process(bench: &Bench) {
     let (mut b, vi, child) = child_that_sent(bench, 0);
     let killer = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(50));
@@ -186,6 +186,6 @@ pub fn death_wakes_who_waits(bench: &Bench) {
         event
     });
     assert_eq!(ended, Event::Disconnected { vi, clean: false });
-    let told = Instant::now().saturating_duration_since(killer.join().unwrap());
-    assert!(told < Duration::from_secs(1), "told {told:?} after the death");
+    let delay = Instant::now().saturating_duration_since(killer.join().unwrap());
+    assert!(delay < Duration::from_secs(1), "reported {delay:?} after the death");
 }

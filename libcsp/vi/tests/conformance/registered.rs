@@ -11,15 +11,15 @@ use csp_vi::{
 use crate::bench::{AnyProvider, Bench, CONFIG, Pair, established, message, request, take, wait};
 
 /// Memory that tells when it is unmapped.
-struct Told(Box<[UnsafeCell<u8>]>, Arc<AtomicBool>);
+struct DropFlagged(Box<[UnsafeCell<u8>]>, Arc<AtomicBool>);
 
 // SAFETY: the bytes are reached through raw pointers only.
-unsafe impl Send for Told {}
+unsafe impl Send for DropFlagged {}
 // SAFETY: as above.
-unsafe impl Sync for Told {}
+unsafe impl Sync for DropFlagged {}
 
 // SAFETY: the box stays as it is until the value is dropped.
-unsafe impl Backing for Told {
+unsafe impl Backing for DropFlagged {
     fn start(&self) -> *mut u8 {
         self.0.as_ptr().cast_mut().cast()
     }
@@ -29,7 +29,7 @@ unsafe impl Backing for Told {
     }
 }
 
-impl Drop for Told {
+impl Drop for DropFlagged {
     fn drop(&mut self) {
         self.1.store(true, Ordering::SeqCst);
     }
@@ -102,7 +102,7 @@ pub fn memory_stays_as_long_as_it_is_in_use(bench: &Bench) {
     for round in 0..20 {
         let gone = Arc::new(AtomicBool::new(false));
         let bytes = (0..4096).map(|_| UnsafeCell::new(0)).collect();
-        let memory = Memory::new(Told(bytes, gone.clone()));
+        let memory = Memory::new(DropFlagged(bytes, gone.clone()));
         memory.write(0, &pattern(round, 4096));
         let region = a.register(&memory).unwrap();
         drop(memory);
@@ -130,7 +130,7 @@ pub fn memory_stays_as_long_as_it_is_in_use(bench: &Bench) {
     }
 }
 
-pub fn pieces_that_are_none_are_refused(bench: &Bench) {
+pub fn invalid_pieces_are_refused(bench: &Bench) {
     let Pair { mut a, mut b, from_a, .. } = bench.pair(CONFIG);
     let region = a.register(&Memory::heap(8192)).unwrap();
     let piece = |offset: usize, len: usize| Piece { region, offset, len };

@@ -23,7 +23,7 @@ fn what_arrived_before_an_unclean_end_is_polled_before_it() {
     drop(a);
     readable(b.channel.fd());
     // The end is heard of while the messages lie in the completion queue.
-    b.look();
+    b.poll_descriptors();
     for n in 0..3 {
         let got = wait("message", || b.poll());
         assert!(matches!(got, Completion::Received { immediate, .. } if immediate == n), "{got:?}");
@@ -33,7 +33,7 @@ fn what_arrived_before_an_unclean_end_is_polled_before_it() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_vanished_peer_is_found_out_after_a_message_without_completion() {
+fn a_vanished_peer_is_detected_after_an_unsignalled_message() {
     let Pair { mut a, mut b, from_a, from_b, .. } = pair(20_031);
     a.post_send(from_a, 0, 1, &[b"nobody asks what became of it"], false).unwrap();
     wait("message", || {
@@ -100,7 +100,7 @@ fn an_end_lingers_for_two_seconds_and_is_clean_all_the_same() {
     assert!((2..4).contains(&lingered.as_secs()), "{lingered:?}");
     // The peer did nothing meanwhile.
     readable(b.channel.fd());
-    b.look();
+    b.poll_descriptors();
     assert!(matches!(wait("message", || b.poll()), Completion::Received { immediate: 7, .. }));
     assert_eq!(wait("end", || b.poll_event()), Event::Disconnected { vi: from_b, clean: true });
 }
@@ -120,7 +120,7 @@ fn a_full_table_takes_new_vis_for_lingering_ones() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn what_only_an_end_itself_uses_cannot_be_written() {
+fn an_ends_private_memory_cannot_be_written() {
     let mut pair = pair(20_035);
     let peer = pair.peer();
     let body = pair.b.ends.get(pair.from_b.0).unwrap().body.as_ref().unwrap();
