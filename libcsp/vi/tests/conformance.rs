@@ -1,8 +1,8 @@
-//! What every provider promises, checked by one body for each of them.
+//! The conformance suite: each test body runs for every provider.
 //!
-//! `memory`, `shm`, `ucx`, `verbs` and a pair of two run the same tests (`verbs` where `CSP_VI_VERBS` tells the address of an RDMA
-//! device, see `make test-rdma`); those about the death of a process run where a VI can reach another
-//! process (shm, ucx). The child processes are this test program again, with the role in the environment.
+//! `memory`, `shm`, `ucx`, `verbs` and a `Pair` run the same tests (`verbs` only with the address of an RDMA device in
+//! `CSP_VI_VERBS`, see `make test-rdma`). Tests of the death of a process run for the providers that connect processes
+//! (shm, ucx, verbs). The child process is this test program again, with its role in the environment.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "tests own deadlines and may panic")]
 
 #[path = "conformance/bench.rs"]
@@ -18,7 +18,7 @@ mod registered;
 #[path = "conformance/unconfirmed.rs"]
 mod unconfirmed;
 
-/// One test per body, for one provider.
+/// Defines one test per body, for one provider.
 macro_rules! suite {
     (verbs: $($module:ident :: $body:ident),* $(,)?) => {
         mod verbs {
@@ -68,7 +68,7 @@ macro_rules! in_process {
     };
 }
 
-/// The same of those that memory can be registered with.
+/// Adds the tests of registered memory, for the providers that support it.
 macro_rules! whole {
     ($kind:tt $(, $module:ident :: $body:ident)* $(,)?) => {
         in_process!(
@@ -118,6 +118,6 @@ whole!(
     registered::messages_arrive_in_the_callers_memory_in_the_order_posted,
     registered::full_comes_exactly_at_the_callers_buffers,
 );
-// Two providers as one, by either of them.
+// A pair of providers, with the VIs on either of its sides.
 in_process!(pair_near);
 in_process!(pair_far);

@@ -1,4 +1,4 @@
-//! Faults and virtual time; what every provider promises is tested in `tests/conformance.rs`.
+//! Faults and virtual time. `tests/conformance.rs` tests what all providers have in common.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What takes a look inside.
+//! Tests that need access to private state.
 #![allow(clippy::disallowed_types, reason = "tests own deadlines")]
 
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use super::*;
 
 const CONFIG: ViConfig = ViConfig { receive_depth: 4, send_depth: 4, message_len: 64 };
 
-/// A VI from the first to the second.
+/// Returns two providers with a VI from the first to the second.
 fn pair() -> (UcxProvider, UcxProvider, ViId) {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let to = ViAddress::Ip(free);

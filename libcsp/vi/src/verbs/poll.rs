@@ -1,4 +1,4 @@
-//! What completions mean.
+//! Processing of completions.
 
 use super::VerbsProvider;
 use super::device::{Device, RECEIVE};
@@ -9,7 +9,7 @@ use super::regions::Regions;
 use super::sys::ibv::{self, Wc};
 use crate::{BufferId, Completion, ConnectRequest, Event, RequestId, ViError, ViId};
 
-/// Requests that wait for the caller's answer.
+/// Largest number of requests that wait for the caller's answer.
 const REQUESTS_MAX: usize = 256;
 
 fn received(vi: u32, arrived: Arrived) -> Completion {
@@ -21,7 +21,7 @@ fn received(vi: u32, arrived: Arrived) -> Completion {
     }
 }
 
-/// Gives back what a piece of work used.
+/// Releases the send buffer and the regions of a work request.
 pub(super) fn release_work(end: &mut End, regions: &mut Regions, work: &Work) {
     let Work::Data { buffer, regions: used, .. } = work else { return };
     if let (Some(buffer), Some(body)) = (buffer, &mut end.body) {
@@ -56,7 +56,7 @@ impl VerbsProvider {
         Some(self.found.2)
     }
 
-    /// Something that was posted has left, or failed.
+    /// Processes the completion of posted work, successful or failed.
     fn on_posted(&mut self, completion: &Wc) {
         let (vi, until) = ((completion.wr_id >> 32) as u32, completion.wr_id as u32);
         let Some(end) = self.ends.get_mut(vi) else { return };
@@ -80,11 +80,11 @@ impl VerbsProvider {
         }
     }
 
-    /// Something came in a buffer of the shared queue, or in its slot already.
+    /// Processes a message in a buffer of the shared queue, or already in its slot.
     fn on_received(&mut self, vi: u32, number: usize, buffer: u32, completion: &Wc) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         if completion.status != ibv::WC_SUCCESS {
-            // Only a message too long for the buffer fails without the queue pair having been stopped.
+            // Without the queue pair having been stopped, only a message too long for the buffer fails.
             self.counters.violations += u64::from(end.ended.is_none());
             return self.fail(vi, "a receive failed");
         }
@@ -92,14 +92,14 @@ impl VerbsProvider {
         let Some(Some(device)) = self.devices.get(number) else { return };
         if completion.wc_flags & ibv::WC_WITH_IMM == 0 {
             let mut bytes = [0; CONTROL_LEN_MAX];
-            // A longer one than any control message is malformed by its length alone.
+            // A message longer than any control message is invalid; its contents are not needed.
             let len = completion.byte_len as usize;
             device.received(buffer, &mut bytes);
             let message = bytes.get(..len).map_or(Err(ViError::Protocol("it is too long")), Control::parse);
             return self.on_control(vi, message);
         }
         match end.stage {
-            // Also after the end was noted by other ways: what arrived before is polled first.
+            // Also when the end was detected without a Close: messages that arrived before it are polled first.
             Stage::Opening | Stage::Open if !end.receive_closed => {}
             Stage::Opening | Stage::Open | Stage::Lingering | Stage::Closed => return,
             _ => return self.violate(vi),
@@ -177,15 +177,15 @@ impl VerbsProvider {
         self.events.push_back(Event::Established { vi: ViId(vi), private_data });
     }
 
-    /// The peer did what no correct peer does.
+    /// Breaks a VI whose peer violated the protocol.
     pub(super) fn violate(&mut self, vi: u32) {
         if let Some(end) = self.ends.get_mut(vi) {
             self.counters.violations += u64::from(!std::mem::replace(&mut end.receive_closed, true));
         }
-        self.fail(vi, "the peer broke the rules");
+        self.fail(vi, "the peer violated the protocol");
     }
 
-    /// A VI that was connecting will not be.
+    /// Fails a connecting VI.
     pub(super) fn refuse(&mut self, vi: u32, reason: ViError) {
         if let Some(end) = self.ends.get_mut(vi) {
             end.stage = Stage::Closed;
@@ -194,7 +194,7 @@ impl VerbsProvider {
         self.events.push_back(Event::Refused { vi: ViId(vi), reason });
     }
 
-    /// The connection of a VI failed or was cut by the peer.
+    /// Handles the failure of a VI's connection, or a disconnect by the peer.
     pub(super) fn fail(&mut self, vi: u32, why: &str) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         match end.stage {
@@ -206,14 +206,14 @@ impl VerbsProvider {
                 self.note_end(vi, false);
                 self.cut(vi);
             }
-            // It is told when the caller answers.
+            // Reported when the caller answers the request.
             Stage::AwaitingAnswer => end.ended = Some(false),
             Stage::AwaitingRequest | Stage::Lingering => self.finished.push_back(vi),
             Stage::Closed => {}
         }
     }
 
-    /// The end of a VI was seen. The last message may be found after the peer was seen to hang up.
+    /// Records the end of a VI. A Close found after the disconnect makes the end clean.
     fn note_end(&mut self, vi: u32, clean: bool) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         self.ending += usize::from(end.ended.is_none());
@@ -221,9 +221,9 @@ impl VerbsProvider {
         end.receive_closed |= clean;
     }
 
-    /// Announces the end of VIs whose last message was polled.
+    /// Queues the end of VIs whose last message was polled.
     pub(super) fn report_ends(&mut self) {
-        // What arrived before the end lies in the completion queues by now.
+        // Messages that arrived before the end are in the completion queues by now.
         self.drain();
         for index in 0..self.ends.len() {
             let Some((id, end)) = self.ends.at_mut(index) else { continue };
@@ -236,7 +236,7 @@ impl VerbsProvider {
         }
     }
 
-    /// The caller was told that the VI is open: what came early can be polled.
+    /// Opens a VI whose `Established` was polled: messages that arrived earlier can be polled now.
     pub(super) fn open(&mut self, vi: u32) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         end.stage = Stage::Open;
@@ -244,7 +244,7 @@ impl VerbsProvider {
         self.advertise_grants(vi);
     }
 
-    /// The caller gives a VI back: nothing of it is told any more.
+    /// Discards all completions and events of a VI that the caller releases.
     pub(super) fn discard_reports(&mut self, vi: u32) {
         if let Some(end) = self.ends.get_mut(vi) {
             end.receive_closed = true;
@@ -265,7 +265,7 @@ impl VerbsProvider {
     }
 }
 
-/// Takes a message in. `None` where the peer may not send it.
+/// Accepts a message. `None` if the peer had no grant for it or it is too long.
 fn accept_message(end: &mut End, completion: &Wc, eager: Option<(&Device, u32)>) -> Option<Arrived> {
     let len = completion.byte_len;
     let slot = end.body.as_mut()?.arrive(len, eager)?;

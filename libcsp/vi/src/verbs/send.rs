@@ -11,16 +11,16 @@ use crate::{PIECES_MAX, ViError, ViId};
 const EMPTY: Sge = Sge { addr: 0, length: 0, lkey: 0 };
 const NONE: Regions = [NO_REGION; PIECES_MAX];
 
-/// Work requests of the provider's own that grants leave for the rest.
+/// Work requests of the provider's own that grants leave free for control messages and probes.
 const WORK_RESERVED: u32 = OWN_WORK / 2;
 
-/// The segments of a message.
+/// The segments of a message, and the resources that it holds.
 struct Gathered {
     segments: [Sge; SEGMENTS_MAX],
     count: usize,
     regions: Regions,
     buffer: Option<u16>,
-    /// All of the message is in the buffer.
+    /// The buffer holds the whole message.
     held: bool,
     inline: bool,
 }
@@ -31,7 +31,7 @@ impl Gathered {
         Gathered { segments, count: 0, regions: NONE, buffer: None, held: false, inline: false }
     }
 
-    /// Adds a segment; an empty one would mean 2 GiB to some devices.
+    /// Adds a segment. Empty ones are left out, since some devices take a length of zero for 2 GiB.
     fn push(&mut self, segment: Sge) {
         if segment.length > 0
             && let Some(place) = self.segments.get_mut(self.count)
@@ -41,7 +41,7 @@ impl Gathered {
         }
     }
 
-    /// Notes where a segment of registered memory leaves from.
+    /// Records the region of a segment in registered memory.
     fn note(&mut self, region: u32) {
         if !self.regions.contains(&region)
             && let Some(place) = self.regions.iter_mut().find(|place| **place == NO_REGION)
@@ -55,8 +55,8 @@ fn plain(part: &[u8]) -> Sge {
     Sge { addr: part.as_ptr() as u64, length: part.len() as u32, lkey: 0 }
 }
 
-/// Copies parts into a send buffer, where they stay until they are known to have arrived, though the driver may copy a
-/// short message once more.
+/// Copies the parts into a send buffer, also where the driver copies a short message once more: they stay there for
+/// [`VerbsProvider::visit_unconfirmed`] until they are known to have arrived.
 fn gather(end: &mut End, parts: &[&[u8]], len: usize, gathered: &mut Gathered) -> Option<()> {
     let (queue, body) = (end.queue.as_ref()?, end.body.as_mut()?);
     let buffer = body.take_buffer()?;
@@ -74,7 +74,7 @@ fn gather(end: &mut End, parts: &[&[u8]], len: usize, gathered: &mut Gathered) -
     Some(())
 }
 
-/// Where a message of `len` bytes goes: operation, address and key.
+/// Returns the operation of a message of `len` bytes, and its remote address and key.
 fn target(peer: &Setup, slot: u32, len: usize) -> (u32, (u64, u32)) {
     if len <= peer.eager_len as usize {
         return (ibv::WR_SEND_WITH_IMM, (0, 0));
@@ -84,7 +84,7 @@ fn target(peer: &Setup, slot: u32, len: usize) -> (u32, (u64, u32)) {
 }
 
 impl VerbsProvider {
-    /// Whether a message of `len` bytes can be sent now, and the slot that it goes to.
+    /// Returns the slot for a message of `len` bytes, or why it cannot be sent now.
     fn reserve_slot(&mut self, vi: ViId, len: usize) -> Result<u32, ViError> {
         let end = self.end_of(vi)?;
         if end.stage != Stage::Open || end.ended.is_some() {
@@ -96,7 +96,7 @@ impl VerbsProvider {
         }
         let is_full = |end: &End| end.queue.as_ref().is_none_or(|queue| queue.messages >= end.sends_max);
         if is_full(end) {
-            // Completions that were not asked for are found only by looking.
+            // Completions of unsignalled work become visible only by polling.
             self.reap();
         }
         let end = self.end_of(vi)?;
@@ -114,7 +114,7 @@ impl VerbsProvider {
         }
     }
 
-    /// Sends a message of parts that are copied.
+    /// Sends a message whose parts are copied.
     pub(super) fn send(
         &mut self,
         vi: ViId,
@@ -130,7 +130,7 @@ impl VerbsProvider {
         self.post_message(vi, slot, immediate, len, &mut gathered, signal)
     }
 
-    /// Sends a message that starts with `head`, which is copied, and goes on with pieces, which leave where they lie.
+    /// Sends a message of `head`, which is copied, and `pieces`, which are sent from where they lie.
     pub(super) fn send_from(
         &mut self,
         vi: ViId,
@@ -140,7 +140,7 @@ impl VerbsProvider {
         pieces: &[Piece],
     ) -> Result<(), ViError> {
         if pieces.len() > PIECES_MAX {
-            return Err(ViError::Config("a message has too many pieces"));
+            return Err(ViError::Config("a message has at most 4 pieces"));
         }
         let len = pieces.iter().fold(head.len(), |len, piece| len.saturating_add(piece.len));
         let slot = self.reserve_slot(vi, len)?;
@@ -168,14 +168,14 @@ impl VerbsProvider {
         };
         let parts = pieces.len() + usize::from(!head.is_empty());
         if parts > queue.segments_max {
-            // More than the device gathers: a copy, as a last resort.
+            // More segments than the device supports: copy them.
             let buffer = body.take_buffer().ok_or(ViError::Full)?;
             (gathered.buffer, gathered.held) = (Some(buffer), true);
             copy_all(&self.regions, body, buffer, head, pieces).inspect_err(|_| body.free_buffer(buffer))?;
             body.buffer_segment(buffer, len).into_iter().for_each(|segment| gathered.push(segment));
             return Ok(());
         }
-        // Whatever can be wrong is found before a buffer is taken.
+        // Check everything that can fail before allocating a buffer.
         for piece in pieces {
             let (region, _) = self.regions.locate(piece)?;
             self.regions.key(region, number, device.pd)?;
@@ -198,7 +198,7 @@ impl VerbsProvider {
         Ok(())
     }
 
-    /// Posts a message whose segments are ready.
+    /// Posts a message whose segments are complete.
     fn post_message(
         &mut self,
         vi: ViId,
@@ -239,7 +239,7 @@ impl VerbsProvider {
         Err(ViError::NotConnected)
     }
 
-    /// Tells the peer of posted receives, where it is time.
+    /// Advertises posted receives to the peer, if that is due.
     pub(super) fn advertise_grants(&mut self, vi: u32) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         if end.ended.is_some() || end.stage != Stage::Open {
@@ -251,7 +251,7 @@ impl VerbsProvider {
         while body.posted.advertisement_due() {
             let Some(run) = body.posted.run() else { return };
             let Some(segment) = body.run_segment(run) else { return };
-            // What does not fit now is paid when earlier work completes.
+            // Grants that do not fit now are written when earlier work completes.
             if !queue.has_room(WORK_RESERVED + 1) {
                 return;
             }
@@ -270,7 +270,7 @@ impl VerbsProvider {
         }
     }
 
-    /// Tells the messages that no completion has covered, oldest first.
+    /// Calls `visit` for the messages that no completion has covered, oldest first.
     pub(super) fn visit_unconfirmed(
         &self,
         vi: ViId,

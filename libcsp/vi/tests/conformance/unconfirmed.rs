@@ -1,10 +1,10 @@
-//! What a provider still has of the messages that were posted.
+//! Tests of the list of unconfirmed messages.
 
 use csp_vi::{Event, ViError, ViId};
 
 use crate::bench::{AnyProvider, Bench, CONFIG, Pair, message, wait};
 
-/// Message `n`: of all lengths, so that providers send it in all their ways.
+/// Returns message `n`. The lengths vary, so that providers use all their ways of sending.
 fn body(n: u32) -> Vec<u8> {
     let len = [0, 8, 63, 300, 513, 4096][n as usize % 6];
     (0..len).map(|i| (i as u32 * 5 + n) as u8).collect()
@@ -19,7 +19,7 @@ fn post(a: &mut AnyProvider, vi: ViId, n: u32) {
     });
 }
 
-/// The messages told, which are the last of `posted`.
+/// Checks that the listed messages are the last of `posted`, and returns their number.
 fn unconfirmed(a: &AnyProvider, vi: ViId, posted: u32) -> u32 {
     let mut listed = Vec::new();
     a.unconfirmed(vi, &mut |n, bytes| {
@@ -40,10 +40,10 @@ pub fn unconfirmed_messages_are_listed_oldest_first(bench: &Bench) {
             post(&mut a, from_a, n);
             assert_eq!(message(&mut b, &mut a).bytes, body(n));
         }
-        // No more than a provider that tells of posted receives late has room for.
+        // Few enough that a provider which advertises receives late has room for them.
         let posted = received + 4;
         (received..posted).for_each(|n| post(&mut a, from_a, n));
-        // A device says what arrived in the peer's memory, though the peer has not looked.
+        // A device acknowledges what arrived in the peer's memory, though the peer has not polled it.
         let least = if bench.kind == "verbs" { 0 } else { 4 };
         assert!(unconfirmed(&a, from_a, posted) >= least, "while the VI is up");
         drop(b);
@@ -64,5 +64,5 @@ pub fn the_list_of_unconfirmed_messages_is_bounded(bench: &Bench) {
         post(&mut a, from_a, n);
         assert_eq!(message(&mut b, &mut a).bytes, body(n));
     }
-    assert!(unconfirmed(&a, from_a, 1_000) <= 2 * CONFIG.send_depth, "what is told is bounded");
+    assert!(unconfirmed(&a, from_a, 1_000) <= 2 * CONFIG.send_depth, "the list is bounded");
 }
