@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network_says_what_would_be() {
+    fn an_invalid_network_is_reported_with_the_valid_form() {
         for (text, words) in [
             ("10.76.0.0", "ADDRESS/LENGTH"),
             ("10.76.0.0/x", "ADDRESS/LENGTH"),

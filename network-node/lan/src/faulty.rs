@@ -52,7 +52,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    fn strikes(&mut self, ppm: u32) -> bool {
+    fn draw(&mut self, ppm: u32) -> bool {
         // Drawn even at 0 ppm, so that one fault's rate does not change where the others strike.
         self.next() % 1_000_000 < u64::from(ppm)
     }
@@ -76,21 +76,21 @@ struct State {
 
 impl State {
     fn hold(&mut self, frame: Frame<'_>) {
-        if self.random.strikes(self.config.loss_ppm) {
+        if self.random.draw(self.config.loss_ppm) {
             self.counters.lost += 1;
             return;
         }
-        let copies = 1 + u64::from(self.random.strikes(self.config.duplicate_ppm));
+        let copies = 1 + u64::from(self.random.draw(self.config.duplicate_ppm));
         self.counters.duplicated += copies - 1;
         for _ in 0..copies {
             let mut due = self.now + self.config.delay;
-            if self.random.strikes(self.config.reorder_ppm) {
+            if self.random.draw(self.config.reorder_ppm) {
                 self.counters.reordered += 1;
                 due += self.config.reorder_delay;
             }
             let mut bytes = frame.bytes.to_vec();
             let is_arp = bytes.get(12..14) == Some(&[0x08, 0x06]);
-            if self.random.strikes(self.config.corrupt_ppm) && bytes.len() > 14 && !is_arp {
+            if self.random.draw(self.config.corrupt_ppm) && bytes.len() > 14 && !is_arp {
                 self.counters.corrupted += 1;
                 let bit = self.random.next() as usize % ((bytes.len() - 14) * 8);
                 bytes[14 + bit / 8] ^= 1 << (bit % 8);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_strike_at_their_rates_and_repeat_with_the_seed() {
+    fn faults_occur_at_their_rates_and_repeat_with_the_seed() {
         let config = FaultConfig {
             loss_ppm: 50_000,
             duplicate_ppm: 50_000,

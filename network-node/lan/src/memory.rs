@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_reach_whom_they_name_in_order() {
+    fn frames_reach_the_addressed_stations_in_order() {
         let hub = Hub::new(4);
         let (mut a, mut b, mut c) =
             (hub.attach("a", A, 1500), hub.attach("b", B, 1500), hub.attach("c", C, 1500));

@@ -160,7 +160,7 @@ fn receive_until(port: &mut LanPort, mut done: impl FnMut(&Seen) -> bool) -> See
 }
 
 #[test]
-fn the_port_knows_its_interface_and_refuses_others() {
+fn a_port_describes_its_interface_and_rejects_unsuitable_ones() {
     let Some(pair) = Pair::new("info") else { return };
     let port = pair.open();
     assert_eq!((port.info.name.as_str(), port.info.mac, port.info.mtu), ("lan0", OUR_MAC, 1500));
@@ -171,7 +171,7 @@ fn the_port_knows_its_interface_and_refuses_others() {
 }
 
 #[test]
-fn the_kernel_accepts_what_we_send_and_we_receive_its_large_segments() {
+fn the_kernel_accepts_transmitted_frames_and_its_large_segments_are_received() {
     let Some(pair) = Pair::new("tcp") else { return };
     let mut port = pair.open();
     let listener = Pair::within(&pair.far, || TcpListener::bind("10.9.9.2:7000").unwrap());
@@ -219,7 +219,7 @@ fn the_kernel_accepts_what_we_send_and_we_receive_its_large_segments() {
 }
 
 #[test]
-fn a_large_frame_keeps_its_word_that_only_the_first_segment_has_cwr() {
+fn a_large_frame_keeps_the_mark_that_only_its_first_segment_has_cwr() {
     let Some(pair) = Pair::new("cwr") else { return };
     let (mut port, mut peer) = (pair.open(), {
         let open = || af_packet::open(&AfPacketConfig::new("eth0"));
@@ -237,7 +237,7 @@ fn a_large_frame_keeps_its_word_that_only_the_first_segment_has_cwr() {
 }
 
 #[test]
-fn what_the_device_refuses_is_dropped_and_counted_and_the_rest_goes_out() {
+fn a_refused_frame_is_dropped_and_counted_and_the_others_are_sent() {
     let Some(pair) = Pair::new("drop") else { return };
     let (mut port, mut peer) = (pair.open(), {
         let open = || af_packet::open(&AfPacketConfig::new("eth0"));

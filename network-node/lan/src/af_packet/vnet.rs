@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_without_sense_are_refused() {
+    fn invalid_headers_are_refused() {
         for (gso_type, size) in [(GSO_TCPV4, 0u16), (3, 1000), (5, 1000)] {
             let mut header = [0; VNET_LEN];
             header[1] = gso_type;
