@@ -1,6 +1,7 @@
-//! A port whose received frames suffer: lost, duplicated, reordered, corrupted, delayed; by a seed and virtual time.
+//! A wrapper that loses, duplicates, reorders, corrupts and delays the frames that a port receives, by a seed and
+//! virtual time.
 //!
-//! Faults strike where frames are received, so a link with faults both ways has both ends wrapped.
+//! Faults apply to received frames, so both ends of a link are wrapped for faults in both directions.
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
@@ -10,37 +11,37 @@ use csp_types::{Duration, Instant};
 
 use crate::port::{Checksum, Frame, Gso, LanPort, LanReceiver, RECEIVE_BATCH_MAX, ReceiveCounters};
 
-/// Faults per million frames, each drawn by itself.
+/// Rates of faults, per million frames. Each fault is drawn independently.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FaultConfig {
-    /// Frames lost.
+    /// Frames that are lost.
     pub loss_ppm: u32,
-    /// Frames that arrive twice.
+    /// Frames that are received twice.
     pub duplicate_ppm: u32,
-    /// Frames held back by [`FaultConfig::reorder_delay`], so that later ones overtake them.
+    /// Frames delayed by a further [`FaultConfig::reorder_delay`], so that later ones overtake them.
     pub reorder_ppm: u32,
-    /// Frames with one bit flipped behind the Ethernet header. ARP is spared: it has no checksum that could find it.
+    /// Frames with one bit flipped after the Ethernet header. ARP is excluded: it has no checksum to detect the error.
     pub corrupt_ppm: u32,
-    /// How late every frame comes.
+    /// Delay of every frame.
     pub delay: Duration,
-    /// How much later a held-back frame comes.
+    /// Further delay of a reordered frame.
     pub reorder_delay: Duration,
 }
 
-/// What befell the frames.
+/// Counters of the faults applied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FaultCounters {
-    /// Frames that were lost on purpose.
+    /// Frames lost.
     pub lost: u64,
-    /// Frames that were doubled.
+    /// Frames duplicated.
     pub duplicated: u64,
-    /// Frames that were held back.
+    /// Frames delayed further.
     pub reordered: u64,
-    /// Frames that had a bit flipped.
+    /// Frames with a bit flipped.
     pub corrupted: u64,
 }
 
-/// SplitMix64: enough for faults, and the same on every machine.
+/// SplitMix64: good enough for faults, and the same on every machine.
 struct Random(u64);
 
 impl Random {
@@ -53,7 +54,7 @@ impl Random {
     }
 
     fn draw(&mut self, ppm: u32) -> bool {
-        // Drawn even at 0 ppm, so that one fault's rate does not change where the others strike.
+        // Drawn even at 0 ppm, so that the rate of one fault does not change the others.
         self.next() % 1_000_000 < u64::from(ppm)
     }
 }
@@ -69,7 +70,7 @@ struct State {
     counters: FaultCounters,
     random: Random,
     now: Instant,
-    /// By due time, then arrival, so that equal delays keep the order.
+    /// By due time, then arrival, so that frames with equal delays keep their order.
     held: BTreeMap<(Instant, u64), Held>,
     arrivals: u64,
 }
@@ -106,7 +107,7 @@ impl State {
     }
 }
 
-/// Steers a faulty port from outside.
+/// Controls a faulty port.
 #[derive(Clone)]
 pub struct FaultHandle(Arc<Mutex<State>>);
 
@@ -115,22 +116,22 @@ impl FaultHandle {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the port what time it is.
+    /// Sets the port's time.
     pub fn set_now(&self, now: Instant) {
         self.lock().now = now;
     }
 
-    /// From now on, other faults.
+    /// Changes the faults from now on.
     pub fn set_config(&self, config: FaultConfig) {
         self.lock().config = config;
     }
 
-    /// When the next held frame is due.
+    /// Returns when the next delayed frame is due.
     pub fn next_due(&self) -> Option<Instant> {
         self.lock().held.first_key_value().map(|(key, _)| key.0)
     }
 
-    /// What befell the frames so far.
+    /// Returns the faults applied so far.
     pub fn counters(&self) -> FaultCounters {
         self.lock().counters
     }
@@ -161,7 +162,7 @@ impl LanReceiver for Receiver {
     }
 }
 
-/// Wraps `port`: what it receives suffers by `config`, the same way for the same `seed` and frames.
+/// Wraps `port`, whose received frames are subject to `config`. The same `seed` and frames give the same faults.
 pub fn wrap(port: LanPort, config: FaultConfig, seed: u64) -> (LanPort, FaultHandle) {
     let state = State {
         config,
