@@ -1,4 +1,4 @@
-//! Addresses as flows carry them.
+//! Addresses of flows.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -11,7 +11,7 @@ impl MacAddr {
     /// ff:ff:ff:ff:ff:ff
     pub const BROADCAST: MacAddr = MacAddr([0xff; 6]);
 
-    /// Whether the group bit is set (broadcast and multicast).
+    /// Returns whether the group bit is set (broadcast and multicast).
     pub const fn is_multicast(self) -> bool {
         self.0[0] & 1 != 0
     }
@@ -30,13 +30,13 @@ impl fmt::Debug for MacAddr {
     }
 }
 
-/// The two ends of a TCP connection, seen from this cluster: `local` is the service's side (the VIP), `remote` the
-/// client's. Both are of one address family.
+/// The two ends of a TCP connection, seen from the cluster: `local` is the service's end (the VIP), `remote` the
+/// client's. Both have the same address family.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct FourTuple {
     /// The cluster's end.
     pub local: SocketAddr,
-    /// The other end.
+    /// The client's end.
     pub remote: SocketAddr,
 }
 

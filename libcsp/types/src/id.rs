@@ -3,31 +3,31 @@
 use core::fmt;
 use core::str::FromStr;
 
-/// Longest node id, in bytes.
+/// Length of the longest node id, in bytes.
 pub const NODE_ID_LEN_MAX: usize = 63;
 
-/// A node's name, unique in the cluster: 1 to 63 of `a-z 0-9 - . _`, starting with a letter or digit.
+/// The name of a node, unique in the cluster: 1 to 63 characters of `a-z 0-9 - . _`, starting with a letter or digit.
 ///
-/// Kept inline so that it can be copied and compared without allocation.
+/// Stored inline, so that it can be copied and compared without allocation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId {
     len: u8,
     bytes: [u8; NODE_ID_LEN_MAX],
 }
 
-/// Why a text is no node id.
+/// Why a text is not a valid node id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IdError {
-    /// Empty, or longer than 63 bytes.
+    /// Empty or longer than 63 bytes; contains the length.
     Length(usize),
-    /// A byte outside `a-z 0-9 - . _` (or one of `- . _` in front), at this offset.
+    /// A byte outside `a-z 0-9 - . _`, or one of `- . _` at the start; contains its offset.
     Character(usize),
 }
 
 impl fmt::Display for IdError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            IdError::Length(n) => write!(f, "an id has 1 to {NODE_ID_LEN_MAX} characters, this one has {n}"),
+            IdError::Length(n) => write!(f, "an id must have 1 to {NODE_ID_LEN_MAX} characters, not {n}"),
             IdError::Character(at) => {
                 write!(f, "character {} of an id must be a-z or 0-9 (after the first also - . _)", at + 1)
             }
@@ -38,7 +38,7 @@ impl fmt::Display for IdError {
 impl core::error::Error for IdError {}
 
 impl NodeId {
-    /// Parses an id from bytes a peer or a file gave.
+    /// Parses an id received from a peer or read from a file.
     pub fn parse(text: &[u8]) -> Result<Self, IdError> {
         if text.is_empty() || text.len() > NODE_ID_LEN_MAX {
             return Err(IdError::Length(text.len()));
@@ -54,7 +54,7 @@ impl NodeId {
         Ok(NodeId { len: text.len() as u8, bytes })
     }
 
-    /// The id as text.
+    /// Returns the id as text.
     pub fn as_str(&self) -> &str {
         core::str::from_utf8(&self.bytes[..usize::from(self.len)]).unwrap_or("?")
     }
@@ -79,24 +79,24 @@ impl fmt::Debug for NodeId {
     }
 }
 
-/// What a member of the cluster does (CSP §4: the tiers), or an application process behind an app node.
+/// The role of a member of the cluster (CSP §4: the tiers), or of an application process behind an app node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Role {
-    /// Takes packets from the LAN.
+    /// Receives packets from the LAN and transmits them to it.
     NetworkNode = 1,
-    /// Ends the clients' TCP.
+    /// Terminates the clients' TCP connections.
     ProxyNode = 2,
-    /// The agent of a host that runs servers.
+    /// The agent on a host that runs application processes.
     AppNode = 3,
-    /// Membership and policy.
+    /// Manages membership and policy.
     MgmtNode = 4,
-    /// An application process, vouched for by its host's agent.
+    /// An application process, authorised by its host's agent.
     Process = 5,
 }
 
 impl Role {
-    /// The role with this wire number.
+    /// Returns the role with this number on the wire.
     pub const fn from_u8(value: u8) -> Option<Self> {
         Some(match value {
             1 => Role::NetworkNode,
@@ -108,7 +108,7 @@ impl Role {
         })
     }
 
-    /// The name used in files, etcd and output.
+    /// Returns the name used in files, etcd and output.
     pub const fn as_str(self) -> &'static str {
         match self {
             Role::NetworkNode => "network-node",

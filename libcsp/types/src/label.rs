@@ -1,4 +1,4 @@
-//! Flow labels: the 32 bits that name a client connection on every tier (CSP §4.2).
+//! Flow labels: the 32 bits that identify a client connection on every tier (CSP §4.2).
 //!
 //! ```text
 //!  31 30 29            22 21                                  0
@@ -9,47 +9,48 @@
 
 use core::fmt;
 
-/// Bits of a label that index a table.
+/// Bits of a label that hold the table index.
 pub const INDEX_BITS: u32 = 22;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
 const GENERATION_SHIFT: u32 = INDEX_BITS;
 
-/// A flow's label, unique per proxy while the flow lives. The value 0 means "no label yet".
+/// The label of a flow, unique per proxy while the flow exists. The value 0 means "no label yet".
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct FlowLabel(u32);
 
 impl FlowLabel {
-    /// No label was given out yet: the first segments of a connection.
+    /// No label has been assigned yet: the first segments of a connection.
     pub const NONE: FlowLabel = FlowLabel(0);
 
-    /// The label of `generation` in table slot `index`. Slot 0 stays unused so that no label equals [`FlowLabel::NONE`].
+    /// Returns the label of `generation` in table slot `index`. Slot 0 stays unused, so that no label equals
+    /// [`FlowLabel::NONE`].
     ///
-    /// `index` must be below 2²²; higher bits are cut off.
+    /// `index` must be below 2²²; higher bits are discarded.
     pub const fn new(index: u32, generation: u8) -> Self {
         FlowLabel((index & INDEX_MASK) | ((generation as u32) << GENERATION_SHIFT))
     }
 
-    /// The label as it came from the wire; spare bits that are set make it no label.
+    /// Parses a label from the wire. `None` if a spare bit is set.
     pub const fn from_wire(raw: u32) -> Option<Self> {
         if raw >> 30 == 0 { Some(FlowLabel(raw)) } else { None }
     }
 
-    /// The 32 bits for the wire.
+    /// Returns the 32 bits for the wire.
     pub const fn to_wire(self) -> u32 {
         self.0
     }
 
-    /// Where tables keep this flow.
+    /// Returns the index of the flow's table slot.
     pub const fn index(self) -> usize {
         (self.0 & INDEX_MASK) as usize
     }
 
-    /// Which use of the slot this is, modulo 256.
+    /// Returns the number of times the slot has been reused, modulo 256.
     pub const fn generation(self) -> u8 {
         (self.0 >> GENERATION_SHIFT) as u8
     }
 
-    /// Whether this is [`FlowLabel::NONE`].
+    /// Returns whether this is [`FlowLabel::NONE`].
     pub const fn is_none(self) -> bool {
         self.0 == 0
     }
@@ -67,10 +68,10 @@ impl fmt::Debug for FlowLabel {
     }
 }
 
-/// Gives out labels from a share of the index space and takes them back, oldest first, so that a slot's generation
-/// moves on as slowly as possible.
+/// Allocates labels from a range of the index space. Released slots are reused in the order of their release, so that
+/// the generation of a slot advances as slowly as possible.
 ///
-/// Both storages are handed in by the owner at start-up; the allocator itself never allocates.
+/// The owner provides both storages at start-up; the allocator itself does not allocate memory.
 #[derive(Debug)]
 pub struct LabelAllocator<S> {
     first_index: u32,
@@ -81,8 +82,8 @@ pub struct LabelAllocator<S> {
 }
 
 impl<S: AsRef<[u32]> + AsMut<[u32]>> LabelAllocator<S> {
-    /// An allocator of the indices `first_index .. first_index + n`, where `n` is the length of both storages (which
-    /// must be equal; the shorter counts). `first_index` 0 is moved up to 1.
+    /// Creates an allocator of the indices `first_index .. first_index + n`, where `n` is the length of both storages
+    /// (which must be equal; the shorter counts). A `first_index` of 0 is raised to 1.
     pub fn new(first_index: u32, mut generations: S, mut free_ring: S) -> Self {
         let first_index = first_index.max(1);
         let n = generations.as_ref().len().min(free_ring.as_ref().len());
@@ -93,7 +94,7 @@ impl<S: AsRef<[u32]> + AsMut<[u32]>> LabelAllocator<S> {
         LabelAllocator { first_index, generations, free_ring, head: 0, len: n }
     }
 
-    /// A label that no live flow has; `None` when the table is full.
+    /// Allocates a label that no live flow has. `None` if all are in use.
     pub fn allocate(&mut self) -> Option<FlowLabel> {
         if self.len == 0 {
             return None;
@@ -106,8 +107,8 @@ impl<S: AsRef<[u32]> + AsMut<[u32]>> LabelAllocator<S> {
         Some(FlowLabel::new(self.first_index + slot, generation))
     }
 
-    /// Takes a label back and moves its slot to the next generation. A label that is not live here is ignored, and
-    /// `false` says so.
+    /// Releases a label and advances the generation of its slot. Returns `false`, without effect, if the label is of a
+    /// past generation or outside the range.
     pub fn release(&mut self, label: FlowLabel) -> bool {
         let Some(slot) = label.index().checked_sub(self.first_index as usize) else { return false };
         let generations = self.generations.as_mut();
@@ -122,7 +123,7 @@ impl<S: AsRef<[u32]> + AsMut<[u32]>> LabelAllocator<S> {
         true
     }
 
-    /// How many labels are free.
+    /// Returns the number of free labels.
     pub fn available(&self) -> usize {
         self.len
     }

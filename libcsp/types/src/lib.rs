@@ -1,7 +1,7 @@
-//! What every tier speaks of: ids, flow labels, time and limits.
+//! The values that all tiers share: ids, flow labels, addresses, time, limits and trace events.
 //!
-//! Owns plain values only. It refuses clocks, sockets, threads and allocation: an [`Instant`] is a number that the
-//! caller read from a clock of its own.
+//! Contains plain values only. It has no clock, socket or thread: an [`Instant`] is a number that the caller has read
+//! from its own clock.
 #![forbid(unsafe_code)]
 #![no_std]
 

@@ -1,16 +1,17 @@
-//! Named bounds that more than one crate must agree on. Every bound of one crate alone lives in that crate.
+//! Bounds that several crates share. A bound that one crate uses alone is defined in that crate.
 
-/// Largest TCP payload that crosses the tunnel in one segment (CSP §4.1: segments up to 64 KB), in bytes.
+/// Largest TCP payload that the tunnel carries in one segment (CSP §4.1: segments up to 64 KB), in bytes.
 pub const SEGMENT_LEN_MAX: usize = 65_536 - 20 - 60 - 16;
 
-/// Largest VI message between network node and proxy node, in bytes: one full segment with all its headers.
+/// Largest VI message between network node and proxy node, in bytes: one segment of the largest size with all its
+/// headers.
 pub const TUNNEL_MESSAGE_LEN_MAX: usize = 66 * 1024;
 
 /// Largest VI message between proxy node and application process, in bytes.
 pub const CHANNEL_MESSAGE_LEN_MAX: usize = 16 * 1024 + 64;
 
-/// Workers a proxy can have: the tunnel header names one in 8 bits.
+/// Largest number of workers of a proxy: the tunnel header identifies a worker by 8 bits.
 pub const PROXY_WORKERS_MAX: usize = 256;
 
-/// Virtual Interfaces in the pool between one process and one proxy worker.
+/// Largest number of Virtual Interfaces in the pool between one process and one proxy worker.
 pub const VI_POOL_MAX: usize = 16;

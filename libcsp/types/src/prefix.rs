@@ -1,4 +1,4 @@
-//! Networks in CIDR notation, and which of several decides about an address.
+//! Networks in CIDR notation, and longest-prefix matching.
 
 use alloc::string::{String, ToString};
 use core::fmt;
@@ -12,14 +12,14 @@ pub struct Prefix {
     length: u8,
 }
 
-/// Why a text or a pair is no network.
+/// Why a text, or an address and a length, are not a network.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PrefixError {
-    /// Not `ADDRESS/LENGTH`.
+    /// The text is not of the form `ADDRESS/LENGTH`.
     Syntax(String),
-    /// An address, how many bits it has, and more than that.
+    /// The length exceeds the bits of the address; contains the address, its bits and the length.
     Length(IpAddr, u8, u8),
-    /// Bits set behind the prefix: the address, the length, and the network that is meant.
+    /// The address has bits set after the prefix; contains the address, the length, and the network's address.
     HostBits(IpAddr, u8, IpAddr),
 }
 
@@ -28,7 +28,7 @@ impl fmt::Display for PrefixError {
         match self {
             PrefixError::Syntax(text) => write!(
                 f,
-                "{text:?} is no network; allowed is ADDRESS/LENGTH, such as 10.76.0.0/24 or 2001:db8::/32"
+                "{text:?} is not a network; expected ADDRESS/LENGTH, such as 10.76.0.0/24 or 2001:db8::/32"
             ),
             PrefixError::Length(address, bits, length) => {
                 write!(f, "a prefix of {address} has 0 to {bits} bits, not {length}")
@@ -43,7 +43,7 @@ impl fmt::Display for PrefixError {
 impl core::error::Error for PrefixError {}
 
 impl Prefix {
-    /// The network of `length` bits at `address`.
+    /// Creates the network of `length` bits at `address`.
     pub fn new(address: IpAddr, length: u8) -> Result<Prefix, PrefixError> {
         let bits = if address.is_ipv4() { 32 } else { 128 };
         if length > bits {
@@ -56,24 +56,25 @@ impl Prefix {
         Ok(Prefix { address, length })
     }
 
-    /// The network's address.
+    /// Returns the network's address.
     pub fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// The number of bits in front that addresses share.
+    /// Returns the length of the prefix in bits.
     pub fn length(&self) -> u8 {
         self.length
     }
 
-    /// Whether `address` lies in this network. Of an IPv4-mapped IPv6 address (RFC 4291 §2.5.5.2) the IPv4 address counts.
+    /// Returns whether the network contains `address`. An IPv4-mapped IPv6 address (RFC 4291 §2.5.5.2) is treated as
+    /// the IPv4 address.
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         address.is_ipv4() == self.address.is_ipv4() && masked(address, self.length) == self.address
     }
 }
 
-/// `address` with all but its first `length` bits zero.
+/// Returns `address` with all bits after the first `length` cleared.
 fn masked(address: IpAddr, length: u8) -> IpAddr {
     match address {
         IpAddr::V4(v4) => {
@@ -104,9 +105,9 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// What stands for `address` in `entries`, each a network, whether it is an exception, and what it stands for: the longest
-/// network that contains `address` decides, of two that are equally long the exception. `None` where none contains it, or the
-/// one that decides is an exception.
+/// Returns the value of the longest network in `entries` that contains `address`. Each entry is a network, whether it
+/// is an exception, and a value. Of two networks of equal length the exception prevails. Returns `None` if no network
+/// contains the address, or if the one that prevails is an exception.
 pub fn longest_match<T>(entries: impl IntoIterator<Item = (Prefix, bool, T)>, address: IpAddr) -> Option<T> {
     let containing = entries.into_iter().filter(|(prefix, ..)| prefix.contains(address));
     let decides = containing.max_by_key(|(prefix, except, _)| (prefix.length, *except));
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network_says_what_would_be() {
+    fn an_invalid_network_is_reported_with_the_valid_form() {
         for (text, words) in [
             ("10.76.0.0", "ADDRESS/LENGTH"),
             ("10.76.0.0/x", "ADDRESS/LENGTH"),

@@ -1,76 +1,77 @@
-//! The flight recorder: what happened to each flow lately, kept by every tier in a ring of fixed size.
+//! The flight recorder: the recent events of all flows, which every tier keeps in a ring of fixed size.
 //!
-//! Recording costs a store of 40 bytes; nothing is filtered at that time, so that a flow can be traced after the fact
-//! (`cspctl flow trace`).
+//! Recording an event costs a store of 32 bytes. Nothing is filtered at that time, so that a flow can be traced
+//! afterwards (`cspctl flow trace`).
 
 use alloc::boxed::Box;
 use alloc::vec;
 
 use crate::{FlowLabel, Instant};
 
-/// What happened. The tiers use disjoint groups.
+/// The kind of an event. The tiers use disjoint groups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum TraceKind {
     /// An empty ring entry.
     #[default]
     None = 0,
-    /// Network node: a segment came from the LAN.
+    /// Network node: a segment was received from the LAN.
     LanIn = 1,
-    /// Network node: a segment went to the LAN.
+    /// Network node: a segment was transmitted to the LAN.
     LanOut = 2,
-    /// Network node: the proxy's label was bound to the flow; `aux` is the tuple hash of its unlabelled past.
+    /// Network node: the proxy's label was bound to the flow; `aux` is the hash of its 4-tuple, which its unlabelled
+    /// events have.
     LabelBound = 3,
     /// Network node: the flow's entry was removed.
     LabelEnded = 4,
-    /// Proxy: a segment came out of the tunnel.
+    /// Proxy: a segment was received from the tunnel.
     SegmentIn = 10,
-    /// Proxy: a segment went into the tunnel.
+    /// Proxy: a segment was sent into the tunnel.
     SegmentOut = 11,
-    /// Proxy: OPEN went to the application.
+    /// Proxy: OPEN was sent to the application.
     OpenSent = 12,
-    /// Proxy: the application accepted.
+    /// Proxy: the application accepted the connection.
     AcceptedReceived = 13,
-    /// Proxy: DATA went to the application.
+    /// Proxy: DATA was sent to the application.
     DataSent = 14,
-    /// Proxy: DATA came from the application.
+    /// Proxy: DATA was received from the application.
     DataReceived = 15,
-    /// Proxy: the client's end of stream was passed on.
+    /// Proxy: the end of the client's stream was forwarded.
     ShutdownSent = 16,
     /// Proxy: the application closed or shut down.
     CloseReceived = 17,
-    /// Proxy: the connection ended and the label was given back.
+    /// Proxy: the connection ended and its label was released.
     Ended = 18,
-    /// Proxy: the application left the connection to another one.
+    /// Proxy: the application handed the connection over to another one.
     HandedOver = 19,
-    /// Proxy: another application has it.
+    /// Proxy: another application took the connection over.
     TakenOver = 20,
-    /// Application: a connection was handed to accept().
+    /// Application: the connection was accepted, connected, or taken over from another process.
     AppOpen = 30,
-    /// Application: data was read by the program.
+    /// Application: the program read data.
     AppDataIn = 31,
-    /// Application: data was written by the program.
+    /// Application: the program wrote data.
     AppDataOut = 32,
     /// Application: the program closed the socket.
     AppClose = 33,
     /// Application: the connection was reset.
     AppReset = 34,
-    /// Application: the connection was left to another process or to the agent.
+    /// Application: the connection was handed over to another process or to the agent.
     AppHandedOver = 35,
 }
 
-/// One thing that happened to one flow.
+/// An event of a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TraceEvent {
-    /// When, on this host's CLOCK_MONOTONIC.
+    /// Time of the event, on this host's CLOCK_MONOTONIC.
     pub at: Instant,
-    /// The flow; [`FlowLabel::NONE`] before it has a label.
+    /// The flow; [`FlowLabel::NONE`] before a label is assigned.
     pub label: FlowLabel,
-    /// What.
+    /// The kind of the event.
     pub kind: TraceKind,
-    /// TCP flags (RFC 9293 §3.1, low 8 bits) where the event concerns a segment.
+    /// TCP flags (RFC 9293 §3.1, low 8 bits), if the event concerns a segment.
     pub tcp_flags: u8,
-    /// Payload length in bytes.
+    /// Length of the payload in bytes.
     pub len: u32,
     /// Sequence number of a segment.
     pub seq: u32,
@@ -80,7 +81,7 @@ pub struct TraceEvent {
     pub aux: u32,
 }
 
-/// The last `capacity` events of one worker, oldest overwritten first.
+/// The last `capacity` events of one worker. A new event overwrites the oldest.
 #[derive(Debug)]
 pub struct TraceRing {
     entries: Box<[TraceEvent]>,
@@ -88,7 +89,7 @@ pub struct TraceRing {
 }
 
 impl TraceRing {
-    /// A ring of `capacity` events (at least 1), allocated once.
+    /// Creates a ring of `capacity` events (at least 1), allocated once.
     pub fn new(capacity: usize) -> Self {
         TraceRing { entries: vec![TraceEvent::default(); capacity.max(1)].into_boxed_slice(), next: 0 }
     }
@@ -99,7 +100,7 @@ impl TraceRing {
         self.next = if self.next + 1 == self.entries.len() { 0 } else { self.next + 1 };
     }
 
-    /// The events still held, oldest first.
+    /// Iterates over the events in the ring, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = &TraceEvent> {
         let (newer, older) = self.entries.split_at(self.next);
         older.iter().chain(newer).filter(|e| e.kind != TraceKind::None)

@@ -1,8 +1,8 @@
 //! Prints half-round-trip latencies between two processes: `latency [shm|ucx|verbs] [poll|wait] [rounds]`.
-//! `CSP_VI_VERBS` tells the address of the RDMA device; `ibv_rc_pingpong` beside it is the measure of that.
+//! `CSP_VI_VERBS` holds the address of the RDMA device; compare with `ibv_rc_pingpong` on the same device.
 //!
-//! Both ends copy each message in and out. `poll` spins; `wait` arms the provider and blocks until it is woken. The other
-//! end is a process of its own, so that memory is really mapped twice.
+//! Both ends copy each message in and out. `poll` spins; `wait` arms the provider and blocks until it is woken. The
+//! other end is a separate process, so the memory is mapped twice.
 #![allow(clippy::disallowed_types, reason = "a benchmark owns its clock")]
 
 use std::error::Error;
@@ -15,7 +15,7 @@ use csp_vi::verbs::VerbsProvider;
 use csp_vi::{Armed, Completion, Event, Provider, ViAddress, ViConfig, ViId};
 
 const CONFIG: ViConfig = ViConfig { receive_depth: 64, send_depth: 64, message_len: 16384 };
-/// Round trips between two looks at the clock, which takes longer than a fifth of the shortest.
+/// Round trips per reading of the clock. One reading costs more than a fifth of the shortest round trip.
 const BATCH: u64 = 10;
 
 const SIZES: [usize; 4] = [64, 1024, 4096, 16384];
@@ -38,7 +38,7 @@ fn address(kind: &str, name: &str) -> Result<ViAddress, Failure> {
     })
 }
 
-/// The next message, copied into `bytes`; its length. `None` at the end of the VI.
+/// Receives the next message into `bytes` and returns its length. `None` at the end of the VI.
 fn receive(provider: &mut dyn Provider, waiting: bool, bytes: &mut [u8]) -> Result<Option<usize>, Failure> {
     loop {
         if let Some(Completion::Received { vi, buffer, len, .. }) = provider.poll() {
@@ -59,7 +59,7 @@ fn block(provider: &dyn Provider) {
     provider.wake(&mut descriptors);
     let mut polled: Vec<libc::pollfd> =
         descriptors.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
-    // SAFETY: `polled` has as many entries as told.
+    // SAFETY: `polled` is a local array with as many entries as the count says, and outlives the call.
     unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as u64, -1) };
 }
 
@@ -74,7 +74,7 @@ fn established(provider: &mut dyn Provider) -> Result<ViId, Failure> {
     }
 }
 
-/// The other process: sends back what comes.
+/// The other process: echoes every message.
 fn echo(kind: &str, waiting: bool, name: &str) -> Result<(), Failure> {
     let mut provider = provider(kind)?;
     provider.connect(&address(kind, name)?, CONFIG, b"")?;

@@ -1,4 +1,4 @@
-//! The one place where a daemon gets its providers.
+//! Creates the providers of a daemon.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use crate::ucx::UcxProvider;
 use crate::verbs::VerbsProvider;
 use crate::{Provider, ViError};
 
-/// The providers that a daemon can have; `memory` is for tests alone.
+/// The kinds of provider that a daemon can open. `memory` is for tests only and not listed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum ProviderKind {
     /// Shared memory, between processes of one host.
     Shm,
-    /// RDMA, between hosts that have it.
+    /// RDMA, between hosts with RDMA devices.
     Verbs,
     /// UCX over TCP, between any hosts.
     Ucx,
@@ -28,8 +28,9 @@ impl ProviderKind {
         }
     }
 
-    /// A provider without VIs, or why this host has none of the kind. The first of [`ProviderKind::Ucx`] loads a library
-    /// and changes the environment: a daemon opens it before it starts threads.
+    /// Opens a provider without VIs; the error says why this host cannot provide this kind. The first
+    /// [`ProviderKind::Ucx`] of a process loads a library and modifies the environment, so a daemon opens it before it
+    /// starts threads.
     pub fn open(self) -> Result<Box<dyn Provider>, ViError> {
         Ok(match self {
             ProviderKind::Shm => Box::new(ShmProvider::new()?),

@@ -1,4 +1,4 @@
-//! Two providers as one: what is near by shared memory, what is far by another.
+//! Two providers behind one interface: a near one (shared memory) and a far one (between hosts).
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -9,27 +9,27 @@ use crate::{
     ViConfig, ViError, ViId, Wake,
 };
 
-/// Which of the two.
+/// One of the two providers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Side {
     Near,
     Far,
 }
 
-/// Requests that wait for the caller's answer.
+/// Largest number of requests that wait for the caller's answer.
 const REQUESTS_MAX: usize = 1024;
 
-/// A provider made of two: addresses that are paths belong to the first, all others to the second. Memory cannot be
+/// A provider made of two. Addresses that are paths belong to the near one, all others to the far one. Memory cannot be
 /// registered with it.
 pub struct Pair {
     near: Box<dyn Provider>,
     far: Box<dyn Provider>,
-    /// Both number their VIs on their own.
+    /// The side and the id there of each VI: both providers issue ids independently.
     vis: Slots<(Side, ViId)>,
-    /// The same the other way round, for each side.
+    /// The inverse of `vis`, for each side.
     known: [HashMap<ViId, u32>; 2],
     requests: Slots<(Side, RequestId)>,
-    /// Which is looked at first, so that neither holds up the other.
+    /// The side polled first next time; it alternates so that neither side starves the other.
     first: Side,
 }
 
@@ -47,7 +47,7 @@ impl Side {
 }
 
 impl Pair {
-    /// `near` for paths, `far` for the rest.
+    /// Combines `near`, for paths, and `far`, for all other addresses.
     pub fn new(near: Box<dyn Provider>, far: Box<dyn Provider>) -> Self {
         Pair {
             near,
@@ -73,20 +73,20 @@ impl Pair {
         }
     }
 
-    /// The side's own name of a VI.
+    /// Returns the side of a VI and its id there.
     fn inner(&self, vi: ViId) -> Result<(Side, ViId), ViError> {
         self.vis.get(vi.0).copied().ok_or(ViError::Unknown("VI"))
     }
 
-    /// Names a VI that the side has just made. There is room: it was looked for before.
+    /// Issues an id for a VI that the side has just created. There is room: the caller has checked it.
     fn name_vi(&mut self, side: Side, inner: ViId) -> Result<ViId, ViError> {
         let id = self.vis.insert((side, inner)).ok_or(ViError::Exhausted("VI"))?;
         self.known[side as usize].insert(inner, id);
         Ok(ViId(id))
     }
 
-    /// The caller gives a VI back.
-    fn forget(&mut self, vi: ViId) -> Result<(Side, ViId), ViError> {
+    /// Removes a VI that the caller releases.
+    fn remove_vi(&mut self, vi: ViId) -> Result<(Side, ViId), ViError> {
         let (side, inner) = self.vis.remove(vi.0).ok_or(ViError::Unknown("VI"))?;
         self.known[side as usize].remove(&inner);
         Ok((side, inner))
@@ -109,12 +109,12 @@ impl Pair {
         })
     }
 
-    /// `None`: it concerns nobody.
+    /// Translates an event of a side. `None` if no VI or caller is concerned.
     fn event(&mut self, side: Side, event: Event) -> Option<Event> {
         Some(match event {
             Event::Request(request) => {
                 let Some(id) = self.requests.insert((side, request.id)) else {
-                    // One that went away meanwhile need not be rejected.
+                    // A request withdrawn meanwhile need not be rejected.
                     let _ = self.of_mut(side).reject(request.id);
                     return None;
                 };
@@ -134,7 +134,7 @@ impl Pair {
 }
 
 impl Provider for Pair {
-    /// The far one's: the near one is `shm`, as everywhere.
+    /// The far provider's name; the near one is `shm` everywhere.
     fn name(&self) -> &'static str {
         self.far.name()
     }
@@ -242,12 +242,12 @@ impl Provider for Pair {
     }
 
     fn disconnect(&mut self, vi: ViId) -> Result<(), ViError> {
-        let (side, inner) = self.forget(vi)?;
+        let (side, inner) = self.remove_vi(vi)?;
         self.of_mut(side).disconnect(inner)
     }
 
     fn abort(&mut self, vi: ViId) -> Result<(), ViError> {
-        let (side, inner) = self.forget(vi)?;
+        let (side, inner) = self.remove_vi(vi)?;
         self.of_mut(side).abort(inner)
     }
 
@@ -255,9 +255,9 @@ impl Provider for Pair {
         self.near.can_break() || self.far.can_break()
     }
 
-    fn unconfirmed(&self, vi: ViId, tell: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
+    fn unconfirmed(&self, vi: ViId, visit: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
         let (side, vi) = self.inner(vi)?;
-        self.of(side).unconfirmed(vi, tell)
+        self.of(side).unconfirmed(vi, visit)
     }
 
     fn counters(&self) -> Counters {

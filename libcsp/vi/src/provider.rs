@@ -1,26 +1,27 @@
-//! The interface of a VI provider: verbs-like, so that RC queue pairs, UCP endpoints and shared-memory rings fit it.
+//! The interface of a VI provider. It follows the verbs API, so that RC queue pairs, UCP endpoints and shared-memory
+//! rings can implement it.
 
 use std::fmt;
 use std::os::fd::RawFd;
 
 use crate::region::{Memory, Piece, RegionId};
 
-/// Bytes of private data that travel with a connection request or its answer. librdmacm gives 56 for RC.
+/// Largest private data of a connection request or its answer, in bytes. librdmacm offers 56 for RC.
 pub const PRIVATE_DATA_LEN_MAX: usize = 56;
 
-/// Names a VI within its provider. Never reused while the provider lives.
+/// Identifies a VI within its provider. Never reused while the provider exists.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ViId(pub u32);
 
-/// Names a pending connection request within its provider.
+/// Identifies a pending connection request within its provider.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct RequestId(pub u32);
 
-/// Names a receive buffer of one VI while the caller holds it.
+/// Identifies a receive buffer of one VI while the caller holds it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct BufferId(pub u32);
 
-/// Where a provider listens or connects to.
+/// The address that a provider listens at or connects to.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum ViAddress {
     /// shm: the path of the Unix rendezvous socket.
@@ -41,40 +42,40 @@ impl fmt::Display for ViAddress {
     }
 }
 
-/// What a VI is made with. Both ends state their own; a provider refuses a peer whose `message_len` differs.
+/// The parameters of one end of a VI. Each end states its own; a connection fails if the two `message_len` differ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ViConfig {
-    /// Receive buffers that this end posts: how many messages may be on their way to it. 2 to 4096.
+    /// Receive buffers that this end posts: the bound of messages in flight to it. 2 to 4096.
     pub receive_depth: u32,
-    /// Sends that may be outstanding from this end. 2 to 4096.
+    /// Bound of outstanding sends of this end. 2 to 4096.
     pub send_depth: u32,
-    /// Largest message either way, in bytes. 1 to [`MESSAGE_LEN_MAX`].
+    /// Largest message in either direction, in bytes. 1 to [`MESSAGE_LEN_MAX`].
     pub message_len: u32,
 }
 
-/// Largest [`ViConfig::message_len`] in bytes.
+/// Largest value of [`ViConfig::message_len`], in bytes.
 pub const MESSAGE_LEN_MAX: u32 = 1 << 20;
 
-/// Most pieces of registered memory that one message is gathered from.
+/// Largest number of pieces of registered memory in one message.
 pub const PIECES_MAX: usize = 4;
 
 /// Bounds of [`ViConfig::receive_depth`] and [`ViConfig::send_depth`].
 pub const DEPTH_RANGE: std::ops::RangeInclusive<u32> = 2..=4096;
 
 impl ViConfig {
-    /// Whether every value is within its bounds.
+    /// Returns an error if a value is out of its bounds.
     pub fn check(&self) -> Result<(), ViError> {
         if !DEPTH_RANGE.contains(&self.receive_depth) || !DEPTH_RANGE.contains(&self.send_depth) {
-            return Err(ViError::Config("a queue depth is from 2 to 4096"));
+            return Err(ViError::Config("receive_depth and send_depth must be from 2 to 4096"));
         }
         if !(1..=MESSAGE_LEN_MAX).contains(&self.message_len) {
-            return Err(ViError::Config("the message length is from 1 byte to 1 MiB"));
+            return Err(ViError::Config("message_len must be from 1 to 1048576 bytes"));
         }
         Ok(())
     }
 }
 
-/// Whether `data` can travel with a connection request or its answer.
+/// Returns an error if `data` is too long for a connection request or its answer.
 pub(crate) fn check_private_data(data: &[u8]) -> Result<(), ViError> {
     if data.len() > PRIVATE_DATA_LEN_MAX {
         return Err(ViError::TooLong { len: data.len(), max: PRIVATE_DATA_LEN_MAX });
@@ -82,32 +83,33 @@ pub(crate) fn check_private_data(data: &[u8]) -> Result<(), ViError> {
     Ok(())
 }
 
-/// What a provider saw go wrong, since it was made.
+/// Faults that a provider has counted since it was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
-    /// Connection requests that were malformed, or came with the wrong descriptors.
+    /// Connection requests that were malformed or carried unexpected descriptors.
     pub handshakes_malformed: u64,
-    /// Connection requests dropped because their set-up took too long or too many were pending.
+    /// Connection requests dropped because their set-up timed out or too many were pending.
     pub handshakes_dropped: u64,
-    /// VIs broken because the peer wrote nonsense into shared memory or messages.
+    /// VIs broken because the peer wrote invalid values to shared memory or sent invalid messages.
     pub violations: u64,
 }
 
-/// What became of work that was posted.
+/// The outcome of posted work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Completion {
-    /// A message of `len` bytes lies in `buffer` of `vi`; the caller holds the buffer until [`Provider::post_recv`].
+    /// A message of `len` bytes is in `buffer` of `vi`. The caller holds the buffer until it calls
+    /// [`Provider::post_recv`].
     Received {
         /// The VI it arrived on.
         vi: ViId,
         /// The buffer that holds it.
         buffer: BufferId,
-        /// Its length in bytes.
+        /// The length of the message in bytes.
         len: u32,
         /// The sender's immediate data.
         immediate: u32,
     },
-    /// A signalled send has left: its memory may be used again.
+    /// A signalled send is complete: its memory may be reused.
     Sent {
         /// The VI it was posted on.
         vi: ViId,
@@ -116,129 +118,130 @@ pub enum Completion {
     },
 }
 
-/// A peer asks for a VI.
+/// A peer's request for a VI.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConnectRequest {
-    /// To accept or reject it by.
+    /// Names the request in [`Provider::accept`] and [`Provider::reject`].
     pub id: RequestId,
-    /// What the peer sent along, at most [`PRIVATE_DATA_LEN_MAX`] bytes. Hostile until parsed.
+    /// The peer's private data, at most [`PRIVATE_DATA_LEN_MAX`] bytes. Hostile until parsed.
     pub private_data: Vec<u8>,
-    /// The user id of the peer process where the provider knows it (shm).
+    /// User id of the peer process, if the provider knows it (shm).
     pub peer_uid: Option<u32>,
-    /// Which call of [`Provider::listen`] it came by, counted from 0, where the provider knows it (all but ucx).
+    /// The call of [`Provider::listen`] whose address the peer connected to, counted from 0, if the provider knows it
+    /// (all but ucx).
     pub listener: Option<u32>,
 }
 
-/// What happened to connections.
+/// A connection event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// A peer asks for a VI.
+    /// A peer requests a VI.
     Request(ConnectRequest),
-    /// The VI can be posted to. Sent to both sides.
+    /// The VI is connected and accepts sends. Reported on both sides.
     Established {
         /// The VI.
         vi: ViId,
-        /// What the accepting side sent along (empty on that side itself).
+        /// The private data of the accepting side (empty on that side itself).
         private_data: Vec<u8>,
     },
-    /// A VI that was connecting will not be: nobody there, rejected, or mismatched.
+    /// A connecting VI failed: no listener, rejected, or different configuration.
     Refused {
         /// The VI.
         vi: ViId,
-        /// What was wrong.
+        /// The cause.
         reason: ViError,
     },
-    /// The peer disconnected or died. Messages that arrived before can still be polled (drain first, then
-    /// [`Provider::disconnect`] gives back the VI's memory).
+    /// The peer disconnected or died. Reported after the last message of the VI was polled. [`Provider::disconnect`]
+    /// then releases the VI's memory.
     Disconnected {
         /// The VI.
         vi: ViId,
-        /// `true` where the peer called [`Provider::disconnect`]; `false` where it called [`Provider::abort`] or vanished.
+        /// `true` if the peer called [`Provider::disconnect`]; `false` if it called [`Provider::abort`] or vanished.
         clean: bool,
     },
 }
 
-/// What [`Provider::arm`] found.
+/// The result of [`Provider::arm`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Armed {
     /// Armed: the descriptors of [`Provider::wake`] become readable at the next completion or event.
     Armed,
-    /// Something is there already: poll again instead of blocking.
+    /// A completion or event is already pending: poll instead of blocking.
     Busy,
 }
 
-/// A descriptor to wait on (readable) after arming.
+/// A descriptor that becomes readable after arming.
 pub type Wake = RawFd;
 
-/// Why an operation failed. Nothing of this is fatal for the provider: it concerns one VI or one call.
+/// Why an operation failed. Each error concerns one VI or one call; the provider remains usable.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ViError {
-    /// No VI, request or buffer of this id: it was never given out, or given back already.
+    /// No VI, request or buffer has this id: it was never issued, or has been released.
     #[error("no such {0}")]
     Unknown(&'static str),
-    /// The send queue, or the peer's posted receives, are full: try again after completions. Transports that count
-    /// credits never see it.
-    #[error("the send queue is full")]
+    /// The send queue, or the peer's queue of posted receives, is full: retry after completions. A transport that
+    /// counts credits never gets this error.
+    #[error("the send queue or the peer's receive queue is full")]
     Full,
-    /// The message is longer than the VI's `message_len`.
-    #[error("a message of {len} bytes does not fit the VI's {max}")]
+    /// The message is longer than the VI's `message_len`, or private data longer than [`PRIVATE_DATA_LEN_MAX`].
+    #[error("a message of {len} bytes is longer than the limit of {max}")]
     TooLong {
-        /// What was asked.
+        /// The length of the message in bytes.
         len: usize,
-        /// What the VI was made for.
+        /// The limit in bytes.
         max: usize,
     },
-    /// The VI is not connected (yet, or any more).
+    /// The VI is not connected: not yet, or not any more.
     #[error("the VI is not connected")]
     NotConnected,
-    /// Nobody listens there.
+    /// The address cannot be reached, or has no listener.
     #[error("cannot reach {address}: {reason}")]
     Unreachable {
-        /// Where.
+        /// The address.
         address: String,
-        /// The operating system's or library's words.
+        /// The text of the operating system or library.
         reason: String,
     },
-    /// The accepting side said no.
+    /// The accepting side rejected the request.
     #[error("the peer rejected the connection")]
     Rejected,
-    /// The caller's own [`ViConfig`] is out of bounds.
-    #[error("the VI's configuration is wrong: {0}")]
+    /// The caller's own [`ViConfig`], or a piece of memory, is not valid.
+    #[error("invalid argument: {0}")]
     Config(&'static str),
-    /// The peer speaks another version or other sizes, or sent nonsense.
-    #[error("the peer's set-up message is wrong: {0}")]
+    /// The peer's set-up message has another version, different sizes or is malformed.
+    #[error("invalid set-up message from the peer: {0}")]
     Protocol(&'static str),
     /// A configured capacity is exhausted (VIs, requests, memory).
     #[error("no room for another {0}")]
     Exhausted(&'static str),
-    /// The provider has no such operation.
+    /// The provider does not implement the operation.
     #[error("this provider cannot {0}")]
     Unsupported(&'static str),
-    /// The operating system or library refused.
+    /// A call to the operating system or a library failed.
     #[error("{call}: {reason}")]
     System {
-        /// The call.
+        /// The name of the call.
         call: &'static str,
-        /// Its words.
+        /// Its error text.
         reason: String,
     },
 }
 
-/// A source of Virtual Interfaces; one thread's own.
+/// A source of Virtual Interfaces, used by one thread.
 ///
 /// Life of a VI: [`connect`](Provider::connect) or [`accept`](Provider::accept) → [`Event::Established`] → sends and
-/// receives → [`Event::Disconnected`] or a call of [`disconnect`](Provider::disconnect) or [`abort`](Provider::abort) →
-/// gone. All receive buffers of a VI are posted when it is made; the provider owns and registers their memory.
+/// receives → [`Event::Disconnected`], or a call of [`disconnect`](Provider::disconnect) or [`abort`](Provider::abort)
+/// → released. All receive buffers of a VI are posted when it is created; the provider owns and registers their memory.
 ///
-/// Ordering: messages of one VI arrive in the order they were posted; VIs are independent of each other. No message of
-/// a VI is given by [`poll`](Provider::poll) before its [`Event::Established`] was given by
-/// [`poll_event`](Provider::poll_event), nor [`Event::Disconnected`] before its last message was given. Nothing can be
-/// sent before [`Event::Established`] was given.
+/// Ordering: messages of one VI arrive in the order in which they were posted; VIs are independent of each other.
+/// [`poll`](Provider::poll) returns no message of a VI before [`poll_event`](Provider::poll_event) has returned its
+/// [`Event::Established`]; [`Event::Disconnected`] is returned only after the last message. Sends fail before
+/// [`Event::Established`] has been returned.
 pub trait Provider: Send {
     /// The name used in configuration and metrics: `shm`, `ucx`, `memory`, `verbs`.
     fn name(&self) -> &'static str;
 
-    /// Starts to listen. A second call listens at a second address.
+    /// Starts to listen at `address`. Further calls add addresses.
     fn listen(&mut self, address: &ViAddress) -> Result<(), ViError>;
 
     /// Starts to connect; [`Event::Established`] or [`Event::Refused`] follows. `private_data` holds at most
@@ -250,17 +253,17 @@ pub trait Provider: Send {
         private_data: &[u8],
     ) -> Result<ViId, ViError>;
 
-    /// Accepts a pending request; [`Event::Established`] follows, or [`Event::Disconnected`] where the peer vanished
-    /// meanwhile. A differing `message_len` is refused to both sides: here as [`ViError::Protocol`], there as
+    /// Accepts a pending request. [`Event::Established`] follows, or [`Event::Disconnected`] if the peer has vanished.
+    /// A different `message_len` fails on both sides: here with [`ViError::Protocol`], at the peer with
     /// [`Event::Refused`].
     fn accept(&mut self, request: RequestId, config: ViConfig, private_data: &[u8]) -> Result<ViId, ViError>;
 
     /// Rejects a pending request.
     fn reject(&mut self, request: RequestId) -> Result<(), ViError>;
 
-    /// Sends one message: the `gather` parts one after another, with 32 bits of immediate data. The parts are copied
-    /// or registered before the call returns, so that the caller may reuse them at once. With `signalled` a
-    /// [`Completion::Sent`] follows.
+    /// Sends one message: the parts of `gather` in sequence, with 32 bits of immediate data. The parts are copied
+    /// before the call returns, so the caller may reuse them at once. A `signalled` send is followed by
+    /// [`Completion::Sent`].
     fn post_send(
         &mut self,
         vi: ViId,
@@ -270,22 +273,22 @@ pub trait Provider: Send {
         signalled: bool,
     ) -> Result<(), ViError>;
 
-    /// Registers memory, so that messages can leave it and arrive in it where they lie. The provider keeps it mapped
-    /// until [`deregister`](Provider::deregister) and the last use.
+    /// Registers memory, so that messages can be sent from it and received into it in place. The provider keeps it
+    /// mapped until [`deregister`](Provider::deregister) was called and the last use has ended.
     fn register(&mut self, memory: &Memory) -> Result<RegionId, ViError> {
         let _ = memory;
         Err(ViError::Unsupported("register memory"))
     }
 
-    /// The caller posts nothing of `region` any more. What is posted already goes on.
+    /// Ends the registration of `region` for new work. Work already posted completes.
     fn deregister(&mut self, region: RegionId) -> Result<(), ViError> {
         let _ = region;
         Err(ViError::Unknown("region"))
     }
 
-    /// As [`post_send`](Provider::post_send), of `head`, which is copied, and then the `pieces`, which are not where the
-    /// provider can help it: at most [`PIECES_MAX`], they must not change until [`Completion::Sent`], which always follows unless the VI ends
-    /// first.
+    /// As [`post_send`](Provider::post_send), with a message made of `head`, which is copied, and at most
+    /// [`PIECES_MAX`] `pieces`, which the provider sends in place where it can. The pieces must not change until
+    /// [`Completion::Sent`], which always follows unless the VI ends first.
     fn post_send_from(
         &mut self,
         vi: ViId,
@@ -299,8 +302,9 @@ pub trait Provider: Send {
     }
 
     /// As [`connect`](Provider::connect), with the caller's receive buffers: `receive_depth` pieces of at least
-    /// `message_len` bytes each. [`BufferId`] `n` is piece `n`. All are posted at first, in their order; messages arrive
-    /// in the pieces in the order in which these were posted. `verbs` wants them evenly spaced in one region.
+    /// `message_len` bytes each. [`BufferId`] `n` is piece `n`. Initially all are posted, in their order; messages
+    /// arrive in the pieces in the order in which the pieces were posted. `verbs` requires pieces evenly spaced in one
+    /// region.
     fn connect_into(
         &mut self,
         address: &ViAddress,
@@ -309,80 +313,81 @@ pub trait Provider: Send {
         buffers: &[Piece],
     ) -> Result<ViId, ViError> {
         let _ = (address, config, private_data, buffers);
-        Err(ViError::Unsupported("receive into the caller's memory"))
+        Err(ViError::Unsupported("receive into memory of the caller"))
     }
 
-    /// Gives a held receive buffer back to its VI's receive queue. Buffers may come back in any order.
+    /// Returns a held receive buffer to its VI's receive queue. Buffers may be returned in any order.
     fn post_recv(&mut self, vi: ViId, buffer: BufferId) -> Result<(), ViError>;
 
-    /// Copies from a held receive buffer, starting at `offset`, until `into` or the message ends; returns how many
-    /// bytes. The peer may scribble over shared memory while it is read, hence copying before looking.
+    /// Copies from a held receive buffer, from `offset` until `into` is full or the message ends. Returns the number of
+    /// bytes. The peer may change shared memory during the call: validate the copy, not the original.
     fn read(&self, vi: ViId, buffer: BufferId, offset: usize, into: &mut [u8]) -> Result<usize, ViError>;
 
-    /// The memory that received messages of a VI lie in, for a caller that reads them in place. It stays mapped as long
-    /// as a clone of it does; the peer may scribble over it at any time.
+    /// Returns the memory that holds the received messages of a VI, for a caller that reads them in place. It stays
+    /// mapped while a clone of the handle exists. The peer may change it at any time.
     fn memory(&self, vi: ViId) -> Result<Memory, ViError> {
         let _ = vi;
         Err(ViError::Unsupported("read messages in place"))
     }
 
-    /// Where the message in a held buffer starts in that [`memory`](Provider::memory), and its length in bytes.
+    /// Returns where the message in a held buffer starts in that [`memory`](Provider::memory), and its length, in
+    /// bytes.
     fn received_at(&self, vi: ViId, buffer: BufferId) -> Result<(usize, usize), ViError> {
         let _ = (vi, buffer);
         Err(ViError::Unsupported("read messages in place"))
     }
 
-    /// The next completion, if any. Never blocks.
+    /// Returns the next completion, if any. Never blocks.
     fn poll(&mut self) -> Option<Completion>;
 
-    /// The next connection event, if any. Never blocks.
+    /// Returns the next connection event, if any. Never blocks.
     fn poll_event(&mut self) -> Option<Event>;
 
-    /// Makes the descriptors of [`wake`](Provider::wake) become readable when there is something to poll.
+    /// Arms the descriptors of [`wake`](Provider::wake): they become readable at the next completion or event.
     fn arm(&mut self) -> Result<Armed, ViError>;
 
-    /// The descriptors to wait on after [`arm`](Provider::arm), appended to `into`. The set changes only when
+    /// Appends the descriptors to wait on after [`arm`](Provider::arm) to `into`. The set changes only when
     /// [`wake_generation`](Provider::wake_generation) does.
     fn wake(&self, into: &mut Vec<Wake>);
 
-    /// Counts changes of the set of descriptors that [`wake`](Provider::wake) tells.
+    /// Counts the changes of the set of descriptors that [`wake`](Provider::wake) returns.
     fn wake_generation(&self) -> u64;
 
-    /// Ends the VI cleanly after what was sent has been handed over, and gives back its memory. After
-    /// [`Event::Disconnected`] or [`Event::Refused`] it only gives back the memory. No completion or event of this VI
-    /// follows.
+    /// Ends the VI cleanly, after the messages sent on it, and releases its memory. After [`Event::Disconnected`] or
+    /// [`Event::Refused`] it only releases the memory. No completion or event of this VI follows.
     fn disconnect(&mut self, vi: ViId) -> Result<(), ViError>;
 
-    /// Ends the VI without the word of a clean end, and gives back its memory: the peer sees an unclean
-    /// [`Event::Disconnected`], and may miss the end of what was sent. Otherwise as [`disconnect`](Provider::disconnect).
+    /// Ends the VI without a clean end and releases its memory: the peer gets an unclean [`Event::Disconnected`], and
+    /// may lose the last messages sent. Otherwise as [`disconnect`](Provider::disconnect).
     fn abort(&mut self, vi: ViId) -> Result<(), ViError>;
 
-    /// Whether a VI can end though both of its ends live, because the way between them broke. On one host only the end of
-    /// a peer ends a VI.
+    /// Returns whether a VI can end while both of its ends live, because the network between them failed. On one host a
+    /// VI ends only when an end does.
     fn can_break(&self) -> bool {
         false
     }
 
-    /// Tells the messages posted last on a VI (immediate data and bytes), oldest first: all that the provider does not know to
-    /// be in the peer's memory, and maybe some before them. For a caller that goes on over another VI when this one broke;
-    /// before [`disconnect`](Provider::disconnect). Without those of [`post_send_from`](Provider::post_send_from), which
-    /// lie in the caller's memory. Memory shared with the peer may be told as the peer changed it.
-    fn unconfirmed(&self, vi: ViId, tell: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
-        let _ = (vi, tell);
-        Err(ViError::Unsupported("tell what was not confirmed"))
+    /// Calls `visit` with the immediate data and the bytes of the last messages posted on a VI, oldest first: every
+    /// message that the provider does not know to be in the peer's memory, and possibly some before them. For a caller
+    /// that continues over another VI after this one broke; it is called before [`disconnect`](Provider::disconnect).
+    /// Messages of [`post_send_from`](Provider::post_send_from) are left out, since they are in the caller's memory.
+    /// Bytes in memory shared with the peer may have been changed by the peer.
+    fn unconfirmed(&self, vi: ViId, visit: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
+        let _ = (vi, visit);
+        Err(ViError::Unsupported("list unconfirmed messages"))
     }
 
-    /// What went wrong so far.
+    /// Returns the faults counted so far.
     fn counters(&self) -> Counters {
         Counters::default()
     }
 
-    /// In a forked child: gives up all VIs without a word to the peers, for which they stay the parent's. Where a
-    /// provider shares nothing with its parent's, it is merely dropped.
+    /// In a forked child: releases the child's copies of all VIs without notifying the peers, for which the VIs remain
+    /// the parent's. The default drops the provider, which suits one that shares nothing with the parent's.
     fn abandon_after_fork(self: Box<Self>) {}
 
-    /// Every descriptor that the provider owns now, appended to `into`: the application whose process it lives in must
-    /// not close them. Nothing where it owns none beyond those of [`wake`](Provider::wake).
+    /// Appends every descriptor that the provider owns now to `into`: the application that hosts the provider must not
+    /// close them. The default appends those of [`wake`](Provider::wake).
     fn descriptors(&self, into: &mut Vec<RawFd>) {
         self.wake(into);
     }

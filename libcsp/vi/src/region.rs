@@ -1,59 +1,61 @@
-//! Memory that a provider sends from and receives into where it lies.
+//! Memory that a provider sends from and receives into without a copy of its own.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// What keeps a run of memory mapped.
+/// The owner of a mapped memory range.
 ///
 /// # Safety
-/// `len` bytes from `start` on are mapped, readable and writable, at the same place until the value is dropped. They
-/// hold plain bytes that other processes or a device may change at any time: nobody makes references to them.
+/// `len` bytes starting at `start` stay mapped, readable and writable at the same address until the value is dropped.
+/// They are plain bytes that other processes or a device may change at any time; no Rust reference to them may exist.
 pub unsafe trait Backing: Send + Sync {
-    /// The first byte.
+    /// Returns the address of the first byte.
     fn start(&self) -> *mut u8;
-    /// Length in bytes.
+    /// Returns the length in bytes.
     fn len(&self) -> usize;
-    /// Whether it has no byte.
+    /// Returns whether the length is zero.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// A run of memory, mapped as long as anybody holds a clone.
+/// A memory range that stays mapped while a clone of this handle exists.
 #[derive(Clone)]
 pub struct Memory(Arc<dyn Backing>);
 
 impl Memory {
-    /// The memory that `backing` keeps.
+    /// Wraps `backing`, which keeps the range mapped.
     pub fn new(backing: impl Backing + 'static) -> Self {
         Memory(Arc::new(backing))
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether it has no byte.
+    /// Returns whether the length is zero.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether it is the same memory, not merely equal.
+    /// Returns whether both handles refer to the same range. Equal contents do not count.
     pub(crate) fn is_same(&self, other: &Memory) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Whether nobody else holds it.
-    pub(crate) fn is_last(&self) -> bool {
+    /// Returns whether this is the only handle to the range.
+    pub(crate) fn is_unshared(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }
 
-    /// Where `len` bytes from `offset` on lie; `None` where they are not all within. Good as long as a clone of this is;
-    /// others may change the bytes at any time.
+    /// Returns the address of the `len` bytes at `offset`, or `None` if they are not entirely within the range. The
+    /// address is valid while a clone of this handle exists. Other processes or a device may change the bytes at any
+    /// time.
     pub fn at(&self, offset: usize, len: usize) -> Option<*mut u8> {
         let end = offset.checked_add(len)?;
-        // SAFETY: within the mapping, by the check and the promise of `Backing`.
+        // SAFETY: `offset + len` is at most the length, so the result lies within the mapping, or one byte past its
+        // end, which `Backing` keeps mapped at `start` while `self` exists.
         (end <= self.0.len()).then(|| unsafe { self.0.start().add(offset) })
     }
 }
@@ -64,30 +66,32 @@ impl fmt::Debug for Memory {
     }
 }
 
-/// Names memory registered with a provider. Never reused while the provider lives.
+/// Identifies memory registered with a provider. Never reused while the provider exists.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct RegionId(pub u32);
 
-/// A run of registered memory.
+/// A range of registered memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Piece {
-    /// The memory.
+    /// The registered memory.
     pub region: RegionId,
-    /// Where the piece starts in it, in bytes.
+    /// Offset of the first byte within the region, in bytes.
     pub offset: usize,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub len: usize,
 }
 
-/// Bytes on the heap, as memory to register.
+/// Heap memory that can be registered.
 struct Heap(Box<[std::cell::UnsafeCell<u8>]>);
 
-// SAFETY: the bytes are reached through raw pointers only.
+// SAFETY: no reference to the bytes is ever made; all access is through raw pointers, and the box itself is only
+// dropped.
 unsafe impl Send for Heap {}
-// SAFETY: as above.
+// SAFETY: as for `Send`; sharing the box exposes its address and length only.
 unsafe impl Sync for Heap {}
 
-// SAFETY: the box is neither moved out of nor resized while it lives, and cells may be written through pointers.
+// SAFETY: the box is neither moved out of nor resized before the value is dropped, so its heap block stays at one
+// address; `UnsafeCell` permits writes through pointers.
 unsafe impl Backing for Heap {
     fn start(&self) -> *mut u8 {
         self.0.as_ptr().cast_mut().cast()
@@ -99,26 +103,28 @@ unsafe impl Backing for Heap {
 }
 
 impl Memory {
-    /// So many zero bytes on the heap.
+    /// Allocates `len` zero bytes on the heap.
     pub fn heap(len: usize) -> Self {
         Memory::new(Heap((0..len).map(|_| std::cell::UnsafeCell::new(0)).collect()))
     }
 
-    /// Copies from `offset` on until `into` is full or the memory ends; returns how many bytes.
+    /// Copies from `offset` until `into` is full or the range ends. Returns the number of bytes copied.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> usize {
         let len = self.len().saturating_sub(offset).min(into.len());
         if let Some(from) = self.at(offset, len) {
-            // SAFETY: `len` bytes are mapped there and fit `into`, which is no part of shared memory.
+            // SAFETY: `from` points to `len` bytes that `self` keeps mapped; `into` has at least `len` bytes and is a
+            // Rust reference, hence no part of the range.
             unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), len) };
         }
         len
     }
 
-    /// Copies `from` to `offset` on until it or the memory ends; returns how many bytes.
+    /// Copies `from` to `offset` until `from` or the range ends. Returns the number of bytes copied.
     pub fn write(&self, offset: usize, from: &[u8]) -> usize {
         let len = self.len().saturating_sub(offset).min(from.len());
         if let Some(to) = self.at(offset, len) {
-            // SAFETY: as for `read`.
+            // SAFETY: `to` points to `len` bytes that `self` keeps mapped; `from` has at least `len` bytes and is a
+            // Rust reference, hence no part of the range.
             unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, len) };
         }
         len

@@ -1,4 +1,4 @@
-//! Registered memory of the providers that need no device's consent for it.
+//! Registered memory of the providers that register it with no device (`shm`, `ucx`, `memory`).
 
 use crate::slots::{SLOTS_MAX, Slots};
 use crate::{Memory, PIECES_MAX, Piece, RegionId, ViConfig, ViError};
@@ -25,14 +25,15 @@ impl Regions {
         self.0.remove(region.0).map(drop).ok_or(ViError::Unknown("region"))
     }
 
-    /// The memory that a piece lies in, wholly.
+    /// Returns the memory that contains the whole piece.
     pub(crate) fn find(&self, piece: &Piece) -> Result<&Memory, ViError> {
         let memory = self.0.get(piece.region.0).ok_or(ViError::Unknown("region"))?;
-        memory.at(piece.offset, piece.len).ok_or(ViError::Config("a piece lies outside its region"))?;
+        memory.at(piece.offset, piece.len).ok_or(ViError::Config("a piece is not within its region"))?;
         Ok(memory)
     }
 
-    /// Bytes of a message made of `head` and `pieces`, if it can be sent on a VI of this configuration.
+    /// Returns the length of the message made of `head` and `pieces`, or why it cannot be sent on a VI with this
+    /// configuration.
     pub(crate) fn message_len(
         &self,
         head: &[u8],
@@ -40,7 +41,7 @@ impl Regions {
         config: &ViConfig,
     ) -> Result<usize, ViError> {
         if pieces.len() > PIECES_MAX {
-            return Err(ViError::Config("a message is gathered from at most 4 pieces"));
+            return Err(ViError::Config("a message has at most 4 pieces"));
         }
         let len = pieces.iter().fold(head.len(), |len, piece| len.saturating_add(piece.len));
         let max = config.message_len as usize;
@@ -51,14 +52,14 @@ impl Regions {
         Ok(len)
     }
 
-    /// The pieces as receive buffers of a VI of this configuration.
+    /// Converts the pieces to the receive buffers of a VI with this configuration.
     pub(crate) fn places(&self, buffers: &[Piece], config: &ViConfig) -> Result<Box<[Place]>, ViError> {
         if buffers.len() != config.receive_depth as usize {
-            return Err(ViError::Config("there are as many receive buffers as the receive depth"));
+            return Err(ViError::Config("the number of receive buffers must equal receive_depth"));
         }
         let place = |piece: &Piece| {
             if piece.len < config.message_len as usize {
-                return Err(ViError::Config("a receive buffer is shorter than the message length"));
+                return Err(ViError::Config("a receive buffer is shorter than message_len"));
             }
             Ok(Place { memory: self.find(piece)?.clone(), offset: piece.offset })
         };

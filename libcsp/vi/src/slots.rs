@@ -1,9 +1,9 @@
-//! A table of values by ids that are never given out twice.
+//! A table of values with ids that are never reused.
 
-/// Bits of an id that name the slot; the rest count how often it was used.
+/// Bits of an id that hold the slot index. The other bits hold the slot's generation.
 const INDEX_BITS: u32 = 12;
 
-/// Most values a table holds at once.
+/// Largest capacity of a table.
 pub(crate) const SLOTS_MAX: usize = 1 << INDEX_BITS;
 
 const GENERATION_MAX: u32 = u32::MAX >> INDEX_BITS;
@@ -13,8 +13,8 @@ struct Slot<T> {
     value: Option<T>,
 }
 
-/// At most `capacity` values, each found by its id in constant time. A slot whose generations are used up retires,
-/// so that an id never comes back.
+/// At most `capacity` values, each found by its id in constant time. A slot whose generations are exhausted is retired,
+/// so that no id is issued twice.
 pub(crate) struct Slots<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
@@ -27,7 +27,7 @@ impl<T> Slots<T> {
         Slots { slots: Vec::with_capacity(capacity), free: Vec::with_capacity(capacity), capacity }
     }
 
-    /// Keeps `value`; `None` where the table is full.
+    /// Inserts `value` and returns its id, or `None` if the table is full.
     pub(crate) fn insert(&mut self, value: T) -> Option<u32> {
         if let Some(index) = self.free.pop() {
             let slot = self.slots.get_mut(index as usize)?;
@@ -41,7 +41,7 @@ impl<T> Slots<T> {
         Some(self.slots.len() as u32 - 1)
     }
 
-    /// Whether nothing more can be inserted.
+    /// Returns whether the table has no free slot.
     pub(crate) fn is_full(&self) -> bool {
         self.free.is_empty() && self.slots.len() >= self.capacity
     }
@@ -70,19 +70,20 @@ impl<T> Slots<T> {
         Some(value)
     }
 
-    /// All values with their ids, by slot.
+    /// Iterates over all values with their ids, in slot order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.slots.iter().enumerate().filter_map(|(index, slot)| {
             slot.value.as_ref().map(|value| (slot.generation << INDEX_BITS | index as u32, value))
         })
     }
 
-    /// How many slots were ever used: the bound for [`at_mut`](Slots::at_mut).
+    /// Returns the number of slots used so far, free ones included: the exclusive bound of the index of
+    /// [`at_mut`](Slots::at_mut).
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// The value in slot `index`, with its id.
+    /// Returns the value in slot `index` with its id.
     pub(crate) fn at_mut(&mut self, index: usize) -> Option<(u32, &mut T)> {
         let slot = self.slots.get_mut(index)?;
         let id = slot.generation << INDEX_BITS | index as u32;
@@ -95,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_never_comes_back() {
+    fn an_id_is_never_reused() {
         let mut slots = Slots::new(2);
         let first = slots.insert('a').unwrap();
         assert_eq!(slots.remove(first), Some('a'));

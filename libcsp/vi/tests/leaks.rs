@@ -1,5 +1,4 @@
-//! Connecting and ending again and again costs nothing that stays. One test, so that no other opens descriptors
-//! meanwhile.
+//! Repeated connecting and disconnecting leaks nothing. One test, so that no other test opens descriptors meanwhile.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "tests own deadlines and may panic")]
 
 #[allow(dead_code, reason = "shared with the conformance suite")]
@@ -17,7 +16,7 @@ fn mappings() -> usize {
     std::fs::read_to_string("/proc/self/maps").unwrap().lines().count()
 }
 
-/// A mask of signals from a `status` file.
+/// Returns a signal mask from a `status` file.
 fn signals(task: &std::path::Path, mask: &str) -> u64 {
     let status = std::fs::read_to_string(task.join("status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(mask)).unwrap();
@@ -28,32 +27,32 @@ fn tasks() -> Vec<std::path::PathBuf> {
     std::fs::read_dir("/proc/self/task").unwrap().map(|entry| entry.unwrap().path()).collect()
 }
 
-/// Loading the library takes over no signal, and its thread takes none.
+/// Checks that loading the library installs no signal handler, and that its thread blocks all signals.
 fn check_signals() {
     let this = std::path::Path::new("/proc/self");
     let (caught, known) = (signals(this, "SigCgt:"), tasks());
     let _provider = Bench::new("ucx").provider();
     assert_eq!(signals(this, "SigCgt:"), caught);
     for task in tasks().iter().filter(|task| !known.contains(task)) {
-        // All but SIGKILL, SIGSTOP and the two that the C library keeps for itself.
+        // All but SIGKILL, SIGSTOP and the two signals that the C library reserves.
         assert_eq!(signals(task, "SigBlk:") | 0x1_8004_0100, u64::MAX, "{task:?}");
     }
 }
 
-/// Resident memory in KiB.
+/// Returns the resident memory in KiB.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// How many connections are made: enough to see a leak, or what `CSP_VI_ROUNDS` says.
+/// Returns the number of connections: enough to detect a leak, or `CSP_VI_ROUNDS`.
 fn rounds() -> u32 {
     std::env::var("CSP_VI_ROUNDS").map_or(240, |rounds| rounds.parse().unwrap())
 }
 
-/// KiB that may come on top: the allocator keeps a block of some MiB at one round or another, once. A VI that is not given
-/// back costs 70 KiB, 14 MiB in all rounds.
+/// Allowed growth in KiB: once, at some round, the allocator keeps a block of some MiB. A leaked VI costs 70 KiB, which
+/// is 14 MiB in all rounds.
 const GROWTH_MAX: usize = 10 * 1024;
 
 fn check(kind: &'static str) {
@@ -64,10 +63,10 @@ fn check(kind: &'static str) {
     let mut seen = std::collections::HashSet::new();
     let mut round = |n: u32| {
         let (from_a, from_b) = connect(&mut a, &mut b, &address, CONFIG);
-        assert!(seen.insert(from_a), "an id came twice");
+        assert!(seen.insert(from_a), "an id was reused");
         a.post_send(from_a, 0, n, &[&[1; 4096]], false).unwrap();
         assert_eq!(bench::message(&mut b, &mut a).immediate, n);
-        // Either side ends first.
+        // The sides take turns in disconnecting first.
         let (first, last, vi, other) = if n.is_multiple_of(2) {
             (&mut a, &mut b, from_a, from_b)
         } else {
@@ -103,7 +102,7 @@ fn two_hundred_connections_in_a_row_leave_nothing_behind() {
         assert_eq!(descriptors(), start, "{kind}");
     }
     check_signals();
-    // The library keeps what its own thread waits on.
+    // The library keeps the descriptors of its own thread.
     check("ucx");
     let loaded = descriptors();
     check("ucx");
@@ -112,7 +111,7 @@ fn two_hundred_connections_in_a_row_leave_nothing_behind() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn neither_do_those_of_verbs() {
+fn two_hundred_verbs_connections_leave_nothing_behind() {
     let start = descriptors();
     check("verbs");
     let loaded = descriptors();

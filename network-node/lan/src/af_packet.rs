@@ -1,8 +1,8 @@
-//! A port on a Linux interface by raw sockets (packet(7)) with the virtio-net header, so that checksums and
-//! segmentation stay with the kernel or the device both ways.
+//! A port on a Linux interface: a raw socket (packet(7)) with the virtio-net header, so that the kernel or the device
+//! does checksums and segmentation in both directions.
 //!
-//! The interface needs no address for what the network node answers for; the kernel's own stack drops frames to
-//! addresses it does not have.
+//! The interface needs none of the addresses that the network node serves; the kernel's own stack drops frames to
+//! addresses that it does not have.
 
 mod receive;
 mod socket;
@@ -14,47 +14,48 @@ use std::sync::Arc;
 
 use crate::port::LanPort;
 
-/// How a port is opened.
+/// The configuration of a port.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AfPacketConfig {
-    /// The interface's name.
+    /// Name of the interface.
     pub interface: String,
-    /// With several workers on one interface: the group that shares its frames out by flow, the same for all of them
-    /// and for nobody else in this network namespace.
+    /// With several workers on one interface: the fanout group that distributes its frames by flow. All these workers
+    /// use the same group, and nothing else in the network namespace does.
     pub fanout_group: Option<u16>,
-    /// Bytes the kernel may queue for us, and for the device. It accounts a frame by its buffers' true size.
+    /// Bytes that the kernel may queue for reception, and for transmission. The kernel counts a frame by the true size
+    /// of its buffers.
     pub socket_buffer_len: u32,
 }
 
 impl AfPacketConfig {
-    /// The defaults for an interface with one worker.
+    /// Returns the defaults for an interface with one worker.
     pub fn new(interface: &str) -> Self {
         AfPacketConfig { interface: interface.to_owned(), fanout_group: None, socket_buffer_len: 16 << 20 }
     }
 }
 
-/// Why a port cannot be opened.
+/// Why a port could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// No interface of that name (in this network namespace).
-    #[error("there is no interface {0:?} here")]
+    /// The network namespace has no interface of this name.
+    #[error("there is no interface {0:?} in this network namespace")]
     NoInterface(String),
-    /// It exists but does not speak Ethernet.
-    #[error("interface {0:?} is no Ethernet interface")]
+    /// The interface is not an Ethernet interface.
+    #[error("interface {0:?} is not an Ethernet interface")]
     NotEthernet(String),
-    /// The kernel refused a call; without CAP_NET_RAW it refuses the first.
+    /// A system call failed. Without CAP_NET_RAW the first one fails.
     #[error("{call} on {interface:?}: {source}")]
     System {
-        /// The call.
+        /// The call, or the socket option.
         call: &'static str,
-        /// The interface.
+        /// Name of the interface.
         interface: String,
-        /// The kernel's words.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-/// Opens a port on an interface. Needs CAP_NET_RAW. Buffers of about 4 MiB are made here and never grow.
+/// Opens a port on an interface. Needs CAP_NET_RAW. Allocates buffers of about 4 MiB, which do not grow.
 pub fn open(config: &AfPacketConfig) -> Result<LanPort, OpenError> {
     let (socket, info) = socket::open(config)?;
     let socket = Arc::new(socket);

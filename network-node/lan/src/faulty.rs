@@ -1,6 +1,7 @@
-//! A port whose received frames suffer: lost, duplicated, reordered, corrupted, delayed; by a seed and virtual time.
+//! A wrapper that loses, duplicates, reorders, corrupts and delays the frames that a port receives, by a seed and
+//! virtual time.
 //!
-//! Faults strike where frames are received, so a link with faults both ways has both ends wrapped.
+//! Faults apply to received frames, so both ends of a link are wrapped for faults in both directions.
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
@@ -10,37 +11,37 @@ use csp_types::{Duration, Instant};
 
 use crate::port::{Checksum, Frame, Gso, LanPort, LanReceiver, RECEIVE_BATCH_MAX, ReceiveCounters};
 
-/// Faults per million frames, each drawn by itself.
+/// Rates of faults, per million frames. Each fault is drawn independently.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FaultConfig {
-    /// Frames lost.
+    /// Frames that are lost.
     pub loss_ppm: u32,
-    /// Frames that arrive twice.
+    /// Frames that are received twice.
     pub duplicate_ppm: u32,
-    /// Frames held back by [`FaultConfig::reorder_delay`], so that later ones overtake them.
+    /// Frames delayed by a further [`FaultConfig::reorder_delay`], so that later ones overtake them.
     pub reorder_ppm: u32,
-    /// Frames with one bit flipped behind the Ethernet header. ARP is spared: it has no checksum that could find it.
+    /// Frames with one bit flipped after the Ethernet header. ARP is excluded: it has no checksum to detect the error.
     pub corrupt_ppm: u32,
-    /// How late every frame comes.
+    /// Delay of every frame.
     pub delay: Duration,
-    /// How much later a held-back frame comes.
+    /// Further delay of a reordered frame.
     pub reorder_delay: Duration,
 }
 
-/// What befell the frames.
+/// Counters of the faults applied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FaultCounters {
-    /// Frames that were lost on purpose.
+    /// Frames lost.
     pub lost: u64,
-    /// Frames that were doubled.
+    /// Frames duplicated.
     pub duplicated: u64,
-    /// Frames that were held back.
+    /// Frames delayed further.
     pub reordered: u64,
-    /// Frames that had a bit flipped.
+    /// Frames with a bit flipped.
     pub corrupted: u64,
 }
 
-/// SplitMix64: enough for faults, and the same on every machine.
+/// SplitMix64: good enough for faults, and the same on every machine.
 struct Random(u64);
 
 impl Random {
@@ -52,8 +53,8 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    fn strikes(&mut self, ppm: u32) -> bool {
-        // Drawn even at 0 ppm, so that one fault's rate does not change where the others strike.
+    fn draw(&mut self, ppm: u32) -> bool {
+        // Drawn even at 0 ppm, so that the rate of one fault does not change the others.
         self.next() % 1_000_000 < u64::from(ppm)
     }
 }
@@ -69,28 +70,28 @@ struct State {
     counters: FaultCounters,
     random: Random,
     now: Instant,
-    /// By due time, then arrival, so that equal delays keep the order.
+    /// By due time, then arrival, so that frames with equal delays keep their order.
     held: BTreeMap<(Instant, u64), Held>,
     arrivals: u64,
 }
 
 impl State {
     fn hold(&mut self, frame: Frame<'_>) {
-        if self.random.strikes(self.config.loss_ppm) {
+        if self.random.draw(self.config.loss_ppm) {
             self.counters.lost += 1;
             return;
         }
-        let copies = 1 + u64::from(self.random.strikes(self.config.duplicate_ppm));
+        let copies = 1 + u64::from(self.random.draw(self.config.duplicate_ppm));
         self.counters.duplicated += copies - 1;
         for _ in 0..copies {
             let mut due = self.now + self.config.delay;
-            if self.random.strikes(self.config.reorder_ppm) {
+            if self.random.draw(self.config.reorder_ppm) {
                 self.counters.reordered += 1;
                 due += self.config.reorder_delay;
             }
             let mut bytes = frame.bytes.to_vec();
             let is_arp = bytes.get(12..14) == Some(&[0x08, 0x06]);
-            if self.random.strikes(self.config.corrupt_ppm) && bytes.len() > 14 && !is_arp {
+            if self.random.draw(self.config.corrupt_ppm) && bytes.len() > 14 && !is_arp {
                 self.counters.corrupted += 1;
                 let bit = self.random.next() as usize % ((bytes.len() - 14) * 8);
                 bytes[14 + bit / 8] ^= 1 << (bit % 8);
@@ -106,7 +107,7 @@ impl State {
     }
 }
 
-/// Steers a faulty port from outside.
+/// Controls a faulty port.
 #[derive(Clone)]
 pub struct FaultHandle(Arc<Mutex<State>>);
 
@@ -115,22 +116,22 @@ impl FaultHandle {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the port what time it is.
+    /// Sets the port's time.
     pub fn set_now(&self, now: Instant) {
         self.lock().now = now;
     }
 
-    /// From now on, other faults.
+    /// Changes the faults from now on.
     pub fn set_config(&self, config: FaultConfig) {
         self.lock().config = config;
     }
 
-    /// When the next held frame is due.
+    /// Returns when the next delayed frame is due.
     pub fn next_due(&self) -> Option<Instant> {
         self.lock().held.first_key_value().map(|(key, _)| key.0)
     }
 
-    /// What befell the frames so far.
+    /// Returns the faults applied so far.
     pub fn counters(&self) -> FaultCounters {
         self.lock().counters
     }
@@ -161,7 +162,7 @@ impl LanReceiver for Receiver {
     }
 }
 
-/// Wraps `port`: what it receives suffers by `config`, the same way for the same `seed` and frames.
+/// Wraps `port`, whose received frames are subject to `config`. The same `seed` and frames give the same faults.
 pub fn wrap(port: LanPort, config: FaultConfig, seed: u64) -> (LanPort, FaultHandle) {
     let state = State {
         config,
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_strike_at_their_rates_and_repeat_with_the_seed() {
+    fn faults_occur_at_their_rates_and_repeat_with_the_seed() {
         let config = FaultConfig {
             loss_ppm: 50_000,
             duplicate_ppm: 50_000,

@@ -1,11 +1,11 @@
-//! LAN ports: where Ethernet frames enter and leave the network node.
+//! LAN ports: the network node receives and transmits Ethernet frames through them.
 //!
-//! A port is a pair of halves, so that a frame can be looked at while answers to it are transmitted: a
-//! [`LanReceiver`] lends received frames out of its own buffers, a [`LanTransmitter`] takes frames as gather lists.
-//! Providers: [`af_packet`] (Linux raw sockets with the virtio-net header), [`memory`] (a deterministic hub in one
-//! process) and [`faulty`] (a wrapper that loses, duplicates, reorders, corrupts and delays).
+//! A port has two halves, so that a received frame can be read while answers to it are transmitted: a [`LanReceiver`]
+//! lends frames in its own buffers, a [`LanTransmitter`] accepts frames as lists of parts. Implementations:
+//! [`af_packet`] (Linux raw sockets with the virtio-net header), [`memory`] (a deterministic hub in one process) and
+//! [`faulty`] (a wrapper that loses, duplicates, reorders, corrupts and delays frames).
 //!
-//! The ports know Ethernet and its offloads only; ARP, IP and TCP belong to the network node's core.
+//! The ports handle Ethernet and its offloads only; ARP, IP and TCP belong to the network node's core.
 
 pub mod af_packet;
 pub mod faulty;

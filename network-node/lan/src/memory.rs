@@ -1,7 +1,7 @@
-//! A LAN in one process, deterministic: ports on a hub, each with a bounded queue. For tests and the simulation.
+//! A deterministic LAN in one process: ports on a hub, each with a bounded queue. For tests and the simulation.
 //!
-//! The hub behaves like a wire, not like a virtual device: it carries out checksum and segmentation offloads, so that
-//! receivers see segments with full checksums and corruption is found where a real peer would find it.
+//! The hub behaves like a wire, not like a virtual device: it performs checksum and segmentation offloads, so that
+//! receivers get segments with complete checksums and detect corruption as a real peer would.
 
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
@@ -27,7 +27,7 @@ struct State {
 }
 
 impl State {
-    /// Gives `frame` to every station it is for, but not to its sender.
+    /// Queues `frame` at every station that it is addressed to, except its sender.
     fn deliver(&mut self, from: usize, frame: &[u8]) {
         let Some(destination) = frame.first_chunk::<6>().map(|m| MacAddr(*m)) else { return };
         for (at, station) in self.stations.iter_mut().enumerate() {
@@ -43,7 +43,7 @@ impl State {
     }
 }
 
-/// The wire that memory ports are on. Clones name the same hub.
+/// The hub that memory ports are attached to. Clones refer to the same hub.
 #[derive(Clone)]
 pub struct Hub {
     state: Arc<Mutex<State>>,
@@ -54,12 +54,12 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 }
 
 impl Hub {
-    /// A hub whose ports hold at most `queue_capacity` frames that were not received yet.
+    /// Creates a hub whose ports queue at most `queue_capacity` frames each.
     pub fn new(queue_capacity: usize) -> Self {
         Hub { state: Arc::new(Mutex::new(State { stations: Vec::new(), queue_capacity })) }
     }
 
-    /// A new port on the hub.
+    /// Creates a port on the hub.
     pub fn attach(&self, name: &str, mac: MacAddr, mtu: u16) -> LanPort {
         let mut state = lock(&self.state);
         state.stations.push(Station { mac, queue: VecDeque::new(), overrun: 0 });
@@ -77,13 +77,13 @@ impl Hub {
         }
     }
 
-    /// How many frames wait to be received, on all ports together.
+    /// Returns the number of queued frames on all ports together.
     pub fn waiting(&self) -> usize {
         lock(&self.state).stations.iter().map(|s| s.queue.len()).sum()
     }
 }
 
-/// A hub with two ports.
+/// Creates a hub with two ports.
 pub fn pair(queue_capacity: usize, mtu: u16, macs: [MacAddr; 2]) -> (LanPort, LanPort) {
     let hub = Hub::new(queue_capacity);
     (hub.attach("mem0", macs[0], mtu), hub.attach("mem1", macs[1], mtu))
@@ -98,7 +98,7 @@ struct Receiver {
 impl LanReceiver for Receiver {
     fn receive(&mut self, each: &mut dyn FnMut(Frame<'_>)) -> usize {
         for taken in 0..RECEIVE_BATCH_MAX {
-            // The lock is not held while the frame is looked at: answering transmits on the same hub.
+            // The lock is released before the callback, which may transmit on the same hub.
             let frame = lock(&self.hub.state).stations.get_mut(self.at).and_then(|s| s.queue.pop_front());
             let Some(frame) = frame else { return taken };
             self.counters.frames += 1;
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_reach_whom_they_name_in_order() {
+    fn frames_reach_the_addressed_stations_in_order() {
         let hub = Hub::new(4);
         let (mut a, mut b, mut c) =
             (hub.attach("a", A, 1500), hub.attach("b", B, 1500), hub.attach("c", C, 1500));

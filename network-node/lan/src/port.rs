@@ -1,13 +1,13 @@
-//! What every LAN port looks like: frames with their offload state, and the two halves of a port.
+//! The interface of a LAN port: frames with their offload state, and the two halves of a port.
 
 use std::os::fd::RawFd;
 
 use csp_types::MacAddr;
 
-/// Most frames that one [`LanReceiver::receive`] hands out.
+/// Largest number of frames that one [`LanReceiver::receive`] returns.
 pub const RECEIVE_BATCH_MAX: usize = 64;
 
-/// Which headers a frame that stands for several segments has.
+/// The protocols of a frame that represents several segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GsoKind {
     /// TCP over IPv4.
@@ -16,29 +16,29 @@ pub enum GsoKind {
     TcpV6,
 }
 
-/// The frame stands for several TCP segments (received: coalesced; to be transmitted: to be cut).
+/// Segmentation offload: the frame represents several TCP segments, coalesced (received) or to be cut (transmitted).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gso {
-    /// The headers it has.
+    /// The protocols of its headers.
     pub kind: GsoKind,
-    /// TCP payload of each segment but the last, in bytes; not 0.
+    /// TCP payload of each segment but the last, in bytes; greater than 0.
     pub segment_size: u16,
-    /// The TCP header has CWR, which is the first segment's alone (RFC 3168 §6.1.2).
+    /// The TCP header has CWR, which belongs to the first segment only (RFC 3168 §6.1.2).
     pub cwr: bool,
 }
 
-/// What is known of a received frame's transport checksum.
+/// The state of a received frame's transport checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Checksum {
-    /// Nothing: whoever relies on the frame has to verify it.
+    /// Not verified. The receiver must verify it before it relies on the frame.
     Unchecked,
     /// The device verified it.
     Verified,
-    /// The frame never was on a wire; the checksum field holds the pseudo header's sum only (virtio 1.2 §5.1.6.2).
+    /// The frame was never on a wire: the checksum field holds only the sum of the pseudo header (virtio 1.2 §5.1.6.2).
     Partial {
-        /// Where summing would start, in bytes from the frame's first.
+        /// First byte covered by the checksum, from the start of the frame.
         start: u16,
-        /// Where the sum would be stored, in bytes from `start`.
+        /// Position of the checksum field, from `start`.
         offset: u16,
     },
 }
@@ -46,124 +46,125 @@ pub enum Checksum {
 /// A received frame, contiguous in the port's buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
-    /// From the Ethernet header on, without frame check sequence. Hostile.
+    /// The frame from the Ethernet header on, without frame check sequence. Hostile.
     pub bytes: &'a [u8],
-    /// What the device says of the transport checksum.
+    /// The state of the transport checksum, as reported by the device.
     pub checksum: Checksum,
-    /// Set where the frame stands for several segments.
+    /// Set if the frame represents several segments.
     pub gso: Option<Gso>,
 }
 
 impl<'a> Frame<'a> {
-    /// A frame of which the device says nothing.
+    /// Creates a frame without offload information.
     pub const fn plain(bytes: &'a [u8]) -> Self {
         Frame { bytes, checksum: Checksum::Unchecked, gso: None }
     }
 }
 
-/// Work left to the device (or the kernel) for a frame to be transmitted: finishing its transport checksum, whose field
-/// holds the pseudo header's folded sum, not inverted; and cutting it into segments.
+/// Work left to the device (or the kernel) when it transmits a frame: completing the transport checksum, whose field
+/// holds the folded sum of the pseudo header, not inverted; and cutting the frame into segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TxOffload {
-    /// Where summing starts (the transport header), in bytes from the frame's first.
+    /// First byte covered by the checksum (the start of the transport header), from the start of the frame.
     pub checksum_start: u16,
-    /// Where the sum is stored, in bytes from `checksum_start`.
+    /// Position of the checksum field, from `checksum_start`.
     pub checksum_offset: u16,
-    /// How to cut it; `None` where it is one segment.
+    /// How to cut the frame; `None` if it is one segment.
     pub gso: Option<Gso>,
-    /// Length of all headers including TCP's, in bytes.
+    /// Length of all headers up to and including TCP, in bytes.
     pub header_len: u16,
 }
 
-/// Why a frame was not transmitted. It is gone: LANs lose frames.
+/// Why a frame was dropped instead of transmitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TransmitError {
-    /// The device's queue is full.
+    /// The transmit queue is full.
     #[error("the transmit queue is full")]
     Full,
-    /// Longer than the port can take, or with more parts than [`LanTransmitter::transmit`] takes.
-    #[error("the frame is too long")]
+    /// The frame is longer than the port's limit, or has more parts than [`LanTransmitter::transmit`] accepts.
+    #[error("the frame is too long or has too many parts")]
     TooLong,
     /// The device is down or refused the frame.
     #[error("the device refused the frame (errno {0})")]
     Device(i32),
 }
 
-/// What a port is called and how it is reached.
+/// Name and properties of a port.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PortInfo {
-    /// The interface's name.
+    /// Name of the interface.
     pub name: String,
-    /// Its Ethernet address.
+    /// Ethernet address of the interface.
     pub mac: MacAddr,
     /// Largest IP packet of one segment, in bytes.
     pub mtu: u16,
 }
 
-/// What a receiver counted.
+/// Counters of a receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ReceiveCounters {
-    /// Frames handed out.
+    /// Frames received.
     pub frames: u64,
-    /// Their bytes.
+    /// Bytes of these frames.
     pub bytes: u64,
-    /// Frames longer than a receive buffer, dropped.
+    /// Frames dropped because they were longer than a receive buffer.
     pub truncated: u64,
-    /// Frames with an offload header that makes no sense, dropped.
+    /// Frames dropped because their offload header was invalid.
     pub bad_offload: u64,
-    /// Receive calls that failed for another reason than "nothing there".
+    /// Failed receive calls, except those without a frame to receive.
     pub errors: u64,
-    /// Frames the kernel dropped because its queue to us was full.
+    /// Frames that the kernel dropped because the receive queue was full.
     pub overrun: u64,
 }
 
-/// What a transmitter counted.
+/// Counters of a transmitter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TransmitCounters {
-    /// Frames handed to the device.
+    /// Frames passed to the device.
     pub frames: u64,
-    /// Their bytes.
+    /// Bytes of these frames.
     pub bytes: u64,
     /// Frames dropped because the device's queue was full.
     pub full: u64,
-    /// Frames dropped because they were too long.
+    /// Frames dropped because they were too long or had too many parts.
     pub too_long: u64,
-    /// Frames the device refused.
+    /// Frames that the device refused.
     pub errors: u64,
 }
 
 /// The receiving half of a port.
 pub trait LanReceiver: Send {
-    /// Hands each frame that is there to `each`, at most [`RECEIVE_BATCH_MAX`]; returns how many were taken off the
-    /// device (more may wait when it is the maximum). Never blocks.
+    /// Calls `each` for the frames that have arrived, at most [`RECEIVE_BATCH_MAX`]. Returns the number of frames taken
+    /// from the device, dropped ones included; more may be waiting if it is the maximum. Never blocks.
     fn receive(&mut self, each: &mut dyn FnMut(Frame<'_>)) -> usize;
 
-    /// Becomes readable when there is something to receive; `None` where the port cannot be waited for.
+    /// Returns a descriptor that is readable while there are frames to receive; `None` if the port cannot be waited
+    /// for.
     fn fd(&self) -> Option<RawFd>;
 
-    /// What was counted so far.
+    /// Returns the counters.
     fn counters(&mut self) -> ReceiveCounters;
 }
 
 /// The transmitting half of a port.
 pub trait LanTransmitter: Send {
-    /// Queues one frame, given as at most 8 parts one after another. The parts are copied (or sent) before the call
-    /// returns. An error means that this frame is dropped, and counted.
+    /// Queues one frame, given as at most 8 parts in sequence. The parts are copied (or sent) before the call returns.
+    /// On an error the frame is dropped and counted.
     fn transmit(&mut self, parts: &[&[u8]], offload: Option<TxOffload>) -> Result<(), TransmitError>;
 
-    /// Hands everything queued to the device. Never blocks.
+    /// Passes all queued frames to the device. Never blocks.
     fn flush(&mut self);
 
-    /// What was counted so far.
+    /// Returns the counters.
     fn counters(&self) -> TransmitCounters;
 }
 
-/// A LAN port: its halves and what it is.
+/// A LAN port: its properties and its halves.
 pub struct LanPort {
-    /// Name, address, MTU.
+    /// Name, Ethernet address and MTU.
     pub info: PortInfo,
-    /// The half that receives.
+    /// The receiving half.
     pub receiver: Box<dyn LanReceiver>,
-    /// The half that transmits.
+    /// The transmitting half.
     pub transmitter: Box<dyn LanTransmitter>,
 }

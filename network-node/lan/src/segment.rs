@@ -1,21 +1,22 @@
-//! Transmit offloads in software: finishes checksums and cuts a TCP frame into segments, as a device would.
+//! Transmit offloads in software: completes checksums and cuts a TCP frame into segments, as a device would.
 //!
-//! Owned by the memory port; the raw-socket port leaves this to the kernel. Not for the data path: it allocates.
+//! Used by the memory port; the raw-socket port leaves this to the kernel. It allocates, so it is not for the data
+//! path.
 
 use crate::port::{GsoKind, TxOffload};
 
 /// Length of an Ethernet header without tags, in bytes.
 pub(crate) const ETHERNET_LEN: usize = 14;
 
-/// The offload does not fit the frame it came with.
+/// The offload does not match its frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct BadOffload;
 
-/// Flags of the last segment only, and of the first only (RFC 9293 §3.1; CWR by RFC 3168 §6.1.2).
+/// TCP flags of the last segment only, and of the first only (RFC 9293 §3.1; CWR: RFC 3168 §6.1.2).
 const FIN_PSH: u8 = 0x09;
 const CWR: u8 = 0x80;
 
-/// Hands out the frames that `frame` becomes on a wire.
+/// Calls `each` for the frames that a device would transmit for `frame`.
 pub(crate) fn for_each_segment(
     frame: &mut [u8],
     offload: Option<TxOffload>,
@@ -90,7 +91,7 @@ fn fix_tcp(segment: &mut [u8], tcp_at: usize, ahead: u32, first: bool, last: boo
     }
 }
 
-/// The pseudo header's sum (RFC 9293 §3.1, RFC 8200 §8.1), folded and not inverted.
+/// Returns the sum of the pseudo header (RFC 9293 §3.1, RFC 8200 §8.1), folded and not inverted.
 fn pseudo_sum(header: &[u8], kind: GsoKind, tcp_len: u32) -> u16 {
     let addresses = match kind {
         GsoKind::TcpV4 => &header[ETHERNET_LEN + 12..ETHERNET_LEN + 20],
@@ -108,7 +109,7 @@ fn finish_checksum(frame: &mut [u8], start: usize, offset: usize) -> Result<(), 
     Ok(())
 }
 
-/// The Internet checksum's sum before folding (RFC 1071).
+/// Returns the sum of the Internet checksum before folding (RFC 1071).
 fn sum(bytes: &[u8]) -> u64 {
     let (pairs, rest) = bytes.as_chunks::<2>();
     let odd = rest.first().map_or(0, |b| u64::from(*b) << 8);
@@ -135,7 +136,8 @@ mod tests {
     use super::*;
     use crate::port::Gso;
 
-    /// Ethernet, IPv4 and TCP headers (54 bytes) and `payload` bytes, as a network node hands them to a port.
+    /// Returns Ethernet, IPv4 and TCP headers (54 bytes) and `payload` bytes, as the network node passes them to a
+    /// port.
     fn tcp_frame(payload: usize) -> (Vec<u8>, TxOffload) {
         let mut frame = vec![0; 54 + payload];
         frame[12] = 8;
@@ -152,7 +154,7 @@ mod tests {
         (frame, TxOffload { checksum_start: 34, checksum_offset: 16, gso, header_len: 54 })
     }
 
-    /// Cuts a frame and checks every segment's checksums by summing them over.
+    /// Cuts a frame and verifies the checksums of every segment.
     fn cut(mut frame: Vec<u8>, offload: TxOffload) -> Vec<Vec<u8>> {
         let mut segments = Vec::new();
         for_each_segment(&mut frame, Some(offload), &mut |s| segments.push(s.to_vec())).unwrap();

@@ -1,4 +1,4 @@
-//! The raw-socket port on a real veth pair between two network namespaces, against the kernel's own TCP.
+//! The raw-socket port on a veth pair between two network namespaces, against the kernel's own TCP.
 //!
 //! Needs root. Without it the tests say so and pass.
 #![allow(clippy::disallowed_types, reason = "real sockets and clocks on the other side of the wire")]
@@ -15,7 +15,7 @@ use csp_lan::af_packet::{self, AfPacketConfig, OpenError};
 use csp_lan::{Checksum, Gso, GsoKind, LanPort, TxOffload};
 use csp_types::MacAddr;
 
-/// A veth pair: `near` in a namespace that the test's thread enters, `far` in another. Removed at the end.
+/// A veth pair: `near` is the namespace that the port is opened in, `far` that of the peer. Removed when dropped.
 struct Pair {
     near: String,
     far: String,
@@ -38,7 +38,7 @@ impl Pair {
         let (near, far) = (&pair.near, &pair.far);
         run(&format!("ip netns add {near} && ip netns add {far}"));
         run(&format!("ip link add lan0 netns {near} type veth peer name eth0 netns {far}"));
-        // Without IPv6 no router solicitations come between.
+        // Without IPv6 the interfaces send no router solicitations.
         run(&format!("ip netns exec {near} sysctl -qw net.ipv6.conf.all.disable_ipv6=1"));
         run(&format!("ip netns exec {far} sysctl -qw net.ipv6.conf.all.disable_ipv6=1"));
         run(&format!("ip -n {near} link set lan0 address 02:00:00:00:00:0a up"));
@@ -48,7 +48,7 @@ impl Pair {
         Some(pair)
     }
 
-    /// Runs `work` on a thread that is in the namespace.
+    /// Runs `work` on a thread in the namespace.
     fn within<T: Send + 'static>(namespace: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
         let path = format!("/run/netns/{namespace}");
         let enter_and_work = move || {
@@ -92,7 +92,8 @@ fn sum(parts: &[&[u8]]) -> u16 {
     sum as u16
 }
 
-/// A TCP segment of ours as the network node hands it to a port: 54 bytes of headers, the checksum left to the kernel.
+/// Returns the headers (54 bytes) of a TCP segment as the network node passes them to a port, with the checksum left to
+/// the kernel.
 fn headers(ports: (u16, u16), seq: u32, ack: u32, flags: u8, data_len: usize) -> [u8; 54] {
     let mut h = [0; 54];
     h[..6].copy_from_slice(&PEER_MAC.0);
@@ -123,7 +124,7 @@ fn offload(segment_size: Option<u16>) -> Option<TxOffload> {
     Some(TxOffload { checksum_start: 34, checksum_offset: 16, gso, header_len: 54 })
 }
 
-/// A received TCP segment's fields.
+/// Fields of a received TCP segment.
 #[derive(Debug)]
 struct Seen {
     seq: u32,
@@ -134,12 +135,12 @@ struct Seen {
     gso: Option<Gso>,
 }
 
-/// Receives until `done` says so of a TCP segment for us.
+/// Receives until `done` returns true for a TCP segment.
 fn receive_until(port: &mut LanPort, mut done: impl FnMut(&Seen) -> bool) -> Seen {
     let deadline = Instant::now() + Duration::from_secs(10);
     let mut found = None;
     while found.is_none() {
-        assert!(Instant::now() < deadline, "the segment does not come: {:?}", port.receiver.counters());
+        assert!(Instant::now() < deadline, "the segment did not arrive: {:?}", port.receiver.counters());
         port.receiver.receive(&mut |frame| {
             let b = frame.bytes;
             if b.len() < 54 || b[12..14] != [8, 0] || b[23] != 6 {
@@ -160,7 +161,7 @@ fn receive_until(port: &mut LanPort, mut done: impl FnMut(&Seen) -> bool) -> See
 }
 
 #[test]
-fn the_port_knows_its_interface_and_refuses_others() {
+fn a_port_describes_its_interface_and_rejects_unsuitable_ones() {
     let Some(pair) = Pair::new("info") else { return };
     let port = pair.open();
     assert_eq!((port.info.name.as_str(), port.info.mac, port.info.mtu), ("lan0", OUR_MAC, 1500));
@@ -171,7 +172,7 @@ fn the_port_knows_its_interface_and_refuses_others() {
 }
 
 #[test]
-fn the_kernel_accepts_what_we_send_and_we_receive_its_large_segments() {
+fn the_kernel_accepts_transmitted_frames_and_its_large_segments_are_received() {
     let Some(pair) = Pair::new("tcp") else { return };
     let mut port = pair.open();
     let listener = Pair::within(&pair.far, || TcpListener::bind("10.9.9.2:7000").unwrap());
@@ -181,11 +182,11 @@ fn the_kernel_accepts_what_we_send_and_we_receive_its_large_segments() {
         let mut bytes = vec![0; 60_000];
         stream.read_exact(&mut bytes).unwrap();
         send.send(bytes).unwrap();
-        // More than the window takes: our reset ends it.
+        // More than the window admits: the test's reset ends the write.
         let _ = stream.write_all(&[7; 200_000]);
     });
 
-    // Handshake: checksums are finished by the kernel on the way.
+    // Handshake. The kernel completes the checksums.
     port.transmitter.transmit(&[&headers((4000, 7000), 100, 0, 0x02, 0)], offload(None)).unwrap();
     port.transmitter.flush();
     let answer = receive_until(&mut port, |s| s.flags == 0x12);
@@ -194,15 +195,15 @@ fn the_kernel_accepts_what_we_send_and_we_receive_its_large_segments() {
     let ours = answer.seq.wrapping_add(1);
     port.transmitter.transmit(&[&headers((4000, 7000), 101, ours, 0x10, 0)], offload(None)).unwrap();
 
-    // 60,000 bytes in one frame, in two parts, to be cut into segments of 1,400. One MSS at first would be polite;
-    // the receiver's window allows it.
+    // 60,000 bytes in one frame of three parts, to be cut into segments of 1,400. A real sender would start with fewer
+    // segments, but the receiver's window admits these.
     let data: Vec<u8> = (0..60_000u32).map(|i| (i % 251) as u8).collect();
     let header = headers((4000, 7000), 101, ours, 0x18, data.len());
     port.transmitter.transmit(&[&header, &data[..1000], &data[1000..]], offload(Some(1400))).unwrap();
     port.transmitter.flush();
     assert_eq!(received.recv_timeout(Duration::from_secs(10)).unwrap(), data);
 
-    // What comes back is larger than the MTU, with the segment size beside it.
+    // The peer's segments arrive coalesced, larger than the MTU, with their segment size.
     let mut expected = ours;
     let large = receive_until(&mut port, |s| {
         if s.data > 0 && s.seq == expected {
@@ -219,7 +220,7 @@ fn the_kernel_accepts_what_we_send_and_we_receive_its_large_segments() {
 }
 
 #[test]
-fn a_large_frame_keeps_its_word_that_only_the_first_segment_has_cwr() {
+fn a_large_frame_keeps_the_mark_that_only_its_first_segment_has_cwr() {
     let Some(pair) = Pair::new("cwr") else { return };
     let (mut port, mut peer) = (pair.open(), {
         let open = || af_packet::open(&AfPacketConfig::new("eth0"));
@@ -237,7 +238,7 @@ fn a_large_frame_keeps_its_word_that_only_the_first_segment_has_cwr() {
 }
 
 #[test]
-fn what_the_device_refuses_is_dropped_and_counted_and_the_rest_goes_out() {
+fn a_refused_frame_is_dropped_and_counted_and_the_others_are_sent() {
     let Some(pair) = Pair::new("drop") else { return };
     let (mut port, mut peer) = (pair.open(), {
         let open = || af_packet::open(&AfPacketConfig::new("eth0"));
@@ -245,7 +246,7 @@ fn what_the_device_refuses_is_dropped_and_counted_and_the_rest_goes_out() {
     });
     let header = headers((4000, 7000), 1, 0, 0x02, 0);
     for len in [10, 3000, 20] {
-        // 0x88b5 is for experiments (IEEE 802): no stack answers.
+        // 0x88b5 is reserved for experiments (IEEE 802): no stack answers it.
         let mut frame = vec![0; 14 + len];
         frame[..12].copy_from_slice(&header[..12]);
         frame[12..14].copy_from_slice(&[0x88, 0xb5]);

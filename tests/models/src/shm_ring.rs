@@ -65,7 +65,7 @@ fn messages_arrive_whole_and_in_order_though_slots_are_used_again() {
 }
 
 #[test]
-fn who_armed_and_found_nothing_is_woken() {
+fn an_armed_receiver_that_found_nothing_is_woken() {
     check(|| {
         let (mut sender, mut receiver) = ends(2);
         // Stands for the packet on the socket.

@@ -1,9 +1,9 @@
-//! `bench`: half round trips over the verbs provider beside the reference programs of rdma-core, perftest, rsockets and
-//! the kernel's TCP, all in one guest.
+//! `bench`: half round-trip times of the verbs provider, compared with the reference programs of rdma-core, perftest,
+//! rsockets and the kernel's TCP in the same guest.
 //!
-//! The two ends of everything have a processor each and speak through the same device. Everything takes turns, in short
-//! batches, and of each point the best batch counts: the processor is emulated, and the machine below does other things
-//! too. The times mean nothing outside the guest; the ratios do.
+//! Each end has a processor of its own, and both use the same device. All programs run in turn, in short batches, and
+//! the best batch of each point counts, since the processor is emulated and the host does other work. The times are
+//! meaningless outside the guest; the ratios are not.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -17,17 +17,17 @@ use crate::kernel::Kernel;
 use crate::{Fleet, Guest, Output, Program, Sizes};
 
 const SIZES: Sizes = Sizes { memory_mib: 1024, cpus: 2, mtu: 1500 };
-/// Bytes of the messages.
+/// Lengths of the messages, in bytes.
 const LENGTHS: [u32; 4] = [64, 1 << 10, 16 << 10, 64 << 10];
-/// What one measurement may take.
+/// Time limit of one measurement.
 const DEADLINE: Duration = Duration::from_secs(120);
-/// The verbs provider may take this many times what ibv_rc_pingpong takes, both polling.
+/// Largest allowed ratio of the verbs provider's time to that of ibv_rc_pingpong, both polling.
 const BOUND: f64 = 1.2;
-/// Where csp-perf's server listens.
+/// The ports of csp-perf's server.
 const PORTS: [(&str, u16); 2] = [("verbs", 7200), ("tcp", 7201)];
-/// Batches of a point in a run, one after the other.
+/// Batches of a point per run.
 const BATCHES: usize = 6;
-/// A reference program's server, and its client once the server listens; each on a processor of its own.
+/// Runs a reference program's server, and its client once the server listens, each on a processor of its own.
 const PAIR: &str = "for batch in $(seq $batches); do
       taskset -c 1 $server > /tmp/server 2>&1 & tries=0
       until taskset -c 0 $client > /tmp/client 2>&1; do
@@ -39,30 +39,30 @@ const PAIR: &str = "for batch in $(seq $batches); do
 const PINGPONG: &str = "ibv_rc_pingpong";
 const VERBS: &str = "csp verbs";
 
-/// How to measure.
+/// The settings of a measurement.
 pub struct Settings {
-    /// The folder with csp-perf.
+    /// The directory of csp-perf.
     pub binaries: PathBuf,
-    /// How long csp-perf measures a batch; the others have a number of rounds that takes about as long.
+    /// Length of a batch of csp-perf. The other programs run a number of rounds that takes about as long.
     pub seconds: f64,
-    /// Runs of each point, of some batches each.
+    /// Runs of each point, of six batches each.
     pub runs: u32,
 }
 
 /// One measured point.
 #[derive(Clone, Debug)]
 pub struct Point {
-    /// What carried it.
+    /// The program or provider.
     pub over: &'static str,
     /// `poll` or `block`.
     pub wait: &'static str,
-    /// Bytes of the message.
+    /// Length of the message in bytes.
     pub bytes: u32,
-    /// Half a round trip in microseconds, the mean of the best batch.
+    /// Half a round trip in microseconds: the mean of the best batch.
     pub time_us: f64,
 }
 
-/// All that was measured.
+/// The results.
 #[derive(Debug)]
 pub struct Figures {
     /// Every point.
@@ -72,7 +72,7 @@ pub struct Figures {
 /// Measures everything.
 ///
 /// # Errors
-/// Where the guest does not come up, or something cannot be measured; what the programs said is in the error.
+/// The guest does not boot, or a measurement fails; the error contains the output of the programs.
 pub fn run(kernel: &Kernel, settings: &Settings) -> Result<Figures> {
     let mut fleet = step("a guest (Soft-RoCE on an emulated processor)", || Fleet::boot(kernel, 1, SIZES))?;
     let guest = fleet.guests.first_mut().context("a guest was booted")?;
@@ -116,7 +116,7 @@ impl Bench<'_> {
             anyhow::Ok(())
         };
         for wait in ["poll", "block"] {
-            // What is compared follows each other, so that both find the machine in the same state.
+            // Programs that are compared run one after the other, so that the machine is in the same state for both.
             keep(PINGPONG, wait, self.pingpong(wait))?;
             keep(VERBS, wait, self.csp(VERBS, wait))?;
             keep("ib_send_lat", wait, self.perftest("ib_send_lat", wait))?;
@@ -160,35 +160,35 @@ impl Bench<'_> {
     }
 
     fn rsockets(&mut self, wait: &str) -> Result<f64> {
-        // It polls where it may not wait.
+        // With `n` rstream polls, since it must not block.
         let test = if wait == "block" { "b" } else { "n" };
         let program = format!("rstream -T {test} -S {} -I {} -C 1", self.bytes, self.rounds(wait));
         let address = self.guest.address();
         let text = self.pair(&format!("{program} -b {address}"), &format!("{program} -s {address}"))?;
-        // The last word of a line of figures; the heading's is no number.
+        // The last word of a line of figures; that of the heading is not a number.
         let last = |line: &str| line.split_whitespace().next_back()?.parse().ok();
         best(text.lines().filter_map(last)).with_context(|| text.clone())
     }
 
-    /// Round trips that take about as long as csp-perf measures.
+    /// Returns a number of round trips that takes about as long as a batch of csp-perf.
     fn rounds(&self, wait: &str) -> u32 {
         let each_us = f64::from(self.bytes) / 40.0 + if wait == "block" { 400.0 } else { 100.0 };
         (self.seconds * 1e6 / each_us) as u32
     }
 
-    /// Runs a reference program's server and client, batch after batch; what the client says.
+    /// Runs batches of a reference program's server and client. Returns the output of the client.
     fn pair(&mut self, server: &str, client: &str) -> Result<String> {
         let script = format!("server='{server}' client='{client}' batches={BATCHES}\n{PAIR}");
         self.guest.run(&["/bin/sh", "-ec", &script], DEADLINE)
     }
 }
 
-/// The shortest of some times; `None` where there is none.
+/// Returns the shortest time. `None` if there is none.
 fn best(times: impl Iterator<Item = f64>) -> Option<f64> {
     times.filter(|time| time.is_finite()).min_by(f64::total_cmp)
 }
 
-/// The means that latency tests of perftest tell: `t_avg`, the sixth number of a line of numbers.
+/// Returns the means that perftest's latency tests print: `t_avg`, the sixth number of a line of numbers.
 fn means_of_perftest(text: &str) -> impl Iterator<Item = f64> {
     let numbers =
         |line: &str| line.split_whitespace().map(|word| word.parse().ok()).collect::<Option<Vec<f64>>>();
@@ -196,7 +196,7 @@ fn means_of_perftest(text: &str) -> impl Iterator<Item = f64> {
 }
 
 impl Figures {
-    /// Keeps the better of this point and the one of a former run.
+    /// Records a point, unless an earlier run had a better one.
     fn keep(&mut self, point: Point) {
         let same = |p: &&mut Point| (p.over, p.wait, p.bytes) == (point.over, point.wait, point.bytes);
         match self.points.iter_mut().find(same) {
@@ -211,21 +211,21 @@ impl Figures {
         found.map(|point| point.time_us)
     }
 
-    /// What the verbs provider takes for each of ibv_rc_pingpong's, by length.
+    /// Returns the ratios of the verbs provider's time to ibv_rc_pingpong's, by length.
     fn ratios(&self, wait: &str) -> [f64; LENGTHS.len()] {
         let of = |over, bytes| self.time(over, wait, bytes).unwrap_or(f64::NAN);
         LENGTHS.map(|bytes| of(VERBS, bytes) / of(PINGPONG, bytes))
     }
 
-    /// Whether the verbs provider is as fast as promised.
+    /// Returns whether the verbs provider is within its bound at every length.
     pub fn holds(&self) -> bool {
         self.ratios("poll").iter().all(|&ratio| ratio <= BOUND)
     }
 
-    /// Every point, for programs. Times in microseconds.
+    /// Writes all points as JSON. Times are in microseconds.
     ///
     /// # Errors
-    /// Where the file cannot be written.
+    /// The file cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
         let point = |p: &Point| serde_json::json!({"over": p.over, "wait": p.wait, "bytes": p.bytes, "time_us": p.time_us});
         let points: Vec<_> = self.points.iter().map(point).collect();
@@ -258,7 +258,7 @@ impl fmt::Display for Figures {
             writeln!(f)?;
         }
         let mark = if self.holds() { "holds" } else { "BROKEN" };
-        writeln!(f, "\npromise: verbs <= {BOUND} x ibv_rc_pingpong at every size, polling: {mark}")
+        writeln!(f, "\nbound: verbs <= {BOUND} x ibv_rc_pingpong at every size, polling: {mark}")
     }
 }
 
@@ -267,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_promise_is_about_every_size() {
+    fn the_bound_applies_to_every_size() {
         let mut figures = Figures { points: Vec::new() };
         assert!(!figures.holds(), "nothing was measured");
         for bytes in LENGTHS {
@@ -275,7 +275,7 @@ mod tests {
                 figures.keep(Point { over, wait: "poll", bytes, time_us });
             }
         }
-        assert!(figures.holds(), "of each point the best run counts");
+        assert!(figures.holds(), "the best run of each point counts");
         assert_eq!(figures.points.len(), 2 * LENGTHS.len());
         let text = figures.to_string();
         assert!(text.contains("csp verbs, poll               11.0"), "{text}");

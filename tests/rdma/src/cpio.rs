@@ -1,8 +1,9 @@
-//! Archives in cpio's newc format, as the kernel unpacks them for its first root (Documentation: initramfs buffer format).
+//! Archives in cpio's newc format, which the kernel unpacks as its initial root (kernel documentation: initramfs buffer
+//! format).
 
 const MODE_DIRECTORY: u32 = 0o040_755;
 const MODE_FILE: u32 = 0o100_755;
-/// The name that ends an archive.
+/// The name of the entry that ends an archive.
 const TRAILER: &str = "TRAILER!!!";
 
 /// An archive under construction.
@@ -13,7 +14,7 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Adds a folder; `path` without a leading slash.
+    /// Adds a directory. `path` has no leading slash.
     pub fn directory(&mut self, path: &str) {
         self.entry(path, MODE_DIRECTORY, &[]);
     }
@@ -23,7 +24,7 @@ impl Archive {
         self.entry(path, MODE_FILE, contents);
     }
 
-    /// The archive's bytes.
+    /// Ends the archive and returns its bytes.
     pub fn finish(mut self) -> Vec<u8> {
         self.entry(TRAILER, 0, &[]);
         self.bytes
@@ -46,7 +47,7 @@ impl Archive {
         self.pad();
     }
 
-    /// Names and contents end on a multiple of 4 bytes.
+    /// Pads names and contents to a multiple of 4 bytes.
     fn pad(&mut self) {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }

@@ -1,4 +1,4 @@
-//! The whole path between guests: client and network node, proxy node, and application in a machine each.
+//! The whole path between guests: client and network node, proxy node, and application on one guest each.
 //!
 //! ```text
 //!  guest 1                                         guest 2             guest 3
@@ -6,10 +6,10 @@
 //!   10.76.0.1       10.77.0.1       + etcd .4]     10.77.0.2           10.77.0.3
 //!                        └──────────── SAN ────────────┴────── SAN ─────────┘
 //! ```
-//! Beside nginx runs an application on Python's http.server that takes uploads, and libcsp's example server, which reaches
-//! the proxy by queue pairs of its own where verbs carry the SAN. The client is a network namespace of
-//! guest 1; everything between guests goes over their one Ethernet, by the provider that is asked for. Addresses and
-//! configuration files are those of `make demo`.
+//! Besides nginx there are a Python http.server application that accepts uploads, and libcsp's example server, which
+//! reaches the proxy by queue pairs of its own if verbs carry the SAN. The client is a network namespace of guest 1.
+//! All traffic between guests uses their one Ethernet and the selected provider. Addresses and configuration files are
+//! those of `make demo`.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -28,34 +28,34 @@ use crate::{Fleet, Guest, Output, Program, Sizes};
 const FILES: [(&str, u64); 6] =
     [("0B", 0), ("1B", 1), ("1KiB", 1 << 10), ("64KiB", 64 << 10), ("1MiB", 1 << 20), ("4MiB", 4 << 20)];
 const SIZES: Sizes = Sizes { memory_mib: 1024, cpus: 2, mtu: 1500 };
-/// The machines' guests. The application has its own only where that was asked for.
+/// Indices of the guests. The application has a guest of its own unless `together` is set.
 const NETWORK: usize = 0;
 const PROXY: usize = 1;
-/// What a step in a guest may take: emulated, and on a machine that does other things too.
+/// Time limit of a step in a guest, which is emulated and shares its host.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// A host's silent death is known by then (SPECIFICATION.md: 1 s).
+/// Time limit for detecting the silent death of a host (SPECIFICATION.md: 1 s).
 const SILENCE_DEADLINE: Duration = Duration::from_secs(1);
 const LOG_POLL: Duration = Duration::from_millis(2);
 
-/// What to prove, with what.
+/// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// `san.provider` of the daemons: verbs, ucx or auto.
     pub provider: String,
-    /// The application runs on the proxy node's machine, and no agent relays: two guests.
+    /// The application runs on the proxy node's guest, without an agent as relay: two guests.
     pub together: bool,
-    /// The folder with the built binaries and libcsp_sockfilter.so.
+    /// The directory of the built binaries and libcsp_sockfilter.so.
     pub binaries: PathBuf,
 }
 
 impl Options {
-    /// Whether programs of libcsp reach the proxy by verbs of their own.
+    /// Returns whether libcsp programs reach the proxy by verbs of their own.
     fn direct(&self) -> bool {
         self.provider == "verbs" && !self.together
     }
 }
 
-/// The machines and what runs on them.
+/// The guests and the programs on them.
 struct Machines {
     scratch: Scratch,
     options: Options,
@@ -63,7 +63,7 @@ struct Machines {
     programs: Vec<Program>,
 }
 
-/// Configuration files, `www` and logs; removed with the demo.
+/// The directory of configuration files, `www` and logs; removed when dropped.
 struct Scratch(PathBuf);
 
 impl Drop for Scratch {
@@ -72,7 +72,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Runs every step and prints it; the first that fails is the error, with the daemons' logs.
+/// Runs and prints all steps. After a failed step it prints the daemons' logs.
 pub fn run(kernel: &Kernel, options: Options) -> Result<()> {
     println!(
         "CSP between guests: client → network-node → proxy-node → app-node (SAN: {})\n",
@@ -90,7 +90,7 @@ pub fn run(kernel: &Kernel, options: Options) -> Result<()> {
     outcome
 }
 
-/// Writes all that the guests will see: before they boot, so that none remembers an earlier state.
+/// Writes all files that the guests read, before they boot, so that no guest has an earlier state in its cache.
 fn lay_out(options: &Options) -> Result<Scratch> {
     let scratch = Scratch(std::env::temp_dir().join(format!("csp-guests-{}", std::process::id())));
     let (dir, provider) = (scratch.0.as_path(), options.provider.as_str());
@@ -151,28 +151,28 @@ impl Machines {
             self.fetch(library::PORT, "4MiB")?;
             if direct { self.has_device_open() } else { Ok(()) }
         })?;
-        step("no kernel TCP socket of the services but the client's", || self.no_kernel_tcp())?;
+        step("only the client has kernel TCP sockets of the services", || self.no_kernel_tcp())?;
         let after = self.rdma_packets()?;
         self.carried(&before, &after)?;
         self.lose_proxy()
     }
 
-    /// Runs a shell command in a guest; its output.
+    /// Runs a shell command in a guest and returns its output.
     fn shell(&mut self, guest: usize, command: &str) -> Result<String> {
         self.guest(guest)?.run(&["/bin/sh", "-ec", command], DEADLINE)
     }
 
     fn guest(&mut self, guest: usize) -> Result<&mut Guest> {
-        self.fleet.guests.get_mut(guest).context("three guests were booted")
+        self.fleet.guests.get_mut(guest).context("no guest with this number was booted")
     }
 
-    /// The application's guest.
+    /// Returns the index of the application's guest.
     fn application(&self) -> usize {
         if self.options.together { PROXY } else { 2 }
     }
 
     fn address(&mut self) -> Result<()> {
-        // UCX over TCP goes by an interface's first address, so that has to be the SAN's.
+        // UCX over TCP uses the first address of an interface, which must therefore be that of the SAN.
         for guest in NETWORK..self.fleet.guests.len() {
             self.shell(guest, "ip -4 address flush dev eth0")?;
         }
@@ -195,7 +195,7 @@ impl Machines {
     }
 
     fn start_daemons(&mut self) -> Result<()> {
-        // The management node shares the network node's machine; its address there is .4.
+        // The management node runs on the network node's guest, at address .4.
         self.start_daemon(NETWORK, "csp-mgmt-node", 4, "/readyz")?;
         self.start_daemon(PROXY, "csp-proxy-node", 2, "/healthz")?;
         self.start_daemon(NETWORK, "csp-network-node", 1, "/healthz")?;
@@ -212,7 +212,7 @@ impl Machines {
         Ok(())
     }
 
-    /// Starts a program that goes on, its output in the scratch folder's `log`.
+    /// Starts a program in the background, with its output in the scratch directory's `log`.
     fn start(&mut self, guest: usize, name: &str, command: &[&str]) -> Result<()> {
         let log = File::create(self.log(name))?;
         let program = self.guest(guest)?.start(command, Output::File(log))?;
@@ -235,7 +235,7 @@ impl Machines {
         self.accelerated("upload", &["/usr/bin/python3", &script, "0.0.0.0", &port])
     }
 
-    /// Starts an unmodified program of the application's guest through `csp-run`.
+    /// Starts an unmodified program in the application's guest through `csp-run`.
     fn accelerated(&mut self, name: &str, command: &[&str]) -> Result<()> {
         let run = self.options.binaries.join("csp-run").display().to_string();
         let socket = self.scratch.0.join("run/agent.sock").display().to_string();
@@ -264,7 +264,7 @@ impl Machines {
         }
     }
 
-    /// Uploads a file and compares the digest that the application answers.
+    /// Uploads a file and compares the digest that the application returns.
     fn upload(&mut self, name: &str) -> Result<()> {
         let file = self.scratch.0.join("www").join(name);
         let (wanted, url) = (Digest::of_file(&file)?, format!("http://{VIP}:{UPLOAD_PORT}/"));
@@ -278,7 +278,8 @@ impl Machines {
         Ok(())
     }
 
-    /// Neither the proxy's nor the application's kernel knows the services' connections, not even as ended ones.
+    /// Checks that neither the proxy's nor the application's kernel has sockets of the services' connections, also none
+    /// in TIME-WAIT.
     fn no_kernel_tcp(&mut self) -> Result<()> {
         for guest in [PROXY, self.application()] {
             let ports = [80, UPLOAD_PORT, library::PORT]
@@ -292,7 +293,7 @@ impl Machines {
         Ok(())
     }
 
-    /// Packets that each guest's RDMA device has sent.
+    /// Returns the packets that each guest's RDMA device has sent.
     fn rdma_packets(&mut self) -> Result<Vec<u64>> {
         let mut packets = Vec::new();
         for guest in NETWORK..self.fleet.guests.len() {
@@ -302,24 +303,25 @@ impl Machines {
         Ok(packets)
     }
 
-    /// The files went by RDMA where that was asked for: the devices' own counters, not the daemons' word.
+    /// Checks that RDMA carried the files if selected, by the devices' own counters rather than the daemons' reports.
     fn carried(&self, before: &[u64], after: &[u64]) -> Result<()> {
         let sent: Vec<u64> = before.iter().zip(after).map(|(before, after)| after - before).collect();
-        println!("  · RDMA packets sent meanwhile by each guest: {sent:?}");
+        println!("  · RDMA packets sent by each guest: {sent:?}");
         if self.options.provider == "verbs" && sent.contains(&0) {
-            bail!("a guest's RDMA device carried nothing");
+            bail!("a guest's RDMA device sent no packet");
         }
         Ok(())
     }
 
-    /// The proxy's machine falls silent in every way there is. While it is away the others know within the deadline;
-    /// when it is back, the service is. The last way is for good.
+    /// Makes the proxy's guest silent by a pulled cable, stopped processors, and power loss. The other nodes must
+    /// notice within the time limit, and the service must recover when the guest returns, which it does not after the
+    /// power loss.
     fn lose_proxy(&mut self) -> Result<()> {
-        self.lose("its cable is pulled", |guest| guest.plug(false))?;
-        self.regain("the cable is put in again", |guest| guest.plug(true))?;
-        self.lose("its processors stand still", |guest| guest.freeze(true))?;
-        self.regain("its processors go on", |guest| guest.freeze(false))?;
-        self.lose("it loses its power", |guest| {
+        self.lose("cable pulled", |guest| guest.plug(false))?;
+        self.regain("cable restored", |guest| guest.plug(true))?;
+        self.lose("processors stopped", |guest| guest.freeze(true))?;
+        self.regain("processors resumed", |guest| guest.freeze(false))?;
+        self.lose("power lost", |guest| {
             guest.kill();
             Ok(())
         })
@@ -329,7 +331,7 @@ impl Machines {
         let watched = self.watch("tunnel lost", "proxy lost")?;
         let began = Instant::now();
         lose(self.guest(PROXY)?)?;
-        let name = format!("the proxy's machine, {how}: the others notice");
+        let name = format!("proxy's guest, {how}: the other nodes notice");
         let took = step(&name, || wait_for_lines(&watched, began))?;
         for (Line { name, .. }, took) in watched.iter().zip(took) {
             println!("  · {name} after {} ms", took.as_millis());
@@ -344,15 +346,15 @@ impl Machines {
         let watched = self.watch("tunnel up", "proxy reached")?;
         let began = Instant::now();
         regain(self.guest(PROXY)?)?;
-        step(&format!("the proxy's machine, {how}: the service answers again"), || {
+        step(&format!("proxy's guest, {how}: the service answers again"), || {
             self.shell(NETWORK, &until_answer(80)).map(drop)
         })?;
         self.fetch(80, "64KiB")?;
-        // The service may answer before everybody who looks at the proxy has it again.
+        // The service may answer before network node and agent have both reached the proxy again.
         wait_for_lines(&watched, began).map(drop)
     }
 
-    /// The lines that network node and, where it relays, agent are to write from now on.
+    /// Returns the lines that the network node and, if it relays, the agent must log from now on.
     fn watch(&self, network: &'static str, agent: &'static str) -> Result<Vec<Line>> {
         let mut lines = vec![("csp-network-node", network)];
         if !self.options.together {
@@ -366,7 +368,7 @@ impl Machines {
         lines.into_iter().map(line).collect()
     }
 
-    /// The last lines of every log.
+    /// Returns the last lines of every log.
     fn logs(&self) -> String {
         const LINES: usize = 20;
         let mut text = String::new();
@@ -382,14 +384,14 @@ impl Machines {
     }
 }
 
-/// A shell command that ends once the service at this port answers the client.
+/// Returns a shell command that ends when the service at this port has answered the client.
 fn until_answer(port: u16) -> String {
     format!(
         "until ip netns exec client curl -sf -m 3 -o /dev/null http://{VIP}:{port}/1B; do sleep 0.1; done"
     )
 }
 
-/// A line that is waited for: one with `words`, behind the first `seen` bytes of a daemon's log.
+/// An expected log line: it contains `words` and lies after the first `seen` bytes of a daemon's log.
 struct Line {
     name: &'static str,
     log: PathBuf,
@@ -397,7 +399,7 @@ struct Line {
     words: &'static str,
 }
 
-/// Waits until every line is there; how long after `began` each was.
+/// Waits for all lines and returns the time of each since `began`.
 fn wait_for_lines(lines: &[Line], began: Instant) -> Result<Vec<Duration>> {
     let mut took = vec![None; lines.len()];
     loop {
@@ -411,7 +413,7 @@ fn wait_for_lines(lines: &[Line], began: Instant) -> Result<Vec<Duration>> {
             return Ok(all);
         }
         if began.elapsed() >= DEADLINE {
-            bail!("not every daemon's log says so within {DEADLINE:?}: {took:?}");
+            bail!("expected log lines missing after {DEADLINE:?}: {took:?}");
         }
         std::thread::sleep(LOG_POLL);
     }

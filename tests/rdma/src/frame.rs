@@ -1,25 +1,25 @@
-//! What host and guest say to each other: frames of a kind, a program's number and bytes.
+//! The frames between host and guest: kind, program number and payload.
 
 use std::io::{self, Read, Write};
 
-/// Largest payload of a frame in bytes.
+/// Largest payload of a frame, in bytes.
 pub const PAYLOAD_LEN_MAX: usize = 64 << 10;
 const HEADER_LEN: usize = 12;
 
 /// A frame.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Frame {
-    /// Guest: the agent takes commands.
+    /// Guest: the agent accepts commands.
     Ready,
-    /// Host: start a program. Strings that end in NUL: working folder, program, arguments.
+    /// Host: start a program. NUL-terminated strings: working directory, program, arguments.
     Start(Vec<u8>),
     /// Host: send this signal to the program's process group.
     Signal(u32),
-    /// Guest: the program wrote this to its standard output.
+    /// Guest: output of the program on standard output.
     Output(Vec<u8>),
-    /// Guest: the program wrote this to its standard error.
+    /// Guest: output of the program on standard error.
     Error(Vec<u8>),
-    /// Guest: the program ended with this exit code; 128 + n for signal n, 127 where it could not be started.
+    /// Guest: the program ended with this exit code: 128 + n after signal n, 127 if it could not be started.
     Exited(u32),
 }
 
@@ -35,7 +35,7 @@ impl Frame {
         }
     }
 
-    /// Writes the frame about `program` in one piece.
+    /// Writes the frame for `program` in one call.
     pub fn write(&self, program: u32, to: &mut impl Write) -> io::Result<()> {
         let word;
         let payload: &[u8] = match self {
@@ -57,7 +57,7 @@ impl Frame {
         to.write_all(&bytes)
     }
 
-    /// Reads a frame and the program it is about. `UnexpectedEof` where the other end is gone.
+    /// Reads a frame and its program number. `UnexpectedEof` if the other end has disconnected.
     pub fn read(from: &mut impl Read) -> io::Result<(u32, Frame)> {
         let mut header = [0; HEADER_LEN];
         from.read_exact(&mut header)?;
@@ -65,13 +65,16 @@ impl Frame {
             |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
         let (kind, program, len) = (field(0), field(4), field(8) as usize);
         if len > PAYLOAD_LEN_MAX {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a frame of {len} bytes")));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("a frame of {len} bytes exceeds the limit"),
+            ));
         }
         let mut payload = vec![0; len];
         from.read_exact(&mut payload)?;
         let word = || match payload[..] {
             [a, b, c, d] => Ok(u32::from_le_bytes([a, b, c, d])),
-            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "a frame without its number")),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "the payload of a frame must have 4 bytes")),
         };
         let frame = match kind {
             0 => Frame::Ready,
@@ -80,7 +83,12 @@ impl Frame {
             3 => Frame::Output(payload),
             4 => Frame::Error(payload),
             5 => Frame::Exited(word()?),
-            _ => return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a frame of kind {kind}"))),
+            _ => {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    format!("a frame of unknown kind {kind}"),
+                ));
+            }
         };
         Ok((program, frame))
     }

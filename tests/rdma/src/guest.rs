@@ -1,4 +1,4 @@
-//! Machines: QEMU, its agent's connection, and a set of them on one Ethernet.
+//! Guests: QEMU processes, the connections to their agents, and a set of guests on one Ethernet.
 
 use std::collections::HashMap;
 use std::fs;
@@ -20,12 +20,12 @@ use crate::monitor::Monitor;
 use crate::program::{Output, Program, Sink};
 use crate::switch::{self, Switch};
 
-/// Until a guest's agent answers. It takes 5 s on an idle machine.
+/// Time limit for booting. A guest takes 5 s on an idle machine.
 const BOOT_DEADLINE: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(20);
-/// What the name of a run's folder begins with; the process id follows.
+/// Prefix of the name of a run's directory; the process id follows.
 const FOLDER_PREFIX: &str = "csp-rdma-";
-/// The binary of this tool as guests see it.
+/// The path of this tool's binary, which guests run, too.
 const SELF: &str = "/proc/self/exe";
 
 /// Memory, processors and network of each guest.
@@ -35,14 +35,14 @@ pub struct Sizes {
     pub memory_mib: u32,
     /// Processors.
     pub cpus: u32,
-    /// Largest IP packet on the guests' Ethernet in bytes. RDMA's own largest is the power of two below it, at most 4096.
+    /// Largest IP packet on the guests' Ethernet, in bytes. The RDMA MTU is the power of two below it, at most 4096.
     pub mtu: u32,
 }
 
-/// Programs whose end is waited for.
+/// The running programs: where their output goes, and the channel for their exit code.
 type Programs = Arc<Mutex<HashMap<u32, (Arc<Sink>, Sender<u32>)>>>;
 
-/// A guest that runs. Dropped, it is killed.
+/// A running guest. Killed when dropped.
 #[derive(Debug)]
 pub struct Guest {
     number: u8,
@@ -54,21 +54,21 @@ pub struct Guest {
     monitor: PathBuf,
 }
 
-/// The guests of a run. QEMU ends with the thread that booted them.
+/// The guests of a run. QEMU is killed when the thread that booted them ends.
 #[derive(Debug)]
 pub struct Fleet {
-    /// The guests, number 1 first.
+    /// The guests, starting with number 1.
     pub guests: Vec<Guest>,
     switch: Option<Switch>,
     folder: PathBuf,
 }
 
 impl Fleet {
-    /// Boots `count` guests at once and waits until each takes commands. Sockets and consoles go to a folder of the
-    /// system's temporary one, which is removed when the fleet is dropped.
+    /// Boots `count` guests in parallel and waits until each accepts commands. Sockets and console logs are in a
+    /// directory in the system's temporary directory, which is removed when the fleet is dropped.
     ///
     /// # Errors
-    /// Where QEMU cannot be started or a guest does not come up; the end of its console is in the error.
+    /// QEMU cannot be started, or a guest does not boot; the error contains the end of its console log.
     pub fn boot(kernel: &Kernel, count: u8, sizes: Sizes) -> Result<Self> {
         remove_leftovers();
         let folder = std::env::temp_dir().join(format!("{FOLDER_PREFIX}{}", std::process::id()));
@@ -89,7 +89,7 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// The folder of this run's sockets, consoles and whatever the caller puts there.
+    /// Returns the directory of this run's sockets and console logs, which the caller may use, too.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -103,7 +103,7 @@ impl Drop for Fleet {
     }
 }
 
-/// A machine that has been switched on.
+/// A guest that is booting.
 struct Booting {
     number: u8,
     qemu: Killed,
@@ -112,7 +112,7 @@ struct Booting {
     monitor: PathBuf,
 }
 
-/// QEMU's process, killed where a guest does not come up.
+/// QEMU's process, killed if the guest does not boot.
 struct Killed(Option<Child>);
 
 impl Drop for Killed {
@@ -150,13 +150,13 @@ impl Booting {
             .args(["-append", &arguments])
             .args(["-qmp", &format!("unix:{},server=on,wait=off", monitor.display())])
             .args(["-serial", &format!("file:{}", console.display())])
-            // The host's root has mounts of other file systems below it.
+            // The host's root contains mounts of other file systems.
             .args(["-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap"])
             .args(["-device", "virtio-9p-pci,fsdev=host,mount_tag=host"])
             .args(["-chardev", &format!("socket,id=agent,path={}", socket.display())])
             .args(["-device", "virtio-serial-pci,max_ports=2", "-device", "virtserialport,chardev=agent"])
             .args(["-netdev", &format!("stream,id=san,server=off,addr.type=unix,addr.path={cable}")])
-            // Without the ROM for booting from the network, which takes seconds and a package.
+            // Without the boot ROM, which takes seconds and another package.
             .args([
                 "-device",
                 &format!("virtio-net-pci,netdev=san,mac={mac},host_mtu={},romfile=", sizes.mtu),
@@ -169,16 +169,20 @@ impl Booting {
         Ok(Booting { number, qemu: Killed(Some(child)), listener, console, monitor })
     }
 
-    /// Waits until the agent answers.
+    /// Waits until the agent is ready.
     fn ready(mut self) -> Result<Guest> {
         let outcome = self.connect();
         let mut agent = outcome.with_context(|| {
-            format!("guest {} did not come up; the end of its console:\n{}", self.number, tail(&self.console))
+            format!(
+                "guest {} did not boot; the end of its console log:\n{}",
+                self.number,
+                tail(&self.console)
+            )
         })?;
         let programs = Programs::default();
         let guest = Guest {
             number: self.number,
-            qemu: self.qemu.0.take().context("a guest is made once")?,
+            qemu: self.qemu.0.take().context("QEMU is taken once")?,
             agent: Arc::new(Mutex::new(agent.try_clone()?)),
             programs: Arc::clone(&programs),
             next: 1,
@@ -204,7 +208,7 @@ impl Booting {
         agent.set_read_timeout(Some(end.saturating_duration_since(Instant::now()).max(POLL)))?;
         match Frame::read(&mut agent)? {
             (_, Frame::Ready) => {}
-            (_, frame) => bail!("its agent said {frame:?}"),
+            (_, frame) => bail!("unexpected first frame of its agent: {frame:?}"),
         }
         agent.set_read_timeout(None)?;
         Ok(agent)
@@ -221,8 +225,8 @@ impl Booting {
     }
 }
 
-/// Gives what the agent tells to the programs it is about, until the guest is gone. Then it forgets them all: whoever
-/// waits for one learns of it.
+/// Passes the agent's reports to the programs they concern, until the guest ends. Then it drops the channels of all
+/// programs, which ends the waits for them.
 fn read_frames(agent: &mut UnixStream, programs: &Programs) {
     while let Ok((number, frame)) = Frame::read(agent) {
         let mut programs = programs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -247,20 +251,20 @@ fn read_frames(agent: &mut UnixStream, programs: &Programs) {
 }
 
 impl Guest {
-    /// Its address on the guests' Ethernet.
+    /// Returns the guest's address on the guests' Ethernet.
     pub fn address(&self) -> Ipv4Addr {
         Ipv4Addr::new(10, 99, 0, self.number)
     }
 
-    /// Its IPv6 address there.
+    /// Returns the guest's IPv6 address on the guests' Ethernet.
     pub fn address6(&self) -> Ipv6Addr {
         Ipv6Addr::new(0xfd99, 0, 0, 0, 0, 0, 0, u16::from(self.number))
     }
 
-    /// Starts a program in the folder that the caller works in.
+    /// Starts a program in the caller's working directory.
     ///
     /// # Errors
-    /// Where the guest is gone or the command line is longer than a frame.
+    /// The guest has ended, or the command line is longer than a frame.
     pub fn start(&mut self, command: &[&str], output: Output) -> Result<Program> {
         let mut words = std::env::current_dir()?.to_string_lossy().into_owned().into_bytes();
         for word in command {
@@ -281,10 +285,10 @@ impl Guest {
         Ok(Program { name, number, agent: Arc::clone(&self.agent), sink, ended, code: None })
     }
 
-    /// Runs a program to its end and gives what it wrote.
+    /// Runs a program to its end and returns its output.
     ///
     /// # Errors
-    /// Where it does not end with 0 within `deadline`; what it wrote is in the error.
+    /// It does not end with 0 within `deadline`; the error contains its output.
     pub fn run(&mut self, command: &[&str], deadline: Duration) -> Result<String> {
         let mut program = self.start(command, Output::Memory)?;
         let line = command.join(" ");
@@ -295,29 +299,29 @@ impl Guest {
         Ok(program.captured())
     }
 
-    /// Switches it off without warning: a host that falls silent.
+    /// Kills QEMU without notice, as a host that loses power.
     pub fn kill(&mut self) {
         let _ = self.qemu.kill();
         let _ = self.qemu.wait();
     }
 
-    /// Pulls out its cable, or puts it in again.
+    /// Unplugs (`false`) or plugs in (`true`) the guest's network cable.
     ///
     /// # Errors
-    /// Where QEMU is gone.
+    /// QEMU has ended.
     pub fn plug(&mut self, plugged: bool) -> Result<()> {
         Monitor::connect(&self.monitor)?.link("san", plugged)
     }
 
-    /// Lets its processors stand still, or go on: a host that hangs.
+    /// Stops (`true`) or resumes (`false`) the guest's processors, as a host that hangs.
     ///
     /// # Errors
-    /// Where QEMU is gone.
+    /// QEMU has ended.
     pub fn freeze(&mut self, frozen: bool) -> Result<()> {
         Monitor::connect(&self.monitor)?.frozen(frozen)
     }
 
-    /// The end of what its kernel said.
+    /// Returns the end of the console log.
     pub fn console(&self) -> String {
         tail(&self.console)
     }
@@ -329,7 +333,7 @@ impl Drop for Guest {
     }
 }
 
-/// Removes the folders of runs that were killed.
+/// Removes the directories of runs that were killed.
 fn remove_leftovers() {
     let Ok(entries) = fs::read_dir(std::env::temp_dir()) else { return };
     for entry in entries.flatten() {

@@ -1,6 +1,6 @@
 #!/bin/busybox sh
-# First program of a guest: loads modules, puts a tmpfs over the host's root and goes there.
-# Whatever fails ends the guest: the kernel panics without its first program, and QEMU ends then.
+# First program of a guest: loads modules, mounts a tmpfs over the host's root and switches to it.
+# Any failure ends the guest: the kernel panics when its first program ends, and QEMU then exits.
 set -e
 /bin/busybox mkdir -p /proc /sys /dev /lower /over /root
 /bin/busybox --install -s /bin

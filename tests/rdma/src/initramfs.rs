@@ -1,4 +1,4 @@
-//! A guest's first root: busybox, the modules and the script that goes over to the host's root.
+//! The initial root of a guest: busybox, the kernel modules, and the scripts that switch to the host's root.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use crate::cpio::Archive;
 use crate::kernel::Kernel;
 
-/// Statically linked (package busybox-static): the first root has no libraries.
+/// Statically linked (package busybox-static): the initial root has no libraries.
 const BUSYBOX: &str = "/bin/busybox";
 
 /// Writes the archive for `kernel` to `path`.

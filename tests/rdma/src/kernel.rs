@@ -1,4 +1,4 @@
-//! The guests' kernel: Debian's, unpacked and not installed, with the modules that a guest loads.
+//! The guests' kernel: Debian's package, unpacked but not installed, and the modules that a guest loads.
 
 use std::collections::HashMap;
 use std::fs;
@@ -7,9 +7,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// Debian's package that depends on the newest kernel.
+/// Debian's package that depends on the newest kernel's.
 const META_PACKAGE: &str = "linux-image-amd64";
-/// What a guest loads besides what these depend on, in this order.
+/// The modules that a guest loads, in this order, in addition to their dependencies.
 const MODULES: [&str; 15] = [
     "virtio_pci",
     "virtio_console",
@@ -22,7 +22,7 @@ const MODULES: [&str; 15] = [
     "tun",
     "sch_netem",
     "tcp_diag",
-    // Soft-RoCE asks the crypto layer for its checksum by name; nothing in the guest could load it then.
+    // Soft-RoCE requests its checksum from the crypto layer by name; the guest cannot load modules on demand.
     "crc32_generic",
     "ib_uverbs",
     "rdma_ucm",
@@ -32,16 +32,16 @@ const MODULES: [&str; 15] = [
 /// A kernel to boot.
 #[derive(Clone, Debug)]
 pub struct Kernel {
-    /// Its image.
+    /// Path of the image.
     pub image: PathBuf,
-    /// Its modules, each after those it depends on.
+    /// Paths of the modules, each after its dependencies.
     pub modules: Vec<PathBuf>,
 }
 
-/// The kernel kept in `folder`; from Debian's mirror where there is none yet.
+/// Returns the kernel cached in `folder`. Downloads it from Debian's mirror at first.
 ///
 /// # Errors
-/// Where apt-get or dpkg-deb fails; their words are in the error.
+/// apt-get or dpkg-deb failed; the error contains their output.
 pub fn obtain(folder: &Path) -> Result<Kernel> {
     let (kept, part) = (folder.join("kernel"), folder.join(format!("kernel.part{}", std::process::id())));
     if !kept.exists() {
@@ -51,7 +51,7 @@ pub fn obtain(folder: &Path) -> Result<Kernel> {
             let _ = fs::remove_dir_all(&part);
             return Err(error);
         }
-        // Another run may have been faster: its kernel is as good.
+        // Another run may have been faster; its kernel will do.
         if fs::rename(&part, &kept).is_err() {
             fs::remove_dir_all(&part)?;
         }
@@ -61,7 +61,7 @@ pub fn obtain(folder: &Path) -> Result<Kernel> {
     Ok(Kernel { image: kept.join("vmlinuz"), modules: names.lines().map(|name| kept.join(name)).collect() })
 }
 
-/// Leaves in `folder`: `vmlinuz`, the modules and their order.
+/// Creates in `folder`: `vmlinuz`, the modules, and the list of their order.
 fn download(folder: &Path) -> Result<()> {
     let package = match newest() {
         Ok(package) => package,
@@ -90,7 +90,7 @@ fn download(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The package that holds the newest kernel.
+/// Returns the name of the package of the newest kernel.
 fn newest() -> Result<String> {
     let text = run(Command::new("apt-cache").args(["depends", "--important", META_PACKAGE]))?;
     let mut names = text.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
@@ -100,7 +100,8 @@ fn newest() -> Result<String> {
         .with_context(|| format!("{META_PACKAGE} depends on no kernel:\n{text}"))
 }
 
-/// Moves a module and, before it, those it depends on into `folder`. A name without a file is built into the kernel.
+/// Copies the dependencies of a module, and then the module, to `folder`. A name without a file is built into the
+/// kernel.
 fn take(name: &str, files: &HashMap<String, PathBuf>, folder: &Path, order: &mut Vec<String>) -> Result<()> {
     let file = format!("{name}.ko");
     if order.contains(&file) {
@@ -116,7 +117,8 @@ fn take(name: &str, files: &HashMap<String, PathBuf>, folder: &Path, order: &mut
     Ok(())
 }
 
-/// The names after `depends=` in a module's `.modinfo`. The package lacks modules.dep: depmod makes it on installation.
+/// Returns the names after `depends=` in a module's `.modinfo`. The package has no modules.dep, which depmod creates on
+/// installation.
 fn dependencies(module: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
     let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else { return Vec::new() };
@@ -124,12 +126,12 @@ fn dependencies(module: &[u8]) -> Vec<String> {
     String::from_utf8_lossy(value).split(',').filter(|name| !name.is_empty()).map(key).collect()
 }
 
-/// Files name modules with dashes where others write underscores.
+/// File names of modules have dashes where other places have underscores.
 fn key(name: &str) -> String {
     name.replace('-', "_")
 }
 
-/// All modules below `folder` by name.
+/// Collects all modules below `folder` by name.
 fn index(folder: &Path, files: &mut HashMap<String, PathBuf>) -> Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -143,15 +145,15 @@ fn index(folder: &Path, files: &mut HashMap<String, PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// The one entry of `folder` whose name is `wanted`.
+/// Returns the entry of `folder` whose name is `wanted`.
 fn only(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<PathBuf> {
     let entries = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
     let mut found = entries.filter_map(|entry| entry.ok().map(|e| e.path()));
     let found = found.find(|path| path.file_name().is_some_and(|name| wanted(&name.to_string_lossy())));
-    found.with_context(|| format!("{} lacks what was looked for", folder.display()))
+    found.with_context(|| format!("no matching entry in {}", folder.display()))
 }
 
-/// Runs a command to its end; its standard output.
+/// Runs a command to its end and returns its standard output.
 fn run(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
     if !output.status.success() {
@@ -178,7 +180,7 @@ mod tests {
         let mut files = HashMap::new();
         index(&folder.join("in"), &mut files).expect("index");
         let mut order = Vec::new();
-        // udp_tunnel has no file: built in.
+        // udp_tunnel has no file: it is built in.
         take("rdma_rxe", &files, &folder, &mut order).expect("take");
         take("ib_uverbs", &files, &folder, &mut order).expect("take");
         fs::remove_dir_all(&folder).expect("clean");

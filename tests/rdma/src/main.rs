@@ -1,4 +1,4 @@
-//! `csp-rdma-guests`: commands in guests with RDMA.
+//! `csp-rdma-guests`: runs commands in guests with RDMA.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
 use csp_rdma_guests::{Fleet, Output, Sizes, agent, bench, demo, kernel, suite};
 
-/// Exit code of the tool's own failures, as env(1) and timeout(1) have it.
+/// Exit code of the tool's own failures, as for env(1) and timeout(1).
 const OWN_FAILURE: u8 = 125;
 
 /// Runs commands in QEMU guests that have real RDMA verbs (Soft-RoCE) and see this machine's files.
@@ -40,25 +40,26 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Boots guests, runs a command in the first, and ends with its exit code.
+    /// Boot guests, run a command in the first, and exit with its exit code.
     Run(Run),
-    /// The whole path between guests: files from an unmodified nginx, and a machine that falls silent.
+    /// Run the whole path between guests: files from an unmodified nginx, and the silent death of a host.
     Demo(Demo),
-    /// Verbs in one guest: the device's checks, then the tests on verbs of the test binaries that are named.
+    /// Check the RDMA device in one guest and run the tests on verbs of the given test binaries.
     Test {
-        /// Test binaries, as `cargo test --no-run` names them.
+        /// Test binaries, as printed by `cargo test --no-run`.
         binaries: Vec<PathBuf>,
     },
-    /// Half round trips in one guest: the verbs provider beside ibv_rc_pingpong, perftest, rsockets and the kernel's TCP.
+    /// Measure half round trips in one guest: the verbs provider, ibv_rc_pingpong, perftest, rsockets and the kernel's
+    /// TCP.
     Bench(Bench),
-    /// What runs inside a guest.
+    /// The agent, which runs inside a guest.
     #[command(hide = true)]
     Agent,
 }
 
 #[derive(Args)]
 struct Run {
-    /// How many guests to boot.
+    /// Number of guests.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=9))]
     guests: u8,
     /// Processors of each guest.
@@ -70,10 +71,10 @@ struct Run {
     /// Largest IP packet between guests in bytes.
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1280..=9000))]
     mtu: u32,
-    /// Seconds that the command may take.
+    /// Time limit of the command in seconds.
     #[arg(long, default_value_t = 900)]
     timeout: u64,
-    /// A shell command that runs in guest N meanwhile, as N:COMMAND. May be given several times.
+    /// A shell command to run in guest N at the same time, as N:COMMAND. May be repeated.
     #[arg(long, value_name = "N:COMMAND")]
     background: Vec<String>,
     /// The command and its arguments.
@@ -83,29 +84,29 @@ struct Run {
 
 #[derive(Args)]
 struct Bench {
-    /// How long each batch is measured.
+    /// Length of each batch in seconds.
     #[arg(long, default_value_t = 0.05)]
     seconds: f64,
     /// Runs of each point, of six batches each; the best batch counts.
     #[arg(long, default_value_t = 3)]
     runs: u32,
-    /// Also writes every point to this file.
+    /// Also write every point to this file, as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
-    /// The folder with csp-perf; this tool's own where it is not given.
+    /// The directory of csp-perf; by default that of this tool.
     #[arg(long)]
     binaries: Option<PathBuf>,
 }
 
 #[derive(Args)]
 struct Demo {
-    /// What carries the SAN between guests: verbs, ucx or auto.
+    /// The SAN's provider between guests: verbs, ucx or auto.
     #[arg(long, default_value = "verbs")]
     san: String,
-    /// The application on the proxy node's machine: two guests, and no agent relays.
+    /// Run the application on the proxy node's guest: two guests, without an agent as relay.
     #[arg(long)]
     together: bool,
-    /// The folder with the daemons; this tool's own where it is not given.
+    /// The directory of the daemons; by default that of this tool.
     #[arg(long)]
     binaries: Option<PathBuf>,
 }
@@ -151,7 +152,7 @@ fn demonstrate(arguments: Demo) -> Result<()> {
     demo::run(&kernel::obtain(&folder()?)?, options)
 }
 
-/// Whether the provider is as fast as promised.
+/// Runs `bench` and returns whether the provider is within its bound.
 fn measure(arguments: Bench) -> Result<bool> {
     let (seconds, runs) = (arguments.seconds, arguments.runs.max(1));
     let settings = bench::Settings { binaries: built(arguments.binaries)?, seconds, runs };
@@ -161,7 +162,7 @@ fn measure(arguments: Bench) -> Result<bool> {
     Ok(figures.holds())
 }
 
-/// The folder that was named, or this program's own.
+/// Returns the given directory, or that of this program.
 fn built(named: Option<PathBuf>) -> Result<PathBuf> {
     let own = std::env::current_exe()?;
     Ok(named.unwrap_or(own.parent().context("this program's own folder")?.to_owned()))
@@ -171,7 +172,7 @@ fn test(binaries: &[PathBuf]) -> Result<()> {
     suite::run(&kernel::obtain(&folder()?)?, binaries)
 }
 
-/// Where the kernel is kept: in the folder of the build's profiles.
+/// Returns the directory in which the kernel is cached, beside those of the build's profiles.
 fn folder() -> Result<PathBuf> {
     let own = std::env::current_exe()?;
     let folder = own.ancestors().nth(2).context("this program's folder has no parent")?.join("rdma");

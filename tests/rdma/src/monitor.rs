@@ -1,4 +1,4 @@
-//! QEMU's monitor (QMP): what is done to a machine from outside.
+//! QEMU's monitor (QMP), which changes a guest from outside.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-/// What QEMU may take to answer.
+/// Time limit of QEMU's answer.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// A connection with a machine's monitor.
+/// A connection to a guest's monitor.
 #[derive(Debug)]
 pub(crate) struct Monitor(BufReader<UnixStream>);
 
 impl Monitor {
-    /// Connects and negotiates nothing, as the protocol demands before the first command.
+    /// Connects, and sends the capabilities command that the protocol requires first.
     pub(crate) fn connect(path: &Path) -> Result<Self> {
         let stream = UnixStream::connect(path).with_context(|| path.display().to_string())?;
         stream.set_read_timeout(Some(DEADLINE))?;
@@ -24,20 +24,20 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// Puts a network device's cable in or pulls it out.
+    /// Connects or disconnects the link of a network device.
     pub(crate) fn link(&mut self, device: &str, up: bool) -> Result<()> {
         self.execute(&format!(
             r#"{{"execute": "set_link", "arguments": {{"name": "{device}", "up": {up}}}}}"#
         ))
     }
 
-    /// Lets its processors stand still, or go on.
+    /// Stops or resumes the guest's processors.
     pub(crate) fn frozen(&mut self, frozen: bool) -> Result<()> {
         let command = if frozen { "stop" } else { "cont" };
         self.execute(&format!(r#"{{"execute": "{command}"}}"#))
     }
 
-    /// Sends a command and waits for its answer. Greeting and events are lines without one.
+    /// Sends a command and waits for its answer. The greeting and events are skipped.
     fn execute(&mut self, command: &str) -> Result<()> {
         writeln!(self.0.get_mut(), "{command}")?;
         let mut line = String::new();

@@ -1,4 +1,4 @@
-//! A program in a guest, seen from the host.
+//! The host's handle of a program in a guest.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -12,21 +12,21 @@ use rustix::process::Signal;
 
 use crate::frame::Frame;
 
-/// How long a program may take to end after it was told to.
+/// Time limit for the end of a program after SIGTERM.
 const STOP_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Where a program's output goes on the host.
+/// The destination of a program's output on the host.
 #[derive(Debug)]
 pub enum Output {
-    /// To this process' own standard output and error.
+    /// This process's own standard output and error.
     Inherit,
-    /// Both to a file.
+    /// A file, for both outputs.
     File(File),
-    /// Both into memory, for [`Program::captured`].
+    /// Memory, for both outputs: [`Program::captured`] returns it.
     Memory,
 }
 
-/// What the guest's reader and the program's handle share.
+/// Output shared by the reader of the guest's frames and the program's handle.
 #[derive(Debug)]
 pub(crate) struct Sink {
     output: Output,
@@ -38,9 +38,9 @@ impl Sink {
         Sink { output, memory: Mutex::default() }
     }
 
-    /// Takes what the program wrote.
+    /// Stores output of the program.
     pub(crate) fn take(&self, bytes: &[u8], error: bool) {
-        // Output that the host cannot keep is lost; the program's exit code is not.
+        // A failure to store output is ignored; the program's exit code is still reported.
         let _ = match &self.output {
             Output::Inherit if error => io::stderr().write_all(bytes),
             Output::Inherit => io::stdout().write_all(bytes).and_then(|()| io::stdout().flush()),
@@ -65,10 +65,10 @@ pub struct Program {
 }
 
 impl Program {
-    /// Its exit code once it has ended: 128 + n for signal n, 127 where it could not be started.
+    /// Waits for the program's end and returns its exit code: 128 + n after signal n, 127 if it could not be started.
     ///
     /// # Errors
-    /// Where the guest is gone, or the program runs on after `deadline`.
+    /// The guest has ended, or the program has not ended within `deadline`.
     pub fn wait(&mut self, deadline: Duration) -> Result<u32> {
         if let Some(code) = self.code {
             return Ok(code);
@@ -78,29 +78,29 @@ impl Program {
                 self.code = Some(code);
                 Ok(code)
             }
-            Err(RecvTimeoutError::Timeout) => bail!("{} runs on after {deadline:?}", self.name),
+            Err(RecvTimeoutError::Timeout) => bail!("{} has not ended after {deadline:?}", self.name),
             Err(RecvTimeoutError::Disconnected) => bail!("{}: its guest is gone", self.name),
         }
     }
 
-    /// Whether it has ended, with its exit code.
+    /// Returns the exit code if the program has ended.
     pub fn exited(&mut self) -> Option<u32> {
         self.wait(Duration::ZERO).ok()
     }
 
-    /// Sends a signal to it and its children.
+    /// Sends a signal to the program and its children.
     ///
     /// # Errors
-    /// Where the guest is gone.
+    /// The guest has ended.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         let mut agent = self.agent.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(Frame::Signal(signal.as_raw() as u32).write(self.number, &mut *agent)?)
     }
 
-    /// SIGTERM, and SIGKILL where that does not help; its exit code.
+    /// Sends SIGTERM, and SIGKILL if the program does not end. Returns its exit code.
     ///
     /// # Errors
-    /// Where it did not end on SIGTERM, or the guest is gone.
+    /// It did not end after SIGTERM, or the guest has ended.
     pub fn stop(&mut self) -> Result<u32> {
         let began = Instant::now();
         self.signal(Signal::TERM)?;
@@ -111,7 +111,7 @@ impl Program {
         outcome
     }
 
-    /// What it has written so far, of a program started with [`Output::Memory`].
+    /// Returns the output so far of a program started with [`Output::Memory`].
     pub fn captured(&self) -> String {
         String::from_utf8_lossy(&self.sink.memory.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
     }

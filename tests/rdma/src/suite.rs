@@ -1,4 +1,4 @@
-//! What runs on verbs inside one guest: the device's own checks, then the test binaries that are named.
+//! The tests on verbs in one guest: checks of the device, then the given test binaries.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,18 +10,18 @@ use crate::kernel::Kernel;
 use crate::{Fleet, Guest, Sizes};
 
 const SIZES: Sizes = Sizes { memory_mib: 2048, cpus: 2, mtu: 1500 };
-/// What a check of the device may take.
+/// Time limit of a check of the device.
 const CHECK_DEADLINE: Duration = Duration::from_secs(60);
-/// What a test binary may take.
+/// Time limit of a test binary.
 const BINARY_DEADLINE: Duration = Duration::from_secs(300);
-/// Tests on verbs have this in their names and are ignored elsewhere.
+/// Tests on verbs have this in their names, and are ignored in ordinary runs.
 const FILTER: &str = "verbs";
-/// A program's server in the background, its client against it once the server listens, then the server's own outcome.
+/// Runs a program's server in the background and its client once the server listens; then waits for the server.
 const PINGPONG: &str = "ibv_rc_pingpong -d rxe0 -g $gid > /tmp/server & server=$!
     until ss -Hltn 'sport = 18515' | grep -q .; do sleep 0.05; done
     ibv_rc_pingpong -d rxe0 -g $gid $address; wait $server";
 
-/// Boots a guest and runs everything in it. `binaries` are test binaries of this workspace.
+/// Boots a guest, checks its device and runs the tests on verbs of `binaries`.
 pub fn run(kernel: &Kernel, binaries: &[PathBuf]) -> Result<()> {
     println!("RDMA verbs in a guest (Soft-RoCE on an emulated processor)\n");
     let mut fleet = step("a guest", || Fleet::boot(kernel, 1, SIZES))?;
@@ -39,7 +39,7 @@ pub fn run(kernel: &Kernel, binaries: &[PathBuf]) -> Result<()> {
     outcome.with_context(|| format!("the end of the guest's console:\n{}", guest.console()))
 }
 
-/// The device is there and does what the reference programs ask of it.
+/// Checks that the device exists and works with the reference programs.
 fn device(guest: &mut Guest) -> Result<()> {
     step("rdma link: rxe0 is active", || {
         let text = guest.run(&["rdma", "link"], CHECK_DEADLINE)?;
@@ -53,7 +53,7 @@ fn device(guest: &mut Guest) -> Result<()> {
         println!("  · {}", line.split_whitespace().collect::<Vec<_>>().join(" "));
     }
     for (name, address) in [("IPv4", guest.address().to_string()), ("IPv6", guest.address6().to_string())] {
-        // The tables' entries are written out in full, an IPv4 address as ::ffff: and its bytes.
+        // The kernel prints GIDs in full, an IPv4 address as ::ffff: and its bytes.
         let entry = if name == "IPv4" { "0000:ffff:0a63:0001$" } else { "^fd99:.*:0001$" };
         let gid = format!(
             "gid=$(grep -l '{entry}' /sys/class/infiniband/rxe0/ports/1/gids/* | sed 's:.*/::'); address=127.0.0.1"
@@ -75,7 +75,7 @@ fn device(guest: &mut Guest) -> Result<()> {
     Ok(())
 }
 
-/// Runs the tests on verbs of one binary; how many passed.
+/// Runs the tests on verbs of one binary. Returns the number of tests that passed.
 fn tests(guest: &mut Guest, binary: &std::path::Path) -> Result<u32> {
     let address = format!("CSP_VI_VERBS={}", guest.address());
     let path = binary.canonicalize().with_context(|| binary.display().to_string())?;

@@ -1,8 +1,8 @@
-//! The Ethernet of a run: a switch that QEMU's stream devices plug into.
+//! The Ethernet of a run: a switch between QEMU's stream devices.
 //!
-//! RoCE expects a network that loses next to nothing. QEMU's multicast on loopback loses frames as soon as a guest is
-//! slower than its neighbour, and each loss costs a queue pair half a second. Here a slow guest's frames wait, megabytes
-//! of them; only a guest that stands still loses some. A frame goes to the guest whose address it bears, others to all.
+//! RoCE expects a network with hardly any loss. QEMU's multicast on loopback loses frames when a guest is slower than
+//! another, and each loss stops a queue pair for half a second. This switch queues megabytes of frames for a slow
+//! guest, so only a stopped guest loses frames. A frame goes to the guest that it is addressed to, or else to all.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd as _;
@@ -13,34 +13,34 @@ use std::thread::{self, JoinHandle};
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, poll};
 
-/// Bytes that wait for a guest that reads slowly.
+/// Largest queue for a guest, in bytes.
 const WAITING_LEN_MAX: usize = 16 << 20;
-/// Longest frame that QEMU sends: its NET_BUFSIZE.
+/// Longest frame that QEMU sends (its NET_BUFSIZE).
 const FRAME_LEN_MAX: usize = 4096 + 65536;
-/// Before each frame: its length, big-endian.
+/// Length of the prefix of each frame: its length, big-endian.
 const PREFIX_LEN: usize = 4;
 const READ_LEN: usize = 256 << 10;
-/// First bytes of the guests' Ethernet addresses; the guest's number is the last.
+/// First bytes of the guests' Ethernet addresses; the last byte is the guest's number.
 const ADDRESS: [u8; 5] = [0x52, 0x54, 0x00, 0x99, 0x00];
 
-/// A switch that runs. Dropped, it stops.
+/// A running switch. Stops when dropped.
 #[derive(Debug)]
 pub(crate) struct Switch {
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// The Ethernet address of a guest, as QEMU takes it.
+/// Returns the Ethernet address of a guest in QEMU's format.
 pub(crate) fn address(number: u8) -> String {
     let bytes: Vec<String> = ADDRESS.iter().chain([&number]).map(|byte| format!("{byte:02x}")).collect();
     bytes.join(":")
 }
 
 impl Switch {
-    /// A switch whose sockets are at these paths, that of guest 1 first.
+    /// Starts a switch with sockets at `paths`, guest 1's first.
     ///
     /// # Errors
-    /// Where a socket cannot be made.
+    /// A socket cannot be created.
     pub(crate) fn start<'a>(paths: impl Iterator<Item = &'a Path>) -> Result<Self> {
         let mut ports = Vec::new();
         for path in paths {
@@ -63,18 +63,18 @@ impl Drop for Switch {
     }
 }
 
-/// Where a guest plugs in.
+/// The port of a guest.
 struct Port {
     listener: UnixListener,
     cable: Option<UnixStream>,
-    /// What was read and is no whole frame yet.
+    /// Bytes received of an incomplete frame.
     input: Vec<u8>,
-    /// Frames on their way to the guest, with their prefixes, and how many bytes of them are gone.
+    /// Frames queued for the guest, with their prefixes, and the number of bytes of them already written.
     output: Vec<u8>,
     written: usize,
 }
 
-/// Switches until the other end of `stopped` is closed.
+/// Forwards frames until the other end of `stopped` is closed.
 fn serve(ports: &mut [Port], stopped: &UnixStream) {
     let mut part = vec![0; READ_LEN];
     while let Some(ready) = wait(ports, stopped) {
@@ -97,7 +97,7 @@ fn serve(ports: &mut [Port], stopped: &UnixStream) {
     }
 }
 
-/// Waits until something can be done; what is ready at each port, or nothing once the switch is to stop.
+/// Waits until a port is ready. Returns the events of each port, or `None` when the switch must stop.
 fn wait(ports: &[Port], stopped: &UnixStream) -> Option<Vec<PollFlags>> {
     let mut descriptors = vec![PollFd::new(stopped, PollFlags::IN)];
     for port in ports {
@@ -105,20 +105,20 @@ fn wait(ports: &[Port], stopped: &UnixStream) -> Option<Vec<PollFlags>> {
         let descriptor = port.cable.as_ref().map_or(port.listener.as_fd(), |cable| cable.as_fd());
         descriptors.push(PollFd::from_borrowed_fd(descriptor, wanted));
     }
-    // An interrupted call finds nothing ready.
+    // An interrupted call returns no events.
     let _ = poll(&mut descriptors, None);
     let ready: Vec<PollFlags> = descriptors.iter().map(PollFd::revents).collect();
     let (stop, ready) = ready.split_first()?;
     stop.is_empty().then(|| ready.to_vec())
 }
 
-/// The first whole frame of `bytes`, without its prefix.
+/// Returns the first complete frame of `bytes`, without its prefix.
 fn next(bytes: &[u8]) -> Option<&[u8]> {
     let (prefix, rest) = bytes.split_first_chunk::<PREFIX_LEN>()?;
     rest.get(..u32::from_be_bytes(*prefix) as usize)
 }
 
-/// Gives a frame to whom it is for.
+/// Queues a frame for its destinations.
 fn forward(ports: &mut [Port], from: usize, frame: &[u8]) {
     let owner = frame.strip_prefix(&ADDRESS).and_then(|rest| rest.first()).map(|number| usize::from(*number));
     for (at, port) in ports.iter_mut().enumerate() {
@@ -133,7 +133,7 @@ impl Port {
         self.output.len() - self.written
     }
 
-    /// Takes a guest that plugs in, or what it sends; all that is no whole frame yet, old and new.
+    /// Accepts a guest's connection, or reads from it. Returns the bytes not yet forwarded, old and new.
     fn receive(&mut self, part: &mut [u8]) -> Vec<u8> {
         let mut bytes = std::mem::take(&mut self.input);
         let Some(cable) = &mut self.cable else {
@@ -156,7 +156,7 @@ impl Port {
         bytes
     }
 
-    /// Adds a frame to what waits for the guest; one that finds no room is lost, as at any switch.
+    /// Queues a frame for the guest, or drops it if the queue is full.
     fn queue(&mut self, frame: &[u8]) {
         if self.cable.is_some() && self.waiting() + PREFIX_LEN + frame.len() <= WAITING_LEN_MAX {
             self.output.extend_from_slice(&(frame.len() as u32).to_be_bytes());
@@ -164,7 +164,7 @@ impl Port {
         }
     }
 
-    /// Writes what the guest takes.
+    /// Writes queued frames as far as the guest accepts them.
     fn send(&mut self) {
         while self.waiting() > 0 {
             let Some(cable) = &mut self.cable else { break };
@@ -175,7 +175,7 @@ impl Port {
                 Err(_) => self.unplugged(),
             }
         }
-        // What is gone is removed when it is the greater part: every byte moves once at most.
+        // Written bytes are removed when they are more than half of the queue, so that each byte moves at most once.
         if self.written > self.output.len() / 2 {
             self.output.drain(..self.written);
             self.written = 0;
@@ -197,7 +197,7 @@ mod tests {
 
     const DEADLINE: Duration = Duration::from_secs(10);
 
-    /// A switch with three guests, the folder of its sockets, and the guests' ends.
+    /// Returns a switch with three guests, the directory of its sockets, and the guests' ends.
     fn three(name: &str) -> (Switch, PathBuf, Vec<UnixStream>) {
         let folder = std::env::temp_dir().join(format!("csp-switch-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
@@ -222,14 +222,14 @@ mod tests {
     }
 
     #[test]
-    fn frames_go_to_whom_they_are_for() {
+    fn frames_reach_the_guest_they_are_addressed_to() {
         let (switch, folder, mut guests) = three("addresses");
-        // A guest that has sent is plugged in.
+        // A guest whose frame arrived is connected.
         for guest in &mut guests {
             guest.write_all(&frame([0x52, 0x54, 0, 0x99, 0, 9], 0)).unwrap();
         }
         let whole = [frame([0xff; 6], 1), frame([0x52, 0x54, 0, 0x99, 0, 3], 2)].concat();
-        // In two pieces that do not end with a frame.
+        // Sent in two parts that do not end with a frame.
         let deadline = std::time::Instant::now() + DEADLINE;
         let mut seen = Vec::new();
         while !seen.contains(&2) && std::time::Instant::now() < deadline {
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_does_not_read_holds_up_nobody() {
+    fn a_guest_that_does_not_read_delays_no_other() {
         let (switch, folder, mut guests) = three("slow");
         guests[1].write_all(&frame([0x52, 0x54, 0, 0x99, 0, 1], 7)).unwrap();
         assert_eq!(received(&guests[0]), 7);

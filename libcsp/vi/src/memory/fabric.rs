@@ -1,4 +1,4 @@
-//! The fabric's state: nodes, VI ends and what is on its way between them.
+//! The state of the fabric: nodes, the ends of VIs, and the messages in flight between them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -10,7 +10,7 @@ use crate::regions::Place;
 use crate::slots::{SLOTS_MAX, Slots};
 use crate::{ConnectRequest, Event, RequestId, ViConfig, ViError, ViId};
 
-/// A message on its way, due at the receiver at a time.
+/// A message in flight, with the time at which it arrives.
 #[derive(Clone)]
 pub(super) struct Message {
     pub due: Instant,
@@ -21,10 +21,10 @@ pub(super) struct Message {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum EndState {
-    /// Until `Established` was polled.
+    /// Until the caller polls `Established`.
     Opening,
     Open,
-    /// `Disconnected` was polled.
+    /// The caller has polled `Disconnected` or `Refused`.
     Closed,
 }
 
@@ -37,17 +37,17 @@ pub(super) struct End {
     /// Receives that the peer has posted and this end has not used.
     pub window: u32,
     pub arriving: VecDeque<Message>,
-    /// What was sent from here and is not known to have arrived, where VIs can break.
+    /// Messages sent from here and not known to have arrived; kept only where VIs can break.
     pub unconfirmed: VecDeque<Message>,
-    /// Receive buffers that are posted here, in the order posted.
+    /// Posted receive buffers, in the order posted.
     pub free: VecDeque<u32>,
     pub held: BTreeMap<u32, Vec<u8>>,
-    /// Where the caller's receive buffers lie, if it brought its own.
+    /// The caller's receive buffers, if it provided any.
     pub places: Option<Box<[Place]>>,
-    /// What this end sends takes so long.
+    /// Delay of messages sent from this end.
     pub delay: Duration,
     pub jitter: Duration,
-    /// When the last thing sent from here is due: nothing may overtake it.
+    /// Arrival time of the last message or event sent from this end; no later one arrives before it.
     pub last_due: Instant,
 }
 
@@ -67,11 +67,11 @@ pub(super) struct Node {
     pub name: String,
     pub alive: bool,
     pub paused: bool,
-    /// Who connects to it finds nobody.
+    /// New connections to this node fail as if it did not listen.
     pub hidden: bool,
     pub listening: Vec<String>,
     pub notices: VecDeque<Notice>,
-    /// Signalled sends that are done.
+    /// Signalled sends that are complete.
     pub sent: VecDeque<(u32, u64)>,
     pub armed: bool,
     pub wake: Option<OwnedFd>,
@@ -84,7 +84,7 @@ pub(super) struct State {
     pub requests: Slots<Request>,
     pub default_delay: Duration,
     pub default_jitter: Duration,
-    /// VIs can break though both ends live.
+    /// VIs can break while both ends live.
     pub breakable: bool,
     order: u64,
     random: u64,
@@ -109,7 +109,7 @@ impl State {
         self.nodes.iter().position(|node| node.alive && node.name == name)
     }
 
-    /// The node that listens at `address`, and which of its addresses that is.
+    /// Returns the node that listens at `address`, and the index of that address among its listeners.
     pub(super) fn listener(&self, address: &str) -> Option<(usize, u32)> {
         let at = |node: &Node| node.listening.iter().position(|l| l == address);
         let mut nodes = self.nodes.iter().enumerate().filter(|(_, node)| node.alive && !node.hidden);
@@ -135,7 +135,7 @@ impl State {
         self.ends.insert(end).ok_or(ViError::Exhausted("VI"))
     }
 
-    /// When something sent now by `end` arrives: never before what it sent earlier.
+    /// Returns the arrival time of what `end` sends now, which is never before that of what it sent earlier.
     fn due_from(&mut self, end: u32) -> Instant {
         let random = self.next_random();
         let now = self.now;
@@ -155,7 +155,7 @@ impl State {
         z ^ (z >> 31)
     }
 
-    /// Puts a message on its way to `from`'s peer, if there still is one.
+    /// Sends a message to `from`'s peer, if it still has one.
     pub(super) fn send(&mut self, from: u32, immediate: u32, bytes: Vec<u8>) {
         let due = self.due_from(from);
         self.order += 1;
@@ -168,10 +168,11 @@ impl State {
         let peer = end.peer;
         let Some(peer) = peer.and_then(|peer| self.ends.get_mut(peer)) else { return };
         peer.arriving.push_back(message);
-        self.kick();
+        self.wake_ready_nodes();
     }
 
-    /// Message `order` and those before it are in the hands of `from`'s peer; `from` knows now, or when a later one is.
+    /// The peer of `from` has polled message `order`. At random, `from` learns now that this message and all before it
+    /// arrived, or learns it with a later message.
     pub(super) fn maybe_confirm(&mut self, from: Option<u32>, order: u64) {
         if self.breakable && self.next_random() & 1 == 0 {
             self.confirm(from, order);
@@ -184,10 +185,10 @@ impl State {
         }
     }
 
-    /// Breaks a VI in the middle of what is on its way.
-    pub(super) fn break_vi(&mut self, vi: u32, heard_after: (Duration, Duration)) -> bool {
+    /// Breaks a VI and loses a random tail of the messages in flight.
+    pub(super) fn break_vi(&mut self, vi: u32, reported_after: (Duration, Duration)) -> bool {
         let Some(peer) = self.ends.get(vi).and_then(|end| end.peer) else { return false };
-        for (id, from, after) in [(vi, peer, heard_after.0), (peer, vi, heard_after.1)] {
+        for (id, from, after) in [(vi, peer, reported_after.0), (peer, vi, reported_after.1)] {
             let (arrived, known, now) = (self.next_random(), self.next_random(), self.now);
             let Some(end) = self.ends.get_mut(id) else { continue };
             let arrived = arrived as usize % (end.arriving.len() + 1);
@@ -202,7 +203,7 @@ impl State {
         true
     }
 
-    /// Tells `node` of `event`, `from`'s delay later (at once without `from`).
+    /// Queues `event` for `node`. It becomes due after the delay of end `from`, or at once without `from`.
     pub(super) fn notify(&mut self, node: usize, from: Option<u32>, vi: Option<u32>, event: Event) {
         let due = from.map_or(self.now, |from| self.due_from(from));
         if let Some(node) = self.nodes.get_mut(node)
@@ -210,7 +211,7 @@ impl State {
         {
             node.notices.push_back(Notice { due, vi, event });
         }
-        self.kick();
+        self.wake_ready_nodes();
     }
 
     pub(super) fn request(
@@ -234,7 +235,7 @@ impl State {
         self.notify(to, Some(from), None, Event::Request(request));
     }
 
-    /// Forgets an end; its peer, if connected, is told.
+    /// Removes an end and notifies its peer, if connected.
     pub(super) fn remove_end(&mut self, id: u32, clean: bool, in_flight: InFlight) {
         self.withdraw_requests(id);
         let last = self.due_from(id);
@@ -248,7 +249,7 @@ impl State {
         }
     }
 
-    /// Tells `id` that its peer is gone.
+    /// Queues the event that the peer of `id` is gone.
     pub(super) fn lose_peer(&mut self, id: u32, due: Instant, clean: bool, in_flight: InFlight) {
         let Some(end) = self.ends.get_mut(id) else { return };
         end.peer = None;
@@ -261,11 +262,12 @@ impl State {
         {
             node.notices.push_back(Notice { due, vi: Some(id), event });
         }
-        self.kick();
+        self.wake_ready_nodes();
     }
 
-    /// Whether the provider knows, as some do, of the end of a VI that broke, though its caller has not been told.
-    pub(super) fn noticed_end(&mut self, id: u32) -> bool {
+    /// Whether the provider rejects sends because the end of a broken VI is due, although the caller has not polled
+    /// that event. Random, since some providers do so and others do not.
+    pub(super) fn provider_saw_end(&mut self, id: u32) -> bool {
         let Some(end) = self.ends.get(id).filter(|end| self.breakable && end.peer.is_none()) else {
             return false;
         };
@@ -276,7 +278,7 @@ impl State {
         queued && self.next_random() & 1 == 0
     }
 
-    /// Takes back the unanswered request of `end`, so that nobody can accept it.
+    /// Withdraws the unanswered request of `end`, so that it cannot be accepted.
     fn withdraw_requests(&mut self, end: u32) {
         let Some(id) = self.requests.iter().find(|(_, r)| r.from == end).map(|(id, _)| id) else { return };
         let Some(request) = self.requests.remove(id) else { return };
@@ -308,18 +310,19 @@ impl State {
         }
     }
 
-    /// Whether `node` would find something now.
+    /// Returns whether a poll by `node` would return something now.
     pub(super) fn is_ready(&self, index: usize) -> bool {
         let Some(node) = self.nodes.get(index) else { return false };
         node.alive
             && !node.paused
             && (!node.sent.is_empty()
-                || node.notices.iter().any(|notice| self.may_tell(notice))
+                || node.notices.iter().any(|notice| self.is_deliverable(notice))
                 || self.next_message(index).is_some())
     }
 
-    /// A notice is told when it is due, and the end of a VI only after the last message of it was polled.
-    pub(super) fn may_tell(&self, notice: &Notice) -> bool {
+    /// Returns whether a notice may be polled: when it is due, and for the end of a VI only after its last message was
+    /// polled.
+    pub(super) fn is_deliverable(&self, notice: &Notice) -> bool {
         let drained = || {
             let end = notice.vi.and_then(|vi| self.ends.get(vi));
             end.is_none_or(|end| end.arriving.is_empty())
@@ -327,7 +330,7 @@ impl State {
         notice.due <= self.now && (!matches!(notice.event, Event::Disconnected { .. }) || drained())
     }
 
-    /// The end of `node` whose message is next: the one sent first among those that are due.
+    /// Returns the end of `node` whose message is next: the one with the earliest due time, then the earliest sent.
     pub(super) fn next_message(&self, node: usize) -> Option<u32> {
         let due = |end: &End| {
             let message = end.arriving.front()?;
@@ -337,15 +340,15 @@ impl State {
         self.ends.iter().filter_map(|(id, end)| due(end).map(|key| (key, id))).min().map(|(_, id)| id)
     }
 
-    /// When the next thing that is still on its way arrives.
+    /// Returns when the next message or notice in flight arrives.
     pub(super) fn next_due(&self) -> Option<Instant> {
         let notices = self.nodes.iter().filter(|n| n.alive).flat_map(|n| n.notices.iter().map(|n| n.due));
         let messages = self.ends.iter().flat_map(|(_, end)| end.arriving.iter().map(|m| m.due));
         notices.chain(messages).filter(|&due| due > self.now).min()
     }
 
-    /// Wakes the nodes that armed and have something to find.
-    pub(super) fn kick(&mut self) {
+    /// Signals the armed nodes that have something to poll.
+    pub(super) fn wake_ready_nodes(&mut self) {
         for index in 0..self.nodes.len() {
             if self.nodes[index].armed && self.is_ready(index) {
                 self.nodes[index].armed = false;

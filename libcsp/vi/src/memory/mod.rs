@@ -1,10 +1,10 @@
 //! `memory`: VIs between providers of one process, deterministic and in virtual time.
 //!
-//! Owns no clock and no thread: time moves when [`MemoryFabric::advance`] is called, and everything else happens
-//! inside the callers' own calls. The same calls with the same seed give the same order of completions.
+//! It has no clock and no thread: time advances when [`MemoryFabric::advance`] is called, and everything else happens
+//! within the callers' own calls. The same calls with the same seed give the same order of completions.
 //!
-//! A VI loses, duplicates and reorders nothing; a test makes it slow, kills it, kills a node or pauses one.
-//! [`Provider::wake`] gives one eventfd per provider, which becomes readable when something is due after arming.
+//! A VI does not lose, duplicate or reorder messages; a test can delay or break it, and kill or pause a node.
+//! [`Provider::wake`] returns one eventfd per provider, which becomes readable when something is due after arming.
 
 mod eventfd;
 mod fabric;
@@ -23,25 +23,26 @@ use crate::{
 };
 use fabric::{EndState, Node, State};
 
-/// What becomes of messages on their way when a VI or node dies.
+/// The fate of messages in flight when a VI or node dies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InFlight {
-    /// They still arrive, as when a process on the same host dies.
+    /// They arrive, as when a process on the same host dies.
     Delivered,
     /// They are lost, as when a host dies.
     Lost,
 }
 
-/// How long messages take: `fixed`, and up to `jitter` more by the fabric's seed. Order within a VI stays.
+/// The delay of messages: `fixed`, plus less than `jitter` at random from the fabric's seed. The order within a VI is
+/// kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Delay {
     /// Added to every message.
     pub fixed: Duration,
-    /// The exclusive bound of what is added at random.
+    /// Exclusive bound of the random part.
     pub jitter: Duration,
 }
 
-/// Connects the providers made from it. Clones are the same fabric.
+/// Connects the providers created from it. Clones refer to the same fabric.
 #[derive(Clone)]
 pub struct MemoryFabric {
     state: Arc<Mutex<State>>,
@@ -54,17 +55,18 @@ impl Default for MemoryFabric {
 }
 
 impl MemoryFabric {
-    /// A fabric without delay; its time is [`Instant::ZERO`].
+    /// Creates a fabric without delay, at time [`Instant::ZERO`].
     pub fn new() -> Self {
         Self::with_seed(0)
     }
 
-    /// The same, with a seed for jitter.
+    /// Creates a fabric with a seed for its random choices.
     pub fn with_seed(seed: u64) -> Self {
         MemoryFabric { state: Arc::new(Mutex::new(State::new(seed))) }
     }
 
-    /// A new node on the fabric. The name serves the faults below; a dead node's name can be given again.
+    /// Creates a node on the fabric. The functions that inject faults use the name; the name of a dead node can be
+    /// reused.
     pub fn provider(&self, name: &str) -> MemoryProvider {
         let mut state = self.lock();
         state.nodes.push(Node {
@@ -81,31 +83,31 @@ impl MemoryFabric {
         MemoryProvider { fabric: self.clone(), node: state.nodes.len() - 1, regions: Regions::new() }
     }
 
-    /// Moves the time forward (never back): what is due by then can be polled.
+    /// Advances the time, never backwards. What is due by then can be polled.
     pub fn advance(&self, now: Instant) {
         let mut state = self.lock();
         state.now = state.now.max(now);
-        state.kick();
+        state.wake_ready_nodes();
     }
 
-    /// The fabric's time.
+    /// Returns the fabric's time.
     pub fn now(&self) -> Instant {
         self.lock().now
     }
 
-    /// When the next thing still on its way is due, for a simulation to advance to.
+    /// Returns when the next message or event in flight is due, for a simulation to advance to.
     pub fn next_due(&self) -> Option<Instant> {
         self.lock().next_due()
     }
 
-    /// The delay of ends made from now on.
+    /// Sets the delay of ends created from now on.
     pub fn set_default_delay(&self, delay: Delay) {
         let mut state = self.lock();
         state.default_delay = delay.fixed;
         state.default_jitter = delay.jitter;
     }
 
-    /// The delay of what end `vi` sends from now on. `false` where there is no such end.
+    /// Sets the delay of what end `vi` sends from now on. Returns `false` if there is no such end.
     pub fn set_delay(&self, vi: ViId, delay: Delay) -> bool {
         let mut state = self.lock();
         let Some(end) = state.ends.get_mut(vi.0) else { return false };
@@ -114,7 +116,7 @@ impl MemoryFabric {
         true
     }
 
-    /// Breaks a connected VI: both ends see an unclean disconnect. `false` where `vi` is not connected.
+    /// Kills a connected VI: both ends see an unclean disconnect. Returns `false` if `vi` is not connected.
     pub fn kill_vi(&self, vi: ViId, in_flight: InFlight) -> bool {
         let mut state = self.lock();
         let Some(peer) = state.ends.get(vi.0).and_then(|end| end.peer) else { return false };
@@ -125,20 +127,22 @@ impl MemoryFabric {
         true
     }
 
-    /// Lets VIs break, as those between hosts do, from now on ([`Provider::can_break`]); costs a copy of each message.
+    /// Makes VIs breakable from now on, as those between hosts are ([`Provider::can_break`]). Costs a copy of each
+    /// message.
     pub fn let_break(&self) {
         self.lock().breakable = true;
     }
 
-    /// Breaks a connected VI whose ends live. Of the messages on their way only the first few arrive, and of these the sender
-    /// knows the first few; how many is the fabric's seed's. The end `vi` hears of it after the first of the times, its
-    /// peer after the second; posting to it may fail before that is polled. `false` where `vi` is not connected.
-    pub fn break_vi(&self, vi: ViId, heard_after: (Duration, Duration)) -> bool {
-        self.lock().break_vi(vi.0, heard_after)
+    /// Breaks a connected VI whose ends live. Of the messages in flight only a random number of the first arrive, and
+    /// the sender learns of a random number of these. The event is due at the end `vi` after the first of the two
+    /// times, at its peer after the second; a send may fail before the event is polled. Returns `false` if `vi` is not
+    /// connected.
+    pub fn break_vi(&self, vi: ViId, reported_after: (Duration, Duration)) -> bool {
+        self.lock().break_vi(vi.0, reported_after)
     }
 
-    /// Kills a node: its VIs disconnect uncleanly, its listeners are gone and its provider is dead. `false` where no
-    /// live node has the name.
+    /// Kills a node: its VIs disconnect uncleanly, its listeners end and its provider fails. Returns `false` if no live
+    /// node has the name.
     pub fn kill_node(&self, name: &str, in_flight: InFlight) -> bool {
         let mut state = self.lock();
         let Some(node) = state.node_named(name) else { return false };
@@ -146,18 +150,18 @@ impl MemoryFabric {
         true
     }
 
-    /// Stops (`true`) or resumes (`false`) delivery to a node, as of a stopped process: what is sent to it waits.
-    /// `false` where no live node has the name.
+    /// Stops (`true`) or resumes (`false`) delivery to a node, as for a stopped process: messages to it wait. Returns
+    /// `false` if no live node has the name.
     pub fn pause_node(&self, name: &str, paused: bool) -> bool {
         let mut state = self.lock();
         let Some(node) = state.node_named(name) else { return false };
         state.nodes[node].paused = paused;
-        state.kick();
+        state.wake_ready_nodes();
         true
     }
 
-    /// Hides a node (`true`): who connects to it finds nobody, as while the way to it is broken. Its VIs stay. `false`
-    /// where no live node has the name.
+    /// Hides a node (`true`): new connections to it find no listener, as while the network to it is down. Its VIs
+    /// remain. Returns `false` if no live node has the name.
     pub fn hide_node(&self, name: &str, hidden: bool) -> bool {
         let mut state = self.lock();
         let Some(node) = state.node_named(name) else { return false };
@@ -165,13 +169,13 @@ impl MemoryFabric {
         true
     }
 
-    // A panic in one test thread must not hide another's failure behind a poisoned lock.
+    // A panic in one test thread must not hide another thread's failure behind a poisoned lock.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One node of a [`MemoryFabric`]. Dropping it is the death of its process: messages on their way still arrive.
+/// One node of a [`MemoryFabric`]. Dropping it is the death of its process: messages in flight still arrive.
 pub struct MemoryProvider {
     fabric: MemoryFabric,
     node: usize,
@@ -184,7 +188,7 @@ impl MemoryProvider {
         if state.nodes[self.node].alive { Ok(state) } else { Err(ViError::NotConnected) }
     }
 
-    fn give_back(&mut self, vi: ViId, clean: bool) -> Result<(), ViError> {
+    fn release(&mut self, vi: ViId, clean: bool) -> Result<(), ViError> {
         let mut state = self.live()?;
         match state.ends.get(vi.0) {
             Some(end) if end.node == self.node => {}
@@ -200,7 +204,7 @@ fn name_of(address: &ViAddress) -> Result<&str, ViError> {
         ViAddress::Name(name) => Ok(name),
         other => Err(ViError::Unreachable {
             address: other.to_string(),
-            reason: "the memory provider takes names".to_owned(),
+            reason: "the memory provider needs a name".to_owned(),
         }),
     }
 }
@@ -233,8 +237,10 @@ impl Provider for MemoryProvider {
         let mut state = self.live()?;
         let end = state.new_end(self.node, config)?;
         let Some(listener) = state.listener(name) else {
-            let reason =
-                ViError::Unreachable { address: name.to_owned(), reason: "nobody listens there".to_owned() };
+            let reason = ViError::Unreachable {
+                address: name.to_owned(),
+                reason: "no listener has this name".to_owned(),
+            };
             state.notify(self.node, Some(end), Some(end), Event::Refused { vi: ViId(end), reason });
             return Ok(ViId(end));
         };
@@ -250,7 +256,7 @@ impl Provider for MemoryProvider {
         self.regions.deregister(region)
     }
 
-    /// Copies at once: the sender may change its memory too early and nobody notices here.
+    /// Copies at once. A sender that changes its memory before [`Completion::Sent`] is therefore not detected.
     fn post_send_from(
         &mut self,
         vi: ViId,
@@ -344,9 +350,9 @@ impl Provider for MemoryProvider {
     ) -> Result<(), ViError> {
         let mut state = self.live()?;
         let node = self.node;
-        let noticed = state.noticed_end(vi.0);
+        let saw_end = state.provider_saw_end(vi.0);
         let end = state.ends.get_mut(vi.0).filter(|e| e.node == node).ok_or(ViError::Unknown("VI"))?;
-        if end.state != EndState::Open || noticed {
+        if end.state != EndState::Open || saw_end {
             return Err(ViError::NotConnected);
         }
         let (len, max) =
@@ -421,7 +427,7 @@ impl Provider for MemoryProvider {
         if node.paused {
             return None;
         }
-        let position = node.notices.iter().position(|notice| state.may_tell(notice))?;
+        let position = node.notices.iter().position(|notice| state.is_deliverable(notice))?;
         let event = state.nodes[self.node].notices.remove(position)?.event;
         let (vi, new_state) = match &event {
             Event::Established { vi, .. } => (vi.0, EndState::Open),
@@ -458,25 +464,25 @@ impl Provider for MemoryProvider {
     }
 
     fn disconnect(&mut self, vi: ViId) -> Result<(), ViError> {
-        self.give_back(vi, true)
+        self.release(vi, true)
     }
 
-    /// What is on its way still arrives.
+    /// Messages in flight still arrive.
     fn abort(&mut self, vi: ViId) -> Result<(), ViError> {
-        self.give_back(vi, false)
+        self.release(vi, false)
     }
 
     fn can_break(&self) -> bool {
         self.fabric.lock().breakable
     }
 
-    fn unconfirmed(&self, vi: ViId, tell: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
+    fn unconfirmed(&self, vi: ViId, visit: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
         let state = self.live()?;
         if !state.breakable {
-            return Err(ViError::Unsupported("tell what was not confirmed"));
+            return Err(ViError::Unsupported("list unconfirmed messages"));
         }
         let end = state.ends.get(vi.0).filter(|e| e.node == self.node).ok_or(ViError::Unknown("VI"))?;
-        end.unconfirmed.iter().for_each(|sent| tell(sent.immediate, &sent.bytes));
+        end.unconfirmed.iter().for_each(|sent| visit(sent.immediate, &sent.bytes));
         Ok(())
     }
 }

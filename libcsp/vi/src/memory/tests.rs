@@ -1,4 +1,4 @@
-//! Faults and virtual time; what every provider promises is tested in `tests/conformance.rs`.
+//! Faults and virtual time. `tests/conformance.rs` tests what all providers have in common.
 
 use super::*;
 
@@ -110,7 +110,7 @@ fn a_paused_node_gets_nothing_until_resumed() {
 }
 
 #[test]
-fn a_listener_that_dies_refuses_who_waits() {
+fn a_dying_listener_refuses_pending_requests() {
     let fabric = MemoryFabric::new();
     let (mut a, mut b) = (fabric.provider("a"), fabric.provider("b"));
     b.listen(&ViAddress::Name("x".into())).unwrap();

@@ -1,28 +1,28 @@
-//! Moving cache lines between processors before they are asked for.
+//! Cache hints: move lines between processors before they are needed.
 //!
-//! What a message costs at 64 bytes is the movement of its lines: the sender takes them over from the receiver, which
-//! read them last, and the receiver fetches them again. Two hints shorten that. Both are no more than hints: processors
-//! that do not know them do nothing.
+//! Most of the cost of a 64-byte message is the transfer of its cache lines: the sender fetches them from the receiver,
+//! which read them last, and the receiver fetches them back. Two hints shorten this. A processor that does not support
+//! a hint ignores it.
 
 const LINE_LEN: usize = 64;
 
-/// Messages longer than this are not handed over early: the receiver fetches their lines in a row, and its processor
-/// sees that coming.
+/// Messages longer than this are not demoted: the receiver reads their lines in sequence, which its processor
+/// prefetches.
 const DEMOTE_LEN_MAX: usize = 1024;
 
-/// Lines of the next slot that are taken over early, at most.
+/// Largest part of the next slot that is prefetched for writing, in bytes.
 const CLAIM_LEN_MAX: usize = 16 * 1024;
 
-/// Moves what was just written from this processor's own cache to the one that all share, where the receiver finds it
-/// sooner.
+/// Demotes lines just written from this processor's private cache to the shared cache, from which the receiver fetches
+/// them faster.
 pub(super) fn hand_over(at: *const u8, len: usize) {
     if len > DEMOTE_LEN_MAX {
         return;
     }
     #[cfg(target_arch = "x86_64")]
     for offset in (0..len).step_by(LINE_LEN) {
-        // SAFETY: cldemote changes no memory and no register; it is a no-operation where the address or the processor
-        // does not allow it (it is encoded as one).
+        // SAFETY: cldemote changes no memory and no register. It is encoded as a no-operation, and acts as one where
+        // the address or the processor does not permit it, so any address is allowed.
         unsafe {
             let line = at.wrapping_add(offset);
             core::arch::asm!("cldemote [{}]", in(reg) line, options(nostack, preserves_flags));
@@ -32,12 +32,11 @@ pub(super) fn hand_over(at: *const u8, len: usize) {
     let _ = at;
 }
 
-/// Takes the lines of a slot over for writing before they are written. Not the first: the receiver looks at it all the
-/// time.
+/// Prefetches a slot for writing. The first line is left out, since the receiver polls it.
 pub(super) fn claim(at: *const u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
     for offset in (LINE_LEN..len.min(CLAIM_LEN_MAX)).step_by(LINE_LEN) {
-        // SAFETY: a prefetch changes no memory and no register, and never faults.
+        // SAFETY: a prefetch changes no memory and no register, and never faults, so any address is allowed.
         unsafe {
             let line = at.wrapping_add(offset);
             core::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags));

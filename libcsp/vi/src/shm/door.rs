@@ -1,7 +1,7 @@
-//! Listening: connections whose request has not come yet, and requests that the caller has not answered.
+//! The listening side: connections without a request yet, and requests that the caller has not answered.
 //!
-//! Strangers may connect, so everything is bounded and nothing is waited for: a connector that says nothing holds one of
-//! [`SILENT_MAX`] places until a later one needs it; descriptors that come along are dropped by the kernel.
+//! Any process may connect, so every table is bounded and no call waits. A connection that has sent no request holds
+//! one of [`SILENT_MAX`] places until a later connection needs it; descriptors sent along are dropped by the kernel.
 
 use std::path::{Path, PathBuf};
 
@@ -10,16 +10,16 @@ use super::sys;
 use crate::slots::Slots;
 use crate::{ConnectRequest, Counters, RequestId, ViConfig, ViError};
 
-/// Connections that have not sent their request yet.
+/// Largest number of connections that have not sent their request.
 const SILENT_MAX: usize = 64;
 
-/// Requests that wait for the caller's answer.
+/// Largest number of requests that wait for the caller's answer.
 const REQUESTS_MAX: usize = 256;
 
-/// Listeners of one provider, those that ended counted.
+/// Largest number of listeners of one provider over its life, ended ones included.
 const LISTENERS_MAX: usize = 1 << 16;
 
-/// Connections taken from one listener at a time.
+/// Connections accepted from one listener per call.
 const ACCEPT_BURST: usize = 32;
 
 struct Listener {
@@ -29,7 +29,7 @@ struct Listener {
 }
 
 impl Listener {
-    /// Takes its name away, where that still names it.
+    /// Removes the socket file, unless its path names another file by now.
     fn unlink(&self) {
         if self.identity.is_some() && sys::identity(&self.path) == self.identity {
             sys::unlink(&self.path);
@@ -43,13 +43,13 @@ struct Silent {
     order: u64,
 }
 
-/// A request that waits for an answer.
+/// A request that waits for the caller's answer.
 pub(super) struct Waiting {
     pub socket: sys::Fd,
     pub config: ViConfig,
 }
 
-/// What an epoll token names.
+/// The object that an epoll token identifies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Token {
     Listener(u32),
@@ -76,7 +76,7 @@ impl Token {
 }
 
 pub(super) struct Door {
-    /// In the order of the calls of `listen`; those that ended are `None`.
+    /// In the order of the calls of `listen`; `None` once ended.
     listeners: Vec<Option<Listener>>,
     silent: Slots<Silent>,
     pub waiting: Slots<Waiting>,
@@ -102,7 +102,7 @@ impl Door {
             return Err(ViError::Exhausted("listener"));
         }
         let socket = match sys::listen(path) {
-            // The file of a listener that is gone stays behind; one that lives answers.
+            // The socket file of a dead listener remains; a live listener accepts connections.
             Err(sys::Errno(libc::EADDRINUSE)) if is_stale(path) => {
                 sys::unlink(path);
                 sys::listen(path)
@@ -118,7 +118,8 @@ impl Door {
         Ok(())
     }
 
-    /// Ends a listener and takes its name away; requests that came by it stay. `false`: there is none.
+    /// Ends a listener and removes its socket file; its pending requests remain. Returns `false` if there is no such
+    /// listener.
     pub(super) fn unlisten(&mut self, epoll: &sys::Fd, listener: u32) -> bool {
         let ended = self.listeners.get_mut(listener as usize).and_then(Option::take);
         if let Some(listener) = &ended {
@@ -128,7 +129,7 @@ impl Door {
         ended.is_some()
     }
 
-    /// Takes connections from a listener; those whose request is there already are given to `found` at once.
+    /// Accepts connections of a listener. Requests that have arrived already are passed to `found`.
     pub(super) fn accept(
         &mut self,
         epoll: &sys::Fd,
@@ -149,12 +150,13 @@ impl Door {
                     if sys::watch(epoll, &silent.socket, Token::Silent(id).to_u64()).is_err() {
                         self.silent.remove(id);
                         counters.handshakes_dropped += 1;
-                    } else if let Some(request) = self.hear(epoll, id, counters) {
+                    } else if let Some(request) = self.receive_request(epoll, id, counters) {
                         found(request);
                     }
                 }
                 Err(sys::Errno(libc::EMFILE | libc::ENFILE)) => {
-                    // Without this the listener would stay readable and the caller spin.
+                    // Without accepting and closing the connection the listener would stay readable and the caller
+                    // would spin.
                     self.reserve = None;
                     drop(sys::accept(&listener.socket));
                     self.reserve = sys::reserve().ok().map(|fd| fd.lifted(self.floor));
@@ -176,8 +178,8 @@ impl Door {
         }
     }
 
-    /// Reads the request of a silent connection, if it has come.
-    pub(super) fn hear(
+    /// Reads the request of a silent connection, if it has arrived.
+    pub(super) fn receive_request(
         &mut self,
         epoll: &sys::Fd,
         id: u32,
@@ -210,7 +212,7 @@ impl Door {
         into.extend(self.reserve.iter().map(sys::Fd::raw));
     }
 
-    /// Takes the names of the listeners away, where they still name these listeners.
+    /// Removes the socket files of all listeners, unless their paths name other files by now.
     pub(super) fn unlink(&self) {
         self.listeners.iter().flatten().for_each(Listener::unlink);
     }

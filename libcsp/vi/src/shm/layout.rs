@@ -1,4 +1,4 @@
-//! Where things lie in the memory that the two ends of a VI share.
+//! The layout of the memory that the two ends of a VI share.
 //!
 //! ```text
 //! mapping  = arena of messages to the listener ‖ arena of messages to the connector, each a multiple of a page
@@ -15,16 +15,16 @@ use crate::{Backing, Memory, ViConfig, ViError};
 
 const PAGE_LEN: usize = 4096;
 
-/// Cache lines are fetched in pairs on x86, so what the two ends write stands two lines apart.
+/// x86 processors fetch cache lines in pairs, so words written by different ends are two lines apart.
 const LINE_LEN: usize = 128;
 
 const CLOSED_AT: usize = LINE_LEN;
 const POSTED_AT: usize = 2 * LINE_LEN;
 
-/// Bytes of tag, immediate and length before a slot's payload.
+/// Length of tag, immediate and length before a slot's payload, in bytes.
 const SLOT_HEADER_LEN: usize = 16;
 
-/// Most memory that one VI may take, both directions together, in bytes.
+/// Largest memory of one VI, both directions together, in bytes.
 pub(super) const VI_MEMORY_LEN_MAX: usize = 1 << 28;
 
 /// The sizes of one direction.
@@ -36,11 +36,11 @@ pub(super) struct Geometry {
 }
 
 impl Geometry {
-    /// The direction whose receiver has this configuration. The configuration is within its bounds.
+    /// The geometry of the direction whose receiver has this configuration, which is within its bounds.
     pub(super) fn new(receiver: &ViConfig) -> Self {
         let message_len = receiver.message_len as usize;
-        // Whole pairs of lines, since these are fetched together; an odd number of them, so that the starts of slots
-        // spread over the cache's sets.
+        // Whole pairs of lines, since the processor fetches pairs; an odd number of them, so that the starts of slots
+        // spread over the sets of the cache.
         let stride = ((SLOT_HEADER_LEN + message_len).div_ceil(LINE_LEN) | 1) * LINE_LEN;
         Geometry { depth: receiver.receive_depth as usize, message_len, stride }
     }
@@ -53,13 +53,13 @@ impl Geometry {
         POSTED_AT + (self.ring_len() * size_of::<u64>()).next_multiple_of(LINE_LEN)
     }
 
-    /// Bytes of the arena.
+    /// Returns the length of the arena in bytes.
     pub(super) fn arena_len(&self) -> usize {
         (self.slots_at() + self.depth * self.stride).next_multiple_of(PAGE_LEN)
     }
 }
 
-/// The memory shared by the two ends of a VI, mapped here.
+/// The memory shared by the two ends of a VI, mapped into this process.
 pub(super) struct Mapping {
     at: *mut u8,
     len: usize,
@@ -67,16 +67,17 @@ pub(super) struct Mapping {
     to_connector: Geometry,
 }
 
-// SAFETY: the mapping is reached only through its one owner, wherever that moves; the memory itself is meant to be
-// shared.
+// SAFETY: the mapping belongs to the process, not to a thread, and is unmapped once, by `Drop`. Its bytes are accessed
+// only through atomics and raw copies.
 unsafe impl Send for Mapping {}
-// SAFETY: what is shared of it is where it lies and how long it is.
+// SAFETY: a shared reference gives access to address, length and geometry only, which do not change after creation.
 unsafe impl Sync for Mapping {}
 
-/// A mapping that outlives its VI as long as somebody has it as [`Memory`].
+/// A mapping that outlives its VI while it is in use as [`Memory`].
 pub(super) struct Lent(pub std::sync::Arc<Mapping>);
 
-// SAFETY: the mapping stays until its last owner is gone, and no reference to its plain bytes is made anywhere.
+// SAFETY: the `Arc` keeps all `len` bytes at `at` mapped readable and writable until this value is dropped; no
+// reference to the plain bytes is made anywhere.
 unsafe impl Backing for Lent {
     fn start(&self) -> *mut u8 {
         self.0.at
@@ -88,7 +89,7 @@ unsafe impl Backing for Lent {
 }
 
 impl Mapping {
-    /// Makes the memory of a VI; the descriptor goes to the connector.
+    /// Creates the memory of a VI. The returned descriptor is for the connector.
     pub(super) fn create(connector: &ViConfig, listener: &ViConfig) -> Result<(Mapping, sys::Fd), ViError> {
         let (to_listener, to_connector) = (Geometry::new(listener), Geometry::new(connector));
         let len = memory_len(to_listener, to_connector)?;
@@ -97,30 +98,30 @@ impl Mapping {
         Ok((Mapping { at, len, to_listener, to_connector }, fd))
     }
 
-    /// Maps what the listener made, if it is what it has to be.
+    /// Maps the memory that the listener created, after checking its seals and size.
     pub(super) fn open(fd: &sys::Fd, connector: &ViConfig, listener: &ViConfig) -> Result<Mapping, ViError> {
         let (to_listener, to_connector) = (Geometry::new(listener), Geometry::new(connector));
         let len = memory_len(to_listener, to_connector)?;
         if !sys::is_sealed_memory(fd, len) {
-            return Err(ViError::Protocol("the memory is not sealed or has another size"));
+            return Err(ViError::Protocol("the shared memory is not sealed or has another size"));
         }
         let at = sys::map(fd, len).map_err(|e| e.of("mmap"))?;
         Ok(Mapping { at, len, to_listener, to_connector })
     }
 
-    /// Where the payload of an arena's slot starts, in bytes from the start of this mapping, which the arena is of.
+    /// Returns the offset in this mapping of the payload of a slot. The arena must be of this mapping.
     pub(super) fn payload_offset(&self, arena: &Arena, slot: usize) -> usize {
         arena.slot(slot) as usize + SLOT_HEADER_LEN - self.at as usize
     }
 
-    /// The arena of messages to the listener. It must not outlive the mapping.
+    /// Returns the arena of messages to the listener. It must not outlive the mapping.
     pub(super) fn to_listener(&self) -> Arena {
         Arena { at: self.at, geometry: self.to_listener }
     }
 
-    /// The arena of messages to the connector. It must not outlive the mapping.
+    /// Returns the arena of messages to the connector. It must not outlive the mapping.
     pub(super) fn to_connector(&self) -> Arena {
-        // SAFETY: the mapping is both arenas long.
+        // SAFETY: the mapping has the length of both arenas, so the end of the first lies within it.
         let at = unsafe { self.at.add(self.to_listener.arena_len()) };
         Arena { at, geometry: self.to_connector }
     }
@@ -128,7 +129,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the arenas live next to the mapping in one struct and go with it.
+        // SAFETY: `map` returned `at` with this length, and this is the only unmapping. All arenas of the mapping are
+        // owned by `Rings`, which is dropped with its `Arc` of the mapping; `Lent` holds an `Arc` of its own.
         unsafe { sys::unmap(self.at, self.len) };
     }
 }
@@ -136,60 +138,67 @@ impl Drop for Mapping {
 fn memory_len(to_listener: Geometry, to_connector: Geometry) -> Result<usize, ViError> {
     let len = to_listener.arena_len() + to_connector.arena_len();
     if len > VI_MEMORY_LEN_MAX {
-        Err(ViError::Exhausted("VI memory: lower its depths or length"))
+        Err(ViError::Exhausted("VI memory: lower the queue depths or message_len"))
     } else {
         Ok(len)
     }
 }
 
-/// One direction's memory. All of it may change under our hands at any time: it is read and written through atomics
-/// and raw copies only, never through references to plain data.
+/// The memory of one direction. The peer may change all of it at any time: it is accessed through atomics and raw
+/// copies only, never through references to plain data.
 #[derive(Clone, Copy)]
 pub(super) struct Arena {
     at: *mut u8,
     pub geometry: Geometry,
 }
 
-// SAFETY: as for Mapping, next to which it lives.
+// SAFETY: an arena is an address and a geometry; the mapping at the address belongs to the process and is owned by the
+// same `Rings`, so both move together.
 unsafe impl Send for Arena {}
 
 impl Arena {
     pub(super) fn armed(&self) -> &AtomicU32 {
-        // SAFETY: in bounds, aligned (arenas start at pages), and accessed as an atomic only.
+        // SAFETY: offset 0 is within the mapped arena and aligned, since arenas start at page boundaries. Both
+        // processes access the word as an atomic only.
         unsafe { &*self.at.cast::<AtomicU32>() }
     }
 
     pub(super) fn closed(&self) -> &AtomicU32 {
-        // SAFETY: as above.
+        // SAFETY: CLOSED_AT is within the mapped arena and a multiple of 4. Both processes access the word as an atomic
+        // only.
         unsafe { &*self.at.add(CLOSED_AT).cast::<AtomicU32>() }
     }
 
-    /// Entry `index`, modulo its length, of the posted ring.
+    /// Returns entry `index`, modulo the ring's length, of the posted ring.
     pub(super) fn posted(&self, index: u64) -> &AtomicU64 {
         let index = index as usize & (self.geometry.ring_len() - 1);
-        // SAFETY: the index is below ring_len, whose entries lie within the arena, 8-aligned.
+        // SAFETY: the index is below ring_len, whose entries are within the mapped arena and 8-aligned; both processes
+        // access them as atomics only.
         unsafe { &*self.at.add(POSTED_AT).cast::<AtomicU64>().add(index) }
     }
 
     fn slot(&self, slot: usize) -> *mut u8 {
         assert!(slot < self.geometry.depth);
-        // SAFETY: slots 0..depth lie within the arena.
+        // SAFETY: the slot is below `depth` by the assertion, and slots 0 to `depth` - 1 are within the mapped arena.
         unsafe { self.at.add(self.geometry.slots_at() + slot * self.geometry.stride) }
     }
 
-    /// The number + 1 of the message that a slot holds.
+    /// Returns the tag of a slot: the number of the message that it holds, plus 1.
     pub(super) fn tag(&self, slot: usize) -> &AtomicU64 {
-        // SAFETY: a slot starts with its tag, and slots are 64-aligned.
+        // SAFETY: the tag is the first word of a slot within the mapped arena; slots are 128-aligned. Both processes
+        // access it as an atomic only.
         unsafe { &*self.slot(slot).cast::<AtomicU64>() }
     }
 
-    /// A slot's length << 32 | immediate.
+    /// Returns the length << 32 | immediate of the message in a slot.
     pub(super) fn meta(&self, slot: usize) -> &AtomicU64 {
-        // SAFETY: the second word of a slot.
+        // SAFETY: the second word of a slot's header of 16 bytes, within the mapped arena and 8-aligned; both processes
+        // access it as an atomic only.
         unsafe { &*self.slot(slot).cast::<AtomicU64>().add(1) }
     }
 
-    /// A message of `len` bytes is in `slot`, and the next one, probably as long, goes into `next`.
+    /// Gives the cache hints after a message of `len` bytes was written into `slot`. The next message goes into `next`
+    /// and probably has the same length.
     pub(super) fn move_lines(&self, slot: usize, next: Option<usize>, len: usize) {
         cache::hand_over(self.slot(slot), SLOT_HEADER_LEN + len);
         if let Some(next) = next {
@@ -197,32 +206,37 @@ impl Arena {
         }
     }
 
-    /// Copies `from` into a slot's payload at `offset`; the caller keeps within `message_len`.
+    /// Copies `from` into a slot's payload at `offset`. Panics beyond `message_len`, which callers check.
     pub(super) fn write(&self, slot: usize, offset: usize, from: &[u8]) {
         assert!(offset + from.len() <= self.geometry.message_len);
-        // SAFETY: in bounds by the assertion. The peer may read or write the same bytes meanwhile; nobody here holds a
-        // reference to them, and whatever mixture results is the peer's own loss.
+        // SAFETY: the `from.len()` bytes at `to` are within the slot of the mapped arena by the assertion. The peer may
+        // access them at the same time; no Rust reference to them exists, and a torn message harms only the peer.
+        // `from` is a Rust reference, hence no part of the arena.
         unsafe {
             let to = self.slot(slot).add(SLOT_HEADER_LEN + offset);
             std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len());
         }
     }
 
-    /// The same, from registered memory, which may be anybody's; a piece outside of it is not copied.
+    /// Copies from registered memory, which other processes may change. A piece outside of it is not copied.
     pub(super) fn write_from(&self, slot: usize, offset: usize, from: &Memory, at: usize, len: usize) {
         assert!(offset + len <= self.geometry.message_len);
         let Some(from) = from.at(at, len) else { return };
-        // SAFETY: as for `write`; `from` has `len` mapped bytes. Both may be of one mapping.
+        // SAFETY: `from` points to `len` bytes that its `Memory` keeps mapped; the destination is within the slot by
+        // the assertion. Both may be parts of one mapping, hence `copy`, which permits overlap. No Rust reference to
+        // either exists.
         unsafe {
             let to = self.slot(slot).add(SLOT_HEADER_LEN + offset);
             std::ptr::copy(from, to, len);
         }
     }
 
-    /// Copies from a slot's payload at `offset`; the caller keeps within `message_len`.
+    /// Copies from a slot's payload at `offset`. Panics beyond `message_len`, which callers check.
     pub(super) fn read(&self, slot: usize, offset: usize, into: &mut [u8]) {
         assert!(offset + into.len() <= self.geometry.message_len);
-        // SAFETY: as for `write`; every byte pattern is a valid `u8`.
+        // SAFETY: the `into.len()` bytes at `from` are within the slot of the mapped arena by the assertion. The peer
+        // may change them meanwhile; every byte pattern is a valid `u8`. `into` is a Rust reference, hence no part of
+        // the arena.
         unsafe {
             let from = self.slot(slot).add(SLOT_HEADER_LEN + offset);
             std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len());

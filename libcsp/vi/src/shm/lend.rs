@@ -1,24 +1,27 @@
-//! A VI whose memory somebody else fills and empties: a device, for a process of this host that has none of its own.
+//! A VI whose memory is filled and emptied in place by a third party, such as a device that sends for a process of this
+//! host.
 //!
-//! What a peer sent is taken from where it lies ([`ShmProvider::received_at`]). What is meant for it goes into slots that
-//! the peer posted: [`ShmProvider::claim`] gives the next one, somebody writes into it, [`ShmProvider::publish`] hands it
-//! over. Claimed slots are published in the order in which they were claimed. The peer is believed as little as ever.
+//! Messages from the peer are read where they lie ([`ShmProvider::received_at`]). For a message to the peer,
+//! [`ShmProvider::claim`] returns the next slot that the peer has posted, the third party writes into it, and
+//! [`ShmProvider::publish`] sends it. Slots are published in the order in which they were claimed. Values written by
+//! the peer are checked as for any VI.
 
 use super::{ShmProvider, ring};
 use crate::{BufferId, Memory, RequestId, ViConfig, ViError, ViId};
 
-/// The memory of a lent VI. It stays mapped as long as a clone of [`memory`](Loan::memory) does, whatever becomes of the
-/// VI.
+/// The memory of a lent VI. It stays mapped while a clone of [`memory`](Loan::memory) exists, also after the VI has
+/// ended.
 #[derive(Clone, Debug)]
 pub struct Loan {
-    /// Both directions.
+    /// The memory of both directions.
     pub memory: Memory,
-    /// Where the payload of each slot towards the peer starts in it; each is `message_len` bytes long.
+    /// Offset in it of the payload of each slot towards the peer; each payload has room for `message_len` bytes.
     pub slots: Box<[usize]>,
 }
 
 impl ShmProvider {
-    /// Lends a VI's memory: from now on its slots towards the peer are claimed and published, and `post_send` refused.
+    /// Lends the memory of a VI: from now on its slots towards the peer are claimed and published, and `post_send`
+    /// fails.
     pub fn lend(&mut self, vi: ViId) -> Result<Loan, ViError> {
         let end = self.vis.get_mut(vi.0).ok_or(ViError::Unknown("VI"))?;
         let rings = end.rings.as_mut().ok_or(ViError::NotConnected)?;
@@ -27,7 +30,7 @@ impl ShmProvider {
         Ok(Loan { memory: rings.memory(), slots })
     }
 
-    /// Where the message in a held buffer starts in the VI's memory, and its length in bytes.
+    /// Returns the offset of the message in a held buffer within the VI's memory, and its length in bytes.
     pub fn received_at(&self, vi: ViId, buffer: BufferId) -> Result<(usize, usize), ViError> {
         let end = self.vis.get(vi.0).ok_or(ViError::Unknown("VI"))?;
         let rings = end.rings.as_ref().ok_or(ViError::Unknown("buffer"))?;
@@ -35,7 +38,7 @@ impl ShmProvider {
         Ok((rings.incoming_at(buffer.0 as usize), len as usize))
     }
 
-    /// The slot for the next message to the peer, if it has posted one. A peer that posted nonsense loses its VI.
+    /// Claims the slot for the next message to the peer, if it has posted one. An invalid posted entry breaks the VI.
     pub fn claim(&mut self, vi: ViId) -> Result<Option<u32>, ViError> {
         let end = self.vis.get_mut(vi.0).ok_or(ViError::Unknown("VI"))?;
         match lent(end.sending()?)?.claim() {
@@ -47,7 +50,7 @@ impl ShmProvider {
         }
     }
 
-    /// Sends the message of `len` bytes that lies in `slot`, which is the one claimed first of those not published.
+    /// Sends the message of `len` bytes in `slot`, which must be the first claimed of those not yet published.
     pub fn publish(&mut self, vi: ViId, slot: u32, len: u32, immediate: u32) -> Result<(), ViError> {
         let end = self.vis.get_mut(vi.0).ok_or(ViError::Unknown("VI"))?;
         let max = end.config.message_len;
@@ -60,19 +63,20 @@ impl ShmProvider {
         self.after_send(vi.0, Ok(sending), None)
     }
 
-    /// What the connector of a request that waits for an answer wants to make its end with.
+    /// Returns the configuration that the connector stated in a pending request.
     pub fn wanted(&self, request: RequestId) -> Option<ViConfig> {
         self.door.waiting.get(request.0).map(|waiting| waiting.config)
     }
 
-    /// Whether a VI ended because its peer wrote nonsense into the memory or aborted it, and not because the peer went.
+    /// Returns whether a VI ended because its peer wrote invalid values to the memory or aborted it, rather than
+    /// because the peer disconnected or died.
     pub fn is_broken(&self, vi: ViId) -> bool {
         let Some(end) = self.vis.get(vi.0) else { return false };
         end.broken || end.rings.as_ref().is_some_and(|rings| rings.receiver.is_aborted())
     }
 
-    /// Stops listening at the address of the `listener`-th call of `listen` and takes its name away. Requests that came
-    /// by it stay.
+    /// Stops listening at the address of call number `listener` of `listen`, counted from 0, and removes the socket
+    /// file. Its pending requests remain.
     pub fn unlisten(&mut self, listener: u32) -> Result<(), ViError> {
         let ended = self.door.unlisten(&self.epoll, listener);
         if ended { Ok(()) } else { Err(ViError::Unknown("listener")) }
@@ -98,16 +102,16 @@ mod tests {
     #[test]
     fn a_lent_vi_carries_both_ways_from_and_into_its_memory() {
         let (mut listener, from, mut connector, to) = pair();
-        assert!(matches!(listener.claim(from), Err(ViError::Unsupported(_))), "it is not lent");
+        assert!(matches!(listener.claim(from), Err(ViError::Unsupported(_))), "the VI is not lent");
         let loan = listener.lend(from).unwrap();
         assert!(matches!(listener.post_send(from, 0, 0, &[], false), Err(ViError::Unsupported(_))));
         let claimed: Vec<u32> = std::iter::from_fn(|| listener.claim(from).unwrap()).collect();
-        assert_eq!(claimed, [0, 1, 2, 3, 4, 5, 6, 7], "all that is posted at first, in its order");
+        assert_eq!(claimed, [0, 1, 2, 3, 4, 5, 6, 7], "all slots are posted at first, in their order");
         for lap in 0..20u32 {
             let slot = lap % 8;
             loan.memory.write(loan.slots[slot as usize], &lap.to_le_bytes());
             let wrong = listener.publish(from, (slot + 1) % 8, 4, 0);
-            assert_eq!(wrong, Err(ViError::Unknown("claimed slot")), "not in the order claimed");
+            assert_eq!(wrong, Err(ViError::Unknown("claimed slot")), "the slot was not claimed first");
             assert!(matches!(listener.publish(from, slot, 257, 0), Err(ViError::TooLong { .. })));
             listener.publish(from, slot, 4, lap).unwrap();
             let Some(Completion::Received { buffer, len: 4, immediate, .. }) = connector.poll() else {
@@ -116,10 +120,10 @@ mod tests {
             let mut bytes = [0; 4];
             connector.read(to, buffer, 0, &mut bytes).unwrap();
             assert_eq!((immediate, u32::from_le_bytes(bytes)), (lap, lap));
-            assert_eq!(listener.claim(from), Ok(None), "the peer holds it");
+            assert_eq!(listener.claim(from), Ok(None), "the peer holds the slot");
             connector.post_recv(to, buffer).unwrap();
             assert_eq!(listener.claim(from), Ok(Some(slot)));
-            // And from the peer.
+            // The other direction.
             connector.post_send(to, 0, 0, &[b"up"], false).unwrap();
             let Some(Completion::Received { buffer, .. }) = listener.poll() else { panic!("nothing came") };
             let (at, len) = listener.received_at(from, buffer).unwrap();
@@ -149,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn an_aborted_vi_is_told_from_one_of_a_peer_that_went() {
+    fn an_aborted_vi_is_distinguished_from_a_dead_peers() {
         for aborted in [true, false] {
             let (mut listener, from, mut connector, to) = pair();
             if aborted { connector.abort(to) } else { connector.disconnect(to) }.unwrap();

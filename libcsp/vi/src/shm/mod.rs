@@ -1,18 +1,21 @@
-//! `shm`: VIs between processes of one host, of any users, through sealed memory.
+//! `shm`: VIs between processes of one host, of any users, through sealed shared memory.
 //!
-//! The connector sends its wishes over a Unix socket (SOCK_SEQPACKET); the listener makes a sealed memfd for both
-//! directions and passes it back. From then on messages go through the memory alone; the socket carries wakes to a
-//! sleeping receiver, and its hang-up tells of the peer's end at once, whatever ended it. The memory outlives its
-//! writer: what was sent before the end is still received.
+//! The connector sends its configuration over a Unix socket (SOCK_SEQPACKET). The listener creates a sealed memfd for
+//! both directions and passes its descriptor back. From then on messages pass through the memory alone; the socket
+//! carries wakes to a sleeping receiver, and its hang-up reports the end of the peer at once, whatever the cause. The
+//! memory outlives its writer: messages sent before the end are still received.
 //!
-//! Trust: neither side believes the memory (lengths and slots are read once and checked, a wrong one breaks the VI) nor
-//! the socket. The listener takes no descriptor from strangers: closing a stranger's file can block (FUSE), and an
-//! eventfd's blocking mode belongs to whoever shares it. Hence waking is a non-blocking send.
+//! Trust: neither side relies on the contents of the memory or the socket. Lengths and slot numbers are read once and
+//! checked; an invalid one breaks the VI. The listener accepts no descriptor from a connector: closing a foreign file
+//! can block (FUSE), and the blocking mode of a shared eventfd can be changed by the peer. A wake is therefore a
+//! non-blocking send.
 //!
-//! Made for daemons and for unmodified applications alike: no thread, no output, no libc symbol that a socket filter
-//! interposes (see `sys`). Waiting is on one epoll descriptor, whose set of files the provider keeps.
+//! The provider runs in daemons and in unmodified applications: it starts no thread, writes no output and calls no libc
+//! symbol that a socket filter interposes (see `sys`). The caller waits on one epoll descriptor; the provider maintains
+//! the set of files in it.
 //!
-//! A hang-up is looked for after [`Provider::arm`], and on every 256th [`Provider::poll_event`].
+//! The provider checks its sockets, and so for hang-ups, after [`Provider::arm`] and on every 256th call of
+//! [`Provider::poll_event`].
 
 mod cache;
 mod door;
@@ -42,42 +45,42 @@ pub use lend::Loan;
 use ring::Sending;
 use vi::{Stage, Vi};
 
-/// How many calls of `poll_event` share one look at the sockets, a system call: every 64th call made a round trip of
-/// 64 bytes a quarter slower.
-const LOOK_EVERY: u32 = 256;
+/// Calls of `poll_event` per check of the sockets, which is a system call: a check on every 64th call made a round trip
+/// of 64 bytes a quarter slower.
+const POLL_SOCKETS_EVERY: u32 = 256;
 
-/// Messages taken from one VI before the others have their turn.
+/// Messages received from one VI before the next VI is polled.
 const BURST_MAX: u32 = 16;
 
 /// The shared-memory provider.
 pub struct ShmProvider {
     vis: Slots<Vi>,
     regions: Regions,
-    /// The slot of `vis` to look at first, and how many messages it gave in a row.
+    /// The slot of `vis` polled first, and the number of messages received from it in a row.
     cursor: usize,
     burst: u32,
     sent: VecDeque<(u32, u64)>,
     events: VecDeque<Event>,
-    /// VIs whose socket hung up and whose end the caller has not been told.
+    /// VIs whose socket hung up and whose end has not been queued as an event.
     hung_up: usize,
     armed: bool,
     calls: u32,
     epoll: sys::Fd,
     door: Door,
-    /// Descriptors are given numbers from here on.
+    /// Lowest number for the provider's descriptors.
     floor: RawFd,
     counters: Counters,
     abandoned: bool,
 }
 
 impl ShmProvider {
-    /// A provider without VIs.
+    /// Creates a provider without VIs.
     pub fn new() -> Result<Self, ViError> {
         Self::with_descriptor_floor(0)
     }
 
-    /// The same, whose descriptors are numbered from `floor` on where the process's limit allows: an application
-    /// whose process this is may rely on getting the lowest free number.
+    /// Creates a provider whose descriptors have numbers from `floor` on, where the process's limit allows: the
+    /// application that hosts it may rely on the lowest free number.
     pub fn with_descriptor_floor(floor: RawFd) -> Result<Self, ViError> {
         let epoll = sys::epoll().map_err(|e| e.of("epoll_create1"))?.lifted(floor);
         Ok(ShmProvider {
@@ -98,21 +101,21 @@ impl ShmProvider {
         })
     }
 
-    /// In a forked child: closes the descriptors and takes the mappings away without a word to the peers, whose VIs
-    /// stay the parent's.
+    /// In a forked child: closes the descriptors and unmaps the memory without notifying the peers. The VIs remain the
+    /// parent's.
     pub fn abandon_after_fork(mut self) {
         self.abandoned = true;
     }
 
-    /// Every descriptor that the provider owns now, appended to `into`: an application must not close them.
+    /// Appends every descriptor that the provider owns now to `into`: the application must not close them.
     pub fn descriptors(&self, into: &mut Vec<RawFd>) {
         into.push(self.epoll.raw());
         self.door.descriptors(into);
         into.extend(self.vis.iter().filter_map(|(_, vi)| vi.socket.as_ref()).map(sys::Fd::raw));
     }
 
-    /// Looks at the sockets: new connections, answers, wakes, hang-ups.
-    fn look(&mut self) {
+    /// Polls the sockets: new connections, answers, wakes and hang-ups.
+    fn poll_sockets(&mut self) {
         self.calls = 0;
         let mut tokens = [0; sys::READY_MAX];
         let count = sys::ready(&self.epoll, &mut tokens, 0);
@@ -128,19 +131,19 @@ impl ShmProvider {
                     self.door.accept(&self.epoll, listener, &mut self.counters, found);
                 }
                 Token::Silent(id) => {
-                    let request = self.door.hear(&self.epoll, id, &mut self.counters);
+                    let request = self.door.receive_request(&self.epoll, id, &mut self.counters);
                     self.events.extend(request.map(Event::Request));
                 }
-                Token::Vi(id) => self.hear(id),
+                Token::Vi(id) => self.on_socket(id),
             }
         }
     }
 
-    /// The caller is awake: senders need not wake it.
+    /// Disarms the receivers, since the caller is awake and needs no wake, and polls the sockets.
     fn wake_up(&mut self) {
         self.armed = false;
         self.disarm();
-        self.look();
+        self.poll_sockets();
     }
 
     fn disarm(&mut self) {
@@ -158,7 +161,7 @@ impl ShmProvider {
         })
     }
 
-    /// The next message of any VI, a burst of one and then the next.
+    /// Returns the next message of any VI. A VI may give up to [`BURST_MAX`] messages before the next one is polled.
     fn receive(&mut self) -> Option<Completion> {
         let count = self.vis.len();
         let mut index = self.cursor;
@@ -192,7 +195,7 @@ impl ShmProvider {
         None
     }
 
-    /// What follows a message that was put into a ring, or was not.
+    /// Completes a send: wakes the receiver if needed and queues the completion, or returns why nothing was sent.
     fn after_send(
         &mut self,
         vi: u32,
@@ -201,7 +204,8 @@ impl ShmProvider {
     ) -> Result<(), ViError> {
         match sending {
             Ok(Sending::Done) => {}
-            // A socket too full for another wake has unread ones already; one that hung up is found by looking.
+            // A socket too full for another wake has unread ones already; a hang-up is found when the sockets are
+            // polled.
             Ok(Sending::Wake) => {
                 let socket = self.vis.get(vi).and_then(|end| end.socket.as_ref());
                 let _ = socket.map(|socket| sys::send(socket, &[0], None));
@@ -219,8 +223,8 @@ impl ShmProvider {
         Ok(())
     }
 
-    /// Announces the end of VIs whose peer is gone and whose last message was polled.
-    fn tell_hang_ups(&mut self) {
+    /// Queues the end of VIs whose peer is gone and whose last message was polled.
+    fn report_hang_ups(&mut self) {
         for index in 0..self.vis.len() {
             let Some((id, vi)) = self.vis.at_mut(index) else { continue };
             if vi.stage != Stage::Open || !vi.is_hung_up() {
@@ -297,7 +301,7 @@ impl Provider for ShmProvider {
         self.regions.deregister(region)
     }
 
-    /// Copies into the ring, so that the pieces may change at once.
+    /// Copies into the ring, so the pieces may change at once.
     fn post_send_from(
         &mut self,
         vi: ViId,
@@ -325,7 +329,8 @@ impl Provider for ShmProvider {
     fn post_recv(&mut self, vi: ViId, buffer: BufferId) -> Result<(), ViError> {
         let end = self.vis.get_mut(vi.0).ok_or(ViError::Unknown("VI"))?;
         let rings = end.rings.as_mut().ok_or(ViError::Unknown("buffer"))?;
-        // What a gone peer wrote is bounded by what it was given before: a copy of it that lives on gets no more.
+        // After the peer's socket hung up no receive is posted: a surviving copy of its memory can then send only a
+        // bounded number of messages.
         let publish = end.socket.is_some();
         rings.receiver.post(buffer.0, publish).ok_or(ViError::Unknown("buffer"))
     }
@@ -362,11 +367,11 @@ impl Provider for ShmProvider {
         self.calls += 1;
         if self.armed {
             self.wake_up();
-        } else if self.calls >= LOOK_EVERY {
-            self.look();
+        } else if self.calls >= POLL_SOCKETS_EVERY {
+            self.poll_sockets();
         }
         if self.hung_up > 0 {
-            self.tell_hang_ups();
+            self.report_hang_ups();
         }
         let event = self.events.pop_front()?;
         let (vi, stage) = match &event {
@@ -381,9 +386,9 @@ impl Provider for ShmProvider {
     }
 
     fn arm(&mut self) -> Result<Armed, ViError> {
-        // The sockets need no look: what is there already keeps the descriptor readable.
+        // The sockets need no check: a readable one keeps the epoll descriptor readable.
         if self.hung_up > 0 {
-            self.tell_hang_ups();
+            self.report_hang_ups();
         }
         if !self.events.is_empty() || !self.sent.is_empty() {
             return Ok(Armed::Busy);
@@ -415,15 +420,15 @@ impl Provider for ShmProvider {
         self.end(vi, true)
     }
 
-    /// What lies in the memory is still received.
+    /// Messages in the memory are still received.
     fn abort(&mut self, vi: ViId) -> Result<(), ViError> {
         self.end(vi, false)
     }
 
-    fn unconfirmed(&self, vi: ViId, tell: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
+    fn unconfirmed(&self, vi: ViId, visit: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
         let end = self.vis.get(vi.0).ok_or(ViError::Unknown("VI"))?;
         let sender = end.rings.as_ref().map(|rings| &rings.sender).filter(|sender| !sender.is_lent());
-        sender.ok_or(ViError::NotConnected)?.recent(tell);
+        sender.ok_or(ViError::NotConnected)?.recent(visit);
         Ok(())
     }
 
@@ -445,7 +450,7 @@ impl Drop for ShmProvider {
         if self.abandoned {
             return;
         }
-        // A forked child may hold copies of the sockets: closing alone would not hang up.
+        // A forked child may hold copies of the sockets: closing them here would not hang up.
         for socket in self.vis.iter().filter_map(|(_, vi)| vi.socket.as_ref()) {
             sys::shutdown(socket);
         }

@@ -1,48 +1,48 @@
-//! The packets of the rendezvous socket, by which a VI is set up.
+//! The packets on the rendezvous socket that set up a VI.
 //!
 //! ```text
 //!  0 u32 magic "CSPV"   4 u8 version   5 u8 kind   6 u8 length of private data   7 u8 reason (kind 3)
 //!  8 u32 receive depth 12 u32 send depth 16 u32 message length                  20 private data
 //! ```
-//! Little-endian. A connector sends a request; the listener answers with an acceptance (which carries the memory as a
-//! descriptor) or a rejection. Afterwards a packet of any content says only: look at the ring.
+//! Little-endian. A connector sends a request. The listener answers with an acceptance, which carries the descriptor of
+//! the memory, or a rejection. Afterwards a packet of any content is a wake: the receiver polls its ring.
 
 use crate::{PRIVATE_DATA_LEN_MAX, ViConfig, ViError};
 
 const MAGIC: [u8; 4] = *b"CSPV";
-/// Of the packets and of the layout of the memory.
+/// Version of the packets and of the memory layout.
 const VERSION: u8 = 2;
 const HEADER_LEN: usize = 20;
 
-/// Longest packet in bytes.
+/// Length of the longest packet, in bytes.
 pub const PACKET_LEN_MAX: usize = HEADER_LEN + PRIVATE_DATA_LEN_MAX;
 
-/// What a packet says.
+/// The kind of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// The connector wants a VI.
+    /// A connector requests a VI.
     Request,
-    /// The listener made one; its memory comes along.
+    /// The listener has created the VI; the descriptor of its memory is attached.
     Accept,
-    /// The listener does not want to.
+    /// The listener rejects the request.
     Reject,
-    /// The two message lengths differ.
+    /// The listener rejects the request because the message lengths differ.
     Mismatch,
 }
 
 /// One packet of the rendezvous socket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Packet {
-    /// What it says.
+    /// The kind.
     pub kind: Kind,
-    /// The sender's own configuration, within bounds.
+    /// The sender's own configuration, checked to be within bounds.
     pub config: ViConfig,
     /// At most [`PRIVATE_DATA_LEN_MAX`] bytes.
     pub private_data: Vec<u8>,
 }
 
 impl Packet {
-    /// Reads a packet that a stranger sent.
+    /// Parses a packet from an untrusted process.
     pub fn parse(bytes: &[u8]) -> Result<Packet, ViError> {
         let (header, private_data) =
             bytes.split_first_chunk::<HEADER_LEN>().ok_or(ViError::Protocol("it is too short"))?;
@@ -51,7 +51,7 @@ impl Packet {
             return Err(ViError::Protocol("it is not a rendezvous packet"));
         }
         if version != VERSION {
-            return Err(ViError::Protocol("it has another version"));
+            return Err(ViError::Protocol("its version is not supported"));
         }
         if private_data.len() != usize::from(private_len) || private_data.len() > PRIVATE_DATA_LEN_MAX {
             return Err(ViError::Protocol("its length is wrong"));
@@ -71,7 +71,7 @@ impl Packet {
         Ok(Packet { kind, config, private_data: private_data.to_vec() })
     }
 
-    /// Writes the packet; returns its length.
+    /// Writes the packet and returns its length.
     pub(super) fn write(&self, into: &mut [u8; PACKET_LEN_MAX]) -> usize {
         let private_len = self.private_data.len().min(PRIVATE_DATA_LEN_MAX);
         let (kind, reason) = match self.kind {

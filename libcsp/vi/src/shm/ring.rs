@@ -1,8 +1,8 @@
-//! One direction of a VI: a receiver that posts slots, and a sender that fills them in the order they were posted.
+//! One direction of a VI: a receiver that posts slots, and a sender that fills them in the order posted.
 //!
-//! Message n (from 0) goes into the slot that the receiver posted n-th. The receiver knows its own order, so it looks at
-//! one place only, that slot's tag, which the sender sets to n + 1 last. The sender learns the slot from entry n of the
-//! posted ring, (n + 1) << 12 | slot. No index is shared: every word tells by itself which lap it belongs to.
+//! Message n (from 0) goes into the slot that the receiver posted n-th. The receiver knows this order, so it polls one
+//! word only: the tag of that slot, which the sender writes last, as n + 1. The sender reads the slot from entry n of
+//! the posted ring, (n + 1) << 12 | slot. No index is shared: each word contains its own lap count.
 //!
 //! ```text
 //! receiver            posted ring                        sender
@@ -10,62 +10,71 @@
 //! looks at tag of slot s  ◀──────────────────────────────────┘
 //! ```
 //!
-//! Waking: the receiver sets `armed`, then looks once more; the sender sets the tag, then looks at `armed`. A
-//! sequentially consistent fence between the two steps on either side makes at least one of them see the other's.
+//! Waking: the receiver sets `armed` and then checks the tag again; the sender writes the tag and then checks `armed`.
+//! A sequentially consistent fence between the two steps of each side ensures that at least one side sees the other's
+//! write.
 
 use super::layout::Arena;
 use super::sync::{Ordering, fence};
 
-/// Bits of a posted entry that name the slot.
+/// Bits of a posted entry that hold the slot.
 const SLOT_BITS: u32 = 12;
 
-/// The peer wrote something that no correct peer writes.
+/// The peer wrote a value that no correct peer writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Violation;
 
-/// What became of a send.
+/// The outcome of a send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sending {
-    /// It is in the ring; the receiver looks by itself.
+    /// The message is in the ring; the receiver polls.
     Done,
-    /// It is in the ring; the receiver sleeps and has to be woken.
+    /// The message is in the ring; the receiver sleeps and must be woken.
     Wake,
     /// The receiver has posted no further slot.
     Full,
 }
 
-/// How many posted entries the sender reads at a time. The receiver writes to the same cache lines, so reading each
-/// entry when it is needed would fetch a line per message.
+/// Posted entries that the sender reads at a time. The receiver writes to the same cache lines, so reading entries one
+/// by one would transfer a line per message.
 const KNOWN_MAX: usize = 16;
 
 /// The sending end.
 pub(super) struct Sender {
     arena: Arena,
     sent: u64,
-    /// What the other direction had received at the last send.
-    heard: u64,
-    /// The message whose slot is taken next: beyond `sent` where slots are claimed and filled later.
+    /// Messages received in the other direction up to the last send.
+    received_at_send: u64,
+    /// Number of the message whose slot is taken next. It is ahead of `sent` while slots are claimed and not published.
     next: u64,
     claims: Option<Claims>,
-    /// The slots of messages up to, not including, this one are in `known`, by number modulo [`KNOWN_MAX`].
+    /// End (exclusive) of the messages whose slots are in `known`, at the message number modulo [`KNOWN_MAX`].
     known_until: u64,
     known: [u16; KNOWN_MAX],
 }
 
-/// Slots that somebody else fills, from [`Sender::claim`] to [`Sender::publish`].
+/// Slots that a third party fills, from [`Sender::claim`] to [`Sender::publish`].
 struct Claims {
-    /// By number of the message, modulo the ring's length.
+    /// The claimed slot, by message number modulo the ring's length.
     order: Box<[u16]>,
-    /// By slot.
+    /// Whether the slot is claimed, by slot.
     taken: Box<[bool]>,
 }
 
 impl Sender {
     pub(super) fn new(arena: Arena) -> Self {
-        Sender { arena, sent: 0, heard: 0, next: 0, claims: None, known_until: 0, known: [0; KNOWN_MAX] }
+        Sender {
+            arena,
+            sent: 0,
+            received_at_send: 0,
+            next: 0,
+            claims: None,
+            known_until: 0,
+            known: [0; KNOWN_MAX],
+        }
     }
 
-    /// From now on slots are claimed and published, not sent to.
+    /// Changes from `send` to `claim` and `publish`.
     pub(super) fn lend(&mut self) {
         let geometry = self.arena.geometry;
         let order = vec![0; geometry.ring_len()].into();
@@ -76,7 +85,7 @@ impl Sender {
         self.claims.is_some()
     }
 
-    /// The slot of the next message, if the receiver has posted it.
+    /// Claims the slot of the next message, if the receiver has posted it.
     pub(super) fn claim(&mut self) -> Result<Option<u16>, Violation> {
         let Some(slot) = self.next_slot()? else { return Ok(None) };
         let Some(claims) = &mut self.claims else { return Ok(None) };
@@ -89,8 +98,8 @@ impl Sender {
         Ok(Some(slot))
     }
 
-    /// Sends the message that was written into a claimed slot; `None` where `slot` is not the one claimed first. `len` is
-    /// at most `message_len` (checked by the caller).
+    /// Sends the message written into a claimed slot. `None` if `slot` is not the first claimed. `len` is at most
+    /// `message_len` (checked by the caller).
     pub(super) fn publish(&mut self, slot: u16, len: u32, immediate: u32) -> Option<Sending> {
         let claims = self.claims.as_mut().filter(|_| self.sent < self.next)?;
         if claims.order[self.sent as usize & (claims.order.len() - 1)] != slot {
@@ -100,23 +109,24 @@ impl Sender {
         Some(self.hand_over(usize::from(slot), len, immediate))
     }
 
-    /// Has a message written, at most `message_len` bytes long (checked by the caller), into the next posted slot.
-    /// `heard` messages were received in the other direction so far.
+    /// Calls `write` for the next posted slot and sends the message of `len` bytes, at most `message_len` (checked by
+    /// the caller). `received` is the number of messages received so far in the other direction.
     pub(super) fn send(
         &mut self,
         immediate: u32,
         len: usize,
-        heard: u64,
+        received: u64,
         write: impl FnOnce(&Arena, usize),
     ) -> Result<Sending, Violation> {
         let Some(slot) = self.next_slot()? else { return Ok(Sending::Full) };
         write(&self.arena, usize::from(slot));
         self.next += 1;
         let sending = self.hand_over(usize::from(slot), len as u32, immediate);
-        // Of an answer the peer waits for the lines; in a burst it has others to read, and moving them costs us more
-        // than it gains.
-        if heard != self.heard {
-            self.heard = heard;
+        // If the peer has sent since the last send, this message is probably an answer that it waits for, and moving
+        // the lines early shortens its wait. In a burst the peer still has other messages to read, and the hints cost
+        // the sender more than they save.
+        if received != self.received_at_send {
+            self.received_at_send = received;
             let next =
                 self.known.get(self.next as usize % KNOWN_MAX).filter(|_| self.next < self.known_until);
             self.arena.move_lines(usize::from(slot), next.copied().map(usize::from), len);
@@ -124,10 +134,10 @@ impl Sender {
         Ok(sending)
     }
 
-    /// The next posted slot.
+    /// Returns the next posted slot.
     fn next_slot(&mut self) -> Result<Option<u16>, Violation> {
         if self.next == self.known_until {
-            self.learn()?;
+            self.read_posted()?;
         }
         Ok((self.next != self.known_until).then(|| self.known[self.next as usize % KNOWN_MAX]))
     }
@@ -142,8 +152,8 @@ impl Sender {
         if sleeps { Sending::Wake } else { Sending::Done }
     }
 
-    /// Reads the entries that the receiver has posted since.
-    fn learn(&mut self) -> Result<(), Violation> {
+    /// Reads the entries that the receiver has posted since the last read.
+    fn read_posted(&mut self) -> Result<(), Violation> {
         for number in self.next..self.next + KNOWN_MAX as u64 {
             let entry = self.arena.posted(number).load(Ordering::Acquire);
             if entry >> SLOT_BITS != number + 1 {
@@ -159,9 +169,9 @@ impl Sender {
         Ok(())
     }
 
-    /// The messages sent last whose slots have not been used again, oldest first: immediate data and bytes. The peer may
-    /// have changed any of it.
-    pub(super) fn recent(&self, tell: &mut dyn FnMut(u32, &[u8])) {
+    /// Calls `visit` with immediate data and bytes of the last messages sent, whose slots have not been reused, oldest
+    /// first. The peer may have changed any of it.
+    pub(super) fn recent(&self, visit: &mut dyn FnMut(u32, &[u8])) {
         let number_in = |slot| self.arena.tag(slot).load(Ordering::Acquire);
         let numbers = (0..self.arena.geometry.depth).map(|slot| (number_in(slot), slot));
         let mut sent: Vec<_> = numbers.filter(|(number, _)| (1..=self.sent).contains(number)).collect();
@@ -173,7 +183,7 @@ impl Sender {
             if len <= self.arena.geometry.message_len {
                 bytes.resize(len, 0);
                 self.arena.read(slot, 0, &mut bytes);
-                tell(meta as u32, &bytes);
+                visit(meta as u32, &bytes);
             }
         }
     }
@@ -187,7 +197,7 @@ impl Sender {
         self.sent
     }
 
-    /// Says that nothing more comes, on purpose; that this is all, or not.
+    /// Marks the direction as ended: cleanly (all messages were sent) or aborted (messages may be missing).
     pub(super) fn close(&self, clean: bool) {
         self.arena.closed().store(if clean { CLEAN } else { ABORTED }, Ordering::Release);
     }
@@ -203,7 +213,7 @@ pub(super) struct Message {
 
 const POSTED: u32 = u32::MAX;
 
-/// How the sender ended, if it said so.
+/// Values of the word `closed`, which the sender sets at its end.
 const CLEAN: u32 = 1;
 const ABORTED: u32 = 2;
 
@@ -212,14 +222,14 @@ pub(super) struct Receiver {
     arena: Arena,
     received: u64,
     posted: u64,
-    /// Slots in the order posted, by number modulo the ring's length.
+    /// Slots in the order posted, by message number modulo the ring's length.
     order: Box<[u16]>,
-    /// The length of the message in each slot while the caller holds it, else [`POSTED`].
+    /// Length of the message in each slot while the caller holds the slot, else [`POSTED`].
     held: Box<[u32]>,
 }
 
 impl Receiver {
-    /// A receiver whose slots are all posted in their natural order.
+    /// Creates a receiver whose slots are all posted in ascending order.
     pub(super) fn new(arena: Arena) -> Self {
         let geometry = arena.geometry;
         let order = (0..geometry.ring_len() as u16).collect();
@@ -227,8 +237,8 @@ impl Receiver {
         Receiver { arena, received: 0, posted, order, held: vec![POSTED; geometry.depth].into() }
     }
 
-    /// Writes the posted entries of [`Receiver::new`]; done for both directions by whoever made the memory, before
-    /// the other end sees it.
+    /// Writes the posted entries that [`Receiver::new`] assumes. The end that creates the memory calls it for both
+    /// directions, before the other end maps the memory.
     pub(super) fn publish_all(arena: &Arena) {
         for slot in 0..arena.geometry.depth as u64 {
             arena.posted(slot).store((slot + 1) << SLOT_BITS | slot, Ordering::Release);
@@ -244,15 +254,15 @@ impl Receiver {
         arrived.then_some(slot)
     }
 
-    /// Whether a message waits.
+    /// Returns whether a message is ready.
     pub(super) fn is_ready(&self) -> bool {
         self.next_slot().is_some()
     }
 
-    /// The next message, whose slot the caller holds from now on.
+    /// Returns the next message. The caller holds its slot from now on.
     pub(super) fn receive(&mut self) -> Result<Option<Message>, Violation> {
         let Some(slot) = self.next_slot() else { return Ok(None) };
-        // Read once: the peer can change it at any time.
+        // Read once: the peer can change the word at any time.
         let meta = self.arena.meta(slot).load(Ordering::Relaxed);
         let (len, immediate) = ((meta >> 32) as u32, meta as u32);
         if len as usize > self.arena.geometry.message_len {
@@ -263,7 +273,7 @@ impl Receiver {
         Ok(Some(Message { slot: slot as u32, len, immediate }))
     }
 
-    /// Copies from a held slot; `None` where it is not held.
+    /// Copies from a held slot. `None` if the slot is not held.
     pub(super) fn read(&self, slot: u32, offset: usize, into: &mut [u8]) -> Option<usize> {
         let len = self.held_len(slot)?;
         let count = (len as usize).saturating_sub(offset).min(into.len());
@@ -273,12 +283,13 @@ impl Receiver {
         Some(count)
     }
 
-    /// Bytes of the message in a held slot; `None` where it is not held.
+    /// Returns the length in bytes of the message in a held slot. `None` if the slot is not held.
     pub(super) fn held_len(&self, slot: u32) -> Option<u32> {
         self.held.get(slot as usize).copied().filter(|&len| len != POSTED)
     }
 
-    /// Posts a held slot again; `None` where it is not held. Without `publish` the sender does not learn of it.
+    /// Posts a held slot again. `None` if the slot is not held. Without `publish` the slot is released, but not posted
+    /// to the sender.
     pub(super) fn post(&mut self, slot: u32, publish: bool) -> Option<()> {
         let held = self.held.get_mut(slot as usize).filter(|held| **held != POSTED)?;
         *held = POSTED;
@@ -292,14 +303,14 @@ impl Receiver {
         Some(())
     }
 
-    /// Asks the sender to wake us. Followed by a fence and [`is_ready`](Receiver::is_ready).
+    /// Requests a wake from the sender. The caller follows with a fence and [`is_ready`](Receiver::is_ready).
     pub(super) fn arm(&self) {
         self.arena.armed().store(1, Ordering::Relaxed);
     }
 
-    /// Takes the request back, if the sender has not.
+    /// Withdraws the request of [`arm`](Receiver::arm), if the sender has not answered it.
     pub(super) fn disarm(&self) {
-        // Looking first leaves the line shared where there is nothing to do.
+        // Reading first leaves the cache line shared when there is nothing to withdraw.
         if self.arena.armed().load(Ordering::Relaxed) != 0 {
             self.arena.armed().store(0, Ordering::Relaxed);
         }
@@ -309,17 +320,17 @@ impl Receiver {
         self.arena
     }
 
-    /// Messages received so far.
+    /// Returns the number of messages received so far.
     pub(super) fn progress(&self) -> u64 {
         self.received
     }
 
-    /// Whether the sender said that it ends and this is all.
+    /// Returns whether the sender ended cleanly, with all messages sent.
     pub(super) fn is_closed(&self) -> bool {
         self.arena.closed().load(Ordering::Acquire) == CLEAN
     }
 
-    /// Whether the sender said that it ends and this may not be all.
+    /// Returns whether the sender aborted, so that messages may be missing.
     pub(super) fn is_aborted(&self) -> bool {
         self.arena.closed().load(Ordering::Acquire) == ABORTED
     }

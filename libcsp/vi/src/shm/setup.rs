@@ -1,4 +1,4 @@
-//! Setting VIs up and taking them down.
+//! Set-up and release of VIs.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::{Event, Provider, RequestId, ViAddress, ViConfig, ViError, ViId};
 pub(super) fn path_of(address: &ViAddress) -> Result<&Path, ViError> {
     match address {
         ViAddress::Path(path) => Ok(path),
-        other => Err(unreachable(other, "the shm provider takes paths".to_owned())),
+        other => Err(unreachable(other, "the shm provider needs a path".to_owned())),
     }
 }
 
@@ -26,15 +26,15 @@ fn send_packet(socket: &sys::Fd, packet: &Packet, memory: Option<&sys::Fd>) -> R
     sys::send(socket, &bytes[..len], memory)
 }
 
-/// Tells a connector no. Whether it still hears does not matter.
+/// Sends a rejection. A connector that has closed its socket does not get it, which is harmless.
 pub(super) fn refuse(waiting: &door::Waiting, kind: Kind) {
     let packet = Packet { kind, config: waiting.config, private_data: Vec::new() };
     let _ = send_packet(&waiting.socket, &packet, None);
 }
 
 impl ShmProvider {
-    /// Connects and waits until the listener has answered, at most `timeout_ms` milliseconds: for clients that have
-    /// nothing else to do meanwhile. Gives the VI and the listener's private data. Other events stay to be polled.
+    /// Connects and blocks until the listener has answered, at most `timeout_ms` milliseconds. For clients without
+    /// other work in the meantime. Returns the VI and the listener's private data. Other events remain queued.
     pub fn connect_wait(
         &mut self,
         address: &ViAddress,
@@ -66,7 +66,7 @@ impl ShmProvider {
             let left = deadline.saturating_sub(sys::monotonic_ms());
             if left == 0 {
                 self.end(vi, true)?;
-                return Err(unreachable(address, "no answer in time".to_owned()));
+                return Err(unreachable(address, "no answer within the time limit".to_owned()));
             }
             let mut tokens = [0; sys::READY_MAX];
             let timeout = i32::try_from(left).unwrap_or(i32::MAX);
@@ -131,12 +131,12 @@ impl ShmProvider {
         };
         let packet = Packet { kind: Kind::Accept, config, private_data: private_data.to_vec() };
         let socket = waiting.socket;
-        let told = send_packet(&socket, &packet, Some(&memory))
+        let sent = send_packet(&socket, &packet, Some(&memory))
             .map_err(|_| ViError::Unknown("connection request (its peer is gone)"))
             .and_then(|()| {
                 sys::watch(&self.epoll, &socket, Token::Vi(vi).to_u64()).map_err(|e| e.of("epoll_ctl"))
             });
-        if let Err(error) = told {
+        if let Err(error) = sent {
             self.vis.remove(vi);
             return Err(error);
         }
@@ -147,21 +147,22 @@ impl ShmProvider {
         Ok(ViId(vi))
     }
 
-    /// Something is to be read from a VI's socket, or it hung up.
-    pub(super) fn hear(&mut self, id: u32) {
+    /// Handles a VI's socket that is readable or hung up.
+    pub(super) fn on_socket(&mut self, id: u32) {
         let Some(vi) = self.vis.get(id) else { return };
         let Some(socket) = &vi.socket else { return };
         if vi.stage == Stage::Connecting {
-            return self.hear_answer(id);
+            return self.receive_answer(id);
         }
-        // One packet: there rarely is another, as only an armed receiver is sent one; if so it is told again.
+        // Reads one packet. More are rare, since only an armed receiver is sent one; epoll then reports the socket
+        // again.
         match sys::receive(socket, &mut [0]) {
             Ok(1..) | Err(sys::Errno(libc::EAGAIN)) => {}
             Ok(0) | Err(_) => self.hang_up(id),
         }
     }
 
-    fn hear_answer(&mut self, id: u32) {
+    fn receive_answer(&mut self, id: u32) {
         let Some(vi) = self.vis.get_mut(id) else { return };
         let Some(socket) = &vi.socket else { return };
         let mut bytes = [0; PACKET_LEN_MAX];
@@ -193,7 +194,7 @@ impl ShmProvider {
         }
     }
 
-    /// Ends a VI whose peer wrote nonsense into the memory.
+    /// Ends a VI whose peer wrote an invalid value to the memory.
     pub(super) fn break_vi(&mut self, id: u32) {
         let Some(vi) = self.vis.get_mut(id) else { return };
         if vi.is_hung_up() {
@@ -208,7 +209,7 @@ impl ShmProvider {
         self.events.push_back(Event::Disconnected { vi: ViId(id), clean: false });
     }
 
-    /// Takes a VI away; a peer that is still there sees its end, which is clean or not.
+    /// Removes a VI. A live peer sees its end, as clean or unclean.
     pub(super) fn end(&mut self, vi: ViId, clean: bool) -> Result<(), ViError> {
         let end = self.vis.remove(vi.0).ok_or(ViError::Unknown("VI"))?;
         if end.is_hung_up() {
@@ -241,7 +242,7 @@ fn read_answer(
     if len == 0 {
         return Err(ViError::Unreachable {
             address: "the listener".to_owned(),
-            reason: "it hung up".to_owned(),
+            reason: "it closed the connection".to_owned(),
         });
     }
     let packet = Packet::parse(bytes.get(..len).unwrap_or(&[]))?;
@@ -250,8 +251,8 @@ fn read_answer(
             Ok((Mapping::open(&memory, own, &packet.config)?, packet.private_data))
         }
         (Kind::Accept, Some(_)) | (Kind::Mismatch, _) => Err(ViError::Protocol("the message lengths differ")),
-        (Kind::Accept, None) => Err(ViError::Protocol("the memory is missing")),
+        (Kind::Accept, None) => Err(ViError::Protocol("the descriptor of the memory is missing")),
         (Kind::Reject, _) => Err(ViError::Rejected),
-        (Kind::Request, _) => Err(ViError::Protocol("a request is no answer")),
+        (Kind::Request, _) => Err(ViError::Protocol("a request arrived instead of an answer")),
     }
 }

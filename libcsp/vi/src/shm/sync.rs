@@ -1,3 +1,4 @@
-//! What the rings take from the standard library, named here so that `tests/models` can compile them over a model checker's.
+//! The atomics that the rings use, in a module of their own so that `tests/models` can substitute those of a model
+//! checker.
 
 pub(super) use std::sync::atomic::{Ordering, fence};

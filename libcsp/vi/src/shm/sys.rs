@@ -1,8 +1,8 @@
-//! System calls, made by number.
+//! System calls, by number.
 //!
-//! This provider also runs inside applications whose libc symbols (socket, read, close, poll, …) are interposed by the
-//! socket filter, so nothing here binds to them: every call goes through `syscall(2)`. Everything made here is
-//! close-on-exec and non-blocking.
+//! The provider also runs inside applications whose libc symbols (socket, read, close, poll, …) are interposed by the
+//! socket filter. Nothing here binds to those symbols: every call goes through `syscall(2)`. All descriptors created
+//! here are close-on-exec, all sockets non-blocking.
 
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::RawFd;
@@ -12,13 +12,13 @@ use libc::{c_int, c_long, c_void};
 
 use crate::ViError;
 
-/// `errno` of a call that failed.
+/// The `errno` of a failed call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Errno(pub c_int);
 
 impl Errno {
     fn last() -> Self {
-        // The thread's errno, read without a system call.
+        // Reads the thread's errno; no system call.
         Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
     }
 
@@ -41,7 +41,7 @@ macro_rules! syscall {
     };
 }
 
-/// A descriptor that this provider owns; closed when dropped.
+/// A descriptor owned by this provider, closed when dropped.
 #[derive(Debug)]
 pub(super) struct Fd(RawFd);
 
@@ -50,7 +50,8 @@ impl Fd {
         self.0
     }
 
-    /// The same file under a number of at least `floor`, where the process may have one.
+    /// Moves the file to a descriptor of at least `floor`, or returns it unchanged where the process's limit does not
+    /// allow that.
     pub(super) fn lifted(self, floor: RawFd) -> Fd {
         if self.0 >= floor {
             return self;
@@ -73,14 +74,14 @@ impl From<std::os::fd::OwnedFd> for Fd {
 
 impl Drop for Fd {
     fn drop(&mut self) {
-        // SAFETY: the descriptor is owned, hence nobody else's.
+        // SAFETY: no pointers are passed. This value owns the descriptor, so nothing else uses its number.
         unsafe { libc::syscall(libc::SYS_close, c_long::from(self.0)) };
     }
 }
 
 fn sockaddr(path: &Path) -> Result<(libc::sockaddr_un, usize), Errno> {
     use std::os::unix::ffi::OsStrExt;
-    // SAFETY: sockaddr_un is plain bytes; zero is a value of it.
+    // SAFETY: all-zero bytes are a valid sockaddr_un.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
     let bytes = path.as_os_str().as_bytes();
@@ -99,20 +100,22 @@ fn socket() -> Result<Fd, Errno> {
     unsafe { syscall!(libc::SYS_socket, libc::AF_UNIX, kind, 0) }.map(|fd| Fd(fd as RawFd))
 }
 
-/// A socket connected to the listener at `path`. Unix sockets connect at once or not at all (EAGAIN: backlog full).
+/// Returns a socket connected to the listener at `path`. Unix sockets connect at once or not at all (EAGAIN: backlog
+/// full).
 pub(super) fn connect(path: &Path) -> Result<Fd, Errno> {
     let (address, len) = sockaddr(path)?;
     let fd = socket()?;
-    // SAFETY: `address` has `len` readable bytes.
+    // SAFETY: `address` is a local with at least `len` readable bytes that outlives the call.
     unsafe { syscall!(libc::SYS_connect, fd.raw(), &raw const address, len) }?;
     Ok(fd)
 }
 
-/// A socket that listens at `path`, open to every user.
+/// Returns a socket that listens at `path`, open to every user.
 pub(super) fn listen(path: &Path) -> Result<Fd, Errno> {
     let (address, len) = sockaddr(path)?;
     let fd = socket()?;
-    // SAFETY: `address` has `len` readable bytes, and its path ends with a zero within them.
+    // SAFETY: `address` is a local with at least `len` readable bytes that outlives both calls; a zero byte within them
+    // ends its path.
     unsafe {
         syscall!(libc::SYS_bind, fd.raw(), &raw const address, len)?;
         syscall!(libc::SYS_fchmodat, libc::AT_FDCWD, &raw const address.sun_path, 0o666)?;
@@ -122,11 +125,12 @@ pub(super) fn listen(path: &Path) -> Result<Fd, Errno> {
     Ok(fd)
 }
 
-/// What tells the file at `path` from a later one of the same name.
+/// Returns device and inode of the file at `path`, which distinguish it from a later file of the same name.
 pub(super) fn identity(path: &Path) -> Option<(u64, u64)> {
     let (address, _) = sockaddr(path).ok()?;
     let mut stat = MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: the path is zero-terminated; `stat` is the kernel's own struct stat on 64-bit targets.
+    // SAFETY: `address` is a local whose path ends with a zero byte. `stat` has the size of the kernel's struct stat on
+    // 64-bit targets and is initialised by zeroing.
     let stat = unsafe {
         let path = &raw const address.sun_path;
         syscall!(libc::SYS_newfstatat, libc::AT_FDCWD, path, stat.as_mut_ptr(), 0).ok()?;
@@ -137,7 +141,7 @@ pub(super) fn identity(path: &Path) -> Option<(u64, u64)> {
 
 pub(super) fn unlink(path: &Path) {
     let Ok((address, _)) = sockaddr(path) else { return };
-    // SAFETY: the path is zero-terminated.
+    // SAFETY: `address` is a local whose path ends with a zero byte, and outlives the call.
     unsafe {
         libc::syscall(libc::SYS_unlinkat, c_long::from(libc::AT_FDCWD), &raw const address.sun_path, 0)
     };
@@ -145,21 +149,21 @@ pub(super) fn unlink(path: &Path) {
 
 pub(super) fn accept(listener: &Fd) -> Result<Fd, Errno> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: null address pointers are allowed.
+    // SAFETY: the address pointers are null, which accept4 permits.
     unsafe { syscall!(libc::SYS_accept4, listener.raw(), 0, 0, flags) }.map(|fd| Fd(fd as RawFd))
 }
 
-/// The user id of the process that connected.
+/// Returns the user id of the process that connected.
 pub(super) fn peer_uid(socket: &Fd) -> Option<u32> {
     let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     let (option, value, size) = (libc::SO_PEERCRED, &raw mut credentials, &raw mut len);
-    // SAFETY: `value` has `len` writable bytes.
+    // SAFETY: `value` points to a local of `len` writable bytes, `size` to a local socklen_t; both outlive the call.
     unsafe { syscall!(libc::SYS_getsockopt, socket.raw(), libc::SOL_SOCKET, option, value, size) }.ok()?;
     Some(credentials.uid)
 }
 
-/// Hangs up, whoever else has the socket open.
+/// Shuts the socket down for all processes that have it open.
 pub(super) fn shutdown(socket: &Fd) {
     // SAFETY: no pointers are passed.
     unsafe {
@@ -167,7 +171,7 @@ pub(super) fn shutdown(socket: &Fd) {
     }
 }
 
-/// Room for one descriptor's control message, aligned as cmsghdr.
+/// Buffer for the control message of one descriptor, aligned as cmsghdr.
 #[repr(align(8))]
 #[expect(dead_code, reason = "read and written through msghdr only")]
 struct Control([u8; 24]);
@@ -176,13 +180,14 @@ struct Control([u8; 24]);
 pub(super) fn send(socket: &Fd, packet: &[u8], descriptor: Option<&Fd>) -> Result<(), Errno> {
     let mut part = libc::iovec { iov_base: packet.as_ptr().cast_mut().cast(), iov_len: packet.len() };
     let mut control = Control([0; 24]);
-    // SAFETY: msghdr is plain; zero is a value of it.
+    // SAFETY: all-zero bytes are a valid msghdr.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
     if let Some(descriptor) = descriptor {
         message.msg_control = (&raw mut control).cast();
-        // SAFETY: CMSG_* compute addresses within `control`, which has room for one descriptor (24 bytes).
+        // SAFETY: `msg_control` points to the 24 bytes of `control` and `msg_controllen` is CMSG_SPACE of one
+        // descriptor, 24; the CMSG_* functions compute addresses within it, and the first header is therefore not null.
         unsafe {
             message.msg_controllen = libc::CMSG_SPACE(size_of::<c_int>() as u32) as _;
             let header = libc::CMSG_FIRSTHDR(&raw const message);
@@ -193,41 +198,44 @@ pub(super) fn send(socket: &Fd, packet: &[u8], descriptor: Option<&Fd>) -> Resul
         }
     }
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: `message` points to `part` and `control`, which live until the call returns.
+    // SAFETY: `message` points to `part`, `packet` and `control`, which outlive the call.
     unsafe { syscall!(libc::SYS_sendmsg, socket.raw(), &raw const message, flags) }?;
     Ok(())
 }
 
-/// Receives one packet into `packet`. Without room for descriptors the kernel drops those that a peer sends along, so
-/// that a daemon never holds (or has to close) a stranger's file. `Ok(0)`: hung up.
+/// Receives one packet into `packet`. No room for descriptors is given, so the kernel drops those that a peer attaches,
+/// and a daemon never owns (or has to close) a foreign file. Returns 0 when the peer has hung up.
 pub(super) fn receive(socket: &Fd, packet: &mut [u8]) -> Result<usize, Errno> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
     let (bytes, len) = (packet.as_mut_ptr(), packet.len());
-    // SAFETY: `bytes` has `len` writable bytes; no address is asked for.
+    // SAFETY: `bytes` points to `len` writable bytes of `packet`, which outlive the call; the address pointers are
+    // null.
     let got = unsafe { syscall!(libc::SYS_recvfrom, socket.raw(), bytes, len, flags, 0, 0) }?;
     Ok(got as usize)
 }
 
-/// The same, with at most one descriptor. A packet that came with more, or longer than `packet`, is an error (EBADMSG); so is
-/// one whose descriptor this process has no number left for (EMFILE).
+/// Receives one packet with at most one descriptor. A packet with more descriptors, or longer than `packet`, is an
+/// error (EBADMSG); so is one whose descriptor does not fit the process's descriptor table (EMFILE).
 pub(super) fn receive_with_descriptor(socket: &Fd, packet: &mut [u8]) -> Result<(usize, Option<Fd>), Errno> {
     let mut part = libc::iovec { iov_base: packet.as_mut_ptr().cast(), iov_len: packet.len() };
     let mut control = Control([0; 24]);
-    // SAFETY: msghdr is plain; zero is a value of it.
+    // SAFETY: all-zero bytes are a valid msghdr.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
     message.msg_control = (&raw mut control).cast();
     message.msg_controllen = size_of::<Control>() as _;
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: `message` points to `part` and `control`, which live until the call returns.
+    // SAFETY: `message` points to `part`, `packet` and `control`, all writable, which outlive the call.
     let got = unsafe { syscall!(libc::SYS_recvmsg, socket.raw(), &raw mut message, flags) }?;
     let mut descriptors = [None, None];
-    // SAFETY: the kernel filled `control` up to msg_controllen; CMSG_* stay within it.
+    // SAFETY: the kernel has filled `control` up to `msg_controllen`, at most 24 bytes. CMSG_FIRSTHDR returns null or a
+    // header within it, and `cmsg_len` counts only descriptors that the kernel wrote there; at most two fit. Each is
+    // new and owned by nothing else.
     unsafe {
         let header = libc::CMSG_FIRSTHDR(&raw const message);
         if !header.is_null() && (*header).cmsg_type == libc::SCM_RIGHTS {
-            // 24 bytes of control hold the header and at most two descriptors.
+            // 24 bytes hold the header and at most two descriptors.
             let bytes = ((*header).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
             for (i, place) in descriptors.iter_mut().enumerate().take(bytes / size_of::<c_int>()) {
                 *place = Some(Fd(libc::CMSG_DATA(header).cast::<c_int>().add(i).read_unaligned()));
@@ -236,7 +244,8 @@ pub(super) fn receive_with_descriptor(socket: &Fd, packet: &mut [u8]) -> Result<
     }
     let [first, second] = descriptors;
     if first.is_none() && message.msg_flags & libc::MSG_CTRUNC != 0 {
-        // There was room for the descriptor: the table is full, or (rarely) a security module keeps it from us.
+        // The buffer had room for the descriptor: the descriptor table is full, or (rarely) a security module withheld
+        // it.
         return Err(Errno(libc::EMFILE));
     }
     if second.is_some() || message.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) != 0 {
@@ -245,10 +254,10 @@ pub(super) fn receive_with_descriptor(socket: &Fd, packet: &mut [u8]) -> Result<
     Ok((got as usize, first))
 }
 
-/// A memfd of `len` bytes that can neither shrink nor grow any more.
+/// Creates a memfd of `len` bytes that can neither shrink nor grow.
 pub(super) fn sealed_memory(len: usize) -> Result<Fd, Errno> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: the name is zero-terminated.
+    // SAFETY: the name is a static string that ends with a zero byte.
     let fd = unsafe { syscall!(libc::SYS_memfd_create, c"csp-vi".as_ptr(), flags) }?;
     let fd = Fd(fd as RawFd);
     // SAFETY: no pointers are passed.
@@ -261,36 +270,37 @@ pub(super) fn sealed_memory(len: usize) -> Result<Fd, Errno> {
 
 const SEALS: c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// Whether a received descriptor is memory of exactly `len` bytes that cannot be cut off under our feet (SIGBUS), nor
-/// is made of huge pages (which may run out).
+/// Returns whether a received descriptor is memory of exactly `len` bytes that cannot be truncated (which would raise
+/// SIGBUS here) and is not made of huge pages (which may run out).
 pub(super) fn is_sealed_memory(fd: &Fd, len: usize) -> bool {
     // SAFETY: no pointers are passed.
     let seals = unsafe { syscall!(libc::SYS_fcntl, fd.raw(), libc::F_GET_SEALS, 0) }.unwrap_or(0);
     let mut system = MaybeUninit::<libc::statfs>::zeroed();
-    // SAFETY: `system` is the kernel's own struct statfs on 64-bit targets; zeroed is initialised.
+    // SAFETY: `system` has the size of the kernel's struct statfs on 64-bit targets, outlives the call and is
+    // initialised by zeroing.
     let kind = unsafe {
         libc::syscall(libc::SYS_fstatfs, c_long::from(fd.raw()), system.as_mut_ptr());
         system.assume_init().f_type
     };
-    // SAFETY: no pointers are passed. Memory has no position that others depend on.
+    // SAFETY: no pointers are passed. Nothing depends on the position of a memfd.
     let end = unsafe { syscall!(libc::SYS_lseek, fd.raw(), 0, libc::SEEK_END) }.unwrap_or(-1);
     seals as c_int & SEALS == SEALS && kind == libc::TMPFS_MAGIC && usize::try_from(end) == Ok(len)
 }
 
-/// Maps `len` bytes of `fd`, shared, readable and writable.
+/// Maps `len` bytes of `fd`: shared, readable and writable.
 pub(super) fn map(fd: &Fd, len: usize) -> Result<*mut u8, Errno> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: the kernel chooses the place, so nothing mapped already is replaced.
+    // SAFETY: the address argument is 0, so the kernel chooses a free range and replaces no mapping.
     let at = unsafe { syscall!(libc::SYS_mmap, 0, len, protection, libc::MAP_SHARED, fd.raw(), 0) }?;
     Ok(at as *mut u8)
 }
 
-/// Takes a mapping of [`map`] away.
+/// Unmaps a mapping of [`map`].
 ///
 /// # Safety
-/// Nothing may point into it any more.
+/// `at` and `len` are those of one call of [`map`]; no pointer into the mapping is used afterwards.
 pub(super) unsafe fn unmap(at: *mut u8, len: usize) {
-    // SAFETY: by the caller.
+    // SAFETY: the caller guarantees that the range is one whole mapping of `map` and no longer used.
     unsafe { libc::syscall(libc::SYS_munmap, at, len) };
 }
 
@@ -299,31 +309,32 @@ pub(super) fn epoll() -> Result<Fd, Errno> {
     unsafe { syscall!(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) }.map(|fd| Fd(fd as RawFd))
 }
 
-/// Watches `fd` for being readable or hung up, level-triggered, under `token`.
+/// Adds `fd` to the epoll set under `token`, for reading and hang-up, level-triggered.
 pub(super) fn watch(epoll: &Fd, fd: &Fd, token: u64) -> Result<(), Errno> {
     let event = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLRDHUP) as u32, u64: token };
-    // SAFETY: `event` is readable.
+    // SAFETY: `event` is a local that outlives the call.
     unsafe { syscall!(libc::SYS_epoll_ctl, epoll.raw(), libc::EPOLL_CTL_ADD, fd.raw(), &raw const event) }?;
     Ok(())
 }
 
-/// Ends [`watch`]. Needed before closing: a forked child may keep the file open.
+/// Removes `fd` from the epoll set. Needed before closing it, since a forked child may keep the file open.
 pub(super) fn unwatch(epoll: &Fd, fd: &Fd) {
     let event = libc::epoll_event { events: 0, u64: 0 };
-    // SAFETY: `event` is readable.
+    // SAFETY: `event` is a local that outlives the call.
     let _ = unsafe {
         syscall!(libc::SYS_epoll_ctl, epoll.raw(), libc::EPOLL_CTL_DEL, fd.raw(), &raw const event)
     };
 }
 
-/// Most events that one [`ready`] gives.
+/// Largest number of events that one call of [`ready`] returns.
 pub(super) const READY_MAX: usize = 32;
 
-/// The tokens of what is ready, without blocking (`timeout_ms` 0) or after at most that long.
+/// Writes the tokens of the ready descriptors to `tokens` and returns their number. Blocks for at most `timeout_ms`; 0
+/// does not block.
 pub(super) fn ready(epoll: &Fd, tokens: &mut [u64; READY_MAX], timeout_ms: c_int) -> usize {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; READY_MAX];
     let (at, max) = (events.as_mut_ptr(), READY_MAX);
-    // SAFETY: `events` has READY_MAX writable entries; no signal mask is given.
+    // SAFETY: `events` is a local array of READY_MAX writable entries that outlives the call; the signal mask is null.
     let count = unsafe { syscall!(libc::SYS_epoll_pwait, epoll.raw(), at, max, timeout_ms, 0, 8) };
     let count = (count.unwrap_or(0) as usize).min(READY_MAX);
     for (token, event) in tokens.iter_mut().zip(&events[..count]) {
@@ -332,16 +343,17 @@ pub(super) fn ready(epoll: &Fd, tokens: &mut [u64; READY_MAX], timeout_ms: c_int
     count
 }
 
-/// A descriptor held in reserve, to be able to refuse a connection when all others are used up.
+/// Opens a descriptor to keep in reserve; closing it makes room to accept and close a connection when the table is
+/// full.
 pub(super) fn reserve() -> Result<Fd, Errno> {
     // SAFETY: no pointers are passed.
     unsafe { syscall!(libc::SYS_eventfd2, 0, libc::EFD_CLOEXEC) }.map(|fd| Fd(fd as RawFd))
 }
 
-/// CLOCK_MONOTONIC in milliseconds.
+/// Returns CLOCK_MONOTONIC in milliseconds.
 pub(super) fn monotonic_ms() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is writable.
+    // SAFETY: `time` is a local of the type that the kernel writes, and outlives the call.
     unsafe {
         libc::syscall(
             libc::SYS_clock_gettime,

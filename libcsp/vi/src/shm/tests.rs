@@ -1,4 +1,4 @@
-//! Peers that write nonsense into the memory or say nonsense at the door.
+//! Peers that write invalid values to the memory or send invalid packets to the listener.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -28,7 +28,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Mostly what is almost right.
+    /// Returns mostly values close to valid ones.
     fn word(&mut self, near: u64) -> u64 {
         match self.next() % 4 {
             0 => self.next(),
@@ -52,7 +52,7 @@ fn scribble(arena: &Arena, random: &mut Random, sent: u64, received: u64) {
 }
 
 #[test]
-fn a_scribbling_peer_never_leads_out_of_bounds() {
+fn a_corrupting_peer_never_causes_an_out_of_bounds_access() {
     let mut violations = 0;
     for seed in 0..300 {
         let random = &mut Random(seed);
@@ -87,12 +87,12 @@ fn a_scribbling_peer_never_leads_out_of_bounds() {
             assert_eq!(receiver.post(9, true), None, "no such slot");
         }
     }
-    assert!(violations > 1000, "the scribbler hit nothing: {violations}");
+    assert!(violations > 1000, "too few violations: {violations}");
 }
 
-/// The same peer, of somebody who lends the ring to a device: a slot is never claimed twice, nor one that is none.
+/// The same for a lent ring: no slot is claimed twice, and no nonexistent slot.
 #[test]
-fn a_scribbling_peer_never_has_a_slot_filled_twice() {
+fn a_corrupting_peer_never_gets_a_slot_claimed_twice() {
     let (mut violations, mut published) = (0, 0);
     for seed in 0..300 {
         let random = &mut Random(seed);
@@ -124,7 +124,7 @@ fn a_scribbling_peer_never_has_a_slot_filled_twice() {
     assert!(violations > 1000 && published > 1000, "{violations} violations, {published} messages");
 }
 
-/// A listener and a connector, connected, of one process.
+/// Returns a listener and a connector in this process, connected.
 pub(super) fn pair() -> (ShmProvider, ViId, ShmProvider, ViId) {
     let address = ViAddress::Path(path());
     let (mut listener, mut connector) = (ShmProvider::new().unwrap(), ShmProvider::new().unwrap());
@@ -146,7 +146,7 @@ pub(super) fn next_event(provider: &mut ShmProvider) -> Event {
     (0..10_000).find_map(|_| provider.poll_event()).expect("an event")
 }
 
-/// Where the peer's end of `vi` posts, and where it writes what `vi` receives.
+/// Returns the memory that the peer of `vi` reads, and the memory that it writes.
 pub(super) fn arenas(provider: &mut ShmProvider, vi: ViId) -> (Arena, Arena) {
     let rings = provider.vis.get_mut(vi.0).unwrap().rings.as_ref().unwrap();
     rings.arenas()
@@ -178,13 +178,13 @@ fn a_wrong_slot_breaks_the_vi() {
 }
 
 #[test]
-fn a_gone_peer_whose_copy_of_the_memory_lives_on_cannot_hold_the_vi_open() {
+fn a_dead_peers_copy_of_the_memory_cannot_hold_the_vi_open() {
     let (mut listener, from, connector, _) = pair();
     let (_, incoming) = arenas(&mut listener, from);
     drop(connector);
     let mut forged = 0;
     let ended = (0..10_000).find_map(|n| {
-        // The copy answers each message polled with another one.
+        // The copy sends another message for each one polled.
         incoming.tag(n % 8).store(n as u64 + 1, Ordering::Relaxed);
         if let Some(Completion::Received { vi, buffer, .. }) = listener.poll() {
             listener.post_recv(vi, buffer).unwrap();
@@ -193,11 +193,11 @@ fn a_gone_peer_whose_copy_of_the_memory_lives_on_cannot_hold_the_vi_open() {
         listener.poll_event()
     });
     assert_eq!(ended, Some(Event::Disconnected { vi: from, clean: false }));
-    assert!(forged <= 256 + 8, "{forged} messages of a dead peer");
+    assert!(forged <= 256 + 8, "{forged} messages from a dead peer's copy");
 }
 
 #[test]
-fn silent_and_babbling_connectors_do_not_keep_others_out() {
+fn silent_and_malformed_connectors_do_not_block_others() {
     let path = path();
     let address = ViAddress::Path(path.clone());
     let mut listener = ShmProvider::new().unwrap();
@@ -221,16 +221,17 @@ fn silent_and_babbling_connectors_do_not_keep_others_out() {
 }
 
 #[test]
-fn a_listener_that_is_none_of_ours_is_refused() {
+fn a_foreign_listener_is_refused() {
     let (ours, theirs) = (path(), path());
-    // Another kind of socket.
+    // A socket of another type.
     let _stream = std::os::unix::net::UnixListener::bind(&ours).unwrap();
     let mut connector = ShmProvider::new().unwrap();
     connector.connect(&ViAddress::Path(ours.clone()), CONFIG, b"").unwrap();
     let refused = next_event(&mut connector);
     assert!(matches!(refused, Event::Refused { reason: ViError::Unreachable { .. }, .. }));
     std::fs::remove_file(ours).unwrap();
-    // The right kind, with nonsense, with memory that is none, with memory that is not sealed.
+    // The right type: without memory, with a descriptor that is no memory, with unsealed memory, with memory of a wrong
+    // size.
     let listening = sys::listen(&theirs).unwrap();
     let (stream, _other) = UnixStream::pair().unwrap();
     let stream = sys::Fd::from(OwnedFd::from(stream));
@@ -256,15 +257,15 @@ fn a_listener_that_is_none_of_ours_is_refused() {
 fn abandoning_after_fork_leaves_the_parents_vi_alone() {
     let (mut listener, from, connector, to) = pair();
     let mut connector = connector;
-    // SAFETY: the child only drops what it has and exits without running anything else.
+    // SAFETY: the child only drops the connector and exits; it runs nothing that needs another thread of the parent.
     let child = unsafe { libc::fork() };
     if child == 0 {
         connector.abandon_after_fork();
-        // SAFETY: ends the child at once.
+        // SAFETY: ends the child at once, without running destructors.
         unsafe { libc::_exit(0) };
     }
     let mut status = 0;
-    // SAFETY: `child` is ours, `status` is writable.
+    // SAFETY: `child` is a child of this process; `status` is a local that outlives the call.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0);
     for _ in 0..600 {
@@ -275,7 +276,7 @@ fn abandoning_after_fork_leaves_the_parents_vi_alone() {
 }
 
 #[test]
-fn a_name_left_behind_by_a_dead_listener_is_taken_and_a_living_one_is_not() {
+fn a_dead_listeners_path_is_reused_and_a_live_ones_is_not() {
     let path = path();
     let address = ViAddress::Path(path.clone());
     drop(sys::listen(&path).unwrap());
@@ -310,7 +311,7 @@ fn connect_wait_gives_the_answer_or_the_reason() {
     assert!(matches!(connector.connect_wait(&address, CONFIG, b"", 20), Err(ViError::Unreachable { .. })));
     drop(silent);
     let mut listener = ShmProvider::new().unwrap();
-    // A forked child of another test may hold a copy of the silent socket a moment longer.
+    // A child forked by another test may hold a copy of the silent socket for a moment.
     let listens = (0..100_000).any(|_| {
         std::thread::yield_now();
         listener.listen(&address).is_ok()

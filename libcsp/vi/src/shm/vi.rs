@@ -1,4 +1,4 @@
-//! One VI as one end has it: its socket, its mapping, its two rings.
+//! One end of a VI: its socket, its mapping and its two rings.
 
 use std::sync::Arc;
 
@@ -7,16 +7,16 @@ use super::ring::{Receiver, Sender, Sending, Violation};
 use super::sys;
 use crate::{Memory, ViConfig, ViError};
 
-/// How far a VI is.
+/// The state of a VI.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
     /// The listener has not answered yet.
     Connecting,
-    /// Connected; the caller has not been told.
+    /// Connected; `Established` has not been polled.
     Opening,
     /// In use.
     Open,
-    /// The caller was told of its end.
+    /// The caller has polled the end of the VI.
     Closed,
 }
 
@@ -24,7 +24,7 @@ pub(super) enum Stage {
 pub(super) struct Rings {
     pub sender: Sender,
     pub receiver: Receiver,
-    // Declared last: the rings point into it.
+    // Declared last, hence dropped last: the rings point into it.
     mapping: Arc<Mapping>,
 }
 
@@ -46,22 +46,22 @@ impl Rings {
         Rings { sender, receiver, mapping: Arc::new(mapping) }
     }
 
-    /// All of it.
+    /// Returns the memory of both directions.
     pub(super) fn memory(&self) -> Memory {
         Memory::new(Lent(Arc::clone(&self.mapping)))
     }
 
-    /// Where the payload of a slot of the outgoing direction starts in [`memory`](Rings::memory).
+    /// Returns the offset in [`memory`](Rings::memory) of the payload of a slot of the outgoing direction.
     pub(super) fn outgoing_at(&self, slot: usize) -> usize {
         self.mapping.payload_offset(&self.sender.arena(), slot)
     }
 
-    /// Where the payload of a slot of the incoming direction starts in it.
+    /// Returns the offset in [`memory`](Rings::memory) of the payload of a slot of the incoming direction.
     pub(super) fn incoming_at(&self, slot: usize) -> usize {
         self.mapping.payload_offset(&self.receiver.arena(), slot)
     }
 
-    /// The memory as the peer sees it: outgoing, incoming.
+    /// Returns the memory of both directions: outgoing, incoming.
     #[cfg(test)]
     pub(super) fn arenas(&self) -> (super::layout::Arena, super::layout::Arena) {
         (self.sender.arena(), self.receiver.arena())
@@ -72,11 +72,11 @@ pub(super) struct Vi {
     pub stage: Stage,
     pub config: ViConfig,
     pub rings: Option<Rings>,
-    /// Carries the set-up, then wakes; its hang-up is the peer's end. `None` once it hung up.
+    /// Carries the set-up and then wakes; its hang-up is the peer's end. `None` once it has hung up.
     pub socket: Option<sys::Fd>,
-    /// The end of this VI is in the event queue: the rings are not looked at any more.
+    /// The end of the VI is in the event queue: the rings are no longer polled.
     pub ended: bool,
-    /// It ended because the peer wrote nonsense into the memory.
+    /// The VI ended because the peer wrote an invalid value to the memory.
     pub broken: bool,
     /// Signalled sends whose completion the caller has not polled.
     pub signalled: u32,
@@ -87,7 +87,7 @@ impl Vi {
         Vi { stage, config, rings, socket, ended: false, broken: false, signalled: 0 }
     }
 
-    /// The rings, while messages can be sent.
+    /// Returns the rings if messages can be sent.
     pub(super) fn sending(&mut self) -> Result<&mut Rings, ViError> {
         match (self.stage, &mut self.rings, &self.socket, self.ended) {
             (Stage::Open, Some(rings), Some(_), false) => Ok(rings),
@@ -95,7 +95,7 @@ impl Vi {
         }
     }
 
-    /// Has a message of `len` bytes, at most the VI's `message_len`, written into the next slot.
+    /// Calls `write` for the next slot and sends the message of `len` bytes, at most the VI's `message_len`.
     pub(super) fn send(
         &mut self,
         immediate: u32,
@@ -111,13 +111,13 @@ impl Vi {
         Ok(if full { Ok(Sending::Full) } else { sender.send(immediate, len, receiver.progress(), write) })
     }
 
-    /// The receiver, while its messages are to be polled.
+    /// Returns the receiver while messages may be polled.
     pub(super) fn receiving(&mut self) -> Option<&mut Receiver> {
         let polled = self.stage == Stage::Open && !self.ended;
         self.rings.as_mut().filter(|_| polled).map(|rings| &mut rings.receiver)
     }
 
-    /// The peer is gone, and the caller not told yet.
+    /// The peer is gone and its end has not been queued as an event.
     pub(super) fn is_hung_up(&self) -> bool {
         self.socket.is_none() && !self.ended && matches!(self.stage, Stage::Opening | Stage::Open)
     }

@@ -1,4 +1,5 @@
-//! What the library's callbacks change. They only take note; the provider acts when the library has returned.
+//! The state that the library's callbacks change. They only record events; the provider acts on them when the library
+//! has returned.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -8,16 +9,16 @@ use super::sys::{ConnRequest, Endpoint, Status};
 use crate::slots::{SLOTS_MAX, Slots};
 use crate::{BufferId, Completion, ConnectRequest, Counters, Event, RequestId, ViError, ViId};
 
-/// Connections that have not sent their request yet.
+/// Largest number of connections whose request has not arrived.
 pub(super) const SILENT_MAX: usize = 64;
 
-/// Requests that wait for the caller's answer.
+/// Largest number of requests that wait for the caller's answer.
 const REQUESTS_MAX: usize = 256;
 
-/// Connections that the library announced and that have no endpoint yet.
+/// Largest number of connections that the library has announced and that have no endpoint yet.
 const INCOMING_MAX: usize = 256;
 
-/// Who an endpoint belongs to.
+/// The owner of an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Owner {
     Silent(u32),
@@ -35,17 +36,17 @@ pub(super) struct Waiting {
     pub setup: Setup,
 }
 
-/// What is to be done once the library has returned.
+/// Work to be done when the library has returned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Todo {
-    /// Send a message without content.
-    Tell(u32, Kind),
-    /// Close the endpoint of a VI; one that lingers is over.
+    /// Send a message without a body.
+    Send(u32, Kind),
+    /// Close the endpoint of a VI; a lingering VI is removed.
     Close(u32),
-    /// Close an endpoint that belongs to nobody.
-    Drop(*mut Endpoint),
+    /// Close an endpoint without an owner.
+    CloseUnowned(*mut Endpoint),
     /// Reject an announced connection.
-    TurnAway(*mut ConnRequest),
+    Reject(*mut ConnRequest),
 }
 
 pub(super) struct Core {
@@ -58,9 +59,9 @@ pub(super) struct Core {
     pub incoming: VecDeque<*mut ConnRequest>,
     pub failures: VecDeque<(*mut Endpoint, Status)>,
     pub todo: VecDeque<Todo>,
-    /// VIs whose end was seen and not told.
+    /// VIs whose end was detected and not reported.
     pub ending: usize,
-    /// Endpoints whose closing the library has not finished.
+    /// Endpoints whose closing the library has not completed.
     pub closing: usize,
     pub counters: Counters,
 }
@@ -83,17 +84,17 @@ impl Core {
         }
     }
 
-    /// The library announces a connection.
+    /// Records a connection that the library announces.
     pub(super) fn on_connection(&mut self, request: *mut ConnRequest) {
         if self.incoming.len() >= INCOMING_MAX {
             self.counters.handshakes_dropped += 1;
-            self.todo.push_back(Todo::TurnAway(request));
+            self.todo.push_back(Todo::Reject(request));
         } else {
             self.incoming.push_back(request);
         }
     }
 
-    /// The library is done with a send buffer, whose message has left or, with the endpoint, failed.
+    /// Releases a send buffer whose message was sent or, because the endpoint failed, not sent.
     pub(super) fn on_sent(&mut self, vi: u32, buffer: u16, has_left: bool) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         let signal = end.release(buffer);
@@ -104,7 +105,7 @@ impl Core {
         }
     }
 
-    /// A message arrived. `from` is the endpoint to answer to, if the message tells.
+    /// Processes a message. `from` is the endpoint for the reply, null if the message does not ask for one.
     pub(super) fn on_message(&mut self, header: &[u8], data: &[u8], from: *mut Endpoint) {
         let Some(header) = Header::parse(header) else {
             self.counters.violations += 1;
@@ -113,7 +114,7 @@ impl Core {
         if header.kind == Kind::Request {
             return self.on_request(data, from);
         }
-        // A VI that is gone may still be sent to: that is no fault.
+        // Messages to a VI that was removed meanwhile are not a violation.
         let Some(end) = self.ends.get_mut(header.vi) else { return };
         if end.key != header.key {
             self.counters.violations += 1;
@@ -135,7 +136,7 @@ impl Core {
             (Kind::Data | Kind::Credit | Kind::Close, Stage::Opening | Stage::Open) => {
                 self.on_open(&header, data);
             }
-            (Kind::Close, Stage::Lingering) => self.todo.push_back(Todo::Tell(header.vi, Kind::CloseAck)),
+            (Kind::Close, Stage::Lingering) => self.todo.push_back(Todo::Send(header.vi, Kind::CloseAck)),
             (Kind::CloseAck, Stage::Lingering) => self.todo.push_back(Todo::Close(header.vi)),
             (Kind::Data | Kind::Credit | Kind::Close, Stage::Lingering | Stage::Closed | Stage::Dead) => {}
             _ => self.counters.violations += 1,
@@ -151,7 +152,7 @@ impl Core {
         self.owners.remove(&from);
         let Ok(setup) = Setup::parse(data) else {
             self.counters.handshakes_malformed += 1;
-            return self.todo.push_back(Todo::Drop(from));
+            return self.todo.push_back(Todo::CloseUnowned(from));
         };
         let private_data = setup.private_data.clone();
         match self.waiting.insert(Waiting { endpoint: from, setup }) {
@@ -163,7 +164,7 @@ impl Core {
             }
             None => {
                 self.counters.handshakes_dropped += 1;
-                self.todo.push_back(Todo::Drop(from));
+                self.todo.push_back(Todo::CloseUnowned(from));
             }
         }
     }
@@ -172,7 +173,7 @@ impl Core {
         let Some(end) = self.ends.get_mut(vi) else { return };
         match Setup::parse(data) {
             Ok(setup) if setup.config.message_len == end.config.message_len => {
-                end.meet(setup.vi, setup.key, &setup.config);
+                end.set_peer(setup.vi, setup.key, &setup.config);
                 end.stage = Stage::Opening;
                 let private_data = setup.private_data;
                 self.events.push_back(Event::Established { vi: ViId(vi), private_data });
@@ -182,7 +183,7 @@ impl Core {
         }
     }
 
-    /// A VI that was connecting will not be.
+    /// Fails a connecting VI.
     pub(super) fn refuse(&mut self, vi: u32, reason: ViError) {
         if let Some(end) = self.ends.get_mut(vi) {
             end.stage = Stage::Closed;
@@ -196,7 +197,7 @@ impl Core {
         if end.ended.is_some() {
             return;
         }
-        if !end.widen(header.posted) {
+        if !end.update_window(header.posted) {
             return self.violate(header.vi);
         }
         match header.kind {
@@ -209,7 +210,7 @@ impl Core {
             },
             Kind::Close => {
                 self.end(header.vi, true);
-                self.todo.push_back(Todo::Tell(header.vi, Kind::CloseAck));
+                self.todo.push_back(Todo::Send(header.vi, Kind::CloseAck));
             }
             _ => {}
         }
@@ -221,7 +222,7 @@ impl Core {
         self.todo.push_back(Todo::Close(vi));
     }
 
-    /// The peer's end was seen.
+    /// Records the end of a VI.
     pub(super) fn end(&mut self, vi: u32, clean: bool) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         if end.ended.is_none() {
@@ -230,7 +231,7 @@ impl Core {
         }
     }
 
-    /// The caller polled a message.
+    /// Records that the caller polled a completion.
     pub(super) fn on_polled(&mut self, completion: &Completion) {
         if let Completion::Received { vi, .. } = completion
             && let Some(end) = self.ends.get_mut(vi.0)
@@ -239,33 +240,33 @@ impl Core {
         }
     }
 
-    /// The caller was told that the VI is open: what came early can be polled.
+    /// Opens a VI whose `Established` was polled: messages that arrived earlier can be polled now.
     pub(super) fn open(&mut self, vi: u32) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         end.stage = Stage::Open;
         self.completions.extend(end.early.drain(..).map(|arrived| received(vi, arrived)));
     }
 
-    /// Announces the end of VIs whose last message was polled.
-    pub(super) fn tell_ends(&mut self) {
+    /// Queues the end of VIs whose last message was polled.
+    pub(super) fn report_ends(&mut self) {
         for index in 0..self.ends.len() {
             let Some((id, end)) = self.ends.at_mut(index) else { continue };
             let Some(clean) = end.ended else { continue };
-            if end.stage == Stage::Open && end.unpolled == 0 && !end.told_end {
-                end.told_end = true;
+            if end.stage == Stage::Open && end.unpolled == 0 && !end.end_reported {
+                end.end_reported = true;
                 self.ending -= 1;
                 self.events.push_back(Event::Disconnected { vi: ViId(id), clean });
             }
         }
     }
 
-    /// The caller gives a VI back: nothing of it is told any more.
-    pub(super) fn forget(&mut self, vi: u32) {
+    /// Discards all completions and events of a VI that the caller releases.
+    pub(super) fn discard_reports(&mut self, vi: u32) {
         if let Some(end) = self.ends.get_mut(vi)
             && end.ended.is_some()
-            && !end.told_end
+            && !end.end_reported
         {
-            end.told_end = true;
+            end.end_reported = true;
             self.ending -= 1;
         }
         self.completions.retain(|completion| match completion {

@@ -1,4 +1,4 @@
-//! One end of a VI: its buffers, its windows, how far it is.
+//! One end of a VI: its buffers, its flow control and its state.
 
 use std::collections::VecDeque;
 
@@ -9,31 +9,31 @@ use super::worker::Body;
 use crate::regions::{Place, Regions};
 use crate::{Memory, PIECES_MAX, Piece, ViConfig, ViError};
 
-/// Most memory of one end's buffers, in bytes.
+/// Largest memory of the buffers of one end, in bytes.
 const END_MEMORY_LEN_MAX: usize = 1 << 28;
 
-/// Send buffers kept for the provider's own messages.
+/// Send buffers reserved for the provider's own messages.
 const CONTROL_BUFFERS: usize = 4;
 
 const POSTED: u32 = u32::MAX;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
-    /// The listener has not answered yet.
+    /// The request is sent and not answered.
     Connecting,
-    /// Connected; the caller has not been told.
+    /// Connected; `Established` has not been polled.
     Opening,
     /// In use.
     Open,
-    /// The caller was told of its end.
+    /// The caller has polled the end of the VI.
     Closed,
-    /// The caller gave it back; the peer has not confirmed the last message.
+    /// The caller has released it; the peer has not acknowledged the last message.
     Lingering,
-    /// Waits only for the library to give the send buffers back.
+    /// Closed; waits only for the library to return the send buffers.
     Dead,
 }
 
-/// What the library hands back when it is done with a send buffer.
+/// Identifies a send buffer in the library's completion callback.
 #[derive(Clone, Copy)]
 pub(super) struct Context {
     pub core: *mut Core,
@@ -59,38 +59,38 @@ pub(super) struct End {
     pub peer_vi: u32,
     pub peer_key: u32,
     peer_depth: u32,
-    /// Data messages sent, and receives that the peer has posted in all, both modulo 2³².
+    /// Data messages sent, and receives that the peer has posted in total; both modulo 2³².
     sent: u32,
     peer_posted: u32,
-    /// Receives posted here in all, how many of them the peer was told, and messages received, modulo 2³².
+    /// Receives posted here in total, receives advertised to the peer in total, and messages received; all modulo 2³².
     posted: u32,
-    told: u32,
+    advertised: u32,
     received: u32,
     send_memory: Box<[u8]>,
-    /// Free buffers for data, the one that was used longest ago first: the others still hold what was sent from them.
+    /// Free buffers for data, the least recently used first: the others still hold the messages sent from them.
     send_free: VecDeque<u16>,
     /// Free buffers for the provider's own messages.
     control_free: Vec<u16>,
     pub send_total: usize,
-    /// The data message in each send buffer, if all of it is there.
-    sent_from: Box<[Option<Sent>]>,
+    /// The data message in each send buffer, if the buffer holds all of it.
+    sent_data: Box<[Option<Sent>]>,
     contexts: Box<[Option<Context>]>,
     /// The caller's id of the signalled send in each send buffer.
     signals: Box<[Option<u64>]>,
-    /// What the send in each send buffer has of registered memory.
+    /// The registered memory that the send in each send buffer uses.
     lent: Box<[Lent]>,
     receive_memory: Buffers,
     /// Posted buffers, in the order posted.
     receive_free: VecDeque<u16>,
     held: Box<[u32]>,
-    /// Messages that came before the caller was told of the VI.
+    /// Messages that arrived before `Established` was polled.
     pub early: VecDeque<Arrived>,
     /// Messages received and not polled.
     pub unpolled: u32,
-    /// The peer's end was seen, and whether it was clean.
+    /// `Some` once the end of the VI was detected: whether it is clean.
     pub ended: Option<bool>,
-    /// It is in the event queue.
-    pub told_end: bool,
+    /// The end of the VI is in the event queue, or the caller has released the VI.
+    pub end_reported: bool,
 }
 
 /// A data message that was sent.
@@ -102,7 +102,7 @@ struct Sent {
     len: u32,
 }
 
-/// What a send has of registered memory until the library is done with it.
+/// The registered memory that a send uses until the library has completed it.
 struct Lent {
     parts: [Iov; PIECES_MAX + 1],
     keep: [Option<Memory>; PIECES_MAX],
@@ -117,15 +117,15 @@ impl Default for Lent {
     }
 }
 
-/// Where messages are received.
+/// The memory for received messages.
 enum Buffers {
-    /// Each `message_len` bytes long, one after another.
+    /// Buffers of `message_len` bytes each, one after another.
     Own(Box<[u8]>),
     /// In the caller's memory.
     Lent(Box<[Place]>),
 }
 
-/// Bytes of one send buffer: a header and the longest message, or a set-up.
+/// Returns the length of a send buffer in bytes: a header, and the longest message or set-up.
 fn send_stride(config: &ViConfig) -> usize {
     HEADER_LEN + SETUP_LEN_MAX.max(config.message_len as usize)
 }
@@ -142,7 +142,7 @@ impl End {
         let send_len = send_total * send_stride(&config);
         let receive_len = config.receive_depth as usize * message_len;
         if send_len + receive_len > END_MEMORY_LEN_MAX {
-            return Err(ViError::Exhausted("VI memory: lower its depths or length"));
+            return Err(ViError::Exhausted("VI memory: lower the queue depths or message_len"));
         }
         Ok(End {
             stage,
@@ -155,13 +155,13 @@ impl End {
             sent: 0,
             peer_posted: 0,
             posted: config.receive_depth,
-            told: config.receive_depth,
+            advertised: config.receive_depth,
             received: 0,
             send_memory: vec![0; send_len].into(),
             send_free: (0..config.send_depth as u16).collect(),
             control_free: (config.send_depth as u16..send_total as u16).collect(),
             send_total,
-            sent_from: vec![None; send_total].into(),
+            sent_data: vec![None; send_total].into(),
             contexts: vec![None; send_total].into(),
             signals: vec![None; send_total].into(),
             lent: (0..send_total).map(|_| Lent::default()).collect(),
@@ -171,45 +171,46 @@ impl End {
             early: VecDeque::new(),
             unpolled: 0,
             ended: None,
-            told_end: false,
+            end_reported: false,
         })
     }
 
-    /// Receives into these buffers from now on: there are as many as the receive depth, all long enough.
+    /// Makes the VI receive into these buffers. Their number equals the receive depth, and each is long enough (checked
+    /// by the caller).
     pub(super) fn receive_into(&mut self, places: Box<[Place]>) {
         self.receive_memory = Buffers::Lent(places);
     }
 
-    /// The peer introduced itself.
-    pub(super) fn meet(&mut self, vi: u32, key: u32, config: &ViConfig) {
+    /// Stores the peer's part of the set-up.
+    pub(super) fn set_peer(&mut self, vi: u32, key: u32, config: &ViConfig) {
         (self.peer_vi, self.peer_key) = (vi, key);
         (self.peer_depth, self.peer_posted) = (config.receive_depth, config.receive_depth);
     }
 
-    /// Receives that the peer has posted and this end has not used.
+    /// Returns the number of receives that the peer has posted and this end has not used.
     pub(super) fn window(&self) -> u32 {
         self.peer_posted.wrapping_sub(self.sent)
     }
 
-    /// Takes note of the peer's count; `false` where it cannot be.
-    pub(super) fn widen(&mut self, peer_posted: u32) -> bool {
+    /// Updates the peer's count of posted receives. Returns `false` if the count is impossible.
+    pub(super) fn update_window(&mut self, peer_posted: u32) -> bool {
         let window = peer_posted.wrapping_sub(self.sent);
         let plausible = window <= self.peer_depth;
-        // Counts of messages that overtook each other in the library only ever grow.
+        // The library may reorder messages, so a count below the current one is ignored.
         if plausible && window > self.window() {
             self.peer_posted = peer_posted;
         }
         plausible
     }
 
-    /// Whether the peer has to be told of receives without waiting for a message to carry it.
-    pub(super) fn owes_credit(&self) -> bool {
-        let owed = self.posted.wrapping_sub(self.told);
-        let window = self.told.wrapping_sub(self.received);
-        owed > 0 && (window == 0 || owed * 2 >= self.config.receive_depth)
+    /// Returns whether posted receives should be advertised now, without waiting for a message that carries the count.
+    pub(super) fn is_credit_due(&self) -> bool {
+        let unadvertised = self.posted.wrapping_sub(self.advertised);
+        let window = self.advertised.wrapping_sub(self.received);
+        unadvertised > 0 && (window == 0 || unadvertised * 2 >= self.config.receive_depth)
     }
 
-    /// Fills a send buffer with a message to the peer. `None` where none is free.
+    /// Fills a send buffer with a message to the peer. `None` if none is free.
     pub(super) fn fill(
         &mut self,
         mut header: Header,
@@ -220,11 +221,11 @@ impl End {
         let buffer = if control { self.control_free.pop()? } else { self.send_free.pop_front()? };
         let len = gather.iter().map(|part| part.len()).sum::<usize>() as u32;
         let sent = Sent { number: self.sent, immediate: header.immediate, len };
-        if let Some(place) = self.sent_from.get_mut(usize::from(buffer)) {
+        if let Some(place) = self.sent_data.get_mut(usize::from(buffer)) {
             *place = (!control).then_some(sent);
         }
         (header.vi, header.key, header.posted) = (self.peer_vi, self.peer_key, self.posted);
-        self.told = self.posted;
+        self.advertised = self.posted;
         let (start, mut rest) = self.send_slice(buffer).split_first_chunk_mut::<HEADER_LEN>()?;
         header.write(start);
         for part in gather {
@@ -249,18 +250,19 @@ impl End {
         self.send_memory.get_mut(start..start + stride).unwrap_or_default()
     }
 
-    /// Where a send buffer starts, with its header.
+    /// Returns the address of a send buffer, which starts with the header.
     pub(super) fn send_pointer(&mut self, buffer: u16) -> *const u8 {
         self.send_slice(buffer).as_ptr()
     }
 
-    /// The body of a send buffer's message: `len` bytes in it, then the pieces, which are kept mapped.
+    /// Returns the body of a send buffer's message: `len` bytes in the buffer, then the pieces, which stay mapped until
+    /// [`release`](End::release).
     pub(super) fn body(&mut self, buffer: u16, len: usize, regions: &Regions, pieces: &[Piece]) -> Body {
         let start = self.send_pointer(buffer).wrapping_add(HEADER_LEN);
         let Some(lent) = self.lent.get_mut(usize::from(buffer)).filter(|_| !pieces.is_empty()) else {
             return Body::Bytes(start, len);
         };
-        if let Some(sent) = self.sent_from.get_mut(usize::from(buffer)) {
+        if let Some(sent) = self.sent_data.get_mut(usize::from(buffer)) {
             *sent = None;
         }
         let mut count = 0;
@@ -282,7 +284,7 @@ impl End {
         }
     }
 
-    /// Where the context of a send buffer lies, until [`release`](End::release).
+    /// Stores the context of a send buffer and returns its address, which stays valid as long as the end.
     pub(super) fn context(&mut self, context: Context) -> *mut Option<Context> {
         match self.contexts.get_mut(usize::from(context.buffer)) {
             Some(place) => {
@@ -293,7 +295,7 @@ impl End {
         }
     }
 
-    /// The library is done with a send buffer; gives the id of a signalled send.
+    /// Releases a send buffer that the library has completed. Returns the id of a signalled send.
     pub(super) fn release(&mut self, buffer: u16) -> Option<u64> {
         if u32::from(buffer) < self.config.send_depth {
             self.send_free.push_back(buffer);
@@ -306,37 +308,38 @@ impl End {
         self.signals.get_mut(usize::from(buffer))?.take()
     }
 
-    /// Whether the library still has a send buffer.
+    /// Returns whether the library still uses a send buffer.
     pub(super) fn is_sending(&self) -> bool {
         self.send_free.len() + self.control_free.len() < self.send_total
     }
 
-    /// What was put into a send buffer was not sent after all.
+    /// Releases a send buffer whose message was not sent.
     pub(super) fn withdraw(&mut self, buffer: u16) {
-        if let Some(sent) = self.sent_from.get_mut(usize::from(buffer)) {
+        if let Some(sent) = self.sent_data.get_mut(usize::from(buffer)) {
             *sent = None;
         }
         self.release(buffer);
     }
 
-    /// Tells the data messages that the peer has not given receives back for, oldest first, as far as they still are in
-    /// send buffers: the library calls a message sent when the kernel has it, which the peer need not.
-    pub(super) fn unconfirmed(&self, tell: &mut dyn FnMut(u32, &[u8])) {
+    /// Calls `visit` for the data messages for which the peer has not posted a receive again, oldest first, as far as
+    /// send buffers still hold them. The library's completions do not help: it completes a send when the kernel has the
+    /// data, not when the peer has.
+    pub(super) fn unconfirmed(&self, visit: &mut dyn FnMut(u32, &[u8])) {
         let open = self.peer_depth.saturating_sub(self.window());
         let age = |sent: &Sent| self.sent.wrapping_sub(sent.number);
-        let sent_from = self.sent_from.iter().enumerate();
-        let sent = sent_from.filter_map(|(buffer, sent)| Some((buffer, (*sent)?)));
+        let sent_data = self.sent_data.iter().enumerate();
+        let sent = sent_data.filter_map(|(buffer, sent)| Some((buffer, (*sent)?)));
         let mut sent: Vec<_> = sent.filter(|(_, sent)| (1..=open).contains(&age(sent))).collect();
         sent.sort_by_key(|(_, sent)| std::cmp::Reverse(age(sent)));
         for (buffer, Sent { immediate, len, .. }) in sent {
             let start = buffer * send_stride(&self.config) + HEADER_LEN;
             if let Some(bytes) = self.send_memory.get(start..start + len as usize) {
-                tell(immediate, bytes);
+                visit(immediate, bytes);
             }
         }
     }
 
-    /// Copies a message in. `None` where the peer sent more, or a longer one, than it may.
+    /// Copies a received message into a buffer. `None` if the peer had no posted receive for it or it is too long.
     pub(super) fn store(&mut self, data: &[u8], immediate: u32) -> Option<Arrived> {
         let message_len = self.config.message_len as usize;
         if data.len() > message_len {
@@ -359,7 +362,7 @@ impl End {
         Some(Arrived { buffer: u32::from(buffer), len: data.len() as u32, immediate })
     }
 
-    /// Gives a held buffer back; `None` where it is not held.
+    /// Posts a held buffer again. `None` if the buffer is not held.
     pub(super) fn post(&mut self, buffer: u32) -> Option<()> {
         let held = self.held.get_mut(buffer as usize).filter(|held| **held != POSTED)?;
         *held = POSTED;
@@ -368,7 +371,7 @@ impl End {
         Some(())
     }
 
-    /// Copies from a held buffer; `None` where it is not held.
+    /// Copies from a held buffer. `None` if the buffer is not held.
     pub(super) fn read(&self, buffer: u32, offset: usize, into: &mut [u8]) -> Option<usize> {
         let len = self.held.get(buffer as usize).copied().filter(|&len| len != POSTED)? as usize;
         let offset = offset.min(len);

@@ -1,46 +1,47 @@
-//! What the provider's active messages carry.
+//! The formats of the provider's active messages.
 //!
 //! ```text
 //! header   0 u8 kind   1 reserved (3)   4 u32 VI of the receiver   8 u32 its key   12 u32 immediate   16 u32 posted
 //! set-up   0 u32 magic "CSPU"   4 u8 version   5 u8 length of private data   6 reserved (2)   8 u32 VI of the sender
 //!         12 u32 its key   16 u32 receive depth   20 u32 send depth   24 u32 message length   28 private data
 //! ```
-//! Little-endian. `posted` is how many receives the sender of the header has posted in all, modulo 2³². UCX tells who
-//! sent a message only by numbers that the sender chose, so each VI has a random key that its peer alone was told.
+//! Little-endian. `posted` is the number of receives that the sender of the header has posted in total, modulo 2³². UCX
+//! identifies the sender of a message only by numbers that the sender chooses, so each VI has a random key that only
+//! its peer gets.
 
 use crate::{PRIVATE_DATA_LEN_MAX, ViConfig, ViError};
 
 pub(super) const HEADER_LEN: usize = 20;
 const SETUP_LEN: usize = 28;
-/// Longest set-up body in bytes.
+/// Length of the longest set-up body, in bytes.
 pub(super) const SETUP_LEN_MAX: usize = SETUP_LEN + PRIVATE_DATA_LEN_MAX;
 
 const MAGIC: [u8; 4] = *b"CSPU";
 const VERSION: u8 = 1;
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// The caller's message.
+    /// A message of the caller.
     Data,
-    /// Only the header's `posted`.
+    /// Carries only the header's `posted`.
     Credit,
-    /// Wants a VI; a set-up follows.
+    /// Requests a VI; the body is a set-up.
     Request,
-    /// Gives a VI; a set-up follows.
+    /// Accepts the request; the body is a set-up.
     Accept,
-    /// Gives none. Immediate 2: the message lengths differ.
+    /// Rejects the request. Immediate 2: the message lengths differ.
     Reject,
-    /// The last message of a VI.
+    /// The last message of an end that closes the VI.
     Close,
-    /// All before the close has arrived.
+    /// Acknowledges `Close`: all messages before it have arrived.
     CloseAck,
 }
 
-/// [`Kind::Reject`]'s immediate where the message lengths differ.
+/// The immediate data of a [`Kind::Reject`] because the message lengths differ.
 pub(super) const REJECT_MISMATCH: u32 = 2;
 
-/// Starts every message.
+/// The header of every message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Header {
     pub kind: Kind,
@@ -88,7 +89,7 @@ impl Header {
     }
 }
 
-/// Introduces the sender's end of a VI.
+/// Describes the sender's end of a VI.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Setup {
     pub vi: u32,
@@ -106,7 +107,7 @@ impl Setup {
             return Err(ViError::Protocol("it is too short"));
         };
         if *magic != MAGIC || about[0] != VERSION {
-            return Err(ViError::Protocol("it has another version"));
+            return Err(ViError::Protocol("its magic or version is wrong"));
         }
         if private_data.len() != usize::from(about[1]) || private_data.len() > PRIVATE_DATA_LEN_MAX {
             return Err(ViError::Protocol("its length is wrong"));
@@ -120,7 +121,7 @@ impl Setup {
         Ok(Setup { vi: word(vi), key: word(key), config, private_data: private_data.to_vec() })
     }
 
-    /// Writes the set-up; returns its length.
+    /// Writes the set-up and returns its length.
     pub(super) fn write(&self, into: &mut [u8; SETUP_LEN_MAX]) -> usize {
         let private_len = self.private_data.len().min(PRIVATE_DATA_LEN_MAX);
         let about = u32::from_le_bytes([VERSION, private_len as u8, 0, 0]);

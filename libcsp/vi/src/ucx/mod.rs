@@ -1,17 +1,19 @@
 //! `ucx`: VIs between hosts without RDMA, as active messages of UCP over TCP. For daemons only.
 //!
-//! libucp is loaded when the first provider is made, and kept off the process (see `sys`). One worker per provider, one
-//! endpoint per VI. UCP carries no private data and knows no receive queue, so both are made here: a set-up message
-//! (`frame`) introduces the ends to each other, and every message tells how many receives its sender has posted.
+//! libucp is loaded when the first provider is created, isolated from the process (see `sys`). A provider has one
+//! worker, and each VI one endpoint. UCP has neither private data nor a receive queue, so the provider adds both: a
+//! set-up message (`frame`) introduces each end to the other, and every message carries the number of receives that its
+//! sender has posted.
 //!
-//! A clean end is a message of its own that the peer confirms, since closing a TCP socket with unread data would reset
-//! it and lose what the peer has not read. Whatever else ends an endpoint is unclean. Silence is not noticed here.
+//! A clean end is a message that the peer acknowledges, since closing a TCP socket with unread data would reset it and
+//! lose messages that the peer has not read. Any other end of an endpoint is unclean. Silence of a peer is not detected
+//! here.
 //!
-//! The library starts a thread of its own and leaves its sockets open across `exec`: a process that starts others has
-//! no business here, and a forked child must not touch the provider.
+//! The library starts a thread of its own and leaves its sockets open across `exec`: a process that starts other
+//! programs must not use this provider, and a forked child must not touch it.
 //!
-//! Trust: UCX itself checks nothing that comes from the network. The SAN has to be a network of hosts that the operator
-//! trusts not to attack the library; messages with a wrong key, count or length are counted and end their VI at most.
+//! Trust: UCX itself validates nothing that arrives from the network, so the operator must trust all hosts of the SAN
+//! not to attack the library. Messages with a wrong key, count or length are counted, and at most end their VI.
 
 mod callbacks;
 mod core;
@@ -40,22 +42,22 @@ use frame::{HEADER_LEN, Header, Kind, REJECT_MISMATCH, SETUP_LEN_MAX, Setup};
 use sys::Endpoint;
 use worker::Worker;
 
-/// How many calls of `poll_event` share one turn of the library.
+/// Calls of `poll_event` per progress of the library.
 const PROGRESS_EVERY: u32 = 16;
 
-/// Most turns of the library in one call.
+/// Largest number of progress calls into the library per call of the provider.
 const PROGRESS_MAX: u32 = 16;
 
-/// Milliseconds that a peer has to confirm the end of a VI that was given back; then it is closed by force.
+/// Milliseconds that a peer has to acknowledge the end of a released VI before its endpoint is closed by force.
 const LINGER_MS: u64 = 2000;
 
-/// Loads libucp, or says why that cannot be. Making a provider does it too; but it changes the environment, so a daemon
-/// calls it before it starts threads.
+/// Loads libucp; the error says why that failed. Creating a provider loads it, too. Loading modifies the environment,
+/// so a daemon calls this before it starts threads.
 pub fn load() -> Result<(), ViError> {
     sys::api().map(drop)
 }
 
-/// Whether a message's header and, where it is one, its set-up are well-formed. For fuzzing the parsers.
+/// Returns whether a message's header and, if its kind has one, its set-up are well-formed. For fuzzing the parsers.
 pub fn is_well_formed(header: &[u8], body: &[u8]) -> bool {
     match Header::parse(header) {
         Some(header) if matches!(header.kind, Kind::Request | Kind::Accept) => Setup::parse(body).is_ok(),
@@ -67,20 +69,21 @@ pub fn is_well_formed(header: &[u8], body: &[u8]) -> bool {
 pub struct UcxProvider {
     worker: Worker,
     regions: Regions,
-    /// VIs given back whose peer has not confirmed the end, and since when, in milliseconds; the oldest first.
+    /// VIs that the caller has released and the peer has not acknowledged, with the start of the wait in milliseconds;
+    /// the oldest first.
     lingering: VecDeque<(u32, u64)>,
     order: u64,
     calls: u32,
 }
 
-// SAFETY: everything is owned by the provider, the library's worker is made for one thread at a time (serialized), and
-// its callbacks run on the thread that calls it.
+// SAFETY: all raw pointers refer to objects that only this provider uses. The worker is created for use by one thread
+// at a time (serialized), which `&mut self` ensures, and its callbacks run on the calling thread.
 unsafe impl Send for UcxProvider {}
 
 fn ip_of(address: &ViAddress) -> Result<SocketAddr, ViError> {
     match address {
         ViAddress::Ip(address) => Ok(*address),
-        other => Err(unreachable(other, "the ucx provider takes an IP address and port".to_owned())),
+        other => Err(unreachable(other, "the ucx provider needs an IP address and port".to_owned())),
     }
 }
 
@@ -93,7 +96,7 @@ fn plain(kind: Kind, immediate: u32) -> Header {
 }
 
 impl UcxProvider {
-    /// A provider without VIs. Fails where libucp is not installed.
+    /// Creates a provider without VIs. Fails if libucp is not installed.
     pub fn new() -> Result<Self, ViError> {
         let (worker, regions) = (Worker::new()?, Regions::new());
         Ok(UcxProvider { worker, regions, lingering: VecDeque::new(), order: 0, calls: 0 })
@@ -108,7 +111,7 @@ impl UcxProvider {
         }
     }
 
-    /// An end that messages can be sent from.
+    /// Returns an end from which messages can be sent.
     fn sending_end(&self, vi: ViId) -> Result<&End, ViError> {
         let end = self.end_of(vi)?;
         if end.stage == Stage::Open && end.ended.is_none() { Ok(end) } else { Err(ViError::NotConnected) }
@@ -120,7 +123,7 @@ impl UcxProvider {
     }
 
     fn insert(&mut self, end: End, endpoint: *mut Endpoint) -> Result<u32, ViError> {
-        // Where the table is full, the end that lingers longest gives way.
+        // If the table is full, the end that has lingered longest is removed.
         if self.worker.core().ends.is_full()
             && let Some(&(oldest, _)) = self.lingering.front()
         {
@@ -134,7 +137,7 @@ impl UcxProvider {
         Ok(vi)
     }
 
-    /// Sends a message of a VI: the parts of `gather`, then the pieces, if they belong to registered memory.
+    /// Sends a message of a VI: the parts of `gather`, then the pieces of registered memory.
     fn transmit(
         &mut self,
         vi: u32,
@@ -155,8 +158,9 @@ impl UcxProvider {
         let body = end.body(buffer, len, &self.regions, pieces);
         let context = end.context(Context { core, api, vi, buffer });
         let flags = if header.kind == Kind::Request { sys::AM_SEND_REPLY } else { 0 };
-        // SAFETY: buffer, list of parts and context lie in the end's own boxes, and the end stays until the library gave
-        // them back; so does the memory of the pieces, which the end keeps.
+        // SAFETY: header, body, list of parts and context lie in boxes of the end, which is removed only after the
+        // library has completed all its sends. `End::body` keeps the memory of the pieces mapped until the buffer is
+        // released. Nothing writes to them until then, other than the caller to its own pieces.
         let result = unsafe { self.worker.send(endpoint, start, body, flags, context.cast()) };
         let core = self.worker.core_mut();
         if sys::error_of(result).is_some() {
@@ -182,18 +186,18 @@ impl UcxProvider {
         self.transmit(vi, plain(kind, 0), (&[&bytes[..len]], &[]), None)
     }
 
-    /// Sends a message without content, now or when a buffer is free.
-    fn tell(&mut self, vi: u32, kind: Kind) {
+    /// Sends a message without a body, now or when a buffer is free.
+    fn send_control(&mut self, vi: u32, kind: Kind) {
         if self.transmit(vi, plain(kind, 0), (&[], &[]), None) == Err(ViError::Full) {
-            self.worker.core_mut().todo.push_back(Todo::Tell(vi, kind));
+            self.worker.core_mut().todo.push_back(Todo::Send(vi, kind));
         }
     }
 
-    /// Tells the peer of posted receives where that cannot wait.
-    fn pay_credit(&mut self, vi: u32) {
+    /// Advertises posted receives to the peer, if that is due.
+    fn send_due_credit(&mut self, vi: u32) {
         let end = self.worker.core().ends.get(vi);
-        if end.is_some_and(|end| end.stage == Stage::Open && end.ended.is_none() && end.owes_credit()) {
-            self.tell(vi, Kind::Credit);
+        if end.is_some_and(|end| end.stage == Stage::Open && end.ended.is_none() && end.is_credit_due()) {
+            self.send_control(vi, Kind::Credit);
         }
     }
 
@@ -219,7 +223,7 @@ impl UcxProvider {
                 if let Some(end) = core.ends.get_mut(vi) {
                     end.endpoint = endpoint;
                 }
-                // Where this fails the endpoint has failed, and that is told by itself.
+                // A failure means that the endpoint has failed, which the library reports to the failure callback.
                 let _ = self.transmit_setup(vi, Kind::Request, private_data);
             }
             Err(status) => core.refuse(vi, unreachable(address, api.text(status))),
@@ -227,18 +231,18 @@ impl UcxProvider {
         Ok(ViId(vi))
     }
 
-    /// Refuses a connector; the endpoint goes when it hung up.
+    /// Rejects a connector's request. The endpoint is closed when the peer disconnects, or after [`LINGER_MS`].
     fn refuse(&mut self, waiting: Waiting, reason: u32) {
         let config = ViConfig { receive_depth: 2, send_depth: 2, message_len: 1 };
         let end = End::new(Stage::Lingering, waiting.endpoint, config, 0).and_then(|mut end| {
-            end.meet(waiting.setup.vi, waiting.setup.key, &waiting.setup.config);
+            end.set_peer(waiting.setup.vi, waiting.setup.key, &waiting.setup.config);
             self.insert(end, waiting.endpoint)
         });
         match end {
             Ok(vi) => {
-                let told = self.transmit(vi, plain(Kind::Reject, reason), (&[], &[]), None);
+                let sent = self.transmit(vi, plain(Kind::Reject, reason), (&[], &[]), None);
                 self.linger(vi);
-                if told.is_err() {
+                if sent.is_err() {
                     self.finish(vi);
                 }
             }
@@ -250,8 +254,8 @@ impl UcxProvider {
         self.lingering.push_back((vi, monotonic_ms()));
     }
 
-    /// Closes the endpoints of VIs that linger for too long.
-    fn end_lingering(&mut self) {
+    /// Closes the endpoints of VIs that have lingered for [`LINGER_MS`].
+    fn expire_lingering(&mut self) {
         while let Some(&(vi, since)) = self.lingering.front()
             && monotonic_ms().saturating_sub(since) >= LINGER_MS
         {
@@ -259,7 +263,7 @@ impl UcxProvider {
         }
     }
 
-    /// Closes the endpoint of a VI that nobody needs any more.
+    /// Closes the endpoint of a VI and removes the VI once the library has returned its send buffers.
     fn finish(&mut self, vi: u32) {
         self.lingering.retain(|&(of, _)| of != vi);
         let Some(end) = self.worker.core_mut().ends.get_mut(vi) else { return };
@@ -299,7 +303,7 @@ impl Provider for UcxProvider {
         self.regions.deregister(region)
     }
 
-    /// The library sends from where the pieces lie, or copies them at once, as it finds better.
+    /// The library sends in place or copies at once, whichever suits it.
     fn post_send_from(
         &mut self,
         vi: ViId,
@@ -316,7 +320,7 @@ impl Provider for UcxProvider {
         self.transmit(vi.0, plain(Kind::Data, immediate), (&[head], pieces), Some(wr_id))
     }
 
-    /// Messages are copied into the buffers when the library hands them over: it receives into its own.
+    /// The library receives into its own buffers; messages are copied from there into the caller's.
     fn connect_into(
         &mut self,
         address: &ViAddress,
@@ -340,7 +344,7 @@ impl Provider for UcxProvider {
             return Err(ViError::Protocol("the message lengths differ"));
         }
         let made = End::new(Stage::Opening, waiting.endpoint, config, key).and_then(|mut end| {
-            end.meet(waiting.setup.vi, waiting.setup.key, &waiting.setup.config);
+            end.set_peer(waiting.setup.vi, waiting.setup.key, &waiting.setup.config);
             self.insert(end, waiting.endpoint)
         });
         let vi = match made {
@@ -387,7 +391,7 @@ impl Provider for UcxProvider {
 
     fn post_recv(&mut self, vi: ViId, buffer: BufferId) -> Result<(), ViError> {
         self.end_mut(vi)?.post(buffer.0).ok_or(ViError::Unknown("buffer"))?;
-        self.pay_credit(vi.0);
+        self.send_due_credit(vi.0);
         Ok(())
     }
 
@@ -403,7 +407,7 @@ impl Provider for UcxProvider {
         let completion = core.completions.pop_front()?;
         core.on_polled(&completion);
         if let Completion::Received { vi, .. } = completion {
-            self.pay_credit(vi.0);
+            self.send_due_credit(vi.0);
         }
         Some(completion)
     }
@@ -416,7 +420,7 @@ impl Provider for UcxProvider {
         }
         let core = self.worker.core_mut();
         if core.ending > 0 {
-            core.tell_ends();
+            core.report_ends();
         }
         let event = core.events.pop_front()?;
         match &event {
@@ -435,7 +439,7 @@ impl Provider for UcxProvider {
         self.progress();
         let core = self.worker.core_mut();
         if core.ending > 0 {
-            core.tell_ends();
+            core.report_ends();
         }
         let idle = core.completions.is_empty() && core.events.is_empty() && core.todo.is_empty();
         Ok(if idle && self.worker.arm()? { Armed::Armed } else { Armed::Busy })
@@ -455,16 +459,16 @@ impl Provider for UcxProvider {
         if !connected {
             return self.abort(vi);
         }
-        self.worker.core_mut().forget(vi.0);
+        self.worker.core_mut().discard_reports(vi.0);
         self.end_mut(vi)?.stage = Stage::Lingering;
-        self.tell(vi.0, Kind::Close);
+        self.send_control(vi.0, Kind::Close);
         self.linger(vi.0);
         Ok(())
     }
 
     fn abort(&mut self, vi: ViId) -> Result<(), ViError> {
         self.end_of(vi)?;
-        self.worker.core_mut().forget(vi.0);
+        self.worker.core_mut().discard_reports(vi.0);
         self.finish(vi.0);
         Ok(())
     }
@@ -473,8 +477,8 @@ impl Provider for UcxProvider {
         true
     }
 
-    fn unconfirmed(&self, vi: ViId, tell: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
-        self.end_of(vi)?.unconfirmed(tell);
+    fn unconfirmed(&self, vi: ViId, visit: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
+        self.end_of(vi)?.unconfirmed(visit);
         Ok(())
     }
 

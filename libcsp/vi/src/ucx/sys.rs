@@ -1,8 +1,8 @@
-//! The part of libucp's interface (UCX 1.13, `ucp/api/ucp.h`) that the provider uses, found at run time.
+//! The part of libucp's interface (UCX 1.13, `ucp/api/ucp.h`) that the provider uses, loaded at run time.
 //!
-//! Types and constants are written after the header; nothing of UCX is needed to build. The library is kept off the
-//! process: found by `dlopen` with its symbols local and bound to itself first, told by its environment not to take
-//! over signal handlers, memory functions or the standard output.
+//! Types and constants are transcribed from the header, so UCX is not needed to build. The library is isolated from the
+//! process: `dlopen` loads it with local symbols bound to itself first, and its environment variables keep it from
+//! installing signal handlers, memory hooks and log output.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use crate::ViError;
 
 pub(super) type Status = i8;
-/// NULL: done at once; a small negative number: an error; else a request.
+/// Null: completed. A small negative number: an error. Any other value: a request in progress.
 pub(super) type StatusPtr = *mut c_void;
 
 pub(super) const OK: Status = 0;
@@ -118,9 +118,9 @@ pub(super) const OP_CALLBACK: u32 = 1 << 1;
 pub(super) const OP_USER_DATA: u32 = 1 << 2;
 pub(super) const OP_DATATYPE: u32 = 1 << 3;
 pub(super) const OP_FLAGS: u32 = 1 << 4;
-/// `ucp_dt_make_contig(1)`: the count is of bytes.
+/// `ucp_dt_make_contig(1)`: the count is in bytes.
 pub(super) const DATATYPE_BYTES: u64 = 1 << 3;
-/// `ucp_dt_make_iov()`: the count is of [`Iov`]s.
+/// `ucp_dt_make_iov()`: the count is in [`Iov`]s.
 pub(super) const DATATYPE_IOV: u64 = 2;
 pub(super) const AM_SEND_REPLY: u32 = 1;
 pub(super) const AM_SEND_EAGER: u32 = 2;
@@ -183,7 +183,7 @@ pub(super) struct AmHandlerParam {
     pub arg: *mut c_void,
 }
 
-// Sizes of the 1.13 header's structs on 64-bit Linux.
+// Sizes of the structs of the 1.13 header on 64-bit Linux.
 const _: () = {
     assert!(size_of::<Params>() == 80);
     assert!(size_of::<WorkerParams>() == 200);
@@ -204,12 +204,14 @@ macro_rules! api {
             fn find(library: *mut c_void) -> Result<Api, ViError> {
                 Ok(Api {
                     $($field: {
-                        // SAFETY: `library` is open, the name zero-terminated.
+                        // SAFETY: `library` is open and never closed; the name is a static string that ends with a zero
+                        // byte.
                         let at = unsafe { libc::dlsym(library, concat!($symbol, "\0").as_ptr().cast()) };
                         if at.is_null() {
                             return Err(system("dlsym", format!("libucp.so.0 has no {}", $symbol)));
                         }
-                        // SAFETY: the header gives the function of this name this type.
+                        // SAFETY: `at` is the address of the function of this name, which the library's header declares
+                        // with this type; the library is never unloaded.
                         unsafe {
                             std::mem::transmute::<
                                 *mut c_void,
@@ -251,9 +253,9 @@ api! {
 }
 
 impl Api {
-    /// The library's words for a status.
+    /// Returns the library's text for a status.
     pub(super) fn text(&self, status: Status) -> String {
-        // SAFETY: the library gives a zero-terminated string for every number.
+        // SAFETY: `ucs_status_string` returns a static string that ends with a zero byte, for every number.
         let text = unsafe { CStr::from_ptr((self.status_string)(status)) };
         text.to_string_lossy().into_owned()
     }
@@ -267,10 +269,10 @@ pub(super) fn system(call: &'static str, reason: String) -> ViError {
     ViError::System { call, reason }
 }
 
-/// What only the peer of one VI is told.
+/// Returns a random key, which is sent only to the peer of one VI.
 pub(super) fn new_key() -> Result<u32, ViError> {
     let mut key = [0u8; 4];
-    // SAFETY: `key` has four writable bytes.
+    // SAFETY: `key` is a local of four writable bytes that outlives the call.
     let got = unsafe { libc::getrandom(key.as_mut_ptr().cast(), 4, 0) };
     if got == 4 {
         Ok(u32::from_ne_bytes(key))
@@ -279,13 +281,13 @@ pub(super) fn new_key() -> Result<u32, ViError> {
     }
 }
 
-/// The status within a [`StatusPtr`] that is an error.
+/// Returns the error status in a [`StatusPtr`], if it is one.
 pub(super) fn error_of(result: StatusPtr) -> Option<Status> {
     let number = result as isize;
     (ERR_LAST..0).contains(&number).then_some(number as Status)
 }
 
-/// What the library is told before it is loaded; whatever else the environment says to it is taken away.
+/// Environment variables set before the library is loaded. All other variables named UCX_* are removed.
 const ENVIRONMENT: [(&str, &str); 8] = [
     ("UCX_HANDLE_ERRORS", "none"),
     ("UCX_DEBUG_SIGNO", "0"),
@@ -293,9 +295,9 @@ const ENVIRONMENT: [(&str, &str); 8] = [
     ("UCX_MODULES", ""),
     ("UCX_LOG_LEVEL", "fatal"),
     ("UCX_WARN_UNUSED_ENV_VARS", "n"),
-    // A restarted daemon listens where its predecessor's connections linger.
+    // A restarted daemon can listen while connections of its predecessor are in TIME-WAIT.
     ("UCX_CM_REUSEADDR", "y"),
-    // A message of the usual 16 KiB shall not be cut into pieces.
+    // Keeps a message of the usual 16 KiB in one segment.
     ("UCX_TCP_TX_SEG_SIZE", "64k"),
 ];
 
@@ -304,13 +306,15 @@ fn load() -> Result<Api, ViError> {
         .map(|(name, _)| name)
         .filter(|name| name.as_encoded_bytes().starts_with(b"UCX_"))
         .collect();
-    // SAFETY: documented at `super::load`: daemons call it before they start threads.
+    // SAFETY: no other thread reads or changes the environment during these calls: `super::load` requires daemons to
+    // call it before they start threads.
     unsafe {
         foreign.iter().for_each(|name| std::env::remove_var(name));
         ENVIRONMENT.iter().for_each(|(name, value)| std::env::set_var(name, value));
     }
     let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_DEEPBIND;
-    // SAFETY: the name is zero-terminated; the library's constructors were tamed above.
+    // SAFETY: the name is a static string that ends with a zero byte. The environment set above keeps the library's
+    // constructors from installing handlers and hooks.
     let library = unsafe { libc::dlopen(c"libucp.so.0".as_ptr(), flags) };
     if library.is_null() {
         let reason = "libucp.so.0 cannot be loaded; install the Debian package libucx0".to_owned();
@@ -318,7 +322,7 @@ fn load() -> Result<Api, ViError> {
     }
     let api = Api::find(library)?;
     let (mut major, mut minor, mut release) = (0, 0, 0);
-    // SAFETY: three writable numbers.
+    // SAFETY: the three pointers refer to locals that outlive the call.
     unsafe { (api.version)(&raw mut major, &raw mut minor, &raw mut release) };
     if (major, minor) < (1, 13) {
         return Err(system("ucp_get_version", format!("UCX {major}.{minor} is too old: 1.13 is needed")));
@@ -326,7 +330,7 @@ fn load() -> Result<Api, ViError> {
     Ok(api)
 }
 
-/// The loaded library; loaded by the first call.
+/// Returns the library, loaded by the first call.
 pub(super) fn api() -> Result<&'static Api, ViError> {
     static API: OnceLock<Result<Api, ViError>> = OnceLock::new();
     API.get_or_init(load).as_ref().map_err(Clone::clone)

@@ -1,4 +1,4 @@
-//! What takes a look inside.
+//! Tests that need access to private state.
 #![allow(clippy::disallowed_types, reason = "tests own deadlines")]
 
 use std::time::{Duration, Instant};
@@ -7,20 +7,20 @@ use super::*;
 
 const CONFIG: ViConfig = ViConfig { receive_depth: 4, send_depth: 4, message_len: 64 };
 
-/// A VI from the first to the second.
+/// Returns two providers with a VI from the first to the second.
 fn pair() -> (UcxProvider, UcxProvider, ViId) {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let to = ViAddress::Ip(free);
     let (mut a, mut b) = (UcxProvider::new().unwrap(), UcxProvider::new().unwrap());
     b.listen(&to).unwrap();
     let from_a = a.connect(&to, CONFIG, b"").unwrap();
-    let (mut told_a, mut told_b) = (false, false);
-    while !(told_a && told_b) {
+    let (mut open_a, mut open_b) = (false, false);
+    while !(open_a && open_b) {
         let _ = (a.poll(), b.poll());
-        told_a |= matches!(a.poll_event(), Some(Event::Established { .. }));
+        open_a |= matches!(a.poll_event(), Some(Event::Established { .. }));
         match b.poll_event() {
             Some(Event::Request(request)) => drop(b.accept(request.id, CONFIG, b"").unwrap()),
-            Some(Event::Established { .. }) => told_b = true,
+            Some(Event::Established { .. }) => open_b = true,
             _ => {}
         }
     }

@@ -1,4 +1,4 @@
-//! A turn of the library, and what is done about what came of it.
+//! Progress of the library, and the handling of what its callbacks recorded.
 
 use std::ptr::null_mut;
 
@@ -9,7 +9,7 @@ use super::{PROGRESS_MAX, UcxProvider};
 use crate::ViError;
 
 impl UcxProvider {
-    /// Lets the library work and does what came of it.
+    /// Lets the library make progress and handles the results.
     pub(super) fn progress(&mut self) {
         for _ in 0..PROGRESS_MAX {
             let did = self.worker.progress();
@@ -19,7 +19,7 @@ impl UcxProvider {
                 break;
             }
         }
-        self.end_lingering();
+        self.expire_lingering();
     }
 
     fn handle(&mut self) {
@@ -31,10 +31,10 @@ impl UcxProvider {
         }
         for _ in 0..self.worker.core().todo.len() {
             match self.worker.core_mut().todo.pop_front() {
-                Some(Todo::Tell(vi, kind)) => self.tell(vi, kind),
+                Some(Todo::Send(vi, kind)) => self.send_control(vi, kind),
                 Some(Todo::Close(vi)) => self.close(vi),
-                Some(Todo::Drop(endpoint)) => self.worker.close(endpoint),
-                Some(Todo::TurnAway(request)) => self.worker.turn_away(request),
+                Some(Todo::CloseUnowned(endpoint)) => self.worker.close(endpoint),
+                Some(Todo::Reject(request)) => self.worker.reject(request),
                 None => break,
             }
         }
@@ -79,7 +79,7 @@ impl UcxProvider {
         }
     }
 
-    /// Makes the endpoint of an announced connection, which then has to send its request.
+    /// Creates the endpoint of an announced connection, which must then send its request.
     fn admit(&mut self, request: *mut sys::ConnRequest) {
         if self.worker.core().silent.iter().count() >= SILENT_MAX {
             let core = self.worker.core_mut();

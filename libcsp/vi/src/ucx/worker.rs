@@ -1,4 +1,4 @@
-//! The library's objects of one provider: context, worker, listeners; and the calls on them.
+//! The library objects of one provider (context, worker, listeners) and the calls on them.
 
 use std::ffi::{CString, c_int, c_void};
 use std::mem::zeroed;
@@ -10,7 +10,7 @@ use super::core::Core;
 use super::sys::{self, Api, Endpoint, Listener, StatusPtr};
 use crate::ViError;
 
-/// The id of our active messages.
+/// The id of the provider's active messages.
 const AM_ID: u32 = 0x43;
 
 pub(super) struct Worker {
@@ -19,23 +19,24 @@ pub(super) struct Worker {
     worker: *mut sys::Worker,
     listeners: Vec<*mut Listener>,
     event_fd: c_int,
-    /// What the callbacks are given; owned, freed after the worker.
+    /// The argument of the callbacks; owned by this value and freed after the worker.
     pub core: *mut Core,
     closing: *mut Closing,
 }
 
-/// What follows a message's header.
+/// The body of a message, after its header.
 #[derive(Clone, Copy)]
 pub(super) enum Body {
-    /// So many bytes.
+    /// Contiguous bytes: address and length.
     Bytes(*const u8, usize),
-    /// So many parts, one after another.
+    /// A list of parts that are sent in sequence: address and number of parts.
     Parts(*const sys::Iov, usize),
 }
 
-/// No signal shall be delivered to the thread that the library starts.
+/// Runs `run` with all signals blocked, so that the thread that the library starts receives none.
 fn with_signals_blocked<T>(run: impl FnOnce() -> T) -> T {
-    // SAFETY: both sets are valid sigset_t; the old mask is put back.
+    // SAFETY: both sets are locals, initialised by sigfillset and pthread_sigmask before they are read; the old mask is
+    // restored.
     unsafe {
         let (mut all, mut old) = (zeroed(), zeroed());
         libc::sigfillset(&raw mut all);
@@ -48,25 +49,27 @@ fn with_signals_blocked<T>(run: impl FnOnce() -> T) -> T {
 
 fn start_context(api: &'static Api) -> Result<*mut sys::Context, ViError> {
     let mut config = null_mut();
-    // SAFETY: null prefix and file are allowed; `config` is writable.
+    // SAFETY: null prefix and file select the defaults; `config` is a local that outlives the call.
     let read = unsafe { (api.config_read)(std::ptr::null(), std::ptr::null(), &raw mut config) };
     api.check("ucp_config_read", read)?;
-    // Processes of one host have the shm provider, so TCP is all that is wanted of UCX here.
+    // Processes of one host use the shm provider, so TCP is the only transport needed here.
     for (name, value) in
         [("TLS", "tcp"), ("RNDV_THRESH", "inf"), ("MAX_EAGER_LANES", "1"), ("MAX_RNDV_LANES", "1")]
     {
         let (name, value) = (CString::new(name), CString::new(value));
         if let (Ok(name), Ok(value)) = (name, value) {
-            // SAFETY: both are zero-terminated. An option that a later version lacks is not needed there.
+            // SAFETY: both strings end with a zero byte and outlive the call; `config` was read above. A later version
+            // may lack an option; the error is then harmless.
             unsafe { (api.config_modify)(config, name.as_ptr(), value.as_ptr()) };
         }
     }
-    // SAFETY: Params is plain; zero is a value of it.
+    // SAFETY: all-zero bytes are valid Params.
     let mut params: sys::Params = unsafe { zeroed() };
     params.field_mask = sys::PARAM_FEATURES;
     params.features = sys::FEATURE_AM | sys::FEATURE_WAKEUP;
     let mut context = null_mut();
-    // SAFETY: valid parameters; `context` is writable; `config` is released once.
+    // SAFETY: `params` and `context` are locals that outlive the call, and `field_mask` names the fields that are set;
+    // `config` is released once, after its last use.
     let started = unsafe {
         let status = (api.init_version)(1, 13, &raw const params, config, &raw mut context);
         (api.config_release)(config);
@@ -77,13 +80,14 @@ fn start_context(api: &'static Api) -> Result<*mut sys::Context, ViError> {
 }
 
 fn start_worker(api: &'static Api, context: *mut sys::Context) -> Result<*mut sys::Worker, ViError> {
-    // SAFETY: WorkerParams is plain; zero is a value of it.
+    // SAFETY: all-zero bytes are valid WorkerParams.
     let mut params: sys::WorkerParams = unsafe { zeroed() };
     params.field_mask = sys::WORKER_PARAM_THREAD_MODE | sys::WORKER_PARAM_FLAGS;
     params.thread_mode = sys::THREAD_MODE_SERIALIZED;
     params.flags = sys::WORKER_IGNORE_REQUEST_LEAK;
     let mut worker = null_mut();
-    // SAFETY: valid parameters; `worker` is writable.
+    // SAFETY: `params` and `worker` are locals that outlive the call, and `field_mask` names the fields that are set;
+    // the context exists.
     let status = unsafe { (api.worker_create)(context, &raw const params, &raw mut worker) };
     api.check("ucp_worker_create", status)?;
     Ok(worker)
@@ -94,7 +98,7 @@ impl Worker {
         let api = sys::api()?;
         let core = Box::into_raw(Box::new(Core::new()));
         let closing = Box::into_raw(Box::new(Closing { core, api }));
-        // From here on `Drop` takes everything down that was made.
+        // From here on `Drop` destroys whatever has been created.
         let mut this = Worker {
             api,
             context: null_mut(),
@@ -116,26 +120,29 @@ impl Worker {
             cb: Some(callbacks::message),
             arg: core.cast(),
         };
-        // SAFETY: a valid parameter; the core outlives the worker.
+        // SAFETY: `handler` is a local that outlives the call. Its argument, the core, is freed after the worker.
         let status = unsafe { (api.set_am_handler)(this.worker, &raw const handler) };
         api.check("ucp_worker_set_am_recv_handler", status)?;
-        // SAFETY: `event_fd` is writable.
+        // SAFETY: `event_fd` is a field of a local that outlives the call; the worker exists.
         let status = unsafe { (api.worker_get_efd)(this.worker, &raw mut this.event_fd) };
         api.check("ucp_worker_get_efd", status)?;
-        // SAFETY: no pointers; the library leaves the descriptor inheritable.
+        // SAFETY: no pointers are passed. The library leaves the descriptor inheritable.
         unsafe { libc::fcntl(this.event_fd, libc::F_SETFD, libc::FD_CLOEXEC) };
         Ok(this)
     }
 
-    /// What the callbacks change. No call into the library may be made while it is borrowed.
+    /// Returns the state that the callbacks change. The caller must not call into the library while it holds the
+    /// reference.
     pub(super) fn core(&self) -> &Core {
-        // SAFETY: owned by this; callbacks run only within calls that take `&mut self`.
+        // SAFETY: `core` was allocated by `new` and is freed by `Drop`. Callbacks, the only other access, run within
+        // calls of methods with `&mut self`, which cannot overlap with this borrow.
         unsafe { &*self.core }
     }
 
-    /// The same, to change it.
+    /// Returns the state that the callbacks change, for writing.
     pub(super) fn core_mut(&mut self) -> &mut Core {
-        // SAFETY: as above, borrowed exclusively.
+        // SAFETY: `core` was allocated by `new` and is freed by `Drop`; `&mut self` excludes other references and calls
+        // that run callbacks.
         unsafe { &mut *self.core }
     }
 
@@ -145,14 +152,14 @@ impl Worker {
 
     pub(super) fn listen(&mut self, address: SocketAddr) -> Result<(), ViError> {
         let (storage, len) = socket_address(address);
-        // SAFETY: ListenerParams is plain; zero is a value of it.
+        // SAFETY: all-zero bytes are valid ListenerParams.
         let mut params: sys::ListenerParams = unsafe { zeroed() };
         params.field_mask = sys::LISTENER_PARAM_SOCK_ADDR | sys::LISTENER_PARAM_CONN_HANDLER;
         params.sockaddr = sys::SockAddr { addr: (&raw const storage).cast(), addrlen: len };
         params.conn_cb = Some(callbacks::connection);
         params.conn_arg = self.core.cast();
         let mut listener = null_mut();
-        // SAFETY: valid parameters that live through the call; `listener` is writable.
+        // SAFETY: `params`, `storage` and `listener` are locals that outlive the call; the core outlives the listener.
         let status = unsafe { (self.api.listener_create)(self.worker, &raw const params, &raw mut listener) };
         self.api.check("ucp_listener_create", status)?;
         self.listeners.push(listener);
@@ -165,14 +172,15 @@ impl Worker {
         params.err_cb = Some(callbacks::failure);
         params.err_arg = self.core.cast();
         let mut endpoint = null_mut();
-        // SAFETY: valid parameters that live through the call; `endpoint` is writable.
+        // SAFETY: `params` is a local; it, the address that it points to and `endpoint` outlive the call. The core
+        // outlives the endpoint.
         let status = unsafe { (self.api.ep_create)(self.worker, &raw const params, &raw mut endpoint) };
         if status == sys::OK { Ok(endpoint) } else { Err(status) }
     }
 
     pub(super) fn connect(&mut self, address: SocketAddr) -> Result<*mut Endpoint, sys::Status> {
         let (storage, len) = socket_address(address);
-        // SAFETY: EpParams is plain; zero is a value of it.
+        // SAFETY: all-zero bytes are valid EpParams.
         let mut params: sys::EpParams = unsafe { zeroed() };
         params.field_mask = sys::EP_PARAM_SOCK_ADDR | sys::EP_PARAM_FLAGS;
         params.flags = sys::EP_CLIENT_SERVER;
@@ -180,9 +188,9 @@ impl Worker {
         self.endpoint(params)
     }
 
-    /// An endpoint for an announced connection; the library takes the request back in any case.
+    /// Creates the endpoint of an announced connection. The library releases the request in any case.
     pub(super) fn admit(&mut self, request: *mut sys::ConnRequest) -> Result<*mut Endpoint, sys::Status> {
-        // SAFETY: as above.
+        // SAFETY: all-zero bytes are valid EpParams.
         let mut params: sys::EpParams = unsafe { zeroed() };
         params.field_mask = sys::EP_PARAM_CONN_REQUEST;
         params.conn_request = request;
@@ -190,9 +198,10 @@ impl Worker {
     }
 
     /// Rejects an announced connection.
-    pub(super) fn turn_away(&mut self, request: *mut sys::ConnRequest) {
+    pub(super) fn reject(&mut self, request: *mut sys::ConnRequest) {
         if let Some(&listener) = self.listeners.first() {
-            // SAFETY: the request was not answered before.
+            // SAFETY: the library announced the request, and it was neither accepted nor rejected so far; the listener
+            // exists until `Drop`.
             unsafe { (self.api.listener_reject)(listener, request) };
         }
     }
@@ -200,7 +209,8 @@ impl Worker {
     /// Sends a header of `header_len` bytes at `at`, and a body.
     ///
     /// # Safety
-    /// Both stay readable, and `context` stays, until the callback was called or the result is not a request.
+    /// `endpoint` is open. Header and body stay readable and unchanged, and `context` valid, until the callback has
+    /// run, or the call has returned null or an error.
     pub(super) unsafe fn send(
         &mut self,
         endpoint: *mut Endpoint,
@@ -209,7 +219,7 @@ impl Worker {
         flags: u32,
         context: *mut c_void,
     ) -> StatusPtr {
-        // SAFETY: RequestParam is plain; zero is a value of it.
+        // SAFETY: all-zero bytes are a valid RequestParam.
         let mut param: sys::RequestParam = unsafe { zeroed() };
         param.op_attr_mask = sys::OP_CALLBACK | sys::OP_USER_DATA | sys::OP_FLAGS | sys::OP_DATATYPE;
         param.flags = flags | sys::AM_SEND_EAGER;
@@ -225,38 +235,41 @@ impl Worker {
                 (parts.cast(), count)
             }
         };
-        // SAFETY: by the caller.
+        // SAFETY: the caller guarantees an open endpoint, and header, body and context for as long as the library uses
+        // them; `param` is a local that outlives the call.
         unsafe { (self.api.am_send)(endpoint, AM_ID, at.cast(), header_len, body, count, &raw const param) }
     }
 
-    /// Closes an endpoint at once; what it still had to send is lost.
+    /// Closes an endpoint at once; messages not yet sent are lost.
     pub(super) fn close(&mut self, endpoint: *mut Endpoint) {
         if endpoint.is_null() {
             return;
         }
         self.core_mut().owners.remove(&endpoint);
-        // SAFETY: RequestParam is plain; zero is a value of it.
+        // SAFETY: all-zero bytes are a valid RequestParam.
         let mut param: sys::RequestParam = unsafe { zeroed() };
         param.op_attr_mask = sys::OP_CALLBACK | sys::OP_USER_DATA | sys::OP_FLAGS;
         param.flags = sys::CLOSE_FORCE;
         param.send_cb = Some(callbacks::closed);
         param.user_data = self.closing.cast();
-        // SAFETY: each endpoint is closed once: whoever had it has taken it out.
+        // SAFETY: each endpoint is closed once: its owner has removed its pointer before. `closing` is freed after the
+        // worker.
         let result = unsafe { (self.api.ep_close)(endpoint, &raw const param) };
         if !result.is_null() && sys::error_of(result).is_none() {
             self.core_mut().closing += 1;
         }
     }
 
-    /// Lets the library work; how much it did.
+    /// Lets the library make progress. Returns a measure of the work done, 0 for none.
     pub(super) fn progress(&mut self) -> u32 {
-        // SAFETY: the worker lives; no reference to the core is held.
+        // SAFETY: the worker exists until `Drop`; `&mut self` ensures that no reference to the core is held while
+        // callbacks run.
         unsafe { (self.api.worker_progress)(self.worker) }
     }
 
-    /// Whether the event descriptor was armed; otherwise there is more to do.
+    /// Arms the event descriptor. Returns `false` if there is more to do first.
     pub(super) fn arm(&mut self) -> Result<bool, ViError> {
-        // SAFETY: the worker lives.
+        // SAFETY: the worker exists until `Drop`.
         match unsafe { (self.api.worker_arm)(self.worker) } {
             sys::ERR_BUSY => Ok(false),
             status => self.api.check("ucp_worker_arm", status).map(|()| true),
@@ -269,7 +282,7 @@ impl Drop for Worker {
         if !self.worker.is_null() {
             let endpoints: Vec<_> = self.core().owners.keys().copied().collect();
             endpoints.into_iter().for_each(|endpoint| self.close(endpoint));
-            // Closing by force needs a few turns of the library, not the peers.
+            // Closing by force takes a few calls of progress and does not depend on the peers.
             for _ in 0..10_000 {
                 if self.core().closing == 0 {
                     break;
@@ -277,7 +290,8 @@ impl Drop for Worker {
                 self.progress();
             }
         }
-        // SAFETY: each is destroyed once, in the order worker-made things, worker, context; then what callbacks used.
+        // SAFETY: each object is destroyed once: listeners before the worker, the worker before the context. `closing`
+        // and `core` come from `Box::into_raw` in `new` and are freed last, when no callback can run.
         unsafe {
             self.listeners.drain(..).for_each(|listener| (self.api.listener_destroy)(listener));
             if !self.worker.is_null() {
@@ -293,7 +307,8 @@ impl Drop for Worker {
 }
 
 fn socket_address(address: SocketAddr) -> (libc::sockaddr_storage, u32) {
-    // SAFETY: sockaddr_storage is plain; zero is a value of it, and it is large and aligned enough for both families.
+    // SAFETY: all-zero bytes are valid socket addresses. `storage` is a local, large and aligned enough for both
+    // families, and `at` points to it.
     unsafe {
         let mut storage: libc::sockaddr_storage = zeroed();
         let at = &raw mut storage;

@@ -1,4 +1,4 @@
-//! One end of a VI: its memory, its windows, how far it is.
+//! One end of a VI: its memory, its flow control and its state.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -15,32 +15,32 @@ use super::sys::ibv::{self, Sge};
 use crate::region::{Memory, Piece};
 use crate::{ViConfig, ViError};
 
-/// Most memory of one end's buffers, in bytes.
+/// Largest memory of the buffers of one end, in bytes.
 const END_MEMORY_LEN_MAX: usize = 1 << 28;
 
-/// Buffers start at cache lines.
+/// Alignment of buffers: a cache line.
 const LINE: usize = 64;
 
-/// Bytes of the ring that the peer writes its grants to.
+/// Length in bytes of the ring that the peer writes its grants to.
 const RING_BYTES: usize = RING_LEN * 8;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
-    /// The connection manager has not connected it yet.
+    /// Connector: the connection manager has not connected it yet.
     Resolving,
-    /// The listener was asked for a VI and has not answered.
-    Asking,
-    /// A connector that has not asked for a VI yet.
-    Silent,
-    /// A connector whose request waits for the caller's answer.
-    Waiting,
-    /// Connected; the caller has not been told.
+    /// Connector: the request is sent and not answered.
+    Requested,
+    /// Listener: connected, and the request has not arrived.
+    AwaitingRequest,
+    /// Listener: the request waits for the caller's answer.
+    AwaitingAnswer,
+    /// Connected; `Established` has not been polled.
     Opening,
     /// In use.
     Open,
-    /// The caller was told of its end.
+    /// The caller has polled the end of the VI.
     Closed,
-    /// The caller gave it back; the peer has not confirmed the last message.
+    /// The caller has released it; the peer has not acknowledged the last control message.
     Lingering,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Arrived {
     pub immediate: u32,
 }
 
-/// Receive slots at even distances in some memory.
+/// Receive slots at equal distances in a memory range.
 #[derive(Clone)]
 pub(super) struct Place {
     pub memory: Span,
@@ -60,16 +60,16 @@ pub(super) struct Place {
     pub stride: usize,
 }
 
-/// What an end has once its caller wants it.
+/// The memory of an end: slots, send buffers and grants.
 pub(super) struct Body {
-    // Registrations end before what they registered.
-    /// Of what only this end uses.
+    // Declared first, hence dropped before the memory that they register.
+    /// Registration of the part that only this end accesses.
     private: Registration,
-    /// Of what the peer writes: its grants and, where they are the end's own, the slots.
+    /// Registration of the part that the peer writes: its grants and, unless the caller provided slots, the slots.
     offered: Registration,
-    /// Of the caller's slots.
+    /// Registration of the caller's slots.
     lent: Option<Registration>,
-    /// Grants to be written to the peer, send buffers; the ring of the peer's grants, slots.
+    /// In this order: entries of grants to be written to the peer, send buffers, the ring of the peer's grants, slots.
     own: Span,
     grants_at: usize,
     slots: Place,
@@ -83,7 +83,8 @@ pub(super) struct Body {
 }
 
 impl Body {
-    /// Memory for `config` with `sends` send buffers, and with receive slots where `slots` says or of its own.
+    /// Allocates and registers memory for `config` with `sends` send buffers, and for receive slots unless the caller
+    /// provided them.
     pub(super) fn new(
         api: &'static Api,
         device: &Device,
@@ -98,7 +99,7 @@ impl Body {
         let slots_at = grants_at + RING_BYTES;
         let len = slots_at + if slots.is_some() { 0 } else { depth * stride };
         if len > END_MEMORY_LEN_MAX {
-            return Err(ViError::Exhausted("VI memory: lower its depths or length"));
+            return Err(ViError::Exhausted("VI memory: lower the queue depths or message_len"));
         }
         let own = pages(len)?;
         let access = ibv::ACCESS_LOCAL_WRITE;
@@ -106,7 +107,7 @@ impl Body {
         let access = ibv::ACCESS_LOCAL_WRITE | ibv::ACCESS_REMOTE_WRITE;
         let run = (grants_at, len - grants_at);
         let offered = Registration::new(api, device.pd, own.memory(), run, access)?;
-        // The caller's slots are known to this peer alone, and only as long as the VI lives.
+        // The key of the caller's slots is advertised to this peer only, and is revoked when the VI is released.
         let (eager_len, lent) = match &slots {
             None => (EAGER_LEN as u32, None),
             Some(place) => {
@@ -132,7 +133,7 @@ impl Body {
         })
     }
 
-    /// What the peer is told of it.
+    /// Returns the set-up that advertises this memory to the peer.
     pub(super) fn setup(&self, private_data: &[u8]) -> Setup {
         let slots_key = self.lent.as_ref().unwrap_or(&self.offered).remote_key();
         let address = |memory: &Span, offset| memory.at(offset, 0).map_or(0, |at| at as u64);
@@ -148,18 +149,18 @@ impl Body {
         }
     }
 
-    /// The ring that the peer writes its grants to.
+    /// Returns the ring that the peer writes its grants to.
     pub(super) fn granted_ring(&self) -> &[AtomicU64] {
         self.own.words(self.grants_at, RING_LEN)
     }
 
-    /// Gives a held slot back; `None` where it is not held.
+    /// Posts a held slot again. `None` if the slot is not held.
     pub(super) fn post(&mut self, slot: u32) -> Option<()> {
         let ring = self.own.words(0, Posted::ring_len(self.config.receive_depth));
         self.posted.post(ring, slot)
     }
 
-    /// The entries of a run of grants, to be written to the peer.
+    /// Returns the segment of a run of grants to be written to the peer.
     pub(super) fn run_segment(&self, run: Run) -> Option<Sge> {
         let (offset, len) = (run.here * 8, run.count * 8);
         Some(self.segment(self.own.at(offset, len)? as u64, len))
@@ -169,30 +170,31 @@ impl Body {
         Sge { addr, length: len as u32, lkey: self.private.local_key() }
     }
 
-    /// Takes a free send buffer.
+    /// Allocates a send buffer.
     pub(super) fn take_buffer(&mut self) -> Option<u16> {
         self.send_free.pop()
     }
 
-    /// Gives it back.
-    pub(super) fn give_buffer(&mut self, buffer: u16) {
+    /// Frees a send buffer.
+    pub(super) fn free_buffer(&mut self, buffer: u16) {
         self.send_free.push(buffer);
     }
 
-    /// Copies `part` to a send buffer from `offset` on; `false` where it does not fit.
+    /// Copies `part` to `offset` in a send buffer. Returns `false` if it does not fit.
     pub(super) fn fill(&self, buffer: u16, offset: usize, part: &[u8]) -> bool {
         let fits = offset.checked_add(part.len()).is_some_and(|end| end <= self.send_stride);
         let at = self.send_at + usize::from(buffer) * self.send_stride;
         fits && self.own.write(at + offset, part)
     }
 
-    /// The same, of a piece of registered memory.
-    pub(super) fn copy_in(&self, buffer: u16, offset: usize, from: &Memory, piece: &Piece) -> bool {
+    /// Copies a piece of registered memory to `offset` in a send buffer. Returns `false` if it does not fit.
+    pub(super) fn copy_piece(&self, buffer: u16, offset: usize, from: &Memory, piece: &Piece) -> bool {
         let fits = offset.checked_add(piece.len).is_some_and(|end| end <= self.send_stride);
         let at = self.send_at + usize::from(buffer) * self.send_stride + offset;
         match (fits, from.at(piece.offset, piece.len), self.own.at(at, piece.len)) {
             (true, Some(from), Some(to)) => {
-                // SAFETY: both runs are mapped; the end's own memory is no part of another.
+                // SAFETY: `from` and `to` point to `piece.len` bytes that `Memory` and `Span` keep mapped. The end's
+                // own pages are never handed out as a region, so the two do not overlap.
                 unsafe { std::ptr::copy_nonoverlapping(from, to, piece.len) };
                 true
             }
@@ -200,21 +202,21 @@ impl Body {
         }
     }
 
-    /// The first `len` bytes of a send buffer.
+    /// Returns the segment of the first `len` bytes of a send buffer.
     pub(super) fn buffer_segment(&self, buffer: u16, len: usize) -> Option<Sge> {
         let at = self.own.at(self.send_at + usize::from(buffer) * self.send_stride, len)?;
         Some(self.segment(at as u64, len))
     }
 
-    /// What was sent from a send buffer.
-    pub(super) fn sent_from(&self, buffer: u16, len: u32) -> Option<Vec<u8>> {
+    /// Returns the first `len` bytes of a send buffer.
+    pub(super) fn sent_bytes(&self, buffer: u16, len: u32) -> Option<Vec<u8>> {
         let mut bytes = vec![0; len as usize];
         let at = self.send_at + usize::from(buffer) * self.send_stride;
         self.own.read(at, &mut bytes).then_some(bytes)
     }
 
-    /// Takes in a message of `len` bytes, which lies in the eager buffer given or in its slot already. `None` where the
-    /// peer may not send such a one.
+    /// Accepts a message of `len` bytes from the given eager buffer, or one that the device has written into its slot.
+    /// Returns its slot, or `None` if the peer had no grant for it or it is too long.
     pub(super) fn arrive(&mut self, len: u32, eager: Option<(&Device, u32)>) -> Option<u32> {
         let longest = if eager.is_some() { self.eager_len } else { self.config.message_len };
         let slot = self.posted.next().filter(|_| len <= longest.min(self.config.message_len))?;
@@ -226,7 +228,7 @@ impl Body {
         Some(slot)
     }
 
-    /// Copies from a held slot; `None` where it is not held.
+    /// Copies from a held slot. `None` if the slot is not held.
     pub(super) fn read(&self, slot: u32, offset: usize, into: &mut [u8]) -> Option<usize> {
         let len = self.posted.held(slot)? as usize;
         let count = len.saturating_sub(offset).min(into.len());
@@ -237,38 +239,39 @@ impl Body {
 
 pub(super) struct End {
     pub stage: Stage,
-    /// Its connection.
+    /// The connection manager's id of the connection.
     pub id: *mut CmId,
     pub address: Option<SocketAddr>,
-    /// The number of the listener that it came by.
+    /// Number of the listener that accepted the connection.
     pub listener: Option<u32>,
     pub device: usize,
-    /// What the caller made it with; of a connector, what it said.
+    /// The caller's configuration; until the caller accepts a connector, the configuration of its hello.
     pub config: ViConfig,
-    /// Sent with the request.
+    /// The private data of the request, until it is sent.
     pub private_data: Vec<u8>,
-    /// Where messages shall arrive.
+    /// The caller's receive slots, until `body` is created.
     pub place: Option<Place>,
-    // The queue pair goes before the memory that it may write to.
+    // Declared before `body`, hence dropped before the memory that the queue pair may write to.
     pub queue: Option<Queue>,
     pub body: Option<Body>,
-    /// How the peer wants its messages.
+    /// The peer's set-up: where and how it receives.
     pub peer: Option<Setup>,
-    /// Messages that may be posted at once.
+    /// Largest number of messages posted at once.
     pub sends_max: u32,
-    /// Messages that came before the caller was told of the VI.
+    /// Messages that arrived before `Established` was polled.
     pub early: VecDeque<Arrived>,
     /// Messages received and not polled.
     pub unpolled: u32,
-    /// The end was seen, and whether it was clean.
+    /// `Some` once the end of the VI was detected: whether it is clean.
     pub ended: Option<bool>,
-    /// It is in the event queue.
-    pub told_end: bool,
-    /// Nothing more of the peer's is taken in: it said its last or broke the rules, or its end was told.
-    pub deaf: bool,
-    /// Something of the peer's was seen since the last look.
-    pub heard: bool,
-    /// When it was made, in milliseconds.
+    /// The end of the VI is in the event queue, or the caller has released the VI.
+    pub end_reported: bool,
+    /// Messages of the peer are ignored: it has sent its last one or violated the protocol, or the end of the VI was
+    /// reported.
+    pub receive_closed: bool,
+    /// A completion of this end was seen since the last sweep for silent peers.
+    pub peer_active: bool,
+    /// Creation time in milliseconds.
     pub since_ms: u64,
 }
 
@@ -290,15 +293,15 @@ impl End {
             early: VecDeque::new(),
             unpolled: 0,
             ended: None,
-            told_end: false,
-            deaf: false,
-            heard: true,
+            end_reported: false,
+            receive_closed: false,
+            peer_active: true,
             since_ms,
         }
     }
 
-    /// Gives it its memory.
-    pub(super) fn furnish(&mut self, api: &'static Api, device: &Device) -> Result<(), ViError> {
+    /// Allocates the memory of the end.
+    pub(super) fn allocate_body(&mut self, api: &'static Api, device: &Device) -> Result<(), ViError> {
         self.body = Some(Body::new(api, device, self.config, self.sends_max, self.place.take())?);
         self.early.reserve(self.config.receive_depth as usize);
         if let (Some(body), Some(peer)) = (&mut self.body, &self.peer) {
@@ -307,8 +310,8 @@ impl End {
         Ok(())
     }
 
-    /// The peer introduced itself.
-    pub(super) fn meet(&mut self, mut setup: Setup) -> Vec<u8> {
+    /// Stores the peer's set-up and returns its private data.
+    pub(super) fn set_peer(&mut self, mut setup: Setup) -> Vec<u8> {
         if let Some(body) = &mut self.body {
             body.granted = Granted::new(setup.config.receive_depth);
         }

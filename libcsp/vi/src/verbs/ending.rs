@@ -1,32 +1,33 @@
-//! How ends go: the last message and the wait for its answer, and the giving back of all that an end has.
+//! The end of VIs: the last control message, the wait for its acknowledgement, and the release of all resources.
 
 use super::VerbsProvider;
 use super::end::Stage;
 use super::frame::Control;
-use super::poll::give_back;
+use super::poll::release_work;
 use super::sys;
 
-/// Milliseconds that a peer has to confirm the end of a VI. What it was sent before is in its memory by then, or cannot be
-/// brought there.
+/// Milliseconds that a peer has to acknowledge the end of a VI. By then messages sent before are in its memory or
+/// cannot be delivered.
 const LINGER_MS: u64 = 2000;
 
 impl VerbsProvider {
-    /// Refuses a connector; the end goes when it hung up.
-    pub(super) fn turn_away(&mut self, vi: u32, reason: u32) {
+    /// Rejects a connector's request. The end is released when the peer disconnects, or after [`LINGER_MS`].
+    pub(super) fn refuse_request(&mut self, vi: u32, reason: u32) {
         self.linger(vi, &Control::Reject(reason));
     }
 
-    /// The caller is done with an end, which goes when the peer has answered its last message, or has not for long.
+    /// Sends the last control message of an end that the caller has released. The end is removed when the peer has
+    /// answered, or after [`LINGER_MS`].
     pub(super) fn linger(&mut self, vi: u32, last: &Control) {
         if let Some(end) = self.ends.get_mut(vi) {
             end.stage = Stage::Lingering;
         }
-        self.tell(vi, last);
+        self.send_control(vi, last);
         self.lingering.push_back((vi, sys::monotonic_ms()));
     }
 
-    /// Takes down the ends that linger for too long.
-    pub(super) fn end_lingering(&mut self, now: u64) {
+    /// Removes the ends that have lingered for [`LINGER_MS`].
+    pub(super) fn expire_lingering(&mut self, now: u64) {
         while let Some(&(vi, since)) = self.lingering.front()
             && now.saturating_sub(since) >= LINGER_MS
         {
@@ -34,8 +35,8 @@ impl VerbsProvider {
         }
     }
 
-    /// Where the table of ends is full, the one that lingers longest gives way.
-    pub(super) fn make_way(&mut self) {
+    /// If the table of ends is full, removes the end that has lingered longest.
+    pub(super) fn evict_lingering(&mut self) {
         if self.ends.is_full()
             && let Some(&(oldest, _)) = self.lingering.front()
         {
@@ -43,32 +44,33 @@ impl VerbsProvider {
         }
     }
 
-    /// Takes a connection out of use; the peer learns of it.
+    /// Stops the queue pair of an end and disconnects; the connection manager notifies the peer.
     pub(super) fn cut(&mut self, vi: u32) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         if let Some(queue) = &mut end.queue {
             queue.stop();
-            // SAFETY: the id is open. One that is not connected says so.
+            // SAFETY: the id belongs to a live end and is not destroyed. The call fails without effect on an id that is
+            // not connected.
             unsafe { (self.api.disconnect)(end.id) };
         }
     }
 
-    /// Takes down an end that nobody needs any more.
+    /// Releases all resources of an end and removes it.
     pub(super) fn finish(&mut self, vi: u32) {
         self.lingering.retain(|&(of, _)| of != vi);
         self.cut(vi);
-        // Receives of this queue pair that completed have to be accounted for while it is known.
+        // Receives of this queue pair that have completed must be processed while its number is still known.
         self.drain();
         let Some(mut end) = self.ends.remove(vi) else { return };
         if let Some(mut queue) = end.queue.take() {
             while let Some(work) = queue.abandon() {
-                give_back(&mut end, &mut self.regions, &work);
+                release_work(&mut end, &mut self.regions, &work);
             }
             let (number, (completions, room)) = (end.device, queue.completions);
             self.numbers.remove(&(number, queue.number()));
             self.found.0 = usize::MAX;
             drop(queue);
-            // Its flushed work still takes room until it is polled.
+            // Flushed work requests occupy the completion queue until they are polled.
             self.drain();
             if let Some(Some(device)) = self.devices.get_mut(number) {
                 device.release(completions, room);

@@ -1,4 +1,4 @@
-//! What the provider tells its peer: the hello within the connection request, and control messages.
+//! The formats of the provider's own messages: the hello in the connection request, and control messages.
 //!
 //! ```text
 //! hello    0 u32 magic "CSPV"   4 u8 version   5 reserved (3)   8 u32 receive depth  12 u32 send depth  16 u32 message length
@@ -7,7 +7,7 @@
 //!         24 u64 address of slot 0  32 u32 stride  36 u32 key of the slots  40 u64 address of the grants ring
 //!         48 u32 its key  52 reserved (4)  56 private data
 //! ```
-//! Little-endian. Control messages are sends without immediate data; the caller's messages all have one.
+//! Little-endian. Control messages are sends without immediate data; all messages of the caller have immediate data.
 
 use crate::{PRIVATE_DATA_LEN_MAX, ViConfig, ViError};
 
@@ -17,10 +17,10 @@ const VERSION: u8 = 1;
 
 const CONTROL_LEN: usize = 8;
 const SETUP_LEN: usize = 56;
-/// Longest control message in bytes.
+/// Length of the longest control message, in bytes.
 pub(super) const CONTROL_LEN_MAX: usize = SETUP_LEN + PRIVATE_DATA_LEN_MAX;
 
-/// The reason of a rejection where the message lengths differ.
+/// Reason of a rejection because the message lengths differ.
 pub(super) const REJECT_MISMATCH: u32 = 2;
 
 fn word(bytes: &[u8], at: usize) -> u32 {
@@ -48,7 +48,7 @@ fn put_config(config: &ViConfig, into: &mut [u8]) {
     }
 }
 
-/// The hello of a connector with `config`.
+/// Returns the hello of a connector with `config`.
 pub(super) fn hello(config: &ViConfig) -> [u8; HELLO_LEN] {
     let mut bytes = [0; HELLO_LEN];
     bytes[..4].copy_from_slice(&MAGIC);
@@ -57,20 +57,20 @@ pub(super) fn hello(config: &ViConfig) -> [u8; HELLO_LEN] {
     bytes
 }
 
-/// Reads a hello, which the connection manager may have padded.
+/// Parses a hello, which the connection manager may have padded.
 pub(super) fn parse_hello(bytes: &[u8]) -> Result<ViConfig, ViError> {
     let bytes = bytes.get(..HELLO_LEN).ok_or(ViError::Protocol("it is too short"))?;
     if bytes[..4] != MAGIC || bytes[4] != VERSION {
-        return Err(ViError::Protocol("it has another version"));
+        return Err(ViError::Protocol("its magic or version is wrong"));
     }
     config_at(bytes, 8)
 }
 
-/// Where and how the sender of a set-up wants its messages.
+/// Addresses, keys and sizes of the memory in which the sender of a set-up receives messages.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Setup {
     pub config: ViConfig,
-    /// Messages up to this length are sent; longer ones are written into their slot.
+    /// Messages up to this length are sent; longer ones are written into their slot. In bytes.
     pub eager_len: u32,
     pub slots: u64,
     pub stride: u32,
@@ -83,20 +83,20 @@ pub(super) struct Setup {
 /// A control message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Control {
-    /// Wants a VI.
+    /// Requests a VI.
     Request(Setup),
-    /// Gives a VI.
+    /// Accepts the request.
     Accept(Setup),
-    /// Gives none.
+    /// Rejects the request, with a reason.
     Reject(u32),
-    /// The last message of a VI.
+    /// The last message of an end that closes the VI.
     Close,
-    /// All before the close has arrived.
+    /// Acknowledges `Close`: all messages before it have arrived.
     CloseAck,
 }
 
 impl Control {
-    /// Reads a control message.
+    /// Parses a control message.
     pub(super) fn parse(bytes: &[u8]) -> Result<Control, ViError> {
         let Some((&[kind, private_len, ..], _)) = bytes.split_first_chunk::<CONTROL_LEN>() else {
             return Err(ViError::Protocol("it is too short"));
@@ -109,11 +109,11 @@ impl Control {
             (3, CONTROL_LEN) => Ok(Control::Reject(word(bytes, 4))),
             (4, CONTROL_LEN) => Ok(Control::Close),
             (5, CONTROL_LEN) => Ok(Control::CloseAck),
-            _ => Err(ViError::Protocol("it is of no known kind")),
+            _ => Err(ViError::Protocol("its kind or length is wrong")),
         }
     }
 
-    /// Writes the message; returns its length.
+    /// Writes the message and returns its length.
     pub(super) fn write(&self, into: &mut [u8; CONTROL_LEN_MAX]) -> usize {
         let (kind, reason, setup) = match self {
             Control::Request(setup) => (1, 0, Some(setup)),
@@ -145,7 +145,7 @@ impl Setup {
             grants_key: word(bytes, 48),
             private_data: private_data.to_vec(),
         };
-        // The addresses are the peer's own affair, but sums of them shall not overflow.
+        // Only the peer's device interprets the addresses, but sums with them must not overflow here.
         let slots_len = u64::from(setup.stride) * u64::from(setup.config.receive_depth);
         let grants_len = 8 * super::grants::RING_LEN as u64;
         if setup.slots.checked_add(slots_len).is_none() || setup.grants.checked_add(grants_len).is_none() {

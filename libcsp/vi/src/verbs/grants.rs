@@ -1,27 +1,28 @@
-//! Which receive slot a message goes to: the receiver posts slots and grants them, the sender uses them in that order.
+//! Grants: the receiver posts slots and advertises them to the sender, which uses them in that order.
 //!
-//! Message n (from 0) goes into the slot that the receiver posted n-th. The first `depth` slots are posted in their natural
-//! order when the VI is made, which needs no word. From then on the receiver writes entry n, (n + 1) << 12 | slot, into a
-//! ring in the sender's memory by RDMA WRITE; each entry tells by itself which lap it belongs to.
+//! Message n (from 0) goes into the slot that the receiver posted n-th. The first `depth` slots are posted in ascending
+//! order when the VI is created, without being advertised. After that the receiver writes entry n,
+//! `(n + 1) << 12 | slot`, into a ring in the sender's memory by RDMA WRITE; each entry contains its own lap count.
 //!
 //! ```text
-//! receiver                     ring in the sender's memory            sender
-//! post slot s ─▶ owed ─▶ WRITE [n]: (n+1)<<12 | s, a run at a time ─▶ message n ─▶ slot s
+//! receiver             ring in the sender's memory            sender
+//! post slot s ─▶ WRITE [n]: (n+1)<<12 | s, a run at a time ─▶ message n ─▶ slot s
 //! ```
 //!
-//! Grants are paid in runs, since each costs a packet: when half the slots are owed, or the sender has none left.
+//! Grants are advertised in runs, since each run costs a packet: when half of the slots are posted and not advertised,
+//! or the sender has no grant left.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Entries of the ring in the sender's memory; no receiver has more slots.
 pub(super) const RING_LEN: usize = 4096;
 
-/// Bits of an entry that name the slot.
+/// Bits of an entry that hold the slot.
 const SLOT_BITS: u32 = 12;
 
 const _: () = assert!(RING_LEN.is_power_of_two() && RING_LEN <= 1 << SLOT_BITS);
 
-/// The peer wrote something that no correct peer writes.
+/// The peer wrote a value that no correct peer writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Violation;
 
@@ -29,7 +30,7 @@ fn entry(number: u64, slot: u32) -> u64 {
     (number + 1) << SLOT_BITS | u64::from(slot)
 }
 
-/// The sender's side: what it was granted and has used.
+/// The sender's side: the grants received and used.
 #[derive(Debug)]
 pub(super) struct Granted {
     depth: u32,
@@ -37,13 +38,13 @@ pub(super) struct Granted {
 }
 
 impl Granted {
-    /// For a peer that has `depth` slots.
+    /// Creates the state for a peer with `depth` slots.
     pub(super) fn new(depth: u32) -> Self {
         Granted { depth, sent: 0 }
     }
 
-    /// The slot of the next message; `None` where the peer has posted no further one. `ring` has [`RING_LEN`] entries,
-    /// which the peer may write at any time: an entry is read once.
+    /// Returns the slot of the next message, or `None` if the peer has granted no further one. `ring` has [`RING_LEN`]
+    /// entries, which the peer may change at any time: an entry is read once.
     pub(super) fn next(&self, ring: &[AtomicU64]) -> Result<Option<u32>, Violation> {
         if self.sent < u64::from(self.depth) {
             return Ok(Some(self.sent as u32));
@@ -57,7 +58,7 @@ impl Granted {
         if slot < self.depth { Ok(Some(slot)) } else { Err(Violation) }
     }
 
-    /// The next message was sent.
+    /// Records that the next message was sent.
     pub(super) fn advance(&mut self) {
         self.sent += 1;
     }
@@ -65,56 +66,57 @@ impl Granted {
 
 const POSTED: u32 = u32::MAX;
 
-/// A run of entries to be written to the sender, without a wrap on either side.
+/// A run of entries to be written to the sender; it wraps around neither ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Run {
-    /// Index of the first in this end's ring.
+    /// Index of the first entry in this end's ring.
     pub here: usize,
-    /// Index of the first in the sender's ring.
+    /// Index of the first entry in the sender's ring.
     pub there: usize,
-    /// How many entries, at least one.
+    /// Number of entries, at least one.
     pub count: usize,
 }
 
-/// The receiver's side: what it has posted, told and received.
+/// The receiver's side: slots posted, advertised and used.
 #[derive(Debug)]
 pub(super) struct Posted {
     depth: u32,
     received: u64,
     posted: u64,
-    told: u64,
-    /// Slots in the order posted, by number modulo its length, a power of two.
+    advertised: u64,
+    /// Slots in the order posted, by message number modulo the length, a power of two.
     order: Box<[u16]>,
-    /// The length of the message in each slot while the caller holds it, else [`POSTED`].
+    /// Length of the message in each slot while the caller holds the slot, else [`POSTED`].
     held: Box<[u32]>,
 }
 
 impl Posted {
-    /// All of `depth` slots (1 to [`RING_LEN`]) posted in their natural order.
+    /// Creates the state with all of `depth` slots (1 to [`RING_LEN`]) posted in ascending order.
     pub(super) fn new(depth: u32) -> Self {
         let depth_u64 = u64::from(depth);
         Posted {
             depth,
             received: 0,
             posted: depth_u64,
-            told: depth_u64,
+            advertised: depth_u64,
             order: (0..Self::ring_len(depth) as u16).collect(),
             held: vec![POSTED; depth as usize].into(),
         }
     }
 
-    /// Entries of this end's ring, from which runs are written.
+    /// Returns the number of entries of this end's ring, from which runs are written.
     pub(super) fn ring_len(depth: u32) -> usize {
         (depth as usize).next_power_of_two()
     }
 
-    /// The slot of the next message to arrive; `None` where the peer was told of no further one.
+    /// Returns the slot of the next message to arrive, or `None` if no further one was granted.
     pub(super) fn next(&self) -> Option<u32> {
         let slot = self.order.get(self.received as usize & (self.order.len() - 1))?;
-        (self.received < self.told).then_some(u32::from(*slot))
+        (self.received < self.advertised).then_some(u32::from(*slot))
     }
 
-    /// A message of `len` bytes lies in the slot that [`next`](Self::next) gave; the caller holds it.
+    /// Records that a message of `len` bytes arrived in the slot that [`next`](Self::next) returned. The caller holds
+    /// the slot.
     pub(super) fn arrive(&mut self, slot: u32, len: u32) {
         self.received += 1;
         if let Some(held) = self.held.get_mut(slot as usize) {
@@ -122,12 +124,13 @@ impl Posted {
         }
     }
 
-    /// The length of the message in a held slot.
+    /// Returns the length of the message in a held slot.
     pub(super) fn held(&self, slot: u32) -> Option<u32> {
         self.held.get(slot as usize).copied().filter(|&len| len != POSTED)
     }
 
-    /// Posts a held slot again, noted in `ring` (of [`ring_len`](Self::ring_len) entries); `None` where it is not held.
+    /// Posts a held slot again and writes its entry to `ring` (of [`ring_len`](Self::ring_len) entries). `None` if the
+    /// slot is not held.
     pub(super) fn post(&mut self, ring: &[AtomicU64], slot: u32) -> Option<()> {
         let held = self.held.get_mut(slot as usize).filter(|held| **held != POSTED)?;
         let at = self.posted as usize & (self.order.len() - 1);
@@ -138,23 +141,24 @@ impl Posted {
         Some(())
     }
 
-    /// Whether the peer has to be told now.
-    pub(super) fn owes(&self) -> bool {
-        let owed = self.posted - self.told;
-        owed > 0 && (self.told == self.received || owed * 2 >= u64::from(self.depth))
+    /// Returns whether posted slots should be advertised now.
+    pub(super) fn advertisement_due(&self) -> bool {
+        let unadvertised = self.posted - self.advertised;
+        unadvertised > 0 && (self.advertised == self.received || unadvertised * 2 >= u64::from(self.depth))
     }
 
-    /// The next run to be told; `None` where all is told.
+    /// Returns the next run to advertise, or `None` if all posted slots are advertised.
     pub(super) fn run(&self) -> Option<Run> {
         let (here, there) =
-            (self.told as usize & (self.order.len() - 1), self.told as usize & (RING_LEN - 1));
-        let count = ((self.posted - self.told) as usize).min(self.order.len() - here).min(RING_LEN - there);
+            (self.advertised as usize & (self.order.len() - 1), self.advertised as usize & (RING_LEN - 1));
+        let count =
+            ((self.posted - self.advertised) as usize).min(self.order.len() - here).min(RING_LEN - there);
         (count > 0).then_some(Run { here, there, count })
     }
 
-    /// A run is on its way.
-    pub(super) fn told(&mut self, run: Run) {
-        self.told += run.count as u64;
+    /// Records a run as advertised.
+    pub(super) fn mark_advertised(&mut self, run: Run) {
+        self.advertised += run.count as u64;
     }
 }
 
@@ -184,22 +188,22 @@ mod tests {
             }
         }
 
-        fn pay(&mut self) {
-            while self.posted.owes() {
+        fn advertise(&mut self) {
+            while self.posted.advertisement_due() {
                 let run = self.posted.run().unwrap();
                 for n in 0..run.count {
                     let word = self.here[run.here + n].load(Ordering::Relaxed);
                     self.there[run.there + n].store(word, Ordering::Relaxed);
                 }
-                self.posted.told(run);
+                self.posted.mark_advertised(run);
             }
         }
 
-        /// One message; the slot it went to. `None` where the sender has no grant.
+        /// Sends one message and returns its slot, or `None` without a grant.
         fn send(&mut self) -> Option<u32> {
             let slot = self.granted.next(&self.there).unwrap()?;
             self.granted.advance();
-            assert_eq!(self.posted.next(), Some(slot), "both sides mean the same slot");
+            assert_eq!(self.posted.next(), Some(slot), "both sides use the same slot");
             self.posted.arrive(slot, 7);
             Some(slot)
         }
@@ -214,14 +218,14 @@ mod tests {
                 random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 match pair.send() {
                     Some(slot) => held.push(slot),
-                    None => assert!(!held.is_empty(), "the sender starves"),
+                    None => assert!(!held.is_empty(), "the sender has no grant though all slots are posted"),
                 }
                 if held.len() > 1 || pair.granted.next(&pair.there) == Ok(None) {
                     let slot = held.swap_remove((random >> 8) as usize % held.len());
                     pair.posted.post(&pair.here, slot).unwrap();
-                    assert_eq!(pair.posted.post(&pair.here, slot), None, "given back already");
+                    assert_eq!(pair.posted.post(&pair.here, slot), None, "posted already");
                 }
-                pair.pay();
+                pair.advertise();
             }
         }
     }
@@ -233,8 +237,8 @@ mod tests {
         assert_eq!(slots, [0, 1, 2, 3, 4]);
         assert_eq!(pair.posted.next(), None, "one more would be a violation");
         pair.posted.post(&pair.here, 3).unwrap();
-        assert_eq!(pair.posted.next(), None, "it was not told yet");
-        pair.pay();
+        assert_eq!(pair.posted.next(), None, "it was not advertised yet");
+        pair.advertise();
         assert_eq!(pair.send(), Some(3));
     }
 
@@ -243,13 +247,13 @@ mod tests {
         let mut pair = Pair::new(64);
         (0..40).for_each(|_| assert!(pair.send().is_some()));
         (0..31).for_each(|slot| pair.posted.post(&pair.here, slot).unwrap());
-        assert!(!pair.posted.owes(), "the sender has some left");
+        assert!(!pair.posted.advertisement_due(), "the sender has some left");
         pair.posted.post(&pair.here, 31).unwrap();
         assert_eq!(pair.posted.run(), Some(Run { here: 0, there: 64, count: 32 }));
     }
 
     #[test]
-    fn nonsense_in_the_ring_is_told_apart_from_nothing() {
+    fn an_invalid_grant_is_distinguished_from_a_missing_one() {
         let granted = Granted { depth: 5, sent: 5 };
         let there = ring(RING_LEN);
         for (word, expected) in [

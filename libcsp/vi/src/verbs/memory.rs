@@ -1,4 +1,4 @@
-//! Memory that a device reads and writes: the provider's own, and its registration.
+//! Memory that a device accesses: pages of the provider's own, and registrations.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{NonNull, null_mut};
@@ -9,19 +9,21 @@ use super::sys::{self, Api};
 use crate::ViError;
 use crate::region::{Backing, Memory};
 
-/// Pages of the provider's own. They are shared with forked children rather than copied on write, so that the pages
-/// which the device knows stay those that the process sees.
+/// Pages of the provider's own. The mapping is shared with forked children rather than copied on write, so that the
+/// process keeps the physical pages that the device accesses.
 struct Pages {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the pages are reached through raw pointers only, and unmapped once.
+// SAFETY: no reference to the bytes is made other than to atomics; all other access is through raw pointers, and the
+// pages are unmapped once, by `Drop`.
 unsafe impl Send for Pages {}
-// SAFETY: as above.
+// SAFETY: a shared reference gives access to address and length only, which do not change.
 unsafe impl Sync for Pages {}
 
-// SAFETY: the mapping stays until the value is dropped.
+// SAFETY: `pages` has mapped `len` bytes at `start` readable and writable, and they stay mapped until the value is
+// dropped.
 unsafe impl Backing for Pages {
     fn start(&self) -> *mut u8 {
         self.start.as_ptr()
@@ -34,22 +36,23 @@ unsafe impl Backing for Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: mapped by `pages`, with this length.
+        // SAFETY: `pages` mapped this range with this length, and this is the only unmapping; `Memory` handles, the
+        // only access to it, are gone.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
 
-/// So many zero bytes, page-aligned.
+/// Allocates `len` zero bytes at a page boundary.
 pub(super) fn pages(len: usize) -> Result<Span, ViError> {
     let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-    // SAFETY: no address is asked for; the result is checked.
+    // SAFETY: the kernel chooses the address, so no mapping is replaced; the result is checked.
     let at = unsafe { libc::mmap(null_mut(), len, access, flags, -1, 0) };
     let start = if at == libc::MAP_FAILED { None } else { NonNull::new(at.cast()) };
     let start = start.ok_or_else(|| sys::failed("mmap"))?;
     Ok(Span::new(Memory::new(Pages { start, len })))
 }
 
-/// Memory whose place is looked up once: the data path reaches into it several times a message.
+/// Memory whose address is cached: the data path accesses it several times per message.
 #[derive(Clone)]
 pub(super) struct Span {
     start: *mut u8,
@@ -67,39 +70,42 @@ impl Span {
         &self.memory
     }
 
-    /// Where `len` bytes from `offset` on lie; `None` where they are not all within.
+    /// Returns the address of the `len` bytes at `offset`, or `None` if they are not entirely within the range.
     pub(super) fn at(&self, offset: usize, len: usize) -> Option<*mut u8> {
         let end = offset.checked_add(len)?;
-        // SAFETY: within the memory, which stays mapped as long as it is held.
+        // SAFETY: `offset + len` is at most the length, so the result lies within the range, or one byte past its end,
+        // which `memory` keeps mapped at `start`.
         (end <= self.len).then(|| unsafe { self.start.add(offset) })
     }
 
-    /// Copies from `offset` on to `into`; `false` where that is not all within.
+    /// Copies from `offset` to `into`. Returns `false`, without copying, if that exceeds the range.
     pub(super) fn read(&self, offset: usize, into: &mut [u8]) -> bool {
         let from = self.at(offset, into.len());
         if let Some(from) = from {
-            // SAFETY: mapped, and `into` is no part of it.
+            // SAFETY: `from` points to `into.len()` bytes that `memory` keeps mapped; `into` is a Rust reference, hence
+            // no part of the range.
             unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
         }
         from.is_some()
     }
 
-    /// Copies `from` to `offset` on; `false` where that is not all within.
+    /// Copies `from` to `offset`. Returns `false`, without copying, if that exceeds the range.
     pub(super) fn write(&self, offset: usize, from: &[u8]) -> bool {
         let to = self.at(offset, from.len());
         if let Some(to) = to {
-            // SAFETY: as for `read`.
+            // SAFETY: `to` points to `from.len()` bytes that `memory` keeps mapped; `from` is a Rust reference, hence
+            // no part of the range.
             unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
         }
         to.is_some()
     }
 
-    /// The `count` words at `offset`, which others may change at any time. Empty where they are not all within, or
-    /// misaligned.
+    /// Returns the `count` words at `offset`, which the peer may change at any time. Empty if they are not entirely
+    /// within the range, or misaligned.
     pub(super) fn words(&self, offset: usize, count: usize) -> &[AtomicU64] {
         match self.at(offset, count * 8) {
-            // SAFETY: mapped as long as this is borrowed, aligned as checked, and plain bytes; what shares them uses
-            // atomics or is a device.
+            // SAFETY: `at` points to `count` aligned words that `memory` keeps mapped while `self` is borrowed. Any
+            // bytes are valid words. This process accesses them as atomics only; other writers are devices.
             Some(at) if at.cast::<AtomicU64>().is_aligned() => unsafe {
                 std::slice::from_raw_parts(at.cast(), count)
             },
@@ -108,14 +114,15 @@ impl Span {
     }
 }
 
-/// Memory registered with a device; until dropped.
+/// A registration of memory with a device; ends when dropped.
 pub(super) struct Registration {
     api: &'static Api,
     mr: NonNull<ibv::Mr>,
 }
 
 impl Registration {
-    /// Registers `len` bytes from `offset` on, for `access` (of [`ibv`]). The caller keeps `memory` longer than this.
+    /// Registers the `len` bytes at `offset` for `access` (of [`ibv`]). The caller keeps `memory` for longer than the
+    /// registration.
     pub(super) fn new(
         api: &'static Api,
         pd: *mut Pd,
@@ -124,28 +131,30 @@ impl Registration {
         access: c_int,
     ) -> Result<Self, ViError> {
         let at = memory.at(offset, len).ok_or(ViError::Config("a piece is not within its region"))?;
-        // SAFETY: the memory is mapped and stays so, by the caller.
+        // SAFETY: `at` points to `len` mapped bytes, and the caller keeps `memory` until the registration is dropped.
+        // The protection domain is open.
         let mr = unsafe { (api.reg_mr)(pd, at.cast::<c_void>(), len, access) };
         let mr = NonNull::new(mr).ok_or_else(|| sys::failed("ibv_reg_mr"))?;
         Ok(Registration { api, mr })
     }
 
-    /// What this end's work requests name it by.
+    /// Returns the key that names the memory in this end's work requests.
     pub(super) fn local_key(&self) -> u32 {
-        // SAFETY: the library's struct lives until deregistered.
+        // SAFETY: `mr` is valid until `Drop` deregisters it.
         unsafe { (*self.mr.as_ptr()).lkey }
     }
 
-    /// What the peer's name it by.
+    /// Returns the key that names the memory in the peer's work requests.
     pub(super) fn remote_key(&self) -> u32 {
-        // SAFETY: as above.
+        // SAFETY: `mr` is valid until `Drop` deregisters it.
         unsafe { (*self.mr.as_ptr()).rkey }
     }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // SAFETY: deregistered once; the protection domain outlives it, by the device's owner.
+        // SAFETY: deregistered once, here. The provider drops all registrations before the device that owns the
+        // protection domain.
         unsafe { (self.api.dereg_mr)(self.mr.as_ptr()) };
     }
 }

@@ -1,22 +1,22 @@
 //! `verbs`: VIs between hosts with RDMA, as reliable connections of libibverbs, set up by librdmacm.
 //!
-//! Both libraries are loaded when the first provider is made (see `sys`). One queue pair per VI; receives come from a
-//! queue that all VIs of a device share. A receiver has slots, and tells the sender which are free (`grants`). Short
-//! messages are sent, and copied from the shared queue into their slot; longer ones are written straight into it. A VI of
-//! [`connect_into`](Provider::connect_into) has every message written to the caller's pieces.
+//! Both libraries are loaded when the first provider is created (see `sys`). Each VI has one queue pair; receives come
+//! from a queue shared by all VIs of a device. The receiver grants its free slots to the sender (`grants`). Short
+//! messages are sent and then copied from the shared queue into their slot; longer ones are written directly into the
+//! slot. On a VI of [`connect_into`](Provider::connect_into) every message is written directly into the caller's
+//! pieces.
 //!
-//! The connection manager carries too little private data, so the ends introduce themselves by messages (`frame`) once
-//! they are connected. A clean end is a message of its own that the peer confirms; everything else is unclean: a
-//! disconnect without it, a failed work request, a lost device. A silent peer is asked for a sign every 250 ms by a write
-//! of no bytes, so that a vanished host breaks its VIs within a second of polling.
+//! The connection manager carries too little private data, so both ends exchange set-up messages (`frame`) once they
+//! are connected. A clean end is a control message that the peer acknowledges; any other end is unclean: a disconnect
+//! without it, a failed work request, a lost device. Every 250 ms a silent peer is probed by a write of zero bytes, so
+//! that the VIs of a vanished host break within a second of polling.
 //!
-//! Trust: the peer may write anything, at any time, to the slots of its VI and the ring of its grants; nothing there is
-//! looked at before it was copied. It cannot write elsewhere with the keys it was told, and those end with the VI. Keys are
-//! no secrets in the sense of cryptography: the SAN has to be a network of hosts that the operator trusts not to guess
-//! them.
+//! Trust: the peer may write anything at any time to the slots of its VI and to the ring of its grants; their contents
+//! are copied before they are checked. The advertised keys give access to nothing else, and are revoked with the VI.
+//! Keys are not cryptographic secrets: the operator must trust all hosts of the SAN not to guess them.
 //!
-//! Waiting is on one epoll descriptor. Connection and asynchronous events are looked for after [`Provider::arm`], and on
-//! every 256th [`Provider::poll_event`].
+//! The caller waits on one epoll descriptor. The provider checks for connection and asynchronous events after
+//! [`Provider::arm`], and on every 256th call of [`Provider::poll_event`].
 
 mod cm;
 mod device;
@@ -57,37 +57,37 @@ use sys::Api;
 use sys::ibv::Wc;
 use wake::Epoll;
 
-/// How many calls of `poll_event` share a look at the completion queues, and one at the descriptors.
+/// Calls of `poll_event` per poll of the completion queues, and per check of the descriptors.
 const PROGRESS_EVERY: u32 = 16;
-const LOOK_EVERY: u32 = 256;
+const POLL_DESCRIPTORS_EVERY: u32 = 256;
 
-/// A peer that was not heard of for so long is asked for a sign.
+/// Silence after which a peer is probed, and the interval of sweeps, in milliseconds.
 const PROBE_MS: u64 = 250;
 
-/// Completions that the provider expects to hold for the caller.
+/// Initial capacity of the queue of completions for the caller.
 const COMPLETIONS: usize = 1024;
 
-/// Loads the libraries, or says why that cannot be. Making a provider does it too.
+/// Loads the libraries; the error says why that failed. Creating a provider loads them, too.
 pub fn load() -> Result<(), ViError> {
     sys::api().map(drop)
 }
 
-/// Whether `address` is that of a device whose port is active, or why not.
+/// Returns an error unless `address` belongs to an RDMA device whose port is active.
 pub fn check_port(address: IpAddr) -> Result<(), ViError> {
     cm::check_port(sys::api()?, address)
 }
 
-/// Whether bytes are a well-formed hello or control message. For fuzzing the parsers.
+/// Returns whether `bytes` are a well-formed hello or control message. For fuzzing the parsers.
 pub fn is_well_formed(bytes: &[u8]) -> bool {
     frame::parse_hello(bytes).is_ok() || Control::parse(bytes).is_ok()
 }
 
-/// Spreads queue pair numbers, which devices give out: they are no peer's choice, and the map is looked into for every
-/// message.
+/// Hashes queue pair numbers. Devices choose them, not peers, so no defence against chosen collisions is needed; and
+/// the map is read for every message, so the hash is cheap.
 #[derive(Default)]
-struct Spread(u64);
+struct NumberHasher(u64);
 
-impl Hasher for Spread {
+impl Hasher for NumberHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -112,49 +112,50 @@ impl Hasher for Spread {
 /// The verbs provider.
 pub struct VerbsProvider {
     api: &'static Api,
-    // Dropped in this order: what uses something goes before it.
+    // Fields are dropped in this order: each before those that it uses.
     ends: Slots<End>,
     regions: Regions,
     devices: [Option<Device>; DEVICES_MAX],
     listeners: Vec<Listener>,
     channel: Channel,
     epoll: Epoll,
-    /// The end of each queue pair, by device and number.
-    numbers: HashMap<(usize, u32), u32, BuildHasherDefault<Spread>>,
-    /// The one found last: device, number, end.
+    /// The end that owns each queue pair, by device and number.
+    numbers: HashMap<(usize, u32), u32, BuildHasherDefault<NumberHasher>>,
+    /// Cache of the last lookup: device, number, end.
     found: (usize, u32, u32),
     batch: [Wc; BATCH],
     completions: VecDeque<Completion>,
     events: VecDeque<Event>,
-    /// Ends of which nothing is left to do but to take them down.
+    /// Ends to be removed by the next [`progress`](VerbsProvider::progress).
     finished: VecDeque<u32>,
-    /// VIs given back whose peer has not confirmed the end, and since when, in milliseconds; the oldest first.
+    /// Ends that the caller has released and the peer has not acknowledged, with the start of the wait in milliseconds;
+    /// the oldest first.
     lingering: VecDeque<(u32, u64)>,
-    /// VIs whose end was seen and not told.
+    /// VIs whose end was detected and not reported.
     ending: usize,
     armed: bool,
     calls: u32,
-    /// When silent peers were looked for, in milliseconds.
+    /// Time of the last sweep for silent peers, in milliseconds.
     swept_ms: u64,
     counters: Counters,
 }
 
-// SAFETY: everything is owned by the provider and made for one thread at a time; the libraries themselves do not mind
-// which.
+// SAFETY: all raw pointers refer to library objects that only this provider uses. The libraries allow calls from any
+// thread, and `&mut self` ensures one at a time.
 unsafe impl Send for VerbsProvider {}
 
 fn ip_of(address: &ViAddress) -> Result<SocketAddr, ViError> {
     match address {
         ViAddress::Ip(address) => Ok(*address),
         other => {
-            let reason = "the verbs provider takes an IP address and port".to_owned();
+            let reason = "the verbs provider needs an IP address and port".to_owned();
             Err(ViError::Unreachable { address: other.to_string(), reason })
         }
     }
 }
 
 impl VerbsProvider {
-    /// A provider without VIs. Fails where rdma-core is not installed or the kernel has no RDMA.
+    /// Creates a provider without VIs. Fails if rdma-core is not installed or the kernel has no RDMA.
     pub fn new() -> Result<Self, ViError> {
         let api = sys::api()?;
         let channel = Channel::new(api)?;
@@ -183,7 +184,7 @@ impl VerbsProvider {
         })
     }
 
-    /// What became of registrations.
+    /// Returns the counters of registrations.
     pub fn cache_counters(&self) -> CacheCounters {
         self.regions.counters
     }
@@ -191,7 +192,7 @@ impl VerbsProvider {
     fn end_of(&self, vi: ViId) -> Result<&End, ViError> {
         let end = self.ends.get(vi.0).ok_or(ViError::Unknown("VI"))?;
         match end.stage {
-            Stage::Silent | Stage::Waiting | Stage::Lingering => Err(ViError::Unknown("VI")),
+            Stage::AwaitingRequest | Stage::AwaitingAnswer | Stage::Lingering => Err(ViError::Unknown("VI")),
             _ => Ok(end),
         }
     }
@@ -214,24 +215,26 @@ impl VerbsProvider {
         let mut end = End::new(Stage::Resolving, config, sys::monotonic_ms());
         (end.address, end.private_data, end.place) = (Some(ip), private_data.to_vec(), place);
         end.sends_max = config.send_depth;
-        self.make_way();
+        self.evict_lingering();
         let vi = self.ends.insert(end).ok_or(ViError::Exhausted("VI"))?;
         self.resolve(vi, ip);
         Ok(ViId(vi))
     }
 
-    /// A request that waits for an answer.
-    fn waiting(&mut self, id: RequestId) -> Result<&mut End, ViError> {
-        let waiting = self.ends.get_mut(id.0).filter(|end| end.stage == Stage::Waiting);
+    /// Returns the end of a request that waits for the caller's answer.
+    fn awaiting_answer(&mut self, id: RequestId) -> Result<&mut End, ViError> {
+        let waiting = self.ends.get_mut(id.0).filter(|end| end.stage == Stage::AwaitingAnswer);
         waiting.ok_or(ViError::Unknown("connection request"))
     }
 
-    /// The even places that `buffers` are.
+    /// Converts `buffers` to a [`Place`], if they are evenly spaced in one region.
     fn place_of(&self, config: &ViConfig, buffers: &[Piece]) -> Result<Place, ViError> {
         let len = config.message_len as usize;
-        let [first, rest @ ..] = buffers else { return Err(ViError::Config("a VI has receive pieces")) };
+        let [first, rest @ ..] = buffers else {
+            return Err(ViError::Config("at least one receive piece is required"));
+        };
         if buffers.len() != config.receive_depth as usize {
-            return Err(ViError::Config("there are as many receive pieces as the receive depth says"));
+            return Err(ViError::Config("the number of receive pieces must equal receive_depth"));
         }
         let stride = rest.first().map_or(0, |second| second.offset.wrapping_sub(first.offset));
         let is_even = |(n, piece): (usize, &Piece)| {
@@ -241,7 +244,9 @@ impl VerbsProvider {
                     == Some(piece.offset)
         };
         if stride < len || u32::try_from(stride).is_err() || !buffers.iter().enumerate().all(is_even) {
-            return Err(ViError::Config("receive pieces are evenly spaced in one region"));
+            return Err(ViError::Config(
+                "receive pieces must be evenly spaced in one region, each at least message_len long",
+            ));
         }
         let memory = self.regions.memory(first.region)?;
         let run = (buffers.len() - 1) * stride + len;
@@ -287,16 +292,16 @@ impl Provider for VerbsProvider {
     fn accept(&mut self, id: RequestId, config: ViConfig, private_data: &[u8]) -> Result<ViId, ViError> {
         check_private_data(private_data)?;
         config.check()?;
-        let end = self.waiting(id)?;
+        let end = self.awaiting_answer(id)?;
         if end.ended.is_some() {
             self.finish(id.0);
             return Err(ViError::Unknown("connection request (its peer is gone)"));
         }
         if end.config.message_len != config.message_len {
-            self.turn_away(id.0, REJECT_MISMATCH);
+            self.refuse_request(id.0, REJECT_MISMATCH);
             return Err(ViError::Protocol("the message lengths differ"));
         }
-        if let Err(error) = self.admit(id.0, config, private_data) {
+        if let Err(error) = self.accept_request(id.0, config, private_data) {
             self.finish(id.0);
             return Err(error);
         }
@@ -304,8 +309,8 @@ impl Provider for VerbsProvider {
     }
 
     fn reject(&mut self, id: RequestId) -> Result<(), ViError> {
-        self.waiting(id)?;
-        self.turn_away(id.0, 1);
+        self.awaiting_answer(id)?;
+        self.refuse_request(id.0, 1);
         Ok(())
     }
 
@@ -344,7 +349,7 @@ impl Provider for VerbsProvider {
     fn post_recv(&mut self, vi: ViId, buffer: BufferId) -> Result<(), ViError> {
         let body = self.end_mut(vi)?.body.as_mut();
         body.and_then(|body| body.post(buffer.0)).ok_or(ViError::Unknown("buffer"))?;
-        self.pay_credit(vi.0);
+        self.advertise_grants(vi.0);
         Ok(())
     }
 
@@ -373,13 +378,13 @@ impl Provider for VerbsProvider {
         self.calls += 1;
         if self.armed {
             self.wake_up();
-        } else if self.calls.is_multiple_of(LOOK_EVERY) {
-            self.look();
+        } else if self.calls.is_multiple_of(POLL_DESCRIPTORS_EVERY) {
+            self.poll_descriptors();
         } else if self.calls.is_multiple_of(PROGRESS_EVERY) && self.events.is_empty() {
             self.progress();
         }
         if self.ending > 0 {
-            self.tell_ends();
+            self.report_ends();
         }
         let event = self.events.pop_front()?;
         match &event {
@@ -397,7 +402,7 @@ impl Provider for VerbsProvider {
     fn arm(&mut self) -> Result<Armed, ViError> {
         self.progress();
         if self.ending > 0 {
-            self.tell_ends();
+            self.report_ends();
         }
         if !self.completions.is_empty() || !self.events.is_empty() {
             return Ok(Armed::Busy);
@@ -406,10 +411,10 @@ impl Provider for VerbsProvider {
             device.arm()?;
         }
         self.armed = true;
-        // What came before the queues were armed wakes nobody.
+        // A completion that arrived before arming raises no event: poll once more.
         self.progress();
         if self.ending > 0 {
-            self.tell_ends();
+            self.report_ends();
         }
         let idle = self.completions.is_empty() && self.events.is_empty();
         Ok(if idle { Armed::Armed } else { Armed::Busy })
@@ -429,14 +434,14 @@ impl Provider for VerbsProvider {
         if !connected {
             return self.abort(vi);
         }
-        self.forget(vi.0);
+        self.discard_reports(vi.0);
         self.linger(vi.0, &Control::Close);
         Ok(())
     }
 
     fn abort(&mut self, vi: ViId) -> Result<(), ViError> {
         self.end_of(vi)?;
-        self.forget(vi.0);
+        self.discard_reports(vi.0);
         self.finish(vi.0);
         Ok(())
     }
@@ -445,8 +450,8 @@ impl Provider for VerbsProvider {
         true
     }
 
-    fn unconfirmed(&self, vi: ViId, tell: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
-        self.tell_unconfirmed(vi, tell)
+    fn unconfirmed(&self, vi: ViId, visit: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
+        self.visit_unconfirmed(vi, visit)
     }
 
     fn counters(&self) -> Counters {
@@ -457,10 +462,11 @@ impl Provider for VerbsProvider {
         let mut descriptors = Vec::new();
         self.descriptors(&mut descriptors);
         for fd in descriptors {
-            // SAFETY: the provider's own, which nobody uses any more; the files themselves stay the parent's.
+            // SAFETY: the descriptors belong to this provider, which is forgotten below, so nothing uses their numbers
+            // again. The parent keeps its own descriptors of the same files.
             unsafe { libc::close(fd) };
         }
-        // The libraries' objects belong to the parent: giving them back would take its VIs down.
+        // The library objects belong to the parent: destroying them here would end its VIs.
         std::mem::forget(self);
     }
 
@@ -469,7 +475,7 @@ impl Provider for VerbsProvider {
         for device in self.devices.iter().flatten() {
             into.extend([device.channel_fd(), device.async_fd(), device.command_fd()]);
         }
-        // librdmacm has a context of each device, too.
+        // librdmacm has its own context of each device.
         let ids = self.ends.iter().map(|(_, end)| end.id).chain(self.listeners.iter().filter_map(|l| l.id));
         for descriptor in ids.filter_map(cm::descriptors).flatten() {
             if !into.contains(&descriptor) {

@@ -1,4 +1,4 @@
-//! What completions mean.
+//! Processing of completions.
 
 use super::VerbsProvider;
 use super::device::{Device, RECEIVE};
@@ -9,7 +9,7 @@ use super::regions::Regions;
 use super::sys::ibv::{self, Wc};
 use crate::{BufferId, Completion, ConnectRequest, Event, RequestId, ViError, ViId};
 
-/// Requests that wait for the caller's answer.
+/// Largest number of requests that wait for the caller's answer.
 const REQUESTS_MAX: usize = 256;
 
 fn received(vi: u32, arrived: Arrived) -> Completion {
@@ -21,14 +21,14 @@ fn received(vi: u32, arrived: Arrived) -> Completion {
     }
 }
 
-/// Gives back what a piece of work used.
-pub(super) fn give_back(end: &mut End, regions: &mut Regions, work: &Work) {
+/// Releases the send buffer and the regions of a work request.
+pub(super) fn release_work(end: &mut End, regions: &mut Regions, work: &Work) {
     let Work::Data { buffer, regions: used, .. } = work else { return };
     if let (Some(buffer), Some(body)) = (buffer, &mut end.body) {
-        body.give_buffer(*buffer);
+        body.free_buffer(*buffer);
     }
     for &region in used.iter().take_while(|&&region| region != NO_REGION) {
-        regions.let_go(region);
+        regions.release(region);
     }
 }
 
@@ -38,7 +38,7 @@ impl VerbsProvider {
             return self.on_posted(completion);
         }
         let buffer = (completion.wr_id & (RECEIVE - 1)) as u32;
-        if let Some(vi) = self.end_numbered(number, completion.qp_num) {
+        if let Some(vi) = self.end_of_queue_pair(number, completion.qp_num) {
             self.on_received(vi, number, buffer, completion);
         }
         if let Some(Some(device)) = self.devices.get_mut(number)
@@ -48,7 +48,7 @@ impl VerbsProvider {
         }
     }
 
-    fn end_numbered(&mut self, device: usize, number: u32) -> Option<u32> {
+    fn end_of_queue_pair(&mut self, device: usize, number: u32) -> Option<u32> {
         if (self.found.0, self.found.1) != (device, number) {
             let vi = *self.numbers.get(&(device, number))?;
             self.found = (device, number, vi);
@@ -56,17 +56,17 @@ impl VerbsProvider {
         Some(self.found.2)
     }
 
-    /// Something that was posted has left, or failed.
+    /// Processes the completion of posted work, successful or failed.
     fn on_posted(&mut self, completion: &Wc) {
         let (vi, until) = ((completion.wr_id >> 32) as u32, completion.wr_id as u32);
         let Some(end) = self.ends.get_mut(vi) else { return };
         if completion.status != ibv::WC_SUCCESS {
             return self.fail(vi, "a work request failed");
         }
-        end.heard = true;
+        end.peer_active = true;
         let mut own = false;
         while let Some(work) = end.queue.as_mut().and_then(|queue| queue.retire(until)) {
-            give_back(end, &mut self.regions, &work);
+            release_work(end, &mut self.regions, &work);
             match work {
                 Work::Data { wr_id: Some(wr_id), .. } if end.stage == Stage::Open => {
                     self.completions.push_back(Completion::Sent { vi: ViId(vi), wr_id });
@@ -76,31 +76,31 @@ impl VerbsProvider {
             }
         }
         if own {
-            self.pay_credit(vi);
+            self.advertise_grants(vi);
         }
     }
 
-    /// Something came in a buffer of the shared queue, or in its slot already.
+    /// Processes a message in a buffer of the shared queue, or already in its slot.
     fn on_received(&mut self, vi: u32, number: usize, buffer: u32, completion: &Wc) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         if completion.status != ibv::WC_SUCCESS {
-            // Only a message too long for the buffer fails without the queue pair having been stopped.
+            // Without the queue pair having been stopped, only a message too long for the buffer fails.
             self.counters.violations += u64::from(end.ended.is_none());
             return self.fail(vi, "a receive failed");
         }
-        end.heard = true;
+        end.peer_active = true;
         let Some(Some(device)) = self.devices.get(number) else { return };
         if completion.wc_flags & ibv::WC_WITH_IMM == 0 {
             let mut bytes = [0; CONTROL_LEN_MAX];
-            // A longer one than any control message is malformed by its length alone.
+            // A message longer than any control message is invalid; its contents are not needed.
             let len = completion.byte_len as usize;
             device.received(buffer, &mut bytes);
             let message = bytes.get(..len).map_or(Err(ViError::Protocol("it is too long")), Control::parse);
             return self.on_control(vi, message);
         }
         match end.stage {
-            // Also after the end was noted by other ways: what arrived before is polled first.
-            Stage::Opening | Stage::Open if !end.deaf => {}
+            // Also when the end was detected without a Close: messages that arrived before it are polled first.
+            Stage::Opening | Stage::Open if !end.receive_closed => {}
             Stage::Opening | Stage::Open | Stage::Lingering | Stage::Closed => return,
             _ => return self.violate(vi),
         }
@@ -109,11 +109,11 @@ impl VerbsProvider {
             ibv::WC_RECV_RDMA_WITH_IMM => None,
             _ => return self.violate(vi),
         };
-        match take_in(end, completion, eager) {
+        match accept_message(end, completion, eager) {
             None => self.violate(vi),
             Some(arrived) if end.stage == Stage::Open => {
                 self.completions.push_back(received(vi, arrived));
-                self.pay_credit(vi);
+                self.advertise_grants(vi);
             }
             Some(arrived) => end.early.push_back(arrived),
         }
@@ -122,26 +122,26 @@ impl VerbsProvider {
     fn on_control(&mut self, vi: u32, message: Result<Control, ViError>) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         match (message, end.stage) {
-            (Ok(Control::Request(setup)), Stage::Silent) => self.on_request(vi, setup),
-            (Ok(Control::Accept(setup)), Stage::Asking) => self.on_accept(vi, setup),
-            (Ok(Control::Reject(reason)), Stage::Asking) => self.refuse(
+            (Ok(Control::Request(setup)), Stage::AwaitingRequest) => self.on_request(vi, setup),
+            (Ok(Control::Accept(setup)), Stage::Requested) => self.on_accept(vi, setup),
+            (Ok(Control::Reject(reason)), Stage::Requested) => self.refuse(
                 vi,
                 match reason {
                     REJECT_MISMATCH => ViError::Protocol("the message lengths differ"),
                     _ => ViError::Rejected,
                 },
             ),
-            (Ok(Control::Close), Stage::Opening | Stage::Open) if !end.deaf => {
+            (Ok(Control::Close), Stage::Opening | Stage::Open) if !end.receive_closed => {
                 let connected = end.ended.is_none();
                 self.note_end(vi, true);
                 if connected {
-                    self.tell(vi, &Control::CloseAck);
+                    self.send_control(vi, &Control::CloseAck);
                 }
             }
-            (Ok(Control::Close), Stage::Lingering) => self.tell(vi, &Control::CloseAck),
+            (Ok(Control::Close), Stage::Lingering) => self.send_control(vi, &Control::CloseAck),
             (Ok(Control::CloseAck), Stage::Lingering) => self.finished.push_back(vi),
             (_, Stage::Closed | Stage::Lingering) => {}
-            (Err(_), Stage::Silent) => {
+            (Err(_), Stage::AwaitingRequest) => {
                 self.counters.handshakes_malformed += 1;
                 self.finished.push_back(vi);
             }
@@ -150,7 +150,7 @@ impl VerbsProvider {
     }
 
     fn on_request(&mut self, vi: u32, setup: Setup) {
-        let waiting = self.ends.iter().filter(|(_, end)| end.stage == Stage::Waiting).count();
+        let waiting = self.ends.iter().filter(|(_, end)| end.stage == Stage::AwaitingAnswer).count();
         let Some(end) = self.ends.get_mut(vi) else { return };
         if setup.config != end.config {
             self.counters.handshakes_malformed += 1;
@@ -160,8 +160,8 @@ impl VerbsProvider {
             self.counters.handshakes_dropped += 1;
             return self.finished.push_back(vi);
         }
-        end.stage = Stage::Waiting;
-        let private_data = end.meet(setup);
+        end.stage = Stage::AwaitingAnswer;
+        let private_data = end.set_peer(setup);
         let request =
             ConnectRequest { id: RequestId(vi), private_data, peer_uid: None, listener: end.listener };
         self.events.push_back(Event::Request(request));
@@ -173,19 +173,19 @@ impl VerbsProvider {
             return self.refuse(vi, ViError::Protocol("the message lengths differ"));
         }
         end.stage = Stage::Opening;
-        let private_data = end.meet(setup);
+        let private_data = end.set_peer(setup);
         self.events.push_back(Event::Established { vi: ViId(vi), private_data });
     }
 
-    /// The peer did what no correct peer does.
+    /// Breaks a VI whose peer violated the protocol.
     pub(super) fn violate(&mut self, vi: u32) {
         if let Some(end) = self.ends.get_mut(vi) {
-            self.counters.violations += u64::from(!std::mem::replace(&mut end.deaf, true));
+            self.counters.violations += u64::from(!std::mem::replace(&mut end.receive_closed, true));
         }
-        self.fail(vi, "the peer broke the rules");
+        self.fail(vi, "the peer violated the protocol");
     }
 
-    /// A VI that was connecting will not be.
+    /// Fails a connecting VI.
     pub(super) fn refuse(&mut self, vi: u32, reason: ViError) {
         if let Some(end) = self.ends.get_mut(vi) {
             end.stage = Stage::Closed;
@@ -194,11 +194,11 @@ impl VerbsProvider {
         self.events.push_back(Event::Refused { vi: ViId(vi), reason });
     }
 
-    /// The connection of a VI failed or was cut by the peer.
+    /// Handles the failure of a VI's connection, or a disconnect by the peer.
     pub(super) fn fail(&mut self, vi: u32, why: &str) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         match end.stage {
-            Stage::Resolving | Stage::Asking => {
+            Stage::Resolving | Stage::Requested => {
                 let address = end.address.map_or_else(String::new, |address| address.to_string());
                 self.refuse(vi, ViError::Unreachable { address, reason: why.to_owned() });
             }
@@ -206,49 +206,49 @@ impl VerbsProvider {
                 self.note_end(vi, false);
                 self.cut(vi);
             }
-            // It is told when the caller answers.
-            Stage::Waiting => end.ended = Some(false),
-            Stage::Silent | Stage::Lingering => self.finished.push_back(vi),
+            // Reported when the caller answers the request.
+            Stage::AwaitingAnswer => end.ended = Some(false),
+            Stage::AwaitingRequest | Stage::Lingering => self.finished.push_back(vi),
             Stage::Closed => {}
         }
     }
 
-    /// The end of a VI was seen. The last message may be found after the peer was seen to hang up.
+    /// Records the end of a VI. A Close found after the disconnect makes the end clean.
     fn note_end(&mut self, vi: u32, clean: bool) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         self.ending += usize::from(end.ended.is_none());
         end.ended = Some(clean || end.ended == Some(true));
-        end.deaf |= clean;
+        end.receive_closed |= clean;
     }
 
-    /// Announces the end of VIs whose last message was polled.
-    pub(super) fn tell_ends(&mut self) {
-        // What arrived before the end lies in the completion queues by now.
+    /// Queues the end of VIs whose last message was polled.
+    pub(super) fn report_ends(&mut self) {
+        // Messages that arrived before the end are in the completion queues by now.
         self.drain();
         for index in 0..self.ends.len() {
             let Some((id, end)) = self.ends.at_mut(index) else { continue };
             let Some(clean) = end.ended else { continue };
-            if end.stage == Stage::Open && end.unpolled == 0 && !end.told_end {
-                (end.told_end, end.deaf) = (true, true);
+            if end.stage == Stage::Open && end.unpolled == 0 && !end.end_reported {
+                (end.end_reported, end.receive_closed) = (true, true);
                 self.ending -= 1;
                 self.events.push_back(Event::Disconnected { vi: ViId(id), clean });
             }
         }
     }
 
-    /// The caller was told that the VI is open: what came early can be polled.
+    /// Opens a VI whose `Established` was polled: messages that arrived earlier can be polled now.
     pub(super) fn open(&mut self, vi: u32) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         end.stage = Stage::Open;
         self.completions.extend(end.early.drain(..).map(|arrived| received(vi, arrived)));
-        self.pay_credit(vi);
+        self.advertise_grants(vi);
     }
 
-    /// The caller gives a VI back: nothing of it is told any more.
-    pub(super) fn forget(&mut self, vi: u32) {
+    /// Discards all completions and events of a VI that the caller releases.
+    pub(super) fn discard_reports(&mut self, vi: u32) {
         if let Some(end) = self.ends.get_mut(vi) {
-            end.deaf = true;
-            let is_noted = end.ended.is_some() && !std::mem::replace(&mut end.told_end, true);
+            end.receive_closed = true;
+            let is_noted = end.ended.is_some() && !std::mem::replace(&mut end.end_reported, true);
             if is_noted && matches!(end.stage, Stage::Opening | Stage::Open) {
                 self.ending -= 1;
             }
@@ -265,8 +265,8 @@ impl VerbsProvider {
     }
 }
 
-/// Takes a message in. `None` where the peer may not send it.
-fn take_in(end: &mut End, completion: &Wc, eager: Option<(&Device, u32)>) -> Option<Arrived> {
+/// Accepts a message. `None` if the peer had no grant for it or it is too long.
+fn accept_message(end: &mut End, completion: &Wc, eager: Option<(&Device, u32)>) -> Option<Arrived> {
     let len = completion.byte_len;
     let slot = end.body.as_mut()?.arrive(len, eager)?;
     end.unpolled += 1;

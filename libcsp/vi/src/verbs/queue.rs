@@ -1,6 +1,6 @@
-//! A queue pair: its states, and what is posted to its send queue.
+//! A queue pair: its state, and the work requests on its send queue.
 //!
-//! Work requests complete in order, so most of them are not signalled: a completion retires all before it.
+//! Work requests complete in order, so most of them are unsignalled: a completion retires all work requests before it.
 
 use std::ffi::{c_int, c_uint};
 use std::ptr::{NonNull, null_mut};
@@ -13,48 +13,49 @@ use super::sys::ibv::{self, Sge};
 use super::sys::{self, Api, check};
 use crate::{PIECES_MAX, ViError};
 
-/// Bytes of inline data that are asked for; devices that have less are asked again for less.
+/// Sizes of inline data to request, in bytes. Creation is repeated with the next size until the device supports it.
 const INLINE_ASKED: [u32; 5] = [512, 256, 128, 64, 0];
 
-/// Segments of one work request.
+/// Largest number of segments of one work request.
 pub(super) const SEGMENTS_MAX: usize = 1 + PIECES_MAX;
 
-/// Work requests kept for the provider's own use: grants, control messages, a probe.
+/// Work requests reserved for the provider's own use: grants, control messages, probes.
 pub(super) const OWN_WORK: u32 = 16;
 
-/// 4.096 µs · 2¹⁴ = 67 ms until a packet is sent again; after `RETRIES` of them the peer's host is given up: half a
-/// second. (Soft-RoCE never gives up with 7.)
+/// ACK timeout 4.096 µs · 2¹⁴ = 67 ms; after `RETRIES` retransmissions, half a second in total, the connection fails.
+/// (With 7 retries Soft-RoCE never fails.)
 const TIMEOUT: u8 = 14;
 const RETRIES: u8 = 6;
 
-/// A receiver that has no buffer posted is backpressure: it is tried again for ever, after `RNR_TIMER` (0.64 ms).
+/// A receiver without a posted buffer is backpressure: the sender retries without limit, every `RNR_TIMER` (0.64 ms).
 const RNR_RETRIES: u8 = 7;
 const RNR_TIMER: u8 = 12;
 
-/// Bits of a work request's number.
+/// Bits of a wr_id that hold the work request's number.
 const NUMBER_MASK: u32 = (1 << 31) - 1;
 
-/// Regions that a piece of work uses, by their numbers in the registration table.
+/// The regions that a work request sends from, by their index in the registration table; unused entries are
+/// [`NO_REGION`].
 pub(super) type Regions = [u32; PIECES_MAX];
 /// No region.
 pub(super) const NO_REGION: u32 = u32::MAX;
 
-/// What a posted work request was for.
+/// The purpose of a posted work request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Work {
-    /// A message of the caller's.
+    /// A message of the caller.
     Data {
-        /// The send buffer that holds its bytes.
+        /// The send buffer that holds its bytes or its head.
         buffer: Option<u16>,
-        /// The caller's id, where it wants to know.
+        /// The caller's id, for a signalled send.
         wr_id: Option<u64>,
-        /// The regions it leaves from.
+        /// The regions that it is sent from.
         regions: Regions,
-        /// Its immediate data, and its length if all of it is in the send buffer.
+        /// Its immediate data; and its length, if the send buffer holds all of it.
         immediate: u32,
         held: Option<u32>,
     },
-    /// The provider's own.
+    /// The provider's own: a grant, control message or probe.
     Own,
 }
 
@@ -62,7 +63,7 @@ pub(super) enum Work {
 pub(super) struct Request<'a> {
     pub opcode: c_uint,
     pub immediate: u32,
-    /// Where a write goes: address and key.
+    /// Destination of a write: address and key.
     pub remote: (u64, u32),
     pub segments: &'a mut [Sge],
     /// The driver copies the bytes before the call returns.
@@ -70,12 +71,12 @@ pub(super) struct Request<'a> {
     pub signalled: bool,
 }
 
-/// Why nothing was posted.
+/// Why a work request was not posted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Refusal {
     /// The queue is full.
     Full,
-    /// The queue pair is of no use any more.
+    /// The queue pair has failed.
     Broken,
 }
 
@@ -89,29 +90,30 @@ fn control_room(api: &'static Api, device: &Device) -> Result<(Registration, Spa
 pub(super) struct Queue {
     api: &'static Api,
     qp: NonNull<ibv::Qp>,
-    /// The completion queue, and the room reserved in it.
+    /// Number of the completion queue, and the room reserved in it.
     pub completions: (usize, u32),
-    /// The VI, which completions name.
+    /// The number of the end, part of each wr_id.
     vi: u32,
     pub inline_max: usize,
     pub segments_max: usize,
     records: Box<[Work]>,
-    /// Numbers of the next to be posted and of the next to be retired.
+    /// Numbers of the next work request to be posted and to be retired.
     posted: u32,
     retired: u32,
-    /// Messages, and other work requests, that are posted and not retired.
+    /// Messages, and work requests of the provider's own, that are posted and not retired.
     pub messages: u32,
     own: u32,
-    /// Messages since the last signalled work request, and how many there may be.
+    /// Messages since the last signalled work request, and their bound.
     unsignalled: u32,
     unsignalled_max: u32,
-    /// Room for control messages where the device has none inline, and how many were kept there.
+    /// Memory for control messages, if the device does not send them inline; and the number of messages stored in it so
+    /// far.
     control: Option<(Registration, Span)>,
-    kept: usize,
+    stored: usize,
 }
 
 impl Queue {
-    /// A queue pair for `vi` that can have `messages` messages posted at once.
+    /// Creates a queue pair for end `vi`, with room for `messages` posted messages.
     pub(super) fn new(
         api: &'static Api,
         device: &mut Device,
@@ -120,7 +122,7 @@ impl Queue {
     ) -> Result<Self, ViError> {
         let work = messages + OWN_WORK;
         if work > device.work_max {
-            return Err(ViError::Exhausted("work request: lower the depths"));
+            return Err(ViError::Exhausted("work request: lower the queue depths"));
         }
         let number = device.reserve(work)?;
         let (qp, inline_max, segments_max) =
@@ -141,7 +143,7 @@ impl Queue {
             unsignalled: 0,
             unsignalled_max: messages / 4,
             control: None,
-            kept: 0,
+            stored: 0,
         };
         if inline_max < CONTROL_LEN_MAX {
             let made = control_room(api, device);
@@ -154,12 +156,12 @@ impl Queue {
         Ok(this)
     }
 
-    /// Copies a control message to where it stays until it has left.
-    pub(super) fn keep(&mut self, bytes: &[u8]) -> Option<Sge> {
+    /// Copies a control message into registered memory, where it stays until it was sent.
+    pub(super) fn store_control(&mut self, bytes: &[u8]) -> Option<Sge> {
         let (registered, memory) = self.control.as_ref()?;
-        // As many places as work requests of the provider's own: the one used last before this place is retired.
-        let offset = self.kept % OWN_WORK as usize * CONTROL_LEN_MAX;
-        self.kept += 1;
+        // One place for each work request of the provider's own that can be outstanding, used in turn.
+        let offset = self.stored % OWN_WORK as usize * CONTROL_LEN_MAX;
+        self.stored += 1;
         memory.write(offset, bytes);
         let addr = memory.at(offset, bytes.len())? as u64;
         Some(Sge { addr, length: bytes.len() as u32, lkey: registered.local_key() })
@@ -190,7 +192,8 @@ impl Queue {
                 qp_type: ibv::QPT_RC,
                 sq_sig_all: 0,
             };
-            // SAFETY: domain and queues are open, the attributes valid through the call.
+            // SAFETY: the protection domain, the receive queue and the completion queues exist, and outlive the queue
+            // pair; `init` is a local that outlives the call.
             let qp = unsafe { (api.create_qp)(device.pd, &raw mut init) };
             if let Some(qp) = NonNull::new(qp) {
                 return Ok((qp, init.cap.max_inline_data as usize, segments));
@@ -199,9 +202,9 @@ impl Queue {
         Err(sys::failed("ibv_create_qp"))
     }
 
-    /// The number that the peer and received messages name it by.
+    /// Returns the number that identifies the queue pair in completions of received messages.
     pub(super) fn number(&self) -> u32 {
-        // SAFETY: open as long as this.
+        // SAFETY: `qp` is valid until `Drop` destroys it.
         unsafe { (*self.qp.as_ptr()).qp_num }
     }
 
@@ -209,10 +212,11 @@ impl Queue {
         self.qp.as_ptr() == qp
     }
 
-    /// Takes the queue pair to `state` with what the connection manager knows of the connection.
-    pub(super) fn go(&mut self, id: *mut CmId, state: c_uint) -> Result<(), ViError> {
+    /// Moves the queue pair to `state`, with the attributes that the connection manager has for the connection.
+    pub(super) fn transition(&mut self, id: *mut CmId, state: c_uint) -> Result<(), ViError> {
         let mut mask: c_int = 0;
-        // SAFETY: zero is a value of the struct; id and queue pair are open.
+        // SAFETY: all-zero bytes are a valid QpAttr, a local that outlives the calls; `id` belongs to the live end of
+        // this queue, and `qp` is valid until `Drop`.
         unsafe {
             let mut attr: ibv::QpAttr = std::mem::zeroed();
             attr.qp_state = state;
@@ -225,9 +229,10 @@ impl Queue {
         }
     }
 
-    /// Takes the queue pair out of use: nothing more arrives by it or leaves.
+    /// Moves the queue pair to the error state: it sends and receives nothing more.
     pub(super) fn stop(&mut self) {
-        // SAFETY: as above. A failure means that the device is gone.
+        // SAFETY: all-zero bytes are a valid QpAttr, a local that outlives the call; `qp` is valid until `Drop`. A
+        // failure means that the device is gone.
         unsafe {
             let mut attr: ibv::QpAttr = std::mem::zeroed();
             attr.qp_state = ibv::QPS_ERR;
@@ -235,17 +240,18 @@ impl Queue {
         }
     }
 
-    /// Whether the provider may post `count` more work requests of its own.
+    /// Returns whether the provider may post `count` more work requests of its own.
     pub(super) fn has_room(&self, count: u32) -> bool {
         self.own + count <= OWN_WORK
     }
 
-    /// Whether no completion is to come. Messages after the last signalled work request may have arrived long ago.
+    /// Returns whether no completion is expected. Unsignalled messages after the last signalled work request may still
+    /// be in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.own == 0 && self.messages == self.unsignalled
     }
 
-    /// Posts a work request, which is remembered as `work`.
+    /// Posts a work request and records it as `work`.
     pub(super) fn post(&mut self, request: Request, work: Work) -> Result<(), Refusal> {
         let is_data = matches!(work, Work::Data { .. });
         if !is_data && !self.has_room(1) {
@@ -269,8 +275,9 @@ impl Queue {
             rest: [0; 9],
         };
         let mut bad = null_mut();
-        // SAFETY: the queue pair is open, the request valid through the call; its bytes are inline, or stay as they are
-        // until the request is retired.
+        // SAFETY: `qp` is valid until `Drop`; `raw`, its segments and `bad` outlive the call. The bytes of the segments
+        // are copied during the call if inline; otherwise they lie in registered memory that the end keeps unchanged
+        // until the work request is retired.
         let result = unsafe {
             let qp = self.qp.as_ptr();
             ((*(*qp).context).ops.post_send)(qp, &raw mut raw, &raw mut bad)
@@ -293,7 +300,7 @@ impl Queue {
         Ok(())
     }
 
-    /// The oldest work request that is not retired, if the completion of number `until` retires it.
+    /// Retires the oldest work request, if the completion with number `until` covers it.
     pub(super) fn retire(&mut self, until: u32) -> Option<Work> {
         let pending = self.posted.wrapping_sub(self.retired) & NUMBER_MASK;
         let covered = (until.wrapping_sub(self.retired) & NUMBER_MASK) < pending;
@@ -309,14 +316,14 @@ impl Queue {
         Some(work)
     }
 
-    /// The work requests that are not retired, oldest first.
+    /// Iterates over the work requests that are not retired, oldest first.
     pub(super) fn pending(&self) -> impl Iterator<Item = &Work> {
         let count = self.posted.wrapping_sub(self.retired) & NUMBER_MASK;
         let at = |n: u32| self.retired.wrapping_add(n) as usize & (self.records.len() - 1);
         (0..count).filter_map(move |n| self.records.get(at(n)))
     }
 
-    /// The oldest work request that is not retired, when no completion will come any more.
+    /// Retires the oldest work request after the queue pair was stopped, without a completion.
     pub(super) fn abandon(&mut self) -> Option<Work> {
         self.retire(self.posted.wrapping_sub(1) & NUMBER_MASK)
     }
@@ -324,7 +331,7 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // SAFETY: destroyed once; an error means that the device is gone.
+        // SAFETY: destroyed once, here. An error means that the device is gone.
         unsafe { (self.api.destroy_qp)(self.qp.as_ptr()) };
     }
 }

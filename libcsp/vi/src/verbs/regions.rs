@@ -1,8 +1,9 @@
-//! Registered memory of the caller's: registering it again is free while it is remembered.
+//! Memory that the caller has registered, with a cache of past registrations.
 //!
-//! Registering costs milliseconds (pages are pinned and told to the device), and callers register the same memory for
-//! every connection. So what was deregistered stays, up to a bound, as long as its owner keeps it mapped for other
-//! reasons; the one that was used longest ago goes first, but none from which something is still being sent.
+//! A registration costs milliseconds (the kernel pins the pages and informs the device), and callers register the same
+//! memory for every connection. Deregistered memory therefore stays registered with the device, up to a bound, while
+//! its owner keeps it mapped for other reasons. The least recently used is evicted first; memory with a send in
+//! progress is never evicted.
 
 use super::memory::Registration;
 use super::sys::Api;
@@ -11,35 +12,35 @@ use crate::ViError;
 use crate::region::{Memory, Piece, RegionId};
 use crate::slots::Slots;
 
-/// Devices that a provider uses at once.
+/// Largest number of devices that a provider uses at once.
 pub(super) const DEVICES_MAX: usize = 4;
 
-/// Regions that may be registered at once.
+/// Largest number of registered regions.
 const REGIONS_MAX: usize = 4096;
 
-/// Deregistered memories that are remembered, and their bytes in all.
+/// Bounds of the cache of deregistered memory: entries, and bytes in total.
 const IDLE_MAX: usize = 64;
 const IDLE_LEN_MAX: usize = 256 << 20;
 
-/// What became of registrations, since the provider was made.
+/// Counters of registrations since the provider was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheCounters {
-    /// Memory was registered that the device knew already.
+    /// Registrations of memory that was still registered with the device.
     pub hits: u64,
-    /// Memory was registered that it did not know.
+    /// Registrations of other memory.
     pub misses: u64,
-    /// Remembered memory was given up to make room, or because nobody else kept it.
+    /// Cached memory evicted to make room, or because no other owner kept it.
     pub evictions: u64,
 }
 
 struct Entry {
     memory: Memory,
     registered: [Option<Registration>; DEVICES_MAX],
-    /// Regions that name it.
+    /// Number of regions that refer to it.
     users: u32,
-    /// Work requests that send from it.
+    /// Number of posted work requests that send from it.
     posted: u32,
-    /// When it was used last, in calls of [`Regions::register`].
+    /// Time of the last registration, in calls of [`Regions::register`].
     used: u64,
 }
 
@@ -52,7 +53,7 @@ impl Entry {
 pub(super) struct Regions {
     api: &'static Api,
     entries: Slots<Entry>,
-    /// Which entry a region is.
+    /// The entry of each region.
     regions: Slots<u32>,
     clock: u64,
     pub counters: CacheCounters,
@@ -64,7 +65,7 @@ impl Regions {
         Regions { api, entries, regions, clock: 0, counters: CacheCounters::default() }
     }
 
-    /// Registers `memory` with the devices `on`, each a number and a protection domain.
+    /// Registers `memory` with the devices `on`, each given by number and protection domain.
     pub(super) fn register(
         &mut self,
         memory: &Memory,
@@ -102,7 +103,7 @@ impl Regions {
         }
     }
 
-    /// The caller is done with a region.
+    /// Ends the caller's use of a region.
     pub(super) fn deregister(&mut self, region: RegionId) -> Result<(), ViError> {
         let id = self.regions.remove(region.0).ok_or(ViError::Unknown("region"))?;
         if let Some(entry) = self.entries.get_mut(id) {
@@ -112,13 +113,13 @@ impl Regions {
         Ok(())
     }
 
-    /// Gives up remembered memory that nobody else keeps, and the rest down to the bounds.
+    /// Evicts cached memory that no other owner keeps, and more until the cache is within its bounds.
     pub(super) fn evict(&mut self) {
         loop {
             let (mut count, mut len, mut oldest, mut forgotten) = (0, 0usize, None, None);
             for (id, entry) in self.entries.iter().filter(|(_, entry)| entry.is_idle()) {
                 (count, len) = (count + 1, len.saturating_add(entry.memory.len()));
-                if entry.memory.is_last() {
+                if entry.memory.is_unshared() {
                     forgotten = Some(id);
                 }
                 if oldest.is_none_or(|(used, _)| entry.used < used) {
@@ -133,7 +134,7 @@ impl Regions {
         }
     }
 
-    /// The entry that a piece lies in, its address there, checked.
+    /// Returns the entry of a piece and the piece's address, after checking its bounds.
     pub(super) fn locate(&self, piece: &Piece) -> Result<(u32, u64), ViError> {
         let id = *self.regions.get(piece.region.0).ok_or(ViError::Unknown("region"))?;
         let entry = self.entries.get(id).ok_or(ViError::Unknown("region"))?;
@@ -141,13 +142,13 @@ impl Regions {
         Ok((id, at.ok_or(ViError::Config("a piece is not within its region"))? as u64))
     }
 
-    /// The memory of a region.
+    /// Returns the memory of a region.
     pub(super) fn memory(&self, region: RegionId) -> Result<&Memory, ViError> {
         let entry = self.regions.get(region.0).and_then(|&id| self.entries.get(id));
         Ok(&entry.ok_or(ViError::Unknown("region"))?.memory)
     }
 
-    /// The key of an entry's memory on a device, where it is registered first if it was not.
+    /// Returns the local key of an entry's memory on a device, and registers the memory there at first use.
     pub(super) fn key(&mut self, id: u32, device: usize, pd: *mut Pd) -> Result<u32, ViError> {
         let entry = self.entries.get_mut(id).ok_or(ViError::Unknown("region"))?;
         let place = entry.registered.get_mut(device).ok_or(ViError::Unknown("device"))?;
@@ -159,31 +160,31 @@ impl Regions {
         Ok(place.insert(made).local_key())
     }
 
-    /// Something is sent from an entry.
+    /// Records that a posted work request sends from an entry.
     pub(super) fn hold(&mut self, id: u32) {
         if let Some(entry) = self.entries.get_mut(id) {
             entry.posted += 1;
         }
     }
 
-    /// It has left.
-    pub(super) fn let_go(&mut self, id: u32) {
+    /// Records that the work request was retired.
+    pub(super) fn release(&mut self, id: u32) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         entry.posted -= 1;
-        if entry.is_idle() && entry.memory.is_last() {
+        if entry.is_idle() && entry.memory.is_unshared() {
             self.entries.remove(id);
             self.counters.evictions += 1;
         }
     }
 
-    /// Registers all that is in use with a device that joins.
+    /// Registers all memory in use with a device that was opened.
     pub(super) fn join(&mut self, device: usize, pd: *mut Pd) -> Result<(), ViError> {
         let used: Vec<u32> =
             self.entries.iter().filter(|(_, entry)| entry.users > 0).map(|(id, _)| id).collect();
         used.into_iter().try_for_each(|id| self.key(id, device, pd).map(drop))
     }
 
-    /// A device goes: nothing stays registered with it.
+    /// Ends all registrations with a device that is closed.
     pub(super) fn leave(&mut self, device: usize) {
         for index in 0..self.entries.len() {
             if let Some((_, entry)) = self.entries.at_mut(index)

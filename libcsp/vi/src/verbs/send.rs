@@ -11,16 +11,16 @@ use crate::{PIECES_MAX, ViError, ViId};
 const EMPTY: Sge = Sge { addr: 0, length: 0, lkey: 0 };
 const NONE: Regions = [NO_REGION; PIECES_MAX];
 
-/// Work requests of the provider's own that grants leave for the rest.
-const GRANTS_LEAVE: u32 = OWN_WORK / 2;
+/// Work requests of the provider's own that grants leave free for control messages and probes.
+const WORK_RESERVED: u32 = OWN_WORK / 2;
 
-/// The segments of a message.
+/// The segments of a message, and the resources that it holds.
 struct Gathered {
     segments: [Sge; SEGMENTS_MAX],
     count: usize,
     regions: Regions,
     buffer: Option<u16>,
-    /// All of the message is in the buffer.
+    /// The buffer holds the whole message.
     held: bool,
     inline: bool,
 }
@@ -31,7 +31,7 @@ impl Gathered {
         Gathered { segments, count: 0, regions: NONE, buffer: None, held: false, inline: false }
     }
 
-    /// Adds a segment; an empty one would mean 2 GiB to some devices.
+    /// Adds a segment. Empty ones are left out, since some devices take a length of zero for 2 GiB.
     fn push(&mut self, segment: Sge) {
         if segment.length > 0
             && let Some(place) = self.segments.get_mut(self.count)
@@ -41,7 +41,7 @@ impl Gathered {
         }
     }
 
-    /// Notes where a segment of registered memory leaves from.
+    /// Records the region of a segment in registered memory.
     fn note(&mut self, region: u32) {
         if !self.regions.contains(&region)
             && let Some(place) = self.regions.iter_mut().find(|place| **place == NO_REGION)
@@ -55,8 +55,8 @@ fn plain(part: &[u8]) -> Sge {
     Sge { addr: part.as_ptr() as u64, length: part.len() as u32, lkey: 0 }
 }
 
-/// Copies parts into a send buffer, where they stay until they are known to have arrived, though the driver may copy a
-/// short message once more.
+/// Copies the parts into a send buffer, also where the driver copies a short message once more: they stay there for
+/// [`VerbsProvider::visit_unconfirmed`] until they are known to have arrived.
 fn gather(end: &mut End, parts: &[&[u8]], len: usize, gathered: &mut Gathered) -> Option<()> {
     let (queue, body) = (end.queue.as_ref()?, end.body.as_mut()?);
     let buffer = body.take_buffer()?;
@@ -65,7 +65,7 @@ fn gather(end: &mut End, parts: &[&[u8]], len: usize, gathered: &mut Gathered) -
     let mut at = 0;
     for part in parts {
         if !body.fill(buffer, at, part) {
-            body.give_buffer(buffer);
+            body.free_buffer(buffer);
             return None;
         }
         at += part.len();
@@ -74,7 +74,7 @@ fn gather(end: &mut End, parts: &[&[u8]], len: usize, gathered: &mut Gathered) -
     Some(())
 }
 
-/// Where a message of `len` bytes goes: operation, address and key.
+/// Returns the operation of a message of `len` bytes, and its remote address and key.
 fn target(peer: &Setup, slot: u32, len: usize) -> (u32, (u64, u32)) {
     if len <= peer.eager_len as usize {
         return (ibv::WR_SEND_WITH_IMM, (0, 0));
@@ -84,8 +84,8 @@ fn target(peer: &Setup, slot: u32, len: usize) -> (u32, (u64, u32)) {
 }
 
 impl VerbsProvider {
-    /// Whether a message of `len` bytes can be sent now, and the slot that it goes to.
-    fn admit_message(&mut self, vi: ViId, len: usize) -> Result<u32, ViError> {
+    /// Returns the slot for a message of `len` bytes, or why it cannot be sent now.
+    fn reserve_slot(&mut self, vi: ViId, len: usize) -> Result<u32, ViError> {
         let end = self.end_of(vi)?;
         if end.stage != Stage::Open || end.ended.is_some() {
             return Err(ViError::NotConnected);
@@ -96,7 +96,7 @@ impl VerbsProvider {
         }
         let is_full = |end: &End| end.queue.as_ref().is_none_or(|queue| queue.messages >= end.sends_max);
         if is_full(end) {
-            // Completions that were not asked for are found only by looking.
+            // Completions of unsignalled work become visible only by polling.
             self.reap();
         }
         let end = self.end_of(vi)?;
@@ -114,7 +114,7 @@ impl VerbsProvider {
         }
     }
 
-    /// Sends a message of parts that are copied.
+    /// Sends a message whose parts are copied.
     pub(super) fn send(
         &mut self,
         vi: ViId,
@@ -123,14 +123,14 @@ impl VerbsProvider {
         signal: Option<u64>,
     ) -> Result<(), ViError> {
         let len = parts.iter().fold(0usize, |len, part| len.saturating_add(part.len()));
-        let slot = self.admit_message(vi, len)?;
+        let slot = self.reserve_slot(vi, len)?;
         let end = self.ends.get_mut(vi.0).ok_or(ViError::Unknown("VI"))?;
         let mut gathered = Gathered::new();
         gather(end, parts, len, &mut gathered).ok_or(ViError::Full)?;
-        self.launch(vi, slot, immediate, len, &mut gathered, signal)
+        self.post_message(vi, slot, immediate, len, &mut gathered, signal)
     }
 
-    /// Sends a message that starts with `head`, which is copied, and goes on with pieces, which leave where they lie.
+    /// Sends a message of `head`, which is copied, and `pieces`, which are sent from where they lie.
     pub(super) fn send_from(
         &mut self,
         vi: ViId,
@@ -140,16 +140,16 @@ impl VerbsProvider {
         pieces: &[Piece],
     ) -> Result<(), ViError> {
         if pieces.len() > PIECES_MAX {
-            return Err(ViError::Config("a message has too many pieces"));
+            return Err(ViError::Config("a message has at most 4 pieces"));
         }
         let len = pieces.iter().fold(head.len(), |len, piece| len.saturating_add(piece.len));
-        let slot = self.admit_message(vi, len)?;
+        let slot = self.reserve_slot(vi, len)?;
         let mut gathered = Gathered::new();
         self.gather_from(vi, head, pieces, len, &mut gathered)?;
         for &region in gathered.regions.iter().take_while(|&&region| region != NO_REGION) {
             self.regions.hold(region);
         }
-        self.launch(vi, slot, immediate, len, &mut gathered, Some(wr_id))
+        self.post_message(vi, slot, immediate, len, &mut gathered, Some(wr_id))
     }
 
     fn gather_from(
@@ -168,14 +168,14 @@ impl VerbsProvider {
         };
         let parts = pieces.len() + usize::from(!head.is_empty());
         if parts > queue.segments_max {
-            // More than the device gathers: a copy, as a last resort.
+            // More segments than the device supports: copy them.
             let buffer = body.take_buffer().ok_or(ViError::Full)?;
             (gathered.buffer, gathered.held) = (Some(buffer), true);
-            copy_all(&self.regions, body, buffer, head, pieces).inspect_err(|_| body.give_buffer(buffer))?;
+            copy_all(&self.regions, body, buffer, head, pieces).inspect_err(|_| body.free_buffer(buffer))?;
             body.buffer_segment(buffer, len).into_iter().for_each(|segment| gathered.push(segment));
             return Ok(());
         }
-        // Whatever can be wrong is found before a buffer is taken.
+        // Check everything that can fail before allocating a buffer.
         for piece in pieces {
             let (region, _) = self.regions.locate(piece)?;
             self.regions.key(region, number, device.pd)?;
@@ -198,8 +198,8 @@ impl VerbsProvider {
         Ok(())
     }
 
-    /// Posts a message whose segments are ready.
-    fn launch(
+    /// Posts a message whose segments are complete.
+    fn post_message(
         &mut self,
         vi: ViId,
         slot: u32,
@@ -230,7 +230,7 @@ impl VerbsProvider {
                 body.granted.advance();
                 return Ok(());
             }
-            Err(_) => super::poll::give_back(end, &mut self.regions, &work),
+            Err(_) => super::poll::release_work(end, &mut self.regions, &work),
         }
         if posted == Err(Refusal::Full) {
             return Err(ViError::Full);
@@ -239,8 +239,8 @@ impl VerbsProvider {
         Err(ViError::NotConnected)
     }
 
-    /// Tells the peer of posted receives, where it is time.
-    pub(super) fn pay_credit(&mut self, vi: u32) {
+    /// Advertises posted receives to the peer, if that is due.
+    pub(super) fn advertise_grants(&mut self, vi: u32) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         if end.ended.is_some() || end.stage != Stage::Open {
             return;
@@ -248,11 +248,11 @@ impl VerbsProvider {
         let (Some(queue), Some(peer), Some(body)) = (&mut end.queue, &end.peer, &mut end.body) else {
             return;
         };
-        while body.posted.owes() {
+        while body.posted.advertisement_due() {
             let Some(run) = body.posted.run() else { return };
             let Some(segment) = body.run_segment(run) else { return };
-            // What does not fit now is paid when earlier work completes.
-            if !queue.has_room(GRANTS_LEAVE + 1) {
+            // Grants that do not fit now are written when earlier work completes.
+            if !queue.has_room(WORK_RESERVED + 1) {
                 return;
             }
             let request = Request {
@@ -266,39 +266,43 @@ impl VerbsProvider {
             if queue.post(request, Work::Own).is_err() {
                 return self.fail(vi, "the queue pair failed");
             }
-            body.posted.told(run);
+            body.posted.mark_advertised(run);
         }
     }
 
-    /// Tells the messages that no completion has covered, oldest first.
-    pub(super) fn tell_unconfirmed(&self, vi: ViId, tell: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
+    /// Calls `visit` for the messages that no completion has covered, oldest first.
+    pub(super) fn visit_unconfirmed(
+        &self,
+        vi: ViId,
+        visit: &mut dyn FnMut(u32, &[u8]),
+    ) -> Result<(), ViError> {
         let end = self.end_of(vi)?;
         let (Some(queue), Some(body)) = (&end.queue, &end.body) else { return Err(ViError::NotConnected) };
         for work in queue.pending() {
             if let Work::Data { buffer: Some(buffer), held: Some(len), immediate, .. } = work
-                && let Some(bytes) = body.sent_from(*buffer, *len)
+                && let Some(bytes) = body.sent_bytes(*buffer, *len)
             {
-                tell(*immediate, &bytes);
+                visit(*immediate, &bytes);
             }
         }
         Ok(())
     }
 
     /// Sends a control message.
-    pub(super) fn tell(&mut self, vi: u32, message: &Control) {
+    pub(super) fn send_control(&mut self, vi: u32, message: &Control) {
         let mut bytes = [0; CONTROL_LEN_MAX];
         let len = message.write(&mut bytes);
         let queue = self.ends.get_mut(vi).and_then(|end| end.queue.as_mut());
-        let posted = queue.map(|queue| send_control(queue, &bytes[..len]));
+        let posted = queue.map(|queue| post_control(queue, &bytes[..len]));
         if posted.is_some_and(|posted| posted.is_err()) {
             self.fail(vi, "the queue pair failed");
         }
     }
 }
 
-fn send_control(queue: &mut Queue, bytes: &[u8]) -> Result<(), Refusal> {
+fn post_control(queue: &mut Queue, bytes: &[u8]) -> Result<(), Refusal> {
     let inline = bytes.len() <= queue.inline_max;
-    let segment = if inline { plain(bytes) } else { queue.keep(bytes).ok_or(Refusal::Broken)? };
+    let segment = if inline { plain(bytes) } else { queue.store_control(bytes).ok_or(Refusal::Broken)? };
     let request = Request {
         opcode: ibv::WR_SEND,
         immediate: 0,
@@ -323,7 +327,7 @@ fn copy_all(
     for piece in pieces {
         regions.locate(piece)?;
         let memory = regions.memory(piece.region)?;
-        if !body.copy_in(buffer, at, memory, piece) {
+        if !body.copy_piece(buffer, at, memory, piece) {
             return Err(ViError::Config("a piece is not within its region"));
         }
         at += piece.len;

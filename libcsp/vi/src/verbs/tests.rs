@@ -1,5 +1,5 @@
-//! What takes a device and a look inside: hostile peers, a lost device, the registration cache. Run in a guest
-//! (`make test-rdma`), with the device's address in `CSP_VI_VERBS`; the devices come and go, so one at a time.
+//! Tests that need a device and access to private state: hostile peers, a lost device, the registration cache. They run
+//! one at a time in a guest (`make test-rdma`), with the device's address in `CSP_VI_VERBS`.
 #![allow(clippy::disallowed_types, reason = "tests own deadlines")]
 
 mod ends;
@@ -14,7 +14,8 @@ use super::*;
 const CONFIG: ViConfig = ViConfig { receive_depth: 4, send_depth: 4, message_len: 2048 };
 
 fn host() -> IpAddr {
-    let address = std::env::var("CSP_VI_VERBS").expect("CSP_VI_VERBS tells the address of an RDMA device");
+    let address =
+        std::env::var("CSP_VI_VERBS").expect("CSP_VI_VERBS must hold the address of an RDMA device");
     address.parse().expect("CSP_VI_VERBS is an IP address")
 }
 
@@ -60,14 +61,14 @@ fn connect_with(
         }
     });
     let from_b = b.accept(asked.id, config, b"").unwrap();
-    let (mut told_a, mut told_b) = (None, None);
+    let (mut event_a, mut event_b) = (None, None);
     wait("connection", || {
-        told_a = told_a.take().or_else(|| a.poll_event());
-        told_b = told_b.take().or_else(|| b.poll_event());
-        (told_a.is_some() && told_b.is_some()).then_some(())
+        event_a = event_a.take().or_else(|| a.poll_event());
+        event_b = event_b.take().or_else(|| b.poll_event());
+        (event_a.is_some() && event_b.is_some()).then_some(())
     });
-    assert!(matches!(told_a, Some(Event::Established { vi, .. }) if vi == from_a), "{told_a:?}");
-    assert!(matches!(told_b, Some(Event::Established { vi, .. }) if vi == from_b), "{told_b:?}");
+    assert!(matches!(event_a, Some(Event::Established { vi, .. }) if vi == from_a), "{event_a:?}");
+    assert!(matches!(event_b, Some(Event::Established { vi, .. }) if vi == from_b), "{event_b:?}");
     (from_a, from_b)
 }
 
@@ -87,7 +88,7 @@ fn pair(port: u16) -> Pair {
     Pair { a, b, from_a, from_b, to }
 }
 
-/// A work request of the hostile peer's: `len` bytes to wherever it wants.
+/// A work request of a hostile peer: `len` bytes to any address.
 struct Strike {
     opcode: u32,
     len: usize,
@@ -100,7 +101,7 @@ impl Pair {
         self.a.ends.get(self.from_a.0).unwrap().peer.clone().unwrap()
     }
 
-    /// Posts what `a` would never post.
+    /// Posts a work request that a correct peer would not post.
     fn strike(&mut self, strike: &Strike) {
         let end = self.a.ends.get_mut(self.from_a.0).unwrap();
         let (queue, body) = (end.queue.as_mut().unwrap(), end.body.as_mut().unwrap());
@@ -113,7 +114,7 @@ impl Pair {
         assert_eq!(queue.post(request, Work::Own), Ok(()));
     }
 
-    /// `b` breaks the VI, counts as many violations, and serves others as before.
+    /// Checks that `b` breaks the VI, counts the given number of violations, and serves others as before.
     #[track_caller]
     fn check_broken(mut self, violations: u64) {
         let ended = wait("end", || {
@@ -122,7 +123,7 @@ impl Pair {
                 let Completion::Received { vi, buffer, .. } = completion else { continue };
                 self.b.post_recv(vi, buffer).unwrap();
             }
-            // Only a sender looks at its grants.
+            // Grants are read when a message is sent.
             let _ = self.b.post_send(self.from_b, 0, 0, &[b"x"], false);
             self.b.poll_event()
         });
@@ -144,8 +145,8 @@ fn more_messages_than_receives_break_the_vi() {
     for _ in 0..5 {
         let opcode = ibv::WR_SEND_WITH_IMM;
         pair.strike(&Strike { opcode, len: 8, bytes: vec![1; 8], remote: (0, 0) });
-        // The buffers are the hostile end's own affair.
-        pair.a.ends.get_mut(pair.from_a.0).unwrap().body.as_mut().unwrap().give_buffer(0);
+        // Buffers of the hostile end are not under test.
+        pair.a.ends.get_mut(pair.from_a.0).unwrap().body.as_mut().unwrap().free_buffer(0);
     }
     pair.check_broken(1);
 }
@@ -153,7 +154,8 @@ fn more_messages_than_receives_break_the_vi() {
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
 fn too_long_a_message_breaks_the_vi() {
-    // Longer than a buffer of the shared queue: the device refuses it. Longer than a slot: the provider does.
+    // A message longer than a buffer of the shared queue is refused by the device; one longer than a slot, by the
+    // provider.
     let mut sent = pair(20_002);
     sent.strike(&Strike { opcode: ibv::WR_SEND_WITH_IMM, len: 2048, bytes: vec![1; 2048], remote: (0, 0) });
     sent.check_broken(1);
@@ -171,7 +173,7 @@ fn too_long_a_message_breaks_the_vi() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn nonsense_for_a_control_message_breaks_the_vi() {
+fn a_malformed_control_message_breaks_the_vi() {
     let mut bytes = [0; frame::CONTROL_LEN_MAX];
     let len = Control::CloseAck.write(&mut bytes);
     for (port, bytes) in
@@ -186,10 +188,10 @@ fn nonsense_for_a_control_message_breaks_the_vi() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn grants_of_slots_that_are_none_break_the_vi() {
+fn grants_of_nonexistent_slots_break_the_vi() {
     let mut pair = pair(20_008);
     let peer = pair.peer();
-    // The fifth message of `b` shall go to slot 4095 of 4.
+    // Grants slot 4095 of 4 for the fifth message of `b`.
     let entry = (5u64 << 12 | 4095).to_le_bytes().to_vec();
     let (opcode, remote) = (ibv::WR_RDMA_WRITE, (peer.grants + 4 * 8, peer.grants_key));
     pair.strike(&Strike { opcode, len: 8, bytes: entry, remote });
@@ -201,12 +203,12 @@ fn grants_of_slots_that_are_none_break_the_vi() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn memory_that_was_not_offered_cannot_be_written() {
+fn memory_that_was_not_advertised_cannot_be_written() {
     let mut wrong_key = pair(20_009);
     let peer = wrong_key.peer();
     let (opcode, remote) = (ibv::WR_RDMA_WRITE, (peer.slots, peer.slots_key ^ 0xff));
     wrong_key.strike(&Strike { opcode, len: 8, bytes: vec![1; 8], remote });
-    // The device answers; whether it also tells the one who was struck is its affair.
+    // The device refuses the write. Whether it also reports it to the target depends on the device.
     let violations = wait("end", || {
         let _ = (wrong_key.a.poll(), wrong_key.a.poll_event());
         let ended = wrong_key.b.poll_event()?;
@@ -214,7 +216,7 @@ fn memory_that_was_not_offered_cannot_be_written() {
         Some(wrong_key.b.counters().violations)
     });
     assert!(violations <= 1);
-    // The keys of a VI end with it.
+    // The keys of a VI are revoked with it.
     let mut late = pair(20_010);
     let old = late.peer();
     late.b.disconnect(late.from_b).unwrap();
@@ -238,18 +240,18 @@ fn memory_that_was_not_offered_cannot_be_written() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn strangers_that_do_not_introduce_themselves_are_given_up() {
+fn connectors_that_send_no_request_are_dropped() {
     let to = address(20_011);
     let (mut a, mut b) = (VerbsProvider::new().unwrap(), VerbsProvider::new().unwrap());
     b.listen(&to).unwrap();
-    // The connection is made and nothing is asked: the set-up messages are lost on the way, so to speak.
+    // The connection is established, but no request is sent, as if it were lost.
     let from_a = a.connect(&to, CONFIG, b"").unwrap();
     wait("connection", || {
         idle(&mut b);
         let end = a.ends.get(from_a.0)?;
         if end.stage == Stage::Resolving && end.queue.is_some() && a.numbers.len() == 1 {
-            // Its turn to answer is taken from it.
-            return b.ends.iter().any(|(_, end)| end.stage == Stage::Silent).then_some(());
+            // From here on `a` is not polled, so it does not answer.
+            return b.ends.iter().any(|(_, end)| end.stage == Stage::AwaitingRequest).then_some(());
         }
         idle(&mut a);
         None
@@ -260,14 +262,14 @@ fn strangers_that_do_not_introduce_themselves_are_given_up() {
     });
 }
 
-/// Runs a program with these words; whether it succeeded.
+/// Runs a command line and returns whether it succeeded.
 fn run(words: &str) -> bool {
     let (program, rest) = words.split_once(' ').unwrap();
     std::process::Command::new(program).args(rest.split(' ')).status().unwrap().success()
 }
 
-/// A second device is lost. (Soft-RoCE cannot take a device away from who uses it: its deletion ends with this process,
-/// since librdmacm keeps what it opened once; hence the device is not expected back.)
+/// A second device is lost. (Soft-RoCE completes the deletion of a device only when its users have closed it; librdmacm
+/// keeps its context open until this process ends, so the test does not expect the device back.)
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
 fn a_lost_device_ends_its_vis_and_no_others() {
@@ -291,12 +293,12 @@ fn a_lost_device_ends_its_vis_and_no_others() {
         assert_eq!(ended, Event::Disconnected { vi, clean: false });
         assert_eq!(provider.post_send(vi, 0, 0, &[], false), Err(ViError::NotConnected));
         provider.disconnect(vi).unwrap();
-        assert_eq!(provider.devices.iter().flatten().count(), 1, "the lost one was given back");
+        assert_eq!(provider.devices.iter().flatten().count(), 1, "the lost device was closed");
     }
     let refused = a.connect(&lost_at, CONFIG, b"").unwrap();
-    let told = wait("refusal", || a.poll_event());
-    assert!(matches!(told, Event::Refused { vi, .. } if vi == refused), "{told:?}");
-    // The other device's VI goes on, and new ones are made.
+    let event = wait("refusal", || a.poll_event());
+    assert!(matches!(event, Event::Refused { vi, .. } if vi == refused), "{event:?}");
+    // The VI on the other device continues, and new ones can be created.
     let piece = Piece { region, offset: 0, len: 2000 };
     a.post_send_from(kept_a, 1, 2, b"", &[piece]).unwrap();
     let got = wait("message", || b.poll());
@@ -324,7 +326,7 @@ fn memory_is_registered_once_and_remembered_within_bounds() {
     a.post_send_from(from_a, 5, 0, b"", &[piece(third)]).unwrap();
     wait("message", || b.poll());
     assert_eq!(wait("completion", || a.poll()), Completion::Sent { vi: from_a, wr_id: 5 });
-    // Others that are kept push it out, those that nobody keeps are gone at once.
+    // Cached memory with other owners evicts it; memory without other owners is evicted at once.
     a.deregister(third).unwrap();
     let kept: Vec<Memory> = (0..64).map(|_| Memory::heap(64)).collect();
     for memory in &kept {
@@ -341,7 +343,7 @@ fn memory_is_registered_once_and_remembered_within_bounds() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn ports_are_told_apart() {
+fn only_an_active_rdma_port_passes_the_check() {
     assert_eq!(check_port(host()), Ok(()));
     assert!(check_port(IpAddr::from([192, 0, 2, 1])).is_err());
 }
@@ -368,7 +370,7 @@ fn ipv6_addresses_with_and_without_a_scope_work() {
     assert!(seen > 0, "the device's interface has no IPv6 address");
 }
 
-/// Polls both for a while; nothing may come of it.
+/// Polls both for `time` and expects no completion or event.
 fn pass(a: &mut VerbsProvider, b: &mut VerbsProvider, time: Duration) {
     let end = Instant::now() + time;
     while Instant::now() < end {
@@ -379,10 +381,10 @@ fn pass(a: &mut VerbsProvider, b: &mut VerbsProvider, time: Duration) {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_peer_that_answers_no_more_is_found_out_and_a_quiet_one_is_not() {
+fn an_unreachable_peer_is_detected_and_an_idle_one_is_not() {
     let Pair { mut a, mut b, from_a, from_b, .. } = pair(20_020);
     pass(&mut a, &mut b, Duration::from_secs(2));
-    // Its queue pair is dead, as if its host were, and nobody says so.
+    // Stops the queue pair as if its host were dead, without a disconnect.
     b.ends.get_mut(from_b.0).unwrap().queue.as_mut().unwrap().stop();
     let start = Instant::now();
     let ended = wait("end", || {
@@ -390,7 +392,7 @@ fn a_peer_that_answers_no_more_is_found_out_and_a_quiet_one_is_not() {
         a.poll_event()
     });
     assert_eq!(ended, Event::Disconnected { vi: from_a, clean: false });
-    // Up to two looks, and seven tries of 67 ms; the rest is the emulated processor's.
+    // Up to two probe intervals and seven ACK timeouts of 67 ms; the rest is the emulated processor's time.
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
 }
 
@@ -408,11 +410,11 @@ fn a_slow_answer_is_waited_for() {
     let Event::Request(asked) = asked else { panic!("{asked:?}") };
     pass(&mut a, &mut b, Duration::from_secs(1));
     b.accept(asked.id, CONFIG, b"at last").unwrap();
-    let told = wait("connection", || {
+    let event = wait("connection", || {
         let _ = b.poll_event();
         a.poll_event()
     });
-    assert_eq!(told, Event::Established { vi: from_a, private_data: b"at last".to_vec() });
+    assert_eq!(event, Event::Established { vi: from_a, private_data: b"at last".to_vec() });
 }
 
 #[test]
@@ -427,7 +429,7 @@ fn more_messages_than_the_shared_queue_holds_wait_for_a_stopped_peer() {
     for n in 0..MESSAGES {
         a.post_send(from_a, n.into(), n, &[&n.to_le_bytes()], n + 1 == MESSAGES).unwrap();
     }
-    // `b` does nothing, longer than a packet is sent again.
+    // `b` is not polled for longer than the ACK timeout.
     let end = Instant::now() + Duration::from_secs(2);
     while Instant::now() < end {
         idle(&mut a);
@@ -453,7 +455,7 @@ fn more_messages_than_the_shared_queue_holds_wait_for_a_stopped_peer() {
 /// Blocks until the provider's descriptor is readable.
 fn block(provider: &mut VerbsProvider) {
     let mut polled = libc::pollfd { fd: provider.epoll.fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one entry, as told.
+    // SAFETY: `polled` is one local entry, as the count says, and outlives the call.
     assert_eq!(unsafe { libc::poll(&raw mut polled, 1, 20_000) }, 1, "a wake was lost");
 }
 
@@ -467,7 +469,7 @@ fn vis_beyond_one_completion_queue_get_another_that_wakes_too() {
     let vis: Vec<ViId> = (0..6).map(|_| connect_with(&mut a, &mut b, &to, config).0).collect();
     let queue = |a: &VerbsProvider, vi: ViId| a.ends.get(vi.0).unwrap().queue.as_ref().unwrap().completions.0;
     assert_eq!((queue(&a, vis[0]), queue(&a, vis[5])), (0, 1));
-    // The completion of a send is all that comes by the second queue.
+    // Only the completion of the send arrives on the second queue.
     for round in 0..20 {
         while a.arm() != Ok(Armed::Armed) {
             idle(&mut a);
@@ -490,6 +492,6 @@ fn vis_beyond_one_completion_queue_get_another_that_wakes_too() {
         (a.ends.iter().count() + b.ends.iter().count() == 0).then_some(())
     });
     let device = a.devices[0].as_mut().unwrap();
-    assert_eq!((device.vis, device.reserve(15_000).unwrap()), (0, 0), "what was reserved is free again");
+    assert_eq!((device.vis, device.reserve(15_000).unwrap()), (0, 0), "the reservations are released");
     assert!(a.numbers.is_empty());
 }

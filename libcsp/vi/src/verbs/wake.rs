@@ -1,4 +1,4 @@
-//! The one descriptor to wait on: what is in it, and what is done when it is readable.
+//! The epoll descriptor that the caller waits on, and the handling of its events.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
@@ -9,10 +9,10 @@ use super::sys::ibv;
 use super::{PROBE_MS, VerbsProvider};
 use crate::ViError;
 
-/// Connection events.
+/// Token of the connection manager's event channel.
 pub(super) const CHANNEL: u64 = 0;
 
-/// Asynchronous events and completions of a device.
+/// Tokens of the asynchronous events and of the completion channel of a device.
 fn async_token(device: usize) -> u64 {
     1 + 2 * device as u64
 }
@@ -21,14 +21,13 @@ fn completion_token(device: usize) -> u64 {
     2 + 2 * device as u64
 }
 
-/// Descriptors looked at together.
+/// Largest number of events fetched from the epoll descriptor by one call.
 const READY_MAX: usize = 16;
 
-/// Batches of completions taken before a look at the rest.
+/// Bound of the batches of completions processed by one [`VerbsProvider::drain`].
 const DRAIN_MAX: usize = 4096;
 
-/// A connection that the manager has not made, or a connector that has not introduced itself, is given up after so many
-/// milliseconds.
+/// Time limit of a connection set-up, and of a connector's request, in milliseconds.
 const SET_UP_MS: u64 = 5000;
 
 /// An epoll set.
@@ -36,12 +35,12 @@ pub(super) struct Epoll(OwnedFd);
 
 impl Epoll {
     pub(super) fn new() -> Result<Self, ViError> {
-        // SAFETY: no pointers are passed.
+        // SAFETY: epoll_create1 takes no pointer; its result is checked.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if fd < 0 {
             return Err(sys::failed("epoll_create1"));
         }
-        // SAFETY: the kernel just gave us this descriptor.
+        // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
         Ok(Epoll(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
@@ -51,43 +50,45 @@ impl Epoll {
 
     pub(super) fn add(&self, fd: RawFd, token: u64) -> Result<(), ViError> {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: token };
-        // SAFETY: `event` is readable.
+        // SAFETY: `event` is a local that outlives the call.
         let result = unsafe { libc::epoll_ctl(self.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) };
         if result < 0 { Err(sys::failed("epoll_ctl")) } else { Ok(()) }
     }
 
     fn remove(&self, fd: RawFd) {
         let mut event = libc::epoll_event { events: 0, u64: 0 };
-        // SAFETY: `event` is readable; a descriptor that is not in the set is no harm.
+        // SAFETY: `event` is a local that outlives the call; removing a descriptor that is not in the set fails without
+        // effect.
         unsafe { libc::epoll_ctl(self.fd(), libc::EPOLL_CTL_DEL, fd, &raw mut event) };
     }
 
     fn ready(&self) -> ([u64; READY_MAX], usize) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; READY_MAX];
-        // SAFETY: `events` has READY_MAX writable entries; the call does not wait.
+        // SAFETY: `events` is a local array of READY_MAX writable entries that outlives the call; the timeout is 0.
         let count = unsafe { libc::epoll_wait(self.fd(), events.as_mut_ptr(), READY_MAX as i32, 0) };
         (events.map(|event| event.u64), usize::try_from(count).unwrap_or(0).min(READY_MAX))
     }
 }
 
 impl VerbsProvider {
-    /// The caller is awake: completions need not wake it.
+    /// Handles a poll after arming: the caller is awake and needs no wakes.
     pub(super) fn wake_up(&mut self) {
         self.armed = false;
-        self.look();
+        self.poll_descriptors();
     }
 
-    /// Looks at everything but the completion queues' contents, and at silent peers every now and then.
-    pub(super) fn look(&mut self) {
+    /// Handles connection events, asynchronous events, wakes and completions; every [`PROBE_MS`] it also sweeps for
+    /// silent peers.
+    pub(super) fn poll_descriptors(&mut self) {
         let (tokens, count) = self.epoll.ready();
         for &token in &tokens[..count] {
             if token == CHANNEL {
-                self.hear();
+                self.handle_connection_events();
                 continue;
             }
             let number = (token as usize - 1) / 2;
             if token == async_token(number) {
-                self.hear_device(number);
+                self.handle_device_events(number);
             } else if let Some(Some(device)) = self.devices.get_mut(number) {
                 device.drain_channel();
             }
@@ -100,14 +101,14 @@ impl VerbsProvider {
         }
     }
 
-    /// Watches a device that was opened.
+    /// Adds the descriptors of an opened device to the epoll set.
     pub(super) fn watch(&mut self, number: usize) -> Result<(), ViError> {
         let Some(Some(device)) = self.devices.get(number) else { return Ok(()) };
         self.epoll.add(device.async_fd(), async_token(number))?;
         self.epoll.add(device.channel_fd(), completion_token(number))
     }
 
-    /// Takes completions in and does what came of them.
+    /// Processes a batch of completions and removes the ends that are finished.
     pub(super) fn progress(&mut self) {
         self.reap();
         while let Some(vi) = self.finished.pop_front() {
@@ -115,7 +116,7 @@ impl VerbsProvider {
         }
     }
 
-    /// Takes in a batch of completions of each device; whether there was one.
+    /// Processes a batch of completions of each device. Returns whether there were any.
     pub(super) fn reap(&mut self) -> bool {
         let mut any = false;
         for number in 0..self.devices.len() {
@@ -137,7 +138,7 @@ impl VerbsProvider {
         any
     }
 
-    /// Takes in all completions that there are.
+    /// Processes all pending completions.
     pub(super) fn drain(&mut self) {
         for _ in 0..DRAIN_MAX {
             if !self.reap() {
@@ -146,7 +147,7 @@ impl VerbsProvider {
         }
     }
 
-    fn hear_device(&mut self, number: usize) {
+    fn handle_device_events(&mut self, number: usize) {
         while let Some(Some(device)) = self.devices.get_mut(number) {
             let Some((kind, qp)) = device.event() else { break };
             match kind {
@@ -158,18 +159,18 @@ impl VerbsProvider {
                     let of = |queue: &super::queue::Queue| queue.is(qp);
                     let found = self.ends.iter().find(|(_, end)| end.queue.as_ref().is_some_and(of));
                     if let Some((vi, _)) = found {
-                        // Both tell of what the peer asked for and may not.
+                        // REQ_ERR and ACCESS_ERR report an invalid or forbidden request of the peer.
                         self.counters.violations += u64::from(kind != ibv::EVENT_QP_FATAL);
                         self.fail(vi, "the queue pair failed");
                     }
                 }
-                // Ports come and go, paths migrate: what that breaks is told by the queue pairs.
+                // Ports change state and paths migrate; failures caused by that are reported by the queue pairs.
                 _ => {}
             }
         }
     }
 
-    /// A device is lost: all that it carried has ended.
+    /// Handles the loss of a device: all its VIs end.
     pub(super) fn lose(&mut self, number: usize) {
         let Some(Some(device)) = self.devices.get_mut(number) else { return };
         device.dead = true;
@@ -185,7 +186,7 @@ impl VerbsProvider {
         self.close_device(number);
     }
 
-    /// Gives a lost device back once nothing uses it.
+    /// Closes a lost device once no VI uses it.
     pub(super) fn close_device(&mut self, number: usize) {
         let Some(place) = self.devices.get_mut(number) else { return };
         if place.as_ref().is_some_and(|device| device.dead && device.vis == 0) {
@@ -194,31 +195,31 @@ impl VerbsProvider {
         }
     }
 
-    /// Asks silent peers for a sign, gives up what takes too long, and listens again where that was lost.
+    /// Probes silent peers, ends set-ups that exceed their time limit, and restores lost listeners.
     fn sweep(&mut self, now: u64) {
         for index in 0..self.ends.len() {
             let Some((vi, end)) = self.ends.at_mut(index) else { continue };
             let overdue = now.saturating_sub(end.since_ms) >= SET_UP_MS;
             match end.stage {
                 Stage::Resolving if overdue && end.ended.is_none() => self.fail(vi, "no answer"),
-                Stage::Silent if overdue => {
+                Stage::AwaitingRequest if overdue => {
                     self.counters.handshakes_dropped += 1;
                     self.finished.push_back(vi);
                 }
-                Stage::Resolving | Stage::Silent | Stage::Closed => {}
+                Stage::Resolving | Stage::AwaitingRequest | Stage::Closed => {}
                 _ => self.probe(vi),
             }
         }
-        self.end_lingering(now);
+        self.expire_lingering(now);
         self.regions.evict();
         self.listen_again();
     }
 
-    /// Posts a write of no bytes where nothing was heard and nothing is on its way: its failure tells of a peer's host
-    /// that is gone.
+    /// Probes a silent peer with a write of zero bytes, if no completion is expected otherwise. The write fails if the
+    /// peer's host is gone.
     fn probe(&mut self, vi: u32) {
         let Some(end) = self.ends.get_mut(vi) else { return };
-        let (true, None) = (!std::mem::replace(&mut end.heard, false), end.ended) else { return };
+        let (true, None) = (!std::mem::replace(&mut end.peer_active, false), end.ended) else { return };
         let remote = end.peer.as_ref().map_or((0, 0), |peer| (peer.grants, peer.grants_key));
         let Some(queue) = end.queue.as_mut().filter(|queue| queue.is_idle()) else { return };
         let request = Request {

@@ -1,4 +1,4 @@
-//! Makes providers of one kind that can reach each other, and connects them.
+//! Creates providers of one kind that can reach each other, and connects them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
@@ -11,10 +11,10 @@ use csp_vi::verbs::VerbsProvider;
 use csp_vi::{Completion, ConnectRequest, Event, Provider, ViAddress, ViConfig, ViId};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// Used where a test does not care.
+/// The configuration of tests that need no particular one.
 pub const CONFIG: ViConfig = ViConfig { receive_depth: 8, send_depth: 8, message_len: 4096 };
 
-/// Nothing here takes longer, even on a busy machine.
+/// Time limit of every wait, longer than needed on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub type AnyProvider = Box<dyn Provider>;
@@ -46,7 +46,7 @@ impl Bench {
         }
     }
 
-    /// An address that no other test uses.
+    /// Returns an address that no other test uses.
     pub fn address(&self) -> ViAddress {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("csp-conf-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -58,7 +58,7 @@ impl Bench {
         }
     }
 
-    /// Two providers and the VI between them.
+    /// Returns two providers with a VI between them.
     pub fn pair(&self, config: ViConfig) -> Pair {
         let address = self.address();
         let (mut a, mut b) = (self.provider(), self.provider());
@@ -68,21 +68,22 @@ impl Bench {
     }
 }
 
-/// Both ends of hundreds of VIs are in this process, in several tests at once: more than the usual 1,024 descriptors.
+/// Several tests at once have both ends of hundreds of VIs in this process: more than the usual 1,024 descriptors.
 fn raise_descriptor_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     setrlimit(Resource::Nofile, limit).unwrap();
 }
 
-/// The address of the RDMA device to test with.
+/// Returns the address of the RDMA device to test with.
 fn rdma_address() -> IpAddr {
-    let address = std::env::var("CSP_VI_VERBS").expect("CSP_VI_VERBS tells the address of an RDMA device");
+    let address =
+        std::env::var("CSP_VI_VERBS").expect("CSP_VI_VERBS must hold the address of an RDMA device");
     address.parse().expect("CSP_VI_VERBS is an IP address")
 }
 
-/// A port below those that the kernel gives to connections, and free. UCX takes an address of an interface only, so
-/// the others of 127.0.0.0/8 will not do.
+/// Returns a free port below the kernel's range of ephemeral ports. UCX accepts only addresses of an interface, so
+/// 127.0.0.0/8 offers no others.
 fn free_port(host: IpAddr) -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     loop {
@@ -95,7 +96,7 @@ fn free_port(host: IpAddr) -> SocketAddr {
     }
 }
 
-/// `a` connected to `b`.
+/// Two providers with a VI from `a` to `b`.
 pub struct Pair {
     pub a: AnyProvider,
     pub b: AnyProvider,
@@ -104,7 +105,7 @@ pub struct Pair {
     pub address: ViAddress,
 }
 
-/// Calls `step` until it gives something.
+/// Calls `step` until it returns a value.
 #[track_caller]
 pub fn wait<T>(what: &str, mut step: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + PATIENCE;
@@ -117,7 +118,7 @@ pub fn wait<T>(what: &str, mut step: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// The next event of `this`; `other` makes progress meanwhile and must have none.
+/// Returns the next event of `this`, while `other` is polled and must have none.
 #[track_caller]
 pub fn event(this: &mut AnyProvider, other: &mut AnyProvider) -> Event {
     wait("event", || {
@@ -136,26 +137,28 @@ pub fn request(a: &mut AnyProvider, b: &mut AnyProvider) -> ConnectRequest {
     }
 }
 
-/// Waits until both have been told; gives the private data of each.
+/// Waits for `Established` on all VIs and returns the private data of each.
 #[track_caller]
 pub fn established(p: &mut [(&mut AnyProvider, ViId)]) -> Vec<Vec<u8>> {
-    let mut told: Vec<Option<Vec<u8>>> = vec![None; p.len()];
+    let mut private_data_of: Vec<Option<Vec<u8>>> = vec![None; p.len()];
     wait("connection", || {
-        for (told, (provider, expected)) in told.iter_mut().zip(p.iter_mut()) {
+        for (private_data_of, (provider, expected)) in private_data_of.iter_mut().zip(p.iter_mut()) {
             match provider.poll_event() {
-                Some(Event::Established { vi, private_data }) if vi == *expected && told.is_none() => {
-                    *told = Some(private_data);
+                Some(Event::Established { vi, private_data })
+                    if vi == *expected && private_data_of.is_none() =>
+                {
+                    *private_data_of = Some(private_data);
                 }
                 None => {}
                 Some(other) => panic!("{other:?}"),
             }
         }
-        told.iter().all(Option::is_some).then_some(())
+        private_data_of.iter().all(Option::is_some).then_some(())
     });
-    told.into_iter().flatten().collect()
+    private_data_of.into_iter().flatten().collect()
 }
 
-/// A VI from `a` to `b`, which listens at `address`.
+/// Creates a VI from `a` to `b`, which listens at `address`.
 #[track_caller]
 pub fn connect(
     a: &mut AnyProvider,
@@ -172,7 +175,7 @@ pub fn connect(
     (from_a, from_b)
 }
 
-/// A received message, copied out and its buffer given back.
+/// A received message, copied from its buffer, which is posted again.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Got {
     pub vi: ViId,
@@ -192,7 +195,7 @@ pub fn take(provider: &mut AnyProvider) -> Option<Got> {
     }
 }
 
-/// The next message for `this`, while `other` makes progress.
+/// Returns the next message for `this`, while `other` is polled.
 #[track_caller]
 pub fn message(this: &mut AnyProvider, other: &mut AnyProvider) -> Got {
     wait("message", || {
@@ -201,7 +204,7 @@ pub fn message(this: &mut AnyProvider, other: &mut AnyProvider) -> Got {
     })
 }
 
-/// Blocks until a descriptor of `provider` is readable, after it was armed.
+/// Blocks until a descriptor of the armed `provider` is readable.
 #[track_caller]
 pub fn block(provider: &mut AnyProvider) {
     let mut descriptors = Vec::new();
@@ -210,7 +213,7 @@ pub fn block(provider: &mut AnyProvider) {
     let mut polled: Vec<libc::pollfd> =
         descriptors.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
     let timeout = PATIENCE.as_millis() as i32;
-    // SAFETY: `polled` has as many entries as told.
+    // SAFETY: `polled` is a local array with as many entries as the count says, and outlives the call.
     let ready = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as u64, timeout) };
     assert!(ready > 0, "a wake was lost");
 }

@@ -1,4 +1,4 @@
-//! The promises that one process can check.
+//! Tests that need one process.
 
 use csp_vi::{Armed, BufferId, Completion, Event, RequestId, ViConfig, ViError, ViId};
 
@@ -15,21 +15,21 @@ pub fn both_sides_learn_of_the_connection(bench: &Bench) {
     assert_eq!(a.post_send(from_a, 0, 0, &[b"early"], false), Err(ViError::NotConnected));
     let asked = request(&mut a, &mut b);
     assert_eq!(asked.private_data, private);
-    // SAFETY: reads the user id.
+    // SAFETY: getuid takes no arguments and always succeeds.
     let uid = unsafe { libc::getuid() };
     assert_eq!(asked.peer_uid, matches!(bench.kind, "shm" | "pair_near").then_some(uid));
     let from_b = b.accept(asked.id, CONFIG, b"welcome").unwrap();
     assert!(b.accept(asked.id, CONFIG, b"").is_err(), "a request is answered once");
-    let told = established(&mut [(&mut a, from_a), (&mut b, from_b)]);
-    assert_eq!(told, [b"welcome".to_vec(), Vec::new()]);
-    // Both directions carry.
+    let private_data = established(&mut [(&mut a, from_a), (&mut b, from_b)]);
+    assert_eq!(private_data, [b"welcome".to_vec(), Vec::new()]);
+    // Both directions work.
     a.post_send(from_a, 0, 1, &[b"to b"], false).unwrap();
     assert_eq!(message(&mut b, &mut a).bytes, b"to b");
     b.post_send(from_b, 0, 2, &[b"to a"], false).unwrap();
     assert_eq!(message(&mut a, &mut b).bytes, b"to a");
 }
 
-pub fn rejection_and_absence_are_told(bench: &Bench) {
+pub fn rejection_and_absence_are_reported(bench: &Bench) {
     let address = bench.address();
     let (mut a, mut b) = (bench.provider(), bench.provider());
     let vi = a.connect(&address, CONFIG, b"").unwrap();
@@ -61,7 +61,7 @@ pub fn differing_message_lengths_are_refused_to_both(bench: &Bench) {
         Event::Refused { vi: of, reason: ViError::Protocol(_) } if of == vi => {}
         other => panic!("{other:?}"),
     }
-    // Depths may differ.
+    // The depths may differ.
     let vi = a.connect(&address, CONFIG, b"").unwrap();
     let asked = request(&mut a, &mut b);
     let deep = ViConfig { receive_depth: 33, send_depth: 3, ..CONFIG };
@@ -97,7 +97,7 @@ pub fn the_longest_messages_arrive_whole(bench: &Bench) {
     let config = ViConfig { receive_depth: 4, send_depth: 4, message_len: csp_vi::MESSAGE_LEN_MAX };
     let Pair { mut a, mut b, from_a, .. } = bench.pair(config);
     let pattern = |n: u32| -> Vec<u8> {
-        // Every second one is short: it must not overtake the long one before it.
+        // Every second message is short and must not overtake the long one before it.
         let len = if n.is_multiple_of(2) { longest } else { 10 };
         (0..len).map(|i| (i * 31 + i / 4096 + n as usize) as u8).collect()
     };
@@ -139,7 +139,7 @@ pub fn both_directions_flow_at_once(bench: &Bench) {
 pub fn vis_are_independent(bench: &Bench) {
     let Pair { mut a, mut b, from_a, from_b, address } = bench.pair(CONFIG);
     let (second_a, second_b) = connect(&mut a, &mut b, &address, CONFIG);
-    // The first one's receives are used up and held.
+    // All receives of the first VI are used and held.
     for n in 0..CONFIG.receive_depth {
         a.post_send(from_a, 0, n, &[b"held"], false).unwrap();
         wait("message", || {
@@ -195,13 +195,13 @@ pub fn full_comes_exactly_at_the_posted_receives_and_goes(bench: &Bench) {
                 b.poll()
             }));
         }
-        // Received but held: still full.
+        // The messages are received and held: the queue is still full.
         assert_eq!(fill(&mut a, from_a), 0);
         for completion in held {
             let Completion::Received { vi, buffer, .. } = completion else { panic!("{completion:?}") };
             b.post_recv(vi, buffer).unwrap();
         }
-        // Who tells of posted receives in messages may keep some for the next one, but never all.
+        // A provider that advertises receives in messages may withhold some until the next one, but never all.
         let (mut sent, mut got) = (0, 0);
         wait("room", || {
             assert_eq!((a.poll(), b.poll_event()), (None, None));
@@ -220,7 +220,7 @@ pub fn full_comes_exactly_at_the_posted_receives_and_goes(bench: &Bench) {
 
 pub fn buffers_come_back_in_any_order(bench: &Bench) {
     let Pair { mut a, mut b, from_a, from_b, .. } = bench.pair(CONFIG);
-    // The very first buffer is kept all the time; the others go round.
+    // The first buffer is held throughout; the others are posted again.
     let mut kept: Option<BufferId> = None;
     let mut held: Vec<(BufferId, u32)> = Vec::new();
     let (mut sent, mut got) = (0u32, 0);
@@ -247,14 +247,14 @@ pub fn buffers_come_back_in_any_order(bench: &Bench) {
                 (Ok(2), Ok(0))
             );
             b.post_recv(from_b, buffer).unwrap();
-            assert!(b.post_recv(from_b, buffer).is_err(), "given back already");
+            assert!(b.post_recv(from_b, buffer).is_err(), "posted already");
             assert!(b.read(from_b, buffer, 0, &mut bytes).is_err());
         }
         (got == 500).then_some(())
     });
     let mut bytes = [1; 4];
     b.read(from_b, kept.unwrap(), 0, &mut bytes).unwrap();
-    assert_eq!(bytes, [0; 4], "the first message lay there all the time");
+    assert_eq!(bytes, [0; 4], "the first message is unchanged");
 }
 
 pub fn signalled_sends_complete_in_order(bench: &Bench) {
@@ -273,7 +273,7 @@ pub fn signalled_sends_complete_in_order(bench: &Bench) {
     });
 }
 
-pub fn ids_that_were_not_given_out_are_refused(bench: &Bench) {
+pub fn unknown_ids_are_refused(bench: &Bench) {
     let Pair { mut a, mut b, from_a, .. } = bench.pair(CONFIG);
     let none = ViId(from_a.0.wrapping_add(1 << 20));
     assert!(matches!(a.post_send(none, 0, 0, &[], false), Err(ViError::Unknown(_))));
@@ -286,7 +286,7 @@ pub fn ids_that_were_not_given_out_are_refused(bench: &Bench) {
     assert!(matches!(b.reject(RequestId(9)), Err(ViError::Unknown(_))));
 }
 
-/// Drains `b` until its VI ends; gives the messages that came before.
+/// Drains `b` until its VI ends. Returns the number of messages received before that.
 fn drain(b: &mut AnyProvider, from_b: ViId, expected_clean: bool) -> u32 {
     let mut got = 0;
     wait("end", || {
@@ -313,13 +313,13 @@ pub fn a_clean_end_follows_the_last_message(bench: &Bench) {
     let Pair { mut a, mut b, from_a, from_b, .. } = bench.pair(CONFIG);
     for n in 0..CONFIG.receive_depth {
         a.post_send(from_a, 0, n, &[&[0; 4096]], false).unwrap();
-        // What the ending side has not read must not cost the other what it was sent.
+        // Messages that the closing side has not read must not cost the peer the messages sent to it.
         b.post_send(from_b, 0, n, &[&[0; 4096]], false).unwrap();
     }
     a.disconnect(from_a).unwrap();
     assert!(matches!(a.post_send(from_a, 0, 0, &[], false), Err(ViError::Unknown(_))));
     let progress = std::thread::spawn(move || {
-        // What was sent is handed over without the caller, but a provider may want to be polled for it.
+        // Messages already sent need no action of the caller, but some providers send while they are polled.
         for _ in 0..2000 {
             assert_eq!((a.poll(), a.poll_event()), (None, None));
             std::thread::yield_now();
@@ -330,9 +330,9 @@ pub fn a_clean_end_follows_the_last_message(bench: &Bench) {
     drop(progress.join().unwrap());
 }
 
-/// Hundreds of VIs end at once, as when a daemon is stopped, and the peer is slow: none is cut short.
+/// Hundreds of VIs end at once, as when a daemon stops, while the peer is slow; all ends are clean.
 pub fn many_ends_at_once_are_clean(bench: &Bench) {
-    // Of hundreds of connections between two workers UCX now and then refuses one ("Element already exists").
+    // UCX sometimes refuses one of hundreds of connections between two workers ("Element already exists").
     let vis_max = if bench.kind == "ucx" { 64 } else { 260 };
     let config = ViConfig { receive_depth: 2, send_depth: 2, message_len: 64 };
     let address = bench.address();
@@ -388,14 +388,14 @@ pub fn a_dropped_provider_is_an_unclean_end(bench: &Bench) {
     assert_eq!(drain(&mut b, from_b, false), 0);
 }
 
-pub fn a_giving_up_connector_leaves_no_vi_behind(bench: &Bench) {
+pub fn a_connector_that_gives_up_leaves_no_vi_behind(bench: &Bench) {
     let address = bench.address();
     let (mut a, mut b) = (bench.provider(), bench.provider());
     b.listen(&address).unwrap();
     let vi = a.connect(&address, CONFIG, b"gives up").unwrap();
     let asked = request(&mut a, &mut b);
     a.disconnect(vi).unwrap();
-    // Either the acceptor is told at once, or its VI ends.
+    // Either accepting fails, or the VI ends.
     if let Ok(from_b) = b.accept(asked.id, CONFIG, b"") {
         wait("end", || {
             assert_eq!((a.poll(), a.poll_event(), b.poll()), (None, None, None));
@@ -410,7 +410,7 @@ pub fn a_giving_up_connector_leaves_no_vi_behind(bench: &Bench) {
     connect(&mut a, &mut b, &address, CONFIG);
 }
 
-/// Polls once: echoes a message if there is one; `Some(true)` at the end of the VI.
+/// Polls once. Echoes a message and returns `Some(false)`, or returns `Some(true)` at the end of the VI.
 fn echo_step(b: &mut AnyProvider) -> Option<bool> {
     if let Some(got) = take(b) {
         b.post_send(got.vi, 0, got.immediate, &[&got.bytes], false).unwrap();
@@ -430,7 +430,7 @@ pub fn no_wake_is_lost(bench: &Bench) {
     let Pair { mut a, mut b, from_a, .. } = bench.pair(CONFIG);
     let rounds = match bench.kind {
         "ucx" => 2_000,
-        // On an emulated processor in a guest.
+        // In a guest with an emulated processor.
         "verbs" => 500,
         _ => 10_000,
     };
@@ -450,7 +450,7 @@ pub fn no_wake_is_lost(bench: &Bench) {
     });
     let mut random = 1u32;
     for n in 0..rounds {
-        // A pause of changing length, so that the message meets arming at every point.
+        // A pause of varying length, so that messages arrive at all points of arming.
         random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         for _ in 0..random >> 22 {
             std::hint::spin_loop();
@@ -473,7 +473,7 @@ pub fn no_wake_is_lost(bench: &Bench) {
         echo.is_finished().then_some(())
     });
     let (_b, blocked) = echo.join().unwrap();
-    assert!(blocked > rounds / 100, "it hardly ever blocked: {blocked}");
+    assert!(blocked > rounds / 100, "the echo blocked too rarely: {blocked}");
 }
 
 pub fn out_of_bounds_configurations_are_refused(bench: &Bench) {

@@ -1,10 +1,10 @@
-//! The promises about VIs that end without a clean word.
+//! Tests of VIs that end uncleanly.
 
 use csp_vi::{Completion, Event, ViConfig, ViError};
 
 use crate::bench::{Bench, CONFIG, Pair, connect, message, request, wait};
 
-/// What the peer has of it before the end it can still poll; it takes what is missing for lost.
+/// The peer can poll what it received before the end; it must assume the rest to be lost.
 pub fn an_aborted_vi_ends_uncleanly(bench: &Bench) {
     let Pair { mut a, mut b, from_a, from_b, address } = bench.pair(CONFIG);
     let (other_a, other_b) = connect(&mut a, &mut b, &address, CONFIG);
@@ -19,7 +19,7 @@ pub fn an_aborted_vi_ends_uncleanly(bench: &Bench) {
     });
     assert_eq!(end, Event::Disconnected { vi: from_b, clean: false });
     b.disconnect(from_b).unwrap();
-    // The others live on.
+    // Other VIs are not affected.
     for n in 0..100 {
         a.post_send(other_a, 0, n, &[b"on"], false).unwrap();
         let got = message(&mut b, &mut a);
@@ -27,7 +27,7 @@ pub fn an_aborted_vi_ends_uncleanly(bench: &Bench) {
     }
 }
 
-/// While it is being set up, with messages on their way, and after the peer has ended it.
+/// A VI is aborted during set-up, with messages in flight, and after the peer has aborted it.
 pub fn a_vi_can_be_aborted_at_any_time(bench: &Bench) {
     let Pair { mut a, mut b, from_a, from_b, address } = bench.pair(CONFIG);
     let vi = a.connect(&address, CONFIG, b"").unwrap();
@@ -54,8 +54,8 @@ pub fn a_vi_can_be_aborted_at_any_time(bench: &Bench) {
     connect(&mut a, &mut b, &address, CONFIG);
 }
 
-/// More is sent than the way to a peer holds that does nothing; then the peer is gone.
-pub fn messages_that_are_lost_are_not_told_to_have_left(bench: &Bench) {
+/// More messages are sent than the network to an idle peer can hold; then the peer dies.
+pub fn lost_messages_are_not_reported_as_sent(bench: &Bench) {
     const COUNT: u32 = 48;
     let config = ViConfig { receive_depth: COUNT, send_depth: COUNT, message_len: 1 << 20 };
     let Pair { mut a, b, from_a, .. } = bench.pair(config);
@@ -72,5 +72,5 @@ pub fn messages_that_are_lost_are_not_told_to_have_left(bench: &Bench) {
         }
         a.poll_event()
     });
-    assert!(left < u64::from(COUNT), "all are said to have left");
+    assert!(left < u64::from(COUNT), "all sends were reported as complete");
 }

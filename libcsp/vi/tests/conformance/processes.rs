@@ -1,4 +1,4 @@
-//! The promises about the death of another process.
+//! Tests of the death of another process.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -12,7 +12,7 @@ use crate::bench::{AnyProvider, Bench, CONFIG, block, connect, established, mess
 
 const ROLE: &str = "CSP_VI_CHILD";
 
-/// Connects, sends as many messages as it is told to, says so, and waits to be killed.
+/// Connects, sends the number of messages given, prints `sent` and waits to be killed.
 #[test]
 #[ignore = "the other process of these tests"]
 fn child() {
@@ -39,12 +39,12 @@ fn child() {
     std::thread::sleep(Duration::from_secs(60));
 }
 
-/// A user that is not root.
+/// The user id of a user other than root.
 const NOBODY: u32 = 65534;
 
-/// Processes of different users have VIs with each other, and the listener learns which user it is.
+/// Processes of different users can connect, and the listener gets the user id of the connector.
 pub fn another_user_may_connect(bench: &Bench) {
-    // SAFETY: reads the user id.
+    // SAFETY: geteuid takes no arguments and always succeeds.
     let own = unsafe { libc::geteuid() };
     let other = if own == 0 { NOBODY } else { own };
     let (mut b, _, child) = child_of(bench, 3, Some(other));
@@ -54,12 +54,12 @@ pub fn another_user_may_connect(bench: &Bench) {
     kill(child);
 }
 
-/// A provider with a VI to a child process that has sent `messages` messages.
+/// Returns a provider with a VI to a child process that has sent `messages` messages.
 fn child_that_sent(bench: &Bench, messages: u32) -> (AnyProvider, ViId, Child) {
     child_of(bench, messages, None)
 }
 
-/// The same, where the child runs as `user` if given.
+/// Returns the same with a child that runs as `user`, if given.
 fn child_of(bench: &Bench, messages: u32, user: Option<u32>) -> (AnyProvider, ViId, Child) {
     let address = bench.address();
     let mut b = bench.provider();
@@ -67,8 +67,9 @@ fn child_of(bench: &Bench, messages: u32, user: Option<u32>) -> (AnyProvider, Vi
     let mut program = std::env::current_exe().unwrap();
     let copy = std::env::temp_dir().join(format!("csp-vi-child-{}", std::process::id()));
     if user.is_some() {
-        // The build's folder may be closed to others. Not copied by this process: a child that another test forks meanwhile would have
-        // the copy open for writing until it executes, and nobody else could execute it (ETXTBSY).
+        // Other users may not be able to read the build directory, hence the copy. `cp` makes it, not this process: a
+        // child forked by another test would inherit the file open for writing until its exec, and executing the copy
+        // would fail (ETXTBSY).
         let copied = Command::new("cp").arg(&program).arg(&copy).status().unwrap();
         assert!(copied.success());
         program = copy.clone();
@@ -84,8 +85,8 @@ fn child_of(bench: &Bench, messages: u32, user: Option<u32>) -> (AnyProvider, Vi
     established(&mut [(&mut b, vi)]);
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let sent = std::thread::spawn(move || lines.map_while(Result::ok).any(|line| line == "sent"));
-    wait("word of the child", || {
-        // A library that sends through a socket does so while it is polled; the messages stay in their queue.
+    wait("output of the child", || {
+        // A library that sends through a socket does so while it is polled. Messages stay in their queue.
         assert_eq!(b.poll_event(), None);
         sent.is_finished().then_some(())
     });
@@ -119,7 +120,7 @@ fn kill(mut child: Child) {
     child.wait().unwrap();
 }
 
-/// Messages that were sent before the kill are received; then the end is told, as unclean.
+/// Messages sent before the kill are received; then the end is reported as unclean.
 pub fn what_a_killed_process_sent_still_arrives(bench: &Bench) {
     let (mut b, vi, child) = child_that_sent(bench, CONFIG.receive_depth);
     kill(child);
@@ -135,7 +136,7 @@ pub fn what_a_killed_process_sent_still_arrives(bench: &Bench) {
     b.disconnect(vi).unwrap();
 }
 
-/// A connector that is killed at whatever moment leaves nothing behind but unclean ends, and others are served.
+/// A connector killed at any moment leaves only unclean ends behind, and others are served.
 pub fn a_connector_killed_at_any_moment_is_survived(bench: &Bench) {
     let address = bench.address();
     let (mut a, mut b) = (bench.provider(), bench.provider());
@@ -169,8 +170,8 @@ pub fn a_connector_killed_at_any_moment_is_survived(bench: &Bench) {
     assert_eq!(message(&mut b, &mut a).immediate, 3);
 }
 
-/// Who blocks learns of the death at once.
-pub fn death_wakes_who_waits(bench: &Bench) {
+/// A blocked process is woken by the death of its peer at once.
+pub fn the_death_of_a_peer_wakes_a_waiting_process(bench: &Bench) {
     let (mut b, vi, child) = child_that_sent(bench, 0);
     let killer = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(50));
@@ -186,6 +187,6 @@ pub fn death_wakes_who_waits(bench: &Bench) {
         event
     });
     assert_eq!(ended, Event::Disconnected { vi, clean: false });
-    let told = Instant::now().saturating_duration_since(killer.join().unwrap());
-    assert!(told < Duration::from_secs(1), "told {told:?} after the death");
+    let delay = Instant::now().saturating_duration_since(killer.join().unwrap());
+    assert!(delay < Duration::from_secs(1), "reported {delay:?} after the death");
 }

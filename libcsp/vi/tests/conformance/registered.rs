@@ -1,4 +1,4 @@
-//! The promises about memory that the caller registered.
+//! Tests of registered memory.
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use csp_vi::{
 
 use crate::bench::{AnyProvider, Bench, CONFIG, Pair, established, message, request, take, wait};
 
-/// Memory that tells when it is unmapped.
-struct Told(Box<[UnsafeCell<u8>]>, Arc<AtomicBool>);
+/// Memory that sets a flag when it is dropped.
+struct DropFlagged(Box<[UnsafeCell<u8>]>, Arc<AtomicBool>);
 
-// SAFETY: the bytes are reached through raw pointers only.
-unsafe impl Send for Told {}
-// SAFETY: as above.
-unsafe impl Sync for Told {}
+// SAFETY: the bytes are accessed through raw pointers only, never by reference.
+unsafe impl Send for DropFlagged {}
+// SAFETY: the bytes are accessed through raw pointers only, never by reference; the flag is atomic.
+unsafe impl Sync for DropFlagged {}
 
-// SAFETY: the box stays as it is until the value is dropped.
-unsafe impl Backing for Told {
+// SAFETY: the box is neither moved out of nor resized before the value is dropped, so its bytes stay at one address.
+unsafe impl Backing for DropFlagged {
     fn start(&self) -> *mut u8 {
         self.0.as_ptr().cast_mut().cast()
     }
@@ -29,7 +29,7 @@ unsafe impl Backing for Told {
     }
 }
 
-impl Drop for Told {
+impl Drop for DropFlagged {
     fn drop(&mut self) {
         self.1.store(true, Ordering::SeqCst);
     }
@@ -39,7 +39,7 @@ fn pattern(n: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 256 + n * 31) as u8).collect()
 }
 
-/// Messages of a head and up to four pieces arrive as if they were one run of bytes; each is told to have left.
+/// Messages of a head and up to four pieces arrive as contiguous bytes, and each send is completed.
 pub fn messages_leave_from_registered_memory(bench: &Bench) {
     let config = ViConfig { receive_depth: 16, send_depth: 16, message_len: 16384 };
     let Pair { mut a, mut b, from_a, .. } = bench.pair(config);
@@ -83,7 +83,7 @@ pub fn messages_leave_from_registered_memory(bench: &Bench) {
         }
         (got == 400 && left == 400).then_some(())
     });
-    // Both ways of sending keep their order on one VI.
+    // Both kinds of send keep their order on one VI.
     a.post_send(from_a, 0, 1, &[b"plain"], false).unwrap();
     a.post_send_from(from_a, 7, 2, b"", &[piece(0, 16384)]).unwrap();
     a.post_send(from_a, 0, 3, &[b"plain"], false).unwrap();
@@ -96,13 +96,13 @@ pub fn messages_leave_from_registered_memory(bench: &Bench) {
     assert_eq!(order, [1, 2, 3]);
 }
 
-/// Memory is unmapped when it is deregistered and the last message has left it, and not before.
+/// Memory is dropped when it is deregistered and the last message was sent from it, and not before.
 pub fn memory_stays_as_long_as_it_is_in_use(bench: &Bench) {
     let Pair { mut a, mut b, from_a, .. } = bench.pair(CONFIG);
     for round in 0..20 {
         let gone = Arc::new(AtomicBool::new(false));
         let bytes = (0..4096).map(|_| UnsafeCell::new(0)).collect();
-        let memory = Memory::new(Told(bytes, gone.clone()));
+        let memory = Memory::new(DropFlagged(bytes, gone.clone()));
         memory.write(0, &pattern(round, 4096));
         let region = a.register(&memory).unwrap();
         drop(memory);
@@ -130,7 +130,7 @@ pub fn memory_stays_as_long_as_it_is_in_use(bench: &Bench) {
     }
 }
 
-pub fn pieces_that_are_none_are_refused(bench: &Bench) {
+pub fn invalid_pieces_are_refused(bench: &Bench) {
     let Pair { mut a, mut b, from_a, .. } = bench.pair(CONFIG);
     let region = a.register(&Memory::heap(8192)).unwrap();
     let piece = |offset: usize, len: usize| Piece { region, offset, len };
@@ -152,7 +152,7 @@ pub fn pieces_that_are_none_are_refused(bench: &Bench) {
     assert_eq!(message(&mut b, &mut a).immediate, 9);
 }
 
-/// A VI of `a` that receives into `memory`, in pieces with a gap between them, and its peer's end.
+/// Returns a VI of `a` that receives into `memory`, in pieces with a gap between them, and the peer's end.
 fn receiving_into(
     bench: &Bench,
     memory: &Memory,
@@ -172,7 +172,7 @@ fn receiving_into(
     (a, from_a, b, from_b)
 }
 
-/// Where piece `n` starts.
+/// Returns the offset of piece `n`.
 fn place(n: usize, len: usize) -> usize {
     100 + n * (len + 64)
 }
@@ -200,7 +200,7 @@ pub fn messages_arrive_in_the_callers_memory_in_the_order_posted(bench: &Bench) 
             got += 1;
             held.push(buffer.0);
         }
-        // They come back in an order of their own.
+        // Buffers are posted again in another order.
         if held.len() > got % 4 {
             let buffer = held.remove(got % held.len());
             a.post_recv(from_a, BufferId(buffer)).unwrap();
@@ -213,7 +213,7 @@ pub fn messages_arrive_in_the_callers_memory_in_the_order_posted(bench: &Bench) 
     assert_eq!(gap, [0; 64], "between the pieces nothing was written");
 }
 
-/// The caller's buffers bound what the peer can send; an end does not lose what has arrived in them.
+/// The caller's buffers bound the messages that the peer can send; messages in them survive the end of the VI.
 pub fn full_comes_exactly_at_the_callers_buffers(bench: &Bench) {
     let config = ViConfig { receive_depth: 4, send_depth: 64, message_len: 64 };
     let memory = Memory::heap(4096);

@@ -1,4 +1,4 @@
-//! The receiving half: recvmmsg into a slab of slots, one frame with its virtio-net header in each.
+//! The receiving half: recvmmsg into an array of slots, one frame with its virtio-net header in each.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use super::socket::Socket;
 use super::vnet::{self, VNET_LEN};
 use crate::port::{Frame, LanReceiver, RECEIVE_BATCH_MAX, ReceiveCounters};
 
-/// Room for one frame: the header, Ethernet and the largest IP packet, rounded up to cache lines.
+/// Length of a slot: virtio-net header, Ethernet header and the largest IP packet, rounded up to cache lines.
 const SLOT_LEN: usize = 64 * 1024 + 128;
 const _: () = assert!(SLOT_LEN >= VNET_LEN + 14 + 65_535 && SLOT_LEN.is_multiple_of(64));
 
-/// What became of one message, copied out of the call's array.
+/// The result of one message of the call.
 #[derive(Clone, Copy, Default)]
 struct Received {
     len: u32,
@@ -33,7 +33,7 @@ impl Receiver {
     fn receive_batch(&mut self) -> ([Received; RECEIVE_BATCH_MAX], usize) {
         let mut vectors =
             [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: SLOT_LEN }; RECEIVE_BATCH_MAX];
-        // SAFETY: an array of mmsghdr of zeroes is valid: plain data and null pointers.
+        // SAFETY: all-zero bytes are valid mmsghdrs: integers and null pointers.
         let mut messages: [libc::mmsghdr; RECEIVE_BATCH_MAX] = unsafe { std::mem::zeroed() };
         let slots = self.slots.chunks_exact_mut(SLOT_LEN);
         for ((message, vector), slot) in messages.iter_mut().zip(&mut vectors).zip(slots) {
@@ -41,8 +41,9 @@ impl Receiver {
             message.msg_hdr.msg_iov = &raw mut *vector;
             message.msg_hdr.msg_iovlen = 1;
         }
-        // SAFETY: every message names one iovec that lives through the call, and each iovec a slot of SLOT_LEN bytes
-        // of `self.slots`, which is borrowed mutably here and has no other reader; no name, no control data.
+        // SAFETY: each message points to one element of `vectors`, and that to a slot of SLOT_LEN writable bytes of
+        // `self.slots`. All outlive the call; `self` is borrowed mutably, so nothing else accesses the slots. Name and
+        // control pointers are null.
         let count = unsafe {
             libc::recvmmsg(
                 self.socket.fd(),

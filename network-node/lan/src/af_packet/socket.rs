@@ -1,4 +1,4 @@
-//! Opening and asking the raw socket.
+//! Opening and querying the raw socket.
 
 use std::io;
 use std::mem;
@@ -9,7 +9,7 @@ use csp_types::MacAddr;
 use super::{AfPacketConfig, OpenError};
 use crate::port::PortInfo;
 
-/// Options of packet(7) that the libc crate does not name on every target.
+/// Constants of packet(7) and ARP that the libc crate does not define on every target.
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
 const ARPHRD_ETHER: u16 = 1;
 
@@ -23,11 +23,12 @@ impl Socket {
         self.fd.as_raw_fd()
     }
 
-    /// Frames dropped because the receive queue was full, since the last call (the kernel resets on reading).
+    /// Returns the frames dropped because the receive queue was full since the last call (the kernel resets the count
+    /// on reading).
     pub(super) fn overruns(&self) -> u64 {
         let mut statistics = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
         let mut len = mem::size_of::<libc::tpacket_stats>() as libc::socklen_t;
-        // SAFETY: the pointers name a live value of the length that `len` tells, and a live length.
+        // SAFETY: `statistics` is a local of `len` writable bytes and `len` a local socklen_t; both outlive the call.
         let done = unsafe {
             libc::getsockopt(
                 self.fd(),
@@ -41,7 +42,8 @@ impl Socket {
     }
 
     fn set<T>(&self, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
-        // SAFETY: the pointer and length name `value`, which the kernel only reads during the call.
+        // SAFETY: `value` is a reference to `size_of::<T>()` readable bytes, which the kernel only reads, during the
+        // call.
         let done = unsafe {
             libc::setsockopt(
                 self.fd(),
@@ -55,12 +57,12 @@ impl Socket {
     }
 
     fn interface_request(&self, name: &[u8; libc::IFNAMSIZ], what: libc::Ioctl) -> io::Result<libc::ifreq> {
-        // SAFETY: an ifreq of zeroes is valid: it is plain data.
+        // SAFETY: all-zero bytes are a valid ifreq.
         let mut request: libc::ifreq = unsafe { mem::zeroed() };
         for (to, from) in request.ifr_name.iter_mut().zip(name) {
             *to = *from as libc::c_char;
         }
-        // SAFETY: the requests used here read and write one ifreq, which lives through the call.
+        // SAFETY: `request` is a local that outlives the call, and the requests used here read and write one ifreq.
         check(unsafe { libc::ioctl(self.fd(), what, &raw mut request) })?;
         Ok(request)
     }
@@ -70,17 +72,17 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Opens the socket, asks the interface what it is, and binds.
+/// Opens the socket, queries the interface and binds.
 pub(super) fn open(config: &AfPacketConfig) -> Result<(Socket, PortInfo), OpenError> {
     let failed = |call: &'static str| {
         let interface = config.interface.clone();
         move |source| OpenError::System { call, interface, source }
     };
     let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // Protocol 0 receives nothing until bind, so that no frame of another interface slips in.
-    // SAFETY: socket() takes no pointers.
+    // A socket of protocol 0 receives nothing until bind, so no frame of another interface gets in.
+    // SAFETY: socket takes no pointers; its result is checked.
     let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) }).map_err(failed("socket"))?;
-    // SAFETY: the descriptor is new and ours alone.
+    // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
     let socket = Socket { fd: unsafe { OwnedFd::from_raw_fd(fd) } };
 
     let name = interface_name(&config.interface)?;
@@ -92,7 +94,7 @@ pub(super) fn open(config: &AfPacketConfig) -> Result<(Socket, PortInfo), OpenEr
     for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
     {
         let len = config.socket_buffer_len.min(i32::MAX as u32 / 2) as i32;
-        // Forcing needs CAP_NET_ADMIN; without it the system's limit is as good as it gets.
+        // The FORCE options need CAP_NET_ADMIN; without it the system's limit applies.
         if socket.set(libc::SOL_SOCKET, forced, &len).is_err() {
             socket.set(libc::SOL_SOCKET, plain, &len).map_err(failed("SO_RCVBUF or SO_SNDBUF"))?;
         }
@@ -108,7 +110,7 @@ pub(super) fn open(config: &AfPacketConfig) -> Result<(Socket, PortInfo), OpenEr
 
 fn interface_name(name: &str) -> Result<[u8; libc::IFNAMSIZ], OpenError> {
     let mut bytes = [0; libc::IFNAMSIZ];
-    // One byte stays for the terminating zero.
+    // One byte is needed for the terminating zero.
     if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains('\0') {
         return Err(OpenError::NoInterface(name.to_owned()));
     }
@@ -120,7 +122,7 @@ fn index_of(socket: &Socket, name: &[u8; libc::IFNAMSIZ], config: &AfPacketConfi
     let request = socket
         .interface_request(name, libc::SIOCGIFINDEX)
         .map_err(|_| OpenError::NoInterface(config.interface.clone()))?;
-    // SAFETY: after SIOCGIFINDEX the union holds the index.
+    // SAFETY: SIOCGIFINDEX has written this field of the union; any bytes are a valid integer.
     Ok(unsafe { request.ifr_ifru.ifru_ifindex })
 }
 
@@ -134,7 +136,7 @@ fn describe(
         move |source| OpenError::System { call, interface, source }
     };
     let request = socket.interface_request(name, libc::SIOCGIFHWADDR).map_err(failed("SIOCGIFHWADDR"))?;
-    // SAFETY: after SIOCGIFHWADDR the union holds the hardware address.
+    // SAFETY: SIOCGIFHWADDR has written this field of the union; any bytes are a valid sockaddr.
     let address = unsafe { request.ifr_ifru.ifru_hwaddr };
     if address.sa_family != ARPHRD_ETHER {
         return Err(OpenError::NotEthernet(config.interface.clone()));
@@ -144,23 +146,24 @@ fn describe(
         *to = from as u8;
     }
     let request = socket.interface_request(name, libc::SIOCGIFMTU).map_err(failed("SIOCGIFMTU"))?;
-    // SAFETY: after SIOCGIFMTU the union holds the MTU.
+    // SAFETY: SIOCGIFMTU has written this field of the union; any bytes are a valid integer.
     let mtu = unsafe { request.ifr_ifru.ifru_mtu };
     Ok(PortInfo { name: config.interface.clone(), mac, mtu: u16::try_from(mtu).unwrap_or(u16::MAX) })
 }
 
 fn bind(socket: &Socket, index: i32) -> io::Result<()> {
-    // SAFETY: a sockaddr_ll of zeroes is valid: it is plain data.
+    // SAFETY: all-zero bytes are a valid sockaddr_ll.
     let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
     address.sll_family = libc::AF_PACKET as u16;
     address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
     address.sll_ifindex = index;
     let len = mem::size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-    // SAFETY: the pointer and length name a live sockaddr_ll.
+    // SAFETY: `address` is a local of `len` readable bytes that outlives the call.
     check(unsafe { libc::bind(socket.fd(), (&raw const address).cast(), len) }).map(drop)
 }
 
-/// All multicast groups: neighbour solicitations go to a group made from each IPv6 service address (RFC 4291 §2.7.1).
+/// Joins all multicast groups: neighbour solicitations are sent to a group derived from each IPv6 service address (RFC
+/// 4291 §2.7.1).
 fn join_multicast(socket: &Socket, index: i32) -> io::Result<()> {
     let request = libc::packet_mreq {
         mr_ifindex: index,

@@ -1,5 +1,5 @@
-//! The transmitting half: small frames are copied and sent in batches by sendmmsg; large ones go at once, gathered by
-//! the kernel straight from the caller's parts.
+//! The transmitting half: small frames are copied and sent in batches by sendmmsg; large ones are sent at once,
+//! gathered by the kernel directly from the caller's parts.
 
 use std::io;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use super::socket::Socket;
 use super::vnet::{self, VNET_LEN};
 use crate::port::{LanTransmitter, TransmitCounters, TransmitError, TxOffload};
 
-/// Frames that wait for [`LanTransmitter::flush`] at most.
+/// Largest number of frames that wait for [`LanTransmitter::flush`].
 const QUEUE_LEN: usize = 64;
-/// Frames up to this length are queued by copying; copying more costs more than the system call it saves.
+/// Longest frame that is queued by copying, in bytes: copying more costs more than the system call that it saves.
 const COPY_LEN_MAX: usize = 4096;
 /// Longest frame: Ethernet and the largest IP packet.
 const FRAME_LEN_MAX: usize = 14 + 65_535;
-/// Most parts of a frame.
+/// Largest number of parts of a frame.
 const PARTS_MAX: usize = 8;
 const SLOT_LEN: usize = COPY_LEN_MAX + VNET_LEN;
 
@@ -57,12 +57,12 @@ impl Transmitter {
         for (vector, part) in vectors.iter_mut().zip(all) {
             *vector = libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() };
         }
-        // SAFETY: a msghdr of zeroes is valid: plain data and null pointers.
+        // SAFETY: all-zero bytes are a valid msghdr.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = vectors.as_mut_ptr();
         message.msg_iovlen = parts.len() + 1;
-        // SAFETY: the message names `parts.len() + 1` iovecs, each a part that is borrowed through the call; the
-        // kernel only reads them.
+        // SAFETY: `message` points to the `parts.len() + 1` elements of `vectors` set above (`transmit` limits `parts`
+        // to PARTS_MAX), each of which points to a slice borrowed for longer than the call; the kernel only reads them.
         let sent = unsafe { libc::sendmsg(self.socket.fd(), &raw const message, libc::MSG_DONTWAIT) };
         if sent < 0 {
             return Err(self.note_error());
@@ -72,10 +72,10 @@ impl Transmitter {
         Ok(())
     }
 
-    /// Hands the queued frames from `first` on to the kernel; returns how many it took.
+    /// Passes the queued frames from number `first` on to the kernel. Returns the number of frames that it accepted.
     fn send_batch(&mut self, first: usize) -> io::Result<usize> {
         let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; QUEUE_LEN];
-        // SAFETY: an array of mmsghdr of zeroes is valid: plain data and null pointers.
+        // SAFETY: all-zero bytes are valid mmsghdrs: integers and null pointers.
         let mut messages: [libc::mmsghdr; QUEUE_LEN] = unsafe { std::mem::zeroed() };
         for at in first..self.queued {
             let slot = &mut self.slots[at * SLOT_LEN..][..self.lens[at]];
@@ -83,8 +83,8 @@ impl Transmitter {
             messages[at].msg_hdr.msg_iov = &raw mut vectors[at];
             messages[at].msg_hdr.msg_iovlen = 1;
         }
-        // SAFETY: the messages from `first` to `queued` name one iovec each, and those name filled slots; all live
-        // through the call and are only read.
+        // SAFETY: each message from `first` to `queued` points to one element of `vectors`, and that to the filled part
+        // of a slot of `self.slots`; all outlive the call, and the kernel only reads the slots.
         let sent = unsafe {
             libc::sendmmsg(
                 self.socket.fd(),
@@ -123,7 +123,7 @@ impl LanTransmitter for Transmitter {
         }
         let header = vnet::emit(offload);
         if len > COPY_LEN_MAX {
-            // What was queued before goes out before.
+            // Frames queued earlier are sent earlier.
             self.flush();
             return self.send_now(&header, parts, len);
         }
@@ -139,7 +139,8 @@ impl LanTransmitter for Transmitter {
         while first < self.queued {
             match self.send_batch(first) {
                 Ok(sent) => {
-                    // sendmmsg never returns 0 for a non-empty batch; stepping at least one keeps the loop bounded.
+                    // sendmmsg never returns 0 for a non-empty batch; advancing by at least one bounds the loop in any
+                    // case.
                     let sent = sent.max(1);
                     for len in &self.lens[first..self.queued.min(first + sent)] {
                         self.counters.frames += 1;

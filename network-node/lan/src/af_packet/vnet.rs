@@ -1,9 +1,9 @@
-//! The virtio-net header in front of every frame (virtio 1.2 §5.1.6; legacy 10-byte form in host byte order, as
-//! packet(7) has it).
+//! The virtio-net header before every frame (virtio 1.2 §5.1.6): the legacy 10-byte format in host byte order, as
+//! packet(7) defines it.
 
 use crate::port::{Checksum, Gso, GsoKind, TxOffload};
 
-/// Length of the header, in bytes.
+/// Length of the header in bytes.
 pub(super) const VNET_LEN: usize = 10;
 
 const NEEDS_CSUM: u8 = 1;
@@ -11,10 +11,10 @@ const DATA_VALID: u8 = 2;
 const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
-/// Set beside the type where the TCP header has CWR: only the first segment is to have it.
+/// Set together with the type if the TCP header has CWR, which only the first segment keeps.
 const GSO_ECN: u8 = 0x80;
 
-/// The header for a frame to be transmitted.
+/// Returns the header of a frame to be transmitted.
 pub(super) fn emit(offload: Option<TxOffload>) -> [u8; VNET_LEN] {
     let mut header = [0; VNET_LEN];
     let Some(offload) = offload else { return header };
@@ -30,7 +30,7 @@ pub(super) fn emit(offload: Option<TxOffload>) -> [u8; VNET_LEN] {
     header
 }
 
-/// What the header of a received frame says; `None` where it makes no sense.
+/// Parses the header of a received frame. `None` if it is invalid or of an unsupported type.
 pub(super) fn parse(header: &[u8; VNET_LEN]) -> Option<(Checksum, Option<Gso>)> {
     let field = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
     let checksum = match header[0] {
@@ -42,7 +42,7 @@ pub(super) fn parse(header: &[u8; VNET_LEN]) -> Option<(Checksum, Option<Gso>)> 
         GSO_NONE => return Some((checksum, None)),
         GSO_TCPV4 => GsoKind::TcpV4,
         GSO_TCPV6 => GsoKind::TcpV6,
-        // UDP segmentation and whatever comes later: nothing that the network node serves.
+        // UDP segmentation and later types: the network node serves TCP only.
         _ => return None,
     };
     let segment_size = field(4);
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_without_sense_are_refused() {
+    fn invalid_headers_are_refused() {
         for (gso_type, size) in [(GSO_TCPV4, 0u16), (3, 1000), (5, 1000)] {
             let mut header = [0; VNET_LEN];
             header[1] = gso_type;

@@ -1,4 +1,4 @@
-//! libcsp's example server as one more service of the demo.
+//! libcsp's example server as a further service of the demo.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,10 +11,10 @@ use super::Machines;
 /// The service's port.
 pub const PORT: u16 = 8081;
 
-/// The library's folder in the tree.
+/// The directory of the library in the source tree.
 const LIBRARY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../libcsp/capi");
 
-/// The policy with the service.
+/// Adds the service to the policy.
 pub fn add_service(policy: &str) -> String {
     let service = format!(
         "  - name: files\n    vip: {VIP}\n    port: {PORT}\n    pool:\n      - {{node: an-1, port: {PORT}}}\negress:"
@@ -22,7 +22,7 @@ pub fn add_service(policy: &str) -> String {
     policy.replacen("egress:", &service, 1)
 }
 
-/// Links the library that was built and compiles the server, into `folder`.
+/// Links the built library and compiles the server into `folder`.
 pub fn compile(binaries: &Path, folder: &Path) -> Result<()> {
     let mut link = Command::new(format!("{LIBRARY}/link.sh"));
     succeed(link.arg(binaries.join("libcsp.a")).arg(folder))?;
@@ -51,7 +51,7 @@ impl Machines {
         self.start(application, "http_server", &["/usr/bin/env", &agent, &program, &address, &www])
     }
 
-    /// The server holds the RDMA device itself: the agent forwards nothing of it.
+    /// Checks that the server has opened the RDMA device itself, so that the agent does not relay.
     pub(super) fn has_device_open(&mut self) -> Result<()> {
         let application = self.application();
         let command = "ls -l /proc/$(pgrep -x http_server)/fd | grep -c uverbs";

@@ -1,4 +1,4 @@
-//! `rdma/rdma_cma.h`.
+//! The declarations of `rdma/rdma_cma.h` that the provider uses.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::net::SocketAddr;
@@ -12,10 +12,10 @@ pub(in crate::verbs) struct EventChannel {
 
 #[repr(C)]
 pub(in crate::verbs) struct CmId {
-    /// The library's own context of the device, once the id is bound to one.
+    /// librdmacm's own context of the device, once the id is bound to one.
     pub verbs: *mut Context,
     channel: *mut EventChannel,
-    /// Ours to set.
+    /// For use by the application.
     pub context: *mut c_void,
     qp: *mut Qp,
     /// Source and destination, and the path.
@@ -43,7 +43,7 @@ pub(in crate::verbs) struct CmEvent {
     pub listen_id: *mut CmId,
     pub event: c_uint,
     pub status: c_int,
-    /// What the peer sent along, for the events of an RC connection.
+    /// The peer's parameters, for the events of an RC connection.
     pub conn: ConnParam,
 }
 
@@ -68,9 +68,10 @@ const _: () = {
     assert!(offset_of!(CmEvent, conn) == 24);
 };
 
-/// A socket address in the kernel's form, IPv6 with its scope.
+/// Converts a socket address to the kernel's format, IPv6 with its scope.
 pub(in crate::verbs) fn socket_address(address: SocketAddr) -> libc::sockaddr_storage {
-    // SAFETY: sockaddr_storage is plain; zero is a value of it, and it is large and aligned enough for both families.
+    // SAFETY: all-zero bytes are valid socket addresses. `storage` is a local, large and aligned enough for both
+    // families, and `at` points to it.
     unsafe {
         let mut storage: libc::sockaddr_storage = std::mem::zeroed();
         let at = &raw mut storage;

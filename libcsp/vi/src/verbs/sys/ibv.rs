@@ -1,8 +1,8 @@
-//! `infiniband/verbs.h`.
+//! The declarations of `infiniband/verbs.h` that the provider uses.
 
 use std::ffi::{c_int, c_uint, c_void};
 
-/// A struct of the library's that is only pointed to.
+/// A struct of the library that is only used behind pointers.
 macro_rules! opaque {
     ($($name:ident)*) => { $(#[repr(C)] pub(in crate::verbs) struct $name([u8; 0]);)* };
 }
@@ -14,7 +14,7 @@ type ReqNotifyCq = unsafe extern "C" fn(*mut Cq, c_int) -> c_int;
 type PostSrqRecv = unsafe extern "C" fn(*mut Srq, *mut RecvWr, *mut *mut RecvWr) -> c_int;
 type PostSend = unsafe extern "C" fn(*mut Qp, *mut SendWr, *mut *mut SendWr) -> c_int;
 
-/// What the driver is called by; the inline functions of the header go through it.
+/// The driver's functions, which the inline functions of the header call.
 #[repr(C)]
 pub(in crate::verbs) struct ContextOps {
     older: [*mut c_void; 11],
@@ -47,7 +47,7 @@ pub(in crate::verbs) struct Cq {
     channel: *mut CompChannel,
     cq_context: *mut c_void,
     handle: u32,
-    /// How many completions it holds.
+    /// The capacity in completions.
     pub cqe: c_int,
 }
 
@@ -96,12 +96,12 @@ pub(in crate::verbs) struct DeviceAttr {
     phys_port_cnt: u8,
 }
 
-/// The form that the exported `ibv_query_port` fills in.
+/// The layout that the exported `ibv_query_port` writes.
 #[repr(C)]
 pub(in crate::verbs) struct PortAttr {
     pub state: c_uint,
     rest: [u32; 12],
-    /// Room for what a later library may add.
+    /// Room for fields that a later library may add.
     reserve: [u32; 16],
 }
 
@@ -138,7 +138,7 @@ pub(in crate::verbs) struct SendWr {
     pub imm_data: u32,
     pub remote_addr: u64,
     pub rkey: u32,
-    /// The rest of the unions, which RDMA WRITE and SEND do not use.
+    /// The rest of the unions; RDMA WRITE and SEND do not use it.
     pub rest: [u64; 9],
 }
 
@@ -250,12 +250,12 @@ pub(in crate::verbs) struct QpAttr {
 }
 
 pub(in crate::verbs) const QP_STATE: c_int = 1 << 0;
-/// Attributes that the kernel's connection manager names and the verbs interface never took.
+/// Attributes of the kernel's connection manager that the verbs interface does not accept.
 pub(in crate::verbs) const QP_NEVER_EXPOSED: c_int = 0xf << 21;
 
 #[repr(C)]
 pub(in crate::verbs) struct AsyncEvent {
-    /// The queue pair, where the event is about one.
+    /// The object of the event: a queue pair, for the events of queue pairs.
     pub element: *mut c_void,
     pub event_type: c_uint,
 }
@@ -267,7 +267,7 @@ pub(in crate::verbs) const EVENT_QP_ACCESS_ERR: c_uint = 3;
 pub(in crate::verbs) const EVENT_DEVICE_FATAL: c_uint = 8;
 pub(in crate::verbs) const EVENT_SRQ_ERR: c_uint = 14;
 
-// Sizes and places of rdma-core 44's structs on 64-bit Linux, as its headers give them to a C compiler.
+// Sizes and offsets of the structs of rdma-core 44 on 64-bit Linux, as a C compiler computes them from its headers.
 const _: () = {
     use std::mem::offset_of;
     assert!(size_of::<ContextOps>() == 256);

@@ -1,8 +1,9 @@
-//! libibverbs and librdmacm: the parts of their interfaces that the provider uses, and how they are loaded.
+//! libibverbs and librdmacm: the parts of their interfaces that the provider uses, and how the libraries are loaded.
 //!
-//! Written after `infiniband/verbs.h` and `rdma/rdma_cma.h` of rdma-core 44 for 64-bit Linux; structs end after the last
-//! field used where the library makes them, and are whole where we make them. Both libraries keep these layouts since
-//! their first release; the symbols are found at run time, so that hosts without them still run.
+//! Transcribed from `infiniband/verbs.h` and `rdma/rdma_cma.h` of rdma-core 44 for 64-bit Linux. Structs that the
+//! library allocates are declared up to the last field used; those that the provider allocates are complete. Both
+//! libraries have kept these layouts since their first release. The symbols are found at run time, so that hosts
+//! without the libraries run the programs, too.
 
 pub(super) mod cm;
 pub(super) mod ibv;
@@ -29,12 +30,14 @@ macro_rules! functions {
         impl Api {
             fn find(verbs: Library, rdmacm: Library) -> Result<Api, ViError> {
                 Ok(Api {
-                    // SAFETY: the headers give the functions of these names these types.
+                    // SAFETY: `symbol` returned the address of the function of this name, which the library's header
+                    // declares with this type; libraries are never unloaded.
                     $($vf: unsafe {
                         std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($va),*) $(-> $vr)?>(
                             verbs.symbol(concat!($vs, "\0"))?)
                     },)*
-                    // SAFETY: as above.
+                    // SAFETY: `symbol` returned the address of the function of this name, which the library's header
+                    // declares with this type; libraries are never unloaded.
                     $($cf: unsafe {
                         std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($ca),*) $(-> $cr)?>(
                             rdmacm.symbol(concat!($cs, "\0"))?)
@@ -91,14 +94,15 @@ functions! {
     }
 }
 
-/// A loaded library; never unloaded, since drivers do not stand it.
+/// A loaded library. It is never unloaded, since drivers do not support that.
 #[derive(Clone, Copy)]
 struct Library(*mut c_void);
 
 impl Library {
     fn open(name: &'static CStr, package: &str) -> Result<Library, ViError> {
         let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_DEEPBIND;
-        // SAFETY: the name is zero-terminated; rdma-core's constructors start nothing.
+        // SAFETY: the name is a static string that ends with a zero byte; the constructors of rdma-core have no effects
+        // on the process.
         let library = unsafe { libc::dlopen(name.as_ptr(), flags) };
         if library.is_null() {
             let name = name.to_string_lossy();
@@ -107,9 +111,9 @@ impl Library {
         Ok(Library(library))
     }
 
-    /// `name` ends with a zero.
+    /// Returns the address of a symbol. `name` must end with a zero byte.
     fn symbol(self, name: &'static str) -> Result<*mut c_void, ViError> {
-        // SAFETY: the library is open, the name zero-terminated.
+        // SAFETY: the library is open and never closed; the name ends with a zero byte, which the only callers append.
         let at = unsafe { libc::dlsym(self.0, name.as_ptr().cast()) };
         if at.is_null() {
             return Err(system("dlsym", format!("rdma-core has no {}", name.trim_end_matches('\0'))));
@@ -124,7 +128,7 @@ fn load() -> Result<Api, ViError> {
     Api::find(verbs, rdmacm)
 }
 
-/// The loaded libraries; loaded by the first call.
+/// Returns the libraries, loaded by the first call.
 pub(super) fn api() -> Result<&'static Api, ViError> {
     static API: OnceLock<Result<Api, ViError>> = OnceLock::new();
     API.get_or_init(load).as_ref().map_err(Clone::clone)
@@ -134,27 +138,27 @@ pub(super) fn system(call: &'static str, reason: String) -> ViError {
     ViError::System { call, reason }
 }
 
-/// The error that `errno` tells of.
+/// Returns the error of the failed `call` from `errno`.
 pub(super) fn failed(call: &'static str) -> ViError {
     system(call, std::io::Error::last_os_error().to_string())
 }
 
-/// Whether a call that gives 0 or a negative number succeeded.
+/// Converts the result of a call that returns zero on success.
 pub(super) fn check(call: &'static str, result: c_int) -> Result<(), ViError> {
     match result {
         0 => Ok(()),
-        // Most of libibverbs gives the number, librdmacm gives -1 and sets errno.
+        // Most functions of libibverbs return the error number; those of librdmacm return -1 and set errno.
         number if number > 0 => Err(system(call, std::io::Error::from_raw_os_error(number).to_string())),
         _ => Err(failed(call)),
     }
 }
 
-/// Whether a call that gives a pointer succeeded.
+/// Converts the result of a call that returns null on failure.
 pub(super) fn given<T>(call: &'static str, pointer: *mut T) -> Result<*mut T, ViError> {
     if pointer.is_null() { Err(failed(call)) } else { Ok(pointer) }
 }
 
-/// Makes reading from `fd` never wait.
+/// Makes reads from `fd` non-blocking.
 pub(super) fn set_nonblocking(fd: c_int) -> Result<(), ViError> {
     // SAFETY: no pointers are passed.
     let result = unsafe {

@@ -1,4 +1,4 @@
-//! How ends go, and what ends may hold of each other.
+//! The end of VIs, and the limits of what one end can reserve or change at the other.
 
 use super::*;
 use crate::verbs::queue::OWN_WORK;
@@ -6,7 +6,7 @@ use crate::verbs::queue::OWN_WORK;
 /// Blocks until `fd` is readable.
 fn readable(fd: RawFd) {
     let mut polled = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one entry, as told.
+    // SAFETY: `polled` is one local entry, as the count says, and outlives the call.
     assert_eq!(unsafe { libc::poll(&raw mut polled, 1, 20_000) }, 1, "nothing came");
 }
 
@@ -15,15 +15,15 @@ fn readable(fd: RawFd) {
 fn what_arrived_before_an_unclean_end_is_polled_before_it() {
     let Pair { mut a, mut b, from_a, from_b, .. } = pair(20_030);
     for n in 0..3 {
-        // The longer ones are written into their slots.
+        // The longer messages are written into their slots.
         let bytes = vec![n; 400 * usize::from(n)];
         a.post_send(from_a, n.into(), n.into(), &[&bytes], true).unwrap();
         assert_eq!(wait("completion", || a.poll()), Completion::Sent { vi: from_a, wr_id: n.into() });
     }
     drop(a);
     readable(b.channel.fd());
-    // The end is heard of while the messages lie in the completion queue.
-    b.look();
+    // The disconnect is processed while the messages are still in the completion queue.
+    b.poll_descriptors();
     for n in 0..3 {
         let got = wait("message", || b.poll());
         assert!(matches!(got, Completion::Received { immediate, .. } if immediate == n), "{got:?}");
@@ -33,14 +33,14 @@ fn what_arrived_before_an_unclean_end_is_polled_before_it() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_vanished_peer_is_found_out_after_a_message_without_completion() {
+fn a_vanished_peer_is_detected_after_an_unsignalled_message() {
     let Pair { mut a, mut b, from_a, from_b, .. } = pair(20_031);
     a.post_send(from_a, 0, 1, &[b"nobody asks what became of it"], false).unwrap();
     wait("message", || {
         idle(&mut a);
         b.poll()
     });
-    // Its acknowledgement is told to nobody.
+    // The message is unsignalled, so its acknowledgement produces no completion.
     pass(&mut a, &mut b, Duration::from_millis(500));
     b.ends.get_mut(from_b.0).unwrap().queue.as_mut().unwrap().stop();
     let start = Instant::now();
@@ -52,7 +52,7 @@ fn a_vanished_peer_is_found_out_after_a_message_without_completion() {
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
 }
 
-/// Room in completion queues that `b` reserved for its connectors.
+/// Returns the room in completion queues that `b` reserved for each of its connectors.
 fn reserved(b: &VerbsProvider) -> Vec<u32> {
     b.ends.iter().filter_map(|(_, end)| Some(end.queue.as_ref()?.completions.1)).collect()
 }
@@ -80,7 +80,7 @@ fn connectors_reserve_little_before_they_are_accepted() {
     assert!(reserved(&b).iter().all(|&work| work <= 512 + OWN_WORK), "{:?}", reserved(&b));
     assert!(reserved(&b).iter().sum::<u32>() <= 32_768);
     assert!(asked.len() > 50, "{}", asked.len());
-    // Whoever is accepted makes room for the next.
+    // An accepted connector makes room for the next.
     b.accept(asked.pop_front().unwrap(), config, b"").unwrap();
     asked.push_back(ask(&mut b).unwrap());
 }
@@ -98,9 +98,9 @@ fn an_end_lingers_for_two_seconds_and_is_clean_all_the_same() {
     });
     let lingered = start.elapsed();
     assert!((2..4).contains(&lingered.as_secs()), "{lingered:?}");
-    // The peer did nothing meanwhile.
+    // The peer was not polled meanwhile.
     readable(b.channel.fd());
-    b.look();
+    b.poll_descriptors();
     assert!(matches!(wait("message", || b.poll()), Completion::Received { immediate: 7, .. }));
     assert_eq!(wait("end", || b.poll_event()), Event::Disconnected { vi: from_b, clean: true });
 }
@@ -120,7 +120,7 @@ fn a_full_table_takes_new_vis_for_lingering_ones() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn what_only_an_end_itself_uses_cannot_be_written() {
+fn an_ends_private_memory_cannot_be_written() {
     let mut pair = pair(20_035);
     let peer = pair.peer();
     let body = pair.b.ends.get(pair.from_b.0).unwrap().body.as_ref().unwrap();
@@ -148,7 +148,7 @@ fn the_shared_queue_keeps_its_buffers_however_vis_end() {
         for n in 0..32 {
             a.post_send(from_a, 0, n, &[&vec![1; 64 * n as usize]], false).unwrap();
         }
-        // Messages lie in the completion queue in each case.
+        // In each case there are messages in the completion queue.
         match round % 3 {
             0 => drop(a),
             1 => {
@@ -167,7 +167,7 @@ fn the_shared_queue_keeps_its_buffers_however_vis_end() {
             (b.ends.iter().count() == 0).then_some(())
         });
     }
-    // So many messages arrive while nobody polls.
+    // As many messages as the queue has buffers arrive while `b` is not polled.
     let mut a = VerbsProvider::new().unwrap();
     let config = ViConfig { receive_depth: 2048, send_depth: 2048, message_len: 64 };
     let (from_a, _) = connect_with(&mut a, &mut b, &to, config);
