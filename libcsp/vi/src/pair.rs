@@ -27,7 +27,7 @@ pub struct Pair {
     /// Both number their VIs on their own.
     vis: Slots<(Side, ViId)>,
     /// The same the other way round, for each side.
-    known: [HashMap<ViId, u32>; 2],
+    known: [HashMap<ViId, u64>; 2],
     requests: Slots<(Side, RequestId)>,
     /// Which is looked at first, so that neither holds up the other.
     first: Side,

@@ -66,7 +66,7 @@ impl fmt::Debug for Memory {
 
 /// Names memory registered with a provider. Never reused while the provider lives.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct RegionId(pub u32);
+pub struct RegionId(pub u64);
 
 /// A run of registered memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -56,7 +56,7 @@ pub struct ShmProvider {
     /// The slot of `vis` to look at first, and how many messages it gave in a row.
     cursor: usize,
     burst: u32,
-    sent: VecDeque<(u32, u64)>,
+    sent: VecDeque<(u64, u64)>,
     events: VecDeque<Event>,
     /// VIs whose socket hung up and whose end the caller has not been told.
     hung_up: usize,
@@ -195,7 +195,7 @@ impl ShmProvider {
     /// What follows a message that was put into a ring, or was not.
     fn after_send(
         &mut self,
-        vi: u32,
+        vi: u64,
         sending: Result<Sending, ring::Violation>,
         signal: Option<u64>,
     ) -> Result<(), ViError> {

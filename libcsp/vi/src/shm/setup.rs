@@ -148,7 +148,7 @@ impl ShmProvider {
     }
 
     /// Something is to be read from a VI's socket, or it hung up.
-    pub(super) fn hear(&mut self, id: u32) {
+    pub(super) fn hear(&mut self, id: u64) {
         let Some(vi) = self.vis.get(id) else { return };
         let Some(socket) = &vi.socket else { return };
         if vi.stage == Stage::Connecting {
@@ -161,7 +161,7 @@ impl ShmProvider {
         }
     }
 
-    fn hear_answer(&mut self, id: u32) {
+    fn hear_answer(&mut self, id: u64) {
         let Some(vi) = self.vis.get_mut(id) else { return };
         let Some(socket) = &vi.socket else { return };
         let mut bytes = [0; PACKET_LEN_MAX];
@@ -184,7 +184,7 @@ impl ShmProvider {
         }
     }
 
-    fn hang_up(&mut self, id: u32) {
+    fn hang_up(&mut self, id: u64) {
         let Some(vi) = self.vis.get_mut(id) else { return };
         let Some(socket) = vi.socket.take() else { return };
         sys::unwatch(&self.epoll, &socket);
@@ -194,7 +194,7 @@ impl ShmProvider {
     }
 
     /// Ends a VI whose peer wrote nonsense into the memory.
-    pub(super) fn break_vi(&mut self, id: u32) {
+    pub(super) fn break_vi(&mut self, id: u64) {
         let Some(vi) = self.vis.get_mut(id) else { return };
         if vi.is_hung_up() {
             self.hung_up -= 1;

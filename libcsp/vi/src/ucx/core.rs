@@ -20,9 +20,9 @@ const INCOMING_MAX: usize = 256;
 /// Who an endpoint belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Owner {
-    Silent(u32),
-    Waiting(u32),
-    End(u32),
+    Silent(u64),
+    Waiting(u64),
+    End(u64),
 }
 
 pub(super) struct Silent {
@@ -39,9 +39,9 @@ pub(super) struct Waiting {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Todo {
     /// Send a message without content.
-    Tell(u32, Kind),
+    Tell(u64, Kind),
     /// Close the endpoint of a VI; one that lingers is over.
-    Close(u32),
+    Close(u64),
     /// Close an endpoint that belongs to nobody.
     Drop(*mut Endpoint),
     /// Reject an announced connection.
@@ -94,7 +94,7 @@ impl Core {
     }
 
     /// The library is done with a send buffer, whose message has left or, with the endpoint, failed.
-    pub(super) fn on_sent(&mut self, vi: u32, buffer: u16, has_left: bool) {
+    pub(super) fn on_sent(&mut self, vi: u64, buffer: u16, has_left: bool) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         let signal = end.release(buffer);
         if end.stage == Stage::Dead && !end.is_sending() {
@@ -114,17 +114,18 @@ impl Core {
             return self.on_request(data, from);
         }
         // A VI that is gone may still be sent to: that is no fault.
-        let Some(end) = self.ends.get_mut(header.vi) else { return };
+        let Some(vi) = self.ends.whole(header.vi) else { return };
+        let Some(end) = self.ends.get_mut(vi) else { return };
         if end.key != header.key {
             self.counters.violations += 1;
             return;
         }
         match (header.kind, end.stage) {
-            (Kind::Accept, Stage::Connecting) => self.on_accept(header.vi, data),
+            (Kind::Accept, Stage::Connecting) => self.on_accept(vi, data),
             (Kind::Reject, Stage::Connecting) => {
                 let mismatch = header.immediate == REJECT_MISMATCH;
                 self.refuse(
-                    header.vi,
+                    vi,
                     if mismatch {
                         ViError::Protocol("the message lengths differ")
                     } else {
@@ -133,10 +134,10 @@ impl Core {
                 );
             }
             (Kind::Data | Kind::Credit | Kind::Close, Stage::Opening | Stage::Open) => {
-                self.on_open(&header, data);
+                self.on_open(vi, &header, data);
             }
-            (Kind::Close, Stage::Lingering) => self.todo.push_back(Todo::Tell(header.vi, Kind::CloseAck)),
-            (Kind::CloseAck, Stage::Lingering) => self.todo.push_back(Todo::Close(header.vi)),
+            (Kind::Close, Stage::Lingering) => self.todo.push_back(Todo::Tell(vi, Kind::CloseAck)),
+            (Kind::CloseAck, Stage::Lingering) => self.todo.push_back(Todo::Close(vi)),
             (Kind::Data | Kind::Credit | Kind::Close, Stage::Lingering | Stage::Closed | Stage::Dead) => {}
             _ => self.counters.violations += 1,
         }
@@ -168,7 +169,7 @@ impl Core {
         }
     }
 
-    fn on_accept(&mut self, vi: u32, data: &[u8]) {
+    fn on_accept(&mut self, vi: u64, data: &[u8]) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         match Setup::parse(data) {
             Ok(setup) if setup.config.message_len == end.config.message_len => {
@@ -183,7 +184,7 @@ impl Core {
     }
 
     /// A VI that was connecting will not be.
-    pub(super) fn refuse(&mut self, vi: u32, reason: ViError) {
+    pub(super) fn refuse(&mut self, vi: u64, reason: ViError) {
         if let Some(end) = self.ends.get_mut(vi) {
             end.stage = Stage::Closed;
         }
@@ -191,38 +192,38 @@ impl Core {
         self.todo.push_back(Todo::Close(vi));
     }
 
-    fn on_open(&mut self, header: &Header, data: &[u8]) {
-        let Some(end) = self.ends.get_mut(header.vi) else { return };
+    fn on_open(&mut self, vi: u64, header: &Header, data: &[u8]) {
+        let Some(end) = self.ends.get_mut(vi) else { return };
         if end.ended.is_some() {
             return;
         }
         if !end.widen(header.posted) {
-            return self.violate(header.vi);
+            return self.violate(vi);
         }
         match header.kind {
             Kind::Data => match end.store(data, header.immediate) {
-                None => self.violate(header.vi),
+                None => self.violate(vi),
                 Some(arrived) if end.stage == Stage::Open => {
-                    self.completions.push_back(received(header.vi, arrived));
+                    self.completions.push_back(received(vi, arrived));
                 }
                 Some(arrived) => end.early.push_back(arrived),
             },
             Kind::Close => {
-                self.end(header.vi, true);
-                self.todo.push_back(Todo::Tell(header.vi, Kind::CloseAck));
+                self.end(vi, true);
+                self.todo.push_back(Todo::Tell(vi, Kind::CloseAck));
             }
             _ => {}
         }
     }
 
-    fn violate(&mut self, vi: u32) {
+    fn violate(&mut self, vi: u64) {
         self.counters.violations += 1;
         self.end(vi, false);
         self.todo.push_back(Todo::Close(vi));
     }
 
     /// The peer's end was seen.
-    pub(super) fn end(&mut self, vi: u32, clean: bool) {
+    pub(super) fn end(&mut self, vi: u64, clean: bool) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         if end.ended.is_none() {
             end.ended = Some(clean);
@@ -240,7 +241,7 @@ impl Core {
     }
 
     /// The caller was told that the VI is open: what came early can be polled.
-    pub(super) fn open(&mut self, vi: u32) {
+    pub(super) fn open(&mut self, vi: u64) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         end.stage = Stage::Open;
         self.completions.extend(end.early.drain(..).map(|arrived| received(vi, arrived)));
@@ -260,7 +261,7 @@ impl Core {
     }
 
     /// The caller gives a VI back: nothing of it is told any more.
-    pub(super) fn forget(&mut self, vi: u32) {
+    pub(super) fn forget(&mut self, vi: u64) {
         if let Some(end) = self.ends.get_mut(vi)
             && end.ended.is_some()
             && !end.told_end
@@ -280,7 +281,7 @@ impl Core {
     }
 }
 
-fn received(vi: u32, arrived: Arrived) -> Completion {
+fn received(vi: u64, arrived: Arrived) -> Completion {
     Completion::Received {
         vi: ViId(vi),
         buffer: BufferId(arrived.buffer),

@@ -210,7 +210,7 @@ fn parameters(queue: &Queue, private_data: &[u8]) -> ConnParam {
 
 impl VerbsProvider {
     /// Starts to look for the way to a listener.
-    pub(super) fn resolve(&mut self, vi: u32, address: SocketAddr) {
+    pub(super) fn resolve(&mut self, vi: u64, address: SocketAddr) {
         let started = self.channel.create(vi as usize).and_then(|id| {
             if let Some(end) = self.ends.get_mut(vi) {
                 end.id = id;
@@ -260,7 +260,7 @@ impl VerbsProvider {
     }
 
     fn on_connection(&mut self, news: &News) {
-        let vi = news.token as u32;
+        let vi = news.token as u64;
         let Some(end) = self.ends.get(vi).filter(|end| end.id == news.id) else { return };
         let number = end.queue.as_ref().map(|_| end.device);
         let done = match (news.event, end.stage) {
@@ -324,7 +324,7 @@ impl VerbsProvider {
     }
 
     /// Makes the queue pair of an end that can have `messages` posted at once.
-    fn equip(&mut self, vi: u32, messages: u32) -> Result<(), ViError> {
+    fn equip(&mut self, vi: u64, messages: u32) -> Result<(), ViError> {
         let id = self.ends.get(vi).ok_or(ViError::Unknown("VI"))?.id;
         let number = self.device_of(id)?;
         let Some(Some(device)) = self.devices.get_mut(number) else { return Err(ViError::Unknown("device")) };
@@ -337,7 +337,7 @@ impl VerbsProvider {
     }
 
     /// The way is known: calls the listener.
-    fn call(&mut self, vi: u32) -> Result<(), ViError> {
+    fn call(&mut self, vi: u64) -> Result<(), ViError> {
         let config = self.ends.get(vi).ok_or(ViError::Unknown("VI"))?.config;
         self.equip(vi, config.send_depth)?;
         let Some(end) = self.ends.get_mut(vi) else { return Ok(()) };
@@ -352,7 +352,7 @@ impl VerbsProvider {
     }
 
     /// The listener's side is ready: asks for the VI.
-    fn answered(&mut self, vi: u32) -> Result<(), ViError> {
+    fn answered(&mut self, vi: u64) -> Result<(), ViError> {
         let Some(end) = self.ends.get_mut(vi) else { return Ok(()) };
         let (id, Some(queue), Some(body)) = (end.id, &mut end.queue, &end.body) else { return Ok(()) };
         queue.go(id, ibv::QPS_RTR)?;
@@ -425,7 +425,7 @@ impl VerbsProvider {
     }
 
     /// Connects with a connector, so that it can ask for a VI of `sends` messages posted at once.
-    fn welcome(&mut self, vi: u32, id: *mut CmId, sends: u32) -> Result<(), ViError> {
+    fn welcome(&mut self, vi: u64, id: *mut CmId, sends: u32) -> Result<(), ViError> {
         self.equip(vi, sends)?;
         let Some(queue) = self.ends.get_mut(vi).and_then(|end| end.queue.as_mut()) else { return Ok(()) };
         queue.go(id, ibv::QPS_RTR)?;
@@ -436,7 +436,7 @@ impl VerbsProvider {
     }
 
     /// The caller accepts a connector that has asked.
-    pub(super) fn admit(&mut self, vi: u32, config: ViConfig, private_data: &[u8]) -> Result<(), ViError> {
+    pub(super) fn admit(&mut self, vi: u64, config: ViConfig, private_data: &[u8]) -> Result<(), ViError> {
         let end = self.ends.get_mut(vi).ok_or(ViError::Unknown("connection request"))?;
         end.config = config;
         // The queue pair has no room for more than the peer has receives for: they cannot be on their way.

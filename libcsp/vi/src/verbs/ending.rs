@@ -12,12 +12,12 @@ const LINGER_MS: u64 = 2000;
 
 impl VerbsProvider {
     /// Refuses a connector; the end goes when it hung up.
-    pub(super) fn turn_away(&mut self, vi: u32, reason: u32) {
+    pub(super) fn turn_away(&mut self, vi: u64, reason: u32) {
         self.linger(vi, &Control::Reject(reason));
     }
 
     /// The caller is done with an end, which goes when the peer has answered its last message, or has not for long.
-    pub(super) fn linger(&mut self, vi: u32, last: &Control) {
+    pub(super) fn linger(&mut self, vi: u64, last: &Control) {
         if let Some(end) = self.ends.get_mut(vi) {
             end.stage = Stage::Lingering;
         }
@@ -44,7 +44,7 @@ impl VerbsProvider {
     }
 
     /// Takes a connection out of use; the peer learns of it.
-    pub(super) fn cut(&mut self, vi: u32) {
+    pub(super) fn cut(&mut self, vi: u64) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         if let Some(queue) = &mut end.queue {
             queue.stop();
@@ -54,7 +54,7 @@ impl VerbsProvider {
     }
 
     /// Takes down an end that nobody needs any more.
-    pub(super) fn finish(&mut self, vi: u32) {
+    pub(super) fn finish(&mut self, vi: u64) {
         self.lingering.retain(|&(of, _)| of != vi);
         self.cut(vi);
         // Receives of this queue pair that completed have to be accounted for while it is known.

@@ -120,16 +120,16 @@ pub struct VerbsProvider {
     channel: Channel,
     epoll: Epoll,
     /// The end of each queue pair, by device and number.
-    numbers: HashMap<(usize, u32), u32, BuildHasherDefault<Spread>>,
+    numbers: HashMap<(usize, u32), u64, BuildHasherDefault<Spread>>,
     /// The one found last: device, number, end.
-    found: (usize, u32, u32),
+    found: (usize, u32, u64),
     batch: [Wc; BATCH],
     completions: VecDeque<Completion>,
     events: VecDeque<Event>,
     /// Ends of which nothing is left to do but to take them down.
-    finished: VecDeque<u32>,
+    finished: VecDeque<u64>,
     /// VIs given back whose peer has not confirmed the end, and since when, in milliseconds; the oldest first.
-    lingering: VecDeque<(u32, u64)>,
+    lingering: VecDeque<(u64, u64)>,
     /// VIs whose end was seen and not told.
     ending: usize,
     armed: bool,

@@ -11,6 +11,7 @@ use super::memory::{Registration, Span, pages};
 use super::sys::cm::CmId;
 use super::sys::ibv::{self, Sge};
 use super::sys::{self, Api, check};
+use crate::slots::short;
 use crate::{PIECES_MAX, ViError};
 
 /// Bytes of inline data that are asked for; devices that have less are asked again for less.
@@ -35,9 +36,9 @@ const RNR_TIMER: u8 = 12;
 const NUMBER_MASK: u32 = (1 << 31) - 1;
 
 /// Regions that a piece of work uses, by their numbers in the registration table.
-pub(super) type Regions = [u32; PIECES_MAX];
+pub(super) type Regions = [u64; PIECES_MAX];
 /// No region.
-pub(super) const NO_REGION: u32 = u32::MAX;
+pub(super) const NO_REGION: u64 = u64::MAX;
 
 /// What a posted work request was for.
 #[derive(Clone, Copy, Debug)]
@@ -92,7 +93,7 @@ pub(super) struct Queue {
     /// The completion queue, and the room reserved in it.
     pub completions: (usize, u32),
     /// The VI, which completions name.
-    vi: u32,
+    vi: u64,
     pub inline_max: usize,
     pub segments_max: usize,
     records: Box<[Work]>,
@@ -115,7 +116,7 @@ impl Queue {
     pub(super) fn new(
         api: &'static Api,
         device: &mut Device,
-        vi: u32,
+        vi: u64,
         messages: u32,
     ) -> Result<Self, ViError> {
         let work = messages + OWN_WORK;
@@ -257,7 +258,7 @@ impl Queue {
             flags |= ibv::SEND_INLINE;
         }
         let mut raw = ibv::SendWr {
-            wr_id: u64::from(self.vi) << 32 | u64::from(self.posted),
+            wr_id: u64::from(short(self.vi)) << 32 | u64::from(self.posted),
             next: null_mut(),
             sg_list: request.segments.as_mut_ptr(),
             num_sge: request.segments.len() as c_int,

@@ -216,7 +216,7 @@ impl VerbsProvider {
 
     /// Posts a write of no bytes where nothing was heard and nothing is on its way: its failure tells of a peer's host
     /// that is gone.
-    fn probe(&mut self, vi: u32) {
+    fn probe(&mut self, vi: u64) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         let (true, None) = (!std::mem::replace(&mut end.heard, false), end.ended) else { return };
         let remote = end.peer.as_ref().map_or((0, 0), |peer| (peer.grants, peer.grants_key));
