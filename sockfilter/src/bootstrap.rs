@@ -3,7 +3,7 @@
 //! Levels: before [`start`] ran every call is a raw system call; afterwards passing calls go to the next library; an
 //! attachment to the agent is made when the program first listens or connects, or is given listeners; never before.
 
-use std::ffi::{CStr, CString, OsString};
+use std::ffi::{CStr, CString, OsString, c_char};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
@@ -92,11 +92,17 @@ fn number(name: &CStr) -> Option<u64> {
     variable(name)?.to_str().ok()?.parse().ok()
 }
 
-/// An environment variable; asked for at start only, as programs clear and overwrite their environment (nginx keeps
-/// its process title there).
+unsafe extern "C" {
+    /// secure_getenv(3), which the libc crate does not declare for Linux.
+    fn secure_getenv(name: *const c_char) -> *mut c_char;
+}
+
+/// An environment variable; read at start only, as programs clear and overwrite their environment (nginx keeps its
+/// process title there). A program with rights that its caller has not (AT_SECURE: setuid, file capabilities) has none:
+/// its caller may not choose its agent.
 fn variable(name: &CStr) -> Option<&'static CStr> {
     // SAFETY: `name` is a C string. The result is used at once, before the program could change its environment.
-    let found = unsafe { libc::getenv(name.as_ptr()) };
+    let found = unsafe { secure_getenv(name.as_ptr()) };
     // SAFETY: a non-null result is a C string of the environment.
     if found.is_null() { None } else { Some(unsafe { CStr::from_ptr(found) }) }
 }

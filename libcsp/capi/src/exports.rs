@@ -16,6 +16,7 @@ use crate::error::{ALL, Error, Result};
 use crate::handle::{self, ContextId, Key, Kind};
 use crate::pool::Work;
 use crate::registry::{self, Entered};
+use crate::system;
 
 /// `struct csp_options`.
 #[repr(C)]
@@ -53,8 +54,8 @@ unsafe fn text<'a>(pointer: *const c_char) -> Option<&'a [u8]> {
     (!pointer.is_null()).then(|| unsafe { CStr::from_ptr(pointer) }.to_bytes())
 }
 
-fn path(bytes: Option<&[u8]>, variable: &str, otherwise: &str) -> Result<PathBuf> {
-    let set = bytes.map(|b| OsString::from_vec(b.to_vec())).or_else(|| std::env::var_os(variable));
+fn path(bytes: Option<&[u8]>, variable: &CStr, otherwise: &str) -> Result<PathBuf> {
+    let set = bytes.map(<[u8]>::to_vec).or_else(|| system::variable(variable)).map(OsString::from_vec);
     let path = set.unwrap_or_else(|| otherwise.into());
     if path.is_empty() || path.len() > TEXT_MAX { Err(Error::INVALID) } else { Ok(path.into()) }
 }
@@ -108,8 +109,8 @@ unsafe fn options(given: *const COptions) -> Result<Options> {
         outgoing: or(given.send_buffers, BUFFERS),
         incoming: or(given.receive_buffers, BUFFERS),
         connections_max: or(given.connections, CONNECTIONS),
-        agent: path(agent, "CSP_AGENT", AGENT)?,
-        channels: path(channels, "CSP_CHANNELS", CHANNELS)?,
+        agent: path(agent, c"CSP_AGENT", AGENT)?,
+        channels: path(channels, c"CSP_CHANNELS", CHANNELS)?,
         program: program(name)?,
     })
 }

@@ -1,5 +1,7 @@
 //! Clocks and random bits.
 
+use std::ffi::{CStr, c_char};
+
 use csp_types::Instant;
 
 fn clock(id: libc::clockid_t) -> (u64, u64) {
@@ -26,6 +28,21 @@ pub fn random() -> u64 {
     // SAFETY: `bits` has 8 writable bytes.
     unsafe { libc::getrandom((&raw mut bits).cast(), 8, libc::GRND_NONBLOCK) };
     bits ^ now().as_nanos().rotate_left(32)
+}
+
+unsafe extern "C" {
+    /// secure_getenv(3), which the libc crate does not declare for Linux.
+    fn secure_getenv(name: *const c_char) -> *mut c_char;
+}
+
+/// The value of an environment variable. A program with rights that its caller has not (AT_SECURE: setuid, file
+/// capabilities) has none: its caller may not choose its agent.
+pub fn variable(name: &CStr) -> Option<Vec<u8>> {
+    // SAFETY: `name` is a C string. As with getenv(3), no other thread may change the environment at the same time; that
+    // is the program's obligation for every call that reads it.
+    let found = unsafe { secure_getenv(name.as_ptr()) };
+    // SAFETY: a non-null result is a C string of the environment; it is copied at once.
+    (!found.is_null()).then(|| unsafe { CStr::from_ptr(found) }.to_bytes().to_vec())
 }
 
 /// The calling thread's errno.

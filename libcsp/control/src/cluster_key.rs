@@ -1,6 +1,8 @@
 //! The cluster key: the secret that signs the tokens of nodes and processes.
 
 use std::fmt;
+use std::fs::File;
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -20,20 +22,22 @@ impl fmt::Debug for ClusterKey {
 }
 
 impl ClusterKey {
-    /// Reads the key file: 64 hex digits and an optional end of line. Warns when others than the owner may read it.
+    /// Reads the key file: 64 hex digits and an optional end of line. A file that its group or others may read or write
+    /// is refused: whoever has the key can be any node of the cluster.
     pub fn load(path: &Path) -> Result<ClusterKey, ConfigError> {
         let file = path.display().to_string();
         let wrong = |message: String| ConfigError::new(&file, "cluster key", message);
-        let text =
-            std::fs::read_to_string(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
-        let mode = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?.permissions().mode();
+        let cannot = |error: std::io::Error| wrong(format!("cannot be read: {error}"));
+        // The mode is that of the file that is read, whatever the path names a moment later.
+        let mut opened = File::open(path).map_err(cannot)?;
+        let mode = opened.metadata().map_err(cannot)?.permissions().mode() & 0o777;
         if mode & 0o077 != 0 {
-            tracing::warn!(
-                file,
-                "the cluster key can be read by others than its owner (mode {:03o}); use 600",
-                mode & 0o777
-            );
+            return Err(wrong(format!(
+                "its mode {mode:03o} lets others than its owner at it; make it 600: chmod 600 {file}"
+            )));
         }
+        let mut text = String::new();
+        opened.read_to_string(&mut text).map_err(cannot)?;
         ClusterKey::from_hex(text.trim()).ok_or_else(|| {
             let allowed = 2 * CLUSTER_KEY_LEN;
             wrong(format!(

@@ -114,7 +114,9 @@ fn run<W: DataWorker>(
     loop {
         let at = now();
         let mut busy = false;
-        while let Some(question) = mailbox.poll() {
+        // One question a turn: a mailbox that is refilled as fast as it is emptied does not delay the turns, on which
+        // heartbeats and timers depend.
+        if let Some(question) = mailbox.poll() {
             busy = true;
             if worker.answer(at, question).is_break() {
                 return;

@@ -1,8 +1,14 @@
 //! The HTTP endpoint of every daemon: `/metrics`, `/healthz`, `/readyz`, `/v1/node` and what the daemon adds.
+//!
+//! Anybody who reaches the address may connect. So connections, the time a request takes and the length of its body are
+//! bounded ([`Limits`]); what exceeds a bound is closed.
+
+mod connections;
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use axum::extract::State;
+use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -26,6 +32,37 @@ pub enum AdminError {
         /// The system's reason.
         source: std::io::Error,
     },
+}
+
+/// What a peer of the admin endpoint may take.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// Connections at once.
+    connections: usize,
+    /// Of these, from one address.
+    connections_of_address: usize,
+    /// Time until a request's head is complete, also until the next one's on a connection that is kept.
+    head: Duration,
+    /// Time until a request is answered, its body included. Longer than any wait that a client may ask for.
+    request: Duration,
+    /// Age at which a connection ends after the request under way: a client that does not read its answer holds it no
+    /// longer.
+    connection: Duration,
+    /// Bytes of a request's body.
+    body_len: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            connections: 256,
+            connections_of_address: 128,
+            head: Duration::from_secs(10),
+            request: Duration::from_secs(90),
+            connection: Duration::from_secs(300),
+            body_len: 64 * 1024,
+        }
+    }
 }
 
 /// What an admin endpoint serves.
@@ -52,17 +89,22 @@ pub struct AdminServer {
 impl AdminServer {
     /// Listens on `listen` and serves in the background until [`AdminServer::shutdown`]. Must run inside tokio.
     pub async fn start(listen: SocketAddr, options: AdminOptions) -> Result<AdminServer, AdminError> {
+        Self::start_limited(listen, options, Limits::default()).await
+    }
+
+    async fn start_limited(
+        listen: SocketAddr,
+        options: AdminOptions,
+        limits: Limits,
+    ) -> Result<AdminServer, AdminError> {
         let bound = TcpListener::bind(listen).await;
         let listener = bound.map_err(|source| AdminError::Bind { address: listen, source })?;
         let address = listener.local_addr().map_err(|source| AdminError::Bind { address: listen, source })?;
         let (stop, mut stopped) = watch::channel(false);
-        let service = router(options);
+        let service = router(options, limits);
         let task = tokio::spawn(async move {
             let ended = async move { drop(stopped.wait_for(|stop| *stop).await) };
-            let served = axum::serve(listener, service).with_graceful_shutdown(ended).await;
-            if let Err(error) = served {
-                tracing::error!(%error, "the admin endpoint stopped");
-            }
+            connections::serve(listener, service, limits, ended).await;
         });
         Ok(AdminServer { address, stop, task })
     }
@@ -76,13 +118,13 @@ impl AdminServer {
     pub async fn shutdown(self) {
         let _ = self.stop.send(true);
         let abort = self.task.abort_handle();
-        if tokio::time::timeout(std::time::Duration::from_secs(2), self.task).await.is_err() {
+        if tokio::time::timeout(Duration::from_secs(2), self.task).await.is_err() {
             abort.abort();
         }
     }
 }
 
-fn router(options: AdminOptions) -> Router {
+fn router(options: AdminOptions, limits: Limits) -> Router {
     let AdminOptions { metrics, readiness, node, routes } = options;
     Router::new()
         .route("/metrics", get(render_metrics).with_state(metrics))
@@ -90,6 +132,12 @@ fn router(options: AdminOptions) -> Router {
         .route("/readyz", get(render_readiness).with_state(readiness))
         .route("/v1/node", get(|| async move { Json(node) }))
         .merge(routes)
+        // A route that takes more says so with a limit of its own.
+        .layer(DefaultBodyLimit::max(limits.body_len))
+        .layer(axum::middleware::from_fn(move |request, next: axum::middleware::Next| async move {
+            let answered = tokio::time::timeout(limits.request, next.run(request)).await;
+            answered.unwrap_or_else(|_| StatusCode::REQUEST_TIMEOUT.into_response())
+        }))
 }
 
 async fn render_metrics(State(metrics): State<Exposition>) -> Response {

@@ -27,7 +27,7 @@ pub struct Pair {
     /// The side and the id there of each VI: both providers issue ids independently.
     vis: Slots<(Side, ViId)>,
     /// The inverse of `vis`, for each side.
-    known: [HashMap<ViId, u32>; 2],
+    known: [HashMap<ViId, u64>; 2],
     requests: Slots<(Side, RequestId)>,
     /// The side polled first next time; it alternates so that neither side starves the other.
     first: Side,

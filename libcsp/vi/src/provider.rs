@@ -11,11 +11,11 @@ pub const PRIVATE_DATA_LEN_MAX: usize = 56;
 
 /// Identifies a VI within its provider. Never reused while the provider exists.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct ViId(pub u32);
+pub struct ViId(pub u64);
 
 /// Identifies a pending connection request within its provider.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct RequestId(pub u32);
+pub struct RequestId(pub u64);
 
 /// Identifies a receive buffer of one VI while the caller holds it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]

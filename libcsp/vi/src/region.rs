@@ -68,7 +68,7 @@ impl fmt::Debug for Memory {
 
 /// Identifies memory registered with a provider. Never reused while the provider exists.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct RegionId(pub u32);
+pub struct RegionId(pub u64);
 
 /// A range of registered memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

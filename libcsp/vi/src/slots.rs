@@ -6,10 +6,20 @@ const INDEX_BITS: u32 = 12;
 /// Largest capacity of a table.
 pub(crate) const SLOTS_MAX: usize = 1 << INDEX_BITS;
 
-const GENERATION_MAX: u32 = u32::MAX >> INDEX_BITS;
+/// Bits of an id. Two are left to its users: epoll tokens say there what the id names. A slot that is used again a million
+/// times a second wears out after 35 years.
+pub(crate) const ID_BITS: u32 = 62;
+
+const GENERATION_MAX: u64 = (1 << (ID_BITS - INDEX_BITS)) - 1;
+
+/// The lower 31 bits of an id: enough for the short time between the sending of a packet or work request that names it and
+/// the answer, where there is no room for all of it.
+pub(crate) fn short(id: u64) -> u32 {
+    id as u32 & (u32::MAX >> 1)
+}
 
 struct Slot<T> {
-    generation: u32,
+    generation: u64,
     value: Option<T>,
 }
 
@@ -28,17 +38,17 @@ impl<T> Slots<T> {
     }
 
     /// Inserts `value` and returns its id, or `None` if the table is full.
-    pub(crate) fn insert(&mut self, value: T) -> Option<u32> {
+    pub(crate) fn insert(&mut self, value: T) -> Option<u64> {
         if let Some(index) = self.free.pop() {
             let slot = self.slots.get_mut(index as usize)?;
             slot.value = Some(value);
-            return Some(slot.generation << INDEX_BITS | index);
+            return Some(slot.generation << INDEX_BITS | u64::from(index));
         }
         if self.slots.len() >= self.capacity {
             return None;
         }
         self.slots.push(Slot { generation: 0, value: Some(value) });
-        Some(self.slots.len() as u32 - 1)
+        Some(self.slots.len() as u64 - 1)
     }
 
     /// Returns whether the table has no free slot.
@@ -46,18 +56,26 @@ impl<T> Slots<T> {
         self.free.is_empty() && self.slots.len() >= self.capacity
     }
 
-    pub(crate) fn get(&self, id: u32) -> Option<&T> {
+    pub(crate) fn get(&self, id: u64) -> Option<&T> {
         let slot = self.slots.get(id as usize & (SLOTS_MAX - 1))?;
         if slot.generation == id >> INDEX_BITS { slot.value.as_ref() } else { None }
     }
 
-    pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut T> {
         let slot = self.slots.get_mut(id as usize & (SLOTS_MAX - 1))?;
         if slot.generation == id >> INDEX_BITS { slot.value.as_mut() } else { None }
     }
 
-    pub(crate) fn remove(&mut self, id: u32) -> Option<T> {
-        let index = id & (SLOTS_MAX as u32 - 1);
+    /// The id in use whose [`short`] form is `short`.
+    pub(crate) fn whole(&self, short_id: u32) -> Option<u64> {
+        let index = short_id as usize & (SLOTS_MAX - 1);
+        let slot = self.slots.get(index).filter(|slot| slot.value.is_some())?;
+        let id = slot.generation << INDEX_BITS | index as u64;
+        (short(id) == short_id).then_some(id)
+    }
+
+    pub(crate) fn remove(&mut self, id: u64) -> Option<T> {
+        let index = id as u32 & (SLOTS_MAX as u32 - 1);
         let slot = self.slots.get_mut(index as usize)?;
         if slot.generation != id >> INDEX_BITS {
             return None;
@@ -71,9 +89,9 @@ impl<T> Slots<T> {
     }
 
     /// Iterates over all values with their ids, in slot order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
         self.slots.iter().enumerate().filter_map(|(index, slot)| {
-            slot.value.as_ref().map(|value| (slot.generation << INDEX_BITS | index as u32, value))
+            slot.value.as_ref().map(|value| (slot.generation << INDEX_BITS | index as u64, value))
         })
     }
 
@@ -84,9 +102,9 @@ impl<T> Slots<T> {
     }
 
     /// Returns the value in slot `index` with its id.
-    pub(crate) fn at_mut(&mut self, index: usize) -> Option<(u32, &mut T)> {
+    pub(crate) fn at_mut(&mut self, index: usize) -> Option<(u64, &mut T)> {
         let slot = self.slots.get_mut(index)?;
-        let id = slot.generation << INDEX_BITS | index as u32;
+        let id = slot.generation << INDEX_BITS | index as u64;
         slot.value.as_mut().map(|value| (id, value))
     }
 }
@@ -105,6 +123,19 @@ mod tests {
         assert_eq!(slots.get(first), None);
         assert_eq!(slots.remove(first), None);
         assert_eq!(slots.get(second), Some(&'b'));
+    }
+
+    #[test]
+    fn a_slot_outlives_67_million_uses() {
+        let mut slots = Slots::new(1);
+        slots.insert(());
+        // Once 20 bits counted the uses: then 64 silent connections at a time could use up a listener.
+        slots.slots[0].generation = (1 << 20) - 1;
+        for _ in 0..3 {
+            let id = slots.iter().next().unwrap().0;
+            assert_eq!(slots.remove(id), Some(()));
+            assert!(slots.get(id).is_none() && slots.insert(()).is_some());
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -141,10 +142,12 @@ fn a_file_that_is_not_there_is_refused_by_name() {
 fn a_cluster_key_that_is_missing_or_no_key_is_refused_by_name() {
     let files = Files::new("key");
     let key = files.0.join("cluster.key");
-    for text in [None, Some("12345\n")] {
+    let right = format!("{}\n", "a5".repeat(32));
+    for (text, mode) in [(None, 0), (Some("12345\n"), 0o600), (Some(right.as_str()), 0o640)] {
         let _ = fs::remove_file(&key);
         if let Some(text) = text {
             fs::write(&key, text).unwrap();
+            fs::set_permissions(&key, fs::Permissions::from_mode(mode)).unwrap();
         }
         // The management node signs nothing and needs no key.
         for tier in [Tier::NetworkNode, Tier::ProxyNode, Tier::AppNode] {
@@ -154,6 +157,7 @@ fn a_cluster_key_that_is_missing_or_no_key_is_refused_by_name() {
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             assert_eq!(output.status.code(), Some(78), "{} with key {text:?}: {said}", tier.daemon());
             assert!(said.contains(&*key.to_string_lossy()), "{}: {said}", tier.daemon());
+            assert_eq!(said.contains("chmod 600"), mode == 0o640, "{}: {said}", tier.daemon());
         }
     }
 }

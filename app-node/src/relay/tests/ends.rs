@@ -150,7 +150,7 @@ fn one_user_leaves_half_of_the_vis_to_others() {
     world.until("refusal", |world| late.event(world.now));
     assert_eq!(world.relay.counters().refused, Refused { share: 1, ..Refused::default() });
     let ask = |world: &World, uid| {
-        let (id, private_data) = (RequestId(u32::MAX), Vec::new());
+        let (id, private_data) = (RequestId(u64::MAX), Vec::new());
         let request = csp_vi::ConnectRequest { id, private_data, peer_uid: Some(uid), listener: Some(0) };
         world.relay.admit(&request).map(|_| ())
     };

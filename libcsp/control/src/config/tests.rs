@@ -179,5 +179,12 @@ fn a_cluster_key_is_64_hex_digits() {
     assert_eq!(load("abc").unwrap_err(), format!("FILE: cluster key: has 3 characters; {wrong}"));
     let not_hex = format!("FILE: cluster key: has 64 characters; {wrong}");
     assert_eq!(load(&"g".repeat(64)).unwrap_err(), not_hex);
+    fs::write(&path, "a5".repeat(32)).unwrap();
+    for mode in [0o640, 0o604, 0o620, 0o644] {
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        let error = ClusterKey::load(&path).unwrap_err().to_string();
+        assert!(error.contains(&format!("its mode {mode:03o}")), "{error}");
+        assert!(error.ends_with(&format!("chmod 600 {}", path.display())), "{error}");
+    }
     fs::remove_file(&path).unwrap();
 }

@@ -1,6 +1,7 @@
 use std::collections::VecDeque;
 
 use csp_telemetry::Reply;
+use csp_telemetry::mailbox::MailboxSender;
 
 use super::*;
 
@@ -12,6 +13,8 @@ enum Question {
     Work(u32, Reply<()>),
     /// Be due at this time.
     Due(Instant),
+    /// Put this very question into this mailbox again.
+    Again(MailboxSender<Question>),
     Stop,
 }
 
@@ -45,6 +48,7 @@ impl DataWorker for Adder {
                 reply.send(());
             }
             Question::Due(at) => self.due = Some(at),
+            Question::Again(mailbox) => drop(mailbox.send(Question::Again(mailbox.clone()))),
             Question::Stop => return ControlFlow::Break(()),
         }
         ControlFlow::Continue(())
@@ -107,6 +111,15 @@ fn a_sleeper_gets_a_turn_when_it_is_due() {
     thread.mailbox().send(Question::Due(now() + Duration::from_millis(5))).unwrap();
     await_published(&thread, (0, true));
     DataThread::stop_all(&mut [thread, start()], || Question::Stop);
+}
+
+#[test]
+fn a_mailbox_that_never_empties_does_not_keep_a_worker_from_its_turns() {
+    let thread = start();
+    thread.mailbox().send(Question::Again(thread.mailbox().clone())).unwrap();
+    thread.mailbox().send(Question::Due(now())).unwrap();
+    await_published(&thread, (0, true));
+    DataThread::stop_all(&mut [thread], || Question::Stop);
 }
 
 #[test]

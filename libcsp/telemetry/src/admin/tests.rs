@@ -3,6 +3,8 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use std::time::Duration;
+
 use super::*;
 use crate::metrics::MetricWriter;
 use crate::readiness::ConditionState;
@@ -68,4 +70,87 @@ async fn an_address_that_is_taken_is_named() {
     let error = AdminServer::start(address, AdminOptions::default()).await.unwrap_err();
     let expected = format!("admin.listen: cannot listen on {address}: Address already in use (os error 98)");
     assert_eq!(error.to_string(), expected);
+}
+
+fn brief() -> Limits {
+    let (head, request) = (Duration::from_secs(1), Duration::from_secs(1));
+    Limits { connections: 4, connections_of_address: 3, head, request, body_len: 16, ..Limits::default() }
+}
+
+/// A connection from `from`.
+async fn connect_from(from: &str, to: SocketAddr) -> TcpStream {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::new(from.parse().unwrap(), 0)).unwrap();
+    socket.connect(to).await.unwrap()
+}
+
+/// What comes until the server closes.
+async fn rest_of(mut stream: TcpStream) -> String {
+    let mut answer = Vec::new();
+    // A connection that is closed with unread bytes is reset: that is an end, too.
+    let _ = stream.read_to_end(&mut answer).await;
+    String::from_utf8(answer).unwrap()
+}
+
+#[tokio::test]
+async fn silent_and_slow_peers_are_closed() {
+    let server = AdminServer::start_limited(OWN, AdminOptions::default(), brief()).await.unwrap();
+    let silent = TcpStream::connect(server.address()).await.unwrap();
+    let mut slow = TcpStream::connect(server.address()).await.unwrap();
+    slow.write_all(b"GET /healthz HTTP/1.1\r\nHost: ").await.unwrap();
+    let mut kept = TcpStream::connect(server.address()).await.unwrap();
+    kept.write_all(b"GET /healthz HTTP/1.1\r\nHost: test\r\n\r\n").await.unwrap();
+    let (silent, slow, kept) = tokio::join!(rest_of(silent), rest_of(slow), rest_of(kept));
+    for refused in [silent, slow] {
+        assert!(refused.is_empty() || refused.starts_with("HTTP/1.1 408"), "{refused}");
+    }
+    assert!(kept.starts_with("HTTP/1.1 200") && kept.ends_with("ok\n"), "{kept}");
+    server.shutdown().await;
+}
+
+#[tokio::test]
+async fn one_peer_cannot_take_all_connections_nor_all_peers_more_than_there_are() {
+    let limits = Limits { head: Duration::from_secs(3600), ..brief() };
+    let server = AdminServer::start_limited(OWN, AdminOptions::default(), limits).await.unwrap();
+    let to = server.address();
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(connect_from("127.83.57.2", to).await);
+    }
+    assert_eq!(rest_of(connect_from("127.83.57.2", to).await).await, "", "it has its share");
+    let mut other = connect_from("127.83.57.3", to).await;
+    other.write_all(b"GET /healthz HTTP/1.1\r\nHost: test\r\n\r\n").await.unwrap();
+    let mut answer = [0; 12];
+    other.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 200");
+    assert_eq!(rest_of(connect_from("127.83.57.4", to).await).await, "", "all are taken");
+    drop(other);
+    // The server notices the end of a connection in its own time.
+    while rest_of_request(connect_from("127.83.57.4", to).await).await.is_empty() {}
+    server.shutdown().await;
+}
+
+/// The answer to a request on this connection, which is closed then.
+async fn rest_of_request(mut stream: TcpStream) -> String {
+    let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").await;
+    rest_of(stream).await
+}
+
+#[tokio::test]
+async fn a_request_that_is_too_long_or_takes_too_long_is_refused() {
+    let routes = Router::new()
+        .route("/v1/length", axum::routing::post(|body: String| async move { body.len().to_string() }))
+        .route("/v1/never", get(|| std::future::pending::<()>()));
+    let options = AdminOptions { routes, ..AdminOptions::default() };
+    let server = AdminServer::start_limited(OWN, options, brief()).await.unwrap();
+    assert_eq!(get_path(server.address(), "/v1/never").await.0, 408);
+    for (len, status) in [(16, "200"), (17, "413")] {
+        let mut stream = TcpStream::connect(server.address()).await.unwrap();
+        let head = "POST /v1/length HTTP/1.1\r\nHost: test\r\nConnection: close\r\n";
+        let request = format!("{head}Content-Length: {len}\r\n\r\n{}", "x".repeat(len));
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let answer = rest_of(stream).await;
+        assert_eq!(answer.split(' ').nth(1), Some(status), "{answer}");
+    }
+    server.shutdown().await;
 }

@@ -31,7 +31,7 @@ pub(super) enum EndState {
 /// One end of a VI.
 pub(super) struct End {
     pub node: usize,
-    pub peer: Option<u32>,
+    pub peer: Option<u64>,
     pub config: ViConfig,
     pub state: EndState,
     /// Receives that the peer has posted and this end has not used.
@@ -53,12 +53,12 @@ pub(super) struct End {
 
 pub(super) struct Notice {
     pub due: Instant,
-    pub vi: Option<u32>,
+    pub vi: Option<u64>,
     pub event: Event,
 }
 
 pub(super) struct Request {
-    pub from: u32,
+    pub from: u64,
     pub to: usize,
     pub config: ViConfig,
 }
@@ -72,7 +72,7 @@ pub(super) struct Node {
     pub listening: Vec<String>,
     pub notices: VecDeque<Notice>,
     /// Signalled sends that are complete.
-    pub sent: VecDeque<(u32, u64)>,
+    pub sent: VecDeque<(u64, u64)>,
     pub armed: bool,
     pub wake: Option<OwnedFd>,
 }
@@ -116,7 +116,7 @@ impl State {
         nodes.find_map(|(index, node)| Some((index, at(node)? as u32)))
     }
 
-    pub(super) fn new_end(&mut self, node: usize, config: ViConfig) -> Result<u32, ViError> {
+    pub(super) fn new_end(&mut self, node: usize, config: ViConfig) -> Result<u64, ViError> {
         let end = End {
             node,
             peer: None,
@@ -136,7 +136,7 @@ impl State {
     }
 
     /// Returns the arrival time of what `end` sends now, which is never before that of what it sent earlier.
-    fn due_from(&mut self, end: u32) -> Instant {
+    fn due_from(&mut self, end: u64) -> Instant {
         let random = self.next_random();
         let now = self.now;
         let Some(end) = self.ends.get_mut(end) else { return now };
@@ -156,7 +156,7 @@ impl State {
     }
 
     /// Sends a message to `from`'s peer, if it still has one.
-    pub(super) fn send(&mut self, from: u32, immediate: u32, bytes: Vec<u8>) {
+    pub(super) fn send(&mut self, from: u64, immediate: u32, bytes: Vec<u8>) {
         let due = self.due_from(from);
         self.order += 1;
         let order = self.order;
@@ -173,20 +173,20 @@ impl State {
 
     /// The peer of `from` has polled message `order`. At random, `from` learns now that this message and all before it
     /// arrived, or learns it with a later message.
-    pub(super) fn maybe_confirm(&mut self, from: Option<u32>, order: u64) {
+    pub(super) fn maybe_confirm(&mut self, from: Option<u64>, order: u64) {
         if self.breakable && self.next_random() & 1 == 0 {
             self.confirm(from, order);
         }
     }
 
-    fn confirm(&mut self, from: Option<u32>, order: u64) {
+    fn confirm(&mut self, from: Option<u64>, order: u64) {
         if let Some(end) = from.and_then(|from| self.ends.get_mut(from)) {
             end.unconfirmed.retain(|sent| sent.order > order);
         }
     }
 
     /// Breaks a VI and loses a random tail of the messages in flight.
-    pub(super) fn break_vi(&mut self, vi: u32, reported_after: (Duration, Duration)) -> bool {
+    pub(super) fn break_vi(&mut self, vi: u64, reported_after: (Duration, Duration)) -> bool {
         let Some(peer) = self.ends.get(vi).and_then(|end| end.peer) else { return false };
         for (id, from, after) in [(vi, peer, reported_after.0), (peer, vi, reported_after.1)] {
             let (arrived, known, now) = (self.next_random(), self.next_random(), self.now);
@@ -204,7 +204,7 @@ impl State {
     }
 
     /// Queues `event` for `node`. It becomes due after the delay of end `from`, or at once without `from`.
-    pub(super) fn notify(&mut self, node: usize, from: Option<u32>, vi: Option<u32>, event: Event) {
+    pub(super) fn notify(&mut self, node: usize, from: Option<u64>, vi: Option<u64>, event: Event) {
         let due = from.map_or(self.now, |from| self.due_from(from));
         if let Some(node) = self.nodes.get_mut(node)
             && node.alive
@@ -216,7 +216,7 @@ impl State {
 
     pub(super) fn request(
         &mut self,
-        from: u32,
+        from: u64,
         (to, listener): (usize, u32),
         config: ViConfig,
         private: &[u8],
@@ -236,7 +236,7 @@ impl State {
     }
 
     /// Removes an end and notifies its peer, if connected.
-    pub(super) fn remove_end(&mut self, id: u32, clean: bool, in_flight: InFlight) {
+    pub(super) fn remove_end(&mut self, id: u64, clean: bool, in_flight: InFlight) {
         self.withdraw_requests(id);
         let last = self.due_from(id);
         let Some(end) = self.ends.remove(id) else { return };
@@ -250,7 +250,7 @@ impl State {
     }
 
     /// Queues the event that the peer of `id` is gone.
-    pub(super) fn lose_peer(&mut self, id: u32, due: Instant, clean: bool, in_flight: InFlight) {
+    pub(super) fn lose_peer(&mut self, id: u64, due: Instant, clean: bool, in_flight: InFlight) {
         let Some(end) = self.ends.get_mut(id) else { return };
         end.peer = None;
         if in_flight == InFlight::Lost {
@@ -267,7 +267,7 @@ impl State {
 
     /// Whether the provider rejects sends because the end of a broken VI is due, although the caller has not polled
     /// that event. Random, since some providers do so and others do not.
-    pub(super) fn provider_saw_end(&mut self, id: u32) -> bool {
+    pub(super) fn provider_saw_end(&mut self, id: u64) -> bool {
         let Some(end) = self.ends.get(id).filter(|end| self.breakable && end.peer.is_none()) else {
             return false;
         };
@@ -279,7 +279,7 @@ impl State {
     }
 
     /// Withdraws the unanswered request of `end`, so that it cannot be accepted.
-    fn withdraw_requests(&mut self, end: u32) {
+    fn withdraw_requests(&mut self, end: u64) {
         let Some(id) = self.requests.iter().find(|(_, r)| r.from == end).map(|(id, _)| id) else { return };
         let Some(request) = self.requests.remove(id) else { return };
         if let Some(node) = self.nodes.get_mut(request.to) {
@@ -296,11 +296,11 @@ impl State {
         node.listening.clear();
         node.notices.clear();
         node.sent.clear();
-        let mine: Vec<u32> = self.ends.iter().filter(|(_, e)| e.node == index).map(|(id, _)| id).collect();
+        let mine: Vec<u64> = self.ends.iter().filter(|(_, e)| e.node == index).map(|(id, _)| id).collect();
         for id in mine {
             self.remove_end(id, false, in_flight);
         }
-        let asked: Vec<u32> = self.requests.iter().filter(|(_, r)| r.to == index).map(|(id, _)| id).collect();
+        let asked: Vec<u64> = self.requests.iter().filter(|(_, r)| r.to == index).map(|(id, _)| id).collect();
         for id in asked {
             let Some(request) = self.requests.remove(id) else { continue };
             let node = self.ends.get(request.from).map_or(usize::MAX, |end| end.node);
@@ -331,7 +331,7 @@ impl State {
     }
 
     /// Returns the end of `node` whose message is next: the one with the earliest due time, then the earliest sent.
-    pub(super) fn next_message(&self, node: usize) -> Option<u32> {
+    pub(super) fn next_message(&self, node: usize) -> Option<u64> {
         let due = |end: &End| {
             let message = end.arriving.front()?;
             let ready = end.node == node && end.state == EndState::Open && message.due <= self.now;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::rendezvous::{Kind, PACKET_LEN_MAX, Packet};
 use super::sys;
-use crate::slots::Slots;
+use crate::slots::{ID_BITS, Slots};
 use crate::{ConnectRequest, Counters, RequestId, ViConfig, ViError};
 
 /// Largest number of connections that have not sent their request.
@@ -49,28 +49,29 @@ pub(super) struct Waiting {
     pub config: ViConfig,
 }
 
-/// The object that an epoll token identifies.
+/// The object that an epoll token identifies; the two bits above an id say what kind it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Token {
     Listener(u32),
-    Silent(u32),
-    Vi(u32),
+    Silent(u64),
+    Vi(u64),
 }
 
 impl Token {
     pub(super) fn to_u64(self) -> u64 {
         match self {
             Token::Listener(id) => u64::from(id),
-            Token::Silent(id) => 1 << 32 | u64::from(id),
-            Token::Vi(id) => 2 << 32 | u64::from(id),
+            Token::Silent(id) => 1 << ID_BITS | id,
+            Token::Vi(id) => 2 << ID_BITS | id,
         }
     }
 
     pub(super) fn from_u64(token: u64) -> Self {
-        match token >> 32 {
+        let id = token & ((1 << ID_BITS) - 1);
+        match token >> ID_BITS {
             0 => Token::Listener(token as u32),
-            1 => Token::Silent(token as u32),
-            _ => Token::Vi(token as u32),
+            1 => Token::Silent(id),
+            _ => Token::Vi(id),
         }
     }
 }
@@ -182,7 +183,7 @@ impl Door {
     pub(super) fn receive_request(
         &mut self,
         epoll: &sys::Fd,
-        id: u32,
+        id: u64,
         counters: &mut Counters,
     ) -> Option<ConnectRequest> {
         let mut bytes = [0; PACKET_LEN_MAX];

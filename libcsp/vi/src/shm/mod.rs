@@ -59,7 +59,7 @@ pub struct ShmProvider {
     /// The slot of `vis` polled first, and the number of messages received from it in a row.
     cursor: usize,
     burst: u32,
-    sent: VecDeque<(u32, u64)>,
+    sent: VecDeque<(u64, u64)>,
     events: VecDeque<Event>,
     /// VIs whose socket hung up and whose end has not been queued as an event.
     hung_up: usize,
@@ -198,7 +198,7 @@ impl ShmProvider {
     /// Completes a send: wakes the receiver if needed and queues the completion, or returns why nothing was sent.
     fn after_send(
         &mut self,
-        vi: u32,
+        vi: u64,
         sending: Result<Sending, ring::Violation>,
         signal: Option<u64>,
     ) -> Result<(), ViError> {

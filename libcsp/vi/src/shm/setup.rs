@@ -148,7 +148,7 @@ impl ShmProvider {
     }
 
     /// Handles a VI's socket that is readable or hung up.
-    pub(super) fn on_socket(&mut self, id: u32) {
+    pub(super) fn on_socket(&mut self, id: u64) {
         let Some(vi) = self.vis.get(id) else { return };
         let Some(socket) = &vi.socket else { return };
         if vi.stage == Stage::Connecting {
@@ -162,7 +162,7 @@ impl ShmProvider {
         }
     }
 
-    fn receive_answer(&mut self, id: u32) {
+    fn receive_answer(&mut self, id: u64) {
         let Some(vi) = self.vis.get_mut(id) else { return };
         let Some(socket) = &vi.socket else { return };
         let mut bytes = [0; PACKET_LEN_MAX];
@@ -185,7 +185,7 @@ impl ShmProvider {
         }
     }
 
-    fn hang_up(&mut self, id: u32) {
+    fn hang_up(&mut self, id: u64) {
         let Some(vi) = self.vis.get_mut(id) else { return };
         let Some(socket) = vi.socket.take() else { return };
         sys::unwatch(&self.epoll, &socket);
@@ -195,7 +195,7 @@ impl ShmProvider {
     }
 
     /// Ends a VI whose peer wrote an invalid value to the memory.
-    pub(super) fn break_vi(&mut self, id: u32) {
+    pub(super) fn break_vi(&mut self, id: u64) {
         let Some(vi) = self.vis.get_mut(id) else { return };
         if vi.is_hung_up() {
             self.hung_up -= 1;

@@ -21,9 +21,9 @@ const INCOMING_MAX: usize = 256;
 /// The owner of an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Owner {
-    Silent(u32),
-    Waiting(u32),
-    End(u32),
+    Silent(u64),
+    Waiting(u64),
+    End(u64),
 }
 
 pub(super) struct Silent {
@@ -40,9 +40,9 @@ pub(super) struct Waiting {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Todo {
     /// Send a message without a body.
-    Send(u32, Kind),
+    Send(u64, Kind),
     /// Close the endpoint of a VI; a lingering VI is removed.
-    Close(u32),
+    Close(u64),
     /// Close an endpoint without an owner.
     CloseUnowned(*mut Endpoint),
     /// Reject an announced connection.
@@ -95,7 +95,7 @@ impl Core {
     }
 
     /// Releases a send buffer whose message was sent or, because the endpoint failed, not sent.
-    pub(super) fn on_sent(&mut self, vi: u32, buffer: u16, has_left: bool) {
+    pub(super) fn on_sent(&mut self, vi: u64, buffer: u16, has_left: bool) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         let signal = end.release(buffer);
         if end.stage == Stage::Dead && !end.is_sending() {
@@ -115,17 +115,18 @@ impl Core {
             return self.on_request(data, from);
         }
         // Messages to a VI that was removed meanwhile are not a violation.
-        let Some(end) = self.ends.get_mut(header.vi) else { return };
+        let Some(vi) = self.ends.whole(header.vi) else { return };
+        let Some(end) = self.ends.get_mut(vi) else { return };
         if end.key != header.key {
             self.counters.violations += 1;
             return;
         }
         match (header.kind, end.stage) {
-            (Kind::Accept, Stage::Connecting) => self.on_accept(header.vi, data),
+            (Kind::Accept, Stage::Connecting) => self.on_accept(vi, data),
             (Kind::Reject, Stage::Connecting) => {
                 let mismatch = header.immediate == REJECT_MISMATCH;
                 self.refuse(
-                    header.vi,
+                    vi,
                     if mismatch {
                         ViError::Protocol("the message lengths differ")
                     } else {
@@ -134,10 +135,10 @@ impl Core {
                 );
             }
             (Kind::Data | Kind::Credit | Kind::Close, Stage::Opening | Stage::Open) => {
-                self.on_open(&header, data);
+                self.on_open(vi, &header, data);
             }
-            (Kind::Close, Stage::Lingering) => self.todo.push_back(Todo::Send(header.vi, Kind::CloseAck)),
-            (Kind::CloseAck, Stage::Lingering) => self.todo.push_back(Todo::Close(header.vi)),
+            (Kind::Close, Stage::Lingering) => self.todo.push_back(Todo::Send(vi, Kind::CloseAck)),
+            (Kind::CloseAck, Stage::Lingering) => self.todo.push_back(Todo::Close(vi)),
             (Kind::Data | Kind::Credit | Kind::Close, Stage::Lingering | Stage::Closed | Stage::Dead) => {}
             _ => self.counters.violations += 1,
         }
@@ -169,7 +170,7 @@ impl Core {
         }
     }
 
-    fn on_accept(&mut self, vi: u32, data: &[u8]) {
+    fn on_accept(&mut self, vi: u64, data: &[u8]) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         match Setup::parse(data) {
             Ok(setup) if setup.config.message_len == end.config.message_len => {
@@ -184,7 +185,7 @@ impl Core {
     }
 
     /// Fails a connecting VI.
-    pub(super) fn refuse(&mut self, vi: u32, reason: ViError) {
+    pub(super) fn refuse(&mut self, vi: u64, reason: ViError) {
         if let Some(end) = self.ends.get_mut(vi) {
             end.stage = Stage::Closed;
         }
@@ -192,38 +193,38 @@ impl Core {
         self.todo.push_back(Todo::Close(vi));
     }
 
-    fn on_open(&mut self, header: &Header, data: &[u8]) {
-        let Some(end) = self.ends.get_mut(header.vi) else { return };
+    fn on_open(&mut self, vi: u64, header: &Header, data: &[u8]) {
+        let Some(end) = self.ends.get_mut(vi) else { return };
         if end.ended.is_some() {
             return;
         }
         if !end.update_window(header.posted) {
-            return self.violate(header.vi);
+            return self.violate(vi);
         }
         match header.kind {
             Kind::Data => match end.store(data, header.immediate) {
-                None => self.violate(header.vi),
+                None => self.violate(vi),
                 Some(arrived) if end.stage == Stage::Open => {
-                    self.completions.push_back(received(header.vi, arrived));
+                    self.completions.push_back(received(vi, arrived));
                 }
                 Some(arrived) => end.early.push_back(arrived),
             },
             Kind::Close => {
-                self.end(header.vi, true);
-                self.todo.push_back(Todo::Send(header.vi, Kind::CloseAck));
+                self.end(vi, true);
+                self.todo.push_back(Todo::Send(vi, Kind::CloseAck));
             }
             _ => {}
         }
     }
 
-    fn violate(&mut self, vi: u32) {
+    fn violate(&mut self, vi: u64) {
         self.counters.violations += 1;
         self.end(vi, false);
         self.todo.push_back(Todo::Close(vi));
     }
 
     /// Records the end of a VI.
-    pub(super) fn end(&mut self, vi: u32, clean: bool) {
+    pub(super) fn end(&mut self, vi: u64, clean: bool) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         if end.ended.is_none() {
             end.ended = Some(clean);
@@ -241,7 +242,7 @@ impl Core {
     }
 
     /// Opens a VI whose `Established` was polled: messages that arrived earlier can be polled now.
-    pub(super) fn open(&mut self, vi: u32) {
+    pub(super) fn open(&mut self, vi: u64) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         end.stage = Stage::Open;
         self.completions.extend(end.early.drain(..).map(|arrived| received(vi, arrived)));
@@ -261,7 +262,7 @@ impl Core {
     }
 
     /// Discards all completions and events of a VI that the caller releases.
-    pub(super) fn discard_reports(&mut self, vi: u32) {
+    pub(super) fn discard_reports(&mut self, vi: u64) {
         if let Some(end) = self.ends.get_mut(vi)
             && end.ended.is_some()
             && !end.end_reported
@@ -281,7 +282,7 @@ impl Core {
     }
 }
 
-fn received(vi: u32, arrived: Arrived) -> Completion {
+fn received(vi: u64, arrived: Arrived) -> Completion {
     Completion::Received {
         vi: ViId(vi),
         buffer: BufferId(arrived.buffer),

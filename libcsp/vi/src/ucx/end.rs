@@ -38,7 +38,7 @@ pub(super) enum Stage {
 pub(super) struct Context {
     pub core: *mut Core,
     pub api: &'static Api,
-    pub vi: u32,
+    pub vi: u64,
     pub buffer: u16,
 }
 

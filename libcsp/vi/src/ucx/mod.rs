@@ -32,6 +32,7 @@ use std::ptr::null_mut;
 use crate::clock::monotonic_ms;
 use crate::provider::check_private_data;
 use crate::regions::{Place, Regions};
+use crate::slots::short;
 use crate::{
     Armed, BufferId, Completion, Counters, Event, Memory, Piece, Provider, RegionId, RequestId, ViAddress,
     ViConfig, ViError, ViId, Wake,
@@ -71,7 +72,7 @@ pub struct UcxProvider {
     regions: Regions,
     /// VIs that the caller has released and the peer has not acknowledged, with the start of the wait in milliseconds;
     /// the oldest first.
-    lingering: VecDeque<(u32, u64)>,
+    lingering: VecDeque<(u64, u64)>,
     order: u64,
     calls: u32,
 }
@@ -122,7 +123,7 @@ impl UcxProvider {
         self.worker.core_mut().ends.get_mut(vi.0).ok_or(ViError::Unknown("VI"))
     }
 
-    fn insert(&mut self, end: End, endpoint: *mut Endpoint) -> Result<u32, ViError> {
+    fn insert(&mut self, end: End, endpoint: *mut Endpoint) -> Result<u64, ViError> {
         // If the table is full, the end that has lingered longest is removed.
         if self.worker.core().ends.is_full()
             && let Some(&(oldest, _)) = self.lingering.front()
@@ -140,7 +141,7 @@ impl UcxProvider {
     /// Sends a message of a VI: the parts of `gather`, then the pieces of registered memory.
     fn transmit(
         &mut self,
-        vi: u32,
+        vi: u64,
         header: Header,
         (gather, pieces): (&[&[u8]], &[Piece]),
         signal: Option<u64>,
@@ -178,23 +179,24 @@ impl UcxProvider {
         Ok(())
     }
 
-    fn transmit_setup(&mut self, vi: u32, kind: Kind, private_data: &[u8]) -> Result<(), ViError> {
+    fn transmit_setup(&mut self, vi: u64, kind: Kind, private_data: &[u8]) -> Result<(), ViError> {
         let end = self.worker.core().ends.get(vi).ok_or(ViError::Unknown("VI"))?;
-        let setup = Setup { vi, key: end.key, config: end.config, private_data: private_data.to_vec() };
+        let setup =
+            Setup { vi: short(vi), key: end.key, config: end.config, private_data: private_data.to_vec() };
         let mut bytes = [0; SETUP_LEN_MAX];
         let len = setup.write(&mut bytes);
         self.transmit(vi, plain(kind, 0), (&[&bytes[..len]], &[]), None)
     }
 
     /// Sends a message without a body, now or when a buffer is free.
-    fn send_control(&mut self, vi: u32, kind: Kind) {
+    fn send_control(&mut self, vi: u64, kind: Kind) {
         if self.transmit(vi, plain(kind, 0), (&[], &[]), None) == Err(ViError::Full) {
             self.worker.core_mut().todo.push_back(Todo::Send(vi, kind));
         }
     }
 
     /// Advertises posted receives to the peer, if that is due.
-    fn send_due_credit(&mut self, vi: u32) {
+    fn send_due_credit(&mut self, vi: u64) {
         let end = self.worker.core().ends.get(vi);
         if end.is_some_and(|end| end.stage == Stage::Open && end.ended.is_none() && end.is_credit_due()) {
             self.send_control(vi, Kind::Credit);
@@ -250,7 +252,7 @@ impl UcxProvider {
         }
     }
 
-    fn linger(&mut self, vi: u32) {
+    fn linger(&mut self, vi: u64) {
         self.lingering.push_back((vi, monotonic_ms()));
     }
 
@@ -264,7 +266,7 @@ impl UcxProvider {
     }
 
     /// Closes the endpoint of a VI and removes the VI once the library has returned its send buffers.
-    fn finish(&mut self, vi: u32) {
+    fn finish(&mut self, vi: u64) {
         self.lingering.retain(|&(of, _)| of != vi);
         let Some(end) = self.worker.core_mut().ends.get_mut(vi) else { return };
         end.stage = Stage::Dead;

@@ -40,7 +40,7 @@ impl UcxProvider {
         }
     }
 
-    fn close(&mut self, vi: u32) {
+    fn close(&mut self, vi: u64) {
         let Some(end) = self.worker.core_mut().ends.get_mut(vi) else { return };
         if end.stage == Stage::Lingering {
             return self.finish(vi);

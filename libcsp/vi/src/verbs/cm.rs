@@ -215,7 +215,7 @@ fn parameters(queue: &Queue, private_data: &[u8]) -> ConnParam {
 
 impl VerbsProvider {
     /// Starts to resolve the address of a listener.
-    pub(super) fn resolve(&mut self, vi: u32, address: SocketAddr) {
+    pub(super) fn resolve(&mut self, vi: u64, address: SocketAddr) {
         let started = self.channel.create(vi as usize).and_then(|id| {
             if let Some(end) = self.ends.get_mut(vi) {
                 end.id = id;
@@ -265,7 +265,7 @@ impl VerbsProvider {
     }
 
     fn on_connection(&mut self, event: &ConnectionEvent) {
-        let vi = event.token as u32;
+        let vi = event.token as u64;
         let Some(end) = self.ends.get(vi).filter(|end| end.id == event.id) else { return };
         let number = end.queue.as_ref().map(|_| end.device);
         let done = match (event.kind, end.stage) {
@@ -329,7 +329,7 @@ impl VerbsProvider {
     }
 
     /// Creates the queue pair of an end, with room for `messages` posted messages.
-    fn create_queue(&mut self, vi: u32, messages: u32) -> Result<(), ViError> {
+    fn create_queue(&mut self, vi: u64, messages: u32) -> Result<(), ViError> {
         let id = self.ends.get(vi).ok_or(ViError::Unknown("VI"))?.id;
         let number = self.device_of(id)?;
         let Some(Some(device)) = self.devices.get_mut(number) else { return Err(ViError::Unknown("device")) };
@@ -342,7 +342,7 @@ impl VerbsProvider {
     }
 
     /// Connects to the listener, once the route is resolved.
-    fn connect_resolved(&mut self, vi: u32) -> Result<(), ViError> {
+    fn connect_resolved(&mut self, vi: u64) -> Result<(), ViError> {
         let config = self.ends.get(vi).ok_or(ViError::Unknown("VI"))?.config;
         self.create_queue(vi, config.send_depth)?;
         let Some(end) = self.ends.get_mut(vi) else { return Ok(()) };
@@ -358,7 +358,7 @@ impl VerbsProvider {
     }
 
     /// Completes the connection when the listener has answered, and sends the request for the VI.
-    fn on_connect_response(&mut self, vi: u32) -> Result<(), ViError> {
+    fn on_connect_response(&mut self, vi: u64) -> Result<(), ViError> {
         let Some(end) = self.ends.get_mut(vi) else { return Ok(()) };
         let (id, Some(queue), Some(body)) = (end.id, &mut end.queue, &end.body) else { return Ok(()) };
         queue.transition(id, ibv::QPS_RTR)?;
@@ -434,7 +434,7 @@ impl VerbsProvider {
     }
 
     /// Accepts the connection of a connector, so that it can request a VI with up to `sends` posted messages.
-    fn accept_connection(&mut self, vi: u32, id: *mut CmId, sends: u32) -> Result<(), ViError> {
+    fn accept_connection(&mut self, vi: u64, id: *mut CmId, sends: u32) -> Result<(), ViError> {
         self.create_queue(vi, sends)?;
         let Some(queue) = self.ends.get_mut(vi).and_then(|end| end.queue.as_mut()) else { return Ok(()) };
         queue.transition(id, ibv::QPS_RTR)?;
@@ -448,7 +448,7 @@ impl VerbsProvider {
     /// Creates the VI for a connector's request that the caller accepts.
     pub(super) fn accept_request(
         &mut self,
-        vi: u32,
+        vi: u64,
         config: ViConfig,
         private_data: &[u8],
     ) -> Result<(), ViError> {

@@ -12,13 +12,13 @@ const LINGER_MS: u64 = 2000;
 
 impl VerbsProvider {
     /// Rejects a connector's request. The end is released when the peer disconnects, or after [`LINGER_MS`].
-    pub(super) fn refuse_request(&mut self, vi: u32, reason: u32) {
+    pub(super) fn refuse_request(&mut self, vi: u64, reason: u32) {
         self.linger(vi, &Control::Reject(reason));
     }
 
     /// Sends the last control message of an end that the caller has released. The end is removed when the peer has
     /// answered, or after [`LINGER_MS`].
-    pub(super) fn linger(&mut self, vi: u32, last: &Control) {
+    pub(super) fn linger(&mut self, vi: u64, last: &Control) {
         if let Some(end) = self.ends.get_mut(vi) {
             end.stage = Stage::Lingering;
         }
@@ -45,7 +45,7 @@ impl VerbsProvider {
     }
 
     /// Stops the queue pair of an end and disconnects; the connection manager notifies the peer.
-    pub(super) fn cut(&mut self, vi: u32) {
+    pub(super) fn cut(&mut self, vi: u64) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         if let Some(queue) = &mut end.queue {
             queue.stop();
@@ -56,7 +56,7 @@ impl VerbsProvider {
     }
 
     /// Releases all resources of an end and removes it.
-    pub(super) fn finish(&mut self, vi: u32) {
+    pub(super) fn finish(&mut self, vi: u64) {
         self.lingering.retain(|&(of, _)| of != vi);
         self.cut(vi);
         // Receives of this queue pair that have completed must be processed while its number is still known.

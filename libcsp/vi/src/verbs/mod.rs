@@ -120,17 +120,17 @@ pub struct VerbsProvider {
     channel: Channel,
     epoll: Epoll,
     /// The end that owns each queue pair, by device and number.
-    numbers: HashMap<(usize, u32), u32, BuildHasherDefault<NumberHasher>>,
+    numbers: HashMap<(usize, u32), u64, BuildHasherDefault<NumberHasher>>,
     /// Cache of the last lookup: device, number, end.
-    found: (usize, u32, u32),
+    found: (usize, u32, u64),
     batch: [Wc; BATCH],
     completions: VecDeque<Completion>,
     events: VecDeque<Event>,
     /// Ends to be removed by the next [`progress`](VerbsProvider::progress).
-    finished: VecDeque<u32>,
+    finished: VecDeque<u64>,
     /// Ends that the caller has released and the peer has not acknowledged, with the start of the wait in milliseconds;
     /// the oldest first.
-    lingering: VecDeque<(u32, u64)>,
+    lingering: VecDeque<(u64, u64)>,
     /// VIs whose end was detected and not reported.
     ending: usize,
     armed: bool,

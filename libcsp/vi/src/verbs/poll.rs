@@ -12,7 +12,7 @@ use crate::{BufferId, Completion, ConnectRequest, Event, RequestId, ViError, ViI
 /// Largest number of requests that wait for the caller's answer.
 const REQUESTS_MAX: usize = 256;
 
-fn received(vi: u32, arrived: Arrived) -> Completion {
+fn received(vi: u64, arrived: Arrived) -> Completion {
     Completion::Received {
         vi: ViId(vi),
         buffer: BufferId(arrived.slot),
@@ -48,7 +48,7 @@ impl VerbsProvider {
         }
     }
 
-    fn end_of_queue_pair(&mut self, device: usize, number: u32) -> Option<u32> {
+    fn end_of_queue_pair(&mut self, device: usize, number: u32) -> Option<u64> {
         if (self.found.0, self.found.1) != (device, number) {
             let vi = *self.numbers.get(&(device, number))?;
             self.found = (device, number, vi);
@@ -58,7 +58,8 @@ impl VerbsProvider {
 
     /// Processes the completion of posted work, successful or failed.
     fn on_posted(&mut self, completion: &Wc) {
-        let (vi, until) = ((completion.wr_id >> 32) as u32, completion.wr_id as u32);
+        let until = completion.wr_id as u32;
+        let Some(vi) = self.ends.whole((completion.wr_id >> 32) as u32) else { return };
         let Some(end) = self.ends.get_mut(vi) else { return };
         if completion.status != ibv::WC_SUCCESS {
             return self.fail(vi, "a work request failed");
@@ -81,7 +82,7 @@ impl VerbsProvider {
     }
 
     /// Processes a message in a buffer of the shared queue, or already in its slot.
-    fn on_received(&mut self, vi: u32, number: usize, buffer: u32, completion: &Wc) {
+    fn on_received(&mut self, vi: u64, number: usize, buffer: u32, completion: &Wc) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         if completion.status != ibv::WC_SUCCESS {
             // Without the queue pair having been stopped, only a message too long for the buffer fails.
@@ -119,7 +120,7 @@ impl VerbsProvider {
         }
     }
 
-    fn on_control(&mut self, vi: u32, message: Result<Control, ViError>) {
+    fn on_control(&mut self, vi: u64, message: Result<Control, ViError>) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         match (message, end.stage) {
             (Ok(Control::Request(setup)), Stage::AwaitingRequest) => self.on_request(vi, setup),
@@ -149,7 +150,7 @@ impl VerbsProvider {
         }
     }
 
-    fn on_request(&mut self, vi: u32, setup: Setup) {
+    fn on_request(&mut self, vi: u64, setup: Setup) {
         let waiting = self.ends.iter().filter(|(_, end)| end.stage == Stage::AwaitingAnswer).count();
         let Some(end) = self.ends.get_mut(vi) else { return };
         if setup.config != end.config {
@@ -167,7 +168,7 @@ impl VerbsProvider {
         self.events.push_back(Event::Request(request));
     }
 
-    fn on_accept(&mut self, vi: u32, setup: Setup) {
+    fn on_accept(&mut self, vi: u64, setup: Setup) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         if setup.config.message_len != end.config.message_len {
             return self.refuse(vi, ViError::Protocol("the message lengths differ"));
@@ -178,7 +179,7 @@ impl VerbsProvider {
     }
 
     /// Breaks a VI whose peer violated the protocol.
-    pub(super) fn violate(&mut self, vi: u32) {
+    pub(super) fn violate(&mut self, vi: u64) {
         if let Some(end) = self.ends.get_mut(vi) {
             self.counters.violations += u64::from(!std::mem::replace(&mut end.receive_closed, true));
         }
@@ -186,7 +187,7 @@ impl VerbsProvider {
     }
 
     /// Fails a connecting VI.
-    pub(super) fn refuse(&mut self, vi: u32, reason: ViError) {
+    pub(super) fn refuse(&mut self, vi: u64, reason: ViError) {
         if let Some(end) = self.ends.get_mut(vi) {
             end.stage = Stage::Closed;
         }
@@ -195,7 +196,7 @@ impl VerbsProvider {
     }
 
     /// Handles the failure of a VI's connection, or a disconnect by the peer.
-    pub(super) fn fail(&mut self, vi: u32, why: &str) {
+    pub(super) fn fail(&mut self, vi: u64, why: &str) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         match end.stage {
             Stage::Resolving | Stage::Requested => {
@@ -214,7 +215,7 @@ impl VerbsProvider {
     }
 
     /// Records the end of a VI. A Close found after the disconnect makes the end clean.
-    fn note_end(&mut self, vi: u32, clean: bool) {
+    fn note_end(&mut self, vi: u64, clean: bool) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         self.ending += usize::from(end.ended.is_none());
         end.ended = Some(clean || end.ended == Some(true));
@@ -237,7 +238,7 @@ impl VerbsProvider {
     }
 
     /// Opens a VI whose `Established` was polled: messages that arrived earlier can be polled now.
-    pub(super) fn open(&mut self, vi: u32) {
+    pub(super) fn open(&mut self, vi: u64) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         end.stage = Stage::Open;
         self.completions.extend(end.early.drain(..).map(|arrived| received(vi, arrived)));
@@ -245,7 +246,7 @@ impl VerbsProvider {
     }
 
     /// Discards all completions and events of a VI that the caller releases.
-    pub(super) fn discard_reports(&mut self, vi: u32) {
+    pub(super) fn discard_reports(&mut self, vi: u64) {
         if let Some(end) = self.ends.get_mut(vi) {
             end.receive_closed = true;
             let is_noted = end.ended.is_some() && !std::mem::replace(&mut end.end_reported, true);

@@ -11,6 +11,7 @@ use super::memory::{Registration, Span, pages};
 use super::sys::cm::CmId;
 use super::sys::ibv::{self, Sge};
 use super::sys::{self, Api, check};
+use crate::slots::short;
 use crate::{PIECES_MAX, ViError};
 
 /// Sizes of inline data to request, in bytes. Creation is repeated with the next size until the device supports it.
@@ -36,9 +37,9 @@ const NUMBER_MASK: u32 = (1 << 31) - 1;
 
 /// The regions that a work request sends from, by their index in the registration table; unused entries are
 /// [`NO_REGION`].
-pub(super) type Regions = [u32; PIECES_MAX];
+pub(super) type Regions = [u64; PIECES_MAX];
 /// No region.
-pub(super) const NO_REGION: u32 = u32::MAX;
+pub(super) const NO_REGION: u64 = u64::MAX;
 
 /// The purpose of a posted work request.
 #[derive(Clone, Copy, Debug)]
@@ -93,7 +94,7 @@ pub(super) struct Queue {
     /// Number of the completion queue, and the room reserved in it.
     pub completions: (usize, u32),
     /// The number of the end, part of each wr_id.
-    vi: u32,
+    vi: u64,
     pub inline_max: usize,
     pub segments_max: usize,
     records: Box<[Work]>,
@@ -117,7 +118,7 @@ impl Queue {
     pub(super) fn new(
         api: &'static Api,
         device: &mut Device,
-        vi: u32,
+        vi: u64,
         messages: u32,
     ) -> Result<Self, ViError> {
         let work = messages + OWN_WORK;
@@ -263,7 +264,7 @@ impl Queue {
             flags |= ibv::SEND_INLINE;
         }
         let mut raw = ibv::SendWr {
-            wr_id: u64::from(self.vi) << 32 | u64::from(self.posted),
+            wr_id: u64::from(short(self.vi)) << 32 | u64::from(self.posted),
             next: null_mut(),
             sg_list: request.segments.as_mut_ptr(),
             num_sge: request.segments.len() as c_int,

@@ -54,7 +54,7 @@ pub(super) struct Regions {
     api: &'static Api,
     entries: Slots<Entry>,
     /// The entry of each region.
-    regions: Slots<u32>,
+    regions: Slots<u64>,
     clock: u64,
     pub counters: CacheCounters,
 }
@@ -135,7 +135,7 @@ impl Regions {
     }
 
     /// Returns the entry of a piece and the piece's address, after checking its bounds.
-    pub(super) fn locate(&self, piece: &Piece) -> Result<(u32, u64), ViError> {
+    pub(super) fn locate(&self, piece: &Piece) -> Result<(u64, u64), ViError> {
         let id = *self.regions.get(piece.region.0).ok_or(ViError::Unknown("region"))?;
         let entry = self.entries.get(id).ok_or(ViError::Unknown("region"))?;
         let at = entry.memory.at(piece.offset, piece.len);
@@ -149,7 +149,7 @@ impl Regions {
     }
 
     /// Returns the local key of an entry's memory on a device, and registers the memory there at first use.
-    pub(super) fn key(&mut self, id: u32, device: usize, pd: *mut Pd) -> Result<u32, ViError> {
+    pub(super) fn key(&mut self, id: u64, device: usize, pd: *mut Pd) -> Result<u32, ViError> {
         let entry = self.entries.get_mut(id).ok_or(ViError::Unknown("region"))?;
         let place = entry.registered.get_mut(device).ok_or(ViError::Unknown("device"))?;
         if let Some(registered) = place {
@@ -161,14 +161,14 @@ impl Regions {
     }
 
     /// Records that a posted work request sends from an entry.
-    pub(super) fn hold(&mut self, id: u32) {
+    pub(super) fn hold(&mut self, id: u64) {
         if let Some(entry) = self.entries.get_mut(id) {
             entry.posted += 1;
         }
     }
 
     /// Records that the work request was retired.
-    pub(super) fn release(&mut self, id: u32) {
+    pub(super) fn release(&mut self, id: u64) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         entry.posted -= 1;
         if entry.is_idle() && entry.memory.is_unshared() {
@@ -179,7 +179,7 @@ impl Regions {
 
     /// Registers all memory in use with a device that was opened.
     pub(super) fn join(&mut self, device: usize, pd: *mut Pd) -> Result<(), ViError> {
-        let used: Vec<u32> =
+        let used: Vec<u64> =
             self.entries.iter().filter(|(_, entry)| entry.users > 0).map(|(id, _)| id).collect();
         used.into_iter().try_for_each(|id| self.key(id, device, pd).map(drop))
     }

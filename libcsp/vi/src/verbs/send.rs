@@ -42,7 +42,7 @@ impl Gathered {
     }
 
     /// Records the region of a segment in registered memory.
-    fn note(&mut self, region: u32) {
+    fn note(&mut self, region: u64) {
         if !self.regions.contains(&region)
             && let Some(place) = self.regions.iter_mut().find(|place| **place == NO_REGION)
         {
@@ -240,7 +240,7 @@ impl VerbsProvider {
     }
 
     /// Advertises posted receives to the peer, if that is due.
-    pub(super) fn advertise_grants(&mut self, vi: u32) {
+    pub(super) fn advertise_grants(&mut self, vi: u64) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         if end.ended.is_some() || end.stage != Stage::Open {
             return;
@@ -289,7 +289,7 @@ impl VerbsProvider {
     }
 
     /// Sends a control message.
-    pub(super) fn send_control(&mut self, vi: u32, message: &Control) {
+    pub(super) fn send_control(&mut self, vi: u64, message: &Control) {
         let mut bytes = [0; CONTROL_LEN_MAX];
         let len = message.write(&mut bytes);
         let queue = self.ends.get_mut(vi).and_then(|end| end.queue.as_mut());

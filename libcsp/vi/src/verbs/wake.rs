@@ -217,7 +217,7 @@ impl VerbsProvider {
 
     /// Probes a silent peer with a write of zero bytes, if no completion is expected otherwise. The write fails if the
     /// peer's host is gone.
-    fn probe(&mut self, vi: u32) {
+    fn probe(&mut self, vi: u64) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         let (true, None) = (!std::mem::replace(&mut end.peer_active, false), end.ended) else { return };
         let remote = end.peer.as_ref().map_or((0, 0), |peer| (peer.grants, peer.grants_key));
