@@ -9,8 +9,8 @@ PACKAGES_INTEROP := iproute2 ethtool util-linux
 PACKAGES_RDMA := qemu-system-x86 busybox-static util-linux iproute2 rdma-core ibverbs-providers ibverbs-utils \
   librdmacm1 rdmacm-utils perftest
 PACKAGES_SAN := iproute2 util-linux libucx0 ucx-utils libzmq3-dev
-# A server of many threads for `make test`, beside nginx.
-PACKAGES_TEST := apache2-bin
+# Beside what the demo and the C API need: a server of many threads; promtool; what unpacks a guest's archive.
+PACKAGES_TEST := apache2-bin prometheus busybox-static
 PACKAGES_RUN := iproute2 procps curl nginx-light etcd-server wrk python3 libucx0
 # The programs of `make test-apps`, each as Debian ships it.
 PACKAGES_APPS := nginx-light apache2-bin lighttpd vsftpd redis-server redis-tools memcached haproxy python3-gunicorn \
@@ -88,7 +88,7 @@ lint: packages-build ## formatting, clippy, rustdoc, purity of the sans-I/O crat
 # Programs and tests are built at once: cargo chooses the features of dependencies for what it is asked to build, and would compile
 # them twice.
 .PHONY: test
-test: packages-test ## unit, conformance, simulation and cluster tests (root: real processes in network namespaces)
+test: packages-test ## unit, conformance, simulation and cluster tests (root: real processes in network namespaces; CSP_NO_SKIP=1: skips fail)
 	$(CARGO) build --release --locked --workspace --lib --bins --tests --examples
 	CSP_SEEDS=$(SEEDS) CSP_TCP_SEEDS=10000 CSP_VI_ROUNDS=10000 $(CARGO) test --release --locked --workspace --no-fail-fast
 

@@ -10,7 +10,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use common::{STRICT, archive, compile, has, here, library, run, scratch};
+use csp_support::installed;
+
+use common::{STRICT, archive, compile, here, library, run, scratch};
 
 /// The words of `text` that start with `csp_` and stand before `(`.
 fn called(text: &str) -> BTreeSet<String> {
@@ -62,7 +64,7 @@ fn the_header_is_good_c99_c11_and_cpp17() {
         ("clang", "-std=c11", "c"),
         ("clang", "-std=c++17", "c++"),
     ] {
-        if !has(compiler) {
+        if !installed(compiler, compiler) {
             continue;
         }
         let mut command = Command::new(compiler);
@@ -98,7 +100,7 @@ fn pages() -> Vec<(PathBuf, String)> {
 
 #[test]
 fn the_manual_is_well_formed_and_complete() {
-    if has("mandoc") {
+    if installed("mandoc", "mandoc") {
         for (path, _) in pages() {
             run(Command::new("mandoc").args(["-Tlint", "-Wwarning"]).arg(path));
         }
@@ -119,7 +121,7 @@ fn the_manual_is_well_formed_and_complete() {
 
 #[test]
 fn an_installed_library_is_found_by_pkg_config_and_man() {
-    if !has("pkg-config") {
+    if !installed("pkg-config", "pkgconf") {
         return;
     }
     let root = scratch().join(format!("root-{}", std::process::id()));

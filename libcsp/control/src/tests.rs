@@ -23,6 +23,8 @@ use crate::registry::NodeRecord;
 /// Longest wait for anything in these tests: generous, as machines that run tests are slow.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+const ETCD: &str = "/usr/bin/etcd";
+
 /// A private etcd with a directory of its own for it and for nodes.
 struct TestEtcd {
     options: EtcdProcessOptions,
@@ -31,11 +33,9 @@ struct TestEtcd {
 }
 
 impl TestEtcd {
-    /// Starts etcd; `None`, with the reason printed, where it is not installed.
+    /// Starts etcd; `None`, and the test is skipped, where it is not installed.
     async fn start() -> Option<TestEtcd> {
-        let binary = PathBuf::from("/usr/bin/etcd");
-        if !binary.exists() {
-            println!("SKIPPED: {} is not installed (Debian's package etcd-server)", binary.display());
+        if !csp_support::installed(ETCD, "etcd-server") {
             return None;
         }
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -44,7 +44,7 @@ impl TestEtcd {
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir_all(&directory).unwrap();
         let options = EtcdProcessOptions {
-            binary,
+            binary: PathBuf::from(ETCD),
             data_dir: directory.join("etcd"),
             log_file: directory.join("etcd.log"),
             name: "test".to_owned(),

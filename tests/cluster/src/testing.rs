@@ -1,7 +1,6 @@
 //! What the cluster tests share: whether this machine can run them, where the binaries are, questions to daemons.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -25,15 +24,10 @@ pub const SERVING_DEADLINE: Duration = Duration::from_secs(15);
 
 /// Why this machine cannot run cluster tests, if so.
 pub fn obstacle() -> Option<String> {
-    let output = Command::new("id").arg("-u").output().ok()?;
-    if output.stdout != b"0\n" {
+    if !csp_support::running_as_root() {
         return Some("needs root: it makes network namespaces".to_owned());
     }
-    let found = |program: &str| {
-        std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
-            .any(|folder| folder.join(program).exists())
-    };
-    let missing = PROGRAMS.iter().find(|(program, _)| !found(program))?;
+    let missing = PROGRAMS.iter().find(|(program, _)| !csp_support::has(program))?;
     Some(format!("needs {} of the Debian package {}", missing.0, missing.1))
 }
 
@@ -53,10 +47,11 @@ pub fn binaries() -> Result<PathBuf> {
     Ok(folder.to_owned())
 }
 
-/// Hosts and configuration files for the test `name`; `None`, and the reason printed, where this machine cannot.
+/// Hosts and configuration files for the test `name`; `None`, and the test is skipped, where this machine
+/// cannot run it.
 ///
 /// # Panics
-/// When the binaries are not built or the hosts cannot be made.
+/// When the binaries are not built or the hosts cannot be made; for a skip where `CSP_NO_SKIP=1`.
 pub fn lay_out(name: &str) -> Option<Cluster> {
     lay_out_over(name, San::Shm)
 }
@@ -67,7 +62,7 @@ pub fn lay_out(name: &str) -> Option<Cluster> {
 /// As [`lay_out`].
 pub fn lay_out_over(name: &str, san: San) -> Option<Cluster> {
     if let Some(obstacle) = obstacle() {
-        eprintln!("SKIPPED {name}: {obstacle}");
+        csp_support::skip(obstacle);
         return None;
     }
     let options = Options {

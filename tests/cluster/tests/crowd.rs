@@ -3,7 +3,6 @@
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use csp_cluster::configs;
@@ -80,8 +79,7 @@ fn crowd(cluster: &Cluster, port: u16, kept: bool) -> Option<String> {
 
 #[test]
 fn no_connection_of_a_crowd_fails() {
-    if !Path::new(APACHE).exists() {
-        eprintln!("SKIPPED crowd: needs {APACHE} of the Debian package apache2-bin");
+    if !csp_support::installed(APACHE, "apache2-bin") {
         return;
     }
     let Some(mut cluster) = testing::lay_out("crowd") else { return };

@@ -48,15 +48,6 @@ pub fn run(command: &mut Command) -> Output {
     output
 }
 
-/// Whether a program is to be had; says so where it is not.
-pub fn has(program: &str) -> bool {
-    let found = Command::new(program).arg("--version").output().is_ok();
-    if !found {
-        eprintln!("SKIPPED: no {program} here");
-    }
-    found
-}
-
 /// Warnings that no C of ours may have.
 pub const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
 

@@ -182,8 +182,8 @@ const PARENT_MARK: &str = "etcd runs: ";
 
 #[test]
 fn a_private_etcd_dies_with_its_parent() {
-    if !std::path::Path::new("/usr/bin/etcd").exists() {
-        return println!("SKIPPED: /usr/bin/etcd is not installed (Debian's package etcd-server)");
+    if !csp_support::installed(ETCD, "etcd-server") {
+        return;
     }
     let mut parent = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--nocapture", "--exact", "tests::faults::a_parent_to_be_killed"])

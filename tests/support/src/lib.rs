@@ -1,0 +1,7 @@
+//! What tests of several crates share. Only tests depend on this crate, by `[dev-dependencies]` or from `tests/`.
+
+mod random;
+mod skip;
+
+pub use random::Random;
+pub use skip::{has, installed, is_root, running_as_root, skip};

@@ -1,0 +1,61 @@
+//! A small seeded generator (SplitMix64) for tests that need variety and no more than that.
+
+/// Random numbers that the seed determines.
+#[derive(Clone, Debug)]
+pub struct Random {
+    state: u64,
+}
+
+impl Random {
+    /// A generator whose numbers are the same for the same seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self { state: seed }
+    }
+
+    /// The next number, over all of `u64`.
+    pub fn number(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// The next number below `limit`; 0 where `limit` is 0.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.number().checked_rem(limit).unwrap_or(0)
+    }
+
+    /// True once in `times`, on average.
+    pub fn once_in(&mut self, times: u64) -> bool {
+        self.below(times) == 0
+    }
+
+    /// Fills `bytes`.
+    pub fn fill(&mut self, bytes: &mut [u8]) {
+        for part in bytes.chunks_mut(8) {
+            part.copy_from_slice(&self.number().to_le_bytes()[..part.len()]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_seed_determines_the_numbers() {
+        // The reference values of SplitMix64 for seed 1234567.
+        let mut random = Random::new(1_234_567);
+        assert_eq!(
+            [random.number(), random.number()],
+            [6_457_827_717_110_365_317, 3_203_168_211_198_807_973]
+        );
+        assert_eq!(random.below(0), 0);
+        let mut bytes = [0; 11];
+        random.fill(&mut bytes);
+        assert!(bytes.iter().any(|byte| *byte != 0) && (0..100).all(|_| random.below(7) < 7));
+        assert!((0..200).any(|_| random.once_in(3)));
+    }
+}
