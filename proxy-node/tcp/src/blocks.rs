@@ -208,7 +208,7 @@ impl BlockPool {
     }
 
     /// Takes a block for bytes to be copied into, referred to once. Regions that lend no buffers come first.
-    pub fn take(&mut self) -> Option<u32> {
+    pub fn allocate(&mut self) -> Option<u32> {
         let region = self.broken.front().or_else(|| self.roomy.back())?;
         let home = self.regions.get_mut(region as usize)?;
         let bit = home.free.trailing_zeros();
@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(buffer.place_of(&[0; 4]), None, "bytes of others have no place in it");
         pool.refer(place.block);
         assert!(pool.bytes(place, 400).is_empty() && !pool.store(place, &[1]), "its memory is out");
-        let copied = pool.take().unwrap();
+        let copied = pool.allocate().unwrap();
         assert_ne!(copied / 64, place.block / 64, "meanwhile others are used");
         pool.give_back(buffer);
         assert_eq!((pool.bytes(place, 400), pool.free()), (&[7; 400][..], 98));
@@ -368,7 +368,7 @@ mod tests {
         for _ in 0..1_000 {
             let buffer = pool.lend(Direction::Receive).unwrap();
             touched.insert(buffer.region);
-            let copies = [pool.take().unwrap(), pool.take().unwrap()];
+            let copies = [pool.allocate().unwrap(), pool.allocate().unwrap()];
             pool.give_back(buffer);
             copies.iter().for_each(|block| {
                 touched.insert(block / 64);
@@ -381,12 +381,12 @@ mod tests {
     #[test]
     fn without_a_run_of_blocks_there_is_no_buffer_but_blocks_there_are() {
         let mut pool = BlockPool::new(64, 512, 1024);
-        let all: Vec<u32> = std::iter::from_fn(|| pool.take()).collect();
+        let all: Vec<u32> = std::iter::from_fn(|| pool.allocate()).collect();
         assert_eq!(all.len(), 64);
         all.iter().step_by(2).for_each(|block| pool.unrefer(*block));
         assert_eq!(pool.free(), 32);
         assert!(pool.lend(Direction::Send).is_none());
-        assert!(pool.take().is_some());
+        assert!(pool.allocate().is_some());
         let pool = BlockPool::new(2, 512, 4096);
         assert!(pool.roomy.front().is_none(), "a region that is too small lends nothing");
     }

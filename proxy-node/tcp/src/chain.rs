@@ -56,7 +56,7 @@ impl Nodes {
         self.nodes.get_mut(node as usize)
     }
 
-    fn take(&mut self, new: Node) -> Option<u32> {
+    fn allocate(&mut self, new: Node) -> Option<u32> {
         let node = self.free;
         if let Some(slot) = self.nodes.get_mut(node as usize) {
             self.free = slot.next;
@@ -70,7 +70,7 @@ impl Nodes {
         })
     }
 
-    fn give_back(&mut self, node: u32) {
+    fn release(&mut self, node: u32) {
         let free = self.free;
         if let Some(slot) = self.nodes.get_mut(node as usize) {
             slot.next = free;
@@ -231,7 +231,7 @@ impl Chain {
         if pool.free() <= allowance.reserve || self.held >= allowance.blocks {
             return None;
         }
-        let place = Place { block: pool.take()?, offset: position & mask };
+        let place = Place { block: pool.allocate()?, offset: position & mask };
         let node = Node { position, len: len as u32, place, previous: NIL, next: NIL, own: true };
         let node = self.link(pool, (previous, next), node).filter(|_| pool.store(place, data));
         match node {
@@ -256,7 +256,7 @@ impl Chain {
     }
 
     fn link(&mut self, pool: &mut BlockPool, (previous, next): (u32, u32), node: Node) -> Option<u32> {
-        let node = pool.nodes.take(Node { previous, next, ..node })?;
+        let node = pool.nodes.allocate(Node { previous, next, ..node })?;
         match pool.nodes.get_mut(previous) {
             Some(previous) => previous.next = node,
             None => self.head = node,
@@ -285,7 +285,7 @@ impl Chain {
         let blocks = overlap(node.place.offset, node.len, pool.block_len());
         (node.place.block..node.place.block + blocks).for_each(|block| pool.unrefer(block));
         self.held = self.held.saturating_sub(blocks);
-        pool.nodes.give_back(at);
+        pool.nodes.release(at);
     }
 
     /// The last node that starts at or before `position`; [`NIL`] where none does.

@@ -85,9 +85,9 @@ pub(crate) struct Congestion {
     /// What was sent before this was reduced for already by ECN (RFC 3168 §6.1.2).
     ecn_until: Option<Seq>,
     /// The window was reduced and the peer was not told (CWR).
-    reduced: bool,
+    cwr_pending: bool,
     /// The acknowledgement under way echoes congestion: the window does not grow by it.
-    held: bool,
+    growth_withheld: bool,
     /// The latest delivery rate in units of 64 bytes per second, which reach to a quarter of a terabyte; 0: unknown.
     delivery_rate: u32,
 }
@@ -154,8 +154,8 @@ impl Congestion {
             hystart: HyStart::new(),
             round_end: Seq(0),
             ecn_until: None,
-            reduced: false,
-            held: false,
+            cwr_pending: false,
+            growth_withheld: false,
             delivery_rate: 0,
         }
     }
@@ -172,10 +172,10 @@ impl Congestion {
     }
 
     /// Another algorithm takes over the window where it stands.
-    pub fn choose(&mut self, wanted: CongestionControl) {
+    pub fn set_algorithm(&mut self, wanted: CongestionControl) {
         if wanted != self.algorithm() {
             self.algorithm = wanted.into();
-            self.nothing_to_undo();
+            self.discard_undo();
         }
     }
 
@@ -234,18 +234,18 @@ impl Congestion {
         if ends && reaches_further {
             self.on_round(sample.nxt);
         }
-        self.take(sample);
+        self.update_window(sample);
         if ends && !reaches_further {
             self.on_round(sample.nxt);
         }
     }
 
-    fn take(&mut self, sample: &AckSample) {
+    fn update_window(&mut self, sample: &AckSample) {
         if self.ecn_until.is_some_and(|end| !sample.una.before(end)) {
             self.ecn_until = None;
         }
-        let held = core::mem::take(&mut self.held);
-        if sample.phase == Phase::Recovery || sample.acked == 0 || held {
+        let withheld = core::mem::take(&mut self.growth_withheld);
+        if sample.phase == Phase::Recovery || sample.acked == 0 || withheld {
             return;
         }
         let mut left = sample.acked;
@@ -253,7 +253,7 @@ impl Congestion {
             left = self.slow_start(sample);
         }
         if left > 0 && !self.window.in_slow_start() {
-            self.avoid(&AckSample { acked: left, ..*sample });
+            self.grow_in_avoidance(&AckSample { acked: left, ..*sample });
         }
     }
 
@@ -299,7 +299,7 @@ impl Congestion {
         counted.saturating_sub(wanted)
     }
 
-    fn avoid(&mut self, sample: &AckSample) {
+    fn grow_in_avoidance(&mut self, sample: &AckSample) {
         let window = &mut self.window;
         match (&mut self.algorithm, window.is_used()) {
             (Algorithm::NewReno(newreno), true) => newreno.on_ack(window, sample.acked),
@@ -315,7 +315,7 @@ impl Congestion {
         self.window.flight.0 = self.window.flight.0.max(in_flight);
         if self.ecn_until.is_some() {
             // RFC 3168 §6.1.2: once for a window of data, however many signs of congestion it shows.
-            return self.nothing_to_undo();
+            return self.discard_undo();
         }
         self.reduce();
         self.window.cwnd = self.window.ssthresh;
@@ -324,9 +324,9 @@ impl Congestion {
     /// An acknowledgement echoes congestion that a router marked; `una` and `nxt` as in [`AckSample`], `open`: no loss
     /// recovery is under way. Says whether the window is reduced (RFC 3168 §6.1.2: once for a window of data).
     pub fn on_ecn(&mut self, una: Seq, nxt: Seq, open: bool) -> bool {
-        self.held = true;
+        self.growth_withheld = true;
         if !open {
-            self.reduced = true; // it was, by the loss; the peer is to stop echoing
+            self.cwr_pending = true; // it was, by the loss; the peer is to stop echoing
             return false;
         }
         if self.ecn_until.is_some_and(|end| una.before(end)) {
@@ -334,14 +334,14 @@ impl Congestion {
         }
         self.reduce();
         self.window.cwnd = self.window.ssthresh;
-        self.nothing_to_undo();
+        self.discard_undo();
         self.ecn_until = Some(nxt);
         true
     }
 
     /// Whether the window was reduced since this was asked last: then the next new data carries CWR.
-    pub fn take_reduced(&mut self) -> bool {
-        core::mem::take(&mut self.reduced)
+    pub fn take_cwr(&mut self) -> bool {
+        core::mem::take(&mut self.cwr_pending)
     }
 
     /// The retransmission timer fired; `first`: for the first time since progress (RFC 5681 §3.1).
@@ -356,7 +356,7 @@ impl Congestion {
     }
 
     fn reduce(&mut self) {
-        self.reduced = true;
+        self.cwr_pending = true;
         self.window.before = (self.window.cwnd, self.window.ssthresh);
         match &mut self.algorithm {
             Algorithm::NewReno(newreno) => newreno.reduce(&mut self.window),
@@ -375,11 +375,11 @@ impl Congestion {
         }
         self.window.cwnd = self.window.cwnd.max(cwnd);
         self.window.ssthresh = self.window.ssthresh.max(ssthresh);
-        self.nothing_to_undo();
+        self.discard_undo();
     }
 
     /// A retransmission begins that took nothing from the window.
-    pub fn nothing_to_undo(&mut self) {
+    pub fn discard_undo(&mut self) {
         self.window.before = (0, 0);
     }
 
@@ -395,7 +395,7 @@ impl Congestion {
         window.cwnd = restart.max(window.mss);
         self.hystart = HyStart::new();
         match &mut self.algorithm {
-            Algorithm::NewReno(newreno) => newreno.forget(),
+            Algorithm::NewReno(newreno) => newreno.reset(),
             Algorithm::Cubic(cubic) => cubic.end_stage(),
         }
     }

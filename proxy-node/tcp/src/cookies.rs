@@ -97,8 +97,8 @@ pub(crate) fn verify(
     let age = (current as u32).wrapping_sub(sequence.0 >> (MAC_BITS + MSS_BITS)) & 3;
     let index = sequence.0 >> MAC_BITS & ((1 << MSS_BITS) - 1);
     let made = current.checked_sub(u64::from(age)).filter(|_| age <= 1)?;
-    let told = sequence.0 & ((1 << MAC_BITS) - 1);
-    (mac(keys, tuple, peer_isn, made, index) == told).then(|| MSS_VALUES[index as usize])
+    let received = sequence.0 & ((1 << MAC_BITS) - 1);
+    (mac(keys, tuple, peer_isn, made, index) == received).then(|| MSS_VALUES[index as usize])
 }
 
 /// Our timestamp for the SYN/ACK that answers a SYN with `options`; `clock` is what it would be without a cookie.

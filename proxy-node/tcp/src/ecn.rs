@@ -49,14 +49,14 @@ pub(crate) struct Ecn {
 impl Tcb {
     /// A SYN, or SYN/ACK, says what the peer wants (RFC 3168 §6.1.1).
     pub fn negotiate_ecn(&mut self, segment: &Incoming<'_>) {
-        let told = Flags(segment.flags.0 & SETUP.0);
+        let proposal = Flags(segment.flags.0 & SETUP.0);
         let proposed = self.options.ecn == EcnMode::Active && !self.ecn.fallen_back;
         self.ecn.capable = match (self.passive, segment.flags.ack()) {
             // RFC 3168 §6.1.1: SYNs are not ECN-capable; one that says so met something that plays with these bits.
-            (true, _) => self.options.ecn != EcnMode::Off && told == SETUP && segment.ecn == NOT_ECT,
-            (false, true) => proposed && told == Flags::ECE,
+            (true, _) => self.options.ecn != EcnMode::Off && proposal == SETUP && segment.ecn == NOT_ECT,
+            (false, true) => proposed && proposal == Flags::ECE,
             // Simultaneous open.
-            (false, false) => proposed && told == SETUP,
+            (false, false) => proposed && proposal == SETUP,
         };
     }
 
@@ -79,7 +79,7 @@ impl Tcb {
     }
 
     /// What a segment of the peer tells, before its acknowledgement is taken in.
-    pub fn take_ecn(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>) {
+    pub fn process_ecn(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>) {
         if !self.ecn.capable || segment.unscaled {
             return; // in a SYN the bits mean something else
         }

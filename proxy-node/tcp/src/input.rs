@@ -6,8 +6,8 @@ mod full_sized;
 mod handshake;
 mod validate;
 
-pub(crate) use data::Repeats;
-pub(crate) use full_sized::Piece;
+pub(crate) use data::HoleAcks;
+pub(crate) use full_sized::ShortSegment;
 
 use csp_types::Instant;
 use csp_wire::tcp::{Flags, Options, Segment};
@@ -107,7 +107,7 @@ impl Tcb {
         mut segment: Incoming<'_>,
     ) -> Result<(), Reject> {
         if segment.flags.rst() {
-            return self.take_reset(cx, &segment);
+            return self.process_rst(cx, &segment);
         }
         if self.state == State::SynReceived && segment.flags.syn() && segment.seq == self.irs {
             if !segment.flags.ack() {
@@ -122,18 +122,18 @@ impl Tcb {
             segment.seq = segment.seq.plus(1);
         }
         self.validate(cx, &segment)?;
-        self.last_heard = cx.now;
+        self.last_received = cx.now;
         self.keepalive_probes = 0;
         if self.state == State::SynReceived {
             self.complete_handshake(cx, &segment)?;
         }
-        self.take_ecn(cx, &segment);
-        self.take_acknowledgement(cx, &segment)?;
+        self.process_ecn(cx, &segment);
+        self.process_ack(cx, &segment)?;
         // Only now: with an acknowledgement that is not acceptable nothing of the segment counts. TIME-WAIT goes by it.
-        self.learn_timestamp(cx, &segment);
+        self.update_ts_recent(cx, &segment);
         if self.state == State::Done {
             return Ok(());
         }
-        self.take_data(cx, &segment)
+        self.process_data(cx, &segment)
     }
 }

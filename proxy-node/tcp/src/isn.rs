@@ -35,7 +35,7 @@ impl Keys {
     }
 
     /// Where the tuple map keeps the connection.
-    pub fn place(&self, tuple: &FourTuple) -> u32 {
+    pub fn table_hash(&self, tuple: &FourTuple) -> u32 {
         self.hash(0, tuple)
     }
 

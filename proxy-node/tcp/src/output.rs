@@ -12,7 +12,7 @@ use crate::api::State;
 use crate::ecn::{ECT_0, NOT_ECT};
 use crate::recovery::TailProbe;
 use crate::seq::Seq;
-use crate::tcb::{Context, Farewell, Probe, Tcb};
+use crate::tcb::{Context, FinalTransmit, Probe, Tcb};
 use crate::timeouts::Retransmission;
 
 /// One record to be transmitted.
@@ -33,7 +33,7 @@ impl Tcb {
     /// The next record; `None` when there is none until something changes.
     pub fn next_transmit(&mut self, cx: &mut Context<'_>) -> Option<Plan> {
         let plan = match self.state {
-            State::Done => self.farewell_plan(cx),
+            State::Done => self.final_plan(cx),
             State::SynSent | State::SynReceived => self.handshake_plan(cx),
             _ => self.synchronised_plan(cx),
         };
@@ -51,19 +51,19 @@ impl Tcb {
         Some(plan)
     }
 
-    fn farewell_plan(&mut self, cx: &mut Context<'_>) -> Option<Plan> {
-        let farewell = core::mem::replace(&mut self.farewell, Farewell::None);
-        let mut plan = match farewell {
-            Farewell::None => return None,
-            Farewell::Acknowledgement => self.acknowledgement(cx),
-            Farewell::Reset => {
+    fn final_plan(&mut self, cx: &mut Context<'_>) -> Option<Plan> {
+        let final_transmit = core::mem::replace(&mut self.final_transmit, FinalTransmit::None);
+        let mut plan = match final_transmit {
+            FinalTransmit::None => return None,
+            FinalTransmit::Acknowledgement => self.acknowledgement(cx),
+            FinalTransmit::Reset => {
                 cx.counters.resets_sent += 1;
                 let options = self.segment_options(cx);
                 // What the peer expects next, as far as we know: only an exact number counts (RFC 5961 §3.2).
                 let seq = self.snd_nxt.min(self.snd_una.plus(self.snd_wnd));
                 self.plan(cx, seq, 0, Flags::RST | Flags::ACK, options)
             }
-            Farewell::Record => Plan {
+            FinalTransmit::Record => Plan {
                 header: None,
                 payload: (0, 0),
                 segment_size: 0,
@@ -85,7 +85,7 @@ impl Tcb {
         let again = self.snd_nxt != self.iss;
         let passive = self.state == State::SynReceived;
         let ours = if self.tuple.remote.is_ipv4() { cx.config.mss_v4 } else { cx.config.mss_v6 };
-        let timestamps = Timestamps { value: self.timestamp(cx.now), echo: self.recent };
+        let timestamps = Timestamps { value: self.timestamp(cx.now), echo: self.ts_recent };
         let options = Options {
             mss: Some(ours),
             window_scale: self.scaling.then_some(self.receive_shift),
@@ -232,7 +232,7 @@ impl Tcb {
         plan.retransmission = false;
         if self.ecn.capable && plan.payload.1 > 0 {
             plan.ecn = ECT_0;
-            if let Some(header) = plan.header.as_mut().filter(|_| self.congestion.take_reduced()) {
+            if let Some(header) = plan.header.as_mut().filter(|_| self.congestion.take_cwr()) {
                 header.flags |= Flags::CWR;
             }
         }
@@ -291,10 +291,10 @@ impl Tcb {
             }
             Probe::Tail => {
                 let new = self.new_data(cx, options, size, true);
-                let again = new.is_none();
+                let is_retrans = new.is_none();
                 let plan = new.or_else(|| self.last_segment(cx, options, size));
                 if plan.is_some() {
-                    self.recovery.tail_probe = Some(TailProbe { end: self.snd_nxt, again });
+                    self.recovery.tail_probe = Some(TailProbe { end: self.snd_nxt, is_retrans });
                 }
                 self.arm_timeout(cx);
                 plan
@@ -363,10 +363,10 @@ impl Tcb {
             options,
         };
         if flags.ack() {
-            self.note_acknowledged();
+            self.on_ack_sent();
         }
         let flow_new = !self.announced;
-        (self.announced, self.known) = (true, true);
+        (self.announced, self.ever_announced) = (true, true);
         let offset = seq.since(self.send_base());
         let segment_size = if len == 0 { 0 } else { self.mss_limit.saturating_sub(options.len() as u16) };
         Plan {
@@ -384,7 +384,7 @@ impl Tcb {
     fn segment_options(&self, cx: &Context<'_>) -> Options {
         let mut options = Options::default();
         if self.timestamps {
-            options.timestamps = Some(Timestamps { value: self.timestamp(cx.now), echo: self.recent });
+            options.timestamps = Some(Timestamps { value: self.timestamp(cx.now), echo: self.ts_recent });
         }
         if self.sack && (self.duplicate.is_some() || self.receive.has_holes()) {
             options.sack = self.receive.sack_blocks(cx.ranges, self.duplicate);

@@ -75,7 +75,7 @@ impl PathCache {
     }
 
     /// Everything passes to `ip`.
-    pub fn forget(&mut self, ip: IpAddr) {
+    pub fn remove(&mut self, ip: IpAddr) {
         let at = self.set_of(ip);
         for place in &mut self.sets[at] {
             if place.is_some_and(|entry| entry.ip == ip) {
@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(cache.get(at(104), ip(4)), None);
         cache.set(ip(4), 700, at(900));
         assert_eq!((cache.get(at(104), ip(4)), cache.len()), (Some((700, at(900))), 4));
-        cache.forget(ip(4));
+        cache.remove(ip(4));
         assert_eq!((cache.get(at(1), ip(4)), cache.len()), (None, 3));
     }
 }

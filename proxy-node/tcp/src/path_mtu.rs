@@ -208,7 +208,7 @@ impl Tcb {
     fn remember_path(&mut self, cx: &mut Context<'_>) {
         let ip = self.tuple.remote.ip();
         if self.mss_limit >= self.path.ceiling {
-            cx.paths.forget(ip);
+            cx.paths.remove(ip);
         } else {
             let until = cx.now + cx.config.path_mtu_age;
             cx.paths.set(ip, self.mss_limit + headers(ip.is_ipv4()), until);

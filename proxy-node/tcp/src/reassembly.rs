@@ -78,7 +78,7 @@ impl ReceiveQueue {
         let mut stored = self.chain.insert(blocks, self.next, data, place, allowance);
         if stored == 0 && self.has_holes() {
             // RFC 2018 §8: bytes behind a hole may be given up. Here they hold the memory that would fill it.
-            self.forget_holes(blocks, ranges);
+            self.discard_out_of_order(blocks, ranges);
             stored = self.chain.insert(blocks, self.next, data, place, allowance);
         }
         let mut end = rcv_nxt.plus(stored as u32);
@@ -135,7 +135,7 @@ impl ReceiveQueue {
     }
 
     /// Drops what lies behind holes: nothing will fill them.
-    pub fn forget_holes(&mut self, blocks: &mut BlockPool, ranges: &mut RangePool) {
+    pub fn discard_out_of_order(&mut self, blocks: &mut BlockPool, ranges: &mut RangePool) {
         self.ranges.clear(ranges);
         self.chain.release_from(blocks, self.next);
     }
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holes_fill_in_any_order_and_the_newest_range_is_told_first() {
+    fn holes_fill_in_any_order_and_the_newest_range_is_reported_first() {
         let (mut blocks, mut ranges) = (BlockPool::new(8, 512, 1), RangePool::new(1));
         let mut queue = ReceiveQueue::EMPTY;
         let start = Seq(u32::MAX - 5);
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(put(&mut queue, 0, 20, 40).out_of_order, 20);
         assert_eq!(put(&mut queue, 0, 30, 50).out_of_order, 10);
         assert_eq!(put(&mut queue, 0, 0, 10).advanced, 10);
-        let told = |queue: &ReceiveQueue, ranges: &RangePool| -> Vec<(u32, u32)> {
+        let reported = |queue: &ReceiveQueue, ranges: &RangePool| -> Vec<(u32, u32)> {
             let all = queue.sack_blocks(ranges, None);
             all.as_slice().iter().map(|b| (Seq(b.start).since(start), Seq(b.end).since(start))).collect()
         };
@@ -196,7 +196,7 @@ mod tests {
         };
         assert_eq!(put(&mut queue, 10, 10, 20).advanced, 40, "10..20 joins 20..50");
         assert_eq!(queue.readable(), 50);
-        assert_eq!(told(&queue, &ranges), [(60, 80)]);
+        assert_eq!(reported(&queue, &ranges), [(60, 80)]);
         let seq = start.plus(50);
         let stored = queue.insert((&mut blocks, &mut ranges), (seq, seq), &data[50..100], None, 4096);
         assert_eq!((stored.advanced, queue.has_holes()), (50, false));
@@ -221,7 +221,7 @@ mod tests {
         });
         let far = queue.insert((&mut blocks, &mut ranges), (Seq(512), Seq(9000)), &[7; 6], None, 65_536);
         assert_eq!((far.out_of_order, blocks.free()), (6, 1));
-        let other = blocks.take();
+        let other = blocks.allocate();
         let near = queue.insert((&mut blocks, &mut ranges), (Seq(512), Seq(512)), &[7; 6], None, 65_536);
         assert_eq!((near.advanced, queue.has_holes(), ranges.free()), (6, false, 1));
         other.into_iter().for_each(|block| blocks.unrefer(block));

@@ -13,10 +13,10 @@
 //!          └───────────────────────── snd_una ≥ recover ────────────┴────┘
 //! ```
 
+pub(crate) mod ack_summary;
 pub(crate) mod delivery;
 pub(crate) mod flight;
 pub(crate) mod frto;
-pub(crate) mod heard;
 pub(crate) mod pool;
 pub(crate) mod prr;
 pub(crate) mod rack;
@@ -29,11 +29,11 @@ mod tests;
 
 use csp_types::Instant;
 
+use crate::recovery::ack_summary::AckSummary;
 use crate::recovery::delivery::Delivery;
 use crate::recovery::flight::{Flight, Stamp};
 use crate::recovery::frto::Frto;
-use crate::recovery::heard::Heard;
-use crate::recovery::pool::{Fate, Record, RecordPool};
+use crate::recovery::pool::{Record, RecordPool, RecordState};
 use crate::recovery::prr::Prr;
 use crate::recovery::rack::Rack;
 use crate::recovery::undo::Undo;
@@ -56,7 +56,7 @@ pub(crate) struct TailProbe {
     /// TLP.end_seq: snd_nxt behind it.
     pub end: Seq,
     /// TLP.is_retrans: it was sent before.
-    pub again: bool,
+    pub is_retrans: bool,
 }
 
 /// The recovery state of one connection. What is used while nothing is lost lies in front.
@@ -204,15 +204,15 @@ impl Recovery {
     }
 
     /// snd_una moves to `una`: takes the records out that it covers.
-    pub fn on_advance(&mut self, pool: &mut RecordPool, heard: &mut Heard, una: Seq) {
+    pub fn on_advance(&mut self, pool: &mut RecordPool, summary: &mut AckSummary, una: Seq) {
         while let Some(record) = self.flight.pop_acked(pool, una) {
-            self.on_delivered(heard, &record, true);
+            self.on_delivered(summary, &record, true);
         }
-        heard.acked = una.since(heard.una);
-        if heard.duplicate_bytes_apply {
+        summary.acked = una.since(summary.una);
+        if summary.duplicate_bytes_apply {
             // RFC 9937 §6.2: what duplicates stood for was delivered before.
-            let known = self.duplicate_bytes.min(heard.acked);
-            heard.delivered = heard.delivered.saturating_sub(known);
+            let known = self.duplicate_bytes.min(summary.acked);
+            summary.delivered = summary.delivered.saturating_sub(known);
             self.duplicate_bytes -= known;
         }
         self.duplicates = 0;
@@ -221,20 +221,20 @@ impl Recovery {
     }
 
     /// A record, or a part of it, is told to have arrived.
-    fn on_delivered(&mut self, heard: &mut Heard, record: &Record, cumulative: bool) {
-        heard.highest = heard.highest.max(record.end);
-        if record.fate == Fate::Sacked {
+    fn on_delivered(&mut self, summary: &mut AckSummary, record: &Record, cumulative: bool) {
+        summary.highest = summary.highest.max(record.end);
+        if record.state == RecordState::Sacked {
             return; // known before
         }
-        heard.delivered += record.len();
+        summary.delivered += record.len();
         if !record.retransmitted && !record.end.after(self.recover) {
-            heard.original = true;
+            summary.original_delivered = true;
         }
-        heard.time(record, cumulative);
-        self.delivery.on_delivered(record, heard.at, &mut heard.newest);
+        summary.note_send_time(record, cumulative);
+        self.delivery.on_delivered(record, summary.at, &mut summary.newest);
         // What arrives behind a hole is not echoed (RFC 7323 §4.3): then only the time can tell.
-        let echo_before = cumulative && heard.echoes_before(record.sent);
-        self.rack.on_delivered(record, heard.at, echo_before, heard.rtt_min);
+        let echo_before = cumulative && summary.echoes_before(record.sent);
+        self.rack.on_delivered(record, summary.at, echo_before, summary.rtt_min);
     }
 
     /// Gives every record back.

@@ -90,7 +90,7 @@ impl Replies {
     }
 
     /// Whether a peer may still hold a cookie that counts.
-    pub fn cookies_are_about(&self, now: Instant) -> bool {
+    pub fn cookies_may_be_valid(&self, now: Instant) -> bool {
         self.last_cookie.is_some_and(|last| now.saturating_since(last) < crate::cookies::VALID)
     }
 

@@ -26,11 +26,11 @@ pub(crate) struct Rtt {
     /// This round trip ends when this is acknowledged.
     round_end: Seq,
     /// The least round trip of this period and of the one before, and when this one began.
-    least: (u32, u32),
-    since: Instant,
+    minimum: (u32, u32),
+    minimum_since: Instant,
     backoff: u8,
     /// The SYN was retransmitted.
-    slow: bool,
+    syn_retransmitted: bool,
 }
 
 impl Rtt {
@@ -41,10 +41,10 @@ impl Rtt {
             peak: 0,
             variation: 0,
             round_end: Seq(0),
-            least: (u32::MAX, u32::MAX),
-            since: Instant::ZERO,
+            minimum: (u32::MAX, u32::MAX),
+            minimum_since: Instant::ZERO,
             backoff: 0,
-            slow: false,
+            syn_retransmitted: false,
         }
     }
 
@@ -71,12 +71,12 @@ impl Rtt {
     }
 
     /// Takes in how short a round trip can be.
-    pub fn sample_least(&mut self, rtt: Duration, now: Instant) {
-        if now.saturating_since(self.since) > MINIMUM_PERIOD {
-            self.least = (u32::MAX, self.least.0);
-            self.since = now;
+    pub fn sample_min(&mut self, rtt: Duration, now: Instant) {
+        if now.saturating_since(self.minimum_since) > MINIMUM_PERIOD {
+            self.minimum = (u32::MAX, self.minimum.0);
+            self.minimum_since = now;
         }
-        self.least.0 = self.least.0.min(micros(rtt));
+        self.minimum.0 = self.minimum.0.min(micros(rtt));
     }
 
     /// Smoothed round-trip time; `None` before the first sample.
@@ -86,7 +86,7 @@ impl Rtt {
 
     /// The least round trip of the last minutes.
     pub fn min(&self) -> Option<Duration> {
-        let least = self.least.0.min(self.least.1);
+        let least = self.minimum.0.min(self.minimum.1);
         (least != u32::MAX).then(|| Duration::from_micros(u64::from(least)))
     }
 
@@ -94,7 +94,7 @@ impl Rtt {
     fn base(&self, config: &StackConfig) -> Duration {
         let Some(srtt) = self.srtt() else {
             // RFC 6298 §5.7
-            return if self.slow { config.rto_initial * 3 } else { config.rto_initial };
+            return if self.syn_retransmitted { config.rto_initial * 3 } else { config.rto_initial };
         };
         // RFC 6298 §2.3, with max (G, 4 * RTTVAR) never below the floor: acknowledgements may be delayed whatever the
         // round trip.
@@ -112,13 +112,13 @@ impl Rtt {
     }
 
     /// The timeout is no longer backed off.
-    pub fn progress(&mut self) {
+    pub fn reset_backoff(&mut self) {
         self.backoff = 0;
     }
 
     /// The SYN was retransmitted, and unless a sample tells otherwise nothing is known of the path.
-    pub fn assume_slow(&mut self) {
-        self.slow = true;
+    pub fn note_syn_retransmitted(&mut self) {
+        self.syn_retransmitted = true;
     }
 
     /// When a tail loss probe is due after the last transmission (RFC 8985 §7.2); `None` before the first sample.
@@ -148,7 +148,7 @@ mod tests {
         rtt.back_off();
         rtt.back_off();
         assert_eq!(rtt.rto(&config), Duration::from_millis(2400));
-        rtt.progress();
+        rtt.reset_backoff();
         for n in 0..300 {
             rtt.sample(Duration::from_millis(10), Seq(n), Seq(n + 1));
         }
@@ -183,10 +183,10 @@ mod tests {
         let mut rtt = Rtt::new();
         assert_eq!(rtt.min(), None);
         let mut now = Instant::from_nanos(1);
-        rtt.sample_least(Duration::from_millis(5), now);
+        rtt.sample_min(Duration::from_millis(5), now);
         for _ in 0..400 {
             now += Duration::from_secs(1);
-            rtt.sample_least(Duration::from_millis(9), now);
+            rtt.sample_min(Duration::from_millis(9), now);
             assert!(
                 now > Instant::from_nanos(1) + MINIMUM_PERIOD || rtt.min() == Some(Duration::from_millis(5))
             );

@@ -23,7 +23,7 @@ use crate::path_cache::PathCache;
 use crate::ranges::RangePool;
 use crate::recovery::pool::RecordPool;
 use crate::replies::Replies;
-use crate::tcb::{Context, Farewell, Tcb};
+use crate::tcb::{Context, FinalTransmit, Tcb};
 use crate::timers::Wheel;
 use crate::timewait::TimeWaitTable;
 use crate::transmitqueue::TransmitQueue;
@@ -382,7 +382,7 @@ impl Tcb {
     /// Takes options over.
     pub(crate) fn apply(&mut self, options: ConnectionOptions) {
         self.options = options.into();
-        self.congestion.choose(options.congestion);
+        self.congestion.set_algorithm(options.congestion);
     }
 
     /// See [`Stack::options`].
@@ -397,8 +397,8 @@ impl Tcb {
         self.write_blocked = false;
         match self.state {
             State::Done => self.receive.clear(cx.blocks, cx.ranges),
-            State::SynSent if self.send.len() == 0 => self.finish(cx, Farewell::Record),
-            _ if unread => self.fail(cx, Farewell::Reset, crate::api::FailReason::DataAfterClose),
+            State::SynSent if self.send.len() == 0 => self.finish(cx, FinalTransmit::Record),
+            _ if unread => self.fail(cx, FinalTransmit::Reset, crate::api::FailReason::DataAfterClose),
             State::FinWait2 => self.timers.linger = cx.now + cx.config.fin_wait_2,
             _ => self.queue_fin(cx.now),
         }

@@ -77,7 +77,7 @@ impl From<Ending> for Event {
 
 /// What a connection that is done still has to transmit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Farewell {
+pub(crate) enum FinalTransmit {
     /// The acknowledgement of the FIN with which TIME-WAIT began.
     Acknowledgement,
     /// RST.
@@ -104,9 +104,9 @@ impl Tcb {
     pub fn negotiate(&mut self, cx: &Context<'_>, seq: Seq, options: &Options) {
         let v4 = self.tuple.remote.is_ipv4();
         // RFC 9293 §3.7.1: MUST-15
-        let told = options.mss.unwrap_or(if v4 { 536 } else { 1220 });
+        let peer_mss = options.mss.unwrap_or(if v4 { 536 } else { 1220 });
         let ours = if v4 { cx.config.mss_v4 } else { cx.config.mss_v6 };
-        self.start_path(cx, told.min(ours).max(crate::MSS_MIN));
+        self.start_path(cx, peer_mss.min(ours).max(crate::MSS_MIN));
         self.timestamps &= options.timestamps.is_some();
         let timestamps_len = if self.timestamps { 12 } else { 0 };
         self.receive_mss = ours - timestamps_len;
@@ -118,13 +118,13 @@ impl Tcb {
             _ => self.receive_shift = 0,
         }
         if let Some(timestamps) = options.timestamps {
-            (self.recent, self.recent_at_s) = (timestamps.value, seconds(cx.now));
+            (self.ts_recent, self.ts_recent_at_s) = (timestamps.value, seconds(cx.now));
         }
         self.irs = seq;
         // The window that our SYN told counts from here; it must not be taken back (RFC 9293 §3.8.6).
-        let told = self.rcv_edge.since(self.rcv_nxt);
+        let window = self.rcv_edge.since(self.rcv_nxt);
         self.rcv_nxt = seq.plus(1);
-        self.rcv_edge = self.rcv_nxt.plus(told);
+        self.rcv_edge = self.rcv_nxt.plus(window);
         self.last_ack_sent = self.rcv_nxt;
     }
 
@@ -186,9 +186,9 @@ impl Tcb {
             self.snd_nxt,
         );
         if lost_syn {
-            self.rtt.assume_slow();
+            self.rtt.note_syn_retransmitted();
         }
-        self.rtt.progress();
+        self.rtt.reset_backoff();
         self.timers.stop_retransmission();
         self.state = State::Established;
         self.syn_due = false;
@@ -203,7 +203,7 @@ impl Tcb {
     }
 
     /// Something is about to be queued. Where nothing waited before, the peer's window may be closed: it has from now on.
-    pub fn begin_to_wait(&mut self, now: Instant) {
+    pub fn note_queued(&mut self, now: Instant) {
         if self.send.len() == 0 && self.outstanding() == 0 {
             self.progress_at = now;
         }
@@ -214,7 +214,7 @@ impl Tcb {
         if self.fin_queued {
             return;
         }
-        self.begin_to_wait(now);
+        self.note_queued(now);
         match self.state {
             State::Established => self.state = State::FinWait1,
             State::CloseWait => self.state = State::LastAck,
@@ -226,13 +226,13 @@ impl Tcb {
     }
 
     /// The protocol ends well.
-    pub fn finish(&mut self, cx: &mut Context<'_>, farewell: Farewell) {
+    pub fn finish(&mut self, cx: &mut Context<'_>, final_transmit: FinalTransmit) {
         cx.counters.closed += 1;
-        self.end(cx, farewell, Ending::Closed);
+        self.end(cx, final_transmit, Ending::Closed);
     }
 
     /// The protocol ends badly: unread bytes are discarded.
-    pub fn fail(&mut self, cx: &mut Context<'_>, farewell: Farewell, reason: FailReason) {
+    pub fn fail(&mut self, cx: &mut Context<'_>, final_transmit: FinalTransmit, reason: FailReason) {
         let counter = match reason {
             FailReason::Reset => &mut cx.counters.failed_reset,
             FailReason::Refused => &mut cx.counters.failed_refused,
@@ -241,39 +241,40 @@ impl Tcb {
         };
         *counter += 1;
         // Nobody was told of a passive connection before it was established.
-        self.silent |= self.passive && matches!(self.state, State::SynReceived);
+        self.events_off |= self.passive && matches!(self.state, State::SynReceived);
         self.receive.clear(cx.blocks, cx.ranges);
         self.pending = Pending { established: self.pending.established, ..Pending::default() };
-        self.end(cx, farewell, Ending::Failed(reason));
+        self.end(cx, final_transmit, Ending::Failed(reason));
     }
 
     /// `abort` was called: nothing is told.
     pub fn abort(&mut self, cx: &mut Context<'_>) {
-        let farewell = if self.state == State::SynSent { Farewell::Record } else { Farewell::Reset };
+        let final_transmit =
+            if self.state == State::SynSent { FinalTransmit::Record } else { FinalTransmit::Reset };
         cx.counters.aborted += 1;
-        self.silent = true;
+        self.events_off = true;
         if self.state != State::Done {
-            self.end(cx, farewell, Ending::Closed);
+            self.end(cx, final_transmit, Ending::Closed);
         }
         self.receive.clear(cx.blocks, cx.ranges);
     }
 
     /// The connection was never told of and gives way to another.
-    pub fn evict(&mut self, cx: &mut Context<'_>, farewell: Farewell) {
-        self.silent = true;
-        self.end(cx, farewell, Ending::Closed);
+    pub fn evict(&mut self, cx: &mut Context<'_>, final_transmit: FinalTransmit) {
+        self.events_off = true;
+        self.end(cx, final_transmit, Ending::Closed);
     }
 
-    fn end(&mut self, cx: &mut Context<'_>, farewell: Farewell, ending: Ending) {
+    fn end(&mut self, cx: &mut Context<'_>, final_transmit: FinalTransmit, ending: Ending) {
         self.state = State::Done;
         self.pending.last = Some(ending);
         self.pending.writable = false;
-        self.farewell = match farewell {
-            Farewell::Record if !self.known => Farewell::None,
-            farewell => farewell,
+        self.final_transmit = match final_transmit {
+            FinalTransmit::Record if !self.ever_announced => FinalTransmit::None,
+            final_transmit => final_transmit,
         };
         self.send.clear(cx.send_blocks);
-        self.receive.forget_holes(cx.blocks, cx.ranges);
+        self.receive.discard_out_of_order(cx.blocks, cx.ranges);
         self.recovery.clear(cx.records);
         if self.closed {
             self.receive.clear(cx.blocks, cx.ranges);
@@ -286,7 +287,7 @@ impl Tcb {
     /// The next event to be told.
     pub fn next_event(&mut self) -> Option<Event> {
         let Pending { established, readable, writable, peer_finished, last } = self.pending;
-        if self.silent {
+        if self.events_off {
             return None;
         }
         if established {
@@ -312,7 +313,7 @@ impl Tcb {
         // What arrived is read before the connection is closed.
         if last.is_some() && self.receive.readable() == 0 {
             self.pending.last = None;
-            self.silent = true;
+            self.events_off = true;
             return last.map(Event::from);
         }
         None
@@ -322,16 +323,16 @@ impl Tcb {
     pub fn has_event(&self) -> bool {
         let Pending { established, readable, writable, peer_finished, last } = self.pending;
         let last = last.is_some() && self.receive.readable() == 0;
-        !self.silent && (established || readable || writable || peer_finished || last)
+        !self.events_off && (established || readable || writable || peer_finished || last)
     }
 
     /// Whether nothing is left to be told, read or transmitted.
     pub fn is_over(&self) -> bool {
-        self.state == State::Done && self.silent && self.farewell == Farewell::None
+        self.state == State::Done && self.events_off && self.final_transmit == FinalTransmit::None
     }
 }
 
-/// The clock of [`Tcb::recent_at_s`].
+/// The clock of [`Tcb::ts_recent_at_s`].
 pub(crate) fn seconds(now: Instant) -> u32 {
     (now.as_nanos() / 1_000_000_000) as u32
 }

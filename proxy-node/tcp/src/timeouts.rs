@@ -3,7 +3,7 @@
 use csp_types::Instant;
 
 use crate::api::{FailReason, State};
-use crate::tcb::{Context, Farewell, Probe, Tcb};
+use crate::tcb::{Context, FinalTransmit, Probe, Tcb};
 
 /// What the retransmission timer stands for; one of these at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -128,7 +128,7 @@ impl Tcb {
             self.maybe_transmit = true;
         }
         if self.timers.linger <= cx.now {
-            return self.fail(cx, Farewell::Reset, FailReason::TimedOut);
+            return self.fail(cx, FinalTransmit::Reset, FailReason::TimedOut);
         }
         if self.timers.keepalive <= cx.now {
             self.on_keepalive(cx);
@@ -149,7 +149,7 @@ impl Tcb {
     }
 
     /// Counts a try; `true`: it was one too many, and the connection has failed.
-    fn gives_up(&mut self, cx: &mut Context<'_>, most: u8) -> bool {
+    fn retries_exhausted(&mut self, cx: &mut Context<'_>, most: u8) -> bool {
         self.timers.retries = self.timers.retries.saturating_add(1);
         let overdue =
             self.options.user_timeout().is_some_and(|t| cx.now.saturating_since(self.progress_at) >= t);
@@ -157,8 +157,9 @@ impl Tcb {
             return false;
         }
         // RST tells a peer that is there after all; nothing of a SYN's sender that it is gone.
-        let farewell = if self.is_synchronised() { Farewell::Reset } else { Farewell::Record };
-        self.fail(cx, farewell, FailReason::TimedOut);
+        let final_transmit =
+            if self.is_synchronised() { FinalTransmit::Reset } else { FinalTransmit::Record };
+        self.fail(cx, final_transmit, FailReason::TimedOut);
         true
     }
 
@@ -169,7 +170,7 @@ impl Tcb {
             true => cx.config.syn_retries,
             false => cx.config.retries,
         };
-        if self.gives_up(cx, most) {
+        if self.retries_exhausted(cx, most) {
             return;
         }
         cx.counters.retransmission_timeouts += 1;
@@ -195,14 +196,14 @@ impl Tcb {
     }
 
     fn on_persist(&mut self, cx: &mut Context<'_>) {
-        if self.gives_up(cx, cx.config.retries) {
+        if self.retries_exhausted(cx, cx.config.retries) {
             return;
         }
         // RFC 9293 §3.8.6.1 would wait for ever, as long as the peer answers. Others need the memory.
         let short = cx.send_blocks.free() <= cx.send_blocks.capacity() / 4; // writers wait by now
         if short && cx.now.saturating_since(self.progress_at) >= cx.config.zero_window_when_short {
             cx.counters.zero_window_evicted += 1;
-            return self.fail(cx, Farewell::Reset, FailReason::TimedOut);
+            return self.fail(cx, FinalTransmit::Reset, FailReason::TimedOut);
         }
         cx.counters.window_probes += 1;
         self.rtt.back_off();
@@ -217,7 +218,7 @@ impl Tcb {
             return;
         };
         // Whatever is in flight has a timer of its own.
-        let due = self.last_heard + idle;
+        let due = self.last_received + idle;
         let again = cx.now + self.options.keepalive_interval();
         if due > cx.now || self.outstanding() > 0 {
             self.keepalive_probes = 0;
@@ -225,7 +226,7 @@ impl Tcb {
             return;
         }
         if self.keepalive_probes >= self.options.keepalive_probes {
-            return self.fail(cx, Farewell::Reset, FailReason::TimedOut);
+            return self.fail(cx, FinalTransmit::Reset, FailReason::TimedOut);
         }
         cx.counters.keepalive_probes += 1;
         self.keepalive_probes += 1;

@@ -23,11 +23,11 @@ impl NewReno {
     /// RFC 5681 §3.1, equation 4.
     pub fn reduce(&mut self, window: &mut Window) {
         window.ssthresh = (window.flight().min(window.cwnd) / 2).max(2 * window.mss);
-        self.forget();
+        self.reset();
     }
 
     /// What was counted says nothing any more.
-    pub fn forget(&mut self) {
+    pub fn reset(&mut self) {
         self.counted = 0;
     }
 }

@@ -2,17 +2,13 @@
 
 use crate::api::{DropReason, State};
 use crate::input::{Incoming, Reject};
-use crate::recovery::heard::Heard;
-use crate::tcb::{Context, Farewell, Tcb};
+use crate::recovery::ack_summary::AckSummary;
+use crate::tcb::{Context, FinalTransmit, Tcb};
 use crate::timeouts::Retransmission;
 
 impl Tcb {
     /// The fifth check of RFC 9293 §3.10.7.4.
-    pub(super) fn take_acknowledgement(
-        &mut self,
-        cx: &mut Context<'_>,
-        segment: &Incoming<'_>,
-    ) -> Result<(), Reject> {
+    pub(super) fn process_ack(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>) -> Result<(), Reject> {
         let ack = segment.ack;
         let old = ack.before(self.snd_una);
         // RFC 5961 §5.2: neither of what was never sent, nor older than the largest window.
@@ -20,7 +16,7 @@ impl Tcb {
             self.challenge(cx);
             return Err(DropReason::BadAck.into());
         }
-        let window_changed = !old && self.take_window(segment);
+        let window_changed = !old && self.update_send_window(segment);
         let repeated =
             ack == self.snd_una && ack == self.snd_nxt && segment.options.sack.as_slice().is_empty();
         if self.quiet && repeated && self.snd_wnd > 0 {
@@ -29,12 +25,12 @@ impl Tcb {
             return Ok(());
         }
         let echo = segment.options.timestamps.map(|t| t.echo);
-        let mut heard = self.listen(segment.ingress, ack, echo);
+        let mut summary = self.begin_ack_summary(segment.ingress, ack, echo);
         let persisted = self.timers.persists();
         let duplicate = ack == self.snd_una && segment.len() == 0 && !window_changed && self.snd_wnd > 0;
-        heard.duplicate = duplicate && !self.sack && self.outstanding() > 0;
+        summary.duplicate = duplicate && !self.sack && self.outstanding() > 0;
         if ack.after(self.snd_una) {
-            self.advance(cx, segment, &mut heard);
+            self.advance(cx, segment, &mut summary);
             if self.state == State::Done {
                 return Ok(());
             }
@@ -43,13 +39,13 @@ impl Tcb {
             // An acknowledgement that others overtook still tells what arrived.
             let range = (self.snd_una, self.snd_nxt);
             let blocks = segment.options.sack.as_slice();
-            self.recovery.on_sack(cx.records, &mut heard, range, blocks, u32::from(self.mss()));
+            self.recovery.on_sack(cx.records, &mut summary, range, blocks, u32::from(self.mss()));
         }
-        self.respond(cx, &mut heard);
-        if heard.acked > 0 {
+        self.respond(cx, &mut summary);
+        if summary.acked > 0 {
             self.tune_send_buffer(cx);
         }
-        self.restart_timer(cx, &heard);
+        self.restart_timer(cx, &summary);
         if old {
             return Ok(()); // its data still counts
         }
@@ -66,21 +62,21 @@ impl Tcb {
     }
 
     /// RFC 6298 §5.2, §5.3, RFC 8985 §7.2
-    fn restart_timer(&mut self, cx: &Context<'_>, heard: &Heard) {
-        if heard.acked > 0 {
+    fn restart_timer(&mut self, cx: &Context<'_>, summary: &AckSummary) {
+        if summary.acked > 0 {
             if self.outstanding() == 0 {
                 self.timers.stop_retransmission();
             } else {
                 self.arm_probe_or_timeout(cx);
             }
-        } else if heard.sacked > 0 && self.timers.retransmission.1 == Retransmission::TailProbe {
+        } else if summary.sacked > 0 && self.timers.retransmission.1 == Retransmission::TailProbe {
             self.arm_timeout(cx); // RACK has what it needs
         }
     }
 
     /// Takes the peer's window from a segment that is not older than the one it was last taken from; says whether the
     /// window changed.
-    fn take_window(&mut self, segment: &Incoming<'_>) -> bool {
+    fn update_send_window(&mut self, segment: &Incoming<'_>) -> bool {
         let newer = self.snd_wl1.before(segment.seq)
             || (self.snd_wl1 == segment.seq && !segment.ack.before(self.snd_wl2));
         if !newer {
@@ -96,12 +92,12 @@ impl Tcb {
     }
 
     /// snd_una moves on.
-    fn advance(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>, heard: &mut Heard) {
+    fn advance(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>, summary: &mut AckSummary) {
         let ack = segment.ack;
         let fin_acked = self.fin_queued && !self.fin_acked && ack == self.data_end().plus(1);
         let acked_bytes = ack.since(self.send_base()) - u32::from(fin_acked);
         self.send.release(cx.send_blocks, acked_bytes);
-        self.recovery.on_advance(cx.records, heard, ack);
+        self.recovery.on_advance(cx.records, summary, ack);
         self.snd_una = ack;
         self.on_path_progress(cx, ack, segment.options.sack.as_slice());
         self.fin_acked |= fin_acked;
@@ -115,7 +111,7 @@ impl Tcb {
     /// The window opened: what was sent as probes, or beyond a window that had shrunk, is sent again.
     fn leave_persist(&mut self, cx: &mut Context<'_>) {
         self.timers.stop_retransmission();
-        self.rtt.progress();
+        self.rtt.reset_backoff();
         self.resend(cx);
     }
 
@@ -129,10 +125,11 @@ impl Tcb {
             }
             State::Closing => {
                 self.time_wait = true;
-                let farewell = if self.ack_now { Farewell::Acknowledgement } else { Farewell::Record };
-                self.finish(cx, farewell);
+                let final_transmit =
+                    if self.ack_now { FinalTransmit::Acknowledgement } else { FinalTransmit::Record };
+                self.finish(cx, final_transmit);
             }
-            State::LastAck => self.finish(cx, Farewell::Record),
+            State::LastAck => self.finish(cx, FinalTransmit::Record),
             _ => {}
         }
     }

@@ -10,31 +10,35 @@ use crate::input::full_sized::estimate;
 use crate::input::{Incoming, Reject};
 use crate::reassembly::Stored;
 use crate::seq::Seq;
-use crate::tcb::{Context, Farewell, Tcb};
+use crate::tcb::{Context, FinalTransmit, Tcb};
 
 /// As many segments behind a hole are told one by one as a sender without RACK needs to see it (RFC 5681 §3.2).
-const REPEATS_AT_ONCE: u8 = 3;
+const HOLE_ACKS_AT_ONCE: u8 = 3;
 /// At most so many segments behind a hole are told together. With many more the acknowledgements would lie further apart
 /// than the 2 ms by which senders with HyStart know a train of them, and slow start would end in a full queue.
-const REPEATS_TOGETHER: u8 = 7;
+const COALESCED_SEGMENTS_MAX: u8 = 7;
 /// At most so many ranges: an acknowledgement with timestamps has room for three.
-const RANGES_TOGETHER: u8 = 3;
+const COALESCED_RANGES_MAX: u8 = 3;
 /// The longest time for that, and never longer than a third of a round trip.
-const TOGETHER_MAX: Duration = Duration::from_millis(1);
+const COALESCED_TIME_MAX: Duration = Duration::from_millis(1);
 
 /// How segments behind holes were told since rcv_nxt last moved.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Repeats {
+pub(crate) struct HoleAcks {
     rcv_nxt: Seq,
-    told: u8,
-    untold: u8,
+    acked: u8,
+    pending: u8,
     /// How many ranges the untold belong to, and where the last segment ended.
     ranges: u8,
     end: Seq,
 }
 
 impl Tcb {
-    pub(super) fn take_data(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>) -> Result<(), Reject> {
+    pub(super) fn process_data(
+        &mut self,
+        cx: &mut Context<'_>,
+        segment: &Incoming<'_>,
+    ) -> Result<(), Reject> {
         if segment.len() == 0 {
             return Ok(());
         }
@@ -44,12 +48,12 @@ impl Tcb {
         }
         if !segment.payload.is_empty() {
             let most = cx.config.mss_v4.max(cx.config.mss_v6) - if self.timestamps { 12 } else { 0 };
-            self.full_sized = estimate(self.full_sized, &mut self.piece, segment, most);
+            self.full_sized = estimate(self.full_sized, &mut self.short_segment, segment, most);
         }
         let (seq, data) = self.trim(cx, segment);
         if self.state != State::Established && self.closed && !data.is_empty() {
             // RFC 9293 §3.6.1: nobody will read this.
-            self.fail(cx, Farewell::Reset, FailReason::DataAfterClose);
+            self.fail(cx, FinalTransmit::Reset, FailReason::DataAfterClose);
             return Err(DropReason::DataAfterClose.into());
         }
         if segment.flags.fin() {
@@ -65,7 +69,7 @@ impl Tcb {
             self.store(cx, seq, data, segment.place_of(data, cx.blocks.block_len()));
         }
         if self.fin_seen && self.fin_at == self.rcv_nxt {
-            self.take_fin(cx);
+            self.process_fin(cx);
         }
         Ok(())
     }
@@ -103,8 +107,8 @@ impl Tcb {
 
     fn store(&mut self, cx: &mut Context<'_>, seq: Seq, data: &[u8], place: Option<Place>) {
         let (had_holes, in_order) = (self.receive.has_holes(), seq == self.rcv_nxt);
-        let told = self.receive.readable() + self.rcv_edge.since(self.rcv_nxt);
-        let window = self.receive_limit(cx).max(told);
+        let advertised = self.receive.readable() + self.rcv_edge.since(self.rcv_nxt);
+        let window = self.receive_limit(cx).max(advertised);
         let Stored { advanced, out_of_order, dropped } =
             self.receive.insert((cx.blocks, cx.ranges), (self.rcv_nxt, seq), data, place, window);
         cx.counters.bytes_received += u64::from(advanced);
@@ -147,22 +151,22 @@ impl Tcb {
     /// loss. Those that follow are told together: an acknowledgement for each would tell little more, and make packets
     /// that are merely late look lost the sooner.
     fn acknowledge_behind_hole(&mut self, cx: &Context<'_>, seq: Seq, end: Seq) {
-        if self.repeats.rcv_nxt != self.rcv_nxt {
-            self.repeats = Repeats { rcv_nxt: self.rcv_nxt, ..Repeats::default() };
+        if self.hole_acks.rcv_nxt != self.rcv_nxt {
+            self.hole_acks = HoleAcks { rcv_nxt: self.rcv_nxt, ..HoleAcks::default() };
         }
-        let together = self.rtt.srtt().map_or(Duration::ZERO, |srtt| srtt / 3).min(TOGETHER_MAX);
-        let Repeats { told, untold, ranges, end: last, .. } = &mut self.repeats;
-        *ranges += u8::from(*untold == 0 || seq != *last);
+        let delay = self.rtt.srtt().map_or(Duration::ZERO, |srtt| srtt / 3).min(COALESCED_TIME_MAX);
+        let HoleAcks { acked, pending, ranges, end: last, .. } = &mut self.hole_acks;
+        *ranges += u8::from(*pending == 0 || seq != *last);
         *last = end;
         // What is left out of the SACK blocks is taken for lost.
-        let full = *untold >= REPEATS_TOGETHER || *ranges >= RANGES_TOGETHER;
-        if !self.sack || *told < REPEATS_AT_ONCE || full || together.is_zero() {
-            *told = told.saturating_add(1);
-            (*untold, *ranges) = (0, 0);
+        let full = *pending >= COALESCED_SEGMENTS_MAX || *ranges >= COALESCED_RANGES_MAX;
+        if !self.sack || *acked < HOLE_ACKS_AT_ONCE || full || delay.is_zero() {
+            *acked = acked.saturating_add(1);
+            (*pending, *ranges) = (0, 0);
             return self.ack_at_once();
         }
-        *untold += 1;
-        self.delayed_ack = self.delayed_ack.min(cx.now + together);
+        *pending += 1;
+        self.delayed_ack = self.delayed_ack.min(cx.now + delay);
     }
 
     /// RFC 9293 §3.8.6.3: at least every second full-sized segment of the peer's, counted in bytes, because one record
@@ -186,18 +190,18 @@ impl Tcb {
     }
 
     /// The FIN is in order.
-    fn take_fin(&mut self, cx: &mut Context<'_>) {
+    fn process_fin(&mut self, cx: &mut Context<'_>) {
         self.rcv_nxt = self.rcv_nxt.plus(1);
         self.rcv_edge = self.rcv_edge.max(self.rcv_nxt);
         self.pending.peer_finished = true;
-        self.receive.forget_holes(cx.blocks, cx.ranges);
+        self.receive.discard_out_of_order(cx.blocks, cx.ranges);
         self.ack_at_once();
         match self.state {
             State::Established => self.state = State::CloseWait,
             State::FinWait1 => self.state = State::Closing,
             State::FinWait2 => {
                 self.time_wait = true;
-                self.finish(cx, Farewell::Acknowledgement);
+                self.finish(cx, FinalTransmit::Acknowledgement);
             }
             _ => {}
         }

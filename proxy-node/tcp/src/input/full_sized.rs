@@ -13,14 +13,14 @@ const DEFAULT_MSS: u16 = 536;
 
 /// The latest segment that was shorter than the estimate: how long, and where it ended (the low bits of it).
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Piece {
+pub(crate) struct ShortSegment {
     len: u16,
     end: u16,
 }
 
 /// The estimate, in bytes of payload, after a segment with payload arrived; `full` is what it was before. What is longer
 /// than `most`, the largest MSS of ours, was joined by somebody who did not say so.
-pub(crate) fn estimate(full: u16, piece: &mut Piece, segment: &Incoming<'_>, most: u16) -> u16 {
+pub(crate) fn estimate(full: u16, short: &mut ShortSegment, segment: &Incoming<'_>, most: u16) -> u16 {
     let (payload, size) = (segment.payload.len(), usize::from(segment.segment_size));
     let joined = size > 0 && payload > size;
     let len = u16::try_from(if joined { size } else { payload }).unwrap_or(u16::MAX);
@@ -30,8 +30,8 @@ pub(crate) fn estimate(full: u16, piece: &mut Piece, segment: &Incoming<'_>, mos
     }
     let pushed = segment.flags.contains(Flags::PSH);
     let whole = joined || !pushed || len >= DEFAULT_MSS;
-    let follows_alike = piece.len == len && piece.end == segment.seq.0 as u16;
-    *piece = Piece { len, end: segment.seq.plus(payload as u32).0 as u16 };
+    let follows_alike = short.len == len && short.end == segment.seq.0 as u16;
+    *short = ShortSegment { len, end: segment.seq.plus(payload as u32).0 as u16 };
     if whole && (follows_alike || payload >= 2 * usize::from(len)) { len } else { full }
 }
 
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn equal_pieces_of_a_stream_are_full_sized_and_messages_are_not() {
-        let (mut full, mut piece, mut seq) = (1448, Piece::default(), Seq(7));
+        let (mut full, mut short, mut seq) = (1448, ShortSegment::default(), Seq(7));
         let mut check = |len: usize, segment_size, pushed, expected, what| {
             let bytes = vec![0; len];
             let segment = Incoming {
@@ -62,7 +62,7 @@ mod tests {
                 segment_size,
             };
             seq = seq.plus(len as u32);
-            full = estimate(full, &mut piece, &segment, 1448);
+            full = estimate(full, &mut short, &segment, 1448);
             assert_eq!(full, expected, "{what}");
         };
         check(524, 0, false, 1448, "one may be anything");

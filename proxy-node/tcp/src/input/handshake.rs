@@ -6,7 +6,7 @@ use csp_wire::tcp::{Options, Repr};
 use crate::api::{DropReason, FailReason, State};
 use crate::input::{Incoming, Reject};
 use crate::seq::Seq;
-use crate::tcb::{Context, Farewell, Tcb};
+use crate::tcb::{Context, FinalTransmit, Tcb};
 
 impl Tcb {
     /// A passive connection begins with a SYN that has this sequence number, window and options. Its data and FIN, if
@@ -45,13 +45,13 @@ impl Tcb {
             if !flags.ack() {
                 return Err(DropReason::BadReset.into());
             }
-            self.fail(cx, Farewell::Record, FailReason::Refused);
+            self.fail(cx, FinalTransmit::Record, FailReason::Refused);
             return Ok(());
         }
         if !flags.syn() {
             return Err(DropReason::BadFlags.into());
         }
-        self.last_heard = cx.now;
+        self.last_received = cx.now;
         self.negotiate(cx, segment.seq, &segment.options);
         self.negotiate_ecn(segment);
         if flags.ack() {
@@ -88,7 +88,7 @@ impl Tcb {
             let rtt = segment.ingress.saturating_since(self.syn_sent);
             self.syn_sent = Instant::FAR_FUTURE;
             self.rtt.sample(rtt, segment.ack, segment.ack);
-            self.rtt.sample_least(rtt, segment.ingress);
+            self.rtt.sample_min(rtt, segment.ingress);
         }
     }
 }

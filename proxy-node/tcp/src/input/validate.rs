@@ -3,7 +3,7 @@
 use crate::api::{DropReason, FailReason, State};
 use crate::input::{Incoming, Reject};
 use crate::seq::Seq;
-use crate::tcb::{Context, Farewell, Tcb, seconds};
+use crate::tcb::{Context, FinalTransmit, Tcb, seconds};
 
 /// After so many seconds TS.Recent says nothing any more (RFC 7323 §5.5).
 const RECENT_VALID_S: u32 = 24 * 24 * 3600;
@@ -12,18 +12,18 @@ impl Tcb {
     /// Checks a segment without RST in a state that has exchanged SYNs.
     pub(super) fn validate(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>) -> Result<(), Reject> {
         if self.is_old_by_timestamp(cx, segment) {
-            if !self.is_overtaken(cx, segment) {
-                self.acknowledge_stray(cx, segment);
+            if !self.is_reordered_ack(cx, segment) {
+                self.acknowledge_unacceptable(cx, segment);
             }
             return Err(DropReason::Paws.into());
         }
         // RFC 9293 §3.10.7.4, first check. A segment right behind the window counts as acceptable, so that its
         // acknowledgement is seen; its bytes are cut off.
         if segment.end().before(self.rcv_nxt) || segment.seq.after(self.rcv_edge.max(self.rcv_nxt)) {
-            self.acknowledge_stray(cx, segment);
+            self.acknowledge_unacceptable(cx, segment);
             // Nothing of it counts but that somebody is there who knows what we sent.
             if segment.flags.ack() && !segment.ack.before(self.snd_una) && !segment.ack.after(self.snd_nxt) {
-                self.last_heard = cx.now;
+                self.last_received = cx.now;
                 self.keepalive_probes = 0;
             }
             return Err(DropReason::OutsideWindow.into());
@@ -40,13 +40,13 @@ impl Tcb {
     }
 
     /// RFC 5961 §3.2: only an exact RST counts; one that is merely within the window is asked for again.
-    pub(super) fn take_reset(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>) -> Result<(), Reject> {
+    pub(super) fn process_rst(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>) -> Result<(), Reject> {
         if segment.seq == self.rcv_nxt {
             let reason = match self.state {
                 State::SynReceived if !self.passive => FailReason::Refused,
                 _ => FailReason::Reset,
             };
-            self.fail(cx, Farewell::Record, reason);
+            self.fail(cx, FinalTransmit::Record, reason);
             return Ok(());
         }
         if segment.seq.after(self.rcv_nxt) && segment.seq.before(self.rcv_edge) {
@@ -58,16 +58,16 @@ impl Tcb {
     /// Protection against wrapped sequence numbers (RFC 7323 §5.3 R1).
     fn is_old_by_timestamp(&self, cx: &Context<'_>, segment: &Incoming<'_>) -> bool {
         let Some(timestamps) = segment.options.timestamps.filter(|_| self.timestamps) else { return false };
-        let older = (timestamps.value.wrapping_sub(self.recent) as i32) < 0;
-        older && seconds(cx.now).wrapping_sub(self.recent_at_s) < RECENT_VALID_S
+        let older = (timestamps.value.wrapping_sub(self.ts_recent) as i32) < 0;
+        older && seconds(cx.now).wrapping_sub(self.ts_recent_at_s) < RECENT_VALID_S
     }
 
     /// Whether a segment that is old by its timestamp is an acknowledgement that others overtook on their way, up to a
     /// retransmission timeout ago. RFC 7323 §5.3 has old segments answered, so that half-open connections are found out;
     /// to the sender of this one the answer would be no news.
-    fn is_overtaken(&self, cx: &Context<'_>, segment: &Incoming<'_>) -> bool {
+    fn is_reordered_ack(&self, cx: &Context<'_>, segment: &Incoming<'_>) -> bool {
         let Some(timestamps) = segment.options.timestamps else { return false };
-        let age = self.recent.wrapping_sub(timestamps.value); // in ticks of a millisecond at least (RFC 7323 §5.4)
+        let age = self.ts_recent.wrapping_sub(timestamps.value); // in ticks of a millisecond at least (RFC 7323 §5.4)
         segment.flags.ack()
             && segment.len() == 0
             && !segment.ack.after(self.snd_una)
@@ -77,17 +77,17 @@ impl Tcb {
     }
 
     /// Takes TS.Recent from the segment that the next acknowledgement answers (RFC 7323 §4.3 (2)).
-    pub(super) fn learn_timestamp(&mut self, cx: &Context<'_>, segment: &Incoming<'_>) {
+    pub(super) fn update_ts_recent(&mut self, cx: &Context<'_>, segment: &Incoming<'_>) {
         if let Some(timestamps) = segment.options.timestamps.filter(|_| self.timestamps)
             && !segment.seq.after(self.last_ack_sent)
         {
-            (self.recent, self.recent_at_s) = (timestamps.value, seconds(cx.now));
+            (self.ts_recent, self.ts_recent_at_s) = (timestamps.value, seconds(cx.now));
         }
     }
 
     /// Acknowledges an unacceptable segment: at once where it carries something, throttled otherwise, so that two ends
     /// with different views do not acknowledge each other for ever.
-    fn acknowledge_stray(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>) {
+    fn acknowledge_unacceptable(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>) {
         if segment.len() == 0 {
             return self.challenge(cx);
         }

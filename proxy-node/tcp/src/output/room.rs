@@ -28,11 +28,11 @@ impl Tcb {
     pub fn tune_send_buffer(&mut self, cx: &Context<'_>) {
         let wanted = self.congestion.cwnd().saturating_mul(2);
         cx.send_blocks.pressure().tune(&mut self.send.grown, wanted);
-        self.offer_room(cx.config, cx.send_blocks);
+        self.notify_writer(cx.config, cx.send_blocks);
     }
 
     /// Tells a writer that had to wait once there is room worth waking up for.
-    pub fn offer_room(&mut self, config: &StackConfig, pool: &BlockPool) {
+    pub fn notify_writer(&mut self, config: &StackConfig, pool: &BlockPool) {
         if !self.write_blocked || self.fin_queued {
             return;
         }

@@ -36,14 +36,14 @@ impl Tcb {
     /// The reader took `n` bytes. A window of what it reads per round trip keeps it busy, twice that lets the peer's
     /// congestion window double, and two segments are on their way to be acknowledged.
     pub fn tune_receive_window(&mut self, cx: &Context<'_>, n: u32) {
-        self.taken = self.taken.saturating_add(n);
+        self.read_bytes = self.read_bytes.saturating_add(n);
         let round_trip = self.rtt.srtt().unwrap_or(ROUND_TRIP_UNKNOWN);
-        if cx.now.saturating_since(self.taken_since) < round_trip {
+        if cx.now.saturating_since(self.read_since) < round_trip {
             return;
         }
-        let wanted = self.taken.saturating_mul(2).saturating_add(2 * u32::from(self.receive_mss));
+        let wanted = self.read_bytes.saturating_mul(2).saturating_add(2 * u32::from(self.receive_mss));
         let allowed = wanted.min(cx.config.receive_window_max);
-        (self.taken, self.taken_since) = (0, cx.now);
+        (self.read_bytes, self.read_since) = (0, cx.now);
         cx.blocks.pressure().tune(&mut self.receive.grown, allowed);
     }
 
@@ -88,7 +88,7 @@ impl Tcb {
     }
 
     /// A segment with the current acknowledgement was sent.
-    pub fn note_acknowledged(&mut self) {
+    pub fn on_ack_sent(&mut self) {
         self.last_ack_sent = self.rcv_nxt;
         self.ack_now = false;
         self.duplicate = None;

@@ -14,7 +14,7 @@ use csp_types::Instant;
 use csp_types::limits::SEGMENT_LEN_MAX;
 
 use crate::list::NIL;
-use crate::recovery::pool::{BY_SEQUENCE, BY_TURN, Fate, List, Record, RecordPool};
+use crate::recovery::pool::{BY_SEQUENCE, BY_TURN, List, Record, RecordPool, RecordState};
 use crate::seq::Seq;
 
 /// What a transmission is stamped with.
@@ -91,7 +91,7 @@ impl Flight {
         let tail = self.all.last;
         let fits = tail != NIL && {
             let record = pool.at(tail);
-            record.fate == Fate::InFlight && !record.retransmitted
+            record.state == RecordState::InFlight && !record.retransmitted
         };
         fits.then_some(tail)
     }
@@ -125,7 +125,7 @@ impl Flight {
             app_limited: stamp.app_limited,
             ..Record::NEW
         };
-        let Some(index) = pool.take(self.count, record) else { return false };
+        let Some(index) = pool.allocate(self.count, record) else { return false };
         self.count += 1;
         self.all.push_back(pool, index);
         self.in_flight.push_back(pool, index);
@@ -162,11 +162,11 @@ impl Flight {
     ) -> Option<Record> {
         let mut index = self.seek(pool, start, budget)?;
         while pool.at(index).start.before(end) {
-            if pool.at(index).fate != Fate::Sacked
+            if pool.at(index).state != RecordState::Sacked
                 && let Some(cut) = self.cut(pool, index, (start, end), most)
             {
                 let piece = *pool.at(cut);
-                self.set_fate(pool, cut, Fate::Sacked);
+                self.set_state(pool, cut, RecordState::Sacked);
                 self.merge_sacked(pool, cut);
                 return Some(piece);
             }
@@ -233,14 +233,14 @@ impl Flight {
     /// Splits record `index` at `at`, which lies within; returns the new record, which starts there.
     fn split(&mut self, pool: &mut RecordPool, index: u32, at: Seq) -> Option<u32> {
         let record = *pool.at(index);
-        let behind = pool.take(self.count, Record { start: at, ..record })?;
+        let behind = pool.allocate(self.count, Record { start: at, ..record })?;
         self.count += 1;
         pool.at_mut(index).end = at;
         self.all.insert_after(pool, index, behind);
-        match record.fate {
-            Fate::InFlight => self.in_flight.insert_after(pool, index, behind),
-            Fate::Lost => self.lost.insert_after(pool, index, behind),
-            Fate::Sacked => {}
+        match record.state {
+            RecordState::InFlight => self.in_flight.insert_after(pool, index, behind),
+            RecordState::Lost => self.lost.insert_after(pool, index, behind),
+            RecordState::Sacked => {}
         }
         Some(behind)
     }
@@ -249,12 +249,12 @@ impl Flight {
     fn merge_sacked(&mut self, pool: &mut RecordPool, index: u32) {
         let links = pool.at(index).links[BY_SEQUENCE];
         let mut kept = index;
-        if links.previous != NIL && pool.at(links.previous).fate == Fate::Sacked {
+        if links.previous != NIL && pool.at(links.previous).state == RecordState::Sacked {
             kept = links.previous;
             pool.at_mut(kept).end = pool.at(index).end;
             self.drop_record(pool, index);
         }
-        if links.next != NIL && pool.at(links.next).fate == Fate::Sacked {
+        if links.next != NIL && pool.at(links.next).state == RecordState::Sacked {
             pool.at_mut(kept).end = pool.at(links.next).end;
             self.drop_record(pool, links.next);
         }
@@ -269,22 +269,22 @@ impl Flight {
         }
         self.all.remove(pool, index);
         self.count -= 1;
-        pool.give(index, self.count);
+        pool.release(index, self.count);
     }
 
     /// Adds (or takes off) a record's bytes where they count.
     fn count_bytes(&mut self, record: &Record, add: bool) {
         let len = record.len();
         let apply = |total: &mut u32| *total = if add { *total + len } else { total.saturating_sub(len) };
-        match record.fate {
-            Fate::InFlight => {
+        match record.state {
+            RecordState::InFlight => {
                 apply(&mut self.in_flight_len);
                 if record.retransmitted {
                     apply(&mut self.resent_len);
                 }
             }
-            Fate::Sacked => apply(&mut self.sacked_len),
-            Fate::Lost => apply(&mut self.lost_len),
+            RecordState::Sacked => apply(&mut self.sacked_len),
+            RecordState::Lost => apply(&mut self.lost_len),
         }
     }
 
@@ -292,22 +292,22 @@ impl Flight {
     fn leave_turn(&mut self, pool: &mut RecordPool, index: u32) {
         let record = *pool.at(index);
         self.count_bytes(&record, false);
-        match record.fate {
-            Fate::InFlight => self.in_flight.remove(pool, index),
-            Fate::Lost => self.lost.remove(pool, index),
-            Fate::Sacked => {}
+        match record.state {
+            RecordState::InFlight => self.in_flight.remove(pool, index),
+            RecordState::Lost => self.lost.remove(pool, index),
+            RecordState::Sacked => {}
         }
     }
 
-    fn set_fate(&mut self, pool: &mut RecordPool, index: u32, fate: Fate) {
+    fn set_state(&mut self, pool: &mut RecordPool, index: u32, state: RecordState) {
         self.leave_turn(pool, index);
-        pool.at_mut(index).fate = fate;
+        pool.at_mut(index).state = state;
         let record = *pool.at(index);
         self.count_bytes(&record, true);
-        match fate {
-            Fate::InFlight => self.in_flight.push_back(pool, index),
-            Fate::Sacked => {}
-            Fate::Lost => {
+        match state {
+            RecordState::InFlight => self.in_flight.push_back(pool, index),
+            RecordState::Sacked => {}
+            RecordState::Lost => {
                 // Mostly they come in order; a full sort would cost more than it is worth.
                 let first = self.lost.first;
                 let front = first != NIL && record.start.before(pool.at(first).start);
@@ -323,9 +323,9 @@ impl Flight {
     }
 
     /// Takes the record in flight that was sent longest ago for lost.
-    pub fn lose_oldest(&mut self, pool: &mut RecordPool) {
+    pub fn mark_oldest_lost(&mut self, pool: &mut RecordPool) {
         if self.in_flight.first != NIL {
-            self.set_fate(pool, self.in_flight.first, Fate::Lost);
+            self.set_state(pool, self.in_flight.first, RecordState::Lost);
         }
     }
 
@@ -335,38 +335,38 @@ impl Flight {
     }
 
     /// Takes the first `len` sequence numbers for lost, where they are in flight; says how many were not before.
-    pub fn lose_head(&mut self, pool: &mut RecordPool, len: u32) -> u32 {
+    pub fn mark_head_lost(&mut self, pool: &mut RecordPool, len: u32) -> u32 {
         let first = self.all.first;
-        if first == NIL || pool.at(first).fate != Fate::InFlight {
+        if first == NIL || pool.at(first).state != RecordState::InFlight {
             return 0;
         }
         let at = pool.at(first).start.plus(len);
         if at.before(pool.at(first).end) {
             self.split(pool, first, at);
         }
-        self.set_fate(pool, first, Fate::Lost);
+        self.set_state(pool, first, RecordState::Lost);
         pool.at(first).len()
     }
 
     /// The peer may have discarded what it SACKed (RFC 2018 §8): it is lost.
-    pub fn forget_sacked(&mut self, pool: &mut RecordPool) {
+    pub fn mark_sacked_lost(&mut self, pool: &mut RecordPool) {
         let mut index = self.all.last;
         while index != NIL {
-            if pool.at(index).fate == Fate::Sacked {
-                self.set_fate(pool, index, Fate::Lost);
+            if pool.at(index).state == RecordState::Sacked {
+                self.set_state(pool, index, RecordState::Lost);
             }
             index = pool.at(index).links[BY_SEQUENCE].previous;
         }
     }
 
     /// What was taken for lost and not sent again counts as in flight again.
-    pub fn unlose(&mut self, pool: &mut RecordPool) {
+    pub fn unmark_lost(&mut self, pool: &mut RecordPool) {
         let mut index = self.lost.last;
         while index != NIL {
             let previous = pool.at(index).links[BY_TURN].previous;
             if !pool.at(index).retransmitted {
                 self.leave_turn(pool, index);
-                pool.at_mut(index).fate = Fate::InFlight;
+                pool.at_mut(index).state = RecordState::InFlight;
                 let record = *pool.at(index);
                 self.count_bytes(&record, true);
                 // It was sent before everything that is in flight, or it would not have been taken for lost.
@@ -379,7 +379,7 @@ impl Flight {
     /// The lost record whose turn it is: the one at snd_una, which holds up the receiver, before all others.
     fn turn(&self, pool: &RecordPool) -> u32 {
         let first = self.all.first;
-        if first != NIL && pool.at(first).fate == Fate::Lost { first } else { self.lost.first }
+        if first != NIL && pool.at(first).state == RecordState::Lost { first } else { self.lost.first }
     }
 
     /// The lost stretch to be sent next, at most 64 KB.
@@ -392,7 +392,7 @@ impl Flight {
         let mut end = pool.at(index).end;
         while end.since(start) < SEGMENT_LEN_MAX as u32 {
             index = pool.at(index).links[BY_SEQUENCE].next;
-            if index == NIL || pool.at(index).fate != Fate::Lost {
+            if index == NIL || pool.at(index).state != RecordState::Lost {
                 break;
             }
             end = pool.at(index).end;
@@ -408,7 +408,7 @@ impl Flight {
         }
         loop {
             let next = pool.at(index).links[BY_SEQUENCE].next;
-            if !pool.at(index).end.before(end) || next == NIL || pool.at(next).fate != Fate::Lost {
+            if !pool.at(index).end.before(end) || next == NIL || pool.at(next).state != RecordState::Lost {
                 break;
             }
             self.lost.remove(pool, next);
@@ -427,7 +427,7 @@ impl Flight {
     /// Sends the last `len` sequence numbers at most again, without taking them for lost: says which.
     pub fn resend_tail(&mut self, pool: &mut RecordPool, len: u32, stamp: &Stamp) -> Option<(Seq, Seq)> {
         let mut index = self.all.last;
-        if index == NIL || pool.at(index).fate != Fate::InFlight {
+        if index == NIL || pool.at(index).state != RecordState::InFlight {
             return None;
         }
         let record = *pool.at(index);
@@ -441,7 +441,7 @@ impl Flight {
 
     fn restamp(&mut self, pool: &mut RecordPool, index: u32, stamp: &Stamp) {
         let record = pool.at_mut(index);
-        record.fate = Fate::InFlight;
+        record.state = RecordState::InFlight;
         record.retransmitted = true;
         record.folded = false;
         record.sent = stamp.sent;
@@ -456,8 +456,8 @@ impl Flight {
 
     /// The first `len` sequence numbers at most are sent again, unless the peer has them.
     pub fn resend_head(&mut self, pool: &mut RecordPool, len: u32, stamp: &Stamp) {
-        self.lose_head(pool, len);
-        if let Some(head) = self.head(pool).filter(|head| head.fate == Fate::Lost) {
+        self.mark_head_lost(pool, len);
+        if let Some(head) = self.head(pool).filter(|head| head.state == RecordState::Lost) {
             let end = head.end.min(head.start.plus(len));
             self.resend(pool, end, stamp);
         }
@@ -470,18 +470,18 @@ impl Flight {
         while index != NIL {
             let record = pool.at(index);
             assert!(record.start == at && record.end.after(at), "a gap or nothing at {at:?}");
-            counts[record.fate as usize] += 1;
+            counts[record.state as usize] += 1;
             (at, index) = (record.end, record.links[BY_SEQUENCE].next);
         }
         assert_eq!((at, counts.iter().sum::<u32>()), (nxt, self.count));
-        for (list, fate) in [(self.in_flight, Fate::InFlight), (self.lost, Fate::Lost)] {
+        for (list, state) in [(self.in_flight, RecordState::InFlight), (self.lost, RecordState::Lost)] {
             let (mut index, mut count, mut sent) = (list.first, 0, Instant::ZERO);
             while index != NIL {
                 let record = pool.at(index);
-                assert!(record.fate == fate && (fate == Fate::Lost || record.sent >= sent));
+                assert!(record.state == state && (state == RecordState::Lost || record.sent >= sent));
                 (index, count, sent) = (record.links[BY_TURN].next, count + 1, record.sent);
             }
-            assert_eq!(count, counts[fate as usize]);
+            assert_eq!(count, counts[state as usize]);
         }
     }
 

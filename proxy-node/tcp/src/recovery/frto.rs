@@ -20,7 +20,7 @@ pub(crate) enum Frto {
 
 /// What an acknowledgement tells it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Told {
+pub(crate) struct FrtoInput {
     /// snd_una moved.
     pub advanced: bool,
     /// It covers everything that was sent before the timeout.
@@ -34,19 +34,19 @@ pub(crate) struct Told {
 
 impl Frto {
     /// Takes an acknowledgement in; `true`: the timeout was spurious.
-    pub fn on_ack(&mut self, told: &Told) -> bool {
+    pub fn on_ack(&mut self, input: &FrtoInput) -> bool {
         match *self {
             Frto::Off => false,
             // RFC 5682 §2.1, §3.1 step 2
             Frto::Retransmitted => {
-                let on = told.advanced && !told.complete && told.new_data;
+                let on = input.advanced && !input.complete && input.new_data;
                 *self = if on { Frto::Probing(2) } else { Frto::Off };
                 false
             }
             // RFC 5682 §2.1, §3.1 step 3
             Frto::Probing(_) => {
                 *self = Frto::Off;
-                if told.sack { told.original } else { told.advanced }
+                if input.sack { input.original } else { input.advanced }
             }
         }
     }

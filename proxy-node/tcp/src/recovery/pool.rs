@@ -7,7 +7,7 @@ use crate::seq::Seq;
 
 /// What is believed of a record's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Fate {
+pub(crate) enum RecordState {
     /// In the network.
     InFlight,
     /// The peer told that it has them (RFC 2018).
@@ -39,7 +39,7 @@ pub(crate) struct Record {
     pub first_sent: Instant,
     /// By sequence number, and by time (in flight) or by turn (lost).
     pub(super) links: [Links; 2],
-    pub fate: Fate,
+    pub state: RecordState,
     /// The sender had nothing more to send then.
     pub app_limited: bool,
     /// Sent more than once.
@@ -68,7 +68,7 @@ impl Record {
             delivered_at: Instant::ZERO,
             first_sent: Instant::ZERO,
             links: [Links { previous: NIL, next }, UNLINKED],
-            fate: Fate::InFlight,
+            state: RecordState::InFlight,
             app_limited: false,
             retransmitted: false,
             folded: false,
@@ -84,7 +84,7 @@ pub(crate) struct RecordPool {
     free: u32,
     available: usize,
     /// Connections that hold none.
-    owed: usize,
+    without_record: usize,
     /// Records that only splits may take: what was sent must be told apart even when nothing more can be sent.
     reserve: usize,
     /// Most records of one connection.
@@ -99,7 +99,7 @@ impl RecordPool {
             records: (1..=count).map(|next| Record::empty(if next == count { NIL } else { next })).collect(),
             free: if count == 0 { NIL } else { 0 },
             available: count as usize,
-            owed: connections,
+            without_record: connections,
             reserve: shared / 8,
             most: most.max(1),
         }
@@ -115,12 +115,12 @@ impl RecordPool {
 
     /// Whether a connection that holds `held` records may take one for a new transmission.
     pub(super) fn has_for_new(&self, held: u32) -> bool {
-        held == 0 || (self.available > self.owed + self.reserve && held < self.most - self.most / 4)
+        held == 0 || (self.available > self.without_record + self.reserve && held < self.most - self.most / 4)
     }
 
     /// A record for a connection that holds `held`.
-    pub(super) fn take(&mut self, held: u32, record: Record) -> Option<u32> {
-        if held > 0 && (self.available <= self.owed || held >= self.most) {
+    pub(super) fn allocate(&mut self, held: u32, record: Record) -> Option<u32> {
+        if held > 0 && (self.available <= self.without_record || held >= self.most) {
             return None;
         }
         let index = self.free;
@@ -128,16 +128,16 @@ impl RecordPool {
         self.free = slot.links[0].next;
         *slot = Record { links: [UNLINKED; 2], ..record };
         self.available -= 1;
-        self.owed -= usize::from(held == 0);
+        self.without_record -= usize::from(held == 0);
         Some(index)
     }
 
     /// Gives a record back; `held` are left.
-    pub(super) fn give(&mut self, index: u32, held: u32) {
+    pub(super) fn release(&mut self, index: u32, held: u32) {
         self.records[index as usize].links[0].next = self.free;
         self.free = index;
         self.available += 1;
-        self.owed += usize::from(held == 0);
+        self.without_record += usize::from(held == 0);
     }
 
     pub(super) fn at(&self, index: u32) -> &Record {

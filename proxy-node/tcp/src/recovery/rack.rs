@@ -25,8 +25,8 @@ const PERSIST: u8 = 16;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rack {
     /// RACK.xmit_ts, RACK.end_seq: of the most recently sent record that was delivered.
-    sent: Instant,
-    end: Seq,
+    xmit_ts: Instant,
+    end_seq: Seq,
     /// RACK.rtt of it, in nanoseconds.
     rtt: u64,
     /// The highest sequence number known to be delivered.
@@ -51,7 +51,7 @@ pub(crate) struct Found {
 
 /// What decides how long records may be overtaken.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Surroundings {
+pub(crate) struct LossContext {
     pub phase: Phase,
     pub mss: u32,
     pub rtt: Rtt,
@@ -60,8 +60,8 @@ pub(crate) struct Surroundings {
 impl Rack {
     pub fn new(iss: Seq) -> Self {
         Rack {
-            sent: Instant::ZERO,
-            end: iss,
+            xmit_ts: Instant::ZERO,
+            end_seq: iss,
             rtt: 0,
             fack: iss,
             reordering_seen: false,
@@ -73,7 +73,7 @@ impl Rack {
 
     /// RFC 8985 §5.2, RACK_sent_after: whether what is told of was sent after `record`.
     fn sent_after(&self, record: &Record) -> bool {
-        self.sent > record.sent || (self.sent == record.sent && self.end.after(record.end))
+        self.xmit_ts > record.sent || (self.xmit_ts == record.sent && self.end_seq.after(record.end))
     }
 
     /// RFC 8985 §6.2 steps 2 and 3: `record` was delivered at `at`. `echo_before`: the peer's echo shows an earlier
@@ -89,7 +89,7 @@ impl Rack {
         }
         if !self.sent_after(record) {
             let nanos = u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX);
-            (self.sent, self.end, self.rtt) = (record.sent, record.end, nanos);
+            (self.xmit_ts, self.end_seq, self.rtt) = (record.sent, record.end, nanos);
         }
     }
 
@@ -101,13 +101,13 @@ impl Rack {
     }
 
     /// What was sent later arrived earlier, as the taking back of a recovery shows.
-    pub fn saw_reordering(&mut self) {
+    pub fn set_reordering_seen(&mut self) {
         self.reordering_seen = true;
     }
 
     /// What was taken for the answer to a retransmission answered the original: what is sent before it is not late.
-    pub fn was_misled(&mut self) {
-        self.sent = Instant::ZERO;
+    pub fn reset_xmit_ts(&mut self) {
+        self.xmit_ts = Instant::ZERO;
     }
 
     /// RFC 8985 §6.2 step 4: the window grows by a step in each round trip that tells of duplicates.
@@ -129,11 +129,11 @@ impl Rack {
     }
 
     /// RACK.reo_wnd
-    fn reordering_window(&self, flight: &Flight, around: &Surroundings) -> Duration {
-        let (Some(min), Some(srtt)) = (around.rtt.min(), around.rtt.srtt()) else { return Duration::ZERO };
+    fn reordering_window(&self, flight: &Flight, context: &LossContext) -> Duration {
+        let (Some(min), Some(srtt)) = (context.rtt.min(), context.rtt.srtt()) else { return Duration::ZERO };
         if !self.reordering_seen {
-            let enough = flight.sacked() > (DUPLICATE_THRESHOLD - 1) * around.mss;
-            if around.phase != Phase::Open || enough {
+            let enough = flight.sacked() > (DUPLICATE_THRESHOLD - 1) * context.mss;
+            if context.phase != Phase::Open || enough {
                 return Duration::ZERO;
             }
         }
@@ -147,22 +147,22 @@ impl Rack {
         flight: &mut Flight,
         pool: &mut RecordPool,
         now: Instant,
-        around: &Surroundings,
+        context: &LossContext,
     ) -> Found {
-        let patience = Duration::from_nanos(self.rtt) + self.reordering_window(flight, around);
+        let loss_delay = Duration::from_nanos(self.rtt) + self.reordering_window(flight, context);
         let mut found = Found::default();
         while let Some(record) = flight.oldest(pool) {
             if !self.sent_after(record) {
                 break;
             }
-            let due = record.sent + patience;
+            let due = record.sent + loss_delay;
             if due > now {
                 found.deadline = Some(due);
                 break;
             }
             found.lost += record.len();
             found.again |= record.retransmitted;
-            flight.lose_oldest(pool);
+            flight.mark_oldest_lost(pool);
         }
         found
     }
@@ -173,14 +173,14 @@ impl Rack {
         flight: &mut Flight,
         pool: &mut RecordPool,
         now: Instant,
-        around: &Surroundings,
+        context: &LossContext,
     ) {
-        let patience = Duration::from_nanos(self.rtt) + self.reordering_window(flight, around);
+        let loss_delay = Duration::from_nanos(self.rtt) + self.reordering_window(flight, context);
         while let Some(record) = flight.oldest(pool)
-            && record.sent + patience <= now
+            && record.sent + loss_delay <= now
         {
-            flight.lose_oldest(pool);
+            flight.mark_oldest_lost(pool);
         }
-        flight.lose_head(pool, around.mss);
+        flight.mark_head_lost(pool, context.mss);
     }
 }

@@ -5,11 +5,11 @@ use core::time::Duration;
 use csp_types::Instant;
 
 use crate::congestion::AckSample;
-use crate::recovery::frto::{Frto, Told};
-use crate::recovery::heard::Heard;
-use crate::recovery::pool::{Fate, RecordPool};
+use crate::recovery::ack_summary::AckSummary;
+use crate::recovery::frto::{Frto, FrtoInput};
+use crate::recovery::pool::{RecordPool, RecordState};
 use crate::recovery::prr::Prr;
-use crate::recovery::rack::{Found, Surroundings};
+use crate::recovery::rack::{Found, LossContext};
 use crate::recovery::undo::Undo;
 use crate::recovery::{Phase, Recovery};
 use crate::seq::Seq;
@@ -20,40 +20,40 @@ const THRESHOLD_MAX: u8 = 12;
 
 impl Tcb {
     /// Starts collecting what an acknowledgement tells.
-    pub fn listen(&self, at: Instant, ack: Seq, echo: Option<u32>) -> Heard {
-        let mut heard = Heard::new(at, ack, self.snd_una, self.recovery.pipe());
-        heard.echo = echo.filter(|_| self.timestamps);
-        heard.timestamp_offset = self.timestamp_offset;
-        heard.rtt_min = self.rtt.min();
-        heard.duplicate_bytes_apply = !self.sack;
-        heard
+    pub fn begin_ack_summary(&self, at: Instant, ack: Seq, echo: Option<u32>) -> AckSummary {
+        let mut summary = AckSummary::new(at, ack, self.snd_una, self.recovery.pipe());
+        summary.echo = echo.filter(|_| self.timestamps);
+        summary.timestamp_offset = self.timestamp_offset;
+        summary.rtt_min = self.rtt.min();
+        summary.duplicate_bytes_apply = !self.sack;
+        summary
     }
 
     /// Acts on an acknowledgement whose news were taken in.
-    pub fn respond(&mut self, cx: &mut Context<'_>, heard: &mut Heard) {
+    pub fn respond(&mut self, cx: &mut Context<'_>, summary: &mut AckSummary) {
         let phase = self.recovery.phase;
-        let rtt = self.take_round_trip(heard);
-        self.recovery.rack.on_highest(heard.highest);
-        cx.counters.sack_blocks_skipped += u64::from(heard.skipped);
-        if let Some(range) = heard.reported {
+        let rtt = self.sample_round_trip(summary);
+        self.recovery.rack.on_highest(summary.highest);
+        cx.counters.sack_blocks_skipped += u64::from(summary.skipped);
+        if let Some(range) = summary.dsack {
             cx.counters.duplicates_reported += 1;
             self.recovery.on_duplicate_report(range, self.snd_una, self.snd_nxt);
         }
-        self.end_tail_probe(heard);
-        self.judge_timeout_or_recovery(cx, heard);
+        self.end_tail_probe(summary);
+        self.detect_spurious_response(cx, summary);
         self.recovery.leave_when_recovered(self.snd_una);
-        let found = self.find_losses(cx, heard);
-        self.enter_recovery(cx, heard, found);
+        let found = self.find_losses(cx, summary);
+        self.enter_recovery(cx, summary, found);
         let entered = phase == Phase::Open && self.recovery.phase == Phase::Recovery;
-        let rate = self.recovery.delivery.sample(heard.newest.as_ref());
-        if heard.delivered > 0 {
+        let rate = self.recovery.delivery.sample(summary.newest.as_ref());
+        if summary.delivered > 0 {
             self.congestion.on_ack(&AckSample {
                 now: cx.now,
                 una: self.snd_una,
                 nxt: self.snd_nxt,
-                acked: heard.acked,
-                delivered: heard.delivered,
-                in_flight: heard.in_flight,
+                acked: summary.acked,
+                delivered: summary.delivered,
+                in_flight: summary.in_flight,
                 rtt,
                 srtt: self.rtt.srtt(),
                 phase: if entered { Phase::Recovery } else { phase },
@@ -61,78 +61,78 @@ impl Tcb {
             });
         }
         if self.recovery.phase == Phase::Recovery {
-            let safe = heard.acked > 0 && found.lost == 0;
+            let safe = summary.acked > 0 && found.lost == 0;
             let in_flight = self.recovery.pipe();
-            self.recovery.prr.on_ack(heard.delivered, in_flight, safe, u32::from(self.mss()));
+            self.recovery.prr.on_ack(summary.delivered, in_flight, safe, u32::from(self.mss()));
         }
     }
 
     /// Takes in the round trip that an acknowledgement measures, if it measures one; returns the shortest.
-    fn take_round_trip(&mut self, heard: &Heard) -> Option<Duration> {
+    fn sample_round_trip(&mut self, summary: &AckSummary) -> Option<Duration> {
         let (una, nxt) = (self.snd_una, self.snd_nxt);
-        if let Some((long, short)) = heard.round_trips() {
+        if let Some((long, short)) = summary.round_trips() {
             self.rtt.sample(long, una, nxt);
-            self.rtt.sample_least(short, heard.at);
+            self.rtt.sample_min(short, summary.at);
             return Some(short);
         }
-        let rtt = heard.round_trip_by_timestamp()?;
+        let rtt = summary.round_trip_by_timestamp()?;
         self.rtt.sample(rtt, una, nxt);
         Some(rtt)
     }
 
     /// RFC 8985 §7.4.2: whether a tail loss probe made good a loss. (Its duplicate, where reported, has ended it.)
-    fn end_tail_probe(&mut self, heard: &Heard) {
-        let Some(probe) = self.recovery.tail_probe.filter(|probe| !heard.ack.before(probe.end)) else {
+    fn end_tail_probe(&mut self, summary: &AckSummary) {
+        let Some(probe) = self.recovery.tail_probe.filter(|probe| !summary.ack.before(probe.end)) else {
             return;
         };
-        let beyond = heard.ack.after(probe.end);
-        if probe.again && beyond {
-            self.congestion.on_loss(heard.in_flight);
-            self.congestion.nothing_to_undo();
+        let beyond = summary.ack.after(probe.end);
+        if probe.is_retrans && beyond {
+            self.congestion.on_loss(summary.in_flight);
+            self.congestion.discard_undo();
         }
-        let plain_duplicate = heard.acked == 0 && heard.sacked == 0 && heard.reported.is_none();
-        if !probe.again || beyond || plain_duplicate {
+        let plain_duplicate = summary.acked == 0 && summary.sacked == 0 && summary.dsack.is_none();
+        if !probe.is_retrans || beyond || plain_duplicate {
             self.recovery.tail_probe = None;
         }
     }
 
     /// Takes a loss response back that was none: by F-RTO, by timestamps, by reported duplicates.
-    fn judge_timeout_or_recovery(&mut self, cx: &mut Context<'_>, heard: &Heard) {
+    fn detect_spurious_response(&mut self, cx: &mut Context<'_>, summary: &AckSummary) {
         let complete = !self.snd_una.before(self.recovery.recover);
         let timeout = self.recovery.phase == Phase::Timeout;
-        let told = Told {
-            advanced: heard.acked > 0,
+        let input = FrtoInput {
+            advanced: summary.acked > 0,
             complete,
-            original: heard.original,
+            original: summary.original_delivered,
             new_data: self.data_end().after(self.snd_nxt)
                 && self.snd_una.plus(self.snd_wnd).after(self.snd_nxt),
             sack: self.sack,
         };
-        let by_order = timeout && self.recovery.frto.on_ack(&told);
+        let by_order = timeout && self.recovery.frto.on_ack(&input);
         // What else is on its way again may have been lost all the same: only when nothing is, the whole is refuted.
         let settled = timeout || complete || self.recovery.flight.resent() == 0;
         let by_echo = self.recovery.phase != Phase::Open
-            && heard.acked > 0
+            && summary.acked > 0
             && settled
-            && self.recovery.undo.is_refuted_by(heard.echo);
-        let by_duplicates = heard.reported.is_some() && self.recovery.undo.is_refuted_by_duplicates();
+            && self.recovery.undo.is_spurious_by_echo(summary.echo);
+        let by_duplicates = summary.dsack.is_some() && self.recovery.undo.is_spurious_by_dsack();
         if by_order || by_echo || by_duplicates {
             cx.counters.spurious_recoveries += 1;
             self.congestion.undo(cx.now);
-            self.rtt.progress();
-            self.recovery.take_back(cx.records);
+            self.rtt.reset_backoff();
+            self.recovery.undo_response(cx.records);
         }
     }
 
-    fn find_losses(&mut self, cx: &mut Context<'_>, heard: &mut Heard) -> Found {
+    fn find_losses(&mut self, cx: &mut Context<'_>, summary: &mut AckSummary) -> Found {
         if self.sack {
-            let found = self.detect(cx, heard.at);
+            let found = self.detect(cx, summary.at);
             self.timers.reordering = found.deadline.unwrap_or(Instant::FAR_FUTURE);
             return found;
         }
         let lost = self.recovery.find_losses_without_sack(
             cx.records,
-            heard,
+            summary,
             self.snd_una,
             self.snd_nxt,
             u32::from(self.mss()),
@@ -141,40 +141,40 @@ impl Tcb {
     }
 
     fn detect(&mut self, cx: &mut Context<'_>, now: Instant) -> Found {
-        let around = self.surroundings();
+        let context = self.loss_context();
         let Recovery { rack, flight, .. } = &mut self.recovery;
-        let found = rack.detect(flight, cx.records, now, &around);
+        let found = rack.detect(flight, cx.records, now, &context);
         cx.counters.retransmissions_lost += u64::from(found.again);
         found
     }
 
-    fn surroundings(&self) -> Surroundings {
-        Surroundings { phase: self.recovery.phase, mss: u32::from(self.mss()), rtt: self.rtt }
+    fn loss_context(&self) -> LossContext {
+        LossContext { phase: self.recovery.phase, mss: u32::from(self.mss()), rtt: self.rtt }
     }
 
     /// The reordering timer fired (RFC 8985 §6.2 step 5).
     pub fn on_reordering_timer(&mut self, cx: &mut Context<'_>) {
-        let heard = Heard::new(cx.now, self.snd_una, self.snd_una, self.recovery.pipe());
+        let summary = AckSummary::new(cx.now, self.snd_una, self.snd_una, self.recovery.pipe());
         let found = self.detect(cx, cx.now);
         self.timers.reordering = found.deadline.unwrap_or(Instant::FAR_FUTURE);
         if found.lost > 0 && self.recovery.phase == Phase::Recovery {
             let in_flight = self.recovery.pipe();
             self.recovery.prr.on_loss(in_flight, u32::from(self.mss()));
         }
-        self.enter_recovery(cx, &heard, found);
+        self.enter_recovery(cx, &summary, found);
         self.maybe_transmit = true;
     }
 
     /// Loss was found: fast recovery begins, where none is under way (RFC 6675 §5 step 4, RFC 9937 §6.1).
-    fn enter_recovery(&mut self, cx: &mut Context<'_>, heard: &Heard, found: Found) {
+    fn enter_recovery(&mut self, cx: &mut Context<'_>, summary: &AckSummary, found: Found) {
         if found.lost == 0 || self.recovery.phase != Phase::Open {
             return;
         }
         cx.counters.fast_recoveries += 1;
-        self.congestion.on_loss(heard.in_flight);
+        self.congestion.on_loss(summary.in_flight);
         // What was SACKed before does not count as delivered in this recovery.
-        let known = self.recovery.flight.sacked().saturating_sub(heard.sacked);
-        let flight = self.outstanding().saturating_sub(known) + heard.acked;
+        let known = self.recovery.flight.sacked().saturating_sub(summary.sacked);
+        let flight = self.outstanding().saturating_sub(known) + summary.acked;
         let in_flight = self.recovery.pipe();
         self.recovery.prr = Prr::begin(self.congestion.ssthresh(), flight, in_flight, u32::from(self.mss()));
         self.recovery.begin(Phase::Recovery, self.snd_una, self.snd_nxt);
@@ -188,19 +188,19 @@ impl Tcb {
         // RFC 5681 §3.1: the threshold comes down once for what is lost in a flight.
         let first = self.recovery.phase == Phase::Open;
         self.congestion.on_timeout(first);
-        let around = self.surroundings();
+        let context = self.loss_context();
         let recovery = &mut self.recovery;
         // RFC 2018 §8: the head SACKed and not acknowledged shows that the peer discarded it. No answer at all may show
         // the same.
-        let reneged = recovery.flight.head(cx.records).is_some_and(|head| head.fate == Fate::Sacked);
+        let reneged = recovery.flight.head(cx.records).is_some_and(|head| head.state == RecordState::Sacked);
         if reneged || again {
             cx.counters.reneged += u64::from(reneged);
-            recovery.flight.forget_sacked(cx.records);
+            recovery.flight.mark_sacked_lost(cx.records);
         }
         if self.sack {
-            recovery.rack.on_timeout(&mut recovery.flight, cx.records, cx.now, &around);
+            recovery.rack.on_timeout(&mut recovery.flight, cx.records, cx.now, &context);
         } else {
-            recovery.lose_all(cx.records);
+            recovery.mark_all_lost(cx.records);
         }
         let undo = if first { Undo::begin(self.snd_una, false) } else { recovery.undo };
         recovery.begin(Phase::Timeout, self.snd_una, self.snd_nxt);
@@ -215,9 +215,9 @@ impl Tcb {
         if self.outstanding() == 0 {
             return;
         }
-        self.recovery.lose_all(cx.records);
+        self.recovery.mark_all_lost(cx.records);
         self.recovery.undo = Undo::NONE;
-        self.congestion.nothing_to_undo();
+        self.congestion.discard_undo();
         self.arm_timeout(cx);
         self.maybe_transmit = true;
     }
@@ -237,9 +237,9 @@ impl Recovery {
     }
 
     /// Everything is lost that is not SACKed.
-    fn lose_all(&mut self, pool: &mut RecordPool) {
+    fn mark_all_lost(&mut self, pool: &mut RecordPool) {
         while self.flight.oldest(pool).is_some() {
-            self.flight.lose_oldest(pool);
+            self.flight.mark_oldest_lost(pool);
         }
         (self.duplicates, self.duplicate_bytes) = (0, 0);
         self.forced = true;
@@ -260,16 +260,16 @@ impl Recovery {
     }
 
     /// Nothing was lost, and reordering reaches further than we thought.
-    fn take_back(&mut self, pool: &mut RecordPool) {
+    fn undo_response(&mut self, pool: &mut RecordPool) {
         if self.phase == Phase::Recovery {
-            self.rack.saw_reordering();
+            self.rack.set_reordering_seen();
             self.threshold = (self.threshold * 2).min(THRESHOLD_MAX);
         }
         if self.phase != Phase::Open {
-            self.flight.unlose(pool);
+            self.flight.unmark_lost(pool);
             self.end();
         }
-        self.rack.was_misled();
+        self.rack.reset_xmit_ts();
         self.undo = Undo::NONE;
     }
 
@@ -277,25 +277,25 @@ impl Recovery {
     fn find_losses_without_sack(
         &mut self,
         pool: &mut RecordPool,
-        heard: &mut Heard,
+        summary: &mut AckSummary,
         una: Seq,
         nxt: Seq,
         mss: u32,
     ) -> u32 {
-        if heard.acked > 0 && self.phase == Phase::Recovery {
+        if summary.acked > 0 && self.phase == Phase::Recovery {
             // RFC 6582 §3.2 step 3: a partial acknowledgement names the next lost segment.
             self.forced = true;
-            return self.flight.lose_head(pool, mss);
+            return self.flight.mark_head_lost(pool, mss);
         }
-        if !heard.duplicate || self.phase == Phase::Timeout {
+        if !summary.duplicate || self.phase == Phase::Timeout {
             return 0;
         }
         self.duplicates = self.duplicates.saturating_add(1);
         self.duplicate_bytes = (self.duplicate_bytes + mss).min(nxt.since(una).saturating_sub(mss));
         // RFC 9937 §6.2: each stands for a segment.
-        heard.delivered = mss;
+        summary.delivered = mss;
         // RFC 6582 §3.2 step 2: not for data that was already recovered.
         let found = self.phase == Phase::Open && self.duplicates == self.threshold && una.after(self.recover);
-        if found { self.flight.lose_head(pool, mss) } else { 0 }
+        if found { self.flight.mark_head_lost(pool, mss) } else { 0 }
     }
 }

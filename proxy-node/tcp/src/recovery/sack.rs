@@ -3,7 +3,7 @@
 use csp_wire::tcp::SackBlock;
 
 use crate::recovery::Recovery;
-use crate::recovery::heard::Heard;
+use crate::recovery::ack_summary::AckSummary;
 use crate::recovery::pool::RecordPool;
 use crate::seq::Seq;
 
@@ -20,12 +20,12 @@ impl Recovery {
     pub fn on_sack(
         &mut self,
         pool: &mut RecordPool,
-        heard: &mut Heard,
+        summary: &mut AckSummary,
         (una, nxt): (Seq, Seq),
         blocks: &[SackBlock],
         mss: u32,
     ) {
-        heard.reported = reported_duplicate(blocks, heard.ack);
+        summary.dsack = reported_duplicate(blocks, summary.ack);
         // Splitting off single bytes would fill the pool: as many records as segments, and as many again, are enough.
         let most = 64 + nxt.since(una) / mss.max(1) * 2;
         let mut budget = STEPS;
@@ -37,10 +37,10 @@ impl Recovery {
                 continue;
             }
             while let Some(record) = self.flight.sack(pool, (start, end), most, &mut budget) {
-                heard.sacked += record.len();
-                self.on_delivered(heard, &record, false);
+                summary.sacked += record.len();
+                self.on_delivered(summary, &record, false);
             }
-            heard.skipped |= budget == 0;
+            summary.skipped |= budget == 0;
         }
     }
 
@@ -48,7 +48,7 @@ impl Recovery {
     /// we know of, which the network doubled.
     pub(super) fn on_duplicate_report(&mut self, range: (Seq, Seq), una: Seq, nxt: Seq) {
         // RFC 8985 §7.4.2: the probe and the original both arrived.
-        if self.tail_probe.is_some_and(|probe| probe.again && probe.end == range.1) {
+        if self.tail_probe.is_some_and(|probe| probe.is_retrans && probe.end == range.1) {
             self.tail_probe = None;
             return;
         }
@@ -61,7 +61,7 @@ impl Recovery {
         if self.undo.on_duplicate_report(range) {
             // Its original was late, not lost. By the time of the report the recovery may be over, but the next segment
             // that is overtaken is to be waited for.
-            self.rack.saw_reordering();
+            self.rack.set_reordering_seen();
         }
     }
 }
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn duplicates_are_told_from_what_is_selectively_acknowledged() {
+    fn duplicates_are_distinguished_from_selective_acknowledgements() {
         let block = |start, end| SackBlock { start, end };
         let ack = Seq(1000);
         assert_eq!(reported_duplicate(&[block(500, 600)], ack), Some((Seq(500), Seq(600))));

@@ -3,13 +3,13 @@
 use csp_types::Instant;
 
 use crate::recovery::flight::{Flight, Stamp};
-use crate::recovery::pool::{Fate, RecordPool};
+use crate::recovery::pool::{RecordPool, RecordState};
 use crate::seq::Seq;
 
 /// What the records must agree with: a fate and the time of the last transmission for each sequence number.
 struct Model {
     una: u32,
-    bytes: Vec<(Fate, u64, bool)>,
+    bytes: Vec<(RecordState, u64, bool)>,
 }
 
 /// A small deterministic generator.
@@ -35,20 +35,20 @@ impl Model {
     }
 
     fn check(&self, flight: &Flight, pool: &RecordPool, seed: u64) {
-        let total = |fate| self.bytes.iter().filter(|b| b.0 == fate).count() as u32;
+        let total = |state| self.bytes.iter().filter(|b| b.0 == state).count() as u32;
         let counts = (flight.in_flight(), flight.sacked(), flight.lost());
-        let expected = (total(Fate::InFlight), total(Fate::Sacked), total(Fate::Lost));
+        let expected = (total(RecordState::InFlight), total(RecordState::Sacked), total(RecordState::Lost));
         assert_eq!(counts, expected, "seed {seed}");
-        let resent = self.bytes.iter().filter(|b| b.0 == Fate::InFlight && b.2).count() as u32;
+        let resent = self.bytes.iter().filter(|b| b.0 == RecordState::InFlight && b.2).count() as u32;
         assert_eq!(flight.resent(), resent, "seed {seed}");
         flight.check(pool, BASE.plus(self.una), BASE.plus(self.nxt()));
         if let Some(oldest) = flight.oldest(pool) {
-            let least = self.bytes.iter().filter(|b| b.0 == Fate::InFlight).map(|b| b.1).min();
+            let least = self.bytes.iter().filter(|b| b.0 == RecordState::InFlight).map(|b| b.1).min();
             assert_eq!(Some(oldest.sent.as_nanos()), least, "seed {seed}");
         }
     }
 
-    fn at(&mut self, seq: Seq) -> &mut (Fate, u64, bool) {
+    fn at(&mut self, seq: Seq) -> &mut (RecordState, u64, bool) {
         let index = seq.since(BASE) - self.una;
         &mut self.bytes[index as usize]
     }
@@ -71,7 +71,7 @@ fn play(seed: u64) {
                     for seq in start.since(BASE)..nxt {
                         model.at(BASE.plus(seq)).1 = now;
                     }
-                    model.bytes.extend((0..len).map(|_| (Fate::InFlight, now, false)));
+                    model.bytes.extend((0..len).map(|_| (RecordState::InFlight, now, false)));
                 }
             }
             3..=5 if nxt > una => {
@@ -81,17 +81,17 @@ fn play(seed: u64) {
                 let range = (BASE.plus(start), BASE.plus(end.min(nxt)));
                 while let Some(piece) = flight.sack(&mut pool, range, 300, &mut budget) {
                     for seq in piece.start.since(BASE)..piece.end.since(BASE) {
-                        assert_eq!(model.at(BASE.plus(seq)).0, piece.fate);
-                        assert_ne!(piece.fate, Fate::Sacked);
-                        model.at(BASE.plus(seq)).0 = Fate::Sacked;
+                        assert_eq!(model.at(BASE.plus(seq)).0, piece.state);
+                        assert_ne!(piece.state, RecordState::Sacked);
+                        model.at(BASE.plus(seq)).0 = RecordState::Sacked;
                     }
                 }
             }
             6 if nxt > una => {
                 let to = una + random.below(nxt - una + 1);
                 while let Some(piece) = flight.pop_acked(&mut pool, BASE.plus(to)) {
-                    for (fate, ..) in model.bytes.drain(..piece.len() as usize) {
-                        assert_eq!(fate, piece.fate);
+                    for (state, ..) in model.bytes.drain(..piece.len() as usize) {
+                        assert_eq!(state, piece.state);
                     }
                     model.una += piece.len();
                 }
@@ -99,10 +99,10 @@ fn play(seed: u64) {
             }
             7 => {
                 let record = flight.oldest(&pool).copied();
-                flight.lose_oldest(&mut pool);
+                flight.mark_oldest_lost(&mut pool);
                 if let Some(record) = record {
                     for seq in record.start.since(BASE)..record.end.since(BASE) {
-                        model.at(BASE.plus(seq)).0 = Fate::Lost;
+                        model.at(BASE.plus(seq)).0 = RecordState::Lost;
                     }
                 }
             }
@@ -111,23 +111,27 @@ fn play(seed: u64) {
                     let end = start.plus(1 + random.below(end.since(start)));
                     let sent = flight.resend(&mut pool, end, &stamp(now));
                     for seq in start.since(BASE)..sent.since(BASE) {
-                        *model.at(BASE.plus(seq)) = (Fate::InFlight, now, true);
+                        *model.at(BASE.plus(seq)) = (RecordState::InFlight, now, true);
                     }
                 }
             }
             9 => match random.below(4) {
                 0 => {
-                    flight.forget_sacked(&mut pool);
-                    model.bytes.iter_mut().filter(|b| b.0 == Fate::Sacked).for_each(|b| b.0 = Fate::Lost);
+                    flight.mark_sacked_lost(&mut pool);
+                    model
+                        .bytes
+                        .iter_mut()
+                        .filter(|b| b.0 == RecordState::Sacked)
+                        .for_each(|b| b.0 = RecordState::Lost);
                 }
                 1 => {
-                    let len = flight.lose_head(&mut pool, 10);
-                    model.bytes[..len as usize].iter_mut().for_each(|b| b.0 = Fate::Lost);
+                    let len = flight.mark_head_lost(&mut pool, 10);
+                    model.bytes[..len as usize].iter_mut().for_each(|b| b.0 = RecordState::Lost);
                 }
                 2 => {
                     if let Some((start, end)) = flight.resend_tail(&mut pool, 10, &stamp(now)) {
                         for seq in start.since(BASE)..end.since(BASE) {
-                            *model.at(BASE.plus(seq)) = (Fate::InFlight, now, true);
+                            *model.at(BASE.plus(seq)) = (RecordState::InFlight, now, true);
                         }
                     }
                 }

@@ -42,20 +42,20 @@ impl Undo {
 
     /// The peer had `range` twice; says whether that shows that segments overtake each other.
     pub fn on_duplicate_report(&mut self, range: (Seq, Seq)) -> bool {
-        let about = self.pending && self.any && !range.0.before(self.marker);
-        if about {
+        let relevant = self.pending && self.any && !range.0.before(self.marker);
+        if relevant {
             self.resent = self.resent.saturating_sub(range.1.since(range.0));
         }
-        about && self.fast
+        relevant && self.fast
     }
 
     /// RFC 3522 §3.2: the echo is older than the first retransmission, so the original was delivered.
-    pub fn is_refuted_by(&self, echo: Option<u32>) -> bool {
+    pub fn is_spurious_by_echo(&self, echo: Option<u32>) -> bool {
         self.pending && self.stamped && echo.is_some_and(|echo| (echo.wrapping_sub(self.stamp) as i32) < 0)
     }
 
     /// Everything sent again was a duplicate.
-    pub fn is_refuted_by_duplicates(&self) -> bool {
+    pub fn is_spurious_by_dsack(&self) -> bool {
         self.pending && self.any && self.resent == 0
     }
 }

@@ -123,7 +123,7 @@ impl Stack {
             return 0;
         }
         let capacity = tcb.send_capacity(cx.config, cx.send_blocks);
-        tcb.begin_to_wait(now);
+        tcb.note_queued(now);
         let taken = tcb.send.push(cx.send_blocks, data, place, capacity);
         tcb.maybe_transmit |= taken > 0;
         if taken < data.len() {

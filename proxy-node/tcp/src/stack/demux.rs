@@ -17,7 +17,7 @@ use crate::timewait::Answer;
 enum Owner {
     Connection(u32),
     TimeWait(u32, FourTuple),
-    Nobody(FourTuple),
+    NoConnection(FourTuple),
 }
 
 impl Stack {
@@ -32,7 +32,7 @@ impl Stack {
         segment: &Segment<'_>,
         payload: &[u8],
     ) -> Result<(), DropReason> {
-        self.take_segment(now, arrival, segment, payload, None)
+        self.process_segment(now, arrival, segment, payload, None)
     }
 
     /// As [`Stack::on_segment`] for a segment in a buffer of this stack (see [`Stack::lend`]): its payload stays there,
@@ -49,10 +49,10 @@ impl Stack {
         buffer: &Buffer,
     ) -> Result<(), DropReason> {
         let place = buffer.place_of(payload).filter(|_| buffer.direction == Direction::Receive);
-        self.take_segment(now, arrival, segment, payload, place)
+        self.process_segment(now, arrival, segment, payload, place)
     }
 
-    fn take_segment(
+    fn process_segment(
         &mut self,
         now: Instant,
         arrival: Arrival,
@@ -84,7 +84,7 @@ impl Stack {
                 Some(tcb) => tcb.ports,
                 None => return Err(DropReason::StaleLabel),
             },
-            Owner::TimeWait(_, tuple) | Owner::Nobody(tuple) => tcb::ports(tuple),
+            Owner::TimeWait(_, tuple) | Owner::NoConnection(tuple) => tcb::ports(tuple),
         };
         if ports != known {
             return Err(DropReason::PortsDiffer);
@@ -92,7 +92,7 @@ impl Stack {
         match owner {
             Owner::Connection(slot) => self.deliver_to(now, slot, arrival, segment),
             Owner::TimeWait(slot, _) => self.deliver_in_time_wait(now, slot, arrival, segment),
-            Owner::Nobody(tuple) => {
+            Owner::NoConnection(tuple) => {
                 let stray = Stray { tuple, via: arrival.via, segment: &segment, time_wait: None };
                 self.deliver_to_listener(now, stray)
             }
@@ -119,7 +119,7 @@ impl Stack {
         Ok(match self.find_by_tuple(&tuple) {
             Some(slot) if slot >= TIME_WAIT_SLOTS => Owner::TimeWait(slot - TIME_WAIT_SLOTS, tuple),
             Some(slot) => Owner::Connection(slot),
-            None => Owner::Nobody(tuple),
+            None => Owner::NoConnection(tuple),
         })
     }
 
@@ -131,7 +131,7 @@ impl Stack {
 
     /// The connection or TIME-WAIT entry (from [`TIME_WAIT_SLOTS`] on) of these addresses.
     pub(super) fn find_by_tuple(&self, tuple: &FourTuple) -> Option<u32> {
-        self.tuples.find(self.keys.place(tuple), |slot| match slot.checked_sub(TIME_WAIT_SLOTS) {
+        self.tuples.find(self.keys.table_hash(tuple), |slot| match slot.checked_sub(TIME_WAIT_SLOTS) {
             Some(slot) => self.time_wait.get(slot).is_some_and(|entry| entry.tuple == *tuple),
             None => {
                 self.tcbs.get(slot as usize).and_then(Option::as_ref).is_some_and(|tcb| tcb.tuple == *tuple)

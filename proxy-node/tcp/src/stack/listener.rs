@@ -12,7 +12,7 @@ use crate::listen::Listener;
 use crate::replies::{self, Reply};
 use crate::seq::Seq;
 use crate::stack::Stack;
-use crate::tcb::{Farewell, Tcb};
+use crate::tcb::{FinalTransmit, Tcb};
 use crate::timewait::TimeWait;
 
 /// What a SYN to a listener gets.
@@ -74,7 +74,7 @@ impl Stack {
                 return Ok(());
             }
             Admission::Refusal => return Err(DropReason::TableFull),
-            Admission::InPlaceOfOldest => self.evict_half_open(now, Farewell::Record),
+            Admission::InPlaceOfOldest => self.evict_half_open(now, FinalTransmit::Record),
             Admission::State => {}
         }
         self.open_half(now, stray, listener)
@@ -135,11 +135,11 @@ impl Stack {
     }
 
     /// Drops the oldest half-open connection (RFC 4987 §3.4).
-    fn evict_half_open(&mut self, now: Instant, farewell: Farewell) {
+    fn evict_half_open(&mut self, now: Instant, final_transmit: FinalTransmit) {
         let Some(slot) = self.half_open.front() else { return };
         if let Some((tcb, mut cx)) = self.split(slot, now) {
             cx.counters.half_open_evicted += 1;
-            tcb.evict(&mut cx, farewell);
+            tcb.evict(&mut cx, final_transmit);
         }
         self.settle(slot, now);
     }
@@ -185,8 +185,8 @@ impl Stack {
         listener: Listener,
     ) -> Result<(), DropReason> {
         let Stray { tuple, via, segment, .. } = stray;
-        let about = self.replies.cookies_are_about(now);
-        if about && !segment.flags.syn() {
+        let expected = self.replies.cookies_may_be_valid(now);
+        if expected && !segment.flags.syn() {
             let peer_isn = segment.seq.minus(1);
             if let Some(mss) = cookies::verify(&self.keys, now, &tuple, peer_isn, segment.ack.minus(1)) {
                 if listener.backlog_full {
@@ -213,7 +213,7 @@ impl Stack {
         let (isn, cookie) = (segment.seq.minus(1), segment.ack.minus(1));
         flags.ack()
             && !flags.intersects(Flags::SYN | Flags::RST)
-            && self.replies.cookies_are_about(now)
+            && self.replies.cookies_may_be_valid(now)
             && old.precedes(isn, segment)
             && cookies::verify(&self.keys, now, &old.tuple, isn, cookie).is_some()
     }
@@ -227,7 +227,7 @@ impl Stack {
     ) -> Result<(), DropReason> {
         let Stray { tuple, via, segment, time_wait } = stray;
         if self.labels.available() == 0 {
-            self.evict_half_open(now, Farewell::None);
+            self.evict_half_open(now, FinalTransmit::None);
         }
         if self.labels.available() == 0 {
             return Err(DropReason::TableFull); // the client sends it again

@@ -7,7 +7,7 @@ use crate::api::{FailReason, PathError, State};
 use crate::seq::Seq;
 use crate::stack::Stack;
 use crate::stack::settle::TIME_WAIT_SLOTS;
-use crate::tcb::{Context, Farewell, Tcb};
+use crate::tcb::{Context, FinalTransmit, Tcb};
 
 impl Stack {
     /// Takes in an ICMP error. `tuple` and `seq` are those of the segment that the error quotes, `tuple.local` being
@@ -42,7 +42,7 @@ impl Tcb {
             PathError::PacketTooBig { mtu } => self.on_packet_too_big(cx, mtu),
             // RFC 5927 §5.2: it ends no connection that was established.
             PathError::Unreachable if self.state == State::SynSent => {
-                self.fail(cx, Farewell::Record, FailReason::Refused);
+                self.fail(cx, FinalTransmit::Record, FailReason::Refused);
                 true
             }
             PathError::Unreachable => true,

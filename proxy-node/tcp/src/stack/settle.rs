@@ -16,7 +16,7 @@ impl Stack {
     pub(super) fn slot(&self, label: FlowLabel) -> Option<u32> {
         let slot = label.index().checked_sub(self.config.first_label_index as usize)?;
         let tcb = self.tcbs.get(slot)?.as_ref()?;
-        (tcb.label == label && !tcb.silent).then_some(slot as u32)
+        (tcb.label == label && !tcb.events_off).then_some(slot as u32)
     }
 
     pub(super) fn tcb(&self, label: FlowLabel) -> Option<&Tcb> {
@@ -83,7 +83,7 @@ impl Stack {
         let mut tcb = Tcb::new(&cx, label, tuple, via, service, isn);
         tcb.timestamp_offset = self.keys.timestamp_offset(&tuple);
         self.tcbs[slot as usize] = Some(tcb);
-        self.tuples.insert(self.keys.place(&tuple), slot);
+        self.tuples.insert(self.keys.table_hash(&tuple), slot);
         Some(slot)
     }
 
@@ -120,10 +120,10 @@ impl Stack {
             snd_nxt: tcb.snd_nxt,
             rcv_nxt: tcb.rcv_nxt,
             window: tcb.window_field(&cx, false),
-            timestamps: tcb.timestamps.then_some((tcb.recent, tcb.timestamp_offset)),
+            timestamps: tcb.timestamps.then_some((tcb.ts_recent, tcb.timestamp_offset)),
             deadline: now + cx.config.time_wait,
         };
-        entry.hash = self.keys.place(&tuple);
+        entry.hash = self.keys.table_hash(&tuple);
         self.tuples.remove(entry.hash, slot);
         self.wheel.cancel(slot);
         self.block_waiters.remove(slot);
@@ -180,7 +180,7 @@ impl Stack {
             && let Some(slot) = self.block_waiters.pop_front()
         {
             let Some(tcb) = self.tcbs[slot as usize].as_mut() else { continue };
-            tcb.offer_room(&self.config, &self.send_blocks);
+            tcb.notify_writer(&self.config, &self.send_blocks);
             if tcb.has_event() {
                 self.eventful.push_back(slot);
             }

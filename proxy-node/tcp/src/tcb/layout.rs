@@ -22,14 +22,14 @@ use crate::api::State;
 use crate::config::{KeptOptions, StackConfig};
 use crate::congestion::Congestion;
 use crate::ecn::Ecn;
-use crate::input::{Piece, Repeats};
+use crate::input::{HoleAcks, ShortSegment};
 use crate::path_mtu::PathMtu;
 use crate::reassembly::ReceiveQueue;
 use crate::recovery::Recovery;
 use crate::rtt::Rtt;
 use crate::sendqueue::SendQueue;
 use crate::seq::Seq;
-use crate::tcb::{Context, Farewell, Pending, Probe};
+use crate::tcb::{Context, FinalTransmit, Pending, Probe};
 use crate::timeouts::Timers;
 
 /// One connection.
@@ -46,8 +46,8 @@ pub(crate) struct Tcb {
     pub rcv_edge: Seq,
     pub last_ack_sent: Seq,
     /// TS.Recent and when it was taken, in seconds (RFC 7323 §4.3).
-    pub recent: u32,
-    pub recent_at_s: u32,
+    pub ts_recent: u32,
+    pub ts_recent_at_s: u32,
     pub snd_una: Seq,
     pub snd_nxt: Seq,
     pub snd_wnd: u32,
@@ -57,11 +57,11 @@ pub(crate) struct Tcb {
     pub full_sized: u16,
     pub state: State,
     pub send_shift: u8,
-    pub last_heard: Instant,
+    pub last_received: Instant,
     /// When an acknowledgement is due that waits for company; [`Instant::FAR_FUTURE`]: none waits.
     pub delayed_ack: Instant,
     pub receive: ReceiveQueue,
-    pub piece: Piece,
+    pub short_segment: ShortSegment,
     pub receive_shift: u8,
     pub quick_acks: u8,
     /// Keepalive probes without an answer.
@@ -71,7 +71,7 @@ pub(crate) struct Tcb {
     pub ecn: Ecn,
     pub pending: Pending,
     /// `abort` was called, or nobody ever knew of the connection: no events.
-    pub silent: bool,
+    pub events_off: bool,
     /// The network node `via` knows label and addresses.
     pub announced: bool,
     /// The peer's FIN was seen, at `fin_at`.
@@ -98,7 +98,7 @@ pub(crate) struct Tcb {
     pub fin_acked: bool,
     pub probe: Option<Probe>,
     /// Any network node knows label and addresses.
-    pub known: bool,
+    pub ever_announced: bool,
     pub last_sent: Instant,
     /// When something sent was last acknowledged; with nothing in flight, when something was first sent or queued.
     pub progress_at: Instant,
@@ -120,12 +120,12 @@ pub(crate) struct Tcb {
     /// Challenge ACKs are not sent again before.
     pub challenge_after: Instant,
     /// Bytes read since then.
-    pub taken_since: Instant,
-    pub taken: u32,
-    pub repeats: Repeats,
+    pub read_since: Instant,
+    pub read_bytes: u32,
+    pub hole_acks: HoleAcks,
     pub retransmits: u32,
     pub fin_at: Seq,
-    pub farewell: Farewell,
+    pub final_transmit: FinalTransmit,
     pub passive: bool,
     pub scaling: bool,
     pub syn_due: bool,
@@ -164,8 +164,8 @@ impl Tcb {
             rcv_nxt: Seq(0),
             rcv_edge: Seq(0),
             last_ack_sent: Seq(0),
-            recent: 0,
-            recent_at_s: 0,
+            ts_recent: 0,
+            ts_recent_at_s: 0,
             snd_una: isn,
             snd_nxt: isn,
             snd_wnd: 0,
@@ -173,7 +173,7 @@ impl Tcb {
             snd_wl2: Seq(0),
             full_sized: mss,
             mss_limit: mss,
-            last_heard: cx.now,
+            last_received: cx.now,
             delayed_ack: Instant::FAR_FUTURE,
             receive: ReceiveQueue::EMPTY,
             state: State::SynSent,
@@ -185,7 +185,7 @@ impl Tcb {
             timestamps: true,
             ecn: Ecn::default(),
             pending: Pending::default(),
-            silent: false,
+            events_off: false,
             announced: false,
             fin_seen: false,
             ack_now: false,
@@ -200,7 +200,7 @@ impl Tcb {
             timestamp_offset: 0,
             receive_mss: mss,
             probe: None,
-            known: false,
+            ever_announced: false,
             last_sent: cx.now,
             progress_at: cx.now,
             timers: Timers::default(),
@@ -216,12 +216,12 @@ impl Tcb {
             fin_at: Seq(0),
             syn_sent: Instant::FAR_FUTURE,
             challenge_after: Instant::ZERO,
-            taken_since: Instant::ZERO,
-            taken: 0,
-            repeats: Repeats::default(),
-            piece: Piece::default(),
+            read_since: Instant::ZERO,
+            read_bytes: 0,
+            hole_acks: HoleAcks::default(),
+            short_segment: ShortSegment::default(),
             retransmits: 0,
-            farewell: Farewell::None,
+            final_transmit: FinalTransmit::None,
             passive: false,
             scaling: true,
             syn_due: true,

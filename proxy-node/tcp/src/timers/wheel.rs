@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_for_the_told_deadline_makes_progress() {
+    fn waiting_for_the_reported_deadline_makes_progress() {
         let mut wheel = Wheel::new(1);
         let deadline = 7_200 * 1_000_000_000 * 4;
         wheel.schedule(0, Instant::from_nanos(deadline));

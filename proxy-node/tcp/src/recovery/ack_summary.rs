@@ -9,7 +9,7 @@ use crate::seq::Seq;
 
 /// An acknowledgement's news.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Heard {
+pub(crate) struct AckSummary {
     /// When the network node received it.
     pub at: Instant,
     /// The acknowledgement number.
@@ -27,7 +27,7 @@ pub(crate) struct Heard {
     pub sacked: u32,
     pub delivered: u32,
     /// Something was delivered that was sent only once, and before the loss was found.
-    pub original: bool,
+    pub original_delivered: bool,
     /// A duplicate without SACK (RFC 5681 §2).
     pub duplicate: bool,
     /// Duplicates without SACK count.
@@ -35,7 +35,7 @@ pub(crate) struct Heard {
     /// SACK blocks were left out, because reading them took too many steps.
     pub skipped: bool,
     /// What the peer had twice (RFC 2883).
-    pub reported: Option<(Seq, Seq)>,
+    pub dsack: Option<(Seq, Seq)>,
     /// The highest sequence number told of.
     pub highest: Seq,
     /// Of what was delivered, the record sent last.
@@ -47,9 +47,9 @@ pub(crate) struct Heard {
     ambiguous: bool,
 }
 
-impl Heard {
+impl AckSummary {
     pub fn new(at: Instant, ack: Seq, una: Seq, in_flight: u32) -> Self {
-        Heard {
+        AckSummary {
             at,
             ack,
             una,
@@ -60,11 +60,11 @@ impl Heard {
             acked: 0,
             sacked: 0,
             delivered: 0,
-            original: false,
+            original_delivered: false,
             duplicate: false,
             duplicate_bytes_apply: false,
             skipped: false,
-            reported: None,
+            dsack: None,
             highest: una,
             newest: None,
             acked_sent: None,
@@ -74,7 +74,7 @@ impl Heard {
     }
 
     /// Notes when `record` was sent. RFC 6298 §3 (Karn): not where it was sent more than once.
-    pub fn time(&mut self, record: &Record, cumulative: bool) {
+    pub fn note_send_time(&mut self, record: &Record, cumulative: bool) {
         if record.retransmitted || record.folded {
             self.ambiguous |= cumulative;
             return;
