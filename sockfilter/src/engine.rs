@@ -179,15 +179,16 @@ impl Engine {
         self.disarmed = true;
         let Some(link) = &mut self.link else { return false };
         let (now, unix) = (sys::monotonic_nanos(), sys::unix_seconds());
+        let now = Instant::from_nanos(now);
         let before = (link.app.counters().links_up, link.agent);
-        link.hear_agent(now, unix);
-        let any = link.app.progress(Instant::from_nanos(now), unix);
+        let attached = link.serve_agent(now, unix);
+        let any = link.app.progress(now, unix);
         let after = (link.app.counters().links_up, link.agent);
         if after != before {
             link.agent.into_iter().for_each(fdtable::hide);
             self.hide_descriptors();
         }
-        if after.1 != before.1 && after.1.is_some() {
+        if attached {
             self.show_again();
         }
         self.spread();

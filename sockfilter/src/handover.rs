@@ -7,7 +7,6 @@ use core::ffi::c_void;
 
 use csp_app::{FlowId, HandOver, LeftFlow};
 use csp_wire::agent::page::{Reason, SocketEntry, SocketKind};
-use csp_wire::agent::{self, Left};
 use csp_wire::channel::{TICKET_LEN, Ticket};
 use libc::c_int;
 
@@ -85,7 +84,7 @@ impl Engine {
     fn leaving(&mut self, which: Which) -> Vec<(usize, FlowId)> {
         let Some(link) = &self.link else { return Vec::new() };
         // Without the agent nobody would carry them.
-        if link.agent.is_none() {
+        if !link.session.is_attached() {
             return Vec::new();
         }
         let wanted: Vec<usize> = match which {
@@ -161,9 +160,7 @@ impl Engine {
         let family = self.descriptions.get(index).map_or(0, |d| d.family);
         let (local, remote) = (left.local, left.remote);
         let given = fill(far, &left.unread).and_then(|()| match left.held {
-            Some((node, worker, label)) => {
-                self.give(&Left { node, worker, label, ticket, local, remote }, far)
-            }
+            Some(_) => self.give(&left, ticket, far),
             // It is over: what was unread is all there is.
             None if left.broken => Err(libc::ECONNRESET),
             None => {
@@ -196,13 +193,13 @@ impl Engine {
     }
 
     /// Tells the agent, with the socket's other end.
-    fn give(&mut self, left: &Left, far: c_int) -> Result<(), Errno> {
-        let agent = self.link.as_ref().and_then(|l| l.agent).ok_or(libc::ENOTCONN)?;
-        let mut buffer = [0; 256];
-        let len = agent::emit_left(&mut buffer, left).map_err(|_| libc::EINVAL)?;
+    fn give(&mut self, left: &LeftFlow, ticket: Ticket, far: c_int) -> Result<(), Errno> {
+        let link = self.link.as_mut().ok_or(libc::ENOTCONN)?;
+        let agent = link.agent.ok_or(libc::ENOTCONN)?;
+        let message = link.session.leave(left, ticket).ok_or(libc::ENOTCONN)?;
         let deadline = Deadline::after(Some(AGENT_TIMEOUT_NS));
         loop {
-            match send_with(agent, buffer.get(..len).unwrap_or(&[]), far) {
+            match send_with(agent, message, far) {
                 Err(libc::EAGAIN) if !deadline.is_over() => {
                     let mut fds = [libc::pollfd { fd: agent, events: libc::POLLOUT, revents: 0 }];
                     // SAFETY: no mask.

@@ -11,7 +11,7 @@
 //!   exports/*      thin extern "C" functions, one file per family
 //!   ops/*          what they mean on an accelerated socket
 //!   engine         the state under the one lock: AppSide, descriptions, epoll sets
-//!   attach, page   the agent's socket and the process page
+//!   attach, page   the agent's socket and the process page's memory; the session and the page are csp-app's
 //!   sys, real      raw system calls; the next library's functions
 //! ```
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]

@@ -1,63 +1,45 @@
-//! The process page: what the host's agent sees of this process (`csp_wire::agent::page`).
+//! The process page's memory, which the agent made and reads. What stands where in it is `csp_app::Page`'s.
 
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{Ordering, fence};
 
-use csp_types::TraceEvent;
-use csp_wire::agent::page as layout;
+use csp_app::PageMemory;
+use csp_wire::agent::page::PAGE_LEN;
 
-/// The page, mapped from the agent's memory.
+/// The page of this process.
+pub type Page = csp_app::Page<Mapping>;
+
+/// A mapping of `PAGE_LEN` bytes.
 #[derive(Debug)]
-pub struct Page {
+pub struct Mapping {
     start: *mut u8,
-    traced: u64,
 }
 
 // SAFETY: the mapping is reached only through this value.
-unsafe impl Send for Page {}
+unsafe impl Send for Mapping {}
 
-impl Page {
-    /// Maps the page that the agent made.
-    pub fn map(memory: &OwnedFd) -> Option<Page> {
-        let (protection, len) = (libc::PROT_READ | libc::PROT_WRITE, layout::PAGE_LEN);
-        // SAFETY: a new mapping at a place of the kernel's choice. The agent seals the memory's size.
-        let start = unsafe {
-            libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_SHARED, memory.as_raw_fd(), 0)
-        };
-        if start == libc::MAP_FAILED {
-            return None;
-        }
-        let mut page = Page { start: start.cast(), traced: 0 };
-        page.put(0, &layout::emit_header());
-        Some(page)
-    }
+/// A page in the agent's memory. The descriptor can be closed afterwards.
+pub fn map(memory: &OwnedFd) -> Option<Page> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping at a place of the kernel's choice; the kernel checks the descriptor. The agent seals the memory's
+    // size, so that it cannot shrink below the mapping.
+    let start = unsafe {
+        libc::mmap(std::ptr::null_mut(), PAGE_LEN, protection, libc::MAP_SHARED, memory.as_raw_fd(), 0)
+    };
+    (start != libc::MAP_FAILED).then(|| Page::new(Mapping { start: start.cast() }))
+}
 
+impl PageMemory for Mapping {
     fn put(&mut self, offset: usize, bytes: &[u8]) {
-        if offset + bytes.len() <= layout::PAGE_LEN {
-            // SAFETY: within the mapping of PAGE_LEN bytes, which only this value writes.
-            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.add(offset), bytes.len()) };
-        }
-    }
-
-    /// Writes all counters.
-    pub fn counters(&mut self, values: impl Iterator<Item = u64>) {
-        for (index, value) in values.enumerate().take(layout::COUNTERS) {
-            self.put(layout::counter_offset(index), &value.to_le_bytes());
-        }
-    }
-
-    /// Writes an event; the reader takes it for whole once the count includes it.
-    pub fn trace(&mut self, event: &TraceEvent) {
-        self.put(layout::trace_offset(self.traced), &layout::emit_trace(self.traced, event));
-        self.traced += 1;
-        fence(Ordering::Release);
-        self.put(layout::TRACE_NEXT_OFFSET, &self.traced.to_le_bytes());
+        let fits = offset.checked_add(bytes.len()).is_some_and(|end| end <= PAGE_LEN);
+        assert!(fits, "a page keeps to its memory");
+        // SAFETY: within the mapping of PAGE_LEN bytes, as just checked, which only this value writes.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.add(offset), bytes.len()) };
     }
 }
 
-impl Drop for Page {
+impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: `map` made exactly this mapping.
-        unsafe { libc::munmap(self.start.cast(), layout::PAGE_LEN) };
+        unsafe { libc::munmap(self.start.cast(), PAGE_LEN) };
     }
 }

@@ -6,10 +6,9 @@
 use std::net::SocketAddr;
 
 use csp_app::{AppConfig, AppError, AppSide, Directions, FlowId, Handle, ListenerId, Readiness};
-use csp_transport::{Endpoint, EndpointConfig, PeerIdentity};
 use csp_types::{Duration, Instant, ProgramName};
 use csp_vi::shm::ShmProvider;
-use csp_vi::{Armed, Pair, Provider, Wake};
+use csp_vi::{Armed, Pair, Provider, ProviderKind, Wake};
 
 use crate::agent::Agent;
 use crate::connection::{Connection, Listener, Source, Transport};
@@ -51,28 +50,28 @@ fn own(owners: &mut Vec<Option<Key>>, at: usize, key: Option<Key>) {
 impl Streams {
     /// Attaches to the agent; `connections_max` streams at once.
     pub fn attach(path: &std::path::Path, program: &ProgramName, connections_max: usize) -> Result<Streams> {
-        let (agent, welcome) = Agent::attach(path, program)?;
-        let identity = PeerIdentity::process(welcome.node, welcome.process, random());
+        let mut agent = Agent::attach(path, program)?;
         // Those that the program ended may still wait for the proxy's last word.
         let flows_max = connections_max.saturating_mul(2);
         let config = AppConfig { seed: random(), flows_max, ..AppConfig::default() };
-        let links =
-            EndpointConfig { links_max: config.links_max(), ..EndpointConfig::channel(identity, None) };
         let near: Box<dyn Provider> = Box::new(ShmProvider::new()?);
-        let provider = match welcome.far {
-            Some(far) => Box::new(Pair::new(near, far)),
+        // Verbs of this process's own, if a proxy is reached by them and the host has them. Without, the agent forwards.
+        let far = agent.session().offers_direct().then(|| ProviderKind::Verbs.open().ok()).flatten();
+        let provider = match far {
+            Some(far) => {
+                agent.session().use_direct();
+                Box::new(Pair::new(near, far))
+            }
             None => near,
         };
-        let endpoint = Endpoint::new(provider, links);
-        let mut app = AppSide::new(endpoint, config, welcome.token);
-        app.set_proxies(&welcome.proxies);
+        let app = agent.session().open(provider, config, random()).ok_or(Error::AGENT)?;
         let (flow_owners, listener_owners) = (Vec::new(), Vec::new());
         Ok(Streams { app, agent, flow_owners, listener_owners, waiting: Vec::new(), any_paused: false })
     }
 
     /// Listens for streams.
     pub fn listen(&mut self, core: &mut Core, address: SocketAddr, backlog: u32, user: usize) -> Result<Key> {
-        if !self.agent.allows_listening(address.port()) {
+        if !self.agent.rules().listens(address.port()) {
             return Err(Error::ACCESS);
         }
         if !core.listeners.has_room() {
@@ -95,7 +94,7 @@ impl Streams {
 
     /// Starts a connection.
     pub fn connect(&mut self, core: &mut Core, now: Instant, remote: SocketAddr, user: usize) -> Result<Key> {
-        if !self.agent.leads_to(remote.ip()) {
+        if !self.agent.rules().connects(remote.ip()) {
             return Err(Error::UNREACHABLE);
         }
         let connection = Connection::new(Transport::Waiting, user);
@@ -133,7 +132,7 @@ impl Streams {
 
     /// Moves everything that can move. `woken`: the descriptors may have been told of news.
     pub fn progress(&mut self, core: &mut Core, now: Instant, unix_s: u64, woken: bool) {
-        self.agent.hear(&mut self.app, now, unix_s, woken);
+        self.agent.serve(&mut self.app, now, unix_s, woken);
         self.app.progress(now, unix_s);
         if !self.waiting.is_empty() {
             self.start_waiting(core, now);

@@ -80,7 +80,8 @@ impl Engine {
     fn deadline(&self) -> u64 {
         let Some(link) = &self.link else { return u64::MAX };
         let app = link.app.next_timeout().map(|at| at.as_nanos());
-        wait::sooner(app, link.reattach_at()).unwrap_or(u64::MAX)
+        let agent = link.session.next_timeout().map(|at| at.as_nanos());
+        wait::sooner(app, agent).unwrap_or(u64::MAX)
     }
 
     /// What wakes a sleeper.
@@ -93,7 +94,7 @@ impl Engine {
     pub fn woken(&mut self, agent: bool) {
         self.counters.wakeups += 1;
         if let (true, Some(link)) = (agent, &mut self.link) {
-            link.agent_spoke = true;
+            link.session.woken();
         }
     }
 

@@ -21,9 +21,6 @@ impl Engine {
     pub fn publish(&mut self) {
         let Some(link) = &mut self.link else { return };
         let Some(page) = &mut link.page else { return };
-        while let Some(event) = link.app.poll_trace() {
-            page.trace(&event);
-        }
         let c = &self.counters;
         let own = [
             c.listeners_accelerated,
@@ -41,7 +38,7 @@ impl Engine {
             c.connections_shared,
         ];
         const _: () = assert!(COUNTER_NAMES.len() == 20 + 13);
-        page.counters(link.app.counters().named().into_iter().map(|(_, n)| n).chain(own));
+        page.publish(&mut link.app, own);
         for (id, _, _, waiting) in link.app.listeners() {
             // A slot that no description has is a listener that is just ending.
             let index = self.listener_owners.get(id.index()).map_or(0, |owner| *owner as usize);

@@ -101,7 +101,7 @@ impl Engine {
         let address = bound_somewhere(fd).ok_or(Reason::Rule)?;
         self.check_loopback(address)?;
         let link = self.attached()?;
-        if !link.rules.listens(address.port()) {
+        if !link.session.rules().listens(address.port()) {
             return Err(Reason::Rule.into());
         }
         if asks_too_much(fd) {
@@ -138,7 +138,7 @@ impl Engine {
             return reason;
         }
         match self.attached() {
-            Ok(link) if link.rules.listens(address.port()) => Reason::Elsewhere,
+            Ok(link) if link.session.rules().listens(address.port()) => Reason::Elsewhere,
             Ok(_) => Reason::Rule,
             Err(reason) => reason,
         }

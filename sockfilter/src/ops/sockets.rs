@@ -117,7 +117,8 @@ impl Engine {
     /// Loopback addresses are the kernel's unless the agent says otherwise; so they are without an agent, in strict mode
     /// too.
     pub(super) fn check_loopback(&mut self, address: SocketAddr) -> Result<(), Reason> {
-        let accelerated = |engine: &mut Engine| engine.attached().is_ok_and(|link| link.rules.loopback());
+        let accelerated =
+            |engine: &mut Engine| engine.attached().is_ok_and(|link| link.session.rules().loopback());
         if address.ip().to_canonical().is_loopback() && !accelerated(self) {
             return Err(Reason::Loopback);
         }
@@ -378,10 +379,10 @@ impl Engine {
     fn try_connect(&mut self, index: usize, fd: c_int, remote: SocketAddr) -> Result<DescriptionId, Reason> {
         let remote = address::reachable(remote);
         self.check_loopback(remote)?;
-        if !self.attached()?.rules.connects(remote.ip()) {
+        if !self.attached()?.session.rules().connects(remote.ip()) {
             return Err(Reason::Rule);
         }
-        if address::is_own(remote) && !self.attached()?.rules.loopback() {
+        if address::is_own(remote) && !self.attached()?.session.rules().loopback() {
             return Err(Reason::Own);
         }
         if asks_too_much(fd) {
