@@ -113,7 +113,7 @@ impl Config {
                     [("off", EcnMode::Off), ("passive", EcnMode::Passive), ("active", EcnMode::Active)];
                 stack.ecn = choice(text, &choices)?;
             }
-            _ => return Err(format!("no such key; there are {KEYS}")),
+            _ => return Err(format!("unknown key; known keys are {KEYS}")),
         }
         Ok(())
     }
@@ -126,7 +126,7 @@ const KEYS: &str = "ip, tolerance, peer_isn, labels, connections, half_open, tim
     challenge_interval, nagle, pacing, ecn";
 
 fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
-    text.parse().map_err(|_| format!("`{text}` is no number that fits here"))
+    text.parse().map_err(|_| format!("`{text}` is not a number in range"))
 }
 
 pub(crate) fn on_off(text: &str) -> Result<bool, String> {

@@ -30,7 +30,7 @@ pub(crate) struct Bases {
 
 impl Bases {
     /// Learns from a segment that was sent.
-    pub fn learn(&mut self, sent: &Sent) {
+    pub fn record_sent(&mut self, sent: &Sent) {
         if sent.header.flags.syn() && sent.header.seq != self.ours {
             self.ours_before = Some(self.ours).filter(|&isn| isn != 0);
             self.ours = sent.header.seq;

@@ -12,7 +12,7 @@ use crate::check;
 use crate::host::{Host, Sent};
 use crate::matching::{self, Bases};
 use crate::parse::value;
-use crate::script::{Line, Number, Script, Segment, Step, Told, When};
+use crate::script::{Line, Number, Reported, Script, Segment, Step, When};
 
 mod calls;
 
@@ -61,7 +61,7 @@ struct Peer {
     read: u64,
     /// Where the peer's stream begins: its SYN.
     syn: u32,
-    /// Told, and no line has asked for it yet.
+    /// Reported, and no line has asked for it yet.
     events: Vec<Event>,
 }
 
@@ -106,12 +106,12 @@ impl<'a> Run<'a> {
     }
 
     /// Takes in what the engine said since the last time.
-    fn absorb(&mut self) {
+    fn collect(&mut self) {
         while let Some(sent) = self.host.sent.pop_front() {
             let number = sent.tuple.remote.port().wrapping_sub(40_000);
             let peer = self.peer(number);
             let isn = peer.bases.ours;
-            peer.bases.learn(&sent);
+            peer.bases.record_sent(&sent);
             if peer.bases.ours != isn {
                 peer.written = 0;
             }
@@ -156,14 +156,14 @@ impl<'a> Run<'a> {
             return self.expect(line.peer, segment, from, self.cursor + tolerance);
         }
         self.host.advance(Host::instant(self.cursor));
-        self.absorb();
+        self.collect();
         // To look on changes nothing; whatever acts, or says that all is quiet, comes after what is expected.
         if !matches!(line.step, Step::Event(_) | Step::Check(_)) {
             self.nothing_unexpected()?;
         }
         match &line.step {
             Step::Arrive(segment) => self.arrive(line.peer, segment),
-            Step::Event(told) => self.told(line.peer, told)?,
+            Step::Event(expected) => self.check_event(line.peer, expected)?,
             Step::Check(wanted) => {
                 let peer = self.peers.get(&line.peer).ok_or("no such connection")?;
                 check::check(wanted, &self.host.stack, peer.label, &peer.bases)?;
@@ -171,7 +171,7 @@ impl<'a> Run<'a> {
             Step::Call(call) => self.call(line, call)?,
             Step::Quiet | Step::Expect(_) => {}
         }
-        self.absorb();
+        self.collect();
         Ok(())
     }
 
@@ -263,7 +263,7 @@ impl<'a> Run<'a> {
     fn next_sent(&mut self, to: Duration) -> Option<(u16, Sent)> {
         let limit = Host::instant(to);
         loop {
-            self.absorb();
+            self.collect();
             if let Some(sent) = self.outgoing.pop_front() {
                 return Some(sent);
             }
@@ -274,24 +274,26 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn told(&mut self, number: u16, told: &Told) -> Result<(), String> {
+    fn check_event(&mut self, number: u16, expected: &Reported) -> Result<(), String> {
         let readable = self.peer(number).label.map_or(0, |label| self.host.stack.readable(label));
         let peer = self.peer(number);
-        if *told == Told::None {
+        if *expected == Reported::None {
             let last = peer.events.iter().find(|event| is_last(event));
             return last.map_or(Ok(()), |event| Err(format!("but {event:?} was told")));
         }
-        let found = peer.events.iter().position(|event| matches(event, told));
+        let found = peer.events.iter().position(|event| matches(event, expected));
         let Some(at) = found else {
             return Err(format!("it was not told; not asked for yet: {:?}", peer.events));
         };
         // One `readable` line stands for all that was told until now.
-        match told {
-            Told::Readable(_) | Told::Writable => peer.events.retain(|event| !matches(event, told)),
+        match expected {
+            Reported::Readable(_) | Reported::Writable => {
+                peer.events.retain(|event| !matches(event, expected))
+            }
             _ => drop(peer.events.remove(at)),
         }
-        match told {
-            Told::Readable(Some(n)) if *n != readable => Err(format!("{readable} bytes are readable")),
+        match expected {
+            Reported::Readable(Some(n)) if *n != readable => Err(format!("{readable} bytes are readable")),
             _ => Ok(()),
         }
     }
@@ -299,7 +301,7 @@ impl<'a> Run<'a> {
     /// The end of the script: nothing was sent, and no connection ended, behind its back.
     fn finish(&mut self) -> Result<(), String> {
         self.host.pump();
-        self.absorb();
+        self.collect();
         if let Some((number, sent)) = self.outgoing.front() {
             return Err(format!("after the last line, unexpectedly: {}", self.sent_text(*number, sent)));
         }
@@ -316,14 +318,14 @@ fn is_last(event: &Event) -> bool {
     matches!(event, Event::Closed | Event::Failed(_))
 }
 
-fn matches(event: &Event, told: &Told) -> bool {
-    match (event, told) {
-        (Event::Established { .. }, Told::Established)
-        | (Event::Readable, Told::Readable(_))
-        | (Event::Writable, Told::Writable)
-        | (Event::PeerFinished, Told::PeerFinished)
-        | (Event::Closed, Told::Closed) => true,
-        (Event::Failed(reason), Told::Failed(wanted)) => reason_name(*reason) == *wanted,
+fn matches(event: &Event, expected: &Reported) -> bool {
+    match (event, expected) {
+        (Event::Established { .. }, Reported::Established)
+        | (Event::Readable, Reported::Readable(_))
+        | (Event::Writable, Reported::Writable)
+        | (Event::PeerFinished, Reported::PeerFinished)
+        | (Event::Closed, Reported::Closed) => true,
+        (Event::Failed(reason), Reported::Failed(wanted)) => reason_name(*reason) == *wanted,
         _ => false,
     }
 }

@@ -41,7 +41,7 @@ pub(crate) enum Step {
     /// `>`: a segment is sent.
     Expect(Segment),
     /// `!`: an event was told.
-    Event(Told),
+    Event(Reported),
     /// `?`: a figure compares.
     Check(Check),
     /// `quiet`: nothing is sent until now.
@@ -73,7 +73,7 @@ pub(crate) enum Call {
 }
 
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) enum Told {
+pub(crate) enum Reported {
     Established,
     Readable(Option<usize>),
     Writable,

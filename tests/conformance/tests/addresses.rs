@@ -25,7 +25,7 @@ fn set_up() -> (Stack, Vec<FourTuple>) {
 }
 
 #[test]
-fn no_connection_is_opened_to_a_group_or_to_nobody() {
+fn no_connection_is_opened_to_a_multicast_or_unspecified_address() {
     let (mut stack, tuples) = set_up();
     for tuple in tuples {
         assert_eq!(stack.connect(NOW, tuple, 1, 1), Err(ConnectError::BadAddress), "{tuple}");
@@ -34,7 +34,7 @@ fn no_connection_is_opened_to_a_group_or_to_nobody() {
 }
 
 #[test]
-fn a_syn_from_a_group_or_from_nobody_is_dropped() {
+fn a_syn_from_a_multicast_or_unspecified_address_is_dropped() {
     let (mut stack, tuples) = set_up();
     for tuple in tuples {
         let (source_port, destination_port) = (tuple.remote.port(), tuple.local.port());

@@ -23,10 +23,10 @@ fn main() {
             Trial::test(name.clone(), move || play(&path, gap.as_deref()))
         })
         .collect();
-    let strangers: Vec<String> = gaps.into_keys().filter(|name| !scripts.contains_key(name)).collect();
-    trials.push(Trial::test(KNOWN_GAPS, move || match strangers.as_slice() {
+    let unknown: Vec<String> = gaps.into_keys().filter(|name| !scripts.contains_key(name)).collect();
+    trials.push(Trial::test(KNOWN_GAPS, move || match unknown.as_slice() {
         [] => Ok(()),
-        strangers => Err(format!("these scripts do not exist: {}", strangers.join(", ")).into()),
+        unknown => Err(format!("these scripts do not exist: {}", unknown.join(", ")).into()),
     }));
     libtest_mimic::run(&arguments, trials).exit();
 }

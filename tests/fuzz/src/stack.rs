@@ -138,15 +138,15 @@ impl Run {
 
     fn arrive(&mut self, c: &mut Choices<'_>, tuple: FourTuple, bytes: &[u8]) {
         let segment = Segment::parse(bytes).expect("what was emitted parses");
-        let way = c.byte();
-        let label = match way & 3 {
-            0 if !self.labels.is_empty() => self.labels[usize::from(way >> 2) % self.labels.len()],
-            1 => FlowLabel::new(u32::from(way >> 5), way >> 2 & 7),
+        let choice = c.byte();
+        let label = match choice & 3 {
+            0 if !self.labels.is_empty() => self.labels[usize::from(choice >> 2) % self.labels.len()],
+            1 => FlowLabel::new(u32::from(choice >> 5), choice >> 2 & 7),
             _ => FlowLabel::NONE,
         };
-        let known = (label.is_none() || way & 4 != 0).then_some(tuple);
-        let via = u32::from(way & 1);
-        let arrival = Arrival { label, tuple: known, ingress: self.now, via, ecn: way & 3, segment_size: 0 };
+        let known = (label.is_none() || choice & 4 != 0).then_some(tuple);
+        let via = u32::from(choice & 1);
+        let arrival = Arrival { label, tuple: known, ingress: self.now, via, ecn: choice & 3, segment_size: 0 };
         let _ = self.stack.on_segment(self.now, arrival, &segment, segment.payload());
     }
 

@@ -148,7 +148,7 @@ impl Worker {
         let descriptors: Vec<_> = self.ports.iter().filter_map(|port| port.receiver.fd()).collect();
         loop {
             match inbox.try_recv() {
-                Ok(order) => self.obey(order),
+                Ok(order) => self.apply(order),
                 Err(TryRecvError::Disconnected) => return,
                 Err(TryRecvError::Empty) => {}
             }
@@ -166,7 +166,7 @@ impl Worker {
         }
     }
 
-    fn obey(&mut self, order: Order) {
+    fn apply(&mut self, order: Order) {
         for port in &mut self.ports {
             // Read and reset by the kernel, so that each report has its own.
             self.wire.report.overrun += port.receiver.counters().overrun;

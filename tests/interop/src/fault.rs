@@ -69,7 +69,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    fn strikes(&mut self, ppm: u32) -> bool {
+    fn draw_fault(&mut self, ppm: u32) -> bool {
         self.draw() % 1_000_000 < u64::from(ppm)
     }
 }
@@ -104,7 +104,7 @@ impl<P> Direction<P> {
     pub fn offer(&mut self, now: Instant, packet: P, len: usize, spared: bool) {
         self.counters.packets += 1;
         let (lost, held) =
-            (self.random.strikes(self.config.loss_ppm), self.random.strikes(self.config.reorder_ppm));
+            (self.random.draw_fault(self.config.loss_ppm), self.random.draw_fault(self.config.reorder_ppm));
         let fraction = self.random.draw() % 1024;
         let start = self.busy_until.max(now);
         let mut sent = start;
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn loss_and_reordering_strike_at_their_rates_and_repeat_with_the_seed() {
+    fn loss_and_reordering_occur_at_their_rates_and_repeat_with_the_seed() {
         let config = FaultConfig {
             loss_ppm: 50_000,
             reorder_ppm: 50_000,

@@ -93,14 +93,14 @@ struct Pending<T> {
 impl<T: Send + 'static> Pending<T> {
     fn new(set_up: impl FnOnce() -> Result<T> + Send + 'static) -> Result<Self> {
         let (go, gone) = mpsc::channel();
-        let (tell, told) = mpsc::channel();
+        let (entered, has_entered) = mpsc::channel();
         let started = std::thread::spawn(move || {
-            let entered = host::enter_new_network().map(|()| host::thread_id());
-            let _ = tell.send(entered);
+            let result = host::enter_new_network().map(|()| host::thread_id());
+            let _ = entered.send(result);
             gone.recv().context("the lane was given up")?;
             set_up()
         });
-        Ok(Pending { thread_id: told.recv().context("a host")??, go, started })
+        Ok(Pending { thread_id: has_entered.recv().context("a host")??, go, started })
     }
 
     fn start(self) -> Result<T> {

@@ -15,7 +15,7 @@ use core::time::Duration;
 use csp_wire::tcp::Flags;
 
 use super::{AT_ONCE, segment, value};
-use crate::script::{Call, Line, Number, Options, Segment, Stamp, Step, Told, When};
+use crate::script::{Call, Line, Number, Options, Reported, Segment, Stamp, Step, When};
 
 /// What the line asks for.
 struct Handshake {
@@ -49,7 +49,7 @@ pub(super) fn expand(passive: bool, arguments: &str, line: Line) -> Result<Vec<L
             (AT_ONCE, arrive(Flags::SYN | ask, syn_window, options)),
             (AT_ONCE, Step::Expect(bare(Flags::SYN | Flags::ACK | grant, 0, None))),
             (rtt, Step::Arrive(Segment { options: Some(later), ..last(Some(window)) })),
-            (AT_ONCE, Step::Event(Told::Established)),
+            (AT_ONCE, Step::Event(Reported::Established)),
         ]
     } else {
         vec![
@@ -57,7 +57,7 @@ pub(super) fn expand(passive: bool, arguments: &str, line: Line) -> Result<Vec<L
             (AT_ONCE, Step::Expect(bare(Flags::SYN | ask, 0, None))),
             (rtt, arrive(Flags::SYN | Flags::ACK | grant, syn_window, options)),
             (AT_ONCE, Step::Expect(last(None))),
-            (AT_ONCE, Step::Event(Told::Established)),
+            (AT_ONCE, Step::Event(Reported::Established)),
         ]
     };
     Ok(steps.into_iter().map(|(after, step)| Line { after, step, ..line.clone() }).collect())
@@ -94,15 +94,15 @@ fn read(arguments: &str) -> Result<Handshake, String> {
     }
     let mut words = rest.split_whitespace();
     while let Some(word) = words.next() {
-        let mut argument = || words.next().ok_or_else(|| format!("`{word}` takes a value"));
+        let mut argument = || words.next().ok_or_else(|| format!("`{word}` needs a value"));
         match word {
             "win" => {
                 let text = argument()?;
-                handshake.window = text.parse().map_err(|_| format!("`{text}` is no number of bytes"))?;
+                handshake.window = text.parse().map_err(|_| format!("`{text}` is not a number of bytes"))?;
             }
             "rtt" => handshake.rtt = value::duration(argument()?)?,
             "ecn" => handshake.ecn = true,
-            _ => return Err(format!("`{word}`: a handshake takes <options>, win BYTES, rtt TIME, ecn")),
+            _ => return Err(format!("`{word}`: expected <options>, win BYTES, rtt TIME, ecn")),
         }
     }
     Ok(handshake)

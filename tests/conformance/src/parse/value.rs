@@ -6,7 +6,7 @@ use crate::script::{Number, Value};
 
 /// `1.5s`, `40ms`, `200us`, `3min`, `2h`, `25d`, or seconds without a unit.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is no duration such as 0.04, 40ms, 1.5s, 2h");
+    let wrong = || format!("`{text}` is not a duration such as 0.04, 40ms, 1.5s, 2h");
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let number: f64 = number.parse().map_err(|_| wrong())?;
@@ -25,7 +25,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 
 /// A sequence number as a script gives it.
 pub(crate) fn sequence(text: &str) -> Result<Number, String> {
-    let wrong = |_| format!("`{text}` is no sequence number such as 1461, -1, =0 (as on the wire) or *");
+    let wrong = |_| format!("`{text}` is not a sequence number such as 1461, -1, =0 (as on the wire) or *");
     if text == "*" {
         return Ok(Number::Any);
     }
