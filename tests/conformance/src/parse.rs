@@ -1,4 +1,4 @@
-//! Reads scripts. An error names the line and what is allowed there.
+//! Parses scripts. An error names the line and what is allowed there.
 
 mod handshake;
 mod segment;
@@ -14,27 +14,27 @@ pub(crate) use self::segment::flags_text;
 use crate::config::Config;
 use crate::script::{Call, Check, Line, Operator, Reported, Script, Step, Value, When};
 
-/// What is wrong with a script.
+/// An error in a script.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("line {line}: {text}\n  {problem}")]
 pub struct ParseError {
-    /// From 1.
+    /// Number of the line, from 1.
     pub line: usize,
-    /// The line.
+    /// Text of the line.
     pub text: String,
-    /// What is wrong, and what is allowed.
+    /// The error, and what is allowed.
     pub problem: String,
 }
 
-/// Reads a script.
+/// Parses a script.
 ///
 /// # Errors
-/// [`ParseError`] for the first line that is wrong.
+/// [`ParseError`] for the first invalid line.
 pub fn parse(text: &str) -> Result<Script, ParseError> {
     let mut script = Script { config: Config::default(), lines: Vec::new() };
     let header: Vec<&str> = text.lines().take_while(|line| line.starts_with('#')).collect();
     if !header.iter().any(|line| line.contains("RFC ")) {
-        let problem = "a script begins with comments that say what is shown and name the RFC and its section";
+        let problem = "a script must begin with comments that describe it and name the RFC and its section";
         let text = text.lines().next().unwrap_or_default().into();
         return Err(ParseError { line: 1, text, problem: problem.into() });
     }
@@ -68,7 +68,7 @@ fn key_values(text: &str) -> Result<Vec<(String, String)>, String> {
     text.split_whitespace().map(pair).collect()
 }
 
-/// A timed line; a handshake in one word becomes several.
+/// Parses a timed line. A handshake written as one word becomes several lines.
 fn timed(content: &str, number: usize) -> Result<Vec<Line>, String> {
     let (time, mut rest) = first_word(content);
     let time = time.strip_prefix('+').ok_or(
@@ -140,7 +140,7 @@ fn call(word: &str, rest: &str) -> Result<Call, String> {
     })
 }
 
-/// `too_big mtu N seq S`, `unreachable seq S`; with `-> ignored` where it is not to be believed.
+/// Parses `too_big mtu N seq S` or `unreachable seq S`, with `-> ignored` if the engine must ignore it.
 fn path_error(text: &str, result: Option<&str>) -> Result<Call, String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let (error, seq) = match words.as_slice() {
@@ -210,5 +210,5 @@ fn first_word(text: &str) -> (&str, &str) {
     text.split_once(char::is_whitespace).map_or((text, ""), |(word, rest)| (word, rest.trim()))
 }
 
-/// Nothing between two lines.
+/// No time between two lines.
 const AT_ONCE: When = When::Exactly(Duration::ZERO);

@@ -1,4 +1,4 @@
-//! Plays a script: time passes from line to line, and whatever the engine says must be what the script says.
+//! Runs a script: advances the time from line to line and compares all output of the engine with the script.
 
 use core::fmt;
 use core::time::Duration;
@@ -19,13 +19,13 @@ mod calls;
 /// Why a script failed.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// The line of the script, from 1.
+    /// Number of the script's line, from 1.
     pub line: usize,
-    /// That line.
+    /// Text of the line.
     pub text: String,
-    /// What was expected, and what came instead.
+    /// What was expected, and what happened instead.
     pub problem: String,
-    /// What happened until then.
+    /// All that happened before.
     pub timeline: String,
 }
 
@@ -36,10 +36,10 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Plays a script; returns what happened.
+/// Runs a script and returns its timeline.
 ///
 /// # Errors
-/// [`Failure`]: the engine did something else.
+/// [`Failure`]: the engine behaved differently.
 pub fn run(script: &Script) -> Result<String, Box<Failure>> {
     let mut run = Run::new(script);
     for line in &script.lines {
@@ -51,17 +51,17 @@ pub fn run(script: &Script) -> Result<String, Box<Failure>> {
     Ok(run.timeline.join("\n"))
 }
 
-/// What the runner knows of one peer.
+/// The state of one peer.
 #[derive(Default)]
 struct Peer {
     bases: Bases,
     label: Option<FlowLabel>,
-    /// Stream bytes that the engine was given, and that were read from it.
+    /// Bytes of the stream written to the engine, and read from it.
     written: u64,
     read: u64,
-    /// Where the peer's stream begins: its SYN.
+    /// The sequence number of the peer's SYN, before its stream.
     syn: u32,
-    /// Reported, and no line has asked for it yet.
+    /// Events reported and not yet matched by a line.
     events: Vec<Event>,
 }
 
@@ -69,7 +69,7 @@ struct Run<'a> {
     script: &'a Script,
     host: Host,
     peers: BTreeMap<u16, Peer>,
-    /// Sent, and no line has expected it yet.
+    /// Segments sent and not yet expected by a line.
     outgoing: VecDeque<(u16, Sent)>,
     timeline: Vec<String>,
     /// The script's time.
@@ -105,7 +105,7 @@ impl<'a> Run<'a> {
         self.timeline.push(format!("  {:>12.6} {what}", at.as_secs_f64()));
     }
 
-    /// Takes in what the engine said since the last time.
+    /// Collects the output of the engine since the last call.
     fn collect(&mut self) {
         while let Some(sent) = self.host.sent.pop_front() {
             let number = sent.tuple.remote.port().wrapping_sub(40_000);
@@ -139,7 +139,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Plays one line.
+    /// Runs one line.
     fn line(&mut self, line: &Line) -> Result<(), String> {
         self.peer(line.peer);
         if let (When::Between(from, to), Step::Expect(segment)) = (line.after, &line.step) {
@@ -157,7 +157,8 @@ impl<'a> Run<'a> {
         }
         self.host.advance(Host::instant(self.cursor));
         self.collect();
-        // To look on changes nothing; whatever acts, or says that all is quiet, comes after what is expected.
+        // Checks and events may precede the expected segments of the same time. Any other line requires that nothing
+        // unexpected was sent before.
         if !matches!(line.step, Step::Event(_) | Step::Check(_)) {
             self.nothing_unexpected()?;
         }
@@ -175,10 +176,10 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Whatever was sent must have been expected.
+    /// Fails if a segment was sent that no line expected.
     fn nothing_unexpected(&self) -> Result<(), String> {
         let Some((number, sent)) = self.outgoing.front() else { return Ok(()) };
-        Err(format!("before this line, unexpectedly: {}", self.sent_text(*number, sent)))
+        Err(format!("unexpected segment before this line: {}", self.sent_text(*number, sent)))
     }
 
     fn sent_text(&self, number: u16, sent: &Sent) -> String {
@@ -216,7 +217,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Waits for an expected segment; one longer than a packet may come as several.
+    /// Waits for an expected segment. One longer than a packet may be sent as several.
     fn expect(
         &mut self,
         number: u16,
@@ -259,7 +260,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The next segment that is sent until `to`.
+    /// Returns the next segment sent until `to`.
     fn next_sent(&mut self, to: Duration) -> Option<(u16, Sent)> {
         let limit = Host::instant(to);
         loop {
@@ -279,13 +280,13 @@ impl<'a> Run<'a> {
         let peer = self.peer(number);
         if *expected == Reported::None {
             let last = peer.events.iter().find(|event| is_last(event));
-            return last.map_or(Ok(()), |event| Err(format!("but {event:?} was told")));
+            return last.map_or(Ok(()), |event| Err(format!("{event:?} was reported")));
         }
         let found = peer.events.iter().position(|event| matches(event, expected));
         let Some(at) = found else {
-            return Err(format!("it was not told; not asked for yet: {:?}", peer.events));
+            return Err(format!("no such event was reported; unmatched events: {:?}", peer.events));
         };
-        // One `readable` line stands for all that was told until now.
+        // One `readable` or `writable` line matches all such events so far.
         match expected {
             Reported::Readable(_) | Reported::Writable => {
                 peer.events.retain(|event| !matches(event, expected))
@@ -298,16 +299,16 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The end of the script: nothing was sent, and no connection ended, behind its back.
+    /// Checks at the end of the script that no unexpected segment was sent and no connection ended unexpectedly.
     fn finish(&mut self) -> Result<(), String> {
         self.host.pump();
         self.collect();
         if let Some((number, sent)) = self.outgoing.front() {
-            return Err(format!("after the last line, unexpectedly: {}", self.sent_text(*number, sent)));
+            return Err(format!("unexpected segment after the last line: {}", self.sent_text(*number, sent)));
         }
         for (number, peer) in &self.peers {
             if let Some(event) = peer.events.iter().find(|event| is_last(event)) {
-                return Err(format!("at the end, no line asked for @{number} ! {event:?}"));
+                return Err(format!("at the end, no line matches @{number} ! {event:?}"));
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   accept [<options>] [win BYTES] [rtt TIME] [ecn]         open [<options>] [win BYTES] [rtt TIME] [ecn]
-//!     listen (where nobody does)                              connect
+//!     listen (if it does not)                                 connect
 //!     < S  0:0(0) <options>                                   > S  0:0(0)
 //!     > S. 0:0(0) ack 1                                       (rtt later)
 //!     (rtt later)                                             < S. 0:0(0) ack 1 <options>
@@ -17,7 +17,7 @@ use csp_wire::tcp::Flags;
 use super::{AT_ONCE, segment, value};
 use crate::script::{Call, Line, Number, Options, Reported, Segment, Stamp, Step, When};
 
-/// What the line asks for.
+/// The parameters of a handshake.
 struct Handshake {
     options: Options,
     /// The peer's window in bytes.
@@ -26,7 +26,7 @@ struct Handshake {
     ecn: bool,
 }
 
-/// The lines that `line`, an `accept` or `open`, stands for.
+/// Returns the lines for which `line`, an `accept` or `open`, stands.
 pub(super) fn expand(passive: bool, arguments: &str, line: Line) -> Result<Vec<Line>, String> {
     let handshake = read(arguments)?;
     let Handshake { options, window, rtt, ecn } = &handshake;
@@ -63,7 +63,7 @@ pub(super) fn expand(passive: bool, arguments: &str, line: Line) -> Result<Vec<L
     Ok(steps.into_iter().map(|(after, step)| Line { after, step, ..line.clone() }).collect())
 }
 
-/// A segment without payload that acknowledges the SYN where it acknowledges.
+/// Returns a segment without payload that, if it has ACK, acknowledges the SYN.
 fn bare(flags: Flags, seq: i64, window: Option<u16>) -> Segment {
     Segment {
         flags,

@@ -16,7 +16,7 @@ const FLAGS: [(char, Flags); 8] = [
     ('.', Flags::ACK),
 ];
 
-/// Reads a segment; `arriving`: it is one that arrives.
+/// Parses a segment. `arriving`: it is delivered to the engine rather than expected from it.
 pub(crate) fn segment(text: &str, arriving: bool) -> Result<Segment, String> {
     let (text, options) = split_options(text)?;
     let mut words = text.split_whitespace();
@@ -68,7 +68,7 @@ fn check(segment: &Segment, arriving: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Takes `<…>` out of the text.
+/// Extracts `<…>` from the text.
 fn split_options(text: &str) -> Result<(String, Option<&str>), String> {
     let Some((before, rest)) = text.split_once('<') else { return Ok((text.into(), None)) };
     let (options, after) = rest.split_once('>').ok_or("`<` without `>`")?;
@@ -87,13 +87,13 @@ fn flags(text: &str) -> Result<Flags, String> {
     Ok(flags)
 }
 
-/// The flags as a script gives them.
+/// Formats flags in the language of scripts.
 pub(crate) fn flags_text(flags: Flags) -> String {
     let text: String = FLAGS.iter().filter(|(_, flag)| flags.contains(*flag)).map(|(c, _)| c).collect();
     if text.is_empty() { "-".into() } else { text }
 }
 
-/// `start:end(len)`
+/// Parses `start:end(len)`.
 fn range(text: &str) -> Result<(Number, u32), String> {
     let wrong = || format!("`{text}` is not a range such as 1:1461(1460)");
     let (start, rest) = text.split_once(':').ok_or_else(wrong)?;
@@ -109,7 +109,7 @@ fn range(text: &str) -> Result<(Number, u32), String> {
     if consistent { Ok((start, len)) } else { Err(format!("`{text}`: the length is not end minus start")) }
 }
 
-/// The options between `<` and `>`.
+/// Parses the options between `<` and `>`.
 pub(crate) fn options(text: &str, arriving: bool) -> Result<Options, String> {
     let mut options = Options::default();
     for option in text.split(',').map(str::trim).filter(|option| !option.is_empty()) {

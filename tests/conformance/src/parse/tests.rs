@@ -2,7 +2,7 @@ use super::*;
 
 const HEADER: &str = "# What. RFC 9293 §3\n";
 
-/// The problem that the only wrong line of a script has.
+/// Returns the problem of a script with one invalid line.
 fn problem(line: &str) -> String {
     let error = parse(&format!("{HEADER}{line}\n")).unwrap_err();
     assert_eq!((error.line, error.text.as_str()), (2, line));
@@ -39,7 +39,7 @@ fn errors_name_the_line_and_what_is_allowed() {
     check("+0 icmp redirect", "icmp too_big mtu N seq S");
     check("+0 accept fast", "expected <options>");
     check("config colour=red", "unknown key; known keys are ip,");
-    check("config ip=5", "none of 4, 6");
+    check("config ip=5", "not one of 4, 6");
     check("config nagle", "not key=value");
 }
 

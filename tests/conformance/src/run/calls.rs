@@ -1,4 +1,4 @@
-//! What scripts let the engine's owner do.
+//! The calls by the engine's owner in scripts.
 
 use csp_tcp::ListenError;
 use csp_types::FlowLabel;
@@ -35,7 +35,7 @@ impl Run<'_> {
                     Number::Any => return Err("`*` is not allowed here".into()),
                 };
                 let result = self.host.stack.on_path_error(now, &tuple, seq, *error);
-                if result == *believed { Ok(()) } else { Err(format!("believed: {result}")) }
+                if result == *believed { Ok(()) } else { Err(format!("the engine acted on it: {result}")) }
             }
             Call::Shutdown | Call::Close | Call::Abort => {
                 let label = self.label(line.peer)?;
@@ -108,6 +108,6 @@ impl Run<'_> {
             }
         }
         let live = self.host.stack.set_options(self.host.now, label, options);
-        if live { Ok(()) } else { Err("the connection is gone".into()) }
+        if live { Ok(()) } else { Err("the connection has ended".into()) }
     }
 }
