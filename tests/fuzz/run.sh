@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs every fuzz target for SECONDS (default 60), or only the targets named after it: run.sh [SECONDS] [TARGET...]
-# A finding ends the run and is kept in artifacts/TARGET/.
+# Runs every fuzz target for SECONDS (default 60), or only the given targets: run.sh [SECONDS] [TARGET...]
+# A finding ends the run and is stored in artifacts/TARGET/.
 set -eu
 cd "$(dirname "$0")"
 seconds=${1:-60}

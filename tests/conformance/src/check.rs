@@ -1,7 +1,7 @@
-//! `? figure == value`: the engine's figures by name.
+//! `? figure == value`: figures of the engine by name.
 //!
-//! Names are those of the fields of [`csp_tcp::ConnectionInfo`], [`csp_tcp::Counters`] and [`csp_tcp::Occupancy`] as
-//! their `Debug` shows them, so that a new figure can be asked for without a change here.
+//! Names are those of the fields of [`csp_tcp::ConnectionInfo`], [`csp_tcp::Counters`] and [`csp_tcp::Occupancy`] in
+//! their `Debug` output, so a new figure needs no change here.
 
 use csp_tcp::Stack;
 use csp_types::FlowLabel;
@@ -10,7 +10,7 @@ use crate::matching::Bases;
 use crate::parse::value;
 use crate::script::{Check, Operator, Value};
 
-/// Checks; the error says what was found.
+/// Evaluates a check. The error contains the figure's value.
 pub(crate) fn check(
     check: &Check,
     stack: &Stack,
@@ -48,9 +48,9 @@ fn figure(name: &str, stack: &Stack, label: Option<FlowLabel>, bases: &Bases) ->
     let info = label.and_then(|label| stack.info(label));
     match name {
         "state" if info.is_none() => return Ok(Value::Word("gone".into())),
-        // How far the initial sequence number lies behind that of the connection before.
+        // Difference between the initial sequence number and that of the previous connection.
         "isn_step" => {
-            let before = bases.ours_before.ok_or("there was no connection before")?;
+            let before = bases.ours_before.ok_or("there was no previous connection")?;
             return Ok(Value::Number(i64::from(bases.ours.wrapping_sub(before) as i32)));
         }
         "readable" => {
@@ -65,10 +65,10 @@ fn figure(name: &str, stack: &Stack, label: Option<FlowLabel>, bases: &Bases) ->
         Some(format!("{:?}", stack.occupancy())),
     ];
     let found = sources.into_iter().flatten().find_map(|text| field(&text, name));
-    found.ok_or_else(|| format!("{name}: there is no such figure, or the connection is gone"))
+    found.ok_or_else(|| format!("{name}: no such figure, or the connection has ended"))
 }
 
-/// A field of a value as its `Debug` shows it: the first number of a tuple, nanoseconds of a duration.
+/// Returns a field of a value from its `Debug` output: the first number of a tuple, the nanoseconds of a duration.
 fn field(debug: &str, name: &str) -> Option<Value> {
     let starts = [format!(" {name}: "), format!("({name}: ")];
     let rest = starts.iter().find_map(|start| debug.split_once(start.as_str()))?.1;

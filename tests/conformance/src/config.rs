@@ -1,4 +1,4 @@
-//! `config key=value …`: what a script's engine and peer are like.
+//! `config key=value …`: the configuration of a script's engine and peer.
 
 use core::time::Duration;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -8,16 +8,16 @@ use csp_types::FourTuple;
 
 use crate::parse::value;
 
-/// What a script is played with.
+/// The configuration that a script runs with.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub stack: StackConfig,
     pub ipv6: bool,
-    /// How far from its time an expected segment may be sent.
+    /// Tolerance of the time at which an expected segment is sent.
     pub tolerance: Duration,
-    /// The peer's initial sequence number. Few bytes before the wrap, so that every script crosses it.
+    /// The peer's initial sequence number, shortly before the wrap, so that every script crosses it.
     pub peer_isn: u32,
-    /// Hand segments over by label once the network node knows it, as the tunnel does.
+    /// Pass segments to the engine by label once the network node knows it, as the tunnel does.
     pub labels: bool,
 }
 
@@ -32,7 +32,7 @@ impl Default for Config {
             blocks: 2_048,
             range_sets: 32,
             isn_secret: *b"packet scripts' ",
-            pacing: false, // what is sent is to depend on windows alone, unless a script asks for more
+            pacing: false, // sending depends on windows only, unless a script enables pacing
             ..StackConfig::default()
         };
         Config {
@@ -47,7 +47,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The addresses of connection `peer`: the engine's end is always port 80.
+    /// Returns the addresses of connection `peer`. The engine's port is always 80.
     pub fn tuple(&self, peer: u16) -> FourTuple {
         let (local, remote): (IpAddr, IpAddr) = match self.ipv6 {
             false => (Ipv4Addr::new(192, 0, 2, 1).into(), Ipv4Addr::new(198, 51, 100, 2).into()),
@@ -62,7 +62,7 @@ impl Config {
     /// Sets one key.
     ///
     /// # Errors
-    /// What would be right.
+    /// The valid values, or why the value is not valid.
     pub fn set(&mut self, key: &str, text: &str) -> Result<(), String> {
         let stack = &mut self.stack;
         match key {
@@ -113,7 +113,7 @@ impl Config {
                     [("off", EcnMode::Off), ("passive", EcnMode::Passive), ("active", EcnMode::Active)];
                 stack.ecn = choice(text, &choices)?;
             }
-            _ => return Err(format!("no such key; there are {KEYS}")),
+            _ => return Err(format!("unknown key; known keys are {KEYS}")),
         }
         Ok(())
     }
@@ -126,14 +126,14 @@ const KEYS: &str = "ip, tolerance, peer_isn, labels, connections, half_open, tim
     challenge_interval, nagle, pacing, ecn";
 
 fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
-    text.parse().map_err(|_| format!("`{text}` is no number that fits here"))
+    text.parse().map_err(|_| format!("`{text}` is not a number in range"))
 }
 
 pub(crate) fn on_off(text: &str) -> Result<bool, String> {
     choice(text, &[("on", true), ("off", false)])
 }
 
-/// A duration, or `off`.
+/// Parses a duration or `off`.
 pub(crate) fn optional(text: &str) -> Result<Option<Duration>, String> {
     if text == "off" { Ok(None) } else { value::duration(text).map(Some) }
 }
@@ -141,5 +141,5 @@ pub(crate) fn optional(text: &str) -> Result<Option<Duration>, String> {
 fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
     let found = choices.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
     let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-    found.ok_or_else(|| format!("`{text}` is none of {}", names.join(", ")))
+    found.ok_or_else(|| format!("`{text}` is not one of {}", names.join(", ")))
 }

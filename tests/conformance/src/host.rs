@@ -1,4 +1,4 @@
-//! The engine under test with its network node, in virtual time, and everything it said.
+//! The engine under test and its network node, in virtual time, with the segments and events that the engine produced.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
@@ -9,30 +9,30 @@ use csp_wire::tcp::{Flags, HEADER_LEN_MAX, Repr, Segment};
 
 use crate::config::Config;
 
-/// When scripts begin, on the engine's clock.
+/// Start of every script on the engine's clock.
 const START: Instant = Instant::from_nanos(1_000_000_000);
 
-/// A segment as it leaves the network node.
+/// A segment as the network node transmits it.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
     pub at: Instant,
     pub tuple: FourTuple,
     pub header: Repr,
     pub payload: Vec<u8>,
-    /// What the record was to be cut by.
+    /// The segment size of the tunnel record.
     pub segment_size: u16,
     pub ecn: u8,
 }
 
-/// The engine and what surrounds it.
+/// The engine and its surroundings.
 pub(crate) struct Host {
     pub stack: Stack,
     pub now: Instant,
-    /// What was sent and not looked at yet, oldest first.
+    /// Segments sent and not yet processed, oldest first.
     pub sent: VecDeque<Sent>,
-    /// What was told and not looked at yet.
+    /// Events reported and not yet processed.
     pub events: Vec<(FlowLabel, Event)>,
-    /// What the network node knows.
+    /// The labels that the network node knows.
     known: BTreeMap<FourTuple, FlowLabel>,
     use_labels: bool,
 }
@@ -49,17 +49,17 @@ impl Host {
         }
     }
 
-    /// The time since the script began.
+    /// Returns the time since the start of the script.
     pub fn elapsed(&self) -> Duration {
         self.now.saturating_since(START)
     }
 
-    /// The script's time of an instant.
+    /// Converts an instant to the script's time.
     pub fn script_time(at: Instant) -> Duration {
         at.saturating_since(START)
     }
 
-    /// A segment arrives now; says why the engine dropped it, where it did.
+    /// Delivers a segment now. Returns the reason if the engine dropped it.
     pub fn deliver(&mut self, tuple: FourTuple, bytes: &[u8], ecn: u8) -> Option<String> {
         let Ok(segment) = Segment::parse(bytes) else { return Some("no TCP header".into()) };
         let known = self.known.get(&tuple).copied().filter(|_| self.use_labels);
@@ -76,7 +76,7 @@ impl Host {
         result.err().map(|reason| format!("{reason:?}"))
     }
 
-    /// Takes out everything the engine has to say now.
+    /// Collects all segments and events that the engine has now.
     pub fn pump(&mut self) {
         loop {
             while let Some(transmit) = self.stack.poll_transmit(self.now) {
@@ -87,12 +87,12 @@ impl Host {
         }
     }
 
-    /// Lets time pass up to `to`, timers and all.
+    /// Advances the time to `to` and fires the timers on the way.
     pub fn advance(&mut self, to: Instant) {
         while self.step(to) {}
     }
 
-    /// Lets time pass up to the next timer, or to `to`; `false`: `to` is reached.
+    /// Advances the time to the next timer, or to `to`. Returns `false` when `to` is reached.
     pub fn step(&mut self, to: Instant) -> bool {
         self.pump();
         let next = self.stack.next_timeout().filter(|&at| at <= to);
@@ -100,20 +100,20 @@ impl Host {
             self.now = self.now.max(to);
             return false;
         };
-        // A timer that is due and stays due would keep time from passing.
+        // Advance by at least 1 ns, since a timer that stays due would stop the time.
         self.now = if next <= self.now { self.now + Duration::from_nanos(1) } else { next };
         self.stack.on_timeout(self.now);
         self.pump();
         self.now < to
     }
 
-    /// `script` after the start.
+    /// Converts the script's time to an instant.
     pub fn instant(script: Duration) -> Instant {
         START + script
     }
 }
 
-/// What the network node does with a record: it learns and forgets labels, and cuts the payload into packets.
+/// Processes a record as the network node does: adds and removes labels, and cuts the payload into packets.
 fn network_node(
     now: Instant,
     transmit: &Transmit<'_>,
@@ -139,14 +139,14 @@ fn network_node(
     for n in 0..count {
         let chunk = payload.get(n * size..payload.len().min((n + 1) * size)).unwrap_or(&[]);
         let mut header = Repr { seq: header.seq.wrapping_add((n * size) as u32), ..header };
-        // What segmentation offload does: FIN and PSH belong to the last packet, CWR to the first.
+        // As segmentation offload does: FIN and PSH belong to the last packet, CWR to the first.
         if n + 1 < count {
             header.flags.0 &= !(Flags::FIN | Flags::PSH).0;
         }
         if n > 0 {
             header.flags.0 &= !Flags::CWR.0;
         }
-        // What is checked is what a peer would read.
+        // Emit and parse the header, so that the checks apply to what a peer would read.
         let mut bytes = [0; HEADER_LEN_MAX];
         let parsed = header.emit(&mut bytes).and_then(|len| Segment::parse(bytes.get(..len)?).ok());
         let header = parsed.map_or(header, |segment| Repr::parse(&segment));

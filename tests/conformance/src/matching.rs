@@ -1,5 +1,5 @@
-//! Between a script's relative numbers and those on the wire: building arriving segments, comparing sent ones, and
-//! writing both the way a script does.
+//! Conversion between a script's relative numbers and those on the wire: builds arriving segments, compares sent ones,
+//! and formats both in the language of scripts.
 
 use core::time::Duration;
 
@@ -13,24 +13,24 @@ use crate::stream_byte;
 
 const _: () = assert!(MSS_MIN > OPTIONS_LEN_MAX as u16);
 
-/// What the numbers of one connection are relative to.
+/// The bases of one connection's relative numbers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Bases {
     /// The peer's initial sequence number.
     pub peer: u32,
-    /// Ours, once a SYN was sent; 0 before.
+    /// The engine's initial sequence number once it has sent a SYN; 0 before.
     pub ours: u32,
-    /// That of the connection before with the same addresses.
+    /// The engine's initial sequence number of the previous connection with the same addresses.
     pub ours_before: Option<u32>,
-    /// Our timestamp clock when the script began, once a timestamp was sent.
+    /// The engine's timestamp clock at the start of the script, once it has sent a timestamp.
     pub clock: Option<u32>,
-    /// The timestamp that was sent last.
+    /// The last timestamp that the engine has sent.
     pub stamp: u32,
 }
 
 impl Bases {
-    /// Learns from a segment that was sent.
-    pub fn learn(&mut self, sent: &Sent) {
+    /// Updates the bases from a segment that the engine has sent.
+    pub fn record_sent(&mut self, sent: &Sent) {
         if sent.header.flags.syn() && sent.header.seq != self.ours {
             self.ours_before = Some(self.ours).filter(|&isn| isn != 0);
             self.ours = sent.header.seq;
@@ -52,7 +52,7 @@ fn on_wire(base: u32, number: Number) -> u32 {
     }
 }
 
-/// The bytes of an arriving segment; the peer's stream begins behind the sequence number `syn`.
+/// Returns the bytes of an arriving segment. The peer's stream starts after the sequence number `syn`.
 pub(crate) fn build(
     segment: &Segment,
     ports: (u16, u16),
@@ -79,7 +79,7 @@ pub(crate) fn build(
     bytes
 }
 
-/// The options area, padded; what does not fit is cut off.
+/// Returns the options area, padded, and truncated to its largest length.
 fn options_area(segment: &Segment, bases: &Bases, elapsed: Duration) -> Vec<u8> {
     let Some(options) = &segment.options else { return Vec::new() };
     let mut area = options.raw.clone();
@@ -120,7 +120,7 @@ fn options_area(segment: &Segment, bases: &Bases, elapsed: Duration) -> Vec<u8> 
     area
 }
 
-/// How `sent` differs from what was expected; `rest`: how much of the expected range comes after it.
+/// Returns the differences between `sent` and what was expected. `rest` is the length of the expected range after it.
 pub(crate) fn differences(
     expected: &Segment,
     from: u32,
@@ -162,18 +162,18 @@ pub(crate) fn differences(
     let first = header.seq.wrapping_sub(bases.ours).wrapping_sub(1);
     let right = sent.payload.iter().zip(u64::from(first)..).all(|(&byte, at)| byte == stream_byte(at));
     if !right {
-        differ.push("payload: not the bytes that were written for these sequence numbers".into());
+        differ.push("payload: not the bytes written at these sequence numbers".into());
     }
     differ
 }
 
-/// A sequence number the way a script gives it.
+/// Formats a sequence number in the language of scripts.
 fn relative(base: u32, number: u32) -> String {
     let distance = number.wrapping_sub(base) as i32;
     if base == 0 { number.to_string() } else { distance.to_string() }
 }
 
-/// The expected options, with the values that do not matter taken from what was sent.
+/// Formats the expected options, with the values that are not compared taken from the segment sent.
 fn expected_options(options: &Options, header: &Repr, bases: &Bases) -> String {
     let mut expected = *header;
     expected.options.mss = options.mss;
@@ -199,7 +199,7 @@ fn expected_options(options: &Options, header: &Repr, bases: &Bases) -> String {
     options_text(&expected, bases, true)
 }
 
-/// Options the way a script gives them. `of_ours`: in a segment we sent.
+/// Formats options in the language of scripts. `of_ours`: of a segment that the engine sent.
 fn options_text(header: &Repr, bases: &Bases, of_ours: bool) -> String {
     let options = &header.options;
     let mut parts = Vec::new();
@@ -230,7 +230,7 @@ fn ecn_text(ecn: u8) -> &'static str {
     ["[noecn]", "[ect1]", "[ect0]", "[ce]"].get(usize::from(ecn)).copied().unwrap_or("[?]")
 }
 
-/// A header the way a script writes a segment.
+/// Formats a header in the language of scripts.
 pub(crate) fn segment_text(header: &Repr, len: usize, ecn: u8, bases: &Bases, of_ours: bool) -> String {
     let (own, other) = if of_ours { (bases.ours, bases.peer) } else { (bases.peer, bases.ours) };
     let seq = relative(own, header.seq);

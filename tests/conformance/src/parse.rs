@@ -1,4 +1,4 @@
-//! Reads scripts. An error names the line and what is allowed there.
+//! Parses scripts. An error names the line and what is allowed there.
 
 mod handshake;
 mod segment;
@@ -12,29 +12,29 @@ use csp_tcp::PathError;
 
 pub(crate) use self::segment::flags_text;
 use crate::config::Config;
-use crate::script::{Call, Check, Line, Operator, Script, Step, Told, Value, When};
+use crate::script::{Call, Check, Line, Operator, Reported, Script, Step, Value, When};
 
-/// What is wrong with a script.
+/// An error in a script.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("line {line}: {text}\n  {problem}")]
 pub struct ParseError {
-    /// From 1.
+    /// Number of the line, from 1.
     pub line: usize,
-    /// The line.
+    /// Text of the line.
     pub text: String,
-    /// What is wrong, and what is allowed.
+    /// The error, and what is allowed.
     pub problem: String,
 }
 
-/// Reads a script.
+/// Parses a script.
 ///
 /// # Errors
-/// [`ParseError`] for the first line that is wrong.
+/// [`ParseError`] for the first invalid line.
 pub fn parse(text: &str) -> Result<Script, ParseError> {
     let mut script = Script { config: Config::default(), lines: Vec::new() };
     let header: Vec<&str> = text.lines().take_while(|line| line.starts_with('#')).collect();
     if !header.iter().any(|line| line.contains("RFC ")) {
-        let problem = "a script begins with comments that say what is shown and name the RFC and its section";
+        let problem = "a script must begin with comments that describe it and name the RFC and its section";
         let text = text.lines().next().unwrap_or_default().into();
         return Err(ParseError { line: 1, text, problem: problem.into() });
     }
@@ -43,7 +43,7 @@ pub fn parse(text: &str) -> Result<Script, ParseError> {
         let result = match content.strip_prefix("config ") {
             _ if content.is_empty() => Ok(()),
             Some(_) if !script.lines.is_empty() => {
-                Err("config lines stand before the first timed line".into())
+                Err("config lines must precede the first timed line".into())
             }
             Some(pairs) => configure(&mut script.config, pairs),
             None => timed(content, index + 1).map(|lines| script.lines.extend(lines)),
@@ -68,7 +68,7 @@ fn key_values(text: &str) -> Result<Vec<(String, String)>, String> {
     text.split_whitespace().map(pair).collect()
 }
 
-/// A timed line; a handshake in one word becomes several.
+/// Parses a timed line. A handshake written as one word becomes several lines.
 fn timed(content: &str, number: usize) -> Result<Vec<Line>, String> {
     let (time, mut rest) = first_word(content);
     let time = time.strip_prefix('+').ok_or(
@@ -82,7 +82,7 @@ fn timed(content: &str, number: usize) -> Result<Vec<Line>, String> {
     if let (word, after_word) = first_word(rest)
         && let Some(name) = word.strip_prefix('@')
     {
-        peer = name.parse().map_err(|_| format!("`{word}` is no connection such as @2"))?;
+        peer = name.parse().map_err(|_| format!("`{word}` is not a connection such as @2"))?;
         rest = after_word;
     }
     if let (verb @ ("accept" | "open"), arguments) = first_word(rest)
@@ -96,7 +96,7 @@ fn timed(content: &str, number: usize) -> Result<Vec<Line>, String> {
     }
     let step = step(rest)?;
     if matches!(after, When::Between(..)) && !matches!(step, Step::Expect(_)) {
-        return Err("a time from..to stands only before a segment that is expected (`>`)".into());
+        return Err("a time FROM..TO is allowed only for an expected segment (`>`)".into());
     }
     Ok(vec![Line { number, text: content.into(), after, peer, step }])
 }
@@ -106,7 +106,7 @@ fn step(text: &str) -> Result<Step, String> {
     match word {
         "<" => segment::segment(rest, true).map(Step::Arrive),
         ">" => segment::segment(rest, false).map(Step::Expect),
-        "!" => told(rest).map(Step::Event),
+        "!" => event(rest).map(Step::Event),
         "?" => check(rest).map(Step::Check),
         "quiet" if rest.is_empty() => Ok(Step::Quiet),
         _ => call(word, rest).map(Step::Call),
@@ -118,7 +118,7 @@ fn call(word: &str, rest: &str) -> Result<Call, String> {
         Some((arguments, result)) => (arguments.trim(), Some(result.trim())),
         None => (rest, None),
     };
-    let count = |text: &str| text.parse().map_err(|_| format!("`{text}` is no number of bytes"));
+    let count = |text: &str| text.parse().map_err(|_| format!("`{text}` is not a number of bytes"));
     Ok(match (word, arguments) {
         ("listen", "") => Call::Listen { again: false },
         ("unlisten", "") => Call::Unlisten,
@@ -133,14 +133,14 @@ fn call(word: &str, rest: &str) -> Result<Call, String> {
         ("icmp", error) => path_error(error, result)?,
         _ => {
             return Err(format!(
-                "`{word} {rest}`: there are < and > with a segment, ! event, ? figure, quiet, accept, open, listen, \
+                "`{word} {rest}`: expected < and > with a segment, ! event, ? figure, quiet, accept, open, listen, \
                  unlisten, connect, write N, read N|all, shutdown, close, abort, set key=value, icmp"
             ));
         }
     })
 }
 
-/// `too_big mtu N seq S`, `unreachable seq S`; with `-> ignored` where it is not to be believed.
+/// Parses `too_big mtu N seq S` or `unreachable seq S`, with `-> ignored` if the engine must ignore it.
 fn path_error(text: &str, result: Option<&str>) -> Result<Call, String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let (error, seq) = match words.as_slice() {
@@ -149,7 +149,7 @@ fn path_error(text: &str, result: Option<&str>) -> Result<Call, String> {
             (PathError::PacketTooBig { mtu }, seq)
         }
         ["unreachable", "seq", seq] => (PathError::Unreachable, seq),
-        _ => return Err("there are `icmp too_big mtu N seq S` and `icmp unreachable seq S`".into()),
+        _ => return Err("expected `icmp too_big mtu N seq S` and `icmp unreachable seq S`".into()),
     };
     match result {
         None | Some("ignored") => Ok(Call::PathError(error, value::sequence(seq)?, result.is_none())),
@@ -157,22 +157,22 @@ fn path_error(text: &str, result: Option<&str>) -> Result<Call, String> {
     }
 }
 
-fn told(text: &str) -> Result<Told, String> {
+fn event(text: &str) -> Result<Reported, String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     Ok(match words.as_slice() {
-        ["established"] => Told::Established,
-        ["readable"] => Told::Readable(None),
+        ["established"] => Reported::Established,
+        ["readable"] => Reported::Readable(None),
         ["readable", n] => {
-            Told::Readable(Some(n.parse().map_err(|_| format!("`{n}` is no number of bytes"))?))
+            Reported::Readable(Some(n.parse().map_err(|_| format!("`{n}` is not a number of bytes"))?))
         }
-        ["writable"] => Told::Writable,
-        ["peer_finished"] => Told::PeerFinished,
-        ["closed"] => Told::Closed,
-        ["failed", reason] => Told::Failed(value::word(reason)),
-        ["none"] => Told::None,
+        ["writable"] => Reported::Writable,
+        ["peer_finished"] => Reported::PeerFinished,
+        ["closed"] => Reported::Closed,
+        ["failed", reason] => Reported::Failed(value::word(reason)),
+        ["none"] => Reported::None,
         _ => {
             return Err(format!(
-                "event `{text}`: there are established, readable [N], writable, peer_finished, closed, \
+                "event `{text}`: expected established, readable [N], writable, peer_finished, closed, \
                  failed REASON, none"
             ));
         }
@@ -195,12 +195,12 @@ fn check(text: &str) -> Result<Check, String> {
         "in" => {
             let bounds = text.split_once("..").map(|(low, high)| (value::value(low), value::value(high)));
             let Some((low @ Value::Number(_), Value::Number(high))) = bounds else {
-                return Err(format!("`{text}` is no low..high"));
+                return Err(format!("`{text}` is not of the form low..high"));
             };
             value = low;
             Operator::Within(high)
         }
-        other => return Err(format!("`{other}`: there are == != < <= > >= in")),
+        other => return Err(format!("`{other}`: expected == != < <= > >= in")),
     };
     Ok(Check { name: (*name).into(), operator, value })
 }
@@ -210,5 +210,5 @@ fn first_word(text: &str) -> (&str, &str) {
     text.split_once(char::is_whitespace).map_or((text, ""), |(word, rest)| (word, rest.trim()))
 }
 
-/// Nothing between two lines.
+/// No time between two lines.
 const AT_ONCE: When = When::Exactly(Duration::ZERO);

@@ -1,4 +1,4 @@
-//! Plays a script: time passes from line to line, and whatever the engine says must be what the script says.
+//! Runs a script: advances the time from line to line and compares all output of the engine with the script.
 
 use core::fmt;
 use core::time::Duration;
@@ -12,20 +12,20 @@ use crate::check;
 use crate::host::{Host, Sent};
 use crate::matching::{self, Bases};
 use crate::parse::value;
-use crate::script::{Line, Number, Script, Segment, Step, Told, When};
+use crate::script::{Line, Number, Reported, Script, Segment, Step, When};
 
 mod calls;
 
 /// Why a script failed.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// The line of the script, from 1.
+    /// Number of the script's line, from 1.
     pub line: usize,
-    /// That line.
+    /// Text of the line.
     pub text: String,
-    /// What was expected, and what came instead.
+    /// What was expected, and what happened instead.
     pub problem: String,
-    /// What happened until then.
+    /// All that happened before.
     pub timeline: String,
 }
 
@@ -36,10 +36,10 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Plays a script; returns what happened.
+/// Runs a script and returns its timeline.
 ///
 /// # Errors
-/// [`Failure`]: the engine did something else.
+/// [`Failure`]: the engine behaved differently.
 pub fn run(script: &Script) -> Result<String, Box<Failure>> {
     let mut run = Run::new(script);
     for line in &script.lines {
@@ -51,17 +51,17 @@ pub fn run(script: &Script) -> Result<String, Box<Failure>> {
     Ok(run.timeline.join("\n"))
 }
 
-/// What the runner knows of one peer.
+/// The state of one peer.
 #[derive(Default)]
 struct Peer {
     bases: Bases,
     label: Option<FlowLabel>,
-    /// Stream bytes that the engine was given, and that were read from it.
+    /// Bytes of the stream written to the engine, and read from it.
     written: u64,
     read: u64,
-    /// Where the peer's stream begins: its SYN.
+    /// The sequence number of the peer's SYN, before its stream.
     syn: u32,
-    /// Told, and no line has asked for it yet.
+    /// Events reported and not yet matched by a line.
     events: Vec<Event>,
 }
 
@@ -69,7 +69,7 @@ struct Run<'a> {
     script: &'a Script,
     host: Host,
     peers: BTreeMap<u16, Peer>,
-    /// Sent, and no line has expected it yet.
+    /// Segments sent and not yet expected by a line.
     outgoing: VecDeque<(u16, Sent)>,
     timeline: Vec<String>,
     /// The script's time.
@@ -105,13 +105,13 @@ impl<'a> Run<'a> {
         self.timeline.push(format!("  {:>12.6} {what}", at.as_secs_f64()));
     }
 
-    /// Takes in what the engine said since the last time.
-    fn absorb(&mut self) {
+    /// Collects the output of the engine since the last call.
+    fn collect(&mut self) {
         while let Some(sent) = self.host.sent.pop_front() {
             let number = sent.tuple.remote.port().wrapping_sub(40_000);
             let peer = self.peer(number);
             let isn = peer.bases.ours;
-            peer.bases.learn(&sent);
+            peer.bases.record_sent(&sent);
             if peer.bases.ours != isn {
                 peer.written = 0;
             }
@@ -139,7 +139,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Plays one line.
+    /// Runs one line.
     fn line(&mut self, line: &Line) -> Result<(), String> {
         self.peer(line.peer);
         if let (When::Between(from, to), Step::Expect(segment)) = (line.after, &line.step) {
@@ -156,14 +156,15 @@ impl<'a> Run<'a> {
             return self.expect(line.peer, segment, from, self.cursor + tolerance);
         }
         self.host.advance(Host::instant(self.cursor));
-        self.absorb();
-        // To look on changes nothing; whatever acts, or says that all is quiet, comes after what is expected.
+        self.collect();
+        // Checks and events may precede the expected segments of the same time. Any other line requires that nothing
+        // unexpected was sent before.
         if !matches!(line.step, Step::Event(_) | Step::Check(_)) {
             self.nothing_unexpected()?;
         }
         match &line.step {
             Step::Arrive(segment) => self.arrive(line.peer, segment),
-            Step::Event(told) => self.told(line.peer, told)?,
+            Step::Event(expected) => self.check_event(line.peer, expected)?,
             Step::Check(wanted) => {
                 let peer = self.peers.get(&line.peer).ok_or("no such connection")?;
                 check::check(wanted, &self.host.stack, peer.label, &peer.bases)?;
@@ -171,14 +172,14 @@ impl<'a> Run<'a> {
             Step::Call(call) => self.call(line, call)?,
             Step::Quiet | Step::Expect(_) => {}
         }
-        self.absorb();
+        self.collect();
         Ok(())
     }
 
-    /// Whatever was sent must have been expected.
+    /// Fails if a segment was sent that no line expected.
     fn nothing_unexpected(&self) -> Result<(), String> {
         let Some((number, sent)) = self.outgoing.front() else { return Ok(()) };
-        Err(format!("before this line, unexpectedly: {}", self.sent_text(*number, sent)))
+        Err(format!("unexpected segment before this line: {}", self.sent_text(*number, sent)))
     }
 
     fn sent_text(&self, number: u16, sent: &Sent) -> String {
@@ -216,7 +217,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Waits for an expected segment; one longer than a packet may come as several.
+    /// Waits for an expected segment. One longer than a packet may be sent as several.
     fn expect(
         &mut self,
         number: u16,
@@ -259,11 +260,11 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The next segment that is sent until `to`.
+    /// Returns the next segment sent until `to`.
     fn next_sent(&mut self, to: Duration) -> Option<(u16, Sent)> {
         let limit = Host::instant(to);
         loop {
-            self.absorb();
+            self.collect();
             if let Some(sent) = self.outgoing.pop_front() {
                 return Some(sent);
             }
@@ -274,38 +275,40 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn told(&mut self, number: u16, told: &Told) -> Result<(), String> {
+    fn check_event(&mut self, number: u16, expected: &Reported) -> Result<(), String> {
         let readable = self.peer(number).label.map_or(0, |label| self.host.stack.readable(label));
         let peer = self.peer(number);
-        if *told == Told::None {
+        if *expected == Reported::None {
             let last = peer.events.iter().find(|event| is_last(event));
-            return last.map_or(Ok(()), |event| Err(format!("but {event:?} was told")));
+            return last.map_or(Ok(()), |event| Err(format!("{event:?} was reported")));
         }
-        let found = peer.events.iter().position(|event| matches(event, told));
+        let found = peer.events.iter().position(|event| matches(event, expected));
         let Some(at) = found else {
-            return Err(format!("it was not told; not asked for yet: {:?}", peer.events));
+            return Err(format!("no such event was reported; unmatched events: {:?}", peer.events));
         };
-        // One `readable` line stands for all that was told until now.
-        match told {
-            Told::Readable(_) | Told::Writable => peer.events.retain(|event| !matches(event, told)),
+        // One `readable` or `writable` line matches all such events so far.
+        match expected {
+            Reported::Readable(_) | Reported::Writable => {
+                peer.events.retain(|event| !matches(event, expected))
+            }
             _ => drop(peer.events.remove(at)),
         }
-        match told {
-            Told::Readable(Some(n)) if *n != readable => Err(format!("{readable} bytes are readable")),
+        match expected {
+            Reported::Readable(Some(n)) if *n != readable => Err(format!("{readable} bytes are readable")),
             _ => Ok(()),
         }
     }
 
-    /// The end of the script: nothing was sent, and no connection ended, behind its back.
+    /// Checks at the end of the script that no unexpected segment was sent and no connection ended unexpectedly.
     fn finish(&mut self) -> Result<(), String> {
         self.host.pump();
-        self.absorb();
+        self.collect();
         if let Some((number, sent)) = self.outgoing.front() {
-            return Err(format!("after the last line, unexpectedly: {}", self.sent_text(*number, sent)));
+            return Err(format!("unexpected segment after the last line: {}", self.sent_text(*number, sent)));
         }
         for (number, peer) in &self.peers {
             if let Some(event) = peer.events.iter().find(|event| is_last(event)) {
-                return Err(format!("at the end, no line asked for @{number} ! {event:?}"));
+                return Err(format!("at the end, no line matches @{number} ! {event:?}"));
             }
         }
         Ok(())
@@ -316,14 +319,14 @@ fn is_last(event: &Event) -> bool {
     matches!(event, Event::Closed | Event::Failed(_))
 }
 
-fn matches(event: &Event, told: &Told) -> bool {
-    match (event, told) {
-        (Event::Established { .. }, Told::Established)
-        | (Event::Readable, Told::Readable(_))
-        | (Event::Writable, Told::Writable)
-        | (Event::PeerFinished, Told::PeerFinished)
-        | (Event::Closed, Told::Closed) => true,
-        (Event::Failed(reason), Told::Failed(wanted)) => reason_name(*reason) == *wanted,
+fn matches(event: &Event, expected: &Reported) -> bool {
+    match (event, expected) {
+        (Event::Established { .. }, Reported::Established)
+        | (Event::Readable, Reported::Readable(_))
+        | (Event::Writable, Reported::Writable)
+        | (Event::PeerFinished, Reported::PeerFinished)
+        | (Event::Closed, Reported::Closed) => true,
+        (Event::Failed(reason), Reported::Failed(wanted)) => reason_name(*reason) == *wanted,
         _ => false,
     }
 }

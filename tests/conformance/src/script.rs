@@ -1,4 +1,4 @@
-//! A script, parsed: what happens when, in the script's own relative numbers.
+//! A parsed script, in the script's own relative numbers.
 
 use core::time::Duration;
 
@@ -17,16 +17,16 @@ pub struct Script {
 /// One timed line.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
-    /// Where in the file, from 1.
+    /// Number of the line in the file, from 1.
     pub number: usize,
     pub text: String,
     pub after: When,
-    /// Which peer (and so which connection) it is about, from 1.
+    /// The peer, and so the connection, that the line concerns, from 1.
     pub peer: u16,
     pub step: Step,
 }
 
-/// How long after the line before.
+/// The time since the previous line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum When {
     Exactly(Duration),
@@ -40,48 +40,48 @@ pub(crate) enum Step {
     Arrive(Segment),
     /// `>`: a segment is sent.
     Expect(Segment),
-    /// `!`: an event was told.
-    Event(Told),
-    /// `?`: a figure compares.
+    /// `!`: an event was reported.
+    Event(Reported),
+    /// `?`: a figure is compared.
     Check(Check),
-    /// `quiet`: nothing is sent until now.
+    /// `quiet`: nothing was sent until now.
     Quiet,
     Call(Call),
 }
 
-/// What the engine's owner does.
+/// A call by the engine's owner.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Call {
-    /// `again`: fine where it is listened on already.
+    /// `again`: not an error if the port is listened on already.
     Listen {
         again: bool,
     },
     Unlisten,
-    /// With the error's name where it is to fail.
+    /// With the name of the error, if the call must fail.
     Connect(Option<String>),
-    /// How many bytes, and how many of them are taken.
+    /// The number of bytes, and how many the engine must accept.
     Write(usize, usize),
-    /// At most how many bytes, and how many there are; `None` for "all".
+    /// The largest number of bytes (`None` for "all"), and how many must be read.
     Read(usize, Option<usize>),
     Shutdown,
     Close,
     Abort,
     /// `set key=value …`
     Options(Vec<(String, String)>),
-    /// An ICMP error about the segment with this sequence number; `bool`: whether it is believed.
+    /// An ICMP error about the segment with this sequence number, and whether the engine must act on it.
     PathError(PathError, Number, bool),
 }
 
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) enum Told {
+pub(crate) enum Reported {
     Established,
     Readable(Option<usize>),
     Writable,
     PeerFinished,
     Closed,
-    /// The reason's name without case and underscores.
+    /// The reason's name in lower case without underscores.
     Failed(String),
-    /// Nothing that ends the connection was told.
+    /// No event that ends the connection was reported.
     None,
 }
 
@@ -100,7 +100,7 @@ pub(crate) enum Operator {
     LessOrEqual,
     Greater,
     GreaterOrEqual,
-    /// Up to and including this.
+    /// From the value to this number, inclusive.
     Within(i64),
 }
 
@@ -108,29 +108,29 @@ pub(crate) enum Operator {
 pub(crate) enum Value {
     /// A count, or nanoseconds.
     Number(i64),
-    /// A word without case, underscores and hyphens.
+    /// A word in lower case without underscores and hyphens.
     Word(String),
 }
 
 /// A sequence or acknowledgement number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Number {
-    /// From the initial sequence number of whoever sends the bytes.
+    /// Relative to the initial sequence number of the bytes' sender.
     Relative(i64),
-    /// `=n`: as it stands on the wire.
+    /// `=n`: the number on the wire.
     Absolute(u32),
-    /// `*`
+    /// `*`: any number.
     Any,
 }
 
-/// A timestamp's value or echo.
+/// The value or echo of a timestamp.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stamp {
-    /// Expected: any; arriving: the value a well-behaved peer would send.
+    /// Expected: any value. Arriving: the value that a correct peer would send.
     Auto,
-    /// The peer's clock as it stands; our clock in milliseconds since the script began.
+    /// The peer's clock as on the wire; the engine's clock in milliseconds since the start of the script.
     Number(u32),
-    /// `=n`: as it stands on the wire.
+    /// `=n`: the number on the wire.
     Absolute(u32),
 }
 
@@ -142,13 +142,13 @@ pub(crate) struct Segment {
     pub ack: Option<Number>,
     pub window: Option<u16>,
     pub urgent: Option<u16>,
-    /// `None`: arriving without options; expected with whatever options.
+    /// `None`: arriving without options, or expected with any options.
     pub options: Option<Options>,
-    /// The size of the packets it is cut into.
+    /// The segment size of the tunnel record.
     pub segment_size: Option<u16>,
     /// The IP header's ECN field.
     pub ecn: Option<u8>,
-    /// The payload is not what the stream has there.
+    /// The payload differs from the stream.
     pub garbage: bool,
 }
 
@@ -160,6 +160,6 @@ pub(crate) struct Options {
     pub timestamps: Option<(Stamp, Stamp)>,
     /// Relative to the initial sequence number of the bytes' sender.
     pub sack: Vec<(i64, i64)>,
-    /// Only arriving: bytes put before all other options.
+    /// Arriving segments only: bytes before all other options.
     pub raw: Vec<u8>,
 }

@@ -1,4 +1,4 @@
-//! Addresses that cannot be the end of a connection (RFC 9293 §3.9.2.3, MUST-46, MUST-63).
+//! Addresses that cannot be an end of a connection (RFC 9293 §3.9.2.3, MUST-46, MUST-63).
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
@@ -8,7 +8,7 @@ use csp_wire::tcp::{Flags, HEADER_LEN_MIN, Repr, Segment};
 
 const NOW: Instant = Instant::from_nanos(1_000_000_000);
 
-/// A stack that listens, and the pairs of ends of which the second is none.
+/// Returns a listening stack, and address pairs whose remote end is not valid.
 fn set_up() -> (Stack, Vec<FourTuple>) {
     let config = StackConfig { connections: 4, half_open: 4, time_wait_entries: 4, ..StackConfig::default() };
     let mut stack = Stack::new(config);
@@ -25,7 +25,7 @@ fn set_up() -> (Stack, Vec<FourTuple>) {
 }
 
 #[test]
-fn no_connection_is_opened_to_a_group_or_to_nobody() {
+fn no_connection_is_opened_to_a_multicast_or_unspecified_address() {
     let (mut stack, tuples) = set_up();
     for tuple in tuples {
         assert_eq!(stack.connect(NOW, tuple, 1, 1), Err(ConnectError::BadAddress), "{tuple}");
@@ -34,7 +34,7 @@ fn no_connection_is_opened_to_a_group_or_to_nobody() {
 }
 
 #[test]
-fn a_syn_from_a_group_or_from_nobody_is_dropped() {
+fn a_syn_from_a_multicast_or_unspecified_address_is_dropped() {
     let (mut stack, tuples) = set_up();
     for tuple in tuples {
         let (source_port, destination_port) = (tuple.remote.port(), tuple.local.port());

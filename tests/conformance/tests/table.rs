@@ -11,14 +11,14 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The rows of the tables: their cells.
+/// Returns the rows of the tables, as cells.
 fn rows(text: &str) -> Vec<Vec<&str>> {
     let lines = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| rule |"));
     let lines = lines.filter(|line| !line.starts_with("| section |") && !line.starts_with("| RFC |"));
     lines.map(|line| line.trim_matches('|').split(" | ").map(str::trim).collect()).collect()
 }
 
-/// Whether what is named in backticks exists: a script, a file, or a function in a file.
+/// Checks that a name in backticks exists: a script, a file, or a function in a file.
 fn exists(name: &str) -> Result<(), String> {
     let (file, function) = name.split_once(':').map_or((name, None), |(file, name)| (file, Some(name)));
     let roots = ["tests/conformance/tcp", "proxy-node/tcp/src", "."];
@@ -27,7 +27,7 @@ fn exists(name: &str) -> Result<(), String> {
     let Some(function) = function else { return Ok(()) };
     let text = fs::read_to_string(path).unwrap();
     let found = ["(", "<"].iter().any(|behind| text.contains(&format!("fn {function}{behind}")));
-    if found { Ok(()) } else { Err(format!("`{name}`: there is no such function")) }
+    if found { Ok(()) } else { Err(format!("`{name}`: no such function")) }
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn what_the_table_names_exists() {
 fn every_requirement_of_rfc_9293_has_a_row() {
     let text = fs::read_to_string(root().join(TABLE)).unwrap();
     let rows = rows(&text);
-    // As numbered in its Appendix B.
+    // As numbered in the RFC's Appendix B.
     let numbered = [("MUST", 69), ("SHLD", 31), ("REC", 1), ("MAY", 18)];
     let wanted = numbered.iter().flat_map(|(kind, last)| (1..=*last).map(move |n| format!("{kind}-{n}")));
     let missing: Vec<String> = wanted.filter(|rule| !rows.iter().any(|row| row[0] == rule)).collect();

@@ -1,4 +1,4 @@
-//! Plays every script under `tcp/`, one test each.
+//! Runs every script under `tcp/`, one test each.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the run
 
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-/// What the engine does not do yet: `<rfc>/<name>.pkt reason`.
+/// Scripts that the engine does not pass yet: `<rfc>/<name>.pkt reason`.
 const KNOWN_GAPS: &str = "known-gaps.txt";
 
 fn main() {
@@ -23,10 +23,10 @@ fn main() {
             Trial::test(name.clone(), move || play(&path, gap.as_deref()))
         })
         .collect();
-    let strangers: Vec<String> = gaps.into_keys().filter(|name| !scripts.contains_key(name)).collect();
-    trials.push(Trial::test(KNOWN_GAPS, move || match strangers.as_slice() {
+    let unknown: Vec<String> = gaps.into_keys().filter(|name| !scripts.contains_key(name)).collect();
+    trials.push(Trial::test(KNOWN_GAPS, move || match unknown.as_slice() {
         [] => Ok(()),
-        strangers => Err(format!("these scripts do not exist: {}", strangers.join(", ")).into()),
+        unknown => Err(format!("these scripts do not exist: {}", unknown.join(", ")).into()),
     }));
     libtest_mimic::run(&arguments, trials).exit();
 }
@@ -43,14 +43,14 @@ fn play(path: &Path, gap: Option<&str>) -> Result<(), Failed> {
             Ok(())
         }
         (Ok(_), Some(reason)) => {
-            Err(format!("{place} passes: take it off {KNOWN_GAPS} (it stood there for: {reason})").into())
+            Err(format!("{place} passes: remove it from {KNOWN_GAPS} (its reason was: {reason})").into())
         }
         (Err(_), Some(_)) => Ok(()),
         (Err(failure), None) => Err(format!("{place}:{}: {failure}", failure.line).into()),
     }
 }
 
-/// Every script by its name, `<rfc>/<name>.pkt`.
+/// Returns every script by its name, `<rfc>/<name>.pkt`.
 fn scripts(root: &Path) -> BTreeMap<String, PathBuf> {
     let mut found = BTreeMap::new();
     for folder in fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir())

@@ -1,5 +1,5 @@
-//! The formats of the LAN. Those with a checksum are tried as the bytes are, and again with the checksum put right:
-//! the fuzzer would seldom guess it.
+//! The formats of the LAN. Those with a checksum are checked with the bytes as given, and again with a correct
+//! checksum, which the fuzzer would seldom find.
 
 use core::net::Ipv6Addr;
 
@@ -11,7 +11,7 @@ use csp_wire::{
 
 use crate::check_error;
 
-/// Ethernet: what parses is emitted as it stood.
+/// Ethernet: a frame that parses is emitted unchanged.
 pub fn ethernet(bytes: &[u8]) {
     match wire_ethernet::Frame::parse(bytes) {
         Ok(frame) => {
@@ -25,7 +25,7 @@ pub fn ethernet(bytes: &[u8]) {
     }
 }
 
-/// ARP: what parses is emitted as it stood.
+/// ARP: a packet that parses is emitted unchanged.
 pub fn arp(bytes: &[u8]) {
     match wire_arp::Packet::parse(bytes) {
         Ok(packet) => {
@@ -37,7 +37,7 @@ pub fn arp(bytes: &[u8]) {
     }
 }
 
-/// IPv4, whole and quoted.
+/// IPv4: whole packets and packets quoted by ICMP.
 pub fn ipv4(bytes: &[u8]) {
     check_ipv4(bytes);
     let mut bytes = bytes.to_vec();
@@ -67,7 +67,7 @@ fn check_ipv4(bytes: &[u8]) {
     assert_eq!(again.payload(), packet.payload());
 }
 
-/// IPv6, whole and quoted.
+/// IPv6: whole packets and packets quoted by ICMP.
 pub fn ipv6(bytes: &[u8]) {
     for parse in [wire_ipv6::Packet::parse, wire_ipv6::Packet::parse_quoted] {
         match parse(bytes) {
@@ -84,7 +84,7 @@ pub fn ipv6(bytes: &[u8]) {
     assert_eq!(wire_ipv6::Repr::parse(&again), repr);
 }
 
-/// ICMP of both families, and the packets that errors quote.
+/// ICMP for both families, and the packets that errors quote.
 pub fn icmp(bytes: &[u8]) {
     icmp_v4(bytes);
     icmp_v6(bytes);
@@ -117,7 +117,7 @@ fn icmp_v6(bytes: &[u8]) {
         return;
     }
     let source = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
-    // The code is ignored or 0 in what matters, so its place chooses between addresses instead.
+    // The relevant messages ignore the code or require 0, so its byte selects the destination address instead.
     let group = bytes[1] & 1 != 0;
     let destination = if group { Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1) } else { source };
     let mut payload = bytes.to_vec();
@@ -157,7 +157,7 @@ fn ipv6_packet(source: Ipv6Addr, destination: Ipv6Addr, payload: &[u8]) -> Vec<u
     out
 }
 
-/// TCP: header, options, and the meaning of both after emission.
+/// TCP: header and options, which have the same meaning after emission.
 pub fn tcp(bytes: &[u8]) {
     match wire_tcp::Segment::parse(bytes) {
         Ok(segment) => {

@@ -1,11 +1,11 @@
-//! What must hold of every parser of csp-wire, whatever the bytes: it returns, an error names a field and points into
-//! the bytes, and what it took means the same after it was emitted and parsed again.
+//! Properties that must hold for any input. Parsers of csp-wire: they return, an error names a field and an offset
+//! within the bytes, and a value that was parsed, emitted and parsed again is the same.
 //!
-//! And of the TCP engine, whatever the segments and calls: it comes to an end, keeps its bounds and gives everything back.
+//! The TCP engine, for any segments and calls: it terminates, stays within its bounds and releases all resources.
 //!
-//! And of the VI providers: no peer's bytes or memory bring them out of bounds.
+//! The VI providers: no bytes or memory contents of a peer cause an out-of-bounds access.
 //!
-//! The targets in `fuzz_targets/` call these functions and nothing else, so that a finding replays in a plain test.
+//! The targets in `fuzz_targets/` only call these functions, so that a finding can be replayed in a plain test.
 #![forbid(unsafe_code)]
 
 mod lan;
@@ -22,7 +22,7 @@ pub use vi::{shm_rendezvous, ucx_frame, verbs_frame};
 
 use csp_wire::WireError;
 
-/// Checks an error of a parser that was given `bytes`.
+/// Checks the error of a parser for `bytes`.
 fn check_error(error: WireError, bytes: &[u8]) {
     assert!(!error.what().is_empty());
     assert!(error.offset() <= bytes.len(), "{error:?} points behind {} bytes", bytes.len());

@@ -1,7 +1,6 @@
-//! The rings of shared memory with a peer that writes what it likes into them.
+//! The rings in shared memory, with a peer that writes arbitrary values into them.
 //!
-//! The ring's own source is compiled here, over an arena in ordinary memory whose every access is checked to be in
-//! bounds.
+//! The ring's own source is compiled here, over an arena in ordinary memory that checks the bounds of every access.
 
 #[allow(dead_code, unreachable_pub, reason = "a part of it is not driven from here")]
 #[path = "../../../libcsp/vi/src/shm/ring.rs"]
@@ -17,7 +16,7 @@ use layout::{Arena, GEOMETRY};
 const DEPTH: usize = GEOMETRY.depth;
 const MESSAGE_LEN: usize = GEOMETRY.message_len;
 
-/// The bytes as a sequence of steps: ours, and the peer's scribbling.
+/// The input as a sequence of steps: calls of the ring, and writes of the peer.
 struct Steps<'a>(&'a [u8]);
 
 impl Steps<'_> {
@@ -27,7 +26,7 @@ impl Steps<'_> {
         Some(*first)
     }
 
-    /// A number near those that a ring holds, or any other.
+    /// Returns a number close to those that a ring contains, or any other.
     fn word(&mut self, near: u64) -> Option<u64> {
         Some(match self.byte()? {
             small @ 0..=199 => near.wrapping_add(u64::from(small % 9)).wrapping_sub(4),
@@ -37,7 +36,7 @@ impl Steps<'_> {
     }
 }
 
-/// Drives both ends of one direction while the memory changes under their hands.
+/// Drives both ends of one direction while the peer changes the memory.
 pub fn shm_ring(bytes: &[u8]) {
     let arena = Arena::new();
     Receiver::publish_all(&arena);
@@ -60,7 +59,7 @@ pub fn shm_ring(bytes: &[u8]) {
             2 | 3 => receiver.receive().map(|message| {
                 let Some(message) = message else { return };
                 assert!((message.slot as usize) < DEPTH && message.len as usize <= MESSAGE_LEN);
-                assert!(held.iter().all(|(slot, _)| *slot != message.slot), "a slot was given out twice");
+                assert!(held.iter().all(|(slot, _)| *slot != message.slot), "a slot was returned twice");
                 held.push((message.slot, message.len));
             }),
             4 => {

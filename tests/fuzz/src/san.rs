@@ -1,5 +1,5 @@
-//! The formats of the SAN and of the agent's socket. SAN messages have one spelling only: what parses is emitted as it
-//! stood.
+//! The formats of the SAN and of the agent's socket. SAN messages have one encoding only: a message that parses is
+//! emitted unchanged.
 
 use csp_wire::agent::AgentMessage;
 use csp_wire::bytes::Writer;
@@ -12,7 +12,7 @@ use csp_wire::tunnel::Records;
 
 use crate::check_error;
 
-/// The link header and the bodies of the hellos.
+/// The link header and the bodies of the HELLO messages.
 pub fn link(bytes: &[u8]) {
     match Header::parse(bytes) {
         Ok((header, body)) => {
@@ -118,7 +118,7 @@ fn payloads(payload: &[u8]) {
     }
 }
 
-/// What a process and its agent say to each other.
+/// Messages between a process and its agent.
 pub fn agent(bytes: &[u8]) {
     if let Err(error) = AgentMessage::parse(bytes) {
         check_error(error, bytes);

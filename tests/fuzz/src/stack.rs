@@ -1,7 +1,8 @@
-//! The TCP engine with state: any sequence of segments, calls and time against a small stack, and what must hold then.
+//! The TCP engine with its state: any sequence of segments, calls and times on a small stack, and the properties that
+//! hold after each step.
 //!
-//! Segments are steered: fields are offsets from what the stack last sent to that peer, because random numbers would
-//! never leave the first check.
+//! Fields of segments are offsets from what the stack last sent to that peer, because random numbers would nearly
+//! always fail the first check.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -11,12 +12,12 @@ use csp_types::{FlowLabel, FourTuple, Instant};
 use csp_wire::tcp::{Flags, Options, Repr, SackBlock, SackBlocks, Segment, Timestamps};
 
 const PORTS: u8 = 4;
-/// One byte of the stream that peers send, by its distance from their first.
+/// Every byte of the streams that peers send.
 const STREAM: u8 = 0x5a;
 const SEND_MAX: u32 = 8_192;
 const RECEIVE_MAX: u32 = 16_384;
 
-/// Reads decisions off the input; behind its end all are 0.
+/// Reads decisions from the input; after its end all are 0.
 struct Choices<'a>(&'a [u8]);
 
 impl Choices<'_> {
@@ -34,7 +35,7 @@ impl Choices<'_> {
         u32::from(self.word()) | u32::from(self.word()) << 16
     }
 
-    /// A number near `base` mostly.
+    /// Returns a number that is usually close to `base`.
     fn near(&mut self, base: u32) -> u32 {
         match self.byte() {
             0..=99 => base,
@@ -47,12 +48,12 @@ impl Choices<'_> {
     }
 }
 
-/// What a peer saw last.
+/// The state of the connection as its peer last saw it.
 #[derive(Clone, Copy, Default)]
 struct Seen {
-    /// Our next sequence number.
+    /// The engine's next sequence number.
     end: u32,
-    /// What we expect next.
+    /// The sequence number that the engine expects next.
     ack: u32,
     timestamp: u32,
 }
@@ -61,7 +62,7 @@ struct Run {
     stack: Stack,
     now: Instant,
     seen: [Seen; PORTS as usize],
-    /// Live labels that were told of.
+    /// Labels of established connections.
     labels: Vec<FlowLabel>,
 }
 
@@ -70,7 +71,7 @@ fn tuple(port: u8) -> FourTuple {
     FourTuple { local, remote: SocketAddr::from(([10, 0, 0, 1], 1_000 + u16::from(port))) }
 }
 
-/// Tables as small as they get, so that they fill and an execution is short; the rest is chosen by a byte.
+/// Returns a configuration with small tables, so that they fill and a run is short. A byte selects the other settings.
 fn config(choice: u8) -> StackConfig {
     let of_three = |step: u8| usize::from(choice / step % 3);
     StackConfig {
@@ -138,15 +139,16 @@ impl Run {
 
     fn arrive(&mut self, c: &mut Choices<'_>, tuple: FourTuple, bytes: &[u8]) {
         let segment = Segment::parse(bytes).expect("what was emitted parses");
-        let way = c.byte();
-        let label = match way & 3 {
-            0 if !self.labels.is_empty() => self.labels[usize::from(way >> 2) % self.labels.len()],
-            1 => FlowLabel::new(u32::from(way >> 5), way >> 2 & 7),
+        let choice = c.byte();
+        let label = match choice & 3 {
+            0 if !self.labels.is_empty() => self.labels[usize::from(choice >> 2) % self.labels.len()],
+            1 => FlowLabel::new(u32::from(choice >> 5), choice >> 2 & 7),
             _ => FlowLabel::NONE,
         };
-        let known = (label.is_none() || way & 4 != 0).then_some(tuple);
-        let via = u32::from(way & 1);
-        let arrival = Arrival { label, tuple: known, ingress: self.now, via, ecn: way & 3, segment_size: 0 };
+        let known = (label.is_none() || choice & 4 != 0).then_some(tuple);
+        let via = u32::from(choice & 1);
+        let arrival =
+            Arrival { label, tuple: known, ingress: self.now, via, ecn: choice & 3, segment_size: 0 };
         let _ = self.stack.on_segment(self.now, arrival, &segment, segment.payload());
     }
 
@@ -246,7 +248,7 @@ impl Run {
         }
     }
 
-    /// All applications go, all peers fall silent: everything comes back.
+    /// Aborts all connections, lets all peers be silent, and checks that every resource is released.
     fn end(mut self) {
         for label in std::mem::take(&mut self.labels) {
             self.stack.abort(self.now, label);
@@ -276,7 +278,7 @@ impl Run {
     }
 }
 
-/// The engine under any sequence of segments, calls and time.
+/// Runs the engine with any sequence of segments, calls and times.
 pub fn tcp_stack(bytes: &[u8]) {
     let mut c = Choices(bytes);
     let mut stack = Stack::new(config(c.byte()));
@@ -295,7 +297,7 @@ pub fn tcp_stack(bytes: &[u8]) {
     run.end();
 }
 
-/// Options as the engine sees them: a SYN and an acknowledgement with any options area.
+/// Parses any options area as the engine does: in a SYN and in an acknowledgement.
 pub fn tcp_options(bytes: &[u8]) {
     let (first, second) = bytes.split_at(bytes.len().min(40));
     let mut stack = Stack::new(config(0));

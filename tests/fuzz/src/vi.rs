@@ -1,9 +1,9 @@
-//! What a stranger says when a VI is set up.
+//! The set-up messages of VIs, from an untrusted peer.
 
 use csp_vi::shm::rendezvous::Packet;
 use csp_vi::{PRIVATE_DATA_LEN_MAX, ucx, verbs};
 
-/// A packet on the rendezvous socket of shared memory.
+/// A packet on the rendezvous socket of the shm provider.
 pub fn shm_rendezvous(bytes: &[u8]) {
     if let Ok(packet) = Packet::parse(bytes) {
         assert!(packet.config.check().is_ok() && packet.private_data.len() <= PRIVATE_DATA_LEN_MAX);
@@ -11,13 +11,13 @@ pub fn shm_rendezvous(bytes: &[u8]) {
     }
 }
 
-/// A message of the ucx provider: its header, then its body.
+/// A message of the ucx provider: header and body.
 pub fn ucx_frame(bytes: &[u8]) {
     let (header, body) = bytes.split_at(bytes.len().min(20));
     ucx::is_well_formed(header, body);
 }
 
-/// What a peer of the verbs provider says of itself, or of its end.
+/// A hello or control message of the verbs provider.
 pub fn verbs_frame(bytes: &[u8]) {
     verbs::is_well_formed(bytes);
 }

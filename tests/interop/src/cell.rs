@@ -1,15 +1,15 @@
-//! The cells of the matrix, and what is run in them.
+//! The cells of the matrix and the workloads that run in them.
 
 use csp_types::Duration;
 use serde::Serialize;
 
 use crate::fault::FaultConfig;
 
-/// The queue of the bottleneck is a round trip's worth of bytes, but at least this.
+/// The bottleneck's queue holds the bytes of one round trip, but at least this many.
 const QUEUE_LEN_MIN: u64 = 64 * 1024;
-/// A packet that is held back takes so much longer, whatever the round-trip time is.
+/// Range of the further delay of reordered packets, independent of the round-trip time.
 const HOLD: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(3));
-/// Most flows of a bulk measurement.
+/// Largest number of flows of a bulk measurement.
 const FLOWS_MAX: u32 = 64;
 
 /// A kind of link.
@@ -19,36 +19,36 @@ pub struct Cell {
     pub rtt_ms: u32,
     /// Packets lost in each direction, per million.
     pub loss_ppm: u32,
-    /// Packets held back in each direction, per million.
+    /// Packets reordered in each direction, per million.
     pub reorder_ppm: u32,
-    /// Bottleneck in each direction, in Mbit/s.
+    /// Rate of the bottleneck in each direction, in Mbit/s.
     pub rate_mbit: u32,
 }
 
-/// What is measured.
+/// The kinds of measurement.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Workload {
-    /// Bulk to the client.
+    /// Bulk data to the client.
     Download,
-    /// Bulk from the client.
+    /// Bulk data from the client.
     Upload,
-    /// 100 bytes there, 4 KiB back, again and again on the same connections.
+    /// Repeated transactions on the same connections: 100 bytes to the server, 4 KiB back.
     Request,
-    /// A connection for each 8 KiB.
+    /// One connection for each transfer of 8 KiB.
     Short,
 }
 
 impl Workload {
-    /// All of them.
+    /// All workloads.
     pub const ALL: [Workload; 4] = [Workload::Download, Workload::Upload, Workload::Request, Workload::Short];
 
-    /// Whether it is a matter of bytes per second, not of transactions per second.
+    /// Returns whether the result is in bytes rather than transactions per second.
     pub fn is_bulk(self) -> bool {
         matches!(self, Workload::Download | Workload::Upload)
     }
 
-    /// Bytes of the answer to one request; without end for bulk.
+    /// Returns the length of the answer to one request in bytes; unlimited for bulk data.
     pub fn answer_len(self) -> u64 {
         match self {
             Workload::Download | Workload::Upload => u64::MAX,
@@ -59,7 +59,7 @@ impl Workload {
 }
 
 impl Cell {
-    /// What the device does to each direction.
+    /// Returns the device's configuration of each direction.
     pub fn faults(&self) -> FaultConfig {
         let rate_bps = u64::from(self.rate_mbit) * 1_000_000;
         FaultConfig {
@@ -72,15 +72,16 @@ impl Cell {
         }
     }
 
-    /// What a flow can be expected to reach by its losses, in Mbit/s (Mathis et al. 1997).
+    /// Returns the rate that a flow can be expected to reach at this loss, in Mbit/s (Mathis et al. 1997).
     fn flow_mbit(&self) -> f64 {
         let loss = f64::from(self.loss_ppm) / 1e6;
         1.22 * 1_448.0 * 8.0 / (f64::from(self.rtt_ms) / 1e3) / loss.sqrt() / 1e6
     }
 
-    /// Connections at once: enough for the losses to average out, too few to hide them behind a full link.
+    /// Returns the number of simultaneous connections: enough to average over the losses, too few to fill the link
+    /// despite them.
     pub fn flows(&self, workload: Workload) -> u32 {
-        // Of one round-trip time: 1, 20 and 100 ms, and what lies between.
+        // By round-trip time: about 1, 20 and 100 ms.
         let by_rtt = |short, middle, long| match self.rtt_ms {
             ..5 => short,
             5..50 => middle,
@@ -89,7 +90,7 @@ impl Cell {
         match (workload, self.loss_ppm) {
             (Workload::Download | Workload::Upload, 0) => 1,
             (Workload::Download | Workload::Upload, loss) => {
-                // Below 5 ms a flow is held back by its timeouts, not by what the formula knows of.
+                // Below 5 ms timeouts limit a flow, which the formula does not include.
                 let least = match loss {
                     0..5_000 => 1,
                     5_000..20_000 => 2,
@@ -106,13 +107,13 @@ impl Cell {
         }
     }
 
-    /// What the workload will put on the link about, in Mbit/s.
+    /// Returns the approximate load of the workload on the link, in Mbit/s.
     pub fn load_mbit(&self, workload: Workload) -> u32 {
         let all = f64::from(self.rate_mbit);
         let flows = f64::from(self.flows(workload));
         let per_flow = match workload {
             _ if workload.is_bulk() => self.flow_mbit(),
-            // An answer per round trip or two; what stalls in between is left out.
+            // One answer in one or two round trips; stalls are ignored.
             _ => 8.0 * 4_500.0 / (f64::from(self.rtt_ms) + 20.0 * f64::from(self.loss_ppm) / 1e4) / 1e3,
         };
         (flows * per_flow).min(all).ceil() as u32

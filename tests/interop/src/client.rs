@@ -1,4 +1,4 @@
-//! The client: the kernel's TCP with CUBIC, asking servers for the workloads and checking every byte.
+//! The client: the kernel's TCP with CUBIC. It runs the workloads against the servers and checks every byte.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,22 +21,22 @@ use crate::session::{Method, Request, Tally, is_pattern, pattern};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 const BUFFER_LEN: usize = 256 * 1024;
 
-/// A measurement to be made.
+/// A measurement to run.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
-    /// Whom to ask.
+    /// Address of the server.
     pub target: SocketAddr,
-    /// What for.
+    /// The workload.
     pub workload: Workload,
-    /// Connections at once.
+    /// Number of simultaneous connections.
     pub flows: u32,
-    /// How long to measure.
+    /// Duration of the measurement.
     pub time: Duration,
-    /// Over how long the connections start, so that they do not go in step.
+    /// Time over which the starts of the connections are spread, so that they are not synchronised.
     pub spread: Duration,
 }
 
-/// Starts the client's thread; jobs go in one by one.
+/// The client's thread, which runs one job at a time.
 pub struct Client {
     jobs: Option<UnboundedSender<(Job, mpsc::Sender<Result<f64>>)>>,
     thread: Option<JoinHandle<()>>,
@@ -54,7 +54,7 @@ impl Client {
         Ok(Client { jobs: Some(jobs), thread: Some(thread) })
     }
 
-    /// Makes a measurement: bytes per second of a bulk workload, transactions per second of another.
+    /// Runs a measurement. Returns bytes per second of a bulk workload, transactions per second of another.
     pub fn run(&self, job: Job) -> Result<f64> {
         let (reply, answer) = mpsc::channel();
         let jobs = self.jobs.as_ref().context("the client was stopped")?;
@@ -122,7 +122,7 @@ async fn connect(target: SocketAddr) -> Result<TcpStream> {
     connected.with_context(|| format!("no connection to {target}"))
 }
 
-/// All connections of a job, established. A connection for each transaction is made by [`short`].
+/// Establishes all connections of a job. [`short`] makes the connections of its transactions itself.
 async fn connect_all(job: &Job) -> Result<Vec<Option<TcpStream>>> {
     if job.workload == Workload::Short {
         return Ok((0..job.flows).map(|_| None).collect());
@@ -134,7 +134,7 @@ async fn connect_all(job: &Job) -> Result<Vec<Option<TcpStream>>> {
     let mut streams = Vec::new();
     while let Some(stream) = connecting.join_next().await {
         let stream = stream.context("a connection")??;
-        // Ended by RST: what is left of a measurement does not disturb the next.
+        // Close by RST, so that remaining data does not disturb the next measurement.
         rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))?;
         streams.push(Some(stream));
     }
@@ -148,7 +148,7 @@ async fn download(stream: Option<TcpStream>, key: u64, done: &AtomicU64) -> Resu
     let (mut buffer, mut offset) = (vec![0; BUFFER_LEN], 0);
     loop {
         let n = stream.read(&mut buffer).await?;
-        ensure!(n > 0, "the server closed");
+        ensure!(n > 0, "the server closed the connection");
         ensure!(is_pattern(key, offset, &buffer[..n]), "wrong bytes between {offset} and {n} bytes on");
         offset += n as u64;
         done.fetch_add(n as u64, Ordering::Relaxed);
@@ -193,7 +193,7 @@ async fn short(_: Option<TcpStream>, target: SocketAddr, mut key: u64, done: &At
         let request = Request { method: Method::Get, close: true, key, len };
         let mut stream = connect(target).await?;
         transaction(&mut stream, request, &mut buffer).await?;
-        ensure!(stream.read(&mut buffer).await? == 0, "more than the answer");
+        ensure!(stream.read(&mut buffer).await? == 0, "the server sent more than the answer");
         done.fetch_add(1, Ordering::Relaxed);
     }
 }

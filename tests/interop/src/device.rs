@@ -1,8 +1,8 @@
-//! The fault device: a thread with three raw-socket ports that passes frames on as a [`Direction`] says.
+//! The fault device: a thread with three raw-socket ports that forwards frames as the [`Direction`]s define.
 //!
-//! It takes MTU-size frames as the kernel hands them over (checksums left partial), answers nothing itself, and knows
-//! of Ethernet only the destination: the client's frames go to the server or to the engine, everybody else's go to the
-//! client. Only TCP suffers; ARP is delayed like the rest and never lost.
+//! It receives MTU-size frames from the kernel (with partial checksums) and answers none itself. It forwards by the
+//! Ethernet destination: frames of the client to the server or the engine, all others to the client. Faults apply to
+//! TCP only; ARP is delayed, but never lost or reordered.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -18,32 +18,33 @@ use crate::fault::{Direction, FaultConfig, FaultCounters};
 use crate::host;
 use crate::pcap::Trace;
 
-/// The device's ends of the links.
+/// The device's interfaces.
 pub const PORTS: [&str; 3] = ["client0", "server0", "engine0"];
 const CLIENT: usize = 0;
-/// Nothing is due: how long to sleep until orders are looked for again.
+/// Interval of the checks for commands while no packet is due.
 const IDLE: Duration = Duration::from_millis(2);
-/// What is due sooner than this is waited for without sleeping: waking up takes about as long.
+/// A packet that is due sooner than this is waited for without sleeping, since waking up takes about as long.
 const SPIN: Duration = Duration::from_micros(40);
-/// TCP's number in the protocol field, and where that is in a frame.
+/// Offsets and values in a frame that identify TCP over IPv4.
 const IPV4_TCP: [(usize, u8); 3] = [(12, 0x08), (13, 0x00), (23, 6)];
 
-/// What the device did between two calls of [`Device::configure`].
+/// Results between two calls of [`Device::configure`].
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct DeviceReport {
-    /// From the client.
+    /// The direction from the client.
     pub up: FaultCounters,
-    /// To the client.
+    /// The direction to the client.
     pub down: FaultCounters,
-    /// Frames the kernel dropped on the way to us, or refused from us: the device was too slow. Should be 0.
+    /// Frames that the kernel dropped on reception or refused for transmission, because the device was too slow. Should
+    /// be 0.
     pub overrun: u64,
-    /// Frames that stood for several segments: offloads are not off. Should be 0.
+    /// Frames that represented several segments, because offloads were not disabled. Should be 0.
     pub coalesced: u64,
-    /// How late packets left: the mean, in microseconds.
+    /// Mean lateness of packets, in microseconds.
     pub late_us_mean: f64,
-    /// The latest of them, in microseconds.
+    /// Largest lateness of a packet, in microseconds.
     pub late_us_max: u64,
-    /// Packets that left more than 200 µs late.
+    /// Packets that were more than 200 µs late.
     pub late: u64,
 }
 
@@ -55,14 +56,14 @@ struct Order {
     reply: Sender<DeviceReport>,
 }
 
-/// The device's thread, steered from outside.
+/// The device's thread, controlled by commands.
 pub struct Device {
     orders: Option<Sender<Order>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Device {
-    /// Starts the device in the calling thread's namespace, where its links are.
+    /// Starts the device in the calling thread's namespace, which contains its interfaces.
     pub fn start() -> Result<Self> {
         let mut ports = Vec::new();
         for name in PORTS {
@@ -78,9 +79,9 @@ impl Device {
         Ok(Device { orders: Some(orders), thread: Some(thread) })
     }
 
-    /// From now on, other faults, drawn from `seed`; packets on the wire are forgotten. With `trace`, packets are
-    /// written to `<trace>-in.pcap` as they come and to `<trace>-out.pcap` as they go on. Returns what was since the
-    /// last call.
+    /// Changes the faults from now on, which are drawn from `seed`, and drops all packets on the wire. With `trace`,
+    /// packets are written to `<trace>-in.pcap` when received and to `<trace>-out.pcap` when transmitted. Returns the
+    /// results since the last call.
     pub fn configure(
         &self,
         up: FaultConfig,
@@ -110,14 +111,14 @@ struct Packet {
     to: usize,
 }
 
-/// Frames on their way in both directions.
+/// Frames in flight in both directions.
 struct Wire {
     up: Direction<Packet>,
     down: Direction<Packet>,
     report: DeviceReport,
     late_us_total: u64,
     released: u64,
-    /// Buffers to use again.
+    /// Buffers for reuse.
     spare: Vec<Vec<u8>>,
     trace_in: Option<Trace>,
     trace_out: Option<Trace>,
@@ -148,7 +149,7 @@ impl Worker {
         let descriptors: Vec<_> = self.ports.iter().filter_map(|port| port.receiver.fd()).collect();
         loop {
             match inbox.try_recv() {
-                Ok(order) => self.obey(order),
+                Ok(order) => self.apply(order),
                 Err(TryRecvError::Disconnected) => return,
                 Err(TryRecvError::Empty) => {}
             }
@@ -160,15 +161,15 @@ impl Worker {
             let now = host::now();
             let due = self.wire.next_due();
             if due > now + SPIN {
-                // Early by half of what waking up takes; the rest is spun away.
+                // Sleep until half the wake-up time before the packet is due, and spin for the rest.
                 host::wait_readable(&descriptors, now + ((due - now) - SPIN / 2));
             }
         }
     }
 
-    fn obey(&mut self, order: Order) {
+    fn apply(&mut self, order: Order) {
         for port in &mut self.ports {
-            // Read and reset by the kernel, so that each report has its own.
+            // Adds the receiver's count of overruns, which is cumulative.
             self.wire.report.overrun += port.receiver.counters().overrun;
         }
         let trace = |what| {
@@ -241,7 +242,7 @@ impl Wire {
         };
         for (to, mac) in macs.iter().enumerate() {
             let is_its = MacAddr(*destination) == *mac || destination[0] & 1 == 1;
-            // Between server and engine there is no link.
+            // There is no link between server and engine.
             if !is_its || to == from || (to != CLIENT && from != CLIENT) {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! The engine's host: csp-tcp on a raw-socket port, serving [`Session`]s.
+//! The engine's host: csp-tcp on a raw-socket port, which serves [`Session`]s.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -17,31 +17,31 @@ use crate::frames::{self, Received};
 use crate::host;
 use crate::session::{Session, Tally, Want};
 
-/// Nothing to do: how long to sleep until orders are looked for again.
+/// Interval of the checks for commands while there is no work.
 const IDLE: Duration = Duration::from_millis(5);
-/// Bytes read per call at most.
+/// Largest number of bytes per read.
 const READ_MAX: usize = 1 << 20;
 
-/// Where the host is.
+/// Addresses of the host.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// Its interface.
+    /// Name of the interface.
     pub interface: String,
-    /// Its hardware address.
+    /// Ethernet address of the interface.
     pub mac: MacAddr,
-    /// Its address.
+    /// IP address.
     pub ip: Ipv4Addr,
-    /// The port that is listened on.
+    /// TCP port to listen on.
     pub port: u16,
 }
 
-/// The engine's host, steered from outside.
+/// The engine's host, controlled by commands.
 pub struct EngineHost {
     orders: Option<Sender<Sender<String>>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// The configuration under test: the defaults, with windows and pools that fit the fastest cell of the matrix.
+/// Returns the configuration under test: the defaults, with windows and pools large enough for the fastest cell.
 pub fn stack_config(seed: u64) -> StackConfig {
     let mut isn_secret = [0x5a; 16];
     isn_secret[..8].copy_from_slice(&seed.to_be_bytes());
@@ -49,7 +49,7 @@ pub fn stack_config(seed: u64) -> StackConfig {
         connections: 4_096,
         blocks: 131_072,
         time_wait_entries: 65_536,
-        // As much as Linux' tcp_rmem and tcp_wmem allow its sockets.
+        // Equal to the limits of Linux' tcp_rmem and tcp_wmem.
         receive_window_max: 6 << 20,
         send_buffer_max: 4 << 20,
         isn_secret,
@@ -58,7 +58,7 @@ pub fn stack_config(seed: u64) -> StackConfig {
 }
 
 impl EngineHost {
-    /// Starts the host in the calling thread's namespace, where its interface is.
+    /// Starts the host in the calling thread's namespace, which contains its interface.
     pub fn start(place: Place, config: StackConfig, tally: Arc<Tally>) -> Result<Self> {
         let port = af_packet::open(&AfPacketConfig::new(&place.interface)).context("the engine's port")?;
         let mut stack = Stack::new(config);
@@ -77,7 +77,7 @@ impl EngineHost {
         Ok(EngineHost { orders: Some(orders), thread: Some(thread) })
     }
 
-    /// Ends all connections; says what the engine counted so far.
+    /// Aborts all connections. Returns the engine's counters.
     pub fn reset(&self) -> Result<String> {
         let (reply, answer) = channel();
         let Some(orders) = &self.orders else { bail!("the engine was stopped") };
@@ -102,11 +102,11 @@ struct Service {
     tally: Arc<Tally>,
 }
 
-/// The way out.
+/// The transmit path.
 struct Link {
     transmitter: Box<dyn LanTransmitter>,
     place: Place,
-    /// The client: there is one only.
+    /// Ethernet address of the only client.
     peer: MacAddr,
     identification: u16,
 }
@@ -151,7 +151,7 @@ impl Worker {
             let pieces = transmit.payload_len.div_ceil(usize::from(transmit.segment_size).max(1));
             let macs = (link.place.mac, link.peer);
             let fields = (link.identification, Ecn::NotEct);
-            // A frame that does not find room is lost, and found to be lost, like any other.
+            // A frame that the port drops is lost like any other, and TCP recovers.
             let _ = frames::transmit(&mut *link.transmitter, macs, fields, &transmit, &mut self.scratch);
             link.identification = link.identification.wrapping_add(pieces.max(1) as u16);
         }
@@ -171,7 +171,7 @@ fn on_frame(now: Instant, frame: &Frame<'_>, link: &mut Link, service: &mut Serv
                 ecn: ecn.bits(),
                 segment_size: 0,
             };
-            // What the engine refuses it counts itself.
+            // The engine counts the segments that it refuses.
             let _ = service.stack.on_segment(now, arrival, &segment, segment.payload());
         }
         Received::ArpRequest { mac, ip } => {
@@ -211,7 +211,7 @@ impl Service {
         }
     }
 
-    /// Reads and writes as far as it goes.
+    /// Reads and writes until the session makes no more progress.
     fn advance(&mut self, now: Instant, label: FlowLabel) {
         let Some(session) = self.sessions.get_mut(&label) else { return };
         let tally = &self.tally;

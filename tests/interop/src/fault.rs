@@ -1,27 +1,27 @@
-//! One direction of the link: a bottleneck with a drop-tail queue, then a wire that delays, loses and reorders.
+//! One direction of the link: a bottleneck with a drop-tail queue, then a wire that delays, loses and reorders packets.
 //!
-//! Pure: packets and the time go in, packets come out when they are due. The same seed and the same arrivals give the
-//! same faults; every packet draws the same number of random values, so that one rate does not change where another
-//! fault strikes.
+//! Without I/O: the caller passes packets and the time, and gets packets when they are due. The same seed and arrivals
+//! give the same faults. Each packet draws the same number of random values, so that the rate of one fault does not
+//! change the others.
 
 use std::collections::BTreeMap;
 
 use csp_types::{Duration, Instant};
 
-/// What a direction does to its packets.
+/// Configuration of a direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FaultConfig {
-    /// Bits per second of the bottleneck; `None` is without limit.
+    /// Rate of the bottleneck in bits per second; `None` for no limit.
     pub rate_bps: Option<u64>,
-    /// Bytes that may wait for the bottleneck; a packet that would make them more is dropped.
+    /// Bytes that may wait for the bottleneck; further packets are dropped.
     pub queue_len: u64,
-    /// Time on the wire.
+    /// Delay of the wire.
     pub delay: Duration,
     /// Packets lost on the wire, per million.
     pub loss_ppm: u32,
-    /// Packets held back, per million.
+    /// Packets delayed further, per million.
     pub reorder_ppm: u32,
-    /// How much longer a packet that is held back takes: between these, evenly.
+    /// Range of the further delay, uniformly distributed.
     pub hold: (Duration, Duration),
 }
 
@@ -37,30 +37,30 @@ impl FaultConfig {
     };
 }
 
-/// What befell the packets.
+/// Counters of a direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
 pub struct FaultCounters {
-    /// Packets that came.
+    /// Packets offered.
     pub packets: u64,
-    /// Dropped because the queue was full.
+    /// Packets dropped because the queue was full.
     pub queue_drops: u64,
-    /// Lost on the wire.
+    /// Packets lost on the wire.
     pub lost: u64,
-    /// Held back.
+    /// Packets delayed further.
     pub held: u64,
 }
 
-/// SplitMix64: enough for faults, and the same on every machine.
+/// SplitMix64: good enough for faults, and the same on every machine.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// A generator; equal seeds give equal values.
+    /// Creates a generator. Equal seeds give equal values.
     pub fn new(seed: u64) -> Self {
         Random(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -69,26 +69,26 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    fn strikes(&mut self, ppm: u32) -> bool {
+    fn draw_fault(&mut self, ppm: u32) -> bool {
         self.draw() % 1_000_000 < u64::from(ppm)
     }
 }
 
-/// One direction, carrying packets of type `P`.
+/// One direction with packets of type `P`.
 #[derive(Debug)]
 pub struct Direction<P> {
     config: FaultConfig,
     counters: FaultCounters,
     random: Random,
-    /// When the bottleneck has sent everything it was given.
+    /// Time at which the bottleneck has sent all its packets.
     busy_until: Instant,
-    /// By due time, then arrival, so that equal times keep the order.
+    /// By due time, then arrival, so that packets with equal times keep their order.
     on_wire: BTreeMap<(Instant, u64), P>,
     arrivals: u64,
 }
 
 impl<P> Direction<P> {
-    /// A direction without packets.
+    /// Creates a direction without packets.
     pub fn new(config: FaultConfig, seed: u64) -> Self {
         Direction {
             config,
@@ -100,11 +100,11 @@ impl<P> Direction<P> {
         }
     }
 
-    /// A packet of `len` bytes arrives; `spared` ones are neither lost nor held back.
+    /// Offers a packet of `len` bytes. `spared` packets are neither lost nor delayed further.
     pub fn offer(&mut self, now: Instant, packet: P, len: usize, spared: bool) {
         self.counters.packets += 1;
         let (lost, held) =
-            (self.random.strikes(self.config.loss_ppm), self.random.strikes(self.config.reorder_ppm));
+            (self.random.draw_fault(self.config.loss_ppm), self.random.draw_fault(self.config.reorder_ppm));
         let fraction = self.random.draw() % 1024;
         let start = self.busy_until.max(now);
         let mut sent = start;
@@ -131,7 +131,7 @@ impl<P> Direction<P> {
         self.on_wire.insert((due, self.arrivals), packet);
     }
 
-    /// The next packet that is due by `now`, with the time it was due at.
+    /// Returns the next packet that is due by `now`, with its due time.
     pub fn take_due(&mut self, now: Instant) -> Option<(Instant, P)> {
         let entry = self.on_wire.first_entry()?;
         if entry.key().0 > now {
@@ -141,12 +141,12 @@ impl<P> Direction<P> {
         Some((due, packet))
     }
 
-    /// When the next packet is due.
+    /// Returns when the next packet is due.
     pub fn next_due(&self) -> Option<Instant> {
         self.on_wire.first_key_value().map(|(key, _)| key.0)
     }
 
-    /// What befell the packets so far.
+    /// Returns the counters.
     pub fn counters(&self) -> FaultCounters {
         self.counters
     }
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn loss_and_reordering_strike_at_their_rates_and_repeat_with_the_seed() {
+    fn loss_and_reordering_occur_at_their_rates_and_repeat_with_the_seed() {
         let config = FaultConfig {
             loss_ppm: 50_000,
             reorder_ppm: 50_000,

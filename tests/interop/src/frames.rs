@@ -1,4 +1,4 @@
-//! Frames of the engine's host: what the network node does between a LAN port and the tunnel, in one process.
+//! Frames of the engine's host: the network node's work between a LAN port and the tunnel, in this process.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -14,34 +14,34 @@ const TTL: u8 = 64;
 const CHECKSUM_AT: usize = 16;
 const TCP_AT: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
 
-/// What a frame was.
+/// A received frame.
 #[derive(Debug)]
 pub enum Received<'a> {
-    /// A segment.
+    /// A TCP segment.
     Segment {
-        /// Its addresses; `local` is ours.
+        /// Its addresses; `local` is the engine's.
         tuple: FourTuple,
-        /// Whom to answer to.
+        /// The sender's Ethernet address.
         mac: MacAddr,
         /// The ECN field.
         ecn: Ecn,
-        /// Header and data.
+        /// Header and payload.
         segment: Segment<'a>,
     },
-    /// Somebody asks for our hardware address.
+    /// An ARP request for the host's address.
     ArpRequest {
-        /// Whom to answer to.
+        /// The sender's Ethernet address.
         mac: MacAddr,
-        /// Its address.
+        /// The sender's IP address.
         ip: Ipv4Addr,
     },
-    /// Nothing for us.
+    /// A frame that does not concern the host.
     Other,
-    /// A segment with a wrong checksum, or no segment at all.
+    /// A segment with a wrong checksum, or a frame that cannot be parsed.
     Malformed,
 }
 
-/// Reads a frame that arrived at the host with address `own`.
+/// Parses a frame received by the host with address `own`.
 pub fn read<'a>(frame: &Frame<'a>, own: Ipv4Addr) -> Received<'a> {
     let Ok(ethernet) = ethernet::Frame::parse(frame.bytes) else { return Received::Malformed };
     match ethernet.ether_type() {
@@ -105,7 +105,7 @@ pub fn reply_arp(
     }
 }
 
-/// Sends what the engine wants sent, its checksum and its cutting left to the kernel, as the network node does.
+/// Transmits a segment of the engine. Checksum and segmentation are left to the kernel, as by the network node.
 pub fn transmit(
     port: &mut dyn LanTransmitter,
     (own_mac, peer_mac): (MacAddr, MacAddr),
@@ -152,7 +152,7 @@ pub fn transmit(
         gso,
         header_len: header_len as u16,
     };
-    // A port takes few parts; more slices than that are put together.
+    // The port accepts a limited number of parts; more slices are copied together.
     scratch.clear();
     transmit.payload().for_each(|slice| scratch.extend_from_slice(slice));
     port.transmit(&[&head[..header_len], scratch], Some(offload))

@@ -1,4 +1,4 @@
-//! The kernel's host: the same [`Session`]s on sockets, with CUBIC.
+//! The kernel's host: serves the same [`Session`]s on sockets, with CUBIC.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,7 +19,8 @@ pub const CONGESTION_CONTROL: &str = "cubic";
 const BACKLOG: u32 = 4_096;
 const READ_LEN: usize = 256 * 1024;
 
-/// A socket with [`CONGESTION_CONTROL`]; per socket, because a namespace may not choose it as its default.
+/// Creates a socket with [`CONGESTION_CONTROL`]. It is set per socket, because not every namespace can make it its
+/// default.
 pub fn socket() -> Result<TcpSocket> {
     let socket = TcpSocket::new_v4()?;
     rustix::net::sockopt::set_tcp_congestion(&socket, CONGESTION_CONTROL)
@@ -30,7 +31,7 @@ pub fn socket() -> Result<TcpSocket> {
     Ok(socket)
 }
 
-/// The kernel's host, steered from outside.
+/// The kernel's host, controlled by commands.
 pub struct KernelHost {
     orders: Option<UnboundedSender<mpsc::Sender<()>>>,
     thread: Option<JoinHandle<()>>,
@@ -55,7 +56,7 @@ impl KernelHost {
         Ok(KernelHost { orders: Some(orders), thread: Some(thread) })
     }
 
-    /// Ends all connections.
+    /// Closes all connections.
     pub fn reset(&self) -> Result<()> {
         let (reply, answer) = mpsc::channel();
         let orders = self.orders.as_ref().context("the server was stopped")?;
@@ -109,7 +110,7 @@ async fn serve(
     }
 }
 
-/// Serves one connection; a client that goes away ends it.
+/// Serves one connection until the session or the client closes it.
 async fn session(mut stream: TcpStream, tally: Arc<Tally>) {
     let _ = stream.set_nodelay(true);
     let mut session = Session::default();
@@ -135,7 +136,7 @@ async fn session(mut stream: TcpStream, tally: Arc<Tally>) {
             },
             Want::Close => {
                 let _ = stream.shutdown().await;
-                // What the client still sends is read, so that its last bytes do not turn the close into a reset.
+                // Read what the client still sends, so that the close does not become a reset.
                 while matches!(stream.read(&mut buffer).await, Ok(n) if n > 0) {}
                 return;
             }

@@ -1,5 +1,5 @@
-//! A client, a device, the kernel's server and the engine's: everything one measurement needs. Several lanes measure
-//! at once and share nothing but the machine.
+//! A lane: a client, a device, the kernel's server and the engine's, which together run one measurement at a time.
+//! Several lanes run in parallel and share only the machine.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -26,13 +26,13 @@ pub const MACS: [MacAddr; 3] =
 const IPS: [Ipv4Addr; 3] =
     [Ipv4Addr::new(10, 99, 0, 1), Ipv4Addr::new(10, 99, 0, 2), Ipv4Addr::new(10, 99, 0, 3)];
 const PORT: u16 = 5_000;
-/// The hosts' end of their link.
+/// Name of the interface at each host.
 const INTERFACE: &str = "eth0";
-/// How long what is left of a measurement has to pass over a link without faults.
+/// Time for the remaining packets of a measurement to pass, over a link without faults.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// Settings of both kernels, so that nothing carries over from one measurement to the next, and buffers are the same
-/// on every machine.
+/// Settings of both kernels. They prevent that one measurement affects the next, and make the buffers equal on every
+/// machine.
 const SETTINGS: [(&str, &str); 5] = [
     ("ipv4/tcp_no_metrics_save", "1"),
     ("ipv4/tcp_rmem", "4096 131072 6291456"),
@@ -41,13 +41,13 @@ const SETTINGS: [(&str, &str); 5] = [
     ("ipv4/ip_local_port_range", "1024 65535"),
 ];
 
-/// Who serves.
+/// The server under test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Server {
     /// csp-tcp.
     Engine,
-    /// The kernel.
+    /// The kernel's TCP.
     Linux,
 }
 
@@ -56,26 +56,26 @@ pub enum Server {
 pub struct Measurement {
     /// Bytes or transactions per second.
     pub per_second: f64,
-    /// What the device did.
+    /// The device's report.
     pub device: DeviceReport,
 }
 
-/// What is to be measured.
+/// Parameters of a measurement.
 #[derive(Clone, Debug)]
 pub struct Experiment {
     /// The link.
     pub cell: Cell,
-    /// What to do over it.
+    /// The workload.
     pub workload: Workload,
-    /// For how long.
+    /// The duration.
     pub time: Duration,
-    /// The faults' seed.
+    /// The seed of the faults.
     pub seed: u64,
-    /// Beginning of the names of packet traces.
+    /// Prefix of the names of packet traces.
     pub trace: Option<PathBuf>,
 }
 
-/// See the module.
+/// A lane, as described in the module documentation.
 pub struct Lane {
     client: Client,
     device: Device,
@@ -83,7 +83,7 @@ pub struct Lane {
     engine: EngineHost,
 }
 
-/// Starts something on a thread that is a host of its own: `set_up` runs when its link is there.
+/// A host that is starting on a thread of its own: `set_up` runs when its link exists.
 struct Pending<T> {
     thread_id: String,
     go: mpsc::Sender<()>,
@@ -93,14 +93,14 @@ struct Pending<T> {
 impl<T: Send + 'static> Pending<T> {
     fn new(set_up: impl FnOnce() -> Result<T> + Send + 'static) -> Result<Self> {
         let (go, gone) = mpsc::channel();
-        let (tell, told) = mpsc::channel();
+        let (entered, has_entered) = mpsc::channel();
         let started = std::thread::spawn(move || {
-            let entered = host::enter_new_network().map(|()| host::thread_id());
-            let _ = tell.send(entered);
+            let result = host::enter_new_network().map(|()| host::thread_id());
+            let _ = entered.send(result);
             gone.recv().context("the lane was given up")?;
             set_up()
         });
-        Ok(Pending { thread_id: told.recv().context("a host")??, go, started })
+        Ok(Pending { thread_id: has_entered.recv().context("a host")??, go, started })
     }
 
     fn start(self) -> Result<T> {
@@ -109,7 +109,7 @@ impl<T: Send + 'static> Pending<T> {
     }
 }
 
-/// Configures a host's interface.
+/// Configures the interface of a host.
 fn set_up_interface(at: usize, with_address: bool) -> Result<()> {
     host::disable_segmentation(INTERFACE)?;
     host::run("ip", &["link", "set", INTERFACE, "address", &MACS[at].to_string(), "up"])?;
@@ -117,7 +117,7 @@ fn set_up_interface(at: usize, with_address: bool) -> Result<()> {
         return Ok(());
     }
     host::run("ip", &["address", "add", &format!("{}/24", IPS[at]), "dev", INTERFACE])?;
-    // Asking for addresses over a lossy link would add to the noise.
+    // ARP over a lossy link would add noise to the results.
     for (ip, mac) in IPS.iter().zip(MACS).filter(|(ip, _)| **ip != IPS[at]) {
         let (ip, mac) = (ip.to_string(), mac.to_string());
         host::run("ip", &["neighbour", "add", &ip, "lladdr", &mac, "dev", INTERFACE, "nud", "permanent"])?;
@@ -126,7 +126,7 @@ fn set_up_interface(at: usize, with_address: bool) -> Result<()> {
 }
 
 impl Lane {
-    /// Sets everything up. Needs root.
+    /// Creates a lane. Needs root.
     pub fn new(seed: u64) -> Result<Self> {
         let tally = Arc::new(Tally::default());
         let (client_tally, kernel_tally) = (Arc::clone(&tally), Arc::clone(&tally));
@@ -153,13 +153,13 @@ impl Lane {
             }
             Device::start()
         })?;
-        // The device first: it makes the links.
+        // The device starts first, since it creates the links.
         let device = device.start()?;
         let (client, kernel, engine) = (client.start()?, kernel.start()?, engine.start()?);
         Ok(Lane { client, device, kernel, engine })
     }
 
-    /// Measures once.
+    /// Runs one measurement.
     pub fn measure(&self, experiment: &Experiment, server: Server) -> Result<Measurement> {
         self.settle()?;
         let Experiment { cell, workload, time, seed, .. } = *experiment;
@@ -179,12 +179,12 @@ impl Lane {
         Ok(Measurement { per_second, device })
     }
 
-    /// What the engine counted so far.
+    /// Returns the engine's counters. Ends its connections.
     pub fn engine_counters(&self) -> Result<String> {
         self.engine.reset()
     }
 
-    /// Ends all connections over a link without faults; says what the device did before.
+    /// Ends all connections over a link without faults. Returns the device's report of the time before.
     fn settle(&self) -> Result<DeviceReport> {
         let report = self.device.configure(FaultConfig::CLEAN, FaultConfig::CLEAN, 0, None)?;
         self.kernel.reset()?;

@@ -1,5 +1,5 @@
-//! The TCP engine against the kernel's TCP: hosts in network namespaces, a fault device between them, and a matrix of
-//! loss, round-trip time and reordering in which the engine is compared with Linux over the same device.
+//! Compares the TCP engine with the kernel's TCP: hosts in network namespaces, a fault device between them, and a
+//! matrix of loss, round-trip time and reordering that both run over the same device.
 //!
 //! ```text
 //!   client (kernel TCP) ──┐                        ┌── server (kernel TCP)
@@ -8,8 +8,8 @@
 //!                         │   loss, reordering
 //! ```
 //!
-//! Every host and the device are threads of this process, each in a network namespace that has no name: when the
-//! process ends, however it ends, the kernel takes namespaces and links down.
+//! All hosts and the device are threads of this process, each in an unnamed network namespace. When the process ends,
+//! in whatever way, the kernel removes namespaces and links.
 #![deny(unsafe_code)]
 #![allow(clippy::disallowed_types, reason = "real sockets and clocks are what this tool is about")]
 

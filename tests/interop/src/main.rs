@@ -1,4 +1,4 @@
-//! `csp-interop`: measures the TCP engine against the kernel's TCP and says where it falls behind.
+//! `csp-interop`: measures the TCP engine against the kernel's TCP and reports where it is slower.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,15 +9,15 @@ use csp_interop::cell::{Cell, Workload};
 use csp_interop::matrix::{self, Plan};
 use csp_interop::report::BAR;
 
-/// The form of the results on standard output.
+/// Format of the results on standard output.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Output {
     Table,
     Json,
 }
 
-/// Goodput of the TCP engine against Linux over the same link, in a matrix of loss, round-trip time and reordering.
-/// Needs root. Exit code 0: at least 90 % of Linux everywhere; 1: less somewhere, or a failure.
+/// Measures the goodput of the TCP engine and of Linux over the same link, in a matrix of loss, round-trip time and
+/// reordering. Needs root. Exit code 0: at least 90 % of Linux in every cell; 1: less in some cell, or a failure.
 #[derive(Parser)]
 struct Arguments {
     /// Round-trip times in ms.
@@ -29,43 +29,43 @@ struct Arguments {
     /// Reordered packets in percent.
     #[arg(long, value_delimiter = ',', default_value = "0,5")]
     reorder: Vec<f64>,
-    /// Only these workloads.
+    /// Run only these workloads.
     #[arg(long, value_delimiter = ',', value_enum)]
     workload: Vec<Workload>,
-    /// A few cells, once: a look, not a result.
+    /// Run a few cells once, for a quick check.
     #[arg(long)]
     quick: bool,
-    /// Bottleneck of every link in Mbit/s.
+    /// Rate of every link's bottleneck in Mbit/s.
     #[arg(long, default_value_t = 100)]
     rate: u32,
-    /// How often each cell is measured at least.
+    /// Smallest number of measurements of each cell.
     #[arg(long, default_value_t = 3)]
     rounds: u32,
-    /// Seconds after which no measurement is begun any more.
+    /// Seconds after which no further measurement starts.
     #[arg(long, default_value_t = 1_140)]
     budget: u64,
-    /// Seconds of a bulk measurement over long round trips; others take less.
+    /// Seconds of a bulk measurement over long round trips; others are shorter.
     #[arg(long, default_value_t = 8.0)]
     bulk_seconds: f64,
-    /// Seconds of a measurement of transactions over long round trips; others take less.
+    /// Seconds of a measurement of transactions over long round trips; others are shorter.
     #[arg(long, default_value_t = 6.0)]
     small_seconds: f64,
-    /// Measurements at once.
+    /// Number of parallel measurements.
     #[arg(long, default_value_t = 6)]
     lanes: usize,
-    /// Mbit/s on all links together.
+    /// Largest load on all links together, in Mbit/s.
     #[arg(long, default_value_t = 300)]
     load: u32,
-    /// The faults' seed.
+    /// Seed of the faults.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Folder for packet traces.
+    /// Directory for packet traces.
     #[arg(long)]
     trace: Option<PathBuf>,
-    /// Tell of the device and the engine's counters.
+    /// Print the device's reports and the engine's counters.
     #[arg(long, short)]
     verbose: bool,
-    /// Form of the results.
+    /// Format of the results.
     #[arg(long, value_enum, default_value = "table")]
     output: Output,
 }

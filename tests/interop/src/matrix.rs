@@ -1,5 +1,5 @@
-//! Runs the matrix: every task is the engine and the kernel one right after the other over the same link with the same
-//! seed; rounds alternate who is first. After the rounds the time that is left goes to the tasks whose verdict is open.
+//! Runs the matrix. Each task measures the engine and the kernel one after the other over the same link with the same
+//! seed; rounds alternate the order. After the rounds the remaining time is spent on the tasks without a clear verdict.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -12,31 +12,31 @@ use crate::lane::{Experiment, Lane, Server};
 use crate::report::{Pair, Results};
 use crate::schedule::Schedule;
 
-/// From this round-trip time on measurements take their full time, below it five eighths of it.
+/// From this round-trip time on measurements have their full length, below it five eighths of it.
 const LONG_RTT_MS: u32 = 50;
 
-/// What to run.
+/// The plan of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// In these cells.
+    /// The cells.
     pub cells: Vec<Cell>,
-    /// These workloads.
+    /// The workloads.
     pub workloads: Vec<Workload>,
-    /// How often each at least.
+    /// Smallest number of rounds of each task.
     pub rounds: u32,
-    /// After so long no task is begun any more.
+    /// Time after which no further task starts.
     pub budget: Duration,
-    /// Length of a bulk measurement, and of another, where round trips are long.
+    /// Length of a bulk measurement, and of another one, over long round trips.
     pub times: (Duration, Duration),
-    /// How many measure at once.
+    /// Number of lanes.
     pub lanes: usize,
-    /// Mbit/s that all of them may put on their links together.
+    /// Largest load of all lanes on their links together, in Mbit/s.
     pub load_mbit: u32,
-    /// The first seed.
+    /// Seed of the first round.
     pub seed: u64,
-    /// Where packet traces go.
+    /// Directory for packet traces.
     pub trace: Option<PathBuf>,
-    /// Tells of each measurement and of the engine's counters.
+    /// Print each device report and the changes of the engine's counters.
     pub verbose: bool,
 }
 
@@ -55,7 +55,7 @@ struct Shared<'a> {
     end: Instant,
 }
 
-/// Runs everything; an error where something went wrong that is not a matter of speed.
+/// Runs the plan. Returns an error if a measurement failed; low speed is not an error.
 pub fn run(plan: &Plan) -> Result<Results> {
     let lanes = (0..plan.lanes).map(|at| Lane::new(plan.seed + at as u64)).collect::<Result<Vec<_>>>()?;
     let shared = Shared {
@@ -79,7 +79,7 @@ pub fn run(plan: &Plan) -> Result<Results> {
 }
 
 impl Shared<'_> {
-    /// Hands out rounds until the time is over or every verdict is settled.
+    /// Schedules rounds until the time is over or every verdict is clear.
     fn direct(&self) {
         for round in 0.. {
             for cell in &self.plan.cells {
@@ -114,7 +114,7 @@ impl Shared<'_> {
         results.outcomes.get(&(cell, workload)).is_none_or(|outcome| outcome.is_open())
     }
 
-    /// A lane's thread.
+    /// Runs a lane's tasks.
     fn work(&self, lane: &Lane) {
         while let Some((task, weight)) = self.schedule.take() {
             if Instant::now() < self.end && !self.has_failed() {
@@ -133,7 +133,7 @@ impl Shared<'_> {
         let Task { cell, workload, round } = task;
         let (bulk, small) = self.plan.times;
         let longest = if workload.is_bulk() { bulk } else { small };
-        // Long round trips need the time, short ones have many in less.
+        // Long round trips need more time; there are many short ones in less.
         let time = if cell.rtt_ms >= LONG_RTT_MS { longest } else { longest * 5 / 8 };
         let seed = self.plan.seed.wrapping_mul(1_000_003).wrapping_add(u64::from(round));
         let measure = |server: Server| {
@@ -175,7 +175,7 @@ impl Shared<'_> {
     }
 }
 
-/// What counters, as their struct's Debug form shows them, went up by.
+/// Returns the increments of counters, given their struct's `Debug` output before and after.
 fn difference(before: &str, after: &str) -> String {
     let fields = |text: &str| -> Vec<(String, u64)> {
         let inner = text.split_once('{').map_or("", |(_, inner)| inner).trim_end_matches('}');

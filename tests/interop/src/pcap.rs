@@ -1,5 +1,5 @@
-//! Packet traces of the device: the heads of packets as they came and as they went on, in libpcap's format with
-//! nanoseconds, for tcpdump and tshark.
+//! Packet traces of the device: the first bytes of packets as received and as transmitted, in libpcap's format with
+//! nanosecond timestamps, for tcpdump and tshark.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
@@ -7,10 +7,10 @@ use std::path::Path;
 
 use csp_types::Instant;
 
-/// Bytes kept of a packet: all headers and the beginning of the data.
+/// Bytes stored of a packet: all headers and the start of the payload.
 const SNAP_LEN: usize = 128;
 
-/// A trace being written.
+/// A trace that is being written.
 #[derive(Debug)]
 pub struct Trace(BufWriter<File>);
 
@@ -24,7 +24,7 @@ impl Trace {
         Ok(Trace(file))
     }
 
-    /// Adds a packet. What cannot be written is missing: a trace is an aid, not a result.
+    /// Adds a packet. Write errors are ignored: a trace is an aid, not a result.
     pub fn record(&mut self, now: Instant, bytes: &[u8]) {
         let (seconds, nanos) = (now.as_nanos() / 1_000_000_000, now.as_nanos() % 1_000_000_000);
         let kept = &bytes[..bytes.len().min(SNAP_LEN)];

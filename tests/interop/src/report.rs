@@ -1,4 +1,4 @@
-//! From measurements to ratios, a table and JSON.
+//! Computes ratios from measurements and formats them as a table and as JSON.
 
 use std::collections::BTreeMap;
 
@@ -7,40 +7,41 @@ use serde::Serialize;
 use crate::cell::{Cell, Workload};
 use crate::lane::Measurement;
 
-/// The engine has to reach this part of Linux' goodput.
+/// Smallest acceptable ratio of the engine's goodput to Linux'.
 pub const BAR: f64 = 0.9;
 
-/// The same measurement of both servers, one right after the other.
+/// One measurement of both servers, one after the other.
 #[derive(Clone, Debug, Serialize)]
 pub struct Pair {
-    /// With the engine.
+    /// The engine's measurement.
     pub engine: Measurement,
-    /// With the kernel.
+    /// The kernel's measurement.
     pub linux: Measurement,
 }
 
-/// What came out for one workload in one cell.
+/// The results of one workload in one cell.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Outcome {
-    /// Every measurement.
+    /// All measurements.
     pub pairs: Vec<Pair>,
 }
 
 impl Outcome {
-    /// Mean per second with the engine and with the kernel.
+    /// Returns the means per second of the engine and of the kernel.
     pub fn means(&self) -> (f64, f64) {
         let n = self.pairs.len().max(1) as f64;
         let sum = |of: fn(&Pair) -> f64| self.pairs.iter().map(of).sum::<f64>() / n;
         (sum(|p| p.engine.per_second), sum(|p| p.linux.per_second))
     }
 
-    /// Engine to Linux; 0 before the first measurement.
+    /// Returns the ratio of the engine to Linux; 0 before the first measurement.
     pub fn ratio(&self) -> f64 {
         let (engine, linux) = self.means();
         if linux > 0.0 { engine / linux } else { 0.0 }
     }
 
-    /// Standard error of the ratio from how the pairs differ (a ratio of means, linearised); none of a single pair.
+    /// Returns the standard error of the ratio, from the differences between the pairs (ratio of means, linearised).
+    /// `None` for a single pair.
     pub fn error(&self) -> Option<f64> {
         let (n, ratio) = (self.pairs.len() as f64, self.ratio());
         let linux = self.means().1;
@@ -51,18 +52,18 @@ impl Outcome {
         Some((squares.sum::<f64>() / (n * (n - 1.0))).sqrt() / linux)
     }
 
-    /// Whether the engine is where it has to be.
+    /// Returns whether the ratio is at least [`BAR`].
     pub fn is_ok(&self) -> bool {
         self.ratio() >= BAR
     }
 
-    /// Whether more measurements could turn the verdict. That of a single pair is not asked again.
+    /// Returns whether more measurements could change the verdict. Always `false` for a single pair.
     pub fn is_open(&self) -> bool {
         self.error().is_some_and(|error| (self.ratio() - BAR).abs() < 2.0 * error)
     }
 }
 
-/// Everything that was measured.
+/// The results of a run.
 #[derive(Debug, Default)]
 pub struct Results {
     /// By cell and workload.
@@ -70,12 +71,12 @@ pub struct Results {
 }
 
 impl Results {
-    /// The outcomes below the bar.
+    /// Returns the outcomes below the bar.
     pub fn below(&self) -> impl Iterator<Item = (&(Cell, Workload), &Outcome)> {
         self.outcomes.iter().filter(|(_, outcome)| !outcome.is_ok())
     }
 
-    /// A table with a line per cell and a column per workload.
+    /// Formats a table with a line per cell and a column per workload.
     pub fn table(&self) -> String {
         let mut text = String::from("rtt   loss  reord ");
         for workload in Workload::ALL {
@@ -123,7 +124,7 @@ impl Results {
         format!("| {:>6.1} {:>7.1} {ratio:>5.2}{error}{mark} ", linux * scale, engine * scale)
     }
 
-    /// All of it.
+    /// Returns all results as JSON.
     pub fn json(&self) -> serde_json::Value {
         let outcomes = self.outcomes.iter().map(|((cell, workload), outcome)| {
             let (engine, linux) = outcome.means();

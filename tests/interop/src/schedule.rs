@@ -1,9 +1,9 @@
-//! Which measurement comes next: lanes take tasks so that all of them together do not ask too much of the machine.
+//! The scheduler of measurements: lanes take tasks such that the load of all running tasks stays within a limit.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// A task and how much it asks for.
+/// The queued tasks with their weights, and the load in use.
 struct State<T> {
     tasks: VecDeque<(T, u32)>,
     in_use: u32,
@@ -11,7 +11,7 @@ struct State<T> {
     closed: bool,
 }
 
-/// Tasks with weights, taken by several threads.
+/// A queue of weighted tasks for several threads.
 pub struct Schedule<T> {
     state: Mutex<State<T>>,
     changed: Condvar,
@@ -19,7 +19,7 @@ pub struct Schedule<T> {
 }
 
 impl<T> Schedule<T> {
-    /// At most `limit` of weight runs at once; a heavier task runs alone.
+    /// Creates a schedule that runs tasks up to a total weight of `limit`. A heavier task runs alone.
     pub fn new(limit: u32) -> Self {
         let state = State { tasks: VecDeque::new(), in_use: 0, running: 0, closed: false };
         Schedule { state: Mutex::new(state), changed: Condvar::new(), limit }
@@ -35,7 +35,7 @@ impl<T> Schedule<T> {
         self.changed.notify_all();
     }
 
-    /// No tasks are added any more, and those that wait are forgotten if `at_once`.
+    /// Ends the adding of tasks. With `at_once` the queued tasks are dropped.
     pub fn close(&self, at_once: bool) {
         let mut state = self.lock();
         state.closed = true;
@@ -45,7 +45,7 @@ impl<T> Schedule<T> {
         self.changed.notify_all();
     }
 
-    /// Waits for a task that fits; `None` when there are none and none will come.
+    /// Waits for a task that fits. `None` if there are none and none will be added.
     pub fn take(&self) -> Option<(T, u32)> {
         let mut state = self.lock();
         loop {
@@ -64,7 +64,7 @@ impl<T> Schedule<T> {
         }
     }
 
-    /// A task that was taken is done.
+    /// Releases the weight of a finished task.
     pub fn done(&self, weight: u32) {
         let mut state = self.lock();
         state.in_use -= weight;
@@ -72,7 +72,7 @@ impl<T> Schedule<T> {
         self.changed.notify_all();
     }
 
-    /// Waits until no task waits or runs.
+    /// Waits until no task is queued or running.
     pub fn wait_idle(&self) {
         let mut state = self.lock();
         while state.running > 0 || !state.tasks.is_empty() {

@@ -1,20 +1,20 @@
-//! The server's side of the test protocol, without I/O: the same for the engine's host and the kernel's.
+//! The server's side of the test protocol, without I/O; the engine's host and the kernel's use the same.
 //!
-//! A client sends a request of [`REQUEST_LEN`] bytes: GET asks for so many bytes of a pattern, PUT announces them. A
-//! pattern is a stretch of a fixed table of random bytes whose length is prime, so that a byte lost, doubled or out of
-//! place does not go unseen.
+//! A client sends a request of [`REQUEST_LEN`] bytes: GET requests a number of bytes of a pattern, PUT announces them.
+//! A pattern is a part of a fixed table of random bytes whose length is prime, so that missing, duplicated and
+//! misplaced bytes are detected.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::fault::Random;
 
-/// Bytes of a request.
+/// Length of a request in bytes.
 pub const REQUEST_LEN: usize = 100;
 const MAGIC: [u8; 4] = *b"CSPI";
-/// A prime: no segment size and no block size divides it.
+/// A prime, which no segment size and no block size divides.
 const PERIOD: usize = 65_521;
-/// Most bytes [`pattern`] lends at once.
+/// Longest slice that [`pattern`] returns, in bytes.
 const STRETCH_LEN: usize = PERIOD;
 
 static TABLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
@@ -23,13 +23,13 @@ static TABLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     [&period[..], &period[..]].concat()
 });
 
-/// The pattern `key` from byte `offset` on, `max` bytes or somewhat fewer.
+/// Returns the pattern `key` from byte `offset`, at most `max` bytes.
 pub fn pattern(key: u64, offset: u64, max: u64) -> &'static [u8] {
     let start = (key.wrapping_mul(7_919).wrapping_add(offset) % PERIOD as u64) as usize;
     &TABLE[start..][..max.min(STRETCH_LEN as u64) as usize]
 }
 
-/// Whether `bytes` are those of the pattern `key` from `offset` on.
+/// Returns whether `bytes` are those of the pattern `key` from `offset`.
 pub fn is_pattern(key: u64, mut offset: u64, mut bytes: &[u8]) -> bool {
     while !bytes.is_empty() {
         let expected = pattern(key, offset, bytes.len() as u64);
@@ -43,7 +43,7 @@ pub fn is_pattern(key: u64, mut offset: u64, mut bytes: &[u8]) -> bool {
     true
 }
 
-/// Which way the bytes of a request go.
+/// Direction of the bytes of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Method {
     /// To the client.
@@ -55,18 +55,18 @@ pub enum Method {
 /// A request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// Which way.
+    /// The direction.
     pub method: Method,
-    /// Whether the server finishes the connection afterwards.
+    /// Whether the server closes the connection afterwards.
     pub close: bool,
-    /// Names the pattern.
+    /// Identifies the pattern.
     pub key: u64,
-    /// Bytes; `u64::MAX` has no end.
+    /// Number of bytes; `u64::MAX` for no end.
     pub len: u64,
 }
 
 impl Request {
-    /// The request's bytes.
+    /// Encodes the request.
     pub fn encode(&self) -> [u8; REQUEST_LEN] {
         let mut bytes = [0x2e; REQUEST_LEN];
         bytes[..4].copy_from_slice(&MAGIC);
@@ -92,12 +92,12 @@ impl Request {
     }
 }
 
-/// What a host's sessions found, shared with whoever measures.
+/// Counters of a host's sessions, shared with the client.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// Bytes of PUT requests that arrived and were right.
+    /// Correct bytes received of PUT requests.
     pub received: AtomicU64,
-    /// Sessions that ended because bytes were wrong.
+    /// Sessions that ended because of wrong bytes.
     pub corrupt: AtomicU64,
 }
 
@@ -108,18 +108,18 @@ enum Phase {
     Finished,
 }
 
-/// What a session waits for.
+/// The next action of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Want {
-    /// Bytes from the client.
+    /// Read bytes from the client.
     Read,
-    /// Room to send.
+    /// Send bytes.
     Write,
-    /// To be closed.
+    /// Close the connection.
     Close,
 }
 
-/// One connection as the server sees it.
+/// The server's state of one connection.
 pub struct Session {
     phase: Phase,
 }
@@ -131,7 +131,7 @@ impl Default for Session {
 }
 
 impl Session {
-    /// What to do next.
+    /// Returns the next action.
     pub fn want(&self) -> Want {
         match self.phase {
             Phase::Reading { .. } | Phase::Receiving { .. } => Want::Read,
@@ -140,7 +140,7 @@ impl Session {
         }
     }
 
-    /// Takes bytes that arrived; returns how many (fewer once there is something to send first).
+    /// Processes received bytes. Returns the number processed, which is smaller when the session must send first.
     pub fn on_bytes(&mut self, bytes: &[u8], tally: &Tally) -> usize {
         match &mut self.phase {
             Phase::Reading { request, have } => {
@@ -174,7 +174,7 @@ impl Session {
         }
     }
 
-    /// The next bytes to send; empty unless [`Want::Write`].
+    /// Returns the next bytes to send; empty unless [`Want::Write`].
     pub fn to_send(&self) -> &'static [u8] {
         match &self.phase {
             Phase::Sending { request, sent } => pattern(request.key, *sent, request.len - sent),
@@ -182,7 +182,7 @@ impl Session {
         }
     }
 
-    /// `n` of them were sent.
+    /// Records that `n` bytes were sent.
     pub fn on_sent(&mut self, n: usize) {
         if let Phase::Sending { request, sent } = &mut self.phase {
             *sent += n as u64;

@@ -1,4 +1,4 @@
-//! The arena of one direction, made of loom's atomics. It has the names that the ring uses of the real one.
+//! The arena of one direction, made of loom's atomics, with the interface that the ring uses.
 
 use loom::cell::Cell;
 use loom::sync::atomic::{AtomicU32, AtomicU64};
@@ -19,7 +19,7 @@ impl Geometry {
 struct Slot {
     tag: AtomicU64,
     meta: AtomicU64,
-    /// The payload: not atomic, so that loom tells when both ends touch it at once.
+    /// The payload. It is not atomic, so that loom reports simultaneous access by both ends.
     payload: Cell<u8>,
 }
 
@@ -30,7 +30,7 @@ struct Shared {
     slots: Vec<Slot>,
 }
 
-/// One direction's memory, lent for as long as one run of the model.
+/// The memory of one direction.
 #[derive(Clone, Copy)]
 pub(crate) struct Arena {
     shared: &'static Shared,
@@ -38,7 +38,7 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    /// Memory of zeros, as the kernel gives it. It is never freed: a run of the model has a few hundred bytes.
+    /// Creates zeroed memory, as the kernel does. It is never freed: a run of the model needs a few hundred bytes.
     pub(crate) fn new(depth: usize) -> Self {
         let geometry = Geometry { depth, message_len: 1 };
         let slot = |_| Slot { tag: AtomicU64::new(0), meta: AtomicU64::new(0), payload: Cell::new(0) };
@@ -79,6 +79,6 @@ impl Arena {
         into[0] = self.shared.slots[slot].payload.get();
     }
 
-    /// Hints to the processor's cache mean nothing here.
+    /// Cache hints have no effect in the model.
     pub(crate) fn move_lines(&self, _slot: usize, _next: Option<usize>, _len: usize) {}
 }

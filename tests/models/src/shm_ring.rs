@@ -1,4 +1,4 @@
-//! What must hold in every order.
+//! Properties of the ring that must hold in every interleaving.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
@@ -8,8 +8,8 @@ use crate::layout::Arena;
 use crate::ring::{Receiver, Sender, Sending};
 use crate::sync::fence;
 
-/// How often a thread may be preempted in one run: without a bound the runs are too many, and two or three find all
-/// that is usually found.
+/// Largest number of preemptions of a thread in one run. Without a bound there are too many runs; two or three find
+/// nearly all errors.
 const PREEMPTIONS: usize = 3;
 
 fn check(model: impl Fn() + Sync + Send + 'static) {
@@ -28,7 +28,7 @@ fn send(sender: &mut Sender, number: u8) -> Sending {
     sender.send(number.into(), 1, 0, |arena, slot| arena.write(slot, 0, &[number])).unwrap()
 }
 
-/// The next message's number, checked against its content; its slot is posted again.
+/// Receives the next message, checks its number against its content, and posts its slot again.
 fn receive(receiver: &mut Receiver) -> Option<u8> {
     let message = receiver.receive().unwrap()?;
     let mut byte = [0];
@@ -68,7 +68,7 @@ fn messages_arrive_whole_and_in_order_though_slots_are_used_again() {
 fn an_armed_receiver_that_found_nothing_is_woken() {
     check(|| {
         let (mut sender, mut receiver) = ends(2);
-        // Stands for the packet on the socket.
+        // Represents the wake packet on the socket.
         let woken = Arc::new(AtomicBool::new(false));
         let wake = Arc::clone(&woken);
         let sending = thread::spawn(move || {
@@ -80,7 +80,7 @@ fn an_armed_receiver_that_found_nothing_is_woken() {
         fence(Ordering::SeqCst);
         let slept = !receiver.is_ready();
         sending.join().unwrap();
-        // Whoever would have gone to sleep has been sent a wake by the time the sender is done.
+        // A receiver that would have slept must have been sent a wake when the sender has finished.
         assert!(!slept || woken.load(Ordering::Acquire), "a lost wake");
         receiver.disarm();
         assert_eq!(receive(&mut receiver), Some(7));
@@ -95,7 +95,7 @@ fn a_claimed_slot_is_seen_only_when_it_is_published() {
         let arena = sender.arena();
         let sending = thread::spawn(move || {
             let slots = [sender.claim().unwrap().unwrap(), sender.claim().unwrap().unwrap()];
-            // Filled in another order than they were claimed, as a device may.
+            // Filled in a different order than claimed, as a device may.
             for slot in [slots[1], slots[0]] {
                 arena.write(slot.into(), 0, &[slot as u8]);
             }

@@ -1,3 +1,3 @@
-//! What the ring takes from `std::sync::atomic` elsewhere.
+//! The model's replacement of the atomics that the ring uses.
 
 pub(crate) use loom::sync::atomic::{Ordering, fence};

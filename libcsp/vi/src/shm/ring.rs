@@ -7,7 +7,7 @@
 //! ```text
 //! receiver            posted ring                        sender
 //! post slot s  ──▶ [n]: (n+1)<<12 | s  ──▶  payload, meta, then tag n+1 into slot s
-//! looks at tag of slot s  ◀──────────────────────────────────┘
+//! polls tag of slot s     ◀──────────────────────────────────┘
 //! ```
 //!
 //! Waking: the receiver sets `armed` and then checks the tag again; the sender writes the tag and then checks `armed`.
@@ -122,9 +122,9 @@ impl Sender {
         write(&self.arena, usize::from(slot));
         self.next += 1;
         let sending = self.hand_over(usize::from(slot), len as u32, immediate);
-        // If the peer has sent since the last send, this message is probably an answer that it waits for, and moving
-        // the lines early shortens its wait. In a burst the peer still has other messages to read, and the hints cost
-        // the sender more than they save.
+        // If a message of the peer was received since the last send, this one is probably an answer that the peer waits
+        // for, and moving the lines early shortens its wait. In a burst the peer still has other messages to read, and
+        // the hints cost the sender more than they save.
         if received != self.received_at_send {
             self.received_at_send = received;
             let next =

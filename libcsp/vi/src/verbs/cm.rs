@@ -5,7 +5,7 @@
 //! resolve address, route
 //! queue pair, connect with hello ────────────────▶ queue pair ready to receive and send, accept
 //! queue pair ready, establish    ◀────────────────
-//! Request (sizes, keys, private data) ───────────▶ the caller is asked
+//! Request (sizes, keys, private data) ───────────▶ Event::Request
 //!                                ◀──────────────── Accept (the same) or Reject
 //! ```
 //! Queue pairs are created by the provider: librdmacm would create them on its own context of the device.

@@ -277,8 +277,8 @@ impl Queue {
         };
         let mut bad = null_mut();
         // SAFETY: `qp` is valid until `Drop`; `raw`, its segments and `bad` outlive the call. The bytes of the segments
-        // are copied during the call if inline; otherwise they lie in registered memory that the end keeps unchanged
-        // until the work request is retired.
+        // are copied during the call if inline; otherwise they lie in registered memory that stays mapped until the
+        // work request is retired.
         let result = unsafe {
             let qp = self.qp.as_ptr();
             ((*(*qp).context).ops.post_send)(qp, &raw mut raw, &raw mut bad)

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   accept [<options>] [win BYTES] [rtt TIME] [ecn]         open [<options>] [win BYTES] [rtt TIME] [ecn]
-//!     listen (where nobody does)                              connect
+//!     listen (if it does not)                                 connect
 //!     < S  0:0(0) <options>                                   > S  0:0(0)
 //!     > S. 0:0(0) ack 1                                       (rtt later)
 //!     (rtt later)                                             < S. 0:0(0) ack 1 <options>
@@ -15,9 +15,9 @@ use core::time::Duration;
 use csp_wire::tcp::Flags;
 
 use super::{AT_ONCE, segment, value};
-use crate::script::{Call, Line, Number, Options, Segment, Stamp, Step, Told, When};
+use crate::script::{Call, Line, Number, Options, Reported, Segment, Stamp, Step, When};
 
-/// What the line asks for.
+/// The parameters of a handshake.
 struct Handshake {
     options: Options,
     /// The peer's window in bytes.
@@ -26,7 +26,7 @@ struct Handshake {
     ecn: bool,
 }
 
-/// The lines that `line`, an `accept` or `open`, stands for.
+/// Returns the lines for which `line`, an `accept` or `open`, stands.
 pub(super) fn expand(passive: bool, arguments: &str, line: Line) -> Result<Vec<Line>, String> {
     let handshake = read(arguments)?;
     let Handshake { options, window, rtt, ecn } = &handshake;
@@ -49,7 +49,7 @@ pub(super) fn expand(passive: bool, arguments: &str, line: Line) -> Result<Vec<L
             (AT_ONCE, arrive(Flags::SYN | ask, syn_window, options)),
             (AT_ONCE, Step::Expect(bare(Flags::SYN | Flags::ACK | grant, 0, None))),
             (rtt, Step::Arrive(Segment { options: Some(later), ..last(Some(window)) })),
-            (AT_ONCE, Step::Event(Told::Established)),
+            (AT_ONCE, Step::Event(Reported::Established)),
         ]
     } else {
         vec![
@@ -57,13 +57,13 @@ pub(super) fn expand(passive: bool, arguments: &str, line: Line) -> Result<Vec<L
             (AT_ONCE, Step::Expect(bare(Flags::SYN | ask, 0, None))),
             (rtt, arrive(Flags::SYN | Flags::ACK | grant, syn_window, options)),
             (AT_ONCE, Step::Expect(last(None))),
-            (AT_ONCE, Step::Event(Told::Established)),
+            (AT_ONCE, Step::Event(Reported::Established)),
         ]
     };
     Ok(steps.into_iter().map(|(after, step)| Line { after, step, ..line.clone() }).collect())
 }
 
-/// A segment without payload that acknowledges the SYN where it acknowledges.
+/// Returns a segment without payload that, if it has ACK, acknowledges the SYN.
 fn bare(flags: Flags, seq: i64, window: Option<u16>) -> Segment {
     Segment {
         flags,
@@ -94,15 +94,15 @@ fn read(arguments: &str) -> Result<Handshake, String> {
     }
     let mut words = rest.split_whitespace();
     while let Some(word) = words.next() {
-        let mut argument = || words.next().ok_or_else(|| format!("`{word}` takes a value"));
+        let mut argument = || words.next().ok_or_else(|| format!("`{word}` needs a value"));
         match word {
             "win" => {
                 let text = argument()?;
-                handshake.window = text.parse().map_err(|_| format!("`{text}` is no number of bytes"))?;
+                handshake.window = text.parse().map_err(|_| format!("`{text}` is not a number of bytes"))?;
             }
             "rtt" => handshake.rtt = value::duration(argument()?)?,
             "ecn" => handshake.ecn = true,
-            _ => return Err(format!("`{word}`: a handshake takes <options>, win BYTES, rtt TIME, ecn")),
+            _ => return Err(format!("`{word}`: expected <options>, win BYTES, rtt TIME, ecn")),
         }
     }
     Ok(handshake)

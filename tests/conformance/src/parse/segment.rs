@@ -16,7 +16,7 @@ const FLAGS: [(char, Flags); 8] = [
     ('.', Flags::ACK),
 ];
 
-/// Reads a segment; `arriving`: it is one that arrives.
+/// Parses a segment. `arriving`: it is delivered to the engine rather than expected from it.
 pub(crate) fn segment(text: &str, arriving: bool) -> Result<Segment, String> {
     let (text, options) = split_options(text)?;
     let mut words = text.split_whitespace();
@@ -36,7 +36,7 @@ pub(crate) fn segment(text: &str, arriving: bool) -> Result<Segment, String> {
         garbage: false,
     };
     while let Some(word) = words.next() {
-        let mut argument = || words.next().ok_or_else(|| format!("`{word}` takes a number"));
+        let mut argument = || words.next().ok_or_else(|| format!("`{word}` needs a number"));
         match word {
             "ack" => segment.ack = Some(value::sequence(argument()?)?),
             "win" => segment.window = Some(number(argument()?)?),
@@ -49,7 +49,7 @@ pub(crate) fn segment(text: &str, arriving: bool) -> Result<Segment, String> {
             "garbage" if arriving => segment.garbage = true,
             _ => {
                 return Err(format!(
-                    "`{word}`: allowed are ack, win, urg, seg, <options>, [noecn], [ect0], [ect1], [ce], garbage"
+                    "`{word}`: expected ack, win, urg, seg, <options>, [noecn], [ect0], [ect1], [ce], garbage"
                 ));
             }
         }
@@ -60,15 +60,15 @@ pub(crate) fn segment(text: &str, arriving: bool) -> Result<Segment, String> {
 
 fn check(segment: &Segment, arriving: bool) -> Result<(), String> {
     if segment.flags.ack() != segment.ack.is_some() {
-        return Err("`.` among the flags and `ack N` belong together".into());
+        return Err("the flag `.` and `ack N` must be given together".into());
     }
     if arriving && (segment.seq == Number::Any || segment.ack == Some(Number::Any)) {
-        return Err("`*` stands only in segments that are expected".into());
+        return Err("`*` is allowed only in expected segments".into());
     }
     Ok(())
 }
 
-/// Takes `<…>` out of the text.
+/// Extracts `<…>` from the text.
 fn split_options(text: &str) -> Result<(String, Option<&str>), String> {
     let Some((before, rest)) = text.split_once('<') else { return Ok((text.into(), None)) };
     let (options, after) = rest.split_once('>').ok_or("`<` without `>`")?;
@@ -82,20 +82,20 @@ fn flags(text: &str) -> Result<Flags, String> {
     }
     for c in text.chars() {
         let known = FLAGS.iter().find(|(name, _)| *name == c);
-        flags |= known.ok_or_else(|| format!("flag `{c}`: there are S F R P U E W and . for ACK, or -"))?.1;
+        flags |= known.ok_or_else(|| format!("flag `{c}`: expected S F R P U E W and . for ACK, or -"))?.1;
     }
     Ok(flags)
 }
 
-/// The flags as a script gives them.
+/// Formats flags in the language of scripts.
 pub(crate) fn flags_text(flags: Flags) -> String {
     let text: String = FLAGS.iter().filter(|(_, flag)| flags.contains(*flag)).map(|(c, _)| c).collect();
     if text.is_empty() { "-".into() } else { text }
 }
 
-/// `start:end(len)`
+/// Parses `start:end(len)`.
 fn range(text: &str) -> Result<(Number, u32), String> {
-    let wrong = || format!("`{text}` is no range such as 1:1461(1460)");
+    let wrong = || format!("`{text}` is not a range such as 1:1461(1460)");
     let (start, rest) = text.split_once(':').ok_or_else(wrong)?;
     let (end, rest) = rest.split_once('(').ok_or_else(wrong)?;
     let len: u32 = rest.strip_suffix(')').and_then(|n| n.parse().ok()).ok_or_else(wrong)?;
@@ -106,10 +106,10 @@ fn range(text: &str) -> Result<(Number, u32), String> {
         (Number::Any, Number::Any) => true,
         _ => false,
     };
-    if consistent { Ok((start, len)) } else { Err(format!("`{text}`: end less start is not the length")) }
+    if consistent { Ok((start, len)) } else { Err(format!("`{text}`: the length is not end minus start")) }
 }
 
-/// The options between `<` and `>`.
+/// Parses the options between `<` and `>`.
 pub(crate) fn options(text: &str, arriving: bool) -> Result<Options, String> {
     let mut options = Options::default();
     for option in text.split(',').map(str::trim).filter(|option| !option.is_empty()) {
@@ -128,7 +128,7 @@ pub(crate) fn options(text: &str, arriving: bool) -> Result<Options, String> {
             ["raw", hex] if arriving => options.raw = raw(hex)?,
             _ => {
                 return Err(format!(
-                    "option `{option}`: there are mss N, wscale N, sackOK, TS [val N] [ecr N], sack A:B …, \
+                    "option `{option}`: expected mss N, wscale N, sackOK, TS [val N] [ecr N], sack A:B …, \
                      and arriving ones also raw HEX"
                 ));
             }
@@ -138,13 +138,13 @@ pub(crate) fn options(text: &str, arriving: bool) -> Result<Options, String> {
 }
 
 fn sack_block(text: &str) -> Result<(i64, i64), String> {
-    let wrong = || format!("`{text}` is no SACK block such as 1461:2921");
+    let wrong = || format!("`{text}` is not a SACK block such as 1461:2921");
     let (start, end) = text.split_once(':').ok_or_else(wrong)?;
     Ok((start.parse().map_err(|_| wrong())?, end.parse().map_err(|_| wrong())?))
 }
 
 fn stamp(text: &str) -> Result<Stamp, String> {
-    let wrong = |_| format!("`{text}` is no timestamp such as 100, =0 (as on the wire) or *");
+    let wrong = |_| format!("`{text}` is not a timestamp such as 100, =0 (as on the wire) or *");
     match (text, text.strip_prefix('=')) {
         ("*", _) => Ok(Stamp::Auto),
         (_, Some(absolute)) => absolute.parse().map(Stamp::Absolute).map_err(wrong),
@@ -153,7 +153,7 @@ fn stamp(text: &str) -> Result<Stamp, String> {
 }
 
 fn raw(hex: &str) -> Result<Vec<u8>, String> {
-    let wrong = || format!("`{hex}` is no row of hexadecimal bytes");
+    let wrong = || format!("`{hex}` is not a sequence of hexadecimal bytes");
     if !hex.len().is_multiple_of(2) || !hex.is_ascii() {
         return Err(wrong());
     }
@@ -162,5 +162,5 @@ fn raw(hex: &str) -> Result<Vec<u8>, String> {
 }
 
 fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
-    text.parse().map_err(|_| format!("`{text}` is no number that fits here"))
+    text.parse().map_err(|_| format!("`{text}` is not a number in range"))
 }

@@ -2,7 +2,7 @@ use super::*;
 
 const HEADER: &str = "# What. RFC 9293 §3\n";
 
-/// The problem that the only wrong line of a script has.
+/// Returns the problem of a script with one invalid line.
 fn problem(line: &str) -> String {
     let error = parse(&format!("{HEADER}{line}\n")).unwrap_err();
     assert_eq!((error.line, error.text.as_str()), (2, line));
@@ -16,30 +16,30 @@ fn errors_name_the_line_and_what_is_allowed() {
         assert!(problem.contains(part), "{line}: {problem}");
     };
     check("0.1 < S 0:0(0) win 1", "begins with the time");
-    check("+x listen", "no duration such as");
-    check("+0 < Q 0:0(0) win 1", "flag `Q`: there are S F R P U E W");
-    check("+0 < S 0:1(0) win 1", "end less start is not the length");
-    check("+0 < S 0-1 win 1", "no range such as");
-    check("+0 > . 1:1(0)", "belong together");
-    check("+0 < . *:*(0) ack 1", "only in segments that are expected");
-    check("+0 < S 0:0(0) win 70000", "no number that fits");
-    check("+0 < S 0:0(0) wim 7", "allowed are ack, win");
+    check("+x listen", "not a duration such as");
+    check("+0 < Q 0:0(0) win 1", "flag `Q`: expected S F R P U E W");
+    check("+0 < S 0:1(0) win 1", "the length is not end minus start");
+    check("+0 < S 0-1 win 1", "not a range such as");
+    check("+0 > . 1:1(0)", "must be given together");
+    check("+0 < . *:*(0) ack 1", "only in expected segments");
+    check("+0 < S 0:0(0) win 70000", "not a number in range");
+    check("+0 < S 0:0(0) wim 7", "expected ack, win");
     check("+0 < S 0:0(0) <mss 1460", "`<` without `>`");
-    check("+0 < S 0:0(0) <mess 1460>", "there are mss N");
-    check("+0 > S 0:0(0) <raw 00>", "there are mss N");
-    check("+0 < . 1:1(0) ack 1 <sack 5>", "no SACK block such as");
-    check("+0 sing", "there are < and >");
-    check("+0 write some", "no number of bytes");
-    check("+0..1 listen", "only before a segment that is expected");
-    check("+0 @x listen", "no connection such as @2");
-    check("+0 ! happy", "there are established");
+    check("+0 < S 0:0(0) <mess 1460>", "expected mss N");
+    check("+0 > S 0:0(0) <raw 00>", "expected mss N");
+    check("+0 < . 1:1(0) ack 1 <sack 5>", "not a SACK block such as");
+    check("+0 sing", "expected < and >");
+    check("+0 write some", "not a number of bytes");
+    check("+0..1 listen", "only for an expected segment");
+    check("+0 @x listen", "not a connection such as @2");
+    check("+0 ! happy", "expected established");
     check("+0 ? cwnd 1", "`? figure == value`");
-    check("+0 ? cwnd ~ 1", "there are == !=");
-    check("+0 ? cwnd in 1", "no low..high");
+    check("+0 ? cwnd ~ 1", "expected == !=");
+    check("+0 ? cwnd in 1", "not of the form low..high");
     check("+0 icmp redirect", "icmp too_big mtu N seq S");
-    check("+0 accept fast", "a handshake takes");
-    check("config colour=red", "no such key; there are ip,");
-    check("config ip=5", "none of 4, 6");
+    check("+0 accept fast", "expected <options>");
+    check("config colour=red", "unknown key; known keys are ip,");
+    check("config ip=5", "not one of 4, 6");
     check("config nagle", "not key=value");
 }
 
@@ -49,7 +49,7 @@ fn a_script_says_what_it_shows_before_anything_else() {
     assert!(error.problem.contains("name the RFC"), "{error}");
     let late = parse(&format!("{HEADER}+0 listen\nconfig ip=6\n")).unwrap_err();
     assert_eq!(late.line, 3);
-    assert!(late.problem.contains("before the first timed line"), "{late}");
+    assert!(late.problem.contains("precede the first timed line"), "{late}");
 }
 
 #[test]

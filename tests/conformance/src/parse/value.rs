@@ -4,9 +4,9 @@ use core::time::Duration;
 
 use crate::script::{Number, Value};
 
-/// `1.5s`, `40ms`, `200us`, `3min`, `2h`, `25d`, or seconds without a unit.
+/// Parses `1.5s`, `40ms`, `200us`, `3min`, `2h`, `25d`, or seconds without a unit.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is no duration such as 0.04, 40ms, 1.5s, 2h");
+    let wrong = || format!("`{text}` is not a duration such as 0.04, 40ms, 1.5s, 2h");
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let number: f64 = number.parse().map_err(|_| wrong())?;
@@ -23,9 +23,9 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_nanos((number * seconds * 1e9).round() as u64))
 }
 
-/// A sequence number as a script gives it.
+/// Parses a sequence number.
 pub(crate) fn sequence(text: &str) -> Result<Number, String> {
-    let wrong = |_| format!("`{text}` is no sequence number such as 1461, -1, =0 (as on the wire) or *");
+    let wrong = |_| format!("`{text}` is not a sequence number such as 1461, -1, =0 (as on the wire) or *");
     if text == "*" {
         return Ok(Number::Any);
     }
@@ -35,7 +35,7 @@ pub(crate) fn sequence(text: &str) -> Result<Number, String> {
     }
 }
 
-/// What a figure is compared with: a count, a duration with its unit, or a word.
+/// Parses the value of a comparison: a count, a duration with its unit, or a word.
 pub(crate) fn value(text: &str) -> Value {
     if let Ok(number) = text.replace('_', "").parse() {
         return Value::Number(number);
@@ -47,7 +47,8 @@ pub(crate) fn value(text: &str) -> Value {
     }
 }
 
-/// A name without case, underscores and hyphens: `FIN-WAIT-1`, `fin_wait_1` and `FinWait1` are one.
+/// Normalises a name to lower case without underscores and hyphens: `FIN-WAIT-1`, `fin_wait_1` and `FinWait1` are
+/// equal.
 pub(crate) fn word(text: &str) -> String {
     text.chars().filter(|c| c.is_ascii_alphanumeric()).map(|c| c.to_ascii_lowercase()).collect()
 }

@@ -1,4 +1,4 @@
-//! What scripts let the engine's owner do.
+//! The calls by the engine's owner in scripts.
 
 use csp_tcp::ListenError;
 use csp_types::FlowLabel;
@@ -22,7 +22,7 @@ impl Run<'_> {
             },
             Call::Unlisten => {
                 let listened = self.host.stack.unlisten(tuple.local);
-                if listened { Ok(()) } else { Err("nobody listens".into()) }
+                if listened { Ok(()) } else { Err("the port has no listener".into()) }
             }
             Call::Connect(wanted) => self.connect(line.peer, wanted.as_deref()),
             Call::Write(len, taken) => self.write(line.peer, *len, *taken),
@@ -32,10 +32,10 @@ impl Run<'_> {
                 let seq = match seq {
                     Number::Relative(n) => self.peer(line.peer).bases.ours.wrapping_add(*n as u32),
                     Number::Absolute(n) => *n,
-                    Number::Any => return Err("`*` is no number here".into()),
+                    Number::Any => return Err("`*` is not allowed here".into()),
                 };
                 let result = self.host.stack.on_path_error(now, &tuple, seq, *error);
-                if result == *believed { Ok(()) } else { Err(format!("believed: {result}")) }
+                if result == *believed { Ok(()) } else { Err(format!("the engine acted on it: {result}")) }
             }
             Call::Shutdown | Call::Close | Call::Abort => {
                 let label = self.label(line.peer)?;
@@ -104,10 +104,10 @@ impl Run<'_> {
                 "nagle" => options.nagle = config::on_off(text)?,
                 "keepalive" => options.keepalive_idle = config::optional(text)?,
                 "user_timeout" => options.user_timeout = config::optional(text)?,
-                _ => return Err(format!("{key}: there are nagle, keepalive, user_timeout")),
+                _ => return Err(format!("{key}: expected nagle, keepalive, user_timeout")),
             }
         }
         let live = self.host.stack.set_options(self.host.now, label, options);
-        if live { Ok(()) } else { Err("the connection is gone".into()) }
+        if live { Ok(()) } else { Err("the connection has ended".into()) }
     }
 }

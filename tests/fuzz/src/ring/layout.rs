@@ -1,4 +1,4 @@
-//! The arena of one direction in ordinary memory, with the names that the ring uses of the real one.
+//! The arena of one direction in ordinary memory, with the interface that the ring uses.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -41,7 +41,7 @@ struct Shared {
     payloads: RefCell<Vec<Vec<u8>>>,
 }
 
-/// One direction's memory: the thread's own, used again by every run.
+/// The memory of one direction. Each thread has one and reuses it in every run.
 #[derive(Clone, Copy)]
 pub(crate) struct Arena {
     shared: &'static Shared,
@@ -49,7 +49,7 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    /// Memory of zeros.
+    /// Returns zeroed memory.
     pub(crate) fn new() -> Self {
         let shared = SHARED.with(|shared| *shared);
         for word in shared.posted.iter().chain(&shared.tags).chain(&shared.metas) {

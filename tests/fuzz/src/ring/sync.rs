@@ -1,3 +1,3 @@
-//! What the ring takes from the standard library.
+//! The atomics that the ring uses.
 
 pub(crate) use std::sync::atomic::{Ordering, fence};
