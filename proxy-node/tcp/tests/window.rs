@@ -1,4 +1,4 @@
-//! The receive window under a peer that plays with its granularity.
+//! The receive window of a peer that exploits the granularity of window scaling.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
@@ -22,7 +22,7 @@ fn deliver(stack: &mut Stack, tuple: FourTuple, header: Repr, payload: &[u8]) {
     let _ = stack.on_segment(NOW, arrival, &segment, segment.payload());
 }
 
-/// The acknowledgement and window field that were told last.
+/// The acknowledgement number and window field that were sent last.
 fn answer(stack: &mut Stack, before: Repr) -> Repr {
     let mut last = before;
     while let Some(transmit) = stack.poll_transmit(NOW) {
@@ -31,8 +31,8 @@ fn answer(stack: &mut Stack, before: Repr) -> Repr {
     last
 }
 
-/// The window is told in units of 2⁵ bytes. A peer that sends 33 bytes at a time, and each time makes us say where we
-/// are, has us hold a quarter more than the window by that, but not whatever it likes.
+/// The window is advertised in units of 2⁵ bytes. A peer that sends 33 bytes at a time, and makes the engine
+/// acknowledge each time, gains at most a quarter of the window by rounding.
 #[test]
 fn a_window_that_is_rounded_up_does_not_creep() {
     let window = 1 << 20;
