@@ -115,8 +115,9 @@ fn marks_hold_the_window_down_without_loss() {
     assert!(read as f64 > 0.85 * 5_000_000.0 * time.as_secs_f64(), "{read}");
     // RFC 3168 §6.1.2, §6.1.3: each reduction is announced once by CWR, which ends the echo.
     let log = net.log.take().unwrap();
-    let told = log.iter().filter(|(_, from, h, _)| *from == 0 && h.flags.contains(Flags::CWR)).count() as u64;
-    assert!(told == sender.ecn_reductions || told + 1 == sender.ecn_reductions, "{told}");
+    let announced =
+        log.iter().filter(|(_, from, h, _)| *from == 0 && h.flags.contains(Flags::CWR)).count() as u64;
+    assert!(announced == sender.ecn_reductions || announced + 1 == sender.ecn_reductions, "{announced}");
     let mut echoing = log.iter().filter(|(_, from, ..)| *from == 1).map(|p| p.2.flags.contains(Flags::ECE));
     assert!(echoing.any(|echo| echo) && echoing.any(|echo| !echo), "echoes begin and end");
 }

@@ -100,12 +100,12 @@ fn an_error_is_accepted_only_for_data_in_flight_and_a_smaller_mtu() {
     up.net.log = Some(Vec::new());
     up.run(Duration::from_millis(20), 1_000);
     let sequence = up.net.log.take().unwrap()[0].2.seq;
-    let mut check = |tuple: FourTuple, sequence: u32, mtu: u16, believed: bool| {
+    let mut check = |tuple: FourTuple, sequence: u32, mtu: u16, accepted: bool| {
         let before = up.mss();
         let now = up.net.now;
         let error = PathError::PacketTooBig { mtu };
         let taken = up.net.hosts[0].stack.on_path_error(now, &tuple, sequence, error);
-        assert_eq!((taken, up.mss() < before), (believed, believed), "{tuple:?} {sequence} {mtu}");
+        assert_eq!((taken, up.mss() < before), (accepted, accepted), "{tuple:?} {sequence} {mtu}");
     };
     check(tuple, sequence.wrapping_sub(1 << 20), 600, false);
     check(tuple, sequence.wrapping_add(1 << 20), 600, false);

@@ -52,23 +52,23 @@ fn a_window_that_is_rounded_up_does_not_creep() {
         options,
     };
     deliver(&mut stack, tuple, header(0, 0, Flags::SYN, options), &[]);
-    let mut told = answer(&mut stack, Repr::default());
-    let ack = told.seq.wrapping_add(1);
+    let mut latest = answer(&mut stack, Repr::default());
+    let ack = latest.seq.wrapping_add(1);
     let segment = |seq| header(seq, ack, Flags::ACK, Options::default());
     deliver(&mut stack, tuple, segment(1), &[]);
     let label = stack.label_of(&tuple).unwrap();
-    told.window = u16::MAX >> 5;
+    latest.window = u16::MAX >> 5;
     let mut sent = 0;
     while sent < 2 * window {
-        let room = u32::from(told.window) << 5;
+        let room = u32::from(latest.window) << 5;
         if room < 33 {
             break;
         }
         deliver(&mut stack, tuple, segment(1 + sent), &[7; 33]);
         sent += 33;
         deliver(&mut stack, tuple, segment(1 + sent - 33), &[7; 33]);
-        told = answer(&mut stack, told);
-        assert_eq!(told.ack, 1 + sent);
+        latest = answer(&mut stack, latest);
+        assert_eq!(latest.ack, 1 + sent);
     }
     let held = stack.readable(label);
     let window = window as usize;

@@ -260,8 +260,8 @@ fn window_scale_sack_and_mss_survive_with_timestamps() {
     // The network node receives the label although the client has sent no data yet.
     let transmit = h.stack.poll_transmit(h.now).unwrap();
     assert!(transmit.flow_new && transmit.label == info.label);
-    let told = transmit.header.unwrap();
-    let ours = told.options.timestamps.unwrap();
+    let sent = transmit.header.unwrap();
+    let ours = sent.options.timestamps.unwrap();
     assert!(
         ours.value.wrapping_sub(timestamps.unwrap().value) < 1_000,
         "the timestamp clock does not go back"

@@ -38,17 +38,17 @@ impl World {
 
     /// Whatever waits for an acknowledgement, or for a window to open, has a timer.
     fn check_timers(&self, engine: &EngineHost) {
-        let told = engine.stack.next_timeout();
+        let reported = engine.stack.next_timeout();
         for info in engine.stack.connections() {
             if info.in_flight == 0 && info.send_queue == 0 {
                 continue;
             }
             let deadline = info.deadline.unwrap_or_else(|| panic!("no timer runs: {info:?}"));
-            let told = told.unwrap_or_else(|| panic!("next_timeout knows of no timer: {info:?}"));
+            let reported = reported.unwrap_or_else(|| panic!("next_timeout knows of no timer: {info:?}"));
             let most = self.now + engine.stack.config().rto_max + TIMER_SLACK;
             assert!(deadline <= most, "no timer but perhaps keepalive runs: {info:?}");
             let latest = deadline.max(self.now) + TIMER_SLACK;
-            assert!(told <= latest, "next_timeout is {told:?}, a timer is due at {deadline:?}");
+            assert!(reported <= latest, "next_timeout is {reported:?}, a timer is due at {deadline:?}");
         }
     }
 

@@ -75,7 +75,7 @@ pub struct View {
     got: Spans,
     next: u64,
     last_ack: u64,
-    told: u64,
+    advertised: u64,
     /// By how much roundings may have moved the edge on since the window was largest.
     rounded: u64,
     owed_since: Option<Instant>,
@@ -173,7 +173,7 @@ impl Watch {
             view.ours = options;
             view.last_ack = 1;
         }
-        view.told = view.told.max(1 + u64::from(window)); // RFC 7323 §2.2: not scaled
+        view.advertised = view.advertised.max(1 + u64::from(window)); // RFC 7323 §2.2: not scaled
     }
 
     /// A packet was handed to the engine; `taken`: it was not dropped; `opens`: it brought a connection about.
@@ -193,7 +193,7 @@ impl Watch {
             return;
         }
         view.learn_value(packet);
-        view.take_acknowledgement(packet);
+        view.process_ack(packet);
         view.take_data(now, packet);
     }
 
@@ -268,7 +268,7 @@ impl Watch {
             return;
         }
         let (window, most) =
-            (view.told - view.next.min(view.told), u64::from(self.config.receive_window_max));
+            (view.advertised - view.next.min(view.advertised), u64::from(self.config.receive_window_max));
         assert!(window >= self.mss_of(tuple).min(most / 4), "{window} bytes of window are told: {view:?}");
     }
 
@@ -285,9 +285,13 @@ impl Watch {
 
 impl fmt::Debug for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let View { top, una, edge, edge_max, fin_at, again, next, last_ack, told, over, .. } = self;
+        let View { top, una, edge, edge_max, fin_at, again, next, last_ack, advertised, over, .. } = self;
         write!(f, "sent {una}..{top} window to {edge} (most {edge_max}) fin {fin_at:?} again {again} | ")?;
-        write!(f, "received {next} acknowledged {last_ack} told {told} {:?} over {over}", self.got)
+        write!(
+            f,
+            "received {next} acknowledged {last_ack} advertised {advertised} {:?} over {over}",
+            self.got
+        )
     }
 }
 
@@ -315,7 +319,7 @@ impl View {
             got: Spans::default(),
             next: 1,
             last_ack: 0,
-            told: 1,
+            advertised: 1,
             rounded: 0,
             owed_since: None,
             idle_since: None,

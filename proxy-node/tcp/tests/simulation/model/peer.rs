@@ -36,13 +36,13 @@ pub struct Peer {
     recent: u32,
     /// ECN: congestion was seen and not yet answered by CWR.
     echo: bool,
-    finish_told: bool,
+    finish_reported: bool,
     /// The application is gone.
     closed: bool,
     /// Both sides finished.
     done: bool,
     over: bool,
-    forget_at: Option<Instant>,
+    remove_at: Option<Instant>,
 }
 
 impl Peer {
@@ -62,15 +62,15 @@ impl Peer {
             clock_offset: 0xfff0_0000, // one clock, so that connections of the same addresses follow each other
             recent: 0,
             echo: false,
-            finish_told: false,
+            finish_reported: false,
             closed: false,
             done: false,
             over: false,
-            forget_at: None,
+            remove_at: None,
         }
     }
 
-    fn tell(&mut self, shared: &mut Shared, event: Event) {
+    fn report(&mut self, shared: &mut Shared, event: Event) {
         if !self.over {
             shared.events.push_back((self.id, event));
         }
@@ -79,7 +79,7 @@ impl Peer {
     fn end(&mut self, shared: &mut Shared, event: Event) {
         // Nobody was told of a passive connection before it was established.
         if !(self.passive && self.state == State::SynReceived) {
-            self.tell(shared, event);
+            self.report(shared, event);
         }
         self.over = true;
         self.state = State::Gone;
@@ -171,8 +171,8 @@ impl Peer {
             true => flags.contains(Flags::ECE) && !flags.contains(Flags::CWR),
             false => flags.contains(Flags::ECE | Flags::CWR),
         };
-        let told = options.mss.unwrap_or(if self.tuple.local.is_ipv4() { 536 } else { 1220 });
-        let mss = u64::from(told.min(manners.mss).max(64)) - if self.timestamps { 12 } else { 0 };
+        let peer_mss = options.mss.unwrap_or(if self.tuple.local.is_ipv4() { 536 } else { 1220 });
+        let mss = u64::from(peer_mss.min(manners.mss).max(64)) - if self.timestamps { 12 } else { 0 };
         self.sender.start(&manners, mss);
         self.sender.take_window(0, 0, u64::from(window));
         // A SYN's window is not scaled, and its acknowledgement number is 1 at most.
@@ -230,7 +230,7 @@ impl Peer {
     fn establish(&mut self, shared: &mut Shared) {
         self.state = State::Open;
         self.sender.on_ack(shared.now, 1, false);
-        self.tell(shared, Event::Established { passive: self.passive });
+        self.report(shared, Event::Established { passive: self.passive });
     }
 
     fn on_packet_synchronised(&mut self, shared: &mut Shared, packet: &Packet) {
@@ -281,12 +281,12 @@ impl Peer {
             }
             self.establish(shared);
         }
-        self.take_acknowledgement(shared, packet, at, acked);
+        self.process_ack(shared, packet, at, acked);
         self.take_data(shared, packet, at);
         self.look_for_the_end(shared);
     }
 
-    fn take_acknowledgement(&mut self, shared: &mut Shared, packet: &Packet, at: i64, acked: i64) {
+    fn process_ack(&mut self, shared: &mut Shared, packet: &Packet, at: i64, acked: i64) {
         if acked < self.sender.una as i64 {
             return;
         }
@@ -319,11 +319,11 @@ impl Peer {
         }
         self.receiver.count_segment(&manners, shared.now);
         if more > 0 {
-            self.tell(shared, Event::Readable);
+            self.report(shared, Event::Readable);
         }
-        if self.receiver.finished && !self.finish_told {
-            self.finish_told = true;
-            self.tell(shared, Event::PeerFinished);
+        if self.receiver.finished && !self.finish_reported {
+            self.finish_reported = true;
+            self.report(shared, Event::PeerFinished);
         }
     }
 
@@ -334,13 +334,13 @@ impl Peer {
         }
         self.state = State::TimeWait;
         self.done = true;
-        self.forget_at = Some(shared.now + shared.manners.time_wait);
-        self.tell_closed(shared);
+        self.remove_at = Some(shared.now + shared.manners.time_wait);
+        self.report_closed(shared);
     }
 
-    fn tell_closed(&mut self, shared: &mut Shared) {
+    fn report_closed(&mut self, shared: &mut Shared) {
         if self.done && self.receiver.unread() == 0 {
-            self.tell(shared, Event::Closed);
+            self.report(shared, Event::Closed);
             self.over = true;
         }
     }
@@ -351,10 +351,10 @@ impl Peer {
 
     pub fn read(&mut self, shared: &mut Shared, max: usize, f: &mut dyn FnMut(&[u8]) -> usize) -> usize {
         let taken = self.receiver.read(max, f);
-        if taken > 0 && self.state == State::Open && self.receiver.has_room_to_tell(&shared.manners) {
+        if taken > 0 && self.state == State::Open && self.receiver.has_window_update(&shared.manners) {
             self.receiver.ack_now = true;
         }
-        self.tell_closed(shared);
+        self.report_closed(shared);
         taken
     }
 
@@ -390,15 +390,15 @@ impl Peer {
 
     pub fn deadline(&self) -> Option<Instant> {
         if self.state == State::TimeWait {
-            return self.forget_at;
+            return self.remove_at;
         }
         [self.sender.deadline, self.receiver.ack_at].into_iter().flatten().min()
     }
 
     pub fn on_timeout(&mut self, shared: &mut Shared) {
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= shared.now);
-        if due(self.forget_at) {
-            self.tell_closed(shared);
+        if due(self.remove_at) {
+            self.report_closed(shared);
             self.state = State::Gone;
             return;
         }

@@ -135,7 +135,7 @@ impl Receiver {
     }
 
     /// Whether the reader made room worth telling of (RFC 9293 §3.8.6.2.2).
-    pub fn has_room_to_tell(&self, manners: &Manners) -> bool {
+    pub fn has_window_update(&self, manners: &Manners) -> bool {
         let step = u64::from(manners.mss).min(u64::from(manners.buffer) / 2).max(1);
         !self.finished && self.wanted_edge(manners) >= self.edge + step
     }

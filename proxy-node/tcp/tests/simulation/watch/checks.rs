@@ -111,8 +111,8 @@ impl View {
         self.owed_since = (ack < self.next).then_some(now);
         let edge = ack + (u64::from(header.window) << self.shift(&ours));
         // RFC 9293 §3.8.6: a window once told is not taken back.
-        assert!(memory_short || edge >= self.told, "the window's edge moves back to {edge}: {self:?}");
-        self.told = if memory_short { edge.max(ack) } else { self.told.max(edge) };
+        assert!(memory_short || edge >= self.advertised, "the window's edge moves back to {edge}: {self:?}");
+        self.advertised = if memory_short { edge.max(ack) } else { self.advertised.max(edge) };
         // An edge that may not move back is rounded up with every acknowledgement (RFC 7323 §2.3).
         let most = u64::from(config.receive_window_max) + 2;
         let held = edge.saturating_sub(1 + done.received);
@@ -131,7 +131,7 @@ impl View {
         }
     }
 
-    pub(super) fn take_acknowledgement(&mut self, packet: &Packet) {
+    pub(super) fn process_ack(&mut self, packet: &Packet) {
         let header = &packet.header;
         if !header.flags.ack() {
             return;
@@ -160,9 +160,9 @@ impl View {
         let at = relative(packet.header.seq, self.irs.expect("a SYN came"), self.next);
         let end = at + i64::from(packet.len());
         let (from, to) = (at.max(1) as u64, end.max(1) as u64);
-        let told = self.told.max(self.next);
-        let fin_fits = packet.header.flags.fin() && to <= told + 1;
-        self.got.insert(from, if fin_fits { to } else { to.min(told) });
+        let advertised = self.advertised.max(self.next);
+        let fin_fits = packet.header.flags.fin() && to <= advertised + 1;
+        self.got.insert(from, if fin_fits { to } else { to.min(advertised) });
         self.next = self.got.end_of_first(self.next);
         if self.next > self.last_ack {
             self.owed_since = self.owed_since.or(Some(now));

@@ -54,7 +54,7 @@ impl Watch {
         view.theirs = self.cookies.syns.get(&(tuple, irs)).copied();
         view.recent = packet.header.options.timestamps.map_or(0, |t| t.value);
         (view.answered_syn, view.top, view.last_ack) = (true, 1, 1);
-        view.told = 1 + u64::from(header.window); // RFC 7323 §2.2: not scaled
+        view.advertised = 1 + u64::from(header.window); // RFC 7323 §2.2: not scaled
         self.views.insert(tuple, view);
     }
 }
