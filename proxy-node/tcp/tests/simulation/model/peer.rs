@@ -14,7 +14,7 @@ const ECT_0: u8 = 2;
 pub enum State {
     SynSent,
     SynReceived,
-    /// From ESTABLISHED to LAST-ACK: the two halves say the rest.
+    /// ESTABLISHED to LAST-ACK: the sender and receiver halves have the details.
     Open,
     TimeWait,
     Gone,
@@ -34,10 +34,10 @@ pub struct Peer {
     send_shift: u8,
     clock_offset: u32,
     recent: u32,
-    /// ECN: congestion was seen and not yet answered by CWR.
+    /// ECN: CE was received, and CWR not since.
     echo: bool,
     finish_reported: bool,
-    /// The application is gone.
+    /// The application has closed.
     closed: bool,
     /// Both sides finished.
     done: bool,
@@ -59,7 +59,7 @@ impl Peer {
             ecn: shared.manners.ecn,
             scaling: shared.manners.window_scale.is_some(),
             send_shift: 0,
-            clock_offset: 0xfff0_0000, // one clock, so that connections of the same addresses follow each other
+            clock_offset: 0xfff0_0000, // one clock for successive connections of the same addresses
             recent: 0,
             echo: false,
             finish_reported: false,
@@ -77,7 +77,7 @@ impl Peer {
     }
 
     fn end(&mut self, shared: &mut Shared, event: Event) {
-        // Nobody was told of a passive connection before it was established.
+        // A passive connection is not reported before it is established.
         if !(self.passive && self.state == State::SynReceived) {
             self.report(shared, event);
         }
@@ -143,14 +143,14 @@ impl Peer {
         self.sender.on_sent(shared.now, 1);
     }
 
-    /// An acknowledgement without data; behind a window that shrank, its number is one that is still within it.
+    /// A pure acknowledgement; after the window shrank, its sequence number is one within the window.
     fn acknowledge(&mut self, shared: &mut Shared) {
         let at = self.sender.top.min(self.sender.edge.max(self.sender.una));
         let flags = if self.echo { Flags::ACK | Flags::ECE } else { Flags::ACK };
         self.send(shared, flags, at, Vec::new(), NOT_ECT);
     }
 
-    /// A SYN for a listener.
+    /// Processes a SYN for a listener.
     pub fn accept(&mut self, shared: &mut Shared, packet: &Packet) {
         self.agree(shared, packet);
         self.send_syn(shared);
@@ -175,16 +175,16 @@ impl Peer {
         let mss = u64::from(peer_mss.min(manners.mss).max(64)) - if self.timestamps { 12 } else { 0 };
         self.sender.start(&manners, mss);
         self.sender.take_window(0, 0, u64::from(window));
-        // A SYN's window is not scaled, and its acknowledgement number is 1 at most.
+        // A SYN's window is not scaled, and its acknowledgement number is at most 1.
         self.sender.edge = 1 + u64::from(window);
     }
 
-    /// The sequence number behind everything that was sent.
+    /// The sequence number after everything that was sent.
     pub fn sequence_end(&self) -> u32 {
         self.sender.seq(self.sender.top)
     }
 
-    /// Whether an old connection makes room for a SYN (RFC 9293 §3.10.7.4, RFC 6191 §2).
+    /// Whether a SYN may replace an old connection (RFC 9293 §3.10.7.4, RFC 6191 §2).
     pub fn gives_way_to(&self, packet: &Packet) -> bool {
         if self.state != State::TimeWait {
             return false;
@@ -215,14 +215,14 @@ impl Peer {
             return;
         }
         if !ours || !flags.syn() {
-            return; // left to the other side's timers
+            return; // the other side's timers recover
         }
         self.agree(shared, packet);
         if flags.ack() {
             self.establish(shared);
             self.acknowledge(shared);
         } else {
-            self.state = State::SynReceived; // both opened at once
+            self.state = State::SynReceived; // simultaneous open
             self.send_syn(shared);
         }
     }
@@ -241,7 +241,7 @@ impl Peer {
                 return self.send_syn(shared);
             }
             if self.sender.position(ack) == 1 {
-                self.sender.edge = 1 + u64::from(window); // the other half of a simultaneous open
+                self.sender.edge = 1 + u64::from(window); // SYN/ACK of a simultaneous open
                 self.establish(shared);
             }
             return self.acknowledge(shared);
@@ -327,7 +327,7 @@ impl Peer {
         }
     }
 
-    /// Both finished?
+    /// Ends the connection if both sides have finished.
     fn look_for_the_end(&mut self, shared: &mut Shared) {
         if self.state != State::Open || !self.receiver.finished || !self.sender.fin_is_acknowledged() {
             return;
@@ -440,7 +440,7 @@ impl Peer {
         if new && core::mem::take(&mut self.sender.cwr_due) {
             flags |= Flags::CWR;
         }
-        // RFC 3168 §6.1.5: never on what is sent again.
+        // RFC 3168 §6.1.5: not on retransmissions.
         let ecn = if self.ecn && new { ECT_0 } else { NOT_ECT };
         self.send(shared, flags, from, payload, ecn);
         let held_back = self.sender.edge <= from;
@@ -451,7 +451,7 @@ impl Peer {
         }
     }
 
-    /// Sends what may be sent.
+    /// Sends everything that may be sent.
     pub fn transmit(&mut self, shared: &mut Shared) {
         if self.state == State::Open {
             if core::mem::take(&mut self.sender.again) && self.sender.una < self.sender.end() {
@@ -465,7 +465,7 @@ impl Peer {
                 self.send_stretch(shared, from, to);
             }
             if self.sender.deadline.is_none() && self.sender.una < self.sender.end() {
-                self.sender.arm(shared.now); // held back by the window
+                self.sender.arm(shared.now); // limited by the window
             }
         }
         if self.receiver.ack_now && matches!(self.state, State::Open | State::TimeWait) {
