@@ -52,7 +52,7 @@ impl SendQueue {
             return 0;
         }
         // Payload remains in place only if the rest of the capacity could still be copied within the memory set aside
-        // for it. Otherwise connections that waste memory could cause writes to be refused that were promised room.
+        // for it. Otherwise wasteful writes could exhaust memory that others were granted.
         let rest = u64::from(capacity.saturating_sub(self.len)).saturating_sub(data.len() as u64);
         let spare =
             send_memory(capacity, pool.block_len()).saturating_sub(rest + 3 * pool.block_len() as u64);

@@ -355,7 +355,7 @@ fn hystart_counts_rounds_and_samples_as_rfc_9406_does() {
         assert_eq!(cc.cwnd(), cwnd, "{una} segments acknowledged");
         before = una;
     }
-    // What is SACKed behind a hole at windowEnd ends no round.
+    // Data SACKed after a hole at windowEnd does not end the round.
     for _ in 0..10 {
         let sample = AckSample { una: Seq(1 + 28 * MSS), nxt: Seq(1 + 40 * MSS), ..ack(0, Phase::Open) };
         cc.on_ack(&AckSample { delivered: MSS, ..sample });

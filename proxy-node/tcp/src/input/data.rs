@@ -28,6 +28,7 @@ const COALESCED_TIME_MAX: Duration = Duration::from_millis(1);
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HoleAcks {
     rcv_nxt: Seq,
+    /// Segments acknowledged immediately, and segments that wait for a shared acknowledgement.
     acked: u8,
     pending: u8,
     /// Ranges that the pending segments belong to, and the end of the latest segment.

@@ -68,7 +68,7 @@ impl Recovery {
     }
 }
 
-/// RFC 2883 §4: the first block reports a duplicate where the acknowledgement, or the second block, covers it.
+/// RFC 2883 §4: the first block reports a duplicate if the acknowledgement number, or the second block, covers it.
 fn reported_duplicate(blocks: &[SackBlock], ack: Seq) -> Option<(Seq, Seq)> {
     let first = blocks.first()?;
     let (start, end) = (Seq(first.start), Seq(first.end));

@@ -36,8 +36,8 @@ impl Stack {
         self.process_segment(now, arrival, segment, payload, None)
     }
 
-    /// As [`Stack::on_segment`] for a segment in a buffer of this stack (see [`Stack::lend`]): its payload stays there,
-    /// where that holds not much more memory than it is long.
+    /// As [`Stack::on_segment`], for a segment in a buffer lent by this stack ([`Stack::lend`]). The payload remains
+    /// there, unless that would hold much more memory than its length; then it is copied.
     ///
     /// # Errors
     /// [`DropReason`]: the segment had no effect but possibly an answer. It is counted already.

@@ -5,7 +5,7 @@
 //!                         receive queue, deadline of the acknowledgement. The processor fetches both lines at once.
 //!   line 2      sending   send queue and its sequence numbers: sent data, acknowledgements of data
 //!   line 3 …    timers, flight, RACK, round-trip times, congestion window: for the same segments, as needed
-//!   behind      cold      loss recovery, handshake, path, options, addresses, end of the connection
+//!   last        cold      loss recovery, handshake, path, options, addresses, end of the connection
 //! ```
 //!
 //! With 100,000 connections every line touched is a cache miss, which costs more than the computation. Sending data

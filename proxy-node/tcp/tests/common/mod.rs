@@ -184,12 +184,12 @@ impl Net {
     /// The link's router reports packets that did not fit. Segments sent in response may not fit either.
     fn complain(&mut self) -> bool {
         let errors = std::mem::take(&mut self.errors);
-        let (mtu, tells) = self.mtu;
-        for (from, tuple, sequence) in errors.iter().filter(|_| tells) {
+        let (mtu, icmp) = self.mtu;
+        for (from, tuple, sequence) in errors.iter().filter(|_| icmp) {
             let error = PathError::PacketTooBig { mtu: mtu as u16 };
             self.hosts[*from].stack.on_path_error(self.now, tuple, *sequence, error);
         }
-        tells && !errors.is_empty()
+        icmp && !errors.is_empty()
     }
 
     fn send(&mut self, from: usize, packet: Packet) {

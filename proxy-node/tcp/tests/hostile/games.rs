@@ -56,7 +56,7 @@ fn optimistic_acknowledgements_are_bounded_by_window_and_buffer() {
     for _ in 0..200 {
         peer.write(1 << 20);
         let mut last = None;
-        while let Some((header, len)) = peer.hear() {
+        while let Some((header, len)) = peer.receive() {
             last = Some(header.seq.wrapping_add(len as u32));
         }
         let info = peer.info();
@@ -90,14 +90,14 @@ fn a_window_that_shrinks_and_grows_loses_nothing() {
     let mut peer = Peer::established(config(), sack_options());
     let first = peer.ack;
     peer.write(50_000);
-    let mut heard = vec![false; 50_000];
+    let mut received = vec![false; 50_000];
     let mut flip = false;
     for _ in 0..2_000 {
-        while let Some((header, len)) = peer.hear() {
+        while let Some((header, len)) = peer.receive() {
             let at = header.seq.wrapping_sub(first) as usize;
-            heard[at..at + len].fill(true);
+            received[at..at + len].fill(true);
         }
-        let contiguous = heard.iter().position(|heard| !heard).unwrap_or(heard.len());
+        let contiguous = received.iter().position(|received| !received).unwrap_or(received.len());
         peer.ack = first.wrapping_add(contiguous as u32);
         flip = !flip;
         peer.window = if flip { 0 } else { 2_000 };
@@ -105,7 +105,7 @@ fn a_window_that_shrinks_and_grows_loses_nothing() {
         peer.now += Duration::from_millis(20);
         peer.stack.on_timeout(peer.now);
     }
-    assert!(heard.iter().all(|heard| *heard));
+    assert!(received.iter().all(|received| *received));
     assert_eq!(peer.info().send_queue, 0);
 }
 
@@ -209,18 +209,18 @@ fn a_peer_that_discards_sacked_data_gets_it_again() {
     sack.push(SackBlock { start: first.wrapping_add(1_000), end: first.wrapping_add(sent as u32) });
     peer.send_with(Flags::ACK, Options { sack, ..Options::default() }, &[]);
     // It discards all of that data, and then acknowledges what arrives in order.
-    let mut heard = vec![false; 10_000];
+    let mut received = vec![false; 10_000];
     for _ in 0..100 {
-        while let Some((header, len)) = peer.hear() {
+        while let Some((header, len)) = peer.receive() {
             let at = header.seq.wrapping_sub(first) as usize;
-            heard[at..at + len].fill(true);
+            received[at..at + len].fill(true);
         }
-        let contiguous = heard.iter().position(|heard| !heard).unwrap_or(heard.len());
+        let contiguous = received.iter().position(|received| !received).unwrap_or(received.len());
         peer.ack = first.wrapping_add(contiguous as u32);
         peer.send(Flags::ACK, &[]);
         let next = peer.stack.next_timeout().unwrap_or(peer.now);
         peer.now = peer.now.max(next);
         peer.stack.on_timeout(peer.now);
     }
-    assert!(heard.iter().all(|heard| *heard));
+    assert!(received.iter().all(|received| *received));
 }

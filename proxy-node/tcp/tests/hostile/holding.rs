@@ -62,7 +62,7 @@ fn time_wait_is_bounded_and_keeps_the_newest() {
         peer.remote.set_port(port);
         peer.open(Options::default());
         peer.stack.shutdown(peer.now, peer.label);
-        let (fin, _) = peer.hear().unwrap();
+        let (fin, _) = peer.receive().unwrap();
         assert!(fin.flags.fin());
         peer.ack = fin.seq.wrapping_add(1);
         peer.send(Flags::ACK | Flags::FIN, &[]);
@@ -86,7 +86,7 @@ fn time_wait_is_bounded_and_keeps_the_newest() {
 fn a_fin_outside_the_sequence_does_not_prolong_time_wait() {
     let mut peer = Peer::established(config(), Options::default());
     peer.stack.shutdown(peer.now, peer.label);
-    let (fin, _) = peer.hear().unwrap();
+    let (fin, _) = peer.receive().unwrap();
     peer.ack = fin.seq.wrapping_add(1);
     peer.send(Flags::ACK | Flags::FIN, &[]);
     peer.hear_all();

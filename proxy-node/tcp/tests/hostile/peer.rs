@@ -46,7 +46,7 @@ impl Peer {
     pub fn open(&mut self, options: Options) {
         self.seq = 100;
         self.send_with(Flags::SYN, options, &[]);
-        let (header, _) = self.hear().unwrap();
+        let (header, _) = self.receive().unwrap();
         (self.seq, self.ack) = (101, header.seq.wrapping_add(1));
         self.send(Flags::ACK, &[]);
         self.now += Duration::from_millis(10);
@@ -56,7 +56,7 @@ impl Peer {
             }
         }
         assert_eq!(self.state(), Some(State::Established));
-        while self.hear().is_some() {}
+        while self.receive().is_some() {}
     }
 
     pub fn repr(&self, flags: Flags, options: Options) -> Repr {
@@ -85,7 +85,7 @@ impl Peer {
     }
 
     /// The next segment from the server, and the length of its payload.
-    pub fn hear(&mut self) -> Option<(Repr, usize)> {
+    pub fn receive(&mut self) -> Option<(Repr, usize)> {
         loop {
             let transmit = self.stack.poll_transmit(self.now)?;
             if let Some(header) = transmit.header {
@@ -98,7 +98,7 @@ impl Peer {
     /// Receives everything that the server sends now; returns the number of records and bytes.
     pub fn hear_all(&mut self) -> (usize, usize) {
         let (mut records, mut bytes) = (0, 0);
-        while let Some((_, len)) = self.hear() {
+        while let Some((_, len)) = self.receive() {
             records += 1;
             bytes += len;
         }

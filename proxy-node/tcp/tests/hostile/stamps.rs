@@ -24,7 +24,7 @@ fn lie(name: &str, mut echo: impl FnMut(u32) -> u32) {
     for round in 0..300 {
         while peer.write(1 << 16) > 0 {}
         let mut last = None;
-        while let Some((header, len)) = peer.hear() {
+        while let Some((header, len)) = peer.receive() {
             let end = header.seq.wrapping_add(len as u32);
             last = Some(
                 last.map_or(end, |last: u32| if (end.wrapping_sub(last) as i32) > 0 { end } else { last }),

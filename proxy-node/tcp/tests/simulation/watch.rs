@@ -3,7 +3,7 @@
 //! Positions count from the initial sequence numbers: 0 is the SYN, `n + 1` is byte `n` of the stream.
 //!
 //! ```text
-//!   sending:    una          top   edge     edge_max      receiving:   last_ack   next     told
+//!   sending:    una          top   edge     edge_max      receiving:   last_ack   next  advertised
 //!    |--------- | -- sent -- | ---- | --------- |          |------------- | ------ | ------ |
 //! ```
 
