@@ -16,7 +16,7 @@ fn sack_options() -> Options {
 fn an_acknowledgement_of_what_was_not_sent_counts_for_nothing() {
     let mut peer = Peer::established(config(), Options { mss: Some(1_000), ..Options::default() });
     peer.write(100_000);
-    let (_, sent) = peer.hear_all();
+    let (_, sent) = peer.receive_all();
     let before = peer.info();
     for ahead in [1, 1_000, 1 << 20, 1 << 30] {
         let repr = peer.repr(Flags::ACK, Options::default());
@@ -27,7 +27,7 @@ fn an_acknowledgement_of_what_was_not_sent_counts_for_nothing() {
         (after.in_flight, after.cwnd, after.send_queue),
         (before.in_flight, before.cwnd, before.send_queue)
     );
-    let (records, bytes) = peer.hear_all();
+    let (records, bytes) = peer.receive_all();
     assert!(records <= 1 && bytes == 0, "one challenge: {records} records, {bytes} bytes");
 }
 
@@ -36,7 +36,7 @@ fn one_byte_acknowledgements_open_the_window_by_bytes() {
     // ACK division: a thousand acknowledgements of parts of one segment count as one of the segment (RFC 3465).
     let mut peer = Peer::established(config(), Options { mss: Some(1_000), ..Options::default() });
     peer.write(200_000);
-    peer.hear_all();
+    peer.receive_all();
     let before = peer.info().cwnd;
     for _ in 0..1_000 {
         peer.ack = peer.ack.wrapping_add(1);
@@ -44,7 +44,7 @@ fn one_byte_acknowledgements_open_the_window_by_bytes() {
     }
     let gained = peer.info().cwnd - before;
     assert!(gained <= 1_000, "{gained} bytes for 1000 acknowledged");
-    let (_, bytes) = peer.hear_all();
+    let (_, bytes) = peer.receive_all();
     assert!(bytes <= 2_000, "{bytes} bytes for 1000 acknowledged");
 }
 
@@ -182,7 +182,7 @@ fn urgent_data_is_data() {
 fn sack_of_everything_and_of_nothing_sent_is_bounded() {
     let mut peer = Peer::established(config(), sack_options());
     peer.write(50_000);
-    let (_, sent) = peer.hear_all();
+    let (_, sent) = peer.receive_all();
     let first = peer.ack;
     let mut records = 0;
     for n in 0..5_000u32 {
@@ -192,7 +192,7 @@ fn sack_of_everything_and_of_nothing_sent_is_bounded() {
             sack.push(SackBlock { start, end: start.wrapping_add(1 + n % 3) });
         }
         peer.send_with(Flags::ACK, Options { sack, ..Options::default() }, &[]);
-        records += peer.hear_all().0;
+        records += peer.receive_all().0;
     }
     let o = peer.stack.occupancy();
     assert!(o.range_sets.0 <= 2 && peer.info().in_flight <= 60_000, "{o:?}");
@@ -204,7 +204,7 @@ fn a_peer_that_discards_sacked_data_gets_it_again() {
     let mut peer = Peer::established(config(), sack_options());
     peer.write(10_000);
     let first = peer.ack;
-    let (_, sent) = peer.hear_all();
+    let (_, sent) = peer.receive_all();
     let mut sack = SackBlocks::EMPTY;
     sack.push(SackBlock { start: first.wrapping_add(1_000), end: first.wrapping_add(sent as u32) });
     peer.send_with(Flags::ACK, Options { sack, ..Options::default() }, &[]);

@@ -18,7 +18,7 @@ fn perforate() -> Peer {
         for n in 0..500u32 {
             peer.arrive(Repr { seq: repr.seq.wrapping_add(2 * n + 1), ..repr }, &[1]);
         }
-        peer.hear_all();
+        peer.receive_all();
     }
     peer
 }
@@ -66,7 +66,7 @@ fn time_wait_is_bounded_and_keeps_the_newest() {
         assert!(fin.flags.fin());
         peer.ack = fin.seq.wrapping_add(1);
         peer.send(Flags::ACK | Flags::FIN, &[]);
-        peer.hear_all();
+        peer.receive_all();
         while peer.stack.poll_event().is_some() {}
     }
     let o = peer.stack.occupancy();
@@ -89,7 +89,7 @@ fn a_fin_outside_the_sequence_does_not_prolong_time_wait() {
     let (fin, _) = peer.receive().unwrap();
     peer.ack = fin.seq.wrapping_add(1);
     peer.send(Flags::ACK | Flags::FIN, &[]);
-    peer.hear_all();
+    peer.receive_all();
     for _ in 0..7 {
         peer.wait(Duration::from_secs(9));
         let repr = peer.repr(Flags::ACK | Flags::FIN, Options::default());
@@ -108,7 +108,7 @@ fn states_after_close_end_by_themselves() {
             peer.seq = peer.seq.wrapping_add(1);
         }
         peer.stack.close(peer.now, peer.label);
-        peer.hear_all();
+        peer.receive_all();
         if acknowledges {
             peer.ack = peer.ack.wrapping_add(1);
             peer.send(Flags::ACK, &[]);

@@ -29,7 +29,7 @@ fn talking() -> Peer {
 /// Bytes that the application received, and challenges sent, since `talking`.
 fn harm(peer: &mut Peer) -> (usize, usize, u64) {
     let info = peer.info();
-    peer.hear_all();
+    peer.receive_all();
     (info.receive_queue, info.out_of_order, peer.stack.counters().challenge_acks_sent)
 }
 
@@ -87,7 +87,7 @@ fn of_all_acknowledgement_numbers_few_let_guessed_bytes_in() {
         let seq = honest.seq.wrapping_add(taken);
         peer.arrive(Repr { seq, ack: honest.ack.wrapping_add(step << 14), ..honest }, b"x");
         taken += (peer.info().receive_queue - before) as u32;
-        peer.hear_all();
+        peer.receive_all();
     }
     assert!((1..=1 + 60_000 / (1 << 14)).contains(&taken), "{taken} of {} guesses were accepted", 1 << 18);
 }

@@ -96,7 +96,7 @@ impl Peer {
     }
 
     /// Receives everything that the server sends now; returns the number of records and bytes.
-    pub fn hear_all(&mut self) -> (usize, usize) {
+    pub fn receive_all(&mut self) -> (usize, usize) {
         let (mut records, mut bytes) = (0, 0);
         while let Some((_, len)) = self.receive() {
             records += 1;
@@ -108,11 +108,11 @@ impl Peer {
     /// Runs timers for `time`; returns the number of records and bytes sent.
     pub fn wait(&mut self, time: Duration) -> (usize, usize) {
         let end = self.now + time;
-        let (mut records, mut bytes) = self.hear_all();
+        let (mut records, mut bytes) = self.receive_all();
         while let Some(at) = self.stack.next_timeout().filter(|at| *at <= end) {
             self.now = self.now.max(at);
             self.stack.on_timeout(self.now);
-            let (more, len) = self.hear_all();
+            let (more, len) = self.receive_all();
             (records, bytes) = (records + more, bytes + len);
         }
         self.now = end;

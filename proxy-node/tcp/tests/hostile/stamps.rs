@@ -101,7 +101,7 @@ fn forged_timestamps_poison_paws_only_with_exact_numbers() {
     let mut peer = open();
     peer.send_with(Flags::ACK, stamped(1_010, peer.echo), b"GET");
     peer.seq = peer.seq.wrapping_add(3);
-    peer.hear_all();
+    peer.receive_all();
     let honest = peer.repr(Flags::ACK, stamped(1_010 + (1 << 30), 0));
     let mut random = Random(11);
     for n in 0..10_000u32 {
@@ -117,7 +117,7 @@ fn forged_timestamps_poison_paws_only_with_exact_numbers() {
         };
         peer.arrive(forged, &[]);
     }
-    peer.hear_all();
+    peer.receive_all();
     let before = peer.stack.counters().dropped_paws;
     peer.send_with(Flags::ACK, stamped(1_020, peer.echo), b"POST");
     assert_eq!((peer.stack.readable(peer.label), peer.stack.counters().dropped_paws), (7, before));
