@@ -1,15 +1,15 @@
-//! What an application process and its host's agent say to each other, one message per SEQPACKET datagram.
+//! Messages between an application process and its host's agent, one per SEQPACKET datagram.
 //!
 //! ```text
 //!  0 version (1) | 1 kind | 2 reserved 0 (2) | 4 body length (4)
 //!  8 body
-//! process ── ATTACH ──▶ agent        who I am
+//! process ── ATTACH ──▶ agent        the process's identity
 //! process ◀── ATTACHED or REFUSED    identity, token, rules, proxies; with it one descriptor: the process page
 //! process ◀── PROXIES                whenever the proxies change
 //! process ── RENEW ──▶ agent, TOKEN back
-//! process ── LEFT ──▶ agent          a connection for its custody; with it one descriptor: a Unix socket's other end
+//! process ── LEFT ──▶ agent          hands over a connection; with it one descriptor: the peer of a Unix socket
 //! ```
-//! Integers are little-endian, texts carry their length in front. The process page is in [`page`].
+//! Integers are little-endian; texts are preceded by their length. The process page is in [`page`].
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -28,22 +28,22 @@ pub use emit::{
     AttachedRepr, emit_attach, emit_attached, emit_left, emit_proxies, emit_refused, emit_renew, emit_token,
 };
 
-/// The version spoken here.
+/// The version of the protocol.
 pub const VERSION: u8 = 4;
-/// Bytes in front of a body.
+/// Length of a message's header in bytes.
 pub const HEADER_LEN: usize = 8;
 /// Longest message in bytes, header included.
 pub const MESSAGE_LEN_MAX: usize = 16 * 1024;
 /// Longest id of a process, in bytes.
 pub const PROCESS_LEN_MAX: usize = 63;
-/// Ports and proxies that one message may list.
+/// Most ports, and most proxies, that one message may list.
 pub const LIST_MAX: usize = 64;
-/// Destinations that one message may list, exceptions included.
+/// Most destinations that one message may list, exceptions included.
 pub const DESTINATIONS_MAX: usize = 128;
 /// Longest path of a proxy's socket, in bytes.
 pub const PATH_LEN_MAX: usize = 107;
 
-/// Ports that listen, as the agent's configuration says.
+/// Ports whose listeners are accelerated, as configured at the agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ListenRule<'a> {
     /// All ports; the list is then empty.
@@ -63,12 +63,12 @@ impl<'a> ListenRule<'a> {
     }
 }
 
-/// A network that connections lead to through the cluster, or that is an exception within a wider one.
+/// A network that is reached through the cluster, or an exception within a larger one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Destination {
     /// The network.
     pub prefix: Prefix,
-    /// Its addresses are not reached through the cluster.
+    /// The network is an exception: it is not reached through the cluster.
     pub except: bool,
 }
 
@@ -95,7 +95,7 @@ impl<'a> ConnectRule<'a> {
 
     /// The listed networks.
     pub fn destinations(&self) -> impl Iterator<Item = Destination> + 'a {
-        // Every record was parsed once when the message was.
+        // Every record was validated when the message was parsed.
         self.records.chunks_exact(PREFIX_LEN).filter_map(|record| destination(record, 0).ok())
     }
 }
@@ -108,7 +108,7 @@ fn destination(records: &[u8], at: usize) -> Result<Destination, WireError> {
     Ok(Destination { prefix, except: record.port() & EXCEPT != 0 })
 }
 
-/// A worker of a proxy, and the Unix socket where it takes channels.
+/// A worker of a proxy, and the Unix socket on which it accepts channels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Proxy<'a> {
     /// The node.
@@ -117,7 +117,8 @@ pub struct Proxy<'a> {
     pub worker: u8,
     /// Path of the socket.
     pub path: &'a [u8],
-    /// Where it takes verbs from the process itself, if the operator lets processes have queue pairs.
+    /// Where it accepts verbs connections from the process itself, if the operator permits processes to have queue
+    /// pairs.
     pub direct: Option<SocketAddr>,
 }
 
@@ -129,36 +130,36 @@ pub struct Proxies<'a> {
 }
 
 impl<'a> Proxies<'a> {
-    /// How many there are.
+    /// Number of proxies.
     pub fn len(&self) -> usize {
         self.count.into()
     }
 
-    /// Whether there are none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
     /// The proxies.
     pub fn iter(&self) -> impl Iterator<Item = Proxy<'a>> + use<'a> {
-        // The whole list was parsed once when the message was.
+        // The whole list was validated when the message was parsed.
         let mut reader = Reader { bytes: self.bytes, at: 0 };
         (0..self.count).map_while(move |_| reader.proxy().ok())
     }
 }
 
-/// What the process says first.
+/// The first message of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attach<'a> {
-    /// Its process number; the agent believes the socket's credentials instead where they differ.
+    /// The process id; where the socket's credentials differ, the agent uses those.
     pub pid: u32,
     /// The program's name, whole.
     pub program: ProgramName,
-    /// The id that a former agent gave this process, which it wants to keep; empty at the first attachment.
+    /// The id that a previous agent assigned to this process and that it asks to keep; empty at the first attachment.
     pub former: &'a [u8],
 }
 
-/// The agent's consent.
+/// The agent's reply if it admits the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attached<'a> {
     /// The agent's node.
@@ -167,15 +168,15 @@ pub struct Attached<'a> {
     pub process: &'a [u8],
     /// Proves the identity to proxies.
     pub token: &'a [u8],
-    /// Until when the token is valid, in seconds of Unix time.
+    /// When the token expires, in seconds of Unix time.
     pub expires: u64,
     /// Which listeners are accelerated.
     pub listen: ListenRule<'a>,
-    /// Which connections are.
+    /// Which connections are accelerated.
     pub connect: ConnectRule<'a>,
-    /// Whether listeners on loopback addresses and connections to them are, too.
+    /// Whether listeners on loopback addresses, and connections to them, are accelerated, too.
     pub loopback: bool,
-    /// The proxies there are now.
+    /// The current proxies.
     pub proxies: Proxies<'a>,
 }
 
@@ -186,20 +187,20 @@ pub enum AgentMessage<'a> {
     Attach(Attach<'a>),
     /// Agent to process.
     Attached(Attached<'a>),
-    /// Agent to process: why not, in words. The agent closes the socket.
+    /// Agent to process: the reason of the refusal, as text. The agent closes the socket.
     Refused(&'a [u8]),
-    /// Agent to process: the proxies and destinations there are now.
+    /// Agent to process: the current proxies and destinations.
     Proxies(Proxies<'a>, ConnectRule<'a>),
-    /// Process to agent: a new token, please.
+    /// Process to agent: a request for a new token.
     Renew,
-    /// Agent to process: a token, and until when it is valid in seconds of Unix time.
+    /// Agent to process: a token, and when it expires in seconds of Unix time.
     Token(&'a [u8], u64),
     /// Process to agent.
     Left(Left),
 }
 
-/// A connection that the process has left at its proxy, for the agent to carry on over the Unix socket that comes with
-/// the message: several processes may share that one, and programs without the filter can use it.
+/// A connection that the process has handed over at its proxy. The agent continues it over the Unix socket that comes
+/// with the message: several processes can share that socket, and programs without the filter can use it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Left {
     /// The proxy.
@@ -208,11 +209,11 @@ pub struct Left {
     pub worker: u8,
     /// The connection's label there.
     pub label: FlowLabel,
-    /// What entitles to it.
+    /// The ticket for the connection.
     pub ticket: Ticket,
-    /// The cluster's end.
+    /// The address on the cluster's side.
     pub local: SocketAddr,
-    /// The client's end.
+    /// The client's address.
     pub remote: SocketAddr,
 }
 

@@ -13,13 +13,13 @@ pub const PACKET_LEN: usize = 28;
 /// Hardware type Ethernet, protocol IPv4, address lengths 6 and 4.
 const ETHERNET_IPV4: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
 
-/// Whether a packet asks or tells.
+/// The operation of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u16)]
 pub enum Operation {
-    /// Who has the target address?
+    /// Asks for the hardware address of the target.
     Request = 1,
-    /// The sender has the sender address.
+    /// States that the sender has the sender address.
     Reply = 2,
 }
 
@@ -31,8 +31,8 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// Checks types, address lengths, the operation, and that the sender is no group. What follows is ignored: short
-    /// Ethernet frames are padded.
+    /// Checks types, address lengths, the operation, and that the sender is not a group address. Bytes after the
+    /// packet are ignored, because short Ethernet frames are padded.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let raw = array_at::<PACKET_LEN>(bytes, 0, "arp packet")?;
         if let Some(offset) = ETHERNET_IPV4.iter().zip(raw).position(|(expected, found)| expected != found) {
@@ -50,7 +50,7 @@ impl<'a> Packet<'a> {
         Ok(packet)
     }
 
-    /// Whether it asks or tells.
+    /// The operation.
     pub fn operation(&self) -> Operation {
         self.operation
     }
@@ -88,7 +88,7 @@ impl<'a> Packet<'a> {
 /// A packet's contents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Repr {
-    /// Whether it asks or tells.
+    /// The operation.
     pub operation: Operation,
     /// Sender's hardware address.
     pub sender_mac: MacAddr,
@@ -112,13 +112,13 @@ impl Repr {
         }
     }
 
-    /// The question who has `target_ip`.
+    /// A request for the hardware address of `target_ip`.
     pub const fn request(sender_mac: MacAddr, sender_ip: Ipv4Addr, target_ip: Ipv4Addr) -> Self {
         let target_mac = MacAddr([0; 6]);
         Repr { operation: Operation::Request, sender_mac, sender_ip, target_mac, target_ip }
     }
 
-    /// The answer that `mac` has the address this packet asks for.
+    /// The reply that `mac` has the address that this packet requests.
     pub const fn answer(&self, mac: MacAddr) -> Self {
         Repr {
             operation: Operation::Reply,
@@ -129,7 +129,7 @@ impl Repr {
         }
     }
 
-    /// The announcement that `mac` has `ip` now (RFC 5227 §3).
+    /// The announcement that `mac` has `ip` (RFC 5227 §3).
     pub const fn announcement(mac: MacAddr, ip: Ipv4Addr) -> Self {
         Repr::request(mac, ip, ip)
     }
@@ -139,7 +139,7 @@ impl Repr {
         PACKET_LEN
     }
 
-    /// Whether nothing would be written: never.
+    /// Always false: the encoding is never empty.
     pub const fn is_empty(&self) -> bool {
         false
     }

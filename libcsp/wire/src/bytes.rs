@@ -1,8 +1,8 @@
-//! Bounded reading and writing: the only places of this crate that cut slices by numbers from outside.
+//! Bounded reading and writing: the only functions of this crate that slice by numbers from outside.
 
 use crate::WireError;
 
-/// The `N` bytes at `offset`, or [`WireError::Truncated`] naming `what`.
+/// The `N` bytes at `offset`. [`WireError::Truncated`] with `what` if they are not there.
 pub(crate) fn array_at<'a, const N: usize>(
     bytes: &'a [u8],
     offset: usize,
@@ -12,7 +12,7 @@ pub(crate) fn array_at<'a, const N: usize>(
     bytes.get(offset..).and_then(|rest| rest.first_chunk::<N>()).ok_or(truncated)
 }
 
-/// The `len` bytes at `offset`, or [`WireError::Truncated`] naming `what`.
+/// The `len` bytes at `offset`. [`WireError::Truncated`] with `what` if they are not there.
 pub(crate) fn slice_at<'a>(
     bytes: &'a [u8],
     offset: usize,
@@ -23,7 +23,7 @@ pub(crate) fn slice_at<'a>(
     bytes.get(offset..end).ok_or(WireError::Truncated { what, offset, needed: end })
 }
 
-/// The first `needed` bytes of a buffer to emit into, or [`WireError::NoSpace`] naming `what`.
+/// The first `needed` bytes of an output buffer. [`WireError::NoSpace`] with `what` if it is shorter.
 pub(crate) fn room<'a>(
     out: &'a mut [u8],
     needed: usize,
@@ -32,7 +32,7 @@ pub(crate) fn room<'a>(
     out.get_mut(..needed).ok_or(WireError::NoSpace { what, needed })
 }
 
-/// Refuses padding that is not all zero.
+/// Returns an error if the padding is not all zero.
 pub(crate) fn check_padding(padding: &[u8], offset: usize, what: &'static str) -> Result<(), WireError> {
     match padding.iter().position(|&b| b != 0) {
         Some(at) => Err(WireError::Reserved { what, offset: offset + at }),
@@ -40,7 +40,7 @@ pub(crate) fn check_padding(padding: &[u8], offset: usize, what: &'static str) -
     }
 }
 
-/// Appends to a caller's buffer and never past its end. A failed append writes nothing.
+/// Appends to a caller's buffer, never past its end. An append that fails writes nothing.
 #[derive(Debug)]
 pub struct Writer<'a> {
     out: &'a mut [u8],
@@ -73,7 +73,7 @@ impl<'a> Writer<'a> {
         &self.out[..self.len]
     }
 
-    /// Takes the next `len` bytes to be filled by the caller, or says that `what` has no room.
+    /// Reserves the next `len` bytes, which the caller fills. [`WireError::NoSpace`] with `what` if they do not fit.
     pub fn take(&mut self, len: usize, what: &'static str) -> Result<&mut [u8], WireError> {
         let end = self.len.saturating_add(len);
         let part = self.out.get_mut(self.len..end).ok_or(WireError::NoSpace { what, needed: end })?;

@@ -1,10 +1,10 @@
-//! The messages between proxy and application: header, payloads, and the iterator over a body.
+//! Messages between proxy and application: header, payloads, and an iterator over a body.
 //!
 //! ```text
 //!  0 type | 1 flags | 2 reserved 0 (2) | 4 label or id (4) | 8 payload length (4) | 12 argument (4)
 //! 16 payload, padded with zeros to 8
 //! ```
-//! Integers are little-endian. Which message may follow which is the transport's affair.
+//! Integers are little-endian. The transport checks the order of messages.
 
 use csp_types::FlowLabel;
 
@@ -18,45 +18,46 @@ pub use payload::{
     OptionPayload, TICKET_LEN, TakeOverPayload, TakenOverPayload, Ticket, emit_address, parse_address,
 };
 
-/// Bytes in front of a message's payload.
+/// Length of a message's header in bytes.
 pub const MESSAGE_HEADER_LEN: usize = 16;
-/// What messages are padded to, in bytes.
+/// Messages are padded to a multiple of this many bytes.
 pub const ALIGNMENT: usize = 8;
 /// Flag of CLOSE: received data was discarded unread.
 pub const CLOSE_UNREAD: u8 = 1;
-/// Flag of CREDIT: the window is wider from now on, by as many bytes as the argument says; nothing was consumed.
+/// Flag of CREDIT: the window grows by the argument in bytes; no data was consumed.
 pub const CREDIT_WIDER: u8 = 1;
 
-/// What a message is. In brackets: what `id` and `argument` hold.
+/// The type of a message. In brackets: the contents of `id` and `argument`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum MessageKind {
     /// The application listens (listener id, backlog); [`ListenPayload`].
     Listen = 1,
-    /// It no longer does (listener id).
+    /// The application stops listening (listener id).
     Unlisten = 2,
-    /// From the application: it takes so many further connections (listener id, how many); 0 withdraws all credit that the
-    /// proxy has not used. The proxy answers a withdrawal with the number of credits it gave up (listener id, how many).
+    /// From the application: number of further connections that it accepts (listener id, number); 0 withdraws all
+    /// credit that the proxy has not used. The proxy answers a withdrawal with the number of credits withdrawn
+    /// (listener id, number).
     AcceptCredit = 3,
     /// A connection for a listener (label, listener id); [`OpenPayload`].
     Open = 4,
-    /// The connection is taken (label, receive window in bytes).
+    /// The application accepts the connection (label, receive window in bytes).
     Accepted = 5,
-    /// Not taken, or LISTEN or CONNECT failed (label or id, reason).
+    /// The connection is refused, or LISTEN, CONNECT or TAKE_OVER failed (label or id, reason).
     Refused = 6,
     /// Bytes of the stream (label).
     Data = 7,
-    /// Bytes were consumed (label, how many since last told); flag [`CREDIT_WIDER`].
+    /// Bytes were consumed (label, number since the last CREDIT); flag [`CREDIT_WIDER`].
     Credit = 8,
-    /// The sender will send no more data (label).
+    /// The sender has no more data to send (label).
     Shutdown = 9,
-    /// The connection is broken (label, reason).
+    /// The connection was reset (label, reason).
     Reset = 10,
-    /// The sender forgets the flow (label); flag [`CLOSE_UNREAD`].
+    /// The sender releases the flow (label); flag [`CLOSE_UNREAD`].
     Close = 11,
-    /// The application wants a connection (request id, receive window in bytes); [`ConnectPayload`].
+    /// The application opens a connection (request id, receive window in bytes); [`ConnectPayload`].
     Connect = 12,
-    /// It has one (label, request id); [`ConnectedPayload`].
+    /// The connection is open (label, request id); [`ConnectedPayload`].
     Connected = 13,
     /// A socket option (label, a [`ChannelOption`]); [`OptionPayload`].
     Option = 14,
@@ -64,16 +65,17 @@ pub enum MessageKind {
     Ping = 15,
     /// Reserved.
     Pong = 16,
-    /// The application leaves the connection to whoever brings the ticket (label); the payload is a [`Ticket`].
+    /// The application hands over the connection to the process that presents the ticket (label); the payload is a
+    /// [`Ticket`].
     HandOver = 17,
-    /// Nothing more of the connection comes to who left it (label).
+    /// The proxy sends nothing more of the connection to its former owner (label).
     HandedOver = 18,
-    /// The application takes a connection that another one left (request id, receive window in bytes);
-    /// [`TakeOverPayload`]. Answered by TAKEN_OVER or REFUSED.
+    /// The application takes over a connection that another process handed over (request id, receive window in
+    /// bytes); [`TakeOverPayload`]. Answered by TAKEN_OVER or REFUSED.
     TakeOver = 19,
-    /// It has it (label, request id); [`TakenOverPayload`].
+    /// The connection is taken over (label, request id); [`TakenOverPayload`].
     TakenOver = 20,
-    /// How is the connection (label)? The answer has an [`InfoPayload`].
+    /// Asks for the state of the connection (label). The answer has an [`InfoPayload`].
     Info = 21,
 }
 
@@ -106,7 +108,7 @@ impl MessageKind {
         })
     }
 
-    /// Whether `id` is always a flow label (REFUSED may carry either).
+    /// Whether `id` is always a flow label (that of REFUSED may be another id).
     pub const fn is_of_flow(self) -> bool {
         use MessageKind::*;
         matches!(
@@ -155,11 +157,11 @@ impl MessageKind {
 /// The header in front of every message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MessageHeader {
-    /// What the message is.
+    /// The type of the message.
     pub kind: MessageKind,
     /// Flags of the kind; 0 for all but CLOSE and CREDIT.
     pub flags: u8,
-    /// Flow label, listener id or request id, as the kind says.
+    /// Flow label, listener id or request id, depending on the kind.
     pub id: u32,
     /// Bytes of payload, without padding.
     pub payload_len: u32,
@@ -178,8 +180,8 @@ impl MessageHeader {
         MessageHeader::new(kind, label.to_wire(), argument, payload_len)
     }
 
-    /// The flow `id` names; `None` when spare bits are set or it is [`FlowLabel::NONE`]. Never `None` in parsed
-    /// messages whose kind [is of a flow](MessageKind::is_of_flow).
+    /// The flow that `id` names; `None` if spare bits are set or it is [`FlowLabel::NONE`]. Never `None` in a parsed
+    /// message whose kind [is of a flow](MessageKind::is_of_flow).
     pub fn label(&self) -> Option<FlowLabel> {
         FlowLabel::from_wire(self.id).filter(|label| !label.is_none())
     }
@@ -195,7 +197,7 @@ impl MessageHeader {
         out
     }
 
-    /// Parses the header at the start of `bytes`; whether the payload is there is not checked.
+    /// Parses the header at the start of `bytes`. Does not check that the payload is complete.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let raw = array_at::<MESSAGE_HEADER_LEN>(bytes, 0, "channel message header")?;
         let kind = MessageKind::from_u8(raw[0]).ok_or(WireError::Kind {
@@ -237,7 +239,7 @@ pub struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Parses the message at the start of `bytes`; also says how many bytes it takes with its padding.
+    /// Parses the message at the start of `bytes`; returns also its length in bytes, padding included.
     pub fn parse(bytes: &'a [u8]) -> Result<(Self, usize), WireError> {
         let header = MessageHeader::parse(bytes)?;
         let payload_len = header.payload_len as usize;
@@ -249,12 +251,12 @@ impl<'a> Message<'a> {
         Ok((Message { header, payload }, end))
     }
 
-    /// Bytes the message takes with header and padding.
+    /// Length of the message in bytes, header and padding included.
     pub fn len(&self) -> usize {
         padded_len(MESSAGE_HEADER_LEN + self.payload.len())
     }
 
-    /// Whether the message takes no bytes: never.
+    /// Always false: every message has a header.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -266,8 +268,8 @@ impl<'a> Message<'a> {
         Ok(writer.len())
     }
 
-    /// Appends header, payload and padding; appends nothing when they do not fit. The length that is written is that
-    /// of `payload`, whatever the header says.
+    /// Appends header, payload and padding. Appends nothing if they do not fit. The payload length written is that of
+    /// `payload`, whatever the header contains.
     pub fn emit_to(&self, writer: &mut Writer<'_>) -> Result<(), WireError> {
         let too_large = WireError::TooLarge { what: "channel message payload" };
         let payload_len = u32::try_from(self.payload.len()).map_err(|_| too_large)?;
@@ -281,12 +283,13 @@ impl<'a> Message<'a> {
     }
 }
 
-/// `len` rounded up to what messages are padded to.
+/// `len` rounded up to the message alignment.
 pub const fn padded_len(len: usize) -> usize {
     len.next_multiple_of(ALIGNMENT)
 }
 
-/// The messages of a body, in order. Ends after the first error, whose offset counts from the body's start.
+/// Iterator over the messages of a body, in order. It ends after the first error, whose offset counts from the start
+/// of the body.
 #[derive(Clone, Debug)]
 pub struct Messages<'a> {
     body: &'a [u8],

@@ -1,11 +1,11 @@
 //! The Internet checksum (RFC 1071), its pseudo-headers and its incremental update.
 //!
-//! Values are host integers of the big-endian field: `value.to_be_bytes()` goes on the wire. Where hardware or the
-//! kernel is to finish a transport checksum (`NEEDS_CSUM`), the field holds [`Checksum::partial`] of the pseudo-header.
+//! Values are host integers of the big-endian field: `value.to_be_bytes()` is transmitted. If hardware or the kernel
+//! completes a transport checksum (`NEEDS_CSUM`), the field holds [`Checksum::partial`] of the pseudo-header.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A one's complement sum being built up. Parts may have any length; an odd one shifts the bytes after it.
+/// An incremental one's complement sum. Parts may have any length; after an odd one the following bytes are shifted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checksum {
     /// Sum of 16-bit words in the machine's byte order (RFC 1071 §2 (B)), folded to 16 bits after every part.
@@ -40,7 +40,7 @@ impl Checksum {
         sum
     }
 
-    /// The pseudo-header of whichever family both addresses have; `None` when the families differ, or when `len` does
+    /// The sum of the pseudo-header for the family of the addresses; `None` if the families differ, or if `len` does
     /// not fit an IPv4 packet.
     pub fn pseudo(source: IpAddr, destination: IpAddr, protocol: u8, len: u32) -> Option<Self> {
         match (source, destination) {
@@ -64,35 +64,35 @@ impl Checksum {
         self.odd ^= part.len() % 2 == 1;
     }
 
-    /// Adds one 16-bit field, given as a host integer. Only at an even place.
+    /// Adds one 16-bit field, given as a host integer. Permitted only at an even offset.
     pub fn add_u16(&mut self, value: u16) {
         self.add(&value.to_be_bytes());
     }
 
-    /// The sum as it is, not complemented: what a partial checksum field holds.
+    /// The sum, not complemented: the value of a partial checksum field.
     pub const fn partial(self) -> u16 {
         u16::from_be(self.sum)
     }
 
-    /// The checksum: what goes into the field when everything else was added with the field zero.
+    /// The checksum, if everything else was added with a checksum field of zero.
     pub const fn finish(self) -> u16 {
         !self.partial()
     }
 
-    /// Whether everything, its checksum field included, sums to what a receiver expects.
+    /// Whether the sum of everything, checksum field included, is what a receiver expects.
     pub const fn is_valid(self) -> bool {
         self.sum == 0xffff
     }
 }
 
-/// The checksum of `bytes` (RFC 1071), with whatever checksum field they hold counted in.
+/// The checksum of `bytes` (RFC 1071); a checksum field in them is included as it is.
 pub fn checksum(bytes: &[u8]) -> u16 {
     let mut sum = Checksum::new();
     sum.add(bytes);
     sum.finish()
 }
 
-/// The checksum field after one 16-bit word it covers went from `old` to `new` (RFC 1624 eqn. 3).
+/// The checksum field after one covered 16-bit word changed from `old` to `new` (RFC 1624 eqn. 3).
 pub const fn update(field: u16, old: u16, new: u16) -> u16 {
     !add_with_carry(add_with_carry(!field, !old), new)
 }

@@ -4,19 +4,19 @@
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum Ecn {
-    /// The sender does not do ECN.
+    /// The sender does not use ECN.
     #[default]
     NotEct = 0,
     /// ECN-capable transport, codepoint 1.
     Ect1 = 1,
     /// ECN-capable transport, codepoint 0.
     Ect0 = 2,
-    /// A router on the way was congested.
+    /// A router on the path was congested.
     Ce = 3,
 }
 
 impl Ecn {
-    /// The codepoint in the two low bits of `bits`; the others are not looked at.
+    /// The codepoint in the two low bits of `bits`; other bits are ignored.
     pub const fn from_bits(bits: u8) -> Self {
         match bits & 3 {
             0 => Ecn::NotEct,

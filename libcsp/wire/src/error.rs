@@ -1,62 +1,62 @@
-//! The one error of this crate: what was wrong with some bytes, and where.
+//! The error type of this crate: what is wrong with some bytes, and where.
 
 use thiserror::Error;
 
-/// Why bytes are not what their place says they are, or why a value could not be written.
+/// Why bytes are not a valid message, or why a value could not be emitted.
 ///
-/// `what` names the field or format in the words of its source; `offset` counts bytes from the start of the slice that
-/// was handed to the parser (for lists of records: of the whole list).
+/// `what` names the field or format in the terms of its specification. `offset` counts bytes from the start of the
+/// slice passed to the parser (for lists of records: of the whole list).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum WireError {
-    /// Fewer bytes than the format needs: `needed` is the length, counted from the start, that would have sufficed.
-    #[error("{what} at byte {offset}: {needed} bytes are needed, fewer are there")]
+    /// The bytes end too early. `needed` is the length, counted from the start, that the format requires.
+    #[error("{what} at byte {offset}: truncated, {needed} bytes are required")]
     Truncated {
-        /// What did not fit.
+        /// The field or format that is truncated.
         what: &'static str,
         /// Where it starts.
         offset: usize,
-        /// Bytes from the start of the slice to its end, had it been whole.
+        /// Required length in bytes, counted from the start of the slice.
         needed: usize,
     },
-    /// A version this code does not speak.
-    #[error("{what} at byte {offset}: version {found} is not spoken here")]
+    /// A version that this code does not support.
+    #[error("{what} at byte {offset}: version {found} is not supported")]
     Version {
-        /// Whose version.
+        /// The format whose version it is.
         what: &'static str,
-        /// Where the version stands.
+        /// Offset of the version field.
         offset: usize,
-        /// The version that was found.
+        /// The version found.
         found: u32,
     },
     /// A type, kind or code that the format does not define.
     #[error("{what} at byte {offset}: {found} is not defined")]
     Kind {
-        /// Which type field.
+        /// The type field.
         what: &'static str,
         /// Where it stands.
         offset: usize,
         /// Its value.
         found: u32,
     },
-    /// A length field that contradicts the format or the bytes around it.
-    #[error("{what} at byte {offset}: a length of {found} is impossible")]
+    /// A length field that contradicts the format or the surrounding bytes.
+    #[error("{what} at byte {offset}: invalid length {found}")]
     Length {
-        /// Which length.
+        /// The length field.
         what: &'static str,
-        /// Where the length field stands.
+        /// Offset of the length field.
         offset: usize,
         /// Its value.
         found: usize,
     },
-    /// Bits or padding that must be zero are not.
-    #[error("{what} at byte {offset}: reserved bits are set")]
+    /// Reserved bits or padding that are not zero.
+    #[error("{what} at byte {offset}: reserved bits must be zero")]
     Reserved {
-        /// Which bits.
+        /// The field with the reserved bits.
         what: &'static str,
         /// Where they stand.
         offset: usize,
     },
-    /// A field whose value the format forbids.
+    /// A field value that the format does not permit.
     #[error("{what} at byte {offset}: the value is not allowed")]
     Value {
         /// Which field.
@@ -67,12 +67,12 @@ pub enum WireError {
     /// A checksum that does not match.
     #[error("{what} at byte {offset}: the checksum is wrong")]
     Checksum {
-        /// Whose checksum.
+        /// The format whose checksum it is.
         what: &'static str,
-        /// Where the checksum field stands.
+        /// Offset of the checksum field.
         offset: usize,
     },
-    /// Legal, but not implemented here.
+    /// A valid value that this code does not implement.
     #[error("{what} at byte {offset}: not supported")]
     Unsupported {
         /// What is not supported.
@@ -80,15 +80,15 @@ pub enum WireError {
         /// Where it starts.
         offset: usize,
     },
-    /// The caller's buffer is too small to emit into: `needed` bytes would do.
-    #[error("{what}: does not fit into the buffer, {needed} bytes are needed")]
+    /// The caller's buffer is too small; `needed` bytes are required.
+    #[error("{what}: the buffer is too small, {needed} bytes are required")]
     NoSpace {
         /// What was to be written.
         what: &'static str,
         /// Bytes the buffer must have.
         needed: usize,
     },
-    /// The caller's value does not fit the field that would carry it.
+    /// The caller's value does not fit its field.
     #[error("{what}: the value is larger than its field")]
     TooLarge {
         /// Which field.
@@ -97,7 +97,7 @@ pub enum WireError {
 }
 
 impl WireError {
-    /// The field or format that is wrong; a short fixed text that can name a counter.
+    /// The field or format that is wrong: a short constant text, which can be the name of a counter.
     pub const fn what(&self) -> &'static str {
         match self {
             WireError::Truncated { what, .. }
@@ -113,7 +113,7 @@ impl WireError {
         }
     }
 
-    /// Where the fault is, in bytes; 0 for errors of emission.
+    /// Offset of the error in bytes; 0 for errors of emission.
     pub const fn offset(&self) -> usize {
         match self {
             WireError::Truncated { offset, .. }
@@ -128,7 +128,7 @@ impl WireError {
         }
     }
 
-    /// The same error, seen from a slice that starts `base` bytes earlier.
+    /// The same error, relative to a slice that starts `base` bytes earlier.
     #[must_use]
     pub const fn shifted(mut self, base: usize) -> Self {
         match &mut self {

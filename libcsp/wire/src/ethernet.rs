@@ -1,11 +1,11 @@
-//! Ethernet II frames. VLAN tags and 802.3 length frames are named and refused.
+//! Ethernet II frames. VLAN tags and 802.3 length frames are recognised and refused.
 
 use csp_types::MacAddr;
 
 use crate::WireError;
 use crate::bytes::{array_at, room};
 
-/// Bytes in front of a frame's payload.
+/// Length of a frame's header in bytes.
 pub const HEADER_LEN: usize = 14;
 
 /// Smallest value of the type field that is a type, not an 802.3 length (IEEE 802.3 §3.2.6).
@@ -26,7 +26,7 @@ pub enum EtherType {
 }
 
 impl EtherType {
-    /// The type with this number, where this crate has a parser for it.
+    /// The type with this number, if this crate has a parser for it.
     pub const fn from_u16(value: u16) -> Option<Self> {
         Some(match value {
             0x0800 => EtherType::Ipv4,
@@ -45,7 +45,7 @@ pub struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// Checks that the header is there, that there is no VLAN tag, and that the sender is no group.
+    /// Checks that the header is complete, that there is no VLAN tag, and that the sender is not a group address.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let header = array_at::<HEADER_LEN>(bytes, 0, "ethernet header")?;
         let frame = Frame { header, payload: &bytes[HEADER_LEN..] };
@@ -77,7 +77,7 @@ impl<'a> Frame<'a> {
         u16::from_be_bytes([self.header[12], self.header[13]])
     }
 
-    /// What the frame carries, where this crate has a parser for it.
+    /// The type of the payload, if this crate has a parser for it.
     pub fn ether_type(&self) -> Option<EtherType> {
         EtherType::from_u16(self.type_number())
     }
@@ -112,7 +112,7 @@ impl Repr {
         HEADER_LEN
     }
 
-    /// Whether nothing would be written: never.
+    /// Always false: the encoding is never empty.
     pub const fn is_empty(&self) -> bool {
         false
     }

@@ -27,7 +27,7 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// Checks lengths and header checksum. What follows the total length (Ethernet padding) is cut off.
+    /// Checks lengths and header checksum. Bytes after the total length (Ethernet padding) are cut off.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let packet = Self::parse_header(bytes)?;
         let header_len = packet.header_len();
@@ -43,8 +43,8 @@ impl<'a> Packet<'a> {
         Ok(Packet { payload, ..packet })
     }
 
-    /// As [`parse`](Self::parse) for the packet an ICMP error quotes: it may end early, and its header may have been
-    /// changed on the way, so the checksum is not looked at.
+    /// As [`parse`](Self::parse) for a packet quoted by an ICMP error: it may be truncated, and routers may have
+    /// changed its header, so the checksum is not checked.
     pub fn parse_quoted(bytes: &'a [u8]) -> Result<Self, WireError> {
         let packet = Self::parse_header(bytes)?;
         let payload_len = packet.total_len() - packet.header_len();
@@ -52,7 +52,7 @@ impl<'a> Packet<'a> {
         Ok(Packet { payload, ..packet })
     }
 
-    /// Checks all lengths but that the payload is whole.
+    /// Checks all lengths, except that the payload is complete.
     fn parse_header(bytes: &'a [u8]) -> Result<Self, WireError> {
         let fixed = array_at::<HEADER_LEN>(bytes, 0, "ipv4 header")?;
         if fixed[0] >> 4 != 4 {
@@ -127,12 +127,12 @@ impl<'a> Packet<'a> {
         self.flags_and_offset() & MORE_FRAGMENTS != 0
     }
 
-    /// Where this fragment's payload belongs, in bytes.
+    /// Offset of this fragment's payload in bytes.
     pub fn fragment_offset(&self) -> usize {
         usize::from(self.flags_and_offset() & OFFSET_MASK) * 8
     }
 
-    /// Whether this is a part of a packet only.
+    /// Whether this is a fragment.
     pub fn is_fragment(&self) -> bool {
         self.flags_and_offset() & (MORE_FRAGMENTS | OFFSET_MASK) != 0
     }
@@ -142,7 +142,7 @@ impl<'a> Packet<'a> {
         HEADER_LEN + self.options.len()
     }
 
-    /// Bytes of the packet as its header says.
+    /// Length of the packet according to its header, in bytes.
     pub fn total_len(&self) -> usize {
         usize::from(u16::from_be_bytes([self.fixed[2], self.fixed[3]]))
     }
@@ -186,7 +186,7 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// The packet's header; its options are lost. Fragments are [`WireError::Unsupported`].
+    /// The packet's header without its options. Fragments are [`WireError::Unsupported`].
     pub fn parse(packet: &Packet<'_>) -> Result<Self, WireError> {
         if packet.is_fragment() {
             return Err(WireError::Unsupported { what: "ipv4 fragment", offset: 6 });
@@ -209,7 +209,7 @@ impl Repr {
         HEADER_LEN
     }
 
-    /// Whether nothing would be written: never.
+    /// Always false: the encoding is never empty.
     pub const fn is_empty(&self) -> bool {
         false
     }

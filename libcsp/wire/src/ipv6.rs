@@ -1,5 +1,5 @@
-//! IPv6 headers (RFC 8200). Hop-by-hop and destination options are walked, within a bound; other extension headers
-//! are refused by name.
+//! IPv6 headers (RFC 8200). Hop-by-hop and destination options are skipped, up to a bound; other extension headers
+//! are errors that name them.
 
 use core::net::Ipv6Addr;
 
@@ -12,7 +12,7 @@ pub const HEADER_LEN: usize = 40;
 pub const PROTOCOL_TCP: u8 = 6;
 /// Protocol number of ICMPv6.
 pub const PROTOCOL_ICMPV6: u8 = 58;
-/// Extension headers that are walked before a packet is refused.
+/// Most extension headers that are skipped; packets with more are refused.
 pub const EXTENSION_HEADERS_MAX: usize = 4;
 
 const HOP_BY_HOP: u8 = 0;
@@ -32,7 +32,7 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// Checks lengths and walks the extension headers. What follows the payload length (Ethernet padding) is cut off.
+    /// Checks lengths and skips the extension headers. Bytes after the payload length (Ethernet padding) are cut off.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let fixed = parse_fixed(bytes)?;
         let payload_len = usize::from(u16::from_be_bytes([fixed[4], fixed[5]]));
@@ -40,7 +40,7 @@ impl<'a> Packet<'a> {
         Self::walk(fixed, body)
     }
 
-    /// As [`parse`](Self::parse) for the packet an ICMP error quotes, which may end early.
+    /// As [`parse`](Self::parse) for a packet quoted by an ICMP error, which may be truncated.
     pub fn parse_quoted(bytes: &'a [u8]) -> Result<Self, WireError> {
         let fixed = parse_fixed(bytes)?;
         let payload_len = usize::from(u16::from_be_bytes([fixed[4], fixed[5]]));
@@ -48,7 +48,7 @@ impl<'a> Packet<'a> {
         Self::walk(fixed, &body[..payload_len.min(body.len())])
     }
 
-    /// Follows the chain of extension headers through `body`, all that comes after the base header.
+    /// Follows the chain of extension headers through `body`, which is everything after the base header.
     fn walk(fixed: &'a [u8; HEADER_LEN], body: &'a [u8]) -> Result<Self, WireError> {
         let mut protocol = fixed[6];
         let mut at = 0;
@@ -79,12 +79,12 @@ impl<'a> Packet<'a> {
         self.address_at(24)
     }
 
-    /// Protocol of the payload, behind all extension headers.
+    /// Protocol of the payload, after all extension headers.
     pub fn protocol(&self) -> u8 {
         self.protocol
     }
 
-    /// Hops the packet may still take.
+    /// Hop limit.
     pub fn hop_limit(&self) -> u8 {
         self.fixed[7]
     }
@@ -224,7 +224,7 @@ impl Repr {
         HEADER_LEN
     }
 
-    /// Whether nothing would be written: never.
+    /// Always false: the encoding is never empty.
     pub const fn is_empty(&self) -> bool {
         false
     }

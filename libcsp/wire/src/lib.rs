@@ -1,7 +1,7 @@
-//! Byte formats: for each a checked view over bytes that came from somewhere, and a `Repr` value that emits them.
+//! Byte formats: for each format a checked view over received bytes, and a `Repr` value that is emitted.
 //!
-//! A view is made by `parse`, which checks every length before anything is read; a `Repr` cannot hold what the format
-//! cannot say. Nothing here allocates, blocks or knows the time.
+//! `parse` creates a view and checks every length before it reads anything. A `Repr` can only hold values that the
+//! format can represent. Nothing in this crate allocates, blocks or reads the time.
 #![forbid(unsafe_code)]
 
 pub mod agent;

@@ -3,7 +3,7 @@
 //! ```text
 //!  0 version | 1 kind | 2 credits (2) | 4 body length (4) | 8 sequence (8) | 16 body
 //! ```
-//! Integers are little-endian. What kinds mean, and when they may be sent, is the transport's affair.
+//! Integers are little-endian. The transport defines the meaning of kinds, and when they may be sent.
 
 mod hello;
 
@@ -15,7 +15,7 @@ pub use hello::{Hello, HelloAck, Resume, SESSION_LEN};
 pub const HEADER_LEN: usize = 16;
 /// The version in every header.
 pub const VERSION: u8 = 1;
-/// The protocol version a [`Hello`] offers.
+/// The protocol version that a [`Hello`] offers.
 pub const PROTOCOL_VERSION: u16 = 3;
 /// Longest process id in a [`Hello`], in bytes.
 pub const PROCESS_ID_LEN_MAX: usize = 127;
@@ -30,19 +30,19 @@ pub const HELLO_LEN_MAX: usize = hello::LEN_MAX;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Kind {
-    /// First message of the connecting side: who it is ([`Hello`]).
+    /// First message of the connecting side: its identity ([`Hello`]).
     Hello = 1,
-    /// The accepting side's answer: who it is ([`HelloAck`]).
+    /// Reply of the accepting side: its identity ([`HelloAck`]).
     HelloAck = 2,
-    /// The accepting side wants no link ([`HelloRefused`]).
+    /// The accepting side refuses the link ([`HelloRefused`]).
     HelloRefused = 3,
-    /// Are you there?
+    /// Requests a `Pong`.
     Ping = 4,
     /// Answer to `Ping`.
     Pong = 5,
-    /// Carries nothing but the header's credits.
+    /// Carries only the header's credits.
     Credit = 6,
-    /// The sender is done with this link.
+    /// The sender closes the link.
     Close = 7,
     /// Tunnel records ([`crate::tunnel`]).
     Tunnel = 8,
@@ -76,11 +76,11 @@ impl Kind {
 pub struct Header {
     /// What the message is.
     pub kind: Kind,
-    /// Receive descriptors the sender has reposted since it last told.
+    /// Receive descriptors that the sender has reposted since it last advertised credits.
     pub credits: u16,
     /// Bytes that follow the header.
     pub body_len: u32,
-    /// Number of this message on its link, from 0; those that bring a resumed link up again are not counted and have 0.
+    /// Sequence number of this message on its link, from 0. Messages that resume a link are not numbered and have 0.
     pub sequence: u64,
 }
 
@@ -96,16 +96,16 @@ impl Header {
         out
     }
 
-    /// Splits a whole received message into header and body. The body length must be exactly what follows the header,
-    /// and 0 in a CREDIT message.
+    /// Splits a received message into header and body. The body length must equal the number of bytes after the
+    /// header, and be 0 in a CREDIT message.
     pub fn parse(message: &[u8]) -> Result<(Header, &[u8]), WireError> {
         let raw = array_at::<HEADER_LEN>(message, 0, "link header")?;
         let header = Header::parse_prefix(raw, message.len())?;
         Ok((header, &message[HEADER_LEN..]))
     }
 
-    /// As [`parse`](Self::parse), of the first bytes of a message of `message_len` bytes, for a receiver that copies
-    /// header and body out of shared memory one after the other.
+    /// As [`parse`](Self::parse), from the first bytes of a message of `message_len` bytes, for a receiver that
+    /// copies header and body out of shared memory one after the other.
     pub fn parse_prefix(raw: &[u8; HEADER_LEN], message_len: usize) -> Result<Header, WireError> {
         if raw[0] != VERSION {
             return Err(WireError::Version { what: "link version", offset: 0, found: raw[0].into() });
@@ -131,13 +131,13 @@ impl Header {
     }
 }
 
-/// What a link is for.
+/// The purpose of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Purpose {
     /// Between network node and proxy node.
     Tunnel = 1,
-    /// Between proxy node and application process (or the agent that carries it).
+    /// Between proxy node and application process (or the agent that relays it).
     Channel = 2,
     /// Between application processes of one host.
     Message = 3,
@@ -147,11 +147,11 @@ pub enum Purpose {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u16)]
 pub enum RefusalCode {
-    /// A reason this version does not know (any number not listed here reads as this one).
+    /// A reason that this version does not know (any number not listed here is parsed as this one).
     Unspecified = 0,
-    /// The protocol version is not spoken.
+    /// The protocol version is not supported.
     Version = 1,
-    /// The HELLO could not be parsed, or another message came first.
+    /// The HELLO is malformed, or another message came first.
     Malformed = 2,
     /// The token is not signed with the cluster key, or names another identity.
     BadToken = 3,
@@ -159,13 +159,13 @@ pub enum RefusalCode {
     ExpiredToken = 4,
     /// The role may not open a link of this purpose.
     WrongRole = 5,
-    /// No room for another link.
+    /// The table of links is full.
     Full = 6,
-    /// Such a link exists already.
+    /// The link exists already.
     Duplicate = 7,
     /// The node is going out of service.
     Draining = 8,
-    /// The link to be resumed is not known (any more), or what is missing of it is not there.
+    /// The link to be resumed is unknown or has expired, or messages that the peer lacks are no longer stored.
     NoSession = 9,
 }
 
@@ -192,7 +192,7 @@ impl RefusalCode {
 pub struct HelloRefused<'a> {
     /// The reason.
     pub code: RefusalCode,
-    /// The reason in words: UTF-8 without control characters, at most [`REFUSED_TEXT_LEN_MAX`] bytes.
+    /// The reason as text: UTF-8 without control characters, at most [`REFUSED_TEXT_LEN_MAX`] bytes.
     pub text: &'a str,
 }
 
@@ -206,7 +206,7 @@ impl<'a> HelloRefused<'a> {
         }
         let not_allowed = |at: usize| WireError::Value { what: "hello-refused text", offset: 2 + at };
         let text = core::str::from_utf8(text).map_err(|error| not_allowed(error.valid_up_to()))?;
-        // The text ends in the operator's log: a peer must not be able to forge lines there.
+        // The text is written to the operator's log, so a peer must not be able to forge lines in it.
         match text.find(char::is_control) {
             Some(at) => Err(not_allowed(at)),
             None => Ok(HelloRefused { code, text }),
@@ -218,7 +218,7 @@ impl<'a> HelloRefused<'a> {
         2 + self.text.len()
     }
 
-    /// Whether nothing would be written: never.
+    /// Always false: the encoding is never empty.
     pub fn is_empty(&self) -> bool {
         false
     }

@@ -1,7 +1,7 @@
 //! TCP headers (RFC 9293 §3.1): a checked view, the options an endpoint negotiates, and the emitter.
 //!
-//! Owns the byte layout only. It refuses sequence arithmetic, state, and checksums: the checksum field is read and is
-//! emitted as 0, because the network node (or its hardware) fills it.
+//! This module contains the byte layout only: no sequence number arithmetic, no state, no checksums. The checksum
+//! field is parsed, and emitted as 0, because the network node (or its hardware) fills it in.
 
 use core::fmt;
 use core::ops::{BitOr, BitOrAssign};
@@ -16,7 +16,7 @@ pub const HEADER_LEN_MAX: usize = 60;
 pub const OPTIONS_LEN_MAX: usize = HEADER_LEN_MAX - HEADER_LEN_MIN;
 /// Most SACK blocks a header has room for (RFC 2018 §3).
 pub const SACK_BLOCKS_MAX: usize = 4;
-/// Largest shift of the window scale option; larger ones count as this (RFC 7323 §2.3).
+/// Largest shift of the window scale option; larger ones are replaced by it (RFC 7323 §2.3).
 pub const WINDOW_SCALE_MAX: u8 = 14;
 
 const KIND_END: u8 = 0;
@@ -42,9 +42,9 @@ impl Flags {
     pub const RST: Flags = Flags(0x04);
     /// Push.
     pub const PSH: Flags = Flags(0x08);
-    /// The acknowledgement field counts.
+    /// The acknowledgement field is significant.
     pub const ACK: Flags = Flags(0x10);
-    /// The urgent pointer counts.
+    /// The urgent pointer is significant.
     pub const URG: Flags = Flags(0x20);
     /// ECN echo (RFC 3168).
     pub const ECE: Flags = Flags(0x40);
@@ -114,16 +114,16 @@ impl fmt::Debug for Flags {
 pub struct Timestamps {
     /// TSval: the sender's clock.
     pub value: u32,
-    /// TSecr: the newest value of the other side; meaningful only with ACK.
+    /// TSecr: the newest TSval of the peer; valid only with ACK.
     pub echo: u32,
 }
 
-/// One block of the SACK option: the sequence numbers `start .. end` arrived.
+/// One block of the SACK option: the sequence numbers `start .. end` were received.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SackBlock {
     /// First sequence number of the block.
     pub start: u32,
-    /// The sequence number behind its last.
+    /// The sequence number after its last.
     pub end: u32,
 }
 
@@ -139,7 +139,7 @@ impl SackBlocks {
     pub const EMPTY: SackBlocks =
         SackBlocks { blocks: [SackBlock { start: 0, end: 0 }; SACK_BLOCKS_MAX], len: 0 };
 
-    /// Appends a block; `false` where there is no room for it.
+    /// Appends a block; `false` if there is no room for it.
     pub fn push(&mut self, block: SackBlock) -> bool {
         let Some(slot) = self.blocks.get_mut(usize::from(self.len)) else { return false };
         *slot = block;
@@ -152,13 +152,13 @@ impl SackBlocks {
         self.blocks.get(..usize::from(self.len)).unwrap_or(&[])
     }
 
-    /// Whether there is none.
+    /// Whether there are no blocks.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 }
 
-/// The options an endpoint acts on. What else a header carries is skipped.
+/// The options that an endpoint uses. Other options are skipped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Options {
     /// Maximum segment size; only on SYN.
@@ -169,13 +169,13 @@ pub struct Options {
     pub sack_permitted: bool,
     /// Timestamps.
     pub timestamps: Option<Timestamps>,
-    /// SACK blocks; those without room in the header are left off when emitting.
+    /// SACK blocks; those that do not fit into the header are not emitted.
     pub sack: SackBlocks,
 }
 
 impl Options {
-    /// Reads the options area of a header. An option whose length cannot be right ends the reading: what came before
-    /// it counts, nothing behind it does (RFC 9293 §3.1, MUST-7).
+    /// Parses the options area of a header. An option with an invalid length ends parsing: options before it are
+    /// valid, everything after it is ignored (RFC 9293 §3.1, MUST-7).
     pub fn parse(mut area: &[u8]) -> Options {
         let mut options = Options::default();
         while let [kind, rest @ ..] = area {
@@ -193,7 +193,7 @@ impl Options {
         options
     }
 
-    /// Takes one option in; one whose body has the wrong length for its kind is skipped.
+    /// Parses one option; an option whose body has the wrong length for its kind is skipped.
     fn take(&mut self, kind: u8, body: &[u8]) {
         match (kind, body) {
             (KIND_MSS, &[a, b]) => self.mss = Some(u16::from_be_bytes([a, b])),
@@ -214,7 +214,7 @@ impl Options {
         }
     }
 
-    /// Bytes the options take in a header, padded to a multiple of 4.
+    /// Length of the options in a header in bytes, padded to a multiple of 4.
     pub fn len(&self) -> usize {
         let sack = self.sack_count();
         self.fixed_len() + if sack == 0 { 0 } else { 4 + 8 * sack }
@@ -225,7 +225,7 @@ impl Options {
         self.len() == 0
     }
 
-    /// Everything but SACK blocks, padded.
+    /// Length of everything but the SACK blocks, padded.
     fn fixed_len(&self) -> usize {
         usize::from(self.mss.is_some()) * 4
             + usize::from(self.window_scale.is_some()) * 4
@@ -233,7 +233,7 @@ impl Options {
             + usize::from(self.timestamps.is_some()) * 12
     }
 
-    /// How many SACK blocks find room next to the other options.
+    /// How many SACK blocks fit next to the other options.
     fn sack_count(&self) -> usize {
         let room = OPTIONS_LEN_MAX - self.fixed_len();
         self.sack.as_slice().len().min(room.saturating_sub(4) / 8)
@@ -274,7 +274,7 @@ impl Options {
     }
 }
 
-/// A segment whose header was checked: the data offset lies within the bytes.
+/// A segment with a checked header: the data offset lies within the bytes.
 #[derive(Clone, Copy)]
 pub struct Segment<'a> {
     bytes: &'a [u8],
@@ -282,7 +282,7 @@ pub struct Segment<'a> {
 }
 
 impl<'a> Segment<'a> {
-    /// Checks the header at the start of `bytes`; what follows the header is the payload.
+    /// Checks the header at the start of `bytes`; the bytes after it are the payload.
     ///
     /// # Errors
     /// [`WireError::Truncated`], [`WireError::Length`]: the bytes are too short, or the data offset is wrong.
@@ -313,7 +313,7 @@ impl<'a> Segment<'a> {
         be32(self.bytes, 4)
     }
 
-    /// Acknowledgement number; meaningful only with [`Flags::ACK`].
+    /// Acknowledgement number; valid only with [`Flags::ACK`].
     pub fn ack(&self) -> u32 {
         be32(self.bytes, 8)
     }
@@ -348,7 +348,7 @@ impl<'a> Segment<'a> {
         self.bytes.get(HEADER_LEN_MIN..self.header_len).unwrap_or(&[])
     }
 
-    /// The options, read.
+    /// The parsed options.
     pub fn options(&self) -> Options {
         Options::parse(self.options_bytes())
     }
@@ -395,7 +395,7 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// The header as `segment` has it. The checksum, the urgent pointer and unknown options are not kept.
+    /// The header of `segment`, without checksum, urgent pointer and unknown options.
     pub fn parse(segment: &Segment<'_>) -> Repr {
         Repr {
             source_port: segment.source_port(),
@@ -408,13 +408,13 @@ impl Repr {
         }
     }
 
-    /// Bytes the header takes: 20 to 60.
+    /// Length of the header in bytes, 20 to 60.
     pub fn header_len(&self) -> usize {
         HEADER_LEN_MIN + self.options.len()
     }
 
-    /// Writes the header to the start of `buffer` with checksum and urgent pointer 0, and says how long it is; `None`
-    /// where `buffer` is shorter than [`Repr::header_len`].
+    /// Writes the header to the start of `buffer`, with checksum and urgent pointer 0, and returns its length; `None`
+    /// if `buffer` is shorter than [`Repr::header_len`].
     pub fn emit(&self, buffer: &mut [u8]) -> Option<usize> {
         let len = self.header_len();
         let header = buffer.get_mut(..len)?;

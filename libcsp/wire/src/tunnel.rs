@@ -1,4 +1,4 @@
-//! The records of a tunnel message (CSP §4.1): whole IP packets or compacted TCP segments between network node and
+//! Records of a tunnel message (CSP §4.1): whole IP packets, or compacted TCP segments, between network node and
 //! proxy node.
 //!
 //! ```text
@@ -14,17 +14,17 @@ use csp_types::{FlowLabel, Instant};
 use crate::bytes::{Writer, array_at, check_padding, slice_at};
 use crate::{Ecn, WireError};
 
-/// Bytes in front of a record's payload.
+/// Length of a record's header in bytes.
 pub const RECORD_HEADER_LEN: usize = 24;
 /// The version in every record.
 pub const VERSION: u8 = 1;
-/// What records are padded to, in bytes.
+/// Records are padded to a multiple of this many bytes.
 pub const ALIGNMENT: usize = 4;
 
 const ECN_SHIFT: u32 = 4;
 const RESERVED_FLAGS: u8 = 0b1100_0000;
 
-/// What a record is.
+/// The type of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum RecordKind {
@@ -32,7 +32,7 @@ pub enum RecordKind {
     Segment = 1,
     /// An ICMP error that quotes a segment of the proxy.
     IcmpError = 2,
-    /// The flow of this label is over and nothing is left to send. No payload.
+    /// The flow of this label has ended, and no segment is left to send. No payload.
     FlowEnd = 3,
 }
 
@@ -55,11 +55,11 @@ pub struct Flags(u8);
 impl Flags {
     /// No flag.
     pub const NONE: Flags = Flags(0);
-    /// The receiver of the packet has verified its TCP checksum; the field means nothing any more.
+    /// The node that received the packet has verified its TCP checksum; the checksum field has no meaning any more.
     pub const CHECKSUM_VERIFIED: Flags = Flags(1);
-    /// The IP header was left out: the payload is TCP header and data. Only with a label.
+    /// The IP header is omitted: the payload is TCP header and data. Requires a label.
     pub const COMPACTED: Flags = Flags(2);
-    /// First record of the label: its packet tells the 4-tuple.
+    /// First record of the label: its packet contains the 4-tuple.
     pub const FLOW_NEW: Flags = Flags(4);
     /// Last record of the label.
     pub const FLOW_END: Flags = Flags(8);
@@ -75,7 +75,7 @@ impl Flags {
         Flags(self.0 | other.0)
     }
 
-    /// The flags' bits as they stand in the record.
+    /// The flags as encoded in the record.
     pub const fn bits(self) -> u8 {
         self.0
     }
@@ -99,13 +99,14 @@ pub struct Record<'a> {
     pub worker: u8,
     /// Flags.
     pub flags: Flags,
-    /// ECN field of the IP header, elided or not.
+    /// ECN field of the IP header, whether the header is omitted or not.
     pub ecn: Ecn,
     /// When the network node took the packet, on its clock; zero towards the network node.
     pub ingress: Instant,
-    /// Packets that were coalesced into the segment, 0 or 1 when none were.
+    /// Number of packets that were coalesced into the segment; 0 or 1 if none were.
     pub coalesced: u16,
-    /// TCP payload bytes a packet: of the coalesced ones, or to segment by; 0 when the segment is one packet.
+    /// TCP payload bytes per packet: of the coalesced packets, or of those to split the segment into; 0 if the
+    /// segment is one packet.
     pub segment_size: u16,
     /// The packet or segment.
     pub payload: &'a [u8],
@@ -127,7 +128,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Parses the record at the start of `bytes`; also says how many bytes it takes with its padding.
+    /// Parses the record at the start of `bytes`; returns also its length in bytes, padding included.
     pub fn parse(bytes: &'a [u8]) -> Result<(Self, usize), WireError> {
         let raw = array_at::<RECORD_HEADER_LEN>(bytes, 0, "tunnel record header")?;
         if raw[0] != VERSION {
@@ -170,7 +171,7 @@ impl<'a> Record<'a> {
         Ok((record, end))
     }
 
-    /// What must hold between the fields.
+    /// Checks the relations between fields.
     fn check_meaning(&self) -> Result<(), WireError> {
         let needs_label = self.flags.contains(Flags::COMPACTED) || self.kind == RecordKind::FlowEnd;
         if needs_label && self.label.is_none() {
@@ -183,8 +184,8 @@ impl<'a> Record<'a> {
         Ok(())
     }
 
-    /// The header in front of a payload of `payload_len` bytes. The record's own `payload` is not looked at, so that
-    /// one posted as a gather list need not be in one piece; padding is the caller's.
+    /// The header for a payload of `payload_len` bytes. The record's own `payload` is ignored, so that the payload
+    /// can be posted as a gather list; the caller adds the padding.
     pub fn emit_header(&self, payload_len: u32) -> [u8; RECORD_HEADER_LEN] {
         let mut out = [0; RECORD_HEADER_LEN];
         out[0] = VERSION;
@@ -199,12 +200,12 @@ impl<'a> Record<'a> {
         out
     }
 
-    /// Bytes the record takes with header and padding.
+    /// Length of the record in bytes, header and padding included.
     pub fn len(&self) -> usize {
         padded_len(RECORD_HEADER_LEN + self.payload.len())
     }
 
-    /// Whether the record takes no bytes: never.
+    /// Always false: every record has a header.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -216,7 +217,7 @@ impl<'a> Record<'a> {
         Ok(writer.len())
     }
 
-    /// Appends header, payload and padding; appends nothing when they do not fit.
+    /// Appends header, payload and padding. Appends nothing if they do not fit.
     pub fn emit_to(&self, writer: &mut Writer<'_>) -> Result<(), WireError> {
         let too_large = WireError::TooLarge { what: "tunnel record payload" };
         let payload_len = u32::try_from(self.payload.len()).map_err(|_| too_large)?;
@@ -230,12 +231,13 @@ impl<'a> Record<'a> {
     }
 }
 
-/// `len` rounded up to what records are padded to.
+/// `len` rounded up to the record alignment.
 pub const fn padded_len(len: usize) -> usize {
     len.next_multiple_of(ALIGNMENT)
 }
 
-/// The records of a message body, in order. Ends after the first error, whose offset counts from the body's start.
+/// Iterator over the records of a message body, in order. It ends after the first error, whose offset counts from the
+/// start of the body.
 #[derive(Clone, Debug)]
 pub struct Records<'a> {
     body: &'a [u8],

@@ -205,7 +205,7 @@ fn neighbour_discovery_is_checked_as_rfc_4861_7_1_wants() {
     assert_eq!(discovery_error(nobody, group, 255, ask(Some(MAC))), Some("neighbour solicitation source"));
     let ask_group = v6::Message::NeighborSolicitation { target: group, source_link: None };
     assert_eq!(discovery_error(source, target, 255, ask_group), Some("neighbour target"));
-    let tell = |solicited| v6::Message::NeighborAdvertisement {
+    let advertisement = |solicited| v6::Message::NeighborAdvertisement {
         router: false,
         solicited,
         override_cache: true,
@@ -213,8 +213,11 @@ fn neighbour_discovery_is_checked_as_rfc_4861_7_1_wants() {
         target_link: Some(MAC),
     };
     let all_nodes = "ff02::1".parse().unwrap();
-    assert_eq!(discovery_error(target, all_nodes, 255, tell(false)), None);
-    assert_eq!(discovery_error(target, all_nodes, 255, tell(true)), Some("neighbour advertisement flags"));
+    assert_eq!(discovery_error(target, all_nodes, 255, advertisement(false)), None);
+    assert_eq!(
+        discovery_error(target, all_nodes, 255, advertisement(true)),
+        Some("neighbour advertisement flags")
+    );
 }
 
 #[test]

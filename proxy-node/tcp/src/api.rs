@@ -1,4 +1,4 @@
-//! The values that cross the engine's border: arrivals, transmits, events, errors, figures.
+//! The types of the engine's interface: arrivals, transmits, events, errors, connection and table figures.
 
 use core::time::Duration;
 
@@ -7,117 +7,122 @@ use csp_wire::tcp::Repr;
 
 use crate::chain::Slices;
 
-/// What is known of a segment besides its bytes.
+/// Metadata of an arriving segment.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
-    /// The flow label of the tunnel record; [`FlowLabel::NONE`] where the network node did not know one.
+    /// The flow label of the tunnel record; [`FlowLabel::NONE`] if the network node had no label for the flow.
     pub label: FlowLabel,
-    /// The addresses of a segment that came with its IP header; `None` for compacted ones.
+    /// The addresses, from the IP header of an uncompacted record; `None` if the record was compacted.
     pub tuple: Option<FourTuple>,
-    /// When the network node received the segment, on the same clock as `now`; later than `now` counts as `now`.
+    /// When the network node received the segment, on the same clock as `now`. A time later than `now` is replaced by
+    /// `now`.
     pub ingress: Instant,
-    /// Which network node it came through: opaque here, remembered per connection (the latest wins), told back in
-    /// [`Transmit::via`].
+    /// The network node that the segment came through. The engine does not interpret the value; each connection
+    /// stores that of the latest segment that had an effect and returns it in [`Transmit::via`].
     pub via: u32,
-    /// The ECN field of the IP header, 0 to 3; of coalesced packets, which carry the same one.
+    /// The ECN field of the IP header, 0 to 3. Packets are coalesced only if they carry the same one.
     pub ecn: u8,
-    /// Payload bytes of each packet (but the last) that was coalesced into the segment; 0 where it is one packet.
+    /// Payload bytes of each packet that was coalesced into the segment, except the last, which may be shorter; 0 if
+    /// the segment is one packet.
     pub segment_size: u16,
 }
 
-/// One thing to be sent to a network node.
+/// One record to be sent to a network node.
 #[derive(Debug)]
 pub struct Transmit<'a> {
-    /// The connection's label; [`FlowLabel::NONE`] for answers to segments that belong to no connection.
+    /// The connection's label; [`FlowLabel::NONE`] for replies to segments that belong to no connection.
     pub label: FlowLabel,
-    /// The addresses: `local` is the source.
+    /// The addresses; `local` is the source.
     pub tuple: FourTuple,
-    /// Which network node it goes through.
+    /// The network node to send the record to.
     pub via: u32,
-    /// The TCP header of the segment; `None`: there is no segment, the network node just forgets the flow (a
-    /// `flow-end` record).
+    /// The TCP header of the segment. `None` if there is no segment: the record is a `flow-end` record, by which the
+    /// network node releases the flow.
     pub header: Option<Repr>,
     /// Bytes of payload in [`Transmit::payload`].
     pub payload_len: usize,
-    /// Payload bytes per segment on the wire: the network node splits by this (0 without payload).
+    /// Payload bytes per segment on the wire: the network node splits the payload into segments of this size. 0 if
+    /// there is no payload.
     pub segment_size: u16,
-    /// The network node does not know (label, tuple) yet: carry the whole IP packet.
+    /// The network node has no entry for (label, tuple) yet: the record must carry the whole IP packet.
     pub flow_new: bool,
-    /// This is the flow's last record.
+    /// This is the last record of the flow.
     pub flow_end: bool,
-    /// Whether some of the payload was sent before.
+    /// Whether the payload, or part of it, was sent before.
     pub retransmission: bool,
-    /// The ECN field that the packets' IP headers are to carry: 0, or 2 for ECT(0).
+    /// The ECN field for the IP headers of the packets: 0, or 2 for ECT(0).
     pub ecn: u8,
     pub(crate) slices: Slices<'a>,
 }
 
 impl<'a> Transmit<'a> {
-    /// The payload, slice by slice; `payload_len` bytes altogether, none of the slices empty.
+    /// The payload as a sequence of non-empty slices, `payload_len` bytes in total.
     pub fn payload(&self) -> Slices<'a> {
         self.slices.clone()
     }
 }
 
-/// What a connection tells its owner.
+/// A change of a connection that the engine reports to its caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     /// The handshake is complete.
     Established {
-        /// Whether the other side opened the connection.
+        /// Whether the peer opened the connection.
         passive: bool,
         /// What `listen` or `connect` were given.
         service: u32,
         /// The addresses.
         tuple: FourTuple,
     },
-    /// There are bytes to read.
+    /// Bytes became readable.
     Readable,
-    /// There is room to write again, after `write` had taken less than it was given.
+    /// The connection accepts bytes again, after `write` had accepted fewer than it was given.
     Writable,
-    /// FIN arrived in order: no bytes follow those that are readable now.
+    /// The peer's FIN arrived in order: no bytes follow those that are readable now.
     PeerFinished,
-    /// Both sides finished, everything was delivered and read. The label is invalid from here on.
+    /// Both sides finished, and all data was delivered and read. The label is invalid from here on.
     Closed,
-    /// The connection is gone; unread bytes are discarded. The label is invalid from here on.
+    /// The connection failed; unread bytes are discarded. The label is invalid from here on.
     Failed(FailReason),
 }
 
 /// Why a connection failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum FailReason {
-    /// The other side sent RST.
+    /// The peer sent RST.
     Reset,
-    /// The other side answered our SYN with RST.
+    /// The peer answered the SYN with RST, or an ICMP error reported it as unreachable (RFC 5927 §5.2).
     Refused,
-    /// Retransmissions, keepalive probes or the user timeout ran out.
+    /// The peer did not respond: the retries of retransmissions, window or keepalive probes were used up, the user
+    /// timeout or the limit of FIN-WAIT-2 expired, or the window stayed closed while memory was short.
     TimedOut,
-    /// We sent RST: data was unread at `close`, or arrived after it (RFC 9293 §3.6.1).
+    /// The engine sent RST, because data was unread at `close` or arrived after it (RFC 9293 §3.6.1).
     DataAfterClose,
 }
 
-/// Why a segment was dropped; each has a counter of its name.
+/// Why a segment was dropped. Each reason has a counter of the same name in [`crate::Counters`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, thiserror::Error)]
 pub enum DropReason {
-    /// The label is of no live connection, and without addresses nobody can be answered.
+    /// The label belongs to no live connection, and the record has no addresses to which a reply could be sent.
     #[error("stale label")]
     StaleLabel,
-    /// Neither label nor addresses.
+    /// The record has no usable label and no addresses, or the addresses cannot be those of a TCP connection.
     #[error("no addresses")]
     NoAddresses,
-    /// The ports of the header are not those of the connection or of the IP packet's flow.
+    /// The ports in the TCP header differ from those of the connection or of the arrival's addresses.
     #[error("ports differ")]
     PortsDiffer,
-    /// No connection and no listener; RST was sent where allowed.
+    /// There is no connection and no listener for the addresses, or the connection has ended. A RST may have been
+    /// sent.
     #[error("no connection")]
     NoConnection,
-    /// No SYN, no ACK, no RST, or flags that contradict each other.
+    /// None of SYN, ACK and RST is set, or the flags contradict each other or the connection's state.
     #[error("bad flags")]
     BadFlags,
     /// The connection table is full.
     #[error("connection table full")]
     TableFull,
-    /// As many connections of the service wait for a server as may; the client sends its segment again.
+    /// The service's backlog is full ([`crate::Stack::set_backlog_full`]). No reply is sent; the client retransmits.
     #[error("backlog full")]
     BacklogFull,
     /// Outside the receive window (RFC 9293 §3.10.7.4).
@@ -126,64 +131,66 @@ pub enum DropReason {
     /// An old duplicate by its timestamp (RFC 7323 §5.3).
     #[error("old timestamp (PAWS)")]
     Paws,
-    /// The acknowledgement is of data never sent, or is too old (RFC 5961 §5.2).
+    /// The segment acknowledges data that was never sent, or is older than RFC 5961 §5.2 permits.
     #[error("unacceptable acknowledgement")]
     BadAck,
     /// SYN in a synchronised state (RFC 5961 §4.2).
     #[error("unexpected SYN")]
     UnexpectedSyn,
-    /// RST that is not exactly in sequence (RFC 5961 §3.2).
+    /// RST whose sequence number is not exactly RCV.NXT (RFC 5961 §3.2), or, in SYN-SENT, RST without ACK.
     #[error("unacceptable RST")]
     BadReset,
-    /// Data arrived after the application had gone; RST was sent.
+    /// Data arrived after `close`; RST was sent (RFC 9293 §3.6.1).
     #[error("data after close")]
     DataAfterClose,
-    /// Belongs to a connection in TIME-WAIT.
+    /// The segment belongs to a connection in TIME-WAIT.
     #[error("in TIME-WAIT")]
     TimeWait,
 }
 
-/// Why `connect` did not start.
+/// Why `connect` failed. Nothing was sent and no state is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The addresses are of different families, a port is 0, or a group address was given. The caller erred.
-    #[error("the addresses cannot be the two ends of a connection")]
+    /// The caller passed addresses of different families, two equal addresses, a port 0, or an unspecified or
+    /// multicast address.
+    #[error("the addresses must be two different unicast addresses of one family with ports other than 0")]
     BadAddress,
     /// A connection with these addresses exists or is in TIME-WAIT.
-    #[error("the addresses are in use")]
+    #[error("a connection with these addresses exists or is in TIME-WAIT")]
     InUse,
     /// The connection table is full.
     #[error("the connection table is full")]
     TableFull,
 }
 
-/// Why `listen` did not start.
+/// Why `listen` failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ListenError {
     /// The port is 0.
-    #[error("port 0 cannot be listened on")]
+    #[error("port 0 cannot be listened on; valid ports are 1 to 65535")]
     BadAddress,
-    /// The address is listened on already.
-    #[error("the address is listened on already")]
+    /// The address already has a listener.
+    #[error("the address already has a listener")]
     InUse,
     /// The listener table is full.
     #[error("the listener table is full")]
     TableFull,
 }
 
-/// What an ICMP error tells.
+/// What an ICMP error reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PathError {
-    /// The packet did not fit; packets of up to `mtu` bytes, IP header included, do.
+    /// The packet was larger than the next hop's MTU.
     PacketTooBig {
-        /// The next hop's MTU in bytes.
+        /// The next hop's MTU in bytes, IP header included.
         mtu: u16,
     },
     /// The host, network, protocol or port cannot be reached.
     Unreachable,
 }
 
-/// The states of RFC 9293 §3.3.2. LISTEN, CLOSED and TIME-WAIT have no connection block here.
+/// The states of RFC 9293 §3.3.2. In LISTEN, CLOSED and TIME-WAIT there is no connection block, so they are not
+/// listed here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[allow(missing_docs)] // the RFC's names
 pub enum State {
@@ -195,11 +202,12 @@ pub enum State {
     CloseWait,
     Closing,
     LastAck,
-    /// The protocol is done (closed, reset or in TIME-WAIT); the block only waits for its owner or a last transmit.
+    /// The protocol has ended (closed, reset, or handed over to the TIME-WAIT table). The block remains until its
+    /// last events are reported and its last record is transmitted.
     Done,
 }
 
-/// What one connection looks like now.
+/// A snapshot of one connection.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionInfo {
     /// Its label.
@@ -210,46 +218,46 @@ pub struct ConnectionInfo {
     pub state: State,
     /// What `listen` or `connect` were given.
     pub service: u32,
-    /// Which network node it goes through.
+    /// The network node that the connection uses.
     pub via: u32,
     /// Smoothed round-trip time in microseconds; 0 before the first sample.
     pub srtt_us: u64,
     /// Current retransmission timeout.
     pub rto: Duration,
-    /// What controls congestion.
+    /// The congestion control algorithm in use.
     pub congestion: crate::CongestionControl,
     /// Congestion window in bytes.
     pub cwnd: u32,
     /// Slow start threshold in bytes.
     pub ssthresh: u32,
-    /// Whether both sides agreed on ECN.
+    /// Whether ECN was negotiated.
     pub ecn: bool,
-    /// Bytes per second at which data may leave; `None`: not limited.
+    /// The pacing rate in bytes per second; `None` if the connection is not paced.
     pub pacing_rate: Option<u64>,
-    /// Bytes per second that were delivered most recently; 0 before the first measurement.
+    /// The latest delivery rate sample in bytes per second; 0 before the first one.
     pub delivery_rate: u64,
-    /// Sequence numbers sent and not acknowledged.
+    /// Sequence numbers sent and not yet acknowledged.
     pub in_flight: u32,
-    /// The other side's window in bytes.
+    /// SND.WND: the window that the peer advertises, in bytes.
     pub send_window: u32,
-    /// Payload bytes per segment we send.
+    /// Largest payload of a segment that the engine sends, in bytes.
     pub mss: u16,
-    /// Bytes written and not acknowledged.
+    /// Bytes written and not yet acknowledged, unsent ones included.
     pub send_queue: usize,
     /// Bytes readable.
     pub receive_queue: usize,
-    /// Bytes that arrived out of order.
+    /// Bytes received out of order and stored.
     pub out_of_order: usize,
-    /// Retransmitted records (up to 64 KB each).
+    /// Records retransmitted; each carries up to 64 KB.
     pub retransmits: u32,
-    /// When a timer of the connection is due next.
+    /// The connection's earliest deadline; `None` if no timer runs.
     pub deadline: Option<Instant>,
 }
 
-/// How full the tables are.
+/// How full the engine's tables are: pairs of (entries in use, capacity).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Occupancy {
-    /// Connection blocks in use, and how many there are.
+    /// Connection blocks.
     pub connections: (usize, usize),
     /// Passive connections in SYN-RECEIVED.
     pub half_open: (usize, usize),
@@ -257,18 +265,18 @@ pub struct Occupancy {
     pub time_wait: (usize, usize),
     /// Payload blocks, of both directions.
     pub blocks: (usize, usize),
-    /// Payload blocks for what was written.
+    /// Payload blocks for written data.
     pub send_blocks: (usize, usize),
     /// Range sets.
     pub range_sets: (usize, usize),
-    /// Records of what is in flight; how many there are includes one for each connection.
+    /// Transmission records ([`crate::StackConfig::records`]); the capacity includes one for each connection.
     pub records: (usize, usize),
     /// Listeners.
     pub listeners: (usize, usize),
-    /// Answers that wait to be transmitted.
+    /// Queued replies to segments without a connection.
     pub replies: (usize, usize),
-    /// SYN cookies that wait to be transmitted.
+    /// Queued SYN cookies.
     pub cookie_replies: (usize, usize),
-    /// Destinations whose path MTU is remembered.
+    /// Destinations with a cached path MTU.
     pub paths: (usize, usize),
 }

@@ -1,21 +1,24 @@
-//! The payload memory of one direction: regions of blocks, counted references, buffers that go out to be filled.
+//! Payload memory of one direction: regions of blocks with reference counts, and buffers that are lent to callers to
+//! be filled.
 //!
 //! ```text
-//!   region of up to 64 blocks            a buffer: a run of free blocks, out with its owner
+//!   region of up to 64 blocks            a buffer: a run of free blocks, lent to the caller
 //!   |##|##|..|..|##|..|..|..|..|..|      |message ············|
-//!    ▲ referred to by chains              └ given back: blocks that hold payload stay, the others are free again
+//!    ▲ referred to by chains              └ returned: blocks with payload remain in use, the others are free
 //! ```
 //!
-//! A region's memory is one allocation, made at the start and never moved, so that a provider can register it. While a
-//! buffer is out its owner has the region's memory in his hands: nothing in it can be read or written by the engine.
+//! A region's memory is one allocation, made at start-up and never moved, so that a provider can register it. While a
+//! buffer is lent, its holder owns the memory of the whole region: the engine can neither read nor write anything in
+//! it.
 
 use crate::chain::Nodes;
 use crate::list::IndexList;
 
-/// Blocks per region: one bit each of a word.
+/// Blocks per region: one bit of a word for each.
 const REGION_BLOCKS: usize = 64;
 
-/// Where payload lies: a block, and the byte in it. The bytes go on in the blocks behind it, as far as the region does.
+/// Location of payload: a block, and an offset in bytes within it. The payload may continue in the following blocks
+/// of the region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Place {
     pub block: u32,
@@ -23,7 +26,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// `n` bytes further on.
+    /// The location `n` bytes further on.
     pub fn plus(self, n: u32, block_len: usize) -> Place {
         let at = self.offset as usize + n as usize;
         Place { block: self.block + (at / block_len) as u32, offset: (at % block_len) as u32 }
@@ -32,13 +35,14 @@ impl Place {
 
 #[derive(Debug)]
 struct Region {
-    /// `None` while a buffer of it is out.
+    /// `None` while a buffer of the region is lent.
     bytes: Option<Box<[u8]>>,
-    /// A bit per free block.
+    /// One bit per block, set if the block is free.
     free: u64,
-    /// How `free` looks when nothing is in use.
+    /// Value of `free` when no block is in use.
     whole: u64,
-    /// Some blocks are chains' own, to be written to: none of it goes out until all of it is free again.
+    /// Chains have blocks in this region that they write to: no buffer of it is lent until all of its blocks are free
+    /// again.
     copied: bool,
 }
 
@@ -46,23 +50,23 @@ struct Region {
 #[derive(Debug)]
 pub(crate) struct BlockPool {
     regions: Vec<Region>,
-    /// Who holds a block: nodes of chains that overlap it, and a buffer that is out.
+    /// Reference counts of blocks: chain nodes that overlap the block, plus one while it is part of a lent buffer.
     references: Vec<u16>,
-    /// Regions with room for a buffer, the latest used first.
+    /// Regions with room for a buffer, most recently used first.
     roomy: IndexList,
-    /// Other regions with free blocks: those of copies, and those with no room for a buffer.
+    /// Other regions with free blocks: those that data is copied into, and those with no room for a buffer.
     broken: IndexList,
     free: usize,
     shift: u32,
-    /// Blocks per buffer; more than a region has where no message fits.
+    /// Blocks per buffer; more than a region has if messages are too long for one.
     buffer_blocks: u32,
     pub(crate) nodes: Nodes,
 }
 
-/// Memory for a message to land in. Give it back with [`crate::Stack::give_back`]: until then the engine can neither
-/// read nor write what lies in it, and one that is dropped is lost to the pool.
+/// Memory for receiving a message into. The caller must return it with [`crate::Stack::give_back`]: until then the
+/// engine can neither read nor write its region, and a buffer that is dropped is lost to the pool.
 #[derive(Debug)]
-#[must_use = "give it back"]
+#[must_use = "return it with Stack::give_back"]
 pub struct Buffer {
     pub(crate) direction: Direction,
     region: u32,
@@ -73,33 +77,34 @@ pub struct Buffer {
     bytes: Box<[u8]>,
 }
 
-/// Which way payload goes.
+/// Direction of payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
-    /// From the peer to the reader.
+    /// Received: from the peer to the application.
     Receive,
-    /// From the writer to the peer.
+    /// Sent: from the application to the peer.
     Send,
 }
 
-/// How short memory for payload of one direction is.
+/// How scarce payload memory of one direction is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pressure {
-    /// Half of it is free: windows and buffers grow.
+    /// At least half is free: windows and buffers grow.
     None,
-    /// They stay as they are.
+    /// At least a quarter is free: windows and buffers keep their size.
     Moderate,
-    /// Less than a quarter is free: connections get no more than at their start.
+    /// Less than a quarter is free: connections are limited to their initial sizes.
     High,
 }
 
 impl Pressure {
-    /// What a connection whose share has `grown`, from `least` at its start, gets now.
+    /// The limit of a connection whose window or buffer has grown to `grown` from its initial `least`.
     pub fn limit(self, grown: u32, least: u32) -> u32 {
         if self == Pressure::High { least } else { grown.max(least) }
     }
 
-    /// A connection could use a share of `wanted`; under pressure it gives back what it does not use.
+    /// Adapts a window or buffer towards `wanted` bytes: it grows without pressure, and shrinks to what is used under
+    /// high pressure.
     pub fn tune(self, grown: &mut u32, wanted: u32) {
         match self {
             Pressure::None => *grown = (*grown).max(wanted),
@@ -110,19 +115,19 @@ impl Pressure {
 }
 
 impl Buffer {
-    /// The memory, as long as the longest message that it is for, at least.
+    /// The memory, at least as long as the longest message that it is for.
     pub fn bytes(&self) -> &[u8] {
         let start = (self.first as usize) << self.shift;
         self.bytes.get(start..start + ((self.blocks as usize) << self.shift)).unwrap_or(&[])
     }
 
-    /// The memory, to be filled.
+    /// The memory, for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let start = (self.first as usize) << self.shift;
         self.bytes.get_mut(start..start + ((self.blocks as usize) << self.shift)).unwrap_or(&mut [])
     }
 
-    /// Where `part` lies, if it is a part of this buffer.
+    /// Location of `part`, if it is a part of this buffer.
     pub(crate) fn place_of(&self, part: &[u8]) -> Option<Place> {
         let own = self.bytes();
         let offset = (part.as_ptr() as usize).checked_sub(own.as_ptr() as usize)?;
@@ -135,7 +140,8 @@ impl Buffer {
 }
 
 impl BlockPool {
-    /// `blocks` blocks of `block_len` bytes, a power of two; buffers are for messages of up to `message_len` bytes.
+    /// A pool of `blocks` blocks of `block_len` bytes, a power of two, with buffers for messages of up to
+    /// `message_len` bytes.
     pub fn new(blocks: usize, block_len: usize, message_len: usize) -> Self {
         let count = blocks.div_ceil(REGION_BLOCKS);
         let region = |n: usize| {
@@ -157,12 +163,12 @@ impl BlockPool {
         pool
     }
 
-    /// How many blocks there are.
+    /// Number of blocks.
     pub fn capacity(&self) -> usize {
         self.references.len()
     }
 
-    /// How many are free.
+    /// Number of free blocks.
     pub fn free(&self) -> usize {
         self.free
     }
@@ -172,7 +178,7 @@ impl BlockPool {
         self.free << self.shift
     }
 
-    /// How short the pool is.
+    /// How scarce free blocks are.
     pub fn pressure(&self) -> Pressure {
         match self.free {
             free if free >= self.capacity() / 2 => Pressure::None,
@@ -186,9 +192,9 @@ impl BlockPool {
         1 << self.shift
     }
 
-    /// Puts a region into the list that its free blocks ask for: in front, since its memory is warm. One that was copied
-    /// into is the next to be copied into, which is looked for at the end: a pool touches no more memory than was ever in
-    /// use at once.
+    /// Moves a region to the list that its free blocks call for: to the front, because its memory is warm. A region
+    /// that is free again after copies goes to the end, from which the next region for copies is taken. The pool thus
+    /// touches no more memory than was ever in use at once.
     fn list(&mut self, region: u32) {
         let Some(home) = self.regions.get_mut(region as usize) else { return };
         let emptied = home.copied && home.free == home.whole;
@@ -207,7 +213,7 @@ impl BlockPool {
         }
     }
 
-    /// Takes a block for bytes to be copied into, referred to once. Regions that lend no buffers come first.
+    /// Allocates a block for copied bytes, with one reference. Regions that lend no buffers are preferred.
     pub fn allocate(&mut self) -> Option<u32> {
         let region = self.broken.front().or_else(|| self.roomy.back())?;
         let home = self.regions.get_mut(region as usize)?;
@@ -223,14 +229,14 @@ impl BlockPool {
         Some(block)
     }
 
-    /// One more holds the block.
+    /// Adds a reference to the block.
     pub fn refer(&mut self, block: u32) {
         if let Some(references) = self.references.get_mut(block as usize) {
             *references += 1;
         }
     }
 
-    /// One fewer holds the block; it is free where that was the last.
+    /// Removes a reference; the block is free after the last.
     pub fn unrefer(&mut self, block: u32) {
         let Some(references) = self.references.get_mut(block as usize) else { return };
         *references = references.saturating_sub(1);
@@ -245,7 +251,7 @@ impl BlockPool {
         }
     }
 
-    /// The bytes from `place` on up to the end of its region, at most `len`; none while a buffer of the region is out.
+    /// The bytes from `place` up to the end of its region, at most `len`; none while a buffer of the region is lent.
     pub fn bytes(&self, place: Place, len: usize) -> &[u8] {
         let (region, start) = self.locate(place);
         let bytes = self.regions.get(region).and_then(|r| r.bytes.as_deref()).unwrap_or(&[]);
@@ -253,7 +259,7 @@ impl BlockPool {
         rest.get(..len).unwrap_or(rest)
     }
 
-    /// Copies `data` to `place`; `false` where a buffer of its region is out.
+    /// Copies `data` to `place`; `false` while a buffer of its region is lent.
     pub fn store(&mut self, place: Place, data: &[u8]) -> bool {
         let (region, start) = self.locate(place);
         let bytes = self.regions.get_mut(region).and_then(|r| r.bytes.as_deref_mut());
@@ -269,8 +275,8 @@ impl BlockPool {
         (block / REGION_BLOCKS, ((block % REGION_BLOCKS) << self.shift) + place.offset as usize)
     }
 
-    /// A buffer for the next message; `None` where no region has so many free blocks in a row, or the other regions
-    /// could not take the message's payload as a copy while this one is out.
+    /// Lends a buffer for the next message. `None` if no region has enough consecutive free blocks, or if the other
+    /// regions could not store a copy of the message's payload while this one is lent.
     pub fn lend(&mut self, direction: Direction) -> Option<Buffer> {
         let (region, blocks) = (self.roomy.front()?, self.buffer_blocks);
         let Region { bytes, free, .. } = self.regions.get_mut(region as usize)?;
@@ -287,7 +293,7 @@ impl BlockPool {
         Some(Buffer { direction, region, first, blocks, shift: self.shift, bytes })
     }
 
-    /// Takes a buffer back: what chains do not refer to is free.
+    /// Returns a buffer; its blocks without further references are free.
     pub fn give_back(&mut self, buffer: Buffer) {
         let Buffer { region, first, blocks, bytes, .. } = buffer;
         let Some(home) = self.regions.get_mut(region as usize) else { return };
@@ -307,13 +313,13 @@ impl BlockPool {
     }
 }
 
-/// `count` bits from bit `start` on.
+/// A mask of `count` bits from bit `start` on.
 fn run_of(start: u32, count: u32) -> u64 {
     let bits = if count >= u64::BITS { u64::MAX } else { (1 << count) - 1 };
     bits << start
 }
 
-/// Where the first run of `count` set bits starts.
+/// Start of the first run of `count` set bits.
 fn run_start(mut bits: u64, count: u32) -> Option<u32> {
     if count > u64::BITS {
         return None;
@@ -349,11 +355,11 @@ mod tests {
         assert_eq!((buffer.bytes().len(), pool.free()), (1536, 97));
         buffer.bytes_mut()[600..1000].fill(7);
         let place = buffer.place_of(&buffer.bytes()[600..1000]).unwrap();
-        assert_eq!(buffer.place_of(&[0; 4]), None, "bytes of others have no place in it");
+        assert_eq!(buffer.place_of(&[0; 4]), None, "bytes outside of the buffer have no location in it");
         pool.refer(place.block);
-        assert!(pool.bytes(place, 400).is_empty() && !pool.store(place, &[1]), "its memory is out");
+        assert!(pool.bytes(place, 400).is_empty() && !pool.store(place, &[1]), "its memory is lent");
         let copied = pool.allocate().unwrap();
-        assert_ne!(copied / 64, place.block / 64, "meanwhile others are used");
+        assert_ne!(copied / 64, place.block / 64, "meanwhile other regions are used");
         pool.give_back(buffer);
         assert_eq!((pool.bytes(place, 400), pool.free()), (&[7; 400][..], 98));
         pool.unrefer(place.block);

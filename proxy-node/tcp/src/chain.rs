@@ -6,14 +6,14 @@
 //!   memory     own block    where it arrived               own block
 //! ```
 //!
-//! Long payload stays where it arrived (a slice refers to the blocks it overlaps). Short payload would hold far more
-//! memory than it is: it is copied into blocks of the chain's own, position `p` at `p` modulo the block length, so that
-//! bytes that come one at a time and in any order fill one block, not one block each.
+//! Long payload remains where it arrived: a slice refers to the blocks that it overlaps. Short payload would occupy
+//! far more memory than its length, so it is copied into blocks owned by the chain, position `p` to offset `p` modulo
+//! the block length. Bytes that arrive one at a time and in any order thus fill one block, not one block each.
 
 use crate::blocks::{BlockPool, Place};
 use crate::list::NIL;
 
-/// A slice may hold at most so many times its own length.
+/// A slice left in place may occupy at most this many times its length in blocks.
 const HELD_PER_BYTE_MAX: usize = 2;
 
 /// One slice of a chain. Positions are modulo 2³².
@@ -24,7 +24,8 @@ struct Node {
     place: Place,
     previous: u32,
     next: u32,
-    /// The block is the chain's own and can be written to; the node lies in this one block, at its position's place.
+    /// The block is owned by the chain and can be written to. The node lies within this one block, at the offset of
+    /// its position.
     own: bool,
 }
 
@@ -37,7 +38,7 @@ impl Node {
 /// The nodes of all chains of a pool.
 #[derive(Debug)]
 pub(crate) struct Nodes {
-    /// Those used so far; room for all of them is set aside, though its memory is not touched before.
+    /// The nodes used so far. The capacity for all is reserved, but its memory is not touched before it is used.
     nodes: Vec<Node>,
     free: u32,
     most: usize,
@@ -79,23 +80,23 @@ impl Nodes {
     }
 }
 
-/// What a chain may take of its pool.
+/// Limits on what a chain may occupy in its pool.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allowance {
-    /// Blocks that stay free for others.
+    /// Blocks that must remain free for other chains.
     pub reserve: usize,
-    /// Blocks held up to which payload may stay where it arrived; from there on it is copied.
+    /// While the chain holds fewer blocks than this, payload may remain where it arrived; beyond, it is copied.
     pub in_place: u32,
-    /// Blocks held up to which it may be stored at all.
+    /// Most blocks that the chain may hold.
     pub blocks: u32,
 }
 
-/// Whether position `a` lies before `b`.
+/// Whether position `a` is before `b`.
 fn is_before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
 
-/// Blocks that `len` bytes (at least 1) from `offset` on overlap.
+/// Number of blocks that `len` bytes (at least 1) from `offset` on overlap.
 fn overlap(offset: u32, len: u32, block_len: usize) -> u32 {
     ((offset as usize + len as usize - 1) / block_len) as u32 + 1
 }
@@ -105,9 +106,9 @@ fn overlap(offset: u32, len: u32, block_len: usize) -> u32 {
 pub(crate) struct Chain {
     head: u32,
     tail: u32,
-    /// A node visited lately, so that streaming does not walk the chain.
+    /// The node visited last, so that sequential access does not walk the chain.
     cursor: u32,
-    /// Blocks that the nodes overlap, summed up over the nodes.
+    /// Sum over all nodes of the blocks that each overlaps.
     held: u32,
 }
 
@@ -115,15 +116,15 @@ impl Chain {
     /// No bytes.
     pub const EMPTY: Chain = Chain { head: NIL, tail: NIL, cursor: NIL, held: 0 };
 
-    /// Blocks that the chain holds; those it shares with others, or by several slices, count each time.
+    /// Blocks that the chain holds. A block shared with other chains, or by several slices, counts each time.
     #[cfg(test)]
     pub fn held(&self) -> u32 {
         self.held
     }
 
-    /// Stores the bytes of `data` from `position` on that the chain does not have yet; they lie at `place` in the pool
-    /// already, where that is known. Returns how many bytes from `position` on the chain has afterwards, up to the
-    /// end of `data`: fewer than all where memory or `allowance` are used up.
+    /// Stores the bytes of `data` from `position` on, except those that the chain already has. `place` is their
+    /// location in the pool, if they lie there. Returns how many bytes from `position` on the chain holds afterwards,
+    /// up to the end of `data`: fewer than all if memory or `allowance` is used up.
     pub fn insert(
         &mut self,
         pool: &mut BlockPool,
@@ -139,7 +140,7 @@ impl Chain {
             if let Some(node) = pool.nodes.get(previous)
                 && is_before(at, node.end())
             {
-                done += node.end().wrapping_sub(at) as usize; // these are here already
+                done += node.end().wrapping_sub(at) as usize; // these bytes are already stored
                 continue;
             }
             let next = pool.nodes.get(previous).map_or(self.head, |node| node.next);
@@ -167,14 +168,14 @@ impl Chain {
         done.min(data.len())
     }
 
-    /// Whether payload may stay where it is: it must not hold much more memory than it is long.
+    /// Whether payload may remain where it is: it must not occupy much more memory than its length.
     fn may_stay(&self, pool: &BlockPool, place: Place, len: usize, allowance: Allowance) -> bool {
         let blocks = overlap(place.offset, len as u32, pool.block_len());
         let fits = blocks as usize * pool.block_len() <= HELD_PER_BYTE_MAX * len;
         fits && self.held.saturating_add(blocks) <= allowance.in_place
     }
 
-    /// Adds a slice of memory that is referred to by others, between two neighbours.
+    /// Inserts a slice that refers to existing blocks between two neighbours.
     fn refer(
         &mut self,
         pool: &mut BlockPool,
@@ -191,7 +192,8 @@ impl Chain {
         Some(node)
     }
 
-    /// Copies the start of `data`, up to the end of its block, into a block of the chain's own between two neighbours.
+    /// Copies the start of `data`, up to the end of its block, into a block owned by the chain, between two
+    /// neighbours.
     fn copy(
         &mut self,
         pool: &mut BlockPool,
@@ -241,7 +243,7 @@ impl Chain {
         node.map(|node| (node, len))
     }
 
-    /// Makes one node of two that have become neighbours in one block of the chain's own.
+    /// Merges two adjacent nodes in one block owned by the chain.
     fn join(&mut self, pool: &mut BlockPool, node: u32, next: u32) {
         let (Some(left), Some(right)) = (pool.nodes.get(node).copied(), pool.nodes.get(next).copied()) else {
             return;
@@ -268,7 +270,7 @@ impl Chain {
         Some(node)
     }
 
-    /// Takes a node out and gives its blocks back.
+    /// Removes a node and releases its blocks.
     fn remove(&mut self, pool: &mut BlockPool, at: u32) {
         let Some(node) = pool.nodes.get(at).copied() else { return };
         match pool.nodes.get_mut(node.previous) {
@@ -288,7 +290,7 @@ impl Chain {
         pool.nodes.release(at);
     }
 
-    /// The last node that starts at or before `position`; [`NIL`] where none does.
+    /// The last node that starts at or before `position`; [`NIL`] if there is none.
     fn last_up_to(&self, pool: &BlockPool, position: u32) -> u32 {
         let starts = |node: u32| pool.nodes.get(node).map(|node| node.position);
         let (Some(first), Some(last)) = (starts(self.head), starts(self.tail)) else { return NIL };
@@ -298,7 +300,7 @@ impl Chain {
         if !is_before(position, last) {
             return self.tail;
         }
-        // From the nearest of the places known.
+        // Starts at the nearest of the known nodes.
         let known = [self.head, self.cursor, self.tail];
         let distance = |node: &u32| match starts(*node) {
             Some(start) => (start.wrapping_sub(position) as i32).unsigned_abs(),
@@ -327,7 +329,7 @@ impl Chain {
         Slices { pool: Some(pool), node: at, skip: position.wrapping_sub(node.position), remaining: len }
     }
 
-    /// Gives back what lies before `position`.
+    /// Releases everything before `position`.
     pub fn release_before(&mut self, pool: &mut BlockPool, position: u32) {
         let block_len = pool.block_len();
         while let Some(node) = pool.nodes.get_mut(self.head) {
@@ -346,7 +348,7 @@ impl Chain {
         }
     }
 
-    /// Gives back what lies from `position` on.
+    /// Releases everything from `position` on.
     pub fn release_from(&mut self, pool: &mut BlockPool, position: u32) {
         let block_len = pool.block_len();
         while let Some(node) = pool.nodes.get_mut(self.tail) {
@@ -366,7 +368,7 @@ impl Chain {
         }
     }
 
-    /// Gives everything back.
+    /// Releases everything.
     pub fn clear(&mut self, pool: &mut BlockPool) {
         while self.head != NIL {
             self.remove(pool, self.head);
@@ -401,7 +403,7 @@ impl<'a> Iterator for Slices<'a> {
         let slice = pool.bytes(node.place.plus(self.skip, pool.block_len()), len);
         self.remaining -= len;
         self.skip = 0;
-        // Behind a hole the stream does not go on.
+        // The iteration ends at a hole.
         let goes_on = pool.nodes.get(node.next).is_some_and(|next| next.position == node.end());
         self.node = if goes_on { node.next } else { NIL };
         (!slice.is_empty()).then_some(slice)

@@ -1,4 +1,4 @@
-//! What the operator can choose about the engine. Every table's capacity is here, and is fixed at start-up.
+//! The engine's configuration. It contains the capacity of every table; capacities are fixed at start-up.
 
 use core::time::Duration;
 
@@ -8,108 +8,117 @@ use crate::ecn::EcnMode;
 /// Sizes and times of a [`crate::Stack`].
 #[derive(Clone, Debug)]
 pub struct StackConfig {
-    /// First label index this stack gives out; labels cover `first_label_index .. first_label_index + connections`.
-    /// 0 is moved up to 1, because label 0 means "none".
+    /// First label index that this stack allocates; its labels cover `first_label_index .. first_label_index +
+    /// connections`. 0 is replaced by 1, because label 0 means "no label".
     pub first_label_index: u32,
-    /// Most connections at once, half-open ones included; at most 2²² − 1.
+    /// Most simultaneous connections, half-open ones included; at most 2²² − 1.
     pub connections: usize,
-    /// Most passive connections in SYN-RECEIVED; one more is answered with a SYN cookie, or drops the oldest of them
-    /// ([`StackConfig::syn_cookies`]).
+    /// Most passive connections in SYN-RECEIVED. At the limit a further SYN is answered with a SYN cookie, or evicts
+    /// the oldest half-open connection ([`StackConfig::syn_cookies`]).
     pub half_open: usize,
-    /// Most connections remembered in TIME-WAIT; one more drops the oldest.
+    /// Most TIME-WAIT entries; when the table is full, a new entry evicts the oldest.
     pub time_wait_entries: usize,
-    /// Most listening addresses.
+    /// Most listeners.
     pub listeners: usize,
-    /// Most answers to segments without a connection that wait to be transmitted.
+    /// Most queued replies to segments without a connection.
     pub replies: usize,
-    /// Most such answers per second.
+    /// Most such replies per second.
     pub replies_per_second: u32,
-    /// When SYNs are answered without keeping state (RFC 4987 §3.6).
+    /// When SYNs are answered with cookies instead of a connection block (RFC 4987 §3.6).
     pub syn_cookies: SynCookies,
-    /// Most SYN cookies that wait to be transmitted: as many as SYNs can arrive between two rounds of
-    /// [`crate::Stack::poll_transmit`]. There is no limit per second, because each answers one SYN of about its size.
+    /// Most queued SYN cookies. The value should cover the SYNs that can arrive between two rounds of
+    /// [`crate::Stack::poll_transmit`]. There is no limit per second, because each cookie replies to one SYN of about
+    /// the same size.
     pub cookie_replies: usize,
-    /// Payload blocks of all connections, both directions together.
+    /// Payload blocks for all connections and both directions.
     pub blocks: usize,
-    /// How many of the blocks are for what is written, in percent, 1 to 99; the others are for what arrives. Neither
-    /// direction takes the other's.
+    /// Share of the blocks that is reserved for written data, in percent, 1 to 99; the remaining blocks are for
+    /// received data. Neither direction uses the blocks of the other.
     pub send_blocks_percent: u8,
-    /// Length of a block in bytes; rounded up to a power of two, 512 at least.
+    /// Length of a block in bytes; rounded up to a power of two, at least 512.
     pub block_len: usize,
-    /// Longest message that lands in a buffer for receiving ([`crate::Stack::lend`]), in bytes; at most 64 blocks.
+    /// Longest message that a buffer for receiving ([`crate::Stack::lend`]) holds, in bytes; at most 64 blocks. If it
+    /// is larger, no buffers are lent and payload is copied.
     pub receive_message_len: usize,
-    /// Longest message with bytes to be written that lands in a buffer, in bytes; at most 64 blocks.
+    /// Longest message that a buffer for writing holds, in bytes; at most 64 blocks.
     pub send_message_len: usize,
-    /// Sets of up to [`crate::RANGES_PER_SET`] ranges for data out of order; a connection takes one while it has such.
+    /// Range sets, each with up to [`crate::RANGES_PER_SET`] ranges of out-of-order data. A connection occupies one
+    /// set while it has out-of-order data.
     pub range_sets: usize,
-    /// Records of what is in flight, one per transmission of up to 64 KB or part of it with a fate of its own, shared by
-    /// all connections. Each connection has one more of its own.
+    /// Transmission records shared by all connections. A record describes one transmission of up to 64 KB, or the
+    /// part of one that shares a delivery state (in flight, SACKed, lost). Each connection has one more record of its
+    /// own.
     pub records: usize,
-    /// Most records of one connection: with all of them in use, transmissions share one, or wait.
+    /// Most records of one connection. When they are used up, several transmissions share a record, or transmission
+    /// waits.
     pub records_per_connection: u32,
-    /// Most bytes a connection receives ahead of its reader.
+    /// Largest receive window of a connection in bytes.
     pub receive_window_max: u32,
-    /// How many it receives at first, and while memory is short; the window grows to twice what is read per round trip.
+    /// Receive window at the start of a connection and while memory is short, in bytes. The window grows to twice
+    /// what the application reads per round trip.
     pub receive_window_initial: u32,
-    /// Most bytes a connection keeps for sending, unacknowledged ones included.
+    /// Largest send buffer of a connection in bytes; sent and unacknowledged bytes count.
     pub send_buffer_max: u32,
-    /// How many it keeps at first, and while less than a quarter of the memory for sending is free; the buffer grows to
-    /// twice the congestion window.
+    /// Send buffer at the start of a connection, and while less than a quarter of the memory for sending is free, in
+    /// bytes. The buffer grows to twice the congestion window.
     pub send_buffer_min: u32,
-    /// MSS told to and used towards IPv4 peers, in bytes without options (RFC 9293 §3.7.1).
+    /// MSS announced to IPv4 peers, and upper bound of the MSS used towards them, in bytes without options (RFC 9293
+    /// §3.7.1).
     pub mss_v4: u16,
-    /// Smallest path MTU towards IPv4 hosts that an ICMP error brings about, in bytes with IP header. What is smaller
-    /// would serve an attacker (RFC 5927 §7.1).
+    /// Smallest path MTU towards IPv4 hosts that an ICMP error can set, in bytes with IP header. Smaller values only
+    /// serve attackers (RFC 5927 §7.1).
     pub path_mtu_min_v4: u16,
-    /// How long a lowered path MTU stays before a larger one is tried (RFC 1191 §6.3, RFC 8201 §4).
+    /// How long a lowered path MTU is kept before a larger one is tried (RFC 1191 §6.3, RFC 8201 §4).
     pub path_mtu_age: Duration,
-    /// Destinations whose path MTU is remembered for new connections.
+    /// Destinations whose path MTU is cached for new connections.
     pub path_entries: usize,
-    /// MSS told to and used towards IPv6 peers.
+    /// MSS announced to IPv6 peers, and upper bound of the MSS used towards them, in bytes without options.
     pub mss_v6: u16,
     /// Initial congestion window in segments (RFC 6928).
     pub initial_window_segments: u32,
-    /// How connections control congestion.
+    /// Congestion control algorithm of new connections.
     pub congestion: CongestionControl,
-    /// Whether data leaves at the rate that congestion control says instead of a window at once.
+    /// Whether data is paced at the rate that congestion control computes, instead of being sent a window at a time.
     pub pacing: bool,
     /// Whether connections use explicit congestion notification (RFC 3168).
     pub ecn: EcnMode,
-    /// Key of the initial sequence numbers, timestamps offsets and tables; must be random per start (RFC 6528).
+    /// Secret key for initial sequence numbers, timestamp offsets and hash tables. Must be random for each start
+    /// (RFC 6528).
     pub isn_secret: [u8; 16],
     /// Retransmission timeout before the first RTT sample, SYNs included (RFC 6298 §2.1).
     pub rto_initial: Duration,
     /// Smallest retransmission timeout.
     pub rto_min: Duration,
-    /// Largest retransmission timeout, backed off.
+    /// Largest retransmission timeout, exponential back-off included.
     pub rto_max: Duration,
-    /// How often the SYN of an active open is retransmitted before it fails; over three minutes altogether by default
-    /// (RFC 9293 §3.8.3, MUST-23).
+    /// How often the SYN of an active open is retransmitted before the connection fails. The default adds up to over
+    /// three minutes (RFC 9293 §3.8.3, MUST-23).
     pub syn_retries: u8,
-    /// How often a SYN/ACK is retransmitted before the half-open connection is forgotten.
+    /// How often a SYN/ACK is retransmitted before the half-open connection is released.
     pub syn_ack_retries: u8,
-    /// How often in succession data, FIN or a window probe goes without any answer before the connection fails.
+    /// How often in succession data, FIN or a window probe may stay unanswered before the connection fails.
     pub retries: u8,
-    /// How long a peer may keep its window closed, while no more than a quarter of the blocks for sending is free, before
-    /// its connection fails.
+    /// How long a peer may keep its window closed before its connection fails. Applies only while at most a quarter
+    /// of the blocks for sending is free.
     pub zero_window_when_short: Duration,
-    /// How long an acknowledgement may wait for company (RFC 9293 §3.8.6.3).
+    /// Longest delay of an acknowledgement (RFC 9293 §3.8.6.3).
     pub delayed_ack: Duration,
-    /// How many segments at the start of a connection, and after a loss was made good, are acknowledged at once.
+    /// How many segments are acknowledged immediately at the start of a connection and after a loss was repaired.
     pub quick_acks: u8,
     /// How long TIME-WAIT lasts: twice the maximum segment lifetime (RFC 9293 §3.4.2).
     pub time_wait: Duration,
-    /// How long FIN-WAIT-2 lasts once the application is gone ([`crate::Stack::close`]).
+    /// How long FIN-WAIT-2 lasts after [`crate::Stack::close`].
     pub fin_wait_2: Duration,
-    /// Idle time after which keepalive probes start; `None` sends none (RFC 9293 §3.8.4).
+    /// Idle time after which keepalive probes start; `None` disables them (RFC 9293 §3.8.4).
     pub keepalive_idle: Option<Duration>,
     /// Time between unanswered keepalive probes.
     pub keepalive_interval: Duration,
     /// Unanswered keepalive probes after which the connection fails.
     pub keepalive_probes: u8,
-    /// Least time between two challenge ACKs of one connection (RFC 5961 §7).
+    /// Shortest time between two challenge ACKs of one connection (RFC 5961 §7).
     pub challenge_interval: Duration,
-    /// Whether small segments wait while others are in flight (RFC 9293 §3.7.4); a proxy does without.
+    /// Whether Nagle's algorithm delays small segments while others are in flight (RFC 9293 §3.7.4). Off by default:
+    /// a proxy forwards data that the application has already gathered.
     pub nagle: bool,
 }
 
@@ -168,17 +177,17 @@ impl Default for StackConfig {
 }
 
 impl StackConfig {
-    /// Blocks for what is written.
+    /// Number of payload blocks for written data.
     pub fn send_blocks(&self) -> usize {
         (self.blocks * usize::from(self.send_blocks_percent) / 100).clamp(1, self.blocks.max(2) - 1)
     }
 
-    /// Blocks for what arrives.
+    /// Number of payload blocks for received data.
     pub fn receive_blocks(&self) -> usize {
         self.blocks.saturating_sub(self.send_blocks())
     }
 
-    /// What connections begin with.
+    /// The options that new connections start with.
     pub fn connection_options(&self) -> ConnectionOptions {
         ConnectionOptions {
             nagle: self.nagle,
@@ -192,7 +201,7 @@ impl StackConfig {
         }
     }
 
-    /// The configuration with every value brought into the range the engine relies on.
+    /// Returns the configuration with every value clamped to the range that the engine relies on.
     pub(crate) fn clamped(mut self) -> Self {
         self.first_label_index = self.first_label_index.max(1);
         let room = (1usize << csp_types::INDEX_BITS) - self.first_label_index as usize;
@@ -223,17 +232,17 @@ impl StackConfig {
     }
 }
 
-/// How a connection finds out what the path carries.
+/// A congestion control algorithm.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub enum CongestionControl {
-    /// Additive increase by a segment a round trip, half at loss (RFC 5681, RFC 6582).
+    /// Additive increase by one segment per round trip, window halved on loss (RFC 5681, RFC 6582).
     NewReno,
-    /// Growth by a cubic function of the time since the last loss (RFC 9438), as Linux does.
+    /// Growth by a cubic function of the time since the last loss (RFC 9438); the default of Linux.
     #[default]
     Cubic,
 }
 
-/// What one connection does differently from the [`StackConfig`].
+/// Options of one connection, in place of the defaults in [`StackConfig`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectionOptions {
     /// See [`StackConfig::nagle`].
@@ -242,7 +251,7 @@ pub struct ConnectionOptions {
     pub congestion: CongestionControl,
     /// See [`StackConfig::pacing`].
     pub pacing: bool,
-    /// See [`StackConfig::ecn`]; without effect once the handshake has begun.
+    /// See [`StackConfig::ecn`]. Has no effect once the handshake has begun.
     pub ecn: EcnMode,
     /// See [`StackConfig::keepalive_idle`].
     pub keepalive_idle: Option<Duration>,
@@ -250,12 +259,12 @@ pub struct ConnectionOptions {
     pub keepalive_interval: Duration,
     /// See [`StackConfig::keepalive_probes`].
     pub keepalive_probes: u8,
-    /// How long sent data may stay unacknowledged, or a window closed, before the connection fails (RFC 5482);
-    /// `None` leaves it to the number of retries.
+    /// How long sent data may stay unacknowledged, or the peer's window closed, before the connection fails
+    /// (RFC 5482). `None`: only the number of retries limits it.
     pub user_timeout: Option<Duration>,
 }
 
-/// [`ConnectionOptions`] as a connection keeps them: times are whole milliseconds, 0 stands for none.
+/// [`ConnectionOptions`] in compact form: times are whole milliseconds, and 0 means `None`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeptOptions {
     pub nagle: bool,
@@ -283,7 +292,7 @@ impl From<ConnectionOptions> for KeptOptions {
 }
 
 impl KeptOptions {
-    /// As they were given, but for what was rounded.
+    /// Converts back to [`ConnectionOptions`]; times are rounded to milliseconds.
     pub fn with(&self, congestion: CongestionControl) -> ConnectionOptions {
         ConnectionOptions {
             nagle: self.nagle,

@@ -1,8 +1,8 @@
-//! Congestion control: how much of a connection may be in flight, and how fast it may leave.
+//! Congestion control: how much data of a connection may be in flight, and at which rate it is sent.
 //!
-//! It owns the congestion window and the slow start threshold, in bytes, and the round trips they grow by. It refuses to
-//! find losses, to know sequence numbers beyond those that end a round, and to send: loss recovery tells it what
-//! happened, output asks it for [`Congestion::cwnd`] and [`Congestion::pacing_rate`].
+//! The module owns the congestion window and the slow start threshold, in bytes, and the round trips by which they
+//! grow. It does not detect losses, does not send, and uses sequence numbers only to delimit round trips. Loss
+//! recovery reports events to it; output reads [`Congestion::cwnd`] and [`Congestion::pacing_rate`].
 //!
 //! ```text
 //!   output ──── on_transmit, restart_after_idle ─────▶ ┌────────────┐
@@ -10,9 +10,9 @@
 //!   recovery ── on_loss, on_timeout, undo ───────────▶ └────────────┘
 //! ```
 //!
-//! Every acknowledgement that delivers something becomes one [`AckSample`], whatever the phase of recovery: window-based
-//! algorithms ignore those in fast recovery, because the window stays at [`Congestion::ssthresh`] then and proportional
-//! rate reduction paces what leaves; rate-based ones live on them.
+//! Every acknowledgement that delivers data becomes one [`AckSample`], whatever the phase of recovery. Window-based
+//! algorithms ignore the samples of fast recovery, when the window stays at [`Congestion::ssthresh`] and proportional
+//! rate reduction limits sending; rate-based algorithms need them.
 
 mod cubic;
 mod hystart;
@@ -29,47 +29,48 @@ use cubic::Cubic;
 use hystart::HyStart;
 use newreno::NewReno;
 
-/// Larger windows than any receive window (RFC 7323 §2.3) serve nobody.
+/// Upper bound of the window: no receive window is larger (RFC 7323 §2.3).
 const CWND_MAX: u32 = 1 << 30;
 
-/// How fast the path delivered, measured over one acknowledged transmission (draft-ietf-ccwg-bbr, delivery rate samples).
+/// Delivery rate of the path, measured over one acknowledged transmission (draft-ietf-ccwg-bbr, delivery rate
+/// samples).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RateSample {
     /// Bytes delivered during `interval`.
     pub delivered: u32,
-    /// The longer of the time they took to be sent and the time they took to be acknowledged.
+    /// The longer of the time it took to send them and the time it took to acknowledge them.
     pub interval: Duration,
-    /// The sender ran out of data meanwhile: the path may deliver faster.
+    /// The sender ran out of data in the interval: the path may deliver faster.
     pub app_limited: bool,
 }
 
 impl RateSample {
-    /// Bytes per second; `None` where no time passed.
+    /// Bytes per second; `None` if the interval is empty.
     pub fn bytes_per_second(&self) -> Option<u64> {
         let nanos = u64::try_from(self.interval.as_nanos()).ok().filter(|&n| n > 0)?;
         Some(u64::from(self.delivered).saturating_mul(1_000_000_000) / nanos)
     }
 }
 
-/// What one acknowledgement tells about the path.
+/// Measurements of one acknowledgement.
 #[derive(Clone, Copy, Debug)]
 #[allow(dead_code)] // rate-based algorithms read what window-based ones do not
 pub(crate) struct AckSample {
     pub now: Instant,
-    /// snd_una with this acknowledgement, and snd_nxt: round trips are counted by them.
+    /// SND.UNA after this acknowledgement, and SND.NXT: they delimit round trips.
     pub una: Seq,
     pub nxt: Seq,
-    /// Bytes newly acknowledged cumulatively; 0 for one that only SACKs.
+    /// Bytes newly acknowledged cumulatively; 0 if the segment only adds SACK blocks.
     pub acked: u32,
-    /// Bytes newly known to be delivered: acknowledged and not SACKed before, or newly SACKed.
+    /// Bytes newly delivered: acknowledged and not SACKed before, or newly SACKed.
     pub delivered: u32,
-    /// Bytes believed to be in the network before this acknowledgement.
+    /// Estimate of the bytes in the network before this acknowledgement.
     pub in_flight: u32,
-    /// The round trip it measured, if it measured one.
+    /// The round trip that it measured, if any.
     pub rtt: Option<Duration>,
     /// The smoothed round-trip time.
     pub srtt: Option<Duration>,
-    /// The phase of loss recovery in which it arrived.
+    /// The phase of loss recovery when it arrived.
     pub phase: Phase,
     pub rate: Option<RateSample>,
 }
@@ -80,19 +81,21 @@ pub(crate) struct Congestion {
     window: Window,
     algorithm: Algorithm,
     hystart: HyStart,
-    /// The round trip ends when this is acknowledged.
+    /// The current round trip ends when this sequence number is acknowledged.
     round_end: Seq,
-    /// What was sent before this was reduced for already by ECN (RFC 3168 §6.1.2).
+    /// While set, congestion signals for data before this sequence number cause no further reduction (RFC 3168
+    /// §6.1.2).
     ecn_until: Option<Seq>,
-    /// The window was reduced and the peer was not told (CWR).
+    /// The window was reduced, and CWR has not been sent yet.
     cwr_pending: bool,
-    /// The acknowledgement under way echoes congestion: the window does not grow by it.
+    /// The acknowledgement being processed carries ECE: it must not increase the window.
     growth_withheld: bool,
-    /// The latest delivery rate in units of 64 bytes per second, which reach to a quarter of a terabyte; 0: unknown.
+    /// The latest delivery rate in units of 64 bytes per second, which allows for up to a quarter of a terabyte per
+    /// second; 0: unknown.
     delivery_rate: u32,
 }
 
-/// What decides how the window moves in congestion avoidance. Slow start is the same for all of them.
+/// The algorithm of congestion avoidance. Slow start is the same for all.
 #[derive(Clone, Copy, Debug)]
 enum Algorithm {
     NewReno(NewReno),
@@ -108,17 +111,17 @@ impl From<CongestionControl> for Algorithm {
     }
 }
 
-/// What all window-based algorithms share.
+/// State shared by all window-based algorithms.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     cwnd: u32,
-    /// [`CWND_MAX`] until the path has shown a limit.
+    /// [`CWND_MAX`] until the first reduction or the end of the first slow start.
     ssthresh: u32,
     mss: u32,
-    /// Most bytes in flight in this round trip and in the one before. What is in flight when an acknowledgement arrives
-    /// is less, and the less the more acknowledgements arrive at once.
+    /// Most bytes in flight in this round trip and in the previous one. The amount in flight when an acknowledgement
+    /// arrives is smaller, the more so the more acknowledgements arrive at once.
     flight: (u32, u32),
-    /// What to go back to when a loss response turns out spurious: (cwnd, ssthresh); 0: nothing.
+    /// (cwnd, ssthresh) to restore if the loss response turns out to be spurious; 0: nothing to restore.
     before: (u32, u32),
 }
 
@@ -131,7 +134,7 @@ impl Window {
         self.cwnd < self.ssthresh
     }
 
-    /// Whether the window was used: one that was not proves nothing about the path (RFC 7661 §4.1).
+    /// Whether the connection used its window. An unused window is no evidence about the path (RFC 7661 §4.1).
     fn is_used(&self) -> bool {
         let flight = self.flight();
         let used =
@@ -145,7 +148,7 @@ impl Window {
 }
 
 impl Congestion {
-    /// The window before the handshake.
+    /// The state before the handshake.
     pub fn new(wanted: CongestionControl) -> Self {
         let window = Window { cwnd: 1, ssthresh: CWND_MAX, mss: 1, flight: (0, 0), before: (0, 0) };
         Congestion {
@@ -160,18 +163,18 @@ impl Congestion {
         }
     }
 
-    /// Starts with `segments` segments of `mss` bytes; `lost_syn`: with one (RFC 6928 §2, RFC 5681 §3.1). `nxt` is the
-    /// first sequence number of data.
+    /// Sets the initial window: `segments` segments of `mss` bytes, or one segment if the SYN was lost (RFC 6928 §2,
+    /// RFC 5681 §3.1). `nxt` is the first sequence number of data.
     pub fn start(&mut self, mss: u32, segments: u32, lost_syn: bool, nxt: Seq) {
         let mss = mss.max(1);
-        // RFC 6928 §2: min (10*MSS, max (2*MSS, 14600)), for another number of segments alike.
+        // RFC 6928 §2: min (10*MSS, max (2*MSS, 14600)), scaled to other numbers of segments.
         let initial = (segments * mss).min((2 * mss).max(segments * 1460));
         self.window.mss = mss;
         self.window.cwnd = if lost_syn { mss } else { initial };
         self.round_end = nxt;
     }
 
-    /// Another algorithm takes over the window where it stands.
+    /// Changes the algorithm; the window keeps its size.
     pub fn set_algorithm(&mut self, wanted: CongestionControl) {
         if wanted != self.algorithm() {
             self.algorithm = wanted.into();
@@ -179,7 +182,7 @@ impl Congestion {
         }
     }
 
-    /// The algorithm in force.
+    /// The algorithm in use.
     pub fn algorithm(&self) -> CongestionControl {
         match self.algorithm {
             Algorithm::NewReno(_) => CongestionControl::NewReno,
@@ -187,7 +190,7 @@ impl Congestion {
         }
     }
 
-    /// Segments are smaller from now on.
+    /// Sets the segment size after path MTU discovery changed it.
     pub fn set_mss(&mut self, mss: u32) {
         self.window.mss = mss.max(1);
     }
@@ -197,17 +200,17 @@ impl Congestion {
         self.window.cwnd
     }
 
-    /// The slow start threshold in bytes; in fast recovery, what proportional rate reduction aims at.
+    /// The slow start threshold in bytes; in fast recovery it is the target of proportional rate reduction.
     pub fn ssthresh(&self) -> u32 {
         self.window.ssthresh
     }
 
-    /// Bytes per second at which data is to leave, given the smoothed round-trip time; `None`: as fast as the window
-    /// allows.
+    /// The pacing rate in bytes per second, given the smoothed round-trip time; `None`: no pacing, only the window
+    /// limits sending.
     pub fn pacing_rate(&self, srtt: Option<Duration>) -> Option<u64> {
         let nanos = u64::try_from(srtt?.as_nanos()).ok().filter(|&n| n > 0)?;
         let window = &self.window;
-        // While the window doubles each round trip, twice of it; later enough for it to grow and for jitter.
+        // Twice the window per round trip while it doubles; later enough to let it grow and to compensate jitter.
         let percent = if window.cwnd < window.ssthresh / 2 { 200 } else { 120 };
         Some((u64::from(window.cwnd) * percent / 100).saturating_mul(1_000_000_000) / nanos)
     }
@@ -217,18 +220,18 @@ impl Congestion {
         u64::from(self.delivery_rate) * 64
     }
 
-    /// Something was sent; now `in_flight` bytes are in flight.
+    /// Records a transmission, after which `in_flight` bytes are in flight.
     pub fn on_transmit(&mut self, in_flight: u32) {
         self.window.flight.0 = self.window.flight.0.max(in_flight);
     }
 
-    /// Something was acknowledged or SACKed.
+    /// Processes an acknowledgement that acknowledges or SACKs data.
     pub fn on_ack(&mut self, sample: &AckSample) {
         if let Some(rate) = sample.rate.and_then(|rate| rate.bytes_per_second()) {
             self.delivery_rate = u32::try_from(rate / 64).unwrap_or(u32::MAX);
         }
-        // RFC 9406 §4.2: a round ends when windowEnd is acknowledged. The acknowledgement that ends right there still
-        // measured what was sent before the round began, one that reaches further what was sent in it.
+        // RFC 9406 §4.2: a round ends when windowEnd is acknowledged. An acknowledgement of exactly windowEnd still
+        // measured data of the ending round; one beyond it measured data of the next.
         let ends = sample.acked > 0 && !sample.una.before(self.round_end);
         let reaches_further = sample.una.after(self.round_end);
         if ends && reaches_further {
@@ -260,13 +263,13 @@ impl Congestion {
     fn on_round(&mut self, nxt: Seq) {
         self.round_end = nxt;
         self.window.flight = (0, self.window.flight.0);
-        // RFC 9406 §4.2: the last round of conservative slow start is over.
+        // RFC 9406 §4.2: the last round of conservative slow start has ended.
         if self.is_first_slow_start() && self.hystart.on_round() {
             self.window.ssthresh = self.window.cwnd;
         }
     }
 
-    /// No limit of the path is known: where HyStart++ applies (RFC 9406 §4.3).
+    /// Whether ssthresh has its initial value, so that HyStart++ applies (RFC 9406 §4.3).
     fn is_first_slow_start(&self) -> bool {
         self.window.ssthresh == CWND_MAX
     }
@@ -274,7 +277,7 @@ impl Congestion {
     /// Returns how many of the acknowledged bytes were not needed to reach the threshold.
     fn slow_start(&mut self, sample: &AckSample) -> u32 {
         let left = self.grow_fast(sample);
-        // RFC 9406 §4.2: the window grows first, then the delay is looked at.
+        // RFC 9406 §4.2: the window grows before the delay is examined.
         if self.is_first_slow_start()
             && let Some(rtt) = sample.rtt
         {
@@ -288,8 +291,8 @@ impl Congestion {
         if !window.is_used() {
             return 0;
         }
-        // RFC 3465 §2.3: after a timeout at most one segment per acknowledgement; otherwise every byte counts, so that
-        // acknowledgements of 64 KB segments do not slow the start down.
+        // RFC 3465 §2.3: after a timeout at most one segment per acknowledgement. Otherwise every byte counts, so
+        // that acknowledgements of 64 KB records do not slow down slow start.
         let counted = match sample.phase {
             Phase::Timeout => sample.acked.min(window.mss),
             _ => self.hystart.growth(sample.acked),
@@ -309,24 +312,24 @@ impl Congestion {
         }
     }
 
-    /// Acknowledgements told of loss, and fast recovery begins; `in_flight` bytes were believed to be in the network.
-    /// Called once per recovery (RFC 6675 §5 step 4.2).
+    /// Reduces the window when fast recovery begins; `in_flight` is the estimate of bytes in the network. Called once
+    /// per recovery (RFC 6675 §5 step 4.2).
     pub fn on_loss(&mut self, in_flight: u32) {
         self.window.flight.0 = self.window.flight.0.max(in_flight);
         if self.ecn_until.is_some() {
-            // RFC 3168 §6.1.2: once for a window of data, however many signs of congestion it shows.
+            // RFC 3168 §6.1.2: one reduction per window of data, however many congestion signals it contains.
             return self.discard_undo();
         }
         self.reduce();
         self.window.cwnd = self.window.ssthresh;
     }
 
-    /// An acknowledgement echoes congestion that a router marked; `una` and `nxt` as in [`AckSample`], `open`: no loss
-    /// recovery is under way. Says whether the window is reduced (RFC 3168 §6.1.2: once for a window of data).
+    /// Processes an acknowledgement with ECE. `una` and `nxt` as in [`AckSample`]; `open`: no loss recovery is in
+    /// progress. Returns whether the window was reduced (RFC 3168 §6.1.2: once per window of data).
     pub fn on_ecn(&mut self, una: Seq, nxt: Seq, open: bool) -> bool {
         self.growth_withheld = true;
         if !open {
-            self.cwr_pending = true; // it was, by the loss; the peer is to stop echoing
+            self.cwr_pending = true; // the loss has reduced the window; CWR ends the peer's echo
             return false;
         }
         if self.ecn_until.is_some_and(|end| una.before(end)) {
@@ -339,12 +342,12 @@ impl Congestion {
         true
     }
 
-    /// Whether the window was reduced since this was asked last: then the next new data carries CWR.
+    /// Whether the window was reduced since the last call: the next new data then carries CWR.
     pub fn take_cwr(&mut self) -> bool {
         core::mem::take(&mut self.cwr_pending)
     }
 
-    /// The retransmission timer fired; `first`: for the first time since progress (RFC 5681 §3.1).
+    /// Processes a retransmission timeout; `first`: it is the first since progress (RFC 5681 §3.1).
     pub fn on_timeout(&mut self, first: bool) {
         if first {
             self.reduce();
@@ -364,8 +367,8 @@ impl Congestion {
         }
     }
 
-    /// The loss was none: back to where we were (RFC 4015 §3.2, RFC 9438 §4.9), unless the window has grown beyond it
-    /// meanwhile.
+    /// Restores the window after a spurious loss response (RFC 4015 §3.2, RFC 9438 §4.9), unless it has grown larger
+    /// since.
     pub fn undo(&mut self, now: Instant) {
         let (cwnd, ssthresh) = self.window.before;
         if let Algorithm::Cubic(cubic) = &mut self.algorithm
@@ -378,13 +381,15 @@ impl Congestion {
         self.discard_undo();
     }
 
-    /// A retransmission begins that took nothing from the window.
+    /// Discards the state to restore: the coming retransmission has not reduced the window, or its reduction is
+    /// final.
     pub fn discard_undo(&mut self) {
         self.window.before = (0, 0);
     }
 
-    /// Nothing was sent for longer than a timeout: the window begins with `segments` segments again (RFC 5681 §4.1), but
-    /// comes back fast to three quarters of what it was, as it would after a moment of not being used (RFC 7661 §4.4).
+    /// Restarts from a window of `segments` segments after an idle time longer than a retransmission timeout
+    /// (RFC 5681 §4.1). The threshold is set to three quarters of the old window, so that slow start returns to it
+    /// quickly, as after a period in which the window is not used (RFC 7661 §4.4).
     pub fn restart_after_idle(&mut self, segments: u32) {
         let window = &mut self.window;
         let restart = segments.saturating_mul(window.mss);

@@ -1,6 +1,6 @@
-//! SYN cookies (RFC 4987 §3.6): handshakes without state, for when the table of half-open connections is full.
+//! SYN cookies (RFC 4987 §3.6): handshakes without state, used when the table of half-open connections is full.
 //!
-//! What a connection block would have held travels with the peer instead. The sequence number of the SYN/ACK is
+//! The peer carries what a connection block would have stored. The sequence number of the SYN/ACK is
 //!
 //! ```text
 //!    31        30 29      27 26                               0
@@ -8,15 +8,16 @@
 //!   |              |           |  ISN, period and MSS index       |
 //! ```
 //!
-//! and where the peer offers timestamps, the low bits of ours are what else its SYN said (the clock itself is put back
-//! by less than 64 ms, so that it never runs ahead of the segments that follow):
+//! and, if the peer offers timestamps, the low bits of our TSval encode the other options of its SYN (the clock value
+//! is reduced by less than 64 ms, so that it is never ahead of the segments that follow):
 //!
 //! ```text
 //!    31                                 6     5     4    3          0
 //!   | milliseconds, the low bits dropped | ECN | SACK | window scale |   15: no scaling
 //! ```
 //!
-//! Without timestamps only the MSS survives. Owns the arithmetic; refuses tables, queues and decisions.
+//! Without timestamps only the MSS is preserved. This module contains the encoding only; tables, queues and decisions
+//! are elsewhere.
 
 use core::hash::Hasher;
 use core::time::Duration;
@@ -27,12 +28,12 @@ use csp_wire::tcp::{Options, WINDOW_SCALE_MAX};
 use crate::isn::Keys;
 use crate::seq::Seq;
 
-/// How long a period lasts. A cookie counts in its own period and the next: for 64 to 128 s.
+/// Duration of a period. A cookie is valid in its own period and the next: for 64 to 128 s.
 const PERIOD: Duration = Duration::from_secs(64);
-/// For longer than this after the last cookie, none is believed: nobody can have been given one.
+/// When this much time has passed since the last cookie was sent, no valid cookie can exist.
 pub(crate) const VALID: Duration = Duration::from_secs(128);
-/// The MSS values a cookie can carry, each the largest that is not above what the peer told. The first is what the
-/// engine uses at least; the others are common ones of tunnels, Ethernet and jumbo frames.
+/// The MSS values that a cookie can encode; the peer's MSS is rounded down to one of them. The first is the smallest
+/// that the engine uses; the others are common for tunnels, Ethernet and jumbo frames.
 const MSS_VALUES: [u16; 8] = [crate::MSS_MIN, 536, 1_220, 1_340, 1_400, 1_440, 1_460, 8_940];
 const MAC_BITS: u32 = 27;
 const MSS_BITS: u32 = 3;
@@ -47,7 +48,7 @@ const _: () = assert!((WINDOW_SCALE_MAX as u32) < NO_SCALING);
 /// When cookies are used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SynCookies {
-    /// Never: one SYN too many drops the oldest half-open connection (RFC 4987 §3.4).
+    /// Never: when the table is full, a SYN evicts the oldest half-open connection (RFC 4987 §3.4).
     Off,
     /// While the table of half-open connections, or that of all connections, is full.
     #[default]
@@ -56,12 +57,12 @@ pub enum SynCookies {
     Always,
 }
 
-/// What the peer's SYN said, as far as it comes back with its acknowledgement.
+/// The contents of the peer's SYN, as far as its acknowledgement restores them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Recalled {
-    /// Options as the SYN is taken to have had them.
+    /// The options of the SYN, as restored.
     pub options: Options,
-    /// The peer offered ECN and was told that it is used (RFC 3168 §6.1.1).
+    /// ECN was negotiated: the SYN/ACK accepted it (RFC 3168 §6.1.1).
     pub ecn: bool,
 }
 
@@ -77,7 +78,7 @@ fn mac(keys: &Keys, tuple: &FourTuple, peer_isn: Seq, period: u64, mss_index: u3
     hasher.finish() as u32 & ((1 << MAC_BITS) - 1)
 }
 
-/// The initial sequence number of the SYN/ACK that answers a SYN with number `peer_isn` and this MSS.
+/// The initial sequence number of the SYN/ACK for a SYN with sequence number `peer_isn` and this MSS.
 pub(crate) fn sequence(keys: &Keys, now: Instant, tuple: &FourTuple, peer_isn: Seq, mss: u16) -> Seq {
     let index = MSS_VALUES.iter().rposition(|&value| value <= mss).unwrap_or(0) as u32;
     let period = period(now);
@@ -85,7 +86,8 @@ pub(crate) fn sequence(keys: &Keys, now: Instant, tuple: &FourTuple, peer_isn: S
     Seq((period as u32 & 3) << (MAC_BITS + MSS_BITS) | index << MAC_BITS | mac)
 }
 
-/// The MSS in the cookie `sequence`, where it was made for this peer's `peer_isn` at most two periods ago.
+/// Returns the MSS in the cookie `sequence` if the cookie was made for this `peer_isn` in the current period or the
+/// previous one.
 pub(crate) fn verify(
     keys: &Keys,
     now: Instant,
@@ -101,19 +103,19 @@ pub(crate) fn verify(
     (mac(keys, tuple, peer_isn, made, index) == received).then(|| MSS_VALUES[index as usize])
 }
 
-/// Our timestamp for the SYN/ACK that answers a SYN with `options`; `clock` is what it would be without a cookie.
+/// TSval of the SYN/ACK for a SYN with `options`; `clock` is the value without a cookie.
 pub(crate) fn timestamp(clock: u32, options: &Options, ecn: bool) -> u32 {
     let mut features = options.window_scale.map_or(NO_SCALING, u32::from);
     features |= if options.sack_permitted { SACK_BIT } else { 0 };
     features |= if ecn { ECN_BIT } else { 0 };
     let coarse = clock & !((1 << FEATURE_BITS) - 1);
     let value = coarse | features;
-    // Not after the clock, lest the next segment's timestamp be older (RFC 7323 §5.3).
+    // Not ahead of the clock, so that the next segment's timestamp is not older (RFC 7323 §5.3).
     if (clock.wrapping_sub(value) as i32) < 0 { value.wrapping_sub(1 << FEATURE_BITS) } else { value }
 }
 
-/// What a verified acknowledgement with `options` says about the SYN it follows. `clock` is our timestamp now; an echo
-/// that cannot be one of the last two minutes counts as no timestamps at all.
+/// Restores the SYN's contents from a verified acknowledgement with `options`. `clock` is our timestamp clock now. An
+/// echo that cannot stem from the validity period counts as no timestamps.
 pub(crate) fn recall(mss: u16, clock: u32, options: &Options) -> Recalled {
     let recent = |echo: u32| u128::from(clock.wrapping_sub(echo)) <= (VALID + PERIOD).as_millis();
     let timestamps = options.timestamps.filter(|timestamps| recent(timestamps.echo));
@@ -172,13 +174,12 @@ mod tests {
 
     #[test]
     fn an_mss_is_rounded_down_to_one_of_eight() {
-        let check = |told, kept| {
-            let cookie = sequence(&keys(), at(1), &tuple(1), Seq(5), told);
-            assert_eq!(verify(&keys(), at(1), &tuple(1), Seq(5), cookie), Some(kept), "{told}");
+        let check = |mss, kept| {
+            let cookie = sequence(&keys(), at(1), &tuple(1), Seq(5), mss);
+            assert_eq!(verify(&keys(), at(1), &tuple(1), Seq(5), cookie), Some(kept), "{mss}");
         };
-        for (told, kept) in [(0, 88), (535, 88), (536, 536), (1_459, 1_440), (1_460, 1_460), (65_535, 8_940)]
-        {
-            check(told, kept);
+        for (mss, kept) in [(0, 88), (535, 88), (536, 536), (1_459, 1_440), (1_460, 1_460), (65_535, 8_940)] {
+            check(mss, kept);
         }
     }
 

@@ -1,4 +1,4 @@
-//! What the engine counts. Only the telemetry of the daemon knows how these are exposed.
+//! The engine's counters. The daemon's telemetry exposes them.
 
 use crate::api::DropReason;
 
@@ -7,7 +7,7 @@ use crate::api::DropReason;
 #[allow(missing_docs)] // the names say it; those that do not have a line of their own
 pub struct Counters {
     pub segments_received: u64,
-    /// Segments and flow-end records handed to the owner.
+    /// Segments and flow-end records returned to the caller.
     pub segments_sent: u64,
     pub bytes_received: u64,
     pub bytes_sent: u64,
@@ -21,20 +21,21 @@ pub struct Counters {
     pub failed_data_after_close: u64,
     pub aborted: u64,
     pub half_open_evicted: u64,
-    /// Connections that failed because their peers' windows stayed closed while memory was short.
+    /// Connections that failed because their peer kept its window closed while memory was short.
     pub zero_window_evicted: u64,
     pub syn_cookies_sent: u64,
-    /// Connections that came about by a cookie.
+    /// Connections opened by a valid cookie.
     pub syn_cookies_accepted: u64,
-    /// Acknowledgements to a listener, while cookies were about, that hold none or one that is too old.
+    /// Acknowledgements to a listener that carry no valid cookie although cookies were sent recently.
     pub syn_cookies_rejected: u64,
-    /// Cookies that were not sent because their queue was full.
+    /// Cookies not sent because their queue was full.
     pub syn_cookies_suppressed: u64,
     pub time_wait_entered: u64,
     pub time_wait_evicted: u64,
     pub time_wait_reused: u64,
     pub resets_sent: u64,
-    /// Answers to segments without a connection that were not sent: rate limit or full queue.
+    /// Replies to segments without a connection that were not sent: rate limit, full queue, or network node not
+    /// ready.
     pub replies_suppressed: u64,
     pub challenge_acks_sent: u64,
     pub challenge_acks_suppressed: u64,
@@ -46,23 +47,23 @@ pub struct Counters {
     pub tail_loss_probes: u64,
     pub window_probes: u64,
     pub keepalive_probes: u64,
-    /// Data that arrived with congestion experienced (RFC 3168).
+    /// Data segments received with Congestion Experienced (RFC 3168).
     pub ecn_marks_received: u64,
-    /// Acknowledgements that told of such data.
+    /// Acknowledgements received with ECE.
     pub ecn_echoes_received: u64,
-    /// Windows reduced for them.
+    /// Window reductions in response to ECE.
     pub ecn_reductions: u64,
-    /// Loss responses taken back because the original had arrived (RFC 3522).
+    /// Loss responses undone because the original had arrived (RFC 3522).
     pub spurious_recoveries: u64,
-    /// Losses of what had been sent again, found without a timeout.
+    /// Times that lost retransmissions were detected without a timeout.
     pub retransmissions_lost: u64,
-    /// Acknowledgements of which not every SACK block was read: finding them took too many steps.
+    /// Acknowledgements whose SACK blocks were not all processed, because the step budget was used up.
     pub sack_blocks_skipped: u64,
-    /// D-SACKs (RFC 2883).
+    /// D-SACKs received (RFC 2883).
     pub duplicates_reported: u64,
-    /// Peers that discarded what they had SACKed (RFC 2018 §8).
+    /// Timeouts at which a peer had discarded SACKed data (RFC 2018 §8).
     pub reneged: u64,
-    /// ICMP errors that quote no segment in flight, or tell no smaller MTU.
+    /// ICMP errors that quote no segment in flight, or report no smaller MTU.
     pub path_errors_ignored: u64,
     pub path_mtu_lowered: u64,
     pub path_mtu_raised: u64,
@@ -70,7 +71,7 @@ pub struct Counters {
     pub path_black_holes_suspected: u64,
     pub duplicate_bytes_received: u64,
     pub out_of_order_bytes_received: u64,
-    /// Bytes behind the window's right edge, cut off.
+    /// Bytes beyond the window's right edge, cut off.
     pub bytes_beyond_window: u64,
     /// In-order bytes not stored because the block pool was empty.
     pub bytes_dropped_no_block: u64,

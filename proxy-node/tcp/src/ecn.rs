@@ -6,8 +6,8 @@
 //!   sender ──data, CWR (the window is reduced)──▶ receiver
 //! ```
 //!
-//! Only new data is sent as ECN-capable: retransmissions, probes and acknowledgements without data are not (§6.1.4 to
-//! §6.1.6). The window is reduced once a round trip, and not again for losses of the same one ([`crate::congestion`]).
+//! Only new data is sent as ECN-capable; retransmissions, probes and acknowledgements without data are not (§6.1.4 to
+//! §6.1.6). The window is reduced at most once per round trip for ECN and losses together ([`crate::congestion`]).
 
 use csp_wire::tcp::Flags;
 
@@ -20,7 +20,7 @@ pub(crate) const NOT_ECT: u8 = 0b00;
 pub(crate) const ECT_0: u8 = 0b10;
 const CE: u8 = 0b11;
 
-/// What a SYN that proposes ECN has set (RFC 3168 §6.1.1).
+/// Flags of a SYN that proposes ECN (RFC 3168 §6.1.1).
 pub(crate) const SETUP: Flags = Flags(Flags::ECE.0 | Flags::CWR.0);
 
 /// Whether connections use ECN.
@@ -28,31 +28,32 @@ pub(crate) const SETUP: Flags = Flags(Flags::ECE.0 | Flags::CWR.0);
 pub enum EcnMode {
     /// Never.
     Off,
-    /// Where the other side proposes it.
+    /// If the peer proposes it.
     #[default]
     Passive,
-    /// Proposed by us as well. A SYN that is not answered is sent again without.
+    /// The engine proposes it, too. If its SYN is not answered, it is retransmitted without the proposal.
     Active,
 }
 
 /// ECN of one connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ecn {
-    /// Both sides agreed.
+    /// ECN was negotiated.
     pub capable: bool,
-    /// CE arrived and CWR did not yet: acknowledgements carry ECE.
+    /// CE was received, and CWR not since: acknowledgements carry ECE.
     pub echo: bool,
-    /// Our SYN went out without the proposal: nothing that arrives later makes up for it.
+    /// Our SYN was retransmitted without the proposal; ECN is not negotiated any more, whatever arrives later.
     pub fallen_back: bool,
 }
 
 impl Tcb {
-    /// A SYN, or SYN/ACK, says what the peer wants (RFC 3168 §6.1.1).
+    /// Processes the ECN flags of the peer's SYN or SYN/ACK (RFC 3168 §6.1.1).
     pub fn negotiate_ecn(&mut self, segment: &Incoming<'_>) {
         let proposal = Flags(segment.flags.0 & SETUP.0);
         let proposed = self.options.ecn == EcnMode::Active && !self.ecn.fallen_back;
         self.ecn.capable = match (self.passive, segment.flags.ack()) {
-            // RFC 3168 §6.1.1: SYNs are not ECN-capable; one that says so met something that plays with these bits.
+            // RFC 3168 §6.1.1: SYNs are sent as not ECN-capable. If one arrives otherwise, something on the path
+            // modifies these bits.
             (true, _) => self.options.ecn != EcnMode::Off && proposal == SETUP && segment.ecn == NOT_ECT,
             (false, true) => proposed && proposal == Flags::ECE,
             // Simultaneous open.
@@ -60,12 +61,12 @@ impl Tcb {
         };
     }
 
-    /// The SYN came again: without the proposal, the peer has given up on ECN.
+    /// Processes a retransmitted SYN: if it lacks the proposal, the peer no longer uses ECN.
     pub fn renegotiate_ecn(&mut self, segment: &Incoming<'_>) {
         self.ecn.capable &= segment.flags.contains(SETUP);
     }
 
-    /// The flags with which a SYN or SYN/ACK proposes or accepts ECN; `again`: it was sent before.
+    /// The flags with which our SYN or SYN/ACK proposes or accepts ECN; `again`: it is a retransmission.
     pub fn ecn_of_syn(&mut self, passive: bool, again: bool) -> Flags {
         match passive {
             true if self.ecn.capable => Flags::ECE,
@@ -78,10 +79,10 @@ impl Tcb {
         }
     }
 
-    /// What a segment of the peer tells, before its acknowledgement is taken in.
+    /// Processes the ECN information of a segment, before its acknowledgement is processed.
     pub fn process_ecn(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>) {
         if !self.ecn.capable || segment.unscaled {
-            return; // in a SYN the bits mean something else
+            return; // on a SYN the flags negotiate ECN
         }
         let acceptable = !segment.ack.before(self.snd_una) && !segment.ack.after(self.snd_nxt);
         if segment.flags.contains(Flags::ECE) && acceptable {
@@ -93,7 +94,7 @@ impl Tcb {
         if segment.payload.is_empty() {
             return;
         }
-        // RFC 3168 §6.1.3: the mark of the packet that carries CWR is a new one.
+        // RFC 3168 §6.1.3: if the packet with CWR is itself marked, that mark is a new one.
         self.ecn.echo &= !segment.flags.contains(Flags::CWR);
         if segment.ecn == CE {
             cx.counters.ecn_marks_received += 1;

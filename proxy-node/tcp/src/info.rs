@@ -1,4 +1,4 @@
-//! Figures of a connection for its owner.
+//! Snapshots of connections for the caller.
 
 use csp_types::Instant;
 
@@ -8,7 +8,7 @@ use crate::ranges::RangePool;
 use crate::tcb::Tcb;
 
 impl Tcb {
-    /// What the connection looks like now.
+    /// Returns a snapshot of the connection.
     pub fn info(&self, config: &StackConfig, ranges: &RangePool) -> ConnectionInfo {
         let deadline = self.deadline();
         let srtt = self.rtt.srtt().unwrap_or_default();

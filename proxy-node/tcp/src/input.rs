@@ -1,4 +1,4 @@
-//! Segments that arrive for a connection, in the order of RFC 9293 §3.10.7.
+//! Processing of segments that arrive for a connection, in the order of RFC 9293 §3.10.7.
 
 mod ack;
 mod data;
@@ -17,18 +17,18 @@ use crate::blocks::Place;
 use crate::seq::Seq;
 use crate::tcb::{Context, Tcb};
 
-/// A segment, read.
+/// A parsed segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Incoming<'a> {
     pub seq: Seq,
     pub ack: Seq,
     pub flags: Flags,
     pub window: u16,
-    /// Whether the window is of a SYN, and so not scaled (RFC 7323 §2.2).
+    /// The segment is a SYN, whose window field is not scaled (RFC 7323 §2.2).
     pub unscaled: bool,
     pub options: Options,
     pub payload: &'a [u8],
-    /// Where the payload lies in the pool, if it does.
+    /// Location of the payload in the block pool; `None` if it lies elsewhere.
     pub place: Option<Place>,
     /// When the network node received it.
     pub ingress: Instant,
@@ -55,33 +55,33 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// SEG.LEN: sequence numbers it takes, SYN and FIN counted (RFC 9293 §3.4).
+    /// SEG.LEN: the sequence numbers that the segment occupies, SYN and FIN included (RFC 9293 §3.4).
     pub fn len(&self) -> u32 {
         self.payload.len() as u32 + u32::from(self.flags.syn()) + u32::from(self.flags.fin())
     }
 
-    /// SEG.WND in bytes, where the sender scales by `shift`.
+    /// SEG.WND in bytes; `shift` is the sender's window scale.
     pub fn window_bytes(&self, shift: u8) -> u32 {
         u32::from(self.window) << if self.unscaled { 0 } else { shift }
     }
 
-    /// Where `part` of the payload lies in the pool.
+    /// Location in the block pool of `part`, a subslice of the payload.
     pub fn place_of(&self, part: &[u8], block_len: usize) -> Option<Place> {
         let offset = (part.as_ptr() as usize).checked_sub(self.payload.as_ptr() as usize)?;
         self.place.map(|place| place.plus(offset as u32, block_len))
     }
 
-    /// The sequence number behind it.
+    /// The sequence number after the segment's last one.
     pub fn end(&self) -> Seq {
         self.seq.plus(self.len())
     }
 }
 
-/// A segment that had no effect.
+/// Why a segment had no effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Reject {
     pub reason: DropReason,
-    /// It is answered by a RST of its own; the connection stays as it is.
+    /// The caller must reply with a RST to the segment; the connection is unchanged.
     pub reset: bool,
 }
 
@@ -92,7 +92,7 @@ impl From<DropReason> for Reject {
 }
 
 impl Tcb {
-    /// Handles a segment of this connection.
+    /// Processes a segment of this connection.
     pub fn on_segment(&mut self, cx: &mut Context<'_>, segment: Incoming<'_>) -> Result<(), Reject> {
         match self.state {
             State::SynSent => self.on_segment_syn_sent(cx, &segment),
@@ -111,13 +111,13 @@ impl Tcb {
         }
         if self.state == State::SynReceived && segment.flags.syn() && segment.seq == self.irs {
             if !segment.flags.ack() {
-                // The SYN again: so is our answer.
+                // A retransmitted SYN: our SYN/ACK is sent again.
                 self.renegotiate_ecn(&segment);
                 self.syn_due = true;
                 self.maybe_transmit = true;
                 return Ok(());
             }
-            // Simultaneous open: what is new in the SYN/ACK is its acknowledgement (RFC 9293 §3.5).
+            // Simultaneous open: only the acknowledgement of the SYN/ACK is new (RFC 9293 §3.5).
             segment.flags = Flags(segment.flags.0 & !Flags::SYN.0);
             segment.seq = segment.seq.plus(1);
         }
@@ -129,7 +129,8 @@ impl Tcb {
         }
         self.process_ecn(cx, &segment);
         self.process_ack(cx, &segment)?;
-        // Only now: with an acknowledgement that is not acceptable nothing of the segment counts. TIME-WAIT goes by it.
+        // TS.Recent is updated only now, because a segment with an unacceptable acknowledgement must have no effect.
+        // It is updated before the state is checked, because TIME-WAIT inherits it.
         self.update_ts_recent(cx, &segment);
         if self.state == State::Done {
             return Ok(());

@@ -1,5 +1,5 @@
-//! Keyed hashes of a connection's addresses: initial sequence numbers (RFC 6528), timestamp offsets, table places, and
-//! the start of SYN cookies.
+//! Keyed hashes of a connection's addresses: initial sequence numbers (RFC 6528), timestamp offsets, hash table
+//! indices, and SYN cookies.
 
 use core::hash::{Hash, Hasher};
 
@@ -8,11 +8,11 @@ use siphasher::sip::{SipHasher13, SipHasher24};
 
 use crate::seq::Seq;
 
-/// The secret of one start of the engine.
+/// The keys of one run of the engine.
 #[derive(Clone)]
 pub(crate) struct Keys {
     table: SipHasher13,
-    /// Of what a peer hands back as proof: the stronger variant.
+    /// For values that a peer returns as proof: the stronger variant.
     proof: SipHasher24,
 }
 
@@ -34,23 +34,24 @@ impl Keys {
         hasher.finish() as u32
     }
 
-    /// Where the tuple map keeps the connection.
+    /// Hash of the addresses for the tuple map.
     pub fn table_hash(&self, tuple: &FourTuple) -> u32 {
         self.hash(0, tuple)
     }
 
-    /// ISN = M + F(addresses, secret), M counting about 4 µs (RFC 6528 §3): later connections of the same addresses
-    /// start further on.
+    /// ISN = M + F(addresses, secret), where M counts in steps of about 4 µs (RFC 6528 §3): later connections with
+    /// the same addresses start at higher numbers.
     pub fn isn(&self, now: Instant, tuple: &FourTuple) -> Seq {
         Seq(self.hash(1, tuple).wrapping_add((now.as_nanos() >> 12) as u32))
     }
 
-    /// What is added to the timestamp clock, so that it tells nothing about other connections (RFC 7323 §7.1).
+    /// Offset added to the timestamp clock, so that timestamps reveal nothing about other connections (RFC 7323
+    /// §7.1).
     pub fn timestamp_offset(&self, tuple: &FourTuple) -> u32 {
         self.hash(2, tuple)
     }
 
-    /// A hash begun with the addresses, for SYN cookies.
+    /// A hasher initialised with the addresses, for SYN cookies.
     pub fn cookie_hasher(&self, tuple: &FourTuple) -> SipHasher24 {
         let mut hasher = self.proof;
         hasher.write_u8(3);

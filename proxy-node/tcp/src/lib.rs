@@ -1,7 +1,8 @@
-//! The user-level TCP engine (RFC 9293) of a proxy worker: flow labels index its connections.
+//! The user-level TCP engine (RFC 9293) of a proxy worker. Connections are indexed by flow label.
 //!
-//! Sans-I/O: segments, bytes and the time go in, segments and events come out. It owns connection state, payload
-//! memory and timers, all allocated by [`Stack::new`]; it refuses clocks, sockets, IP headers and checksums.
+//! The engine is sans-I/O: the caller passes in segments, bytes and the current time; the engine returns segments and
+//! events. It owns connection state, payload memory and timers, all allocated by [`Stack::new`]. It has no clock,
+//! opens no sockets, and neither reads nor writes IP headers and checksums.
 //!
 //! ```text
 //!   on_segment ─▶ input ─▶ Tcb ─▶ output ─▶ poll_transmit
@@ -13,16 +14,16 @@
 //!
 //! | what | where |
 //! |---|---|
-//! | a segment finds its connection: label, else 4-tuple, else listener or TIME-WAIT | `stack/demux`, `tuple_map`, `stack/listener`, `timewait` |
-//! | connections begin: half-open table, cookies, initial sequence numbers | `listen`, `cookies`, `isn`, `input/handshake` |
-//! | what a segment may do: acceptability, RST, PAWS | `input/validate`, `replies` |
-//! | what it acknowledges, and what that tells of loss | `input/ack`, `recovery` (flight, RACK, PRR, F-RTO, undo) |
-//! | how much may be in flight, and when it leaves | `congestion` (NewReno, CUBIC, HyStart++), `output/pacing`, `ecn` |
-//! | bytes in, in the buffers they arrived in | `input/data`, `reassembly`, `ranges`, `chain`, `blocks` |
-//! | bytes out | `stack/bytes`, `sendqueue`, `output`, `transmitqueue` |
-//! | windows and memory | `output/window`, `blocks` |
-//! | time | `timers` (the wheel), `timeouts`, `rtt` |
-//! | the path's size, and ICMP | `path_mtu`, `path_cache`, `stack/path` |
+//! | lookup of a segment's connection | `stack/demux`, `tuple_map`, `stack/listener`, `timewait` |
+//! | opening: half-open table, cookies, initial sequence numbers | `listen`, `cookies`, `isn`, `input/handshake` |
+//! | acceptability of segments: window, RST, PAWS | `input/validate`, `replies` |
+//! | acknowledgements, loss detection and recovery | `input/ack`, `recovery` (flight, RACK, PRR, F-RTO, undo) |
+//! | congestion window, pacing, ECN | `congestion` (NewReno, CUBIC, HyStart++), `output/pacing`, `ecn` |
+//! | received data, stored where it arrived if possible | `input/data`, `reassembly`, `ranges`, `chain`, `blocks` |
+//! | written data and transmission | `stack/bytes`, `sendqueue`, `output`, `transmitqueue` |
+//! | receive window and memory | `output/window`, `blocks` |
+//! | timers and round-trip times | `timers` (the wheel), `timeouts`, `rtt` |
+//! | path MTU and ICMP errors | `path_mtu`, `path_cache`, `stack/path` |
 //! | the state of one connection | `tcb` |
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
@@ -72,8 +73,10 @@ pub use sendqueue::send_memory;
 pub use stack::Stack;
 pub use transmitqueue::HELD_MAX;
 
-/// How many ranges of data out of order a connection remembers; each may hold a block of its own, whatever its length.
+/// Most ranges of out-of-order data that the engine records for one connection. Each range may hold a payload block
+/// of its own, whatever its length.
 pub const RANGES_PER_SET: usize = 32;
 
-/// Smallest MSS that is believed and used, in bytes: smaller ones would let a peer make us send headers only.
+/// Smallest MSS in bytes that the engine uses. A peer that announces a smaller one is treated as if it had announced
+/// this, so that it cannot make the engine send segments that are mostly headers.
 pub const MSS_MIN: u16 = 88;

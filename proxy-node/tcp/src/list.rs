@@ -1,4 +1,4 @@
-//! A first-in first-out list over the slots of a table: each slot is in it at most once, and nothing is allocated.
+//! A first-in first-out list of table slots. Each slot is in it at most once, and nothing is allocated.
 
 /// "No slot".
 pub(crate) const NIL: u32 = u32::MAX;
@@ -19,27 +19,27 @@ impl IndexList {
         IndexList { links, head: NIL, tail: NIL, len: 0 }
     }
 
-    /// How many slots are listed.
+    /// Number of slots in the list.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// The slot that was appended first.
+    /// The first slot.
     pub fn front(&self) -> Option<u32> {
         (self.head != NIL).then_some(self.head)
     }
 
-    /// The slot at the other end.
+    /// The last slot.
     pub fn back(&self) -> Option<u32> {
         (self.tail != NIL).then_some(self.tail)
     }
 
-    /// Whether `slot` is listed.
+    /// Whether `slot` is in the list.
     pub fn contains(&self, slot: u32) -> bool {
         self.links.get(slot as usize).is_some_and(|&(_, next)| next != slot)
     }
 
-    /// Appends `slot` unless it is listed.
+    /// Appends `slot` unless it is in the list.
     pub fn push_back(&mut self, slot: u32) {
         if slot as usize >= self.links.len() || self.contains(slot) {
             return;
@@ -53,7 +53,7 @@ impl IndexList {
         self.len += 1;
     }
 
-    /// Puts `slot` in front unless it is listed.
+    /// Prepends `slot` unless it is in the list.
     pub fn push_front(&mut self, slot: u32) {
         if slot as usize >= self.links.len() || self.contains(slot) {
             return;
@@ -67,7 +67,7 @@ impl IndexList {
         self.len += 1;
     }
 
-    /// Takes `slot` out; nothing happens where it is not listed.
+    /// Removes `slot`; does nothing if it is not in the list.
     pub fn remove(&mut self, slot: u32) {
         if !self.contains(slot) {
             return;
@@ -85,7 +85,7 @@ impl IndexList {
         self.len -= 1;
     }
 
-    /// Takes the first slot out.
+    /// Removes and returns the first slot.
     pub fn pop_front(&mut self) -> Option<u32> {
         let slot = self.front()?;
         self.remove(slot);

@@ -1,16 +1,16 @@
-//! The addresses that connections are accepted on.
+//! The table of listening addresses.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::api::ListenError;
 use crate::config::ConnectionOptions;
 
-/// What connections to an address begin with.
+/// Parameters of connections to a listening address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Listener {
     pub service: u32,
     pub options: ConnectionOptions,
-    /// As many of its connections wait for the application as may.
+    /// The backlog is full: as many of its connections as permitted wait for the application.
     pub backlog_full: bool,
 }
 
@@ -54,12 +54,12 @@ impl Listeners {
         Ok(())
     }
 
-    /// Takes an address out; `false` where it was not in.
+    /// Removes an address; `false` if it was not in the table.
     pub fn remove(&mut self, address: &SocketAddr) -> bool {
         self.find(address).map(|at| self.sorted.remove(at)).is_ok()
     }
 
-    /// Sets whether the backlog of an address is full; nothing where it is not listed.
+    /// Sets whether the backlog of an address is full. Does nothing if the address is not in the table.
     pub fn set_backlog_full(&mut self, address: &SocketAddr, full: bool) {
         if let Ok(at) = self.find(address)
             && let Some((_, listener)) = self.sorted.get_mut(at)
@@ -68,7 +68,7 @@ impl Listeners {
         }
     }
 
-    /// Who listens on `address`, or on every address of its family.
+    /// The listener on `address`, or else that on the unspecified address of its family.
     pub fn get(&self, address: &SocketAddr) -> Option<Listener> {
         let any = match address.ip() {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),

@@ -1,4 +1,5 @@
-//! What a connection transmits next (RFC 9293 §3.8): retransmissions, new data, probes, acknowledgements.
+//! Selection and construction of the next segment of a connection (RFC 9293 §3.8): retransmissions, new data, probes,
+//! acknowledgements.
 
 mod pacing;
 mod room;
@@ -19,7 +20,7 @@ use crate::timeouts::Retransmission;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub header: Option<Repr>,
-    /// Where in the send queue the payload starts, and how long it is.
+    /// Offset of the payload in the send queue, and its length.
     pub payload: (u32, u32),
     pub segment_size: u16,
     pub flow_new: bool,
@@ -30,7 +31,7 @@ pub(crate) struct Plan {
 }
 
 impl Tcb {
-    /// The next record; `None` when there is none until something changes.
+    /// Returns the next record; `None` if there is none until something changes.
     pub fn next_transmit(&mut self, cx: &mut Context<'_>) -> Option<Plan> {
         let plan = match self.state {
             State::Done => self.final_plan(cx),
@@ -59,7 +60,8 @@ impl Tcb {
             FinalTransmit::Reset => {
                 cx.counters.resets_sent += 1;
                 let options = self.segment_options(cx);
-                // What the peer expects next, as far as we know: only an exact number counts (RFC 5961 §3.2).
+                // Our best estimate of the peer's RCV.NXT: a RST takes effect only with exactly that number (RFC 5961
+                // §3.2).
                 let seq = self.snd_nxt.min(self.snd_una.plus(self.snd_wnd));
                 self.plan(cx, seq, 0, Flags::RST | Flags::ACK, options)
             }
@@ -97,7 +99,7 @@ impl Tcb {
         let flags = ecn | if passive { Flags::SYN | Flags::ACK } else { Flags::SYN };
         let mut plan = self.plan(cx, self.iss, 0, flags, options);
         plan.retransmission = again;
-        // The addresses go along whole until the handshake is complete.
+        // Until the handshake is complete every record carries the whole IP packet, and with it the addresses.
         plan.flow_new = true;
         self.snd_nxt = self.iss.plus(1);
         if again {
@@ -147,7 +149,8 @@ impl Tcb {
         None
     }
 
-    /// The next lost stretch, as far as congestion window and peer's window allow (RFC 6675 §5, NextSeg rule 1).
+    /// Retransmits the next lost range, as far as the congestion window and the peer's window permit (RFC 6675 §5,
+    /// NextSeg rule 1).
     fn retransmission(&mut self, cx: &mut Context<'_>, options: Options, size: u32) -> Option<Plan> {
         let (start, end) = self.recovery.next_lost(cx.records)?;
         let pipe = self.pipe();
@@ -170,15 +173,15 @@ impl Tcb {
         let again = self.send_stretch(cx, start, start.plus(len), options);
         let timestamp = options.timestamps.map(|t| t.value);
         self.recovery.on_retransmit(cx.records, cx.now, (start, start.plus(len)), timestamp);
-        // RFC 6298 §5.1; what holds up the receiver has the time of a whole timeout.
+        // RFC 6298 §5.1. A retransmission at SND.UNA, for which the receiver waits, gets a whole timeout.
         if start == self.snd_una || !self.timers.retransmission_runs() {
             self.arm_timeout(cx);
         }
         Some(again)
     }
 
-    /// What was never sent, as far as both windows allow and it is worth a segment (RFC 9293 §3.8.6.2.1). `probe` sends
-    /// one segment regardless of the congestion window.
+    /// Sends data for the first time, as far as both windows permit and the silly window rules allow (RFC 9293
+    /// §3.8.6.2.1). With `probe` one segment is sent regardless of the congestion window.
     fn new_data(&mut self, cx: &mut Context<'_>, options: Options, size: u32, probe: bool) -> Option<Plan> {
         let unsent = self.data_end().since(self.snd_nxt);
         let fin_unsent = self.fin_unsent();
@@ -194,7 +197,8 @@ impl Tcb {
         if len > 0 && !probe {
             len = len.min(self.paced_room(cx, size));
         }
-        // RFC 9293 §3.7.4: with Nagle's algorithm the rest waits for what is sent before it.
+        // RFC 9293 §3.7.4: with Nagle's algorithm, a last partial segment waits until the data before it is
+        // acknowledged.
         if len > size && (len < unsent || (self.options.nagle && !self.fin_queued)) {
             len -= len % size;
         }
@@ -217,17 +221,18 @@ impl Tcb {
         self.congestion.on_transmit(pipe + end.since(start));
         self.last_sent = cx.now;
         if self.rcv_nxt != self.irs.plus(1) {
-            self.quick_acks = 0; // a conversation: the answers carry the acknowledgements
+            self.quick_acks = 0; // data flows both ways: data segments carry the acknowledgements
         }
         let plan = self.send_stretch(cx, start, end, options);
-        // RFC 6298 §5.1; a tail loss probe waits for the end of the flight.
+        // RFC 6298 §5.1. A scheduled tail loss probe is postponed by each transmission, because it must follow the
+        // last one.
         if !self.timers.retransmission_runs() || self.timers.retransmission.1 != Retransmission::Timeout {
             self.arm_probe_or_timeout(cx);
         }
         Some(self.as_new(plan))
     }
 
-    /// Marks a plan as one of data that was never sent (RFC 3168 §6.1.2: that is where ECT and CWR belong).
+    /// Marks a plan as a first transmission; only those carry ECT and CWR (RFC 3168 §6.1.2).
     fn as_new(&mut self, mut plan: Plan) -> Plan {
         plan.retransmission = false;
         if self.ecn.capable && plan.payload.1 > 0 {
@@ -239,7 +244,7 @@ impl Tcb {
         plan
     }
 
-    /// Silly window syndrome avoidance, and Nagle where it is wanted.
+    /// Sender-side silly window syndrome avoidance, and Nagle's algorithm if it is enabled.
     fn is_worth_sending(&self, len: u32, unsent: u32, size: u32, window: u32, pipe: u32) -> bool {
         if len == 0 {
             return false;
@@ -270,7 +275,7 @@ impl Tcb {
         match probe {
             Probe::Keepalive => Some(self.plan(cx, self.snd_nxt.minus(1), 0, Flags::ACK, options)),
             Probe::Window => {
-                // A byte into a closed window; into one that is only small, what fits.
+                // One byte beyond a closed window; as much as fits into a window that is merely small.
                 let fits = self.snd_wnd.clamp(1, size).min(self.send.len());
                 let fin = fits == 0 && self.fin_queued && !self.fin_acked;
                 let mut end = self.snd_una.plus(fits + u32::from(fin));
@@ -278,7 +283,7 @@ impl Tcb {
                 if end.after(self.snd_nxt)
                     && !self.recovery.on_transmit(cx.records, cx.now, self.snd_nxt, end)
                 {
-                    end = self.snd_nxt; // without a record, only what has one
+                    end = self.snd_nxt; // no record is free: only data that has one is sent
                 }
                 if end == self.snd_una {
                     return None;
@@ -302,10 +307,10 @@ impl Tcb {
         }
     }
 
-    /// The last segment of the flight once more.
+    /// Retransmits the last segment in flight.
     fn last_segment(&mut self, cx: &mut Context<'_>, options: Options, size: u32) -> Option<Plan> {
         if self.snd_nxt.after(self.snd_una.plus(self.snd_wnd)) {
-            return None; // the window shrank, and lets nothing through there
+            return None; // the window shrank and does not cover the segment
         }
         let (start, end) = self.recovery.on_probe_again(cx.records, cx.now, size)?;
         Some(self.send_stretch(cx, start, end, options))
@@ -316,7 +321,7 @@ impl Tcb {
         self.recovery.window(self.congestion.cwnd())
     }
 
-    /// A segment of the sequence numbers `start .. end`, FIN included where `end` lies behind it.
+    /// Builds a segment with the sequence numbers `start .. end`, FIN included if `end` lies after it.
     fn send_stretch(&mut self, cx: &mut Context<'_>, start: Seq, end: Seq, options: Options) -> Plan {
         let data_end = self.data_end();
         let len = end.min(data_end).since(start);
@@ -332,8 +337,9 @@ impl Tcb {
 
     fn acknowledgement(&mut self, cx: &mut Context<'_>) -> Plan {
         let options = self.segment_options(cx);
-        // Behind a closed window lies the byte that probes it, or what was sent before the window shrank: with a number
-        // from there the peer would not take the acknowledgement, nor an answer to its keepalive.
+        // After SND.UNA + SND.WND lie window probes, or data sent before the window shrank. A segment with a number
+        // from there is not acceptable to the peer: it would neither process the acknowledgement nor accept the reply
+        // to its keepalive.
         let seq = match self.is_synchronised() {
             true => self.snd_nxt.min(self.snd_una.plus(self.snd_wnd)),
             false => self.snd_nxt,
@@ -341,7 +347,7 @@ impl Tcb {
         self.plan(cx, seq, 0, Flags::ACK, options)
     }
 
-    /// A record with a header; whatever it acknowledges needs no acknowledgement of its own any more.
+    /// Builds a record with a header. If it has ACK set, pending acknowledgements are no longer due.
     pub(crate) fn plan(
         &mut self,
         cx: &mut Context<'_>,
@@ -380,7 +386,7 @@ impl Tcb {
         }
     }
 
-    /// The options of every segment but SYN.
+    /// The options of every segment except SYNs.
     fn segment_options(&self, cx: &Context<'_>) -> Options {
         let mut options = Options::default();
         if self.timestamps {
@@ -392,7 +398,7 @@ impl Tcb {
         options
     }
 
-    /// Nothing can be sent, yet something waits: a timer must run for it.
+    /// If data waits and nothing can be sent, makes sure that a timer runs.
     fn keep_timer_running(&mut self, cx: &Context<'_>) {
         if self.timers.retransmission_runs() || self.timers.pacing {
             return;

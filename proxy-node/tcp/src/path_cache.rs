@@ -1,7 +1,7 @@
-//! What was found out about the paths to destinations, for connections to come (RFC 1191 §6.3, RFC 8201 §5.2).
+//! Cache of path MTUs by destination, for new connections (RFC 1191 §6.3, RFC 8201 §5.2).
 //!
-//! A table of fixed size: each address has a few places by its keyed hash, of which the one that is over first gives way.
-//! Nothing depends on an entry being there.
+//! A table of fixed size. Each address has a few possible places, selected by its keyed hash; a new entry replaces
+//! the one that expires first. Entries are hints: nothing depends on their presence.
 
 use core::hash::{Hash, Hasher};
 use core::net::IpAddr;
@@ -9,7 +9,7 @@ use core::net::IpAddr;
 use csp_types::Instant;
 use siphasher::sip::SipHasher13;
 
-/// Places of one address.
+/// Places per address (associativity).
 const WAYS: usize = 4;
 
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +32,8 @@ impl core::fmt::Debug for PathCache {
 }
 
 impl PathCache {
-    /// A table for at least `entries` destinations; `key` keeps strangers from choosing who shares places with whom.
+    /// A table for at least `entries` destinations. The hash is keyed, so that outsiders cannot choose addresses that
+    /// share their places.
     pub fn new(entries: usize, key: &[u8; 16]) -> Self {
         let sets = entries.div_ceil(WAYS).max(1).next_power_of_two();
         PathCache {
@@ -45,7 +46,7 @@ impl PathCache {
         self.sets.len() * WAYS
     }
 
-    /// Destinations known, those whose time is over included.
+    /// Number of entries, expired ones included.
     pub fn len(&self) -> usize {
         self.sets.iter().flatten().flatten().count()
     }
@@ -57,13 +58,13 @@ impl PathCache {
         hasher.finish() as usize & (self.sets.len() - 1)
     }
 
-    /// The MTU towards `ip`, IP header included, and until when that counts.
+    /// The MTU towards `ip`, IP header included, and when it expires.
     pub fn get(&self, now: Instant, ip: IpAddr) -> Option<(u16, Instant)> {
         let found = self.sets[self.set_of(ip)].iter().flatten().find(|entry| entry.ip == ip)?;
         (found.until > now).then_some((found.mtu, found.until))
     }
 
-    /// Notes the MTU towards `ip`.
+    /// Stores the MTU towards `ip`.
     pub fn set(&mut self, ip: IpAddr, mtu: u16, until: Instant) {
         let at = self.set_of(ip);
         let set = &mut self.sets[at];
@@ -74,7 +75,7 @@ impl PathCache {
         }
     }
 
-    /// Everything passes to `ip`.
+    /// Removes the entry of `ip`: the path has no limit below that of the interface.
     pub fn remove(&mut self, ip: IpAddr) {
         let at = self.set_of(ip);
         for place in &mut self.sets[at] {

@@ -1,16 +1,16 @@
-//! How large a connection's segments may be on the path: lowered by ICMP (RFC 1191, RFC 8201) and by silence (black holes,
-//! RFC 4821), raised again by probing (RFC 8899).
+//! Path MTU discovery: the segment size is lowered by ICMP errors (RFC 1191, RFC 8201) and by missing
+//! acknowledgements (black holes, RFC 4821), and raised by probing (RFC 8899).
 //!
 //! ```text
 //!   MSS_MIN        mss_limit        candidate          search_high       ceiling
 //!      |---------------|················|···················|···············|
-//!         known to pass      asked for         not refused         SYNs, interface
+//!         known to pass     next probe        not refused       peer's MSS and ours
 //! ```
 //!
-//! A probe is a copy of the bytes that follow it in segments of the size that is known to pass, sent in front of them. It
-//! carries no risk: where it is lost nothing is missing, and no loss is seen that congestion control would answer. Where
-//! it arrives, what follows is a duplicate up to its end, which is the end of no other segment: the receiver acknowledges
-//! that number, or reports a duplicate that ends there (RFC 2883).
+//! A probe is a copy of the bytes that follow it in segments of the size known to pass, and is sent before them. A
+//! lost probe does no harm: no data is missing, so congestion control sees no loss. If the probe arrives, the
+//! following segments are duplicates up to its end. No other segment ends there, so an acknowledgement of that
+//! number, or a duplicate report that ends there (RFC 2883), shows its arrival.
 
 use csp_types::Instant;
 use csp_wire::tcp::{Flags, Options, SackBlock};
@@ -19,39 +19,39 @@ use crate::output::Plan;
 use crate::seq::Seq;
 use crate::tcb::{Context, Tcb};
 
-/// Sizes tried in turn, in bytes of MSS, when full segments seem to vanish: what most tunnels take, and what every host
-/// does (RFC 9293 §3.7.1).
+/// Sizes tried in turn when full-sized segments seem to vanish, in bytes of MSS: one that passes through most
+/// tunnels, and one that every host accepts (RFC 9293 §3.7.1).
 const FALLBACK_V4: [u16; 2] = [1_200, 536];
 /// RFC 8200 §5: every link takes packets of 1280 bytes.
 const FALLBACK_V6: [u16; 1] = [1_220];
-/// Timeouts in succession from which on the size is suspected, a step for each.
+/// Number of successive timeouts after which the size is suspected; each further one lowers it by a step.
 const TIMEOUTS_SUSPECT: u8 = 3;
-/// Probes of one size before it counts as too large (RFC 8899 §5.1.2, MAX_PROBES).
+/// Number of lost probes after which a size counts as too large (RFC 8899 §5.1.2, MAX_PROBES).
 const PROBES_MAX: u8 = 3;
-/// The search ends when it could win less than this, in bytes.
+/// The search ends when the possible gain is smaller than this, in bytes.
 const GAIN_MIN: u16 = 16;
 
-/// What a connection knows of its path.
+/// Path MTU state of one connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PathMtu {
-    /// When probing goes on; [`Instant::FAR_FUTURE`]: the ceiling is reached.
+    /// When probing resumes; [`Instant::FAR_FUTURE`] if the ceiling is reached.
     raise_at: Instant,
-    /// What the SYNs and our interface allow: `mss_limit` never exceeds it.
+    /// Upper bound of `mss_limit`: the smaller of the peer's MSS and our own.
     ceiling: u16,
-    /// Larger sizes than this were refused or lost.
+    /// Sizes above this were refused or lost.
     search_high: u16,
-    /// The size of the probe that is out, 0: none.
+    /// Size of the outstanding probe; 0 if there is none.
     probing: u16,
-    /// Where its bytes end.
+    /// Sequence number after the probe's last byte.
     probe_end: Seq,
-    /// Probes of this size that were lost.
+    /// Number of lost probes of this size.
     lost: u8,
-    /// The size was lowered on suspicion; nothing has arrived since.
+    /// The size was lowered after timeouts, and nothing was acknowledged since.
     suspect: bool,
 }
 
 impl PathMtu {
-    /// A path on which every size up to `ceiling` is taken to pass.
+    /// The state in which every size up to `ceiling` is assumed to pass.
     pub fn new(ceiling: u16) -> Self {
         PathMtu {
             raise_at: Instant::FAR_FUTURE,
@@ -64,7 +64,7 @@ impl PathMtu {
         }
     }
 
-    /// The next size to ask for: all there is to win first, then the middle.
+    /// The next size to probe: the ceiling first, then the middle of the remaining range.
     fn candidate(&self, known: u16) -> u16 {
         if self.search_high == self.ceiling {
             self.ceiling
@@ -74,13 +74,14 @@ impl PathMtu {
     }
 }
 
-/// Bytes of IP and TCP header without options.
+/// Length of IP and TCP header without options, in bytes.
 fn headers(v4: bool) -> u16 {
     if v4 { 40 } else { 60 }
 }
 
 impl Tcb {
-    /// Both SYNs are known: sizes up to `ceiling` are agreed on. What the destination's path was seen to take counts.
+    /// Starts path MTU discovery when both MSS options are known; `ceiling` is the negotiated size. A cached path MTU
+    /// of the destination lowers the initial size.
     pub fn start_path(&mut self, cx: &Context<'_>, ceiling: u16) {
         self.path = PathMtu::new(ceiling);
         self.mss_limit = ceiling;
@@ -93,10 +94,11 @@ impl Tcb {
         }
     }
 
-    /// An ICMP error told the next hop's MTU. Says whether that was news: it only ever lowers.
+    /// Processes the next hop's MTU from an ICMP error. Returns whether the size was lowered; it is never raised.
     pub fn on_packet_too_big(&mut self, cx: &mut Context<'_>, mtu: u16) -> bool {
         let v4 = self.tuple.remote.is_ipv4();
-        // RFC 5927 §7.1, RFC 8201 §4: smaller ones are no real link's, and must not make us send crumbs.
+        // RFC 5927 §7.1, RFC 8201 §4: no real link has a smaller MTU; a forged one must not make us send tiny
+        // segments.
         let least = if v4 { cx.config.path_mtu_min_v4 } else { 1_280 };
         let limit = mtu.max(least) - headers(v4);
         if limit >= self.mss_limit {
@@ -108,20 +110,21 @@ impl Tcb {
         cx.counters.path_mtu_lowered += 1;
         self.remember_path(cx);
         if self.is_synchronised() {
-            // RFC 1191 §6.4: what is in flight is sent again in smaller segments; it was not lost to congestion.
+            // RFC 1191 §6.4: data in flight is retransmitted in smaller segments. It was not lost to congestion.
             self.resend(cx);
         }
         true
     }
 
-    /// RFC 4821 §7.7: timeouts in succession. Lowers the size where full-sized segments may be what does not arrive.
+    /// RFC 4821 §7.7: after successive timeouts, lowers the size if full-sized segments may be the ones that are
+    /// lost.
     pub fn suspect_black_hole(&mut self, cx: &mut Context<'_>) {
-        self.path.probing = 0; // what is sent again has other ends
+        self.path.probing = 0; // retransmitted segments end elsewhere
         let steps: &[u16] = if self.tuple.remote.is_ipv4() { &FALLBACK_V4 } else { &FALLBACK_V6 };
         if self.timers.retries < TIMEOUTS_SUSPECT {
             return;
         }
-        // Smaller segments than what is in flight make no difference to it.
+        // A smaller size helps only if the data in flight does not fit into one such segment.
         let helps = |size: &&u16| **size < self.mss_limit && self.outstanding() > u32::from(**size);
         let Some(&smaller) = steps.iter().find(helps) else { return };
         if !self.path.suspect {
@@ -132,11 +135,11 @@ impl Tcb {
         self.set_segment_size(smaller);
     }
 
-    /// The peer acknowledged everything before `ack`, which is new, with these SACK blocks: a probe arrived, or what we
-    /// suspected was right.
+    /// Processes an acknowledgement of new data up to `ack` with its SACK blocks: it may show that a probe arrived,
+    /// or that segments of the lowered size pass.
     pub fn on_path_progress(&mut self, cx: &mut Context<'_>, ack: Seq, sack: &[SackBlock]) {
         if self.path.suspect {
-            // Whether size or weather was to blame, the search will tell.
+            // The search determines whether the size was really the cause.
             self.path.suspect = false;
             self.path.lost = 0;
             self.path.raise_at = cx.now;
@@ -165,27 +168,27 @@ impl Tcb {
             false if self.mss_limit >= self.path.ceiling => Instant::FAR_FUTURE,
             false => cx.now + cx.config.path_mtu_age,
         };
-        // Suspicion is not held against the destination, or bad weather would make all its connections small: only what
-        // the search refused is.
+        // A size lowered by suspicion alone is not cached for the destination, because otherwise a lossy period would
+        // make all its connections use small segments. Only sizes that the search refused are.
         if self.path.search_high < self.path.ceiling || self.mss_limit >= self.path.ceiling {
             self.remember_path(cx);
         }
     }
 
-    /// A probe, where one is due and what follows it will show whether it arrived.
+    /// Returns a probe if one is due and enough data follows it to show whether it arrived.
     pub fn path_probe(&mut self, cx: &mut Context<'_>, options: Options, room: u32) -> Option<Plan> {
         if cx.now < self.path.raise_at || self.path.probing != 0 {
             return None;
         }
         if self.path.search_high.saturating_sub(self.mss_limit) < GAIN_MIN {
-            self.path.search_high = self.path.ceiling; // the time of the last answer is over
+            self.path.search_high = self.path.ceiling; // the result of the last search has expired
         }
         let mut size = self.path.candidate(self.mss_limit);
         let options_len = options.len() as u16;
         let usual = u32::from(self.mss_limit.saturating_sub(options_len).max(1));
         let payload = |size: u16| u32::from(size.saturating_sub(options_len));
         if payload(size).is_multiple_of(usual) {
-            size -= 1; // its end must be no other segment's
+            size -= 1; // the probe must not end where another segment ends
         }
         let unsent = self.data_end().since(self.snd_nxt);
         let window = self.snd_una.plus(self.snd_wnd).since(self.snd_nxt);
@@ -204,7 +207,7 @@ impl Tcb {
         self.congestion.set_mss(u32::from(self.mss()));
     }
 
-    /// New connections to this destination start from what this one found.
+    /// Caches the path MTU for new connections to this destination.
     fn remember_path(&mut self, cx: &mut Context<'_>) {
         let ip = self.tuple.remote.ip();
         if self.mss_limit >= self.path.ceiling {

@@ -1,4 +1,5 @@
-//! Sorted, disjoint ranges of sequence numbers, in sets that connections borrow from one pool while they need them.
+//! Sorted, disjoint ranges of sequence numbers. A connection borrows a set of ranges from a common pool while it
+//! needs one.
 
 use csp_wire::tcp::SACK_BLOCKS_MAX;
 
@@ -13,7 +14,7 @@ pub(crate) type Range = (Seq, Seq);
 struct Set {
     ranges: [Range; RANGES_PER_SET],
     len: usize,
-    /// Where the latest segments out of order started, newest first: their ranges lead the SACK blocks.
+    /// Start of the latest out-of-order segments, newest first: their ranges come first in the SACK blocks.
     recent: [Seq; SACK_BLOCKS_MAX],
 }
 
@@ -40,11 +41,11 @@ impl RangePool {
     }
 }
 
-/// The pool was empty, or the set was full: the range was not remembered.
+/// The pool is empty or the set is full: the range was not recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct NoRoom;
 
-/// One connection's ranges; takes a set with the first range and gives it back with the last.
+/// The ranges of one connection. It allocates a set with the first range and releases it with the last.
 #[derive(Debug)]
 pub(crate) struct Ranges {
     set: u32,
@@ -68,7 +69,7 @@ impl Ranges {
         }
     }
 
-    /// Adds `start .. end`, merging what it touches, and says how many numbers were new.
+    /// Adds `start .. end`, merging it with ranges that it touches, and returns how many numbers were new.
     pub fn insert(&mut self, pool: &mut RangePool, start: Seq, end: Seq) -> Result<u32, NoRoom> {
         if !start.before(end) {
             return Ok(0);
@@ -82,14 +83,15 @@ impl Ranges {
         set.insert(start, end)
     }
 
-    /// Whether `start .. end` would find room.
+    /// Whether `start .. end` can be inserted.
     pub fn has_room(&self, pool: &RangePool, start: Seq, end: Seq) -> bool {
         let Some(set) = pool.sets.get(self.set as usize) else { return !pool.free.is_empty() };
         let touches = |r: &(Seq, Seq)| !r.1.before(start) && !r.0.after(end);
         set.len < RANGES_PER_SET || set.ranges[..set.len].iter().any(touches)
     }
 
-    /// The range of `seq` is the newest (RFC 2018 §4); each has one place, so that one that grows keeps the others.
+    /// Marks the range that contains `seq` as the newest (RFC 2018 §4). Each range has one entry, so that a growing
+    /// range does not displace the others.
     pub fn note_recent(&mut self, pool: &mut RangePool, seq: Seq) {
         let Some(set) = pool.sets.get_mut(self.set as usize) else { return };
         let all = &set.ranges[..set.len];
@@ -102,12 +104,12 @@ impl Ranges {
         set.recent[0] = seq;
     }
 
-    /// Where the latest segments out of order started, newest first; some may have become part of the stream since.
+    /// Start of the latest out-of-order segments, newest first. Some may have become part of the stream since.
     pub fn recent<'a>(&self, pool: &'a RangePool) -> &'a [Seq] {
         pool.sets.get(self.set as usize).map_or(&[], |set| &set.recent)
     }
 
-    /// Forgets everything before `seq`.
+    /// Removes everything before `seq`.
     pub fn trim_before(&mut self, pool: &mut RangePool, seq: Seq) {
         if self.set == NIL {
             return;
@@ -122,7 +124,7 @@ impl Ranges {
         set.ranges[0].0 = set.ranges[0].0.max(seq);
     }
 
-    /// Forgets everything.
+    /// Removes everything.
     pub fn clear(&mut self, pool: &mut RangePool) {
         if self.set != NIL {
             pool.free.push(self.set);

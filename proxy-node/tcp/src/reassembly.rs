@@ -1,4 +1,5 @@
-//! Received bytes: those in order wait for their reader, those behind holes wait in place for the holes to fill.
+//! The receive queue: bytes in order, which wait to be read, and bytes after holes, which wait for the holes to be
+//! filled. Neither is moved.
 
 use csp_wire::tcp::{SackBlock, SackBlocks};
 
@@ -18,18 +19,18 @@ pub(crate) struct ReceiveQueue {
     read: u32,
     next: u32,
     ranges: Ranges,
-    /// What the window has grown to; 0 before it has.
+    /// Size to which the receive window has grown, in bytes; 0 before it has.
     pub grown: u32,
 }
 
-/// What became of a segment's data.
+/// How a segment's data was stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Stored {
-    /// How far rcv_nxt moves.
+    /// How far RCV.NXT advances.
     pub advanced: u32,
-    /// Bytes newly stored behind a hole.
+    /// Bytes newly stored after a hole.
     pub out_of_order: u32,
-    /// Bytes given up for want of memory.
+    /// Bytes dropped because memory, ranges or the connection's limit were exhausted.
     pub dropped: u32,
 }
 
@@ -42,18 +43,19 @@ impl ReceiveQueue {
         self.next.wrapping_sub(self.read)
     }
 
-    /// Whether there are bytes behind a hole.
+    /// Whether there are bytes after a hole.
     pub fn has_holes(&self) -> bool {
         !self.ranges.is_empty()
     }
 
-    /// Bytes behind holes.
+    /// Number of bytes after holes.
     pub fn out_of_order(&self, ranges: &RangePool) -> u32 {
         self.ranges.as_slice(ranges).iter().map(|r| r.1.since(r.0)).sum()
     }
 
-    /// Stores `data`, which starts at `seq`, not before `rcv_nxt`, and lies within the window. Where it lies at `place`
-    /// in the pool it may stay there. `window` is how many bytes the connection may have at once: it bounds the memory.
+    /// Stores `data`, which starts at `seq`, not before `rcv_nxt`, and lies within the window. `place` is its
+    /// location in the pool, if it lies there; it may remain there. `window` is how many bytes the connection may
+    /// store at once: it bounds the memory.
     pub fn insert(
         &mut self,
         (blocks, ranges): (&mut BlockPool, &mut RangePool),
@@ -66,8 +68,8 @@ impl ReceiveQueue {
             return Stored::default();
         }
         let worth = (send_memory(window, blocks.block_len()) / blocks.block_len() as u64) as u32;
-        // Memory that is short is kept for bytes in order, and the last of it for those whose reader has read everything:
-        // neither holes nor sleeping readers must starve the others.
+        // When memory is short, it is reserved for bytes in order, and the last eighth for connections whose reader
+        // has read everything: neither holes nor readers that do not read may starve other connections.
         let last = (blocks.capacity() / 8).max(1);
         if seq != rcv_nxt {
             let allowance = Allowance { reserve: last, in_place: worth, blocks: worth };
@@ -77,7 +79,8 @@ impl ReceiveQueue {
         let allowance = Allowance { reserve, in_place: worth, blocks: u32::MAX };
         let mut stored = self.chain.insert(blocks, self.next, data, place, allowance);
         if stored == 0 && self.has_holes() {
-            // RFC 2018 §8: bytes behind a hole may be given up. Here they hold the memory that would fill it.
+            // RFC 2018 §8: bytes after a hole may be discarded. Here they occupy the memory that is needed to fill
+            // the hole.
             self.discard_out_of_order(blocks, ranges);
             stored = self.chain.insert(blocks, self.next, data, place, allowance);
         }
@@ -101,13 +104,15 @@ impl ReceiveQueue {
         allowance: Allowance,
     ) -> Stored {
         let all_dropped = Stored { dropped: data.len() as u32, ..Stored::default() };
-        // Bytes that no range tells of would only hold memory, which one-byte holes could take from everybody.
+        // Bytes without a range would occupy memory uselessly; with one-byte holes a peer could exhaust the pool that
+        // way.
         let end = seq.plus(data.len() as u32);
         if blocks.free() <= allowance.reserve || !self.ranges.has_room(ranges, seq, end) {
             return all_dropped;
         }
         let position = self.next.wrapping_add(seq.since(rcv_nxt));
-        // Bytes that find no room leave those before them in the chain: it asks the ranges what counts.
+        // If only a part finds room, that part remains in the chain without a range; the ranges decide which bytes
+        // count as received.
         if self.chain.insert(blocks, position, data, place, allowance) < data.len() {
             return all_dropped;
         }
@@ -124,7 +129,7 @@ impl ReceiveQueue {
         self.chain.slices(blocks, self.read, len)
     }
 
-    /// Drops the first `n` readable bytes: the reader took them.
+    /// Removes the first `n` readable bytes, which were read.
     pub fn consume(&mut self, blocks: &mut BlockPool, n: u32) {
         self.read = self.read.wrapping_add(n.min(self.readable()));
         if self.read == self.next && self.ranges.is_empty() {
@@ -134,13 +139,13 @@ impl ReceiveQueue {
         }
     }
 
-    /// Drops what lies behind holes: nothing will fill them.
+    /// Discards the bytes after holes, because the holes will not be filled.
     pub fn discard_out_of_order(&mut self, blocks: &mut BlockPool, ranges: &mut RangePool) {
         self.ranges.clear(ranges);
         self.chain.release_from(blocks, self.next);
     }
 
-    /// Drops everything.
+    /// Removes everything.
     pub fn clear(&mut self, blocks: &mut BlockPool, ranges: &mut RangePool) {
         self.ranges.clear(ranges);
         self.read = self.next;
@@ -214,7 +219,7 @@ mod tests {
         assert_eq!(stored, Stored { advanced: 512, out_of_order: 0, dropped: 88 });
         let stored = queue.insert((&mut blocks, &mut ranges), (Seq(512), Seq(520)), &[7; 6], None, 4096);
         assert_eq!(stored.dropped, 6);
-        // What lies behind a hole gives way to what fills it.
+        // Bytes after a hole are discarded for those that fill it.
         let (mut blocks, mut queue) = (BlockPool::new(2, 512, 1), {
             queue.clear(&mut blocks, &mut ranges);
             queue

@@ -1,15 +1,16 @@
-//! Loss detection and recovery: what is in flight, what of it is lost, when to send it again, and when that was wrong.
+//! Loss detection and recovery: which data is in flight, which of it is lost, when it is retransmitted, and when that
+//! turns out to have been spurious.
 //!
-//! It owns the records of everything sent and not acknowledged, and the state of RACK-TLP (RFC 8985), proportional rate
-//! reduction (RFC 9937), F-RTO (RFC 5682) and the taking back of spurious recoveries (RFC 3522, RFC 3708). It refuses to
-//! know the congestion window (see [`crate::congestion`]), timers and segments: [`crate::tcb::Tcb`] tells it what
-//! happened and acts on what it finds (`recovery/response.rs`).
+//! The module owns the records of all data sent and not acknowledged, and the state of RACK-TLP (RFC 8985),
+//! proportional rate reduction (RFC 9937), F-RTO (RFC 5682), and the undoing of spurious recoveries (RFC 3522,
+//! RFC 3708). It has no access to the congestion window (see [`crate::congestion`]), timers or segments:
+//! [`crate::tcb::Tcb`] passes events in and acts on the results (`recovery/response.rs`).
 //!
 //! ```text
-//!                    loss found                        timeout
+//!                    loss detected                     timeout
 //!          ┌──────────────────────▶ Recovery ───────────────────────┐
 //!         Open ◀──────────────────── snd_una ≥ recover              ▼
-//!          ▲ ◀────────── taken back ─────┴───────────────────── Timeout ◀┐ timeout
+//!          ▲ ◀───────────── undone ──────┴───────────────────── Timeout ◀┐ timeout
 //!          └───────────────────────── snd_una ≥ recover ────────────┴────┘
 //! ```
 
@@ -39,54 +40,54 @@ use crate::recovery::rack::Rack;
 use crate::recovery::undo::Undo;
 use crate::seq::Seq;
 
-/// Where loss recovery stands.
+/// The phase of loss recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
-    /// No loss known.
+    /// No loss is known.
     Open,
-    /// Acknowledgements told of loss: fast recovery (RFC 6675 §5, RFC 6582 §3.2).
+    /// Fast recovery: acknowledgements indicated a loss (RFC 6675 §5, RFC 6582 §3.2).
     Recovery,
     /// The retransmission timer fired (RFC 5681 §3.1).
     Timeout,
 }
 
-/// A tail loss probe that is out (RFC 8985 §7.3).
+/// An outstanding tail loss probe (RFC 8985 §7.3).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TailProbe {
-    /// TLP.end_seq: snd_nxt behind it.
+    /// TLP.end_seq: SND.NXT after the probe was sent.
     pub end: Seq,
-    /// TLP.is_retrans: it was sent before.
+    /// TLP.is_retrans: the probe is a retransmission.
     pub is_retrans: bool,
 }
 
-/// The recovery state of one connection. What is used while nothing is lost lies in front.
+/// The recovery state of one connection. The fields used while nothing is lost come first.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Recovery {
     flight: Flight,
     phase: Phase,
     pub frto: Frto,
-    /// The next retransmission may exceed the congestion window: the timer asked for it.
+    /// The next retransmission may exceed the congestion window.
     forced: bool,
     pub tail_probe: Option<TailProbe>,
-    /// snd_nxt when the loss was found: the phase ends when it is acknowledged.
+    /// SND.NXT when the loss was detected; the phase ends when it is acknowledged (RecoveryPoint).
     recover: Seq,
-    /// Without SACK: how many bytes the duplicate acknowledgements that came in a row stand for.
+    /// Without SACK: bytes that the consecutive duplicate acknowledgements stand for.
     duplicate_bytes: u32,
-    /// Bytes sent again for which no report of a duplicate was seen: so many the peer can report in good faith.
+    /// Bytes retransmitted and not yet reported as duplicates: an honest peer cannot report more.
     resent: u32,
     delivery: Delivery,
     rack: Rack,
-    /// How many duplicate acknowledgements they were.
+    /// Number of consecutive duplicate acknowledgements.
     duplicates: u8,
-    /// How many of them mean loss; more once we were wrong (RFC 4653).
+    /// Number of duplicate acknowledgements that indicates a loss; doubled after each spurious recovery (RFC 4653).
     threshold: u8,
     prr: Prr,
     undo: Undo,
 }
 
 impl Recovery {
-    /// Nothing sent yet; the first sequence number is `iss`.
+    /// The state before anything was sent; the first sequence number is `iss`.
     pub fn new(iss: Seq) -> Self {
         Recovery {
             phase: Phase::Open,
@@ -106,32 +107,33 @@ impl Recovery {
         }
     }
 
-    /// The records of what is in flight.
+    /// The records of all data sent and not acknowledged.
     pub fn flight(&self) -> &Flight {
         &self.flight
     }
 
-    /// Where it stands.
+    /// The current phase.
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// Whether the next retransmission goes out regardless of the congestion window.
+    /// Whether the next retransmission is sent regardless of the congestion window.
     pub fn is_forced(&self) -> bool {
         self.forced
     }
 
-    /// Sequence numbers believed to be in the network (RFC 6675 §4; RFC 6582 §3.2 without SACK).
+    /// Estimate of the sequence numbers in the network (pipe: RFC 6675 §4; without SACK, RFC 6582 §3.2).
     pub fn pipe(&self) -> u32 {
         self.flight.in_flight().saturating_sub(self.duplicate_bytes)
     }
 
-    /// The window in force where the congestion window is `cwnd`: proportional rate reduction rules in fast recovery.
+    /// The window that limits sending; `cwnd` is the congestion window. In fast recovery it is that of proportional
+    /// rate reduction.
     pub fn window(&self, cwnd: u32) -> u32 {
         if self.phase == Phase::Recovery { self.prr.cwnd() } else { cwnd }
     }
 
-    /// Whether no loss is being recovered from, and no probe waits for its answer.
+    /// Whether no recovery is in progress and no probe is outstanding.
     pub fn is_quiet(&self) -> bool {
         self.phase == Phase::Open && self.tail_probe.is_none()
     }
@@ -143,12 +145,12 @@ impl Recovery {
             && self.flight.sacked() + self.flight.lost() == 0
     }
 
-    /// How many sequence numbers may be sent anew, as far as records go.
+    /// How many new sequence numbers may be sent before records run out.
     pub fn room(&self, pool: &RecordPool) -> u32 {
         self.flight.room(pool)
     }
 
-    /// `start .. end` is sent for the first time. `false`: it must not be, for want of records.
+    /// Records the first transmission of `start .. end`. `false`: no record is free, and it must not be sent.
     pub fn on_transmit(&mut self, pool: &mut RecordPool, now: Instant, start: Seq, end: Seq) -> bool {
         let stamp = self.delivery.stamp(now, self.flight.in_flight());
         if self.phase == Phase::Recovery {
@@ -157,12 +159,12 @@ impl Recovery {
         self.flight.push(pool, start, end, &stamp)
     }
 
-    /// The lost stretch to be sent again next.
+    /// The lost range to retransmit next.
     pub fn next_lost(&self, pool: &RecordPool) -> Option<(Seq, Seq)> {
         if self.frto.holds_back() { None } else { self.flight.next_lost(pool) }
     }
 
-    /// `start .. end`, the beginning of that stretch, is sent again; `timestamp` is what it carries.
+    /// Records the retransmission of `start .. end`, the beginning of that range; `timestamp` is the segment's TSval.
     pub fn on_retransmit(
         &mut self,
         pool: &mut RecordPool,
@@ -182,7 +184,8 @@ impl Recovery {
         self.delivery.stamp(now, self.flight.in_flight())
     }
 
-    /// A tail loss probe sends the end of the flight again, at most `len` sequence numbers (RFC 8985 §7.3).
+    /// Records a tail loss probe that retransmits the last `len` sequence numbers, or fewer, and returns the range
+    /// (RFC 8985 §7.3).
     pub fn on_probe_again(&mut self, pool: &mut RecordPool, now: Instant, len: u32) -> Option<(Seq, Seq)> {
         let stamp = self.delivery.stamp(now, self.flight.in_flight());
         let range = self.flight.resend_tail(pool, len, &stamp)?;
@@ -190,41 +193,41 @@ impl Recovery {
         Some(range)
     }
 
-    /// The first `len` sequence numbers probe the peer's window, as far as they were sent before.
+    /// Records a window probe of the first `len` sequence numbers, as far as they were sent before.
     pub fn on_window_probe(&mut self, pool: &mut RecordPool, now: Instant, len: u32) {
         let stamp = self.delivery.stamp(now, self.flight.in_flight());
         self.flight.resend_head(pool, len, &stamp);
     }
 
-    /// There is room to send, and nothing to be sent.
+    /// Records that the window permits sending and no data is left to send.
     pub fn on_idle(&mut self) {
         if self.flight.lost() == 0 {
             self.delivery.limit(self.flight.in_flight());
         }
     }
 
-    /// snd_una moves to `una`: takes the records out that it covers.
+    /// Removes the records covered by an acknowledgement that advances SND.UNA to `una`.
     pub fn on_advance(&mut self, pool: &mut RecordPool, summary: &mut AckSummary, una: Seq) {
         while let Some(record) = self.flight.pop_acked(pool, una) {
             self.on_delivered(summary, &record, true);
         }
         summary.acked = una.since(summary.una);
         if summary.duplicate_bytes_apply {
-            // RFC 9937 §6.2: what duplicates stood for was delivered before.
+            // RFC 9937 §6.2: the bytes that duplicate acknowledgements stood for were counted as delivered before.
             let known = self.duplicate_bytes.min(summary.acked);
             summary.delivered = summary.delivered.saturating_sub(known);
             self.duplicate_bytes -= known;
         }
         self.duplicates = 0;
-        // Kept near, so that it stays comparable.
+        // Kept within comparable distance of SND.UNA.
         self.recover = self.recover.max(una.minus(1 << 24));
     }
 
-    /// A record, or a part of it, is told to have arrived.
+    /// Processes a record, or part of one, that an acknowledgement reports as delivered.
     fn on_delivered(&mut self, summary: &mut AckSummary, record: &Record, cumulative: bool) {
         summary.highest = summary.highest.max(record.end);
         if record.state == RecordState::Sacked {
-            return; // known before
+            return; // delivered before
         }
         summary.delivered += record.len();
         if !record.retransmitted && !record.end.after(self.recover) {
@@ -232,12 +235,13 @@ impl Recovery {
         }
         summary.note_send_time(record, cumulative);
         self.delivery.on_delivered(record, summary.at, &mut summary.newest);
-        // What arrives behind a hole is not echoed (RFC 7323 §4.3): then only the time can tell.
+        // A segment that arrives after a hole does not update the echo (RFC 7323 §4.3); then only the elapsed time
+        // can distinguish the transmissions.
         let echo_before = cumulative && summary.echoes_before(record.sent);
         self.rack.on_delivered(record, summary.at, echo_before, summary.rtt_min);
     }
 
-    /// Gives every record back.
+    /// Releases all records.
     pub fn clear(&mut self, pool: &mut RecordPool) {
         self.flight.clear(pool);
     }

@@ -1,5 +1,5 @@
-//! Answers to segments that belong to no connection: RSTs and acknowledgements in TIME-WAIT, bounded in number and rate;
-//! SYN cookies, bounded in number only, in a queue of their own, so that neither kind holds up the other.
+//! Replies to segments that belong to no connection. RSTs and acknowledgements in TIME-WAIT are bounded in number and
+//! rate. SYN cookies are bounded in number only and have a queue of their own, so that neither kind delays the other.
 
 use std::collections::VecDeque;
 
@@ -8,29 +8,30 @@ use csp_wire::tcp::{Flags, Options, Repr};
 
 use crate::input::Incoming;
 
-/// An answer that waits to be transmitted.
+/// A queued reply.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reply {
     pub tuple: FourTuple,
     pub via: u32,
     pub header: Repr,
-    /// Nothing follows: the network node forgets the flow. Not so with a SYN cookie, whose peer answers.
+    /// No record of the flow follows, so the network node releases it. Not set for SYN cookies, which the peer
+    /// acknowledges.
     pub last: bool,
 }
 
-/// The queues, and the token bucket of the first.
+/// The two queues, and the token bucket of the first.
 #[derive(Debug)]
 pub(crate) struct Replies {
     queue: VecDeque<Reply>,
     capacity: usize,
     cookies: VecDeque<Reply>,
     cookie_capacity: usize,
-    /// When the last cookie was queued.
+    /// Time of the last cookie.
     last_cookie: Option<Instant>,
-    /// Whether the last answer handed out was a cookie.
+    /// Whether the reply removed last was a cookie.
     after_cookie: bool,
     per_second: u64,
-    /// Nanoseconds worth of sending that may be used at once; up to one second.
+    /// Token bucket: unused sending time in nanoseconds, up to one second.
     credit_ns: u64,
     refilled: Instant,
 }
@@ -60,7 +61,7 @@ impl Replies {
         self.queue.len()
     }
 
-    /// Queues an answer; `false`: there are too many.
+    /// Queues a reply; `false` if the queue is full or the rate limit is reached.
     pub fn push(&mut self, now: Instant, reply: Reply) -> bool {
         let gained = now.as_nanos().saturating_sub(self.refilled.as_nanos());
         self.refilled = self.refilled.max(now);
@@ -74,12 +75,12 @@ impl Replies {
         true
     }
 
-    /// How many SYN cookies wait, and how many may.
+    /// Number of queued SYN cookies, and the queue's capacity.
     pub fn cookies(&self) -> (usize, usize) {
         (self.cookies.len(), self.cookie_capacity)
     }
 
-    /// Queues a SYN cookie; `false`: there are too many.
+    /// Queues a SYN cookie; `false` if the queue is full.
     pub fn push_cookie(&mut self, now: Instant, reply: Reply) -> bool {
         if self.cookies.len() >= self.cookie_capacity {
             return false;
@@ -89,12 +90,12 @@ impl Replies {
         true
     }
 
-    /// Whether a peer may still hold a cookie that counts.
+    /// Whether a peer may still have a valid cookie.
     pub fn cookies_may_be_valid(&self, now: Instant) -> bool {
         self.last_cookie.is_some_and(|last| now.saturating_since(last) < crate::cookies::VALID)
     }
 
-    /// The next answer, from either queue in turn.
+    /// Removes the next reply, alternating between the queues.
     pub fn pop(&mut self) -> Option<Reply> {
         let cookie = !self.cookies.is_empty() && (self.queue.is_empty() || !self.after_cookie);
         self.after_cookie = cookie;
@@ -102,7 +103,7 @@ impl Replies {
     }
 }
 
-/// The RST that answers `segment`; `None` where it is a RST itself (RFC 9293 §3.10.7.1).
+/// The RST that replies to `segment`; `None` if that is a RST itself (RFC 9293 §3.10.7.1).
 pub(crate) fn reset(tuple: &FourTuple, segment: &Incoming<'_>) -> Option<Repr> {
     if segment.flags.rst() {
         return None;

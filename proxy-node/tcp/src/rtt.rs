@@ -1,5 +1,5 @@
-//! Round-trip time and retransmission timeout (RFC 6298), with a floor for the variation instead of one second for the
-//! whole.
+//! Round-trip time and retransmission timeout (RFC 6298). Instead of a minimum of one second for the timeout there is
+//! a minimum for its variation term.
 
 use core::time::Duration;
 
@@ -8,10 +8,10 @@ use csp_types::Instant;
 use crate::config::StackConfig;
 use crate::seq::Seq;
 
-/// By how much later than it means to a peer may acknowledge: its timer ticks, in the coarsest case, every 10 ms.
+/// Granularity of the peer's delayed acknowledgement timer in the coarsest case.
 const PEER_TICK: Duration = Duration::from_millis(10);
 
-/// How long a minimum counts: it is of this period and the one before.
+/// Period of the minimum: it is taken over the current period and the previous one.
 const MINIMUM_PERIOD: Duration = Duration::from_secs(150);
 
 /// The estimator of one connection, in microseconds.
@@ -19,17 +19,18 @@ const MINIMUM_PERIOD: Duration = Duration::from_secs(150);
 pub(crate) struct Rtt {
     /// Smoothed round-trip time; 0 before the first sample.
     srtt: u32,
-    /// How far samples are from it, smoothed; the most of it in this round trip; and what the timeout reckons with.
+    /// Smoothed deviation of samples from `srtt`; its maximum in the current round trip; and the RTTVAR used for the
+    /// timeout.
     deviation: u32,
     peak: u32,
     variation: u32,
-    /// This round trip ends when this is acknowledged.
+    /// The current round trip ends when this sequence number is acknowledged.
     round_end: Seq,
-    /// The least round trip of this period and of the one before, and when this one began.
+    /// The shortest round trip of the current period and of the previous one, and when the current one began.
     minimum: (u32, u32),
     minimum_since: Instant,
     backoff: u8,
-    /// The SYN was retransmitted.
+    /// The SYN was retransmitted (RFC 6298 §5.7).
     syn_retransmitted: bool,
 }
 
@@ -48,7 +49,7 @@ impl Rtt {
         }
     }
 
-    /// Takes in a sample; `una` and `nxt` tell round trips apart. The timeout is no longer backed off.
+    /// Processes a sample and resets the back-off; `una` and `nxt` delimit round trips.
     pub fn sample(&mut self, rtt: Duration, una: Seq, nxt: Seq) {
         let rtt = micros(rtt);
         self.backoff = 0;
@@ -58,8 +59,9 @@ impl Rtt {
             (self.peak, self.round_end) = (0, nxt);
             return;
         }
-        // RFC 6298 §2.3. Every acknowledgement is a sample, so the deviation forgets within a round trip what it saw at
-        // its beginning (RFC 7323 appendix G): the timeout goes by its peak, and comes down once in a round trip.
+        // RFC 6298 §2.3. Every acknowledgement is a sample, so within a round trip the deviation no longer reflects
+        // the samples at its beginning (RFC 7323 appendix G). The timeout therefore uses the maximum, which decreases
+        // once per round trip.
         self.deviation = (self.deviation * 3 + self.srtt.abs_diff(rtt) + 2) / 4;
         self.srtt = ((self.srtt * 7 + rtt + 4) / 8).max(1);
         self.peak = self.peak.max(self.deviation);
@@ -70,7 +72,7 @@ impl Rtt {
         }
     }
 
-    /// Takes in how short a round trip can be.
+    /// Processes a sample of the shortest round trip.
     pub fn sample_min(&mut self, rtt: Duration, now: Instant) {
         if now.saturating_since(self.minimum_since) > MINIMUM_PERIOD {
             self.minimum = (u32::MAX, self.minimum.0);
@@ -84,20 +86,20 @@ impl Rtt {
         (self.srtt > 0).then(|| Duration::from_micros(u64::from(self.srtt)))
     }
 
-    /// The least round trip of the last minutes.
+    /// The shortest round trip of the last minutes.
     pub fn min(&self) -> Option<Duration> {
         let least = self.minimum.0.min(self.minimum.1);
         (least != u32::MAX).then(|| Duration::from_micros(u64::from(least)))
     }
 
-    /// The timeout, without backing off.
+    /// The timeout without back-off.
     fn base(&self, config: &StackConfig) -> Duration {
         let Some(srtt) = self.srtt() else {
             // RFC 6298 §5.7
             return if self.syn_retransmitted { config.rto_initial * 3 } else { config.rto_initial };
         };
-        // RFC 6298 §2.3, with max (G, 4 * RTTVAR) never below the floor: acknowledgements may be delayed whatever the
-        // round trip.
+        // RFC 6298 §2.3, with the minimum applied to max (G, 4 * RTTVAR), because acknowledgements may be delayed
+        // whatever the round trip.
         srtt + Duration::from_micros(u64::from(self.variation) * 4).max(config.rto_min)
     }
 
@@ -111,18 +113,18 @@ impl Rtt {
         self.backoff = self.backoff.saturating_add(1);
     }
 
-    /// The timeout is no longer backed off.
+    /// Resets the back-off.
     pub fn reset_backoff(&mut self) {
         self.backoff = 0;
     }
 
-    /// The SYN was retransmitted, and unless a sample tells otherwise nothing is known of the path.
+    /// Records that the SYN was retransmitted: until the first sample nothing is known about the path.
     pub fn note_syn_retransmitted(&mut self) {
         self.syn_retransmitted = true;
     }
 
-    /// When a tail loss probe is due after the last transmission (RFC 8985 §7.2); `None` before the first sample.
-    /// `delayed`: the peer may delay the acknowledgement, as long as we would (TLP.max_ack_delay).
+    /// Delay of a tail loss probe after the last transmission (RFC 8985 §7.2); `None` before the first sample.
+    /// `delayed`: the peer may delay its acknowledgement; the delay is assumed to be our own (TLP.max_ack_delay).
     pub fn probe_timeout(&self, config: &StackConfig, delayed: bool) -> Option<Duration> {
         let delay = if delayed { config.delayed_ack + PEER_TICK } else { Duration::ZERO };
         self.srtt().map(|srtt| (srtt * 2 + delay).max(Duration::from_millis(2)))

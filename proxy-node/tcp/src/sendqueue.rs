@@ -1,4 +1,4 @@
-//! The bytes an application wrote, from the first unacknowledged one on.
+//! The send queue: written bytes, from the first unacknowledged one on.
 
 use crate::blocks::{BlockPool, Place};
 use crate::chain::{Allowance, Chain, Slices};
@@ -12,15 +12,15 @@ pub(crate) struct SendQueue {
     chain: Chain,
     start: u32,
     len: u32,
-    /// The connection's own capacity in bytes; 0: it has none.
+    /// Capacity set by the caller in bytes; 0: automatic.
     capacity: u32,
-    /// What the capacity has grown to where it has none; 0 before it has.
+    /// Automatic capacity in bytes; 0 before it has grown.
     pub grown: u32,
 }
 
-/// Memory in bytes that what was written holds at most where the connection's capacity is `capacity` bytes
-/// ([`crate::Stack::set_send_capacity`]): a quarter more, because payload that stays where it arrived overlaps blocks that
-/// it does not fill, and three blocks.
+/// Largest amount of memory in bytes that the written data of a connection occupies if its capacity is `capacity`
+/// bytes ([`crate::Stack::set_send_capacity`]). It exceeds the capacity by a quarter, because payload left in place
+/// overlaps blocks that it does not fill, and by three blocks.
 pub fn send_memory(capacity: u32, block_len: usize) -> u64 {
     u64::from(capacity) * 5 / 4 + 3 * block_len as u64
 }
@@ -28,31 +28,31 @@ pub fn send_memory(capacity: u32, block_len: usize) -> u64 {
 impl SendQueue {
     pub const EMPTY: SendQueue = SendQueue { chain: Chain::EMPTY, start: 0, len: 0, capacity: 0, grown: 0 };
 
-    /// Bytes held.
+    /// Bytes in the queue.
     pub fn len(&self) -> u32 {
         self.len
     }
 
-    /// The connection's own capacity in bytes, where it has one.
+    /// The capacity set by the caller in bytes; `None` if it is automatic.
     pub fn capacity(&self) -> Option<u32> {
         (self.capacity != 0).then_some(self.capacity)
     }
 
-    /// Gives the connection a capacity of its own.
+    /// Sets the capacity in bytes; 0 makes it automatic.
     pub fn set_capacity(&mut self, capacity: u32) {
         self.capacity = capacity;
     }
 
-    /// Takes the start of `data` in, at most up to `capacity` bytes held altogether; says how many bytes. Where it lies
-    /// at `place` in the pool it may stay there.
+    /// Appends the start of `data`, up to a total of `capacity` bytes in the queue, and returns how many bytes were
+    /// appended. `place` is the location of `data` in the pool, if it lies there; it may remain there.
     pub fn push(&mut self, pool: &mut BlockPool, data: &[u8], place: Option<Place>, capacity: u32) -> usize {
         let room = capacity.saturating_sub(self.len) as usize;
         let data = data.get(..room).unwrap_or(data);
         if data.is_empty() {
             return 0;
         }
-        // In place only as long as the rest of the capacity could still be copied within the memory that it has:
-        // nothing that was promised room is refused because others waste theirs.
+        // Payload remains in place only if the rest of the capacity could still be copied within the memory set aside
+        // for it. Otherwise wasteful writes could exhaust memory that others were granted.
         let rest = u64::from(capacity.saturating_sub(self.len)).saturating_sub(data.len() as u64);
         let spare =
             send_memory(capacity, pool.block_len()).saturating_sub(rest + 3 * pool.block_len() as u64);
@@ -67,20 +67,20 @@ impl SendQueue {
         self.start.wrapping_add(self.len)
     }
 
-    /// Drops the first `n` bytes: they were acknowledged.
+    /// Removes the first `n` bytes, which were acknowledged.
     pub fn release(&mut self, pool: &mut BlockPool, n: u32) {
         let n = n.min(self.len);
         (self.start, self.len) = (self.start.wrapping_add(n), self.len - n);
         self.chain.release_before(pool, self.start);
     }
 
-    /// Drops everything.
+    /// Removes everything.
     pub fn clear(&mut self, pool: &mut BlockPool) {
         (self.start, self.len) = (self.end(), 0);
         self.chain.clear(pool);
     }
 
-    /// `len` bytes from `offset` bytes behind the first one.
+    /// The `len` bytes at `offset` from the start of the queue.
     pub fn slices<'a>(&mut self, pool: &'a BlockPool, offset: u32, len: usize) -> Slices<'a> {
         self.chain.slices(pool, self.start.wrapping_add(offset), len)
     }
@@ -91,8 +91,8 @@ mod tests {
     use super::*;
     use crate::blocks::Direction;
 
-    /// Whatever a writer does, its queue holds no more memory than its capacity is worth: slices that waste, single
-    /// bytes between them, acknowledgements that leave only the wasteful ones.
+    /// Whatever a writer does, its queue occupies at most `send_memory` of its capacity: with wasteful slices, single
+    /// bytes between them, and acknowledgements that leave only the wasteful slices.
     #[test]
     fn a_queue_holds_no_more_than_its_capacity_is_worth() {
         const CAPACITY: u32 = 64 * 1024;

@@ -7,17 +7,17 @@ use core::fmt;
 pub(crate) struct Seq(pub u32);
 
 impl Seq {
-    /// The number `n` further on.
+    /// The number `n` after this one.
     pub fn plus(self, n: u32) -> Seq {
         Seq(self.0.wrapping_add(n))
     }
 
-    /// The number `n` before.
+    /// The number `n` before this one.
     pub fn minus(self, n: u32) -> Seq {
         Seq(self.0.wrapping_sub(n))
     }
 
-    /// How far this lies behind `earlier`; 0 where it lies before it.
+    /// The distance from `earlier` to this number; 0 if this number is before `earlier`.
     pub fn since(self, earlier: Seq) -> u32 {
         let d = self.0.wrapping_sub(earlier.0);
         if (d as i32) < 0 { 0 } else { d }

@@ -1,4 +1,4 @@
-//! The engine's outside: tables, and the calls of their owner.
+//! The engine's public interface and its tables.
 
 mod bytes;
 mod demux;
@@ -29,22 +29,22 @@ use crate::timewait::TimeWaitTable;
 use crate::transmitqueue::TransmitQueue;
 use crate::tuple_map::TupleMap;
 
-/// A TCP engine for one worker: connections indexed by flow label, listeners, timers and payload memory.
+/// A TCP engine for one worker. It owns connections indexed by flow label, listeners, timers and payload memory.
 #[derive(Debug)]
 pub struct Stack {
     config: StackConfig,
     counters: Counters,
     keys: Keys,
-    /// By label index less [`StackConfig::first_label_index`].
+    /// Connection blocks, indexed by label index minus [`StackConfig::first_label_index`].
     tcbs: Vec<Option<Tcb>>,
     labels: LabelAllocator<Vec<u32>>,
     tuples: TupleMap,
     listeners: Listeners,
     time_wait: TimeWaitTable,
     replies: Replies,
-    /// Memory of what arrived.
+    /// Memory for received data.
     blocks: BlockPool,
-    /// Memory of what was written.
+    /// Memory for written data.
     send_blocks: BlockPool,
     ranges: RangePool,
     records: RecordPool,
@@ -52,16 +52,16 @@ pub struct Stack {
     wheel: Wheel,
     /// Passive connections in SYN-RECEIVED, oldest first.
     half_open: IndexList,
-    /// Connections that may have something to transmit.
+    /// Connections that may be able to transmit.
     dirty: TransmitQueue,
-    /// Connections with events to be told.
+    /// Connections with events to report.
     eventful: IndexList,
-    /// Connections whose writer waits for payload blocks.
+    /// Connections whose writer waits until payload blocks are free.
     block_waiters: IndexList,
 }
 
 impl Stack {
-    /// Allocates every table; nothing is allocated afterwards.
+    /// Creates a stack and allocates all of its tables. Nothing is allocated afterwards.
     pub fn new(config: StackConfig) -> Self {
         let config = config.clamped();
         let n = config.connections;
@@ -88,7 +88,8 @@ impl Stack {
         }
     }
 
-    /// Accepts connections to `address`; the unspecified address stands for every one of its family.
+    /// Accepts connections to `address`; an unspecified address stands for all addresses of its family. `service` is
+    /// returned in [`Event::Established`].
     ///
     /// # Errors
     /// [`ListenError`]: the address is taken, the table is full.
@@ -96,7 +97,7 @@ impl Stack {
         self.listen_with(address, service, self.config.connection_options())
     }
 
-    /// Like [`Stack::listen`]; connections to this address begin with `options`.
+    /// As [`Stack::listen`]; connections to this address start with `options`.
     ///
     /// # Errors
     /// [`ListenError`]: the address is taken, the table is full.
@@ -109,22 +110,23 @@ impl Stack {
         self.listeners.insert(address, Listener { service, options, backlog_full: false })
     }
 
-    /// Sets whether as many connections to `address` wait for the application as may. While they do, SYNs to it and
-    /// acknowledgements of SYN cookies are dropped without an answer, so that clients send them again; connections whose
-    /// SYN was answered with state before come up all the same ([`StackConfig::half_open`] bounds them).
+    /// Sets whether the backlog of the listener on `address` is full. While it is, SYNs and acknowledgements of SYN
+    /// cookies are dropped without a reply, so that clients retransmit them. Connections already half-open still
+    /// complete; [`StackConfig::half_open`] bounds their number.
     pub fn set_backlog_full(&mut self, address: SocketAddr, full: bool) {
         self.listeners.set_backlog_full(&address, full);
     }
 
-    /// Accepts no further connections to `address`; those that exist stay. `false`: it was not listened on.
+    /// Removes the listener on `address`; existing connections are not affected. Returns `false` if there was none.
     pub fn unlisten(&mut self, address: SocketAddr) -> bool {
         self.listeners.remove(&address)
     }
 
-    /// Opens a connection: a SYN is sent from `tuple.local` to `tuple.remote` through network node `via`.
+    /// Opens a connection: sends a SYN from `tuple.local` to `tuple.remote` through network node `via`, and returns
+    /// the connection's label.
     ///
     /// # Errors
-    /// [`ConnectError`]: nothing was started.
+    /// [`ConnectError`]: the addresses are invalid or in use, or the table is full. Nothing was sent.
     pub fn connect(
         &mut self,
         now: Instant,
@@ -135,7 +137,7 @@ impl Stack {
         self.connect_with(now, tuple, via, service, self.config.connection_options())
     }
 
-    /// As [`connect`](Self::connect), with options of its own: what the SYN proposes depends on them.
+    /// As [`connect`](Self::connect), with `options`, which determine what the SYN proposes.
     ///
     /// # Errors
     /// Those of [`connect`](Self::connect).
@@ -168,14 +170,15 @@ impl Stack {
         Ok(self.tcbs[slot as usize].as_ref().map_or(FlowLabel::NONE, |tcb| tcb.label))
     }
 
-    /// The next thing to be sent, up to 64 KB of payload at once; `None` when there is nothing until something arrives,
-    /// is written, is read or times out. Call it in a loop after each batch of calls to other methods.
+    /// Returns the next record to send, with up to 64 KB of payload. `None` until a segment arrives, data is written
+    /// or read, or a timer expires. Call it in a loop after each batch of calls to other methods.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit<'_>> {
         self.poll_transmit_if(now, |_| true)
     }
 
-    /// As [`Stack::poll_transmit`], only for network nodes that are `ready` for a segment of full size. The others are
-    /// held back ([`Stack::held_transmits`]): nothing of theirs is looked at again until [`Stack::resume_transmit`].
+    /// As [`Stack::poll_transmit`], but only for network nodes that are `ready` to accept a segment of full size. A
+    /// node that is not is held back ([`Stack::held_transmits`]): its connections are skipped until
+    /// [`Stack::resume_transmit`].
     pub fn poll_transmit_if(
         &mut self,
         now: Instant,
@@ -224,12 +227,13 @@ impl Stack {
         })
     }
 
-    /// Network nodes that were not ready and are held back.
+    /// Network nodes that are held back because they were not ready.
     pub fn held_transmits(&self) -> impl Iterator<Item = u32> + '_ {
         self.dirty.held()
     }
 
-    /// The network node `via` has room again, or is gone: its connections may transmit.
+    /// Ends the holding back of network node `via`, because it has room again or is gone: its connections may
+    /// transmit.
     pub fn resume_transmit(&mut self, via: u32) {
         self.dirty.resume(via);
     }
@@ -260,15 +264,15 @@ impl Stack {
         None
     }
 
-    /// Whether a queue of answers to segments without a connection is half full: those that come on top of its capacity
-    /// before the next [`Stack::poll_transmit`] are not given.
+    /// Whether a queue of replies to segments without a connection is at least half full. Replies beyond a queue's
+    /// capacity are dropped, so the caller should run [`Stack::poll_transmit`] first.
     pub fn replies_press(&self) -> bool {
         let (cookies, most) = self.replies.cookies();
         2 * cookies >= most || 2 * self.replies.len() >= self.replies.capacity()
     }
 
-    /// The next event. A label's last event is exactly one of [`Event::Closed`] and [`Event::Failed`], unless the owner
-    /// called [`Stack::abort`]: then there is none.
+    /// Returns the next event. The last event of a label is exactly one of [`Event::Closed`] and [`Event::Failed`],
+    /// unless the caller has called [`Stack::abort`]; then no event follows.
     pub fn poll_event(&mut self) -> Option<(FlowLabel, Event)> {
         self.wake_block_waiters();
         while let Some(slot) = self.eventful.pop_front() {
@@ -286,23 +290,23 @@ impl Stack {
         None
     }
 
-    /// Sends FIN after what was written; reading goes on.
+    /// Sends FIN after the written data; the caller can still read.
     pub fn shutdown(&mut self, now: Instant, label: FlowLabel) {
         self.with(now, label, |tcb, cx| tcb.queue_fin(cx.now));
     }
 
-    /// Sends RST and forgets the connection: the label is invalid at once, no event follows.
+    /// Sends RST and discards the connection. The label is invalid at once, and no event follows.
     pub fn abort(&mut self, now: Instant, label: FlowLabel) {
         self.with(now, label, |tcb, cx| tcb.abort(cx));
     }
 
-    /// The application is gone: what was written is delivered, then FIN. Unread data, or data that arrives later, is
-    /// answered by RST (RFC 9293 §3.6.1). [`Event::Closed`] or [`Event::Failed`] still follows.
+    /// Closes both directions: written data is delivered, then FIN. Data that is unread, or arrives later, is
+    /// answered with RST (RFC 9293 §3.6.1). [`Event::Closed`] or [`Event::Failed`] still follows.
     pub fn close(&mut self, now: Instant, label: FlowLabel) {
         self.with(now, label, |tcb, cx| tcb.close(cx));
     }
 
-    /// Changes options of one connection; `false` for stale labels.
+    /// Changes the options of one connection. Returns `false` if the label is stale.
     pub fn set_options(&mut self, now: Instant, label: FlowLabel, options: ConnectionOptions) -> bool {
         self.with(now, label, |tcb, cx| {
             tcb.apply(options);
@@ -312,29 +316,29 @@ impl Stack {
         .is_some()
     }
 
-    /// The options of one connection; `None` for stale labels.
+    /// The options of one connection; `None` if the label is stale.
     pub fn options(&self, label: FlowLabel) -> Option<ConnectionOptions> {
         self.tcb(label).map(Tcb::options)
     }
 
-    /// A connection's figures.
+    /// A snapshot of one connection; `None` if the label is stale.
     pub fn info(&self, label: FlowLabel) -> Option<ConnectionInfo> {
         self.tcb(label).map(|tcb| tcb.info(&self.config, &self.ranges))
     }
 
-    /// The figures of all connections, those in SYN-RECEIVED included.
+    /// Snapshots of all connections, those in SYN-RECEIVED included.
     pub fn connections(&self) -> impl Iterator<Item = ConnectionInfo> + '_ {
         let live = self.tcbs.iter().flatten().filter(|tcb| tcb.state != State::Done);
         live.map(|tcb| tcb.info(&self.config, &self.ranges))
     }
 
-    /// When [`Stack::on_timeout`] is to be called next; it may find nothing due.
+    /// When to call [`Stack::on_timeout`] next. The call may find that no timer is due.
     pub fn next_timeout(&self) -> Option<Instant> {
         let time_wait = self.time_wait.oldest().map(|(_, entry)| entry.deadline);
         [self.wheel.next_deadline(), time_wait].into_iter().flatten().min()
     }
 
-    /// Handles every timer due at `now`.
+    /// Runs every timer that is due at `now`.
     pub fn on_timeout(&mut self, now: Instant) {
         while let Some(slot) = self.wheel.pop_due(now) {
             if let Some((tcb, mut cx)) = self.split(slot, now) {
@@ -345,7 +349,7 @@ impl Stack {
         self.expire_time_wait(now);
     }
 
-    /// Counts since start.
+    /// Counters since the start.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -372,14 +376,14 @@ impl Stack {
         }
     }
 
-    /// The configuration in force (values brought into range).
+    /// The configuration in use, with values clamped to their valid ranges.
     pub fn config(&self) -> &StackConfig {
         &self.config
     }
 }
 
 impl Tcb {
-    /// Takes options over.
+    /// Applies options.
     pub(crate) fn apply(&mut self, options: ConnectionOptions) {
         self.options = options.into();
         self.congestion.set_algorithm(options.congestion);

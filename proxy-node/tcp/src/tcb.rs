@@ -1,4 +1,4 @@
-//! The state of one connection (the transmission control block), and how it begins and ends.
+//! The state of one connection (the transmission control block), and the transitions that begin and end it.
 //!
 //! ```text
 //!            SYN ▶ SYN/ACK                              connect ▶ SYN
@@ -34,13 +34,13 @@ use crate::recovery::pool::RecordPool;
 use crate::seq::Seq;
 use crate::timeouts::Timers;
 
-/// What a connection may use of its stack while it handles something.
+/// The parts of the stack that a connection uses while it processes something.
 pub(crate) struct Context<'a> {
     pub now: Instant,
     pub config: &'a StackConfig,
-    /// Memory of what arrived.
+    /// Memory for received data.
     pub blocks: &'a mut BlockPool,
-    /// Memory of what was written.
+    /// Memory for written data.
     pub send_blocks: &'a mut BlockPool,
     pub ranges: &'a mut RangePool,
     pub records: &'a mut RecordPool,
@@ -48,18 +48,18 @@ pub(crate) struct Context<'a> {
     pub counters: &'a mut Counters,
 }
 
-/// Events that wait to be told.
+/// Events that are due and not yet reported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Pending {
     pub established: bool,
     pub readable: bool,
     pub writable: bool,
     pub peer_finished: bool,
-    /// The last event, once the protocol is done.
+    /// The last event; set when the protocol ends.
     pub last: Option<Ending>,
 }
 
-/// How a connection ended.
+/// How the protocol ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ending {
     Closed,
@@ -75,32 +75,32 @@ impl From<Ending> for Event {
     }
 }
 
-/// What a connection that is done still has to transmit.
+/// The last transmission that a connection in state `Done` still owes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FinalTransmit {
     /// The acknowledgement of the FIN with which TIME-WAIT began.
     Acknowledgement,
     /// RST.
     Reset,
-    /// No segment: the network node only forgets the flow.
+    /// No segment, only a `flow-end` record, by which the network node releases the flow.
     Record,
-    /// Nothing (any more).
+    /// Nothing, or already transmitted.
     None,
 }
 
-/// A probe that a timer asks for.
+/// A probe that a timer has requested.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Probe {
-    /// One byte into a closed window (RFC 9293 §3.8.6.1).
+    /// One byte beyond a closed window (RFC 9293 §3.8.6.1).
     Window,
-    /// The end of the flight again, or new data (RFC 8985 §7.3).
+    /// New data, or a retransmission of the last segment in flight (RFC 8985 §7.3).
     Tail,
-    /// An old sequence number, to see whether anybody answers (RFC 9293 §3.8.4).
+    /// A segment with an old sequence number, which a live peer acknowledges (RFC 9293 §3.8.4).
     Keepalive,
 }
 
 impl Tcb {
-    /// Takes over what the peer's SYN proposes (RFC 9293 §3.7.1, RFC 7323, RFC 2018).
+    /// Applies the options of the peer's SYN (RFC 9293 §3.7.1, RFC 7323, RFC 2018).
     pub fn negotiate(&mut self, cx: &Context<'_>, seq: Seq, options: &Options) {
         let v4 = self.tuple.remote.is_ipv4();
         // RFC 9293 §3.7.1: MUST-15
@@ -121,7 +121,8 @@ impl Tcb {
             (self.ts_recent, self.ts_recent_at_s) = (timestamps.value, seconds(cx.now));
         }
         self.irs = seq;
-        // The window that our SYN told counts from here; it must not be taken back (RFC 9293 §3.8.6).
+        // The window advertised in our SYN is relative to RCV.NXT, which changes here; the window must not shrink
+        // (RFC 9293 §3.8.6).
         let window = self.rcv_edge.since(self.rcv_nxt);
         self.rcv_nxt = seq.plus(1);
         self.rcv_edge = self.rcv_nxt.plus(window);
@@ -133,47 +134,49 @@ impl Tcb {
         if self.snd_una == self.iss { self.iss.plus(1) } else { self.snd_una }
     }
 
-    /// Whether FIN is still to be sent for the first time.
+    /// Whether FIN is queued and has not been sent yet.
     pub fn fin_unsent(&self) -> bool {
         self.fin_queued && !self.fin_acked && !self.snd_nxt.after(self.data_end())
     }
 
-    /// The sequence number behind the last byte in the send queue: that of the FIN, until it is acknowledged.
+    /// The sequence number after the last byte in the send queue. It is that of the FIN until the FIN is
+    /// acknowledged.
     pub fn data_end(&self) -> Seq {
         self.send_base().plus(self.send.len())
     }
 
-    /// Payload per segment towards the peer without SACK blocks; the unit of congestion control.
+    /// Largest payload of a segment to the peer that carries no SACK blocks; the unit of congestion control (SMSS).
     pub fn mss(&self) -> u16 {
         self.mss_limit - if self.timestamps { 12 } else { 0 }
     }
 
-    /// Sequence numbers sent and not acknowledged.
+    /// Sequence numbers sent and not yet acknowledged.
     pub fn outstanding(&self) -> u32 {
         self.snd_nxt.since(self.snd_una)
     }
 
-    /// What is believed to be in the network.
+    /// Estimate of the sequence numbers in the network ([`crate::recovery::Recovery::pipe`]).
     pub fn pipe(&self) -> u32 {
         self.recovery.pipe()
     }
 
-    /// Our timestamp clock (RFC 7323 §5.4).
+    /// The value of our timestamp clock at `now`, in milliseconds (RFC 7323 §5.4).
     pub fn timestamp(&self, now: Instant) -> u32 {
         now.as_millis_u32().wrapping_add(self.timestamp_offset)
     }
 
-    /// Whether both SYNs were exchanged and acknowledged, and the connection is not done.
+    /// Whether the handshake is complete and the protocol has not ended.
     pub fn is_synchronised(&self) -> bool {
         !matches!(self.state, State::SynSent | State::SynReceived | State::Done)
     }
 
-    /// Whether peers' bytes are still taken in.
+    /// Whether the state permits receiving data.
     pub fn receives(&self) -> bool {
         matches!(self.state, State::Established | State::FinWait1 | State::FinWait2)
     }
 
-    /// The handshake is complete; `ack` acknowledges our SYN, `window` is the peer's, scaled.
+    /// Completes the handshake. `ack` acknowledges our SYN; `seq` is the sequence number of the peer's segment;
+    /// `window` is the peer's window in bytes.
     pub fn establish(&mut self, cx: &mut Context<'_>, ack: Seq, seq: Seq, window: u32) {
         let lost_syn = self.timers.retries > 0;
         self.snd_una = ack;
@@ -198,18 +201,19 @@ impl Tcb {
         self.maybe_transmit = true;
         cx.counters.established += 1;
         if self.fin_queued {
-            self.state = State::FinWait1; // `shutdown` came before the handshake was complete
+            self.state = State::FinWait1; // `shutdown` was called before the handshake was complete
         }
     }
 
-    /// Something is about to be queued. Where nothing waited before, the peer's window may be closed: it has from now on.
+    /// Must be called before data or FIN is queued. If the queue was empty and nothing was in flight, the time
+    /// without progress starts now: it is measured for the user timeout and for closed windows.
     pub fn note_queued(&mut self, now: Instant) {
         if self.send.len() == 0 && self.outstanding() == 0 {
             self.progress_at = now;
         }
     }
 
-    /// Queues FIN behind what was written.
+    /// Queues FIN after the written data.
     pub fn queue_fin(&mut self, now: Instant) {
         if self.fin_queued {
             return;
@@ -225,13 +229,13 @@ impl Tcb {
         self.maybe_transmit = true;
     }
 
-    /// The protocol ends well.
+    /// Ends the protocol regularly.
     pub fn finish(&mut self, cx: &mut Context<'_>, final_transmit: FinalTransmit) {
         cx.counters.closed += 1;
         self.end(cx, final_transmit, Ending::Closed);
     }
 
-    /// The protocol ends badly: unread bytes are discarded.
+    /// Ends the protocol with a failure and discards unread bytes.
     pub fn fail(&mut self, cx: &mut Context<'_>, final_transmit: FinalTransmit, reason: FailReason) {
         let counter = match reason {
             FailReason::Reset => &mut cx.counters.failed_reset,
@@ -240,14 +244,15 @@ impl Tcb {
             FailReason::DataAfterClose => &mut cx.counters.failed_data_after_close,
         };
         *counter += 1;
-        // Nobody was told of a passive connection before it was established.
+        // A passive connection is not reported to the caller before it is established, so its failure is not reported
+        // either.
         self.events_off |= self.passive && matches!(self.state, State::SynReceived);
         self.receive.clear(cx.blocks, cx.ranges);
         self.pending = Pending { established: self.pending.established, ..Pending::default() };
         self.end(cx, final_transmit, Ending::Failed(reason));
     }
 
-    /// `abort` was called: nothing is told.
+    /// Ends the connection for `Stack::abort`; no event is reported.
     pub fn abort(&mut self, cx: &mut Context<'_>) {
         let final_transmit =
             if self.state == State::SynSent { FinalTransmit::Record } else { FinalTransmit::Reset };
@@ -259,7 +264,7 @@ impl Tcb {
         self.receive.clear(cx.blocks, cx.ranges);
     }
 
-    /// The connection was never told of and gives way to another.
+    /// Ends a half-open connection, which was never reported, to make room for another.
     pub fn evict(&mut self, cx: &mut Context<'_>, final_transmit: FinalTransmit) {
         self.events_off = true;
         self.end(cx, final_transmit, Ending::Closed);
@@ -284,7 +289,7 @@ impl Tcb {
         self.maybe_transmit = true;
     }
 
-    /// The next event to be told.
+    /// Removes and returns the next event.
     pub fn next_event(&mut self) -> Option<Event> {
         let Pending { established, readable, writable, peer_finished, last } = self.pending;
         if self.events_off {
@@ -310,7 +315,7 @@ impl Tcb {
             self.pending.writable = false;
             return Some(Event::Writable);
         }
-        // What arrived is read before the connection is closed.
+        // The last event is reported only after all received data was read.
         if last.is_some() && self.receive.readable() == 0 {
             self.pending.last = None;
             self.events_off = true;
@@ -319,20 +324,20 @@ impl Tcb {
         None
     }
 
-    /// Whether [`Tcb::next_event`] would tell something.
+    /// Whether [`Tcb::next_event`] would return an event.
     pub fn has_event(&self) -> bool {
         let Pending { established, readable, writable, peer_finished, last } = self.pending;
         let last = last.is_some() && self.receive.readable() == 0;
         !self.events_off && (established || readable || writable || peer_finished || last)
     }
 
-    /// Whether nothing is left to be told, read or transmitted.
+    /// Whether nothing is left to report, read or transmit, so that the block can be released.
     pub fn is_over(&self) -> bool {
         self.state == State::Done && self.events_off && self.final_transmit == FinalTransmit::None
     }
 }
 
-/// The clock of [`Tcb::ts_recent_at_s`].
+/// `now` in the unit of [`Tcb::ts_recent_at_s`].
 pub(crate) fn seconds(now: Instant) -> u32 {
     (now.as_nanos() / 1_000_000_000) as u32
 }

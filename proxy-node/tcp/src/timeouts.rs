@@ -1,35 +1,36 @@
-//! A connection's timers, and what happens when they fire.
+//! A connection's timers and their handlers.
 
 use csp_types::Instant;
 
 use crate::api::{FailReason, State};
 use crate::tcb::{Context, FinalTransmit, Probe, Tcb};
 
-/// What the retransmission timer stands for; one of these at a time.
+/// The purpose of the retransmission timer; it has one at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Retransmission {
-    /// Something sent was not acknowledged in time (RFC 6298 §5).
+    /// Retransmission timeout: data was not acknowledged in time (RFC 6298 §5).
     Timeout,
-    /// The end of the flight may be lost (RFC 8985 §7).
+    /// Tail loss probe: the end of the flight may be lost (RFC 8985 §7).
     TailProbe,
-    /// The peer's window is closed (RFC 9293 §3.8.6.1).
+    /// Window probe: the peer's window is closed (RFC 9293 §3.8.6.1).
     Persist,
 }
 
-/// Deadlines of one connection, except that of a delayed acknowledgement; [`Instant::FAR_FUTURE`] is "not running".
+/// Deadlines of one connection, except that of a delayed acknowledgement. [`Instant::FAR_FUTURE`]: the timer does not
+/// run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timers {
     pub retransmission: (Instant, Retransmission),
     /// The end of the reordering window (RFC 8985 §6.2).
     pub reordering: Instant,
-    /// Until then, what was sent takes its time at the pacing rate.
+    /// When the data sent so far will have taken its time at the pacing rate.
     pub paced_until: Instant,
     pub keepalive: Instant,
-    /// The end of FIN-WAIT-2 when the application is gone.
+    /// End of FIN-WAIT-2 after `Stack::close`.
     pub linger: Instant,
-    /// How often in succession the retransmission timer fired without an answer.
+    /// How often in succession the retransmission timer fired without a response.
     pub retries: u8,
-    /// Data waits for the end of `paced_until`.
+    /// The pacing timer runs: data waits until `paced_until`.
     pub pacing: bool,
 }
 
@@ -55,7 +56,7 @@ impl Timers {
         self.retransmission.0.min(pacing).min(self.reordering).min(self.keepalive).min(self.linger)
     }
 
-    /// Everything sent was acknowledged.
+    /// Stops the timer after everything sent was acknowledged.
     pub fn stop_retransmission(&mut self) {
         self.retransmission = (Instant::FAR_FUTURE, Retransmission::Timeout);
         self.retries = 0;
@@ -66,19 +67,19 @@ impl Timers {
         self.retransmission.0 != Instant::FAR_FUTURE
     }
 
-    /// Whether it runs for a closed window.
+    /// Whether the timer runs for a closed window.
     pub fn persists(&self) -> bool {
         self.retransmission_runs() && self.retransmission.1 == Retransmission::Persist
     }
 }
 
 impl Tcb {
-    /// The earliest deadline of all.
+    /// The earliest deadline, that of a delayed acknowledgement included.
     pub fn deadline(&self) -> Instant {
         self.timers.earliest().min(self.delayed_ack)
     }
 
-    /// Starts the retransmission timer anew (RFC 6298 §5.1, §5.3).
+    /// Restarts the retransmission timer (RFC 6298 §5.1, §5.3).
     pub fn arm_timeout(&mut self, cx: &Context<'_>) {
         self.timers.retransmission = (cx.now + self.rtt.rto(cx.config), Retransmission::Timeout);
     }
@@ -86,19 +87,19 @@ impl Tcb {
     /// Starts the timer that probes a closed window.
     pub fn arm_persist(&mut self, cx: &Context<'_>) {
         self.timers.retransmission = (cx.now + self.rtt.rto(cx.config), Retransmission::Persist);
-        self.quiet = false; // any acknowledgement ends it
+        self.quiet = false; // any acknowledgement may open the window
     }
 
-    /// New data was sent, or some of it was acknowledged: what fires first, tail loss probe or timeout?
-    /// (RFC 8985 §7.2)
+    /// Restarts the timer after new data was sent or acknowledged, for a tail loss probe or for the timeout,
+    /// whichever is earlier (RFC 8985 §7.2).
     pub fn arm_probe_or_timeout(&mut self, cx: &Context<'_>) {
         let rto = self.rtt.rto(cx.config);
-        // RFC 8985 §7.2 thinks of one segment. A peer may delay as well what is more than one and less than two of full
-        // size (RFC 9293 §3.8.6.3).
+        // RFC 8985 §7.2 considers one segment in flight. A peer may also delay the acknowledgement of more than one
+        // and less than two full-sized segments (RFC 9293 §3.8.6.3).
         let delayed = self.outstanding() < 2 * u32::from(self.mss());
         let eligible = self.sack && self.is_synchronised() && self.recovery.may_probe_tail();
         self.timers.retransmission = match self.rtt.probe_timeout(cx.config, delayed).filter(|_| eligible) {
-            // What is sent meanwhile puts the probe off, but not beyond the timeout of the oldest.
+            // Further transmissions postpone the probe, but not beyond the timeout of the oldest data.
             Some(pto) => {
                 let sent = self.recovery.flight().head(cx.records).map_or(cx.now, |head| head.sent);
                 let deadline = (cx.now + pto).min((sent + rto).max(cx.now));
@@ -108,7 +109,7 @@ impl Tcb {
         };
     }
 
-    /// Starts the keepalive timer, where one is wanted.
+    /// Starts the keepalive timer if keepalives are enabled.
     pub fn start_keepalive(&mut self, cx: &Context<'_>) {
         self.timers.keepalive = match self.options.keepalive_idle() {
             Some(idle) if self.is_synchronised() => cx.now + idle,
@@ -116,7 +117,7 @@ impl Tcb {
         };
     }
 
-    /// Handles every timer that is due.
+    /// Runs every timer that is due.
     pub fn on_timers(&mut self, cx: &mut Context<'_>) {
         if self.delayed_ack <= cx.now {
             self.delayed_ack = Instant::FAR_FUTURE;
@@ -148,7 +149,8 @@ impl Tcb {
         }
     }
 
-    /// Counts a try; `true`: it was one too many, and the connection has failed.
+    /// Counts a retry. Returns `true` if the retries, or the user timeout, are exhausted; the connection has failed
+    /// then.
     fn retries_exhausted(&mut self, cx: &mut Context<'_>, most: u8) -> bool {
         self.timers.retries = self.timers.retries.saturating_add(1);
         let overdue =
@@ -156,7 +158,7 @@ impl Tcb {
         if self.timers.retries <= most && !overdue {
             return false;
         }
-        // RST tells a peer that is there after all; nothing of a SYN's sender that it is gone.
+        // A peer that is alive after all learns of the end by RST. In the handshake no RST is sent.
         let final_transmit =
             if self.is_synchronised() { FinalTransmit::Reset } else { FinalTransmit::Record };
         self.fail(cx, final_transmit, FailReason::TimedOut);
@@ -199,8 +201,9 @@ impl Tcb {
         if self.retries_exhausted(cx, cx.config.retries) {
             return;
         }
-        // RFC 9293 §3.8.6.1 would wait for ever, as long as the peer answers. Others need the memory.
-        let short = cx.send_blocks.free() <= cx.send_blocks.capacity() / 4; // writers wait by now
+        // RFC 9293 §3.8.6.1 lets a window stay closed indefinitely while the peer responds. When memory is short,
+        // other connections need it.
+        let short = cx.send_blocks.free() <= cx.send_blocks.capacity() / 4; // writers wait for blocks below this level
         if short && cx.now.saturating_since(self.progress_at) >= cx.config.zero_window_when_short {
             cx.counters.zero_window_evicted += 1;
             return self.fail(cx, FinalTransmit::Reset, FailReason::TimedOut);
@@ -217,7 +220,7 @@ impl Tcb {
             self.timers.keepalive = Instant::FAR_FUTURE;
             return;
         };
-        // Whatever is in flight has a timer of its own.
+        // Data in flight has a timer of its own.
         let due = self.last_received + idle;
         let again = cx.now + self.options.keepalive_interval();
         if due > cx.now || self.outstanding() > 0 {

@@ -9,7 +9,7 @@ use crate::input::Incoming;
 use crate::list::IndexList;
 use crate::seq::Seq;
 
-/// What is left of a connection.
+/// The state kept for a connection in TIME-WAIT.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimeWait {
     pub tuple: FourTuple,
@@ -17,17 +17,17 @@ pub(crate) struct TimeWait {
     pub snd_nxt: Seq,
     pub rcv_nxt: Seq,
     pub window: u16,
-    /// (TS.Recent, our offset), where timestamps were in use.
+    /// (TS.Recent, offset of our timestamp clock), if timestamps were in use.
     pub timestamps: Option<(u32, u32)>,
     pub deadline: Instant,
 }
 
-/// What a segment for a connection in TIME-WAIT leads to.
+/// The response to a segment for a connection in TIME-WAIT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
-    /// Nothing.
+    /// No response.
     Ignore,
-    /// Our acknowledgement again.
+    /// The last acknowledgement is sent again.
     Acknowledge,
     /// A new connection of the same addresses may begin.
     Reuse,
@@ -44,7 +44,7 @@ impl TimeWait {
         }
     }
 
-    /// Decides (RFC 9293 §3.10.7.4, RFC 6191 §2, RFC 1337).
+    /// Returns the response to `segment` (RFC 9293 §3.10.7.4, RFC 6191 §2, RFC 1337).
     pub fn answer(&self, segment: &Incoming<'_>) -> Answer {
         if segment.flags.rst() {
             return Answer::Ignore; // RFC 1337 §3: assassination hazards
@@ -52,11 +52,11 @@ impl TimeWait {
         if segment.flags.syn() && !segment.flags.ack() {
             return if self.precedes(segment.seq, segment) { Answer::Reuse } else { Answer::Acknowledge };
         }
-        // A bare acknowledgement in sequence needs no answer; everything else does.
+        // Only a pure acknowledgement in sequence needs no response.
         if segment.len() == 0 && segment.seq == self.rcv_nxt { Answer::Ignore } else { Answer::Acknowledge }
     }
 
-    /// The acknowledgement.
+    /// The last acknowledgement of the connection.
     pub fn acknowledgement(&self, now: Instant) -> Repr {
         let timestamps = self.timestamps.map(|(recent, offset)| Timestamps {
             value: now.as_millis_u32().wrapping_add(offset),
@@ -74,7 +74,7 @@ impl TimeWait {
     }
 }
 
-/// The table; its order is that of the deadlines, because all last equally long.
+/// The table. Its order is that of the deadlines, because all entries last equally long.
 #[derive(Debug)]
 pub(crate) struct TimeWaitTable {
     entries: Vec<Option<TimeWait>>,
@@ -111,13 +111,13 @@ impl TimeWaitTable {
         Some(slot)
     }
 
-    /// The entry that ends first.
+    /// The entry that expires first.
     pub fn oldest(&self) -> Option<(u32, &TimeWait)> {
         let slot = self.order.front()?;
         Some((slot, self.get(slot)?))
     }
 
-    /// Starts the time of `slot` anew.
+    /// Restarts the timer of `slot`.
     pub fn restart(&mut self, slot: u32, now: Instant, time_wait: Duration) {
         if let Some(entry) = self.entries.get_mut(slot as usize).and_then(Option::as_mut) {
             entry.deadline = now + time_wait;
@@ -126,7 +126,7 @@ impl TimeWaitTable {
         }
     }
 
-    /// Takes an entry out.
+    /// Removes an entry.
     pub fn remove(&mut self, slot: u32) -> Option<TimeWait> {
         let entry = self.entries.get_mut(slot as usize)?.take()?;
         self.order.remove(slot);

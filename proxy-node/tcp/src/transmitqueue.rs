@@ -1,25 +1,26 @@
-//! Which connections may have something to transmit: a queue that holds back those of a network node without room.
+//! The queue of connections that may be able to transmit. It holds back the connections of network nodes that have no
+//! room.
 //!
 //! ```text
-//!  ready   ─▶ slot ─▶ slot ─▶ …          asked in turn what they have to send
-//!  held[0] ─▶ slot ─▶ …                  of one network node without room; back to `ready` when it has some
+//!  ready   ─▶ slot ─▶ slot ─▶ …          connections that may transmit, served in turn
+//!  held[0] ─▶ slot ─▶ …                  of one network node without room; moved to `ready` when it has room
 //!  held[1] ─▶ …
 //! ```
-//! Each slot is in one of the lists at most; they share their links, so that holding and resuming allocate nothing. A
-//! connection that is held is not looked at again until its network node is resumed.
+//! Each slot is in at most one list. The lists share their links, so that holding back and resuming allocate nothing.
+//! A held connection is skipped until its network node is resumed.
 
 use crate::list::NIL;
 
-/// Network nodes that can be held back at once; beyond them everything waits.
+/// Most network nodes that can be held back at once. If one more is not ready, all transmission waits.
 pub const HELD_MAX: usize = 64;
-/// The list of connections that are asked.
+/// Index of the list of connections that may transmit.
 const READY: u8 = 0;
 
 #[derive(Clone, Copy, Debug)]
 struct Link {
     previous: u32,
     next: u32,
-    /// The list it is in; [`NOWHERE`]: none.
+    /// Index of the list that the slot is in; [`NOWHERE`] if none.
     list: u8,
 }
 
@@ -38,7 +39,7 @@ const EMPTY: Ends = Ends { head: NIL, tail: NIL };
 pub(crate) struct TransmitQueue {
     links: Vec<Link>,
     lists: [Ends; HELD_MAX + 1],
-    /// By list less one: the network node that is held.
+    /// The network node of each held list, indexed by list minus one.
     held: [Option<u32>; HELD_MAX],
     held_count: usize,
 }
@@ -58,13 +59,13 @@ impl TransmitQueue {
         self.held.iter().position(|h| *h == Some(via)).map_or(READY, |at| at as u8 + 1)
     }
 
-    /// Appends `slot`, whose network node is `via`; one that is in the queue for another network node changes over.
+    /// Appends `slot`, whose network node is `via`. A slot in the held list of another network node moves.
     pub fn push_back(&mut self, slot: u32, via: u32) {
         let list = self.list_of(via);
         match self.links.get(slot as usize) {
             None => {}
             Some(link) if link.list == NOWHERE => self.append(slot, list),
-            // Ready though its node is held: it is moved when it comes to the front.
+            // In the ready list although its node is held: it is moved when it reaches the front.
             Some(link) if link.list == list || link.list == READY => {}
             Some(_) => {
                 self.remove(slot);
@@ -83,7 +84,7 @@ impl TransmitQueue {
         self.lists[list as usize].tail = slot;
     }
 
-    /// Takes `slot` out; nothing happens where it is not in.
+    /// Removes `slot`; does nothing if it is not in the queue.
     pub fn remove(&mut self, slot: u32) {
         let Some(&Link { previous, next, list }) = self.links.get(slot as usize) else { return };
         if list == NOWHERE {
@@ -100,7 +101,7 @@ impl TransmitQueue {
         self.links[slot as usize].list = NOWHERE;
     }
 
-    /// Takes out the first slot that is ready.
+    /// Removes and returns the first slot of the ready list.
     pub fn pop_front(&mut self) -> Option<u32> {
         let slot = self.lists[READY as usize].head;
         (slot != NIL).then(|| {
@@ -109,7 +110,7 @@ impl TransmitQueue {
         })
     }
 
-    /// Holds back the connections of `via` from now on; `false`: [`HELD_MAX`] are held already.
+    /// Holds back the connections of `via` from now on; `false` if [`HELD_MAX`] network nodes are held already.
     pub fn hold(&mut self, via: u32) -> bool {
         if self.list_of(via) != READY {
             return true;
@@ -120,7 +121,7 @@ impl TransmitQueue {
         true
     }
 
-    /// Ends [`hold`](Self::hold): the connections of `via` are asked again, after those that are ready.
+    /// Ends [`hold`](Self::hold): appends the connections of `via` to the ready list.
     pub fn resume(&mut self, via: u32) {
         let list = self.list_of(via);
         if list == READY {

@@ -1,6 +1,6 @@
-//! From addresses to table slots: a hash table of fixed capacity, for segments that carry no label.
+//! Lookup of table slots by addresses: a hash table of fixed capacity, for segments without a label.
 //!
-//! Owns hashes and slot numbers only; whether the addresses really match is asked of the caller, who has them.
+//! The table stores hashes and slot numbers only; the caller, which has the addresses, compares them.
 
 /// An open-addressing table with linear probing; at most half full.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ impl TupleMap {
         TupleMap { places: vec![(0, 0); places], mask: places - 1 }
     }
 
-    /// The slot under `hash` that `matches`.
+    /// The slot stored under `hash` for which `matches` returns true.
     pub fn find(&self, hash: u32, mut matches: impl FnMut(u32) -> bool) -> Option<u32> {
         let mut at = hash as usize & self.mask;
         loop {
@@ -29,7 +29,7 @@ impl TupleMap {
         }
     }
 
-    /// Adds `slot`; the caller adds no more than the table was made for.
+    /// Adds `slot`. The caller must not add more slots than the table was created for.
     pub fn insert(&mut self, hash: u32, slot: u32) {
         let mut at = hash as usize & self.mask;
         while self.places[at].1 != 0 {
@@ -38,7 +38,7 @@ impl TupleMap {
         self.places[at] = (hash, slot + 1);
     }
 
-    /// Takes `slot` out; nothing happens where it is not in.
+    /// Removes `slot`; does nothing if it is not in the table.
     pub fn remove(&mut self, hash: u32, slot: u32) {
         let mut at = hash as usize & self.mask;
         while self.places[at] != (hash, slot + 1) {
@@ -47,7 +47,7 @@ impl TupleMap {
             }
             at = (at + 1) & self.mask;
         }
-        // Close the gap: whatever follows and may stand here moves up.
+        // Closes the gap by moving up later entries that may be stored there.
         let mut gap = at;
         loop {
             at = (at + 1) & self.mask;

@@ -1,4 +1,4 @@
-//! Congestion control over a bottleneck in virtual time: what a path carries, and how flows share it.
+//! Congestion control over a bottleneck in virtual time: throughput of a path, and how flows share it.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
@@ -44,7 +44,7 @@ fn flow(port: u16, begins: Duration) -> Flow {
     Flow { port, begins, client: None, server: None, congestion: None, received: 0 }
 }
 
-/// Runs bulk flows for `time`; every one writes and reads as much as it can.
+/// Runs bulk flows for `time`; each writes and reads as much as it can.
 fn run(net: &mut Net, flows: &mut [Flow], time: Duration) {
     let start = net.now;
     let end = start + time;
@@ -84,7 +84,7 @@ fn turn(net: &mut Net, flow: &mut Flow, start: Instant) {
     }
 }
 
-/// What one flow gets through in `time`, in bytes.
+/// Bytes that one flow transfers in `time`.
 fn goodput(mut net: Net, time: Duration) -> (u64, Net) {
     let mut flows = [flow(1000, Duration::ZERO)];
     run(&mut net, &mut flows, time);
@@ -93,8 +93,8 @@ fn goodput(mut net: Net, time: Duration) -> (u64, Net) {
 
 #[test]
 fn cubic_fills_a_long_fat_path_where_newreno_needs_minutes() {
-    // 100 Mbit/s, 100 ms: 1.25 MB in flight, of which NewReno regains 14 kB a second after a loss. One segment in 50,000
-    // is lost; where luck puts those decides a single run, so that several are taken together.
+    // 100 Mbit/s, 100 ms: 1.25 MB in flight, of which NewReno regains 14 kB a second after a loss. One segment in
+    // 50,000 is lost. A single run depends on which segments these are, so the sum of several is compared.
     let (rtt, bandwidth) = (Duration::from_millis(100), 12_500_000);
     let (time, seeds) = (Duration::from_secs(60), 1..=4);
     let [newreno, cubic] = [CongestionControl::NewReno, CongestionControl::Cubic].map(|congestion| {

@@ -1,4 +1,4 @@
-//! Explicit congestion notification (RFC 3168): who agrees to it, what is marked, and what marks do.
+//! Explicit congestion notification (RFC 3168): negotiation, marking, and the response to marks.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
@@ -18,7 +18,7 @@ fn net(client: EcnMode, server: EcnMode) -> Net {
     Net::new(1, config(1, client), config(2, server)).with_rtt(Duration::from_millis(20))
 }
 
-/// Lets time pass; the server's application reads everything, the client's writes while it may.
+/// Runs the network; the server's application reads everything, the client's writes as much as is accepted.
 fn run(net: &mut Net, client: FlowLabel, time: Duration, writes: bool) -> u64 {
     static CHUNK: [u8; 65_536] = [7; 65_536];
     let end = net.now + time;
@@ -42,7 +42,7 @@ fn connect(net: &mut Net) -> FlowLabel {
     label
 }
 
-/// Whether both ends believe in ECN; they agree.
+/// Whether both ends use ECN; checks that they agree.
 fn agreed(net: &Net) -> bool {
     let ecn = [0, 1].map(|host: usize| net.hosts[host].stack.connections().next().unwrap().ecn);
     assert_eq!(ecn[0], ecn[1]);
@@ -74,7 +74,7 @@ fn a_proposal_that_goes_unanswered_is_not_repeated() {
 #[test]
 fn a_proposal_whose_answer_is_lost_is_given_up_by_both() {
     let mut net = net(EcnMode::Active, EcnMode::Passive);
-    net.faults[1].ecn_syns_lost = true; // the SYN/ACK carries ECE; the SYN comes again without
+    net.faults[1].ecn_syns_lost = true; // loses the SYN/ACK; the SYN is repeated without ECN
     connect(&mut net);
     assert!(!agreed(&net));
 }
@@ -101,7 +101,7 @@ fn only_new_data_is_sent_as_ecn_capable() {
 
 #[test]
 fn marks_hold_the_window_down_without_loss() {
-    // 40 Mbit/s, 20 ms; the queue is marked from a third on.
+    // 40 Mbit/s, 20 ms; packets are marked when the queue is a third full.
     let mut net = net(EcnMode::Active, EcnMode::Passive);
     net.faults[0] = LinkFaults { bandwidth: 5_000_000, queue: 300_000, mark_above: 50_000, ..net.faults[0] };
     let label = connect(&mut net);
@@ -113,10 +113,11 @@ fn marks_hold_the_window_down_without_loss() {
     assert_eq!((net.overflows[0], sender.segments_retransmitted), (0, 0));
     assert!(sender.ecn_reductions >= 3 && receiver.ecn_marks_received >= sender.ecn_reductions);
     assert!(read as f64 > 0.85 * 5_000_000.0 * time.as_secs_f64(), "{read}");
-    // RFC 3168 §6.1.2, §6.1.3: each reduction is told once, and ends the echo.
+    // RFC 3168 §6.1.2, §6.1.3: each reduction is announced once by CWR, which ends the echo.
     let log = net.log.take().unwrap();
-    let told = log.iter().filter(|(_, from, h, _)| *from == 0 && h.flags.contains(Flags::CWR)).count() as u64;
-    assert!(told == sender.ecn_reductions || told + 1 == sender.ecn_reductions, "{told}");
+    let announced =
+        log.iter().filter(|(_, from, h, _)| *from == 0 && h.flags.contains(Flags::CWR)).count() as u64;
+    assert!(announced == sender.ecn_reductions || announced + 1 == sender.ecn_reductions, "{announced}");
     let mut echoing = log.iter().filter(|(_, from, ..)| *from == 1).map(|p| p.2.flags.contains(Flags::ECE));
     assert!(echoing.any(|echo| echo) && echoing.any(|echo| !echo), "echoes begin and end");
 }
@@ -129,7 +130,7 @@ fn the_window_is_reduced_once_a_round_trip_however_many_marks_there_are() {
     let label = connect(&mut net);
     run(&mut net, label, Duration::from_secs(1), true);
     let sender = net.hosts[0].stack.counters();
-    // A second has fifty round trips, the window soon is two segments.
+    // A second has fifty round trips, and the window is soon two segments.
     assert!((10..=51).contains(&sender.ecn_reductions), "{}", sender.ecn_reductions);
     assert_eq!(sender.segments_retransmitted, 0);
     assert!(net.hosts[0].stack.info(label).unwrap().cwnd >= 2 * 1448);

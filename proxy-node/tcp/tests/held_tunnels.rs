@@ -1,4 +1,4 @@
-//! One network node without room holds up its own connections only.
+//! A network node without room delays only its own connections.
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod common;
@@ -28,7 +28,7 @@ fn connections_of_other_network_nodes_go_on() {
     }
     assert_eq!(sent(&mut stack, 2), [(2, 1), (4, 1), (6, 1)]);
     assert_eq!(stack.held_transmits().collect::<Vec<_>>(), [2]);
-    assert_eq!(sent(&mut stack, 0), [], "not asked before it is resumed");
+    assert_eq!(sent(&mut stack, 0), [], "nothing is sent before the node is resumed");
     stack.resume_transmit(2);
     assert_eq!(sent(&mut stack, 0), [(1, 2), (3, 2), (5, 2)]);
     assert_eq!(stack.held_transmits().count(), 0);

@@ -1,4 +1,5 @@
-//! What an idle connection costs: all of the engine's tables that grow with the number of connections, and nothing else.
+//! Memory cost of an idle connection: all of the engine's tables that grow with the number of connections, and
+//! nothing else.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
@@ -11,7 +12,7 @@ use std::time::Duration;
 use common::{Net, client_tuple, small_config};
 use csp_tcp::{Stack, StackConfig};
 
-/// Counts the bytes that are allocated.
+/// An allocator that counts the allocated bytes.
 struct Counting;
 
 static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
@@ -35,8 +36,8 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 const FEW: usize = 8;
-/// A power of two: with the entries for TIME-WAIT the table of addresses has just been doubled, and is as empty as it
-/// can be.
+/// A power of two: the hash table for connections and TIME-WAIT entries has then just doubled, so that its load is
+/// lowest.
 const MANY: usize = 8_192;
 
 fn config(connections: usize, seed: u64) -> StackConfig {
@@ -49,7 +50,7 @@ fn config(connections: usize, seed: u64) -> StackConfig {
     }
 }
 
-/// Bytes that a stack for so many connections allocates.
+/// Bytes that a stack for this many connections allocates.
 fn tables(connections: usize) -> usize {
     let config = config(connections, 1);
     let before = ALLOCATED.load(Ordering::Relaxed);
@@ -59,14 +60,14 @@ fn tables(connections: usize) -> usize {
     bytes
 }
 
-// One test: others would allocate at the same time.
+// There is only one test in this file, because others would allocate at the same time.
 #[test]
 fn an_idle_connection_takes_a_kibibyte_at_most() {
     let each = (tables(MANY) - tables(FEW)).div_ceil(MANY - FEW);
     println!("{each} bytes for a connection");
     assert!(each <= 1_024, "{each} bytes");
 
-    // Nothing besides: an exchange leaves no block, no record and no set of ranges behind.
+    // An exchange leaves no block, no record and no range set in use.
     let mut net = Net::new(3, config(MANY, 1), config(MANY, 2));
     let open = |n| net.hosts[0].stack.connect(net.now, client_tuple(1_000 + n), 7, 1).unwrap();
     let clients: Vec<_> = (0..MANY as u16).map(open).collect();

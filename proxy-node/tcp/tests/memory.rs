@@ -1,4 +1,4 @@
-//! Payload memory: what stays where it arrived, what is promised, what idle connections hold, how windows grow.
+//! Payload memory: payload that is not copied, guaranteed capacities, idle connections, growth of windows.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
@@ -42,12 +42,12 @@ fn written_bytes_are_sent_from_the_buffer_they_arrived_in() {
     assert_eq!(stack.write_in(net.now, server, &buffer.bytes()[40..16_040], &buffer), 16_000);
     assert!(stack.occupancy().send_blocks.0 * stack.config().block_len >= len);
     stack.give_back(buffer);
-    assert_eq!(stack.occupancy().send_blocks.0, 4, "what the message does not need is free again");
+    assert_eq!(stack.occupancy().send_blocks.0, 4, "blocks that the message does not need are free again");
     let transmit = stack.poll_transmit(net.now).unwrap();
     let slices: Vec<&[u8]> = transmit.payload().collect();
-    assert_eq!((slices.len(), slices[0].as_ptr()), (1, from), "sent from where it lies");
+    assert_eq!((slices.len(), slices[0].as_ptr()), (1, from), "sent without a copy");
     drop(slices);
-    // That record is lost: it is recovered from the same place.
+    // The record is lost and retransmitted from the same place.
     while net.step(net.now + Duration::from_secs(2)) {
         net.flush();
     }
@@ -61,7 +61,7 @@ fn written_bytes_are_sent_from_the_buffer_they_arrived_in() {
     assert_eq!(net.hosts[1].stack.occupancy().send_blocks.0, 0, "acknowledged bytes are free");
 }
 
-/// Clients leave all that they are sent unacknowledged, others send what nobody reads; writers waste what they can.
+/// Some clients acknowledge nothing, others send data that is never read; writers waste as much memory as they can.
 #[test]
 fn a_write_within_the_capacity_is_never_short() {
     for seed in 0..20 {
@@ -82,7 +82,7 @@ fn a_write_within_the_capacity_is_never_short() {
                 flows.push((label, capacity as usize));
             }
         }
-        assert!(left < send_memory(262_144, 4_096), "seed {seed}: the memory is given out");
+        assert!(left < send_memory(262_144, 4_096), "seed {seed}: the memory is fully allotted");
         while flows.iter().any(|(_, room)| *room > 0) {
             let at = random.below(flows.len() as u64) as usize;
             let (label, room) = &mut flows[at];
@@ -119,7 +119,7 @@ fn ten_thousand_idle_connections_hold_no_buffers() {
     while net.step(net.now + Duration::from_secs(1)) {
         net.flush();
     }
-    assert_eq!(net.hosts[1].stack.occupancy().blocks.0, 100, "a block for those that wait to be read");
+    assert_eq!(net.hosts[1].stack.occupancy().blocks.0, 100, "a block for each connection with unread data");
     for (_, server) in &labels {
         net.hosts[1].stack.read_with(net.now, *server, usize::MAX, |slice| slice.len());
     }
@@ -127,8 +127,8 @@ fn ten_thousand_idle_connections_hold_no_buffers() {
     assert_eq!(net.hosts.each_ref().map(|host| all(&host.stack)), [(10_000, 0); 2]);
 }
 
-/// How long `bytes` take over 100 ms, where the receiver starts with 64 KiB and may grow to `most`, and how many blocks
-/// of its memory were in use at most.
+/// How long a transfer of `bytes` takes over 100 ms if the receive window starts with 64 KiB and may grow to `most`,
+/// and the peak number of the receiver's blocks in use.
 fn transfer(most: u32, bytes: u64) -> (Duration, usize) {
     let client = StackConfig { blocks: 8_192, send_buffer_max: 6 << 20, ..small_config(1) };
     let (receive_window_max, receive_window_initial) = (most, 64 << 10);
@@ -155,7 +155,7 @@ fn transfer(most: u32, bytes: u64) -> (Duration, usize) {
     (net.now - start, peak)
 }
 
-/// 200 Mbit/s × 100 ms are 2.5 MB: the window must grow to that before it is what limits.
+/// 200 Mbit/s × 100 ms are 2.5 MB: with a smaller window the window limits throughput.
 #[test]
 fn the_receive_window_grows_until_a_long_path_is_full() {
     let bytes = 64 << 20;

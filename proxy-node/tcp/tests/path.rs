@@ -1,4 +1,4 @@
-//! Path MTU: told by ICMP (RFC 1191, 8201, 5927), found out by silence and by probing (RFC 4821, 8899).
+//! Path MTU discovery by ICMP (RFC 1191, 8201, 5927), by timeouts and by probing (RFC 4821, 8899).
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod common;
@@ -27,11 +27,11 @@ impl Upload {
         upload
     }
 
-    /// Uploads `rate` bytes a millisecond, as far as they fit, and checks every byte at the other end.
+    /// Uploads `rate` bytes per millisecond, as far as writes are accepted, and checks every byte at the other end.
     fn run(&mut self, time: Duration, rate: usize) {
         let end = self.net.now + time;
         while self.net.now < end {
-            // In pieces of several segments, so that there are full ones.
+            // In writes of several segments, so that there are full-sized ones.
             let len = 20 * rate as u64;
             let bytes: Vec<u8> = (0..len).map(|n| stream_byte(1, self.written + n)).collect();
             let now = self.net.now;
@@ -93,19 +93,19 @@ fn an_icmp_error_lowers_the_size_at_once_and_is_no_congestion() {
 }
 
 #[test]
-fn an_error_is_believed_only_where_it_fits_what_is_in_flight_and_tells_less() {
+fn an_error_is_accepted_only_for_data_in_flight_and_a_smaller_mtu() {
     let mut up = Upload::new(config());
     up.net.faults[0].delay = Duration::from_secs(1);
     let tuple = client_tuple(1000);
     up.net.log = Some(Vec::new());
     up.run(Duration::from_millis(20), 1_000);
     let sequence = up.net.log.take().unwrap()[0].2.seq;
-    let mut check = |tuple: FourTuple, sequence: u32, mtu: u16, believed: bool| {
+    let mut check = |tuple: FourTuple, sequence: u32, mtu: u16, accepted: bool| {
         let before = up.mss();
         let now = up.net.now;
         let error = PathError::PacketTooBig { mtu };
         let taken = up.net.hosts[0].stack.on_path_error(now, &tuple, sequence, error);
-        assert_eq!((taken, up.mss() < before), (believed, believed), "{tuple:?} {sequence} {mtu}");
+        assert_eq!((taken, up.mss() < before), (accepted, accepted), "{tuple:?} {sequence} {mtu}");
     };
     check(tuple, sequence.wrapping_sub(1 << 20), 600, false);
     check(tuple, sequence.wrapping_add(1 << 20), 600, false);
@@ -116,7 +116,7 @@ fn an_error_is_believed_only_where_it_fits_what_is_in_flight_and_tells_less() {
     check(tuple, sequence, 1_400, true);
     check(tuple, sequence, 1_450, false);
     check(tuple, sequence, 0, true);
-    assert_eq!(up.mss(), 552 - 40, "no crumbs");
+    assert_eq!(up.mss(), 552 - 40, "not below the minimum");
     assert_eq!((up.counters().path_mtu_lowered, up.counters().path_errors_ignored), (2, 7));
     up.net.faults[0].delay = Duration::from_millis(1);
     up.everything_arrives();
@@ -164,7 +164,7 @@ fn a_larger_size_is_tried_after_ten_minutes_and_costs_nothing_where_it_does_not_
     up.run(Duration::from_millis(200), 500);
     up.run(Duration::from_secs(590), 1);
     assert_eq!((up.mss(), up.counters().path_probes_sent), (1_240, 0), "not before");
-    // Larger again, but not as large as it was, and now nobody says so.
+    // The path MTU grows again, but not to its old size, and ICMP errors no longer report it.
     up.net.mtu = (1_400, false);
     up.run(Duration::from_secs(11), 1);
     let before = up.counters();
@@ -203,7 +203,7 @@ fn an_outage_that_looks_like_a_black_hole_does_not_leave_small_segments_behind()
     up.net.faults[0].loss = 0.0;
     up.run(Duration::from_secs(20), 300);
     assert_eq!(up.mss(), 1_460);
-    assert_eq!(up.net.hosts[0].stack.occupancy().paths.0, 0, "nothing is held against the destination");
+    assert_eq!(up.net.hosts[0].stack.occupancy().paths.0, 0, "nothing is cached for the destination");
     up.everything_arrives();
 }
 
@@ -217,7 +217,7 @@ fn a_connection_too_short_to_search_leaves_no_suspicion_behind() {
     up.run(Duration::from_secs(5), 0);
     up.net.faults[0].loss = 0.0;
     up.everything_arrives();
-    assert!(up.mss() < 1_460, "suspected, and nothing to search with");
+    assert!(up.mss() < 1_460, "suspected, without data to search with");
     assert_eq!(up.net.hosts[0].stack.occupancy().paths.0, 0);
 }
 

@@ -1,4 +1,4 @@
-//! The ways connections begin and end, one by one, over a link without faults unless a test asks for them.
+//! Scenarios of connections beginning and ending, over a link without faults unless a test sets some.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
@@ -12,7 +12,7 @@ use csp_types::{FlowLabel, FourTuple};
 use csp_wire::tcp::Flags;
 use csp_wire::tcp::{Options, Repr};
 
-/// A net with hosts that tell their events.
+/// A network whose hosts record their events.
 struct Pair {
     net: Net,
     events: [Vec<(FlowLabel, Event)>; 2],
@@ -91,7 +91,7 @@ impl Pair {
         self.net.hosts[side].stack.info(label).map(|info| info.state)
     }
 
-    /// Nothing is left of any connection, but so many TIME-WAIT entries at each side.
+    /// Checks that nothing is left of any connection except `time_wait` TIME-WAIT entries on each side.
     fn assert_empty(&mut self, time_wait: [usize; 2]) {
         self.collect();
         for (side, host) in self.net.hosts.iter().enumerate() {
@@ -99,7 +99,7 @@ impl Pair {
             assert_eq!(occupancy.connections.0, 0, "side {side}");
             assert_eq!((occupancy.blocks.0, occupancy.range_sets.0, occupancy.half_open.0), (0, 0, 0));
             assert_eq!(occupancy.time_wait.0, time_wait[side], "TIME-WAIT of side {side}");
-            assert!(host.known.is_empty(), "side {side}'s network node still knows a flow");
+            assert!(host.known.is_empty(), "side {side}'s network node still has a flow");
         }
     }
 }
@@ -271,10 +271,10 @@ fn a_closed_window_is_probed_until_it_opens() {
     pair.run(Duration::from_secs(1));
     let window = pair.net.hosts[1].stack.config().receive_window_max as usize;
     assert_eq!(pair.net.hosts[1].stack.readable(server), window, "the window is filled exactly");
-    // The reader sleeps for an hour; probes are answered, so the connection lives.
+    // The application does not read for an hour; probes are answered, so the connection survives.
     pair.run(Duration::from_secs(3600));
     assert!(pair.net.hosts[0].stack.counters().window_probes > 10);
-    // What tells of the open window is lost: a probe finds out.
+    // The window update is lost; a probe discovers the open window.
     let mut received = pair.read(1, server, usize::MAX);
     pair.net.flush();
     pair.net.cut();
@@ -307,7 +307,7 @@ fn a_new_syn_reuses_time_wait_and_an_old_one_does_not() {
 #[test]
 fn a_half_open_flood_does_not_keep_others_out() {
     let mut pair = Pair::new();
-    pair.net.faults[1].loss = 1.0; // the flood's senders never answer
+    pair.net.faults[1].loss = 1.0; // the flood's senders never respond
     for port in 2000..2060 {
         pair.net.hosts[0].stack.connect(pair.net.now, client_tuple(port), 7, 1).unwrap();
         pair.run(Duration::from_micros(700));
@@ -503,7 +503,7 @@ fn a_closed_window_is_no_silence() {
     let mut pair = Pair::with_server(keepalive);
     let (client, server) = pair.establish(40_000);
     let written = pair.net.hosts[0].stack.write(pair.net.now, client, &[7; 100_000]);
-    pair.run(Duration::from_secs(400)); // the client's probes get rarer than the server's patience lasts
+    pair.run(Duration::from_secs(400)); // the client's probes become rarer than the server's user timeout
     let mut read = 0;
     while read < written {
         let now = pair.net.now;

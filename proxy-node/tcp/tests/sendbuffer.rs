@@ -1,4 +1,5 @@
-//! The send buffer follows the path: a slow one holds little of a writer that never rests, a fast one is kept full.
+//! The send buffer adapts to the path: on a slow path it stores little of a bulk writer's data, on a fast path it
+//! always has data to send.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
@@ -9,21 +10,21 @@ use std::time::Duration;
 use common::{Net, client_tuple, small_config};
 use csp_tcp::{Event, StackConfig};
 
-/// Each run loses other packets: one alone says little.
+/// Number of runs; each loses other packets, and a single run varies too much.
 const RUNS: u64 = 24;
 
-/// What a path does with a writer that never rests.
+/// Results of a bulk writer on a path.
 #[derive(Debug)]
 struct Outcome {
-    /// Bytes per second that were read.
+    /// Goodput in bytes per second.
     goodput: f64,
-    /// Most bytes that the send queue held.
+    /// Peak length of the send queue in bytes.
     held: usize,
     /// The largest congestion window.
     cwnd: usize,
 }
 
-/// A path with a queue of a round trip's worth.
+/// A path whose queue holds one round trip's worth of data.
 #[derive(Clone, Copy, Debug)]
 struct Path {
     rtt: Duration,
@@ -33,7 +34,7 @@ struct Path {
     seed: u64,
 }
 
-/// The writer keeps at least `least` bytes, 16 MiB at most.
+/// The send buffer has at least `least` bytes and at most 16 MiB.
 fn write_for(time: Duration, path: Path, least: u32) -> Outcome {
     let Path { rtt, bandwidth, loss, seed } = path;
     let most = 16 << 20;
@@ -57,7 +58,7 @@ fn write_for(time: Duration, path: Path, least: u32) -> Outcome {
     let (mut read, mut held, mut cwnd) = (0, 0, 0);
     while net.now - start < time {
         while let Some((_, event)) = net.hosts[0].stack.poll_event() {
-            // As an event-driven application does: it writes when it is told to, until less is taken.
+            // As an event-driven application does: it writes on `Writable` until a write is cut short.
             writes |= matches!(event, Event::Established { .. } | Event::Writable);
         }
         while writes {
@@ -106,8 +107,8 @@ fn a_long_fat_path_is_kept_full() {
     assert!(follows.goodput >= 0.98 * unbounded.goodput, "{follows:?} {unbounded:?}");
 }
 
-/// While a hole is filled, what was SACKed behind it takes room. (150 seeds: 0.993; where the buffer shrinks with the
-/// congestion window, 0.975. Fewer seeds tell less.)
+/// While a hole is being repaired, SACKed data after it occupies the buffer. (150 seeds: 0.993; if the buffer shrinks
+/// with the congestion window, 0.975. Fewer seeds are less precise.)
 #[test]
 fn recovery_from_loss_finds_data_to_send() {
     let time = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! How fast bulk data gets through, in virtual time: window growth and loss recovery must do their work.
+//! Throughput of bulk data in virtual time: it depends on window growth and loss recovery.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
@@ -22,7 +22,7 @@ const MIB: u64 = 1 << 20;
 fn sixteen_mebibytes_at_1_ms_without_loss() {
     let outcome = transfer(net(Duration::from_millis(1), 0.0, 1), 16 * MIB);
     println!("{outcome:?}");
-    // A window of 1 MiB per round trip would take 16 ms; the slow start takes some round trips more.
+    // At a window of 1 MiB per round trip the transfer takes 16 ms; slow start adds some round trips.
     assert!(outcome.time < Duration::from_millis(60), "{:?}", outcome.time);
     assert_eq!(outcome.sender.segments_retransmitted, 0);
     // 11586 segments of 1448 bytes; at most one acknowledgement for each.
@@ -39,7 +39,8 @@ fn whole_records_need_few_of_them() {
     assert!(outcome.packets < 1_500, "{} records for 16 MiB", outcome.packets);
 }
 
-/// The Mathis bound for NewReno, MSS/RTT × √(3/2p), is what a long transfer can reach; half of it must be reached.
+/// The Mathis bound for NewReno, MSS/RTT × √(3/2p), is what a long transfer can reach; at least half of it is
+/// required.
 fn check_loss(rtt: Duration, loss: f64, bytes: u64) {
     let mut total = Duration::ZERO;
     const RUNS: u64 = 4;
@@ -48,7 +49,7 @@ fn check_loss(rtt: Duration, loss: f64, bytes: u64) {
         println!("rtt {rtt:?} loss {loss} seed {seed}: {outcome:?}");
         total += outcome.time;
         let retransmitted = outcome.sender.bytes_retransmitted as f64 / bytes as f64;
-        assert!(retransmitted < 2.0 * loss + 0.02, "{:.1} % sent again", 100.0 * retransmitted);
+        assert!(retransmitted < 2.0 * loss + 0.02, "{:.1} % retransmitted", 100.0 * retransmitted);
     }
     let rate = (RUNS * bytes) as f64 / total.as_secs_f64();
     let bound = 1448.0 / rtt.as_secs_f64() * (1.5 / loss).sqrt();
@@ -73,7 +74,8 @@ fn five_percent_loss_at_100_ms() {
 
 #[test]
 fn one_percent_loss_at_1_ms() {
-    // Timeouts of 200 ms weigh heavily where the round trip takes 1 ms: those that recovery avoids are seen here.
+    // Where the round trip takes 1 ms, timeouts of 200 ms dominate the time: the test shows whether recovery avoids
+    // them.
     let outcome = transfer(net(Duration::from_millis(1), 0.01, 5), 16 * MIB);
     println!("{outcome:?}");
     assert!(outcome.time < Duration::from_secs(5), "{:?}", outcome.time);
@@ -110,7 +112,7 @@ fn a_slow_reader_does_not_cause_silly_segments() {
     let chunk = [1; 65_536];
     net.log = Some(Vec::new());
     let mut read = 0;
-    // First the window fills, then the reader takes 500 bytes every millisecond for ten seconds.
+    // First the window fills, then the application reads 500 bytes every millisecond for ten seconds.
     for round in 0..11_000 {
         net.hosts[0].stack.write(net.now, label, &chunk);
         if round > 1_000 {
@@ -129,7 +131,8 @@ fn a_slow_reader_does_not_cause_silly_segments() {
         log.iter().filter(|(_, from, _, len)| *from == 0 && *len > 0).map(|p| p.3).collect();
     let small = lens.iter().filter(|&&len| len < 1448).count();
     assert_eq!(read, 9_999 * 500);
-    // The end of what was written may be small, as Nagle's algorithm is off; the window must not make it so.
+    // The last segment of a write may be small, because Nagle's algorithm is off; the window must not cause small
+    // segments.
     assert!(small * 100 < lens.len(), "{small} of {} segments are small", lens.len());
     let updates = log.iter().filter(|(_, from, ..)| *from == 1).count();
     assert!(
@@ -149,7 +152,8 @@ fn a_loss_near_the_end_of_a_flight_is_found_by_time() {
         net.flush();
     }
     let server = net.hosts[1].stack.connections().next().unwrap().label;
-    // Three segments; the second is lost, and one SACKed segment behind it is too few for fast retransmission.
+    // Three segments are sent; the second is lost, and one SACKed segment after it is too few for fast
+    // retransmission.
     for loss in [0.0, 1.0, 0.0] {
         net.faults[0].loss = loss;
         assert_eq!(net.hosts[0].stack.write(net.now, label, &[1; 1448]), 1448);
@@ -160,7 +164,7 @@ fn a_loss_near_the_end_of_a_flight_is_found_by_time() {
         net.step(net.now + Duration::from_millis(100));
         net.flush();
     }
-    // A round trip until the SACK, a quarter of one as reordering window, and the way of the retransmission.
+    // One round trip until the SACK, a quarter of one as reordering window, and half of one for the retransmission.
     let took = net.now - sent;
     assert!(took >= Duration::from_millis(35) && took < Duration::from_millis(38), "{took:?}");
 }

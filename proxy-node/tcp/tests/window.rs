@@ -1,4 +1,4 @@
-//! The receive window under a peer that plays with its granularity.
+//! The receive window of a peer that exploits the granularity of window scaling.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
@@ -22,7 +22,7 @@ fn deliver(stack: &mut Stack, tuple: FourTuple, header: Repr, payload: &[u8]) {
     let _ = stack.on_segment(NOW, arrival, &segment, segment.payload());
 }
 
-/// The acknowledgement and window field that were told last.
+/// The acknowledgement number and window field that were sent last.
 fn answer(stack: &mut Stack, before: Repr) -> Repr {
     let mut last = before;
     while let Some(transmit) = stack.poll_transmit(NOW) {
@@ -31,8 +31,8 @@ fn answer(stack: &mut Stack, before: Repr) -> Repr {
     last
 }
 
-/// The window is told in units of 2⁵ bytes. A peer that sends 33 bytes at a time, and each time makes us say where we
-/// are, has us hold a quarter more than the window by that, but not whatever it likes.
+/// The window is advertised in units of 2⁵ bytes. A peer that sends 33 bytes at a time, and makes the engine
+/// acknowledge each time, gains at most a quarter of the window by rounding.
 #[test]
 fn a_window_that_is_rounded_up_does_not_creep() {
     let window = 1 << 20;
@@ -52,23 +52,23 @@ fn a_window_that_is_rounded_up_does_not_creep() {
         options,
     };
     deliver(&mut stack, tuple, header(0, 0, Flags::SYN, options), &[]);
-    let mut told = answer(&mut stack, Repr::default());
-    let ack = told.seq.wrapping_add(1);
+    let mut latest = answer(&mut stack, Repr::default());
+    let ack = latest.seq.wrapping_add(1);
     let segment = |seq| header(seq, ack, Flags::ACK, Options::default());
     deliver(&mut stack, tuple, segment(1), &[]);
     let label = stack.label_of(&tuple).unwrap();
-    told.window = u16::MAX >> 5;
+    latest.window = u16::MAX >> 5;
     let mut sent = 0;
     while sent < 2 * window {
-        let room = u32::from(told.window) << 5;
+        let room = u32::from(latest.window) << 5;
         if room < 33 {
             break;
         }
         deliver(&mut stack, tuple, segment(1 + sent), &[7; 33]);
         sent += 33;
         deliver(&mut stack, tuple, segment(1 + sent - 33), &[7; 33]);
-        told = answer(&mut stack, told);
-        assert_eq!(told.ack, 1 + sent);
+        latest = answer(&mut stack, latest);
+        assert_eq!(latest.ack, 1 + sent);
     }
     let held = stack.readable(label);
     let window = window as usize;

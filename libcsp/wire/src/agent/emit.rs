@@ -1,4 +1,4 @@
-//! Writing the messages.
+//! Emission of the messages.
 
 use core::net::SocketAddr;
 
@@ -113,7 +113,7 @@ pub struct AttachedRepr<'a> {
     pub process: &'a [u8],
     /// The token.
     pub token: &'a [u8],
-    /// Until when it is valid, in seconds of Unix time.
+    /// When it expires, in seconds of Unix time.
     pub expires: u64,
     /// Accelerated ports; `None`: all.
     pub listen: Option<&'a [u16]>,

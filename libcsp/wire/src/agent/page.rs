@@ -1,5 +1,5 @@
-//! The process page: memory that the filter writes and the agent reads, to show what a process does — and did, when
-//! it is gone.
+//! The process page: memory that the filter writes and the agent reads, so that a process's state can be shown while
+//! it runs and after it has ended.
 //!
 //! ```text
 //!     0 magic (8) | 8 version (4) | 12 reserved 0 (4) | 16 trace events written so far (8) | 24 .. 64 zeros
@@ -7,8 +7,8 @@
 //!   576 sockets: 512 entries of 64 bytes
 //! 33344 trace: 2048 entries of 40 bytes, a ring
 //! ```
-//! The writer is not trusted and writes while the page is read: a reader copies the page, then checks each entry; an
-//! entry that was being written is skipped or shows one odd value, nothing worse.
+//! The writer is not trusted, and writes while the page is read. A reader copies the page, then checks each entry. An
+//! entry that was being written is skipped or shows one wrong value at worst.
 
 use core::net::SocketAddr;
 
@@ -20,17 +20,17 @@ use crate::channel::{ADDRESS_LEN, emit_address, parse_address};
 
 /// First bytes of every page.
 pub const MAGIC: [u8; 8] = *b"CSPpage2";
-/// Numbers in a page.
+/// Number of counters in a page.
 pub const COUNTERS: usize = 64;
-/// Sockets in a page; further ones are not shown.
+/// Number of sockets in a page; further ones are not shown.
 pub const SOCKETS: usize = 512;
-/// Events in a page.
+/// Number of trace events in a page.
 pub const TRACE_EVENTS: usize = 2048;
 /// Bytes of a socket entry.
 pub const SOCKET_LEN: usize = 64;
 /// Bytes of a trace entry.
 pub const TRACE_LEN: usize = 40;
-/// Where the number of trace events stands.
+/// Offset of the number of trace events.
 pub const TRACE_NEXT_OFFSET: usize = 16;
 const COUNTERS_OFFSET: usize = 64;
 const SOCKETS_OFFSET: usize = COUNTERS_OFFSET + 8 * COUNTERS;
@@ -38,8 +38,8 @@ const TRACE_OFFSET: usize = SOCKETS_OFFSET + SOCKETS * SOCKET_LEN;
 /// Bytes of a page.
 pub const PAGE_LEN: usize = TRACE_OFFSET + TRACE_EVENTS * TRACE_LEN;
 
-/// Names of the counters, in the page's order. The first 20 are the transport's (`AppCounters::named`), the rest the
-/// filter's own.
+/// Names of the counters, in the order of the page. The first 20 are those of the transport (`AppCounters::named`),
+/// the rest those of the filter.
 pub const COUNTER_NAMES: [&str; 33] = [
     "links_up",
     "links_lost",
@@ -77,22 +77,22 @@ pub const COUNTER_NAMES: [&str; 33] = [
 ];
 const _: () = assert!(COUNTER_NAMES.len() <= COUNTERS);
 
-/// Where counter `index` stands; the last one for indices beyond.
+/// Offset of counter `index`; that of the last one for indices beyond.
 pub const fn counter_offset(index: usize) -> usize {
     COUNTERS_OFFSET + 8 * (if index < COUNTERS { index } else { COUNTERS - 1 })
 }
 
-/// Where socket entry `index` stands, modulo the table.
+/// Offset of socket entry `index`, modulo the table size.
 pub const fn socket_offset(index: usize) -> usize {
     SOCKETS_OFFSET + (index % SOCKETS) * SOCKET_LEN
 }
 
-/// Where the event that is the `count`th written stands.
+/// Offset of the `count`th trace event written.
 pub const fn trace_offset(count: u64) -> usize {
     TRACE_OFFSET + (count % TRACE_EVENTS as u64) as usize * TRACE_LEN
 }
 
-/// What a new page starts with.
+/// The header of a new page.
 pub fn emit_header() -> [u8; 16] {
     let mut out = [0; 16];
     out[..8].copy_from_slice(&MAGIC);
@@ -104,7 +104,7 @@ pub fn emit_header() -> [u8; 16] {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum SocketKind {
-    /// A listener that proxies know.
+    /// A listener registered with proxies.
     Listener = 1,
     /// A connection over a channel.
     Connection = 2,
@@ -124,17 +124,17 @@ pub enum Reason {
     Rule = 1,
     /// A loopback address.
     Loopback = 2,
-    /// The agent is not there or refused.
+    /// The agent is not reachable or has refused the process.
     NoAgent = 3,
     /// No proxy was reachable.
     NoProxy = 4,
     /// A table was full.
     Full = 5,
-    /// It is accelerated up to the agent, which carries it for the processes that share it.
+    /// The connection is accelerated up to the agent, which relays it to the processes that share it.
     Shared = 6,
-    /// The program asked for what accelerated sockets lack: zero-copy sends or SIGIO.
+    /// The program uses a feature that accelerated sockets lack: zero-copy sends or SIGIO.
     Lacking = 7,
-    /// A listener that was made outside the filter and handed to the program: others may share it.
+    /// A listener that was created outside the filter and passed to the program; other processes may share it.
     Elsewhere = 8,
     /// An address of an interface of this host.
     Own = 9,
@@ -211,34 +211,34 @@ pub struct SocketEntry {
     pub local: SocketAddr,
     /// The other end; equals `local` for listeners.
     pub remote: SocketAddr,
-    /// The last error that the connection had, as errno; 0: none.
+    /// The last error of the connection, as errno; 0: none.
     pub error: u16,
-    /// Of a listener: connections that wait to be accepted, and how many may.
+    /// For a listener: number of connections that wait to be accepted, and its limit.
     pub queue: (u32, u32),
 }
 
-/// Where the error of socket entry `index` stands, 2 bytes.
+/// Offset of the error in socket entry `index`, 2 bytes.
 pub const fn socket_error_offset(index: usize) -> usize {
     socket_offset(index) + 2
 }
 
-/// Where the label in socket entry `index` stands, 4 bytes.
+/// Offset of the label in socket entry `index`, 4 bytes.
 pub const fn socket_label_offset(index: usize) -> usize {
     socket_offset(index) + 8
 }
 
-/// Where the process's end in socket entry `index` stands, as [`emit_address`] writes it.
+/// Offset of the process's address in socket entry `index`, in the format of [`emit_address`].
 pub const fn socket_local_offset(index: usize) -> usize {
     socket_offset(index) + 16
 }
 
-/// Where the number of connections that wait at the listener in socket entry `index` stands, 4 bytes.
+/// Offset of the number of connections that wait at the listener in socket entry `index`, 4 bytes.
 pub const fn socket_waiting_offset(index: usize) -> usize {
     socket_offset(index) + 12
 }
 
 impl SocketEntry {
-    /// A socket without label, error and queue. `remote` of a listener is `local` again.
+    /// A socket without label, error and queue. For a listener, `remote` equals `local`.
     pub fn new(kind: SocketKind, reason: Reason, fd: u32, local: SocketAddr, remote: SocketAddr) -> Self {
         let label = FlowLabel::NONE;
         SocketEntry { kind, reason, fd, label, local, remote, error: 0, queue: (0, 0) }
@@ -278,7 +278,7 @@ fn number(raw: &[u8; SOCKET_LEN], at: usize) -> u32 {
     raw.get(at..).and_then(|tail| tail.first_chunk()).copied().map_or(0, u32::from_le_bytes)
 }
 
-/// A trace event as bytes. `count` is its number: how many were written before it.
+/// A trace event as bytes. `count` is its number: how many events were written before it.
 pub fn emit_trace(count: u64, event: &TraceEvent) -> [u8; TRACE_LEN] {
     let mut out = [0; TRACE_LEN];
     out[..8].copy_from_slice(&event.at.as_nanos().to_le_bytes());

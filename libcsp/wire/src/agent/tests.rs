@@ -1,4 +1,4 @@
-//! Round trips, and every cut and every flipped byte of good messages.
+//! Round trips, and valid messages with every truncation and every flipped byte.
 
 use super::page::*;
 use super::*;

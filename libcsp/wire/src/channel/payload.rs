@@ -1,6 +1,6 @@
-//! Payloads of channel messages that have a form: addresses, windows, option values.
+//! Payloads of channel messages with a fixed format: addresses, windows, option values.
 //!
-//! A socket address takes 20 bytes: family 4 or 6, a zero, the port (little-endian), 4 or 16 address bytes, zeros.
+//! A socket address occupies 20 bytes: family 4 or 6, a zero, the port (little-endian), 4 or 16 address bytes, zeros.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -46,7 +46,7 @@ pub fn parse_address(bytes: &[u8], offset: usize) -> Result<SocketAddr, WireErro
     Ok(SocketAddr::new(ip, u16::from_le_bytes([raw[2], raw[3]])))
 }
 
-/// Two addresses from the start of `payload`, of one family.
+/// Parses two addresses of one family at the start of `payload`.
 fn parse_pair(payload: &[u8]) -> Result<(SocketAddr, SocketAddr), WireError> {
     let (first, second) = (parse_address(payload, 0)?, parse_address(payload, ADDRESS_LEN)?);
     if first.is_ipv4() != second.is_ipv4() {
@@ -65,7 +65,7 @@ fn check_len(payload: &[u8], expected: usize, what: &'static str) -> Result<(), 
 /// Payload of LISTEN: where the application listens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ListenPayload {
-    /// The address given to `bind`; unspecified means any.
+    /// The address given to `bind`; an unspecified address means all addresses.
     pub address: SocketAddr,
 }
 
@@ -85,18 +85,18 @@ impl ListenPayload {
     }
 }
 
-/// Payload of OPEN: the connection's ends, and what the application may send before it gets credit.
+/// Payload of OPEN: the connection's addresses, and how much the application may send before it receives credit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenPayload {
-    /// The cluster's end: the service's address.
+    /// The address on the cluster's side: that of the service.
     pub local: SocketAddr,
-    /// The client's end.
+    /// The client's address.
     pub remote: SocketAddr,
-    /// Bytes the application may have in flight towards the proxy.
+    /// Bytes that the application may have in flight towards the proxy.
     pub window: u32,
 }
 
-/// Payload of CONNECTED; of the form of OPEN's.
+/// Payload of CONNECTED; the format is that of OPEN.
 pub type ConnectedPayload = OpenPayload;
 
 impl OpenPayload {
@@ -121,12 +121,12 @@ impl OpenPayload {
     }
 }
 
-/// Payload of CONNECT: where to, and from where when the application has bound.
+/// Payload of CONNECT: the destination, and the source if the application has bound one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectPayload {
     /// The destination.
     pub remote: SocketAddr,
-    /// The source the application asked for.
+    /// The source that the application has bound.
     pub local: Option<SocketAddr>,
 }
 
@@ -149,7 +149,7 @@ impl ConnectPayload {
         if self.local.is_some() { Self::LEN_MAX } else { ADDRESS_LEN }
     }
 
-    /// Whether nothing would be written: never.
+    /// Always false: the encoding is never empty.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -166,24 +166,24 @@ impl ConnectPayload {
     }
 }
 
-/// The argument of OPTION: what of a connection an application sets.
+/// The argument of OPTION: which option of a connection the application sets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum ChannelOption {
-    /// TCP_NODELAY: 0 lets small segments wait while others are in flight (RFC 9293 §3.7.4).
+    /// TCP_NODELAY: 0 enables Nagle's algorithm (RFC 9293 §3.7.4).
     NoDelay = 1,
-    /// Milliseconds of silence after which the client is asked whether it is there (RFC 9293 §3.8.4); 0: never.
+    /// Idle time in milliseconds after which keepalive probes are sent (RFC 9293 §3.8.4); 0: never.
     KeepaliveIdle = 2,
-    /// Milliseconds that data may stay unacknowledged (RFC 5482); 0: as configured.
+    /// User timeout: milliseconds that data may stay unacknowledged (RFC 5482); 0: as configured.
     UserTimeout = 3,
-    /// Milliseconds between two such questions; 0 leaves it.
+    /// Milliseconds between two keepalive probes; 0 leaves the setting unchanged.
     KeepaliveInterval = 4,
-    /// How many of them may stay unanswered; at least 1, at most 255.
+    /// Number of keepalive probes that may stay unanswered; 1 to 255.
     KeepaliveCount = 5,
 }
 
 impl ChannelOption {
-    /// The option of this number.
+    /// The option with this number.
     pub const fn from_u32(number: u32) -> Option<Self> {
         Some(match number {
             1 => ChannelOption::NoDelay,
@@ -196,7 +196,7 @@ impl ChannelOption {
     }
 }
 
-/// Payload of INFO's answer: figures of the client's TCP connection.
+/// Payload of the answer to INFO: figures of the client's TCP connection.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct InfoPayload {
     /// The state, in Linux' numbers (TCP_ESTABLISHED is 1).
@@ -219,7 +219,7 @@ pub struct InfoPayload {
     pub retransmits: u32,
     /// Bytes written and not acknowledged.
     pub send_queue: u32,
-    /// Bytes per second delivered most recently.
+    /// Latest delivery rate in bytes per second.
     pub delivery_rate: u64,
 }
 
@@ -272,7 +272,7 @@ impl InfoPayload {
 /// Payload of OPTION: the option's value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OptionPayload {
-    /// The value; its meaning is the option's.
+    /// The value, whose meaning depends on the option.
     pub value: u64,
 }
 
@@ -295,7 +295,7 @@ impl OptionPayload {
 /// Bytes of a [`Ticket`].
 pub const TICKET_LEN: usize = 16;
 
-/// What entitles to a connection that was left: random bits that its former owner made.
+/// Proof of the right to take over a connection: random bits that its former owner has chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ticket(pub [u8; TICKET_LEN]);
 
@@ -307,19 +307,19 @@ impl Ticket {
     }
 }
 
-/// Not shown: who reads it in a log could take the connection.
+/// The ticket is not shown: a reader of the log could take over the connection.
 impl core::fmt::Debug for Ticket {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str("Ticket(..)")
     }
 }
 
-/// Payload of TAKE_OVER: which connection, and what entitles to it.
+/// Payload of TAKE_OVER: the connection, and its ticket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TakeOverPayload {
     /// The connection.
     pub label: FlowLabel,
-    /// The ticket that its former owner left.
+    /// The ticket that its former owner has sent to the proxy.
     pub ticket: Ticket,
 }
 
@@ -345,12 +345,12 @@ impl TakeOverPayload {
     }
 }
 
-/// Payload of TAKEN_OVER: as OPEN's, and how much of the window is in use.
+/// Payload of TAKEN_OVER: that of OPEN, and how much of the window is in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TakenOverPayload {
-    /// The connection's ends, and the window for bytes towards the proxy.
+    /// The connection's addresses, and the window for bytes towards the proxy.
     pub open: OpenPayload,
-    /// Bytes of that window which the former owner used and which were not returned yet.
+    /// Bytes of that window which the former owner used and for which no credit was returned yet.
     pub in_flight: u32,
     /// The former owner has sent SHUTDOWN.
     pub shut: bool,

@@ -1,12 +1,12 @@
-//! The start of a TCP segment as an ICMP error quotes it.
+//! The start of a TCP segment that an ICMP error quotes.
 
 use core::net::{IpAddr, SocketAddr};
 
 use crate::bytes::array_at;
 use crate::{WireError, ipv4, ipv6};
 
-/// The connection and sequence number of a quoted segment. It was sent by the receiver of the error, so `source` is the
-/// own end.
+/// The connection and sequence number of a quoted segment. The receiver of the error has sent it, so `source` is the
+/// local address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QuotedTcp {
     /// Sender of the quoted segment.
@@ -40,7 +40,7 @@ impl QuotedTcp {
             .map_err(|error| error.shifted(packet.header_len()))
     }
 
-    /// The 8 bytes that RFC 792 promises at least.
+    /// The 8 bytes that RFC 792 guarantees.
     fn parse_tcp(source: IpAddr, destination: IpAddr, tcp: &[u8]) -> Result<Self, WireError> {
         let [a, b, c, d, sequence @ ..] = *array_at::<8>(tcp, 0, "quoted tcp header")?;
         Ok(QuotedTcp {

@@ -4,7 +4,7 @@ use crate::WireError;
 use crate::bytes::{array_at, room};
 use crate::checksum::checksum;
 
-/// Bytes in front of echo data or a quoted packet.
+/// Length of the header before echo data or a quoted packet, in bytes.
 pub const HEADER_LEN: usize = 8;
 /// Most bytes of a packet that an error should quote: the whole error then fits 576 bytes (RFC 1812 §4.3.2.3).
 pub const QUOTED_LEN_MAX: usize = 576 - 20 - HEADER_LEN;
@@ -16,18 +16,18 @@ const TIME_EXCEEDED: u8 = 11;
 const CODE_FRAGMENTATION_NEEDED: u8 = 4;
 const UNREACHABLE_CODE_MAX: u8 = 15;
 
-/// Why a destination is unreachable; every code but "fragmentation needed", which is a message of its own here.
+/// Why a destination is unreachable: every code except "fragmentation needed", which is a message of its own here.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct UnreachableCode(u8);
 
 impl UnreachableCode {
     /// No route to the network.
     pub const NETWORK: UnreachableCode = UnreachableCode(0);
-    /// The host does not answer.
+    /// The host is unreachable.
     pub const HOST: UnreachableCode = UnreachableCode(1);
-    /// The host does not speak the protocol.
+    /// The host does not support the protocol.
     pub const PROTOCOL: UnreachableCode = UnreachableCode(2);
-    /// Nobody listens on the port.
+    /// The port is not listened on.
     pub const PORT: UnreachableCode = UnreachableCode(3);
     /// A filter forbids it (RFC 1812 §5.2.7.1).
     pub const PROHIBITED: UnreachableCode = UnreachableCode(13);
@@ -49,13 +49,13 @@ impl UnreachableCode {
 /// An ICMP message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Message<'a> {
-    /// Are you there?
+    /// An echo request.
     EchoRequest {
-        /// Tells echo users apart.
+        /// Distinguishes the processes that send echo requests.
         identifier: u16,
-        /// Tells one user's requests apart.
+        /// Distinguishes the requests of one process.
         sequence: u16,
-        /// To be sent back as it is.
+        /// Data to return unchanged.
         data: &'a [u8],
     },
     /// Answer to `EchoRequest`.
@@ -76,12 +76,12 @@ pub enum Message<'a> {
     },
     /// A packet that must not be fragmented was too large.
     FragmentationNeeded {
-        /// Largest packet the next hop takes, in bytes; 0 from routers older than RFC 1191.
+        /// The next hop's MTU in bytes; 0 from routers older than RFC 1191.
         next_hop_mtu: u16,
         /// The start of that packet.
         quoted: &'a [u8],
     },
-    /// A packet's time to live ran out (code 0) or it was not reassembled in time (code 1).
+    /// A packet's time to live expired (code 0), or it was not reassembled in time (code 1).
     TimeExceeded {
         /// Which of the two.
         code: u8,
@@ -121,7 +121,7 @@ impl<'a> Message<'a> {
         HEADER_LEN + self.fields().3.len()
     }
 
-    /// Whether nothing would be written: never.
+    /// Always false: the encoding is never empty.
     pub fn is_empty(&self) -> bool {
         false
     }

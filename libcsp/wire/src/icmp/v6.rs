@@ -8,11 +8,11 @@ use crate::bytes::{array_at, room, slice_at};
 use crate::checksum::Checksum;
 use crate::{WireError, ipv6};
 
-/// Bytes in front of echo data or a quoted packet.
+/// Length of the header before echo data or a quoted packet, in bytes.
 pub const HEADER_LEN: usize = 8;
 /// Most bytes of a packet that an error should quote: the whole error then fits the smallest MTU (RFC 4443 §2.4 (c)).
 pub const QUOTED_LEN_MAX: usize = 1280 - ipv6::HEADER_LEN - HEADER_LEN;
-/// Hop limit of every neighbour discovery message: proof that no router has touched it (RFC 4861 §7.1).
+/// Hop limit of every neighbour discovery message, which proves that no router has forwarded it (RFC 4861 §7.1).
 pub const NEIGHBOR_HOP_LIMIT: u8 = 255;
 
 const DESTINATION_UNREACHABLE: u8 = 1;
@@ -35,13 +35,13 @@ const OVERRIDE: u32 = 1 << 29;
 /// An ICMPv6 message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Message<'a> {
-    /// Are you there?
+    /// An echo request.
     EchoRequest {
-        /// Tells echo users apart.
+        /// Distinguishes the processes that send echo requests.
         identifier: u16,
-        /// Tells one user's requests apart.
+        /// Distinguishes the requests of one process.
         sequence: u16,
-        /// To be sent back as it is.
+        /// Data to return unchanged.
         data: &'a [u8],
     },
     /// Answer to `EchoRequest`.
@@ -60,43 +60,43 @@ pub enum Message<'a> {
         /// The start of that packet.
         quoted: &'a [u8],
     },
-    /// A packet was larger than the next link takes.
+    /// A packet was larger than the MTU of the next link.
     PacketTooBig {
         /// That link's MTU, in bytes.
         mtu: u32,
         /// The start of that packet.
         quoted: &'a [u8],
     },
-    /// A packet's hop limit ran out (code 0) or it was not reassembled in time (code 1).
+    /// A packet's hop limit expired (code 0), or it was not reassembled in time (code 1).
     TimeExceeded {
         /// Which of the two.
         code: u8,
         /// The start of that packet.
         quoted: &'a [u8],
     },
-    /// A packet's header could not be understood.
+    /// A field of a packet's header is invalid or unknown.
     ParameterProblem {
         /// Why (RFC 4443 §3.4).
         code: u8,
-        /// Where in that packet, in bytes.
+        /// Offset of the field in that packet, in bytes.
         pointer: u32,
         /// The start of that packet.
         quoted: &'a [u8],
     },
-    /// Who has `target`?
+    /// Neighbour solicitation: asks for the link-layer address of `target`.
     NeighborSolicitation {
         /// The address in question.
         target: Ipv6Addr,
-        /// Link-layer address of who asks; `None` where it has no address yet.
+        /// Link-layer address of the sender; `None` if the sender has no IP address yet.
         source_link: Option<MacAddr>,
     },
-    /// `target` is here.
+    /// Neighbour advertisement: the link-layer address of `target`.
     NeighborAdvertisement {
         /// The sender is a router.
         router: bool,
-        /// This answers a solicitation.
+        /// The message replies to a solicitation.
         solicited: bool,
-        /// Replaces what was known.
+        /// Replaces an existing cache entry.
         override_cache: bool,
         /// The address in question.
         target: Ipv6Addr,
@@ -121,7 +121,7 @@ impl<'a> Message<'a> {
             (ECHO_REQUEST, 0) => Ok(Message::EchoRequest { identifier, sequence, data: rest }),
             (ECHO_REPLY, 0) => Ok(Message::EchoReply { identifier, sequence, data: rest }),
             (DESTINATION_UNREACHABLE, _) => Ok(Message::DestinationUnreachable { code, quoted: rest }),
-            // RFC 4443 §3.2: the code is to be ignored.
+            // RFC 4443 §3.2: the code is ignored.
             (PACKET_TOO_BIG, _) => Ok(Message::PacketTooBig { mtu: word, quoted: rest }),
             (TIME_EXCEEDED, 0 | 1) => Ok(Message::TimeExceeded { code, quoted: rest }),
             (PARAMETER_PROBLEM, _) => Ok(Message::ParameterProblem { code, pointer: word, quoted: rest }),
@@ -152,7 +152,7 @@ impl<'a> Message<'a> {
             }
     }
 
-    /// Whether nothing would be written: never.
+    /// Always false: the encoding is never empty.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -194,7 +194,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Fills what follows the header; `out` has the length it takes.
+    /// Writes what follows the header; `out` has exactly that length.
     fn emit_rest(&self, out: &mut [u8]) {
         match *self {
             Message::EchoRequest { data: rest, .. }
@@ -213,7 +213,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// The multicast group in which whoever has `target` listens for solicitations (RFC 4291 §2.7.1).
+/// The solicited-node multicast group of `target` (RFC 4291 §2.7.1).
 pub const fn solicited_node(target: Ipv6Addr) -> Ipv6Addr {
     let [.., high, low] = target.segments();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | high & 0xff, low)
@@ -237,7 +237,7 @@ fn emit_neighbor(target: Ipv6Addr, option: u8, link: Option<MacAddr>, out: &mut 
 
 fn parse_solicitation<'a>(packet: &ipv6::Packet<'a>, bytes: &[u8]) -> Result<Message<'a>, WireError> {
     let (target, source_link) = parse_neighbor(packet, bytes, OPTION_SOURCE_LINK)?;
-    // RFC 4861 §7.1.1: who asks without an address asks the group, and can name no link-layer address.
+    // RFC 4861 §7.1.1: a sender without an address solicits the group, without a link-layer address option.
     let to_group = packet.destination() == solicited_node(target);
     if packet.source().is_unspecified() && (source_link.is_some() || !to_group) {
         return Err(WireError::Value { what: "neighbour solicitation source", offset: HEADER_LEN });
@@ -252,7 +252,7 @@ fn parse_advertisement<'a>(
 ) -> Result<Message<'a>, WireError> {
     let (target, target_link) = parse_neighbor(packet, bytes, OPTION_TARGET_LINK)?;
     let solicited = flags & SOLICITED != 0;
-    // RFC 4861 §7.1.2: what goes to a group answers nobody.
+    // RFC 4861 §7.1.2: an advertisement to a group must not be marked as solicited.
     if solicited && packet.destination().is_multicast() {
         return Err(WireError::Value { what: "neighbour advertisement flags", offset: 4 });
     }
@@ -265,7 +265,7 @@ fn parse_advertisement<'a>(
     })
 }
 
-/// Target and the link-layer address option of type `wanted`; other options are skipped (RFC 4861 §4.6).
+/// Parses the target and the link-layer address option of type `wanted`; other options are skipped (RFC 4861 §4.6).
 fn parse_neighbor(
     packet: &ipv6::Packet<'_>,
     bytes: &[u8],

@@ -1,4 +1,4 @@
-//! HELLO and its answer.
+//! HELLO and HELLO_ACK.
 
 use csp_types::limits::VI_POOL_MAX;
 use csp_types::{NodeId, Role};
@@ -22,16 +22,16 @@ const FLAG_RESUME: u8 = 1;
 /// Longest text of a [`NodeId`], in bytes.
 const NODE_ID_LEN_MAX: usize = 63;
 
-/// A link that goes on over another VI, as both sides name it.
+/// A link that is resumed over another VI, as both sides identify it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Resume {
-    /// The secret that the acceptor gave the link.
+    /// The secret that the accepting side has assigned to the link.
     pub session: [u8; SESSION_LEN],
-    /// Messages of the link that the sender has received so far: the number of the next.
+    /// Number of messages of the link that the sender has received so far, which is the sequence number of the next.
     pub received: u64,
 }
 
-/// Body of HELLO: who connects, and what for.
+/// Body of HELLO: identity of the connecting side, and purpose of the link.
 ///
 /// ```text
 ///  0 protocol version (2) | 2 role | 3 purpose | 4 worker | 5 pool index | 6 pool size | 7 flags (1: resume)
@@ -59,13 +59,13 @@ pub struct Hello<'a> {
     pub node_id: NodeId,
     /// The sender's process, printable ASCII; empty for daemons.
     pub process_id: &'a str,
-    /// The link that this one goes on with, whose VI was lost; `None`: a new one.
+    /// The link to resume, whose VI was lost; `None`: a new link.
     pub resume: Option<Resume>,
-    /// Proof of role and identity, opaque here.
+    /// Proof of role and identity; not interpreted here.
     pub token: &'a [u8],
 }
 
-/// Body of HELLO_ACK: who accepted. As [`Hello`], without the token.
+/// Body of HELLO_ACK: identity of the accepting side. As [`Hello`], without the token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HelloAck<'a> {
     /// The sender's role.
@@ -86,12 +86,12 @@ pub struct HelloAck<'a> {
     pub node_id: NodeId,
     /// The sender's process, printable ASCII; empty for daemons.
     pub process_id: &'a str,
-    /// How the link can be resumed when its VI is lost; `None`: it cannot.
+    /// How to resume the link after its VI is lost; `None`: it cannot be resumed.
     pub resume: Option<Resume>,
 }
 
 impl<'a> Hello<'a> {
-    /// Parses a HELLO body; bytes behind the token are refused.
+    /// Parses a HELLO body; bytes after the token are an error.
     pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
         let (ack, at) = HelloAck::parse_prefix(body)?;
         let token_len = usize::from(u16::from_le_bytes(*array_at(body, at, "hello token length")?));
@@ -108,7 +108,7 @@ impl<'a> Hello<'a> {
         self.without_token().len() + 2 + self.token.len()
     }
 
-    /// Whether nothing would be written: never.
+    /// Always false: the encoding is never empty.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -142,7 +142,7 @@ impl<'a> Hello<'a> {
 }
 
 impl<'a> HelloAck<'a> {
-    /// Parses a HELLO_ACK body; bytes behind it are refused.
+    /// Parses a HELLO_ACK body; bytes after it are an error.
     pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
         let (ack, end) = Self::parse_prefix(body)?;
         check_end(body, end, "hello-ack")?;
@@ -155,7 +155,7 @@ impl<'a> HelloAck<'a> {
         HELLO_FIXED_LEN + 1 + self.node_id.as_str().len() + 1 + self.process_id.len() + resume
     }
 
-    /// Whether nothing would be written: never.
+    /// Always false: the encoding is never empty.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -212,9 +212,9 @@ impl<'a> HelloAck<'a> {
         }
     }
 
-    /// Parses up to what is resumed; also says where that ends.
+    /// Parses the fields up to [`Resume`]; returns also the offset of their end.
     fn parse_prefix(body: &'a [u8]) -> Result<(Self, usize), WireError> {
-        // The version stands first and alone, so that a newer peer's HELLO is refused for its version and no more.
+        // The version is checked first and alone, so that a newer peer's HELLO is refused for its version only.
         let version = u16::from_le_bytes(*array_at(body, 0, "hello protocol version")?);
         if version != PROTOCOL_VERSION {
             let what = "hello protocol version";
@@ -295,7 +295,7 @@ fn parse_process_id(body: &[u8], at: usize) -> Result<&str, WireError> {
     core::str::from_utf8(bytes).map_err(|_| not_allowed(at + 1))
 }
 
-/// Bytes behind a length byte at `at`.
+/// The bytes after a length byte at `at`.
 fn short_bytes<'a>(body: &'a [u8], at: usize, what: &'static str) -> Result<&'a [u8], WireError> {
     let [len] = *array_at::<1>(body, at, what)?;
     slice_at(body, at + 1, usize::from(len), what)

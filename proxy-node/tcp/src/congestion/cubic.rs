@@ -10,8 +10,8 @@
 //!                    0       K
 //! ```
 //!
-//! Windows are bytes here and segments in the RFC: C is scaled by the segment. The time t counts only while the window
-//! is used (§5.8), so that an idle or slow application does not come back to a window that grew in its absence.
+//! Windows are in bytes here and in segments in the RFC: C is scaled by the segment size. The time t advances only
+//! while the window is used (§5.8), so that the window does not grow while the application is idle or slow.
 
 use core::time::Duration;
 
@@ -23,27 +23,27 @@ use super::{AckSample, Window};
 const BETA: f32 = 0.7;
 /// RFC 9438 §5.1, in segments per second³.
 const C: f32 = 0.4;
-/// RFC 9438 §4.3: what makes AIMD with [`BETA`] as fast as Reno on average.
+/// RFC 9438 §4.3: the additive increase with which AIMD with [`BETA`] has the average rate of Reno.
 const ALPHA: f32 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 
-/// What it remembers.
+/// State of CUBIC.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cubic {
     curve: Curve,
     /// A stage of congestion avoidance has begun.
     running: bool,
-    /// When t last advanced, in microseconds that wrap after an hour.
+    /// When t last advanced, in microseconds modulo 2³².
     counted_at_us: u32,
-    /// Growth of less than a byte.
+    /// Fractional growth, less than a byte.
     credit: f32,
-    /// The curve before the latest reduction (§4.9).
+    /// The curve before the latest reduction, for undoing it (§4.9).
     before: Curve,
 }
 
-/// Where the window comes from and goes to.
+/// Parameters of the growth curve.
 #[derive(Clone, Copy, Debug, Default)]
 struct Curve {
-    /// W_max in bytes; 0: the next stage begins with the window it finds.
+    /// W_max in bytes; 0: the next stage takes the current window as W_max.
     max: u32,
     /// cwnd_prior in bytes.
     prior: u32,
@@ -67,7 +67,7 @@ impl Curve {
     }
 }
 
-/// The clock of [`Cubic::counted_at_us`].
+/// `at` in the unit of [`Cubic::counted_at_us`].
 fn micros(at: Instant) -> u32 {
     (at.as_nanos() / 1_000) as u32
 }
@@ -80,7 +80,7 @@ impl Default for Cubic {
 }
 
 impl Cubic {
-    /// `sample.acked` bytes were acknowledged in congestion avoidance and the window was used.
+    /// Processes `sample.acked` acknowledged bytes in congestion avoidance while the window is used.
     pub fn on_ack(&mut self, window: &mut Window, sample: &AckSample) {
         if !self.running {
             self.begin_stage(window, sample.now);
@@ -94,24 +94,24 @@ impl Cubic {
         let share = sample.acked as f32 / cwnd;
         self.estimate_reno(window, share);
         let t = self.curve.seconds();
-        // RFC 9438 §4.3: in the Reno-friendly region Reno would be faster.
+        // RFC 9438 §4.3: in the Reno-friendly region, Reno's window would be larger.
         if self.curve.window_at(window.mss, t) < self.curve.estimate {
             let growth = (self.curve.estimate - cwnd).max(0.0);
             return self.grow(window, growth);
         }
-        // RFC 9438 §4.2: where the curve is a round trip from now, within 1 and 1.5 times the window.
+        // RFC 9438 §4.2: the target is the curve's value one round trip from now, between 1 and 1.5 times the window.
         let rtt = sample.srtt.unwrap_or(Duration::ZERO).as_secs_f32();
         let target = self.curve.window_at(window.mss, t + rtt).clamp(cwnd, 1.5 * cwnd);
         // RFC 9438 §4.4, §4.5
         self.grow(window, (target - cwnd) * share);
     }
 
-    /// Time passed without the window being used: it does not count (RFC 9438 §5.8).
+    /// Advances the clock without advancing t, because the window was not used (RFC 9438 §5.8).
     pub fn skip(&mut self, now: Instant) {
         self.counted_at_us = micros(now);
     }
 
-    /// A stage of congestion avoidance begins (RFC 9438 §4.2, §4.8, §4.10).
+    /// Begins a stage of congestion avoidance (RFC 9438 §4.2, §4.8, §4.10).
     fn begin_stage(&mut self, window: &Window, now: Instant) {
         (self.running, self.counted_at_us) = (true, micros(now));
         self.credit = 0.0;
@@ -119,7 +119,7 @@ impl Cubic {
         curve.elapsed_us = 0;
         curve.estimate = window.cwnd as f32;
         if window.cwnd >= curve.max {
-            // After a timeout, or a slow start that ended without loss, the curve starts on its plateau.
+            // After a timeout, or a slow start that ended without loss, the curve starts at its plateau.
             (curve.max, curve.k) = (window.cwnd, 0.0);
         } else {
             // Equation 2.
@@ -128,7 +128,7 @@ impl Cubic {
         }
     }
 
-    /// W_est follows what Reno would have (RFC 9438 §4.3); `share` of a window was acknowledged.
+    /// Updates W_est, the window that Reno would have (RFC 9438 §4.3), after `share` of a window was acknowledged.
     fn estimate_reno(&mut self, window: &Window, share: f32) {
         let alpha = if self.curve.estimate < self.curve.prior as f32 { ALPHA } else { 1.0 };
         self.curve.estimate += alpha * share * window.mss as f32;
@@ -141,11 +141,11 @@ impl Cubic {
         window.grow(whole);
     }
 
-    /// The window is reduced, for loss or ECN (RFC 9438 §4.6, §4.7).
+    /// Reduces the window after loss or ECN (RFC 9438 §4.6, §4.7).
     pub fn reduce(&mut self, window: &mut Window) {
         self.before = self.curve;
         let cwnd = window.flight().min(window.cwnd);
-        // Fast convergence: who could not get back to where it was leaves room for others.
+        // Fast convergence: a flow that did not reach its old W_max releases bandwidth to other flows.
         self.curve.max = match cwnd < self.curve.max {
             true => (cwnd as f32 * (1.0 + BETA) / 2.0) as u32,
             false => cwnd,
@@ -155,19 +155,19 @@ impl Cubic {
         self.end_stage();
     }
 
-    /// The reduction was for a timeout: the curve starts anew from the window that slow start arrives at
+    /// Marks the reduction as that of a timeout: the curve restarts from the window at which slow start ends
     /// (RFC 9438 §4.8).
     pub fn on_timeout(&mut self) {
         self.curve.max = 0;
         self.end_stage();
     }
 
-    /// The next acknowledgement in congestion avoidance begins another stage.
+    /// Ends the stage; the next acknowledgement in congestion avoidance begins another.
     pub fn end_stage(&mut self) {
         self.running = false;
     }
 
-    /// The reduction was for nothing (RFC 9438 §4.9).
+    /// Restores the curve after a spurious reduction (RFC 9438 §4.9).
     pub fn undo(&mut self, now: Instant) {
         self.curve = self.before;
         (self.running, self.counted_at_us) = (self.curve.max > 0, micros(now));

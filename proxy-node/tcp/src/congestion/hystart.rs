@@ -1,4 +1,4 @@
-//! HyStart++ (RFC 9406): the first slow start ends when round-trip times rise, not only when queues overflow.
+//! HyStart++ (RFC 9406): the first slow start ends when round-trip times rise, before queues overflow.
 //!
 //! ```text
 //!   slow start ──RTT rose──▶ conservative slow start ──5 rounds──▶ congestion avoidance
@@ -16,10 +16,10 @@ const SAMPLES: u8 = 8;
 const CSS_GROWTH_DIVISOR: u32 = 4;
 const CSS_ROUNDS: u8 = 5;
 
-/// No round-trip time yet.
+/// No round-trip time measured yet.
 const NONE: u32 = u32::MAX;
 
-/// Round-trip times of the slow start, in microseconds.
+/// Round-trip times of slow start, in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HyStart {
     last_round_min: u32,
@@ -27,7 +27,7 @@ pub(super) struct HyStart {
     /// The round-trip time at which conservative slow start began.
     css_baseline: u32,
     samples: u8,
-    /// Rounds of conservative slow start, the current one included; 0 outside of it.
+    /// Rounds of conservative slow start, including the current one; 0 outside of it.
     css_rounds: u8,
 }
 
@@ -42,7 +42,8 @@ impl HyStart {
         }
     }
 
-    /// A round begins. `true`: conservative slow start has lasted long enough, congestion avoidance begins.
+    /// Begins a round. Returns `true` if conservative slow start has lasted long enough and congestion avoidance must
+    /// begin.
     pub fn on_round(&mut self) -> bool {
         self.last_round_min = self.current_round_min;
         self.current_round_min = NONE;
@@ -54,12 +55,12 @@ impl HyStart {
         self.css_rounds > CSS_ROUNDS
     }
 
-    /// By how much the window grows for `acked` bytes.
+    /// Growth of the window for `acked` acknowledged bytes.
     pub fn growth(&self, acked: u32) -> u32 {
         if self.css_rounds > 0 { acked / CSS_GROWTH_DIVISOR } else { acked }
     }
 
-    /// A round-trip time was measured.
+    /// Processes a round-trip time sample.
     pub fn on_rtt(&mut self, rtt: Duration) {
         let rtt = u32::try_from(rtt.as_micros()).unwrap_or(NONE - 1);
         self.current_round_min = self.current_round_min.min(rtt);
@@ -69,7 +70,7 @@ impl HyStart {
         }
         if self.css_rounds > 0 {
             if self.current_round_min < self.css_baseline {
-                // It was a moment's jitter.
+                // The rise was temporary jitter.
                 (self.css_baseline, self.css_rounds) = (NONE, 0);
             }
         } else if self.last_round_min != NONE {

@@ -2,17 +2,17 @@
 
 use super::Window;
 
-/// What it remembers.
+/// State of NewReno.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct NewReno {
-    /// Bytes acknowledged towards the next segment.
+    /// Bytes acknowledged since the window last grew by a segment.
     counted: u32,
 }
 
 impl NewReno {
-    /// `acked` bytes were acknowledged and the window was used.
+    /// Processes `acked` acknowledged bytes while the window is used.
     pub fn on_ack(&mut self, window: &mut Window, acked: u32) {
-        // RFC 3465 §2.1: one segment per window of acknowledged bytes.
+        // RFC 3465 §2.1: growth by one segment per window of acknowledged bytes.
         self.counted = self.counted.saturating_add(acked);
         while self.counted >= window.cwnd {
             self.counted -= window.cwnd;
@@ -26,7 +26,7 @@ impl NewReno {
         self.reset();
     }
 
-    /// What was counted says nothing any more.
+    /// Discards the count of acknowledged bytes.
     pub fn reset(&mut self) {
         self.counted = 0;
     }

@@ -291,7 +291,7 @@ fn after_a_timeout_the_curve_starts_from_where_slow_start_ends() {
     assert_eq!((cubic.k(), cubic.max()), (0.0, 70 * MSS));
 }
 
-/// Rounds of slow start with these round-trip times in ms; says the window before each, and the state after.
+/// Runs rounds of slow start with these round-trip times in ms; returns the window before each, and the final state.
 fn start_with(rtts: &[u64]) -> (Vec<u32>, Congestion) {
     let mut cc = started(CongestionControl::Cubic);
     let (mut now, mut una) = (Instant::from_nanos(1), 1);
@@ -324,7 +324,8 @@ fn hystart_resumes_when_the_rise_was_jitter() {
 
 #[test]
 fn hystart_does_not_mind_small_rises() {
-    // 3 ms are below the threshold's floor, 20 ms of 200 below an eighth... of 16 ms at most.
+    // 3 ms are below the minimum threshold of 4 ms; 14 ms are below the maximum of 16 ms, to which an eighth of 200
+    // ms is limited.
     for rtts in [[10, 10, 10, 13, 13, 13, 13, 13], [200, 200, 200, 214, 214, 214, 214, 214]] {
         let (windows, cc) = start_with(&rtts);
         assert_eq!(cc.cwnd() / MSS, 10 << 8, "{windows:?}");
@@ -354,7 +355,7 @@ fn hystart_counts_rounds_and_samples_as_rfc_9406_does() {
         assert_eq!(cc.cwnd(), cwnd, "{una} segments acknowledged");
         before = una;
     }
-    // What is SACKed behind a hole at windowEnd ends no round.
+    // Data SACKed after a hole at windowEnd does not end the round.
     for _ in 0..10 {
         let sample = AckSample { una: Seq(1 + 28 * MSS), nxt: Seq(1 + 40 * MSS), ..ack(0, Phase::Open) };
         cc.on_ack(&AckSample { delivered: MSS, ..sample });

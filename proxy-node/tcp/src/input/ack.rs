@@ -1,4 +1,5 @@
-//! Acknowledgements: what they free, what they tell of loss, of the path and of the peer's window.
+//! Processing of acknowledgements: releases acknowledged data, updates the send window, and feeds loss recovery and
+//! path MTU discovery.
 
 use crate::api::{DropReason, State};
 use crate::input::{Incoming, Reject};
@@ -7,11 +8,12 @@ use crate::tcb::{Context, FinalTransmit, Tcb};
 use crate::timeouts::Retransmission;
 
 impl Tcb {
-    /// The fifth check of RFC 9293 §3.10.7.4.
+    /// RFC 9293 §3.10.7.4, fifth check.
     pub(super) fn process_ack(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>) -> Result<(), Reject> {
         let ack = segment.ack;
         let old = ack.before(self.snd_una);
-        // RFC 5961 §5.2: neither of what was never sent, nor older than the largest window.
+        // RFC 5961 §5.2: the acknowledgement must not cover data never sent, nor be older than the largest window
+        // that the peer has advertised.
         if ack.after(self.snd_nxt) || (old && ack.before(self.snd_una.minus(self.snd_wnd_max))) {
             self.challenge(cx);
             return Err(DropReason::BadAck.into());
@@ -36,7 +38,7 @@ impl Tcb {
             }
         }
         if self.sack {
-            // An acknowledgement that others overtook still tells what arrived.
+            // The SACK blocks of a reordered (older) acknowledgement are still valid.
             let range = (self.snd_una, self.snd_nxt);
             let blocks = segment.options.sack.as_slice();
             self.recovery.on_sack(cx.records, &mut summary, range, blocks, u32::from(self.mss()));
@@ -47,11 +49,11 @@ impl Tcb {
         }
         self.restart_timer(cx, &summary);
         if old {
-            return Ok(()); // its data still counts
+            return Ok(()); // the segment's data is still processed
         }
         if self.snd_wnd == 0 {
             if !self.closed {
-                self.timers.retries = 0; // the peer lives, only its reader does not read
+                self.timers.retries = 0; // the peer responds; only its application does not read
             }
         } else if persisted {
             self.leave_persist(cx);
@@ -70,12 +72,12 @@ impl Tcb {
                 self.arm_probe_or_timeout(cx);
             }
         } else if summary.sacked > 0 && self.timers.retransmission.1 == Retransmission::TailProbe {
-            self.arm_timeout(cx); // RACK has what it needs
+            self.arm_timeout(cx); // RACK can detect the loss without a probe
         }
     }
 
-    /// Takes the peer's window from a segment that is not older than the one it was last taken from; says whether the
-    /// window changed.
+    /// Updates the send window from a segment that is not older than the one it was last taken from (RFC 9293
+    /// §3.10.7.4). Returns whether the window changed.
     fn update_send_window(&mut self, segment: &Incoming<'_>) -> bool {
         let newer = self.snd_wl1.before(segment.seq)
             || (self.snd_wl1 == segment.seq && !segment.ack.before(self.snd_wl2));
@@ -91,7 +93,7 @@ impl Tcb {
         changed
     }
 
-    /// snd_una moves on.
+    /// Advances SND.UNA to the segment's acknowledgement number.
     fn advance(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>, summary: &mut AckSummary) {
         let ack = segment.ack;
         let fin_acked = self.fin_queued && !self.fin_acked && ack == self.data_end().plus(1);
@@ -108,7 +110,7 @@ impl Tcb {
         }
     }
 
-    /// The window opened: what was sent as probes, or beyond a window that had shrunk, is sent again.
+    /// The peer opened its window: window probes, and data sent beyond a window that shrank later, are sent again.
     fn leave_persist(&mut self, cx: &mut Context<'_>) {
         self.timers.stop_retransmission();
         self.rtt.reset_backoff();

@@ -1,4 +1,5 @@
-//! Bytes and FIN: trimming, reassembly, and when to acknowledge (RFC 9293 §3.10.7.4, seventh and eighth check).
+//! Processing of data and FIN: trimming, reassembly and acknowledgement (RFC 9293 §3.10.7.4, seventh and eighth
+//! check).
 
 use core::time::Duration;
 
@@ -12,23 +13,25 @@ use crate::reassembly::Stored;
 use crate::seq::Seq;
 use crate::tcb::{Context, FinalTransmit, Tcb};
 
-/// As many segments behind a hole are told one by one as a sender without RACK needs to see it (RFC 5681 §3.2).
+/// Segments after a hole that are acknowledged immediately, one by one: as many duplicate acknowledgements as a
+/// sender without RACK needs to detect the loss (RFC 5681 §3.2).
 const HOLE_ACKS_AT_ONCE: u8 = 3;
-/// At most so many segments behind a hole are told together. With many more the acknowledgements would lie further apart
-/// than the 2 ms by which senders with HyStart know a train of them, and slow start would end in a full queue.
+/// Most segments after a hole that share one acknowledgement. With many more, acknowledgements would be further apart
+/// than the 2 ms within which senders with HyStart count them as one train, and slow start would overflow the queue.
 const COALESCED_SEGMENTS_MAX: u8 = 7;
-/// At most so many ranges: an acknowledgement with timestamps has room for three.
+/// Most ranges that share one acknowledgement: with timestamps, the options have room for three SACK blocks.
 const COALESCED_RANGES_MAX: u8 = 3;
-/// The longest time for that, and never longer than a third of a round trip.
+/// Longest delay of a shared acknowledgement; it is also at most a third of a round trip.
 const COALESCED_TIME_MAX: Duration = Duration::from_millis(1);
 
-/// How segments behind holes were told since rcv_nxt last moved.
+/// Acknowledgements of segments after a hole, counted since RCV.NXT last advanced.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HoleAcks {
     rcv_nxt: Seq,
+    /// Segments acknowledged immediately, and segments that wait for a shared acknowledgement.
     acked: u8,
     pending: u8,
-    /// How many ranges the untold belong to, and where the last segment ended.
+    /// Ranges that the pending segments belong to, and the end of the latest segment.
     ranges: u8,
     end: Seq,
 }
@@ -43,7 +46,7 @@ impl Tcb {
             return Ok(());
         }
         if !self.receives() {
-            self.ack_at_once(); // the FIN again, or bytes behind it
+            self.ack_at_once(); // a retransmitted FIN, or bytes after it
             return Ok(());
         }
         if !segment.payload.is_empty() {
@@ -52,7 +55,7 @@ impl Tcb {
         }
         let (seq, data) = self.trim(cx, segment);
         if self.state != State::Established && self.closed && !data.is_empty() {
-            // RFC 9293 §3.6.1: nobody will read this.
+            // RFC 9293 §3.6.1: the data has no reader.
             self.fail(cx, FinalTransmit::Reset, FailReason::DataAfterClose);
             return Err(DropReason::DataAfterClose.into());
         }
@@ -74,7 +77,8 @@ impl Tcb {
         Ok(())
     }
 
-    /// The part of the segment's bytes that is new and within the window. What is cut off is answered at once.
+    /// Returns the part of the payload that is new and lies within the window, and its sequence number. If bytes are
+    /// cut off, the segment is acknowledged immediately.
     fn trim<'a>(&mut self, cx: &mut Context<'_>, segment: &Incoming<'a>) -> (Seq, &'a [u8]) {
         let mut seq = segment.seq;
         let mut data = segment.payload;
@@ -97,7 +101,7 @@ impl Tcb {
         (seq, data)
     }
 
-    /// Nothing counts behind the peer's FIN.
+    /// Cuts off bytes after the peer's FIN.
     fn cut_at_fin<'a>(&self, seq: Seq, data: &'a [u8]) -> &'a [u8] {
         match self.fin_seen {
             true => data.get(..data.len().min(self.fin_at.since(seq) as usize)).unwrap_or(&[]),
@@ -120,7 +124,7 @@ impl Tcb {
             }
         }
         if self.sack && advanced + out_of_order + dropped == 0 {
-            // RFC 2883 §4.1.3: all of it lies there already, behind a hole.
+            // RFC 2883 §4.1.3: all of the data was stored before, after a hole.
             self.duplicate = Some((seq, seq.plus(data.len() as u32)));
             cx.counters.duplicate_bytes_received += data.len() as u64;
         }
@@ -130,15 +134,17 @@ impl Tcb {
             self.pending.readable = true;
         }
         if in_order && dropped > 0 {
-            // Without memory the window is closed, even what was told of it: the peer probes instead of giving up.
+            // Without memory the window closes, including the part that was advertised already: the peer then probes
+            // instead of failing after its retries.
             self.rcv_edge = self.rcv_nxt;
         }
-        // RFC 5681 §4.2: what fills holes is told at once.
+        // RFC 5681 §4.2: a segment that fills a hole is acknowledged immediately.
         if advanced == 0 && dropped == 0 && out_of_order > 0 {
             return self.acknowledge_behind_hole(cx, seq, seq.plus(data.len() as u32));
         }
         if had_holes {
-            // The peer recovers from loss: its window may be a single segment, and grows by what it hears.
+            // The peer is in loss recovery: its window may be a single segment, which grows with each
+            // acknowledgement.
             self.quick_acks = self.quick_acks.max(cx.config.quick_acks);
         }
         if had_holes || dropped > 0 || advanced == 0 {
@@ -147,9 +153,9 @@ impl Tcb {
         self.acknowledge_in_order(cx);
     }
 
-    /// RFC 5681 §4.2: a hole is told at once, and so are the next segments behind it, by which the sender knows of its
-    /// loss. Those that follow are told together: an acknowledgement for each would tell little more, and make packets
-    /// that are merely late look lost the sooner.
+    /// RFC 5681 §4.2: the segment that reveals a hole is acknowledged immediately, and so are the next ones after it,
+    /// by which the sender detects the loss. Further segments share acknowledgements: one for each would add little
+    /// information, and would make packets that are merely late look lost sooner.
     fn acknowledge_behind_hole(&mut self, cx: &Context<'_>, seq: Seq, end: Seq) {
         if self.hole_acks.rcv_nxt != self.rcv_nxt {
             self.hole_acks = HoleAcks { rcv_nxt: self.rcv_nxt, ..HoleAcks::default() };
@@ -158,7 +164,7 @@ impl Tcb {
         let HoleAcks { acked, pending, ranges, end: last, .. } = &mut self.hole_acks;
         *ranges += u8::from(*pending == 0 || seq != *last);
         *last = end;
-        // What is left out of the SACK blocks is taken for lost.
+        // The sender takes ranges that are missing from the SACK blocks for lost.
         let full = *pending >= COALESCED_SEGMENTS_MAX || *ranges >= COALESCED_RANGES_MAX;
         if !self.sack || *acked < HOLE_ACKS_AT_ONCE || full || delay.is_zero() {
             *acked = acked.saturating_add(1);
@@ -169,8 +175,8 @@ impl Tcb {
         self.delayed_ack = self.delayed_ack.min(cx.now + delay);
     }
 
-    /// RFC 9293 §3.8.6.3: at least every second full-sized segment of the peer's, counted in bytes, because one record
-    /// can carry many segments.
+    /// RFC 9293 §3.8.6.3: acknowledges at least every second full-sized segment of the peer. Bytes are counted
+    /// instead of segments, because one record can carry many segments.
     fn acknowledge_in_order(&mut self, cx: &Context<'_>) {
         if self.quick_acks > 0 {
             self.quick_acks -= 1;
@@ -189,7 +195,7 @@ impl Tcb {
         self.maybe_transmit = true;
     }
 
-    /// The FIN is in order.
+    /// Processes the peer's FIN, which is in order.
     fn process_fin(&mut self, cx: &mut Context<'_>) {
         self.rcv_nxt = self.rcv_nxt.plus(1);
         self.rcv_edge = self.rcv_edge.max(self.rcv_nxt);

@@ -1,32 +1,36 @@
-//! How long the peer's full-sized segments are: shorter than ours may be where its own MSS, or the path's, is smaller.
+//! Estimate of the payload length of the peer's full-sized segments. They are shorter than the MSS that we announced
+//! if the peer's own MSS, or that of the path, is smaller.
 //!
-//! Its sender is to hear of every second one (RFC 9293 §3.8.6.3), or its window grows slowly and its tail loss probes are
-//! in vain. A sender with much to send cuts it into equal pieces, of which only the last has PSH: that is how they are
-//! known.
+//! Every second full-sized segment must be acknowledged (RFC 9293 §3.8.6.3); otherwise the peer's window grows slowly
+//! and its tail loss probes are sent in vain. Full-sized segments are recognised because a sender with much data cuts
+//! it into equal pieces, of which only the last has PSH set.
 
 use csp_wire::tcp::Flags;
 
 use crate::input::Incoming;
 
-/// Pieces of at least the default MSS (RFC 9293 §3.7.1) count whatever their flags: some stacks set PSH on all of them.
+/// Segments of at least the default MSS (RFC 9293 §3.7.1) are candidates whatever their flags, because some stacks
+/// set PSH on all segments.
 const DEFAULT_MSS: u16 = 536;
 
-/// The latest segment that was shorter than the estimate: how long, and where it ended (the low bits of it).
+/// The latest segment that was shorter than the estimate: its length, and the low 16 bits of the sequence number
+/// after it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ShortSegment {
     len: u16,
     end: u16,
 }
 
-/// The estimate, in bytes of payload, after a segment with payload arrived; `full` is what it was before. What is longer
-/// than `most`, the largest MSS of ours, was joined by somebody who did not say so.
+/// Returns the estimate, in bytes of payload, after a segment with payload; `full` is the previous estimate. A
+/// segment longer than `most`, our largest MSS, was coalesced on its way without a record of the original size; it
+/// counts as `most`.
 pub(crate) fn estimate(full: u16, short: &mut ShortSegment, segment: &Incoming<'_>, most: u16) -> u16 {
     let (payload, size) = (segment.payload.len(), usize::from(segment.segment_size));
     let joined = size > 0 && payload > size;
     let len = u16::try_from(if joined { size } else { payload }).unwrap_or(u16::MAX);
     let len = len.min(most).max(crate::MSS_MIN);
     if len >= full {
-        return len; // what full-sized segments cost is a comparison
+        return len; // full-sized segments cost one comparison
     }
     let pushed = segment.flags.contains(Flags::PSH);
     let whole = joined || !pushed || len >= DEFAULT_MSS;
@@ -65,20 +69,20 @@ mod tests {
             full = estimate(full, &mut short, &segment, 1448);
             assert_eq!(full, expected, "{what}");
         };
-        check(524, 0, false, 1448, "one may be anything");
-        check(524, 0, false, 524, "two alike");
+        check(524, 0, false, 1448, "a single short segment proves nothing");
+        check(524, 0, false, 524, "two of the same length in a row");
         check(216, 0, true, 524, "the end of a stream");
         check(200, 0, true, 524, "a message");
-        check(200, 0, true, 524, "and the like of it");
-        check(200, 0, false, 200, "a piece as long is not its end");
-        check(1448, 0, true, 1448, "longer ones count at once");
+        check(200, 0, true, 524, "another of the same length");
+        check(200, 0, false, 200, "the same length without PSH");
+        check(1448, 0, true, 1448, "a longer segment counts immediately");
         check(1000, 0, true, 1448, "a long message");
         check(1448, 0, false, 1448, "full");
         check(1000, 0, true, 1448, "a long message, not behind the other");
         check(1000, 0, true, 1000, "and one behind it");
-        check(65_000, 0, false, 1448, "joined, and nobody said so");
-        check(2_000, 700, true, 700, "joined, and told");
-        check(1_100, 600, true, 700, "a piece and a rest");
-        check(1, 0, false, 700, "crumbs");
+        check(65_000, 0, false, 1448, "coalesced, size of the parts unknown");
+        check(2_000, 700, true, 700, "coalesced, size of the parts known");
+        check(1_100, 600, true, 700, "a full part and a remainder");
+        check(1, 0, false, 700, "a single byte");
     }
 }

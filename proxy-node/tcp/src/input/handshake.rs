@@ -1,4 +1,4 @@
-//! SYN-SENT and SYN-RECEIVED (RFC 9293 §3.10.7.3, §3.10.7.4).
+//! The handshake: segments in SYN-SENT and SYN-RECEIVED (RFC 9293 §3.10.7.3, §3.10.7.4).
 
 use csp_types::Instant;
 use csp_wire::tcp::{Options, Repr};
@@ -9,8 +9,8 @@ use crate::seq::Seq;
 use crate::tcb::{Context, FinalTransmit, Tcb};
 
 impl Tcb {
-    /// A passive connection begins with a SYN that has this sequence number, window and options. Its data and FIN, if
-    /// any, are left to be retransmitted.
+    /// Begins a passive connection for a SYN with this sequence number, window and options. Data and FIN of the SYN
+    /// are ignored; the peer retransmits them.
     pub fn accept(&mut self, cx: &mut Context<'_>, seq: Seq, window: u16, options: &Options) {
         self.passive = true;
         self.state = State::SynReceived;
@@ -18,13 +18,14 @@ impl Tcb {
         (self.snd_wnd, self.snd_wnd_max) = (u32::from(window), u32::from(window));
     }
 
-    /// The header of the SYN/ACK, for a block that is not kept.
+    /// Returns the header of the SYN/ACK, for a connection block that is discarded afterwards (SYN cookies).
     pub fn syn_ack(&mut self, cx: &mut Context<'_>) -> Option<Repr> {
         self.handshake_plan(cx).and_then(|plan| plan.header)
     }
 
-    /// The SYN/ACK was a cookie: it counts as sent, with the window it told. The acknowledgement that follows, unlike
-    /// that of other handshakes, is answered: the network node learns the label, the peer the whole window.
+    /// Restores the state after a SYN/ACK that was sent as a cookie, including the window that it advertised. Unlike
+    /// in other handshakes, the acknowledgement that completes this one is acknowledged in turn: with that segment
+    /// the network node receives the label, and the peer the scaled window.
     pub fn resume_after_cookie(&mut self, cx: &mut Context<'_>) {
         self.snd_nxt = self.iss.plus(1);
         self.syn_due = false;
@@ -59,7 +60,7 @@ impl Tcb {
             self.establish(cx, segment.ack, segment.seq, u32::from(segment.window));
             self.ack_now = true;
         } else {
-            // Simultaneous open: our SYN goes out again, now with an acknowledgement.
+            // Simultaneous open: our SYN is sent again, now with an acknowledgement.
             self.state = State::SynReceived;
             (self.snd_wnd, self.snd_wnd_max) = (u32::from(segment.window), u32::from(segment.window));
             self.syn_due = true;
@@ -68,7 +69,7 @@ impl Tcb {
         Ok(())
     }
 
-    /// The acknowledgement of our SYN/ACK, in SYN-RECEIVED.
+    /// Processes the acknowledgement of our SYN/ACK in SYN-RECEIVED.
     pub(super) fn complete_handshake(
         &mut self,
         cx: &mut Context<'_>,

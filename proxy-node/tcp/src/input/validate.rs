@@ -1,15 +1,15 @@
-//! Which segments are believed: timestamps, windows, RST, SYN (RFC 7323 §5, RFC 9293 §3.10.7.4, RFC 5961).
+//! Acceptability checks: timestamps, windows, RST and SYN (RFC 7323 §5, RFC 9293 §3.10.7.4, RFC 5961).
 
 use crate::api::{DropReason, FailReason, State};
 use crate::input::{Incoming, Reject};
 use crate::seq::Seq;
 use crate::tcb::{Context, FinalTransmit, Tcb, seconds};
 
-/// After so many seconds TS.Recent says nothing any more (RFC 7323 §5.5).
+/// Age in seconds from which TS.Recent is invalid (RFC 7323 §5.5).
 const RECENT_VALID_S: u32 = 24 * 24 * 3600;
 
 impl Tcb {
-    /// Checks a segment without RST in a state that has exchanged SYNs.
+    /// Checks a segment without RST after SYNs were exchanged.
     pub(super) fn validate(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>) -> Result<(), Reject> {
         if self.is_old_by_timestamp(cx, segment) {
             if !self.is_reordered_ack(cx, segment) {
@@ -17,11 +17,11 @@ impl Tcb {
             }
             return Err(DropReason::Paws.into());
         }
-        // RFC 9293 §3.10.7.4, first check. A segment right behind the window counts as acceptable, so that its
-        // acknowledgement is seen; its bytes are cut off.
+        // RFC 9293 §3.10.7.4, first check. A segment that starts right at the end of the window counts as acceptable,
+        // so that its acknowledgement is processed; its data is cut off.
         if segment.end().before(self.rcv_nxt) || segment.seq.after(self.rcv_edge.max(self.rcv_nxt)) {
             self.acknowledge_unacceptable(cx, segment);
-            // Nothing of it counts but that somebody is there who knows what we sent.
+            // The segment has no effect, except that a plausible acknowledgement number shows that the peer is alive.
             if segment.flags.ack() && !segment.ack.before(self.snd_una) && !segment.ack.after(self.snd_nxt) {
                 self.last_received = cx.now;
                 self.keepalive_probes = 0;
@@ -39,7 +39,8 @@ impl Tcb {
         Ok(())
     }
 
-    /// RFC 5961 §3.2: only an exact RST counts; one that is merely within the window is asked for again.
+    /// RFC 5961 §3.2: only a RST with exactly the expected sequence number resets the connection; one that is merely
+    /// within the window is answered with a challenge ACK.
     pub(super) fn process_rst(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>) -> Result<(), Reject> {
         if segment.seq == self.rcv_nxt {
             let reason = match self.state {
@@ -62,9 +63,9 @@ impl Tcb {
         older && seconds(cx.now).wrapping_sub(self.ts_recent_at_s) < RECENT_VALID_S
     }
 
-    /// Whether a segment that is old by its timestamp is an acknowledgement that others overtook on their way, up to a
-    /// retransmission timeout ago. RFC 7323 §5.3 has old segments answered, so that half-open connections are found out;
-    /// to the sender of this one the answer would be no news.
+    /// Whether a segment with an old timestamp is a reordered acknowledgement, at most a retransmission timeout older
+    /// than the newest segment. RFC 7323 §5.3 requires a reply to old segments, so that half-open connections are
+    /// detected; to the sender of a reordered acknowledgement the reply would carry nothing new.
     fn is_reordered_ack(&self, cx: &Context<'_>, segment: &Incoming<'_>) -> bool {
         let Some(timestamps) = segment.options.timestamps else { return false };
         let age = self.ts_recent.wrapping_sub(timestamps.value); // in ticks of a millisecond at least (RFC 7323 §5.4)
@@ -76,7 +77,7 @@ impl Tcb {
             && u128::from(age) <= self.rtt.rto(cx.config).as_millis()
     }
 
-    /// Takes TS.Recent from the segment that the next acknowledgement answers (RFC 7323 §4.3 (2)).
+    /// Updates TS.Recent from the segment that the next acknowledgement responds to (RFC 7323 §4.3 (2)).
     pub(super) fn update_ts_recent(&mut self, cx: &Context<'_>, segment: &Incoming<'_>) {
         if let Some(timestamps) = segment.options.timestamps.filter(|_| self.timestamps)
             && !segment.seq.after(self.last_ack_sent)
@@ -85,27 +86,27 @@ impl Tcb {
         }
     }
 
-    /// Acknowledges an unacceptable segment: at once where it carries something, throttled otherwise, so that two ends
-    /// with different views do not acknowledge each other for ever.
+    /// Acknowledges an unacceptable segment: immediately if it occupies sequence numbers, rate-limited otherwise, so
+    /// that two ends whose states differ do not acknowledge each other endlessly.
     fn acknowledge_unacceptable(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>) {
         if segment.len() == 0 {
             return self.challenge(cx);
         }
-        // Not what comes from before this connection's first byte: the peer cannot know what is meant.
+        // A range before this connection's first byte is not reported: the peer could not interpret it.
         let back = |seq: Seq| self.rcv_nxt.0.wrapping_sub(seq.0);
         let ours = back(segment.seq) < back(self.irs);
         if segment.seq.before(self.rcv_nxt) && ours && !segment.payload.is_empty() && self.sack {
             let end = segment.end().min(self.rcv_nxt);
             self.duplicate = Some((segment.seq, end));
             cx.counters.duplicate_bytes_received += segment.payload.len() as u64;
-            // What was acknowledged is sent again: the acknowledgement was lost, or came too late.
+            // The peer retransmitted acknowledged data: our acknowledgement was lost or late.
             self.quick_acks = self.quick_acks.max(cx.config.quick_acks);
         }
         self.ack_now = true;
         self.maybe_transmit = true;
     }
 
-    /// Sends a challenge ACK, unless one was sent just now (RFC 5961 §7).
+    /// Sends a challenge ACK, unless the last one was sent less than `challenge_interval` ago (RFC 5961 §7).
     pub(super) fn challenge(&mut self, cx: &mut Context<'_>) {
         if cx.now < self.challenge_after {
             cx.counters.challenge_acks_suppressed += 1;

@@ -1,4 +1,4 @@
-//! Pacing: data leaves at the rate that congestion control says, in bursts of about a millisecond.
+//! Pacing: data is sent at the rate that congestion control computes, in bursts of about a millisecond.
 //!
 //! ```text
 //!   bytes
@@ -9,8 +9,8 @@
 //!    └──┴──┴──┴──▶ time (1 ms)
 //! ```
 //!
-//! New data and retransmissions pass the gate. Acknowledgements, probes, a bare FIN, and what loss recovery must send at
-//! once do not wait; what they carry is accounted for.
+//! New data and retransmissions are delayed by pacing. Acknowledgements, probes, a bare FIN and retransmissions that
+//! loss recovery forces are not; their bytes are accounted for.
 
 use core::time::Duration;
 
@@ -18,21 +18,22 @@ use csp_types::Instant;
 
 use crate::tcb::{Context, Tcb};
 
-/// What may leave at once: as much as the rate carries in this time.
+/// Duration of a burst: as much data as the rate carries in this time is sent at once.
 const BURST: Duration = Duration::from_millis(1);
-/// And at least so many segments.
+/// Smallest burst in segments.
 const BURST_SEGMENTS: u32 = 2;
 
 impl Tcb {
-    /// Bytes per second that may leave; `None`: not paced.
+    /// The pacing rate in bytes per second; `None` if the connection is not paced.
     pub fn pacing_rate(&self) -> Option<u64> {
         self.congestion.pacing_rate(self.rtt.srtt()).filter(|&rate| self.options.pacing && rate > 0)
     }
 
-    /// How many bytes may leave at once now; 0: none yet, and the pacing timer runs. `size` is a segment's.
+    /// How many bytes may be sent at once now. If it is 0, the pacing timer is started. `size` is the payload of a
+    /// segment.
     pub fn paced_room(&mut self, cx: &Context<'_>, size: u32) -> u32 {
         let Some(rate) = self.pacing_rate() else { return u32::MAX };
-        // With nothing in flight there is no burst to be broken up, and no acknowledgement to wait for.
+        // With nothing in flight there is no earlier burst to be spaced from, and no acknowledgement to wait for.
         if self.timers.paced_until > cx.now && self.outstanding() > 0 {
             self.timers.pacing = true;
             return 0;
@@ -41,11 +42,11 @@ impl Tcb {
         burst.max(BURST_SEGMENTS * size).max(self.first_burst(cx))
     }
 
-    /// `len` bytes leave now.
+    /// Accounts for `len` bytes that are sent now.
     pub fn note_paced(&mut self, cx: &Context<'_>, len: u32) {
         let Some(rate) = self.pacing_rate() else { return };
         let time_of = |bytes: u32| u64::from(bytes).saturating_mul(1_000_000_000) / rate;
-        // What was not used lately may be made up for: timers are late, applications hesitate.
+        // Unused sending time is credited up to a bound, because timers fire late and applications pause.
         let credit = time_of(self.first_burst(cx)).max(BURST.as_nanos() as u64);
         let least = cx.now.as_nanos().saturating_sub(credit);
         let from = match self.outstanding() {
@@ -56,7 +57,7 @@ impl Tcb {
         self.timers.pacing = false;
     }
 
-    /// The first flight after a pause is an initial window at once (RFC 6928 §2).
+    /// The first flight after an idle period may be an initial window at once (RFC 6928 §2).
     fn first_burst(&self, cx: &Context<'_>) -> u32 {
         match self.outstanding() {
             0 => cx.config.initial_window_segments.saturating_mul(u32::from(self.mss())),

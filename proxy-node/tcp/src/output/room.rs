@@ -1,20 +1,20 @@
-//! The send buffer: how far a writer may be ahead of the peer.
+//! The send buffer: how many written bytes a connection stores.
 //!
 //! ```text
 //!   snd_una          + cwnd              + 2 cwnd
-//!      |--- in flight --|--- waits its turn --|      more would only wait longer: memory that does nothing, and bytes
-//!                                                    that are old when they arrive
+//!      |--- in flight --|----- not yet sent --|      a larger buffer would only add memory and delay
 //! ```
 //!
-//! It grows with the congestion window and does not follow it down: while a hole is filled, what was SACKed behind it still
-//! takes its room, and new data is to leave all the same.
+//! The buffer grows with the congestion window and does not shrink with it: while a hole is being repaired, SACKed
+//! data after it still occupies the buffer, and new data must be sent all the same.
 
 use crate::blocks::BlockPool;
 use crate::config::StackConfig;
 use crate::tcb::{Context, Tcb};
 
 impl Tcb {
-    /// Bytes that the connection keeps for sending. A capacity that its owner set is promised, and holds whatever happens.
+    /// The connection's send buffer in bytes. A capacity set by the caller is guaranteed, whatever the memory
+    /// pressure.
     pub fn send_capacity(&self, config: &StackConfig, pool: &BlockPool) -> u32 {
         let most = config.send_buffer_max;
         if let Some(own) = self.send.capacity() {
@@ -23,15 +23,16 @@ impl Tcb {
         pool.pressure().limit(self.send.grown, config.send_buffer_min).min(most)
     }
 
-    /// Something was acknowledged, and the congestion window may have moved: a window in flight, and as much that is
-    /// there when acknowledgements ask for it, even while the window doubles in each round trip.
+    /// Adapts the send buffer after an acknowledgement, which may have changed the congestion window. The target is
+    /// twice the window: one window in flight, and one ready to be sent when acknowledgements arrive, even while the
+    /// window doubles each round trip.
     pub fn tune_send_buffer(&mut self, cx: &Context<'_>) {
         let wanted = self.congestion.cwnd().saturating_mul(2);
         cx.send_blocks.pressure().tune(&mut self.send.grown, wanted);
         self.notify_writer(cx.config, cx.send_blocks);
     }
 
-    /// Tells a writer that had to wait once there is room worth waking up for.
+    /// Reports `Writable` to a writer that had to wait, once a quarter of the capacity is free.
     pub fn notify_writer(&mut self, config: &StackConfig, pool: &BlockPool) {
         if !self.write_blocked || self.fin_queued {
             return;

@@ -1,4 +1,4 @@
-//! What one acknowledgement tells, collected while it is read.
+//! The effects of one acknowledgement, collected while it is processed.
 
 use core::time::Duration;
 
@@ -7,43 +7,43 @@ use csp_types::Instant;
 use crate::recovery::pool::Record;
 use crate::seq::Seq;
 
-/// An acknowledgement's news.
+/// What one acknowledgement reports, with the state of the connection before it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AckSummary {
     /// When the network node received it.
     pub at: Instant,
     /// The acknowledgement number.
     pub ack: Seq,
-    /// snd_una, and what was in the network, before it.
+    /// SND.UNA, and the estimate of bytes in the network, before the acknowledgement.
     pub una: Seq,
     pub in_flight: u32,
-    /// The peer's echo of our timestamp, and what our clock adds to milliseconds.
+    /// TSecr, and the offset of our timestamp clock from milliseconds.
     pub echo: Option<u32>,
     pub timestamp_offset: u32,
-    /// The least round trip seen before.
+    /// The shortest round trip measured before.
     pub rtt_min: Option<Duration>,
-    /// Sequence numbers acknowledged, newly SACKed, and newly known to be delivered in either way.
+    /// Sequence numbers newly acknowledged, newly SACKed, and newly delivered in either way.
     pub acked: u32,
     pub sacked: u32,
     pub delivered: u32,
-    /// Something was delivered that was sent only once, and before the loss was found.
+    /// Data was delivered that was sent only once, and before the loss was detected.
     pub original_delivered: bool,
-    /// A duplicate without SACK (RFC 5681 §2).
+    /// A duplicate acknowledgement on a connection without SACK (RFC 5681 §2).
     pub duplicate: bool,
-    /// Duplicates without SACK count.
+    /// The connection does not use SACK, so duplicate acknowledgements count as deliveries.
     pub duplicate_bytes_apply: bool,
-    /// SACK blocks were left out, because reading them took too many steps.
+    /// Not all SACK blocks were processed, because the step budget was used up.
     pub skipped: bool,
-    /// What the peer had twice (RFC 2883).
+    /// The range that the peer reports as received twice (D-SACK, RFC 2883).
     pub dsack: Option<(Seq, Seq)>,
-    /// The highest sequence number told of.
+    /// The highest sequence number reported as delivered.
     pub highest: Seq,
-    /// Of what was delivered, the record sent last.
+    /// Among the delivered records, the one that was sent last.
     pub newest: Option<Record>,
-    /// When the first and the last of what was acknowledged, or else SACKed, had been sent, as far as it was sent once.
+    /// Earliest and latest send time of the acknowledged (or, below, SACKed) records, of those that were sent once.
     acked_sent: Option<(Instant, Instant)>,
     sacked_sent: Option<(Instant, Instant)>,
-    /// Something acknowledged had been sent more than once.
+    /// An acknowledged record was sent more than once.
     ambiguous: bool,
 }
 
@@ -73,7 +73,7 @@ impl AckSummary {
         }
     }
 
-    /// Notes when `record` was sent. RFC 6298 §3 (Karn): not where it was sent more than once.
+    /// Collects the send time of `record`. RFC 6298 §3 (Karn): records that were sent more than once are excluded.
     pub fn note_send_time(&mut self, record: &Record, cumulative: bool) {
         if record.retransmitted || record.folded {
             self.ambiguous |= cumulative;
@@ -84,20 +84,20 @@ impl AckSummary {
         *sent = Some((first.min(record.sent), last.max(record.sent)));
     }
 
-    /// Whether the peer's echo shows that it answers something sent before `sent`.
+    /// Whether the echo shows that the acknowledgement responds to a segment sent before `sent`.
     pub fn echoes_before(&self, sent: Instant) -> bool {
         let stamp = sent.as_millis_u32().wrapping_add(self.timestamp_offset);
         self.echo.is_some_and(|echo| (echo.wrapping_sub(stamp) as i32) < 0)
     }
 
-    /// The round trips it measured: the longest, with the peer's delay in it, and the shortest.
+    /// The round trips measured: the longest, which includes the peer's delay, and the shortest.
     pub fn round_trips(&self) -> Option<(Duration, Duration)> {
         let acked = self.acked_sent.filter(|_| !self.ambiguous);
         let (first, last) = acked.or(self.sacked_sent)?;
         Some((self.at.saturating_since(first), self.at.saturating_since(last)))
     }
 
-    /// The round trip by timestamps, for what was sent more than once (RFC 7323 §4.1): it is in whole milliseconds.
+    /// The round trip by timestamps, for retransmitted data (RFC 7323 §4.1), in whole milliseconds.
     pub fn round_trip_by_timestamp(&self) -> Option<Duration> {
         let echo = self.echo.filter(|&echo| echo != 0 && self.acked > 0)?;
         let now = self.at.as_millis_u32().wrapping_add(self.timestamp_offset);

@@ -1,4 +1,4 @@
-//! How fast the path delivers: what stamps transmissions, and the sample that an acknowledgement makes of them
+//! Delivery rate estimation: the state recorded with transmissions, and the sample that an acknowledgement yields
 //! (draft-ietf-ccwg-bbr, "Delivery Rate Samples").
 
 use csp_types::Instant;
@@ -7,15 +7,15 @@ use crate::congestion::RateSample;
 use crate::recovery::flight::Stamp;
 use crate::recovery::pool::Record;
 
-/// What one connection delivered so far.
+/// The delivery state of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Delivery {
     /// C.delivered, C.delivered_time
     delivered: u64,
     at: Instant,
-    /// C.first_send_time: when the transmission that was delivered last had been sent.
+    /// C.first_send_time: send time of the most recently delivered transmission.
     first_sent: Instant,
-    /// C.app_limited: samples until so much is delivered do not show what the path could do. 0: they do.
+    /// C.app_limited: until this many bytes are delivered, samples do not show the path's capacity. 0: they do.
     limited_until: u64,
 }
 
@@ -23,7 +23,7 @@ impl Delivery {
     pub const NONE: Delivery =
         Delivery { delivered: 0, at: Instant::ZERO, first_sent: Instant::ZERO, limited_until: 0 };
 
-    /// What a transmission at `now` carries; `in_flight` bytes are in the network before it.
+    /// The state to record with a transmission at `now`; `in_flight` bytes are in the network before it.
     pub fn stamp(&mut self, now: Instant, in_flight: u32) -> Stamp {
         if in_flight == 0 {
             (self.at, self.first_sent) = (now, now);
@@ -37,7 +37,8 @@ impl Delivery {
         }
     }
 
-    /// `record` was delivered at `at`; `newest`: of those this acknowledgement delivered, the one that was sent last.
+    /// Records that `record` was delivered at `at`. `newest` is updated to the record sent last among those that this
+    /// acknowledgement delivered.
     pub fn on_delivered(&mut self, record: &Record, at: Instant, newest: &mut Option<Record>) {
         self.delivered += u64::from(record.len());
         self.at = at;
@@ -48,7 +49,7 @@ impl Delivery {
         }
     }
 
-    /// The sample of an acknowledgement.
+    /// The delivery rate sample of an acknowledgement.
     pub fn sample(&mut self, newest: Option<&Record>) -> Option<RateSample> {
         if self.limited_until != 0 && self.delivered > self.limited_until {
             self.limited_until = 0;
@@ -61,7 +62,7 @@ impl Delivery {
         Some(RateSample { delivered, interval: send.max(acknowledged), app_limited: newest.app_limited })
     }
 
-    /// There is nothing more to send, though there would be room for it; `in_flight` bytes are in the network.
+    /// Records that no data is left to send although the window permits it; `in_flight` bytes are in the network.
     pub fn limit(&mut self, in_flight: u32) {
         self.limited_until = (self.delivered + u64::from(in_flight)).max(1);
     }

@@ -1,4 +1,4 @@
-//! What one connection has sent and not seen acknowledged, record by record.
+//! The data that one connection has sent and that is not acknowledged, record by record.
 //!
 //! ```text
 //!   snd_una                                                     snd_nxt
@@ -7,8 +7,8 @@
 //!   lost:      a list in the order in which they are sent again
 //! ```
 //!
-//! A transmission of up to 64 KB is one record, split where the peer tells of a part of it; SACKed neighbours are merged.
-//! Data in order costs O(1), an acknowledgement as much as the records it covers; SACK blocks are found within a budget.
+//! A transmission of up to 64 KB is one record. It is split when the peer reports a part; SACKed neighbours are
+//! merged. Data in order costs O(1), an acknowledgement O(records covered); searching SACK blocks has a step budget.
 
 use csp_types::Instant;
 use csp_types::limits::SEGMENT_LEN_MAX;
@@ -17,7 +17,7 @@ use crate::list::NIL;
 use crate::recovery::pool::{BY_SEQUENCE, BY_TURN, List, Record, RecordPool, RecordState};
 use crate::seq::Seq;
 
-/// What a transmission is stamped with.
+/// What a record stores about its transmission (see [`crate::recovery::pool::Record`]).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stamp {
     pub sent: Instant,
@@ -38,7 +38,7 @@ pub(crate) struct Flight {
     in_flight_len: u32,
     sacked_len: u32,
     lost_len: u32,
-    /// Of what is in flight, how much was sent more than once.
+    /// The part of `in_flight_len` that was sent more than once.
     resent_len: u32,
 }
 
@@ -55,12 +55,12 @@ impl Flight {
         resent_len: 0,
     };
 
-    /// Sequence numbers believed to be in the network.
+    /// Sequence numbers estimated to be in the network.
     pub fn in_flight(&self) -> u32 {
         self.in_flight_len
     }
 
-    /// Those of them that were sent more than once.
+    /// Those of them that were retransmissions.
     pub fn resent(&self) -> u32 {
         self.resent_len
     }
@@ -70,12 +70,12 @@ impl Flight {
         self.sacked_len
     }
 
-    /// Sequence numbers lost and not sent again.
+    /// Sequence numbers lost and not yet retransmitted.
     pub fn lost(&self) -> u32 {
         self.lost_len
     }
 
-    /// How many sequence numbers a new transmission may have, as far as records go.
+    /// How many sequence numbers a new transmission may have before records run out.
     pub fn room(&self, pool: &RecordPool) -> u32 {
         if pool.has_for_new(self.count) {
             return SEGMENT_LEN_MAX as u32;
@@ -86,7 +86,7 @@ impl Flight {
         }
     }
 
-    /// The last record, where more may be added to it.
+    /// The last record, if a further transmission may be added to it.
     fn foldable(&self, pool: &RecordPool) -> Option<u32> {
         let tail = self.all.last;
         let fits = tail != NIL && {
@@ -96,7 +96,7 @@ impl Flight {
         fits.then_some(tail)
     }
 
-    /// `start .. end` is sent for the first time. `false`: nothing stands for it (see [`Flight::room`]).
+    /// Records the first transmission of `start .. end`. `false`: no record is free for it (see [`Flight::room`]).
     pub fn push(&mut self, pool: &mut RecordPool, start: Seq, end: Seq, stamp: &Stamp) -> bool {
         let tail = self.foldable(pool).filter(|&tail| {
             pool.at(tail).end == start && end.since(pool.at(tail).start) <= SEGMENT_LEN_MAX as u32
@@ -133,7 +133,7 @@ impl Flight {
         true
     }
 
-    /// Takes out the first record, or the part of it, that `una` covers.
+    /// Removes and returns the first record, or the part of it, that `una` covers.
     pub fn pop_acked(&mut self, pool: &mut RecordPool, una: Seq) -> Option<Record> {
         let first = self.all.first;
         if first == NIL || !una.after(pool.at(first).start) {
@@ -151,8 +151,8 @@ impl Flight {
         Some(record)
     }
 
-    /// Marks the first stretch of `start .. end` that is not SACKed yet, and returns it as it was; `None`: there is none.
-    /// `most`: how many records the connection may hold; `budget`: how many steps may be made.
+    /// Marks the first part of `start .. end` that is not yet SACKed and returns it in its previous state; `None` if
+    /// there is none. `most`: records the connection may hold; `budget`: steps that may be made.
     pub fn sack(
         &mut self,
         pool: &mut RecordPool,
@@ -180,9 +180,9 @@ impl Flight {
         None
     }
 
-    /// The first record that ends behind `seq`.
+    /// The first record that ends after `seq`.
     fn seek(&mut self, pool: &RecordPool, seq: Seq, budget: &mut u32) -> Option<u32> {
-        // Blocks come from where the receiver fills holes, and from the end of the flight.
+        // Most SACK blocks lie where the receiver last filled a hole, or at the end of the flight.
         let distance = |index: u32| (pool.at(index).start.0.wrapping_sub(seq.0) as i32).unsigned_abs();
         let anchors = [self.hint, self.all.last, self.all.first];
         let mut index =
@@ -208,7 +208,7 @@ impl Flight {
         Some(index)
     }
 
-    /// Splits what lies outside `start .. end` off record `index`; `None` where there is no record for it.
+    /// Splits off the parts of record `index` outside `start .. end`; `None` if no record is free for them.
     fn cut(
         &mut self,
         pool: &mut RecordPool,
@@ -245,7 +245,7 @@ impl Flight {
         Some(behind)
     }
 
-    /// Makes one record of `index` and the SACKed ones that touch it.
+    /// Merges record `index` with adjacent SACKed records.
     fn merge_sacked(&mut self, pool: &mut RecordPool, index: u32) {
         let links = pool.at(index).links[BY_SEQUENCE];
         let mut kept = index;
@@ -261,7 +261,7 @@ impl Flight {
         self.hint = kept;
     }
 
-    /// Gives a record back that is in no list by turn, and whose bytes are not counted.
+    /// Releases a record that is in no list by turn and whose bytes are not counted.
     fn drop_record(&mut self, pool: &mut RecordPool, index: u32) {
         if self.hint == index {
             let links = pool.at(index).links[BY_SEQUENCE];
@@ -272,7 +272,7 @@ impl Flight {
         pool.release(index, self.count);
     }
 
-    /// Adds (or takes off) a record's bytes where they count.
+    /// Adds a record's bytes to the counts of its state, or subtracts them.
     fn count_bytes(&mut self, record: &Record, add: bool) {
         let len = record.len();
         let apply = |total: &mut u32| *total = if add { *total + len } else { total.saturating_sub(len) };
@@ -288,7 +288,7 @@ impl Flight {
         }
     }
 
-    /// Takes a record out of its list by turn, and its bytes out of the counts.
+    /// Removes a record from its list by turn, and its bytes from the counts.
     fn leave_turn(&mut self, pool: &mut RecordPool, index: u32) {
         let record = *pool.at(index);
         self.count_bytes(&record, false);
@@ -308,7 +308,7 @@ impl Flight {
             RecordState::InFlight => self.in_flight.push_back(pool, index),
             RecordState::Sacked => {}
             RecordState::Lost => {
-                // Mostly they come in order; a full sort would cost more than it is worth.
+                // Records are mostly marked in order; sorting fully would cost more than it gains.
                 let first = self.lost.first;
                 let front = first != NIL && record.start.before(pool.at(first).start);
                 let after = if front { NIL } else { self.lost.last };
@@ -322,7 +322,7 @@ impl Flight {
         (self.in_flight.first != NIL).then(|| pool.at(self.in_flight.first))
     }
 
-    /// Takes the record in flight that was sent longest ago for lost.
+    /// Marks the record in flight that was sent longest ago as lost.
     pub fn mark_oldest_lost(&mut self, pool: &mut RecordPool) {
         if self.in_flight.first != NIL {
             self.set_state(pool, self.in_flight.first, RecordState::Lost);
@@ -334,7 +334,7 @@ impl Flight {
         (self.all.first != NIL).then(|| pool.at(self.all.first))
     }
 
-    /// Takes the first `len` sequence numbers for lost, where they are in flight; says how many were not before.
+    /// Marks at most the first `len` sequence numbers as lost if they are in flight; returns how many.
     pub fn mark_head_lost(&mut self, pool: &mut RecordPool, len: u32) -> u32 {
         let first = self.all.first;
         if first == NIL || pool.at(first).state != RecordState::InFlight {
@@ -348,7 +348,7 @@ impl Flight {
         pool.at(first).len()
     }
 
-    /// The peer may have discarded what it SACKed (RFC 2018 §8): it is lost.
+    /// Marks all SACKed records as lost, because the peer may have discarded them (RFC 2018 §8).
     pub fn mark_sacked_lost(&mut self, pool: &mut RecordPool) {
         let mut index = self.all.last;
         while index != NIL {
@@ -359,7 +359,7 @@ impl Flight {
         }
     }
 
-    /// What was taken for lost and not sent again counts as in flight again.
+    /// Returns records that were marked as lost and not retransmitted to the state in flight.
     pub fn unmark_lost(&mut self, pool: &mut RecordPool) {
         let mut index = self.lost.last;
         while index != NIL {
@@ -369,20 +369,20 @@ impl Flight {
                 pool.at_mut(index).state = RecordState::InFlight;
                 let record = *pool.at(index);
                 self.count_bytes(&record, true);
-                // It was sent before everything that is in flight, or it would not have been taken for lost.
+                // A record marked as lost was sent before all records in flight.
                 self.in_flight.insert_after(pool, NIL, index);
             }
             index = previous;
         }
     }
 
-    /// The lost record whose turn it is: the one at snd_una, which holds up the receiver, before all others.
+    /// The lost record to retransmit next: the one at SND.UNA before all others, because the receiver waits for it.
     fn turn(&self, pool: &RecordPool) -> u32 {
         let first = self.all.first;
         if first != NIL && pool.at(first).state == RecordState::Lost { first } else { self.lost.first }
     }
 
-    /// The lost stretch to be sent next, at most 64 KB.
+    /// The lost range to retransmit next, at most 64 KB.
     pub fn next_lost(&self, pool: &RecordPool) -> Option<(Seq, Seq)> {
         let mut index = self.turn(pool);
         if index == NIL {
@@ -400,7 +400,7 @@ impl Flight {
         Some((start, end))
     }
 
-    /// The stretch of [`Flight::next_lost`] up to `end` is sent again; returns where what counts as sent ends.
+    /// Records the retransmission of [`Flight::next_lost`] up to `end`; returns the end of what now counts as sent.
     pub fn resend(&mut self, pool: &mut RecordPool, end: Seq, stamp: &Stamp) -> Seq {
         let index = self.turn(pool);
         if index == NIL {
@@ -416,7 +416,7 @@ impl Flight {
             self.drop_record(pool, next);
         }
         if pool.at(index).end.after(end) {
-            // Without a record for the rest, it counts as sent, and is found lost once more.
+            // Without a free record the rest counts as sent, too, and will be detected as lost again.
             self.split(pool, index, end);
         }
         self.leave_turn(pool, index);
@@ -424,7 +424,7 @@ impl Flight {
         pool.at(index).end
     }
 
-    /// Sends the last `len` sequence numbers at most again, without taking them for lost: says which.
+    /// Records the retransmission of at most the last `len` sequence numbers, not marked as lost; returns the range.
     pub fn resend_tail(&mut self, pool: &mut RecordPool, len: u32, stamp: &Stamp) -> Option<(Seq, Seq)> {
         let mut index = self.all.last;
         if index == NIL || pool.at(index).state != RecordState::InFlight {
@@ -454,7 +454,7 @@ impl Flight {
         self.in_flight.push_back(pool, index);
     }
 
-    /// The first `len` sequence numbers at most are sent again, unless the peer has them.
+    /// Records the retransmission of at most the first `len` sequence numbers, unless they are SACKed.
     pub fn resend_head(&mut self, pool: &mut RecordPool, len: u32, stamp: &Stamp) {
         self.mark_head_lost(pool, len);
         if let Some(head) = self.head(pool).filter(|head| head.state == RecordState::Lost) {
@@ -463,7 +463,7 @@ impl Flight {
         }
     }
 
-    /// Panics unless the records cover `una .. nxt`, and every list holds what it should.
+    /// Panics unless the records cover `una .. nxt` without gaps and every list is consistent.
     #[cfg(test)]
     pub fn check(&self, pool: &RecordPool, una: Seq, nxt: Seq) {
         let (mut index, mut at, mut counts) = (self.all.first, una, [0u32; 3]);
@@ -490,7 +490,7 @@ impl Flight {
         pool.at(self.all.last).start
     }
 
-    /// Gives every record back.
+    /// Releases all records.
     pub fn clear(&mut self, pool: &mut RecordPool) {
         while self.all.first != NIL {
             self.drop_record(pool, self.all.first);

@@ -1,4 +1,5 @@
-//! F-RTO: whether a retransmission timeout was spurious (RFC 5682), told by what the next two acknowledgements cover.
+//! F-RTO: detects whether a retransmission timeout was spurious, by what the next two acknowledgements cover
+//! (RFC 5682).
 //!
 //! ```text
 //!   timeout ─▶ Retransmitted ──acknowledges part──▶ Probing: two new segments ──acknowledges originals──▶ spurious
@@ -7,33 +8,33 @@
 //!                   Off: conventional recovery          Off
 //! ```
 
-/// Where detection stands.
+/// State of the detection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Frto {
     #[default]
     Off,
-    /// The head was sent again; its acknowledgement is waited for (step 2).
+    /// The head was retransmitted; its acknowledgement is awaited (step 2).
     Retransmitted,
-    /// So many new segments may be sent, then the next acknowledgement decides (step 3).
+    /// This many new segments may still be sent; then the next acknowledgement decides (step 3).
     Probing(u8),
 }
 
-/// What an acknowledgement tells it.
+/// The properties of an acknowledgement that F-RTO depends on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FrtoInput {
-    /// snd_una moved.
+    /// SND.UNA advanced.
     pub advanced: bool,
-    /// It covers everything that was sent before the timeout.
+    /// It covers everything sent before the timeout.
     pub complete: bool,
-    /// Something was delivered that was sent only once, and before the timeout.
+    /// Data was delivered that was sent only once, and before the timeout.
     pub original: bool,
-    /// There is new data, and room for it in the peer's window.
+    /// There is unsent data, and room for it in the peer's window.
     pub new_data: bool,
     pub sack: bool,
 }
 
 impl Frto {
-    /// Takes an acknowledgement in; `true`: the timeout was spurious.
+    /// Processes an acknowledgement; returns whether the timeout was spurious.
     pub fn on_ack(&mut self, input: &FrtoInput) -> bool {
         match *self {
             Frto::Off => false,
@@ -51,17 +52,17 @@ impl Frto {
         }
     }
 
-    /// Whether new data goes first now, whatever is lost.
+    /// Whether new data is sent before any retransmission.
     pub fn wants_new_data(&self) -> bool {
         matches!(self, Frto::Probing(1..))
     }
 
-    /// Whether nothing is retransmitted until the next acknowledgement.
+    /// Whether retransmissions wait for the next acknowledgement.
     pub fn holds_back(&self) -> bool {
         matches!(self, Frto::Probing(0))
     }
 
-    /// A new segment was sent, or (`false`) could not be: without one there is nothing to learn.
+    /// A new segment was sent, or (`false`) could not be sent. Without any new segment the detection ends.
     pub fn on_new_data(&mut self, sent: bool) {
         *self = match *self {
             Frto::Probing(left @ 1..) if sent => Frto::Probing(left - 1),

@@ -1,22 +1,22 @@
-//! Memory for the records of what is in flight, shared by all connections of a stack.
+//! Memory for transmission records, shared by all connections of a stack.
 
 use csp_types::Instant;
 
 use crate::list::NIL;
 use crate::seq::Seq;
 
-/// What is believed of a record's bytes.
+/// The delivery state of a record's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RecordState {
-    /// In the network.
+    /// Sent, and neither delivered nor lost as far as known.
     InFlight,
-    /// The peer told that it has them (RFC 2018).
+    /// The peer reported them as received (RFC 2018).
     Sacked,
-    /// Lost, and not sent again yet.
+    /// Lost, and not yet retransmitted.
     Lost,
 }
 
-/// Neighbours in one of a record's two orders.
+/// Neighbours of a record in one of its two lists.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Links {
     pub previous: u32,
@@ -25,38 +25,39 @@ pub(super) struct Links {
 
 const UNLINKED: Links = Links { previous: NIL, next: NIL };
 
-/// One transmission, or the part of it that shares one fate: `start .. end`.
+/// One transmission, or a part of it with one delivery state: `start .. end`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record {
     pub start: Seq,
     pub end: Seq,
-    /// When it was sent last.
+    /// Time of the latest transmission.
     pub sent: Instant,
-    /// What the connection had delivered, and since when, as it was sent; and when the first transmission of that
-    /// round was sent (draft-ietf-ccwg-bbr, "Delivery Rate Samples").
+    /// At the time of transmission: bytes delivered by the connection, time of that delivery, and send time of the
+    /// first transmission of the sampling interval (draft-ietf-ccwg-bbr, "Delivery Rate Samples").
     pub delivered: u64,
     pub delivered_at: Instant,
     pub first_sent: Instant,
-    /// By sequence number, and by time (in flight) or by turn (lost).
+    /// Links of the two lists: by sequence number, and by turn, which is send time (in flight) or order of
+    /// retransmission (lost).
     pub(super) links: [Links; 2],
     pub state: RecordState,
-    /// The sender had nothing more to send then.
+    /// The sender had no more data at the time of transmission.
     pub app_limited: bool,
     /// Sent more than once.
     pub retransmitted: bool,
-    /// Stands for several transmissions, for want of records: its time is that of the last.
+    /// Covers several transmissions, because no record was free; `sent` is the time of the last.
     pub folded: bool,
 }
 
 const _: () = assert!(size_of::<Record>() <= 64, "a record fills one cache line");
 
 impl Record {
-    /// Sequence numbers it covers.
+    /// Number of sequence numbers.
     pub fn len(&self) -> u32 {
         self.end.since(self.start)
     }
 
-    /// In flight, and nothing else is known.
+    /// An empty record in flight.
     pub const NEW: Record = Record::empty(NIL);
 
     const fn empty(next: u32) -> Self {
@@ -76,23 +77,25 @@ impl Record {
     }
 }
 
-/// All records of a stack. Each connection is owed one, so that nobody who exhausts the rest silences the others.
+/// All records of a stack. One record is set aside for each connection, so that connections that exhaust the shared
+/// records cannot stop others from sending.
 #[derive(Debug)]
 pub(crate) struct RecordPool {
     records: Vec<Record>,
     /// Free records, chained by their first links.
     free: u32,
     available: usize,
-    /// Connections that hold none.
+    /// Connections that hold no record; as many free records are set aside for them.
     without_record: usize,
-    /// Records that only splits may take: what was sent must be told apart even when nothing more can be sent.
+    /// Records that are used only for splits: delivery states of sent data must remain distinguishable when no record
+    /// is left for new data.
     reserve: usize,
     /// Most records of one connection.
     pub most: u32,
 }
 
 impl RecordPool {
-    /// `shared` records above the one of each of the `connections`.
+    /// A pool with one record for each of the `connections`, and `shared` further ones.
     pub fn new(connections: usize, shared: usize, most: u32) -> Self {
         let count = (connections + shared).min(NIL as usize - 1) as u32;
         RecordPool {
@@ -118,7 +121,7 @@ impl RecordPool {
         held == 0 || (self.available > self.without_record + self.reserve && held < self.most - self.most / 4)
     }
 
-    /// A record for a connection that holds `held`.
+    /// Allocates a record for a connection that holds `held`.
     pub(super) fn allocate(&mut self, held: u32, record: Record) -> Option<u32> {
         if held > 0 && (self.available <= self.without_record || held >= self.most) {
             return None;
@@ -132,7 +135,7 @@ impl RecordPool {
         Some(index)
     }
 
-    /// Gives a record back; `held` are left.
+    /// Releases a record of a connection; `held` remain with it.
     pub(super) fn release(&mut self, index: u32, held: u32) {
         self.records[index as usize].links[0].next = self.free;
         self.free = index;
@@ -149,7 +152,7 @@ impl RecordPool {
     }
 }
 
-/// Which of a record's links a list uses.
+/// Indices into [`Record::links`].
 pub(super) const BY_SEQUENCE: usize = 0;
 pub(super) const BY_TURN: usize = 1;
 
@@ -167,7 +170,7 @@ impl<const ORDER: usize> List<ORDER> {
         self.insert_after(pool, self.last, index);
     }
 
-    /// Puts `index` behind `previous`; [`NIL`]: in front of all.
+    /// Inserts `index` after `previous`, or at the front if that is [`NIL`].
     pub fn insert_after(&mut self, pool: &mut RecordPool, previous: u32, index: u32) {
         let next = match previous {
             NIL => self.first,
@@ -184,7 +187,7 @@ impl<const ORDER: usize> List<ORDER> {
         pool.at_mut(index).links[ORDER] = UNLINKED;
     }
 
-    /// Makes `b` follow `a`; [`NIL`] stands for the ends.
+    /// Links `b` after `a`; [`NIL`] stands for the ends of the list.
     fn join(&mut self, pool: &mut RecordPool, a: u32, b: u32) {
         match a {
             NIL => self.first = b,

@@ -1,11 +1,11 @@
-//! Proportional rate reduction (RFC 9937): how much may leave for each acknowledgement in fast recovery.
+//! Proportional rate reduction (RFC 9937): how much may be sent for each acknowledgement in fast recovery.
 
 /// The state of one recovery.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Prr {
-    /// Where the window is to be at the end, in bytes.
+    /// Target window at the end of recovery, in bytes.
     ssthresh: u32,
-    /// RecoverFS: what was in flight as it began.
+    /// RecoverFS: bytes in flight when recovery began.
     flight: u32,
     delivered: u32,
     out: u32,
@@ -13,9 +13,9 @@ pub(crate) struct Prr {
 }
 
 impl Prr {
-    /// RFC 9937 §6.1: recovery begins. `flight`: RecoverFS; `in_flight`: what is left in the network.
+    /// RFC 9937 §6.1: recovery begins. `flight`: RecoverFS; `in_flight`: bytes still in the network.
     pub fn begin(ssthresh: u32, flight: u32, in_flight: u32, mss: u32) -> Self {
-        // One segment goes out whatever found the loss.
+        // One segment is sent in any case.
         Prr { ssthresh, flight: flight.max(1), delivered: 0, out: 0, cwnd: in_flight + mss }
     }
 
@@ -24,8 +24,8 @@ impl Prr {
         self.cwnd
     }
 
-    /// RFC 9937 §6.2: an acknowledgement delivered `delivered` bytes and left `in_flight`. `safe`: snd_una moved and
-    /// nothing further was lost.
+    /// RFC 9937 §6.2: an acknowledgement delivered `delivered` bytes and left `in_flight` in the network. `safe`:
+    /// SND.UNA advanced and no further loss was detected.
     pub fn on_ack(&mut self, delivered: u32, in_flight: u32, safe: bool, mss: u32) {
         if delivered == 0 {
             return;
@@ -36,16 +36,17 @@ impl Prr {
                 (u64::from(self.delivered) * u64::from(self.ssthresh)).div_ceil(u64::from(self.flight));
             u32::try_from(share).unwrap_or(u32::MAX).saturating_sub(self.out)
         } else {
-            // Conservative by default; a segment more in each round where all goes well.
+            // Conservative by default (PRR-CRB); one segment more per acknowledgement if it is safe (PRR-SSRB).
             let bound = self.delivered.saturating_sub(self.out).max(delivered);
             bound.saturating_add(if safe { mss } else { 0 }).min(self.ssthresh - in_flight)
         };
-        // The first retransmission goes out at once.
+        // The first retransmission is sent immediately.
         let count = if self.out == 0 { count.max(mss) } else { count };
         self.cwnd = in_flight.saturating_add(count);
     }
 
-    /// Loss was found between acknowledgements: what it leaves free is no licence for more than the target.
+    /// Loss was detected between acknowledgements: the bytes it removes from the network must not permit more than
+    /// the target.
     pub fn on_loss(&mut self, in_flight: u32, mss: u32) {
         self.cwnd = self.cwnd.min(self.ssthresh.max(in_flight + mss));
     }

@@ -1,4 +1,4 @@
-//! RACK: loss is what was sent before something that was delivered, and had time enough (RFC 8985 §6).
+//! RACK: a record is lost if it was sent before a delivered one and enough time has passed (RFC 8985 §6).
 
 use core::time::Duration;
 
@@ -10,12 +10,12 @@ use crate::recovery::pool::{Record, RecordPool};
 use crate::rtt::Rtt;
 use crate::seq::Seq;
 
-/// RFC 8985 §6.2 step 4: segments SACKed that count as loss while no reordering was seen.
+/// RFC 8985 §6.2 step 4: number of SACKed segments that indicates a loss while no reordering was observed.
 pub(crate) const DUPLICATE_THRESHOLD: u32 = 3;
-/// Recoveries without D-SACK after which the reordering window shrinks again (RFC 8985 §6.2 step 4).
+/// Number of recoveries without D-SACK after which the reordering window is reset (RFC 8985 §6.2 step 4).
 const PERSIST: u8 = 16;
 
-/// What RACK knows of one connection.
+/// The RACK state of one connection.
 ///
 /// ```text
 ///   sent:   |---- before `sent` ----------|x|--- later, nothing known ----|
@@ -27,7 +27,7 @@ pub(crate) struct Rack {
     /// RACK.xmit_ts, RACK.end_seq: of the most recently sent record that was delivered.
     xmit_ts: Instant,
     end_seq: Seq,
-    /// RACK.rtt of it, in nanoseconds.
+    /// RACK.rtt of that record, in nanoseconds.
     rtt: u64,
     /// The highest sequence number known to be delivered.
     fack: Seq,
@@ -38,18 +38,18 @@ pub(crate) struct Rack {
     round_end: Seq,
 }
 
-/// What a search for losses found.
+/// Result of loss detection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Found {
-    /// Bytes newly taken for lost.
+    /// Bytes newly marked as lost.
     pub lost: u32,
-    /// Some of them had been sent again before.
+    /// Some of them were retransmissions.
     pub again: bool,
-    /// When the next record will have had time enough.
+    /// When the next record will be lost if it is not delivered.
     pub deadline: Option<Instant>,
 }
 
-/// What decides how long records may be overtaken.
+/// Connection state that determines how much reordering is tolerated.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LossContext {
     pub phase: Phase,
@@ -71,19 +71,19 @@ impl Rack {
         }
     }
 
-    /// RFC 8985 §5.2, RACK_sent_after: whether what is told of was sent after `record`.
+    /// RFC 8985 §5.2, RACK_sent_after: whether the most recently sent delivered record was sent after `record`.
     fn sent_after(&self, record: &Record) -> bool {
         self.xmit_ts > record.sent || (self.xmit_ts == record.sent && self.end_seq.after(record.end))
     }
 
-    /// RFC 8985 §6.2 steps 2 and 3: `record` was delivered at `at`. `echo_before`: the peer's echo shows an earlier
-    /// transmission of it than the last.
+    /// RFC 8985 §6.2 steps 2 and 3: `record` was delivered at `at`. `echo_before`: the peer's timestamp echo belongs
+    /// to an earlier transmission of it than the last.
     pub fn on_delivered(&mut self, record: &Record, at: Instant, echo_before: bool, min: Option<Duration>) {
         let rtt = at.saturating_since(record.sent);
         if !record.retransmitted && record.end.before(self.fack) {
             self.reordering_seen = true;
         }
-        // An acknowledgement of the original, not of what was sent again.
+        // The acknowledgement is of the original transmission, not of the retransmission.
         if record.retransmitted && (echo_before || min.is_some_and(|min| rtt < min)) {
             return;
         }
@@ -93,24 +93,26 @@ impl Rack {
         }
     }
 
-    /// Everything of an acknowledgement was told; the highest sequence number of it was `highest`.
+    /// Ends the processing of an acknowledgement; `highest` is the highest sequence number that it reported as
+    /// delivered.
     pub fn on_highest(&mut self, highest: Seq) {
         self.fack = self.fack.max(highest);
-        // Kept near, so that it stays comparable.
+        // Kept within comparable distance.
         self.round_end = self.round_end.max(highest.minus(1 << 30));
     }
 
-    /// What was sent later arrived earlier, as the taking back of a recovery shows.
+    /// Records that reordering was observed: a recovery turned out to be spurious.
     pub fn set_reordering_seen(&mut self) {
         self.reordering_seen = true;
     }
 
-    /// What was taken for the answer to a retransmission answered the original: what is sent before it is not late.
+    /// Discards RACK.xmit_ts: an acknowledgement attributed to a retransmission belonged to the original, so that
+    /// records sent before the retransmission are not late.
     pub fn reset_xmit_ts(&mut self) {
         self.xmit_ts = Instant::ZERO;
     }
 
-    /// RFC 8985 §6.2 step 4: the window grows by a step in each round trip that tells of duplicates.
+    /// RFC 8985 §6.2 step 4: the reordering window grows by one step in each round trip with a duplicate report.
     pub fn on_duplicate_report(&mut self, una: Seq, nxt: Seq) {
         if una.before(self.round_end) {
             return;
@@ -120,7 +122,7 @@ impl Rack {
         self.persist = PERSIST;
     }
 
-    /// A recovery is over.
+    /// Counts a recovery that has ended.
     pub fn on_recovered(&mut self) {
         self.persist = self.persist.saturating_sub(1);
         if self.persist == 0 {
@@ -140,8 +142,8 @@ impl Rack {
         (min / 4 * u32::from(self.multiplier)).min(srtt)
     }
 
-    /// RFC 8985 §6.2 step 5: marks what had time enough at `now`. The time of the next is that of the oldest, where the
-    /// RFC waits for the youngest.
+    /// RFC 8985 §6.2 step 5: marks records as lost whose time is over at `now`. The deadline returned is that of the
+    /// oldest remaining record, whereas the RFC uses that of the youngest.
     pub fn detect(
         &self,
         flight: &mut Flight,
@@ -167,7 +169,8 @@ impl Rack {
         found
     }
 
-    /// RFC 8985 §6.3: the retransmission timer fired. The head is lost, and so is what had time enough.
+    /// RFC 8985 §6.3: the retransmission timer fired. Marks the head of the flight as lost, and all records whose
+    /// time is over.
     pub fn on_timeout(
         &self,
         flight: &mut Flight,

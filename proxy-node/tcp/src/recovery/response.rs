@@ -1,4 +1,4 @@
-//! What a connection does about what its acknowledgements and timers tell of loss.
+//! A connection's response to acknowledgements and timers that indicate loss.
 
 use core::time::Duration;
 
@@ -15,11 +15,11 @@ use crate::recovery::{Phase, Recovery};
 use crate::seq::Seq;
 use crate::tcb::{Context, Tcb};
 
-/// Most duplicate acknowledgements that are waited for.
+/// Upper bound of the duplicate acknowledgement threshold.
 const THRESHOLD_MAX: u8 = 12;
 
 impl Tcb {
-    /// Starts collecting what an acknowledgement tells.
+    /// Begins the summary of an acknowledgement.
     pub fn begin_ack_summary(&self, at: Instant, ack: Seq, echo: Option<u32>) -> AckSummary {
         let mut summary = AckSummary::new(at, ack, self.snd_una, self.recovery.pipe());
         summary.echo = echo.filter(|_| self.timestamps);
@@ -29,7 +29,8 @@ impl Tcb {
         summary
     }
 
-    /// Acts on an acknowledgement whose news were taken in.
+    /// Acts on a complete summary: detects loss and spurious responses, enters and leaves recovery, updates
+    /// congestion control.
     pub fn respond(&mut self, cx: &mut Context<'_>, summary: &mut AckSummary) {
         let phase = self.recovery.phase;
         let rtt = self.sample_round_trip(summary);
@@ -67,7 +68,7 @@ impl Tcb {
         }
     }
 
-    /// Takes in the round trip that an acknowledgement measures, if it measures one; returns the shortest.
+    /// Processes the round trip that an acknowledgement measures, if any; returns the shortest.
     fn sample_round_trip(&mut self, summary: &AckSummary) -> Option<Duration> {
         let (una, nxt) = (self.snd_una, self.snd_nxt);
         if let Some((long, short)) = summary.round_trips() {
@@ -80,7 +81,8 @@ impl Tcb {
         Some(rtt)
     }
 
-    /// RFC 8985 §7.4.2: whether a tail loss probe made good a loss. (Its duplicate, where reported, has ended it.)
+    /// RFC 8985 §7.4.2: ends a tail loss probe, and reduces the window if the probe repaired a loss. (A D-SACK of the
+    /// probe has ended it before.)
     fn end_tail_probe(&mut self, summary: &AckSummary) {
         let Some(probe) = self.recovery.tail_probe.filter(|probe| !summary.ack.before(probe.end)) else {
             return;
@@ -96,7 +98,7 @@ impl Tcb {
         }
     }
 
-    /// Takes a loss response back that was none: by F-RTO, by timestamps, by reported duplicates.
+    /// Undoes a spurious loss response, detected by F-RTO, timestamps or duplicate reports.
     fn detect_spurious_response(&mut self, cx: &mut Context<'_>, summary: &AckSummary) {
         let complete = !self.snd_una.before(self.recovery.recover);
         let timeout = self.recovery.phase == Phase::Timeout;
@@ -109,7 +111,8 @@ impl Tcb {
             sack: self.sack,
         };
         let by_order = timeout && self.recovery.frto.on_ack(&input);
-        // What else is on its way again may have been lost all the same: only when nothing is, the whole is refuted.
+        // Other retransmitted data in flight may really have been lost: the whole response is spurious only if there
+        // is none.
         let settled = timeout || complete || self.recovery.flight.resent() == 0;
         let by_echo = self.recovery.phase != Phase::Open
             && summary.acked > 0
@@ -165,14 +168,14 @@ impl Tcb {
         self.maybe_transmit = true;
     }
 
-    /// Loss was found: fast recovery begins, where none is under way (RFC 6675 §5 step 4, RFC 9937 §6.1).
+    /// Loss was detected: begins fast recovery, unless a recovery is in progress (RFC 6675 §5 step 4, RFC 9937 §6.1).
     fn enter_recovery(&mut self, cx: &mut Context<'_>, summary: &AckSummary, found: Found) {
         if found.lost == 0 || self.recovery.phase != Phase::Open {
             return;
         }
         cx.counters.fast_recoveries += 1;
         self.congestion.on_loss(summary.in_flight);
-        // What was SACKed before does not count as delivered in this recovery.
+        // Data SACKed before does not count as delivered in this recovery.
         let known = self.recovery.flight.sacked().saturating_sub(summary.sacked);
         let flight = self.outstanding().saturating_sub(known) + summary.acked;
         let in_flight = self.recovery.pipe();
@@ -185,13 +188,13 @@ impl Tcb {
     /// The retransmission timer fired with data in flight (RFC 8985 §6.3, RFC 5681 §3.1, RFC 5682).
     pub fn on_data_timeout(&mut self, cx: &mut Context<'_>) {
         let again = self.timers.retries > 1;
-        // RFC 5681 §3.1: the threshold comes down once for what is lost in a flight.
+        // RFC 5681 §3.1: ssthresh is reduced once for the losses of a flight.
         let first = self.recovery.phase == Phase::Open;
         self.congestion.on_timeout(first);
         let context = self.loss_context();
         let recovery = &mut self.recovery;
-        // RFC 2018 §8: the head SACKed and not acknowledged shows that the peer discarded it. No answer at all may show
-        // the same.
+        // RFC 2018 §8: a head that is SACKed and not acknowledged shows that the peer has discarded it. A second
+        // timeout without any response may have the same cause.
         let reneged = recovery.flight.head(cx.records).is_some_and(|head| head.state == RecordState::Sacked);
         if reneged || again {
             cx.counters.reneged += u64::from(reneged);
@@ -205,12 +208,12 @@ impl Tcb {
         let undo = if first { Undo::begin(self.snd_una, false) } else { recovery.undo };
         recovery.begin(Phase::Timeout, self.snd_una, self.snd_nxt);
         recovery.undo = undo;
-        // RFC 5682 §2.1 step 1: not where an earlier recovery goes on.
+        // RFC 5682 §2.1 step 1: not while an earlier recovery is in progress.
         recovery.frto = if first || again { Frto::Retransmitted } else { Frto::Off };
         self.timers.reordering = Instant::FAR_FUTURE;
     }
 
-    /// Sends again what is in flight, for a reason that is not congestion.
+    /// Retransmits all data in flight for a reason other than congestion.
     pub fn resend(&mut self, cx: &mut Context<'_>) {
         if self.outstanding() == 0 {
             return;
@@ -236,7 +239,7 @@ impl Recovery {
         }
     }
 
-    /// Everything is lost that is not SACKed.
+    /// Marks everything that is not SACKed as lost.
     fn mark_all_lost(&mut self, pool: &mut RecordPool) {
         while self.flight.oldest(pool).is_some() {
             self.flight.mark_oldest_lost(pool);
@@ -259,7 +262,7 @@ impl Recovery {
         (self.duplicates, self.duplicate_bytes) = (0, 0);
     }
 
-    /// Nothing was lost, and reordering reaches further than we thought.
+    /// Ends a recovery that was spurious: nothing was lost, and reordering is larger than assumed.
     fn undo_response(&mut self, pool: &mut RecordPool) {
         if self.phase == Phase::Recovery {
             self.rack.set_reordering_seen();
@@ -273,7 +276,7 @@ impl Recovery {
         self.undo = Undo::NONE;
     }
 
-    /// RFC 5681 §3.2, RFC 6582 §3.2: says how many bytes are lost.
+    /// RFC 5681 §3.2, RFC 6582 §3.2: returns how many bytes were newly marked as lost.
     fn find_losses_without_sack(
         &mut self,
         pool: &mut RecordPool,
@@ -283,7 +286,7 @@ impl Recovery {
         mss: u32,
     ) -> u32 {
         if summary.acked > 0 && self.phase == Phase::Recovery {
-            // RFC 6582 §3.2 step 3: a partial acknowledgement names the next lost segment.
+            // RFC 6582 §3.2 step 3: a partial acknowledgement identifies the next lost segment.
             self.forced = true;
             return self.flight.mark_head_lost(pool, mss);
         }
@@ -292,9 +295,9 @@ impl Recovery {
         }
         self.duplicates = self.duplicates.saturating_add(1);
         self.duplicate_bytes = (self.duplicate_bytes + mss).min(nxt.since(una).saturating_sub(mss));
-        // RFC 9937 §6.2: each stands for a segment.
+        // RFC 9937 §6.2: each duplicate stands for one delivered segment.
         summary.delivered = mss;
-        // RFC 6582 §3.2 step 2: not for data that was already recovered.
+        // RFC 6582 §3.2 step 2: not for data of an earlier recovery.
         let found = self.phase == Phase::Open && self.duplicates == self.threshold && una.after(self.recover);
         if found { self.flight.mark_head_lost(pool, mss) } else { 0 }
     }

@@ -1,4 +1,5 @@
-//! Reading SACK blocks: what the peer has (RFC 2018), and what it had twice (RFC 2883).
+//! Processing of SACK blocks: data that the peer has received (RFC 2018), and data that it has received twice
+//! (RFC 2883).
 
 use csp_wire::tcp::SackBlock;
 
@@ -7,16 +8,16 @@ use crate::recovery::ack_summary::AckSummary;
 use crate::recovery::pool::RecordPool;
 use crate::seq::Seq;
 
-/// Steps over records that one acknowledgement may cost beyond those it covers. A hostile peer could otherwise have us
-/// walk the whole flight for each of its blocks; blocks that are not reached count as not told, and the next
-/// acknowledgement goes on from there.
+/// Most steps over records that one acknowledgement may cost beyond the records it covers. Without the bound, a
+/// hostile peer could make us walk the whole flight for each of its blocks. Blocks beyond the bound are ignored; the
+/// next acknowledgement continues from there.
 const STEPS: u32 = 1024;
 
-/// No block is longer (RFC 7323 §2.3).
+/// Longest possible block (RFC 7323 §2.3).
 const BLOCK_LEN_MAX: u32 = 1 << 30;
 
 impl Recovery {
-    /// Takes in the SACK blocks of an acknowledgement. Blocks that cannot be of what is in flight are ignored.
+    /// Processes the SACK blocks of an acknowledgement. Blocks outside the data in flight are ignored.
     pub fn on_sack(
         &mut self,
         pool: &mut RecordPool,
@@ -26,12 +27,13 @@ impl Recovery {
         mss: u32,
     ) {
         summary.dsack = reported_duplicate(blocks, summary.ack);
-        // Splitting off single bytes would fill the pool: as many records as segments, and as many again, are enough.
+        // Bounds the records of the connection, because splitting off single bytes would fill the pool: twice as many
+        // records as segments are enough.
         let most = 64 + nxt.since(una) / mss.max(1) * 2;
         let mut budget = STEPS;
         for block in blocks {
             let (start, end) = (Seq(block.start), Seq(block.end));
-            // Measured from snd_una, because a hostile block can span more than comparisons hold for.
+            // Measured from SND.UNA, because a hostile block can be longer than sequence number comparison permits.
             let (first, last) = (start.0.wrapping_sub(una.0), end.0.wrapping_sub(una.0));
             if first >= last || last > nxt.since(una) {
                 continue;
@@ -44,8 +46,8 @@ impl Recovery {
         }
     }
 
-    /// The peer reports a duplicate (RFC 2883): of a tail loss probe, of what was sent again in vain, or of nothing that
-    /// we know of, which the network doubled.
+    /// Processes a duplicate report (RFC 2883). The duplicate is that of a tail loss probe, of a spurious
+    /// retransmission, or, if nothing was retransmitted, one that the network made.
     pub(super) fn on_duplicate_report(&mut self, range: (Seq, Seq), una: Seq, nxt: Seq) {
         // RFC 8985 §7.4.2: the probe and the original both arrived.
         if self.tail_probe.is_some_and(|probe| probe.is_retrans && probe.end == range.1) {
@@ -59,14 +61,14 @@ impl Recovery {
         self.resent = self.resent.saturating_sub(len);
         self.rack.on_duplicate_report(una, nxt);
         if self.undo.on_duplicate_report(range) {
-            // Its original was late, not lost. By the time of the report the recovery may be over, but the next segment
-            // that is overtaken is to be waited for.
+            // The original was late, not lost. The recovery may have ended by now, but the next reordered segment
+            // must be tolerated.
             self.rack.set_reordering_seen();
         }
     }
 }
 
-/// RFC 2883 §4: the first block reports a duplicate where the acknowledgement, or the second block, covers it.
+/// RFC 2883 §4: the first block reports a duplicate if the acknowledgement number, or the second block, covers it.
 fn reported_duplicate(blocks: &[SackBlock], ack: Seq) -> Option<(Seq, Seq)> {
     let first = blocks.first()?;
     let (start, end) = (Seq(first.start), Seq(first.end));

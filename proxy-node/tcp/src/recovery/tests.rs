@@ -6,7 +6,7 @@ use crate::recovery::flight::{Flight, Stamp};
 use crate::recovery::pool::{RecordPool, RecordState};
 use crate::seq::Seq;
 
-/// What the records must agree with: a fate and the time of the last transmission for each sequence number.
+/// The model that the records must match: state and time of the last transmission for each sequence number.
 struct Model {
     una: u32,
     bytes: Vec<(RecordState, u64, bool)>,
@@ -66,7 +66,7 @@ fn play(seed: u64) {
                 let len = (1 + random.below(60)).min(flight.room(&pool));
                 if len > 0 {
                     assert!(flight.push(&mut pool, BASE.plus(nxt), BASE.plus(nxt + len), &stamp(now)));
-                    // For want of records the last one takes the time of what is added to it.
+                    // If no record is free, the last one covers the new data and takes its time.
                     let start = flight.tail_start(&pool);
                     for seq in start.since(BASE)..nxt {
                         model.at(BASE.plus(seq)).1 = now;

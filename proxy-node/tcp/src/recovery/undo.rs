@@ -1,35 +1,35 @@
-//! Whether what was sent again need not have been: by timestamps (Eifel, RFC 3522) and by reported duplicates
-//! (RFC 2883, RFC 3708).
+//! Detection of spurious retransmissions: by timestamps (Eifel, RFC 3522) and by duplicate reports (RFC 2883,
+//! RFC 3708).
 
 use crate::seq::Seq;
 
-/// What the last loss response could be taken back by.
+/// The state that detects whether the last loss response was spurious.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Undo {
-    /// There is a loss response to take back; snd_una as it began.
+    /// A loss response can be undone; `marker` is SND.UNA when it began.
     pending: bool,
     marker: Seq,
-    /// It was a fast recovery: where it was spurious, segments were overtaken by others.
+    /// The response was a fast recovery, not a timeout: if it was spurious, segments were reordered.
     fast: bool,
-    /// Something was sent again, first with this timestamp of ours, if with any.
+    /// Data was retransmitted; `stamp` is the TSval of the first retransmission, if `stamped`.
     any: bool,
     stamped: bool,
     stamp: u32,
-    /// Bytes sent again and not reported as duplicates.
+    /// Bytes retransmitted and not reported as duplicates.
     resent: u32,
 }
 
 impl Undo {
-    /// There is nothing to take back.
+    /// No loss response can be undone.
     pub const NONE: Undo =
         Undo { pending: false, marker: Seq(0), fast: false, any: false, stamped: false, stamp: 0, resent: 0 };
 
-    /// A loss response begins at `una`; `fast`: a fast recovery, not a timeout.
+    /// Begins a loss response at `una`; `fast`: it is a fast recovery, not a timeout.
     pub fn begin(una: Seq, fast: bool) -> Self {
         Undo { pending: true, marker: una, fast, ..Undo::NONE }
     }
 
-    /// `len` bytes were sent again, with this timestamp of ours.
+    /// Records the retransmission of `len` bytes with TSval `stamp`.
     pub fn on_resend(&mut self, len: u32, stamp: Option<u32>) {
         if !self.pending {
             return;
@@ -40,7 +40,7 @@ impl Undo {
         self.resent = self.resent.saturating_add(len);
     }
 
-    /// The peer had `range` twice; says whether that shows that segments overtake each other.
+    /// Processes the report that the peer received `range` twice. Returns whether that shows reordering.
     pub fn on_duplicate_report(&mut self, range: (Seq, Seq)) -> bool {
         let relevant = self.pending && self.any && !range.0.before(self.marker);
         if relevant {
@@ -54,7 +54,7 @@ impl Undo {
         self.pending && self.stamped && echo.is_some_and(|echo| (echo.wrapping_sub(self.stamp) as i32) < 0)
     }
 
-    /// Everything sent again was a duplicate.
+    /// RFC 3708: everything retransmitted was a duplicate.
     pub fn is_spurious_by_dsack(&self) -> bool {
         self.pending && self.any && self.resent == 0
     }

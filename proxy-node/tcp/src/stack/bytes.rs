@@ -1,4 +1,4 @@
-//! Reading, writing, and the buffers that payload arrives in.
+//! Reading, writing, and buffers that messages are received into.
 
 use csp_types::{FlowLabel, Instant};
 
@@ -8,8 +8,9 @@ use crate::chain::Slices;
 use crate::stack::Stack;
 
 impl Stack {
-    /// Memory for the next message to land in: a segment for [`Stack::on_segment_in`], bytes for [`Stack::write_in`].
-    /// `None` where there is no room for the longest one: let it land elsewhere, and its payload is copied.
+    /// Lends a buffer for the next message: a segment for [`Stack::on_segment_in`], or bytes for [`Stack::write_in`].
+    /// Returns `None` if no memory region has room for the longest message; the caller then uses memory of its own,
+    /// and the payload is copied.
     ///
     /// ```text
     ///   lend ─▶ fill ─▶ on_segment_in / write_in … ─▶ give_back ─▶ poll_transmit, read_with …
@@ -21,7 +22,7 @@ impl Stack {
         }
     }
 
-    /// Takes a buffer back; payload that stays in it can be read and sent from now on.
+    /// Returns a lent buffer. From then on payload that remains in it can be read and sent.
     pub fn give_back(&mut self, buffer: Buffer) {
         match buffer.direction {
             Direction::Receive => self.blocks.give_back(buffer),
@@ -29,8 +30,8 @@ impl Stack {
         }
     }
 
-    /// Hands up to `max` readable bytes to `f`, slice by slice in order; `f` says how many of the slice it took, and
-    /// taking fewer ends the reading. Returns how many were taken. Taken bytes open the window.
+    /// Passes up to `max` readable bytes to `f`, slice by slice in order. `f` returns how many bytes of the slice it
+    /// has consumed; fewer than all ends the reading. Returns how many bytes were consumed; they open the window.
     pub fn read_with(
         &mut self,
         now: Instant,
@@ -49,7 +50,7 @@ impl Stack {
         self.consume(now, label, taken)
     }
 
-    /// Up to `max` readable bytes, slice by slice in order, where they lie.
+    /// Up to `max` readable bytes as slices of the memory they lie in, in order. They remain readable.
     pub fn peek(&mut self, label: FlowLabel, max: usize) -> Slices<'_> {
         let Some(slot) = self.slot(label) else { return Slices::EMPTY };
         match self.tcbs[slot as usize].as_mut() {
@@ -58,7 +59,7 @@ impl Stack {
         }
     }
 
-    /// Takes the first `n` readable bytes, or all where there are fewer; says how many. They open the window.
+    /// Consumes the first `n` readable bytes, or all if there are fewer, and returns how many. They open the window.
     pub fn consume(&mut self, now: Instant, label: FlowLabel, n: usize) -> usize {
         let Some(slot) = self.slot(label) else { return 0 };
         let Some((tcb, cx)) = self.split(slot, now) else { return 0 };
@@ -77,7 +78,7 @@ impl Stack {
         self.tcb(label).map_or(0, |tcb| tcb.receive.readable() as usize)
     }
 
-    /// Bytes that `write` would take now, were there blocks enough in the pool.
+    /// Bytes that `write` would accept now if the pool had enough free blocks.
     pub fn writable(&self, label: FlowLabel) -> usize {
         match self.tcb(label) {
             Some(tcb) if tcb.state != State::Done && !tcb.fin_queued => {
@@ -87,29 +88,30 @@ impl Stack {
         }
     }
 
-    /// Sets how many bytes the connection keeps for sending, unacknowledged ones included, up to
-    /// [`crate::StackConfig::send_buffer_max`], instead of what its path asks for; 0 goes back to that. While the
-    /// [`crate::send_memory`] of all connections' capacities fits the memory for sending, no write within them is ever
-    /// short. `false` for stale labels.
+    /// Sets the connection's send buffer in bytes, sent and unacknowledged bytes included, up to
+    /// [`crate::StackConfig::send_buffer_max`]; 0 returns to automatic sizing. As long as the [`crate::send_memory`]
+    /// of all connections' capacities fits into the memory for sending, writes within the capacity are always
+    /// accepted whole. Returns `false` if the label is stale.
     pub fn set_send_capacity(&mut self, label: FlowLabel, bytes: u32) -> bool {
         let tcb = self.slot(label).and_then(|slot| self.tcbs[slot as usize].as_mut());
         tcb.map(|tcb| tcb.send.set_capacity(bytes)).is_some()
     }
 
-    /// Since when the peer has acknowledged nothing of what was written; `None` where it has acknowledged everything, and
-    /// for stale labels.
+    /// The time since which the peer has acknowledged nothing of the written data. `None` if all of it is
+    /// acknowledged, or the label is stale.
     pub fn unacknowledged_since(&self, label: FlowLabel) -> Option<Instant> {
         self.tcb(label).filter(|tcb| tcb.send.len() > 0).map(|tcb| tcb.progress_at)
     }
 
-    /// Copies the start of `data` into the send queue and says how many bytes it took. Taking fewer than all promises
-    /// an [`Event::Writable`](crate::Event::Writable) later on. 0 as well after `shutdown` and for stale labels.
+    /// Copies the start of `data` into the send queue and returns how many bytes were accepted. If these are fewer
+    /// than all, an [`Event::Writable`](crate::Event::Writable) follows once there is room. After `shutdown`, and for
+    /// a stale label, 0 is returned and no event follows.
     pub fn write(&mut self, now: Instant, label: FlowLabel, data: &[u8]) -> usize {
         self.push(now, label, data, None)
     }
 
-    /// As [`Stack::write`] for bytes in a buffer of this stack (see [`Stack::lend`]): they stay there until they are
-    /// acknowledged, where that holds not much more memory than they are long.
+    /// As [`Stack::write`], for bytes in a buffer lent by this stack ([`Stack::lend`]). They remain there until they
+    /// are acknowledged, unless that would hold much more memory than their length; then they are copied.
     pub fn write_in(&mut self, now: Instant, label: FlowLabel, data: &[u8], buffer: &Buffer) -> usize {
         let place = buffer.place_of(data).filter(|_| buffer.direction == Direction::Send);
         self.push(now, label, data, place)

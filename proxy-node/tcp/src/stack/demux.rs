@@ -1,4 +1,5 @@
-//! Whose segment is it? By label, by addresses, for a listener, for nobody (RFC 9293 §3.10.7.1, §3.10.7.2).
+//! Assigns an arriving segment to a connection, a TIME-WAIT entry, a listener or none (RFC 9293 §3.10.7.1,
+//! §3.10.7.2).
 
 use csp_types::{FlowLabel, FourTuple, Instant};
 use csp_wire::tcp::Segment;
@@ -13,7 +14,7 @@ use crate::stack::settle::TIME_WAIT_SLOTS;
 use crate::tcb;
 use crate::timewait::Answer;
 
-/// Where a segment belongs.
+/// The owner of a segment.
 enum Owner {
     Connection(u32),
     TimeWait(u32, FourTuple),
@@ -21,7 +22,7 @@ enum Owner {
 }
 
 impl Stack {
-    /// Takes in a segment that arrived; `payload` is what follows its header.
+    /// Processes a segment; `payload` is what follows its header.
     ///
     /// # Errors
     /// [`DropReason`]: the segment had no effect but possibly an answer. It is counted already.
@@ -35,8 +36,8 @@ impl Stack {
         self.process_segment(now, arrival, segment, payload, None)
     }
 
-    /// As [`Stack::on_segment`] for a segment in a buffer of this stack (see [`Stack::lend`]): its payload stays there,
-    /// where that holds not much more memory than it is long.
+    /// As [`Stack::on_segment`], for a segment in a buffer lent by this stack ([`Stack::lend`]). The payload remains
+    /// there, unless that would hold much more memory than its length; then it is copied.
     ///
     /// # Errors
     /// [`DropReason`]: the segment had no effect but possibly an answer. It is counted already.
@@ -99,7 +100,7 @@ impl Stack {
         }
     }
 
-    /// The label decides where it is live; otherwise the addresses do.
+    /// A live label identifies the connection; otherwise the addresses do.
     fn owner(&self, arrival: &Arrival) -> Result<Owner, DropReason> {
         let mut tuple = arrival.tuple;
         if arrival.label != FlowLabel::NONE {
@@ -123,13 +124,13 @@ impl Stack {
         })
     }
 
-    /// The label of the connection with these addresses; `None` also for those in TIME-WAIT.
+    /// The label of the connection with these addresses; `None` if there is none, or only a TIME-WAIT entry.
     pub fn label_of(&self, tuple: &FourTuple) -> Option<FlowLabel> {
         let slot = self.find_by_tuple(tuple)?;
         self.tcbs.get(slot as usize)?.as_ref().map(|tcb| tcb.label)
     }
 
-    /// The connection or TIME-WAIT entry (from [`TIME_WAIT_SLOTS`] on) of these addresses.
+    /// The slot of the connection, or [`TIME_WAIT_SLOTS`] plus that of the TIME-WAIT entry, with these addresses.
     pub(super) fn find_by_tuple(&self, tuple: &FourTuple) -> Option<u32> {
         self.tuples.find(self.keys.table_hash(tuple), |slot| match slot.checked_sub(TIME_WAIT_SLOTS) {
             Some(slot) => self.time_wait.get(slot).is_some_and(|entry| entry.tuple == *tuple),
@@ -147,10 +148,11 @@ impl Stack {
         segment: Incoming<'_>,
     ) -> Result<(), DropReason> {
         let Some((tcb, mut cx)) = self.split(slot, now) else { return Err(DropReason::StaleLabel) };
-        // A node that does not know the label is told it with the next segment.
+        // A record without label shows that the network node does not have it: the next segment announces it.
         tcb.announced &= !arrival.label.is_none();
         let result = tcb.on_segment(&mut cx, segment);
-        // So is one that is new. What had no effect may be forged, and moves no connection to another node.
+        // A segment through another node moves the connection to that node, which then needs the label, too. A
+        // segment without effect may be forged, and moves nothing.
         if tcb.via != arrival.via && result.is_ok() {
             (tcb.announced, tcb.via) = (false, arrival.via);
         }
@@ -180,7 +182,7 @@ impl Stack {
         match answer {
             Answer::Ignore => {}
             Answer::Acknowledge => {
-                // RFC 9293 §3.10.7.4, eighth check: the FIN again, and not just any
+                // RFC 9293 §3.10.7.4, eighth check: only a retransmission of the peer's FIN restarts the timer
                 if segment.flags.fin() && segment.end() == entry.rcv_nxt {
                     self.time_wait.restart(slot, now, self.config.time_wait);
                 }

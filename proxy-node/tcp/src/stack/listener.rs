@@ -1,5 +1,6 @@
-//! Segments without a connection: SYNs to listeners open one, with state or with a cookie; acknowledgements of cookies
-//! bring one about; everything else is refused (RFC 9293 §3.10.7.1, §3.10.7.2).
+//! Segments without a connection. A SYN to a listener opens a connection, with a connection block or with a cookie;
+//! the acknowledgement of a cookie creates its connection; everything else is refused (RFC 9293 §3.10.7.1,
+//! §3.10.7.2).
 
 use csp_types::{FourTuple, Instant};
 use csp_wire::tcp::Flags;
@@ -15,20 +16,20 @@ use crate::stack::Stack;
 use crate::tcb::{FinalTransmit, Tcb};
 use crate::timewait::TimeWait;
 
-/// What a SYN to a listener gets.
+/// How a SYN to a listener is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Admission {
     /// A connection block.
     State,
-    /// A block, in place of the oldest half-open connection's.
+    /// A connection block; the oldest half-open connection is evicted for it.
     InPlaceOfOldest,
-    /// A SYN/ACK that we forget.
+    /// A SYN cookie; no state is kept.
     Cookie,
-    /// No answer: every block is in use by a connection that is established. The client sends its SYN again.
+    /// No reply, because established connections use every block. The client retransmits its SYN.
     Refusal,
 }
 
-/// An arrival that belongs to nobody (but perhaps to a connection that `time_wait` remembers).
+/// A segment without a connection. `time_wait` is the TIME-WAIT entry with its addresses, if there is one.
 #[derive(Clone, Copy)]
 pub(super) struct Stray<'a, 'b> {
     pub tuple: FourTuple,
@@ -38,7 +39,7 @@ pub(super) struct Stray<'a, 'b> {
 }
 
 impl Stack {
-    /// A segment without a connection.
+    /// Processes a segment without a connection.
     pub(super) fn deliver_to_listener(
         &mut self,
         now: Instant,
@@ -56,7 +57,7 @@ impl Stack {
         if flags.ack() {
             return self.on_stray_acknowledgement(now, stray, listener);
         }
-        // RFC 9293 §3.10.7.2, fourth check; SYN with FIN is no honest peer's.
+        // RFC 9293 §3.10.7.2, fourth check. No honest peer sends SYN with FIN.
         if !flags.syn() || flags.fin() {
             return Err(DropReason::BadFlags);
         }
@@ -92,13 +93,15 @@ impl Stack {
         }
         match (self.labels.available(), half_open) {
             (0, 0) => Admission::Refusal,
-            // One of the half-open ones gives way once the peer has proved itself.
+            // A half-open connection is evicted only after the peer has returned the cookie, and so proved its
+            // address.
             (0, _) if cookies == SynCookies::Auto => Admission::Cookie,
             _ => Admission::State,
         }
     }
 
-    /// SYN-RECEIVED with a connection block. Its sequence numbers lie behind those of the connection in TIME-WAIT.
+    /// Opens a connection in SYN-RECEIVED. If it replaces a TIME-WAIT entry, its sequence numbers start after those
+    /// of the old connection.
     fn open_half(
         &mut self,
         now: Instant,
@@ -125,7 +128,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Forgets the TIME-WAIT entry; says what its next sequence number would have been.
+    /// Removes the TIME-WAIT entry and returns its SND.NXT.
     fn reuse_time_wait(&mut self, slot: Option<u32>) -> Option<Seq> {
         let slot = slot?;
         let after = self.time_wait.get(slot)?.snd_nxt;
@@ -134,7 +137,7 @@ impl Stack {
         Some(after)
     }
 
-    /// Drops the oldest half-open connection (RFC 4987 §3.4).
+    /// Evicts the oldest half-open connection (RFC 4987 §3.4).
     fn evict_half_open(&mut self, now: Instant, final_transmit: FinalTransmit) {
         let Some(slot) = self.half_open.front() else { return };
         if let Some((tcb, mut cx)) = self.split(slot, now) {
@@ -144,7 +147,7 @@ impl Stack {
         self.settle(slot, now);
     }
 
-    /// Answers a SYN as a connection block would, and keeps nothing.
+    /// Answers a SYN as a connection block would, without keeping the block.
     fn send_cookie(&mut self, now: Instant, stray: Stray<'_, '_>, listener: Listener) {
         let Stray { tuple, via, segment, .. } = stray;
         let (queued, capacity) = self.replies.cookies();
@@ -154,7 +157,7 @@ impl Stack {
         }
         let mut options = segment.options;
         if options.timestamps.is_none() {
-            // Nowhere to keep them.
+            // Without timestamps the cookie cannot carry these options.
             (options.window_scale, options.sack_permitted) = (None, false);
         }
         let mss = options.mss.unwrap_or(if tuple.remote.is_ipv4() { 536 } else { 1_220 });
@@ -177,7 +180,7 @@ impl Stack {
         self.replies.push_cookie(now, Reply { tuple, via, header, last: false });
     }
 
-    /// An acknowledgement to a listener: of a cookie, or of nothing we sent.
+    /// Processes an acknowledgement to a listener: that of a cookie opens a connection, any other is refused.
     fn on_stray_acknowledgement(
         &mut self,
         now: Instant,
@@ -195,8 +198,8 @@ impl Stack {
                 return self.open_by_cookie(now, stray, listener, mss);
             }
             self.counters.syn_cookies_rejected += 1;
-            // It may follow a segment that would have verified and was lost: a RST would end the connection that the
-            // peer believes to have, silence makes it send that segment again.
+            // The segment may follow a lost one that carried a valid cookie. A RST would end the connection that the
+            // peer considers established; without a reply the peer retransmits the lost segment.
             if !segment.payload.is_empty() {
                 return Err(DropReason::NoConnection);
             }
@@ -206,8 +209,8 @@ impl Stack {
         Err(DropReason::NoConnection)
     }
 
-    /// Whether a segment acknowledges the cookie with which a SYN was answered that came after the connection in
-    /// TIME-WAIT. A late duplicate of what opened that very connection does not count.
+    /// Whether a segment acknowledges a cookie that was sent for a SYN later than the connection in TIME-WAIT. Late
+    /// duplicates of the segments that opened that connection do not qualify.
     pub(super) fn is_newer_by_cookie(&self, now: Instant, old: &TimeWait, segment: &Incoming<'_>) -> bool {
         let flags = segment.flags;
         let (isn, cookie) = (segment.seq.minus(1), segment.ack.minus(1));
@@ -230,7 +233,7 @@ impl Stack {
             self.evict_half_open(now, FinalTransmit::None);
         }
         if self.labels.available() == 0 {
-            return Err(DropReason::TableFull); // the client sends it again
+            return Err(DropReason::TableFull); // the client retransmits the segment
         }
         self.reuse_time_wait(time_wait);
         let isn = segment.ack.minus(1);

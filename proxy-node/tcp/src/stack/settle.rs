@@ -1,4 +1,4 @@
-//! What every change to a connection entails for the tables around it.
+//! Updates of lists, timers and tables after a change of a connection.
 
 use csp_types::{FlowLabel, FourTuple, Instant};
 
@@ -8,11 +8,11 @@ use crate::stack::Stack;
 use crate::tcb::{Context, Tcb};
 use crate::timewait::TimeWait;
 
-/// In the tuple map, slots from here on are those of the TIME-WAIT table.
+/// In the tuple map, slots from this value on belong to the TIME-WAIT table.
 pub(super) const TIME_WAIT_SLOTS: u32 = 1 << 31;
 
 impl Stack {
-    /// The slot of a label that is live for its owner.
+    /// The slot of a label that is valid for the caller.
     pub(super) fn slot(&self, label: FlowLabel) -> Option<u32> {
         let slot = label.index().checked_sub(self.config.first_label_index as usize)?;
         let tcb = self.tcbs.get(slot)?.as_ref()?;
@@ -23,7 +23,7 @@ impl Stack {
         self.slot(label).and_then(|slot| self.tcbs[slot as usize].as_ref())
     }
 
-    /// What a connection may use of the stack.
+    /// The parts of the stack that a connection uses.
     pub(super) fn context(&mut self, now: Instant) -> Context<'_> {
         Context {
             now,
@@ -37,7 +37,7 @@ impl Stack {
         }
     }
 
-    /// A connection, and what it may use of the stack.
+    /// A connection, and the parts of the stack that it uses.
     pub(super) fn split(&mut self, slot: u32, now: Instant) -> Option<(&mut Tcb, Context<'_>)> {
         let tcb = self.tcbs.get_mut(slot as usize)?.as_mut()?;
         tcb.rearm = true;
@@ -54,7 +54,7 @@ impl Stack {
         Some((tcb, cx))
     }
 
-    /// Does something to a live connection and settles it.
+    /// Applies `f` to a live connection, then updates lists and timers.
     pub(super) fn with<R>(
         &mut self,
         now: Instant,
@@ -68,7 +68,7 @@ impl Stack {
         Some(result)
     }
 
-    /// A new connection in SYN-SENT; `None` when the table is full.
+    /// Creates a connection in SYN-SENT; `None` if the table is full.
     pub(super) fn open(
         &mut self,
         now: Instant,
@@ -87,7 +87,7 @@ impl Stack {
         Some(slot)
     }
 
-    /// Brings lists, timers and tables in line with a connection that changed.
+    /// Updates lists, timers and tables after a connection changed.
     pub(super) fn settle(&mut self, slot: u32, now: Instant) {
         let Some(tcb) = self.tcbs[slot as usize].as_ref() else { return };
         if tcb.state != State::SynReceived {
@@ -109,7 +109,8 @@ impl Stack {
         self.wheel.schedule(slot, if tcb.rearm { tcb.deadline() } else { tcb.delayed_ack });
     }
 
-    /// The protocol is done: segments find the connection no longer, TIME-WAIT begins where it must.
+    /// The protocol has ended: removes the connection from the tuple map and the timer wheel, and enters TIME-WAIT if
+    /// required.
     fn detach(&mut self, slot: u32, now: Instant) {
         let Some((tcb, cx)) = self.split(slot, now) else { return };
         tcb.detached = true;
@@ -145,7 +146,7 @@ impl Stack {
         }
     }
 
-    /// Forgets a TIME-WAIT entry.
+    /// Removes a TIME-WAIT entry.
     pub(super) fn leave_time_wait(&mut self, slot: u32) {
         if let Some(entry) = self.time_wait.remove(slot) {
             self.tuples.remove(entry.hash, TIME_WAIT_SLOTS + slot);
@@ -160,7 +161,7 @@ impl Stack {
         }
     }
 
-    /// Frees the slot and its label.
+    /// Releases the slot, its label and its memory.
     pub(super) fn release(&mut self, slot: u32) {
         let Some(mut tcb) = self.tcbs[slot as usize].take() else { return };
         tcb.send.clear(&mut self.send_blocks);
@@ -174,7 +175,7 @@ impl Stack {
         self.wheel.cancel(slot);
     }
 
-    /// Tells one writer that waits for blocks that there are some again.
+    /// Notifies writers that wait for blocks, as long as more than a quarter of the blocks is free.
     pub(super) fn wake_block_waiters(&mut self) {
         while self.send_blocks.free() > self.send_blocks.capacity() / 4
             && let Some(slot) = self.block_waiters.pop_front()

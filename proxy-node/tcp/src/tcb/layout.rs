@@ -1,17 +1,17 @@
-//! Where a connection's fields lie: what segments in order touch in as few cache lines as possible.
+//! Memory layout of the connection block: fields that segments in order touch share as few cache lines as possible.
 //!
 //! ```text
-//!   line 0, 1   hot       all that a segment with data in order reads and writes: identity, sequence space, receive
-//!                         queue, deadline of the acknowledgement. The two are one access to memory (a pair of lines).
-//!   line 2      sending   send queue, and when and from where it is sent: data out, acknowledgements of data in
-//!   line 3 …    timers, flight, RACK, round-trip times, congestion window: the same, as far as it is needed
-//!   behind      cold      recovery from loss, handshake, path, options, addresses, the end
+//!   line 0, 1   hot       everything that a segment with data in order reads and writes: identity, sequence numbers,
+//!                         receive queue, deadline of the acknowledgement. The processor fetches both lines at once.
+//!   line 2      sending   send queue and its sequence numbers: sent data, acknowledgements of data
+//!   line 3 …    timers, flight, RACK, round-trip times, congestion window: for the same segments, as needed
+//!   last        cold      loss recovery, handshake, path, options, addresses, end of the connection
 //! ```
 //!
-//! With 100,000 connections each line that is touched is a miss, and costs more than what is computed from it. Data out and
-//! acknowledgements cannot do with two lines: what is in flight, the congestion window, round-trip times and timers
-//! are 400 bytes, and each of them changes with each. An acknowledgement that repeats the last one, as segments with data
-//! carry it while nothing is sent, touches none of them ([`Tcb::quiet`]).
+//! With 100,000 connections every line touched is a cache miss, which costs more than the computation. Sending data
+//! and processing its acknowledgements need more than two lines: flight, congestion window, round-trip times and
+//! timers take 400 bytes, and every segment changes all of them. While nothing is sent, segments with data repeat the
+//! last acknowledgement; such an acknowledgement touches none of those lines ([`Tcb::quiet`]).
 
 use core::mem::offset_of;
 
@@ -39,13 +39,13 @@ pub(crate) struct Tcb {
     // Hot.
     pub label: FlowLabel,
     pub via: u32,
-    /// Ours and the peer's, as in `tuple`.
+    /// Local and remote port, as in `tuple`.
     pub ports: (u16, u16),
     pub rcv_nxt: Seq,
-    /// The right edge of the window as it was told.
+    /// Right edge of the receive window as last advertised.
     pub rcv_edge: Seq,
     pub last_ack_sent: Seq,
-    /// TS.Recent and when it was taken, in seconds (RFC 7323 §4.3).
+    /// TS.Recent and the time of its last update in seconds (RFC 7323 §4.3).
     pub ts_recent: u32,
     pub ts_recent_at_s: u32,
     pub snd_una: Seq,
@@ -53,54 +53,56 @@ pub(crate) struct Tcb {
     pub snd_wnd: u32,
     pub snd_wl1: Seq,
     pub snd_wl2: Seq,
-    /// Payload per full-sized segment from the peer, as it is estimated: what we allow at first, and at most.
+    /// Estimated payload of the peer's full-sized segments; starts with, and never exceeds, the largest that we
+    /// permit.
     pub full_sized: u16,
     pub state: State,
     pub send_shift: u8,
     pub last_received: Instant,
-    /// When an acknowledgement is due that waits for company; [`Instant::FAR_FUTURE`]: none waits.
+    /// Deadline of a delayed acknowledgement; [`Instant::FAR_FUTURE`] if none is pending.
     pub delayed_ack: Instant,
     pub receive: ReceiveQueue,
     pub short_segment: ShortSegment,
     pub receive_shift: u8,
     pub quick_acks: u8,
-    /// Keepalive probes without an answer.
+    /// Keepalive probes sent in succession without a response.
     pub keepalive_probes: u8,
     pub sack: bool,
     pub timestamps: bool,
     pub ecn: Ecn,
     pub pending: Pending,
-    /// `abort` was called, or nobody ever knew of the connection: no events.
+    /// No further events: `abort` was called, the last event was reported, or the connection ended before it was ever
+    /// reported.
     pub events_off: bool,
-    /// The network node `via` knows label and addresses.
+    /// The network node `via` was sent label and addresses.
     pub announced: bool,
-    /// The peer's FIN was seen, at `fin_at`.
+    /// The peer's FIN was received; its sequence number is `fin_at`.
     pub fin_seen: bool,
     pub ack_now: bool,
-    /// Something changed that may allow to transmit.
+    /// A change since the last attempt may permit transmission.
     pub maybe_transmit: bool,
-    /// As of the last acknowledgement nothing is in flight and nothing left to be found out: one that repeats it, before
-    /// something is sent, tells nothing.
+    /// As of the last acknowledgement nothing is in flight and no loss or probe is pending: until something is sent,
+    /// a repetition of it carries no information.
     pub quiet: bool,
-    /// Other deadlines than `delayed_ack` may have changed.
+    /// Deadlines other than `delayed_ack` may have changed.
     pub rearm: bool,
 
     // Sending.
     pub send: SendQueue,
     pub iss: Seq,
     pub timestamp_offset: u32,
-    /// Largest payload per segment from the peer; the unit of the window.
+    /// Largest payload per segment from the peer that we permit; the unit of the receive window.
     pub receive_mss: u16,
-    /// Largest payload plus options per segment towards the peer, in bytes.
+    /// Largest payload plus options per segment to the peer, in bytes; lowered and raised by path MTU discovery.
     pub mss_limit: u16,
     /// FIN follows the send queue.
     pub fin_queued: bool,
     pub fin_acked: bool,
     pub probe: Option<Probe>,
-    /// Any network node knows label and addresses.
+    /// Some network node was sent label and addresses, so the end must be reported to it.
     pub ever_announced: bool,
     pub last_sent: Instant,
-    /// When something sent was last acknowledged; with nothing in flight, when something was first sent or queued.
+    /// When SND.UNA last advanced; if nothing is in flight, when data was first sent or queued.
     pub progress_at: Instant,
     pub timers: Timers,
     pub recovery: Recovery,
@@ -115,11 +117,11 @@ pub(crate) struct Tcb {
     pub tuple: FourTuple,
     pub service: u32,
     pub snd_wnd_max: u32,
-    /// When the SYN was sent, where it was sent once; [`Instant::FAR_FUTURE`] otherwise.
+    /// When the SYN was sent, if it was sent only once; [`Instant::FAR_FUTURE`] otherwise.
     pub syn_sent: Instant,
-    /// Challenge ACKs are not sent again before.
+    /// Earliest time of the next challenge ACK.
     pub challenge_after: Instant,
-    /// Bytes read since then.
+    /// Start of the current measurement of `read_bytes`, the bytes that the application has read.
     pub read_since: Instant,
     pub read_bytes: u32,
     pub hole_acks: HoleAcks,
@@ -130,24 +132,25 @@ pub(crate) struct Tcb {
     pub scaling: bool,
     pub syn_due: bool,
     pub write_blocked: bool,
-    /// `close` was called: the state is ESTABLISHED no longer.
+    /// `Stack::close` was called: received data has no reader. The state is ESTABLISHED no longer.
     pub closed: bool,
-    /// TIME-WAIT follows.
+    /// The connection enters TIME-WAIT when it leaves the table.
     pub time_wait: bool,
-    /// The stack has taken the connection out of its map and timers.
+    /// The stack has removed the connection from its tuple map and timer wheel.
     pub detached: bool,
 }
 
 const LINE: usize = 64;
-// The picture above.
+// The assertions check the diagram above.
 const _: () = assert!(offset_of!(Tcb, rearm) < 2 * LINE);
 const _: () = assert!(offset_of!(Tcb, send) == 2 * LINE && offset_of!(Tcb, timers) <= 3 * LINE);
 const _: () = assert!(offset_of!(Tcb, congestion) + size_of::<Congestion>() <= 10 * LINE);
-// An idle connection is to take 1 KiB at most, tables included.
+// An idle connection must take at most 1 KiB, tables included.
 const _: () = assert!(size_of::<Option<Tcb>>() <= 12 * LINE);
 
 impl Tcb {
-    /// A connection that will send a SYN; `isn` is its initial sequence number. (Long, because it names every field.)
+    /// A connection that sends a SYN with the initial sequence number `isn`. (The function is long because it names
+    /// every field.)
     pub fn new(
         cx: &Context<'_>,
         label: FlowLabel,
@@ -238,7 +241,7 @@ pub(crate) fn ports(tuple: &FourTuple) -> (u16, u16) {
     (tuple.local.port(), tuple.remote.port())
 }
 
-/// What a connection starts from.
+/// Configured values that a connection starts with.
 struct ConnectionDefaults {
     options: KeptOptions,
     mss: u16,
@@ -249,7 +252,7 @@ impl ConnectionDefaults {
     fn of(config: &StackConfig, tuple: &FourTuple) -> Self {
         let options = config.connection_options().into();
         let mss = if tuple.remote.is_ipv4() { config.mss_v4 } else { config.mss_v6 };
-        // RFC 7323 §2.2: the smallest shift with which the whole window can be told.
+        // RFC 7323 §2.2: the smallest shift with which the largest window can be advertised.
         let bits = u32::BITS - config.receive_window_max.leading_zeros();
         let shift = bits.saturating_sub(16).min(u32::from(WINDOW_SCALE_MAX)) as u8;
         ConnectionDefaults { options, mss, shift }

@@ -11,12 +11,12 @@ use csp_types::Instant;
 
 use crate::list::NIL;
 
-/// Fine enough for the pauses of pacing.
+/// A tick is short enough for pacing.
 const TICK_SHIFT: u32 = 17;
 const LEVELS: usize = 4;
 const SLOT_BITS: u32 = 6;
 const SLOTS: usize = 1 << SLOT_BITS;
-/// The list of entries whose time has come.
+/// Index of the list of due entries.
 const DUE: u16 = (LEVELS * SLOTS) as u16;
 const UNSCHEDULED: u16 = u16::MAX;
 
@@ -34,7 +34,7 @@ pub(crate) struct Wheel {
     entries: Vec<Entry>,
     heads: [u32; LEVELS * SLOTS + 1],
     occupied: [u64; LEVELS],
-    /// Everything up to this tick is due or was handed out.
+    /// Entries up to this tick are due or were returned.
     elapsed: u64,
 }
 
@@ -50,8 +50,8 @@ impl Wheel {
         }
     }
 
-    /// Makes sure that `index` is handed out at `deadline` or up to a tick later. It may be handed out earlier as well,
-    /// because an earlier deadline given before is kept.
+    /// Schedules `index` so that it is returned at `deadline` or up to a tick later. It may be returned earlier,
+    /// because an earlier deadline that was set before is kept.
     pub fn schedule(&mut self, index: u32, deadline: Instant) {
         if deadline == Instant::FAR_FUTURE {
             return;
@@ -68,7 +68,7 @@ impl Wheel {
         self.place(index);
     }
 
-    /// Takes `index` out.
+    /// Removes `index`.
     pub fn cancel(&mut self, index: u32) {
         let Entry { previous, next, slot, .. } = self.entries[index as usize];
         if slot == UNSCHEDULED {
@@ -87,7 +87,7 @@ impl Wheel {
         self.entries[index as usize].slot = UNSCHEDULED;
     }
 
-    /// Takes out an entry that is due at `now`.
+    /// Removes and returns an entry that is due at `now`.
     pub fn pop_due(&mut self, now: Instant) -> Option<u32> {
         let now_tick = now.as_nanos() >> TICK_SHIFT;
         loop {
@@ -109,7 +109,7 @@ impl Wheel {
         }
     }
 
-    /// When [`Wheel::pop_due`] may find something next.
+    /// When to call [`Wheel::pop_due`] next; it may find no entry.
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.heads[DUE as usize] != NIL {
             return Some(Instant::from_nanos(self.elapsed << TICK_SHIFT));
@@ -125,7 +125,7 @@ impl Wheel {
     fn next_slot_of(&self, level: usize) -> Option<(u64, usize)> {
         let shift = SLOT_BITS * level as u32;
         let here = self.elapsed >> shift;
-        // Slots from the current one on, going round; only the highest level really has slots behind the end.
+        // Slots from the current one on, cyclically; only the highest level has occupied slots after the wrap.
         let turned = self.occupied[level].rotate_right((here % SLOTS as u64) as u32);
         if turned == 0 {
             return None;
@@ -134,7 +134,7 @@ impl Wheel {
         Some((number << shift, level * SLOTS + (number % SLOTS as u64) as usize))
     }
 
-    /// Moves every entry of a slot whose time has come to a lower level or to the due ones.
+    /// Moves every entry of a slot whose time has come to a lower level or to the list of due entries.
     fn cascade(&mut self, slot: usize) {
         while self.heads[slot] != NIL {
             let index = self.heads[slot];
@@ -199,7 +199,10 @@ mod tests {
             assert_eq!(next.is_some(), deadlines.iter().flatten().count() > 0);
             let earliest = deadlines.iter().flatten().min().copied();
             let Some(next) = next else { continue };
-            assert!(next.as_nanos() <= earliest.unwrap().max(now) + 2 * TICK, "never told later than due");
+            assert!(
+                next.as_nanos() <= earliest.unwrap().max(now) + 2 * TICK,
+                "never reported later than due"
+            );
             now = if random(3) == 0 { next.as_nanos().max(now) } else { now + random(reach * TICK / 4) };
             while let Some(index) = wheel.pop_due(Instant::from_nanos(now)) {
                 let deadline = deadlines[index as usize].take().expect("fires once");

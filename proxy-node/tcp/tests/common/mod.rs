@@ -1,5 +1,5 @@
 //! Two stacks, their network nodes and a link between them, in virtual time.
-#![allow(dead_code, clippy::unwrap_used)] // each test binary uses its share; a failed unwrap fails the test
+#![allow(dead_code, clippy::unwrap_used)] // each test binary uses a part; a failed unwrap fails the test
 
 mod random;
 pub mod transfer;
@@ -15,24 +15,24 @@ use csp_tcp::{Arrival, PathError, Stack, StackConfig, Transmit};
 use csp_types::{FlowLabel, FourTuple, Instant};
 use csp_wire::tcp::{Flags, HEADER_LEN_MAX, Repr, Segment};
 
-/// What a direction of the link does to packets.
+/// Faults and capacity of one direction of the link.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LinkFaults {
     pub delay: Duration,
-    /// Added at random to each packet; beyond a packet's time on the wire it reorders.
+    /// Random delay of each packet; if it exceeds a packet's transmission time, packets are reordered.
     pub jitter: Duration,
     pub loss: f64,
     pub duplication: f64,
-    /// Probability that a packet is held back, for so long or, with zero, for a few milliseconds.
+    /// Probability that a packet is delayed, and by how much; zero means a few milliseconds.
     pub reordering: f64,
     pub held_back: Duration,
-    /// Bytes per second, IP and TCP headers counted; 0: any number.
+    /// Bandwidth in bytes per second, IP and TCP headers included; 0: unlimited.
     pub bandwidth: u64,
-    /// Bytes that may wait for their turn; what exceeds them is lost.
+    /// Capacity of the queue in bytes; packets beyond it are lost.
     pub queue: u64,
-    /// ECN-capable packets that find more than so many bytes before them are marked; 0: none is.
+    /// ECN-capable packets are marked if more than this many bytes are queued before them; 0: never.
     pub mark_above: u64,
-    /// Syns that propose ECN are lost.
+    /// SYNs that propose ECN are lost.
     pub ecn_syns_lost: bool,
 }
 
@@ -47,9 +47,9 @@ pub struct Packet {
 
 pub struct Host {
     pub stack: Stack,
-    /// What this host's network node knows: the receiver's tuple → label.
+    /// Label table of this host's network node: the receiver's tuple → label.
     pub known: BTreeMap<FourTuple, FlowLabel>,
-    /// Its network node.
+    /// The identifier of its network node.
     pub via: u32,
 }
 
@@ -59,27 +59,28 @@ pub struct Net {
     pub now: Instant,
     pub faults: [LinkFaults; 2],
     pub random: Random,
-    /// Hand 64 KB records over whole, as a network node with segmentation and receive offload would.
+    /// Deliver 64 KB records whole, as a network node with segmentation and receive offload does.
     pub whole_records: bool,
-    /// What a meddling box takes out of SYNs: (SACK permitted, timestamps, window scale).
+    /// Options that a middlebox removes from SYNs: (SACK permitted, timestamps, window scale).
     pub strip: (bool, bool, bool),
     pub transmitted: u64,
     /// Bytes of each direction that were lost, headers included.
     pub lost: [u64; 2],
-    /// No packet overtakes another of its direction.
+    /// Packets of one direction are never reordered.
     pub hold_order: bool,
-    /// Loses the packets for which it is true: who sent it, how many that one sent before, and the packet.
+    /// Loses the packets for which it returns true. Arguments: the sender, how many packets it sent before, and the
+    /// packet.
     pub drop: Option<fn(usize, u64, &Packet) -> bool>,
     /// Packets lost because a queue was full, by direction.
     pub overflows: [u64; 2],
     /// Print every packet (`CSP_TRACE=1`).
     pub trace: bool,
-    /// Packets to these addresses reach nobody: those of spoofed senders.
+    /// Packets to these addresses are discarded: they belong to spoofed senders.
     pub unreachable: fn(&FourTuple) -> bool,
-    /// The link's MTU, and whether what is larger is answered by an ICMP error.
+    /// The link's MTU, and whether larger packets cause an ICMP error.
     pub mtu: (usize, bool),
     errors: Vec<(usize, FourTuple, u32)>,
-    /// Every header put on the link, newest last, while wanted.
+    /// Every header sent over the link, newest last, if recording is enabled.
     pub log: Option<Vec<(Instant, usize, Repr, usize)>>,
     /// The ECN fields that go with [`Net::log`], before any marking.
     pub ecn_log: Vec<u8>,
@@ -87,9 +88,9 @@ pub struct Net {
     packets: BTreeMap<u64, Packet>,
     serial: u64,
     sent: [u64; 2],
-    /// When the last packet of a direction arrives.
+    /// Arrival time of the last packet of each direction.
     latest: [Instant; 2],
-    /// When the last packet of a direction will have passed the bottleneck.
+    /// When the last packet of each direction leaves the bottleneck.
     idle_at: [Instant; 2],
 }
 
@@ -154,7 +155,7 @@ impl Net {
         self
     }
 
-    /// Everything the hosts want to send goes onto the link.
+    /// Transmits everything that the hosts have to send.
     pub fn flush(&mut self) {
         loop {
             self.flush_once();
@@ -171,7 +172,7 @@ impl Net {
                 let Host { stack, known, via } = &mut self.hosts[from];
                 let Some(transmit) = stack.poll_transmit(self.now) else { break };
                 calls += 1;
-                assert!(calls < 100_000, "poll_transmit does not come to an end");
+                assert!(calls < 100_000, "poll_transmit never returns None");
                 let packets = network_node(&transmit, known, *via, self.whole_records);
                 for packet in packets {
                     self.send(from, packet);
@@ -180,15 +181,15 @@ impl Net {
         }
     }
 
-    /// The link's router says what did not fit; what is sent on hearing it may not fit either.
+    /// The link's router reports packets that did not fit. Segments sent in response may not fit either.
     fn complain(&mut self) -> bool {
         let errors = std::mem::take(&mut self.errors);
-        let (mtu, tells) = self.mtu;
-        for (from, tuple, sequence) in errors.iter().filter(|_| tells) {
+        let (mtu, icmp) = self.mtu;
+        for (from, tuple, sequence) in errors.iter().filter(|_| icmp) {
             let error = PathError::PacketTooBig { mtu: mtu as u16 };
             self.hosts[*from].stack.on_path_error(self.now, tuple, *sequence, error);
         }
-        tells && !errors.is_empty()
+        icmp && !errors.is_empty()
     }
 
     fn send(&mut self, from: usize, packet: Packet) {
@@ -257,7 +258,7 @@ impl Net {
         }
     }
 
-    /// How long a packet waits for its turn and takes to be sent; `None`: there is no room for it.
+    /// Queueing and transmission delay of a packet; `None` if the queue is full.
     fn queue(&mut self, from: usize, len: usize) -> Option<Duration> {
         let LinkFaults { bandwidth, queue, .. } = self.faults[from];
         if bandwidth == 0 {
@@ -288,7 +289,7 @@ impl Net {
         Packet { bytes, ..packet }
     }
 
-    /// Moves time on to the next packet or timer, but not beyond `limit`. `false`: nothing happens before it.
+    /// Advances time to the next packet or timer, but not beyond `limit`. `false`: nothing happens before it.
     pub fn step(&mut self, limit: Instant) -> bool {
         let arrival = self.link.peek().map(|Reverse((at, _, _))| *at);
         let timeouts = self.hosts.iter().filter_map(|host| host.stack.next_timeout());
@@ -332,7 +333,7 @@ impl Net {
         let _ = host.stack.on_segment(self.now, arrival, &segment, segment.payload());
     }
 
-    /// The network node of a host is replaced by one that knows nothing.
+    /// Replaces the network node of a host by one with an empty label table.
     pub fn replace_node(&mut self, side: usize) {
         let Host { stack, known, via } = &mut self.hosts[side];
         let from = *via;
@@ -345,14 +346,14 @@ impl Net {
         self.packets.len()
     }
 
-    /// Loses everything that is on the link.
+    /// Loses all packets on the link.
     pub fn cut(&mut self) {
         self.link.clear();
         self.packets.clear();
     }
 }
 
-/// What the network node does with a record: it learns and forgets labels, and splits payload into packets.
+/// The network node's processing of a record: it adds and removes labels, and splits payload into packets.
 fn network_node(
     transmit: &Transmit<'_>,
     known: &mut BTreeMap<FourTuple, FlowLabel>,
@@ -368,7 +369,7 @@ fn network_node(
     }
     if transmit.label != FlowLabel::NONE {
         if !transmit.flow_end {
-            assert_eq!(known.get(&tuple), Some(&transmit.label), "the node was never told this flow");
+            assert_eq!(known.get(&tuple), Some(&transmit.label), "the flow was never announced to the node");
         }
         if transmit.flow_end && known.get(&tuple) == Some(&transmit.label) {
             known.remove(&tuple);

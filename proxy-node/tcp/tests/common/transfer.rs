@@ -6,7 +6,7 @@ use csp_tcp::{Counters, Event};
 
 use super::{Net, client_tuple, stream_byte};
 
-/// What one transfer took.
+/// The result of one transfer.
 #[derive(Debug)]
 pub struct Outcome {
     pub time: Duration,

@@ -1,4 +1,4 @@
-//! A blind attacker: knows the addresses, not the sequence numbers (RFC 5961).
+//! A blind attacker knows the addresses, but not the sequence numbers (RFC 5961).
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use csp_wire::tcp::{Flags, Options, Repr};
 
 use crate::common::{Net, Packet, client_tuple, small_config};
 
-/// An established connection, and what a blind attacker may send at it.
+/// An established connection, and segments that a blind attacker may send to it.
 fn established() -> (Net, FlowLabel, FourTuple) {
     let mut net = Net::new(1, small_config(1), small_config(2));
     let tuple = client_tuple(1000);
@@ -34,7 +34,7 @@ fn inject(net: &mut Net, tuple: FourTuple, flags: Flags, seq: u32, ack: u32) {
 fn a_blind_reset_or_syn_only_provokes_few_challenges() {
     let (mut net, label, tuple) = established();
     net.log = Some(Vec::new());
-    // Find out where the window is by what the client sends itself.
+    // The position of the window is taken from the client's own segments.
     net.hosts[0].stack.write(net.now, label, b"x");
     net.flush();
     let header = net.log.take().unwrap()[0].2;

@@ -1,4 +1,4 @@
-//! SYN floods, and the cookies that answer them (RFC 4987).
+//! SYN floods, and SYN cookies (RFC 4987).
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -40,7 +40,7 @@ fn server_config(syn_cookies: SynCookies) -> StackConfig {
     StackConfig { connections: 512, half_open: 64, syn_cookies, ..small_config(2) }
 }
 
-/// Everything the client's connections did.
+/// Events of the client's connections.
 #[derive(Default)]
 struct Clients {
     opened: BTreeMap<FlowLabel, Instant>,
@@ -80,8 +80,8 @@ fn echo(net: &mut Net) {
     }
 }
 
-/// A million SYNs a second from addresses that never answer, and beside it a new client every 2 ms at 20 ms round
-/// trip. Says how it went for the clients.
+/// A million SYNs per second from addresses that never respond, and in parallel a new client every 2 ms at 20 ms
+/// round trip. Returns the clients' results.
 fn flood(syn_cookies: SynCookies, clients_wanted: u16) -> (Clients, Net) {
     const SYNS_PER_MS: u32 = 1_000;
     const SYNS_BETWEEN_POLLS: u32 = 250;
@@ -123,19 +123,19 @@ fn clients_connect_during_a_flood_as_if_there_were_none() {
     let wanted = clients.opened.len();
     assert_eq!((clients.established_after.len(), clients.echoed, clients.failed), (wanted, 4 * wanted, 0));
     let slowest = clients.established_after.iter().max().unwrap();
-    assert!(*slowest < Duration::from_millis(22), "one round trip, no SYN sent twice: {slowest:?}");
+    assert!(*slowest < Duration::from_millis(22), "one round trip, no SYN retransmitted: {slowest:?}");
     let server = &net.hosts[1].stack;
     let counters = server.counters();
     assert_eq!(counters.syn_cookies_accepted, wanted as u64);
     assert_eq!((counters.half_open_evicted, counters.syn_cookies_suppressed), (0, 0));
-    assert_eq!(server.occupancy().half_open.0, 64, "what came first waits for its timeout");
+    assert_eq!(server.occupancy().half_open.0, 64, "the first half-open connections wait for their timeout");
     let syns = 500 * 1000 + wanted as u64 - 64;
     assert_eq!(counters.syn_cookies_sent, syns, "a SYN/ACK for every SYN, and no more");
 }
 
 #[test]
 fn without_cookies_the_same_flood_keeps_them_out() {
-    // What the test above shows is the cookies' doing.
+    // The control: without cookies the result of the test above does not hold.
     let (clients, net) = flood(SynCookies::Off, 20);
     assert_eq!((clients.echoed, net.hosts[1].stack.counters().syn_cookies_sent), (0, 0));
     assert!(net.hosts[1].stack.counters().half_open_evicted > 100_000);
@@ -152,7 +152,7 @@ fn no_cookie_is_sent_while_there_is_room() {
     assert_eq!(net.hosts[1].stack.counters().syn_cookies_sent, 0);
     net.deliver(1, &syn(spoofed(64), 64));
     assert_eq!(net.hosts[1].stack.counters().syn_cookies_sent, 1);
-    // A SYN again that has a block is not answered by a cookie.
+    // A retransmitted SYN whose connection has a block is not answered with a cookie.
     net.deliver(1, &syn(spoofed(3), 3));
     net.flush();
     let counters = net.hosts[1].stack.counters();
@@ -178,7 +178,7 @@ fn the_queue_of_cookies_is_bounded() {
     assert_eq!((sent, stack.occupancy().connections.0), (100, 0));
 }
 
-/// A server that answers with cookies only, and a client made by hand.
+/// A server that uses only cookies, and a client that is built segment by segment.
 struct Handshake {
     stack: Stack,
     now: Instant,
@@ -208,7 +208,7 @@ impl Handshake {
         let _ = self.stack.on_segment(self.now, arrival, &segment, segment.payload());
     }
 
-    /// What the server sends next, and whether it keeps the flow.
+    /// The server's next segment, and whether the network node keeps the flow.
     fn answer(&mut self) -> Option<(Repr, bool)> {
         let transmit = self.stack.poll_transmit(self.now)?;
         Some((transmit.header?, !transmit.flow_end))
@@ -226,7 +226,7 @@ impl Handshake {
         self.send(Repr { seq: self.isn, flags: Flags::SYN, window: 60_000, options, ..Repr::default() }, &[]);
         let (header, kept) = self.answer().unwrap();
         assert!(header.flags.contains(Flags::SYN | Flags::ACK) && header.ack == self.isn.wrapping_add(1));
-        assert!(kept, "the network node must not forget a flow that is only beginning");
+        assert!(kept, "the network node must not release a flow whose handshake has begun");
         header
     }
 
@@ -257,13 +257,16 @@ fn window_scale_sack_and_mss_survive_with_timestamps() {
     h.send(h.ack(&answered), &[]);
     let info = h.stack.connections().next().unwrap();
     assert_eq!((info.state, info.send_window, info.mss), (State::Established, 500 << 7, 1400 - 12));
-    // The network node learns the label though the client has said nothing yet.
+    // The network node receives the label although the client has sent no data yet.
     let transmit = h.stack.poll_transmit(h.now).unwrap();
     assert!(transmit.flow_new && transmit.label == info.label);
-    let told = transmit.header.unwrap();
-    let ours = told.options.timestamps.unwrap();
-    assert!(ours.value.wrapping_sub(timestamps.unwrap().value) < 1_000, "the clock does not run back");
-    // SACK: a hole is told.
+    let sent = transmit.header.unwrap();
+    let ours = sent.options.timestamps.unwrap();
+    assert!(
+        ours.value.wrapping_sub(timestamps.unwrap().value) < 1_000,
+        "the timestamp clock does not go back"
+    );
+    // SACK: a hole is reported.
     let behind = Repr { seq: h.isn.wrapping_add(101), ..h.ack(&answered) };
     h.send(behind, &[1; 50]);
     let (header, _) = h.answer().unwrap();
@@ -275,7 +278,11 @@ fn without_timestamps_only_the_mss_survives() {
     let mut h = Handshake::new();
     let answered = h.syn(false);
     let Options { window_scale, sack_permitted, timestamps, .. } = answered.options;
-    assert_eq!((window_scale, sack_permitted, timestamps), (None, false, None), "not offered what gets lost");
+    assert_eq!(
+        (window_scale, sack_permitted, timestamps),
+        (None, false, None),
+        "options that the cookie cannot carry are not offered"
+    );
     h.send(h.ack(&answered), &[]);
     let info = h.stack.connections().next().unwrap();
     assert_eq!((info.state, info.send_window, info.mss), (State::Established, 500, 1400));
@@ -285,7 +292,7 @@ fn without_timestamps_only_the_mss_survives() {
 fn the_acknowledgement_may_carry_data_and_fin() {
     let mut h = Handshake::new();
     let answered = h.syn(true);
-    // The bare acknowledgement was lost.
+    // The pure acknowledgement was lost.
     let ack = h.ack(&answered);
     h.send(Repr { flags: Flags::ACK | Flags::FIN, ..ack }, b"hello");
     let (label, _) = h.stack.poll_event().unwrap();
@@ -306,7 +313,7 @@ fn later_data_of_a_cookie_waits_for_the_first_in_silence() {
     let first = h.ack(&answered);
     let second = Repr { seq: first.seq.wrapping_add(5), ..first };
     h.send(second, b"world");
-    assert!(h.answer().is_none(), "a RST would end the connection that the client has");
+    assert!(h.answer().is_none(), "a RST would end the client's connection");
     h.send(first, b"hello");
     h.send(second, b"world");
     let label = h.stack.connections().next().unwrap().label;
@@ -333,7 +340,7 @@ fn an_old_or_forged_cookie_is_answered_by_reset() {
 
 #[test]
 fn guesses_bring_nothing_about() {
-    // 27 bits are to be guessed; where no cookie was sent, not even a right one counts.
+    // An attacker must guess 27 bits; while no cookie was sent, not even a right guess is accepted.
     let mut h = Handshake::new();
     let answered = h.syn(true);
     for n in 0..200_000u32 {
@@ -349,7 +356,7 @@ fn guesses_bring_nothing_about() {
 }
 
 #[test]
-fn one_who_proved_itself_takes_the_place_of_one_who_did_not() {
+fn the_acknowledgement_of_a_cookie_replaces_the_oldest_half_open_connection() {
     let config = StackConfig { connections: 8, half_open: 8, ..server_config(SynCookies::Auto) };
     let mut h = Handshake::new();
     h.stack = Stack::new(config);
@@ -367,10 +374,10 @@ fn one_who_proved_itself_takes_the_place_of_one_who_did_not() {
     }
     let counters = h.stack.counters();
     assert_eq!((counters.half_open_evicted, counters.established), (8, 8));
-    // Now every block is in use by someone who is there.
+    // Now every block is in use by an established connection.
     h.remote.set_port(200);
     h.send(Repr { seq: h.isn, flags: Flags::SYN, window: 1, ..Repr::default() }, &[]);
-    assert!(h.answer().is_none(), "it sends its SYN again");
+    assert!(h.answer().is_none(), "the client retransmits its SYN");
     assert_eq!(h.stack.counters().dropped_table_full, 1);
 }
 
@@ -392,12 +399,12 @@ fn time_wait_gives_way_to_a_cookie_only_once_it_is_acknowledged() {
     h.send(last, &[]);
     while h.stack.poll_event().is_some() || h.answer().is_some() {}
     assert_eq!((h.stack.occupancy().time_wait.0, h.state()), (1, None));
-    // A late duplicate of what opened the old connection opens none, and a FIN again is answered.
+    // A late duplicate of the segment that opened the old connection opens none, and a retransmitted FIN is answered.
     h.send(opening, &[]);
     h.send(last, &[]);
     assert_eq!((h.stack.occupancy().time_wait.0, h.state()), (1, None));
     while h.answer().is_some() {}
-    // A SYN by a spoofer is answered, and changes nothing.
+    // A spoofed SYN is answered, and changes nothing.
     h.isn = 1 << 20;
     let options = Options { timestamps: Some(Timestamps { value: 9_200, echo: 0 }), ..Options::default() };
     h.send(Repr { seq: h.isn, flags: Flags::SYN, window: 1_000, options, ..Repr::default() }, &[]);

@@ -1,4 +1,5 @@
-//! Games with acknowledgements and windows: what a peer gains by lying about what it received (RFC 5681, RFC 9293).
+//! False acknowledgements and windows: what a peer gains by reporting data that it did not receive (RFC 5681,
+//! RFC 9293).
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ fn sack_options() -> Options {
 fn an_acknowledgement_of_what_was_not_sent_counts_for_nothing() {
     let mut peer = Peer::established(config(), Options { mss: Some(1_000), ..Options::default() });
     peer.write(100_000);
-    let (_, sent) = peer.hear_all();
+    let (_, sent) = peer.receive_all();
     let before = peer.info();
     for ahead in [1, 1_000, 1 << 20, 1 << 30] {
         let repr = peer.repr(Flags::ACK, Options::default());
@@ -26,16 +27,16 @@ fn an_acknowledgement_of_what_was_not_sent_counts_for_nothing() {
         (after.in_flight, after.cwnd, after.send_queue),
         (before.in_flight, before.cwnd, before.send_queue)
     );
-    let (records, bytes) = peer.hear_all();
+    let (records, bytes) = peer.receive_all();
     assert!(records <= 1 && bytes == 0, "one challenge: {records} records, {bytes} bytes");
 }
 
 #[test]
 fn one_byte_acknowledgements_open_the_window_by_bytes() {
-    // ACK division: a thousand acknowledgements of one segment are worth one (RFC 3465).
+    // ACK division: a thousand acknowledgements of parts of one segment count as one of the segment (RFC 3465).
     let mut peer = Peer::established(config(), Options { mss: Some(1_000), ..Options::default() });
     peer.write(200_000);
-    peer.hear_all();
+    peer.receive_all();
     let before = peer.info().cwnd;
     for _ in 0..1_000 {
         peer.ack = peer.ack.wrapping_add(1);
@@ -43,18 +44,19 @@ fn one_byte_acknowledgements_open_the_window_by_bytes() {
     }
     let gained = peer.info().cwnd - before;
     assert!(gained <= 1_000, "{gained} bytes for 1000 acknowledged");
-    let (_, bytes) = peer.hear_all();
+    let (_, bytes) = peer.receive_all();
     assert!(bytes <= 2_000, "{bytes} bytes for 1000 acknowledged");
 }
 
 #[test]
 fn optimistic_acknowledgements_are_bounded_by_window_and_buffer() {
-    // The peer acknowledges everything at once, unseen: what it gains stays within the window it tells itself.
+    // The peer acknowledges everything at once without having received it: its gain is limited by the window that it
+    // advertises itself.
     let mut peer = Peer::established(config(), sack_options());
     for _ in 0..200 {
         peer.write(1 << 20);
         let mut last = None;
-        while let Some((header, len)) = peer.hear() {
+        while let Some((header, len)) = peer.receive() {
             last = Some(header.seq.wrapping_add(len as u32));
         }
         let info = peer.info();
@@ -88,14 +90,14 @@ fn a_window_that_shrinks_and_grows_loses_nothing() {
     let mut peer = Peer::established(config(), sack_options());
     let first = peer.ack;
     peer.write(50_000);
-    let mut heard = vec![false; 50_000];
+    let mut received = vec![false; 50_000];
     let mut flip = false;
     for _ in 0..2_000 {
-        while let Some((header, len)) = peer.hear() {
+        while let Some((header, len)) = peer.receive() {
             let at = header.seq.wrapping_sub(first) as usize;
-            heard[at..at + len].fill(true);
+            received[at..at + len].fill(true);
         }
-        let contiguous = heard.iter().position(|heard| !heard).unwrap_or(heard.len());
+        let contiguous = received.iter().position(|received| !received).unwrap_or(received.len());
         peer.ack = first.wrapping_add(contiguous as u32);
         flip = !flip;
         peer.window = if flip { 0 } else { 2_000 };
@@ -103,7 +105,7 @@ fn a_window_that_shrinks_and_grows_loses_nothing() {
         peer.now += Duration::from_millis(20);
         peer.stack.on_timeout(peer.now);
     }
-    assert!(heard.iter().all(|heard| *heard));
+    assert!(received.iter().all(|received| *received));
     assert_eq!(peer.info().send_queue, 0);
 }
 
@@ -118,11 +120,11 @@ fn an_endless_zero_window_holds_no_more_than_its_share_and_ends_with_the_applica
     let mut probes = 0;
     for _ in 0..60 {
         probes += peer.wait(Duration::from_secs(60)).0;
-        peer.send(Flags::ACK, &[]); // alive, and never reading
+        peer.send(Flags::ACK, &[]); // the peer responds and never reads
     }
     assert!((1..=200).contains(&probes), "{probes} probes in an hour");
-    assert_eq!(peer.state(), Some(State::Established), "RFC 9293 §3.8.6.1: as long as it answers");
-    // Once nobody wants it any more, answering does not help.
+    assert_eq!(peer.state(), Some(State::Established), "RFC 9293 §3.8.6.1: as long as the peer responds");
+    // After `close`, responses to probes do not keep the connection.
     peer.stack.close(peer.now, peer.label);
     for _ in 0..60 {
         peer.wait(Duration::from_secs(60));
@@ -131,9 +133,9 @@ fn an_endless_zero_window_holds_no_more_than_its_share_and_ends_with_the_applica
     assert_eq!((peer.state(), peer.stack.occupancy().blocks.0), (None, 0));
 }
 
-/// The user timeout counts from when something waits for the window, not from when something was last acknowledged.
+/// The user timeout starts when data begins to wait for the window, not with the last acknowledgement.
 #[test]
-fn a_window_that_was_closed_while_nothing_waited_is_no_offence() {
+fn a_window_that_was_closed_while_nothing_waited_does_not_count() {
     for fin_only in [false, true] {
         let mut peer = Peer::established(config(), sack_options());
         let timeout = Duration::from_secs(30);
@@ -147,7 +149,7 @@ fn a_window_that_was_closed_while_nothing_waited_is_no_offence() {
             false => assert_eq!(peer.write(100), 100),
         }
         peer.wait(timeout / 2);
-        assert!(peer.state().is_some(), "fin only {fin_only}: given up at once");
+        assert!(peer.state().is_some(), "fin only {fin_only}: failed at once");
         peer.wait(2 * timeout);
         assert_eq!(peer.state(), None, "fin only {fin_only}");
     }
@@ -180,7 +182,7 @@ fn urgent_data_is_data() {
 fn sack_of_everything_and_of_nothing_sent_is_bounded() {
     let mut peer = Peer::established(config(), sack_options());
     peer.write(50_000);
-    let (_, sent) = peer.hear_all();
+    let (_, sent) = peer.receive_all();
     let first = peer.ack;
     let mut records = 0;
     for n in 0..5_000u32 {
@@ -190,7 +192,7 @@ fn sack_of_everything_and_of_nothing_sent_is_bounded() {
             sack.push(SackBlock { start, end: start.wrapping_add(1 + n % 3) });
         }
         peer.send_with(Flags::ACK, Options { sack, ..Options::default() }, &[]);
-        records += peer.hear_all().0;
+        records += peer.receive_all().0;
     }
     let o = peer.stack.occupancy();
     assert!(o.range_sets.0 <= 2 && peer.info().in_flight <= 60_000, "{o:?}");
@@ -198,27 +200,27 @@ fn sack_of_everything_and_of_nothing_sent_is_bounded() {
 }
 
 #[test]
-fn a_peer_that_takes_its_sacks_back_gets_the_data_again() {
+fn a_peer_that_discards_sacked_data_gets_it_again() {
     let mut peer = Peer::established(config(), sack_options());
     peer.write(10_000);
     let first = peer.ack;
-    let (_, sent) = peer.hear_all();
+    let (_, sent) = peer.receive_all();
     let mut sack = SackBlocks::EMPTY;
     sack.push(SackBlock { start: first.wrapping_add(1_000), end: first.wrapping_add(sent as u32) });
     peer.send_with(Flags::ACK, Options { sack, ..Options::default() }, &[]);
-    // It discards all of that, and from now on acknowledges what comes in order.
-    let mut heard = vec![false; 10_000];
+    // It discards all of that data, and then acknowledges what arrives in order.
+    let mut received = vec![false; 10_000];
     for _ in 0..100 {
-        while let Some((header, len)) = peer.hear() {
+        while let Some((header, len)) = peer.receive() {
             let at = header.seq.wrapping_sub(first) as usize;
-            heard[at..at + len].fill(true);
+            received[at..at + len].fill(true);
         }
-        let contiguous = heard.iter().position(|heard| !heard).unwrap_or(heard.len());
+        let contiguous = received.iter().position(|received| !received).unwrap_or(received.len());
         peer.ack = first.wrapping_add(contiguous as u32);
         peer.send(Flags::ACK, &[]);
         let next = peer.stack.next_timeout().unwrap_or(peer.now);
         peer.now = peer.now.max(next);
         peer.stack.on_timeout(peer.now);
     }
-    assert!(heard.iter().all(|heard| *heard));
+    assert!(received.iter().all(|received| *received));
 }

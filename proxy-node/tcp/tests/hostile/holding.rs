@@ -1,4 +1,4 @@
-//! Holding on: peers that occupy memory or table entries as long as they can.
+//! Peers that occupy memory or table entries as long as they can.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use csp_wire::tcp::{Flags, Options, Repr};
 
 use crate::peer::{Peer, config};
 
-/// Forty peers leave five hundred holes each, of which every byte but one is missing.
+/// Forty peers leave five hundred holes each; every byte but one is missing.
 fn perforate() -> Peer {
     let small = StackConfig { connections: 64, half_open: 64, range_sets: 8, ..config() };
     let mut peer = Peer::established(small, Options { sack_permitted: true, ..Options::default() });
@@ -18,7 +18,7 @@ fn perforate() -> Peer {
         for n in 0..500u32 {
             peer.arrive(Repr { seq: repr.seq.wrapping_add(2 * n + 1), ..repr }, &[1]);
         }
-        peer.hear_all();
+        peer.receive_all();
     }
     peer
 }
@@ -48,7 +48,7 @@ fn a_slow_reader_holds_no_more_than_its_share() {
         let info = peer.info();
         assert!(info.send_queue <= peer.stack.config().send_buffer_max as usize && info.in_flight <= 1_000);
         peer.wait(Duration::from_secs(1));
-        // A byte a second.
+        // One byte per second.
         peer.ack = peer.ack.wrapping_add(1);
         peer.send(Flags::ACK, &[]);
     }
@@ -62,17 +62,17 @@ fn time_wait_is_bounded_and_keeps_the_newest() {
         peer.remote.set_port(port);
         peer.open(Options::default());
         peer.stack.shutdown(peer.now, peer.label);
-        let (fin, _) = peer.hear().unwrap();
+        let (fin, _) = peer.receive().unwrap();
         assert!(fin.flags.fin());
         peer.ack = fin.seq.wrapping_add(1);
         peer.send(Flags::ACK | Flags::FIN, &[]);
-        peer.hear_all();
+        peer.receive_all();
         while peer.stack.poll_event().is_some() {}
     }
     let o = peer.stack.occupancy();
     assert_eq!((o.time_wait, o.connections.0), ((8, 8), 0));
     assert_eq!(peer.stack.counters().time_wait_evicted, 92);
-    // A RST does not end TIME-WAIT (RFC 1337), nor does data bring anything back.
+    // A RST does not end TIME-WAIT (RFC 1337), and data does not revive the connection.
     peer.seq = peer.seq.wrapping_add(1);
     peer.send(Flags::RST, &[]);
     peer.send(Flags::ACK, b"late");
@@ -86,10 +86,10 @@ fn time_wait_is_bounded_and_keeps_the_newest() {
 fn a_fin_outside_the_sequence_does_not_prolong_time_wait() {
     let mut peer = Peer::established(config(), Options::default());
     peer.stack.shutdown(peer.now, peer.label);
-    let (fin, _) = peer.hear().unwrap();
+    let (fin, _) = peer.receive().unwrap();
     peer.ack = fin.seq.wrapping_add(1);
     peer.send(Flags::ACK | Flags::FIN, &[]);
-    peer.hear_all();
+    peer.receive_all();
     for _ in 0..7 {
         peer.wait(Duration::from_secs(9));
         let repr = peer.repr(Flags::ACK | Flags::FIN, Options::default());
@@ -100,7 +100,7 @@ fn a_fin_outside_the_sequence_does_not_prolong_time_wait() {
 
 #[test]
 fn states_after_close_end_by_themselves() {
-    // The peer acknowledges our FIN and never sends its own, never acknowledges it, or sends its own first.
+    // The peer acknowledges our FIN and never sends its own; never acknowledges it; or sends its own first.
     let check = |name: &str, fin_first: bool, acknowledges: bool, state: State| {
         let mut peer = Peer::established(config(), Options::default());
         if fin_first {
@@ -108,7 +108,7 @@ fn states_after_close_end_by_themselves() {
             peer.seq = peer.seq.wrapping_add(1);
         }
         peer.stack.close(peer.now, peer.label);
-        peer.hear_all();
+        peer.receive_all();
         if acknowledges {
             peer.ack = peer.ack.wrapping_add(1);
             peer.send(Flags::ACK, &[]);

@@ -1,4 +1,4 @@
-//! Blind data: an attacker off the path guesses at sequence and acknowledgement numbers (RFC 5961 §5).
+//! Blind data injection: an attacker off the path guesses sequence and acknowledgement numbers (RFC 5961 §5).
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use csp_wire::tcp::{Flags, Options, Repr};
 use crate::common::Random;
 use crate::peer::{Peer, config};
 
-/// Guesses, as fast as they come: within one challenge interval.
+/// Number of guesses, all within one challenge interval.
 const GUESSES: u32 = 20_000;
 
-/// A connection over which both sides have spoken.
+/// A connection on which both sides have sent data.
 fn talking() -> Peer {
     let mut peer = Peer::established(config(), Options { mss: Some(1_000), ..Options::default() });
     peer.send(Flags::ACK, b"GET");
@@ -26,10 +26,10 @@ fn talking() -> Peer {
     peer
 }
 
-/// What the owner was handed, and the challenges that were sent, since `talking`.
+/// Bytes that the application received, and challenges sent, since `talking`.
 fn harm(peer: &mut Peer) -> (usize, usize, u64) {
     let info = peer.info();
-    peer.hear_all();
+    peer.receive_all();
     (info.receive_queue, info.out_of_order, peer.stack.counters().challenge_acks_sent)
 }
 
@@ -40,8 +40,8 @@ fn guessed_bytes_in_the_window_need_a_good_acknowledgement_too() {
     let receive_window = 60_000;
     let mut random = Random(5);
     for guess in 0..GUESSES {
-        // The sequence number is good each time, to the byte or somewhere in the window; the acknowledgement is any but
-        // of what was sent within the largest window.
+        // The sequence number is acceptable each time, exact or anywhere in the window; the acknowledgement number is
+        // any, except those within the largest window below SND.NXT.
         let seq =
             honest.seq.wrapping_add(if guess % 2 == 0 { 0 } else { random.next() as u32 % receive_window });
         let wrong = 60_001 + random.next() as u32 % (u32::MAX - 2 * 60_000);
@@ -49,7 +49,7 @@ fn guessed_bytes_in_the_window_need_a_good_acknowledgement_too() {
     }
     let dropped = peer.stack.counters().dropped_bad_ack;
     assert_eq!((harm(&mut peer), dropped), ((0, 0, 1), GUESSES.into()), "one challenge for all of them");
-    assert_eq!(peer.stack.occupancy().blocks.0, 0, "nothing of it is kept");
+    assert_eq!(peer.stack.occupancy().blocks.0, 0, "none of the data is stored");
     peer.send(Flags::ACK, b"honest");
     let mut read = Vec::new();
     peer.stack.read_with(peer.now, peer.label, usize::MAX, |bytes| {
@@ -65,7 +65,7 @@ fn guessed_bytes_outside_the_window_are_dropped_whatever_they_acknowledge() {
     let honest = peer.repr(Flags::ACK | Flags::PSH, Options::default());
     let mut random = Random(6);
     for _ in 0..GUESSES {
-        // Everything but the window, which is never larger than this.
+        // All numbers outside the window, which is never larger than this.
         let behind = peer.stack.config().receive_window_max + 1;
         let off = behind + random.next() as u32 % (u32::MAX - 2 * behind);
         peer.arrive(Repr { seq: honest.seq.wrapping_add(off), ..honest }, b"poison");
@@ -77,8 +77,8 @@ fn guessed_bytes_outside_the_window_are_dropped_whatever_they_acknowledge() {
 
 #[test]
 fn of_all_acknowledgement_numbers_few_let_guessed_bytes_in() {
-    // One guess in every 16,384 numbers, with a sequence number that is right: only those count that lie within the
-    // largest window the peer told (60,000 bytes) below what was sent.
+    // One guess in every 16,384 numbers, with a correct sequence number: a guess is accepted only if it lies within
+    // the largest window that the peer advertised (60,000 bytes) below SND.NXT.
     let mut peer = talking();
     let honest = peer.repr(Flags::ACK | Flags::PSH, Options::default());
     let mut taken = 0;
@@ -87,7 +87,7 @@ fn of_all_acknowledgement_numbers_few_let_guessed_bytes_in() {
         let seq = honest.seq.wrapping_add(taken);
         peer.arrive(Repr { seq, ack: honest.ack.wrapping_add(step << 14), ..honest }, b"x");
         taken += (peer.info().receive_queue - before) as u32;
-        peer.hear_all();
+        peer.receive_all();
     }
-    assert!((1..=1 + 60_000 / (1 << 14)).contains(&taken), "{taken} of {} guesses were taken", 1 << 18);
+    assert!((1..=1 + 60_000 / (1 << 14)).contains(&taken), "{taken} of {} guesses were accepted", 1 << 18);
 }

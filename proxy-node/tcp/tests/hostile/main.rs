@@ -1,17 +1,17 @@
-//! What hostile peers and strangers do, by theme: each with the defence, a bound, and a test that can fail.
+//! Attacks by hostile peers and third parties, by theme: each with the defence, a bound, and a test that can fail.
 //!
 //! | attack | defence | test |
 //! |---|---|---|
 //! | any segment in any state | every field is checked before it is used | `random` |
 //! | blind RST, SYN, data, ACK | RFC 5961; challenge ACKs throttled per connection | `blind` |
 //! | blind data | a good SEQ and a good ACK, both (RFC 5961 §5); nothing else is kept | `injected` |
-//! | lying and forged timestamps | bounds on the timeout; only exact numbers move what PAWS remembers | `stamps` |
+//! | false and forged timestamps | bounds on the timeout; only segments in sequence update TS.Recent | `stamps` |
 //! | SYN flood | a bounded half-open table, then SYN cookies | `flood` |
 //! | optimistic and divided ACKs | ACKs of unsent data are refused, growth counts bytes | `games` |
 //! | tiny, shrinking and closed windows, tiny MSS | silly-window rules, an MSS floor, an end when memory is short | `games` |
-//! | SACKs of anything, SACKs taken back | one bounded record per connection; sent again | `games` |
-//! | holes of one byte, slow readers | shares of a fixed pool; in-order data goes first | `holding` |
-//! | lingering in TIME-WAIT and closing states | fixed tables, the oldest goes; every state has a timer | `holding` |
+//! | SACKs of arbitrary ranges, reneging | bounded range sets; SACKed data is retransmitted | `games` |
+//! | holes of one byte, slow readers | shares of a fixed pool; in-order data has precedence | `holding` |
+//! | lingering in TIME-WAIT and closing states | fixed tables, oldest evicted; every state has a timer | `holding` |
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 #[path = "../common/mod.rs"]

@@ -1,4 +1,4 @@
-//! A peer made by hand, which says what it likes.
+//! A peer that is built segment by segment and can send anything.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,16 +9,16 @@ use csp_wire::tcp::{Flags, HEADER_LEN_MAX, Options, Repr, Segment};
 
 use crate::common::{address, small_config};
 
-/// A server, and one peer of it (of many, by port).
+/// A server, and one of its peers, selected by port.
 pub struct Peer {
     pub stack: Stack,
     pub now: Instant,
     pub remote: SocketAddr,
-    /// What it sends next, what it expects next, and the window it tells.
+    /// The peer's SND.NXT, RCV.NXT and window.
     pub seq: u32,
     pub ack: u32,
     pub window: u16,
-    /// The timestamp it heard last.
+    /// The last timestamp received.
     pub echo: u32,
     pub label: FlowLabel,
 }
@@ -36,7 +36,7 @@ impl Peer {
         Peer { stack, now, remote, seq: 100, ack: 0, window: 60_000, echo: 0, label: FlowLabel::NONE }
     }
 
-    /// With a connection, whose SYN has these options.
+    /// A peer with a connection, whose SYN had these options.
     pub fn established(config: StackConfig, options: Options) -> Self {
         let mut peer = Self::new(config);
         peer.open(options);
@@ -46,7 +46,7 @@ impl Peer {
     pub fn open(&mut self, options: Options) {
         self.seq = 100;
         self.send_with(Flags::SYN, options, &[]);
-        let (header, _) = self.hear().unwrap();
+        let (header, _) = self.receive().unwrap();
         (self.seq, self.ack) = (101, header.seq.wrapping_add(1));
         self.send(Flags::ACK, &[]);
         self.now += Duration::from_millis(10);
@@ -56,7 +56,7 @@ impl Peer {
             }
         }
         assert_eq!(self.state(), Some(State::Established));
-        while self.hear().is_some() {}
+        while self.receive().is_some() {}
     }
 
     pub fn repr(&self, flags: Flags, options: Options) -> Repr {
@@ -84,8 +84,8 @@ impl Peer {
         let _ = self.stack.on_segment(self.now, arrival, &segment, segment.payload());
     }
 
-    /// The next segment from the server, and how long its payload is.
-    pub fn hear(&mut self) -> Option<(Repr, usize)> {
+    /// The next segment from the server, and the length of its payload.
+    pub fn receive(&mut self) -> Option<(Repr, usize)> {
         loop {
             let transmit = self.stack.poll_transmit(self.now)?;
             if let Some(header) = transmit.header {
@@ -95,24 +95,24 @@ impl Peer {
         }
     }
 
-    /// Everything the server says now: how many records and bytes.
-    pub fn hear_all(&mut self) -> (usize, usize) {
+    /// Receives everything that the server sends now; returns the number of records and bytes.
+    pub fn receive_all(&mut self) -> (usize, usize) {
         let (mut records, mut bytes) = (0, 0);
-        while let Some((_, len)) = self.hear() {
+        while let Some((_, len)) = self.receive() {
             records += 1;
             bytes += len;
         }
         (records, bytes)
     }
 
-    /// Lets timers run for `time`; says how many records and bytes were sent.
+    /// Runs timers for `time`; returns the number of records and bytes sent.
     pub fn wait(&mut self, time: Duration) -> (usize, usize) {
         let end = self.now + time;
-        let (mut records, mut bytes) = self.hear_all();
+        let (mut records, mut bytes) = self.receive_all();
         while let Some(at) = self.stack.next_timeout().filter(|at| *at <= end) {
             self.now = self.now.max(at);
             self.stack.on_timeout(self.now);
-            let (more, len) = self.hear_all();
+            let (more, len) = self.receive_all();
             (records, bytes) = (records + more, bytes + len);
         }
         self.now = end;

@@ -1,5 +1,5 @@
-//! Segments that no honest peer sends, against connections in every state: no panic, bounded memory, and bystanders
-//! stay unharmed. `CSP_SEED` replays one seed, `CSP_SEEDS` sets how many run.
+//! Segments that no honest peer sends, in every state of a connection: no panic, bounded memory, and other
+//! connections are not affected. `CSP_SEED` replays one seed, `CSP_SEEDS` sets how many are run.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use csp_tcp::{Arrival, Event, Stack, StackConfig, State};
 use csp_types::{FlowLabel, FourTuple, Instant};
 use csp_wire::tcp::{Flags, HEADER_LEN_MAX, Options, Repr, SackBlock, SackBlocks, Segment, Timestamps};
 
-/// A server under attack; the attacker sees everything the server sends, as a peer does.
+/// A server under attack. The attacker receives everything that the server sends, as a peer does.
 struct Attack {
     stack: Stack,
     random: Random,
@@ -51,7 +51,7 @@ impl Attack {
         }
     }
 
-    /// A number near one that matters, or anything.
+    /// A number near a significant one, or a random one.
     fn number(&mut self, near: &[u32]) -> u32 {
         let step = self.random.pick(&[0, 0, 0, 1, 2, 1448, 20_000, 65_535, 1 << 20, 1 << 30, 1 << 31]);
         match self.random.below(8) {
@@ -134,7 +134,7 @@ impl Attack {
         let _ = self.stack.on_segment(self.now, arrival, &segment, segment.payload());
     }
 
-    /// The applications of the server: they do everything at random, with stale labels too.
+    /// The server's applications: random calls, also with stale labels.
     fn application(&mut self) {
         while let Some((label, event)) = self.stack.poll_event() {
             match event {
@@ -172,7 +172,7 @@ impl Attack {
         let mut count = 0;
         while let Some(transmit) = self.stack.poll_transmit(self.now) {
             count += 1;
-            assert!(count < 10_000, "poll_transmit does not come to an end");
+            assert!(count < 10_000, "poll_transmit never returns None");
             let len: usize = transmit.payload().map(<[u8]>::len).sum();
             assert_eq!(len, transmit.payload_len);
             let Some(header) = transmit.header else { continue };
@@ -209,7 +209,7 @@ impl Attack {
                 self.stack.on_timeout(self.now);
             }
         }
-        // Applications go, peers fall silent: everything is given back.
+        // Applications close and peers fall silent: everything is released.
         for label in std::mem::take(&mut self.labels) {
             self.stack.close(self.now, label);
         }

@@ -1,5 +1,4 @@
-//! Games with timestamps: echoes that lie about the round trip, and values that poison what PAWS remembers (RFC 7323
-//! §5.3, §7).
+//! False timestamps: echoes that misrepresent the round trip, and values that poison TS.Recent (RFC 7323 §5.3, §7).
 
 use std::time::Duration;
 
@@ -16,8 +15,8 @@ fn open() -> Peer {
     Peer::established(config(), Options { mss: Some(1_000), sack_permitted: true, ..stamped(1_000, 0) })
 }
 
-/// A peer that acknowledges everything, retransmissions as well, after 20 ms, and echoes `echo(now)`; says the most
-/// that was in flight.
+/// A peer that acknowledges everything after 20 ms, retransmissions included, and echoes `echo(now)`. Returns the
+/// largest amount of data in flight.
 fn lie(name: &str, mut echo: impl FnMut(u32) -> u32) {
     let mut peer = open();
     let (first, mut value) = (peer.ack, 1_000);
@@ -25,7 +24,7 @@ fn lie(name: &str, mut echo: impl FnMut(u32) -> u32) {
     for round in 0..300 {
         while peer.write(1 << 16) > 0 {}
         let mut last = None;
-        while let Some((header, len)) = peer.hear() {
+        while let Some((header, len)) = peer.receive() {
             let end = header.seq.wrapping_add(len as u32);
             last = Some(
                 last.map_or(end, |last: u32| if (end.wrapping_sub(last) as i32) > 0 { end } else { last }),
@@ -34,17 +33,18 @@ fn lie(name: &str, mut echo: impl FnMut(u32) -> u32) {
         peer.now += Duration::from_millis(20);
         value += 20;
         if round % 3 == 2 {
-            // It lets them time out, so that what it echoes is all there is to go by (Karn).
+            // The peer lets segments time out, so that its echo is the only measurement (Karn).
             peer.wait(Duration::from_millis(700));
         }
         let now = peer.info();
         let (config, stack) = (peer.stack.config(), &peer.stack);
         assert!(now.rto >= config.rto_min && now.rto <= config.rto_max, "{name}: {:?}", now.rto);
-        // Growth counts acknowledged bytes, whatever the clock says; the peer's window is the bound for the rest.
+        // Growth of the window counts acknowledged bytes, whatever the timestamps; the peer's window bounds the rest.
         let grown = config.initial_window_segments * u32::from(now.mss) + acknowledged;
         assert!(now.cwnd <= grown.max(2 * 60_000), "{name}: {} after {acknowledged} acknowledged", now.cwnd);
         assert!(now.in_flight <= 60_000, "{name}: {}", now.in_flight);
-        // A window in the shortest round trip the clock tells apart, twice that in slow start (output/pacing.rs).
+        // One window in the shortest round trip that the clock can resolve, and twice that in slow start
+        // (output/pacing.rs).
         let fastest = u64::from(now.cwnd) * 2 * 1_000_000;
         assert!(
             now.pacing_rate.is_none_or(|rate| rate > 0 && rate <= fastest),
@@ -66,7 +66,7 @@ fn lie(name: &str, mut echo: impl FnMut(u32) -> u32) {
 #[test]
 fn echoes_that_lie_about_the_round_trip_move_the_timeout_within_its_bounds_only() {
     let mut random = Random(9);
-    // What it heard last lies within 20 ms of the clock, apart from the offset that it does not know.
+    // The last timestamp received is within 20 ms of the clock, apart from the unknown offset.
     lie("zero", |_| 0);
     lie("the far past", |now| now.wrapping_sub(1 << 30));
     lie("two minutes ago", |now| now.wrapping_sub(119_999));
@@ -77,13 +77,13 @@ fn echoes_that_lie_about_the_round_trip_move_the_timeout_within_its_bounds_only(
 
 #[test]
 fn echoes_of_now_and_of_long_ago_move_the_timeout_within_its_bounds_only() {
-    // As above, by a peer that reckons with the offset: it takes it from what we send.
+    // As above, by a peer that knows the offset from our segments.
     for late in [0u32, 1, 20, 50_000, 119_999, 120_001, u32::MAX - 5, u32::MAX / 2] {
         let mut peer = open();
         let mut value = 1_000;
         for _ in 0..40 {
             peer.write(1_000);
-            peer.wait(Duration::from_millis(900)); // sent several times
+            peer.wait(Duration::from_millis(900)); // the data is sent several times
             value += 900;
             let info = peer.info();
             let config = peer.stack.config();
@@ -101,28 +101,28 @@ fn forged_timestamps_poison_paws_only_with_exact_numbers() {
     let mut peer = open();
     peer.send_with(Flags::ACK, stamped(1_010, peer.echo), b"GET");
     peer.seq = peer.seq.wrapping_add(3);
-    peer.hear_all();
+    peer.receive_all();
     let honest = peer.repr(Flags::ACK, stamped(1_010 + (1 << 30), 0));
     let mut random = Random(11);
     for n in 0..10_000u32 {
         let off = 1 + random.next() as u32 % 50_000;
         let forged = match n % 4 {
-            // In the window, and not what the next acknowledgement answers (RFC 7323 §5.3 R3).
+            // Within the window, and not the segment that the next acknowledgement responds to (RFC 7323 §5.3 R3).
             0 => Repr { seq: honest.seq.wrapping_add(off), ..honest },
-            // What was acknowledged before.
+            // Data acknowledged before.
             1 => Repr { seq: honest.seq.wrapping_sub(off), ..honest },
-            // The right place, with an acknowledgement of nothing that was sent.
+            // The right sequence number, with an acknowledgement of data never sent.
             2 => Repr { ack: honest.ack.wrapping_add(off), ..honest },
             _ => Repr { ack: honest.ack.wrapping_sub(60_000 + off), ..honest },
         };
         peer.arrive(forged, &[]);
     }
-    peer.hear_all();
+    peer.receive_all();
     let before = peer.stack.counters().dropped_paws;
     peer.send_with(Flags::ACK, stamped(1_020, peer.echo), b"POST");
     assert_eq!((peer.stack.readable(peer.label), peer.stack.counters().dropped_paws), (7, before));
-    // With all numbers right it is the peer, as far as anybody can tell: the rest of the old clock is refused, and a RST
-    // still ends the connection (§5.2).
+    // With all numbers right the segment is indistinguishable from the peer's: segments with the old clock are then
+    // refused, and a RST still ends the connection (§5.2).
     peer.seq = peer.seq.wrapping_add(4);
     peer.wait(Duration::from_millis(50));
     let exact = peer.repr(Flags::ACK, stamped(1_020 + (1 << 30), 0));

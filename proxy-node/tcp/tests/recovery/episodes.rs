@@ -1,4 +1,4 @@
-//! Single losses and delays, and what each must cost.
+//! Single losses and delays, and the time that each may cost.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ fn payload_len(packet: &Packet) -> usize {
     Segment::parse(&packet.bytes).unwrap().payload().len()
 }
 
-/// Writes `len` bytes and says how long it takes until the server has them all.
+/// Writes `len` bytes and returns how long it takes until the server has all of them.
 fn deliver(net: &mut Net, client: FlowLabel, server: FlowLabel, len: usize) -> Duration {
     let start = net.now;
     assert_eq!(net.hosts[0].stack.write(net.now, client, &vec![1; len]), len);
@@ -36,7 +36,7 @@ fn deliver(net: &mut Net, client: FlowLabel, server: FlowLabel, len: usize) -> D
     while net.hosts[1].stack.readable(server) < len {
         net.step(net.now + Duration::from_secs(10));
         net.flush();
-        assert!(net.now - start < Duration::from_secs(60), "no end in sight");
+        assert!(net.now - start < Duration::from_secs(60), "the transfer does not end");
     }
     net.now - start
 }
@@ -52,17 +52,17 @@ fn check_tail(drop: fn(usize, u64, &Packet) -> bool, most: Duration) {
 
 #[test]
 fn a_lost_tail_costs_two_round_trips() {
-    // A round trip for what arrived, two until the probe (and a tick of the timers), its way, and that of its answer
-    // and of what it shows to be lost.
+    // One round trip for the data that arrived, two until the probe (plus a timer tick), the probe and its
+    // acknowledgement, and the retransmission of what that shows to be lost.
     check_tail(|from, count, p| from == 0 && (10..12).contains(&count) && payload_len(p) > 0, 5 * RTT);
-    // The acknowledgement of a single segment may be delayed, which is waited for.
+    // The acknowledgement of a single segment may be delayed; the probe allows for that.
     check_tail(|from, count, p| from == 0 && count == 11 && payload_len(p) > 0, 7 * RTT);
 }
 
 #[test]
 fn a_lost_retransmission_is_found_without_a_timeout() {
     let (mut net, client, server) = establish(1);
-    // The third segment, and its first retransmission: the only packets of its kind so early.
+    // Loses the third segment and its first retransmission, the only packets of this kind at this time.
     net.drop = Some(|from, count, _| from == 0 && (count == 4 || count == 12));
     let took = deliver(&mut net, client, server, 40 * 1448);
     let counters = net.hosts[0].stack.counters();
@@ -81,7 +81,7 @@ fn a_burst_of_losses_costs_round_trips_and_no_timeout() {
     assert_eq!(outcome.sender.segments_retransmitted, outcome.sender.segments_retransmitted.min(60));
 }
 
-/// For a while nothing gets through, then everything: what the timer took for lost was not (RFC 5682).
+/// All packets are delayed for a while, then delivered: what the timeout marked as lost was not (RFC 5682).
 fn check_delay_spike(timestamps: bool, sack: bool) {
     let (mut net, client, server) = {
         let client = StackConfig { send_buffer_min: 1 << 20, ..small_config(1) };
@@ -98,7 +98,7 @@ fn check_delay_spike(timestamps: bool, sack: bool) {
     };
     net.faults[0].bandwidth = 12_500_000;
     net.faults[0].queue = 12_500_000;
-    // The window opens first.
+    // First the window grows.
     deliver(&mut net, client, server, 200_000);
     let mut received = 200_000;
     net.hosts[1].stack.read_with(net.now, server, usize::MAX, |slice| slice.len());
@@ -126,7 +126,7 @@ fn check_delay_spike(timestamps: bool, sack: bool) {
     let again = after.bytes_retransmitted - before.bytes_retransmitted;
     println!("timestamps {timestamps} sack {sack}: {again} bytes sent again");
     assert!(after.spurious_recoveries > before.spurious_recoveries, "timestamps {timestamps}, SACK {sack}");
-    assert!(again < 20_000, "{again} bytes were sent again");
+    assert!(again < 20_000, "{again} bytes were retransmitted");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Goodput of transfers over imperfect links, against what a link without the imperfection, or theory, gives.
+//! Goodput of transfers over imperfect links, compared with a perfect link or with theory.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use csp_tcp::StackConfig;
 
 const MIB: u64 = 1 << 20;
 
-/// A link of 100 Mbit/s with a queue of one round trip, 5 ms at least.
+/// A link of 100 Mbit/s with a queue of one round trip, at least 5 ms.
 fn net(rtt: Duration, seed: u64) -> Net {
     let config = |seed| StackConfig {
         blocks: 4_096,
@@ -23,11 +23,11 @@ fn net(rtt: Duration, seed: u64) -> Net {
     net
 }
 
-/// What some runs came to.
+/// Results of several runs.
 struct Measured {
     /// Goodput in bytes per second.
     rate: f64,
-    /// Bytes sent again, and lost (or given up by a receiver without room for more holes), per byte of the stream.
+    /// Bytes retransmitted, and lost (or dropped by a receiver without room for more holes), per byte of the stream.
     again: f64,
     lost: f64,
 }
@@ -60,8 +60,8 @@ fn measure(bytes: u64, seeds: u64, make: impl Fn(u64) -> Net) -> Measured {
     Measured { rate: sent / seconds, again: again as f64 / sent, lost: lost as f64 / sent }
 }
 
-/// Packets held back so long that others overtake them must cost little: once it is seen that they arrive, waiting for
-/// them (RFC 8985 §6.2) or taking the response back (RFC 3522, RFC 3708) keeps the window.
+/// Reordering must cost little: once it is observed, the reordering window (RFC 8985 §6.2), or undoing the response
+/// (RFC 3522, RFC 3708), preserves the congestion window.
 fn check_reordering(timestamps: bool, rtt_ms: u64, held_back_ms: u64, least: f64) {
     let rtt = Duration::from_millis(rtt_ms);
     let bytes = 8 * MIB;
@@ -84,8 +84,8 @@ fn check_reordering(timestamps: bool, rtt_ms: u64, held_back_ms: u64, least: f64
 
 #[test]
 fn reordering_by_3_ms_at_20_ms() {
-    // Slow start overflows the queue, and what is sent again then overtakes segments that are held back: these are older
-    // than it by their timestamps, and refused where it moved rcv_nxt (RFC 7323 §5.3 R1). Each is a loss of its own.
+    // Slow start overflows the queue. Retransmissions may then arrive before delayed segments, whose timestamps are
+    // older; if RCV.NXT has advanced, these are refused (RFC 7323 §5.3 R1), and each is a loss of its own.
     check_reordering(true, 20, 3, 0.75);
 }
 
@@ -110,7 +110,7 @@ fn reordering_by_half_a_millisecond_at_1_ms() {
 }
 
 /// The mean window of CUBIC in segments under random loss (RFC 9438 §5.2, equation 6, and the Reno-friendly region,
-/// §5.1), as goodput in bytes per second, no more than the link carries.
+/// §5.1), as goodput in bytes per second, at most the link's capacity.
 fn cubic(rtt: Duration, loss: f64) -> f64 {
     let rtt = rtt.as_secs_f64();
     let cubic = 1.054 * rtt.powf(0.75) / loss.powf(0.75);
@@ -132,8 +132,8 @@ fn check_loss(rtt_ms: u64, loss: f64, bytes: u64, least: f64) {
         100.0 * lost,
         100.0 * again
     );
-    assert!(share >= least, "{share:.2} of what the formula says");
-    assert!(again < 1.1 * lost + 0.005, "{:.2} % sent again, {:.2} % lost", 100.0 * again, 100.0 * lost);
+    assert!(share >= least, "{share:.2} of the formula's value");
+    assert!(again < 1.1 * lost + 0.005, "{:.2} % retransmitted, {:.2} % lost", 100.0 * again, 100.0 * lost);
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn loss_of_one_percent_at_100_ms() {
 
 #[test]
 fn loss_of_five_percent_at_20_ms() {
-    // The formula knows no timeouts, which small windows with much loss cannot do without.
+    // The formula does not model timeouts, which are unavoidable with small windows and much loss.
     check_loss(20, 0.05, MIB, 0.5);
 }
 
@@ -202,7 +202,7 @@ fn acknowledgements_may_be_lost() {
     assert!(reached.rate > 0.8 * plain.rate, "{:.2}", reached.rate / plain.rate);
 }
 
-/// Acknowledgements out of order are old by their timestamps (RFC 7323 §5.3), and breed no others.
+/// Reordered acknowledgements have old timestamps (RFC 7323 §5.3); they must not cause further acknowledgements.
 #[test]
 fn acknowledgements_may_be_late() {
     let mut net = net(Duration::from_millis(20), 1);

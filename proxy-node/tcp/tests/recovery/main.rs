@@ -1,4 +1,4 @@
-//! Loss recovery in virtual time: how much goodput losses, late and lost acknowledgements, and reordering cost.
+//! Loss recovery in virtual time: the cost in goodput of losses, late and lost acknowledgements, and reordering.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 

@@ -1,4 +1,4 @@
-//! Applications: what they write, read and await, and how they leave.
+//! Applications: what they write, read and wait for, and how they end.
 
 use csp_tcp::Event;
 use csp_types::{Duration, Instant};
@@ -7,32 +7,32 @@ use crate::host::{Host, Id};
 use crate::pattern::Stream;
 use crate::random::Random;
 
-/// A step of an application's script; reading goes on beside it.
+/// A step of an application's script; the application reads in parallel.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Step {
-    /// So many bytes more.
+    /// Write this many bytes.
     Write(u64),
-    /// Until so many bytes altogether were read.
+    /// Wait until this many bytes in total were read.
     Await(u64),
-    /// Until the other side finished.
+    /// Wait until the other side has finished.
     AwaitFinish,
     Pause(Duration),
-    /// FIN; reading goes on.
+    /// Shut down (FIN); reading continues.
     Shutdown,
-    /// Gone.
+    /// Close.
     Close,
-    /// RST.
+    /// Abort (RST).
     Abort,
 }
 
 /// How an application reads.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Appetite {
-    /// At once and everything.
+    /// Everything immediately.
     Eager,
-    /// At most so many bytes, so often.
+    /// At most this many bytes at this interval.
     Slow(usize, Duration),
-    /// Nothing for so long, then everything.
+    /// Nothing for this time, then everything.
     Late(Duration),
 }
 
@@ -41,7 +41,7 @@ pub enum Appetite {
 pub struct Script {
     pub steps: Vec<Step>,
     pub appetite: Appetite,
-    /// Writes are made of pieces of up to this many bytes.
+    /// Each write has up to this many bytes.
     pub piece: usize,
 }
 
@@ -50,24 +50,24 @@ impl Script {
         self.steps.iter().map(|step| if let Step::Write(n) = step { *n } else { 0 }).sum()
     }
 
-    /// Whether the other side may lose bytes, or fail, because of this one.
+    /// Whether this application may cause the other side to lose bytes or fail.
     pub fn is_forceful(&self) -> bool {
         self.steps.iter().any(|step| matches!(step, Step::Close | Step::Abort))
     }
 }
 
-/// An application at work at one end of a connection.
+/// A running application at one end of a connection.
 #[derive(Debug)]
 pub struct App {
     script: Script,
     step: usize,
     left_of_step: u64,
-    /// Until when a pause or a reader's break lasts.
+    /// End of the current pause of the script or the reader.
     pub wake: Option<Instant>,
     pause_until: Option<Instant>,
     pub id: Option<Id>,
     pub established: bool,
-    /// What it sends, and what it must receive.
+    /// The stream it sends, and the stream it must receive.
     pub sends: Stream,
     pub receives: Stream,
     pub written: u64,
@@ -79,7 +79,7 @@ pub struct App {
     pub peer_finished: bool,
     pub finished: bool,
     pub outcome: Option<Event>,
-    /// It went by `Close` or `Abort`.
+    /// It has called `Close` or `Abort`.
     pub left: bool,
 }
 
@@ -113,7 +113,7 @@ impl App {
         self.outcome.is_some()
     }
 
-    /// Whether it waits for nobody but itself.
+    /// Whether it waits only for its own script.
     pub fn pauses(&self, now: Instant) -> bool {
         let late = matches!(self.script.appetite, Appetite::Late(_));
         let reads_later = self.reads_from.is_some_and(|at| late && at > now);
@@ -137,12 +137,12 @@ impl App {
             }
             Event::Closed | Event::Failed(_) => self.outcome = Some(event),
             Event::Readable | Event::Established { .. } => {}
-            #[allow(unreachable_patterns)] // events to come
+            #[allow(unreachable_patterns)] // future events
             _ => {}
         }
     }
 
-    /// Reads and goes on with the script as far as it can.
+    /// Reads, and runs the script as far as possible.
     pub fn act(&mut self, now: Instant, host: &mut Host, random: &mut Random) {
         let Some(id) = self.id.filter(|_| !self.is_over()) else { return };
         self.wake = None;
@@ -200,7 +200,7 @@ impl App {
         }
     }
 
-    /// One step on; `false`: something must be awaited.
+    /// Runs one step; `false` if it must wait.
     fn advance(&mut self, now: Instant, host: &mut Host, id: Id, random: &mut Random) -> bool {
         let Some(&step) = self.script.steps.get(self.step) else { return false };
         let done = match step {

@@ -1,4 +1,4 @@
-//! A host: the engine behind its network node, or a model of some other stack. Applications see no difference.
+//! A host: the engine behind its network node, or a model of another stack. Applications use both alike.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use csp_wire::tcp::{HEADER_LEN_MAX, Segment};
 use crate::model::{self, ModelHost};
 use crate::packet::Packet;
 
-/// A connection's name at its host.
+/// Identifies a connection at its host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Id {
     Engine(FlowLabel),
@@ -32,7 +32,7 @@ impl Host {
         }
     }
 
-    /// `None`: the addresses or the table do not allow it.
+    /// `None` if the addresses are not permitted or the table is full.
     pub fn connect(&mut self, now: Instant, tuple: FourTuple) -> Option<Id> {
         match self {
             Host::Engine(engine) => {
@@ -83,7 +83,7 @@ impl Host {
         }
     }
 
-    /// The next event, and the addresses of a connection that is new.
+    /// The next event, and the addresses if the connection is new.
     pub fn poll_event(&mut self) -> Option<(Id, Event)> {
         match self {
             Host::Engine(engine) => {
@@ -129,7 +129,7 @@ impl Host {
     }
 }
 
-/// What was done to a stack, to be compared with what it counted.
+/// Operations on a stack, for comparison with its counters.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Calls {
     pub segments_received: u64,
@@ -140,18 +140,18 @@ pub struct Calls {
     pub established: u64,
 }
 
-/// One record for the network node, cut into packets.
+/// One record for the network node, split into packets.
 pub struct Sent {
     pub label: FlowLabel,
     pub packets: Vec<Packet>,
 }
 
-/// The engine, and what its network node knows and does.
+/// The engine and its network node.
 pub struct EngineHost {
     pub stack: Stack,
-    /// The tuple (`local` being ours) → label.
+    /// Label table: tuple (`local` is ours) → label.
     pub known: BTreeMap<FourTuple, FlowLabel>,
-    /// Bytes in flight whose congestion the window was reduced for, by ECN.
+    /// For each connection, the data in flight when the window was last reduced for ECN.
     reduced: BTreeMap<FlowLabel, u32>,
     pub via: u32,
     pub calls: Calls,
@@ -174,13 +174,13 @@ impl EngineHost {
         Some(Sent { label: transmit.label, packets: cut(&transmit) })
     }
 
-    /// Timers that are due fire. Tells the connection whose retransmission timer it was, where that is certain.
+    /// Runs the timers that are due. Returns the connection whose retransmission timer fired, if that is certain.
     pub fn on_timeout(&mut self, now: Instant) -> Option<FourTuple> {
         let due: Vec<_> =
             self.stack.connections().filter(|info| info.deadline.is_some_and(|at| at <= now)).collect();
         let before = self.stack.counters().retransmission_timeouts;
         self.stack.on_timeout(now);
-        assert!(self.stack.next_timeout().is_none_or(|at| at > now), "a timer that is due stays due");
+        assert!(self.stack.next_timeout().is_none_or(|at| at > now), "a timer is still due after on_timeout");
         let fired = self.stack.counters().retransmission_timeouts - before;
         match &due[..] {
             [info] if fired == 1 && !matches!(info.state, State::SynSent | State::SynReceived) => {
@@ -190,7 +190,7 @@ impl EngineHost {
         }
     }
 
-    /// A packet arrives; it was on the wire's end at `ingress`.
+    /// Delivers a packet that the network node received at `ingress`.
     pub fn on_packet(&mut self, now: Instant, ingress: Instant, packet: &Packet) -> Result<(), DropReason> {
         let tuple = packet.at_receiver();
         let before = self.stack.label_of(&tuple).and_then(|label| self.stack.info(label));
@@ -220,11 +220,12 @@ impl EngineHost {
         result
     }
 
-    /// Congestion costs the window its share, once for the data that was in flight when it showed (RFC 3168 §6.1.2).
+    /// Checks that congestion reduces the window, once for the data that was in flight when it was signalled
+    /// (RFC 3168 §6.1.2).
     fn check_response(&mut self, before: &ConnectionInfo, after: &ConnectionInfo, lost: bool, marked: bool) {
         let covered = self.reduced.get(&before.label).is_some_and(|&left| left > 0);
         if lost || marked {
-            // RFC 9438 §4.6 keeps the most: 0.7 of the window; whoever is right at the floor keeps two segments.
+            // RFC 9438 §4.6 reduces least, to 0.7 of the window; a window at the minimum stays at two segments.
             let most = (before.cwnd / 100 * 71).max(2 * u32::from(before.mss)) + u32::from(before.mss);
             let bound = if covered { most.max(before.ssthresh) } else { most };
             assert!(
@@ -240,13 +241,13 @@ impl EngineHost {
         }
     }
 
-    /// Loss responses begun, and taken back.
+    /// Loss responses begun, and undone.
     fn recoveries(&self) -> (u64, u64) {
         let counters = self.stack.counters();
         (counters.fast_recoveries, counters.spurious_recoveries)
     }
 
-    /// The network node is replaced by one that knows nothing.
+    /// Replaces the network node by one with an empty label table.
     pub fn replace_node(&mut self, other: bool) {
         let from = self.via;
         self.via += u32::from(other);
@@ -255,7 +256,7 @@ impl EngineHost {
     }
 }
 
-/// The network node learns and forgets labels.
+/// Updates the network node's label table.
 fn learn(transmit: &Transmit<'_>, known: &mut BTreeMap<FourTuple, FlowLabel>, via: u32) {
     let (label, tuple) = (transmit.label, transmit.tuple);
     if label.is_none() {
@@ -270,7 +271,7 @@ fn learn(transmit: &Transmit<'_>, known: &mut BTreeMap<FourTuple, FlowLabel>, vi
             known.remove(&tuple);
         }
     } else {
-        assert_eq!(known.get(&tuple), Some(&label), "the node was never told of this flow");
+        assert_eq!(known.get(&tuple), Some(&label), "the flow was never announced to the node");
     }
 }
 

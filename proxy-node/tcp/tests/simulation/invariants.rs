@@ -1,4 +1,4 @@
-//! What must hold between two steps, and when all is over.
+//! Invariants that hold between two steps and at the end.
 
 use csp_tcp::{Event, Occupancy, SynCookies};
 
@@ -9,7 +9,7 @@ use crate::watch::TIMER_SLACK;
 use crate::world::World;
 
 impl World {
-    /// Between two steps, when everything that may be sent was sent.
+    /// Checks between two steps, after everything permitted was sent.
     pub fn check_step(&mut self) {
         for side in 0..2 {
             let (Some(engine), Some(watch)) = (self.hosts[side].engine(), &self.watches[side]) else {
@@ -36,23 +36,23 @@ impl World {
         watch.check_idle(self.now, &tuple, &done);
     }
 
-    /// Whatever waits for an acknowledgement, or for a window to open, has a timer.
+    /// Checks that a timer runs for every connection that waits for an acknowledgement or for a window to open.
     fn check_timers(&self, engine: &EngineHost) {
-        let told = engine.stack.next_timeout();
+        let reported = engine.stack.next_timeout();
         for info in engine.stack.connections() {
             if info.in_flight == 0 && info.send_queue == 0 {
                 continue;
             }
             let deadline = info.deadline.unwrap_or_else(|| panic!("no timer runs: {info:?}"));
-            let told = told.unwrap_or_else(|| panic!("next_timeout knows of no timer: {info:?}"));
+            let reported = reported.unwrap_or_else(|| panic!("next_timeout reports no timer: {info:?}"));
             let most = self.now + engine.stack.config().rto_max + TIMER_SLACK;
-            assert!(deadline <= most, "no timer but perhaps keepalive runs: {info:?}");
+            assert!(deadline <= most, "only a keepalive timer runs: {info:?}");
             let latest = deadline.max(self.now) + TIMER_SLACK;
-            assert!(told <= latest, "next_timeout is {told:?}, a timer is due at {deadline:?}");
+            assert!(reported <= latest, "next_timeout is {reported:?}, a timer is due at {deadline:?}");
         }
     }
 
-    /// Every conversation came to its end, and nothing is left of it.
+    /// Checks that every conversation has ended and left no state.
     pub fn check_end(&self) {
         for n in 0..self.conversations.len() {
             self.check_outcome(n);
@@ -81,7 +81,8 @@ impl World {
         }
         for (side, end) in conversation.ends.iter().enumerate() {
             let far = &conversation.ends[1 - side];
-            // Addresses used again can meet the end of their last use; whoever opens learns of that.
+            // Reused addresses can meet the end of their previous connection; then the connecting side receives an
+            // error.
             if conversation.plan.after.is_some() && end.received == 0 && end.outcome != Some(Event::Closed) {
                 continue;
             }
@@ -96,12 +97,15 @@ impl World {
         let o = stack.occupancy();
         let used = [o.connections.0, o.half_open.0, o.time_wait.0, o.blocks.0, o.range_sets.0, o.replies.0];
         assert_eq!(used, [0; 6], "side {side} is not empty: {o:?}");
-        // A half-open connection that gives way to one by cookie has no time for a farewell: its node learns from the
-        // stale label of what comes next, if anything does.
+        // A half-open connection evicted for one by cookie sends no last record: its network node learns of the end
+        // by the stale label of a later segment, if there is one.
         let cookies = stack.config().syn_cookies != SynCookies::Off;
         let unsaid = if cookies { stack.counters().half_open_evicted } else { 0 };
-        assert!(known.len() as u64 <= unsaid, "side {side}: the network node was not told of an end");
-        assert_eq!(stack.next_timeout(), None, "side {side}: a timer of nothing");
+        assert!(
+            known.len() as u64 <= unsaid,
+            "side {side}: the end of a flow was not reported to the network node"
+        );
+        assert_eq!(stack.next_timeout(), None, "side {side}: a timer without a connection");
         let c = stack.counters();
         assert_eq!(c.segments_received, calls.segments_received, "segments_received");
         assert_eq!(c.segments_sent, calls.segments_sent, "segments_sent");
@@ -126,27 +130,28 @@ impl World {
         assert!(c.established >= calls.established && c.established <= ended, "established and ended: {c:?}");
     }
 
-    /// Where nothing is lost, late or out of order, nothing is sent twice and nothing is taken for lost.
+    /// Checks that without loss, delay and reordering nothing is retransmitted or marked as lost.
     fn check_clean(&self) {
         for (side, watch) in self.watches.iter().enumerate() {
             let (Some(watch), Some(engine)) = (watch, self.hosts[side].engine()) else { continue };
             let c = engine.stack.counters();
-            assert_eq!(watch.needless(), 0, "side {side} sent twice on a clean link: {c:?}");
-            assert_eq!(c.fast_recoveries, 0, "side {side} found loss on a clean link");
+            assert_eq!(watch.needless(), 0, "side {side} retransmitted on a clean link: {c:?}");
+            assert_eq!(c.fast_recoveries, 0, "side {side} detected loss on a clean link");
             assert_eq!(c.retransmission_timeouts, 0, "side {side} timed out on a clean link");
         }
     }
 
-    /// RFC 8985 §6.2: once a connection has seen reordering, a quarter of a round trip is no loss.
+    /// RFC 8985 §6.2: once a connection has observed reordering, a delay of a quarter of a round trip is not taken
+    /// for loss.
     fn check_little_reordered(&self) {
         for engine in self.hosts.iter().filter_map(Host::engine) {
             let c = engine.stack.counters();
-            assert!(c.fast_recoveries <= 2 * c.established, "loss was found where there was none: {c:?}");
+            assert!(c.fast_recoveries <= 2 * c.established, "loss was detected where there was none: {c:?}");
         }
     }
 
-    /// Between eager applications, no conversation takes longer than windows, round trips and delayed acknowledgements
-    /// explain.
+    /// Checks that between applications that do not pause, no conversation takes longer than windows, round trips and
+    /// delayed acknowledgements explain.
     fn check_speed(&self) {
         let round = self.links[0].plan.delay + self.links[1].plan.delay + PROMPT + TIMER_SLACK;
         let window = self.scenario.sides.iter().map(Side::window).min().unwrap_or(1);
@@ -161,7 +166,7 @@ impl World {
             }
             let bytes: u64 = scripts.iter().map(Script::total).sum();
             let steps: usize = scripts.iter().map(|script| script.steps.len()).sum();
-            // Twelve for the handshake, a slow start to the largest window, and the end.
+            // Twelve rounds for the handshake, slow start to the largest window, and the end.
             let rounds = 12 + 2 * steps as u64 + 3 * bytes / window;
             let took = conversation.lasted.1 - conversation.lasted.0;
             assert!(took <= round * rounds as u32, "conversation {n} took {took:?}: {:?}", conversation.ends);
@@ -171,6 +176,6 @@ impl World {
 
 fn check_occupancy(o: &Occupancy) {
     let all = [o.connections, o.half_open, o.time_wait, o.blocks, o.range_sets, o.listeners, o.replies];
-    assert!(all.iter().all(|(used, capacity)| used <= capacity), "more than there is room for: {o:?}");
+    assert!(all.iter().all(|(used, capacity)| used <= capacity), "more entries than capacity: {o:?}");
     assert!(o.half_open.0 <= o.connections.0, "{o:?}");
 }

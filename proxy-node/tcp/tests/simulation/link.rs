@@ -1,11 +1,11 @@
-//! One direction of the way between two hosts, and all that can happen to packets on it.
+//! One direction of the link between two hosts, with its faults.
 
 use csp_types::{Duration, Instant};
 
 use crate::packet::{CE, NOT_ECT, Packet};
 use crate::random::Random;
 
-/// Gilbert-Elliott: losses come in bursts. The state changes with packets, and a burst is over after a silence.
+/// Gilbert-Elliott model: losses occur in bursts. The state changes with packets, and a burst ends after a pause.
 #[derive(Clone, Copy, Debug)]
 pub struct Bursts {
     pub begin: f64,
@@ -13,41 +13,41 @@ pub struct Bursts {
     pub loss: f64,
 }
 
-/// A silence after which a burst is over.
+/// Pause after which a burst has ended.
 const BURST_SILENCE: Duration = Duration::from_millis(20);
 
 /// A bottleneck.
 #[derive(Clone, Copy, Debug)]
 pub struct Bottleneck {
     pub bytes_per_second: u64,
-    /// What its queue holds, in bytes; more is dropped from the tail.
+    /// Capacity of its queue in bytes; packets beyond it are dropped.
     pub queue: u64,
-    /// From this many bytes on packets are marked (those that may be).
+    /// Queue length in bytes from which on ECN-capable packets are marked.
     pub mark: u64,
 }
 
-/// Everything that is drawn for a direction.
+/// Parameters of a direction, drawn from the seed.
 #[derive(Clone, Debug, Default)]
 pub struct LinkPlan {
     pub delay: Duration,
-    /// Added at random to each packet, without changing their order.
+    /// Random delay of each packet that preserves their order.
     pub jitter: Duration,
     pub loss: f64,
     pub bursts: Option<Bursts>,
     pub duplication: f64,
-    /// Probability that a copy wanders about and arrives long after.
+    /// Probability that a copy of a packet arrives much later.
     pub ghosts: f64,
-    /// Probability that a packet is held back …
+    /// Probability that a packet is delayed …
     pub reordering: f64,
     /// … by up to this.
     pub hold: Duration,
     pub corruption: f64,
     pub bottleneck: Option<Bottleneck>,
-    /// From when on (since the start) packets of how many bytes fit.
+    /// MTU changes: time since the start, and the new MTU in bytes.
     pub mtus: Vec<(Duration, usize)>,
-    /// Whether what does not fit is told of by ICMP.
+    /// Whether packets that do not fit are reported by ICMP.
     pub icmp: bool,
-    /// Nothing arrives that is sent from … to … (since the start).
+    /// Outages: packets sent from … to … (since the start) are lost.
     pub outages: Vec<(Duration, Duration)>,
 }
 
@@ -71,13 +71,13 @@ impl LinkPlan {
     }
 }
 
-/// What became of a packet.
+/// The fate of a packet on the link.
 #[derive(Debug, PartialEq)]
 pub enum Fate {
     Lost(&'static str),
-    /// It does not fit; with the MTU where the sender is told so.
+    /// It does not fit; with the MTU if that is reported to the sender.
     TooBig(Option<usize>),
-    /// It arrives then (once more then).
+    /// It arrives at this time (and a copy at that time).
     Arrives(Instant, Option<Instant>),
 }
 
@@ -87,7 +87,7 @@ pub struct Link {
     start: Instant,
     in_burst: bool,
     last_sent: Instant,
-    /// When the bottleneck has sent what it has.
+    /// When the bottleneck will have sent its queue.
     busy_until: Instant,
     last_arrival: Instant,
     pub packets: u64,
@@ -118,10 +118,10 @@ impl Link {
         changes.find(|(from, _)| *from <= elapsed).map_or(usize::MAX, |(_, mtu)| *mtu)
     }
 
-    /// Sends a packet on its way; it may be marked.
+    /// Sends a packet, which may be marked.
     pub fn carry(&mut self, now: Instant, packet: &mut Packet) -> Fate {
         self.packets += 1;
-        // RFC 8200 §5: every link takes IPv6 packets of 1280 bytes.
+        // RFC 8200 §5: every link carries IPv6 packets of 1280 bytes.
         let least = if packet.tuple.local.is_ipv4() { 0 } else { 1_280 };
         let mtu = self.mtu(now).max(least);
         if packet.ip_len() > mtu {
@@ -171,7 +171,7 @@ impl Link {
         None
     }
 
-    /// When the packet has left the bottleneck; `None`: its queue is full.
+    /// When the packet leaves the bottleneck; `None` if its queue is full.
     fn pass_bottleneck(&mut self, now: Instant, packet: &mut Packet) -> Option<Instant> {
         let Some(Bottleneck { bytes_per_second, queue, mark }) = self.plan.bottleneck else {
             return Some(now);

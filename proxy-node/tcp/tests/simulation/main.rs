@@ -1,9 +1,10 @@
 //! A seeded simulation of the engine in virtual time: against itself, and against models of other stacks.
 //!
-//! - `CSP_TCP_SEEDS=n` runs n seeds, `CSP_TCP_START=n` from n on; all cores take part.
-//! - `CSP_TCP_SEED=n` replays one and prints every packet; `--nocapture` shows it.
+//! - `CSP_TCP_SEEDS=n` runs n seeds, starting with `CSP_TCP_START=n`; all cores are used.
+//! - `CSP_TCP_SEED=n` replays one seed and prints every packet (with `--nocapture`).
 //!
-//! A seed draws hosts, links and conversations (`scenario.rs`); `watch.rs` and `invariants.rs` say what must hold.
+//! A seed determines hosts, links and conversations (`scenario.rs`); `watch.rs` and `invariants.rs` contain the
+//! checks.
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod app;
@@ -30,9 +31,9 @@ use csp_tcp::Counters;
 
 use world::World;
 
-/// How many seeds without CSP_TCP_SEEDS.
+/// Number of seeds if CSP_TCP_SEEDS is not set.
 const SEEDS: u64 = 1_000;
-/// How many failing seeds are reported before the run ends.
+/// Number of failing seeds after which the run ends.
 const FAILURES_MAX: usize = 20;
 
 fn number(name: &str) -> Option<u64> {
@@ -41,7 +42,7 @@ fn number(name: &str) -> Option<u64> {
         .map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}")))
 }
 
-/// What the seeds must have met at least once, or they prove less than they seem to.
+/// Situations that the seeds must have covered at least once; otherwise they prove less than intended.
 type Met = Vec<(&'static str, u64)>;
 
 fn rare_things(c: &Counters) -> Met {
@@ -95,7 +96,7 @@ fn message(panic: &(dyn Any + Send)) -> String {
     text.or(panic.downcast_ref::<&str>().map(|text| text.to_string())).unwrap_or_default()
 }
 
-/// Runs all seeds on all cores; gives what was met, and the failures.
+/// Runs all seeds on all cores; returns the situations covered and the failures.
 fn run_seeds(start: u64, count: u64) -> (Met, Vec<(u64, String)>) {
     let next = AtomicU64::new(start);
     let met = Mutex::new(rare_things(&Counters::default()));
@@ -131,7 +132,7 @@ fn every_seed_keeps_its_promises() {
         return;
     }
     let (start, count) = (number("CSP_TCP_START").unwrap_or(0), number("CSP_TCP_SEEDS").unwrap_or(SEEDS));
-    std::panic::set_hook(Box::new(|_| {})); // failures are told below, each with its seed
+    std::panic::set_hook(Box::new(|_| {})); // failures are reported below, each with its seed
     let (met, mut failures) = run_seeds(start, count);
     drop(std::panic::take_hook());
     failures.sort();

@@ -1,5 +1,5 @@
-//! A host with an independent TCP: written from RFC 9293 and its companions to be obviously right rather than fast, and
-//! with manners of many real stacks, good and bad. It shares nothing with the engine but the byte formats.
+//! A host with an independent TCP, written from RFC 9293 and related RFCs for clarity rather than speed, with
+//! behaviours of many real stacks, good and bad. It shares only the byte formats with the engine.
 //!
 //! Positions count from the initial sequence number: 0 is the SYN, `n + 1` is byte `n` of the stream, the FIN follows.
 
@@ -16,18 +16,18 @@ use crate::packet::{NOT_ECT, Packet};
 use crate::random::Random;
 use peer::{Peer, State};
 
-/// What becomes of data out of order.
+/// Treatment of out-of-order data.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum OutOfOrder {
-    /// It is kept (and SACKed where that was agreed on).
+    /// It is stored (and SACKed if negotiated).
     Keep,
-    /// It is thrown away: the sender must go back.
+    /// It is discarded: the sender must go back.
     Discard,
-    /// It is kept, but with this probability thrown away at an arrival, SACKed or not (RFC 2018 §8).
+    /// It is stored, but discarded with this probability at an arrival, SACKed or not (RFC 2018 §8).
     Renege(f64),
 }
 
-/// How a peer behaves.
+/// Behaviour of a peer.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Manners {
     pub mss: u16,
@@ -37,14 +37,14 @@ pub struct Manners {
     pub ecn: bool,
     /// Receive buffer in bytes.
     pub buffer: u32,
-    /// Probability that the offered window is taken back when an acknowledgement is sent.
+    /// Probability that the window shrinks with an acknowledgement.
     pub shrinks: f64,
     pub out_of_order: OutOfOrder,
     /// It acknowledges after this many segments …
     pub ack_every: u32,
     /// … or this time.
     pub ack_delay: Duration,
-    /// `None`: Reno; a number: always so many bytes in flight.
+    /// `None`: Reno; a number: a fixed number of bytes in flight.
     pub fixed_window: Option<u32>,
     /// New data is sent in segments of random sizes up to this, whatever the window.
     pub crumbs: Option<u16>,
@@ -54,7 +54,7 @@ pub struct Manners {
     pub lone_fin: bool,
 }
 
-/// What a peer tells its application.
+/// Events that a peer reports to its application.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Event {
     Established { passive: bool },
@@ -67,7 +67,7 @@ pub enum Event {
     DataAfterClose,
 }
 
-/// What all of a host's peers share.
+/// State shared by all peers of a host.
 pub struct Shared {
     pub manners: Manners,
     pub random: Random,
@@ -78,7 +78,7 @@ pub struct Shared {
 
 pub struct ModelHost {
     shared: Shared,
-    /// By the order of their creation; `None` where forgotten.
+    /// In order of creation; `None` if removed.
     peers: Vec<Option<Peer>>,
     by_tuple: BTreeMap<FourTuple, usize>,
     /// The port that accepts connections.
@@ -98,10 +98,10 @@ impl ModelHost {
     }
 
     fn add(&mut self, tuple: FourTuple, passive: bool) -> usize {
-        // RFC 9293 §3.4.1: a clock of 4 µs, so that a later connection's numbers lie behind those of an earlier one.
+        // RFC 9293 §3.4.1: a clock of 4 µs, so that the numbers of a later connection follow those of an earlier one.
         let clock = (self.shared.now.as_nanos() / 4_000) as u32;
         let mut iss = clock.wrapping_add(self.shared.random.below(1 << 16) as u32).wrapping_add(0xf000_0000);
-        // RFC 9293 §3.4.3, RFC 6191: one that was faster than that clock is left behind as well.
+        // RFC 9293 §3.4.3, RFC 6191: also if the earlier connection advanced faster than that clock.
         let before = self.by_tuple.get(&tuple).and_then(|&id| self.peers[id].as_ref());
         if let Some(end) = before.map(Peer::sequence_end)
             && (iss.wrapping_sub(end) as i32) <= 0
@@ -150,7 +150,7 @@ impl ModelHost {
         self.act(now, id, |peer, _| peer.write(data)).unwrap_or(0)
     }
 
-    /// Hands unread bytes to `f`, which says how many it took.
+    /// Passes unread bytes to `f`, which returns how many it consumed.
     pub fn read(&mut self, now: Instant, id: usize, max: usize, f: &mut dyn FnMut(&[u8]) -> usize) -> usize {
         self.act(now, id, |peer, shared| peer.read(shared, max, f)).unwrap_or(0)
     }
@@ -215,7 +215,7 @@ impl ModelHost {
         });
     }
 
-    /// ICMP told that packets of `mtu` bytes are the largest that fit.
+    /// Processes an ICMP error: packets of `mtu` bytes are the largest that fit.
     pub fn on_too_big(&mut self, now: Instant, tuple: &FourTuple, mtu: usize) {
         let Some(&id) = self.by_tuple.get(tuple) else { return };
         self.act(now, id, |peer, shared| peer.on_too_big(shared, mtu));
@@ -245,7 +245,7 @@ impl ModelHost {
         self.peers[id].as_ref().expect("peers are kept").tuple
     }
 
-    /// One line on every live peer.
+    /// One line for each live peer.
     pub fn describe(&self) -> Vec<String> {
         self.by_tuple.values().filter_map(|&id| self.peers[id].as_ref()).map(Peer::describe).collect()
     }

@@ -1,4 +1,4 @@
-//! Packets: how they are cut on the way out, checked and joined on the way in, and printed.
+//! Packets: split when sent, checked and coalesced when received, and printed.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ pub struct Packet {
     pub header: Repr,
     pub payload: Vec<u8>,
     pub ecn: u8,
-    /// How many packets it was joined from, and how long the payload of the first of several was.
+    /// How many packets it was coalesced from, and the payload length of the first of several.
     pub coalesced: u16,
     pub segment_size: u16,
 }
@@ -34,18 +34,18 @@ impl Packet {
         if self.tuple.local.is_ipv4() { 20 } else { 40 }
     }
 
-    /// Sequence numbers it takes.
+    /// Number of sequence numbers it occupies.
     pub fn len(&self) -> u32 {
         let flags = self.header.flags;
         self.payload.len() as u32 + u32::from(flags.syn()) + u32::from(flags.fin())
     }
 
-    /// The addresses as the receiver sees them.
+    /// The addresses from the receiver's view.
     pub fn at_receiver(&self) -> FourTuple {
         FourTuple { local: self.tuple.remote, remote: self.tuple.local }
     }
 
-    /// Cuts the payload into packets of `size` bytes, as segmentation offload does.
+    /// Splits the payload into packets of `size` bytes, as segmentation offload does.
     pub fn split(self, size: usize) -> Vec<Packet> {
         if self.payload.len() <= size {
             return vec![self];
@@ -70,7 +70,7 @@ impl Packet {
         Packet { payload: Vec::new(), ..*self }
     }
 
-    /// Appends `next`, as receive offload does: only what follows directly and differs in nothing else.
+    /// Appends `next`, as receive offload does: only if it follows directly and differs in nothing else.
     pub fn join(&mut self, next: &Packet) -> bool {
         let (a, b) = (&self.header, &next.header);
         let plain = |flags: Flags| without(flags, Flags::PSH) == Flags::ACK;
@@ -95,7 +95,7 @@ impl Packet {
         fits
     }
 
-    /// Whether a single wrong bit, somewhere, would be noticed by the checksum as it must be.
+    /// Whether the checksum detects a single wrong bit.
     pub fn is_caught_with_wrong_bit(&self, bit: u64) -> bool {
         let mut bytes = vec![0; HEADER_LEN_MAX];
         let len = self.header.emit(&mut bytes).unwrap();
@@ -114,7 +114,7 @@ fn sum(bytes: &[u8]) -> u16 {
     checksum.finish()
 }
 
-/// `flags` less `off`.
+/// `flags` without `off`.
 pub fn without(flags: Flags, off: Flags) -> Flags {
     Flags(flags.0 & !off.0)
 }

@@ -1,4 +1,4 @@
-//! What the streams consist of: bytes that tell where they belong.
+//! Contents of the streams: bytes that show their position.
 
 use std::sync::OnceLock;
 
@@ -17,22 +17,22 @@ fn noise() -> &'static [u8] {
     })
 }
 
-/// One direction of one connection: byte `n` of its stream is byte `key + n` of a table of noise, so that neither a
-/// wrong position nor another stream's bytes go unnoticed.
+/// One direction of one connection: byte `n` of its stream is byte `key + n` of a table of noise, so that a wrong
+/// position and bytes of another stream are both detected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stream {
     key: usize,
 }
 
 impl Stream {
-    /// The stream of nobody.
+    /// An empty stream.
     pub const NONE: Stream = Stream { key: 0 };
 
     pub fn draw(random: &mut Random) -> Stream {
         Stream { key: random.below(KEYS as u64) as usize }
     }
 
-    /// The `len` bytes from `at` on.
+    /// The `len` bytes at position `at`.
     pub fn bytes(self, at: u64, len: usize) -> &'static [u8] {
         let start = self.key + at as usize;
         &noise()[start..start + len]

@@ -1,4 +1,4 @@
-//! Whether everybody gets on: no two ends wait for each other for ever.
+//! Checks for progress: no two ends wait for each other forever.
 
 use csp_tcp::Event;
 use csp_types::Duration;
@@ -7,11 +7,11 @@ use crate::app::App;
 use crate::host::{EngineHost, Host};
 use crate::world::World;
 
-/// Without progress for so long, though the link is there, a connection is stuck.
+/// A connection without progress for this time, while the link works, is stuck.
 const STUCK: Duration = Duration::from_secs(200);
 
 impl World {
-    /// After every step: each conversation got on lately, or rests of its own will.
+    /// After every step: each conversation made progress recently, or pauses by its script.
     pub fn check_progress(&mut self) {
         let now = self.now;
         let mut stuck = None;
@@ -39,8 +39,8 @@ impl World {
         }
     }
 
-    /// A conversation makes no progress. Where one end is gone without the other knowing, the other's application loses
-    /// patience; elsewhere that is an error.
+    /// A conversation makes no progress. If one end is gone without the other's knowledge, the other's application
+    /// aborts; otherwise it is an error.
     fn give_up(&mut self, n: usize) {
         let gone = self.conversations[n].ends.iter().any(App::is_over) || self.conversations[n].refused;
         assert!(gone || self.scenario.is_rough(), "conversation {n} is stuck: {:#?}", self.stuck());
@@ -61,7 +61,7 @@ impl World {
         }
     }
 
-    /// What everybody is at, for the message of a failure.
+    /// The state of all conversations, for the message of a failure.
     pub fn stuck(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for (side, host) in self.hosts.iter().enumerate() {

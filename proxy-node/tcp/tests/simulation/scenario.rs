@@ -1,4 +1,4 @@
-//! What a seed stands for: hosts, links and conversations, all drawn from it.
+//! The scenario of a seed: hosts, links and conversations, all drawn from it.
 
 use csp_tcp::{CongestionControl, EcnMode, StackConfig, SynCookies};
 use csp_types::Duration;
@@ -11,22 +11,22 @@ use crate::random::Random;
 /// How long acknowledgements are usually delayed.
 pub const PROMPT: Duration = Duration::from_millis(40);
 
-/// What kind of trouble there is.
+/// The kind of faults.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Theme {
-    /// None: what is expected is exact.
+    /// No faults: the expectations are exact.
     Clean,
     /// Loss, duplication, reordering, jitter, corruption.
     Faulty,
     /// A bandwidth limit with a finite queue.
     Narrow,
-    /// Some seconds without a link; an MTU that changes.
+    /// Outages of some seconds; an MTU that changes.
     Broken,
-    /// Tables and memory too small for what is asked of them.
+    /// Tables and memory too small for the load.
     Crowded,
 }
 
-/// What is at an end of the link.
+/// One end of the link.
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant)]
 pub enum Side {
@@ -41,7 +41,7 @@ impl Side {
         }
     }
 
-    /// How much can be under way to or from it at most, in bytes.
+    /// Most bytes that can be in flight to or from it.
     pub fn window(&self) -> u64 {
         match self {
             Side::Engine(config) => u64::from(config.receive_window_max.min(config.send_buffer_max)),
@@ -50,27 +50,27 @@ impl Side {
     }
 }
 
-/// How a host receives.
+/// How a host processes arrivals.
 #[derive(Clone, Copy, Debug)]
 pub struct Receive {
-    /// Packets that arrived together are joined.
+    /// Packets that arrived together are coalesced.
     pub joins: bool,
-    /// The host looks only so often.
+    /// The host processes arrivals at this interval.
     pub every: Duration,
-    /// What is due is sent after every packet, not after all.
+    /// The host transmits after every packet, not after all of them.
     pub answers_each: bool,
 }
 
-/// One connection, and what its applications do.
+/// One connection and its applications.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub port: u16,
     pub ipv6: bool,
-    /// Both sides open it at the same time.
+    /// Both sides open it simultaneously.
     pub both_open: bool,
     /// When it begins (since the start) …
     pub begins: Duration,
-    /// … or so long after that conversation is over.
+    /// … or this long after that conversation has ended.
     pub after: Option<usize>,
     pub scripts: [Script; 2],
 }
@@ -82,7 +82,7 @@ pub struct Scenario {
     pub receive: [Receive; 2],
     pub links: [LinkPlan; 2],
     pub plans: Vec<Plan>,
-    /// Network nodes are replaced so often, if at all.
+    /// Interval at which network nodes are replaced, if at all.
     pub node_changes: Option<Duration>,
 }
 
@@ -110,16 +110,17 @@ impl Scenario {
             sides[random.below(2) as usize] = Side::Engine(config(random, theme, seed));
         }
         for (link, side) in links.iter_mut().zip(&sides) {
-            // A black hole: only the engine finds its way around one by itself.
+            // A black hole: only the engine detects one by itself.
             link.icmp = matches!(side, Side::Model(_)) || random.chance(0.7);
         }
-        // The acknowledgement of a cookie is sent once: where it is lost and the server speaks first, both wait for ever.
+        // The acknowledgement of a cookie is sent once: if it is lost and the server is to send first, both sides
+        // wait forever.
         if !links.iter().all(LinkPlan::is_lossless) {
             sides.iter_mut().for_each(|side| side.set_cookies(SynCookies::Off));
         }
         let receive = [receive(random), receive(random)];
         let plans = plans(random, theme, &sides);
-        // Without a quiet time between two uses of the same addresses nobody promises anything about these.
+        // Without a quiet time between two uses of the same addresses, nothing is guaranteed for the second.
         if theme == Theme::Faulty && random.chance(0.3) && plans.iter().all(|plan| plan.after.is_none()) {
             links.iter_mut().for_each(|link| link.ghosts = 0.02);
         }
@@ -128,7 +129,7 @@ impl Scenario {
         Scenario { theme, sides, receive, links, plans, node_changes }
     }
 
-    /// Whether connections may fail for no reason of their own.
+    /// Whether connections may fail through faults.
     pub fn is_rough(&self) -> bool {
         self.theme == Theme::Crowded
     }
@@ -138,8 +139,8 @@ impl Scenario {
         matches!(&self.sides[side], Side::Engine(config) if config.syn_cookies != SynCookies::Off)
     }
 
-    /// Whether packets overtake each other, but only by little: everything arrives, once, and within a tenth of the
-    /// round trip that it should take.
+    /// Whether packets are reordered, but only slightly: everything arrives, once, and within a tenth of a round trip
+    /// of its regular time.
     pub fn is_little_reordered(&self) -> bool {
         let most = (self.links[0].delay + self.links[1].delay) / 20;
         let little = |link: &LinkPlan| {
@@ -154,10 +155,10 @@ impl Scenario {
             && self.receive.iter().all(|receive| receive.every <= most)
     }
 
-    /// Whether nothing may be sent twice.
+    /// Whether nothing may be retransmitted.
     pub fn is_clean(&self) -> bool {
         let prompt = |(side, receive): (&Side, &Receive)| match side {
-            // A tail loss probe waits as long as the engine's own acknowledgements do.
+            // A tail loss probe allows for a delay as long as that of the engine's own acknowledgements.
             Side::Engine(config) => config.delayed_ack == PROMPT,
             Side::Model(manners) => manners.is_prompt() && !receive.joins,
         };
@@ -170,7 +171,7 @@ impl Scenario {
 }
 
 impl Manners {
-    /// Whether it gives a sender no reason to send anything twice.
+    /// Whether it gives a sender no reason for retransmissions.
     fn is_prompt(&self) -> bool {
         self.out_of_order == OutOfOrder::Keep && self.shrinks == 0.0 && self.ack_delay <= PROMPT
     }
@@ -263,7 +264,7 @@ fn config(random: &mut Random, theme: Theme, seed: u64) -> StackConfig {
         congestion: random.pick(&[CongestionControl::Cubic, CongestionControl::NewReno]),
         delayed_ack: Duration::from_millis(random.pick(&[40, 40, 10, 100])),
         quick_acks: random.pick(&[16, 16, 0, 2]),
-        // Longer than an outage with the retransmissions that follow it.
+        // Longer than an outage and the retransmissions that follow it.
         time_wait: Duration::from_secs(random.pick(&[30, 60])),
         keepalive_idle: Some(Duration::from_secs(random.pick(&[30, 7_200]))),
         keepalive_interval: Duration::from_secs(10),
@@ -316,7 +317,7 @@ fn manners(random: &mut Random) -> Manners {
     manners
 }
 
-/// How much is sent in one direction.
+/// Bytes sent in one direction.
 fn amount(random: &mut Random, sides: &[Side; 2]) -> u64 {
     let tiny = sides.iter().any(|side| match side {
         Side::Model(manners) => manners.buffer < 1_000 || manners.crumbs.is_some() || manners.mss < 200,
@@ -337,7 +338,7 @@ fn plans(random: &mut Random, theme: Theme, sides: &[Side; 2]) -> Vec<Plan> {
         if let Some(before) = after
             && random.chance(0.7)
         {
-            // The same addresses once more.
+            // The same addresses again.
             (port, ipv6) = (plans[before].port, plans[before].ipv6);
         }
         let begins = Duration::from_millis(random.pick(&[0, 0, 1, 50, 700]));
@@ -354,25 +355,25 @@ fn scripts(random: &mut Random, sides: &[Side; 2], n: usize) -> [Script; 2] {
     use Step::{Abort, AwaitFinish, Close, Pause, Shutdown, Write};
     let break_time = Duration::from_millis(random.below(400));
     let (a, b): (Vec<Step>, Vec<Step>) = match random.below(10) {
-        // One way, either way.
+        // One direction only.
         0 => (vec![Write(size(random)), Shutdown], vec![AwaitFinish, Shutdown]),
         1 => (vec![AwaitFinish, Shutdown], vec![Write(size(random)), Shutdown]),
-        // Both ways at once.
+        // Both directions simultaneously.
         2 => (vec![Write(size(random)), Shutdown], vec![Write(size(random)), Shutdown]),
-        // Half-close: the answer comes after FIN.
+        // Half-close: the response follows the FIN.
         3 => (vec![Write(size(random)), Shutdown], vec![AwaitFinish, Write(size(random)), Shutdown]),
         4 | 5 => dialogue(random, Duration::ZERO),
-        // One so slow that keepalive probes are sent, and congestion windows forgotten.
+        // Pauses so long that keepalive probes are sent and congestion windows restart.
         6 => {
             let pause = Duration::from_secs(random.pick(&[1, 3, 100]));
             dialogue(random, pause)
         }
-        // Everything delivered, then gone.
+        // Close after everything was delivered.
         7 => (
             vec![Write(size(random)), AwaitFinish, Close],
             vec![Write(size(random)), Pause(break_time), Close],
         ),
-        // Gone in the middle.
+        // Close in the middle.
         8 => (vec![Write(size(random)), Close], vec![Write(size(random)), Pause(break_time), Shutdown]),
         _ => (
             vec![Write(size(random)), Pause(break_time), Abort],

@@ -1,4 +1,4 @@
-//! A set of numbers as spans.
+//! A set of numbers, stored as spans.
 
 /// Spans `from .. to` in order, neither overlapping nor touching.
 #[derive(Clone, Default, Debug)]
@@ -15,12 +15,12 @@ impl Spans {
         self.0.splice(first..behind, [joined]);
     }
 
-    /// Whether all of `from .. to` is in it.
+    /// Whether the set contains all of `from .. to`.
     pub fn contain(&self, from: u64, to: u64) -> bool {
         self.0.iter().any(|span| span.0 <= from && to <= span.1)
     }
 
-    /// Up to where everything from `next` on is in it.
+    /// End of the contiguous span that contains `next`.
     pub fn end_of_first(&self, next: u64) -> u64 {
         self.0.iter().find(|span| span.0 <= next && next <= span.1).map_or(next, |span| span.1)
     }

@@ -1,9 +1,9 @@
-//! What the wire shows of an engine's connections, and what must hold for every segment it sends.
+//! Observation of an engine's connections from the wire, and checks of every segment that it sends.
 //!
 //! Positions count from the initial sequence numbers: 0 is the SYN, `n + 1` is byte `n` of the stream.
 //!
 //! ```text
-//!   sending:    una          top   edge     edge_max      receiving:   last_ack   next     told
+//!   sending:    una          top   edge     edge_max      receiving:   last_ack   next  advertised
 //!    |--------- | -- sent -- | ---- | --------- |          |------------- | ------ | ------ |
 //! ```
 
@@ -24,26 +24,26 @@ use crate::spans::Spans;
 use cookies::Cookies;
 use patience::Patience;
 
-/// How much later than it must a timer of the engine may fire: its wheel turns in such steps.
+/// How late a timer of the engine may fire: the granularity of its wheel.
 pub const TIMER_SLACK: Duration = Duration::from_millis(3);
 
-/// Pacing may hold back the first segment after a rest for this long.
+/// Pacing may delay the first segment after an idle time by this much.
 const IDLE_MAX: Duration = Duration::from_millis(20);
 
-/// What the application at this end has done so far.
+/// Actions of the application at this end so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Done {
     pub sends: Stream,
     pub written: u64,
     pub finished: bool,
     pub received: u64,
-    /// Its connection is established and not over.
+    /// Its connection is established and has not ended.
     pub lives: bool,
-    /// It reads on, and bytes may come.
+    /// It still reads, and data may arrive.
     pub reads: bool,
 }
 
-/// One connection of the engine, seen from the wire.
+/// One connection of the engine, observed from the wire.
 pub struct View {
     iss: u32,
     irs: Option<u32>,
@@ -52,7 +52,7 @@ pub struct View {
     sends: Stream,
 
     // Sending.
-    /// Our last SYN had an acknowledgement.
+    /// Our last SYN carried an acknowledgement.
     answered_syn: bool,
     pub top: u64,
     una: u64,
@@ -61,11 +61,11 @@ pub struct View {
     window_from: (i64, i64),
     fin_at: Option<u64>,
     last_value: Option<u32>,
-    /// Whether the other side's acknowledgements ever hinted at loss.
+    /// Whether the other side's acknowledgements ever indicated loss.
     hinted: bool,
-    /// Whether its window was ever closed, or taken back.
+    /// Whether its window was ever closed or shrank.
     squeezed: bool,
-    /// Sequence numbers sent more than once, window probes not counted.
+    /// Sequence numbers sent more than once, except window probes.
     pub again: u64,
     patience: Patience,
     /// TS.Recent.
@@ -75,13 +75,13 @@ pub struct View {
     got: Spans,
     next: u64,
     last_ack: u64,
-    told: u64,
-    /// By how much roundings may have moved the edge on since the window was largest.
+    advertised: u64,
+    /// How far roundings may have advanced the edge since the window was largest.
     rounded: u64,
     owed_since: Option<Instant>,
-    /// Since when something could be sent and is not.
+    /// Since when data could be sent and was not.
     idle_since: Option<Instant>,
-    /// RST went either way.
+    /// A RST was sent in either direction.
     over: bool,
 }
 
@@ -90,9 +90,9 @@ pub struct Watch {
     pub views: BTreeMap<FourTuple, View>,
     config: StackConfig,
     cookies: Cookies,
-    /// Views that ended, and what they sent twice.
+    /// Views that ended, and the data they retransmitted.
     pub again: u64,
-    /// Memory was short at some time: what was told of windows may have been taken back, bytes dropped.
+    /// Memory was short at some time: windows may have shrunk, and bytes may have been dropped.
     pub memory_short: bool,
 }
 
@@ -107,14 +107,15 @@ impl Watch {
         Watch { views: BTreeMap::new(), config, cookies, again: 0, memory_short: false }
     }
 
-    /// A packet leaves. `anonymous`: it belongs to no connection block (an answer to a stray segment or in TIME-WAIT).
+    /// Observes a packet that is sent. `anonymous`: it belongs to no connection block (a reply to a stray segment or
+    /// in TIME-WAIT).
     pub fn on_sent(&mut self, now: Instant, packet: &Packet, anonymous: bool, done: Option<Done>) {
         let flags = packet.header.flags;
         assert!(!(flags.syn() && (flags.fin() || flags.rst())), "SYN with FIN or RST");
         if flags.syn() {
             return match anonymous {
                 false => self.on_syn_sent(packet, done),
-                true => self.cookies.on_sent(packet, done.expect("somebody opens it").sends),
+                true => self.cookies.on_sent(packet, done.expect("a conversation opens it").sends),
             };
         }
         let memory_short = self.memory_short;
@@ -127,7 +128,7 @@ impl Watch {
             return;
         }
         if anonymous {
-            return; // an answer in TIME-WAIT
+            return; // a reply in TIME-WAIT
         }
         assert!(!view.over, "a segment after RST");
         assert!(flags.ack(), "a segment without ACK");
@@ -147,7 +148,7 @@ impl Watch {
             let before = self.views.remove(&packet.tuple);
             if let Some(before) = before {
                 self.again += if before.squeezed { 0 } else { before.again };
-                (view.irs, view.theirs) = (before.irs, before.theirs); // the SYN that we answer came before
+                (view.irs, view.theirs) = (before.irs, before.theirs); // the SYN being answered arrived before
                 view.recent = before.recent;
             }
             self.views.insert(packet.tuple, view);
@@ -159,7 +160,7 @@ impl Watch {
         view.top = view.top.max(1);
         if flags.ack() {
             let irs = view.irs.expect("SYN/ACK without a SYN");
-            assert_eq!(ack, irs.wrapping_add(1), "SYN/ACK acknowledges something else than the SYN");
+            assert_eq!(ack, irs.wrapping_add(1), "SYN/ACK does not acknowledge the SYN");
             let theirs = view.theirs.expect("SYN/ACK without a SYN");
             assert!(
                 options.window_scale.is_none() || theirs.window_scale.is_some(),
@@ -173,10 +174,10 @@ impl Watch {
             view.ours = options;
             view.last_ack = 1;
         }
-        view.told = view.told.max(1 + u64::from(window)); // RFC 7323 §2.2: not scaled
+        view.advertised = view.advertised.max(1 + u64::from(window)); // RFC 7323 §2.2: not scaled
     }
 
-    /// A packet was handed to the engine; `taken`: it was not dropped; `opens`: it brought a connection about.
+    /// Observes a packet passed to the engine. `taken`: it was not dropped; `opens`: it opened a connection.
     pub fn on_delivered(&mut self, now: Instant, packet: &Packet, taken: bool, opens: bool) {
         let flags = packet.header.flags;
         let tuple = packet.at_receiver();
@@ -193,7 +194,7 @@ impl Watch {
             return;
         }
         view.learn_value(packet);
-        view.take_acknowledgement(packet);
+        view.process_ack(packet);
         view.take_data(now, packet);
     }
 
@@ -207,12 +208,12 @@ impl Watch {
         let other = view.irs.is_none() || view.over || view.irs != Some(seq) || view.top == 0;
         let opens = opens || (taken && other);
         if opens {
-            // Of a view that has begun, only the other side is new (the answer to our SYN); else ours follows.
+            // If the view exists, only the other side is new (the answer to our SYN); otherwise ours follows.
             (view.irs, view.theirs) = (Some(seq), Some(options));
             view.recent = options.timestamps.map_or(0, |t| t.value);
         }
         if taken && flags.ack() && view.irs == Some(seq) && view.una == 0 {
-            assert_eq!(ack, view.iss.wrapping_add(1), "the engine took a SYN/ACK of something else");
+            assert_eq!(ack, view.iss.wrapping_add(1), "the engine accepted a SYN/ACK for another SYN");
             view.una = 1;
             view.recent = options.timestamps.map_or(0, |t| t.value);
             (view.edge, view.window_from) = (1 + u64::from(window), (0, 1));
@@ -227,14 +228,15 @@ impl Watch {
         }
     }
 
-    /// The path has become narrower: what is in flight is sent again.
+    /// The path MTU has decreased: data in flight is retransmitted.
     pub fn on_too_big(&mut self, tuple: &FourTuple) {
         if let Some(view) = self.views.get_mut(tuple) {
             view.patience = Patience::default();
         }
     }
 
-    /// Between two steps, when everything was sent that may be: acknowledgements are not owed for longer than allowed.
+    /// Between two steps, after everything permitted was sent: checks that acknowledgements are not delayed beyond
+    /// the limits.
     pub fn check_owed(&self, now: Instant) {
         for (tuple, view) in &self.views {
             let Some(since) = view.owed_since.filter(|_| !view.over && !self.memory_short) else { continue };
@@ -246,7 +248,7 @@ impl Watch {
         }
     }
 
-    /// Who has something to send that fits the window, and waits for no acknowledgement, sends it.
+    /// Checks that data which fits the window, and needs no acknowledgement first, is sent.
     pub fn check_idle(&mut self, now: Instant, tuple: &FourTuple, done: &Done) {
         let Some(view) = self.views.get_mut(tuple) else { return };
         let end = 1 + done.written + u64::from(done.finished);
@@ -260,7 +262,7 @@ impl Watch {
         assert!(now - since <= IDLE_MAX, "{unsent} bytes wait to be sent since {since:?}: {view:?}");
     }
 
-    /// Who has read everything has told the peer of a window that is worth using (RFC 9293 §3.8.6.2.2).
+    /// Checks that a receiver that has read everything advertises a usable window (RFC 9293 §3.8.6.2.2).
     pub fn check_window(&self, tuple: &FourTuple, done: &Done) {
         let Some(view) = self.views.get(tuple) else { return };
         let unread = (view.next - 1).saturating_sub(done.received);
@@ -268,15 +270,18 @@ impl Watch {
             return;
         }
         let (window, most) =
-            (view.told - view.next.min(view.told), u64::from(self.config.receive_window_max));
-        assert!(window >= self.mss_of(tuple).min(most / 4), "{window} bytes of window are told: {view:?}");
+            (view.advertised - view.next.min(view.advertised), u64::from(self.config.receive_window_max));
+        assert!(
+            window >= self.mss_of(tuple).min(most / 4),
+            "a window of {window} bytes is advertised: {view:?}"
+        );
     }
 
     fn mss_of(&self, tuple: &FourTuple) -> u64 {
         u64::from(if tuple.local.is_ipv4() { self.config.mss_v4 } else { self.config.mss_v6 })
     }
 
-    /// Sequence numbers sent twice on connections that nobody squeezed.
+    /// Sequence numbers sent twice on connections whose window never shrank.
     pub fn needless(&self) -> u64 {
         let views = self.views.values().filter(|view| !view.squeezed);
         self.again + views.map(|view| view.again).sum::<u64>()
@@ -285,9 +290,13 @@ impl Watch {
 
 impl fmt::Debug for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let View { top, una, edge, edge_max, fin_at, again, next, last_ack, told, over, .. } = self;
+        let View { top, una, edge, edge_max, fin_at, again, next, last_ack, advertised, over, .. } = self;
         write!(f, "sent {una}..{top} window to {edge} (most {edge_max}) fin {fin_at:?} again {again} | ")?;
-        write!(f, "received {next} acknowledged {last_ack} told {told} {:?} over {over}", self.got)
+        write!(
+            f,
+            "received {next} acknowledged {last_ack} advertised {advertised} {:?} over {over}",
+            self.got
+        )
     }
 }
 
@@ -315,7 +324,7 @@ impl View {
             got: Spans::default(),
             next: 1,
             last_ack: 0,
-            told: 1,
+            advertised: 1,
             rounded: 0,
             owed_since: None,
             idle_since: None,
@@ -336,7 +345,7 @@ impl View {
         of.window_scale.filter(|_| scaled).map_or(0, u32::from)
     }
 
-    /// Sequence numbers sent and not acknowledged.
+    /// Sequence numbers sent and not yet acknowledged.
     pub fn outstanding(&self) -> u64 {
         self.top - self.una.min(self.top)
     }

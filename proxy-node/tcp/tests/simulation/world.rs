@@ -1,4 +1,4 @@
-//! Two hosts, the link between them and their applications in virtual time; every step is checked.
+//! Two hosts, the link between them and their applications in virtual time. Every step is checked.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -17,24 +17,24 @@ use crate::random::Random;
 use crate::scenario::{Plan, Scenario, Side, Theme};
 use crate::watch::{Done, Watch};
 
-/// Where listeners are; simultaneous opens go to the port behind it, where none is.
+/// The listeners' port; simultaneous opens use the next port, which has no listener.
 const PORT: u16 = 80;
-/// A server learns of a connection in this time, or never.
+/// A server reports a connection within this time or not at all.
 const UNTOLD: Duration = Duration::from_secs(15);
-/// How many rounds a simulation may take.
+/// Most rounds of a simulation.
 const STEPS_MAX: u64 = 1_000_000;
 
-/// One connection, or the attempt at one.
+/// One connection, or an attempt to open one.
 pub struct Conversation {
     pub plan: Plan,
-    /// The addresses as the client sees them.
+    /// The addresses from the client's view.
     pub tuple: FourTuple,
     pub ends: [App; 2],
     pub begun: bool,
     /// `connect` was refused.
     pub refused: bool,
     pub progress: (u64, Instant),
-    /// When it began, and when an end was last told something.
+    /// When it began, and when an end last received an event.
     pub lasted: (Instant, Instant),
 }
 
@@ -64,7 +64,7 @@ impl Conversation {
         }
     }
 
-    /// The addresses as a side sees them.
+    /// The addresses from a side's view.
     pub fn tuple_at(&self, side: usize) -> FourTuple {
         match side {
             0 => self.tuple,
@@ -75,7 +75,7 @@ impl Conversation {
     pub fn is_over(&self) -> bool {
         let [client, server] = &self.ends;
         let clients_end = self.refused || client.is_over();
-        // A server that never learned of the connection has nothing to end.
+        // A server to which the connection was never reported has nothing to end.
         clients_end && (server.id.is_none() || server.is_over())
     }
 
@@ -96,9 +96,9 @@ pub struct World {
     pub links: [Link; 2],
     pub watches: [Option<Watch>; 2],
     pub conversations: Vec<Conversation>,
-    /// Which conversation a client's addresses stand for now.
+    /// The current conversation of a client's addresses.
     current: BTreeMap<FourTuple, usize>,
-    /// Connections that a cookie brought about once more.
+    /// Connections opened again by a repeated cookie.
     echoes: Vec<(usize, Id)>,
     pub now: Instant,
     start: Instant,
@@ -107,7 +107,7 @@ pub struct World {
     happenings: BTreeMap<u64, Happening>,
     serial: u64,
     pub steps: u64,
-    /// Prints what happens.
+    /// Prints every packet and event.
     trace: bool,
 }
 
@@ -172,7 +172,7 @@ impl World {
         }
     }
 
-    /// Lives through it all: until every conversation is over, then until nothing is left.
+    /// Runs until every conversation has ended, then until no state is left.
     pub fn run(&mut self) {
         while !self.conversations.iter().all(Conversation::is_over) {
             self.step();
@@ -184,10 +184,10 @@ impl World {
         self.check_end();
     }
 
-    /// Time moves on to what is due next; that happens, and everybody does what follows from it.
+    /// Advances time to the next due item and processes it with all its consequences.
     fn step(&mut self) {
         self.steps += 1;
-        assert!(self.steps < STEPS_MAX, "no end in sight: {:#?}", self.stuck());
+        assert!(self.steps < STEPS_MAX, "the simulation does not end: {:#?}", self.stuck());
         let Some(next) = self.next_time() else { return };
         self.now = self.now.max(next);
         self.happen();
@@ -217,7 +217,7 @@ impl World {
         }
     }
 
-    /// When something is due next.
+    /// When the next item is due.
     pub fn next_time(&self) -> Option<Instant> {
         let queued = self.queue.peek().map(|Reverse((at, _))| *at);
         let timers = self.hosts.iter().filter_map(Host::next_timeout);
@@ -227,7 +227,7 @@ impl World {
         queued.into_iter().chain(timers).chain(wakes).chain(begins).min()
     }
 
-    /// When a conversation that has not begun is to begin; `None`: not yet known, or it has.
+    /// When a conversation that has not begun is due; `None` if unknown, or if it has begun.
     fn begins(&self, n: usize) -> Option<Instant> {
         let conversation = &self.conversations[n];
         if conversation.begun {
@@ -237,7 +237,7 @@ impl World {
             None => Some(self.start + conversation.plan.begins),
             Some(before) => {
                 let before = &self.conversations[before];
-                // A server that has not been told yet may still be.
+                // The event may still be reported to the server later.
                 let wait = if before.ends[1].id.is_none() { UNTOLD } else { Duration::ZERO };
                 before.is_over().then(|| before.progress.1 + wait + conversation.plan.begins)
             }
@@ -263,14 +263,14 @@ impl World {
                 conversation.refused |= id.is_none();
             }
             if conversation.refused {
-                // The other side of a simultaneous open is left alone: it gives up.
+                // The other side of a simultaneous open has no peer; it fails by timeout.
                 let reused = conversation.plan.after.is_some();
                 assert!(self.scenario.is_rough() || reused, "connect was refused");
             }
         }
     }
 
-    /// Applications take events and do what they can; that may lead to further events.
+    /// Applications process events and run their scripts, which may cause further events.
     fn act(&mut self) {
         for side in 0..2 {
             let mut rounds = 0;
@@ -300,13 +300,18 @@ impl World {
                 0 => tuple,
                 _ => FourTuple { local: tuple.remote, remote: tuple.local },
             };
-            let n = *self.current.get(&clients).expect("a connection that nobody opened");
+            let n = *self.current.get(&clients).expect("a connection that no conversation opened");
             let conversation = &mut self.conversations[n];
-            assert_eq!(passive, side == 1 && !conversation.plan.both_open, "who opened it?");
+            assert_eq!(
+                passive,
+                side == 1 && !conversation.plan.both_open,
+                "the wrong side reports a passive open"
+            );
             let end = &mut conversation.ends[side];
             if passive {
                 if end.id.is_some() && self.scenario.has_cookies(side) {
-                    // A late copy of what opened it, once it is over: nobody remembers that the cookie was used.
+                    // A late copy of the opening segment after the connection has ended: nothing records that the
+                    // cookie was used.
                     self.hosts[side].abort(self.now, id);
                     self.echoes.push((side, id));
                     return;
@@ -334,7 +339,7 @@ impl World {
         }
     }
 
-    /// Everything that a host wants to send goes onto the link.
+    /// Transmits everything that a host has to send.
     pub fn flush(&mut self, side: usize) {
         let mut calls = 0;
         loop {
@@ -349,7 +354,7 @@ impl World {
                 },
             };
             calls += 1;
-            assert!(calls < 20_000, "transmission does not come to an end");
+            assert!(calls < 20_000, "transmission does not end");
             for packet in packets {
                 self.send(side, packet, anonymous);
             }
@@ -401,7 +406,7 @@ impl World {
         }
     }
 
-    /// When a host looks at what arrives at `ingress`.
+    /// When a host processes what arrives at `ingress`.
     fn look_at(&self, host: usize, ingress: Instant) -> Instant {
         let every = self.scenario.receive[host].every.as_nanos() as u64;
         match every {
@@ -471,7 +476,7 @@ impl World {
                 let opens = counters.passive_opens > before.passive_opens;
                 if counters.syn_cookies_accepted > before.syn_cookies_accepted {
                     watch.on_cookie_taken(packet);
-                    // The window that the cookie told of was that of a moment when others had less of the memory.
+                    // The window that the cookie advertised was computed when others used less of the memory.
                     watch.memory_short |= self.scenario.theme == Theme::Crowded;
                 }
                 watch.memory_short |= is_memory_short(counters);

@@ -14,7 +14,7 @@ const ECT_0: u8 = 2;
 pub enum State {
     SynSent,
     SynReceived,
-    /// From ESTABLISHED to LAST-ACK: the two halves say the rest.
+    /// ESTABLISHED to LAST-ACK: the sender and receiver halves have the details.
     Open,
     TimeWait,
     Gone,
@@ -34,15 +34,15 @@ pub struct Peer {
     send_shift: u8,
     clock_offset: u32,
     recent: u32,
-    /// ECN: congestion was seen and not yet answered by CWR.
+    /// ECN: CE was received, and CWR not since.
     echo: bool,
-    finish_told: bool,
-    /// The application is gone.
+    finish_reported: bool,
+    /// The application has closed.
     closed: bool,
     /// Both sides finished.
     done: bool,
     over: bool,
-    forget_at: Option<Instant>,
+    remove_at: Option<Instant>,
 }
 
 impl Peer {
@@ -59,27 +59,27 @@ impl Peer {
             ecn: shared.manners.ecn,
             scaling: shared.manners.window_scale.is_some(),
             send_shift: 0,
-            clock_offset: 0xfff0_0000, // one clock, so that connections of the same addresses follow each other
+            clock_offset: 0xfff0_0000, // one clock for successive connections of the same addresses
             recent: 0,
             echo: false,
-            finish_told: false,
+            finish_reported: false,
             closed: false,
             done: false,
             over: false,
-            forget_at: None,
+            remove_at: None,
         }
     }
 
-    fn tell(&mut self, shared: &mut Shared, event: Event) {
+    fn report(&mut self, shared: &mut Shared, event: Event) {
         if !self.over {
             shared.events.push_back((self.id, event));
         }
     }
 
     fn end(&mut self, shared: &mut Shared, event: Event) {
-        // Nobody was told of a passive connection before it was established.
+        // A passive connection is not reported before it is established.
         if !(self.passive && self.state == State::SynReceived) {
-            self.tell(shared, event);
+            self.report(shared, event);
         }
         self.over = true;
         self.state = State::Gone;
@@ -143,14 +143,14 @@ impl Peer {
         self.sender.on_sent(shared.now, 1);
     }
 
-    /// An acknowledgement without data; behind a window that shrank, its number is one that is still within it.
+    /// A pure acknowledgement; after the window shrank, its sequence number is one within the window.
     fn acknowledge(&mut self, shared: &mut Shared) {
         let at = self.sender.top.min(self.sender.edge.max(self.sender.una));
         let flags = if self.echo { Flags::ACK | Flags::ECE } else { Flags::ACK };
         self.send(shared, flags, at, Vec::new(), NOT_ECT);
     }
 
-    /// A SYN for a listener.
+    /// Processes a SYN for a listener.
     pub fn accept(&mut self, shared: &mut Shared, packet: &Packet) {
         self.agree(shared, packet);
         self.send_syn(shared);
@@ -171,20 +171,20 @@ impl Peer {
             true => flags.contains(Flags::ECE) && !flags.contains(Flags::CWR),
             false => flags.contains(Flags::ECE | Flags::CWR),
         };
-        let told = options.mss.unwrap_or(if self.tuple.local.is_ipv4() { 536 } else { 1220 });
-        let mss = u64::from(told.min(manners.mss).max(64)) - if self.timestamps { 12 } else { 0 };
+        let peer_mss = options.mss.unwrap_or(if self.tuple.local.is_ipv4() { 536 } else { 1220 });
+        let mss = u64::from(peer_mss.min(manners.mss).max(64)) - if self.timestamps { 12 } else { 0 };
         self.sender.start(&manners, mss);
         self.sender.take_window(0, 0, u64::from(window));
-        // A SYN's window is not scaled, and its acknowledgement number is 1 at most.
+        // A SYN's window is not scaled, and its acknowledgement number is at most 1.
         self.sender.edge = 1 + u64::from(window);
     }
 
-    /// The sequence number behind everything that was sent.
+    /// The sequence number after everything that was sent.
     pub fn sequence_end(&self) -> u32 {
         self.sender.seq(self.sender.top)
     }
 
-    /// Whether an old connection makes room for a SYN (RFC 9293 §3.10.7.4, RFC 6191 §2).
+    /// Whether a SYN may replace an old connection (RFC 9293 §3.10.7.4, RFC 6191 §2).
     pub fn gives_way_to(&self, packet: &Packet) -> bool {
         if self.state != State::TimeWait {
             return false;
@@ -215,14 +215,14 @@ impl Peer {
             return;
         }
         if !ours || !flags.syn() {
-            return; // left to the other side's timers
+            return; // the other side's timers recover
         }
         self.agree(shared, packet);
         if flags.ack() {
             self.establish(shared);
             self.acknowledge(shared);
         } else {
-            self.state = State::SynReceived; // both opened at once
+            self.state = State::SynReceived; // simultaneous open
             self.send_syn(shared);
         }
     }
@@ -230,7 +230,7 @@ impl Peer {
     fn establish(&mut self, shared: &mut Shared) {
         self.state = State::Open;
         self.sender.on_ack(shared.now, 1, false);
-        self.tell(shared, Event::Established { passive: self.passive });
+        self.report(shared, Event::Established { passive: self.passive });
     }
 
     fn on_packet_synchronised(&mut self, shared: &mut Shared, packet: &Packet) {
@@ -241,7 +241,7 @@ impl Peer {
                 return self.send_syn(shared);
             }
             if self.sender.position(ack) == 1 {
-                self.sender.edge = 1 + u64::from(window); // the other half of a simultaneous open
+                self.sender.edge = 1 + u64::from(window); // SYN/ACK of a simultaneous open
                 self.establish(shared);
             }
             return self.acknowledge(shared);
@@ -281,12 +281,12 @@ impl Peer {
             }
             self.establish(shared);
         }
-        self.take_acknowledgement(shared, packet, at, acked);
+        self.process_ack(shared, packet, at, acked);
         self.take_data(shared, packet, at);
         self.look_for_the_end(shared);
     }
 
-    fn take_acknowledgement(&mut self, shared: &mut Shared, packet: &Packet, at: i64, acked: i64) {
+    fn process_ack(&mut self, shared: &mut Shared, packet: &Packet, at: i64, acked: i64) {
         if acked < self.sender.una as i64 {
             return;
         }
@@ -319,28 +319,28 @@ impl Peer {
         }
         self.receiver.count_segment(&manners, shared.now);
         if more > 0 {
-            self.tell(shared, Event::Readable);
+            self.report(shared, Event::Readable);
         }
-        if self.receiver.finished && !self.finish_told {
-            self.finish_told = true;
-            self.tell(shared, Event::PeerFinished);
+        if self.receiver.finished && !self.finish_reported {
+            self.finish_reported = true;
+            self.report(shared, Event::PeerFinished);
         }
     }
 
-    /// Both finished?
+    /// Ends the connection if both sides have finished.
     fn look_for_the_end(&mut self, shared: &mut Shared) {
         if self.state != State::Open || !self.receiver.finished || !self.sender.fin_is_acknowledged() {
             return;
         }
         self.state = State::TimeWait;
         self.done = true;
-        self.forget_at = Some(shared.now + shared.manners.time_wait);
-        self.tell_closed(shared);
+        self.remove_at = Some(shared.now + shared.manners.time_wait);
+        self.report_closed(shared);
     }
 
-    fn tell_closed(&mut self, shared: &mut Shared) {
+    fn report_closed(&mut self, shared: &mut Shared) {
         if self.done && self.receiver.unread() == 0 {
-            self.tell(shared, Event::Closed);
+            self.report(shared, Event::Closed);
             self.over = true;
         }
     }
@@ -351,10 +351,10 @@ impl Peer {
 
     pub fn read(&mut self, shared: &mut Shared, max: usize, f: &mut dyn FnMut(&[u8]) -> usize) -> usize {
         let taken = self.receiver.read(max, f);
-        if taken > 0 && self.state == State::Open && self.receiver.has_room_to_tell(&shared.manners) {
+        if taken > 0 && self.state == State::Open && self.receiver.has_window_update(&shared.manners) {
             self.receiver.ack_now = true;
         }
-        self.tell_closed(shared);
+        self.report_closed(shared);
         taken
     }
 
@@ -390,15 +390,15 @@ impl Peer {
 
     pub fn deadline(&self) -> Option<Instant> {
         if self.state == State::TimeWait {
-            return self.forget_at;
+            return self.remove_at;
         }
         [self.sender.deadline, self.receiver.ack_at].into_iter().flatten().min()
     }
 
     pub fn on_timeout(&mut self, shared: &mut Shared) {
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= shared.now);
-        if due(self.forget_at) {
-            self.tell_closed(shared);
+        if due(self.remove_at) {
+            self.report_closed(shared);
             self.state = State::Gone;
             return;
         }
@@ -440,7 +440,7 @@ impl Peer {
         if new && core::mem::take(&mut self.sender.cwr_due) {
             flags |= Flags::CWR;
         }
-        // RFC 3168 §6.1.5: never on what is sent again.
+        // RFC 3168 §6.1.5: not on retransmissions.
         let ecn = if self.ecn && new { ECT_0 } else { NOT_ECT };
         self.send(shared, flags, from, payload, ecn);
         let held_back = self.sender.edge <= from;
@@ -451,7 +451,7 @@ impl Peer {
         }
     }
 
-    /// Sends what may be sent.
+    /// Sends everything that may be sent.
     pub fn transmit(&mut self, shared: &mut Shared) {
         if self.state == State::Open {
             if core::mem::take(&mut self.sender.again) && self.sender.una < self.sender.end() {
@@ -465,7 +465,7 @@ impl Peer {
                 self.send_stretch(shared, from, to);
             }
             if self.sender.deadline.is_none() && self.sender.una < self.sender.end() {
-                self.sender.arm(shared.now); // held back by the window
+                self.sender.arm(shared.now); // limited by the window
             }
         }
         if self.receiver.ack_now && matches!(self.state, State::Open | State::TimeWait) {

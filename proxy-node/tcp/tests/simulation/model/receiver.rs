@@ -13,14 +13,14 @@ pub struct Receiver {
     pub irs: u32,
     /// The next position that is expected.
     pub next: u64,
-    /// Stretches behind it, by position; they may overlap.
+    /// Ranges after it, by position; they may overlap.
     early: BTreeMap<u64, Vec<u8>>,
-    /// The stretch that arrived last.
+    /// The range that arrived last.
     latest: u64,
     pub fin_at: Option<u64>,
     pub finished: bool,
     unread: VecDeque<u8>,
-    /// The window's end as it was told last.
+    /// Right edge of the window as last advertised.
     edge: u64,
     pub shift: u8,
     pub ack_now: bool,
@@ -56,12 +56,12 @@ impl Receiver {
         }
     }
 
-    /// Whether the window tells an RST at `at` apart from a blind one.
+    /// Whether the window distinguishes a RST at `at` from a blind one.
     pub fn is_within(&self, at: i64) -> bool {
         self.next as i64 <= at && at < self.edge.max(self.next + 1) as i64
     }
 
-    /// Takes the bytes of an acceptable segment and says how many the application can read more.
+    /// Stores the bytes of an acceptable segment and returns how many more the application can read.
     pub fn take(&mut self, manners: &Manners, random: &mut Random, at: i64, data: &[u8], fin: bool) -> usize {
         if fin {
             self.fin_at = self.fin_at.or(Some((at + data.len() as i64) as u64));
@@ -109,7 +109,7 @@ impl Receiver {
         self.next += data.len() as u64;
     }
 
-    /// A segment with data came in order: when is it acknowledged? (RFC 9293 §3.8.6.3)
+    /// Decides when a data segment in order is acknowledged (RFC 9293 §3.8.6.3).
     pub fn count_segment(&mut self, manners: &Manners, now: Instant) {
         self.segments += 1;
         if self.segments >= manners.ack_every {
@@ -134,8 +134,8 @@ impl Receiver {
         self.next + u64::from(manners.buffer).saturating_sub(self.unread.len() as u64)
     }
 
-    /// Whether the reader made room worth telling of (RFC 9293 §3.8.6.2.2).
-    pub fn has_room_to_tell(&self, manners: &Manners) -> bool {
+    /// Whether the reader has made enough room for a window update (RFC 9293 §3.8.6.2.2).
+    pub fn has_window_update(&self, manners: &Manners) -> bool {
         let step = u64::from(manners.mss).min(u64::from(manners.buffer) / 2).max(1);
         !self.finished && self.wanted_edge(manners) >= self.edge + step
     }
@@ -155,7 +155,7 @@ impl Receiver {
         field as u16
     }
 
-    /// An acknowledgement is on its way.
+    /// Records that an acknowledgement was sent.
     pub fn on_acknowledged(&mut self) {
         self.ack_now = false;
         self.segments = 0;
@@ -163,7 +163,7 @@ impl Receiver {
         self.last_ack_sent = self.next;
     }
 
-    /// RFC 2018 §4: the latest stretch first.
+    /// RFC 2018 §4: the latest range first.
     pub fn sack_blocks(&self) -> SackBlocks {
         let mut joined: Vec<(u64, u64)> = Vec::new();
         for (&at, data) in &self.early {

@@ -1,11 +1,11 @@
-//! The sending half of the model: the whole stream is kept, and sent by position.
+//! The sending half of the model: the whole stream is stored, and sent by position.
 
 use csp_types::{Duration, Instant};
 
 use super::Manners;
 use crate::random::Random;
 
-/// Retransmissions without an answer after which the peer gives up.
+/// Unanswered retransmissions after which the connection fails.
 pub const TRIES: u32 = 15;
 
 /// … in the handshake.
@@ -14,13 +14,13 @@ pub const SYN_TRIES: u32 = 5;
 pub struct Sender {
     pub iss: u32,
     data: Vec<u8>,
-    /// The application finished.
+    /// The application has finished.
     pub fin: bool,
     pub una: u64,
     pub nxt: u64,
-    /// Behind everything that was ever sent.
+    /// Position after everything ever sent.
     pub top: u64,
-    /// Where the window ends that the other side told last, and from which segment that was taken.
+    /// Right edge of the window last advertised, and the segment it was taken from.
     pub edge: u64,
     taken_from: (u64, u64),
     pub mss: u64,
@@ -35,10 +35,10 @@ pub struct Sender {
     tries: u32,
     pub deadline: Option<Instant>,
     timed: Option<(u64, Instant)>,
-    /// ECN: everything before it was answered by a reduction already; and whether CWR is due.
+    /// ECN: signals before this position have caused a reduction already; and whether CWR is due.
     reduced_until: u64,
     pub cwr_due: bool,
-    /// Send the segment at `una` again.
+    /// The segment at `una` must be retransmitted.
     pub again: bool,
 }
 
@@ -84,12 +84,12 @@ impl Sender {
         data.len()
     }
 
-    /// Behind the last byte; the FIN's position.
+    /// Position after the last byte, which is the FIN's.
     pub fn data_end(&self) -> u64 {
         1 + self.data.len() as u64
     }
 
-    /// Behind everything there is to be sent now.
+    /// Position after everything that can be sent now.
     pub fn end(&self) -> u64 {
         self.data_end() + u64::from(self.fin)
     }
@@ -102,12 +102,12 @@ impl Sender {
         self.iss.wrapping_add(position as u32)
     }
 
-    /// The position of a sequence number near `una`; negative where it lies before the SYN.
+    /// The position of a sequence number near `una`; negative if it lies before the SYN.
     pub fn position(&self, seq: u32) -> i64 {
         self.una as i64 + i64::from(seq.wrapping_sub(self.seq(self.una)) as i32)
     }
 
-    /// The bytes of the positions `from .. to`, and whether FIN is among these.
+    /// The bytes of the positions `from .. to`, and whether the FIN is among them.
     pub fn bytes(&self, from: u64, to: u64) -> (Vec<u8>, bool) {
         let end = to.min(self.data_end());
         let bytes = self.data[from as usize - 1..(end.max(from)) as usize - 1].to_vec();
@@ -134,7 +134,7 @@ impl Sender {
         self.deadline = Some(now + self.rto());
     }
 
-    /// What may be sent next as new data (or again after a timeout): positions `from .. to`.
+    /// What may be sent next as new data (or after a timeout): positions `from .. to`.
     pub fn next_stretch(&self, manners: &Manners, random: &mut Random) -> Option<(u64, u64)> {
         let allowed = self.edge.min(self.una + self.cwnd).min(self.end());
         if self.nxt >= allowed {
@@ -149,7 +149,7 @@ impl Sender {
         }
         let len = (allowed - self.nxt).min(most);
         let whole = len >= self.mss || self.nxt + len >= self.end() || manners.crumbs.is_some();
-        // RFC 9293 §3.8.6.2.1: no silly segments while something is under way.
+        // RFC 9293 §3.8.6.2.1: no small segments while data is in flight.
         (whole || self.una == self.nxt).then_some((self.nxt, self.nxt + len))
     }
 
@@ -164,7 +164,8 @@ impl Sender {
         }
     }
 
-    /// `ack` is a position between `una` and `top`. `bare`: the segment had neither data nor another window.
+    /// Processes an acknowledgement of position `ack`, between `una` and `top`. `bare`: the segment had no data and
+    /// did not change the window.
     pub fn on_ack(&mut self, now: Instant, ack: u64, bare: bool) {
         if ack == self.una {
             if bare && self.top > self.una {
@@ -231,7 +232,7 @@ impl Sender {
         }
     }
 
-    /// The timer fired; `true`: more than `most` times without an answer.
+    /// The timer fired. Returns `true` if it has fired more than `most` times without a response.
     pub fn on_timeout(&mut self, now: Instant, most: u32) -> bool {
         self.tries += 1;
         self.backoff += 1;
@@ -247,12 +248,12 @@ impl Sender {
         self.tries > most
     }
 
-    /// Whether there is something to be sent that a closed window holds back.
+    /// Whether data waits for a closed window.
     pub fn is_held_back(&self) -> bool {
         self.una < self.end() && self.edge <= self.una
     }
 
-    /// The other side lives.
+    /// The other side responds.
     pub fn on_sign_of_life(&mut self) {
         self.tries = 0;
     }

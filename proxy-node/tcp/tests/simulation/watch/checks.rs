@@ -1,4 +1,4 @@
-//! What must hold for a segment that the engine sends, and what one that it took teaches.
+//! Checks of segments that the engine sends, and updates from segments that it accepted.
 
 use csp_tcp::StackConfig;
 use csp_types::{FourTuple, Instant};
@@ -14,7 +14,7 @@ impl View {
             options.mss.is_none() && options.window_scale.is_none() && !options.sack_permitted,
             "SYN's options"
         );
-        // RFC 7323 §3.2: once agreed on, in every segment.
+        // RFC 7323 §3.2: once negotiated, in every segment.
         assert_eq!(options.timestamps.is_some(), self.has_timestamps(), "timestamps");
         if let Some(timestamps) = options.timestamps {
             let backwards =
@@ -27,7 +27,10 @@ impl View {
         let mss = self.mss(&packet.tuple, config);
         assert!(packet.payload.is_empty() || len <= mss, "{len} bytes exceed the MSS");
         let blocks = options.sack.as_slice();
-        assert!(blocks.is_empty() || self.agreed(|options| options.sack_permitted), "SACK was not agreed on");
+        assert!(
+            blocks.is_empty() || self.agreed(|options| options.sack_permitted),
+            "SACK was not negotiated"
+        );
         let irs = self.irs.expect("a SYN came");
         for (n, block) in blocks.iter().enumerate() {
             let start = relative(block.start, irs, self.next);
@@ -35,12 +38,12 @@ impl View {
             assert!(start < end && end - start < 1 << 30, "SACK block {start}..{end}");
             let old = end <= self.next as i64 && !memory_short;
             let within = self.got.contain(start as u64, end as u64);
-            // RFC 2883: the first block may tell of what came twice.
+            // RFC 2883: the first block may report a duplicate.
             assert!(if n == 0 { old || within } else { within && !old }, "SACK of {start}..{end}: {self:?}");
         }
     }
 
-    /// What may be in a segment at most, options and payload.
+    /// Largest length of a segment, options and payload.
     pub(super) fn mss(&self, tuple: &FourTuple, config: &StackConfig) -> u64 {
         let v4 = tuple.local.is_ipv4();
         let (ours, assumed) = if v4 { (config.mss_v4, 536) } else { (config.mss_v6, 1220) };
@@ -52,7 +55,8 @@ impl View {
         let at = relative(packet.header.seq, self.iss, self.una);
         let fin = packet.header.flags.fin();
         if packet.len() == 0 {
-            // Bare acknowledgements come from the edge of what was sent or may be; keepalive probes from before it.
+            // Pure acknowledgements have the number at the edge of what was sent or may be; keepalive probes one
+            // before.
             let low = self.una as i64 - 1;
             assert!(low <= at && at <= self.top as i64, "a bare segment at {at}: {self:?}");
             return;
@@ -86,8 +90,8 @@ impl View {
             self.again += end.min(self.top) - at;
         }
         self.top = self.top.max(end);
-        // Slow start lets every acknowledged byte open the window by as much (RFC 5681 §3.1, RFC 6928); a tail loss
-        // probe may come on top.
+        // In slow start every acknowledged byte opens the window by one (RFC 5681 §3.1, RFC 6928); a tail loss probe
+        // may be added.
         let mss = u64::from(config.mss_v4.max(config.mss_v6));
         let most = u64::from(config.initial_window_segments) * mss.max(1460) + self.una + 2 * mss;
         assert!(self.hinted || self.top - self.una <= most, "a burst: {self:?}");
@@ -110,17 +114,17 @@ impl View {
         self.last_ack = ack;
         self.owed_since = (ack < self.next).then_some(now);
         let edge = ack + (u64::from(header.window) << self.shift(&ours));
-        // RFC 9293 §3.8.6: a window once told is not taken back.
-        assert!(memory_short || edge >= self.told, "the window's edge moves back to {edge}: {self:?}");
-        self.told = if memory_short { edge.max(ack) } else { self.told.max(edge) };
-        // An edge that may not move back is rounded up with every acknowledgement (RFC 7323 §2.3).
+        // RFC 9293 §3.8.6: the window does not shrink.
+        assert!(memory_short || edge >= self.advertised, "the window's edge moves back to {edge}: {self:?}");
+        self.advertised = if memory_short { edge.max(ack) } else { self.advertised.max(edge) };
+        // The edge must not move back, so it is rounded up with every acknowledgement (RFC 7323 §2.3).
         let most = u64::from(config.receive_window_max) + 2;
         let held = edge.saturating_sub(1 + done.received);
         self.rounded = if held > most { self.rounded + (1 << self.shift(&ours)) - 1 } else { 0 };
         assert!(held <= most + self.rounded, "{held} bytes were promised room: {done:?} {self:?}");
     }
 
-    /// A segment was taken: it cannot be older than TS.Recent (RFC 7323 §5.3), which it may become (§4.3).
+    /// Observes an accepted segment: it cannot be older than TS.Recent (RFC 7323 §5.3), and may update it (§4.3).
     pub(super) fn learn_value(&mut self, packet: &Packet) {
         let Some(t) = packet.header.options.timestamps.filter(|_| self.has_timestamps()) else { return };
         let older = (t.value.wrapping_sub(self.recent) as i32) < 0;
@@ -131,7 +135,7 @@ impl View {
         }
     }
 
-    pub(super) fn take_acknowledgement(&mut self, packet: &Packet) {
+    pub(super) fn process_ack(&mut self, packet: &Packet) {
         let header = &packet.header;
         if !header.flags.ack() {
             return;
@@ -144,7 +148,7 @@ impl View {
         let at = relative(header.seq, self.irs.expect("a SYN came"), self.next);
         let theirs = self.theirs.expect("a SYN came");
         self.hinted |= (ack == self.una as i64 && packet.len() == 0) || !header.options.sack.is_empty();
-        // SND.WND counts from SND.UNA: an acknowledgement whose window is not taken moves the edge all the same.
+        // SND.WND is relative to SND.UNA: an acknowledgement whose window is not used still moves the edge.
         let mut window = self.edge - self.una;
         self.una = ack as u64;
         if (at, ack) >= self.window_from {
@@ -160,9 +164,9 @@ impl View {
         let at = relative(packet.header.seq, self.irs.expect("a SYN came"), self.next);
         let end = at + i64::from(packet.len());
         let (from, to) = (at.max(1) as u64, end.max(1) as u64);
-        let told = self.told.max(self.next);
-        let fin_fits = packet.header.flags.fin() && to <= told + 1;
-        self.got.insert(from, if fin_fits { to } else { to.min(told) });
+        let advertised = self.advertised.max(self.next);
+        let fin_fits = packet.header.flags.fin() && to <= advertised + 1;
+        self.got.insert(from, if fin_fits { to } else { to.min(advertised) });
         self.next = self.got.end_of_first(self.next);
         if self.next > self.last_ack {
             self.owed_since = self.owed_since.or(Some(now));

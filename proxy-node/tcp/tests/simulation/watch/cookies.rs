@@ -1,4 +1,5 @@
-//! Connections that begin with a SYN cookie: what the SYN and its answer said comes back with the acknowledgement alone.
+//! Connections that begin with a SYN cookie: the acknowledgement alone restores the contents of the SYN and the
+//! SYN/ACK.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +10,13 @@ use super::{View, Watch};
 use crate::packet::Packet;
 use crate::pattern::Stream;
 
-/// What was said before there was a connection.
+/// Segments exchanged before the connection existed.
 #[derive(Default)]
 pub struct Cookies {
-    /// The options of SYNs that were taken, by whom they came to and their sequence number.
+    /// The options of accepted SYNs, by tuple and sequence number.
     syns: BTreeMap<(FourTuple, u32), Options>,
-    /// The headers of SYN/ACKs without a connection, by their sequence number, and what its application would send.
+    /// The headers of SYN/ACKs without a connection, by sequence number, and the stream that its application would
+    /// send.
     sent: BTreeMap<(FourTuple, u32), (Repr, Stream)>,
 }
 
@@ -23,7 +25,7 @@ impl Cookies {
         self.syns.insert((packet.at_receiver(), packet.header.seq), packet.header.options);
     }
 
-    /// A SYN/ACK leaves that no connection sends.
+    /// Observes a SYN/ACK sent without a connection.
     pub fn on_sent(&mut self, packet: &Packet, sends: Stream) {
         let header = packet.header;
         let syn = self.syns.get(&(packet.tuple, header.ack.wrapping_sub(1))).expect("it answers a SYN");
@@ -32,15 +34,18 @@ impl Cookies {
         assert!(fits(options.window_scale.is_some(), syn.window_scale.is_some()), "scale without an offer");
         assert!(fits(options.sack_permitted, syn.sack_permitted), "SACK without an offer");
         assert_eq!(options.timestamps.is_some(), syn.timestamps.is_some(), "timestamps");
-        // Nothing else would bring them back.
+        // Only timestamps can restore them.
         let kept = options.timestamps.is_some();
-        assert!(kept || (options.window_scale.is_none() && !options.sack_permitted), "nowhere to keep it");
+        assert!(
+            kept || (options.window_scale.is_none() && !options.sack_permitted),
+            "an option that the cookie cannot carry"
+        );
         self.sent.insert((packet.tuple, header.seq), (header, sends));
     }
 }
 
 impl Watch {
-    /// The engine took a packet for the acknowledgement of a cookie: a connection begins.
+    /// The engine accepted a packet as the acknowledgement of a cookie: a connection begins.
     pub fn on_cookie_taken(&mut self, packet: &Packet) {
         let tuple = packet.at_receiver();
         let (iss, irs) = (packet.header.ack.wrapping_sub(1), packet.header.seq.wrapping_sub(1));
@@ -54,7 +59,7 @@ impl Watch {
         view.theirs = self.cookies.syns.get(&(tuple, irs)).copied();
         view.recent = packet.header.options.timestamps.map_or(0, |t| t.value);
         (view.answered_syn, view.top, view.last_ack) = (true, 1, 1);
-        view.told = 1 + u64::from(header.window); // RFC 7323 §2.2: not scaled
+        view.advertised = 1 + u64::from(header.window); // RFC 7323 §2.2: not scaled
         self.views.insert(tuple, view);
     }
 }

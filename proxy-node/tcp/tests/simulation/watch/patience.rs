@@ -1,4 +1,5 @@
-//! How the engine bears silence: it sends ever more seldom, and little (RFC 6298 §5.5, RFC 5681 §3.1).
+//! Behaviour of the engine without responses: it sends less and less often, and little (RFC 6298 §5.5,
+//! RFC 5681 §3.1).
 
 use csp_tcp::StackConfig;
 use csp_types::{Duration, Instant};
@@ -6,10 +7,10 @@ use csp_types::{Duration, Instant};
 use super::{View, relative};
 use crate::packet::Packet;
 
-/// Since something was heard from the other side last.
+/// State since the last segment from the other side.
 #[derive(Default)]
 pub struct Patience {
-    /// How often the first unacknowledged byte was sent, when last, and how long after the time before.
+    /// How often the first unacknowledged byte was sent, when last, and the interval before that.
     tries: u32,
     tried_at: Instant,
     gap: Duration,
@@ -18,7 +19,7 @@ pub struct Patience {
 }
 
 impl View {
-    /// A segment leaves.
+    /// Observes a segment that is sent.
     pub(super) fn check_patience(&mut self, now: Instant, packet: &Packet, config: &StackConfig) {
         if packet.len() == 0 {
             return;
