@@ -76,7 +76,7 @@ pub struct TraceEvent {
     pub seq: u32,
     /// Acknowledgement number of a segment.
     pub ack: u32,
-    /// Network node: hash of the 4-tuple. Elsewhere 0.
+    /// Network node: hash of the 4-tuple. Proxy: in the OPEN of a hairpin's client the label of its other flow. Else 0.
     pub aux: u32,
 }
 

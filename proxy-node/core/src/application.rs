@@ -6,9 +6,9 @@ use csp_wire::channel::{
     CLOSE_UNREAD, ListenPayload, Message, MessageHeader, MessageKind, TakeOverPayload, Ticket,
 };
 
-use super::context::Turn;
+use super::context::{Ends, Turn};
 use super::flow::{Attachment, Stage};
-use super::service::{Relay, Service};
+use super::service::{ApplicationEnd, ClientEnd, Relay, Service};
 use super::{ChannelId, Lane, ProxyOutput, options};
 
 /// What a message did to its channel.
@@ -120,7 +120,10 @@ impl<O: ProxyOutput> Turn<'_, O> {
             }
             (MessageKind::Shutdown, Stage::Open(_)) => {
                 flow.app_finished = true;
-                self.cx.tcp.shutdown(now, label);
+                match self.cx.hairpin.is_of(label) {
+                    true => self.finish_hairpin(label),
+                    false => self.cx.tcp.shutdown(now, label),
+                }
                 self.cx.record(label, TraceKind::CloseReceived, 0);
             }
             (MessageKind::Close, Stage::Open(_)) => {
@@ -150,15 +153,19 @@ impl<O: ProxyOutput> Turn<'_, O> {
     }
 
     fn on_data(&mut self, label: FlowLabel, bytes: &[u8], buffer: Option<&Buffer>) -> Verdict {
-        let Some((mut client, mut application)) = self.cx.ends(label) else { return Verdict::Fine };
-        if !application.received(bytes.len() as u32) {
-            return Verdict::Violation;
-        }
-        if !Relay.from_application(&mut client, bytes, buffer) {
-            // Windows are granted out of memory that is there for them: this is a mistake of ours. A stream with a hole
-            // must not go on.
-            application.report_loss();
-            self.abandon(label);
+        let outcome = match self.cx.ends(label) {
+            Some(Ends::Tcp(client, application)) => pass_on(client, application, bytes, buffer),
+            Some(Ends::Loop(client, application)) => {
+                let outcome = pass_on(client, application, bytes, buffer);
+                self.hairpin_written(label);
+                outcome
+            }
+            None => return Verdict::Fine,
+        };
+        match outcome {
+            Outcome::PassedOn => {}
+            Outcome::BeyondWindow => return Verdict::Violation,
+            Outcome::Lost => self.abandon(label),
         }
         Verdict::Fine
     }
@@ -168,6 +175,9 @@ impl<O: ProxyOutput> Turn<'_, O> {
     pub(super) fn application_closed(&mut self, label: FlowLabel) {
         let cx = &mut self.cx;
         cx.record(label, TraceKind::CloseReceived, 0);
+        if cx.hairpin.is_of(label) {
+            return self.close_hairpin(label);
+        }
         cx.tcp.close(cx.now, label);
         let waiting = cx.tcp.info(label).map_or(0, |i| i.send_queue) as u32;
         let Some(flow) = cx.flows.get_mut(label) else { return };
@@ -177,4 +187,31 @@ impl<O: ProxyOutput> Turn<'_, O> {
         self.pump.application_closed(flow, waiting);
         cx.flows.set_stage(cx.now, label, Stage::Finishing);
     }
+}
+
+/// What became of bytes of an application.
+enum Outcome {
+    PassedOn,
+    /// The process has no window for them.
+    BeyondWindow,
+    /// They, or some of them, are lost.
+    Lost,
+}
+
+fn pass_on(
+    mut client: impl ClientEnd,
+    mut application: ApplicationEnd<'_, impl ProxyOutput>,
+    bytes: &[u8],
+    buffer: Option<&Buffer>,
+) -> Outcome {
+    if !application.received(bytes.len() as u32) {
+        return Outcome::BeyondWindow;
+    }
+    if !Relay.pass_to_client(&mut client, bytes, buffer) {
+        // Windows are granted out of memory that is there for them: this is a mistake of ours. A stream with a hole must
+        // not go on.
+        application.report_loss();
+        return Outcome::Lost;
+    }
+    Outcome::PassedOn
 }

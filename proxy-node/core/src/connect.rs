@@ -1,4 +1,5 @@
-//! Active opens: an application's CONNECT becomes a SYN through a network node.
+//! Active opens: an application's CONNECT becomes a SYN through a network node, or a [hairpin](super::hairpin) where this
+//! proxy serves the address.
 
 use std::net::SocketAddr;
 
@@ -15,7 +16,7 @@ use super::{ChannelId, Egress, Lane, ProxyOutput, reason};
 /// The `via` of connections without a tunnel; those of tunnels begin with 1.
 pub(crate) const NO_TUNNEL: u32 = 0;
 /// Source ports tried for one CONNECT before it is refused.
-const PORT_TRIES: usize = 64;
+pub(crate) const PORT_TRIES: usize = 64;
 /// How long other ports are tried while network nodes say that another proxy has the one before.
 const TAKEN_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -60,6 +61,11 @@ impl<O: ProxyOutput> Turn<'_, O> {
         header: MessageHeader,
         payload: ConnectPayload,
     ) -> Result<(), u32> {
+        if let Some(service) = self.dispatcher.service_at(payload.remote)
+            && self.open_hairpin((channel, lane), header, payload.remote, service)?
+        {
+            return Ok(());
+        }
         let via = self.cx.out.network_node().ok_or(reason::NETWORK_UNREACHABLE)?;
         let window = self.reserve_window().ok_or(reason::NO_BUFFERS)?;
         let opened = self.egress.open(&mut self.cx, payload.remote, via);

@@ -10,6 +10,7 @@ use csp_wire::channel::MessageHeader;
 
 use super::dispatch::Dispatcher;
 use super::flow::FlowTable;
+use super::hairpin::{Hairpin, LoopEnd};
 use super::pump::Pump;
 use super::recorder::Recorder;
 use super::service::{ApplicationEnd, TcpEnd};
@@ -22,8 +23,15 @@ pub(crate) struct Context<'a, O> {
     pub(crate) now: Instant,
     pub(crate) flows: &'a mut FlowTable,
     pub(crate) tcp: &'a mut Stack,
+    pub(crate) hairpin: &'a mut Hairpin,
     pub(crate) recorder: &'a mut Recorder,
     pub(crate) out: &'a mut O,
+}
+
+/// Both ends of a flow, by the kind of the client's.
+pub(crate) enum Ends<'a, O> {
+    Tcp(TcpEnd<'a>, ApplicationEnd<'a, O>),
+    Loop(LoopEnd<'a>, ApplicationEnd<'a, O>),
 }
 
 impl<O: ProxyOutput> Context<'_, O> {
@@ -36,11 +44,16 @@ impl<O: ProxyOutput> Context<'_, O> {
     }
 
     /// Both ends of a flow.
-    pub(crate) fn ends(&mut self, label: FlowLabel) -> Option<(TcpEnd<'_>, ApplicationEnd<'_, O>)> {
-        let Context { now, flows, tcp, recorder, out } = self;
+    #[inline]
+    pub(crate) fn ends(&mut self, label: FlowLabel) -> Option<Ends<'_, O>> {
+        let Context { now, flows, tcp, hairpin, recorder, out } = self;
         let (now, flow) = (*now, flows.get_mut(label)?);
-        let client = TcpEnd { now, label, finished: flow.client_finished, tcp };
-        Some((client, ApplicationEnd { now, flow, recorder, out }))
+        let finished = flow.client_finished;
+        let application: ApplicationEnd<'_, O> = ApplicationEnd { now, flow, recorder, out };
+        Some(match hairpin.is_of(label) {
+            false => Ends::Tcp(TcpEnd { now, label, finished, tcp }, application),
+            true => Ends::Loop(LoopEnd { label, hairpin }, application),
+        })
     }
 
     /// Records an event of a flow.

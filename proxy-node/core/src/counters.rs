@@ -19,6 +19,8 @@ pub struct Counters {
     pub connections_passive: u64,
     /// Connections opened for applications.
     pub connections_active: u64,
+    /// Connections between two programs of the cluster, without TCP.
+    pub connections_hairpin: u64,
     /// Connections that ended without an error.
     pub connections_closed: u64,
     /// Connections that ended with an error.

@@ -11,6 +11,7 @@ pub(crate) mod services;
 pub(crate) mod withdraw;
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 
 use csp_tcp::Stack;
 use csp_types::{FlowLabel, Instant, NodeId, TraceKind};
@@ -40,6 +41,8 @@ pub(crate) struct Dispatcher {
     processes: HashMap<ChannelId, Process>,
     offers: Offers,
     left: Left,
+    /// Connections that were established so far.
+    arrivals: u64,
 }
 
 /// Processes and their listeners.
@@ -52,6 +55,7 @@ impl Dispatcher {
             processes: HashMap::with_capacity(CHANNELS_MAX),
             offers: Offers::new(connections),
             left: Left::default(),
+            arrivals: 0,
         }
     }
 
@@ -142,6 +146,18 @@ impl Dispatcher {
     /// All services, those included whose last connections live on.
     pub(crate) fn services(&self) -> impl Iterator<Item = &Service> {
         self.services.iter()
+    }
+
+    /// The service at an address, while its backlog takes further connections.
+    pub(crate) fn service_at(&self, address: SocketAddr) -> Option<u32> {
+        let number = self.services.at(address)?;
+        self.services.get(number).filter(|service| !service.is_full()).map(|_| number)
+    }
+
+    /// The place of a new connection in the order of arrival.
+    pub(crate) fn next_arrival(&mut self) -> u64 {
+        self.arrivals += 1;
+        self.arrivals
     }
 
     /// A flow of this service begins.
@@ -320,7 +336,7 @@ impl Dispatcher {
     /// Informs the engine whether a service's backlog is full.
     fn note_backlog(&mut self, tcp: &mut Stack, number: u32) {
         let Some(service) = self.services.get_mut(number) else { return };
-        let full = service.backlog.len() >= service.spec.backlog.connections;
+        let full = service.is_full();
         if service.active && std::mem::replace(&mut service.backlog_full, full) != full {
             tcp.set_backlog_full(service.spec.address, full);
         }

@@ -47,7 +47,7 @@ impl<O: ProxyOutput> Turn<'_, O> {
             return;
         };
         self.cx.tcp.set_send_capacity(label, window);
-        let arrived = self.cx.recorder.counters.connections_passive;
+        let arrived = self.dispatcher.next_arrival();
         self.admit(Flow { arrived, ..new_flow(now, (label, tuple), service, Stage::Pending, window) });
         self.dispatcher.dispatch(&mut self.cx, label);
         self.pump.enqueue(self.cx.flows, label);
@@ -83,6 +83,11 @@ impl<O: ProxyOutput> Turn<'_, O> {
             FailReason::Refused => reason::CONNECTION_REFUSED,
             FailReason::TimedOut => reason::TIMED_OUT,
         };
+        self.fail(label, code);
+    }
+
+    /// A flow is over, for this reason: its process is informed.
+    pub(super) fn fail(&mut self, label: FlowLabel, code: u32) {
         let notice = self.cx.flows.get(label).and_then(|flow| match flow.stage {
             Stage::Connecting { request, .. } => {
                 Some((flow.lane, MessageHeader::new(MessageKind::Refused, request, code, 0)))

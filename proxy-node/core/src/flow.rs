@@ -6,6 +6,7 @@
 //!   (backlog)         ▲               │ REFUSED, process died, no answer while another one is idle
 //!                     └───────────────┘
 //!  CONNECT ──▶ Connecting ──▶ Open            Open ── CLOSE, process ended ──▶ Finishing ──▶ (gone)
+//!  CONNECT of a hairpin ──▶ Open
 //!  Open ── HAND_OVER ──▶ Left ── TAKE_OVER, by another process ──▶ Open
 //! ```
 
@@ -55,7 +56,7 @@ pub struct Flow {
     pub label: FlowLabel,
     /// Client and service address.
     pub tuple: FourTuple,
-    /// Index of the service; `u32::MAX` for active opens.
+    /// Number of the service; `u32::MAX` for connections that applications open.
     pub service: u32,
     /// Where it stands.
     pub stage: Stage,
@@ -139,7 +140,8 @@ struct Links {
 /// ```
 #[derive(Debug)]
 pub struct FlowTable {
-    first_index: usize,
+    /// First index and length of each range of labels; their slots follow each other.
+    ranges: [(usize, usize); 2],
     slots: Box<[Option<Flow>]>,
     links: Box<[Links]>,
     all: Ends,
@@ -148,11 +150,13 @@ pub struct FlowTable {
 }
 
 impl FlowTable {
-    /// A table for the label indices from `first_index` on, `capacity` of them.
-    pub fn new(first_index: u32, capacity: usize) -> Self {
+    /// A table for two ranges of label indices, each from the first one on and so many: those of the TCP engine, and those
+    /// of hairpins.
+    pub fn new(ranges: [(u32, usize); 2]) -> Self {
+        let capacity = ranges[0].1 + ranges[1].1;
         let unlinked = Links { all: (NIL, NIL), channel: (NIL, NIL) };
         FlowTable {
-            first_index: first_index as usize,
+            ranges: ranges.map(|(first, len)| (first as usize, len)),
             slots: vec![None; capacity].into_boxed_slice(),
             links: vec![unlinked; capacity].into_boxed_slice(),
             all: EMPTY,
@@ -163,7 +167,13 @@ impl FlowTable {
 
     #[inline]
     fn slot(&self, label: FlowLabel) -> Option<usize> {
-        label.index().checked_sub(self.first_index).filter(|at| *at < self.slots.len())
+        let [(first, len), (second, more)] = self.ranges;
+        let at = label.index().wrapping_sub(first);
+        if at < len {
+            return Some(at);
+        }
+        let at = label.index().wrapping_sub(second);
+        (at < more).then_some(len + at)
     }
 
     fn live_slot(&self, label: FlowLabel) -> Option<usize> {
@@ -340,12 +350,12 @@ mod tests {
 
     #[test]
     fn lists_agree_with_a_walk_over_all_flows() {
-        let mut table = FlowTable::new(1, 64);
+        let mut table = FlowTable::new([(1, 60), (1_000, 4)]);
         let mut order: Vec<usize> = Vec::new();
         let mut state = 5u64;
         for _ in 0..20_000 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let index = 1 + (state >> 33) as usize % 64;
+            let index = [1, 940][usize::from(state >> 33 & 63 >= 60)] + (state >> 33) as usize % 64;
             let stage = match state >> 60 {
                 0..=3 => Stage::Pending,
                 4..=5 => Stage::Finishing,
@@ -379,7 +389,7 @@ mod tests {
 
     #[test]
     fn what_an_older_generation_left_leaves_its_lists() {
-        let mut table = FlowTable::new(1, 4);
+        let mut table = FlowTable::new([(1, 4), (0, 0)]);
         table.insert(flow(2, open(1)));
         let mut newer = flow(2, open(2));
         newer.label = FlowLabel::new(2, 1);

@@ -8,8 +8,9 @@
 //!                           ▼
 //!                       dispatcher: pools, services, backlogs, offers ─▶ OPEN
 //!  egress: sources of active opens          recorder: trace, ended flows, counters
+//!  hairpin: connections between two processes, client's ends of each other
 //! ```
-//! Each part owns its fields; its methods take what they need of the others by argument ([`context::Context`]).
+//! Each part owns its fields; its methods take what they need of the others by argument (`Context`).
 //! [`ProxyCore`] owns the parts, one worker's flows and TCP engine, and passes each input to the parts that it concerns. It
 //! has no clock, socket, thread or logger; the time is an argument, messages leave through [`ProxyOutput`].
 #![forbid(unsafe_code)]
@@ -23,6 +24,7 @@ mod dispatch;
 mod egress;
 mod events;
 mod flow;
+mod hairpin;
 mod options;
 mod output;
 mod pump;
@@ -47,6 +49,7 @@ pub use dispatch::services::{PoolServer, ServiceSpec, ServiceTcp};
 pub use dispatch::withdraw::OFFER_PATIENCE;
 pub use egress::{Egress, EgressRule};
 pub use flow::{Attachment, Flow, FlowTable, Stage};
+pub use hairpin::{HAIRPIN_WINDOW, HairpinConfig};
 pub use output::{Blocked, Lane, ProxyOutput};
 pub use pump::budget::SendBudget;
 pub use snapshot::{FlowSnapshot, RecentFlow, ServiceSnapshot};
@@ -54,6 +57,7 @@ pub use snapshot::{FlowSnapshot, RecentFlow, ServiceSnapshot};
 use connect::NO_TUNNEL;
 use context::{Context, Turn};
 use dispatch::Dispatcher;
+use hairpin::Hairpin;
 use pump::Pump;
 use recorder::Recorder;
 use tunnels::{Arrived, Tunnels};
@@ -74,6 +78,8 @@ pub struct CoreConfig {
     pub tcp: StackConfig,
     /// Events that the flight recorder keeps.
     pub trace_events: usize,
+    /// Connections between programs of the cluster that go through no LAN.
+    pub hairpin: HairpinConfig,
 }
 
 /// Where source ports begin: another place for each start of each proxy. A one-way function, so that a port
@@ -88,6 +94,7 @@ fn first_port_seed(secret: &[u8; 16]) -> u32 {
 pub struct ProxyCore {
     tcp: Stack,
     flows: FlowTable,
+    hairpin: Hairpin,
     tunnels: Tunnels,
     dispatcher: Dispatcher,
     pump: Pump,
@@ -99,16 +106,18 @@ pub struct ProxyCore {
 impl ProxyCore {
     /// A core without services, channels or tunnels.
     pub fn new(config: CoreConfig) -> Self {
-        let CoreConfig { worker, workers, tcp, trace_events } = config;
+        let CoreConfig { worker, workers, tcp, trace_events, hairpin } = config;
+        let hairpins = (hairpin.first_label_index, 2 * hairpin.pairs);
         let (first_index, connections) = (tcp.first_label_index.max(1), tcp.connections);
         // Two messages that land while everything else is in use.
         let landing = 2 * tcp.send_message_len.next_multiple_of(tcp.block_len);
         let send_pool = (tcp.send_blocks() * tcp.block_len).saturating_sub(landing) as u64;
         ProxyCore {
-            flows: FlowTable::new(first_index, connections),
+            flows: FlowTable::new([(first_index, connections), hairpins]),
             tunnels: Tunnels::new(worker, first_index, connections),
-            dispatcher: Dispatcher::new(connections),
-            pump: Pump::new(connections, SendBudget::new(send_pool, tcp.block_len)),
+            hairpin: Hairpin::new(hairpin),
+            dispatcher: Dispatcher::new(connections + hairpins.1),
+            pump: Pump::new(connections + hairpins.1, SendBudget::new(send_pool, tcp.block_len)),
             egress: Egress::new(worker.into(), workers.into(), first_port_seed(&tcp.isn_secret)),
             recorder: Recorder::new(trace_events),
             tcp: Stack::new(tcp),
@@ -116,8 +125,8 @@ impl ProxyCore {
     }
 
     fn turn<'a, O: ProxyOutput>(&'a mut self, now: Instant, out: &'a mut O) -> Turn<'a, O> {
-        let ProxyCore { tcp, flows, tunnels, dispatcher, pump, egress, recorder } = self;
-        Turn { cx: Context { now, flows, tcp, recorder, out }, dispatcher, pump, egress, tunnels }
+        let ProxyCore { tcp, flows, hairpin, tunnels, dispatcher, pump, egress, recorder } = self;
+        Turn { cx: Context { now, flows, tcp, hairpin, recorder, out }, dispatcher, pump, egress, tunnels }
     }
 
     /// Moves everything that can move now: TCP events, bytes both ways, segments out. Call it after every batch of
@@ -262,6 +271,11 @@ impl ProxyCore {
     /// Flows known now.
     pub fn flow_count(&self) -> usize {
         self.flows.len()
+    }
+
+    /// Flows of hairpins that live.
+    pub fn hairpin_count(&self) -> usize {
+        self.hairpin.live()
     }
 
     /// Flows that wait for descriptors of their process.

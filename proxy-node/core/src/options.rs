@@ -31,8 +31,15 @@ pub(super) fn on_option<O>(cx: &mut Context<'_, O>, label: FlowLabel, message: &
     Verdict::Fine
 }
 
-/// INFO: answers with the connection's figures.
+/// INFO: answers with the connection's figures; those of a hairpin have no path, and are 0.
 pub(super) fn answer_info(cx: &mut Context<'_, impl ProxyOutput>, label: FlowLabel, lane: Lane) {
+    let header = MessageHeader::of_flow(MessageKind::Info, label, 0, InfoPayload::LEN as u32);
+    if let Some(peer) = cx.hairpin.peer(label) {
+        let send_queue = cx.hairpin.waiting(peer).0 as u32;
+        let payload =
+            InfoPayload { state: linux_state(State::Established), send_queue, ..InfoPayload::default() };
+        cx.send(lane, header, &payload.emit());
+    }
     let Some(info) = cx.tcp.info(label) else { return };
     let bytes = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let micros = |n: u128| u32::try_from(n).unwrap_or(u32::MAX);
@@ -49,7 +56,6 @@ pub(super) fn answer_info(cx: &mut Context<'_, impl ProxyOutput>, label: FlowLab
         send_queue: bytes(info.send_queue),
         delivery_rate: info.delivery_rate,
     };
-    let header = MessageHeader::of_flow(MessageKind::Info, label, 0, InfoPayload::LEN as u32);
     cx.send(lane, header, &payload.emit());
 }
 

@@ -15,7 +15,7 @@ use self::budget::SendBudget;
 use self::parked::Parked;
 use self::stalled::Stalled;
 use super::ProxyOutput;
-use super::context::Context;
+use super::context::{Context, Ends};
 use super::flow::{Flow, FlowTable, Stage};
 use super::service::{ApplicationEnd, ClientEnd, Progress, Relay, Service};
 
@@ -102,13 +102,28 @@ impl Pump {
         flow.queued = false;
         let (Stage::Open(_), lane) = (flow.stage, flow.lane) else { return false };
         let waits = !front && self.parked.waits(lane);
-        let Some((client, application)) = cx.ends(label) else { return false };
-        let Progress { moved, blocked } = self.serve(&mut Relay, client, application, waits);
+        let Progress { moved, blocked } = match cx.ends(label) {
+            Some(Ends::Tcp(client, application)) => self.serve(&mut Relay, client, application, waits),
+            Some(Ends::Loop(client, application)) => {
+                let progress = self.serve(&mut Relay, client, application, waits);
+                self.looped(cx, label, progress.moved);
+                progress
+            }
+            None => return false,
+        };
         if blocked && let Some(flow) = cx.flows.get_mut(label) {
             flow.queued = true; // it is in one of the lists, and comes up with all that it has by then
             self.parked.park(lane, label);
         }
         moved
+    }
+
+    /// A flow of a hairpin was served: where something moved the other one has room, and both may be over.
+    fn looped<O>(&mut self, cx: &mut Context<'_, O>, label: FlowLabel, moved: bool) {
+        if let Some(peer) = cx.hairpin.peer(label).filter(|_| moved) {
+            self.enqueue(cx.flows, peer);
+            cx.hairpin.settle_later(label);
+        }
     }
 
     /// Lets the service of one flow move what it can; `waits`: others are in front of it at its lane.
@@ -121,7 +136,7 @@ impl Pump {
     ) -> Progress {
         let progress = match waits {
             true => Progress { moved: false, blocked: true },
-            false => service.to_application(&mut client, &mut application),
+            false => service.pass_to_application(&mut client, &mut application),
         };
         if service.return_room(&mut client, &mut application) {
             let (window, _) = application.window();

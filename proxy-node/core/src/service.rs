@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  client's end                      service                    application's end
-//!  [TcpEnd] ── bytes, end ─────────▶ ┌───────┐ ── DATA, SHUTDOWN ───▶ channel of a process
-//!           ◀─ bytes, end, reset ─── │ Relay │ ◀─ DATA, CREDIT ──────
+//!  [TcpEnd] or ── bytes, end ──────▶ ┌───────┐ ── DATA, SHUTDOWN ───▶ channel of a process
+//!  [LoopEnd]  ◀─ bytes, end, reset ─ │ Relay │ ◀─ DATA, CREDIT ──────
 //!                                    └───────┘
 //! ```
 //! A service sees ordered bytes, room, the end of the stream and the time, and never packets, sequence numbers or messages of
@@ -15,10 +15,10 @@
 //!
 //! **Adding a service.** `http`, `tls` and `messages` will live in the crate `proxy-node/services`, which depends on this
 //! one and implements [`Service`] for a type of each; what a service keeps of one flow lies in that type. The kind is a
-//! property of the policy's service (`ServiceSpec`), a field of [`Flow`](super::Flow) beside `stage`, and one `match` where
+//! property of the policy's service (`ServiceSpec`), a field of [`Flow`] beside `stage`, and one `match` where
 //! the pump calls the relay: `ProxyCore` then gets a type parameter for the set of services, an enum that the worker
 //! names, with the relay as the variant that the core has itself. A service that reads before it chooses a pool member
-//! postpones [`Dispatcher::dispatch`](super::dispatch::Dispatcher::dispatch), which `client_connected` calls at once for
+//! postpones `Dispatcher::dispatch`, which `client_connected` calls at once for
 //! the relay: until then bytes wait in the client's end under its own flow control.
 
 mod relay;
@@ -34,6 +34,7 @@ use super::output::Blocked;
 use super::recorder::Recorder;
 use super::{ProxyOutput, reason};
 
+pub use super::hairpin::LoopEnd;
 pub use relay::Relay;
 pub use tcp_end::TcpEnd;
 
@@ -43,7 +44,7 @@ pub const DATA_MAX: usize = CHANNEL_MESSAGE_LEN_MAX - csp_wire::link::HEADER_LEN
 /// What a service does with the bytes of one flow.
 pub trait Service {
     /// Moves bytes and the end of the stream from the client's end to the application's, as far as both allow.
-    fn to_application(
+    fn pass_to_application(
         &mut self,
         client: &mut impl ClientEnd,
         application: &mut ApplicationEnd<'_, impl ProxyOutput>,
@@ -51,12 +52,7 @@ pub trait Service {
 
     /// Takes bytes that the application sent within its window; they lie in `buffer` of the TCP engine where there is
     /// one. `false`: some of them are lost, and the flow must be reset.
-    fn from_application(
-        &mut self,
-        client: &mut impl ClientEnd,
-        bytes: &[u8],
-        buffer: Option<&Buffer>,
-    ) -> bool;
+    fn pass_to_client(&mut self, client: &mut impl ClientEnd, bytes: &[u8], buffer: Option<&Buffer>) -> bool;
 
     /// Advertises room to the application for bytes that are on their way no longer. Returns whether it did: the
     /// application then uses its whole window, and a wider one may serve it better.

@@ -17,7 +17,7 @@ pub struct FlowSnapshot {
     pub service: String,
     /// Client and service address.
     pub tuple: FourTuple,
-    /// The TCP state, and where the flow stands towards the application.
+    /// The TCP state, or "Hairpin", and where the flow stands towards the application. The figures of TCP of a hairpin are 0.
     pub state: String,
     /// The application's node and process, once chosen.
     pub process: Option<(NodeId, String)>,
@@ -104,7 +104,11 @@ impl ProxyCore {
     /// At most `limit` flows, those that entered their stage last first.
     pub fn flows(&self, now: Instant, limit: usize) -> Vec<FlowSnapshot> {
         let describe = |flow: &super::Flow| {
-            let info = self.tcp.info(flow.label)?;
+            let info = self.tcp.info(flow.label);
+            let hairpin = self.hairpin.peer(flow.label).is_some();
+            if info.is_none() && !hairpin {
+                return None;
+            }
             let stage = match flow.stage {
                 Stage::Pending => "pending",
                 Stage::Offered(_) => "offered",
@@ -113,22 +117,26 @@ impl ProxyCore {
                 Stage::Left(_) => "handed over",
                 Stage::Finishing => "finishing",
             };
+            let state = info.map_or("Hairpin".to_owned(), |i| format!("{:?}", i.state));
+            let unsent = |peer| self.hairpin.waiting(peer).0;
+            let looped =
+                (self.hairpin.waiting(flow.label).0, self.hairpin.peer(flow.label).map_or(0, unsent));
             Some(FlowSnapshot {
                 label: flow.label,
                 service: self.service_name(flow.service),
-                tuple: info.tuple,
-                state: format!("{:?}/{stage}", info.state),
+                tuple: flow.tuple,
+                state: format!("{state}/{stage}"),
                 process: self.dispatcher.process_of(flow).map(|(node, name)| (node, name.to_owned())),
                 age_s: now.saturating_since(flow.since).as_secs_f64(),
                 bytes: (flow.bytes_to_app, flow.bytes_from_app),
-                srtt_us: info.srtt_us,
-                congestion: info.congestion,
-                cwnd: info.cwnd,
-                ssthresh: info.ssthresh,
-                ecn: info.ecn,
-                rates: (info.pacing_rate, info.delivery_rate),
-                retransmits: info.retransmits,
-                queued: (info.receive_queue, info.send_queue),
+                srtt_us: info.map_or(0, |i| i.srtt_us),
+                congestion: info.map_or(csp_tcp::CongestionControl::Cubic, |i| i.congestion),
+                cwnd: info.map_or(0, |i| i.cwnd),
+                ssthresh: info.map_or(0, |i| i.ssthresh),
+                ecn: info.is_some_and(|i| i.ecn),
+                rates: info.map_or((None, 0), |i| (i.pacing_rate, i.delivery_rate)),
+                retransmits: info.map_or(0, |i| i.retransmits),
+                queued: info.map_or(looped, |i| (i.receive_queue, i.send_queue)),
                 credit: (flow.to_app_credit, flow.from_app_window - flow.from_app_outstanding),
             })
         };

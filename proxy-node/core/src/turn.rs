@@ -16,6 +16,7 @@ impl<O: ProxyOutput> Turn<'_, O> {
             self.process_tcp_events();
             self.dispatcher.serve_backlogs(&mut self.cx);
             let pumped = self.pump.pump(&mut self.cx);
+            self.settle_hairpins();
             let sent = self.tunnels.transmit(&mut self.cx);
             if !pumped && !sent && !self.dispatcher.is_readied() {
                 return;
@@ -51,9 +52,12 @@ impl<O: ProxyOutput> Turn<'_, O> {
         }
     }
 
-    /// Resets the client's connection and ends the flow; the application is not informed.
+    /// Resets the client's connection, or the other end of a hairpin, and ends the flow; its own process is not informed.
     pub(super) fn abandon(&mut self, label: FlowLabel) {
-        self.cx.tcp.abort(self.cx.now, label);
+        match self.cx.hairpin.peer(label) {
+            Some(peer) => self.fail_peer(peer),
+            None => self.cx.tcp.abort(self.cx.now, label),
+        }
         self.forget(label);
     }
 
@@ -66,7 +70,9 @@ impl<O: ProxyOutput> Turn<'_, O> {
 
     /// Releases what each part keeps of a flow that is in the table no longer.
     fn release(&mut self, flow: &Flow) {
-        self.pump.release(flow.from_app_window);
+        if !self.cx.hairpin.release(flow.label) {
+            self.pump.release(flow.from_app_window);
+        }
         self.cx.recorder.flow_ended(self.cx.now, flow);
         self.dispatcher.flow_ended(self.cx.flows, self.cx.tcp, flow);
     }

@@ -6,6 +6,9 @@ use csp_control::config::{ConfigError, Problems, load_checked};
 use csp_control::{AdminSection, EtcdSection, LogSection, NodeSection, SanSection};
 use serde::Deserialize;
 
+/// Hairpins of a worker: connections between two programs of the cluster. Each takes 128 KiB once it is used.
+pub const HAIRPINS: usize = 256;
+
 /// Everything in the file; defaults live here alone.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -136,11 +139,11 @@ impl Config {
         range("tcp.send_window_kib", self.tcp.send_window_kib.into(), 256, 16_384);
         range("tcp.rto_min_ms", self.tcp.rto_min_ms, 1, 60_000);
         range("tcp.time_wait_s", self.tcp.time_wait_s, 1, 240);
-        let indices = self.capacity.connections as u64 * u64::from(self.workers);
+        let indices = (self.capacity.connections + 2 * HAIRPINS) as u64 * u64::from(self.workers);
         if indices >= 1 << csp_types::INDEX_BITS {
             problems.add(
                 "capacity.connections",
-                "workers times connections must stay below 4,194,304 (22-bit labels)",
+                "workers times (connections + 512) must stay below 4,194,304 (22-bit labels)",
             );
         }
     }

@@ -9,9 +9,9 @@ use csp_telemetry::{ConditionState, Exposition, Readiness};
 use csp_types::Role;
 
 use crate::ProxyWorker;
-use crate::core::CoreConfig;
+use crate::core::{CoreConfig, HairpinConfig};
 
-use super::config::Config;
+use super::config::{Config, HAIRPINS};
 use super::data_thread::Question;
 use super::metrics::{Published, WorkerMetrics};
 use super::{admin, policy, providers};
@@ -71,7 +71,13 @@ fn core_config(config: &Config, worker: u8) -> CoreConfig {
         syn_cookies: config.tcp.syn_cookies.into(),
         ..csp_tcp::StackConfig::default()
     };
-    CoreConfig { worker, workers: config.workers, tcp, trace_events: config.capacity.trace_events }
+    let workers = config.workers;
+    let connection_labels = 1 + u32::from(workers) * connections as u32;
+    let hairpin = HairpinConfig {
+        first_label_index: connection_labels + u32::from(worker) * 2 * HAIRPINS as u32,
+        pairs: HAIRPINS,
+    };
+    CoreConfig { worker, workers, tcp, trace_events: config.capacity.trace_events, hairpin }
 }
 
 async fn serve(config: &Config, record: NodeRecord, workers: &[Worker]) -> Result<(), DaemonError> {

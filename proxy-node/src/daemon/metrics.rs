@@ -11,6 +11,8 @@ use csp_transport::Endpoint;
 use crate::ProxyWorker;
 use crate::core::Counters;
 
+use super::config::HAIRPINS;
+
 /// What a worker publishes, about ten times a second.
 #[derive(Clone, Debug, Default)]
 pub struct Published {
@@ -18,6 +20,7 @@ pub struct Published {
     tcp: csp_tcp::Counters,
     occupancy: Occupancy,
     flows: usize,
+    hairpins: usize,
     waiting: usize,
     budget_reserved: u64,
     malformed: u64,
@@ -74,6 +77,7 @@ impl Published {
             tcp: *core.tcp().counters(),
             occupancy: core.tcp().occupancy(),
             flows: core.flow_count(),
+            hairpins: core.hairpin_count(),
             waiting: core.waiting_count(),
             budget_reserved: core.budget_reserved(),
             malformed: worker.malformed(),
@@ -159,6 +163,11 @@ fn collect_counters(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)
         ("csp_application_received_bytes_total", "Bytes taken from applications", c.app_bytes_in),
         ("csp_connections_passive_total", "Connections established by clients", c.connections_passive),
         ("csp_connections_active_total", "Connections opened for applications", c.connections_active),
+        (
+            "csp_connections_hairpin_total",
+            "Connections between two programs of the cluster, without TCP",
+            c.connections_hairpin,
+        ),
         ("csp_connections_closed_total", "Connections that ended without an error", c.connections_closed),
         ("csp_connections_failed_total", "Connections that ended with an error", c.connections_failed),
         (
@@ -206,7 +215,8 @@ fn collect_tables(out: &mut MetricWriter, published: &Published) {
     ] {
         out.table(table, entries, capacity);
     }
-    out.table("flows", published.flows, o.connections.1);
+    out.table("flows", published.flows, o.connections.1 + 2 * HAIRPINS);
+    out.table("hairpin_ends", published.hairpins, 2 * HAIRPINS);
     out.drops(&[("message_malformed", published.malformed)]);
     for reason in REFUSALS.into_iter().zip(published.refusals) {
         out.drops(&[reason]);

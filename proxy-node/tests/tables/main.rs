@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod backlog;
+mod hairpin;
 mod offers;
 mod world;
 

@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use csp_proxy_node::core::{
-    BacklogLimits, Blocked, ChannelId, CoreConfig, Lane, PoolServer, ProxyCore, ProxyOutput, ServiceSpec,
-    ServiceTcp, Verdict,
+    BacklogLimits, Blocked, ChannelId, CoreConfig, HairpinConfig, Lane, PoolServer, ProxyCore, ProxyOutput,
+    ServiceSpec, ServiceTcp, Verdict,
 };
 use csp_tcp::StackConfig;
 use csp_types::{FlowLabel, Instant, Role};
@@ -31,6 +31,8 @@ pub struct Out {
     pub flags: TcpFlags,
     /// Channel messages: lane and header.
     pub messages: Vec<(Lane, MessageHeader)>,
+    /// The payloads of those that have one: lane, kind and bytes.
+    pub payloads: Vec<(Lane, MessageKind, Vec<u8>)>,
     /// DATA that was refused.
     pub refused: usize,
 }
@@ -54,7 +56,13 @@ impl ProxyOutput for Out {
         Some(1)
     }
 
-    fn channel(&mut self, _: Instant, lane: Lane, header: MessageHeader, _: &[&[u8]]) -> Result<(), Blocked> {
+    fn channel(
+        &mut self,
+        _: Instant,
+        lane: Lane,
+        header: MessageHeader,
+        parts: &[&[u8]],
+    ) -> Result<(), Blocked> {
         if header.kind == MessageKind::Data
             && let Some(left) = self.descriptors.get_mut(&lane)
         {
@@ -65,6 +73,9 @@ impl ProxyOutput for Out {
             *left -= 1;
         }
         self.messages.push((lane, header));
+        if header.payload_len > 0 {
+            self.payloads.push((lane, header.kind, parts.concat()));
+        }
         Ok(())
     }
 
@@ -110,7 +121,8 @@ impl World {
     /// One service with a process listening on each of `servers`; process n has channel and lane n.
     pub fn new(servers: &[u16]) -> Self {
         let tcp = StackConfig { connections: 64, blocks: 2048, ..StackConfig::default() };
-        let core = ProxyCore::new(CoreConfig { worker: 0, workers: 1, tcp, trace_events: 16 });
+        let hairpin = HairpinConfig { first_label_index: 1_000, pairs: 2 };
+        let core = ProxyCore::new(CoreConfig { worker: 0, workers: 1, tcp, trace_events: 16, hairpin });
         let mut world = World { core, out: Out::default(), processes: BTreeSet::new(), now: NOW };
         world.policy(vec![web(servers)]);
         servers.iter().for_each(|port| world.process(*port));

@@ -13,6 +13,8 @@ use crate::world::World;
 /// What came of a run.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
+    /// Hairpins that began.
+    pub hairpins: u64,
     /// Transactions that completed.
     pub complete: usize,
     /// Those that were aborted as planned.
@@ -62,6 +64,8 @@ pub(crate) fn judge(world: &mut World) {
     }
     report.violations.append(&mut leftovers(world));
     report.violations.append(&mut protocol_errors(world));
+    let of_proxy = |proxy: &csp_proxy_node::ProxyWorker| proxy.core().counters().connections_hairpin;
+    report.hairpins = world.proxies.iter().flatten().map(of_proxy).sum();
     report.counters = counters(world);
     report.prompt_end = world.client.prompt_end.saturating_since(world.began);
     world.report = report;
@@ -118,6 +122,7 @@ fn leftovers(world: &World) -> Vec<String> {
             look(&who, table, left);
         }
         look(&who, "flows", core.flow_count());
+        look(&who, "ends of hairpins", core.hairpin_count());
         look(&who, "bytes of send budget", core.budget_reserved() as usize);
         for service in core.services() {
             look(&who, "pending connections", service.pending);

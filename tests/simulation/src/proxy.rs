@@ -3,7 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 
 use csp_proxy_node::ProxyWorker;
-use csp_proxy_node::core::{BacklogLimits, CoreConfig, EgressRule, PoolServer, ServiceSpec, ServiceTcp};
+use csp_proxy_node::core::{
+    BacklogLimits, CoreConfig, EgressRule, HairpinConfig, PoolServer, ServiceSpec, ServiceTcp,
+};
 use csp_tcp::{StackConfig, SynCookies};
 use csp_transport::{ClusterKey, Endpoint, EndpointConfig, PeerIdentity};
 use csp_types::{Duration, Instant, NodeId, Prefix, Role};
@@ -91,7 +93,8 @@ pub(crate) fn proxy(
         syn_cookies: if policy.cookies { SynCookies::Always } else { SynCookies::Auto },
         ..StackConfig::default()
     };
-    let config = CoreConfig { worker: 0, workers: 1, tcp, trace_events: policy.sizes.trace_events };
+    let hairpin = HairpinConfig { first_label_index: 1 << 20, pairs: 8 };
+    let config = CoreConfig { worker: 0, workers: 1, tcp, trace_events: policy.sizes.trace_events, hairpin };
     let mut worker = ProxyWorker::new(config, tunnels, channels);
     let service = ServiceSpec {
         name: "web".to_owned(),

@@ -1,10 +1,13 @@
-//! What a seed decides: the weather on the links, the work, and what happens to whom, and when.
+//! What a seed decides: faults of the links, the work, and the incident, with its time.
 
 use csp_lan::faulty::FaultConfig;
 use csp_types::Duration;
 use csp_vi::memory::Delay;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+
+/// Makes the source of hairpins another one than that of everything else.
+const HAIRPIN_SEED: u64 = 0x6861_6972_7069_6e73;
 
 /// What happens in the middle of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,8 +84,10 @@ impl Incident {
 pub struct Transaction {
     /// When it starts, after the first could.
     pub start: Duration,
-    /// Which process asks the client host; `None`: the client asks the service.
+    /// Which process asks the client host, or the service; `None`: the client asks the service.
     pub by_process: Option<usize>,
+    /// The process asks the service: a hairpin.
+    pub hairpin: bool,
     /// Bytes from the asking side.
     pub upload: u32,
     /// Bytes to it.
@@ -182,6 +187,11 @@ impl Scenario {
             let start = strikes + outage + Self::RECOVERY;
             work.extend((0..4).map(|_| Transaction { start, late: true, ..transaction(&mut random) }));
         }
+        // Of another source, so that what seeds drew before hairpins were they draw still.
+        let mut random_hairpins = ChaCha8Rng::seed_from_u64(seed ^ HAIRPIN_SEED);
+        for transaction in work.iter_mut().filter(|t| t.by_process.is_some()) {
+            transaction.hairpin = random_hairpins.random_range(0..2) == 0;
+        }
         work.sort_by_key(|t| t.start);
         let cookies = random.random_range(0..4) == 0;
         let mut mtu = || if random.random_range(0..4) == 0 { random.random_range(600..1_500) } else { 1_500 };
@@ -235,6 +245,7 @@ fn transaction(random: &mut ChaCha8Rng) -> Transaction {
     Transaction {
         start: Duration::from_micros(random.random_range(0..200_000)),
         by_process: (random.random_range(0..5) == 0).then(|| random.random_range(0..2)),
+        hairpin: false,
         upload,
         download,
         half_close: random.random_range(0..4) == 0,

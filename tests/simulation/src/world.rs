@@ -201,7 +201,8 @@ impl World {
         };
         let process = if self.applications[process].is_some() { process } else { 1 - process };
         if let Some(application) = &mut self.applications[process] {
-            application.start((CLIENT, SERVER_PORT).into(), request, work.abort_after);
+            let remote = if work.hairpin { (VIP, PORT) } else { (CLIENT, SERVER_PORT) };
+            application.start(remote.into(), request, work.abort_after);
         }
     }
 

@@ -16,7 +16,8 @@ fn seeds() -> Vec<u64> {
 
 #[test]
 fn bytes_arrive_once_and_in_order_or_the_connection_ends_with_an_error() {
-    let (mut complete, mut aborted, mut broken, mut closed, mut bad) = (0, 0, 0, 0, Vec::new());
+    let (mut complete, mut aborted, mut broken, mut closed, mut hairpins) = (0, 0, 0, 0, 0);
+    let mut bad = Vec::new();
     let seeds = seeds();
     for seed in &seeds {
         let scenario = Scenario::of(*seed);
@@ -26,6 +27,7 @@ fn bytes_arrive_once_and_in_order_or_the_connection_ends_with_an_error() {
         aborted += report.aborted;
         broken += report.broken;
         closed += report.windows_closed;
+        hairpins += report.hairpins;
         if seeds.len() == 1 {
             println!("{:#?}\n{}", Scenario::of(*seed), report.counters);
         }
@@ -37,7 +39,7 @@ fn bytes_arrive_once_and_in_order_or_the_connection_ends_with_an_error() {
     }
     println!(
         "{} seeds: {complete} transactions completed, {aborted} were aborted, {broken} ended by an incident; \
-         {closed} windows closed",
+         {closed} windows closed, {hairpins} hairpins",
         seeds.len()
     );
     assert!(
@@ -46,7 +48,8 @@ fn bytes_arrive_once_and_in_order_or_the_connection_ends_with_an_error() {
         bad[0]
     );
     if seeds.len() >= 100 {
-        assert!(complete > 0 && aborted > 0 && broken > 0 && closed > 0, "something was never tried");
+        let tried = complete > 0 && aborted > 0 && broken > 0 && closed > 0 && hairpins > 0;
+        assert!(tried, "something was never tried");
     }
 }
 
@@ -91,6 +94,7 @@ fn ask(start_ms: u64, download: u32) -> Transaction {
     Transaction {
         start: Duration::from_millis(start_ms),
         by_process: None,
+        hairpin: false,
         upload: 10,
         download,
         half_close: false,

@@ -89,6 +89,13 @@ pub(crate) struct Service {
     pub(crate) active: bool,
 }
 
+impl Service {
+    /// Whether its backlog takes no further connections.
+    pub(crate) fn is_full(&self) -> bool {
+        self.backlog.len() >= self.spec.backlog.connections
+    }
+}
+
 #[derive(Debug, Default)]
 struct Slot {
     generation: u32,
@@ -104,6 +111,8 @@ pub(crate) struct Services {
     slots: Vec<Slot>,
     free: Vec<u32>,
     by_name: HashMap<String, u32>,
+    /// Active services.
+    by_address: HashMap<SocketAddr, u32>,
     /// Services with connections that wait for a process.
     waiting: Vec<u32>,
 }
@@ -132,6 +141,7 @@ impl Services {
             former.into_iter().filter(|m| !kept(m)).for_each(|m| pools.unname(m, number));
             listen.push((address, number));
         }
+        self.by_address = listen.iter().copied().collect();
         known.into_iter().for_each(|number| self.forget_if_over(number, pools));
         let gone = before.into_iter().filter(|a| !listen.iter().any(|(l, _)| l == a)).collect();
         (listen, gone)
@@ -161,6 +171,11 @@ impl Services {
         let number = slot.generation << PLACE_BITS | at;
         self.by_name.insert(name, number);
         Some(number)
+    }
+
+    /// The active service at an address.
+    pub(crate) fn at(&self, address: SocketAddr) -> Option<u32> {
+        self.by_address.get(&address).copied()
     }
 
     fn slot(&self, number: u32) -> Option<&Slot> {

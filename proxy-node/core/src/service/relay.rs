@@ -1,4 +1,4 @@
-//! The relay: passes the bytes of either end to the other as they are, without a copy.
+//! The relay: passes the bytes of either end to the other as they are, from where they lie.
 
 use csp_tcp::Buffer;
 
@@ -14,7 +14,7 @@ const PARTS_MAX: usize = 12;
 pub struct Relay;
 
 impl Service for Relay {
-    fn to_application(
+    fn pass_to_application(
         &mut self,
         client: &mut impl ClientEnd,
         application: &mut ApplicationEnd<'_, impl ProxyOutput>,
@@ -47,12 +47,7 @@ impl Service for Relay {
         Progress { moved, blocked: false }
     }
 
-    fn from_application(
-        &mut self,
-        client: &mut impl ClientEnd,
-        bytes: &[u8],
-        buffer: Option<&Buffer>,
-    ) -> bool {
+    fn pass_to_client(&mut self, client: &mut impl ClientEnd, bytes: &[u8], buffer: Option<&Buffer>) -> bool {
         client.write(bytes, buffer) == bytes.len() || client.is_over()
     }
 

@@ -1,0 +1,135 @@
+//! The course of a hairpin: how it begins, and how it ends as a connection over TCP would.
+
+use std::net::SocketAddr;
+
+use csp_types::{FlowLabel, FourTuple, TraceEvent, TraceKind};
+use csp_wire::channel::{MessageHeader, MessageKind, OpenPayload};
+
+use super::HAIRPIN_WINDOW;
+use crate::connect::PORT_TRIES;
+use crate::context::{Context, Turn};
+use crate::events::{NO_SERVICE, new_flow};
+use crate::flow::{Attachment, Flow, Stage};
+use crate::{ChannelId, Egress, Lane, ProxyOutput, reason};
+
+impl Egress {
+    /// The source address of a hairpin to `remote`: as policy says for this destination, and unlike that of any other
+    /// connection. The error is the reason for REFUSED.
+    fn hairpin_source<O>(&mut self, cx: &Context<'_, O>, remote: SocketAddr) -> Result<SocketAddr, u32> {
+        let (_, candidates) = self.candidates(remote).ok_or(reason::NETWORK_UNREACHABLE)?;
+        let is_free = |tuple: &FourTuple| {
+            let reverse = FourTuple { local: tuple.remote, remote: tuple.local };
+            !cx.hairpin.is_source(tuple.local)
+                && cx.tcp.label_of(tuple).is_none()
+                && cx.tcp.label_of(&reverse).is_none()
+        };
+        let found = candidates.take(PORT_TRIES).find(is_free);
+        found.map(|tuple| tuple.local).ok_or(reason::ADDRESS_IN_USE)
+    }
+}
+
+impl<O: ProxyOutput> Turn<'_, O> {
+    /// CONNECT to a service of this proxy; `false`: there is no hairpin left. The connection is established at once, and
+    /// the service's end of it waits for a process like any other, as with a listening socket of the kernel.
+    pub(crate) fn open_hairpin(
+        &mut self,
+        (channel, lane): (ChannelId, Lane),
+        request: MessageHeader,
+        remote: SocketAddr,
+        service: u32,
+    ) -> Result<bool, u32> {
+        let source = self.egress.hairpin_source(&self.cx, remote)?;
+        let Some((client, server)) = self.cx.hairpin.open(source) else { return Ok(false) };
+        let now = self.cx.now;
+        let tuple = FourTuple { local: source, remote };
+        let stage = Stage::Open(Attachment { channel, choice: None });
+        let flow = new_flow(now, (client, tuple), NO_SERVICE, stage, HAIRPIN_WINDOW);
+        self.admit(Flow { to_app_credit: request.argument, lane, ..flow });
+        let tuple = FourTuple { local: remote, remote: source };
+        let arrived = self.dispatcher.next_arrival();
+        let flow = new_flow(now, (server, tuple), service, Stage::Pending, HAIRPIN_WINDOW);
+        self.admit(Flow { arrived, ..flow });
+        self.cx.recorder.counters.connections_hairpin += 1;
+        let payload = OpenPayload { local: source, remote, window: HAIRPIN_WINDOW }.emit();
+        let header = MessageHeader::of_flow(MessageKind::Connected, client, request.id, payload.len() as u32);
+        self.cx.send(lane, header, &payload);
+        self.cx.recorder.event(TraceEvent {
+            at: now,
+            label: client,
+            kind: TraceKind::OpenSent,
+            aux: server.to_wire(),
+            ..TraceEvent::default()
+        });
+        self.dispatcher.dispatch(&mut self.cx, server);
+        Ok(true)
+    }
+
+    /// The process of a flow sends no more: the other end passes this on once it has passed on all bytes.
+    pub(crate) fn finish_hairpin(&mut self, label: FlowLabel) {
+        if let Some(peer) = self.cx.hairpin.finish(label) {
+            self.pump.enqueue(self.cx.flows, peer);
+        }
+    }
+
+    /// The process of a flow is done with the connection: what it wrote is delivered, then the end of the stream.
+    pub(crate) fn close_hairpin(&mut self, label: FlowLabel) {
+        let (unread, _) = self.cx.hairpin.waiting(label);
+        if unread > 0 {
+            // RFC 9293 §3.6.1: the other end must learn that its data was not read.
+            return self.abandon(label);
+        }
+        self.finish_hairpin(label);
+        if let Some(choice) = self.cx.flows.get(label).and_then(Flow::choice) {
+            self.dispatcher.release(choice);
+        }
+        self.cx.flows.set_stage(self.cx.now, label, Stage::Finishing);
+    }
+
+    /// The process of a flow has written: the other end passes it on, unless its process has closed.
+    pub(crate) fn hairpin_written(&mut self, label: FlowLabel) {
+        let Some(peer) = self.cx.hairpin.peer(label) else { return };
+        let closed = self.cx.flows.get(peer).is_none_or(|flow| flow.stage == Stage::Finishing);
+        if closed {
+            self.forget(peer);
+            self.fail_peer(label);
+        } else {
+            self.pump.enqueue(self.cx.flows, peer);
+        }
+    }
+
+    /// One end of a hairpin is gone without an end of its stream: the other one is reset.
+    pub(crate) fn fail_peer(&mut self, peer: FlowLabel) {
+        self.cx.recorder.counters.connections_failed += 1;
+        self.fail(peer, reason::CONNECTION_RESET);
+    }
+
+    /// Ends hairpins whose both directions are done, as TCP does when both FINs are acknowledged.
+    pub(crate) fn settle_hairpins(&mut self) {
+        while let Some(label) = self.cx.hairpin.next_to_settle() {
+            let Some(peer) = self.cx.hairpin.peer(label) else { continue };
+            if !self.has_all(label) || !self.has_all(peer) {
+                continue;
+            }
+            self.cx.recorder.counters.connections_closed += 1;
+            for label in [label, peer] {
+                if let Some(lane) = self.cx.flows.get(label).filter(|f| f.channel().is_some()).map(|f| f.lane)
+                {
+                    self.cx.send(lane, MessageHeader::of_flow(MessageKind::Close, label, 0, 0), &[]);
+                }
+                self.forget(label);
+            }
+        }
+    }
+
+    /// Whether the process of a flow has received all that the other end's process wrote, and that it has finished.
+    fn has_all(&self, label: FlowLabel) -> bool {
+        let (waiting, finished) = self.cx.hairpin.waiting(label);
+        let Some(flow) = self.cx.flows.get(label) else { return false };
+        let informed = match flow.stage {
+            Stage::Open(_) => flow.shutdown_sent,
+            Stage::Finishing => true,
+            Stage::Pending | Stage::Offered(_) | Stage::Connecting { .. } | Stage::Left(_) => false,
+        };
+        finished && waiting == 0 && informed
+    }
+}

@@ -1,0 +1,230 @@
+//! Connections of a program of the cluster to a service of the cluster: each end sees what it would see of the other over TCP.
+
+use std::collections::VecDeque;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use csp_proxy_node::core::{
+    BacklogLimits, ChannelId, EgressRule, HAIRPIN_WINDOW, Lane, NO_SERVER_GRACE, ServiceSpec, ServiceTcp,
+};
+use csp_types::{FlowLabel, Role};
+use csp_wire::channel::{
+    CLOSE_UNREAD, ConnectPayload, ConnectedPayload, MessageHeader, MessageKind, OpenPayload,
+};
+
+use super::world::{NOW, VIP, World, web};
+
+/// The channels, and lanes, of the process that connects and of the one that serves.
+const CLIENT: u32 = 9000;
+const SERVER: u32 = 8001;
+
+/// What happens next.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// The client connects, with this receive window.
+    Connect(u32),
+    /// The server accepts, with this receive window.
+    Accept(u32),
+    /// The server hands the connection back.
+    Refuse,
+    /// A process sends a message without payload and argument.
+    Say(u32, MessageKind),
+    /// A process closes with unread data.
+    CloseUnread(u32),
+    /// A process sends so many bytes.
+    Write(u32, usize),
+    /// A process ends, or the way to it breaks.
+    Gone(u32, bool),
+    /// Time passes.
+    Wait(Duration),
+}
+use MessageKind::{Accepted, Close, Connected, Data, Open, Refused, Reset, Shutdown};
+use Step::{Accept, CloseUnread, Connect, Gone, Refuse, Say, Wait, Write};
+
+fn of(label: u32, kind: MessageKind, argument: u32, len: usize) -> MessageHeader {
+    MessageHeader::of_flow(kind, FlowLabel::from_wire(label).unwrap(), argument, len as u32)
+}
+
+/// A world with a server, a client that may connect to it, and this backlog.
+fn world(backlog: BacklogLimits) -> World {
+    let mut w = World::new(&[]);
+    let destinations = vec!["10.0.0.0/24".parse().unwrap()];
+    let address = Ipv4Addr::new(10, 0, 0, 9).into();
+    let rule = EgressRule { address, destinations, except: Vec::new(), tcp: ServiceTcp::default() };
+    let service = ServiceSpec { backlog, ..web(&[SERVER as u16]) };
+    w.core.set_policy(NOW, vec![service], vec![rule], &mut w.out);
+    w.process(SERVER as u16);
+    assert!(w.core.channel_up(ChannelId(CLIENT), Role::Process, "an-2".parse().unwrap(), "client"));
+    w
+}
+
+fn connect(w: &mut World, request: u32, window: u32) {
+    let mut payload = [0; ConnectPayload::LEN_MAX];
+    let len = ConnectPayload { remote: (VIP, 80).into(), local: None }.emit(&mut payload).unwrap();
+    let header = MessageHeader::new(MessageKind::Connect, request, window, len as u32);
+    w.tell(CLIENT, header, &payload[..len]);
+}
+
+/// The label that a message of this kind named last on a lane.
+fn label(w: &World, lane: u32, kind: MessageKind) -> u32 {
+    let named = |m: &&(Lane, MessageHeader)| m.0 == Lane(lane) && m.1.kind == kind;
+    w.out.messages.iter().rev().find(named).unwrap().1.id
+}
+
+fn label_of(w: &World, side: u32) -> u32 {
+    label(w, side, if side == CLIENT { Connected } else { Open })
+}
+
+fn take(w: &mut World, step: Step) {
+    match step {
+        Connect(window) => connect(w, 1, window),
+        Accept(window) => w.tell(SERVER, of(label_of(w, SERVER), Accepted, window, 0), &[]),
+        Refuse => w.tell(SERVER, of(label_of(w, SERVER), Refused, 111, 0), &[]),
+        Say(side, kind) => w.tell(side, of(label_of(w, side), kind, 0, 0), &[]),
+        CloseUnread(side) => {
+            let header = of(label_of(w, side), Close, 0, 0);
+            w.tell(side, MessageHeader { flags: CLOSE_UNREAD, ..header }, &[]);
+        }
+        Write(side, len) => w.tell(side, of(label_of(w, side), Data, 0, len), &vec![7; len]),
+        Gone(side, hangup) => w.core.channel_down(w.now, ChannelId(side), hangup, &mut w.out),
+        Wait(time) => w.pass(time),
+    }
+}
+
+/// What client and server receive of these steps, without credits, and how many flows are left.
+fn check(steps: &[Step], client: &[MessageKind], server: &[MessageKind], left: usize) {
+    let mut w = world(BacklogLimits::default());
+    steps.iter().for_each(|step| take(&mut w, *step));
+    let received = |lane| {
+        let to = w.out.messages.iter().filter(|m| m.0 == Lane(lane) && m.1.kind != MessageKind::Credit);
+        to.map(|m| m.1.kind).collect::<Vec<_>>()
+    };
+    assert_eq!((&received(CLIENT)[..], &received(SERVER)[..]), (client, server), "{steps:?}");
+    assert_eq!((w.core.flow_count(), w.core.hairpin_count()), (left, left), "{steps:?}");
+    assert!(w.out.records.is_empty(), "nothing goes through a network node: {steps:?}");
+    assert_eq!((w.core.budget_reserved(), w.core.counters().violations), (0, 0), "{steps:?}");
+}
+
+#[test]
+fn each_end_sees_what_it_would_see_over_tcp() {
+    const ALL: u32 = 1 << 16;
+    let open = |then: &[Step]| [&[Connect(ALL), Accept(ALL)], then].concat();
+    check(&[Connect(ALL)], &[Connected], &[Open], 2);
+    // Bytes, then the end of the stream and both closed, in either order.
+    let talk = [Write(CLIENT, 5), Write(SERVER, 70), Say(SERVER, Close)];
+    check(&open(&talk), &[Connected, Data, Shutdown], &[Open, Data, Close], 2);
+    let closed = [&talk[..], &[Say(CLIENT, Close)]].concat();
+    check(&open(&closed), &[Connected, Data, Shutdown, Close], &[Open, Data, Close], 0);
+    // Half-close: the answer comes after the end of the request; when both have finished, both are closed.
+    let half = [Say(CLIENT, Shutdown), Write(SERVER, 9), Say(SERVER, Shutdown)];
+    check(&open(&half), &[Connected, Data, Shutdown, Close], &[Open, Shutdown, Close], 0);
+    // Resets, and unread data (RFC 9293 §3.6.1).
+    check(&open(&[Say(CLIENT, Reset)]), &[Connected, Close], &[Open, Reset], 0);
+    check(&open(&[CloseUnread(SERVER)]), &[Connected, Reset], &[Open, Close], 0);
+    check(&open(&[Say(CLIENT, Close), Write(SERVER, 1)]), &[Connected, Close], &[Open, Shutdown, Reset], 0);
+    let unread = [Connect(4), Accept(ALL), Write(SERVER, 10), Say(CLIENT, Close)];
+    check(&unread, &[Connected, Data, Close], &[Open, Reset], 0);
+    // A process ends, or the way to it breaks.
+    check(&open(&[Gone(SERVER, true)]), &[Connected, Shutdown], &[Open], 2);
+    check(&open(&[Gone(SERVER, false)]), &[Connected, Reset], &[Open], 0);
+    check(&open(&[Write(CLIENT, 3), Gone(CLIENT, true)]), &[Connected], &[Open, Data, Shutdown], 2);
+    check(&open(&[Gone(CLIENT, false)]), &[Connected], &[Open, Reset], 0);
+}
+
+#[test]
+fn a_hairpin_waits_in_the_backlog_like_any_other_connection() {
+    const ALL: u32 = 1 << 16;
+    // What the client writes meanwhile, and the end of it, is there once a process accepts.
+    check(&[Connect(ALL), Write(CLIENT, 5), Accept(ALL)], &[Connected], &[Open, Data], 2);
+    let left = [Connect(ALL), Write(CLIENT, 5), Say(CLIENT, Close), Accept(ALL)];
+    check(&left, &[Connected, Close], &[Open, Data, Shutdown], 2);
+    check(&[Connect(ALL), Say(CLIENT, Reset)], &[Connected, Close], &[Open, Reset], 0);
+    // Handed back it is offered again; without a server it is reset in time.
+    check(&[Connect(ALL), Refuse, Accept(ALL), Write(SERVER, 1)], &[Connected, Data], &[Open, Open], 2);
+    let lost = [Connect(ALL), Gone(SERVER, true)];
+    check(&lost, &[Connected], &[Open], 2);
+    check(&[&lost[..], &[Wait(NO_SERVER_GRACE)]].concat(), &[Connected, Reset], &[Open], 0);
+}
+
+#[test]
+fn both_ends_know_each_other_by_the_address_that_policy_gives_the_client() {
+    let mut w = world(BacklogLimits::default());
+    connect(&mut w, 1, 100);
+    let payload = |kind| w.out.payloads.iter().find(|(_, k, _)| *k == kind).unwrap().2.clone();
+    let client = ConnectedPayload::parse(&payload(Connected)).unwrap();
+    let server = OpenPayload::parse(&payload(Open)).unwrap();
+    assert_eq!((client.local, client.remote), (server.remote, server.local));
+    assert_eq!((client.local.ip().to_string().as_str(), client.remote), ("10.0.0.9", (VIP, 80).into()));
+    let flows = w.core.flows(NOW, 8);
+    let mut services: Vec<_> = flows.iter().map(|f| (f.service.as_str(), f.state.as_str())).collect();
+    services.sort_unstable();
+    assert_eq!(services, [("egress", "Hairpin/open"), ("web", "Hairpin/offered")]);
+    assert_eq!(w.core.counters().connections_hairpin, 1);
+}
+
+#[test]
+fn where_no_hairpin_or_no_place_in_the_backlog_is_left_it_goes_by_the_lan() {
+    let mut w = world(BacklogLimits::default());
+    (1..=3).for_each(|request| connect(&mut w, request, 100));
+    assert_eq!((w.core.hairpin_count(), w.out.records.last().map(|r| r.1)), (4, Some(80)));
+    let mut w = world(BacklogLimits { connections: 0, time: None });
+    connect(&mut w, 1, 100);
+    assert_eq!((w.core.hairpin_count(), w.out.records.last().map(|r| r.1)), (0, Some(80)));
+    // And where policy gives it no address it is refused, as ever.
+    let mut w = world(BacklogLimits::default());
+    w.policy(vec![web(&[SERVER as u16])]);
+    connect(&mut w, 1, 100);
+    assert_eq!((w.out.take(CLIENT, Refused), w.core.flow_count()), (vec![1], 0));
+}
+
+/// Moves `total` bytes from `from` to the other end, which has room for `room` bytes and a lane of few descriptors.
+fn stream(from: u32, total: usize, room: u32) {
+    let to = CLIENT + SERVER - from;
+    let mut w = world(BacklogLimits::default());
+    connect(&mut w, 1, if to == CLIENT { room } else { 1 << 20 });
+    let labels = [(CLIENT, label_of(&w, CLIENT)), (SERVER, label_of(&w, SERVER))];
+    let label = |side| labels.iter().find(|l| l.0 == side).unwrap().1;
+    w.tell(SERVER, of(label(SERVER), Accepted, if to == SERVER { room } else { 1 << 20 }, 0), &[]);
+    let (mut window, mut sent, mut received) = (HAIRPIN_WINDOW as usize, 0, 0);
+    let mut held: VecDeque<u32> = VecDeque::new();
+    for round in 0.. {
+        assert!(round < 100_000, "{received} of {total} bytes");
+        let len = window.min(total - sent).min(1 + round * 977 % 9_000);
+        let bytes: Vec<u8> = (sent..sent + len).map(|at| (at % 251) as u8).collect();
+        w.out.descriptors.insert(Lane(to), round % 3);
+        if len > 0 {
+            w.tell(from, of(label(from), Data, 0, len), &bytes);
+            (sent, window) = (sent + len, window - len);
+        }
+        w.core.drive(NOW, &mut w.out);
+        for (lane, header) in std::mem::take(&mut w.out.messages) {
+            match header.kind {
+                MessageKind::Credit if lane == Lane(from) => window += header.argument as usize,
+                Data if lane == Lane(to) => held.push_back(header.payload_len),
+                _ => {}
+            }
+        }
+        for (_, _, bytes) in std::mem::take(&mut w.out.payloads).into_iter().filter(|p| p.1 == Data) {
+            let expected = (received..).map(|at| (at % 251) as u8);
+            assert!(bytes.iter().copied().eq(expected.take(bytes.len())), "at {received}");
+            received += bytes.len();
+        }
+        assert!(sent - received <= HAIRPIN_WINDOW as usize);
+        if received == total {
+            break;
+        }
+        if let Some(len) = held.pop_front() {
+            w.tell(to, of(label(to), MessageKind::Credit, len, 0), &[]);
+        }
+    }
+    assert_eq!(w.core.counters().drop_no_budget, 0);
+}
+
+#[test]
+fn bytes_go_both_ways_in_order_under_both_windows_and_the_lane_s_descriptors() {
+    for room in [1, 700, 1 << 20] {
+        let total = if room == 1 { 2_000 } else { 1_000_000 };
+        stream(CLIENT, total, room);
+        stream(SERVER, total, room);
+    }
+}
