@@ -10,7 +10,7 @@
 //!  egress: sources of active opens          recorder: trace, ended flows, counters
 //!  hairpin: connections between two processes, client's ends of each other
 //! ```
-//! Each part owns its fields; its methods take what they need of the others by argument ([`context::Context`]).
+//! Each part owns its fields; its methods take what they need of the others by argument (`Context`).
 //! [`ProxyCore`] owns the parts, one worker's flows and TCP engine, and passes each input to the parts that it concerns. It
 //! has no clock, socket, thread or logger; the time is an argument, messages leave through [`ProxyOutput`].
 #![forbid(unsafe_code)]

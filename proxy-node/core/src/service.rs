@@ -15,10 +15,10 @@
 //!
 //! **Adding a service.** `http`, `tls` and `messages` will live in the crate `proxy-node/services`, which depends on this
 //! one and implements [`Service`] for a type of each; what a service keeps of one flow lies in that type. The kind is a
-//! property of the policy's service (`ServiceSpec`), a field of [`Flow`](super::Flow) beside `stage`, and one `match` where
+//! property of the policy's service (`ServiceSpec`), a field of [`Flow`] beside `stage`, and one `match` where
 //! the pump calls the relay: `ProxyCore` then gets a type parameter for the set of services, an enum that the worker
 //! names, with the relay as the variant that the core has itself. A service that reads before it chooses a pool member
-//! postpones [`Dispatcher::dispatch`](super::dispatch::Dispatcher::dispatch), which `client_connected` calls at once for
+//! postpones `Dispatcher::dispatch`, which `client_connected` calls at once for
 //! the relay: until then bytes wait in the client's end under its own flow control.
 
 mod relay;
