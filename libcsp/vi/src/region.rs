@@ -87,7 +87,8 @@ struct Heap(Box<[std::cell::UnsafeCell<u8>]>);
 // SAFETY: no reference to the bytes is ever made; all access is through raw pointers, and the box itself is only
 // dropped.
 unsafe impl Send for Heap {}
-// SAFETY: as for `Send`; sharing the box exposes its address and length only.
+// SAFETY: a shared reference exposes address and length only; the bytes are accessed through raw pointers, never by
+// reference.
 unsafe impl Sync for Heap {}
 
 // SAFETY: the box is neither moved out of nor resized before the value is dropped, so its heap block stays at one
