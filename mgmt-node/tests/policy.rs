@@ -73,6 +73,23 @@ async fn a_wrong_policy_names_every_mistake_and_leaves_the_active_one_alone() {
     let doubled = mgmt.scratch.file("doubled.yaml", &(policy("web", 80) + &policy("web", 80)[29..]));
     let ran = mgmt.cspctl(&["policy", "apply", doubled.to_str().expect("path")]).await.exited(65);
     assert!(ran.err.contains("doubled.yaml:7:") && ran.err.contains("services[1]"), "{ran:?}");
+    let four = policy("web", 80)
+        .replace("csp/v1", "csp/v2")
+        .replace("vip: 10.76.0.100", "vip: 10.76.0.300")
+        .replace("    port: 80\n", "    port: 70000\n")
+        .replace("node: an-1, port: 80", "node: an-1, prot: 80");
+    let four = mgmt.scratch.file("four.yaml", &four);
+    let ran = mgmt.cspctl(&["policy", "apply", four.to_str().expect("path")]).await.exited(65);
+    let lines: Vec<&str> = ran.err.lines().collect();
+    let fields = ["apiVersion", "services[0].vip", "services[0].port", "services[0].pool[0].prot"];
+    for (line, (at, field)) in lines.iter().zip([1, 4, 5, 6].iter().zip(fields)) {
+        assert!(
+            line.contains(&format!("four.yaml:{at}:")) && line.contains(&format!("`{field}`")),
+            "{ran:?}"
+        );
+        assert!(line.contains("; allowed: "), "what would be right is named: {ran:?}");
+    }
+    assert_eq!(lines[4..], ["cspctl: 4 mistakes in the policy; nothing was changed"], "{ran:?}");
     let garbage = mgmt.scratch.0.join("garbage.yaml");
     std::fs::write(&garbage, [0xff, 0xfe, 0x00]).expect("file");
     mgmt.cspctl(&["policy", "apply", garbage.to_str().expect("path")]).await.exited(65);

@@ -1,7 +1,9 @@
-//! Configuration files: strict YAML, the sections all daemons share, and errors that say where and what is allowed.
+//! Configuration files: strict YAML, the sections all daemons share, and errors with the place and what is allowed.
 
+mod collect;
 mod load;
 mod sections;
+mod words;
 
 pub use load::{
     ConfigError, FILE_LEN_MAX, PROBLEMS_MAX, Problem, Problems, load, load_checked, parse, parse_checked,

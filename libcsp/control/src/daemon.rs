@@ -1,7 +1,7 @@
 //! The control plane of one daemon in one value: registration, membership, policy.
 //!
 //! A daemon's control thread starts a [`ControlPlane`], waits on its two watch channels, applies what comes to its
-//! workers and says so with [`ControlPlane::ack_applied`]. All of it goes on by itself while etcd is away.
+//! workers and acknowledges it with [`ControlPlane::ack_applied`]. All of it goes on by itself while etcd is away.
 
 use std::fmt;
 use std::path::Path;
@@ -29,7 +29,7 @@ const SHUTDOWN_WAIT: Duration = Duration::from_secs(2);
 /// How long finding out about a foreign registration may take: two looks at a lease of 5 s, and its lapse.
 const CONTEST_WAIT: Duration = Duration::from_secs(12);
 
-/// A check of a policy by a node, beyond the schema: `Err` says why this node cannot apply it.
+/// A check of a policy by a node, beyond the schema: `Err` has the reason why this node cannot apply it.
 pub type PolicyCheck = Arc<dyn Fn(&Policy) -> Result<(), String> + Send + Sync>;
 
 /// What a daemon can choose about its control plane.
@@ -65,7 +65,7 @@ impl Default for ControlOptions {
 
 /// A running control plane. Dropping it ends the background work without taking the registration back.
 pub struct ControlPlane {
-    /// Who is there.
+    /// The members of the cluster.
     pub membership: watch::Receiver<Membership>,
     /// What to apply; `None` until a policy is known. Stays `None` where the policy is not followed.
     pub policy: watch::Receiver<Option<ActivePolicy>>,
@@ -155,7 +155,7 @@ impl ControlPlane {
         self.client.clone()
     }
 
-    /// Says that the daemon's workers run `generation` now, or why they cannot. On success the policy becomes the
+    /// Acknowledges that the daemon's workers run `generation` now, or why they cannot. On success the policy becomes the
     /// last-known-good one. A generation that is not the one to apply any more is ignored.
     pub async fn ack_applied(&self, generation: u64, result: Result<(), String>) {
         if let Some(tasks) = &self.policy_tasks {

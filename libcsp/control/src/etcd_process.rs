@@ -121,7 +121,7 @@ impl EtcdProcess {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// Waits until it has ended, which is unexpected unless [`EtcdProcess::shutdown`] was called; tells how.
+    /// Waits until it has ended, which is unexpected unless [`EtcdProcess::shutdown`] was called; returns how.
     pub async fn ended(&mut self) -> String {
         let ended = self.ended.wait_for(Option::is_some).await;
         ended.ok().and_then(|status| status.clone()).unwrap_or_else(|| "unknown".to_owned())
@@ -221,7 +221,7 @@ fn command(options: &EtcdProcessOptions) -> Result<Command, EtcdProcessError> {
         // Ctrl-C in a terminal is for the management node, which stops etcd last.
         .process_group(0);
     if std::env::consts::ARCH == "aarch64" {
-        // etcd 3.4 wants to be told that this is on purpose.
+        // etcd 3.4 asks for a flag that this is on purpose.
         command.env("ETCD_UNSUPPORTED_ARCH", "arm64");
     }
     Ok(command)

@@ -75,7 +75,7 @@ async fn resync(
     Ok(stream)
 }
 
-/// Passes changes on until the watch breaks; tells why it did.
+/// Passes changes on until the watch breaks; returns the reason.
 pub(crate) async fn watch_until_lost(
     stream: &mut WatchStream,
     follower: &mut impl Follower,

@@ -12,7 +12,7 @@ pub const GENERATIONS: &str = "/csp/v1/policy/generations/";
 pub const ACTIVE: &str = "/csp/v1/policy/active";
 /// For each generation that was ever in force: when that began and which one it replaced.
 pub const ACTIVATIONS: &str = "/csp/v1/policy/activations/";
-/// What each node says about the policy.
+/// Each node's acknowledgement of the policy.
 pub const ACKS: &str = "/csp/v1/acks/";
 /// The management node in charge.
 pub const LEADER: &str = "/csp/v1/leader";

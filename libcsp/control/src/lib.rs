@@ -1,4 +1,4 @@
-//! The control plane as every daemon sees it: its configuration, its registration, who else is there, and the policy.
+//! The control plane as every daemon sees it: its configuration, its registration, the other members, and the policy.
 //!
 //! Owns everything CSP keeps in etcd (`/csp/v1/...`) and on disk (the last-known-good policy). The data path never
 //! calls into this crate: daemons hand its results to their workers.

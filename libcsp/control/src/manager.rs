@@ -148,13 +148,13 @@ impl PolicyManager {
         record.ok_or(ManagerError::NoGeneration(generation))
     }
 
-    /// What the nodes say, by node.
+    /// The nodes' acknowledgements, by node.
     pub async fn acks(&self) -> Result<BTreeMap<NodeId, NodeAck>, ManagerError> {
         let response = self.client.get(keys::ACKS, Some(GetOptions::new().with_prefix())).await?;
         Ok(parse_acks(response.kvs()))
     }
 
-    /// The registered nodes that apply policies, each with what its present incarnation says.
+    /// The registered nodes that apply policies, each with the acknowledgement of its present incarnation.
     pub async fn followers(&self) -> Result<Vec<(NodeRecord, Option<NodeAck>)>, ManagerError> {
         let NodesAndAcks { nodes, mut acks } = self.nodes_and_acks().await?;
         let said = |node: NodeRecord| {
@@ -263,7 +263,7 @@ impl PolicyManager {
                 return Ok(progress);
             }
             if !progress.refused.is_empty() {
-                // The others were not given their time: that they are silent says nothing of them.
+                // The others had less than their time: their silence is no refusal.
                 progress.missing.clear();
                 return Ok(progress);
             }

@@ -1,4 +1,4 @@
-//! Who is in the cluster, as etcd tells it.
+//! The members of the cluster, as registered in etcd.
 //!
 //! A registration that vanished is no death: its lease may have lapsed because the control network is cut while the
 //! node serves. Such a member stays in the snapshot as [`MemberState::LeaseExpired`], and the data plane decides: a
@@ -31,7 +31,7 @@ pub struct Membership {
 /// One node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Member {
-    /// What it said of itself last.
+    /// Its latest registration.
     pub record: NodeRecord,
     /// Whether its registration stands.
     pub state: MemberState,

@@ -1,4 +1,4 @@
-//! The policy: which services there are, who serves them, and how applications leave the cluster.
+//! The policy: the services, their pools, and how applications leave the cluster.
 //!
 //! A [`Policy`] that came out of [`Policy::parse_yaml`] or [`Policy::from_json`] is valid as a whole. Its canonical form
 //! is JSON in field order; generations and hashes are made of that.
@@ -23,7 +23,7 @@ pub const SERVICES_MAX: usize = 1024;
 pub const POOL_MAX: usize = 256;
 /// Most egress entries of a policy.
 pub const EGRESS_MAX: usize = 64;
-/// Most destinations of a policy's egress entries, exceptions included: processes are told them all.
+/// Most destinations of a policy's egress entries, exceptions included: every process receives them all.
 pub const DESTINATIONS_MAX: usize = 128;
 /// Most program rules of a policy.
 pub const PROGRAMS_MAX: usize = 256;
@@ -47,12 +47,12 @@ pub struct Policy {
     /// How applications' own connections leave.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub egress: Vec<Egress>,
-    /// What is accelerated of which programs; of those that are not named here, all that the rules of their node say.
+    /// What is accelerated of which programs; of those that are not named here, all that the rules of their node allow.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub programs: Vec<ProgramRule>,
 }
 
-/// Which sockets of a program may leave the kernel, on every application node. A node's own rules can say less, not more.
+/// Which sockets of a program may leave the kernel, on every application node. A node's own rules can allow less, not more.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProgramRule {
@@ -67,7 +67,7 @@ pub struct ProgramRule {
     pub connect: bool,
 }
 
-/// One service: a virtual address and port, and who serves it.
+/// One service: a virtual address and port, and the pool that serves it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Service {
@@ -79,7 +79,7 @@ pub struct Service {
     /// The port clients connect to.
     #[serde(deserialize_with = "port")]
     pub port: u16,
-    /// Who serves; at least one, each once.
+    /// The servers; at least one, each once.
     pub pool: Vec<PoolMember>,
     /// How connections behave.
     #[serde(default)]
@@ -135,7 +135,7 @@ pub struct TcpOptions {
     pub congestion: Congestion,
     /// Explicit congestion notification (RFC 3168).
     pub ecn: EcnPolicy,
-    /// Whether data leaves at the rate that congestion control says instead of a window at once.
+    /// Whether data leaves at the rate of congestion control instead of a window at once.
     pub pacing: bool,
     /// Idle seconds before keepalive probes (RFC 9293 §3.8.4); 0 turns them off.
     #[serde(deserialize_with = "seconds")]
@@ -178,7 +178,7 @@ pub enum EcnPolicy {
     #[default]
     Passive,
     /// Proposed by the proxy as well, where it opens the connection: for egress. Connections that clients open to
-    /// services are as with `Passive`, since only who opens can propose (RFC 3168 §6.1.1).
+    /// services are as with `Passive`, since only the opening side can propose (RFC 3168 §6.1.1).
     Active,
 }
 

@@ -1,4 +1,4 @@
-//! A node's side of policy distribution: take the active generation, check staged ones, say so, survive on disk.
+//! A node's side of policy distribution: take the active generation, check staged ones, acknowledge both, survive on disk.
 
 mod store;
 mod tasks;
@@ -78,7 +78,7 @@ pub enum AckState {
     Refused,
 }
 
-/// What a node says at `/csp/v1/acks/<node>`.
+/// A node's acknowledgement at `/csp/v1/acks/<node>`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodeAck {
     /// The generation this is about: the newest the node looked at.

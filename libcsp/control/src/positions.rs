@@ -10,6 +10,7 @@ use serde_saphyr::Spanned;
 #[derive(Debug, Default)]
 pub(crate) struct Positions {
     by_path: HashMap<String, (u64, u64)>,
+    keys: HashMap<String, (u64, u64)>,
 }
 
 impl Positions {
@@ -36,6 +37,11 @@ impl Positions {
         }
     }
 
+    /// The position of the key of the field at `path`.
+    pub(crate) fn find_key(&self, path: &str) -> Option<(u64, u64)> {
+        self.keys.get(path).copied()
+    }
+
     fn enter(&mut self, path: String, tree: &Spanned<Tree>) {
         match &tree.value {
             Tree::Scalar => {}
@@ -47,7 +53,9 @@ impl Positions {
             Tree::Map(entries) => {
                 for (key, value) in entries {
                     let dot = if path.is_empty() { "" } else { "." };
-                    self.enter(format!("{path}{dot}{key}"), value);
+                    let path = format!("{path}{dot}{}", key.value);
+                    self.keys.insert(path.clone(), (key.referenced.line(), key.referenced.column()));
+                    self.enter(path, value);
                 }
             }
         }
@@ -58,7 +66,7 @@ impl Positions {
 enum Tree {
     Scalar,
     List(Vec<Spanned<Tree>>),
-    Map(Vec<(String, Spanned<Tree>)>),
+    Map(Vec<(Spanned<String>, Spanned<Tree>)>),
 }
 
 impl<'de> Deserialize<'de> for Tree {

@@ -2,7 +2,7 @@
 //! lease of its own old registration lapses.
 //!
 //! The file `<id>.incarnation` in the state directory is locked by the daemon that runs and holds its number. The kernel
-//! gives the lock back when its holder ends, however it ends: who gets the lock knows that the number found is a dead
+//! releases the lock when its holder ends, however it ends: the next holder knows that the number found is a dead
 //! one's. Nothing depends on it: without the file, or the lock, a start under a registered id takes a lease's life.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -24,7 +24,7 @@ pub(crate) struct Predecessor {
 }
 
 impl Predecessor {
-    /// Locks the file of `record`'s node in `directory` (created when missing), reads who was there and writes who is.
+    /// Locks the file of `record`'s node in `directory` (created when missing), reads the identity of its last holder and writes this one's.
     pub(crate) fn succeed(directory: &Path, record: &NodeRecord) -> Self {
         let path = directory.join(format!("{}.incarnation", record.id));
         Self::try_succeed(directory, &path, record.incarnation).unwrap_or_else(|error| {
@@ -39,7 +39,7 @@ impl Predecessor {
             OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o640).open(path)?;
         match file.try_lock() {
             Ok(()) => {}
-            // It lives; whether it may be joined is for the registration to say.
+            // It lives; whether it may be joined is decided by the registration.
             Err(TryLockError::WouldBlock) => return Ok(Predecessor::default()),
             Err(TryLockError::Error(error)) => return Err(error),
         }

@@ -28,7 +28,7 @@ pub(crate) enum First {
     Pending,
     /// The record stands.
     Registered,
-    /// Another live node has the id: what it says of itself.
+    /// Another live node has the id: its record.
     Taken(Box<NodeRecord>),
 }
 
@@ -58,7 +58,7 @@ impl From<ControlError> for Lapse {
 }
 
 impl Registration {
-    /// Registers and stays registered until told to stop; then takes the record back.
+    /// Registers and stays registered until it is stopped; then deletes the record.
     pub(crate) async fn run(mut self) {
         let mut stop = self.stop.clone();
         let mut lease = None;
@@ -216,7 +216,7 @@ impl Registration {
         let opened = timeout(REQUEST_TIMEOUT, self.client.inner.lease_client().keep_alive(lease)).await;
         let (mut keeper, mut answers) = match opened {
             Ok(Ok(stream)) => stream,
-            // How etcd-client tells a lease that etcd does not know.
+            // etcd-client's form of a lease that etcd does not know.
             Ok(Err(etcd_client::Error::LeaseKeepAliveError(_))) => return Renewal::Gone,
             Ok(Err(error)) => return Renewal::Broken(etcd_error(error)),
             Err(_) => return Renewal::Broken(ControlError::Etcd("no answer to a renewal".to_owned())),
@@ -239,7 +239,7 @@ impl Registration {
         }
     }
 
-    /// Says that the node leaves, then takes the record back. Best effort: without it, the lease lapses.
+    /// Marks the node as leaving, then deletes the record. Best effort: without it, the lease lapses.
     async fn leave(&mut self, lease: i64) {
         self.record.leaving = true;
         let key = keys::node(&self.record.id);

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::config::serde_node_id;
 
-/// What a node tells of itself at `/csp/v1/nodes/<id>`.
+/// A node's registration at `/csp/v1/nodes/<id>`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodeRecord {
     /// The node's id.
@@ -84,7 +84,7 @@ impl NodeRecord {
     }
 }
 
-/// The kernel's boot id; `unknown` where /proc does not tell.
+/// The kernel's boot id; `unknown` where /proc does not have it.
 pub fn boot_id() -> String {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     text.map_or_else(|_| "unknown".to_owned(), |id| id.trim().to_owned())

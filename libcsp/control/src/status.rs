@@ -2,7 +2,7 @@
 
 use tokio::sync::watch;
 
-/// How the control plane stands; what `/readyz` and metrics tell.
+/// State of the control plane, for `/readyz` and metrics.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ControlStatus {
     /// Whether the node's registration stands in etcd under a live lease.
@@ -45,7 +45,7 @@ impl StatusCell {
         (StatusCell(std::sync::Arc::new(sender)), receiver)
     }
 
-    /// Changes the status; who waits is woken only when it is different.
+    /// Changes the status; waiting tasks are woken only when it is different.
     pub(crate) fn update(&self, change: impl FnOnce(&mut ControlStatus)) {
         self.0.send_if_modified(|status| {
             let before = status.clone();

@@ -52,7 +52,7 @@ pub use flow::{Attachment, Flow, FlowTable, Stage};
 pub use hairpin::{HAIRPIN_WINDOW, HairpinConfig};
 pub use output::{Blocked, Lane, ProxyOutput};
 pub use pump::budget::SendBudget;
-pub use snapshot::{FlowSnapshot, RecentFlow, ServiceSnapshot};
+pub use snapshot::{FlowSnapshot, MemberSnapshot, RecentFlow, ServiceSnapshot};
 
 use connect::NO_TUNNEL;
 use context::{Context, Turn};

@@ -80,7 +80,7 @@ fn start(tier: Tier, config: &Path, more: &[&str]) -> Output {
 fn an_unknown_field_is_refused_with_its_place_and_what_is_allowed() {
     let files = Files::new("unknown");
     for tier in Tier::ALL {
-        files.refused(tier, "node:\n", "colour: blue\nnode:\n", &["colour", "expected one of", "node, "]);
+        files.refused(tier, "node:\n", "colour: blue\nnode:\n", &["colour", "allowed are", "node, "]);
         let allowed = ["node.identity", "id, run_dir, state_dir, cluster_key_file"];
         files.refused(tier, "  run_dir:", "  identity: 1\n  run_dir:", &allowed);
         files.refused(tier, "  level: info", "  colour: blue", &["log.colour", "level, format"]);

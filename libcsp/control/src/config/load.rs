@@ -1,16 +1,19 @@
-//! Reading a YAML file into a struct, and telling what is wrong with it.
+//! Reads a YAML file into a struct, and reports everything that is wrong with it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
 
+use super::collect;
+use super::words;
 use crate::positions::Positions;
 
 /// Largest configuration or policy file, in bytes: below what etcd takes in one request.
 pub const FILE_LEN_MAX: usize = 1024 * 1024;
 
-/// How many problems of one file are told at once.
+/// Most problems of one file that are reported at once.
 pub const PROBLEMS_MAX: usize = 20;
 
 /// One thing that is wrong in a file.
@@ -75,18 +78,38 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// Collects what a check finds wrong in a value that was read well.
+/// Collects what a check finds wrong in a value.
+///
+/// Where the file has mistakes of form the value holds neutral values in their places, so that the rest can be checked
+/// nevertheless. Findings about such places are ignored.
 #[derive(Clone, Debug, Default)]
 pub struct Problems {
     found: Vec<(String, String)>,
+    /// Paths of neutral values.
+    unreadable: BTreeSet<String>,
 }
 
 impl Problems {
     /// Notes that the value at `field` (a path such as `lan[0].interface`) is wrong; `message` says what is allowed.
     pub fn add(&mut self, field: impl Into<String>, message: impl Into<String>) {
-        if self.found.len() < PROBLEMS_MAX {
-            self.found.push((field.into(), message.into()));
+        self.add_unless(&[], field, message);
+    }
+
+    /// [`add`](Self::add), unless one of the fields `depends_on` cannot be read: the finding may follow from its neutral value.
+    pub fn add_unless(&mut self, depends_on: &[&str], field: impl Into<String>, message: impl Into<String>) {
+        let field = field.into();
+        let readable = depends_on.iter().chain([&field.as_str()]).all(|field| self.is_readable(field));
+        if readable && self.found.len() < PROBLEMS_MAX {
+            self.found.push((field, message.into()));
         }
+    }
+
+    /// Whether neither `field` nor anything in it or around it is neutral.
+    fn is_readable(&self, field: &str) -> bool {
+        let within = |inner: &str, outer: &str| {
+            inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        };
+        !self.unreadable.iter().any(|path| within(path, field) || within(field, path))
     }
 
     /// Whether nothing was found.
@@ -132,64 +155,25 @@ pub fn parse_checked<T: DeserializeOwned>(
         let message = format!("has {} bytes; at most {FILE_LEN_MAX} are allowed", text.len());
         return Err(ConfigError::new(file, "", message));
     }
-    let value: T = deserialize(text)
-        .map_err(|problem| ConfigError { file: file.to_owned(), problems: vec![problem] })?;
-    let mut problems = Problems::default();
-    check(&value, &mut problems);
-    if problems.is_empty() {
-        return Ok(value);
+    let reading = collect::read::<T>(text, PROBLEMS_MAX);
+    let mut found = Problems { found: Vec::new(), unreadable: reading.unreadable };
+    if let Some(value) = &reading.value {
+        check(value, &mut found);
+    }
+    match reading.value {
+        Some(value) if reading.failures.is_empty() && found.is_empty() => return Ok(value),
+        _ => {}
     }
     let positions = Positions::of(text);
-    let problems = problems.found.into_iter();
-    let problems = problems
-        .map(|(field, message)| Problem { position: positions.find(&field), field, message })
-        .collect();
+    let mut problems: Vec<Problem> =
+        reading.failures.iter().map(|failure| words::problem(failure, text, &positions)).collect();
+    problems.extend(found.found.into_iter().map(|(field, message)| Problem {
+        position: positions.find(&field),
+        field,
+        message,
+    }));
+    // Stable: mistakes whose place is not known stay in front, in the order of their discovery.
+    problems.sort_by_key(|problem| problem.position);
+    problems.truncate(PROBLEMS_MAX);
     Err(ConfigError { file: file.to_owned(), problems })
-}
-
-fn deserialize<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
-    let mut field = String::new();
-    let result = serde_saphyr::with_deserializer_from_str(text, |deserializer| {
-        serde_path_to_error::deserialize(deserializer).map_err(|error| {
-            field = error.path().to_string();
-            error.into_inner()
-        })
-    });
-    result.map_err(|error| {
-        let plain = error.without_snippet();
-        let position = plain.location().filter(|at| at.line() > 0).map(|at| (at.line(), at.column()));
-        // The path of a value that could not be told apart ends in `?`.
-        let field = field.trim_end_matches(['?', '.']).to_owned();
-        Problem { position, field, message: plain_message(plain) }
-    })
-}
-
-/// The error's text without the position, which stands in front of the line already, and in words for people who write
-/// files, not programs.
-fn plain_message(error: &serde_saphyr::Error) -> String {
-    let text = error.to_string();
-    let text = text.lines().next().unwrap_or_default();
-    let text = text.split(" at line ").next().unwrap_or(text).trim();
-    let text = text.split(", set DuplicateKeyPolicy").next().unwrap_or(text);
-    match text {
-        "expected mapping start" => "is no mapping; allowed are lines of `field: value`".to_owned(),
-        "expected sequence start" => {
-            "is no list; allowed are lines of `- entry`, or [entry, entry]".to_owned()
-        }
-        "invalid boolean" => "is neither true nor false".to_owned(),
-        _ => text.strip_prefix("invalid ").and_then(whole_number).unwrap_or_else(|| text.to_owned()),
-    }
-}
-
-/// What is allowed for a Rust integer type, where `name` is one's.
-fn whole_number(name: &str) -> Option<String> {
-    let (lowest, highest): (i128, i128) = match name {
-        "u8" => (0, u8::MAX.into()),
-        "u16" => (0, u16::MAX.into()),
-        "u32" => (0, u32::MAX.into()),
-        "u64" | "usize" => (0, u64::MAX.into()),
-        "i64" => (i64::MIN.into(), i64::MAX.into()),
-        _ => return None,
-    };
-    Some(format!("is no whole number in range; allowed is {lowest} to {highest}"))
 }

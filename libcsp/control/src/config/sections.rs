@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::load::Problems;
 
-/// `node:` who this daemon is and where it keeps things.
+/// `node:` identity and directories of this daemon.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeSection {
@@ -174,7 +174,7 @@ pub mod serde_prefixes {
     use csp_types::Prefix;
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-    /// One of them, so that an error tells which.
+    /// One of them, so that an error has its index.
     struct Text(Prefix);
 
     impl Serialize for Text {

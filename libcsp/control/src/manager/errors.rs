@@ -40,7 +40,7 @@ pub enum ManagerError {
     NotStaged {
         /// The generation.
         generation: u64,
-        /// Who and why.
+        /// Nodes and their reasons.
         failure: StageFailure,
     },
     /// Nodes could not apply what they had staged; the generation before was put back in force.
@@ -48,7 +48,7 @@ pub enum ManagerError {
     RolledBack {
         /// The generation.
         generation: u64,
-        /// Who and why.
+        /// Nodes and their reasons.
         failure: StageFailure,
     },
 }
@@ -84,7 +84,7 @@ pub struct ApplyOutcome {
     pub hash: String,
     /// The nodes that run it.
     pub nodes: Vec<String>,
-    /// Nodes that staged it but had not said that they run it in time; they follow by themselves.
+    /// Nodes that staged it but had not acknowledged in time that they run it; they follow by themselves.
     pub pending: Vec<String>,
 }
 

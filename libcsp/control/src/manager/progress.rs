@@ -8,7 +8,7 @@ use super::StageFailure;
 use crate::policy_store::{AckState, NodeAck};
 use crate::registry::NodeRecord;
 
-/// The nodes that apply policies, and what all nodes say, at one moment.
+/// The nodes that apply policies, and all acknowledgements, at one moment.
 pub(super) struct NodesAndAcks {
     pub(super) nodes: Vec<NodeRecord>,
     pub(super) acks: BTreeMap<NodeId, NodeAck>,
@@ -28,19 +28,19 @@ impl Progress {
         self.refused.is_empty() && self.missing.is_empty()
     }
 
-    /// Who keeps it from being complete.
+    /// The nodes that keep it from being complete.
     pub(super) fn failure(&self) -> StageFailure {
         StageFailure { refused: self.refused.clone(), missing: self.missing.clone() }
     }
 }
 
 impl NodesAndAcks {
-    /// Who has staged `generation`.
+    /// Nodes that have acknowledged `generation` as staged.
     pub(super) fn staged(&self, generation: u64) -> Progress {
         self.judge(generation, |ack| ack.generation == generation)
     }
 
-    /// Who runs `generation`.
+    /// Nodes that have acknowledged that they run `generation`.
     pub(super) fn applied(&self, generation: u64) -> Progress {
         self.judge(generation, |ack| ack.active == generation)
     }
@@ -48,7 +48,7 @@ impl NodesAndAcks {
     fn judge(&self, generation: u64, done: impl Fn(&NodeAck) -> bool) -> Progress {
         let mut progress = Progress::default();
         for node in &self.nodes {
-            // What an earlier incarnation said says nothing about this one.
+            // An acknowledgement of an earlier incarnation does not count for this one.
             let ack = self.acks.get(&node.id).filter(|ack| ack.incarnation == node.incarnation);
             let name = node.id.to_string();
             match ack {

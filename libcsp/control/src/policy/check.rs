@@ -65,7 +65,10 @@ impl Policy {
             if let Some(first) = ends.insert((service.vip, service.port), index) {
                 let (vip, port) = (service.vip, service.port);
                 let message = format!("{vip} port {port} belongs to services[{first}] already");
-                problems.add(format!("services[{index}].vip"), message);
+                let parts = [(first, "vip"), (first, "port"), (index, "port")];
+                let parts = parts.map(|(index, part)| format!("services[{index}].{part}"));
+                let depends_on = parts.each_ref().map(String::as_str);
+                problems.add_unless(&depends_on, format!("services[{index}].vip"), message);
             }
         }
     }
@@ -97,14 +100,14 @@ fn check_egress(egress: &Egress, at: &str, problems: &mut Problems) {
         let inside = |wider: &Prefix| wider.length() <= prefix.length() && wider.contains(prefix.address());
         if !egress.destinations.iter().any(inside) {
             let message = format!("{prefix} lies in none of this entry's destinations");
-            problems.add(format!("{at}.except[{index}]"), message);
+            problems.add_unless(&[&format!("{at}.destinations")], format!("{at}.except[{index}]"), message);
         }
     }
     for (index, prefix) in egress.destinations.iter().enumerate() {
         if prefix.address().is_ipv4() != egress.address.is_ipv4() {
             let message =
                 format!("{prefix} is not of the family of {}; both are IPv4 or both IPv6", egress.address);
-            problems.add(format!("{at}.destinations[{index}]"), message);
+            problems.add_unless(&[&format!("{at}.address")], format!("{at}.destinations[{index}]"), message);
         }
     }
 }

@@ -35,12 +35,11 @@ fn a_wrong_name_or_field_is_refused() {
     refuses("csp/v1", "csp/v2", "1:13: apiVersion: \"csp/v2\" is not known; allowed is csp/v1");
     let name = "3:11: services[0].name: \"Web\" is no service name; allowed are 1 to 63 of a-z 0-9 -";
     refuses("name: web", "name: Web", name);
-    let field =
-        "3:5: services[0].nam: unknown field `nam`, expected one of name, vip, port, pool, tcp, backlog";
+    let field = "3:5: services[0].nam: unknown field `nam` (is `name` meant?); allowed are name, vip, port, pool, tcp, backlog";
     refuses("name: web", "nam: web", field);
     let twice = "8:11: services[1].name: \"web\" is the name of services[0] already; names are unique";
     refuses("name: upload", "name: web", twice);
-    let top = "2:1: service: unknown field `service`, expected one of apiVersion, services, egress, programs";
+    let top = "2:1: service: unknown field `service` (is `services` meant?); allowed are apiVersion, services, egress, programs";
     refuses("services:", "service:", top);
 }
 
@@ -90,11 +89,12 @@ fn a_wrong_pool_is_refused() {
 
 #[test]
 fn wrong_options_and_egress_are_refused() {
-    let variant = "7:23: services[0].tcp.congestion: unknown variant `bbr`, expected one of newreno, cubic";
+    let variant = "7:23: services[0].tcp.congestion: `bbr` is not known; allowed are newreno, cubic";
     refuses("newreno", "bbr", variant);
-    let variant = "7:35: services[0].tcp.ecn: unknown variant `maybe`, expected one of off, passive, active";
+    let variant = "7:35: services[0].tcp.ecn: `maybe` is not known; allowed are off, passive, active";
     refuses("congestion: newreno, keepalive_s", "congestion: cubic, ecn: maybe, keepalive_s", variant);
-    let pacing = "7:38: services[0].tcp.pacing: is neither true nor false";
+    let pacing =
+        "7:38: services[0].tcp.pacing: `sometimes` is neither true nor false; allowed are true, false";
     refuses("congestion: newreno, keepalive_s", "congestion: cubic, pacing: sometimes, keepalive_s", pacing);
     let long = "7:45: services[0].tcp.keepalive_s: 2592001 is not a number of seconds (0: off); allowed is 0 to 2592000";
     refuses("keepalive_s: 7200", "keepalive_s: 2592001", long);
@@ -122,6 +122,46 @@ fn several_mistakes_are_told_at_once() {
     let places: Vec<_> =
         error.problems.iter().map(|problem| (problem.position, problem.field.as_str())).collect();
     assert_eq!(places, [(Some((3, 11)), "services[0].name"), (Some((9, 10)), "services[1].vip")]);
+}
+
+#[test]
+fn a_mistake_of_form_hides_no_other_mistake() {
+    let text = GOOD
+        .replace("vip: 10.76.0.100", "vip: 10.76.0.300")
+        .replacen("port: 80\n", "prot: 80\n", 1)
+        .replace("newreno", "bbr")
+        .replace("name: upload", "name: web")
+        .replace("port: 8080", "port: 70000")
+        .replace("[10.76.0.0/24]", "[10.76.0.1/24, '2001:db8::/32']")
+        + "programs:\n  - {program: nginx, listen: [80, http]}\n";
+    let error = Policy::parse_yaml(&text, "p.yaml").unwrap_err();
+    let places: Vec<_> =
+        error.problems.iter().map(|problem| (problem.position, problem.field.as_str())).collect();
+    let expected = [
+        ((4, 10), "services[0].vip"),
+        ((5, 5), "services[0].prot"),
+        ((7, 23), "services[0].tcp.congestion"),
+        ((8, 11), "services[1].name"),
+        ((10, 11), "services[1].port"),
+        ((14, 43), "egress[0].destinations[0]"),
+        ((14, 57), "egress[0].destinations[1]"),
+        ((16, 35), "programs[0].listen[1]"),
+    ];
+    assert_eq!(places, expected.map(|(at, field)| (Some(at), field)), "{error}");
+}
+
+#[test]
+fn a_value_that_cannot_be_read_makes_no_other_one_wrong() {
+    for (from, to) in [
+        ("address: 10.76.0.101, destinations: [10.76.0.0/24]", "address: x, destinations: ['2001:db8::/32']"),
+        ("[10.76.0.0/24]", "[10.76.0/24], except: [10.76.0.0/25]"),
+        ("[{node: an-1, port: 80}, {node: an-2, port: 80}]", "an-1"),
+        ("vip: 10.76.0.101\n    port: 8080", "vip: 10.76.0.100\n    port: x"),
+    ] {
+        assert!(GOOD.contains(from), "{from}");
+        let error = Policy::parse_yaml(&GOOD.replace(from, to), "p.yaml").unwrap_err();
+        assert_eq!(error.problems.len(), 1, "{error}");
+    }
 }
 
 #[test]
@@ -207,7 +247,7 @@ fn egress_connections_have_options_of_their_own() {
     let told = "+ egress 10.76.0.101 to 10.76.0.0/24 tcp.congestion Cubic tcp.ecn Active tcp.pacing true \
                 tcp.keepalive_s 7200 tcp.user_timeout_s 0";
     assert_eq!(good().diff(&new), ["- egress 10.76.0.101 to 10.76.0.0/24", told]);
-    let variant = "14:69: egress[0].tcp.ecn: unknown variant `maybe`, expected one of off, passive, active";
+    let variant = "14:69: egress[0].tcp.ecn: `maybe` is not known; allowed are off, passive, active";
     refuses("[10.76.0.0/24]}", "[10.76.0.0/24], tcp: {ecn: maybe}}", variant);
 }
 

@@ -20,11 +20,11 @@ pub(super) struct Store {
     active_key: Option<u64>,
     /// The newest generation that was looked at, with its hash: staged once only.
     staged: Option<(u64, String)>,
-    /// What the daemon was told to apply.
+    /// What the daemon is to apply.
     current: Option<ActivePolicy>,
     /// What the daemon has applied; 0 for nothing.
     applied: u64,
-    /// What this node has to say.
+    /// This node's acknowledgement.
     ack: Option<NodeAck>,
 }
 
@@ -57,7 +57,7 @@ impl Store {
         (self.staged.as_ref().map_or(0, |(generation, _)| *generation), self.applied)
     }
 
-    /// Serves on what the disk holds, unless etcd has said something.
+    /// Serves on what the disk holds, unless etcd has answered.
     pub(super) fn use_last_known_good(&mut self, record: GenerationRecord) {
         if self.current.is_none() {
             self.current = Some(active(&record, PolicySource::LastKnownGood));
@@ -90,7 +90,7 @@ impl Store {
         self.settle();
     }
 
-    /// Takes the daemon's word on a generation it was told to apply; the generation to keep as last-known-good.
+    /// Records whether the daemon applied a generation; returns the generation to keep as last-known-good.
     pub(super) fn applied(
         &mut self,
         generation: u64,
@@ -111,7 +111,7 @@ impl Store {
                 Some(record)
             }
             Err(error) => {
-                self.say(generation, AckState::Refused, error, hash);
+                self.acknowledge(generation, AckState::Refused, error, hash);
                 None
             }
         }
@@ -130,11 +130,11 @@ impl Store {
             Some(ack) if ack.generation > generation && ack.state != AckState::Active => {
                 ack.active = generation
             }
-            _ => self.say(generation, AckState::Active, String::new(), hash),
+            _ => self.acknowledge(generation, AckState::Active, String::new(), hash),
         }
     }
 
-    fn say(&mut self, generation: u64, state: AckState, error: String, hash: String) {
+    fn acknowledge(&mut self, generation: u64, state: AckState, error: String, hash: String) {
         let (active, incarnation) = (self.applied, self.incarnation);
         self.ack = Some(NodeAck { generation, state, error, hash, active, incarnation });
     }
@@ -170,7 +170,7 @@ impl Store {
             Some(Ok(record)) => (record.hash.clone(), active(record, PolicySource::Etcd)),
             Some(Err(error)) => {
                 let error = error.clone();
-                return self.say(number, AckState::Refused, error, String::new());
+                return self.acknowledge(number, AckState::Refused, error, String::new());
             }
             // The pointer and its generation arrive in one transaction; a pointer to nothing changes nothing.
             None => return tracing::error!(generation = number, "the active generation is not in etcd"),
@@ -182,7 +182,7 @@ impl Store {
         // Staged again, as after a start on the disk's policy: it is at work already.
         let only_staged = |ack: &NodeAck| ack.generation == number && ack.state == AckState::Staged;
         if applied && self.ack.as_ref().is_none_or(only_staged) {
-            self.say(number, AckState::Active, String::new(), hash);
+            self.acknowledge(number, AckState::Active, String::new(), hash);
         }
     }
 
@@ -197,7 +197,7 @@ impl Store {
             Err(error) => (AckState::Refused, error.clone()),
         };
         self.staged = Some((number, hash.clone()));
-        self.say(number, state, error, hash);
+        self.acknowledge(number, state, error, hash);
     }
 }
 

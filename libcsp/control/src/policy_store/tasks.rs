@@ -86,25 +86,25 @@ impl Shared {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the daemon and etcd what follows from the store.
+    /// Publishes what follows from the store, to the daemon and to etcd.
     fn publish(&self, store: &Store) {
-        self.policy.send_if_modified(|told| {
-            let same = |told: &ActivePolicy, now: &ActivePolicy| {
-                told.generation == now.generation && told.hash == now.hash
+        self.policy.send_if_modified(|published| {
+            let same = |published: &ActivePolicy, now: &ActivePolicy| {
+                published.generation == now.generation && published.hash == now.hash
             };
-            // The same policy from another source is no news to apply, but readers see the source.
-            let news = match (told.as_ref(), store.current()) {
-                (Some(told), Some(now)) => !same(told, now),
+            // The same policy from another source is nothing new to apply, but readers see the source.
+            let differs = match (published.as_ref(), store.current()) {
+                (Some(published), Some(now)) => !same(published, now),
                 (None, None) => false,
                 _ => true,
             };
-            *told = store.current().cloned();
-            news
+            *published = store.current().cloned();
+            differs
         });
-        let changed = |told: &mut Option<NodeAck>| {
-            let news = told.as_ref() != store.ack();
-            *told = store.ack().cloned();
-            news
+        let changed = |published: &mut Option<NodeAck>| {
+            let differs = published.as_ref() != store.ack();
+            *published = store.ack().cloned();
+            differs
         };
         self.ack.send_if_modified(changed);
         let (staged, active) = store.generations();
@@ -124,7 +124,7 @@ impl Follower for PolicyFollower {
         let mut store = self.shared.store();
         store.reset(entries);
         self.shared.publish(&store);
-        // etcd may have lost what this node said before.
+        // etcd may have lost the acknowledgement from before.
         self.shared.ack.send_modify(|_| {});
         self.shared.status.update(|status| {
             status.policy_synced = true;
@@ -151,10 +151,10 @@ async fn acknowledge(client: EtcdClient, key: String, mut ack: watch::Receiver<O
     let mut backoff = Backoff::default();
     while ack.changed().await.is_ok() {
         loop {
-            let Some(said) = ack.borrow_and_update().clone() else { break };
-            let value = serde_json::to_string(&said).unwrap_or_default();
+            let Some(latest) = ack.borrow_and_update().clone() else { break };
+            let value = serde_json::to_string(&latest).unwrap_or_default();
             let Err(error) = client.put(&key, value).await else { break };
-            tracing::warn!(%error, generation = said.generation, "cannot acknowledge the policy, trying again");
+            tracing::warn!(%error, generation = latest.generation, "cannot acknowledge the policy, trying again");
             tokio::time::sleep(backoff.next().max(Duration::from_millis(50))).await;
         }
         backoff.reset();

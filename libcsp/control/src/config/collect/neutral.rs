@@ -1,0 +1,140 @@
+//! Neutral values: what stands in for a value that cannot be read.
+
+use std::marker::PhantomData;
+
+use serde::de::value::{MapDeserializer, SeqDeserializer, StrDeserializer};
+use serde::de::{self, Deserializer, IntoDeserializer, Visitor};
+
+/// Texts that some checked type accepts each: names, addresses (RFC 5737), networks, URLs.
+const TEXTS: [&str; CANDIDATES] =
+    ["unreadable", "192.0.2.1", "192.0.2.1:1", "192.0.2.0/24", "http://192.0.2.1:1", "1"];
+/// Numbers likewise.
+const NUMBERS: [u64; CANDIDATES] = [1, 0, 16, 1024, 65_536, 1 << 20];
+/// How many values can be tried for one place.
+pub(super) const CANDIDATES: usize = 6;
+
+/// Deserializes anything: candidate `candidate` of texts and numbers, no elements, the first variant.
+pub(super) struct Neutral<E> {
+    pub(super) candidate: usize,
+    pub(super) error: PhantomData<E>,
+}
+
+impl<E> Clone for Neutral<E> {
+    fn clone(&self) -> Self {
+        Neutral { candidate: self.candidate, error: PhantomData }
+    }
+}
+
+impl<'de, E: de::Error> IntoDeserializer<'de, E> for Neutral<E> {
+    type Deserializer = Self;
+
+    fn into_deserializer(self) -> Self {
+        self
+    }
+}
+
+impl<E> Neutral<E> {
+    fn text(&self) -> &'static str {
+        TEXTS.get(self.candidate).copied().unwrap_or_default()
+    }
+
+    fn number(&self) -> u64 {
+        NUMBERS.get(self.candidate).copied().unwrap_or_default()
+    }
+}
+
+macro_rules! neutral {
+    ($($value:ident: $($name:ident)*;)*) => {
+        $($(fn $name<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, E> {
+            self.$value(visitor)
+        })*)*
+    };
+}
+
+impl<E: de::Error> Neutral<E> {
+    fn visit_text<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, E> {
+        visitor.visit_str(self.text())
+    }
+
+    fn visit_number<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, E> {
+        visitor.visit_u64(self.number())
+    }
+
+    fn visit_nothing<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, E> {
+        visitor.visit_unit()
+    }
+}
+
+impl<'de, E: de::Error> Deserializer<'de> for Neutral<E> {
+    type Error = E;
+
+    neutral! {
+        visit_text: deserialize_str deserialize_string deserialize_char deserialize_bytes deserialize_byte_buf
+            deserialize_identifier;
+        visit_number: deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_u8 deserialize_u16
+            deserialize_u32 deserialize_u64 deserialize_f32 deserialize_f64;
+        visit_nothing: deserialize_unit deserialize_ignored_any;
+    }
+
+    /// The first candidate is a number, the others are texts: types that take either check the text.
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, E> {
+        if self.candidate == 0 { self.visit_number(visitor) } else { self.visit_text(visitor) }
+    }
+
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, E> {
+        visitor.visit_bool(false)
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, E> {
+        visitor.visit_none()
+    }
+
+    fn deserialize_unit_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, E> {
+        visitor.visit_unit()
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, E> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, E> {
+        visitor.visit_seq(SeqDeserializer::new(std::iter::empty::<Neutral<E>>()))
+    }
+
+    fn deserialize_tuple<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, E> {
+        visitor.visit_seq(SeqDeserializer::new(std::iter::repeat_n(self, len)))
+    }
+
+    fn deserialize_tuple_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        len: usize,
+        visitor: V,
+    ) -> Result<V::Value, E> {
+        self.deserialize_tuple(len, visitor)
+    }
+
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, E> {
+        let entries = std::iter::empty::<(&'static str, Neutral<E>)>();
+        visitor.visit_map(MapDeserializer::new(entries))
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, E> {
+        let entries = fields.iter().map(|field| (*field, self.clone()));
+        visitor.visit_map(MapDeserializer::new(entries))
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, E> {
+        visitor.visit_enum(StrDeserializer::new(variants.first().copied().unwrap_or_default()))
+    }
+}
