@@ -169,13 +169,12 @@ pub fn a_connector_killed_at_any_moment_is_survived(bench: &Bench) {
     assert_eq!(message(&mut b, &mut a).immediate, 3);
 }
 
-/// Who blocks learns of the death at once.
+/// A death wakes a thread that blocks, which would otherwise sleep for the patience of these tests.
 pub fn death_wakes_who_waits(bench: &Bench) {
     let (mut b, vi, child) = child_that_sent(bench, 0);
     let killer = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(50));
         kill(child);
-        Instant::now()
     });
     let ended = wait("end", || {
         assert_eq!(b.poll(), None::<Completion>);
@@ -186,6 +185,5 @@ pub fn death_wakes_who_waits(bench: &Bench) {
         event
     });
     assert_eq!(ended, Event::Disconnected { vi, clean: false });
-    let told = Instant::now().saturating_duration_since(killer.join().unwrap());
-    assert!(told < Duration::from_secs(1), "told {told:?} after the death");
+    killer.join().unwrap();
 }
