@@ -14,7 +14,7 @@ PACKAGES_TEST := apache2-bin prometheus busybox-static
 PACKAGES_RUN := iproute2 procps curl nginx-light etcd-server wrk python3 libucx0
 # The programs of `make test-apps`, each as Debian ships it.
 PACKAGES_APPS := nginx-light apache2-bin lighttpd vsftpd redis-server redis-tools memcached haproxy python3-gunicorn \
-  openssh-server openssh-client postgresql postgresql-contrib
+  openssh-server openssh-client postgresql postgresql-contrib mariadb-server mariadb-client varnish dovecot-imapd dnsmasq-base
 PACKAGES_FILTER := redis-server redis-tools
 PACKAGES_CPYTHON := python3.11 libpython3.11-testsuite
 # Compilers and checkers of the C API's tests.
@@ -91,6 +91,11 @@ lint: packages-build ## formatting, clippy, rustdoc, purity of the sans-I/O crat
 test: packages-test ## unit, conformance, simulation and cluster tests (root: real processes in network namespaces; CSP_NO_SKIP=1: skips fail)
 	$(CARGO) build --release --locked --workspace --lib --bins --tests --examples
 	CSP_SEEDS=$(SEEDS) CSP_TCP_SEEDS=10000 CSP_VI_ROUNDS=10000 $(CARGO) test --release --locked --workspace --no-fail-fast
+
+.PHONY: test-faults
+test-faults: packages-test ## daemons and programs killed, stopped and crowded: real processes whose timing load can spoil (root, 2 minutes)
+	$(CARGO) build --release --locked --workspace --lib --bins --tests --examples
+	$(CARGO) test --release --locked --workspace --no-fail-fast --test crowd --test failures --test relay -- --ignored --nocapture
 
 .PHONY: test-tcp-soak
 test-tcp-soak: packages-build ## the TCP engine's simulation for SEEDS (1,000,000) seeds from START (0) on

@@ -124,11 +124,11 @@ fn a_listener_outlives_exec() {
     let mut stage = Stage::new();
     let program = stage.python(LISTENING, &[]);
     stage.proxy.until("the first image to go", |p| p.listening(18113).1 == 1);
+    assert_eq!(stage.kernel_sockets(program, 18113), 0);
     let label = stage.proxy.open(18113, b"once", false);
     stage.proxy.until("the end", |p| p.flow(label).closed);
     assert_eq!(stage.proxy.flow(label).received, b"once again");
     stage.succeeds(program);
-    assert_eq!(kernel_sockets(18113), 0);
 }
 
 /// Connections, and a listener, go to another process by a Unix socket.

@@ -44,7 +44,7 @@ fn error_log(stage: &Stage) -> String {
 #[test]
 fn both_workers_serve_and_nothing_is_in_the_kernel() {
     let mut stage = Stage::new();
-    start(&mut stage, 18081, "");
+    let server = start(&mut stage, 18081, "");
     let body = pattern(100);
     stage.write("www/small", &body);
     for n in 0..200 {
@@ -55,7 +55,7 @@ fn both_workers_serve_and_nothing_is_in_the_kernel() {
     }
     let shares = stage.proxy.shares(18081);
     assert!(shares.iter().filter(|n| **n >= 50).count() == 2, "{shares:?}");
-    assert_eq!(kernel_sockets(18081), 0);
+    assert_eq!(stage.kernel_sockets(server, 18081), 0);
     assert_eq!(error_log(&stage), "");
 }
 

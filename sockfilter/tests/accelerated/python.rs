@@ -9,14 +9,14 @@ fn http_server_serves_files_over_a_channel() {
     stage.write("file.bin", &body);
     let mut command = stage.command("/usr/bin/python3");
     command.args(["-u", "-m", "http.server", "18080"]);
-    stage.start(command);
+    let server = stage.start(command);
     for _ in 0..3 {
         let response = stage.proxy.exchange(18080, b"GET /file.bin HTTP/1.0\r\n\r\n");
         let (head, found) = split_response(&response);
         assert!(head.starts_with("HTTP/1.0 200"), "{head}");
         assert!(found == body, "{} of {} bytes", found.len(), body.len());
     }
-    assert_eq!(kernel_sockets(18080), 0, "nothing of it is in the kernel");
+    assert_eq!(stage.kernel_sockets(server, 18080), 0, "nothing of it is in the kernel");
 }
 
 /// A server that reads until the end of the stream and answers length and digest.

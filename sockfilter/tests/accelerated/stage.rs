@@ -205,6 +205,19 @@ impl Stage {
         output
     }
 
+    /// How many kernel TCP sockets of a running program and its descendants listen on `port` or are connected from or to it.
+    /// Other programs of the machine may use the same number.
+    pub fn kernel_sockets(&self, child: usize, port: u16) -> usize {
+        let hex = format!(":{port:04X}");
+        let own: Vec<String> = descendants(self.pid(child)).into_iter().flat_map(sockets_of).collect();
+        // sl local_address rem_address st queues timer retrnsmt uid timeout inode ... (proc(5)).
+        let of_port = |line: &&str| line.split_whitespace().skip(1).take(2).any(|end| end.ends_with(&hex));
+        let is_own =
+            |line: &&str| line.split_whitespace().nth(9).is_some_and(|inode| own.iter().any(|i| i == inode));
+        let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|f| fs::read_to_string(f).unwrap_or_default());
+        tables.iter().flat_map(|table| table.lines()).filter(of_port).filter(is_own).count()
+    }
+
     /// Asks the agent's table of processes.
     pub fn ask<T: Send + 'static>(&self, question: impl FnOnce(&Processes) -> T + Send + 'static) -> T {
         let (reply, answer) = std::sync::mpsc::channel();
@@ -280,9 +293,30 @@ pub fn split_response(response: &[u8]) -> (String, &[u8]) {
     (String::from_utf8_lossy(&response[..at]).into_owned(), &response[at + 4..])
 }
 
-/// Whether a kernel TCP socket of this host listens on `port` or is connected from it (`/proc/net/tcp`).
-pub fn kernel_sockets(port: u16) -> usize {
-    let hex = format!(":{port:04X} ");
-    let lines = ["/proc/net/tcp", "/proc/net/tcp6"].map(|f| fs::read_to_string(f).unwrap_or_default());
-    lines.iter().flat_map(|t| t.lines()).filter(|l| l.contains(&hex)).count()
+/// A process and those that descend from it.
+fn descendants(root: i32) -> Vec<i32> {
+    // pid (name) state parent ...; the name may hold anything (proc(5)).
+    let parent = |pid: &i32| -> Option<i32> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+    };
+    let entries = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().file_name());
+    let all = entries.filter_map(|name| name.to_str()?.parse().ok());
+    let parents: Vec<(i32, i32)> = all.filter_map(|pid| Some((pid, parent(&pid)?))).collect();
+    let mut found = vec![root];
+    let mut at = 0;
+    while let Some(&of) = found.get(at) {
+        found.extend(parents.iter().filter(|(_, parent)| *parent == of).map(|(pid, _)| *pid));
+        at += 1;
+    }
+    found
+}
+
+/// Inodes of the sockets that a process has.
+fn sockets_of(pid: i32) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
+    let targets = entries.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    let inode =
+        |target: PathBuf| Some(target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned());
+    targets.filter_map(inode).collect()
 }

@@ -50,13 +50,13 @@ pub fn mgmt_node(scratch: &Path) -> String {
     )
 }
 
-/// nginx as Debian ships it, with two workers and sendfile.
+/// nginx with the settings that Debian ships (sendfile, tcp_nopush) and two workers.
 pub fn nginx(scratch: &Path) -> String {
     let dir = scratch.display();
     format!(
         "user www-data;\nworker_processes 2;\ndaemon off;\npid {dir}/nginx.pid;\nerror_log {dir}/nginx-error.log notice;\n\
          events {{ worker_connections 1024; }}\n\
-         http {{\n  access_log off;\n  sendfile on;\n  keepalive_requests 100000;\n  client_body_temp_path {dir}/nginx-body;\n  \
+         http {{\n  access_log off;\n  sendfile on;\n  tcp_nopush on;\n  keepalive_requests 100000;\n  client_body_temp_path {dir}/nginx-body;\n  \
          proxy_temp_path {dir}/nginx-proxy;\n  fastcgi_temp_path {dir}/nginx-fastcgi;\n  uwsgi_temp_path {dir}/nginx-uwsgi;\n  \
          scgi_temp_path {dir}/nginx-scgi;\n  server {{\n    listen 80;\n    root {dir}/www;\n  }}\n}}\n"
     )

@@ -11,9 +11,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::client::{Fetch, Latencies};
 use crate::cluster::{Cluster, Options, San, Tier};
-use crate::configs::{CLIENT_ADDRESS, UPLOAD_PORT, VIP};
+use crate::configs::{UPLOAD_PORT, VIP};
 use crate::host::Host;
 use crate::process::wait_until;
+use crate::trace;
 
 /// The files of the web service: name and length in bytes.
 pub const FILES: [(&str, u64); 6] = [
@@ -28,8 +29,6 @@ const SERVING_DEADLINE: Duration = Duration::from_secs(10);
 const SEQUENTIAL: u32 = 1000;
 const WRK_CONNECTIONS: u32 = 64;
 const WRK_SECONDS: u32 = 5;
-/// The client's port of the traced transaction.
-const TRACED_PORT: u16 = 45_678;
 
 /// Figures for the summary.
 #[derive(Default)]
@@ -115,8 +114,9 @@ fn prove(cluster: &mut Cluster, figures: &mut Figures) -> Result<()> {
         })
     })?;
     println!("  ✓ no kernel TCP socket of the services on app and proxy host while wrk ran");
-    figures.trace =
-        step("one HTTP/1.0 transaction traced by its flow label through all tiers", || traced(cluster))?;
+    let name =
+        "one HTTP/1.0 transaction traced: the application saw OPEN, DATA, DATA, CLOSE and nothing else";
+    figures.trace = step(name, || trace::transaction(cluster))?;
     Ok(())
 }
 
@@ -177,29 +177,6 @@ fn control_only(line: &str, ports: &[u16]) -> bool {
     let service =
         |end: &str| end.rsplit(':').next().and_then(|p| p.parse().ok()).is_some_and(|p| ports.contains(&p));
     inside(local) && (inside(peer) || state == Some("LISTEN")) && !service(local) && !service(peer)
-}
-
-fn traced(cluster: &Cluster) -> Result<String> {
-    let (port, url) = (TRACED_PORT.to_string(), format!("http://{VIP}/1KiB"));
-    cluster.client.run(
-        "curl",
-        &["-sS", "-f", "--http1.0", "-m", "10", "--local-port", &port, "-o", "/dev/null", &url],
-    )?;
-    let client = format!("{CLIENT_ADDRESS}:{port}");
-    let missing = |text: &str| {
-        ["SYN", "FIN", "OPEN", "DATA", "CLOSE"]
-            .into_iter()
-            .find(|word| !text.contains(word))
-            .map(str::to_owned)
-    };
-    // The last ACK and the process' page take a moment to arrive.
-    let mut last = String::new();
-    let complete = wait_until("a complete trace", Duration::from_secs(5), || {
-        last = cluster.cspctl(&["flow", "trace", "--client", &client]).ok()?;
-        missing(&last).is_none().then_some(())
-    });
-    complete.with_context(|| format!("the trace lacks {}:\n{last}", missing(&last).unwrap_or_default()))?;
-    Ok(last)
 }
 
 fn summary(cluster: &Cluster, figures: &Figures) {

@@ -123,13 +123,15 @@ fn a_mailbox_that_never_empties_does_not_keep_a_worker_from_its_turns() {
 }
 
 #[test]
-fn a_thread_that_is_behind_hears_the_end_too() {
+fn a_thread_with_a_full_mailbox_stops_and_may_be_stopped_again() {
     let thread = start();
+    let mailbox = thread.mailbox().clone();
     // Four may wait; some of these are refused while it is busy with others.
     for _ in 0..100 {
         let _ = thread.mailbox().send(Question::Due(now()));
     }
     let mut threads = [thread];
     DataThread::stop_all(&mut threads, || Question::Stop);
+    assert!(mailbox.send(Question::Stop).is_err(), "the thread has ended");
     DataThread::stop_all(&mut threads, || Question::Stop);
 }
