@@ -162,7 +162,7 @@ fn of_process((info, page): &(ProcessInfo, PageCopy)) -> Process {
         process: (&info.id).into(),
         pid: info.pid,
         uid: info.uid,
-        program: (&info.program).into(),
+        program: info.program.to_string().into(),
         attached_unix_ms: info.attached_unix_ms,
         exited_unix_ms: info.exited_unix_ms,
         counters: COUNTER_NAMES.iter().map(|name| (*name).into()).zip(page.counters()).collect(),
@@ -177,7 +177,7 @@ fn of_socket(info: &ProcessInfo, socket: &SocketEntry) -> Socket {
     Socket {
         process: (&info.id).into(),
         pid: info.pid,
-        program: (&info.program).into(),
+        program: info.program.to_string().into(),
         kind: socket.kind.as_str().into(),
         reason: socket.reason.as_str().into(),
         fd: socket.fd,

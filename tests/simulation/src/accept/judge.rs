@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use csp_proxy_core::MemberSnapshot;
 use csp_types::{Duration, FlowLabel, Instant, TraceKind};
 
 use super::crowd::{Crowd, Fate};
@@ -144,10 +145,10 @@ pub(super) fn leftovers(world: &AcceptWorld) -> Vec<String> {
     let services = core.services();
     for service in &services {
         look("connections in the backlog", service.pending);
-        service.members.iter().for_each(|m| look("connections at a pool member", m.3 as usize));
+        service.members.iter().for_each(|m| look("connections at a pool member", m.open as usize));
     }
     for service in services {
-        for (node, port, listeners, _, credit) in service.members {
+        for MemberSnapshot { node, port, listeners, accept_credit: credit, .. } in service.members {
             let here = |at: usize| {
                 let (name, its_port) = world.scenario.members[at];
                 node.as_str() == name && port == its_port
