@@ -10,7 +10,7 @@ pub use load::{
 };
 pub use sections::{
     AdminSection, EtcdSection, LogFormat, LogSection, NodeSection, SanProvider, SanSection, serde_node_id,
-    serde_prefixes, spin,
+    serde_prefixes,
 };
 
 pub(crate) use sections::{ip_address, number, port};

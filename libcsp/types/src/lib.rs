@@ -13,7 +13,6 @@ mod label;
 pub mod limits;
 mod prefix;
 mod program;
-pub mod spin;
 mod time;
 mod trace;
 

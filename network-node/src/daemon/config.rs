@@ -3,10 +3,9 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use csp_control::config::{ConfigError, Problems, load_checked, spin};
+use csp_control::config::{ConfigError, Problems, load_checked};
 use csp_control::{AdminSection, EtcdSection, LogSection, NodeSection, SanSection};
 use csp_types::Prefix;
-use csp_types::spin::SpinSetting;
 use serde::Deserialize;
 
 /// Most LAN ports.
@@ -32,10 +31,6 @@ pub struct Config {
     /// with egress policies, use one.
     #[serde(default = "one")]
     pub workers: u8,
-    /// How long a data thread that has run out of work looks again before it sleeps: `auto`, by what it sees, or a fixed number of
-    /// microseconds, 0 to 1,000.
-    #[serde(default, deserialize_with = "spin")]
-    pub spin_us: SpinSetting,
     /// The LAN ports.
     pub lan: Vec<LanSection>,
     /// What carries the SAN.

@@ -48,8 +48,7 @@ impl DataWorkers {
                 nonce: rand::random(),
             };
             let worker = NetworkWorker::new(core_config(config, &ports), number, ports, endpoints, tokens);
-            let name = format!("data-{number}");
-            all.threads.push(DataThread::start(name, worker, QUESTIONS_MAX, config.spin_us)?);
+            all.threads.push(DataThread::start(format!("data-{number}"), worker, QUESTIONS_MAX)?);
         }
         Ok(all)
     }

@@ -72,7 +72,7 @@ unsafe fn look_and_sleep(
     call: Option<DescriptionId>,
 ) -> Result<usize, Errno> {
     let deadline = Deadline::after(timeout_ns);
-    let mut gap = Gap::new();
+    let spin_until = wait::spin_end();
     // The kernel's part of the set, then three entries of ours.
     let mut kernel: Vec<pollfd> = fds.to_vec();
     let targets: Vec<DescriptionId> = ours.iter().map(|(_, id)| *id).collect();
@@ -96,13 +96,10 @@ unsafe fn look_and_sleep(
             if call.is_some_and(|set| is_another(fds, set)) {
                 return Look::Moved;
             }
-            look(engine, fds, &ours, &targets, deadline, &mut gap)
+            look(engine, fds, &ours, &targets, deadline, spin_until)
         });
         let (nap, enrolled) = match look {
-            Look::Again => {
-                wait::give_way(&gap);
-                continue;
-            }
+            Look::Again => continue,
             Look::Moved => return Ok(1),
             Look::Ready => (Some(0), None),
             Look::Sleep(enrolled, nap) => (nap, enrolled),
@@ -121,7 +118,6 @@ unsafe fn look_and_sleep(
                 &mut Sleeper { descriptions: &targets, waiter, mask: None, call },
             )
         };
-        gap.woke();
         if waiter >= 0 {
             let agent = kernel.last().is_some_and(|k| k.revents != 0);
             ENGINE.with(|engine| {
@@ -187,7 +183,7 @@ fn look(
     ours: &[(usize, DescriptionId)],
     targets: &[DescriptionId],
     deadline: Deadline,
-    gap: &mut Gap,
+    spin_until: Option<u64>,
 ) -> Look {
     let moved = engine.progress();
     engine.refresh();
@@ -204,14 +200,13 @@ fn look(
         ready |= entry.revents != 0;
     }
     if ready {
-        wait::found(&mut engine.spin, gap);
         engine.publish_soon();
         return Look::Ready;
     }
     if deadline.is_over() {
         return Look::Sleep(None, Some(0));
     }
-    if engine.raised.is_empty() && (moved || wait::looks_again(&mut engine.spin, gap)) {
+    if engine.raised.is_empty() && (moved || spin_until.is_some_and(|end| sys::monotonic_nanos() < end)) {
         return Look::Again;
     }
     let Ok(waiter) = enroll(engine, targets) else { return Look::Sleep(None, Some(0)) };
