@@ -12,6 +12,7 @@ mod id;
 mod label;
 pub mod limits;
 mod prefix;
+pub mod spin;
 mod time;
 mod trace;
 

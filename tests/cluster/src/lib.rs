@@ -21,6 +21,7 @@ mod host;
 mod process;
 pub mod steady;
 pub mod testing;
+pub mod wait_bench;
 
 pub use client::{Digest, Fetch, Latencies, WRK_PATIENCE};
 pub use cluster::{Cluster, Options, San, Tier};
