@@ -19,8 +19,8 @@ use crate::port::LanPort;
 pub struct AfPacketConfig {
     /// The interface's name.
     pub interface: String,
-    /// With several workers on one interface: the group that shares its frames out by flow, the same for all of them
-    /// and for nobody else in this network namespace.
+    /// With several workers on one interface: the group that shares its frames out ([`crate::steering`]), the same for all of them
+    /// and for nobody else in this network namespace. Worker 0 opens its port first.
     pub fanout_group: Option<u16>,
     /// Bytes the kernel may queue for us, and for the device. It accounts a frame by its buffers' true size.
     pub socket_buffer_len: u32,
