@@ -1,7 +1,7 @@
 //! The drawing of `cspctl flow trace`, compared with files under `golden/`. `BLESS=1 cargo test` rewrites them.
 #![forbid(unsafe_code)]
 
-use csp_mgmt_node::api::{TraceEventView, TraceView, Unreachable};
+use csp_mgmt_node::api::{ClockView, TraceEventView, TraceView, Unreachable};
 use csp_mgmt_node::cli::{Paint, Style, draw};
 
 const SYN: u8 = 2;
@@ -61,6 +61,7 @@ fn transaction() -> TraceView {
             event(1_423.0, nn, "label-ended", 0, 0),
         ],
         hosts: 1,
+        clocks: Vec::new(),
         truncated: false,
         unreachable: vec![],
     }
@@ -94,6 +95,9 @@ fn what_is_missing_is_said() {
     trace.events.retain(|e| !e.kind.starts_with("app-"));
     trace.unreachable = vec![Unreachable { node: "an-1".into(), error: "Connection refused".into() }];
     trace.hosts = 2;
+    let clock =
+        |node: &str, uncertainty_ns| ClockView { nodes: vec![node.into()], offset_ns: 7, uncertainty_ns };
+    trace.clocks = vec![clock("nn-1", Some(12_300)), clock("an-2", None)];
     trace.truncated = true;
     check("incomplete", &draw(&trace, Style { width: 100, ascii: false, paint: Paint::off() }));
 }
