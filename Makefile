@@ -148,6 +148,10 @@ bench-san: packages-san ## messages over the SAN's providers beside TCP, Unix so
 bench-filter: packages-filter build ## processor time of nginx and redis under the socket filter beside kernel TCP (root, 3 minutes; BENCH=...)
 	@$(RELEASE)/csp-filter-bench $(BENCH)
 
+.PHONY: bench-wait
+bench-wait: packages-run build ## latency, throughput and processor time by spin_us and CSP_SPIN_US, beside kernel TCP (root, 20 minutes; BENCH=...)
+	@$(RELEASE)/csp-wait-bench $(BENCH)
+
 .PHONY: bench-tcp
 bench-tcp: packages-bench ## the TCP engine's time (criterion) and instructions (callgrind) a segment, ACK and connection
 	$(CARGO) bench --locked -p csp-performance --bench engine -- $(BENCH)

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use csp_control::config::{ConfigError, Problems, load_checked};
+use csp_control::config::{ConfigError, Problems, load_checked, spin};
 use csp_control::{AdminSection, EtcdSection, LogSection, NodeSection, SanProvider};
+use csp_types::spin::SpinSetting;
 use csp_wire::agent::{LIST_MAX, PATH_LEN_MAX};
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -34,6 +35,10 @@ pub struct Config {
     /// User ids whose processes may attach; absent: any local user's.
     #[serde(default)]
     pub users: Option<Vec<u32>>,
+    /// How long a data thread that has run out of work looks again before it sleeps: `auto`, by what it sees, or a fixed number of
+    /// microseconds, 0 to 1,000.
+    #[serde(default, deserialize_with = "spin")]
+    pub spin_us: SpinSetting,
     /// How proxies are reached.
     #[serde(default)]
     pub san: SanSection,

@@ -23,6 +23,7 @@ use csp_app::{AppConfig, AppError, AppSide, FlowId, Handle, ProxyTarget};
 use csp_daemon::clock;
 use csp_transport::token::{self, TokenClaims};
 use csp_transport::{ClusterKey, Endpoint, EndpointConfig, PeerIdentity, ProcessId};
+use csp_types::spin::SpinSetting;
 use csp_types::{Duration, Instant, NodeId, Role};
 use csp_vi::shm::ShmProvider;
 use csp_vi::{Armed, ViAddress, ViError, Wake};
@@ -262,7 +263,7 @@ fn issue(options: &CustodyOptions, process: ProcessId, unix_s: u64) -> (token::T
     (token::issue(&options.key, &claims), expires)
 }
 
-/// The custody of a node, in a thread of its own.
-pub fn start(options: CustodyOptions) -> io::Result<Custodian> {
-    Custodian::start(Custody::new(options, clock::unix_now_s())?)
+/// The custody of a node, in a thread of its own that looks again for `spin` before it sleeps.
+pub fn start(options: CustodyOptions, spin: SpinSetting) -> io::Result<Custodian> {
+    Custodian::start(Custody::new(options, clock::unix_now_s())?, spin)
 }

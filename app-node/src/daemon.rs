@@ -47,7 +47,7 @@ async fn serve(
     relay.into_iter().for_each(|relay| metrics.register(relay.metrics()));
     let (tell, directory) = watch::channel(Directory::default());
     let (routes, questions) = admin::routes(config.node.id.to_string(), &metrics, directory.clone());
-    let custodian = Arc::new(custody::start(custody_options(config, key))?);
+    let custodian = Arc::new(custody::start(custody_options(config, key), config.spin_us)?);
     metrics.register(custodian.metrics());
     tokio::task::spawn_local(admin::answer(questions, processes.clone()));
     let serving = agent::serve(agent_options(config, key, custodian), directory, processes);

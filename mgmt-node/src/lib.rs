@@ -19,4 +19,5 @@ pub mod publish;
 pub mod scrape;
 pub mod server;
 pub mod tiers;
+mod trace_order;
 pub mod views;

@@ -23,7 +23,7 @@ use crate::limits::{
 use crate::policy_view::{PolicyReader, PolicyState, ack_text};
 use crate::poller::{self, Poller};
 use crate::publish::{self, Publisher, now_unix_ms};
-use crate::tiers;
+use crate::{tiers, trace_order};
 
 /// Everything the API reads from.
 #[derive(Debug)]
@@ -242,11 +242,10 @@ impl Cluster {
             }
             events.extend(entries.into_iter().take(TRACE_EVENTS_MAX).map(TraceEventView::from));
         }
-        // Stable: within one node the order of the ring stands.
-        events.sort_by_key(|event| event.t_ns);
+        let clocks = trace_order::align(&mut events, |node| self.host(node));
         let truncated = events.len() > TRACE_EVENTS_MAX;
         events.truncate(TRACE_EVENTS_MAX);
-        TraceView { label, events, hosts: hosts.len(), truncated, unreachable }
+        TraceView { label, events, hosts: hosts.len(), clocks, truncated, unreachable }
     }
 
     fn host(&self, id: &str) -> String {

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use csp_api::Tier;
-use csp_api::mgmt::{TraceEventView, TraceView, Unreachable};
+use csp_api::mgmt::{ClockView, TraceEventView, TraceView, Unreachable};
 use csp_mgmt_node::cli::{Paint, Style, draw};
 use csp_types::FlowLabel;
 
@@ -66,6 +66,7 @@ fn transaction() -> TraceView {
             event(1_423.0, nn, "label-ended", 0, 0),
         ],
         hosts: 1,
+        clocks: Vec::new(),
         truncated: false,
         unreachable: vec![],
     }
@@ -99,6 +100,9 @@ fn what_is_missing_is_said() {
     trace.events.retain(|e| !e.kind.starts_with("app-"));
     trace.unreachable = vec![Unreachable { node: "an-1".into(), error: "Connection refused".into() }];
     trace.hosts = 2;
+    let clock =
+        |node: &str, uncertainty_ns| ClockView { nodes: vec![node.into()], offset_ns: 7, uncertainty_ns };
+    trace.clocks = vec![clock("nn-1", Some(12_300)), clock("an-2", None)];
     trace.truncated = true;
     check("incomplete", &draw(&trace, Style { width: 100, ascii: false, paint: Paint::off() }));
 }

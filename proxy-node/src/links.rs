@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use csp_transport::{Channel, ChannelConfig, Endpoint, LinkId, PeerIdentity, ProcessId, TunnelBatch};
-use csp_types::{Instant, NodeId};
+use csp_types::{Instant, NodeId, limits};
 use csp_wire::channel::MessageHeader;
 use csp_wire::tunnel::Record;
 
@@ -16,6 +16,8 @@ struct Tunnel {
     endpoint: usize,
     link: LinkId,
     node: NodeId,
+    /// The network node's worker.
+    worker: u8,
     batch: TunnelBatch,
 }
 
@@ -72,7 +74,7 @@ impl Links {
     }
 
     /// A tunnel came up; its `via`.
-    pub(crate) fn tunnel_up(&mut self, endpoint: usize, link: LinkId, node: NodeId) -> u32 {
+    pub(crate) fn tunnel_up(&mut self, endpoint: usize, link: LinkId, peer: &PeerIdentity) -> u32 {
         let batch = match self.spare_batches.pop() {
             Some(mut batch) => {
                 batch.reset(link);
@@ -81,7 +83,7 @@ impl Links {
             None => TunnelBatch::new(&self.tunnel_endpoints[endpoint], link),
         };
         let via = self.next_via;
-        self.tunnels.push(Tunnel { via, endpoint, link, node, batch });
+        self.tunnels.push(Tunnel { via, endpoint, link, node: peer.node, worker: peer.worker, batch });
         self.next_via += 1;
         via
     }
@@ -194,7 +196,9 @@ impl ProxyOutput for Links {
     }
 
     fn network_node(&self) -> Option<u32> {
-        self.tunnels.first().map(|t| t.via)
+        // What answers a connection that an application opens arrives at the network node's worker 0 (`csp_lan::steering`).
+        let answered = self.tunnels.iter().find(|t| t.worker == limits::EGRESS_LAN_WORKER);
+        answered.or(self.tunnels.first()).map(|t| t.via)
     }
 
     fn channel(

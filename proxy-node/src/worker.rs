@@ -63,7 +63,7 @@ impl ProxyWorker {
                 any = true;
                 match event {
                     LinkEvent::Up { link, peer, .. } => {
-                        let via = self.links.tunnel_up(at, link, peer.node);
+                        let via = self.links.tunnel_up(at, link, &peer);
                         self.core.tunnel_up(now, via, &mut self.links);
                     }
                     LinkEvent::Down { link, .. } => {

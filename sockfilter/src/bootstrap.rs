@@ -6,11 +6,13 @@
 use std::ffi::{CStr, CString, OsString, c_char};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
 
 use csp_types::limits::VI_POOL_MAX;
 use csp_types::{PROGRAM_NAME_LEN_MAX, ProgramName};
+use csp_types::spin::{SpinPolicy, SpinSetting, SpinWorth};
 
+use crate::engine::ENGINE;
 use crate::ops::listen;
 use crate::sys::syscall;
 use crate::{cancel, fork, inherit, panics, real, sys};
@@ -24,11 +26,7 @@ const STRICT: u8 = 2;
 
 static MODE: AtomicU8 = AtomicU8::new(OFF);
 static PID: AtomicI32 = AtomicI32::new(0);
-static SPIN_NS: AtomicU64 = AtomicU64::new(0);
 static POOL: AtomicU8 = AtomicU8::new(POOL_DEFAULT);
-
-/// Longest time that `CSP_SPIN_US` may ask for.
-const SPIN_MAX_US: u64 = 1000;
 
 /// Links to each proxy worker, unless `CSP_POOL` asks for another number.
 const POOL_DEFAULT: u8 = 2;
@@ -53,7 +51,8 @@ pub extern "C" fn start() {
             ON
         }
     };
-    SPIN_NS.store(spin_ns(), Ordering::Relaxed);
+    let spin = SpinPolicy::new(spin_setting(), SpinWorth::APPLICATION);
+    ENGINE.with(|engine| engine.spin = spin);
     let pool = number(c"CSP_POOL").unwrap_or(POOL_DEFAULT.into()).clamp(1, VI_POOL_MAX as u64);
     POOL.store(pool as u8, Ordering::Relaxed);
     keep_texts(mode != OFF);
@@ -79,13 +78,13 @@ fn handed_listeners() {
     }
 }
 
-/// How long a blocking call looks again before it sleeps: with two processors or fewer the peer needs this one.
-fn spin_ns() -> u64 {
-    let asked = number(c"CSP_SPIN_US");
-    // SAFETY: no pointers.
-    let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
-    let default_us = if processors > 2 { 5 } else { 0 };
-    asked.unwrap_or(default_us).min(SPIN_MAX_US) * 1000
+/// How long a blocking call looks again before it sleeps: `auto`, or microseconds.
+fn spin_setting() -> SpinSetting {
+    let Some(text) = variable(c"CSP_SPIN_US") else { return SpinSetting::Auto };
+    text.to_str().ok().and_then(|text| text.parse().ok()).unwrap_or_else(|| {
+        sys::complain("CSP_SPIN_US must be auto, or 0 to 1000 microseconds; taking it as auto");
+        SpinSetting::Auto
+    })
 }
 
 fn number(name: &CStr) -> Option<u64> {
@@ -121,11 +120,6 @@ pub fn is_strict() -> bool {
 /// Links to each proxy worker.
 pub fn pool() -> u8 {
     POOL.load(Ordering::Relaxed)
-}
-
-/// Nanoseconds to look again before sleeping.
-pub fn spin() -> u64 {
-    SPIN_NS.load(Ordering::Relaxed)
 }
 
 /// Whether this is the process that the filter's tables belong to: not so in a vfork child, which shares them.

@@ -5,6 +5,7 @@ mod shown;
 
 use csp_app::{AppError, Handle, ListenerId, Readiness};
 use csp_types::Instant;
+use csp_types::spin::{SpinPolicy, SpinSetting, SpinWorth};
 use csp_wire::agent::page::Reason;
 use libc::c_int;
 
@@ -73,6 +74,8 @@ pub struct Engine {
     pub asleep: Vec<Asleep>,
     /// The provider was asked for news since it was armed: it wakes nobody now.
     disarmed: bool,
+    /// How long blocking calls look again before they sleep.
+    pub spin: SpinPolicy,
 }
 
 /// The socket interface's events of a readiness.
@@ -113,6 +116,7 @@ impl Engine {
             raised: Vec::new(),
             asleep: Vec::new(),
             disarmed: false,
+            spin: SpinPolicy::new(SpinSetting::Fixed(0), SpinWorth::APPLICATION),
         }
     }
 

@@ -89,6 +89,12 @@ pub fn getpid() -> c_int {
     unsafe { syscall!(libc::SYS_getpid) }.unwrap_or(0) as c_int
 }
 
+/// Lets other threads use this processor (sched_yield).
+pub fn give_way() {
+    // SAFETY: no arguments, no memory.
+    let _ = unsafe { syscall!(libc::SYS_sched_yield) };
+}
+
 /// CLOCK_MONOTONIC (through the vDSO), in nanoseconds.
 pub fn monotonic_nanos() -> u64 {
     clock_nanos(libc::CLOCK_MONOTONIC)

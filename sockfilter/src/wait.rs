@@ -2,6 +2,8 @@
 
 use core::ffi::c_void;
 
+use csp_types::Instant;
+use csp_types::spin::{Gap, SpinPolicy};
 use libc::c_int;
 
 use crate::description::DescriptionId;
@@ -24,10 +26,23 @@ pub struct Wakes {
     pub agent: Option<c_int>,
 }
 
-/// Until when a call looks again before it sleeps, in nanoseconds of CLOCK_MONOTONIC; who does not asks no clock.
-pub fn spin_end() -> Option<u64> {
-    let spin = crate::bootstrap::spin();
-    (spin > 0).then(|| sys::monotonic_nanos() + spin)
+/// Whether a call that found nothing looks again before it sleeps. Reads no clock where the setting is 0.
+pub fn looks_again(policy: &mut SpinPolicy, gap: &mut Gap) -> bool {
+    !policy.is_off() && policy.nothing(gap, Instant::from_nanos(sys::monotonic_nanos()))
+}
+
+/// A call has found something. Reads no clock where it did so at its first look.
+pub fn found(policy: &mut SpinPolicy, gap: &mut Gap) {
+    if gap.is_open() {
+        policy.found(gap, Instant::from_nanos(sys::monotonic_nanos()));
+    }
+}
+
+/// Between two looks: others may use the processor.
+pub fn give_way(gap: &Gap) {
+    if gap.is_open() {
+        sys::give_way();
+    }
 }
 
 /// How long one waits.
@@ -124,7 +139,7 @@ pub fn blocking<T>(
     deadline: Deadline,
     mut try_once: impl FnMut(&mut Engine) -> Attempt<T>,
 ) -> Result<T, Errno> {
-    let mut spun_until = None;
+    let mut gap = Gap::new();
     let mut held = Held::none();
     let mut counted = false;
     let mut restarts = true;
@@ -137,6 +152,7 @@ pub fn blocking<T>(
             restarts = deadline == Deadline::Never;
             match try_once(engine) {
                 Attempt::Done(result) => {
+                    found(&mut engine.spin, &mut gap);
                     engine.publish_soon();
                     return Step::Done(result);
                 }
@@ -149,8 +165,7 @@ pub fn blocking<T>(
             if deadline.is_over() {
                 return Step::Done(Err(libc::EAGAIN));
             }
-            let now = sys::monotonic_nanos();
-            if now < *spun_until.get_or_insert(now + crate::bootstrap::spin()) {
+            if looks_again(&mut engine.spin, &mut gap) {
                 return Step::Again;
             }
             let waiter = match enroll(engine, &[id]) {
@@ -177,7 +192,7 @@ pub fn blocking<T>(
         counted = true;
         match step {
             Step::Done(result) => return result,
-            Step::Again => core::hint::spin_loop(),
+            Step::Again => give_way(&gap),
             Step::Sleep(waiter, wake, timer) => {
                 held.hold();
                 let nap = sooner(deadline.left(), timer);
@@ -192,7 +207,7 @@ pub fn blocking<T>(
                 if slept == Err(libc::EINTR) {
                     return Err(libc::EINTR);
                 }
-                spun_until = None;
+                gap.woke();
             }
         }
     }

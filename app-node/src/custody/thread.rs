@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use csp_daemon::{DataThread, DataWorker};
 use csp_telemetry::{MetricSource, MetricWriter, SnapshotCell};
+use csp_types::spin::SpinSetting;
 use csp_types::{Duration, Instant, NodeId};
 use csp_vi::{Armed, ViError, Wake};
 
@@ -37,8 +38,8 @@ pub type Published = (Counters, usize);
 pub struct Custodian(DataThread<Order, Published>);
 
 impl Custodian {
-    pub(super) fn start(custody: Custody) -> io::Result<Self> {
-        Ok(Custodian(DataThread::start("custody".to_owned(), custody, ORDERS_MAX)?))
+    pub(super) fn start(custody: Custody, spin: SpinSetting) -> io::Result<Self> {
+        Ok(Custodian(DataThread::start("custody".to_owned(), custody, ORDERS_MAX, spin)?))
     }
 
     /// Takes a connection into custody; one that there is no room for ends.

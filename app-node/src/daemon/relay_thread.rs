@@ -72,7 +72,7 @@ impl RelayThread {
         std::fs::create_dir_all(&config.node.run_dir)?;
         let relay = Relay::new(relay_config(config, record, key), ports)
             .map_err(|error| DaemonError::provider(ProviderKind::Shm, &error))?;
-        let thread = DataThread::start("relay".to_owned(), relay, QUESTIONS_MAX)?;
+        let thread = DataThread::start("relay".to_owned(), relay, QUESTIONS_MAX, config.spin_us)?;
         Ok(Some(RelayThread { providers, thread }))
     }
 

@@ -7,14 +7,12 @@ use std::thread::JoinHandle;
 
 use csp_telemetry::SnapshotCell;
 use csp_telemetry::mailbox::{Mailbox, MailboxError, MailboxSender, mailbox};
+use csp_types::spin::{Gap, SpinPolicy, SpinSetting, SpinWorth};
 use csp_types::{Duration, Instant};
 use csp_vi::{Armed, ViError, WaitSet, Wake};
 
 use crate::clock::{now, unix_now_s};
 
-/// How long a worker that found nothing looks again before it blocks. Short: on machines with few cores the others
-/// need the processor to make work for it.
-const SPIN: Duration = Duration::from_micros(20);
 /// How often published numbers are renewed, at most.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(100);
 /// Before a sleep that may be longer than this the numbers are published, however fresh the last ones are.
@@ -66,17 +64,19 @@ pub struct DataThread<Q, P> {
 }
 
 impl<Q: Send + 'static, P: Clone + Send + 'static> DataThread<Q, P> {
-    /// Starts a thread named `name` around `worker`; as many as `questions_max` questions may wait for it. Errors are those
-    /// of making a thread, an eventfd or an epoll set.
-    pub fn start<W>(name: String, mut worker: W, questions_max: usize) -> io::Result<Self>
+    /// Starts a thread named `name` around `worker`. At most `questions_max` questions wait for it; `spin` is how long it looks
+    /// again before it sleeps. Errors are those of making a thread, an eventfd or an epoll set.
+    pub fn start<W>(name: String, mut worker: W, questions_max: usize, spin: SpinSetting) -> io::Result<Self>
     where
         W: DataWorker<Question = Q, Published = P> + Send + 'static,
     {
         let (sender, receiver) = mailbox(questions_max)?;
         let published = Arc::new(SnapshotCell::new(worker.publish()));
         let (cell, waiter) = (Arc::clone(&published), Waiter::new()?);
-        let thread =
-            std::thread::Builder::new().name(name).spawn(move || run(worker, receiver, &cell, waiter))?;
+        let spin = SpinPolicy::new(spin, SpinWorth::DAEMON);
+        let thread = std::thread::Builder::new()
+            .name(name)
+            .spawn(move || run(worker, receiver, &cell, waiter, spin))?;
         Ok(DataThread { mailbox: sender, published, thread: Some(thread) })
     }
 
@@ -109,8 +109,9 @@ fn run<W: DataWorker>(
     mut mailbox: Mailbox<W::Question>,
     published: &SnapshotCell<W::Published>,
     mut waiter: Waiter,
+    mut spin: SpinPolicy,
 ) {
-    let (mut last_work, mut last_published, mut unix_s) = (now(), Instant::ZERO, unix_now_s());
+    let (mut gap, mut last_published, mut unix_s) = (Gap::new(), Instant::ZERO, unix_now_s());
     loop {
         let at = now();
         let mut busy = false;
@@ -128,8 +129,8 @@ fn run<W: DataWorker>(
             published.publish(&worker.publish());
         }
         if busy {
-            last_work = at;
-        } else if at.saturating_since(last_work) < SPIN {
+            spin.found(&mut gap, at);
+        } else if spin.nothing(&mut gap, at) {
             std::thread::yield_now();
         } else if matches!(worker.arm(), Ok(Armed::Armed)) {
             let mut longest = worker.sleep_max();
@@ -137,8 +138,8 @@ fn run<W: DataWorker>(
                 longest = PUBLISH_INTERVAL; // somebody reads just now: once more then
             }
             waiter.wait(&worker, &mut mailbox, at, longest);
-            last_work = now();
-            if last_work.saturating_since(at) >= PUBLISH_INTERVAL {
+            gap.woke();
+            if now().saturating_since(at) >= PUBLISH_INTERVAL {
                 unix_s = unix_now_s();
             }
         }

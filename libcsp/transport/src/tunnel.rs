@@ -2,7 +2,7 @@
 
 use csp_types::Instant;
 use csp_wire::link;
-use csp_wire::tunnel::{ALIGNMENT, RECORD_HEADER_LEN, Record, padded_len};
+use csp_wire::tunnel::{self, ALIGNMENT, RECORD_HEADER_LEN, Record, padded_len};
 
 use crate::endpoint::{Endpoint, GATHER_MAX};
 use crate::event::{LinkId, MessageKind, SendError};
@@ -24,12 +24,15 @@ pub struct TunnelBatch {
     link: LinkId,
     buffer: Box<[u8]>,
     len: usize,
+    /// When the ages in the buffer were right.
+    aged: Instant,
 }
 
 impl TunnelBatch {
     /// A batch for `link` of `endpoint`.
     pub fn new(endpoint: &Endpoint, link: LinkId) -> Self {
-        TunnelBatch { link, buffer: vec![0; endpoint.message_len()].into_boxed_slice(), len: 0 }
+        let buffer = vec![0; endpoint.message_len()].into_boxed_slice();
+        TunnelBatch { link, buffer, len: 0, aged: Instant::ZERO }
     }
 
     /// Where it sends to.
@@ -60,8 +63,9 @@ impl TunnelBatch {
     }
 
     /// Copies a record into the batch: the fields of `record` (its own `payload` is not looked at) and the payload
-    /// that lies in `parts`.
-    pub fn push(&mut self, record: &Record<'_>, parts: &[&[u8]]) -> Result<(), Full> {
+    /// that lies in `parts`. `record.age` is the segment's at `now`; it grows while the record waits here.
+    pub fn push(&mut self, now: Instant, record: &Record<'_>, parts: &[&[u8]]) -> Result<(), Full> {
+        self.grow_older(now);
         let payload_len = payload_len(parts);
         let header = record.emit_header(u32::try_from(payload_len).map_err(|_| Full)?);
         let start = self.len;
@@ -92,7 +96,7 @@ impl TunnelBatch {
             return Err(Full);
         }
         if total < DIRECT_LEN_MIN || self.send_direct(now, endpoint, record, parts, payload_len).is_err() {
-            return self.push(record, parts);
+            return self.push(now, record, parts);
         }
         Ok(())
     }
@@ -102,10 +106,20 @@ impl TunnelBatch {
         if self.len == 0 {
             return Ok(());
         }
+        self.grow_older(now);
         let body = self.buffer.get(..self.len).unwrap_or(&[]);
         endpoint.send(now, self.link, MessageKind::Tunnel, 0, &[body])?;
         self.len = 0;
         Ok(())
+    }
+
+    /// Brings the ages of what waits up to `now`. Records that leave in the turn in which they came need no walk.
+    fn grow_older(&mut self, now: Instant) {
+        let by = now.saturating_since(self.aged);
+        self.aged = now;
+        if self.len > 0 && !by.is_zero() {
+            tunnel::grow_older(self.buffer.get_mut(..self.len).unwrap_or_default(), by);
+        }
     }
 
     fn send_direct(
@@ -117,6 +131,7 @@ impl TunnelBatch {
         payload_len: usize,
     ) -> Result<(), SendError> {
         const PADDING: [u8; ALIGNMENT] = [0; ALIGNMENT];
+        self.grow_older(now);
         let header = record.emit_header(u32::try_from(payload_len).map_err(|_| SendError::TooLong)?);
         let unpadded = RECORD_HEADER_LEN + payload_len;
         let padding = PADDING.get(..padded_len(unpadded) - unpadded).unwrap_or(&[]);

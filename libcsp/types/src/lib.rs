@@ -13,6 +13,7 @@ mod label;
 pub mod limits;
 mod prefix;
 mod program;
+pub mod spin;
 mod time;
 mod trace;
 

@@ -15,3 +15,10 @@ pub const PROXY_WORKERS_MAX: usize = 256;
 
 /// Largest number of Virtual Interfaces in the pool between one process and one proxy worker.
 pub const VI_POOL_MAX: usize = 16;
+
+/// First port that connections of applications leave from (RFC 6335 §6: the ephemeral ports). Network nodes with several workers
+/// receive what comes to these ports at [`EGRESS_LAN_WORKER`].
+pub const EGRESS_PORT_FIRST: u16 = 49_152;
+
+/// The worker of a network node that connections of applications go through, as their answers arrive there.
+pub const EGRESS_LAN_WORKER: u8 = 0;

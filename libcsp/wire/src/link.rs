@@ -16,7 +16,7 @@ pub const HEADER_LEN: usize = 16;
 /// The version in every header.
 pub const VERSION: u8 = 1;
 /// The protocol version that a [`Hello`] offers.
-pub const PROTOCOL_VERSION: u16 = 3;
+pub const PROTOCOL_VERSION: u16 = 4;
 /// Longest process id in a [`Hello`], in bytes.
 pub const PROCESS_ID_LEN_MAX: usize = 127;
 /// Longest token in a [`Hello`], in bytes.

@@ -2,24 +2,44 @@
 //! proxy node.
 //!
 //! ```text
-//!  0 version | 1 type | 2 proxy worker | 3 flags | 4 label (4) | 8 ingress time (8)
-//! 16 coalesced packets (2) | 18 segment size (2) | 20 payload length (4) | 24 payload, padded with zeros to 4
+//!  0                   1                   2                   3
+//!  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//! +---------------+---------------+---------------+---------------+
+//! |    version    |     type      | proxy worker  |     flags     |  0
+//! +---------------+---------------+---------------+---------------+
+//! |                             label                             |  4
+//! +---------------------------------------------------------------+
+//! |                 age, in nanoseconds, saturating               |  8
+//! +-------------------------------+-------------------------------+
+//! |       coalesced packets       |         segment size          | 12
+//! +-------------------------------+-------------------------------+
+//! |                        payload length                         | 16
+//! +---------------------------------------------------------------+
+//! |          payload, padded with zeros to a multiple of 4        | 20
 //! ```
 //! Integers are little-endian. The payload is opaque here.
+//!
+//! No clock reading crosses the tunnel, since the clocks of two hosts have nothing in common. A record carries its [`Age`]: how long
+//! the segment lay in the network node until the message with the record was posted. The proxy subtracts it from the time at which it
+//! receives the message, on its own clock. Records towards the network node carry age 0.
 
 use core::ops::BitOr;
 
-use csp_types::{FlowLabel, Instant};
+use csp_types::{Duration, FlowLabel, Instant};
 
 use crate::bytes::{Writer, array_at, check_padding, slice_at};
 use crate::{Ecn, WireError};
 
 /// Length of a record's header in bytes.
-pub const RECORD_HEADER_LEN: usize = 24;
+pub const RECORD_HEADER_LEN: usize = 20;
 /// The version in every record.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Records are padded to a multiple of this many bytes.
 pub const ALIGNMENT: usize = 4;
+
+/// Where the age stands in a record.
+const AGE_AT: usize = 8;
+const PAYLOAD_LEN_AT: usize = 16;
 
 const ECN_SHIFT: u32 = 4;
 const RESERVED_FLAGS: u8 = 0b1100_0000;
@@ -88,6 +108,41 @@ impl BitOr for Flags {
     }
 }
 
+/// How long a segment lay in the network node until its record was posted.
+///
+/// 32 bits of nanoseconds: exact to a nanosecond up to 4.29 s. [`Age::MAX`] stands for that time and every longer one; the segment is
+/// then taken for younger than it is, and a round-trip sample made of it is too long, never too short.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Age(u32);
+
+impl Age {
+    /// Posted at once.
+    pub const ZERO: Age = Age(0);
+    /// As old as an age can say, or older.
+    pub const MAX: Age = Age(u32::MAX);
+
+    /// The age of so many nanoseconds.
+    pub const fn from_nanos(nanos: u32) -> Self {
+        Age(nanos)
+    }
+
+    /// The age `by` later; stays at [`Age::MAX`].
+    #[must_use]
+    pub fn older(self, by: Duration) -> Self {
+        Age(self.0.saturating_add(u32::try_from(by.as_nanos()).unwrap_or(u32::MAX)))
+    }
+
+    /// As a length of time.
+    pub const fn as_duration(self) -> Duration {
+        Duration::from_nanos(self.0 as u64)
+    }
+
+    /// When the segment arrived at the network node, on the clock of a receiver to whom its record came at `received`.
+    pub fn before(self, received: Instant) -> Instant {
+        Instant::from_nanos(received.as_nanos().saturating_sub(self.0.into()))
+    }
+}
+
 /// One record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record<'a> {
@@ -101,8 +156,8 @@ pub struct Record<'a> {
     pub flags: Flags,
     /// ECN field of the IP header, whether the header is omitted or not.
     pub ecn: Ecn,
-    /// When the network node took the packet, on its clock; zero towards the network node.
-    pub ingress: Instant,
+    /// How long the packet lay in the network node; zero towards the network node.
+    pub age: Age,
     /// Number of packets that were coalesced into the segment; 0 or 1 if none were.
     pub coalesced: u16,
     /// TCP payload bytes per packet: of the coalesced packets, or of those to split the segment into; 0 if the
@@ -121,7 +176,7 @@ impl<'a> Record<'a> {
             worker,
             flags: Flags::FLOW_END,
             ecn: Ecn::NotEct,
-            ingress: Instant::ZERO,
+            age: Age::ZERO,
             coalesced: 0,
             segment_size: 0,
             payload: &[],
@@ -149,22 +204,21 @@ impl<'a> Record<'a> {
         let raw_label = u32::from_le_bytes([raw[4], raw[5], raw[6], raw[7]]);
         let label = FlowLabel::from_wire(raw_label)
             .ok_or(WireError::Reserved { what: "tunnel record label", offset: 4 })?;
-        let payload_len = u32::from_le_bytes([raw[20], raw[21], raw[22], raw[23]]) as usize;
+        let payload_len = u32::from_le_bytes([raw[16], raw[17], raw[18], raw[19]]) as usize;
         let payload = slice_at(bytes, RECORD_HEADER_LEN, payload_len, "tunnel record payload")?;
         let payload_end = RECORD_HEADER_LEN + payload_len;
         let end = padded_len(payload_end);
         let padding = slice_at(bytes, payload_end, end - payload_end, "tunnel record padding")?;
         check_padding(padding, payload_end, "tunnel record padding")?;
-        let ingress = [raw[8], raw[9], raw[10], raw[11], raw[12], raw[13], raw[14], raw[15]];
         let record = Record {
             kind,
             label,
             worker: raw[2],
             flags: Flags(raw[3] & 0x0f),
             ecn: Ecn::from_bits(raw[3] >> ECN_SHIFT),
-            ingress: Instant::from_nanos(u64::from_le_bytes(ingress)),
-            coalesced: u16::from_le_bytes([raw[16], raw[17]]),
-            segment_size: u16::from_le_bytes([raw[18], raw[19]]),
+            age: Age(u32::from_le_bytes([raw[8], raw[9], raw[10], raw[11]])),
+            coalesced: u16::from_le_bytes([raw[12], raw[13]]),
+            segment_size: u16::from_le_bytes([raw[14], raw[15]]),
             payload,
         };
         record.check_meaning()?;
@@ -179,7 +233,11 @@ impl<'a> Record<'a> {
         }
         if (self.kind == RecordKind::FlowEnd) != self.payload.is_empty() {
             let found = self.payload.len();
-            return Err(WireError::Length { what: "tunnel record payload length", offset: 20, found });
+            return Err(WireError::Length {
+                what: "tunnel record payload length",
+                offset: PAYLOAD_LEN_AT,
+                found,
+            });
         }
         Ok(())
     }
@@ -193,10 +251,10 @@ impl<'a> Record<'a> {
         out[2] = self.worker;
         out[3] = self.flags.bits() | self.ecn.bits() << ECN_SHIFT;
         out[4..8].copy_from_slice(&self.label.to_wire().to_le_bytes());
-        out[8..16].copy_from_slice(&self.ingress.as_nanos().to_le_bytes());
-        out[16..18].copy_from_slice(&self.coalesced.to_le_bytes());
-        out[18..20].copy_from_slice(&self.segment_size.to_le_bytes());
-        out[20..24].copy_from_slice(&payload_len.to_le_bytes());
+        out[8..12].copy_from_slice(&self.age.0.to_le_bytes());
+        out[12..14].copy_from_slice(&self.coalesced.to_le_bytes());
+        out[14..16].copy_from_slice(&self.segment_size.to_le_bytes());
+        out[16..20].copy_from_slice(&payload_len.to_le_bytes());
         out
     }
 
@@ -234,6 +292,20 @@ impl<'a> Record<'a> {
 /// `len` rounded up to the record alignment.
 pub const fn padded_len(len: usize) -> usize {
     len.next_multiple_of(ALIGNMENT)
+}
+
+/// Makes every record of a message body `by` older: for a sender that could not post it at once. `body` holds whole records, as
+/// [`Record::emit_header`] wrote them; what does not parse as such ends the walk.
+pub fn grow_older(body: &mut [u8], by: Duration) {
+    let mut rest = body;
+    while let Some(header) = rest.first_chunk_mut::<RECORD_HEADER_LEN>() {
+        let field =
+            |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        let (age, payload_len) = (Age(field(AGE_AT)).older(by), field(PAYLOAD_LEN_AT) as usize);
+        header[AGE_AT..AGE_AT + 4].copy_from_slice(&age.0.to_le_bytes());
+        let len = padded_len(RECORD_HEADER_LEN.saturating_add(payload_len));
+        rest = rest.get_mut(len..).unwrap_or_default();
+    }
 }
 
 /// Iterator over the records of a message body, in order. It ends after the first error, whose offset counts from the

@@ -6,10 +6,10 @@ mod common;
 use std::net::SocketAddr;
 
 use common::{check_error, damaged, damages, noise};
-use csp_types::{FlowLabel, Instant};
+use csp_types::{Duration, FlowLabel, Instant};
 use csp_wire::bytes::Writer;
 use csp_wire::channel::{self, Message, MessageHeader, MessageKind, Messages};
-use csp_wire::tunnel::{self, Flags, Record, RecordKind, Records};
+use csp_wire::tunnel::{self, Age, Flags, Record, RecordKind, Records};
 use csp_wire::{Ecn, WireError};
 use proptest::prelude::*;
 
@@ -20,10 +20,10 @@ fn any_label() -> impl Strategy<Value = FlowLabel> {
 /// A record without its payload, and the payload.
 fn any_record() -> impl Strategy<Value = (Record<'static>, Vec<u8>)> {
     let kind = (1u8..=3).prop_map(|kind| RecordKind::from_u8(kind).unwrap());
-    let numbers = (any::<u8>(), any::<u64>(), any::<u16>(), any::<u16>());
+    let numbers = (any::<u8>(), any::<u32>(), any::<u16>(), any::<u16>());
     let payload = prop::collection::vec(any::<u8>(), 1..120);
     (kind, prop::option::of(any_label()), 0u8..16, 0u8..4, numbers, payload).prop_map(
-        |(kind, label, flags, ecn, (worker, ingress, coalesced, segment_size), payload)| {
+        |(kind, label, flags, ecn, (worker, age, coalesced, segment_size), payload)| {
             let all = [Flags::CHECKSUM_VERIFIED, Flags::COMPACTED, Flags::FLOW_NEW, Flags::FLOW_END];
             let set = all.into_iter().filter(|flag| flags & flag.bits() != 0).fold(Flags::NONE, Flags::union);
             let needs_label = set.contains(Flags::COMPACTED) || kind == RecordKind::FlowEnd;
@@ -34,7 +34,7 @@ fn any_record() -> impl Strategy<Value = (Record<'static>, Vec<u8>)> {
                 worker,
                 flags: set,
                 ecn: Ecn::from_bits(ecn),
-                ingress: Instant::from_nanos(ingress),
+                age: Age::from_nanos(age),
                 coalesced,
                 segment_size,
                 payload: &[],
@@ -101,43 +101,71 @@ fn the_tunnel_record_is_laid_out_as_documented() {
         worker: 1,
         flags: Flags::COMPACTED | Flags::CHECKSUM_VERIFIED,
         ecn: Ecn::Ect0,
-        ingress: Instant::from_nanos(0x0a0b),
+        age: Age::from_nanos(0x0a0b_0c0d),
         coalesced: 3,
         segment_size: 1460,
         payload: b"seg",
     };
-    let mut bytes = [0xaa; 28];
-    assert_eq!(record.emit(&mut bytes), Ok(28));
+    let mut bytes = [0xaa; 24];
+    assert_eq!(record.emit(&mut bytes), Ok(24));
     let expected = [
-        1, 1, 1, 0x23, 5, 0, 0x80, 0, 0x0b, 0x0a, 0, 0, 0, 0, 0, 0, 3, 0, 0xb4, 5, 3, 0, 0, 0, b's', b'e',
-        b'g', 0,
+        2, 1, 1, 0x23, 5, 0, 0x80, 0, 0x0d, 0x0c, 0x0b, 0x0a, 3, 0, 0xb4, 5, 3, 0, 0, 0, b's', b'e', b'g', 0,
     ];
     assert_eq!(bytes, expected);
-    assert_eq!(Record::parse(&bytes), Ok((record, 28)));
-    assert_eq!(record.emit(&mut [0; 27]), Err(WireError::NoSpace { what: "tunnel record", needed: 28 }));
+    assert_eq!(Record::parse(&bytes), Ok((record, 24)));
+    assert_eq!(record.emit(&mut [0; 23]), Err(WireError::NoSpace { what: "tunnel record", needed: 24 }));
+}
+
+#[test]
+fn ages_grow_saturate_and_are_taken_from_the_receivers_clock() {
+    let ms = Duration::from_millis;
+    for (age, by, expected) in [
+        (Age::ZERO, ms(0), 0),
+        (Age::from_nanos(5), ms(1), 1_000_005),
+        (Age::ZERO, ms(4_294), 4_294_000_000),
+        (Age::ZERO, ms(4_295), u32::MAX),
+        (Age::from_nanos(u32::MAX - 1), ms(1), u32::MAX),
+        (Age::MAX, Duration::MAX, u32::MAX),
+    ] {
+        assert_eq!(age.older(by), Age::from_nanos(expected));
+    }
+    assert_eq!(Age::from_nanos(7).before(Instant::from_nanos(10)), Instant::from_nanos(3));
+    assert_eq!(Age::MAX.before(Instant::from_nanos(10)), Instant::ZERO);
+    // Every record of a body grows older by the same, whatever lies behind the last whole one.
+    let flow_end = Record::flow_end(FlowLabel::new(3, 0), 0);
+    let segment =
+        Record { age: Age::from_nanos(9), kind: RecordKind::Segment, flags: Flags::NONE, ..flow_end };
+    let mut body =
+        records_body(&[(segment, b"abcde".to_vec()), (flow_end, Vec::new()), (segment, b"x".to_vec())]);
+    tunnel::grow_older(&mut body, ms(1));
+    let ages: Vec<_> = Records::new(&body).map(|record| record.unwrap().age.as_duration()).collect();
+    let grown = Duration::from_nanos(1_000_009);
+    assert_eq!(ages, [grown, ms(1), grown]);
+    tunnel::grow_older(&mut body[..7], ms(1));
+    tunnel::grow_older(&mut [0xff; 30], ms(1));
 }
 
 #[test]
 fn a_wrong_record_is_refused_for_what_is_wrong() {
-    let good = [1, 1, 1, 0x22, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 7, 7, 0, 0];
+    let good = [2, 1, 1, 0x22, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 7, 7, 0, 0];
     let refusal = |at: usize, value: u8| {
         let mut bytes = good;
         bytes[at] = value;
         let error = Record::parse(&bytes).unwrap_err();
         (error.what(), error.offset())
     };
-    assert_eq!(refusal(0, 0), ("tunnel record version", 0));
+    assert_eq!(refusal(0, 1), ("tunnel record version", 0));
     assert_eq!(refusal(1, 4), ("tunnel record type", 1));
-    assert_eq!(refusal(1, 3), ("tunnel record payload length", 20));
+    assert_eq!(refusal(1, 3), ("tunnel record payload length", 16));
     assert_eq!(refusal(3, 0x40), ("tunnel record flags", 3));
     assert_eq!(refusal(3, 0x80), ("tunnel record flags", 3));
     assert_eq!(refusal(4, 0), ("tunnel record label", 4));
     assert_eq!(refusal(7, 0x40), ("tunnel record label", 4));
-    assert_eq!(refusal(20, 0), ("tunnel record payload length", 20));
-    assert_eq!(refusal(20, 1), ("tunnel record padding", 25));
-    assert_eq!(refusal(20, 5), ("tunnel record payload", 24));
-    assert_eq!(refusal(27, 1), ("tunnel record padding", 27));
-    assert_eq!(Record::parse(&good[..26]).unwrap_err().what(), "tunnel record padding");
+    assert_eq!(refusal(16, 0), ("tunnel record payload length", 16));
+    assert_eq!(refusal(16, 1), ("tunnel record padding", 21));
+    assert_eq!(refusal(16, 5), ("tunnel record payload", 20));
+    assert_eq!(refusal(23, 1), ("tunnel record padding", 23));
+    assert_eq!(Record::parse(&good[..22]).unwrap_err().what(), "tunnel record padding");
 }
 
 #[test]
@@ -272,7 +300,7 @@ proptest! {
     #[test]
     fn a_list_ends_at_its_first_fault(
         records in prop::collection::vec(any_record(), 1..6), messages in prop::collection::vec(any_message(), 1..6),
-        cut in 1usize..24,
+        cut in 1usize..tunnel::RECORD_HEADER_LEN,
     ) {
         // Every record and message is longer than the cut, so it spoils exactly the last one.
         let body = records_body(&records);

@@ -348,8 +348,15 @@ fn notes(out: &mut String, trace: &TraceView, style: Style) {
     if trace.truncated {
         note("the trace was cut at the server's bound".into());
     }
-    if trace.hosts > 1 {
-        note(format!("{} hosts with clocks of their own: order between hosts is approximate", trace.hosts));
+    for clock in &trace.clocks {
+        let nodes = clock.nodes.join(", ");
+        note(match clock.uncertainty_ns {
+            Some(ns) => format!(
+                "times of {nodes} were moved to the proxy's clock, right to ±{:.1} µs",
+                ns as f64 / 1000.0
+            ),
+            None => format!("the clock of {nodes} is unknown: the order between hosts is approximate"),
+        });
     }
     let lan_in = trace.events.iter().find(|e| e.kind == "lan-in");
     if lan_in.is_some_and(|e| e.flags & SYN == 0) {

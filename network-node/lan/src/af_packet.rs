@@ -19,8 +19,8 @@ use crate::port::LanPort;
 pub struct AfPacketConfig {
     /// Name of the interface.
     pub interface: String,
-    /// With several workers on one interface: the fanout group that distributes its frames by flow. All these workers
-    /// use the same group, and nothing else in the network namespace does.
+    /// With several workers on one interface: the fanout group that distributes its frames ([`crate::steering`]). All these
+    /// workers use the same group, and nothing else in the network namespace does. Worker 0 opens its port first.
     pub fanout_group: Option<u16>,
     /// Bytes that the kernel may queue for reception, and for transmission. The kernel counts a frame by the true size
     /// of its buffers.

@@ -12,6 +12,7 @@ pub mod faulty;
 pub mod memory;
 mod port;
 mod segment;
+pub mod steering;
 
 pub use port::{
     Checksum, Frame, Gso, GsoKind, LanPort, LanReceiver, LanTransmitter, PortInfo, RECEIVE_BATCH_MAX,

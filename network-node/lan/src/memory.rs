@@ -13,10 +13,12 @@ use crate::port::{
     Frame, LanPort, LanReceiver, LanTransmitter, PortInfo, RECEIVE_BATCH_MAX, ReceiveCounters,
     TransmitCounters, TransmitError, TxOffload,
 };
-use crate::segment;
+use crate::{segment, steering};
 
 struct Station {
     mac: MacAddr,
+    /// The ports of one node share its frames out: the place of the first of them, and how many they are.
+    group: (usize, usize),
     queue: VecDeque<Vec<u8>>,
     overrun: u64,
 }
@@ -31,7 +33,12 @@ impl State {
     fn deliver(&mut self, from: usize, frame: &[u8]) {
         let Some(destination) = frame.first_chunk::<6>().map(|m| MacAddr(*m)) else { return };
         for (at, station) in self.stations.iter_mut().enumerate() {
-            if at == from || !(destination.is_multicast() || destination == station.mac) {
+            let (first, workers) = station.group;
+            let own = (first..first + workers).contains(&from);
+            if own || !(destination.is_multicast() || destination == station.mac) {
+                continue;
+            }
+            if at != first + steering::worker_of(frame, workers) {
                 continue;
             }
             if station.queue.len() == self.queue_capacity {
@@ -61,8 +68,19 @@ impl Hub {
 
     /// Creates a port on the hub.
     pub fn attach(&self, name: &str, mac: MacAddr, mtu: u16) -> LanPort {
+        let first = lock(&self.state).stations.len();
+        self.attach_at(first, 1, name, mac, mtu)
+    }
+
+    /// New ports of one node on the hub, one for each of its `workers`: each frame to `mac` reaches one of them ([`steering`]).
+    pub fn attach_workers(&self, workers: usize, name: &str, mac: MacAddr, mtu: u16) -> Vec<LanPort> {
+        let first = lock(&self.state).stations.len();
+        (0..workers).map(|_| self.attach_at(first, workers, name, mac, mtu)).collect()
+    }
+
+    fn attach_at(&self, first: usize, workers: usize, name: &str, mac: MacAddr, mtu: u16) -> LanPort {
         let mut state = lock(&self.state);
-        state.stations.push(Station { mac, queue: VecDeque::new(), overrun: 0 });
+        state.stations.push(Station { mac, group: (first, workers), queue: VecDeque::new(), overrun: 0 });
         let at = state.stations.len() - 1;
         LanPort {
             info: PortInfo { name: name.to_owned(), mac, mtu },

@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use csp_lan::af_packet::{self, AfPacketConfig, OpenError};
+use csp_lan::steering::worker_of;
 use csp_lan::{Checksum, Gso, GsoKind, LanPort, TxOffload};
 use csp_types::MacAddr;
 
@@ -265,4 +266,69 @@ fn a_refused_frame_is_dropped_and_counted_and_the_others_are_sent() {
     }
     assert_eq!(lens, [24, 34]);
     assert_eq!((port.transmitter.counters().frames, port.transmitter.counters().too_long), (2, 1));
+}
+
+/// Frames to us of every kind that the rule distinguishes, each with a number in its source address.
+fn frames() -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    let mut frame = |ethertype: u16, packet: &[u8]| {
+        let mut frame = [&OUR_MAC.0[..], &PEER_MAC.0, &ethertype.to_be_bytes(), packet].concat();
+        frame.resize(frame.len().max(60), 0);
+        frames.push(frame);
+    };
+    for number in 0..24_u8 {
+        for (port, header_words, fragment, protocol) in [
+            (80, 5, 0x40, 6),
+            (49_151, 6, 0, 6),
+            (49_152, 5, 0, 6),
+            (80, 5, 0x20, 6),
+            (80, 5, 0, 17),
+            (80, 15, 0, 6),
+        ] {
+            let mut packet = vec![0; usize::from(header_words) * 4 + 20];
+            (packet[0], packet[6], packet[9]) = (0x40 | header_words, fragment, protocol);
+            packet[12..16].copy_from_slice(&[10, 9, 9, number]);
+            let at = usize::from(header_words) * 4;
+            packet[at..at + 2].copy_from_slice(&(5_000 + u16::from(number) * 7).to_be_bytes());
+            packet[at + 2..at + 4].copy_from_slice(&u16::to_be_bytes(port));
+            frame(0x0800, &packet);
+        }
+        for (port, next) in [(80_u16, 6), (60_000, 6), (80, 58)] {
+            let mut packet = [0; 60];
+            (packet[0], packet[6], packet[23]) = (0x60, next, number);
+            packet[42..44].copy_from_slice(&port.to_be_bytes());
+            frame(0x86dd, &packet);
+        }
+    }
+    frame(0x0806, &[1; 28]);
+    frame(0x88b5, &[1; 40]);
+    frames
+}
+
+#[test]
+fn the_kernel_shares_frames_out_as_the_rule_says() {
+    let Some(pair) = Pair::new("steer") else { return };
+    let open = || AfPacketConfig { fanout_group: Some(7), ..AfPacketConfig::new("lan0") };
+    let mut workers: Vec<_> =
+        (0..3).map(|_| Pair::within(&pair.near, move || af_packet::open(&open())).unwrap()).collect();
+    let mut peer = Pair::within(&pair.far, || af_packet::open(&AfPacketConfig::new("eth0"))).unwrap();
+    let mut used = [0; 3];
+    for frame in frames() {
+        peer.transmitter.transmit(&[&frame], None).unwrap();
+        peer.transmitter.flush();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let receiver = 'found: loop {
+            assert!(Instant::now() < deadline, "{frame:02x?} does not arrive");
+            for (at, worker) in workers.iter_mut().enumerate() {
+                let mut found = false;
+                worker.receiver.receive(&mut |seen| found |= seen.bytes == frame);
+                if found {
+                    break 'found at;
+                }
+            }
+        };
+        assert_eq!(receiver, worker_of(&frame, 3), "{frame:02x?}");
+        used[receiver] += 1;
+    }
+    assert!(used.iter().all(|frames| *frames > 10), "{used:?}");
 }

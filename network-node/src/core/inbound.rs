@@ -9,7 +9,7 @@ use csp_wire::checksum::Checksum;
 use csp_wire::ethernet::{self, EtherType};
 use csp_wire::icmp::QuotedTcp;
 use csp_wire::tcp::Segment;
-use csp_wire::tunnel::{Flags, Record, RecordKind};
+use csp_wire::tunnel::{Age, Flags, Record, RecordKind};
 use csp_wire::{Ecn, WireError, ipv4, ipv6};
 
 use super::api::{NetworkOutput, PortId, ProxyId};
@@ -272,7 +272,7 @@ impl NetworkCore {
             worker,
             flags,
             ecn: inbound.ecn,
-            ingress: inbound.now,
+            age: Age::ZERO,
             coalesced: inbound.coalesced,
             segment_size: inbound.segment_size,
             payload: &[],
@@ -290,7 +290,6 @@ impl NetworkCore {
     /// An ICMP error about a segment of ours goes to the flow's proxy, which judges it (RFC 5927).
     pub(super) fn on_icmp_error(
         &mut self,
-        now: Instant,
         packet: &[u8],
         quoted: Result<QuotedTcp, WireError>,
         out: &mut impl NetworkOutput,
@@ -306,7 +305,7 @@ impl NetworkCore {
             self.counters.drop_no_service += 1;
             return;
         };
-        match out.tunnel(flow.proxy, &icmp_record(now, flow), &[packet]) {
+        match out.tunnel(flow.proxy, &icmp_record(flow), &[packet]) {
             Ok(()) => self.counters.icmp_errors_in += 1,
             Err(_) => self.counters.drop_tunnel_full += 1,
         }

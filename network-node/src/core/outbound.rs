@@ -261,7 +261,7 @@ impl NetworkCore {
         let mtu = self.port_mtu(port);
         if emit::segment(&way, mtu, &out_segment, out).is_err() {
             self.counters.drop_too_long += 1;
-            return self.tell_too_long(now, index, bytes, mtu, out);
+            return self.report_too_long(index, bytes, mtu, out);
         }
         self.counters.segments_out += 1;
         self.counters.bytes_out += segment.payload().len() as u64;

@@ -3,9 +3,9 @@
 
 use std::net::IpAddr;
 
-use csp_types::{FourTuple, Instant};
+use csp_types::FourTuple;
 use csp_wire::icmp::{v4, v6};
-use csp_wire::tunnel::{Flags, Record, RecordKind};
+use csp_wire::tunnel::{Age, Flags, Record, RecordKind};
 use csp_wire::{Ecn, ipv4, ipv6};
 
 use super::api::NetworkOutput;
@@ -20,9 +20,8 @@ const ERROR_LEN_MAX: usize = 2 * ipv6::HEADER_LEN + v6::HEADER_LEN + QUOTED_TCP_
 
 impl NetworkCore {
     /// A segment of the flow, which begins with the TCP header `tcp`, did not fit `mtu`.
-    pub(super) fn tell_too_long(
+    pub(super) fn report_too_long(
         &mut self,
-        now: Instant,
         index: Option<FlowIndex>,
         tcp: &[u8],
         mtu: u16,
@@ -33,21 +32,21 @@ impl NetworkCore {
         let mut error = [0; ERROR_LEN_MAX];
         let Some(len) = too_big(&mut error, &flow.tuple, start, mtu) else { return };
         // A full tunnel: the segment is sent again, and too long again.
-        if out.tunnel(flow.proxy, &icmp_record(now, flow), &[&error[..len]]).is_ok() {
+        if out.tunnel(flow.proxy, &icmp_record(flow), &[&error[..len]]).is_ok() {
             self.counters.path_errors_told += 1;
         }
     }
 }
 
 /// The record, still without its packet, with which an ICMP error about a flow goes to the flow's proxy.
-pub(super) fn icmp_record(now: Instant, flow: &Flow) -> Record<'static> {
+pub(super) fn icmp_record(flow: &Flow) -> Record<'static> {
     Record {
         kind: RecordKind::IcmpError,
         label: flow.label,
         worker: flow.worker,
         flags: Flags::CHECKSUM_VERIFIED,
         ecn: Ecn::NotEct,
-        ingress: now,
+        age: Age::ZERO,
         coalesced: 1,
         segment_size: 0,
         payload: &[],

@@ -92,7 +92,7 @@ impl NetworkCore {
                 v4::Message::DestinationUnreachable { quoted, .. }
                 | v4::Message::FragmentationNeeded { quoted, .. }
                 | v4::Message::TimeExceeded { quoted, .. },
-            ) => self.on_icmp_error(now, packet, csp_wire::icmp::QuotedTcp::parse_v4(quoted), out),
+            ) => self.on_icmp_error(packet, csp_wire::icmp::QuotedTcp::parse_v4(quoted), out),
             Ok(v4::Message::EchoReply { .. }) => self.counters.drop_protocol += 1,
             Err(error) => self.count_wire_error(&error),
         }
@@ -121,7 +121,7 @@ impl NetworkCore {
                 | v6::Message::PacketTooBig { quoted, .. }
                 | v6::Message::TimeExceeded { quoted, .. }
                 | v6::Message::ParameterProblem { quoted, .. },
-            ) => self.on_icmp_error(now, packet, csp_wire::icmp::QuotedTcp::parse_v6(quoted), out),
+            ) => self.on_icmp_error(packet, csp_wire::icmp::QuotedTcp::parse_v6(quoted), out),
             Ok(v6::Message::NeighborSolicitation { target, source_link }) => {
                 self.on_solicitation(now, way_back, target, source_link, out);
             }

@@ -3,9 +3,10 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use csp_control::config::{ConfigError, Problems, load_checked};
+use csp_control::config::{ConfigError, Problems, load_checked, spin};
 use csp_control::{AdminSection, EtcdSection, LogSection, NodeSection, SanSection};
 use csp_types::Prefix;
+use csp_types::spin::SpinSetting;
 use serde::Deserialize;
 
 /// Most LAN ports.
@@ -26,11 +27,14 @@ pub struct Config {
     /// Logging.
     #[serde(default)]
     pub log: LogSection,
-    /// Data workers: threads that own flows. 1 to 16. With more than one, each LAN port's frames are shared out by
-    /// flow, and connections that applications open may find their answers at another worker than they left from:
-    /// with egress policies, use one.
+    /// Data workers: threads that own flows. 1 to 16. With more than one, each LAN port's frames are shared out by flow; ARP, ICMP
+    /// and connections that applications open are worker 0's.
     #[serde(default = "one")]
     pub workers: u8,
+    /// How long a data thread that has run out of work looks again before it sleeps: `auto`, by what it sees, or a fixed number of
+    /// microseconds, 0 to 1,000.
+    #[serde(default, deserialize_with = "spin")]
+    pub spin_us: SpinSetting,
     /// The LAN ports.
     pub lan: Vec<LanSection>,
     /// What carries the SAN.
@@ -149,6 +153,13 @@ san: {address: 10.77.0.1}
     fn a_right_file_gets_the_defaults() {
         let config = parse_checked(GOOD, "nn.yaml", Config::check).unwrap();
         assert_eq!((config.workers, config.capacity.flows), (1, 65_536));
+        assert_eq!(config.spin_us, SpinSetting::Auto);
+        for (text, spin) in
+            [("auto", SpinSetting::Auto), ("0", SpinSetting::Fixed(0)), ("1000", SpinSetting::Fixed(1000))]
+        {
+            let text = format!("{GOOD}spin_us: {text}\n");
+            assert_eq!(parse_checked(&text, "nn.yaml", Config::check).unwrap().spin_us, spin);
+        }
         assert_eq!(config.lan[0].gateways, ["10.76.0.254".parse::<IpAddr>().unwrap()]);
     }
 
@@ -161,6 +172,11 @@ san: {address: 10.77.0.1}
         );
         check_refused("[10.76.0.254]", "[10.76.0.254, 10.76.0.253]", "nn.yaml:7:15: lan[0].gateways:");
         check_refused("interface: lan0", "interfaces: lan0", "nn.yaml:5:");
+        check_refused(
+            "san:",
+            "spin_us: 1001\nsan:",
+            "nn.yaml:8:10: spin_us: \"1001\" is not a time to look again; allowed is auto",
+        );
         check_refused("san:", "workers: 0\nsan:", "nn.yaml:8:10: workers: 0 is out of range");
     }
 }

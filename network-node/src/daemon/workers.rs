@@ -48,7 +48,8 @@ impl DataWorkers {
                 nonce: rand::random(),
             };
             let worker = NetworkWorker::new(core_config(config, &ports), number, ports, endpoints, tokens);
-            all.threads.push(DataThread::start(format!("data-{number}"), worker, QUESTIONS_MAX)?);
+            let name = format!("data-{number}");
+            all.threads.push(DataThread::start(name, worker, QUESTIONS_MAX, config.spin_us)?);
         }
         Ok(all)
     }

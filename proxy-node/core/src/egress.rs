@@ -7,7 +7,7 @@ use csp_types::{FourTuple, Prefix, longest_match};
 use super::ServiceTcp;
 
 /// First and last ephemeral port (RFC 6335 §6).
-const PORTS: std::ops::RangeInclusive<u16> = 49_152..=65_535;
+const PORTS: std::ops::RangeInclusive<u16> = csp_types::limits::EGRESS_PORT_FIRST..=65_535;
 const PORT_COUNT: u32 = 16_384;
 
 /// One rule of policy: connections to `destinations` leave from `address`.

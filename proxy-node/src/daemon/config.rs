@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use csp_control::config::{ConfigError, Problems, load_checked};
+use csp_control::config::{ConfigError, Problems, load_checked, spin};
 use csp_control::{AdminSection, EtcdSection, LogSection, NodeSection, SanSection};
+use csp_types::spin::SpinSetting;
 use serde::Deserialize;
 
 /// Hairpins of a worker: connections between two programs of the cluster. Each takes 128 KiB once it is used.
@@ -25,6 +26,10 @@ pub struct Config {
     /// Data workers: threads that own flows. 1 to 64.
     #[serde(default = "one")]
     pub workers: u8,
+    /// How long a data thread that has run out of work looks again before it sleeps: `auto`, by what it sees, or a fixed number of
+    /// microseconds, 0 to 1,000.
+    #[serde(default, deserialize_with = "spin")]
+    pub spin_us: SpinSetting,
     /// What carries the SAN.
     pub san: SanSection,
     /// Sizes of the tables, per worker.

@@ -44,7 +44,7 @@ fn start_workers(config: &Config, mut record: NodeRecord) -> Result<(Vec<Worker>
         let san = providers::listen(config, &record, &key, number)?;
         let worker = ProxyWorker::new(core_config(config, number), san.tunnels, san.channels);
         record.san.push(san.address);
-        workers.push(DataThread::start(format!("data-{number}"), worker, QUESTIONS_MAX)?);
+        workers.push(DataThread::start(format!("data-{number}"), worker, QUESTIONS_MAX, config.spin_us)?);
     }
     Ok((workers, record))
 }

@@ -12,7 +12,7 @@ use csp_tcp::StackConfig;
 use csp_types::{FlowLabel, Instant, Role};
 use csp_wire::channel::{ListenPayload, Message, MessageHeader, MessageKind};
 use csp_wire::tcp::{Flags as TcpFlags, Options, Repr, Segment};
-use csp_wire::tunnel::{Flags, Record, RecordKind};
+use csp_wire::tunnel::{Age, Flags, Record, RecordKind};
 use csp_wire::{Ecn, ipv4};
 
 pub const VIP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -197,7 +197,7 @@ impl World {
             worker: 0,
             flags: Flags::NONE,
             ecn: Ecn::NotEct,
-            ingress: Instant::ZERO,
+            age: Age::ZERO,
             coalesced: 0,
             segment_size: 0,
             payload: &packet,

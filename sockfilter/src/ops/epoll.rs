@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::mem;
 
+use csp_types::spin::Gap;
 use libc::{c_int, epoll_event, sigset_t};
 
 use super::epoll_sleep::{Nap, kernel_wait};
@@ -13,7 +14,7 @@ use crate::epoll_set::EpollSet;
 use crate::fdtable::{self, Entry};
 use crate::lock;
 use crate::sys::{self, Errno, syscall};
-use crate::wait::{Busy, Deadline, sooner, spin_end};
+use crate::wait::{self, Busy, Deadline, sooner};
 
 /// Of so many calls that find accelerated members ready, one looks at the kernel's as well.
 const KERNEL_TURN: u32 = 4;
@@ -280,14 +281,14 @@ pub unsafe fn wait(
     }
     let id = ENGINE.with(|engine| engine.of_fd(epoll).filter(|id| engine.is_epoll(id.index)))?;
     let deadline = Deadline::after(timeout_ns);
-    let spin_until = spin_end();
+    let mut gap = Gap::new();
     let mut counted = false;
     // The kernel says that something is ready.
     let mut ready = false;
     loop {
         let (look, epoll) = ENGINE.with(|engine| {
             let by = engine.still_by(epoll, id);
-            let look = engine.look(by, id, events, ready, deadline, spin_until);
+            let look = engine.look(by, id, events, ready, deadline, &mut gap);
             match (&look, counted) {
                 (Look::NotOurs | Look::Ready(_, false), true) => engine.end_call(id),
                 (Look::Ready(_, true) | Look::Again | Look::Sleep(_) | Look::SleepOutside, false) => {
@@ -302,7 +303,10 @@ pub unsafe fn wait(
         let mut let_in = core::ptr::null();
         match look {
             Look::NotOurs => return Some(Err(libc::EBADF)),
-            Look::Again => continue,
+            Look::Again => {
+                wait::give_way(&gap);
+                continue;
+            }
             Look::Ready(count, false) => return Some(Ok(count)),
             Look::Ready(count, true) => nap.found = count,
             // The mask applies to each sleep as a whole.
@@ -320,6 +324,7 @@ pub unsafe fn wait(
             }
         }
         ready = false;
+        gap.woke();
         // SAFETY: by the caller's contract `mask` is null or points to a signal set.
         if let Some(result) = unsafe { kernel_wait(&nap, events, let_in) }.transpose() {
             return Some(result);
@@ -343,7 +348,7 @@ impl Engine {
         events: &mut [epoll_event],
         ready: bool,
         deadline: Deadline,
-        spin_until: Option<u64>,
+        gap: &mut Gap,
     ) -> Look {
         if !self.descriptions.is_current(id) {
             return Look::NotOurs;
@@ -365,6 +370,7 @@ impl Engine {
             set.turns = set.turns.wrapping_add(1);
             set.sleepers += u32::from(kernel);
             self.return_set(id, set);
+            wait::found(&mut self.spin, gap);
             self.publish_soon();
             return Look::Ready(count, kernel);
         }
@@ -377,7 +383,7 @@ impl Engine {
             self.return_set(id, set);
             return Look::SleepOutside;
         }
-        if self.raised.is_empty() && (moved || spin_until.is_some_and(|end| sys::monotonic_nanos() < end)) {
+        if self.raised.is_empty() && (moved || wait::looks_again(&mut self.spin, gap)) {
             self.return_set(id, set);
             return Look::Again;
         }

@@ -1,12 +1,13 @@
 //! poll on sets of kernel and accelerated descriptors.
 
+use csp_types::spin::Gap;
 use libc::{c_int, c_short, pollfd, sigset_t};
 
 use crate::description::{Description, DescriptionId, Kind};
 use crate::engine::{ENGINE, Engine};
 use crate::fdtable::{self, Entry};
 use crate::lock;
-use crate::sys::{self, Errno};
+use crate::sys::Errno;
 use crate::wait::{self, Busy, Deadline, Sleeper, Wakes, enroll, resign, sooner};
 
 /// Told whether asked for or not.
@@ -72,7 +73,7 @@ unsafe fn look_and_sleep(
     call: Option<DescriptionId>,
 ) -> Result<usize, Errno> {
     let deadline = Deadline::after(timeout_ns);
-    let spin_until = wait::spin_end();
+    let mut gap = Gap::new();
     // The kernel's part of the set, then three entries of ours.
     let mut kernel: Vec<pollfd> = fds.to_vec();
     let targets: Vec<DescriptionId> = ours.iter().map(|(_, id)| *id).collect();
@@ -96,10 +97,13 @@ unsafe fn look_and_sleep(
             if call.is_some_and(|set| is_another(fds, set)) {
                 return Look::Moved;
             }
-            look(engine, fds, &ours, &targets, deadline, spin_until)
+            look(engine, fds, &ours, &targets, deadline, &mut gap)
         });
         let (nap, enrolled) = match look {
-            Look::Again => continue,
+            Look::Again => {
+                wait::give_way(&gap);
+                continue;
+            }
             Look::Moved => return Ok(1),
             Look::Ready => (Some(0), None),
             Look::Sleep(enrolled, nap) => (nap, enrolled),
@@ -118,6 +122,7 @@ unsafe fn look_and_sleep(
                 &mut Sleeper { descriptions: &targets, waiter, mask: None, call },
             )
         };
+        gap.woke();
         if waiter >= 0 {
             let agent = kernel.last().is_some_and(|k| k.revents != 0);
             ENGINE.with(|engine| {
@@ -183,7 +188,7 @@ fn look(
     ours: &[(usize, DescriptionId)],
     targets: &[DescriptionId],
     deadline: Deadline,
-    spin_until: Option<u64>,
+    gap: &mut Gap,
 ) -> Look {
     let moved = engine.progress();
     engine.refresh();
@@ -200,13 +205,14 @@ fn look(
         ready |= entry.revents != 0;
     }
     if ready {
+        wait::found(&mut engine.spin, gap);
         engine.publish_soon();
         return Look::Ready;
     }
     if deadline.is_over() {
         return Look::Sleep(None, Some(0));
     }
-    if engine.raised.is_empty() && (moved || spin_until.is_some_and(|end| sys::monotonic_nanos() < end)) {
+    if engine.raised.is_empty() && (moved || wait::looks_again(&mut engine.spin, gap)) {
         return Look::Again;
     }
     let Ok(waiter) = enroll(engine, targets) else { return Look::Sleep(None, Some(0)) };

@@ -87,7 +87,7 @@ impl Stage {
         let node = "an-1".parse().unwrap();
         let (socket_path, loopback) = (path.clone(), self.loopback);
         let custody = CustodyOptions { node, key: key.clone(), seed: std::process::id().into() };
-        let custodian = Some(Arc::new(custody::start(custody).unwrap()));
+        let custodian = Some(Arc::new(custody::start(custody, csp_types::spin::SpinSetting::Auto).unwrap()));
         let (socket, listen, users) = (socket_path, self.ports.clone(), None);
         let options = AgentOptions { node, socket, key, listen, loopback, users, custodian };
         let (questions, asked) = mpsc::unbounded_channel();

@@ -22,6 +22,7 @@ mod process;
 pub mod steady;
 pub mod testing;
 pub mod trace;
+pub mod wait_bench;
 
 pub use client::{Digest, Fetch, Latencies, WRK_PATIENCE};
 pub use cluster::{Cluster, Options, San, Tier};

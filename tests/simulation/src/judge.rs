@@ -29,6 +29,8 @@ pub struct Report {
     pub prompt_end: Duration,
     /// Virtual time that passed.
     pub elapsed: Duration,
+    /// Least and greatest smoothed round-trip time that a proxy had of a client, in microseconds; zeros before any sample.
+    pub srtt_us: (u64, u64),
     /// What all nodes counted: equal where everything that happened is.
     pub counters: String,
 }
@@ -131,10 +133,11 @@ fn leftovers(world: &World) -> Vec<String> {
         }
     }
     for (at, network) in world.networks.iter().enumerate() {
-        let Some(core) = network.as_ref().map(|n| n.worker.core()) else { continue };
-        let who = format!("nn-{}", at + 1);
-        look(&who, "flows", core.flow_count());
-        look(&who, "labels", core.label_count());
+        for core in network.iter().flat_map(|n| &n.workers).map(|(worker, _)| worker.core()) {
+            let who = format!("nn-{}", at + 1);
+            look(&who, "flows", core.flow_count());
+            look(&who, "labels", core.label_count());
+        }
     }
     for (at, application) in world.applications.iter().enumerate() {
         let Some(application) = application else { continue };
@@ -175,12 +178,13 @@ fn protocol_errors(world: &World) -> Vec<String> {
         }
     }
     for (at, network) in world.networks.iter().enumerate() {
-        let Some(worker) = network.as_ref().map(|n| &n.worker) else { continue };
-        let who = || format!("nn-{}", at + 1);
-        look(who(), "malformed messages", worker.malformed());
-        look(who(), "ill-formed records", worker.core().counters().drop_bad_record);
-        for endpoint in worker.endpoints() {
-            look(who(), "links that broke the protocol", broken_links(endpoint.counters()));
+        for (worker, _) in network.iter().flat_map(|n| &n.workers) {
+            let who = || format!("nn-{}", at + 1);
+            look(who(), "malformed messages", worker.malformed());
+            look(who(), "ill-formed records", worker.core().counters().drop_bad_record);
+            for endpoint in worker.endpoints() {
+                look(who(), "links that broke the protocol", broken_links(endpoint.counters()));
+            }
         }
     }
     for (at, application) in world.applications.iter().enumerate() {
@@ -204,13 +208,10 @@ fn counters(world: &World) -> String {
         text += &format!("\npn-{} {:?} {:?}", at + 1, core.counters(), core.tcp().counters());
     }
     for (at, network) in world.networks.iter().enumerate() {
-        let Some(network) = network else { continue };
-        text += &format!(
-            "\nnn-{} {:?} LAN {:?}",
-            at + 1,
-            network.worker.core().counters(),
-            network.faults.counters()
-        );
+        for (number, (worker, faults)) in network.iter().flat_map(|n| &n.workers).enumerate() {
+            let (counters, lan) = (worker.core().counters(), faults.counters());
+            text += &format!("\nnn-{} worker {number} {counters:?} LAN {lan:?}", at + 1);
+        }
     }
     for (at, application) in world.applications.iter().enumerate() {
         let Some(application) = application else { continue };

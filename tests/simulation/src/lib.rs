@@ -8,6 +8,7 @@
 mod accept;
 mod application;
 mod client;
+mod clock;
 mod conversation;
 mod frames;
 mod judge;

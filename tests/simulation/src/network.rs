@@ -10,17 +10,26 @@ use csp_types::{Instant, NodeId, Role};
 use csp_vi::ViAddress;
 use csp_vi::memory::MemoryFabric;
 
-/// A network node's worker on a fabric and a LAN port. `incarnation` tells its lives apart.
+/// The name on the fabric of a network node's worker.
+pub(crate) fn provider_name(node: &str, number: u8) -> String {
+    if number == 0 { node.to_owned() } else { format!("{node}.{number}") }
+}
+
+/// Worker `number` of a network node, on a fabric and a LAN port. `incarnation` distinguishes its lives.
 pub(crate) fn network_node(
     fabric: &MemoryFabric,
     key: &ClusterKey,
     name: &str,
     incarnation: u64,
+    number: u8,
     port: LanPort,
 ) -> NetworkWorker {
     let node: NodeId = name.parse().expect("the simulation's own names are valid");
-    let identity = PeerIdentity::daemon(Role::NetworkNode, node, incarnation, 0);
-    let endpoint = Endpoint::new(Box::new(fabric.provider(name)), EndpointConfig::tunnel(identity, None));
+    let identity = PeerIdentity::daemon(Role::NetworkNode, node, incarnation, number);
+    let endpoint = Endpoint::new(
+        Box::new(fabric.provider(&provider_name(name, number))),
+        EndpointConfig::tunnel(identity, None),
+    );
     let ports = vec![PortConfig::new(port.info.mac, port.info.mtu)];
     let config = CoreConfig {
         flows_max: 1024,
@@ -31,7 +40,7 @@ pub(crate) fn network_node(
         ..CoreConfig::new(ports, (incarnation, 7))
     };
     let tokens = TokenSource { key: key.clone(), node, nonce: incarnation << 32 };
-    NetworkWorker::new(config, 0, vec![port], vec![endpoint], tokens)
+    NetworkWorker::new(config, number, vec![port], vec![endpoint], tokens)
 }
 
 /// Tells a network node what the management node and the membership would.

@@ -124,6 +124,10 @@ pub struct Scenario {
     pub seed: u64,
     /// Network nodes, 1 or 2.
     pub network_nodes: usize,
+    /// Workers of each network node, 1 to 3: frames of its LAN port are shared out among them.
+    pub network_workers: usize,
+    /// The nodes' clocks are hours apart, drift and step; otherwise all show the simulation's time.
+    pub clocks_differ: bool,
     /// Faults on the way to the client, and to the network nodes.
     pub lan: [FaultConfig; 2],
     /// Delay of every VI.
@@ -201,6 +205,9 @@ impl Scenario {
         Scenario {
             seed,
             network_nodes,
+            // A proxy that loses its tunnel to one of several workers for good resets connections of that worker: not simulated yet.
+            network_workers: if incident == Incident::TunnelBreaks { 1 } else { seed as usize % 3 + 1 },
+            clocks_differ: true,
             lan,
             san,
             incident,

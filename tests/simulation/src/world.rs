@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use csp_app::ProxyTarget;
+use csp_lan::LanPort;
 use csp_lan::faulty::{FaultHandle, wrap};
 use csp_lan::memory::Hub;
 use csp_network_node::NetworkWorker;
@@ -15,8 +16,9 @@ use csp_vi::{ViAddress, ViId};
 
 use crate::application::{Application, PORT};
 use crate::client::{Client, SERVER_PORT};
+use crate::clock::Clock;
 use crate::judge::{self, Report};
-use crate::network::{configure, network_node};
+use crate::network::{configure, network_node, provider_name};
 use crate::pattern::Request;
 use crate::proxy::{Policy, Sizes, proxy};
 use crate::scenario::{Incident, Scenario, Transaction};
@@ -38,8 +40,25 @@ const OVERDUE_MAX: u32 = 1_000;
 
 /// A network node on the LAN.
 pub(crate) struct NetworkNode {
-    pub worker: NetworkWorker,
-    pub faults: FaultHandle,
+    /// By number, each with the faults of its part of the LAN port.
+    pub workers: Vec<(NetworkWorker, FaultHandle)>,
+}
+
+/// The nodes' clocks; the client's is the simulation's time.
+struct Clocks {
+    networks: [Clock; 2],
+    proxies: [Clock; 2],
+    applications: [Clock; 2],
+}
+
+impl Clocks {
+    fn of(scenario: &Scenario) -> Self {
+        let of = |name: &str| {
+            if scenario.clocks_differ { Clock::of(scenario.seed, name) } else { Clock::default() }
+        };
+        let pair = |tier: &str| [1, 2].map(|n| of(&format!("{tier}-{n}")));
+        Clocks { networks: pair("nn"), proxies: pair("pn"), applications: pair("process") }
+    }
 }
 
 /// All nodes of a run.
@@ -56,6 +75,7 @@ pub struct World {
     pub(crate) applications: [Option<Application>; 2],
     /// Which life of the first proxy and of the first network node this is.
     lives: u64,
+    clocks: Clocks,
     pub(crate) began: Instant,
     struck: bool,
     healed: bool,
@@ -97,8 +117,11 @@ impl World {
         let hub = Hub::new(4096);
         let port = hub.attach("client", MacAddr([2, 0, 0, 0, 0, 1]), 1500);
         let (client_port, client_faults) = wrap(port, scenario.lan[0], scenario.seed);
-        let birth = (Instant::ZERO, 1);
-        let proxies = [0, 1].map(|at| Some(proxy(&fabric, &key, &proxy_name(at), birth, &policy(&scenario))));
+        let clocks = Clocks::of(&scenario);
+        let proxies = [0, 1].map(|at| {
+            let birth = (clocks.proxies[at].at(Instant::ZERO), 1);
+            Some(proxy(&fabric, &key, &proxy_name(at), birth, &policy(&scenario)))
+        });
         let target = |at| ProxyTarget {
             node: node(&proxy_name(at)),
             worker: 0,
@@ -123,6 +146,7 @@ impl World {
             proxies,
             applications,
             lives: 1,
+            clocks,
             began: Instant::ZERO,
             struck: false,
             healed: false,
@@ -137,17 +161,26 @@ impl World {
 
     fn network(&self, at: usize) -> NetworkNode {
         let name = format!("nn-{}", at + 1);
-        let port = self.hub.attach(&name, NN_MACS[at], self.scenario.lan_mtu);
-        let seed = self.scenario.seed.rotate_left(17 + at as u32) ^ self.lives;
-        let (port, faults) = wrap(port, self.scenario.lan[1], seed);
-        faults.set_now(self.now);
-        let mut worker = network_node(&self.fabric, &self.key, &name, self.lives, port);
+        let count = self.scenario.network_workers;
+        let ports = self.hub.attach_workers(count, &name, NN_MACS[at], self.scenario.lan_mtu);
         let proxies = [
             ("pn-1", if self.scenario.incident == Incident::ProxyRestarts { self.lives } else { 1 }),
             ("pn-2", 1),
         ];
-        configure(&mut worker, self.now, &proxies, &[(VIP, PORT).into()], &[EGRESS.into()]);
-        NetworkNode { worker, faults }
+        let now = self.clocks.networks[at].at(self.now);
+        let worker = |(port, number): (LanPort, u8)| {
+            let seed = self.scenario.seed.rotate_left(17 + at as u32 + u32::from(number)) ^ self.lives;
+            let (port, faults) = wrap(port, self.scenario.lan[1], seed);
+            faults.set_now(self.now);
+            let mut worker = network_node(&self.fabric, &self.key, &name, self.lives, number, port);
+            configure(&mut worker, now, &proxies, &[(VIP, PORT).into()], &[EGRESS.into()]);
+            (worker, faults)
+        };
+        NetworkNode { workers: ports.into_iter().zip(0..).map(worker).collect() }
+    }
+
+    fn network_workers(&self) -> impl Iterator<Item = &(NetworkWorker, FaultHandle)> {
+        self.networks.iter().flatten().flat_map(|network| &network.workers)
     }
 
     /// Runs to the end and says what came of it.
@@ -164,9 +197,9 @@ impl World {
         let nodes = self.networks.len();
         self.until("links", |w| {
             let tunnels =
-                w.networks.iter().flatten().flat_map(|n| n.worker.tunnels()).filter(|t| t.up).count();
+                w.network_workers().flat_map(|(worker, _)| worker.tunnels()).filter(|t| t.up).count();
             let channels: usize = w.applications.iter().flatten().map(Application::channels_up).sum();
-            tunnels == 2 * nodes && channels == 4
+            tunnels == 2 * nodes * w.scenario.network_workers && channels == 4
         })?;
         while self.client.gateways() < nodes {
             self.client.resolve(VIP);
@@ -224,10 +257,21 @@ impl World {
             }
             self.fabric.advance(self.now);
             self.client_faults.set_now(self.now);
-            self.networks.iter().flatten().for_each(|n| n.faults.set_now(self.now));
+            self.network_workers().for_each(|(_, faults)| faults.set_now(self.now));
             self.happen();
+            self.look_at_round_trips();
         }
         Ok(())
+    }
+
+    /// Keeps the extremes of what the proxies take for round-trip times of clients.
+    fn look_at_round_trips(&mut self) {
+        let flows = self.proxies.iter().flatten().flat_map(|p| p.core().flows(self.now, 64));
+        for srtt in flows.map(|flow| flow.srtt_us).filter(|srtt| *srtt > 0) {
+            let (least, greatest) = &mut self.report.srtt_us;
+            *least = if *least == 0 { srtt } else { srtt.min(*least) };
+            *greatest = srtt.max(*greatest);
+        }
     }
 
     /// Lets every node do what it can do at this instant.
@@ -236,9 +280,18 @@ impl World {
         for _ in 0..TURNS_MAX {
             let now = self.now;
             let mut busy = self.client.turn(now);
-            busy |= self.networks.iter_mut().flatten().fold(false, |any, n| n.worker.turn(now, 1) | any);
-            busy |= self.proxies.iter_mut().flatten().fold(false, |any, p| p.turn(now, 1) | any);
-            busy |= self.applications.iter_mut().flatten().fold(false, |any, a| a.turn(now) | any);
+            let Clocks { networks, proxies, applications } = &self.clocks;
+            for (clock, network) in networks.iter().zip(&mut self.networks) {
+                for (worker, _) in network.iter_mut().flat_map(|n| &mut n.workers) {
+                    busy |= worker.turn(clock.at(now), 1);
+                }
+            }
+            for (clock, proxy) in proxies.iter().zip(&mut self.proxies) {
+                busy |= proxy.as_mut().is_some_and(|p| p.turn(clock.at(now), 1));
+            }
+            for (clock, application) in applications.iter().zip(&mut self.applications) {
+                busy |= application.as_mut().is_some_and(|a| a.turn(clock.at(now)));
+            }
             // Twice, because what the last one sent may reach the first without delay.
             quiet = if busy { 0 } else { quiet + 1 };
             if quiet == 2 {
@@ -249,12 +302,25 @@ impl World {
     }
 
     fn next_event(&self) -> Option<Instant> {
-        let networks = self.networks.iter().flatten();
-        let faults = networks.clone().map(|n| &n.faults).chain([&self.client_faults]);
+        let faults = self.network_workers().map(|(_, faults)| faults).chain([&self.client_faults]);
         let due = faults.filter_map(FaultHandle::next_due);
-        let workers = networks.filter_map(|n| n.worker.next_timeout());
-        let proxies = self.proxies.iter().flatten().filter_map(ProxyWorker::next_timeout);
-        let applications = self.applications.iter().flatten().filter_map(Application::next_timeout);
+        let now = self.now;
+        let workers = self.clocks.networks.iter().zip(&self.networks).flat_map(|(clock, node)| {
+            let workers = node.iter().flat_map(|n| &n.workers);
+            workers.filter_map(move |(worker, _)| Some(clock.when(now, worker.next_timeout()?)))
+        });
+        let proxies = self
+            .clocks
+            .proxies
+            .iter()
+            .zip(&self.proxies)
+            .filter_map(|(clock, node)| Some(clock.when(now, node.as_ref()?.next_timeout()?)));
+        let applications = self
+            .clocks
+            .applications
+            .iter()
+            .zip(&self.applications)
+            .filter_map(|(clock, node)| Some(clock.when(now, node.as_ref()?.next_timeout()?)));
         let rest = [self.client.next_timeout(), self.fabric.next_due()].into_iter().flatten();
         due.chain(workers).chain(proxies).chain(applications).chain(rest).min()
     }
@@ -305,7 +371,9 @@ impl World {
             Incident::ChannelResumes => self.interrupt(Purpose::Channel),
             Incident::TunnelResumes => self.interrupt(Purpose::Tunnel),
             Incident::NetworkNodeRestarts | Incident::NetworkNodeDies => {
-                self.fabric.kill_node("nn-1", InFlight::Lost);
+                for number in 0..self.scenario.network_workers as u8 {
+                    self.fabric.kill_node(&provider_name("nn-1", number), InFlight::Lost);
+                }
                 self.networks[0] = None;
             }
         }
@@ -315,7 +383,7 @@ impl World {
         match self.scenario.incident {
             Incident::ProxyRestarts => {
                 self.lives += 1;
-                let birth = (self.now, self.lives);
+                let birth = (self.clocks.proxies[0].at(self.now), self.lives);
                 self.proxies[0] =
                     Some(proxy(&self.fabric, &self.key, "pn-1", birth, &policy(&self.scenario)));
             }
@@ -360,8 +428,8 @@ impl World {
                 let _ = write!(text, "\n  {}: {flow:?}", proxy_name(at));
             }
         }
-        for network in self.networks.iter().flatten() {
-            let _ = write!(text, "\n  network node wakes {:?}", network.worker.next_timeout());
+        for (worker, _) in self.network_workers() {
+            let _ = write!(text, "\n  network node wakes {:?}", worker.next_timeout());
         }
         for application in self.applications.iter().flatten() {
             let _ =

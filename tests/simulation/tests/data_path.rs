@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use csp_lan::faulty::FaultConfig;
 use csp_simulation::{Incident, Report, Scenario, Stall, Transaction, World};
+use csp_vi::memory::Delay;
 
 fn seeds() -> Vec<u64> {
     let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
@@ -86,7 +87,7 @@ fn a_seed_replays_bit_for_bit() {
 fn quiet() -> Scenario {
     let seed = (0..).find(|s| Scenario::of(*s).network_nodes == 1).expect("half of the seeds");
     let (lan, incident, stall) = ([FaultConfig::default(); 2], Incident::None, None);
-    Scenario { lan, incident, stall, ..Scenario::of(seed) }
+    Scenario { lan, incident, stall, network_workers: 1, clocks_differ: false, ..Scenario::of(seed) }
 }
 
 /// A client asks the service for so many bytes.
@@ -212,4 +213,58 @@ fn a_long_path_is_filled() {
     assert_eq!((report.complete, &report.violations), (1, &Vec::new()), "{}", report.counters);
     println!("12 MB over 100 ms in {:?}", report.prompt_end);
     assert!(report.prompt_end < Duration::from_secs(5), "{:?}", report.prompt_end);
+}
+
+/// The clocks of network nodes and proxies are hours apart, drift and step. A proxy knows the round-trip time of its clients
+/// all the same.
+#[test]
+fn round_trip_times_do_not_depend_on_the_clocks_of_hosts() {
+    let delay = Duration::from_millis(8);
+    let way = FaultConfig { delay, ..FaultConfig::default() };
+    let san = Delay { fixed: Duration::from_micros(100), jitter: Duration::ZERO };
+    for seed in seeds().into_iter().take(100) {
+        let work = (0..4).map(|n| ask(n * 50, 100_000)).collect();
+        let scenario = Scenario {
+            seed,
+            clocks_differ: true,
+            lan: [way; 2],
+            san,
+            work,
+            path_mtu: 1_500,
+            lan_mtu: 1_500,
+            marks: 0,
+            ..quiet()
+        };
+        let report = World::new(scenario).run();
+        assert_eq!(
+            (report.complete, &report.violations),
+            (4, &Vec::new()),
+            "seed {seed}: {}",
+            report.counters
+        );
+        // Twice 8 ms on the LAN and 0.1 ms on the SAN. A delayed acknowledgement (RFC 1122 §4.2.3.2) and a step of the proxy's own
+        // clock, 30 ms at most, may come on top.
+        let (least, greatest) = report.srtt_us;
+        assert!((16_000..=17_500).contains(&least), "seed {seed}: least {least} us");
+        assert!(greatest < 60_000, "seed {seed}: greatest {greatest} us");
+    }
+}
+
+/// Every worker of a network node serves clients, and connections that applications open find their answers whichever worker the
+/// network nodes have.
+#[test]
+fn applications_connect_through_network_nodes_with_several_workers() {
+    for workers in 1..=4 {
+        let connect = |n: usize| Transaction { by_process: Some(n % 2), ..ask(n as u64 * 5, 30_000) };
+        let serve = |n: usize| ask(n as u64 * 5, 30_000);
+        let work = (0..12).flat_map(|n| [connect(n), serve(n)]).collect();
+        let scenario = Scenario { network_workers: workers, work, ..quiet() };
+        let report = World::new(scenario).run();
+        assert_eq!(
+            (report.complete, &report.violations),
+            (24, &Vec::new()),
+            "{workers}: {}",
+            report.counters
+        );
+    }
 }

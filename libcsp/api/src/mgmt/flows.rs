@@ -223,13 +223,26 @@ pub struct TraceView {
     pub label: FlowLabel,
     /// Events of all tiers, oldest first.
     pub events: Vec<TraceEventView>,
-    /// Different hosts (kernels) among the nodes that answered. With more than one, clocks differ and the order
-    /// between hosts is approximate.
+    /// Different hosts (kernels) among the nodes that answered.
     pub hosts: usize,
+    /// Clocks of hosts other than the proxy's, whose events were moved to the proxy's clock.
+    #[serde(default)]
+    pub clocks: Vec<ClockView>,
     /// Whether a bound cut the list.
     pub truncated: bool,
     /// Nodes that did not answer.
     pub unreachable: Vec<Unreachable>,
+}
+
+/// The clock of another host, beside that of the proxy's host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockView {
+    /// The host's nodes.
+    pub nodes: Vec<Text>,
+    /// How far its clock is ahead, in ns; subtracted from its events' times.
+    pub offset_ns: i64,
+    /// Bound of the offset's error in ns; absent where the trace does not bound it on both sides.
+    pub uncertainty_ns: Option<u64>,
 }
 
 /// `GET /api/v1/trace/recent`.

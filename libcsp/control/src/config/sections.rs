@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use csp_types::NodeId;
+use csp_types::spin::SpinSetting;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer};
 
@@ -218,6 +219,21 @@ pub(crate) fn ip_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<I
         );
         serde::de::Error::custom(message)
     })
+}
+
+/// Reads a [`SpinSetting`]: `auto`, or microseconds.
+pub fn spin<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SpinSetting, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Number(i64),
+        Text(String),
+    }
+    let text = match Written::deserialize(deserializer)? {
+        Written::Number(number) => number.to_string(),
+        Written::Text(text) => text,
+    };
+    text.parse().map_err(|error| de::Error::custom(format!("{text:?} is {error}")))
 }
 
 /// Reads a TCP port.

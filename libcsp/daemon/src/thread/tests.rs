@@ -81,7 +81,7 @@ impl DataWorker for Adder {
 type Thread = DataThread<Question, (u32, bool)>;
 
 fn start() -> Thread {
-    DataThread::start("adder".to_owned(), Adder::default(), 4).unwrap()
+    DataThread::start("adder".to_owned(), Adder::default(), 4, SpinSetting::Auto).unwrap()
 }
 
 /// Until the worker has published `wanted`.

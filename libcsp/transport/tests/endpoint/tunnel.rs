@@ -1,9 +1,9 @@
 //! Tunnel batches: several records a message, in order, whole.
 
 use csp_transport::TunnelBatch;
-use csp_types::{FlowLabel, Instant};
+use csp_types::{Duration, FlowLabel};
 use csp_wire::Ecn;
-use csp_wire::tunnel::{Flags, Record, RecordKind, Records};
+use csp_wire::tunnel::{Age, Flags, RECORD_HEADER_LEN, Record, RecordKind, Records};
 use proptest::prelude::*;
 
 use crate::harness::*;
@@ -15,7 +15,7 @@ fn record(label: u32) -> Record<'static> {
         worker: 3,
         flags: Flags::COMPACTED | Flags::CHECKSUM_VERIFIED,
         ecn: Ecn::NotEct,
-        ingress: Instant::from_nanos(77),
+        age: Age::from_nanos(77),
         coalesced: 2,
         segment_size: 1448,
         payload: &[],
@@ -38,9 +38,9 @@ fn records_travel_together_and_arrive_whole() {
     let (mut proxy, mut nn) = (world.proxy(8), world.network_node(8));
     let (link, _) = world.tunnel_up(&mut nn, &mut proxy);
     let mut batch = TunnelBatch::new(&nn.endpoint, link);
-    batch.push(&record(1), &[b"head", b"er and data"]).unwrap();
-    batch.push(&record(2), &[b"x"]).unwrap();
-    batch.push(&Record::flow_end(FlowLabel::from_wire(3).unwrap(), 3), &[]).unwrap();
+    batch.push(world.now, &record(1), &[b"head", b"er and data"]).unwrap();
+    batch.push(world.now, &record(2), &[b"x"]).unwrap();
+    batch.push(world.now, &Record::flow_end(FlowLabel::from_wire(3).unwrap(), 3), &[]).unwrap();
     assert!(!batch.is_empty());
     batch.flush(world.now, &mut nn.endpoint).unwrap();
     assert!(batch.is_empty());
@@ -65,15 +65,45 @@ fn a_full_batch_takes_nothing_and_loses_nothing() {
         taken += 1;
         assert!(taken < 100, "never full");
     }
-    assert_eq!(taken, 3 * (2 + 1), "two messages on their way and one batch of 3 records of 324 bytes");
-    assert!(batch.push(&record(99), &[&payload]).is_err());
-    assert!(batch.push(&record(99), &[&[0; 2000]]).is_err(), "longer than any message");
+    assert_eq!(taken, 3 * (2 + 1), "two messages on their way and one batch of 3 records of 320 bytes");
+    assert!(batch.push(world.now, &record(99), &[&payload]).is_err());
+    assert!(batch.push(world.now, &record(99), &[&[0; 2000]]).is_err(), "longer than any message");
     proxy.receives = true;
     world.run(ms(10), &mut [&mut nn, &mut proxy]);
     batch.flush(world.now, &mut nn.endpoint).unwrap();
     world.run(ms(10), &mut [&mut nn, &mut proxy]);
     let labels: Vec<_> = records(&proxy).into_iter().map(|(label, _)| label).collect();
     assert_eq!(labels, (1..=taken).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_record_that_waits_for_credit_says_how_long() {
+    let mut world = World::new();
+    let (mut proxy, mut nn) = (world.proxy(4), world.network_node(4));
+    let (link, _) = world.tunnel_up(&mut nn, &mut proxy);
+    proxy.receives = false;
+    let mut batch = TunnelBatch::new(&nn.endpoint, link);
+    let mut sent = Vec::new();
+    // One record each millisecond, until there is no credit and the batch is full.
+    while batch.send(world.now, &mut nn.endpoint, &record(sent.len() as u32 + 1), &[&[5; 300]]).is_ok() {
+        sent.push(world.now);
+        assert!(sent.len() < 100, "never full");
+        world.step(ms(1), &mut [&mut nn, &mut proxy]);
+    }
+    let waiting = batch.len() / (RECORD_HEADER_LEN + 300);
+    proxy.receives = true;
+    world.run(ms(10), &mut [&mut nn, &mut proxy]);
+    let posted = world.now;
+    batch.flush(posted, &mut nn.endpoint).unwrap();
+    world.run(ms(10), &mut [&mut nn, &mut proxy]);
+    let bodies = proxy.messages.iter().map(|m| &m.body[..]);
+    let ages: Vec<_> = bodies.flat_map(Records::new).map(|r| r.unwrap().age.as_duration()).collect();
+    let last: Vec<Duration> = ages[ages.len() - waiting..].to_vec();
+    let expected: Vec<_> = sent[sent.len() - waiting..]
+        .iter()
+        .map(|at| posted.saturating_since(*at) + Duration::from_nanos(77))
+        .collect();
+    assert!(waiting > 1 && last == expected, "{last:?} is not {expected:?}");
 }
 
 proptest! {
@@ -95,7 +125,7 @@ proptest! {
             let payload = vec![label as u8; len.max(1)];
             let parts = payload.split_at(payload.len() / 3);
             let taken = match act {
-                0 => batch.push(&record(label), &[parts.0, parts.1]).is_ok(),
+                0 => batch.push(world.now, &record(label), &[parts.0, parts.1]).is_ok(),
                 1 | 2 => batch.send(world.now, &mut nn.endpoint, &record(label), &[parts.0, parts.1]).is_ok(),
                 _ => {
                     world.step(ms(1), &mut [&mut nn, &mut proxy]);

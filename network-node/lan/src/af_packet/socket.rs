@@ -11,6 +11,8 @@ use crate::port::PortInfo;
 
 /// Constants of packet(7) and ARP that the libc crate does not define on every target.
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
+const PACKET_FANOUT_DATA: libc::c_int = 22;
+const PACKET_FANOUT_CBPF: libc::c_int = 6;
 const ARPHRD_ETHER: u16 = 1;
 
 /// A bound raw socket.
@@ -102,8 +104,12 @@ pub(super) fn open(config: &AfPacketConfig) -> Result<(Socket, PortInfo), OpenEr
     bind(&socket, index).map_err(failed("bind"))?;
     join_multicast(&socket, index).map_err(failed("PACKET_ADD_MEMBERSHIP"))?;
     if let Some(group) = config.fanout_group {
-        let value = i32::from(group) | (libc::PACKET_FANOUT_HASH as i32) << 16;
+        let value = i32::from(group) | PACKET_FANOUT_CBPF << 16;
         socket.set(libc::SOL_PACKET, libc::PACKET_FANOUT, &value).map_err(failed("PACKET_FANOUT"))?;
+        let mut program = crate::steering::program();
+        // The kernel copies the program during the call, and only reads it.
+        let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+        socket.set(libc::SOL_PACKET, PACKET_FANOUT_DATA, &program).map_err(failed("PACKET_FANOUT_DATA"))?;
     }
     Ok((socket, info))
 }

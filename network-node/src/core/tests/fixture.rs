@@ -7,7 +7,7 @@ use csp_types::{FlowLabel, FourTuple, Instant, MacAddr};
 use csp_wire::checksum::Checksum;
 use csp_wire::ethernet::{self, EtherType};
 use csp_wire::tcp::{self, Flags as TcpFlags, Segment};
-use csp_wire::tunnel::{Flags, Record, RecordKind};
+use csp_wire::tunnel::{Age, Flags, Record, RecordKind};
 use csp_wire::{Ecn, ipv4, ipv6};
 
 use crate::core::*;
@@ -30,7 +30,7 @@ pub(super) struct TunnelOut {
     pub(super) label: FlowLabel,
     pub(super) flags: Flags,
     pub(super) ecn: Ecn,
-    pub(super) ingress: Instant,
+    pub(super) age: Age,
     pub(super) coalesced: u16,
     pub(super) segment_size: u16,
     pub(super) payload: Vec<u8>,
@@ -55,7 +55,7 @@ impl NetworkOutput for Output {
             label: record.label,
             flags: record.flags,
             ecn: record.ecn,
-            ingress: record.ingress,
+            age: record.age,
             coalesced: record.coalesced,
             segment_size: record.segment_size,
             payload: parts.concat(),

@@ -5,7 +5,7 @@ use csp_types::{FlowLabel, TraceKind};
 use csp_wire::Ecn;
 use csp_wire::icmp::QuotedTcp;
 use csp_wire::tcp::Flags as Tcp;
-use csp_wire::tunnel::{Flags, Record, RecordKind};
+use csp_wire::tunnel::{Age, Flags, Record, RecordKind};
 
 use super::fixture::*;
 use crate::core::*;
@@ -20,7 +20,7 @@ fn a_first_segment_travels_whole_and_without_label() {
     f.frame(&padded);
     let sent = f.sent();
     assert_eq!((sent.label, sent.flags), (FlowLabel::NONE, Flags::CHECKSUM_VERIFIED));
-    assert_eq!((sent.proxy, sent.worker, sent.ingress, sent.coalesced), (ProxyId(0), 0, f.now, 1));
+    assert_eq!((sent.proxy, sent.worker, sent.age, sent.coalesced), (ProxyId(0), 0, Age::ZERO, 1));
     assert_eq!(sent.payload, packet);
     assert_eq!((f.core.flow_count(), f.core.label_count()), (1, 0));
 }

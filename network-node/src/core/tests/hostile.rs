@@ -5,7 +5,7 @@ use csp_types::FlowLabel;
 use csp_wire::Ecn;
 use csp_wire::ethernet::EtherType;
 use csp_wire::tcp::Flags as Tcp;
-use csp_wire::tunnel::{Flags, Record, RecordKind};
+use csp_wire::tunnel::{Age, Flags, Record, RecordKind};
 use proptest::prelude::*;
 
 use super::fixture::*;
@@ -209,7 +209,7 @@ proptest! {
                 worker: 0,
                 flags: set(*flags),
                 ecn: Ecn::NotEct,
-                ingress: f.now,
+                age: Age::ZERO,
                 coalesced: 0,
                 segment_size: *segment_size,
                 payload,

@@ -34,7 +34,7 @@ impl Tunnels {
             local: SocketAddr::new(destination, segment.destination_port()),
             remote: SocketAddr::new(source, segment.source_port()),
         });
-        let ingress = if record.ingress == Instant::ZERO { cx.now } else { record.ingress };
+        let ingress = record.age.before(cx.now);
         let (ecn, segment_size) = (record.ecn.bits(), record.segment_size);
         let arrival = Arrival { label: record.label, tuple, ingress, via, ecn, segment_size };
         cx.recorder.counters.client_bytes_in += segment.payload().len() as u64;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use csp_types::{FourTuple, Instant, TraceEvent, TraceKind};
 use csp_wire::Ecn;
 use csp_wire::tcp::HEADER_LEN_MAX;
-use csp_wire::tunnel::{Flags, Record, RecordKind};
+use csp_wire::tunnel::{Age, Flags, Record, RecordKind};
 use csp_wire::{ipv4, ipv6};
 
 use super::Tunnels;
@@ -79,7 +79,7 @@ fn record_of(transmit: &csp_tcp::Transmit<'_>, worker: u8) -> Record<'static> {
         worker,
         flags,
         ecn: Ecn::from_bits(transmit.ecn),
-        ingress: Instant::ZERO,
+        age: Age::ZERO,
         coalesced: 0,
         segment_size: if coalesced { transmit.segment_size } else { 0 },
         payload: &[],
