@@ -12,8 +12,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::admin::TraceEventView;
-use crate::api::ClockView;
+use csp_api::mgmt::{ClockView, TraceEventView};
+use csp_api::{Text, Tier};
 
 /// Kinds that follow from each other, segment by segment: cause and effect.
 const SEGMENTS: [(&str, &str); 2] = [("lan-in", "segment-in"), ("segment-out", "lan-out")];
@@ -57,7 +57,7 @@ impl Bounds {
 /// found to show beside that one; nothing where all events are of one host.
 pub fn align(events: &mut [TraceEventView], host_of: impl Fn(&str) -> String) -> Vec<ClockView> {
     let hosts: Vec<String> = events.iter().map(|event| host_of(&event.node)).collect();
-    let first = events.iter().position(|event| event.tier == "proxy-node").unwrap_or(0);
+    let first = events.iter().position(|event| event.tier == Tier::ProxyNode).unwrap_or(0);
     let Some(reference) = hosts.get(first).cloned() else { return Vec::new() };
     let mut bounds: BTreeMap<&str, Bounds> = BTreeMap::new();
     for host in hosts.iter().filter(|host| **host != reference) {
@@ -90,9 +90,9 @@ pub fn align(events: &mut [TraceEventView], host_of: impl Fn(&str) -> String) ->
     clocks
 }
 
-fn nodes_of(events: &[TraceEventView], hosts: &[String], host: &str) -> Vec<String> {
+fn nodes_of(events: &[TraceEventView], hosts: &[String], host: &str) -> Vec<Text> {
     let of_host = events.iter().zip(hosts).filter(|(_, of)| *of == host);
-    let mut nodes: Vec<String> = of_host.map(|(event, _)| event.node.clone()).collect();
+    let mut nodes: Vec<Text> = of_host.map(|(event, _)| event.node.clone()).collect();
     nodes.sort();
     nodes.dedup();
     nodes
@@ -163,25 +163,29 @@ mod tests {
     fn event(
         at: u64,
         ahead: u64,
-        (node, tier): (&str, &str),
+        (node, tier): (&str, Tier),
         kind: &str,
         seq: u32,
-        len: u64,
+        len: u32,
     ) -> TraceEventView {
         TraceEventView {
             t_ns: HOUR + at + ahead,
-            node: node.to_owned(),
-            tier: tier.to_owned(),
-            kind: kind.to_owned(),
+            node: node.into(),
+            tier,
+            worker: 0,
+            kind: kind.into(),
+            label: csp_types::FlowLabel::NONE,
+            flags: 0,
             seq,
+            ack: 0,
             len,
-            ..TraceEventView::default()
+            detail: Text::default(),
         }
     }
 
-    const NETWORK: (&str, &str) = ("nn-1", "network-node");
-    const PROXY: (&str, &str) = ("pn-1", "proxy-node");
-    const APP: (&str, &str) = ("an-1", "application");
+    const NETWORK: (&str, Tier) = ("nn-1", Tier::NetworkNode);
+    const PROXY: (&str, Tier) = ("pn-1", Tier::ProxyNode);
+    const APP: (&str, Tier) = ("an-1", Tier::Application);
 
     /// A request and its answer as three hosts record it: by node, each in its own order.
     fn request(network_ahead: u64, app_ahead: u64) -> Vec<TraceEventView> {

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
 
 use csp_types::limits::VI_POOL_MAX;
-use csp_types::{PROGRAM_NAME_LEN_MAX, ProgramName};
 use csp_types::spin::{SpinPolicy, SpinSetting, SpinWorth};
+use csp_types::{PROGRAM_NAME_LEN_MAX, ProgramName};
 
 use crate::engine::ENGINE;
 use crate::ops::listen;

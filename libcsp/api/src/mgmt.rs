@@ -9,7 +9,7 @@ pub use cluster::{
     ServicesView, TierView, Unreachable,
 };
 pub use flows::{
-    FlowView, FlowsView, QueuesView, RecentFlowView, RecentView, SocketView, SocketsView, TraceEventView,
-    TraceView,
+    ClockView, FlowView, FlowsView, QueuesView, RecentFlowView, RecentView, SocketView, SocketsView,
+    TraceEventView, TraceView,
 };
 pub use policy::{AckView, DryRunView, ErrorBody, FieldError, GenerationView, LeaderView, Phase, PolicyView};

@@ -349,7 +349,7 @@ fn notes(out: &mut String, trace: &TraceView, style: Style) {
         note("the trace was cut at the server's bound".into());
     }
     for clock in &trace.clocks {
-        let nodes = clock.nodes.join(", ");
+        let nodes = clock.nodes.iter().map(csp_api::Text::as_str).collect::<Vec<_>>().join(", ");
         note(match clock.uncertainty_ns {
             Some(ns) => format!(
                 "times of {nodes} were moved to the proxy's clock, right to ±{:.1} µs",

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use csp_tcp::{Arrival, Buffer, DropReason};
-use csp_types::{FlowLabel, FourTuple, Instant, TraceEvent, TraceKind};
+use csp_types::{FlowLabel, FourTuple, TraceEvent, TraceKind};
 use csp_wire::tcp::Segment;
 use csp_wire::tunnel::{Flags, Record};
 use csp_wire::{ipv4, ipv6};

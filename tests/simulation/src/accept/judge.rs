@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use csp_proxy_core::MemberSnapshot;
+use csp_proxy_node::core::MemberSnapshot;
 use csp_types::{Duration, FlowLabel, Instant, TraceKind};
 
 use super::crowd::{Crowd, Fate};
