@@ -121,6 +121,29 @@ fn two_proxies_that_choose_one_source_port_both_connect() {
     assert_eq!((report.complete, &report.violations), (2, &Vec::new()), "{}", report.counters);
 }
 
+#[test]
+fn programs_reach_their_own_cluster_s_service_without_the_lan() {
+    let asks = |start_ms, by, download| Transaction {
+        by_process: Some(by),
+        hairpin: true,
+        upload: 300_000,
+        ..ask(start_ms, download)
+    };
+    let half_close = |transaction| Transaction { half_close: true, ..transaction };
+    let duplex = |transaction| Transaction { duplex: true, ..transaction };
+    let work = vec![
+        asks(0, 0, 2_000_000),
+        half_close(asks(0, 1, 400_000)),
+        duplex(asks(1, 0, 400_000)),
+        asks(1, 1, 0),
+    ];
+    for moves in [0, 1] {
+        let report = World::new(Scenario { work: work.clone(), moves, ..quiet() }).run();
+        let outcome = (report.complete, report.hairpins, &report.violations);
+        assert_eq!(outcome, (4, 4, &Vec::new()), "{}", report.counters);
+    }
+}
+
 /// What happens to 400 kB for the client over a quiet network with these MTUs; says what the run counted.
 fn download_through(path_mtu: u16, lan_mtu: u16) -> String {
     let asks = |start_ms| ask(start_ms, 400_000);
