@@ -13,7 +13,7 @@ use crate::api::State;
 use crate::ecn::{ECT_0, NOT_ECT};
 use crate::recovery::TailProbe;
 use crate::seq::Seq;
-use crate::tcb::{Context, FinalTransmit, Probe, Tcb};
+use crate::tcb::{Announced, Context, Fin, FinalTransmit, Probe, Tcb};
 use crate::timeouts::Retransmission;
 
 /// One record to be transmitted.
@@ -199,7 +199,7 @@ impl Tcb {
         }
         // RFC 9293 §3.7.4: with Nagle's algorithm, a last partial segment waits until the data before it is
         // acknowledged.
-        if len > size && (len < unsent || (self.options.nagle && !self.fin_queued)) {
+        if len > size && (len < unsent || (self.options.nagle && !self.fin.is_queued())) {
             len -= len % size;
         }
         if unsent > 0 && !self.is_worth_sending(len, unsent, size, window, pipe) {
@@ -251,7 +251,7 @@ impl Tcb {
         }
         if len == unsent {
             // RFC 9293 §3.7.4
-            return len >= size || !self.options.nagle || pipe == 0 || self.fin_queued;
+            return len >= size || !self.options.nagle || pipe == 0 || self.fin.is_queued();
         }
         len >= size || (len == window && len >= self.snd_wnd_max / 2)
     }
@@ -277,7 +277,7 @@ impl Tcb {
             Probe::Window => {
                 // One byte beyond a closed window; as much as fits into a window that is merely small.
                 let fits = self.snd_wnd.clamp(1, size).min(self.send.len());
-                let fin = fits == 0 && self.fin_queued && !self.fin_acked;
+                let fin = fits == 0 && self.fin == Fin::Unacknowledged;
                 let mut end = self.snd_una.plus(fits + u32::from(fin));
                 self.recovery.on_window_probe(cx.records, cx.now, fits.max(1));
                 if end.after(self.snd_nxt)
@@ -371,8 +371,8 @@ impl Tcb {
         if flags.ack() {
             self.on_ack_sent();
         }
-        let flow_new = !self.announced;
-        (self.announced, self.ever_announced) = (true, true);
+        let flow_new = self.announced != Announced::ToCurrent;
+        self.announced = Announced::ToCurrent;
         let offset = seq.since(self.send_base());
         let segment_size = if len == 0 { 0 } else { self.mss_limit.saturating_sub(options.len() as u16) };
         Plan {

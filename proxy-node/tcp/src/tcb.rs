@@ -88,6 +88,53 @@ pub(crate) enum FinalTransmit {
     None,
 }
 
+/// The FIN that we send, independent of that of the peer.
+///
+/// ```text
+///   None ──shutdown, close──▶ Unacknowledged ──ACK of the FIN──▶ Acknowledged
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fin {
+    /// The application may still write.
+    None,
+    /// FIN follows the send queue; whether it was sent follows from SND.NXT ([`Tcb::fin_unsent`]).
+    Unacknowledged,
+    /// The peer has acknowledged FIN and everything before it.
+    Acknowledged,
+}
+
+impl Fin {
+    /// Whether nothing can be written any more.
+    pub fn is_queued(self) -> bool {
+        self != Fin::None
+    }
+}
+
+/// Which network nodes were sent label and addresses of the connection.
+///
+/// ```text
+///   Never ──first segment──▶ ToCurrent ──network node replaced, or without the label──▶ ToFormer
+///                                ▲───────────────────next segment──────────────────────────┘
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Announced {
+    /// None: nothing was sent.
+    Never,
+    /// One that is no longer in use, or has lost them: the next segment announces them.
+    ToFormer,
+    /// The one in use, `Tcb::via`.
+    ToCurrent,
+}
+
+impl Announced {
+    /// The network node in use no longer has label and addresses.
+    pub fn invalidate(&mut self) {
+        if *self == Announced::ToCurrent {
+            *self = Announced::ToFormer;
+        }
+    }
+}
+
 /// A probe that a timer has requested.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Probe {
@@ -136,7 +183,7 @@ impl Tcb {
 
     /// Whether FIN is queued and has not been sent yet.
     pub fn fin_unsent(&self) -> bool {
-        self.fin_queued && !self.fin_acked && !self.snd_nxt.after(self.data_end())
+        self.fin == Fin::Unacknowledged && !self.snd_nxt.after(self.data_end())
     }
 
     /// The sequence number after the last byte in the send queue. It is that of the FIN until the FIN is
@@ -200,7 +247,7 @@ impl Tcb {
         self.start_keepalive(cx);
         self.maybe_transmit = true;
         cx.counters.established += 1;
-        if self.fin_queued {
+        if self.fin.is_queued() {
             self.state = State::FinWait1; // `shutdown` was called before the handshake was complete
         }
     }
@@ -215,7 +262,7 @@ impl Tcb {
 
     /// Queues FIN after the written data.
     pub fn queue_fin(&mut self, now: Instant) {
-        if self.fin_queued {
+        if self.fin.is_queued() {
             return;
         }
         self.note_queued(now);
@@ -225,7 +272,7 @@ impl Tcb {
             State::SynSent | State::SynReceived => {}
             _ => return,
         }
-        self.fin_queued = true;
+        self.fin = Fin::Unacknowledged;
         self.maybe_transmit = true;
     }
 
@@ -275,7 +322,7 @@ impl Tcb {
         self.pending.last = Some(ending);
         self.pending.writable = false;
         self.final_transmit = match final_transmit {
-            FinalTransmit::Record if !self.ever_announced => FinalTransmit::None,
+            FinalTransmit::Record if self.announced == Announced::Never => FinalTransmit::None,
             final_transmit => final_transmit,
         };
         self.send.clear(cx.send_blocks);

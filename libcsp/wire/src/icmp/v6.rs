@@ -87,7 +87,7 @@ pub enum Message<'a> {
     NeighborSolicitation {
         /// The address in question.
         target: Ipv6Addr,
-        /// Link-layer address of the sender; `None` if the sender has no IP address yet.
+        /// Link-layer address of the sender; `None` if the option is absent, as from a sender without IP address.
         source_link: Option<MacAddr>,
     },
     /// Neighbour advertisement: the link-layer address of `target`.

@@ -4,7 +4,7 @@
 use crate::api::{DropReason, State};
 use crate::input::{Incoming, Reject};
 use crate::recovery::ack_summary::AckSummary;
-use crate::tcb::{Context, FinalTransmit, Tcb};
+use crate::tcb::{Context, Fin, FinalTransmit, Tcb};
 use crate::timeouts::Retransmission;
 
 impl Tcb {
@@ -96,16 +96,16 @@ impl Tcb {
     /// Advances SND.UNA to the segment's acknowledgement number.
     fn advance(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>, summary: &mut AckSummary) {
         let ack = segment.ack;
-        let fin_acked = self.fin_queued && !self.fin_acked && ack == self.data_end().plus(1);
+        let fin_acked = self.fin == Fin::Unacknowledged && ack == self.data_end().plus(1);
         let acked_bytes = ack.since(self.send_base()) - u32::from(fin_acked);
         self.send.release(cx.send_blocks, acked_bytes);
         self.recovery.on_advance(cx.records, summary, ack);
         self.snd_una = ack;
         self.on_path_progress(cx, ack, segment.options.sack.as_slice());
-        self.fin_acked |= fin_acked;
         self.progress_at = cx.now;
         self.timers.retries = 0;
         if fin_acked {
+            self.fin = Fin::Acknowledged;
             self.on_fin_acknowledged(cx);
         }
     }

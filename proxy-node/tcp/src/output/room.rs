@@ -34,7 +34,7 @@ impl Tcb {
 
     /// Reports `Writable` to a writer that had to wait, once a quarter of the capacity is free.
     pub fn notify_writer(&mut self, config: &StackConfig, pool: &BlockPool) {
-        if !self.write_blocked || self.fin_queued {
+        if !self.write_blocked || self.fin.is_queued() {
             return;
         }
         let capacity = self.send_capacity(config, pool);

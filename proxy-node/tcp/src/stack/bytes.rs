@@ -81,7 +81,7 @@ impl Stack {
     /// Bytes that `write` would accept now if the pool had enough free blocks.
     pub fn writable(&self, label: FlowLabel) -> usize {
         match self.tcb(label) {
-            Some(tcb) if tcb.state != State::Done && !tcb.fin_queued => {
+            Some(tcb) if tcb.state != State::Done && !tcb.fin.is_queued() => {
                 tcb.send_capacity(&self.config, &self.send_blocks).saturating_sub(tcb.send.len()) as usize
             }
             _ => 0,
@@ -121,7 +121,7 @@ impl Stack {
         let room = self.writable(label);
         let Some(slot) = self.slot(label) else { return 0 };
         let Some((tcb, cx)) = self.split(slot, now) else { return 0 };
-        if tcb.state == State::Done || tcb.fin_queued {
+        if tcb.state == State::Done || tcb.fin.is_queued() {
             return 0;
         }
         let capacity = tcb.send_capacity(cx.config, cx.send_blocks);

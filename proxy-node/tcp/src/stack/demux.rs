@@ -149,12 +149,15 @@ impl Stack {
     ) -> Result<(), DropReason> {
         let Some((tcb, mut cx)) = self.split(slot, now) else { return Err(DropReason::StaleLabel) };
         // A record without label shows that the network node does not have it: the next segment announces it.
-        tcb.announced &= !arrival.label.is_none();
+        if arrival.label.is_none() {
+            tcb.announced.invalidate();
+        }
         let result = tcb.on_segment(&mut cx, segment);
         // A segment through another node moves the connection to that node, which then needs the label, too. A
         // segment without effect may be forged, and moves nothing.
         if tcb.via != arrival.via && result.is_ok() {
-            (tcb.announced, tcb.via) = (false, arrival.via);
+            tcb.via = arrival.via;
+            tcb.announced.invalidate();
         }
         let refused = match &result {
             Err(reject) if reject.reset => Some(tcb.tuple),

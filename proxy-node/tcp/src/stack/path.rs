@@ -31,8 +31,13 @@ impl Stack {
     /// announcements again. Returns how many connections were moved. Walks the whole table: for rare events only.
     pub fn redirect(&mut self, from: u32, to: u32) -> usize {
         self.dirty.resume(from);
-        let moved = self.tcbs.iter_mut().flatten().filter(|tcb| tcb.via == from);
-        moved.map(|tcb| (tcb.via, tcb.announced) = (to, false)).count()
+        let mut count = 0;
+        for tcb in self.tcbs.iter_mut().flatten().filter(|tcb| tcb.via == from) {
+            tcb.via = to;
+            tcb.announced.invalidate();
+            count += 1;
+        }
+        count
     }
 }
 

@@ -29,7 +29,7 @@ use crate::recovery::Recovery;
 use crate::rtt::Rtt;
 use crate::sendqueue::SendQueue;
 use crate::seq::Seq;
-use crate::tcb::{Context, FinalTransmit, Pending, Probe};
+use crate::tcb::{Announced, Context, Fin, FinalTransmit, Pending, Probe};
 use crate::timeouts::Timers;
 
 /// One connection.
@@ -74,8 +74,7 @@ pub(crate) struct Tcb {
     /// No further events: `abort` was called, the last event was reported, or the connection ended before it was ever
     /// reported.
     pub events_off: bool,
-    /// The network node `via` was sent label and addresses.
-    pub announced: bool,
+    pub announced: Announced,
     /// The peer's FIN was received; its sequence number is `fin_at`.
     pub fin_seen: bool,
     pub ack_now: bool,
@@ -95,12 +94,8 @@ pub(crate) struct Tcb {
     pub receive_mss: u16,
     /// Largest payload plus options per segment to the peer, in bytes; lowered and raised by path MTU discovery.
     pub mss_limit: u16,
-    /// FIN follows the send queue.
-    pub fin_queued: bool,
-    pub fin_acked: bool,
+    pub fin: Fin,
     pub probe: Option<Probe>,
-    /// Some network node was sent label and addresses, so the end must be reported to it.
-    pub ever_announced: bool,
     pub last_sent: Instant,
     /// When SND.UNA last advanced; if nothing is in flight, when data was first sent or queued.
     pub progress_at: Instant,
@@ -189,21 +184,19 @@ impl Tcb {
             ecn: Ecn::default(),
             pending: Pending::default(),
             events_off: false,
-            announced: false,
+            announced: Announced::Never,
             fin_seen: false,
             ack_now: false,
             maybe_transmit: true,
             quiet: false,
             rearm: true,
-            fin_queued: false,
-            fin_acked: false,
+            fin: Fin::None,
             send: SendQueue::EMPTY,
             iss: isn,
             irs: Seq(0),
             timestamp_offset: 0,
             receive_mss: mss,
             probe: None,
-            ever_announced: false,
             last_sent: cx.now,
             progress_at: cx.now,
             timers: Timers::default(),
