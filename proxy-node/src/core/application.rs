@@ -97,7 +97,7 @@ impl ProxyCore {
         let Ok(payload) = ListenPayload::parse(message.payload) else { return Verdict::Violation };
         let Some(process) = self.processes.get(&channel) else { return Verdict::Fine };
         let id = message.header.id;
-        let refusal = match self.pools.listen(process.node, payload.address.port(), channel, id) {
+        let refusal = match self.pools.listen(process.node, payload.address, channel, id) {
             Ok(_) => return Verdict::Fine,
             Err(ListenError::Duplicate) => reason::ADDRESS_IN_USE,
             Err(ListenError::Full) => reason::NO_BUFFERS,

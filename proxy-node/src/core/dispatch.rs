@@ -90,7 +90,9 @@ impl ProxyCore {
         let number = flow.service;
         while let Some(service) = self.services.get(number)
             && let Some(choice) =
-                self.pools.choose(now, &service.members, |channel| self.offers.is_barred(label, channel))
+                self.pools.choose(now, &service.members, service.spec.address.ip(), |channel| {
+                    self.offers.is_barred(label, channel)
+                })
         {
             if self.send_open(now, label, choice, out) {
                 return true;

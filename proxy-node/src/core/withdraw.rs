@@ -181,9 +181,10 @@ impl ProxyCore {
             return false;
         }
         let barred = |channel| channel == from.channel || self.offers.is_barred(label, channel);
+        let local = service.spec.address.ip();
         let starved =
-            now >= flow.since + BUSY_PATIENCE && self.pools.any_ready(now, &service.members, barred);
-        let wanted = starved || self.pools.any_idle(now, &service.members, barred);
+            now >= flow.since + BUSY_PATIENCE && self.pools.any_ready(now, &service.members, local, barred);
+        let wanted = starved || self.pools.any_idle(now, &service.members, local, barred);
         if !wanted || !self.offers.has_room(label) {
             return false;
         }
@@ -200,7 +201,7 @@ impl ProxyCore {
         self.take_back(now, label, from);
         let service = self.services.get(number);
         let barred = |channel| self.offers.is_barred(label, channel);
-        let to = service.and_then(|service| self.pools.choose_idle(now, &service.members, barred));
+        let to = service.and_then(|service| self.pools.choose_idle(now, &service.members, local, barred));
         if !to.is_some_and(|to| self.send_open(now, label, to, out)) {
             self.dispatch(now, label, out);
         }
