@@ -147,6 +147,12 @@ impl<const N: usize> Kept<N> {
         }
     }
 
+    /// Whether this is what was kept, and all of it.
+    fn is(&self, text: &[u8]) -> bool {
+        let kept = self.0.iter().map(|b| b.load(Ordering::Relaxed)).take_while(|b| *b != 0);
+        kept.eq(text.iter().copied())
+    }
+
     fn bytes(&self) -> Vec<u8> {
         self.0.iter().map(|b| b.load(Ordering::Relaxed)).take_while(|b| *b != 0).collect()
     }
@@ -196,15 +202,20 @@ fn executable_name() -> ProgramName {
     ProgramName::of_executable(path.get(..len).unwrap_or(&[])).unwrap_or(ProgramName::UNKNOWN)
 }
 
+/// The variables that give a program the filter, each with its `=`.
+pub const INHERITED: [&[u8]; 3] = [b"LD_PRELOAD=", b"CSP_AGENT=", b"CSP_MODE="];
+
+/// Whether a text of an environment is an LD_PRELOAD that is not this process's own.
+pub fn is_another_preload(text: &CStr) -> bool {
+    let value = text.to_bytes().strip_prefix(INHERITED[0]);
+    value.is_some_and(|value| !PRELOAD.is(value))
+}
+
 /// The variables that give a program the filter, as they were at start, for an environment that lacks them.
 pub fn inheritance() -> Vec<CString> {
     let mode: &[u8] = if is_strict() { b"strict" } else { b"on" };
-    let texts = [
-        (&b"LD_PRELOAD="[..], PRELOAD.bytes()),
-        (b"CSP_AGENT=", AGENT.bytes()),
-        (b"CSP_MODE=", mode.to_vec()),
-    ];
-    let set = texts.into_iter().filter(|(_, value)| !value.is_empty());
+    let texts = [PRELOAD.bytes(), AGENT.bytes(), mode.to_vec()];
+    let set = INHERITED.into_iter().zip(texts).filter(|(_, value)| !value.is_empty());
     set.filter_map(|(name, value)| CString::new([name, &value].concat()).ok()).collect()
 }
 

@@ -16,11 +16,13 @@ macro_rules! call_next {
 
 mod aliases;
 mod descriptors;
+mod exec;
 mod io;
 mod poll;
 pub mod processes;
 mod signals;
 mod sockets;
 mod spawn;
+mod stat;
 mod syscall;
 mod transfer;

@@ -13,7 +13,7 @@ use libc::c_int;
 use crate::description::{Kind, Membership};
 use crate::engine::{ENGINE, Engine};
 use crate::fdtable::{self, Entry};
-use crate::inherit::Mark;
+use crate::inherit::{self, Mark};
 use crate::ops::{carried, ending, now, options, sockets};
 use crate::sys::{self, Errno, syscall};
 use crate::wait::{self, Deadline};
@@ -59,9 +59,18 @@ pub fn any_for_child() -> bool {
     ENGINE.with(|engine| !engine.leaving(Which::ForChild).is_empty())
 }
 
-/// Whether a program that is executed now inherits a socket that means nothing without the filter.
+/// Whether a program that is executed now inherits a socket that means nothing without the filter. A child of vfork has descriptors
+/// of its own, which the tables do not know: there the sockets' marks say it.
 pub fn any_over_exec() -> bool {
-    (0..=fdtable::highest()).any(|fd| is_placeholder(fd) && stays_open(fd))
+    if !bootstrap::is_on() || fdtable::highest() <= 0 {
+        return false;
+    }
+    if bootstrap::owns_tables() {
+        return (0..=fdtable::highest()).any(|fd| is_placeholder(fd) && stays_open(fd));
+    }
+    let mut any = false;
+    inherit::each_descriptor(|fd| any = any || (stays_open(fd) && Mark::of(fd).is_some()));
+    any
 }
 
 /// Whether a descriptor means nothing, or has no true name, for a program without the filter.

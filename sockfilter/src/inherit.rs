@@ -5,6 +5,7 @@
 //! (SO_ATTACH_FILTER, read back by SO_GET_FILTER): it belongs to the open socket, so that every descriptor of it, in every
 //! process, shows it. The sockets that carry one take no packets, so the filter never runs.
 
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::ffi::CStr;
 use std::net::SocketAddr;
 
@@ -118,19 +119,29 @@ impl Mark {
     }
 }
 
-/// At start: takes in what this program inherited over exec.
+/// At start: adopts what this program inherited over exec.
 pub fn scan() {
-    numbers_in(c"/proc/self/fd", adopt);
+    each_descriptor(adopt);
 }
 
-/// The entries of a folder that are numbers.
-pub fn numbers_in(path: &CStr, mut then: impl FnMut(c_int)) {
+/// Descriptors that are tried where `/proc` does not show which are open: a root folder of the program's own may lack it.
+const TRIED: c_int = 1024;
+
+/// The descriptors of this process that are open, and perhaps some that are not.
+pub fn each_descriptor(mut then: impl FnMut(c_int)) {
+    if !numbers_in(c"/proc/self/fd", &mut then) {
+        (0..TRIED).for_each(then);
+    }
+}
+
+/// The entries of a folder that are numbers; whether the folder could be read.
+pub fn numbers_in(path: &CStr, mut then: impl FnMut(c_int)) -> bool {
     const NAMES: usize = 4096;
     let mut names = [0u64; NAMES / 8];
     let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
     // SAFETY: the path is a C string.
     let Ok(folder) = (unsafe { syscall!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) }) else {
-        return;
+        return false;
     };
     loop {
         // SAFETY: `names` has NAMES writable bytes.
@@ -141,6 +152,7 @@ pub fn numbers_in(path: &CStr, mut then: impl FnMut(c_int)) {
         each_number(bytes, &mut then);
     }
     sys::close(folder as c_int);
+    true
 }
 
 /// The numbers among the names of directory entries (`struct linux_dirent64`).
@@ -171,12 +183,20 @@ pub fn adopt(fd: c_int) {
     ENGINE.with(|engine| engine.adopt_marked(fd, mark));
 }
 
+static INHERITED_LISTENER: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process has got an accelerated listener over exec or a Unix socket.
+pub fn inherited_listener() -> bool {
+    INHERITED_LISTENER.load(Ordering::Relaxed)
+}
+
 impl Engine {
     fn adopt_marked(&mut self, fd: c_int, mark: Mark) {
         // SAFETY: no pointers.
         let flags = unsafe { syscall!(libc::SYS_fcntl, fd, libc::F_GETFL) }.unwrap_or(0);
         let (kind, family) = match mark {
             Mark::Listener { family, backlog, address } => {
+                INHERITED_LISTENER.store(true, Ordering::Relaxed);
                 (Kind::Listener(ListenState { address, backlog, id: None, interest: false }), family)
             }
             Mark::Carried { family, local, remote } => (Kind::Carried { local, remote }, family),

@@ -81,9 +81,9 @@ impl Dispatcher {
     }
 
     /// LISTEN: the error is the reason for REFUSED.
-    pub(crate) fn listen(&mut self, channel: ChannelId, listener: u32, port: u16) -> Result<(), u32> {
+    pub(crate) fn listen(&mut self, channel: ChannelId, listener: u32, address: SocketAddr) -> Result<(), u32> {
         let Some(process) = self.processes.get(&channel) else { return Ok(()) };
-        match self.pools.listen(process.node, port, channel, listener) {
+        match self.pools.listen(process.node, address, channel, listener) {
             Ok(_) => Ok(()),
             Err(ListenError::Duplicate) => Err(reason::ADDRESS_IN_USE),
             Err(ListenError::Full) => Err(reason::NO_BUFFERS),
@@ -269,7 +269,9 @@ impl Dispatcher {
         let Some(number) = cx.flows.get(label).map(|flow| flow.service) else { return true };
         while let Some(service) = self.services.get(number)
             && let Some(choice) =
-                self.pools.choose(cx.now, &service.members, |channel| self.offers.is_barred(label, channel))
+                self.pools.choose(cx.now, &service.members, service.spec.address.ip(), |channel| {
+                    self.offers.is_barred(label, channel)
+                })
         {
             if self.send_open(cx, label, choice) {
                 return true;

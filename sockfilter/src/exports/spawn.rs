@@ -4,7 +4,7 @@ use core::ffi::{c_char, c_void};
 
 use libc::c_int;
 
-use super::processes::{Environment, Strings, before_exec};
+use super::exec::{Environment, Strings, before_exec};
 use crate::handover::{self, Which};
 use crate::next::Next;
 use crate::spawned::ACTIONS;
@@ -79,8 +79,9 @@ macro_rules! spawn {
             if $next.find().is_null() {
                 return libc::ENOSYS;
             }
-            // SAFETY: by the caller's contract `actions` is null or an initialised set of file actions.
-            let kept = unsafe { Environment::of(environment, before_spawn(actions)) };
+            let any = before_spawn(actions);
+            // SAFETY: `environment` is null or an array of C strings that ends with a null pointer, as the function requires.
+            let kept = unsafe { Environment::of(environment, || any) };
             call_next!(
                 $next,
                 fn(*mut c_int, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int,

@@ -2,7 +2,7 @@
 
 use libc::{c_int, c_long, c_uint};
 
-use super::{descriptors, io, poll, processes, sockets, transfer};
+use super::{descriptors, exec, io, poll, processes, sockets, stat, transfer};
 use crate::ops::select::Sets;
 use crate::{fork, signals, sys};
 
@@ -115,8 +115,9 @@ unsafe extern "C-unwind" fn dispatch(
             }
             // Rings of the kernel's own read and write past us: libraries fall back to what they did before.
             libc::SYS_io_uring_setup => return failed(-(libc::ENOSYS as isize)),
-            libc::SYS_execve => processes::execve(a as _, b as _, c as _),
-            libc::SYS_execveat => processes::execveat(fd, b as _, c as _, d as _, e as c_int),
+            libc::SYS_fstat => stat::fstat(fd, b as _),
+            libc::SYS_execve => exec::execve(a as _, b as _, c as _),
+            libc::SYS_execveat => exec::execveat(fd, b as _, c as _, d as _, e as c_int),
             libc::SYS_chroot => processes::chroot(a as _),
             libc::SYS_rt_sigaction => {
                 let raw = sys::raw6(number, [a, b, c, d, e, f]);

@@ -183,9 +183,10 @@ fn hold(fd: c_int) -> Result<(), Errno> {
         syscall!(libc::SYS_shutdown, fd, libc::SHUT_RD)?;
         let (level, option) = (libc::SOL_SOCKET, libc::SO_REUSEADDR);
         syscall!(libc::SYS_setsockopt, fd, level, option, &raw const off, size_of::<c_int>())?;
-        // A port that the kernel chose is given up on the way; one that the program chose is not (EINVAL).
+        // A port that the kernel chose is given up on the way; one that the program chose is not (EINVAL). One below 1024 the
+        // program chose, perhaps with rights that it has no more (EACCES; Varnish binds as root and listens as another user).
         match syscall!(libc::SYS_bind, fd, name.as_ptr(), len) {
-            Ok(_) | Err(libc::EINVAL) => Ok(()),
+            Ok(_) | Err(libc::EINVAL | libc::EACCES) => Ok(()),
             Err(errno) => Err(errno),
         }
     }

@@ -413,3 +413,38 @@ fn a_service_listens_on_its_connections_own_address() {
     assert_eq!(stage.proxy.forget(data).received, b"the file");
     stage.succeeds(server);
 }
+
+/// As Dovecot does it: a login process, executed with the listener and no environment, writes which socket its client's is, and passes
+/// it to a process that compares.
+const INODES: &str = "
+import os, socket, struct, sys
+if len(sys.argv) == 1:
+    listener = socket.create_server(('', 18132))
+    listener.set_inheritable(True)
+    os.environ.clear()
+    os.execv('/usr/bin/python3', ['python3', sys.argv[0], str(listener.fileno())])
+near, far = socket.socketpair()
+if os.fork() == 0:
+    inode, (fd,), _, _ = socket.recv_fds(far, 8, 1)
+    same = struct.unpack('q', inode)[0] == os.fstat(fd).st_ino
+    socket.socket(fileno=fd).sendall(b'the same' if same else b'another')
+    os._exit(0)
+listener = socket.socket(fileno=int(sys.argv[1]))
+c, _ = listener.accept()
+inode = os.fstat(c.fileno()).st_ino
+assert inode == os.stat(c.fileno()).st_ino
+socket.send_fds(near, [struct.pack('q', inode)], [c.fileno()])
+c.close()
+assert os.wait()[1] == 0
+";
+
+#[test]
+fn a_connection_keeps_its_inode_when_it_goes_to_another_process() {
+    let mut stage = Stage::new();
+    let program = stage.python(INODES, &[]);
+    stage.proxy.until("the listener", |p| p.listening(18132).1 == 1);
+    let label = stage.proxy.open(18132, b"", false);
+    stage.proxy.until("the end", |p| p.flow(label).closed);
+    assert_eq!(stage.proxy.flow(label).received, b"the same");
+    stage.succeeds(program);
+}

@@ -344,3 +344,30 @@ fn options_reach_the_proxy_and_its_figures_come_back() {
     assert_eq!(stage.proxy.flow(label).options, [(1, 1), (2, 60_000), (3, 5_000), (4, 7_000), (5, 4)]);
     assert_eq!(stage.succeeds(program), "1 1234 10 60\n");
 }
+
+/// As Varnish does it: binds as root, listens as another user.
+const WITHOUT_ROOT: &str = "
+import os, socket
+listener = socket.socket()
+listener.bind(('', 918))
+os.setgid(65534); os.setuid(65534)
+listener.listen(5)
+assert listener.getsockname()[1] == 918
+c, _ = listener.accept()
+c.sendall(c.recv(100).upper())
+";
+
+#[test]
+fn a_port_below_1024_is_listened_on_without_the_rights_to_bind_it() {
+    if !csp_support::is_root("the test binds a port below 1024") {
+        return;
+    }
+    let mut stage = Stage::new();
+    let server = stage.python(WITHOUT_ROOT, &[]);
+    stage.proxy.until("the listener", |p| p.listening(918).1 == 1);
+    assert_eq!(stage.kernel_sockets(server, 918), 0);
+    let label = stage.proxy.open(918, b"question", false);
+    stage.proxy.until("the end", |p| p.flow(label).closed);
+    assert_eq!(stage.proxy.flow(label).received, b"QUESTION");
+    stage.succeeds(server);
+}

@@ -334,6 +334,14 @@ impl Cluster {
         first_error.map_or(Ok(()), Err)
     }
 
+    /// Gives a tier's host the VIP, as docs/operators.md has it: on `lo`, and not announced on any other interface.
+    pub fn vip_on_lo(&self, tier: Tier) -> Result<()> {
+        let host = self.host(tier);
+        let settings = "sysctl -qw net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2";
+        host.run("sh", &["-c", settings])?;
+        host.address("lo", &format!("{}/32", configs::VIP))
+    }
+
     /// A tier's host.
     pub fn host(&self, tier: Tier) -> &Host {
         &self.hosts[tier as usize]

@@ -9,6 +9,8 @@
 //!                        ─▶ idle: those of them that have answered every offer
 //!  listeners: (channel, id) ─▶ member, credit, open, unanswered
 //! ```
+//! Listeners of one member may be bound to different addresses; the most specific get a connection, as in the kernel (`bound`).
+//!
 //! A process that lost an offer unanswered, or handed one back, is in doubt: others come first until it accepts or one of
 //! its connections ends, but for a trial now and then. A process that is *slow*, with an offer unanswered for long, gets no
 //! further ones until it accepts: connections wait in the service's backlog, where any process can have them.
@@ -16,12 +18,17 @@
 //! Everything is found by key; only the members of one service are looked at one by one (policy bounds them). A member
 //! is forgotten when no service names it, nobody listens there and no connection is at it.
 
+mod bound;
+mod listener;
 mod place;
 
 use std::collections::{BTreeSet, HashMap};
+use std::net::{IpAddr, SocketAddr};
 
 use csp_types::{Instant, NodeId};
 
+use bound::{Bound, Closeness};
+use listener::Listener;
 use place::{Place, best};
 
 /// Members one proxy worker can know, named by policy or announced by applications.
@@ -46,33 +53,6 @@ pub struct ChannelId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct MemberId(pub u32);
 
-/// A process' listening socket at a member.
-#[derive(Clone, Copy, Debug)]
-struct Listener {
-    member: MemberId,
-    credit: u32,
-    open: u32,
-    /// Offers among the open ones that the process has not answered.
-    unanswered: u32,
-    /// Since when it is in doubt; zero: it is not.
-    doubted: Instant,
-    /// One of the unanswered offers is overdue.
-    slow: bool,
-}
-
-impl Listener {
-    /// Whether it takes offers.
-    fn is_ready(&self) -> bool {
-        self.credit > 0 && self.unanswered < UNANSWERED_MAX && !self.slow
-    }
-
-    /// An offer was answered, or is void.
-    fn answered(&mut self) {
-        self.unanswered = self.unanswered.saturating_sub(1);
-        self.slow &= self.unanswered > 0;
-    }
-}
-
 /// One server of a pool.
 #[derive(Clone, Debug)]
 pub struct Member {
@@ -86,6 +66,7 @@ pub struct Member {
     pub accepted: u64,
     listeners: usize,
     credit: u64,
+    bound: Bound,
     /// Since when nobody listens there.
     unserved_since: Instant,
     /// Listeners that take offers.
@@ -197,11 +178,11 @@ impl Pools {
         self.members.get(member.0 as usize)?.as_ref()
     }
 
-    /// A process listens at (`node`, `port`).
+    /// A process of `node` listens at `address`.
     pub fn listen(
         &mut self,
         node: NodeId,
-        port: u16,
+        address: SocketAddr,
         channel: ChannelId,
         listener: u32,
     ) -> Result<MemberId, ListenError> {
@@ -212,14 +193,23 @@ impl Pools {
             return Err(ListenError::Full);
         }
         // Somebody listens there from now on: when nobody did before does not matter.
-        let id = self.member(Instant::ZERO, node, port).ok_or(ListenError::Full)?;
+        let id = self.member(Instant::ZERO, node, address.port()).ok_or(ListenError::Full)?;
         let member = self.get_mut(id).ok_or(ListenError::Full)?;
         if member.listeners >= LISTENERS_PER_MEMBER_MAX {
             return Err(ListenError::Full);
         }
         member.listeners += 1;
-        let new =
-            Listener { member: id, credit: 0, open: 0, unanswered: 0, doubted: Instant::ZERO, slow: false };
+        let address = address.ip();
+        member.bound.add(address);
+        let new = Listener {
+            member: id,
+            address,
+            credit: 0,
+            open: 0,
+            unanswered: 0,
+            doubted: Instant::ZERO,
+            slow: false,
+        };
         self.listeners.insert((channel, listener), new);
         self.by_channel.entry(channel).or_default().push(listener);
         Ok(id)
@@ -283,16 +273,18 @@ impl Pools {
         self.readied = true;
     }
 
-    /// The member with the fewest open connections among those that would take one, and in it the process with the
-    /// fewest; those in doubt come last, `barred` ones are left out. Takes one accept credit.
+    /// For a connection to `local`: the member with the fewest open connections among those that would take one, and in it the
+    /// process with the fewest; those in doubt come last, `barred` ones are left out. Takes one accept credit.
     pub fn choose(
         &mut self,
         now: Instant,
         candidates: &[MemberId],
+        local: IpAddr,
         barred: impl Fn(ChannelId) -> bool,
     ) -> Option<Choice> {
-        let best =
-            |m: &Member| best(&m.ready, now, &barred).map(|(in_doubt, place)| (in_doubt, m.open, place));
+        let best = |m: &Member| {
+            self.best_of(now, m, &m.ready, local, &barred).map(|(in_doubt, place)| (in_doubt, m.open, place))
+        };
         let found = candidates.iter().filter_map(|id| Some((*id, best(self.get(*id)?)?)));
         let (member, (_, _, place)) = found.min_by_key(|(_, (in_doubt, open, _))| (*in_doubt, *open))?;
         self.take(now, member, place)
@@ -303,9 +295,10 @@ impl Pools {
         &mut self,
         now: Instant,
         candidates: &[MemberId],
+        local: IpAddr,
         barred: impl Fn(ChannelId) -> bool,
     ) -> Option<Choice> {
-        let found = candidates.iter().filter_map(|id| Some((*id, self.idle_at(now, *id, &barred)?)));
+        let found = candidates.iter().filter_map(|id| Some((*id, self.idle_at(now, *id, local, &barred)?)));
         let (member, (_, place)) = found.min_by_key(|(_, (open, _))| *open)?;
         self.take(now, member, place)
     }
@@ -315,9 +308,10 @@ impl Pools {
         &self,
         now: Instant,
         candidates: &[MemberId],
+        local: IpAddr,
         barred: impl Fn(ChannelId) -> bool,
     ) -> bool {
-        candidates.iter().any(|id| self.idle_at(now, *id, &barred).is_some())
+        candidates.iter().any(|id| self.idle_at(now, *id, local, &barred).is_some())
     }
 
     /// Whether a process takes offers, idle or not, that is neither barred nor in doubt.
@@ -325,9 +319,10 @@ impl Pools {
         &self,
         now: Instant,
         candidates: &[MemberId],
+        local: IpAddr,
         barred: impl Fn(ChannelId) -> bool,
     ) -> bool {
-        let best = |member: &Member| best(&member.ready, now, &barred);
+        let best = |member: &Member| self.best_of(now, member, &member.ready, local, &barred);
         candidates.iter().filter_map(|id| best(self.get(*id)?)).any(|(in_doubt, _)| !in_doubt)
     }
 
@@ -336,12 +331,32 @@ impl Pools {
         &self,
         now: Instant,
         id: MemberId,
+        local: IpAddr,
         barred: impl Fn(ChannelId) -> bool,
     ) -> Option<(u32, Place)> {
         let member = self.get(id)?;
-        best(&member.idle, now, barred)
+        self.best_of(now, member, &member.idle, local, barred)
             .filter(|(in_doubt, _)| !in_doubt)
             .map(|(_, place)| (member.open, place))
+    }
+
+    /// The best of these places of a member whose listeners get the connections to `local`.
+    fn best_of(
+        &self,
+        now: Instant,
+        member: &Member,
+        places: &BTreeSet<Place>,
+        local: IpAddr,
+        barred: impl Fn(ChannelId) -> bool,
+    ) -> Option<(bool, Place)> {
+        let Some(wanted) = member.bound.wanted(local) else {
+            return best(places, now, |place| barred(place.2));
+        };
+        let is_close = |(_, _, channel, id): &Place| {
+            let listener = self.listeners.get(&(*channel, *id));
+            listener.is_some_and(|l| Closeness::of(l.address, local) == wanted)
+        };
+        best(places, now, |place| barred(place.2) || !is_close(place))
     }
 
     fn take(&mut self, now: Instant, member: MemberId, place: Place) -> Option<Choice> {
@@ -430,6 +445,7 @@ impl Pools {
             accepted: 0,
             listeners: 0,
             credit: 0,
+            bound: Bound::default(),
             unserved_since: now,
             ready: BTreeSet::new(),
             idle: BTreeSet::new(),
@@ -469,6 +485,7 @@ impl Pools {
         if let Some(member) = self.get_mut(gone.member) {
             member.set_out(&gone, channel, id);
             member.listeners -= 1;
+            member.bound.remove(gone.address);
             member.unserved_since = now;
             member.credit -= u64::from(gone.credit);
         }

@@ -7,12 +7,15 @@
 mod apache;
 mod cell;
 mod crowd;
+mod dnsmasq;
+mod dovecot;
 mod endurance;
 mod haproxy;
 mod hosts;
 mod http;
 mod java;
 mod lighttpd;
+mod mariadb;
 mod memcached;
 mod nginx;
 mod node;
@@ -22,6 +25,7 @@ mod redis;
 mod sshd;
 mod stage;
 mod table;
+mod varnish;
 mod vsftpd;
 mod watch;
 
@@ -63,7 +67,7 @@ struct Row {
     run: fn(&mut Stage) -> Result<String>,
 }
 
-const ROWS: [&[Row]; 14] = [
+const ROWS: [&[Row]; 18] = [
     &nginx::ROWS,
     &endurance::ROWS,
     &apache::ROWS,
@@ -77,6 +81,10 @@ const ROWS: [&[Row]; 14] = [
     &java::ROWS,
     &sshd::ROWS,
     &postgresql::ROWS,
+    &mariadb::ROWS,
+    &varnish::ROWS,
+    &dovecot::ROWS,
+    &dnsmasq::ROWS,
     &crowd::ROWS,
 ];
 

@@ -156,6 +156,18 @@ impl Stage {
         Ok(())
     }
 
+    /// Ends a program that was started, and forgets it.
+    pub fn end(&mut self, name: &str) -> Result<()> {
+        self.cluster.program(name).with_context(|| format!("{name} was not started"))?.stop()?;
+        self.cluster.forget_program(name);
+        Ok(())
+    }
+
+    /// Gives the app host the VIP, as docs/operators.md has it: on `lo`, and not announced on any other interface.
+    pub fn vip_on_lo(&self) -> Result<()> {
+        self.cluster.vip_on_lo(Tier::AppNode)
+    }
+
     /// Fails where a program or daemon has ended that nobody stopped.
     pub fn alive(&mut self) -> Result<()> {
         let casualties = self.cluster.casualties();

@@ -15,13 +15,13 @@ pub(super) type Place = (Instant, u32, ChannelId, u32);
 /// The first place of one that is in doubt.
 const FIRST_DOUBTED: Place = (Instant::from_nanos(1), 0, ChannelId(0), 0);
 
-/// The best of these places but those of `barred` processes, and whether it is in doubt still.
+/// The best of these places but the `barred` ones, and whether it is in doubt still.
 pub(super) fn best(
     places: &BTreeSet<Place>,
     now: Instant,
-    barred: impl Fn(ChannelId) -> bool,
+    barred: impl Fn(&Place) -> bool,
 ) -> Option<(bool, Place)> {
-    let open = |place: &&Place| !barred(place.2);
+    let open = |place: &&Place| !barred(place);
     let first = *places.iter().find(open)?;
     let in_doubt = |place: &Place| place.0 > Instant::ZERO && place.0 + DOUBT > now;
     let trial = places.range(FIRST_DOUBTED..).find(open);

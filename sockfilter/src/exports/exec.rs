@@ -1,0 +1,246 @@
+//! exec and its kin: connections that stay open are given to the agent, and a program that inherits a listener or a connection
+//! keeps the filter, whatever becomes of its environment.
+//!
+//! Every function ends in one of four of the next library, which take the arguments as an array and the environment as a
+//! parameter. Those with a list of arguments have it copied into an array first.
+
+use core::ffi::{CStr, c_char};
+use core::ptr::null;
+use std::ffi::CString;
+
+use libc::c_int;
+
+use crate::bootstrap;
+use crate::handover::{self, Which};
+use crate::next::Next;
+
+/// An array of C strings that ends with a null pointer.
+pub(super) type Strings = *const *const c_char;
+
+/// Before exec and posix_spawn: connections that stay open over it leave.
+pub(super) extern "C" fn before_exec() {
+    handover::leave(Which::OverExec);
+}
+
+/// Functions that take an environment: connections leave, and the environment keeps the filter where it must.
+macro_rules! with_environment {
+    ($($name:ident($($argument:ident: $type:ty),*; $environment:ident $(, $last:ident: $last_type:ty)?);)*) => {
+        mod next {
+            $(#[allow(non_upper_case_globals)]
+            pub static $name: super::Next = super::Next::new(concat!(stringify!($name), "\0"));)*
+        }
+
+        /// Looks all functions up.
+        pub(super) fn resolve() {
+            $(next::$name.get();)*
+        }
+
+        $(#[doc = concat!(stringify!($name), "(3)")]
+        #[unsafe(no_mangle)]
+        pub(super) unsafe extern "C" fn $name($($argument: $type,)* $environment: Strings $(, $last: $last_type)?) -> c_int {
+            before_exec();
+            // SAFETY: `$environment` is null or an array of C strings that ends with a null pointer, as the function requires.
+            let kept = unsafe { Environment::of($environment, handover::any_over_exec) };
+            call_next!(
+                next::$name,
+                fn($($type,)* Strings $(, $last_type)?) -> c_int,
+                ($($argument,)* kept.pointer() $(, $last)?)
+            )
+        })*
+    };
+}
+
+with_environment! {
+    execve(path: *const c_char, arguments: Strings; environment);
+    execvpe(file: *const c_char, arguments: Strings; environment);
+    fexecve(fd: c_int, arguments: Strings; environment);
+    execveat(folder: c_int, path: *const c_char, arguments: Strings; environment, flags: c_int);
+}
+
+unsafe extern "C" {
+    /// The environment of this process, environ(7).
+    static mut environ: Strings;
+}
+
+/// execv(3): the environment is the process's own, which it may have cleared (Dovecot's master does).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int {
+    // SAFETY: the caller passes what execve requires; `environ` is such an array, or null.
+    unsafe { execve(path, arguments, environ) }
+}
+
+/// execvp(3), likewise.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
+    // SAFETY: as above.
+    unsafe { execvpe(file, arguments, environ) }
+}
+
+/// Arguments in registers (System V AMD64 ABI §3.2.3).
+const REGISTERS: usize = 6;
+/// Arguments of a list that are copied without an allocation: in a child of vfork nobody would free it.
+const LIST_INLINE: usize = 256;
+
+/// The arguments of a variadic call, all of them pointers: the first six were in registers, the others lie on the caller's stack.
+struct List {
+    registers: Strings,
+    stack: Strings,
+}
+
+impl List {
+    /// Argument `at`.
+    ///
+    /// # Safety
+    /// The call must have had that many.
+    unsafe fn at(&self, at: usize) -> *const c_char {
+        // SAFETY: the entry saved six registers; the others are where the ABI has them, as far as the call had them.
+        unsafe {
+            match at.checked_sub(REGISTERS) {
+                None => self.registers.add(at).read(),
+                Some(at) => self.stack.add(at).read(),
+            }
+        }
+    }
+
+    /// Gives `then` the path, the arguments after it up to the null pointer, and where in the list that pointer is.
+    ///
+    /// # Safety
+    /// The list must end with a null pointer after the path.
+    unsafe fn with(&self, then: impl FnOnce(*const c_char, Strings, usize) -> c_int) -> c_int {
+        let mut end = 1;
+        // SAFETY: the list goes on until its null pointer.
+        while !unsafe { self.at(end) }.is_null() {
+            end += 1;
+        }
+        let (mut inline, mut longer) = ([null(); LIST_INLINE], Vec::new());
+        let array = match inline.get_mut(..end) {
+            Some(array) => array,
+            None => {
+                longer.resize(end, null());
+                &mut longer[..]
+            }
+        };
+        for (at, argument) in array.iter_mut().enumerate() {
+            // SAFETY: as above: 1 to `end` are part of the list.
+            *argument = unsafe { self.at(at + 1) };
+        }
+        // SAFETY: the path is the first argument.
+        then(unsafe { self.at(0) }, array.as_ptr(), end)
+    }
+}
+
+/// execl(3)
+unsafe extern "C" fn execute(registers: Strings, stack: Strings) -> c_int {
+    // SAFETY: the caller's list ends with a null pointer, and is what execve requires.
+    unsafe { List { registers, stack }.with(|path, arguments, _| execve(path, arguments, environ)) }
+}
+
+/// execlp(3)
+unsafe extern "C" fn execute_by_path(registers: Strings, stack: Strings) -> c_int {
+    // SAFETY: as above.
+    unsafe { List { registers, stack }.with(|file, arguments, _| execvpe(file, arguments, environ)) }
+}
+
+/// execle(3): the environment stands after the list's null pointer.
+unsafe extern "C" fn execute_in(registers: Strings, stack: Strings) -> c_int {
+    let list = List { registers, stack };
+    // SAFETY: as above; the argument after the null pointer is an array of C strings.
+    unsafe { list.with(|path, arguments, end| execve(path, arguments, list.at(end + 1).cast())) }
+}
+
+/// Entry points with a list of arguments: they pass on where its registers and its stack are.
+macro_rules! with_list {
+    ($($name:ident: $run:ident;)*) => {
+        $(#[doc = concat!(stringify!($name), "(3)")]
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() -> c_int {
+            core::arch::naked_asm!(
+                "push rbp",
+                "mov rbp, rsp",
+                "push r9",
+                "push r8",
+                "push rcx",
+                "push rdx",
+                "push rsi",
+                "push rdi",
+                "mov rdi, rsp",
+                "lea rsi, [rbp + 16]",
+                "call {run}",
+                "leave",
+                "ret",
+                run = sym $run,
+            )
+        })*
+    };
+}
+
+with_list! {
+    execl: execute;
+    execlp: execute_by_path;
+    execle: execute_in;
+}
+
+/// The environment of a program that is about to be executed. One that inherits a listener or a connection of ours and would
+/// lose the filter keeps it: a bare placeholder is of no use to anyone (nginx gives a new binary an environment of its own,
+/// Dovecot clears it).
+pub(super) struct Environment {
+    given: Strings,
+    kept: Vec<*const c_char>,
+    _texts: Vec<CString>,
+}
+
+impl Environment {
+    /// The environment for a program that needs the filter, or does not: asked only where the environment lacks a part of it. An
+    /// LD_PRELOAD of the program's own is respected.
+    ///
+    /// # Safety
+    /// `given` must be null or an array of C strings that ends with a null pointer.
+    pub(super) unsafe fn of(given: Strings, needs_us: impl FnOnce() -> bool) -> Environment {
+        let as_given = Environment { given, kept: Vec::new(), _texts: Vec::new() };
+        let (mut count, mut has) = (0, [false; bootstrap::INHERITED.len()]);
+        // SAFETY: the array goes on until its null pointer.
+        while let Some(text) = unsafe { text_at(given, count) } {
+            if bootstrap::is_another_preload(text) {
+                return as_given;
+            }
+            for (has, name) in has.iter_mut().zip(bootstrap::INHERITED) {
+                *has |= text.to_bytes().starts_with(name);
+            }
+            count += 1;
+        }
+        // Nothing is allocated before: a signal handler may execute a program while the filter's allocator is at work.
+        if has.iter().all(|has| *has) || !needs_us() {
+            return as_given;
+        }
+        let lacks = |text: &CString| {
+            has.iter().zip(bootstrap::INHERITED).all(|(has, name)| !has || !text.as_bytes().starts_with(name))
+        };
+        let texts: Vec<CString> = bootstrap::inheritance().into_iter().filter(lacks).collect();
+        let mut kept = Vec::with_capacity(count + texts.len() + 1);
+        // SAFETY: all of them are before the null pointer.
+        kept.extend((0..count).map(|at| unsafe { given.add(at).read() }));
+        kept.extend(texts.iter().map(|text| text.as_ptr()));
+        kept.push(null());
+        Environment { given, kept, _texts: texts }
+    }
+
+    /// What the program gets.
+    pub(super) fn pointer(&self) -> Strings {
+        if self.kept.is_empty() { self.given } else { self.kept.as_ptr() }
+    }
+}
+
+/// An element of an array of C strings; `None` for the null pointer at its end, or where there is no array.
+///
+/// # Safety
+/// `strings` must be null, or have more than `at` elements before its null pointer, or just as many.
+unsafe fn text_at<'a>(strings: Strings, at: usize) -> Option<&'a CStr> {
+    if strings.is_null() {
+        return None;
+    }
+    // SAFETY: the element is part of the array.
+    let text = unsafe { strings.add(at).read() };
+    // SAFETY: an element that is not the null pointer is a C string.
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) })
+}

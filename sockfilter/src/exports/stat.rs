@@ -1,0 +1,65 @@
+//! fstat and its kin, by which a program learns which socket a descriptor is.
+//!
+//! The placeholder answers, and goes on to answer until the connection is given to the agent: then another socket stands in its
+//! place, with another inode. A program that inherited its listener is one of several that serve together, and its connections may
+//! go on to others: those may compare inodes (Dovecot's imap with what imap-login wrote). So a connection whose inode such a program
+//! asks for is given to the agent before, and keeps that inode.
+
+use core::ffi::{c_char, c_void};
+
+use libc::{c_int, c_uint};
+
+use crate::handover::{self, Which};
+use crate::inherit;
+use crate::next::Next;
+
+fn before(fd: c_int) {
+    if inherit::inherited_listener() {
+        handover::leave(Which::Of(fd));
+    }
+}
+
+macro_rules! stat {
+    ($($name:ident: $next:ident($($argument:ident: $type:ty),*), $fd:ident $(, where $flags:ident)?;)*) => {
+        $(
+            static $next: Next = Next::new(concat!(stringify!($name), "\0"));
+
+            #[doc = concat!(stringify!($name), "(2)")]
+            #[unsafe(no_mangle)]
+            pub(super) unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
+                // With AT_EMPTY_PATH the descriptor itself is meant.
+                if true $(&& $flags & libc::AT_EMPTY_PATH != 0)? {
+                    before($fd);
+                }
+                call_next!($next, fn($($type),*) -> c_int, ($($argument),*))
+            }
+        )*
+
+        /// Looks all functions up.
+        pub(super) fn resolve() {
+            $($next.get();)*
+        }
+    };
+}
+
+stat! {
+    fstat: FSTAT(fd: c_int, into: *mut c_void), fd;
+    fstat64: FSTAT64(fd: c_int, into: *mut c_void), fd;
+    fstatat: FSTATAT(fd: c_int, path: *const c_char, into: *mut c_void, flags: c_int), fd, where flags;
+    fstatat64: FSTATAT64(fd: c_int, path: *const c_char, into: *mut c_void, flags: c_int), fd, where flags;
+    statx: STATX(fd: c_int, path: *const c_char, flags: c_int, mask: c_uint, into: *mut c_void), fd, where flags;
+}
+
+/// What programs call that were linked to a glibc before 2.33; `version` has one value on x86-64.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __fxstat(_version: c_int, fd: c_int, into: *mut c_void) -> c_int {
+    // SAFETY: the caller passes what fstat requires.
+    unsafe { fstat(fd, into) }
+}
+
+/// As [`__fxstat`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __fxstat64(_version: c_int, fd: c_int, into: *mut c_void) -> c_int {
+    // SAFETY: the caller passes what fstat64 requires.
+    unsafe { fstat64(fd, into) }
+}
