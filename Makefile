@@ -23,7 +23,7 @@ PACKAGES_CAPI := binutils g++ clang mandoc pkgconf
 CARGO ?= cargo
 RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
 SEEDS ?= 1000
-PURE_CRATES := csp-types csp-wire csp-tcp csp-classify
+PURE_CRATES := csp-types csp-wire csp-api csp-tcp csp-classify
 
 .PHONY: help
 help: ## this list

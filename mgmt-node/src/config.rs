@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MgmtConfig {
-    /// Who this node is.
+    /// Identity of this node.
     pub node: NodeSection,
     /// Where etcd is. Without endpoints a private etcd is started.
     #[serde(default)]
@@ -58,7 +58,7 @@ impl MgmtConfig {
         if self.admin.listen.ip().is_unspecified() {
             // The address goes into the registration: followers send cspctl there.
             let message = format!(
-                "{} cannot be told to other nodes; allowed is an address of this host, such as 10.77.0.4:9104",
+                "{} cannot be registered for other nodes; allowed is an address of this host, such as 10.77.0.4:9104",
                 self.admin.listen
             );
             problems.add("admin.listen", message);

@@ -16,7 +16,6 @@ use csp_telemetry::{AdminOptions, AdminServer, BuildInfo, ConditionState, Exposi
 use csp_types::Role;
 use tokio::sync::watch;
 
-use crate::api::LeaderView;
 use crate::config::MgmtConfig;
 use crate::fanout::Fanout;
 use crate::leader::Election;
@@ -26,6 +25,7 @@ use crate::poller::Poller;
 use crate::publish::Publisher;
 use crate::server;
 use crate::views::Cluster;
+use csp_api::mgmt::LeaderView;
 
 const AFTER_HELP: &str = "\
 Example of a configuration file (--config):

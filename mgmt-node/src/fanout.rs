@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use reqwest::Url;
-use serde_json::Value;
+use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::api::Unreachable;
 use crate::limits::{FANOUT_BODY_LEN_MAX, FANOUT_PARALLEL_MAX, FANOUT_TIMEOUT};
+use csp_api::Text;
+use csp_api::mgmt::Unreachable;
 
 /// A node to ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,12 +34,17 @@ pub enum AskError {
     /// It answered in time, but with an error status.
     #[error("it answered with status {0}")]
     Status(u16),
-    /// It said too much.
+    /// The answer is too long.
     #[error("its answer is longer than {} KiB", FANOUT_BODY_LEN_MAX >> 10)]
     TooLong,
-    /// It said something else than JSON.
-    #[error("its answer is no JSON: {0}")]
-    NotJson(String),
+    /// The answer is no body of that route.
+    #[error("its answer to {path} is not understood: {reason}; do the releases match?")]
+    NotUnderstood {
+        /// What was asked for.
+        path: String,
+        /// What is wrong with the body.
+        reason: Text,
+    },
 }
 
 /// The client for other nodes' admin endpoints; cheap to clone.
@@ -51,7 +57,7 @@ pub struct Fanout {
 impl Fanout {
     /// A client. Fails only when the system gives no resources for one.
     pub fn new() -> Result<Self, reqwest::Error> {
-        // Not through proxies of the environment, and not wherever a node says: redirects are refused.
+        // No proxies of the environment, and no redirects: a node must not send the request elsewhere.
         let http = reqwest::Client::builder()
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
@@ -83,32 +89,32 @@ impl Fanout {
         Ok((response.status().as_u16(), body))
     }
 
-    /// GET of JSON at one node. A status other than 200 is an error.
-    pub async fn json(
+    /// GET of a body at one node. A status other than 200 is an error.
+    pub async fn body<T: DeserializeOwned>(
         &self,
         target: &Target,
         path: &str,
         query: &[(&str, String)],
-    ) -> Result<Value, AskError> {
+    ) -> Result<T, AskError> {
         let (status, body) = self.get(target, path, query).await?;
         if status != 200 {
             return Err(AskError::Status(status));
         }
-        serde_json::from_slice(&body).map_err(|e| AskError::NotJson(e.to_string()))
+        parse(path, &body)
     }
 
-    /// GET of JSON at all `targets`; what they said in the order of `targets`, and who did not say anything useful.
-    pub async fn ask(
+    /// GET of a body at all `targets`; the bodies in the order of `targets`, and the nodes without a usable answer.
+    pub async fn ask<T: DeserializeOwned + Send + 'static>(
         &self,
         targets: Vec<Target>,
         path: &'static str,
         query: Vec<(&'static str, String)>,
-    ) -> (Vec<(Target, Value)>, Vec<Unreachable>) {
+    ) -> (Vec<(Target, T)>, Vec<Unreachable>) {
         let mut asked = JoinSet::new();
         for (at, target) in targets.into_iter().enumerate() {
             let (this, query) = (self.clone(), query.clone());
             asked.spawn(async move {
-                let answer = this.json(&target, path, &query).await;
+                let answer = this.body(&target, path, &query).await;
                 (at, target, answer)
             });
         }
@@ -125,7 +131,14 @@ impl Fanout {
     }
 }
 
-/// The innermost cause; reqwest's own text says only that sending failed.
+/// Reads `body`, the answer to `path`.
+pub fn parse<T: DeserializeOwned>(path: &str, body: &[u8]) -> Result<T, AskError> {
+    // The text of the error quotes the body, which may be hostile.
+    serde_json::from_slice(body)
+        .map_err(|error| AskError::NotUnderstood { path: path.to_owned(), reason: error.to_string().into() })
+}
+
+/// The innermost cause: reqwest's own text states only that sending failed.
 fn cause(error: &reqwest::Error) -> String {
     if error.is_timeout() {
         return format!("no answer within {} s", FANOUT_TIMEOUT.as_secs());

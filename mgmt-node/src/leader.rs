@@ -12,7 +12,7 @@ use etcd_client::{Client, Compare, CompareOp, ConnectOptions, PutOptions, Txn, T
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::api::LeaderView;
+use csp_api::mgmt::LeaderView;
 
 /// How long a leader may be silent before another one takes over, in seconds.
 const LEASE_TTL_S: i64 = 5;
@@ -23,7 +23,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// A leader that could not renew for so long stops calling itself one, before its lease ends.
 const STEP_DOWN_AFTER: Duration = Duration::from_secs(4);
 
-/// Who leads, as this node knows.
+/// The leading management node as far as this node knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Leadership {
     /// Not known: etcd is silent, or nobody leads.
@@ -41,7 +41,7 @@ pub enum Leadership {
 }
 
 impl Leadership {
-    /// The leader, whoever it is.
+    /// The leader, if there is one.
     pub fn leader(&self) -> Option<&LeaderView> {
         match self {
             Leadership::Nobody => None,
@@ -58,10 +58,10 @@ impl Leadership {
     }
 }
 
-/// Takes part in elections until it is told to stop.
+/// Takes part in elections until it is stopped.
 #[derive(Debug)]
 pub struct Election {
-    /// Who leads.
+    /// The leading management node.
     pub leadership: watch::Receiver<Leadership>,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
@@ -70,9 +70,9 @@ pub struct Election {
 impl Election {
     /// Stands for election as `own`. Must run inside tokio.
     pub fn start(etcd: EtcdSection, own: LeaderView) -> Self {
-        let (tell, leadership) = watch::channel(Leadership::Nobody);
+        let (sender, leadership) = watch::channel(Leadership::Nobody);
         let (stop, stopped) = watch::channel(false);
-        let task = tokio::spawn(run(etcd, own, tell, stopped));
+        let task = tokio::spawn(run(etcd, own, sender, stopped));
         Election { leadership, stop, task }
     }
 
@@ -89,14 +89,14 @@ impl Election {
 async fn run(
     etcd: EtcdSection,
     own: LeaderView,
-    tell: watch::Sender<Leadership>,
+    sender: watch::Sender<Leadership>,
     mut stopped: watch::Receiver<bool>,
 ) {
     while !*stopped.borrow() {
-        if let Err(error) = campaign(&etcd, &own, &tell, &mut stopped).await {
+        if let Err(error) = campaign(&etcd, &own, &sender, &mut stopped).await {
             tracing::debug!(%error, "election");
         }
-        tell_change(&tell, Leadership::Nobody);
+        publish_change(&sender, Leadership::Nobody);
         rest(&mut stopped).await;
     }
 }
@@ -106,15 +106,15 @@ async fn rest(stopped: &mut watch::Receiver<bool>) -> bool {
     tokio::time::timeout(BEAT, stopped.wait_for(|stop| *stop)).await.is_ok()
 }
 
-/// Tells who leads, and logs when that changed.
-fn tell_change(tell: &watch::Sender<Leadership>, now: Leadership) {
-    let changed = tell.send_if_modified(|known| {
+/// Publishes the leader, and logs a change.
+fn publish_change(sender: &watch::Sender<Leadership>, now: Leadership) {
+    let changed = sender.send_if_modified(|known| {
         let differs = *known != now;
         *known = now;
         differs
     });
     if changed {
-        match &*tell.borrow() {
+        match &*sender.borrow() {
             Leadership::Nobody => tracing::info!("no leader is known"),
             Leadership::Other(view) => tracing::info!(leader = view.id, "following"),
             Leadership::Own { .. } => tracing::info!("leading"),
@@ -126,13 +126,13 @@ fn tell_change(tell: &watch::Sender<Leadership>, now: Leadership) {
 async fn campaign(
     etcd: &EtcdSection,
     own: &LeaderView,
-    tell: &watch::Sender<Leadership>,
+    sender: &watch::Sender<Leadership>,
     stopped: &mut watch::Receiver<bool>,
 ) -> Result<(), etcd_client::Error> {
     let options = ConnectOptions::new().with_connect_timeout(REQUEST_TIMEOUT).with_timeout(REQUEST_TIMEOUT);
     let mut client = Client::connect(&etcd.endpoints, Some(options)).await?;
     while let Some((other, _)) = incumbent(&mut client).await? {
-        tell_change(tell, Leadership::Other(other));
+        publish_change(sender, Leadership::Other(other));
         if rest(stopped).await {
             return Ok(());
         }
@@ -148,15 +148,15 @@ async fn campaign(
         return Ok(());
     }
     let fence = taken.header().map_or(0, etcd_client::ResponseHeader::revision);
-    tell_change(tell, Leadership::Own { view: own.clone(), fence });
+    publish_change(sender, Leadership::Own { view: own.clone(), fence });
     let led = lead(&mut client, lease, fence, granted_at, stopped).await;
-    tell_change(tell, Leadership::Nobody);
+    publish_change(sender, Leadership::Nobody);
     // Without etcd the lease ends by itself.
     let _ = client.lease_revoke(lease).await;
     led
 }
 
-/// Who holds the leader key, and the key's create revision.
+/// The holder of the leader key, and the key's create revision.
 async fn incumbent(client: &mut Client) -> Result<Option<(LeaderView, i64)>, etcd_client::Error> {
     let found = client.get(LEADER, None).await?;
     let unknown = || LeaderView { id: "unknown".to_owned(), url: String::new() };

@@ -6,8 +6,6 @@
 // This crate owns sockets and clocks: it is a daemon and a command line.
 #![allow(clippy::disallowed_types)]
 
-pub mod admin;
-pub mod api;
 pub mod cli;
 pub mod config;
 pub mod daemon;

@@ -20,7 +20,7 @@ pub const RECENT_MAX: usize = 1000;
 pub const HISTORY_MAX: usize = 100;
 /// How often members are asked for readiness and metrics.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(2);
-/// Samples of a counter kept to tell recent drops: one minute's worth.
+/// Samples of a counter kept for the drops of the last minute.
 pub const DROP_SAMPLES_MAX: usize = 30;
 /// Drop reasons kept per node; a node that names more is misbehaving.
 pub const DROP_REASONS_MAX: usize = 256;

@@ -27,7 +27,7 @@ impl MetricSource for ClusterMetrics {
         let newest = policy.history.first().map_or(0, |g| g.generation);
         let active = policy.active.as_ref().map_or(0, |g| g.generation);
         for (state, generation) in [("active", active), ("newest", newest)] {
-            let help = "Policy generations as etcd tells them";
+            let help = "Policy generations as last read from etcd";
             out.gauge("csp_policy_generation", help, &[("state", state)], generation as f64);
         }
     }

@@ -7,22 +7,22 @@ use csp_control::{
 };
 use tokio::sync::{Mutex, watch};
 
-use crate::api::{FieldError, PolicyView};
 use crate::limits::{HISTORY_INTERVAL, HISTORY_MAX, POLICY_POLL_INTERVAL};
+use csp_api::mgmt::{FieldError, PolicyView};
 
 /// One reading.
 #[derive(Clone, Debug, Default)]
 pub struct PolicyState {
     /// The generation in force; none before the first policy.
     pub active: Option<GenerationRecord>,
-    /// The registered nodes that apply policies, with what they say.
+    /// The registered nodes that apply policies, with their acknowledgements.
     pub followers: Vec<(NodeRecord, Option<NodeAck>)>,
     /// The newest generations, newest first.
     pub history: Vec<GenerationSummary>,
     /// When the history was read.
     pub history_read: Option<Instant>,
     /// When etcd last answered; none if it never did.
-    pub heard: Option<Instant>,
+    pub answered: Option<Instant>,
     /// Why the latest reading failed; none when it did not.
     pub problem: Option<String>,
 }
@@ -46,7 +46,7 @@ impl PolicyReader {
         self.state.borrow().clone()
     }
 
-    /// What etcd says now, or what is known while etcd is away.
+    /// The state in etcd now, or the state last known while etcd is away.
     pub async fn latest(&self) -> PolicyState {
         // An etcd that does not answer is waited for in `follow`, not in every question.
         if self.state.borrow().problem.is_none() {
@@ -94,7 +94,7 @@ async fn read(
         state.history = manager.history(HISTORY_MAX).await?;
         state.history_read = Some(Instant::now());
     }
-    Ok(PolicyState { heard: Some(Instant::now()), problem: None, ..state })
+    Ok(PolicyState { answered: Some(Instant::now()), problem: None, ..state })
 }
 
 /// The state's name in the API.

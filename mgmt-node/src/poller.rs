@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use csp_api::mgmt::{DropView, NodeState};
+use csp_api::{ConditionState, Readiness};
 use csp_control::Membership;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::admin;
-use crate::api::{DropView, NodeState};
-use crate::fanout::{Fanout, Target};
+use crate::fanout::{self, Fanout, Target};
 use crate::limits::{DROP_SAMPLES_MAX, POLL_INTERVAL};
 use crate::scrape::{self, Sample};
 
@@ -113,12 +113,13 @@ async fn ask(fanout: &Fanout, target: &Target) -> Answer {
 
 /// The conditions that are not well, as one line.
 fn conditions(body: &[u8]) -> String {
-    let body: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
-    let text =
-        |c: &serde_json::Value, key: &str| c.get(key).and_then(|v| v.as_str()).unwrap_or_default().to_owned();
-    let bad = admin::list(&body, "conditions").iter().filter(|c| text(c, "state") != "ok");
-    let lines: Vec<String> = bad.map(|c| format!("{}: {}", text(c, "name"), text(c, "reason"))).collect();
-    lines.join("; ").chars().map(|c| if c.is_control() { ' ' } else { c }).take(DETAIL_LEN_MAX).collect()
+    let readiness: Readiness = match fanout::parse("/readyz", body) {
+        Ok(readiness) => readiness,
+        Err(error) => return error.to_string(),
+    };
+    let bad = readiness.conditions.iter().filter(|c| c.state != ConditionState::Ok);
+    let lines: Vec<String> = bad.map(|c| format!("{}: {}", c.name, c.reason)).collect();
+    lines.join("; ").chars().take(DETAIL_LEN_MAX).collect()
 }
 
 fn follow(before: Option<Health>, incarnation: u64, answer: Answer) -> Health {

@@ -19,9 +19,9 @@ use csp_control::{AckState, ManagerError, NodeAck, NodeRecord, Policy, PolicyMan
 use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 
-use crate::api::{AckView, GenerationView, Phase};
 use crate::limits::ACK_POLL_INTERVAL;
 use crate::policy_view::{PolicyReader, ack_text};
+use csp_api::mgmt::{AckView, GenerationView, Phase};
 
 /// Why a publication did not start.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +29,7 @@ pub enum PublishError {
     /// One is under way.
     #[error("generation {0} is being published at this time; wait for it and try again")]
     Busy(u64),
-    /// The store said no.
+    /// The policy store refused it.
     #[error(transparent)]
     Manager(#[from] ManagerError),
 }
@@ -95,7 +95,7 @@ impl Publisher {
             if phase != Phase::Active {
                 this.remember(number, phase, reason.clone().unwrap_or_default());
             }
-            // Whoever sees the end must also see it in /api/v1/policy.
+            // A client that sees the final phase must see the same in /api/v1/policy.
             this.reader.refresh(true).await;
             tracing::info!(generation = number, phase = phase.as_str(), reason, "policy publication ended");
             this.step(|view| (view.phase, view.reason) = (phase, reason));
@@ -200,7 +200,7 @@ impl Publisher {
         format!("{} did not say `{goal}` within {} s", late.join(", "), timeout.as_secs())
     }
 
-    /// Changes the current publication and wakes who waits for it, if anything changed.
+    /// Changes the current publication, and wakes the requests that wait for it if anything changed.
     fn step(&self, change: impl FnOnce(&mut GenerationView)) {
         self.current.send_if_modified(|current| {
             let Some(view) = current else { return false };
@@ -227,7 +227,7 @@ enum Gathered {
     TimedOut(String),
 }
 
-/// What the nodes that apply policy say about `generation`.
+/// The acknowledgements of `generation` by the nodes that apply policy.
 pub fn acks(followers: &[(NodeRecord, Option<NodeAck>)], generation: u64) -> Vec<AckView> {
     let one = |(node, said): &(NodeRecord, Option<NodeAck>)| {
         let (state, error) = verdict(said.as_ref(), generation);

@@ -9,11 +9,11 @@ use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use csp_api::label;
+use csp_api::mgmt::{DryRunView, ErrorBody, LeaderView, PolicyView};
 use csp_control::{ConfigError, ManagerError, Policy, PolicyManager, keys};
 use serde::Deserialize;
 
-use crate::admin::parse_label;
-use crate::api::{DryRunView, ErrorBody, LeaderView};
 use crate::leader::Leadership;
 use crate::limits::{ACK_TIMEOUT_S, ACK_TIMEOUT_S_MAX, FLOWS_MAX, POLICY_LEN_MAX, RECENT_MAX, WAIT_S_MAX};
 use crate::policy_view;
@@ -148,7 +148,7 @@ async fn apply(
     })
 }
 
-/// A fenced manager when this node leads, else who does.
+/// A fenced manager when this node leads, otherwise the leader.
 fn leading(cluster: &Cluster) -> Result<Result<PolicyManager, LeaderView>, Refusal> {
     match &*cluster.leadership.borrow() {
         Leadership::Own { fence, .. } => Ok(Ok(cluster.manager.clone().fenced(keys::LEADER, *fence))),
@@ -185,14 +185,15 @@ async fn active_policy(
     Query(query): Query<FormatQuery>,
 ) -> Result<Response, Refusal> {
     let state = cluster.policy.latest().await;
-    match (&state.active, state.heard) {
+    match (&state.active, state.answered) {
         (Some(record), _) => policy_answer(&policy_view::view(record), query.format.as_deref()),
         (None, Some(_)) => {
             Err(refuse(StatusCode::NOT_FOUND, "no policy is active; publish one: cspctl policy apply FILE"))
         }
-        (None, None) => {
-            Err(refuse(StatusCode::SERVICE_UNAVAILABLE, "etcd was not heard yet; the policy is not known"))
-        }
+        (None, None) => Err(refuse(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "etcd has not answered since this node started; the policy is not known",
+        )),
     }
 }
 
@@ -205,7 +206,7 @@ async fn generation_policy(
     policy_answer(&policy_view::view(&record), query.format.as_deref())
 }
 
-fn policy_answer(view: &crate::api::PolicyView, format: Option<&str>) -> Result<Response, Refusal> {
+fn policy_answer(view: &PolicyView, format: Option<&str>) -> Result<Response, Refusal> {
     match format {
         None | Some("json") => Ok(Json(view).into_response()),
         Some("yaml") => Ok(([(header::CONTENT_TYPE, "application/yaml")], view.yaml.clone()).into_response()),
@@ -279,7 +280,7 @@ struct TraceQuery {
 }
 
 async fn trace(State(cluster): Shared, Query(query): Query<TraceQuery>) -> Result<Response, Refusal> {
-    let label = parse_label(&query.label).ok_or_else(|| {
+    let label = label::parse(&query.label).ok_or_else(|| {
         let text = format!("label={}: a flow label has 1 to 8 hex digits", query.label);
         refuse(StatusCode::UNPROCESSABLE_ENTITY, text)
     })?;
@@ -293,7 +294,11 @@ struct RecentQuery {
     limit: Option<usize>,
 }
 
-async fn recent(State(cluster): Shared, Query(query): Query<RecentQuery>) -> Response {
+async fn recent(State(cluster): Shared, Query(query): Query<RecentQuery>) -> Result<Response, Refusal> {
     let limit = query.limit.unwrap_or(20).min(RECENT_MAX);
-    Json(cluster.recent(query.client.as_deref(), limit).await).into_response()
+    let client = query.client.map(|text| text.parse().map_err(|_| text)).transpose().map_err(|text| {
+        let text = format!("client={text}: a client is ADDRESS:PORT, such as 10.76.0.1:41822");
+        refuse(StatusCode::UNPROCESSABLE_ENTITY, text)
+    })?;
+    Ok(Json(cluster.recent(client, limit).await).into_response())
 }

@@ -1,18 +1,20 @@
 //! The cluster-wide views, put together from membership, policy state, the poller and the nodes' admin endpoints.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use csp_api::mgmt::{
+    EtcdView, FlowView, FlowsView, GenerationView, NodeState, NodeView, NodesView, OverviewView, Phase,
+    PoolMemberView, QueuesView, RecentFlowView, RecentView, ServiceView, ServicesView, SocketView,
+    SocketsView, TraceEventView, TraceView, Unreachable,
+};
+use csp_api::{RecentFlow, Text, TraceEntry, app, network, proxy};
 use csp_control::{ControlStatus, MemberState, Membership, PolicyManager};
-use csp_types::Role;
+use csp_types::{FlowLabel, Role};
 use tokio::sync::{Mutex, watch};
 
-use crate::admin::{self, FlowView, ProxyService, QueuesView, RecentFlow, SocketView, TraceEventView};
-use crate::api::{
-    EtcdView, FlowsView, GenerationView, NodeState, NodeView, NodesView, OverviewView, Phase, PoolMemberView,
-    RecentView, ServiceView, ServicesView, SocketsView, TraceView, Unreachable,
-};
 use crate::fanout::{Fanout, Target};
 use crate::leader::Leadership;
 use crate::limits::{
@@ -30,13 +32,13 @@ pub struct Cluster {
     pub id: String,
     /// Whether this node runs etcd.
     pub private_etcd: bool,
-    /// Who is there.
+    /// The members of the cluster.
     pub membership: watch::Receiver<Membership>,
     /// How this node's own control plane stands.
     pub status: watch::Receiver<ControlStatus>,
-    /// Who leads.
+    /// The leading management node.
     pub leadership: watch::Receiver<Leadership>,
-    /// The policy as etcd last told.
+    /// The policy as last read from etcd.
     pub policy: Arc<PolicyReader>,
     /// Writes policy.
     pub publisher: Arc<Publisher>,
@@ -64,7 +66,7 @@ impl Cluster {
             let known = health.get(&id).filter(|h| h.incarnation == member.record.incarnation);
             let (state, detail) = match (member.state, known) {
                 (MemberState::LeaseExpired, Some(h)) if h.state == NodeState::Ready => {
-                    (NodeState::Lapsed, "answers and says it is ready".to_owned())
+                    (NodeState::Lapsed, "its admin endpoint answers that it is ready".to_owned())
                 }
                 (MemberState::LeaseExpired, h) => {
                     (NodeState::Lapsed, h.map(|h| h.detail.clone()).unwrap_or_default())
@@ -97,11 +99,11 @@ impl Cluster {
         NodesView { nodes: members.into_iter().map(|(_, view)| view).collect(), leader, etcd: self.etcd() }
     }
 
-    /// Whether etcd is heard.
+    /// Whether etcd answers.
     pub fn etcd(&self) -> EtcdView {
         let policy = self.policy.known();
-        let silent = policy.heard.map_or(u64::MAX, |heard| heard.elapsed().as_millis() as u64);
-        let connected = policy.problem.is_none() && policy.heard.is_some();
+        let silent = policy.answered.map_or(u64::MAX, |answered| answered.elapsed().as_millis() as u64);
+        let connected = policy.problem.is_none() && policy.answered.is_some();
         EtcdView { connected, private: self.private_etcd, silent_ms: if connected { 0 } else { silent } }
     }
 
@@ -144,12 +146,10 @@ impl Cluster {
 
     /// `GET /api/v1/services`.
     pub async fn services(&self) -> ServicesView {
+        let targets = self.targets(&[Role::ProxyNode]);
         let (answers, unreachable) =
-            self.fanout.ask(self.targets(&[Role::ProxyNode]), "/v1/services", vec![]).await;
-        let seen: Vec<Vec<ProxyService>> = answers
-            .iter()
-            .map(|(_, body)| admin::list(body, "services").iter().map(ProxyService::read).collect())
-            .collect();
+            self.fanout.ask::<Vec<proxy::Service>>(targets, "/v1/services", vec![]).await;
+        let seen: Vec<Vec<proxy::Service>> = answers.into_iter().map(|(_, services)| services).collect();
         let active = self.policy.known().active;
         let services = active.iter().flat_map(|record| &record.policy.services);
         ServicesView {
@@ -163,56 +163,60 @@ impl Cluster {
     /// found among all that are asked for: at most `asked` of each proxy.
     pub async fn flows(&self, service: Option<&str>, limit: usize, asked: usize) -> FlowsView {
         let (limit, asked) = (limit.clamp(1, FLOWS_MAX), asked.clamp(1, FLOWS_MAX));
-        let (mut flows, cut, unreachable) = self.all_flows(&[Role::ProxyNode], asked).await;
-        flows.retain(|flow| service.is_none_or(|name| flow.service == name));
+        let (answers, unreachable) = self.proxy_flows(asked).await;
+        let cut = answers.iter().any(|(_, listed)| listed.len() >= asked);
+        let view = |target: Target, listed: Vec<proxy::Flow>| {
+            listed.into_iter().map(move |flow| FlowView::new(&target.id, &target.role, flow))
+        };
+        let mut flows: Vec<FlowView> =
+            answers.into_iter().flat_map(|(target, listed)| view(target, listed)).collect();
+        flows.retain(|flow| service.is_none_or(|name| flow.service == *name));
         flows.sort_by(|a, b| b.bytes().cmp(&a.bytes()).then_with(|| a.label.cmp(&b.label)));
         let truncated = cut || flows.len() > limit;
         flows.truncate(limit);
         FlowsView { flows, truncated, unreachable }
     }
 
-    /// At most `asked` flows of each node of these roles, whether that cut any list, and who did not answer.
-    async fn all_flows(&self, roles: &[Role], asked: usize) -> (Vec<FlowView>, bool, Vec<Unreachable>) {
-        let query = vec![("limit", asked.to_string())];
-        let (answers, unreachable) = self.fanout.ask(self.targets(roles), "/v1/flows", query).await;
-        let (mut flows, mut cut) = (Vec::new(), false);
-        for (target, body) in &answers {
-            let read = |value| FlowView::read(&target.id, &target.role, value);
-            let listed = admin::list(body, "flows");
-            cut |= listed.len() >= asked;
-            flows.extend(listed.iter().take(asked).map(read));
-        }
-        (flows, cut, unreachable)
+    /// At most `asked` flows of each proxy, and the proxies that did not answer.
+    async fn proxy_flows(&self, asked: usize) -> (Vec<(Target, Vec<proxy::Flow>)>, Vec<Unreachable>) {
+        let targets = self.targets(&[Role::ProxyNode]);
+        let (mut answers, unreachable) =
+            self.fanout.ask::<Vec<proxy::Flow>>(targets, "/v1/flows", limited(asked)).await;
+        answers.iter_mut().for_each(|(_, flows)| flows.truncate(asked));
+        (answers, unreachable)
     }
 
-    /// `GET /api/v1/sockets`: what the app nodes' processes have, each connection with what its proxy says of it.
+    /// `GET /api/v1/sockets`: what the app nodes' processes have, each connection with what its proxy reports of it.
     pub async fn sockets(&self, process: Option<&str>, limit: usize) -> SocketsView {
         let limit = limit.clamp(1, FLOWS_MAX);
-        let query = || vec![("limit", FLOWS_MAX.to_string())];
         let (listed, proxies) = tokio::join!(
-            self.fanout.ask(self.targets(&[Role::AppNode]), "/v1/sockets", query()),
-            self.fanout.ask(self.targets(&[Role::ProxyNode]), "/v1/flows", query()),
+            self.fanout.ask::<Vec<app::Socket>>(
+                self.targets(&[Role::AppNode]),
+                "/v1/sockets",
+                limited(FLOWS_MAX)
+            ),
+            self.proxy_flows(FLOWS_MAX),
         );
         let mut flows = BTreeMap::new();
-        for (target, body) in &proxies.0 {
-            for value in admin::list(body, "flows") {
-                let flow = FlowView::read(&target.id, &target.role, value);
-                flows.insert((flow.label.clone(), flow.client.clone()), (flow, QueuesView::read(value)));
+        for (target, listed) in proxies.0 {
+            for flow in listed {
+                let queues = QueuesView::from(&flow);
+                let flow = FlowView::new(&target.id, &target.role, flow);
+                flows.insert((flow.label, flow.client), (flow, queues));
             }
         }
         let (mut sockets, mut cut) = (Vec::new(), false);
-        for (target, body) in &listed.0 {
-            let all = admin::list(body, "sockets");
+        for (target, all) in listed.0 {
             cut |= all.len() >= FLOWS_MAX;
-            for mut socket in all.iter().map(|value| SocketView::read(&target.id, value)) {
+            for mut socket in all.into_iter().map(|socket| SocketView::new(&target.id, socket)) {
                 let of = |name: &str| {
-                    socket.process == name || socket.program == name || socket.pid.to_string() == name
+                    socket.process == *name || socket.program == *name || socket.pid.to_string() == name
                 };
                 if !process.is_none_or(of) {
                     continue;
                 }
                 // A label is one proxy's own: the client's address tells whose.
-                let found = flows.get(&(socket.label.clone(), socket.remote.clone())).cloned();
+                let found = socket.label.and_then(|label| flows.get(&(label, socket.remote)).cloned());
                 (socket.flow, socket.queues) = found.unzip();
                 sockets.push(socket);
             }
@@ -226,20 +230,17 @@ impl Cluster {
     }
 
     /// `GET /api/v1/trace?label=`.
-    pub async fn trace(&self, label: u32) -> TraceView {
-        let label = format!("{label:08x}");
+    pub async fn trace(&self, label: FlowLabel) -> TraceView {
         let targets = self.targets(&[Role::NetworkNode, Role::ProxyNode, Role::AppNode]);
-        let query = vec![("label", label.clone())];
-        let (answers, unreachable) = self.fanout.ask(targets, "/v1/trace", query).await;
+        let query = vec![("label", label.to_string())];
+        let (answers, unreachable) = self.fanout.ask::<Vec<TraceEntry>>(targets, "/v1/trace", query).await;
         let mut hosts = BTreeSet::new();
         let mut events: Vec<TraceEventView> = Vec::new();
-        for (target, body) in &answers {
-            let before = events.len();
-            let read = |value| TraceEventView::read(&target.id, &target.role, value);
-            events.extend(admin::list(body, "events").iter().take(TRACE_EVENTS_MAX).map(read));
-            if events.len() > before {
+        for (target, entries) in answers {
+            if !entries.is_empty() {
                 hosts.insert(self.host(&target.id));
             }
+            events.extend(entries.into_iter().take(TRACE_EVENTS_MAX).map(TraceEventView::from));
         }
         // Stable: within one node the order of the ring stands.
         events.sort_by_key(|event| event.t_ns);
@@ -255,45 +256,51 @@ impl Cluster {
     }
 
     /// `GET /api/v1/trace/recent`: of `client`, where one is given.
-    pub async fn recent(&self, client: Option<&str>, limit: usize) -> RecentView {
+    pub async fn recent(&self, client: Option<SocketAddr>, limit: usize) -> RecentView {
         let limit = limit.clamp(1, RECENT_MAX);
         let targets = self.targets(&[Role::ProxyNode, Role::NetworkNode]);
-        let query = vec![("limit", if client.is_some() { RECENT_MAX } else { limit }.to_string())];
-        let (answers, unreachable) = self.fanout.ask(targets, "/v1/trace/recent", query).await;
-        let mut by_label: BTreeMap<String, (usize, RecentFlow)> = BTreeMap::new();
-        for (target, body) in &answers {
-            for (at, value) in admin::list(body, "recent").iter().take(RECENT_MAX).enumerate() {
-                let Some(flow) = RecentFlow::read(&target.id, value) else { continue };
-                match by_label.get_mut(&flow.label) {
-                    Some((rank, known)) => {
-                        *rank = (*rank).min(at);
-                        merge(known, flow);
-                    }
-                    None => drop(by_label.insert(flow.label.clone(), (at, flow))),
-                }
+        let asked = if client.is_some() { RECENT_MAX } else { limit };
+        let (answers, unreachable) =
+            self.fanout.ask::<Vec<RecentFlow>>(targets, "/v1/trace/recent", limited(asked)).await;
+        let mut by_label: BTreeMap<FlowLabel, Recent> = BTreeMap::new();
+        for (target, flows) in answers {
+            let labelled = flows.into_iter().take(RECENT_MAX).filter(|flow| !flow.label.is_none());
+            for flow in labelled {
+                merge(&mut by_label, &target.id, flow);
             }
         }
         if client.is_some() {
             self.add_clients(&mut by_label).await;
         }
-        let mut recent: Vec<(usize, RecentFlow)> = by_label.into_values().collect();
-        recent.retain(|(_, flow)| client.is_none_or(|client| flow.client == client));
-        // Newest first; nodes that give no time at least give an order.
-        recent.sort_by(|(a_at, a), (b_at, b)| b.t_ns.cmp(&a.t_ns).then(a_at.cmp(b_at)));
-        let recent = recent.into_iter().take(limit).map(|(_, flow)| flow).collect();
+        let mut recent: Vec<(FlowLabel, Recent)> = by_label.into_iter().collect();
+        recent.retain(|(_, flow)| client.is_none_or(|client| flow.client == Some(client)));
+        recent.sort_by_key(|(_, flow)| std::cmp::Reverse(flow.t_ns));
+        let recent = recent.into_iter().take(limit).map(|(label, flow)| flow.view(label)).collect();
         RecentView { recent, unreachable }
     }
 
     /// Fills in the clients of recent flows from the flow tables; open flows without recent events are added.
-    async fn add_clients(&self, by_label: &mut BTreeMap<String, (usize, RecentFlow)>) {
-        let (flows, ..) = self.all_flows(&[Role::ProxyNode, Role::NetworkNode], FLOWS_MAX).await;
-        for flow in flows.into_iter().filter(|flow| admin::parse_label(&flow.label).is_some_and(|l| l != 0)) {
-            let FlowView { label, client, service, node, .. } = flow;
-            let known = RecentFlow { label, client, service, nodes: vec![node], ..RecentFlow::default() };
-            match by_label.get_mut(&known.label) {
-                Some((_, recent)) => merge(recent, known),
-                None => drop(by_label.insert(known.label.clone(), (usize::MAX, known))),
+    async fn add_clients(&self, by_label: &mut BTreeMap<FlowLabel, Recent>) {
+        let (proxies, networks) = tokio::join!(
+            self.proxy_flows(FLOWS_MAX),
+            self.fanout.ask::<Vec<network::Flow>>(
+                self.targets(&[Role::NetworkNode]),
+                "/v1/flows",
+                limited(FLOWS_MAX)
+            ),
+        );
+        let mut add = |node: &str, label: FlowLabel, client, service| {
+            if !label.is_none() {
+                let flow =
+                    RecentFlow { label, client: Some(client), server: None, service, t_ns: 0, ended: false };
+                merge(by_label, node, flow);
             }
+        };
+        for (target, flows) in proxies.0 {
+            flows.into_iter().for_each(|f| add(&target.id, f.label, f.client, Some(f.service)));
+        }
+        for (target, flows) in networks.0 {
+            flows.iter().take(FLOWS_MAX).for_each(|f| add(&target.id, f.label, f.client, None));
         }
     }
 
@@ -328,46 +335,73 @@ impl Cluster {
     }
 }
 
-fn merge(known: &mut RecentFlow, other: RecentFlow) {
-    known.t_ns = known.t_ns.max(other.t_ns);
-    known.ended |= other.ended;
-    for node in other.nodes {
-        if !known.nodes.contains(&node) {
-            known.nodes.push(node);
-        }
-    }
-    for (mine, theirs) in [(&mut known.client, other.client), (&mut known.service, other.service)] {
-        if mine.is_empty() {
-            *mine = theirs;
+/// What the nodes report of one recent flow.
+#[derive(Debug, Default)]
+struct Recent {
+    client: Option<SocketAddr>,
+    service: Option<Text>,
+    t_ns: u64,
+    ended: bool,
+    nodes: Vec<Text>,
+}
+
+impl Recent {
+    fn view(self, label: FlowLabel) -> RecentFlowView {
+        RecentFlowView {
+            label,
+            client: self.client.map(|client| client.to_string().into()).unwrap_or_default(),
+            service: self.service.unwrap_or_default(),
+            t_ns: self.t_ns,
+            ended: self.ended,
+            nodes: self.nodes,
         }
     }
 }
 
-/// A service of the policy with what the proxies said of it.
-fn live(service: &csp_control::Service, seen: &[Vec<ProxyService>]) -> ServiceView {
-    let views: Vec<&ProxyService> =
-        seen.iter().filter_map(|proxy| proxy.iter().find(|s| s.name == service.name)).collect();
+/// Adds what `node` reports of a flow.
+fn merge(by_label: &mut BTreeMap<FlowLabel, Recent>, node: &str, flow: RecentFlow) {
+    let known = by_label.entry(flow.label).or_default();
+    known.t_ns = known.t_ns.max(flow.t_ns);
+    known.ended |= flow.ended;
+    known.client = known.client.or(flow.client);
+    known.service = known.service.take().or(flow.service);
+    if !known.nodes.iter().any(|known| *known == *node) {
+        known.nodes.push(node.into());
+    }
+}
+
+fn limited(limit: usize) -> Vec<(&'static str, String)> {
+    vec![("limit", limit.to_string())]
+}
+
+/// A service of the policy with what the proxies report of it.
+fn live(service: &csp_control::Service, seen: &[Vec<proxy::Service>]) -> ServiceView {
+    let views: Vec<&proxy::Service> =
+        seen.iter().filter_map(|proxy| proxy.iter().find(|s| s.name == *service.name)).collect();
     let pool = service.pool.iter().map(|member| {
-        let node = member.node.to_string();
-        let found: Vec<_> = views
+        let found: Vec<&proxy::PoolMember> = views
             .iter()
-            .filter_map(|s| s.pool.iter().find(|m| m.node == node && m.port == member.port))
+            .filter_map(|s| {
+                s.members.iter().find(|m| m.node == *member.node.as_str() && m.port == member.port)
+            })
             .collect();
-        let known = !found.is_empty();
+        let sum = |of: fn(&proxy::PoolMember) -> u64| {
+            found.iter().map(|m| of(m)).reduce(|a, b| a.saturating_add(b))
+        };
         PoolMemberView {
-            node,
+            node: member.node.to_string(),
             port: member.port,
             // Every process listens at every proxy: the maximum is the number of processes, the sum would not be.
-            processes: found.iter().map(|m| m.processes).max(),
-            open_connections: known.then(|| found.iter().map(|m| m.open_connections).sum()),
-            connections_total: found.iter().filter_map(|m| m.connections_total).reduce(|a, b| a + b),
+            processes: found.iter().map(|m| m.listeners).max(),
+            open_connections: sum(|m| m.open),
+            connections_total: sum(|m| m.connections_total),
         }
     });
     ServiceView {
         name: service.name.clone(),
         vip: service.vip.to_string(),
         port: service.port,
-        pending: views.iter().map(|s| s.pending).sum(),
+        pending: views.iter().map(|s| s.pending).fold(0, u64::saturating_add),
         pool: pool.collect(),
     }
 }

@@ -4,12 +4,13 @@
 mod support;
 
 use csp_control::{EtcdClient, EtcdSection, ManagerError, Policy, PolicyManager, keys};
-use csp_types::Role;
+use csp_types::{Role, TraceKind};
 use rustix::process::{Signal, kill_process};
 use serde_json::json;
 
 use support::{
-    FakeNode, Mgmt, Policies, Ran, Scratch, config_text, daemon, eventually, free_address, policy,
+    FakeNode, Mgmt, Policies, Ran, Scratch, config_text, daemon, event, eventually, free_address, policy,
+    trace,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -131,10 +132,13 @@ async fn while_etcd_is_silent_questions_are_answered_and_changes_refused() {
 async fn hostile_admin_endpoints_do_no_harm() {
     let mgmt = Mgmt::start().await;
     let long = "x".repeat(9 << 20);
+    let clear = "\u{1b}[2J";
+    let mut events = trace(clear, &[event(1, TraceKind::SegmentIn, 2, 0)]);
+    events[0]["kind"] = json!(format!("{clear}red"));
     let answers = json!({
-        "/v1/flows": long, "/v1/services": [{"name": 5, "pool": {"members": [null, 7]}}],
-        "/v1/trace": [null, 5, {"t_ns": "\u{1b}[2J", "kind": "\u{1b}[31mred", "len": -1}],
-        "/v1/trace/recent": {"recent": [[], {}, "0000001f"]},
+        "/v1/flows": long, "/v1/services": [{"name": 5, "members": [null, 7]}],
+        "/v1/trace": events,
+        "/v1/trace/recent": [{"label": "0040001f", "t_ns": 1, "ended": false, "surprise": [1]}],
     });
     let _pn = FakeNode::start(&mgmt, "pn-1", Role::ProxyNode, Policies::Ignore, answers).await;
     eventually("the node", async || {
@@ -145,8 +149,9 @@ async fn hostile_admin_endpoints_do_no_harm() {
     let flows = mgmt.get("/api/v1/flows").await.expect("flows");
     assert!(flows["unreachable"][0]["error"].as_str().expect("error").contains("longer than"), "{flows}");
     let drawn = mgmt.cspctl(&["flow", "trace", "--last"]).await.exited(0).out;
-    assert!(!drawn.contains('\u{1b}') && drawn.contains("Flow 0000001f"), "{drawn:?}");
-    mgmt.cspctl(&["services"]).await.exited(0);
+    assert!(!drawn.contains('\u{1b}') && drawn.contains("Flow 0040001f"), "{drawn:?}");
+    let services = mgmt.cspctl(&["services"]).await.exited(0).out;
+    assert!(services.contains("pn-1 did not answer") && services.contains("/v1/services"), "{services}");
     let wrong = mgmt.get("/api/v1/trace?label=zz").await.expect("answer");
     assert!(wrong["error"].as_str().expect("error").contains("hex digits"), "{wrong}");
 }

@@ -1,29 +1,34 @@
 //! The drawing of `cspctl flow trace`, compared with files under `golden/`. `BLESS=1 cargo test` rewrites them.
 #![forbid(unsafe_code)]
 
-use csp_mgmt_node::api::{TraceEventView, TraceView, Unreachable};
+use csp_api::Tier;
+use csp_api::mgmt::{TraceEventView, TraceView, Unreachable};
 use csp_mgmt_node::cli::{Paint, Style, draw};
+use csp_types::FlowLabel;
 
 const SYN: u8 = 2;
 const FIN: u8 = 1;
 const PSH: u8 = 8;
 const ACK: u8 = 16;
 
-fn event(t_us: f64, node: &str, kind: &str, flags: u8, len: u64) -> TraceEventView {
+fn event(t_us: f64, node: &str, kind: &str, flags: u8, len: u32) -> TraceEventView {
     let tier = match kind {
-        k if k.starts_with("app-") => "application",
-        k if k.starts_with("lan-") || k.starts_with("label-") => "network-node",
-        _ => "proxy-node",
+        k if k.starts_with("app-") => Tier::Application,
+        k if k.starts_with("lan-") || k.starts_with("label-") => Tier::NetworkNode,
+        _ => Tier::ProxyNode,
     };
     TraceEventView {
         t_ns: 5_000_000_000 + (t_us * 1000.0) as u64,
         node: node.into(),
-        tier: tier.into(),
+        tier,
+        worker: 0,
         kind: kind.into(),
-        label: "0040001f".into(),
+        label: FlowLabel::new(0x1f, 1),
         flags,
+        seq: 0,
+        ack: 0,
         len,
-        ..TraceEventView::default()
+        detail: "".into(),
     }
 }
 
@@ -31,7 +36,7 @@ fn event(t_us: f64, node: &str, kind: &str, flags: u8, len: u64) -> TraceEventVi
 fn transaction() -> TraceView {
     let (nn, pn, an) = ("nn-1", "pn-1", "an-1");
     TraceView {
-        label: "0040001f".into(),
+        label: FlowLabel::new(0x1f, 1),
         events: vec![
             event(0.0, nn, "lan-in", SYN, 0),
             event(31.2, pn, "segment-in", SYN, 0),

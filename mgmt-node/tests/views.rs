@@ -3,46 +3,151 @@
 
 mod support;
 
-use csp_types::Role;
+use std::net::SocketAddr;
+
+use csp_api::app::{AcceptQueue, Socket};
+use csp_api::proxy::PoolMember;
+use csp_api::{RecentFlow, network, proxy};
+use csp_types::TraceKind::{AppDataIn, AppOpen, LanIn, LanOut, SegmentIn, SegmentOut};
+use csp_types::{FlowLabel, Role};
 use serde_json::json;
 
-use support::{FakeNode, Mgmt, Policies, event, eventually, policy};
+use support::{FakeNode, Mgmt, Policies, body, event, eventually, policy, trace};
+
+const SYN: u8 = 2;
+const SYN_ACK: u8 = 18;
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().expect("an address")
+}
+
+fn label(text: &str) -> FlowLabel {
+    csp_api::label::parse(text).expect("a label")
+}
+
+fn recent(number: &str, t_ns: u64) -> RecentFlow {
+    RecentFlow { label: label(number), client: None, server: None, service: None, t_ns, ended: false }
+}
+
+/// A connection of `service` with this many bytes in and out.
+fn flow(number: &str, client: &str, service: &str, (bytes_in, bytes_out): (u64, u64)) -> proxy::Flow {
+    proxy::Flow {
+        label: label(number),
+        client: address(client),
+        server: address("10.76.0.100:80"),
+        service: service.into(),
+        member: "an-1".into(),
+        process: "nginx.42.1".into(),
+        state: "Established/open".into(),
+        bytes_in,
+        bytes_out,
+        age_ms: 1200,
+        srtt_us: 90,
+        congestion: "cubic".into(),
+        cwnd_bytes: 14_480,
+        ssthresh_bytes: 65_536,
+        ecn: false,
+        pacing_bytes_per_s: None,
+        delivery_bytes_per_s: 0,
+        retransmits: 0,
+        queued_in: 0,
+        queued_out: 2048,
+        credit_in: 65_536,
+        credit_out: 1024,
+    }
+}
+
+/// Service `web` as a proxy reports it whose member has this many open connections and connections in all.
+fn web(pending: u64, open: u64, connections_total: u64) -> proxy::Service {
+    let member =
+        PoolMember { node: "an-1".into(), port: 80, listeners: 2, open, accept_credit: 8, connections_total };
+    proxy::Service { name: "web".into(), address: address("10.76.0.100:80"), pending, members: vec![member] }
+}
+
+fn network_flow() -> network::Flow {
+    network::Flow {
+        label: label("0040001f"),
+        client: address("10.76.0.1:41822"),
+        server: address("10.76.0.100:80"),
+        proxy: "pn-1".into(),
+        proxy_worker: 0,
+        state: "bound".into(),
+        interface: Some("lan0".into()),
+        peer_mac: None,
+        segments_in: 3,
+        segments_out: 2,
+        age_ms: 1200,
+        idle_ms: 3,
+        worker: 0,
+    }
+}
+
+/// A listener and a connection of nginx, and a kernel listener of Python.
+fn sockets() -> Vec<Socket> {
+    let connection = Socket {
+        process: "nginx.42.1".into(),
+        pid: 42,
+        program: "nginx".into(),
+        kind: "connection".into(),
+        reason: "accelerated".into(),
+        fd: 9,
+        label: Some(label("0040001f")),
+        local: address("10.76.0.100:80"),
+        remote: address("10.76.0.1:41822"),
+        error: Some("ECONNRESET".into()),
+        queue: None,
+    };
+    let any = address("0.0.0.0:80");
+    let listener = Socket {
+        kind: "listener".into(),
+        fd: 6,
+        label: None,
+        local: any,
+        remote: any,
+        error: None,
+        queue: Some(AcceptQueue { waiting: 3, backlog: 511 }),
+        ..connection.clone()
+    };
+    let loopback = address("127.0.0.1:8000");
+    let kernel = Socket {
+        process: "python3.7.1".into(),
+        pid: 7,
+        program: "python3".into(),
+        kind: "kernel-listener".into(),
+        reason: "loopback".into(),
+        fd: 3,
+        local: loopback,
+        remote: loopback,
+        queue: None,
+        ..listener.clone()
+    };
+    vec![connection, listener, kernel]
+}
 
 /// A network node, two proxies and an app node with one traced transaction.
 async fn nodes(mgmt: &Mgmt) -> Vec<FakeNode> {
     let nn = json!({
-        "/v1/trace": [event(1000, "lan_in", "S", 0), event(90_000, "lan_out", "SA", 0)],
-        "/v1/trace/recent": [{"label": "0040001f", "t_ns": 90_000, "ended": false}],
-        "/v1/flows": [{"label": "0040001f", "client": "10.76.0.1:41822", "state": "bound"}],
+        "/v1/trace": trace("nn-1", &[event(1000, LanIn, SYN, 0), event(90_000, LanOut, SYN_ACK, 0)]),
+        "/v1/trace/recent": body([recent("0040001f", 90_000)]),
+        "/v1/flows": body([network_flow()]),
     });
     let pn_1 = json!({
-        "/v1/trace": [event(40_000, "segment_in", "S", 0), event(60_000, "segment_out", "SA", 0)],
-        "/v1/trace/recent": [{"label": "0040001f", "t_ns": 60_000}, {"label": "00000007", "t_ns": 10}],
-        "/v1/flows": [
-            {"label": "0040001f", "client": "10.76.0.1:41822", "server": "10.76.0.100:80", "service": "web",
-             "state": "established", "bytes_in": 81, "bytes_out": 12345, "age_ms": 1200,
-             "queued_in": 0, "queued_out": 2048, "credit_in": 65536, "credit_out": 1024},
-            {"label": "00000009", "client": "10.76.0.1:41823", "service": "other", "bytes_in": 5, "bytes_out": 1},
-        ],
-        "/v1/services": {"services": [{"name": "web", "pending": 1,
-            "pool": [{"node": "an-1", "port": 80, "processes": 2, "open_connections": 3, "connections_total": 40}]}]},
+        "/v1/trace": trace("pn-1", &[event(40_000, SegmentIn, SYN, 0), event(60_000, SegmentOut, SYN_ACK, 0)]),
+        "/v1/trace/recent": body([recent("0040001f", 60_000), recent("00000007", 10)]),
+        "/v1/flows": body([
+            flow("0040001f", "10.76.0.1:41822", "web", (81, 12_345)),
+            flow("00000009", "10.76.0.1:41823", "other", (5, 1)),
+        ]),
+        "/v1/services": body([web(1, 3, 40)]),
     });
+    let nothing = body([(); 0]);
     let pn_2 = json!({
-        "/v1/trace": [], "/v1/trace/recent": [], "/v1/flows": [],
-        "/v1/services": [{"name": "web", "address": "10.76.0.100:80", "pending": 0,
-            "members": [{"node": "an-1", "port": 80, "listeners": 2, "open": 4, "accept_credit": 8}]}],
+        "/v1/trace": nothing, "/v1/trace/recent": nothing, "/v1/flows": nothing,
+        "/v1/services": body([web(0, 4, 2)]),
     });
-    let socket = json!({"process": "nginx.42.1", "pid": 42, "program": "nginx", "kind": "connection", "fd": 9,
-        "reason": "accelerated", "label": "0040001f", "local": "10.76.0.100:80", "remote": "10.76.0.1:41822",
-        "error": "ECONNRESET", "queue": null});
-    let listener = json!({"process": "nginx.42.1", "pid": 42, "program": "nginx", "kind": "listener", "fd": 6,
-        "reason": "accelerated", "label": null, "local": "0.0.0.0:80", "remote": "0.0.0.0:80",
-        "error": null, "queue": {"waiting": 3, "backlog": 511}});
-    let kernel = json!({"process": "python3.7.1", "pid": 7, "program": "python3", "kind": "kernel-listener", "fd": 3,
-        "reason": "loopback", "label": null, "local": "127.0.0.1:8000", "remote": "127.0.0.1:8000"});
     let an = json!({
-        "/v1/trace": [event(150_000, "app_open", "", 0), event(160_000, "app_data_in", "", 81)],
-        "/v1/sockets": [socket, listener, kernel],
+        "/v1/trace": trace("an-1", &[event(150_000, AppOpen, 0, 0), event(160_000, AppDataIn, 0, 81)]),
+        "/v1/sockets": body(sockets()),
     });
     vec![
         FakeNode::start(mgmt, "nn-1", Role::NetworkNode, Policies::Follow, nn).await,
@@ -70,7 +175,7 @@ async fn nodes_services_flows_and_traces_of_the_whole_cluster() {
 
     let services = mgmt.cspctl(&["services"]).await.exited(0).out;
     let row: Vec<&str> = services.lines().nth(1).expect("a row").split_whitespace().collect();
-    assert_eq!(row, ["web", "10.76.0.100:80", "an-1:80", "2", "7", "40", "1"], "{services}");
+    assert_eq!(row, ["web", "10.76.0.100:80", "an-1:80", "2", "7", "42", "1"], "{services}");
 
     let flows = mgmt.cspctl(&["flows", "--limit", "1"]).await.exited(0).out;
     assert!(

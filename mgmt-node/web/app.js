@@ -1,4 +1,4 @@
-// The operations page: asks /api/v1/overview every two seconds and draws what it says.
+// The operations page: reads /api/v1/overview every two seconds and draws it.
 // Everything that comes from the cluster goes in as text nodes, never as markup.
 "use strict";
 
@@ -212,13 +212,13 @@ function drawTop(view) {
   const banners = [];
   const banner = (kind, text) => banners.push(h("p", { class: "banner " + kind }, text));
   if (!etcd.connected) {
-    banner("bad", `etcd has been silent for ${span(etcd.silent_ms)}. The cluster serves on; what is shown of members and policy is the state last heard.`);
+    banner("bad", `etcd has been silent for ${span(etcd.silent_ms)}. The cluster serves on; what is shown of members and policy is the state last known.`);
   } else if (!leader) {
     banner("warn", "No management node leads at this time; policies cannot be changed.");
   }
   const away = nodes.filter((n) => n.state === "unreachable" || n.state === "lapsed").map((n) => n.id);
   if (away.length) banner("warn", `Not answering: ${away.join(", ")}`);
-  // A live region is only touched when it says something new, or screen readers repeat it every two seconds.
+  // A live region is only changed when its text changes, or screen readers repeat it every two seconds.
   if (byId("banner").textContent !== banners.map((b) => b.textContent).join("")) put("banner", banners);
 }
 

@@ -47,7 +47,7 @@ pub use handover::HANDOVER_TIMEOUT;
 pub use output::{Blocked, Lane, ProxyOutput};
 pub use pool::{ChannelId, Choice, LISTENERS_PER_MEMBER_MAX, MEMBERS_MAX, MemberId, Pools};
 pub use services::{PoolServer, ServiceSpec, ServiceTcp};
-pub use snapshot::{FlowSnapshot, RecentFlow, ServiceSnapshot};
+pub use snapshot::{FlowSnapshot, MemberSnapshot, RecentFlow, ServiceSnapshot};
 pub use withdraw::OFFER_PATIENCE;
 
 use announced::Announced;

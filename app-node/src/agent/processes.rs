@@ -1,6 +1,6 @@
 //! The processes that are attached, and the last pages of those that exited.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -190,20 +190,21 @@ impl Processes {
         totals
     }
 
-    /// Labels that were seen lately, newest first, each once.
-    pub fn recent_labels(&self, limit: usize) -> Vec<FlowLabel> {
+    /// The newest event of each label that was seen lately, newest first.
+    pub fn recent_events(&self, limit: usize) -> Vec<TraceEvent> {
         let mut events: Vec<TraceEvent> = self.pages().iter().flat_map(|(_, page)| page.trace()).collect();
         events.sort_by_key(|e| std::cmp::Reverse(e.at));
-        let mut labels: Vec<FlowLabel> = Vec::new();
+        let mut newest: Vec<TraceEvent> = Vec::new();
+        let mut seen: HashSet<FlowLabel> = HashSet::new();
         for event in events {
-            if labels.len() >= limit {
+            if newest.len() >= limit {
                 break;
             }
-            if !labels.contains(&event.label) {
-                labels.push(event.label);
+            if seen.insert(event.label) {
+                newest.push(event);
             }
         }
-        labels
+        newest
     }
 }
 
@@ -246,7 +247,10 @@ mod tests {
         assert_eq!((table.totals()[11], table.occupancy()), (150, (0, 2)));
         let kept: Vec<_> = table.pages().into_iter().map(|(i, _)| (i.id, i.exited_unix_ms)).collect();
         assert_eq!(kept, [("b".to_owned(), Some(2))], "only the last one is kept");
-        assert_eq!(table.recent_labels(1), [FlowLabel::new(8, 0)]);
+        assert_eq!(
+            table.recent_events(1).iter().map(|e| e.label).collect::<Vec<_>>(),
+            [FlowLabel::new(8, 0)]
+        );
     }
 
     #[test]

@@ -12,12 +12,14 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use csp_api::app::{AcceptQueue, Process, Proxy, Socket};
+use csp_api::{RecentFlow, TraceEntry};
 use csp_daemon::query::{Label, Limit};
-use csp_telemetry::{Exposition, MetricWriter, trace_json};
+use csp_telemetry::{Exposition, MetricWriter};
 use csp_transport::app::errno;
-use csp_types::FlowLabel;
+use csp_types::{TraceEvent, TraceKind};
 use csp_wire::agent::page::{COUNTER_NAMES, SocketEntry, SocketKind};
-use serde_json::{Value, json};
+use serde::Serialize;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::agent::processes::is_gauge;
@@ -27,11 +29,8 @@ use crate::agent::{Directory, PageCopy, ProcessInfo, Processes, ProxyEntry};
 const QUESTIONS_MAX: usize = 64;
 const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A request to the agent's thread; the closure makes the answer.
-pub struct Question {
-    ask: Box<dyn FnOnce(&Processes) -> Value + Send>,
-    reply: oneshot::Sender<Value>,
-}
+/// A request to the agent's thread: the closure makes the answer and sends it.
+pub struct Question(Box<dyn FnOnce(&Processes) + Send>);
 
 /// What the agent's thread answers from.
 pub struct Questions {
@@ -86,9 +85,8 @@ pub async fn answer(mut questions: Questions, processes: Rc<RefCell<Processes>>)
     loop {
         tokio::select! {
             question = questions.receiver.recv() => {
-                let Some(Question { ask, reply }) = question else { return };
-                // Nobody waits for the answer any more: nothing to do.
-                let _ = reply.send(ask(&processes.borrow()));
+                let Some(Question(ask)) = question else { return };
+                ask(&processes.borrow());
             }
             _ = ticks.tick() => {
                 let table = processes.borrow();
@@ -125,9 +123,13 @@ fn expose(out: &mut MetricWriter, snapshot: &Snapshot) {
 }
 
 impl Asker {
-    async fn ask(&self, ask: impl FnOnce(&Processes) -> Value + Send + 'static) -> Response {
+    async fn ask<T: Serialize + Send + 'static>(
+        &self,
+        ask: impl FnOnce(&Processes) -> T + Send + 'static,
+    ) -> Response {
         let (reply, answer) = oneshot::channel();
-        let question = Question { ask: Box::new(ask), reply };
+        // A client that has left does not take the answer.
+        let question = Question(Box::new(move |table| drop(reply.send(ask(table)))));
         if self.sender.try_send(question).is_err() {
             return (StatusCode::SERVICE_UNAVAILABLE, "too many questions at once\n").into_response();
         }
@@ -139,74 +141,67 @@ impl Asker {
 }
 
 async fn processes(State(asker): State<Asker>) -> Response {
-    asker.ask(|table| table.pages().iter().map(process_json).collect()).await
+    asker.ask(|table| table.pages().iter().map(of_process).collect::<Vec<Process>>()).await
 }
 
-/// The proxy workers that processes are told of, and what carries their channels.
-async fn proxies(State(asker): State<Asker>) -> Json<Value> {
-    let entry = |proxy: &ProxyEntry| {
-        json!({
-            "proxy": proxy.node.as_str(),
-            "worker": proxy.worker,
-            "socket": proxy.path,
-            "provider": proxy.provider,
-            "address": proxy.address,
-            "direct": proxy.direct,
-        })
+/// The proxy workers that processes of this host can reach, and what carries their channels.
+async fn proxies(State(asker): State<Asker>) -> Json<Vec<Proxy>> {
+    let entry = |proxy: &ProxyEntry| Proxy {
+        proxy: proxy.node.as_str().into(),
+        worker: proxy.worker.into(),
+        socket: (&proxy.path).into(),
+        provider: proxy.provider.into(),
+        address: (&proxy.address).into(),
+        direct: proxy.direct,
     };
     Json(asker.directory.borrow().proxies.iter().map(entry).collect())
 }
 
-fn process_json((info, page): &(ProcessInfo, PageCopy)) -> Value {
-    let counters: serde_json::Map<String, Value> = COUNTER_NAMES
-        .iter()
-        .zip(page.counters())
-        .map(|(name, value)| ((*name).to_owned(), value.into()))
-        .collect();
-    json!({
-        "process": info.id,
-        "pid": info.pid,
-        "uid": info.uid,
-        "program": info.program,
-        "attached_unix_ms": info.attached_unix_ms,
-        "exited_unix_ms": info.exited_unix_ms,
-        "counters": counters,
-    })
+fn of_process((info, page): &(ProcessInfo, PageCopy)) -> Process {
+    Process {
+        process: (&info.id).into(),
+        pid: info.pid,
+        uid: info.uid,
+        program: (&info.program).into(),
+        attached_unix_ms: info.attached_unix_ms,
+        exited_unix_ms: info.exited_unix_ms,
+        counters: COUNTER_NAMES.iter().map(|name| (*name).into()).zip(page.counters()).collect(),
+    }
 }
 
-fn socket_json(info: &ProcessInfo, socket: &SocketEntry) -> Value {
-    let label = (!socket.label.is_none()).then(|| socket.label.to_string());
-    let error = (socket.error != 0)
-        .then(|| errno::name(socket.error.into()).map_or_else(|| socket.error.to_string(), str::to_owned));
-    let queue = (socket.kind == SocketKind::Listener)
-        .then(|| json!({"waiting": socket.queue.0, "backlog": socket.queue.1}));
-    json!({
-        "process": info.id,
-        "pid": info.pid,
-        "program": info.program,
-        "kind": socket.kind.as_str(),
-        "reason": socket.reason.as_str(),
-        "fd": socket.fd,
-        "label": label,
-        "local": socket.local.to_string(),
-        "remote": socket.remote.to_string(),
-        "error": error,
-        "queue": queue,
-    })
+fn of_socket(info: &ProcessInfo, socket: &SocketEntry) -> Socket {
+    let error_name = |error: u16| match errno::name(error.into()) {
+        Some(name) => name.into(),
+        None => error.to_string().into(),
+    };
+    Socket {
+        process: (&info.id).into(),
+        pid: info.pid,
+        program: (&info.program).into(),
+        kind: socket.kind.as_str().into(),
+        reason: socket.reason.as_str().into(),
+        fd: socket.fd,
+        label: (!socket.label.is_none()).then_some(socket.label),
+        local: socket.local,
+        remote: socket.remote,
+        error: (socket.error != 0).then(|| error_name(socket.error)),
+        queue: (socket.kind == SocketKind::Listener)
+            .then(|| AcceptQueue { waiting: socket.queue.0.into(), backlog: socket.queue.1.into() }),
+    }
 }
 
 /// The sockets of attached processes that `wanted` picks.
-fn pick(table: &Processes, limit: usize, wanted: impl Fn(&SocketEntry) -> bool) -> Value {
+fn pick(table: &Processes, limit: usize, wanted: impl Fn(&SocketEntry) -> bool) -> Vec<Socket> {
     let mut found = Vec::new();
     for (info, page) in table.pages().iter().filter(|(info, _)| info.exited_unix_ms.is_none()) {
         let sockets = page.sockets();
-        found.extend(sockets.iter().filter(|s| wanted(s)).map(|s| socket_json(info, s)));
+        found.extend(sockets.iter().filter(|s| wanted(s)).map(|s| of_socket(info, s)));
         if found.len() >= limit {
             break;
         }
     }
     found.truncate(limit);
-    Value::Array(found)
+    found
 }
 
 async fn sockets(State(asker): State<Asker>, Query(query): Query<Limit>) -> Response {
@@ -227,18 +222,42 @@ async fn trace(State(asker): State<Asker>, Query(query): Query<Label>) -> Respon
     let node = asker.node.clone();
     asker
         .ask(move |table| {
-            let mut found = Vec::new();
+            let mut found: Vec<TraceEntry> = Vec::new();
             for (info, page) in table.pages() {
                 let events = page.trace().into_iter().filter(|e| e.label == label);
-                found.extend(events.map(|event| trace_json(&event, &node, info.pid)));
+                found.extend(events.map(|event| TraceEntry::new(&event, &node, info.pid)));
             }
             found.sort_by_key(|event| event.t_ns);
-            json!(found)
+            found
         })
         .await
 }
 
 async fn recent(State(asker): State<Asker>, Query(query): Query<Limit>) -> Response {
     let limit = query.get();
-    asker.ask(move |table| table.recent_labels(limit).iter().map(FlowLabel::to_string).collect()).await
+    let item = |event: &TraceEvent| RecentFlow {
+        label: event.label,
+        client: None,
+        server: None,
+        service: None,
+        t_ns: event.at.as_nanos(),
+        ended: matches!(event.kind, TraceKind::AppClose | TraceKind::AppReset),
+    };
+    asker.ask(move |table| table.recent_events(limit).iter().map(item).collect::<Vec<RecentFlow>>()).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_operations_page_shows_is_exposed() {
+        let metrics = Exposition::new();
+        let (_directory, receiver) = watch::channel(Directory::default());
+        let (_routes, _questions) = routes("an-1".to_owned(), &metrics, receiver);
+        let page = metrics.render();
+        for name in csp_api::metrics::APP_NODE {
+            assert!(page.lines().any(|line| line.starts_with(name)), "{name} is missing:\n{page}");
+        }
+    }
 }

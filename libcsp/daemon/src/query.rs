@@ -5,7 +5,8 @@ use std::time::Duration;
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use csp_telemetry::{MailboxError, MailboxSender, Reply, TraceJson, trace_json};
+use csp_api::TraceEntry;
+use csp_telemetry::{MailboxError, MailboxSender, Reply};
 use csp_types::{FlowLabel, TraceEvent};
 use serde::Deserialize;
 
@@ -92,10 +93,10 @@ impl<Q> Workers<Q> {
     pub async fn trace(
         &self,
         question: impl Fn(Reply<Vec<TraceEvent>>) -> Q,
-    ) -> Result<Json<Vec<TraceJson>>, QueryError> {
+    ) -> Result<Json<Vec<TraceEntry>>, QueryError> {
         let answers = self.ask(question).await?;
         let of_all = answers.iter().enumerate().flat_map(|(worker, events)| {
-            events.iter().map(move |event| trace_json(event, &self.node, worker as u32))
+            events.iter().map(move |event| TraceEntry::new(event, &self.node, worker as u32))
         });
         Ok(Json(of_all.collect()))
     }

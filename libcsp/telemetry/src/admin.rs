@@ -7,7 +7,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -35,7 +35,7 @@ pub struct AdminOptions {
     pub metrics: Exposition,
     /// For `/readyz`.
     pub readiness: Readiness,
-    /// For `/v1/node`: the node's registration.
+    /// For `/v1/node`: the node's registration (`csp_control::NodeRecord`).
     pub node: Value,
     /// The daemon's own routes.
     pub routes: Router,
@@ -97,9 +97,9 @@ async fn render_metrics(State(metrics): State<Exposition>) -> Response {
 }
 
 async fn render_readiness(State(readiness): State<Readiness>) -> Response {
-    let ready = readiness.ready();
-    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, Json(json!({ "ready": ready, "conditions": readiness.conditions() }))).into_response()
+    let body = readiness.body();
+    let status = if body.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Json(body)).into_response()
 }
 
 #[cfg(test)]

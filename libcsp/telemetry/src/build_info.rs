@@ -1,4 +1,4 @@
-//! Who a daemon is: its role, node id and version.
+//! Identity of a daemon: its role, node id and version.
 
 use crate::metrics::{MetricSource, MetricWriter};
 
@@ -28,7 +28,7 @@ impl MetricSource for BuildInfo {
     fn collect(&self, out: &mut MetricWriter) {
         out.gauge(
             "csp_build_info",
-            "Constant 1; the labels say what runs",
+            "Constant 1; the labels name what runs",
             &[("node", &self.node), ("role", &self.role), ("version", &self.version)],
             1.0,
         );

@@ -66,7 +66,7 @@ impl LatencyHistogram {
     }
 
     /// Upper bound of the bucket that holds the `q` quantile (0 to 1), in nanoseconds; `None` without observations.
-    /// What lies above the last bound is told as `u64::MAX`.
+    /// What lies above the last bound is returned as `u64::MAX`.
     pub fn quantile_ns(&self, q: f64) -> Option<u64> {
         let total = self.count();
         let rank = ((total as f64 * q).ceil() as u64).clamp(1, total.max(1));

@@ -14,14 +14,13 @@ pub mod mailbox;
 mod metrics;
 mod readiness;
 mod snapshot;
-mod trace_json;
 
 pub use admin::{AdminError, AdminOptions, AdminServer};
 pub use build_info::BuildInfo;
+pub use csp_api::{Condition, ConditionState};
 pub use histogram::{LATENCY_BUCKETS_NS, LatencyHistogram};
 pub use logging::{LogError, LogFormat, init_logging};
 pub use mailbox::{Mailbox, MailboxError, MailboxSender, Reply};
 pub use metrics::{Exposition, MetricSource, MetricWriter};
-pub use readiness::{Condition, ConditionState, Readiness};
+pub use readiness::Readiness;
 pub use snapshot::SnapshotCell;
-pub use trace_json::{Tier, TraceJson, trace_json};

@@ -34,9 +34,9 @@ pub enum LogError {
 /// A daemon with a thread that is gone half-way is worse than one that is started anew: whichever thread panics, the process
 /// ends (SIGABRT), after the message.
 fn abort_on_panic() {
-    let tell = std::panic::take_hook();
+    let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        tell(panic);
+        report(panic);
         std::process::abort()
     }));
 }

@@ -73,7 +73,7 @@ impl<Q> MailboxSender<Q> {
     }
 }
 
-/// Where a worker puts its answer. Dropping it tells the asker [`MailboxError::Gone`].
+/// Where a worker puts its answer. When it is dropped the question ends with [`MailboxError::Gone`].
 #[derive(Debug)]
 pub struct Reply<R>(oneshot::Sender<R>);
 

@@ -83,7 +83,7 @@ impl Value {
         }
     }
 
-    /// Adds a second sample of the same name and labels: workers that do not tell themselves apart are summed.
+    /// Adds a second sample of the same name and labels: samples of workers without a label of their own are summed.
     fn add(&mut self, other: Value) {
         match (self, other) {
             (Value::Counter(mine), Value::Counter(theirs)) => *mine = mine.wrapping_add(theirs),

@@ -3,30 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use serde::Serialize;
-
-/// How one condition stands.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ConditionState {
-    /// As it should be.
-    Ok,
-    /// Something is missing, but the daemon serves: for instance on its last-known-good policy.
-    Degraded,
-    /// The daemon cannot serve.
-    Failed,
-}
-
-/// One named condition.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Condition {
-    /// What it is about, such as `policy`.
-    pub name: String,
-    /// How it stands.
-    pub state: ConditionState,
-    /// Why, in a sentence for an operator; empty when all is well.
-    pub reason: String,
-}
+use csp_api::{Condition, ConditionState};
 
 /// The conditions of one daemon; cheap to clone, all clones are the same set.
 #[derive(Clone, Debug, Default)]
@@ -52,11 +29,16 @@ impl Readiness {
         conditions
             .iter()
             .map(|(name, (state, reason))| Condition {
-                name: name.clone(),
+                name: name.into(),
                 state: *state,
-                reason: reason.clone(),
+                reason: reason.into(),
             })
             .collect()
+    }
+
+    /// The body of `/readyz`.
+    pub fn body(&self) -> csp_api::Readiness {
+        csp_api::Readiness { conditions: self.conditions(), ready: self.ready() }
     }
 
     /// Whether no condition is [`ConditionState::Failed`].

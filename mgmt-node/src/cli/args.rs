@@ -17,7 +17,7 @@ Exit codes:
    0  done
    1  failed: refused by a node, timed out, not found; `policy diff`: the policies differ
   64  the command line is wrong
-  65  the policy file is wrong; every mistake is named as FILE:LINE:COLUMN
+  65  the policy file is wrong; all mistakes are listed, each as FILE:LINE:COLUMN
   66  a file cannot be read
   69  the server does not answer, or has no etcd or leader at this time
   70  the server answered with something cspctl does not understand
@@ -33,7 +33,7 @@ Results go to standard output, progress and errors to standard error.";
 /// Shows and controls a CSP cluster through its management node.
 ///
 /// A CSP cluster consists of network nodes (they take packets from the LAN), proxy nodes (they end the clients' TCP),
-/// app nodes (they run unmodified servers) and management nodes. cspctl talks to a management node's HTTP API; any
+/// app nodes (they run unmodified servers) and management nodes. cspctl uses a management node's HTTP API; any
 /// management node will do: those that do not lead pass changes on to the leader.
 #[derive(Debug, Parser)]
 #[command(name = "cspctl", version, after_help = AFTER_HELP, after_long_help = AFTER_HELP, max_term_width = 110)]
@@ -69,7 +69,7 @@ pub enum Output {
 pub enum Command {
     /// List the nodes and how they are
     ///
-    /// States: ready; not-ready (answers, but says it cannot serve); unreachable (registered, its admin endpoint does
+    /// States: ready; not-ready (answers, but cannot serve); unreachable (registered, its admin endpoint does
     /// not answer); lapsed (its lease in etcd ran out: it may still carry traffic); unknown (not asked yet).
     #[command(after_help = "Examples:\n  cspctl nodes\n  cspctl nodes --output json | jq '.nodes[].id'")]
     Nodes,
@@ -84,7 +84,7 @@ pub enum Command {
         after_help = "Examples:\n  cspctl flows --limit 10\n  cspctl flows --service web --output json"
     )]
     Flows(FlowsArgs),
-    /// List the sockets of accelerated processes: who carries each, and why
+    /// List the sockets of accelerated processes: what carries each, and why
     ///
     /// Sockets that the kernel carries are listed with the reason: their port or destination is outside the rule, a loopback
     /// address or one of the host's own, no agent or no proxy at that time, a table that was full, a program that asked for
@@ -114,7 +114,7 @@ pub enum PolicyCommand {
     /// Check, publish and activate a policy
     ///
     /// The policy becomes a new generation. Every live node checks it first (staged); when all have, it is activated
-    /// and each node says when it serves on it (active). When a node refuses, or one does not answer in time, the old
+    /// and each node acknowledges it when it serves on it (active). When a node refuses, or one does not answer in time, the old
     /// policy stays in force everywhere and the exit code is 1. A wrong file changes nothing and gives exit code 65.
     #[command(
         after_help = "Examples:\n  cspctl policy apply demo.yaml\n  cspctl policy apply --dry-run demo.yaml\n  \

@@ -5,7 +5,7 @@ use std::time::Duration;
 use reqwest::{RequestBuilder, StatusCode, Url};
 use serde::de::DeserializeOwned;
 
-use crate::api::ErrorBody;
+use csp_api::mgmt::ErrorBody;
 
 use super::error::CliError;
 
@@ -15,7 +15,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longer than any fan-out of the server takes, and than its longest long-poll.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(40);
 
-/// Speaks with one management node (and with the leader it names).
+/// The connection to one management node, and to the leader that it names.
 #[derive(Debug)]
 pub struct Client {
     base: Url,

@@ -2,15 +2,15 @@
 
 use std::path::PathBuf;
 
-use crate::api::FieldError;
+use csp_api::mgmt::FieldError;
 
-/// Why a command did not do what was asked. The codes follow sysexits.h where it has one.
+/// Why a command failed. The codes follow sysexits.h where it has one.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
-    /// The cluster said no.
+    /// The cluster refused it.
     #[error("{0}")]
     Failed(String),
-    /// `policy diff` found differences; nothing to say beyond them.
+    /// `policy diff` found differences, which are printed already.
     #[error("the policies differ")]
     Differs,
     /// The command line is wrong in a way clap cannot see.
@@ -38,7 +38,7 @@ pub enum CliError {
     /// No server, or one that cannot serve at this time.
     #[error("{0}")]
     Unavailable(String),
-    /// The server's answer makes no sense.
+    /// The server's answer is not understood.
     #[error("{0}")]
     Protocol(String),
 }
@@ -62,7 +62,7 @@ impl CliError {
         }
     }
 
-    /// The whole message for standard error, ending in a newline; empty when there is nothing to say.
+    /// The whole message for standard error, ending in a newline; empty when there is none.
     pub fn message(&self) -> String {
         match self {
             CliError::Differs => String::new(),

@@ -10,7 +10,8 @@
 
 use std::fmt::Write as _;
 
-use crate::api::{TraceEventView, TraceView};
+use csp_api::Tier;
+use csp_api::mgmt::{TraceEventView, TraceView};
 
 use super::paint::{Colour, Paint};
 
@@ -91,15 +92,15 @@ fn shape(event: &TraceEventView) -> (Shape, String) {
         "app-data-out" => (Shape::Mark(APPLICATION), format!("DATA {} out", event.len)),
         "app-close" => (Shape::Mark(APPLICATION), "CLOSE".into()),
         "app-reset" => (Shape::Mark(APPLICATION), "RESET".into()),
-        other => (Shape::Mark(lane_of(&event.tier)), other.to_owned()),
+        other => (Shape::Mark(lane_of(event.tier)), other.to_owned()),
     }
 }
 
-fn lane_of(tier: &str) -> usize {
+const fn lane_of(tier: Tier) -> usize {
     match tier {
-        "network-node" => NETWORK,
-        "proxy-node" => PROXY,
-        _ => APPLICATION,
+        Tier::NetworkNode => NETWORK,
+        Tier::ProxyNode => PROXY,
+        Tier::Application => APPLICATION,
     }
 }
 
@@ -237,7 +238,7 @@ fn nodes_of(trace: &TraceView, lane: usize) -> Vec<&str> {
         let own = match event.kind.as_str() {
             kind if kind.starts_with("app-") => APPLICATION,
             kind if kind.starts_with("lan-") || kind.starts_with("label-") => NETWORK,
-            _ => lane_of(&event.tier),
+            _ => lane_of(event.tier),
         };
         if own == lane && !nodes.contains(&event.node.as_str()) {
             nodes.push(&event.node);
@@ -253,7 +254,7 @@ fn micros(ns: u64) -> String {
 fn summary(out: &mut String, trace: &TraceView, style: Style) {
     let events = &trace.events;
     let count = |kind: &str| events.iter().filter(|e| e.kind == kind).count();
-    let bytes = |kind: &str| events.iter().filter(|e| e.kind == kind).map(|e| e.len).sum::<u64>();
+    let bytes = |kind: &str| events.iter().filter(|e| e.kind == kind).map(|e| u64::from(e.len)).sum::<u64>();
     let times = || events.iter().map(|e| e.t_ns);
     let duration = times().max().unwrap_or(0).saturating_sub(times().min().unwrap_or(0));
     let unit = if style.ascii { "us" } else { "µs" };
@@ -306,7 +307,7 @@ fn application_messages(trace: &TraceView) -> Vec<String> {
 fn grouped(trace: &TraceView) -> String {
     let tally = |name: &str, kind: &str| {
         let of_kind = || trace.events.iter().filter(|e| e.kind == kind);
-        let (n, bytes) = (of_kind().count(), of_kind().map(|e| e.len).sum::<u64>());
+        let (n, bytes) = (of_kind().count(), of_kind().map(|e| u64::from(e.len)).sum::<u64>());
         match (n, bytes) {
             (0, _) => None,
             (1, 0) => Some(name.to_owned()),

@@ -1,10 +1,13 @@
 //! `cspctl nodes`, `services`, `flows`, `sockets` and `flow trace`.
 
-use crate::admin::parse_label;
-use crate::api::{
+use std::net::SocketAddr;
+
+use csp_api::label;
+use csp_api::mgmt::{
     FlowView, FlowsView, NodeState, NodesView, QueuesView, RecentView, ServicesView, SocketsView, TraceView,
     Unreachable,
 };
+use csp_types::FlowLabel;
 
 use super::Context;
 use super::args::{FlowsArgs, Output, SocketsArgs, TraceArgs};
@@ -13,7 +16,7 @@ use super::ladder::{self, Style};
 use super::paint::Colour;
 use super::table::{Cell, Table, bytes, span};
 
-/// Width of a drawing when neither terminal nor COLUMNS says one.
+/// Width of a drawing where neither the terminal nor COLUMNS gives one.
 const WIDTH_DEFAULT: usize = 100;
 
 /// `cspctl nodes`.
@@ -43,7 +46,7 @@ pub(super) async fn nodes(context: &Context) -> Result<(), CliError> {
         let mut out = table.render(context.paint);
         if !view.etcd.connected {
             let text = format!(
-                "note: etcd has been silent for {}; this is the state last heard\n",
+                "note: etcd has been silent for {}; this is the state last known\n",
                 span(view.etcd.silent_ms)
             );
             out += &context.paint.paint(Colour::Yellow, &text);
@@ -110,16 +113,16 @@ pub(super) async fn flows(context: &Context, args: FlowsArgs) -> Result<(), CliE
         ]);
         for f in &view.flows {
             table.row([
-                f.label.clone().into(),
-                f.client.clone().into(),
-                f.server.clone().into(),
-                f.service.clone().into(),
-                f.member.clone().into(),
-                f.state.clone().into(),
+                f.label.to_string().into(),
+                f.client.to_string().into(),
+                f.server.to_string().into(),
+                f.service.to_string().into(),
+                f.member.to_string().into(),
+                f.state.to_string().into(),
                 Cell::from(bytes(f.bytes_in)).right(),
                 Cell::from(bytes(f.bytes_out)).right(),
                 span(f.age_ms).into(),
-                f.node.clone().into(),
+                f.node.to_string().into(),
             ]);
         }
         let mut out =
@@ -155,22 +158,22 @@ pub(super) async fn sockets(context: &Context, args: SocketsArgs) -> Result<(), 
             let figure = |of: fn(&FlowView) -> u64| {
                 Cell::from(s.flow.as_ref().map(|f| bytes(of(f))).unwrap_or_default()).right()
             };
-            let carried = if kernel { format!("kernel: {}", s.reason) } else { s.reason.clone() };
+            let carried = if kernel { format!("kernel: {}", s.reason) } else { s.reason.to_string() };
             table.row([
-                s.node.clone().into(),
-                s.process.clone().into(),
-                if s.fd == 0 { Cell::from("").right() } else { s.fd.into() },
+                s.node.to_string().into(),
+                s.process.to_string().into(),
+                if s.fd == 0 { Cell::from("").right() } else { u64::from(s.fd).into() },
                 if listens { "listener" } else { "connection" }.into(),
                 Cell::from(carried).coloured(if kernel { Colour::Yellow } else { Colour::Green }),
-                s.local.clone().into(),
-                if listens { "".into() } else { s.remote.clone().into() },
-                s.label.clone().into(),
-                s.flow.as_ref().map(|f| f.state.clone()).unwrap_or_default().into(),
+                s.local.to_string().into(),
+                if listens { "".into() } else { s.remote.to_string().into() },
+                s.label.map(|label| label.to_string()).unwrap_or_default().into(),
+                s.flow.as_ref().map_or("", |f| f.state.as_str()).into(),
                 figure(|f| f.bytes_in),
                 figure(|f| f.bytes_out),
                 Cell::from(queued).right(),
                 Cell::from(pair(|q| (q.credit_in, q.credit_out))).right(),
-                Cell::from(s.error.clone()).coloured(Colour::Red),
+                Cell::from(s.error.as_str()).coloured(Colour::Red),
             ]);
         }
         let mut out = if table.is_empty() {
@@ -188,14 +191,14 @@ pub(super) async fn sockets(context: &Context, args: SocketsArgs) -> Result<(), 
 /// `cspctl flow trace`.
 pub(super) async fn trace(context: &Context, args: TraceArgs) -> Result<(), CliError> {
     let label = match &args.label {
-        Some(text) => parse_label(text).map(|l| format!("{l:08x}")).ok_or_else(|| {
+        Some(text) => label::parse(text).ok_or_else(|| {
             CliError::Usage(format!(
                 "`{text}` is no flow label; a label has 1 to 8 hex digits, for example 0040001f"
             ))
         })?,
-        None => latest(context, args.client.map(|c| c.to_string())).await?,
+        None => latest(context, args.client).await?,
     };
-    let view: TraceView = context.client.get("/api/v1/trace", &[("label", label.clone())]).await?;
+    let view: TraceView = context.client.get("/api/v1/trace", &[("label", label.to_string())]).await?;
     if view.events.is_empty() && view.unreachable.is_empty() {
         return Err(CliError::Failed(format!(
             "no tier holds events of flow {label}: it never was, or the rings have moved on (`cspctl flow trace --last`)"
@@ -206,12 +209,12 @@ pub(super) async fn trace(context: &Context, args: TraceArgs) -> Result<(), CliE
 }
 
 /// The label of the latest flow, of `client` where one is given.
-async fn latest(context: &Context, client: Option<String>) -> Result<String, CliError> {
+async fn latest(context: &Context, client: Option<SocketAddr>) -> Result<FlowLabel, CliError> {
     let mut query = vec![("limit", "1".to_owned())];
-    query.extend(client.clone().map(|c| ("client", c)));
+    query.extend(client.map(|c| ("client", c.to_string())));
     let view: RecentView = context.client.get("/api/v1/trace/recent", &query).await?;
     if let Some(flow) = view.recent.first() {
-        return Ok(flow.label.clone());
+        return Ok(flow.label);
     }
     if context.output == Output::Table {
         eprint!("{}", missing(context, &view.unreachable));

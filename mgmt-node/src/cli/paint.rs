@@ -1,6 +1,6 @@
 //! Colours on a terminal, none anywhere else.
 
-use std::io::IsTerminal;
+use anstyle::{AnsiColor, Style};
 
 /// Colours that are legible on dark and light terminals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,10 +26,10 @@ pub struct Paint {
 }
 
 impl Paint {
-    /// Colours exactly if standard output is a terminal and NO_COLOR is not set.
+    /// Colours if standard output is a terminal that has them. `NO_COLOR`, `CLICOLOR` and `CLICOLOR_FORCE` decide otherwise.
     pub fn for_stdout() -> Self {
-        let refused = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
-        Paint { on: !refused && std::io::stdout().is_terminal() }
+        let choice = anstream::AutoStream::choice(&std::io::stdout());
+        Paint { on: choice != anstream::ColorChoice::Never }
     }
 
     /// Never colours.
@@ -39,19 +39,29 @@ impl Paint {
 
     /// `text` in a colour.
     pub fn paint(self, colour: Colour, text: &str) -> String {
-        let code = match colour {
-            Colour::Plain => return text.to_owned(),
-            Colour::Dim => "2",
-            Colour::Red => "31",
-            Colour::Green => "32",
-            Colour::Yellow => "33",
-            Colour::Cyan => "36",
-        };
-        if self.on { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+        self.styled(colour.style(), text)
     }
 
     /// `text` in bold.
     pub fn bold(self, text: &str) -> String {
-        if self.on { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() }
+        self.styled(Style::new().bold(), text)
+    }
+
+    fn styled(self, style: Style, text: &str) -> String {
+        if self.on && !style.is_plain() { format!("{style}{text}{style:#}") } else { text.to_owned() }
+    }
+}
+
+impl Colour {
+    const fn style(self) -> Style {
+        let colour = match self {
+            Colour::Plain => return Style::new(),
+            Colour::Dim => return Style::new().dimmed(),
+            Colour::Red => AnsiColor::Red,
+            Colour::Green => AnsiColor::Green,
+            Colour::Yellow => AnsiColor::Yellow,
+            Colour::Cyan => AnsiColor::Cyan,
+        };
+        colour.on_default()
     }
 }

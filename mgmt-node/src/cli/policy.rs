@@ -6,7 +6,7 @@ use std::path::Path;
 
 use reqwest::StatusCode;
 
-use crate::api::{DryRunView, GenerationView, Phase, PolicyView};
+use csp_api::mgmt::{DryRunView, GenerationView, Phase, PolicyView};
 
 use super::args::{ApplyArgs, Output};
 use super::error::CliError;
@@ -18,6 +18,17 @@ use super::{Context, diff as line_diff, put};
 const FILE_LEN_MAX: u64 = crate::limits::POLICY_LEN_MAX as u64;
 /// How long the server may hold one request for progress, in seconds.
 const POLL_S: u64 = 10;
+
+/// `cspctl policy diff -o json`, where there are differences.
+#[derive(serde::Serialize)]
+struct PolicyDiff {
+    /// Always true: without differences nothing is printed.
+    differs: bool,
+    /// The active policy as YAML, in canonical order.
+    active: String,
+    /// The file's, likewise.
+    file: String,
+}
 
 /// `cspctl policy apply`.
 pub(super) async fn apply(context: &Context, args: ApplyArgs) -> Result<(), CliError> {
@@ -34,9 +45,9 @@ pub(super) async fn apply(context: &Context, args: ApplyArgs) -> Result<(), CliE
         return context
             .show(&view, |v| format!("unchanged: generation {} with this policy is active\n", v.generation));
     }
-    let mut told = BTreeMap::new();
+    let mut reported = BTreeMap::new();
     loop {
-        progress(context, &view, &mut told);
+        progress(context, &view, &mut reported);
         if view.phase.is_final() {
             break;
         }
@@ -47,18 +58,18 @@ pub(super) async fn apply(context: &Context, args: ApplyArgs) -> Result<(), CliE
     outcome(context, &view)
 }
 
-/// Tells what changed since it was last told, on standard error.
-fn progress(context: &Context, view: &GenerationView, told: &mut BTreeMap<String, String>) {
+/// Reports on standard error what has changed since the last call.
+fn progress(context: &Context, view: &GenerationView, reported: &mut BTreeMap<String, String>) {
     if context.output == Output::Json {
         return;
     }
-    if told.is_empty() {
+    if reported.is_empty() {
         eprintln!("generation {}: asking {} nodes", view.generation, view.acks.len());
-        told.insert(String::new(), String::new());
+        reported.insert(String::new(), String::new());
     }
     for ack in &view.acks {
         if ack.state != "waiting"
-            && told.insert(ack.node.clone(), ack.state.clone()).as_ref() != Some(&ack.state)
+            && reported.insert(ack.node.clone(), ack.state.clone()).as_ref() != Some(&ack.state)
         {
             let why = ack.error.as_deref().map(|e| format!(": {e}")).unwrap_or_default();
             eprintln!("  {} {}{why}", ack.node, ack.state);
@@ -123,7 +134,7 @@ pub(super) async fn diff(context: &Context, file: &Path) -> Result<(), CliError>
     match context.output {
         Output::Table => put(&text)?,
         Output::Json => {
-            let both = serde_json::json!({"differs": true, "active": active.yaml, "file": wanted.yaml});
+            let both = PolicyDiff { differs: true, active: active.yaml, file: wanted.yaml };
             context.show(&both, |_| String::new())?;
         }
     }

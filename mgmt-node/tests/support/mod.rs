@@ -10,15 +10,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::routing::get;
 use axum::{Json, Router};
+use csp_api::TraceEntry;
 use csp_control::{ControlOptions, ControlPlane, EtcdSection, NodeRecord};
 use csp_telemetry::{AdminOptions, AdminServer, Exposition, MetricWriter};
-use csp_types::Role;
+use csp_types::{FlowLabel, Instant, Role, TraceEvent, TraceKind};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 
 /// How long anything may take that should happen soon.
 pub const SOON: Duration = Duration::from_secs(30);
@@ -63,12 +65,12 @@ impl Drop for Scratch {
 
 /// Waits until `check` gives something, or panics with what it waited for.
 pub async fn eventually<T>(what: &str, mut check: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + SOON;
+    let deadline = std::time::Instant::now() + SOON;
     loop {
         if let Some(found) = check().await {
             return found;
         }
-        assert!(Instant::now() < deadline, "waited {SOON:?} in vain for: {what}");
+        assert!(std::time::Instant::now() < deadline, "waited {SOON:?} in vain for: {what}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -175,8 +177,8 @@ impl Drop for Mgmt {
                 let _ = kill_process(pid, Signal::CONT);
             }
             self.signal(Signal::TERM);
-            let deadline = Instant::now() + Duration::from_secs(10);
-            while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
+            let deadline = std::time::Instant::now() + Duration::from_secs(10);
+            while matches!(self.child.try_wait(), Ok(None)) && std::time::Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(20));
             }
             let _ = self.child.kill();
@@ -316,7 +318,18 @@ pub fn policy(name: &str, port: u16) -> String {
     )
 }
 
-/// An event as a node's `/v1/trace` gives it.
-pub fn event(t_ns: u64, kind: &str, flags: &str, len: u32) -> Value {
-    json!({"t_ns": t_ns, "kind": kind, "label": "0040001f", "flags": flags, "len": len, "worker": 0})
+/// An event of flow 0040001f as a worker records it.
+pub fn event(t_ns: u64, kind: TraceKind, flags: u8, len: u32) -> TraceEvent {
+    let (at, label) = (Instant::from_nanos(t_ns), FlowLabel::new(0x1f, 1));
+    TraceEvent { at, label, kind, tcp_flags: flags, len, seq: 0, ack: 0, aux: 0 }
+}
+
+/// A node's answer to `/v1/trace`.
+pub fn trace(node: &str, events: &[TraceEvent]) -> Value {
+    body(events.iter().map(|event| TraceEntry::new(event, node, 0)).collect::<Vec<_>>())
+}
+
+/// A body as JSON.
+pub fn body(body: impl Serialize) -> Value {
+    serde_json::to_value(body).expect("a body is JSON")
 }

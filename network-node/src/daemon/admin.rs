@@ -5,20 +5,19 @@ use std::collections::BTreeMap;
 use axum::extract::{Query, State};
 use axum::routing::get;
 use axum::{Json, Router};
+use csp_api::network::{Flow, Tunnel};
+use csp_api::{RecentFlow, Text, TraceEntry};
 use csp_daemon::clock;
 use csp_daemon::query::{Label, Limit, QueryError, Workers};
-use csp_telemetry::TraceJson;
 use csp_types::{FlowLabel, TraceKind};
-use serde_json::{Value, json};
 
 use crate::core::FlowInfo;
-use crate::links::TunnelInfo;
 
 use super::data_thread::Question;
 
 type Answer<T> = Result<Json<T>, QueryError>;
 
-/// Who answers.
+/// What the routes answer from.
 #[derive(Clone)]
 pub struct Asked {
     /// The LAN ports' interfaces.
@@ -37,67 +36,61 @@ pub fn routes(asked: Asked) -> Router {
         .with_state(asked)
 }
 
-async fn flows(State(asked): State<Asked>, Query(limit): Query<Limit>) -> Answer<Vec<Value>> {
+async fn flows(State(asked): State<Asked>, Query(limit): Query<Limit>) -> Answer<Vec<Flow>> {
     let (limit, now) = (limit.get(), clock::now());
     let answers = asked.workers.ask(|reply| Question::Flows(limit, reply)).await?;
     let of_all = answers.iter().enumerate().flat_map(|(worker, flows)| {
         let interface = |flow: &FlowInfo| asked.interfaces.get(usize::from(flow.port.0));
-        flows.iter().map(move |(flow, proxy)| flow_json(flow, proxy, worker, interface(flow), now))
+        flows.iter().map(move |(flow, proxy)| describe(flow, proxy, worker, interface(flow), now))
     });
     Ok(Json(of_all.take(limit).collect()))
 }
 
-fn flow_json(
+fn describe(
     flow: &FlowInfo,
     proxy: &str,
     worker: usize,
     interface: Option<&String>,
     now: csp_types::Instant,
-) -> Value {
-    let state = if flow.label.is_none() { "unlabelled" } else { "bound" };
-    json!({
-        "label": flow.label.to_string(),
-        "client": flow.tuple.remote.to_string(),
-        "server": flow.tuple.local.to_string(),
-        "proxy": proxy,
-        "proxy_worker": flow.worker,
-        "state": state,
-        "interface": interface,
-        "peer_mac": flow.peer_mac.map(|mac| mac.to_string()),
-        "segments_in": flow.segments_in,
-        "segments_out": flow.segments_out,
-        "age_ms": now.saturating_since(flow.created).as_millis() as u64,
-        "idle_ms": now.saturating_since(flow.last_used).as_millis() as u64,
-        "worker": worker,
-    })
+) -> Flow {
+    Flow {
+        label: flow.label,
+        client: flow.tuple.remote,
+        server: flow.tuple.local,
+        proxy: proxy.into(),
+        proxy_worker: flow.worker.into(),
+        state: if flow.label.is_none() { "unlabelled" } else { "bound" }.into(),
+        interface: interface.map(Text::from),
+        peer_mac: flow.peer_mac.map(|mac| mac.to_string().into()),
+        segments_in: flow.segments_in,
+        segments_out: flow.segments_out,
+        age_ms: now.saturating_since(flow.created).as_millis() as u64,
+        idle_ms: now.saturating_since(flow.last_used).as_millis() as u64,
+        worker: worker as u32,
+    }
 }
 
-async fn tunnels(State(asked): State<Asked>) -> Answer<Vec<Value>> {
+async fn tunnels(State(asked): State<Asked>) -> Answer<Vec<Tunnel>> {
     let answers = asked.workers.ask(Question::Tunnels).await?;
-    let of_all = answers
-        .iter()
-        .enumerate()
-        .flat_map(|(worker, tunnels)| tunnels.iter().map(move |tunnel| tunnel_json(tunnel, worker)));
+    let of_all = answers.iter().enumerate().flat_map(|(worker, tunnels)| {
+        tunnels.iter().map(move |tunnel| Tunnel {
+            proxy: tunnel.node.as_str().into(),
+            proxy_worker: tunnel.worker.into(),
+            provider: tunnel.provider.into(),
+            address: (&tunnel.address).into(),
+            state: if tunnel.up { "up" } else { "down" }.into(),
+            worker: worker as u32,
+        })
+    });
     Ok(Json(of_all.collect()))
 }
 
-fn tunnel_json(tunnel: &TunnelInfo, worker: usize) -> Value {
-    json!({
-        "proxy": tunnel.node.to_string(),
-        "proxy_worker": tunnel.worker,
-        "provider": tunnel.provider,
-        "address": tunnel.address,
-        "state": if tunnel.up { "up" } else { "down" },
-        "worker": worker,
-    })
-}
-
-async fn trace(State(asked): State<Asked>, Query(label): Query<Label>) -> Answer<Vec<TraceJson>> {
+async fn trace(State(asked): State<Asked>, Query(label): Query<Label>) -> Answer<Vec<TraceEntry>> {
     let label = label.get()?;
     asked.workers.trace(|reply| Question::Trace(Some(label), reply)).await
 }
 
-async fn recent(State(asked): State<Asked>, Query(limit): Query<Limit>) -> Answer<Vec<Value>> {
+async fn recent(State(asked): State<Asked>, Query(limit): Query<Limit>) -> Answer<Vec<RecentFlow>> {
     let events = asked.workers.ask(|reply| Question::Trace(None, reply)).await?;
     let mut last: BTreeMap<FlowLabel, (u64, bool)> = BTreeMap::new();
     for event in events.iter().flatten().filter(|e| !e.label.is_none()) {
@@ -106,6 +99,7 @@ async fn recent(State(asked): State<Asked>, Query(limit): Query<Limit>) -> Answe
     let mut newest: Vec<_> = last.into_iter().collect();
     newest.sort_by_key(|(_, (at, _))| std::cmp::Reverse(*at));
     newest.truncate(limit.get());
-    let item = |(label, (at, ended)): (FlowLabel, (u64, bool))| json!({ "label": label.to_string(), "t_ns": at, "ended": ended });
+    let item =
+        |(label, (t_ns, ended))| RecentFlow { label, client: None, server: None, service: None, t_ns, ended };
     Ok(Json(newest.into_iter().map(item).collect()))
 }

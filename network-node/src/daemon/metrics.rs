@@ -198,3 +198,20 @@ fn collect_drops(out: &mut MetricWriter, p: &Published) {
         ("lan_transmit_error", t.errors),
     ]);
 }
+
+#[cfg(test)]
+mod tests {
+    use csp_telemetry::Exposition;
+
+    use super::*;
+
+    #[test]
+    fn what_the_operations_page_shows_is_exposed() {
+        let metrics = Exposition::new();
+        metrics.register(WorkerMetrics(vec![Arc::default()]));
+        let page = metrics.render();
+        for name in csp_api::metrics::NETWORK_NODE {
+            assert!(page.lines().any(|line| line.starts_with(name)), "{name} is missing:\n{page}");
+        }
+    }
+}

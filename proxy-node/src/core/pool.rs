@@ -82,6 +82,8 @@ pub struct Member {
     pub port: u16,
     /// Connections offered to it or open at it.
     pub open: u32,
+    /// Connections that its processes accepted.
+    pub accepted: u64,
     listeners: usize,
     credit: u64,
     /// Since when nobody listens there.
@@ -357,6 +359,9 @@ impl Pools {
 
     /// The process has accepted what was offered to it.
     pub fn accepted(&mut self, choice: Choice) {
+        if let Some(member) = self.get_mut(choice.member) {
+            member.accepted += 1;
+        }
         self.change(choice.channel, choice.listener, |l| {
             l.answered();
             (l.slow, l.doubted) = (false, Instant::ZERO);
@@ -422,6 +427,7 @@ impl Pools {
             node,
             port,
             open: 0,
+            accepted: 0,
             listeners: 0,
             credit: 0,
             unserved_since: now,

@@ -53,8 +53,25 @@ pub struct ServiceSnapshot {
     pub address: SocketAddr,
     /// Connections that wait for a process.
     pub pending: usize,
-    /// Node, port, listening processes, open connections and accept credit of each pool member.
-    pub members: Vec<(NodeId, u16, usize, u32, u64)>,
+    /// Its pool.
+    pub members: Vec<MemberSnapshot>,
+}
+
+/// A pool member as the admin endpoint shows it.
+#[derive(Clone, Copy, Debug)]
+pub struct MemberSnapshot {
+    /// The application node.
+    pub node: NodeId,
+    /// The port its processes listen on.
+    pub port: u16,
+    /// Processes that listen.
+    pub listeners: usize,
+    /// Connections that are open at it or offered to it.
+    pub open: u32,
+    /// Connections that its processes have room for.
+    pub accept_credit: u64,
+    /// Connections that its processes accepted since this worker knows it.
+    pub accepted: u64,
 }
 
 /// A flow that lives or ended lately.
@@ -144,7 +161,14 @@ impl ProxyCore {
                 .members
                 .iter()
                 .filter_map(|m| self.pools.get(*m))
-                .map(|m| (m.node, m.port, m.listener_count(), m.open, m.accept_credit()))
+                .map(|m| MemberSnapshot {
+                    node: m.node,
+                    port: m.port,
+                    listeners: m.listener_count(),
+                    open: m.open,
+                    accept_credit: m.accept_credit(),
+                    accepted: m.accepted,
+                })
                 .collect(),
         };
         self.services.iter().filter(|s| s.active).map(describe).collect()

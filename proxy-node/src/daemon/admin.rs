@@ -1,15 +1,16 @@
 //! The proxy's own routes on the admin endpoint: flows, services, traces.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use axum::extract::{Query, State};
 use axum::routing::get;
 use axum::{Json, Router};
+use csp_api::TraceEntry;
+use csp_api::proxy::{Flow, PoolMember, Service};
 use csp_daemon::query::{Label, Limit, QueryError, Workers};
-use csp_telemetry::TraceJson;
-use serde_json::{Value, json};
 
-use crate::core::{FlowSnapshot, RecentFlow, ServiceSnapshot};
+use crate::core::{FlowSnapshot, MemberSnapshot, RecentFlow, ServiceSnapshot};
 
 use super::data_thread::Question;
 
@@ -26,88 +27,113 @@ pub fn routes(workers: Workers<Question>) -> Router {
         .with_state(workers)
 }
 
-async fn flows(State(workers): Asked, Query(limit): Query<Limit>) -> Answer<Vec<Value>> {
+async fn flows(State(workers): Asked, Query(limit): Query<Limit>) -> Answer<Vec<Flow>> {
     let limit = limit.get();
     let answers = workers.ask(|reply| Question::Flows(limit, reply)).await?;
-    Ok(Json(answers.iter().flatten().take(limit).map(flow_json).collect()))
+    Ok(Json(answers.iter().flatten().take(limit).map(describe).collect()))
 }
 
-fn flow_json(flow: &FlowSnapshot) -> Value {
-    let (member, process) =
-        flow.process.as_ref().map_or((String::new(), ""), |(n, p)| (n.to_string(), p.as_str()));
-    json!({
-        "label": flow.label.to_string(),
-        "client": flow.tuple.remote.to_string(),
-        "server": flow.tuple.local.to_string(),
-        "service": flow.service,
-        "member": member,
-        "process": process,
-        "state": flow.state,
-        "bytes_in": flow.bytes.0,
-        "bytes_out": flow.bytes.1,
-        "age_ms": (flow.age_s * 1e3) as u64,
-        "srtt_us": flow.srtt_us,
-        "congestion": match flow.congestion {
-            csp_tcp::CongestionControl::NewReno => "newreno",
-            csp_tcp::CongestionControl::Cubic => "cubic",
+fn describe(flow: &FlowSnapshot) -> Flow {
+    let (member, process) = match &flow.process {
+        Some((node, process)) => (node.as_str(), process.as_str()),
+        None => ("", ""),
+    };
+    Flow {
+        label: flow.label,
+        client: flow.tuple.remote,
+        server: flow.tuple.local,
+        service: (&flow.service).into(),
+        member: member.into(),
+        process: process.into(),
+        state: (&flow.state).into(),
+        bytes_in: flow.bytes.0,
+        bytes_out: flow.bytes.1,
+        age_ms: (flow.age_s * 1e3) as u64,
+        srtt_us: flow.srtt_us,
+        congestion: match flow.congestion {
+            csp_tcp::CongestionControl::NewReno => "newreno".into(),
+            csp_tcp::CongestionControl::Cubic => "cubic".into(),
         },
-        "cwnd_bytes": flow.cwnd,
-        "ssthresh_bytes": flow.ssthresh,
-        "ecn": flow.ecn,
-        "pacing_bytes_per_s": flow.rates.0,
-        "delivery_bytes_per_s": flow.rates.1,
-        "retransmits": flow.retransmits,
-        "queued_in": flow.queued.0,
-        "queued_out": flow.queued.1,
-        "credit_in": flow.credit.0,
-        "credit_out": flow.credit.1,
-    })
+        cwnd_bytes: flow.cwnd.into(),
+        ssthresh_bytes: flow.ssthresh.into(),
+        ecn: flow.ecn,
+        pacing_bytes_per_s: flow.rates.0,
+        delivery_bytes_per_s: flow.rates.1,
+        retransmits: flow.retransmits.into(),
+        queued_in: flow.queued.0 as u64,
+        queued_out: flow.queued.1 as u64,
+        credit_in: flow.credit.0.into(),
+        credit_out: flow.credit.1.into(),
+    }
 }
 
-async fn services(State(workers): Asked) -> Answer<Vec<Value>> {
-    let mut merged: BTreeMap<String, Vec<ServiceSnapshot>> = BTreeMap::new();
+async fn services(State(workers): Asked) -> Answer<Vec<Service>> {
+    let mut merged: BTreeMap<String, Service> = BTreeMap::new();
     for service in workers.ask(Question::Services).await?.into_iter().flatten() {
-        merged.entry(service.name.clone()).or_default().push(service);
+        match merged.entry(service.name.clone()) {
+            Entry::Vacant(entry) => drop(entry.insert(of_worker(&service))),
+            Entry::Occupied(mut entry) => add(entry.get_mut(), of_worker(&service)),
+        }
     }
-    Ok(Json(merged.values().map(|workers| service_json(workers)).collect()))
+    for service in merged.values_mut() {
+        service.members.sort_by(|a, b| (&a.node, a.port).cmp(&(&b.node, b.port)));
+    }
+    Ok(Json(merged.into_values().collect()))
 }
 
-/// One service over all workers: connections add up; every worker has a listener of every process, so those do not.
-fn service_json(workers: &[ServiceSnapshot]) -> Value {
-    let mut members: BTreeMap<(String, u16), (usize, u32, u64)> = BTreeMap::new();
-    for (node, port, listeners, open, credit) in workers.iter().flat_map(|w| &w.members) {
-        let entry = members.entry((node.to_string(), *port)).or_default();
-        *entry = (entry.0.max(*listeners), entry.1 + open, entry.2 + credit);
+/// A service as one worker has it.
+fn of_worker(service: &ServiceSnapshot) -> Service {
+    let member = |m: &MemberSnapshot| PoolMember {
+        node: m.node.as_str().into(),
+        port: m.port,
+        listeners: m.listeners as u64,
+        open: m.open.into(),
+        accept_credit: m.accept_credit,
+        connections_total: m.accepted,
+    };
+    Service {
+        name: (&service.name).into(),
+        address: service.address,
+        pending: service.pending as u64,
+        members: service.members.iter().map(member).collect(),
     }
-    let member = |((node, port), (listeners, open, credit)): (&(String, u16), &(usize, u32, u64))| json!({"node": node, "port": port, "listeners": listeners, "open": open, "accept_credit": credit});
-    json!({
-        "name": workers[0].name,
-        "address": workers[0].address.to_string(),
-        "pending": workers.iter().map(|w| w.pending).sum::<usize>(),
-        "members": members.iter().map(member).collect::<Vec<_>>(),
-    })
 }
 
-async fn trace(State(workers): Asked, Query(label): Query<Label>) -> Answer<Vec<TraceJson>> {
+/// Adds another worker's figures. Connections add up; every process listens at every worker, so listeners do not.
+fn add(service: &mut Service, other: Service) {
+    service.pending += other.pending;
+    for theirs in other.members {
+        let same = |m: &&mut PoolMember| m.node == theirs.node && m.port == theirs.port;
+        match service.members.iter_mut().find(same) {
+            Some(member) => {
+                member.listeners = member.listeners.max(theirs.listeners);
+                member.open += theirs.open;
+                member.accept_credit += theirs.accept_credit;
+                member.connections_total += theirs.connections_total;
+            }
+            None => service.members.push(theirs),
+        }
+    }
+}
+
+async fn trace(State(workers): Asked, Query(label): Query<Label>) -> Answer<Vec<TraceEntry>> {
     let label = label.get()?;
     workers.trace(|reply| Question::Trace(Some(label), reply)).await
 }
 
-async fn recent(State(workers): Asked, Query(limit): Query<Limit>) -> Answer<Vec<Value>> {
+async fn recent(State(workers): Asked, Query(limit): Query<Limit>) -> Answer<Vec<csp_api::RecentFlow>> {
     let limit = limit.get();
     let answers = workers.ask(|reply| Question::Recent(limit, reply)).await?;
     let mut all: Vec<RecentFlow> = answers.into_iter().flatten().collect();
     all.sort_by_key(|flow| std::cmp::Reverse(flow.at));
     all.truncate(limit);
-    let item = |flow: &RecentFlow| {
-        json!({
-            "label": flow.label.to_string(),
-            "client": flow.tuple.remote.to_string(),
-            "server": flow.tuple.local.to_string(),
-            "service": flow.service,
-            "t_ns": flow.at.as_nanos(),
-            "ended": flow.ended,
-        })
+    let item = |flow: RecentFlow| csp_api::RecentFlow {
+        label: flow.label,
+        client: Some(flow.tuple.remote),
+        server: Some(flow.tuple.local),
+        service: Some(flow.service.into()),
+        t_ns: flow.at.as_nanos(),
+        ended: flow.ended,
     };
-    Ok(Json(all.iter().map(item).collect()))
+    Ok(Json(all.into_iter().map(item).collect()))
 }

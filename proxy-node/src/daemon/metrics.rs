@@ -212,3 +212,20 @@ fn collect_tables(out: &mut MetricWriter, published: &Published) {
         out.drops(&[reason]);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use csp_telemetry::Exposition;
+
+    use super::*;
+
+    #[test]
+    fn what_the_operations_page_shows_is_exposed() {
+        let metrics = Exposition::new();
+        metrics.register(WorkerMetrics(vec![Arc::default()]));
+        let page = metrics.render();
+        for name in csp_api::metrics::PROXY_NODE {
+            assert!(page.lines().any(|line| line.starts_with(name)), "{name} is missing:\n{page}");
+        }
+    }
+}

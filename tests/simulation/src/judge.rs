@@ -121,7 +121,7 @@ fn leftovers(world: &World) -> Vec<String> {
         look(&who, "bytes of send budget", core.budget_reserved() as usize);
         for service in core.services() {
             look(&who, "pending connections", service.pending);
-            let open: u32 = service.members.iter().map(|m| m.3).sum();
+            let open: u32 = service.members.iter().map(|m| m.open).sum();
             look(&who, "connections counted at pool members", open as usize);
         }
     }

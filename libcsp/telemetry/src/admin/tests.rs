@@ -3,9 +3,11 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use serde_json::json;
+
 use super::*;
 use crate::metrics::MetricWriter;
-use crate::readiness::ConditionState;
+use csp_api::ConditionState;
 
 const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 

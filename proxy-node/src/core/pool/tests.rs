@@ -122,6 +122,7 @@ fn a_process_in_doubt_comes_last_until_it_accepts_or_time_has_passed() {
     assert_eq!(trial.channel, ChannelId(1));
     assert_eq!(pools.choose(later, &[web], |_| false).unwrap().channel, ChannelId(2));
     pools.accepted(trial);
+    assert_eq!(pools.get(trial.member).map(|m| m.accepted), Some(1));
     assert_eq!(
         pools.choose(later, &[web], |_| false).unwrap().channel,
         ChannelId(1),

@@ -144,10 +144,12 @@ pub(super) fn leftovers(world: &AcceptWorld) -> Vec<String> {
     let services = core.services();
     for service in &services {
         look("connections in the backlog", service.pending);
-        service.members.iter().for_each(|m| look("connections at a pool member", m.3 as usize));
+        service.members.iter().for_each(|m| look("connections at a pool member", m.open as usize));
     }
     for service in services {
-        for (node, port, listeners, _, credit) in service.members {
+        for csp_proxy_node::core::MemberSnapshot { node, port, listeners, accept_credit: credit, .. } in
+            service.members
+        {
             let here = |at: usize| {
                 let (name, its_port) = world.scenario.members[at];
                 node.as_str() == name && port == its_port

@@ -1,0 +1,38 @@
+//! The JSON bodies of the daemons' admin endpoints and of the management node's API.
+//!
+//! The daemon that answers a route serializes these types, and every reader (the management node's fan-out, `cspctl`, tests)
+//! deserializes the same types. Names and units of fields are documented here and nowhere else.
+//!
+//! | daemon | route | body |
+//! |---|---|---|
+//! | every | `/readyz` | [`Readiness`] |
+//! | every | `/v1/node` | the node's registration, `csp_control::NodeRecord` |
+//! | network node, proxy node, app node | `/v1/trace?label=` | list of [`TraceEntry`] |
+//! | network node, proxy node, app node | `/v1/trace/recent` | list of [`RecentFlow`] |
+//! | network node | `/v1/flows`, `/v1/tunnels` | lists of [`network::Flow`], [`network::Tunnel`] |
+//! | proxy node | `/v1/flows`, `/v1/services` | lists of [`proxy::Flow`], [`proxy::Service`] |
+//! | app node | `/v1/processes`, `/v1/proxies` | lists of [`app::Process`], [`app::Proxy`] |
+//! | app node | `/v1/sockets`, `/v1/flows` | lists of [`app::Socket`] |
+//! | management node | `/api/v1/…` | [`mgmt`] |
+//!
+//! A reader ignores fields that it does not know, so that a later release can add some. A field is neither renamed nor removed,
+//! and a field that is added has a default. A body in which a field is missing or has another type is refused as a whole: the
+//! reader reports it instead of showing a figure that no daemon wrote.
+//!
+//! Owned here: shapes, and the conversions of recorded events. Refused: clocks, sockets, threads.
+#![forbid(unsafe_code)]
+#![deny(clippy::disallowed_types)]
+
+pub mod app;
+pub mod label;
+pub mod metrics;
+pub mod mgmt;
+pub mod network;
+pub mod proxy;
+mod readiness;
+mod text;
+mod trace;
+
+pub use readiness::{Condition, ConditionState, Readiness};
+pub use text::{TEXT_LEN_MAX, Text};
+pub use trace::{RecentFlow, Tier, TraceEntry, flag_bits, flag_letters};

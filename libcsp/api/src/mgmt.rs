@@ -1,0 +1,15 @@
+//! Bodies of the management node's API, `/api/v1/…`, which `cspctl` and the operations page read.
+
+mod cluster;
+mod flows;
+mod policy;
+
+pub use cluster::{
+    DropView, EtcdView, Figure, NodeState, NodeView, NodesView, OverviewView, PoolMemberView, ServiceView,
+    ServicesView, TierView, Unreachable,
+};
+pub use flows::{
+    FlowView, FlowsView, QueuesView, RecentFlowView, RecentView, SocketView, SocketsView, TraceEventView,
+    TraceView,
+};
+pub use policy::{AckView, DryRunView, ErrorBody, FieldError, GenerationView, LeaderView, Phase, PolicyView};

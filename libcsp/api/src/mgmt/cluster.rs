@@ -1,0 +1,201 @@
+//! Nodes, services and the overview.
+
+use serde::{Deserialize, Serialize};
+
+use super::flows::FlowsView;
+use super::policy::{GenerationView, LeaderView};
+
+/// How a node is doing, as the management node sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NodeState {
+    /// Registered, and ready according to its `/readyz`.
+    Ready,
+    /// Registered and answering, but not ready.
+    NotReady,
+    /// Registered, but its admin endpoint does not answer.
+    Unreachable,
+    /// Its lease has lapsed. It may still carry traffic: a lapsed lease is not death.
+    Lapsed,
+    /// Registered just now and not asked yet.
+    Unknown,
+}
+
+impl NodeState {
+    /// The name used in JSON and in tables.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            NodeState::Ready => "ready",
+            NodeState::NotReady => "not-ready",
+            NodeState::Unreachable => "unreachable",
+            NodeState::Lapsed => "lapsed",
+            NodeState::Unknown => "unknown",
+        }
+    }
+}
+
+/// One member of the cluster.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct NodeView {
+    /// Node id.
+    pub id: String,
+    /// `network-node`, `proxy-node`, `app-node` or `mgmt-node`.
+    pub role: String,
+    /// State.
+    pub state: NodeState,
+    /// Why it is not ready; empty when it is.
+    #[serde(default)]
+    pub detail: String,
+    /// Release of its daemon.
+    pub version: String,
+    /// Base URL of its admin endpoint.
+    pub admin: String,
+    /// Data workers.
+    pub workers: u32,
+    /// Its SAN addresses, one text per worker and provider.
+    pub san: Vec<String>,
+    /// When the daemon started, Unix time in ms.
+    pub started_unix_ms: u64,
+    /// Generation that it acknowledged last; 0 before the first.
+    pub policy_generation: u64,
+    /// That acknowledgement: `staged`, `active`, `refused`, or empty.
+    #[serde(default)]
+    pub policy_state: String,
+    /// Whether this is the leading management node.
+    #[serde(default)]
+    pub leader: bool,
+}
+
+/// State of etcd as the management node finds it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct EtcdView {
+    /// Whether etcd answers; while it does not, the state last known is shown.
+    pub connected: bool,
+    /// Whether this management node runs it.
+    pub private: bool,
+    /// Milliseconds since its last answer; 0 while connected.
+    pub silent_ms: u64,
+}
+
+/// `GET /api/v1/nodes`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct NodesView {
+    /// Nodes, sorted by role in path order, then id.
+    pub nodes: Vec<NodeView>,
+    /// The leading management node; `null` during an election and while etcd is away.
+    pub leader: Option<LeaderView>,
+    /// State of etcd.
+    pub etcd: EtcdView,
+}
+
+/// A node that was asked and did not answer properly.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unreachable {
+    /// Node id.
+    pub node: String,
+    /// Why.
+    pub error: String,
+}
+
+/// One member of a service's pool with its live state summed over the proxies.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolMemberView {
+    /// App node.
+    pub node: String,
+    /// Port its processes listen on.
+    pub port: u16,
+    /// Processes that listen: the highest number that a proxy reports; `null` when no proxy answered.
+    pub processes: Option<u64>,
+    /// Open connections over all proxies; `null` when no proxy answered.
+    pub open_connections: Option<u64>,
+    /// Connections that its processes accepted, over all proxies since they know it; `null` when no proxy answered.
+    pub connections_total: Option<u64>,
+}
+
+/// One service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceView {
+    /// Name.
+    pub name: String,
+    /// Virtual address.
+    pub vip: String,
+    /// Port.
+    pub port: u16,
+    /// Established connections that wait for a process, over all proxies.
+    pub pending: u64,
+    /// Pool.
+    pub pool: Vec<PoolMemberView>,
+}
+
+/// `GET /api/v1/services`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ServicesView {
+    /// Generation of the policy that names them; 0 when there is none.
+    pub generation: u64,
+    /// Services in the policy's order.
+    pub services: Vec<ServiceView>,
+    /// Proxies that did not answer.
+    pub unreachable: Vec<Unreachable>,
+}
+
+/// Packets or messages dropped for one reason by one node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DropView {
+    /// Node id.
+    pub node: String,
+    /// Reason as the node's metrics name it.
+    pub reason: String,
+    /// Since the node started.
+    pub total: u64,
+    /// In the last minute (or since the management node has watched).
+    pub recent: u64,
+}
+
+/// One figure of a tier.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    /// What it counts.
+    pub name: String,
+    /// Now.
+    pub value: f64,
+    /// Per second; none for gauges and at the first sample.
+    pub per_second: Option<f64>,
+}
+
+/// One tier of the path.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TierView {
+    /// Role.
+    pub role: String,
+    /// Members.
+    pub nodes: usize,
+    /// Of those, ready.
+    pub ready: usize,
+    /// Figures summed over the members.
+    pub figures: Vec<Figure>,
+}
+
+/// `GET /api/v1/overview`: all that the operations page shows, in one answer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct OverviewView {
+    /// This management node.
+    pub node: String,
+    /// Its release.
+    pub version: String,
+    /// Unix time in ms.
+    pub now_unix_ms: u64,
+    /// Members.
+    pub cluster: NodesView,
+    /// Tiers in path order.
+    pub tiers: Vec<TierView>,
+    /// The active generation with its acks.
+    pub active: Option<GenerationView>,
+    /// The newest generation, where it is not the active one.
+    pub latest: Option<GenerationView>,
+    /// Services.
+    pub services: ServicesView,
+    /// Busiest flows.
+    pub flows: FlowsView,
+    /// Drops by reason, most recent first.
+    pub drops: Vec<DropView>,
+}

@@ -1,0 +1,57 @@
+//! Bodies of the network node.
+
+use std::net::SocketAddr;
+
+use csp_types::FlowLabel;
+use serde::{Deserialize, Serialize};
+
+use crate::Text;
+
+/// A flow in the table of one worker: an element of `/v1/flows`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Flow {
+    /// Label; `00000000` until the proxy has given one.
+    #[serde(with = "crate::label")]
+    pub label: FlowLabel,
+    /// Client's address.
+    pub client: SocketAddr,
+    /// Virtual address and port.
+    pub server: SocketAddr,
+    /// Node id of the proxy that the flow goes to; empty when the proxy has left.
+    pub proxy: Text,
+    /// Worker of that proxy.
+    pub proxy_worker: u32,
+    /// `bound` when the flow has a label, else `unlabelled`.
+    pub state: Text,
+    /// LAN interface behind which the client is.
+    pub interface: Option<Text>,
+    /// Ethernet address of the client or its router, such as `02:00:00:00:00:01`, once known.
+    pub peer_mac: Option<Text>,
+    /// Segments from the LAN; segments that the kernel coalesced count once.
+    pub segments_in: u64,
+    /// Segments to the LAN; large segments count once.
+    pub segments_out: u64,
+    /// Age of the entry in milliseconds.
+    pub age_ms: u64,
+    /// Milliseconds since a segment last passed, either way.
+    pub idle_ms: u64,
+    /// Worker of this network node.
+    pub worker: u32,
+}
+
+/// A tunnel from one worker to a worker of a proxy: an element of `/v1/tunnels`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Tunnel {
+    /// Node id of the proxy.
+    pub proxy: Text,
+    /// Worker of that proxy.
+    pub proxy_worker: u32,
+    /// Provider that carries the tunnel: `shm`, `ucx`, `verbs` or `memory`.
+    pub provider: Text,
+    /// Address that is dialled: a Unix socket's path or ADDRESS:PORT.
+    pub address: Text,
+    /// `up` or `down`.
+    pub state: Text,
+    /// Worker of this network node.
+    pub worker: u32,
+}

@@ -1,0 +1,207 @@
+//! The operations page's script reads only fields that the overview has.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeSet;
+
+use csp_api::mgmt::{
+    AckView, DropView, EtcdView, Figure, FlowView, FlowsView, GenerationView, LeaderView, NodeState,
+    NodeView, NodesView, OverviewView, Phase, PoolMemberView, ServiceView, ServicesView, TierView,
+    Unreachable,
+};
+use csp_types::FlowLabel;
+use serde_json::Value;
+
+/// Properties of JavaScript's, the browser's and the script's own objects that the script uses.
+const OTHERS: [&str; 49] = [
+    "abs",
+    "append",
+    "body",
+    "createElement",
+    "createElementNS",
+    "className",
+    "concat",
+    "document",
+    "entries",
+    "error",
+    "filter",
+    "find",
+    "flat",
+    "flatMap",
+    "floor",
+    "forEach",
+    "get",
+    "getElementById",
+    "hidden",
+    "includes",
+    "isInteger",
+    "join",
+    "json",
+    "length",
+    "log",
+    "map",
+    "max",
+    "ok",
+    "push",
+    "replace",
+    "replaceAll",
+    "replaceChildren",
+    "round",
+    "set",
+    "setAttribute",
+    "shift",
+    "slice",
+    "some",
+    "status",
+    "style",
+    "test",
+    "textContent",
+    "timeout",
+    "title",
+    "toFixed",
+    "toLocaleTimeString",
+    "what",
+    "width",
+    "addEventListener",
+];
+
+fn generation(phase: Phase) -> GenerationView {
+    let ack = AckView {
+        node: "pn-1".into(),
+        role: "proxy-node".into(),
+        state: "refused".into(),
+        error: Some("no room".into()),
+    };
+    GenerationView {
+        generation: 1,
+        created_unix_ms: 1,
+        hash: "00".into(),
+        phase,
+        reason: Some("refused".into()),
+        acks: vec![ack],
+        revision: 1,
+    }
+}
+
+fn cluster() -> NodesView {
+    let node = NodeView {
+        id: "nn-1".into(),
+        role: "network-node".into(),
+        state: NodeState::NotReady,
+        detail: "no tunnel".into(),
+        version: "0.1.0".into(),
+        admin: "http://10.77.0.1:9101".into(),
+        workers: 1,
+        san: vec!["shm:/run/csp/nn-1".into()],
+        started_unix_ms: 1,
+        policy_generation: 1,
+        policy_state: "staged".into(),
+        leader: false,
+    };
+    NodesView {
+        nodes: vec![node],
+        leader: Some(LeaderView { id: "mgmt-1".into(), url: "http://10.77.0.4:9104".into() }),
+        etcd: EtcdView { connected: false, private: true, silent_ms: 1 },
+    }
+}
+
+fn flow() -> FlowView {
+    FlowView {
+        node: "pn-1".into(),
+        role: "proxy-node".into(),
+        label: FlowLabel::new(1, 1),
+        client: ([10, 76, 0, 1], 41_822).into(),
+        server: ([10, 76, 0, 100], 80).into(),
+        service: "web".into(),
+        member: "an-1".into(),
+        state: "Established/open".into(),
+        bytes_in: 1,
+        bytes_out: 1,
+        age_ms: 1,
+    }
+}
+
+/// An overview with everything in it that may be in one.
+fn overview() -> OverviewView {
+    let unreachable = vec![Unreachable { node: "pn-2".into(), error: "Connection refused".into() }];
+    let member = PoolMemberView {
+        node: "an-1".into(),
+        port: 80,
+        processes: Some(1),
+        open_connections: Some(1),
+        connections_total: Some(1),
+    };
+    let service = ServiceView {
+        name: "web".into(),
+        vip: "10.76.0.100".into(),
+        port: 80,
+        pending: 1,
+        pool: vec![member],
+    };
+    let figure = Figure { name: "flows".into(), value: 1.0, per_second: Some(1.0) };
+    let drop = DropView { node: "nn-1".into(), reason: "no_service".into(), total: 1, recent: 1 };
+    OverviewView {
+        node: "mgmt-1".into(),
+        version: "0.1.0".into(),
+        now_unix_ms: 1,
+        cluster: cluster(),
+        tiers: vec![TierView { role: "network-node".into(), nodes: 1, ready: 0, figures: vec![figure] }],
+        active: Some(generation(Phase::Active)),
+        latest: Some(generation(Phase::Refused)),
+        services: ServicesView { generation: 1, services: vec![service], unreachable: unreachable.clone() },
+        flows: FlowsView { flows: vec![flow()], truncated: true, unreachable },
+        drops: vec![drop],
+    }
+}
+
+/// The names of all fields in `value`.
+fn fields(value: &Value, into: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(map) => map.iter().for_each(|(name, value)| {
+            into.insert(name.clone());
+            fields(value, into);
+        }),
+        Value::Array(items) => items.iter().for_each(|item| fields(item, into)),
+        _ => {}
+    }
+}
+
+/// The names behind a dot, and those that are destructured (`const { a, b } = …`), outside comments and plain strings.
+fn read_by(script: &str) -> BTreeSet<String> {
+    let word = |text: &str| -> String {
+        text.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect()
+    };
+    let mut names = BTreeSet::new();
+    let comment_or_url =
+        |line: &&str| line.trim_start().starts_with("//") || line.contains("http://www.w3.org/");
+    for line in script.lines().filter(|line| !comment_or_url(line)) {
+        for (at, _) in line.match_indices('.') {
+            let before = line[..at].chars().next_back();
+            let owner =
+                before.is_some_and(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | ')' | ']' | '}'));
+            let name = word(&line[at + 1..]);
+            if owner && name.starts_with(|c: char| c.is_ascii_lowercase()) {
+                names.insert(name);
+            }
+        }
+        if let Some((_, rest)) = line.split_once("const { ")
+            && let Some((inside, after)) = rest.split_once(" }")
+            && after.starts_with(" = view")
+        {
+            names.extend(inside.split(", ").map(str::to_owned));
+        }
+    }
+    names
+}
+
+#[test]
+fn the_page_reads_only_fields_that_the_overview_has() {
+    let mut known = BTreeSet::new();
+    fields(&serde_json::to_value(overview()).expect("JSON"), &mut known);
+    let read = read_by(include_str!("../web/app.js"));
+    for expected in ["connections_total", "unreachable", "per_second", "silent_ms"] {
+        assert!(read.contains(expected), "the walk over the script misses {expected}: {read:?}");
+    }
+    let unknown: Vec<&String> =
+        read.iter().filter(|name| !known.contains(*name) && !OTHERS.contains(&name.as_str())).collect();
+    assert!(unknown.is_empty(), "the overview has no such fields: {unknown:?}");
+}
