@@ -34,6 +34,7 @@ mod responder;
 #[cfg(test)]
 mod tests;
 mod trace_query;
+mod whereabouts;
 
 pub use api::{CoreConfig, Counters, FlowInfo, NetworkOutput, PortConfig, PortId, ProxyId, TunnelFull};
 pub use node::NetworkCore;

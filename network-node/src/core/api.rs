@@ -153,6 +153,8 @@ pub struct Counters {
     pub neighbour_requests: u64,
     /// Packets by which another host claimed one of our addresses.
     pub address_conflicts: u64,
+    /// Segments of known flows that came from another Ethernet address or port than their peer's and did not move it.
+    pub moves_doubted: u64,
     /// Echo requests answered.
     pub echo_answers: u64,
     /// Resets sent for ports that nothing serves.

@@ -10,6 +10,7 @@ use csp_types::{Duration, FlowLabel, FourTuple, INDEX_BITS, Instant, MacAddr};
 use siphasher::sip::SipHasher13;
 
 use super::api::{PortId, ProxyId};
+use super::whereabouts::Sent;
 
 const NIL: u32 = u32::MAX;
 /// Entries that the index can name.
@@ -41,6 +42,8 @@ pub(super) struct Flow {
     pub(super) worker: u8,
     pub(super) port: PortId,
     pub(super) peer_mac: Option<MacAddr>,
+    /// What was sent to the peer, by which it is known when it moves.
+    pub(super) sent: Sent,
     pub(super) created: Instant,
     pub(super) last_used: Instant,
     pub(super) segments_in: u64,
@@ -174,6 +177,7 @@ impl FlowTable {
             worker: new.worker,
             port: new.port,
             peer_mac: new.peer_mac,
+            sent: Sent::default(),
             created: now,
             last_used: now,
             segments_in: 0,

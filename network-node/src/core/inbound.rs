@@ -17,6 +17,7 @@ use super::emit::Way;
 use super::flow_table::{FlowIndex, FlowState, NewFlow};
 use super::node::NetworkCore;
 use super::path_error::icmp_record;
+use super::whereabouts::Sent;
 
 /// An IP packet from the LAN that carries TCP.
 struct Inbound<'a> {
@@ -203,11 +204,21 @@ impl NetworkCore {
 
     fn forward_known(&mut self, inbound: &Inbound<'_>, index: FlowIndex, out: &mut impl NetworkOutput) {
         let Some(flow) = self.flows.flow_mut(index) else { return };
-        (flow.port, flow.peer_mac, flow.last_used) = (inbound.port, Some(inbound.peer_mac), inbound.now);
-        flow.segments_in += 1;
-        let (proxy, worker, label, state) = (flow.proxy, flow.worker, flow.label, flow.state);
         let begins = inbound.segment.flags().syn() && !inbound.segment.flags().ack();
-        if state == FlowState::Lingering && begins {
+        let again = flow.state == FlowState::Lingering && begins;
+        if again {
+            flow.sent = Sent::default();
+        }
+        let moved = (flow.port, flow.peer_mac) != (inbound.port, Some(inbound.peer_mac));
+        if moved && (flow.peer_mac.is_none() || flow.sent.vouches_for(&inbound.segment)) {
+            (flow.port, flow.peer_mac) = (inbound.port, Some(inbound.peer_mac));
+        } else if moved {
+            self.counters.moves_doubted += 1;
+        }
+        flow.last_used = inbound.now;
+        flow.segments_in += 1;
+        let (proxy, worker, label) = (flow.proxy, flow.worker, flow.label);
+        if again {
             // The tuple is used again; the proxy that may hold it in TIME-WAIT decides (RFC 6191).
             self.flows.set_state(inbound.now, index, FlowState::Pending);
         }

@@ -12,6 +12,7 @@ use super::emit::{self, OutSegment};
 use super::flow_table::{FlowIndex, FlowState, NewFlow};
 use super::neighbour::{Lookup, Request, Waiting};
 use super::node::NetworkCore;
+use super::whereabouts::Sent;
 
 /// A TCP packet as a proxy sent it whole.
 struct WholePacket<'a> {
@@ -210,6 +211,7 @@ impl NetworkCore {
         self.flows.set_state(now, index, FlowState::Bound);
         let Some(flow) = self.flows.flow_mut(index) else { return };
         (flow.label, flow.proxy, flow.worker) = (record.label, proxy, record.worker);
+        flow.sent = Sent::default();
         let hash = flow.hash;
         self.counters.labels_bound += 1;
         self.trace_label(TraceKind::LabelBound, now, record.label, hash);
@@ -253,6 +255,7 @@ impl NetworkCore {
         if let Some(flow) = index.and_then(|i| self.flows.flow_mut(i)) {
             (flow.port, flow.peer_mac, flow.last_used) = (port, Some(mac), now);
             flow.segments_out += 1;
+            flow.sent.note(&segment);
         }
         let way = emit::way(tuple, port, self.port_mac(port), mac);
         let identification = self.next_identification();

@@ -123,6 +123,11 @@ fn collect_core(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)]) {
         ("csp_neighbour_requests_total", "ARP and ND requests sent", c.neighbour_requests),
         ("csp_address_conflicts_total", "Packets of hosts that claim our addresses", c.address_conflicts),
         ("csp_echo_answers_total", "ICMP echo requests answered", c.echo_answers),
+        (
+            "csp_peer_moves_doubted_total",
+            "Segments from another Ethernet address than their connection's that did not move it",
+            c.moves_doubted,
+        ),
         ("csp_resets_sent_total", "Resets sent for ports that nothing serves", c.resets_sent),
         ("csp_icmp_errors_received_total", "ICMP errors passed to proxies", c.icmp_errors_in),
         (

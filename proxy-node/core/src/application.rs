@@ -64,7 +64,7 @@ impl<O: ProxyOutput> Turn<'_, O> {
     fn on_listen(&mut self, channel: ChannelId, lane: Lane, message: &Message<'_>) -> Verdict {
         let Ok(payload) = ListenPayload::parse(message.payload) else { return Verdict::Violation };
         let id = message.header.id;
-        if let Err(refusal) = self.dispatcher.listen(channel, id, payload.address) {
+        if let Err(refusal) = self.dispatcher.listen(self.cx.recorder, channel, id, payload.address) {
             self.cx.send(lane, MessageHeader::new(MessageKind::Refused, id, refusal, 0), &[]);
         }
         Verdict::Fine

@@ -61,6 +61,7 @@ impl<O: ProxyOutput> Turn<'_, O> {
         header: MessageHeader,
         payload: ConnectPayload,
     ) -> Result<(), u32> {
+        self.dispatcher.may_connect(self.cx.recorder, channel, payload.remote)?;
         if let Some(service) = self.dispatcher.service_at(payload.remote)
             && self.open_hairpin((channel, lane), header, payload.remote, service)?
         {

@@ -4,6 +4,7 @@
 //! [`backlog`]), the offers that are under way ([`withdraw`]) and the connections between two owners ([`handover`]). It
 //! moves no bytes.
 
+pub(crate) mod admission;
 pub(crate) mod backlog;
 pub(crate) mod handover;
 pub(crate) mod pool;
@@ -14,24 +15,19 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use csp_tcp::Stack;
-use csp_types::{FlowLabel, Instant, NodeId, TraceKind};
+use csp_types::{FlowLabel, Grant, Instant, TraceKind};
 use csp_wire::channel::{MessageHeader, MessageKind, OpenPayload};
 
+use self::admission::Process;
 use self::backlog::NO_SERVER_GRACE;
 use self::handover::Left;
 use self::pool::{ChannelId, Choice, ListenError, Pools};
 use self::services::{Service, ServiceSpec, Services};
 use self::withdraw::Offers;
 use super::context::Context;
+use super::recorder::Recorder;
 use super::flow::{Flow, FlowTable, Stage};
 use super::{CHANNELS_MAX, Lane, ProxyOutput, reason};
-
-/// A process that has a channel here.
-#[derive(Clone, Debug)]
-struct Process {
-    node: NodeId,
-    name: String,
-}
 
 /// The dispatcher of one worker.
 #[derive(Debug)]
@@ -60,12 +56,19 @@ impl Dispatcher {
     }
 
     /// A channel to a process is up; `false` where [`CHANNELS_MAX`] is reached.
-    pub(crate) fn channel_up(&mut self, channel: ChannelId, node: NodeId, name: &str) -> bool {
+    pub(crate) fn channel_up(&mut self, channel: ChannelId, process: Process) -> bool {
         if self.processes.len() >= CHANNELS_MAX {
             return false;
         }
-        self.processes.insert(channel, Process { node, name: name.to_owned() });
+        self.processes.insert(channel, process);
         true
+    }
+
+    /// A process that has a channel brought another token: its grant replaces the former one.
+    pub(crate) fn set_grant(&mut self, channel: ChannelId, grant: Grant) {
+        if let Some(process) = self.processes.get_mut(&channel) {
+            process.grant = grant;
+        }
     }
 
     /// A channel is gone, with its process' listeners.
@@ -81,13 +84,36 @@ impl Dispatcher {
     }
 
     /// LISTEN: the error is the reason for REFUSED.
-    pub(crate) fn listen(&mut self, channel: ChannelId, listener: u32, address: SocketAddr) -> Result<(), u32> {
+    pub(crate) fn listen(
+        &mut self,
+        recorder: &mut Recorder,
+        channel: ChannelId,
+        listener: u32,
+        address: SocketAddr,
+    ) -> Result<(), u32> {
         let Some(process) = self.processes.get(&channel) else { return Ok(()) };
+        let claim = process
+            .may_listen(address.port(), &self.pools)
+            .inspect_err(|_| recorder.counters.listens_denied += 1)?;
         match self.pools.listen(process.node, address, channel, listener) {
-            Ok(_) => Ok(()),
+            Ok(member) => {
+                self.pools.claim(member, claim);
+                Ok(())
+            }
             Err(ListenError::Duplicate) => Err(reason::ADDRESS_IN_USE),
             Err(ListenError::Full) => Err(reason::NO_BUFFERS),
         }
+    }
+
+    /// CONNECT to `remote`: the error is the reason for REFUSED.
+    pub(crate) fn may_connect(
+        &self,
+        recorder: &mut Recorder,
+        channel: ChannelId,
+        remote: SocketAddr,
+    ) -> Result<(), u32> {
+        let Some(process) = self.processes.get(&channel) else { return Ok(()) };
+        process.may_connect(remote).inspect_err(|_| recorder.counters.connects_denied += 1)
     }
 
     /// UNLISTEN.

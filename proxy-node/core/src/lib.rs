@@ -36,15 +36,16 @@ mod tunnels;
 mod turn;
 
 use csp_tcp::{Buffer, Direction, Stack, StackConfig};
-use csp_types::{Instant, NodeId, Role, TraceRing};
+use csp_types::{Grant, Instant, TraceRing};
 use csp_wire::channel::Message;
 use csp_wire::tunnel::Record;
 
 pub use application::Verdict;
 pub use counters::Counters;
+pub use dispatch::admission::Process;
 pub use dispatch::backlog::{BacklogLimits, NO_SERVER_GRACE};
 pub use dispatch::handover::HANDOVER_TIMEOUT;
-pub use dispatch::pool::{ChannelId, Choice, LISTENERS_PER_MEMBER_MAX, MEMBERS_MAX, MemberId, Pools};
+pub use dispatch::pool::{ChannelId, Choice, Claim, LISTENERS_PER_MEMBER_MAX, MEMBERS_MAX, MemberId, Pools};
 pub use dispatch::services::{PoolServer, ServiceSpec, ServiceTcp};
 pub use dispatch::withdraw::OFFER_PATIENCE;
 pub use egress::{Egress, EgressRule};
@@ -186,8 +187,13 @@ impl ProxyCore {
     }
 
     /// A channel to a process of `node` is up; `false` where [`CHANNELS_MAX`] is reached.
-    pub fn channel_up(&mut self, channel: ChannelId, role: Role, node: NodeId, name: &str) -> bool {
-        role == Role::Process && self.dispatcher.channel_up(channel, node, name)
+    pub fn channel_up(&mut self, channel: ChannelId, process: Process) -> bool {
+        self.dispatcher.channel_up(channel, process)
+    }
+
+    /// A process that has a channel brought another token: its grant replaces the former one.
+    pub fn set_grant(&mut self, channel: ChannelId, grant: Grant) {
+        self.dispatcher.set_grant(channel, grant);
     }
 
     /// A channel is gone: what its process had is served elsewhere, finished, or reset.

@@ -1,8 +1,9 @@
 //! The life of a flow: handshake, label, compaction, segmentation, end, expiry.
 
 use csp_lan::{Checksum as FrameChecksum, Gso, GsoKind};
-use csp_types::{FlowLabel, TraceKind};
+use csp_types::{FlowLabel, MacAddr, TraceKind};
 use csp_wire::Ecn;
+use csp_wire::ethernet::EtherType;
 use csp_wire::icmp::QuotedTcp;
 use csp_wire::tcp::Flags as Tcp;
 use csp_wire::tunnel::{Age, Flags, Record, RecordKind};
@@ -129,6 +130,41 @@ fn a_coalesced_frame_tells_how_many_packets_it_was() {
     let sent = f.sent();
     assert_eq!((sent.coalesced, sent.segment_size), (4, 1448));
     assert_eq!((f.core.counters().packets_in, f.core.counters().bytes_in), (5, 5000));
+}
+
+/// A frame from this Ethernet address with the client's addresses, an empty segment with these numbers.
+fn segment_from(f: &mut Fixture, mac: MacAddr, (seq, ack): (u32, u32)) {
+    let mut packet = tcp_packet(CLIENT, VIP, Tcp::ACK, &[]);
+    packet[24..28].copy_from_slice(&seq.to_be_bytes());
+    packet[28..32].copy_from_slice(&ack.to_be_bytes());
+    let bytes = frame(mac, OUR_MAC, EtherType::Ipv4, &packet);
+    f.offloaded(&bytes, FrameChecksum::Partial { start: 34, offset: 16 }, None);
+    f.out.tunnel.clear();
+}
+
+#[test]
+fn answers_follow_a_client_that_moved_and_no_stranger_with_its_addresses() {
+    let (stranger, moved) = (MacAddr([2, 0, 0, 0, 0, 0x66]), MacAddr([2, 0, 0, 0, 0, 2]));
+    let mut f = Fixture::new();
+    f.establish(label(9));
+    let answer_goes_to = |f: &mut Fixture| {
+        let answer = tcp_bytes(VIP, CLIENT, Tcp::ACK, b"200 OK");
+        f.record(compacted(label(9), &answer));
+        MacAddr(f.transmitted().0[..6].try_into().unwrap())
+    };
+    // The proxy has sent 1000 (its SYN) and acknowledged up to 5000.
+    for numbers in [(5000, 4_000_000_000), (3_000_000_000, 1001), (0, 0)] {
+        segment_from(&mut f, stranger, numbers);
+        assert_eq!(answer_goes_to(&mut f), CLIENT_MAC, "{numbers:?}");
+    }
+    let mut syn = ip_frame(&tcp_packet(CLIENT, VIP, Tcp::SYN, &[]));
+    syn[6..12].copy_from_slice(&stranger.0);
+    f.frame(&syn);
+    f.out.tunnel.clear();
+    assert_eq!(answer_goes_to(&mut f), CLIENT_MAC, "a SYN moves no connection");
+    assert_eq!(f.core.counters().moves_doubted, 4);
+    segment_from(&mut f, moved, (5000, 1001));
+    assert_eq!(answer_goes_to(&mut f), moved);
 }
 
 #[test]

@@ -20,6 +20,7 @@
 
 mod bound;
 mod listener;
+mod owner;
 mod place;
 
 use std::collections::{BTreeSet, HashMap};
@@ -29,6 +30,7 @@ use csp_types::{Instant, NodeId};
 
 use bound::{Bound, Closeness};
 use listener::Listener;
+pub use owner::Claim;
 use place::{Place, best};
 
 /// Members one proxy worker can know, named by policy or announced by applications.
@@ -65,6 +67,8 @@ pub struct Member {
     /// Connections that its processes accepted.
     pub accepted: u64,
     listeners: usize,
+    /// Whose the port is while any process listens.
+    owner: Option<Claim>,
     credit: u64,
     bound: Bound,
     /// Since when nobody listens there.
@@ -444,6 +448,7 @@ impl Pools {
             open: 0,
             accepted: 0,
             listeners: 0,
+            owner: None,
             credit: 0,
             bound: Bound::default(),
             unserved_since: now,

@@ -1,0 +1,105 @@
+//! When a flow's peer has moved to another Ethernet address or LAN port.
+//!
+//! Anybody on a LAN may send a frame with the addresses of somebody's connection. The answers follow such a frame only if the
+//! proxy accepts its segment: it carries an acknowledgement of what was sent lately, and lies near what was acknowledged last
+//! (RFC 9293 §3.10.7.4). Both numbers are known from the segments that pass on their way to the peer.
+
+use csp_wire::tcp::Segment;
+
+/// The widest window that either side may have, in bytes.
+const WINDOW_MAX: u32 = 1 << 23;
+
+/// What was sent to a flow's peer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sent {
+    /// Whether anything was.
+    any: bool,
+    /// The next sequence number after the highest that was sent.
+    next: u32,
+    /// The highest acknowledgement that was sent.
+    acknowledged: u32,
+}
+
+impl Sent {
+    /// A segment goes to the peer.
+    pub(super) fn note(&mut self, segment: &Segment<'_>) {
+        let flags = segment.flags();
+        let len = segment.payload().len() as u32 + u32::from(flags.syn()) + u32::from(flags.fin());
+        let next = segment.seq().wrapping_add(len);
+        if !self.any || is_later(next, self.next) {
+            self.next = next;
+        }
+        if !self.any || (flags.ack() && is_later(segment.ack(), self.acknowledged)) {
+            self.acknowledged = segment.ack();
+        }
+        self.any = true;
+    }
+
+    /// Whether a segment comes from the peer as far as its numbers tell; true while nothing was sent.
+    pub(super) fn vouches_for(&self, segment: &Segment<'_>) -> bool {
+        let flags = segment.flags();
+        let recent = self.next.wrapping_sub(segment.ack()) <= WINDOW_MAX;
+        let near = segment.seq().wrapping_sub(self.acknowledged).wrapping_add(WINDOW_MAX) <= 2 * WINDOW_MAX;
+        !self.any || (flags.ack() && !flags.syn() && recent && near)
+    }
+}
+
+/// Whether sequence number `a` is later than `b` (RFC 9293 §3.4).
+fn is_later(a: u32, b: u32) -> bool {
+    a.wrapping_sub(b) as i32 > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use csp_wire::tcp::{Flags, Repr};
+
+    use super::*;
+
+    fn with_segment<T>(
+        (seq, ack): (u32, u32),
+        flags: Flags,
+        data: usize,
+        then: impl Fn(&Segment<'_>) -> T,
+    ) -> T {
+        let repr =
+            Repr { source_port: 80, destination_port: 40_000, seq, ack, flags, window: 1, ..Repr::default() };
+        let mut bytes = vec![0; repr.header_len()];
+        repr.emit(&mut bytes).unwrap();
+        bytes.resize(bytes.len() + data, 0);
+        then(&Segment::parse(&bytes).unwrap())
+    }
+
+    #[test]
+    fn a_segment_is_the_peer_s_if_it_acknowledges_what_was_sent_and_lies_where_it_is_expected() {
+        let mut sent = Sent::default();
+        assert!(with_segment((0, 0), Flags::SYN, 0, |s| sent.vouches_for(s)), "nothing was sent yet");
+        let near_the_end = u32::MAX - 100;
+        for (numbers, flags, data) in
+            [((near_the_end, 7000), Flags::SYN | Flags::ACK, 0), ((near_the_end + 1, 7500), Flags::ACK, 1000)]
+        {
+            sent = with_segment(numbers, flags, data, |segment| {
+                let mut noted = sent;
+                noted.note(segment);
+                noted
+            });
+        }
+        let next = near_the_end.wrapping_add(1001);
+        for (numbers, flags, expected) in [
+            ((7500, next), Flags::ACK, true),
+            ((7500, near_the_end + 1), Flags::ACK, true),
+            ((7000, next), Flags::ACK, true),
+            ((7500, next), Flags::NONE, false),
+            ((7500, next), Flags::SYN | Flags::ACK, false),
+            ((7500, next.wrapping_add(1)), Flags::ACK, false),
+            ((7500, next.wrapping_sub(WINDOW_MAX + 1)), Flags::ACK, false),
+            ((7500 + WINDOW_MAX + 1, next), Flags::ACK, false),
+            ((7500u32.wrapping_sub(WINDOW_MAX + 1), next), Flags::ACK, false),
+        ] {
+            assert_eq!(
+                with_segment(numbers, flags, 0, |s| sent.vouches_for(s)),
+                expected,
+                "{numbers:?} {flags:?}"
+            );
+        }
+    }
+}
