@@ -322,7 +322,12 @@ fn new_page() -> io::Result<File> {
 }
 
 /// What a process may listen on and connect to, by the policy and else by the kernel.
-async fn grant_for(options: &AgentOptions, peer: Credentials, program: &str, rules: &[AccessRule]) -> Grant {
+async fn grant_for(
+    options: &AgentOptions,
+    peer: Credentials,
+    program: &ProgramName,
+    rules: &[AccessRule],
+) -> Grant {
     // Root may listen in its own name wherever its processes hold sockets.
     let held = match peer.uid {
         0 => None,
@@ -398,7 +403,7 @@ fn tell(socket: &UnixStream, program: &ProgramName, directory: &Directory) -> bo
 async fn renew(
     options: &AgentOptions,
     socket: &UnixStream,
-    (process, program): (&ProcessId, &str),
+    (process, program): (&ProcessId, &ProgramName),
     peer: Credentials,
     rules: &[AccessRule],
 ) {

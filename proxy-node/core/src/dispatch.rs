@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use csp_tcp::Stack;
-use csp_types::{FlowLabel, Grant, Instant, TraceKind};
+use csp_types::{FlowLabel, Grant, Instant, NodeId, TraceKind};
 use csp_wire::channel::{MessageHeader, MessageKind, OpenPayload};
 
 use self::admission::Process;

@@ -3,12 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-use csp_types::Prefix;
+use csp_types::{Prefix, ProgramName};
 use csp_types::grant::{CONNECT_MAX, Grant, LISTEN_MAX, Ports, Target};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::PROGRAM_NAME_LEN_MAX;
 use crate::config::{Problems, serde_prefixes};
 
 /// Most access rules of a policy.
@@ -125,7 +124,7 @@ pub struct Subject<'a> {
     /// Its primary group.
     pub gid: u32,
     /// Its program.
-    pub program: &'a str,
+    pub program: &'a ProgramName,
 }
 
 impl AccessRule {
@@ -134,7 +133,7 @@ impl AccessRule {
         rules.iter().find(|rule| {
             rule.users.as_ref().is_none_or(|users| users.contains(&subject.uid))
                 && rule.groups.as_ref().is_none_or(|groups| groups.contains(&subject.gid))
-                && rule.programs.as_ref().is_none_or(|all| all.iter().any(|name| name == subject.program))
+                && rule.programs.as_ref().is_none_or(|all| all.iter().any(|name| name.as_bytes() == subject.program.as_bytes()))
         })
     }
 
@@ -177,13 +176,9 @@ impl AccessRule {
             }
         }
         for (index, name) in self.programs.iter().flatten().enumerate() {
-            if name.is_empty() || name.len() > PROGRAM_NAME_LEN_MAX || name.contains(['/', '\0']) {
-                let allowed =
-                    format!("allowed is a file name without / of 1 to {PROGRAM_NAME_LEN_MAX} bytes");
-                problems.add(
-                    format!("{at}.programs[{index}]"),
-                    format!("{name:?} is no program's name; {allowed}"),
-                );
+            if let Err(error) = name.parse::<ProgramName>() {
+                let message = format!("{name:?} is no program's name: {error}");
+                problems.add(format!("{at}.programs[{index}]"), message);
             }
         }
     }
@@ -239,7 +234,7 @@ access:
 ";
 
     fn grant(rules: &[AccessRule], uid: u32, gid: u32, program: &str) -> Grant {
-        let rule = AccessRule::of(rules, &Subject { uid, gid, program });
+        let rule = AccessRule::of(rules, &Subject { uid, gid, program: &program.parse().unwrap() });
         AccessRule::grant(rule, Some(Ports::UNPRIVILEGED))
     }
 
