@@ -79,8 +79,8 @@ pub fn steady_clients_of(cluster: &Cluster, servers: &[u32]) -> Vec<Steady> {
     wait_until(&format!("connections at each of processes {servers:?}"), SETTLED, || {
         all.extend(steady_clients(cluster));
         let flows = cluster.ask(Tier::AppNode, "/v1/flows?limit=1000").ok()?;
-        let flows: Vec<serde_json::Value> = serde_json::from_str(&flows).ok()?;
-        let serves = |pid: &u32| flows.iter().any(|flow| flow["pid"] == *pid);
+        let flows: Vec<csp_api::app::Socket> = serde_json::from_str(&flows).expect("the agent's flows");
+        let serves = |pid: &u32| flows.iter().any(|flow| flow.pid == *pid);
         servers.iter().all(serves).then_some(())
     })
     .unwrap_or_else(|error| panic!("{error:#}\n{}", cluster.all_logs()));

@@ -207,9 +207,9 @@ impl Stage {
         self.cluster.ask(tier, path)
     }
 
-    /// What the agent answers to `path`.
-    pub fn ask_agent(&self, path: &str) -> Result<serde_json::Value> {
-        Ok(serde_json::from_str(&self.ask(Tier::AppNode, path)?)?)
+    /// The processes that the agent lists.
+    pub fn processes(&self) -> Result<Vec<csp_api::app::Process>> {
+        Ok(serde_json::from_str(&self.ask(Tier::AppNode, "/v1/processes")?)?)
     }
 
     /// The last lines of all logs.

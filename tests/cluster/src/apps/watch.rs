@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use serde_json::Value;
+use csp_api::app::Socket;
 
 use super::stage::Stage;
 use crate::cluster::Tier;
@@ -87,10 +87,9 @@ impl Watch {
         self.over.store(true, Ordering::Relaxed);
         self.thread.thread().unpark();
         let looks = self.thread.join().map_err(|_| anyhow!("the watch panicked"))??;
-        let processes = stage.ask_agent("/v1/processes")?;
+        let processes = stage.processes()?;
         let sum = |name: &str| -> u64 {
-            let all = processes.as_array().into_iter().flatten();
-            all.filter_map(|process| process["counters"][name].as_u64()).sum()
+            processes.iter().filter_map(|process| process.counters.get(&name.into())).sum()
         };
         let mut seen = Seen {
             accepted: sum("accepted"),
@@ -132,13 +131,13 @@ fn look(hosts: &[Host; 2], ports: &[u16], looks: &mut Looks, must: bool) -> Resu
         Err(error) if must => return Err(error),
         answer => answer.unwrap_or_default(),
     };
-    let Ok(Value::Array(sockets)) = serde_json::from_str(&text) else { return Ok(()) };
-    for socket in sockets {
-        let word = |name: &str| socket[name].as_str().unwrap_or_default().to_owned();
-        let kind = word("kind");
-        if kind.starts_with("kernel-") {
-            let what = format!("{} {} {} {}", word("process"), socket["fd"], word("local"), word("remote"));
-            looks.kernel.insert((kind, what), word("reason"));
+    if text.is_empty() {
+        return Ok(());
+    }
+    for socket in serde_json::from_str::<Vec<Socket>>(&text)? {
+        if socket.kind.starts_with("kernel-") {
+            let what = format!("{} {} {} {}", socket.process, socket.fd, socket.local, socket.remote);
+            looks.kernel.insert((socket.kind.into(), what), socket.reason.into());
         }
     }
     Ok(())
