@@ -124,13 +124,13 @@ fn the_hello_is_laid_out_as_documented() {
     };
     let mut bytes = [0; link::HELLO_LEN_MAX];
     let len = hello.emit(&mut bytes).unwrap();
-    let expected = b"\x03\x00\x05\x02\x03\x01\x02\x00\x40\0\0\0\x22\x11\0\0\0\0\0\0\x04an-1\x02p7\x03\x00tok";
+    let expected = b"\x04\x00\x05\x02\x03\x01\x02\x00\x40\0\0\0\x22\x11\0\0\0\0\0\0\x04an-1\x02p7\x03\x00tok";
     assert_eq!(&bytes[..len], expected);
     assert_eq!(len, hello.len());
 
     let resume = Some(Resume { session: *b"0123456789abcdef", received: 0x0a0b });
     let len = Hello { resume, ..hello }.emit(&mut bytes).unwrap();
-    let expected = b"\x03\x00\x05\x02\x03\x01\x02\x01\x40\0\0\0\x22\x11\0\0\0\0\0\0\x04an-1\x02p7\
+    let expected = b"\x04\x00\x05\x02\x03\x01\x02\x01\x40\0\0\0\x22\x11\0\0\0\0\0\0\x04an-1\x02p7\
         0123456789abcdef\x0b\x0a\0\0\0\0\0\0\x03\x00tok";
     assert_eq!(&bytes[..len], expected);
 }
@@ -138,7 +138,7 @@ fn the_hello_is_laid_out_as_documented() {
 /// The `what` of the error that a HELLO with one byte changed meets.
 fn hello_error(at: usize, value: u8) -> &'static str {
     let mut bytes =
-        *b"\x03\x00\x05\x02\x03\x01\x02\x00\x40\0\0\0\x22\x11\0\0\0\0\0\0\x04an-1\x02p7\x03\x00tok";
+        *b"\x04\x00\x05\x02\x03\x01\x02\x00\x40\0\0\0\x22\x11\0\0\0\0\0\0\x04an-1\x02p7\x03\x00tok";
     bytes[at] = value;
     Hello::parse(&bytes).unwrap_err().what()
 }
