@@ -25,8 +25,8 @@ use self::pool::{ChannelId, Choice, ListenError, Pools};
 use self::services::{Service, ServiceSpec, Services};
 use self::withdraw::Offers;
 use super::context::Context;
-use super::recorder::Recorder;
 use super::flow::{Flow, FlowTable, Stage};
+use super::recorder::Recorder;
 use super::{CHANNELS_MAX, Lane, ProxyOutput, reason};
 
 /// The dispatcher of one worker.

@@ -5,9 +5,10 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use csp_proxy_node::core::{
-    BacklogLimits, ChannelId, EgressRule, HAIRPIN_WINDOW, Lane, NO_SERVER_GRACE, ServiceSpec, ServiceTcp,
+    BacklogLimits, ChannelId, EgressRule, HAIRPIN_WINDOW, Lane, NO_SERVER_GRACE, Process, ServiceSpec,
+    ServiceTcp,
 };
-use csp_types::{FlowLabel, Role};
+use csp_types::{FlowLabel, Grant};
 use csp_wire::channel::{
     CLOSE_UNREAD, ConnectPayload, ConnectedPayload, MessageHeader, MessageKind, OpenPayload,
 };
@@ -54,7 +55,8 @@ fn world(backlog: BacklogLimits) -> World {
     let service = ServiceSpec { backlog, ..web(&[SERVER as u16]) };
     w.core.set_policy(NOW, vec![service], vec![rule], &mut w.out);
     w.process(SERVER as u16);
-    assert!(w.core.channel_up(ChannelId(CLIENT), Role::Process, "an-2".parse().unwrap(), "client"));
+    let (node, name) = ("an-2".parse().unwrap(), "client".to_owned());
+    assert!(w.core.channel_up(ChannelId(CLIENT), Process { node, name, uid: None, grant: Grant::all() }));
     w
 }
 

@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use csp_proxy_node::core::{
-    BacklogLimits, Blocked, ChannelId, CoreConfig, HairpinConfig, Lane, PoolServer, Process, ProxyCore, ProxyOutput,
-    ServiceSpec, ServiceTcp, Verdict,
+    BacklogLimits, Blocked, ChannelId, CoreConfig, HairpinConfig, Lane, PoolServer, Process, ProxyCore,
+    ProxyOutput, ServiceSpec, ServiceTcp, Verdict,
 };
 use csp_tcp::StackConfig;
 use csp_types::{FlowLabel, Grant, Instant};

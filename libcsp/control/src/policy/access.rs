@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use csp_types::{Prefix, ProgramName};
 use csp_types::grant::{CONNECT_MAX, Grant, LISTEN_MAX, Ports, Target};
+use csp_types::{Prefix, ProgramName};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -133,7 +133,10 @@ impl AccessRule {
         rules.iter().find(|rule| {
             rule.users.as_ref().is_none_or(|users| users.contains(&subject.uid))
                 && rule.groups.as_ref().is_none_or(|groups| groups.contains(&subject.gid))
-                && rule.programs.as_ref().is_none_or(|all| all.iter().any(|name| name.as_bytes() == subject.program.as_bytes()))
+                && rule
+                    .programs
+                    .as_ref()
+                    .is_none_or(|all| all.iter().any(|name| name.as_bytes() == subject.program.as_bytes()))
         })
     }
 

@@ -63,7 +63,9 @@ mod tests {
         let owner = process(1000, own);
         for port in [8080, 9090] {
             let claim = owner.may_listen(port, &pools).unwrap();
-            let member = pools.listen(owner.node, SocketAddr::from(([0, 0, 0, 0], port)), ChannelId(port.into()), 1).unwrap();
+            let member = pools
+                .listen(owner.node, SocketAddr::from(([0, 0, 0, 0], port)), ChannelId(port.into()), 1)
+                .unwrap();
             pools.claim(member, claim);
         }
         let inherited = Held { port: 8080, uid: 1000 };
