@@ -39,6 +39,8 @@ const TOKEN_LIFETIME_S: u64 = 3600;
 const TOKEN_RENEWED_S: u64 = 600;
 /// Connections at once.
 const CONNECTIONS_MAX: usize = 16_384;
+/// Connections that wait for a link to their proxy at once.
+const WAITING_MAX: usize = 4096;
 /// Socket events taken at once.
 const EVENTS_MAX: usize = 256;
 /// Bytes moved by one call.
@@ -59,6 +61,8 @@ pub struct CustodyOptions {
 pub struct Charge {
     /// Where it is to be had.
     pub left: Left,
+    /// The user of the process that left it.
+    pub uid: u32,
     /// The other end is the programs'.
     pub socket: OwnedFd,
 }
@@ -85,6 +89,8 @@ pub struct Custody {
     connections: HashMap<FlowId, Connection>,
     /// Connections that wait for a link to their proxy, since when.
     waiting: Vec<(Instant, Charge)>,
+    /// Connections of each user, waiting ones included.
+    of_user: HashMap<u32, usize>,
     /// Watches the programs' sockets.
     sockets: OwnedFd,
     chunk: Vec<u8>,
@@ -117,6 +123,7 @@ impl Custody {
             targets: Vec::new(),
             connections: HashMap::new(),
             waiting: Vec::new(),
+            of_user: HashMap::new(),
             sockets,
             chunk: vec![0; CHUNK],
             counters: Counters::default(),
@@ -137,8 +144,16 @@ impl Custody {
         self.side.channels().next().is_some()
     }
 
-    /// Takes a connection into custody.
+    /// Takes a connection into custody. One whose user has as many as there is room left for is lost: alone a user gets half of
+    /// the room. So is one that finds [`WAITING_MAX`] others waiting for a link.
     pub fn take(&mut self, now: Instant, charge: Charge) {
+        let free = CONNECTIONS_MAX.saturating_sub(self.connections.len() + self.waiting.len());
+        let own = self.of_user.get(&charge.uid).copied().unwrap_or(0);
+        if own > free || self.waiting.len() >= WAITING_MAX {
+            self.counters.lost += 1;
+            return;
+        }
+        self.of_user.insert(charge.uid, own + 1);
         if !self.is_used() {
             self.side.set_proxies(&self.targets);
         }
@@ -174,16 +189,27 @@ impl Custody {
             let (proxy, ends) = ((&left.node, left.worker), (left.local, left.remote));
             match self.side.take_over(now, proxy, left.label, left.ticket, ends) {
                 Ok(flow) => {
-                    self.connections.insert(flow, Connection::new(charge.socket));
+                    self.connections.insert(flow, Connection::new(charge.socket, charge.uid));
                     self.counters.taken += 1;
                 }
                 Err(AppError::NoProxy) if now.saturating_since(since) < LINK_TIMEOUT => {
                     self.waiting.push((since, charge));
                 }
-                Err(_) => self.counters.lost += 1,
+                Err(_) => {
+                    self.counters.lost += 1;
+                    self.forget_one_of(charge.uid);
+                }
             }
         }
         self.waiting.len() != before
+    }
+
+    /// One connection of this user is over.
+    fn forget_one_of(&mut self, uid: u32) {
+        match self.of_user.get_mut(&uid) {
+            Some(own) if *own > 1 => *own -= 1,
+            _ => drop(self.of_user.remove(&uid)),
+        }
     }
 
     fn serve_sockets(&mut self, now: Instant) -> bool {
@@ -217,7 +243,9 @@ impl Custody {
             self.counters.lost += 1;
         }
         let _ = self.side.close(now, flow, fate == Fate::Breaks); // a flow that broke is closed like any other
-        self.connections.remove(&flow);
+        if let Some(over) = self.connections.remove(&flow) {
+            self.forget_one_of(over.uid);
+        }
     }
 
     /// When [`turn`](Self::turn) wants to be called though nothing happens.
@@ -255,6 +283,7 @@ fn issue(options: &CustodyOptions, process: ProcessId, unix_s: u64) -> (token::T
         node: options.node,
         process,
         uid: None,
+        grant: csp_types::Grant::NONE,
         not_before: unix_s,
         expires,
         nonce: rand::random(),

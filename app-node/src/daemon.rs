@@ -14,11 +14,15 @@ use csp_types::Role;
 use csp_wire::agent::{LIST_MAX, PATH_LEN_MAX};
 use tokio::sync::watch;
 
+use crate::agent::helper::Helpers;
 use crate::agent::{self, AgentError, AgentOptions, Choice, Directory, Processes, ProxyEntry};
 use crate::config::{Config, Connect, Listen};
 use crate::custody::{self, Custodian, CustodyOptions};
 use crate::relay::{Target, path_of};
 use relay_thread::RelayThread;
+
+/// How long the end waits for helpers at work.
+const SHUTDOWN_MAX: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Runs the daemon until SIGTERM or SIGINT.
 pub fn run(config: &Config) -> Result<(), DaemonError> {
@@ -32,6 +36,9 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     let local = tokio::task::LocalSet::new();
     let result = local.block_on(&runtime, serve(config, &key, record, relay.as_ref()));
     relay.into_iter().for_each(RelayThread::stop);
+    drop(local);
+    // A helper that a process blocks does not hold up the end.
+    runtime.shutdown_timeout(SHUTDOWN_MAX);
     result
 }
 
@@ -107,7 +114,8 @@ fn tell_policy(tell: &watch::Sender<Directory>, connect: Connect, policy: &Polic
     tell.send_if_modified(|directory| {
         let before = std::mem::replace(&mut directory.connect, connect);
         let rules = std::mem::replace(&mut directory.programs, policy.programs.clone());
-        before != directory.connect || rules != directory.programs
+        let access = std::mem::replace(&mut directory.access, policy.access.clone());
+        before != directory.connect || rules != directory.programs || access != directory.access
     });
 }
 
@@ -156,6 +164,7 @@ fn agent_options(config: &Config, key: &ClusterKey, custodian: Arc<Custodian>) -
         },
         loopback: config.accelerate.loopback,
         users: config.users.clone(),
+        helpers: Helpers::default(),
         custodian: Some(custodian),
     }
 }

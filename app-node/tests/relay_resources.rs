@@ -102,6 +102,7 @@ impl World {
             node: an,
             process,
             uid: None,
+            grant: csp_types::Grant::all(),
             not_before: UNIX_S,
             expires: UNIX_S + 60,
             nonce: self.nonce,

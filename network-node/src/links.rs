@@ -65,6 +65,7 @@ impl TokenSource {
             node: self.node,
             process: ProcessId::NONE,
             uid: None,
+            grant: csp_types::Grant::NONE,
             not_before: unix_now_s,
             expires: unix_now_s.saturating_add(TOKEN_LIFETIME_S),
             nonce: self.nonce,

@@ -7,6 +7,7 @@
 //! Owns one worker's flows, pools and TCP stack. It has no clock, socket, thread or logger; time comes in, messages go
 //! out through [`ProxyOutput`].
 
+mod admission;
 mod announced;
 mod application;
 mod backlog;
@@ -35,8 +36,9 @@ mod withdraw;
 use std::collections::{HashMap, VecDeque};
 
 use csp_tcp::{Buffer, Direction, Stack, StackConfig};
-use csp_types::{FlowLabel, Instant, NodeId, TraceEvent, TraceKind, TraceRing};
+use csp_types::{FlowLabel, Instant, TraceEvent, TraceKind, TraceRing};
 
+pub use admission::Process;
 pub use application::Verdict;
 pub use backlog::{BacklogLimits, NO_SERVER_GRACE};
 pub use budget::SendBudget;
@@ -45,7 +47,7 @@ pub use egress::{Egress, EgressRule};
 pub use flow::{Attachment, Flow, FlowTable, Stage};
 pub use handover::HANDOVER_TIMEOUT;
 pub use output::{Blocked, Lane, ProxyOutput};
-pub use pool::{ChannelId, Choice, LISTENERS_PER_MEMBER_MAX, MEMBERS_MAX, MemberId, Pools};
+pub use pool::{ChannelId, Choice, Claim, LISTENERS_PER_MEMBER_MAX, MEMBERS_MAX, MemberId, Pools};
 pub use services::{PoolServer, ServiceSpec, ServiceTcp};
 pub use snapshot::{FlowSnapshot, RecentFlow, ServiceSnapshot};
 pub use withdraw::OFFER_PATIENCE;
@@ -73,13 +75,6 @@ pub struct CoreConfig {
     pub tcp: StackConfig,
     /// Events that the flight recorder keeps.
     pub trace_events: usize,
-}
-
-/// A process that has a channel here.
-#[derive(Clone, Debug)]
-struct Process {
-    node: NodeId,
-    name: String,
 }
 
 /// Where source ports begin: another place for each start of each proxy. One way, so that a port tells nothing of the

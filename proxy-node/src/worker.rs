@@ -3,12 +3,12 @@
 
 use csp_tcp::{Buffer, Direction};
 use csp_transport::{DeathCause, DownReason, Endpoint, LinkEvent, LinkId, MessageKind};
-use csp_types::{Instant, limits};
+use csp_types::{Instant, Role, limits};
 use csp_vi::{Armed, ViError, Wake};
 use csp_wire::channel::Messages;
 use csp_wire::tunnel::Records;
 
-use crate::core::{CoreConfig, EgressRule, ProxyCore, ServiceSpec, Verdict};
+use crate::core::{CoreConfig, EgressRule, Process, ProxyCore, ServiceSpec, Verdict};
 use crate::links::Links;
 
 /// Messages taken from one endpoint in one turn, so that no peer holds up the others.
@@ -128,11 +128,14 @@ impl ProxyWorker {
         match event {
             LinkEvent::Up { link, peer, .. } => match self.links.channel_link_up(at, link, &peer) {
                 Some((id, true)) => {
-                    if !self.core.channel_up(id, peer.role, peer.node, peer.process.as_str()) {
+                    let grant = self.links.channel_endpoints[at].grant(link);
+                    let (name, node) = (peer.process.as_str().to_owned(), peer.node);
+                    let process = Process { node, name, uid: peer.uid, grant };
+                    if peer.role != Role::Process || !self.core.channel_up(id, process) {
                         self.links.channel_endpoints[at].close(now, link);
                     }
                 }
-                Some((_, false)) => {}
+                Some((id, false)) => self.core.set_grant(id, self.links.channel_endpoints[at].grant(link)),
                 None => self.links.channel_endpoints[at].close(now, link),
             },
             LinkEvent::Down { link, reason } => {

@@ -2,7 +2,9 @@
 
 use std::net::SocketAddr;
 
-use csp_control::{Member, MemberState, Membership, Policy, ProgramRule, SanAddress, SanProvider};
+use csp_control::{
+    AccessRule, Member, MemberState, Membership, Policy, ProgramRule, SanAddress, SanProvider,
+};
 use csp_types::{NodeId, Role};
 use csp_vi::{ProviderKind, ViAddress};
 use csp_wire::agent::{DESTINATIONS_MAX, Destination, LIST_MAX, PATH_LEN_MAX};
@@ -35,6 +37,8 @@ pub struct Directory {
     pub connect: Vec<Destination>,
     /// The policy's rules for single programs.
     pub programs: Vec<ProgramRule>,
+    /// The policy's rules for who may listen and connect.
+    pub access: Vec<AccessRule>,
 }
 
 /// How the proxy workers of a membership are reached.

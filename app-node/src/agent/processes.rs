@@ -71,6 +71,9 @@ struct Exited {
     page: PageCopy,
 }
 
+/// The superuser, whose processes may have all places.
+const ROOT: u32 = 0;
+
 /// The table.
 pub struct Processes {
     live: BTreeMap<u64, Process>,
@@ -126,9 +129,12 @@ impl Processes {
         format!("{}-{pid}-{}", &program[..program.len().min(32)], self.next)
     }
 
-    /// Adds a process; `None` when the table is full. The key names it in [`exited`](Self::exited).
+    /// Adds a process; `None` when the table is full, or its user has as many processes as there are places free: alone a
+    /// user other than root gets half of them. The key names it in [`exited`](Self::exited).
     pub fn attached(&mut self, info: ProcessInfo, page: File) -> Option<u64> {
-        if self.live.len() >= self.capacity {
+        let free = self.capacity.saturating_sub(self.live.len());
+        let own = self.live.values().filter(|process| process.info.uid == info.uid).count();
+        if free == 0 || (info.uid != ROOT && own > free) {
             return None;
         }
         self.attached_total += 1;
@@ -247,6 +253,18 @@ mod tests {
         let kept: Vec<_> = table.pages().into_iter().map(|(i, _)| (i.id, i.exited_unix_ms)).collect();
         assert_eq!(kept, [("b".to_owned(), Some(2))], "only the last one is kept");
         assert_eq!(table.recent_labels(1), [FlowLabel::new(8, 0)]);
+    }
+
+    #[test]
+    fn a_user_s_processes_leave_room_for_another_s() {
+        let mut table = Processes::new(8, 0);
+        let of = |uid| ProcessInfo { uid, ..info("p") };
+        let attached = (0..8).filter(|_| table.attached(of(65534), page(0)).is_some()).count();
+        assert_eq!(attached, 5, "one more than it leaves free");
+        assert!(table.attached(of(1000), page(0)).is_some(), "another user");
+        assert!(table.attached(of(65534), page(0)).is_none());
+        assert!((0..2).all(|_| table.attached(of(0), page(0)).is_some()), "root takes what there is");
+        assert!(table.attached(of(0), page(0)).is_none(), "the table is full");
     }
 
     #[test]

@@ -10,21 +10,26 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use csp_control::{AccessRule, Subject};
 use csp_transport::token::{self, TokenClaims};
 use csp_transport::{ClusterKey, ProcessId};
-use csp_types::{NodeId, Role};
+use csp_types::{Grant, NodeId, Role};
+use csp_vi::kernel::{Credentials, peer_credentials, take_descriptors};
 use csp_wire::agent::page::PAGE_LEN;
 use csp_wire::agent::{self as wire, AgentMessage, AttachedRepr, Left, MESSAGE_LEN_MAX, Proxy};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, UCred, sockopt,
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
+    SocketType,
 };
-use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 
 use super::directory::Directory;
+use super::helper::Helpers;
+use super::kernel::{bindable, held};
 use super::processes::{ProcessInfo, Processes};
+use super::receive::{Received, readable, receive, receive_first};
+use super::strangers::{Place, Strangers};
 use crate::custody::{Charge, Custodian};
 
 /// How long a token is good for.
@@ -67,6 +72,8 @@ pub struct AgentOptions {
     pub loopback: bool,
     /// Users that may attach; `None`: any.
     pub users: Option<Vec<u32>>,
+    /// Where descriptors of processes are received, looked at and closed.
+    pub helpers: Helpers,
     /// Who carries connections that processes share; `None`: nobody, they end.
     pub custodian: Option<Arc<Custodian>>,
 }
@@ -83,7 +90,7 @@ pub async fn serve(
     let listener = std::os::unix::net::UnixListener::from(bind(&options.socket)?);
     let _file = SocketFile(options.socket.clone());
     let listener = UnixListener::from_std(listener).map_err(wrong)?;
-    let options = Rc::new(options);
+    let (options, strangers) = (Rc::new(options), Strangers::default());
     if let Some(custodian) = options.custodian.clone() {
         tokio::task::spawn_local(tell_custodian(custodian, directory.clone()));
     }
@@ -91,9 +98,18 @@ pub async fn serve(
         match listener.accept().await {
             Ok((socket, _)) => {
                 let (options, directory, processes) = (options.clone(), directory.clone(), processes.clone());
-                tokio::task::spawn_local(
-                    async move { converse(&options, &socket, directory, &processes).await },
-                );
+                let strangers = strangers.clone();
+                tokio::task::spawn_local(async move {
+                    let Ok(credentials) = peer_credentials(&socket) else { return };
+                    match strangers.enter(credentials.uid) {
+                        Some(place) => {
+                            converse(&options, &socket, (credentials, place), directory, &processes).await;
+                        }
+                        None => processes.borrow_mut().refuse("strangers"),
+                    }
+                    // Descriptors that nobody received may end with it.
+                    options.helpers.drop_for(credentials.uid, socket.into_std()).await;
+                });
             }
             Err(error) => {
                 tracing::warn!(%error, "a process could not be accepted");
@@ -131,6 +147,8 @@ fn bind(path: &Path) -> Result<OwnedFd, AgentError> {
     rustix::net::bind(&socket, &address).map_err(|e| wrong(e.into()))?;
     // Any user may knock; who may stay is decided by its credentials.
     std::fs::set_permissions(path, Permissions::from_mode(0o666)).map_err(wrong)?;
+    // Older kernels drop what comes too early when it is received.
+    let _ = take_descriptors(&socket, false);
     rustix::net::listen(&socket, BACKLOG).map_err(|e| wrong(e.into()))?;
     Ok(socket)
 }
@@ -145,28 +163,39 @@ pub fn unix_ms() -> u64 {
 async fn converse(
     options: &AgentOptions,
     socket: &UnixStream,
+    (credentials, place): (Credentials, Place),
     mut directory: watch::Receiver<Directory>,
     processes: &RefCell<Processes>,
 ) {
-    let Ok(credentials) = sockopt::socket_peercred(socket) else { return };
     directory.mark_unchanged();
     let attached = attach(options, socket, &credentials, &directory, processes).await;
+    drop(place);
     let Some((key, process, program)) = attached else { return };
     let mut untold = false;
     loop {
         let retry = tokio::time::sleep(RETRY);
         tokio::select! {
-            datagram = receive(socket) => match datagram {
-                Ok((datagram, _)) if datagram.is_empty() => break,
-                Ok((datagram, descriptor)) => match AgentMessage::parse(&datagram) {
-                    Ok(AgentMessage::Renew) => renew(options, socket, &process, &credentials),
-                    Ok(AgentMessage::Left(left)) => take(options, &process, left, descriptor),
+            ready = readable(socket) => {
+                // Outside the selection: a datagram that is being received must not be given up for another event.
+                let received = match ready {
+                    Ok(()) => receive(&options.helpers, socket, credentials).await,
+                    Err(error) => Err(error),
+                };
+                let Ok(Received { datagram, socket: given }) = received else { break };
+                if datagram.is_empty() {
+                    break;
+                }
+                match AgentMessage::parse(&datagram) {
+                    Ok(AgentMessage::Renew) => {
+                        let rules = directory.borrow().access.clone();
+                        renew(options, socket, (&process, &program), credentials, &rules).await;
+                    }
+                    Ok(AgentMessage::Left(left)) => take(options, &process, (left, credentials.uid), given),
                     Ok(_) => {}
                     Err(error) => {
                         tracing::warn!(process = process.as_str(), %error, "an ill-formed message of a process");
                     }
-                },
-                Err(_) => break,
+                }
             },
             changed = directory.changed() => {
                 if changed.is_err() {
@@ -182,13 +211,16 @@ async fn converse(
 }
 
 /// A connection of a process for the agent's custody.
-fn take(options: &AgentOptions, process: &ProcessId, left: Left, descriptor: Option<OwnedFd>) {
+fn take(options: &AgentOptions, process: &ProcessId, (left, uid): (Left, u32), descriptor: Option<OwnedFd>) {
     match (&options.custodian, descriptor) {
-        (Some(custodian), Some(socket)) => custodian.take(Charge { left, socket }),
+        (Some(custodian), Some(socket)) => custodian.take(Charge { left, uid, socket }),
         (None, _) => {
             tracing::warn!(process = process.as_str(), "a connection was left, and nobody carries it")
         }
-        (_, None) => tracing::warn!(process = process.as_str(), "a connection was left without its socket"),
+        (_, None) => tracing::warn!(
+            process = process.as_str(),
+            "a connection was left without a socket pair of the process's own"
+        ),
     }
 }
 
@@ -204,25 +236,6 @@ async fn tell_custodian(custodian: Arc<Custodian>, mut directory: watch::Receive
     }
 }
 
-/// A datagram, and at most one descriptor; further ones are closed.
-async fn receive(socket: &UnixStream) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
-    let mut buffer = vec![0; MESSAGE_LEN_MAX];
-    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut once = || {
-        let parts = &mut [io::IoSliceMut::new(&mut buffer)];
-        Ok(rustix::net::recvmsg(socket, parts, &mut control, flags)?.bytes)
-    };
-    let len = socket.async_io(Interest::READABLE, &mut once).await?;
-    buffer.truncate(len);
-    let descriptor = control.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-        _ => None,
-    });
-    Ok((buffer, descriptor))
-}
-
 fn send(socket: &UnixStream, message: &[u8], descriptor: Option<&File>) -> bool {
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -234,17 +247,25 @@ fn send(socket: &UnixStream, message: &[u8], descriptor: Option<&File>) -> bool 
     rustix::net::sendmsg(socket, &parts, &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok()
 }
 
-/// Hears ATTACH and answers it; the process's key and id, and its program, or `None` where it was refused.
+/// Why a peer may not attach, by its credentials: counter and words.
+fn refuse_peer(options: &AgentOptions, peer: &Credentials) -> Option<(&'static str, String)> {
+    if peer.pid == 0 {
+        let words = "the process is not in the agent's PID namespace or below it: nothing can be known of it";
+        return Some(("namespace", words.to_owned()));
+    }
+    let admitted = options.users.as_ref().is_none_or(|users| users.contains(&peer.uid));
+    (!admitted).then(|| ("user", format!("user {} is not in the agent's list of users", peer.uid)))
+}
+
+/// Receives ATTACH and answers it. Returns the process's key and id, and its program; `None` where it was refused.
 async fn attach(
     options: &AgentOptions,
     socket: &UnixStream,
-    credentials: &UCred,
+    credentials: &Credentials,
     directory: &watch::Receiver<Directory>,
     processes: &RefCell<Processes>,
 ) -> Option<(u64, ProcessId, String)> {
-    let uid = credentials.uid.as_raw();
-    let pid = u32::try_from(credentials.pid.as_raw_pid()).unwrap_or(0);
-    let (datagram, _) = tokio::time::timeout(ATTACH_TIMEOUT, receive(socket)).await.ok()?.ok()?;
+    let Credentials { pid, uid, .. } = *credentials;
     let refuse = |reason: &'static str, words: String| {
         tracing::warn!(pid, uid, reason, "a process was refused: {words}");
         processes.borrow_mut().refuse(reason);
@@ -254,15 +275,20 @@ async fn attach(
         }
         None
     };
+    let datagram = tokio::time::timeout(ATTACH_TIMEOUT, receive_first(&options.helpers, socket, uid))
+        .await
+        .ok()?
+        .ok()?;
+    // Only now: the answer would be lost with a socket that is closed before its request was read.
+    if let Some((reason, words)) = refuse_peer(options, credentials) {
+        return refuse(reason, words);
+    }
     let (program, former) = match AgentMessage::parse(&datagram) {
         Ok(AgentMessage::Attach(attach)) => (attach.program, attach.former),
         Ok(_) => return refuse("protocol", "the first message must be ATTACH".to_owned()),
         Err(error) => return refuse("protocol", format!("ATTACH is ill-formed: {error}")),
     };
     let program = String::from_utf8_lossy(program).into_owned();
-    if options.users.as_ref().is_some_and(|users| !users.contains(&uid)) {
-        return refuse("user", format!("user {uid} is not in the agent's list of users"));
-    }
     let id = processes.borrow_mut().id_for(&program, pid, &String::from_utf8_lossy(former));
     let Some(process) = ProcessId::parse(id.as_bytes()) else {
         return refuse("protocol", "the program's name is unusable".to_owned());
@@ -283,7 +309,10 @@ async fn attach(
     let Some(key) = processes.borrow_mut().attached(info, page) else {
         return refuse("full", "the agent has no room for another process (capacity.processes)".to_owned());
     };
-    if !welcome(options, socket, (&process, &program, uid), &directory.borrow(), &shared) {
+    let rules = directory.borrow().access.clone();
+    let grant = grant_for(options, *credentials, &program, &rules).await;
+    let _ = take_descriptors(socket, true); // as the kernel does that cannot refuse them
+    if !welcome(options, socket, (&process, &program, uid, grant), &directory.borrow(), &shared) {
         processes.borrow_mut().exited(key, unix_ms());
         return None;
     }
@@ -300,7 +329,18 @@ fn new_page() -> io::Result<File> {
     Ok(File::from(fd))
 }
 
-fn token_for(options: &AgentOptions, process: &ProcessId, uid: u32) -> (token::Token, u64) {
+/// What a process may listen on and connect to, by the policy and else by the kernel.
+async fn grant_for(options: &AgentOptions, peer: Credentials, program: &str, rules: &[AccessRule]) -> Grant {
+    // Root may listen in its own name wherever its processes hold sockets.
+    let held = match peer.uid {
+        0 => None,
+        uid => options.helpers.run(uid, move || held(peer)).await,
+    };
+    let subject = Subject { uid: peer.uid, gid: peer.gid, program };
+    AccessRule::grant(AccessRule::of(rules, &subject), bindable(peer)).holding(held.unwrap_or_default())
+}
+
+fn token_for(options: &AgentOptions, process: &ProcessId, uid: u32, grant: Grant) -> (token::Token, u64) {
     let now = unix_ms() / 1000;
     let expires = now + TOKEN_LIFETIME_S;
     let claims = TokenClaims {
@@ -308,6 +348,7 @@ fn token_for(options: &AgentOptions, process: &ProcessId, uid: u32) -> (token::T
         node: options.node,
         process: *process,
         uid: Some(uid),
+        grant,
         not_before: now,
         expires,
         nonce: rand::random(),
@@ -318,11 +359,11 @@ fn token_for(options: &AgentOptions, process: &ProcessId, uid: u32) -> (token::T
 fn welcome(
     options: &AgentOptions,
     socket: &UnixStream,
-    (process, program, uid): (&ProcessId, &str, u32),
+    (process, program, uid, grant): (&ProcessId, &str, u32, Grant),
     directory: &Directory,
     page: &File,
 ) -> bool {
-    let (token, expires) = token_for(options, process, uid);
+    let (token, expires) = token_for(options, process, uid, grant);
     let (proxies, listen) =
         (wire_proxies(directory), directory.listen_for(program, options.listen.as_deref()));
     let message = AttachedRepr {
@@ -362,10 +403,46 @@ fn tell(socket: &UnixStream, program: &str, directory: &Directory) -> bool {
     }
 }
 
-fn renew(options: &AgentOptions, socket: &UnixStream, process: &ProcessId, credentials: &UCred) {
-    let (token, expires) = token_for(options, process, credentials.uid.as_raw());
-    let mut buffer = [0; 512];
+async fn renew(
+    options: &AgentOptions,
+    socket: &UnixStream,
+    (process, program): (&ProcessId, &str),
+    peer: Credentials,
+    rules: &[AccessRule],
+) {
+    let grant = grant_for(options, peer, program, rules).await;
+    let (token, expires) = token_for(options, process, peer.uid, grant);
+    let mut buffer = [0; 1024];
     if let Ok(len) = wire::emit_token(&mut buffer, token.as_bytes(), expires) {
         send(socket, &buffer[..len], None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_is_admitted_by_its_user_and_never_from_outside_the_pid_namespace() {
+        let options = |users| AgentOptions {
+            node: "an-1".parse().unwrap(),
+            socket: PathBuf::from("/run/csp/agent.sock"),
+            key: ClusterKey::from_bytes([1; 32]),
+            listen: None,
+            loopback: false,
+            users,
+            helpers: Helpers::default(),
+            custodian: None,
+        };
+        let refused = |users: Option<Vec<u32>>, pid, uid| {
+            let peer = Credentials { pid, uid, gid: 0 };
+            refuse_peer(&options(users), &peer).map(|(reason, _)| reason)
+        };
+        assert_eq!(refused(None, 7, 65534), None);
+        assert_eq!(refused(Some(vec![33]), 7, 33), None);
+        assert_eq!(refused(Some(vec![33]), 7, 0), Some("user"));
+        // SO_PEERCRED says 0 of a process that the reader's namespace has no number for.
+        assert_eq!(refused(None, 0, 0), Some("namespace"));
+        assert_eq!(refused(Some(vec![33]), 0, 33), Some("namespace"));
     }
 }

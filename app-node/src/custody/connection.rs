@@ -61,12 +61,14 @@ pub(super) struct Connection {
     flow_full: bool,
     /// The proxy has given it to us.
     pub was_open: bool,
+    /// The user of the process that left it.
+    pub uid: u32,
     /// Bytes moved to programs and to the client since last asked.
     pub moved: (u64, u64),
 }
 
 impl Connection {
-    pub fn new(socket: OwnedFd) -> Self {
+    pub fn new(socket: OwnedFd, uid: u32) -> Self {
         Connection {
             socket,
             watched: None,
@@ -77,6 +79,7 @@ impl Connection {
             hung_up: false,
             flow_full: false,
             was_open: false,
+            uid,
             moved: (0, 0),
         }
     }

@@ -33,7 +33,16 @@ fn own_uid() -> u32 {
 fn token_of(uid: Option<u32>, nonce: u64) -> token::Token {
     let process = ProcessId::parse(b"web-1-1").unwrap();
     let (role, node) = (Role::Process, node("an-1"));
-    let claims = TokenClaims { role, node, process, uid, not_before: UNIX_S, expires: UNIX_S + 60, nonce };
+    let claims = TokenClaims {
+        role,
+        node,
+        process,
+        uid,
+        grant: csp_types::Grant::all(),
+        not_before: UNIX_S,
+        expires: UNIX_S + 60,
+        nonce,
+    };
     token::issue(&key(), &claims)
 }
 

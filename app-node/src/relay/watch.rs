@@ -187,6 +187,7 @@ impl Watch {
             node: self.node,
             process: ProcessId::parse(NAME).unwrap_or_default(),
             uid: None,
+            grant: csp_types::Grant::NONE,
             not_before: unix_now_s,
             expires: unix_now_s.saturating_add(TOKEN_LIFETIME_S),
             nonce,

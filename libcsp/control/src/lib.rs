@@ -40,7 +40,8 @@ pub use etcd_process::{EtcdProcess, EtcdProcessError, EtcdProcessOptions};
 pub use manager::{ApplyOutcome, GenerationSummary, ManagerError, PolicyManager, StageFailure};
 pub use membership::{Change, Member, MemberState, Membership};
 pub use policy::{
-    Backlog, Congestion, EcnPolicy, Egress, Policy, PoolMember, ProgramRule, Service, TcpOptions,
+    AccessRule, Backlog, Congestion, EcnPolicy, Egress, Policy, PoolMember, ProgramRule, Service, Subject,
+    TcpOptions,
 };
 pub use policy_store::{AckState, ActivePolicy, GenerationRecord, NodeAck, PolicySource};
 pub use registry::{NodeRecord, SanAddress};

@@ -3,6 +3,7 @@
 //! A [`Policy`] that came out of [`Policy::parse_yaml`] or [`Policy::from_json`] is valid as a whole. Its canonical form
 //! is JSON in field order; generations and hashes are made of that.
 
+mod access;
 mod check;
 mod diff;
 
@@ -14,6 +15,8 @@ use sha2::{Digest, Sha256};
 
 use crate::config::{ConfigError, Problems, parse_checked, serde_node_id, serde_prefixes};
 use crate::config::{ip_address, number, port};
+
+pub use access::{ACCESS_MAX, AccessRule, AccessTarget, PortRange, SUBJECTS_MAX, Subject};
 
 /// The only `apiVersion` this build understands.
 pub const API_VERSION: &str = "csp/v1";
@@ -52,6 +55,9 @@ pub struct Policy {
     /// What is accelerated of which programs; of those that are not named here, all that the rules of their node say.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub programs: Vec<ProgramRule>,
+    /// Who may listen and connect, enforced by the proxies; the first rule that fits a process counts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub access: Vec<AccessRule>,
 }
 
 /// Which sockets of a program may leave the kernel, on every application node. A node's own rules can say less, not more.
@@ -225,6 +231,7 @@ impl Policy {
             services: Vec::new(),
             egress: Vec::new(),
             programs: Vec::new(),
+            access: Vec::new(),
         }
     }
 

@@ -27,6 +27,7 @@ mod listener;
 mod options;
 mod peek;
 mod records;
+mod refused;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -106,6 +107,8 @@ pub struct AppSide {
     channels: Vec<AppChannel>,
     listeners: Slots<Listener>,
     flows: Slots<Flow>,
+    /// Listeners that proxies refused for now.
+    listen_again: Vec<refused::Again>,
     ready: VecDeque<Handle>,
     /// Flows with gathered bytes.
     held: Vec<FlowId>,
@@ -131,6 +134,7 @@ impl AppSide {
             channels: Vec::new(),
             listeners: Slots::new(config.listeners_max),
             flows: Slots::new(config.flows_max),
+            listen_again: Vec::new(),
             ready: VecDeque::new(),
             held: Vec::new(),
             scratch: vec![0; message_len],
@@ -156,6 +160,7 @@ impl AppSide {
         let mut any = self.endpoint.progress(now, unix_now_s);
         any |= self.take_in();
         self.check_pauses();
+        self.announce_refused();
         self.grant_held_back();
         self.connect_channels();
         for channel in 0..self.channels.len() {
@@ -193,7 +198,8 @@ impl AppSide {
     /// When to call [`progress`](Self::progress) at the latest, though nothing arrives.
     pub fn next_timeout(&self) -> Option<Instant> {
         let retries = self.channels.iter().flat_map(AppChannel::next_tries);
-        retries.chain(self.endpoint.next_timeout()).chain(self.pause_deadline()).min()
+        let again = self.listen_again.iter().map(|(due, ..)| *due);
+        retries.chain(self.endpoint.next_timeout()).chain(self.pause_deadline()).chain(again).min()
     }
 
     /// Arms the descriptors of [`wake`](Self::wake).

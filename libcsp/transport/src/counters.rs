@@ -29,6 +29,10 @@ pub struct Counters {
     pub refused_by_peer: u64,
     /// Requests rejected since this side does not accept or has no room.
     pub requests_rejected: u64,
+    /// Peers without a HELLO yet that were disconnected to make room for later ones.
+    pub strangers_evicted: u64,
+    /// HELLOs refused: the user's processes have their share of the links.
+    pub refused_share: u64,
     /// Accepted VIs that gave no valid HELLO in time or broke before it.
     pub hello_failed: u64,
     /// HELLOs refused: version or sizes.

@@ -2,25 +2,26 @@
 //!
 //! ```text
 //!  0 version | 1 role | 2 flags (1: uid is meant) | 3 reserved 0 | 4 uid (4) | 8 not before (8) | 16 expires (8)
-//! 24 nonce (8) | 32 node id (1 + n) | process id (1 + n) | HMAC-SHA256 over all before it (32)
+//! 24 nonce (8) | 32 node id (1 + n) | process id (1 + n) | grant | HMAC-SHA256 over all before it (32)
 //! ```
-//! Integers are little-endian. The key is the cluster's: daemons hold it, application processes get their tokens from
+//! Integers are little-endian; the grant is a [`Grant`]'s form. The key is the cluster's: daemons hold it, application processes get their tokens from
 //! their host's agent and never see it.
 
 use core::fmt;
 
-use csp_types::{NodeId, Role};
+use csp_types::grant::GRANT_LEN_MAX;
+use csp_types::{Grant, NodeId, Role};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use crate::identity::ProcessId;
 
 /// Longest token in bytes.
-pub const TOKEN_LEN_MAX: usize = 256;
+pub const TOKEN_LEN_MAX: usize = 576;
 /// How far the clocks of two nodes may differ at the start of a token's time, in seconds.
 pub const CLOCK_SKEW_S: u64 = 30;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const FLAG_UID: u8 = 1;
 const FIXED_LEN: usize = 32;
 const MAC_LEN: usize = 32;
@@ -97,6 +98,8 @@ pub struct TokenClaims {
     pub process: ProcessId,
     /// The user that process runs as.
     pub uid: Option<u32>,
+    /// What that process may listen on and connect to.
+    pub grant: Grant,
     /// From when it is valid, in seconds of Unix time.
     pub not_before: u64,
     /// Until when it is valid (this second not included), in seconds of Unix time.
@@ -141,7 +144,7 @@ impl fmt::Debug for Token {
 }
 
 // The longest token there can be fits.
-const _: () = assert!(FIXED_LEN + 1 + 63 + 1 + 63 + MAC_LEN <= TOKEN_LEN_MAX);
+const _: () = assert!(FIXED_LEN + 1 + 63 + 1 + 63 + GRANT_LEN_MAX + MAC_LEN <= TOKEN_LEN_MAX);
 
 /// Why a token is not good.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -173,6 +176,7 @@ pub fn issue(key: &ClusterKey, claims: &TokenClaims) -> Token {
         token.put(&[id.len() as u8]);
         token.put(id.as_bytes());
     }
+    claims.grant.write(|part| token.put(part));
     if let Some(mut mac) = key.mac() {
         mac.update(token.as_bytes());
         token.put(&mac.finalize().into_bytes());
@@ -208,6 +212,7 @@ fn parse(signed: &[u8]) -> Option<TokenClaims> {
     let (nonce, rest) = rest.split_first_chunk::<8>()?;
     let (node, rest) = short_bytes(rest)?;
     let (process, rest) = short_bytes(rest)?;
+    let (grant, rest) = Grant::parse(rest)?;
     if version != VERSION || flags & !FLAG_UID != 0 || reserved != 0 || !rest.is_empty() {
         return None;
     }
@@ -216,6 +221,7 @@ fn parse(signed: &[u8]) -> Option<TokenClaims> {
         node: NodeId::parse(node).ok()?,
         process: ProcessId::parse(process)?,
         uid: (flags & FLAG_UID != 0).then_some(u32::from_le_bytes(*uid)),
+        grant,
         not_before: u64::from_le_bytes(*not_before),
         expires: u64::from_le_bytes(*expires),
         nonce: u64::from_le_bytes(*nonce),
@@ -230,6 +236,8 @@ fn short_bytes(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 
 #[cfg(test)]
 mod tests {
+    use csp_types::grant::Held;
+
     use super::*;
 
     fn key(byte: u8) -> ClusterKey {
@@ -242,6 +250,7 @@ mod tests {
             node: "an-1".parse().unwrap(),
             process: ProcessId::parse(b"nginx.17").unwrap(),
             uid: Some(33),
+            grant: Grant::all().holding([Held { port: 80, uid: 0 }]),
             not_before: 1_000,
             expires: 4_600,
             nonce: 0x0123_4567_89ab_cdef,

@@ -86,6 +86,7 @@ fn connected() -> (Side, Side) {
         node: node("an-1"),
         process,
         uid: None,
+        grant: csp_types::Grant::all(),
         not_before: 0,
         expires: 2_000,
         nonce: 1,

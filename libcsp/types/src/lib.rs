@@ -8,6 +8,7 @@
 extern crate alloc;
 
 mod addr;
+pub mod grant;
 mod id;
 mod label;
 pub mod limits;
@@ -16,6 +17,7 @@ mod time;
 mod trace;
 
 pub use addr::{FourTuple, MacAddr};
+pub use grant::Grant;
 pub use id::{IdError, NodeId, Role};
 pub use label::{FlowLabel, INDEX_BITS, LabelAllocator};
 pub use prefix::{Prefix, PrefixError, longest_match};

@@ -7,6 +7,7 @@
 //! count credits, or look into messages: liveness and flow control belong to `csp-transport`.
 
 mod clock;
+pub mod kernel;
 pub mod memory;
 mod open;
 mod pair;

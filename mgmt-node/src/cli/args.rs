@@ -121,7 +121,12 @@ pub enum PolicyCommand {
                             generate-policy | cspctl policy apply -\n\nPolicy file:\n  apiVersion: csp/v1\n  \
                             services:\n    - name: web\n      vip: 10.76.0.100\n      port: 80\n      \
                             pool: [{node: an-1, port: 80}]\n  programs:\n    \
-                            - {program: nginx, listen: [80]}"
+                            - {program: nginx, listen: [80]}\n  access:\n    \
+                            - {users: [33], listen: [80, 8000-8999], connect: []}\n\n\
+                            access: who may listen and connect, by users, groups and programs; the first rule that fits counts. \
+                            What a rule leaves out, and processes that none fits, may what the kernel of their host allows: ports \
+                            from 1024 on, all for root, in the host's network namespace only; every egress destination. A port is one \
+                            user's while its processes listen there, unless all rules of its users say `shared: true`."
     )]
     Apply(ApplyArgs),
     /// Print the active policy, or one of the past, as YAML

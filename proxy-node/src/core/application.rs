@@ -1,7 +1,7 @@
 //! Messages of application processes: listeners, answers to OPEN, bytes, ends.
 
 use csp_tcp::Buffer;
-use csp_types::{FlowLabel, Instant, Role, TraceKind};
+use csp_types::{FlowLabel, Grant, Instant, TraceKind};
 use csp_wire::channel::{CLOSE_UNREAD, ListenPayload, Message, MessageHeader, MessageKind};
 
 use super::flow::{Attachment, Flow, Stage};
@@ -18,19 +18,20 @@ pub enum Verdict {
 }
 
 impl ProxyCore {
-    /// A channel to a process of `node` is up; `false` where [`CHANNELS_MAX`] is reached.
-    pub fn channel_up(
-        &mut self,
-        channel: ChannelId,
-        role: Role,
-        node: csp_types::NodeId,
-        name: &str,
-    ) -> bool {
-        if role != Role::Process || self.processes.len() >= CHANNELS_MAX {
+    /// A channel to a process is up; `false` where [`CHANNELS_MAX`] is reached.
+    pub fn channel_up(&mut self, channel: ChannelId, process: Process) -> bool {
+        if self.processes.len() >= CHANNELS_MAX {
             return false;
         }
-        self.processes.insert(channel, Process { node, name: name.to_owned() });
+        self.processes.insert(channel, process);
         true
+    }
+
+    /// A process that has a channel brought another token: what that grants counts from now on.
+    pub fn set_grant(&mut self, channel: ChannelId, grant: Grant) {
+        if let Some(process) = self.processes.get_mut(&channel) {
+            process.grant = grant;
+        }
     }
 
     /// Takes one message of a channel. Call [`drive`](Self::drive) after a batch of them.
@@ -96,11 +97,20 @@ impl ProxyCore {
     ) -> Verdict {
         let Ok(payload) = ListenPayload::parse(message.payload) else { return Verdict::Violation };
         let Some(process) = self.processes.get(&channel) else { return Verdict::Fine };
-        let id = message.header.id;
-        let refusal = match self.pools.listen(process.node, payload.address.port(), channel, id) {
-            Ok(_) => return Verdict::Fine,
-            Err(ListenError::Duplicate) => reason::ADDRESS_IN_USE,
-            Err(ListenError::Full) => reason::NO_BUFFERS,
+        let (id, port) = (message.header.id, payload.address.port());
+        let refusal = match process.may_listen(port, &self.pools) {
+            Ok(claim) => match self.pools.listen(process.node, port, channel, id) {
+                Ok(member) => {
+                    self.pools.claim(member, claim);
+                    return Verdict::Fine;
+                }
+                Err(ListenError::Duplicate) => reason::ADDRESS_IN_USE,
+                Err(ListenError::Full) => reason::NO_BUFFERS,
+            },
+            Err(refusal) => {
+                self.counters.listens_denied += 1;
+                refusal
+            }
         };
         let _ = out.channel(lane, MessageHeader::new(MessageKind::Refused, id, refusal, 0), &[]);
         Verdict::Fine

@@ -45,6 +45,10 @@ impl ProxyCore {
         receive_window: u32,
         out: &mut impl ProxyOutput,
     ) -> Result<(), u32> {
+        if let Err(code) = self.processes.get(&channel).map_or(Ok(()), |p| p.may_connect(payload.remote)) {
+            self.counters.connects_denied += 1;
+            return Err(code);
+        }
         let via = out.network_node().ok_or(reason::NETWORK_UNREACHABLE)?;
         let window = self.reserve_window(now, out).ok_or(reason::NO_BUFFERS)?;
         let opened = self.open_from_any_port(now, payload.remote, via);

@@ -23,6 +23,10 @@ pub struct Counters {
     pub connections_closed: u64,
     /// Connections that ended with an error.
     pub connections_failed: u64,
+    /// LISTENs refused: not granted to the process, or the port is another user's.
+    pub listens_denied: u64,
+    /// CONNECTs refused: not granted to the process.
+    pub connects_denied: u64,
     /// OPENs that a process handed back.
     pub opens_refused: u64,
     /// Offers that a process left unanswered and that were made to another one.

@@ -16,12 +16,14 @@
 //! Everything is found by key; only the members of one service are looked at one by one (policy bounds them). A member
 //! is forgotten when no service names it, nobody listens there and no connection is at it.
 
+mod owner;
 mod place;
 
 use std::collections::{BTreeSet, HashMap};
 
 use csp_types::{Instant, NodeId};
 
+pub use owner::Claim;
 use place::{Place, best};
 
 /// Members one proxy worker can know, named by policy or announced by applications.
@@ -83,6 +85,8 @@ pub struct Member {
     /// Connections offered to it or open at it.
     pub open: u32,
     listeners: usize,
+    /// Whose the port is while any process listens.
+    owner: Option<Claim>,
     credit: u64,
     /// Since when nobody listens there.
     unserved_since: Instant,
@@ -423,6 +427,7 @@ impl Pools {
             port,
             open: 0,
             listeners: 0,
+            owner: None,
             credit: 0,
             unserved_since: now,
             ready: BTreeSet::new(),

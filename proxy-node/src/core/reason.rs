@@ -1,6 +1,8 @@
 //! Reasons in REFUSED and RESET: Linux' errno numbers, so that the socket filter can hand them on.
 
-/// Address in use: the listener id is taken.
+/// Permission denied: the process's grant does not cover what it asks for.
+pub const PERMISSION_DENIED: u32 = 13;
+/// Address in use: the listener id is taken, or another user's process listens on the port.
 pub const ADDRESS_IN_USE: u32 = 98;
 /// No route: policy names no source address for this destination, or no network node is connected.
 pub const NETWORK_UNREACHABLE: u32 = 101;

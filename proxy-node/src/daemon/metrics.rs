@@ -30,7 +30,7 @@ pub struct Published {
 }
 
 /// Why peers on the SAN were refused or cut off, in the order of [`refusals`].
-const REFUSALS: [&str; 13] = [
+const REFUSALS: [&str; 15] = [
     "san_handshake_malformed",
     "san_handshake_dropped",
     "san_memory_violation",
@@ -42,6 +42,8 @@ const REFUSALS: [&str; 13] = [
     "san_identity",
     "san_token_replayed",
     "san_session_unknown",
+    "san_user_share",
+    "san_stranger_evicted",
     "san_protocol_violation",
     "san_credit_violation",
 ];
@@ -60,6 +62,8 @@ fn refusals(endpoint: &Endpoint) -> [u64; REFUSALS.len()] {
         link.refused_identity,
         link.refused_replay,
         link.refused_session,
+        link.refused_share,
+        link.strangers_evicted,
         link.died_protocol + link.died_owner,
         link.died_credit,
     ]
@@ -171,6 +175,12 @@ fn collect_counters(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)
             "Connections that a process left to another one",
             c.handed_over,
         ),
+        (
+            "csp_listens_denied_total",
+            "LISTENs not granted to the process, or for another user's port",
+            c.listens_denied,
+        ),
+        ("csp_connects_denied_total", "CONNECTs not granted to the process", c.connects_denied),
         ("csp_opens_refused_total", "OPENs that a process handed back", c.opens_refused),
         (
             "csp_offers_withdrawn_total",

@@ -5,11 +5,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use csp_proxy_node::core::{
-    BacklogLimits, Blocked, ChannelId, CoreConfig, Lane, PoolServer, ProxyCore, ProxyOutput, ServiceSpec,
-    ServiceTcp, Verdict,
+    BacklogLimits, Blocked, ChannelId, CoreConfig, Lane, PoolServer, Process, ProxyCore, ProxyOutput,
+    ServiceSpec, ServiceTcp, Verdict,
 };
 use csp_tcp::StackConfig;
-use csp_types::{FlowLabel, Instant, Role};
+use csp_types::{FlowLabel, Grant, Instant};
 use csp_wire::channel::{ListenPayload, Message, MessageHeader, MessageKind};
 use csp_wire::tcp::{Flags as TcpFlags, Options, Repr, Segment};
 use csp_wire::tunnel::{Flags, Record, RecordKind};
@@ -128,7 +128,9 @@ impl World {
     /// The process of this channel listens on `port`.
     pub fn process_at(&mut self, channel: u32, port: u16) {
         self.processes.insert(channel);
-        assert!(self.core.channel_up(ChannelId(channel), Role::Process, "an-1".parse().unwrap(), "p"));
+        let (node, name) = ("an-1".parse().unwrap(), "p".to_owned());
+        let process = Process { node, name, uid: None, grant: Grant::all() };
+        assert!(self.core.channel_up(ChannelId(channel), process));
         let listen = ListenPayload { address: SocketAddr::from(([0, 0, 0, 0], port)) }.emit();
         self.tell(channel, MessageHeader::new(MessageKind::Listen, 7, 64, listen.len() as u32), &listen);
         self.tell(channel, MessageHeader::new(MessageKind::AcceptCredit, 7, 64, 0), &[]);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant as Clock};
 
+use csp_app_node::agent::helper::Helpers;
 use csp_app_node::agent::{self, AgentOptions, Directory, Processes, ProxyEntry};
 use csp_app_node::custody::{self, CustodyOptions};
 use csp_transport::ClusterKey;
@@ -73,8 +74,12 @@ impl Stage {
         let entry =
             ProxyEntry { node, worker: 0, address: path.clone(), path, provider: "shm", direct: None };
         let connect = vec![Destination { prefix: "10.76.0.0/24".parse().unwrap(), except: false }];
-        let (tell, directory) =
-            watch::channel(Directory { proxies: vec![entry], connect, programs: Vec::new() });
+        let (tell, directory) = watch::channel(Directory {
+            proxies: vec![entry],
+            connect,
+            programs: Vec::new(),
+            access: Vec::new(),
+        });
         let (questions, thread, children) = (None, None, Vec::new());
         let mut stage = Stage { folder, proxy, tell, questions, thread, children, ports, loopback };
         stage.start_agent(directory);
@@ -89,7 +94,8 @@ impl Stage {
         let custody = CustodyOptions { node, key: key.clone(), seed: std::process::id().into() };
         let custodian = Some(Arc::new(custody::start(custody).unwrap()));
         let (socket, listen, users) = (socket_path, self.ports.clone(), None);
-        let options = AgentOptions { node, socket, key, listen, loopback, users, custodian };
+        let helpers = Helpers::default();
+        let options = AgentOptions { node, socket, key, listen, loopback, users, helpers, custodian };
         let (questions, asked) = mpsc::unbounded_channel();
         self.questions = Some(questions);
         self.thread = Some(std::thread::spawn(move || run_agent(options, directory, asked)));

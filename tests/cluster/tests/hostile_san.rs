@@ -67,6 +67,7 @@ impl<'a> Liar<'a> {
             node,
             process,
             uid: None,
+            grant: csp_types::Grant::all(),
             not_before: now - age_s,
             expires: now - age_s + 3600,
             nonce,

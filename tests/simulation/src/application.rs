@@ -73,6 +73,7 @@ impl Application {
             node,
             process,
             uid: None,
+            grant: csp_types::Grant::all(),
             not_before: 0,
             expires: 1 << 40,
             nonce: seed,

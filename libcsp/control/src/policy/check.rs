@@ -5,7 +5,9 @@ use std::net::IpAddr;
 
 use csp_types::Prefix;
 
-use super::{API_VERSION, DESTINATIONS_MAX, EGRESS_MAX, POOL_MAX, SERVICE_NAME_LEN_MAX, SERVICES_MAX};
+use super::{
+    ACCESS_MAX, API_VERSION, DESTINATIONS_MAX, EGRESS_MAX, POOL_MAX, SERVICE_NAME_LEN_MAX, SERVICES_MAX,
+};
 use super::{Egress, PROGRAM_NAME_LEN_MAX, PROGRAMS_MAX, Policy, Service};
 use crate::config::Problems;
 
@@ -33,6 +35,10 @@ impl Policy {
             problems.add("egress", message);
         }
         self.check_programs(problems);
+        check_count("access", self.access.len(), 0, ACCESS_MAX, problems);
+        for (index, rule) in self.access.iter().enumerate() {
+            rule.check(&format!("access[{index}]"), problems);
+        }
     }
 
     fn check_programs(&self, problems: &mut Problems) {

@@ -24,6 +24,10 @@ pub(super) fn diff(old: &Policy, new: &Policy) -> Vec<String> {
     lines.extend(gone.map(|rule| format!("- program {}", program_summary(rule))));
     let come = new.programs.iter().filter(|rule| !old.programs.contains(rule));
     lines.extend(come.map(|rule| format!("+ program {}", program_summary(rule))));
+    let gone = old.access.iter().filter(|rule| !new.access.contains(rule));
+    lines.extend(gone.map(|rule| format!("- access{}", rule.summary())));
+    let come = new.access.iter().filter(|rule| !old.access.contains(rule));
+    lines.extend(come.map(|rule| format!("+ access{}", rule.summary())));
     lines
 }
 

@@ -40,7 +40,7 @@ fn a_wrong_name_or_field_is_refused() {
     refuses("name: web", "nam: web", field);
     let twice = "8:11: services[1].name: \"web\" is the name of services[0] already; names are unique";
     refuses("name: upload", "name: web", twice);
-    let top = "2:1: service: unknown field `service`, expected one of apiVersion, services, egress, programs";
+    let top = "2:1: service: unknown field `service`, expected one of apiVersion, services, egress, programs, access";
     refuses("services:", "service:", top);
 }
 

@@ -140,7 +140,7 @@ async fn rest_of_request(mut stream: TcpStream) -> String {
 async fn a_request_that_is_too_long_or_takes_too_long_is_refused() {
     let routes = Router::new()
         .route("/v1/length", axum::routing::post(|body: String| async move { body.len().to_string() }))
-        .route("/v1/never", get(|| std::future::pending::<()>()));
+        .route("/v1/never", get(std::future::pending::<()>));
     let options = AdminOptions { routes, ..AdminOptions::default() };
     let server = AdminServer::start_limited(OWN, options, brief()).await.unwrap();
     assert_eq!(get_path(server.address(), "/v1/never").await.0, 408);

@@ -4,6 +4,10 @@
 pub mod errno {
     /// Interrupted or would block.
     pub const EAGAIN: i32 = 11;
+    /// Not allowed.
+    pub const EACCES: i32 = 13;
+    /// Another socket has the address.
+    pub const EADDRINUSE: i32 = 98;
     /// Not a descriptor or handle.
     pub const EBADF: i32 = 9;
     /// No room in a table.
@@ -26,6 +30,7 @@ pub mod errno {
     /// The name of an error that a connection can have; `None` for other numbers.
     pub const fn name(errno: i32) -> Option<&'static str> {
         Some(match errno {
+            EACCES => "EACCES",
             ENOBUFS => "ENOBUFS",
             EPIPE => "EPIPE",
             ECONNRESET => "ECONNRESET",

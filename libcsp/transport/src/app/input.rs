@@ -170,8 +170,8 @@ impl AppSide {
     }
 
     fn on_refused(&mut self, lane: Lane, header: &MessageHeader) -> Result<(), Violation> {
-        if ListenerId::from_wire(header.id).is_some() {
-            self.counters.listen_refused += 1;
+        if let Some(id) = ListenerId::from_wire(header.id) {
+            self.on_listen_refused(lane.channel, id, header.argument);
             return Ok(());
         }
         let id = FlowId::from_wire(header.id).ok_or(Violation)?;

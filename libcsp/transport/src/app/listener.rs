@@ -205,7 +205,7 @@ impl AppSide {
         }
     }
 
-    fn send_listen(&mut self, channel: usize, id: ListenerId) {
+    pub(super) fn send_listen(&mut self, channel: usize, id: ListenerId) {
         let Some(listener) = self.listeners.get(id.0) else { return };
         let payload = ListenPayload { address: listener.address }.emit();
         let header = MessageHeader::new(MessageKind::Listen, id.to_wire(), listener.backlog, 0);
@@ -216,6 +216,7 @@ impl AppSide {
     /// they are closed, so that all take a new start; what it still offers by credit that was granted before is taken as
     /// well.
     pub(super) fn announce(&mut self, channel: usize) {
+        self.forget_refused(channel);
         let Some(told) = self.channels.get_mut(channel) else { return };
         let again = std::mem::replace(&mut told.announced, true);
         let closed: Vec<u32> = told.closed.iter().copied().collect();
@@ -262,7 +263,7 @@ impl AppSide {
 
     /// Tops a channel's accept credit up once half of it is used. Grants no more than the table of flows has room
     /// for: an offer that finds none would be refused.
-    fn grant(&mut self, channel: usize, id: ListenerId) {
+    pub(super) fn grant(&mut self, channel: usize, id: ListenerId) {
         let waiting = |l: &&mut Listener| l.interest == Interest::Waiting;
         let Some(listener) = self.listeners.get_mut(id.0).filter(waiting) else { return };
         let window = self.config.accept_window.min(listener.backlog).max(1);

@@ -4,6 +4,7 @@ mod harness;
 mod interest;
 mod pool;
 
+use super::refused::LISTEN_AGAIN;
 use csp_types::{FlowLabel, Role, TraceKind};
 use csp_wire::channel::{CLOSE_UNREAD, CREDIT_WIDER, ListenPayload, MessageHeader, MessageKind::*};
 use harness::*;
@@ -61,6 +62,24 @@ fn nothing_is_offered_before_interest_and_all_goes_back_with_the_listener() {
     w.proxy.open(&w.now, label(4), listener);
     w.run();
     assert_eq!(w.proxy.take()[0].0, Refused, "an OPEN that crossed UNLISTEN goes back");
+}
+
+#[test]
+fn a_listener_whose_port_is_another_user_s_is_announced_again_and_a_denied_one_is_not() {
+    let mut w = World::new();
+    let listener = w.listening(4);
+    let again = LISTEN_AGAIN.as_millis() as u64;
+    w.proxy.tell(Refused, listener.to_wire(), errno::EADDRINUSE as u32, &[]);
+    w.run_for(again - 10);
+    assert_eq!(w.proxy.take(), []);
+    assert!(w.app.next_timeout().is_some_and(|due| due <= w.now + LISTEN_AGAIN));
+    w.run_for(20);
+    let sent: Vec<_> = w.proxy.take().iter().map(|m| (m.0, m.1, m.2)).collect();
+    assert_eq!(sent, [(Listen, listener.to_wire(), 4), (AcceptCredit, listener.to_wire(), 4)]);
+    w.proxy.tell(Refused, listener.to_wire(), errno::EACCES as u32, &[]);
+    w.run_for(2 * again);
+    assert_eq!(w.proxy.take(), []);
+    assert_eq!(w.app.counters().listen_refused, 2);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! How a link comes up: HELLO with a token, and its answer.
 
-use csp_types::{Instant, Role};
+use csp_types::{Grant, Instant, Role};
 use csp_vi::{ConnectRequest, ViConfig, ViId};
 use csp_wire::WireError;
 use csp_wire::link::{HELLO_LEN_MAX, Hello, HelloAck, HelloRefused, Kind, Resume};
@@ -32,6 +32,7 @@ pub(super) enum RefusalReason {
     Identity,
     Replay,
     Session,
+    Share,
 }
 
 pub(super) const fn refusal(code: RefusalCode, reason: RefusalReason, text: &'static str) -> Refusal {
@@ -47,14 +48,12 @@ impl Endpoint {
         }
     }
 
-    /// A peer asks for a VI. Accepting costs a slot for at most the HELLO timeout; half of the slots stay out of
-    /// reach of peers that have not shown a token.
+    /// A peer asks for a VI. Accepting costs a slot for at most the HELLO timeout; half of the slots stay out of reach of peers
+    /// that have not shown a token, and one user's cannot keep another's out.
     pub(super) fn on_request(&mut self, now: Instant, request: ConnectRequest) {
-        let strangers = self.table.iter().filter(|(_, link)| link.state == State::AwaitHello).count();
-        let room = self.table.available() > 0 && strangers < self.table.capacity().div_ceil(2);
         let local = self.config.local.is_some_and(|local| local.admits(request.peer_uid));
         let known = self.config.verify.is_some() || local;
-        if !known || !room || !self.has_event_room() {
+        if !known || !self.has_event_room() || !self.make_room_for_stranger(request.peer_uid) {
             self.counters.requests_rejected += 1;
             // The request may have gone away meanwhile.
             let _ = self.provider.reject(request.id);
@@ -144,6 +143,7 @@ impl Endpoint {
             pool_size: hello.pool_size,
         };
         link.purpose = hello.purpose;
+        link.grant = (hello.role == Role::Process).then(|| Box::new(claims.grant));
         link.nonce = (hello.purpose != Purpose::Message).then_some(claims.nonce);
         link.local.pool_index = hello.pool_index;
         link.local.pool_size = hello.pool_size;
@@ -254,6 +254,7 @@ impl Endpoint {
             RefusalReason::Identity => &mut self.counters.refused_identity,
             RefusalReason::Replay => &mut self.counters.refused_replay,
             RefusalReason::Session => &mut self.counters.refused_session,
+            RefusalReason::Share => &mut self.counters.refused_share,
         };
         *counter += 1;
         let mut body = [0; 256];
@@ -320,6 +321,7 @@ impl Endpoint {
             let of = self.check_resumed(resumed, &hello, &claims)?;
             return Ok((hello, claims, Some(of)));
         }
+        self.check_share(id, &hello, &claims)?;
         if self.is_replay(&hello, &claims) {
             return Err(refusal(RefusalCode::Duplicate, Replay, "the token is in use already"));
         }
@@ -347,7 +349,16 @@ impl Endpoint {
             refusal(RefusalCode::Malformed, RefusalReason::Parameters, "the process id is too long");
         let process = process.ok_or(too_long)?;
         let (role, node) = (hello.role, hello.node_id);
-        Ok(TokenClaims { role, node, process, uid, not_before: 0, expires: u64::MAX, nonce: 0 })
+        Ok(TokenClaims {
+            role,
+            node,
+            process,
+            uid,
+            grant: Grant::NONE,
+            not_before: 0,
+            expires: u64::MAX,
+            nonce: 0,
+        })
     }
 
     /// A token serves one incarnation, and each place of its pool once at a time. A link without VI holds no place

@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 
-use csp_types::Instant;
+use csp_types::{Grant, Instant};
 use csp_vi::{Provider, ViAddress, ViError, ViId};
 use csp_wire::link::{HEADER_LEN, Header, Kind, SESSION_LEN};
 
@@ -167,6 +167,8 @@ pub(super) struct Link {
     pub(super) peer: Option<PeerIdentity>,
     /// Acceptor: the user that the provider knows the peer to be.
     pub(super) peer_uid: Option<u32>,
+    /// What the process at the other end may do, by its token.
+    pub(super) grant: Option<Box<Grant>>,
     /// Acceptor: the nonce of the peer's token.
     pub(super) nonce: Option<u64>,
     pub(super) descriptors: Descriptors,
@@ -216,6 +218,7 @@ impl Link {
             resumes: None,
             peer: None,
             peer_uid: None,
+            grant: None,
             nonce: None,
             descriptors: Descriptors::new(own_depth),
             handshake_until: until,

@@ -5,11 +5,12 @@ mod in_place;
 mod link;
 mod progress;
 mod resume;
+mod strangers;
 mod table;
 
 use std::collections::VecDeque;
 
-use csp_types::Instant;
+use csp_types::{Grant, Instant};
 use csp_vi::{Armed, BufferId, MESSAGE_LEN_MAX, Provider, ViAddress, ViError, ViId, Wake};
 use csp_wire::link::{HEADER_LEN, Kind};
 
@@ -52,7 +53,7 @@ pub struct LinkInfo {
 }
 
 /// Shortest VI message that HELLO fits into.
-const MESSAGE_LEN_MIN: u32 = 512;
+const MESSAGE_LEN_MIN: u32 = 1024;
 
 /// Most links of one endpoint.
 const LINKS_MAX: u32 = 4096;
@@ -351,6 +352,11 @@ impl Endpoint {
     /// What the provider saw go wrong: strangers that set up VIs wrongly, peers that broke shared memory's rules.
     pub fn provider_counters(&self) -> csp_vi::Counters {
         self.provider.counters()
+    }
+
+    /// What the process at the other end of an accepted link may do, as its token says; nothing for other links.
+    pub fn grant(&self, link: LinkId) -> Grant {
+        self.table.get(link).and_then(|link| link.grant.as_deref().copied()).unwrap_or(Grant::NONE)
     }
 
     /// All links, in slot order.

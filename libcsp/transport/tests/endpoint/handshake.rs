@@ -173,7 +173,13 @@ fn a_peer_that_says_no_hello_loses_its_slot() {
     }
     world.step(ms(1), &mut [&mut proxy]);
     assert_eq!(proxy.endpoint.links().count(), 4, "strangers get half of the slots");
-    assert_eq!(proxy.counters().requests_rejected, 4);
+    assert_eq!(proxy.counters().strangers_evicted, 4, "the oldest of them give way");
+    let mut early = world.process("nginx.2", 8);
+    let link = connect(&world, &mut early, Purpose::Channel, (0, 1), &process_token("nginx.2", 6));
+    world.step(ms(1), &mut [&mut early, &mut proxy]);
+    assert!(early.up().contains(&link), "silent peers keep nobody out");
+    proxy.events.clear();
+    early.endpoint.close(world.now, link);
     world.run(ms(2_010), &mut [&mut proxy]);
     assert_eq!((proxy.endpoint.links().count(), proxy.counters().hello_failed), (0, 4));
     let mut app = world.process("nginx.1", 8);

@@ -283,6 +283,7 @@ pub fn claims(role: Role, node_name: &str, process_id: ProcessId, nonce: u64) ->
         node: node(node_name),
         process: process_id,
         uid: None,
+        grant: csp_types::Grant::all(),
         not_before: UNIX_START,
         expires: UNIX_START + 3600,
         nonce,

@@ -82,6 +82,7 @@ impl Server {
             node,
             process,
             uid: None,
+            grant: csp_types::Grant::all(),
             not_before: 0,
             expires: 1 << 40,
             nonce: number,

@@ -151,6 +151,7 @@ impl World {
             node,
             process,
             uid: None,
+            grant: csp_types::Grant::all(),
             not_before: UNIX,
             expires: UNIX + 3600,
             nonce: 1,
