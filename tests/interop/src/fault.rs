@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use csp_support::Random;
 use csp_types::{Duration, Instant};
 
 /// What a direction does to its packets.
@@ -50,28 +51,9 @@ pub struct FaultCounters {
     pub held: u64,
 }
 
-/// SplitMix64: enough for faults, and the same on every machine.
-#[derive(Clone, Debug)]
-pub struct Random(u64);
-
-impl Random {
-    /// A generator; equal seeds give equal values.
-    pub fn new(seed: u64) -> Self {
-        Random(seed)
-    }
-
-    /// The next 64 bits.
-    pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn strikes(&mut self, ppm: u32) -> bool {
-        self.draw() % 1_000_000 < u64::from(ppm)
-    }
+/// Whether a fault of this probability strikes.
+fn strikes(random: &mut Random, ppm: u32) -> bool {
+    random.below(1_000_000) < u64::from(ppm)
 }
 
 /// One direction, carrying packets of type `P`.
@@ -103,9 +85,11 @@ impl<P> Direction<P> {
     /// A packet of `len` bytes arrives; `spared` ones are neither lost nor held back.
     pub fn offer(&mut self, now: Instant, packet: P, len: usize, spared: bool) {
         self.counters.packets += 1;
-        let (lost, held) =
-            (self.random.strikes(self.config.loss_ppm), self.random.strikes(self.config.reorder_ppm));
-        let fraction = self.random.draw() % 1024;
+        let (lost, held) = (
+            strikes(&mut self.random, self.config.loss_ppm),
+            strikes(&mut self.random, self.config.reorder_ppm),
+        );
+        let fraction = self.random.number() % 1024;
         let start = self.busy_until.max(now);
         let mut sent = start;
         if let Some(rate) = self.config.rate_bps {
