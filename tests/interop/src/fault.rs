@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use csp_support::Random;
 use csp_types::{Duration, Instant};
 
 /// Configuration of a direction.
@@ -50,28 +51,9 @@ pub struct FaultCounters {
     pub held: u64,
 }
 
-/// SplitMix64: good enough for faults, and the same on every machine.
-#[derive(Clone, Debug)]
-pub struct Random(u64);
-
-impl Random {
-    /// Creates a generator. Equal seeds give equal values.
-    pub fn new(seed: u64) -> Self {
-        Random(seed)
-    }
-
-    /// Returns the next 64 bits.
-    pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn draw_fault(&mut self, ppm: u32) -> bool {
-        self.draw() % 1_000_000 < u64::from(ppm)
-    }
+/// Whether a fault of this probability strikes.
+fn strikes(random: &mut Random, ppm: u32) -> bool {
+    random.below(1_000_000) < u64::from(ppm)
 }
 
 /// One direction with packets of type `P`.
@@ -103,9 +85,11 @@ impl<P> Direction<P> {
     /// Offers a packet of `len` bytes. `spared` packets are neither lost nor delayed further.
     pub fn offer(&mut self, now: Instant, packet: P, len: usize, spared: bool) {
         self.counters.packets += 1;
-        let (lost, held) =
-            (self.random.draw_fault(self.config.loss_ppm), self.random.draw_fault(self.config.reorder_ppm));
-        let fraction = self.random.draw() % 1024;
+        let (lost, held) = (
+            strikes(&mut self.random, self.config.loss_ppm),
+            strikes(&mut self.random, self.config.reorder_ppm),
+        );
+        let fraction = self.random.number() % 1024;
         let start = self.busy_until.max(now);
         let mut sent = start;
         if let Some(rate) = self.config.rate_bps {

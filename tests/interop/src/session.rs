@@ -7,7 +7,7 @@
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::fault::Random;
+use csp_support::Random;
 
 /// Length of a request in bytes.
 pub const REQUEST_LEN: usize = 100;
@@ -19,7 +19,7 @@ const STRETCH_LEN: usize = PERIOD;
 
 static TABLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut random = Random::new(0x00c5_9000);
-    let period: Vec<u8> = (0..PERIOD).map(|_| random.draw() as u8).collect();
+    let period: Vec<u8> = (0..PERIOD).map(|_| random.number() as u8).collect();
     [&period[..], &period[..]].concat()
 });
 
