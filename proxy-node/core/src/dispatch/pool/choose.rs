@@ -1,0 +1,111 @@
+//! Which process of a service's pool is offered a connection.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use csp_types::Instant;
+
+use super::bound::Closeness;
+use super::place::{Place, best};
+use super::{ChannelId, Choice, Member, MemberId, Pools};
+
+impl Pools {
+    /// For a connection to `local`: the member with the fewest open connections among those that would take one, and in it the
+    /// process with the fewest; those in doubt come last, `barred` ones are left out. Takes one accept credit.
+    pub fn choose(
+        &mut self,
+        now: Instant,
+        candidates: &[MemberId],
+        local: IpAddr,
+        barred: impl Fn(ChannelId) -> bool,
+    ) -> Option<Choice> {
+        let best = |m: &Member| {
+            self.best_of(now, m, &m.ready, local, &barred).map(|(in_doubt, place)| (in_doubt, m.open, place))
+        };
+        let found = candidates.iter().filter_map(|id| Some((*id, best(self.get(*id)?)?)));
+        let (member, (_, _, place)) = found.min_by_key(|(_, (in_doubt, open, _))| (*in_doubt, *open))?;
+        self.take(now, member, place)
+    }
+
+    /// As [`choose`](Self::choose), only among processes that have answered all offers and are not in doubt.
+    pub fn choose_idle(
+        &mut self,
+        now: Instant,
+        candidates: &[MemberId],
+        local: IpAddr,
+        barred: impl Fn(ChannelId) -> bool,
+    ) -> Option<Choice> {
+        let found = candidates.iter().filter_map(|id| Some((*id, self.idle_at(now, *id, local, &barred)?)));
+        let (member, (_, place)) = found.min_by_key(|(_, (open, _))| *open)?;
+        self.take(now, member, place)
+    }
+
+    /// Whether [`choose_idle`](Self::choose_idle) would find a process.
+    pub fn any_idle(
+        &self,
+        now: Instant,
+        candidates: &[MemberId],
+        local: IpAddr,
+        barred: impl Fn(ChannelId) -> bool,
+    ) -> bool {
+        candidates.iter().any(|id| self.idle_at(now, *id, local, &barred).is_some())
+    }
+
+    /// Whether a process takes offers, idle or not, that is neither barred nor in doubt.
+    pub fn any_ready(
+        &self,
+        now: Instant,
+        candidates: &[MemberId],
+        local: IpAddr,
+        barred: impl Fn(ChannelId) -> bool,
+    ) -> bool {
+        let best = |member: &Member| self.best_of(now, member, &member.ready, local, &barred);
+        candidates.iter().filter_map(|id| best(self.get(*id)?)).any(|(in_doubt, _)| !in_doubt)
+    }
+
+    /// The member's open connections, and the best place among its idle listeners.
+    fn idle_at(
+        &self,
+        now: Instant,
+        id: MemberId,
+        local: IpAddr,
+        barred: impl Fn(ChannelId) -> bool,
+    ) -> Option<(u32, Place)> {
+        let member = self.get(id)?;
+        self.best_of(now, member, &member.idle, local, barred)
+            .filter(|(in_doubt, _)| !in_doubt)
+            .map(|(_, place)| (member.open, place))
+    }
+
+    /// The best of these places of a member whose listeners get the connections to `local`.
+    fn best_of(
+        &self,
+        now: Instant,
+        member: &Member,
+        places: &BTreeSet<Place>,
+        local: IpAddr,
+        barred: impl Fn(ChannelId) -> bool,
+    ) -> Option<(bool, Place)> {
+        let Some(wanted) = member.bound.wanted(local) else {
+            return best(places, now, |place| barred(place.2));
+        };
+        let is_close = |(_, _, channel, id): &Place| {
+            let listener = self.listeners.get(&(*channel, *id));
+            listener.is_some_and(|l| Closeness::of(l.address, local) == wanted)
+        };
+        best(places, now, |place| barred(place.2) || !is_close(place))
+    }
+
+    fn take(&mut self, now: Instant, member: MemberId, place: Place) -> Option<Choice> {
+        let (_, _, channel, listener) = place;
+        self.get_mut(member)?.open += 1;
+        self.change(channel, listener, |l| {
+            (l.credit, l.open) = (l.credit.saturating_sub(1), l.open + 1);
+            l.unanswered += 1;
+            if l.doubted > Instant::ZERO {
+                l.doubted = now; // this is its trial; the next in doubt gets the next one
+            }
+        });
+        Some(Choice { member, channel, listener })
+    }
+}
