@@ -146,7 +146,7 @@ impl Custody {
     }
 
     /// Takes a connection into custody. One whose user has as many as there is room left for is lost: alone a user gets half of
-    /// the room. So is one that finds [`WAITING_MAX`] others waiting for a link.
+    /// the room. So is one that finds `WAITING_MAX` others waiting for a link.
     pub fn take(&mut self, now: Instant, charge: Charge) {
         let free = CONNECTIONS_MAX.saturating_sub(self.connections.len() + self.waiting.len());
         let own = self.of_user.get(&charge.uid).copied().unwrap_or(0);

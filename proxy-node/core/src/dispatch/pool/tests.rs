@@ -1,5 +1,7 @@
 //! Who gets a connection, and when members are forgotten.
 
+use std::net::IpAddr;
+
 use super::place::DOUBT;
 use super::*;
 
