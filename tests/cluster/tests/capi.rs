@@ -36,7 +36,9 @@ fn compile(cluster: &Cluster, compiler: &str, source: &str, flags: &[&str]) -> P
     let mut command = Command::new(compiler);
     command.args(WARNINGS).args(["-g", "-O1"]).args(flags);
     command.arg("-I").arg(capi().join("include")).arg("-o").arg(&program).arg(capi().join(source));
-    run(command.arg("-L").arg(&folder).arg(format!("-Wl,-rpath,{}", folder.display())).arg("-lcsp"));
+    // DT_RPATH goes before LD_LIBRARY_PATH, which cargo sets to a folder where `make build` may have left an older library.
+    let rpath = format!("-Wl,--disable-new-dtags,-rpath,{}", folder.display());
+    run(command.arg("-L").arg(&folder).arg(rpath).arg("-lcsp"));
     program
 }
 
