@@ -140,7 +140,7 @@ struct Tunnel {
     /// Made at the first connection, pointed elsewhere at later ones.
     batch: Option<TunnelBatch>,
     /// Said once for each series of failures.
-    failure_told: bool,
+    failure_reported: bool,
     /// Whether it was up once, or failed once: before that nobody knows whether its proxy is there.
     tried: bool,
     /// It was up and broke, and was not tried again yet: its proxy may well live.
@@ -261,7 +261,7 @@ impl Links {
                 state: State::Down,
                 backoff: Backoff::new(BackoffConfig::default(), seed),
                 batch: None,
-                failure_told: false,
+                failure_reported: false,
                 tried: false,
                 broken: false,
             });
@@ -327,7 +327,7 @@ impl Links {
         }
         tunnel.state = State::Up(link, peer.incarnation);
         tunnel.backoff.succeeded();
-        (tunnel.failure_told, tunnel.tried, tunnel.broken) = (false, true, false);
+        (tunnel.failure_reported, tunnel.tried, tunnel.broken) = (false, true, false);
         match &mut tunnel.batch {
             Some(batch) => batch.reset(link),
             empty => *empty = Some(TunnelBatch::new(&self.endpoints[endpoint], link)),
@@ -371,7 +371,7 @@ impl Links {
             self.given_up.push(Transition::Down(tunnel.proxy, tunnel.spec.worker));
         }
         let (node, worker) = (tunnel.node, tunnel.spec.worker);
-        if !std::mem::replace(&mut tunnel.failure_told, true) {
+        if !std::mem::replace(&mut tunnel.failure_reported, true) {
             self.notice(LinkNotice::Failed { node, worker, reason: reason.to_owned() });
         }
     }

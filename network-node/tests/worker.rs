@@ -210,7 +210,7 @@ fn a_dead_proxys_flows_move_and_it_is_dialled_again() {
 }
 
 #[test]
-fn whoever_is_not_the_proxy_that_was_meant_gets_nothing() {
+fn a_node_other_than_the_expected_proxy_receives_no_traffic() {
     // Another node at the address, and one of another cluster.
     for (identity, key) in [("pn-9", 1), ("pn-1", 2)] {
         let mut w = World::new();

@@ -162,7 +162,7 @@ pub struct Counters {
     /// ICMP errors passed to proxies.
     pub icmp_errors_in: u64,
     /// Proxies told that a segment was longer than the port's MTU.
-    pub path_errors_told: u64,
+    pub path_errors_reported: u64,
     /// Dropped from the LAN: shorter than its headers say, or contradictory.
     pub drop_malformed: u64,
     /// Dropped from the LAN: an IP, ICMP or TCP checksum was wrong.

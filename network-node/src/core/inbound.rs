@@ -13,7 +13,7 @@ use csp_wire::tunnel::{Age, Flags, Record, RecordKind};
 use csp_wire::{Ecn, WireError, ipv4, ipv6};
 
 use super::api::{NetworkOutput, PortId, ProxyId};
-use super::emit::Way;
+use super::emit::Route;
 use super::flow_table::{FlowIndex, FlowState, NewFlow};
 use super::node::NetworkCore;
 use super::path_error::icmp_record;
@@ -99,8 +99,8 @@ impl NetworkCore {
                 self.on_tcp(now, port, peer_mac, frame, ends, whole, packet.payload(), out);
             }
             ipv4::PROTOCOL_ICMP => {
-                let way = self.way_to_sender(port, peer_mac, source, destination);
-                self.on_icmp_v4(now, &way, whole, packet.payload(), out);
+                let route = self.route_to_sender(port, peer_mac, source, destination);
+                self.on_icmp_v4(now, &route, whole, packet.payload(), out);
             }
             _ => self.counters.drop_protocol += 1,
         }
@@ -137,16 +137,16 @@ impl NetworkCore {
                 self.on_tcp(now, port, peer_mac, frame, ends, whole, packet.payload(), out);
             }
             ipv6::PROTOCOL_ICMPV6 => {
-                let way = self.way_to_sender(port, peer_mac, source, destination);
-                self.on_icmp_v6(now, &way, whole, &packet, out);
+                let route = self.route_to_sender(port, peer_mac, source, destination);
+                self.on_icmp_v6(now, &route, whole, &packet, out);
             }
             _ => self.counters.drop_protocol += 1,
         }
     }
 
-    fn way_to_sender(&self, port: PortId, peer_mac: MacAddr, source: IpAddr, destination: IpAddr) -> Way {
+    fn route_to_sender(&self, port: PortId, peer_mac: MacAddr, source: IpAddr, destination: IpAddr) -> Route {
         let source_mac = self.port_mac(port);
-        Way { port, source_mac, destination_mac: peer_mac, source: destination, destination: source }
+        Route { port, source_mac, destination_mac: peer_mac, source: destination, destination: source }
     }
 
     #[expect(
@@ -210,7 +210,7 @@ impl NetworkCore {
             flow.sent = Sent::default();
         }
         let moved = (flow.port, flow.peer_mac) != (inbound.port, Some(inbound.peer_mac));
-        if moved && (flow.peer_mac.is_none() || flow.sent.vouches_for(&inbound.segment)) {
+        if moved && (flow.peer_mac.is_none() || flow.sent.plausible(&inbound.segment)) {
             (flow.port, flow.peer_mac) = (inbound.port, Some(inbound.peer_mac));
         } else if moved {
             self.counters.moves_doubted += 1;
@@ -238,8 +238,8 @@ impl NetworkCore {
             Verdict::Service(_) => {}
             Verdict::Egress if !begins => {}
             Verdict::Egress | Verdict::NoService => {
-                let way = self.way_back(&inbound.tuple, inbound.port, inbound.peer_mac);
-                return self.refuse(inbound.now, &way, &inbound.segment, out);
+                let route = self.reply_route(&inbound.tuple, inbound.port, inbound.peer_mac);
+                return self.refuse(inbound.now, &route, &inbound.segment, out);
             }
             Verdict::NotOurs => return self.counters.drop_not_ours += 1,
         }

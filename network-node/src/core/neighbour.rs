@@ -22,7 +22,7 @@ const KNOWN_FOR: Duration = Duration::from_secs(60);
 pub(super) struct Request {
     pub(super) port: PortId,
     pub(super) address: IpAddr,
-    pub(super) asker: IpAddr,
+    pub(super) requester: IpAddr,
 }
 
 /// What the cache says of a neighbour.
@@ -171,7 +171,7 @@ mod tests {
         Request {
             port: PortId(0),
             address: IpAddr::from([10, 0, 0, last]),
-            asker: IpAddr::from([10, 0, 0, 100]),
+            requester: IpAddr::from([10, 0, 0, 100]),
         }
     }
 
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_cache_forgets_the_known_but_not_the_asked() {
+    fn a_full_cache_evicts_known_neighbours_not_pending_requests() {
         let mut cache = Neighbours::new(2);
         cache.look_up(at(0), request(1));
         cache.look_up(at(0), request(2));

@@ -115,7 +115,7 @@ impl NetworkCore {
                 self.proxies.set_down(proxy, worker);
             }
         }
-        self.forget_flows(proxy, None);
+        self.remove_flows(proxy, None);
     }
 
     /// One worker of a proxy can be sent to. A slot that holds another node is emptied first.
@@ -130,7 +130,7 @@ impl NetworkCore {
     /// One worker of a proxy is dead or gone, as [`proxy_down`](Self::proxy_down).
     pub fn worker_down(&mut self, proxy: ProxyId, worker: u8) {
         self.proxies.set_down(proxy, worker);
-        self.forget_flows(proxy, Some(worker));
+        self.remove_flows(proxy, Some(worker));
     }
 
     /// One worker of a proxy cannot be reached, and it is not known yet whether it lives: new flows go to others, its
@@ -154,7 +154,7 @@ impl NetworkCore {
         self.settled = settled;
     }
 
-    fn forget_flows(&mut self, proxy: ProxyId, worker: Option<u8>) {
+    fn remove_flows(&mut self, proxy: ProxyId, worker: Option<u8>) {
         for at in 0..self.flows.capacity() {
             let index = FlowIndex(at as u32);
             let theirs = |w: u8| worker.is_none_or(|worker| worker == w);

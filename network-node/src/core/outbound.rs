@@ -257,12 +257,12 @@ impl NetworkCore {
             flow.segments_out += 1;
             flow.sent.note(&segment);
         }
-        let way = emit::way(tuple, port, self.port_mac(port), mac);
+        let route = emit::route(tuple, port, self.port_mac(port), mac);
         let identification = self.next_identification();
         let out_segment =
             OutSegment { segment, bytes, ecn, segment_size: record.segment_size, identification };
         let mtu = self.port_mtu(port);
-        if emit::segment(&way, mtu, &out_segment, out).is_err() {
+        if emit::segment(&route, mtu, &out_segment, out).is_err() {
             self.counters.drop_too_long += 1;
             return self.report_too_long(index, bytes, mtu, out);
         }
@@ -282,7 +282,7 @@ impl NetworkCore {
         out: &mut impl NetworkOutput,
     ) -> Option<(PortId, MacAddr)> {
         let (port, address) = self.next_hop(tuple.remote.ip());
-        let request = Request { port, address, asker: tuple.local.ip() };
+        let request = Request { port, address, requester: tuple.local.ip() };
         match self.neighbours.look_up(now, request) {
             Lookup::Known(mac) => return Some((port, mac)),
             Lookup::Ask(request) => self.ask(&request, out),

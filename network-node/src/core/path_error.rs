@@ -33,7 +33,7 @@ impl NetworkCore {
         let Some(len) = too_big(&mut error, &flow.tuple, start, mtu) else { return };
         // A full tunnel: the segment is sent again, and too long again.
         if out.tunnel(flow.proxy, &icmp_record(flow), &[&error[..len]]).is_ok() {
-            self.counters.path_errors_told += 1;
+            self.counters.path_errors_reported += 1;
         }
     }
 }

@@ -36,7 +36,7 @@ impl Sent {
     }
 
     /// Whether a segment comes from the peer as far as its numbers tell; true while nothing was sent.
-    pub(super) fn vouches_for(&self, segment: &Segment<'_>) -> bool {
+    pub(super) fn plausible(&self, segment: &Segment<'_>) -> bool {
         let flags = segment.flags();
         let recent = self.next.wrapping_sub(segment.ack()) <= WINDOW_MAX;
         let near = segment.seq().wrapping_sub(self.acknowledged).wrapping_add(WINDOW_MAX) <= 2 * WINDOW_MAX;
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn a_segment_is_the_peer_s_if_it_acknowledges_what_was_sent_and_lies_where_it_is_expected() {
         let mut sent = Sent::default();
-        assert!(with_segment((0, 0), Flags::SYN, 0, |s| sent.vouches_for(s)), "nothing was sent yet");
+        assert!(with_segment((0, 0), Flags::SYN, 0, |s| sent.plausible(s)), "nothing was sent yet");
         let near_the_end = u32::MAX - 100;
         for (numbers, flags, data) in
             [((near_the_end, 7000), Flags::SYN | Flags::ACK, 0), ((near_the_end + 1, 7500), Flags::ACK, 1000)]
@@ -96,7 +96,7 @@ mod tests {
             ((7500u32.wrapping_sub(WINDOW_MAX + 1), next), Flags::ACK, false),
         ] {
             assert_eq!(
-                with_segment(numbers, flags, 0, |s| sent.vouches_for(s)),
+                with_segment(numbers, flags, 0, |s| sent.plausible(s)),
                 expected,
                 "{numbers:?} {flags:?}"
             );

@@ -131,9 +131,9 @@ fn collect_core(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)]) {
         ("csp_resets_sent_total", "Resets sent for ports that nothing serves", c.resets_sent),
         ("csp_icmp_errors_received_total", "ICMP errors passed to proxies", c.icmp_errors_in),
         (
-            "csp_path_errors_told_total",
+            "csp_path_errors_reported_total",
             "Proxies told of a segment longer than the LAN's MTU",
-            c.path_errors_told,
+            c.path_errors_reported,
         ),
     ];
     for (name, help, value) in figures {

@@ -166,8 +166,14 @@ fn a_path_narrower_than_the_lan_lowers_the_proxys_segments() {
 #[test]
 fn a_lan_narrower_than_the_proxy_thinks_lowers_its_segments() {
     let counted = download_through(1_500, 1_300);
-    assert!(counted.contains("path_mtu_lowered: 1,") && counted.contains("path_errors_told: "), "{counted}");
-    assert!(!counted.contains("path_errors_told: 0,") && !counted.contains("drop_too_long: 0,"), "{counted}");
+    assert!(
+        counted.contains("path_mtu_lowered: 1,") && counted.contains("path_errors_reported: "),
+        "{counted}"
+    );
+    assert!(
+        !counted.contains("path_errors_reported: 0,") && !counted.contains("drop_too_long: 0,"),
+        "{counted}"
+    );
 }
 
 #[test]

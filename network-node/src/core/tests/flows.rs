@@ -121,7 +121,7 @@ fn ip_options_are_ignored() {
 }
 
 #[test]
-fn a_coalesced_frame_tells_how_many_packets_it_was() {
+fn a_coalesced_frame_carries_its_packet_count() {
     let mut f = Fixture::new();
     f.establish(label(1));
     let packet = tcp_packet(CLIENT, VIP, Tcp::ACK, &[1; 5000]);
@@ -218,7 +218,7 @@ fn the_proxy_learns_that_a_segment_was_longer_than_the_ports_mtu() {
         let (source, destination) = (vip.parse().unwrap(), client.parse().unwrap());
         assert_eq!(quoted, QuotedTcp { source, destination, sequence: 1000 });
     }
-    assert_eq!(f.core.counters().path_errors_told, 2);
+    assert_eq!(f.core.counters().path_errors_reported, 2);
 }
 
 #[test]

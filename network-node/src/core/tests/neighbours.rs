@@ -63,12 +63,12 @@ fn another_host_with_our_address_is_counted_not_believed() {
 fn neighbour_solicitations_are_answered() {
     let mut f = Fixture::new();
     let target: Ipv6Addr = "2001:db8::100".parse().unwrap();
-    let asker: Ipv6Addr = "2001:db8::1".parse().unwrap();
+    let requester: Ipv6Addr = "2001:db8::1".parse().unwrap();
     let question = v6::Message::NeighborSolicitation { target, source_link: Some(CLIENT_MAC) };
-    f.frame(&icmp_v6_frame(&question, asker, v6::solicited_node(target)));
+    f.frame(&icmp_v6_frame(&question, requester, v6::solicited_node(target)));
     let (frame, _) = f.transmitted();
     let packet = ipv6::Packet::parse(ethernet::Frame::parse(&frame).unwrap().payload()).unwrap();
-    assert_eq!((packet.source(), packet.destination(), packet.hop_limit()), (target, asker, 255));
+    assert_eq!((packet.source(), packet.destination(), packet.hop_limit()), (target, requester, 255));
     let expected = v6::Message::NeighborAdvertisement {
         router: false,
         solicited: true,
@@ -85,7 +85,7 @@ fn neighbour_solicitations_are_answered() {
     // Somebody else's address is none of ours.
     let other: Ipv6Addr = "2001:db8::7".parse().unwrap();
     let question = v6::Message::NeighborSolicitation { target: other, source_link: Some(CLIENT_MAC) };
-    f.frame(&icmp_v6_frame(&question, asker, v6::solicited_node(other)));
+    f.frame(&icmp_v6_frame(&question, requester, v6::solicited_node(other)));
     assert_eq!(f.out.lan.len(), 0);
 }
 

@@ -143,13 +143,13 @@ fn unknown_connections_are_left_alone_until_all_proxies_were_tried() {
 }
 
 #[test]
-fn a_proxy_whose_source_port_is_anothers_is_told_to_take_another() {
+fn a_proxy_whose_source_port_belongs_to_another_receives_flow_end() {
     let mut f = Fixture::new();
     let syn = tcp_packet(VIP, CLIENT, Tcp::SYN, &[]);
     f.record(Record { flags: Flags::FLOW_NEW, ..whole(label(1), &syn) });
     f.core.proxy_up(ProxyId(1), "pn-2".parse().unwrap(), 1);
     let record = Record { flags: Flags::FLOW_NEW, ..whole(label(8), &syn) };
     f.core.on_record(f.now, ProxyId(1), &record, &mut f.out);
-    let told = f.sent();
-    assert_eq!((told.proxy, told.kind, told.label), (ProxyId(1), RecordKind::FlowEnd, label(8)));
+    let reported = f.sent();
+    assert_eq!((reported.proxy, reported.kind, reported.label), (ProxyId(1), RecordKind::FlowEnd, label(8)));
 }
