@@ -1,4 +1,4 @@
-//! Frames to the LAN: Ethernet and IP headers, and TCP segments with the work left to the port.
+//! Frames to the LAN: Ethernet and IP headers, and TCP segments whose checksum and cutting are left to the port.
 
 use std::net::IpAddr;
 
@@ -13,11 +13,11 @@ use super::api::{NetworkOutput, PortId};
 
 /// Room for an Ethernet and the longer of the IP headers.
 pub(super) const HEADERS_LEN_MAX: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN;
-/// RFC 9293 leaves it open; what hosts use.
+/// RFC 9293 leaves the value open; 64 is what hosts use.
 pub(super) const TTL: u8 = 64;
 const TCP_CHECKSUM_AT: usize = 16;
 
-/// From whom and to whom a packet goes.
+/// The LAN port, and the source and destination addresses of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Route {
     pub(super) port: PortId,
@@ -27,7 +27,7 @@ pub(super) struct Route {
     pub(super) destination: IpAddr,
 }
 
-/// What the IP header says beside the addresses.
+/// The fields of the IP header other than addresses and lengths.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IpFields {
     pub(super) protocol: u8,
@@ -45,7 +45,7 @@ pub(super) struct Headers {
 }
 
 impl Headers {
-    /// `None` where the addresses' families differ or the payload is too long for an IP packet.
+    /// Returns `None` if the addresses' families differ or the payload is too long for an IP packet.
     pub(super) fn new(route: &Route, ip: IpFields, payload_len: usize) -> Option<Self> {
         let mut headers = Headers { bytes: [0; HEADERS_LEN_MAX], len: 0 };
         let (frame, packet) = headers.bytes.split_at_mut(ethernet::HEADER_LEN);
@@ -61,8 +61,9 @@ impl Headers {
     }
 }
 
-/// Writes the header of an IP packet with `payload_len` bytes behind it; says in which frames it goes and how long it is.
-/// `None` where the families of `source` and `destination` differ or the payload is too long for an IP packet.
+/// Writes the header of an IP packet with a payload of `payload_len` bytes. Returns the EtherType of its frames and the
+/// header's length; `None` if the families of `source` and `destination` differ or the payload is too long for an IP
+/// packet.
 pub(super) fn ip_header(
     out: &mut [u8],
     (source, destination): (IpAddr, IpAddr),
@@ -96,30 +97,30 @@ pub(super) fn ip_header(
     }
 }
 
-/// Why a segment was not handed to the port.
+/// Why a segment was not passed to the port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SegmentError {
-    /// Longer than the MTU, and not to be cut.
+    /// Longer than the MTU, and without a segment size.
     TooLong,
 }
 
-/// A segment on its way to the LAN.
+/// A segment to be transmitted on the LAN.
 pub(super) struct OutSegment<'a> {
     pub(super) segment: Segment<'a>,
-    /// TCP header and data, what `segment` views.
+    /// TCP header and data, the bytes that `segment` views.
     pub(super) bytes: &'a [u8],
     pub(super) ecn: Ecn,
-    /// TCP payload of each packet; 0 where it is one packet.
+    /// TCP payload of each packet; 0 if the segment is one packet.
     pub(super) segment_size: u16,
     pub(super) identification: u16,
 }
 
-/// The MTU holds the headers and something of the payload of every piece.
+/// Returns whether the MTU has room for the IP header and `tcp_len` bytes of TCP header and payload.
 fn fits(mtu: u16, ip_len: usize, tcp_len: usize) -> bool {
     ip_len + tcp_len <= usize::from(mtu)
 }
 
-/// Hands a segment to the port, with its checksum and its cutting left to it.
+/// Passes a segment to the port, which completes its checksum and cuts it.
 pub(super) fn segment(
     route: &Route,
     mtu: u16,
@@ -158,7 +159,7 @@ pub(super) fn segment(
     Ok(())
 }
 
-/// The way from the cluster's end of a flow to its peer.
+/// Returns the route from the cluster's end of a flow to its peer.
 pub(super) fn route(tuple: &FourTuple, port: PortId, source_mac: MacAddr, destination_mac: MacAddr) -> Route {
     Route { port, source_mac, destination_mac, source: tuple.local.ip(), destination: tuple.remote.ip() }
 }

@@ -1,4 +1,4 @@
-//! From the LAN to the tunnel: checks, the flow table, and the choice of a proxy for new flows.
+//! From the LAN to the tunnel: checks, flow table, and choice of a proxy for new flows.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -32,20 +32,20 @@ struct Inbound<'a> {
     /// TCP header and data within it.
     bytes: &'a [u8],
     segment: Segment<'a>,
-    /// Packets it stands for.
+    /// Number of packets that it represents.
     coalesced: u16,
-    /// TCP payload of each of them; 0 when it is one.
+    /// TCP payload of each of them; 0 if it is one packet.
     segment_size: u16,
 }
 
-/// Addresses that no host may send from.
+/// Addresses that no host may use as a source.
 fn is_martian(source: IpAddr) -> bool {
     let broadcast = matches!(source, IpAddr::V4(v4) if v4.is_broadcast());
     broadcast || source.is_multicast() || source.is_unspecified() || source.is_loopback()
 }
 
 impl NetworkCore {
-    /// Takes a frame from a LAN port.
+    /// Processes a frame from a LAN port.
     pub fn on_frame(&mut self, now: Instant, port: PortId, frame: &Frame<'_>, out: &mut impl NetworkOutput) {
         self.counters.frames_in += 1;
         let ethernet = match ethernet::Frame::parse(frame.bytes) {
@@ -219,7 +219,7 @@ impl NetworkCore {
         flow.segments_in += 1;
         let (proxy, worker, label) = (flow.proxy, flow.worker, flow.label);
         if again {
-            // The tuple is used again; the proxy that may hold it in TIME-WAIT decides (RFC 6191).
+            // The tuple is used again. The proxy that may hold it in TIME-WAIT decides (RFC 6191).
             self.flows.set_state(inbound.now, index, FlowState::Pending);
         }
         self.forward(inbound, proxy, worker, label, out);
@@ -263,7 +263,7 @@ impl NetworkCore {
         }
     }
 
-    /// Sends the segment to its proxy: compacted where it has a label, else as the whole packet.
+    /// Sends the segment to its proxy: without IP header if it has a label, otherwise as the whole packet.
     fn forward(
         &mut self,
         inbound: &Inbound<'_>,
@@ -298,7 +298,7 @@ impl NetworkCore {
         self.counters.bytes_in += inbound.segment.payload().len() as u64;
     }
 
-    /// An ICMP error about a segment of ours goes to the flow's proxy, which judges it (RFC 5927).
+    /// Sends an ICMP error about a segment of a bound flow to the flow's proxy, which validates it (RFC 5927).
     pub(super) fn on_icmp_error(
         &mut self,
         packet: &[u8],

@@ -1,5 +1,5 @@
-//! What the network node answers itself: ARP, neighbour discovery and ICMP echo for our addresses, resets for ports
-//! that nothing serves; and what it says unasked: announcements of new addresses, questions for neighbours.
+//! What the network node sends by itself: replies to ARP, neighbour discovery and ICMP echo for the cluster's
+//! addresses, resets for ports that no service uses, announcements of new addresses, and requests for neighbours.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -15,17 +15,17 @@ use super::emit::{self, Headers, IpFields, OutSegment, Route};
 use super::neighbour::Request;
 use super::node::NetworkCore;
 
-/// Echo answers and resets within one second at most, so that nobody makes the node reflect a flood.
+/// Limit of echo replies and resets per second, so that no peer can use the node to reflect a flood.
 const ANSWERS_PER_SECOND_MAX: u32 = 10_000;
 const ONE_SECOND: Duration = Duration::from_secs(1);
-/// Longest ICMP message that is echoed, in bytes: what a frame of 9,000 bytes holds.
+/// Longest ICMP message that is echoed, in bytes; it fits a frame of 9,000 bytes.
 const ECHO_LEN_MAX: usize = 9_000;
-/// ND: 8 bytes, target and one link-layer address.
+/// Length of an ND message: 8 bytes, target and one link-layer address.
 const NEIGHBOR_LEN_MAX: usize = 32;
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const TTL: u8 = 64;
 
-/// Counts answers in windows of a second.
+/// Limits replies per window of one second.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AnswerLimit {
     window: Instant,
@@ -42,14 +42,14 @@ impl AnswerLimit {
     }
 }
 
-/// The Ethernet address of an IPv6 group (RFC 2464 §7).
+/// Returns the Ethernet address of an IPv6 multicast group (RFC 2464 §7).
 fn group_mac(group: Ipv6Addr) -> MacAddr {
     let [.., a, b, c, d] = group.octets();
     MacAddr([0x33, 0x33, a, b, c, d])
 }
 
 impl NetworkCore {
-    /// ARP: learns who was asked for, answers for our addresses.
+    /// Processes an ARP packet: updates the neighbour cache, and answers requests for addresses of the cluster.
     pub(super) fn on_arp(&mut self, now: Instant, port: PortId, packet: &[u8], out: &mut impl NetworkOutput) {
         let packet = match arp::Packet::parse(packet) {
             Ok(packet) => arp::Repr::parse(&packet),
@@ -72,7 +72,8 @@ impl NetworkCore {
         }
     }
 
-    /// ICMP over IPv4: echo is answered, errors go to the flow's proxy. `packet` is the whole IP packet.
+    /// Processes ICMP over IPv4: answers echo requests, passes errors to the flow's proxy. `packet` is the whole IP
+    /// packet.
     pub(super) fn on_icmp_v4(
         &mut self,
         now: Instant,
@@ -98,7 +99,7 @@ impl NetworkCore {
         }
     }
 
-    /// ICMPv6: as ICMP, and neighbour discovery. `packet` is the whole IP packet.
+    /// Processes ICMPv6: as ICMP, and neighbour discovery. `packet` is the whole IP packet.
     pub(super) fn on_icmp_v6(
         &mut self,
         now: Instant,
@@ -158,13 +159,13 @@ impl NetworkCore {
             IpAddr::V6(requester) if !requester.is_unspecified() => {
                 Some((requester, reply_route.destination_mac))
             }
-            // Somebody checks whether the address is free (RFC 4862 §5.4): all nodes are told that it is not.
+            // Duplicate address detection (RFC 4862 §5.4): all nodes are notified that the address is in use.
             _ => None,
         };
         self.advertise(reply_route.port, target, requester, out);
     }
 
-    /// Says that `target` is ours: to who asked, or to all.
+    /// Advertises that `target` belongs to the cluster: to the requester, or to all nodes.
     fn advertise(
         &mut self,
         port: PortId,
@@ -236,7 +237,7 @@ impl NetworkCore {
         }
     }
 
-    /// Answers a segment that nothing serves as a closed port does (RFC 9293 §3.10.7.1).
+    /// Answers a segment to a port that no service uses, as a closed port does (RFC 9293 §3.10.7.1).
     pub(super) fn refuse(
         &mut self,
         now: Instant,
@@ -274,7 +275,7 @@ impl NetworkCore {
         }
     }
 
-    /// A neighbour told where it is: what waited for it goes out.
+    /// Processes a neighbour's reply: transmits the segments that wait for it.
     fn on_neighbour(
         &mut self,
         now: Instant,
@@ -291,7 +292,7 @@ impl NetworkCore {
         }
     }
 
-    /// Asks for a neighbour.
+    /// Sends a request for a neighbour.
     pub(super) fn ask(&mut self, request: &Request, out: &mut impl NetworkOutput) {
         self.counters.neighbour_requests += 1;
         let mac = self.port_mac(request.port);
@@ -305,12 +306,12 @@ impl NetworkCore {
                 let group = solicited_node(target);
                 self.send_neighbor(request.port, requester, (group, group_mac(group)), &message, out);
             }
-            // The next hop was chosen of the flow's own family.
+            // The next hop was chosen from the flow's own family.
             _ => {}
         }
     }
 
-    /// Tells the LAN that an address is ours now (RFC 5227 §3, RFC 4861 §7.2.6).
+    /// Announces on the LAN that the cluster owns an address (RFC 5227 §3, RFC 4861 §7.2.6).
     pub(super) fn announce(&mut self, port: PortId, address: IpAddr, out: &mut impl NetworkOutput) {
         match address {
             IpAddr::V4(v4) => self.announce_v4(port, v4, out),
@@ -323,7 +324,7 @@ impl NetworkCore {
         send_arp(port, mac, MacAddr::BROADCAST, &arp::Repr::announcement(mac, address), out);
     }
 
-    /// The way back to who sent a segment of this flow.
+    /// Returns the route to the sender of a segment of this flow.
     pub(super) fn reply_route(&self, tuple: &FourTuple, port: PortId, peer_mac: MacAddr) -> Route {
         emit::route(tuple, port, self.port_mac(port), peer_mac)
     }

@@ -17,7 +17,7 @@ use super::data_thread::Question;
 
 type Answer<T> = Result<Json<T>, QueryError>;
 
-/// What the routes answer from.
+/// What the routes use to answer.
 #[derive(Clone)]
 pub struct AdminState {
     /// The LAN ports' interfaces.
@@ -26,7 +26,7 @@ pub struct AdminState {
     pub workers: Workers<Question>,
 }
 
-/// The routes.
+/// Returns the routes.
 pub fn routes(state: AdminState) -> Router {
     Router::new()
         .route("/v1/flows", get(flows))

@@ -1,4 +1,4 @@
-//! What the network node does on its control thread: tells its workers of proxies and policy.
+//! The network node's control thread: sends its workers the proxies and the policy.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::metrics::WorkerMetrics;
 use super::proxies::proxy_specs;
 use super::workers::DataWorkers;
 
-/// How long a worker may take to put a policy in force.
+/// How long a worker may take to put a policy into force.
 const POLICY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs the daemon until SIGTERM or SIGINT.
@@ -74,7 +74,7 @@ fn send_proxies(config: &Config, host: &str, workers: &DataWorkers, membership: 
     }
     for mailbox in workers.mailboxes() {
         if let Err(error) = mailbox.send(Question::Proxies(proxies.clone())) {
-            tracing::error!(%error, "a data worker did not take the proxies");
+            tracing::error!(%error, "a data worker did not receive the list of proxies");
         }
     }
 }
@@ -85,7 +85,7 @@ async fn apply(workers: &DataWorkers, active: &ActivePolicy) -> Result<(), Strin
     for mailbox in workers.mailboxes() {
         let (services, egress) = (services.clone(), egress.clone());
         let done = mailbox.ask(POLICY_TIMEOUT, |reply| Question::Policy(services, egress, reply)).await;
-        done.map_err(|error| format!("a data worker did not take the policy: {error}"))??;
+        done.map_err(|error| format!("a data worker did not apply the policy: {error}"))??;
     }
     tracing::info!(generation = active.generation, services = services.len(), "policy in force");
     Ok(())

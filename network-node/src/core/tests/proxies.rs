@@ -1,4 +1,4 @@
-//! Proxies that come and go, and what happens without one.
+//! Proxies that come up and go down, and behaviour without any proxy.
 
 use csp_types::FlowLabel;
 use csp_wire::tcp::Flags as Tcp;
@@ -70,7 +70,7 @@ fn a_proxy_that_comes_back_may_give_out_its_labels_again() {
     f.establish(label(1));
     f.core.proxy_down(ProxyId(0));
     assert_eq!(f.core.label_count(), 0);
-    // A record that was still on its way binds nothing.
+    // A record that was in transit binds nothing.
     f.proxy_binds(label(1));
     assert_eq!((f.core.label_count(), f.core.counters().drop_stale_label), (0, 1));
     f.core.proxy_up(ProxyId(0), "pn-1".parse().unwrap(), 1);
