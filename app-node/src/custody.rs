@@ -198,7 +198,7 @@ impl Custody {
                 }
                 Err(_) => {
                     self.counters.lost += 1;
-                    self.forget_one_of(charge.uid);
+                    self.release_share(charge.uid);
                 }
             }
         }
@@ -206,7 +206,7 @@ impl Custody {
     }
 
     /// One connection of this user is over.
-    fn forget_one_of(&mut self, uid: u32) {
+    fn release_share(&mut self, uid: u32) {
         match self.of_user.get_mut(&uid) {
             Some(own) if *own > 1 => *own -= 1,
             _ => drop(self.of_user.remove(&uid)),
@@ -236,16 +236,16 @@ impl Custody {
         let moved = std::mem::take(&mut connection.moved);
         self.counters.bytes_in += moved.0;
         self.counters.bytes_out += moved.1;
-        if fate == Fate::Goes {
+        if fate == Fate::Continue {
             connection.watch(&self.sockets, flow);
             return;
         }
         if !connection.was_open {
             self.counters.lost += 1;
         }
-        let _ = self.side.close(now, flow, fate == Fate::Breaks); // a flow that broke is closed like any other
+        let _ = self.side.close(now, flow, fate == Fate::Reset); // a flow that broke is closed like any other
         if let Some(over) = self.connections.remove(&flow) {
-            self.forget_one_of(over.uid);
+            self.release_share(over.uid);
         }
     }
 

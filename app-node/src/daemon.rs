@@ -52,7 +52,7 @@ async fn serve(
     let processes = Rc::new(RefCell::new(Processes::new(config.capacity.processes, config.capacity.exited)));
     let metrics = Exposition::new();
     relay.into_iter().for_each(|relay| metrics.register(relay.metrics()));
-    let (tell, directory) = watch::channel(Directory::default());
+    let (publisher, directory) = watch::channel(Directory::default());
     let (routes, questions) = admin::routes(config.node.id.to_string(), &metrics, directory.clone());
     let custodian = Arc::new(custody::start(custody_options(config, key), config.spin_us)?);
     metrics.register(custodian.metrics());
@@ -81,12 +81,14 @@ async fn serve(
             ended = &mut serving => break ended.map_err(unavailable),
         };
         match event {
-            Event::Membership(known) => tell_proxies(&tell, proxies(config, &known, &host, relay).await),
+            Event::Membership(known) => {
+                publish_proxies(&publisher, proxies(config, &known, &host, relay).await)
+            }
             Event::Policy(active) => {
-                tell_policy(&tell, config.accelerate.connect, &active.policy);
+                publish_policy(&publisher, config.accelerate.connect, &active.policy);
                 shell.ack(active.generation, Ok(())).await;
             }
-            Event::Tick => set_readiness(&shell.readiness, tell.borrow().proxies.len()),
+            Event::Tick => set_readiness(&shell.readiness, publisher.borrow().proxies.len()),
             Event::End(ended) => break Ok(ended?),
         }
     };
@@ -99,19 +101,19 @@ fn unavailable(error: AgentError) -> DaemonError {
     DaemonError::Unavailable(error.to_string())
 }
 
-fn tell_proxies(tell: &watch::Sender<Directory>, proxies: Vec<ProxyEntry>) {
-    tell.send_if_modified(|directory| {
+fn publish_proxies(publisher: &watch::Sender<Directory>, proxies: Vec<ProxyEntry>) {
+    publisher.send_if_modified(|directory| {
         let before = std::mem::replace(&mut directory.proxies, proxies);
         before != directory.proxies
     });
 }
 
-fn tell_policy(tell: &watch::Sender<Directory>, connect: Connect, policy: &Policy) {
+fn publish_policy(publisher: &watch::Sender<Directory>, connect: Connect, policy: &Policy) {
     let connect = match connect {
         Connect::Policy => Directory::destinations_of(policy),
         Connect::Off => Vec::new(),
     };
-    tell.send_if_modified(|directory| {
+    publisher.send_if_modified(|directory| {
         let before = std::mem::replace(&mut directory.connect, connect);
         let rules = std::mem::replace(&mut directory.programs, policy.programs.clone());
         let access = std::mem::replace(&mut directory.access, policy.access.clone());

@@ -145,12 +145,12 @@ impl World {
     fn end(&mut self, app: Endpoint) {
         drop(app);
         let end = Wall::now() + std::time::Duration::from_secs(20);
-        let mut told = false;
-        while !told || self.relay.occupancy().0 > 0 {
+        let mut ended = false;
+        while !ended || self.relay.occupancy().0 > 0 {
             assert!(Wall::now() < end, "no end");
             let now = self.turn();
             while self.proxy.receive(now, &mut []).is_some() {}
-            told |= matches!(self.proxy.poll_event(), Some(LinkEvent::Down { .. }));
+            ended |= matches!(self.proxy.poll_event(), Some(LinkEvent::Down { .. }));
         }
     }
 }

@@ -185,7 +185,7 @@ mod tests {
             "127.0.0.1:1".parse().unwrap(),
         );
         let choice = Choice::of(&membership, &host.host, SanProvider::Auto, &[]);
-        let told: Vec<_> = choice.near.into_iter().map(|p| p.path).collect();
-        assert_eq!(told, ["/run/pn-1.ch", "/run/pn-2.ch"]);
+        let paths: Vec<_> = choice.near.into_iter().map(|p| p.path).collect();
+        assert_eq!(paths, ["/run/pn-1.ch", "/run/pn-2.ch"]);
     }
 }

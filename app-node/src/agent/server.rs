@@ -92,7 +92,7 @@ pub async fn serve(
     let listener = UnixListener::from_std(listener).map_err(wrong)?;
     let (options, strangers) = (Rc::new(options), Strangers::default());
     if let Some(custodian) = options.custodian.clone() {
-        tokio::task::spawn_local(tell_custodian(custodian, directory.clone()));
+        tokio::task::spawn_local(update_custodian(custodian, directory.clone()));
     }
     loop {
         match listener.accept().await {
@@ -103,7 +103,8 @@ pub async fn serve(
                     let Ok(credentials) = peer_credentials(&socket) else { return };
                     match strangers.enter(credentials.uid) {
                         Some(place) => {
-                            converse(&options, &socket, (credentials, place), directory, &processes).await;
+                            serve_process(&options, &socket, (credentials, place), directory, &processes)
+                                .await;
                         }
                         None => processes.borrow_mut().refuse("strangers"),
                     }
@@ -160,7 +161,7 @@ pub fn unix_ms() -> u64 {
 }
 
 /// One process, from ATTACH to its end.
-async fn converse(
+async fn serve_process(
     options: &AgentOptions,
     socket: &UnixStream,
     (credentials, place): (Credentials, Place),
@@ -171,7 +172,7 @@ async fn converse(
     let attached = attach(options, socket, &credentials, &directory, processes).await;
     drop(place);
     let Some((key, process, program)) = attached else { return };
-    let mut untold = false;
+    let mut pending = false;
     loop {
         let retry = tokio::time::sleep(RETRY);
         tokio::select! {
@@ -201,9 +202,9 @@ async fn converse(
                 if changed.is_err() {
                     break;
                 }
-                untold = !tell(socket, &program, &directory.borrow_and_update());
+                pending = !send_directory(socket, &program, &directory.borrow_and_update());
             }
-            () = retry, if untold => untold = !tell(socket, &program, &directory.borrow()),
+            () = retry, if pending => pending = !send_directory(socket, &program, &directory.borrow()),
         }
     }
     processes.borrow_mut().exited(key, unix_ms());
@@ -225,7 +226,7 @@ fn take(options: &AgentOptions, process: &ProcessId, (left, uid): (Left, u32), d
 }
 
 /// Keeps the custodian up to date.
-async fn tell_custodian(custodian: Arc<Custodian>, mut directory: watch::Receiver<Directory>) {
+async fn update_custodian(custodian: Arc<Custodian>, mut directory: watch::Receiver<Directory>) {
     directory.mark_changed();
     while directory.changed().await.is_ok() {
         let proxies =
@@ -389,7 +390,7 @@ fn wire_proxies(directory: &Directory) -> Vec<Proxy<'_>> {
     with_path.map(|((node, worker, direct), path)| Proxy { node, worker, path, direct }).collect()
 }
 
-fn tell(socket: &UnixStream, program: &ProgramName, directory: &Directory) -> bool {
+fn send_directory(socket: &UnixStream, program: &ProgramName, directory: &Directory) -> bool {
     let mut buffer = vec![0; MESSAGE_LEN_MAX];
     match wire::emit_proxies(&mut buffer, &wire_proxies(directory), directory.connect_for(program)) {
         Ok(len) => send(socket, &buffer[..len], None),

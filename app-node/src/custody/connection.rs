@@ -13,11 +13,11 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketAddrUnix};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fate {
     /// It goes on.
-    Goes,
+    Continue,
     /// Both sides are done with it.
-    Ends,
+    Close,
     /// The programs are gone without having read everything, or the client is: what is left is reset.
-    Breaks,
+    Reset,
 }
 
 /// Bytes on their way that the other side has not taken yet.
@@ -96,20 +96,20 @@ impl Connection {
         self.hung_up |= hung_up;
         self.was_open |= side.addresses(flow).is_some_and(|(.., connected)| connected);
         match self.client_to_programs(side, now, flow, chunk) {
-            Fate::Goes => {}
+            Fate::Continue => {}
             fate => return fate,
         }
         match self.programs_to_client(side, now, flow, chunk) {
-            Fate::Goes => {}
+            Fate::Continue => {}
             fate => return fate,
         }
         match self.hung_up && self.programs_ended && self.to_client.rest().is_empty() {
             true if self.to_programs.rest().is_empty() => {
                 self.sign();
-                Fate::Ends
+                Fate::Close
             }
-            true => Fate::Breaks,
-            false => Fate::Goes,
+            true => Fate::Reset,
+            false => Fate::Continue,
         }
     }
 
@@ -154,10 +154,10 @@ impl Connection {
                 }
                 Ok(len) => self.to_programs.keep(chunk.get(..len).unwrap_or(&[])),
                 Err(AppError::WouldBlock) => break,
-                Err(_) => return Fate::Breaks,
+                Err(_) => return Fate::Reset,
             }
         }
-        Fate::Goes
+        Fate::Continue
     }
 
     fn programs_to_client(
@@ -179,27 +179,27 @@ impl Connection {
                     }
                     Err(AppError::WouldBlock) => {
                         self.flow_full = true;
-                        return Fate::Goes;
+                        return Fate::Continue;
                     }
-                    Err(_) => return Fate::Breaks,
+                    Err(_) => return Fate::Reset,
                 }
             }
             if self.programs_ended {
-                return Fate::Goes;
+                return Fate::Continue;
             }
             match side.write_room(flow) {
                 Ok(_) => {}
                 Err(AppError::WouldBlock) => {
                     self.flow_full = true;
-                    return Fate::Goes;
+                    return Fate::Continue;
                 }
                 // Nobody reads what they write: they see so when they write next.
                 Err(AppError::Pipe) if !self.hung_up => {
                     let _ = rustix::net::shutdown(&self.socket, Shutdown::Read);
                     self.programs_ended = true;
-                    return Fate::Goes;
+                    return Fate::Continue;
                 }
-                Err(_) => return Fate::Breaks,
+                Err(_) => return Fate::Reset,
             }
             match rustix::net::recv(&self.socket, &mut *chunk, RecvFlags::DONTWAIT) {
                 Ok((_, 0)) => {
@@ -211,8 +211,8 @@ impl Connection {
                     }
                 }
                 Ok((_, len)) => self.to_client.keep(chunk.get(..len).unwrap_or(&[])),
-                Err(Errno::AGAIN | Errno::INTR) => return Fate::Goes,
-                Err(_) => return Fate::Breaks,
+                Err(Errno::AGAIN | Errno::INTR) => return Fate::Continue,
+                Err(_) => return Fate::Reset,
             }
         }
     }

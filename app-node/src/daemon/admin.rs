@@ -49,7 +49,7 @@ struct Snapshot {
 }
 
 #[derive(Clone)]
-struct Asker {
+struct AdminState {
     node: String,
     sender: mpsc::Sender<Question>,
     directory: watch::Receiver<Directory>,
@@ -75,7 +75,7 @@ pub fn routes(
         .route("/v1/flows", get(flows))
         .route("/v1/trace", get(trace))
         .route("/v1/trace/recent", get(recent))
-        .with_state(Asker { node, sender, directory });
+        .with_state(AdminState { node, sender, directory });
     (routes, Questions { receiver, snapshot })
 }
 
@@ -122,7 +122,7 @@ fn expose(out: &mut MetricWriter, snapshot: &Snapshot) {
     }
 }
 
-impl Asker {
+impl AdminState {
     async fn ask<T: Serialize + Send + 'static>(
         &self,
         ask: impl FnOnce(&Processes) -> T + Send + 'static,
@@ -140,12 +140,12 @@ impl Asker {
     }
 }
 
-async fn processes(State(asker): State<Asker>) -> Response {
-    asker.ask(|table| table.pages().iter().map(of_process).collect::<Vec<Process>>()).await
+async fn processes(State(state): State<AdminState>) -> Response {
+    state.ask(|table| table.pages().iter().map(of_process).collect::<Vec<Process>>()).await
 }
 
 /// The proxy workers that processes of this host can reach, and what carries their channels.
-async fn proxies(State(asker): State<Asker>) -> Json<Vec<Proxy>> {
+async fn proxies(State(state): State<AdminState>) -> Json<Vec<Proxy>> {
     let entry = |proxy: &ProxyEntry| Proxy {
         proxy: proxy.node.as_str().into(),
         worker: proxy.worker.into(),
@@ -154,7 +154,7 @@ async fn proxies(State(asker): State<Asker>) -> Json<Vec<Proxy>> {
         address: (&proxy.address).into(),
         direct: proxy.direct,
     };
-    Json(asker.directory.borrow().proxies.iter().map(entry).collect())
+    Json(state.directory.borrow().proxies.iter().map(entry).collect())
 }
 
 fn of_process((info, page): &(ProcessInfo, PageCopy)) -> Process {
@@ -204,23 +204,23 @@ fn pick(table: &Processes, limit: usize, wanted: impl Fn(&SocketEntry) -> bool) 
     found
 }
 
-async fn sockets(State(asker): State<Asker>, Query(query): Query<Limit>) -> Response {
+async fn sockets(State(state): State<AdminState>, Query(query): Query<Limit>) -> Response {
     let limit = query.get();
-    asker.ask(move |table| pick(table, limit, |_| true)).await
+    state.ask(move |table| pick(table, limit, |_| true)).await
 }
 
-async fn flows(State(asker): State<Asker>, Query(query): Query<Limit>) -> Response {
+async fn flows(State(state): State<AdminState>, Query(query): Query<Limit>) -> Response {
     let limit = query.get();
-    asker.ask(move |table| pick(table, limit, |s| s.kind == SocketKind::Connection)).await
+    state.ask(move |table| pick(table, limit, |s| s.kind == SocketKind::Connection)).await
 }
 
-async fn trace(State(asker): State<Asker>, Query(query): Query<Label>) -> Response {
+async fn trace(State(state): State<AdminState>, Query(query): Query<Label>) -> Response {
     let label = match query.get() {
         Ok(label) => label,
         Err(error) => return error.into_response(),
     };
-    let node = asker.node.clone();
-    asker
+    let node = state.node.clone();
+    state
         .ask(move |table| {
             let mut found: Vec<TraceEntry> = Vec::new();
             for (info, page) in table.pages() {
@@ -233,7 +233,7 @@ async fn trace(State(asker): State<Asker>, Query(query): Query<Label>) -> Respon
         .await
 }
 
-async fn recent(State(asker): State<Asker>, Query(query): Query<Limit>) -> Response {
+async fn recent(State(state): State<AdminState>, Query(query): Query<Limit>) -> Response {
     let limit = query.get();
     let item = |event: &TraceEvent| RecentFlow {
         label: event.label,
@@ -243,7 +243,7 @@ async fn recent(State(asker): State<Asker>, Query(query): Query<Limit>) -> Respo
         t_ns: event.at.as_nanos(),
         ended: matches!(event.kind, TraceKind::AppClose | TraceKind::AppReset),
     };
-    asker.ask(move |table| table.recent_events(limit).iter().map(item).collect::<Vec<RecentFlow>>()).await
+    state.ask(move |table| table.recent_events(limit).iter().map(item).collect::<Vec<RecentFlow>>()).await
 }
 
 #[cfg(test)]

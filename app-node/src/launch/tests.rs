@@ -39,7 +39,7 @@ fn programs_are_found_as_a_shell_finds_them() {
 }
 
 #[test]
-fn static_setuid_and_foreign_programs_are_told() {
+fn static_setuid_and_foreign_programs_are_detected() {
     let obstacle = |path: &Path| launch(path.to_str().unwrap()).check().unwrap().obstacle;
     assert_eq!(obstacle(&file("static", &elf(1), 0o755)), Some(Obstacle::Static));
     let dynamic = file("dynamic", &elf(3), 0o755);

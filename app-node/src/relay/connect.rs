@@ -33,12 +33,12 @@ impl Relay {
                 }
             }
         }
-        self.forget_left(now);
+        self.remove_left_routes(now);
         self.routes.iter().map(|route| route.target.clone()).collect()
     }
 
     /// Watches no longer what is listened for no more, once it carries no VI.
-    pub(super) fn forget_left(&mut self, now: Instant) {
+    pub(super) fn remove_left_routes(&mut self, now: Instant) {
         while let Some(route) = self.routes.take_left(|route| self.table.carries(route)) {
             self.watch.remove(now, route);
         }
@@ -224,7 +224,7 @@ impl Relay {
     }
 
     /// Drops what the SAN has not connected in time.
-    pub(super) fn give_up_late(&mut self, now: Instant) {
+    pub(super) fn drop_overdue(&mut self, now: Instant) {
         self.next_check = Instant::FAR_FUTURE;
         for at in 0..self.table.capacity() as u32 {
             let Some(Forwarding { san: San::Connecting(_, until), .. }) = self.table.get_mut(at) else {
@@ -243,7 +243,7 @@ impl Relay {
     /// A proxy worker is dead: nothing of its VIs comes any more, and nobody else would notice.
     pub(super) fn on_silent(&mut self, route: u32) {
         self.counters.proxies_silent += 1;
-        self.take_what_came();
+        self.publish_received();
         for at in 0..self.table.capacity() as u32 {
             if self.table.get_mut(at).is_some_and(|forwarding| forwarding.route == route) {
                 self.drop_forwarding(at, Ending::Broken);
@@ -252,7 +252,7 @@ impl Relay {
     }
 
     /// Publishes all that the SAN holds for processes now.
-    fn take_what_came(&mut self) {
+    fn publish_received(&mut self) {
         // As many as fit the slots of all processes; what comes meanwhile is others'.
         let slots = self.table.len() * self.config.vi.receive_depth as usize;
         for via in 0..self.sides.len() {

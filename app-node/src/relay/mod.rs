@@ -143,14 +143,14 @@ impl Relay {
         busy |= self.take_shm_completions(unix_now_s);
         self.retry_stuck(unix_now_s);
         if now >= self.next_check {
-            self.give_up_late(now);
+            self.drop_overdue(now);
         }
         busy |= self.watch.turn(now, unix_now_s);
         while let Some(route) = self.watch.poll_dead() {
             self.on_silent(route);
         }
         if std::mem::take(&mut self.ended) {
-            self.forget_left(now);
+            self.remove_left_routes(now);
         }
         busy
     }

@@ -392,7 +392,7 @@ fn check_refused(mut world: World, uid: Option<u32>) -> Refused {
 }
 
 #[test]
-fn who_may_not_is_refused_and_counted() {
+fn a_user_without_permission_is_refused_and_counted() {
     let other = own_uid() + 1;
     let user = Refused { user: 1, ..Refused::default() };
     assert_eq!(check_refused(World::new("memory"), Some(other)), user, "a token of another user");
