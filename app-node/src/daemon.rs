@@ -1,4 +1,4 @@
-//! The daemon around the agent: one thread with the agent and the shell of `csp_daemon`, beside relay and custody.
+//! The daemon: one thread with the agent and the base of `csp_daemon`, beside the threads of relay and custody.
 
 mod admin;
 mod relay_thread;
@@ -21,7 +21,7 @@ use crate::custody::{self, Custodian, CustodyOptions};
 use crate::relay::{Target, path_of};
 use relay_thread::RelayThread;
 
-/// How long the end waits for helpers at work.
+/// How long shutdown waits for helpers at work.
 const SHUTDOWN_MAX: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Runs the daemon until SIGTERM or SIGINT.
@@ -37,7 +37,7 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     let result = local.block_on(&runtime, serve(config, &key, record, relay.as_ref()));
     relay.into_iter().for_each(RelayThread::stop);
     drop(local);
-    // A helper that a process blocks does not hold up the end.
+    // A helper that a process blocks does not delay the shutdown.
     runtime.shutdown_timeout(SHUTDOWN_MAX);
     result
 }
@@ -67,7 +67,8 @@ async fn serve(
         metrics,
         routes,
     });
-    // Processes that were there before are served while etcd is asked; signals and the admin endpoint come first.
+    // Processes that were started earlier are served while etcd is contacted; signals and the admin endpoint come
+    // first.
     let started = tokio::select! {
         biased;
         started = starting => started?,
@@ -96,7 +97,7 @@ async fn serve(
     ended
 }
 
-/// The agent's socket cannot be had.
+/// Converts the error of an agent's socket that is not available.
 fn unavailable(error: AgentError) -> DaemonError {
     DaemonError::Unavailable(error.to_string())
 }
@@ -121,7 +122,7 @@ fn publish_policy(publisher: &watch::Sender<Directory>, connect: Connect, policy
     });
 }
 
-/// The proxy workers that processes are told of: those that they reach themselves, and those that the relay listens for.
+/// Returns the proxy workers that processes can reach: directly, and through the relay.
 async fn proxies(
     config: &Config,
     membership: &Membership,
@@ -145,7 +146,7 @@ async fn proxies(
             choice.near.extend(targets.iter().map(entry).filter(|entry| entry.path.len() <= PATH_LEN_MAX));
             choice.near.truncate(LIST_MAX);
         }
-        Err(error) => tracing::error!(%error, "the relay did not take the list of proxies"),
+        Err(error) => tracing::error!(%error, "the relay did not apply the list of proxies"),
     }
     choice.near
 }

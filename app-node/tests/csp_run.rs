@@ -1,5 +1,5 @@
-//! csp-run as users run it: what it says, and what it exits with. The C library's libm stands for the filter: any library
-//! that can be preloaded will do, and none of these programs uses sockets.
+//! csp-run as users run it: its output and its exit codes. The C library's libm takes the place of the filter: any
+//! library that can be preloaded will do, and none of these programs uses sockets.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::fs;
@@ -20,8 +20,8 @@ impl Folder {
 
     fn copy_of(&self, program: &str, mode: u32) -> PathBuf {
         let path = self.0.join("copy");
-        // Not copied by this process: a child that another test starts meanwhile would have the copy open for writing until it
-        // executes, and nobody else could execute it (ETXTBSY).
+        // Copied by another process: if this one had the copy open for writing, a child that another test starts
+        // meanwhile would inherit the descriptor until it executes, and executing the copy would fail (ETXTBSY).
         assert!(Command::new("cp").arg(program).arg(&path).status().unwrap().success());
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         path
@@ -40,7 +40,7 @@ fn run(arguments: &[&str], program: &Path) -> Output {
     command.output().unwrap()
 }
 
-/// Exit code, and what was said on either stream.
+/// Returns the exit code and the output on both streams.
 fn output(arguments: &[&str], program: &Path) -> (Option<i32>, String) {
     let output = run(arguments, program);
     let text = [output.stdout, output.stderr].concat();
@@ -57,7 +57,7 @@ fn a_program_that_can_be_accelerated_is_reported_and_run() {
     assert_eq!(run(&["sh", "-c", "exit 7"], Path::new("")).status.code(), Some(7), "the program's own");
 }
 
-/// What cannot be reached is told with its reason, runs nevertheless, and is refused in strict mode.
+/// A program that cannot be accelerated is reported with the reason, runs nevertheless, and is refused in strict mode.
 fn cannot(program: &Path, why: &str) {
     let (code, text) = output(&["--check"], program);
     assert_eq!(code, Some(78), "{text}");

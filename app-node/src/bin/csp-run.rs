@@ -39,7 +39,7 @@ struct Arguments {
     /// The agent's socket [default: /run/csp/agent.sock].
     #[arg(long, value_name = "PATH", env = "CSP_AGENT")]
     agent: Option<PathBuf>,
-    /// Only tell whether the program can be accelerated.
+    /// Only report whether the program can be accelerated.
     #[arg(long)]
     check: bool,
     /// The program and its arguments.
