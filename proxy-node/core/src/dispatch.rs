@@ -74,13 +74,13 @@ impl Dispatcher {
     /// A channel is gone, with its process' listeners.
     pub(crate) fn channel_down(&mut self, now: Instant, channel: ChannelId) {
         self.processes.remove(&channel);
-        self.pools.forget_channel(now, channel);
-        self.offers.forget_channel(channel, None);
+        self.pools.remove_channel(now, channel);
+        self.offers.remove_channel(channel, None);
     }
 
     /// One lane of a channel is gone.
     pub(crate) fn lane_down(&mut self, channel: ChannelId, lane: Lane) {
-        self.offers.forget_channel(channel, Some(lane));
+        self.offers.remove_channel(channel, Some(lane));
     }
 
     /// LISTEN: the error is the reason for REFUSED.
@@ -198,7 +198,7 @@ impl Dispatcher {
             (_, Some(choice)) => self.pools.release(choice),
             (_, None) => {}
         }
-        self.offers.forget(flow.label);
+        self.offers.remove(flow.label);
         if flow.waiting {
             self.left_backlog(flows, tcp, flow.service);
         }

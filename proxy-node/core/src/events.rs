@@ -73,7 +73,7 @@ impl<O: ProxyOutput> Turn<'_, O> {
         if let Some(lane) = self.cx.flows.get(label).filter(|f| f.channel().is_some()).map(|f| f.lane) {
             self.cx.send(lane, MessageHeader::of_flow(MessageKind::Close, label, 0, 0), &[]);
         }
-        self.forget(label);
+        self.remove_flow(label);
     }
 
     fn tcp_failed(&mut self, label: FlowLabel, why: FailReason) {
@@ -100,7 +100,7 @@ impl<O: ProxyOutput> Turn<'_, O> {
         if let Some((lane, header)) = notice {
             self.cx.send(lane, header, &[]);
         }
-        self.forget(label);
+        self.remove_flow(label);
     }
 }
 

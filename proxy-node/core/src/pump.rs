@@ -69,8 +69,8 @@ impl Pump {
     }
 
     /// A lane is gone: flows that are at no process wait for none.
-    pub(crate) fn forget_stale(&mut self, flows: &FlowTable) {
-        self.parked.forget_stale(|label| flows.get(label).is_some_and(|f| f.channel().is_some()));
+    pub(crate) fn remove_stale(&mut self, flows: &FlowTable) {
+        self.parked.remove_stale(|label| flows.get(label).is_some_and(|f| f.channel().is_some()));
     }
 
     /// Puts a flow into the list of those to pump, once.

@@ -58,11 +58,11 @@ impl<O: ProxyOutput> Turn<'_, O> {
             Some(peer) => self.fail_peer(peer),
             None => self.cx.tcp.abort(self.cx.now, label),
         }
-        self.forget(label);
+        self.remove_flow(label);
     }
 
     /// Takes a flow out of the table.
-    pub(super) fn forget(&mut self, label: FlowLabel) {
+    pub(super) fn remove_flow(&mut self, label: FlowLabel) {
         if let Some(flow) = self.cx.flows.remove(label) {
             self.release(&flow);
         }
@@ -115,6 +115,6 @@ impl<O: ProxyOutput> Turn<'_, O> {
                 | Stage::Finishing => self.abandon(label),
             }
         }
-        self.pump.forget_stale(self.cx.flows);
+        self.pump.remove_stale(self.cx.flows);
     }
 }

@@ -24,19 +24,19 @@ fn with_backlog(connections: usize, time: Option<Duration>) -> World {
 
 fn refuse(w: &mut World, channel: u32, label: u32) {
     let label = FlowLabel::from_wire(label).unwrap();
-    w.tell(channel, MessageHeader::of_flow(MessageKind::Refused, label, 111, 0), &[]);
+    w.send(channel, MessageHeader::of_flow(MessageKind::Refused, label, 111, 0), &[]);
 }
 
 /// The process withdraws its credit; returns how much the proxy gives back.
 fn withdraw(w: &mut World, channel: u32) -> u32 {
-    w.tell(channel, MessageHeader::new(MessageKind::AcceptCredit, 7, 0, 0), &[]);
+    w.send(channel, MessageHeader::new(MessageKind::AcceptCredit, 7, 0, 0), &[]);
     let answer = w.out.messages.iter().rev().find(|m| m.1.kind == MessageKind::AcceptCredit).unwrap().1;
     w.out.messages.clear();
     answer.argument
 }
 
 fn grant(w: &mut World, channel: u32, count: u32) {
-    w.tell(channel, MessageHeader::new(MessageKind::AcceptCredit, 7, count, 0), &[]);
+    w.send(channel, MessageHeader::new(MessageKind::AcceptCredit, 7, count, 0), &[]);
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn a_slow_process_that_accepts_gets_what_waits() {
     w.connect_all(1001..1003);
     assert!(w.out.messages.is_empty());
     let label = FlowLabel::from_wire(label).unwrap();
-    w.tell(PORT.into(), MessageHeader::of_flow(MessageKind::Accepted, label, 1 << 16, 0), &[]);
+    w.send(PORT.into(), MessageHeader::of_flow(MessageKind::Accepted, label, 1 << 16, 0), &[]);
     assert_eq!(w.out.take(PORT.into(), MessageKind::Open).len(), 2);
 }
 
@@ -163,7 +163,7 @@ fn a_policy_with_another_bound_applies_to_what_waits() {
 }
 
 #[test]
-fn while_a_process_lives_connections_wait_for_as_long_as_the_service_says() {
+fn while_a_process_lives_connections_wait_for_as_long_as_the_service_specifies() {
     let second = Duration::from_secs(1);
     let mut w = with_backlog(100, Some(10 * second));
     withdraw(&mut w, PORT.into());
@@ -278,8 +278,8 @@ fn an_offer_does_not_stay_for_ever_with_a_busy_process_while_another_one_accepts
         w.connect(1, port + 1000);
         for other in offered {
             let other = FlowLabel::from_wire(other).unwrap();
-            w.tell(2, MessageHeader::of_flow(MessageKind::Accepted, other, 1 << 16, 0), &[]);
-            w.tell(2, MessageHeader::of_flow(MessageKind::Reset, other, 0, 0), &[]);
+            w.send(2, MessageHeader::of_flow(MessageKind::Accepted, other, 1 << 16, 0), &[]);
+            w.send(2, MessageHeader::of_flow(MessageKind::Reset, other, 0, 0), &[]);
         }
         grant(&mut w, 2, 2);
     }

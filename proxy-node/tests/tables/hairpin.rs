@@ -29,7 +29,7 @@ enum Step {
     /// The server hands the connection back.
     Refuse,
     /// A process sends a message without payload and argument.
-    Say(u32, MessageKind),
+    Send(u32, MessageKind),
     /// A process closes with unread data.
     CloseUnread(u32),
     /// A process sends so many bytes.
@@ -40,7 +40,7 @@ enum Step {
     Wait(Duration),
 }
 use MessageKind::{Accepted, Close, Connected, Data, Open, Refused, Reset, Shutdown};
-use Step::{Accept, CloseUnread, Connect, Gone, Refuse, Say, Wait, Write};
+use Step::{Accept, CloseUnread, Connect, Gone, Refuse, Send, Wait, Write};
 
 fn of(label: u32, kind: MessageKind, argument: u32, len: usize) -> MessageHeader {
     MessageHeader::of_flow(kind, FlowLabel::from_wire(label).unwrap(), argument, len as u32)
@@ -64,7 +64,7 @@ fn connect(w: &mut World, request: u32, window: u32) {
     let mut payload = [0; ConnectPayload::LEN_MAX];
     let len = ConnectPayload { remote: (VIP, 80).into(), local: None }.emit(&mut payload).unwrap();
     let header = MessageHeader::new(MessageKind::Connect, request, window, len as u32);
-    w.tell(CLIENT, header, &payload[..len]);
+    w.send(CLIENT, header, &payload[..len]);
 }
 
 /// The label that a message of this kind named last on a lane.
@@ -80,14 +80,14 @@ fn label_of(w: &World, side: u32) -> u32 {
 fn take(w: &mut World, step: Step) {
     match step {
         Connect(window) => connect(w, 1, window),
-        Accept(window) => w.tell(SERVER, of(label_of(w, SERVER), Accepted, window, 0), &[]),
-        Refuse => w.tell(SERVER, of(label_of(w, SERVER), Refused, 111, 0), &[]),
-        Say(side, kind) => w.tell(side, of(label_of(w, side), kind, 0, 0), &[]),
+        Accept(window) => w.send(SERVER, of(label_of(w, SERVER), Accepted, window, 0), &[]),
+        Refuse => w.send(SERVER, of(label_of(w, SERVER), Refused, 111, 0), &[]),
+        Send(side, kind) => w.send(side, of(label_of(w, side), kind, 0, 0), &[]),
         CloseUnread(side) => {
             let header = of(label_of(w, side), Close, 0, 0);
-            w.tell(side, MessageHeader { flags: CLOSE_UNREAD, ..header }, &[]);
+            w.send(side, MessageHeader { flags: CLOSE_UNREAD, ..header }, &[]);
         }
-        Write(side, len) => w.tell(side, of(label_of(w, side), Data, 0, len), &vec![7; len]),
+        Write(side, len) => w.send(side, of(label_of(w, side), Data, 0, len), &vec![7; len]),
         Gone(side, hangup) => w.core.channel_down(w.now, ChannelId(side), hangup, &mut w.out),
         Wait(time) => w.pass(time),
     }
@@ -113,18 +113,18 @@ fn each_end_sees_what_it_would_see_over_tcp() {
     let open = |then: &[Step]| [&[Connect(ALL), Accept(ALL)], then].concat();
     check(&[Connect(ALL)], &[Connected], &[Open], 2);
     // Bytes, then the end of the stream and both closed, in either order.
-    let talk = [Write(CLIENT, 5), Write(SERVER, 70), Say(SERVER, Close)];
+    let talk = [Write(CLIENT, 5), Write(SERVER, 70), Send(SERVER, Close)];
     check(&open(&talk), &[Connected, Data, Shutdown], &[Open, Data, Close], 2);
-    let closed = [&talk[..], &[Say(CLIENT, Close)]].concat();
+    let closed = [&talk[..], &[Send(CLIENT, Close)]].concat();
     check(&open(&closed), &[Connected, Data, Shutdown, Close], &[Open, Data, Close], 0);
     // Half-close: the answer comes after the end of the request; when both have finished, both are closed.
-    let half = [Say(CLIENT, Shutdown), Write(SERVER, 9), Say(SERVER, Shutdown)];
+    let half = [Send(CLIENT, Shutdown), Write(SERVER, 9), Send(SERVER, Shutdown)];
     check(&open(&half), &[Connected, Data, Shutdown, Close], &[Open, Shutdown, Close], 0);
     // Resets, and unread data (RFC 9293 §3.6.1).
-    check(&open(&[Say(CLIENT, Reset)]), &[Connected, Close], &[Open, Reset], 0);
+    check(&open(&[Send(CLIENT, Reset)]), &[Connected, Close], &[Open, Reset], 0);
     check(&open(&[CloseUnread(SERVER)]), &[Connected, Reset], &[Open, Close], 0);
-    check(&open(&[Say(CLIENT, Close), Write(SERVER, 1)]), &[Connected, Close], &[Open, Shutdown, Reset], 0);
-    let unread = [Connect(4), Accept(ALL), Write(SERVER, 10), Say(CLIENT, Close)];
+    check(&open(&[Send(CLIENT, Close), Write(SERVER, 1)]), &[Connected, Close], &[Open, Shutdown, Reset], 0);
+    let unread = [Connect(4), Accept(ALL), Write(SERVER, 10), Send(CLIENT, Close)];
     check(&unread, &[Connected, Data, Close], &[Open, Reset], 0);
     // A process ends, or the way to it breaks.
     check(&open(&[Gone(SERVER, true)]), &[Connected, Shutdown], &[Open], 2);
@@ -138,9 +138,9 @@ fn a_hairpin_waits_in_the_backlog_like_any_other_connection() {
     const ALL: u32 = 1 << 16;
     // What the client writes meanwhile, and the end of it, is there once a process accepts.
     check(&[Connect(ALL), Write(CLIENT, 5), Accept(ALL)], &[Connected], &[Open, Data], 2);
-    let left = [Connect(ALL), Write(CLIENT, 5), Say(CLIENT, Close), Accept(ALL)];
+    let left = [Connect(ALL), Write(CLIENT, 5), Send(CLIENT, Close), Accept(ALL)];
     check(&left, &[Connected, Close], &[Open, Data, Shutdown], 2);
-    check(&[Connect(ALL), Say(CLIENT, Reset)], &[Connected, Close], &[Open, Reset], 0);
+    check(&[Connect(ALL), Send(CLIENT, Reset)], &[Connected, Close], &[Open, Reset], 0);
     // Handed back it is offered again; without a server it is reset in time.
     check(&[Connect(ALL), Refuse, Accept(ALL), Write(SERVER, 1)], &[Connected, Data], &[Open, Open], 2);
     let lost = [Connect(ALL), Gone(SERVER, true)];
@@ -186,7 +186,7 @@ fn stream(from: u32, total: usize, room: u32) {
     connect(&mut w, 1, if to == CLIENT { room } else { 1 << 20 });
     let labels = [(CLIENT, label_of(&w, CLIENT)), (SERVER, label_of(&w, SERVER))];
     let label = |side| labels.iter().find(|l| l.0 == side).unwrap().1;
-    w.tell(SERVER, of(label(SERVER), Accepted, if to == SERVER { room } else { 1 << 20 }, 0), &[]);
+    w.send(SERVER, of(label(SERVER), Accepted, if to == SERVER { room } else { 1 << 20 }, 0), &[]);
     let (mut window, mut sent, mut received) = (HAIRPIN_WINDOW as usize, 0, 0);
     let mut held: VecDeque<u32> = VecDeque::new();
     for round in 0.. {
@@ -195,7 +195,7 @@ fn stream(from: u32, total: usize, room: u32) {
         let bytes: Vec<u8> = (sent..sent + len).map(|at| (at % 251) as u8).collect();
         w.out.descriptors.insert(Lane(to), round % 3);
         if len > 0 {
-            w.tell(from, of(label(from), Data, 0, len), &bytes);
+            w.send(from, of(label(from), Data, 0, len), &bytes);
             (sent, window) = (sent + len, window - len);
         }
         w.core.drive(NOW, &mut w.out);
@@ -216,7 +216,7 @@ fn stream(from: u32, total: usize, room: u32) {
             break;
         }
         if let Some(len) = held.pop_front() {
-            w.tell(to, of(label(to), MessageKind::Credit, len, 0), &[]);
+            w.send(to, of(label(to), MessageKind::Credit, len, 0), &[]);
         }
     }
     assert_eq!(w.core.counters().drop_no_budget, 0);

@@ -112,7 +112,7 @@ fn a_service_that_policy_drops_goes_with_its_last_connection_and_its_members_wit
     let syn_ack = w.out.records.last().unwrap().2;
     w.policy(Vec::new());
     let label = FlowLabel::from_wire(taken[0].1).unwrap();
-    w.tell(8001, MessageHeader::of_flow(MessageKind::Reset, label, 0, 0), &[]);
+    w.send(8001, MessageHeader::of_flow(MessageKind::Reset, label, 0, 0), &[]);
     assert_eq!(w.core.flow_count(), 0);
     w.processes.clear();
     w.core.channel_down(NOW, ChannelId(8001), true, &mut w.out);
@@ -141,7 +141,7 @@ fn those_that_wait_for_a_process_are_served_in_order_or_given_up_in_time() {
 }
 
 #[test]
-fn connections_that_applications_open_behave_as_their_egress_rule_says() {
+fn connections_that_applications_open_behave_as_their_egress_rule_specifies() {
     for (ecn, proposed) in [(EcnMode::Active, true), (EcnMode::Passive, false)] {
         let mut w = World::new(&[8001]);
         let tcp = ServiceTcp { ecn: Some(ecn), ..ServiceTcp::default() };
@@ -152,7 +152,7 @@ fn connections_that_applications_open_behave_as_their_egress_rule_says() {
         let connect = ConnectPayload { remote: "192.0.2.7:443".parse().unwrap(), local: None };
         let mut payload = [0; ConnectPayload::LEN_MAX];
         let len = connect.emit(&mut payload).unwrap();
-        w.tell(8001, MessageHeader::new(MessageKind::Connect, 1, 1 << 16, len as u32), &payload[..len]);
+        w.send(8001, MessageHeader::new(MessageKind::Connect, 1, 1 << 16, len as u32), &payload[..len]);
         assert_eq!(w.out.records.last().map(|r| (r.0, r.1)), Some((1, 443)));
         assert_eq!(
             w.out.flags,
@@ -180,7 +180,7 @@ fn connection_with(tcp: ServiceTcp) -> (World, u32, (u32, u32)) {
 }
 
 #[test]
-fn a_service_says_when_silent_clients_are_probed() {
+fn a_service_sets_when_silent_clients_are_probed() {
     let silent = Duration::from_secs(60);
     let probes = |tcp| {
         let (mut w, expects, _) = connection_with(tcp);
@@ -194,11 +194,11 @@ fn a_service_says_when_silent_clients_are_probed() {
 }
 
 #[test]
-fn a_service_says_how_long_clients_may_leave_data_unacknowledged() {
+fn a_service_sets_how_long_clients_may_leave_data_unacknowledged() {
     let lives = |tcp, time| {
         let (mut w, _, (channel, label)) = connection_with(tcp);
         let label = FlowLabel::from_wire(label).unwrap();
-        w.tell(channel, MessageHeader::of_flow(MessageKind::Data, label, 0, 8), b"response");
+        w.send(channel, MessageHeader::of_flow(MessageKind::Data, label, 0, 8), b"response");
         w.pass(time);
         w.core.flow_count() == 1
     };

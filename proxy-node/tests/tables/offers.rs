@@ -25,10 +25,10 @@ impl World {
         w
     }
 
-    fn says(&mut self, channel: u32, label: u32, kind: MessageKind) {
+    fn send_on_flow(&mut self, channel: u32, label: u32, kind: MessageKind) {
         let argument = if kind == MessageKind::Accepted { 1 << 16 } else { 0 };
         let payload: &[u8] = if kind == MessageKind::Data { b"response" } else { &[] };
-        self.tell(channel, of(label, kind, argument, payload.len() as u32), payload);
+        self.send(channel, of(label, kind, argument, payload.len() as u32), payload);
     }
 
     fn takes(&mut self, channel: u32, kind: MessageKind) -> Option<u32> {
@@ -57,11 +57,11 @@ impl World {
 
     /// The connection is served by `channel`.
     fn is_served_by(&mut self, channel: u32, label: u32, expects: u32) {
-        self.says(channel, label, MessageKind::Accepted);
+        self.send_on_flow(channel, label, MessageKind::Accepted);
         self.client(1, 1000, 101, expects, TcpFlags::ACK, b"request");
         assert_eq!(self.takes(channel, MessageKind::Data), Some(label));
         self.out.records.clear();
-        self.says(channel, label, MessageKind::Data);
+        self.send_on_flow(channel, label, MessageKind::Data);
         assert_eq!(self.out.records, [(1, 1000, expects)], "the first byte that the client gets");
     }
 }
@@ -77,7 +77,7 @@ fn an_offer_without_answer_goes_to_an_idle_process() {
     assert_eq!((w.takes(1, MessageKind::Reset), w.takes(2, MessageKind::Open)), (Some(label), Some(label)));
     assert_eq!(w.withdrawn(), 1);
     // The first one is in doubt: the next connections are not tried there.
-    w.says(2, label, MessageKind::Accepted);
+    w.send_on_flow(2, label, MessageKind::Accepted);
     w.connect(1, 1001);
     assert!(w.takes(2, MessageKind::Open).is_some());
 }
@@ -116,7 +116,7 @@ fn what_crosses_the_reset_is_not_the_connections() {
     for answer in answers {
         let (mut w, label, expects) = World::moved(2);
         w.out.records.clear();
-        answer.iter().for_each(|kind| w.says(1, label, *kind));
+        answer.iter().for_each(|kind| w.send_on_flow(1, label, *kind));
         assert!(w.out.messages.is_empty() && w.out.records.is_empty(), "{answer:?}: {:?}", w.out.messages);
         w.is_served_by(2, label, expects);
     }
@@ -125,7 +125,7 @@ fn what_crosses_the_reset_is_not_the_connections() {
 #[test]
 fn a_refusal_that_crosses_the_reset_refuses_nothing() {
     let (mut w, label, expects) = World::moved(2);
-    w.says(1, label, MessageKind::Refused);
+    w.send_on_flow(1, label, MessageKind::Refused);
     assert!(w.out.messages.is_empty() && w.core.counters().opens_refused == 0);
     w.is_served_by(2, label, expects);
 }
@@ -141,19 +141,19 @@ fn the_death_of_the_first_process_changes_nothing() {
 #[test]
 fn what_the_second_process_refuses_goes_back_once_the_first_has_answered() {
     let refused = |w: &mut World, label| {
-        w.tell(2, MessageHeader::new(MessageKind::AcceptCredit, 7, 0, 0), &[]);
-        w.says(2, label, MessageKind::Refused);
+        w.send(2, MessageHeader::new(MessageKind::AcceptCredit, 7, 0, 0), &[]);
+        w.send_on_flow(2, label, MessageKind::Refused);
         w.out.messages.clear();
     };
     let dead = |w: &mut World, _| w.core.channel_down(w.now, ChannelId(2), true, &mut w.out);
     for end in [refused as fn(&mut World, u32), dead] {
         let (mut w, label, expects) = World::moved(2);
         end(&mut w, label);
-        w.says(1, label, MessageKind::Accepted);
-        w.says(1, label, MessageKind::Data);
+        w.send_on_flow(1, label, MessageKind::Accepted);
+        w.send_on_flow(1, label, MessageKind::Data);
         w.pass(50 * OFFER_PATIENCE);
         assert!(w.out.messages.is_empty(), "it does not look at its channel yet: {:?}", w.out.messages);
-        w.says(1, label, MessageKind::Close);
+        w.send_on_flow(1, label, MessageKind::Close);
         assert_eq!(w.takes(1, MessageKind::Open), Some(label));
         w.is_served_by(1, label, expects);
     }
@@ -172,8 +172,8 @@ fn a_process_that_does_not_answer_keeps_nothing_from_others() {
     assert_eq!((w.takes(2, MessageKind::Open), w.takes(3, MessageKind::Open)), (Some(label), Some(label)));
     // The client of the first one leaves: it is the one that is idle.
     let (_, done) = busy[0];
-    w.says(1, label, MessageKind::Close);
-    w.tell(1, MessageHeader { flags: CLOSE_UNREAD, ..of(done, MessageKind::Close, 0, 0) }, &[]);
+    w.send_on_flow(1, label, MessageKind::Close);
+    w.send(1, MessageHeader { flags: CLOSE_UNREAD, ..of(done, MessageKind::Close, 0, 0) }, &[]);
     w.out.messages.clear();
     w.pass(OFFER_PATIENCE);
     assert_eq!((w.takes(3, MessageKind::Reset), w.takes(1, MessageKind::Open)), (Some(label), Some(label)));
@@ -215,17 +215,17 @@ const WORKERS: u32 = 5;
 const MEET_MS_MAX: u64 = 200 + (WORKERS as u64 + 1) * (8 * 20 + 2 * WAY_MS_MAX + 2);
 
 impl Worker {
-    fn say(&mut self, now: Instant, random: &mut Random, header: MessageHeader) {
+    fn send(&mut self, now: Instant, random: &mut Random, header: MessageHeader) {
         let arrives = now + Duration::from_millis(random.below(WAY_MS_MAX));
         let after = self.from.back().map_or(arrives, |last| last.0.max(arrives));
         self.from.push_back((after, header));
     }
 
-    fn hear(&mut self, now: Instant, random: &mut Random, header: MessageHeader) {
+    fn receive(&mut self, now: Instant, random: &mut Random, header: MessageHeader) {
         let label = header.id;
         match header.kind {
             MessageKind::Open if now < self.away_until => {
-                self.say(now, random, of(label, MessageKind::Refused, 111, 0));
+                self.send(now, random, of(label, MessageKind::Refused, 111, 0));
             }
             MessageKind::Open => {
                 let known = self.queue.contains(&label) || self.ended.contains(&label);
@@ -237,7 +237,7 @@ impl Worker {
                 self.queue.retain(|l| *l != label);
                 let served = self.serving.take_if(|s| s.0 == label).is_some();
                 if waited || served {
-                    self.say(now, random, of(label, MessageKind::Close, 0, 0));
+                    self.send(now, random, of(label, MessageKind::Close, 0, 0));
                 }
                 self.ended.remove(&label);
             }
@@ -247,7 +247,7 @@ impl Worker {
         // As an application grants again what it has used.
         let credit = MessageHeader::new(MessageKind::AcceptCredit, 7, 1, 0);
         if header.kind == MessageKind::Open {
-            self.say(now, random, credit);
+            self.send(now, random, credit);
         }
     }
 
@@ -258,17 +258,17 @@ impl Worker {
             self.serving = None;
             self.ended.insert(label);
             let close = of(label, MessageKind::Close, 0, 0);
-            self.say(now, random, MessageHeader { flags: CLOSE_UNREAD, ..close });
+            self.send(now, random, MessageHeader { flags: CLOSE_UNREAD, ..close });
         }
         while (self.serving.is_none() || !self.computes)
             && let Some((_, header)) = self.to.pop_front_if(|(at, _)| *at <= now)
         {
-            self.hear(now, random, header);
+            self.receive(now, random, header);
         }
         if self.serving.is_none() && random.below(2_000) == 0 {
             self.away_until = now + Duration::from_millis(50);
             while let Some(label) = self.queue.pop_front() {
-                self.say(now, random, of(label, MessageKind::Refused, 111, 0));
+                self.send(now, random, of(label, MessageKind::Refused, 111, 0));
             }
         }
         if self.serving.is_none()
@@ -278,7 +278,7 @@ impl Worker {
             let ms = if random.below(4) == 0 { random.below(2_000) } else { random.below(100) };
             self.computes = random.below(2) == 0;
             self.serving = Some((label, now + Duration::from_millis(1 + ms)));
-            self.say(now, random, of(label, MessageKind::Accepted, 1 << 16, 0));
+            self.send(now, random, of(label, MessageKind::Accepted, 1 << 16, 0));
         }
         let idle =
             self.serving.is_none() && self.to.is_empty() && self.from.is_empty() && now >= self.away_until;
@@ -315,7 +315,7 @@ fn one_at_a_time(seed: u64) -> u64 {
         for (channel, worker) in &mut workers {
             worker.run(w.now, &mut random);
             while let Some((_, header)) = worker.from.pop_front_if(|(at, _)| *at <= w.now) {
-                w.tell(*channel, header, &[]);
+                w.send(*channel, header, &[]);
             }
         }
         if random.below(1_500) == 0 {

@@ -144,11 +144,11 @@ impl World {
         let process = Process { node, name, uid: None, grant: Grant::all() };
         assert!(self.core.channel_up(ChannelId(channel), process));
         let listen = ListenPayload { address: SocketAddr::from(([0, 0, 0, 0], port)) }.emit();
-        self.tell(channel, MessageHeader::new(MessageKind::Listen, 7, 64, listen.len() as u32), &listen);
-        self.tell(channel, MessageHeader::new(MessageKind::AcceptCredit, 7, 64, 0), &[]);
+        self.send(channel, MessageHeader::new(MessageKind::Listen, 7, 64, listen.len() as u32), &listen);
+        self.send(channel, MessageHeader::new(MessageKind::AcceptCredit, 7, 64, 0), &[]);
     }
 
-    pub fn tell(&mut self, channel: u32, header: MessageHeader, payload: &[u8]) {
+    pub fn send(&mut self, channel: u32, header: MessageHeader, payload: &[u8]) {
         let message = Message { header, payload };
         let from = (ChannelId(channel), Lane(channel));
         let verdict = self.core.on_message(self.now, from, &message, None, &mut self.out);
@@ -247,7 +247,7 @@ impl World {
         for channel in self.processes.clone() {
             for label in self.out.take(channel, MessageKind::Open) {
                 let label = FlowLabel::from_wire(label).unwrap();
-                self.tell(channel, MessageHeader::of_flow(MessageKind::Accepted, label, 1 << 16, 0), &[]);
+                self.send(channel, MessageHeader::of_flow(MessageKind::Accepted, label, 1 << 16, 0), &[]);
                 taken.push((channel, label.to_wire()));
             }
         }

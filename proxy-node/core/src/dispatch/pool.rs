@@ -175,7 +175,7 @@ impl Pools {
         if let Some(known) = self.get_mut(member) {
             known.services.retain(|s| *s != service);
         }
-        self.forget_if_unused(member);
+        self.remove_if_unused(member);
     }
 
     /// Looks at a member.
@@ -250,7 +250,7 @@ impl Pools {
     }
 
     /// A process is gone: all its listeners go.
-    pub fn forget_channel(&mut self, now: Instant, channel: ChannelId) {
+    pub fn remove_channel(&mut self, now: Instant, channel: ChannelId) {
         for listener in self.by_channel.remove(&channel).unwrap_or_default() {
             self.remove_listener(now, channel, listener);
         }
@@ -329,7 +329,7 @@ impl Pools {
         if let Some(member) = self.get_mut(choice.member) {
             member.open = member.open.saturating_sub(1);
         }
-        self.forget_if_unused(choice.member);
+        self.remove_if_unused(choice.member);
     }
 
     fn get_mut(&mut self, member: MemberId) -> Option<&mut Member> {
@@ -396,11 +396,11 @@ impl Pools {
             member.unserved_since = now;
             member.credit -= u64::from(gone.credit);
         }
-        self.forget_if_unused(gone.member);
+        self.remove_if_unused(gone.member);
         Some(gone.member)
     }
 
-    fn forget_if_unused(&mut self, id: MemberId) {
+    fn remove_if_unused(&mut self, id: MemberId) {
         let Some(slot) = self.members.get_mut(id.0 as usize) else { return };
         if let Some(gone) = slot.take_if(|m| m.is_unused()) {
             self.by_address.remove(&(gone.node, gone.port));

@@ -142,7 +142,7 @@ impl Services {
             listen.push((address, number));
         }
         self.by_address = listen.iter().copied().collect();
-        known.into_iter().for_each(|number| self.forget_if_over(number, pools));
+        known.into_iter().for_each(|number| self.remove_if_over(number, pools));
         let gone = before.into_iter().filter(|a| !listen.iter().any(|(l, _)| l == a)).collect();
         (listen, gone)
     }
@@ -234,10 +234,10 @@ impl Services {
         if let Some(service) = self.get_mut(number) {
             service.flows = service.flows.saturating_sub(1);
         }
-        self.forget_if_over(number, pools);
+        self.remove_if_over(number, pools);
     }
 
-    fn forget_if_over(&mut self, number: u32, pools: &mut Pools) {
+    fn remove_if_over(&mut self, number: u32, pools: &mut Pools) {
         if self.get(number).is_none_or(|s| s.active || s.flows > 0) {
             return;
         }

@@ -74,16 +74,16 @@ impl Offers {
     }
 
     /// The connection is over.
-    pub(super) fn forget(&mut self, label: FlowLabel) {
+    pub(super) fn remove(&mut self, label: FlowLabel) {
         if !self.withdrawn.is_empty() {
             self.withdrawn.remove(&label);
         }
     }
 
     /// A channel is gone, or one lane of it: no answer will come from there.
-    pub(super) fn forget_channel(&mut self, channel: ChannelId, lane: Option<Lane>) {
+    pub(super) fn remove_channel(&mut self, channel: ChannelId, lane: Option<Lane>) {
         self.withdrawn.retain(|_, answers| {
-            forget(answers, |(from, on)| from == channel && lane.is_none_or(|lane| lane == on));
+            clear_answers(answers, |(from, on)| from == channel && lane.is_none_or(|lane| lane == on));
             answers.iter().any(Option::is_some)
         });
     }
@@ -107,7 +107,7 @@ impl Offers {
     /// The process has answered: what it sends about this connection from now on counts.
     fn answered(&mut self, label: FlowLabel, by: ChannelId) {
         if let Some(answers) = self.withdrawn.get_mut(&label) {
-            forget(answers, |(from, _)| from == by);
+            clear_answers(answers, |(from, _)| from == by);
             if answers.iter().all(Option::is_none) {
                 self.withdrawn.remove(&label);
             }
@@ -116,7 +116,7 @@ impl Offers {
 }
 
 /// Takes answers out that will not come any more.
-fn forget(answers: &mut Answers, gone: impl Fn((ChannelId, Lane)) -> bool) {
+fn clear_answers(answers: &mut Answers, gone: impl Fn((ChannelId, Lane)) -> bool) {
     for answer in answers {
         answer.take_if(|from| gone(*from));
     }

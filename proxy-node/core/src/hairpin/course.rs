@@ -90,7 +90,7 @@ impl<O: ProxyOutput> Turn<'_, O> {
         let Some(peer) = self.cx.hairpin.peer(label) else { return };
         let closed = self.cx.flows.get(peer).is_none_or(|flow| flow.stage == Stage::Finishing);
         if closed {
-            self.forget(peer);
+            self.remove_flow(peer);
             self.fail_peer(label);
         } else {
             self.pump.enqueue(self.cx.flows, peer);
@@ -116,7 +116,7 @@ impl<O: ProxyOutput> Turn<'_, O> {
                 {
                     self.cx.send(lane, MessageHeader::of_flow(MessageKind::Close, label, 0, 0), &[]);
                 }
-                self.forget(label);
+                self.remove_flow(label);
             }
         }
     }

@@ -43,7 +43,7 @@ impl Parked {
     }
 
     /// Takes out flows that do not `wait` any more; for when a lane is gone.
-    pub(super) fn forget_stale(&mut self, waits: impl Fn(FlowLabel) -> bool) {
+    pub(super) fn remove_stale(&mut self, waits: impl Fn(FlowLabel) -> bool) {
         self.lanes.retain(|_, line| {
             line.retain(|label| waits(*label));
             !line.is_empty()

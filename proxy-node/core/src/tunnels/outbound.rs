@@ -48,7 +48,7 @@ impl Tunnels {
                     cx.recorder.counters.client_bytes_out += transmit.payload_len as u64;
                     let (label, via) = (transmit.label, transmit.via);
                     let announces = transmit.flow_new || transmit.flow_end;
-                    let before = if announces { self.announced.tell(label, via) } else { None };
+                    let before = if announces { self.announced.record(label, via) } else { None };
                     if let Some(before) = before {
                         // Best effort: a node that keeps the flow has its own, longer limits.
                         let _ = cx.out.tunnel(now, before, &Record::flow_end(label, self.worker), &[]);

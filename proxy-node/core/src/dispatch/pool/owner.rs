@@ -75,9 +75,9 @@ mod tests {
         // One that joined keeps the owner's place.
         let joined = pools.listen(node, any(80), ChannelId(2), 1).unwrap();
         pools.claim(joined, Claim { joins: true, ..user(65534) });
-        pools.forget_channel(Instant::ZERO, ChannelId(1));
+        pools.remove_channel(Instant::ZERO, ChannelId(1));
         assert!(pools.admits(node, 80, &user(33)) && !pools.admits(node, 80, &user(65534)));
-        pools.forget_channel(Instant::ZERO, ChannelId(2));
+        pools.remove_channel(Instant::ZERO, ChannelId(2));
         assert!(pools.admits(node, 80, &user(65534)), "nobody listens any more");
     }
 

@@ -61,7 +61,7 @@ fn within_a_member_connections_spread_over_processes() {
         pools.choose(NOW, &[web], VIP, |_| false).unwrap().channel,
     ];
     assert_ne!(channels[0], channels[1]);
-    pools.forget_channel(Instant::ZERO, ChannelId(1));
+    pools.remove_channel(Instant::ZERO, ChannelId(1));
     assert_eq!(pools.choose(NOW, &[web], VIP, |_| false).unwrap().channel, ChannelId(2));
 }
 
@@ -82,7 +82,7 @@ fn a_member_goes_when_nobody_names_it_listens_there_or_is_connected() {
     let choice = pools.choose(NOW, &[web], VIP, |_| false).unwrap();
     assert_eq!(pools.get(web).map(|m| (m.open, m.accept_credit(), m.listener_count())), Some((1, 1, 1)));
     pools.unname(web, 3);
-    pools.forget_channel(Instant::ZERO, ChannelId(1));
+    pools.remove_channel(Instant::ZERO, ChannelId(1));
     assert!(pools.get(web).is_some(), "a connection is at it");
     pools.release(choice);
     assert!(pools.get(web).is_none() && pools.is_empty());
@@ -99,7 +99,7 @@ fn announcing_and_leaving_does_not_use_members_up() {
     for port in 1..=2 * MEMBERS_MAX as u32 {
         let member = pools.listen(node("an-1"), any(port as u16), ChannelId(port), 1);
         assert!(member.is_ok(), "at {port}");
-        pools.forget_channel(Instant::ZERO, ChannelId(port));
+        pools.remove_channel(Instant::ZERO, ChannelId(port));
     }
     assert!(pools.is_empty());
 }
