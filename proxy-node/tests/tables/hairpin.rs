@@ -1,4 +1,5 @@
-//! Connections of a program of the cluster to a service of the cluster: each end sees what it would see of the other over TCP.
+//! Connections of a program of the cluster to a service of the cluster: each end observes what it would observe over
+//! TCP.
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
@@ -15,11 +16,11 @@ use csp_wire::channel::{
 
 use super::world::{NOW, VIP, World, web};
 
-/// The channels, and lanes, of the process that connects and of the one that serves.
+/// The channels, and lanes, of the connecting and of the serving process.
 const CLIENT: u32 = 9000;
 const SERVER: u32 = 8001;
 
-/// What happens next.
+/// One step of a test.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// The client connects, with this receive window.
@@ -32,9 +33,9 @@ enum Step {
     Send(u32, MessageKind),
     /// A process closes with unread data.
     CloseUnread(u32),
-    /// A process sends so many bytes.
+    /// A process sends this number of bytes.
     Write(u32, usize),
-    /// A process ends, or the way to it breaks.
+    /// A process ends (`true`), or its link is lost.
     Gone(u32, bool),
     /// Time passes.
     Wait(Duration),
@@ -46,7 +47,7 @@ fn of(label: u32, kind: MessageKind, argument: u32, len: usize) -> MessageHeader
     MessageHeader::of_flow(kind, FlowLabel::from_wire(label).unwrap(), argument, len as u32)
 }
 
-/// A world with a server, a client that may connect to it, and this backlog.
+/// Returns a world with a server, a client that may connect to it, and this backlog.
 fn world(backlog: BacklogLimits) -> World {
     let mut w = World::new(&[]);
     let destinations = vec!["10.0.0.0/24".parse().unwrap()];
@@ -67,7 +68,7 @@ fn connect(w: &mut World, request: u32, window: u32) {
     w.send(CLIENT, header, &payload[..len]);
 }
 
-/// The label that a message of this kind named last on a lane.
+/// Returns the label of the last message of this kind on a lane.
 fn label(w: &World, lane: u32, kind: MessageKind) -> u32 {
     let named = |m: &&(Lane, MessageHeader)| m.0 == Lane(lane) && m.1.kind == kind;
     w.out.messages.iter().rev().find(named).unwrap().1.id
@@ -93,7 +94,7 @@ fn take(w: &mut World, step: Step) {
     }
 }
 
-/// What client and server receive of these steps, without credits, and how many flows are left.
+/// Checks which messages client and server receive in these steps, credits excluded, and how many flows are left.
 fn check(steps: &[Step], client: &[MessageKind], server: &[MessageKind], left: usize) {
     let mut w = world(BacklogLimits::default());
     steps.iter().for_each(|step| take(&mut w, *step));
@@ -112,12 +113,12 @@ fn each_end_sees_what_it_would_see_over_tcp() {
     const ALL: u32 = 1 << 16;
     let open = |then: &[Step]| [&[Connect(ALL), Accept(ALL)], then].concat();
     check(&[Connect(ALL)], &[Connected], &[Open], 2);
-    // Bytes, then the end of the stream and both closed, in either order.
+    // Data, then the end of the stream and both closed, in either order.
     let talk = [Write(CLIENT, 5), Write(SERVER, 70), Send(SERVER, Close)];
     check(&open(&talk), &[Connected, Data, Shutdown], &[Open, Data, Close], 2);
     let closed = [&talk[..], &[Send(CLIENT, Close)]].concat();
     check(&open(&closed), &[Connected, Data, Shutdown, Close], &[Open, Data, Close], 0);
-    // Half-close: the answer comes after the end of the request; when both have finished, both are closed.
+    // Half-close: the response follows the end of the request; when both have finished, both are closed.
     let half = [Send(CLIENT, Shutdown), Write(SERVER, 9), Send(SERVER, Shutdown)];
     check(&open(&half), &[Connected, Data, Shutdown, Close], &[Open, Shutdown, Close], 0);
     // Resets, and unread data (RFC 9293 §3.6.1).
@@ -126,7 +127,7 @@ fn each_end_sees_what_it_would_see_over_tcp() {
     check(&open(&[Send(CLIENT, Close), Write(SERVER, 1)]), &[Connected, Close], &[Open, Shutdown, Reset], 0);
     let unread = [Connect(4), Accept(ALL), Write(SERVER, 10), Send(CLIENT, Close)];
     check(&unread, &[Connected, Data, Close], &[Open, Reset], 0);
-    // A process ends, or the way to it breaks.
+    // A process ends, or its link is lost.
     check(&open(&[Gone(SERVER, true)]), &[Connected, Shutdown], &[Open], 2);
     check(&open(&[Gone(SERVER, false)]), &[Connected, Reset], &[Open], 0);
     check(&open(&[Write(CLIENT, 3), Gone(CLIENT, true)]), &[Connected], &[Open, Data, Shutdown], 2);
@@ -136,12 +137,12 @@ fn each_end_sees_what_it_would_see_over_tcp() {
 #[test]
 fn a_hairpin_waits_in_the_backlog_like_any_other_connection() {
     const ALL: u32 = 1 << 16;
-    // What the client writes meanwhile, and the end of it, is there once a process accepts.
+    // What the client wrote meanwhile, including the end of the stream, is delivered once a process accepts.
     check(&[Connect(ALL), Write(CLIENT, 5), Accept(ALL)], &[Connected], &[Open, Data], 2);
     let left = [Connect(ALL), Write(CLIENT, 5), Send(CLIENT, Close), Accept(ALL)];
     check(&left, &[Connected, Close], &[Open, Data, Shutdown], 2);
     check(&[Connect(ALL), Send(CLIENT, Reset)], &[Connected, Close], &[Open, Reset], 0);
-    // Handed back it is offered again; without a server it is reset in time.
+    // Handed back, it is offered again; without a server it is reset after a while.
     check(&[Connect(ALL), Refuse, Accept(ALL), Write(SERVER, 1)], &[Connected, Data], &[Open, Open], 2);
     let lost = [Connect(ALL), Gone(SERVER, true)];
     check(&lost, &[Connected], &[Open], 2);
@@ -172,7 +173,7 @@ fn where_no_hairpin_or_no_place_in_the_backlog_is_left_it_goes_by_the_lan() {
     let mut w = world(BacklogLimits { connections: 0, time: None });
     connect(&mut w, 1, 100);
     assert_eq!((w.core.hairpin_count(), w.out.records.last().map(|r| r.1)), (0, Some(80)));
-    // And where policy gives it no address it is refused, as ever.
+    // If the policy assigns it no source address, it is refused as any connection.
     let mut w = world(BacklogLimits::default());
     w.policy(vec![web(&[SERVER as u16])]);
     connect(&mut w, 1, 100);

@@ -1,4 +1,4 @@
-//! Offers that a process does not answer go to one that is idle, whatever crosses them on the way.
+//! Offers that a process does not answer are made to an idle one, whatever messages cross.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn of(label: u32, kind: MessageKind, argument: u32, len: u32) -> MessageHeader {
 }
 
 impl World {
-    /// One service with so many processes at one member, of channels 1, 2, …
+    /// Returns a world with one service and this number of processes at one member, with channels 1, 2, …
     fn prefork(processes: u32) -> Self {
         let mut w = World::new(&[]);
         w.policy(vec![web(&[PORT])]);
@@ -41,8 +41,8 @@ impl World {
         self.core.counters().offers_withdrawn
     }
 
-    /// A connection that process 1 was offered and did not answer; by now it is offered to process 2. Its label, and what
-    /// its client expects next.
+    /// Establishes a connection that process 1 was offered and did not answer, and that is now offered to process 2.
+    /// Returns its label, and what its client expects next.
     fn moved(processes: u32) -> (World, u32, u32) {
         let mut w = World::prefork(processes);
         let expects = w.connect(1, 1000);
@@ -55,7 +55,7 @@ impl World {
         (w, label, expects)
     }
 
-    /// The connection is served by `channel`.
+    /// Checks that `channel` serves the connection.
     fn is_served_by(&mut self, channel: u32, label: u32, expects: u32) {
         self.send_on_flow(channel, label, MessageKind::Accepted);
         self.client(1, 1000, 101, expects, TcpFlags::ACK, b"request");
@@ -76,7 +76,7 @@ fn an_offer_without_answer_goes_to_an_idle_process() {
     w.pass(Duration::from_millis(1));
     assert_eq!((w.takes(1, MessageKind::Reset), w.takes(2, MessageKind::Open)), (Some(label), Some(label)));
     assert_eq!(w.withdrawn(), 1);
-    // The first one is in doubt: the next connections are not tried there.
+    // The first process is in doubt: the next connections are not tried there.
     w.send_on_flow(2, label, MessageKind::Accepted);
     w.connect(1, 1001);
     assert!(w.takes(2, MessageKind::Open).is_some());
@@ -166,11 +166,11 @@ fn a_process_that_does_not_answer_keeps_nothing_from_others() {
     let busy = w.accept_all();
     w.connect(1, 1003);
     let label = w.takes(1, MessageKind::Open).unwrap();
-    // The others have answered all they were offered, and are busy with it: nobody says a word any more.
+    // The others have answered all offers and are busy serving them: they send nothing more.
     w.pass(7 * OFFER_PATIENCE);
     assert_eq!((w.takes(1, MessageKind::Reset), w.takes(2, MessageKind::Reset)), (Some(label), Some(label)));
     assert_eq!((w.takes(2, MessageKind::Open), w.takes(3, MessageKind::Open)), (Some(label), Some(label)));
-    // The client of the first one leaves: it is the one that is idle.
+    // The client of the first one leaves, which makes that process idle.
     let (_, done) = busy[0];
     w.send_on_flow(1, label, MessageKind::Close);
     w.send(1, MessageHeader { flags: CLOSE_UNREAD, ..of(done, MessageKind::Close, 0, 0) }, &[]);
@@ -191,25 +191,25 @@ impl Random {
     }
 }
 
-/// A process that accepts one connection, serves it, and only then accepts the next. What a program's end of a channel
-/// does is done here by hand, with messages under way in both directions.
+/// A process that accepts one connection, serves it, and only then accepts the next. It implements the application's
+/// end of a channel by hand, with messages in transit in both directions.
 #[derive(Default)]
 struct Worker {
     to: VecDeque<(Instant, MessageHeader)>,
     from: VecDeque<(Instant, MessageHeader)>,
     queue: VecDeque<u32>,
     serving: Option<(u32, Instant)>,
-    /// Connections that it ended, and of whose end the proxy has not spoken.
+    /// Connections that it has ended, and whose end the proxy has not confirmed.
     ended: BTreeSet<u32>,
-    /// While it serves it does not look at its channel.
+    /// While it serves it does not read its channel.
     computes: bool,
-    /// Until then it takes nothing.
+    /// Until then it processes nothing.
     away_until: Instant,
     idle_since: Option<Instant>,
 }
 
-/// Longest way of a message, and how long an idle process and a waiting connection may miss each other: every process is
-/// tried in turn, and those in doubt again.
+/// Longest transit time of a message, and how long an idle process and a waiting connection may miss each other: every
+/// process is tried in turn, and those in doubt are tried again.
 const WAY_MS_MAX: u64 = 5;
 const WORKERS: u32 = 5;
 const MEET_MS_MAX: u64 = 200 + (WORKERS as u64 + 1) * (8 * 20 + 2 * WAY_MS_MAX + 2);
@@ -244,7 +244,7 @@ impl Worker {
             MessageKind::Data | MessageKind::Shutdown | MessageKind::Credit => {}
             other => panic!("{other:?}"),
         }
-        // As an application grants again what it has used.
+        // As an application grants again the credit that it has used.
         let credit = MessageHeader::new(MessageKind::AcceptCredit, 7, 1, 0);
         if header.kind == MessageKind::Open {
             self.send(now, random, credit);
@@ -286,8 +286,8 @@ impl Worker {
     }
 }
 
-/// Connections come to processes that serve one at a time, for three seconds and until all are served; none waits while a
-/// process is idle.
+/// Connections arrive at processes that serve one at a time, for three seconds and until all are served; none waits
+/// while a process is idle.
 fn one_at_a_time(seed: u64) -> u64 {
     let mut random = Random(seed);
     let mut w = World::prefork(0);

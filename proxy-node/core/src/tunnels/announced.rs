@@ -1,4 +1,4 @@
-//! Which network node was told of each label last, so that the one before can be told to forget it.
+//! The network node that each label was announced to last, so that FLOW_END can be sent to the previous one.
 
 use csp_types::FlowLabel;
 
@@ -10,13 +10,14 @@ pub(crate) struct Announced {
 }
 
 impl Announced {
-    /// A table for the label indices from `first_index` on, `capacity` of them.
+    /// Creates a table for `capacity` label indices from `first_index` on.
     pub(crate) fn new(first_index: u32, capacity: usize) -> Self {
         let slots = vec![(FlowLabel::NONE, 0); capacity].into_boxed_slice();
         Announced { first_index: first_index as usize, slots }
     }
 
-    /// The node `via` is told of `label` now. Returns the node that knew this very label until now, if it is another.
+    /// Records that `label` is announced to node `via`. Returns the node that this label was announced to before, if it
+    /// is another one.
     pub(crate) fn record(&mut self, label: FlowLabel, via: u32) -> Option<u32> {
         let at = label.index().checked_sub(self.first_index)?;
         let (known, before) = std::mem::replace(self.slots.get_mut(at)?, (label, via));

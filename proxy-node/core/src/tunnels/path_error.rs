@@ -1,4 +1,4 @@
-//! ICMP errors that network nodes pass on: what they say about one connection's path (RFC 1191, 8201, 5927).
+//! ICMP errors passed on by network nodes, and what they report about a connection's path (RFC 1191, 8201, 5927).
 
 use csp_tcp::PathError;
 use csp_types::FourTuple;
@@ -7,10 +7,10 @@ use csp_wire::{ipv4, ipv6};
 
 use crate::context::Context;
 
-/// MTU assumed where an old router tells none: RFC 1191 §7.1's plateau for Ethernet-like links that are not Ethernet.
+/// MTU assumed if an old router reports none: RFC 1191 §7.1's plateau for Ethernet-like links that are not Ethernet.
 const MTU_NOT_REPORTED: u16 = 1_006;
 
-/// Takes an ICMP error, a whole IP packet. What does not parse, or quotes no segment in flight, is dropped.
+/// Processes an ICMP error, a whole IP packet. It is dropped if it is malformed or quotes no segment in flight.
 pub(super) fn on_icmp_error<O>(cx: &mut Context<'_, O>, packet: &[u8]) {
     let Some((quoted, error)) = judge(packet) else {
         cx.recorder.counters.drop_malformed += 1;
@@ -22,7 +22,7 @@ pub(super) fn on_icmp_error<O>(cx: &mut Context<'_, O>, packet: &[u8]) {
     }
 }
 
-/// The quoted segment and what became of it; `None` for messages that tell nothing about a path.
+/// Returns the quoted segment and the error; `None` for messages that do not concern the path.
 fn judge(packet: &[u8]) -> Option<(QuotedTcp, PathError)> {
     match packet.first()? >> 4 {
         4 => judge_v4(packet),
