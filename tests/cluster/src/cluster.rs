@@ -291,7 +291,7 @@ impl Cluster {
     }
 
     /// Forgets a program, so that another may be started under its name.
-    pub fn forget_program(&mut self, name: &str) {
+    pub fn remove_program(&mut self, name: &str) {
         self.programs.retain(|p| p.name() != name);
     }
 

@@ -63,9 +63,9 @@ impl Steady {
 /// When one is not.
 pub fn steady_clients(cluster: &Cluster) -> Vec<Steady> {
     let mut all: Vec<Steady> = (0..CONNECTIONS).map(|_| Steady::start(cluster)).collect();
-    let told: Vec<bool> = all.iter_mut().map(Steady::goes_on).collect();
+    let still: Vec<bool> = all.iter_mut().map(Steady::goes_on).collect();
     let last: Vec<String> = all.iter().map(Steady::last).collect();
-    assert_eq!(told, [true; CONNECTIONS], "clients before the failure: {last:#?}\n{}", cluster.all_logs());
+    assert_eq!(still, [true; CONNECTIONS], "clients before the failure: {last:#?}\n{}", cluster.all_logs());
     all
 }
 

@@ -139,8 +139,8 @@ fn echo(cluster: &Cluster) {
     let port = UPLOAD_PORT.to_string();
     for (clients, length) in [("1", "1"), ("8", "1000000"), ("2", "10000000")] {
         let arguments = [&*script.to_string_lossy(), VIP, &port, clients, length];
-        let said = cluster.client.run("/usr/bin/python3", &arguments).unwrap();
-        assert_eq!(said, format!("{clients} of {clients} came back\n"));
+        let reported = cluster.client.run("/usr/bin/python3", &arguments).unwrap();
+        assert_eq!(reported, format!("{clients} of {clients} came back\n"));
     }
 }
 

@@ -154,10 +154,10 @@ fn a_cluster_key_that_is_missing_or_no_key_is_refused_by_name() {
             let path = files.0.join("good.yaml");
             fs::write(&path, files.good(tier)).unwrap();
             let output = start(tier, &path, &[]);
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert_eq!(output.status.code(), Some(78), "{} with key {text:?}: {said}", tier.daemon());
-            assert!(said.contains(&*key.to_string_lossy()), "{}: {said}", tier.daemon());
-            assert_eq!(said.contains("chmod 600"), mode == 0o640, "{}: {said}", tier.daemon());
+            let reported = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(78), "{} with key {text:?}: {reported}", tier.daemon());
+            assert!(reported.contains(&*key.to_string_lossy()), "{}: {reported}", tier.daemon());
+            assert_eq!(reported.contains("chmod 600"), mode == 0o640, "{}: {reported}", tier.daemon());
         }
     }
 }

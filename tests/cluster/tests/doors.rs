@@ -88,7 +88,7 @@ fn another_user_s_port(cluster: &mut Cluster) {
     }
     // Where nobody listens a stranger to this host's network still may not.
     cluster.program("upload").unwrap().stop().unwrap();
-    cluster.forget_program("upload");
+    cluster.remove_program("upload");
     let before = denied(cluster, "csp_listens_denied_total");
     let mut thief = server_of_nobody(cluster, true, UPLOAD_PORT);
     await_denied(cluster, "csp_listens_denied_total", before);
@@ -125,15 +125,15 @@ fn denied_egress(cluster: &Cluster) {
     let url = format!("http://{CLIENT_ADDRESS}:{OUTSIDE_PORT}/");
     let answers = || cluster.answers(&url).then_some(());
     wait_until("the server outside", Duration::from_secs(10), answers).unwrap();
-    let (fetched, said) = fetch_outside(cluster);
-    assert!(fetched, "without a rule: {said}");
+    let (fetched, reported) = fetch_outside(cluster);
+    assert!(fetched, "without a rule: {reported}");
     let policy = configs::policy() + &format!("access:\n  - {{users: [{NOBODY}], connect: []}}\n");
     let file = cluster.scratch().join("denied.yaml");
     fs::write(&file, policy).unwrap();
     cluster.cspctl(&["policy", "apply", &file.to_string_lossy()]).unwrap();
     let before = denied(cluster, "csp_connects_denied_total");
-    let (fetched, said) = fetch_outside(cluster);
-    assert!(!fetched && said.to_lowercase().contains("permission denied"), "{said}");
+    let (fetched, reported) = fetch_outside(cluster);
+    assert!(!fetched && reported.to_lowercase().contains("permission denied"), "{reported}");
     assert!(denied(cluster, "csp_connects_denied_total") > before);
     outside.stop().unwrap();
 }

@@ -52,7 +52,7 @@ fn agent_killed(cluster: &mut Cluster) {
     restart(cluster, Tier::AppNode);
     assert_eq!(going_on(&mut clients), CONNECTIONS, "established connections after the agent's return");
     cluster.program("upload").unwrap().stop().unwrap();
-    cluster.forget_program("upload");
+    cluster.remove_program("upload");
     cluster.start_upload().unwrap();
     cluster.wait_served().unwrap();
     end(clients);

@@ -45,7 +45,7 @@ fn counted(cluster: &Cluster, counters: &[Counter]) -> f64 {
 }
 
 /// Every drop counter that is not zero, for error messages.
-fn told(cluster: &Cluster) -> String {
+fn drop_counters(cluster: &Cluster) -> String {
     let mut text = String::new();
     for tier in [Tier::NetworkNode, Tier::ProxyNode] {
         let metrics = cluster.ask(tier, "/metrics").unwrap_or_default();
@@ -72,7 +72,7 @@ fn attack(cluster: &Cluster, script: &str, kind: &str, count: u32, counters: &[C
     if !counters.is_empty() {
         let what = format!("a drop counted among {counters:?} after {count} frames of {kind}");
         wait_until(&what, Duration::from_secs(30), || (counted(cluster, counters) > before).then_some(()))
-            .map_err(|error| error.context(told(cluster)))
+            .map_err(|error| error.context(drop_counters(cluster)))
             .unwrap();
     }
     cluster.wait_answer("1KiB").map_err(|error| error.context(format!("after {kind}"))).unwrap();

@@ -111,10 +111,10 @@ impl<'a> Liar<'a> {
     fn refused(&self, lie: &Lie, code: RefusalCode, reason: &str) {
         let before = drops(self.cluster, reason);
         let (_, _, event) = self.connect(lie);
-        let LinkEvent::Down { reason: DownReason::Refused { code: told, .. }, .. } = &event else {
+        let LinkEvent::Down { reason: DownReason::Refused { code: received, .. }, .. } = &event else {
             panic!("{reason}: {event:?}");
         };
-        assert_eq!(*told, code, "{event:?}");
+        assert_eq!(*received, code, "{event:?}");
         counted(self.cluster, reason, before);
     }
 

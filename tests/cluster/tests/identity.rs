@@ -34,10 +34,10 @@ fn refused(cluster: &mut Cluster, tier: Tier) {
     let status = wait_until(&format!("the end of the {name}"), REFUSAL_DEADLINE, || second.exited())
         .map_err(|error| error.context(second.log_tail(20)))
         .unwrap();
-    let said = second.log_tail(3);
-    assert_eq!(status.code(), Some(73), "{name}: {status}\n{said}");
+    let reported = second.log_tail(3);
+    assert_eq!(status.code(), Some(73), "{name}: {status}\n{reported}");
     let id = before.0.as_str();
-    assert!(said.contains(id), "the {name} does not name the id {id}: {said}");
+    assert!(reported.contains(id), "the {name} does not name the id {id}: {reported}");
     assert_eq!(before, identity(cluster, tier), "the first {} was disturbed", tier.daemon());
 }
 

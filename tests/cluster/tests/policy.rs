@@ -33,11 +33,11 @@ fn refused(cluster: &Cluster, from: &str, to: &str, words: &[&str]) {
     let path = path.to_string_lossy().into_owned();
     for command in [&["policy", "apply", path.as_str()][..], &["policy", "diff", path.as_str()]] {
         let output = cluster.cspctl_output(command).unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(65), "{command:?} with {to:?}: {said}");
+        let reported = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(65), "{command:?} with {to:?}: {reported}");
         let place = format!("{path}:{line}:");
         for word in [place.as_str()].iter().chain(words) {
-            assert!(said.contains(word), "{command:?} with {to:?} does not say {word:?}: {said}");
+            assert!(reported.contains(word), "{command:?} with {to:?} does not say {word:?}: {reported}");
         }
     }
 }
@@ -82,8 +82,8 @@ fn a_change_is_shown_and_applied(cluster: &Cluster) {
         );
     }
     let before = generation(cluster);
-    let told = cluster.cspctl(&["policy", "apply", &same]).unwrap();
-    assert!(told.contains("unchanged"), "{told}");
+    let output = cluster.cspctl(&["policy", "apply", &same]).unwrap();
+    assert!(output.contains("unchanged"), "{output}");
     assert_eq!(generation(cluster), before);
     cluster.cspctl(&["policy", "apply", &other]).unwrap();
     assert!(generation(cluster) > before);

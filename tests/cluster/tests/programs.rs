@@ -81,7 +81,7 @@ fn uploads(cluster: &Cluster) {
 /// `python3 -m http.server` in the upload application's place.
 fn http_server(cluster: &mut Cluster) {
     cluster.program("upload").unwrap().stop().unwrap();
-    cluster.forget_program("upload");
+    cluster.remove_program("upload");
     let www = cluster.scratch().join("www").to_string_lossy().into_owned();
     let port = UPLOAD_PORT.to_string();
     let arguments = ["-m", "http.server", &port, "--bind", "0.0.0.0", "--directory", &www];

@@ -46,7 +46,8 @@ fn drive(stage: &mut Stage) -> Result<String> {
     stage.wait_port(PORT)?;
     let script = include_str!("../../apps/imap_client.py");
     let (port, sessions, messages) = (PORT.to_string(), SESSIONS.to_string(), MESSAGES.to_string());
-    let said = stage.hosts.client_python("imap_client.py", script, &[VIP, &port, &sessions, &messages])?;
+    let reported =
+        stage.hosts.client_python("imap_client.py", script, &[VIP, &port, &sessions, &messages])?;
     stage.alive()?;
-    Ok(said.trim().to_owned())
+    Ok(reported.trim().to_owned())
 }

@@ -92,13 +92,13 @@ impl Hosts {
         let mut command: Command = host.command("timeout");
         command.args(["-k", "2", &seconds, program]).args(arguments).stdin(Stdio::null());
         let output = command.output().with_context(|| program.to_owned())?;
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let reported = String::from_utf8_lossy(&output.stdout).into_owned();
         if output.status.success() {
-            return Ok(said);
+            return Ok(reported);
         }
         let why = if output.status.code() == Some(TIMED_OUT) { " (not within the row's limit)" } else { "" };
-        let said = said + &String::from_utf8_lossy(&output.stderr);
-        let lines: Vec<&str> = said.lines().collect();
+        let reported = reported + &String::from_utf8_lossy(&output.stderr);
+        let lines: Vec<&str> = reported.lines().collect();
         let tail = lines[lines.len().saturating_sub(TAIL)..].join(" / ");
         bail!("{program} {}: {}{why}: {tail}", arguments.join(" "), output.status)
     }

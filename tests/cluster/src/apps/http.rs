@@ -83,9 +83,9 @@ pub fn checked(hosts: &Hosts, how_long: Duration) -> Result<String> {
     let wanted = Digest::of_file(hosts.path("www/64KiB").as_ref())?;
     let (port, seconds) = (PORT.to_string(), how_long.as_secs().to_string());
     let script = include_str!("../../apps/http_load.py");
-    let said =
+    let reported =
         hosts.client_python("http_load.py", script, &[VIP, &port, "/64KiB", &wanted.0, "4", &seconds])?;
-    Ok(said.trim().to_owned())
+    Ok(reported.trim().to_owned())
 }
 
 /// wrk and the checking client at the same time, and meanwhile `work`; figures of both.

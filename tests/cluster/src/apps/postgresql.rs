@@ -82,17 +82,19 @@ fn drive(stage: &mut Stage) -> Result<String> {
     same(&got, &rows)?;
     hosts.client("pgbench", &["-h", VIP, "-U", "postgres", "-q", "-i", "-s", "2", "postgres"])?;
     let arguments = ["-h", VIP, "-U", "postgres", "-c", "8", "-j", "2", "-T", "5", "postgres"];
-    let said = hosts.client("pgbench", &arguments)?;
+    let reported = hosts.client("pgbench", &arguments)?;
     // And a connection for every transaction.
     let anew = hosts
         .client("pgbench", &["-h", VIP, "-U", "postgres", "-C", "-S", "-c", "4", "-t", "50", "postgres"])?;
-    for report in [&said, &anew] {
+    for report in [&reported, &anew] {
         if !report.contains("number of failed transactions: 0 ") {
             bail!("pgbench: {report}");
         }
     }
-    let line =
-        said.lines().find(|line| line.contains("actually processed")).context("pgbench tells no number")?;
+    let line = reported
+        .lines()
+        .find(|line| line.contains("actually processed"))
+        .context("pgbench reports no number")?;
     stage.alive()?;
     Ok(line.to_owned())
 }

@@ -90,12 +90,15 @@ fn one_busy(stage: &mut Stage) -> Result<String> {
             "for n in $(seq {QUICK}); do curl -sSf -m 10 -o /dev/null -w '%{{time_total}}\\n' {}; done",
             url("1KiB")
         );
-        let said = stage.hosts.client_shell(&quick)?;
+        let reported = stage.hosts.client_shell(&quick)?;
         if busy.is_finished() {
             bail!("the busy worker was done before the {QUICK} requests beside it");
         }
-        let times =
-            said.lines().map(str::parse::<f64>).collect::<Result<Vec<_>, _>>().context(said.clone())?;
+        let times = reported
+            .lines()
+            .map(str::parse::<f64>)
+            .collect::<Result<Vec<_>, _>>()
+            .context(reported.clone())?;
         let slowest = times.into_iter().fold(0.0, f64::max);
         if slowest > QUICK_MAX {
             bail!("a request beside a busy worker took {slowest} s");

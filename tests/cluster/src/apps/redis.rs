@@ -69,20 +69,20 @@ fn ask(stage: &Stage, address: &str, words: &[&str]) -> Result<String> {
 }
 
 /// Whether `INFO`'s `section` has the line.
-fn tells(hosts: &super::hosts::Hosts, section: &str, line: &str) -> bool {
-    let told = hosts.client("redis-cli", &["-h", VIP, "info", section]);
-    told.is_ok_and(|text| text.lines().any(|l| l.trim() == line))
+fn info_has(hosts: &super::hosts::Hosts, section: &str, line: &str) -> bool {
+    let info = hosts.client("redis-cli", &["-h", VIP, "info", section]);
+    info.is_ok_and(|text| text.lines().any(|l| l.trim() == line))
 }
 
 /// redis-benchmark's lines with a rate; fails where it tells an error.
 fn run_benchmark(stage: &Stage, more: &[&str]) -> Result<usize> {
     let mut all = vec!["-h", VIP, "-q", "-c", "20"];
     all.extend_from_slice(more);
-    let said = stage.hosts.client("redis-benchmark", &all)?;
-    if said.contains("rror") {
-        bail!("redis-benchmark {}: {said}", more.join(" "));
+    let output = stage.hosts.client("redis-benchmark", &all)?;
+    if output.contains("rror") {
+        bail!("redis-benchmark {}: {output}", more.join(" "));
     }
-    Ok(said.matches("requests per second").count())
+    Ok(output.matches("requests per second").count())
 }
 
 fn benchmark(stage: &mut Stage) -> Result<String> {
@@ -101,8 +101,8 @@ fn benchmark(stage: &mut Stage) -> Result<String> {
         for round in 0..3 {
             std::thread::sleep(Duration::from_millis(500));
             ask(stage, VIP, &["bgsave"])?;
-            stage.wait("the snapshot", |hosts| tells(hosts, "persistence", "rdb_bgsave_in_progress:0"))?;
-            if !tells(&stage.hosts, "persistence", "rdb_last_bgsave_status:ok") {
+            stage.wait("the snapshot", |hosts| info_has(hosts, "persistence", "rdb_bgsave_in_progress:0"))?;
+            if !info_has(&stage.hosts, "persistence", "rdb_last_bgsave_status:ok") {
                 bail!("snapshot {round} failed: {}", ask(stage, VIP, &["info", "persistence"])?);
             }
         }
@@ -127,7 +127,7 @@ fn replicate(stage: &mut Stage) -> Result<String> {
     stage.hosts.client("redis-benchmark", &fill)?;
     start(stage)?;
     ask(stage, VIP, &["replicaof", CLIENT_ADDRESS, &PORT.to_string()])?;
-    stage.wait("the link to the master", |hosts| tells(hosts, "replication", "master_link_status:up"))?;
+    stage.wait("the link to the master", |hosts| info_has(hosts, "replication", "master_link_status:up"))?;
     // What is written from now on comes as a stream of commands.
     stage.hosts.client("redis-benchmark", &fill)?;
     let digest = ask(stage, CLIENT_ADDRESS, &["debug", "digest"])?;

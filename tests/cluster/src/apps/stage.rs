@@ -152,14 +152,14 @@ impl Stage {
     pub fn ended(&mut self, name: &str) -> Result<()> {
         let program = self.cluster.program(name).with_context(|| format!("{name} was not started"))?;
         wait_until(&format!("{name} to end"), ANSWER_DEADLINE, || program.exited())?;
-        self.cluster.forget_program(name);
+        self.cluster.remove_program(name);
         Ok(())
     }
 
     /// Ends a program that was started, and forgets it.
     pub fn end(&mut self, name: &str) -> Result<()> {
         self.cluster.program(name).with_context(|| format!("{name} was not started"))?.stop()?;
-        self.cluster.forget_program(name);
+        self.cluster.remove_program(name);
         Ok(())
     }
 
@@ -220,8 +220,8 @@ impl Stage {
             if path.extension().is_none_or(|e| e != "error") {
                 continue;
             }
-            let said = fs::read_to_string(&path).unwrap_or_default();
-            let lines: Vec<&str> = said.lines().collect();
+            let reported = fs::read_to_string(&path).unwrap_or_default();
+            let lines: Vec<&str> = reported.lines().collect();
             let tail = lines[lines.len().saturating_sub(15)..].join("\n");
             text += &format!("last lines of {}:\n{tail}\n", path.display());
         }

@@ -53,16 +53,16 @@ impl Verdict {
         if let [(_, verdict)] = runs {
             return verdict.clone();
         }
-        let said: Vec<String> = runs
+        let reported: Vec<String> = runs
             .iter()
             .filter(|(_, verdict)| rank(verdict) == worst)
             .map(|(name, verdict)| format!("{name}: {}", verdict.detail()))
             .collect();
-        let said = said.join("; ");
+        let reported = reported.join("; ");
         match worst {
-            0 => Verdict::Works(said),
-            1 => Verdict::KernelFallback(said),
-            _ => Verdict::Fails(said),
+            0 => Verdict::Works(reported),
+            1 => Verdict::KernelFallback(reported),
+            _ => Verdict::Fails(reported),
         }
     }
 

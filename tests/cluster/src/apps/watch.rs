@@ -66,12 +66,12 @@ impl Watch {
     /// Begins to look at the hosts of app node and proxy node.
     pub fn start(hosts: [Host; 2], ports: &'static [u16]) -> Result<Self> {
         let over = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&over);
+        let stop = Arc::clone(&over);
         let thread = std::thread::Builder::new().name("watch".to_owned()).spawn(move || {
             let mut looks = Looks::default();
             let mut last = false;
             while !last {
-                last = told.load(Ordering::Relaxed);
+                last = stop.load(Ordering::Relaxed);
                 look(&hosts, ports, &mut looks, last)?;
                 if !last {
                     std::thread::park_timeout(INTERVAL);
