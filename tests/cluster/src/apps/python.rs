@@ -12,9 +12,9 @@ use crate::configs::VIP;
 
 const PYTHON: &str = "/usr/bin/python3";
 const LIMIT: Duration = Duration::from_secs(60);
-/// Requests while one of two workers is busy.
+/// Number of requests while one of two workers is busy.
 const QUICK: u32 = 40;
-/// The slowest of these, in seconds: far less than the busy worker takes.
+/// Limit for the slowest of these, in seconds: far less than the busy worker takes.
 const QUICK_MAX: f64 = 1.0;
 
 pub const ROWS: [Row; 3] = [
@@ -79,7 +79,8 @@ fn gunicorn(stage: &mut Stage) -> Result<String> {
     Ok(format!("{figures}; {}", one_busy(stage)?))
 }
 
-/// One worker is busy for seconds, and the other answers what comes meanwhile: a busy process must hold up nobody.
+/// One worker is busy for seconds, and the other answers other requests meanwhile: a busy process must not delay
+/// others.
 fn one_busy(stage: &mut Stage) -> Result<String> {
     let clients = stage.hosts.clone();
     let url = |path: &str| format!("http://{VIP}:{}/{path}", http::PORT);
