@@ -198,7 +198,7 @@ fn main() -> ExitCode {
     for (name, function, len) in cases {
         let found: Vec<f64> = [1, 1_000, 100_000].iter().filter_map(|n| count(function, *n, len)).collect();
         let [one, thousand, many] = found[..] else {
-            eprintln!("{name}: callgrind told no count");
+            eprintln!("{name}: callgrind reported no count");
             return ExitCode::FAILURE;
         };
         let growth = many.max(thousand) / one;

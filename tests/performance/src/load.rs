@@ -288,7 +288,7 @@ impl Connection {
         }
         match (self.stage, self.received) {
             (Stage::Waiting, REQUEST_LEN) => Ok(true),
-            (Stage::Idle, 1..) | (_, REQUEST_LEN..) => Err(io::Error::other("bytes that nobody asked for")),
+            (Stage::Idle, 1..) | (_, REQUEST_LEN..) => Err(io::Error::other("unrequested bytes")),
             _ => Ok(false),
         }
     }

@@ -176,7 +176,7 @@ impl Runner<'_> {
             let output =
                 Command::new(&program).args([size, rounds.max(100)].map(|n| n.to_string())).output()?;
             let text = String::from_utf8_lossy(&output.stdout);
-            let nanos: f64 = text.trim().parse().with_context(|| format!("{name} said {text:?}"))?;
+            let nanos: f64 = text.trim().parse().with_context(|| format!("{name} printed {text:?}"))?;
             let (over, bytes) = match size {
                 0 => (ONE_LINE.to_owned(), SIZES[0]),
                 _ => (name.replace('_', " "), size),
@@ -210,7 +210,7 @@ impl Runner<'_> {
                 std::thread::sleep(Duration::from_millis(20));
             }
             let (over, wait) = ("ucx_perftest".to_owned(), "poll".to_owned());
-            let time_us = found.context("ucx_perftest told no latency")?;
+            let time_us = found.context("ucx_perftest reported no latency")?;
             self.keep(Point { test: "latency", over, wait, bytes: size, time_us, cpu_us: None });
         }
         Ok(())

@@ -100,7 +100,8 @@ fn measure(cluster: &mut Cluster, settings: &Settings, progress: &mut dyn FnMut(
         full: full.total(),
     });
     let done = [&opened, &exchanged, &churned, &exchanged_after].map(|o| o.done.max(1) as f64);
-    let cost = |phase: usize, who: usize| (used[phase + 1][who] - used[phase][who]) / done[phase] * 1e6;
+    let cost =
+        |phase: usize, daemon: usize| (used[phase + 1][daemon] - used[phase][daemon]) / done[phase] * 1e6;
     let processor_us = [0, 1, 2, 3].map(|phase| [cost(phase, 0), cost(phase, 1)]);
     let mut report = Report {
         connections: each * processes,
@@ -301,11 +302,11 @@ impl Clients {
         }
         let outcomes: Vec<Result<Outcome>> = std::thread::scope(|scope| {
             let readers: Vec<_> = self.0.iter_mut().map(|c| scope.spawn(|| c.answer())).collect();
-            let mut told = Instant::now();
+            let mut reported = Instant::now();
             while readers.iter().any(|r| !r.is_finished()) {
                 std::thread::sleep(Duration::from_millis(50));
-                if told.elapsed() > Duration::from_secs(2) {
-                    told = Instant::now();
+                if reported.elapsed() > Duration::from_secs(2) {
+                    reported = Instant::now();
                     if let Ok(flows) = cluster.metric(Tier::ProxyNode, "csp_flows_entries", "") {
                         progress(&format!("{flows} connections"));
                     }

@@ -128,7 +128,7 @@ impl Client {
     }
 
     /// The network node is known to be gone: its connections go through the others.
-    pub(crate) fn forget_gateway(&mut self, mac: MacAddr) {
+    pub(crate) fn remove_gateway(&mut self, mac: MacAddr) {
         self.gateways.retain(|g| *g != mac);
         self.paths.retain(|_, g| *g != mac);
     }
@@ -207,15 +207,15 @@ impl Client {
 
     fn on_arp(&mut self, bytes: &[u8]) {
         let Ok(packet) = arp::Packet::parse(bytes) else { return };
-        let said = arp::Repr::parse(&packet);
-        if said.operation == arp::Operation::Reply {
-            if !self.gateways.contains(&said.sender_mac) {
-                self.gateways.push(said.sender_mac);
+        let message = arp::Repr::parse(&packet);
+        if message.operation == arp::Operation::Reply {
+            if !self.gateways.contains(&message.sender_mac) {
+                self.gateways.push(message.sender_mac);
                 self.gateways.sort_unstable();
             }
-        } else if said.target_ip == self.address {
+        } else if message.target_ip == self.address {
             let (sender_mac, sender_ip) = (self.port.info.mac, self.address);
-            let (target_mac, target_ip) = (said.sender_mac, said.sender_ip);
+            let (target_mac, target_ip) = (message.sender_mac, message.sender_ip);
             let operation = arp::Operation::Reply;
             let answer = arp::Repr { operation, sender_mac, sender_ip, target_mac, target_ip };
             frames::send_arp(&mut self.port, target_mac, answer);

@@ -28,7 +28,7 @@ pub(crate) struct Conversation {
     /// Bytes of this side's stream, with the request.
     sent: u64,
     peer_finished: bool,
-    said_end: bool,
+    sending_ended: bool,
     /// Bytes both ways after which the asking side aborts.
     abort_after: Option<u64>,
     /// What arrived and should not have.
@@ -50,7 +50,7 @@ impl Conversation {
             received: 0,
             sent: 0,
             peer_finished: false,
-            said_end: false,
+            sending_ended: false,
             abort_after: None,
             wrong: None,
         }
@@ -68,7 +68,7 @@ impl Conversation {
             if let Some(head) = self.head.first_chunk() {
                 self.request = Request::parse(head);
                 if self.request.is_none() {
-                    self.complain("a request that nobody sent");
+                    self.complain("a request that was never sent");
                 }
             }
         }
@@ -115,8 +115,8 @@ impl Conversation {
     }
 
     fn may_answer(&self, request: &Request) -> bool {
-        let heard = self.received == u64::from(request.upload);
-        request.duplex || (heard && (self.peer_finished || !request.half_close))
+        let uploaded = self.received == u64::from(request.upload);
+        request.duplex || (uploaded && (self.peer_finished || !request.half_close))
     }
 
     fn all_sent(&self) -> bool {
@@ -129,8 +129,8 @@ impl Conversation {
     /// Whether this side is to end its sending direction now, once.
     pub(crate) fn ends_sending(&mut self) -> bool {
         let now =
-            self.asks && !self.said_end && self.request.is_some_and(|r| r.half_close) && self.all_sent();
-        self.said_end |= now;
+            self.asks && !self.sending_ended && self.request.is_some_and(|r| r.half_close) && self.all_sent();
+        self.sending_ended |= now;
         now
     }
 
@@ -139,8 +139,8 @@ impl Conversation {
         if self.asks {
             return self.peer_finished;
         }
-        let heard = self.request.filter(|r| self.received == u64::from(r.upload));
-        match heard {
+        let uploaded = self.request.filter(|r| self.received == u64::from(r.upload));
+        match uploaded {
             Some(request) => self.may_answer(&request) && self.all_sent(),
             // An asker that leaves before it has asked everything wants no answer.
             None => self.peer_finished,

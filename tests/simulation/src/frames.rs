@@ -15,11 +15,11 @@ use csp_wire::{Ecn, arp, ipv4};
 const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 76, 0, 9);
 
 /// Sends an ARP packet.
-pub(crate) fn send_arp(port: &mut LanPort, destination: MacAddr, said: arp::Repr) {
+pub(crate) fn send_arp(port: &mut LanPort, destination: MacAddr, message: arp::Repr) {
     let mut frame = [0; 64];
     let header = ethernet::Repr { destination, source: port.info.mac, ether_type: EtherType::Arp };
     let at = header.emit(&mut frame).expect("64 bytes hold the header");
-    let len = at + said.emit(&mut frame[at..]).expect("64 bytes hold an ARP packet");
+    let len = at + message.emit(&mut frame[at..]).expect("64 bytes hold an ARP packet");
     let _ = port.transmitter.transmit(&[&frame[..len]], None); // a frame the port refuses is a lost frame
     port.transmitter.flush();
 }

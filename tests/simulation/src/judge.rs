@@ -59,7 +59,7 @@ pub(crate) fn judge(world: &mut World) {
             }
         }
     }
-    report.violations.extend(ended.keys().map(|key| format!("{key:08x} ended, which nobody asked")));
+    report.violations.extend(ended.keys().map(|key| format!("{key:08x} ended, but was never requested")));
     report.violations.extend_from_slice(&world.client.corrupt);
     for application in world.applications.iter().flatten() {
         report.violations.extend_from_slice(&application.corrupt);
@@ -108,9 +108,9 @@ pub(crate) fn check_backpressure(world: &mut World) {
 /// Every table that is not empty, and how much is in it.
 fn leftovers(world: &World) -> Vec<String> {
     let mut found = Vec::new();
-    let mut look = |who: &str, table: &str, left: usize| {
+    let mut look = |node: &str, table: &str, left: usize| {
         if left > 0 {
-            found.push(format!("{who} leaks {left} {table}"));
+            found.push(format!("{node} leaks {left} {table}"));
         }
     };
     look("client", "conversations", world.client.open());
@@ -119,24 +119,24 @@ fn leftovers(world: &World) -> Vec<String> {
     }
     for (at, proxy) in world.proxies.iter().enumerate() {
         let Some(core) = proxy.as_ref().map(|p| p.core()) else { continue };
-        let who = format!("pn-{}", at + 1);
+        let node = format!("pn-{}", at + 1);
         for (table, left) in of_tcp(core.tcp()) {
-            look(&who, table, left);
+            look(&node, table, left);
         }
-        look(&who, "flows", core.flow_count());
-        look(&who, "ends of hairpins", core.hairpin_count());
-        look(&who, "bytes of send budget", core.budget_reserved() as usize);
+        look(&node, "flows", core.flow_count());
+        look(&node, "ends of hairpins", core.hairpin_count());
+        look(&node, "bytes of send budget", core.budget_reserved() as usize);
         for service in core.services() {
-            look(&who, "pending connections", service.pending);
+            look(&node, "pending connections", service.pending);
             let open: u32 = service.members.iter().map(|m| m.open).sum();
-            look(&who, "connections counted at pool members", open as usize);
+            look(&node, "connections counted at pool members", open as usize);
         }
     }
     for (at, network) in world.networks.iter().enumerate() {
         for core in network.iter().flat_map(|n| &n.workers).map(|(worker, _)| worker.core()) {
-            let who = format!("nn-{}", at + 1);
-            look(&who, "flows", core.flow_count());
-            look(&who, "labels", core.label_count());
+            let node = format!("nn-{}", at + 1);
+            look(&node, "flows", core.flow_count());
+            look(&node, "labels", core.label_count());
         }
     }
     for (at, application) in world.applications.iter().enumerate() {
@@ -160,38 +160,38 @@ fn of_tcp(tcp: &csp_tcp::Stack) -> [(&'static str, usize); 5] {
 /// Nobody here lies, so nobody may find that another broke a protocol.
 fn protocol_errors(world: &World) -> Vec<String> {
     let mut found = Vec::new();
-    let mut look = |who: String, what: &str, count: u64| {
+    let mut look = |node: String, what: &str, count: u64| {
         if count > 0 {
-            found.push(format!("{who} saw {count} {what}"));
+            found.push(format!("{node} saw {count} {what}"));
         }
     };
     for (at, proxy) in world.proxies.iter().enumerate() {
         let Some(proxy) = proxy else { continue };
         let counters = proxy.core().counters();
-        let who = || format!("pn-{}", at + 1);
-        look(who(), "malformed messages", proxy.malformed());
-        look(who(), "violations by processes", counters.violations);
-        look(who(), "ill-formed segments", counters.drop_malformed);
-        look(who(), "writes without room", counters.drop_no_budget);
+        let node = || format!("pn-{}", at + 1);
+        look(node(), "malformed messages", proxy.malformed());
+        look(node(), "violations by processes", counters.violations);
+        look(node(), "ill-formed segments", counters.drop_malformed);
+        look(node(), "writes without room", counters.drop_no_budget);
         for endpoint in proxy.endpoints() {
-            look(who(), "links that broke the protocol", broken_links(endpoint.counters()));
+            look(node(), "links that broke the protocol", broken_links(endpoint.counters()));
         }
     }
     for (at, network) in world.networks.iter().enumerate() {
         for (worker, _) in network.iter().flat_map(|n| &n.workers) {
-            let who = || format!("nn-{}", at + 1);
-            look(who(), "malformed messages", worker.malformed());
-            look(who(), "ill-formed records", worker.core().counters().drop_bad_record);
+            let node = || format!("nn-{}", at + 1);
+            look(node(), "malformed messages", worker.malformed());
+            look(node(), "ill-formed records", worker.core().counters().drop_bad_record);
             for endpoint in worker.endpoints() {
-                look(who(), "links that broke the protocol", broken_links(endpoint.counters()));
+                look(node(), "links that broke the protocol", broken_links(endpoint.counters()));
             }
         }
     }
     for (at, application) in world.applications.iter().enumerate() {
         let Some(application) = application else { continue };
-        let who = || format!("process {}", at + 1);
-        look(who(), "violations by proxies", application.violations());
-        look(who(), "links that broke the protocol", broken_links(application.link_counters()));
+        let node = || format!("process {}", at + 1);
+        look(node(), "violations by proxies", application.violations());
+        look(node(), "links that broke the protocol", broken_links(application.link_counters()));
     }
     found
 }

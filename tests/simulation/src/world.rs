@@ -249,7 +249,7 @@ impl World {
             let next = self.next_event().unwrap_or(Instant::FAR_FUTURE).min(self.now + STEP_MAX);
             self.overdue = if next <= self.now { self.overdue + 1 } else { 0 };
             if self.overdue > OVERDUE_MAX {
-                return Err(format!("somebody wants to be woken again and again: {}", self.describe()));
+                return Err(format!("a node asks to be woken again and again: {}", self.describe()));
             }
             self.now = next.max(self.now + Duration::from_nanos(1));
             if self.now - Instant::ZERO > TIME_MAX {
@@ -391,7 +391,7 @@ impl World {
                 self.lives += 1;
                 self.networks[0] = Some(self.network(0));
             }
-            Incident::NetworkNodeDies => self.client.forget_gateway(NN_MACS[0]),
+            Incident::NetworkNodeDies => self.client.remove_gateway(NN_MACS[0]),
             _ => {}
         }
     }

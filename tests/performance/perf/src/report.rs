@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transaction_is_told_with_its_percentiles_rate_and_processor_time() {
+    fn a_transaction_is_reported_with_its_percentiles_rate_and_processor_time() {
         let json = point().json("shm").unwrap();
         let near =
             |value: &serde_json::Value, wanted: f64| (value.as_f64().unwrap() / wanted - 1.0).abs() < 0.01;

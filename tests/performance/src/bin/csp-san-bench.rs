@@ -1,5 +1,5 @@
 //! `make bench-san`: what messages cost over the SAN's providers, beside today's alternatives, in one run.
-#![allow(clippy::disallowed_types, reason = "tells the time that passed")]
+#![allow(clippy::disallowed_types, reason = "measures elapsed time")]
 
 use std::path::PathBuf;
 use std::process::ExitCode;

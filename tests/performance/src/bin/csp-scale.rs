@@ -1,5 +1,5 @@
 //! `make test-scale`: many connections at once through the real path, new ones on top, no errors, nothing left.
-#![allow(clippy::disallowed_types, reason = "tells the time that passed")]
+#![allow(clippy::disallowed_types, reason = "measures elapsed time")]
 
 use std::path::PathBuf;
 use std::process::ExitCode;
