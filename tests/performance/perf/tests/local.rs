@@ -1,4 +1,4 @@
-//! The command as a user runs it, on one host.
+//! The command, as a user runs it, on one host.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::process::Command;
