@@ -92,7 +92,7 @@ impl World {
         now
     }
 
-    /// A process, its link, and the proxy's end of it.
+    /// Returns a process, its link, and the proxy's end of it.
     fn connect(&mut self) -> (Endpoint, LinkId, LinkId) {
         self.nonce += 1;
         let process = ProcessId::parse(b"web-1-1").unwrap();

@@ -221,7 +221,7 @@ fn a_node_other_than_the_expected_proxy_receives_no_traffic() {
         w.run(10);
         assert!(w.proxies[0].seen.is_empty());
         assert_eq!(w.worker.core().counters().drop_no_proxy, 1);
-        assert!(matches!(&w.notices[..], [LinkNotice::Failed { .. }]), "told once: {:?}", w.notices);
+        assert!(matches!(&w.notices[..], [LinkNotice::Failed { .. }]), "reported once: {:?}", w.notices);
     }
 }
 
@@ -274,7 +274,7 @@ fn a_proxy_that_left_is_forgotten_and_a_lapsed_one_is_used_while_it_lives() {
     w.set_proxies(&[]);
     w.run(10);
     assert_eq!((w.worker.tunnels().count(), w.worker.core().flow_count()), (0, 0));
-    assert!(w.proxies[0].link.is_none(), "it was told");
+    assert!(w.proxies[0].link.is_none(), "the proxy was notified");
     w.client_sends(4000, 2, 0);
     w.run(2);
     assert_eq!(w.worker.core().counters().drop_no_proxy, 1);

@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(table.id_for(nginx, 42, "nginx-42-7"), "nginx-42-7");
         assert_eq!(table.id_for(nginx, 42, "nginx-43-3"), "nginx-42-8", "another process's");
         table.attached(info("nginx-42-8"), page(0)).unwrap();
-        assert_eq!(table.id_for(nginx, 42, "nginx-42-8"), "nginx-42-9", "nobody has it twice");
+        assert_eq!(table.id_for(nginx, 42, "nginx-42-8"), "nginx-42-9", "no id is assigned twice");
         let last = format!("nginx-42-{}", u64::MAX);
         assert_eq!(table.id_for(nginx, 42, &last), "nginx-42-10", "the numbers are not used up");
     }

@@ -5,7 +5,7 @@
 //!     │                                      │                               │ process gone: what it sent is
 //!     └──────────── process gone ────────────┴───────────────────────────────┤ forwarded, then the SAN VI ends
 //!                                                                            │ cleanly
-//!                                                                            │ SAN VI gone: what came is in the
+//!                                                                            │ SAN VI gone: its messages are in the
 //!                                                                            │ process's ring, then its VI ends as
 //!                                                                            │ cleanly as that did
 //!                                                                            ▼ anything else: both end uncleanly

@@ -37,7 +37,7 @@ impl<B: Copy> Default for Maglev<B> {
 }
 
 impl<B: Copy> Maglev<B> {
-    /// A table without backends.
+    /// Creates a table without backends.
     pub fn new() -> Self {
         Maglev {
             entries: vec![EMPTY; MAGLEV_TABLE_LEN].into_boxed_slice(),

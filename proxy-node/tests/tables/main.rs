@@ -190,7 +190,7 @@ fn a_service_sets_when_silent_clients_are_probed() {
     };
     assert_eq!(probes(ServiceTcp { keepalive_s: Some(40), ..ServiceTcp::default() }), 1);
     assert_eq!(probes(ServiceTcp { keepalive_s: Some(0), ..ServiceTcp::default() }), 0);
-    assert_eq!(probes(ServiceTcp::default()), 0, "the configuration says two hours");
+    assert_eq!(probes(ServiceTcp::default()), 0, "the configuration specifies two hours");
 }
 
 #[test]

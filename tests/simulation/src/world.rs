@@ -405,8 +405,8 @@ impl World {
     /// Breaks that VI while both of its ends are alive; one of them may be notified later.
     fn interrupt(&mut self, purpose: Purpose) {
         let later = self.scenario.outage / 2;
-        let heard = [(Duration::ZERO, later), (later, Duration::ZERO)][self.scenario.seed as usize % 2];
-        let broken = self.first_vi(purpose).is_some_and(|vi| self.fabric.break_vi(vi, heard));
+        let notified = [(Duration::ZERO, later), (later, Duration::ZERO)][self.scenario.seed as usize % 2];
+        let broken = self.first_vi(purpose).is_some_and(|vi| self.fabric.break_vi(vi, notified));
         assert!(broken, "the scenario breaks a VI that is not there");
     }
 

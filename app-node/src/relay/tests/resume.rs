@@ -51,8 +51,8 @@ fn check_a_link_outlives_its_vi(kind: &'static str, breaks: u64) {
     let of_process = |event: &LinkEvent| match event {
         LinkEvent::Up { link, .. } | LinkEvent::Down { link, .. } => *link == at_proxy,
     };
-    let heard = std::iter::from_fn(|| world.proxy.poll_event()).find(of_process);
-    assert_eq!(heard, None, "the proxy's owner heard nothing of it");
+    let reported = std::iter::from_fn(|| world.proxy.poll_event()).find(of_process);
+    assert_eq!(reported, None, "no event at the proxy");
     assert_eq!(world.relay.counters().opened, breaks + 1);
 }
 

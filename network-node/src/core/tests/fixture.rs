@@ -80,7 +80,7 @@ pub(super) fn client_tuple() -> FourTuple {
     FourTuple { local: VIP.parse().unwrap(), remote: CLIENT.parse().unwrap() }
 }
 
-/// A TCP segment's bytes, without checksum.
+/// Returns a TCP segment's bytes, without checksum.
 pub(super) fn tcp_bytes(source: &str, destination: &str, flags: TcpFlags, data: &[u8]) -> Vec<u8> {
     let (source, destination): (SocketAddr, SocketAddr) =
         (source.parse().unwrap(), destination.parse().unwrap());
@@ -180,7 +180,7 @@ pub(super) struct Fixture {
 }
 
 impl Fixture {
-    /// One service on IPv4 and IPv6, one egress address, one proxy `pn-1` with one worker.
+    /// Creates a core with one service on IPv4 and IPv6, one egress address, and one proxy `pn-1` with one worker.
     pub(super) fn new() -> Self {
         Self::with(CoreConfig::new(vec![PortConfig::new(OUR_MAC, 1500)], (1, 2)))
     }

@@ -125,7 +125,7 @@ fn a_flow_waits_for_its_proxy_while_only_the_tunnel_is_broken() {
     f.core.worker_down(ProxyId(0), 0);
     f.out.tunnel.clear();
     f.client_sends(Tcp::ACK, &[]);
-    assert_eq!(f.sent().proxy, ProxyId(1), "its proxy is dead: another one tells the client");
+    assert_eq!(f.sent().proxy, ProxyId(1), "its proxy is dead: another one resets the client");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //!  established ──┐                       ┌─▶ offered to a process ──▶ accepted
 //!                ├─▶ by time of arrival ─┤
 //!  handed back ──┘   oldest first        ├─▶ client gone
-//!                                        └─▶ reset: nobody serves for GRACE, or `time` is over
+//!                                        └─▶ reset: no process for GRACE, or `time` is over
 //! ```
 //! A connection that a process hands back returns to its former place: the order is that of arrival. While the backlog
 //! is full, SYNs are dropped unanswered, so that clients retransmit them; established connections are never dropped

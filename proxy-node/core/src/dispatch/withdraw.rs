@@ -5,7 +5,7 @@
 //!  proxy ── OPEN ──▶ busy process     no answer for OFFER_PATIENCE, and another process is idle
 //!        ── RESET ─▶ busy process     as for a client that left before it was accepted
 //!        ── OPEN ──▶ idle process
-//!        ◀── CLOSE ─ busy process     late; what comes of it before is about the offer that is void
+//!        ◀── CLOSE ─ busy process     late; earlier messages of it concern the voided offer
 //! ```
 //! Until that answer, the proxy ignores what the busy process sends about the connection, and does not offer it the
 //! same connection again: the process does not read its channel, so the connection would be delayed again.

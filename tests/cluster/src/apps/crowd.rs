@@ -290,5 +290,5 @@ fn wrk(hosts: &Hosts, address: &str, load: Load, seconds: u64) -> Result<Tally> 
     }
     arguments.push(&url);
     let report = hosts.client("wrk", &arguments)?;
-    Tally::read(&report).with_context(|| format!("wrk says:\n{report}"))
+    Tally::read(&report).with_context(|| format!("wrk printed:\n{report}"))
 }

@@ -25,7 +25,7 @@ COLUMNS:
 
 EXIT CODES:
   0   done
-  1   a peer, provider or measurement failed; the message says what
+  1   a peer, provider or measurement failed; the message names it
   2   the command line is wrong"
 )]
 pub struct Arguments {

@@ -22,7 +22,7 @@ EXAMPLES:
 
 EXIT CODES:
   0  every promise holds
-  1  one does not, or something could not be measured; the summary says which"
+  1  one does not, or something could not be measured; the summary names it"
 )]
 struct Arguments {
     /// Length of the measurement of each point.

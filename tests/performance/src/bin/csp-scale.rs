@@ -25,7 +25,7 @@ EXAMPLES:
 
 EXIT CODES:
   0  no error, and nothing left behind
-  1  something failed; the summary says what"
+  1  something failed; the summary names it"
 )]
 struct Arguments {
     /// Connections at once.

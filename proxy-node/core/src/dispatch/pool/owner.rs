@@ -79,7 +79,7 @@ mod tests {
         pools.remove_channel(Instant::ZERO, ChannelId(1));
         assert!(pools.admits(node, 80, &user(33)) && !pools.admits(node, 80, &user(65534)));
         pools.remove_channel(Instant::ZERO, ChannelId(2));
-        assert!(pools.admits(node, 80, &user(65534)), "nobody listens any more");
+        assert!(pools.admits(node, 80, &user(65534)), "no process listens any more");
     }
 
     #[test]
