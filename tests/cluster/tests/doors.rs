@@ -1,5 +1,4 @@
-//! What an unprivileged user tries against the cluster's doors: other users' ports, ports below 1024, egress that policy
-//! denies it.
+//! Attacks by an unprivileged user: other users' ports, ports below 1024, egress that the policy denies.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;
@@ -17,7 +16,7 @@ const NOBODY_S_PAGE: &str = "nobody was here\n";
 const REQUESTS: u32 = 24;
 const OUTSIDE_PORT: &str = "8000";
 
-/// Puts what user nobody runs where it can read it. The filter lies there already: programs have it mapped, so that the file
+/// Copies what user nobody runs to a place where it can read it. The filter lies there already: programs have it mapped, so that the file
 /// must not be written again.
 fn prepare(cluster: &Cluster) {
     fs::copy(cluster.binary("csp-run"), cluster.scratch().join("run/csp-run")).unwrap();
@@ -26,8 +25,8 @@ fn prepare(cluster: &Cluster) {
     fs::write(theirs.join("index.html"), NOBODY_S_PAGE).unwrap();
 }
 
-/// `csp-run` of this program by user nobody on the application host; in a network namespace of its own, where no kernel
-/// socket stands in its way, if `apart`.
+/// Returns `csp-run` of this program by user nobody on the application host. If `apart`, it runs in a network namespace
+/// of its own, where no kernel socket prevents binding.
 fn by_nobody(cluster: &Cluster, apart: bool, program: &str, arguments: &[&str]) -> Command {
     let run = cluster.scratch().join("run");
     let mut words: Vec<String> = Vec::new();
@@ -45,7 +44,7 @@ fn by_nobody(cluster: &Cluster, apart: bool, program: &str, arguments: &[&str]) 
     command
 }
 
-/// Python's http.server of user nobody on this port.
+/// Starts Python's http.server as user nobody on this port.
 fn server_of_nobody(cluster: &Cluster, apart: bool, port: u16) -> Process {
     let theirs = cluster.scratch().join("theirs").display().to_string();
     let arguments = ["-m", "http.server", &port.to_string(), "--directory", &theirs];
@@ -65,7 +64,7 @@ fn await_denied(cluster: &Cluster, metric: &str, before: f64) {
         .unwrap();
 }
 
-/// The page at this port of the VIP.
+/// Returns the page at this port of the VIP.
 fn page(cluster: &Cluster, port: u16) -> String {
     cluster.client.run("curl", &["-sS", "-m", "10", &format!("http://{VIP}:{port}/")]).unwrap()
 }
@@ -76,8 +75,8 @@ fn no_request_is_given_to_nobody(cluster: &Cluster, port: u16) {
     }
 }
 
-/// The attack: as long as another user's process listens on a port, and on ports below 1024 at any time, user nobody is given
-/// no client by listening there in a namespace of its own.
+/// The attack: while another user's process listens on a port, and on ports below 1024 at any time, user nobody gets no
+/// client by listening there in a network namespace of its own.
 fn another_user_s_port(cluster: &mut Cluster) {
     for port in [UPLOAD_PORT, 80] {
         let before = denied(cluster, "csp_listens_denied_total");
@@ -86,16 +85,16 @@ fn another_user_s_port(cluster: &mut Cluster) {
         no_request_is_given_to_nobody(cluster, port);
         thief.stop().unwrap();
     }
-    // Where nobody listens a stranger to this host's network still may not.
+    // Even where no process listens, a process outside of this host's network namespace may not.
     cluster.program("upload").unwrap().stop().unwrap();
-    cluster.forget_program("upload");
+    cluster.remove_program("upload");
     let before = denied(cluster, "csp_listens_denied_total");
     let mut thief = server_of_nobody(cluster, true, UPLOAD_PORT);
     await_denied(cluster, "csp_listens_denied_total", before);
     thief.stop().unwrap();
 }
 
-/// A free port is whoever's the kernel gives it to.
+/// A free port belongs to the process to which the kernel grants it.
 fn a_free_port(cluster: &Cluster) {
     let mut server = server_of_nobody(cluster, false, UPLOAD_PORT);
     let served = || {
@@ -109,7 +108,7 @@ fn a_free_port(cluster: &Cluster) {
     server.stop().unwrap();
 }
 
-/// A request of user nobody to the server on the client host; its exit status and what was reported.
+/// Requests a page of the server on the client host as user nobody; returns its success and its output.
 fn fetch_outside(cluster: &Cluster) -> (bool, String) {
     let url = format!("http://{CLIENT_ADDRESS}:{OUTSIDE_PORT}/");
     let program = format!("import urllib.request; urllib.request.urlopen('{url}', timeout=10).read()");
@@ -126,15 +125,15 @@ fn denied_egress(cluster: &Cluster) {
     let url = format!("http://{CLIENT_ADDRESS}:{OUTSIDE_PORT}/");
     let answers = || cluster.answers(&url).then_some(());
     wait_until("the server outside", Duration::from_secs(10), answers).unwrap();
-    let (fetched, said) = fetch_outside(cluster);
-    assert!(fetched, "without a rule: {said}");
+    let (fetched, reported) = fetch_outside(cluster);
+    assert!(fetched, "without a rule: {reported}");
     let policy = configs::policy() + &format!("access:\n  - {{users: [{NOBODY}], connect: []}}\n");
     let file = cluster.scratch().join("denied.yaml");
     fs::write(&file, policy).unwrap();
     cluster.cspctl(&["policy", "apply", &file.to_string_lossy()]).unwrap();
     let before = denied(cluster, "csp_connects_denied_total");
-    let (fetched, said) = fetch_outside(cluster);
-    assert!(!fetched && said.to_lowercase().contains("permission denied"), "{said}");
+    let (fetched, reported) = fetch_outside(cluster);
+    assert!(!fetched && reported.to_lowercase().contains("permission denied"), "{reported}");
     await_denied(cluster, "csp_connects_denied_total", before);
     outside.stop().unwrap();
 }
