@@ -206,9 +206,8 @@ impl Scenario {
         Scenario {
             seed,
             network_nodes,
-            // A proxy that permanently loses its tunnel to one of several workers resets connections of that worker now and then, or loses
-            // track of them (docs/notes/STATUS.md):
-            // not simulated.
+            // Not simulated: a proxy that loses its tunnel to one of several workers may reset connections of that worker, or keep
+            // them without end (docs/notes/STATUS.md).
             network_workers: match incident {
                 Incident::TunnelBreaks | Incident::NetworkNodeRestarts | Incident::NetworkNodeDies => 1,
                 _ => seed as usize % 3 + 1,
