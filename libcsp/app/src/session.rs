@@ -32,7 +32,7 @@ mod tests;
 /// How long the agent may take to answer ATTACH.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// The socket of a process that does not sleep is looked at no more often: messages are rare, and a look is a system call.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const POLL_EVERY: Duration = Duration::from_millis(50);
 /// A lost agent is tried again after this time.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 /// A new token is asked for so many seconds before the old one expires.
@@ -49,7 +49,7 @@ pub const RECEIVED_LEN_MAX: usize = wire::MESSAGE_LEN_MAX;
 pub enum Action<'a> {
     /// Connect to the agent's socket; then [`connected`](Session::connected) or [`hung_up`](Session::hung_up).
     Connect,
-    /// Send this datagram; where that fails, [`unsent`](Session::unsent).
+    /// Send this datagram; where that fails, [`send_failed`](Session::send_failed).
     Send(&'a [u8]),
     /// Receive a datagram without waiting; then [`received`](Session::received), [`empty`](Session::empty) or
     /// [`hung_up`](Session::hung_up).
@@ -159,8 +159,8 @@ pub struct Session {
     proxies_changed: bool,
     token_changed: bool,
     /// The socket may have messages: it is emptied.
-    looking: bool,
-    looked_at: Instant,
+    draining: bool,
+    polled_at: Instant,
     sent: Box<[u8; SENT_LEN_MAX]>,
 }
 
@@ -180,8 +180,8 @@ impl Session {
             renew_not_before: Instant::ZERO,
             proxies_changed: false,
             token_changed: false,
-            looking: false,
-            looked_at: Instant::ZERO,
+            draining: false,
+            polled_at: Instant::ZERO,
             sent: Box::new([0; SENT_LEN_MAX]),
         }
     }
@@ -203,18 +203,18 @@ impl Session {
                 let len = wire::emit_attach(&mut self.sent[..], &attach);
                 self.send(len)
             }
-            State::Attaching(until) if now >= until && !self.looking => {
+            State::Attaching(until) if now >= until && !self.draining => {
                 self.state = State::Lost(Some(now));
                 Action::HangUp
             }
-            State::Attaching(_) | State::Attached => self.look(now, unix_s, token_refused),
+            State::Attaching(_) | State::Attached => self.poll_socket(now, unix_s, token_refused),
         }
     }
 
-    fn look(&mut self, now: Instant, unix_s: u64, token_refused: bool) -> Action<'_> {
-        self.looking |= now >= self.looked_at + LOOK_EVERY;
-        if self.looking {
-            self.looked_at = now;
+    fn poll_socket(&mut self, now: Instant, unix_s: u64, token_refused: bool) -> Action<'_> {
+        self.draining |= now >= self.polled_at + POLL_EVERY;
+        if self.draining {
+            self.polled_at = now;
             return Action::Receive;
         }
         let due = unix_s + RENEW_BEFORE_S >= self.expires || token_refused;
@@ -234,17 +234,17 @@ impl Session {
     /// The shell has connected to the agent's socket.
     pub fn connected(&mut self) {
         self.state = State::Connected;
-        self.looking = false;
+        self.draining = false;
     }
 
     /// The agent's end of the socket is closed, or the socket could not be connected.
     pub fn hung_up(&mut self) {
         self.state = State::Broken;
-        self.looking = false;
+        self.draining = false;
     }
 
     /// The message of the last [`Action::Send`] could not be sent.
-    pub fn unsent(&mut self) {
+    pub fn send_failed(&mut self) {
         // RENEW is repeated in time.
         if self.state != State::Attached {
             self.hung_up();
@@ -253,12 +253,12 @@ impl Session {
 
     /// The socket has no message.
     pub fn empty(&mut self) {
-        self.looking = false;
+        self.draining = false;
     }
 
     /// The socket is readable, or may be: the next [`poll`](Self::poll) asks for what it has.
     pub fn woken(&mut self) {
-        self.looking = matches!(self.state, State::Attaching(_) | State::Attached);
+        self.draining = matches!(self.state, State::Attaching(_) | State::Attached);
     }
 
     /// When to call [`poll`](Self::poll) though nothing arrives.

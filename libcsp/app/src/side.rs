@@ -158,7 +158,7 @@ impl AppSide {
     pub fn progress(&mut self, now: Instant, unix_now_s: u64) -> bool {
         self.now = now;
         let mut any = self.endpoint.progress(now, unix_now_s);
-        any |= self.take_in();
+        any |= self.process_input();
         self.check_pauses();
         self.announce_refused();
         self.grant_held_back();

@@ -188,7 +188,7 @@ impl Agent {
                 Action::HangUp => self.set_socket(None),
                 Action::Send(message) => {
                     if self.socket.as_ref().is_none_or(|socket| send(socket, message).is_err()) {
-                        self.session.unsent();
+                        self.session.send_failed();
                     }
                 }
                 Action::Receive => self.receive(),

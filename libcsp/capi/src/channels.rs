@@ -51,7 +51,7 @@ struct Set {
 
 /// What the program wants of a listener or channel.
 #[derive(Clone, Copy, Debug)]
-pub struct Wishes {
+pub struct ChannelSettings {
     /// Other users' processes are let in.
     pub any_user: bool,
     /// Messages are lent where they arrive.
@@ -109,7 +109,7 @@ impl Channels {
     }
 
     /// Listens under a name.
-    pub fn listen(&mut self, core: &mut Core, name: &[u8], wishes: Wishes) -> Result<Key> {
+    pub fn listen(&mut self, core: &mut Core, name: &[u8], settings: ChannelSettings) -> Result<Key> {
         let path = self.path_of(name)?;
         let slot = self.sets.iter().skip(1).position(Option::is_none).map(|at| at + 1);
         let slot = slot.or((self.sets.len() < SETS_MAX).then_some(self.sets.len())).ok_or(Error::TOO_MANY)?;
@@ -120,12 +120,12 @@ impl Channels {
         let _ = std::fs::create_dir_all(&self.folder);
         // SAFETY: no arguments, cannot fail.
         let own_user = unsafe { libc::getuid() };
-        let local = if wishes.any_user { LocalPeers::Anyone } else { LocalPeers::User(own_user) };
+        let local = if settings.any_user { LocalPeers::Anyone } else { LocalPeers::User(own_user) };
         let mut set = self.make(Some(local))?;
-        set.in_place = wishes.in_place;
+        set.in_place = settings.in_place;
         let address = ViAddress::Path(path.clone());
         set.endpoint.listen(&address).map_err(|_| refusal_to_listen(&path))?;
-        let listener = Listener { source: Source::Channel(slot), user: wishes.user, paused: false };
+        let listener = Listener { source: Source::Channel(slot), user: settings.user, paused: false };
         let key = core.listeners.insert(listener).ok_or(Error::TOO_MANY)?;
         (set.listener, set.path) = (Some(key), Some(path));
         match self.sets.get_mut(slot) {
@@ -157,7 +157,13 @@ impl Channels {
     }
 
     /// Opens a channel to the process that listens under a name.
-    pub fn connect(&mut self, core: &mut Core, now: Instant, name: &[u8], wishes: Wishes) -> Result<Key> {
+    pub fn connect(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        name: &[u8],
+        settings: ChannelSettings,
+    ) -> Result<Key> {
         let path = self.path_of(name)?;
         if !core.connections.has_room() {
             return Err(Error::TOO_MANY);
@@ -171,8 +177,8 @@ impl Channels {
         }
         let set = self.sets.first_mut().and_then(Option::as_mut).ok_or(Error::IO)?;
         let link = set.endpoint.connect(now, &ViAddress::Path(path), Purpose::Message, 0, (0, 1), b"")?;
-        let mut connection = Connection::new(Transport::Channel { set: 0, link }, wishes.user);
-        connection.in_place = wishes.in_place;
+        let mut connection = Connection::new(Transport::Channel { set: 0, link }, settings.user);
+        connection.in_place = settings.in_place;
         let key = core.connections.insert(connection).ok_or(Error::TOO_MANY)?;
         if let Some(owner) = set.owners.get_mut(link.index()) {
             *owner = Some(key);
@@ -182,8 +188,8 @@ impl Channels {
 
     /// Moves everything that can move.
     pub fn progress(&mut self, core: &mut Core, now: Instant, unix_s: u64) {
-        while let Some(lent) = core.given_back.pop() {
-            self.give_back(now, lent);
+        while let Some(lent) = core.released.pop() {
+            self.release(now, lent);
         }
         for at in 0..self.sets.len() {
             let Some(set) = self.sets.get_mut(at).and_then(Option::as_mut) else { continue };
@@ -232,10 +238,10 @@ impl Channels {
     }
 
     /// The program is done with a message where it arrived.
-    pub fn give_back(&mut self, now: Instant, lent: Lent) {
+    pub fn release(&mut self, now: Instant, lent: Lent) {
         let (at, serial) = lent.set;
         if let Some(set) = self.sets.get_mut(at).and_then(Option::as_mut).filter(|set| set.serial == serial) {
-            set.endpoint.give_back(now, lent.message);
+            set.endpoint.release(now, lent.message);
         }
     }
 
@@ -253,7 +259,7 @@ impl Channels {
         let Transport::Channel { set: at, link } = connection.transport else { return };
         if let Some(set) = self.sets.get_mut(at).and_then(Option::as_mut) {
             set.endpoint.close(now, link);
-            set.disown(link);
+            set.clear_owner(link);
         }
         if at > 0 {
             self.drop_unused(at);
@@ -296,7 +302,7 @@ impl Channels {
 }
 
 impl Set {
-    fn disown(&mut self, link: LinkId) {
+    fn clear_owner(&mut self, link: LinkId) {
         if let Some(owner) = self.owners.get_mut(link.index()) {
             *owner = None;
         }
@@ -306,7 +312,7 @@ impl Set {
     }
 
     /// A channel is there: where its messages lie, if they are to be lent so. Otherwise they are copied.
-    fn opens(&mut self, link: LinkId, in_place: bool) {
+    fn map_memory(&mut self, link: LinkId, in_place: bool) {
         if let Some(memory) = self.memories.get_mut(link.index()) {
             *memory = self.endpoint.memory(link).ok().filter(|_| in_place);
         }
@@ -326,15 +332,15 @@ impl Set {
                         (connection.open, connection.blocked) = (true, true);
                         self.opened.push(key);
                         let in_place = connection.in_place;
-                        self.opens(link, in_place);
+                        self.map_memory(link, in_place);
                     }
-                    core.tell(EventType::Connected, key, None);
+                    core.report(EventType::Connected, key, None);
                 }
                 None => self.accept(core, now, at, link, peer.uid),
             },
             LinkEvent::Down { link, reason } => {
                 let Some(key) = self.owner(core, at, link) else { return };
-                self.disown(link);
+                self.clear_owner(link);
                 core.fail_queue(key, Error::PIPE);
                 let Some(connection) = core.connections.get_mut(key) else { return };
                 let error = of_down(&reason, connection.open);
@@ -342,7 +348,7 @@ impl Set {
                 if connection.ended {
                     core.connections.remove(key);
                 } else {
-                    core.tell(EventType::Closed, key, error);
+                    core.report(EventType::Closed, key, error);
                 }
             }
         }
@@ -354,12 +360,12 @@ impl Set {
         connection.open = true;
         connection.peer_user = peer_user;
         connection.in_place = self.in_place;
-        self.opens(link, self.in_place);
+        self.map_memory(link, self.in_place);
         let Some(key) = core.connections.insert(connection) else { return self.endpoint.close(now, link) };
         if let Some(owner) = self.owners.get_mut(link.index()) {
             *owner = Some(key);
         }
-        core.tell_accepted(listener, key);
+        core.report_accepted(listener, key);
     }
 
     /// Receives one message; `false`: there is none, or no buffer for it.
@@ -374,7 +380,7 @@ impl Set {
                 Some(key) => core.received_in_place(key, lent),
                 None => Some(lent),
             };
-            back.into_iter().for_each(|lent| self.endpoint.give_back(now, lent.message));
+            back.into_iter().for_each(|lent| self.endpoint.release(now, lent.message));
             return true;
         }
         if core.pool.incoming().is_none() {

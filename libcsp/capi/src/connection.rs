@@ -43,7 +43,7 @@ pub struct Connection {
     /// It is established.
     pub open: bool,
     /// The program was told that no more comes.
-    pub told_end: bool,
+    pub end_reported: bool,
     /// It has something to read and found no buffer; it stands in the list of those.
     pub starved: bool,
     /// Its queue waits for credit; it stands in the list of those.
@@ -73,7 +73,7 @@ impl Connection {
             queued: 0,
             lent: 0,
             open: false,
-            told_end: false,
+            end_reported: false,
             starved: false,
             blocked: false,
             shutdown: false,

@@ -9,7 +9,7 @@ use csp_types::{Duration, Instant, ProgramName};
 use csp_vi::Armed;
 use libc::c_int;
 
-use crate::channels::{Channels, MESSAGE_MAX, Wishes};
+use crate::channels::{ChannelSettings, Channels, MESSAGE_MAX};
 use crate::connection::{Source, Transport};
 use crate::core::{Core, Event, FLAG_RELEASE};
 use crate::error::{Error, Result};
@@ -32,7 +32,7 @@ pub const FLAG_IN_PLACE: u32 = 2;
 const IN_PLACE_MAX: usize = 65_536;
 
 /// A program that polls without ever waiting has its providers look at their sockets so often.
-const LOOK_EVERY: Duration = Duration::from_micros(50);
+const ARM_EVERY: Duration = Duration::from_micros(50);
 
 /// Listeners of one context.
 const LISTENERS_MAX: usize = 64;
@@ -73,7 +73,7 @@ pub struct Context {
     watched: Option<(Option<u64>, u64)>,
     armed: bool,
     /// When a poll that found nothing last made the providers look at their sockets.
-    looked_at: Instant,
+    armed_at: Instant,
 }
 
 impl Context {
@@ -92,7 +92,7 @@ impl Context {
             connections: Table::new(options.connections_max),
             listeners: Table::new(LISTENERS_MAX),
             in_place: Table::new(IN_PLACE_MAX),
-            given_back: Vec::new(),
+            released: Vec::new(),
             events: VecDeque::with_capacity(options.outgoing + options.incoming),
             starved: VecDeque::new(),
             returned: false,
@@ -107,7 +107,7 @@ impl Context {
             waiter,
             watched: None,
             armed: false,
-            looked_at: Instant::ZERO,
+            armed_at: Instant::ZERO,
         })
     }
 
@@ -126,7 +126,7 @@ impl Context {
         let unix = unix_seconds();
         let woken = std::mem::take(&mut self.armed);
         if woken {
-            self.waiter.hush();
+            self.waiter.clear_signal();
         }
         let core = &mut self.core;
         if let Some(streams) = &mut self.streams {
@@ -149,17 +149,17 @@ impl Context {
     pub fn poll(&mut self, into: &mut [std::mem::MaybeUninit<Event>]) -> usize {
         let at = now();
         self.progress(at);
-        if self.core.events.is_empty() && at >= self.looked_at + LOOK_EVERY {
-            self.looked_at = at;
+        if self.core.events.is_empty() && at >= self.armed_at + ARM_EVERY {
+            self.armed_at = at;
             self.arm_transports();
             self.progress(at);
         }
-        self.give(into)
+        self.next_events(into)
     }
 
     /// Events that wait. Those of accepted connections end a batch, so that the program can give a connection its pointer
     /// before the first event of it.
-    fn give(&mut self, into: &mut [std::mem::MaybeUninit<Event>]) -> usize {
+    fn next_events(&mut self, into: &mut [std::mem::MaybeUninit<Event>]) -> usize {
         let (mut count, mut accepted) = (0, false);
         while let Some(slot) = into.get_mut(count) {
             if accepted && self.core.events.front().is_some_and(|event| event.accepted == 0) {
@@ -182,7 +182,7 @@ impl Context {
         }
         self.watch()?;
         if busy {
-            self.waiter.ring();
+            self.waiter.signal();
             return Ok(true);
         }
         self.keep_time();
@@ -252,7 +252,7 @@ impl Context {
     pub fn release_buffer(&mut self, kind: Kind, key: Key) -> Result<()> {
         if kind == Kind::InPlace {
             let lent = self.core.in_place.remove(key).ok_or(Error::BUFFER)?;
-            self.channels.give_back(now(), lent);
+            self.channels.release(now(), lent);
             return Ok(());
         }
         let lender = self.core.pool.release(key)?;
@@ -287,9 +287,12 @@ impl Context {
         if flags & !(FLAG_ANY_USER | FLAG_IN_PLACE) != 0 {
             return Err(Error::INVALID);
         }
-        let wishes =
-            Wishes { any_user: flags & FLAG_ANY_USER != 0, in_place: flags & FLAG_IN_PLACE != 0, user };
-        self.channels.listen(&mut self.core, name, wishes)
+        let settings = ChannelSettings {
+            any_user: flags & FLAG_ANY_USER != 0,
+            in_place: flags & FLAG_IN_PLACE != 0,
+            user,
+        };
+        self.channels.listen(&mut self.core, name, settings)
     }
 
     /// Opens a channel.
@@ -297,8 +300,8 @@ impl Context {
         if flags & !FLAG_IN_PLACE != 0 {
             return Err(Error::INVALID);
         }
-        let wishes = Wishes { any_user: false, in_place: flags & FLAG_IN_PLACE != 0, user };
-        self.channels.connect(&mut self.core, now(), name, wishes)
+        let settings = ChannelSettings { any_user: false, in_place: flags & FLAG_IN_PLACE != 0, user };
+        self.channels.connect(&mut self.core, now(), name, settings)
     }
 
     /// Sends `work.length` bytes from `data` on, which lie in `buffer`, one of the pool or a message where it arrived.
@@ -387,9 +390,9 @@ impl Context {
         let listener = self.core.listeners.remove(key).ok_or(Error::HANDLE)?;
         // Nobody would be told of these connections.
         let handle = key.handle(Kind::Listener, self.core.id);
-        let untold = self.core.events.iter().filter(|event| event.handle == handle);
-        let untold: Vec<Key> = untold.map(|event| handle::key(event.accepted)).collect();
-        for connection in untold {
+        let unreported = self.core.events.iter().filter(|event| event.handle == handle);
+        let unreported: Vec<Key> = unreported.map(|event| handle::key(event.accepted)).collect();
+        for connection in unreported {
             self.end_connection(connection, FLAG_ABORT)?;
         }
         match (listener.source, &mut self.streams) {

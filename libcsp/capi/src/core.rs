@@ -90,7 +90,7 @@ pub struct Core {
     /// Messages that the program holds where they arrived. Bounded by the descriptors of all channels.
     pub in_place: Table<Lent>,
     /// Those that it gave back, until the channels take them.
-    pub given_back: Vec<Lent>,
+    pub released: Vec<Lent>,
     /// What the program has not polled. Bounded: a buffer is in one event at most, and a connection has at most three
     /// without a buffer.
     pub events: VecDeque<Event>,
@@ -121,7 +121,7 @@ impl Core {
     }
 
     /// Tells of a connection, unless the program ended it.
-    pub fn tell(&mut self, kind: EventType, key: Key, error: Option<Error>) {
+    pub fn report(&mut self, kind: EventType, key: Key, error: Option<Error>) {
         if self.connection(key).is_ok() {
             let event = Event { error: error.map_or(0, |e| e.0), ..self.event_of(kind, key) };
             self.events.push_back(event);
@@ -129,7 +129,7 @@ impl Core {
     }
 
     /// Tells of a new connection of a listener.
-    pub fn tell_accepted(&mut self, listener: Key, connection: Key) {
+    pub fn report_accepted(&mut self, listener: Key, connection: Key) {
         let event = Event {
             handle: listener.handle(Kind::Listener, self.id),
             accepted: connection.handle(Kind::Connection, self.id),
@@ -163,7 +163,7 @@ impl Core {
     fn take_back(&mut self, id: u64) {
         if handle::kind(id) == Ok(Kind::InPlace) {
             let lent = self.in_place.remove(handle::key(id));
-            self.given_back.extend(lent);
+            self.released.extend(lent);
         } else {
             let lender = self.pool.recycle(handle::key(id).index);
             self.freed(lender);
@@ -277,7 +277,7 @@ impl Core {
             let lender = self.pool.recycle(index);
             return self.freed(lender);
         }
-        let buffer = self.pool.give_back(index);
+        let buffer = self.pool.return_to_program(index);
         let buffer = self.describe(buffer, work.offset, work.length);
         let (error, tag) = (error.map_or(0, |e| e.0), work.tag);
         let event = Event { error, tag, buffer, ..self.event_of(EventType::Sent, key) };

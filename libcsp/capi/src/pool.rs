@@ -194,7 +194,7 @@ impl Pool {
     }
 
     /// A queued buffer is the program's again.
-    pub fn give_back(&mut self, index: u32) -> Key {
+    pub fn return_to_program(&mut self, index: u32) -> Key {
         self.step(index, Holder::Program)
     }
 }
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(pool.enqueue(key, at, work), Err(Error::BUFFER), "given away");
         assert_eq!(pool.release(key), Err(Error::BUFFER), "given away");
         assert_eq!(pool.outgoing_bytes(key.index).len(), 10);
-        let back = pool.give_back(key.index);
+        let back = pool.return_to_program(key.index);
         assert_eq!((pool.release(back), pool.release(back)), (Ok(None), Err(Error::BUFFER)));
     }
 

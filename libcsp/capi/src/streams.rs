@@ -143,7 +143,7 @@ impl Streams {
                 Handle::Flow(id) => {
                     let owner = self.flow_owners.get(id.index()).copied().flatten();
                     if let Some(key) = owner.filter(|key| is_flow(core, *key, id)) {
-                        self.news(core, now, key, id);
+                        self.on_ready(core, now, key, id);
                     }
                 }
             }
@@ -169,7 +169,7 @@ impl Streams {
             connection.ends = Some((accepted.local, accepted.remote));
             let Some(key) = core.connections.insert(connection) else { return };
             own(&mut self.flow_owners, accepted.flow.index(), Some(key));
-            core.tell_accepted(listener, key);
+            core.report_accepted(listener, key);
             self.read_some(core, now, key, accepted.flow);
         }
     }
@@ -190,7 +190,7 @@ impl Streams {
         }
     }
 
-    fn news(&mut self, core: &mut Core, now: Instant, key: Key, id: FlowId) {
+    fn on_ready(&mut self, core: &mut Core, now: Instant, key: Key, id: FlowId) {
         let Some(connection) = core.connections.get_mut(key) else { return };
         if !connection.open {
             if self.app.readiness(Handle::Flow(id)).contains(Readiness::ERROR) {
@@ -200,13 +200,13 @@ impl Streams {
             let Some((local, remote, true)) = self.app.addresses(id) else { return };
             connection.open = true;
             connection.ends = Some((local, remote));
-            core.tell(EventType::Connected, key, None);
+            core.report(EventType::Connected, key, None);
         }
         self.read_some(core, now, key, id);
         self.write_some(core, now, key);
         // A connection that breaks after the peer's last byte is nobody's to read: it is told here.
         let over =
-            core.connections.get(key).is_some_and(|c| c.told_end && c.transport == Transport::Stream(id));
+            core.connections.get(key).is_some_and(|c| c.end_reported && c.transport == Transport::Stream(id));
         if over && let Some(error) = self.app.take_error(id) {
             self.lose(core, key, Some(of_errno(error)));
         }
@@ -214,10 +214,10 @@ impl Streams {
 
     /// Reads as much as buffers allow.
     fn read_some(&mut self, core: &mut Core, now: Instant, key: Key, id: FlowId) {
-        while let Some(connection) = core.connections.get(key).filter(|c| !c.told_end && c.open) {
+        while let Some(connection) = core.connections.get(key).filter(|c| !c.end_reported && c.open) {
             debug_assert_eq!(connection.transport, Transport::Stream(id));
             if self.app.unread(id) == 0 {
-                return self.look_for_end(core, now, key, id);
+                return self.check_end(core, now, key, id);
             }
             if !core.may_receive(key) {
                 return;
@@ -230,13 +230,13 @@ impl Streams {
     }
 
     /// Nothing waits to be read: whether anything will come.
-    fn look_for_end(&mut self, core: &mut Core, now: Instant, key: Key, id: FlowId) {
+    fn check_end(&mut self, core: &mut Core, now: Instant, key: Key, id: FlowId) {
         match self.app.read(now, id, &mut [0], true) {
             Ok(0) => {
                 if let Some(connection) = core.connections.get_mut(key) {
-                    connection.told_end = true;
+                    connection.end_reported = true;
                 }
-                core.tell(EventType::End, key, None);
+                core.report(EventType::End, key, None);
             }
             Err(AppError::Broken(number)) => self.lose(core, key, Some(of_errno(number))),
             _ => {}
@@ -285,11 +285,11 @@ impl Streams {
         core.fail_queue(key, error.unwrap_or(Error::PIPE));
         let Some(connection) = core.connections.get_mut(key) else { return };
         let transport = std::mem::replace(&mut connection.transport, Transport::Gone);
-        connection.told_end = true;
+        connection.end_reported = true;
         if connection.ended {
             core.connections.remove(key);
         } else {
-            core.tell(EventType::Closed, key, error);
+            core.report(EventType::Closed, key, error);
         }
         if let Transport::Stream(id) = transport {
             own(&mut self.flow_owners, id.index(), None);

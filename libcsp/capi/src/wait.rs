@@ -12,10 +12,10 @@ use crate::system::errno;
 #[derive(Debug)]
 pub struct Waiter {
     epoll: OwnedFd,
-    bell: OwnedFd,
+    eventfd: OwnedFd,
     timer: OwnedFd,
     watched: Vec<RawFd>,
-    rung: bool,
+    signalled: bool,
     /// When the timer goes off, if it is set.
     timer_at: Option<Instant>,
 }
@@ -34,12 +34,12 @@ impl Waiter {
         // SAFETY: no pointers are passed.
         let epoll = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
         // SAFETY: as above.
-        let bell = owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
+        let eventfd = owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
         let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
         // SAFETY: as above.
         let timer = owned(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })?;
-        let waiter = Waiter { epoll, bell, timer, watched: Vec::new(), rung: false, timer_at: None };
-        waiter.control(libc::EPOLL_CTL_ADD, waiter.bell.as_raw_fd())?;
+        let waiter = Waiter { epoll, eventfd, timer, watched: Vec::new(), signalled: false, timer_at: None };
+        waiter.control(libc::EPOLL_CTL_ADD, waiter.eventfd.as_raw_fd())?;
         waiter.control(libc::EPOLL_CTL_ADD, waiter.timer.as_raw_fd())?;
         Ok(waiter)
     }
@@ -67,21 +67,21 @@ impl Waiter {
         self.watched.iter().try_for_each(|fd| self.control(libc::EPOLL_CTL_ADD, *fd))
     }
 
-    /// Makes the descriptor readable until [`hush`](Self::hush).
-    pub fn ring(&mut self) {
-        if !std::mem::replace(&mut self.rung, true) {
+    /// Makes the descriptor readable until [`clear_signal`](Self::clear_signal).
+    pub fn signal(&mut self) {
+        if !std::mem::replace(&mut self.signalled, true) {
             let one = 1u64;
             // SAFETY: `one` has 8 readable bytes.
-            unsafe { libc::write(self.bell.as_raw_fd(), (&raw const one).cast(), 8) };
+            unsafe { libc::write(self.eventfd.as_raw_fd(), (&raw const one).cast(), 8) };
         }
     }
 
-    /// Takes [`ring`](Self::ring) back.
-    pub fn hush(&mut self) {
-        if std::mem::replace(&mut self.rung, false) {
+    /// Takes [`signal`](Self::signal) back.
+    pub fn clear_signal(&mut self) {
+        if std::mem::replace(&mut self.signalled, false) {
             let mut count = 0u64;
             // SAFETY: `count` has 8 writable bytes.
-            unsafe { libc::read(self.bell.as_raw_fd(), (&raw mut count).cast(), 8) };
+            unsafe { libc::read(self.eventfd.as_raw_fd(), (&raw mut count).cast(), 8) };
         }
     }
 

@@ -3,7 +3,7 @@
 //! ```text
 //! sender    [told consumed | in flight ........ | available .......]
 //!           |<------------------- window ------------------------->|
-//! receiver  [told | consumed, untold | received, unconsumed | .....]
+//! receiver  [told | consumed, unadvertised | received, unconsumed | .....]
 //! ```
 
 /// The widest window that a receiver may make of one, in bytes.
@@ -85,13 +85,13 @@ const EXHAUSTED_RETURN_MIN: u32 = 2048;
 pub struct ReceiveCredit {
     window: u32,
     unconsumed: u32,
-    untold: u32,
+    unadvertised: u32,
 }
 
 impl ReceiveCredit {
     /// A window of `window` bytes, as granted to the sender.
     pub const fn new(window: u32) -> Self {
-        ReceiveCredit { window, unconsumed: 0, untold: 0 }
+        ReceiveCredit { window, unconsumed: 0, unadvertised: 0 }
     }
 
     /// The whole window in bytes.
@@ -106,7 +106,7 @@ impl ReceiveCredit {
 
     /// Bytes that the sender may still send before it hears of more.
     pub const fn remaining(&self) -> u32 {
-        self.window.saturating_sub(self.unconsumed).saturating_sub(self.untold)
+        self.window.saturating_sub(self.unconsumed).saturating_sub(self.unadvertised)
     }
 
     /// `len` bytes arrived.
@@ -122,14 +122,14 @@ impl ReceiveCredit {
     pub const fn consumed(&mut self, len: u32) {
         let len = if len < self.unconsumed { len } else { self.unconsumed };
         self.unconsumed -= len;
-        self.untold += len;
+        self.unadvertised += len;
     }
 
     /// Whether CREDIT is due: a quarter of the window was consumed, or the sender has none left and enough was.
     pub const fn due(&self) -> bool {
         let quarter = if self.window < 4 { 1 } else { self.window / 4 };
-        let exhausted = self.remaining() == 0 && self.untold >= EXHAUSTED_RETURN_MIN;
-        self.untold >= quarter || exhausted
+        let exhausted = self.remaining() == 0 && self.unadvertised >= EXHAUSTED_RETURN_MIN;
+        self.unadvertised >= quarter || exhausted
     }
 
     /// The bytes to tell with CREDIT if it is due; they count as told. Call it again when the message could not be
@@ -138,14 +138,14 @@ impl ReceiveCredit {
         if !self.due() {
             return None;
         }
-        let told = self.untold;
-        self.untold = 0;
-        Some(told)
+        let advertised = self.unadvertised;
+        self.unadvertised = 0;
+        Some(advertised)
     }
 
     /// Undoes [`take_due`](Self::take_due) for a CREDIT that was not sent after all.
     pub const fn untake(&mut self, len: u32) {
-        self.untold = self.untold.saturating_add(len);
+        self.unadvertised = self.unadvertised.saturating_add(len);
     }
 }
 
@@ -214,14 +214,14 @@ mod tests {
                 prop_assert!(send.take(len));
                 prop_assert_eq!(receive.received(len), Ok(()));
                 receive.consumed(consume_random % (receive.unconsumed() + 1));
-                if let Some(told) = receive.take_due() {
-                    prop_assert_eq!(send.returned(told), Ok(()));
+                if let Some(advertised) = receive.take_due() {
+                    prop_assert_eq!(send.returned(advertised), Ok(()));
                 }
                 prop_assert_eq!(send.available(), receive.remaining());
             }
             receive.consumed(u32::MAX);
-            if let Some(told) = receive.take_due() {
-                prop_assert_eq!(send.returned(told), Ok(()));
+            if let Some(advertised) = receive.take_due() {
+                prop_assert_eq!(send.returned(advertised), Ok(()));
             }
             prop_assert!(send.available() > 0, "all is consumed, yet the sender has no credit");
         }

@@ -250,7 +250,7 @@ impl AppSide {
             // had offered.
             Some(_) if was_up => self.announce(at.channel),
             Some(_) => {}
-            None => self.forget_offers(at.channel),
+            None => self.void_offers(at.channel),
         }
     }
 
@@ -429,12 +429,12 @@ impl AppSide {
 
     /// The offers of a proxy without any link are void, unless it still has one of its own; what waited unaccepted is
     /// offered again by the proxy.
-    fn forget_offers(&mut self, channel: usize) {
+    fn void_offers(&mut self, channel: usize) {
         let mut at = 0;
         while let Some((slot, id)) = self.listeners.at_or_after(at) {
             at = slot + 1;
             if let Some(offer) = self.listeners.get_mut(id).and_then(|l| l.offers.get_mut(channel)) {
-                offer.forget();
+                offer.restart();
             }
         }
     }

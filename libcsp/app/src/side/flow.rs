@@ -222,13 +222,13 @@ impl AppSide {
             return Err(AppError::NotConnected);
         }
         flow.read_shutdown |= directions.read;
-        let tell = directions.write && !flow.write_shutdown && !flow.ended_here && !flow.peer_closed;
+        let notify_peer = directions.write && !flow.write_shutdown && !flow.ended_here && !flow.peer_closed;
         flow.write_shutdown |= directions.write;
         let (lane, label) = (flow.lane, flow.label);
         if directions.write {
             self.release_held(id);
         }
-        if let Some(label) = label.filter(|_| tell) {
+        if let Some(label) = label.filter(|_| notify_peer) {
             self.send_control(lane, MessageHeader::of_flow(MessageKind::Shutdown, label, 0, 0));
         }
         self.notify(Handle::Flow(id));
@@ -246,12 +246,12 @@ impl AppSide {
         let unread = !flow.queue.is_empty();
         flow.queue = Default::default();
         let (lane, label, connecting) = (flow.lane, flow.label, flow.phase == Phase::Connecting);
-        let tell = label.filter(|_| !flow.ended_here);
+        let notify_peer = label.filter(|_| !flow.ended_here);
         flow.ended_here |= label.is_some();
         let over = (label.is_none() && !connecting) || flow.ended_there;
         self.counters.closed += 1;
         self.record(TraceKind::AppClose, id, 0);
-        if let Some(label) = tell {
+        if let Some(label) = notify_peer {
             let header = if reset {
                 MessageHeader::of_flow(MessageKind::Reset, label, errno::ECONNRESET as u32, 0)
             } else {

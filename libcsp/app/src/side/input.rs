@@ -18,7 +18,7 @@ pub(super) struct Violation;
 
 impl AppSide {
     /// Takes in link events and messages; returns whether there were any.
-    pub(super) fn take_in(&mut self) -> bool {
+    pub(super) fn process_input(&mut self) -> bool {
         let mut any = false;
         let mut scratch = std::mem::take(&mut self.scratch);
         for _ in 0..MESSAGES_PER_PROGRESS {
@@ -163,7 +163,7 @@ impl AppSide {
             self.send_control(lane, MessageHeader::of_flow(MessageKind::Close, label, 0, 0));
         } else {
             self.record(csp_types::TraceKind::AppOpen, id, 0);
-            self.tell_options(id);
+            self.send_deferred_options(id);
         }
         self.notify(Handle::Flow(id));
         Ok(())
@@ -216,11 +216,11 @@ impl AppSide {
         if flow.ended_here {
             return Ok(());
         }
-        let told = match header.flags & CREDIT_WIDER {
+        let outcome = match header.flags & CREDIT_WIDER {
             0 => flow.send.returned(header.argument),
             _ => flow.send.widened(header.argument),
         };
-        told.map_err(|_| Violation)?;
+        outcome.map_err(|_| Violation)?;
         if flow.wants_write && flow.has_room() {
             flow.wants_write = false;
             self.notify(Handle::Flow(id));

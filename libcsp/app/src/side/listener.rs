@@ -63,7 +63,7 @@ impl AppSide {
             }
         }
         // Behind UNLISTEN, so that they are not offered here again.
-        self.give_back(id);
+        self.refuse_waiting(id);
         self.listeners.remove(id.0);
         Ok(())
     }
@@ -131,7 +131,7 @@ impl AppSide {
         for channel in 0..self.channels.len() {
             self.withdraw(channel, id);
         }
-        self.give_back(id);
+        self.refuse_waiting(id);
     }
 
     /// Asks a proxy to give back the credit that it has not used.
@@ -216,10 +216,10 @@ impl AppSide {
     /// they are closed, so that all take a new start; what it still offers by credit that was granted before is taken as
     /// well.
     pub(super) fn announce(&mut self, channel: usize) {
-        self.forget_refused(channel);
-        let Some(told) = self.channels.get_mut(channel) else { return };
-        let again = std::mem::replace(&mut told.announced, true);
-        let closed: Vec<u32> = told.closed.iter().copied().collect();
+        self.clear_refused(channel);
+        let Some(target) = self.channels.get_mut(channel) else { return };
+        let again = std::mem::replace(&mut target.announced, true);
+        let closed: Vec<u32> = target.closed.iter().copied().collect();
         for id in closed {
             self.send_unlisten(channel, id);
         }
@@ -232,7 +232,7 @@ impl AppSide {
             }
             self.send_listen(channel, id);
             if let Some(offer) = self.listeners.get_mut(id.0).and_then(|l| l.offers.get_mut(channel)) {
-                offer.forget();
+                offer.restart();
             }
             self.grant(channel, id);
         }
@@ -295,7 +295,7 @@ impl AppSide {
     }
 
     /// Refuses everything that waits, so that other processes get it.
-    fn give_back(&mut self, id: ListenerId) {
+    fn refuse_waiting(&mut self, id: ListenerId) {
         while let Some(flow_id) = self.listeners.get_mut(id.0).and_then(|l| l.queue.pop_front()) {
             let Some(flow) = self.flows.remove(flow_id.0) else { continue };
             if let Some(offer) =

@@ -32,7 +32,7 @@ impl AppSide {
     }
 
     /// Tells the options that were set before the connection was there.
-    pub(super) fn tell_options(&mut self, id: FlowId) {
+    pub(super) fn send_deferred_options(&mut self, id: FlowId) {
         let options = self.flows.get_mut(id.0).map(|flow| std::mem::take(&mut flow.options));
         for (option, value) in options.into_iter().flatten() {
             // It has just become a connection: the label is there.

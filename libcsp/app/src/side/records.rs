@@ -130,7 +130,7 @@ pub(super) struct Offer {
 
 impl Offer {
     /// The proxy is told anew what it may offer.
-    pub fn forget(&mut self) {
+    pub fn restart(&mut self) {
         self.former = self.former.saturating_add(std::mem::take(&mut self.granted));
         self.withdrawing = false;
     }

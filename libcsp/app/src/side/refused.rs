@@ -38,7 +38,7 @@ impl AppSide {
     }
 
     /// All listeners are announced to a channel: nothing is to be announced again.
-    pub(super) fn forget_refused(&mut self, channel: usize) {
+    pub(super) fn clear_refused(&mut self, channel: usize) {
         self.listen_again.retain(|(_, at, _)| *at != channel);
     }
 }

@@ -66,7 +66,7 @@ impl Endpoint {
         let until = now + self.config.hello_timeout;
         let mut link = Link::new(now, vi, self.config.identity, self.config.receive_depth, until);
         link.peer_uid = request.peer_uid;
-        link.ends_are_told = !self.provider.can_break();
+        link.ends_reported = !self.provider.can_break();
         if self.table.insert(link).is_some() {
             self.next_check = self.next_check.min(until);
         }
@@ -219,7 +219,7 @@ impl Endpoint {
         link.up_since = Some(now);
         link.used(now, &self.config.heartbeat);
         // A peer that names the link for another VI has a provider whose VIs break: what lies between cannot tell of its end.
-        link.ends_are_told &= link.session.is_none();
+        link.ends_reported &= link.session.is_none();
         self.next_check = self.next_check.min(link.next_deadline(now, &self.config.heartbeat));
         self.counters.links_up += 1;
         self.events.push_back(LinkEvent::Up { link: id, purpose: link.purpose, peer });

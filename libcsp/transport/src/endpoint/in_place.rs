@@ -8,7 +8,7 @@ use super::Endpoint;
 use super::link::State;
 use crate::event::{LinkId, MessageKind};
 
-/// A message in its VI's memory. Its descriptor is the owner's until [`Endpoint::give_back`].
+/// A message in its VI's memory. Its descriptor is the owner's until [`Endpoint::release`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InPlace {
     /// Where it came from.
@@ -38,7 +38,7 @@ impl Endpoint {
     pub fn next_message(&mut self) -> Option<LinkId> {
         while let Some(ready) = self.ready.front() {
             match self.table.get(ready.link) {
-                Some(link) => return link.up_told.then_some(ready.link),
+                Some(link) => return link.up_polled.then_some(ready.link),
                 None => drop(self.ready.pop_front()),
             }
         }
@@ -69,7 +69,7 @@ impl Endpoint {
     }
 
     /// The owner is done with a message that it took; its descriptor goes back to the peer. Once for each.
-    pub fn give_back(&mut self, now: Instant, message: InPlace) {
+    pub fn release(&mut self, now: Instant, message: InPlace) {
         let link = self.table.get(message.link);
         if link.is_some_and(|link| link.vi == message.vi && !matches!(link.state, State::Ending(_))) {
             self.repost(message.link, message.buffer);

@@ -86,10 +86,10 @@ impl Descriptors {
         }
     }
 
-    const fn sent(&mut self, told: u16) {
+    const fn sent(&mut self, returned: u16) {
         self.available = self.available.saturating_sub(1);
-        self.owed = self.owed.saturating_sub(told as u32);
-        self.taken = self.taken.saturating_sub(told as u32);
+        self.owed = self.owed.saturating_sub(returned as u32);
+        self.taken = self.taken.saturating_sub(returned as u32);
     }
 
     /// A message arrived; `false`: the peer had no descriptor for it.
@@ -174,28 +174,28 @@ pub(super) struct Link {
     pub(super) descriptors: Descriptors,
     pub(super) handshake_until: Instant,
     pub(super) up_since: Option<Instant>,
-    pub(super) last_heard: Instant,
+    pub(super) last_received: Instant,
     pub(super) last_sent: Instant,
     /// When something else than a heartbeat was sent or received last.
     pub(super) last_used: Instant,
     /// Since when the link is in use, after it was quiet: silence of before means nothing.
     pub(super) used_since: Instant,
     /// The provider tells of each end of the peer ([`Provider::can_break`] is false).
-    pub(super) ends_are_told: bool,
+    pub(super) ends_reported: bool,
     pub(super) messages_sent: u64,
     pub(super) messages_received: u64,
     pub(super) pong_due: bool,
     pub(super) ping_unanswered: bool,
     /// When the last PING went out.
-    pub(super) asked_at: Instant,
+    pub(super) ping_sent_at: Instant,
     /// The peer is silent, but we were away ourselves: until then it may still be heard.
-    pub(super) doubt_until: Option<Instant>,
+    pub(super) grace_until: Option<Instant>,
     /// The VI is disconnected: cleanly or not.
     pub(super) hung_up: Option<bool>,
     /// Messages that the owner has not received.
     pub(super) waiting: u32,
     /// Whether the owner has taken the `Up` event.
-    pub(super) up_told: bool,
+    pub(super) up_polled: bool,
     /// Whether the link stands in the list of links to look after.
     pub(super) dirty: bool,
 }
@@ -223,20 +223,20 @@ impl Link {
             descriptors: Descriptors::new(own_depth),
             handshake_until: until,
             up_since: None,
-            last_heard: now,
+            last_received: now,
             last_sent: now,
             last_used: now,
             used_since: now,
-            ends_are_told: false,
+            ends_reported: false,
             messages_sent: 0,
             messages_received: 0,
             pong_due: false,
             ping_unanswered: false,
-            asked_at: Instant::ZERO,
-            doubt_until: None,
+            ping_sent_at: Instant::ZERO,
+            grace_until: None,
             hung_up: None,
             waiting: 0,
-            up_told: false,
+            up_polled: false,
             dirty: false,
         }
     }
@@ -312,9 +312,9 @@ impl Link {
     ) -> Result<(), SendError> {
         let Head { kind, immediate, sequence } = head;
         let body_len: usize = gather.iter().map(|part| part.len()).sum();
-        let told = u16::try_from(self.descriptors.owed).unwrap_or(u16::MAX);
+        let returned = u16::try_from(self.descriptors.owed).unwrap_or(u16::MAX);
         let body_len = u32::try_from(body_len).map_err(|_| SendError::TooLong)?;
-        let header = Header { kind, credits: told, body_len, sequence }.emit();
+        let header = Header { kind, credits: returned, body_len, sequence }.emit();
         let mut parts: [&[u8]; GATHER_MAX + 1] = [&[]; GATHER_MAX + 1];
         let parts = parts.get_mut(..gather.len() + 1).ok_or(SendError::TooLong)?;
         for (slot, part) in parts.iter_mut().zip(core::iter::once(&header[..]).chain(gather.iter().copied()))
@@ -326,7 +326,7 @@ impl Link {
             ViError::TooLong { .. } => SendError::TooLong,
             _ => SendError::Down,
         })?;
-        self.descriptors.sent(told);
+        self.descriptors.sent(returned);
         self.last_sent = now;
         // Whatever is sent tells the peer that we are there.
         self.pong_due = false;
@@ -367,12 +367,12 @@ impl Link {
     /// Until when the peer may be silent; for ever, where nothing asks it for a word.
     fn silent_until(&self, now: Instant, heartbeat: &Heartbeat) -> Instant {
         // Where it was asked late, it has as long to answer as if it had been asked in time.
-        let answer = if self.ping_unanswered { self.asked_at } else { Instant::ZERO };
-        let patience = heartbeat.deadline - heartbeat.interval;
-        let until = (self.heard_since() + heartbeat.deadline).max(answer + patience);
+        let answer = if self.ping_unanswered { self.ping_sent_at } else { Instant::ZERO };
+        let answer_time = heartbeat.deadline - heartbeat.interval;
+        let until = (self.silence_since() + heartbeat.deadline).max(answer + answer_time);
         // A PING that finds no descriptor is as good as one that is not answered.
         let unasked = !self.descriptors.allows(Kind::Ping) && until < self.pings_until(heartbeat);
-        let counts = self.ping_unanswered || unasked || !self.asks_alone();
+        let counts = self.ping_unanswered || unasked || !self.pings_alone();
         if self.peer_is_daemon() && counts && !self.is_quiet(now, heartbeat) {
             until
         } else {
@@ -381,26 +381,26 @@ impl Link {
     }
 
     /// Since when silence counts.
-    fn heard_since(&self) -> Instant {
-        self.last_heard.max(self.used_since)
+    fn silence_since(&self) -> Instant {
+        self.last_received.max(self.used_since)
     }
 
     /// An application cannot rely on being asked: where a hang-up tells of its end a daemon does not.
-    fn asks_alone(&self) -> bool {
+    fn pings_alone(&self) -> bool {
         !self.local.is_daemon()
     }
 
     /// When PING is due: where both sides send them, after the interval without a message to the peer; where one alone
     /// does, after the interval without one from it.
     fn ping_at(&self, heartbeat: &Heartbeat) -> Instant {
-        let since = if self.asks_alone() { self.heard_since() } else { self.last_sent };
+        let since = if self.pings_alone() { self.silence_since() } else { self.last_sent };
         since + heartbeat.interval
     }
 
     /// Until when PINGs go out. Where the ends of peers are told, only silence of a daemon that lives tells anything more;
     /// an application asks for that while it uses the link, and its idle link wakes nobody.
     fn pings_until(&self, heartbeat: &Heartbeat) -> Instant {
-        match (self.ends_are_told, self.peer_is_daemon(), self.local.is_daemon()) {
+        match (self.ends_reported, self.peer_is_daemon(), self.local.is_daemon()) {
             (false, _, _) | (true, true, true) => Instant::FAR_FUTURE,
             (true, true, false) => self.last_used + heartbeat.quiet_after,
             (true, false, _) => Instant::ZERO,
@@ -416,7 +416,7 @@ impl Link {
     pub(super) fn used(&mut self, now: Instant, heartbeat: &Heartbeat) {
         if self.is_quiet(now, heartbeat) {
             self.used_since = now;
-            self.doubt_until = None;
+            self.grace_until = None;
         }
         self.last_used = now;
     }
@@ -432,10 +432,10 @@ impl Link {
         if now < until {
             return false;
         }
-        if late && self.doubt_until.is_none() {
-            self.doubt_until = Some(now + heartbeat.interval);
+        if late && self.grace_until.is_none() {
+            self.grace_until = Some(now + heartbeat.interval);
         }
-        self.doubt_until.is_none_or(|until| now >= until)
+        self.grace_until.is_none_or(|until| now >= until)
     }
 
     /// Whether a CREDIT message is due.
@@ -457,14 +457,14 @@ impl Link {
 
     /// When the link wants to be looked at next, though nothing arrives. A PING that has no credit waits for that.
     pub(super) fn next_deadline(&self, now: Instant, heartbeat: &Heartbeat) -> Instant {
-        let doubt = self.doubt_until.unwrap_or(Instant::ZERO);
+        let grace = self.grace_until.unwrap_or(Instant::ZERO);
         match self.state {
             State::Connecting | State::AwaitAck | State::AwaitHello | State::Resuming => {
-                self.handshake_until.max(doubt)
+                self.handshake_until.max(grace)
             }
             State::Interrupted => {
                 let retry = self.interruption.as_ref().map_or(Instant::FAR_FUTURE, |known| known.retry_at);
-                self.handshake_until.max(doubt).min(retry)
+                self.handshake_until.max(grace).min(retry)
             }
             State::Ending(_) => Instant::FAR_FUTURE,
             State::Up => {
@@ -473,7 +473,7 @@ impl Link {
                 let ping = if pings { at } else { Instant::FAR_FUTURE };
                 let starves = self.descriptors.starves_peer() && self.descriptors.allows(Kind::Credit);
                 let credit = if starves { self.last_sent + heartbeat.interval } else { Instant::FAR_FUTURE };
-                ping.min(credit).min(self.silent_until(now, heartbeat).max(doubt))
+                ping.min(credit).min(self.silent_until(now, heartbeat).max(grace))
             }
         }
     }

@@ -43,7 +43,7 @@ pub struct LinkInfo {
     /// Its VI broke, and it waits for another one.
     pub interrupted: bool,
     /// When the peer's last message was polled.
-    pub last_heard: Instant,
+    pub last_received: Instant,
     /// Descriptors that data may use now.
     pub credits: u32,
     /// Messages sent on it, control included.
@@ -151,7 +151,7 @@ impl Endpoint {
             purpose,
             token: Some(token),
             address: Some(address.clone()),
-            ends_are_told: !self.provider.can_break(),
+            ends_reported: !self.provider.can_break(),
             ..Link::new(now, vi, local, self.config.receive_depth, until)
         };
         self.next_check = self.next_check.min(until);
@@ -164,7 +164,7 @@ impl Endpoint {
         if let LinkEvent::Up { link, .. } = event
             && let Some(link) = self.table.get_mut(link)
         {
-            link.up_told = true;
+            link.up_polled = true;
         }
         Some(event)
     }
@@ -179,7 +179,7 @@ impl Endpoint {
                 self.ready.pop_front();
                 continue;
             };
-            if !link.up_told {
+            if !link.up_polled {
                 return None;
             }
             let ready = self.ready.pop_front()?;
@@ -210,7 +210,7 @@ impl Endpoint {
         let Some(link) = self.table.get(id) else { return };
         if matches!(link.state, State::Ending(_)) {
             if link.waiting == 0 {
-                self.forget(id);
+                self.remove_link(id);
             }
         } else if link.credit_due(now, &self.config.heartbeat) {
             self.serve(now, id);
@@ -288,7 +288,7 @@ impl Endpoint {
         if !matches!(link.state, State::Ending(_)) {
             link.state = State::Ending(reason);
         }
-        self.forget(id);
+        self.remove_link(id);
     }
 
     /// Who this side is, as configured.
@@ -386,7 +386,7 @@ fn info(id: LinkId, link: &Link) -> LinkInfo {
         peer: link.peer,
         up_since: link.up_since,
         interrupted: link.is_interrupted(),
-        last_heard: link.last_heard,
+        last_received: link.last_received,
         credits: link.credits(),
         messages_sent: link.messages_sent,
         messages_received: link.messages_received,

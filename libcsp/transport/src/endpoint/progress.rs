@@ -31,7 +31,7 @@ impl Endpoint {
             self.back_at = now;
         }
         self.last_progress = now;
-        let mut busy = self.take_events(now);
+        let mut busy = self.poll_events(now);
         // One turn takes what all descriptors hold; a peer cannot refill them before it is told.
         let mut drained = false;
         for _ in 0..=self.table.capacity() * self.config.receive_depth as usize {
@@ -55,7 +55,7 @@ impl Endpoint {
         busy
     }
 
-    fn take_events(&mut self, now: Instant) -> bool {
+    fn poll_events(&mut self, now: Instant) -> bool {
         for taken in 0..EVENTS_MAX {
             match self.provider.poll_event() {
                 None => return taken > 0,
@@ -85,16 +85,16 @@ impl Endpoint {
         let Some(id) = self.table.find(arrival.vi) else { return };
         if self.table.get(id).is_some_and(|link| link.state == State::AwaitHello) {
             // HELLO may overtake the event that says the VI can be posted to.
-            self.take_events(now);
+            self.poll_events(now);
         }
         let Some(link) = self.table.get_mut(id) else { return };
         if matches!(link.state, State::Ending(_)) {
             return;
         }
         self.counters.messages_received += 1;
-        link.last_heard = now;
+        link.last_received = now;
         link.ping_unanswered = false;
-        link.doubt_until = None;
+        link.grace_until = None;
         let mut raw = [0; HEADER_LEN];
         let copied = self.provider.read(arrival.vi, arrival.buffer, 0, &mut raw);
         let header = match copied {
@@ -253,7 +253,7 @@ impl Endpoint {
         if link.ping_due(now, &heartbeat) && link.post(now, provider, counters, Kind::Ping, 0, &[]).is_ok() {
             counters.pings_sent += 1;
             link.ping_unanswered = true;
-            link.asked_at = now;
+            link.ping_sent_at = now;
         }
         self.next_check = self.next_check.min(retry_at(link, now, &heartbeat));
     }
@@ -284,7 +284,7 @@ impl Endpoint {
                 }
             }
             _ => {
-                link.wait_anew(self.back_at, &heartbeat);
+                link.extend_wait(self.back_at, &heartbeat);
                 if link.handshake_failed(now, late, &heartbeat) {
                     let why = match link.state {
                         State::Connecting => "no connection in time",
@@ -310,12 +310,12 @@ impl Endpoint {
         }
         link.state = State::Ending(reason);
         if link.waiting == 0 {
-            self.forget(id);
+            self.remove_link(id);
         }
     }
 
     /// Gives the VI back and tells the owner.
-    pub(super) fn forget(&mut self, id: LinkId) {
+    pub(super) fn remove_link(&mut self, id: LinkId) {
         let Some(link) = self.table.remove(id) else { return };
         // Where the VI is gone already there is nothing to give back.
         let _ = self.provider.disconnect(link.vi);

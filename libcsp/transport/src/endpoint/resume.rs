@@ -53,7 +53,7 @@ pub(super) struct Interruption {
     /// Since when.
     since: Instant,
     /// We were away meanwhile, and the peer has had its time anew.
-    anew: bool,
+    extended: bool,
     /// Connector: how often nobody was found.
     unreachable: u32,
 }
@@ -81,16 +81,17 @@ impl Endpoint {
             return false;
         }
         let Some(saved) = saved_of(self.provider.as_ref(), link) else { return false };
-        if !keep_unread(self.provider.as_ref(), &mut self.ready, link, id) {
+        if !copy_unread(self.provider.as_ref(), &mut self.ready, link, id) {
             return false;
         }
         let Some(link) = self.table.get_mut(id) else { return false };
         // All of it is copied.
         let _ = self.provider.disconnect(link.vi);
         let retry_at = if link.outgoing { now } else { Instant::FAR_FUTURE };
-        link.interruption = Some(Interruption { saved, retry_at, since: now, anew: false, unreachable: 0 });
+        link.interruption =
+            Some(Interruption { saved, retry_at, since: now, extended: false, unreachable: 0 });
         link.replay.clear();
-        link.doubt_until = None;
+        link.grace_until = None;
         self.wait(id, until);
         self.counters.links_interrupted += 1;
         if retry_at <= now {
@@ -181,7 +182,7 @@ impl Endpoint {
         if !link.covers(resume.received) {
             return Err(DeathCause::Protocol(ProtocolError::Sequence));
         }
-        self.go_on(now, id, resume.received);
+        self.resume_link(now, id, resume.received);
         Ok(())
     }
 
@@ -241,21 +242,21 @@ impl Endpoint {
         }
         // Where this fails the VI's end follows, and the peer tries again.
         if self.acknowledge(now, resumes.link).is_ok() {
-            self.go_on(now, resumes.link, resumes.received);
+            self.resume_link(now, resumes.link, resumes.received);
         }
         true
     }
 
     /// The link is up again; the peer has received so many messages of it.
-    fn go_on(&mut self, now: Instant, id: LinkId, received: u64) {
+    fn resume_link(&mut self, now: Instant, id: LinkId, received: u64) {
         let Some(link) = self.table.get_mut(id) else { return };
         let Some(Interruption { mut saved, .. }) = link.interruption.take() else { return };
         let missing = usize::try_from(link.messages_sent.saturating_sub(received)).unwrap_or(usize::MAX);
         saved.drain(..saved.len().saturating_sub(missing));
         link.replay = saved;
         link.state = State::Up;
-        (link.last_heard, link.last_sent) = (now, now);
-        (link.pong_due, link.ping_unanswered, link.doubt_until) = (false, false, None);
+        (link.last_received, link.last_sent) = (now, now);
+        (link.pong_due, link.ping_unanswered, link.grace_until) = (false, false, None);
         self.counters.links_resumed += 1;
         self.serve(now, id);
     }
@@ -300,9 +301,11 @@ impl Endpoint {
 impl Link {
     /// Who was away since the VI broke gives its peer the whole time once more; once, since there are processes that call
     /// seldom.
-    pub(super) fn wait_anew(&mut self, back_at: Instant, heartbeat: &Heartbeat) {
-        if let Some(known) = self.interruption.as_mut().filter(|known| known.since < back_at && !known.anew) {
-            known.anew = true;
+    pub(super) fn extend_wait(&mut self, back_at: Instant, heartbeat: &Heartbeat) {
+        if let Some(known) =
+            self.interruption.as_mut().filter(|known| known.since < back_at && !known.extended)
+        {
+            known.extended = true;
             self.handshake_until = self.handshake_until.max(back_at + heartbeat.deadline);
         }
     }
@@ -317,18 +320,18 @@ impl Link {
 /// How long a link may wait: as long as its peer may be silent. What it said while we were away ourselves (`back_at`: until
 /// then) we have not heard. A process may be silent for longer.
 fn wait_until(now: Instant, back_at: Instant, link: &Link, config: &EndpointConfig) -> Instant {
-    let heard = link.last_heard.max(back_at) + config.heartbeat.deadline;
+    let silent_until = link.last_received.max(back_at) + config.heartbeat.deadline;
     match config.resume_deadline {
         Duration::ZERO => now,
-        _ if link.peer_is_daemon() => heard,
-        at_least => heard.max(now + at_least),
+        _ if link.peer_is_daemon() => silent_until,
+        at_least => silent_until.max(now + at_least),
     }
 }
 
 /// Copies what the peer may not have received, without a gap up to the last message sent.
 fn saved_of(provider: &dyn Provider, link: &Link) -> Option<VecDeque<Saved>> {
     let mut saved: VecDeque<Saved> = VecDeque::new();
-    let told = provider.unconfirmed(link.vi, &mut |immediate, bytes| {
+    let walked = provider.unconfirmed(link.vi, &mut |immediate, bytes| {
         let Ok((header, body)) = Header::parse(bytes) else { return };
         // Those of a resumed link's handshake are not counted; those of the first one arrived.
         if matches!(header.kind, Kind::Hello | Kind::HelloAck | Kind::HelloRefused) {
@@ -340,7 +343,7 @@ fn saved_of(provider: &dyn Provider, link: &Link) -> Option<VecDeque<Saved>> {
         let (sequence, kind) = (header.sequence, header.kind);
         saved.push_back(Saved { sequence, kind, immediate, body: body.into() });
     });
-    told.ok()?;
+    walked.ok()?;
     // What was to be sent again over this VI and was not comes after what was.
     if let (Some(last), Some(next)) = (saved.back(), link.replay.front())
         && last.sequence + 1 != next.sequence
@@ -353,7 +356,7 @@ fn saved_of(provider: &dyn Provider, link: &Link) -> Option<VecDeque<Saved>> {
 }
 
 /// Copies the messages that the owner has not received out of the VI's buffers.
-fn keep_unread(provider: &dyn Provider, ready: &mut VecDeque<Ready>, link: &Link, id: LinkId) -> bool {
+fn copy_unread(provider: &dyn Provider, ready: &mut VecDeque<Ready>, link: &Link, id: LinkId) -> bool {
     let unread = ready.iter_mut().filter(|ready| ready.link == id && ready.kept.is_none());
     for message in unread {
         let mut body = vec![0; message.body_len];

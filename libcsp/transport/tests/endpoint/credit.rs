@@ -85,7 +85,7 @@ fn two_exhausted_sides_come_to_life_again_and_stay_alive_meanwhile() {
 }
 
 #[test]
-fn an_idle_link_says_no_more_than_its_heartbeat() {
+fn an_idle_link_sends_only_its_heartbeat() {
     for depth in [4, 5, 8, 64] {
         let mut world = World::new();
         let (mut proxy, mut nn) = (world.proxy(depth), world.network_node(depth));

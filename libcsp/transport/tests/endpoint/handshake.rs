@@ -9,7 +9,7 @@ use csp_types::{Instant, Role};
 use crate::harness::*;
 
 #[test]
-fn both_sides_learn_who_the_other_is() {
+fn both_sides_learn_the_identity_of_the_other() {
     let mut world = World::new();
     let (mut proxy, mut app) = (world.proxy(8), world.process("nginx.1", 4));
     let token = token::issue(
@@ -163,7 +163,7 @@ fn nobody_there_and_a_side_that_never_accepts_are_unreachable() {
 }
 
 #[test]
-fn a_peer_that_says_no_hello_loses_its_slot() {
+fn a_peer_that_sends_no_hello_loses_its_slot() {
     let mut world = World::new();
     let mut proxy = world.proxy(8);
     let mut raw = world.raw("mute");

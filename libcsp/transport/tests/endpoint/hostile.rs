@@ -52,7 +52,7 @@ impl Raw {
     }
 
     /// Takes what arrived, and keeps the buffers.
-    pub fn heard(&mut self) -> Vec<Kind> {
+    pub fn received_kinds(&mut self) -> Vec<Kind> {
         let mut kinds = Vec::new();
         while let Some(completion) = self.provider.poll() {
             let Completion::Received { buffer, len, .. } = completion else { continue };
@@ -118,7 +118,7 @@ fn cause_of(act: impl FnOnce(&mut Raw)) -> DeathCause {
 }
 
 #[test]
-fn each_violation_breaks_the_link_and_says_which() {
+fn each_violation_breaks_the_link_and_is_named() {
     use ProtocolError::*;
     let protocol = DeathCause::Protocol;
     let header = |kind, credits, body_len, sequence| Header { kind, credits, body_len, sequence }.emit();
@@ -158,7 +158,7 @@ fn credit_that_was_not_taken_cannot_be_returned() {
 }
 
 #[test]
-fn a_peer_that_sends_beyond_what_it_was_told_is_cut_off() {
+fn a_peer_that_exceeds_its_descriptor_credit_is_cut_off() {
     // It keeps what it receives, so that the proxy can soon tell it no more; the provider itself would let it go on.
     let mut world = World::new();
     let mut proxy = world.proxy(8);
@@ -168,7 +168,7 @@ fn a_peer_that_sends_beyond_what_it_was_told_is_cut_off() {
     while proxy.down(link).is_none() {
         raw.message(Kind::Pong, 0, &[]);
         world.step(ms(1), &mut [&mut proxy]);
-        raw.heard();
+        raw.received_kinds();
         sent += 1;
         assert!(sent < 200, "never cut off");
     }
@@ -188,7 +188,7 @@ fn nothing_counts_before_hello() {
         world.step(ms(1), &mut [&mut proxy]);
         assert_eq!((&proxy.events[..], &proxy.messages[..]), (&[][..], &[][..]), "{kind:?}");
         assert_eq!((proxy.endpoint.links().count(), proxy.counters().hello_failed), (0, 1), "{kind:?}");
-        assert_eq!(raw.heard(), [], "no word to a stranger");
+        assert_eq!(raw.received_kinds(), [], "no word to a stranger");
     }
 }
 
@@ -207,7 +207,7 @@ fn hellos_with_impossible_sizes_are_refused() {
         let mut raw = Raw::connect(&mut world, &mut proxy);
         assert!(raw.message(Kind::Hello, 0, &body));
         world.step(ms(1), &mut [&mut proxy]);
-        assert_eq!(raw.heard(), [Kind::HelloRefused]);
+        assert_eq!(raw.received_kinds(), [Kind::HelloRefused]);
         assert_eq!((proxy.counters().refused_parameters, proxy.endpoint.links().count()), (1, 0));
     }
 }

@@ -120,7 +120,7 @@ fn said(sides: [&Side; 2]) -> u64 {
 }
 
 #[test]
-fn an_idle_process_whose_host_tells_of_death_is_left_alone() {
+fn an_idle_process_whose_host_reports_its_death_is_not_pinged() {
     let (mut world, mut app, mut proxy, at_app, at_proxy) = idle_channel(World::new());
     let before = said([&app, &proxy]);
     assert_eq!(
@@ -138,7 +138,7 @@ fn an_idle_process_whose_host_tells_of_death_is_left_alone() {
 }
 
 #[test]
-fn an_idle_process_whose_vi_can_break_goes_on_with_its_heartbeat() {
+fn an_idle_process_whose_vi_can_break_keeps_its_heartbeat() {
     let (mut world, mut app, mut proxy, ..) = idle_channel(World::breakable(1));
     let before = said([&app, &proxy]);
     world.run(ms(10_000), &mut [&mut app, &mut proxy]);
@@ -173,7 +173,7 @@ fn a_proxy_that_is_stopped_is_noticed_within_a_second_of_the_next_use() {
 }
 
 #[test]
-fn a_process_that_only_sends_hears_enough_of_the_proxy() {
+fn a_process_that_only_sends_receives_enough_from_the_proxy() {
     let (mut world, mut app, mut proxy, at_app, at_proxy) = idle_channel(World::new());
     for n in 0..50 {
         assert!(app.send(world.now, at_app, b"more"), "message {n}");
@@ -227,7 +227,7 @@ fn a_host_that_stood_still_does_not_take_its_peers_for_dead() {
 }
 
 #[test]
-fn close_delivers_what_was_sent_and_both_sides_hear_closed() {
+fn close_delivers_what_was_sent_and_both_sides_report_closed() {
     let mut world = World::new();
     let (mut proxy, mut app) = (world.proxy(16), world.process("p", 16));
     let (at_app, at_proxy) = world.channel_up(&mut app, &mut proxy);

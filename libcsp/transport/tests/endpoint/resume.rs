@@ -101,7 +101,7 @@ fn a_link_loses_and_doubles_nothing_however_often_its_vi_breaks() {
 }
 
 #[test]
-fn an_idle_link_goes_on_whoever_notices_first() {
+fn an_idle_link_is_resumed_whichever_side_notices_first() {
     for (own, peers) in [(0, 0), (0, 50), (50, 0), (0, 350), (20, 300)] {
         let (mut world, mut app, mut proxy, at_app, at_proxy) = channel(1, 8);
         assert!(break_vi(&world, &app, at_app, own, peers));
@@ -237,7 +237,7 @@ fn a_peer_that_does_not_come_back_is_dead_in_time() {
 
 /// A machine that stands still, as one whose memory is moved to another, finds old whatever it knows.
 #[test]
-fn who_was_away_takes_nobody_for_dead() {
+fn a_stopped_host_declares_no_peer_dead() {
     for (away, broken_at) in [(1_000, 1), (1_000, 500), (1_000, 999), (10_000, 10), (10_000, 9_990)] {
         let (mut world, mut app, mut proxy, at_app, at_proxy) = settled_channel();
         world.step(ms(broken_at), &mut []);
@@ -257,7 +257,7 @@ fn who_was_away_takes_nobody_for_dead() {
 
 /// They also stand still just after it.
 #[test]
-fn who_is_away_on_the_way_to_another_vi_finds_time_left() {
+fn a_host_that_stops_during_resumption_has_time_left() {
     for (noticed, away) in [(1, 1_000), (20, 1_000), (1, 5_000)] {
         let (mut world, mut app, mut proxy, at_app, at_proxy) = settled_channel();
         assert!(world.fabric.hide_node(PROXY, true));
@@ -328,7 +328,7 @@ fn a_vi_that_breaks_before_hello_is_not_the_last() {
 
 /// What broke the VI may for a moment break the way to another one.
 #[test]
-fn who_is_not_found_is_asked_for_again() {
+fn an_unreachable_peer_is_tried_again() {
     let (mut world, mut app, mut proxy, at_app, at_proxy) = settled_channel();
     assert!(world.fabric.hide_node(PROXY, true));
     assert!(break_vi(&world, &app, at_app, 0, 0));

@@ -134,7 +134,7 @@ fn messages_are_read_where_they_lie() {
         assert_eq!((message.immediate, u32::from_le_bytes(bytes), message.len), (n as u32, n as u32, 4));
     }
     // In any order.
-    taken.into_iter().rev().for_each(|message| server.endpoint.give_back(now, message));
+    taken.into_iter().rev().for_each(|message| server.endpoint.release(now, message));
     world.step(ms(1), &mut [&mut client, &mut server]);
     assert!((0..sent / 2).all(|n| send(&mut client, n)), "half are told at once");
     world.step(ms(1), &mut [&mut client, &mut server]);
@@ -147,5 +147,5 @@ fn messages_are_read_where_they_lie() {
     assert_eq!(server.up(), []);
     let mut bytes = [9; 4];
     assert_eq!((memory.read(last.offset, &mut bytes), bytes), (4, [0; 4]));
-    server.endpoint.give_back(now, last);
+    server.endpoint.release(now, last);
 }

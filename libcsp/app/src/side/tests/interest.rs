@@ -62,7 +62,7 @@ fn a_listener_that_stays_out_returns_its_credit_and_then_what_waits_in_order() {
     assert_eq!((w.app.flow_count(), w.app.counters().pauses_ended), (0, 1));
     // An offer that crossed the withdrawal is refused as well.
     w.proxy.open(&w.now, label(3), listener);
-    w.proxy.tell(AcceptCredit, id, BACKLOG - 3, &[]);
+    w.proxy.send(AcceptCredit, id, BACKLOG - 3, &[]);
     w.run();
     assert_eq!(sent(&mut w), [refused(3)]);
     w.app.set_interest(listener, true).unwrap();
@@ -80,7 +80,7 @@ fn interest_that_returns_before_the_proxy_s_answer_is_granted_after_it() {
     w.app.set_interest(listener, true).unwrap();
     w.run();
     assert_eq!(sent(&mut w), [], "six credits are still out");
-    w.proxy.tell(AcceptCredit, id, BACKLOG - 2, &[]);
+    w.proxy.send(AcceptCredit, id, BACKLOG - 2, &[]);
     w.run();
     assert_eq!(sent(&mut w), [(AcceptCredit, id, BACKLOG)]);
     pause_and_wait(&mut w, listener);
@@ -92,7 +92,7 @@ fn credit_that_was_never_granted_cannot_be_returned() {
     let mut w = World::new();
     let listener = w.listening(BACKLOG);
     pause_and_wait(&mut w, listener);
-    w.proxy.tell(AcceptCredit, listener.to_wire(), BACKLOG + 1, &[]);
+    w.proxy.send(AcceptCredit, listener.to_wire(), BACKLOG + 1, &[]);
     w.run();
     assert_eq!(w.app.counters().protocol_violations, 1);
 }
@@ -107,11 +107,11 @@ fn an_answer_from_before_the_listener_was_announced_anew_is_no_violation() {
     w.run();
     sent(&mut w);
     w.proxy.open(&w.now, label(3), listener); // by credit of before
-    w.proxy.tell(AcceptCredit, id, BACKLOG - 3, &[]);
+    w.proxy.send(AcceptCredit, id, BACKLOG - 3, &[]);
     w.run();
     assert_eq!(w.app.accept_queue_len(listener), 1);
     pause_and_wait(&mut w, listener);
-    w.proxy.tell(AcceptCredit, id, BACKLOG, &[]);
+    w.proxy.send(AcceptCredit, id, BACKLOG, &[]);
     w.run();
     assert_eq!(w.app.counters().protocol_violations, 0);
     w.app.set_interest(listener, true).unwrap();
@@ -135,7 +135,7 @@ fn credit_granted_between_two_withdrawals_is_withdrawn_after_the_first_answer() 
     sent(&mut w);
     pause_and_wait(&mut w, listener);
     assert_eq!(sent(&mut w), [], "the first withdrawal is unanswered");
-    w.proxy.tell(AcceptCredit, id, 2, &[]);
+    w.proxy.send(AcceptCredit, id, 2, &[]);
     w.run();
     assert_eq!(sent(&mut w), [(AcceptCredit, id, 0)]);
 }
@@ -152,7 +152,7 @@ fn an_owner_that_waits_again_is_notified_of_what_is_still_there() {
 }
 
 #[test]
-fn a_listener_that_is_closed_while_it_is_paused_is_forgotten() {
+fn a_listener_that_is_closed_while_it_is_paused_is_removed() {
     let (mut w, listener) = two_wait();
     w.app.set_interest(listener, false).unwrap();
     w.app.close_listener(listener).unwrap();
@@ -178,7 +178,7 @@ fn a_full_table_of_flows_grants_nothing_until_a_flow_ends() {
     assert_eq!(sent(&mut w), []);
     w.app.close(w.now, flows[0], false).unwrap();
     w.run();
-    w.proxy.tell(Close, label(1).to_wire(), 0, &[]);
+    w.proxy.send(Close, label(1).to_wire(), 0, &[]);
     w.run();
     assert!(sent(&mut w).contains(&(AcceptCredit, listener.to_wire(), 1)));
     assert_eq!(w.app.counters().refused, 0);
