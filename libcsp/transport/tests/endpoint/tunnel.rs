@@ -1,4 +1,4 @@
-//! Tunnel batches: several records a message, in order, whole.
+//! Tunnel batches: several records per message, in order, complete.
 
 use csp_transport::TunnelBatch;
 use csp_types::{Duration, FlowLabel};
