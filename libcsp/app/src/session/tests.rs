@@ -1,4 +1,4 @@
-//! The session, driven by messages of an agent that the tests play.
+//! The session, driven by the messages of an agent that the tests simulate.
 
 use csp_wire::agent::{AttachedRepr, Proxy, emit_attached, emit_proxies, emit_refused, emit_token};
 
@@ -12,7 +12,7 @@ struct Stage {
     unix_s: u64,
 }
 
-/// An action without what it carries.
+/// An action without its contents.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Did {
     Connect,
@@ -60,7 +60,7 @@ impl Stage {
         self.expect(&[Did::Attach(former.to_owned())]);
     }
 
-    /// The agent's message arrives.
+    /// Delivers a message of the agent.
     fn message(&mut self, bytes: &[u8]) -> Result<Received, SessionError> {
         self.session.woken();
         self.expect(&[Did::Receive]);
@@ -206,7 +206,7 @@ fn without_an_answer_or_with_a_wrong_one_there_is_no_session() {
 }
 
 #[test]
-fn what_cannot_be_sent_ends_an_attachment_but_no_session() {
+fn a_failed_send_ends_an_attachment_but_no_session() {
     let mut stage = Stage::new();
     stage.attach("");
     stage.session.send_failed();

@@ -39,7 +39,7 @@ fn one_transaction_is_open_data_data_close() {
 }
 
 #[test]
-fn nothing_is_offered_before_interest_and_all_goes_back_with_the_listener() {
+fn nothing_is_offered_before_interest_and_all_returns_with_the_listener() {
     let mut w = World::new();
     let listener = w.app.listen("0.0.0.0:80".parse().unwrap(), 4).unwrap();
     w.run();
@@ -61,7 +61,7 @@ fn nothing_is_offered_before_interest_and_all_goes_back_with_the_listener() {
     assert_eq!(w.app.flow_count(), 0);
     w.proxy.open(&w.now, label(4), listener);
     w.run();
-    assert_eq!(w.proxy.take()[0].0, Refused, "an OPEN that crossed UNLISTEN goes back");
+    assert_eq!(w.proxy.take()[0].0, Refused, "an OPEN that crossed UNLISTEN is refused");
 }
 
 #[test]
@@ -91,10 +91,10 @@ fn credit_is_topped_up_as_the_program_accepts() {
     }
     w.run();
     w.accept(listener);
-    assert!(w.proxy.take().iter().all(|m| m.0 != AcceptCredit), "one place is not worth a message");
+    assert!(w.proxy.take().iter().all(|m| m.0 != AcceptCredit), "one free place does not cause a message");
     w.accept(listener);
     assert!(w.proxy.take().contains(&(AcceptCredit, listener.to_wire(), 2, vec![])));
-    // More than was granted breaks the link.
+    // An offer beyond the granted credit breaks the link.
     for n in 5..=7 {
         w.proxy.open(&w.now, label(n), listener);
     }
@@ -232,7 +232,7 @@ fn corked_writes_leave_together_and_before_anything_that_follows() {
     w.app.write(w.now, flow, &[b"asleep"]).unwrap();
     w.app.arm().unwrap();
     w.run();
-    assert_eq!(w.proxy.take().len(), 1, "nobody waits for a program that sleeps");
+    assert_eq!(w.proxy.take().len(), 1, "corked bytes are sent before the program sleeps");
     let large = vec![1; 40_000];
     assert_eq!(w.app.write(w.now, flow, &[b"x", &large]), Ok(40_001));
     w.app.close(w.now, flow, false).unwrap();
@@ -255,7 +255,7 @@ fn a_flow_that_was_filled_exactly_is_notified_of_room() {
     while w.app.poll_ready().is_some() {}
     w.proxy.send(Credit, label(1).to_wire(), WINDOW, &[]);
     w.run();
-    assert_eq!(w.app.poll_ready(), Some(Handle::Flow(flow)), "nothing was refused, and still it waits");
+    assert_eq!(w.app.poll_ready(), Some(Handle::Flow(flow)), "notified although no write was refused");
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn no_blocked_flow_is_passed_over_when_others_take_the_descriptors_first() {
         flows.push(w.accept(listener));
     }
     while w.app.write(w.now, flows[0], &[b"x"]).is_ok() {}
-    // All of them try in vain; the first takes every descriptor that comes back before the others look.
+    // All writes fail; the first flow uses every descriptor that becomes free before the others are notified.
     let mut waiting: Vec<FlowId> = flows[1..].to_vec();
     waiting.iter().for_each(|f| assert!(w.app.write(w.now, *f, &[b"x"]).is_err()));
     while w.app.poll_ready().is_some() {}
@@ -292,7 +292,7 @@ fn no_blocked_flow_is_passed_over_when_others_take_the_descriptors_first() {
         while w.app.write(w.now, flows[0], &[b"x"]).is_ok() {}
         while let Some(Handle::Flow(notified)) = w.app.poll_ready() {
             if w.app.readiness(Handle::Flow(notified)).contains(Readiness::WRITABLE) {
-                let _ = w.app.write(w.now, notified, &[b"x"]); // blocked again, and to be told again
+                let _ = w.app.write(w.now, notified, &[b"x"]); // blocked again, and to be notified again
             }
         }
     }
@@ -304,7 +304,7 @@ fn no_blocked_flow_is_passed_over_when_others_take_the_descriptors_first() {
             }
         }
     }
-    assert_eq!(waiting, [], "told of descriptors, and able to write in the end");
+    assert_eq!(waiting, [], "notified of descriptors, and able to write in the end");
 }
 
 #[test]
@@ -341,7 +341,7 @@ fn a_lost_proxy_resets_its_flows_and_receives_the_listeners_when_back() {
     let mut buffer = [0; 64];
     assert_eq!(w.app.read(w.now, flow, &mut buffer, false), Ok(5), "delivered data first");
     assert_eq!(w.app.read(w.now, flow, &mut buffer, false), Err(AppError::Broken(errno::ECONNRESET)));
-    assert_eq!(w.app.accept(listener), Err(AppError::WouldBlock), "the other is the proxy's again");
+    assert_eq!(w.app.accept(listener), Err(AppError::WouldBlock), "the other has returned to the proxy");
     let kinds: Vec<_> = w.proxy.take().iter().map(|m| (m.0, m.2)).collect();
     assert_eq!(kinds, [(Unlisten, 0), (Listen, 4), (AcceptCredit, 4)]);
     assert_eq!((w.app.counters().links_up, w.app.counters().links_lost), (2, 1));
@@ -378,12 +378,12 @@ fn connect_gives_a_connection_or_the_reason() {
     let request = w.proxy.take().last().unwrap().1;
     w.proxy.send(Connected, label(10).to_wire(), request, &open_payload());
     w.run();
-    assert_eq!(w.proxy.take()[0].0, Close, "nobody wants it any more");
+    assert_eq!(w.proxy.take()[0].0, Close, "the program has closed it");
 }
 
 #[test]
 fn a_proxy_cannot_break_more_than_its_link() {
-    // Every kind, to labels known and unknown, with arguments that fit nothing.
+    // Every kind, to known and unknown labels, with invalid arguments.
     for kind in [Open, Connected, Refused, Data, Credit, Shutdown, Reset, Close, Option, Listen, Accepted] {
         for id in [1, 2, 0x4000_0001, 0x8000_0001] {
             for payload in [&[][..], &[1; 8], &[0xff; 44]] {

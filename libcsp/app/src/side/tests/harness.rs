@@ -18,11 +18,11 @@ pub type Sent = (MessageKind, u32, u32, Vec<u8>);
 
 pub struct Proxy {
     endpoint: Endpoint,
-    /// Those that are up, in the order in which they came.
+    /// The links that are up, in the order in which they came up.
     pub links: Vec<LinkId>,
-    /// The one that is spoken on.
+    /// The link on which messages are sent.
     pub link: Option<LinkId>,
-    /// The one on which the last message came.
+    /// The link on which the last message arrived.
     pub last_received_on: Option<LinkId>,
     now: Instant,
     sent: Vec<Sent>,
@@ -54,7 +54,7 @@ impl Proxy {
         Proxy { endpoint, links, link, last_received_on, now: fabric.now(), sent: Vec::new(), last_flags: 0 }
     }
 
-    /// Dies and comes back as new.
+    /// Kills the proxy and starts it anew.
     pub fn restart(&mut self, fabric: &MemoryFabric) {
         fabric.kill_node("pn-1", InFlight::Delivered);
         *self = Proxy::new(fabric);
@@ -86,12 +86,12 @@ impl Proxy {
         }
     }
 
-    /// Gives one link up.
+    /// Breaks a link.
     pub fn drop_link(&mut self, link: LinkId) {
         self.endpoint.fail(self.now, link);
     }
 
-    /// What the application told since last asked.
+    /// The messages that the application sent since the last call.
     pub fn take(&mut self) -> Vec<Sent> {
         std::mem::take(&mut self.sent)
     }
@@ -129,12 +129,12 @@ impl World {
         Self::with_pool(1)
     }
 
-    /// The same with so many links.
+    /// The same with a pool of this many links.
     pub fn with_pool(pool: u8) -> Self {
         Self::with(AppConfig { receive_window: WINDOW, pool, ..AppConfig::default() })
     }
 
-    /// The same with a table for so many flows.
+    /// The same with a table for this many flows.
     pub fn with_flows(flows_max: usize) -> Self {
         Self::with(AppConfig { receive_window: WINDOW, pool: 1, flows_max, ..AppConfig::default() })
     }
@@ -195,7 +195,7 @@ impl World {
         accepted.flow
     }
 
-    /// Lets everything that is on its way arrive.
+    /// Lets everything in transit arrive.
     pub fn run(&mut self) {
         self.run_for(5);
     }

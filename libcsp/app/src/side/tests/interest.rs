@@ -1,4 +1,4 @@
-//! What happens to connections at a listener that the program stops polling, for a moment or for good.
+//! Connections at a listener that the program stops polling, briefly or for good.
 
 use csp_types::Duration;
 use csp_wire::channel::MessageKind;
@@ -7,7 +7,7 @@ use super::*;
 
 const BACKLOG: u32 = 8;
 
-/// A listener with two connections that wait, out of eight that were granted.
+/// A listener with two waiting connections, out of eight that were granted.
 fn two_wait() -> (World, ListenerId) {
     let mut w = World::new();
     let listener = w.listening(BACKLOG);
@@ -18,7 +18,7 @@ fn two_wait() -> (World, ListenerId) {
     (w, listener)
 }
 
-/// Kind, id and argument of what the application sent.
+/// Kind, id and argument of the messages that the application sent.
 fn sent(w: &mut World) -> Vec<(MessageKind, u32, u32)> {
     w.proxy.take().into_iter().map(|m| (m.0, m.1, m.2)).collect()
 }
@@ -103,10 +103,10 @@ fn an_answer_from_before_the_listener_was_announced_anew_is_no_violation() {
     let id = listener.to_wire();
     pause_and_wait(&mut w, listener);
     w.app.set_interest(listener, true).unwrap();
-    w.app.announce(0); // a link of the pool is lost, and this one carries on
+    w.app.announce(0); // a link of the pool is lost, and this one replaces it
     w.run();
     sent(&mut w);
-    w.proxy.open(&w.now, label(3), listener); // by credit of before
+    w.proxy.open(&w.now, label(3), listener); // by credit granted before
     w.proxy.send(AcceptCredit, id, BACKLOG - 3, &[]);
     w.run();
     assert_eq!(w.app.accept_queue_len(listener), 1);

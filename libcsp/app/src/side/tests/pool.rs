@@ -37,7 +37,7 @@ fn a_flow_stays_on_the_link_on_which_it_was_offered() {
         w.run();
         assert_eq!(w.proxy.last_received_on, Some(w.proxy.links[n]));
     }
-    // What names it on another link is not for it.
+    // A message with its label on another link is ignored.
     w.proxy.link = Some(w.proxy.links[1]);
     w.proxy.data(label(1), b"astray");
     w.run();
@@ -65,7 +65,7 @@ fn a_lost_link_takes_its_own_flows_along_and_is_replaced() {
         w.run_for(5_000);
         assert_eq!(w.proxy.links.len(), 2, "the link is replaced");
         assert_eq!((w.app.counters().links_up, w.app.counters().links_lost), (3, 1));
-        // New connections come over both.
+        // New connections arrive on both links.
         for n in 0..2 {
             w.proxy.link = Some(w.proxy.links[n]);
             w.proxy.open(&w.now, label(n as u32 + 10), listener);
@@ -87,7 +87,7 @@ fn listeners_are_announced_once_and_again_when_their_link_is_lost() {
     w.run_for(5_000);
     assert_eq!(sent(&mut w), [(Unlisten, 0), (Listen, 8), (AcceptCredit, 8)]);
     assert_eq!(w.proxy.last_received_on, Some(second));
-    // Connections that the proxy had offered by the former credit are still taken, and no more than those.
+    // Connections that the proxy had offered by the former credit are still accepted, and no more than those.
     w.proxy.link = Some(second);
     for n in 0..14 {
         w.proxy.open(&w.now, label(20 + n), listener);
@@ -106,7 +106,7 @@ fn connections_offered_on_a_lost_link_cost_no_credit_for_good() {
     let (mut w, _, _) = with_two_flows();
     w.proxy.take();
     for _ in 0..3 {
-        // Whether it offered something on that link that nobody heard of cannot be known: it is told all anew.
+        // Whether the proxy offered a connection on that link is unknown: all listeners are announced anew.
         w.proxy.drop_link(w.proxy.links[1]);
         w.run_for(5_000);
         let sent: Vec<_> = w.proxy.take().iter().map(|m| (m.0, m.2)).collect();
