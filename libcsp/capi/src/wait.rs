@@ -1,5 +1,5 @@
 //! The one descriptor that a program waits on: an epoll set of the providers' descriptors, the agent's socket, a timer,
-//! and an eventfd for what is there already.
+//! and an eventfd for events that are pending already.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
@@ -16,7 +16,7 @@ pub struct Waiter {
     timer: OwnedFd,
     watched: Vec<RawFd>,
     signalled: bool,
-    /// When the timer goes off, if it is set.
+    /// The time for which the timer is set, if it is.
     timer_at: Option<Instant>,
 }
 
@@ -24,14 +24,14 @@ fn owned(fd: RawFd) -> Result<OwnedFd> {
     if fd < 0 {
         return Err(if errno() == libc::EMFILE { Error::TOO_MANY } else { Error::IO });
     }
-    // SAFETY: the kernel gave this descriptor just now; nobody else owns it.
+    // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 impl Waiter {
     /// An empty set.
     pub fn new() -> Result<Self> {
-        // SAFETY: no pointers are passed.
+        // SAFETY: the call takes no pointers.
         let epoll = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
         // SAFETY: as above.
         let eventfd = owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
@@ -44,7 +44,7 @@ impl Waiter {
         Ok(waiter)
     }
 
-    /// What the program waits on.
+    /// The descriptor that the program waits on.
     pub fn fd(&self) -> RawFd {
         self.epoll.as_raw_fd()
     }
@@ -56,11 +56,11 @@ impl Waiter {
         if done < 0 { Err(Error::IO) } else { Ok(()) }
     }
 
-    /// Watches exactly these descriptors of others. One that was closed left the set by itself, and its number may be
-    /// another's now: hence all are added anew where anything changed.
+    /// Watches exactly these descriptors of other components. A descriptor that was closed left the set by itself, and
+    /// its number may denote another one now; therefore all are registered anew after any change.
     pub fn watch(&mut self, wanted: &[RawFd]) -> Result<()> {
         for fd in std::mem::take(&mut self.watched) {
-            // Fails for those that were closed.
+            // Fails for descriptors that were closed.
             let _ = self.control(libc::EPOLL_CTL_DEL, fd);
         }
         self.watched.extend_from_slice(wanted);
@@ -76,7 +76,7 @@ impl Waiter {
         }
     }
 
-    /// Takes [`signal`](Self::signal) back.
+    /// Undoes [`signal`](Self::signal).
     pub fn clear_signal(&mut self) {
         if std::mem::replace(&mut self.signalled, false) {
             let mut count = 0u64;
@@ -85,13 +85,14 @@ impl Waiter {
         }
     }
 
-    /// Makes the descriptor readable at `at`, or not by time. Setting the timer anew also takes back that it went off.
+    /// Makes the descriptor readable at `at`; `None`: at no time. Setting the timer anew also clears an expiry that was
+    /// not read.
     pub fn wake_at(&mut self, at: Option<Instant>) {
         if self.timer_at == at {
             return;
         }
         self.timer_at = at;
-        // A timer of 0 would be off.
+        // A value of 0 would disarm the timer.
         let nanos = at.map_or(0, |at| at.as_nanos().max(1));
         let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let value = libc::timespec {
@@ -100,13 +101,14 @@ impl Waiter {
         };
         let spec = libc::itimerspec { it_interval: zero, it_value: value };
         let fd = self.timer.as_raw_fd();
-        // SAFETY: `spec` is readable; the old value is not asked for.
+        // SAFETY: `spec` is readable; a null pointer means that the old value is not stored.
         unsafe {
             libc::timerfd_settime(fd, libc::TFD_TIMER_ABSTIME, &raw const spec, std::ptr::null_mut());
         }
     }
 
-    /// Sleeps until the descriptor is readable, for at most `timeout_ms` (negative: for ever). `false`: it is not.
+    /// Sleeps until the descriptor is readable, for at most `timeout_ms` (negative: without limit). Returns `false` if
+    /// it is not readable.
     pub fn sleep(&self, timeout_ms: libc::c_int) -> bool {
         let mut one = libc::pollfd { fd: self.fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one entry, readable and writable.
