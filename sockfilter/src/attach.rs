@@ -219,7 +219,7 @@ impl Link {
                 }
                 Action::Send(message) => {
                     if self.agent.is_none_or(|socket| send(socket, message).is_err()) {
-                        self.session.unsent();
+                        self.session.send_failed();
                     }
                 }
                 Action::Receive => attached |= self.receive(),

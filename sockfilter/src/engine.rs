@@ -200,9 +200,9 @@ impl Engine {
         while let Some(handle) = self.link.as_mut().and_then(|l| l.app.poll_ready()) {
             let Some(index) = self.owner(handle) else { continue };
             if let Handle::Flow(flow) = handle {
-                self.show_news(index, flow);
+                self.publish_change(index, flow);
             }
-            self.news(index);
+            self.on_change(index);
         }
     }
 
@@ -216,26 +216,26 @@ impl Engine {
     }
 
     /// A description has news: its waiters, its epoll sets, and those who wait for these.
-    pub fn news(&mut self, index: usize) {
+    pub fn on_change(&mut self, index: usize) {
         let Some(description) = self.descriptions.get(index) else { return };
         description.waiters.iter().copied().for_each(sys::signal);
         for at in 0..description.sets.len() {
             let Some(membership) = self.descriptions.get(index).and_then(|d| d.sets.get(at)).copied() else {
                 break;
             };
-            self.member_news(membership);
+            self.on_member_change(membership);
         }
     }
 
     /// A member of an epoll set has news.
-    pub fn member_news(&mut self, membership: Membership) {
+    pub fn on_member_change(&mut self, membership: Membership) {
         if !self.descriptions.is_current(membership.set) {
             return;
         }
         let Some(set) = self.descriptions.get_mut(membership.set.index) else { return };
         set.waiters.iter().copied().for_each(sys::signal);
         let Kind::Epoll(epoll) = &mut set.kind else { return };
-        let sleepers = epoll.news(membership.member);
+        let sleepers = epoll.enqueue(membership.member);
         if epoll.watched {
             let wanted = epoll.wanted(membership.member);
             if wanted.is_some_and(|(id, events)| self.ready_bits(id) & events != 0) {

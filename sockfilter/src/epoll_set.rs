@@ -246,7 +246,7 @@ impl EpollSet {
     }
 
     /// News of a member: it is looked at by the next wait. Returns whether a sleeper has to be woken.
-    pub fn news(&mut self, at: usize) -> bool {
+    pub fn enqueue(&mut self, at: usize) -> bool {
         let Some(member) = self.members.get_mut(at).and_then(Option::as_mut) else { return false };
         if !member.queued && !member.disabled {
             member.queued = true;
@@ -256,7 +256,7 @@ impl EpollSet {
     }
 
     /// Whether anything may be ready.
-    pub fn has_news(&self) -> bool {
+    pub fn has_queued(&self) -> bool {
         !self.ready.is_empty()
     }
 
@@ -404,18 +404,18 @@ mod tests {
     const IN: u32 = libc::EPOLLIN as u32;
 
     #[test]
-    fn level_members_rotate_and_edge_members_are_told_once() {
+    fn level_members_rotate_and_edge_members_are_reported_once() {
         let mut s = set();
         for (fd, mode) in [(1, 0), (2, 0), (3, libc::EPOLLET)] {
             let at = s.add(fd, id(fd as usize), event(libc::EPOLLIN | mode, fd as u64)).unwrap();
-            s.news(at);
+            s.enqueue(at);
         }
         let mut one = [event(0, 0)];
         let mut next = || if s.collect(&mut one, |_| IN) == 1 { one[0].u64 } else { 0 };
         let seen: Vec<u64> = (0..5).map(|_| next()).collect();
         assert_eq!(seen, [1, 2, 3, 1, 2]);
         assert_eq!(s.collect(&mut one, |_| 0), 0, "nothing is ready any more");
-        assert!(!s.has_news());
+        assert!(!s.has_queued());
     }
 
     #[test]
@@ -423,33 +423,33 @@ mod tests {
         let mut s = set();
         let at = s.add(4, id(1), event(libc::EPOLLIN | libc::EPOLLONESHOT, 9)).unwrap();
         let mut events = [event(0, 0); 4];
-        s.news(at);
+        s.enqueue(at);
         assert_eq!(s.collect(&mut events, |_| IN), 1);
-        s.news(at);
+        s.enqueue(at);
         assert_eq!(s.collect(&mut events, |_| IN), 0);
         s.modify(at, event(libc::EPOLLIN, 10)).unwrap();
-        s.news(at);
+        s.enqueue(at);
         let n = s.collect(&mut events, |_| IN | libc::EPOLLHUP as u32);
         assert_eq!(data(&events[..n]), [10]);
-        let told = events[0].events;
-        assert_eq!(told, IN | libc::EPOLLHUP as u32, "HUP needs no asking");
+        let reported = events[0].events;
+        assert_eq!(reported, IN | libc::EPOLLHUP as u32, "HUP needs no asking");
     }
 
     #[test]
-    fn who_asks_from_outside_hears_of_members_that_are_ready_still() {
+    fn an_outer_poll_sees_members_that_are_still_ready() {
         let mut s = set();
         let gone = s.add(3, id(3), event(libc::EPOLLIN, 3)).unwrap();
         let edge = s.add(4, id(4), event(libc::EPOLLIN | libc::EPOLLET, 4)).unwrap();
-        s.news(gone);
-        s.news(edge);
+        s.enqueue(gone);
+        s.enqueue(edge);
         let now = |id: DescriptionId| if id.index == 4 { IN } else { libc::EPOLLOUT as u32 };
         assert!(s.any_ready(now) && s.settle(now) && s.settle(now), "asking takes nothing away");
         let mut events = [event(0, 0); 4];
         assert_eq!(s.collect(&mut events, now), 1);
         assert!(!s.any_ready(now) && !s.settle(now), "an edge is told once");
-        s.news(gone);
-        assert!(!s.settle(now) && !s.has_news());
-        s.news(gone);
+        s.enqueue(gone);
+        assert!(!s.settle(now) && !s.has_queued());
+        s.enqueue(gone);
         assert!(s.settle(|_| IN), "what left the list comes back with news");
     }
 
@@ -459,9 +459,9 @@ mod tests {
         let at = s.add(7, id(1), event(libc::EPOLLIN, 1)).unwrap();
         assert_eq!(s.add(7, id(1), event(libc::EPOLLIN, 1)), Err(libc::EEXIST));
         assert_eq!((s.find(7, id(1)), s.find(7, id(2)), s.find(8, id(1))), (Some(at), None, None));
-        s.news(at);
+        s.enqueue(at);
         s.remove(at);
-        assert_eq!((s.find(7, id(1)), s.has_news()), (None, false));
+        assert_eq!((s.find(7, id(1)), s.has_queued()), (None, false));
         let exclusive = s.add(7, id(1), event(libc::EPOLLIN | libc::EPOLLEXCLUSIVE, 1)).unwrap();
         assert_eq!(s.modify(exclusive, event(libc::EPOLLIN, 1)), Err(libc::EINVAL));
     }

@@ -117,7 +117,7 @@ pub fn take(fd: c_int) -> Option<usize> {
 }
 
 /// Forgets a descriptor if it refers to this description still.
-pub fn forget(fd: c_int, index: usize) -> bool {
+pub fn remove_if(fd: c_int, index: usize) -> bool {
     update(fd, |entry| (described(entry) == Some(index)).then_some(0)).is_some()
 }
 

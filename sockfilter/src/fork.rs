@@ -72,7 +72,7 @@ fn close_hidden(fd: c_int) {
 }
 
 /// The parent waits on these sets too: the child puts nothing of its own into them without need.
-fn forget_kernel_sets(engine: &mut crate::engine::Engine) {
+fn drop_kernel_sets(engine: &mut crate::engine::Engine) {
     for fd in 0..=fdtable::highest() {
         if let Entry::Set(index) = fdtable::entry(fd) {
             fdtable::clear(fd);
@@ -86,7 +86,7 @@ fn forget_kernel_sets(engine: &mut crate::engine::Engine) {
 }
 
 /// Calls that sleep are those of the parent's other threads.
-fn forget_calls(engine: &mut crate::engine::Engine) {
+fn drop_calls(engine: &mut crate::engine::Engine) {
     for index in 0..engine.descriptions.slots() {
         let Some(d) = engine.descriptions.get_mut(index) else { continue };
         d.calls = 0;
@@ -106,7 +106,7 @@ fn start_over(engine: &mut crate::engine::Engine) {
     engine.idle_waiters.drain(..).for_each(close_hidden);
     engine.raised.clear();
     engine.asleep.clear();
-    forget_kernel_sets(engine);
+    drop_kernel_sets(engine);
     for (_, description) in engine.descriptions.iter_mut() {
         // Threads that waited are the parent's; so are their eventfds.
         description.waiters.drain(..).for_each(close_hidden);
@@ -123,7 +123,7 @@ fn start_over(engine: &mut crate::engine::Engine) {
             Kind::Candidate | Kind::Carried { .. } | Kind::KernelSet | Kind::Lost => {}
         }
     }
-    forget_calls(engine);
+    drop_calls(engine);
     engine.counters = Default::default();
     let Some(link) = engine.link.take() else { return };
     let mut owned = Vec::new();

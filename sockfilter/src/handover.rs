@@ -191,7 +191,7 @@ impl Engine {
             d.kind = Kind::Carried { local, remote };
         }
         self.move_to_kernel(index);
-        self.news(index);
+        self.on_change(index);
         let label = left.held.map_or(csp_types::FlowLabel::NONE, |(_, _, label)| label);
         let fd = ours().find(|(_, at)| *at == index).map_or(0, |(fd, _)| fd as u32);
         let (kind, reason) = (SocketKind::Connection, Reason::Shared);

@@ -39,10 +39,10 @@ impl Write for Line {
 /// From now on a panic says one line on standard error and aborts. The filter has a standard library of its own: panics of a
 /// program in Rust are not concerned.
 pub fn abort_on_panic() {
-    panic::set_hook(Box::new(tell_and_abort));
+    panic::set_hook(Box::new(report_and_abort));
 }
 
-fn tell_and_abort(info: &PanicHookInfo<'_>) {
+fn report_and_abort(info: &PanicHookInfo<'_>) {
     let mut line = Line { bytes: [0; LINE_MAX], len: 0 };
     let payload = info.payload();
     let formatted = || payload.downcast_ref::<String>().map(String::as_str);
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_says_a_line_and_aborts() {
+    fn a_panic_prints_a_line_and_aborts() {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--ignored", "--exact", "--nocapture", "panics::tests::panics"]);
         let output = command.output().unwrap();

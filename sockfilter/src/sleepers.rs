@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn only_waits_on_sets_are_told() {
+    fn only_waits_on_sets_are_notified() {
         assert_eq!(waited_on(b"281 0x2f 0x7ffc 0x4 0xffffffff 0x0 0x8 0x1 0x2\n"), Some(47));
         for other in [&b"running\n"[..], b"0 0x5 0x7ffc 0x4", b"-1 0x7ffc 0x4\n", b"232", b""] {
             assert_eq!(waited_on(other), None);

@@ -40,7 +40,7 @@ impl Actions {
     }
 
     /// The object at this address is new, or gone.
-    pub fn forget(&self, actions: usize) {
+    pub fn release(&self, actions: usize) {
         // Looked at before: most places are free.
         for named in self.0.iter().filter(|n| n.actions.load(Ordering::Relaxed) == actions) {
             let _ = named.actions.compare_exchange(actions, FREE, Ordering::AcqRel, Ordering::Relaxed);
@@ -64,7 +64,7 @@ mod tests {
         assert!(list.remember(0x1000, 5) && list.remember(0x2000, 6) && list.remember(0x1000, 7));
         assert_eq!(list.of(0x1000).collect::<Vec<_>>(), [5, 7]);
         assert_eq!(list.of(0).count(), 0);
-        list.forget(0x1000);
+        list.release(0x1000);
         assert_eq!(list.of(0x1000).count(), 0);
         assert_eq!(list.of(0x2000).collect::<Vec<_>>(), [6]);
         let room = (0..).take_while(|_| list.remember(0x3000, 8)).count();

@@ -1,4 +1,4 @@
-//! The process page, as its writer: see `csp_wire::agent::page`.
+//! The process page, from the writer's side; `csp_wire::agent::page` describes its layout.
 
 use core::net::SocketAddr;
 use core::sync::atomic::{Ordering, fence};
@@ -10,9 +10,9 @@ use csp_wire::channel::emit_address;
 
 use crate::AppSide;
 
-/// Memory of [`PAGE_LEN`](layout::PAGE_LEN) bytes that a process shares with the agent.
+/// Memory of [`PAGE_LEN`](layout::PAGE_LEN) bytes that the process shares with the agent.
 pub trait PageMemory {
-    /// Writes `bytes` at `offset`; they lie within the memory.
+    /// Writes `bytes` at `offset`. The range lies within the memory.
     fn put(&mut self, offset: usize, bytes: &[u8]);
 }
 
@@ -24,7 +24,7 @@ pub struct Page<M> {
 }
 
 impl<M: PageMemory> Page<M> {
-    /// A new page in the memory that came with ATTACHED.
+    /// Creates a page in the memory received with ATTACHED.
     pub fn new(memory: M) -> Self {
         let mut page = Page { memory, traced: 0 };
         page.put(0, &layout::emit_header());
@@ -37,8 +37,8 @@ impl<M: PageMemory> Page<M> {
         }
     }
 
-    /// Writes the trace events that the application's end recorded since the last call, and all counters. `own` are the
-    /// shell's, those that stand behind the transport's in [`COUNTER_NAMES`](layout::COUNTER_NAMES).
+    /// Writes the trace events recorded since the last call, and all counters. `own` are the shell's counters, which
+    /// follow the transport's in [`COUNTER_NAMES`](layout::COUNTER_NAMES).
     pub fn publish(&mut self, app: &mut AppSide, own: impl IntoIterator<Item = u64>) {
         while let Some(event) = app.poll_trace() {
             self.trace(&event);
@@ -49,7 +49,7 @@ impl<M: PageMemory> Page<M> {
         }
     }
 
-    /// Writes an event; the reader takes it for whole once the count includes it.
+    /// Writes an event. The reader regards it as complete once the count, stored after the fence, includes it.
     fn trace(&mut self, event: &TraceEvent) {
         self.put(layout::trace_offset(self.traced), &layout::emit_trace(self.traced, event));
         self.traced += 1;
@@ -57,7 +57,7 @@ impl<M: PageMemory> Page<M> {
         self.put(layout::TRACE_NEXT_OFFSET, &self.traced.to_le_bytes());
     }
 
-    /// Shows a socket in entry `index`, or nothing there. Sockets beyond the table are not shown.
+    /// Writes a socket to entry `index`, or clears the entry. Sockets beyond the table are not shown.
     pub fn socket(&mut self, index: usize, entry: Option<&SocketEntry>) {
         if index < layout::SOCKETS {
             let bytes = entry.map_or([0; layout::SOCKET_LEN], SocketEntry::emit);
@@ -65,7 +65,8 @@ impl<M: PageMemory> Page<M> {
         }
     }
 
-    /// Shows the label and the own address of the connection in entry `index`, known once it is established.
+    /// Writes the label and the local address of the connection in entry `index`, which are known once it is
+    /// established.
     pub fn socket_connected(&mut self, index: usize, label: FlowLabel, local: SocketAddr) {
         if index < layout::SOCKETS {
             self.put(layout::socket_label_offset(index), &label.to_wire().to_le_bytes());
@@ -73,14 +74,14 @@ impl<M: PageMemory> Page<M> {
         }
     }
 
-    /// Shows a connection's last error in entry `index`.
+    /// Writes a connection's last error to entry `index`.
     pub fn socket_error(&mut self, index: usize, errno: u16) {
         if index < layout::SOCKETS {
             self.put(layout::socket_error_offset(index), &errno.to_le_bytes());
         }
     }
 
-    /// Shows how many connections wait at the listener in entry `index`.
+    /// Writes the number of connections that wait at the listener in entry `index`.
     pub fn socket_waiting(&mut self, index: usize, waiting: u32) {
         if index < layout::SOCKETS {
             self.put(layout::socket_waiting_offset(index), &waiting.to_le_bytes());

@@ -1,7 +1,7 @@
-//! The session of a process with its host's agent, which vouches for it: attachment, rules, proxies, tokens.
+//! The session of a process with its host's agent: attachment, rules, proxies, tokens.
 //!
-//! The shell owns the socket. It calls [`Session::poll`] until that returns [`Action::Wait`], does each action, and reports
-//! what came of it; what arrives goes through [`Session::received`] whole. No shell looks into a message.
+//! The shell owns the socket. It calls [`Session::poll`] until that returns [`Action::Wait`], performs each action and
+//! reports its result. Each datagram received is passed whole to [`Session::received`]. No shell parses a message.
 //!
 //! ```text
 //!                Connect, connected()        Send(ATTACH)           ATTACHED
@@ -10,7 +10,7 @@
 //!   │   └── HangUp ── Broken ◀─────────┴── refused, wrong, late ┴─── hung_up() ────┘
 //!   └ after RETRY_EVERY
 //! ```
-//! A process that attaches again names its former id, and keeps its links and sockets.
+//! A process that attaches again states its former id, and keeps its links and sockets.
 
 use core::net::IpAddr;
 use std::ffi::OsString;
@@ -29,53 +29,53 @@ use crate::{AppConfig, AppSide, LeftFlow, ProxyTarget};
 #[cfg(test)]
 mod tests;
 
-/// How long the agent may take to answer ATTACH.
+/// Time limit for the agent's answer to ATTACH.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-/// The socket of a process that does not sleep is looked at no more often: messages are rare, and a look is a system call.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// A lost agent is tried again after this time.
+/// Interval at which a process that does not sleep polls the socket: messages are rare, and each poll is a system call.
+const POLL_EVERY: Duration = Duration::from_millis(50);
+/// Delay before a lost agent is tried again.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
-/// A new token is asked for so many seconds before the old one expires.
+/// A new token is requested this many seconds before the old one expires.
 const RENEW_BEFORE_S: u64 = 300;
-/// A request for a token that was not answered is repeated after this time.
+/// Interval at which an unanswered request for a token is repeated.
 const RENEW_EVERY: Duration = Duration::from_secs(10);
 /// Longest message that a process sends.
 const SENT_LEN_MAX: usize = 512;
-/// Room that the shell has for a message of the agent, in bytes.
+/// Size of the buffer that the shell provides for a message of the agent, in bytes.
 pub const RECEIVED_LEN_MAX: usize = wire::MESSAGE_LEN_MAX;
 
-/// What the shell does next.
+/// The shell's next action.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action<'a> {
-    /// Connect to the agent's socket; then [`connected`](Session::connected) or [`hung_up`](Session::hung_up).
+    /// Connect to the agent's socket, then call [`connected`](Session::connected) or [`hung_up`](Session::hung_up).
     Connect,
-    /// Send this datagram; where that fails, [`unsent`](Session::unsent).
+    /// Send this datagram. If that fails, call [`send_failed`](Session::send_failed).
     Send(&'a [u8]),
-    /// Receive a datagram without waiting; then [`received`](Session::received), [`empty`](Session::empty) or
+    /// Receive a datagram without waiting, then call [`received`](Session::received), [`empty`](Session::empty) or
     /// [`hung_up`](Session::hung_up).
     Receive,
     /// Close the socket.
     HangUp,
-    /// Nothing, until [`next_timeout`](Session::next_timeout) or until the socket is readable ([`woken`](Session::woken)).
+    /// Wait until [`next_timeout`](Session::next_timeout) or until the socket is readable ([`woken`](Session::woken)).
     Wait,
 }
 
-/// What a message was.
+/// The kind of a received message, as far as it concerns the shell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Received {
-    /// The agent vouches for the process (again). The descriptor that came with the message is the process page.
+    /// The process is attached (again). The descriptor received with the message is the process page.
     Attached,
-    /// Anything else. A descriptor that came with it is to be closed.
+    /// Any other message. A descriptor received with it must be closed.
     Other,
 }
 
-/// Why there is no session.
+/// Why an attachment failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SessionError {
-    /// The agent's reason, in words.
+    /// The agent refused, with this reason.
     #[error("the agent refused this process: {0}")]
     Refused(String),
-    /// The agent's answer breaks the protocol.
+    /// The agent's answer violates the protocol.
     #[error("the agent's answer is wrong: {0}")]
     Answer(&'static str),
     /// No answer within two seconds.
@@ -83,7 +83,7 @@ pub enum SessionError {
     NoAnswer,
 }
 
-/// Which sockets of the process may leave the kernel.
+/// The rules that decide which sockets of the process are accelerated.
 #[derive(Clone, Default, Debug)]
 pub struct Rules {
     listen_all: bool,
@@ -118,25 +118,25 @@ impl Rules {
     }
 }
 
-/// A proxy worker as the agent named it.
+/// A proxy worker, as announced by the agent.
 struct ProxyEntry {
     node: NodeId,
     worker: u8,
     path: Vec<u8>,
-    /// Where it takes verbs of the process itself.
+    /// Its address for a process that uses its own verbs.
     direct: Option<core::net::SocketAddr>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// No socket, since this time; `None`: there was none yet.
+    /// No socket since this time; `None`: none was opened yet.
     Lost(Option<Instant>),
-    /// The shell connects, or has connected: ATTACH comes first.
+    /// The socket is connected; ATTACH is to be sent first.
     Connected,
-    /// ATTACH was sent; the answer must be there by this time.
+    /// ATTACH was sent; the answer is due by this time.
     Attaching(Instant),
     Attached,
-    /// The socket is of no use any more, and still open.
+    /// The socket is unusable and not closed yet.
     Broken,
 }
 
@@ -145,27 +145,27 @@ pub struct Session {
     pid: u32,
     program: ProgramName,
     state: State,
-    /// Named by the agent at the first attachment, and kept.
+    /// Assigned by the agent at the first attachment, and kept.
     identity: Option<(NodeId, ProcessId)>,
     rules: Rules,
     proxies: Vec<ProxyEntry>,
-    /// Proxies are reached by their direct addresses, where they have one.
+    /// Whether proxies are reached by their direct addresses, if they have one.
     direct: bool,
     token: Option<Token>,
     /// Seconds of Unix time.
     expires: u64,
     renew_not_before: Instant,
-    /// What the application's end does not have yet.
+    /// Whether proxies or token changed since [`apply`](Session::apply).
     proxies_changed: bool,
     token_changed: bool,
-    /// The socket may have messages: it is emptied.
-    looking: bool,
-    looked_at: Instant,
+    /// The socket may have messages: they are received until it is empty.
+    draining: bool,
+    polled_at: Instant,
     sent: Box<[u8; SENT_LEN_MAX]>,
 }
 
 impl Session {
-    /// A session of process `pid`, which runs `program`; it begins with [`Action::Connect`].
+    /// Creates a session of process `pid`, which runs `program`. Its first action is [`Action::Connect`].
     pub fn new(pid: u32, program: ProgramName) -> Self {
         Session {
             pid,
@@ -180,13 +180,13 @@ impl Session {
             renew_not_before: Instant::ZERO,
             proxies_changed: false,
             token_changed: false,
-            looking: false,
-            looked_at: Instant::ZERO,
+            draining: false,
+            polled_at: Instant::ZERO,
             sent: Box::new([0; SENT_LEN_MAX]),
         }
     }
 
-    /// What to do next. `token_refused`: a proxy refused the token ([`AppSide::token_refused`]).
+    /// Returns the next action. `token_refused`: a proxy refused the token ([`AppSide::token_refused`]).
     pub fn poll(&mut self, now: Instant, unix_s: u64, token_refused: bool) -> Action<'_> {
         match self.state {
             State::Lost(since) if since.is_none_or(|since| now >= since + RETRY_EVERY) => Action::Connect,
@@ -203,18 +203,18 @@ impl Session {
                 let len = wire::emit_attach(&mut self.sent[..], &attach);
                 self.send(len)
             }
-            State::Attaching(until) if now >= until && !self.looking => {
+            State::Attaching(until) if now >= until && !self.draining => {
                 self.state = State::Lost(Some(now));
                 Action::HangUp
             }
-            State::Attaching(_) | State::Attached => self.look(now, unix_s, token_refused),
+            State::Attaching(_) | State::Attached => self.poll_socket(now, unix_s, token_refused),
         }
     }
 
-    fn look(&mut self, now: Instant, unix_s: u64, token_refused: bool) -> Action<'_> {
-        self.looking |= now >= self.looked_at + LOOK_EVERY;
-        if self.looking {
-            self.looked_at = now;
+    fn poll_socket(&mut self, now: Instant, unix_s: u64, token_refused: bool) -> Action<'_> {
+        self.draining |= now >= self.polled_at + POLL_EVERY;
+        if self.draining {
+            self.polled_at = now;
             return Action::Receive;
         }
         let due = unix_s + RENEW_BEFORE_S >= self.expires || token_refused;
@@ -231,37 +231,37 @@ impl Session {
         len.ok().and_then(|len| self.sent.get(..len)).map_or(Action::Wait, Action::Send)
     }
 
-    /// The shell has connected to the agent's socket.
+    /// Reports that the shell has connected to the agent's socket.
     pub fn connected(&mut self) {
         self.state = State::Connected;
-        self.looking = false;
+        self.draining = false;
     }
 
-    /// The agent's end of the socket is closed, or the socket could not be connected.
+    /// Reports that the agent closed its end of the socket, or that the socket could not be connected.
     pub fn hung_up(&mut self) {
         self.state = State::Broken;
-        self.looking = false;
+        self.draining = false;
     }
 
-    /// The message of the last [`Action::Send`] could not be sent.
-    pub fn unsent(&mut self) {
-        // RENEW is repeated in time.
+    /// Reports that the message of the last [`Action::Send`] could not be sent.
+    pub fn send_failed(&mut self) {
+        // RENEW is repeated after its interval.
         if self.state != State::Attached {
             self.hung_up();
         }
     }
 
-    /// The socket has no message.
+    /// Reports that the socket has no message.
     pub fn empty(&mut self) {
-        self.looking = false;
+        self.draining = false;
     }
 
-    /// The socket is readable, or may be: the next [`poll`](Self::poll) asks for what it has.
+    /// Reports that the socket may be readable: the next [`poll`](Self::poll) receives from it.
     pub fn woken(&mut self) {
-        self.looking = matches!(self.state, State::Attaching(_) | State::Attached);
+        self.draining = matches!(self.state, State::Attaching(_) | State::Attached);
     }
 
-    /// When to call [`poll`](Self::poll) though nothing arrives.
+    /// Time at which [`poll`](Self::poll) must be called even if nothing arrives.
     pub fn next_timeout(&self) -> Option<Instant> {
         match self.state {
             State::Lost(since) => since.map(|since| since + RETRY_EVERY),
@@ -270,7 +270,7 @@ impl Session {
         }
     }
 
-    /// Takes a message of the agent. An error ends the attachment: the next action is [`Action::HangUp`].
+    /// Processes a message of the agent. An error ends the attachment: the next action is [`Action::HangUp`].
     pub fn received(&mut self, datagram: &[u8]) -> Result<Received, SessionError> {
         let message = AgentMessage::parse(datagram);
         if let State::Attaching(_) = self.state {
@@ -280,7 +280,7 @@ impl Session {
             }
             return answer;
         }
-        // What an attached process does not know is passed by.
+        // An attached process ignores messages that it does not know.
         match message {
             Ok(AgentMessage::Proxies(proxies, connect)) => {
                 self.set_proxies(proxies);
@@ -313,7 +313,7 @@ impl Session {
         let token = Token::from_bytes(attached.token).ok_or(SessionError::Answer("token"))?;
         let identity = (attached.node, process);
         if *self.identity.get_or_insert(identity) != identity {
-            // Links and sockets are those of the process that it was.
+            // Links and sockets belong to the former process id.
             return Err(SessionError::Answer("another process id"));
         }
         self.rules = Rules::of(&attached);
@@ -340,29 +340,29 @@ impl Session {
         self.renew_not_before = Instant::ZERO;
     }
 
-    /// Whether the agent vouches for the process now.
+    /// Whether the process is attached.
     pub fn is_attached(&self) -> bool {
         self.state == State::Attached
     }
 
-    /// What is accelerated.
+    /// The rules that decide which sockets are accelerated.
     pub fn rules(&self) -> &Rules {
         &self.rules
     }
 
-    /// Whether a proxy takes verbs of the process itself.
+    /// Whether a proxy announced a direct address, for a process with its own verbs.
     pub fn offers_direct(&self) -> bool {
         self.proxies.iter().any(|proxy| proxy.direct.is_some())
     }
 
-    /// From now on proxies are reached by their direct addresses, where they have one: the process has verbs of its own.
+    /// Uses the direct addresses of proxies from now on, if they have one: the process has its own verbs.
     pub fn use_direct(&mut self) {
         self.direct = true;
         self.proxies_changed = true;
     }
 
-    /// The application's end of an attached process, over `provider`; `None` before the first attachment. `incarnation` is
-    /// random.
+    /// Creates the application's end of an attached process over `provider`. Returns `None` before the first
+    /// attachment. `incarnation` is random.
     pub fn open(
         &mut self,
         provider: Box<dyn Provider>,
@@ -378,7 +378,7 @@ impl Session {
         Some(app)
     }
 
-    /// Gives the application's end the proxies and the token that came since the last call.
+    /// Passes proxies and token to the application's end if they changed since the last call.
     pub fn apply(&mut self, app: &mut AppSide) {
         if std::mem::take(&mut self.proxies_changed) {
             app.set_proxies(&self.targets());
@@ -397,8 +397,8 @@ impl Session {
         self.proxies.iter().map(target).collect()
     }
 
-    /// The message that gives a connection to the agent's custody, which `ticket` entitles it to; `None`: the agent is lost, or
-    /// the connection is over at its proxy.
+    /// Composes the message that passes a connection to the agent's custody, for which `ticket` is the authorisation.
+    /// Returns `None` if the agent is lost, or the connection has ended at its proxy.
     pub fn leave(&mut self, flow: &LeftFlow, ticket: Ticket) -> Option<&[u8]> {
         let (node, worker, label) = flow.held?;
         if !self.is_attached() {

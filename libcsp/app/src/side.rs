@@ -1,12 +1,12 @@
 //! The application's end of the transport: sockets over channels to any number of proxy workers.
 //!
-//! [`AppSide`] is what the socket filter, the C API and the simulation have in common. It keeps a link to every proxy
-//! worker it is told of (and tries again when one is lost), listeners with their accept queues, and flows with their
-//! receive queues and byte credit. It gives the meaning of kernel TCP sockets: end of stream after the peer's
-//! SHUTDOWN, `ECONNRESET` after the delivered data, `EPIPE`, `EAGAIN`; what [`AppSide::write`] accepted is in the
-//! VI's ring already, so that it is delivered even if the process ends right after.
+//! [`AppSide`] is the part that the socket filter, the C API and the simulation share. It keeps a link to every
+//! announced proxy worker (and reconnects when one is lost), listeners with their accept queues, and flows with their
+//! receive queues and byte credit. It implements the semantics of kernel TCP sockets: end of stream after the peer's
+//! SHUTDOWN, `ECONNRESET` after the delivered data, `EPIPE`, `EAGAIN`. Bytes accepted by [`AppSide::write`] are in the
+//! VI's ring when it returns, so that they are delivered even if the process ends right after.
 //!
-//! It refuses clocks, threads, descriptors of the program and blocking: the owner passes `now`, asks for
+//! It has no clock and no threads, uses no descriptors of the program and never blocks: the owner passes `now`, queries
 //! [readiness](AppSide::readiness), and waits on [`AppSide::wake`].
 //!
 //! ```text
@@ -53,20 +53,20 @@ pub use slots::{FlowId, ListenerId};
 /// A socket of the application: a listener or a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Handle {
-    /// It accepts connections.
+    /// A socket that accepts connections.
     Listener(ListenerId),
-    /// It is a connection, or becomes one.
+    /// A connection, established or in progress.
     Flow(FlowId),
 }
 
-/// What can be done with a socket without blocking: a set of bits.
+/// The operations that a socket permits without blocking: a set of bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Readiness(pub u8);
 
 impl Readiness {
-    /// Data, end of stream, an error or a connection to accept.
+    /// Data, end of stream, an error, or a connection to accept.
     pub const READABLE: Readiness = Readiness(1);
-    /// Room to write (at least a third of the window), or an error that writing would tell.
+    /// Room to write (at least a third of the window), or an error that writing would report.
     pub const WRITABLE: Readiness = Readiness(2);
     /// The peer will send no more.
     pub const PEER_SHUTDOWN: Readiness = Readiness(4);
@@ -92,13 +92,14 @@ impl Readiness {
     }
 }
 
-/// Trace events that wait for [`AppSide::poll_trace`]; older ones are dropped (they stay in the ring).
+/// Largest number of trace events that wait for [`AppSide::poll_trace`]. Older ones are dropped here and remain in the
+/// ring.
 const FRESH_TRACE_MAX: usize = 1024;
 
-/// Messages handled by one call of [`AppSide::progress`] at most, so that a flood cannot hold its caller.
+/// Largest number of messages handled by one call of [`AppSide::progress`], so that a flood does not delay the caller.
 const MESSAGES_PER_PROGRESS: usize = 512;
 
-/// The application's end; one owner's own (the filter keeps it under its lock).
+/// The application's end. It has one owner (the filter keeps it under its lock).
 pub struct AppSide {
     endpoint: Endpoint,
     config: AppConfig,
@@ -107,10 +108,10 @@ pub struct AppSide {
     channels: Vec<AppChannel>,
     listeners: Slots<Listener>,
     flows: Slots<Flow>,
-    /// Listeners that proxies refused for now.
+    /// Listeners that proxies refused and that are announced again later.
     listen_again: Vec<refused::Again>,
     ready: VecDeque<Handle>,
-    /// Flows with gathered bytes.
+    /// Flows with corked bytes.
     held: Vec<FlowId>,
     scratch: Vec<u8>,
     packing: Vec<u8>,
@@ -126,8 +127,9 @@ pub struct AppSide {
 }
 
 impl AppSide {
-    /// An application end over `endpoint` (made with [`EndpointConfig::channel`](csp_transport::EndpointConfig::channel)),
-    /// which proves its identity with `token`. Nothing is connected yet: see [`set_proxies`](Self::set_proxies).
+    /// Creates an application end over `endpoint` (created with
+    /// [`EndpointConfig::channel`](csp_transport::EndpointConfig::channel)), which proves its identity with `token`. It
+    /// connects to no proxy before [`set_proxies`](Self::set_proxies).
     pub fn new(endpoint: Endpoint, config: AppConfig, token: Token) -> Self {
         let message_len = endpoint.message_len();
         AppSide {
@@ -153,12 +155,12 @@ impl AppSide {
         }
     }
 
-    /// Moves everything that can move: handshakes, messages in, messages that waited for credit, retries. Returns
-    /// whether anything happened. `unix_now_s` as for [`Endpoint::progress`].
+    /// Performs all pending work: handshakes, received messages, messages that waited for credit, retries. Returns
+    /// whether there was any. `unix_now_s` as for [`Endpoint::progress`].
     pub fn progress(&mut self, now: Instant, unix_now_s: u64) -> bool {
         self.now = now;
         let mut any = self.endpoint.progress(now, unix_now_s);
-        any |= self.take_in();
+        any |= self.process_input();
         self.check_pauses();
         self.announce_refused();
         self.grant_held_back();
@@ -172,8 +174,8 @@ impl AppSide {
         any
     }
 
-    /// The next socket whose readiness may have changed since it was last told, if any. A socket is told again at
-    /// every new arrival, as edge-triggered waiting needs it.
+    /// Returns the next socket whose readiness may have changed since it was last returned. Each arrival makes a socket
+    /// eligible again, as edge-triggered waiting requires.
     pub fn poll_ready(&mut self) -> Option<Handle> {
         while let Some(handle) = self.ready.pop_front() {
             let known = match handle {
@@ -187,7 +189,7 @@ impl AppSide {
         None
     }
 
-    /// What can be done with a socket now. Nothing for an unknown one.
+    /// The readiness of a socket; empty for an unknown one.
     pub fn readiness(&self, handle: Handle) -> Readiness {
         match handle {
             Handle::Listener(id) => self.listener_readiness(id),
@@ -195,14 +197,14 @@ impl AppSide {
         }
     }
 
-    /// When to call [`progress`](Self::progress) at the latest, though nothing arrives.
+    /// Latest time at which [`progress`](Self::progress) must be called even if nothing arrives.
     pub fn next_timeout(&self) -> Option<Instant> {
         let retries = self.channels.iter().flat_map(AppChannel::next_tries);
         let again = self.listen_again.iter().map(|(due, ..)| *due);
         retries.chain(self.endpoint.next_timeout()).chain(self.pause_deadline()).chain(again).min()
     }
 
-    /// Arms the descriptors of [`wake`](Self::wake).
+    /// Arms the descriptors of [`wake`](Self::wake), after sending all corked bytes.
     pub fn arm(&mut self) -> Result<Armed, ViError> {
         self.release_all_held();
         if !self.ready.is_empty() {
@@ -216,7 +218,7 @@ impl AppSide {
         self.endpoint.wake(into);
     }
 
-    /// Counts changes of the set that [`wake`](Self::wake) tells.
+    /// Generation of the set that [`wake`](Self::wake) returns; it changes with the set.
     pub fn wake_generation(&self) -> u64 {
         self.endpoint.wake_generation()
     }
@@ -231,12 +233,12 @@ impl AppSide {
         &self.trace
     }
 
-    /// The next event recorded since this was last called; for an owner that publishes them elsewhere.
+    /// Returns the next event recorded since the last call, for an owner that publishes events elsewhere.
     pub fn poll_trace(&mut self) -> Option<TraceEvent> {
         self.fresh_trace.pop_front()
     }
 
-    /// Events that wait for [`poll_trace`](Self::poll_trace); the oldest are dropped from 1,024 on.
+    /// Number of events that wait for [`poll_trace`](Self::poll_trace); beyond 1,024 the oldest are dropped.
     pub fn trace_waiting(&self) -> usize {
         self.fresh_trace.len()
     }
@@ -246,17 +248,17 @@ impl AppSide {
         &self.endpoint
     }
 
-    /// Takes the endpoint out without a word to any peer (a forked child abandons its parent's links so).
+    /// Returns the endpoint without sending anything to any peer (a forked child thus abandons its parent's links).
     pub fn into_endpoint(self) -> Endpoint {
         self.endpoint
     }
 
-    /// Flows that exist, waiting ones and closing ones included.
+    /// Number of flows, including those that wait to be accepted and those that are closing.
     pub fn flow_count(&self) -> usize {
         self.flows.len()
     }
 
-    /// Listeners that exist.
+    /// Number of listeners.
     pub fn listener_count(&self) -> usize {
         self.listeners.len()
     }
@@ -266,7 +268,7 @@ impl AppSide {
         self.token_refused
     }
 
-    /// A new token from the agent, used for links made from now on.
+    /// Sets the token for links opened from now on.
     pub fn set_token(&mut self, token: Token) {
         self.token = token;
         self.token_refused = false;

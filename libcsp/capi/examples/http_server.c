@@ -259,7 +259,7 @@ static ssize_t fill(struct client *c, struct csp_buffer *buffer)
 	return (ssize_t)buffer->length;
 }
 
-/* Starts the answer to the next whole request that is there; false: there is none. */
+/* Starts the answer to the next complete request; returns false if there is none. */
 static bool next_request(struct client *c)
 {
 	char *end;
@@ -349,7 +349,7 @@ static void received(struct client *c, const struct csp_buffer *buffer)
 	size_t room = REQUEST_MAX - 1 - c->have;
 
 	if (c->last || buffer->length > room) {
-		/* More than this server reads ahead: whoever sends so much before reading is not served further. */
+		/* More than this server reads ahead: a client that sends this much before reading is not served further. */
 		csp_buffer_release(buffer);
 		if (!c->last)
 			end_client(c, CSP_ABORT);

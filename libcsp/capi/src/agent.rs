@@ -1,5 +1,4 @@
-//! Becoming part of the cluster: the socket of the host's agent. What this process and the agent say over it is
-//! `csp_app::session`'s.
+//! Attachment to the cluster: the socket to the host's agent. `csp_app::session` defines the exchange over it.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
@@ -13,20 +12,20 @@ use crate::error::{Error, Result};
 use crate::page::{self, Page};
 use crate::system::{errno, now, unix_seconds};
 
-/// Counters and trace are shown to the agent no more often.
+/// Shortest interval between publications of counters and trace to the agent.
 const PUBLISH_EVERY: Duration = Duration::from_millis(250);
 
 /// The attachment to the host's agent.
 pub struct Agent {
     path: PathBuf,
     session: Session,
-    /// `None` once it hung up.
+    /// `None` after a hang-up.
     socket: Option<OwnedFd>,
     page: Option<Page>,
-    /// Room for messages of the agent.
+    /// Buffer for messages of the agent.
     room: Vec<u8>,
     published_at: Instant,
-    /// Counts changes of the socket.
+    /// Number of changes of the socket.
     changes: u64,
 }
 
@@ -41,12 +40,12 @@ fn connect(path: &Path) -> Result<OwnedFd> {
     for (to, from) in address.sun_path.iter_mut().zip(bytes) {
         *to = *from as libc::c_char;
     }
-    // SAFETY: no pointers are passed.
+    // SAFETY: the call takes no pointers.
     let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {
         return Err(if errno() == libc::EMFILE { Error::TOO_MANY } else { Error::IO });
     }
-    // SAFETY: the kernel gave this descriptor just now.
+    // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
     // SAFETY: `address` has `len` readable bytes.
@@ -62,7 +61,7 @@ fn send(socket: &OwnedFd, message: &[u8]) -> Result<()> {
     if sent < 0 { Err(Error::AGENT) } else { Ok(()) }
 }
 
-/// Receives a datagram and at most one descriptor; the errno where there is none.
+/// Receives a datagram and at most one descriptor; returns the errno on failure.
 fn receive(
     socket: &OwnedFd,
     buffer: &mut [u8],
@@ -81,7 +80,8 @@ fn receive(
     if len < 0 {
         return Err(errno());
     }
-    // SAFETY: the kernel filled the header in; the macros stay within `control`. A descriptor that came is ours.
+    // SAFETY: the kernel filled the header in, and the macros stay within `control`. A received descriptor belongs to
+    // this process, and nothing else owns it.
     let descriptor = unsafe {
         let header = libc::CMSG_FIRSTHDR(&raw const message);
         let is_descriptor = !header.is_null()
@@ -100,7 +100,7 @@ fn of_session(error: SessionError) -> Error {
     }
 }
 
-/// Waits until the socket is readable or the time has come; a signal that the program handles may end that.
+/// Waits until the socket is readable or `left` has passed. A signal that the program handles may end the wait early.
 fn wait(socket: &OwnedFd, left: Option<Duration>) {
     let left = left.map_or(-1, |left| left.as_millis() as libc::c_int + 1);
     let mut one = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
@@ -108,7 +108,7 @@ fn wait(socket: &OwnedFd, left: Option<Duration>) {
     unsafe { libc::poll(&raw mut one, 1, left) };
 }
 
-/// Waits until the agent vouches for the process, or has no time for it.
+/// Performs the attachment: waits until the agent has admitted the process, or the time limit has passed.
 fn converse(socket: &OwnedFd, session: &mut Session, room: &mut [u8]) -> Result<Option<Page>> {
     loop {
         let at = now();
@@ -134,7 +134,7 @@ fn converse(socket: &OwnedFd, session: &mut Session, room: &mut [u8]) -> Result<
 }
 
 impl Agent {
-    /// Attaches as `program`; takes up to two seconds.
+    /// Attaches as `program`. Takes up to two seconds.
     pub fn attach(path: &Path, program: &ProgramName) -> Result<Agent> {
         let mut session = Session::new(std::process::id(), *program);
         let mut room = vec![0; RECEIVED_LEN_MAX];
@@ -145,12 +145,12 @@ impl Agent {
         Ok(Agent { path, session, socket, page, room, published_at: Instant::ZERO, changes: 0 })
     }
 
-    /// The session, for what the application's end begins with.
+    /// The session, which creates the application's end.
     pub fn session(&mut self) -> &mut Session {
         &mut self.session
     }
 
-    /// What the agent allows.
+    /// The rules that the agent announced.
     pub fn rules(&self) -> &Rules {
         self.session.rules()
     }
@@ -160,17 +160,17 @@ impl Agent {
         self.socket.as_ref().map(AsRawFd::as_raw_fd)
     }
 
-    /// Counts changes of [`fd`](Self::fd).
+    /// Number of changes of [`fd`](Self::fd).
     pub fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// When to be called though the socket is silent.
+    /// Time at which [`serve`](Self::serve) must be called even if the socket is not readable.
     pub fn next_timeout(&self) -> Option<Instant> {
         self.session.next_timeout()
     }
 
-    /// Does what the session with the agent asks for. `woken`: its socket may be readable.
+    /// Performs the actions of the session with the agent. `woken`: its socket may be readable.
     pub fn serve(&mut self, app: &mut AppSide, at: Instant, unix_s: u64, woken: bool) {
         if woken {
             self.session.woken();
@@ -188,7 +188,7 @@ impl Agent {
                 Action::HangUp => self.set_socket(None),
                 Action::Send(message) => {
                     if self.socket.as_ref().is_none_or(|socket| send(socket, message).is_err()) {
-                        self.session.unsent();
+                        self.session.send_failed();
                     }
                 }
                 Action::Receive => self.receive(),
@@ -210,7 +210,7 @@ impl Agent {
             None | Some(Ok((0, _)) | Err(libc::ECONNRESET)) => self.session.hung_up(),
             Some(Err(_)) => self.session.empty(),
             Some(Ok((len, memory))) => {
-                // An error is a session that ends, and is tried again later.
+                // After an error the session ends and is tried again later.
                 if let Ok(Received::Attached) = self.session.received(self.room.get(..len).unwrap_or(&[])) {
                     self.page = memory.as_ref().and_then(page::map);
                 }
@@ -218,7 +218,7 @@ impl Agent {
         }
     }
 
-    /// Shows counters and trace to the agent, every now and then.
+    /// Publishes counters and trace to the agent, at most once per interval.
     pub fn publish(&mut self, app: &mut AppSide, at: Instant) {
         if at < self.published_at + PUBLISH_EVERY {
             return;
@@ -226,7 +226,7 @@ impl Agent {
         self.published_at = at;
         let Some(page) = &mut self.page else { return };
         let flows = app.flow_count() as u64;
-        // What only the socket filter counts stays 0: see COUNTER_NAMES.
+        // Counters that only the socket filter has stay 0: see COUNTER_NAMES.
         let own = [0, 0, 0, 0, 0, 0, 1, 0, 0, flows + app.listener_count() as u64, flows, 0];
         page.publish(app, own);
     }

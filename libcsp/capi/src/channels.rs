@@ -1,8 +1,8 @@
 //! Channels: messages between processes of this host, over shared memory.
 //!
-//! Each listener has an endpoint of its own, as an endpoint does not tell at which of its addresses a peer knocked; all
-//! channels that this side opened share one more. A message is copied once on each side: from the buffer into the ring,
-//! from the ring into a buffer.
+//! Each listener has an endpoint of its own, since an endpoint does not report which of its addresses a peer connected
+//! to; all channels that this side opened share another one. A message is copied once on each side: from the buffer
+//! into the ring, and from the ring into a buffer.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -22,39 +22,39 @@ use crate::system::random;
 
 /// Longest message in bytes (`CSP_MESSAGE_MAX`).
 pub const MESSAGE_MAX: usize = 16 * 1024;
-/// Listeners and channels: sets at once, and channels in each.
+/// Largest number of sets at once (one per listener, one for opened channels), and of channels in each.
 const SETS_MAX: usize = 33;
 const LINKS_MAX: u32 = 256;
 /// Longest name of a listener: the path of its socket must fit a Unix address.
 const NAME_MAX: usize = 64;
 
-/// Messages and events taken of one endpoint in one go.
+/// Messages and events processed for one endpoint in one call.
 const BURST_MAX: usize = 512;
 
 struct Set {
     endpoint: Endpoint,
-    /// Which set this is: its place has others before and after it.
+    /// Serial number of the set: another set may use its place before or after it.
     serial: u64,
     /// The listener, while the program has not ended it.
     listener: Option<Key>,
-    /// Where it listens.
+    /// The path of its socket.
     path: Option<PathBuf>,
     /// The connection of each link, by the link's slot.
     owners: Vec<Option<Key>>,
-    /// What messages lie in that are lent where they arrive, by the link's slot.
+    /// The memory of messages that are lent in place, by the link's slot.
     memories: Vec<Option<Memory>>,
-    /// Channels accepted here lend so.
+    /// Whether channels accepted here lend messages in place.
     in_place: bool,
-    /// Channels that are there since this turn: what was queued before can go.
+    /// Channels established in this turn: their queues can be sent.
     opened: Vec<Key>,
 }
 
-/// What the program wants of a listener or channel.
+/// The program's settings for a listener or channel.
 #[derive(Clone, Copy, Debug)]
-pub struct Wishes {
-    /// Other users' processes are let in.
+pub struct ChannelSettings {
+    /// Whether processes of other users may connect.
     pub any_user: bool,
-    /// Messages are lent where they arrive.
+    /// Whether messages are lent in place.
     pub in_place: bool,
     /// The program's pointer.
     pub user: usize,
@@ -64,15 +64,15 @@ pub struct Wishes {
 pub struct Channels {
     folder: PathBuf,
     program: ProcessId,
-    /// The first is for channels that this side opens.
+    /// The first set is for channels that this side opens.
     sets: Vec<Option<Set>>,
     /// Channels whose queue waits for credit, each once.
     blocked: VecDeque<Key>,
-    /// Counts changes of the set of descriptors.
+    /// Number of changes of the set of descriptors.
     changes: u64,
 }
 
-/// A name that makes a file name and nothing else.
+/// Checks that a name is a plain file name.
 fn check_name(name: &[u8]) -> Result<&str> {
     let good = |b: &u8| b.is_ascii_alphanumeric() || b"._-".contains(b);
     let fits = (1..=NAME_MAX).contains(&name.len()) && name.iter().all(good) && !name.starts_with(b".");
@@ -80,7 +80,7 @@ fn check_name(name: &[u8]) -> Result<&str> {
 }
 
 impl Channels {
-    /// None yet. Names are sockets in `folder`; `program` is what peers are told.
+    /// No channels yet. Listeners are sockets in `folder`; `program` is the name stated to peers.
     pub fn new(folder: PathBuf, program: &ProgramName) -> Self {
         let program = ProcessId::of_program(program, std::process::id(), None);
         Channels { folder, program, sets: vec![None], blocked: VecDeque::new(), changes: 0 }
@@ -109,23 +109,23 @@ impl Channels {
     }
 
     /// Listens under a name.
-    pub fn listen(&mut self, core: &mut Core, name: &[u8], wishes: Wishes) -> Result<Key> {
+    pub fn listen(&mut self, core: &mut Core, name: &[u8], settings: ChannelSettings) -> Result<Key> {
         let path = self.path_of(name)?;
         let slot = self.sets.iter().skip(1).position(Option::is_none).map(|at| at + 1);
         let slot = slot.or((self.sets.len() < SETS_MAX).then_some(self.sets.len())).ok_or(Error::TOO_MANY)?;
         if !core.listeners.has_room() {
             return Err(Error::TOO_MANY);
         }
-        // Made where it can be; where not, listening says why.
+        // If the folder cannot be created, listening reports why.
         let _ = std::fs::create_dir_all(&self.folder);
-        // SAFETY: no arguments, cannot fail.
+        // SAFETY: the call takes no arguments and cannot fail.
         let own_user = unsafe { libc::getuid() };
-        let local = if wishes.any_user { LocalPeers::Anyone } else { LocalPeers::User(own_user) };
+        let local = if settings.any_user { LocalPeers::Anyone } else { LocalPeers::User(own_user) };
         let mut set = self.make(Some(local))?;
-        set.in_place = wishes.in_place;
+        set.in_place = settings.in_place;
         let address = ViAddress::Path(path.clone());
         set.endpoint.listen(&address).map_err(|_| refusal_to_listen(&path))?;
-        let listener = Listener { source: Source::Channel(slot), user: wishes.user, paused: false };
+        let listener = Listener { source: Source::Channel(slot), user: settings.user, paused: false };
         let key = core.listeners.insert(listener).ok_or(Error::TOO_MANY)?;
         (set.listener, set.path) = (Some(key), Some(path));
         match self.sets.get_mut(slot) {
@@ -136,11 +136,11 @@ impl Channels {
         Ok(key)
     }
 
-    /// Ends a listener; its channels stay.
+    /// Ends a listener; its channels remain.
     pub fn end_listener(&mut self, at: usize) {
         let Some(set) = self.sets.get_mut(at).and_then(Option::as_mut) else { return };
         set.listener = None;
-        // Nobody finds it any more. The socket itself goes with the last channel.
+        // It cannot be found any more. The socket itself is closed with the last channel.
         if let Some(path) = set.path.take() {
             let _ = std::fs::remove_file(path);
         }
@@ -157,7 +157,13 @@ impl Channels {
     }
 
     /// Opens a channel to the process that listens under a name.
-    pub fn connect(&mut self, core: &mut Core, now: Instant, name: &[u8], wishes: Wishes) -> Result<Key> {
+    pub fn connect(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        name: &[u8],
+        settings: ChannelSettings,
+    ) -> Result<Key> {
         let path = self.path_of(name)?;
         if !core.connections.has_room() {
             return Err(Error::TOO_MANY);
@@ -171,8 +177,8 @@ impl Channels {
         }
         let set = self.sets.first_mut().and_then(Option::as_mut).ok_or(Error::IO)?;
         let link = set.endpoint.connect(now, &ViAddress::Path(path), Purpose::Message, 0, (0, 1), b"")?;
-        let mut connection = Connection::new(Transport::Channel { set: 0, link }, wishes.user);
-        connection.in_place = wishes.in_place;
+        let mut connection = Connection::new(Transport::Channel { set: 0, link }, settings.user);
+        connection.in_place = settings.in_place;
         let key = core.connections.insert(connection).ok_or(Error::TOO_MANY)?;
         if let Some(owner) = set.owners.get_mut(link.index()) {
             *owner = Some(key);
@@ -180,10 +186,10 @@ impl Channels {
         Ok(key)
     }
 
-    /// Moves everything that can move.
+    /// Performs all pending work.
     pub fn progress(&mut self, core: &mut Core, now: Instant, unix_s: u64) {
-        while let Some(lent) = core.given_back.pop() {
-            self.give_back(now, lent);
+        while let Some(lent) = core.released.pop() {
+            self.release(now, lent);
         }
         for at in 0..self.sets.len() {
             let Some(set) = self.sets.get_mut(at).and_then(Option::as_mut) else { continue };
@@ -209,7 +215,7 @@ impl Channels {
         }
     }
 
-    /// Sends as much as credit allows, then ends what was to end.
+    /// Sends queued messages as far as credit allows, then ends the channel if the program has ended it.
     pub fn write_some(&mut self, core: &mut Core, now: Instant, key: Key) {
         let Some(connection) = core.connections.get(key).filter(|c| c.open && !c.blocked) else { return };
         let Transport::Channel { set: at, link } = connection.transport else { return };
@@ -231,11 +237,11 @@ impl Channels {
         }
     }
 
-    /// The program is done with a message where it arrived.
-    pub fn give_back(&mut self, now: Instant, lent: Lent) {
+    /// Releases a message that the program held in place.
+    pub fn release(&mut self, now: Instant, lent: Lent) {
         let (at, serial) = lent.set;
         if let Some(set) = self.sets.get_mut(at).and_then(Option::as_mut).filter(|set| set.serial == serial) {
-            set.endpoint.give_back(now, lent.message);
+            set.endpoint.release(now, lent.message);
         }
     }
 
@@ -246,26 +252,26 @@ impl Channels {
         }
     }
 
-    /// Ends a channel for good; what is queued is not sent.
+    /// Ends a channel at once; queued messages are not sent.
     pub fn close(&mut self, core: &mut Core, now: Instant, key: Key) {
         core.fail_queue(key, Error::CANCELED);
         let Some(connection) = core.connections.remove(key) else { return };
         let Transport::Channel { set: at, link } = connection.transport else { return };
         if let Some(set) = self.sets.get_mut(at).and_then(Option::as_mut) {
             set.endpoint.close(now, link);
-            set.disown(link);
+            set.clear_owner(link);
         }
         if at > 0 {
             self.drop_unused(at);
         }
     }
 
-    /// When to be called though nothing arrives.
+    /// Time at which [`progress`](Self::progress) must be called even if nothing arrives.
     pub fn next_timeout(&self) -> Option<Instant> {
         self.sets.iter().flatten().filter_map(|set| set.endpoint.next_timeout()).min()
     }
 
-    /// Arms the descriptors. Messages that found no buffer do not count as news.
+    /// Arms the descriptors. Messages for which there is no free buffer do not count as ready.
     pub fn arm(&mut self, core: &Core) -> Armed {
         let mut armed = Armed::Armed;
         for set in self.sets.iter_mut().flatten() {
@@ -284,19 +290,19 @@ impl Channels {
         self.sets.iter().flatten().for_each(|set| set.endpoint.wake(into));
     }
 
-    /// Counts changes of what [`wake`](Self::wake) tells.
+    /// Generation of the set that [`wake`](Self::wake) returns.
     pub fn wake_generation(&self) -> u64 {
         self.changes
     }
 
-    /// In a forked child: everything is given up without a word.
+    /// Abandons all channels in a forked child; nothing is sent to any peer.
     pub fn abandon_after_fork(self) {
         self.sets.into_iter().flatten().for_each(|set| set.endpoint.abandon_after_fork());
     }
 }
 
 impl Set {
-    fn disown(&mut self, link: LinkId) {
+    fn clear_owner(&mut self, link: LinkId) {
         if let Some(owner) = self.owners.get_mut(link.index()) {
             *owner = None;
         }
@@ -305,8 +311,8 @@ impl Set {
         }
     }
 
-    /// A channel is there: where its messages lie, if they are to be lent so. Otherwise they are copied.
-    fn opens(&mut self, link: LinkId, in_place: bool) {
+    /// Maps the memory of an established channel if its messages are lent in place. Otherwise they are copied.
+    fn map_memory(&mut self, link: LinkId, in_place: bool) {
         if let Some(memory) = self.memories.get_mut(link.index()) {
             *memory = self.endpoint.memory(link).ok().filter(|_| in_place);
         }
@@ -326,15 +332,15 @@ impl Set {
                         (connection.open, connection.blocked) = (true, true);
                         self.opened.push(key);
                         let in_place = connection.in_place;
-                        self.opens(link, in_place);
+                        self.map_memory(link, in_place);
                     }
-                    core.tell(EventType::Connected, key, None);
+                    core.report(EventType::Connected, key, None);
                 }
                 None => self.accept(core, now, at, link, peer.uid),
             },
             LinkEvent::Down { link, reason } => {
                 let Some(key) = self.owner(core, at, link) else { return };
-                self.disown(link);
+                self.clear_owner(link);
                 core.fail_queue(key, Error::PIPE);
                 let Some(connection) = core.connections.get_mut(key) else { return };
                 let error = of_down(&reason, connection.open);
@@ -342,7 +348,7 @@ impl Set {
                 if connection.ended {
                     core.connections.remove(key);
                 } else {
-                    core.tell(EventType::Closed, key, error);
+                    core.report(EventType::Closed, key, error);
                 }
             }
         }
@@ -354,15 +360,15 @@ impl Set {
         connection.open = true;
         connection.peer_user = peer_user;
         connection.in_place = self.in_place;
-        self.opens(link, self.in_place);
+        self.map_memory(link, self.in_place);
         let Some(key) = core.connections.insert(connection) else { return self.endpoint.close(now, link) };
         if let Some(owner) = self.owners.get_mut(link.index()) {
             *owner = Some(key);
         }
-        core.tell_accepted(listener, key);
+        core.report_accepted(listener, key);
     }
 
-    /// Receives one message; `false`: there is none, or no buffer for it.
+    /// Receives one message. Returns `false` if there is none, or no buffer for it.
     fn receive(&mut self, core: &mut Core, now: Instant, at: usize) -> bool {
         let Some(link) = self.endpoint.next_message() else { return false };
         let key = self.owners.get(link.index()).copied().flatten();
@@ -374,7 +380,7 @@ impl Set {
                 Some(key) => core.received_in_place(key, lent),
                 None => Some(lent),
             };
-            back.into_iter().for_each(|lent| self.endpoint.give_back(now, lent.message));
+            back.into_iter().for_each(|lent| self.endpoint.release(now, lent.message));
             return true;
         }
         if core.pool.incoming().is_none() {
@@ -388,7 +394,7 @@ impl Set {
     }
 }
 
-/// Why a socket cannot be listened at: the provider tells it in words only.
+/// Determines why listening at a socket failed, since the provider reports it as text only.
 fn refusal_to_listen(path: &Path) -> Error {
     match path.parent().map(std::fs::metadata) {
         Some(Ok(folder)) if folder.is_dir() => {

@@ -1,13 +1,13 @@
-//! What streams and channels have in common: the queue of buffers to send, and what the program was told.
+//! State that streams and channels share: the queue of buffers to send, and the events already reported.
 
 use crate::pool::NONE;
 
 /// Buffers that one connection may have queued to send.
 pub const QUEUE_MAX: u32 = 256;
-/// Buffers with received data that the program may hold of one connection; more is not read until some come back.
+/// Buffers with received data of one connection that the program may hold. No more is read until it returns some.
 pub const LENT_MAX: u32 = 16;
 
-/// What a connection is.
+/// The carrier of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Transport {
     /// A stream that waits for a proxy.
@@ -21,44 +21,44 @@ pub enum Transport {
         /// Which link.
         link: csp_transport::LinkId,
     },
-    /// What it was is gone; the program has not ended it yet.
+    /// The carrier has ended; the program has not ended the connection yet.
     Gone,
 }
 
 /// A stream or a channel.
 #[derive(Debug)]
 pub struct Connection {
-    /// What carries it.
+    /// The carrier.
     pub transport: Transport,
-    /// The program's pointer, given back with each event.
+    /// The program's pointer, passed with each event.
     pub user: usize,
     /// The first and the last buffer to send, or [`NONE`].
     pub head: u32,
     /// See `head`.
     pub tail: u32,
-    /// How many there are.
+    /// Number of queued buffers.
     pub queued: u32,
-    /// Buffers with received data that the program holds.
+    /// Number of buffers with received data that the program holds.
     pub lent: u32,
-    /// It is established.
+    /// Whether it is established.
     pub open: bool,
-    /// The program was told that no more comes.
-    pub told_end: bool,
-    /// It has something to read and found no buffer; it stands in the list of those.
+    /// The end of the stream, or of the connection, has been reported to the program.
+    pub end_reported: bool,
+    /// It has data to read and found no free buffer; it is in the list of such connections.
     pub starved: bool,
-    /// Its queue waits for credit; it stands in the list of those.
+    /// Its queue waits for credit; it is in the list of such connections.
     pub blocked: bool,
-    /// The program wants its sending direction ended when the queue is empty.
+    /// The sending direction is to be ended when the queue is empty.
     pub shutdown: bool,
     /// The sending direction was ended.
     pub write_ended: bool,
-    /// The program ended it: it goes when the queue is empty.
+    /// The program ended it: it is removed when the queue is empty.
     pub ended: bool,
-    /// Messages are lent where they arrive.
+    /// Messages are lent in place, without copying.
     pub in_place: bool,
     /// The user of the process at the other end of a channel.
     pub peer_user: Option<u32>,
-    /// The two ends of a stream, as text.
+    /// The addresses of the two ends of a stream.
     pub ends: Option<(std::net::SocketAddr, std::net::SocketAddr)>,
 }
 
@@ -73,7 +73,7 @@ impl Connection {
             queued: 0,
             lent: 0,
             open: false,
-            told_end: false,
+            end_reported: false,
             starved: false,
             blocked: false,
             shutdown: false,
@@ -86,7 +86,7 @@ impl Connection {
     }
 }
 
-/// What a listener listens for.
+/// The kind of connections that a listener accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
     /// Streams.
@@ -98,21 +98,21 @@ pub enum Source {
 /// A listener.
 #[derive(Debug)]
 pub struct Listener {
-    /// For what.
+    /// The kind of its connections.
     pub source: Source,
     /// The program's pointer.
     pub user: usize,
-    /// No connection is taken while the table is full.
+    /// No connection is accepted while the table is full.
     pub paused: bool,
 }
 
-/// A message that the program holds where it arrived.
+/// A message that the program holds in place.
 #[derive(Debug)]
 pub struct Lent {
-    /// Which of the channels' sets it came by, and which use of that place.
+    /// The set of channels by which it arrived: its place, and the serial number of the set there.
     pub set: (usize, u64),
     /// The message.
     pub message: csp_transport::InPlace,
-    /// What it lies in; stays mapped with this, whatever becomes of the channel.
+    /// The memory that holds it. It stays mapped with this value, even after the channel has ended.
     pub memory: csp_vi::Memory,
 }

@@ -1,4 +1,4 @@
-//! One context: its pool, its streams and channels, and the descriptor that tells of news.
+//! One context: its pool, its streams and channels, and the descriptor that becomes readable when events are pending.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use csp_types::{Duration, Instant, ProgramName};
 use csp_vi::Armed;
 use libc::c_int;
 
-use crate::channels::{Channels, MESSAGE_MAX, Wishes};
+use crate::channels::{ChannelSettings, Channels, MESSAGE_MAX};
 use crate::connection::{Source, Transport};
 use crate::core::{Core, Event, FLAG_RELEASE};
 use crate::error::{Error, Result};
@@ -20,60 +20,60 @@ use crate::system::{now, unix_seconds};
 use crate::table::Table;
 use crate::wait::Waiter;
 
-/// `CSP_ABORT`: what is queued is not sent, and a stream's peer is told of a reset.
+/// `CSP_ABORT`: queued buffers are not sent, and a stream's peer receives a reset.
 pub const FLAG_ABORT: u32 = 1;
 
-/// `CSP_ANY_USER`: a listener lets in processes of other users.
+/// `CSP_ANY_USER`: a listener admits processes of other users.
 pub const FLAG_ANY_USER: u32 = 1;
-/// `CSP_IN_PLACE`: messages are lent where they arrive.
+/// `CSP_IN_PLACE`: messages are lent in place, without copying.
 pub const FLAG_IN_PLACE: u32 = 2;
 
-/// Messages that a program may hold where they arrived, of all channels together.
+/// Messages that a program may hold in place, of all channels together.
 const IN_PLACE_MAX: usize = 65_536;
 
-/// A program that polls without ever waiting has its providers look at their sockets so often.
-const LOOK_EVERY: Duration = Duration::from_micros(50);
+/// Interval at which the providers of a program that polls without waiting poll their sockets.
+const ARM_EVERY: Duration = Duration::from_micros(50);
 
 /// Listeners of one context.
 const LISTENERS_MAX: usize = 64;
-/// Bounds of what a context is made with.
+/// Bounds of a context's options: length of a buffer in bytes.
 pub const BUFFER_LEN: std::ops::RangeInclusive<usize> = MESSAGE_MAX..=1 << 20;
-/// As above, each of the two parts of the pool.
+/// As above: number of buffers in each of the two parts of the pool.
 pub const BUFFERS: std::ops::RangeInclusive<usize> = 2..=65_536;
-/// As above.
+/// As above: number of connections.
 pub const CONNECTIONS: std::ops::RangeInclusive<usize> = 1..=131_072;
 
-/// What a context is made with.
+/// Options of a context.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Bytes of each buffer.
     pub buffer_len: usize,
     /// Buffers for the program.
     pub outgoing: usize,
-    /// Buffers for what arrives.
+    /// Buffers for received data.
     pub incoming: usize,
     /// Streams and channels at once.
     pub connections_max: usize,
     /// The agent's socket.
     pub agent: PathBuf,
-    /// Where listeners for channels have their sockets.
+    /// The folder of the sockets of channel listeners.
     pub channels: PathBuf,
     /// The program's name.
     pub program: ProgramName,
 }
 
-/// What a program has of the library.
+/// The library's state for a program.
 pub struct Context {
     core: Core,
     options: Options,
     streams: Option<Streams>,
     channels: Channels,
     waiter: Waiter,
-    /// What the waiter watches, by generation; anew where it differs.
+    /// Generations of the descriptors that the waiter watches; they are registered anew if these differ.
     watched: Option<(Option<u64>, u64)>,
     armed: bool,
-    /// When a poll that found nothing last made the providers look at their sockets.
-    looked_at: Instant,
+    /// The time at which a poll without events last armed the providers, which makes them poll their sockets.
+    armed_at: Instant,
 }
 
 impl Context {
@@ -92,7 +92,7 @@ impl Context {
             connections: Table::new(options.connections_max),
             listeners: Table::new(LISTENERS_MAX),
             in_place: Table::new(IN_PLACE_MAX),
-            given_back: Vec::new(),
+            released: Vec::new(),
             events: VecDeque::with_capacity(options.outgoing + options.incoming),
             starved: VecDeque::new(),
             returned: false,
@@ -107,11 +107,11 @@ impl Context {
             waiter,
             watched: None,
             armed: false,
-            looked_at: Instant::ZERO,
+            armed_at: Instant::ZERO,
         })
     }
 
-    /// The context's name.
+    /// The context's id.
     pub fn id(&self) -> ContextId {
         self.core.id
     }
@@ -121,12 +121,12 @@ impl Context {
         self.waiter.fd()
     }
 
-    /// Moves everything that can move.
+    /// Performs all pending work.
     fn progress(&mut self, at: Instant) {
         let unix = unix_seconds();
         let woken = std::mem::take(&mut self.armed);
         if woken {
-            self.waiter.hush();
+            self.waiter.clear_signal();
         }
         let core = &mut self.core;
         if let Some(streams) = &mut self.streams {
@@ -145,21 +145,21 @@ impl Context {
         }
     }
 
-    /// Up to `into.len()` events; how many.
+    /// Stores up to `into.len()` events; returns how many.
     pub fn poll(&mut self, into: &mut [std::mem::MaybeUninit<Event>]) -> usize {
         let at = now();
         self.progress(at);
-        if self.core.events.is_empty() && at >= self.looked_at + LOOK_EVERY {
-            self.looked_at = at;
+        if self.core.events.is_empty() && at >= self.armed_at + ARM_EVERY {
+            self.armed_at = at;
             self.arm_transports();
             self.progress(at);
         }
-        self.give(into)
+        self.next_events(into)
     }
 
-    /// Events that wait. Those of accepted connections end a batch, so that the program can give a connection its pointer
-    /// before the first event of it.
-    fn give(&mut self, into: &mut [std::mem::MaybeUninit<Event>]) -> usize {
+    /// Stores pending events. Events of accepted connections end a batch, so that the program can set a connection's
+    /// pointer before its first event.
+    fn next_events(&mut self, into: &mut [std::mem::MaybeUninit<Event>]) -> usize {
         let (mut count, mut accepted) = (0, false);
         while let Some(slot) = into.get_mut(count) {
             if accepted && self.core.events.front().is_some_and(|event| event.accepted == 0) {
@@ -173,7 +173,7 @@ impl Context {
         count
     }
 
-    /// Makes the descriptor readable at the next news; `true`: there are some already.
+    /// Makes the descriptor readable when the next event is pending. Returns `true` if one is pending already.
     pub fn arm(&mut self) -> Result<bool> {
         self.armed = true;
         let mut busy = !self.core.events.is_empty();
@@ -182,14 +182,14 @@ impl Context {
         }
         self.watch()?;
         if busy {
-            self.waiter.ring();
+            self.waiter.signal();
             return Ok(true);
         }
         self.keep_time();
         Ok(false)
     }
 
-    /// Has the descriptor become readable when time asks for something, while it is armed.
+    /// Makes the descriptor readable, while it is armed, at the next deadline.
     pub fn keep_time(&mut self) {
         if self.armed {
             let streams = self.streams.as_ref().and_then(Streams::next_timeout);
@@ -197,15 +197,15 @@ impl Context {
         }
     }
 
-    /// Arms the providers; `true`: there are news. They look at their sockets, where connections and hang-ups show, when
-    /// they were armed, and seldom else.
+    /// Arms the providers; returns `true` if they are ready already. Arming makes them poll their sockets, which signal
+    /// connections and hang-ups; otherwise they poll them rarely.
     fn arm_transports(&mut self) -> bool {
         let streams = self.streams.as_mut().is_some_and(|s| s.arm() == Armed::Busy);
         let channels = self.channels.arm(&self.core) == Armed::Busy;
         streams || channels
     }
 
-    /// Keeps the set of descriptors true.
+    /// Updates the set of watched descriptors.
     fn watch(&mut self) -> Result<()> {
         let streams = self.streams.as_ref().map(Streams::wake_generation);
         let is = Some((streams, self.channels.wake_generation()));
@@ -222,7 +222,7 @@ impl Context {
         Ok(())
     }
 
-    /// As [`poll`](Self::poll), after waiting for at most `timeout_ms` (negative: for ever) where there is nothing.
+    /// As [`poll`](Self::poll), but waits for at most `timeout_ms` (negative: without limit) if there is no event.
     pub fn wait(&mut self, into: &mut [std::mem::MaybeUninit<Event>], timeout_ms: c_int) -> Result<usize> {
         let until = u64::try_from(timeout_ms).ok().map(|ms| now() + Duration::from_millis(ms));
         loop {
@@ -235,14 +235,14 @@ impl Context {
                 Some(Duration::ZERO) => return Ok(0),
                 Some(left) => left.as_millis() as c_int + 1,
             };
-            // A signal that the program handles ends the sleep, as of any call that waits.
+            // A signal that the program handles ends the wait, as in every blocking call.
             if !self.arm()? && !self.waiter.sleep(left) && timeout_ms < 0 {
                 return Ok(0);
             }
         }
     }
 
-    /// A buffer for the program.
+    /// Takes a buffer from the pool for the program.
     pub fn take_buffer(&mut self) -> Result<crate::core::Buffer> {
         let key = self.core.pool.take()?;
         Ok(self.core.describe(key, 0, 0))
@@ -252,7 +252,7 @@ impl Context {
     pub fn release_buffer(&mut self, kind: Kind, key: Key) -> Result<()> {
         if kind == Kind::InPlace {
             let lent = self.core.in_place.remove(key).ok_or(Error::BUFFER)?;
-            self.channels.give_back(now(), lent);
+            self.channels.release(now(), lent);
             return Ok(());
         }
         let lender = self.core.pool.release(key)?;
@@ -287,9 +287,12 @@ impl Context {
         if flags & !(FLAG_ANY_USER | FLAG_IN_PLACE) != 0 {
             return Err(Error::INVALID);
         }
-        let wishes =
-            Wishes { any_user: flags & FLAG_ANY_USER != 0, in_place: flags & FLAG_IN_PLACE != 0, user };
-        self.channels.listen(&mut self.core, name, wishes)
+        let settings = ChannelSettings {
+            any_user: flags & FLAG_ANY_USER != 0,
+            in_place: flags & FLAG_IN_PLACE != 0,
+            user,
+        };
+        self.channels.listen(&mut self.core, name, settings)
     }
 
     /// Opens a channel.
@@ -297,11 +300,12 @@ impl Context {
         if flags & !FLAG_IN_PLACE != 0 {
             return Err(Error::INVALID);
         }
-        let wishes = Wishes { any_user: false, in_place: flags & FLAG_IN_PLACE != 0, user };
-        self.channels.connect(&mut self.core, now(), name, wishes)
+        let settings = ChannelSettings { any_user: false, in_place: flags & FLAG_IN_PLACE != 0, user };
+        self.channels.connect(&mut self.core, now(), name, settings)
     }
 
-    /// Sends `work.length` bytes from `data` on, which lie in `buffer`, one of the pool or a message where it arrived.
+    /// Sends `work.length` bytes from `data` on. They lie in `buffer`, which is a buffer of the pool or a message in
+    /// place.
     pub fn send(&mut self, connection: Key, kind: Kind, buffer: Key, data: usize, work: Work) -> Result<()> {
         let found = self.core.connection(connection)?;
         match found.transport {
@@ -325,7 +329,7 @@ impl Context {
         Ok(())
     }
 
-    /// A message where it arrived is copied to be sent: its descriptor must not wait for another peer.
+    /// Copies a message in place to send it: its descriptor must not be held until another peer receives it.
     fn send_copy(&mut self, connection: Key, lent: Key, data: usize, work: Work) -> Result<()> {
         let copy = self.core.copied(lent, data, work.length)?;
         let start = self.core.pool.address(copy.index) as usize;
@@ -345,7 +349,7 @@ impl Context {
         }
     }
 
-    /// Ends the sending direction of a stream after what is queued.
+    /// Ends the sending direction of a stream after the queued buffers.
     pub fn shutdown(&mut self, key: Key) -> Result<()> {
         let connection = self.core.connection(key)?;
         match connection.transport {
@@ -357,7 +361,7 @@ impl Context {
         Ok(())
     }
 
-    /// Ends a connection; its handle names nothing from now on.
+    /// Ends a connection; its handle becomes invalid.
     pub fn end_connection(&mut self, key: Key, flags: u32) -> Result<()> {
         if flags & !FLAG_ABORT != 0 {
             return Err(Error::INVALID);
@@ -385,11 +389,11 @@ impl Context {
     /// Ends a listener.
     pub fn end_listener(&mut self, key: Key) -> Result<()> {
         let listener = self.core.listeners.remove(key).ok_or(Error::HANDLE)?;
-        // Nobody would be told of these connections.
+        // The events of these connections will not be reported.
         let handle = key.handle(Kind::Listener, self.core.id);
-        let untold = self.core.events.iter().filter(|event| event.handle == handle);
-        let untold: Vec<Key> = untold.map(|event| handle::key(event.accepted)).collect();
-        for connection in untold {
+        let unreported = self.core.events.iter().filter(|event| event.handle == handle);
+        let unreported: Vec<Key> = unreported.map(|event| handle::key(event.accepted)).collect();
+        for connection in unreported {
             self.end_connection(connection, FLAG_ABORT)?;
         }
         match (listener.source, &mut self.streams) {
@@ -400,12 +404,12 @@ impl Context {
         Ok(())
     }
 
-    /// The shared part, for what is only looked up.
+    /// The shared part, for look-ups.
     pub fn core(&mut self) -> &mut Core {
         &mut self.core
     }
 
-    /// In a forked child: gives everything up without a word to any peer.
+    /// Abandons everything in a forked child; nothing is sent to any peer.
     pub fn abandon_after_fork(self) {
         self.channels.abandon_after_fork();
         if let Some(streams) = self.streams {

@@ -1,4 +1,4 @@
-//! What streams and channels share: the pool, the tables, and the events that wait for the program.
+//! The state that streams and channels share: the pool, the tables, and the events that wait for the program.
 
 use std::collections::VecDeque;
 
@@ -10,20 +10,20 @@ use crate::handle::{self, ContextId, Key, Kind};
 use crate::pool::{NONE, Pool, Work};
 use crate::table::Table;
 
-/// `CSP_RELEASE`: the buffer goes back to the pool when it was sent, without an event.
+/// `CSP_RELEASE`: the buffer returns to the pool after it was sent, without an event.
 pub const FLAG_RELEASE: u32 = 1;
 
 /// `struct csp_buffer`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Buffer {
-    /// Its name while the program holds it; 0: none.
+    /// Its id while the program holds it; 0: none.
     pub id: u64,
     /// The bytes.
     pub data: *mut c_void,
-    /// How many fit from `data` on.
+    /// Capacity from `data` on, in bytes.
     pub capacity: u32,
-    /// How many there are.
+    /// Length of the data, in bytes.
     pub length: u32,
 }
 
@@ -38,15 +38,15 @@ impl Buffer {
 pub enum EventType {
     /// A listener has a new connection.
     Accepted = 1,
-    /// A connection that was asked for is there.
+    /// A requested connection is established.
     Connected = 2,
-    /// Data lies in a buffer that is lent.
+    /// Data was received; the buffer is lent to the program.
     Received = 3,
-    /// A buffer was sent, or never will be.
+    /// A buffer was sent, or will never be sent.
     Sent = 4,
-    /// The peer sends no more.
+    /// The peer has ended its sending direction.
     End = 5,
-    /// The connection is gone.
+    /// The connection has ended.
     Closed = 6,
 }
 
@@ -64,7 +64,7 @@ pub struct Event {
     pub accepted: u64,
     /// The handle's pointer.
     pub user: *mut c_void,
-    /// The word given with a buffer that was sent.
+    /// The tag passed with a buffer that was sent.
     pub tag: u64,
     /// The buffer of `Received` and `Sent`.
     pub buffer: Buffer,
@@ -74,7 +74,7 @@ pub struct Event {
     pub reserved: u32,
 }
 
-// SAFETY: the pointers are the program's, or into the pool; nothing here follows them.
+// SAFETY: the pointers belong to the program or point into the pool; no code here dereferences them.
 unsafe impl Send for Event {}
 
 /// The shared part of a context.
@@ -87,21 +87,21 @@ pub struct Core {
     pub connections: Table<Connection>,
     /// Listeners.
     pub listeners: Table<Listener>,
-    /// Messages that the program holds where they arrived. Bounded by the descriptors of all channels.
+    /// Messages that the program holds in place. Bounded by the descriptors of all channels.
     pub in_place: Table<Lent>,
-    /// Those that it gave back, until the channels take them.
-    pub given_back: Vec<Lent>,
-    /// What the program has not polled. Bounded: a buffer is in one event at most, and a connection has at most three
-    /// without a buffer.
+    /// Messages in place that it returned, until the channels release them.
+    pub released: Vec<Lent>,
+    /// Events that the program has not polled. Bounded: a buffer is in at most one event, and a connection has at most
+    /// three events without a buffer.
     pub events: VecDeque<Event>,
-    /// Connections that found no buffer for what arrived, each once.
+    /// Connections that found no buffer for received data, each once.
     pub starved: VecDeque<Key>,
-    /// A buffer for what arrives came back since the starved were last served.
+    /// A receive buffer was returned since the starved connections were last served.
     pub returned: bool,
 }
 
 impl Core {
-    /// The connection that a handle's key names, unless the program ended it.
+    /// The connection of a handle's key, unless the program ended it.
     pub fn connection(&mut self, key: Key) -> Result<&mut Connection> {
         self.connections.get_mut(key).filter(|c| !c.ended).ok_or(Error::HANDLE)
     }
@@ -120,16 +120,16 @@ impl Core {
         }
     }
 
-    /// Tells of a connection, unless the program ended it.
-    pub fn tell(&mut self, kind: EventType, key: Key, error: Option<Error>) {
+    /// Queues an event of a connection, unless the program ended it.
+    pub fn report(&mut self, kind: EventType, key: Key, error: Option<Error>) {
         if self.connection(key).is_ok() {
             let event = Event { error: error.map_or(0, |e| e.0), ..self.event_of(kind, key) };
             self.events.push_back(event);
         }
     }
 
-    /// Tells of a new connection of a listener.
-    pub fn tell_accepted(&mut self, listener: Key, connection: Key) {
+    /// Queues the event of a listener's new connection.
+    pub fn report_accepted(&mut self, listener: Key, connection: Key) {
         let event = Event {
             handle: listener.handle(Kind::Listener, self.id),
             accepted: connection.handle(Kind::Connection, self.id),
@@ -138,8 +138,8 @@ impl Core {
         self.events.push_back(event);
     }
 
-    /// The next event for the program; it carries the handle's pointer of now. What was to be told of a connection that
-    /// the program ended meanwhile is dropped, but for its buffers' coming back.
+    /// Returns the next event for the program, with the handle's current pointer. Events of a connection that the
+    /// program has ended meanwhile are dropped, except those that return its buffers.
     pub fn next_event(&mut self) -> Option<Event> {
         while let Some(mut event) = self.events.pop_front() {
             let key = handle::key(event.handle);
@@ -159,26 +159,26 @@ impl Core {
         None
     }
 
-    /// Takes back the buffer of an event that nobody sees.
+    /// Takes back the buffer of an event that is dropped.
     fn take_back(&mut self, id: u64) {
         if handle::kind(id) == Ok(Kind::InPlace) {
             let lent = self.in_place.remove(handle::key(id));
-            self.given_back.extend(lent);
+            self.released.extend(lent);
         } else {
             let lender = self.pool.recycle(handle::key(id).index);
             self.freed(lender);
         }
     }
 
-    /// A buffer as the program sees it.
+    /// Describes a buffer for the program.
     pub fn describe(&self, key: Key, offset: u32, length: u32) -> Buffer {
         let capacity = (self.pool.buffer_len() as u32).saturating_sub(offset);
         let data = self.pool.address(key.index).wrapping_add(offset as usize);
         Buffer { id: key.handle(Kind::Buffer, self.id), data: data.cast(), capacity, length }
     }
 
-    /// Whether data may be read for a connection now: a buffer is free, and the program holds not too many of it. If
-    /// not, the connection is served when one comes back.
+    /// Whether data may be read for a connection now: a buffer is free, and the program holds fewer than the limit. If
+    /// not, the connection is served when a buffer is returned.
     pub fn may_receive(&mut self, key: Key) -> bool {
         let has_buffer = self.pool.incoming().is_some();
         let Some(connection) = self.connections.get_mut(key).filter(|c| !c.ended) else { return false };
@@ -191,7 +191,7 @@ impl Core {
         false
     }
 
-    /// Lends the program the buffer that the pool named as incoming, with `length` bytes of a connection.
+    /// Lends the program the buffer that [`Pool::incoming`] returned, with `length` bytes of a connection.
     pub fn received(&mut self, key: Key, length: usize, immediate: u32) {
         let Some(buffer) = self.pool.lend(key) else { return };
         if let Some(connection) = self.connections.get_mut(key) {
@@ -202,7 +202,7 @@ impl Core {
         self.events.push_back(event);
     }
 
-    /// Lends the program a message where it arrived; gives it back where there is no room for another.
+    /// Lends the program a message in place. Returns it if there is no room for another.
     pub fn received_in_place(&mut self, key: Key, lent: Lent) -> Option<Lent> {
         let (length, immediate) = (lent.message.len as u32, lent.message.immediate);
         let (Some(data), true) =
@@ -217,8 +217,8 @@ impl Core {
         None
     }
 
-    /// Copies a part of a message that the program holds where it arrived to a buffer of the pool, which the program
-    /// holds then. Both stay the program's.
+    /// Copies part of a message that the program holds in place to a buffer of the pool, which the program then holds
+    /// as well.
     pub fn copied(&mut self, key: Key, data: usize, length: u32) -> Result<Key> {
         let lent = self.in_place.get(key).ok_or(Error::BUFFER)?;
         let start = lent.memory.at(lent.message.offset, lent.message.len).map_or(0, |at| at as usize);
@@ -237,7 +237,7 @@ impl Core {
         Ok(copy)
     }
 
-    /// The program, or a connection, is done with a buffer.
+    /// Records that the program, or a connection, released a buffer.
     pub fn freed(&mut self, lender: Option<Key>) {
         let Some(lender) = lender else { return };
         self.returned = true;
@@ -246,7 +246,7 @@ impl Core {
         }
     }
 
-    /// Puts a buffer of the program at the end of a connection's queue.
+    /// Appends a buffer of the program to a connection's queue.
     pub fn enqueue(&mut self, key: Key, buffer: Key, data: usize, work: Work) -> Result<()> {
         let connection = self.connections.get(key).filter(|c| !c.ended).ok_or(Error::HANDLE)?;
         if connection.queued >= QUEUE_MAX {
@@ -263,7 +263,7 @@ impl Core {
         Ok(())
     }
 
-    /// The first buffer of a connection's queue leaves it: it was sent, or never will be.
+    /// Removes the first buffer of a connection's queue: it was sent, or will never be sent.
     pub fn complete(&mut self, key: Key, error: Option<Error>) {
         let Some(connection) = self.connections.get_mut(key).filter(|c| c.head != NONE) else { return };
         let index = connection.head;
@@ -277,14 +277,14 @@ impl Core {
             let lender = self.pool.recycle(index);
             return self.freed(lender);
         }
-        let buffer = self.pool.give_back(index);
+        let buffer = self.pool.return_to_program(index);
         let buffer = self.describe(buffer, work.offset, work.length);
         let (error, tag) = (error.map_or(0, |e| e.0), work.tag);
         let event = Event { error, tag, buffer, ..self.event_of(EventType::Sent, key) };
         self.events.push_back(event);
     }
 
-    /// Nothing of a connection's queue will be sent.
+    /// Fails all buffers of a connection's queue: they will not be sent.
     pub fn fail_queue(&mut self, key: Key, error: Error) {
         while self.connections.get(key).is_some_and(|c| c.head != NONE) {
             self.complete(key, Some(error));

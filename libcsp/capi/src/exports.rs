@@ -1,5 +1,5 @@
-//! The functions of `csp.h`: they check pointers, enter the context, and turn results into codes. What each does stands
-//! in the header and the man pages.
+//! The functions of `csp.h`: they check pointers, enter the context, and turn results into codes. The header and the
+//! man pages describe each function.
 
 use std::ffi::{CStr, OsString};
 use std::mem::MaybeUninit;
@@ -38,7 +38,7 @@ const BUFFERS: u32 = 256;
 const CONNECTIONS: u32 = 1024;
 const AGENT: &str = "/run/csp/agent.sock";
 const CHANNELS: &str = "/run/csp/channels";
-/// Longest text that is read: longer ones fit no socket's path.
+/// Longest string that is accepted; a longer one fits no socket's path.
 const TEXT_MAX: usize = 4096;
 
 fn code(result: Result<c_int>) -> c_int {
@@ -50,7 +50,7 @@ fn code(result: Result<c_int>) -> c_int {
 /// # Safety
 /// A pointer that is not null points to a string that ends with a zero.
 unsafe fn text<'a>(pointer: *const c_char) -> Option<&'a [u8]> {
-    // SAFETY: by the caller.
+    // SAFETY: a pointer that is not null is a C string, by this function's contract.
     (!pointer.is_null()).then(|| unsafe { CStr::from_ptr(pointer) }.to_bytes())
 }
 
@@ -60,7 +60,7 @@ fn path(bytes: Option<&[u8]>, variable: &CStr, otherwise: &str) -> Result<PathBu
     if path.is_empty() || path.len() > TEXT_MAX { Err(Error::INVALID) } else { Ok(path.into()) }
 }
 
-/// The program's name: as given, or that of its executable file.
+/// The program's name: the given one, or that of its executable file.
 fn program(given: Option<&[u8]>) -> Result<ProgramName> {
     if let Some(name) = given {
         return ProgramName::parse(name).map_err(|_| Error::INVALID);
@@ -69,8 +69,8 @@ fn program(given: Option<&[u8]>) -> Result<ProgramName> {
     Ok(ProgramName::of_executable(executable.as_bytes()).unwrap_or(ProgramName::UNKNOWN))
 }
 
-/// The program's options as this version knows them: those of an older header lack fields, whose default is 0; those of
-/// a newer one may have more, which must be 0.
+/// Reads the program's options. Options of an older header lack fields, whose default is 0; options of a newer one may
+/// have more, which must be 0.
 ///
 /// # Safety
 /// `options` is null, or `options->size` bytes are readable there, the first four always.
@@ -80,18 +80,18 @@ unsafe fn read_options(options: *const COptions) -> Result<COptions> {
     if options.is_null() {
         return Ok(known);
     }
-    // SAFETY: by the caller.
+    // SAFETY: `options` is not null, so its first four bytes are readable, by this function's contract.
     let size = unsafe { options.cast::<u32>().read() } as usize;
     if !(4..=TEXT_MAX).contains(&size) {
         return Err(Error::INVALID);
     }
-    // SAFETY: by the caller, `size` bytes are readable.
+    // SAFETY: by this function's contract, `size` bytes are readable.
     let bytes = unsafe { std::slice::from_raw_parts(options.cast::<u8>(), size) };
     let (ours, beyond) = bytes.split_at(size.min(size_of::<COptions>()));
     if beyond.iter().any(|b| *b != 0) {
         return Err(Error::INVALID);
     }
-    // SAFETY: `known` is as long as the part that is copied at most; any bytes are valid in it.
+    // SAFETY: `known` is at least as long as the copied part; all bit patterns are valid in it.
     unsafe { std::ptr::copy_nonoverlapping(ours.as_ptr(), (&raw mut known).cast::<u8>(), ours.len()) };
     if known.reserved != 0 { Err(Error::INVALID) } else { Ok(known) }
 }
@@ -99,10 +99,10 @@ unsafe fn read_options(options: *const COptions) -> Result<COptions> {
 /// # Safety
 /// As [`read_options`], and its texts are null or C strings.
 unsafe fn options(given: *const COptions) -> Result<Options> {
-    // SAFETY: by the caller.
+    // SAFETY: `given` is null or has its stated size, by this function's contract.
     let given = unsafe { read_options(given) }?;
     let or = |value: u32, otherwise: u32| if value == 0 { otherwise } else { value } as usize;
-    // SAFETY: by the caller.
+    // SAFETY: the three texts are null or C strings, by this function's contract.
     let (name, agent, channels) = unsafe { (text(given.program), text(given.agent), text(given.channels)) };
     Ok(Options {
         buffer_len: or(given.buffer_size, BUFFER_SIZE),
@@ -120,7 +120,7 @@ fn on_context<T>(context: u64, run: impl FnOnce(&mut Context) -> Result<T>) -> R
     run(&mut entered)
 }
 
-/// Makes something whose handle goes to `into`.
+/// Creates an object and stores its handle in `into`.
 ///
 /// # Safety
 /// `into` is null or writable.
@@ -135,7 +135,7 @@ unsafe fn make(
     }
     code(on_context(context, |context| {
         let key = run(context)?;
-        // SAFETY: not null, hence writable by the caller.
+        // SAFETY: not null, hence writable by this function's contract.
         unsafe { into.write(key.handle(kind, context.id())) };
         Ok(0)
     }))
@@ -174,16 +174,16 @@ pub extern "C" fn csp_error_text(error: c_int) -> *const c_char {
 /// `csp_open`
 ///
 /// # Safety
-/// As the header says: `context` is null or writable, `given` null or readable.
+/// As in the header: `context` is null or writable, `given` null or readable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn csp_open(context: *mut u64, given: *const COptions) -> c_int {
     if context.is_null() {
         return Error::INVALID.0;
     }
-    // SAFETY: by the caller.
+    // SAFETY: `given` is null or valid options, by this function's contract.
     let opened = unsafe { options(given) }.and_then(registry::open);
     code(opened.map(|handle| {
-        // SAFETY: not null, hence writable by the caller.
+        // SAFETY: not null, hence writable by this function's contract.
         unsafe { context.write(handle) };
         0
     }))
@@ -213,7 +213,7 @@ pub extern "C" fn csp_arm(context: u64) -> c_int {
 /// `events` is null, or `count` events are writable there.
 unsafe fn array<'a>(events: *mut MaybeUninit<Event>, count: c_int) -> Result<&'a mut [MaybeUninit<Event>]> {
     match usize::try_from(count) {
-        // SAFETY: by the caller; uninitialised elements are what `MaybeUninit` is for.
+        // SAFETY: `count` events are writable, by this function's contract; uninitialised elements are what `MaybeUninit` is for.
         Ok(count) if !events.is_null() => Ok(unsafe { std::slice::from_raw_parts_mut(events, count) }),
         Ok(0) => Ok(&mut []),
         _ => Err(Error::INVALID),
@@ -223,10 +223,10 @@ unsafe fn array<'a>(events: *mut MaybeUninit<Event>, count: c_int) -> Result<&'a
 /// `csp_poll`
 ///
 /// # Safety
-/// As the header says: `count` events are writable at `events`.
+/// As in the header: `count` events are writable at `events`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn csp_poll(context: u64, events: *mut MaybeUninit<Event>, count: c_int) -> c_int {
-    // SAFETY: by the caller.
+    // SAFETY: `count` events are writable at `events`, by this function's contract.
     let into = unsafe { array(events, count) };
     code(into.and_then(|into| on_context(context, |context| Ok(context.poll(into) as c_int))))
 }
@@ -234,7 +234,7 @@ pub unsafe extern "C" fn csp_poll(context: u64, events: *mut MaybeUninit<Event>,
 /// `csp_wait`
 ///
 /// # Safety
-/// As the header says: `count` events are writable at `events`.
+/// As in the header: `count` events are writable at `events`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn csp_wait(
     context: u64,
@@ -242,7 +242,7 @@ pub unsafe extern "C" fn csp_wait(
     count: c_int,
     timeout_ms: c_int,
 ) -> c_int {
-    // SAFETY: by the caller.
+    // SAFETY: `count` events are writable at `events`, by this function's contract.
     let into = unsafe { array(events, count) };
     code(into.and_then(|into| on_context(context, |context| Ok(context.wait(into, timeout_ms)? as c_int))))
 }
@@ -250,7 +250,7 @@ pub unsafe extern "C" fn csp_wait(
 /// `csp_buffer_get`
 ///
 /// # Safety
-/// As the header says: `buffer` is null or writable.
+/// As in the header: `buffer` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn csp_buffer_get(context: u64, buffer: *mut Buffer) -> c_int {
     if buffer.is_null() {
@@ -258,7 +258,7 @@ pub unsafe extern "C" fn csp_buffer_get(context: u64, buffer: *mut Buffer) -> c_
     }
     code(on_context(context, |context| {
         let taken = context.take_buffer()?;
-        // SAFETY: not null, hence writable by the caller.
+        // SAFETY: not null, hence writable by this function's contract.
         unsafe { buffer.write(taken) };
         Ok(0)
     }))
@@ -267,13 +267,13 @@ pub unsafe extern "C" fn csp_buffer_get(context: u64, buffer: *mut Buffer) -> c_
 /// `csp_buffer_release`
 ///
 /// # Safety
-/// As the header says: `buffer` is null or readable.
+/// As in the header: `buffer` is null or readable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn csp_buffer_release(buffer: *const Buffer) -> c_int {
     if buffer.is_null() {
         return Error::INVALID.0;
     }
-    // SAFETY: not null, hence readable by the caller.
+    // SAFETY: not null, hence readable by this function's contract.
     let id = unsafe { (*buffer).id };
     let kind = if handle::kind(id) == Ok(Kind::InPlace) { Kind::InPlace } else { Kind::Buffer };
     code(registry::enter(id, kind).and_then(|(mut context, key)| {
@@ -285,7 +285,7 @@ pub unsafe extern "C" fn csp_buffer_release(buffer: *const Buffer) -> c_int {
 /// `csp_listen_stream`
 ///
 /// # Safety
-/// As the header says: `address` is null or a C string, `listener` null or writable.
+/// As in the header: `address` is null or a C string, `listener` null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn csp_listen_stream(
     context: u64,
@@ -294,17 +294,17 @@ pub unsafe extern "C" fn csp_listen_stream(
     user: *mut c_void,
     listener: *mut u64,
 ) -> c_int {
-    // SAFETY: by the caller.
+    // SAFETY: `address` is null or a C string, by this function's contract.
     let parsed = unsafe { parse_address(address) };
     let run = |context: &mut Context| context.listen_stream(parsed?, backlog, user as usize);
-    // SAFETY: by the caller.
+    // SAFETY: `listener` is null or writable, by this function's contract.
     unsafe { make(context, listener, Kind::Listener, run) }
 }
 
 /// `csp_connect_stream`
 ///
 /// # Safety
-/// As the header says: `address` is null or a C string, `connection` null or writable.
+/// As in the header: `address` is null or a C string, `connection` null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn csp_connect_stream(
     context: u64,
@@ -312,20 +312,20 @@ pub unsafe extern "C" fn csp_connect_stream(
     user: *mut c_void,
     connection: *mut u64,
 ) -> c_int {
-    // SAFETY: by the caller.
+    // SAFETY: `address` is null or a C string, by this function's contract.
     let parsed = unsafe { parse_address(address) };
     let run = |context: &mut Context| {
         let address = parsed?;
         if address.port() == 0 { Err(Error::INVALID) } else { context.connect_stream(address, user as usize) }
     };
-    // SAFETY: by the caller.
+    // SAFETY: `connection` is null or writable, by this function's contract.
     unsafe { make(context, connection, Kind::Connection, run) }
 }
 
 /// # Safety
 /// `address` is null or a C string.
 unsafe fn parse_address(address: *const c_char) -> Result<SocketAddr> {
-    // SAFETY: by the caller.
+    // SAFETY: `address` is null or a C string, by this function's contract.
     let bytes = unsafe { text(address) }.ok_or(Error::INVALID)?;
     let text = std::str::from_utf8(bytes).map_err(|_| Error::INVALID)?;
     let port = text.strip_prefix(':').map(str::parse::<u16>);
@@ -338,7 +338,7 @@ unsafe fn parse_address(address: *const c_char) -> Result<SocketAddr> {
 /// `csp_listen_channel`
 ///
 /// # Safety
-/// As the header says: `name` is null or a C string, `listener` null or writable.
+/// As in the header: `name` is null or a C string, `listener` null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn csp_listen_channel(
     context: u64,
@@ -347,18 +347,18 @@ pub unsafe extern "C" fn csp_listen_channel(
     user: *mut c_void,
     listener: *mut u64,
 ) -> c_int {
-    // SAFETY: by the caller.
+    // SAFETY: `name` is null or a C string, by this function's contract.
     let name = unsafe { text(name) };
     let run =
         |context: &mut Context| context.listen_channel(name.ok_or(Error::INVALID)?, flags, user as usize);
-    // SAFETY: by the caller.
+    // SAFETY: `listener` is null or writable, by this function's contract.
     unsafe { make(context, listener, Kind::Listener, run) }
 }
 
 /// `csp_connect_channel`
 ///
 /// # Safety
-/// As the header says: `name` is null or a C string, `connection` null or writable.
+/// As in the header: `name` is null or a C string, `connection` null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn csp_connect_channel(
     context: u64,
@@ -367,11 +367,11 @@ pub unsafe extern "C" fn csp_connect_channel(
     user: *mut c_void,
     connection: *mut u64,
 ) -> c_int {
-    // SAFETY: by the caller.
+    // SAFETY: `name` is null or a C string, by this function's contract.
     let name = unsafe { text(name) };
     let run =
         |context: &mut Context| context.connect_channel(name.ok_or(Error::INVALID)?, flags, user as usize);
-    // SAFETY: by the caller.
+    // SAFETY: `connection` is null or writable, by this function's contract.
     unsafe { make(context, connection, Kind::Connection, run) }
 }
 
@@ -382,7 +382,7 @@ fn on_connection(handle: u64, run: impl FnOnce(&mut Entered, Key) -> Result<c_in
 /// `csp_send`
 ///
 /// # Safety
-/// As the header says: `buffer` is null or readable.
+/// As in the header: `buffer` is null or readable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn csp_send(
     connection: u64,
@@ -394,7 +394,7 @@ pub unsafe extern "C" fn csp_send(
     if buffer.is_null() {
         return Error::INVALID.0;
     }
-    // SAFETY: not null, hence readable by the caller.
+    // SAFETY: not null, hence readable by this function's contract.
     let buffer = unsafe { *buffer };
     on_connection(connection, |context, key| {
         context.core().connection(key)?;
@@ -449,7 +449,7 @@ pub extern "C" fn csp_set_user(handle: u64, user: *mut c_void) -> c_int {
 /// `csp_address`
 ///
 /// # Safety
-/// As the header says: `size` bytes are writable at `into`, or it is null.
+/// As in the header: `size` bytes are writable at `into`, or it is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn csp_address(connection: u64, which: c_int, into: *mut c_char, size: usize) -> c_int {
     if into.is_null() {
@@ -470,7 +470,7 @@ pub unsafe extern "C" fn csp_address(connection: u64, which: c_int, into: *mut c
         if text.len() > size {
             return Err(Error::MESSAGE_SIZE);
         }
-        // SAFETY: so many bytes are writable by the caller, checked against `size`.
+        // SAFETY: `size` bytes are writable by this function's contract, and the length was checked against `size`.
         unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), into.cast(), text.len()) };
         Ok(text.len() as c_int - 1)
     })
@@ -479,7 +479,7 @@ pub unsafe extern "C" fn csp_address(connection: u64, which: c_int, into: *mut c
 /// `csp_peer_user`
 ///
 /// # Safety
-/// As the header says: `user` is null or writable.
+/// As in the header: `user` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn csp_peer_user(connection: u64, user: *mut u32) -> c_int {
     if user.is_null() {
@@ -487,7 +487,7 @@ pub unsafe extern "C" fn csp_peer_user(connection: u64, user: *mut u32) -> c_int
     }
     on_connection(connection, |context, key| {
         let found = context.core().connection(key)?.peer_user.ok_or(Error::INVALID)?;
-        // SAFETY: not null, hence writable by the caller.
+        // SAFETY: not null, hence writable by this function's contract.
         unsafe { user.write(found) };
         Ok(0)
     })

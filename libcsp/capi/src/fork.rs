@@ -1,8 +1,8 @@
-//! Whether this is still the process that a context was made in.
+//! Detection of forks: whether this is still the process that created a context.
 //!
-//! A page that the kernel wipes in a forked child holds the process's number: looking at it costs a load, where getpid
-//! is a system call, and it cannot be missed, whatever way the child was made. A vfork child shares its parent's
-//! memory, this page included: it may do nothing but exec, as always.
+//! A page that the kernel wipes in a forked child holds a number of the process. Reading it costs one load, where
+//! getpid is a system call, and it detects every way of creating the child. A vfork child shares its parent's memory,
+//! this page included; it may only call exec, as always.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,17 +11,17 @@ use crate::error::{Error, Result};
 
 const PAGE_LEN: usize = 4096;
 
-/// Names a life of the program's memory: a forked child has another than its parent.
+/// Identifies one address space of the program: a forked child has another number than its parent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProcessNumber(u64);
 
 static PAGE: OnceLock<Option<&'static AtomicU64>> = OnceLock::new();
-/// The last number that was given out here or in an ancestor.
+/// The last number assigned here or in an ancestor.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 fn map() -> Option<&'static AtomicU64> {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping at a place of the kernel's choice.
+    // SAFETY: a new mapping at an address that the kernel chooses.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), PAGE_LEN, protection, flags, -1, 0) };
     if at == libc::MAP_FAILED {
         return None;
@@ -34,13 +34,13 @@ fn map() -> Option<&'static AtomicU64> {
     Some(unsafe { &*at.cast::<AtomicU64>() })
 }
 
-/// This process's number; `None` in a child that has made no context of its own.
+/// This process's number; `None` in a child that has opened no context of its own.
 pub fn current() -> Option<ProcessNumber> {
     let number = PAGE.get().copied().flatten()?.load(Ordering::Relaxed);
     (number != 0).then_some(ProcessNumber(number))
 }
 
-/// This process's number, given out now where it has none.
+/// This process's number, assigned now if it has none.
 pub fn establish() -> Result<ProcessNumber> {
     let page = (*PAGE.get_or_init(map)).ok_or(Error::IO)?;
     let fresh = LAST.fetch_add(1, Ordering::Relaxed) + 1;

@@ -1,4 +1,4 @@
-//! Handles: 64 bits that name what, of which context, in which slot, in which use of the slot.
+//! Handles: 64 bits that encode kind, context, slot and the generations of context and slot.
 //!
 //! ```text
 //!  63..60 kind | 59..52 context's slot | 51..40 context's generation | 39..20 generation | 19..0 index
@@ -8,12 +8,12 @@ use crate::error::Error;
 
 /// Bits of a slot's index.
 pub const INDEX_BITS: u32 = 20;
-/// What fits a handle of a slot's generation.
+/// Mask of a slot's generation in a handle.
 pub const GENERATION_MASK: u32 = (1 << 20) - 1;
-/// What fits a handle of a context's generation.
+/// Mask of a context's generation in a handle.
 pub const CONTEXT_GENERATION_MASK: u16 = (1 << 12) - 1;
 
-/// What a handle names.
+/// The kind of object that a handle identifies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Kind {
@@ -23,27 +23,27 @@ pub enum Kind {
     Listener = 2,
     /// A stream or a channel.
     Connection = 3,
-    /// A buffer of the pool, as long as the program holds it.
+    /// A buffer of the pool, while the program holds it.
     Buffer = 4,
-    /// A message where it arrived, likewise.
+    /// A message in place, while the program holds it.
     InPlace = 5,
 }
 
-/// Names a context.
+/// Identifies a context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ContextId {
     /// Its slot.
     pub slot: u8,
-    /// Which use of the slot, 12 bits.
+    /// The generation of the slot, 12 bits.
     pub generation: u16,
 }
 
-/// Names something of a context.
+/// Identifies an object of a context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Key {
     /// Its slot, 20 bits.
     pub index: u32,
-    /// Which use of the slot, 20 bits.
+    /// The generation of the slot, 20 bits.
     pub generation: u32,
 }
 
@@ -70,7 +70,7 @@ impl ContextId {
     }
 }
 
-/// The kind that a handle claims.
+/// The kind encoded in a handle.
 pub fn kind(handle: u64) -> Result<Kind, Error> {
     match handle >> 60 {
         1 => Ok(Kind::Context),
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handle_gives_back_its_parts() {
+    fn a_handle_decodes_to_its_parts() {
         let context = ContextId { slot: 63, generation: CONTEXT_GENERATION_MASK };
         let name = Key { index: (1 << INDEX_BITS) - 1, generation: GENERATION_MASK };
         for kind_of in [Kind::Context, Kind::Listener, Kind::Connection, Kind::Buffer, Kind::InPlace] {

@@ -1,4 +1,4 @@
-//! What the header states and this code must agree with; a test compares the two.
+//! Layouts and constants on which the header and this code must agree; a test compares the two.
 
 use std::mem::offset_of;
 

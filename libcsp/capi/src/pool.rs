@@ -1,4 +1,4 @@
-//! The pool of buffers: one run of memory, and who holds each part of it.
+//! The pool of buffers: one contiguous memory area, and the holder of each buffer.
 //!
 //! ```text
 //!            take            send                   done
@@ -6,9 +6,9 @@
 //!    ▲                │  ▲
 //!    └──── release ───┘  └── data received
 //! ```
-//! Each step gives the buffer another generation, so that an id of before names nothing. The first part of the pool is
-//! for the program, the rest for what arrives, so that neither starves the other. The memory is one mapping from page
-//! to page: what registering it with a device needs.
+//! Each step changes the buffer's generation, so that earlier ids are invalid. The first part of the pool is for
+//! sending, the rest for received data, so that neither starves the other. The memory is one page-aligned mapping, as
+//! registration with a device requires.
 
 use crate::error::{Error, Result};
 use crate::handle::{GENERATION_MASK, Key};
@@ -16,7 +16,7 @@ use crate::handle::{GENERATION_MASK, Key};
 /// No buffer: the end of a queue.
 pub const NONE: u32 = u32::MAX;
 
-/// Who holds a buffer.
+/// The holder of a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Holder {
     Free,
@@ -24,20 +24,20 @@ enum Holder {
     Queue,
 }
 
-/// What is to be sent of a buffer, and what follows it in its connection's queue.
+/// The part of a buffer that is to be sent, and the next buffer in its connection's queue.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Work {
-    /// Where the bytes start in the buffer.
+    /// Offset of the bytes in the buffer.
     pub offset: u32,
-    /// How many there are.
+    /// Number of bytes.
     pub length: u32,
-    /// How many have gone.
+    /// Number of bytes sent.
     pub sent: u32,
     /// Immediate data of a message.
     pub immediate: u32,
     /// The program's flags.
     pub flags: u32,
-    /// The program's word.
+    /// The program's tag.
     pub tag: u64,
     /// The next buffer of the queue, or [`NONE`].
     pub next: u32,
@@ -57,25 +57,26 @@ pub struct Pool {
     start: *mut u8,
     buffer_len: usize,
     entries: Vec<Entry>,
-    /// The first so many are the program's.
+    /// Number of buffers for sending, which come first.
     outgoing: usize,
     free_outgoing: Vec<u32>,
     free_incoming: Vec<u32>,
 }
 
-// SAFETY: the memory is reached through the pool, whose context one thread at a time is in, and by the program.
+// SAFETY: the memory is accessed through the pool, which belongs to a context that one thread at a time is in, and by
+// the program.
 unsafe impl Send for Pool {}
 
 const PAGE_LEN: usize = 4096;
 
 impl Pool {
-    /// A pool of so many buffers of `buffer_len` bytes each.
+    /// A pool of `outgoing` and `incoming` buffers of `buffer_len` bytes each.
     pub fn new(buffer_len: usize, outgoing: usize, incoming: usize) -> Result<Pool> {
         let count = outgoing + incoming;
         let len = memory_len(buffer_len, count);
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping at a place of the kernel's choice.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(Error::NO_MEMORY);
@@ -96,7 +97,7 @@ impl Pool {
         self.buffer_len
     }
 
-    /// Where a buffer starts.
+    /// The address of a buffer.
     pub fn address(&self, index: u32) -> *mut u8 {
         // SAFETY: the mapping holds a buffer for each entry; indices come from the entries.
         unsafe { self.start.add((index as usize).min(self.entries.len()) * self.buffer_len) }
@@ -109,27 +110,28 @@ impl Pool {
         Key { index, generation: entry.generation }
     }
 
-    /// A free buffer for the program to fill.
+    /// Takes a free buffer for the program to fill.
     pub fn take(&mut self) -> Result<Key> {
         let index = self.free_outgoing.pop().ok_or(Error::NO_BUFFERS)?;
         Ok(self.step(index, Holder::Program))
     }
 
-    /// A free buffer for what arrives; it stays free until it is [lent](Self::lend).
+    /// A free buffer for received data; it stays free until it is [lent](Self::lend).
     pub fn incoming(&self) -> Option<u32> {
         self.free_incoming.last().copied()
     }
 
-    /// The memory of the buffer that [`incoming`](Self::incoming) named.
+    /// The memory of the buffer that [`incoming`](Self::incoming) returned.
     pub fn incoming_bytes(&mut self) -> &mut [u8] {
         match self.free_incoming.last() {
-            // SAFETY: a free buffer is nobody's but ours, and lies within the mapping.
+            // SAFETY: a free receive buffer belongs to the pool alone and lies within the mapping.
             Some(&index) => unsafe { std::slice::from_raw_parts_mut(self.address(index), self.buffer_len) },
             None => &mut [],
         }
     }
 
-    /// Gives the buffer that [`incoming`](Self::incoming) named to the program, with data of the connection `lender`.
+    /// Lends the buffer that [`incoming`](Self::incoming) returned to the program, with data of the connection
+    /// `lender`.
     pub fn lend(&mut self, lender: Key) -> Option<Key> {
         let index = self.free_incoming.pop()?;
         if let Some(entry) = self.entries.get_mut(index as usize) {
@@ -144,13 +146,13 @@ impl Pool {
         if good { Ok(()) } else { Err(Error::BUFFER) }
     }
 
-    /// Takes a buffer back from the program; the connection whose data it was lent with, if so.
+    /// Takes a buffer back from the program. Returns the connection with whose data it was lent, if any.
     pub fn release(&mut self, key: Key) -> Result<Option<Key>> {
         self.held(key)?;
         Ok(self.recycle(key.index))
     }
 
-    /// Makes a buffer free, without the program's seeing it again; returns as [`release`](Self::release).
+    /// Frees a buffer without returning it to the program first. Returns the same as [`release`](Self::release).
     pub fn recycle(&mut self, index: u32) -> Option<Key> {
         self.step(index, Holder::Free);
         let incoming = index as usize >= self.outgoing;
@@ -162,7 +164,7 @@ impl Pool {
         self.entries.get_mut(index as usize)?.lender.take()
     }
 
-    /// The program gives a buffer away to be sent: `length` bytes from `data` on, which must lie within it.
+    /// Moves a buffer from the program to a queue, to send `length` bytes from `data` on, which must lie within it.
     pub fn enqueue(&mut self, key: Key, data: usize, work: Work) -> Result<u32> {
         self.held(key)?;
         let offset = data.wrapping_sub(self.address(key.index) as usize);
@@ -176,25 +178,25 @@ impl Pool {
         Ok(key.index)
     }
 
-    /// What is to be done with a queued buffer.
+    /// The work of a queued buffer.
     pub fn work(&mut self, index: u32) -> Option<&mut Work> {
         self.entries.get_mut(index as usize).map(|e| &mut e.work)
     }
 
-    /// The bytes of a queued buffer that have not gone.
+    /// The bytes of a queued buffer that are not sent yet.
     pub fn outgoing_bytes(&self, index: u32) -> &[u8] {
         let Some(entry) = self.entries.get(index as usize) else { return &[] };
         let Work { offset, length, sent, .. } = entry.work;
-        // SAFETY: `enqueue` checked offset and length against the buffer, and `sent` is at most the length. The program
-        // gave the buffer away and promised not to touch it.
+        // SAFETY: `enqueue` checked offset and length against the buffer, and `sent` is at most the length. While the
+        // buffer is queued the program must not access it (csp.h, csp_send).
         unsafe {
             let from = self.address(index).add((offset + sent) as usize);
             std::slice::from_raw_parts(from, (length - sent) as usize)
         }
     }
 
-    /// A queued buffer is the program's again.
-    pub fn give_back(&mut self, index: u32) -> Key {
+    /// Returns a queued buffer to the program.
+    pub fn return_to_program(&mut self, index: u32) -> Key {
         self.step(index, Holder::Program)
     }
 }
@@ -206,7 +208,8 @@ fn memory_len(buffer_len: usize, count: usize) -> usize {
 impl Drop for Pool {
     fn drop(&mut self) {
         let len = memory_len(self.buffer_len, self.entries.len());
-        // SAFETY: `new` made exactly this mapping; the program was told that its buffers end with the context.
+        // SAFETY: `new` created exactly this mapping; by csp.h (csp_close) the program must not use its buffers after
+        // the context has ended.
         unsafe { libc::munmap(self.start.cast(), len) };
     }
 }
@@ -219,32 +222,32 @@ mod tests {
     fn a_buffer_has_one_holder_at_a_time() {
         let mut pool = Pool::new(4096, 1, 1).unwrap();
         let key = pool.take().unwrap();
-        assert_eq!(pool.take(), Err(Error::NO_BUFFERS), "those for what arrives are not given out");
+        assert_eq!(pool.take(), Err(Error::NO_BUFFERS), "receive buffers are not used for sending");
         let at = pool.address(key.index) as usize;
         let work = Work { length: 10, ..Work::default() };
         assert_eq!(pool.enqueue(key, at + 4090, work), Err(Error::INVALID), "beyond the end");
         assert_eq!(pool.enqueue(key, at - 1, work), Err(Error::INVALID), "before the start");
         assert_eq!(pool.enqueue(key, at + 4086, work), Ok(key.index));
-        assert_eq!(pool.enqueue(key, at, work), Err(Error::BUFFER), "given away");
-        assert_eq!(pool.release(key), Err(Error::BUFFER), "given away");
+        assert_eq!(pool.enqueue(key, at, work), Err(Error::BUFFER), "no longer held");
+        assert_eq!(pool.release(key), Err(Error::BUFFER), "no longer held");
         assert_eq!(pool.outgoing_bytes(key.index).len(), 10);
-        let back = pool.give_back(key.index);
+        let back = pool.return_to_program(key.index);
         assert_eq!((pool.release(back), pool.release(back)), (Ok(None), Err(Error::BUFFER)));
     }
 
     #[test]
-    fn what_arrives_has_buffers_of_its_own() {
+    fn received_data_has_buffers_of_its_own() {
         let mut pool = Pool::new(4096, 1, 1).unwrap();
         pool.incoming_bytes()[0] = 7;
         let lender = Key { index: 3, generation: 9 };
         let lent = pool.lend(lender).unwrap();
         assert_eq!((pool.incoming(), pool.lend(lender), pool.incoming_bytes().len()), (None, None, 0));
-        // What was received may be sent as it is.
+        // Received data may be sent from the same buffer.
         let work = Work { length: 1, ..Work::default() };
         let at = pool.address(lent.index) as usize;
         let index = pool.enqueue(lent, at, work).unwrap();
         assert_eq!(pool.outgoing_bytes(index), [7]);
         assert_eq!(pool.recycle(index), Some(lender));
-        assert_eq!(pool.incoming(), Some(index), "it goes back to where it came from");
+        assert_eq!(pool.incoming(), Some(index), "it returns to its own part of the pool");
     }
 }

@@ -1,5 +1,5 @@
-//! Contexts by handle. One thread at a time is in a context; a second is refused, not kept waiting. In a forked child
-//! the parent's contexts answer `CSP_EFORK`.
+//! Contexts by handle. One thread at a time is in a context; a second one is refused and does not wait. In a forked
+//! child the parent's contexts return `CSP_EFORK`.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -14,21 +14,21 @@ use crate::handle::{self, CONTEXT_GENERATION_MASK, ContextId, Key, Kind};
 pub const CONTEXTS_MAX: usize = 64;
 
 struct Slot {
-    /// A thread is in it.
+    /// Whether a thread is in it.
     busy: AtomicBool,
-    /// Which use of the slot this is; changed by who is in it.
+    /// The generation of the slot; changed by the thread that is in it.
     generation: AtomicU16,
     inner: UnsafeCell<Option<(ProcessNumber, Box<Context>)>>,
 }
 
-// SAFETY: `inner` is reached only by the thread that set `busy`.
+// SAFETY: `inner` is accessed only by the thread that set `busy`.
 unsafe impl Sync for Slot {}
 
 static SLOTS: [Slot; CONTEXTS_MAX] = [const {
     Slot { busy: AtomicBool::new(false), generation: AtomicU16::new(1), inner: UnsafeCell::new(None) }
 }; CONTEXTS_MAX];
 
-/// Where the next context is looked for, so that a slot, and with it an old handle, is used again late.
+/// Where the search for the next free slot starts, so that a slot, and with it an old handle, is reused late.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 /// A slot that this thread is in.
@@ -36,12 +36,13 @@ struct Inside(&'static Slot);
 
 impl Inside {
     fn enter(slot: &'static Slot) -> Option<Inside> {
-        // Made only where entering succeeded: dropping one leaves.
+        // Created only if entering succeeded: dropping it leaves the slot.
         if slot.busy.swap(true, Ordering::Acquire) { None } else { Some(Inside(slot)) }
     }
 
     fn inner(&mut self) -> &mut Option<(ProcessNumber, Box<Context>)> {
-        // SAFETY: `enter` set `busy`, and only one `Inside` of a slot does; `&mut self` keeps it to one reference.
+        // SAFETY: `enter` set `busy`, so only one `Inside` of a slot exists; `&mut self` allows one reference at a
+        // time.
         unsafe { &mut *self.0.inner.get() }
     }
 }
@@ -60,7 +61,7 @@ pub struct Entered {
 impl Deref for Entered {
     type Target = Context;
     fn deref(&self) -> &Context {
-        // SAFETY: as in `Inside::inner`; the context is there, as `enter` found it and nobody else is inside.
+        // SAFETY: as in `Inside::inner`. The context exists, since `enter` found it and no other thread is in the slot.
         match unsafe { &*self.inside.0.inner.get() } {
             Some((_, context)) => context,
             None => unreachable!("an entered slot has a context"),
@@ -69,7 +70,7 @@ impl Deref for Entered {
 }
 
 impl Drop for Entered {
-    /// What the call began may want a wake-up earlier than the program sleeps for.
+    /// The call may have created a deadline earlier than the one for which the program waits.
     fn drop(&mut self) {
         self.keep_time();
     }
@@ -86,14 +87,14 @@ impl DerefMut for Entered {
 
 fn slot_of(id: ContextId) -> Result<&'static Slot> {
     let slot = SLOTS.get(usize::from(id.slot)).ok_or(Error::HANDLE)?;
-    // A closed context's generation has passed, whoever is in its slot now.
+    // The generation of a closed context differs, whichever context uses its slot now.
     if slot.generation.load(Ordering::Acquire) != id.generation {
         return Err(Error::HANDLE);
     }
     Ok(slot)
 }
 
-/// Enters the context of a handle of `kind`; gives the handle's key.
+/// Enters the context of a handle of `kind`; returns the handle's key.
 pub fn enter(handle: u64, kind: Kind) -> Result<(Entered, Key)> {
     if handle::kind(handle)? != kind {
         return Err(Error::HANDLE);
@@ -105,7 +106,7 @@ pub fn enter(handle: u64, kind: Kind) -> Result<(Entered, Key)> {
         Some(inside) => inside,
         None => return Err(Error::BUSY),
     };
-    // It may have been closed, and another made, since it was looked up.
+    // It may have been closed, and another opened in its slot, since the look-up.
     if slot.generation.load(Ordering::Acquire) != id.generation {
         return Err(Error::HANDLE);
     }
@@ -116,7 +117,7 @@ pub fn enter(handle: u64, kind: Kind) -> Result<(Entered, Key)> {
     }
 }
 
-/// Makes a context; its handle.
+/// Opens a context; returns its handle.
 pub fn open(options: Options) -> Result<u64> {
     let process = fork::establish()?;
     let first = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -134,7 +135,8 @@ pub fn open(options: Options) -> Result<u64> {
     Err(Error::TOO_MANY)
 }
 
-/// Ends a context. In a forked child, one of the parent's: gives back what the child has of it, without a word.
+/// Closes a context. For a parent's context in a forked child: releases the child's resources of it; nothing is sent to
+/// any peer.
 pub fn close(handle: u64) -> Result<()> {
     if handle::kind(handle)? != Kind::Context {
         return Err(Error::HANDLE);
@@ -143,7 +145,7 @@ pub fn close(handle: u64) -> Result<()> {
     let slot = slot_of(id)?;
     let process = fork::current();
     let Some(mut inside) = Inside::enter(slot) else {
-        // A thread of the parent was inside when it forked, and never comes out here.
+        // A thread of the parent was in the context during the fork; it never leaves it in this process.
         return Err(if process.is_none() { Error::FORK } else { Error::BUSY });
     };
     if slot.generation.load(Ordering::Acquire) != id.generation {

@@ -1,6 +1,6 @@
 //! Streams: connections through the proxies.
 //!
-//! What arrives is copied once from the stream's queue into a buffer of the pool; what is sent, once from the buffer into
+//! Received data is copied once from the stream's queue into a buffer of the pool; sent data once from the buffer into
 //! the ring that the proxy reads.
 
 use std::net::SocketAddr;
@@ -17,10 +17,10 @@ use crate::error::{Error, Result, of_errno};
 use crate::handle::Key;
 use crate::system::random;
 
-/// How long a connection waits for the first proxy's link.
+/// Time for which a connection waits for the first proxy's link.
 const PROXY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A connection that was asked for before any proxy's link was up.
+/// A connection requested before any proxy's link was up.
 struct Waiting {
     key: Key,
     remote: SocketAddr,
@@ -34,7 +34,7 @@ pub struct Streams {
     flow_owners: Vec<Option<Key>>,
     listener_owners: Vec<Option<Key>>,
     waiting: Vec<Waiting>,
-    /// A listener takes no connections because the table was full.
+    /// Whether a listener accepts no connections because the table was full.
     any_paused: bool,
 }
 
@@ -48,14 +48,15 @@ fn own(owners: &mut Vec<Option<Key>>, at: usize, key: Option<Key>) {
 }
 
 impl Streams {
-    /// Attaches to the agent; `connections_max` streams at once.
+    /// Attaches to the agent, for `connections_max` streams at once.
     pub fn attach(path: &std::path::Path, program: &ProgramName, connections_max: usize) -> Result<Streams> {
         let mut agent = Agent::attach(path, program)?;
-        // Those that the program ended may still wait for the proxy's last word.
+        // Streams that the program has ended may still wait for the proxy's last message.
         let flows_max = connections_max.saturating_mul(2);
         let config = AppConfig { seed: random(), flows_max, ..AppConfig::default() };
         let near: Box<dyn Provider> = Box::new(ShmProvider::new()?);
-        // Verbs of this process's own, if a proxy is reached by them and the host has them. Without, the agent forwards.
+        // Uses verbs of this process if a proxy can be reached by them and the host provides them. Otherwise the agent
+        // forwards.
         let far = agent.session().offers_direct().then(|| ProviderKind::Verbs.open().ok()).flatten();
         let provider = match far {
             Some(far) => {
@@ -85,10 +86,10 @@ impl Streams {
         Ok(key)
     }
 
-    /// Ends a listener; what it had not accepted goes to other processes.
+    /// Ends a listener; connections that it had not accepted go to other processes.
     pub fn end_listener(&mut self, id: ListenerId) {
         own(&mut self.listener_owners, id.index(), None);
-        // Unknown only where it was closed before.
+        // Fails only if it was closed before.
         let _ = self.app.close_listener(id);
     }
 
@@ -130,7 +131,7 @@ impl Streams {
         }
     }
 
-    /// Moves everything that can move. `woken`: the descriptors may have been told of news.
+    /// Performs all pending work. `woken`: the descriptors were armed and may have become readable.
     pub fn progress(&mut self, core: &mut Core, now: Instant, unix_s: u64, woken: bool) {
         self.agent.serve(&mut self.app, now, unix_s, woken);
         self.app.progress(now, unix_s);
@@ -143,7 +144,7 @@ impl Streams {
                 Handle::Flow(id) => {
                     let owner = self.flow_owners.get(id.index()).copied().flatten();
                     if let Some(key) = owner.filter(|key| is_flow(core, *key, id)) {
-                        self.news(core, now, key, id);
+                        self.on_ready(core, now, key, id);
                     }
                 }
             }
@@ -155,7 +156,7 @@ impl Streams {
         let Some(listener) = self.listener_owners.get(id.index()).copied().flatten() else { return };
         loop {
             if !core.connections.has_room() {
-                // Others take what this process cannot; see `resume`.
+                // Other processes accept what this one cannot; see `resume`.
                 let _ = self.app.set_interest(id, false);
                 if let Some(listener) = core.listeners.get_mut(listener) {
                     listener.paused = true;
@@ -169,12 +170,12 @@ impl Streams {
             connection.ends = Some((accepted.local, accepted.remote));
             let Some(key) = core.connections.insert(connection) else { return };
             own(&mut self.flow_owners, accepted.flow.index(), Some(key));
-            core.tell_accepted(listener, key);
+            core.report_accepted(listener, key);
             self.read_some(core, now, key, accepted.flow);
         }
     }
 
-    /// There is room for connections again.
+    /// Resumes accepting after a connection has ended.
     fn resume(&mut self, core: &mut Core) {
         if !std::mem::take(&mut self.any_paused) {
             return;
@@ -184,13 +185,13 @@ impl Streams {
             let Some(listener) = core.listeners.get_mut(key).filter(|l| l.paused) else { continue };
             listener.paused = false;
             if let Source::Stream(id) = listener.source {
-                // Unknown only where it was closed meanwhile.
+                // Fails only if it was closed meanwhile.
                 let _ = self.app.set_interest(id, true);
             }
         }
     }
 
-    fn news(&mut self, core: &mut Core, now: Instant, key: Key, id: FlowId) {
+    fn on_ready(&mut self, core: &mut Core, now: Instant, key: Key, id: FlowId) {
         let Some(connection) = core.connections.get_mut(key) else { return };
         if !connection.open {
             if self.app.readiness(Handle::Flow(id)).contains(Readiness::ERROR) {
@@ -200,24 +201,24 @@ impl Streams {
             let Some((local, remote, true)) = self.app.addresses(id) else { return };
             connection.open = true;
             connection.ends = Some((local, remote));
-            core.tell(EventType::Connected, key, None);
+            core.report(EventType::Connected, key, None);
         }
         self.read_some(core, now, key, id);
         self.write_some(core, now, key);
-        // A connection that breaks after the peer's last byte is nobody's to read: it is told here.
+        // No read reports the error of a connection that breaks after the peer's last byte, so it is reported here.
         let over =
-            core.connections.get(key).is_some_and(|c| c.told_end && c.transport == Transport::Stream(id));
+            core.connections.get(key).is_some_and(|c| c.end_reported && c.transport == Transport::Stream(id));
         if over && let Some(error) = self.app.take_error(id) {
             self.lose(core, key, Some(of_errno(error)));
         }
     }
 
-    /// Reads as much as buffers allow.
+    /// Reads as far as there are buffers.
     fn read_some(&mut self, core: &mut Core, now: Instant, key: Key, id: FlowId) {
-        while let Some(connection) = core.connections.get(key).filter(|c| !c.told_end && c.open) {
+        while let Some(connection) = core.connections.get(key).filter(|c| !c.end_reported && c.open) {
             debug_assert_eq!(connection.transport, Transport::Stream(id));
             if self.app.unread(id) == 0 {
-                return self.look_for_end(core, now, key, id);
+                return self.check_end(core, now, key, id);
             }
             if !core.may_receive(key) {
                 return;
@@ -229,21 +230,21 @@ impl Streams {
         }
     }
 
-    /// Nothing waits to be read: whether anything will come.
-    fn look_for_end(&mut self, core: &mut Core, now: Instant, key: Key, id: FlowId) {
+    /// Checks, when there is nothing to read, whether the stream has ended or broken.
+    fn check_end(&mut self, core: &mut Core, now: Instant, key: Key, id: FlowId) {
         match self.app.read(now, id, &mut [0], true) {
             Ok(0) => {
                 if let Some(connection) = core.connections.get_mut(key) {
-                    connection.told_end = true;
+                    connection.end_reported = true;
                 }
-                core.tell(EventType::End, key, None);
+                core.report(EventType::End, key, None);
             }
             Err(AppError::Broken(number)) => self.lose(core, key, Some(of_errno(number))),
             _ => {}
         }
     }
 
-    /// Writes as much as credit allows, then ends what was to end.
+    /// Writes as far as credit allows, then ends what is to be ended.
     pub fn write_some(&mut self, core: &mut Core, now: Instant, key: Key) {
         let Some(connection) = core.connections.get(key).filter(|c| c.open) else { return };
         let Transport::Stream(id) = connection.transport else { return };
@@ -268,49 +269,49 @@ impl Streams {
             return self.close(core, now, key, false);
         }
         if connection.shutdown && !std::mem::replace(&mut connection.write_ended, true) {
-            // Fails only where the connection broke, which its events tell.
+            // Fails only if the connection broke, which its events report.
             let _ = self.app.shutdown(now, id, Directions { read: false, write: true });
         }
     }
 
-    /// Serves a connection that had found no buffer.
+    /// Serves a connection that had no buffer for its data.
     pub fn serve_starved(&mut self, core: &mut Core, now: Instant, key: Key) {
         if let Some(&Connection { transport: Transport::Stream(id), .. }) = core.connections.get(key) {
             self.read_some(core, now, key, id);
         }
     }
 
-    /// The connection is gone, for this reason; the program still has to end it.
+    /// Ends a connection for this reason; its handle remains until the program ends it.
     fn lose(&mut self, core: &mut Core, key: Key, error: Option<Error>) {
         core.fail_queue(key, error.unwrap_or(Error::PIPE));
         let Some(connection) = core.connections.get_mut(key) else { return };
         let transport = std::mem::replace(&mut connection.transport, Transport::Gone);
-        connection.told_end = true;
+        connection.end_reported = true;
         if connection.ended {
             core.connections.remove(key);
         } else {
-            core.tell(EventType::Closed, key, error);
+            core.report(EventType::Closed, key, error);
         }
         if let Transport::Stream(id) = transport {
             own(&mut self.flow_owners, id.index(), None);
-            // It is broken already: nothing is sent.
+            // It is broken already, so nothing is sent.
             let _ = self.app.close(crate::system::now(), id, false);
         }
         self.resume(core);
     }
 
-    /// Ends a connection for good. With `reset` the peer is told so, and what was queued is not sent.
+    /// Ends a connection. With `reset` the peer receives a reset, and queued buffers are not sent.
     pub fn close(&mut self, core: &mut Core, now: Instant, key: Key, reset: bool) {
         core.fail_queue(key, Error::CANCELED);
         if let Some(Connection { transport: Transport::Stream(id), .. }) = core.connections.remove(key) {
             own(&mut self.flow_owners, id.index(), None);
-            // Unknown only where it is gone already.
+            // Fails only if it has ended already.
             let _ = self.app.close(now, id, reset);
         }
         self.resume(core);
     }
 
-    /// When to be called though nothing arrives.
+    /// Time at which [`progress`](Self::progress) must be called even if nothing arrives.
     pub fn next_timeout(&self) -> Option<Instant> {
         let waiting = self.waiting.iter().map(|w| w.until);
         let others = self.app.next_timeout().into_iter().chain(self.agent.next_timeout());
@@ -329,12 +330,12 @@ impl Streams {
         into.extend(self.agent.fd());
     }
 
-    /// Counts changes of what [`wake`](Self::wake) tells.
+    /// Generation of the set that [`wake`](Self::wake) returns.
     pub fn wake_generation(&self) -> u64 {
         self.app.wake_generation() + self.agent.changes()
     }
 
-    /// In a forked child: everything is given up without a word.
+    /// Abandons all streams in a forked child; nothing is sent to any peer.
     pub fn abandon_after_fork(self) {
         self.app.into_endpoint().abandon_after_fork();
     }

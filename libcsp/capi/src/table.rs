@@ -1,4 +1,4 @@
-//! A bounded table whose keys carry a generation, so that a key of the past names nothing.
+//! A bounded table whose keys carry a generation, so that the key of a removed value is invalid.
 
 use crate::handle::{GENERATION_MASK, INDEX_BITS, Key};
 
@@ -42,19 +42,19 @@ impl<T> Table<T> {
         Some(Key { index, generation: slot.generation })
     }
 
-    /// The value that a key names.
+    /// The value of a key.
     pub fn get(&self, key: Key) -> Option<&T> {
         let slot = self.slots.get(key.index as usize)?;
         if slot.generation == key.generation { slot.value.as_ref() } else { None }
     }
 
-    /// The same, to change.
+    /// The value of a key, mutable.
     pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         let slot = self.slots.get_mut(key.index as usize)?;
         if slot.generation == key.generation { slot.value.as_mut() } else { None }
     }
 
-    /// Takes a value out; its key names nothing from now on.
+    /// Removes a value; its key is invalid from then on.
     pub fn remove(&mut self, key: Key) -> Option<T> {
         let slot = self.slots.get_mut(key.index as usize).filter(|s| s.generation == key.generation)?;
         let value = slot.value.take()?;
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_of_the_past_names_nothing() {
+    fn the_key_of_a_removed_value_is_invalid() {
         let mut table = Table::new(2);
         let first = table.insert('a').unwrap();
         let second = table.insert('b').unwrap();

@@ -74,7 +74,7 @@ fn the_header_is_good_c99_c11_and_cpp17() {
 }
 
 #[test]
-fn structures_and_constants_are_as_the_header_says() {
+fn structures_and_constants_match_the_header() {
     let expected = csp::layout::expected();
     let mut text = "#include <csp.h>\n#include <stdio.h>\nint main(void)\n{\n".to_owned();
     for (expression, _) in &expected {

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use common::{compile, here, run, scratch};
 
-/// Runs a program of `tests/c` whose channels have a folder of their own.
+/// Runs a program of `tests/c` with a folder of its own for channels.
 fn program(name: &str, arguments: &[&str], flags: &[&str]) {
     let source = here().join(format!("tests/c/{name}.c"));
     let kind = if flags.is_empty() { "plain" } else { "sanitized" };
@@ -93,9 +93,9 @@ fn the_examples_build_by_both_compilers_and_messages_go_back_and_forth() {
     }
 }
 
-/// The first program of docs/libcsp.md does what the page says.
+/// The first program of docs/libcsp.md does what the page describes.
 #[test]
-fn the_first_program_says_hello() {
+fn the_first_program_prints_hello() {
     let page = fs::read_to_string(here().join("../../docs/libcsp.md")).unwrap();
     let code = page.split("```c\n").nth(1).unwrap().split("```").next().unwrap();
     let source = scratch().join("first.c");

@@ -10,7 +10,7 @@ pub fn now() -> Instant {
     Instant::from_nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// Seconds since 1970, as tokens count them.
+/// Unix time in seconds, as tokens use it.
 pub fn unix_now_s() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }

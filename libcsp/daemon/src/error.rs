@@ -1,4 +1,4 @@
-//! Why a daemon ended, and the exit code that says so.
+//! Why a daemon ended, and its exit code.
 
 use csp_control::{ConfigError, ControlError, exit_code};
 use csp_telemetry::{AdminError, LogError};
@@ -6,32 +6,32 @@ use csp_telemetry::{AdminError, LogError};
 /// Why a daemon ended, or did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
-    /// The configuration is wrong beyond its syntax.
+    /// The configuration is invalid although its syntax is correct.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The log level is wrong.
+    /// The log level is invalid.
     #[error("log.level: {0}")]
     Log(#[from] LogError),
-    /// Something that the daemon needs cannot be had: an interface, an address, a provider, a program. Tells
-    /// what asks for it.
+    /// A resource that the daemon needs is not available: an interface, an address, a provider, a program. The text
+    /// names the setting that requires it.
     #[error("{0}")]
     Unavailable(String),
-    /// The state directory is another process' already.
+    /// Another process uses the state directory.
     #[error("{0}")]
     Taken(String),
     /// The admin endpoint cannot be opened.
     #[error(transparent)]
     Admin(#[from] AdminError),
-    /// The control plane refused us.
+    /// The control plane refused this daemon.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// The operating system refused something basic.
+    /// The operating system refused a basic operation.
     #[error("{0}")]
     System(#[from] std::io::Error),
 }
 
 impl DaemonError {
-    /// What the SAN provider `provider` refuses, in its words.
+    /// The error for the SAN provider `provider`, with the provider's reason.
     pub fn provider(provider: csp_vi::ProviderKind, reason: &csp_vi::ViError) -> Self {
         DaemonError::Unavailable(format!("san.provider: {provider} does not work here: {reason}"))
     }

@@ -1,15 +1,15 @@
-//! The shell that all daemons share: what surrounds their own work.
+//! The shell that all daemons share: everything around a daemon's own work.
 //!
 //! ```text
 //!  program   arguments, configuration file, exit code
 //!     │
 //!  shell     the control thread: registration, membership, policy, admin endpoint, signals ─▶ Event ─▶ the daemon
 //!     │ Mailbox                                                   ▲ SnapshotCell, Reply
-//!  thread    a data thread around a DataWorker: turns while there is work, waits when there is none
-//!     └ query  the admin endpoint's questions that data threads answer
+//!  thread    a data thread around a DataWorker: turns while there is work, waits while there is none
+//!     └ query  questions of the admin endpoint that data threads answer
 //! ```
-//! Owned here: threads, clocks and signals of the daemons. Refused: what only one tier knows. The management node takes
-//! [`program`], errors and signals from here and has a control thread of its own.
+//! Owned here: threads, clocks and signals of the daemons. Code for one tier only does not belong here. The management
+//! node uses [`program`], errors and signals from here and has a control thread of its own.
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_types, reason = "the shell owns clocks, sockets and threads")]
 

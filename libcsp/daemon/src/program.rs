@@ -19,8 +19,8 @@ pub struct ConfigFile {
     pub check: bool,
 }
 
-/// Parses the arguments as `A`, reads the configuration that `file` finds in them with `load`, and runs `run` on it; errors
-/// go to standard error, behind the name of `program`, and become exit codes.
+/// Parses the arguments as `A`, reads the configuration file that `file` selects from them with `load`, and passes the
+/// configuration to `run`. Errors are printed to standard error after the name of `program`, and become exit codes.
 pub fn main<A: Parser, C>(
     program: &str,
     file: impl FnOnce(&A) -> &ConfigFile,
@@ -30,7 +30,7 @@ pub fn main<A: Parser, C>(
     let arguments = match A::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            let _ = error.print(); // nobody reads it: the exit code remains
+            let _ = error.print(); // if standard error is closed, the exit code remains
             return if error.use_stderr() { exit_code::USAGE } else { exit_code::OK }.into();
         }
     };
@@ -55,7 +55,8 @@ pub fn main<A: Parser, C>(
     }
 }
 
-/// VIs of processes, connections in custody and links each take descriptors: what the operator allows at most is allowed.
+/// Raises the limit of open files to the operator's maximum: VIs of processes, connections in custody and links each
+/// use descriptors.
 fn raise_descriptor_limit(program: &str) {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);

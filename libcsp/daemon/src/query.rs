@@ -1,4 +1,4 @@
-//! Questions of the admin endpoint that data threads answer: how they are put, and what stands in their URLs.
+//! Questions of the admin endpoint that data threads answer: how they are asked, and the parameters of their URLs.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const LIMIT_DEFAULT: usize = 100;
 const LIMIT_MAX: usize = 10_000;
 
-/// `?limit=`: how many entries are wanted.
+/// `?limit=`: the number of requested entries.
 #[derive(Deserialize, Debug)]
 pub struct Limit {
     limit: Option<usize>,
 }
 
 impl Limit {
-    /// The number: 100 where none is given, at most 10,000.
+    /// The number: 100 by default, at most 10,000.
     pub fn get(&self) -> usize {
         self.limit.unwrap_or(LIMIT_DEFAULT).min(LIMIT_MAX)
     }
@@ -46,10 +46,10 @@ impl Label {
 /// Why a question has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum QueryError {
-    /// No label.
-    #[error("label {0:?}: eight hex digits are wanted, such as 00000001")]
+    /// The text is not a label.
+    #[error("label {0:?}: eight hex digits are expected, such as 00000001")]
     Label(String),
-    /// A data worker does not answer.
+    /// A data worker did not answer.
     #[error("a data worker: {0}")]
     Unanswered(#[from] MailboxError),
 }
@@ -64,7 +64,7 @@ impl IntoResponse for QueryError {
     }
 }
 
-/// The data workers of a node as its admin endpoint asks them.
+/// The data workers of a node, as seen by its admin endpoint.
 #[derive(Debug)]
 pub struct Workers<Q> {
     /// The node's id.

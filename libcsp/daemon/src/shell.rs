@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use crate::DaemonError;
 
-/// How often [`Event::Tick`] comes.
+/// Interval of [`Event::Tick`].
 const TICK: Duration = Duration::from_millis(250);
 
 /// Starts logging as the configuration says.
@@ -29,7 +29,7 @@ pub fn init_logging(log: &LogSection) -> Result<(), DaemonError> {
     Ok(csp_telemetry::init_logging(&log.level, format)?)
 }
 
-/// SIGTERM and SIGINT, from when this is made on.
+/// SIGTERM and SIGINT, caught from the creation of this value on.
 #[derive(Debug)]
 pub struct StopSignals {
     terminate: Signal,
@@ -37,28 +37,28 @@ pub struct StopSignals {
 }
 
 impl StopSignals {
-    /// Listens. Must run inside tokio; errors are those of signal handling.
+    /// Installs the handlers. Must run inside tokio; errors are those of signal handling.
     pub fn new() -> Result<Self, DaemonError> {
         let (terminate, interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         Ok(StopSignals { terminate, interrupt })
     }
 
-    /// Waits for either; gives its name. Cancel-safe.
+    /// Waits for either signal; returns its name. Cancel-safe.
     pub async fn recv(&mut self) -> &'static str {
         tokio::select! { _ = self.terminate.recv() => "SIGTERM", _ = self.interrupt.recv() => "SIGINT" }
     }
 }
 
-/// What a shell is made of.
+/// Options of a shell.
 #[derive(Debug)]
 pub struct ShellOptions<'a> {
-    /// What is registered.
+    /// The record to register.
     pub record: NodeRecord,
-    /// Where.
+    /// Where to register it.
     pub etcd: &'a EtcdSection,
-    /// Keeps the last-known-good policy.
+    /// The directory that holds the last-known-good policy.
     pub state_dir: PathBuf,
-    /// Of the admin endpoint.
+    /// The address of the admin endpoint.
     pub listen: SocketAddr,
     /// The daemon's own metrics.
     pub metrics: Exposition,
@@ -66,23 +66,23 @@ pub struct ShellOptions<'a> {
     pub routes: Router,
 }
 
-/// What the daemon is to act on.
+/// An event that the daemon handles.
 #[derive(Debug)]
 pub enum Event {
-    /// Who is there has changed; the first one comes at once.
+    /// The membership changed; the first event is sent at once.
     Membership(Membership),
-    /// To be applied, and acknowledged with [`Shell::ack`]; the first one comes as soon as there is one.
+    /// A policy to apply and acknowledge with [`Shell::ack`]; the first event is sent as soon as there is a policy.
     Policy(ActivePolicy),
-    /// Time to look at how the daemon's own parts stand and set [`Shell::readiness`].
+    /// Periodic: the daemon checks the state of its parts and sets [`Shell::readiness`].
     Tick,
-    /// It is over: a signal asked to stop, or the control plane refuses us.
+    /// The daemon ends: a signal asked it to stop, or the control plane refused it.
     End(Result<(), ControlError>),
 }
 
-/// The control thread's part that all daemons share.
+/// The part of the control thread that all daemons share.
 #[derive(Debug)]
 pub struct Shell {
-    /// For `/readyz`. `control` and `policy` are set here, the rest by the daemon.
+    /// For `/readyz`. The shell sets `control` and `policy`, the daemon the other conditions.
     pub readiness: Readiness,
     control: ControlPlane,
     admin: AdminServer,
@@ -93,7 +93,8 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// Opens the admin endpoint, then registers. `None`: a signal asked to stop meanwhile. Must run inside tokio.
+    /// Opens the admin endpoint, then registers the node. Returns `None` if a signal asked to stop meanwhile. Must run
+    /// inside tokio.
     pub async fn start(options: ShellOptions<'_>) -> Result<Option<Shell>, DaemonError> {
         let ShellOptions { record, etcd, state_dir, listen, metrics, routes } = options;
         let mut signals = StopSignals::new()?;
@@ -118,7 +119,7 @@ impl Shell {
         Ok(Some(Shell { readiness, control, admin, signals, policy, membership, ticks }))
     }
 
-    /// What comes next. Cancel-safe.
+    /// Waits for the next event. Cancel-safe.
     pub async fn next(&mut self) -> Event {
         loop {
             tokio::select! {
@@ -138,12 +139,12 @@ impl Shell {
         }
     }
 
-    /// Says that the daemon's workers run `generation` now, or why they cannot.
+    /// Acknowledges that the daemon's workers use `generation`, or reports why they cannot.
     pub async fn ack(&self, generation: u64, result: Result<(), String>) {
         self.control.ack_applied(generation, result).await;
     }
 
-    /// Takes the registration back and closes the admin endpoint, within four seconds.
+    /// Removes the registration and closes the admin endpoint, within four seconds.
     pub async fn shutdown(self) {
         tracing::info!("stopping");
         self.control.shutdown().await;
@@ -151,7 +152,7 @@ impl Shell {
     }
 }
 
-/// The next value; never, where nobody can send one any more.
+/// Waits for the next value; for ever if all senders are gone.
 async fn changed<T: Clone>(receiver: &mut watch::Receiver<T>) -> T {
     match receiver.changed().await {
         Ok(()) => receiver.borrow_and_update().clone(),

@@ -1,4 +1,4 @@
-//! A data thread: turns while there is work, waits when there is none; and the control thread's end of it.
+//! A data thread: turns while there is work, waits while there is none; and the control thread's handle of it.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -13,49 +13,50 @@ use csp_vi::{Armed, ViError, WaitSet, Wake};
 
 use crate::clock::{now, unix_now_s};
 
-/// How often published numbers are renewed, at most.
+/// Shortest interval between publications of a worker's numbers.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(100);
-/// Before a sleep that may be longer than this the numbers are published, however fresh the last ones are.
+/// Before a sleep that may be longer than this the numbers are published, even if the last publication is recent.
 const LONG_SLEEP: Duration = Duration::from_secs(1);
 
-/// How long [`DataThread::stop_all`] waits before it tries a full mailbox again.
+/// Delay before [`DataThread::stop_all`] tries a full mailbox again.
 const FULL_WAIT: Duration = Duration::from_millis(1);
 
-/// Something that is moved on by turns, in a thread of its own.
+/// A worker that runs by turns, in a thread of its own.
 pub trait DataWorker {
-    /// What the control thread says to it or asks of it.
+    /// Messages and questions of the control thread.
     type Question: Send + 'static;
-    /// What it publishes.
+    /// The published numbers.
     type Published: Clone + Send + 'static;
 
-    /// Moves everything that can move; returns whether anything did. `unix_s` may be a tenth of a second behind.
+    /// Performs all pending work; returns whether there was any. `unix_s` may be a tenth of a second behind.
     fn turn(&mut self, now: Instant, unix_s: u64) -> bool;
 
-    /// Answers the control thread; [`ControlFlow::Break`] ends the thread.
+    /// Handles a question of the control thread; [`ControlFlow::Break`] ends the thread.
     fn answer(&mut self, now: Instant, question: Self::Question) -> ControlFlow<()>;
 
-    /// The numbers to publish. Called ten times a second at most, and before each sleep that may be long.
+    /// Returns the numbers to publish. Called at most ten times a second, and before each sleep that may be long.
     fn publish(&mut self) -> Self::Published;
 
-    /// Gets ready to sleep.
+    /// Arms the descriptors of [`wake`](Self::wake) before a sleep.
     fn arm(&mut self) -> Result<Armed, ViError>;
 
-    /// What wakes a sleeper.
+    /// The descriptors that end a sleep, appended to `into`.
     fn wake(&self, into: &mut Vec<Wake>);
 
-    /// Counts changes of what [`wake`](Self::wake) tells.
+    /// Generation of the set that [`wake`](Self::wake) returns; it changes with the set.
     fn wake_generation(&self) -> u64;
 
-    /// When a turn is wanted though nothing happens.
+    /// Time at which a turn is due even if nothing arrives.
     fn next_timeout(&self) -> Option<Instant>;
 
-    /// Longest sleep. Numbers of a worker that sleeps are as old, unless this is over a second: then they are published before.
+    /// Longest sleep. The published numbers of a sleeping worker may be this old, unless it exceeds a second: then they
+    /// are published before the sleep.
     fn sleep_max(&self) -> Duration {
         PUBLISH_INTERVAL
     }
 }
 
-/// A data thread as the control thread has it.
+/// The control thread's handle of a data thread.
 #[derive(Debug)]
 pub struct DataThread<Q, P> {
     mailbox: MailboxSender<Q>,
@@ -64,8 +65,8 @@ pub struct DataThread<Q, P> {
 }
 
 impl<Q: Send + 'static, P: Clone + Send + 'static> DataThread<Q, P> {
-    /// Starts a thread named `name` around `worker`. At most `questions_max` questions wait for it; `spin` is how long it looks
-    /// again before it sleeps. Errors are those of making a thread, an eventfd or an epoll set.
+    /// Starts a thread named `name` around `worker`. At most `questions_max` questions wait for it; `spin` determines
+    /// how long it polls before it sleeps. Errors are those of creating a thread, an eventfd or an epoll set.
     pub fn start<W>(name: String, mut worker: W, questions_max: usize, spin: SpinSetting) -> io::Result<Self>
     where
         W: DataWorker<Question = Q, Published = P> + Send + 'static,
@@ -80,26 +81,27 @@ impl<Q: Send + 'static, P: Clone + Send + 'static> DataThread<Q, P> {
         Ok(DataThread { mailbox: sender, published, thread: Some(thread) })
     }
 
-    /// Where questions go.
+    /// The mailbox for questions.
     pub fn mailbox(&self) -> &MailboxSender<Q> {
         &self.mailbox
     }
 
-    /// What the worker published last.
+    /// The numbers that the worker published last.
     pub fn published(&self) -> &Arc<SnapshotCell<P>> {
         &self.published
     }
 
-    /// Sends every thread what ends it, then waits for all of them. A second time nothing happens.
+    /// Sends every thread the question that ends it, then waits for all of them. A second call has no effect.
     pub fn stop_all(threads: &mut [Self], end: impl Fn() -> Q) {
         for thread in threads.iter().filter(|thread| thread.thread.is_some()) {
-            // One that is gone has stopped; one that is behind has to hear it.
+            // A thread whose mailbox is closed has stopped. A thread with a full mailbox must still receive the
+            // message.
             while thread.mailbox.send(end()) == Err(MailboxError::Full) {
                 std::thread::sleep(FULL_WAIT);
             }
         }
         for thread in threads.iter_mut().filter_map(|thread| thread.thread.take()) {
-            let _ = thread.join(); // its panic has ended the process
+            let _ = thread.join(); // a panic would have ended the process
         }
     }
 }
@@ -115,7 +117,7 @@ fn run<W: DataWorker>(
     loop {
         let at = now();
         let mut busy = false;
-        // One question a turn: a mailbox that is refilled as fast as it is emptied does not delay the turns, on which
+        // One question per turn: a mailbox that is refilled as fast as it is emptied does not delay the turns, on which
         // heartbeats and timers depend.
         if let Some(question) = mailbox.poll() {
             busy = true;
@@ -135,7 +137,7 @@ fn run<W: DataWorker>(
         } else if matches!(worker.arm(), Ok(Armed::Armed)) {
             let mut longest = worker.sleep_max();
             if longest > LONG_SLEEP && !published.publish(&worker.publish()) {
-                longest = PUBLISH_INTERVAL; // somebody reads just now: once more then
+                longest = PUBLISH_INTERVAL; // a reader holds the snapshot now: publish again soon
             }
             waiter.wait(&worker, &mut mailbox, at, longest);
             gap.woke();
@@ -146,7 +148,7 @@ fn run<W: DataWorker>(
     }
 }
 
-/// The descriptors that a worker blocks on, kept in step with the worker.
+/// The descriptors that a worker blocks on, updated with the worker's set.
 struct Waiter {
     set: WaitSet,
     wake: Vec<Wake>,

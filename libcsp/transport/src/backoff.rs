@@ -1,4 +1,4 @@
-//! When to try again: exponential back-off with seeded jitter.
+//! Retry times: exponential back-off with seeded jitter.
 
 use csp_types::{Duration, Instant};
 
@@ -18,8 +18,8 @@ impl Default for BackoffConfig {
     }
 }
 
-/// The back-off of one peer. Delays double up to the maximum; each is drawn from its upper half, so that peers that
-/// failed together do not come back together.
+/// The back-off of one peer. Delays double up to the maximum. Each delay is drawn from the upper half of its range, so
+/// that peers that failed at the same time do not retry at the same time.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
     config: BackoffConfig,
@@ -29,22 +29,22 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// A back-off that lets the first try pass at once. Equal seeds give equal delays.
+    /// A back-off whose first attempt is allowed at once. Equal seeds give equal delays.
     pub const fn new(config: BackoffConfig, seed: u64) -> Self {
         Backoff { config, failures: 0, state: seed, not_before: Instant::ZERO }
     }
 
-    /// When the next try is allowed.
+    /// The earliest time of the next attempt.
     pub const fn next_try(&self) -> Instant {
         self.not_before
     }
 
-    /// Whether a try is allowed.
+    /// Whether an attempt is allowed at `now`.
     pub fn ready(&self, now: Instant) -> bool {
         now >= self.not_before
     }
 
-    /// A try failed (or a link was lost): sets the time of the next and returns it.
+    /// Records a failed attempt (or a lost link). Sets and returns the time of the next attempt.
     pub fn failed(&mut self, now: Instant) -> Instant {
         let first = u64::try_from(self.config.first.as_nanos()).unwrap_or(u64::MAX);
         let max = u64::try_from(self.config.max.as_nanos()).unwrap_or(u64::MAX);
@@ -56,7 +56,7 @@ impl Backoff {
         self.not_before
     }
 
-    /// The link is up: the next failure starts over with the first delay.
+    /// Records a success: the delay after the next failure is the first delay again.
     pub const fn succeeded(&mut self) {
         self.failures = 0;
     }

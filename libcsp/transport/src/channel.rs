@@ -1,12 +1,12 @@
-//! A channel: the pool of links between one process and one proxy worker, and the flow messages on their way over it.
+//! A channel: the pool of links between one process and one proxy worker, and the flow messages queued for it.
 //!
-//! Order: each flow stays on one link (the owner keeps the [`LinkId`] that [`Channel::pick`] gave, or on which OPEN
-//! came), and each link's messages leave first in, first out. Nothing overtakes within a flow.
+//! Order: each flow stays on one link (the owner keeps the [`LinkId`] that [`Channel::pick`] returned, or on which OPEN
+//! arrived), and the messages of a link are sent first in, first out. No message overtakes another of its flow.
 //!
-//! Loss: a link whose VI breaks while its peer lives goes on over another VI, and its flows notice nothing but missing
-//! credit. When a link of the pool dies, neither side can know what of the flows on it arrived. These flows are over
-//! (RESET to both their ends); flows on the other links live on, new flows use what is left of the pool, and the
-//! process side replaces the link.
+//! Loss: a link whose VI breaks while its peer lives resumes over another VI; its flows only lack credit meanwhile.
+//! When a link of the pool is lost, neither side knows which messages of its flows arrived. These flows end (both their
+//! ends receive RESET). Flows on other links continue, new flows use the remaining links, and the process side replaces
+//! the lost link.
 
 use csp_types::Instant;
 use csp_types::limits::VI_POOL_MAX;
@@ -17,16 +17,17 @@ use csp_wire::channel::{
 use crate::endpoint::{Endpoint, GATHER_MAX};
 use crate::event::{LinkId, MessageKind, SendError};
 
-/// DATA of at least so many bytes is posted from where it lies; less is copied together with other messages first.
+/// Shortest DATA message, in bytes, that is posted directly from the caller's memory. Shorter messages are copied into
+/// the queue and sent together.
 const DIRECT_LEN_MIN: usize = 2048;
 
-/// What a [`Channel`] is made with.
+/// Configuration of a [`Channel`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChannelConfig {
-    /// Most links in the pool, 1 to [`VI_POOL_MAX`].
+    /// Largest number of links in the pool, 1 to [`VI_POOL_MAX`].
     pub links_max: usize,
-    /// Bytes of control messages that each link's queue holds while there is no descriptor credit. Flows that end all
-    /// at once need 32 bytes each.
+    /// Capacity, in bytes, of the queue that holds a link's control messages while there is no descriptor credit. A
+    /// flow that ends takes 32 bytes of it.
     pub control_capacity: usize,
 }
 
@@ -37,27 +38,27 @@ impl Default for ChannelConfig {
     }
 }
 
-/// Why a flow message was not taken. Nothing of it was.
+/// Why a flow message was not queued or sent. No part of it was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ChannelError {
-    /// DATA: no descriptor credit. Try again when [`Channel::writable`].
+    /// DATA without descriptor credit. Retry when [`Channel::writable`] returns `true`.
     #[error("no descriptor credit")]
     Blocked,
-    /// The link is not in the pool (any more): the flow is lost.
+    /// The link is not, or no longer, in the pool: the flow is lost.
     #[error("the flow's link is gone")]
     Lost,
-    /// A control message found the queue full: the peer reads nothing. Close the link.
+    /// The queue of control messages is full, since the peer does not read. Close the link.
     #[error("the queue of control messages is full")]
     Full,
-    /// Longer than one message can be.
+    /// The message exceeds the link's message length.
     #[error("too long for one message")]
     TooLong,
-    /// The header is none that the format allows, such as DATA without label: our own mistake.
+    /// The header violates the format, for example DATA without a label. This is an error of the caller.
     #[error("the message is ill-formed")]
     Invalid,
 }
 
-/// Messages of one link that wait for a descriptor: whole messages, back to back, oldest first.
+/// Messages of one link that wait for descriptor credit: whole messages, contiguous, oldest first.
 #[derive(Debug)]
 struct Queue {
     link: LinkId,
@@ -70,7 +71,7 @@ struct Queue {
 #[derive(Debug)]
 pub struct Channel {
     queues: Vec<Queue>,
-    /// Buffers of links that left, for those that come.
+    /// Buffers of removed links, reused for links added later.
     spare: Vec<Box<[u8]>>,
     links_max: usize,
     queue_len: usize,
@@ -78,7 +79,7 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// An empty pool over links of `endpoint`.
+    /// Creates an empty pool for links of `endpoint`.
     pub fn new(endpoint: &Endpoint, config: ChannelConfig) -> Self {
         let body_max = endpoint.message_len() / ALIGNMENT * ALIGNMENT;
         let links_max = config.links_max.clamp(1, VI_POOL_MAX);
@@ -91,7 +92,7 @@ impl Channel {
         }
     }
 
-    /// Adds a link that came up. `false`: it is there already, or the pool is full.
+    /// Adds a link that is up. Returns `false` if it is in the pool already or the pool is full.
     pub fn add_link(&mut self, link: LinkId) -> bool {
         if self.queues.len() >= self.links_max || self.position(link).is_some() {
             return false;
@@ -101,7 +102,8 @@ impl Channel {
         true
     }
 
-    /// Removes a link that went down, with what waited for it. Flows that were on it are lost. `false`: not here.
+    /// Removes a link that went down, together with its queued messages. Flows on it are lost. Returns `false` if it is
+    /// not in the pool.
     pub fn remove_link(&mut self, link: LinkId) -> bool {
         let Some(at) = self.position(link) else { return false };
         self.spare.push(self.queues.swap_remove(at).buffer);
@@ -113,7 +115,7 @@ impl Channel {
         self.queues.iter().map(|queue| queue.link)
     }
 
-    /// Whether `link` belongs to this pool: a message that came over another has no business with its flows.
+    /// Whether `link` belongs to this pool. A message received on any other link must not affect this pool's flows.
     pub fn contains(&self, link: LinkId) -> bool {
         self.position(link).is_some()
     }
@@ -123,17 +125,18 @@ impl Channel {
         self.queues.is_empty()
     }
 
-    /// The link for a new flow: any number of it (its label, its request id) spreads flows evenly. Keep the link with
-    /// the flow; all its messages, both ways, use this one.
+    /// Selects the link for a new flow. Any number of the flow (its label, its request id) spreads flows evenly. The
+    /// owner keeps the link with the flow: all its messages, in both directions, use this link.
     pub fn pick(&self, number: u32) -> Option<LinkId> {
         let count = u32::try_from(self.queues.len()).ok().filter(|&n| n > 0)?;
         self.queues.get((number % count) as usize).map(|queue| queue.link)
     }
 
-    /// Whether DATA would be taken on `link` now, if it is no longer than [`data_len_max`](Self::data_len_max).
+    /// Whether [`send`](Self::send) would accept DATA on `link` now, provided that it is no longer than
+    /// [`data_len_max`](Self::data_len_max).
     pub fn writable(&self, endpoint: &Endpoint, link: LinkId) -> bool {
         let Some(queue) = self.position(link).and_then(|at| self.queues.get(at)) else { return false };
-        // What waits takes one message (or more): DATA may follow it when a credit is left for DATA's own.
+        // The queued messages take one link message or more; DATA may follow if a credit remains for it.
         let messages = (queue.len() / self.body_max.max(1)) as u32 + u32::from(queue.len() > 0);
         endpoint.credits(link) > messages
     }
@@ -143,11 +146,11 @@ impl Channel {
         self.body_max.saturating_sub(MESSAGE_HEADER_LEN)
     }
 
-    /// Sends a flow message on its flow's link. Small messages wait for [`flush`](Self::flush), and travel together.
-    /// The payload lies in `parts` (at most [`GATHER_MAX`] - 3); its length replaces that in `header`.
+    /// Sends a flow message on its flow's link. Small messages are queued until [`flush`](Self::flush) and sent
+    /// together. `parts` (at most [`GATHER_MAX`] - 3) hold the payload; their length replaces the length in `header`.
     ///
-    /// DATA is [refused](ChannelError::Blocked) while there is no descriptor credit. Other messages are queued and
-    /// leave in order as credit returns.
+    /// Without descriptor credit DATA fails with [`ChannelError::Blocked`]; other messages are queued and sent in order
+    /// as credit returns.
     pub fn send(
         &mut self,
         now: Instant,
@@ -181,12 +184,12 @@ impl Channel {
         queue.append(&header, total, parts)
     }
 
-    /// Sends what waits, as far as there is credit. Returns whether nothing waits any more. A link that is down keeps
-    /// its queue until [`remove_link`](Self::remove_link).
+    /// Sends queued messages as far as there is credit. Returns whether the queues are empty. The queue of a link that
+    /// is down remains until [`remove_link`](Self::remove_link).
     pub fn flush(&mut self, now: Instant, endpoint: &mut Endpoint) -> bool {
         let mut all = true;
         for queue in &mut self.queues {
-            // A link that is down tells so by its event; here it merely does not drain.
+            // The loss of a link is reported by its event; here its queue only stays as it is.
             let _ = queue.flush(now, endpoint, self.body_max);
             all &= queue.len() == 0;
         }
@@ -245,7 +248,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Posts what waits and the message after it, the payload from where it lies. `false`: not possible now.
+    /// Posts the queued messages and the message after them, whose payload is not copied. Returns `false` if the parts
+    /// exceed a gather list or the message length.
     fn send_direct(
         &mut self,
         now: Instant,
@@ -276,7 +280,8 @@ impl Queue {
     }
 }
 
-/// How many of the waiting bytes, cut between messages, fill one body, and the label to tell with them.
+/// Returns how many of the queued bytes, cut between messages, fill one body, and the immediate data for that body: the
+/// label that all its messages share, or 0.
 fn first_body(waiting: &[u8], body_max: usize) -> (usize, u32) {
     let mut len = 0;
     let mut label = None;
@@ -290,13 +295,14 @@ fn first_body(waiting: &[u8], body_max: usize) -> (usize, u32) {
     (len, label.unwrap_or(0))
 }
 
-/// `label` if all waiting messages are of this flow, else 0.
+/// `label` if all queued messages belong to this flow, else 0.
 fn shared_label(waiting: &[u8], label: u32) -> u32 {
     let (_, shared) = first_body(waiting, waiting.len());
     if shared == label { label } else { 0 }
 }
 
-/// Length with padding, and label (0 where it has none), of the message at the start of our own queue.
+/// Length with padding, and label (0 for a message that belongs to no flow), of the first message in `bytes`, which
+/// come from this side's own queue.
 fn measure(bytes: &[u8]) -> Option<(usize, u32)> {
     let header = MessageHeader::parse(bytes).ok()?;
     let id = if header.kind.is_of_flow() { header.id } else { 0 };

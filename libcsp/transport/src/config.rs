@@ -1,38 +1,39 @@
-//! What an endpoint is made with.
+//! Configuration of an endpoint.
 
 use csp_types::{Duration, limits};
 
 use crate::identity::PeerIdentity;
 use crate::token::ClusterKey;
 
-/// Fewest receive descriptors of either side: two stay reserved for control messages, so that credits and heartbeats
-/// always get through.
+/// Smallest number of receive descriptors of either side. Two are reserved for control messages, so that credits and
+/// heartbeats can always be sent.
 pub const RECEIVE_DEPTH_MIN: u32 = 4;
 
-/// When to send PING and when silence is death.
+/// Heartbeat times: when PING is sent, and how long a daemon may be silent before it counts as dead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Heartbeat {
-    /// PING is sent when nothing else was sent for so long.
+    /// PING is sent when no message was sent for this long.
     pub interval: Duration,
-    /// A daemon that sent nothing for so long is dead.
+    /// A daemon that sent no message for this long counts as dead.
     pub deadline: Duration,
-    /// An application sends no PING on a link that carried nothing else for so long, where each death is told by a hang-up
-    /// ([`csp_vi::Provider::can_break`]): idle costs no processor time. More than `deadline`.
+    /// An application sends no PING on a link that carried only heartbeats for this long, if the provider reports each
+    /// death by a hang-up ([`csp_vi::Provider::can_break`] is false): an idle process then uses no processor time.
+    /// Longer than `deadline`.
     pub quiet_after: Duration,
 }
 
 impl Default for Heartbeat {
-    /// 200 ms and 800 ms: death is known within 1 s. Quiet after 1 s.
+    /// 200 ms and 800 ms: a death is noticed within 1 s. Quiet after 1 s.
     fn default() -> Self {
         let [interval, deadline, quiet_after] = [200, 800, 1_000].map(Duration::from_millis);
         Heartbeat { interval, deadline, quiet_after }
     }
 }
 
-/// What an [`Endpoint`](crate::Endpoint) is made with.
+/// Configuration of an [`Endpoint`](crate::Endpoint).
 #[derive(Clone, Debug)]
 pub struct EndpointConfig {
-    /// Who this side is; worker and pool of outgoing links are given at `connect`.
+    /// Identity of this side. Worker and pool of outgoing links are arguments of `connect`.
     pub identity: PeerIdentity,
     /// Receive descriptors that each link posts; 4 to 4096.
     pub receive_depth: u32,
@@ -42,22 +43,23 @@ pub struct EndpointConfig {
     pub message_len: u32,
     /// Liveness.
     pub heartbeat: Heartbeat,
-    /// Most links at once, in handshake or up; 1 to 4096.
+    /// Largest number of links at once, in handshake or up; 1 to 4096.
     pub links_max: u32,
-    /// How long a link may take from `connect` (or from the peer's request) until HELLO is answered.
+    /// Time limit from `connect` (or from the peer's request) until HELLO is answered.
     pub hello_timeout: Duration,
-    /// A link whose VI broke goes on over another one while its peer may be silent ([`Heartbeat::deadline`]), and one to a
-    /// process, whose silence means nothing, for so long at least; zero: it does not go on. With what a provider needs to
-    /// notice, the peer's death must still be known within a second.
+    /// Time that an interrupted link waits for another VI. A link to a daemon waits as long as the daemon may be silent
+    /// ([`Heartbeat::deadline`]). A link to a process, whose silence has no meaning, waits at least this long. Zero:
+    /// links are not resumed. The sum with the time that a provider takes to notice a broken VI must stay below one
+    /// second, within which the peer's death is to be noticed.
     pub resume_deadline: Duration,
-    /// What tokens are verified with; `None`: this side accepts no links of the cluster.
+    /// Key that verifies tokens; `None`: this side accepts no links of the cluster.
     pub verify: Option<ClusterKey>,
-    /// Processes of this host whose links for messages are accepted; `None`: none.
+    /// Processes of this host whose message links are accepted; `None`: none.
     pub local: Option<LocalPeers>,
 }
 
-/// Which processes of the same host may open links for messages. Their user is what the provider knows of it (shm); a
-/// peer whose user it does not know is none of them.
+/// Processes of the same host that may open message links. The provider determines a process's user (shm); a peer whose
+/// user the provider does not know is not admitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LocalPeers {
     /// Those of this user.
@@ -103,7 +105,7 @@ impl EndpointConfig {
     }
 
     /// The configuration for links between application processes: 64 messages of [`limits::CHANNEL_MESSAGE_LEN_MAX`]
-    /// bytes each way; `local` says whose links are accepted.
+    /// bytes each way; `local` selects the processes whose links are accepted.
     pub fn message(identity: PeerIdentity, local: Option<LocalPeers>) -> Self {
         EndpointConfig { local, links_max: 64, ..EndpointConfig::channel(identity, None) }
     }

@@ -1,15 +1,15 @@
-//! Byte credit: the window of unconsumed bytes that one direction of a flow may have on its way.
+//! Byte credit: the window of bytes that one direction of a flow may have sent and not consumed.
 //!
 //! ```text
-//! sender    [told consumed | in flight ........ | available .......]
-//!           |<------------------- window ------------------------->|
-//! receiver  [told | consumed, untold | received, unconsumed | .....]
+//! sender    [acknowledged | in flight ................................. | available ...]
+//! receiver  [advertised   | consumed, not advertised | received, unconsumed | .........]
+//!                         |<------------------------ window -------------------------->|
 //! ```
 
-/// The widest window that a receiver may make of one, in bytes.
+/// Largest window that a receiver may widen to, in bytes.
 const WINDOW_LIMIT: u32 = 1 << 30;
 
-/// The peer went beyond its window, or returned credit it had not taken.
+/// The peer sent beyond its window, or returned more credit than it had received bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the peer broke the flow's byte window")]
 pub struct CreditViolation;
@@ -22,7 +22,7 @@ pub struct SendCredit {
 }
 
 impl SendCredit {
-    /// A window of `window` bytes, granted by the receiver with OPEN, ACCEPTED, CONNECT or CONNECTED.
+    /// A window of `window` bytes, as the receiver granted it in OPEN, ACCEPTED, CONNECT or CONNECTED.
     pub const fn new(window: u32) -> Self {
         SendCredit { window, in_flight: 0 }
     }
@@ -32,7 +32,7 @@ impl SendCredit {
         self.window.saturating_sub(self.in_flight)
     }
 
-    /// Bytes sent that the receiver has not told consumed.
+    /// Bytes sent that the receiver has not yet acknowledged as consumed.
     pub const fn in_flight(&self) -> u32 {
         self.in_flight
     }
@@ -42,7 +42,7 @@ impl SendCredit {
         self.window
     }
 
-    /// Takes credit for `len` bytes to be sent; `false`, and nothing taken, when the window has less left.
+    /// Takes credit for `len` bytes to be sent. Returns `false`, and takes nothing, if less is available.
     #[must_use]
     pub const fn take(&mut self, len: u32) -> bool {
         if len > self.available() {
@@ -52,7 +52,7 @@ impl SendCredit {
         true
     }
 
-    /// The receiver told that it consumed `len` bytes more (CREDIT).
+    /// Records that the receiver acknowledged `len` more bytes as consumed (CREDIT).
     pub const fn returned(&mut self, len: u32) -> Result<(), CreditViolation> {
         match self.in_flight.checked_sub(len) {
             Some(rest) => {
@@ -63,8 +63,8 @@ impl SendCredit {
         }
     }
 
-    /// The receiver made the window wider by `len` bytes (CREDIT with [`csp_wire::channel::CREDIT_WIDER`]), up to
-    /// 1 GiB in all.
+    /// Widens the window by `len` bytes, as the receiver granted (CREDIT with [`csp_wire::channel::CREDIT_WIDER`]), up
+    /// to 1 GiB in total.
     pub const fn widened(&mut self, len: u32) -> Result<(), CreditViolation> {
         match self.window.checked_add(len) {
             Some(window) if window <= WINDOW_LIMIT => {
@@ -76,8 +76,8 @@ impl SendCredit {
     }
 }
 
-/// With an exhausted sender, credit is returned from so many consumed bytes on, though a quarter of the window were
-/// more: it shall start again soon, yet not for a few bytes (RFC 9293 §3.8.6.2 on silly windows).
+/// When the sender's credit is exhausted, credit is returned from this many consumed bytes on, even if a quarter of the
+/// window is more: the sender resumes early, yet not for a few bytes (RFC 9293 §3.8.6.2, silly window syndrome).
 const EXHAUSTED_RETURN_MIN: u32 = 2048;
 
 /// The receiver's side of a flow's window.
@@ -85,13 +85,13 @@ const EXHAUSTED_RETURN_MIN: u32 = 2048;
 pub struct ReceiveCredit {
     window: u32,
     unconsumed: u32,
-    untold: u32,
+    unadvertised: u32,
 }
 
 impl ReceiveCredit {
     /// A window of `window` bytes, as granted to the sender.
     pub const fn new(window: u32) -> Self {
-        ReceiveCredit { window, unconsumed: 0, untold: 0 }
+        ReceiveCredit { window, unconsumed: 0, unadvertised: 0 }
     }
 
     /// The whole window in bytes.
@@ -104,12 +104,12 @@ impl ReceiveCredit {
         self.unconsumed
     }
 
-    /// Bytes that the sender may still send before it hears of more.
+    /// Bytes that the sender may still send before it receives more credit.
     pub const fn remaining(&self) -> u32 {
-        self.window.saturating_sub(self.unconsumed).saturating_sub(self.untold)
+        self.window.saturating_sub(self.unconsumed).saturating_sub(self.unadvertised)
     }
 
-    /// `len` bytes arrived.
+    /// Records `len` bytes as received.
     pub const fn received(&mut self, len: u32) -> Result<(), CreditViolation> {
         if len > self.remaining() {
             return Err(CreditViolation);
@@ -118,34 +118,35 @@ impl ReceiveCredit {
         Ok(())
     }
 
-    /// `len` bytes were consumed; more than were there count as those.
+    /// Records `len` bytes as consumed, at most those that are unconsumed.
     pub const fn consumed(&mut self, len: u32) {
         let len = if len < self.unconsumed { len } else { self.unconsumed };
         self.unconsumed -= len;
-        self.untold += len;
+        self.unadvertised += len;
     }
 
-    /// Whether CREDIT is due: a quarter of the window was consumed, or the sender has none left and enough was.
+    /// Whether CREDIT is due: a quarter of the window is consumed and not advertised, or the sender has no credit left
+    /// and at least 2048 bytes (`EXHAUSTED_RETURN_MIN`) are.
     pub const fn due(&self) -> bool {
         let quarter = if self.window < 4 { 1 } else { self.window / 4 };
-        let exhausted = self.remaining() == 0 && self.untold >= EXHAUSTED_RETURN_MIN;
-        self.untold >= quarter || exhausted
+        let exhausted = self.remaining() == 0 && self.unadvertised >= EXHAUSTED_RETURN_MIN;
+        self.unadvertised >= quarter || exhausted
     }
 
-    /// The bytes to tell with CREDIT if it is due; they count as told. Call it again when the message could not be
-    /// sent with [`untake`](Self::untake).
+    /// Returns the bytes to advertise in a CREDIT message if one is due, and records them as advertised. If the message
+    /// cannot be sent, the caller undoes this with [`untake`](Self::untake).
     pub const fn take_due(&mut self) -> Option<u32> {
         if !self.due() {
             return None;
         }
-        let told = self.untold;
-        self.untold = 0;
-        Some(told)
+        let advertised = self.unadvertised;
+        self.unadvertised = 0;
+        Some(advertised)
     }
 
-    /// Undoes [`take_due`](Self::take_due) for a CREDIT that was not sent after all.
+    /// Undoes [`take_due`](Self::take_due) for a CREDIT message that was not sent.
     pub const fn untake(&mut self, len: u32) {
-        self.untold = self.untold.saturating_add(len);
+        self.unadvertised = self.unadvertised.saturating_add(len);
     }
 }
 
@@ -175,7 +176,7 @@ mod tests {
         assert_eq!(receive.received(u32::MAX), Err(CreditViolation));
         assert_eq!(receive.received(40), Ok(()), "a refused message takes nothing");
         receive.consumed(10);
-        assert_eq!(receive.received(1), Err(CreditViolation), "consumed, but not told");
+        assert_eq!(receive.received(1), Err(CreditViolation), "consumed, but not advertised");
 
         let mut send = SendCredit::new(100);
         assert!(send.take(100) && !send.take(1));
@@ -199,7 +200,7 @@ mod tests {
         receive.consumed(1);
         assert_eq!(receive.take_due(), Some(2048));
         receive.untake(2048);
-        assert!(receive.due(), "what was not told stays owed");
+        assert!(receive.due(), "bytes that were not advertised remain due");
     }
 
     proptest! {
@@ -214,14 +215,14 @@ mod tests {
                 prop_assert!(send.take(len));
                 prop_assert_eq!(receive.received(len), Ok(()));
                 receive.consumed(consume_random % (receive.unconsumed() + 1));
-                if let Some(told) = receive.take_due() {
-                    prop_assert_eq!(send.returned(told), Ok(()));
+                if let Some(advertised) = receive.take_due() {
+                    prop_assert_eq!(send.returned(advertised), Ok(()));
                 }
                 prop_assert_eq!(send.available(), receive.remaining());
             }
             receive.consumed(u32::MAX);
-            if let Some(told) = receive.take_due() {
-                prop_assert_eq!(send.returned(told), Ok(()));
+            if let Some(advertised) = receive.take_due() {
+                prop_assert_eq!(send.returned(advertised), Ok(()));
             }
             prop_assert!(send.available() > 0, "all is consumed, yet the sender has no credit");
         }

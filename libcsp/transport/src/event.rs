@@ -1,10 +1,10 @@
-//! What an [`Endpoint`](crate::Endpoint) tells its owner.
+//! Events and errors that an [`Endpoint`](crate::Endpoint) reports to its owner.
 
 use core::fmt;
 
 use crate::identity::{PeerIdentity, Purpose, RefusalCode};
 
-/// Names a link of one endpoint. Never equal for two links, as the generation moves on with each use of a slot.
+/// Identifies a link of one endpoint. Distinct for any two links, since the generation of a slot changes with each use.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LinkId {
     pub(crate) index: u32,
@@ -12,7 +12,7 @@ pub struct LinkId {
 }
 
 impl LinkId {
-    /// The link's slot, below `links_max`: tables kept beside the endpoint may be indexed by it.
+    /// The link's slot, below `links_max`: an index for tables that the owner keeps beside the endpoint.
     pub const fn index(self) -> usize {
         self.index as usize
     }
@@ -35,20 +35,20 @@ pub enum MessageKind {
     Message,
 }
 
-/// What happened to a link. Each link that [`connect`](crate::Endpoint::connect) gave, and each accepted one that came
-/// up, gets exactly one `Down`, after its last message was received.
+/// A change of a link's state. Each link that [`connect`](crate::Endpoint::connect) returned, and each accepted link
+/// that came up, gets exactly one `Down`, after its last message was received.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LinkEvent {
-    /// The handshake is over: messages may be sent.
+    /// The handshake is complete: messages may be sent.
     Up {
         /// The link.
         link: LinkId,
         /// What it carries.
         purpose: Purpose,
-        /// The other end.
+        /// Identity of the peer.
         peer: PeerIdentity,
     },
-    /// The link is gone; its id names nothing any more.
+    /// The link has ended; its id is no longer valid.
     Down {
         /// The link.
         link: LinkId,
@@ -57,85 +57,85 @@ pub enum LinkEvent {
     },
 }
 
-/// Why a link is gone.
+/// Why a link ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DownReason {
-    /// Either side closed it cleanly.
+    /// Either side closed the link cleanly.
     Closed,
-    /// The peer died or broke the rules.
+    /// The peer died or violated the protocol.
     Died(DeathCause),
-    /// The acceptor did not want us.
+    /// The acceptor refused the link.
     Refused {
-        /// What it objects to.
+        /// The reason.
         code: RefusalCode,
-        /// In its words, without control characters.
+        /// The acceptor's text, without control characters.
         text: String,
     },
-    /// Nobody there, or no answer in time.
+    /// The address has no listener, or no answer arrived in time.
     Unreachable {
-        /// In the provider's words.
+        /// The provider's description.
         why: String,
     },
 }
 
-/// How a peer's death, or what is treated so, was noticed.
+/// How a peer's death, or a violation treated as such, was detected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeathCause {
     /// Its VI disconnected without CLOSE.
     HangUp,
-    /// It said nothing for the heartbeat deadline (daemons only).
+    /// A daemon sent nothing for the heartbeat deadline.
     Silent,
-    /// It sent what the protocol does not allow.
+    /// It violated the protocol.
     Protocol(ProtocolError),
-    /// It sent more messages than it had descriptors for, or returned more than it had taken.
+    /// It sent more messages than it had descriptors for, or returned more descriptors than it had received messages.
     CreditViolation,
     /// The owner found a violation in a message's body and called [`Endpoint::fail`](crate::Endpoint::fail).
     Owner,
 }
 
-/// What in a peer's message is against the protocol.
+/// How a peer's message violates the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum ProtocolError {
-    /// Shorter than a link header, or lengths disagree.
+    /// The message is shorter than a link header, or its lengths disagree.
     #[error("a message's length disagrees with its header")]
     Length,
-    /// Unknown version or kind, or an ill-formed body.
+    /// The version or kind is unknown, or the body is ill-formed.
     #[error("a message is ill-formed")]
     Malformed,
-    /// A message is missing, doubled or out of order.
+    /// A message is missing, duplicated or out of order.
     #[error("a message has the wrong sequence number")]
     Sequence,
-    /// A kind that is not allowed now: before HELLO, a second HELLO, the other purpose's data.
+    /// The kind is not allowed in this state: a message before HELLO, a second HELLO, data of the other purpose.
     #[error("a message of a kind that is not allowed in this state")]
     Unexpected,
-    /// The acceptor's HELLO_ACK is of the wrong role or purpose.
+    /// The acceptor's HELLO_ACK names a role or purpose that does not match the link.
     #[error("the acceptor is not what the link is for")]
     Identity,
 }
 
-/// A data message whose body was copied to the caller's scratch.
+/// A data message whose body was copied to the caller's buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Received {
-    /// Where it came from.
+    /// The link on which it arrived.
     pub link: LinkId,
-    /// What its body is.
+    /// The kind of its body.
     pub kind: MessageKind,
-    /// The sender's immediate data: a flow label or 0. Hostile, like the body.
+    /// The sender's immediate data: a flow label or 0. Untrusted, like the body.
     pub immediate: u32,
-    /// Bytes of body that were copied.
+    /// Length of the copied body, in bytes.
     pub len: usize,
 }
 
-/// Why a message was not sent. Nothing of it was.
+/// Why a message was not sent. No part of it was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SendError {
-    /// The peer has no free descriptor for data, or our send queue is full. Try again after `progress`.
+    /// The peer has no free descriptor for data, or the local send queue is full. Retry after `progress`.
     #[error("no descriptor credit")]
     NoCredit,
-    /// The link is not up (yet, or any more).
+    /// The link is not, or no longer, up.
     #[error("the link is down")]
     Down,
-    /// Longer than a message, or more gather parts than [`GATHER_MAX`](crate::GATHER_MAX).
+    /// The body exceeds a message, or has more gather parts than [`GATHER_MAX`](crate::GATHER_MAX).
     #[error("too long for one message")]
     TooLong,
 }

@@ -1,4 +1,4 @@
-//! Who is at the other end of a link, and what the link is for.
+//! Identities of a link's ends, and the purpose of a link.
 
 use core::fmt;
 
@@ -12,8 +12,8 @@ use crate::event::MessageKind;
 /// Longest process id, in bytes.
 pub const PROCESS_ID_LEN_MAX: usize = 63;
 
-/// Names a process on its node, as the node's agent named it; empty for daemons. Kept inline: at most 63 bytes of
-/// printable ASCII without space.
+/// Identifies a process on its node, as assigned by the node's agent; empty for daemons. Stored inline: at most 63
+/// bytes of printable ASCII without space.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId {
     len: u8,
@@ -24,7 +24,8 @@ impl ProcessId {
     /// The id of daemons.
     pub const NONE: ProcessId = ProcessId { len: 0, bytes: [0; PROCESS_ID_LEN_MAX] };
 
-    /// Parses an id that a peer or the agent gave; `None` when it is too long or has bytes outside `!` to `~`.
+    /// Parses an id received from a peer or the agent. Returns `None` if it is too long or has bytes outside `!` to
+    /// `~`.
     pub fn parse(text: &[u8]) -> Option<Self> {
         if !text.iter().all(u8::is_ascii_graphic) {
             return None;
@@ -34,9 +35,9 @@ impl ProcessId {
         Some(ProcessId { len: u8::try_from(text.len()).ok()?, bytes })
     }
 
-    /// The id of a process of `program`: `<program>-<pid>`, and `-<number>` where there is one. A name that is too long for an
-    /// id, or has characters that an id cannot have, is shortened and has `_` in their place here: the numbers distinguish
-    /// processes, and what asks for a program by name has the [`ProgramName`].
+    /// The id of a process of `program`: `<program>-<pid>`, or `<program>-<pid>-<number>` if there is a number. A
+    /// program name that is too long is shortened, and characters that an id cannot have become `_`. The numbers keep
+    /// ids distinct; rules that match by program use the [`ProgramName`].
     pub fn of_program(program: &ProgramName, pid: u32, number: Option<u64>) -> Self {
         use fmt::Write;
         let mut id = ProcessId::NONE;
@@ -45,7 +46,7 @@ impl ProcessId {
         for byte in program.as_bytes().iter().take(PROCESS_ID_LEN_MAX - numbers) {
             id.push(if byte.is_ascii_graphic() { *byte } else { b'_' });
         }
-        // There is room for the numbers: writing cannot fail.
+        // The id has room for the numbers, so writing cannot fail.
         let _ = write!(id, "-{pid}");
         if let Some(number) = number {
             let _ = write!(id, "-{number}");
@@ -65,7 +66,7 @@ impl ProcessId {
         self.bytes.get(..usize::from(self.len)).and_then(|b| core::str::from_utf8(b).ok()).unwrap_or("")
     }
 
-    /// Whether this is a daemon's empty id.
+    /// Whether this is the empty id of daemons.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -105,7 +106,7 @@ pub(crate) const fn kind_of(purpose: Purpose) -> MessageKind {
     }
 }
 
-/// What a message of `kind` is on the wire.
+/// The wire kind of a message of `kind`.
 pub(crate) const fn wire_kind(kind: MessageKind) -> Kind {
     match kind {
         MessageKind::Tunnel => Kind::Tunnel,
@@ -130,24 +131,24 @@ pub(crate) const fn acceptor_role(purpose: Purpose) -> Role {
     }
 }
 
-/// One end of a link, as HELLO or HELLO_ACK tells it.
+/// One end of a link, as stated in HELLO or HELLO_ACK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PeerIdentity {
-    /// What it is. Vouched for by the token on the accepting side.
+    /// Its role. Certified by the token on the accepting side.
     pub role: Role,
-    /// The node. Vouched for by the token on the accepting side.
+    /// Its node. Certified by the token on the accepting side.
     pub node: NodeId,
-    /// The process on that node; empty for daemons. Vouched for by the token on the accepting side.
+    /// The process on that node; empty for daemons. Certified by the token on the accepting side.
     pub process: ProcessId,
-    /// Which life of the daemon or process this is: a restarted one has another number.
+    /// Incarnation of the daemon or process: it differs after each restart.
     pub incarnation: u64,
-    /// The user the process runs as: from the token, else from the provider; `None` where neither knows.
+    /// The user that the process runs as: from the token, else from the provider; `None` if neither knows it.
     pub uid: Option<u32>,
-    /// Which worker of its node speaks (0 for processes).
+    /// Worker of the node that owns this end (0 for processes).
     pub worker: u8,
-    /// Which VI of the pool the link is: below `pool_size`.
+    /// Index of the link in the pool, below `pool_size`.
     pub pool_index: u8,
-    /// How many VIs the pool has, at least 1.
+    /// Number of links in the pool, at least 1.
     pub pool_size: u8,
 }
 
@@ -180,7 +181,7 @@ impl PeerIdentity {
         }
     }
 
-    /// Whether silence means death: daemons always run, an application process may compute or be stopped.
+    /// Whether silence means death. Daemons always run; an application process may compute or be stopped.
     pub fn is_daemon(&self) -> bool {
         self.role != Role::Process
     }

@@ -4,7 +4,7 @@
 //! CLOSE. [`TunnelBatch`] and [`Channel`] put tunnel records and flow messages into link messages; [`SendCredit`] and
 //! [`ReceiveCredit`] keep a flow's byte window.
 //!
-//! The crate runs in daemons and inside unmodified applications: it has no thread, no clock, no I/O of its own but
+//! The crate runs in daemons and inside unmodified applications. It starts no thread, reads no clock, performs I/O only
 //! through the provider, prints nothing, and does not allocate per message.
 #![forbid(unsafe_code)]
 

@@ -1,11 +1,11 @@
-//! Signed tokens: who may open a link as what, until when.
+//! Signed tokens: they authorise a role, node and process to open links, for a limited time.
 //!
 //! ```text
 //!  0 version | 1 role | 2 flags (1: uid is meant) | 3 reserved 0 | 4 uid (4) | 8 not before (8) | 16 expires (8)
 //! 24 nonce (8) | 32 node id (1 + n) | process id (1 + n) | grant | HMAC-SHA256 over all before it (32)
 //! ```
-//! Integers are little-endian; the grant is a [`Grant`]'s form. The key is the cluster's: daemons hold it, application processes get their tokens from
-//! their host's agent and never see it.
+//! Integers are little-endian; the grant has the form of [`Grant`]. The key belongs to the cluster. Daemons hold it;
+//! application processes receive tokens from their host's agent and never see the key.
 
 use core::fmt;
 
@@ -18,7 +18,7 @@ use crate::identity::ProcessId;
 
 /// Longest token in bytes.
 pub const TOKEN_LEN_MAX: usize = 576;
-/// How far the clocks of two nodes may differ at the start of a token's time, in seconds.
+/// Largest difference between the clocks of two nodes that the start of a token's validity tolerates, in seconds.
 pub const CLOCK_SKEW_S: u64 = 30;
 
 const VERSION: u8 = 2;
@@ -30,14 +30,14 @@ const MAC_LEN: usize = 32;
 #[derive(Clone)]
 pub struct ClusterKey([u8; 32]);
 
-/// Why a text is no cluster key.
+/// Why a text is not a cluster key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum KeyError {
-    /// Not 64 digits long (white space around them does not count).
+    /// It does not have 64 digits (surrounding white space is ignored).
     #[error("a cluster key has 64 hexadecimal digits, this one has {0}")]
     Length(usize),
-    /// No hexadecimal digit at this place, counted from 0.
-    #[error("character {} of the cluster key is no hexadecimal digit", .0 + 1)]
+    /// The character at this index, from 0, is not a hexadecimal digit.
+    #[error("character {} of the cluster key is not a hexadecimal digit", .0 + 1)]
     Digit(usize),
 }
 
@@ -63,10 +63,11 @@ impl ClusterKey {
         ClusterKey(bytes)
     }
 
-    /// A secret that nobody without the key can tell, another one for other `parts`.
+    /// Derives a secret from the key and `parts`. It cannot be guessed without the key, and differs for different
+    /// `parts`.
     pub(crate) fn secret(&self, parts: &[&[u8]]) -> Option<[u8; 16]> {
         let mut mac = self.mac()?;
-        // No token starts so.
+        // No token starts with these bytes, so a secret is never a token's signature.
         mac.update(b"\0csp session");
         for part in parts {
             mac.update(&(part.len() as u64).to_le_bytes());
@@ -87,7 +88,7 @@ impl fmt::Debug for ClusterKey {
     }
 }
 
-/// What a token vouches for.
+/// The claims that a token certifies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TokenClaims {
     /// The role its bearer may take.
@@ -96,19 +97,19 @@ pub struct TokenClaims {
     pub node: NodeId,
     /// The process it is for; empty for daemons.
     pub process: ProcessId,
-    /// The user that process runs as.
+    /// The user that the process runs as.
     pub uid: Option<u32>,
-    /// What that process may listen on and connect to.
+    /// The ports and destinations that the process may listen on and connect to.
     pub grant: Grant,
-    /// From when it is valid, in seconds of Unix time.
+    /// Start of validity, in seconds of Unix time.
     pub not_before: u64,
-    /// Until when it is valid (this second not included), in seconds of Unix time.
+    /// End of validity (this second excluded), in seconds of Unix time.
     pub expires: u64,
-    /// A random number that no other token has: what replay is known by.
+    /// A random number, unique to the token, by which replay is detected.
     pub nonce: u64,
 }
 
-/// A signed token, kept inline.
+/// A signed token, stored inline.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Token {
     len: u16,
@@ -116,7 +117,7 @@ pub struct Token {
 }
 
 impl Token {
-    /// The token as bytes that came from elsewhere (the agent's answer), unverified; `None` when too long.
+    /// An unverified token received from elsewhere, such as the agent's answer. Returns `None` if it is too long.
     pub fn from_bytes(token: &[u8]) -> Option<Self> {
         let mut bytes = [0; TOKEN_LEN_MAX];
         bytes.get_mut(..token.len())?.copy_from_slice(token);
@@ -146,19 +147,19 @@ impl fmt::Debug for Token {
 // The longest token there can be fits.
 const _: () = assert!(FIXED_LEN + 1 + 63 + 1 + 63 + GRANT_LEN_MAX + MAC_LEN <= TOKEN_LEN_MAX);
 
-/// Why a token is not good.
+/// Why a token is not valid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TokenError {
-    /// Not the form of a token, or of another version.
+    /// It is not well-formed, or has another version.
     #[error("the token is ill-formed")]
     Malformed,
-    /// Not signed with this key.
+    /// It is not signed with this key.
     #[error("the token is not signed with this cluster's key")]
     Signature,
-    /// Its time is over.
+    /// Its validity has ended.
     #[error("the token has expired")]
     Expired,
-    /// Its time has not begun.
+    /// Its validity has not begun.
     #[error("the token is not valid yet: check the clocks")]
     NotYetValid,
 }
@@ -184,8 +185,8 @@ pub fn issue(key: &ClusterKey, claims: &TokenClaims) -> Token {
     token
 }
 
-/// Checks signature (in constant time) and validity of a token that a peer sent. Nothing of it is looked at before
-/// the signature is found good.
+/// Checks the signature (in constant time) and the validity of a token received from a peer. No field is read before
+/// the signature is verified.
 pub fn verify(key: &ClusterKey, token: &[u8], now_unix_s: u64) -> Result<TokenClaims, TokenError> {
     if token.len() > TOKEN_LEN_MAX {
         return Err(TokenError::Malformed);
@@ -228,7 +229,7 @@ fn parse(signed: &[u8]) -> Option<TokenClaims> {
     })
 }
 
-/// A length byte, so many bytes, and what follows them.
+/// Splits off a string preceded by its length in one byte. Returns the string and the rest.
 fn short_bytes(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (&len, rest) = bytes.split_first()?;
     rest.split_at_checked(usize::from(len))
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_gives_back_its_claims_in_its_time_only() {
+    fn a_token_yields_its_claims_during_its_validity_only() {
         let token = issue(&key(1), &claims());
         assert_eq!(verify(&key(1), token.as_bytes(), 4_599), Ok(claims()));
         assert_eq!(verify(&key(1), token.as_bytes(), 1_000 - CLOCK_SKEW_S), Ok(claims()));

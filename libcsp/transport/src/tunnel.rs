@@ -7,24 +7,25 @@ use csp_wire::tunnel::{self, ALIGNMENT, RECORD_HEADER_LEN, Record, padded_len};
 use crate::endpoint::{Endpoint, GATHER_MAX};
 use crate::event::{LinkId, MessageKind, SendError};
 
-/// Records of at least so many bytes are posted from where they lie; smaller ones are copied together first.
+/// Shortest record, in bytes, that is posted directly from the caller's memory. Shorter records are copied into the
+/// batch.
 const DIRECT_LEN_MIN: usize = 2048;
 
-/// The batch has no room and could not be sent, or the record is longer than any message.
+/// The batch has no room and could not be sent, or the record exceeds a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the tunnel batch is full")]
 pub struct Full;
 
-/// Records on their way to one link: several travel in one VI message.
+/// Records queued for one link: several are sent in one VI message.
 ///
-/// The buffer is allocated once. Nothing leaves by itself: [`flush`](Self::flush) at the end of each turn of the
-/// worker's loop.
+/// The buffer is allocated once. Records are sent only by [`flush`](Self::flush), which the worker calls at the end of
+/// each turn of its loop, or by [`send`](Self::send).
 #[derive(Debug)]
 pub struct TunnelBatch {
     link: LinkId,
     buffer: Box<[u8]>,
     len: usize,
-    /// When the ages in the buffer were right.
+    /// The time at which the ages in the buffer are correct.
     aged: Instant,
 }
 
@@ -35,35 +36,35 @@ impl TunnelBatch {
         TunnelBatch { link, buffer, len: 0, aged: Instant::ZERO }
     }
 
-    /// Where it sends to.
+    /// The link that the batch sends to.
     pub fn link(&self) -> LinkId {
         self.link
     }
 
-    /// Points an old batch, which is emptied, to a new link of the same endpoint.
+    /// Empties the batch and directs it to another link of the same endpoint.
     pub fn reset(&mut self, link: LinkId) {
         self.link = link;
         self.len = 0;
     }
 
-    /// Whether nothing waits to be flushed.
+    /// Whether no record is queued.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes of records that wait to be flushed.
+    /// Bytes of queued records.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Longest payload that still fits.
+    /// Longest payload of a further record, in bytes.
     pub fn room(&self) -> usize {
         let rest = self.buffer.len().saturating_sub(self.len) / ALIGNMENT * ALIGNMENT;
         rest.saturating_sub(RECORD_HEADER_LEN)
     }
 
-    /// Copies a record into the batch: the fields of `record` (its own `payload` is not looked at) and the payload
-    /// that lies in `parts`. `record.age` is the segment's at `now`; it grows while the record waits here.
+    /// Copies a record into the batch: the fields of `record` (its own `payload` is ignored) and the payload in
+    /// `parts`. `record.age` is the segment's age at `now`; it grows while the record is queued.
     pub fn push(&mut self, now: Instant, record: &Record<'_>, parts: &[&[u8]]) -> Result<(), Full> {
         self.grow_older(now);
         let payload_len = payload_len(parts);
@@ -81,8 +82,9 @@ impl TunnelBatch {
         Ok(())
     }
 
-    /// As [`push`](Self::push), but makes room by flushing where needed, and posts a long record from where it lies,
-    /// together with what waits before it. `Full` means that there is no credit for as much: nothing was taken.
+    /// As [`push`](Self::push), but flushes the batch if it lacks room, and posts a long record directly from the
+    /// caller's memory, together with the records queued before it. `Full` means that there is not enough credit; the
+    /// record was not queued.
     pub fn send(
         &mut self,
         now: Instant,
@@ -101,7 +103,7 @@ impl TunnelBatch {
         Ok(())
     }
 
-    /// Sends what waits as one message. `Ok` when nothing waits; on an error all is kept.
+    /// Sends the queued records as one message. Returns `Ok` if nothing is queued; on an error all records are kept.
     pub fn flush(&mut self, now: Instant, endpoint: &mut Endpoint) -> Result<(), SendError> {
         if self.len == 0 {
             return Ok(());
@@ -113,7 +115,8 @@ impl TunnelBatch {
         Ok(())
     }
 
-    /// Brings the ages of what waits up to `now`. Records that leave in the turn in which they came need no walk.
+    /// Updates the ages of queued records to `now`. Records that are sent in the turn in which they were queued need no
+    /// update.
     fn grow_older(&mut self, now: Instant) {
         let by = now.saturating_since(self.aged);
         self.aged = now;
@@ -153,7 +156,7 @@ fn payload_len(parts: &[&[u8]]) -> usize {
     parts.iter().map(|part| part.len()).sum()
 }
 
-// A whole segment with its headers fits one message.
+// A whole segment with its headers fits into one message.
 const _: () = assert!(
     csp_types::limits::SEGMENT_LEN_MAX + 120 + RECORD_HEADER_LEN + link::HEADER_LEN
         <= csp_types::limits::TUNNEL_MESSAGE_LEN_MAX

@@ -1,4 +1,4 @@
-//! The data path allocates nothing after start-up: counted over the shm provider.
+//! The data path does not allocate after start-up: allocations are counted over the shm provider.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -19,7 +19,7 @@ struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: every call goes on to the system's allocator unchanged.
+// SAFETY: every call is forwarded to the system's allocator with unchanged arguments, so its guarantees hold here too.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
@@ -54,7 +54,8 @@ impl Side {
         Side { endpoint, channel, link, scratch, received: 0 }
     }
 
-    /// One turn: a small control message and long DATA as far as credit goes, and all that arrived.
+    /// One turn: sends a small control message and long DATA as far as credit allows, and receives all that has
+    /// arrived.
     fn turn(&mut self, now: Instant, payload: &[u8]) {
         self.endpoint.progress(now, 1_000);
         while let Some(received) = self.endpoint.receive(now, &mut self.scratch) {
@@ -103,7 +104,7 @@ fn connected() -> (Side, Side) {
 }
 
 #[test]
-fn messages_of_all_sizes_and_heartbeats_allocate_nothing() {
+fn messages_of_all_sizes_and_heartbeats_do_not_allocate() {
     let (mut app, mut proxy) = connected();
     let payload = vec![5; 8_000];
     let mut now = Instant::ZERO;

@@ -131,8 +131,8 @@ impl Provider for Lent {
         self.get_mut().abort(vi)
     }
 
-    fn unconfirmed(&self, vi: ViId, tell: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
-        self.get().unconfirmed(vi, tell)
+    fn unconfirmed(&self, vi: ViId, report: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
+        self.get().unconfirmed(vi, report)
     }
 
     fn counters(&self) -> Counters {

@@ -49,7 +49,7 @@ impl Engine {
     }
 
     /// Shows what news a connection has of itself: that it came about, or broke.
-    pub fn show_news(&mut self, index: usize, flow: FlowId) {
+    pub fn publish_change(&mut self, index: usize, flow: FlowId) {
         let Some(d) = self.descriptions.get_mut(index) else { return };
         // The owner may be an older one, whose connection is just ending.
         if !matches!(d.kind, Kind::Flow(its) if its == flow) {

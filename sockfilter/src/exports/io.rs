@@ -68,7 +68,8 @@ pub(super) unsafe extern "C-unwind" fn read(fd: c_int, into: *mut c_void, len: s
     }
     // SAFETY: by the caller's contract `into` is writable for `len` bytes.
     unsafe {
-        receive_one(fd, into, len, 0).unwrap_or_else(|| ending::told(fd, real::read(fd, into, len), len > 0))
+        receive_one(fd, into, len, 0)
+            .unwrap_or_else(|| ending::or_reset(fd, real::read(fd, into, len), len > 0))
     }
 }
 
@@ -82,7 +83,7 @@ unsafe extern "C-unwind" fn __read_chk(fd: c_int, into: *mut c_void, len: size_t
     // SAFETY: by the caller's contract `into` is writable for `len` bytes.
     unsafe {
         receive_one(fd, into, len, 0)
-            .unwrap_or_else(|| ending::told(fd, real::__read_chk(fd, into, len, room), len > 0))
+            .unwrap_or_else(|| ending::or_reset(fd, real::__read_chk(fd, into, len, room), len > 0))
     }
 }
 
@@ -92,7 +93,7 @@ unsafe extern "C-unwind" fn recv(fd: c_int, into: *mut c_void, len: size_t, flag
     // SAFETY: by the caller's contract `into` is writable for `len` bytes.
     unsafe {
         receive_one(fd, into, len, flags)
-            .unwrap_or_else(|| ending::told(fd, real::recv(fd, into, len, flags), len > 0))
+            .unwrap_or_else(|| ending::or_reset(fd, real::recv(fd, into, len, flags), len > 0))
     }
 }
 
@@ -112,7 +113,7 @@ unsafe extern "C-unwind" fn __recv_chk(
     // SAFETY: by the caller's contract `into` is writable for `len` bytes.
     unsafe {
         receive_one(fd, into, len, flags)
-            .unwrap_or_else(|| ending::told(fd, real::__recv_chk(fd, into, len, room, flags), len > 0))
+            .unwrap_or_else(|| ending::or_reset(fd, real::__recv_chk(fd, into, len, room, flags), len > 0))
     }
 }
 
@@ -144,7 +145,7 @@ pub(super) unsafe extern "C-unwind" fn recvfrom(
     unsafe {
         no_address(receive_one(fd, into, len, flags), address, address_len).unwrap_or_else(|| {
             let received = real::recvfrom(fd, into, len, flags, address, address_len);
-            ending::told(fd, received, len > 0)
+            ending::or_reset(fd, received, len > 0)
         })
     }
 }
@@ -170,7 +171,7 @@ unsafe extern "C-unwind" fn __recvfrom_chk(
         };
         ours.unwrap_or_else(|| {
             let received = real::__recvfrom_chk(fd, into, len, room, flags, address, address_len);
-            ending::told(fd, received, len > 0)
+            ending::or_reset(fd, received, len > 0)
         })
     }
 }
@@ -245,7 +246,7 @@ pub(super) unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, 
         if result >= 0 {
             rights::incoming(message);
         }
-        ending::told(fd, result, result == 0 && has_room(message))
+        ending::or_reset(fd, result, result == 0 && has_room(message))
     }
 }
 
@@ -332,7 +333,7 @@ pub(super) unsafe extern "C-unwind" fn recvmmsg(
     // SAFETY: as above.
     let ended =
         received > 0 && unsafe { (*messages).msg_len == 0 && has_room(&raw const (*messages).msg_hdr) };
-    if ended && ending::told(fd, 0, true) < 0 { -1 } else { received }
+    if ended && ending::or_reset(fd, 0, true) < 0 { -1 } else { received }
 }
 
 /// sendmmsg(2)
@@ -405,7 +406,7 @@ pub(super) unsafe extern "C-unwind" fn readv(fd: c_int, parts: *const iovec, cou
     unsafe {
         list(fd, parts, count, 0, io::receive).unwrap_or_else(|| {
             let received = real::readv(fd, parts, count);
-            ending::told(fd, received, received == 0 && any_room(parts, count as usize))
+            ending::or_reset(fd, received, received == 0 && any_room(parts, count as usize))
         })
     }
 }

@@ -178,10 +178,10 @@ pub(super) unsafe extern "C-unwind" fn select(
     if let Ok(Some(ns)) = limit {
         // Linux tells how much time is left.
         let left = ns.saturating_sub(sys::monotonic_nanos() - began) / 1000;
-        let told = timeval { tv_sec: (left / 1_000_000) as i64, tv_usec: (left % 1_000_000) as i64 };
+        let remaining = timeval { tv_sec: (left / 1_000_000) as i64, tv_usec: (left % 1_000_000) as i64 };
         // SAFETY: by the caller's contract each set is null or covers `count` descriptors and `timeout` is null or
         // points to a time.
-        unsafe { timeout.write_unaligned(told) };
+        unsafe { timeout.write_unaligned(remaining) };
     }
     c_int_result(result)
 }

@@ -145,11 +145,14 @@ pub(super) unsafe extern "C-unwind" fn getpeername(
 /// asked of one socket, or of the other.
 ///
 /// `told` says of which results the connection itself is the source, and not the kernel: they stand.
-fn settled(fd: c_int, told: impl FnOnce(c_int) -> bool, mut call: impl FnMut() -> c_int) -> c_int {
+fn settled(fd: c_int, is_final: impl FnOnce(c_int) -> bool, mut call: impl FnMut() -> c_int) -> c_int {
     let before = fdtable::entry(fd);
     let errno = sys::errno();
     let result = call();
-    if !matches!(before, Entry::Ours(_)) || !matches!(fdtable::entry(fd), Entry::Carried(_)) || told(result) {
+    if !matches!(before, Entry::Ours(_))
+        || !matches!(fdtable::entry(fd), Entry::Carried(_))
+        || is_final(result)
+    {
         return result;
     }
     sys::set_errno(errno);
@@ -166,12 +169,12 @@ pub(super) unsafe extern "C-unwind" fn getsockopt(
     len: *mut socklen_t,
 ) -> c_int {
     // An error that was told once is told no more.
-    let told = |result| match level {
+    let is_final = |result| match level {
         libc::SOL_SOCKET => name == libc::SO_ERROR,
         level => level == libc::IPPROTO_TCP && result == 0,
     };
     // SAFETY: by the caller's contract `value` is writable for `*len` bytes, and `len` for one length.
-    settled(fd, told, || unsafe { get_option(fd, level, name, value, len) })
+    settled(fd, is_final, || unsafe { get_option(fd, level, name, value, len) })
 }
 
 unsafe fn get_option(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {

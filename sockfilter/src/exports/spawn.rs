@@ -31,14 +31,14 @@ pub(super) fn resolve() {
 /// posix_spawn_file_actions_init(3)
 #[unsafe(no_mangle)]
 unsafe extern "C" fn posix_spawn_file_actions_init(actions: *mut c_void) -> c_int {
-    ACTIONS.forget(actions as usize);
+    ACTIONS.release(actions as usize);
     call_next!(INIT, fn(*mut c_void) -> c_int, (actions))
 }
 
 /// posix_spawn_file_actions_destroy(3)
 #[unsafe(no_mangle)]
 unsafe extern "C" fn posix_spawn_file_actions_destroy(actions: *mut c_void) -> c_int {
-    ACTIONS.forget(actions as usize);
+    ACTIONS.release(actions as usize);
     call_next!(DESTROY, fn(*mut c_void) -> c_int, (actions))
 }
 

@@ -60,7 +60,7 @@ pub(super) unsafe extern "C-unwind" fn splice(
     // SAFETY: by the caller's contract `from_offset` is null or points to an offset and `to_offset` is null or
     // points to an offset.
     let moved = unsafe { real::splice(from, from_offset, to, to_offset, len, flags) };
-    ending::told(from, moved, len > 0)
+    ending::or_reset(from, moved, len > 0)
 }
 
 /// Flags of preadv2 and pwritev2 that a socket knows; RWF_NOWAIT is the one that matters.

@@ -13,14 +13,14 @@ impl Engine {
     /// A descriptor stops referring to its description, which ends if it was the last.
     pub fn release_descriptor(&mut self, fd: c_int, index: usize) {
         // Else a signal handler was first.
-        if fdtable::forget(fd, index) {
+        if fdtable::remove_if(fd, index) {
             self.count_references(index, -1);
         }
     }
 
     /// A number means nothing here any more: it is to be closed, or it was closed past us (as fclose in the C library does), since
     /// the kernel has just given it out.
-    pub fn forget_descriptor(&mut self, fd: c_int) {
+    pub fn drop_descriptor(&mut self, fd: c_int) {
         if let Some(index) = fdtable::take(fd) {
             self.count_references(index, -1);
         }
@@ -88,8 +88,8 @@ impl Shared for Engine {
     }
 }
 
-/// Whose affair the end of a number is.
-enum Whose {
+/// Responsible affair the end of a number is.
+enum Responsible {
     /// The kernel's alone.
     Kernel,
     /// The filter's own number, which the program may not touch.
@@ -98,25 +98,25 @@ enum Whose {
     Engine,
 }
 
-fn whose(fd: c_int) -> Whose {
+fn responsible(fd: c_int) -> Responsible {
     match fdtable::entry(fd) {
-        Entry::Kernel => Whose::Kernel,
+        Entry::Kernel => Responsible::Kernel,
         // In a vfork child the tables are the parent's: nothing of ours may change, and exec closes ours anyway.
-        _ if !bootstrap::owns_tables() => Whose::Kernel,
+        _ if !bootstrap::owns_tables() => Responsible::Kernel,
         // Our own code, or a signal handler that interrupts it.
         _ if lock::inside() => {
             deferred::closed(fd);
-            Whose::Kernel
+            Responsible::Kernel
         }
-        Entry::Hidden => Whose::Filter,
-        Entry::Candidate(_) | Entry::Carried(_) | Entry::Set(_) | Entry::Ours(_) => Whose::Engine,
+        Entry::Hidden => Responsible::Filter,
+        Entry::Candidate(_) | Entry::Carried(_) | Entry::Set(_) | Entry::Ours(_) => Responsible::Engine,
     }
 }
 
 impl Engine {
     fn let_go(&mut self, fd: c_int) {
         self.outlive(fd);
-        self.forget_descriptor(fd);
+        self.drop_descriptor(fd);
     }
 
     /// Both parts of closing a number, with the lock held: a child that another thread forks has it open, with what it means
@@ -149,7 +149,7 @@ impl Engine {
 
 /// Before the C library closes `fd` past close(2): lets go of it.
 pub fn let_go(fd: c_int) {
-    if let Whose::Engine = whose(fd) {
+    if let Responsible::Engine = responsible(fd) {
         ENGINE.with(|engine| engine.let_go(fd));
     }
 }
@@ -179,10 +179,10 @@ pub fn duplicate(
 
 /// close(): `None` means that the kernel shall do it.
 pub fn close(fd: c_int) -> Option<Result<usize, Errno>> {
-    match whose(fd) {
-        Whose::Kernel => None,
-        Whose::Filter => Some(Err(libc::EBADF)),
-        Whose::Engine => {
+    match responsible(fd) {
+        Responsible::Kernel => None,
+        Responsible::Filter => Some(Err(libc::EBADF)),
+        Responsible::Engine => {
             cancel::test();
             Some(ENGINE.with(|engine| engine.close(fd)))
         }
@@ -207,7 +207,7 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
                 unsafe { real::close_range(from, number - 1, flags) };
             }
             from = number + 1;
-        } else if let Whose::Engine = whose(fd) {
+        } else if let Responsible::Engine = responsible(fd) {
             // With CLOSE_RANGE_UNSHARE the kernel closes them in a table of this thread's own.
             ENGINE.with(
                 |engine| {

@@ -15,7 +15,7 @@ use crate::sys::{self, syscall};
 
 /// What recv and its kin tell: `received`, or ECONNRESET where that is an end that is none. Bytes were `wanted`, or not.
 #[inline]
-pub fn told(fd: c_int, received: ssize_t, wanted: bool) -> ssize_t {
+pub fn or_reset(fd: c_int, received: ssize_t, wanted: bool) -> ssize_t {
     if received == 0 && wanted && matches!(fdtable::entry(fd), Entry::Carried(_)) && was_cut(fd) {
         return c_result(Err(libc::ECONNRESET));
     }
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_without_its_sign_is_told_once() {
+    fn an_end_without_its_sign_is_reported_once() {
         let [near, far] = pair();
         assert!(!was_cut(near), "it goes on");
         sys::close(far);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_ended_reading_is_told_of_no_reset() {
+    fn no_reset_is_reported_after_reading_has_ended() {
         let [near, far] = pair();
         sign(near);
         sys::close(far);

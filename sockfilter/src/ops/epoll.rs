@@ -193,7 +193,7 @@ impl Engine {
         }
         // What is ready already is told at once, edge-triggered members included.
         if self.ready_bits(target) != 0 {
-            self.member_news(membership);
+            self.on_member_change(membership);
         }
         Ok(())
     }
@@ -361,7 +361,7 @@ impl Engine {
             set.follow(epoll, wakes);
         }
         // On the kernel's turn one place is kept for its members.
-        let turn = set.turns.wrapping_add(1).is_multiple_of(KERNEL_TURN) && set.has_news();
+        let turn = set.turns.wrapping_add(1).is_multiple_of(KERNEL_TURN) && set.has_queued();
         let room = events.len() - usize::from(turn);
         let count = set.collect(events.get_mut(..room).unwrap_or(&mut []), |member| self.ready_bits(member));
         // A ready set inside this one is the kernel's member.

@@ -193,7 +193,7 @@ pub unsafe fn option_set(fd: c_int, level: c_int, name: c_int, value: *const c_v
             Some(())
         });
     }
-    pass_on(fd, level, name);
+    forward_option(fd, level, name);
     if level != libc::SOL_SOCKET {
         return;
     }
@@ -214,9 +214,9 @@ pub unsafe fn option_set(fd: c_int, level: c_int, name: c_int, value: *const c_v
 }
 
 /// Tells the proxy of an option that concerns the client's TCP connection; the placeholder has its value.
-fn pass_on(fd: c_int, level: c_int, name: c_int) {
+fn forward_option(fd: c_int, level: c_int, name: c_int) {
     let int = |level, name| super::sockets::option_value::<c_int>(fd, level, name);
-    let Some((option, value)) = told(level, name, int) else { return };
+    let Some((option, value)) = forwarded(level, name, int) else { return };
     with_description(fd, |engine, index| {
         let Kind::Flow(flow) = engine.descriptions.get(index)?.kind else { return None };
         // A connection that is over has no use for it.
@@ -225,7 +225,11 @@ fn pass_on(fd: c_int, level: c_int, name: c_int) {
 }
 
 /// What the proxy is told of an option; `value` gives those of the socket.
-fn told(level: c_int, name: c_int, value: impl Fn(c_int, c_int) -> c_int) -> Option<(ChannelOption, u64)> {
+fn forwarded(
+    level: c_int,
+    name: c_int,
+    value: impl Fn(c_int, c_int) -> c_int,
+) -> Option<(ChannelOption, u64)> {
     let int = |level, name| value(level, name).max(0) as u64;
     let own = || int(level, name);
     Some(match (level, name) {
@@ -246,14 +250,15 @@ fn told(level: c_int, name: c_int, value: impl Fn(c_int, c_int) -> c_int) -> Opt
 
 impl Engine {
     /// Tells the proxy what a new connection has from before: what was set on its listener, or on it before connect().
-    pub(super) fn pass_on_all(&mut self, fd: c_int, flow: FlowId, options: &[SetOption]) {
+    pub(super) fn forward_options(&mut self, fd: c_int, flow: FlowId, options: &[SetOption]) {
         let value = |level, name| {
             let set = options.iter().find(|o| (o.level, o.name) == (level, name));
             let int = set.and_then(|o| o.value.first_chunk()).map(|bytes| c_int::from_ne_bytes(*bytes));
             int.unwrap_or_else(|| super::sockets::option_value(fd, level, name))
         };
         for o in options {
-            let (Some((option, value)), Some(link)) = (told(o.level, o.name, value), &mut self.link) else {
+            let (Some((option, value)), Some(link)) = (forwarded(o.level, o.name, value), &mut self.link)
+            else {
                 continue;
             };
             let _ = link.app.set_option(super::now(), flow, option, value);

@@ -8,15 +8,15 @@ use crate::{fdtable, lock};
 
 const READ: c_short = libc::POLLIN | libc::POLLRDNORM | libc::POLLRDBAND;
 const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND;
-const READ_TOLD: c_short = READ | libc::POLLHUP | libc::POLLERR;
-const WRITE_TOLD: c_short = WRITE | libc::POLLERR;
+const READ_REPORTED: c_short = READ | libc::POLLHUP | libc::POLLERR;
+const WRITE_REPORTED: c_short = WRITE | libc::POLLERR;
 
 /// The three sets of a call; each null or the program's. Programs may pass sets larger than `fd_set`; so are they read.
 #[derive(Clone, Copy, Debug)]
 pub struct Sets(pub [*mut fd_set; 3]);
 
 const EVENTS: [c_short; 3] = [READ, WRITE, libc::POLLPRI];
-const TOLD: [c_short; 3] = [READ_TOLD, WRITE_TOLD, libc::POLLPRI];
+const REPORTED: [c_short; 3] = [READ_REPORTED, WRITE_REPORTED, libc::POLLPRI];
 
 fn word(set: *mut fd_set, fd: usize) -> *mut u64 {
     set.cast::<u64>().wrapping_add(fd / 64)
@@ -88,12 +88,12 @@ impl Sets {
         for p in &fds {
             for which in 0..3 {
                 let asked = p.events & EVENTS[which] == EVENTS[which];
-                let told = asked && p.revents & TOLD[which] != 0;
+                let reported = asked && p.revents & REPORTED[which] != 0;
                 // SAFETY: by the caller's contract `mask` is null or points to a signal set.
                 if unsafe { self.has(which, p.fd as usize) } {
-                    bits += usize::from(told);
+                    bits += usize::from(reported);
                     // SAFETY: as above.
-                    unsafe { self.put(which, p.fd as usize, told) };
+                    unsafe { self.put(which, p.fd as usize, reported) };
                 }
             }
         }

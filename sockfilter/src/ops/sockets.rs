@@ -25,7 +25,7 @@ pub fn created(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
         return;
     }
     if fdtable::entry(fd) != Entry::Kernel {
-        ENGINE.with(|engine| engine.forget_descriptor(fd));
+        ENGINE.with(|engine| engine.drop_descriptor(fd));
     }
     if !stream || !matches!(domain, libc::AF_INET | libc::AF_INET6) {
         return;
@@ -204,7 +204,7 @@ fn accept_attempt(
     };
     match adopt(engine, listener, fd, family) {
         Ok((index, flow, remote)) => {
-            engine.pass_on_all(fd, flow, &options);
+            engine.forward_options(fd, flow, &options);
             if let Some(d) = engine.descriptions.get_mut(index) {
                 d.nonblocking = flags & libc::SOCK_NONBLOCK != 0;
                 d.linger_zero = linger;
@@ -246,7 +246,7 @@ fn adopt(
         d.kind = Kind::Flow(accepted.flow);
     }
     engine.own(Handle::Flow(accepted.flow), index);
-    engine.forget_descriptor(fd);
+    engine.drop_descriptor(fd);
     fdtable::set(fd, index);
     engine.show_flow(index, fd, accepted.local, accepted.remote);
     Ok((index, accepted.flow, accepted.remote))
@@ -400,7 +400,7 @@ impl Engine {
             d.unlabelled = true;
             Arc::clone(&d.options)
         });
-        self.pass_on_all(fd, flow, &options.unwrap_or_default());
+        self.forward_options(fd, flow, &options.unwrap_or_default());
         self.own(Handle::Flow(flow), index);
         self.show_flow(index, fd, local.unwrap_or(remote), remote);
         self.descriptions.id(index).ok_or(Reason::Full)
@@ -420,7 +420,7 @@ impl Engine {
             let _ = link.app.close_listener(id);
         }
         fdtable::demote(index);
-        self.news(index);
+        self.on_change(index);
         self.show_ours(index, None);
         Ok(0)
     }

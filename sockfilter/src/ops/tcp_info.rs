@@ -101,12 +101,12 @@ pub unsafe fn get(fd: c_int, value: *mut c_void, len: *mut socklen_t) -> Option<
         })
     });
     Some(answer.map(|info| {
-        let told = TcpInfo::from(info);
+        let reported = TcpInfo::from(info);
         // SAFETY: by the caller's contract `value` is writable for `*len` bytes, and `len` for one length; at most
         // the structure is copied.
         unsafe {
             let room = (*len as usize).min(size_of::<TcpInfo>());
-            core::ptr::copy_nonoverlapping((&raw const told).cast::<u8>(), value.cast::<u8>(), room);
+            core::ptr::copy_nonoverlapping((&raw const reported).cast::<u8>(), value.cast::<u8>(), room);
             *len = room as socklen_t;
         }
         0

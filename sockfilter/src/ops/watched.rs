@@ -32,7 +32,7 @@ const AWAKE_NS: u64 = 100_000_000;
 pub fn created(fd: c_int) -> c_int {
     if fd >= 0 && !lock::inside() && bootstrap::is_on() && bootstrap::owns_tables() {
         ENGINE.with(|engine| {
-            engine.forget_descriptor(fd);
+            engine.drop_descriptor(fd);
             match engine.descriptions.insert(Kind::KernelSet, 0) {
                 Some(index) if fdtable::set_kernel_set(fd, index) => {}
                 Some(index) => drop(engine.descriptions.remove(index)),

@@ -122,7 +122,7 @@ fn sockets_show_errors_queues_and_where_they_came_to_be() {
 }
 
 #[test]
-fn an_idle_process_finds_a_returned_agent_and_hears_of_new_proxies() {
+fn an_idle_process_finds_a_returned_agent_and_learns_of_new_proxies() {
     let mut stage = Stage::new();
     let mut command = stage.command("/usr/bin/python3");
     command.args(["-u", "-m", "http.server", "18100"]);
@@ -241,7 +241,7 @@ fn a_rule_applies_to_a_program_of_that_name_whatever_the_name() {
 }
 
 #[test]
-fn a_program_started_by_a_name_too_long_says_so_and_goes_by_its_executable() {
+fn a_program_started_by_a_name_too_long_warns_and_uses_its_executable_s_name() {
     let stage = Stage::new();
     let executable = std::fs::canonicalize("/usr/bin/python3").unwrap();
     let executable = executable.file_name().unwrap().to_str().unwrap().to_owned();

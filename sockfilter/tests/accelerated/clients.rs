@@ -62,7 +62,7 @@ assert s.recv(1) == b''
 }
 
 #[test]
-fn curl_is_told_that_a_connection_is_refused() {
+fn curl_reports_that_a_connection_is_refused() {
     let mut stage = Stage::new();
     let mut command = stage.command("/usr/bin/curl");
     command.args(["-s", "-m", "15", "http://10.76.0.9:8080/x"]);
@@ -156,14 +156,14 @@ fn a_long_list_of_destinations_reaches_a_running_process() {
     let mut stage = Stage::new();
     let script = "
 import errno, socket, time
-told = None
-while told != errno.ENETUNREACH:
+error = None
+while error != errno.ENETUNREACH:
     s = socket.socket(); s.setblocking(False)
-    told = s.connect_ex(('10.76.0.200', 9))
+    error = s.connect_ex(('10.76.0.200', 9))
     s.close()
     time.sleep(0.01)
 ";
-    let file = stage.write("told.py", script.as_bytes());
+    let file = stage.write("error.py", script.as_bytes());
     let mut command = stage.command("/usr/bin/unshare");
     command.env_remove("LD_PRELOAD").args(["-n", "/usr/bin/env"]);
     command.arg(format!("LD_PRELOAD={}", filter().display())).arg("python3").arg(file);

@@ -81,9 +81,9 @@ fn with_descriptors(text: &str) -> BTreeSet<String> {
         let descriptor = |parameter: &str| {
             let parameter = parameter.trim().trim_end_matches(')').trim_end();
             let word = parameter.rsplit([' ', '*']).next().unwrap_or("").trim_start_matches('_');
-            let told =
+            let named =
                 ["fd", "fildes", "filedes", "sock"].iter().any(|part| word.contains(part)) || word == "s";
-            parameter.contains("struct pollfd") || (parameter.starts_with("int ") && told)
+            parameter.contains("struct pollfd") || (parameter.starts_with("int ") && named)
         };
         if !name.is_empty() && parameters.split(',').any(descriptor) {
             found.insert(name.to_owned());

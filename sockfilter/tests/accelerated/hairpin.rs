@@ -57,7 +57,7 @@ impl Flow {
 
     /// In Linux' numbers, for its own application.
     pub(super) fn state(&self) -> u32 {
-        match (self.pair.is_some(), self.told_end, self.ended) {
+        match (self.pair.is_some(), self.end_sent, self.ended) {
             (true, true, true) => 7,
             (true, true, false) => 8,
             (true, false, true) => 5,
@@ -117,7 +117,7 @@ impl Proxy {
         self.flows.insert(client, Flow { pair: Some(server), ..flow });
         let payload = OpenPayload { local, remote: asked.remote, window: WINDOW };
         let header = MessageHeader::new(MessageKind::Connected, client, asked.request, 0);
-        self.tell_with(asked.link, header, &payload.emit());
+        self.send_with(asked.link, header, &payload.emit());
     }
 
     /// Offers what waits to processes that take connections; what nobody listens for any more is reset.
@@ -148,7 +148,7 @@ impl Proxy {
             let flow = self.flows.get_mut(&label).unwrap();
             (flow.link, flow.offered) = (Some(link), Some((Clock::now(), id)));
             let payload = OpenPayload { local, remote, window: WINDOW };
-            self.tell_with(link, MessageHeader::new(MessageKind::Open, label, id, 0), &payload.emit());
+            self.send_with(link, MessageHeader::new(MessageKind::Open, label, id, 0), &payload.emit());
         }
         crowded.into_iter().for_each(|asked| self.pair_up(asked));
         self.decide_doubtful();
@@ -170,7 +170,7 @@ impl Proxy {
             if let Some(busy) = self.listeners.iter_mut().find(|l| (l.link, l.id) == (link, id)) {
                 busy.opened -= 1;
             }
-            self.tell(link, MessageKind::Reset, label, libc::ECONNRESET as u32);
+            self.send_control(link, MessageKind::Reset, label, libc::ECONNRESET as u32);
             self.hairpin.as_mut().unwrap().void.insert(label, link);
             self.wait_again(label);
         }
@@ -189,7 +189,7 @@ impl Proxy {
     }
 
     /// A process is gone: it answers no more.
-    pub(super) fn forget_void(&mut self, link: LinkId) {
+    pub(super) fn drop_void(&mut self, link: LinkId) {
         let Some(hairpin) = &mut self.hairpin else { return };
         for (label, _) in hairpin.void.extract_if(.., |_, of| *of == link) {
             self.labels.release(FlowLabel::from_wire(label).unwrap());
@@ -235,8 +235,8 @@ impl Proxy {
             }
             MessageKind::Close | MessageKind::Reset => {
                 let unread = header.flags & CLOSE_UNREAD != 0 || flow.sent < flow.to_send.len();
-                if !flow.reset_told {
-                    self.tell(link, MessageKind::Close, label, 0);
+                if !flow.reset_sent {
+                    self.send_control(link, MessageKind::Close, label, 0);
                 }
                 self.ended_by_application(label, unread || header.kind == MessageKind::Reset);
             }
@@ -252,9 +252,9 @@ impl Proxy {
         }
         // Data for a socket that is gone: the sender is reset. One that knew that the other ends gets EPIPE.
         let flow = self.flows.get_mut(&label).unwrap();
-        let reason = if flow.told_end { libc::EPIPE } else { libc::ECONNRESET };
-        if !std::mem::replace(&mut flow.reset_told, true) {
-            self.tell(link, MessageKind::Reset, label, reason as u32);
+        let reason = if flow.end_sent { libc::EPIPE } else { libc::ECONNRESET };
+        if !std::mem::replace(&mut flow.reset_sent, true) {
+            self.send_control(link, MessageKind::Reset, label, reason as u32);
         }
     }
 
@@ -299,15 +299,15 @@ impl Proxy {
     /// After the bytes that could be sent to a flow: its end, if there is one to tell.
     pub(super) fn push_end(&mut self, label: u32, link: LinkId) {
         let flow = self.flows.get_mut(&label).unwrap();
-        if flow.reset_after && !flow.reset_told {
-            flow.reset_told = true;
-            self.tell(link, MessageKind::Reset, label, libc::ECONNRESET as u32);
-        } else if flow.shutdown_after && flow.sent == flow.to_send.len() && !flow.reset_told {
+        if flow.reset_after && !flow.reset_sent {
+            flow.reset_sent = true;
+            self.send_control(link, MessageKind::Reset, label, libc::ECONNRESET as u32);
+        } else if flow.shutdown_after && flow.sent == flow.to_send.len() && !flow.reset_sent {
             flow.shutdown_after = false;
-            if std::mem::replace(&mut flow.told_end, true) {
+            if std::mem::replace(&mut flow.end_sent, true) {
                 return;
             }
-            self.tell(link, MessageKind::Shutdown, label, 0);
+            self.send_control(link, MessageKind::Shutdown, label, 0);
         }
     }
 }

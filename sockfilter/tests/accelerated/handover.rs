@@ -32,7 +32,7 @@ fn a_child_serves_what_its_parent_accepted() {
         let labels: Vec<u32> = (0..3).map(|_| stage.proxy.open(18110, &sent, true)).collect();
         for label in labels {
             stage.proxy.until("the child's answer", |p| p.flow(label).ended && p.flow(label).closed);
-            let flow = stage.proxy.forget(label);
+            let flow = stage.proxy.take_flow(label);
             assert_eq!((flow.handovers, flow.reset), (1, None));
             let expected: Vec<u8> = sent.iter().rev().copied().collect();
             assert!(flow.received == expected, "{} of {len} bytes", flow.received.len());
@@ -346,7 +346,7 @@ os.wait()
 ";
 
 #[test]
-fn a_carried_connection_tells_a_reset_from_the_end_of_the_stream() {
+fn a_carried_connection_distinguishes_a_reset_from_the_end_of_the_stream() {
     let cases = [
         ("reset", "b'data'\n104\nend\n"),
         ("ended", "b'data'\nend\nend\n"),
@@ -410,7 +410,7 @@ fn a_service_listens_on_its_connections_own_address() {
     let control = stage.proxy.open(18130, b"PASV", false);
     let data = stage.proxy.open(18131, b"", false);
     stage.proxy.until("the file", |p| p.flow(data).ended && p.flow(control).ended);
-    assert_eq!(stage.proxy.forget(data).received, b"the file");
+    assert_eq!(stage.proxy.take_flow(data).received, b"the file");
     stage.succeeds(server);
 }
 

@@ -64,9 +64,9 @@ pub struct Flow {
     /// Its local and remote address, as the application sees them.
     ends: Option<(SocketAddr, SocketAddr)>,
     reset_after: bool,
-    reset_told: bool,
+    reset_sent: bool,
     /// SHUTDOWN went to it.
-    told_end: bool,
+    end_sent: bool,
     /// A process left it to whoever brings this.
     ticket: Option<Ticket>,
     /// How often that happened.
@@ -213,7 +213,7 @@ impl Proxy {
     fn lost(&mut self, link: LinkId) {
         self.links.retain(|(l, _)| *l != link);
         self.listeners.retain(|l| l.link != link);
-        self.forget_void(link);
+        self.drop_void(link);
         let of_pairs =
             |(label, f): (&u32, &Flow)| (f.link == Some(link) && f.pair.is_some()).then_some(*label);
         let pairs: Vec<u32> = self.flows.iter().filter_map(of_pairs).collect();
@@ -237,12 +237,12 @@ impl Proxy {
         self.endpoint.send(now(), link, LinkMessage::Channel, 0, &gather).is_ok()
     }
 
-    fn tell(&mut self, link: LinkId, kind: MessageKind, id: u32, argument: u32) {
-        self.tell_with(link, MessageHeader::new(kind, id, argument, 0), &[]);
+    fn send_control(&mut self, link: LinkId, kind: MessageKind, id: u32, argument: u32) {
+        self.send_with(link, MessageHeader::new(kind, id, argument, 0), &[]);
     }
 
     /// Sends when a descriptor is free, in order.
-    fn tell_with(&mut self, link: LinkId, header: MessageHeader, payload: &[u8]) {
+    fn send_with(&mut self, link: LinkId, header: MessageHeader, payload: &[u8]) {
         self.outbox.push_back((link, header, payload.to_vec()));
         self.flush();
     }
@@ -271,7 +271,7 @@ impl Proxy {
                     return l.credit += header.argument;
                 }
                 let unused = std::mem::take(&mut l.credit);
-                self.tell(link, MessageKind::AcceptCredit, header.id, unused);
+                self.send_control(link, MessageKind::AcceptCredit, header.id, unused);
             }
             MessageKind::Connect => {
                 let ConnectPayload { remote, local } = ConnectPayload::parse(message.payload).unwrap();
@@ -293,20 +293,20 @@ impl Proxy {
         let TakeOverPayload { label, ticket } = TakeOverPayload::parse(message.payload).unwrap();
         let (label, request) = (label.to_wire(), message.header.id);
         let Some(flow) = self.flows.get_mut(&label).filter(|f| f.ticket == Some(ticket)) else {
-            return self.tell(link, MessageKind::Refused, request, libc::ECONNRESET as u32);
+            return self.send_control(link, MessageKind::Refused, request, libc::ECONNRESET as u32);
         };
         flow.ticket = None;
         flow.link = Some(link);
         flow.accepted = true;
         flow.window = message.header.argument;
-        flow.shutdown_after |= std::mem::take(&mut flow.told_end);
+        flow.shutdown_after |= std::mem::take(&mut flow.end_sent);
         let ((local, remote), shut) = (flow.ends.unwrap(), flow.ended);
         let pair = flow.pair.and_then(|partner| self.flows.get(&partner));
         // Bytes that the other application has not been given yet.
         let in_flight = pair.map_or(0, |partner| (partner.to_send.len() - partner.sent) as u32);
         let open = OpenPayload { local, remote, window: WINDOW };
         let payload = TakenOverPayload { open, in_flight, shut }.emit();
-        self.tell_with(link, MessageHeader::new(MessageKind::TakenOver, label, request, 0), &payload);
+        self.send_with(link, MessageHeader::new(MessageKind::TakenOver, label, request, 0), &payload);
     }
 
     fn flow_message(&mut self, link: LinkId, message: &Message<'_>) {
@@ -325,7 +325,7 @@ impl Proxy {
                 ..InfoPayload::default()
             };
             let header = MessageHeader::new(MessageKind::Info, header.id, 0, 0);
-            return self.tell_with(link, header, &info.emit());
+            return self.send_with(link, header, &info.emit());
         }
         if header.kind != MessageKind::Credit {
             flow.kinds.push(header.kind);
@@ -335,7 +335,7 @@ impl Proxy {
             flow.handovers += 1;
             flow.accepted = false;
             flow.link = None;
-            return self.tell(link, MessageKind::HandedOver, header.id, 0);
+            return self.send_control(link, MessageKind::HandedOver, header.id, 0);
         }
         if let Some(partner) = flow.pair {
             return self.paired_message(link, message, partner);
@@ -352,7 +352,7 @@ impl Proxy {
             MessageKind::Data => {
                 assert!(!flow.ended, "data after the end");
                 flow.received.extend_from_slice(message.payload);
-                self.tell(link, MessageKind::Credit, header.id, header.payload_len);
+                self.send_control(link, MessageKind::Credit, header.id, header.payload_len);
             }
             MessageKind::Credit => flow.window += header.argument,
             MessageKind::Shutdown => flow.ended = true,
@@ -362,7 +362,7 @@ impl Proxy {
                     flow.reset = Some(header.argument);
                 }
                 if !std::mem::replace(&mut flow.closed, true) {
-                    self.tell(link, MessageKind::Close, header.id, 0);
+                    self.send_control(link, MessageKind::Close, header.id, 0);
                 }
             }
             other => panic!("{other:?}"),
@@ -394,10 +394,10 @@ impl Proxy {
         flow.window -= n as u32;
         let Some(partner) = flow.pair else { return true };
         flow.to_send.drain(..std::mem::take(&mut flow.sent));
-        if let Some(Flow { link: Some(link), closed: false, reset_told: false, .. }) =
+        if let Some(Flow { link: Some(link), closed: false, reset_sent: false, .. }) =
             self.flows.get(&partner)
         {
-            self.tell(*link, MessageKind::Credit, partner, n as u32);
+            self.send_control(*link, MessageKind::Credit, partner, n as u32);
         }
         true
     }
@@ -434,7 +434,7 @@ impl Proxy {
             ..Flow::default()
         };
         self.flows.insert(label, flow);
-        self.tell_with(link, MessageHeader::new(MessageKind::Open, label, id, 0), &payload.emit());
+        self.send_with(link, MessageHeader::new(MessageKind::Open, label, id, 0), &payload.emit());
         label
     }
 
@@ -454,7 +454,7 @@ impl Proxy {
     pub fn reset(&mut self, label: u32) {
         self.until("somebody to have it", |p| p.flow(label).link.is_some());
         let link = self.flows[&label].link.unwrap();
-        self.tell(link, MessageKind::Reset, label, libc::ECONNRESET as u32);
+        self.send_control(link, MessageKind::Reset, label, libc::ECONNRESET as u32);
         self.flows.get_mut(&label).unwrap().closed = true;
     }
 
@@ -465,11 +465,11 @@ impl Proxy {
         // A client that has everything closes.
         self.shutdown(label);
         self.until("the program to close", |p| p.flow(label).closed);
-        self.forget(label).received
+        self.take_flow(label).received
     }
 
     /// The flow's end; its label may be used again.
-    pub fn forget(&mut self, label: u32) -> Flow {
+    pub fn take_flow(&mut self, label: u32) -> Flow {
         let flow = self.flows.remove(&label).unwrap();
         assert!(flow.closed, "the label is still in use");
         self.labels.release(FlowLabel::from_wire(label).unwrap());
@@ -485,12 +485,12 @@ impl Proxy {
         let flow = Flow { link, ends, accepted: true, window: asked.window, ..Flow::default() };
         self.flows.insert(label, flow);
         let header = MessageHeader::new(MessageKind::Connected, label, asked.request, 0);
-        self.tell_with(asked.link, header, &payload.emit());
+        self.send_with(asked.link, header, &payload.emit());
         label
     }
 
     pub fn connect_refused(&mut self, asked: Asked, reason: i32) {
-        self.tell(asked.link, MessageKind::Refused, asked.request, reason as u32);
+        self.send_control(asked.link, MessageKind::Refused, asked.request, reason as u32);
     }
 
     /// Ids of the processes that have a link.

@@ -37,7 +37,7 @@ type Question = Box<dyn FnOnce(&Processes) + Send>;
 pub struct Stage {
     pub folder: PathBuf,
     pub proxy: Proxy,
-    tell: watch::Sender<Directory>,
+    sender: watch::Sender<Directory>,
     questions: Option<mpsc::UnboundedSender<Question>>,
     thread: Option<std::thread::JoinHandle<()>>,
     children: Vec<Child>,
@@ -74,14 +74,14 @@ impl Stage {
         let entry =
             ProxyEntry { node, worker: 0, address: path.clone(), path, provider: "shm", direct: None };
         let connect = vec![Destination { prefix: "10.76.0.0/24".parse().unwrap(), except: false }];
-        let (tell, directory) = watch::channel(Directory {
+        let (sender, directory) = watch::channel(Directory {
             proxies: vec![entry],
             connect,
             programs: Vec::new(),
             access: Vec::new(),
         });
         let (questions, thread, children) = (None, None, Vec::new());
-        let mut stage = Stage { folder, proxy, tell, questions, thread, children, ports, loopback };
+        let mut stage = Stage { folder, proxy, sender, questions, thread, children, ports, loopback };
         stage.start_agent(directory);
         stage
     }
@@ -111,7 +111,7 @@ impl Stage {
         drop(self.questions.take());
         self.thread.take().unwrap().join().unwrap();
         assert!(!self.folder.join("agent.sock").exists(), "an agent that ends takes its socket with it");
-        self.start_agent(self.tell.subscribe());
+        self.start_agent(self.sender.subscribe());
     }
 
     /// The proxy dies and comes back as new at the same address.
@@ -234,7 +234,7 @@ impl Stage {
 
     /// Tells processes of other proxies.
     pub fn directory(&self) -> &watch::Sender<Directory> {
-        &self.tell
+        &self.sender
     }
 }
 

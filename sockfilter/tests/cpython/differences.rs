@@ -25,7 +25,7 @@ pub struct Known {
 pub struct Difference {
     pub module: String,
     pub test: String,
-    pub way: String,
+    pub mode: String,
     pub outcome: String,
     pub reason: String,
 }
@@ -40,10 +40,10 @@ impl Known {
             let (module, test) = parts[0].split_once(' ').unwrap_or_else(|| panic!("{line}: no test"));
             let (module, test) = (module.to_owned(), test.to_owned());
             match (kind, parts.as_slice()) {
-                ("differs", [_, way, outcome, reason]) => known.differences.push(Difference {
+                ("differs", [_, mode, outcome, reason]) => known.differences.push(Difference {
                     module,
                     test,
-                    way: (*way).to_owned(),
+                    mode: (*mode).to_owned(),
                     outcome: (*outcome).to_owned(),
                     reason: (*reason).to_owned(),
                 }),

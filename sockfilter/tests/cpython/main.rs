@@ -55,7 +55,7 @@ const KILLED_AFTER: Duration = Duration::from_secs(660);
 
 /// How a module is run.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Way {
+pub enum Mode {
     /// Without the filter.
     Plain,
     /// With the filter, attached to an agent; every socket stays in the kernel.
@@ -64,14 +64,14 @@ pub enum Way {
     Loopback,
 }
 
-impl Way {
-    pub const ALL: [Way; 3] = [Way::Plain, Way::Kernel, Way::Loopback];
+impl Mode {
+    pub const ALL: [Mode; 3] = [Mode::Plain, Mode::Kernel, Mode::Loopback];
 
     pub fn name(self) -> &'static str {
         match self {
-            Way::Plain => "plain",
-            Way::Kernel => "kernel",
-            Way::Loopback => "loopback",
+            Mode::Plain => "plain",
+            Mode::Kernel => "kernel",
+            Mode::Loopback => "loopback",
         }
     }
 }
@@ -115,23 +115,23 @@ impl Options {
 }
 
 fn compare(module: &str, known: &Known, options: &Options) -> Comparison {
-    let runs = Way::ALL.map(|way| {
-        eprint!("{module}, {}: ", way.name());
-        let (run, output) = run(module, way, known, options.only.as_deref());
+    let runs = Mode::ALL.map(|mode| {
+        eprint!("{module}, {}: ", mode.name());
+        let (run, output) = run(module, mode, known, options.only.as_deref());
         eprintln!("{}", run.summary());
         if let Some(folder) = &options.keep {
             std::fs::create_dir_all(folder).unwrap();
-            std::fs::write(folder.join(format!("{module}.{}.log", way.name())), output).unwrap();
+            std::fs::write(folder.join(format!("{module}.{}.log", mode.name())), output).unwrap();
         }
         run
     });
     Comparison::new(module, runs, known, options.only.is_some())
 }
 
-fn run(module: &str, way: Way, known: &Known, only: Option<&str>) -> (Run, String) {
-    let mut stage = if way == Way::Loopback { Stage::loopback() } else { Stage::passive() };
+fn run(module: &str, mode: Mode, known: &Known, only: Option<&str>) -> (Run, String) {
+    let mut stage = if mode == Mode::Loopback { Stage::loopback() } else { Stage::passive() };
     let mut command = stage.command(PYTHON);
-    if way == Way::Plain {
+    if mode == Mode::Plain {
         command.env_remove("LD_PRELOAD").env_remove("CSP_AGENT");
     }
     command.args(["-m", "test", "-v", "--timeout"]).arg(MODULE_MAY_TAKE.as_secs().to_string());

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
-use crate::Way;
+use crate::Mode;
 use crate::differences::Known;
 use crate::outcomes::{Outcome, Run};
 
@@ -19,27 +19,28 @@ impl Comparison {
     pub fn new(module: &str, runs: [Run; 3], known: &Known, in_part: bool) -> Comparison {
         let mut compared =
             Comparison { module: module.to_owned(), runs, explained: Vec::new(), unexplained: Vec::new() };
-        for (at, way) in Way::ALL.into_iter().enumerate() {
+        for (at, mode) in Mode::ALL.into_iter().enumerate() {
             if let Some(broken) = &compared.runs[at].broken {
-                compared.unexplained.push(format!("{module}, {}: {broken}", way.name()));
+                compared.unexplained.push(format!("{module}, {}: {broken}", mode.name()));
             }
         }
-        for (at, way) in Way::ALL.into_iter().enumerate().skip(1) {
-            compared.against_plain(at, way, known, in_part);
+        for (at, mode) in Mode::ALL.into_iter().enumerate().skip(1) {
+            compared.against_plain(at, mode, known, in_part);
         }
         compared
     }
 
-    fn against_plain(&mut self, at: usize, way: Way, known: &Known, in_part: bool) {
+    fn against_plain(&mut self, at: usize, mode: Mode, known: &Known, in_part: bool) {
         let (plain, other) = (&self.runs[0].outcomes, &self.runs[at].outcomes);
         let tests: BTreeSet<&String> = plain.keys().chain(other.keys()).collect();
         let name = |o: Option<&Outcome>| o.map_or("not run", |o| o.name());
-        let known_here = known.differences.iter().filter(|d| d.module == self.module && d.way == way.name());
+        let known_here =
+            known.differences.iter().filter(|d| d.module == self.module && d.mode == mode.name());
         let mut awaited: BTreeSet<&str> = known_here.clone().map(|d| d.test.as_str()).collect();
         for test in tests {
             let (was, is) = (name(plain.get(test)), name(other.get(test)));
             let expected = known_here.clone().find(|d| d.test == *test);
-            let line = format!("{} {test}, {}: {was} -> {is}", self.module, way.name());
+            let line = format!("{} {test}, {}: {was} -> {is}", self.module, mode.name());
             if was == is || known.varies(&self.module, test) {
                 continue;
             }
@@ -56,7 +57,7 @@ impl Comparison {
             self.unexplained.push(format!(
                 "{} {test}, {}: is said to differ and does not",
                 self.module,
-                way.name()
+                mode.name()
             ));
         }
     }

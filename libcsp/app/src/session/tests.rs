@@ -1,4 +1,4 @@
-//! The session, driven by messages of an agent that the tests play.
+//! The session, driven by the messages of an agent that the tests simulate.
 
 use csp_wire::agent::{AttachedRepr, Proxy, emit_attached, emit_proxies, emit_refused, emit_token};
 
@@ -12,7 +12,7 @@ struct Stage {
     unix_s: u64,
 }
 
-/// An action without what it carries.
+/// An action without its contents.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Did {
     Connect,
@@ -60,7 +60,7 @@ impl Stage {
         self.expect(&[Did::Attach(former.to_owned())]);
     }
 
-    /// The agent's message arrives.
+    /// Delivers a message of the agent.
     fn message(&mut self, bytes: &[u8]) -> Result<Received, SessionError> {
         self.session.woken();
         self.expect(&[Did::Receive]);
@@ -115,12 +115,12 @@ fn a_process_attaches_and_knows_its_rules_and_proxies() {
 }
 
 #[test]
-fn the_socket_is_looked_at_when_it_woke_the_process_and_else_now_and_then() {
+fn the_socket_is_read_when_it_wakes_the_process_and_else_at_intervals() {
     let mut stage = Stage::new();
     stage.attach("");
     stage.attached("p-42-1").unwrap();
     stage.expect(&[Did::Wait]);
-    stage.pass(LOOK_EVERY);
+    stage.pass(POLL_EVERY);
     stage.expect(&[Did::Receive, Did::Receive]);
     stage.session.empty();
     stage.expect(&[Did::Wait]);
@@ -133,7 +133,7 @@ fn the_socket_is_looked_at_when_it_woke_the_process_and_else_now_and_then() {
 }
 
 #[test]
-fn a_token_is_renewed_before_it_expires_and_asked_for_again_where_no_answer_comes() {
+fn a_token_is_renewed_before_it_expires_and_the_request_is_repeated() {
     let mut stage = Stage::new();
     stage.attach("");
     stage.attached("p-42-1").unwrap();
@@ -170,7 +170,7 @@ fn a_lost_agent_is_tried_again_and_the_process_keeps_its_id() {
 }
 
 #[test]
-fn an_agent_that_takes_the_process_for_another_is_left() {
+fn an_agent_that_assigns_another_id_is_left() {
     let mut stage = Stage::new();
     stage.attach("");
     stage.attached("p-42-1").unwrap();
@@ -206,17 +206,17 @@ fn without_an_answer_or_with_a_wrong_one_there_is_no_session() {
 }
 
 #[test]
-fn what_cannot_be_sent_ends_an_attachment_but_no_session() {
+fn a_failed_send_ends_an_attachment_but_no_session() {
     let mut stage = Stage::new();
     stage.attach("");
-    stage.session.unsent();
+    stage.session.send_failed();
     stage.expect(&[Did::HangUp, Did::Wait]);
     stage.pass(RETRY_EVERY);
     stage.attach("");
     stage.attached("p-42-1").unwrap();
     stage.unix_s += 3600;
     stage.expect(&[Did::Renew]);
-    stage.session.unsent();
+    stage.session.send_failed();
     stage.expect(&[Did::Wait]);
     assert!(stage.session.is_attached());
 }

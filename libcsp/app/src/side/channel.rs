@@ -1,4 +1,4 @@
-//! Channels: one link per proxy worker, what waits for descriptor credit on it, and when to try it again.
+//! Channels: the links to each proxy worker, their messages that wait for descriptor credit, and reconnection.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -14,25 +14,26 @@ use csp_transport::Backoff;
 use csp_transport::RefusalCode;
 use csp_transport::{DownReason, LinkId, MessageKind as LinkMessageKind};
 
-/// Control messages that may wait for descriptors; a flow has at most five, so that only a proxy that returns no
-/// credit while it opens and closes flows reaches this. Its link is broken then.
+/// Largest number of control messages that wait for descriptors. A flow has at most five, so that only a proxy that
+/// returns no credit while it opens and closes flows reaches this bound. Its link is broken then.
 const OUTBOX_MAX: usize = 64 * 1024;
 
-/// Descriptors that data leaves for control messages, so that a CLOSE is in the ring before the program goes on.
+/// Descriptors that data leaves for control messages, so that a CLOSE is in the ring before the call returns to the
+/// program.
 pub(super) const CONTROL_RESERVE: u32 = 1;
 
-/// Longest payload of a control message: OPEN's form is never sent from here, CONNECT's is the longest.
+/// Longest payload of a control message: CONNECT's. OPEN is never sent from here.
 const CONTROL_PAYLOAD_MAX: usize = ConnectPayload::LEN_MAX;
 const _: () = assert!(CONTROL_PAYLOAD_MAX >= OpenPayload::LEN - 4);
 
 /// A message that waits for a descriptor.
 #[derive(Clone, Debug)]
 enum Control {
-    /// As it will be sent.
+    /// A complete message.
     Ready { header: MessageHeader, payload: [u8; CONTROL_PAYLOAD_MAX] },
-    /// Gathered bytes of a flow that found no descriptor when they had to leave.
+    /// Corked bytes of a flow that found no descriptor when they had to be sent.
     Data { header: MessageHeader, payload: Vec<u8> },
-    /// CREDIT, its number taken when it is sent.
+    /// CREDIT; the number of bytes is determined when it is sent.
     Credit(FlowId),
 }
 
@@ -41,18 +42,18 @@ enum Control {
 pub(super) struct Lane {
     /// The proxy worker.
     pub channel: usize,
-    /// The place in its pool.
+    /// The link's index in the pool.
     pub index: usize,
 }
 
-/// One link to a proxy worker, and what waits for descriptors on it.
+/// One link to a proxy worker, and the messages that wait for its descriptors.
 #[derive(Debug)]
 pub(super) struct AppLane {
     link: Option<LinkId>,
     up: bool,
     backoff: Backoff,
     outbox: VecDeque<Control>,
-    /// Flows whose write found no descriptor, each once, in the order in which they will be told of new ones.
+    /// Flows whose write found no descriptor, each once, in the order in which they are notified of free ones.
     blocked: VecDeque<FlowId>,
 }
 
@@ -71,14 +72,14 @@ impl AppLane {
 #[derive(Debug)]
 pub(super) struct AppChannel {
     target: ProxyTarget,
-    /// Whether the agent still names this proxy; if not, its links are kept while they live.
+    /// Whether the agent still announces this proxy; if not, its existing links are kept while they live.
     wanted: bool,
     lanes: Vec<AppLane>,
-    /// The link that carries what concerns no flow: the first that came up, while it lives.
+    /// The link for messages that concern no flow: the first that came up, while it lives.
     control: Option<usize>,
-    /// Whether it was told of the listeners before: it may remember them from a link that is lost by now.
+    /// Whether listeners were announced to it before: it may remember them from a link that is lost by now.
     pub announced: bool,
-    /// Listeners that were closed since, oldest first: a lost link may have taken the word of it along.
+    /// Listeners closed since then, oldest first: their UNLISTEN may have been lost with a link.
     pub closed: VecDeque<u32>,
     pub labels: HashMap<u32, FlowId>,
 }
@@ -111,7 +112,7 @@ impl AppChannel {
     }
 }
 
-/// The CREDIT that a flow owes now, taken from it.
+/// Creates the CREDIT message that a flow owes, and records its bytes as advertised.
 fn credit_message(flows: &mut Slots<Flow>, id: FlowId) -> Option<MessageHeader> {
     let flow = flows.get_mut(id.0)?;
     flow.credit_queued = false;
@@ -120,9 +121,9 @@ fn credit_message(flows: &mut Slots<Flow>, id: FlowId) -> Option<MessageHeader> 
 }
 
 impl AppSide {
-    /// Tells which proxy workers there are now. New ones are connected to at the next
-    /// [`progress`](Self::progress); a link to one that is no longer named stays while it lives (absence is not
-    /// death) and is not made again. At most [`CHANNELS_MAX`] are used.
+    /// Sets the proxy workers. New ones are connected at the next [`progress`](Self::progress). A link to one that is
+    /// no longer listed remains while it lives (absence is not death) and is not opened again. At most [`CHANNELS_MAX`]
+    /// are used.
     pub fn set_proxies(&mut self, targets: &[ProxyTarget]) {
         for channel in &mut self.channels {
             channel.wanted = targets.contains(&channel.target);
@@ -149,12 +150,12 @@ impl AppSide {
         (0..pool).map(|n| AppLane::new(Backoff::new(self.config.backoff, seed.wrapping_add(n)))).collect()
     }
 
-    /// How many proxy workers have a link that is up.
+    /// Number of proxy workers with a link that is up.
     pub fn channels_up(&self) -> usize {
         self.channels.iter().filter(|c| c.is_up()).count()
     }
 
-    /// The proxy workers known, and whether any link to them is up.
+    /// The known proxy workers, and whether any link to them is up.
     pub fn channels(&self) -> impl Iterator<Item = (&ProxyTarget, bool)> {
         self.channels.iter().map(|c| (&c.target, c.is_up()))
     }
@@ -200,11 +201,11 @@ impl AppSide {
         })
     }
 
-    /// The link for a new connection: one after the other of those that are up.
+    /// Selects the link for a new connection, in turn among those that are up.
     pub(super) fn pick_lane(&mut self) -> Option<Lane> {
         let pool = usize::from(self.config.pool);
         let count = self.channels.len();
-        // All proxies in turn, then their next links.
+        // All proxies in turn, then the next link of each.
         let lane = |n: usize| Lane { channel: n % count, index: n / count % pool };
         let chosen = (0..count * pool)
             .map(|n| self.next_lane.wrapping_add(n))
@@ -246,22 +247,22 @@ impl AppSide {
         self.replace_control(at);
         self.lose_flows(at);
         match self.channels.get(at.channel).and_then(|c| c.control) {
-            // What was under way on the lost link is not known: words about listeners, and connections that the proxy
-            // had offered.
+            // Messages in transit on the lost link are unknown: announcements of listeners, and connections that the
+            // proxy had offered.
             Some(_) if was_up => self.announce(at.channel),
             Some(_) => {}
-            None => self.forget_offers(at.channel),
+            None => self.void_offers(at.channel),
         }
     }
 
-    /// A link is gone: if it carried what concerns listeners, another one does from now on.
+    /// Selects another link for messages that concern no flow if the lost one carried them.
     fn replace_control(&mut self, lost: Lane) {
         if let Some(channel) = self.channels.get_mut(lost.channel).filter(|c| c.control == Some(lost.index)) {
             channel.control = channel.lanes.iter().position(|lane| lane.up);
         }
     }
 
-    /// Breaks the link of a proxy that does not keep the protocol.
+    /// Breaks the link of a proxy that violated the protocol.
     pub(super) fn violation(&mut self, lane: Lane) {
         self.counters.protocol_violations += 1;
         if let Some(link) = self.lane(lane).and_then(|lane| lane.link) {
@@ -274,7 +275,8 @@ impl AppSide {
         self.send_control_with(lane, header, &[]);
     }
 
-    /// Queues a message that concerns no flow; a proxy without a link hears of it when it has one.
+    /// Queues a message that concerns no flow. It is dropped for a proxy without a link; listeners are announced when a
+    /// link comes up.
     pub(super) fn send_to_channel(&mut self, channel: usize, header: MessageHeader, payload: &[u8]) {
         if let Some(index) = self.channels.get(channel).and_then(|c| c.control) {
             self.send_control_with(Lane { channel, index }, header, payload);
@@ -291,7 +293,7 @@ impl AppSide {
         self.queue_control(lane, Control::Ready { header, payload: bytes });
     }
 
-    /// Sends gathered bytes, or queues them where no descriptor is free.
+    /// Sends corked bytes, or queues them if no descriptor is free.
     pub(super) fn send_held(&mut self, lane: Lane, label: FlowLabel, bytes: Vec<u8>) {
         let header = MessageHeader::of_flow(MessageKind::Data, label, 0, bytes.len() as u32);
         self.queue_control(lane, Control::Data { header, payload: bytes });
@@ -339,7 +341,7 @@ impl AppSide {
                     continue;
                 };
                 if let Some(slot) = lane.outbox.get_mut(packed) {
-                    // From now on it is a message like any other: its number is taken.
+                    // Its number is determined: from now on it is a complete message.
                     *slot = Control::Ready { header, payload: [0; CONTROL_PAYLOAD_MAX] };
                 }
                 continue;
@@ -382,14 +384,15 @@ impl AppSide {
         true
     }
 
-    /// Whether data may go out on a link now: nothing waits before it, and a descriptor is to spare.
+    /// Whether data may be sent on a link now: no message waits before it, and a descriptor is available beyond the
+    /// reserve.
     pub(super) fn has_descriptor(&self, lane: Lane) -> bool {
         self.lane(lane).is_some_and(|lane| {
             lane.outbox.is_empty() && lane.link().is_some_and(|l| self.endpoint.credits(l) > CONTROL_RESERVE)
         })
     }
 
-    /// Remembers a flow that wants to be told when descriptors are back.
+    /// Adds a flow to those notified when descriptors are available again.
     pub(super) fn block_on_descriptors(&mut self, lane: Lane, id: FlowId) {
         let Some(flow) = self.flows.get_mut(id.0).filter(|f| !f.blocked) else { return };
         flow.blocked = true;
@@ -399,8 +402,8 @@ impl AppSide {
         }
     }
 
-    /// Tells as many blocked flows as there are descriptors to spare; those that do not write leave them to the next.
-    /// Returns whether any was told.
+    /// Notifies as many blocked flows as there are free descriptors; a flow that does not write leaves its descriptor
+    /// to the next. Returns whether any was notified.
     pub(super) fn wake_blocked(&mut self, at: Lane) -> bool {
         if !self.has_descriptor(at) {
             return false;
@@ -427,19 +430,19 @@ impl AppSide {
         true
     }
 
-    /// The offers of a proxy without any link are void, unless it still has one of its own; what waited unaccepted is
-    /// offered again by the proxy.
-    fn forget_offers(&mut self, channel: usize) {
+    /// Voids the offers of a proxy without a link, except credit that it may still use. Connections that were not
+    /// accepted are offered again by the proxy.
+    fn void_offers(&mut self, channel: usize) {
         let mut at = 0;
         while let Some((slot, id)) = self.listeners.at_or_after(at) {
             at = slot + 1;
             if let Some(offer) = self.listeners.get_mut(id).and_then(|l| l.offers.get_mut(channel)) {
-                offer.forget();
+                offer.restart();
             }
         }
     }
 
-    /// Ends the flows of a lost link: nobody knows what of theirs arrived.
+    /// Ends the flows of a lost link, since it is unknown which of their messages arrived.
     fn lose_flows(&mut self, lane: Lane) {
         let mut at = 0;
         while let Some((slot, id)) = self.flows.at_or_after(at) {

@@ -1,4 +1,4 @@
-//! What the application's end is made with.
+//! Configuration of the application's end.
 
 use csp_types::NodeId;
 #[cfg(doc)]
@@ -7,7 +7,7 @@ use csp_vi::ViAddress;
 
 use csp_transport::BackoffConfig;
 
-/// Proxy workers one process can have channels to.
+/// Largest number of proxy workers to which one process has channels.
 pub const CHANNELS_MAX: usize = 64;
 
 /// Bounds of an [`AppSide`](super::AppSide).
@@ -19,14 +19,14 @@ pub struct AppConfig {
     pub listeners_max: usize,
     /// Bytes that a proxy may send on a flow before the program has read them.
     pub receive_window: u32,
-    /// Connections that each proxy worker may have waiting in a listener's accept queue.
+    /// Connections that each proxy worker may have waiting in the accept queue of a listener.
     pub accept_window: u32,
     /// Entries of the flight recorder.
     pub trace_capacity: usize,
-    /// Links to each proxy worker, 1 to [`VI_POOL_MAX`]: flows are spread over them, so that one that is lost or held up
-    /// takes only its own flows along. The endpoint needs as many links for each proxy.
+    /// Links to each proxy worker, 1 to [`VI_POOL_MAX`]. Flows are spread over them, so that a link that is lost or
+    /// delayed affects only its own flows. The endpoint needs this many links for each proxy.
     pub pool: u8,
-    /// When to try a lost proxy again.
+    /// Delays before a lost proxy is tried again.
     pub backoff: BackoffConfig,
     /// Seed of the retries' jitter.
     pub seed: u64,
@@ -48,19 +48,20 @@ impl Default for AppConfig {
 }
 
 impl AppConfig {
-    /// The links that an endpoint must have room for ([`EndpointConfig::links_max`](csp_transport::EndpointConfig::links_max)).
+    /// The number of links for which the endpoint must have room
+    /// ([`EndpointConfig::links_max`](csp_transport::EndpointConfig::links_max)).
     pub fn links_max(&self) -> u32 {
         (CHANNELS_MAX * usize::from(self.pool)) as u32
     }
 }
 
-/// A worker of a proxy node, and where it listens for channels.
+/// A worker of a proxy node, and its address for channels.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProxyTarget {
     /// The proxy node.
     pub node: NodeId,
     /// Which of its workers.
     pub worker: u8,
-    /// Where that worker takes channels.
+    /// The address at which that worker accepts channels.
     pub address: ViAddress,
 }

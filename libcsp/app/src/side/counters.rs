@@ -1,4 +1,4 @@
-//! What the application's end counts.
+//! Counters of the application's end.
 
 /// Totals since the start.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -13,13 +13,13 @@ pub struct AppCounters {
     pub opens: u64,
     /// Connections that the program accepted.
     pub accepted: u64,
-    /// Connections given back to the proxy unaccepted.
+    /// Connections returned to the proxy unaccepted.
     pub refused: u64,
-    /// Listeners that the program took out of its waits for longer than [`PAUSE_MAX`](super::PAUSE_MAX).
+    /// Pauses of listeners that lasted longer than [`PAUSE_MAX`](super::PAUSE_MAX).
     pub pauses_ended: u64,
-    /// Connections that went away before the program accepted them.
+    /// Connections that ended before the program accepted them.
     pub gone_before_accept: u64,
-    /// Connections the program asked for.
+    /// Connections that the program requested.
     pub connects: u64,
     /// Of these: failed.
     pub connect_failures: u64,
@@ -35,18 +35,18 @@ pub struct AppCounters {
     pub write_blocked_window: u64,
     /// Writes that found no descriptor credit.
     pub write_blocked_descriptors: u64,
-    /// Bytes that arrived after the program had closed.
+    /// Bytes that arrived after the program had closed the socket.
     pub bytes_after_close: u64,
     /// LISTENs that a proxy refused.
     pub listen_refused: u64,
-    /// Messages for flows or listeners that are not known (any more).
+    /// Messages for unknown flows or listeners, such as those closed before.
     pub messages_unknown: u64,
     /// Links broken because a proxy broke the protocol.
     pub protocol_violations: u64,
 }
 
 impl AppCounters {
-    /// Names and values, for exposition; names as a metric's middle part.
+    /// Names and values for exposition; each name is the middle part of a metric's name.
     pub fn named(&self) -> [(&'static str, u64); 20] {
         [
             ("links_up", self.links_up),

@@ -16,18 +16,18 @@ pub mod errno {
     pub const EPIPE: i32 = 32;
     /// The peer reset the connection.
     pub const ECONNRESET: i32 = 104;
-    /// Nobody accepts there.
+    /// No listener accepts there.
     pub const ECONNREFUSED: i32 = 111;
     /// No answer in time.
     pub const ETIMEDOUT: i32 = 110;
-    /// No way to there.
+    /// No route to the destination.
     pub const EHOSTUNREACH: i32 = 113;
-    /// No egress to there.
+    /// No egress to the destination.
     pub const ENETUNREACH: i32 = 101;
     /// Not connected.
     pub const ENOTCONN: i32 = 107;
 
-    /// The name of an error that a connection can have; `None` for other numbers.
+    /// The name of an error that a connection can report; `None` for other numbers.
     pub const fn name(errno: i32) -> Option<&'static str> {
         Some(match errno {
             EACCES => "EACCES",
@@ -46,13 +46,13 @@ pub mod errno {
 /// Why a socket operation failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum AppError {
-    /// Nothing can be done now; readiness will tell.
+    /// The operation would block; readiness reports when to retry.
     #[error("would block")]
     WouldBlock,
     /// No such socket.
     #[error("no such socket")]
     Unknown,
-    /// The connection is not there yet.
+    /// The connection is not established.
     #[error("not connected")]
     NotConnected,
     /// The connection broke, for this reason (a Linux error number).
@@ -70,7 +70,7 @@ pub enum AppError {
 }
 
 impl AppError {
-    /// The number a system call would give.
+    /// The error number that a system call would return.
     pub const fn errno(self) -> i32 {
         match self {
             AppError::WouldBlock => errno::EAGAIN,
@@ -84,7 +84,7 @@ impl AppError {
     }
 }
 
-/// A reason as it came in RESET or REFUSED, made one of the numbers programs know.
+/// Converts the reason in RESET or REFUSED to an error number that programs know, or to `otherwise`.
 pub(super) fn reason(argument: u32, otherwise: i32) -> i32 {
     match i32::try_from(argument) {
         Ok(n) if errno::name(n).is_some() => n,

@@ -1,4 +1,4 @@
-//! What a program does with a connection: read, write, shut down, close, connect.
+//! Operations on a connection: read, write, shut down, close, connect.
 
 use std::net::SocketAddr;
 
@@ -18,39 +18,39 @@ use csp_transport::ReceiveCredit;
 /// Parts of one DATA message besides its header and padding.
 const PARTS_MAX: usize = GATHER_MAX - 2;
 
-/// Where a flow stands, for those who look on.
+/// State of a flow, for inspection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FlowPhase {
     /// Offered, not accepted.
     Pending,
-    /// Asked for, not answered.
+    /// Requested, not answered.
     Connecting,
     /// Open for the program.
     Open,
-    /// Closed by the program; the proxy has not ended it yet.
+    /// Closed by the program; the proxy has not closed it yet.
     Closing,
 }
 
-/// A flow, for those who look on.
+/// A flow, for inspection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FlowInfo {
     /// Its socket.
     pub flow: FlowId,
     /// Its label; [`FlowLabel::NONE`] before it has one.
     pub label: FlowLabel,
-    /// Where it stands.
+    /// Its state.
     pub phase: FlowPhase,
     /// The local end.
     pub local: SocketAddr,
-    /// The other end.
+    /// The remote end.
     pub remote: SocketAddr,
-    /// Bytes that wait to be read.
+    /// Bytes received and not read.
     pub unread: usize,
-    /// Bytes that the proxy has not taken yet.
+    /// Bytes sent that the proxy has not acknowledged as consumed.
     pub in_flight: u32,
 }
 
-/// Which directions `shutdown` ends.
+/// The directions that `shutdown` ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Directions {
     /// No more reading.
@@ -60,7 +60,7 @@ pub struct Directions {
 }
 
 impl AppSide {
-    /// Reads up to `into.len()` bytes; 0 is the end of the stream. With `peek` they stay.
+    /// Reads up to `into.len()` bytes; returns 0 at the end of the stream. With `peek` the bytes are not consumed.
     pub fn read(&mut self, now: Instant, id: FlowId, into: &mut [u8], peek: bool) -> Result<usize, AppError> {
         self.now = now;
         let flow = self.flows.get_mut(id.0).filter(|f| !f.orphan).ok_or(AppError::Unknown)?;
@@ -96,13 +96,14 @@ impl AppSide {
         self.flows.get(id.0).map_or(0, |f| f.queue.len())
     }
 
-    /// Bytes written that the proxy has not taken yet.
+    /// Bytes written that the proxy has not acknowledged as consumed.
     pub fn in_flight(&self, id: FlowId) -> u32 {
         self.flows.get(id.0).map_or(0, |f| f.send.in_flight())
     }
 
-    /// Bytes that [`write`](Self::write) would take now. Where it is none, readiness will tell when there is room, as
-    /// after a write that was refused; errors are told as by `write`.
+    /// Bytes that [`write`](Self::write) would accept now. If there is no room, the call fails with
+    /// [`AppError::WouldBlock`] and readiness reports when there is room, as after a write that was refused. Other
+    /// errors are those of `write`.
     pub fn write_room(&mut self, id: FlowId) -> Result<usize, AppError> {
         let (lane, _) = self.writable_flow(id)?;
         self.flush(lane);
@@ -114,8 +115,8 @@ impl AppSide {
         Err(AppError::WouldBlock)
     }
 
-    /// Writes the parts one after another, as far as byte credit and descriptors go; returns how many bytes. They
-    /// are with the provider when this returns, unless the flow is [corked](Self::set_corked).
+    /// Writes the parts one after another, as far as byte credit and descriptors allow; returns how many bytes. They
+    /// have been passed to the provider when this returns, unless the flow is [corked](Self::set_corked).
     pub fn write(&mut self, now: Instant, id: FlowId, parts: &[&[u8]]) -> Result<usize, AppError> {
         self.now = now;
         let total: usize = parts.iter().map(|p| p.len()).sum();
@@ -144,14 +145,14 @@ impl AppSide {
         if done < total {
             self.write_is_short(id, lane);
         } else if let Some(flow) = self.flows.get_mut(id.0) {
-            // It may wait for room without having been refused any.
+            // The program may wait for room although no write was refused.
             flow.wants_write = !flow.has_room();
         }
         if done == 0 && total > 0 { Err(AppError::WouldBlock) } else { Ok(done) }
     }
 
-    /// Gathers small writes into full messages (TCP_CORK, MSG_MORE), or sends what was gathered. They also leave when
-    /// the owner goes to [sleep](Self::arm), and before SHUTDOWN and CLOSE.
+    /// Collects small writes into full messages (TCP_CORK, MSG_MORE), or sends the collected bytes. They are also sent
+    /// when the owner [arms](Self::arm) to sleep, and before SHUTDOWN and CLOSE.
     pub fn set_corked(&mut self, now: Instant, id: FlowId, corked: bool) {
         self.now = now;
         if let Some(flow) = self.flows.get_mut(id.0) {
@@ -162,7 +163,8 @@ impl AppSide {
         }
     }
 
-    /// Takes bytes of `parts` from `skip` on into what is gathered; a full message leaves. Returns how many.
+    /// Adds bytes of `parts` from `skip` on to the corked bytes, and sends a full message; returns how many bytes were
+    /// added.
     fn hold(&mut self, id: FlowId, parts: &[&[u8]], skip: usize) -> usize {
         let longest = self.data_len_max();
         let Some(flow) = self.flows.get_mut(id.0) else { return 0 };
@@ -187,7 +189,7 @@ impl AppSide {
         len
     }
 
-    /// Sends what was gathered.
+    /// Sends the corked bytes of a flow.
     pub(super) fn release_held(&mut self, id: FlowId) {
         let Some(flow) = self.flows.get_mut(id.0).filter(|f| !f.held.is_empty()) else { return };
         let bytes = std::mem::take(&mut flow.held);
@@ -199,12 +201,12 @@ impl AppSide {
         }
     }
 
-    /// Nobody may wait for gathered bytes while the program sleeps.
+    /// Sends all corked bytes: the peer must not wait for them while the program sleeps.
     pub(super) fn release_all_held(&mut self) {
         while let Some(id) = self.held.last().copied() {
             self.release_held(id);
             if self.held.last() == Some(&id) {
-                // A flow that is gone.
+                // The flow no longer exists.
                 self.held.pop();
             }
         }
@@ -214,7 +216,7 @@ impl AppSide {
         self.endpoint.message_len().saturating_sub(MESSAGE_HEADER_LEN + ALIGNMENT)
     }
 
-    /// Ends directions, as `shutdown` does. What was written before is delivered, then the end of the stream.
+    /// Ends directions, as `shutdown` does. Bytes written before are delivered, then the end of the stream.
     pub fn shutdown(&mut self, now: Instant, id: FlowId, directions: Directions) -> Result<(), AppError> {
         self.now = now;
         let flow = self.flows.get_mut(id.0).filter(|f| !f.orphan).ok_or(AppError::Unknown)?;
@@ -222,21 +224,21 @@ impl AppSide {
             return Err(AppError::NotConnected);
         }
         flow.read_shutdown |= directions.read;
-        let tell = directions.write && !flow.write_shutdown && !flow.ended_here && !flow.peer_closed;
+        let notify_peer = directions.write && !flow.write_shutdown && !flow.ended_here && !flow.peer_closed;
         flow.write_shutdown |= directions.write;
         let (lane, label) = (flow.lane, flow.label);
         if directions.write {
             self.release_held(id);
         }
-        if let Some(label) = label.filter(|_| tell) {
+        if let Some(label) = label.filter(|_| notify_peer) {
             self.send_control(lane, MessageHeader::of_flow(MessageKind::Shutdown, label, 0, 0));
         }
         self.notify(Handle::Flow(id));
         Ok(())
     }
 
-    /// Closes the socket. What was written is delivered, then the end of the stream; with `reset` (SO_LINGER 0) or
-    /// with unread data the peer sees a reset, as kernel TCP does (RFC 1122 §4.2.2.13).
+    /// Closes the socket. Bytes written before are delivered, then the end of the stream. With `reset` (SO_LINGER 0) or
+    /// with unread data the peer sees a reset, as with kernel TCP (RFC 1122 §4.2.2.13).
     pub fn close(&mut self, now: Instant, id: FlowId, reset: bool) -> Result<(), AppError> {
         self.now = now;
         self.flows.get(id.0).filter(|f| !f.orphan).ok_or(AppError::Unknown)?;
@@ -246,12 +248,12 @@ impl AppSide {
         let unread = !flow.queue.is_empty();
         flow.queue = Default::default();
         let (lane, label, connecting) = (flow.lane, flow.label, flow.phase == Phase::Connecting);
-        let tell = label.filter(|_| !flow.ended_here);
+        let notify_peer = label.filter(|_| !flow.ended_here);
         flow.ended_here |= label.is_some();
         let over = (label.is_none() && !connecting) || flow.ended_there;
         self.counters.closed += 1;
         self.record(TraceKind::AppClose, id, 0);
-        if let Some(label) = tell {
+        if let Some(label) = notify_peer {
             let header = if reset {
                 MessageHeader::of_flow(MessageKind::Reset, label, errno::ECONNRESET as u32, 0)
             } else {
@@ -267,7 +269,7 @@ impl AppSide {
         Ok(())
     }
 
-    /// Starts a connection through a proxy whose link is up; it is writable when it is there.
+    /// Starts a connection through a proxy whose link is up; it becomes writable when it is established.
     pub fn connect(
         &mut self,
         now: Instant,
@@ -298,7 +300,7 @@ impl AppSide {
         self.flows.get(id.0)?.error
     }
 
-    /// Takes the pending error (`SO_ERROR`).
+    /// Returns and clears the pending error (`SO_ERROR`).
     pub fn take_error(&mut self, id: FlowId) -> Option<i32> {
         self.flows.get_mut(id.0)?.error.take()
     }
@@ -355,8 +357,8 @@ impl AppSide {
             ready = ready.with(Readiness::PEER_SHUTDOWN);
         }
         let writing_over = flow.write_shutdown || flow.broken || flow.peer_closed;
-        // Not whether there are descriptors now: others may take them before the program looks, and bring them back
-        // unnoticed. A flow that tried in vain is blocked until it is its turn.
+        // Free descriptors are not considered: others may use them before the program writes, and their return would
+        // not be noticed. A flow whose write found none is blocked until it is notified.
         if writing_over || (flow.phase == Phase::Open && flow.has_room() && !flow.blocked) {
             ready = ready.with(Readiness::WRITABLE);
         }
@@ -381,7 +383,7 @@ impl AppSide {
         }
     }
 
-    /// Sends one DATA message with bytes of `parts` from `skip` on; returns how many, 0 where nothing can go.
+    /// Sends one DATA message with bytes of `parts` from `skip` on; returns how many, 0 if nothing can be sent.
     fn write_message(
         &mut self,
         id: FlowId,
@@ -427,7 +429,7 @@ impl AppSide {
         }
     }
 
-    /// Both sides ended: the channel forgets the label.
+    /// Both sides have ended the flow: removes its label from the channel.
     pub(super) fn release_label(&mut self, id: FlowId) {
         let Some(flow) = self.flows.get_mut(id.0) else { return };
         let Some(label) = flow.label.take() else { return };
@@ -436,7 +438,7 @@ impl AppSide {
         }
     }
 
-    /// The connection is broken for the program, with `error` to be told once.
+    /// Marks the connection as broken, with `error` to be reported once.
     pub(super) fn break_flow(&mut self, id: FlowId, error: i32) {
         let Some(flow) = self.flows.get_mut(id.0) else { return };
         let connecting = flow.phase == Phase::Connecting;
@@ -453,7 +455,7 @@ impl AppSide {
     }
 }
 
-/// What reading gives when the queue is empty (or nothing was asked for).
+/// The result of a read when the queue is empty or no bytes were requested.
 fn nothing_to_read(flow: &mut Flow, asked_nothing: bool) -> Result<usize, AppError> {
     if asked_nothing && !flow.queue.is_empty() {
         return Ok(0);
@@ -470,7 +472,7 @@ fn nothing_to_read(flow: &mut Flow, asked_nothing: bool) -> Result<usize, AppErr
     }
 }
 
-/// Puts slices of `parts`, from byte `skip` on and at most `limit` bytes, into `into`; returns how many slices and
+/// Stores slices of `parts`, from byte `skip` on and at most `limit` bytes, in `into`; returns the number of slices and
 /// bytes.
 fn cut<'a>(parts: &[&'a [u8]], mut skip: usize, limit: usize, into: &mut [&'a [u8]]) -> (usize, usize) {
     let (mut used, mut len) = (0, 0);

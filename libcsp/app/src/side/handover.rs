@@ -3,13 +3,13 @@
 //! ```text
 //!  former owner              proxy                new owner
 //!    HAND_OVER(ticket) ───────▶ holds it
-//!    ◀─────────────── HANDED_OVER        nothing more of it comes
-//!    unread bytes, label, ticket ─────────────────▶ (their own affair)
+//!    ◀─────────────── HANDED_OVER        last message to the former owner
+//!    unread bytes, label, ticket ─────────────────▶ (by a channel of their own)
 //!                               ◀───────── TAKE_OVER(label, ticket)
 //!                       TAKEN_OVER ───────▶
 //! ```
-//! What the former owner wrote is in front of its HAND_OVER on the same link. What it had received and not read goes along
-//! with the ticket, so that no byte is lost or doubled.
+//! Bytes that the former owner wrote precede its HAND_OVER on the same link. Bytes that it had received and not read
+//! are passed on with the ticket. So no byte is lost or duplicated.
 
 use std::net::SocketAddr;
 
@@ -23,7 +23,7 @@ use super::slots::FlowId;
 use super::{AppError, AppSide};
 use csp_transport::ReceiveCredit;
 
-/// Where a connection stands that is being handed over.
+/// State of a connection that is being handed over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HandOver {
     /// The proxy has not answered yet.
@@ -32,28 +32,30 @@ pub enum HandOver {
     Done,
 }
 
-/// What the new owner of a connection needs to know.
+/// The state of a connection that its new owner needs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LeftFlow {
-    /// The proxy worker that holds it, and under which label; `None`: the connection is over, and only `unread` is left.
+    /// The proxy worker that holds it, and its label there; `None`: the connection has ended, and only `unread`
+    /// remains.
     pub held: Option<(NodeId, u8, FlowLabel)>,
     /// The cluster's end.
     pub local: SocketAddr,
     /// The client's end.
     pub remote: SocketAddr,
-    /// Bytes that were received and not read.
+    /// Bytes received and not read.
     pub unread: Vec<u8>,
-    /// After these the stream ends.
+    /// The stream ends after `unread`.
     pub peer_shutdown: bool,
     /// This side has sent the end of its stream.
     pub write_shutdown: bool,
-    /// It broke: what was unread is followed by a reset.
+    /// The connection broke: a reset follows `unread`.
     pub broken: bool,
 }
 
 impl AppSide {
-    /// Leaves an open connection to whoever brings `ticket` to its proxy: nothing may be read or written any more. Progress
-    /// until [`handing_over`](Self::handing_over) says that it is done, then take what is left with [`leave`](Self::leave).
+    /// Leaves an open connection to the process that presents `ticket` to its proxy. It must not be read or written any
+    /// more. The caller calls `progress` until [`handing_over`](Self::handing_over) returns [`HandOver::Done`], then
+    /// obtains the rest with [`leave`](Self::leave).
     ///
     /// Errors: [`AppError::NotConnected`] while it is not established, [`AppError::Unknown`].
     pub fn hand_over(&mut self, now: Instant, id: FlowId, ticket: Ticket) -> Result<(), AppError> {
@@ -82,8 +84,8 @@ impl AppSide {
         }
     }
 
-    /// Takes a connection that was handed over out; its [`FlowId`] means nothing any more. One whose proxy has not answered
-    /// counts as broken. `None` for an unknown one.
+    /// Removes a connection that was handed over; its [`FlowId`] becomes invalid. If its proxy has not answered, it
+    /// counts as broken. Returns `None` for an unknown id.
     pub fn leave(&mut self, id: FlowId) -> Option<LeftFlow> {
         let flow = self.flows.get(id.0).filter(|f| !f.orphan)?;
         let waits = self.handing_over(id) == HandOver::Waiting;
@@ -104,8 +106,8 @@ impl AppSide {
         })
     }
 
-    /// Takes a connection over that another process left at a proxy worker; it is writable when it is there, and broken when
-    /// the proxy does not know it.
+    /// Takes over a connection that another process left at a proxy worker. It becomes writable when it is established,
+    /// and broken if the proxy does not know it.
     ///
     /// Errors: [`AppError::NoProxy`] without a link to that worker, [`AppError::Full`].
     pub fn take_over(
@@ -127,7 +129,7 @@ impl AppSide {
         Ok(id)
     }
 
-    /// A link of a proxy worker that is up.
+    /// A link to this proxy worker that is up.
     fn lane_to(&self, node: &NodeId, worker: u8) -> Option<Lane> {
         (0..self.channels.len()).find_map(|channel| {
             let at = self.channels.get(channel)?;
@@ -137,7 +139,7 @@ impl AppSide {
         })
     }
 
-    /// Nothing more comes of a connection that is handed over.
+    /// Handles HANDED_OVER, the last message of a connection that is handed over.
     pub(super) fn on_handed_over(&mut self, id: FlowId) -> Result<(), Violation> {
         let flow = self.flows.get_mut(id.0).filter(|f| f.handover == Some(HandOver::Waiting));
         flow.ok_or(Violation)?.handover = Some(HandOver::Done);
@@ -147,7 +149,7 @@ impl AppSide {
 }
 
 impl Flow {
-    /// The proxy needs to hear nothing more of it.
+    /// Whether the proxy needs no further message about it.
     fn is_over(&self) -> bool {
         self.broken || self.ended_there || self.ended_here
     }

@@ -1,4 +1,4 @@
-//! What proxies send. All of it is hostile: a message that breaks the protocol breaks its link, nothing else.
+//! Messages from proxies. All are untrusted: a message that violates the protocol breaks its link, and nothing else.
 
 use csp_types::FlowLabel;
 use csp_wire::channel::{
@@ -13,12 +13,12 @@ use super::{AppSide, Handle, MESSAGES_PER_PROGRESS, errno, errors};
 use csp_transport::LinkEvent;
 use csp_transport::SendCredit;
 
-/// The proxy broke the protocol.
+/// The proxy violated the protocol.
 pub(super) struct Violation;
 
 impl AppSide {
-    /// Takes in link events and messages; returns whether there were any.
-    pub(super) fn take_in(&mut self) -> bool {
+    /// Processes link events and received messages; returns whether there were any.
+    pub(super) fn process_input(&mut self) -> bool {
         let mut any = false;
         let mut scratch = std::mem::take(&mut self.scratch);
         for _ in 0..MESSAGES_PER_PROGRESS {
@@ -88,7 +88,7 @@ impl AppSide {
         }
     }
 
-    /// The flow that a message names on its own link; a proxy cannot reach a flow of another proxy.
+    /// The flow that a message names, if it belongs to this link: a proxy cannot address a flow of another proxy.
     pub(super) fn known(&mut self, lane: Lane, header: &MessageHeader) -> Option<FlowId> {
         let id = self.channels.get(lane.channel).and_then(|c| c.labels.get(&header.id)).copied();
         let id = id.filter(|id| self.flows.get(id.0).is_some_and(|flow| flow.lane == lane));
@@ -107,7 +107,7 @@ impl AppSide {
         }
         let listener_id = ListenerId::from_wire(message.header.argument).ok_or(Violation)?;
         let Some(listener) = self.listeners.get_mut(listener_id.0) else {
-            // It was closed while the OPEN was on its way.
+            // The listener was closed while the OPEN was in transit.
             self.refuse(lane, label.to_wire());
             return Ok(());
         };
@@ -125,7 +125,7 @@ impl AppSide {
         flow.listener = Some(listener_id.0);
         flow.send = SendCredit::new(payload.window);
         let Some(id) = self.flows.insert(flow).map(FlowId) else {
-            self.flows_were_full = true; // the credit that the offer used is granted again when flows have ended
+            self.flows_were_full = true; // the credit used by the offer is granted again when flows have ended
             self.refuse(lane, label.to_wire());
             return Ok(());
         };
@@ -134,7 +134,8 @@ impl AppSide {
         Ok(())
     }
 
-    /// A connection that was asked for is there: a new one, or one that another process left.
+    /// Handles CONNECTED and TAKEN_OVER: a requested connection is established, or one that another process left is
+    /// taken over.
     fn on_connected(
         &mut self,
         lane: Lane,
@@ -163,7 +164,7 @@ impl AppSide {
             self.send_control(lane, MessageHeader::of_flow(MessageKind::Close, label, 0, 0));
         } else {
             self.record(csp_types::TraceKind::AppOpen, id, 0);
-            self.tell_options(id);
+            self.send_deferred_options(id);
         }
         self.notify(Handle::Flow(id));
         Ok(())
@@ -200,7 +201,7 @@ impl AppSide {
         }
         flow.receive.received(message.header.payload_len).map_err(|_| Violation)?;
         if flow.read_shutdown {
-            // As kernel TCP does after SHUT_RD: taken, acknowledged, thrown away.
+            // As kernel TCP does after SHUT_RD: received, acknowledged, discarded.
             flow.receive.consumed(message.header.payload_len);
             self.send_credit(id);
             return Ok(());
@@ -216,11 +217,11 @@ impl AppSide {
         if flow.ended_here {
             return Ok(());
         }
-        let told = match header.flags & CREDIT_WIDER {
+        let outcome = match header.flags & CREDIT_WIDER {
             0 => flow.send.returned(header.argument),
             _ => flow.send.widened(header.argument),
         };
-        told.map_err(|_| Violation)?;
+        outcome.map_err(|_| Violation)?;
         if flow.wants_write && flow.has_room() {
             flow.wants_write = false;
             self.notify(Handle::Flow(id));
@@ -255,7 +256,7 @@ impl AppSide {
 
     fn on_close(&mut self, lane: Lane, header: &MessageHeader) -> Result<(), Violation> {
         let Some((id, label)) = self.peer_ends(lane, header)? else { return Ok(()) };
-        // The proxy may use the label again, however long the program keeps its descriptor.
+        // Releases the label for the proxy, however long the program keeps its descriptor.
         self.answer_close(id, lane, label);
         self.release_label(id);
         let Some(flow) = self.flows.get_mut(id.0) else { return Ok(()) };
@@ -269,8 +270,8 @@ impl AppSide {
         Ok(())
     }
 
-    /// The peer's CLOSE or RESET: marks the flow; a connection that still waits to be accepted is gone with it, and
-    /// `None` says so.
+    /// Handles the peer's CLOSE or RESET: marks the flow. A connection that still waits to be accepted is removed; then
+    /// `None` is returned.
     fn peer_ends(
         &mut self,
         lane: Lane,

@@ -1,4 +1,4 @@
-//! Listeners: accept credit, accept queues, and giving connections back.
+//! Listeners: accept credit, accept queues, and the return of connections to the proxies.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -13,14 +13,15 @@ use super::slots::{FlowId, ListenerId};
 use super::{AppError, AppSide, Handle, Readiness, errno};
 use csp_transport::ReceiveCredit;
 
-/// Closed listeners that are remembered for each proxy: as many as it takes of one process.
+/// Closed listeners that are remembered for each proxy: as many as a proxy accepts from one process.
 const CLOSED_MAX: usize = 256;
 
-/// How long what waits at a listener stays after the program stopped polling it: longer than Apache leaves its own out while its
-/// threads are busy (decision 0021). An idle process gets what waits sooner: the proxy withdraws it.
+/// Time for which waiting connections remain at a listener after the program stopped polling it. It exceeds the time
+/// for which Apache leaves its listener out while its threads are busy (decision 0021). An idle process can get them
+/// sooner: the proxy withdraws them.
 pub const PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// A connection the program took.
+/// A connection that the program accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Accepted {
     /// Its socket.
@@ -32,7 +33,7 @@ pub struct Accepted {
 }
 
 impl AppSide {
-    /// Listens at `address` (as given to `bind`) on every proxy, those that come later included. No connection is
+    /// Listens at `address` (as passed to `bind`) on every proxy, including those announced later. No connection is
     /// offered before [`set_interest`](Self::set_interest).
     pub fn listen(&mut self, address: SocketAddr, backlog: u32) -> Result<ListenerId, AppError> {
         let listener = Listener {
@@ -50,7 +51,7 @@ impl AppSide {
         Ok(id)
     }
 
-    /// Stops listening; what was not accepted goes back to the proxies.
+    /// Stops listening. Connections that were not accepted return to the proxies.
     pub fn close_listener(&mut self, id: ListenerId) -> Result<(), AppError> {
         self.listeners.get(id.0).ok_or(AppError::Unknown)?;
         for channel in 0..self.channels.len() {
@@ -62,15 +63,16 @@ impl AppSide {
                 channel.closed.push_back(id.to_wire());
             }
         }
-        // Behind UNLISTEN, so that they are not offered here again.
-        self.give_back(id);
+        // After UNLISTEN, so that they are not offered here again.
+        self.refuse_waiting(id);
         self.listeners.remove(id.0);
         Ok(())
     }
 
-    /// Sets whether the program waits for connections on this listener (it polls it or is in `accept`). When it no longer
-    /// does, what waits and what is still offered stays for [`PAUSE_MAX`]; then the credit is withdrawn, and the proxies offer
-    /// what waits to other processes. Credit is granted only while the program waits.
+    /// Sets whether the program waits for connections on this listener (it polls it or is in `accept`). When it no
+    /// longer does, waiting connections and those still offered remain for [`PAUSE_MAX`]; then the credit is withdrawn,
+    /// and the proxies offer the waiting connections to other processes. Credit is granted only while the program
+    /// waits.
     pub fn set_interest(&mut self, id: ListenerId, interested: bool) -> Result<(), AppError> {
         let listener = self.listeners.get_mut(id.0).ok_or(AppError::Unknown)?;
         match (listener.interest, interested) {
@@ -82,9 +84,9 @@ impl AppSide {
                 listener.interest = Interest::Waiting;
                 let waits = !listener.queue.is_empty();
                 self.paused.retain(|paused| *paused != id);
-                self.grant_all(id); // clients may have left meanwhile
+                self.grant_all(id); // clients may have closed connections meanwhile
                 if waits {
-                    self.notify(Handle::Listener(id)); // its owner may have left them when it had no room
+                    self.notify(Handle::Listener(id)); // the owner may have left them when it had no room
                 }
             }
             (Interest::Waiting, false) => {
@@ -96,7 +98,7 @@ impl AppSide {
         Ok(())
     }
 
-    /// Ends the pauses that have lasted for [`PAUSE_MAX`], and starts the clock of new ones.
+    /// Ends the pauses that have lasted for [`PAUSE_MAX`], and sets the end of new ones.
     pub(super) fn check_pauses(&mut self) {
         for at in (0..self.paused.len()).rev() {
             let Some(&id) = self.paused.get(at) else { continue };
@@ -122,7 +124,7 @@ impl AppSide {
         self.paused.iter().filter_map(until).min()
     }
 
-    /// The program does not wait for this listener's connections: withdraws the credit and refuses what waits.
+    /// Ends the program's interest in a listener: withdraws the credit and refuses the waiting connections.
     fn end_interest(&mut self, id: ListenerId) {
         if let Some(listener) = self.listeners.get_mut(id.0) {
             listener.interest = Interest::None;
@@ -131,10 +133,10 @@ impl AppSide {
         for channel in 0..self.channels.len() {
             self.withdraw(channel, id);
         }
-        self.give_back(id);
+        self.refuse_waiting(id);
     }
 
-    /// Asks a proxy to give back the credit that it has not used.
+    /// Asks a proxy to return its unused credit.
     fn withdraw(&mut self, channel: usize, id: ListenerId) {
         let offer = self.listeners.get_mut(id.0).and_then(|l| l.offers.get_mut(channel));
         let Some(offer) = offer.filter(|offer| offer.granted > 0 && !offer.withdrawing) else { return };
@@ -145,7 +147,8 @@ impl AppSide {
         }
     }
 
-    /// A proxy's answer to a withdrawal: the credit that it gave up. `false`: it breaks the protocol.
+    /// Handles a proxy's answer to a withdrawal: the credit that it returns. Returns `false` if the answer violates the
+    /// protocol.
     pub(super) fn on_credit_returned(&mut self, channel: usize, id: ListenerId, count: u32) -> bool {
         let Some(listener) = self.listeners.get_mut(id.0) else {
             self.counters.messages_unknown += 1; // closed meanwhile
@@ -153,18 +156,18 @@ impl AppSide {
         };
         let valid = listener.offers.get_mut(channel).is_some_and(|offer| offer.returned(count));
         if listener.interest == Interest::None {
-            self.withdraw(channel, id); // what was granted since, when the program waited in between
+            self.withdraw(channel, id); // the credit granted since, while the program waited in between
         }
         self.grant(channel, id); // the program may wait again by now
         valid
     }
 
-    /// The next connection, oldest first.
+    /// Accepts the oldest waiting connection.
     pub fn accept(&mut self, id: ListenerId) -> Result<Accepted, AppError> {
         self.set_interest(id, true)?;
         let listener = self.listeners.get_mut(id.0).ok_or(AppError::Unknown)?;
         let Some(flow_id) = listener.queue.pop_front() else {
-            self.grant_all(id); // credit spent on connections that found no room comes back here
+            self.grant_all(id); // restores credit used by connections for which there was no room
             return Err(AppError::WouldBlock);
         };
         let window = self.config.receive_window;
@@ -182,7 +185,7 @@ impl AppSide {
         Ok(accepted)
     }
 
-    /// Connections that wait to be accepted.
+    /// Number of connections that wait to be accepted.
     pub fn accept_queue_len(&self, id: ListenerId) -> usize {
         self.listeners.get(id.0).map_or(0, |l| l.queue.len())
     }
@@ -212,14 +215,14 @@ impl AppSide {
         self.send_to_channel(channel, header, &payload);
     }
 
-    /// Tells a proxy of all listeners, and of the credit of those in use. One that may know them already hears first that
-    /// they are closed, so that all take a new start; what it still offers by credit that was granted before is taken as
+    /// Announces all listeners to a proxy, and the credit of those in use. A proxy that may know them already is first
+    /// sent UNLISTEN, so that all start anew; connections that it still offers by credit granted before are accepted as
     /// well.
     pub(super) fn announce(&mut self, channel: usize) {
-        self.forget_refused(channel);
-        let Some(told) = self.channels.get_mut(channel) else { return };
-        let again = std::mem::replace(&mut told.announced, true);
-        let closed: Vec<u32> = told.closed.iter().copied().collect();
+        self.clear_refused(channel);
+        let Some(target) = self.channels.get_mut(channel) else { return };
+        let again = std::mem::replace(&mut target.announced, true);
+        let closed: Vec<u32> = target.closed.iter().copied().collect();
         for id in closed {
             self.send_unlisten(channel, id);
         }
@@ -232,7 +235,7 @@ impl AppSide {
             }
             self.send_listen(channel, id);
             if let Some(offer) = self.listeners.get_mut(id.0).and_then(|l| l.offers.get_mut(channel)) {
-                offer.forget();
+                offer.restart();
             }
             self.grant(channel, id);
         }
@@ -242,7 +245,7 @@ impl AppSide {
         self.send_to_channel(channel, MessageHeader::new(MessageKind::Unlisten, id, 0, 0), &[]);
     }
 
-    /// Grants again what [`grant`](Self::grant) held back, once flows have ended.
+    /// Grants credit that [`grant`](Self::grant) held back, once flows have ended.
     pub(super) fn grant_held_back(&mut self) {
         if !self.flows_were_full || self.flows.room() == 0 {
             return;
@@ -261,8 +264,8 @@ impl AppSide {
         }
     }
 
-    /// Tops a channel's accept credit up once half of it is used. Grants no more than the table of flows has room
-    /// for: an offer that finds none would be refused.
+    /// Replenishes a channel's accept credit once half of it is used. Grants no more than the table of flows has room
+    /// for: an offer beyond that would be refused.
     pub(super) fn grant(&mut self, channel: usize, id: ListenerId) {
         let waiting = |l: &&mut Listener| l.interest == Interest::Waiting;
         let Some(listener) = self.listeners.get_mut(id.0).filter(waiting) else { return };
@@ -294,8 +297,8 @@ impl AppSide {
         self.grant(channel, id);
     }
 
-    /// Refuses everything that waits, so that other processes get it.
-    fn give_back(&mut self, id: ListenerId) {
+    /// Refuses all waiting connections, so that other processes receive them.
+    fn refuse_waiting(&mut self, id: ListenerId) {
         while let Some(flow_id) = self.listeners.get_mut(id.0).and_then(|l| l.queue.pop_front()) {
             let Some(flow) = self.flows.remove(flow_id.0) else { continue };
             if let Some(offer) =
@@ -317,7 +320,7 @@ impl AppSide {
         self.send_control(lane, MessageHeader::new(MessageKind::Refused, label, reason, 0));
     }
 
-    /// A connection that waited is gone (its client went away).
+    /// Removes a waiting connection that has ended (its client closed it).
     pub(super) fn drop_pending(&mut self, flow_id: FlowId, listener: Option<u32>, lane: Lane) {
         self.counters.gone_before_accept += 1;
         self.flows.remove(flow_id.0);

@@ -1,4 +1,5 @@
-//! What a program sets on a connection and asks of it beyond its bytes: the client's TCP connection is the proxy's.
+//! Options and state of a connection beyond its bytes. The client's TCP connection belongs to the proxy, which receives
+//! options as messages and reports the state.
 
 use csp_types::Instant;
 use csp_wire::channel::{ChannelOption, InfoPayload, Message, MessageHeader, MessageKind, OptionPayload};
@@ -10,9 +11,10 @@ use super::slots::FlowId;
 use super::{AppError, AppSide, Handle};
 
 impl AppSide {
-    /// Sets an option of the client's TCP connection; of one that is being asked for when it is there.
+    /// Sets an option of the client's TCP connection. For a connection in progress the option is sent once it is
+    /// established.
     ///
-    /// Errors: [`AppError::NotConnected`] when it is over, [`AppError::Unknown`].
+    /// Errors: [`AppError::NotConnected`] if the connection has ended, [`AppError::Unknown`].
     pub fn set_option(
         &mut self,
         now: Instant,
@@ -31,16 +33,17 @@ impl AppSide {
         Ok(())
     }
 
-    /// Tells the options that were set before the connection was there.
-    pub(super) fn tell_options(&mut self, id: FlowId) {
+    /// Sends the options that were set before the connection was established.
+    pub(super) fn send_deferred_options(&mut self, id: FlowId) {
         let options = self.flows.get_mut(id.0).map(|flow| std::mem::take(&mut flow.options));
         for (option, value) in options.into_iter().flatten() {
-            // It has just become a connection: the label is there.
+            // The connection has just been established, so it has a label.
             let _ = self.set_option(self.now, id, option, value);
         }
     }
 
-    /// Asks how the client's TCP connection is; [`info`](Self::info) has the answer once it came, and readiness is told.
+    /// Requests the state of the client's TCP connection. The arrival of the answer, which [`info`](Self::info)
+    /// returns, is reported as a change of readiness.
     ///
     /// Errors: as [`set_option`](Self::set_option).
     pub fn ask_info(&mut self, now: Instant, id: FlowId) -> Result<(), AppError> {

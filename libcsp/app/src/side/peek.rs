@@ -1,11 +1,11 @@
-//! Looking at bytes that stay in the receive queue.
+//! Reading without consuming.
 
 use super::AppSide;
 use super::slots::FlowId;
 
 impl AppSide {
-    /// Copies bytes that wait to be read, from the one after `skip` on, and leaves them; returns how many. Errors and the
-    /// end of the stream are told by [`read`](Self::read).
+    /// Copies unread bytes, after skipping the first `skip`, without consuming them; returns how many. Errors and the
+    /// end of the stream are reported by [`read`](Self::read) only.
     pub fn peek(&self, id: FlowId, skip: usize, into: &mut [u8]) -> usize {
         let Some(flow) = self.flows.get(id.0) else { return 0 };
         let waiting = flow.queue.len().saturating_sub(skip).min(into.len());

@@ -1,4 +1,4 @@
-//! What is kept of each flow and listener.
+//! The records of flows and listeners.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -12,14 +12,14 @@ use super::handover::HandOver;
 use super::slots::FlowId;
 use csp_transport::{ReceiveCredit, SendCredit};
 
-/// Where a flow stands in the program's view.
+/// State of a flow as the program sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
-    /// Offered; waits in the accept queue.
+    /// Offered by a proxy; waits in the accept queue.
     Pending,
     /// CONNECT was sent.
     Connecting,
-    /// Bytes may flow.
+    /// Established: data may be sent and received.
     Open,
 }
 
@@ -31,48 +31,48 @@ pub(super) struct Flow {
     pub lane: Lane,
     /// The label while either side still uses it.
     pub label: Option<FlowLabel>,
-    /// The label for the flight recorder; stays when the label is given back.
+    /// The label for the flight recorder; kept after the label itself is released.
     pub traced_label: FlowLabel,
-    /// The listener that it was offered to.
+    /// The listener to which it was offered.
     pub listener: Option<u32>,
     pub local: SocketAddr,
     pub remote: SocketAddr,
     pub send: SendCredit,
     pub receive: ReceiveCredit,
     pub queue: VecDeque<u8>,
-    /// The peer sent SHUTDOWN or CLOSE: after the queue comes the end of stream.
+    /// The peer sent SHUTDOWN or CLOSE: the end of stream follows the queue.
     pub peer_shutdown: bool,
-    /// The peer sent CLOSE: nothing that is written would be read.
+    /// The peer sent CLOSE: it would read nothing that is written now.
     pub peer_closed: bool,
-    /// The program shut its writing direction.
+    /// The program shut down its writing direction.
     pub write_shutdown: bool,
-    /// The program shut its reading direction.
+    /// The program shut down its reading direction.
     pub read_shutdown: bool,
-    /// An error number that the program has not seen.
+    /// A pending error number, not reported to the program yet.
     pub error: Option<i32>,
-    /// The flow broke; after `error` was told, writing gives EPIPE and reading the end of stream.
+    /// The flow broke. After `error` was reported, writing returns EPIPE and reading returns the end of stream.
     pub broken: bool,
     /// This side sent its CLOSE, RESET or REFUSED.
     pub ended_here: bool,
     /// The peer sent its CLOSE or RESET.
     pub ended_there: bool,
-    /// What the proxy answered to INFO.
+    /// The proxy's answer to INFO.
     pub info: Option<InfoPayload>,
-    /// Options set while it is being asked for, told when it is there.
+    /// Options set before the connection was established; sent when it is.
     pub options: Vec<(ChannelOption, u64)>,
-    /// How far it is with being handed over; `None`: it is not.
+    /// Progress of a handover; `None`: the flow is not being handed over.
     pub handover: Option<HandOver>,
-    /// The program closed it; the slot stays until the label is free.
+    /// The program closed it; the slot remains until the label is free.
     pub orphan: bool,
-    /// A write was cut short or refused, or left too little room to count as writable: tell when there is some.
+    /// A write was short or refused, or left too little room to count as writable: notify when there is room.
     pub wants_write: bool,
-    /// Its last write found no descriptor; it is in its channel's list of those that are told when there are some.
+    /// Its last write found no descriptor; the flow is in its lane's list of flows to notify when there are some.
     pub blocked: bool,
-    /// Small writes are gathered (TCP_CORK).
+    /// Small writes are collected into full messages (TCP_CORK).
     pub corked: bool,
-    /// Bytes that were gathered so far; they count as written.
+    /// Corked bytes; they count as written.
     pub held: Vec<u8>,
-    /// CREDIT waits in the channel's outbox.
+    /// A CREDIT message is in the lane's outbox.
     pub credit_queued: bool,
     pub queued_ready: bool,
 }
@@ -111,33 +111,34 @@ impl Flow {
         }
     }
 
-    /// Whether there is room enough to count as writable: a third of the window, as in the kernel.
+    /// Whether there is enough room to count as writable: a third of the window, as in the kernel.
     pub fn has_room(&self) -> bool {
         u64::from(self.send.available()) * 3 >= u64::from(self.send.window())
     }
 }
 
-/// How many connections a channel may still offer (`granted`), and has waiting (`waiting`).
+/// Accept credit of a channel: connections that it may still offer (`granted`), and connections that wait to be
+/// accepted (`waiting`).
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Offer {
     pub granted: u32,
     pub waiting: u32,
-    /// The proxy was asked to give back what it has not used of `granted`, and has not answered.
+    /// The proxy was asked to return the unused part of `granted`, and has not answered.
     pub withdrawing: bool,
-    /// What was granted before the listener was announced anew: the proxy may have used it already.
+    /// Credit granted before the listener was announced anew, which the proxy may have used already.
     pub former: u32,
 }
 
 impl Offer {
-    /// The proxy is told anew what it may offer.
-    pub fn forget(&mut self) {
+    /// Starts the credit anew when the listener is announced anew.
+    pub fn restart(&mut self) {
         self.former = self.former.saturating_add(std::mem::take(&mut self.granted));
         self.withdrawing = false;
     }
 
-    /// The proxy has given up `count` credits; `false`: it never had so many. The answer may be to a withdrawal from before the
-    /// listener was announced anew, and credit of that time may be among it: what the proxy has and what is under way is never
-    /// more than `granted` and `former` together.
+    /// Records that the proxy returned `count` credits. Returns `false` if it never had as many. The answer may concern
+    /// a withdrawal from before the listener was announced anew, and may include credit of that time: the credit that
+    /// the proxy has and that is in transit never exceeds `granted` and `former` together.
     pub fn returned(&mut self, count: u32) -> bool {
         self.withdrawing = false;
         let of_former = count.saturating_sub(self.granted);
@@ -147,7 +148,7 @@ impl Offer {
         valid
     }
 
-    /// Takes an offered connection in; `false`: the proxy had no credit for it.
+    /// Uses one credit for an offered connection. Returns `false` if the proxy had no credit for it.
     pub fn take(&mut self) -> bool {
         let credit = if self.granted > 0 { &mut self.granted } else { &mut self.former };
         let any = *credit > 0;
@@ -162,18 +163,19 @@ impl Offer {
 ///            polls or accepts                 stops polling
 ///   None ───────────────────────▶ Waiting ◀─────────────────▶ Paused
 ///    ▲                                     polls or accepts      │
-///    └───────────────────── PAUSE_MAX later: what waits is refused ┘
+///    └───────── PAUSE_MAX later: waiting connections are refused ┘
 /// ```
-/// Programs take a busy listener out of their set for a moment (nginx every 16 accepts, Apache while its threads are
-/// busy); the kernel's queue stands meanwhile, and so does ours.
+/// Programs remove a busy listener from their set for short times (nginx every 16 accepts, Apache while its threads are
+/// busy). The kernel's accept queue remains meanwhile, and so does this one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Interest {
-    /// It does not: nothing is granted, and offers that arrive are refused.
+    /// It does not: no credit is granted, and arriving offers are refused.
     None,
     /// It polls the listener or accepts from it.
     Waiting,
-    /// It stopped polling a moment ago: what waits stays. The time at which it counts as `None`; not known before the
-    /// first [`progress`](super::AppSide::progress) after the change, since `set_interest` has no clock.
+    /// It stopped polling recently: waiting connections remain. The value is the time at which the state becomes
+    /// `None`. It is not known before the first [`progress`](super::AppSide::progress) after the change, since
+    /// `set_interest` has no clock.
     Paused(Option<Instant>),
 }
 

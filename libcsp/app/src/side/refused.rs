@@ -1,5 +1,5 @@
-//! Listeners that a proxy refused since another user's process has the port: asked for again until it is free, as the
-//! proxy may not have noticed yet that the other one has exited.
+//! Listeners that a proxy refused because the port belongs to another user's process. They are announced again until
+//! the port is free, since the proxy may not have noticed yet that the other process has exited.
 
 use csp_types::{Duration, Instant};
 
@@ -9,11 +9,11 @@ use super::{AppSide, errno};
 /// Time after which a refused listener is announced again.
 pub const LISTEN_AGAIN: Duration = Duration::from_millis(250);
 
-/// A listener to announce again: when, to which channel.
+/// A listener to announce again: the time, the channel, the listener.
 pub(super) type Again = (Instant, usize, ListenerId);
 
 impl AppSide {
-    /// A proxy refused a listener for this reason.
+    /// Handles a proxy's refusal of a listener.
     pub(super) fn on_listen_refused(&mut self, channel: usize, id: ListenerId, reason: u32) {
         self.counters.listen_refused += 1;
         let known = self.listen_again.iter().any(|(_, at, listener)| (*at, *listener) == (channel, id));
@@ -22,14 +22,14 @@ impl AppSide {
         }
     }
 
-    /// Announces again what is due.
+    /// Announces the listeners that are due again.
     pub(super) fn announce_refused(&mut self) {
         while let Some(at) = self.listen_again.iter().position(|(due, ..)| *due <= self.now) {
             let (_, channel, id) = self.listen_again.swap_remove(at);
             let Some(offer) = self.listeners.get_mut(id.0).and_then(|l| l.offers.get_mut(channel)) else {
                 continue;
             };
-            offer.granted = 0; // the proxy took no credit for a listener that it refused
+            offer.granted = 0; // the proxy accepted no credit for a listener that it refused
             if self.channels.get(channel).is_some_and(|channel| channel.is_up()) {
                 self.send_listen(channel, id);
                 self.grant(channel, id);
@@ -37,8 +37,8 @@ impl AppSide {
         }
     }
 
-    /// All listeners are announced to a channel: nothing is to be announced again.
-    pub(super) fn forget_refused(&mut self, channel: usize) {
+    /// Removes the pending announcements of a channel to which all listeners are about to be announced.
+    pub(super) fn clear_refused(&mut self, channel: usize) {
         self.listen_again.retain(|(_, at, _)| *at != channel);
     }
 }

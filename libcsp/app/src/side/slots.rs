@@ -1,36 +1,37 @@
-//! A bounded table whose ids carry a generation, so that an id of the past names nothing.
+//! A bounded table whose ids carry a generation, so that the id of a removed value is invalid.
 
-/// Bits of an id that are the slot's index; with those of the generation they leave the two top bits for the wire.
+/// Bits of an id that hold the slot's index. With those of the generation they leave the two top bits for the wire.
 const INDEX_BITS: u32 = 18;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
 const GENERATION_MASK: u32 = (1 << (30 - INDEX_BITS)) - 1;
 
-/// The top bits of a request id on the wire: neither a label's nor a listener's.
+/// The top bits of a request id on the wire, distinct from those of labels and listeners.
 const REQUEST_TAG: u32 = 0x4000_0000;
 /// The top bits of a listener id on the wire.
 const LISTENER_TAG: u32 = 0x8000_0000;
 const TAG_MASK: u32 = 0xc000_0000;
 
-/// Names a flow of one application end.
+/// Identifies a flow of one application end.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct FlowId(pub(super) u32);
 
-/// Names a listener of one application end.
+/// Identifies a listener of one application end.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ListenerId(pub(super) u32);
 
 impl FlowId {
-    /// Its slot, below `flows_max`: tables kept beside the application end may be indexed by it.
+    /// Its slot, below `flows_max`: an index for tables kept beside the application end.
     pub const fn index(self) -> usize {
         (self.0 & INDEX_MASK) as usize
     }
 
-    /// The id as CONNECT carries it; for owners that need a number for it.
+    /// The id as CONNECT carries it; also for owners that need a number for it.
     pub const fn to_wire(self) -> u32 {
         self.0 | REQUEST_TAG
     }
 
-    /// The id that [`to_wire`](Self::to_wire) gave; an old one names nothing. `None` for a number that it never gives.
+    /// The id that [`to_wire`](Self::to_wire) returned; it may belong to a removed flow. `None` for a number that
+    /// `to_wire` never returns.
     pub const fn from_wire(id: u32) -> Option<Self> {
         if id & TAG_MASK == REQUEST_TAG { Some(FlowId(id & !TAG_MASK)) } else { None }
     }
@@ -121,7 +122,7 @@ impl<T> Slots<T> {
         Some(value)
     }
 
-    /// The id of the value at or after slot `index`, and that slot's index: to walk the table while changing it.
+    /// Returns the slot and id of the first value at or after slot `index`, for walking the table while changing it.
     pub fn at_or_after(&self, index: usize) -> Option<(usize, u32)> {
         let rest = self.slots.get(index..)?;
         let at = index + rest.iter().position(|s| s.value.is_some())?;

@@ -30,7 +30,7 @@ fn one_transaction_is_open_data_data_close() {
     assert_eq!(sent[0], (Data, label(1).to_wire(), 0, b"200 OK".to_vec()));
     assert_eq!(sent[1], (Close, label(1).to_wire(), 0, vec![]));
     assert_eq!((sent.len(), w.app.flow_count()), (2, 1));
-    w.proxy.tell(Close, label(1).to_wire(), 0, &[]);
+    w.proxy.send(Close, label(1).to_wire(), 0, &[]);
     w.run();
     assert_eq!(w.app.flow_count(), 0, "both sides ended");
     let kinds: Vec<_> = w.app.trace().iter().map(|e| e.kind).collect();
@@ -39,7 +39,7 @@ fn one_transaction_is_open_data_data_close() {
 }
 
 #[test]
-fn nothing_is_offered_before_interest_and_all_goes_back_with_the_listener() {
+fn nothing_is_offered_before_interest_and_all_returns_with_the_listener() {
     let mut w = World::new();
     let listener = w.app.listen("0.0.0.0:80".parse().unwrap(), 4).unwrap();
     w.run();
@@ -61,22 +61,22 @@ fn nothing_is_offered_before_interest_and_all_goes_back_with_the_listener() {
     assert_eq!(w.app.flow_count(), 0);
     w.proxy.open(&w.now, label(4), listener);
     w.run();
-    assert_eq!(w.proxy.take()[0].0, Refused, "an OPEN that crossed UNLISTEN goes back");
+    assert_eq!(w.proxy.take()[0].0, Refused, "an OPEN that crossed UNLISTEN is refused");
 }
 
 #[test]
-fn a_listener_whose_port_is_another_user_s_is_announced_again_and_a_denied_one_is_not() {
+fn a_listener_whose_port_belongs_to_another_user_is_announced_again_and_a_denied_one_is_not() {
     let mut w = World::new();
     let listener = w.listening(4);
     let again = LISTEN_AGAIN.as_millis() as u64;
-    w.proxy.tell(Refused, listener.to_wire(), errno::EADDRINUSE as u32, &[]);
+    w.proxy.send(Refused, listener.to_wire(), errno::EADDRINUSE as u32, &[]);
     w.run_for(again - 10);
     assert_eq!(w.proxy.take(), []);
     assert!(w.app.next_timeout().is_some_and(|due| due <= w.now + LISTEN_AGAIN));
     w.run_for(20);
     let sent: Vec<_> = w.proxy.take().iter().map(|m| (m.0, m.1, m.2)).collect();
     assert_eq!(sent, [(Listen, listener.to_wire(), 4), (AcceptCredit, listener.to_wire(), 4)]);
-    w.proxy.tell(Refused, listener.to_wire(), errno::EACCES as u32, &[]);
+    w.proxy.send(Refused, listener.to_wire(), errno::EACCES as u32, &[]);
     w.run_for(2 * again);
     assert_eq!(w.proxy.take(), []);
     assert_eq!(w.app.counters().listen_refused, 2);
@@ -91,10 +91,10 @@ fn credit_is_topped_up_as_the_program_accepts() {
     }
     w.run();
     w.accept(listener);
-    assert!(w.proxy.take().iter().all(|m| m.0 != AcceptCredit), "one place is not worth a message");
+    assert!(w.proxy.take().iter().all(|m| m.0 != AcceptCredit), "one free place does not cause a message");
     w.accept(listener);
     assert!(w.proxy.take().contains(&(AcceptCredit, listener.to_wire(), 2, vec![])));
-    // More than was granted breaks the link.
+    // An offer beyond the granted credit breaks the link.
     for n in 5..=7 {
         w.proxy.open(&w.now, label(n), listener);
     }
@@ -106,7 +106,7 @@ fn credit_is_topped_up_as_the_program_accepts() {
 fn the_end_of_the_stream_comes_after_the_data() {
     let (mut w, flow) = World::with_flow();
     w.proxy.data(label(1), b"last");
-    w.proxy.tell(Shutdown, label(1).to_wire(), 0, &[]);
+    w.proxy.send(Shutdown, label(1).to_wire(), 0, &[]);
     w.run();
     let ready = w.app.readiness(Handle::Flow(flow));
     assert!(ready.contains(Readiness::READABLE.with(Readiness::PEER_SHUTDOWN)));
@@ -124,10 +124,10 @@ fn the_end_of_the_stream_comes_after_the_data() {
 }
 
 #[test]
-fn a_reset_is_told_after_the_delivered_data_and_once() {
+fn a_reset_is_reported_after_the_delivered_data_and_once() {
     let (mut w, flow) = World::with_flow();
     w.proxy.data(label(1), b"last");
-    w.proxy.tell(Reset, label(1).to_wire(), 104, &[]);
+    w.proxy.send(Reset, label(1).to_wire(), 104, &[]);
     w.run();
     assert_eq!(w.proxy.take(), [(Close, label(1).to_wire(), 0, vec![])], "the label is free again");
     let mut buffer = [0; 2];
@@ -141,7 +141,7 @@ fn a_reset_is_told_after_the_delivered_data_and_once() {
 }
 
 #[test]
-fn closing_with_unread_data_or_linger_zero_says_so() {
+fn closing_with_unread_data_or_linger_zero_is_signalled() {
     let (mut w, flow) = World::with_flow();
     w.proxy.data(label(1), b"unread");
     w.run();
@@ -160,7 +160,7 @@ fn a_client_that_leaves_before_accept_is_not_accepted() {
     let mut w = World::new();
     let listener = w.listening(4);
     w.proxy.open(&w.now, label(1), listener);
-    w.proxy.tell(Reset, label(1).to_wire(), 104, &[]);
+    w.proxy.send(Reset, label(1).to_wire(), 104, &[]);
     w.run();
     assert_eq!(w.app.accept(listener), Err(AppError::WouldBlock));
     assert_eq!(w.proxy.take(), [(Close, label(1).to_wire(), 0, vec![])]);
@@ -168,7 +168,7 @@ fn a_client_that_leaves_before_accept_is_not_accepted() {
 }
 
 #[test]
-fn writing_stops_at_the_window_and_goes_on_with_credit() {
+fn writing_stops_at_the_window_and_resumes_with_credit() {
     let (mut w, flow) = World::with_flow();
     let data = vec![7; WINDOW as usize + 1000];
     let mut sent = 0;
@@ -183,7 +183,7 @@ fn writing_stops_at_the_window_and_goes_on_with_credit() {
     }
     assert!(!w.app.readiness(Handle::Flow(flow)).contains(Readiness::WRITABLE));
     while w.app.poll_ready().is_some() {}
-    w.proxy.tell(Credit, label(1).to_wire(), WINDOW, &[]);
+    w.proxy.send(Credit, label(1).to_wire(), WINDOW, &[]);
     w.run();
     assert_eq!(w.app.poll_ready(), Some(Handle::Flow(flow)));
     assert!(w.app.readiness(Handle::Flow(flow)).contains(Readiness::WRITABLE));
@@ -191,7 +191,7 @@ fn writing_stops_at_the_window_and_goes_on_with_credit() {
     w.run();
     let received: Vec<u8> = w.proxy.take().into_iter().flat_map(|m| m.3).collect();
     assert_eq!(received, data);
-    w.proxy.tell(Credit, label(1).to_wire(), 1001, &[]);
+    w.proxy.send(Credit, label(1).to_wire(), 1001, &[]);
     w.run();
     assert_eq!(w.app.counters().protocol_violations, 1, "more credit than was taken");
 }
@@ -208,11 +208,11 @@ fn a_wider_window_wakes_the_writer_that_waits() {
     assert_eq!(w.app.write(w.now, flow, &[b"more"]), Err(AppError::WouldBlock));
     while w.app.poll_ready().is_some() {}
     let header = MessageHeader::of_flow(Credit, label(1), WINDOW, 0);
-    w.proxy.tell_header(MessageHeader { flags: CREDIT_WIDER, ..header }, &[]);
+    w.proxy.send_header(MessageHeader { flags: CREDIT_WIDER, ..header }, &[]);
     w.run();
     assert_eq!(w.app.poll_ready(), Some(Handle::Flow(flow)));
     assert_eq!(w.app.write(w.now, flow, &[b"more"]), Ok(4));
-    w.proxy.tell_header(MessageHeader { flags: CREDIT_WIDER, argument: u32::MAX, ..header }, &[]);
+    w.proxy.send_header(MessageHeader { flags: CREDIT_WIDER, argument: u32::MAX, ..header }, &[]);
     w.run();
     assert_eq!(w.app.counters().protocol_violations, 1, "wider than any window");
 }
@@ -232,7 +232,7 @@ fn corked_writes_leave_together_and_before_anything_that_follows() {
     w.app.write(w.now, flow, &[b"asleep"]).unwrap();
     w.app.arm().unwrap();
     w.run();
-    assert_eq!(w.proxy.take().len(), 1, "nobody waits for a program that sleeps");
+    assert_eq!(w.proxy.take().len(), 1, "corked bytes are sent before the program sleeps");
     let large = vec![1; 40_000];
     assert_eq!(w.app.write(w.now, flow, &[b"x", &large]), Ok(40_001));
     w.app.close(w.now, flow, false).unwrap();
@@ -244,7 +244,7 @@ fn corked_writes_leave_together_and_before_anything_that_follows() {
 }
 
 #[test]
-fn a_flow_that_was_filled_exactly_is_told_when_there_is_room() {
+fn a_flow_that_was_filled_exactly_is_notified_of_room() {
     let (mut w, flow) = World::with_flow();
     let (data, mut sent) = (vec![7; WINDOW as usize], 0);
     while sent < data.len() {
@@ -253,13 +253,13 @@ fn a_flow_that_was_filled_exactly_is_told_when_there_is_room() {
     }
     assert!(!w.app.readiness(Handle::Flow(flow)).contains(Readiness::WRITABLE));
     while w.app.poll_ready().is_some() {}
-    w.proxy.tell(Credit, label(1).to_wire(), WINDOW, &[]);
+    w.proxy.send(Credit, label(1).to_wire(), WINDOW, &[]);
     w.run();
-    assert_eq!(w.app.poll_ready(), Some(Handle::Flow(flow)), "nothing was refused, and still it waits");
+    assert_eq!(w.app.poll_ready(), Some(Handle::Flow(flow)), "notified although no write was refused");
 }
 
 #[test]
-fn writing_stops_without_descriptors_and_is_told_when_they_are_back() {
+fn writing_stops_without_descriptors_and_resumes_with_them() {
     let (mut w, flow) = World::with_flow();
     let mut written = 0;
     while let Ok(n) = w.app.write(w.now, flow, &[b"x"]) {
@@ -274,7 +274,7 @@ fn writing_stops_without_descriptors_and_is_told_when_they_are_back() {
 }
 
 #[test]
-fn no_blocked_flow_is_forgotten_when_others_take_the_descriptors_first() {
+fn no_blocked_flow_is_passed_over_when_others_take_the_descriptors_first() {
     let mut w = World::new();
     let listener = w.listening(64);
     let mut flows: Vec<FlowId> = Vec::new();
@@ -283,28 +283,28 @@ fn no_blocked_flow_is_forgotten_when_others_take_the_descriptors_first() {
         flows.push(w.accept(listener));
     }
     while w.app.write(w.now, flows[0], &[b"x"]).is_ok() {}
-    // All of them try in vain; the first takes every descriptor that comes back before the others look.
+    // All writes fail; the first flow uses every descriptor that becomes free before the others are notified.
     let mut waiting: Vec<FlowId> = flows[1..].to_vec();
     waiting.iter().for_each(|f| assert!(w.app.write(w.now, *f, &[b"x"]).is_err()));
     while w.app.poll_ready().is_some() {}
     for _ in 0..200 {
         w.run();
         while w.app.write(w.now, flows[0], &[b"x"]).is_ok() {}
-        while let Some(Handle::Flow(told)) = w.app.poll_ready() {
-            if w.app.readiness(Handle::Flow(told)).contains(Readiness::WRITABLE) {
-                let _ = w.app.write(w.now, told, &[b"x"]); // blocked again, and to be told again
+        while let Some(Handle::Flow(notified)) = w.app.poll_ready() {
+            if w.app.readiness(Handle::Flow(notified)).contains(Readiness::WRITABLE) {
+                let _ = w.app.write(w.now, notified, &[b"x"]); // blocked again, and to be notified again
             }
         }
     }
     for _ in 0..100 {
         w.run();
-        while let Some(Handle::Flow(told)) = w.app.poll_ready() {
-            if w.app.write(w.now, told, &[b"x"]).is_ok() {
-                waiting.retain(|f| *f != told);
+        while let Some(Handle::Flow(notified)) = w.app.poll_ready() {
+            if w.app.write(w.now, notified, &[b"x"]).is_ok() {
+                waiting.retain(|f| *f != notified);
             }
         }
     }
-    assert_eq!(waiting, [], "told of descriptors, and able to write in the end");
+    assert_eq!(waiting, [], "notified of descriptors, and able to write in the end");
 }
 
 #[test]
@@ -317,8 +317,8 @@ fn credit_is_returned_as_the_program_reads() {
         assert_eq!(w.app.read(w.now, flow, &mut buffer, false), Ok(16 * 1024));
     }
     w.run();
-    let told: u32 = w.proxy.take().iter().filter(|m| m.0 == Credit).map(|m| m.2).sum();
-    assert_eq!(told, WINDOW, "each quarter of the window was told");
+    let returned: u32 = w.proxy.take().iter().filter(|m| m.0 == Credit).map(|m| m.2).sum();
+    assert_eq!(returned, WINDOW, "each quarter of the window was returned");
     let whole = vec![0; 16 * 1024];
     for _ in 0..5 {
         w.proxy.data(label(1), &whole);
@@ -328,7 +328,7 @@ fn credit_is_returned_as_the_program_reads() {
 }
 
 #[test]
-fn a_lost_proxy_resets_its_flows_and_hears_of_listeners_when_back() {
+fn a_lost_proxy_resets_its_flows_and_receives_the_listeners_when_back() {
     let mut w = World::new();
     let listener = w.listening(4);
     w.proxy.open(&w.now, label(1), listener);
@@ -341,7 +341,7 @@ fn a_lost_proxy_resets_its_flows_and_hears_of_listeners_when_back() {
     let mut buffer = [0; 64];
     assert_eq!(w.app.read(w.now, flow, &mut buffer, false), Ok(5), "delivered data first");
     assert_eq!(w.app.read(w.now, flow, &mut buffer, false), Err(AppError::Broken(errno::ECONNRESET)));
-    assert_eq!(w.app.accept(listener), Err(AppError::WouldBlock), "the other is the proxy's again");
+    assert_eq!(w.app.accept(listener), Err(AppError::WouldBlock), "the other has returned to the proxy");
     let kinds: Vec<_> = w.proxy.take().iter().map(|m| (m.0, m.2)).collect();
     assert_eq!(kinds, [(Unlisten, 0), (Listen, 4), (AcceptCredit, 4)]);
     assert_eq!((w.app.counters().links_up, w.app.counters().links_lost), (2, 1));
@@ -361,14 +361,14 @@ fn connect_gives_a_connection_or_the_reason() {
     assert_eq!(w.app.write(w.now, flow, &[b"x"]), Err(AppError::WouldBlock));
     assert_eq!(w.app.read(w.now, flow, &mut buffer, false), Err(AppError::WouldBlock));
     assert!(!w.app.readiness(Handle::Flow(flow)).any());
-    w.proxy.tell(Connected, label(9).to_wire(), request, &open_payload());
+    w.proxy.send(Connected, label(9).to_wire(), request, &open_payload());
     w.run();
     assert!(w.app.readiness(Handle::Flow(flow)).contains(Readiness::WRITABLE));
     assert_eq!(w.app.write(w.now, flow, &[b"x"]), Ok(1));
     let other = w.app.connect(w.now, to, None).unwrap();
     w.run();
     let request = w.proxy.take().last().unwrap().1;
-    w.proxy.tell(Refused, request, 110, &[]);
+    w.proxy.send(Refused, request, 110, &[]);
     w.run();
     assert!(w.app.readiness(Handle::Flow(other)).contains(Readiness::ERROR.with(Readiness::WRITABLE)));
     assert_eq!(w.app.take_error(other), Some(errno::ETIMEDOUT));
@@ -376,19 +376,19 @@ fn connect_gives_a_connection_or_the_reason() {
     w.app.close(w.now, third, false).unwrap();
     w.run();
     let request = w.proxy.take().last().unwrap().1;
-    w.proxy.tell(Connected, label(10).to_wire(), request, &open_payload());
+    w.proxy.send(Connected, label(10).to_wire(), request, &open_payload());
     w.run();
-    assert_eq!(w.proxy.take()[0].0, Close, "nobody wants it any more");
+    assert_eq!(w.proxy.take()[0].0, Close, "the program has closed it");
 }
 
 #[test]
 fn a_proxy_cannot_break_more_than_its_link() {
-    // Every kind, to labels known and unknown, with arguments that fit nothing.
+    // Every kind, to known and unknown labels, with invalid arguments.
     for kind in [Open, Connected, Refused, Data, Credit, Shutdown, Reset, Close, Option, Listen, Accepted] {
         for id in [1, 2, 0x4000_0001, 0x8000_0001] {
             for payload in [&[][..], &[1; 8], &[0xff; 44]] {
                 let (mut w, flow) = World::with_flow();
-                w.proxy.tell(kind, id, u32::MAX, payload);
+                w.proxy.send(kind, id, u32::MAX, payload);
                 w.run();
                 w.app.close(w.now, flow, false).unwrap();
                 w.run();

@@ -1,4 +1,4 @@
-/* What the C tests share: a check that says where it failed, and turns of two contexts until something happened. */
+/* What the C tests share: a check that prints where it failed, and turns of two contexts until something happened. */
 #ifndef CHECK_H
 #define CHECK_H
 

@@ -43,7 +43,7 @@ static void once(void)
 	struct pair p = pair_up(NULL, "leaks", 0);
 	struct csp_buffer buffer = filled(p.client, "x");
 	GIVES(0, csp_send(p.at_client, &buffer, 0, 0, 0));
-	NEXT(p.server, CSP_RECEIVED); /* neither buffer is given back: closing does */
+	NEXT(p.server, CSP_RECEIVED); /* neither buffer is released: closing the context does */
 	close_pair(&p);
 }
 
@@ -59,7 +59,7 @@ int main(int argc, char **argv)
 	printf("descriptors %d, %d; mappings %d, %d; resident %ld, %ld\n", descriptors_before, descriptors(),
 	       mappings_before, mappings(), resident_before, resident());
 	CHECK(descriptors() == descriptors_before);
-	/* A sanitizer keeps what was freed for a while, and finds leaks by itself; argument 2 says that one is at work. */
+	/* A sanitizer keeps freed memory for a while, and finds leaks by itself; argument 2 states that one is in use. */
 	CHECK(argc > 2 || mappings() <= mappings_before + 4);
 	CHECK(argc > 2 || resident() < resident_before + (1 << 20));
 	puts("leaks: good");

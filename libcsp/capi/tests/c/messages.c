@@ -36,7 +36,7 @@ static void a_message_and_its_answer(void)
 	close_pair(&p);
 }
 
-/* More messages than descriptors, buffers or queue have room: none is lost, none overtakes, and sending says when to stop. */
+/* More messages than descriptors, buffers or queue have room: none is lost, none overtakes, and csp_send() reports when to stop. */
 static void many_messages_keep_their_order(unsigned int flags)
 {
 	struct pair p = pair_up(NULL, "many", flags);
@@ -91,7 +91,7 @@ static void messages_where_they_arrived(void)
 	outside.data = (char *)outside.data - 1;
 	GIVES(CSP_EINVAL, csp_send(p.at_server, &outside, 0, 0, 0));
 	GIVES(0, csp_send(p.at_server, &got.buffer, 4, CSP_RELEASE, 0));
-	GIVES(CSP_EBUFFER, csp_buffer_release(&got.buffer)); /* given away */
+	GIVES(CSP_EBUFFER, csp_buffer_release(&got.buffer)); /* no longer held */
 	got = NEXT(p.client, CSP_RECEIVED);
 	CHECK(got.immediate == 4 && got.buffer.length == 13);
 	GIVES(0, csp_buffer_release(&got.buffer));
@@ -243,7 +243,7 @@ static void sending_before_connected(void)
 }
 
 /* The descriptor is readable after csp_arm() as soon as there is something, and not before. */
-static void the_descriptor_tells(void)
+static void the_descriptor_becomes_readable(void)
 {
 	struct pair p = pair_up(NULL, "armed", 0);
 	settle(p.client, p.server);
@@ -279,7 +279,7 @@ int main(void)
 	a_slow_receiver_stops_the_sender();
 	ends();
 	sending_before_connected();
-	the_descriptor_tells();
+	the_descriptor_becomes_readable();
 	puts("messages: good");
 	return 0;
 }

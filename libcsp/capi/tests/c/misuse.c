@@ -1,4 +1,4 @@
-/* Every misuse that the manual names: it gives a code, and nothing else happens. */
+/* Every misuse that the manual names: it returns a code and has no other effect. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -122,7 +122,7 @@ static void buffers(const struct pair *p)
 	again.id = p->at_client;
 	GIVES(CSP_EBUFFER, csp_send(p->at_client, &again, 0, 0, 0));
 	GIVES(CSP_EHANDLE, csp_buffer_release(&again));
-	/* After all that it is still the program's. Given twice, and given back after it was given. */
+	/* After all that the program still holds it. Sent twice, and released after it was sent. */
 	GIVES(0, csp_send(p->at_client, &buffer, 0, 0, 0));
 	GIVES(CSP_EBUFFER, csp_send(p->at_client, &buffer, 0, 0, 0));
 	GIVES(CSP_EBUFFER, csp_buffer_release(&buffer));

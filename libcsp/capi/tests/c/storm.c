@@ -192,7 +192,7 @@ static void every_receive_buffer_is_there(struct side *s)
 	GIVES(0, csp_end(s->listener, 0));
 }
 
-/* Everything is ended and given back: every buffer is there again. */
+/* Everything is ended and released: every buffer is free again. */
 static void settle_side(struct side *s)
 {
 	for (int i = 0; i < LINES; i++)

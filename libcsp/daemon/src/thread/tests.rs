@@ -5,20 +5,20 @@ use csp_telemetry::mailbox::MailboxSender;
 
 use super::*;
 
-/// Nothing may take longer here.
+/// Time limit of every step of these tests.
 const DEADLINE: std::time::Duration = std::time::Duration::from_secs(10);
 
 enum Question {
-    /// Take this piece of work; answered at once.
+    /// A piece of work; answered at once.
     Work(u32, Reply<()>),
-    /// Be due at this time.
+    /// The worker is due at this time.
     Due(Instant),
-    /// Put this very question into this mailbox again.
+    /// The worker puts this question into this mailbox again.
     Again(MailboxSender<Question>),
     Stop,
 }
 
-/// Adds up the work it is given, a piece a turn.
+/// Adds up the pieces of work, one per turn.
 #[derive(Default)]
 struct Adder {
     work: VecDeque<u32>,
@@ -72,7 +72,7 @@ impl DataWorker for Adder {
         self.due
     }
 
-    /// Longer than any test: what comes sooner did not come from here.
+    /// Longer than any test: an earlier wake-up has another cause.
     fn sleep_max(&self) -> Duration {
         Duration::from_secs(3600)
     }
@@ -84,7 +84,7 @@ fn start() -> Thread {
     DataThread::start("adder".to_owned(), Adder::default(), 4, SpinSetting::Auto).unwrap()
 }
 
-/// Until the worker has published `wanted`.
+/// Waits until the worker has published `wanted`.
 fn await_published(thread: &Thread, wanted: (u32, bool)) {
     let start = std::time::Instant::now();
     while thread.published().read() != wanted {
@@ -126,7 +126,7 @@ fn a_mailbox_that_never_empties_does_not_keep_a_worker_from_its_turns() {
 fn a_thread_with_a_full_mailbox_stops_and_may_be_stopped_again() {
     let thread = start();
     let mailbox = thread.mailbox().clone();
-    // Four may wait; some of these are refused while it is busy with others.
+    // Four questions may wait; some of these are refused while the worker is busy with others.
     for _ in 0..100 {
         let _ = thread.mailbox().send(Question::Due(now()));
     }

@@ -1,4 +1,4 @@
-//! How a link comes up: HELLO with a token, and its answer.
+//! The handshake: HELLO with a token, and its answer.
 
 use csp_types::{Grant, Instant, Role};
 use csp_vi::{ConnectRequest, ViConfig, ViId};
@@ -13,10 +13,10 @@ use crate::event::{DeathCause, DownReason, LinkEvent, LinkId, ProtocolError, Sen
 use crate::identity::{PeerIdentity, ProcessId, Purpose, RefusalCode, acceptor_role, connector_role};
 use crate::token::{self, TokenClaims, TokenError};
 
-/// Most receive descriptors that a peer may claim.
+/// Largest number of receive descriptors that a peer may claim.
 const RECEIVE_DEPTH_MAX: u32 = 4096;
 
-/// Why a HELLO is refused: what the peer is told. The counter goes by it too.
+/// The refusal of a HELLO: the code and text sent to the peer, and the reason, which selects the counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Refusal {
     code: RefusalCode,
@@ -48,14 +48,14 @@ impl Endpoint {
         }
     }
 
-    /// A peer asks for a VI. Accepting costs a slot for at most the HELLO timeout; half of the slots stay out of reach of peers
-    /// that have not shown a token, and one user's cannot keep another's out.
+    /// Handles a request for a VI. An accepted VI occupies a slot for at most the HELLO timeout. Unauthenticated peers
+    /// hold at most half of the slots, and those of one user cannot lock out another user.
     pub(super) fn on_request(&mut self, now: Instant, request: ConnectRequest) {
         let local = self.config.local.is_some_and(|local| local.admits(request.peer_uid));
         let known = self.config.verify.is_some() || local;
         if !known || !self.has_event_room() || !self.make_room_for_stranger(request.peer_uid) {
             self.counters.requests_rejected += 1;
-            // The request may have gone away meanwhile.
+            // The requester may have disconnected meanwhile.
             let _ = self.provider.reject(request.id);
             return;
         }
@@ -66,13 +66,13 @@ impl Endpoint {
         let until = now + self.config.hello_timeout;
         let mut link = Link::new(now, vi, self.config.identity, self.config.receive_depth, until);
         link.peer_uid = request.peer_uid;
-        link.ends_are_told = !self.provider.can_break();
+        link.ends_reported = !self.provider.can_break();
         if self.table.insert(link).is_some() {
             self.next_check = self.next_check.min(until);
         }
     }
 
-    /// The VI of an outgoing link is there: HELLO goes out.
+    /// The VI of an outgoing link is established: sends HELLO.
     pub(super) fn on_established(&mut self, now: Instant, vi: ViId) {
         let Some(id) = self.table.find(vi) else { return };
         let Some(link) = self.table.get_mut(id).filter(|link| link.state == State::Connecting) else {
@@ -100,13 +100,13 @@ impl Endpoint {
         let body = body.get(..len).unwrap_or(&[]);
         match link.post(now, self.provider.as_mut(), &mut self.counters, Kind::Hello, 0, &[body]) {
             Ok(()) => link.state = State::AwaitAck,
-            // The VI ended already; that is told, and another is asked for.
+            // The VI has ended already. The provider reports that, and the link then asks for another VI.
             Err(SendError::Down) if resume.is_some() => {}
             Err(error) => self.give_up(id, error.to_string()),
         }
     }
 
-    /// The first message on an accepted VI.
+    /// Handles the first message on an accepted VI.
     pub(super) fn on_hello(
         &mut self,
         now: Instant,
@@ -157,7 +157,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The acceptor's answer.
+    /// Handles HELLO_ACK, the acceptor's answer.
     pub(super) fn on_ack(
         &mut self,
         now: Instant,
@@ -199,7 +199,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The acceptor does not want the link.
+    /// Handles HELLO_REFUSED.
     pub(super) fn on_refused(&mut self, id: LinkId, body: &[u8]) -> Result<(), DeathCause> {
         let refused =
             HelloRefused::parse(body).map_err(|_| DeathCause::Protocol(ProtocolError::Malformed))?;
@@ -218,8 +218,9 @@ impl Endpoint {
         link.peer = Some(peer);
         link.up_since = Some(now);
         link.used(now, &self.config.heartbeat);
-        // A peer that names the link for another VI has a provider whose VIs break: what lies between cannot tell of its end.
-        link.ends_are_told &= link.session.is_none();
+        // A peer that gives the link a session has a provider whose VIs can break: a hang-up then does not prove the
+        // peer's end.
+        link.ends_reported &= link.session.is_none();
         self.next_check = self.next_check.min(link.next_deadline(now, &self.config.heartbeat));
         self.counters.links_up += 1;
         self.events.push_back(LinkEvent::Up { link: id, purpose: link.purpose, peer });
@@ -262,18 +263,18 @@ impl Endpoint {
         let len = refused.emit(&mut body).unwrap_or(0);
         let body = body.get(..len).unwrap_or(&[]);
         if let Some(link) = self.table.get_mut(id) {
-            // A peer that is gone need not be told.
+            // Fails if the peer is gone, which then needs no answer.
             let _ =
                 link.post(now, self.provider.as_mut(), &mut self.counters, Kind::HelloRefused, 0, &[body]);
         }
         if let Some(link) = self.table.remove(id) {
-            // Fails only where the VI is gone.
+            // Fails only if the VI has ended already.
             let _ = self.provider.disconnect(link.vi);
         }
     }
 
-    /// Whether the HELLO opens a link here, or which one it resumes. The token comes before everything else that HELLO
-    /// says; the one of a link that is resumed need not be younger than the link.
+    /// Decides whether the HELLO opens a link, or which link it resumes. The token is verified before any other field
+    /// of HELLO is used. The token of a resumed link need only have been valid when the link was opened.
     fn admit<'a>(
         &self,
         unix_now_s: u64,
@@ -328,7 +329,8 @@ impl Endpoint {
         Ok((hello, claims, None))
     }
 
-    /// A link between processes of this host: the kernel vouches for the user, nobody for the names.
+    /// Admits a message link between processes of this host. The kernel certifies the user; the peer's names are not
+    /// certified.
     fn admit_local(&self, id: LinkId, hello: &Hello<'_>) -> Result<TokenClaims, Refusal> {
         use RefusalReason::Identity;
         let uid = self.table.get(id).and_then(|link| link.peer_uid);
@@ -361,8 +363,8 @@ impl Endpoint {
         })
     }
 
-    /// A token serves one incarnation, and each place of its pool once at a time. A link without VI holds no place
-    /// against its own peer.
+    /// Whether the token is in use: it serves one incarnation, and each place of its pool once at a time. An
+    /// interrupted link does not hold its place against its own peer.
     fn is_replay(&self, hello: &Hello<'_>, claims: &TokenClaims) -> bool {
         self.table.iter().any(|(_, link)| {
             let Some(peer) = link.peer.filter(|_| link.nonce == Some(claims.nonce)) else { return false };

@@ -1,4 +1,4 @@
-//! Messages that the owner reads where they lie, in the VI's memory.
+//! Messages that the owner reads in place, in the VI's memory.
 
 use csp_types::Instant;
 use csp_vi::{BufferId, Memory, ViError, ViId};
@@ -8,45 +8,46 @@ use super::Endpoint;
 use super::link::State;
 use crate::event::{LinkId, MessageKind};
 
-/// A message in its VI's memory. Its descriptor is the owner's until [`Endpoint::give_back`].
+/// A message in its VI's memory. The owner holds its descriptor until [`Endpoint::release`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InPlace {
-    /// Where it came from.
+    /// The link on which it arrived.
     pub link: LinkId,
-    /// What its body is.
+    /// The kind of its body.
     pub kind: MessageKind,
     /// The sender's immediate data.
     pub immediate: u32,
-    /// Where its body starts in the link's [memory](Endpoint::memory).
+    /// Offset of its body in the link's [memory](Endpoint::memory).
     pub offset: usize,
-    /// Bytes of body.
+    /// Length of its body, in bytes.
     pub len: usize,
-    /// The VI that it came over: the link may go on over another one.
+    /// The VI on which it arrived; the link may since have resumed over another VI.
     vi: ViId,
     buffer: BufferId,
 }
 
 impl Endpoint {
-    /// The memory that messages of a link lie in. It stays mapped as long as a clone of it does, whatever becomes of the
-    /// link; the peer can write to it at any time. Unsupported by most providers.
+    /// The memory that holds a link's messages. It stays mapped as long as a clone of it exists, even after the link
+    /// has ended. The peer can write to it at any time. Most providers do not support this.
     pub fn memory(&self, link: LinkId) -> Result<Memory, ViError> {
         let link = self.table.get(link).ok_or(ViError::NotConnected)?;
         self.provider.memory(link.vi)
     }
 
-    /// The link of the message that [`receive`](Self::receive) or [`take`](Self::take) would give next.
+    /// The link of the message that [`receive`](Self::receive) or [`take`](Self::take) would return next.
     pub fn next_message(&mut self) -> Option<LinkId> {
         while let Some(ready) = self.ready.front() {
             match self.table.get(ready.link) {
-                Some(link) => return link.up_told.then_some(ready.link),
+                Some(link) => return link.up_polled.then_some(ready.link),
                 None => drop(self.ready.pop_front()),
             }
         }
         None
     }
 
-    /// The next data message, not copied. While the owner holds it the peer has one descriptor less. As
-    /// [`receive`](Self::receive) in all else; `None` too where the provider does not tell where messages lie.
+    /// Returns the next data message without copying it. The peer has one descriptor less until the owner
+    /// [releases](Self::release) the message. Otherwise as [`receive`](Self::receive); also returns `None` if the
+    /// provider does not expose the location of messages.
     pub fn take(&mut self, now: Instant) -> Option<InPlace> {
         let id = self.next_message()?;
         let vi = self.table.get(id)?.vi;
@@ -68,8 +69,9 @@ impl Endpoint {
         })
     }
 
-    /// The owner is done with a message that it took; its descriptor goes back to the peer. Once for each.
-    pub fn give_back(&mut self, now: Instant, message: InPlace) {
+    /// Releases a message that [`take`](Self::take) returned: its descriptor returns to the peer. To be called once for
+    /// each message.
+    pub fn release(&mut self, now: Instant, message: InPlace) {
         let link = self.table.get(message.link);
         if link.is_some_and(|link| link.vi == message.vi && !matches!(link.state, State::Ending(_))) {
             self.repost(message.link, message.buffer);

@@ -7,7 +7,7 @@
 //! VI broken:  Up --> Interrupted, at the connector --> Connecting --> AwaitAck --> Up
 //!                    at the acceptor --another VI's HELLO resumes the link-------> Up
 //! ```
-//! `Ending` lasts while the owner has messages to receive; a link that ends before it was `Up` is gone at once.
+//! `Ending` lasts while the owner has messages to receive. A link that ends before `Up` is removed at once.
 
 use std::collections::VecDeque;
 
@@ -23,33 +23,34 @@ use crate::event::{DeathCause, DownReason, ProtocolError, SendError};
 use crate::identity::{PeerIdentity, Purpose};
 use crate::token::Token;
 
-/// Descriptors of the peer that data never takes: with two, each side can always send a heartbeat and its answer,
-/// and the last one goes only to a message that returns credit. Hence never do both sides wait for the other's.
+/// Descriptors of the peer that data never uses. With two, each side can always send a heartbeat and its answer, and
+/// the last one is used only by a message that returns credit. So the two sides never wait for each other's credit.
 pub(super) const CONTROL_RESERVE: u32 = 2;
 
-/// Where a link stands.
+/// State of a link.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum State {
-    /// Connector: the VI is not established.
+    /// Connector: the VI is not established yet.
     Connecting,
     /// Connector: HELLO was sent.
     AwaitAck,
-    /// Acceptor: nothing was heard yet.
+    /// Acceptor: nothing was received yet.
     AwaitHello,
-    /// Acceptor: HELLO resumes another link, which takes this one's VI when all that arrived for it was heard.
+    /// Acceptor: HELLO resumes another link, which takes over this link's VI once all messages that arrived for it are
+    /// received.
     Resuming,
-    /// Data may flow.
+    /// Data may be sent.
     Up,
-    /// The VI broke, and there is no other yet.
+    /// The VI broke and no other has replaced it.
     Interrupted,
-    /// Over, but for messages that the owner has not received.
+    /// Ended, except for messages that the owner has not received.
     Ending(DownReason),
 }
 
-/// Descriptor credit, both ways.
+/// Descriptor credit in both directions.
 ///
-/// `available` counts the peer's descriptors that we may fill; `taken` counts our descriptors that the peer has
-/// filled and not been told back, of which `owed` are reposted.
+/// `available` counts the peer's descriptors that this side may fill. `taken` counts this side's descriptors that the
+/// peer has filled and that were not returned to it; `owed` of these are posted again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Descriptors {
     peer_depth: u32,
@@ -60,18 +61,18 @@ pub(super) struct Descriptors {
 }
 
 impl Descriptors {
-    /// Before the handshake: one message, HELLO or its answer.
+    /// The credit before the handshake: one message, HELLO or its answer.
     pub(super) const fn new(own_depth: u32) -> Self {
         Descriptors { peer_depth: 1, available: 1, own_depth, taken: 0, owed: 0 }
     }
 
-    /// The peer told its depth; `used` of its descriptors hold messages of ours.
+    /// Sets the depth that the peer stated; `used` of its descriptors hold messages of this side.
     pub(super) const fn set_peer_depth(&mut self, depth: u32, used: u32) {
         self.peer_depth = depth;
         self.available = depth.saturating_sub(used);
     }
 
-    /// Messages of data that may be sent.
+    /// Data messages that may be sent.
     pub(super) const fn data(&self) -> u32 {
         self.available.saturating_sub(CONTROL_RESERVE)
     }
@@ -86,13 +87,13 @@ impl Descriptors {
         }
     }
 
-    const fn sent(&mut self, told: u16) {
+    const fn sent(&mut self, returned: u16) {
         self.available = self.available.saturating_sub(1);
-        self.owed = self.owed.saturating_sub(told as u32);
-        self.taken = self.taken.saturating_sub(told as u32);
+        self.owed = self.owed.saturating_sub(returned as u32);
+        self.taken = self.taken.saturating_sub(returned as u32);
     }
 
-    /// A message arrived; `false`: the peer had no descriptor for it.
+    /// Records a received message. Returns `false` if the peer had no descriptor for it.
     const fn received(&mut self) -> bool {
         if self.taken >= self.own_depth {
             return false;
@@ -101,7 +102,7 @@ impl Descriptors {
         true
     }
 
-    /// The peer returned credit; `false`: more than it had taken.
+    /// Records credit that the peer returned. Returns `false` if it exceeds the descriptors that this side has used.
     pub(super) const fn returned(&mut self, count: u16) -> bool {
         let available = self.available + count as u32;
         if available > self.peer_depth {
@@ -111,30 +112,31 @@ impl Descriptors {
         true
     }
 
-    /// A received message's buffer was posted again.
+    /// Records that a received message's buffer was posted again.
     pub(super) const fn reposted(&mut self) {
         self.owed += 1;
     }
 
-    /// Whether a message may be sent again after an interruption. With credit to return it may take the last
-    /// descriptors, since what carries credits otherwise waits behind it.
+    /// Whether a message may be retransmitted after an interruption. If this side has credit to return, the message may
+    /// use the last descriptors: other messages that carry credits wait behind it.
     pub(super) const fn allows_replay(&self) -> bool {
         self.data() > 0 || (self.available >= 1 && self.owed > 0)
     }
 
-    /// Whether a CREDIT message is due. Not for a single descriptor: two sides would answer each other's for ever.
+    /// Whether a CREDIT message is due. A single descriptor is not enough, since both sides would answer each other's
+    /// CREDIT for ever.
     pub(super) const fn return_due(&self) -> bool {
         self.owed >= 2 && self.owed >= self.own_depth / 2
     }
 
-    /// Whether the peer has no descriptor left for data, since the owner holds messages, and some are back that it does
-    /// not know of: what a heartbeat tells in time has to be told where there is none.
+    /// Whether the peer has no descriptor left for data, because the owner holds messages, while some descriptors are
+    /// posted again and not returned yet. A heartbeat would return them in time; without one a CREDIT message has to.
     const fn starves_peer(&self) -> bool {
         self.owed > 0 && self.taken + CONTROL_RESERVE >= self.own_depth
     }
 }
 
-/// What a message is besides its body.
+/// The fields of a message besides its body.
 #[derive(Clone, Copy)]
 struct Head {
     kind: Kind,
@@ -149,59 +151,59 @@ pub(super) struct Link {
     pub(super) outgoing: bool,
     pub(super) state: State,
     pub(super) purpose: Purpose,
-    /// What HELLO told of this side.
+    /// Identity of this side, as stated in HELLO.
     pub(super) local: PeerIdentity,
     pub(super) token: Option<Token>,
-    /// Connector: where to connect to again.
+    /// Connector: the address for reconnecting.
     pub(super) address: Option<ViAddress>,
-    /// Names the link when its VI is lost; `None`: it is lost too.
+    /// Identifies the link for resumption after the loss of its VI; `None`: the link is lost with its VI.
     pub(super) session: Option<[u8; SESSION_LEN]>,
-    /// Acceptor: when the token was found good, in Unix seconds.
+    /// Acceptor: the time at which the token was verified, in Unix seconds.
     pub(super) admitted_at: u64,
-    /// From the loss of a VI until another one goes on.
+    /// Present from the loss of a VI until another VI replaces it.
     pub(super) interruption: Option<Interruption>,
-    /// Messages sent over a lost VI, to be sent again before anything else, oldest first.
+    /// Messages sent over a lost VI, to be retransmitted before any other message, oldest first.
     pub(super) replay: VecDeque<Saved>,
-    /// Acceptor: the link that goes on over this one's VI.
+    /// Acceptor: the link that resumes over this link's VI.
     pub(super) resumes: Option<Resumes>,
     pub(super) peer: Option<PeerIdentity>,
-    /// Acceptor: the user that the provider knows the peer to be.
+    /// Acceptor: the peer's user, if the provider knows it.
     pub(super) peer_uid: Option<u32>,
-    /// What the process at the other end may do, by its token.
+    /// The grant in the token of the process at the other end.
     pub(super) grant: Option<Box<Grant>>,
     /// Acceptor: the nonce of the peer's token.
     pub(super) nonce: Option<u64>,
     pub(super) descriptors: Descriptors,
     pub(super) handshake_until: Instant,
     pub(super) up_since: Option<Instant>,
-    pub(super) last_heard: Instant,
+    pub(super) last_received: Instant,
     pub(super) last_sent: Instant,
-    /// When something else than a heartbeat was sent or received last.
+    /// The time at which a message other than a heartbeat was last sent or received.
     pub(super) last_used: Instant,
-    /// Since when the link is in use, after it was quiet: silence of before means nothing.
+    /// The time at which the link was last used again after it was quiet. Silence before it has no meaning.
     pub(super) used_since: Instant,
-    /// The provider tells of each end of the peer ([`Provider::can_break`] is false).
-    pub(super) ends_are_told: bool,
+    /// The provider reports every end of the peer ([`Provider::can_break`] is false).
+    pub(super) ends_reported: bool,
     pub(super) messages_sent: u64,
     pub(super) messages_received: u64,
     pub(super) pong_due: bool,
     pub(super) ping_unanswered: bool,
-    /// When the last PING went out.
-    pub(super) asked_at: Instant,
-    /// The peer is silent, but we were away ourselves: until then it may still be heard.
-    pub(super) doubt_until: Option<Instant>,
-    /// The VI is disconnected: cleanly or not.
+    /// The time at which the last PING was sent.
+    pub(super) ping_sent_at: Instant,
+    /// The peer is silent, but this thread did not run for a while: end of the extra time for the peer's messages.
+    pub(super) grace_until: Option<Instant>,
+    /// Set when the VI is disconnected; `true` if cleanly.
     pub(super) hung_up: Option<bool>,
-    /// Messages that the owner has not received.
+    /// Number of messages that the owner has not received.
     pub(super) waiting: u32,
-    /// Whether the owner has taken the `Up` event.
-    pub(super) up_told: bool,
-    /// Whether the link stands in the list of links to look after.
+    /// Whether the owner has polled the `Up` event.
+    pub(super) up_polled: bool,
+    /// Whether the link is in the list of links to serve.
     pub(super) dirty: bool,
 }
 
 impl Link {
-    /// A link at the start of its handshake.
+    /// Creates a link at the start of its handshake.
     pub(super) fn new(now: Instant, vi: ViId, local: PeerIdentity, own_depth: u32, until: Instant) -> Self {
         Link {
             vi,
@@ -223,20 +225,20 @@ impl Link {
             descriptors: Descriptors::new(own_depth),
             handshake_until: until,
             up_since: None,
-            last_heard: now,
+            last_received: now,
             last_sent: now,
             last_used: now,
             used_since: now,
-            ends_are_told: false,
+            ends_reported: false,
             messages_sent: 0,
             messages_received: 0,
             pong_due: false,
             ping_unanswered: false,
-            asked_at: Instant::ZERO,
-            doubt_until: None,
+            ping_sent_at: Instant::ZERO,
+            grace_until: None,
             hung_up: None,
             waiting: 0,
-            up_told: false,
+            up_polled: false,
             dirty: false,
         }
     }
@@ -246,23 +248,23 @@ impl Link {
         matches!(self.state, State::Up) && self.hung_up.is_none()
     }
 
-    /// Whether messages wait for another VI, or for it to be known whether there is one.
+    /// Whether the link waits for another VI, or its VI broke and it is not decided yet whether it can wait.
     pub(super) fn is_interrupted(&self) -> bool {
         let broken = matches!(self.state, State::Up) && self.hung_up == Some(false);
         self.interruption.is_some() || (broken && self.session.is_some())
     }
 
-    /// Messages of data that may be sent now.
+    /// Data messages that may be sent now.
     pub(super) fn credits(&self) -> u32 {
         if self.can_send() && self.replay.is_empty() { self.descriptors.data() } else { 0 }
     }
 
-    /// Whether silence of the peer is death.
+    /// Whether silence of the peer means its death.
     pub(super) fn peer_is_daemon(&self) -> bool {
         self.peer.is_some_and(|peer| peer.is_daemon())
     }
 
-    /// Whether the owner knows of the link, and so must hear of its end.
+    /// Whether the owner knows of the link, so that its end has to be reported.
     pub(super) fn known_to_owner(&self) -> bool {
         self.outgoing || self.up_since.is_some()
     }
@@ -280,7 +282,7 @@ impl Link {
         if !self.descriptors.allows(kind) || !self.replay.is_empty() {
             return Err(SendError::NoCredit);
         }
-        // What brings a resumed link up again is not counted.
+        // The handshake of a resumed link is not counted.
         let counted = self.interruption.is_none();
         let head = Head { kind, immediate, sequence: if counted { self.messages_sent } else { 0 } };
         self.transmit(now, provider, counters, head, gather)?;
@@ -288,7 +290,7 @@ impl Link {
         Ok(())
     }
 
-    /// Sends what the peer did not receive over the lost VI, as far as there is credit.
+    /// Retransmits the messages that the peer did not receive over the lost VI, as far as there is credit.
     pub(super) fn post_replay(&mut self, now: Instant, provider: &mut dyn Provider, counters: &mut Counters) {
         while let Some(saved) = self.replay.pop_front() {
             let head = Head { kind: saved.kind, immediate: saved.immediate, sequence: saved.sequence };
@@ -312,9 +314,9 @@ impl Link {
     ) -> Result<(), SendError> {
         let Head { kind, immediate, sequence } = head;
         let body_len: usize = gather.iter().map(|part| part.len()).sum();
-        let told = u16::try_from(self.descriptors.owed).unwrap_or(u16::MAX);
+        let returned = u16::try_from(self.descriptors.owed).unwrap_or(u16::MAX);
         let body_len = u32::try_from(body_len).map_err(|_| SendError::TooLong)?;
-        let header = Header { kind, credits: told, body_len, sequence }.emit();
+        let header = Header { kind, credits: returned, body_len, sequence }.emit();
         let mut parts: [&[u8]; GATHER_MAX + 1] = [&[]; GATHER_MAX + 1];
         let parts = parts.get_mut(..gather.len() + 1).ok_or(SendError::TooLong)?;
         for (slot, part) in parts.iter_mut().zip(core::iter::once(&header[..]).chain(gather.iter().copied()))
@@ -326,16 +328,16 @@ impl Link {
             ViError::TooLong { .. } => SendError::TooLong,
             _ => SendError::Down,
         })?;
-        self.descriptors.sent(told);
+        self.descriptors.sent(returned);
         self.last_sent = now;
-        // Whatever is sent tells the peer that we are there.
+        // Any message shows the peer that this side lives.
         self.pong_due = false;
         counters.messages_sent += 1;
         Ok(())
     }
 
-    /// Checks the header of a message that arrived, and takes its credits (but for the handshake's, whose depth is
-    /// not known yet).
+    /// Checks the header of a received message and takes its credits (except in the handshake, when the depth is not
+    /// known yet).
     pub(super) fn check(&mut self, raw: &[u8; HEADER_LEN], len: usize) -> Result<Header, DeathCause> {
         let counted = self.interruption.is_none();
         let sequence = if counted { self.messages_received } else { 0 };
@@ -358,21 +360,21 @@ impl Link {
         Ok(header)
     }
 
-    /// Whether the peer's silence is its death.
+    /// Whether the peer's silence means its death.
     pub(super) fn is_dead(&mut self, now: Instant, late: bool, heartbeat: &Heartbeat) -> bool {
         let until = self.silent_until(now, heartbeat);
         until < Instant::FAR_FUTURE && self.is_over(now, late, until, heartbeat)
     }
 
-    /// Until when the peer may be silent; for ever, where nothing asks it for a word.
+    /// End of the time for which the peer may be silent; [`Instant::FAR_FUTURE`] if nothing requires it to send.
     fn silent_until(&self, now: Instant, heartbeat: &Heartbeat) -> Instant {
-        // Where it was asked late, it has as long to answer as if it had been asked in time.
-        let answer = if self.ping_unanswered { self.asked_at } else { Instant::ZERO };
-        let patience = heartbeat.deadline - heartbeat.interval;
-        let until = (self.heard_since() + heartbeat.deadline).max(answer + patience);
-        // A PING that finds no descriptor is as good as one that is not answered.
+        // After a late PING the peer has as long to answer as after one in time.
+        let answer = if self.ping_unanswered { self.ping_sent_at } else { Instant::ZERO };
+        let answer_time = heartbeat.deadline - heartbeat.interval;
+        let until = (self.silence_since() + heartbeat.deadline).max(answer + answer_time);
+        // A PING that cannot be sent for lack of a descriptor counts as unanswered.
         let unasked = !self.descriptors.allows(Kind::Ping) && until < self.pings_until(heartbeat);
-        let counts = self.ping_unanswered || unasked || !self.asks_alone();
+        let counts = self.ping_unanswered || unasked || !self.pings_alone();
         if self.peer_is_daemon() && counts && !self.is_quiet(now, heartbeat) {
             until
         } else {
@@ -380,43 +382,45 @@ impl Link {
         }
     }
 
-    /// Since when silence counts.
-    fn heard_since(&self) -> Instant {
-        self.last_heard.max(self.used_since)
+    /// Start of the peer's silence.
+    fn silence_since(&self) -> Instant {
+        self.last_received.max(self.used_since)
     }
 
-    /// An application cannot rely on being asked: where a hang-up tells of its end a daemon does not.
-    fn asks_alone(&self) -> bool {
+    /// Whether only this side sends PING. An application cannot rely on the peer's PINGs: a daemon sends none if a
+    /// hang-up reports the application's end.
+    fn pings_alone(&self) -> bool {
         !self.local.is_daemon()
     }
 
-    /// When PING is due: where both sides send them, after the interval without a message to the peer; where one alone
-    /// does, after the interval without one from it.
+    /// The time at which PING is due. If both sides send PING: after the interval without a message to the peer. If
+    /// only this side does: after the interval without a message from it.
     fn ping_at(&self, heartbeat: &Heartbeat) -> Instant {
-        let since = if self.asks_alone() { self.heard_since() } else { self.last_sent };
+        let since = if self.pings_alone() { self.silence_since() } else { self.last_sent };
         since + heartbeat.interval
     }
 
-    /// Until when PINGs go out. Where the ends of peers are told, only silence of a daemon that lives tells anything more;
-    /// an application asks for that while it uses the link, and its idle link wakes nobody.
+    /// End of the time for which PINGs are sent. If the provider reports the ends of peers, PING only detects a daemon
+    /// that lives and is silent. An application sends PING for this purpose while it uses the link; its idle link wakes
+    /// no process.
     fn pings_until(&self, heartbeat: &Heartbeat) -> Instant {
-        match (self.ends_are_told, self.peer_is_daemon(), self.local.is_daemon()) {
+        match (self.ends_reported, self.peer_is_daemon(), self.local.is_daemon()) {
             (false, _, _) | (true, true, true) => Instant::FAR_FUTURE,
             (true, true, false) => self.last_used + heartbeat.quiet_after,
             (true, false, _) => Instant::ZERO,
         }
     }
 
-    /// Whether nothing is asked or expected of the peer any more, until the link is used again.
+    /// Whether no PING is sent or expected to be answered until the link is used again.
     pub(super) fn is_quiet(&self, now: Instant, heartbeat: &Heartbeat) -> bool {
         now >= self.pings_until(heartbeat) && !self.ping_unanswered
     }
 
-    /// Something else than a heartbeat was sent or received.
+    /// Records that a message other than a heartbeat was sent or received.
     pub(super) fn used(&mut self, now: Instant, heartbeat: &Heartbeat) {
         if self.is_quiet(now, heartbeat) {
             self.used_since = now;
-            self.doubt_until = None;
+            self.grace_until = None;
         }
         self.last_used = now;
     }
@@ -426,16 +430,16 @@ impl Link {
         self.is_over(now, late, self.handshake_until, heartbeat)
     }
 
-    /// Whether the time for the peer to be heard is over. When we were away ourselves (`late`), as on a stopped host,
-    /// the peer gets one interval more, once.
+    /// Whether the time `until` which the peer had to send has ended. If this thread did not run in time itself
+    /// (`late`), as on a stopped host, the peer gets one more interval, once.
     fn is_over(&mut self, now: Instant, late: bool, until: Instant, heartbeat: &Heartbeat) -> bool {
         if now < until {
             return false;
         }
-        if late && self.doubt_until.is_none() {
-            self.doubt_until = Some(now + heartbeat.interval);
+        if late && self.grace_until.is_none() {
+            self.grace_until = Some(now + heartbeat.interval);
         }
-        self.doubt_until.is_none_or(|until| now >= until)
+        self.grace_until.is_none_or(|until| now >= until)
     }
 
     /// Whether a CREDIT message is due.
@@ -444,8 +448,8 @@ impl Link {
             || (self.descriptors.starves_peer() && now >= self.last_sent + heartbeat.interval)
     }
 
-    /// Whether PING is due. One at a time: nothing gets lost on a VI, and an application process may sleep for hours
-    /// before it answers.
+    /// Whether PING is due. At most one is outstanding: a VI loses nothing, and an application process may sleep for
+    /// hours before it answers.
     pub(super) fn ping_due(&self, now: Instant, heartbeat: &Heartbeat) -> bool {
         let at = self.ping_at(heartbeat);
         self.ping_allowed() && now >= at && now < self.pings_until(heartbeat)
@@ -455,16 +459,17 @@ impl Link {
         self.can_send() && self.descriptors.allows(Kind::Ping) && !self.ping_unanswered
     }
 
-    /// When the link wants to be looked at next, though nothing arrives. A PING that has no credit waits for that.
+    /// The time at which the link must be served next if nothing arrives. A PING without credit has no deadline of its
+    /// own: it is sent when credit arrives.
     pub(super) fn next_deadline(&self, now: Instant, heartbeat: &Heartbeat) -> Instant {
-        let doubt = self.doubt_until.unwrap_or(Instant::ZERO);
+        let grace = self.grace_until.unwrap_or(Instant::ZERO);
         match self.state {
             State::Connecting | State::AwaitAck | State::AwaitHello | State::Resuming => {
-                self.handshake_until.max(doubt)
+                self.handshake_until.max(grace)
             }
             State::Interrupted => {
                 let retry = self.interruption.as_ref().map_or(Instant::FAR_FUTURE, |known| known.retry_at);
-                self.handshake_until.max(doubt).min(retry)
+                self.handshake_until.max(grace).min(retry)
             }
             State::Ending(_) => Instant::FAR_FUTURE,
             State::Up => {
@@ -473,7 +478,7 @@ impl Link {
                 let ping = if pings { at } else { Instant::FAR_FUTURE };
                 let starves = self.descriptors.starves_peer() && self.descriptors.allows(Kind::Credit);
                 let credit = if starves { self.last_sent + heartbeat.interval } else { Instant::FAR_FUTURE };
-                ping.min(credit).min(self.silent_until(now, heartbeat).max(doubt))
+                ping.min(credit).min(self.silent_until(now, heartbeat).max(grace))
             }
         }
     }

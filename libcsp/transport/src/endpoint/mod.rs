@@ -24,10 +24,10 @@ use table::Table;
 
 pub use in_place::InPlace;
 
-/// Most parts of the gather list given to [`Endpoint::send`].
+/// Largest number of parts in the gather list of [`Endpoint::send`].
 pub const GATHER_MAX: usize = 15;
 
-/// A link as the admin endpoint shows it.
+/// The state of a link, as the admin endpoint shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LinkInfo {
     /// The link.
@@ -36,15 +36,15 @@ pub struct LinkInfo {
     pub vi: ViId,
     /// What it carries.
     pub purpose: Purpose,
-    /// The other end; `None` until the handshake is over.
+    /// Identity of the peer; `None` until the handshake is complete.
     pub peer: Option<PeerIdentity>,
-    /// Since when it is up.
+    /// The time at which it came up.
     pub up_since: Option<Instant>,
-    /// Its VI broke, and it waits for another one.
+    /// Whether its VI broke and it waits for another one.
     pub interrupted: bool,
-    /// When the peer's last message was polled.
-    pub last_heard: Instant,
-    /// Descriptors that data may use now.
+    /// The time at which the peer's last message was polled.
+    pub last_received: Instant,
+    /// Data messages that may be sent now.
     pub credits: u32,
     /// Messages sent on it, control included.
     pub messages_sent: u64,
@@ -52,13 +52,14 @@ pub struct LinkInfo {
     pub messages_received: u64,
 }
 
-/// Shortest VI message that HELLO fits into.
+/// Smallest VI message length, into which HELLO fits.
 const MESSAGE_LEN_MIN: u32 = 1024;
 
-/// Most links of one endpoint.
+/// Largest number of links of one endpoint.
 const LINKS_MAX: u32 = 4096;
 
-/// A data message that waits for the owner, its body still in the VI's buffer, or kept from a VI that is gone.
+/// A data message that the owner has not received. Its body is still in the VI's buffer, or was copied (`kept`) when
+/// the VI ended.
 #[derive(Debug)]
 struct Ready {
     link: LinkId,
@@ -69,7 +70,7 @@ struct Ready {
     kept: Option<Box<[u8]>>,
 }
 
-/// Links over one VI provider; one thread's own.
+/// Links over one VI provider, owned by one thread.
 pub struct Endpoint {
     provider: Box<dyn Provider>,
     config: EndpointConfig,
@@ -77,24 +78,25 @@ pub struct Endpoint {
     table: Table,
     events: VecDeque<LinkEvent>,
     ready: VecDeque<Ready>,
-    /// Links to look after at the end of this turn.
+    /// Links to serve at the end of this turn.
     dirty: Vec<LinkId>,
-    /// Links whose VI is disconnected, while messages may still be polled.
+    /// Links whose VI is disconnected while messages received before may remain to be polled.
     hang_ups: Vec<LinkId>,
-    /// Links whose HELLO resumes another, while messages of that may still be polled.
+    /// Links whose HELLO resumes another link, while messages of that link may remain to be polled.
     resumptions: Vec<LinkId>,
-    /// Sessions given out.
+    /// Number of sessions created.
     sessions: u64,
-    /// No link's deadline comes before it.
+    /// A lower bound of all links' deadlines.
     next_check: Instant,
     last_progress: Instant,
-    /// When we were last back after we had been away ourselves: peers may have spoken meanwhile.
+    /// The last time at which this thread ran again after not having run for a while. Peers may have sent messages
+    /// meanwhile.
     back_at: Instant,
 }
 
 impl Endpoint {
-    /// An endpoint over `provider`. All tables are allocated here. Depths and lengths out of bounds are moved to the
-    /// nearest allowed.
+    /// Creates an endpoint over `provider`. All tables are allocated here. Depths and lengths out of bounds are
+    /// clamped.
     pub fn new(provider: Box<dyn Provider>, mut config: EndpointConfig) -> Self {
         config.receive_depth = config.receive_depth.clamp(RECEIVE_DEPTH_MIN, 4096);
         config.send_depth = config.send_depth.clamp(RECEIVE_DEPTH_MIN, 4096);
@@ -118,16 +120,17 @@ impl Endpoint {
         }
     }
 
-    /// Starts to listen at `address`; peers are accepted only where `verify` or `local` is configured.
+    /// Listens at `address`. Peers are accepted only if `verify` or `local` is configured.
     pub fn listen(&mut self, address: &ViAddress) -> Result<(), ViError> {
         self.provider.listen(address)
     }
 
-    /// Starts a link; `Up` or `Down` follows. `worker` is this side's worker that the link serves, `pool` its index
-    /// and the pool's size, `token` proves the identity. The link ends as `Unreachable` after `hello_timeout`.
+    /// Opens a link; `Up` or `Down` follows. `worker` is this side's worker that the link serves, `pool` is the link's
+    /// index in its pool and the pool's size, `token` proves the identity. After `hello_timeout` the link ends as
+    /// `Unreachable`.
     ///
-    /// A token serves each place of its pool once at a time: further links, and one that replaces a link whose loss the
-    /// peer may not have noticed, take a token with another nonce (or try again after a `Duplicate`).
+    /// A token opens each place of its pool once at a time. Further links, and a link that replaces one whose loss the
+    /// peer may not have noticed, need a token with another nonce (or another attempt after `Duplicate`).
     pub fn connect(
         &mut self,
         now: Instant,
@@ -151,35 +154,36 @@ impl Endpoint {
             purpose,
             token: Some(token),
             address: Some(address.clone()),
-            ends_are_told: !self.provider.can_break(),
+            ends_reported: !self.provider.can_break(),
             ..Link::new(now, vi, local, self.config.receive_depth, until)
         };
         self.next_check = self.next_check.min(until);
         self.table.insert(link).ok_or(ViError::Exhausted("link"))
     }
 
-    /// The next link event, if any.
+    /// Returns the next link event, if any.
     pub fn poll_event(&mut self) -> Option<LinkEvent> {
         let event = self.events.pop_front()?;
         if let LinkEvent::Up { link, .. } = event
             && let Some(link) = self.table.get_mut(link)
         {
-            link.up_told = true;
+            link.up_polled = true;
         }
         Some(event)
     }
 
-    /// The next data message, its body copied to `into` (at least [`message_len`](Self::message_len) bytes, else it
-    /// is cut); its buffer goes back to the peer. Messages of a link come between its `Up` and its `Down`: poll the
-    /// events first, this returns `None` while an unpolled `Up` stands before the next message.
+    /// Returns the next data message. Its body is copied to `into` (a body longer than `into` is truncated;
+    /// [`message_len`](Self::message_len) bytes always suffice), and its buffer returns to the peer. The messages of a
+    /// link lie between its `Up` and its `Down`: while an unpolled `Up` precedes the next message, this returns `None`,
+    /// so poll events first.
     pub fn receive(&mut self, now: Instant, into: &mut [u8]) -> Option<Received> {
         loop {
             let Some(link) = self.table.get_mut(self.ready.front()?.link) else {
-                // Its link was closed or failed by the owner; the buffer went with the VI.
+                // The owner closed or failed the link; the buffer was released with the VI.
                 self.ready.pop_front();
                 continue;
             };
-            if !link.up_told {
+            if !link.up_polled {
                 return None;
             }
             let ready = self.ready.pop_front()?;
@@ -205,12 +209,12 @@ impl Endpoint {
         }
     }
 
-    /// Credit goes back at once when it is due, since the owner may receive many messages between two turns.
+    /// Credit that is due is returned at once, since the owner may receive many messages between two turns.
     fn after_receive(&mut self, now: Instant, id: LinkId) {
         let Some(link) = self.table.get(id) else { return };
         if matches!(link.state, State::Ending(_)) {
             if link.waiting == 0 {
-                self.forget(id);
+                self.remove_link(id);
             }
         } else if link.credit_due(now, &self.config.heartbeat) {
             self.serve(now, id);
@@ -219,8 +223,8 @@ impl Endpoint {
         }
     }
 
-    /// Sends one message with the parts of `gather` (at most [`GATHER_MAX`]) as its body. `kind` must fit the link's
-    /// purpose, else the link counts as down.
+    /// Sends one message whose body is the concatenation of `gather` (at most [`GATHER_MAX`] parts). `kind` must match
+    /// the link's purpose, else the call fails with [`SendError::Down`].
     pub fn send(
         &mut self,
         now: Instant,
@@ -244,7 +248,7 @@ impl Endpoint {
         let kind = wire_kind(kind);
         let mut result = link.post(now, self.provider.as_mut(), &mut self.counters, kind, immediate, gather);
         if result == Err(SendError::Down) && link.session.is_some() {
-            // The VI's end will be told, and may not be the link's.
+            // The provider will report the end of the VI, and the link may outlive it.
             result = Err(SendError::NoCredit);
         }
         match result {
@@ -259,7 +263,8 @@ impl Endpoint {
         result
     }
 
-    /// How many data messages can be sent on `link` now; 0 when it is not up, or its VI broke and there is no other yet.
+    /// Number of data messages that can be sent on `link` now; 0 if it is not up, or if its VI broke and no other has
+    /// replaced it.
     pub fn credits(&self, link: LinkId) -> u32 {
         self.table.get(link).map_or(0, Link::credits)
     }
@@ -269,7 +274,8 @@ impl Endpoint {
         (self.config.message_len as usize).saturating_sub(HEADER_LEN)
     }
 
-    /// Closes a link: CLOSE, then a clean disconnect. Messages not yet received are dropped; `Down` (`Closed`) follows.
+    /// Closes a link: sends CLOSE, then disconnects cleanly. Messages not yet received are dropped; `Down` (`Closed`)
+    /// follows.
     pub fn close(&mut self, now: Instant, link: LinkId) {
         self.drop_link(now, link, DownReason::Closed);
     }
@@ -282,26 +288,27 @@ impl Endpoint {
     fn drop_link(&mut self, now: Instant, id: LinkId, reason: DownReason) {
         let Some(link) = self.table.get_mut(id) else { return };
         if link.can_send() {
-            // Without credit, or towards a peer that is gone, the disconnect alone tells it.
+            // Without credit, or if the peer is gone, the disconnect alone ends the link.
             let _ = link.post(now, self.provider.as_mut(), &mut self.counters, Kind::Close, 0, &[]);
         }
         if !matches!(link.state, State::Ending(_)) {
             link.state = State::Ending(reason);
         }
-        self.forget(id);
+        self.remove_link(id);
     }
 
-    /// Who this side is, as configured.
+    /// The configured identity of this side.
     pub fn identity(&self) -> &PeerIdentity {
         &self.config.identity
     }
 
-    /// When to call [`progress`](Self::progress) at the latest, though nothing arrives.
+    /// Latest time at which [`progress`](Self::progress) must be called even if nothing arrives.
     pub fn next_timeout(&self) -> Option<Instant> {
         (self.next_check < Instant::FAR_FUTURE).then_some(self.next_check)
     }
 
-    /// Arms the provider's wake descriptors; `Busy` also while received messages or events wait in the endpoint.
+    /// Arms the provider's wake descriptors. Also returns `Busy` while received messages or events are pending in the
+    /// endpoint.
     pub fn arm(&mut self) -> Result<Armed, ViError> {
         if !self.ready.is_empty() || !self.events.is_empty() {
             return Ok(Armed::Busy);
@@ -314,27 +321,27 @@ impl Endpoint {
         self.provider.wake(into);
     }
 
-    /// Counts changes of the set that [`wake`](Self::wake) tells.
+    /// Generation of the set that [`wake`](Self::wake) returns; it changes with the set.
     pub fn wake_generation(&self) -> u64 {
         self.provider.wake_generation()
     }
 
-    /// The provider, for what only it can do.
+    /// The provider, for operations that the endpoint does not offer.
     pub fn provider_mut(&mut self) -> &mut dyn Provider {
         self.provider.as_mut()
     }
 
-    /// Takes the provider back without a word to any peer.
+    /// Returns the provider. Nothing is sent to any peer.
     pub fn into_provider(self) -> Box<dyn Provider> {
         self.provider
     }
 
-    /// In a forked child: gives up all links without a word to the peers, for which they stay the parent's.
+    /// Abandons all links in a forked child. Nothing is sent to the peers, for which the links remain the parent's.
     pub fn abandon_after_fork(self) {
         self.provider.abandon_after_fork();
     }
 
-    /// Every descriptor that the provider owns now, appended to `into`: an application must not close them.
+    /// Appends every descriptor that the provider owns now to `into`: the application must not close them.
     pub fn descriptors(&self, into: &mut Vec<Wake>) {
         self.provider.descriptors(into);
     }
@@ -344,17 +351,17 @@ impl Endpoint {
         &self.counters
     }
 
-    /// What the provider is called, such as `shm`.
+    /// Name of the provider, such as `shm`.
     pub fn provider_name(&self) -> &'static str {
         self.provider.name()
     }
 
-    /// What the provider saw go wrong: strangers that set up VIs wrongly, peers that broke shared memory's rules.
+    /// Errors counted by the provider: VIs set up wrongly, violations of the shared memory's rules.
     pub fn provider_counters(&self) -> csp_vi::Counters {
         self.provider.counters()
     }
 
-    /// What the process at the other end of an accepted link may do, as its token says; nothing for other links.
+    /// The grant in the token of the process at the other end of an accepted link; [`Grant::NONE`] for other links.
     pub fn grant(&self, link: LinkId) -> Grant {
         self.table.get(link).and_then(|link| link.grant.as_deref().copied()).unwrap_or(Grant::NONE)
     }
@@ -369,13 +376,14 @@ impl Endpoint {
         self.table.get(link).map(|found| info(link, found))
     }
 
-    /// New links wait until the owner has taken the events of former ones: the queue has a bound.
+    /// Whether the bounded event queue has room for the events of a new link. If the owner has not polled earlier
+    /// events, no new link is accepted or opened.
     fn has_event_room(&self) -> bool {
         self.events.len() + 2 * self.table.capacity() <= self.table.capacity() * EVENTS_PER_LINK
     }
 }
 
-/// Events that the queue holds for each slot: `Up` and `Down` of the link in it, and of one before.
+/// Events that the queue holds per slot: `Up` and `Down` of the link in it and of one earlier link.
 const EVENTS_PER_LINK: usize = 4;
 
 fn info(id: LinkId, link: &Link) -> LinkInfo {
@@ -386,7 +394,7 @@ fn info(id: LinkId, link: &Link) -> LinkInfo {
         peer: link.peer,
         up_since: link.up_since,
         interrupted: link.is_interrupted(),
-        last_heard: link.last_heard,
+        last_received: link.last_received,
         credits: link.credits(),
         messages_sent: link.messages_sent,
         messages_received: link.messages_received,

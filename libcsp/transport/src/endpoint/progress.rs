@@ -1,4 +1,4 @@
-//! What arrives, and what time asks for.
+//! Processing of completions and events, and of deadlines.
 
 use csp_types::Instant;
 use csp_vi::{BufferId, Completion, Event, ViId};
@@ -9,10 +9,10 @@ use super::{Endpoint, Ready};
 use crate::event::{DeathCause, DownReason, LinkEvent, LinkId, ProtocolError};
 use crate::identity::{kind_of, wire_kind};
 
-/// Most connection events taken in one turn.
+/// Largest number of connection events processed in one turn.
 const EVENTS_MAX: usize = 64;
 
-/// A message as the provider gave it.
+/// A message as the provider delivered it.
 #[derive(Clone, Copy)]
 struct Arrival {
     vi: ViId,
@@ -22,17 +22,18 @@ struct Arrival {
 }
 
 impl Endpoint {
-    /// Polls completions and events, answers PING, returns credits, sends heartbeats, enforces deadlines. Returns
-    /// whether anything happened. `unix_now_s` (seconds) is what tokens are checked against.
+    /// Polls completions and events, answers PING, returns credits, sends heartbeats and enforces deadlines. Returns
+    /// whether anything happened. `unix_now_s`, in seconds, is the time against which tokens are checked.
     pub fn progress(&mut self, now: Instant, unix_now_s: u64) -> bool {
         let mut late = now - self.last_progress > self.config.heartbeat.interval * 2;
-        // Who sleeps until its next deadline is away for as long as it overslept.
+        // A thread that sleeps until its next deadline was absent only for as long as it overslept.
         if late && now - self.next_check > self.config.heartbeat.interval / 4 {
             self.back_at = now;
         }
         self.last_progress = now;
-        let mut busy = self.take_events(now);
-        // One turn takes what all descriptors hold; a peer cannot refill them before it is told.
+        let mut busy = self.poll_events(now);
+        // One turn processes at most the messages that all descriptors hold; a peer cannot refill them before credit is
+        // returned to it.
         let mut drained = false;
         for _ in 0..=self.table.capacity() * self.config.receive_depth as usize {
             let Some(completion) = self.provider.poll() else {
@@ -55,7 +56,7 @@ impl Endpoint {
         busy
     }
 
-    fn take_events(&mut self, now: Instant) -> bool {
+    fn poll_events(&mut self, now: Instant) -> bool {
         for taken in 0..EVENTS_MAX {
             match self.provider.poll_event() {
                 None => return taken > 0,
@@ -67,7 +68,7 @@ impl Endpoint {
                     }
                 }
                 Some(Event::Disconnected { vi, clean }) => {
-                    // Messages that came before can still be polled: the link ends when they are.
+                    // Messages received before can still be polled: the link ends after them.
                     let id = self.table.find(vi);
                     if let Some(link) = id.and_then(|id| self.table.get_mut(id))
                         && link.hung_up.is_none()
@@ -84,17 +85,17 @@ impl Endpoint {
     fn on_received(&mut self, now: Instant, unix_now_s: u64, arrival: Arrival) {
         let Some(id) = self.table.find(arrival.vi) else { return };
         if self.table.get(id).is_some_and(|link| link.state == State::AwaitHello) {
-            // HELLO may overtake the event that says the VI can be posted to.
-            self.take_events(now);
+            // HELLO may arrive before the event that reports the VI as established.
+            self.poll_events(now);
         }
         let Some(link) = self.table.get_mut(id) else { return };
         if matches!(link.state, State::Ending(_)) {
             return;
         }
         self.counters.messages_received += 1;
-        link.last_heard = now;
+        link.last_received = now;
         link.ping_unanswered = false;
-        link.doubt_until = None;
+        link.grace_until = None;
         let mut raw = [0; HEADER_LEN];
         let copied = self.provider.read(arrival.vi, arrival.buffer, 0, &mut raw);
         let header = match copied {
@@ -112,7 +113,7 @@ impl Endpoint {
         self.mark_dirty(id);
     }
 
-    /// A message of the handshake, whose body is read at once.
+    /// Handles a message of the handshake, whose body is read at once.
     fn on_handshake(
         &mut self,
         now: Instant,
@@ -139,7 +140,7 @@ impl Endpoint {
         }
     }
 
-    /// A message of a link that is up.
+    /// Handles a message of a link that is up.
     fn on_message(
         &mut self,
         now: Instant,
@@ -182,17 +183,17 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Gives a buffer back to the provider and owes the peer its descriptor.
+    /// Posts a buffer again and records the descriptor as owed to the peer.
     pub(super) fn repost(&mut self, id: LinkId, buffer: BufferId) {
         if let Some(link) = self.table.get_mut(id) {
-            // Fails only where the VI is gone, and the link soon with it.
+            // Fails only if the VI has ended; the link then ends as well.
             if self.provider.post_recv(link.vi, buffer).is_ok() {
                 link.descriptors.reposted();
             }
         }
     }
 
-    /// All that came before the hang-ups has been polled: the links end.
+    /// Ends the links whose VI is disconnected, after all their messages are polled.
     fn settle_hang_ups(&mut self, now: Instant) {
         while let Some(id) = self.hang_ups.pop() {
             let Some(link) = self.table.get(id).filter(|link| link.hung_up.is_some()) else { continue };
@@ -214,7 +215,7 @@ impl Endpoint {
         }
     }
 
-    /// Marks a link to be looked after at the end of this turn.
+    /// Marks a link to be served at the end of this turn.
     pub(super) fn mark_dirty(&mut self, id: LinkId) {
         if let Some(link) = self.table.get_mut(id)
             && !link.dirty
@@ -233,8 +234,8 @@ impl Endpoint {
         }
     }
 
-    /// Answers PING, returns credit, sends a heartbeat: whatever of it is due and has a descriptor. What has none
-    /// stays due; the message that brings credit brings the link here again.
+    /// Answers PING, returns credit and sends a heartbeat, as far as each is due and has a descriptor. A message
+    /// without a descriptor stays due: the message that brings credit causes the link to be served again.
     pub(super) fn serve(&mut self, now: Instant, id: LinkId) {
         let heartbeat = self.config.heartbeat;
         let Some(link) = self.table.get_mut(id).filter(|link| link.can_send()) else { return };
@@ -242,7 +243,7 @@ impl Endpoint {
         let counters = &mut self.counters;
         link.post_replay(now, provider, counters);
         if link.pong_due {
-            // One that finds no credit stays due.
+            // A PONG without credit stays due.
             let _ = link.post(now, provider, counters, Kind::Pong, 0, &[]);
         }
         if link.credit_due(now, &heartbeat)
@@ -253,13 +254,13 @@ impl Endpoint {
         if link.ping_due(now, &heartbeat) && link.post(now, provider, counters, Kind::Ping, 0, &[]).is_ok() {
             counters.pings_sent += 1;
             link.ping_unanswered = true;
-            link.asked_at = now;
+            link.ping_sent_at = now;
         }
         self.next_check = self.next_check.min(retry_at(link, now, &heartbeat));
     }
 
-    /// Looks at all links once the earliest of their deadlines has come. `late`: we were away ourselves, or have not
-    /// heard all that was said.
+    /// Checks all links once the earliest of their deadlines has passed. `late`: this thread did not run in time, or
+    /// has not received all messages that have arrived.
     fn check_timers(&mut self, now: Instant, late: bool) {
         if now < self.next_check {
             return;
@@ -284,7 +285,7 @@ impl Endpoint {
                 }
             }
             _ => {
-                link.wait_anew(self.back_at, &heartbeat);
+                link.extend_wait(self.back_at, &heartbeat);
                 if link.handshake_failed(now, late, &heartbeat) {
                     let why = match link.state {
                         State::Connecting => "no connection in time",
@@ -302,7 +303,7 @@ impl Endpoint {
         }
     }
 
-    /// Ends a link: at once when nothing of it waits for the owner, else when that was received.
+    /// Ends a link: at once if the owner has received all its messages, else after the last one.
     pub(super) fn end(&mut self, id: LinkId, reason: DownReason) {
         let Some(link) = self.table.get_mut(id) else { return };
         if matches!(link.state, State::Ending(_)) {
@@ -310,14 +311,14 @@ impl Endpoint {
         }
         link.state = State::Ending(reason);
         if link.waiting == 0 {
-            self.forget(id);
+            self.remove_link(id);
         }
     }
 
-    /// Gives the VI back and tells the owner.
-    pub(super) fn forget(&mut self, id: LinkId) {
+    /// Removes a link, releases its VI and reports its end to the owner.
+    pub(super) fn remove_link(&mut self, id: LinkId) {
         let Some(link) = self.table.remove(id) else { return };
-        // Where the VI is gone already there is nothing to give back.
+        // Fails if the VI has ended already; there is nothing to release then.
         let _ = self.provider.disconnect(link.vi);
         let counted = match &link.state {
             _ if !link.known_to_owner() => &mut self.counters.hello_failed,
@@ -343,7 +344,8 @@ impl Endpoint {
     }
 }
 
-/// When to look at the link next. A message that is due but found the send queue full is tried again a little later.
+/// The time at which the link must be served next. A message that is due but found the send queue full is retried a
+/// little later.
 fn retry_at(link: &Link, now: Instant, heartbeat: &crate::config::Heartbeat) -> Instant {
     let deadline = link.next_deadline(now, heartbeat);
     if deadline <= now || !link.replay.is_empty() { now + heartbeat.interval / 8 } else { deadline }

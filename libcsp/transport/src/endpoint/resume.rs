@@ -1,13 +1,15 @@
-//! How a link outlives its VI (docs/decisions/0016).
+//! Resumption: a link outlives its VI (docs/decisions/0016).
 //!
 //! ```text
 //! connector                                   acceptor
-//!   VI ends without a word ─ Interrupted        VI ends, or not noticed yet
-//!   another VI, HELLO(session, received) ─────▶ hears all that arrived on the old VI, then
-//!   drops what that covers, sends the rest ◀─── HELLO_ACK(session, received), sends the rest
+//!   VI ends without CLOSE ─ Interrupted        VI ends, or its end is not noticed yet
+//!   another VI, HELLO(session, received) ─────▶ receives all that arrived on the old VI, then
+//!   drops messages up to `received`,       ◀─── HELLO_ACK(session, received), retransmits the others
+//!   retransmits the others
 //! ```
-//! Both sides copy, when the VI is lost, what the owner has not received and what the provider still has of the messages
-//! sent. Sequence numbers go on, so that nothing is lost or doubled unnoticed; descriptor credit starts afresh.
+//! When the VI is lost, both sides copy the messages that the owner has not received and the sent messages that the
+//! provider still holds. Sequence numbers continue, so that a lost or duplicated message is detected; descriptor credit
+//! starts anew.
 
 use std::collections::VecDeque;
 
@@ -23,13 +25,14 @@ use crate::event::{DeathCause, DownReason, LinkId, ProtocolError};
 use crate::identity::{PeerIdentity, Purpose, RefusalCode};
 use crate::token::TokenClaims;
 
-/// When to ask for a VI again after one that ended before it went on.
+/// Delay before another VI is requested after one that ended before the link had resumed.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// Messages kept for an owner that reads nothing while VIs come and go, in receive depths.
+/// Largest number of messages kept for an owner that does not read while VIs break, as a multiple of the receive depth.
 const KEPT_DEPTHS_MAX: u32 = 4;
 
-/// So often may nobody be found where the peer was: what broke its VI may break the next one while it is set up.
+/// Attempts that may fail because the peer is unreachable: the fault that broke the VI may also break the next one
+/// while it is set up.
 const UNREACHABLE_MAX: u32 = 4;
 
 const LOST: DownReason = DownReason::Died(DeathCause::HangUp);
@@ -43,18 +46,18 @@ pub(super) struct Saved {
     pub(super) body: Box<[u8]>,
 }
 
-/// What a link without VI waits with.
+/// State of an interrupted link.
 #[derive(Debug)]
 pub(super) struct Interruption {
-    /// The last messages sent, without a gap up to the last.
+    /// The last messages sent, contiguous up to the very last.
     saved: VecDeque<Saved>,
-    /// Connector: when to ask for a VI.
+    /// Connector: the time of the next request for a VI.
     pub(super) retry_at: Instant,
-    /// Since when.
+    /// The time of the interruption.
     since: Instant,
-    /// We were away meanwhile, and the peer has had its time anew.
-    anew: bool,
-    /// Connector: how often nobody was found.
+    /// The deadline was extended because this thread did not run for a while.
+    extended: bool,
+    /// Connector: number of attempts that found the peer unreachable.
     unreachable: u32,
 }
 
@@ -72,7 +75,7 @@ const NO_SESSION: Refusal =
     refusal(RefusalCode::NoSession, RefusalReason::Session, "there is no such link to be resumed");
 
 impl Endpoint {
-    /// The VI of a link that is up broke: the link waits for another one. `false`: it cannot.
+    /// The VI of a link that is up broke: the link waits for another VI. Returns `false` if it cannot.
     pub(super) fn interrupt(&mut self, now: Instant, id: LinkId) -> bool {
         let Some(link) = self.table.get(id) else { return false };
         let until = wait_until(now, self.back_at, link, &self.config);
@@ -81,16 +84,17 @@ impl Endpoint {
             return false;
         }
         let Some(saved) = saved_of(self.provider.as_ref(), link) else { return false };
-        if !keep_unread(self.provider.as_ref(), &mut self.ready, link, id) {
+        if !copy_unread(self.provider.as_ref(), &mut self.ready, link, id) {
             return false;
         }
         let Some(link) = self.table.get_mut(id) else { return false };
-        // All of it is copied.
+        // All messages in the VI's buffers are copied.
         let _ = self.provider.disconnect(link.vi);
         let retry_at = if link.outgoing { now } else { Instant::FAR_FUTURE };
-        link.interruption = Some(Interruption { saved, retry_at, since: now, anew: false, unreachable: 0 });
+        link.interruption =
+            Some(Interruption { saved, retry_at, since: now, extended: false, unreachable: 0 });
         link.replay.clear();
-        link.doubt_until = None;
+        link.grace_until = None;
         self.wait(id, until);
         self.counters.links_interrupted += 1;
         if retry_at <= now {
@@ -99,10 +103,10 @@ impl Endpoint {
         true
     }
 
-    /// The VI that was to go on ended too: another one, a little later.
+    /// The replacement VI ended too: another one is requested after a delay.
     pub(super) fn interrupt_again(&mut self, now: Instant, id: LinkId) {
         let Some(link) = self.table.get_mut(id) else { return };
-        // Nothing of the link came over it.
+        // No message of the link arrived on it.
         let _ = self.provider.disconnect(link.vi);
         let (outgoing, until) = (link.outgoing, link.handshake_until);
         if let Some(interruption) = link.interruption.as_mut().filter(|_| outgoing) {
@@ -122,7 +126,7 @@ impl Endpoint {
         self.next_check = self.next_check.min(until);
     }
 
-    /// Asks for another VI when it is time to.
+    /// Requests another VI if it is due.
     pub(super) fn retry(&mut self, now: Instant, id: LinkId) {
         let due = |link: &Link| link.interruption.as_ref().is_some_and(|known| known.retry_at <= now);
         if self.table.get(id).is_some_and(due) {
@@ -144,7 +148,7 @@ impl Endpoint {
         }
     }
 
-    /// There is no VI. Whoever is there and wants none has the last word.
+    /// The VI was refused. An unreachable peer is tried again, up to the limit; a refusal by the peer itself is final.
     pub(super) fn on_vi_refused(&mut self, now: Instant, id: LinkId, reason: &ViError) {
         let link = self.table.get_mut(id).filter(|link| link.state == State::Connecting);
         let again = link.and_then(|link| link.interruption.as_mut()).is_some_and(|known| {
@@ -158,13 +162,13 @@ impl Endpoint {
         }
     }
 
-    /// A handshake came to nothing; `why` matters where the link never was.
+    /// Ends a link whose handshake failed. `why` is reported only for a link that was never up.
     pub(super) fn give_up(&mut self, id: LinkId, why: String) {
         let resuming = self.table.get(id).is_some_and(|link| link.interruption.is_some());
         self.end(id, if resuming { LOST } else { DownReason::Unreachable { why } });
     }
 
-    /// Connector: the acceptor goes on with the link.
+    /// Connector: the acceptor resumes the link.
     pub(super) fn on_resumed(
         &mut self,
         now: Instant,
@@ -181,17 +185,17 @@ impl Endpoint {
         if !link.covers(resume.received) {
             return Err(DeathCause::Protocol(ProtocolError::Sequence));
         }
-        self.go_on(now, id, resume.received);
+        self.resume_link(now, id, resume.received);
         Ok(())
     }
 
-    /// The link that `session` names.
+    /// The accepted link that `session` identifies.
     pub(super) fn find_session(&self, session: &[u8; SESSION_LEN]) -> Option<LinkId> {
         let is_it = |link: &Link| link.session.as_ref().is_some_and(|of| same(of, session));
         self.table.iter().find(|(_, link)| !link.outgoing && is_it(link)).map(|(id, _)| id)
     }
 
-    /// Whether a HELLO whose token is good may resume `id`.
+    /// Whether a HELLO whose token is valid may resume `id`.
     pub(super) fn check_resumed(
         &self,
         id: Option<LinkId>,
@@ -209,7 +213,7 @@ impl Endpoint {
         id.filter(|_| same_end).ok_or(NO_SESSION)
     }
 
-    /// Acceptor: all that had arrived was heard, so the links that HELLOs resume go on.
+    /// Acceptor: all messages that had arrived are received, so the links named by resuming HELLOs are resumed.
     pub(super) fn settle_resumptions(&mut self, now: Instant) {
         while let Some(id) = self.resumptions.pop() {
             let Some(link) = self.table.get(id).filter(|link| link.state == State::Resuming) else {
@@ -227,7 +231,7 @@ impl Endpoint {
         }
     }
 
-    /// The interrupted link takes the VI of the one whose HELLO names it.
+    /// Moves the VI of `from`, whose HELLO names the interrupted link, to that link.
     fn hand_over(&mut self, now: Instant, from: LinkId, resumes: Resumes) -> bool {
         let interrupted = |link: &Link| link.state == State::Interrupted && link.covers(resumes.received);
         if !self.table.get(resumes.link).is_some_and(interrupted) {
@@ -239,28 +243,29 @@ impl Endpoint {
             link.descriptors = new.descriptors;
             link.descriptors.set_peer_depth(resumes.depth, 0);
         }
-        // Where this fails the VI's end follows, and the peer tries again.
+        // If this fails, the VI has ended and the peer tries again.
         if self.acknowledge(now, resumes.link).is_ok() {
-            self.go_on(now, resumes.link, resumes.received);
+            self.resume_link(now, resumes.link, resumes.received);
         }
         true
     }
 
-    /// The link is up again; the peer has received so many messages of it.
-    fn go_on(&mut self, now: Instant, id: LinkId, received: u64) {
+    /// Brings the link up again. The peer has received `received` of its messages; later ones are retransmitted.
+    fn resume_link(&mut self, now: Instant, id: LinkId, received: u64) {
         let Some(link) = self.table.get_mut(id) else { return };
         let Some(Interruption { mut saved, .. }) = link.interruption.take() else { return };
         let missing = usize::try_from(link.messages_sent.saturating_sub(received)).unwrap_or(usize::MAX);
         saved.drain(..saved.len().saturating_sub(missing));
         link.replay = saved;
         link.state = State::Up;
-        (link.last_heard, link.last_sent) = (now, now);
-        (link.pong_due, link.ping_unanswered, link.doubt_until) = (false, false, None);
+        (link.last_received, link.last_sent) = (now, now);
+        (link.pong_due, link.ping_unanswered, link.grace_until) = (false, false, None);
         self.counters.links_resumed += 1;
         self.serve(now, id);
     }
 
-    /// What a link of this peer is named by when its VI is lost; `None`: it cannot be resumed.
+    /// Creates the session that identifies a link of this peer when its VI is lost. Returns `None` if the link cannot
+    /// be resumed.
     pub(super) fn new_session(
         &mut self,
         claims: &TokenClaims,
@@ -284,7 +289,8 @@ impl Endpoint {
         ])
     }
 
-    /// A new link takes the place of one that still waits for its peer: that gave it up.
+    /// Ends an interrupted link whose place in the pool a new link of the same token has taken: the peer gave the old
+    /// one up.
     pub(super) fn end_superseded(&mut self, new: LinkId, nonce: u64) {
         let old = self.table.iter().find(|(id, link)| {
             let place = |link: &Link| (link.local.pool_index, link.local.pool_size);
@@ -298,39 +304,41 @@ impl Endpoint {
 }
 
 impl Link {
-    /// Who was away since the VI broke gives its peer the whole time once more; once, since there are processes that call
-    /// seldom.
-    pub(super) fn wait_anew(&mut self, back_at: Instant, heartbeat: &Heartbeat) {
-        if let Some(known) = self.interruption.as_mut().filter(|known| known.since < back_at && !known.anew) {
-            known.anew = true;
+    /// If this thread did not run for a while since the VI broke, the peer gets the whole time once more. Only once,
+    /// since some processes call in rarely.
+    pub(super) fn extend_wait(&mut self, back_at: Instant, heartbeat: &Heartbeat) {
+        if let Some(known) =
+            self.interruption.as_mut().filter(|known| known.since < back_at && !known.extended)
+        {
+            known.extended = true;
             self.handshake_until = self.handshake_until.max(back_at + heartbeat.deadline);
         }
     }
 
-    /// Whether a peer that has received so many messages can be sent all the others.
+    /// Whether the saved messages include all that a peer which has received `received` messages lacks.
     fn covers(&self, received: u64) -> bool {
         let saved = self.interruption.as_ref().map_or(0, |interruption| interruption.saved.len() as u64);
         received <= self.messages_sent && self.messages_sent - received <= saved
     }
 }
 
-/// How long a link may wait: as long as its peer may be silent. What it said while we were away ourselves (`back_at`: until
-/// then) we have not heard. A process may be silent for longer.
+/// End of the time for which a link may wait: as long as its peer may be silent. Messages that the peer sent before
+/// `back_at`, while this thread did not run, are not received yet. A process may be silent for longer.
 fn wait_until(now: Instant, back_at: Instant, link: &Link, config: &EndpointConfig) -> Instant {
-    let heard = link.last_heard.max(back_at) + config.heartbeat.deadline;
+    let silent_until = link.last_received.max(back_at) + config.heartbeat.deadline;
     match config.resume_deadline {
         Duration::ZERO => now,
-        _ if link.peer_is_daemon() => heard,
-        at_least => heard.max(now + at_least),
+        _ if link.peer_is_daemon() => silent_until,
+        at_least => silent_until.max(now + at_least),
     }
 }
 
-/// Copies what the peer may not have received, without a gap up to the last message sent.
+/// Copies the messages that the peer may not have received, contiguous up to the last message sent.
 fn saved_of(provider: &dyn Provider, link: &Link) -> Option<VecDeque<Saved>> {
     let mut saved: VecDeque<Saved> = VecDeque::new();
-    let told = provider.unconfirmed(link.vi, &mut |immediate, bytes| {
+    let walked = provider.unconfirmed(link.vi, &mut |immediate, bytes| {
         let Ok((header, body)) = Header::parse(bytes) else { return };
-        // Those of a resumed link's handshake are not counted; those of the first one arrived.
+        // Messages of a resumed link's handshake are not counted; those of the first handshake have arrived.
         if matches!(header.kind, Kind::Hello | Kind::HelloAck | Kind::HelloRefused) {
             return;
         }
@@ -340,8 +348,8 @@ fn saved_of(provider: &dyn Provider, link: &Link) -> Option<VecDeque<Saved>> {
         let (sequence, kind) = (header.sequence, header.kind);
         saved.push_back(Saved { sequence, kind, immediate, body: body.into() });
     });
-    told.ok()?;
-    // What was to be sent again over this VI and was not comes after what was.
+    walked.ok()?;
+    // Messages that were to be retransmitted over this VI and were not follow those that were.
     if let (Some(last), Some(next)) = (saved.back(), link.replay.front())
         && last.sequence + 1 != next.sequence
     {
@@ -353,7 +361,7 @@ fn saved_of(provider: &dyn Provider, link: &Link) -> Option<VecDeque<Saved>> {
 }
 
 /// Copies the messages that the owner has not received out of the VI's buffers.
-fn keep_unread(provider: &dyn Provider, ready: &mut VecDeque<Ready>, link: &Link, id: LinkId) -> bool {
+fn copy_unread(provider: &dyn Provider, ready: &mut VecDeque<Ready>, link: &Link, id: LinkId) -> bool {
     let unread = ready.iter_mut().filter(|ready| ready.link == id && ready.kept.is_none());
     for message in unread {
         let mut body = vec![0; message.body_len];

@@ -1,4 +1,5 @@
-//! Slots for peers that have not shown a token, and each user's share of those for processes.
+//! Slots for unauthenticated peers ("strangers": no token verified yet), and each user's share of the links of
+//! processes.
 
 use csp_types::Role;
 use csp_wire::link::{Hello, RefusalCode};
@@ -9,14 +10,14 @@ use super::link::State;
 use crate::event::LinkId;
 use crate::token::TokenClaims;
 
-/// The superuser, whose processes may have all links.
+/// The superuser, whose processes may hold all links.
 const ROOT: u32 = 0;
 
 impl Endpoint {
-    /// Makes room for a peer that shows its token later. At most half of the slots are such strangers', and at most half of
-    /// these one user's, where the provider knows users. Beyond that a user's oldest stranger
-    /// gives way to its next, and else the oldest one of the user who has the most: whoever only connects keeps nobody out.
-    /// `false`: links that are up have all slots.
+    /// Frees a slot for a peer that is not authenticated yet. Such peers hold at most half of the slots, and those of
+    /// one user at most half of that half, if the provider knows users. Beyond its limit a user's oldest
+    /// unauthenticated peer is evicted; beyond the total limit, the oldest one of the user with the most. So peers that
+    /// only connect cannot lock out others. Returns `false` if links that are up hold all slots.
     pub(super) fn make_room_for_stranger(&mut self, user: Option<u32>) -> bool {
         let half = self.table.capacity().div_ceil(2);
         let strangers = |endpoint: &Self, of: Option<Option<u32>>| -> Vec<LinkId> {
@@ -40,14 +41,14 @@ impl Endpoint {
         };
         if let Some(link) = evicted.and_then(|id| self.table.remove(id)) {
             self.counters.strangers_evicted += 1;
-            // Fails only where the VI is gone.
+            // Fails only if the VI has ended already.
             let _ = self.provider.disconnect(link.vi);
         }
         self.table.available() > 0
     }
 
-    /// Whether the user has links left: one whose processes hold as many as are free gets no more, so that alone it gets half
-    /// of them.
+    /// Checks the user's share: the processes of a user may open another link only while they hold no more links than
+    /// are free. A single user therefore holds at most half of the links.
     pub(super) fn check_share(
         &self,
         id: LinkId,

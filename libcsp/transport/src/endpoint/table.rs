@@ -16,7 +16,7 @@ struct Slot {
 pub(super) struct Table {
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// Sorted; links are few, and neither hashing nor its seed is needed.
+    /// Sorted by VI. Links are few, so that neither hashing nor its seed is needed.
     by_vi: Vec<(ViId, u32)>,
 }
 
@@ -30,17 +30,17 @@ impl Table {
         }
     }
 
-    /// Slots in all.
+    /// Total number of slots.
     pub(super) fn capacity(&self) -> usize {
         self.slots.len()
     }
 
-    /// Slots that are free.
+    /// Number of free slots.
     pub(super) fn available(&self) -> usize {
         self.free.len()
     }
 
-    /// Puts a link in; `None` when the table is full.
+    /// Inserts a link. Returns `None` if the table is full.
     pub(super) fn insert(&mut self, link: Link) -> Option<LinkId> {
         let index = self.free.pop()?;
         let slot = self.slots.get_mut(index as usize)?;
@@ -50,7 +50,7 @@ impl Table {
         Some(LinkId { index, generation: slot.generation })
     }
 
-    /// Takes a link out; its id names nothing from now on.
+    /// Removes a link; its id is invalid from then on.
     pub(super) fn remove(&mut self, id: LinkId) -> Option<Link> {
         let slot = self.slots.get_mut(id.index as usize).filter(|slot| slot.generation == id.generation)?;
         let link = slot.link.take()?;
@@ -62,7 +62,7 @@ impl Table {
         Some(link)
     }
 
-    /// The link goes on over another VI.
+    /// Binds the link to another VI.
     pub(super) fn rebind(&mut self, id: LinkId, vi: ViId) {
         let Some(link) = self.get_mut(id) else { return };
         let former = core::mem::replace(&mut link.vi, vi);
@@ -79,7 +79,7 @@ impl Table {
         slot.link.as_ref().filter(|_| slot.generation == id.generation)
     }
 
-    /// The link of this id, to change.
+    /// The link of this id, mutable.
     pub(super) fn get_mut(&mut self, id: LinkId) -> Option<&mut Link> {
         let slot = self.slots.get_mut(id.index as usize)?;
         slot.link.as_mut().filter(|_| slot.generation == id.generation)

@@ -117,7 +117,7 @@ fn without_credit_data_is_blocked_and_control_waits_behind_what_was_taken() {
 }
 
 #[test]
-fn the_queue_of_control_messages_has_a_bound_that_is_told() {
+fn a_full_queue_of_control_messages_is_reported() {
     let mut pair = pair(4, 2048);
     pair.proxy.receives = false;
     while pair.send(data(1), &[&[0; 600]]).is_ok() {

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::harness::*;
 
-/// Sends numbered messages until there is no credit; how many went.
+/// Sends numbered messages until there is no credit; returns how many were sent.
 fn fill(world: &World, side: &mut Side, link: LinkId) -> u32 {
     let mut sent = 0u32;
     while side.send(world.now, link, &sent.to_le_bytes()) {
@@ -58,7 +58,7 @@ fn two_exhausted_sides_come_to_life_again_and_stay_alive_meanwhile() {
         let (mut proxy, mut nn) = (world.proxy(depth_proxy), world.network_node(depth_nn));
         let (at_nn, at_proxy) = world.tunnel_up(&mut nn, &mut proxy);
         for round in 0..5 {
-            // Heartbeats on their way may hold the descriptors that a small depth leaves for data.
+            // Heartbeats in transit may occupy the descriptors that a small depth leaves for data.
             for _ in 0..2_000 {
                 if nn.endpoint.credits(at_nn) > 0 && proxy.endpoint.credits(at_proxy) > 0 {
                     break;
@@ -68,7 +68,7 @@ fn two_exhausted_sides_come_to_life_again_and_stay_alive_meanwhile() {
             (nn.receives, proxy.receives) = (false, false);
             let (to_proxy, to_nn) = (fill(&world, &mut nn, at_nn), fill(&world, &mut proxy, at_proxy));
             assert!(to_proxy > 0 && to_nn > 0, "round {round} of {depth_nn}/{depth_proxy}");
-            // Both are daemons and hold all that was sent: heartbeats must still pass.
+            // Both are daemons and leave all messages unread: heartbeats must still arrive.
             world.run(ms(3_000), &mut [&mut nn, &mut proxy]);
             assert_eq!(
                 (nn.up().len(), proxy.up().len()),
@@ -85,7 +85,7 @@ fn two_exhausted_sides_come_to_life_again_and_stay_alive_meanwhile() {
 }
 
 #[test]
-fn an_idle_link_says_no_more_than_its_heartbeat() {
+fn an_idle_link_sends_only_its_heartbeat() {
     for depth in [4, 5, 8, 64] {
         let mut world = World::new();
         let (mut proxy, mut nn) = (world.proxy(depth), world.network_node(depth));
@@ -94,12 +94,12 @@ fn an_idle_link_says_no_more_than_its_heartbeat() {
         let before = nn.counters().messages_sent + proxy.counters().messages_sent;
         world.run(ms(10_000), &mut [&mut nn, &mut proxy]);
         let said = nn.counters().messages_sent + proxy.counters().messages_sent - before;
-        // Every 200 ms a PING and its answer, now and then from both sides at once.
+        // Every 200 ms a PING and its answer, at times from both sides at once.
         assert!((90..=220).contains(&said), "{said} messages in 10 s at depth {depth}");
     }
 }
 
-/// One thing that a side, or time, does.
+/// One step: an action of a side, or time that passes.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Send(bool),
@@ -129,7 +129,7 @@ impl Sender {
     fn send(&mut self, world: &World, side: &mut Side) -> bool {
         let credit = side.endpoint.credits(self.link) > 0;
         let sent = side.send(world.now, self.link, &self.sent.to_le_bytes());
-        // The provider refuses what the peer has no descriptor for: it must never come to that.
+        // The provider refuses a message for which the peer has no descriptor: credit must prevent this.
         assert_eq!(sent, credit, "credit is exactly what can be sent");
         self.sent += u32::from(sent);
         sent
@@ -180,7 +180,7 @@ proptest! {
                 receiver.messages.iter().map(|m| u32::from_le_bytes(m.body[..].try_into().unwrap())).collect();
             prop_assert_eq!(got, (0..sender.sent).collect::<Vec<_>>());
         }
-        // At rest both can send again, as soon as no heartbeat is on its way: no credit got lost.
+        // At rest both can send again once no heartbeat is in transit: no credit was lost.
         for (to, depth) in [(true, depths.0), (false, depths.1)] {
             let credits = |client: &Side, proxy: &Side| match to {
                 true => client.endpoint.credits(at_client),

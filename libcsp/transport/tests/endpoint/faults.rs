@@ -1,4 +1,4 @@
-//! What only the memory provider can do: a peer that stands still, a single VI of a pool that dies.
+//! Faults that only the memory provider can inject: a peer that stops, a single VI of a pool that dies.
 
 use csp_transport::{Channel, ChannelConfig, ChannelError, DeathCause, DownReason, Purpose};
 use csp_vi::memory::InFlight;
@@ -35,7 +35,7 @@ fn a_lost_link_takes_its_flows_along_and_no_others() {
     }
     channel.flush(world.now, &mut app.endpoint);
 
-    // One VI of the pool dies with what was on its way.
+    // One VI of the pool dies, together with the messages in transit.
     let at_proxy = proxy.up()[0];
     assert_eq!(proxy.peer(at_proxy).unwrap().pool_index, 0);
     let vi = app.endpoint.link(links[0]).unwrap().vi;

@@ -1,4 +1,4 @@
-//! Who gets a link, and who does not.
+//! Which peers get a link, and which are refused.
 
 use csp_transport::token::{self, TokenClaims};
 use csp_transport::{
@@ -9,7 +9,7 @@ use csp_types::{Instant, Role};
 use crate::harness::*;
 
 #[test]
-fn both_sides_learn_who_the_other_is() {
+fn both_sides_learn_the_identity_of_the_other() {
     let mut world = World::new();
     let (mut proxy, mut app) = (world.proxy(8), world.process("nginx.1", 4));
     let token = token::issue(
@@ -44,7 +44,7 @@ fn a_tunnel_link_carries_messages_both_ways() {
     assert_eq!(nn.messages[0].body, b"out");
 }
 
-/// Connects as process nginx.1 of an-1 with `token`; what the proxy objects to.
+/// Connects as process nginx.1 of an-1 with `token`; returns the proxy's refusal.
 fn refusal(token: &Token) -> (RefusalCode, String) {
     refusal_of(nginx(), Purpose::Channel, token)
 }
@@ -59,7 +59,7 @@ fn refusal_of(identity: PeerIdentity, purpose: Purpose, token: &Token) -> (Refus
     let mut side = world.side("client", small(identity, 8, None));
     let link = connect(&world, &mut side, purpose, (0, 1), token);
     world.step(ms(1), &mut [&mut side, &mut proxy]);
-    assert_eq!(proxy.events, [], "the owner never hears of a link that was refused");
+    assert_eq!(proxy.events, [], "a refused link is not reported to the owner");
     assert_eq!(proxy.endpoint.links().count(), 0, "a refused link keeps no slot");
     let c = proxy.counters();
     let refused = c.refused_bad_token + c.refused_expired + c.refused_identity + c.refused_parameters;
@@ -96,7 +96,7 @@ fn a_role_opens_only_links_of_its_purpose() {
     assert_eq!(refusal_of(nn, Purpose::Channel, &node_token(1)).0, RefusalCode::WrongRole);
     let token = process_token("nginx.1", 1);
     assert_eq!(refusal_of(nginx(), Purpose::Tunnel, &token).0, RefusalCode::WrongRole);
-    // Daemons of other roles, and a process without a name, have no business here.
+    // Daemons of other roles, and a process without a name, are not admitted.
     for purpose in [Purpose::Tunnel, Purpose::Channel] {
         for role in [Role::AppNode, Role::MgmtNode, Role::ProxyNode] {
             let token = token::issue(&key(), &claims(role, "x", ProcessId::NONE, 1));
@@ -139,7 +139,7 @@ fn a_token_serves_each_place_of_its_pool_once_and_one_incarnation() {
     assert_eq!(proxy.counters().refused_replay, 3);
     assert_eq!(app.up(), [first, second], "the rightful links live on");
 
-    // A place that is free again can be taken with the same token: this is how a lost VI is replaced.
+    // A place of the pool that is free again can be taken with the same token: this is how a lost VI is replaced.
     app.endpoint.close(world.now, second);
     world.step(ms(1), &mut [&mut app, &mut proxy]);
     let replaced = connect(&world, &mut app, Purpose::Channel, (1, 2), &token);
@@ -165,7 +165,7 @@ fn nobody_there_and_a_side_that_never_accepts_are_unreachable() {
 }
 
 #[test]
-fn a_peer_that_says_no_hello_loses_its_slot() {
+fn a_peer_that_sends_no_hello_loses_its_slot() {
     let mut world = World::new();
     let mut proxy = world.proxy(8);
     let mut raw = world.raw("mute");
@@ -190,7 +190,7 @@ fn a_peer_that_says_no_hello_loses_its_slot() {
     assert_eq!((proxy.endpoint.links().count(), proxy.counters().hello_failed), (0, silent));
     let mut app = world.process("nginx.1", 8);
     world.channel_up(&mut app, &mut proxy);
-    assert_eq!(proxy.events.len(), 1, "the owner never heard of the strangers");
+    assert_eq!(proxy.events.len(), 1, "unauthenticated peers are not reported to the owner");
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn the_owner_sees_up_before_the_first_message_and_down_after_the_last() {
     let world = World::new();
     let (mut proxy, mut app) = (world.proxy(8), world.process("nginx.1", 8));
     let link = connect(&world, &mut app, Purpose::Channel, (0, 1), &process_token("nginx.1", 5));
-    // The application sends and closes before the proxy's owner looks at any event.
+    // The application sends and closes before the proxy's owner polls any event.
     let settle = |now: Instant, app: &mut Side, proxy: &mut Side| {
         for _ in 0..5 {
             app.turn(now);
@@ -212,7 +212,7 @@ fn the_owner_sees_up_before_the_first_message_and_down_after_the_last() {
     }
     app.endpoint.close(world.now, link);
     settle(world.now, &mut app, &mut proxy);
-    assert_eq!(app.down(link), Some(DownReason::Closed), "the closer is told too");
+    assert_eq!(app.down(link), Some(DownReason::Closed), "the end is reported to the closing side too");
 
     let mut scratch = [0; 1024];
     assert_eq!(proxy.endpoint.receive(world.now, &mut scratch), None, "Up comes first");

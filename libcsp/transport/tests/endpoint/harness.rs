@@ -32,7 +32,7 @@ pub fn process(name: &str) -> ProcessId {
     ProcessId::parse(name.as_bytes()).unwrap()
 }
 
-/// The user that the tests run as, which shm knows of its peers.
+/// The user that the tests run as, as the shm provider reports it of its peers.
 pub fn own_uid() -> u32 {
     std::fs::metadata("/proc/self").unwrap().uid()
 }
@@ -46,7 +46,7 @@ pub struct Message {
     pub body: Vec<u8>,
 }
 
-/// An endpoint and what it told.
+/// An endpoint, its events and the messages that it received.
 pub struct Side {
     pub endpoint: Endpoint,
     pub events: Vec<LinkEvent>,
@@ -59,7 +59,7 @@ impl Side {
     pub fn turn(&mut self, now: Instant) -> bool {
         let mut busy = self.endpoint.progress(now, unix(now));
         if !busy {
-            // As every worker does before it blocks: the shm provider then looks at its sockets.
+            // As every worker does before it blocks: the shm provider then polls its sockets.
             let _ = self.endpoint.arm();
             busy = self.endpoint.progress(now, unix(now));
         }
@@ -73,7 +73,7 @@ impl Side {
             }
             busy = true;
         }
-        // Arming makes shm look at its sockets.
+        // Arming makes the shm provider poll its sockets.
         busy || self.endpoint.provider_mut().arm() == Ok(Armed::Busy)
     }
 
@@ -86,7 +86,7 @@ impl Side {
         true
     }
 
-    /// The links that came up and have not gone down, in the order they came.
+    /// The links that are up, in the order in which they came up.
     pub fn up(&self) -> Vec<LinkId> {
         let down =
             |id: &LinkId| self.events.iter().any(|e| matches!(e, LinkEvent::Down { link, .. } if link == id));
@@ -126,8 +126,8 @@ pub fn unix(now: Instant) -> u64 {
     UNIX_START + now.as_nanos() / 1_000_000_000
 }
 
-/// The fabric and its time. Over shm (`crate::OVER_SHM`) the fabric is not used: no delays, no faults, and providers
-/// that look at their sockets only now and then.
+/// The fabric and its time. Over shm (`crate::OVER_SHM`) the fabric is not used: there are no delays and no faults, and
+/// providers poll their sockets only at times.
 pub struct World {
     pub fabric: MemoryFabric,
     pub now: Instant,
@@ -152,7 +152,7 @@ impl World {
         World { fabric: MemoryFabric::with_seed(1), now: Instant::ZERO, number }
     }
 
-    /// A world whose VIs can break; messages take up to 2 ms, all by `seed`.
+    /// A world whose VIs can break. Messages take up to 2 ms; `seed` determines all delays.
     pub fn breakable(seed: u64) -> Self {
         let mut world = World::new();
         world.fabric = MemoryFabric::with_seed(seed);
@@ -210,7 +210,7 @@ impl World {
         self.side(name, small(PeerIdentity::process(node("an-1"), process(name), 21), depth, None))
     }
 
-    /// One step: time moves, every side takes turns until none has anything left to do.
+    /// One step: time advances, and all sides take turns until none has anything left to do.
     pub fn step(&mut self, by: Duration, sides: &mut [&mut Side]) {
         self.now += by;
         self.fabric.advance(self.now);
@@ -234,7 +234,7 @@ impl World {
         }
     }
 
-    /// Connects a channel link of `side` and brings it up; the ids at `side` and at the proxy.
+    /// Connects a channel link of `side` and brings it up; returns its ids at `side` and at the proxy.
     pub fn channel_up(&mut self, side: &mut Side, proxy: &mut Side) -> (LinkId, LinkId) {
         let token = process_token(side.endpoint.identity().process.as_str(), 1);
         self.link_up(side, proxy, Purpose::Channel, &token)
@@ -262,7 +262,7 @@ impl World {
     }
 }
 
-/// Small messages, so that limits are reached soon.
+/// Small messages and tables, so that limits are reached soon.
 pub fn small(identity: PeerIdentity, depth: u32, verify: Option<ClusterKey>) -> EndpointConfig {
     EndpointConfig {
         receive_depth: depth,

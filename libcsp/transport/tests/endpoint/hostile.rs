@@ -1,4 +1,4 @@
-//! Peers that do not keep to the protocol: their own link breaks, nothing else.
+//! Peers that violate the protocol: their own link breaks, and no other.
 
 use csp_transport::{DeathCause, DownReason, LinkEvent, ProtocolError, Purpose, RefusalCode};
 use csp_types::Role;
@@ -10,7 +10,7 @@ use crate::harness::*;
 
 pub const CONFIG: ViConfig = ViConfig { receive_depth: 8, send_depth: 8, message_len: 1024 };
 
-/// A peer that posts whatever it likes.
+/// A peer that posts arbitrary messages.
 pub struct Raw {
     pub provider: Box<dyn Provider>,
     pub vi: ViId,
@@ -51,8 +51,8 @@ impl Raw {
         self.bytes(&[&header.emit(), body].concat())
     }
 
-    /// Takes what arrived, and keeps the buffers.
-    pub fn heard(&mut self) -> Vec<Kind> {
+    /// Returns the kinds of the messages that arrived, and keeps their buffers.
+    pub fn received_kinds(&mut self) -> Vec<Kind> {
         let mut kinds = Vec::new();
         while let Some(completion) = self.provider.poll() {
             let Completion::Received { buffer, len, .. } = completion else { continue };
@@ -69,7 +69,7 @@ impl Raw {
 pub fn next_event(world: &mut World, provider: &mut dyn Provider, side: &mut Side) -> Event {
     for _ in 0..100 {
         world.step(ms(0), &mut [side]);
-        // Arming makes shm look at its sockets.
+        // Arming makes the shm provider poll its sockets.
         let _ = provider.arm();
         if let Some(event) = provider.poll_event() {
             return event;
@@ -102,7 +102,7 @@ pub fn hello_with(token: &[u8], change: impl FnOnce(&mut Hello<'_>)) -> Vec<u8> 
     body
 }
 
-/// A link that is up breaks by what `act` posts; why.
+/// Breaks a link that is up by what `act` posts; returns the cause.
 fn cause_of(act: impl FnOnce(&mut Raw)) -> DeathCause {
     let mut world = World::new();
     let mut proxy = world.proxy(8);
@@ -118,7 +118,7 @@ fn cause_of(act: impl FnOnce(&mut Raw)) -> DeathCause {
 }
 
 #[test]
-fn each_violation_breaks_the_link_and_says_which() {
+fn each_violation_breaks_the_link_and_is_named() {
     use ProtocolError::*;
     let protocol = DeathCause::Protocol;
     let header = |kind, credits, body_len, sequence| Header { kind, credits, body_len, sequence }.emit();
@@ -146,7 +146,7 @@ fn each_violation_breaks_the_link_and_says_which() {
 
 #[test]
 fn credit_that_was_not_taken_cannot_be_returned() {
-    // HELLO_ACK is the one message that the peer may return credit for.
+    // HELLO_ACK is the only message for which the peer may return credit.
     assert_eq!(cause_of(|raw| assert!(raw.message(Kind::Credit, 2, &[]))), DeathCause::CreditViolation);
     assert_eq!(cause_of(|raw| assert!(raw.message(Kind::Ping, u16::MAX, &[]))), DeathCause::CreditViolation);
     let mut world = World::new();
@@ -158,8 +158,9 @@ fn credit_that_was_not_taken_cannot_be_returned() {
 }
 
 #[test]
-fn a_peer_that_sends_beyond_what_it_was_told_is_cut_off() {
-    // It keeps what it receives, so that the proxy can soon tell it no more; the provider itself would let it go on.
+fn a_peer_that_exceeds_its_descriptor_credit_is_cut_off() {
+    // It keeps the buffers that it receives, so that the proxy soon cannot return credit to it; the provider alone
+    // would let it continue.
     let mut world = World::new();
     let mut proxy = world.proxy(8);
     let mut raw = Raw::up(&mut world, &mut proxy);
@@ -168,7 +169,7 @@ fn a_peer_that_sends_beyond_what_it_was_told_is_cut_off() {
     while proxy.down(link).is_none() {
         raw.message(Kind::Pong, 0, &[]);
         world.step(ms(1), &mut [&mut proxy]);
-        raw.heard();
+        raw.received_kinds();
         sent += 1;
         assert!(sent < 200, "never cut off");
     }
@@ -188,7 +189,7 @@ fn nothing_counts_before_hello() {
         world.step(ms(1), &mut [&mut proxy]);
         assert_eq!((&proxy.events[..], &proxy.messages[..]), (&[][..], &[][..]), "{kind:?}");
         assert_eq!((proxy.endpoint.links().count(), proxy.counters().hello_failed), (0, 1), "{kind:?}");
-        assert_eq!(raw.heard(), [], "no word to a stranger");
+        assert_eq!(raw.received_kinds(), [], "nothing is sent to an unauthenticated peer");
     }
 }
 
@@ -207,12 +208,12 @@ fn hellos_with_impossible_sizes_are_refused() {
         let mut raw = Raw::connect(&mut world, &mut proxy);
         assert!(raw.message(Kind::Hello, 0, &body));
         world.step(ms(1), &mut [&mut proxy]);
-        assert_eq!(raw.heard(), [Kind::HelloRefused]);
+        assert_eq!(raw.received_kinds(), [Kind::HelloRefused]);
         assert_eq!((proxy.counters().refused_parameters, proxy.endpoint.links().count()), (1, 0));
     }
 }
 
-/// A hostile acceptor answers HELLO with `kind` and `body`; how the connector takes it.
+/// A hostile acceptor answers HELLO with `kind` and `body`; returns how the connector's link ends.
 fn answer(kind: Kind, credits: u16, body: &[u8]) -> Option<DownReason> {
     let mut world = World::new();
     let mut raw = world.raw("raw");
@@ -290,7 +291,7 @@ proptest! {
         messages in prop::collection::vec(
             prop_oneof![
                 prop::collection::vec(any::<u8>(), 0..64),
-                // A sound header, so that what lies behind it is reached.
+                // A well-formed header, so that the body is parsed.
                 (1..10u8, 0..4u16, 1..4u64, prop::collection::vec(any::<u8>(), 0..64)).prop_map(|(kind, credits, sequence, body)| {
                     let kind = Kind::from_u8(kind).unwrap();
                     let header = Header { kind, credits, body_len: body.len() as u32, sequence };

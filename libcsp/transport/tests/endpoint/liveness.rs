@@ -1,4 +1,4 @@
-//! Whose silence is death, and how a link ends otherwise.
+//! Whose silence means death, and other ends of a link.
 
 use csp_transport::{DeathCause, DownReason, Purpose, SendError};
 use csp_transport::{LinkEvent, LinkId, MessageKind};
@@ -7,7 +7,7 @@ use csp_vi::memory::InFlight;
 
 use crate::harness::*;
 
-/// Stops a daemon without a word and lets the other side go on by `act`; after what time it knew.
+/// Stops a daemon without notice and runs the other side by `act`; returns the time until that side noticed.
 fn time_to_know(dies: &str, mut act: impl FnMut(&World, &mut Side, &mut Side)) -> Duration {
     let mut world = World::new();
     let (mut proxy, mut nn) = (world.proxy(16), world.network_node(16));
@@ -69,7 +69,7 @@ fn a_process_that_sleeps_is_not_dead_and_finds_its_messages() {
     world.run(Duration::from_secs(60), &mut [&mut proxy]);
     assert_eq!(proxy.up(), [at_proxy]);
     assert!(proxy.counters().messages_sent - before <= 1, "one PING is enough to be answered later");
-    // It wakes: the proxy's silence in its sleep is no death either.
+    // The process wakes: the proxy's silence during its sleep is no death either.
     world.run(ms(300), &mut [&mut app, &mut proxy]);
     assert_eq!(app.messages[0].body, b"while you sleep");
     assert_eq!(app.up(), [at_app]);
@@ -107,7 +107,7 @@ fn a_process_that_looks_seldom_notices_that_the_proxy_is_stopped() {
     assert_eq!(app.down(at_app), Some(DownReason::Died(DeathCause::Silent)));
 }
 
-/// A process's link that was idle for some seconds: world, process, proxy, the link at either.
+/// A process's link that was idle for some seconds: world, process, proxy, and the link at either side.
 fn idle_channel(mut world: World) -> (World, Side, Side, LinkId, LinkId) {
     let (mut proxy, mut app) = (world.proxy(16), world.process("p", 16));
     let (at_app, at_proxy) = world.channel_up(&mut app, &mut proxy);
@@ -120,7 +120,7 @@ fn said(sides: [&Side; 2]) -> u64 {
 }
 
 #[test]
-fn an_idle_process_whose_host_tells_of_death_is_left_alone() {
+fn an_idle_process_whose_host_reports_its_death_is_not_pinged() {
     let (mut world, mut app, mut proxy, at_app, at_proxy) = idle_channel(World::new());
     let before = said([&app, &proxy]);
     assert_eq!(
@@ -130,7 +130,7 @@ fn an_idle_process_whose_host_tells_of_death_is_left_alone() {
     );
     world.run(ms(60_000), &mut [&mut app, &mut proxy]);
     assert_eq!(said([&app, &proxy]), before);
-    // The hang-up is known all the same.
+    // The hang-up is noticed nevertheless.
     world.fabric.kill_node(PROXY, InFlight::Delivered);
     world.step(ms(1), &mut [&mut app]);
     assert_eq!(app.down(at_app), Some(DownReason::Died(DeathCause::HangUp)));
@@ -138,7 +138,7 @@ fn an_idle_process_whose_host_tells_of_death_is_left_alone() {
 }
 
 #[test]
-fn an_idle_process_whose_vi_can_break_goes_on_with_its_heartbeat() {
+fn an_idle_process_whose_vi_can_break_keeps_its_heartbeat() {
     let (mut world, mut app, mut proxy, ..) = idle_channel(World::breakable(1));
     let before = said([&app, &proxy]);
     world.run(ms(10_000), &mut [&mut app, &mut proxy]);
@@ -150,7 +150,7 @@ fn a_proxy_that_is_stopped_is_noticed_within_a_second_of_the_next_use() {
     for first_says in [true, false] {
         let (mut world, mut app, mut proxy, at_app, at_proxy) = idle_channel(World::new());
         if !first_says {
-            // What the proxy said last wakes the link as well.
+            // The proxy's last message wakes the link as well.
             assert!(proxy.send(world.now, at_proxy, b"last words"));
         }
         world.fabric.pause_node(PROXY, true);
@@ -173,7 +173,7 @@ fn a_proxy_that_is_stopped_is_noticed_within_a_second_of_the_next_use() {
 }
 
 #[test]
-fn a_process_that_only_sends_hears_enough_of_the_proxy() {
+fn a_process_that_only_sends_receives_enough_from_the_proxy() {
     let (mut world, mut app, mut proxy, at_app, at_proxy) = idle_channel(World::new());
     for n in 0..50 {
         assert!(app.send(world.now, at_app, b"more"), "message {n}");
@@ -186,7 +186,7 @@ fn a_process_that_only_sends_hears_enough_of_the_proxy() {
 fn a_proxy_that_is_asked_late_has_its_time_to_answer() {
     let (mut world, mut app, mut proxy, at_app, _) = idle_channel(World::new());
     assert!(app.send(world.now, at_app, b"request"));
-    // The process computes; the proxy is away when it is asked at last.
+    // The process computes; the proxy does not run when the PING finally arrives.
     world.run(ms(850), &mut []);
     world.run(ms(500), &mut [&mut app]);
     assert_eq!(app.down(at_app), None);
@@ -218,7 +218,7 @@ fn a_host_that_stood_still_does_not_take_its_peers_for_dead() {
     let (mut proxy, mut nn) = (world.proxy(16), world.network_node(16));
     world.tunnel_up(&mut nn, &mut proxy);
     world.run(ms(500), &mut [&mut nn, &mut proxy]);
-    // Nobody runs for 10 s; then the network node happens to run first.
+    // No side runs for 10 s; then the network node happens to run first.
     world.now += ms(10_000);
     world.fabric.advance(world.now);
     nn.turn(world.now);
@@ -227,7 +227,7 @@ fn a_host_that_stood_still_does_not_take_its_peers_for_dead() {
 }
 
 #[test]
-fn close_delivers_what_was_sent_and_both_sides_hear_closed() {
+fn close_delivers_what_was_sent_and_both_sides_report_closed() {
     let mut world = World::new();
     let (mut proxy, mut app) = (world.proxy(16), world.process("p", 16));
     let (at_app, at_proxy) = world.channel_up(&mut app, &mut proxy);

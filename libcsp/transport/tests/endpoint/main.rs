@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-/// Which provider the harness takes.
+/// Whether the harness uses the shm provider.
 pub const OVER_SHM: bool = false;
 
 mod channel;

@@ -19,13 +19,13 @@ impl Random {
     }
 }
 
-/// Breaks the VI below a link; the times after which either side hears of it.
+/// Breaks the VI below a link; the arguments are the times after which either side notices.
 pub fn break_vi(world: &World, side: &Side, link: LinkId, own: u64, peers: u64) -> bool {
     let vi = side.endpoint.link(link).unwrap().vi;
     world.fabric.break_vi(vi, (ms(own), ms(peers)))
 }
 
-/// A process's channel link that can break: world, process, proxy, the link at either.
+/// A process's channel link that can break: world, process, proxy, and the link at either side.
 fn channel(seed: u64, depth: u32) -> (World, Side, Side, LinkId, LinkId) {
     let mut world = World::breakable(seed);
     let (mut proxy, mut app) = (world.proxy(depth), world.process("p", depth));
@@ -33,7 +33,7 @@ fn channel(seed: u64, depth: u32) -> (World, Side, Side, LinkId, LinkId) {
     (world, app, proxy, at_app, at_proxy)
 }
 
-/// The same, after its handshake's messages are through.
+/// The same, after all messages of its handshake were delivered.
 fn settled_channel() -> (World, Side, Side, LinkId, LinkId) {
     let (mut world, mut app, mut proxy, at_app, at_proxy) = channel(1, 8);
     world.run(ms(150), &mut [&mut app, &mut proxy]);
@@ -44,7 +44,7 @@ fn received(side: &Side) -> Vec<u64> {
     side.messages.iter().map(|m| u64::from_le_bytes(*m.body.first_chunk().unwrap())).collect()
 }
 
-/// Sends the numbers from `next` on, as far as there is credit and at most `burst`, with bodies of all lengths.
+/// Sends the numbers from `next` on, as far as there is credit and at most `burst` of them, with bodies of all lengths.
 fn send_some(side: &mut Side, now: Instant, link: LinkId, next: &mut u64, until: u64, random: &mut Random) {
     for _ in 0..random.below(12) {
         if *next == until {
@@ -59,7 +59,7 @@ fn send_some(side: &mut Side, now: Instant, link: LinkId, next: &mut u64, until:
     }
 }
 
-/// Load both ways while the VI breaks again and again, also in the middle of resuming.
+/// Load in both directions while the VI breaks repeatedly, also in the middle of resumption.
 fn check_nothing_is_lost(seed: u64, messages: u64) {
     let random = &mut Random(seed);
     let depth = 4 + random.below(13) as u32;
@@ -101,7 +101,7 @@ fn a_link_loses_and_doubles_nothing_however_often_its_vi_breaks() {
 }
 
 #[test]
-fn an_idle_link_goes_on_whoever_notices_first() {
+fn an_idle_link_is_resumed_whichever_side_notices_first() {
     for (own, peers) in [(0, 0), (0, 50), (50, 0), (0, 350), (20, 300)] {
         let (mut world, mut app, mut proxy, at_app, at_proxy) = channel(1, 8);
         assert!(break_vi(&world, &app, at_app, own, peers));
@@ -115,7 +115,7 @@ fn an_idle_link_goes_on_whoever_notices_first() {
         );
         for side in [&app, &proxy] {
             assert_eq!((side.counters().links_interrupted, side.counters().links_resumed), (1, 1));
-            assert_eq!(side.events.len(), 1, "the owner heard nothing of it");
+            assert_eq!(side.events.len(), 1, "nothing of it is reported to the owner");
         }
     }
 }
@@ -154,7 +154,7 @@ fn the_owner_lacks_credit_meanwhile_and_reads_what_came_before() {
     world.fabric.pause_node(PROXY, false);
     world.run(ms(20), &mut [&mut app, &mut proxy]);
     assert!(app.endpoint.credits(at_app) > 0 && !app.endpoint.link(at_app).unwrap().interrupted);
-    // The old VI's buffers are gone by now; its messages are not.
+    // The old VI's buffers are released by now; the messages in them are kept.
     assert!(app.send(world.now, at_app, &[5]));
     world.run(ms(5), &mut [&mut app, &mut proxy]);
     assert_eq!(proxy.messages, []);
@@ -185,7 +185,7 @@ fn an_owner_that_reads_nothing_does_not_make_copies_pile_up() {
     assert!(proxy.messages.len() >= 4 * 6, "what arrived is given");
 }
 
-/// How long a side knows nothing of the other's end, and why its link then ends.
+/// Returns how long a side does not notice the other's end, and why its link then ends.
 fn time_to_end(world: &mut World, side: &mut Side, link: LinkId) -> (Duration, DownReason) {
     let start = world.now;
     while side.down(link).is_none() {
@@ -201,14 +201,14 @@ fn time_to_end(world: &mut World, side: &mut Side, link: LinkId) -> (Duration, D
 #[test]
 fn a_peer_that_does_not_come_back_is_dead_in_time() {
     let hang_up = DownReason::Died(DeathCause::HangUp);
-    // The process's host is gone, without any word but the VI's.
+    // The process's host is gone; only the VI reports it.
     let (mut world, _app, mut proxy, at_app, at_proxy) = channel(1, 8);
     assert!(break_vi(&world, &_app, at_app, 0, 0));
     let (time, reason) = time_to_end(&mut world, &mut proxy, at_proxy);
     assert!(time >= ms(750) && time <= ms(850), "{time:?}");
     assert_eq!((reason, proxy.counters().died_hang_up), (hang_up.clone(), 1));
 
-    // So is that of a process that had computed for long, and said nothing meanwhile.
+    // The same for a process that had computed for long and sent nothing meanwhile.
     let (mut world, _app, mut proxy, at_app, at_proxy) = channel(1, 8);
     world.run(ms(3_000), &mut [&mut proxy]);
     assert!(break_vi(&world, &_app, at_app, 0, 0));
@@ -216,7 +216,7 @@ fn a_peer_that_does_not_come_back_is_dead_in_time() {
     assert!(time >= ms(350) && time <= ms(450), "{time:?}");
     assert_eq!(reason, hang_up);
 
-    // The proxy stands still.
+    // The proxy is stopped.
     let (mut world, mut app, _proxy, at_app, _) = channel(1, 8);
     world.fabric.pause_node(PROXY, true);
     world.run(ms(300), &mut [&mut app]);
@@ -225,7 +225,7 @@ fn a_peer_that_does_not_come_back_is_dead_in_time() {
     assert!(time >= ms(450) && time <= ms(550), "{time:?}");
     assert_eq!(reason, hang_up);
 
-    // It stood still for most of a second already.
+    // It had been stopped for most of a second already.
     let (mut world, mut app, _proxy, at_app, _) = channel(1, 8);
     world.fabric.pause_node(PROXY, true);
     world.run(ms(780), &mut [&mut app]);
@@ -235,9 +235,9 @@ fn a_peer_that_does_not_come_back_is_dead_in_time() {
     assert_eq!(reason, hang_up);
 }
 
-/// A machine that stands still, as one whose memory is moved to another, finds old whatever it knows.
+/// A machine that is stopped, for example during live migration, resumes with outdated times.
 #[test]
-fn who_was_away_takes_nobody_for_dead() {
+fn a_stopped_host_declares_no_peer_dead() {
     for (away, broken_at) in [(1_000, 1), (1_000, 500), (1_000, 999), (10_000, 10), (10_000, 9_990)] {
         let (mut world, mut app, mut proxy, at_app, at_proxy) = settled_channel();
         world.step(ms(broken_at), &mut []);
@@ -255,9 +255,9 @@ fn who_was_away_takes_nobody_for_dead() {
     }
 }
 
-/// They also stand still just after it.
+/// The machine is also stopped just after the break.
 #[test]
-fn who_is_away_on_the_way_to_another_vi_finds_time_left() {
+fn a_host_that_stops_during_resumption_has_time_left() {
     for (noticed, away) in [(1, 1_000), (20, 1_000), (1, 5_000)] {
         let (mut world, mut app, mut proxy, at_app, at_proxy) = settled_channel();
         assert!(world.fabric.hide_node(PROXY, true));
@@ -282,7 +282,7 @@ fn who_is_away_on_the_way_to_another_vi_finds_time_left() {
     }
 }
 
-/// A process that calls in only when the endpoint asks it to was not away.
+/// A process that runs only when the endpoint's timeout requires it counts as running in time.
 #[test]
 fn sleeping_until_the_next_deadline_is_not_being_away() {
     let (mut world, mut app, _proxy, at_app, _) = channel(1, 8);
@@ -298,7 +298,7 @@ fn sleeping_until_the_next_deadline_is_not_being_away() {
     assert!(world.now - began < ms(1_000), "{:?}: dead peers are known within a second", world.now - began);
 }
 
-/// What silence may last, the way to another VI may.
+/// Resumption over another VI may take as long as silence may last.
 #[test]
 fn a_peer_that_stands_still_for_a_moment_is_waited_for() {
     let (mut world, mut app, mut proxy, at_app, at_proxy) = settled_channel();
@@ -311,7 +311,7 @@ fn a_peer_that_stands_still_for_a_moment_is_waited_for() {
     assert_eq!((app.up(), proxy.up()), (vec![at_app], vec![at_proxy]));
 }
 
-/// The new VI is there and broken again before its link can say a word over it.
+/// The new VI is established and breaks again before a message of its link is sent over it.
 #[test]
 fn a_vi_that_breaks_before_hello_is_not_the_last() {
     let (mut world, mut app, mut proxy, at_app, at_proxy) = settled_channel();
@@ -326,9 +326,9 @@ fn a_vi_that_breaks_before_hello_is_not_the_last() {
     }
 }
 
-/// What broke the VI may for a moment break the way to another one.
+/// The fault that broke the VI may briefly prevent another one too.
 #[test]
-fn who_is_not_found_is_asked_for_again() {
+fn an_unreachable_peer_is_tried_again() {
     let (mut world, mut app, mut proxy, at_app, at_proxy) = settled_channel();
     assert!(world.fabric.hide_node(PROXY, true));
     assert!(break_vi(&world, &app, at_app, 0, 0));
@@ -394,7 +394,7 @@ fn a_clean_end_is_not_resumed_and_a_deadline_of_zero_resumes_nothing() {
     assert!(break_vi(&world, &app, at_app, 0, 0));
     world.step(ms(3), &mut [&mut app, &mut proxy]);
     assert_eq!(app.down(at_app), Some(DownReason::Died(DeathCause::HangUp)));
-    // Whoever gave the link up may have its place again at once, with the same token.
+    // A peer that gave the link up may take its place again at once, with the same token.
     assert_eq!(proxy.up(), [at_proxy]);
     let again = connect(&world, &mut app, Purpose::Channel, (0, 1), &process_token("p", 1));
     world.run(ms(10), &mut [&mut app, &mut proxy]);

@@ -1,4 +1,4 @@
-//! Who may not go on with a link, and peers that break the rules of it.
+//! Peers that may not resume a link, and peers that violate the rules of resumption.
 
 use csp_transport::{DeathCause, DownReason, LinkId, Purpose, RefusalCode};
 use csp_vi::{Completion, Provider};
@@ -16,7 +16,7 @@ fn message(raw: &mut Raw) -> Option<(Kind, u64, Vec<u8>)> {
     Some((header.kind, header.sequence, body.to_vec()))
 }
 
-/// A process's link, opened by hand: its session.
+/// Opens a process's link with hand-made messages; returns its session.
 fn opened(world: &mut World, proxy: &mut Side) -> (Raw, LinkId, Resume) {
     let mut raw = Raw::up(world, proxy);
     let (kind, _, body) = message(&mut raw).unwrap();
@@ -26,7 +26,7 @@ fn opened(world: &mut World, proxy: &mut Side) -> (Raw, LinkId, Resume) {
     (raw, proxy.up()[0], resume)
 }
 
-/// Sends a HELLO that resumes over another VI; the answer.
+/// Sends a HELLO that resumes over another VI; returns the answer.
 fn resume(
     world: &mut World,
     proxy: &mut Side,
@@ -76,7 +76,7 @@ fn only_the_link_s_own_peer_goes_on_with_it() {
         session[bit / 8] ^= 1 << (bit % 8);
         assert_eq!(refused(Resume { session, ..known }, own, |_| {}), RefusalCode::NoSession);
     }
-    // Somebody else who learnt the secret; another life; another token; another place; the other purpose.
+    // Another process that learnt the secret; another incarnation; another token; another place; the other purpose.
     let other = process_token("other", 1);
     assert_eq!(refused(known, other.as_bytes(), |h| h.process_id = "other"), RefusalCode::NoSession);
     assert_eq!(refused(known, other.as_bytes(), |_| {}), RefusalCode::BadToken);
@@ -93,7 +93,7 @@ fn only_the_link_s_own_peer_goes_on_with_it() {
     assert_eq!(answer, Ok(known));
     assert_eq!(proxy.up(), [link]);
     assert_eq!(proxy.counters().links_resumed, 1);
-    assert_eq!(proxy.events.len(), 1, "the owner heard of none of it");
+    assert_eq!(proxy.events.len(), 1, "none of it is reported to the owner");
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_gap_ends_the_link() {
         let mut world = world();
         let mut proxy = world.proxy(8);
         let (raw, link, known) = opened(&mut world, &mut proxy);
-        // HELLO_ACK and one message were sent; the sender knows that they arrived.
+        // HELLO_ACK and one message were sent, and the sender knows that they arrived.
         assert!(proxy.send(world.now, link, b"one"));
         world.step(ms(1), &mut [&mut proxy]);
         let mut raw = raw;
@@ -131,14 +131,14 @@ fn what_the_peer_lacks_comes_again_with_its_old_numbers() {
         assert!(proxy.send(world.now, link, body));
     }
     world.fabric.break_vi(raw.vi, (ms(0), ms(500)));
-    // The proxy has not noticed anything when the HELLO comes.
+    // The proxy has not noticed the break when the HELLO arrives.
     let token = process_token("raw", 1);
     let (mut again, answer) = resume(&mut world, &mut proxy, known, token.as_bytes(), |_| {});
     assert_eq!(answer, Ok(known));
     assert_eq!(message(&mut again), Some((Kind::Channel, 1, b"one".to_vec())));
     assert_eq!(message(&mut again), Some((Kind::Channel, 2, b"two".to_vec())));
     assert_eq!(message(&mut again), None);
-    // The peer's own numbers go on, too.
+    // The peer's own sequence numbers continue, too.
     again.sequence = 1;
     assert!(again.message(Kind::Channel, 3, b"three"));
     world.step(ms(1), &mut [&mut proxy]);

@@ -1,4 +1,4 @@
-//! Tunnel batches: several records a message, in order, whole.
+//! Tunnel batches: several records per message, in order, complete.
 
 use csp_transport::TunnelBatch;
 use csp_types::{Duration, FlowLabel};
@@ -77,7 +77,7 @@ fn a_full_batch_takes_nothing_and_loses_nothing() {
 }
 
 #[test]
-fn a_record_that_waits_for_credit_says_how_long() {
+fn a_record_that_waits_for_credit_carries_its_age() {
     let mut world = World::new();
     let (mut proxy, mut nn) = (world.proxy(4), world.network_node(4));
     let (link, _) = world.tunnel_up(&mut nn, &mut proxy);

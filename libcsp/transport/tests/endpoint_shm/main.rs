@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "parts of the harness serve the memory provider only")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-/// Which provider the harness takes.
+/// Whether the harness uses the shm provider.
 pub const OVER_SHM: bool = true;
 
 #[path = "../endpoint/channel.rs"]

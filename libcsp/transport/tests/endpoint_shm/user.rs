@@ -1,4 +1,4 @@
-//! What the shm provider knows of its peers: their user, and their end.
+//! What the shm provider reports of its peers: their user and their end.
 
 use csp_transport::token::{self, TokenClaims};
 use csp_transport::{
@@ -55,13 +55,13 @@ fn a_forked_child_gives_up_its_copy_without_a_word() {
     let mut descriptors = Vec::new();
     app.endpoint.descriptors(&mut descriptors);
     assert!(descriptors.len() >= 2, "an epoll descriptor and a socket: {descriptors:?}");
-    // Without a fork the sockets close with it, which the peer sees as a hang-up; but no CLOSE was said.
+    // Without a fork the sockets close with it, which the peer sees as a hang-up; CLOSE was not sent.
     app.endpoint.abandon_after_fork();
     world.step(ms(1), &mut [&mut proxy]);
     assert_eq!(proxy.down(at_proxy), Some(DownReason::Died(DeathCause::HangUp)));
 }
 
-/// Two processes: one connects for messages to one that accepts those whom `local` admits.
+/// Two processes: one opens message links to one that accepts the peers whom `local` admits.
 fn two_processes(world: &World, local: Option<LocalPeers>) -> (Side, Side) {
     let config = |name, local| {
         let identity = PeerIdentity::process(node("an-1"), process(name), 3);
@@ -77,7 +77,7 @@ fn processes_exchange_messages_with_immediate_data() {
     let link = connect(&world, &mut client, Purpose::Message, (0, 1), &Token::from_bytes(b"").unwrap());
     world.step(ms(1), &mut [&mut client, &mut server]);
     let at_server = server.up()[0];
-    assert_eq!(server.peer(at_server).unwrap().uid, Some(own_uid()), "the kernel's word");
+    assert_eq!(server.peer(at_server).unwrap().uid, Some(own_uid()), "as the kernel reports it");
     assert_eq!(client.peer(link).unwrap().process, process("server"));
     let now = world.now;
     client.endpoint.send(now, link, MessageKind::Message, 0xdead_beef, &[b"hel", b"lo"]).unwrap();
@@ -99,7 +99,7 @@ fn processes_of_other_users_get_no_link_for_messages() {
         world.step(ms(1), &mut [&mut client, &mut server]);
         assert_eq!((client.up().len(), server.up().len()), (up, up), "{local:?}");
     }
-    // A proxy takes none, whatever the token.
+    // A proxy accepts no message links, whatever the token.
     let (mut proxy, mut app) = (world.proxy(8), world.process("p", 8));
     let link = connect(&world, &mut app, Purpose::Message, (0, 1), &process_token("p", 1));
     world.step(ms(1), &mut [&mut app, &mut proxy]);
@@ -118,7 +118,7 @@ fn messages_are_read_where_they_lie() {
     let send = |client: &mut Side, n: u32| {
         client.endpoint.send(now, link, MessageKind::Message, n, &[&n.to_le_bytes()]).is_ok()
     };
-    // Nothing comes back while the owner holds what it took: the peer runs out of descriptors.
+    // No credit is returned while the owner holds the messages that it took: the peer runs out of descriptors.
     let mut sent = 0;
     while send(&mut client, sent) {
         sent += 1;
@@ -133,12 +133,12 @@ fn messages_are_read_where_they_lie() {
         memory.read(message.offset, &mut bytes);
         assert_eq!((message.immediate, u32::from_le_bytes(bytes), message.len), (n as u32, n as u32, 4));
     }
-    // In any order.
-    taken.into_iter().rev().for_each(|message| server.endpoint.give_back(now, message));
+    // They may be released in any order.
+    taken.into_iter().rev().for_each(|message| server.endpoint.release(now, message));
     world.step(ms(1), &mut [&mut client, &mut server]);
-    assert!((0..sent / 2).all(|n| send(&mut client, n)), "half are told at once");
+    assert!((0..sent / 2).all(|n| send(&mut client, n)), "half are returned at once");
     world.step(ms(1), &mut [&mut client, &mut server]);
-    // What is held outlives the link, and giving it back then does nothing.
+    // A held message outlives the link; releasing it then has no effect.
     let last = server.endpoint.take(now).unwrap();
     drop(client);
     world.step(ms(1), &mut [&mut server]);
@@ -147,5 +147,5 @@ fn messages_are_read_where_they_lie() {
     assert_eq!(server.up(), []);
     let mut bytes = [9; 4];
     assert_eq!((memory.read(last.offset, &mut bytes), bytes), (4, [0; 4]));
-    server.endpoint.give_back(now, last);
+    server.endpoint.release(now, last);
 }

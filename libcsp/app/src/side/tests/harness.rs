@@ -14,18 +14,18 @@ pub const WINDOW: u32 = 64 * 1024;
 const UNIX: u64 = 1_800_000_000;
 
 /// A channel message: kind, label or id, argument, payload.
-pub type Told = (MessageKind, u32, u32, Vec<u8>);
+pub type Sent = (MessageKind, u32, u32, Vec<u8>);
 
 pub struct Proxy {
     endpoint: Endpoint,
-    /// Those that are up, in the order in which they came.
+    /// The links that are up, in the order in which they came up.
     pub links: Vec<LinkId>,
-    /// The one that is spoken on.
+    /// The link on which messages are sent.
     pub link: Option<LinkId>,
-    /// The one on which the last message came.
-    pub heard_on: Option<LinkId>,
+    /// The link on which the last message arrived.
+    pub last_received_on: Option<LinkId>,
     now: Instant,
-    told: Vec<Told>,
+    sent: Vec<Sent>,
     pub last_flags: u8,
 }
 
@@ -50,11 +50,11 @@ impl Proxy {
         let provider = Box::new(fabric.provider("pn-1"));
         let mut endpoint = Endpoint::new(provider, small(EndpointConfig::channel(identity, Some(key()))));
         endpoint.listen(&ViAddress::Name("pn-1.w0".into())).unwrap();
-        let (links, link, heard_on) = (Vec::new(), None, None);
-        Proxy { endpoint, links, link, heard_on, now: fabric.now(), told: Vec::new(), last_flags: 0 }
+        let (links, link, last_received_on) = (Vec::new(), None, None);
+        Proxy { endpoint, links, link, last_received_on, now: fabric.now(), sent: Vec::new(), last_flags: 0 }
     }
 
-    /// Dies and comes back as new.
+    /// Kills the proxy and starts it anew.
     pub fn restart(&mut self, fabric: &MemoryFabric) {
         fabric.kill_node("pn-1", InFlight::Delivered);
         *self = Proxy::new(fabric);
@@ -77,31 +77,31 @@ impl Proxy {
                 None => {}
             }
             let Some(received) = self.endpoint.receive(now, &mut body) else { break };
-            self.heard_on = Some(received.link);
+            self.last_received_on = Some(received.link);
             for message in Messages::new(&body[..received.len]) {
                 let Message { header, payload } = message.unwrap();
                 self.last_flags = header.flags;
-                self.told.push((header.kind, header.id, header.argument, payload.to_vec()));
+                self.sent.push((header.kind, header.id, header.argument, payload.to_vec()));
             }
         }
     }
 
-    /// Gives one link up.
+    /// Breaks a link.
     pub fn drop_link(&mut self, link: LinkId) {
         self.endpoint.fail(self.now, link);
     }
 
-    /// What the application told since last asked.
-    pub fn take(&mut self) -> Vec<Told> {
-        std::mem::take(&mut self.told)
+    /// The messages that the application sent since the last call.
+    pub fn take(&mut self) -> Vec<Sent> {
+        std::mem::take(&mut self.sent)
     }
 
-    pub fn tell(&mut self, kind: MessageKind, id: u32, argument: u32, payload: &[u8]) {
+    pub fn send(&mut self, kind: MessageKind, id: u32, argument: u32, payload: &[u8]) {
         let header = MessageHeader::new(kind, id, argument, payload.len() as u32);
-        self.tell_header(header, payload);
+        self.send_header(header, payload);
     }
 
-    pub fn tell_header(&mut self, header: MessageHeader, payload: &[u8]) {
+    pub fn send_header(&mut self, header: MessageHeader, payload: &[u8]) {
         let Some(link) = self.link else { return };
         let header = header.emit();
         let padding = vec![0; payload.len().next_multiple_of(8) - payload.len()];
@@ -110,11 +110,11 @@ impl Proxy {
     }
 
     pub fn data(&mut self, label: FlowLabel, bytes: &[u8]) {
-        self.tell(MessageKind::Data, label.to_wire(), 0, bytes);
+        self.send(MessageKind::Data, label.to_wire(), 0, bytes);
     }
 
     pub fn open(&mut self, _now: &Instant, label: FlowLabel, listener: ListenerId) {
-        self.tell(MessageKind::Open, label.to_wire(), listener.to_wire(), &open_payload());
+        self.send(MessageKind::Open, label.to_wire(), listener.to_wire(), &open_payload());
     }
 }
 
@@ -129,12 +129,12 @@ impl World {
         Self::with_pool(1)
     }
 
-    /// The same with so many links.
+    /// The same with a pool of this many links.
     pub fn with_pool(pool: u8) -> Self {
         Self::with(AppConfig { receive_window: WINDOW, pool, ..AppConfig::default() })
     }
 
-    /// The same with a table for so many flows.
+    /// The same with a table for this many flows.
     pub fn with_flows(flows_max: usize) -> Self {
         Self::with(AppConfig { receive_window: WINDOW, pool: 1, flows_max, ..AppConfig::default() })
     }
@@ -195,7 +195,7 @@ impl World {
         accepted.flow
     }
 
-    /// Lets everything that is on its way arrive.
+    /// Lets everything in transit arrive.
     pub fn run(&mut self) {
         self.run_for(5);
     }

@@ -1,4 +1,4 @@
-//! What happens to connections at a listener that the program stops polling, for a moment or for good.
+//! Connections at a listener that the program stops polling, briefly or for good.
 
 use csp_types::Duration;
 use csp_wire::channel::MessageKind;
@@ -7,7 +7,7 @@ use super::*;
 
 const BACKLOG: u32 = 8;
 
-/// A listener with two connections that wait, out of eight that were granted.
+/// A listener with two waiting connections, out of eight that were granted.
 fn two_wait() -> (World, ListenerId) {
     let mut w = World::new();
     let listener = w.listening(BACKLOG);
@@ -18,7 +18,7 @@ fn two_wait() -> (World, ListenerId) {
     (w, listener)
 }
 
-/// Kind, id and argument of what the application sent.
+/// Kind, id and argument of the messages that the application sent.
 fn sent(w: &mut World) -> Vec<(MessageKind, u32, u32)> {
     w.proxy.take().into_iter().map(|m| (m.0, m.1, m.2)).collect()
 }
@@ -62,7 +62,7 @@ fn a_listener_that_stays_out_returns_its_credit_and_then_what_waits_in_order() {
     assert_eq!((w.app.flow_count(), w.app.counters().pauses_ended), (0, 1));
     // An offer that crossed the withdrawal is refused as well.
     w.proxy.open(&w.now, label(3), listener);
-    w.proxy.tell(AcceptCredit, id, BACKLOG - 3, &[]);
+    w.proxy.send(AcceptCredit, id, BACKLOG - 3, &[]);
     w.run();
     assert_eq!(sent(&mut w), [refused(3)]);
     w.app.set_interest(listener, true).unwrap();
@@ -80,7 +80,7 @@ fn interest_that_returns_before_the_proxy_s_answer_is_granted_after_it() {
     w.app.set_interest(listener, true).unwrap();
     w.run();
     assert_eq!(sent(&mut w), [], "six credits are still out");
-    w.proxy.tell(AcceptCredit, id, BACKLOG - 2, &[]);
+    w.proxy.send(AcceptCredit, id, BACKLOG - 2, &[]);
     w.run();
     assert_eq!(sent(&mut w), [(AcceptCredit, id, BACKLOG)]);
     pause_and_wait(&mut w, listener);
@@ -92,7 +92,7 @@ fn credit_that_was_never_granted_cannot_be_returned() {
     let mut w = World::new();
     let listener = w.listening(BACKLOG);
     pause_and_wait(&mut w, listener);
-    w.proxy.tell(AcceptCredit, listener.to_wire(), BACKLOG + 1, &[]);
+    w.proxy.send(AcceptCredit, listener.to_wire(), BACKLOG + 1, &[]);
     w.run();
     assert_eq!(w.app.counters().protocol_violations, 1);
 }
@@ -103,15 +103,15 @@ fn an_answer_from_before_the_listener_was_announced_anew_is_no_violation() {
     let id = listener.to_wire();
     pause_and_wait(&mut w, listener);
     w.app.set_interest(listener, true).unwrap();
-    w.app.announce(0); // a link of the pool is lost, and this one carries on
+    w.app.announce(0); // a link of the pool is lost, and this one replaces it
     w.run();
     sent(&mut w);
-    w.proxy.open(&w.now, label(3), listener); // by credit of before
-    w.proxy.tell(AcceptCredit, id, BACKLOG - 3, &[]);
+    w.proxy.open(&w.now, label(3), listener); // by credit granted before
+    w.proxy.send(AcceptCredit, id, BACKLOG - 3, &[]);
     w.run();
     assert_eq!(w.app.accept_queue_len(listener), 1);
     pause_and_wait(&mut w, listener);
-    w.proxy.tell(AcceptCredit, id, BACKLOG, &[]);
+    w.proxy.send(AcceptCredit, id, BACKLOG, &[]);
     w.run();
     assert_eq!(w.app.counters().protocol_violations, 0);
     w.app.set_interest(listener, true).unwrap();
@@ -135,7 +135,7 @@ fn credit_granted_between_two_withdrawals_is_withdrawn_after_the_first_answer() 
     sent(&mut w);
     pause_and_wait(&mut w, listener);
     assert_eq!(sent(&mut w), [], "the first withdrawal is unanswered");
-    w.proxy.tell(AcceptCredit, id, 2, &[]);
+    w.proxy.send(AcceptCredit, id, 2, &[]);
     w.run();
     assert_eq!(sent(&mut w), [(AcceptCredit, id, 0)]);
 }
@@ -152,7 +152,7 @@ fn an_owner_that_waits_again_is_notified_of_what_is_still_there() {
 }
 
 #[test]
-fn a_listener_that_is_closed_while_it_is_paused_is_forgotten() {
+fn a_listener_that_is_closed_while_it_is_paused_is_removed() {
     let (mut w, listener) = two_wait();
     w.app.set_interest(listener, false).unwrap();
     w.app.close_listener(listener).unwrap();
@@ -178,7 +178,7 @@ fn a_full_table_of_flows_grants_nothing_until_a_flow_ends() {
     assert_eq!(sent(&mut w), []);
     w.app.close(w.now, flows[0], false).unwrap();
     w.run();
-    w.proxy.tell(Close, label(1).to_wire(), 0, &[]);
+    w.proxy.send(Close, label(1).to_wire(), 0, &[]);
     w.run();
     assert!(sent(&mut w).contains(&(AcceptCredit, listener.to_wire(), 1)));
     assert_eq!(w.app.counters().refused, 0);

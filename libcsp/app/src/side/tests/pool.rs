@@ -35,9 +35,9 @@ fn a_flow_stays_on_the_link_on_which_it_was_offered() {
     for (n, flow) in flows.into_iter().enumerate() {
         w.app.write(w.now, flow, &[b"bytes"]).unwrap();
         w.run();
-        assert_eq!(w.proxy.heard_on, Some(w.proxy.links[n]));
+        assert_eq!(w.proxy.last_received_on, Some(w.proxy.links[n]));
     }
-    // What names it on another link is not for it.
+    // A message with its label on another link is ignored.
     w.proxy.link = Some(w.proxy.links[1]);
     w.proxy.data(label(1), b"astray");
     w.run();
@@ -65,7 +65,7 @@ fn a_lost_link_takes_its_own_flows_along_and_is_replaced() {
         w.run_for(5_000);
         assert_eq!(w.proxy.links.len(), 2, "the link is replaced");
         assert_eq!((w.app.counters().links_up, w.app.counters().links_lost), (3, 1));
-        // New connections come over both.
+        // New connections arrive on both links.
         for n in 0..2 {
             w.proxy.link = Some(w.proxy.links[n]);
             w.proxy.open(&w.now, label(n as u32 + 10), listener);
@@ -76,18 +76,18 @@ fn a_lost_link_takes_its_own_flows_along_and_is_replaced() {
 }
 
 #[test]
-fn listeners_are_announced_once_and_anew_when_the_link_that_told_them_is_lost() {
+fn listeners_are_announced_once_and_again_when_their_link_is_lost() {
     let (mut w, listener, _) = with_two_flows();
     w.app.set_interest(listener, true).unwrap();
-    let told = |w: &mut World| w.proxy.take().iter().map(|m| (m.0, m.2)).collect::<Vec<_>>();
+    let sent = |w: &mut World| w.proxy.take().iter().map(|m| (m.0, m.2)).collect::<Vec<_>>();
     w.run();
-    assert_eq!(told(&mut w), [], "not once for each link");
+    assert_eq!(sent(&mut w), [], "not once for each link");
     let (first, second) = (w.proxy.links[0], w.proxy.links[1]);
     w.proxy.drop_link(first);
     w.run_for(5_000);
-    assert_eq!(told(&mut w), [(Unlisten, 0), (Listen, 8), (AcceptCredit, 8)]);
-    assert_eq!(w.proxy.heard_on, Some(second));
-    // Connections that the proxy had offered by the former credit are still taken, and no more than those.
+    assert_eq!(sent(&mut w), [(Unlisten, 0), (Listen, 8), (AcceptCredit, 8)]);
+    assert_eq!(w.proxy.last_received_on, Some(second));
+    // Connections that the proxy had offered by the former credit are still accepted, and no more than those.
     w.proxy.link = Some(second);
     for n in 0..14 {
         w.proxy.open(&w.now, label(20 + n), listener);
@@ -106,30 +106,30 @@ fn connections_offered_on_a_lost_link_cost_no_credit_for_good() {
     let (mut w, _, _) = with_two_flows();
     w.proxy.take();
     for _ in 0..3 {
-        // Whether it offered something on that link that nobody heard of cannot be known: it is told all anew.
+        // Whether the proxy offered a connection on that link is unknown: all listeners are announced anew.
         w.proxy.drop_link(w.proxy.links[1]);
         w.run_for(5_000);
-        let told: Vec<_> = w.proxy.take().iter().map(|m| (m.0, m.2)).collect();
-        assert_eq!(told, [(Unlisten, 0), (Listen, 8), (AcceptCredit, 8)]);
+        let sent: Vec<_> = w.proxy.take().iter().map(|m| (m.0, m.2)).collect();
+        assert_eq!(sent, [(Unlisten, 0), (Listen, 8), (AcceptCredit, 8)]);
         assert_eq!(w.proxy.links.len(), 2);
     }
     assert_eq!(w.app.counters().protocol_violations, 0);
 }
 
 #[test]
-fn a_proxy_hears_again_of_listeners_that_were_closed_when_a_link_is_lost() {
+fn closed_listeners_are_announced_again_when_a_link_is_lost() {
     let (mut w, listener, _) = with_two_flows();
     w.app.close_listener(listener).unwrap();
     let first = w.proxy.links[0];
     w.proxy.drop_link(first);
     w.run_for(5_000);
-    let told = w.proxy.take();
-    assert!(told.iter().any(|m| (m.0, m.1) == (Unlisten, listener.to_wire())), "{told:?}");
+    let sent = w.proxy.take();
+    assert!(sent.iter().any(|m| (m.0, m.1) == (Unlisten, listener.to_wire())), "{sent:?}");
     assert_eq!(w.proxy.links.len(), 2);
 }
 
 #[test]
-fn a_link_without_descriptors_holds_up_nobody_elses_flows() {
+fn a_link_without_descriptors_delays_no_flow_of_other_links() {
     let (mut w, _, [held_up, free]) = with_two_flows();
     while w.app.write(w.now, held_up, &[b"x"]).is_ok() {}
     assert!(!w.app.readiness(Handle::Flow(held_up)).contains(Readiness::WRITABLE));
@@ -145,9 +145,9 @@ fn connections_are_spread_over_the_links() {
         w.run();
         let (kind, request, ..) = w.proxy.take().remove(0);
         assert_eq!(kind, Connect);
-        used.extend(w.proxy.heard_on);
-        w.proxy.link = w.proxy.heard_on;
-        w.proxy.tell(MessageKind::Connected, label(n + 1).to_wire(), request, &open_payload());
+        used.extend(w.proxy.last_received_on);
+        w.proxy.link = w.proxy.last_received_on;
+        w.proxy.send(MessageKind::Connected, label(n + 1).to_wire(), request, &open_payload());
         w.run();
         assert_eq!(w.app.write(w.now, flow, &[b"x"]), Ok(1));
         w.run();
