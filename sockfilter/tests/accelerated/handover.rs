@@ -419,7 +419,7 @@ fn a_service_listens_on_its_connections_own_address() {
 const INODES: &str = "
 import os, socket, struct, sys
 if len(sys.argv) == 1:
-    listener = socket.create_server(('', 18132))
+    listener = socket.create_server(('', 18136))
     listener.set_inheritable(True)
     os.environ.clear()
     os.execv('/usr/bin/python3', ['python3', sys.argv[0], str(listener.fileno())])
@@ -442,8 +442,8 @@ assert os.wait()[1] == 0
 fn a_connection_keeps_its_inode_when_it_goes_to_another_process() {
     let mut stage = Stage::new();
     let program = stage.python(INODES, &[]);
-    stage.proxy.until("the listener", |p| p.listening(18132).1 == 1);
-    let label = stage.proxy.open(18132, b"", false);
+    stage.proxy.until("the listener", |p| p.listening(18136).1 == 1);
+    let label = stage.proxy.open(18136, b"", false);
     stage.proxy.until("the end", |p| p.flow(label).closed);
     assert_eq!(stage.proxy.flow(label).received, b"the same");
     stage.succeeds(program);
