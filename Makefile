@@ -96,6 +96,7 @@ test: packages-test ## unit, conformance, simulation and cluster tests (root: re
 test-faults: packages-test ## daemons and programs killed, stopped and crowded: real processes whose timing load can spoil (root, 2 minutes)
 	$(CARGO) build --release --locked --workspace --lib --bins --tests --examples
 	$(CARGO) test --release --locked --workspace --no-fail-fast --test crowd --test failures --test relay -- --ignored --nocapture
+	$(CARGO) test --release --locked -p csp-app-node --lib -- --ignored
 
 .PHONY: test-tcp-soak
 test-tcp-soak: packages-build ## the TCP engine's simulation for SEEDS (1,000,000) seeds from START (0) on
