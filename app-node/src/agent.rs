@@ -7,7 +7,6 @@ pub mod kernel;
 pub mod processes;
 mod receive;
 pub mod server;
-mod strangers;
 
 pub use directory::{Choice, Directory, ProxyEntry};
 pub use processes::{PageCopy, ProcessInfo, Processes};

@@ -90,7 +90,48 @@ pub struct Processes {
     /// Attachments since the start.
     pub attached_total: u64,
     /// Refused attachments by reason.
-    pub refused: BTreeMap<&'static str, u64>,
+    pub refused: BTreeMap<Refusal, u64>,
+}
+
+/// Why a process was refused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Refusal {
+    /// Its user is not in the agent's list.
+    User,
+    /// It is outside the agent's PID namespace.
+    Namespace,
+    /// Its first message was not a valid ATTACH.
+    Protocol,
+    /// The table is full, or its user has its share of it.
+    Full,
+    /// No page could be created for it.
+    Memory,
+    /// Too many connections to the agent's socket have not attached.
+    Strangers,
+}
+
+impl Refusal {
+    /// All of them.
+    pub const ALL: [Refusal; 6] = [
+        Refusal::User,
+        Refusal::Namespace,
+        Refusal::Protocol,
+        Refusal::Full,
+        Refusal::Memory,
+        Refusal::Strangers,
+    ];
+
+    /// The reason's name in metrics and logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Refusal::User => "user",
+            Refusal::Namespace => "namespace",
+            Refusal::Protocol => "protocol",
+            Refusal::Full => "full",
+            Refusal::Memory => "memory",
+            Refusal::Strangers => "strangers",
+        }
+    }
 }
 
 /// Counters that describe the present state; those of exited processes are not added.
@@ -167,7 +208,7 @@ impl Processes {
     }
 
     /// Counts a refusal.
-    pub fn refuse(&mut self, reason: &'static str) {
+    pub fn refuse(&mut self, reason: Refusal) {
         *self.refused.entry(reason).or_default() += 1;
     }
 

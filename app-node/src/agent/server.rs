@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use csp_control::{AccessRule, Subject};
+use csp_telemetry::{Place, Shares};
 use csp_transport::token::{self, TokenClaims};
 use csp_transport::{ClusterKey, ProcessId};
 use csp_types::{Grant, NodeId, ProgramName, Role};
@@ -27,15 +28,17 @@ use tokio::sync::watch;
 use super::directory::Directory;
 use super::helper::Helpers;
 use super::kernel::{bindable, held};
-use super::processes::{ProcessInfo, Processes};
+use super::processes::{ProcessInfo, Processes, Refusal};
 use super::receive::{Received, readable, receive, receive_first};
-use super::strangers::{Place, Strangers};
 use crate::custody::{Charge, Custodian};
 
 /// Lifetime of a token.
 const TOKEN_LIFETIME_S: u64 = 3600;
 /// How long a process may take to send ATTACH.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(2);
+/// Largest number of connections that have not attached: of one user, and of all.
+const STRANGERS_OF_USER_MAX: usize = 64;
+const STRANGERS_MAX: usize = 1024;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
 /// Interval after which a message is sent again to a process whose socket buffer is full.
@@ -90,7 +93,7 @@ pub async fn serve(
     let listener = std::os::unix::net::UnixListener::from(bind(&options.socket)?);
     let _file = SocketFile(options.socket.clone());
     let listener = UnixListener::from_std(listener).map_err(wrong)?;
-    let (options, strangers) = (Rc::new(options), Strangers::default());
+    let (options, strangers) = (Rc::new(options), Shares::new(STRANGERS_OF_USER_MAX, STRANGERS_MAX));
     if let Some(custodian) = options.custodian.clone() {
         tokio::task::spawn_local(update_custodian(custodian, directory.clone()));
     }
@@ -106,7 +109,7 @@ pub async fn serve(
                             serve_process(&options, &socket, (credentials, place), directory, &processes)
                                 .await;
                         }
-                        None => processes.borrow_mut().refuse("strangers"),
+                        None => processes.borrow_mut().refuse(Refusal::Strangers),
                     }
                     // Closing it may close descriptors that were never received.
                     options.helpers.drop_for(credentials.uid, socket.into_std()).await;
@@ -164,7 +167,7 @@ pub fn unix_ms() -> u64 {
 async fn serve_process(
     options: &AgentOptions,
     socket: &UnixStream,
-    (credentials, place): (Credentials, Place),
+    (credentials, place): (Credentials, Place<u32>),
     mut directory: watch::Receiver<Directory>,
     processes: &RefCell<Processes>,
 ) {
@@ -251,14 +254,14 @@ fn send(socket: &UnixStream, message: &[u8], descriptor: Option<&File>) -> bool 
     rustix::net::sendmsg(socket, &parts, &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok()
 }
 
-/// Returns why a peer may not attach, by its credentials: the counter's name and the error text.
-fn refuse_peer(options: &AgentOptions, peer: &Credentials) -> Option<(&'static str, String)> {
+/// Returns why a peer may not attach, by its credentials: the reason and the error text.
+fn refuse_peer(options: &AgentOptions, peer: &Credentials) -> Option<(Refusal, String)> {
     if peer.pid == 0 {
         let words = "the process is not in the agent's PID namespace or below it, so that the agent cannot identify it";
-        return Some(("namespace", words.to_owned()));
+        return Some((Refusal::Namespace, words.to_owned()));
     }
     let admitted = options.users.as_ref().is_none_or(|users| users.contains(&peer.uid));
-    (!admitted).then(|| ("user", format!("user {} is not in the agent's list of users", peer.uid)))
+    (!admitted).then(|| (Refusal::User, format!("user {} is not in the agent's list of users", peer.uid)))
 }
 
 /// Receives ATTACH and answers it. Returns the process's key and id, and its program; `None` if it was refused.
@@ -270,8 +273,8 @@ async fn attach(
     processes: &RefCell<Processes>,
 ) -> Option<(u64, ProcessId, ProgramName)> {
     let Credentials { pid, uid, .. } = *credentials;
-    let refuse = |reason: &'static str, words: String| {
-        tracing::warn!(pid, uid, reason, "a process was refused: {words}");
+    let refuse = |reason: Refusal, words: String| {
+        tracing::warn!(pid, uid, reason = reason.as_str(), "a process was refused: {words}");
         processes.borrow_mut().refuse(reason);
         let mut buffer = [0; 512];
         if let Ok(len) = wire::emit_refused(&mut buffer, &words) {
@@ -289,21 +292,21 @@ async fn attach(
     }
     let (program, former) = match AgentMessage::parse(&datagram) {
         Ok(AgentMessage::Attach(attach)) => (attach.program, attach.former),
-        Ok(_) => return refuse("protocol", "the first message must be ATTACH".to_owned()),
-        Err(error) => return refuse("protocol", format!("ATTACH is malformed: {error}")),
+        Ok(_) => return refuse(Refusal::Protocol, "the first message must be ATTACH".to_owned()),
+        Err(error) => return refuse(Refusal::Protocol, format!("ATTACH is malformed: {error}")),
     };
     let id = processes.borrow_mut().id_for(&program, pid, &String::from_utf8_lossy(former));
     let Some(process) = ProcessId::parse(id.as_bytes()) else {
-        return refuse("protocol", "the program's name cannot be part of a process id".to_owned());
+        return refuse(Refusal::Protocol, "the program's name cannot be part of a process id".to_owned());
     };
     let page = match new_page() {
         Ok(page) => page,
-        Err(error) => return refuse("memory", format!("the process page cannot be created: {error}")),
+        Err(error) => return refuse(Refusal::Memory, format!("the process page cannot be created: {error}")),
     };
     let shared = page.try_clone().ok()?;
     let info = ProcessInfo { id, pid, uid, program, attached_unix_ms: unix_ms(), exited_unix_ms: None };
     let Some(key) = processes.borrow_mut().attached(info, page) else {
-        return refuse("full", "the agent has no room for another process (capacity.processes)".to_owned());
+        return refuse(Refusal::Full, "the agent has no room for another process (capacity.processes)".to_owned());
     };
     let rules = directory.borrow().access.clone();
     let grant = grant_for(options, *credentials, &program, &rules).await;
@@ -441,9 +444,9 @@ mod tests {
         };
         assert_eq!(refused(None, 7, 65534), None);
         assert_eq!(refused(Some(vec![33]), 7, 33), None);
-        assert_eq!(refused(Some(vec![33]), 7, 0), Some("user"));
+        assert_eq!(refused(Some(vec![33]), 7, 0), Some(Refusal::User));
         // SO_PEERCRED reports 0 for a process without a number in the reader's PID namespace.
-        assert_eq!(refused(None, 0, 0), Some("namespace"));
-        assert_eq!(refused(Some(vec![33]), 0, 33), Some("namespace"));
+        assert_eq!(refused(None, 0, 0), Some(Refusal::Namespace));
+        assert_eq!(refused(Some(vec![33]), 0, 33), Some(Refusal::Namespace));
     }
 }

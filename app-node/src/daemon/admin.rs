@@ -3,6 +3,7 @@
 //! The agent's thread owns the table of processes; requests are sent to it as closures.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -22,7 +23,7 @@ use csp_wire::agent::page::{COUNTER_NAMES, SocketEntry, SocketKind};
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::agent::processes::is_gauge;
+use crate::agent::processes::{Refusal, is_gauge};
 use crate::agent::{Directory, PageCopy, ProcessInfo, Processes, ProxyEntry};
 
 /// Largest number of queued requests.
@@ -45,7 +46,7 @@ struct Snapshot {
     totals: Vec<u64>,
     processes: (usize, usize),
     attached: u64,
-    refused: Vec<(&'static str, u64)>,
+    refused: BTreeMap<Refusal, u64>,
 }
 
 #[derive(Clone)]
@@ -94,7 +95,7 @@ pub async fn answer(mut questions: Questions, processes: Rc<RefCell<Processes>>)
                     totals: table.totals().to_vec(),
                     processes: table.occupancy(),
                     attached: table.attached_total,
-                    refused: table.refused.iter().map(|(reason, count)| (*reason, *count)).collect(),
+                    refused: table.refused.clone(),
                 };
                 *questions.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = snapshot;
             }
@@ -105,10 +106,10 @@ pub async fn answer(mut questions: Questions, processes: Rc<RefCell<Processes>>)
 fn expose(out: &mut MetricWriter, snapshot: &Snapshot) {
     out.table("processes", snapshot.processes.0, snapshot.processes.1);
     out.counter("csp_agent_attached_total", "Processes that attached", &[], snapshot.attached);
-    for reason in ["user", "protocol", "full", "memory"] {
-        let count = snapshot.refused.iter().find(|(r, _)| *r == reason).map_or(0, |(_, count)| *count);
+    for reason in Refusal::ALL {
+        let count = snapshot.refused.get(&reason).copied().unwrap_or(0);
         let help = "Processes that were refused, by reason";
-        out.counter("csp_agent_refused_total", help, &[("reason", reason)], count);
+        out.counter("csp_agent_refused_total", help, &[("reason", reason.as_str())], count);
     }
     for (name, value) in COUNTER_NAMES.iter().zip(snapshot.totals.iter().copied()) {
         let words = name.replace('_', " ");

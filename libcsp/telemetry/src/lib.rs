@@ -13,6 +13,7 @@ mod logging;
 pub mod mailbox;
 mod metrics;
 mod readiness;
+mod shares;
 mod snapshot;
 
 pub use admin::{AdminError, AdminOptions, AdminServer};
@@ -23,4 +24,5 @@ pub use logging::{LogError, LogFormat, init_logging};
 pub use mailbox::{Mailbox, MailboxError, MailboxSender, Reply};
 pub use metrics::{Exposition, MetricSource, MetricWriter};
 pub use readiness::Readiness;
+pub use shares::{Place, Shares};
 pub use snapshot::SnapshotCell;

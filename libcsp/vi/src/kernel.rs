@@ -1,12 +1,12 @@
-//! What the kernel says of sockets, where the safe libraries do not ask.
+//! Socket options that the safe libraries lack: the peer's credentials, the network namespace, the refusal of descriptors.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Who is at the other end of a Unix socket, as the kernel noted when it was connected (SO_PEERCRED, unix(7)).
+/// The process at the other end of a Unix socket, as the kernel recorded it at connect(2) (SO_PEERCRED, unix(7)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Credentials {
-    /// Its process; 0 where it lies outside the caller's PID namespace.
+    /// Its process id; 0 if it is outside the caller's PID namespace.
     pub pid: u32,
     /// Its user.
     pub uid: u32,
@@ -14,14 +14,14 @@ pub struct Credentials {
     pub gid: u32,
 }
 
-/// The credentials of a Unix socket's peer.
+/// Returns the credentials of a Unix socket's peer.
 pub fn peer_credentials(socket: impl AsFd) -> io::Result<Credentials> {
     let none = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let found = option(socket, libc::SO_PEERCRED, none)?;
     Ok(Credentials { pid: u32::try_from(found.pid).unwrap_or(0), uid: found.uid, gid: found.gid })
 }
 
-/// A number for the network namespace that a socket belongs to, never given to another one (SO_NETNS_COOKIE, Linux 5.14).
+/// Returns the cookie of a socket's network namespace, which the kernel never reuses (SO_NETNS_COOKIE, Linux 5.14).
 pub fn network_of(socket: impl AsFd) -> io::Result<u64> {
     option(socket, libc::SO_NETNS_COOKIE, 0u64)
 }
@@ -29,8 +29,8 @@ pub fn network_of(socket: impl AsFd) -> io::Result<u64> {
 /// SO_PASSRIGHTS (Linux 6.16), which the libc crate does not have yet.
 const SO_PASSRIGHTS: libc::c_int = 83;
 
-/// Whether peers of a Unix socket may send descriptors to it, and to those that it accepts from now on; those who try get
-/// EPERM otherwise. Kernels before Linux 6.16 cannot refuse them: ENOPROTOOPT.
+/// Sets whether peers of a Unix socket, and of sockets that it accepts from now on, may send descriptors to it; otherwise
+/// their sendmsg(2) fails with EPERM. Kernels before Linux 6.16 do not know the option: ENOPROTOOPT.
 pub fn take_descriptors(socket: impl AsFd, take: bool) -> io::Result<()> {
     let (fd, level, value) = (socket.as_fd().as_raw_fd(), libc::SOL_SOCKET, libc::c_int::from(take));
     let len = size_of_val(&value) as libc::socklen_t;
@@ -41,7 +41,7 @@ pub fn take_descriptors(socket: impl AsFd, take: bool) -> io::Result<()> {
     }
 }
 
-/// An option of SOL_SOCKET; `T` consists of integers.
+/// Reads an option of SOL_SOCKET; `T` consists of integers.
 fn option<T: Copy>(socket: impl AsFd, name: libc::c_int, mut value: T) -> io::Result<T> {
     let mut len = size_of::<T>() as libc::socklen_t;
     let (fd, level) = (socket.as_fd().as_raw_fd(), libc::SOL_SOCKET);

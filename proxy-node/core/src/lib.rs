@@ -186,7 +186,7 @@ impl ProxyCore {
         self.drive(now, out);
     }
 
-    /// Adds a channel to a process of `node`; `false` if [`CHANNELS_MAX`] is reached.
+    /// Adds a channel to `process`; `false` if [`CHANNELS_MAX`] is reached.
     pub fn channel_up(&mut self, channel: ChannelId, process: Process) -> bool {
         self.dispatcher.channel_up(channel, process)
     }

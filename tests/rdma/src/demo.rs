@@ -38,7 +38,7 @@ const PROXY: usize = 1;
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Time limit for detecting the silent death of a host (SPECIFICATION.md: 1 s), not counting how long a guest stood still.
 const SILENCE_DEADLINE: Duration = Duration::from_secs(1);
-/// A guest that stands still for longer cannot be told from a protocol that is too slow.
+/// Longest standstill of a guest in a valid measurement: behind a longer one, a protocol that is too slow would not show.
 const STANDSTILL_MAX: Duration = Duration::from_millis(500);
 
 /// The options of a run.

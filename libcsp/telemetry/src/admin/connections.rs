@@ -1,9 +1,7 @@
 //! The connections of the admin endpoint: accepted within bounds, each served in a task of its own.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
@@ -15,45 +13,12 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::Limits;
+use crate::shares::{Place, Shares};
 
 /// Time between two attempts to accept after one failed, as with too many open files.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// How long a connection that is too old may take to end.
-const LAST_WORDS: Duration = Duration::from_secs(10);
-
-/// Connections by the address they came from.
-#[derive(Clone, Default)]
-struct Open(Arc<Mutex<HashMap<IpAddr, usize>>>);
-
-/// A connection's place among those that are open.
-struct Place(Open, IpAddr);
-
-impl Open {
-    fn table(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A place for a connection from `address`; `None` where it has all it may have, or all are taken.
-    fn enter(&self, address: IpAddr, limits: &Limits) -> Option<Place> {
-        let mut table = self.table();
-        let (all, own) = (table.values().sum::<usize>(), table.get(&address).copied().unwrap_or(0));
-        if all >= limits.connections || own >= limits.connections_of_address {
-            return None;
-        }
-        table.insert(address, own + 1);
-        Some(Place(self.clone(), address))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut table = self.0.table();
-        match table.get_mut(&self.1) {
-            Some(count) if *count > 1 => *count -= 1,
-            _ => drop(table.remove(&self.1)),
-        }
-    }
-}
+const END_MAX: Duration = Duration::from_secs(10);
 
 /// Serves until `ended`, then waits for the requests under way.
 pub(super) async fn serve(
@@ -62,7 +27,8 @@ pub(super) async fn serve(
     limits: Limits,
     ended: impl Future<Output = ()>,
 ) {
-    let (open, mut tasks) = (Open::default(), JoinSet::new());
+    let places = Shares::new(limits.connections_of_address, limits.connections);
+    let mut tasks = JoinSet::new();
     let (stop, stopped) = watch::channel(false);
     let mut ended = pin!(ended);
     loop {
@@ -73,8 +39,8 @@ pub(super) async fn serve(
         };
         match accepted {
             Ok((stream, from)) => {
-                if let Some(place) = open.enter(from.ip(), &limits) {
-                    tasks.spawn(converse(stream, place, service.clone(), limits, stopped.clone()));
+                if let Some(place) = places.enter(from.ip()) {
+                    tasks.spawn(serve_one(stream, place, service.clone(), limits, stopped.clone()));
                 }
             }
             Err(error) => {
@@ -89,9 +55,9 @@ pub(super) async fn serve(
 }
 
 /// Serves one connection until its peer, its age or the endpoint ends it.
-async fn converse(
+async fn serve_one(
     stream: TcpStream,
-    _place: Place,
+    _place: Place<IpAddr>,
     service: Router,
     limits: Limits,
     mut stopped: watch::Receiver<bool>,
@@ -108,5 +74,5 @@ async fn converse(
         _ = stopped.wait_for(|stop| *stop) => {}
     }
     served.as_mut().graceful_shutdown();
-    let _ = tokio::time::timeout(LAST_WORDS, served).await; // cut off then
+    let _ = tokio::time::timeout(END_MAX, served).await; // cut off then
 }

@@ -1,7 +1,9 @@
 //! Slots for unauthenticated peers ("strangers": no token verified yet), and each user's share of the links of
 //! processes.
 
-use csp_types::Role;
+use std::collections::BTreeMap;
+
+use csp_types::{Instant, Role};
 use csp_wire::link::{Hello, RefusalCode};
 
 use super::Endpoint;
@@ -13,6 +15,13 @@ use crate::token::TokenClaims;
 /// The superuser, whose processes may hold all links.
 const ROOT: u32 = 0;
 
+/// The unauthenticated peers of one user.
+struct Strangers {
+    count: usize,
+    /// The one whose handshake began first, by the time at which it must be complete.
+    oldest: (Instant, LinkId),
+}
+
 impl Endpoint {
     /// Frees a slot for a peer that is not authenticated yet. Such peers hold at most half of the slots, and those of
     /// one user at most half of that half, if the provider knows users. Beyond its limit a user's oldest
@@ -20,31 +29,33 @@ impl Endpoint {
     /// only connect cannot lock out others. Returns `false` if links that are up hold all slots.
     pub(super) fn make_room_for_stranger(&mut self, user: Option<u32>) -> bool {
         let half = self.table.capacity().div_ceil(2);
-        let strangers = |endpoint: &Self, of: Option<Option<u32>>| -> Vec<LinkId> {
-            let links = endpoint.table.iter().filter(|(_, link)| link.state == State::AwaitHello);
-            let links = links.filter(|(_, link)| of.is_none_or(|user| link.peer_uid == user));
-            let mut found: Vec<_> = links.map(|(id, link)| (link.handshake_until, id)).collect();
-            found.sort_by_key(|(until, _)| *until);
-            found.into_iter().map(|(_, id)| id).collect()
-        };
-        let (all, own) = (strangers(self, None), strangers(self, Some(user)));
         let own_max = if user.is_some() { half.div_ceil(2) } else { half };
-        let evicted = if own.len() >= own_max {
-            own.first().copied()
-        } else if all.len() >= half || (self.table.available() == 0 && !all.is_empty()) {
-            let user_of = |id: LinkId| self.table.get(id).and_then(|link| link.peer_uid);
-            let most =
-                all.iter().map(|id| user_of(*id)).max_by_key(|user| strangers(self, Some(*user)).len());
-            most.and_then(|user| strangers(self, Some(user)).first().copied())
-        } else {
-            None
-        };
+        let by_user = self.strangers();
+        let all: usize = by_user.values().map(|strangers| strangers.count).sum();
+        let own = by_user.get(&user).filter(|own| own.count >= own_max);
+        let full = all >= half || self.table.available() == 0;
+        let from = own.or_else(|| by_user.values().max_by_key(|strangers| strangers.count).filter(|_| full));
+        let evicted = from.map(|strangers| strangers.oldest.1);
         if let Some(link) = evicted.and_then(|id| self.table.remove(id)) {
             self.counters.strangers_evicted += 1;
             // Fails only if the VI has ended already.
             let _ = self.provider.disconnect(link.vi);
         }
         self.table.available() > 0
+    }
+
+    /// The unauthenticated peers of each user.
+    fn strangers(&self) -> BTreeMap<Option<u32>, Strangers> {
+        let mut by_user: BTreeMap<Option<u32>, Strangers> = BTreeMap::new();
+        for (id, link) in self.table.iter().filter(|(_, link)| link.state == State::AwaitHello) {
+            let one = Strangers { count: 0, oldest: (link.handshake_until, id) };
+            let its = by_user.entry(link.peer_uid).or_insert(one);
+            its.count += 1;
+            if link.handshake_until < its.oldest.0 {
+                its.oldest = (link.handshake_until, id);
+            }
+        }
+        by_user
     }
 
     /// Checks the user's share: the processes of a user may open another link only while they hold no more links than
