@@ -86,7 +86,8 @@ fn medians(rounds: &[Vec<f64>]) -> Vec<f64> {
     let median = |column: usize| {
         let mut values: Vec<f64> = rounds.iter().filter_map(|round| round.get(column).copied()).collect();
         values.sort_by(f64::total_cmp);
-        values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+        let middle = [values.len().saturating_sub(1) / 2, values.len() / 2].map(|at| values.get(at).copied());
+        middle.iter().map(|value| value.unwrap_or(f64::NAN)).sum::<f64>() / 2.0
     };
     (0..COLUMNS.len()).map(median).collect()
 }
