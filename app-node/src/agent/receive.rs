@@ -16,6 +16,9 @@ use tokio::net::UnixStream;
 
 use super::helper::Helpers;
 
+/// The superuser.
+const ROOT: u32 = 0;
+
 /// A datagram of an admitted process; empty if the process has closed its socket.
 #[derive(Debug)]
 pub(super) struct Received {
@@ -84,12 +87,13 @@ fn receive_with_socket(socket: &OwnedFd, peer: Credentials) -> io::Result<Receiv
 
 /// Returns whether this is an end of a pair of Unix stream sockets that this very process created (socketpair(2)
 /// records the creator). Bytes written to it reach only processes to which the creator gave the other end, and closing
-/// it never blocks.
+/// it never blocks. A process that attached as root may have taken another user's identity since, as servers do.
 fn is_own_pair(socket: &OwnedFd, peer: Credentials) -> bool {
     // For a descriptor that is no socket the kernel returns ENOTSOCK without calling its file system.
     sockopt::socket_domain(socket).is_ok_and(|family| family == AddressFamily::UNIX)
         && sockopt::socket_type(socket).is_ok_and(|kind| kind == SocketType::STREAM)
-        && peer_credentials(socket).is_ok_and(|made| (made.pid, made.uid) == (peer.pid, peer.uid))
+        && peer_credentials(socket)
+            .is_ok_and(|made| made.pid == peer.pid && (made.uid == peer.uid || peer.uid == ROOT))
         && sockopt::socket_acceptconn(socket).is_ok_and(|listens| !listens)
 }
 
@@ -112,6 +116,7 @@ mod tests {
         let (uid, pid) = (own().uid, own().pid);
         assert!(!is_own_pair(&pair, Credentials { pid: pid + 1, ..own() }), "another process's");
         assert!(!is_own_pair(&pair, Credentials { uid: uid + 1, ..own() }), "another user's");
+        assert!(is_own_pair(&pair, Credentials { uid: ROOT, ..own() }), "the process was root when it attached");
         let path = std::env::temp_dir().join(format!("csp-own-pair-{}", std::process::id()));
         let foreign: [OwnedFd; 4] = [
             std::fs::File::open("/dev/null").unwrap().into(),

@@ -42,6 +42,32 @@ fn a_child_serves_what_its_parent_accepted() {
     stage.succeeds(server);
 }
 
+/// Gives up root's identity, as servers do, before a child gets the connection.
+const DROPPING: &str = "
+import os, socket
+listener = socket.create_server(('', 18133))
+c, _ = listener.accept()
+os.setgid(65534)
+os.setuid(65534)
+pid = os.fork()
+if pid == 0:
+    c.sendall(b'from a child of nobody')
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+c.close()
+";
+
+#[test]
+fn a_process_that_is_no_longer_root_shares_a_connection() {
+    let mut stage = Stage::new();
+    let program = stage.python(DROPPING, &[]);
+    let label = stage.proxy.open(18133, b"", false);
+    stage.proxy.until("the end", |p| p.flow(label).ended);
+    let flow = stage.proxy.take_flow(label);
+    assert_eq!((flow.received.as_slice(), flow.handovers, flow.reset), (&b"from a child of nobody"[..], 1, None));
+    stage.succeeds(program);
+}
+
 /// Both hold it, both write; the client sees the end when both have closed it.
 const SHARED: &str = "
 import os, socket
