@@ -289,7 +289,7 @@ impl NetworkCore {
             payload: &[],
         };
         self.trace_segment(TraceKind::LanIn, inbound.now, label, &inbound.segment, inbound.hash);
-        if out.tunnel(proxy, &record, &[payload]).is_err() {
+        if out.tunnel(inbound.now, proxy, &record, &[payload]).is_err() {
             self.counters.drop_tunnel_full += 1;
             return;
         }
@@ -301,6 +301,7 @@ impl NetworkCore {
     /// Sends an ICMP error about a segment of a bound flow to the flow's proxy, which validates it (RFC 5927).
     pub(super) fn on_icmp_error(
         &mut self,
+        now: Instant,
         packet: &[u8],
         quoted: Result<QuotedTcp, WireError>,
         out: &mut impl NetworkOutput,
@@ -316,7 +317,7 @@ impl NetworkCore {
             self.counters.drop_no_service += 1;
             return;
         };
-        match out.tunnel(flow.proxy, &icmp_record(flow), &[packet]) {
+        match out.tunnel(now, flow.proxy, &icmp_record(flow), &[packet]) {
             Ok(()) => self.counters.icmp_errors_in += 1,
             Err(_) => self.counters.drop_tunnel_full += 1,
         }

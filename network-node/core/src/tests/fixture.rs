@@ -44,7 +44,13 @@ pub(super) struct Output {
 }
 
 impl NetworkOutput for Output {
-    fn tunnel(&mut self, proxy: ProxyId, record: &Record<'_>, parts: &[&[u8]]) -> Result<(), TunnelFull> {
+    fn tunnel(
+        &mut self,
+        _: Instant,
+        proxy: ProxyId,
+        record: &Record<'_>,
+        parts: &[&[u8]],
+    ) -> Result<(), TunnelFull> {
         if self.full {
             return Err(TunnelFull);
         }
