@@ -138,12 +138,12 @@ impl ProxyWorker {
                 None => self.links.channel_endpoints[at].close(now, link),
             },
             LinkEvent::Down { link, reason } => {
-                // On one host a hang-up always comes from the process itself. Over the SAN the process's agent signals
-                // it; a hang-up without that signal is a lost link, and bytes may be missing.
-                let far = matches!(self.links.channel_endpoints[at].provider_name(), "ucx" | "verbs");
+                // Where a VI ends only with one of its ends, a hang-up always comes from the process itself. Over the SAN
+                // the process's agent signals it by CLOSE; without that the link is lost, and bytes may be missing.
+                let can_break = self.links.channel_endpoints[at].can_break();
                 let hangup = match reason {
                     DownReason::Closed => true,
-                    DownReason::Died(DeathCause::HangUp) => !far,
+                    DownReason::Died(DeathCause::HangUp) => !can_break,
                     _ => false,
                 };
                 match self.links.channel_link_down(at, link) {
