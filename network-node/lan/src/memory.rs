@@ -8,10 +8,11 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use csp_types::MacAddr;
+use csp_wire::offload::{Frame, TxOffload};
 
 use crate::port::{
-    Frame, LanPort, LanReceiver, LanTransmitter, PortInfo, RECEIVE_BATCH_MAX, ReceiveCounters,
-    TransmitCounters, TransmitError, TxOffload,
+    LanPort, LanReceiver, LanTransmitter, PortInfo, RECEIVE_BATCH_MAX, ReceiveCounters, TransmitCounters,
+    TransmitError,
 };
 use crate::{segment, steering};
 

@@ -6,9 +6,11 @@
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
+use csp_wire::offload::Frame;
+
 use super::socket::Socket;
 use super::vnet::{self, VNET_LEN};
-use crate::port::{Frame, LanReceiver, RECEIVE_BATCH_MAX, ReceiveCounters};
+use crate::port::{LanReceiver, RECEIVE_BATCH_MAX, ReceiveCounters};
 
 /// Length of a slot: virtio-net header, Ethernet header and the largest IP packet, rounded up to cache lines.
 const SLOT_LEN: usize = 64 * 1024 + 128;

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use csp_lan::TxOffload;
 use csp_types::{Duration, FlowLabel, FourTuple, Instant, MacAddr, Prefix};
+use csp_wire::offload::TxOffload;
 use csp_wire::tunnel::Record;
 
 /// Identifies a proxy for as long as the caller keeps it in this slot: below [`CoreConfig::proxies_max`].

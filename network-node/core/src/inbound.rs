@@ -3,11 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 
 use csp_classify::{PacketKey, Verdict};
-use csp_lan::{Checksum as FrameChecksum, Frame};
 use csp_types::{FlowLabel, FourTuple, Instant, MacAddr, TraceEvent, TraceKind};
 use csp_wire::checksum::Checksum;
 use csp_wire::ethernet::{self, EtherType};
 use csp_wire::icmp::QuotedTcp;
+use csp_wire::offload::{Checksum as FrameChecksum, Frame};
 use csp_wire::tcp::Segment;
 use csp_wire::tunnel::{Age, Flags, Record, RecordKind};
 use csp_wire::{Ecn, WireError, ipv4, ipv6};

@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
-use csp_lan::{Gso, GsoKind, TxOffload};
 use csp_types::{FourTuple, MacAddr};
 use csp_wire::checksum::Checksum;
 use csp_wire::ethernet::{self, EtherType};
+use csp_wire::offload::{Gso, GsoKind, TxOffload};
 use csp_wire::tcp::{self, Segment};
 use csp_wire::{Ecn, ipv4, ipv6};
 
