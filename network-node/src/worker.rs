@@ -172,7 +172,7 @@ impl NetworkWorker {
     /// Appends the descriptors to wait on to `into`.
     pub fn wake(&self, into: &mut Vec<Wake>) {
         self.links.used().for_each(|endpoint| endpoint.wake(into));
-        into.extend(self.receivers.iter().filter_map(|r| r.fd()));
+        into.extend(self.receivers.iter().flat_map(|r| r.fds()).flatten());
     }
 
     /// Returns a number that changes whenever the set of [`wake`](Self::wake) changes.

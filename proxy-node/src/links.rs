@@ -9,16 +9,33 @@ use csp_wire::tunnel::Record;
 
 use crate::core::{Blocked, ChannelId, Lane, ProxyOutput};
 
-/// A tunnel to a network node, with the number that the TCP engine stores (`via`; never reused).
+/// A worker of a network node, with the number that the TCP engine stores (`via`; never reused). It outlives its tunnel:
+/// the LAN delivers a client's segments to the same worker before and after a loss.
+#[derive(Debug)]
+struct NetworkWorker {
+    via: u32,
+    node: NodeId,
+    /// The worker's number in its node.
+    worker: u8,
+    /// `None` while the tunnel is down.
+    tunnel: Option<Tunnel>,
+}
+
 #[derive(Debug)]
 struct Tunnel {
-    via: u32,
     endpoint: usize,
     link: LinkId,
-    node: NodeId,
-    /// The network node's worker.
-    worker: u8,
     batch: TunnelBatch,
+}
+
+impl NetworkWorker {
+    fn is_up(&self) -> bool {
+        self.tunnel.is_some()
+    }
+
+    fn has(&self, endpoint: usize, link: LinkId) -> bool {
+        self.tunnel.as_ref().is_some_and(|t| (t.endpoint, t.link) == (endpoint, link))
+    }
 }
 
 /// Identifies the process of a channel; a restarted process is a different one.
@@ -47,7 +64,8 @@ fn lane(endpoint: usize, link: LinkId) -> Lane {
 pub(crate) struct Links {
     pub(crate) tunnel_endpoints: Vec<Endpoint>,
     pub(crate) channel_endpoints: Vec<Endpoint>,
-    tunnels: Vec<Tunnel>,
+    /// Those with a tunnel; and those without, until their connections use another node ([`Links::next_move`]).
+    network_workers: Vec<NetworkWorker>,
     next_via: u32,
     /// In ascending order of their numbers, so that equal runs send in the same order.
     channels: BTreeMap<ChannelId, ProcessChannel>,
@@ -62,7 +80,7 @@ impl Links {
     pub(crate) fn new(tunnel_endpoints: Vec<Endpoint>, channel_endpoints: Vec<Endpoint>) -> Self {
         Links {
             tunnel_endpoints,
-            tunnels: Vec::new(),
+            network_workers: Vec::new(),
             next_via: 1,
             channels: BTreeMap::new(),
             by_process: HashMap::new(),
@@ -73,7 +91,8 @@ impl Links {
         }
     }
 
-    /// Adds a tunnel; returns its `via`.
+    /// Adds the tunnel of a network node's worker; returns the worker's `via`. A tunnel that it had before is over, whether
+    /// or not its end has been noticed.
     pub(crate) fn tunnel_up(&mut self, endpoint: usize, link: LinkId, peer: &PeerIdentity) -> u32 {
         let batch = match self.spare_batches.pop() {
             Some(mut batch) => {
@@ -82,28 +101,43 @@ impl Links {
             }
             None => TunnelBatch::new(&self.tunnel_endpoints[endpoint], link),
         };
+        let (node, worker, tunnel) = (peer.node, peer.worker, Tunnel { endpoint, link, batch });
+        if let Some(known) = self.network_workers.iter_mut().find(|w| (w.node, w.worker) == (node, worker)) {
+            self.spare_batches.extend(known.tunnel.replace(tunnel).map(|before| before.batch));
+            return known.via;
+        }
         let via = self.next_via;
-        self.tunnels.push(Tunnel { via, endpoint, link, node: peer.node, worker: peer.worker, batch });
+        self.network_workers.push(NetworkWorker { via, node, worker, tunnel: Some(tunnel) });
         self.next_via += 1;
         via
     }
 
-    /// Removes a tunnel; returns its `via`.
-    pub(crate) fn tunnel_down(&mut self, endpoint: usize, link: LinkId) -> Option<u32> {
-        let at = self.tunnels.iter().position(|t| (t.endpoint, t.link) == (endpoint, link))?;
-        let gone = self.tunnels.swap_remove(at);
-        self.spare_batches.push(gone.batch);
-        Some(gone.via)
+    /// Removes a tunnel. Its connections wait for the next one of the same network node's worker, unless
+    /// [`next_move`](Self::next_move) reports otherwise.
+    pub(crate) fn tunnel_down(&mut self, endpoint: usize, link: LinkId) {
+        let known = self.network_workers.iter_mut().find(|w| w.has(endpoint, link));
+        self.spare_batches.extend(known.and_then(|w| w.tunnel.take()).map(|gone| gone.batch));
+    }
+
+    /// Forgets a worker of a network node to which no tunnel is left. Returns its `via` and that of the worker of another
+    /// network node that its connections are to use; `None` if there is no such pair.
+    pub(crate) fn next_move(&mut self) -> Option<(u32, u32)> {
+        let all = &self.network_workers;
+        let reached = |node: NodeId| all.iter().any(|w| w.node == node && w.is_up());
+        let at = all.iter().position(|w| !reached(w.node))?;
+        let same_number = all.iter().find(|w| w.is_up() && w.worker == all[at].worker);
+        let to = same_number.map(|w| w.via).or_else(|| self.network_node())?;
+        Some((self.network_workers.swap_remove(at).via, to))
     }
 
     /// Returns the `via` of a link.
     pub(crate) fn via(&self, endpoint: usize, link: LinkId) -> Option<u32> {
-        self.tunnels.iter().find(|t| (t.endpoint, t.link) == (endpoint, link)).map(|t| t.via)
+        self.network_workers.iter().find(|w| w.has(endpoint, link)).map(|w| w.via)
     }
 
     /// Returns the connected network nodes.
     pub(crate) fn network_nodes(&self) -> impl Iterator<Item = NodeId> {
-        self.tunnels.iter().map(|t| t.node)
+        self.network_workers.iter().filter(|w| w.is_up()).map(|w| w.node)
     }
 
     /// Adds a VI of a process; returns the channel, and whether it is new. `None` if the channel has all its VIs.
@@ -166,7 +200,7 @@ impl Links {
     /// Sends batches and queues as far as there is credit. Returns whether nothing is left.
     pub(crate) fn flush(&mut self, now: Instant) -> bool {
         let mut all = true;
-        for tunnel in &mut self.tunnels {
+        for tunnel in self.network_workers.iter_mut().filter_map(|w| w.tunnel.as_mut()) {
             all &= tunnel.batch.flush(now, &mut self.tunnel_endpoints[tunnel.endpoint]).is_ok();
         }
         for ProcessChannel { endpoint, channel, .. } in self.channels.values_mut() {
@@ -179,8 +213,10 @@ impl Links {
 impl ProxyOutput for Links {
     fn tunnel_ready(&self, via: u32) -> bool {
         // One credit for the queued batch, one for the segment after it.
-        let tunnel = self.tunnels.iter().find(|t| t.via == via);
-        tunnel.is_none_or(|t| self.tunnel_endpoints[t.endpoint].credits(t.link) >= 2)
+        let known = self.network_workers.iter().find(|w| w.via == via);
+        known
+            .and_then(|w| w.tunnel.as_ref())
+            .is_none_or(|t| self.tunnel_endpoints[t.endpoint].credits(t.link) >= 2)
     }
 
     fn tunnel(
@@ -190,15 +226,16 @@ impl ProxyOutput for Links {
         record: &Record<'_>,
         parts: &[&[u8]],
     ) -> Result<(), Blocked> {
-        let tunnel = self.tunnels.iter_mut().find(|t| t.via == via).ok_or(Blocked::Gone)?;
+        let known = self.network_workers.iter_mut().find(|w| w.via == via);
+        let tunnel = known.and_then(|w| w.tunnel.as_mut()).ok_or(Blocked::Gone)?;
         let endpoint = &mut self.tunnel_endpoints[tunnel.endpoint];
         tunnel.batch.send(now, endpoint, record, parts).map_err(|_| Blocked::NoCredit)
     }
 
     fn network_node(&self) -> Option<u32> {
         // Answers to connections that applications open arrive at the network node's worker 0 (`csp_lan::steering`).
-        let answered = self.tunnels.iter().find(|t| t.worker == limits::EGRESS_LAN_WORKER);
-        answered.or(self.tunnels.first()).map(|t| t.via)
+        let up = || self.network_workers.iter().filter(|w| w.is_up());
+        up().find(|w| w.worker == limits::EGRESS_LAN_WORKER).or_else(|| up().next()).map(|w| w.via)
     }
 
     fn channel(

@@ -66,11 +66,10 @@ impl ProxyWorker {
                         let via = self.links.tunnel_up(at, link, &peer);
                         self.core.tunnel_up(now, via, &mut self.links);
                     }
-                    LinkEvent::Down { link, .. } => {
-                        if let Some(via) = self.links.tunnel_down(at, link) {
-                            self.core.tunnel_down(now, via, &mut self.links);
-                        }
-                    }
+                    LinkEvent::Down { link, .. } => self.links.tunnel_down(at, link),
+                }
+                while let Some((from, to)) = self.links.next_move() {
+                    self.core.network_node_lost(now, from, to, &mut self.links);
                 }
             }
             if !self.take_tunnel_message(now, at) {

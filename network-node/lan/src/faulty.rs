@@ -154,8 +154,8 @@ impl LanReceiver for Receiver {
         RECEIVE_BATCH_MAX
     }
 
-    fn fd(&self) -> Option<RawFd> {
-        self.inner.fd()
+    fn fds(&self) -> [Option<RawFd>; 2] {
+        self.inner.fds()
     }
 
     fn counters(&mut self) -> ReceiveCounters {

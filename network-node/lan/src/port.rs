@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 use csp_types::MacAddr;
 use csp_wire::offload::{Frame, TxOffload};
 
-/// Largest number of frames that one [`LanReceiver::receive`] returns.
+/// Largest number of frames that one [`LanReceiver::receive`] takes from a descriptor.
 pub const RECEIVE_BATCH_MAX: usize = 64;
 
 /// Why a frame was dropped instead of transmitted.
@@ -67,13 +67,13 @@ pub struct TransmitCounters {
 
 /// The receiving half of a port.
 pub trait LanReceiver: Send {
-    /// Calls `each` for the frames that have arrived, at most [`RECEIVE_BATCH_MAX`]. Returns the number of frames taken
-    /// from the device, dropped ones included; more may be waiting if it is the maximum. Never blocks.
+    /// Calls `each` for the frames that have arrived, at most [`RECEIVE_BATCH_MAX`] from each descriptor. Returns the number
+    /// of frames taken from the device, dropped ones included; more may be waiting unless it is 0. Never blocks.
     fn receive(&mut self, each: &mut dyn FnMut(Frame<'_>)) -> usize;
 
-    /// Returns a descriptor that is readable while there are frames to receive; `None` if the port cannot be waited
-    /// for.
-    fn fd(&self) -> Option<RawFd>;
+    /// Returns the descriptors of which one is readable while there are frames to receive; none if the port cannot be
+    /// waited for.
+    fn fds(&self) -> [Option<RawFd>; 2];
 
     /// Returns the counters.
     fn counters(&mut self) -> ReceiveCounters;
