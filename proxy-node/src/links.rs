@@ -1,5 +1,7 @@
 //! The worker's links: tunnels to network nodes, channels to processes. Implements the core's output.
 
+mod network_workers;
+
 use std::collections::{BTreeMap, HashMap};
 
 use csp_transport::{Channel, ChannelConfig, Endpoint, LinkId, PeerIdentity, ProcessId, TunnelBatch};
@@ -8,35 +10,7 @@ use csp_wire::channel::MessageHeader;
 use csp_wire::tunnel::Record;
 
 use crate::core::{Blocked, ChannelId, Lane, ProxyOutput};
-
-/// A worker of a network node, with the number that the TCP engine stores (`via`; never reused). It outlives its tunnel:
-/// the LAN delivers a client's segments to the same worker before and after a loss.
-#[derive(Debug)]
-struct NetworkWorker {
-    via: u32,
-    node: NodeId,
-    /// The worker's number in its node.
-    worker: u8,
-    /// `None` while the tunnel is down.
-    tunnel: Option<Tunnel>,
-}
-
-#[derive(Debug)]
-struct Tunnel {
-    endpoint: usize,
-    link: LinkId,
-    batch: TunnelBatch,
-}
-
-impl NetworkWorker {
-    fn is_up(&self) -> bool {
-        self.tunnel.is_some()
-    }
-
-    fn has(&self, endpoint: usize, link: LinkId) -> bool {
-        self.tunnel.as_ref().is_some_and(|t| (t.endpoint, t.link) == (endpoint, link))
-    }
-}
+use network_workers::{NetworkWorkers, Tunnel};
 
 /// Identifies the process of a channel; a restarted process is a different one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -65,8 +39,7 @@ pub(crate) struct Links {
     pub(crate) tunnel_endpoints: Vec<Endpoint>,
     pub(crate) channel_endpoints: Vec<Endpoint>,
     /// Those with a tunnel; and those without, until their connections use another node ([`Links::next_move`]).
-    network_workers: Vec<NetworkWorker>,
-    next_via: u32,
+    network_workers: NetworkWorkers,
     /// In ascending order of their numbers, so that equal runs send in the same order.
     channels: BTreeMap<ChannelId, ProcessChannel>,
     by_process: HashMap<(usize, ProcessKey), ChannelId>,
@@ -79,9 +52,8 @@ pub(crate) struct Links {
 impl Links {
     pub(crate) fn new(tunnel_endpoints: Vec<Endpoint>, channel_endpoints: Vec<Endpoint>) -> Self {
         Links {
+            network_workers: NetworkWorkers::new(tunnel_endpoints.len()),
             tunnel_endpoints,
-            network_workers: Vec::new(),
-            next_via: 1,
             channels: BTreeMap::new(),
             by_process: HashMap::new(),
             next_channel: 1,
@@ -92,8 +64,8 @@ impl Links {
     }
 
     /// Adds the tunnel of a network node's worker; returns the worker's `via`. A tunnel that it had before is over, whether
-    /// or not its end has been noticed.
-    pub(crate) fn tunnel_up(&mut self, endpoint: usize, link: LinkId, peer: &PeerIdentity) -> u32 {
+    /// or not its end has been noticed. `None` if too many workers are known.
+    pub(crate) fn tunnel_up(&mut self, endpoint: usize, link: LinkId, peer: &PeerIdentity) -> Option<u32> {
         let batch = match self.spare_batches.pop() {
             Some(mut batch) => {
                 batch.reset(link);
@@ -101,22 +73,18 @@ impl Links {
             }
             None => TunnelBatch::new(&self.tunnel_endpoints[endpoint], link),
         };
-        let (node, worker, tunnel) = (peer.node, peer.worker, Tunnel { endpoint, link, batch });
-        if let Some(known) = self.network_workers.iter_mut().find(|w| (w.node, w.worker) == (node, worker)) {
-            self.spare_batches.extend(known.tunnel.replace(tunnel).map(|before| before.batch));
-            return known.via;
-        }
-        let via = self.next_via;
-        self.network_workers.push(NetworkWorker { via, node, worker, tunnel: Some(tunnel) });
-        self.next_via += 1;
-        via
+        let tunnel = Tunnel { endpoint, link, batch };
+        let (via, before) = self.network_workers.connect(peer.node, peer.worker, tunnel)?;
+        self.spare_batches.extend(before.map(|before| before.batch));
+        Some(via)
     }
 
     /// Removes a tunnel. Its connections wait for the next one of the same network node's worker, unless
     /// [`next_move`](Self::next_move) reports otherwise.
     pub(crate) fn tunnel_down(&mut self, endpoint: usize, link: LinkId) {
-        let known = self.network_workers.iter_mut().find(|w| w.has(endpoint, link));
-        self.spare_batches.extend(known.and_then(|w| w.tunnel.take()).map(|gone| gone.batch));
+        let Some(via) = self.network_workers.of_link(endpoint, link) else { return };
+        let gone = self.network_workers.get_mut(via).and_then(|w| w.tunnel.take());
+        self.spare_batches.extend(gone.map(|gone| gone.batch));
     }
 
     /// Forgets a worker of a network node to which no tunnel is left. Returns its `via` and that of the worker of another
@@ -124,15 +92,16 @@ impl Links {
     pub(crate) fn next_move(&mut self) -> Option<(u32, u32)> {
         let all = &self.network_workers;
         let reached = |node: NodeId| all.iter().any(|w| w.node == node && w.is_up());
-        let at = all.iter().position(|w| !reached(w.node))?;
-        let same_number = all.iter().find(|w| w.is_up() && w.worker == all[at].worker);
+        let (from, worker) = all.iter().find(|w| !reached(w.node)).map(|w| (w.via, w.worker))?;
+        let same_number = all.iter().find(|w| w.is_up() && w.worker == worker);
         let to = same_number.map(|w| w.via).or_else(|| self.network_node())?;
-        Some((self.network_workers.swap_remove(at).via, to))
+        self.network_workers.remove(from);
+        Some((from, to))
     }
 
     /// Returns the `via` of a link.
     pub(crate) fn via(&self, endpoint: usize, link: LinkId) -> Option<u32> {
-        self.network_workers.iter().find(|w| w.has(endpoint, link)).map(|w| w.via)
+        self.network_workers.of_link(endpoint, link)
     }
 
     /// Returns the connected network nodes.
@@ -200,7 +169,7 @@ impl Links {
     /// Sends batches and queues as far as there is credit. Returns whether nothing is left.
     pub(crate) fn flush(&mut self, now: Instant) -> bool {
         let mut all = true;
-        for tunnel in self.network_workers.iter_mut().filter_map(|w| w.tunnel.as_mut()) {
+        for tunnel in self.network_workers.tunnels_mut() {
             all &= tunnel.batch.flush(now, &mut self.tunnel_endpoints[tunnel.endpoint]).is_ok();
         }
         for ProcessChannel { endpoint, channel, .. } in self.channels.values_mut() {
@@ -213,7 +182,7 @@ impl Links {
 impl ProxyOutput for Links {
     fn tunnel_ready(&self, via: u32) -> bool {
         // One credit for the queued batch, one for the segment after it.
-        let known = self.network_workers.iter().find(|w| w.via == via);
+        let known = self.network_workers.get(via);
         known
             .and_then(|w| w.tunnel.as_ref())
             .is_none_or(|t| self.tunnel_endpoints[t.endpoint].credits(t.link) >= 2)
@@ -226,7 +195,7 @@ impl ProxyOutput for Links {
         record: &Record<'_>,
         parts: &[&[u8]],
     ) -> Result<(), Blocked> {
-        let known = self.network_workers.iter_mut().find(|w| w.via == via);
+        let known = self.network_workers.get_mut(via);
         let tunnel = known.and_then(|w| w.tunnel.as_mut()).ok_or(Blocked::Gone)?;
         let endpoint = &mut self.tunnel_endpoints[tunnel.endpoint];
         tunnel.batch.send(now, endpoint, record, parts).map_err(|_| Blocked::NoCredit)

@@ -62,10 +62,10 @@ impl ProxyWorker {
             while let Some(event) = self.links.tunnel_endpoints[at].poll_event() {
                 any = true;
                 match event {
-                    LinkEvent::Up { link, peer, .. } => {
-                        let via = self.links.tunnel_up(at, link, &peer);
-                        self.core.tunnel_up(now, via, &mut self.links);
-                    }
+                    LinkEvent::Up { link, peer, .. } => match self.links.tunnel_up(at, link, &peer) {
+                        Some(via) => self.core.tunnel_up(now, via, &mut self.links),
+                        None => self.links.tunnel_endpoints[at].close(now, link),
+                    },
                     LinkEvent::Down { link, .. } => self.links.tunnel_down(at, link),
                 }
                 while let Some((from, to)) = self.links.next_move() {
