@@ -3,123 +3,25 @@
 //! A tunnel that should exist and is down is dialled, with back-off. The addresses of proxies come from the membership
 //! ([`ProxySpec`]); whether a proxy is alive is decided by its links alone.
 
+mod places;
+mod spec;
+
 use std::collections::VecDeque;
 
 use csp_lan::{LanTransmitter, TxOffload};
 use csp_transport::{
-    Backoff, BackoffConfig, ClusterKey, DownReason, Endpoint, LinkId, PeerIdentity, ProcessId, Purpose,
-    Token, TokenClaims, TunnelBatch, token,
+    Backoff, BackoffConfig, DownReason, Endpoint, LinkId, PeerIdentity, Purpose, TunnelBatch,
 };
 use csp_types::{Instant, NodeId, Role};
-use csp_vi::ViAddress;
 use csp_wire::tunnel::Record;
 
 use crate::core::{NetworkOutput, PortId, ProxyId, TunnelFull};
+use places::Places;
+
+pub use spec::{DialSpec, LinkNotice, ProxySpec, TokenSource, TunnelInfo};
 
 /// Notices that wait to be logged; beyond this number the oldest are dropped.
 const NOTICES_MAX: usize = 64;
-/// Lifetime of a new link's token, in seconds: the handshake takes milliseconds, but clocks differ.
-const TOKEN_LIFETIME_S: u64 = 120;
-const WORKERS_MAX: usize = csp_types::limits::PROXY_WORKERS_MAX;
-
-/// The address of a proxy's worker.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct DialSpec {
-    /// The proxy's worker.
-    pub worker: u8,
-    /// The endpoint that reaches it, by index.
-    pub endpoint: usize,
-    /// The address where it listens.
-    pub address: ViAddress,
-}
-
-/// A proxy, as registered in the membership.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ProxySpec {
-    /// Its node.
-    pub node: NodeId,
-    /// Its incarnation, which changes with every start.
-    pub incarnation: u64,
-    /// Whether it may be dialled: its registration is valid. A tunnel that is up stays up after the registration ended.
-    pub dial: bool,
-    /// Its workers.
-    pub workers: Vec<DialSpec>,
-}
-
-/// Issues the tokens that prove this node's identity.
-#[derive(Clone, Debug)]
-pub struct TokenSource {
-    /// The cluster's key.
-    pub key: ClusterKey,
-    /// This node.
-    pub node: NodeId,
-    /// The first nonce of the tokens; random.
-    pub nonce: u64,
-}
-
-impl TokenSource {
-    fn issue(&mut self, unix_now_s: u64) -> Token {
-        self.nonce = self.nonce.wrapping_add(1);
-        let claims = TokenClaims {
-            role: Role::NetworkNode,
-            node: self.node,
-            process: ProcessId::NONE,
-            uid: None,
-            grant: csp_types::Grant::NONE,
-            not_before: unix_now_s,
-            expires: unix_now_s.saturating_add(TOKEN_LIFETIME_S),
-            nonce: self.nonce,
-        };
-        token::issue(&self.key, &claims)
-    }
-}
-
-/// An event for the log.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum LinkNotice {
-    /// A tunnel is up.
-    Up {
-        /// The proxy.
-        node: NodeId,
-        /// Its worker.
-        worker: u8,
-        /// The address that was dialled.
-        address: String,
-    },
-    /// A tunnel that was up is down.
-    Lost {
-        /// The proxy.
-        node: NodeId,
-        /// Its worker.
-        worker: u8,
-        /// The reason.
-        reason: String,
-    },
-    /// A tunnel could not be set up; it will be tried again.
-    Failed {
-        /// The proxy.
-        node: NodeId,
-        /// Its worker.
-        worker: u8,
-        /// The reason.
-        reason: String,
-    },
-}
-
-/// A tunnel, as the admin endpoint shows it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct TunnelInfo {
-    /// The proxy.
-    pub node: NodeId,
-    /// Its worker.
-    pub worker: u8,
-    /// The address that is dialled.
-    pub address: String,
-    /// The provider's name.
-    pub provider: &'static str,
-    /// Whether it is up.
-    pub up: bool,
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
@@ -156,8 +58,8 @@ pub(crate) enum Transition {
     Down(ProxyId, u8),
 }
 
+/// All links and ports of one worker. Time is an argument of every call that needs it.
 pub(crate) struct Links {
-    pub(crate) now: Instant,
     pub(crate) endpoints: Vec<Endpoint>,
     /// By endpoint: whether it has ever been needed for a tunnel. Other endpoints are not polled, because a library's
     /// progress function makes system calls.
@@ -165,9 +67,11 @@ pub(crate) struct Links {
     pub(crate) transmitters: Vec<Box<dyn LanTransmitter>>,
     tokens: TokenSource,
     worker: u8,
-    proxies_max: usize,
     slots: Vec<Option<NodeId>>,
+    /// Listed proxies that no slot was free for.
+    without_slot: Vec<NodeId>,
     tunnels: Vec<Tunnel>,
+    places: Places,
     notices: VecDeque<LinkNotice>,
     /// Proxy workers whose broken tunnels could not be set up again.
     given_up: Vec<Transition>,
@@ -182,14 +86,14 @@ impl Links {
         proxies_max: usize,
     ) -> Self {
         Links {
-            now: Instant::ZERO,
             used: vec![false; endpoints.len()],
+            places: Places::new(proxies_max, endpoints.len()),
             endpoints,
             transmitters,
             tokens,
             worker,
-            proxies_max,
             slots: vec![None; proxies_max],
+            without_slot: Vec::new(),
             tunnels: Vec::new(),
             notices: VecDeque::with_capacity(NOTICES_MAX),
             given_up: Vec::new(),
@@ -217,9 +121,11 @@ impl Links {
         for slot in &mut self.slots {
             slot.take_if(|node| !proxies.iter().any(|p| p.node == *node));
         }
+        self.without_slot.retain(|node| proxies.iter().any(|p| p.node == *node));
         for proxy in proxies {
             self.add_missing(proxy);
         }
+        self.index();
         downs
     }
 
@@ -242,12 +148,29 @@ impl Links {
         true
     }
 
+    /// Makes every tunnel findable by its proxy worker, and by its link while it has one.
+    fn index(&mut self) {
+        self.places.clear();
+        for (at, tunnel) in self.tunnels.iter().enumerate() {
+            self.places.set_worker(tunnel.proxy, tunnel.spec.worker, at);
+            if let State::Connecting(link) | State::Up(link, _) = tunnel.state {
+                self.places.set_link(tunnel.spec.endpoint, link, at);
+            }
+        }
+    }
+
     fn add_missing(&mut self, proxy: &ProxySpec) {
-        let Some(id) = self.slot_of(proxy.node) else { return };
+        let Some(id) = self.slot_of(proxy.node) else {
+            if !self.without_slot.contains(&proxy.node) {
+                self.without_slot.push(proxy.node);
+                self.notice(LinkNotice::NoSlot { node: proxy.node });
+            }
+            return;
+        };
+        self.without_slot.retain(|node| *node != proxy.node);
         for spec in &proxy.workers {
             let known = self.tunnels.iter().any(|t| t.node == proxy.node && t.spec == *spec);
-            let possible = spec.endpoint < self.endpoints.len() && usize::from(spec.worker) < WORKERS_MAX;
-            if known || !possible {
+            if known {
                 continue;
             }
             self.used[spec.endpoint] = true;
@@ -290,8 +213,11 @@ impl Links {
             let endpoint = &mut self.endpoints[tunnel.spec.endpoint];
             let address = &tunnel.spec.address;
             match endpoint.connect(now, address, Purpose::Tunnel, self.worker, (0, 1), token.as_bytes()) {
-                Ok(link) => tunnel.state = State::Connecting(link),
-                Err(error) => self.failed(at, &error.to_string()),
+                Ok(link) => {
+                    tunnel.state = State::Connecting(link);
+                    self.places.set_link(tunnel.spec.endpoint, link, at);
+                }
+                Err(error) => self.failed(now, at, &error.to_string()),
             }
         }
         any
@@ -311,11 +237,11 @@ impl Links {
     /// Processes the end of a link's handshake.
     pub(crate) fn link_up(
         &mut self,
+        now: Instant,
         endpoint: usize,
         link: LinkId,
         peer: &PeerIdentity,
     ) -> Option<Transition> {
-        let now = self.now;
         let Some(at) = self.place_of(endpoint, link) else {
             self.endpoints[endpoint].close(now, link);
             return None;
@@ -324,7 +250,8 @@ impl Links {
         let (node, worker) = (tunnel.node, tunnel.spec.worker);
         if (peer.role, peer.node, peer.worker) != (Role::ProxyNode, node, worker) {
             self.endpoints[endpoint].close(now, link);
-            self.failed(at, &format!("{} {} worker {} answers there", peer.role, peer.node, peer.worker));
+            let reason = format!("{} {} worker {} answers there", peer.role, peer.node, peer.worker);
+            self.failed(now, at, &reason);
             return None;
         }
         tunnel.state = State::Up(link, peer.incarnation);
@@ -342,6 +269,7 @@ impl Links {
     /// Processes the end of a link.
     pub(crate) fn link_down(
         &mut self,
+        now: Instant,
         endpoint: usize,
         link: LinkId,
         reason: &DownReason,
@@ -351,11 +279,11 @@ impl Links {
         let (proxy, node, worker) =
             (self.tunnels[at].proxy, self.tunnels[at].node, self.tunnels[at].spec.worker);
         if !was_up {
-            self.failed(at, &describe(reason));
+            self.failed(now, at, &describe(reason));
             return None;
         }
         self.tunnels[at].state = State::Down;
-        self.tunnels[at].backoff.failed(self.now);
+        self.tunnels[at].backoff.failed(now);
         self.notice(LinkNotice::Lost { node, worker, reason: describe(reason) });
         if matches!(reason, DownReason::Closed) {
             return Some(Transition::Down(proxy, worker));
@@ -364,8 +292,7 @@ impl Links {
         Some(Transition::Broken(proxy, worker))
     }
 
-    fn failed(&mut self, at: usize, reason: &str) {
-        let now = self.now;
+    fn failed(&mut self, now: Instant, at: usize, reason: &str) {
         let tunnel = &mut self.tunnels[at];
         (tunnel.state, tunnel.tried) = (State::Down, true);
         tunnel.backoff.failed(now);
@@ -389,12 +316,15 @@ impl Links {
         self.notices.pop_front()
     }
 
+    /// Returns where the tunnel of a link is. A link that its tunnel has replaced or given up has none.
     fn place_of(&self, endpoint: usize, link: LinkId) -> Option<usize> {
-        let is = |t: &Tunnel| match t.state {
-            State::Connecting(l) | State::Up(l, _) => l == link && t.spec.endpoint == endpoint,
+        let at = self.places.of_link(endpoint, link)?;
+        let tunnel = self.tunnels.get(at)?;
+        let current = match tunnel.state {
+            State::Connecting(l) | State::Up(l, _) => l == link && tunnel.spec.endpoint == endpoint,
             State::Down => false,
         };
-        self.tunnels.iter().position(is)
+        current.then_some(at)
     }
 
     /// Returns the proxy worker at the other end of a link that is up.
@@ -404,11 +334,11 @@ impl Links {
     }
 
     /// Sends queued records as far as there is credit, and queued frames.
-    pub(crate) fn flush(&mut self) {
+    pub(crate) fn flush(&mut self, now: Instant) {
         for tunnel in &mut self.tunnels {
             if let (State::Up(..), Some(batch)) = (tunnel.state, &mut tunnel.batch) {
                 // Without credit the batch is kept; the peer's next credits wake this thread.
-                let _ = batch.flush(self.now, &mut self.endpoints[tunnel.spec.endpoint]);
+                let _ = batch.flush(now, &mut self.endpoints[tunnel.spec.endpoint]);
             }
         }
         self.transmitters.iter_mut().for_each(|t| t.flush());
@@ -420,10 +350,19 @@ impl Links {
         waiting.map(|t| t.backoff.next_try()).min()
     }
 
-    /// Returns the endpoints in use, by index.
-    pub(crate) fn used(&self) -> impl Iterator<Item = usize> + use<> {
-        let used: u64 = self.used.iter().take(64).enumerate().map(|(at, used)| u64::from(*used) << at).sum();
-        (0..64).filter(move |at| used >> at & 1 == 1)
+    /// Returns whether an endpoint is in use, by its index.
+    pub(crate) fn is_used(&self, endpoint: usize) -> bool {
+        self.used.get(endpoint).is_some_and(|used| *used)
+    }
+
+    /// Returns the endpoints in use.
+    pub(crate) fn used(&self) -> impl Iterator<Item = &Endpoint> {
+        self.endpoints.iter().zip(&self.used).filter_map(|(endpoint, used)| used.then_some(endpoint))
+    }
+
+    /// Returns the endpoints in use.
+    pub(crate) fn used_mut(&mut self) -> impl Iterator<Item = &mut Endpoint> {
+        self.endpoints.iter_mut().zip(&self.used).filter_map(|(endpoint, used)| used.then_some(endpoint))
     }
 
     /// Closes all links cleanly.
@@ -441,7 +380,7 @@ impl Links {
             node: t.node,
             worker: t.spec.worker,
             address: t.spec.address.to_string(),
-            provider: provider_name(&t.spec.address),
+            provider: self.endpoints[t.spec.endpoint].provider_name(),
             up: matches!(t.state, State::Up(..)),
         })
     }
@@ -452,15 +391,12 @@ impl Links {
     }
 
     pub(crate) fn proxies_max(&self) -> usize {
-        self.proxies_max
+        self.slots.len()
     }
-}
 
-fn provider_name(address: &ViAddress) -> &'static str {
-    match address {
-        ViAddress::Path(_) => "shm",
-        ViAddress::Ip(_) => "ucx",
-        ViAddress::Name(_) => "memory",
+    /// Returns the number of proxies that have a slot, and of listed ones that have none.
+    pub(crate) fn proxies(&self) -> (usize, usize) {
+        (self.slots.iter().flatten().count(), self.without_slot.len())
     }
 }
 
@@ -474,12 +410,18 @@ fn describe(reason: &DownReason) -> String {
 }
 
 impl NetworkOutput for Links {
-    fn tunnel(&mut self, proxy: ProxyId, record: &Record<'_>, parts: &[&[u8]]) -> Result<(), TunnelFull> {
-        let is = |t: &&mut Tunnel| t.proxy == proxy && t.spec.worker == record.worker;
-        let tunnel = self.tunnels.iter_mut().find(is).ok_or(TunnelFull)?;
+    fn tunnel(
+        &mut self,
+        now: Instant,
+        proxy: ProxyId,
+        record: &Record<'_>,
+        parts: &[&[u8]],
+    ) -> Result<(), TunnelFull> {
+        let at = self.places.of_worker(proxy, record.worker).ok_or(TunnelFull)?;
+        let tunnel = self.tunnels.get_mut(at).ok_or(TunnelFull)?;
         let (State::Up(..), Some(batch)) = (tunnel.state, &mut tunnel.batch) else { return Err(TunnelFull) };
         let endpoint = &mut self.endpoints[tunnel.spec.endpoint];
-        batch.send(self.now, endpoint, record, parts).map_err(|_| TunnelFull)
+        batch.send(now, endpoint, record, parts).map_err(|_| TunnelFull)
     }
 
     fn lan(&mut self, port: PortId, parts: &[&[u8]], offload: Option<TxOffload>) {

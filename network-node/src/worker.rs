@@ -60,11 +60,13 @@ impl NetworkWorker {
 
     /// Processes what has arrived (bounded) and sends what results. Returns whether there was anything to do.
     pub fn turn(&mut self, now: Instant, unix_now_s: u64) -> bool {
-        self.links.now = now;
         let mut busy = self.links.dial(now, unix_now_s);
-        self.apply(None);
+        self.apply(now, None);
         self.core.set_settled(self.links.settled());
-        for at in self.links.used() {
+        for at in 0..self.links.endpoints.len() {
+            if !self.links.is_used(at) {
+                continue;
+            }
             busy |= self.links.endpoints[at].progress(now, unix_now_s);
             busy |= self.take_tunnel(now, at);
         }
@@ -76,7 +78,7 @@ impl NetworkWorker {
             self.core.on_timeout(now, &mut self.links);
             busy = true;
         }
-        self.links.flush();
+        self.links.flush(now);
         busy
     }
 
@@ -86,10 +88,10 @@ impl NetworkWorker {
             while let Some(event) = self.links.endpoints[at].poll_event() {
                 any = true;
                 let transition = match event {
-                    LinkEvent::Up { link, peer, .. } => self.links.link_up(at, link, &peer),
-                    LinkEvent::Down { link, reason } => self.links.link_down(at, link, &reason),
+                    LinkEvent::Up { link, peer, .. } => self.links.link_up(now, at, link, &peer),
+                    LinkEvent::Down { link, reason } => self.links.link_down(now, at, link, &reason),
                 };
-                self.apply(transition);
+                self.apply(now, transition);
             }
             let Some(received) = self.links.endpoints[at].receive(now, &mut self.scratch) else { break };
             any = true;
@@ -117,12 +119,10 @@ impl NetworkWorker {
         }
     }
 
-    fn apply(&mut self, transition: Option<Transition>) {
+    fn apply(&mut self, now: Instant, transition: Option<Transition>) {
         match transition {
             Some(Transition::Up(proxy, node, worker)) => self.core.worker_up(proxy, node, worker),
-            Some(Transition::Broken(proxy, worker)) => {
-                self.core.worker_unreachable(self.links.now, proxy, worker)
-            }
+            Some(Transition::Broken(proxy, worker)) => self.core.worker_unreachable(now, proxy, worker),
             Some(Transition::Down(proxy, worker)) => self.core.worker_down(proxy, worker),
             None => {}
         }
@@ -133,9 +133,8 @@ impl NetworkWorker {
 
     /// Replaces the list of proxies, and dials those that are new.
     pub fn set_proxies(&mut self, now: Instant, proxies: &[ProxySpec]) {
-        self.links.now = now;
         for transition in self.links.set_proxies(now, proxies) {
-            self.apply(Some(transition));
+            self.apply(now, Some(transition));
         }
     }
 
@@ -149,22 +148,21 @@ impl NetworkWorker {
         services: &[SocketAddr],
         egress: &[IpAddr],
     ) -> Result<(), RuleError> {
-        self.links.now = now;
         let result = self.core.set_services(now, services, egress, &mut self.links);
-        self.links.flush();
+        self.links.flush(now);
         result
     }
 
     /// Returns when to call [`turn`](Self::turn) next if nothing arrives.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let endpoints = self.links.used().filter_map(|at| self.links.endpoints[at].next_timeout());
+        let endpoints = self.links.used().filter_map(Endpoint::next_timeout);
         endpoints.chain(self.core.next_timeout()).chain(self.links.next_dial()).min()
     }
 
     /// Arms all endpoints' wake descriptors. The LAN ports' descriptors need none.
     pub fn arm(&mut self) -> Result<Armed, ViError> {
-        for at in self.links.used() {
-            if self.links.endpoints[at].arm()? == Armed::Busy {
+        for endpoint in self.links.used_mut() {
+            if endpoint.arm()? == Armed::Busy {
                 return Ok(Armed::Busy);
             }
         }
@@ -173,13 +171,13 @@ impl NetworkWorker {
 
     /// Appends the descriptors to wait on to `into`.
     pub fn wake(&self, into: &mut Vec<Wake>) {
-        self.links.used().for_each(|at| self.links.endpoints[at].wake(into));
-        into.extend(self.receivers.iter().filter_map(|r| r.fd()));
+        self.links.used().for_each(|endpoint| endpoint.wake(into));
+        into.extend(self.receivers.iter().flat_map(|r| r.fds()).flatten());
     }
 
     /// Returns a number that changes whenever the set of [`wake`](Self::wake) changes.
     pub fn wake_generation(&self) -> u64 {
-        let generations = self.links.used().map(|at| self.links.endpoints[at].wake_generation() + 1);
+        let generations = self.links.used().map(|endpoint| endpoint.wake_generation() + 1);
         generations.fold(0, u64::wrapping_add)
     }
 
@@ -216,6 +214,11 @@ impl NetworkWorker {
     /// Returns the number of proxies that can be known at once.
     pub fn proxies_max(&self) -> usize {
         self.links.proxies_max()
+    }
+
+    /// Returns the number of proxies that it connects to, and of those in the membership that it has no room for.
+    pub fn proxies(&self) -> (usize, usize) {
+        self.links.proxies()
     }
 
     /// Returns the next event to log, if any.

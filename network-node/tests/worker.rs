@@ -70,6 +70,10 @@ struct World {
 
 impl World {
     fn new() -> World {
+        World::with_room_for(64)
+    }
+
+    fn with_room_for(proxies_max: usize) -> World {
         let fabric = MemoryFabric::with_seed(1);
         let hub = Hub::new(1024);
         let lan = hub.attach("lan0", OUR_MAC, 1500);
@@ -80,6 +84,7 @@ impl World {
         let key = ClusterKey::from_bytes([1; 32]);
         let tokens = TokenSource { key, node: identity.node, nonce: 9 };
         let config = CoreConfig::new(vec![PortConfig::new(OUR_MAC, 1500)], (1, 2));
+        let config = CoreConfig { proxies_max, ..config };
         let mut worker = NetworkWorker::new(config, 0, vec![lan], vec![endpoint], tokens);
         let now = Instant::from_nanos(1);
         worker.set_services(now, &[(VIP, 80).into()], &[]).unwrap();
@@ -207,6 +212,45 @@ fn a_dead_proxys_flows_move_and_it_is_dialled_again() {
     w.proxies.push(Proxy::new(&w.fabric, "pn-2", "pn-2", 1));
     w.run(5000);
     assert_eq!(w.worker.tunnels().filter(|t| t.up).count(), 2);
+}
+
+#[test]
+fn records_pass_the_tunnels_that_are_left_after_a_proxy_is_removed() {
+    let mut w = World::new();
+    let names = ["pn-1", "pn-2", "pn-3"];
+    names.iter().for_each(|name| w.proxies.push(Proxy::new(&w.fabric, name, name, 1)));
+    w.set_proxies(&names);
+    w.run(10);
+    w.set_proxies(&names[1..]);
+    w.run(10);
+    (0..40).for_each(|n| w.client_sends(4000 + n, 2, 0));
+    w.run(2);
+    let seen: Vec<usize> = w.proxies.iter().map(|p| p.seen.len()).collect();
+    assert!(seen[0] == 0 && seen[1] > 0 && seen[2] > 0 && seen[1] + seen[2] == 40, "{seen:?}");
+    for at in [1, 2] {
+        w.proxies[at].send(w.now, &Record::flow_end(csp_types::FlowLabel::new(3, 0), 0));
+    }
+    w.run(2);
+    assert_eq!((w.worker.core().counters().records_out, w.worker.malformed()), (2, 0));
+    assert!(w.worker.tunnels().all(|t| t.up && t.provider == "memory"));
+}
+
+#[test]
+fn a_proxy_beyond_the_capacity_is_reported_once_and_used_when_there_is_room() {
+    let mut w = World::with_room_for(1);
+    let names = ["pn-1", "pn-2"];
+    names.iter().for_each(|name| w.proxies.push(Proxy::new(&w.fabric, name, name, 1)));
+    w.set_proxies(&names);
+    w.set_proxies(&names);
+    w.run(10);
+    let without: Vec<_> = w.notices.iter().filter(|n| matches!(n, LinkNotice::NoSlot { .. })).collect();
+    assert_eq!(without, [&LinkNotice::NoSlot { node: "pn-2".parse().unwrap() }]);
+    assert_eq!(w.worker.proxies(), (1, 1));
+    w.set_proxies(&names[1..]);
+    w.run(10);
+    w.client_sends(4000, 2, 0);
+    w.run(2);
+    assert_eq!((w.worker.proxies(), w.proxies[1].seen.len()), ((1, 0), 1));
 }
 
 #[test]

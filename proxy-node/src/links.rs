@@ -1,5 +1,7 @@
 //! The worker's links: tunnels to network nodes, channels to processes. Implements the core's output.
 
+mod network_workers;
+
 use std::collections::{BTreeMap, HashMap};
 
 use csp_transport::{Channel, ChannelConfig, Endpoint, LinkId, PeerIdentity, ProcessId, TunnelBatch};
@@ -8,18 +10,7 @@ use csp_wire::channel::MessageHeader;
 use csp_wire::tunnel::Record;
 
 use crate::core::{Blocked, ChannelId, Lane, ProxyOutput};
-
-/// A tunnel to a network node, with the number that the TCP engine stores (`via`; never reused).
-#[derive(Debug)]
-struct Tunnel {
-    via: u32,
-    endpoint: usize,
-    link: LinkId,
-    node: NodeId,
-    /// The network node's worker.
-    worker: u8,
-    batch: TunnelBatch,
-}
+use network_workers::{NetworkWorkers, Tunnel};
 
 /// Identifies the process of a channel; a restarted process is a different one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -47,8 +38,8 @@ fn lane(endpoint: usize, link: LinkId) -> Lane {
 pub(crate) struct Links {
     pub(crate) tunnel_endpoints: Vec<Endpoint>,
     pub(crate) channel_endpoints: Vec<Endpoint>,
-    tunnels: Vec<Tunnel>,
-    next_via: u32,
+    /// Those with a tunnel; and those without, until their connections use another node ([`Links::next_move`]).
+    network_workers: NetworkWorkers,
     /// In ascending order of their numbers, so that equal runs send in the same order.
     channels: BTreeMap<ChannelId, ProcessChannel>,
     by_process: HashMap<(usize, ProcessKey), ChannelId>,
@@ -61,9 +52,8 @@ pub(crate) struct Links {
 impl Links {
     pub(crate) fn new(tunnel_endpoints: Vec<Endpoint>, channel_endpoints: Vec<Endpoint>) -> Self {
         Links {
+            network_workers: NetworkWorkers::new(tunnel_endpoints.len()),
             tunnel_endpoints,
-            tunnels: Vec::new(),
-            next_via: 1,
             channels: BTreeMap::new(),
             by_process: HashMap::new(),
             next_channel: 1,
@@ -73,8 +63,9 @@ impl Links {
         }
     }
 
-    /// Adds a tunnel; returns its `via`.
-    pub(crate) fn tunnel_up(&mut self, endpoint: usize, link: LinkId, peer: &PeerIdentity) -> u32 {
+    /// Adds the tunnel of a network node's worker; returns the worker's `via`. A tunnel that it had before is over, whether
+    /// or not its end has been noticed. `None` if too many workers are known.
+    pub(crate) fn tunnel_up(&mut self, endpoint: usize, link: LinkId, peer: &PeerIdentity) -> Option<u32> {
         let batch = match self.spare_batches.pop() {
             Some(mut batch) => {
                 batch.reset(link);
@@ -82,28 +73,40 @@ impl Links {
             }
             None => TunnelBatch::new(&self.tunnel_endpoints[endpoint], link),
         };
-        let via = self.next_via;
-        self.tunnels.push(Tunnel { via, endpoint, link, node: peer.node, worker: peer.worker, batch });
-        self.next_via += 1;
-        via
+        let tunnel = Tunnel { endpoint, link, batch };
+        let (via, before) = self.network_workers.connect(peer.node, peer.worker, tunnel)?;
+        self.spare_batches.extend(before.map(|before| before.batch));
+        Some(via)
     }
 
-    /// Removes a tunnel; returns its `via`.
-    pub(crate) fn tunnel_down(&mut self, endpoint: usize, link: LinkId) -> Option<u32> {
-        let at = self.tunnels.iter().position(|t| (t.endpoint, t.link) == (endpoint, link))?;
-        let gone = self.tunnels.swap_remove(at);
-        self.spare_batches.push(gone.batch);
-        Some(gone.via)
+    /// Removes a tunnel. Its connections wait for the next one of the same network node's worker, unless
+    /// [`next_move`](Self::next_move) reports otherwise.
+    pub(crate) fn tunnel_down(&mut self, endpoint: usize, link: LinkId) {
+        let Some(via) = self.network_workers.of_link(endpoint, link) else { return };
+        let gone = self.network_workers.get_mut(via).and_then(|w| w.tunnel.take());
+        self.spare_batches.extend(gone.map(|gone| gone.batch));
+    }
+
+    /// Forgets a worker of a network node to which no tunnel is left. Returns its `via` and that of the worker of another
+    /// network node that its connections are to use; `None` if there is no such pair.
+    pub(crate) fn next_move(&mut self) -> Option<(u32, u32)> {
+        let all = &self.network_workers;
+        let reached = |node: NodeId| all.iter().any(|w| w.node == node && w.is_up());
+        let (from, worker) = all.iter().find(|w| !reached(w.node)).map(|w| (w.via, w.worker))?;
+        let same_number = all.iter().find(|w| w.is_up() && w.worker == worker);
+        let to = same_number.map(|w| w.via).or_else(|| self.network_node())?;
+        self.network_workers.remove(from);
+        Some((from, to))
     }
 
     /// Returns the `via` of a link.
     pub(crate) fn via(&self, endpoint: usize, link: LinkId) -> Option<u32> {
-        self.tunnels.iter().find(|t| (t.endpoint, t.link) == (endpoint, link)).map(|t| t.via)
+        self.network_workers.of_link(endpoint, link)
     }
 
     /// Returns the connected network nodes.
     pub(crate) fn network_nodes(&self) -> impl Iterator<Item = NodeId> {
-        self.tunnels.iter().map(|t| t.node)
+        self.network_workers.iter().filter(|w| w.is_up()).map(|w| w.node)
     }
 
     /// Adds a VI of a process; returns the channel, and whether it is new. `None` if the channel has all its VIs.
@@ -166,7 +169,7 @@ impl Links {
     /// Sends batches and queues as far as there is credit. Returns whether nothing is left.
     pub(crate) fn flush(&mut self, now: Instant) -> bool {
         let mut all = true;
-        for tunnel in &mut self.tunnels {
+        for tunnel in self.network_workers.tunnels_mut() {
             all &= tunnel.batch.flush(now, &mut self.tunnel_endpoints[tunnel.endpoint]).is_ok();
         }
         for ProcessChannel { endpoint, channel, .. } in self.channels.values_mut() {
@@ -179,8 +182,10 @@ impl Links {
 impl ProxyOutput for Links {
     fn tunnel_ready(&self, via: u32) -> bool {
         // One credit for the queued batch, one for the segment after it.
-        let tunnel = self.tunnels.iter().find(|t| t.via == via);
-        tunnel.is_none_or(|t| self.tunnel_endpoints[t.endpoint].credits(t.link) >= 2)
+        let known = self.network_workers.get(via);
+        known
+            .and_then(|w| w.tunnel.as_ref())
+            .is_none_or(|t| self.tunnel_endpoints[t.endpoint].credits(t.link) >= 2)
     }
 
     fn tunnel(
@@ -190,15 +195,16 @@ impl ProxyOutput for Links {
         record: &Record<'_>,
         parts: &[&[u8]],
     ) -> Result<(), Blocked> {
-        let tunnel = self.tunnels.iter_mut().find(|t| t.via == via).ok_or(Blocked::Gone)?;
+        let known = self.network_workers.get_mut(via);
+        let tunnel = known.and_then(|w| w.tunnel.as_mut()).ok_or(Blocked::Gone)?;
         let endpoint = &mut self.tunnel_endpoints[tunnel.endpoint];
         tunnel.batch.send(now, endpoint, record, parts).map_err(|_| Blocked::NoCredit)
     }
 
     fn network_node(&self) -> Option<u32> {
         // Answers to connections that applications open arrive at the network node's worker 0 (`csp_lan::steering`).
-        let answered = self.tunnels.iter().find(|t| t.worker == limits::EGRESS_LAN_WORKER);
-        answered.or(self.tunnels.first()).map(|t| t.via)
+        let up = || self.network_workers.iter().filter(|w| w.is_up());
+        up().find(|w| w.worker == limits::EGRESS_LAN_WORKER).or_else(|| up().next()).map(|w| w.via)
     }
 
     fn channel(

@@ -62,15 +62,14 @@ impl ProxyWorker {
             while let Some(event) = self.links.tunnel_endpoints[at].poll_event() {
                 any = true;
                 match event {
-                    LinkEvent::Up { link, peer, .. } => {
-                        let via = self.links.tunnel_up(at, link, &peer);
-                        self.core.tunnel_up(now, via, &mut self.links);
-                    }
-                    LinkEvent::Down { link, .. } => {
-                        if let Some(via) = self.links.tunnel_down(at, link) {
-                            self.core.tunnel_down(now, via, &mut self.links);
-                        }
-                    }
+                    LinkEvent::Up { link, peer, .. } => match self.links.tunnel_up(at, link, &peer) {
+                        Some(via) => self.core.tunnel_up(now, via, &mut self.links),
+                        None => self.links.tunnel_endpoints[at].close(now, link),
+                    },
+                    LinkEvent::Down { link, .. } => self.links.tunnel_down(at, link),
+                }
+                while let Some((from, to)) = self.links.next_move() {
+                    self.core.network_node_lost(now, from, to, &mut self.links);
                 }
             }
             if !self.take_tunnel_message(now, at) {
@@ -138,12 +137,12 @@ impl ProxyWorker {
                 None => self.links.channel_endpoints[at].close(now, link),
             },
             LinkEvent::Down { link, reason } => {
-                // On one host a hang-up always comes from the process itself. Over the SAN the process's agent signals
-                // it; a hang-up without that signal is a lost link, and bytes may be missing.
-                let far = matches!(self.links.channel_endpoints[at].provider_name(), "ucx" | "verbs");
+                // Where a VI ends only with one of its ends, a hang-up always comes from the process itself. Over the SAN
+                // the process's agent signals it by CLOSE; without that the link is lost, and bytes may be missing.
+                let can_break = self.links.channel_endpoints[at].can_break();
                 let hangup = match reason {
                     DownReason::Closed => true,
-                    DownReason::Died(DeathCause::HangUp) => !far,
+                    DownReason::Died(DeathCause::HangUp) => !can_break,
                     _ => false,
                 };
                 match self.links.channel_link_down(at, link) {

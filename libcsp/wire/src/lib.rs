@@ -16,6 +16,7 @@ pub mod icmp;
 pub mod ipv4;
 pub mod ipv6;
 pub mod link;
+pub mod offload;
 pub mod tcp;
 pub mod tunnel;
 

@@ -19,18 +19,27 @@ use crate::port::LanPort;
 pub struct AfPacketConfig {
     /// Name of the interface.
     pub interface: String,
-    /// With several workers on one interface: the fanout group that distributes its frames ([`crate::steering`]). All these
-    /// workers use the same group, and nothing else in the network namespace does. Worker 0 opens its port first.
-    pub fanout_group: Option<u16>,
+    /// Set if several workers have a port on this interface.
+    pub fanout: Option<Fanout>,
     /// Bytes that the kernel may queue for reception, and for transmission. The kernel counts a frame by the true size
     /// of its buffers.
     pub socket_buffer_len: u32,
 }
 
+/// The place of a port among those of several workers on one interface.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fanout {
+    /// The fanout group that distributes the interface's frames ([`crate::steering`]). All these workers use the same
+    /// group, and nothing else in the network namespace does.
+    pub group: u16,
+    /// Number of the worker. Worker 0 opens its port first, the others in any order.
+    pub worker: u8,
+}
+
 impl AfPacketConfig {
     /// Returns the defaults for an interface with one worker.
     pub fn new(interface: &str) -> Self {
-        AfPacketConfig { interface: interface.to_owned(), fanout_group: None, socket_buffer_len: 16 << 20 }
+        AfPacketConfig { interface: interface.to_owned(), fanout: None, socket_buffer_len: 16 << 20 }
     }
 }
 
@@ -58,9 +67,9 @@ pub enum OpenError {
 /// Opens a port on an interface. Needs CAP_NET_RAW. Allocates buffers of about 4 MiB, which do not grow.
 pub fn open(config: &AfPacketConfig) -> Result<LanPort, OpenError> {
     let (socket, info) = socket::open(config)?;
-    let socket = Arc::new(socket);
+    let (socket, shared) = (Arc::new(socket), socket::open_shared(config)?);
     Ok(LanPort {
-        receiver: Box::new(receive::Receiver::new(Arc::clone(&socket))),
+        receiver: Box::new(receive::Receiver::new(Arc::clone(&socket), shared)),
         transmitter: Box::new(transmit::Transmitter::new(socket)),
         info,
     })

@@ -8,8 +8,9 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use csp_types::{Duration, Instant};
+use csp_wire::offload::{Checksum, Frame, Gso};
 
-use crate::port::{Checksum, Frame, Gso, LanPort, LanReceiver, RECEIVE_BATCH_MAX, ReceiveCounters};
+use crate::port::{LanPort, LanReceiver, RECEIVE_BATCH_MAX, ReceiveCounters};
 
 /// Rates of faults, per million frames. Each fault is drawn independently.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -153,8 +154,8 @@ impl LanReceiver for Receiver {
         RECEIVE_BATCH_MAX
     }
 
-    fn fd(&self) -> Option<RawFd> {
-        self.inner.fd()
+    fn fds(&self) -> [Option<RawFd>; 2] {
+        self.inner.fds()
     }
 
     fn counters(&mut self) -> ReceiveCounters {

@@ -14,7 +14,8 @@ mod port;
 mod segment;
 pub mod steering;
 
+pub use csp_wire::offload::{Checksum, Frame, Gso, GsoKind, TxOffload};
 pub use port::{
-    Checksum, Frame, Gso, GsoKind, LanPort, LanReceiver, LanTransmitter, PortInfo, RECEIVE_BATCH_MAX,
-    ReceiveCounters, TransmitCounters, TransmitError, TxOffload,
+    LanPort, LanReceiver, LanTransmitter, PortInfo, RECEIVE_BATCH_MAX, ReceiveCounters, TransmitCounters,
+    TransmitError,
 };

@@ -8,10 +8,11 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use csp_types::MacAddr;
+use csp_wire::offload::{Frame, TxOffload};
 
 use crate::port::{
-    Frame, LanPort, LanReceiver, LanTransmitter, PortInfo, RECEIVE_BATCH_MAX, ReceiveCounters,
-    TransmitCounters, TransmitError, TxOffload,
+    LanPort, LanReceiver, LanTransmitter, PortInfo, RECEIVE_BATCH_MAX, ReceiveCounters, TransmitCounters,
+    TransmitError,
 };
 use crate::{segment, steering};
 
@@ -38,7 +39,7 @@ impl State {
             if own || !(destination.is_multicast() || destination == station.mac) {
                 continue;
             }
-            if at != first + steering::worker_of(frame, workers) {
+            if at != first + steering::worker_of(frame, workers) && !steering::is_shared(frame) {
                 continue;
             }
             if station.queue.len() == self.queue_capacity {
@@ -72,7 +73,8 @@ impl Hub {
         self.attach_at(first, 1, name, mac, mtu)
     }
 
-    /// New ports of one node on the hub, one for each of its `workers`: each frame to `mac` reaches one of them ([`steering`]).
+    /// New ports of one node on the hub, one for each of its `workers`, which share the frames to `mac` out
+    /// ([`steering`]).
     pub fn attach_workers(&self, workers: usize, name: &str, mac: MacAddr, mtu: u16) -> Vec<LanPort> {
         let first = lock(&self.state).stations.len();
         (0..workers).map(|_| self.attach_at(first, workers, name, mac, mtu)).collect()
@@ -126,8 +128,8 @@ impl LanReceiver for Receiver {
         RECEIVE_BATCH_MAX
     }
 
-    fn fd(&self) -> Option<RawFd> {
-        None
+    fn fds(&self) -> [Option<RawFd>; 2] {
+        [None; 2]
     }
 
     fn counters(&mut self) -> ReceiveCounters {

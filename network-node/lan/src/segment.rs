@@ -3,7 +3,7 @@
 //! Used by the memory port; the raw-socket port leaves this to the kernel. It allocates, so it is not for the data
 //! path.
 
-use crate::port::{GsoKind, TxOffload};
+use csp_wire::offload::{GsoKind, TxOffload};
 
 /// Length of an Ethernet header without tags, in bytes.
 pub(crate) const ETHERNET_LEN: usize = 14;
@@ -134,7 +134,7 @@ fn store(bytes: &mut [u8], at: usize, value: u16) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::port::Gso;
+    use csp_wire::offload::Gso;
 
     /// Returns Ethernet, IPv4 and TCP headers (54 bytes) and `payload` bytes, as the network node passes them to a
     /// port.

@@ -5,9 +5,13 @@
 //!
 //! ```text
 //!  TCP to a port below 49,152           (last 4 bytes of the source address + both ports) × 0x9e3779b1 >> 16, modulo workers
-//!  everything else: TCP to the ports that applications connect from, ARP, ICMP, fragments                           worker 0
+//!  ICMP errors about TCP                                             the worker of the segments that the quoted one answers
+//!  ARP replies, neighbour advertisements                                                                        every worker
+//!  everything else: TCP to the ports that applications connect from, other ARP and ICMP, fragments                  worker 0
 //! ```
-//! The kernel applies it as a classic BPF program of a fanout group (packet(7)), the memory hub by [`worker_of`].
+//! The kernel applies it as classic BPF programs (`program`), the memory hub by [`worker_of`] and [`is_shared`].
+
+pub(crate) mod program;
 
 use csp_types::limits::EGRESS_PORT_FIRST;
 
@@ -17,7 +21,18 @@ const SHIFT: u32 = 16;
 const ETHERNET_LEN: usize = 14;
 const ETHERTYPE_V4: u16 = 0x0800;
 const ETHERTYPE_V6: u16 = 0x86dd;
+const ETHERTYPE_ARP: u16 = 0x0806;
+const ARP_REPLY: u16 = 2;
 const TCP: u8 = 6;
+const ICMP_V6: u8 = 58;
+const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+const ICMP_V4: u8 = 1;
+/// Types of ICMP errors that quote a packet: Destination Unreachable and Time Exceeded (RFC 792).
+const ERRORS_V4: [u8; 2] = [3, 11];
+/// ICMPv6 types from this value on are not errors (RFC 4443 §2.1).
+const INFORMATIONAL_V6: u8 = 128;
+/// Length of the ICMP header in front of the quoted packet.
+const ICMP_LEN: u8 = 8;
 /// More fragments, and the fragment's offset (RFC 791 §3.1).
 const FRAGMENT: u16 = 0x3fff;
 const V6_LEN: u8 = 40;
@@ -26,6 +41,19 @@ const V6_LEN: u8 = 40;
 pub fn worker_of(frame: &[u8], workers: usize) -> usize {
     frame.get(ETHERNET_LEN..).and_then(|packet| hash(ethertype(frame)?, packet)).unwrap_or(0) as usize
         % workers.max(1)
+}
+
+/// Returns whether every worker receives this Ethernet frame: an ARP reply or a neighbour advertisement. Any worker may
+/// have requested it, and nothing in it names that worker.
+pub fn is_shared(frame: &[u8]) -> bool {
+    let Some(packet) = frame.get(ETHERNET_LEN..) else { return false };
+    match ethertype(frame) {
+        Some(ETHERTYPE_ARP) => half(packet, 6) == Some(ARP_REPLY),
+        Some(ETHERTYPE_V6) => {
+            (packet.get(6), packet.get(40)) == (Some(&ICMP_V6), Some(&NEIGHBOUR_ADVERTISEMENT))
+        }
+        _ => false,
+    }
 }
 
 fn ethertype(frame: &[u8]) -> Option<u16> {
@@ -41,63 +69,50 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 fn hash(ethertype: u16, packet: &[u8]) -> Option<u32> {
-    let (source, header_len) = match ethertype {
-        ETHERTYPE_V4 => {
-            if *packet.get(9)? != TCP || half(packet, 6)? & FRAGMENT != 0 {
-                return None;
-            }
-            (word(packet, 12)?, (packet.first()? & 0x0f) << 2)
-        }
-        ETHERTYPE_V6 if *packet.get(6)? == TCP => (word(packet, 20)?, V6_LEN),
-        _ => return None,
-    };
-    let at = usize::from(header_len);
-    if half(packet, at + 2)? >= EGRESS_PORT_FIRST {
-        return None;
+    match ethertype {
+        ETHERTYPE_V4 => hash_v4(packet),
+        ETHERTYPE_V6 => hash_v6(packet),
+        _ => None,
     }
-    Some(word(packet, at)?.wrapping_add(source).wrapping_mul(MULTIPLIER) >> SHIFT)
 }
 
-/// Returns the same rule as a classic BPF program: (code, jump if true, jump if false, operand). The kernel takes its
-/// result modulo the group's members.
-pub(crate) fn program() -> [libc::sock_filter; 28] {
-    // linux/filter.h: offsets from the network header, and of the frame's metadata.
-    const NET: u32 = -0x10_0000_i32 as u32;
-    const PROTOCOL: u32 = -0x1000_i32 as u32;
-    use libc::{
-        BPF_A, BPF_ABS, BPF_ADD, BPF_ALU, BPF_AND, BPF_B, BPF_H, BPF_IMM, BPF_IND, BPF_JA, BPF_JEQ, BPF_JGE,
-        BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_LDX, BPF_LSH, BPF_MEM, BPF_MISC, BPF_MUL, BPF_RET, BPF_RSH,
-        BPF_ST, BPF_TAX, BPF_W, BPF_X,
-    };
-    let line = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
-    [
-        line(BPF_LD | BPF_H | BPF_ABS, 0, 0, PROTOCOL), //  0
-        line(BPF_JMP | BPF_JEQ | BPF_K, 12, 0, ETHERTYPE_V6.into()), //  1 to 14
-        line(BPF_JMP | BPF_JEQ | BPF_K, 0, 24, ETHERTYPE_V4.into()), //  2 else 27
-        line(BPF_LD | BPF_B | BPF_ABS, 0, 0, NET.wrapping_add(9)), //  3
-        line(BPF_JMP | BPF_JEQ | BPF_K, 0, 22, TCP.into()), //  4 else 27
-        line(BPF_LD | BPF_H | BPF_ABS, 0, 0, NET.wrapping_add(6)), //  5
-        line(BPF_JMP | BPF_JSET | BPF_K, 20, 0, FRAGMENT.into()), //  6 to 27
-        line(BPF_LD | BPF_W | BPF_ABS, 0, 0, NET.wrapping_add(12)), //  7
-        line(BPF_ST, 0, 0, 0),                          //  8
-        line(BPF_LD | BPF_B | BPF_ABS, 0, 0, NET),      //  9
-        line(BPF_ALU | BPF_AND | BPF_K, 0, 0, 0x0f),    // 10
-        line(BPF_ALU | BPF_LSH | BPF_K, 0, 0, 2),       // 11
-        line(BPF_MISC | BPF_TAX, 0, 0, 0),              // 12
-        line(BPF_JMP | BPF_JA, 0, 0, 5),                // 13 to 19
-        line(BPF_LD | BPF_B | BPF_ABS, 0, 0, NET.wrapping_add(6)), // 14
-        line(BPF_JMP | BPF_JEQ | BPF_K, 0, 11, TCP.into()), // 15 else 27
-        line(BPF_LD | BPF_W | BPF_ABS, 0, 0, NET.wrapping_add(20)), // 16
-        line(BPF_ST, 0, 0, 0),                          // 17
-        line(BPF_LDX | BPF_IMM, 0, 0, V6_LEN.into()),   // 18
-        line(BPF_LD | BPF_H | BPF_IND, 0, 0, NET.wrapping_add(2)), // 19
-        line(BPF_JMP | BPF_JGE | BPF_K, 6, 0, EGRESS_PORT_FIRST.into()), // 20 to 27
-        line(BPF_LD | BPF_W | BPF_IND, 0, 0, NET),      // 21
-        line(BPF_LDX | BPF_MEM, 0, 0, 0),               // 22
-        line(BPF_ALU | BPF_ADD | BPF_X, 0, 0, 0),       // 23
-        line(BPF_ALU | BPF_MUL | BPF_K, 0, 0, MULTIPLIER), // 24
-        line(BPF_ALU | BPF_RSH | BPF_K, 0, 0, SHIFT),   // 25
-        line(BPF_RET | BPF_A, 0, 0, 0),                 // 26
-        line(BPF_RET | BPF_K, 0, 0, 0),                 // 27
-    ]
+fn hash_v4(packet: &[u8]) -> Option<u32> {
+    let header_len = |packet: &[u8]| Some(usize::from(packet.first()? & 0x0f) << 2);
+    if half(packet, 6)? & FRAGMENT != 0 {
+        return None;
+    }
+    let at = header_len(packet)?;
+    match *packet.get(9)? {
+        TCP => hash_of(half(packet, at)?, word(packet, 12)?, half(packet, at + 2)?),
+        ICMP_V4 if ERRORS_V4.contains(packet.get(at)?) => {
+            let quoted = packet.get(at + usize::from(ICMP_LEN)..)?;
+            if *quoted.get(9)? != TCP || half(quoted, 6)? & FRAGMENT != 0 {
+                return None;
+            }
+            let at = header_len(quoted)?;
+            hash_of(half(quoted, at + 2)?, word(quoted, 16)?, half(quoted, at)?)
+        }
+        _ => None,
+    }
+}
+
+fn hash_v6(packet: &[u8]) -> Option<u32> {
+    let at = usize::from(V6_LEN);
+    match *packet.get(6)? {
+        TCP => hash_of(half(packet, at)?, word(packet, 20)?, half(packet, at + 2)?),
+        ICMP_V6 if *packet.get(at)? < INFORMATIONAL_V6 => {
+            let quoted = packet.get(at + usize::from(ICMP_LEN)..)?;
+            if *quoted.get(6)? != TCP {
+                return None;
+            }
+            hash_of(half(quoted, at + 2)?, word(quoted, 36)?, half(quoted, at)?)
+        }
+        _ => None,
+    }
+}
+
+/// The peer's port and the last 4 bytes of its address, and the port of the cluster.
+fn hash_of(peer_port: u16, peer: u32, own_port: u16) -> Option<u32> {
+    let ports = u32::from(peer_port) << 16 | u32::from(own_port);
+    (own_port < EGRESS_PORT_FIRST).then(|| ports.wrapping_add(peer).wrapping_mul(MULTIPLIER) >> SHIFT)
 }

@@ -11,8 +11,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use csp_lan::af_packet::{self, AfPacketConfig, OpenError};
-use csp_lan::steering::worker_of;
+use csp_lan::af_packet::{self, AfPacketConfig, Fanout, OpenError};
+use csp_lan::steering::{is_shared, worker_of};
 use csp_lan::{Checksum, Gso, GsoKind, LanPort, TxOffload};
 use csp_types::MacAddr;
 
@@ -268,15 +268,44 @@ fn a_refused_frame_is_dropped_and_counted_and_the_others_are_sent() {
     assert_eq!((port.transmitter.counters().frames, port.transmitter.counters().too_long), (2, 1));
 }
 
+/// Returns a frame to us.
+fn frame(ethertype: u16, packet: &[u8]) -> Vec<u8> {
+    let mut frame = [&OUR_MAC.0[..], &PEER_MAC.0, &ethertype.to_be_bytes(), packet].concat();
+    frame.resize(frame.len().max(60), 0);
+    frame
+}
+
+/// Returns an IPv4 packet with a header of this length in words, and 20 bytes after it that begin with `payload`.
+fn v4(header_words: u8, protocol: u8, fragment: u8, ends: ([u8; 4], [u8; 4]), payload: &[u8]) -> Vec<u8> {
+    let at = usize::from(header_words) * 4;
+    let mut packet = vec![0; at + payload.len().max(20)];
+    (packet[0], packet[6], packet[9]) = (0x40 | header_words, fragment, protocol);
+    packet[12..16].copy_from_slice(&ends.0);
+    packet[16..20].copy_from_slice(&ends.1);
+    packet[at..at + payload.len()].copy_from_slice(payload);
+    packet
+}
+
+/// Returns an IPv6 packet; the addresses differ in their last byte.
+fn v6(next: u8, ends: (u8, u8), payload: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0; 40 + payload.len().max(20)];
+    (packet[0], packet[6], packet[23], packet[39]) = (0x60, next, ends.0, ends.1);
+    packet[40..40 + payload.len()].copy_from_slice(payload);
+    packet
+}
+
+fn ports(source: u16, destination: u16) -> [u8; 4] {
+    let [a, b] = [source, destination].map(u16::to_be_bytes);
+    [a[0], a[1], b[0], b[1]]
+}
+
+const VIP: [u8; 4] = [10, 9, 8, 1];
+
 /// Frames to us of every kind that the rule distinguishes, each with a number in its source address.
 fn frames() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
-    let mut frame = |ethertype: u16, packet: &[u8]| {
-        let mut frame = [&OUR_MAC.0[..], &PEER_MAC.0, &ethertype.to_be_bytes(), packet].concat();
-        frame.resize(frame.len().max(60), 0);
-        frames.push(frame);
-    };
     for number in 0..24_u8 {
+        let (peer, peer_port) = ([10, 9, 9, number], 5_000 + u16::from(number) * 7);
         for (port, header_words, fragment, protocol) in [
             (80, 5, 0x40, 6),
             (49_151, 6, 0, 6),
@@ -285,32 +314,42 @@ fn frames() -> Vec<Vec<u8>> {
             (80, 5, 0, 17),
             (80, 15, 0, 6),
         ] {
-            let mut packet = vec![0; usize::from(header_words) * 4 + 20];
-            (packet[0], packet[6], packet[9]) = (0x40 | header_words, fragment, protocol);
-            packet[12..16].copy_from_slice(&[10, 9, 9, number]);
-            let at = usize::from(header_words) * 4;
-            packet[at..at + 2].copy_from_slice(&(5_000 + u16::from(number) * 7).to_be_bytes());
-            packet[at + 2..at + 4].copy_from_slice(&u16::to_be_bytes(port));
-            frame(0x0800, &packet);
+            let packet = v4(header_words, protocol, fragment, (peer, VIP), &ports(peer_port, port));
+            frames.push(frame(0x0800, &packet));
+            let quoted = v4(header_words, protocol, fragment, (VIP, peer), &ports(port, peer_port));
+            for (kind, header_words) in [(3, 5), (11, 6), (8, 5), (12, 5)] {
+                let error = [&[kind, 0, 0, 0, 0, 0, 0, 0][..], &quoted].concat();
+                frames.push(frame(0x0800, &v4(header_words, 1, 0, ([10, 9, 7, 1], VIP), &error)));
+            }
         }
-        for (port, next) in [(80_u16, 6), (60_000, 6), (80, 58)] {
-            let mut packet = [0; 60];
-            (packet[0], packet[6], packet[23]) = (0x60, next, number);
-            packet[42..44].copy_from_slice(&port.to_be_bytes());
-            frame(0x86dd, &packet);
+        for (port, next) in [(80, 6), (60_000, 6), (80, 58)] {
+            frames.push(frame(0x86dd, &v6(next, (number, 99), &ports(peer_port, port))));
+            let quoted = v6(next, (99, number), &ports(port, peer_port));
+            for kind in [1, 3, 128] {
+                let error = [&[kind, 0, 0, 0, 0, 0, 0, 0][..], &quoted].concat();
+                frames.push(frame(0x86dd, &v6(58, (7, 99), &error)));
+            }
         }
     }
-    frame(0x0806, &[1; 28]);
-    frame(0x88b5, &[1; 40]);
+    frames.push(frame(0x0806, &[1; 28]));
+    frames.push(frame(0x88b5, &[1; 40]));
     frames
+}
+
+/// Opens the ports of three workers on the pair's near end.
+fn workers_on(pair: &Pair) -> Vec<LanPort> {
+    let open = |worker| {
+        let fanout = Some(Fanout { group: 7, worker });
+        let config = AfPacketConfig { fanout, ..AfPacketConfig::new("lan0") };
+        Pair::within(&pair.near, move || af_packet::open(&config)).unwrap()
+    };
+    (0..3).map(open).collect()
 }
 
 #[test]
 fn the_kernel_shares_frames_out_as_the_rule_says() {
     let Some(pair) = Pair::new("steer") else { return };
-    let open = || AfPacketConfig { fanout_group: Some(7), ..AfPacketConfig::new("lan0") };
-    let mut workers: Vec<_> =
-        (0..3).map(|_| Pair::within(&pair.near, move || af_packet::open(&open())).unwrap()).collect();
+    let mut workers = workers_on(&pair);
     let mut peer = Pair::within(&pair.far, || af_packet::open(&AfPacketConfig::new("eth0"))).unwrap();
     let mut used = [0; 3];
     for frame in frames() {
@@ -328,7 +367,53 @@ fn the_kernel_shares_frames_out_as_the_rule_says() {
             }
         };
         assert_eq!(receiver, worker_of(&frame, 3), "{frame:02x?}");
+        assert!(!is_shared(&frame), "{frame:02x?}");
         used[receiver] += 1;
     }
     assert!(used.iter().all(|frames| *frames > 10), "{used:?}");
+}
+
+/// An ICMP error quotes what the cluster sent; its flow is that of the segments in the other direction.
+#[test]
+fn an_error_reaches_the_worker_that_has_the_flow() {
+    for number in 0..100 {
+        let (peer, peer_port) = ([10, 9, 9, number], 5_000 + u16::from(number));
+        let segment = frame(0x0800, &v4(5, 6, 0, (peer, VIP), &ports(peer_port, 443)));
+        let quoted = v4(5, 6, 0, (VIP, peer), &ports(443, peer_port));
+        let error = [&[3, 4, 0, 0, 0, 0, 5, 0][..], &quoted].concat();
+        let error = frame(0x0800, &v4(5, 1, 0, ([10, 9, 7, 1], VIP), &error));
+        assert_eq!(worker_of(&segment, 5), worker_of(&error, 5));
+        let segment = frame(0x86dd, &v6(6, (number, 99), &ports(peer_port, 443)));
+        let error = [&[2, 0, 0, 0, 0, 0, 5, 0][..], &v6(6, (99, number), &ports(443, peer_port))].concat();
+        assert_eq!(worker_of(&segment, 5), worker_of(&frame(0x86dd, &v6(58, (7, 99), &error)), 5));
+    }
+}
+
+/// Any worker may have asked for a neighbour: all of them receive the reply, once, also while they are busy.
+#[test]
+fn every_worker_receives_the_replies_of_neighbours() {
+    let Some(pair) = Pair::new("shared") else { return };
+    let mut workers = workers_on(&pair);
+    let mut peer = Pair::within(&pair.far, || af_packet::open(&AfPacketConfig::new("eth0"))).unwrap();
+    let arp = |operation| frame(0x0806, &[0, 1, 8, 0, 6, 4, 0, operation, 2, 2, 2, 2, 2, 2]);
+    let advertisement = |kind| frame(0x86dd, &v6(58, (1, 99), &[kind, 0, 0, 0]));
+    let sent = [arp(2), arp(1), advertisement(136), advertisement(135), arp(2)];
+    for frame in &sent {
+        peer.transmitter.transmit(&[frame], None).unwrap();
+    }
+    peer.transmitter.flush();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let mut seen: Vec<Vec<Vec<u8>>> = vec![Vec::new(); 3];
+    while seen.iter().map(Vec::len).sum::<usize>() < 5 + 3 + 3 {
+        assert!(Instant::now() < deadline, "{seen:02x?}");
+        for (worker, seen) in workers.iter_mut().zip(&mut seen) {
+            let ours = |bytes: &[u8]| sent.iter().any(|frame| frame == bytes);
+            worker
+                .receiver
+                .receive(&mut |frame| seen.extend(ours(frame.bytes).then(|| frame.bytes.to_vec())));
+        }
+    }
+    let shared: Vec<_> = sent.iter().filter(|frame| is_shared(frame)).cloned().collect();
+    assert_eq!(seen, [sent.to_vec(), shared.clone(), shared]);
+    assert!(workers[0].receiver.fds()[1].is_none() && workers[1].receiver.fds()[1].is_some());
 }

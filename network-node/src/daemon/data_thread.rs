@@ -99,6 +99,10 @@ fn log_notices(worker: &mut NetworkWorker) {
             LinkNotice::Lost { node, worker, reason } => {
                 tracing::warn!(proxy = %node, worker, reason, "tunnel lost; its flows go to other proxies");
             }
+            LinkNotice::NoSlot { node } => {
+                let proxies_max = worker.proxies_max();
+                tracing::error!(proxy = %node, proxies_max, "proxy not used: capacity.proxies others are known; raise it");
+            }
             LinkNotice::Failed { node, worker, reason } => {
                 tracing::warn!(proxy = %node, worker, reason, "no tunnel yet; trying again");
             }

@@ -19,6 +19,8 @@ pub struct Published {
     malformed: u64,
     tunnels_up: usize,
     tunnels_wanted: usize,
+    /// Proxies in use, their capacity, and listed proxies beyond it.
+    proxies: (usize, usize, usize),
     messages: (u64, u64),
     bytes: (u64, u64),
     no_credit: u64,
@@ -30,6 +32,7 @@ impl Published {
     /// Copies a worker's counters and gauges.
     pub fn of(worker: &mut NetworkWorker) -> Self {
         let lan = worker.lan_counters();
+        let (proxies, without_slot) = worker.proxies();
         let core = worker.core();
         let mut published = Published {
             counters: *core.counters(),
@@ -41,6 +44,7 @@ impl Published {
             malformed: worker.malformed(),
             tunnels_wanted: worker.tunnels().count(),
             tunnels_up: worker.tunnels().filter(|t| t.up).count(),
+            proxies: (proxies, worker.proxies_max(), without_slot),
             ..Published::default()
         };
         for endpoint in worker.endpoints() {
@@ -77,6 +81,9 @@ impl MetricSource for WorkerMetrics {
             collect_links(out, published.interrupted, &labels);
             collect_drops(out, &published);
             out.table("flows", published.flows, published.flow_capacity);
+            out.table("proxies", published.proxies.0, published.proxies.1);
+            let help = "Proxies of the membership that are not used, because capacity.proxies others are";
+            out.gauge("csp_proxies_unused", help, &labels, published.proxies.2 as f64);
             let help = "Flows with a label";
             out.gauge("csp_labels_bound", help, &labels, published.labels as f64);
             let help = "Flows whose connection is over, kept for late segments";

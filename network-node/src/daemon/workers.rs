@@ -5,7 +5,7 @@ use std::sync::Arc;
 use csp_control::{ClusterKey, NodeRecord};
 use csp_daemon::{DaemonError, DataThread};
 use csp_lan::LanPort;
-use csp_lan::af_packet::{self, AfPacketConfig};
+use csp_lan::af_packet::{self, AfPacketConfig, Fanout};
 use csp_telemetry::{MailboxSender, SnapshotCell};
 use csp_transport::{Endpoint, EndpointConfig, PeerIdentity};
 use csp_types::Role;
@@ -39,7 +39,7 @@ impl DataWorkers {
         let key = ClusterKey::load(&config.node.cluster_key_file)?;
         let mut all = DataWorkers { threads: Vec::new(), endpoints: Endpoints::default() };
         for number in 0..config.workers {
-            let ports = open_ports(config)?;
+            let ports = open_ports(config, number)?;
             let (endpoints, places) = open_endpoints(config, record, number)?;
             all.endpoints = places;
             let tokens = TokenSource {
@@ -70,12 +70,12 @@ impl DataWorkers {
     }
 }
 
-fn open_ports(config: &Config) -> Result<Vec<LanPort>, DaemonError> {
+fn open_ports(config: &Config, worker: u8) -> Result<Vec<LanPort>, DaemonError> {
     let open = |(at, lan): (usize, &LanSection)| {
         let mut port = AfPacketConfig::new(&lan.interface);
         if config.workers > 1 {
             // Different for each port, and for another daemon in this network namespace unless process ids collide.
-            port.fanout_group = Some((std::process::id() as u16) ^ ((at as u16) << 12));
+            port.fanout = Some(Fanout { group: (std::process::id() as u16) ^ ((at as u16) << 12), worker });
         }
         af_packet::open(&port).map_err(|error| DaemonError::Unavailable(format!("lan: {error}")))
     };

@@ -13,8 +13,6 @@ use super::events::{NO_SERVICE, new_flow};
 use super::flow::Stage;
 use super::{ChannelId, Egress, Lane, ProxyOutput, reason};
 
-/// The `via` of connections without a tunnel; those of tunnels start at 1.
-pub(crate) const NO_TUNNEL: u32 = 0;
 /// Source ports tried for one CONNECT before it is refused.
 pub(crate) const PORT_TRIES: usize = 64;
 /// How long further ports are tried while network nodes report the previous one as used by another proxy.

@@ -55,7 +55,6 @@ pub use output::{Blocked, Lane, ProxyOutput};
 pub use pump::budget::SendBudget;
 pub use snapshot::{FlowSnapshot, MemberSnapshot, RecentFlow, ServiceSnapshot};
 
-use connect::NO_TUNNEL;
 use context::{Context, Turn};
 use dispatch::Dispatcher;
 use hairpin::Hairpin;
@@ -173,16 +172,16 @@ impl ProxyCore {
         self.turn(now, out).on_message(from, message, buffer)
     }
 
-    /// Adds a tunnel. Connections without a tunnel use it from now on.
+    /// Processes a new tunnel of a network node's worker, whose connections, if it had any, waited for it. A client that
+    /// only receives sends nothing that would cause the labels to be announced again, so all of them are.
     pub fn tunnel_up(&mut self, now: Instant, via: u32, out: &mut impl ProxyOutput) {
-        self.tcp.redirect(NO_TUNNEL, via);
+        self.tcp.redirect(via, via);
         self.drive(now, out);
     }
 
-    /// Removes a tunnel. Its connections use another network node, or wait for one: waiting for the client's next
-    /// segment would not do, since a client that only receives sends none.
-    pub fn tunnel_down(&mut self, now: Instant, via: u32, out: &mut impl ProxyOutput) {
-        self.tcp.redirect(via, out.network_node().unwrap_or(NO_TUNNEL));
+    /// The network node of the worker `from` is lost: its connections use `to`, a worker of another network node.
+    pub fn network_node_lost(&mut self, now: Instant, from: u32, to: u32, out: &mut impl ProxyOutput) {
+        self.tcp.redirect(from, to);
         self.drive(now, out);
     }
 

@@ -156,6 +156,13 @@ impl Cluster {
         Ok(())
     }
 
+    /// Sets the number of data workers in a daemon's configuration; to be called before the daemon is started.
+    pub fn set_workers(&self, tier: Tier, workers: u8) -> Result<()> {
+        let text = fs::read_to_string(self.config(tier))?;
+        let other = text.replace("workers: 1\n", &format!("workers: {workers}\n"));
+        Ok(fs::write(self.config(tier), other)?)
+    }
+
     /// Starts the management node with its etcd, then the other daemons, and waits until each of them is ready.
     pub fn start_daemons(&mut self) -> Result<()> {
         self.start(Tier::MgmtNode)?;

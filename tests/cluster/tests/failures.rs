@@ -125,6 +125,7 @@ fn sockets(folder: &Path) -> Vec<String> {
 #[ignore = "depends on load: make test-faults"]
 fn failures_end_what_they_must_and_nothing_else() {
     let Some(mut cluster) = testing::lay_out("fail") else { return };
+    cluster.set_workers(Tier::NetworkNode, 2).unwrap();
     cluster.serve().unwrap();
     let steps: [(&str, Step); 5] = [
         ("an nginx worker is killed", nginx_worker_killed),

@@ -130,6 +130,7 @@ fn active_open(cluster: &Cluster) {
 #[test]
 fn unmodified_programs_serve_and_ask_through_the_cluster() {
     let Some(mut cluster) = testing::lay_out("programs") else { return };
+    cluster.set_workers(Tier::NetworkNode, 2).unwrap();
     cluster.serve().unwrap();
     fs::write(cluster.scratch().join("www/4MiB"), testing::pattern(4 << 20)).unwrap();
     one_after_another(&cluster);

@@ -146,7 +146,7 @@ impl Worker {
     }
 
     fn run(&mut self, inbox: &Receiver<Order>) {
-        let descriptors: Vec<_> = self.ports.iter().filter_map(|port| port.receiver.fd()).collect();
+        let descriptors: Vec<_> = self.ports.iter().flat_map(|port| port.receiver.fds()).flatten().collect();
         loop {
             match inbox.try_recv() {
                 Ok(order) => self.apply(order),

@@ -120,7 +120,7 @@ struct Worker {
 
 impl Worker {
     fn run(&mut self, inbox: &Receiver<Sender<String>>) {
-        let descriptors: Vec<_> = self.receiver.fd().into_iter().collect();
+        let descriptors: Vec<_> = self.receiver.fds().into_iter().flatten().collect();
         loop {
             match inbox.try_recv() {
                 Ok(reply) => {

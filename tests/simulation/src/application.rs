@@ -262,7 +262,9 @@ impl Application {
 
     /// Returns the bytes that it has read of the transaction `key`, the request included.
     pub(crate) fn read_of(&self, key: u32) -> u64 {
-        let under_way = self.talks.values().find(|t| !t.asks() && t.key() == key).map(Conversation::taken);
+        let moving = self.moving.iter().map(|(_, talk)| talk);
+        let mut talks = self.talks.values().chain(moving);
+        let under_way = talks.find(|t| !t.asks() && t.key() == key).map(Conversation::taken);
         under_way.or_else(|| self.read.get(&key).copied()).unwrap_or(0)
     }
 

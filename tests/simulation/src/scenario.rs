@@ -206,12 +206,7 @@ impl Scenario {
         Scenario {
             seed,
             network_nodes,
-            // Not simulated: a proxy that loses its tunnel to one of several workers may reset connections of that worker, or keep
-            // them without end (docs/notes/STATUS.md).
-            network_workers: match incident {
-                Incident::TunnelBreaks | Incident::NetworkNodeRestarts | Incident::NetworkNodeDies => 1,
-                _ => seed as usize % 3 + 1,
-            },
+            network_workers: seed as usize % 3 + 1,
             clocks_differ: true,
             lan,
             san,

@@ -7,8 +7,11 @@ use csp_lan::faulty::FaultConfig;
 use csp_simulation::{Incident, Report, Scenario, Stall, Transaction, World};
 use csp_vi::memory::Delay;
 
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
 fn seeds() -> Vec<u64> {
-    let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
     match number("CSP_SEED") {
         Some(seed) => vec![seed],
         None => (0..number("CSP_SEEDS").unwrap_or(100)).collect(),
@@ -69,6 +72,27 @@ fn connections_live_through_the_loss_of_a_vi() {
                 report.counters
             );
         }
+    }
+}
+
+/// A network node has several workers, and a proxy loses the tunnel to one of them for good, or the whole node: no
+/// connection of a client fails, and nothing is left behind. The seeds listed first failed once. `CSP_SEEDS` sets the
+/// number of seeds of each incident (default 10).
+#[test]
+fn connections_live_through_the_loss_of_a_network_node_with_several_workers() {
+    let failed = [5, 23, 53, 56, 67, 167, 344, 364, 598, 730, 731, 992, 1019];
+    let each = number("CSP_SEEDS").unwrap_or(10) as usize;
+    let incidents = [Incident::TunnelBreaks, Incident::NetworkNodeRestarts, Incident::NetworkNodeDies];
+    let others = incidents.map(|incident| {
+        let fits = move |seed: &u64| {
+            let scenario = Scenario::of(*seed);
+            scenario.incident == incident && scenario.network_workers > 1
+        };
+        (0..).filter(fits).take(each)
+    });
+    for seed in failed.into_iter().chain(others.into_iter().flatten()) {
+        let report = World::new(Scenario::of(seed)).run();
+        assert_eq!(&report.violations, &Vec::<String>::new(), "seed {seed}: {}", report.counters);
     }
 }
 
@@ -144,10 +168,12 @@ fn programs_reach_their_own_cluster_s_service_without_the_lan() {
     }
 }
 
-/// Downloads 400 kB to the client over a quiet network with these MTUs; returns the counters of the run.
-fn download_through(path_mtu: u16, lan_mtu: u16) -> String {
+/// Downloads 400 kB to the client over a quiet network with these MTUs, through a network node with this number of
+/// workers; returns the counters of the run.
+fn download_through(path_mtu: u16, lan_mtu: u16, network_workers: usize) -> String {
     let asks = |start_ms| ask(start_ms, 400_000);
-    let scenario = Scenario { path_mtu, lan_mtu, marks: 0, work: vec![asks(0), asks(10_000)], ..quiet() };
+    let work = vec![asks(0), asks(10_000)];
+    let scenario = Scenario { path_mtu, lan_mtu, marks: 0, network_workers, work, ..quiet() };
     let report = World::new(scenario).run();
     assert_eq!((report.complete, &report.violations), (2, &Vec::new()), "{}", report.counters);
     report.counters
@@ -155,17 +181,19 @@ fn download_through(path_mtu: u16, lan_mtu: u16) -> String {
 
 #[test]
 fn a_path_narrower_than_the_lan_lowers_the_proxys_segments() {
-    let counted = download_through(1_300, 1_500);
-    assert!(counted.contains("path_mtu_lowered: 1,"), "the second connection knows it: {counted}");
-    assert!(
-        counted.contains("retransmission_timeouts: 0,") && counted.contains("drop_too_long: 0,"),
-        "{counted}"
-    );
+    for workers in 1..=4 {
+        let counted = download_through(1_300, 1_500, workers);
+        assert!(counted.contains("path_mtu_lowered: 1,"), "the second connection knows it: {counted}");
+        assert!(
+            counted.contains("retransmission_timeouts: 0,") && counted.contains("drop_too_long: 0,"),
+            "{counted}"
+        );
+    }
 }
 
 #[test]
 fn a_lan_narrower_than_the_proxy_thinks_lowers_its_segments() {
-    let counted = download_through(1_500, 1_300);
+    let counted = download_through(1_500, 1_300, 1);
     assert!(
         counted.contains("path_mtu_lowered: 1,") && counted.contains("path_errors_reported: "),
         "{counted}"

@@ -356,6 +356,11 @@ impl Endpoint {
         self.provider.name()
     }
 
+    /// Whether a link's VI can end while both of its ends live ([`Provider::can_break`]).
+    pub fn can_break(&self) -> bool {
+        self.provider.can_break()
+    }
+
     /// Errors counted by the provider: VIs set up wrongly, violations of the shared memory's rules.
     pub fn provider_counters(&self) -> csp_vi::Counters {
         self.provider.counters()

@@ -1,15 +1,23 @@
 //! The receiving half: recvmmsg into an array of slots, one frame with its virtio-net header in each.
+//!
+//! A second socket receives the few frames that all workers share ([`crate::steering::is_shared`]). A call that finds
+//! frames in the first one does not read it, except once in [`SHARED_EVERY`] calls: a busy worker makes one system call.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
+use csp_wire::offload::Frame;
+
 use super::socket::Socket;
 use super::vnet::{self, VNET_LEN};
-use crate::port::{Frame, LanReceiver, RECEIVE_BATCH_MAX, ReceiveCounters};
+use crate::port::{LanReceiver, RECEIVE_BATCH_MAX, ReceiveCounters};
 
 /// Length of a slot: virtio-net header, Ethernet header and the largest IP packet, rounded up to cache lines.
 const SLOT_LEN: usize = 64 * 1024 + 128;
 const _: () = assert!(SLOT_LEN >= VNET_LEN + 14 + 65_535 && SLOT_LEN.is_multiple_of(64));
+
+/// Calls that find frames in the first socket before the second one is read, too.
+const SHARED_EVERY: u32 = 16;
 
 /// The result of one message of the call.
 #[derive(Clone, Copy, Default)]
@@ -20,17 +28,20 @@ struct Received {
 
 pub(super) struct Receiver {
     socket: Arc<Socket>,
+    shared: Option<Socket>,
+    /// Calls since `shared` was read.
+    unread: u32,
     slots: Box<[u8]>,
     counters: ReceiveCounters,
 }
 
 impl Receiver {
-    pub(super) fn new(socket: Arc<Socket>) -> Self {
+    pub(super) fn new(socket: Arc<Socket>, shared: Option<Socket>) -> Self {
         let slots = vec![0; SLOT_LEN * RECEIVE_BATCH_MAX].into_boxed_slice();
-        Receiver { socket, slots, counters: ReceiveCounters::default() }
+        Receiver { socket, shared, unread: 0, slots, counters: ReceiveCounters::default() }
     }
 
-    fn receive_batch(&mut self) -> ([Received; RECEIVE_BATCH_MAX], usize) {
+    fn receive_batch(&mut self, fd: RawFd) -> ([Received; RECEIVE_BATCH_MAX], usize) {
         let mut vectors =
             [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: SLOT_LEN }; RECEIVE_BATCH_MAX];
         // SAFETY: all-zero bytes are valid mmsghdrs: integers and null pointers.
@@ -46,7 +57,7 @@ impl Receiver {
         // control pointers are null.
         let count = unsafe {
             libc::recvmmsg(
-                self.socket.fd(),
+                fd,
                 messages.as_mut_ptr(),
                 RECEIVE_BATCH_MAX as libc::c_uint,
                 libc::MSG_DONTWAIT,
@@ -73,9 +84,9 @@ impl Receiver {
     }
 }
 
-impl LanReceiver for Receiver {
-    fn receive(&mut self, each: &mut dyn FnMut(Frame<'_>)) -> usize {
-        let (received, count) = self.receive_batch();
+impl Receiver {
+    fn receive_from(&mut self, fd: RawFd, each: &mut dyn FnMut(Frame<'_>)) -> usize {
+        let (received, count) = self.receive_batch(fd);
         for (slot, message) in self.slots.chunks_exact(SLOT_LEN).zip(&received[..count]) {
             let Some((header, frame)) = slot[..(message.len as usize).min(SLOT_LEN)].split_first_chunk()
             else {
@@ -96,13 +107,26 @@ impl LanReceiver for Receiver {
         }
         count
     }
+}
 
-    fn fd(&self) -> Option<RawFd> {
-        Some(self.socket.fd())
+impl LanReceiver for Receiver {
+    fn receive(&mut self, each: &mut dyn FnMut(Frame<'_>)) -> usize {
+        let count = self.receive_from(self.socket.fd(), each);
+        let Some(shared) = self.shared.as_ref().map(Socket::fd) else { return count };
+        self.unread += 1;
+        if count > 0 && self.unread < SHARED_EVERY {
+            return count;
+        }
+        self.unread = 0;
+        count + self.receive_from(shared, each)
+    }
+
+    fn fds(&self) -> [Option<RawFd>; 2] {
+        [Some(self.socket.fd()), self.shared.as_ref().map(Socket::fd)]
     }
 
     fn counters(&mut self) -> ReceiveCounters {
-        self.counters.overrun += self.socket.overruns();
+        self.counters.overrun += self.socket.overruns() + self.shared.as_ref().map_or(0, Socket::overruns);
         self.counters
     }
 }

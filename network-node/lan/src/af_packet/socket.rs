@@ -6,8 +6,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use csp_types::MacAddr;
 
-use super::{AfPacketConfig, OpenError};
+use super::{AfPacketConfig, Fanout, OpenError};
 use crate::port::PortInfo;
+use crate::steering::program;
 
 /// Constants of packet(7) and ARP that the libc crate does not define on every target.
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
@@ -58,6 +59,18 @@ impl Socket {
         check(done).map(drop)
     }
 
+    /// Sets an option whose value is a classic BPF program.
+    fn set_program(
+        &self,
+        level: libc::c_int,
+        option: libc::c_int,
+        program: &mut [libc::sock_filter],
+    ) -> io::Result<()> {
+        // The kernel copies the program during the call, and only reads it.
+        let value = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+        self.set(level, option, &value)
+    }
+
     fn interface_request(&self, name: &[u8; libc::IFNAMSIZ], what: libc::Ioctl) -> io::Result<libc::ifreq> {
         // SAFETY: all-zero bytes are a valid ifreq.
         let mut request: libc::ifreq = unsafe { mem::zeroed() };
@@ -74,25 +87,34 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Opens the socket, queries the interface and binds.
-pub(super) fn open(config: &AfPacketConfig) -> Result<(Socket, PortInfo), OpenError> {
-    let failed = |call: &'static str| {
-        let interface = config.interface.clone();
-        move |source| OpenError::System { call, interface, source }
-    };
+/// Returns the error of a failed `call` on the port's interface.
+fn failed(config: &AfPacketConfig, call: &'static str) -> impl FnOnce(io::Error) -> OpenError {
+    let interface = config.interface.clone();
+    move |source| OpenError::System { call, interface, source }
+}
+
+/// Creates a socket with the virtio-net header. It receives nothing until it is bound, so no frame of another interface
+/// gets in.
+fn create(config: &AfPacketConfig) -> Result<Socket, OpenError> {
     let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // A socket of protocol 0 receives nothing until bind, so no frame of another interface gets in.
     // SAFETY: socket takes no pointers; its result is checked.
-    let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) }).map_err(failed("socket"))?;
+    let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) }).map_err(failed(config, "socket"))?;
     // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
     let socket = Socket { fd: unsafe { OwnedFd::from_raw_fd(fd) } };
+    socket.set(libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1i32).map_err(failed(config, "PACKET_VNET_HDR"))?;
+    let ignored = socket.set(libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1i32);
+    ignored.map_err(failed(config, "PACKET_IGNORE_OUTGOING"))?;
+    Ok(socket)
+}
 
+/// Opens the socket, queries the interface and binds.
+pub(super) fn open(config: &AfPacketConfig) -> Result<(Socket, PortInfo), OpenError> {
+    let failed = |call| failed(config, call);
+    let socket = create(config)?;
     let name = interface_name(&config.interface)?;
     let index = index_of(&socket, &name, config)?;
     let info = describe(&socket, &name, config)?;
 
-    socket.set(libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1i32).map_err(failed("PACKET_VNET_HDR"))?;
-    socket.set(libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1i32).map_err(failed("PACKET_IGNORE_OUTGOING"))?;
     for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
     {
         let len = config.socket_buffer_len.min(i32::MAX as u32 / 2) as i32;
@@ -103,15 +125,27 @@ pub(super) fn open(config: &AfPacketConfig) -> Result<(Socket, PortInfo), OpenEr
     }
     bind(&socket, index).map_err(failed("bind"))?;
     join_multicast(&socket, index).map_err(failed("PACKET_ADD_MEMBERSHIP"))?;
-    if let Some(group) = config.fanout_group {
+    if let Some(Fanout { group, .. }) = config.fanout {
         let value = i32::from(group) | PACKET_FANOUT_CBPF << 16;
         socket.set(libc::SOL_PACKET, libc::PACKET_FANOUT, &value).map_err(failed("PACKET_FANOUT"))?;
-        let mut program = crate::steering::program();
-        // The kernel copies the program during the call, and only reads it.
-        let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-        socket.set(libc::SOL_PACKET, PACKET_FANOUT_DATA, &program).map_err(failed("PACKET_FANOUT_DATA"))?;
+        let set = socket.set_program(libc::SOL_PACKET, PACKET_FANOUT_DATA, &mut program::worker());
+        set.map_err(failed("PACKET_FANOUT_DATA"))?;
     }
     Ok((socket, info))
+}
+
+/// Opens the socket that receives what every worker of the fanout group receives. Worker 0 needs none: the group's
+/// program gives it these frames.
+pub(super) fn open_shared(config: &AfPacketConfig) -> Result<Option<Socket>, OpenError> {
+    if config.fanout.is_none_or(|fanout| fanout.worker == 0) {
+        return Ok(None);
+    }
+    let socket = create(config)?;
+    let index = index_of(&socket, &interface_name(&config.interface)?, config)?;
+    let set = socket.set_program(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &mut program::shared());
+    set.map_err(failed(config, "SO_ATTACH_FILTER"))?;
+    bind(&socket, index).map_err(failed(config, "bind"))?;
+    Ok(Some(socket))
 }
 
 fn interface_name(name: &str) -> Result<[u8; libc::IFNAMSIZ], OpenError> {
@@ -137,10 +171,7 @@ fn describe(
     name: &[u8; libc::IFNAMSIZ],
     config: &AfPacketConfig,
 ) -> Result<PortInfo, OpenError> {
-    let failed = |call: &'static str| {
-        let interface = config.interface.clone();
-        move |source| OpenError::System { call, interface, source }
-    };
+    let failed = |call| failed(config, call);
     let request = socket.interface_request(name, libc::SIOCGIFHWADDR).map_err(failed("SIOCGIFHWADDR"))?;
     // SAFETY: SIOCGIFHWADDR has written this field of the union; any bytes are a valid sockaddr.
     let address = unsafe { request.ifr_ifru.ifru_hwaddr };

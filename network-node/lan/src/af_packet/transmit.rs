@@ -4,9 +4,11 @@
 use std::io;
 use std::sync::Arc;
 
+use csp_wire::offload::TxOffload;
+
 use super::socket::Socket;
 use super::vnet::{self, VNET_LEN};
-use crate::port::{LanTransmitter, TransmitCounters, TransmitError, TxOffload};
+use crate::port::{LanTransmitter, TransmitCounters, TransmitError};
 
 /// Largest number of frames that wait for [`LanTransmitter::flush`].
 const QUEUE_LEN: usize = 64;

@@ -1,7 +1,7 @@
 //! The virtio-net header before every frame (virtio 1.2 §5.1.6): the legacy 10-byte format in host byte order, as
 //! packet(7) defines it.
 
-use crate::port::{Checksum, Gso, GsoKind, TxOffload};
+use csp_wire::offload::{Checksum, Gso, GsoKind, TxOffload};
 
 /// Length of the header in bytes.
 pub(super) const VNET_LEN: usize = 10;

@@ -5,7 +5,7 @@ use csp_wire::tcp::Flags as Tcp;
 use csp_wire::tunnel::{Flags, Record, RecordKind};
 
 use super::fixture::*;
-use crate::core::*;
+use crate::*;
 
 fn config() -> CoreConfig {
     CoreConfig::new(vec![PortConfig::new(OUR_MAC, 1500)], (1, 2))

@@ -10,7 +10,7 @@ use csp_wire::tunnel::{Flags, Record};
 use csp_wire::{arp, ipv4, ipv6};
 
 use super::fixture::*;
-use crate::core::*;
+use crate::*;
 
 const VIP_IP: Ipv4Addr = Ipv4Addr::new(10, 76, 0, 100);
 const CLIENT_IP: Ipv4Addr = Ipv4Addr::new(10, 76, 0, 1);

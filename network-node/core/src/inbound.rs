@@ -3,11 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 
 use csp_classify::{PacketKey, Verdict};
-use csp_lan::{Checksum as FrameChecksum, Frame};
 use csp_types::{FlowLabel, FourTuple, Instant, MacAddr, TraceEvent, TraceKind};
 use csp_wire::checksum::Checksum;
 use csp_wire::ethernet::{self, EtherType};
 use csp_wire::icmp::QuotedTcp;
+use csp_wire::offload::{Checksum as FrameChecksum, Frame};
 use csp_wire::tcp::Segment;
 use csp_wire::tunnel::{Age, Flags, Record, RecordKind};
 use csp_wire::{Ecn, WireError, ipv4, ipv6};
@@ -289,7 +289,7 @@ impl NetworkCore {
             payload: &[],
         };
         self.trace_segment(TraceKind::LanIn, inbound.now, label, &inbound.segment, inbound.hash);
-        if out.tunnel(proxy, &record, &[payload]).is_err() {
+        if out.tunnel(inbound.now, proxy, &record, &[payload]).is_err() {
             self.counters.drop_tunnel_full += 1;
             return;
         }
@@ -301,6 +301,7 @@ impl NetworkCore {
     /// Sends an ICMP error about a segment of a bound flow to the flow's proxy, which validates it (RFC 5927).
     pub(super) fn on_icmp_error(
         &mut self,
+        now: Instant,
         packet: &[u8],
         quoted: Result<QuotedTcp, WireError>,
         out: &mut impl NetworkOutput,
@@ -316,7 +317,7 @@ impl NetworkCore {
             self.counters.drop_no_service += 1;
             return;
         };
-        match out.tunnel(flow.proxy, &icmp_record(flow), &[packet]) {
+        match out.tunnel(now, flow.proxy, &icmp_record(flow), &[packet]) {
             Ok(()) => self.counters.icmp_errors_in += 1,
             Err(_) => self.counters.drop_tunnel_full += 1,
         }

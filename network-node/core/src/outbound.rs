@@ -161,7 +161,7 @@ impl NetworkCore {
                 if flags.syn() && !flags.ack() {
                     // A proxy that opens a connection is notified at once that another proxy uses these addresses and
                     // ports; it then tries another port. If the tunnel is full, the next SYN causes the notification.
-                    let _ = out.tunnel(proxy, &Record::flow_end(record.label, record.worker), &[]);
+                    let _ = out.tunnel(now, proxy, &Record::flow_end(record.label, record.worker), &[]);
                 }
                 return None;
             }
@@ -265,7 +265,7 @@ impl NetworkCore {
         let mtu = self.port_mtu(port);
         if emit::segment(&route, mtu, &out_segment, out).is_err() {
             self.counters.drop_too_long += 1;
-            return self.report_too_long(index, bytes, mtu, out);
+            return self.report_too_long(now, index, bytes, mtu, out);
         }
         self.counters.segments_out += 1;
         self.counters.bytes_out += segment.payload().len() as u64;

@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
-use csp_lan::{Gso, GsoKind, TxOffload};
 use csp_types::{FourTuple, MacAddr};
 use csp_wire::checksum::Checksum;
 use csp_wire::ethernet::{self, EtherType};
+use csp_wire::offload::{Gso, GsoKind, TxOffload};
 use csp_wire::tcp::{self, Segment};
 use csp_wire::{Ecn, ipv4, ipv6};
 
@@ -13,7 +13,8 @@ use super::api::{NetworkOutput, PortId};
 
 /// Room for an Ethernet and the longer of the IP headers.
 pub(super) const HEADERS_LEN_MAX: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN;
-/// RFC 9293 leaves the value open; 64 is what hosts use.
+/// TTL or hop limit of every packet but neighbour discovery's, which is 255. RFC 9293 §3.1 leaves the value open; 64 is
+/// the default of hosts (RFC 1700).
 pub(super) const TTL: u8 = 64;
 const TCP_CHECKSUM_AT: usize = 16;
 

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use csp_lan::TxOffload;
 use csp_types::{Duration, FlowLabel, FourTuple, Instant, MacAddr, Prefix};
+use csp_wire::offload::TxOffload;
 use csp_wire::tunnel::Record;
 
 /// Identifies a proxy for as long as the caller keeps it in this slot: below [`CoreConfig::proxies_max`].
@@ -23,7 +23,13 @@ pub struct TunnelFull;
 pub trait NetworkOutput {
     /// Sends a record to worker `record.worker` of `proxy`. Its payload is in `parts`; `record.payload` is ignored. On
     /// an error the record is dropped.
-    fn tunnel(&mut self, proxy: ProxyId, record: &Record<'_>, parts: &[&[u8]]) -> Result<(), TunnelFull>;
+    fn tunnel(
+        &mut self,
+        now: Instant,
+        proxy: ProxyId,
+        record: &Record<'_>,
+        parts: &[&[u8]],
+    ) -> Result<(), TunnelFull>;
 
     /// Transmits a frame on a LAN port. A port that has no room drops the frame and counts it.
     fn lan(&mut self, port: PortId, parts: &[&[u8]], offload: Option<TxOffload>);

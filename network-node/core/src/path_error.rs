@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use csp_types::FourTuple;
+use csp_types::{FourTuple, Instant};
 use csp_wire::icmp::{v4, v6};
 use csp_wire::tunnel::{Age, Flags, Record, RecordKind};
 use csp_wire::{Ecn, ipv4, ipv6};
@@ -22,6 +22,7 @@ impl NetworkCore {
     /// Reports to the flow's proxy that a segment, which begins with the TCP header `tcp`, was longer than `mtu`.
     pub(super) fn report_too_long(
         &mut self,
+        now: Instant,
         index: Option<FlowIndex>,
         tcp: &[u8],
         mtu: u16,
@@ -32,7 +33,7 @@ impl NetworkCore {
         let mut error = [0; ERROR_LEN_MAX];
         let Some(len) = too_big(&mut error, &flow.tuple, start, mtu) else { return };
         // If the tunnel is full: the segment is retransmitted, and is too long again.
-        if out.tunnel(flow.proxy, &icmp_record(flow), &[&error[..len]]).is_ok() {
+        if out.tunnel(now, flow.proxy, &icmp_record(flow), &[&error[..len]]).is_ok() {
             self.counters.path_errors_reported += 1;
         }
     }

@@ -1,15 +1,15 @@
 //! The life of a flow: handshake, label, compaction, segmentation, end, expiry.
 
-use csp_lan::{Checksum as FrameChecksum, Gso, GsoKind};
 use csp_types::{FlowLabel, MacAddr, TraceKind};
 use csp_wire::Ecn;
 use csp_wire::ethernet::EtherType;
 use csp_wire::icmp::QuotedTcp;
+use csp_wire::offload::{Checksum as FrameChecksum, Gso, GsoKind};
 use csp_wire::tcp::Flags as Tcp;
 use csp_wire::tunnel::{Age, Flags, Record, RecordKind};
 
 use super::fixture::*;
-use crate::core::*;
+use crate::*;
 
 #[test]
 fn a_first_segment_travels_whole_and_without_label() {

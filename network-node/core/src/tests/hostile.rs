@@ -1,15 +1,15 @@
 //! Frames and records that no correct peer sends: dropped, counted by reason, and never a panic.
 
-use csp_lan::{Checksum as FrameChecksum, Gso, GsoKind};
 use csp_types::FlowLabel;
 use csp_wire::Ecn;
 use csp_wire::ethernet::EtherType;
+use csp_wire::offload::{Checksum as FrameChecksum, Gso, GsoKind};
 use csp_wire::tcp::Flags as Tcp;
 use csp_wire::tunnel::{Age, Flags, Record, RecordKind};
 use proptest::prelude::*;
 
 use super::fixture::*;
-use crate::core::*;
+use crate::*;
 
 /// Returns every drop counter with its name.
 fn drops(counters: &Counters) -> Vec<(&'static str, u64)> {
@@ -142,7 +142,7 @@ fn records_of_unknown_proxies_and_ports_do_no_harm() {
     f.core.proxy_up(ProxyId(999), "pn-9".parse().unwrap(), 1);
     f.core.proxy_down(ProxyId(999));
     let bytes = ip_frame(&tcp_packet(CLIENT, VIP, Tcp::SYN, &[]));
-    f.core.on_frame(f.now, PortId(9), &csp_lan::Frame::plain(&bytes), &mut f.out);
+    f.core.on_frame(f.now, PortId(9), &csp_wire::offload::Frame::plain(&bytes), &mut f.out);
     assert_eq!((f.core.flow_count(), f.out.lan.len(), f.out.tunnel.len()), (0, 0, 0));
 }
 

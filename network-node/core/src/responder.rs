@@ -11,7 +11,7 @@ use csp_wire::tcp::{self, Flags, Segment};
 use csp_wire::{Ecn, arp, ipv4, ipv6};
 
 use super::api::{NetworkOutput, PortId};
-use super::emit::{self, Headers, IpFields, OutSegment, Route};
+use super::emit::{self, Headers, IpFields, OutSegment, Route, TTL};
 use super::neighbour::Request;
 use super::node::NetworkCore;
 
@@ -23,7 +23,6 @@ const ECHO_LEN_MAX: usize = 9_000;
 /// Length of an ND message: 8 bytes, target and one link-layer address.
 const NEIGHBOR_LEN_MAX: usize = 32;
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-const TTL: u8 = 64;
 
 /// Limits replies per window of one second.
 #[derive(Clone, Copy, Debug, Default)]
@@ -93,7 +92,7 @@ impl NetworkCore {
                 v4::Message::DestinationUnreachable { quoted, .. }
                 | v4::Message::FragmentationNeeded { quoted, .. }
                 | v4::Message::TimeExceeded { quoted, .. },
-            ) => self.on_icmp_error(packet, csp_wire::icmp::QuotedTcp::parse_v4(quoted), out),
+            ) => self.on_icmp_error(now, packet, csp_wire::icmp::QuotedTcp::parse_v4(quoted), out),
             Ok(v4::Message::EchoReply { .. }) => self.counters.drop_protocol += 1,
             Err(error) => self.count_wire_error(&error),
         }
@@ -122,7 +121,7 @@ impl NetworkCore {
                 | v6::Message::PacketTooBig { quoted, .. }
                 | v6::Message::TimeExceeded { quoted, .. }
                 | v6::Message::ParameterProblem { quoted, .. },
-            ) => self.on_icmp_error(packet, csp_wire::icmp::QuotedTcp::parse_v6(quoted), out),
+            ) => self.on_icmp_error(now, packet, csp_wire::icmp::QuotedTcp::parse_v6(quoted), out),
             Ok(v6::Message::NeighborSolicitation { target, source_link }) => {
                 self.on_solicitation(now, reply_route, target, source_link, out);
             }

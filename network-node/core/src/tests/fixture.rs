@@ -2,15 +2,15 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use csp_lan::{Checksum as FrameChecksum, Frame, Gso, TxOffload};
 use csp_types::{FlowLabel, FourTuple, Instant, MacAddr};
 use csp_wire::checksum::Checksum;
 use csp_wire::ethernet::{self, EtherType};
+use csp_wire::offload::{Checksum as FrameChecksum, Frame, Gso, TxOffload};
 use csp_wire::tcp::{self, Flags as TcpFlags, Segment};
 use csp_wire::tunnel::{Age, Flags, Record, RecordKind};
 use csp_wire::{Ecn, ipv4, ipv6};
 
-use crate::core::*;
+use crate::*;
 
 pub(super) const PORT: PortId = PortId(0);
 pub(super) const OUR_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 0xa0]);
@@ -44,7 +44,13 @@ pub(super) struct Output {
 }
 
 impl NetworkOutput for Output {
-    fn tunnel(&mut self, proxy: ProxyId, record: &Record<'_>, parts: &[&[u8]]) -> Result<(), TunnelFull> {
+    fn tunnel(
+        &mut self,
+        _: Instant,
+        proxy: ProxyId,
+        record: &Record<'_>,
+        parts: &[&[u8]],
+    ) -> Result<(), TunnelFull> {
         if self.full {
             return Err(TunnelFull);
         }
