@@ -21,6 +21,7 @@ use std::path::PathBuf;
 
 use csp_app::{AppConfig, AppError, AppSide, FlowId, Handle, ProxyTarget};
 use csp_daemon::clock;
+use csp_telemetry::{Place, Shares};
 use csp_transport::token::{self, TokenClaims};
 use csp_transport::{ClusterKey, Endpoint, EndpointConfig, PeerIdentity, ProcessId};
 use csp_types::spin::SpinSetting;
@@ -40,8 +41,10 @@ const TOKEN_LIFETIME_S: u64 = 3600;
 const TOKEN_RENEWED_S: u64 = 600;
 /// Largest number of connections.
 const CONNECTIONS_MAX: usize = 16_384;
-/// Largest number of connections that wait for a link to their proxy.
+/// Largest number of connections that wait for the custody, or for a link to their proxy: of all users, and of one. A
+/// process may leave connections at proxies that do not exist; they wait for [`LINK_TIMEOUT`].
 const WAITING_MAX: usize = 4096;
+const WAITING_OF_USER_MAX: usize = WAITING_MAX / 2;
 /// Largest number of socket events per call.
 const EVENTS_MAX: usize = 256;
 /// Largest number of bytes moved by one call.
@@ -68,6 +71,15 @@ pub struct Charge {
     pub socket: OwnedFd,
 }
 
+/// A connection that waits for a link to its proxy.
+struct Waiting {
+    /// When it arrived.
+    since: Instant,
+    charge: Charge,
+    /// Its place among those that wait.
+    place: Place<u32>,
+}
+
 /// Counters of the custody.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counters {
@@ -88,8 +100,8 @@ pub struct Custody {
     token_expires: u64,
     targets: Vec<ProxyTarget>,
     connections: HashMap<FlowId, Connection>,
-    /// Connections that wait for a link to their proxy, with the time of their arrival.
-    waiting: Vec<(Instant, Charge)>,
+    /// Connections that wait for a link to their proxy.
+    waiting: Vec<Waiting>,
     /// Number of connections of each user, waiting ones included.
     of_user: HashMap<u32, usize>,
     /// The epoll set of the programs' sockets.
@@ -145,12 +157,12 @@ impl Custody {
         self.side.channels().next().is_some()
     }
 
-    /// Takes a connection into custody. It is lost if its user has as many connections as there are free entries (a
-    /// single user thus gets at most half), or if `WAITING_MAX` others wait for a link.
-    pub fn take(&mut self, now: Instant, charge: Charge) {
+    /// Takes a connection into custody. It is lost if its user has as many connections as there are free entries: a
+    /// single user thus gets at most half.
+    pub fn take(&mut self, now: Instant, charge: Charge, place: Place<u32>) {
         let free = CONNECTIONS_MAX.saturating_sub(self.connections.len() + self.waiting.len());
         let own = self.of_user.get(&charge.uid).copied().unwrap_or(0);
-        if own > free || self.waiting.len() >= WAITING_MAX {
+        if own > free {
             self.counters.lost += 1;
             return;
         }
@@ -158,7 +170,7 @@ impl Custody {
         if !self.is_used() {
             self.side.set_proxies(&self.targets);
         }
-        self.waiting.push((now, charge));
+        self.waiting.push(Waiting { since: now, charge, place });
     }
 
     /// Moves all bytes that can be moved. Returns whether there was anything to do.
@@ -186,7 +198,7 @@ impl Custody {
     /// of the stream.
     fn take_waiting(&mut self, now: Instant) -> bool {
         let before = self.waiting.len();
-        for (since, charge) in std::mem::take(&mut self.waiting) {
+        for Waiting { since, charge, place } in std::mem::take(&mut self.waiting) {
             let left = &charge.left;
             let (proxy, ends) = ((&left.node, left.worker), (left.local, left.remote));
             match self.side.take_over(now, proxy, left.label, left.ticket, ends) {
@@ -195,7 +207,7 @@ impl Custody {
                     self.counters.taken += 1;
                 }
                 Err(AppError::NoProxy) if now.saturating_since(since) < LINK_TIMEOUT => {
-                    self.waiting.push((since, charge));
+                    self.waiting.push(Waiting { since, charge, place });
                 }
                 Err(_) => {
                     self.counters.lost += 1;
@@ -252,7 +264,7 @@ impl Custody {
 
     /// Returns when to call [`turn`](Self::turn) next if nothing happens.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let waiting = self.waiting.iter().map(|(since, _)| *since + LINK_TIMEOUT);
+        let waiting = self.waiting.iter().map(|waiting| waiting.since + LINK_TIMEOUT);
         self.side.next_timeout().filter(|_| self.is_used()).into_iter().chain(waiting).min()
     }
 
@@ -293,7 +305,64 @@ fn issue(options: &CustodyOptions, process: ProcessId, unix_s: u64) -> (token::T
     (token::issue(&options.key, &claims), expires)
 }
 
+/// Returns the places of connections that wait. Each is released when the connection is taken over or lost, so that a
+/// user's connections in the queue of orders count as well.
+fn waiting_places() -> Shares<u32> {
+    Shares::new(WAITING_OF_USER_MAX, WAITING_MAX)
+}
+
 /// Starts the custody of a node in a thread of its own. `spin` sets how long the thread polls before it sleeps.
 pub fn start(options: CustodyOptions, spin: SpinSetting) -> io::Result<Custodian> {
     Custodian::start(Custody::new(options, clock::unix_now_s())?, spin)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::os::unix::net::UnixStream;
+
+    use csp_types::FlowLabel;
+    use csp_wire::channel::Ticket;
+
+    use super::*;
+
+    fn custody() -> Custody {
+        let node = "an-1".parse().unwrap();
+        Custody::new(
+            CustodyOptions { node, key: ClusterKey::from_hex(&"07".repeat(32)).unwrap(), seed: 1 },
+            1_000,
+        )
+        .unwrap()
+    }
+
+    /// A connection that a process of this user claims to have left at a proxy that does not exist.
+    fn charge(uid: u32) -> Charge {
+        let end = SocketAddr::from(([10, 0, 0, 1], 80));
+        let (label, ticket) = (FlowLabel::new(1, 0), Ticket([1; 16]));
+        let node = "no-such-proxy".parse().unwrap();
+        let left = Left { node, worker: 0, label, ticket, local: end, remote: end };
+        Charge { left, uid, socket: UnixStream::pair().unwrap().0.into() }
+    }
+
+    #[test]
+    fn connections_that_one_user_leaves_nowhere_do_not_keep_out_others() {
+        let (mut custody, places, now) = (custody(), waiting_places(), Instant::from_nanos(1));
+        // One descriptor each: the share is taken with places alone, and used by a few connections.
+        let mut taken: Vec<_> = (0..WAITING_MAX).filter_map(|_| places.enter(65534)).collect();
+        assert_eq!(taken.len(), WAITING_OF_USER_MAX, "a user gets half of the places");
+        for place in taken.split_off(WAITING_OF_USER_MAX - 8) {
+            custody.take(now, charge(65534), place);
+        }
+        custody.turn(now, 1_000);
+        assert!(places.enter(65534).is_none(), "they wait for their proxy, and keep their places");
+        custody.take(now, charge(1000), places.enter(1000).expect("a place for another user"));
+        assert_eq!(custody.counters().1, 9);
+        // Their proxy is given up, and the places are free.
+        let later = now + LINK_TIMEOUT;
+        assert_eq!(custody.next_timeout(), Some(later));
+        custody.turn(later, 1_000);
+        assert_eq!((custody.counters().1, custody.counters().0.lost), (0, 9));
+        assert!((0..8).map(|_| places.enter(65534)).collect::<Vec<_>>().iter().all(Option::is_some));
+        assert!(custody.of_user.is_empty());
+    }
 }

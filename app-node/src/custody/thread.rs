@@ -4,26 +4,27 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use csp_daemon::{DataThread, DataWorker};
-use csp_telemetry::{MetricSource, MetricWriter, SnapshotCell};
+use csp_telemetry::{MetricSource, MetricWriter, Place, Shares, SnapshotCell};
 use csp_types::spin::SpinSetting;
 use csp_types::{Duration, Instant, NodeId};
 use csp_vi::{Armed, ViError, Wake};
 
-use super::{Charge, Counters, Custody};
+use super::{Charge, Counters, Custody, WAITING_MAX, waiting_places};
 
 /// Longest sleep while there are connections, and while there are none.
 const SLEEP_MAX: Duration = Duration::from_millis(250);
 const SLEEP_UNUSED: Duration = Duration::from_secs(60);
-/// Largest number of queued orders.
-const ORDERS_MAX: usize = 4096;
+/// Largest number of queued orders: every connection that may wait, and changes of the proxies.
+const ORDERS_MAX: usize = WAITING_MAX + 16;
 
 /// A message of the agent to the custody.
 #[derive(Debug)]
 pub enum Order {
-    /// Take this connection.
-    Take(Box<Charge>),
+    /// Take this connection, which has this place among those that wait.
+    Take(Box<(Charge, Place<u32>)>),
     /// Replace the list of proxy workers.
     Proxies(Vec<(NodeId, u8, PathBuf)>),
     /// Stop the thread.
@@ -35,34 +36,44 @@ pub type Published = (Counters, usize);
 
 /// The agent's handle to the custody. Dropping it stops the thread and ends its connections.
 #[derive(Debug)]
-pub struct Custodian(DataThread<Order, Published>);
+pub struct Custodian {
+    thread: DataThread<Order, Published>,
+    /// Places of connections that wait, by user.
+    places: Shares<u32>,
+    /// Connections lost because there was no place for them.
+    crowded_out: Arc<AtomicU64>,
+}
 
 impl Custodian {
     pub(super) fn start(custody: Custody, spin: SpinSetting) -> io::Result<Self> {
-        Ok(Custodian(DataThread::start("custody".to_owned(), custody, ORDERS_MAX, spin)?))
+        let thread = DataThread::start("custody".to_owned(), custody, ORDERS_MAX, spin)?;
+        Ok(Custodian { thread, places: waiting_places(), crowded_out: Arc::default() })
     }
 
-    /// Takes a connection into custody. If the queue is full, the connection ends.
+    /// Takes a connection into custody. The connection ends if its user has as many that wait as a user may have, or if
+    /// the queue is full.
     pub fn take(&self, charge: Charge) {
-        if let Err(error) = self.0.mailbox().send(Order::Take(Box::new(charge))) {
-            tracing::warn!(%error, "a connection could not be taken into custody");
-        }
+        let sent = self
+            .places
+            .enter(charge.uid)
+            .is_some_and(|place| self.thread.mailbox().send(Order::Take(Box::new((charge, place)))).is_ok());
+        self.crowded_out.fetch_add(u64::from(!sent), Ordering::Relaxed);
     }
 
     /// Replaces the list of proxies; `false` if the queue is full and the caller has to try again later.
     pub fn set_proxies(&self, proxies: Vec<(NodeId, u8, PathBuf)>) -> bool {
-        self.0.mailbox().send(Order::Proxies(proxies)).is_ok()
+        self.thread.mailbox().send(Order::Proxies(proxies)).is_ok()
     }
 
     /// Returns the custody's metrics.
     pub fn metrics(&self) -> impl MetricSource + 'static {
-        Metrics(Arc::clone(self.0.published()))
+        Metrics { published: Arc::clone(self.thread.published()), crowded_out: Arc::clone(&self.crowded_out) }
     }
 }
 
 impl Drop for Custodian {
     fn drop(&mut self) {
-        DataThread::stop_all(std::slice::from_mut(&mut self.0), || Order::Stop);
+        DataThread::stop_all(std::slice::from_mut(&mut self.thread), || Order::Stop);
     }
 }
 
@@ -76,7 +87,10 @@ impl DataWorker for Custody {
 
     fn answer(&mut self, now: Instant, order: Order) -> ControlFlow<()> {
         match order {
-            Order::Take(charge) => self.take(now, *charge),
+            Order::Take(taken) => {
+                let (charge, place) = *taken;
+                self.take(now, charge, place);
+            }
             Order::Proxies(proxies) => self.set_proxies(proxies.into_iter()),
             Order::Stop => return ControlFlow::Break(()),
         }
@@ -108,16 +122,20 @@ impl DataWorker for Custody {
     }
 }
 
-struct Metrics(Arc<SnapshotCell<Published>>);
+struct Metrics {
+    published: Arc<SnapshotCell<Published>>,
+    crowded_out: Arc<AtomicU64>,
+}
 
 impl MetricSource for Metrics {
     fn collect(&self, out: &mut MetricWriter) {
-        let (counters, connections) = self.0.read();
+        let (counters, connections) = self.published.read();
+        let lost = counters.lost + self.crowded_out.load(Ordering::Relaxed);
         let help = "Connections that the agent carries for programs that share or inherited them";
         out.gauge("csp_custody_connections", help, &[], connections as f64);
         out.counter("csp_custody_taken_total", "Connections taken into custody", &[], counters.taken);
-        let help = "Connections that could not be taken over from their proxy";
-        out.counter("csp_custody_lost_total", help, &[], counters.lost);
+        let help = "Connections that could not be taken over from their proxy, or found no place";
+        out.counter("csp_custody_lost_total", help, &[], lost);
         for (direction, bytes) in [("in", counters.bytes_in), ("out", counters.bytes_out)] {
             let help = "Bytes of connections in custody, from clients (in) and to them (out)";
             out.counter("csp_custody_bytes_total", help, &[("direction", direction)], bytes);

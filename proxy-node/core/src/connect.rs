@@ -11,6 +11,7 @@ use super::application::Verdict;
 use super::context::{Context, Turn};
 use super::events::{NO_SERVICE, new_flow};
 use super::flow::Stage;
+use super::shares::Amount;
 use super::{ChannelId, Egress, Lane, ProxyOutput, reason};
 
 /// Source ports tried for one CONNECT before it is refused.
@@ -66,6 +67,11 @@ impl<O: ProxyOutput> Turn<'_, O> {
             return Ok(());
         }
         let via = self.cx.out.network_node().ok_or(reason::NETWORK_UNREACHABLE)?;
+        let user = self.dispatcher.user_of(channel);
+        if !self.egress.shares.admit_connection(user, self.free()) {
+            self.cx.recorder.counters.connects_over_share += 1;
+            return Err(reason::NO_BUFFERS);
+        }
         let window = self.reserve_window().ok_or(reason::NO_BUFFERS)?;
         let opened = self.egress.open(&mut self.cx, payload.remote, via);
         let opened = opened.inspect_err(|_| self.pump.release(window))?;
@@ -73,8 +79,19 @@ impl<O: ProxyOutput> Turn<'_, O> {
         let stage = Stage::Connecting { channel, request: header.id };
         let mut flow = new_flow(self.cx.now, opened, NO_SERVICE, stage, window);
         (flow.to_app_credit, flow.lane) = (header.argument, lane);
+        flow.charge = self.egress.shares.charge_connection(user, self.pump.budget().worth(window));
         self.admit(flow);
         Ok(())
+    }
+
+    /// Returns what is free for further connections. Half-open connections of clients count as free: they give way.
+    pub(super) fn free(&self) -> Amount {
+        let live = self.cx.flows.len().saturating_sub(self.cx.hairpin.live());
+        Amount {
+            connections: self.cx.tcp.config().connections.saturating_sub(live),
+            memory: self.pump.budget().free(),
+            hairpin_ends: self.cx.hairpin.free(),
+        }
     }
 
     /// Processes a network node's refusal of the SYN of an active open: another proxy has a connection with the same
@@ -102,6 +119,7 @@ impl<O: ProxyOutput> Turn<'_, O> {
             }
             Err(code) => {
                 self.pump.release(flow.from_app_window);
+                self.egress.shares.release(flow.charge);
                 if let Stage::Connecting { request, .. } = flow.stage {
                     cx.send(flow.lane, MessageHeader::new(MessageKind::Refused, request, code, 0), &[]);
                 }

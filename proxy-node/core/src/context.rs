@@ -11,6 +11,7 @@ use csp_wire::channel::MessageHeader;
 use super::dispatch::Dispatcher;
 use super::flow::FlowTable;
 use super::hairpin::{Hairpin, LoopEnd};
+use super::idle::IdleClients;
 use super::pump::Pump;
 use super::recorder::Recorder;
 use super::service::{ApplicationEnd, TcpEnd};
@@ -69,5 +70,6 @@ pub(crate) struct Turn<'a, O> {
     pub(crate) dispatcher: &'a mut Dispatcher,
     pub(crate) pump: &'a mut Pump,
     pub(crate) egress: &'a mut Egress,
+    pub(crate) idle: &'a mut IdleClients,
     pub(crate) tunnels: &'a mut Tunnels,
 }

@@ -29,6 +29,8 @@ pub struct Counters {
     pub listens_denied: u64,
     /// CONNECTs refused: not granted to the process.
     pub connects_denied: u64,
+    /// CONNECTs refused because the user's processes hold their share of the tables or of the send budget.
+    pub connects_over_share: u64,
     /// OPENs that a process refused.
     pub opens_refused: u64,
     /// Unanswered offers withdrawn from a process and made to another one.
@@ -43,6 +45,9 @@ pub struct Counters {
     pub drop_backlog_time: u64,
     /// Connections dropped because their clients acknowledged nothing for long while the send budget was exhausted.
     pub stalled_given_up: u64,
+    /// Connections reset because their clients were idle while the table of connections was nearly full, or the send
+    /// budget exhausted.
+    pub idle_given_up: u64,
     /// Connections dropped because the send budget was exhausted.
     pub drop_no_budget: u64,
     /// Records dropped: not parseable as IP or TCP.

@@ -27,6 +27,7 @@ use self::withdraw::Offers;
 use super::context::Context;
 use super::flow::{Flow, FlowTable, Stage};
 use super::recorder::Recorder;
+use super::shares::User;
 use super::{CHANNELS_MAX, Lane, ProxyOutput, reason};
 
 /// The dispatcher of one worker.
@@ -116,6 +117,12 @@ impl Dispatcher {
         process.may_connect(remote).inspect_err(|_| recorder.counters.connects_denied += 1)
     }
 
+    /// Returns the user to whose account a process's connections are charged; `None` if they are not limited.
+    pub(crate) fn user_of(&self, channel: ChannelId) -> Option<User> {
+        let process = self.processes.get(&channel)?;
+        Some((process.node, process.uid.filter(|uid| *uid != admission::ROOT)?))
+    }
+
     /// Processes UNLISTEN.
     pub(crate) fn unlisten(&mut self, now: Instant, channel: ChannelId, listener: u32) {
         self.pools.unlisten(now, channel, listener);
@@ -199,6 +206,7 @@ impl Dispatcher {
             (_, None) => {}
         }
         self.offers.remove(flow.label);
+        self.left_ended(flow);
         if flow.waiting {
             self.left_backlog(flows, tcp, flow.service);
         }

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use csp_types::{FourTuple, Prefix, longest_match};
 
 use super::ServiceTcp;
+use super::shares::Shares;
 
 /// First and last ephemeral port (RFC 6335 §6).
 const PORTS: std::ops::RangeInclusive<u16> = csp_types::limits::EGRESS_PORT_FIRST..=65_535;
@@ -31,6 +32,8 @@ pub struct Egress {
     cursor: u32,
     class: u32,
     classes: u32,
+    /// What each user's active opens hold.
+    pub(crate) shares: Shares,
 }
 
 impl Egress {
@@ -39,7 +42,7 @@ impl Egress {
     pub fn new(class: u32, classes: u32, seed: u32) -> Self {
         let classes = classes.max(1);
         let cursor = seed % (PORT_COUNT / classes).max(1);
-        Egress { rules: Vec::new(), cursor, class: class % classes, classes }
+        Egress { rules: Vec::new(), cursor, class: class % classes, classes, shares: Shares::default() }
     }
 
     /// Replaces the rules by those of a new policy generation.

@@ -6,6 +6,7 @@ use csp_wire::channel::{MessageHeader, MessageKind, OpenPayload};
 
 use super::context::Turn;
 use super::flow::{Attachment, Flow, Stage};
+use super::shares::Charge;
 use super::{Lane, ProxyOutput, reason};
 
 /// `Flow::service` of active opens.
@@ -51,6 +52,7 @@ impl<O: ProxyOutput> Turn<'_, O> {
         self.admit(Flow { arrived, ..new_flow(now, (label, tuple), service, Stage::Pending, window) });
         self.dispatcher.dispatch(&mut self.cx, label);
         self.pump.enqueue(self.cx.flows, label);
+        self.keep_reserve();
     }
 
     fn active_open_done(&mut self, label: FlowLabel) {
@@ -127,6 +129,7 @@ pub(super) fn new_flow(
         client_finished: false,
         shutdown_sent: false,
         app_finished: false,
+        charge: Charge::NONE,
         withdrawals: 0,
         queued: false,
         bytes_to_app: 0,

@@ -17,6 +17,7 @@ use csp_wire::channel::Ticket;
 
 use super::dispatch::pool::{ChannelId, Choice};
 use super::output::Lane;
+use super::shares::Charge;
 
 /// The stage of a flow between the client's connection and the application.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,6 +83,8 @@ pub struct Flow {
     pub shutdown_sent: bool,
     /// The application sent SHUTDOWN.
     pub app_finished: bool,
+    /// What it holds on the account of the user whose process opened it.
+    pub charge: Charge,
     /// Number of processes from which its offer was withdrawn.
     pub withdrawals: u8,
     /// Whether it is in the list of flows to pump.

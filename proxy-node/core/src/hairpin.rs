@@ -134,6 +134,11 @@ impl Hairpin {
         self.live
     }
 
+    /// Returns the number of free ends.
+    pub(crate) fn free(&self) -> usize {
+        self.ends.len() - self.live
+    }
+
     /// Returns the number of bytes that wait for the process of a flow, and whether none follow.
     pub(crate) fn waiting(&self, label: FlowLabel) -> (usize, bool) {
         self.get(label).map_or((0, true), |end| (end.len, end.finished))

@@ -8,6 +8,7 @@
 //!                           ▼
 //!                       dispatcher: pools, services, backlogs, offers ─▶ OPEN
 //!  egress: sources of active opens          recorder: trace, ended flows, counters
+//!  idle: clients that give way to new ones when no room is left
 //!  hairpin: connections between two processes, client's ends of each other
 //! ```
 //! Each part owns its fields; its methods take what they need of the others as arguments (`Context`). [`ProxyCore`]
@@ -25,12 +26,14 @@ mod egress;
 mod events;
 mod flow;
 mod hairpin;
+mod idle;
 mod options;
 mod output;
 mod pump;
 pub mod reason;
 mod recorder;
 pub mod service;
+mod shares;
 mod snapshot;
 mod tunnels;
 mod turn;
@@ -53,11 +56,13 @@ pub use flow::{Attachment, Flow, FlowTable, Stage};
 pub use hairpin::{HAIRPIN_WINDOW, HairpinConfig};
 pub use output::{Blocked, Lane, ProxyOutput};
 pub use pump::budget::SendBudget;
+pub use shares::Charge;
 pub use snapshot::{FlowSnapshot, MemberSnapshot, RecentFlow, ServiceSnapshot};
 
 use context::{Context, Turn};
 use dispatch::Dispatcher;
 use hairpin::Hairpin;
+use idle::IdleClients;
 use pump::Pump;
 use recorder::Recorder;
 use tunnels::{Arrived, Tunnels};
@@ -99,6 +104,7 @@ pub struct ProxyCore {
     dispatcher: Dispatcher,
     pump: Pump,
     egress: Egress,
+    idle: IdleClients,
     recorder: Recorder,
 }
 
@@ -119,14 +125,22 @@ impl ProxyCore {
             dispatcher: Dispatcher::new(connections + hairpins.1),
             pump: Pump::new(connections + hairpins.1, SendBudget::new(send_pool, tcp.block_len)),
             egress: Egress::new(worker.into(), workers.into(), first_port_seed(&tcp.isn_secret)),
+            idle: IdleClients::new(connections),
             recorder: Recorder::new(trace_events),
             tcp: Stack::new(tcp),
         }
     }
 
     fn turn<'a, O: ProxyOutput>(&'a mut self, now: Instant, out: &'a mut O) -> Turn<'a, O> {
-        let ProxyCore { tcp, flows, hairpin, tunnels, dispatcher, pump, egress, recorder } = self;
-        Turn { cx: Context { now, flows, tcp, hairpin, recorder, out }, dispatcher, pump, egress, tunnels }
+        let ProxyCore { tcp, flows, hairpin, tunnels, dispatcher, pump, egress, idle, recorder } = self;
+        Turn {
+            cx: Context { now, flows, tcp, hairpin, recorder, out },
+            dispatcher,
+            pump,
+            egress,
+            idle,
+            tunnels,
+        }
     }
 
     /// Moves everything that can be moved: TCP events, bytes in both directions, segments. To be called after every
@@ -154,6 +168,7 @@ impl ProxyCore {
         match turn.tunnels.on_record(&mut turn.cx, via, record, buffer) {
             // An ACK may have freed room in the send buffer.
             Arrived::Segment(label) => turn.pump.enqueue(turn.cx.flows, label),
+            Arrived::TableFull => turn.keep_reserve(),
             Arrived::AddressesTaken(label) => turn.on_addresses_taken(label),
             Arrived::Done => {}
         }
@@ -291,6 +306,11 @@ impl ProxyCore {
     /// Returns the number of connections that wait for a process, over all services.
     pub fn waiting_count(&self) -> usize {
         self.dispatcher.waiting_count()
+    }
+
+    /// Returns the number of connections that a process left and none has taken over yet.
+    pub fn left_count(&self) -> usize {
+        self.dispatcher.left_count()
     }
 
     /// Returns the number of pool members.

@@ -63,6 +63,11 @@ impl Pump {
         self.budget.reserved()
     }
 
+    /// Returns the memory that windows are granted from.
+    pub(crate) fn budget(&self) -> &SendBudget {
+        &self.budget
+    }
+
     /// Returns the number of flows that wait for descriptors of their process.
     pub(crate) fn parked_count(&self) -> usize {
         self.parked.len()

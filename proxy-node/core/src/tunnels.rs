@@ -21,6 +21,8 @@ use super::context::Context;
 pub(crate) enum Arrived {
     /// A segment of this flow, or [`FlowLabel::NONE`].
     Segment(FlowLabel),
+    /// A segment that would have opened a connection, but the table is full.
+    TableFull,
     /// A network node refuses the addresses of this flow.
     AddressesTaken(FlowLabel),
     /// The record was processed completely.
@@ -51,7 +53,7 @@ impl Tunnels {
         cx.recorder.counters.records_in += 1;
         match record.kind {
             RecordKind::Segment if record.worker == self.worker => {
-                return self.on_segment(cx, via, record, buffer).map_or(Arrived::Done, Arrived::Segment);
+                return self.on_segment(cx, via, record, buffer);
             }
             RecordKind::IcmpError if record.worker == self.worker => {
                 path_error::on_icmp_error(cx, record.payload);

@@ -1,12 +1,15 @@
 //! Steps of an input that concern several parts.
 
 use csp_types::FlowLabel;
-use csp_wire::channel::{MessageHeader, MessageKind};
 
 use super::context::Turn;
 use super::dispatch::pool::ChannelId;
 use super::flow::{Flow, Stage};
-use super::{Lane, ProxyOutput, reason};
+use super::{Lane, ProxyOutput};
+
+/// Largest number of flows that are dropped for one window before idle clients no longer give way for it: some hold no
+/// memory.
+const IDLE_PER_WINDOW_MAX: usize = 8;
 
 impl<O: ProxyOutput> Turn<'_, O> {
     /// Moves everything that can be moved: events of the engine, bytes in both directions, segments.
@@ -36,7 +39,7 @@ impl<O: ProxyOutput> Turn<'_, O> {
             }
             self.abandon(label);
         }
-        while let Some(label) = self.dispatcher.next_abandoned(now, self.cx.flows) {
+        while let Some(label) = self.dispatcher.next_abandoned(now) {
             self.cx.recorder.counters.drop_not_taken_over += 1;
             self.abandon(label);
         }
@@ -74,25 +77,26 @@ impl<O: ProxyOutput> Turn<'_, O> {
         if !self.cx.hairpin.release(flow.label) {
             self.pump.release(flow.from_app_window);
         }
+        self.egress.shares.release(flow.charge);
         self.cx.recorder.flow_ended(self.cx.now, flow);
         self.dispatcher.flow_ended(self.cx.flows, self.cx.tcp, flow);
     }
 
-    /// Reserves a window for a new flow; if none is left, stalled flows are dropped first. `None` if there are none
-    /// either.
+    /// Reserves a window for a new flow; if none is left, stalled flows are dropped first, then those of idle
+    /// clients. `None` if there are none either.
     pub(super) fn reserve_window(&mut self) -> Option<u32> {
+        let mut given_way = 0;
         loop {
             if let Some(window) = self.pump.reserve() {
                 return Some(window);
             }
-            let label = self.pump.next_stalled(self.cx.now, self.cx.flows, self.cx.tcp)?;
-            self.cx.recorder.counters.stalled_given_up += 1;
-            let open = self.cx.flows.get(label).filter(|flow| matches!(flow.stage, Stage::Open(_)));
-            if let Some(lane) = open.map(|flow| flow.lane) {
-                let reset = MessageHeader::of_flow(MessageKind::Reset, label, reason::TIMED_OUT, 0);
-                self.cx.send(lane, reset, &[]);
+            if let Some(label) = self.pump.next_stalled(self.cx.now, self.cx.flows, self.cx.tcp) {
+                self.cx.recorder.counters.stalled_given_up += 1;
+                self.reset_client(label);
+            } else if given_way == IDLE_PER_WINDOW_MAX || !self.idle_gives_way() {
+                return None;
             }
-            self.abandon(label);
+            given_way += 1;
         }
     }
 

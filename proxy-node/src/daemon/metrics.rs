@@ -22,6 +22,7 @@ pub struct Published {
     flows: usize,
     hairpins: usize,
     waiting: usize,
+    left: usize,
     budget_reserved: u64,
     malformed: u64,
     network_nodes: usize,
@@ -83,6 +84,7 @@ impl Published {
             flows: core.flow_count(),
             hairpins: core.hairpin_count(),
             waiting: core.waiting_count(),
+            left: core.left_count(),
             budget_reserved: core.budget_reserved(),
             malformed: worker.malformed(),
             network_nodes: worker.network_nodes().len(),
@@ -131,6 +133,8 @@ impl MetricSource for WorkerMetrics {
             out.gauge("csp_network_nodes_connected", help, &labels, published.network_nodes as f64);
             let help = "Connections in the services' backlogs";
             out.gauge("csp_backlog_connections", help, &labels, published.waiting as f64);
+            let help = "Connections that a process left and none has taken over yet";
+            out.gauge("csp_connections_left", help, &labels, published.left as f64);
             let help = "Bytes of the send budget granted to applications";
             out.gauge("csp_send_budget_reserved_bytes", help, &labels, published.budget_reserved as f64);
         }
@@ -180,6 +184,11 @@ fn collect_counters(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)
             c.stalled_given_up,
         ),
         (
+            "csp_idle_given_up_total",
+            "Connections reset because their clients were idle while the table or the memory was nearly full",
+            c.idle_given_up,
+        ),
+        (
             "csp_connections_handed_over_total",
             "Connections that a process handed over to another one",
             c.handed_over,
@@ -190,6 +199,11 @@ fn collect_counters(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)
             c.listens_denied,
         ),
         ("csp_connects_denied_total", "CONNECTs refused: not granted to the process", c.connects_denied),
+        (
+            "csp_connects_over_share_total",
+            "CONNECTs refused: the user's processes hold their share of connections or of memory",
+            c.connects_over_share,
+        ),
         ("csp_opens_refused_total", "OPENs that a process refused", c.opens_refused),
         (
             "csp_offers_withdrawn_total",

@@ -4,7 +4,9 @@
 
 mod backlog;
 mod hairpin;
+mod idle;
 mod offers;
+mod shares;
 mod world;
 
 use std::collections::BTreeSet;

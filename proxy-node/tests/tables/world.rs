@@ -103,6 +103,8 @@ pub struct World {
     pub out: Out,
     pub processes: BTreeSet<u32>,
     pub now: Instant,
+    /// The address of the clients.
+    pub from: Ipv4Addr,
 }
 
 pub fn web(servers: &[u16]) -> ServiceSpec {
@@ -120,10 +122,22 @@ pub fn web(servers: &[u16]) -> ServiceSpec {
 impl World {
     /// Returns a world with one service and a process listening on each of `servers`; process n has channel and lane n.
     pub fn new(servers: &[u16]) -> Self {
-        let tcp = StackConfig { connections: 64, blocks: 2048, ..StackConfig::default() };
-        let hairpin = HairpinConfig { first_label_index: 1_000, pairs: 2 };
+        World::sized(servers, 64, 2048)
+    }
+
+    /// Returns a world as [`new`](Self::new) does, for this many connections and blocks of memory, and a hairpin for
+    /// each 32 connections.
+    pub fn sized(servers: &[u16], connections: usize, blocks: usize) -> Self {
+        let tcp = StackConfig { connections, blocks, ..StackConfig::default() };
+        let hairpin = HairpinConfig { first_label_index: 10_000, pairs: connections / 32 };
         let core = ProxyCore::new(CoreConfig { worker: 0, workers: 1, tcp, trace_events: 16, hairpin });
-        let mut world = World { core, out: Out::default(), processes: BTreeSet::new(), now: NOW };
+        let mut world = World {
+            core,
+            out: Out::default(),
+            processes: BTreeSet::new(),
+            now: NOW,
+            from: Ipv4Addr::new(10, 0, 0, 2),
+        };
         world.policy(vec![web(servers)]);
         servers.iter().for_each(|port| world.process(*port));
         world
@@ -180,7 +194,7 @@ impl World {
         };
         let mut packet = vec![0; 20 + tcp.header_len()];
         let ip = ipv4::Repr {
-            source: Ipv4Addr::new(10, 0, 0, 2),
+            source: self.from,
             destination: VIP,
             protocol: 6,
             ttl: 64,

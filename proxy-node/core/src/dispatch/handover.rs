@@ -3,7 +3,7 @@
 //! Meanwhile the client's bytes wait in the TCB under TCP's own flow control. A connection that no process takes over
 //! in time is reset.
 
-use std::collections::VecDeque;
+use std::collections::BTreeSet;
 
 use csp_types::{Duration, FlowLabel, Instant, TraceKind};
 use csp_wire::channel::{MessageHeader, MessageKind, OpenPayload, TakeOverPayload, TakenOverPayload, Ticket};
@@ -11,14 +11,15 @@ use csp_wire::channel::{MessageHeader, MessageKind, OpenPayload, TakeOverPayload
 use super::Dispatcher;
 use super::pool::ChannelId;
 use crate::context::Context;
-use crate::flow::{Attachment, Flow, FlowTable, Stage};
+use crate::flow::{Attachment, Flow, Stage};
 use crate::{Lane, ProxyOutput, reason};
 
 /// How long a connection waits for its new owner before it is reset.
 pub const HANDOVER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Connections that were left, oldest first; some of them have a new owner already.
-pub(super) type Left = VecDeque<(Instant, FlowLabel)>;
+/// Connections that were left and have no new owner yet, by the time at which they were left. A connection has one entry
+/// however often its owner changes.
+pub(super) type Left = BTreeSet<(Instant, u32)>;
 
 impl Dispatcher {
     /// Processes HAND_OVER. Earlier messages on the lane have been processed; the answer is the last message to this
@@ -35,7 +36,7 @@ impl Dispatcher {
             self.pools.release(choice);
         }
         cx.flows.set_stage(cx.now, label, Stage::Left(ticket));
-        self.left.push_back((cx.now, label));
+        self.left.insert((cx.now, label.to_wire()));
         cx.recorder.counters.handed_over += 1;
         cx.record(label, TraceKind::HandedOver, 0);
         // If the lane is down, the flow still waits for its new owner.
@@ -51,9 +52,13 @@ impl Dispatcher {
         TakeOverPayload { label, ticket }: TakeOverPayload,
     ) -> bool {
         let (request, window) = (header.id, header.argument);
-        let entitled = cx.flows.get(label).is_some_and(|flow| flow.stage == Stage::Left(ticket));
+        let left =
+            cx.flows.get(label).filter(|flow| flow.stage == Stage::Left(ticket)).map(|flow| flow.since);
         let attachment = Attachment { channel, choice: None };
-        let flow = entitled.then(|| cx.flows.set_stage(cx.now, label, Stage::Open(attachment))).flatten();
+        if let Some(since) = left {
+            self.left.remove(&(since, label.to_wire()));
+        }
+        let flow = left.and_then(|_| cx.flows.set_stage(cx.now, label, Stage::Open(attachment)));
         let Some(flow) = flow else {
             let refused = MessageHeader::new(MessageKind::Refused, request, reason::CONNECTION_RESET, 0);
             cx.send(lane, refused, &[]);
@@ -72,20 +77,33 @@ impl Dispatcher {
         true
     }
 
-    /// Returns when the connection that was left first expires.
-    pub(crate) fn left_deadline(&self) -> Option<Instant> {
-        self.left.front().map(|(since, _)| *since + HANDOVER_TIMEOUT)
+    /// Returns the number of connections that have no owner.
+    pub(crate) fn left_count(&self) -> usize {
+        self.left.len()
     }
 
-    /// Returns the next connection that no process took over in time.
-    pub(crate) fn next_abandoned(&mut self, now: Instant, flows: &FlowTable) -> Option<FlowLabel> {
-        while let Some((since, label)) = self.left.pop_front_if(|(since, _)| *since + HANDOVER_TIMEOUT <= now)
+    /// Returns when the connection that was left first expires.
+    pub(crate) fn left_deadline(&self) -> Option<Instant> {
+        self.left.first().map(|(since, _)| *since + HANDOVER_TIMEOUT)
+    }
+
+    /// Removes and returns the next connection that no process took over in time.
+    pub(crate) fn next_abandoned(&mut self, now: Instant) -> Option<FlowLabel> {
+        while let Some(&(since, label)) = self.left.first()
+            && since + HANDOVER_TIMEOUT <= now
         {
-            let left = |f: &&Flow| matches!(f.stage, Stage::Left(_)) && f.since == since;
-            if flows.get(label).filter(left).is_some() {
+            self.left.pop_first();
+            if let Some(label) = FlowLabel::from_wire(label) {
                 return Some(label);
             }
         }
         None
+    }
+
+    /// Removes the entry of a flow that has ended.
+    pub(super) fn left_ended(&mut self, flow: &Flow) {
+        if let Stage::Left(_) = flow.stage {
+            self.left.remove(&(flow.since, flow.label.to_wire()));
+        }
     }
 }

@@ -29,7 +29,7 @@ impl Egress {
 }
 
 impl<O: ProxyOutput> Turn<'_, O> {
-    /// Processes CONNECT to a service of this proxy; `false` if no hairpin is free. The connection is established at
+    /// Processes CONNECT to a service of this proxy; `false` if no hairpin is free, or none for this user. The connection is established at
     /// once; the service's end waits for a process like any other, as with a listening socket of the kernel.
     pub(crate) fn open_hairpin(
         &mut self,
@@ -38,17 +38,23 @@ impl<O: ProxyOutput> Turn<'_, O> {
         remote: SocketAddr,
         service: u32,
     ) -> Result<bool, u32> {
+        let user = self.dispatcher.user_of(channel);
+        if !self.egress.shares.admit_hairpin(user, self.free()) {
+            return Ok(false);
+        }
         let source = self.egress.hairpin_source(&self.cx, remote)?;
         let Some((client, server)) = self.cx.hairpin.open(source) else { return Ok(false) };
         let now = self.cx.now;
         let tuple = FourTuple { local: source, remote };
         let stage = Stage::Open(Attachment { channel, choice: None });
         let flow = new_flow(now, (client, tuple), NO_SERVICE, stage, HAIRPIN_WINDOW);
-        self.admit(Flow { to_app_credit: request.argument, lane, ..flow });
+        let charge = self.egress.shares.charge_hairpin_end(user);
+        self.admit(Flow { to_app_credit: request.argument, lane, charge, ..flow });
         let tuple = FourTuple { local: remote, remote: source };
         let arrived = self.dispatcher.next_arrival();
         let flow = new_flow(now, (server, tuple), service, Stage::Pending, HAIRPIN_WINDOW);
-        self.admit(Flow { arrived, ..flow });
+        let charge = self.egress.shares.charge_hairpin_end(user);
+        self.admit(Flow { arrived, charge, ..flow });
         self.cx.recorder.counters.connections_hairpin += 1;
         let payload = OpenPayload { local: source, remote, window: HAIRPIN_WINDOW }.emit();
         let header = MessageHeader::of_flow(MessageKind::Connected, client, request.id, payload.len() as u32);

@@ -23,7 +23,7 @@ impl SendBudget {
     }
 
     /// Returns the memory that a window needs; none for a window of 0.
-    fn worth(&self, window: u32) -> u64 {
+    pub(crate) fn worth(&self, window: u32) -> u64 {
         if window == 0 { 0 } else { csp_tcp::send_memory(window, self.block_len) }
     }
 
@@ -62,6 +62,11 @@ impl SendBudget {
     /// Releases the difference between two windows.
     pub fn shrink(&mut self, from: u32, to: u32) {
         self.reserved = (self.reserved + self.worth(to)).saturating_sub(self.worth(from));
+    }
+
+    /// Returns the number of bytes that are not reserved.
+    pub(crate) fn free(&self) -> u64 {
+        self.total.saturating_sub(self.reserved)
     }
 
     /// Returns the number of reserved bytes.

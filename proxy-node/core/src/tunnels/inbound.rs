@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 
 use csp_tcp::{Arrival, Buffer, DropReason};
-use csp_types::{FlowLabel, FourTuple, TraceEvent, TraceKind};
+use csp_types::{FourTuple, TraceEvent, TraceKind};
 use csp_wire::tcp::Segment;
 use csp_wire::tunnel::{Flags, Record};
 use csp_wire::{ipv4, ipv6};
 
-use super::Tunnels;
+use super::{Arrived, Tunnels};
 use crate::ProxyOutput;
 use crate::context::Context;
 
@@ -16,19 +16,18 @@ use crate::context::Context;
 const PROTOCOL_TCP: u8 = 6;
 
 impl Tunnels {
-    /// Passes a segment to the engine. Returns the flow that it belongs to, or [`FlowLabel::NONE`]; `None` if it is
-    /// malformed.
+    /// Passes a segment to the engine.
     pub(crate) fn on_segment(
         &mut self,
         cx: &mut Context<'_, impl ProxyOutput>,
         via: u32,
         record: &Record<'_>,
         buffer: Option<&Buffer>,
-    ) -> Option<FlowLabel> {
+    ) -> Arrived {
         let parsed = addresses(record).and_then(|(ends, bytes)| Some((ends, Segment::parse(bytes).ok()?)));
         let Some((ends, segment)) = parsed else {
             cx.recorder.counters.drop_malformed += 1;
-            return None;
+            return Arrived::Done;
         };
         let tuple = ends.map(|(source, destination)| FourTuple {
             local: SocketAddr::new(destination, segment.destination_port()),
@@ -42,7 +41,9 @@ impl Tunnels {
             Some(buffer) => cx.tcp.on_segment_in(cx.now, arrival, &segment, segment.payload(), buffer),
             None => cx.tcp.on_segment(cx.now, arrival, &segment, segment.payload()),
         };
+        let mut table_full = false;
         if let Err(reason) = taken {
+            table_full = reason == DropReason::TableFull;
             cx.recorder.counters.drop_tcp += 1;
             if reason == DropReason::StaleLabel {
                 // The node ends the label; it then sends the client's next segments as whole packets, which can be
@@ -66,7 +67,7 @@ impl Tunnels {
             ack: segment.ack(),
             aux: 0,
         });
-        Some(label)
+        if table_full { Arrived::TableFull } else { Arrived::Segment(label) }
     }
 }
 

@@ -97,6 +97,11 @@ impl Stack {
         tcb.map(|tcb| tcb.send.set_capacity(bytes)).is_some()
     }
 
+    /// When the last acceptable segment of the peer arrived. `None` if the label is stale.
+    pub fn last_received(&self, label: FlowLabel) -> Option<Instant> {
+        self.tcb(label).map(|tcb| tcb.last_received)
+    }
+
     /// The time since which the peer has acknowledged nothing of the written data. `None` if all of it is
     /// acknowledged, or the label is stale.
     pub fn unacknowledged_since(&self, label: FlowLabel) -> Option<Instant> {
