@@ -18,7 +18,7 @@ pub enum End {
     Remote,
 }
 
-/// The name of a connection of ours; `None` where the kernel knows it (listeners, epoll).
+/// The name of an accelerated connection; `None` if the kernel knows it (listeners, epoll).
 ///
 /// # Safety
 /// As getsockname: `into` and `len` must be writable as they say.

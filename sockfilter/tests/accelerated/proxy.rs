@@ -67,7 +67,7 @@ pub struct Flow {
     reset_sent: bool,
     /// SHUTDOWN went to it.
     end_sent: bool,
-    /// A process left it to whoever brings this.
+    /// A process left it to the process that presents this ticket.
     ticket: Option<Ticket>,
     /// How often that happened.
     pub handovers: u32,

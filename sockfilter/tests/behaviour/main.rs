@@ -1,14 +1,14 @@
-//! One small C program per behaviour of sockets, run plain and accelerated: they must tell the same.
+//! One small C program per behaviour of sockets, run plain and accelerated: the outputs must be equal.
 //!
-//! A program in `programs/` is its own server and client on loopback. Lines of this form in it say what is known to be
-//! otherwise, and why; they are the documentation of it:
+//! A program in `programs/` is its own server and client on loopback. Lines of this form in it state known differences
+//! and their reasons, and document them:
 //!
 //! ```text
 //! // differs: <plain line> | <accelerated line> | <reason>
 //! // not accelerated: <reason>
 //! ```
 //!
-//! Those in which the compiler finds lengths to check are run once more with the C library's checks.
+//! Programs in which the compiler finds lengths to check are run once more with the C library's checks.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![allow(
     missing_docs,

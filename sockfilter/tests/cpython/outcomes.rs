@@ -1,4 +1,4 @@
-//! What `python3.11 -m test -v` says of each test.
+//! The outcome of each test, parsed from the output of `python3.11 -m test -v`.
 
 use std::collections::BTreeMap;
 use std::process::ExitStatus;
