@@ -8,7 +8,7 @@ use crate::{fdtable, inherit};
 /// Calls `then` with every descriptor in a message's control data.
 ///
 /// # Safety
-/// The header must be valid, its control data readable as far as it says.
+/// The header must be valid, its control data readable for the length that it states.
 unsafe fn each_descriptor(message: *const msghdr, mut then: impl FnMut(c_int)) {
     // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call; the macros
     // stay within the control data.

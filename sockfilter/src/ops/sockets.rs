@@ -155,7 +155,7 @@ pub(super) fn refused_in_strict_mode(reason: Reason) -> bool {
 /// accept4() on an accelerated listener.
 ///
 /// # Safety
-/// As accept4: `name` and `len` null, or writable as they say.
+/// As accept4: `name` and `len` null, or writable for the lengths that they state.
 pub unsafe fn accept(fd: c_int, name: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
     let accepted = accept_one(fd, flags);
     if let Ok((_, family, remote)) = accepted {

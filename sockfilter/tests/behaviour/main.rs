@@ -101,7 +101,7 @@ fn check(source: &Path, flags: &[&str]) -> Result<(), Failed> {
     for difference in differences(&text) {
         let line = format!("{}\n", difference.plain);
         if !expected.contains(&line) {
-            return Err(format!("the plain run does not say {line:?}:\n{expected}").into());
+            return Err(format!("the plain run does not print {line:?}:\n{expected}").into());
         }
         expected = expected.replace(&line, &format!("{}\n", difference.accelerated));
     }

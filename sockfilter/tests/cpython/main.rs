@@ -49,7 +49,7 @@ const MODULES: [&str; 11] = [
     "test_multiprocessing_fork",
 ];
 
-/// What a module takes at most; regrtest ends it after that, and says where every thread stood.
+/// Time limit of a module; regrtest then ends it and prints the stack of every thread.
 const MODULE_MAY_TAKE: Duration = Duration::from_secs(600);
 /// Where it does not.
 const KILLED_AFTER: Duration = Duration::from_secs(660);
