@@ -1,4 +1,5 @@
-//! The agent's knowledge, without control plane or admin endpoint: who may attach, what they are told, what they do.
+//! The agent, without control plane and admin endpoint: attaching processes, the directory that they receive, and their
+//! state.
 
 pub mod directory;
 pub mod helper;

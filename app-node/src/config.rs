@@ -10,16 +10,16 @@ use csp_wire::agent::{LIST_MAX, PATH_LEN_MAX};
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// Most entries of `users`.
+/// Largest number of entries in `users`.
 pub const USERS_MAX: usize = 256;
 
-/// Everything in the file; defaults live here alone.
+/// The whole file. Defaults are defined here and nowhere else.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Who this node is, and its folders.
+    /// This node's name, and its directories.
     pub node: NodeSection,
-    /// Where etcd is.
+    /// The addresses of etcd.
     pub etcd: EtcdSection,
     /// The admin endpoint.
     pub admin: AdminSection,
@@ -32,22 +32,22 @@ pub struct Config {
     /// What is accelerated.
     #[serde(default)]
     pub accelerate: AccelerateSection,
-    /// User ids whose processes may attach; absent: any local user's.
+    /// User ids whose processes may attach; if absent, those of any local user.
     #[serde(default)]
     pub users: Option<Vec<u32>>,
-    /// How long a data thread that has run out of work looks again before it sleeps: `auto`, by what it sees, or a fixed number of
+    /// How long a data thread without work polls before it sleeps: `auto` (adaptive), or a fixed number of
     /// microseconds, 0 to 1,000.
     #[serde(default, deserialize_with = "spin")]
     pub spin_us: SpinSetting,
     /// How proxies are reached.
     #[serde(default)]
     pub san: SanSection,
-    /// Sizes of the tables.
+    /// Capacities of the tables.
     #[serde(default)]
     pub capacity: CapacitySection,
 }
 
-/// `accelerate:` which sockets of attached processes leave the kernel.
+/// `accelerate:` the sockets of attached processes that leave the kernel.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AccelerateSection {
@@ -55,8 +55,8 @@ pub struct AccelerateSection {
     pub listen: Listen,
     /// Outgoing connections.
     pub connect: Connect,
-    /// Also listeners on loopback addresses and connections to 127.0.0.0/8 and ::1, from application to application
-    /// through a proxy that pairs them. For tests: processes outside CSP are then not reached by loopback.
+    /// Whether listeners on loopback addresses and connections to 127.0.0.0/8 and ::1 are accelerated too, between
+    /// applications through a proxy. For tests: processes outside CSP are then not reached by loopback.
     pub loopback: bool,
 }
 
@@ -85,15 +85,15 @@ pub enum Connect {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SanSection {
-    /// `auto`: those of this host by shared memory, others through the agent, by verbs or else ucx. `shm`: those of this
-    /// host only. `verbs`, `ucx`: all through the agent.
+    /// `auto`: proxies of this host by shared memory, others through the agent, by verbs if available or else by ucx.
+    /// `shm`: proxies of this host only. `verbs`, `ucx`: all through the agent.
     pub provider: SanProvider,
-    /// Whether programs of libcsp may reach proxies of other hosts by queue pairs of their own instead of through the
-    /// agent, where both hosts have verbs. They then have the RDMA device open.
+    /// Whether programs that use libcsp may reach proxies of other hosts by queue pairs of their own instead of through
+    /// the agent, if both hosts have verbs. Such programs open the RDMA device.
     pub direct: bool,
 }
 
-/// Sizes of the tables.
+/// Capacities of the tables.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CapacitySection {
@@ -101,8 +101,8 @@ pub struct CapacitySection {
     pub processes: usize,
     /// Exited processes whose counters and traces are kept. 0 to 1,024 (115 KiB each).
     pub exited: usize,
-    /// VIs of processes that the agent forwards to proxies of other hosts. 1 to 4,096. A user whose processes hold as many
-    /// as are free gets no more: alone it gets half of them.
+    /// VIs of processes that the agent forwards to proxies of other hosts. 1 to 4,096. A user whose processes hold as
+    /// many as are free gets no more; a single user thus gets at most half.
     pub relay_vis: usize,
 }
 
@@ -148,7 +148,7 @@ impl<'de> Deserialize<'de> for Listen {
 }
 
 impl Config {
-    /// Reads and checks the file.
+    /// Reads and validates the file.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         load_checked(path, Config::check)
     }

@@ -1,14 +1,14 @@
 //! Connections in the agent's custody: those that several processes share, or that a program without the filter holds.
 //!
-//! A process that forks, executes another program or passes a descriptor on leaves its connections at their proxy and gives
-//! the agent one end of a Unix socket; whoever holds the other end, however many they are, has the connection as the kernel
-//! lets them have it. The agent takes it over from the proxy and carries its bytes:
+//! A process that forks, executes another program or passes a descriptor on leaves its connections at their proxy and
+//! sends the agent one end of a Unix socket pair. All processes that hold the other end share the connection, as they
+//! would share a kernel socket. The agent takes the connection over from the proxy and carries its bytes:
 //!
 //! ```text
 //!  program ◀─ Unix socket ─▶ connection ◀─ AppSide ─▶ proxy
 //! ```
-//! Owned here: these connections, one application end with links of its own. Refused: the control plane, and connections
-//! that processes serve themselves.
+//! Owns these connections, and one application side with links of its own. Does not handle the control plane, nor
+//! connections that processes serve themselves.
 
 mod connection;
 mod thread;
@@ -33,47 +33,47 @@ use rustix::event::epoll;
 use connection::{Connection, Fate};
 pub use thread::{Custodian, Published};
 
-/// How long a connection waits for a link to its proxy. The proxy itself gives up later.
+/// How long a connection waits for a link to its proxy. The proxy waits longer.
 const LINK_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long tokens are good for, and how long before their end a new one is made, in seconds.
+/// Lifetime of tokens, and how long before its expiry a token is renewed, in seconds.
 const TOKEN_LIFETIME_S: u64 = 3600;
 const TOKEN_RENEWED_S: u64 = 600;
-/// Connections at once.
+/// Largest number of connections.
 const CONNECTIONS_MAX: usize = 16_384;
-/// Connections that wait for a link to their proxy at once.
+/// Largest number of connections that wait for a link to their proxy.
 const WAITING_MAX: usize = 4096;
-/// Socket events taken at once.
+/// Largest number of socket events per call.
 const EVENTS_MAX: usize = 256;
-/// Bytes moved by one call.
+/// Largest number of bytes moved by one call.
 const CHUNK: usize = 64 * 1024;
 
-/// What the custody goes by.
+/// Configuration of the custody.
 pub struct CustodyOptions {
     /// This node.
     pub node: NodeId,
-    /// What its token is signed with.
+    /// The key that signs its token.
     pub key: ClusterKey,
-    /// Random: names this start, and seeds what must differ between starts.
+    /// Random: identifies this start, and seeds what must differ between starts.
     pub seed: u64,
 }
 
-/// A connection that a process left, with the agent's end of its Unix socket.
+/// A connection that a process left, with the agent's end of its Unix socket pair.
 #[derive(Debug)]
 pub struct Charge {
-    /// Where it is to be had.
+    /// The connection's proxy, label, ticket and addresses.
     pub left: Left,
     /// The user of the process that left it.
     pub uid: u32,
-    /// The other end is the programs'.
+    /// The agent's end of the pair; programs hold the other one.
     pub socket: OwnedFd,
 }
 
-/// What the custody counts.
+/// Counters of the custody.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counters {
     /// Connections taken over.
     pub taken: u64,
-    /// Connections that could not be: no link to their proxy, no room, or the proxy did not know them.
+    /// Connections that could not be taken over: no link to their proxy, no room, or unknown to the proxy.
     pub lost: u64,
     /// Bytes from clients to programs.
     pub bytes_in: u64,
@@ -81,25 +81,25 @@ pub struct Counters {
     pub bytes_out: u64,
 }
 
-/// The connections, and the application end that they share.
+/// The connections, and the application side that they share.
 pub struct Custody {
     side: AppSide,
     options: CustodyOptions,
     token_expires: u64,
     targets: Vec<ProxyTarget>,
     connections: HashMap<FlowId, Connection>,
-    /// Connections that wait for a link to their proxy, since when.
+    /// Connections that wait for a link to their proxy, with the time of their arrival.
     waiting: Vec<(Instant, Charge)>,
-    /// Connections of each user, waiting ones included.
+    /// Number of connections of each user, waiting ones included.
     of_user: HashMap<u32, usize>,
-    /// Watches the programs' sockets.
+    /// The epoll set of the programs' sockets.
     sockets: OwnedFd,
     chunk: Vec<u8>,
     counters: Counters,
 }
 
 impl Custody {
-    /// A custody without connections; it has no links before the first one comes.
+    /// Creates a custody without connections. It opens no link before the first connection arrives.
     pub fn new(options: CustodyOptions, unix_s: u64) -> io::Result<Self> {
         let process = ProcessId::parse(format!("custody.{:08x}", options.seed as u32).as_bytes())
             .unwrap_or(ProcessId::NONE);
@@ -131,7 +131,7 @@ impl Custody {
         })
     }
 
-    /// The proxies that processes of this host are told of.
+    /// Replaces the list of proxies that processes of this host can reach.
     pub fn set_proxies(&mut self, proxies: impl Iterator<Item = (NodeId, u8, PathBuf)>) {
         self.targets = proxies
             .map(|(node, worker, path)| ProxyTarget { node, worker, address: ViAddress::Path(path) })
@@ -145,8 +145,8 @@ impl Custody {
         self.side.channels().next().is_some()
     }
 
-    /// Takes a connection into custody. One whose user has as many as there is room left for is lost: alone a user gets half of
-    /// the room. So is one that finds `WAITING_MAX` others waiting for a link.
+    /// Takes a connection into custody. It is lost if its user has as many connections as there are free entries (a
+    /// single user thus gets at most half), or if `WAITING_MAX` others wait for a link.
     pub fn take(&mut self, now: Instant, charge: Charge) {
         let free = CONNECTIONS_MAX.saturating_sub(self.connections.len() + self.waiting.len());
         let own = self.of_user.get(&charge.uid).copied().unwrap_or(0);
@@ -161,7 +161,7 @@ impl Custody {
         self.waiting.push((now, charge));
     }
 
-    /// Moves everything that can move; returns whether anything did.
+    /// Moves all bytes that can be moved. Returns whether there was anything to do.
     pub fn turn(&mut self, now: Instant, unix_s: u64) -> bool {
         if unix_s + TOKEN_RENEWED_S >= self.token_expires || self.side.token_refused() {
             let (token, expires) = issue(&self.options, self.process(), unix_s);
@@ -182,7 +182,8 @@ impl Custody {
         self.side.endpoint().identity().process
     }
 
-    /// Takes over what waited for a link; what waited too long is lost, which its programs see as the end.
+    /// Takes over connections that waited for a link. Those that waited too long are lost; their programs read the end
+    /// of the stream.
     fn take_waiting(&mut self, now: Instant) -> bool {
         let before = self.waiting.len();
         for (since, charge) in std::mem::take(&mut self.waiting) {
@@ -198,15 +199,15 @@ impl Custody {
                 }
                 Err(_) => {
                     self.counters.lost += 1;
-                    self.forget_one_of(charge.uid);
+                    self.release_share(charge.uid);
                 }
             }
         }
         self.waiting.len() != before
     }
 
-    /// One connection of this user is over.
-    fn forget_one_of(&mut self, uid: u32) {
+    /// Releases the share of one connection of this user.
+    fn release_share(&mut self, uid: u32) {
         match self.of_user.get_mut(&uid) {
             Some(own) if *own > 1 => *own -= 1,
             _ => drop(self.of_user.remove(&uid)),
@@ -236,42 +237,42 @@ impl Custody {
         let moved = std::mem::take(&mut connection.moved);
         self.counters.bytes_in += moved.0;
         self.counters.bytes_out += moved.1;
-        if fate == Fate::Goes {
+        if fate == Fate::Continue {
             connection.watch(&self.sockets, flow);
             return;
         }
         if !connection.was_open {
             self.counters.lost += 1;
         }
-        let _ = self.side.close(now, flow, fate == Fate::Breaks); // a flow that broke is closed like any other
+        let _ = self.side.close(now, flow, fate == Fate::Reset); // a broken flow is closed like any other
         if let Some(over) = self.connections.remove(&flow) {
-            self.forget_one_of(over.uid);
+            self.release_share(over.uid);
         }
     }
 
-    /// When [`turn`](Self::turn) wants to be called though nothing happens.
+    /// Returns when to call [`turn`](Self::turn) next if nothing happens.
     pub fn next_timeout(&self) -> Option<Instant> {
         let waiting = self.waiting.iter().map(|(since, _)| *since + LINK_TIMEOUT);
         self.side.next_timeout().filter(|_| self.is_used()).into_iter().chain(waiting).min()
     }
 
-    /// Gets ready to sleep.
+    /// Arms the wake descriptors before the thread sleeps.
     pub fn arm(&mut self) -> Result<Armed, ViError> {
         self.side.arm()
     }
 
-    /// What wakes a sleeper: links, and the programs' sockets.
+    /// Appends the descriptors that wake the thread: links, and the programs' sockets.
     pub fn wake(&self, into: &mut Vec<Wake>) {
         self.side.wake(into);
         into.push(self.sockets.as_raw_fd());
     }
 
-    /// Counts changes of what [`wake`](Self::wake) tells.
+    /// Returns a number that changes with the set of [`wake`](Self::wake).
     pub fn wake_generation(&self) -> u64 {
         self.side.wake_generation()
     }
 
-    /// What was counted, and the connections that there are.
+    /// Returns the counters, and the number of connections.
     pub fn counters(&self) -> (Counters, usize) {
         (self.counters, self.connections.len() + self.waiting.len())
     }
@@ -292,7 +293,7 @@ fn issue(options: &CustodyOptions, process: ProcessId, unix_s: u64) -> (token::T
     (token::issue(&options.key, &claims), expires)
 }
 
-/// The custody of a node, in a thread of its own that looks again for `spin` before it sleeps.
+/// Starts the custody of a node in a thread of its own. `spin` sets how long the thread polls before it sleeps.
 pub fn start(options: CustodyOptions, spin: SpinSetting) -> io::Result<Custodian> {
     Custodian::start(Custody::new(options, clock::unix_now_s())?, spin)
 }

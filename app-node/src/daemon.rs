@@ -1,4 +1,4 @@
-//! The daemon around the agent: one thread with the agent and the shell of `csp_daemon`, beside relay and custody.
+//! The daemon: one thread with the agent and the base of `csp_daemon`, beside the threads of relay and custody.
 
 mod admin;
 mod relay_thread;
@@ -21,7 +21,7 @@ use crate::custody::{self, Custodian, CustodyOptions};
 use crate::relay::{Target, path_of};
 use relay_thread::RelayThread;
 
-/// How long the end waits for helpers at work.
+/// How long shutdown waits for helpers at work.
 const SHUTDOWN_MAX: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Runs the daemon until SIGTERM or SIGINT.
@@ -37,7 +37,7 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     let result = local.block_on(&runtime, serve(config, &key, record, relay.as_ref()));
     relay.into_iter().for_each(RelayThread::stop);
     drop(local);
-    // A helper that a process blocks does not hold up the end.
+    // A helper that a process blocks does not delay the shutdown.
     runtime.shutdown_timeout(SHUTDOWN_MAX);
     result
 }
@@ -52,7 +52,7 @@ async fn serve(
     let processes = Rc::new(RefCell::new(Processes::new(config.capacity.processes, config.capacity.exited)));
     let metrics = Exposition::new();
     relay.into_iter().for_each(|relay| metrics.register(relay.metrics()));
-    let (tell, directory) = watch::channel(Directory::default());
+    let (publisher, directory) = watch::channel(Directory::default());
     let (routes, questions) = admin::routes(config.node.id.to_string(), &metrics, directory.clone());
     let custodian = Arc::new(custody::start(custody_options(config, key), config.spin_us)?);
     metrics.register(custodian.metrics());
@@ -67,7 +67,8 @@ async fn serve(
         metrics,
         routes,
     });
-    // Processes that were there before are served while etcd is asked; signals and the admin endpoint come first.
+    // Processes that were started earlier are served while etcd is contacted; signals and the admin endpoint come
+    // first.
     let started = tokio::select! {
         biased;
         started = starting => started?,
@@ -81,12 +82,14 @@ async fn serve(
             ended = &mut serving => break ended.map_err(unavailable),
         };
         match event {
-            Event::Membership(known) => tell_proxies(&tell, proxies(config, &known, &host, relay).await),
+            Event::Membership(known) => {
+                publish_proxies(&publisher, proxies(config, &known, &host, relay).await)
+            }
             Event::Policy(active) => {
-                tell_policy(&tell, config.accelerate.connect, &active.policy);
+                publish_policy(&publisher, config.accelerate.connect, &active.policy);
                 shell.ack(active.generation, Ok(())).await;
             }
-            Event::Tick => set_readiness(&shell.readiness, tell.borrow().proxies.len()),
+            Event::Tick => set_readiness(&shell.readiness, publisher.borrow().proxies.len()),
             Event::End(ended) => break Ok(ended?),
         }
     };
@@ -94,24 +97,24 @@ async fn serve(
     ended
 }
 
-/// The agent's socket cannot be had.
+/// Converts the error of an agent's socket that is not available.
 fn unavailable(error: AgentError) -> DaemonError {
     DaemonError::Unavailable(error.to_string())
 }
 
-fn tell_proxies(tell: &watch::Sender<Directory>, proxies: Vec<ProxyEntry>) {
-    tell.send_if_modified(|directory| {
+fn publish_proxies(publisher: &watch::Sender<Directory>, proxies: Vec<ProxyEntry>) {
+    publisher.send_if_modified(|directory| {
         let before = std::mem::replace(&mut directory.proxies, proxies);
         before != directory.proxies
     });
 }
 
-fn tell_policy(tell: &watch::Sender<Directory>, connect: Connect, policy: &Policy) {
+fn publish_policy(publisher: &watch::Sender<Directory>, connect: Connect, policy: &Policy) {
     let connect = match connect {
         Connect::Policy => Directory::destinations_of(policy),
         Connect::Off => Vec::new(),
     };
-    tell.send_if_modified(|directory| {
+    publisher.send_if_modified(|directory| {
         let before = std::mem::replace(&mut directory.connect, connect);
         let rules = std::mem::replace(&mut directory.programs, policy.programs.clone());
         let access = std::mem::replace(&mut directory.access, policy.access.clone());
@@ -119,7 +122,7 @@ fn tell_policy(tell: &watch::Sender<Directory>, connect: Connect, policy: &Polic
     });
 }
 
-/// The proxy workers that processes are told of: those that they reach themselves, and those that the relay listens for.
+/// Returns the proxy workers that processes can reach: directly, and through the relay.
 async fn proxies(
     config: &Config,
     membership: &Membership,
@@ -143,7 +146,7 @@ async fn proxies(
             choice.near.extend(targets.iter().map(entry).filter(|entry| entry.path.len() <= PATH_LEN_MAX));
             choice.near.truncate(LIST_MAX);
         }
-        Err(error) => tracing::error!(%error, "the relay did not take the list of proxies"),
+        Err(error) => tracing::error!(%error, "the relay did not apply the list of proxies"),
     }
     choice.near
 }

@@ -1,4 +1,4 @@
-//! csp-run: starts a program with the socket filter preloaded, or says why that cannot work.
+//! csp-run: starts a program with the socket filter preloaded, or reports why that is not possible.
 
 mod elf;
 
@@ -15,10 +15,10 @@ pub use elf::Linkage;
 /// File name of the socket filter.
 pub const FILTER_NAME: &str = "libcsp_sockfilter.so";
 
-/// How the filter behaves.
+/// Mode of the filter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
 pub enum Mode {
-    /// Accelerate what can be; leave the rest, and everything when there is no agent, to the kernel.
+    /// Accelerate what can be accelerated; leave the rest to the kernel, and everything if there is no agent.
     #[default]
     On,
     /// Leave everything to the kernel.
@@ -37,12 +37,12 @@ impl Mode {
     }
 }
 
-/// What to start.
+/// The program to start.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// How the filter behaves.
+    /// Mode of the filter.
     pub mode: Mode,
-    /// The agent's socket, where it is not the default.
+    /// The agent's socket, if not the default.
     pub agent: Option<PathBuf>,
     /// The program, as the user named it.
     pub program: OsString,
@@ -53,7 +53,7 @@ pub struct Launch {
 /// Why a program is not started.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    /// No such program.
+    /// The program does not exist.
     #[error("{}: not found", .0.display())]
     NotFound(PathBuf),
     /// The file cannot be executed.
@@ -64,10 +64,10 @@ pub enum LaunchError {
         /// The system's reason.
         reason: String,
     },
-    /// The filter's library is nowhere.
+    /// The filter's library was not found.
     #[error("the socket filter {FILTER_NAME} was not found (looked at: {0}); set CSP_SOCKFILTER to its path")]
     NoFilter(String),
-    /// The path of the filter cannot stand in LD_PRELOAD.
+    /// The filter's path cannot be part of LD_PRELOAD.
     #[error("{}: LD_PRELOAD cannot hold a path with spaces or colons", .0.display())]
     FilterPath(PathBuf),
     /// Strict mode, and the program cannot be accelerated.
@@ -75,13 +75,14 @@ pub enum LaunchError {
     NotAccelerated {
         /// The program.
         path: PathBuf,
-        /// What keeps it from being accelerated.
+        /// What prevents its acceleration.
         obstacle: Obstacle,
     },
 }
 
 impl LaunchError {
-    /// The exit code: 127 not found, 126 not executable (as shells say it), 78 for what the operator has to set right.
+    /// Returns the exit code: 127 not found, 126 not executable (as shells do), 78 for what the operator has to
+    /// correct.
     pub fn exit_code(&self) -> u8 {
         match self {
             LaunchError::NotFound(_) => 127,
@@ -91,18 +92,18 @@ impl LaunchError {
     }
 }
 
-/// Why preloading does not reach a program.
+/// Why preloading does not affect a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Obstacle {
-    /// It is linked statically (as most Go programs are): nothing is preloaded.
+    /// It is linked statically (as most Go programs are), so that nothing is preloaded.
     Static,
-    /// It changes user or group when started: the loader ignores LD_PRELOAD.
+    /// It changes user or group when started; the loader ignores LD_PRELOAD.
     Setuid,
-    /// It is a Go program: its runtime makes its system calls without the C library.
+    /// It is a Go program; its runtime makes system calls without the C library.
     Go,
-    /// It has file capabilities: the loader ignores LD_PRELOAD.
+    /// It has file capabilities; the loader ignores LD_PRELOAD.
     Capabilities,
-    /// It is made for another machine.
+    /// It is built for another machine.
     Foreign,
 }
 
@@ -120,14 +121,14 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// What was found out about a program.
+/// The result of checking a program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Verdict {
     /// The file that would be executed.
     pub path: PathBuf,
-    /// For a script: its interpreter, which is what counts.
+    /// For a script: its interpreter, which decides the result.
     pub interpreter: Option<PathBuf>,
-    /// What keeps it from being accelerated.
+    /// What prevents its acceleration.
     pub obstacle: Option<Obstacle>,
 }
 
@@ -144,11 +145,11 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Interpreters of scripts are followed so deep, as the kernel does.
+/// Largest number of nested script interpreters, as in the kernel.
 const SCRIPT_DEPTH_MAX: usize = 4;
 
 impl Launch {
-    /// Looks the program up and tells whether it can be accelerated.
+    /// Looks the program up and determines whether it can be accelerated.
     pub fn check(&self) -> Result<Verdict, LaunchError> {
         let path = find(&self.program)?;
         let (mut file, mut interpreter) = (path.clone(), None);
@@ -172,7 +173,7 @@ impl Launch {
         Err(not_executable(&path, "too many interpreters"))
     }
 
-    /// Becomes the program. Returns only when that fails.
+    /// Replaces this process by the program. Returns only on an error.
     pub fn exec(&self) -> LaunchError {
         match self.prepare() {
             Ok(mut command) => {
@@ -183,7 +184,7 @@ impl Launch {
         }
     }
 
-    /// The command with its environment.
+    /// Returns the command with its environment.
     pub fn prepare(&self) -> Result<Command, LaunchError> {
         let verdict = self.check()?;
         if let Some(obstacle) = verdict.obstacle {
@@ -206,7 +207,7 @@ impl Launch {
     }
 }
 
-/// The program's file, looked up as execvp does.
+/// Returns the program's file, looked up as execvp(3) does.
 fn find(program: &OsStr) -> Result<PathBuf, LaunchError> {
     let named = PathBuf::from(program);
     if program.as_bytes().contains(&b'/') {
@@ -243,11 +244,11 @@ fn changes_user(path: &Path) -> bool {
 }
 
 fn has_capabilities(path: &Path) -> bool {
-    // Only whether it is there counts; a value that is longer than this gives ERANGE.
+    // Only its existence matters; a value longer than the buffer gives ERANGE.
     rustix::fs::getxattr(path, "security.capability", &mut [0u8; 64][..]).is_ok_and(|len| len > 0)
 }
 
-/// The filter: CSP_SOCKFILTER, else beside this program, else in ../lib.
+/// Returns the filter's path: CSP_SOCKFILTER, else beside this program, else in ../lib.
 fn filter() -> Result<PathBuf, LaunchError> {
     let mut places = Vec::new();
     if let Some(path) = std::env::var_os("CSP_SOCKFILTER") {
@@ -265,7 +266,7 @@ fn filter() -> Result<PathBuf, LaunchError> {
     })
 }
 
-/// LD_PRELOAD with the filter in front; entries that name it already are taken out.
+/// Returns LD_PRELOAD with the filter in front; existing entries of the filter are removed.
 fn preload(filter: &Path, before: &OsStr) -> Result<OsString, LaunchError> {
     if filter.as_os_str().as_bytes().iter().any(|b| b" :".contains(b)) {
         return Err(LaunchError::FilterPath(filter.to_owned()));

@@ -1,5 +1,5 @@
-//! csp-run as users run it: what it says, and what it exits with. The C library's libm stands for the filter: any library
-//! that can be preloaded will do, and none of these programs uses sockets.
+//! csp-run as users run it: its output and its exit codes. The C library's libm takes the place of the filter: any
+//! library that can be preloaded will do, and none of these programs uses sockets.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::fs;
@@ -20,8 +20,8 @@ impl Folder {
 
     fn copy_of(&self, program: &str, mode: u32) -> PathBuf {
         let path = self.0.join("copy");
-        // Not copied by this process: a child that another test starts meanwhile would have the copy open for writing until it
-        // executes, and nobody else could execute it (ETXTBSY).
+        // Copied by another process: if this one had the copy open for writing, a child that another test starts
+        // meanwhile would inherit the descriptor until it executes, and executing the copy would fail (ETXTBSY).
         assert!(Command::new("cp").arg(program).arg(&path).status().unwrap().success());
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         path
@@ -40,37 +40,37 @@ fn run(arguments: &[&str], program: &Path) -> Output {
     command.output().unwrap()
 }
 
-/// Exit code, and what was said on either stream.
-fn told(arguments: &[&str], program: &Path) -> (Option<i32>, String) {
+/// Returns the exit code and the output on both streams.
+fn output(arguments: &[&str], program: &Path) -> (Option<i32>, String) {
     let output = run(arguments, program);
-    let said = [output.stdout, output.stderr].concat();
-    (output.status.code(), String::from_utf8(said).unwrap())
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(text).unwrap())
 }
 
 #[test]
-fn a_program_that_can_be_accelerated_is_said_so_and_run() {
+fn a_program_that_can_be_accelerated_is_reported_and_run() {
     let program = Path::new("/bin/true");
-    assert_eq!(told(&["--check"], program), (Some(0), "/bin/true can be accelerated\n".to_owned()));
+    assert_eq!(output(&["--check"], program), (Some(0), "/bin/true can be accelerated\n".to_owned()));
     for mode in ["on", "off", "strict"] {
-        assert_eq!(told(&["--mode", mode], program), (Some(0), String::new()), "{mode}");
+        assert_eq!(output(&["--mode", mode], program), (Some(0), String::new()), "{mode}");
     }
     assert_eq!(run(&["sh", "-c", "exit 7"], Path::new("")).status.code(), Some(7), "the program's own");
 }
 
-/// What cannot be reached is told with its reason, runs nevertheless, and is refused in strict mode.
+/// A program that cannot be accelerated is reported with the reason, runs nevertheless, and is refused in strict mode.
 fn cannot(program: &Path, why: &str) {
-    let (code, said) = told(&["--check"], program);
-    assert_eq!(code, Some(78), "{said}");
-    assert!(said.starts_with(program.to_str().unwrap()) && said.contains(why), "{said}");
-    assert_eq!(told(&["--mode", "off"], program), (Some(0), String::new()));
-    assert_eq!(told(&["--mode", "on"], program).0, Some(0));
-    let (code, said) = told(&["--mode", "strict"], program);
-    assert_eq!(code, Some(78), "{said}");
-    assert!(said.starts_with("csp-run: ") && said.contains(why), "{said}");
+    let (code, text) = output(&["--check"], program);
+    assert_eq!(code, Some(78), "{text}");
+    assert!(text.starts_with(program.to_str().unwrap()) && text.contains(why), "{text}");
+    assert_eq!(output(&["--mode", "off"], program), (Some(0), String::new()));
+    assert_eq!(output(&["--mode", "on"], program).0, Some(0));
+    let (code, text) = output(&["--mode", "strict"], program);
+    assert_eq!(code, Some(78), "{text}");
+    assert!(text.starts_with("csp-run: ") && text.contains(why), "{text}");
 }
 
 #[test]
-fn a_static_program_is_told() {
+fn a_static_program_is_reported() {
     let folder = Folder::new("static");
     let (source, program) = (folder.0.join("static.c"), folder.0.join("static"));
     fs::write(&source, "int main(void) { return 0; }").unwrap();
@@ -80,13 +80,13 @@ fn a_static_program_is_told() {
 }
 
 #[test]
-fn a_setuid_program_is_told() {
+fn a_setuid_program_is_reported() {
     let folder = Folder::new("setuid");
     cannot(&folder.copy_of("/bin/true", 0o4755), "set-user-id");
 }
 
 #[test]
-fn a_program_with_capabilities_is_told() {
+fn a_program_with_capabilities_is_reported() {
     let folder = Folder::new("capabilities");
     let program = folder.copy_of("/bin/true", 0o755);
     // vfs_cap_data of revision 2, effective, CAP_NET_BIND_SERVICE (capabilities(7)).
@@ -99,9 +99,9 @@ os.setxattr(sys.argv[1], 'security.capability', struct.pack('<5I', 0x02000001, 1
 
 #[test]
 fn what_is_missing_or_wrong_has_its_exit_code() {
-    assert_eq!(told(&[], Path::new("/no/such/program")).0, Some(127));
-    assert_eq!(told(&[], Path::new("/etc/passwd")).0, Some(126));
-    assert_eq!(told(&["--mode", "sometimes"], Path::new("/bin/true")).0, Some(64));
+    assert_eq!(output(&[], Path::new("/no/such/program")).0, Some(127));
+    assert_eq!(output(&[], Path::new("/etc/passwd")).0, Some(126));
+    assert_eq!(output(&["--mode", "sometimes"], Path::new("/bin/true")).0, Some(64));
     let mut command = Command::new(env!("CARGO_BIN_EXE_csp-run"));
     let output = command.env("CSP_SOCKFILTER", "/no/such/filter.so").arg("/bin/true").output().unwrap();
     assert_eq!(output.status.code(), Some(78));

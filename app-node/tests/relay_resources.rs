@@ -1,5 +1,5 @@
-//! What the relay takes: nothing while messages pass, and nothing that stays when processes come and go. Over ucx; one
-//! test, so that no other allocates or opens descriptors meanwhile.
+//! Resources of the relay: no allocation while messages pass, and nothing left over when processes come and go. Over
+//! ucx; one test, so that no other test allocates or opens descriptors meanwhile.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "a test owns its clock and may panic")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -19,11 +19,11 @@ struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: every call goes on to the system's allocator unchanged.
+// SAFETY: every call is passed to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps GlobalAlloc's contract, which is System's.
+        // SAFETY: the caller upholds GlobalAlloc's contract, which is also that of System.
         unsafe { System.alloc(layout) }
     }
 
@@ -92,7 +92,7 @@ impl World {
         now
     }
 
-    /// A process, its link, and the proxy's end of it.
+    /// Returns a process, its link, and the proxy's end of it.
     fn connect(&mut self) -> (Endpoint, LinkId, LinkId) {
         self.nonce += 1;
         let process = ProcessId::parse(b"web-1-1").unwrap();
@@ -129,8 +129,8 @@ impl World {
         (app, link, at_proxy.unwrap())
     }
 
-    /// What is in use once UCX has closed what it closes in the background, with its threads on a busy machine: as many
-    /// descriptors as `before`, or what there is after a while.
+    /// Returns the resources in use after UCX has closed what it closes in the background, with its threads on a busy
+    /// machine: as many descriptors as `before`, or those in use after a while.
     fn settled(&mut self, before: [usize; 3]) -> [usize; 3] {
         let end = Wall::now() + std::time::Duration::from_secs(10);
         loop {
@@ -145,12 +145,12 @@ impl World {
     fn end(&mut self, app: Endpoint) {
         drop(app);
         let end = Wall::now() + std::time::Duration::from_secs(20);
-        let mut told = false;
-        while !told || self.relay.occupancy().0 > 0 {
+        let mut ended = false;
+        while !ended || self.relay.occupancy().0 > 0 {
             assert!(Wall::now() < end, "no end");
             let now = self.turn();
             while self.proxy.receive(now, &mut []).is_some() {}
-            told |= matches!(self.proxy.poll_event(), Some(LinkEvent::Down { .. }));
+            ended |= matches!(self.proxy.poll_event(), Some(LinkEvent::Down { .. }));
         }
     }
 }
@@ -161,7 +161,7 @@ impl Drop for World {
     }
 }
 
-/// Messages of all sizes both ways, until each side has received so many.
+/// Exchanges messages of all sizes in both directions until each side has received `count`.
 fn exchange(world: &mut World, app: &mut Endpoint, (link, at_proxy): (LinkId, LinkId), count: u32) {
     let (mut got, mut body) = ([0, 0], [0; 16_384]);
     let payload = [5; 16_000];
@@ -184,7 +184,7 @@ fn exchange(world: &mut World, app: &mut Endpoint, (link, at_proxy): (LinkId, Li
     }
 }
 
-/// Open descriptors, mappings, and memory in use in KiB.
+/// Returns open descriptors, mappings, and memory in use in KiB.
 fn resources() -> [usize; 3] {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();

@@ -1,10 +1,10 @@
 //! The network node's logic, sans-I/O: frames and tunnel records in, frames and tunnel records out.
 //!
-//! One core is one worker's own. It owns the flow table, the label tables, the neighbour cache and the answers to ARP,
-//! ND and ICMP echo. It has no clock (`now` comes with every call), no port and no link: both are behind
-//! [`NetworkOutput`].
+//! One core belongs to one worker. It owns the flow table, the label tables, the neighbour cache and the responses to
+//! ARP, ND and ICMP echo. It has no clock (`now` is an argument of every call), no LAN port and no link: both are
+//! behind [`NetworkOutput`].
 //!
-//! The life of a flow's entry:
+//! States of an entry in the flow table:
 //!
 //! ```text
 //!               SYN from the LAN                FLOW_NEW from the proxy
@@ -16,9 +16,9 @@
 //!                         │ 5 s, or room is needed: (none)
 //! ```
 //!
-//! Segments of a pending or lingering flow travel as whole packets without label to the proxy worker it remembers; so
-//! the last ACK of a client finds the proxy that holds TIME-WAIT, and a reset that the proxy answers finds the way to
-//! the client. An application's own connection starts with FLOW_NEW and is bound at once.
+//! Segments of a pending or lingering flow are sent as whole packets without a label to the proxy worker stored in the
+//! entry. Thus the last ACK of a client reaches the proxy that holds TIME-WAIT, and a reset that the proxy sends
+//! reaches the client. A connection that an application opens starts with FLOW_NEW and is bound at once.
 
 mod api;
 mod emit;

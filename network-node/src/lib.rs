@@ -1,7 +1,7 @@
 //! The network node: LAN ports, flow table, SAN tunnel.
 //!
-//! [`core`] is the node's logic without clock, socket or thread. [`NetworkWorker`] joins one core with its LAN ports and
-//! the tunnels to the proxies; time still comes in, so that the simulation runs it too. [`daemon`] owns the threads.
+//! [`core`] is the node's logic, without clock, socket or thread. [`NetworkWorker`] connects one core to its LAN ports
+//! and to the tunnels to proxies; time is an argument, so that the simulation runs it too. [`daemon`] owns the threads.
 #![forbid(unsafe_code)]
 
 pub mod core;

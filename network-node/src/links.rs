@@ -1,7 +1,7 @@
-//! The worker's ways out: tunnels to every worker of every proxy, and the LAN ports' transmitting halves.
+//! The outputs of a worker: tunnels to every worker of every proxy, and the transmitting halves of the LAN ports.
 //!
-//! A tunnel that is wanted and not there is dialled, with back-off. What a proxy is and where it is dialled comes from
-//! outside ([`ProxySpec`]); whether it lives is decided by its links alone.
+//! A tunnel that should exist and is down is dialled, with back-off. The addresses of proxies come from the membership
+//! ([`ProxySpec`]); whether a proxy is alive is decided by its links alone.
 
 use std::collections::VecDeque;
 
@@ -16,44 +16,44 @@ use csp_wire::tunnel::Record;
 
 use crate::core::{NetworkOutput, PortId, ProxyId, TunnelFull};
 
-/// Notices that wait to be told; the oldest are forgotten.
+/// Notices that wait to be logged; beyond this number the oldest are dropped.
 const NOTICES_MAX: usize = 64;
-/// How long the token of a new link is good, in seconds: the handshake takes milliseconds, clocks differ.
+/// Lifetime of a new link's token, in seconds: the handshake takes milliseconds, but clocks differ.
 const TOKEN_LIFETIME_S: u64 = 120;
 const WORKERS_MAX: usize = csp_types::limits::PROXY_WORKERS_MAX;
 
-/// Where a proxy's worker is dialled.
+/// The address of a proxy's worker.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DialSpec {
     /// The proxy's worker.
     pub worker: u8,
-    /// Which of our endpoints (by place) reaches it.
+    /// The endpoint that reaches it, by index.
     pub endpoint: usize,
-    /// Where it listens.
+    /// The address where it listens.
     pub address: ViAddress,
 }
 
-/// A proxy as the membership tells it.
+/// A proxy, as registered in the membership.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProxySpec {
     /// Its node.
     pub node: NodeId,
-    /// Which life of it.
+    /// Its incarnation, which changes with every start.
     pub incarnation: u64,
-    /// Whether it may be dialled: its registration stands. A tunnel that is up stays up without.
+    /// Whether it may be dialled: its registration is valid. A tunnel that is up stays up after the registration ended.
     pub dial: bool,
     /// Its workers.
     pub workers: Vec<DialSpec>,
 }
 
-/// Makes the tokens that prove who we are.
+/// Issues the tokens that prove this node's identity.
 #[derive(Clone, Debug)]
 pub struct TokenSource {
     /// The cluster's key.
     pub key: ClusterKey,
     /// This node.
     pub node: NodeId,
-    /// First of the numbers that make tokens different; random.
+    /// The first nonce of the tokens; random.
     pub nonce: u64,
 }
 
@@ -74,7 +74,7 @@ impl TokenSource {
     }
 }
 
-/// Something an operator wants to read in the log.
+/// An event for the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LinkNotice {
     /// A tunnel is up.
@@ -83,7 +83,7 @@ pub enum LinkNotice {
         node: NodeId,
         /// Its worker.
         worker: u8,
-        /// Where it was dialled.
+        /// The address that was dialled.
         address: String,
     },
     /// A tunnel that was up is down.
@@ -92,28 +92,28 @@ pub enum LinkNotice {
         node: NodeId,
         /// Its worker.
         worker: u8,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A tunnel could not be set up; it is tried again.
+    /// A tunnel could not be set up; it will be tried again.
     Failed {
         /// The proxy.
         node: NodeId,
         /// Its worker.
         worker: u8,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// A tunnel as the admin endpoint shows it.
+/// A tunnel, as the admin endpoint shows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TunnelInfo {
     /// The proxy.
     pub node: NodeId,
     /// Its worker.
     pub worker: u8,
-    /// Where it is dialled.
+    /// The address that is dialled.
     pub address: String,
     /// The provider's name.
     pub provider: &'static str,
@@ -137,13 +137,13 @@ struct Tunnel {
     spec: DialSpec,
     state: State,
     backoff: Backoff,
-    /// Made at the first connection, pointed elsewhere at later ones.
+    /// Created at the first connection; later connections replace its link.
     batch: Option<TunnelBatch>,
-    /// Said once for each series of failures.
-    failure_told: bool,
-    /// Whether it was up once, or failed once: before that nobody knows whether its proxy is there.
+    /// Whether the current series of failures has been reported.
+    failure_reported: bool,
+    /// Whether it was up, or failed, at least once. Before that it is not known whether its proxy is reachable.
     tried: bool,
-    /// It was up and broke, and was not tried again yet: its proxy may well live.
+    /// It was up, broke, and has not been dialled again: its proxy may be alive.
     broken: bool,
 }
 
@@ -151,7 +151,7 @@ struct Tunnel {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Transition {
     Up(ProxyId, NodeId, u8),
-    /// The tunnel broke; whether its proxy lives is known when it was dialled again.
+    /// The tunnel broke. Whether its proxy is alive will be known after the next dial.
     Broken(ProxyId, u8),
     Down(ProxyId, u8),
 }
@@ -159,8 +159,8 @@ pub(crate) enum Transition {
 pub(crate) struct Links {
     pub(crate) now: Instant,
     pub(crate) endpoints: Vec<Endpoint>,
-    /// By endpoint: whether a tunnel was ever wanted on it. One that is not in use is not looked at: a library's
-    /// progress costs system calls.
+    /// By endpoint: whether it has ever been needed for a tunnel. Other endpoints are not polled, because a library's
+    /// progress function makes system calls.
     used: Vec<bool>,
     pub(crate) transmitters: Vec<Box<dyn LanTransmitter>>,
     tokens: TokenSource,
@@ -169,7 +169,7 @@ pub(crate) struct Links {
     slots: Vec<Option<NodeId>>,
     tunnels: Vec<Tunnel>,
     notices: VecDeque<LinkNotice>,
-    /// Proxy workers whose broken tunnels could not be made again.
+    /// Proxy workers whose broken tunnels could not be set up again.
     given_up: Vec<Transition>,
 }
 
@@ -196,8 +196,8 @@ impl Links {
         }
     }
 
-    /// Takes the proxies there are now. What is not in the list any more is closed, and so is what has another
-    /// address now; the rest stays as it is. Returns the proxy workers that are down by it.
+    /// Replaces the list of proxies. Tunnels to proxies no longer listed, or listed with another address, are closed;
+    /// all others are unchanged. Returns the proxy workers that are down as a result.
     pub(crate) fn set_proxies(&mut self, now: Instant, proxies: &[ProxySpec]) -> Vec<Transition> {
         let mut downs = Vec::new();
         let mut at = 0;
@@ -223,7 +223,7 @@ impl Links {
         downs
     }
 
-    /// Brings the tunnel in step with what is said of its proxy; `false` where it is not wanted any more.
+    /// Updates a tunnel from the list of proxies; `false` if it should no longer exist.
     fn keep(&mut self, at: usize, proxies: &[ProxySpec]) -> bool {
         let tunnel = &mut self.tunnels[at];
         let Some(proxy) = proxies.iter().find(|p| p.node == tunnel.node) else { return false };
@@ -231,7 +231,7 @@ impl Links {
             return false;
         }
         if tunnel.incarnation != proxy.incarnation {
-            // A new life: try at once, unless it is already the one we are connected to.
+            // A new incarnation: dial at once, unless the tunnel is already connected to it.
             tunnel.incarnation = proxy.incarnation;
             tunnel.backoff.succeeded();
             if matches!(tunnel.state, State::Up(_, known) if known != proxy.incarnation) {
@@ -261,14 +261,15 @@ impl Links {
                 state: State::Down,
                 backoff: Backoff::new(BackoffConfig::default(), seed),
                 batch: None,
-                failure_told: false,
+                failure_reported: false,
                 tried: false,
                 broken: false,
             });
         }
     }
 
-    /// The slot of a proxy's node, taking a free one for a new node. `None`: more proxies than there are slots.
+    /// Returns the slot of a proxy's node, assigning a free one to a new node. `None` if there are more proxies than
+    /// slots.
     fn slot_of(&mut self, node: NodeId) -> Option<ProxyId> {
         let known = self.slots.iter().position(|s| *s == Some(node));
         let at = known.or_else(|| self.slots.iter().position(Option::is_none))?;
@@ -276,7 +277,7 @@ impl Links {
         Some(ProxyId(at as u16))
     }
 
-    /// Dials what is wanted, not there, and due.
+    /// Dials every tunnel that should exist, is down, and is due. Returns whether there was any.
     pub(crate) fn dial(&mut self, now: Instant, unix_now_s: u64) -> bool {
         let mut any = false;
         for at in 0..self.tunnels.len() {
@@ -296,17 +297,18 @@ impl Links {
         any
     }
 
-    /// The next proxy worker whose broken tunnel could not be made again.
+    /// Returns the next proxy worker whose broken tunnel could not be set up again.
     pub(crate) fn poll_given_up(&mut self) -> Option<Transition> {
         self.given_up.pop()
     }
 
-    /// Whether every proxy that is wanted was reached or found missing, so that the choice among them can be trusted.
+    /// Returns whether every listed proxy was reached or failed at least once, so that the choice among them is
+    /// reliable.
     pub(crate) fn settled(&self) -> bool {
         self.tunnels.iter().all(|t| t.tried || !t.dial)
     }
 
-    /// A link's handshake is over.
+    /// Processes the end of a link's handshake.
     pub(crate) fn link_up(
         &mut self,
         endpoint: usize,
@@ -327,7 +329,7 @@ impl Links {
         }
         tunnel.state = State::Up(link, peer.incarnation);
         tunnel.backoff.succeeded();
-        (tunnel.failure_told, tunnel.tried, tunnel.broken) = (false, true, false);
+        (tunnel.failure_reported, tunnel.tried, tunnel.broken) = (false, true, false);
         match &mut tunnel.batch {
             Some(batch) => batch.reset(link),
             empty => *empty = Some(TunnelBatch::new(&self.endpoints[endpoint], link)),
@@ -337,7 +339,7 @@ impl Links {
         Some(Transition::Up(proxy, node, worker))
     }
 
-    /// A link is gone.
+    /// Processes the end of a link.
     pub(crate) fn link_down(
         &mut self,
         endpoint: usize,
@@ -371,7 +373,7 @@ impl Links {
             self.given_up.push(Transition::Down(tunnel.proxy, tunnel.spec.worker));
         }
         let (node, worker) = (tunnel.node, tunnel.spec.worker);
-        if !std::mem::replace(&mut tunnel.failure_told, true) {
+        if !std::mem::replace(&mut tunnel.failure_reported, true) {
             self.notice(LinkNotice::Failed { node, worker, reason: reason.to_owned() });
         }
     }
@@ -395,30 +397,30 @@ impl Links {
         self.tunnels.iter().position(is)
     }
 
-    /// The proxy worker at the other end of a link that is up.
+    /// Returns the proxy worker at the other end of a link that is up.
     pub(crate) fn proxy_of(&self, endpoint: usize, link: LinkId) -> Option<(ProxyId, u8)> {
         let tunnel = &self.tunnels[self.place_of(endpoint, link)?];
         matches!(tunnel.state, State::Up(..)).then_some((tunnel.proxy, tunnel.spec.worker))
     }
 
-    /// Sends what waits: records as far as there is credit, and frames.
+    /// Sends queued records as far as there is credit, and queued frames.
     pub(crate) fn flush(&mut self) {
         for tunnel in &mut self.tunnels {
             if let (State::Up(..), Some(batch)) = (tunnel.state, &mut tunnel.batch) {
-                // Without credit it stays; the peer's credits wake us.
+                // Without credit the batch is kept; the peer's next credits wake this thread.
                 let _ = batch.flush(self.now, &mut self.endpoints[tunnel.spec.endpoint]);
             }
         }
         self.transmitters.iter_mut().for_each(|t| t.flush());
     }
 
-    /// When the next tunnel is to be dialled.
+    /// Returns when the next tunnel is to be dialled.
     pub(crate) fn next_dial(&self) -> Option<Instant> {
         let waiting = self.tunnels.iter().filter(|t| t.state == State::Down && t.dial);
         waiting.map(|t| t.backoff.next_try()).min()
     }
 
-    /// The endpoints in use, by place.
+    /// Returns the endpoints in use, by index.
     pub(crate) fn used(&self) -> impl Iterator<Item = usize> + use<> {
         let used: u64 = self.used.iter().take(64).enumerate().map(|(at, used)| u64::from(*used) << at).sum();
         (0..64).filter(move |at| used >> at & 1 == 1)
@@ -444,7 +446,7 @@ impl Links {
         })
     }
 
-    /// The node in a proxy's slot.
+    /// Returns the node in a proxy's slot.
     pub(crate) fn node_of(&self, proxy: ProxyId) -> Option<NodeId> {
         self.slots.get(usize::from(proxy.0)).copied().flatten()
     }
@@ -482,7 +484,7 @@ impl NetworkOutput for Links {
 
     fn lan(&mut self, port: PortId, parts: &[&[u8]], offload: Option<TxOffload>) {
         if let Some(transmitter) = self.transmitters.get_mut(usize::from(port.0)) {
-            // A port that cannot take the frame has counted it.
+            // A port that has no room for the frame has counted it.
             let _ = transmitter.transmit(parts, offload);
         }
     }

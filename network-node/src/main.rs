@@ -6,8 +6,8 @@ use clap::Parser;
 use csp_daemon::program::{self, ConfigFile};
 use csp_network_node::daemon::{self, config::Config};
 
-/// The network node of the Comm Services Platform: takes clients' packets from the LAN, gives each flow to a proxy
-/// over the system area network, and transmits what the proxies answer.
+/// The network node of the Comm Services Platform: receives clients' packets from the LAN, assigns each flow to a proxy
+/// over the system area network, and transmits the proxies' packets.
 #[derive(Parser)]
 #[command(
     name = "csp-network-node",

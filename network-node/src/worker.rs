@@ -1,5 +1,5 @@
-//! One data worker: a core between its LAN ports and its tunnels. Time comes in; the thread around it waits
-//! (`csp_daemon::DataThread`, or the simulation).
+//! One data worker: connects a core to its LAN ports and tunnels. Time is an argument; the surrounding thread
+//! (`csp_daemon::DataThread`, or the simulation) waits.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,10 +13,10 @@ use csp_wire::tunnel::Records;
 use crate::core::{CoreConfig, NetworkCore, PortId, ProxyId};
 use crate::links::{LinkNotice, Links, ProxySpec, TokenSource, Transition, TunnelInfo};
 
-/// Messages taken from one endpoint in one turn, so that no proxy holds up the others.
+/// Messages processed from one endpoint in one turn, so that no proxy delays the others.
 const MESSAGES_PER_TURN: usize = 64;
 
-/// What all ports of a worker counted.
+/// Counters of all ports of a worker together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LanCounters {
     /// Received.
@@ -35,7 +35,7 @@ pub struct NetworkWorker {
 }
 
 impl NetworkWorker {
-    /// A worker of number `worker` over its ports (in the order of `config.ports`) and endpoints.
+    /// Creates worker number `worker` with its ports (in the order of `config.ports`) and endpoints.
     pub fn new(
         config: CoreConfig,
         worker: u8,
@@ -58,7 +58,7 @@ impl NetworkWorker {
         }
     }
 
-    /// Takes everything in that has arrived (bounded), moves it on, sends. Returns whether there was anything.
+    /// Processes what has arrived (bounded) and sends what results. Returns whether there was anything to do.
     pub fn turn(&mut self, now: Instant, unix_now_s: u64) -> bool {
         self.links.now = now;
         let mut busy = self.links.dial(now, unix_now_s);
@@ -107,7 +107,7 @@ impl NetworkWorker {
                 Ok(record) if record.worker == worker => {
                     self.core.on_record(now, proxy, &record, &mut self.links);
                 }
-                // Ill-formed, or in another worker's name: the peer is not to be trusted any further.
+                // A malformed record, or one of another worker: the peer is faulty, so the link is failed.
                 _ => {
                     self.malformed += 1;
                     self.links.endpoints[at].fail(now, link);
@@ -131,7 +131,7 @@ impl NetworkWorker {
         }
     }
 
-    /// Takes the proxies there are now, and dials those that are new.
+    /// Replaces the list of proxies, and dials those that are new.
     pub fn set_proxies(&mut self, now: Instant, proxies: &[ProxySpec]) {
         self.links.now = now;
         for transition in self.links.set_proxies(now, proxies) {
@@ -139,10 +139,10 @@ impl NetworkWorker {
         }
     }
 
-    /// Takes a new generation of policy: the services' addresses and the egress addresses.
+    /// Puts a new policy generation into force: the services' addresses and the egress addresses.
     ///
     /// # Errors
-    /// Rules that cannot be: the old ones stay.
+    /// Rules that the core refuses; the previous ones stay in force.
     pub fn set_services(
         &mut self,
         now: Instant,
@@ -155,7 +155,7 @@ impl NetworkWorker {
         result
     }
 
-    /// When [`turn`](Self::turn) is wanted though nothing arrives.
+    /// Returns when to call [`turn`](Self::turn) next if nothing arrives.
     pub fn next_timeout(&self) -> Option<Instant> {
         let endpoints = self.links.used().filter_map(|at| self.links.endpoints[at].next_timeout());
         endpoints.chain(self.core.next_timeout()).chain(self.links.next_dial()).min()
@@ -171,13 +171,13 @@ impl NetworkWorker {
         Ok(Armed::Armed)
     }
 
-    /// The descriptors to wait on, appended to `into`.
+    /// Appends the descriptors to wait on to `into`.
     pub fn wake(&self, into: &mut Vec<Wake>) {
         self.links.used().for_each(|at| self.links.endpoints[at].wake(into));
         into.extend(self.receivers.iter().filter_map(|r| r.fd()));
     }
 
-    /// Changes whenever the set that [`wake`](Self::wake) tells does.
+    /// Returns a number that changes whenever the set of [`wake`](Self::wake) changes.
     pub fn wake_generation(&self) -> u64 {
         let generations = self.links.used().map(|at| self.links.endpoints[at].wake_generation() + 1);
         generations.fold(0, u64::wrapping_add)
@@ -188,47 +188,47 @@ impl NetworkWorker {
         self.links.close(now);
     }
 
-    /// The core, to look at.
+    /// Returns the core, read-only.
     pub fn core(&self) -> &NetworkCore {
         &self.core
     }
 
-    /// The endpoints, to look at.
+    /// Returns the endpoints, read-only.
     pub fn endpoints(&self) -> &[Endpoint] {
         &self.links.endpoints
     }
 
-    /// The endpoints' providers, for faults in the simulation.
+    /// Returns the endpoints, so that the simulation can inject faults.
     pub fn endpoints_mut(&mut self) -> &mut [Endpoint] {
         &mut self.links.endpoints
     }
 
-    /// The tunnels that are wanted.
+    /// Returns the tunnels that should exist.
     pub fn tunnels(&self) -> impl Iterator<Item = TunnelInfo> + '_ {
         self.links.tunnels()
     }
 
-    /// The node of a proxy.
+    /// Returns the node of a proxy.
     pub fn node_of(&self, proxy: ProxyId) -> Option<NodeId> {
         self.links.node_of(proxy)
     }
 
-    /// Proxies that can be known at once.
+    /// Returns the number of proxies that can be known at once.
     pub fn proxies_max(&self) -> usize {
         self.links.proxies_max()
     }
 
-    /// The next thing to log, if any.
+    /// Returns the next event to log, if any.
     pub fn poll_notice(&mut self) -> Option<LinkNotice> {
         self.links.poll_notice()
     }
 
-    /// Messages that did not parse; their links were failed.
+    /// Returns the number of messages that could not be parsed; their links were failed.
     pub fn malformed(&self) -> u64 {
         self.malformed
     }
 
-    /// What the LAN ports counted.
+    /// Returns the counters of the LAN ports.
     pub fn lan_counters(&mut self) -> LanCounters {
         let mut all = LanCounters::default();
         for receiver in &mut self.receivers {

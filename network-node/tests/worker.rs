@@ -1,5 +1,5 @@
-//! A whole worker on a memory LAN and a memory fabric, against proxies that only count: dialling, the wrong node,
-//! death and return, backpressure, leaving.
+//! A whole worker on a memory LAN and a memory fabric, with proxies that only count: dialling, a wrong node, death and
+//! return, backpressure, shutdown.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use csp_lan::LanPort;
@@ -17,7 +17,7 @@ const OUR_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 0xa]);
 const CLIENT_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 0xb]);
 const VIP: [u8; 4] = [10, 76, 0, 100];
 
-/// A proxy's worker 0: accepts tunnels, keeps labels and payload lengths of what comes.
+/// A proxy's worker 0: accepts tunnels, records labels and payload lengths of the records it receives.
 struct Proxy {
     endpoint: Endpoint,
     link: Option<LinkId>,
@@ -86,7 +86,7 @@ impl World {
         World { fabric, now, worker, client, proxies: Vec::new(), notices: Vec::new() }
     }
 
-    /// The proxies as the membership would tell them: each at the address of its name.
+    /// Sets the proxies of the membership, each at the address of its name.
     fn set_proxies(&mut self, names: &[&str]) {
         let spec = |name: &&str| ProxySpec {
             node: name.parse().unwrap(),
@@ -98,7 +98,7 @@ impl World {
         self.worker.set_proxies(self.now, &specs);
     }
 
-    /// Lets `millis` milliseconds pass.
+    /// Advances virtual time by `millis` milliseconds.
     fn run(&mut self, millis: u64) {
         for _ in 0..millis {
             self.now += Duration::from_millis(1);
@@ -111,7 +111,7 @@ impl World {
         }
     }
 
-    /// A segment of the client's, from `port`, with `len` bytes of data.
+    /// Delivers a segment of the client from `port` with `len` bytes of data.
     fn client_sends(&mut self, port: u16, flags: u8, len: usize) {
         let mut segment = vec![0; 20 + len];
         segment[..2].copy_from_slice(&port.to_be_bytes());
@@ -130,7 +130,7 @@ impl World {
         self.client.transmitter.transmit(&[&ethernet, &header, &segment], None).unwrap();
     }
 
-    /// TCP flags of the segments the client received.
+    /// Returns the TCP flags of the segments that the client received.
     fn client_receives(&mut self) -> Vec<u8> {
         let mut flags = Vec::new();
         self.client.receiver.receive(&mut |frame| {
@@ -210,7 +210,7 @@ fn a_dead_proxys_flows_move_and_it_is_dialled_again() {
 }
 
 #[test]
-fn whoever_is_not_the_proxy_that_was_meant_gets_nothing() {
+fn a_node_other_than_the_expected_proxy_receives_no_traffic() {
     // Another node at the address, and one of another cluster.
     for (identity, key) in [("pn-9", 1), ("pn-1", 2)] {
         let mut w = World::new();
@@ -221,7 +221,7 @@ fn whoever_is_not_the_proxy_that_was_meant_gets_nothing() {
         w.run(10);
         assert!(w.proxies[0].seen.is_empty());
         assert_eq!(w.worker.core().counters().drop_no_proxy, 1);
-        assert!(matches!(&w.notices[..], [LinkNotice::Failed { .. }]), "told once: {:?}", w.notices);
+        assert!(matches!(&w.notices[..], [LinkNotice::Failed { .. }]), "reported once: {:?}", w.notices);
     }
 }
 
@@ -274,7 +274,7 @@ fn a_proxy_that_left_is_forgotten_and_a_lapsed_one_is_used_while_it_lives() {
     w.set_proxies(&[]);
     w.run(10);
     assert_eq!((w.worker.tunnels().count(), w.worker.core().flow_count()), (0, 0));
-    assert!(w.proxies[0].link.is_none(), "it was told");
+    assert!(w.proxies[0].link.is_none(), "the proxy was notified");
     w.client_sends(4000, 2, 0);
     w.run(2);
     assert_eq!(w.worker.core().counters().drop_no_proxy, 1);

@@ -1,4 +1,4 @@
-//! The daemon around the workers: one control thread, and a thread per data worker, in the shell of `csp_daemon`.
+//! The daemon: one control thread and one thread for each data worker, on the base of `csp_daemon`.
 //!
 //! ```text
 //!  etcd ─▶ control ─▶ Mailbox ─▶ data_thread (ProxyWorker::turn, then wait)

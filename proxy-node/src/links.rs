@@ -1,4 +1,4 @@
-//! The worker's links: tunnels to network nodes, channels to processes. The core's way out.
+//! The worker's links: tunnels to network nodes, channels to processes. Implements the core's output.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,7 +9,7 @@ use csp_wire::tunnel::Record;
 
 use crate::core::{Blocked, ChannelId, Lane, ProxyOutput};
 
-/// A tunnel to a network node, by the number that the TCP engine remembers (`via`; never used twice).
+/// A tunnel to a network node, with the number that the TCP engine stores (`via`; never reused).
 #[derive(Debug)]
 struct Tunnel {
     via: u32,
@@ -21,7 +21,7 @@ struct Tunnel {
     batch: TunnelBatch,
 }
 
-/// Which process a channel belongs to; a process that comes back is another one.
+/// Identifies the process of a channel; a restarted process is a different one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct ProcessKey {
     node: NodeId,
@@ -29,14 +29,14 @@ struct ProcessKey {
     incarnation: u64,
 }
 
-/// The channel of a process, whose links all are of one endpoint.
+/// The channel of a process, whose links all belong to one endpoint.
 struct ProcessChannel {
     endpoint: usize,
     process: ProcessKey,
     channel: Channel,
 }
 
-/// Bits of a lane's number that are the link's slot in its endpoint; the others are the endpoint's place.
+/// Bits of a lane's number that hold the link's slot in its endpoint; the others hold the endpoint's index.
 const LANE_SLOT_BITS: u32 = 16;
 
 fn lane(endpoint: usize, link: LinkId) -> Lane {
@@ -49,11 +49,11 @@ pub(crate) struct Links {
     pub(crate) channel_endpoints: Vec<Endpoint>,
     tunnels: Vec<Tunnel>,
     next_via: u32,
-    /// In order of their numbers, so that equal runs send in equal order.
+    /// In ascending order of their numbers, so that equal runs send in the same order.
     channels: BTreeMap<ChannelId, ProcessChannel>,
     by_process: HashMap<(usize, ProcessKey), ChannelId>,
     next_channel: u32,
-    /// By endpoint, then by slot of the link in it.
+    /// By endpoint, then by the link's slot in it.
     lanes: Vec<Vec<Option<(ChannelId, LinkId)>>>,
     spare_batches: Vec<TunnelBatch>,
 }
@@ -73,7 +73,7 @@ impl Links {
         }
     }
 
-    /// A tunnel came up; its `via`.
+    /// Adds a tunnel; returns its `via`.
     pub(crate) fn tunnel_up(&mut self, endpoint: usize, link: LinkId, peer: &PeerIdentity) -> u32 {
         let batch = match self.spare_batches.pop() {
             Some(mut batch) => {
@@ -88,7 +88,7 @@ impl Links {
         via
     }
 
-    /// A tunnel went down; its `via`.
+    /// Removes a tunnel; returns its `via`.
     pub(crate) fn tunnel_down(&mut self, endpoint: usize, link: LinkId) -> Option<u32> {
         let at = self.tunnels.iter().position(|t| (t.endpoint, t.link) == (endpoint, link))?;
         let gone = self.tunnels.swap_remove(at);
@@ -96,17 +96,17 @@ impl Links {
         Some(gone.via)
     }
 
-    /// The `via` of a link.
+    /// Returns the `via` of a link.
     pub(crate) fn via(&self, endpoint: usize, link: LinkId) -> Option<u32> {
         self.tunnels.iter().find(|t| (t.endpoint, t.link) == (endpoint, link)).map(|t| t.via)
     }
 
-    /// Network nodes that are connected.
+    /// Returns the connected network nodes.
     pub(crate) fn network_nodes(&self) -> impl Iterator<Item = NodeId> {
         self.tunnels.iter().map(|t| t.node)
     }
 
-    /// A VI of a process came up; the channel, and whether it is new. `None`: its pool is full.
+    /// Adds a VI of a process; returns the channel, and whether it is new. `None` if the channel has all its VIs.
     pub(crate) fn channel_link_up(
         &mut self,
         at: usize,
@@ -137,7 +137,7 @@ impl Links {
         Some((id, known.is_none()))
     }
 
-    /// A VI of a process went down: its channel and lane, and whether it was the channel's last.
+    /// Removes a VI of a process; returns its channel and lane, and whether it was the channel's last.
     pub(crate) fn channel_link_down(&mut self, at: usize, link: LinkId) -> Option<(ChannelId, Lane, bool)> {
         let (id, _) = self.lanes[at].get_mut(link.index())?.take_if(|(_, l)| *l == link)?;
         let known = self.channels.get_mut(&id)?;
@@ -151,19 +151,19 @@ impl Links {
         Some((id, lane(at, link), last))
     }
 
-    /// The channel and lane of a link that is up.
+    /// Returns the channel and lane of a link that is up.
     pub(crate) fn channel_of(&self, at: usize, link: LinkId) -> Option<(ChannelId, Lane)> {
         let (id, known) = (*self.lanes[at].get(link.index())?)?;
         (known == link).then_some((id, lane(at, link)))
     }
 
-    /// The channel and link of a lane.
+    /// Returns the channel and link of a lane.
     fn of_lane(&self, lane: Lane) -> Option<(ChannelId, LinkId)> {
         let lanes = self.lanes.get((lane.0 >> LANE_SLOT_BITS) as usize)?;
         *lanes.get(lane.0 as usize & ((1 << LANE_SLOT_BITS) - 1))?
     }
 
-    /// Sends what waits in batches and queues, as far as there is credit; whether nothing waits any more.
+    /// Sends batches and queues as far as there is credit. Returns whether nothing is left.
     pub(crate) fn flush(&mut self, now: Instant) -> bool {
         let mut all = true;
         for tunnel in &mut self.tunnels {
@@ -178,7 +178,7 @@ impl Links {
 
 impl ProxyOutput for Links {
     fn tunnel_ready(&self, via: u32) -> bool {
-        // One credit for what waits in the batch, one for the segment after it.
+        // One credit for the queued batch, one for the segment after it.
         let tunnel = self.tunnels.iter().find(|t| t.via == via);
         tunnel.is_none_or(|t| self.tunnel_endpoints[t.endpoint].credits(t.link) >= 2)
     }
@@ -196,7 +196,7 @@ impl ProxyOutput for Links {
     }
 
     fn network_node(&self) -> Option<u32> {
-        // What answers a connection that an application opens arrives at the network node's worker 0 (`csp_lan::steering`).
+        // Answers to connections that applications open arrive at the network node's worker 0 (`csp_lan::steering`).
         let answered = self.tunnels.iter().find(|t| t.worker == limits::EGRESS_LAN_WORKER);
         answered.or(self.tunnels.first()).map(|t| t.via)
     }
@@ -214,7 +214,7 @@ impl ProxyOutput for Links {
         channel.send(now, endpoint, link, &header, parts).map_err(|error| match error {
             csp_transport::ChannelError::Blocked => Blocked::NoCredit,
             _ => {
-                // A queue of control messages that overflows belongs to a process that reads nothing at all.
+                // The queue of control messages overflows only if the process does not read at all.
                 endpoint.fail(now, link);
                 Blocked::Gone
             }

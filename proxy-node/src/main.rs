@@ -6,8 +6,8 @@ use clap::Parser;
 use csp_daemon::program::{self, ConfigFile};
 use csp_proxy_node::daemon::{self, config::Config};
 
-/// The proxy node of the Comm Services Platform: ends every client's TCP connection at user level and passes the byte
-/// streams to application processes over the system area network.
+/// The proxy node of the Comm Services Platform: terminates every client's TCP connection at user level and passes the
+/// byte streams to application processes over the system area network.
 #[derive(Parser)]
 #[command(
     name = "csp-proxy-node",

@@ -1,5 +1,5 @@
-//! One data worker: the core between its links. Time comes in; the thread around it waits
-//! (`csp_daemon::DataThread`, or the simulation).
+//! One data worker: connects the core to its links. Time is an argument; the surrounding thread
+//! (`csp_daemon::DataThread`, or the simulation) waits.
 
 use csp_tcp::{Buffer, Direction};
 use csp_transport::{DeathCause, DownReason, Endpoint, LinkEvent, LinkId, MessageKind};
@@ -11,7 +11,7 @@ use csp_wire::tunnel::Records;
 use crate::core::{CoreConfig, EgressRule, Process, ProxyCore, ServiceSpec, Verdict};
 use crate::links::Links;
 
-/// Messages taken from one endpoint in one turn, so that no peer holds up the others.
+/// Messages processed from one endpoint in one turn, so that no peer delays the others.
 const MESSAGES_PER_TURN: usize = 128;
 
 /// A proxy worker.
@@ -19,12 +19,12 @@ pub struct ProxyWorker {
     core: ProxyCore,
     links: Links,
     scratch: Box<[u8]>,
-    /// Messages that did not parse; their links were failed.
+    /// Number of malformed messages; their links were failed.
     malformed: u64,
 }
 
 impl ProxyWorker {
-    /// A worker over endpoints that listen already.
+    /// Creates a worker with endpoints that already listen.
     pub fn new(
         config: CoreConfig,
         tunnel_endpoints: Vec<Endpoint>,
@@ -36,7 +36,7 @@ impl ProxyWorker {
         ProxyWorker { core: ProxyCore::new(config), links, scratch, malformed: 0 }
     }
 
-    /// Takes everything in that has arrived (bounded), moves it on, sends. Returns whether there was anything.
+    /// Processes what has arrived (bounded) and sends what results. Returns whether there was anything to do.
     pub fn turn(&mut self, now: Instant, unix_now_s: u64) -> bool {
         let mut busy = false;
         for at in 0..self.links.tunnel_endpoints.len() {
@@ -81,7 +81,7 @@ impl ProxyWorker {
         any
     }
 
-    /// Takes one message in, into a buffer of the TCP engine where there is one: payload stays there.
+    /// Receives one message, into a buffer of the TCP engine if one is free; its payload then stays there.
     fn take_tunnel_message(&mut self, now: Instant, at: usize) -> bool {
         let mut buffer = self.core.lend_buffer(Direction::Receive);
         let into = buffer.as_mut().map_or(&mut self.scratch[..], Buffer::bytes_mut);
@@ -138,8 +138,8 @@ impl ProxyWorker {
                 None => self.links.channel_endpoints[at].close(now, link),
             },
             LinkEvent::Down { link, reason } => {
-                // On one host only the process itself hangs up. Over the SAN its agent says so; a hang-up without a word
-                // is the way's, and bytes may be missing.
+                // On one host a hang-up always comes from the process itself. Over the SAN the process's agent signals
+                // it; a hang-up without that signal is a lost link, and bytes may be missing.
                 let far = matches!(self.links.channel_endpoints[at].provider_name(), "ucx" | "verbs");
                 let hangup = match reason {
                     DownReason::Closed => true,
@@ -155,7 +155,7 @@ impl ProxyWorker {
         }
     }
 
-    /// As [`take_tunnel_message`](Self::take_tunnel_message), from a process.
+    /// As [`take_tunnel_message`](Self::take_tunnel_message), for a message of a process.
     fn take_channel_message(&mut self, now: Instant, at: usize) -> bool {
         let mut buffer = self.core.lend_buffer(Direction::Send);
         let into = buffer.as_mut().map_or(&mut self.scratch[..], Buffer::bytes_mut);
@@ -185,13 +185,13 @@ impl ProxyWorker {
         }
     }
 
-    /// Takes a new generation of policy.
+    /// Puts a new policy generation into force.
     pub fn set_policy(&mut self, now: Instant, services: Vec<ServiceSpec>, egress: Vec<EgressRule>) {
         self.core.set_policy(now, services, egress, &mut self.links);
         self.links.flush(now);
     }
 
-    /// When [`turn`](Self::turn) is wanted though nothing arrives.
+    /// Returns when to call [`turn`](Self::turn) next if nothing arrives.
     pub fn next_timeout(&self) -> Option<Instant> {
         self.endpoints().filter_map(Endpoint::next_timeout).chain(self.core.next_timeout()).min()
     }
@@ -206,12 +206,12 @@ impl ProxyWorker {
         Ok(Armed::Armed)
     }
 
-    /// The descriptors to wait on, appended to `into`.
+    /// Appends the descriptors to wait on to `into`.
     pub fn wake(&self, into: &mut Vec<Wake>) {
         self.endpoints().for_each(|endpoint| endpoint.wake(into));
     }
 
-    /// Changes whenever the set that [`wake`](Self::wake) tells does.
+    /// Returns a number that changes whenever the set of [`wake`](Self::wake) changes.
     pub fn wake_generation(&self) -> u64 {
         self.endpoints().map(Endpoint::wake_generation).fold(0, u64::wrapping_add)
     }
@@ -224,22 +224,22 @@ impl ProxyWorker {
         }
     }
 
-    /// The core, to look at.
+    /// Returns the core, read-only.
     pub fn core(&self) -> &ProxyCore {
         &self.core
     }
 
-    /// The endpoints, tunnels' first, to look at.
+    /// Returns the endpoints, tunnels' first, read-only.
     pub fn endpoints(&self) -> impl Iterator<Item = &Endpoint> {
         self.links.tunnel_endpoints.iter().chain(&self.links.channel_endpoints)
     }
 
-    /// Network nodes that are connected.
+    /// Returns the connected network nodes.
     pub fn network_nodes(&self) -> Vec<csp_types::NodeId> {
         self.links.network_nodes().collect()
     }
 
-    /// Messages that did not parse.
+    /// Returns the number of malformed messages.
     pub fn malformed(&self) -> u64 {
         self.malformed
     }

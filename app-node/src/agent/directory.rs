@@ -1,4 +1,5 @@
-//! What processes are told of the cluster: its proxies on this host, and which destinations go through it.
+//! What processes receive about the cluster: the proxies that they can reach, and the destinations of accelerated
+//! connections.
 
 use std::net::SocketAddr;
 
@@ -18,42 +19,43 @@ pub struct ProxyEntry {
     pub node: NodeId,
     /// Its worker.
     pub worker: u8,
-    /// Unix socket of its channels: its own, or the agent's for it.
+    /// Unix socket of its channels: the worker's own, or the one on which the agent relays to it.
     pub path: String,
-    /// What carries the channels from there on: `shm`, `ucx` or `verbs`.
+    /// The provider that carries the channels beyond that socket: `shm`, `ucx` or `verbs`.
     pub provider: &'static str,
-    /// Where to: the Unix socket again, or ADDRESS:PORT.
+    /// The worker's address: the Unix socket again, or ADDRESS:PORT.
     pub address: String,
-    /// Where processes may reach it by verbs themselves.
+    /// Address by which processes may connect to it over verbs directly.
     pub direct: Option<SocketAddr>,
 }
 
-/// The directory at one time.
+/// The directory as published to processes.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Directory {
     /// Proxy workers, at most [`LIST_MAX`].
     pub proxies: Vec<ProxyEntry>,
-    /// Destinations of accelerated connections, at most [`DESTINATIONS_MAX`]: a policy has no more.
+    /// Destinations of accelerated connections, at most [`DESTINATIONS_MAX`], which is also the limit of a policy.
     pub connect: Vec<Destination>,
-    /// The policy's rules for single programs.
+    /// The policy's rules for individual programs.
     pub programs: Vec<ProgramRule>,
-    /// The policy's rules for who may listen and connect.
+    /// The policy's rules for permission to listen and connect.
     pub access: Vec<AccessRule>,
 }
 
-/// How the proxy workers of a membership are reached.
+/// The proxy workers of a membership, by how they are reached.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Choice {
-    /// By the processes themselves.
+    /// Reached by the processes themselves.
     pub near: Vec<ProxyEntry>,
-    /// Through the agent.
+    /// Reached through the agent.
     pub far: Vec<Target>,
 }
 
 impl Choice {
-    /// Chooses for every proxy worker: on this host (`host` is its boot id) shared memory, else the first of the
-    /// providers that the agent has (`carried`) and the worker offers; `provider` may say otherwise. A proxy whose lease
-    /// lapsed stays: its links decide whether it is alive; one that says it leaves goes.
+    /// Chooses a provider for every proxy worker: shared memory on this host (`host` is its boot id), else the first of
+    /// the providers that the agent has (`carried`) and the worker offers; `provider` may restrict the choice. A proxy
+    /// whose lease expired is kept, because its links decide whether it is alive; one that has announced its departure
+    /// is left out.
     pub fn of(
         membership: &Membership,
         host: &str,
@@ -81,7 +83,7 @@ impl Choice {
     }
 }
 
-/// Where a worker accepts channels by this provider.
+/// Returns the address where a worker accepts channels over this provider.
 fn carries(kind: ProviderKind, san: &SanAddress) -> Option<(ProviderKind, ViAddress)> {
     let address = match kind {
         ProviderKind::Shm => None,
@@ -94,7 +96,8 @@ fn carries(kind: ProviderKind, san: &SanAddress) -> Option<(ProviderKind, ViAddr
 const _: () = assert!(csp_control::policy::DESTINATIONS_MAX <= DESTINATIONS_MAX);
 
 impl Directory {
-    /// The listening ports of a program that are accelerated, of those that the node's own rule has (`None`: all).
+    /// Returns the listening ports of a program that are accelerated, limited to the node's own list (`None`: all
+    /// ports).
     pub fn listen_for(&self, program: &ProgramName, node: Option<&[u16]>) -> Option<Vec<u16>> {
         let rule = ProgramRule::of(&self.programs, program).and_then(|rule| rule.listen.as_deref());
         match (rule, node) {
@@ -104,7 +107,7 @@ impl Directory {
         }
     }
 
-    /// The destinations of a program's accelerated connections.
+    /// Returns the destinations of a program's accelerated connections.
     pub fn connect_for(&self, program: &ProgramName) -> &[Destination] {
         if ProgramRule::of(&self.programs, program).is_none_or(|rule| rule.connect) {
             &self.connect
@@ -113,7 +116,7 @@ impl Directory {
         }
     }
 
-    /// The destinations of a policy's egress entries.
+    /// Returns the destinations of a policy's egress entries.
     pub fn destinations_of(policy: &Policy) -> Vec<Destination> {
         let all = policy.egress.iter().flat_map(csp_control::Egress::prefixes);
         all.map(|(prefix, except)| Destination { prefix, except }).collect()
@@ -126,7 +129,7 @@ mod tests {
     use ProviderKind::{Ucx, Verbs};
     use csp_control::NodeRecord;
 
-    /// One proxy worker and how it is reached: its path, or provider and address.
+    /// Checks how one proxy worker is reached: by its path, or by provider and address.
     fn check(host: &str, san: SanAddress, provider: SanProvider, carried: &[ProviderKind], expected: &str) {
         let record =
             NodeRecord::new("pn-1".parse().unwrap(), Role::ProxyNode, "127.0.0.1:1".parse().unwrap());
@@ -185,7 +188,7 @@ mod tests {
             "127.0.0.1:1".parse().unwrap(),
         );
         let choice = Choice::of(&membership, &host.host, SanProvider::Auto, &[]);
-        let told: Vec<_> = choice.near.into_iter().map(|p| p.path).collect();
-        assert_eq!(told, ["/run/pn-1.ch", "/run/pn-2.ch"]);
+        let paths: Vec<_> = choice.near.into_iter().map(|p| p.path).collect();
+        assert_eq!(paths, ["/run/pn-1.ch", "/run/pn-2.ch"]);
     }
 }

@@ -1,8 +1,8 @@
-//! Work on what strangers own, off the agent's own thread.
+//! Operations on descriptors of other processes, outside the agent's own thread.
 //!
-//! A descriptor that a process sent, or one that it holds, may be a file whose closing asks a file system of the process's
-//! own making, or a socket that lingers. Whatever may end a descriptor of a stranger runs on a thread beside the agent's, one
-//! for each user at a time: a user who blocks it delays only its own processes.
+//! A descriptor that a process sent or holds may be a file in a file system that the process itself serves, or a socket
+//! that lingers; closing it may block. Whatever may close such a descriptor runs on a helper thread, one for each user
+//! at a time, so that a user who blocks it delays only its own processes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-/// How long a process waits for work on its behalf, and for the work of its user's other processes before that.
+/// How long a process waits for work on its behalf, and before that for the work of its user's other processes.
 const WAIT_MAX: Duration = Duration::from_millis(1500);
 
 /// The helpers of all users.
@@ -18,7 +18,7 @@ const WAIT_MAX: Duration = Duration::from_millis(1500);
 pub struct Helpers(Arc<Mutex<HashMap<u32, Weak<Semaphore>>>>);
 
 impl Helpers {
-    /// The user's turn, which one piece of work has at a time.
+    /// Returns the user's semaphore, which admits one task at a time.
     fn turn(&self, uid: u32) -> Arc<Semaphore> {
         let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = turns.get(&uid).and_then(Weak::upgrade) {
@@ -30,8 +30,8 @@ impl Helpers {
         turn
     }
 
-    /// The result of `work` on behalf of this user; `None` where it does not come in time. What was begun goes on then, and
-    /// its user's next piece of work waits for it.
+    /// Runs `work` on behalf of this user. Returns `None` if it does not finish in time; it then continues, and the
+    /// user's next task waits for it.
     pub async fn run<T: Send + 'static>(
         &self,
         uid: u32,
@@ -46,10 +46,10 @@ impl Helpers {
         tokio::time::timeout(WAIT_MAX, done).await.ok()?.ok()
     }
 
-    /// Drops something of this user's, however long that takes.
+    /// Drops `thing` on behalf of this user, however long that takes.
     pub async fn drop_for<T: Send + 'static>(&self, uid: u32, thing: T) {
         let Ok(turn) = self.turn(uid).acquire_owned().await else { return };
-        // A failure is a panic of the drop, which ends the process.
+        // The only failure is a panic of the drop, which ends the process.
         let _ = tokio::task::spawn_blocking(move || {
             drop(thing);
             drop(turn);

@@ -1,4 +1,4 @@
-//! What the kernel of this host would let a process do: read from /proc and from the sockets that the process holds.
+//! What the kernel of this host would permit a process: read from /proc and from the sockets that the process holds.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -10,16 +10,16 @@ use csp_vi::kernel::{Credentials, network_of};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-/// Descriptors of a process that are looked at.
+/// Largest number of a process's descriptors that are examined.
 const DESCRIPTORS_MAX: usize = 4096;
 /// The capability to bind low ports (capabilities(7)).
 const CAP_NET_BIND_SERVICE: u32 = 10;
-/// The first port that any user may bind, where the kernel does not say otherwise.
+/// The first port that any user may bind, if the kernel reports no other.
 const UNPRIVILEGED_START: u16 = 1024;
 const ROOT: u32 = 0;
 
-/// The ports that a process could bind in this host's network namespace; `None`: it lives in another one. Reads /proc only,
-/// none of the process's files.
+/// Returns the ports that a process could bind in this host's network namespace; `None` if it is in another one. Reads
+/// /proc only, none of the process's files.
 pub fn bindable(peer: Credentials) -> Option<Ports> {
     if !shares_namespace(peer.pid, "net") {
         return None;
@@ -29,8 +29,8 @@ pub fn bindable(peer: Credentials) -> Option<Ports> {
     Some(Ports { first, last: u16::MAX })
 }
 
-/// The TCP sockets of this host that a process holds, whoever made them. It takes duplicates of the process's descriptors and
-/// closes them: run it on a [helper](super::helper).
+/// Returns the TCP sockets of this host that a process holds, whichever user created them. Duplicates descriptors of
+/// the process and closes them, so it has to run on a [helper](super::helper).
 pub fn held(peer: Credentials) -> Vec<Held> {
     let pid = i32::try_from(peer.pid).ok().and_then(Pid::from_raw);
     let Some(pidfd) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
@@ -40,19 +40,19 @@ pub fn held(peer: Credentials) -> Vec<Held> {
     if is_of_its_user(peer) { held } else { Vec::new() }
 }
 
-/// Whether the process has the user whom the kernel vouched for: if asked last, its number was not given to another user's
-/// process before.
+/// Returns whether the process still has the user in its credentials. Called last, this proves that the process id was
+/// not reassigned to another user's process before.
 fn is_of_its_user(peer: Credentials) -> bool {
     effective_user(peer.pid) == Some(peer.uid)
 }
 
-/// Whether a process has our namespace of this kind.
+/// Returns whether a process is in the agent's namespace of this kind.
 fn shares_namespace(pid: u32, kind: &str) -> bool {
     let identity = |of: &str| fs::metadata(format!("/proc/{of}/ns/{kind}")).map(|m| (m.dev(), m.ino())).ok();
     identity("self").is_some_and(|own| identity(&pid.to_string()) == Some(own))
 }
 
-/// A line of /proc/PID/status.
+/// Returns the value of a line of /proc/PID/status.
 fn status(pid: u32, name: &str) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     text.lines()
@@ -74,7 +74,8 @@ fn unprivileged_start() -> u16 {
     text.and_then(|text| text.trim().parse().ok()).unwrap_or(UNPRIVILEGED_START)
 }
 
-/// The TCP sockets of this host that the process holds and that are bound to a port, each port and maker once.
+/// Returns the TCP sockets of this host that the process holds and that are bound to a port, each pair of port and
+/// creator once.
 fn held_sockets(pid: u32, pidfd: &OwnedFd) -> Vec<Held> {
     let Some(own) = own_network() else { return Vec::new() };
     let Ok(folder) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
@@ -98,7 +99,7 @@ fn own_network() -> Option<u64> {
     network_of(&socket).ok()
 }
 
-/// The port of a TCP socket of this network namespace that has no peer, and who made it.
+/// Returns port and creator of a TCP socket that is in this network namespace, bound, and not connected.
 fn bound(socket: &OwnedFd, network: u64) -> Option<Held> {
     let family = sockopt::socket_domain(socket).ok()?;
     let stream = sockopt::socket_type(socket).ok()? == SocketType::STREAM;
@@ -108,12 +109,12 @@ fn bound(socket: &OwnedFd, network: u64) -> Option<Held> {
     {
         return None;
     }
-    // A connection's port is its listener's, or one of the kernel's choice.
+    // The port of a connection is that of its listener, or was chosen by the kernel.
     if rustix::net::getpeername(socket).is_ok_and(|peer| peer.is_some()) {
         return None;
     }
     let name = SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()?;
-    // Of a socket this never waits for a file system. The kernel keeps its maker; only CAP_CHOWN changes it.
+    // fstat of a socket never waits for a file system. The kernel stores its creator, which only CAP_CHOWN can change.
     let uid = rustix::fs::fstat(socket).ok()?.st_uid;
     Some(Held { port: name.port(), uid }).filter(|held| held.port != 0)
 }

@@ -1,4 +1,4 @@
-//! The processes that are attached, and the last pages of those that exited.
+//! The attached processes, and the last pages of those that exited.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::fs::File;
@@ -8,19 +8,19 @@ use csp_transport::ProcessId;
 use csp_types::{FlowLabel, ProgramName, TraceEvent};
 use csp_wire::agent::page::{COUNTER_NAMES, PAGE_LEN, PageView, SocketEntry};
 
-/// Numbers in ids that former agents gave are below this: processes cannot use them up.
+/// Numbers in ids assigned by earlier agents must be below this limit, so that processes cannot exhaust them.
 const NUMBER_MAX: u64 = 1 << 48;
 
-/// Who a process is.
+/// Identity of a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProcessInfo {
-    /// Its name in the cluster, unique on this node for the agent's life.
+    /// Its name in the cluster, unique on this node during the agent's lifetime.
     pub id: String,
-    /// Its number, as the kernel told.
+    /// Its process id, as reported by the kernel.
     pub pid: u32,
     /// Its user.
     pub uid: u32,
-    /// The program, as it calls itself.
+    /// The program name, as reported by the process.
     pub program: ProgramName,
     /// When it attached, in milliseconds of the Unix epoch.
     pub attached_unix_ms: u64,
@@ -28,7 +28,7 @@ pub struct ProcessInfo {
     pub exited_unix_ms: Option<u64>,
 }
 
-/// A process's page at one time. Its content is the process's own word.
+/// A copy of a process's page. The process writes its content, which is not trusted.
 #[derive(Clone, Debug)]
 pub struct PageCopy {
     bytes: Vec<u8>,
@@ -46,18 +46,18 @@ impl PageCopy {
         PageView::parse(&self.bytes).ok()
     }
 
-    /// The counters, in the order of [`COUNTER_NAMES`].
+    /// Returns the counters, in the order of [`COUNTER_NAMES`].
     pub fn counters(&self) -> [u64; COUNTER_NAMES.len()] {
         let view = self.view();
         std::array::from_fn(|i| view.map_or(0, |v| v.counter(i)))
     }
 
-    /// The sockets.
+    /// Returns the sockets.
     pub fn sockets(&self) -> Vec<SocketEntry> {
         self.view().map(|v| v.sockets().collect()).unwrap_or_default()
     }
 
-    /// The trace, oldest first.
+    /// Returns the trace, oldest event first.
     pub fn trace(&self) -> Vec<TraceEvent> {
         let mut events: Vec<_> = self.view().map(|v| v.trace().collect()).unwrap_or_default();
         events.sort_by_key(|(number, _)| *number);
@@ -75,7 +75,7 @@ struct Exited {
     page: PageCopy,
 }
 
-/// The superuser, whose processes may have all places.
+/// The superuser, whose processes may use the whole capacity.
 const ROOT: u32 = 0;
 
 /// The table.
@@ -85,7 +85,7 @@ pub struct Processes {
     capacity: usize,
     exited_capacity: usize,
     next: u64,
-    /// Counters of processes that exited, added up, so that totals never go back.
+    /// Sum of the counters of exited processes, so that totals never decrease.
     past: [u64; COUNTER_NAMES.len()],
     /// Attachments since the start.
     pub attached_total: u64,
@@ -93,16 +93,16 @@ pub struct Processes {
     pub refused: BTreeMap<&'static str, u64>,
 }
 
-/// Counters that tell how things stand, not how much there was: those of the past do not count.
+/// Counters that describe the present state; those of exited processes are not added.
 const GAUGES: [&str; 2] = ["sockets_now", "flows_now"];
 
-/// Whether a counter of this name goes up and down.
+/// Returns whether the counter of this name is a gauge.
 pub fn is_gauge(name: &str) -> bool {
     GAUGES.contains(&name)
 }
 
 impl Processes {
-    /// An empty table of `capacity` processes and `exited_capacity` exited ones.
+    /// Creates an empty table for `capacity` processes and `exited_capacity` exited ones.
     pub fn new(capacity: usize, exited_capacity: usize) -> Self {
         Processes {
             live: BTreeMap::new(),
@@ -116,8 +116,8 @@ impl Processes {
         }
     }
 
-    /// A name for a process: program, process number, and a number of ours. A process that a former agent named keeps
-    /// that name if it names this process number and nobody here has it.
+    /// Returns the id for a process: program, process id, and a number. An id assigned by an earlier agent is kept if
+    /// it contains this process id and no attached process has it.
     pub fn id_for(&mut self, program: &ProgramName, pid: u32, former: &str) -> String {
         let mut parts = former.rsplitn(3, '-');
         let number = parts.next().and_then(|n| n.parse::<u64>().ok().filter(|n| *n < NUMBER_MAX));
@@ -132,8 +132,9 @@ impl Processes {
         ProcessId::of_program(program, pid, Some(self.next)).as_str().to_owned()
     }
 
-    /// Adds a process; `None` when the table is full, or its user has as many processes as there are places free: alone a
-    /// user other than root gets half of them. The key names it in [`exited`](Self::exited).
+    /// Adds a process; `None` if the table is full, or if its user has as many processes as there are free entries (a
+    /// single user other than root thus gets at most half). The returned key is the argument of
+    /// [`exited`](Self::exited).
     pub fn attached(&mut self, info: ProcessInfo, page: File) -> Option<u64> {
         let free = self.capacity.saturating_sub(self.live.len());
         let own = self.live.values().filter(|process| process.info.uid == info.uid).count();
@@ -146,7 +147,7 @@ impl Processes {
         Some(key)
     }
 
-    /// A process is gone: its last page is kept for a while.
+    /// Removes a process that has exited; its last page is kept for a while.
     pub fn exited(&mut self, key: u64, unix_ms: u64) {
         let Some(process) = self.live.remove(&key) else { return };
         let Some(page) = PageCopy::of(&process.page) else { return };
@@ -170,24 +171,24 @@ impl Processes {
         *self.refused.entry(reason).or_default() += 1;
     }
 
-    /// Processes that are attached, and how many could be.
+    /// Returns the number of attached processes, and the capacity.
     pub fn occupancy(&self) -> (usize, usize) {
         (self.live.len(), self.capacity)
     }
 
-    /// Every process, attached ones first, with its page as it is now.
+    /// Returns every process with a copy of its page, attached ones first.
     pub fn pages(&self) -> Vec<(ProcessInfo, PageCopy)> {
         let live = self.live.values().filter_map(|p| Some((p.info.clone(), PageCopy::of(&p.page)?)));
         let exited = self.exited.iter().rev().map(|e| (e.info.clone(), e.page.clone()));
         live.chain(exited).collect()
     }
 
-    /// The processes that are attached now.
+    /// Returns the attached processes.
     pub fn live(&self) -> Vec<ProcessInfo> {
         self.live.values().map(|p| p.info.clone()).collect()
     }
 
-    /// All counters, summed over attached and exited processes; gauges over the attached ones.
+    /// Returns all counters, summed over attached and exited processes; gauges over the attached ones only.
     pub fn totals(&self) -> [u64; COUNTER_NAMES.len()] {
         let mut totals = self.past;
         for process in self.live.values() {
@@ -199,7 +200,7 @@ impl Processes {
         totals
     }
 
-    /// The newest event of each label that was seen lately, newest first.
+    /// Returns the latest event of each recently seen label, newest first.
     pub fn recent_events(&self, limit: usize) -> Vec<TraceEvent> {
         let mut events: Vec<TraceEvent> = self.pages().iter().flat_map(|(_, page)| page.trace()).collect();
         events.sort_by_key(|e| std::cmp::Reverse(e.at));
@@ -289,7 +290,7 @@ mod tests {
         assert_eq!(table.id_for(nginx, 42, "nginx-42-7"), "nginx-42-7");
         assert_eq!(table.id_for(nginx, 42, "nginx-43-3"), "nginx-42-8", "another process's");
         table.attached(info("nginx-42-8"), page(0)).unwrap();
-        assert_eq!(table.id_for(nginx, 42, "nginx-42-8"), "nginx-42-9", "nobody has it twice");
+        assert_eq!(table.id_for(nginx, 42, "nginx-42-8"), "nginx-42-9", "no id is assigned twice");
         let last = format!("nginx-42-{}", u64::MAX);
         assert_eq!(table.id_for(nginx, 42, &last), "nginx-42-10", "the numbers are not used up");
     }

@@ -1,8 +1,8 @@
-//! Datagrams of processes, and the descriptors that come with them.
+//! Receives datagrams of processes, and the descriptors sent with them.
 //!
-//! Before a process is admitted no descriptor is received: there is no room for one. Of an admitted process one kind is: an
-//! end of a pair of Unix sockets that the process made itself. Everything else is closed. All of this happens on the
-//! [helper](super::helper) of the process's user.
+//! Before a process is admitted, no descriptor is received: the control buffer has no room for one. From an admitted
+//! process one kind is accepted: an end of a pair of Unix sockets that the process itself created. All others are
+//! closed. This runs on the [helper](super::helper) of the process's user.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -16,16 +16,16 @@ use tokio::net::UnixStream;
 
 use super::helper::Helpers;
 
-/// A datagram of an admitted process; empty: the process is gone.
+/// A datagram of an admitted process; empty if the process has closed its socket.
 #[derive(Debug)]
 pub(super) struct Received {
     pub datagram: Vec<u8>,
-    /// An end of a socket pair that the process made.
+    /// An end of a socket pair that the process created.
     pub socket: Option<OwnedFd>,
 }
 
-/// Waits until a datagram is there, or the peer is gone. Looking at it ends no descriptor, and nothing is lost by giving the
-/// wait up.
+/// Waits until a datagram has arrived, or the peer has closed its end. Peeking closes no descriptor, and the wait can
+/// be cancelled without losing anything.
 pub(super) async fn readable(socket: &UnixStream) -> io::Result<()> {
     let mut peek = || {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -35,10 +35,10 @@ pub(super) async fn readable(socket: &UnixStream) -> io::Result<()> {
 }
 
 fn too_late() -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, "the process keeps its helper busy")
+    io::Error::new(io::ErrorKind::TimedOut, "the helper of the process's user is busy")
 }
 
-/// The first datagram of a process, which is not admitted yet: the kernel drops what descriptors come with it.
+/// Receives the first datagram of a process that is not admitted yet; the kernel drops descriptors sent with it.
 pub(super) async fn receive_first(helpers: &Helpers, socket: &UnixStream, uid: u32) -> io::Result<Vec<u8>> {
     readable(socket).await?;
     let socket = socket.as_fd().try_clone_to_owned()?;
@@ -51,7 +51,7 @@ pub(super) async fn receive_first(helpers: &Helpers, socket: &UnixStream, uid: u
     helpers.run(uid, receive).await.ok_or_else(too_late)?
 }
 
-/// The next datagram of an admitted process, which is [there](readable).
+/// Receives the next datagram of an admitted process; one has [arrived](readable).
 pub(super) async fn receive(
     helpers: &Helpers,
     socket: &UnixStream,
@@ -75,16 +75,18 @@ fn receive_with_socket(socket: &OwnedFd, peer: Credentials) -> io::Result<Receiv
     });
     let socket = given.filter(|given| is_own_pair(given, peer));
     if let Some(socket) = &socket {
-        // Custody reads from it and closes it on a thread that serves others. Older kernels cannot refuse descriptors.
+        // The custody reads from it and closes it on a thread that serves other users. Older kernels cannot refuse
+        // descriptors.
         let _ = take_descriptors(socket, false);
     }
     Ok(Received { datagram, socket })
 }
 
-/// Whether this is an end of a pair of Unix stream sockets that this very process made (socketpair(2) notes its maker): bytes
-/// written to it reach nobody but those to whom the process gave the other end, and closing it waits for nothing.
+/// Returns whether this is an end of a pair of Unix stream sockets that this very process created (socketpair(2)
+/// records the creator). Bytes written to it reach only processes to which the creator gave the other end, and closing
+/// it never blocks.
 fn is_own_pair(socket: &OwnedFd, peer: Credentials) -> bool {
-    // What is no socket answers ENOTSOCK without asking any file system.
+    // For a descriptor that is no socket the kernel returns ENOTSOCK without calling its file system.
     sockopt::socket_domain(socket).is_ok_and(|family| family == AddressFamily::UNIX)
         && sockopt::socket_type(socket).is_ok_and(|kind| kind == SocketType::STREAM)
         && peer_credentials(socket).is_ok_and(|made| (made.pid, made.uid) == (peer.pid, peer.uid))

@@ -1,4 +1,4 @@
-//! The agent's socket: processes attach, are told of changes, and are noticed when they go.
+//! The agent's socket: processes attach, receive changes of the directory, and are removed when they exit.
 
 use std::cell::RefCell;
 use std::fs::{File, Permissions};
@@ -32,39 +32,39 @@ use super::receive::{Received, readable, receive, receive_first};
 use super::strangers::{Place, Strangers};
 use crate::custody::{Charge, Custodian};
 
-/// How long a token is good for.
+/// Lifetime of a token.
 const TOKEN_LIFETIME_S: u64 = 3600;
-/// How long a process may take to say who it is.
+/// How long a process may take to send ATTACH.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
-/// A process that does not read is told again after this time.
+/// Interval after which a message is sent again to a process whose socket buffer is full.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// Why the agent's socket cannot be had.
+/// Why the agent's socket is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// The path is taken or cannot be made.
+    /// The path is in use or cannot be created.
     #[error("socket: {path}: {source}")]
     Socket {
         /// The configured path.
         path: String,
-        /// The system's reason.
+        /// The system's error.
         source: io::Error,
     },
-    /// Another agent answers there.
+    /// Another agent listens there.
     #[error("socket: {0}: another agent is listening there")]
     Taken(String),
 }
 
-/// What the agent goes by.
+/// Configuration of the agent.
 #[derive(Clone, Debug)]
 pub struct AgentOptions {
     /// This node.
     pub node: NodeId,
-    /// Where to listen.
+    /// The path to listen on.
     pub socket: PathBuf,
-    /// What tokens are signed with.
+    /// The key that signs tokens.
     pub key: ClusterKey,
     /// Accelerated ports; `None`: all.
     pub listen: Option<Vec<u16>>,
@@ -72,9 +72,9 @@ pub struct AgentOptions {
     pub loopback: bool,
     /// Users that may attach; `None`: any.
     pub users: Option<Vec<u32>>,
-    /// Where descriptors of processes are received, looked at and closed.
+    /// Runs whatever receives, examines or closes descriptors of processes.
     pub helpers: Helpers,
-    /// Who carries connections that processes share; `None`: nobody, they end.
+    /// Carries connections that several processes share; `None`: such connections end.
     pub custodian: Option<Arc<Custodian>>,
 }
 
@@ -85,14 +85,14 @@ pub async fn serve(
     processes: Rc<RefCell<Processes>>,
 ) -> Result<(), AgentError> {
     let wrong = |source: io::Error| AgentError::Socket { path: options.socket.display().to_string(), source };
-    // A SEQPACKET socket in tokio's type for streams: accepting and waiting are the same, and datagrams are received and
-    // sent by our own calls.
+    // A SEQPACKET socket in tokio's type for streams: accepting and waiting are the same, and datagrams are received
+    // and sent by system calls of our own.
     let listener = std::os::unix::net::UnixListener::from(bind(&options.socket)?);
     let _file = SocketFile(options.socket.clone());
     let listener = UnixListener::from_std(listener).map_err(wrong)?;
     let (options, strangers) = (Rc::new(options), Strangers::default());
     if let Some(custodian) = options.custodian.clone() {
-        tokio::task::spawn_local(tell_custodian(custodian, directory.clone()));
+        tokio::task::spawn_local(update_custodian(custodian, directory.clone()));
     }
     loop {
         match listener.accept().await {
@@ -103,28 +103,29 @@ pub async fn serve(
                     let Ok(credentials) = peer_credentials(&socket) else { return };
                     match strangers.enter(credentials.uid) {
                         Some(place) => {
-                            converse(&options, &socket, (credentials, place), directory, &processes).await;
+                            serve_process(&options, &socket, (credentials, place), directory, &processes)
+                                .await;
                         }
                         None => processes.borrow_mut().refuse("strangers"),
                     }
-                    // Descriptors that nobody received may end with it.
+                    // Closing it may close descriptors that were never received.
                     options.helpers.drop_for(credentials.uid, socket.into_std()).await;
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "a process could not be accepted");
+                tracing::warn!(%error, "a connection of a process could not be accepted");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
     }
 }
 
-/// The socket's name, which is gone when the agent ends.
+/// The socket's path, which is removed when the agent ends.
 struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0); // somebody else did
+        let _ = std::fs::remove_file(&self.0); // another program may have removed it
     }
 }
 
@@ -145,9 +146,9 @@ fn bind(path: &Path) -> Result<OwnedFd, AgentError> {
     }
     let socket = make().map_err(|e| wrong(e.into()))?;
     rustix::net::bind(&socket, &address).map_err(|e| wrong(e.into()))?;
-    // Any user may knock; who may stay is decided by its credentials.
+    // Any user may connect; the agent admits or refuses a process by its credentials.
     std::fs::set_permissions(path, Permissions::from_mode(0o666)).map_err(wrong)?;
-    // Older kernels drop what comes too early when it is received.
+    // Older kernels drop descriptors that arrive before admission when the datagram is received.
     let _ = take_descriptors(&socket, false);
     rustix::net::listen(&socket, BACKLOG).map_err(|e| wrong(e.into()))?;
     Ok(socket)
@@ -159,8 +160,8 @@ pub fn unix_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// One process, from ATTACH to its end.
-async fn converse(
+/// Serves one process, from ATTACH until it exits.
+async fn serve_process(
     options: &AgentOptions,
     socket: &UnixStream,
     (credentials, place): (Credentials, Place),
@@ -171,12 +172,12 @@ async fn converse(
     let attached = attach(options, socket, &credentials, &directory, processes).await;
     drop(place);
     let Some((key, process, program)) = attached else { return };
-    let mut untold = false;
+    let mut pending = false;
     loop {
         let retry = tokio::time::sleep(RETRY);
         tokio::select! {
             ready = readable(socket) => {
-                // Outside the selection: a datagram that is being received must not be given up for another event.
+                // Outside of `select!`: receiving a datagram must not be cancelled in favour of another event.
                 let received = match ready {
                     Ok(()) => receive(&options.helpers, socket, credentials).await,
                     Err(error) => Err(error),
@@ -193,7 +194,7 @@ async fn converse(
                     Ok(AgentMessage::Left(left)) => take(options, &process, (left, credentials.uid), given),
                     Ok(_) => {}
                     Err(error) => {
-                        tracing::warn!(process = process.as_str(), %error, "an ill-formed message of a process");
+                        tracing::warn!(process = process.as_str(), %error, "a malformed message of a process");
                     }
                 }
             },
@@ -201,21 +202,24 @@ async fn converse(
                 if changed.is_err() {
                     break;
                 }
-                untold = !tell(socket, &program, &directory.borrow_and_update());
+                pending = !send_directory(socket, &program, &directory.borrow_and_update());
             }
-            () = retry, if untold => untold = !tell(socket, &program, &directory.borrow()),
+            () = retry, if pending => pending = !send_directory(socket, &program, &directory.borrow()),
         }
     }
     processes.borrow_mut().exited(key, unix_ms());
     tracing::info!(process = process.as_str(), "a process detached");
 }
 
-/// A connection of a process for the agent's custody.
+/// Takes a connection that a process left into the agent's custody.
 fn take(options: &AgentOptions, process: &ProcessId, (left, uid): (Left, u32), descriptor: Option<OwnedFd>) {
     match (&options.custodian, descriptor) {
         (Some(custodian), Some(socket)) => custodian.take(Charge { left, uid, socket }),
         (None, _) => {
-            tracing::warn!(process = process.as_str(), "a connection was left, and nobody carries it")
+            tracing::warn!(
+                process = process.as_str(),
+                "a process left a connection, but this agent has no custody: the connection ends"
+            )
         }
         (_, None) => tracing::warn!(
             process = process.as_str(),
@@ -224,8 +228,8 @@ fn take(options: &AgentOptions, process: &ProcessId, (left, uid): (Left, u32), d
     }
 }
 
-/// Keeps the custodian up to date.
-async fn tell_custodian(custodian: Arc<Custodian>, mut directory: watch::Receiver<Directory>) {
+/// Sends changes of the directory to the custodian.
+async fn update_custodian(custodian: Arc<Custodian>, mut directory: watch::Receiver<Directory>) {
     directory.mark_changed();
     while directory.changed().await.is_ok() {
         let proxies =
@@ -247,17 +251,17 @@ fn send(socket: &UnixStream, message: &[u8], descriptor: Option<&File>) -> bool 
     rustix::net::sendmsg(socket, &parts, &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok()
 }
 
-/// Why a peer may not attach, by its credentials: counter and words.
+/// Returns why a peer may not attach, by its credentials: the counter's name and the error text.
 fn refuse_peer(options: &AgentOptions, peer: &Credentials) -> Option<(&'static str, String)> {
     if peer.pid == 0 {
-        let words = "the process is not in the agent's PID namespace or below it: nothing can be known of it";
+        let words = "the process is not in the agent's PID namespace or below it, so that the agent cannot identify it";
         return Some(("namespace", words.to_owned()));
     }
     let admitted = options.users.as_ref().is_none_or(|users| users.contains(&peer.uid));
     (!admitted).then(|| ("user", format!("user {} is not in the agent's list of users", peer.uid)))
 }
 
-/// Receives ATTACH and answers it. Returns the process's key and id, and its program; `None` where it was refused.
+/// Receives ATTACH and answers it. Returns the process's key and id, and its program; `None` if it was refused.
 async fn attach(
     options: &AgentOptions,
     socket: &UnixStream,
@@ -279,22 +283,22 @@ async fn attach(
         .await
         .ok()?
         .ok()?;
-    // Only now: the answer would be lost with a socket that is closed before its request was read.
+    // Only now: if the socket is closed before its request was read, the process does not receive the answer.
     if let Some((reason, words)) = refuse_peer(options, credentials) {
         return refuse(reason, words);
     }
     let (program, former) = match AgentMessage::parse(&datagram) {
         Ok(AgentMessage::Attach(attach)) => (attach.program, attach.former),
         Ok(_) => return refuse("protocol", "the first message must be ATTACH".to_owned()),
-        Err(error) => return refuse("protocol", format!("ATTACH is ill-formed: {error}")),
+        Err(error) => return refuse("protocol", format!("ATTACH is malformed: {error}")),
     };
     let id = processes.borrow_mut().id_for(&program, pid, &String::from_utf8_lossy(former));
     let Some(process) = ProcessId::parse(id.as_bytes()) else {
-        return refuse("protocol", "the program's name is unusable".to_owned());
+        return refuse("protocol", "the program's name cannot be part of a process id".to_owned());
     };
     let page = match new_page() {
         Ok(page) => page,
-        Err(error) => return refuse("memory", format!("no process page: {error}")),
+        Err(error) => return refuse("memory", format!("the process page cannot be created: {error}")),
     };
     let shared = page.try_clone().ok()?;
     let info = ProcessInfo { id, pid, uid, program, attached_unix_ms: unix_ms(), exited_unix_ms: None };
@@ -303,7 +307,7 @@ async fn attach(
     };
     let rules = directory.borrow().access.clone();
     let grant = grant_for(options, *credentials, &program, &rules).await;
-    let _ = take_descriptors(socket, true); // as the kernel does that cannot refuse them
+    let _ = take_descriptors(socket, true); // older kernels never refuse descriptors: no error
     if !welcome(options, socket, (&process, &program, uid, grant), &directory.borrow(), &shared) {
         processes.borrow_mut().exited(key, unix_ms());
         return None;
@@ -312,7 +316,7 @@ async fn attach(
     Some((key, process, program))
 }
 
-/// The page that a process shares with us: it can write it, neither can change its size.
+/// Creates the page that a process shares with the agent. The process can write it; neither side can change its size.
 fn new_page() -> io::Result<File> {
     use rustix::fs::{MemfdFlags, SealFlags};
     let fd = rustix::fs::memfd_create("csp-process-page", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -321,7 +325,7 @@ fn new_page() -> io::Result<File> {
     Ok(File::from(fd))
 }
 
-/// What a process may listen on and connect to, by the policy and else by the kernel.
+/// Returns where a process may listen and connect: by the policy, or if it has no rule by what the kernel permits.
 async fn grant_for(
     options: &AgentOptions,
     peer: Credentials,
@@ -389,7 +393,7 @@ fn wire_proxies(directory: &Directory) -> Vec<Proxy<'_>> {
     with_path.map(|((node, worker, direct), path)| Proxy { node, worker, path, direct }).collect()
 }
 
-fn tell(socket: &UnixStream, program: &ProgramName, directory: &Directory) -> bool {
+fn send_directory(socket: &UnixStream, program: &ProgramName, directory: &Directory) -> bool {
     let mut buffer = vec![0; MESSAGE_LEN_MAX];
     match wire::emit_proxies(&mut buffer, &wire_proxies(directory), directory.connect_for(program)) {
         Ok(len) => send(socket, &buffer[..len], None),
@@ -438,7 +442,7 @@ mod tests {
         assert_eq!(refused(None, 7, 65534), None);
         assert_eq!(refused(Some(vec![33]), 7, 33), None);
         assert_eq!(refused(Some(vec![33]), 7, 0), Some("user"));
-        // SO_PEERCRED says 0 of a process that the reader's namespace has no number for.
+        // SO_PEERCRED reports 0 for a process without a number in the reader's PID namespace.
         assert_eq!(refused(None, 0, 0), Some("namespace"));
         assert_eq!(refused(Some(vec![33]), 0, 33), Some("namespace"));
     }

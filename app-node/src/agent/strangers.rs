@@ -1,19 +1,19 @@
-//! Connections to the agent's socket whose process has not attached yet: bounded, for each user and in all.
+//! Connections to the agent's socket whose process has not attached yet: limited for each user and in total.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// Such connections of one user.
+/// Largest number of such connections of one user.
 pub const OF_USER_MAX: usize = 64;
-/// Such connections in all.
+/// Largest number of such connections in total.
 pub const STRANGERS_MAX: usize = 1024;
 
-/// How many there are of each user.
+/// The number of such connections of each user.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Strangers(Rc<RefCell<HashMap<u32, usize>>>);
 
-/// A stranger's place, until it is dropped.
+/// The share of one such connection, released when dropped.
 #[derive(Debug)]
 pub(super) struct Place {
     strangers: Strangers,
@@ -21,7 +21,7 @@ pub(super) struct Place {
 }
 
 impl Strangers {
-    /// A place for a connection of this user; `None` where it has all it may have, or all are taken.
+    /// Returns a share for a connection of this user; `None` if the user's limit or the total limit is reached.
     pub(super) fn enter(&self, uid: u32) -> Option<Place> {
         let mut all = self.0.borrow_mut();
         let own = all.get(&uid).copied().unwrap_or(0);

@@ -22,7 +22,7 @@ EXAMPLES:
 ENVIRONMENT:
   CSP_SOCKFILTER  path of libcsp_sockfilter.so (default: beside csp-run, or in ../lib)
   CSP_AGENT       the agent's socket, as --agent
-  CSP_SPIN_US     how long a blocking call looks again before it sleeps: auto (default), or 0 to 1000 microseconds
+  CSP_SPIN_US     how long a blocking call polls before it sleeps: auto (default), or 0 to 1000 microseconds
   CSP_POOL        Virtual Interfaces to each proxy worker (1 to 16, default 2)
 
 EXIT CODES:
@@ -39,7 +39,7 @@ struct Arguments {
     /// The agent's socket [default: /run/csp/agent.sock].
     #[arg(long, value_name = "PATH", env = "CSP_AGENT")]
     agent: Option<PathBuf>,
-    /// Only tell whether the program can be accelerated.
+    /// Only report whether the program can be accelerated.
     #[arg(long)]
     check: bool,
     /// The program and its arguments.

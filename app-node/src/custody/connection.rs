@@ -1,4 +1,5 @@
-//! One connection in custody: bytes between the programs' Unix socket and the flow, both ways, each with its own end.
+//! One connection in custody: moves bytes between the programs' Unix socket and the flow. Each direction ends on its
+//! own.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,18 +10,18 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketAddrUnix};
 
-/// What becomes of a connection.
+/// What the owner has to do with a connection after a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fate {
-    /// It goes on.
-    Goes,
-    /// Both sides are done with it.
-    Ends,
-    /// The programs are gone without having read everything, or the client is: what is left is reset.
-    Breaks,
+    /// Keep it.
+    Continue,
+    /// Close it: both sides have finished.
+    Close,
+    /// Reset it: the programs have closed it without reading everything, or the client's side is gone.
+    Reset,
 }
 
-/// Bytes on their way that the other side has not taken yet.
+/// Bytes that the receiving side has not accepted yet.
 #[derive(Debug, Default)]
 struct Held {
     bytes: Vec<u8>,
@@ -43,27 +44,27 @@ impl Held {
     }
 }
 
-/// The connection.
+/// One connection.
 #[derive(Debug)]
 pub(super) struct Connection {
     socket: OwnedFd,
-    /// What epoll watches for; `None`: it is not in the set.
+    /// The events registered with epoll; `None` if the socket is not in the set.
     watched: Option<EventFlags>,
     to_programs: Held,
     to_client: Held,
-    /// The end of the client's stream was passed on.
+    /// The end of the client's stream was passed on to the programs.
     client_ended: bool,
-    /// The programs' end of stream was passed on.
+    /// The programs' end of stream was passed on to the client.
     programs_ended: bool,
-    /// No program has the other end any more.
+    /// No program holds the other end any more.
     hung_up: bool,
     /// The flow has no room.
     flow_full: bool,
-    /// The proxy has given it to us.
+    /// The proxy has handed the connection over.
     pub was_open: bool,
     /// The user of the process that left it.
     pub uid: u32,
-    /// Bytes moved to programs and to the client since last asked.
+    /// Bytes moved to programs and to the client since the owner read this field.
     pub moved: (u64, u64),
 }
 
@@ -84,7 +85,7 @@ impl Connection {
         }
     }
 
-    /// Moves what can move.
+    /// Moves all bytes that can be moved.
     pub fn serve(
         &mut self,
         side: &mut AppSide,
@@ -96,28 +97,28 @@ impl Connection {
         self.hung_up |= hung_up;
         self.was_open |= side.addresses(flow).is_some_and(|(.., connected)| connected);
         match self.client_to_programs(side, now, flow, chunk) {
-            Fate::Goes => {}
+            Fate::Continue => {}
             fate => return fate,
         }
         match self.programs_to_client(side, now, flow, chunk) {
-            Fate::Goes => {}
+            Fate::Continue => {}
             fate => return fate,
         }
         match self.hung_up && self.programs_ended && self.to_client.rest().is_empty() {
             true if self.to_programs.rest().is_empty() => {
                 self.sign();
-                Fate::Ends
+                Fate::Close
             }
-            true => Fate::Breaks,
-            false => Fate::Goes,
+            true => Fate::Reset,
+            false => Fate::Continue,
         }
     }
 
-    /// Gives our socket a name (autobind, unix(7)): the sign for the filter that an end of the stream is one. Where it is missing,
-    /// because the client has reset the connection or we are gone, programs are told ECONNRESET.
+    /// Gives our socket a name (autobind, unix(7)), by which the filter recognises a regular end of the stream. If the
+    /// name is missing, because the client has reset the connection or the agent has ended, programs get ECONNRESET.
     fn sign(&self) {
         if let Err(error) = rustix::net::bind(&self.socket, &SocketAddrUnix::new_unnamed()) {
-            tracing::warn!(%error, "the end of a connection in custody could not be signed");
+            tracing::warn!(%error, "a connection's end could not be marked: programs get ECONNRESET");
         }
     }
 
@@ -138,7 +139,7 @@ impl Connection {
                         continue;
                     }
                     Err(Errno::AGAIN | Errno::INTR) => break,
-                    // Read what the programs wrote before they went.
+                    // Data that the programs wrote before they closed the socket is still read.
                     Err(_) => self.hung_up = true,
                 }
                 break;
@@ -150,14 +151,14 @@ impl Connection {
                 Ok(0) => {
                     self.client_ended = true;
                     self.sign();
-                    let _ = rustix::net::shutdown(&self.socket, Shutdown::Write); // they may be gone
+                    let _ = rustix::net::shutdown(&self.socket, Shutdown::Write); // the programs may have closed their end
                 }
                 Ok(len) => self.to_programs.keep(chunk.get(..len).unwrap_or(&[])),
                 Err(AppError::WouldBlock) => break,
-                Err(_) => return Fate::Breaks,
+                Err(_) => return Fate::Reset,
             }
         }
-        Fate::Goes
+        Fate::Continue
     }
 
     fn programs_to_client(
@@ -179,27 +180,27 @@ impl Connection {
                     }
                     Err(AppError::WouldBlock) => {
                         self.flow_full = true;
-                        return Fate::Goes;
+                        return Fate::Continue;
                     }
-                    Err(_) => return Fate::Breaks,
+                    Err(_) => return Fate::Reset,
                 }
             }
             if self.programs_ended {
-                return Fate::Goes;
+                return Fate::Continue;
             }
             match side.write_room(flow) {
                 Ok(_) => {}
                 Err(AppError::WouldBlock) => {
                     self.flow_full = true;
-                    return Fate::Goes;
+                    return Fate::Continue;
                 }
-                // Nobody reads what they write: they see so when they write next.
+                // The client accepts no more data. The programs get the error at their next write.
                 Err(AppError::Pipe) if !self.hung_up => {
                     let _ = rustix::net::shutdown(&self.socket, Shutdown::Read);
                     self.programs_ended = true;
-                    return Fate::Goes;
+                    return Fate::Continue;
                 }
-                Err(_) => return Fate::Breaks,
+                Err(_) => return Fate::Reset,
             }
             match rustix::net::recv(&self.socket, &mut *chunk, RecvFlags::DONTWAIT) {
                 Ok((_, 0)) => {
@@ -207,22 +208,23 @@ impl Connection {
                     self.hung_up |= has_hung_up(&self.socket);
                     if !self.hung_up {
                         let write = Directions { read: false, write: true };
-                        let _ = side.shutdown(now, flow, write); // a flow that broke tells so when it is read
+                        let _ = side.shutdown(now, flow, write); // a broken flow reports the error at the next read
                     }
                 }
                 Ok((_, len)) => self.to_client.keep(chunk.get(..len).unwrap_or(&[])),
-                Err(Errno::AGAIN | Errno::INTR) => return Fate::Goes,
-                Err(_) => return Fate::Breaks,
+                Err(Errno::AGAIN | Errno::INTR) => return Fate::Continue,
+                Err(_) => return Fate::Reset,
             }
         }
     }
 
-    /// Has epoll watch for what the connection waits for.
+    /// Registers with epoll the events that the connection waits for.
     pub fn watch(&mut self, set: &OwnedFd, flow: FlowId) {
         let mut wanted = EventFlags::empty();
         wanted.set(EventFlags::IN, !self.flow_full && !self.programs_ended);
         wanted.set(EventFlags::OUT, !self.to_programs.rest().is_empty());
-        // A hang-up is always told: while the flow has no room for what is left, it would be told again and again.
+        // epoll always reports a hang-up. While the flow has no room for the remaining bytes, it would report it again
+        // at once.
         let wanted = if self.hung_up && self.flow_full { None } else { Some(wanted) };
         if wanted == self.watched {
             return;
@@ -240,7 +242,7 @@ impl Connection {
     }
 }
 
-/// Whether no program has the other end any more; otherwise one has shut its writing direction.
+/// Returns whether no program holds the other end any more; otherwise a program has shut down its writing direction.
 fn has_hung_up(socket: &OwnedFd) -> bool {
     use rustix::event::{PollFd, PollFlags};
     let mut fds = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::empty())];

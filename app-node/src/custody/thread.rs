@@ -1,4 +1,4 @@
-//! The custody in its thread, and the agent's end of it.
+//! The custody in its thread, and the agent's handle to it.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -16,24 +16,24 @@ use super::{Charge, Counters, Custody};
 /// Longest sleep while there are connections, and while there are none.
 const SLEEP_MAX: Duration = Duration::from_millis(250);
 const SLEEP_UNUSED: Duration = Duration::from_secs(60);
-/// Orders that may wait.
+/// Largest number of queued orders.
 const ORDERS_MAX: usize = 4096;
 
-/// What the agent says to the custody.
+/// A message of the agent to the custody.
 #[derive(Debug)]
 pub enum Order {
     /// Take this connection.
     Take(Box<Charge>),
-    /// The proxy workers that there are now.
+    /// Replace the list of proxy workers.
     Proxies(Vec<(NodeId, u8, PathBuf)>),
-    /// End the thread.
+    /// Stop the thread.
     Stop,
 }
 
-/// What the custody publishes: its counters, and how many connections there are.
+/// What the custody publishes: its counters, and the number of connections.
 pub type Published = (Counters, usize);
 
-/// The custody as the agent has it. Its thread ends when this is dropped; its connections end with it.
+/// The agent's handle to the custody. Dropping it stops the thread and ends its connections.
 #[derive(Debug)]
 pub struct Custodian(DataThread<Order, Published>);
 
@@ -42,19 +42,19 @@ impl Custodian {
         Ok(Custodian(DataThread::start("custody".to_owned(), custody, ORDERS_MAX, spin)?))
     }
 
-    /// Takes a connection into custody; one that there is no room for ends.
+    /// Takes a connection into custody. If the queue is full, the connection ends.
     pub fn take(&self, charge: Charge) {
         if let Err(error) = self.0.mailbox().send(Order::Take(Box::new(charge))) {
             tracing::warn!(%error, "a connection could not be taken into custody");
         }
     }
 
-    /// Tells the proxies that there are now; `false`: tell them again later.
+    /// Replaces the list of proxies; `false` if the queue is full and the caller has to try again later.
     pub fn set_proxies(&self, proxies: Vec<(NodeId, u8, PathBuf)>) -> bool {
         self.0.mailbox().send(Order::Proxies(proxies)).is_ok()
     }
 
-    /// The custody's numbers.
+    /// Returns the custody's metrics.
     pub fn metrics(&self) -> impl MetricSource + 'static {
         Metrics(Arc::clone(self.0.published()))
     }

@@ -1,6 +1,6 @@
-//! The agent's own routes on the admin endpoint: processes, proxies, sockets, flows, traces; and its metrics.
+//! The agent's routes on the admin endpoint: processes, proxies, sockets, flows, traces; and its metrics.
 //!
-//! The table of processes belongs to the agent's thread; requests come to it as questions.
+//! The agent's thread owns the table of processes; requests are sent to it as closures.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -25,20 +25,20 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::agent::processes::is_gauge;
 use crate::agent::{Directory, PageCopy, ProcessInfo, Processes, ProxyEntry};
 
-/// Questions that may wait.
+/// Largest number of queued requests.
 const QUESTIONS_MAX: usize = 64;
 const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A request to the agent's thread: the closure makes the answer and sends it.
+/// A request to the agent's thread: the closure computes the answer and sends it.
 pub struct Question(Box<dyn FnOnce(&Processes) + Send>);
 
-/// What the agent's thread answers from.
+/// The requests that the agent's thread answers.
 pub struct Questions {
     receiver: mpsc::Receiver<Question>,
     snapshot: Arc<Mutex<Snapshot>>,
 }
 
-/// The numbers for metrics, taken every so often.
+/// The values for metrics, copied at intervals.
 #[derive(Clone, Default)]
 struct Snapshot {
     /// In the order of [`COUNTER_NAMES`].
@@ -49,13 +49,13 @@ struct Snapshot {
 }
 
 #[derive(Clone)]
-struct Asker {
+struct AdminState {
     node: String,
     sender: mpsc::Sender<Question>,
     directory: watch::Receiver<Directory>,
 }
 
-/// The routes, and the other end of their questions. Registers the agent's metrics.
+/// Returns the routes, and the receiver of their requests. Registers the agent's metrics.
 pub fn routes(
     node: String,
     metrics: &Exposition,
@@ -75,11 +75,11 @@ pub fn routes(
         .route("/v1/flows", get(flows))
         .route("/v1/trace", get(trace))
         .route("/v1/trace/recent", get(recent))
-        .with_state(Asker { node, sender, directory });
+        .with_state(AdminState { node, sender, directory });
     (routes, Questions { receiver, snapshot })
 }
 
-/// Answers questions for ever, on the agent's thread.
+/// Answers requests until the routes are dropped. Runs on the agent's thread.
 pub async fn answer(mut questions: Questions, processes: Rc<RefCell<Processes>>) {
     let mut ticks = tokio::time::interval(SNAPSHOT_INTERVAL);
     loop {
@@ -122,13 +122,13 @@ fn expose(out: &mut MetricWriter, snapshot: &Snapshot) {
     }
 }
 
-impl Asker {
+impl AdminState {
     async fn ask<T: Serialize + Send + 'static>(
         &self,
         ask: impl FnOnce(&Processes) -> T + Send + 'static,
     ) -> Response {
         let (reply, answer) = oneshot::channel();
-        // A client that has left does not take the answer.
+        // A client that has disconnected does not receive the answer.
         let question = Question(Box::new(move |table| drop(reply.send(ask(table)))));
         if self.sender.try_send(question).is_err() {
             return (StatusCode::SERVICE_UNAVAILABLE, "too many questions at once\n").into_response();
@@ -140,12 +140,12 @@ impl Asker {
     }
 }
 
-async fn processes(State(asker): State<Asker>) -> Response {
-    asker.ask(|table| table.pages().iter().map(of_process).collect::<Vec<Process>>()).await
+async fn processes(State(state): State<AdminState>) -> Response {
+    state.ask(|table| table.pages().iter().map(of_process).collect::<Vec<Process>>()).await
 }
 
-/// The proxy workers that processes of this host can reach, and what carries their channels.
-async fn proxies(State(asker): State<Asker>) -> Json<Vec<Proxy>> {
+/// Returns the proxy workers that processes of this host can reach, and what carries their channels.
+async fn proxies(State(state): State<AdminState>) -> Json<Vec<Proxy>> {
     let entry = |proxy: &ProxyEntry| Proxy {
         proxy: proxy.node.as_str().into(),
         worker: proxy.worker.into(),
@@ -154,7 +154,7 @@ async fn proxies(State(asker): State<Asker>) -> Json<Vec<Proxy>> {
         address: (&proxy.address).into(),
         direct: proxy.direct,
     };
-    Json(asker.directory.borrow().proxies.iter().map(entry).collect())
+    Json(state.directory.borrow().proxies.iter().map(entry).collect())
 }
 
 fn of_process((info, page): &(ProcessInfo, PageCopy)) -> Process {
@@ -190,7 +190,7 @@ fn of_socket(info: &ProcessInfo, socket: &SocketEntry) -> Socket {
     }
 }
 
-/// The sockets of attached processes that `wanted` picks.
+/// Returns the sockets of attached processes that `wanted` selects.
 fn pick(table: &Processes, limit: usize, wanted: impl Fn(&SocketEntry) -> bool) -> Vec<Socket> {
     let mut found = Vec::new();
     for (info, page) in table.pages().iter().filter(|(info, _)| info.exited_unix_ms.is_none()) {
@@ -204,23 +204,23 @@ fn pick(table: &Processes, limit: usize, wanted: impl Fn(&SocketEntry) -> bool) 
     found
 }
 
-async fn sockets(State(asker): State<Asker>, Query(query): Query<Limit>) -> Response {
+async fn sockets(State(state): State<AdminState>, Query(query): Query<Limit>) -> Response {
     let limit = query.get();
-    asker.ask(move |table| pick(table, limit, |_| true)).await
+    state.ask(move |table| pick(table, limit, |_| true)).await
 }
 
-async fn flows(State(asker): State<Asker>, Query(query): Query<Limit>) -> Response {
+async fn flows(State(state): State<AdminState>, Query(query): Query<Limit>) -> Response {
     let limit = query.get();
-    asker.ask(move |table| pick(table, limit, |s| s.kind == SocketKind::Connection)).await
+    state.ask(move |table| pick(table, limit, |s| s.kind == SocketKind::Connection)).await
 }
 
-async fn trace(State(asker): State<Asker>, Query(query): Query<Label>) -> Response {
+async fn trace(State(state): State<AdminState>, Query(query): Query<Label>) -> Response {
     let label = match query.get() {
         Ok(label) => label,
         Err(error) => return error.into_response(),
     };
-    let node = asker.node.clone();
-    asker
+    let node = state.node.clone();
+    state
         .ask(move |table| {
             let mut found: Vec<TraceEntry> = Vec::new();
             for (info, page) in table.pages() {
@@ -233,7 +233,7 @@ async fn trace(State(asker): State<Asker>, Query(query): Query<Label>) -> Respon
         .await
 }
 
-async fn recent(State(asker): State<Asker>, Query(query): Query<Limit>) -> Response {
+async fn recent(State(state): State<AdminState>, Query(query): Query<Limit>) -> Response {
     let limit = query.get();
     let item = |event: &TraceEvent| RecentFlow {
         label: event.label,
@@ -243,7 +243,7 @@ async fn recent(State(asker): State<Asker>, Query(query): Query<Limit>) -> Respo
         t_ns: event.at.as_nanos(),
         ended: matches!(event.kind, TraceKind::AppClose | TraceKind::AppReset),
     };
-    asker.ask(move |table| table.recent_events(limit).iter().map(item).collect::<Vec<RecentFlow>>()).await
+    state.ask(move |table| table.recent_events(limit).iter().map(item).collect::<Vec<RecentFlow>>()).await
 }
 
 #[cfg(test)]

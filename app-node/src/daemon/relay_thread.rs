@@ -1,4 +1,4 @@
-//! The relay in its thread, and the control thread's end of it.
+//! The relay in its thread, and the control thread's handle to it.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -13,20 +13,20 @@ use csp_vi::{Armed, ProviderKind, ViConfig, ViError, Wake};
 use crate::config::Config;
 use crate::relay::{Counters, Relay, RelayConfig, SanPort, Target};
 
-/// Longest sleep, so that published numbers stay fresh.
+/// Longest sleep, so that published values stay current.
 const SLEEP_MAX: Duration = Duration::from_millis(250);
-/// Turns after closing, so that the ends get out before the process does.
+/// Turns after closing, so that the ends are sent before the process ends.
 const LAST_TURNS: usize = 3;
-/// Questions that may wait.
+/// Largest number of queued requests.
 const QUESTIONS_MAX: usize = 16;
 /// How long the relay may take to listen for a new list of proxy workers.
 const TARGETS_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// What the control thread says to the relay.
+/// A request of the control thread to the relay.
 pub enum Question {
-    /// Listen for these; answered with those that are listened for.
+    /// Listen for these proxy workers; answered with those that the relay listens for.
     Targets(Vec<Target>, Reply<Vec<Target>>),
-    /// End everything and the thread.
+    /// Close all VIs and stop the thread.
     Stop,
 }
 
@@ -35,7 +35,7 @@ pub enum Question {
 pub struct Published {
     counters: Counters,
     occupancy: (usize, usize),
-    /// Proxy workers that are listened for, and those of them that the agent has a link of its own to.
+    /// Number of proxy workers that the relay listens for, and of those that the agent's own link reaches.
     routes: (usize, usize),
 }
 
@@ -50,15 +50,15 @@ impl Published {
     }
 }
 
-/// The relay as the control thread has it.
+/// The control thread's handle to the relay.
 pub struct RelayThread {
-    /// The providers that carry what leaves this host.
+    /// The providers that carry messages to other hosts.
     pub providers: Vec<ProviderKind>,
     thread: DataThread<Question, Published>,
 }
 
 impl RelayThread {
-    /// Opens the providers that configuration and machine allow and starts the thread; `None` where there are none. To be
+    /// Opens the providers that configuration and host permit and starts the thread; `None` if there are none. To be
     /// called before other threads start: loading a provider's library may change the environment.
     pub fn start(
         config: &Config,
@@ -76,17 +76,17 @@ impl RelayThread {
         Ok(Some(RelayThread { providers, thread }))
     }
 
-    /// Has the relay listen for these proxy workers; gives those that it listens for.
+    /// Replaces the proxy workers that the relay listens for. Returns those that it listens for.
     pub async fn set_targets(&self, targets: Vec<Target>) -> Result<Vec<Target>, MailboxError> {
         self.thread.mailbox().ask(TARGETS_TIMEOUT, |reply| Question::Targets(targets, reply)).await
     }
 
-    /// The relay's numbers.
+    /// Returns the relay's metrics.
     pub fn metrics(&self) -> impl MetricSource + 'static {
         Metrics(Arc::clone(self.thread.published()))
     }
 
-    /// Ends all VIs and the thread.
+    /// Closes all VIs and stops the thread.
     pub fn stop(mut self) {
         DataThread::stop_all(std::slice::from_mut(&mut self.thread), || Question::Stop);
     }
@@ -104,7 +104,7 @@ fn open_ports(wanted: SanProvider) -> Result<(Vec<ProviderKind>, Vec<SanPort>), 
                 ports.push(port);
             }
             Err(error) if wanted.may_lack(kind.as_str()) => {
-                tracing::info!(%error, "no {kind}: proxies of other hosts are not reached by it");
+                tracing::info!(%error, "{kind} is not available: it reaches no proxies of other hosts");
             }
             Err(error) => return Err(DaemonError::provider(kind, &error)),
         }
@@ -200,15 +200,15 @@ impl MetricSource for Metrics {
         }
         out.counter(
             "csp_relay_waited_total",
-            "Messages that the SAN did not take at once",
+            "Messages that waited because the SAN's send queue was full",
             &[],
             counters.waited,
         );
         out.counter("csp_relay_opened_total", "VIs of processes that were forwarded", &[], counters.opened);
-        let help = "Proxy workers found dead by their silence";
+        let help = "Proxy workers declared dead because their link fell silent";
         out.counter("csp_relay_proxies_silent_total", help, &[], counters.proxies_silent);
         for (reason, count) in counters.refused.by_reason() {
-            let help = "VIs of processes that were not forwarded, or no longer, by reason";
+            let help = "VIs of processes that were refused or ended by the relay, by reason";
             out.counter("csp_relay_refused_total", help, &[("reason", reason)], count);
         }
     }

@@ -1,4 +1,4 @@
-//! Just enough of ELF to tell whether the loader will preload into a program.
+//! As much of ELF as is needed to determine whether the loader will preload into a program.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -6,39 +6,39 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Program headers that are looked at; more than any linker makes.
+/// Largest number of program headers read; no linker writes more.
 const HEADERS_MAX: u16 = 256;
-/// What the kernel reads of a script's first line.
+/// Number of bytes that the kernel reads of a script's first line.
 const LINE_LEN_MAX: u64 = 256;
 const PT_LOAD: u32 = 1;
 const PT_INTERP: u32 = 3;
 const PF_W: u32 = 2;
-/// What the Go linker puts near the start of a program's data, aligned to 16 bytes.
+/// The mark that the Go linker puts near the start of a program's data, aligned to 16 bytes.
 const GO_MAGIC: &[u8] = b"\xff Go buildinf:";
-/// Bytes of the data that are searched for it: linkers put relocations in front.
+/// Number of bytes of the data that are searched for it: linkers put relocations in front.
 const GO_SEARCH: u64 = 1 << 20;
 const ELFCLASS64: u8 = 2;
-/// Bytes of a program header of a 64-bit file.
+/// Length of a program header of a 64-bit file.
 const HEADER_LEN: usize = 56;
 
 /// How a program is linked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Linkage {
-    /// It names a loader, which preloads.
+    /// It names a loader, which will preload.
     Dynamic,
-    /// The same, and it is a Go program: its runtime makes its system calls itself.
+    /// As `Dynamic`, but a Go program: its runtime makes system calls itself.
     Go,
-    /// It names none.
+    /// It names no loader.
     Static,
     /// Its first line names an interpreter.
     Script(PathBuf),
-    /// Another machine's or word size's.
+    /// Built for another machine or word size.
     Foreign,
-    /// None of these; the kernel may know it.
+    /// None of these; the kernel may be able to execute it.
     Unknown,
 }
 
-/// Looks at the start of a file.
+/// Examines the start of a file.
 pub fn inspect(path: &Path) -> io::Result<Linkage> {
     let mut file = File::open(path)?;
     let mut start = Vec::new();

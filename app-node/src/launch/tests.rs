@@ -1,4 +1,4 @@
-//! Lookup, verdicts and the environment.
+//! Lookup, results and the environment.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn launch(program: &str) -> Launch {
     Launch { mode: Mode::On, agent: None, program: program.into(), arguments: Vec::new() }
 }
 
-/// A file of the test's own, executable unless `mode` says otherwise.
+/// Creates a file for the test, with access mode `mode`.
 fn file(name: &str, content: &[u8], mode: u32) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("csp-run-test-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
@@ -16,7 +16,7 @@ fn file(name: &str, content: &[u8], mode: u32) -> PathBuf {
     path
 }
 
-/// An ELF file for this machine with one program header of `kind`.
+/// Returns an ELF file for this machine with one program header of `kind`.
 fn elf(kind: u32) -> Vec<u8> {
     let mut bytes = vec![0; 64 + 56];
     bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
@@ -39,7 +39,7 @@ fn programs_are_found_as_a_shell_finds_them() {
 }
 
 #[test]
-fn static_setuid_and_foreign_programs_are_told() {
+fn static_setuid_and_foreign_programs_are_detected() {
     let obstacle = |path: &Path| launch(path.to_str().unwrap()).check().unwrap().obstacle;
     assert_eq!(obstacle(&file("static", &elf(1), 0o755)), Some(Obstacle::Static));
     let dynamic = file("dynamic", &elf(3), 0o755);

@@ -1,4 +1,4 @@
-//! How a process's VI gets its VI over the SAN, and how both end.
+//! How a process's VI is connected to a VI over the SAN, and how both end.
 
 use csp_types::Instant;
 use csp_vi::{BufferId, ConnectRequest, Piece, Provider, ViAddress, ViConfig, ViError, ViId};
@@ -8,11 +8,11 @@ use super::forwarding::{Ending, Forwarding, San};
 use super::{CONNECT_TIMEOUT, PER_TURN, Relay, Target, path_of};
 
 impl Relay {
-    /// Listens for these proxy workers from now on; gives those that are listened for. What is not among them any more
-    /// gets no new VIs; those it has stay.
+    /// Replaces the proxy workers that the relay listens for. Returns those that it listens for. Workers no longer
+    /// listed get no new VIs; existing ones continue.
     pub fn set_targets(&mut self, now: Instant, targets: &[Target]) -> Vec<Target> {
         while let Some(listener) = self.routes.retire(targets) {
-            // It was listened for, by this number.
+            // The relay was listening, with this listener number.
             let _ = self.shm.unlisten(listener);
         }
         for target in targets {
@@ -29,22 +29,22 @@ impl Relay {
                     self.routes.add(target.clone(), via, listener);
                 }
                 Err(error) => {
-                    tracing::error!(%error, socket = %path.display(), "processes cannot reach a proxy through the agent");
+                    tracing::error!(%error, socket = %path.display(), "processes cannot reach a proxy: the relay cannot listen");
                 }
             }
         }
-        self.forget_left(now);
+        self.remove_left_routes(now);
         self.routes.iter().map(|route| route.target.clone()).collect()
     }
 
-    /// Watches no longer what is listened for no more, once it carries no VI.
-    pub(super) fn forget_left(&mut self, now: Instant) {
+    /// Stops watching routes that the relay no longer listens for, as soon as they carry no VI.
+    pub(super) fn remove_left_routes(&mut self, now: Instant) {
         while let Some(route) = self.routes.take_left(|route| self.table.carries(route)) {
             self.watch.remove(now, route);
         }
     }
 
-    /// A process asks for a VI.
+    /// Processes a process's request for a VI.
     pub(super) fn on_request(&mut self, request: &ConnectRequest) {
         let config = self.towards_process();
         let admitted = self.admit(request).and_then(|way| {
@@ -60,13 +60,13 @@ impl Relay {
             }
             Err(reason) => {
                 self.counters.refused.count(reason);
-                // It may have gone away meanwhile.
+                // The process may have closed the request meanwhile.
                 let _ = self.shm.reject(request.id);
             }
         }
     }
 
-    /// The number of the route that a process asks for and its provider, or why it gets no VI.
+    /// Returns the route and provider for a process's request, or why it gets no VI.
     pub(super) fn admit(&self, request: &ConnectRequest) -> Result<(u32, usize), Reason> {
         let user = request.peer_uid;
         let may = |users: &Vec<u32>| user.is_some_and(|uid| users.contains(&uid));
@@ -79,11 +79,12 @@ impl Relay {
         if left == 0 {
             return Err(Reason::Full);
         }
-        // One user alone gets half of all, several get less each, and who has nothing yet finds something left.
+        // One user gets at most half of the table, several get less each, and a user without VIs still finds free
+        // entries.
         if self.table.held_by(user) >= left {
             return Err(Reason::Share);
         }
-        // The ring is made, and then registered with the SAN, as deep as the process wants it.
+        // The ring is allocated, and then registered with the SAN, with the depth that the process requests.
         let deepest = self.config.vi.receive_depth;
         if self.shm.wanted(request.id).is_some_and(|wanted| wanted.receive_depth > deepest) {
             return Err(Reason::Depth);
@@ -91,14 +92,15 @@ impl Relay {
         Ok((route.number, route.via))
     }
 
-    /// Half as many buffers again as the proxy has: a message that the proxy has read, so that the process may send
-    /// another, may still be on its way back as a completion.
+    /// Returns the configuration of VIs towards processes, with half as many buffers again as the proxy has: the
+    /// completion of a message that the proxy has read, and for which the process may send another, may still be
+    /// outstanding.
     fn towards_process(&self) -> ViConfig {
         let depth = self.config.vi.receive_depth;
         ViConfig { receive_depth: (depth + depth / 2).min(*csp_vi::DEPTH_RANGE.end()), ..self.config.vi }
     }
 
-    /// The process's VI is open: its slots become the receive buffers of a VI over the SAN.
+    /// Processes the opening of a process's VI: its slots become the receive buffers of a VI over the SAN.
     pub(super) fn on_process_open(&mut self, now: Instant, app: ViId) {
         let Some(at) = self.of_app(app) else { return };
         match self.start_san(now, at, app) {
@@ -123,7 +125,7 @@ impl Relay {
 
     fn start_san(&mut self, now: Instant, at: u32, app: ViId) -> Result<(), ViError> {
         let loan = self.shm.lend(app)?;
-        // All slots are posted at first, in their order, and so the SAN will fill them.
+        // Initially all slots are posted in ascending order, in which the SAN will fill them.
         for expected in 0..loan.slots.len() as u32 {
             if self.shm.claim(app)? != Some(expected) {
                 return Err(ViError::Protocol("the process's slots are not all posted"));
@@ -165,22 +167,22 @@ impl Relay {
         self.drop_forwarding(at, Ending::Broken);
     }
 
-    /// The proxy's end is gone; what it sent lies in the process's ring already.
+    /// Processes the end of the proxy's VI; what the proxy sent is in the process's ring already.
     pub(super) fn on_san_end(&mut self, via: usize, vi: ViId, clean: bool) {
         if let Some(at) = self.of_san(via, vi) {
             self.drop_forwarding(at, if clean { Ending::Clean } else { Ending::Broken });
         }
     }
 
-    /// The process's end is gone; what it sent is forwarded before the SAN learns of it.
+    /// Processes the end of a process's VI; what it sent is forwarded before the SAN's VI ends.
     pub(super) fn on_process_end(&mut self, app: ViId) {
         let Some(at) = self.of_app(app) else {
-            // One that was never taken in.
+            // A VI that was never forwarded.
             let _ = self.shm.disconnect(app);
             return;
         };
         if self.shm.is_broken(app) {
-            // It did not end: it broke the rules of its ring or aborted its VI, and what it had sent may not be all.
+            // The process violated the rules of its ring or aborted its VI, so that what it sent may be incomplete.
             self.counters.refused.protocol += 1;
             return self.drop_forwarding(at, Ending::Broken);
         }
@@ -188,8 +190,8 @@ impl Relay {
         self.end_if_done(at);
     }
 
-    /// Ends the SAN's side of a process that is gone once nothing of it waits. The proxy takes a clean end for the end of
-    /// the process, and what it got until then for all that the process had to say.
+    /// Ends the SAN's VI of a process that is gone, as soon as none of its messages waits. A clean end means to the
+    /// proxy that the process has ended and that it has received everything that the process sent.
     pub(super) fn end_if_done(&mut self, at: u32) {
         let Some(forwarding) = self.table.get_mut(at) else { return };
         if forwarding.app.is_none() && forwarding.waiting.is_empty() {
@@ -201,11 +203,11 @@ impl Relay {
     fn end_app(&mut self, at: u32, ending: Ending) {
         let Some(app) = self.table.get_mut(at).and_then(|forwarding| forwarding.app.take()) else { return };
         self.by_app.remove(app);
-        // It is ours and given back once.
+        // The VI is ours, and is ended once.
         let _ = end_vi(&mut self.shm, app, ending);
     }
 
-    /// Ends both sides and forgets them. What was handed to the SAN goes on if the end is clean.
+    /// Ends both sides and removes the forwarding. What was passed to the SAN is delivered if the end is clean.
     pub(super) fn drop_forwarding(&mut self, at: u32, ending: Ending) {
         self.end_app(at, ending);
         let Some(forwarding) = self.table.remove(at) else { return };
@@ -223,8 +225,8 @@ impl Relay {
         }
     }
 
-    /// Drops what the SAN has not connected in time.
-    pub(super) fn give_up_late(&mut self, now: Instant) {
+    /// Drops forwardings whose SAN VI was not connected in time.
+    pub(super) fn drop_overdue(&mut self, now: Instant) {
         self.next_check = Instant::FAR_FUTURE;
         for at in 0..self.table.capacity() as u32 {
             let Some(Forwarding { san: San::Connecting(_, until), .. }) = self.table.get_mut(at) else {
@@ -240,10 +242,10 @@ impl Relay {
         }
     }
 
-    /// A proxy worker is dead: nothing of its VIs comes any more, and nobody else would notice.
+    /// Processes the death of a proxy worker: its VIs deliver nothing any more, and no provider reports that.
     pub(super) fn on_silent(&mut self, route: u32) {
         self.counters.proxies_silent += 1;
-        self.take_what_came();
+        self.publish_received();
         for at in 0..self.table.capacity() as u32 {
             if self.table.get_mut(at).is_some_and(|forwarding| forwarding.route == route) {
                 self.drop_forwarding(at, Ending::Broken);
@@ -251,9 +253,9 @@ impl Relay {
         }
     }
 
-    /// Publishes all that the SAN holds for processes now.
-    fn take_what_came(&mut self) {
-        // As many as fit the slots of all processes; what comes meanwhile is others'.
+    /// Publishes all messages for processes that the SAN holds now.
+    fn publish_received(&mut self) {
+        // At most as many as fit the slots of all processes; later messages belong to other VIs.
         let slots = self.table.len() * self.config.vi.receive_depth as usize;
         for via in 0..self.sides.len() {
             let mut turns = 0..=slots / PER_TURN;
@@ -261,8 +263,8 @@ impl Relay {
         }
     }
 
-    /// The SAN may fill what the process has posted since. Done before anything of the process is forwarded: by the time
-    /// the proxy reads of free slots, they are.
+    /// Posts to the SAN the slots that the process has posted since. Called before a message of the process is
+    /// forwarded, so that the slots are available when the proxy reads the credits for them.
     pub(super) fn post_claimed(&mut self, at: u32) -> Result<(), ViError> {
         let Some(forwarding) = self.table.get_mut(at) else { return Ok(()) };
         let (Some(app), Some(vi)) = (forwarding.app, forwarding.san_open()) else { return Ok(()) };
@@ -270,7 +272,7 @@ impl Relay {
         loop {
             match self.shm.claim(app) {
                 Ok(Some(slot)) => side.provider.post_recv(vi, BufferId(slot))?,
-                // One that is gone posts nothing more; what it sent still goes on.
+                // A process that is gone posts nothing more, but its messages are still forwarded.
                 Ok(None) | Err(ViError::NotConnected) => return Ok(()),
                 Err(error) => return Err(error),
             }

@@ -1,40 +1,40 @@
-//! What the relay counts.
+//! Counters of the relay.
 
 /// Totals since the agent started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
-    /// Messages of processes that were handed to the SAN, and their bytes.
+    /// Messages of processes passed to the SAN, and their bytes.
     pub out_messages: u64,
     /// See `out_messages`.
     pub out_bytes: u64,
-    /// Messages from the SAN that were put into rings of processes, and their bytes.
+    /// Messages from the SAN delivered into rings of processes, and their bytes.
     pub in_messages: u64,
     /// See `in_messages`.
     pub in_bytes: u64,
-    /// Messages that found the SAN full and waited.
+    /// Messages that waited because the SAN's send queue was full.
     pub waited: u64,
     /// VIs of processes that were forwarded.
     pub opened: u64,
-    /// Proxy workers found dead by their silence.
+    /// Proxy workers declared dead because their link fell silent.
     pub proxies_silent: u64,
-    /// VIs that were not forwarded, or no longer.
+    /// VIs that were refused or ended by the relay.
     pub refused: Refused,
 }
 
 /// Why VIs were refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Refused {
-    /// The process's user may not use the agent, or HELLO's token is another user's.
+    /// The process's user may not use the agent, or HELLO's token belongs to another user.
     pub user: u64,
     /// The relay's table is full (`capacity.relay_vis`).
     pub full: u64,
-    /// The process's user holds as many VIs as are left for all others.
+    /// The process's user holds as many VIs as are free.
     pub share: u64,
-    /// The process wanted a deeper ring than the transport's channels have.
+    /// The process requested a deeper ring than the transport's channels have.
     pub depth: u64,
-    /// The proxy worker is not known any more.
+    /// The proxy worker is no longer listed.
     pub gone: u64,
-    /// The process broke the rules of the ring or of HELLO; its VI over the SAN ended uncleanly.
+    /// The process violated the rules of the ring or of HELLO; its VI over the SAN ended uncleanly.
     pub protocol: u64,
     /// The proxy worker cannot be reached over the SAN.
     pub san: u64,
@@ -64,7 +64,7 @@ impl Refused {
         *counter += 1;
     }
 
-    /// The numbers with the names that metrics give them.
+    /// Returns the counters with the names used in metrics.
     pub const fn by_reason(&self) -> [(&'static str, u64); 7] {
         [
             ("user", self.user),

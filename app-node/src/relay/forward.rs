@@ -1,4 +1,4 @@
-//! Messages, both ways.
+//! Forwards messages in both directions.
 
 use csp_transport::token;
 use csp_vi::{BufferId, Piece, Provider, ViError, ViId};
@@ -7,18 +7,18 @@ use csp_wire::link::{Header, Hello, Kind};
 use super::Relay;
 use super::forwarding::{Ending, Waiting};
 
-/// What became of a message on its way to the SAN.
+/// The result of forwarding a message to the SAN.
 enum Forwarded {
-    /// The SAN has it.
+    /// The SAN has accepted it.
     Yes,
-    /// The SAN takes nothing now.
+    /// The SAN's send queue is full.
     Full,
-    /// The forwarding is over.
+    /// The forwarding has ended.
     Ended,
 }
 
 impl Relay {
-    /// A process sent something.
+    /// Processes a message of a process.
     pub(super) fn on_process_message(
         &mut self,
         app: ViId,
@@ -36,7 +36,7 @@ impl Relay {
         }
     }
 
-    /// Keeps a message until the SAN takes it. There is room: each one holds a buffer of the ring.
+    /// Queues a message until the SAN accepts it. The queue has room, because each message holds a buffer of the ring.
     fn keep(&mut self, at: u32, waiting: Waiting) {
         let Some(forwarding) = self.table.get_mut(at) else { return };
         forwarding.waiting.push_back(waiting);
@@ -44,7 +44,7 @@ impl Relay {
         self.try_again(at);
     }
 
-    /// Has a forwarding looked at in the next turn, unless its end of connecting will do so anyway.
+    /// Schedules a forwarding for the next turn, unless its VI is still connecting: then connecting schedules it.
     fn try_again(&mut self, at: u32) {
         let Some(forwarding) = self.table.get_mut(at) else { return };
         if forwarding.san_open().is_some() && !std::mem::replace(&mut forwarding.stuck, true) {
@@ -52,7 +52,7 @@ impl Relay {
         }
     }
 
-    /// Hands a message to the SAN from where it lies.
+    /// Passes a message to the SAN directly from the ring.
     fn forward(&mut self, at: u32, message: Waiting, unix_now_s: u64) -> Forwarded {
         if self.post_claimed(at).is_err() {
             self.counters.refused.protocol += 1;
@@ -81,7 +81,7 @@ impl Relay {
                 Forwarded::Yes
             }
             Err(ViError::Full) => Forwarded::Full,
-            // Its end comes as an event; the message stays the process's.
+            // The end of the VI follows as an event; the message stays in the process's ring.
             Err(ViError::NotConnected) => {
                 if let Some(forwarding) = self.table.get_mut(at) {
                     forwarding.lost = true;
@@ -96,8 +96,9 @@ impl Relay {
         }
     }
 
-    /// HELLO tells who the process is; the proxy checks its token, but cannot know who runs here. So the token's user is
-    /// compared with the kernel's word. What was looked at is what is sent: a copy.
+    /// Forwards HELLO, which identifies the process. The proxy verifies the token, but cannot know which user the
+    /// process has; so the relay compares the token's user with the one reported by the kernel. It sends the copy that
+    /// it examined.
     fn forward_hello(&mut self, at: u32, message: Waiting, unix_now_s: u64) -> Forwarded {
         let Some(forwarding) = self.table.get_mut(at) else { return Forwarded::Ended };
         let Some(copy) = self.scratch.get_mut(..message.len) else { return Forwarded::Ended };
@@ -125,7 +126,7 @@ impl Relay {
         self.after_post(at, message.len, sent)
     }
 
-    /// Sends what waits, as far as the SAN takes it.
+    /// Sends queued messages until the SAN's send queue is full.
     pub(super) fn send_waiting(&mut self, at: u32, unix_now_s: u64) {
         while let Some(message) = self.table.get_mut(at).and_then(|f| f.waiting.front().copied()) {
             match self.forward(at, message, unix_now_s) {
@@ -139,7 +140,7 @@ impl Relay {
         self.end_if_done(at);
     }
 
-    /// Tries those again that the SAN did not take anything of.
+    /// Sends again from forwardings whose messages the SAN did not accept.
     pub(super) fn retry_stuck(&mut self, unix_now_s: u64) {
         std::mem::swap(&mut self.stuck, &mut self.retried);
         while let Some(at) = self.retried.pop() {
@@ -150,16 +151,16 @@ impl Relay {
         }
     }
 
-    /// A message of the process has left its ring.
+    /// Processes the completion of a message: it has left the process's ring.
     pub(super) fn on_san_sent(&mut self, via: usize, vi: ViId, wr_id: u64) {
         let Some(at) = self.of_san(via, vi) else { return };
         if let Some(app) = self.table.get_mut(at).and_then(|forwarding| forwarding.app) {
-            // It is held since the message came.
+            // The buffer was held since the message arrived.
             let _ = self.shm.post_recv(app, BufferId(wr_id as u32));
         }
     }
 
-    /// A message of the proxy lies in the process's ring.
+    /// Processes a message of the proxy that has arrived in the process's ring.
     pub(super) fn on_san_message(
         &mut self,
         (via, vi): (usize, ViId),
@@ -174,7 +175,7 @@ impl Relay {
                 self.counters.in_messages += 1;
                 self.counters.in_bytes += u64::from(len);
             }
-            // Its end comes as an event.
+            // The end of the VI follows as an event.
             Err(ViError::NotConnected) => {}
             Err(_) => {
                 self.counters.refused.protocol += 1;
@@ -184,8 +185,8 @@ impl Relay {
     }
 }
 
-/// The user that a HELLO's token names, if it names one and is good; `None` where the message is no HELLO. A token that
-/// is not good is the proxy's to refuse, in its words.
+/// Returns the user of a HELLO's token, if the token has one and is valid; `None` if the message is no HELLO. Refusing
+/// an invalid token is left to the proxy.
 fn user_of(message: &[u8], key: &csp_transport::ClusterKey, unix_now_s: u64) -> Option<Option<u32>> {
     let (header, body) = Header::parse(message).ok()?;
     if header.kind != Kind::Hello {

@@ -5,7 +5,7 @@
 //!     │                                      │                               │ process gone: what it sent is
 //!     └──────────── process gone ────────────┴───────────────────────────────┤ forwarded, then the SAN VI ends
 //!                                                                            │ cleanly
-//!                                                                            │ SAN VI gone: what came is in the
+//!                                                                            │ SAN VI gone: its messages are in the
 //!                                                                            │ process's ring, then its VI ends as
 //!                                                                            │ cleanly as that did
 //!                                                                            ▼ anything else: both end uncleanly
@@ -17,23 +17,23 @@ use std::collections::VecDeque;
 use csp_types::Instant;
 use csp_vi::{Memory, RegionId, ViId};
 
-/// A message of the process that waits to be forwarded; it lies in the process's ring.
+/// A message of a process that waits to be forwarded. It stays in the process's ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Waiting {
-    /// The ring's buffer, to give back when the message has left.
+    /// The ring's buffer, to be released when the message has left.
     pub buffer: u32,
-    /// Where it lies in the region.
+    /// Its position in the region.
     pub offset: usize,
     pub len: usize,
     pub immediate: u32,
 }
 
-/// The SAN's side.
+/// State of the SAN's VI.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum San {
-    /// Not asked for yet.
+    /// Not requested yet.
     None,
-    /// Asked for; given up at this time.
+    /// Requested; dropped at this time if not open by then.
     Connecting(ViId, Instant),
     Open(ViId),
 }
@@ -44,30 +44,30 @@ pub(super) struct Forwarding {
     pub route: u32,
     /// The user that the process runs as.
     pub uid: Option<u32>,
-    /// `None` once it ended.
+    /// `None` after the process's VI has ended.
     pub app: Option<ViId>,
-    /// Which of the SAN's providers.
+    /// Index of the SAN's provider.
     pub via: usize,
     pub san: San,
-    /// The process's memory, and how that provider knows it.
+    /// The process's memory, and its registration with that provider.
     pub region: Option<RegionId>,
     pub memory: Option<Memory>,
-    /// Messages that the SAN has not taken, oldest first; at most as many as the ring has buffers.
+    /// Messages that the SAN has not accepted, oldest first; at most as many as the ring has buffers.
     pub waiting: VecDeque<Waiting>,
-    /// HELLO, the one message that is looked at, was forwarded.
+    /// HELLO, the only message that the relay examines, was forwarded.
     pub greeted: bool,
-    /// It is in the list of those that have to be tried again.
+    /// The forwarding is in the list of those to be tried again.
     pub stuck: bool,
-    /// A message of the process was not passed on: its end is not a clean one any more.
+    /// A message of the process was not forwarded; the forwarding can no longer end cleanly.
     pub lost: bool,
 }
 
-/// How a forwarding ends, as both of its ends see it.
+/// How a forwarding ends, as both of its ends observe it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ending {
-    /// The process or the proxy ended it, and all that was sent before was passed on.
+    /// The process or the proxy ended it, and everything sent before was forwarded.
     Clean,
-    /// Whatever else.
+    /// Any other end.
     Broken,
 }
 
@@ -88,7 +88,7 @@ impl Forwarding {
         }
     }
 
-    /// The VI over the SAN, if it can be sent on.
+    /// Returns the VI over the SAN if it is open.
     pub(super) fn san_open(&self) -> Option<ViId> {
         match self.san {
             San::Open(vi) => Some(vi),
@@ -96,7 +96,7 @@ impl Forwarding {
         }
     }
 
-    /// The VI over the SAN.
+    /// Returns the VI over the SAN in any state.
     pub(super) fn san_vi(&self) -> Option<ViId> {
         match self.san {
             San::Open(vi) | San::Connecting(vi, _) => Some(vi),
@@ -105,7 +105,7 @@ impl Forwarding {
     }
 }
 
-/// Forwardings by number; all places are made at the start.
+/// Forwardings by number; all entries are allocated at the start.
 #[derive(Debug)]
 pub(super) struct Table {
     places: Vec<Option<Forwarding>>,
@@ -138,12 +138,12 @@ impl Table {
         self.places.iter().enumerate().filter_map(|(at, place)| Some((at as u32, place.as_ref()?)))
     }
 
-    /// VIs that processes of a user have here.
+    /// Returns the number of VIs that processes of a user have here.
     pub(super) fn held_by(&self, uid: Option<u32>) -> usize {
         self.iter().filter(|(_, forwarding)| forwarding.uid == uid).count()
     }
 
-    /// Whether any VI is forwarded on the route of this number.
+    /// Returns whether any VI is forwarded on the route of this number.
     pub(super) fn carries(&self, route: u32) -> bool {
         self.iter().any(|(_, forwarding)| forwarding.route == route)
     }

@@ -1,8 +1,8 @@
-//! Where a VI's forwarding is, by the VI's id.
+//! Finds a forwarding by the id of one of its VIs.
 
 use csp_vi::ViId;
 
-/// A sorted list: VIs are few, and neither hashing nor growing is wanted where messages pass.
+/// A sorted list: there are few VIs, and the path of messages needs neither hashing nor allocation.
 #[derive(Debug)]
 pub(super) struct Index(Vec<(ViId, u32)>);
 

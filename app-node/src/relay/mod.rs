@@ -1,11 +1,11 @@
-//! The relay: processes of this host reach proxies of other hosts through their agent (docs/decisions/0013).
+//! The relay: processes of this host reach proxies of other hosts through the agent (docs/decisions/0013).
 //!
 //! Towards processes the agent listens like a proxy, on one Unix socket for each remote proxy worker. For each VI of a
-//! process it makes one over the SAN, which sends from the process's ring and receives into it: the agent looks at no
-//! message but HELLO, and copies no other. HELLO, credits and heartbeats are between process and proxy; what they allow
-//! bounds what is on its way here.
+//! process it opens one over the SAN, which sends from the process's ring and receives into it. The agent examines no
+//! message but HELLO, and copies no other. HELLO, credits and heartbeats are exchanged between process and proxy; the
+//! credits bound the number of messages in transit here.
 //!
-//! One thread's own; time comes in, the thread around it waits. Nothing is allocated while messages pass.
+//! Owned by one thread; time is an argument, and the surrounding thread waits. Forwarding messages allocates nothing.
 
 mod connect;
 mod counters;
@@ -31,48 +31,48 @@ use routes::Routes;
 pub use routes::{Target, path_of};
 use watch::Watch;
 
-/// Events and messages taken from one provider in one turn, so that no peer holds up the others.
+/// Events and messages processed from one provider in one turn, so that no peer delays the others.
 const PER_TURN: usize = 256;
 
-/// How long a VI over the SAN may take to come up. A process gives up its HELLO after the same time.
+/// How long a VI over the SAN may take to open. A process waits as long for the answer to its HELLO.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a relay is made with.
+/// Configuration of a relay.
 #[derive(Clone, Debug)]
 pub struct RelayConfig {
     /// This node.
     pub node: NodeId,
-    /// Which life of it.
+    /// Its incarnation.
     pub incarnation: u64,
-    /// Where the sockets for processes lie.
+    /// The directory of the sockets for processes.
     pub folder: PathBuf,
     /// Users whose processes are forwarded; `None`: all.
     pub users: Option<Vec<u32>>,
     /// VIs forwarded at once.
     pub vis_max: usize,
-    /// What tokens are signed with.
+    /// The key that signs and verifies tokens.
     pub key: ClusterKey,
-    /// First of the numbers that make the agent's own tokens different; random.
+    /// First nonce of the agent's own tokens; random.
     pub nonce: u64,
-    /// Link messages of channels: their length and how many a proxy has room for.
+    /// Configuration of channel VIs: message length, and the number of receive buffers of a proxy.
     pub vi: ViConfig,
 }
 
-/// One provider of the SAN, twice: for the processes' VIs, and for the agent's own links, by which it knows that a
-/// proxy is dead though no process speaks to it.
+/// One provider of the SAN, opened twice: for the processes' VIs, and for the agent's own links, which detect the death
+/// of a proxy even if no process exchanges messages with it.
 pub struct SanPort {
-    /// Carries what processes send and receive.
+    /// Carries the messages of processes.
     pub forward: Box<dyn Provider>,
     /// Carries the agent's own links.
     pub watch: Box<dyn Provider>,
 }
 
-/// The VIs that one provider of the SAN has here.
+/// The VIs of one SAN provider.
 struct Side {
     provider: Box<dyn Provider>,
     by_vi: Index,
-    /// Whether it ever carried anything: one that did not is not looked at, since a library's progress costs system
-    /// calls.
+    /// Whether it has ever carried a VI. Other providers are not polled, because a library's progress function makes
+    /// system calls.
     used: bool,
 }
 
@@ -83,27 +83,27 @@ pub struct Relay {
     sides: Vec<Side>,
     watch: Watch,
     routes: Routes,
-    /// Calls of the shm provider's `listen` that succeeded.
+    /// Number of successful calls of the shm provider's `listen`.
     listens: u32,
     table: Table,
     by_app: Index,
-    /// Forwardings whose messages the SAN did not take.
+    /// Forwardings whose messages the SAN did not accept.
     stuck: Vec<u32>,
     /// Those of the last turn, while they are tried again.
     retried: Vec<u32>,
-    /// A forwarding or a route has ended since leaving routes were looked at.
+    /// A forwarding or a route has ended since the routes to be removed were examined.
     ended: bool,
-    /// When a connection that is being set up has to be looked at.
+    /// When connecting VIs have to be checked for a timeout.
     next_check: Instant,
     counters: Counters,
-    /// Holds HELLO while it is looked at.
+    /// Holds HELLO while it is examined.
     scratch: Box<[u8]>,
-    /// What the SAN side's pieces are collected in, at set-up.
+    /// Collects the receive buffers of a SAN VI during set-up.
     pieces: Vec<csp_vi::Piece>,
 }
 
 impl Relay {
-    /// A relay without routes. All tables are allocated here.
+    /// Creates a relay without routes. All tables are allocated here.
     pub fn new(config: RelayConfig, ports: Vec<SanPort>) -> Result<Self, ViError> {
         let vis_max = config.vis_max;
         let (mut sides, mut watching) = (Vec::new(), Vec::new());
@@ -131,7 +131,7 @@ impl Relay {
         })
     }
 
-    /// Takes everything in that has arrived (bounded) and passes it on. Returns whether there was anything.
+    /// Processes what has arrived (bounded) and forwards it. Returns whether there was anything to do.
     pub fn turn(&mut self, now: Instant, unix_now_s: u64) -> bool {
         let mut busy = self.take_shm_events(now);
         for via in 0..self.sides.len() {
@@ -143,14 +143,14 @@ impl Relay {
         busy |= self.take_shm_completions(unix_now_s);
         self.retry_stuck(unix_now_s);
         if now >= self.next_check {
-            self.give_up_late(now);
+            self.drop_overdue(now);
         }
         busy |= self.watch.turn(now, unix_now_s);
         while let Some(route) = self.watch.poll_dead() {
             self.on_silent(route);
         }
         if std::mem::take(&mut self.ended) {
-            self.forget_left(now);
+            self.remove_left_routes(now);
         }
         busy
     }
@@ -174,7 +174,7 @@ impl Relay {
                 Some(Completion::Received { vi, buffer, immediate, .. }) => {
                     self.on_process_message(vi, buffer, immediate, unix_now_s);
                 }
-                // The relay posts nothing that would be told.
+                // The relay posts no sends of its own that would complete here.
                 Some(Completion::Sent { .. }) => {}
             }
         }
@@ -185,7 +185,7 @@ impl Relay {
         for taken in 0..PER_TURN {
             match self.sides[via].provider.poll_event() {
                 None => return taken > 0,
-                // Nobody listens here.
+                // The SAN providers do not listen.
                 Some(Event::Request(request)) => {
                     let _ = self.sides[via].provider.reject(request.id);
                 }
@@ -210,7 +210,7 @@ impl Relay {
         true
     }
 
-    /// When [`turn`](Self::turn) is wanted though nothing arrives.
+    /// Returns when to call [`turn`](Self::turn) next if nothing arrives.
     pub fn next_timeout(&self) -> Option<Instant> {
         let check = (self.next_check < Instant::FAR_FUTURE).then_some(self.next_check);
         check.into_iter().chain(self.watch.next_timeout()).min()
@@ -229,37 +229,38 @@ impl Relay {
         self.shm.arm()
     }
 
-    /// The descriptors to wait on, appended to `into`.
+    /// Appends the descriptors to wait on to `into`.
     pub fn wake(&self, into: &mut Vec<Wake>) {
         self.shm.wake(into);
         self.sides.iter().for_each(|side| side.provider.wake(into));
         self.watch.wake(into);
     }
 
-    /// Changes whenever the set that [`wake`](Self::wake) tells does.
+    /// Returns a number that changes whenever the set of [`wake`](Self::wake) changes.
     pub fn wake_generation(&self) -> u64 {
         let sides = self.sides.iter().map(|side| side.provider.wake_generation());
         sides.fold(self.shm.wake_generation(), u64::wrapping_add).wrapping_add(self.watch.wake_generation())
     }
 
-    /// VIs that are forwarded, and how many there can be.
+    /// Returns the number of forwarded VIs, and the capacity.
     pub fn occupancy(&self) -> (usize, usize) {
         (self.table.len(), self.table.capacity())
     }
 
-    /// Totals.
+    /// Returns the counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// The proxy workers that are listened for, each with whether the agent's own link to it is up.
+    /// Returns the proxy workers that the relay listens for, each with whether the agent's own link to it is up.
     pub fn routes(&self) -> impl Iterator<Item = (&Target, bool)> {
         self.routes.iter().map(|route| (&route.target, self.watch.is_up(route.number)))
     }
 
-    /// Ends every VI: processes first, then proxies. Uncleanly: the processes go on, and what they sent may be missing.
+    /// Ends every VI, processes' first, then proxies'. The end is unclean: the processes continue, and some of what
+    /// they sent may be missing.
     pub fn close(&mut self, now: Instant) {
-        // Who lost its VI would come back at once.
+        // Stops listening first: a process that lost its VI would reconnect at once.
         while let Some(listener) = self.routes.retire(&[]) {
             let _ = self.shm.unlisten(listener);
         }
@@ -268,12 +269,12 @@ impl Relay {
         self.watch.close(now);
     }
 
-    /// Where the forwarding of a process's VI is.
+    /// Returns the forwarding of a process's VI.
     fn of_app(&self, vi: ViId) -> Option<u32> {
         self.by_app.find(vi)
     }
 
-    /// Where the forwarding of a VI over the SAN is.
+    /// Returns the forwarding of a VI over the SAN.
     fn of_san(&self, via: usize, vi: ViId) -> Option<u32> {
         self.sides.get(via)?.by_vi.find(vi)
     }

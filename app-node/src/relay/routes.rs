@@ -6,21 +6,21 @@ use std::path::{Path, PathBuf};
 use csp_types::NodeId;
 use csp_vi::{ProviderKind, ViAddress};
 
-/// A proxy worker and the way to it.
+/// A proxy worker and how it is reached.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Target {
     /// The proxy node.
     pub node: NodeId,
     /// Its worker.
     pub worker: u8,
-    /// Which of the SAN's providers carries it, by the name that it gives itself.
+    /// The name of the SAN provider that reaches it.
     pub provider: &'static str,
-    /// Where the worker accepts channels.
+    /// The address where the worker accepts channels.
     pub address: ViAddress,
 }
 
 impl Target {
-    /// The address, where verbs lead to it.
+    /// Returns the address if the provider is verbs.
     pub fn address_of_verbs(&self) -> Option<SocketAddr> {
         match &self.address {
             ViAddress::Ip(address) if self.provider == ProviderKind::Verbs.as_str() => Some(*address),
@@ -29,34 +29,35 @@ impl Target {
     }
 }
 
-/// The Unix socket where the agent `agent` accepts processes for a proxy worker.
+/// Returns the path of the Unix socket where agent `agent` accepts processes for a proxy worker.
 pub fn path_of(folder: &Path, agent: NodeId, proxy: NodeId, worker: u8) -> PathBuf {
     folder.join(format!("{agent}.relay.{proxy}.w{worker}.sock"))
 }
 
-/// A target that is listened for.
+/// A target that the relay listens for.
 #[derive(Debug)]
 pub(super) struct Route {
-    /// Never used twice.
+    /// Never reused.
     pub number: u32,
     pub target: Target,
-    /// The provider's place.
+    /// The provider's index.
     pub via: usize,
-    /// Which listener of the shm provider stands for it.
+    /// The number of its listener in the shm provider.
     pub listener: u32,
 }
 
-/// All of them.
+/// All routes.
 #[derive(Debug, Default)]
 pub(super) struct Routes {
     list: Vec<Route>,
-    /// Those that are listened for no more and may still carry VIs.
+    /// Routes that the relay no longer listens for and that may still carry VIs.
     leaving: Vec<Route>,
     next: u32,
 }
 
 impl Routes {
-    /// A route to `target`; one that was leaving is the same again, so that a proxy worker is not watched twice.
+    /// Adds a route to `target`. A route that was being removed is restored with its number, so that its proxy worker
+    /// is not watched twice.
     pub(super) fn add(&mut self, target: Target, via: usize, listener: u32) {
         let former = self.leaving.iter().position(|route| route.target == target);
         let number = former.map(|at| self.leaving.swap_remove(at).number).unwrap_or_else(|| {
@@ -66,7 +67,7 @@ impl Routes {
         self.list.push(Route { number, target, via, listener });
     }
 
-    /// Has a route that is not among `targets` leave, if there is one; gives its listener.
+    /// Starts the removal of a route that is not among `targets`, if there is one; returns its listener.
     pub(super) fn retire(&mut self, targets: &[Target]) -> Option<u32> {
         let at = self.list.iter().position(|route| !targets.contains(&route.target))?;
         let gone = self.list.swap_remove(at);
@@ -75,7 +76,7 @@ impl Routes {
         Some(listener)
     }
 
-    /// Takes out a leaving route that carries nothing any more, if there is one; gives its number.
+    /// Removes one retired route that carries no VI, if there is one; returns its number.
     pub(super) fn take_left(&mut self, mut carries: impl FnMut(u32) -> bool) -> Option<u32> {
         let at = self.leaving.iter().position(|route| !carries(route.number))?;
         Some(self.leaving.swap_remove(at).number)

@@ -25,7 +25,7 @@ fn node(name: &str) -> NodeId {
     name.parse().unwrap()
 }
 
-/// Our user, which the kernel tells of every process here.
+/// Our user id, which the kernel reports for every process of this test.
 fn own_uid() -> u32 {
     rustix::process::getuid().as_raw()
 }
@@ -46,7 +46,7 @@ fn token_of(uid: Option<u32>, nonce: u64) -> token::Token {
     token::issue(&key(), &claims)
 }
 
-/// A relay, a proxy beyond it, and what carries messages between the two.
+/// A relay, a proxy behind it, and the providers that connect the two.
 struct World {
     kind: &'static str,
     fabric: MemoryFabric,
@@ -115,7 +115,7 @@ impl World {
         ViAddress::Path(path_of(&self.config.folder, self.config.node, self.target.node, 0))
     }
 
-    /// A process that connects with a token of this user; its link comes up or does not.
+    /// Starts a process that connects with a token of this user; its link comes up or is refused.
     fn process(&mut self, uid: Option<u32>) -> Process {
         let identity = PeerIdentity::process(node("an-1"), ProcessId::parse(b"web-1-1").unwrap(), self.nonce);
         let mut endpoint =
@@ -127,7 +127,7 @@ impl World {
         Process { endpoint, link }
     }
 
-    /// One turn of the relay and the proxy; time goes on a little.
+    /// One turn of the relay and the proxy; time advances a little.
     fn turn(&mut self) {
         self.now = match self.kind {
             "memory" => self.now + Duration::from_micros(50),
@@ -138,7 +138,7 @@ impl World {
         self.proxy.progress(self.now, UNIX_S);
     }
 
-    /// Turns until `done` gives something.
+    /// Runs turns until `done` returns a value.
     #[track_caller]
     fn until<T>(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> Option<T>) -> T {
         let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
@@ -151,7 +151,7 @@ impl World {
         }
     }
 
-    /// A process whose link is up, and the proxy's end of it.
+    /// Returns a process whose link is up, and the proxy's end of it.
     fn connected(&mut self) -> (Process, LinkId) {
         let mut process = self.process(Some(own_uid()));
         let mut at_proxy = None;
@@ -185,7 +185,7 @@ fn clock() -> Instant {
     Instant::from_nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// A port below those that the kernel gives to connections, and free.
+/// Returns a free port below those that the kernel assigns to connections.
 fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
@@ -222,7 +222,7 @@ fn send(endpoint: &mut Endpoint, now: Instant, link: LinkId, n: &mut u32) {
     }
 }
 
-/// Receives what is there, which continues `n`.
+/// Receives messages, whose numbers must continue `n`.
 fn receive(endpoint: &mut Endpoint, now: Instant, n: &mut u32) {
     let mut body = vec![0; endpoint.message_len()];
     while let Some(message) = endpoint.receive(now, &mut body) {
@@ -267,7 +267,7 @@ fn messages_pass_both_ways_over_ucx() {
     check_both_ways("ucx", 3000);
 }
 
-/// `end` takes the process away after it has sent `messages`; the proxy gets them all and then the end.
+/// `end` removes the process after it has sent `messages`; the proxy must receive all of them and then the end.
 fn check_process_end(kind: &'static str, end: impl FnOnce(Process, Instant)) -> DownReason {
     let mut world = World::new(kind);
     let (mut process, at_proxy) = world.connected();
@@ -317,7 +317,7 @@ fn what_a_proxy_sent_before_its_end_arrives_first() {
     }
 }
 
-/// Nobody tells of a host that vanished; the agent knows within a second, though no process sends anything.
+/// No provider reports a host that vanished; the agent detects it within a second although no process sends anything.
 #[test]
 fn a_proxy_that_falls_silent_ends_the_processes_vis_within_a_second() {
     let mut world = World::new("memory");
@@ -351,14 +351,15 @@ fn a_process_that_reads_nothing_holds_up_only_itself() {
     drop(stopped);
 }
 
-/// What the SAN does not take waits in the process's own ring, in order, and is forwarded even when the process is gone.
+/// Messages that the SAN does not accept wait in the process's own ring, in order, and are forwarded even after the
+/// process is gone.
 #[test]
 fn what_the_san_does_not_take_waits_in_the_ring() {
     let mut world = World::new("memory");
     let (mut process, at_proxy) = world.connected();
     let vi = process.endpoint.link(process.link).unwrap().vi;
     world.fabric.pause_node("proxy", true);
-    // More than the proxy has room for, as no honest process sends: its link breaks when the proxy sees it.
+    // More than the proxy has room for, as no correct process sends: its link breaks when the proxy receives it.
     let provider = process.endpoint.provider_mut();
     let posted = (0..200).take_while(|_| provider.post_send(vi, 0, 0, &[b"beyond"], false).is_ok()).count();
     assert!((64..=96).contains(&posted), "{posted} messages fit the ring");
@@ -379,7 +380,7 @@ fn what_the_san_does_not_take_waits_in_the_ring() {
     assert!(world.relay.counters().out_messages >= forwarded);
 }
 
-/// The process's link goes down without having been up.
+/// Expects that the process's link goes down without having been up.
 #[track_caller]
 fn check_refused(mut world: World, uid: Option<u32>) -> Refused {
     let mut process = world.process(uid);
@@ -392,7 +393,7 @@ fn check_refused(mut world: World, uid: Option<u32>) -> Refused {
 }
 
 #[test]
-fn who_may_not_is_refused_and_counted() {
+fn a_user_without_permission_is_refused_and_counted() {
     let other = own_uid() + 1;
     let user = Refused { user: 1, ..Refused::default() };
     assert_eq!(check_refused(World::new("memory"), Some(other)), user, "a token of another user");
@@ -405,7 +406,7 @@ fn who_may_not_is_refused_and_counted() {
     assert_eq!(check_refused(world, Some(own_uid())), Refused { san: 1, ..Refused::default() });
 }
 
-/// Whatever a process does with the ring that it shares, only its own VI ends.
+/// Whatever a process does with its ring, only its own VI ends.
 #[test]
 fn a_process_without_hello_is_dropped() {
     let mut world = World::new("memory");
@@ -440,7 +441,7 @@ fn a_restarted_agent_serves_its_processes_again() {
     let targets = [world.target.clone()];
     world.relay.set_targets(world.now, &targets);
     world.connected();
-    // A target that is gone gets no new VIs, and keeps those it has.
+    // A target that is no longer listed gets no new VIs, and keeps existing ones.
     assert!(world.relay.set_targets(world.now, &[]).is_empty());
     let mut late = world.process(Some(own_uid()));
     world.until("refusal", |world| late.event(world.now));

@@ -1,8 +1,8 @@
 //! The agent's own links: one to each proxy worker that carries VIs of processes.
 //!
-//! A process that waits for data hears nothing of a proxy whose host vanished without a word, and no SAN tells of it
-//! within a second. The agent's link has the transport's heartbeat. It is a channel without listeners and flows, of a
-//! process called `agent` that no real one can be called.
+//! A process that waits for data does not notice that its proxy's host has vanished, and no SAN reports it within a
+//! second. The agent's link has the transport's heartbeat. It is a channel without listeners and flows, of a process
+//! named `agent`, a name that no real process can have.
 
 use std::collections::VecDeque;
 
@@ -16,11 +16,11 @@ use csp_vi::{Armed, Provider, ViError, Wake};
 use super::RelayConfig;
 use super::routes::{Route, Target};
 
-/// Descriptors of an own link: it carries heartbeats only.
+/// Receive buffers of an own link: it carries heartbeats only.
 const DEPTH: u32 = 8;
-/// How long the token of a new link is good, in seconds: the handshake takes milliseconds, clocks differ.
+/// Lifetime of a new link's token, in seconds: the handshake takes milliseconds, but clocks differ.
 const TOKEN_LIFETIME_S: u64 = 120;
-/// What the agent calls itself. Names that it gives to processes contain a hyphen.
+/// The process name of the agent's links. Ids that it assigns to processes contain a hyphen.
 const NAME: &[u8] = b"agent";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,7 +37,8 @@ struct Watched {
     via: usize,
     state: State,
     backoff: Backoff,
-    /// The same for all its tokens: by it the proxy knows that a new link takes the place of one that waits for its VI.
+    /// The same in all tokens of a route. It lets the proxy recognise that a new link replaces one that waits for its
+    /// VI.
     nonce: u64,
 }
 
@@ -73,7 +74,7 @@ impl Watch {
         }
     }
 
-    /// A VI is carried on this route: its proxy worker is watched from now on.
+    /// Watches the proxy worker of a route, which now carries a VI.
     pub(super) fn want(&mut self, route: &Route) {
         if self.list.iter().any(|watched| watched.route == route.number) {
             return;
@@ -90,7 +91,7 @@ impl Watch {
         });
     }
 
-    /// The route is not wanted any more.
+    /// Stops watching a route.
     pub(super) fn remove(&mut self, now: Instant, route: u32) {
         let Some(at) = self.list.iter().position(|watched| watched.route == route) else { return };
         let gone = self.list.swap_remove(at);
@@ -99,12 +100,12 @@ impl Watch {
         }
     }
 
-    /// Whether the link of a route is up.
+    /// Returns whether the link of a route is up.
     pub(super) fn is_up(&self, route: u32) -> bool {
         self.list.iter().any(|watched| watched.route == route && matches!(watched.state, State::Up(_)))
     }
 
-    /// The next route whose proxy worker has fallen silent.
+    /// Returns the next route whose proxy worker has fallen silent.
     pub(super) fn poll_dead(&mut self) -> Option<u32> {
         self.dead.pop_front()
     }
@@ -129,7 +130,7 @@ impl Watch {
                 LinkEvent::Down { link, reason } => self.on_down(now, via, link, &reason),
             }
         }
-        // Nothing is said to us; what is said all the same makes room again.
+        // No messages are expected; unexpected ones are received and discarded, which returns their credits.
         while self.endpoints[via].receive(now, &mut []).is_some() {
             any = true;
         }
@@ -142,7 +143,7 @@ impl Watch {
         };
         let (node, worker) = (watched.target.node, watched.target.worker);
         if (peer.node, peer.worker) != (node, worker) {
-            tracing::warn!(proxy = %node, worker, found = %peer.node, "another proxy answers at its address");
+            tracing::warn!(proxy = %node, worker, found = %peer.node, "another node answers at the proxy's address");
             return self.endpoints[via].close(now, link);
         }
         watched.state = State::Up(link);

@@ -1,8 +1,8 @@
-//! Packet classification: which service a packet is for, which addresses are ours, and which proxy worker gets a new
-//! flow.
+//! Packet classification: the service that a packet is addressed to, the addresses that the cluster owns, and the proxy
+//! worker that receives a new flow.
 //!
-//! Owns fixed-capacity tables only. It parses nothing (the caller hands in a [`PacketKey`]) and forgets everything
-//! about a packet when it has answered.
+//! Owns tables of fixed capacity and nothing else. It parses no bytes (the caller passes a [`PacketKey`]) and keeps no
+//! state of a packet after a lookup.
 #![forbid(unsafe_code)]
 
 mod maglev;

@@ -1,6 +1,6 @@
-//! Consistent choice of a backend for new flows, after the Maglev load balancer (Eisenbud et al., NSDI 2016, §3.4):
-//! each backend fills the table by a permutation of its own, in turns, so that shares are even and few entries change
-//! when a backend comes or goes. All network nodes with the same backends choose alike.
+//! Consistent choice of a backend for new flows, after the Maglev load balancer (Eisenbud et al., NSDI 2016, §3.4). The
+//! backends take turns in filling the table, each by its own permutation, so that shares are even and few entries
+//! change when a backend is added or removed. All network nodes with the same backends make the same choice.
 
 use core::hash::Hasher;
 
@@ -9,7 +9,7 @@ use siphasher::sip::SipHasher13;
 /// Entries of the table: a prime, so that every skip visits every entry, and some 100 times [`BACKENDS_MAX`], so that
 /// shares differ by about 1 %.
 pub const MAGLEV_TABLE_LEN: usize = 16_381;
-/// Most backends (workers of all proxies together).
+/// Largest number of backends (workers of all proxies together).
 pub const BACKENDS_MAX: usize = 160;
 
 const EMPTY: u16 = u16::MAX;
@@ -23,7 +23,7 @@ struct Backend<B> {
     next: u32,
 }
 
-/// The lookup table. Made once; rebuilding does not allocate.
+/// The lookup table. Its memory is allocated once; rebuilding does not allocate.
 #[derive(Clone, Debug)]
 pub struct Maglev<B> {
     entries: Box<[u16]>,
@@ -37,7 +37,7 @@ impl<B: Copy> Default for Maglev<B> {
 }
 
 impl<B: Copy> Maglev<B> {
-    /// A table without backends.
+    /// Creates a table without backends.
     pub fn new() -> Self {
         Maglev {
             entries: vec![EMPTY; MAGLEV_TABLE_LEN].into_boxed_slice(),
@@ -45,9 +45,9 @@ impl<B: Copy> Maglev<B> {
         }
     }
 
-    /// Fills the table for these backends. `name` is what identifies a backend on every network node; the order does
-    /// not matter to the outcome as long as the names are in one order everywhere. Backends beyond [`BACKENDS_MAX`]
-    /// are left out, and `false` says so.
+    /// Fills the table for these backends. `name` identifies a backend on every network node. Every node has to pass
+    /// the names in the same order; any order will do. Returns `false` if there are more than [`BACKENDS_MAX`]
+    /// backends; those beyond the limit are left out.
     pub fn rebuild<'n>(&mut self, backends: impl Iterator<Item = (&'n [u8], u8, B)>) -> bool {
         self.entries.fill(EMPTY);
         self.backends.clear();
@@ -76,24 +76,25 @@ impl<B: Copy> Maglev<B> {
         }
     }
 
-    /// The backend for a flow with this hash; `None` without backends.
+    /// Returns the backend for a flow with this hash; `None` if there are no backends.
     pub fn choose(&self, hash: u64) -> Option<B> {
         let index = self.entries[(hash % MAGLEV_TABLE_LEN as u64) as usize];
         self.backends.get(usize::from(index)).map(|b| b.backend)
     }
 
-    /// How many backends there are.
+    /// Returns the number of backends.
     pub fn len(&self) -> usize {
         self.backends.len()
     }
 
-    /// Whether there is no backend.
+    /// Returns whether there are no backends.
     pub fn is_empty(&self) -> bool {
         self.backends.is_empty()
     }
 }
 
-/// The next entry of the backend's permutation that is free. There is one: the caller fills no more than there are.
+/// Returns the next free entry in the backend's permutation. A free entry exists: the caller fills no more entries than
+/// the table has.
 fn next_free<B>(backend: &mut Backend<B>, entries: &[u16]) -> usize {
     loop {
         let step = u64::from(backend.next) * u64::from(backend.skip);
@@ -105,7 +106,7 @@ fn next_free<B>(backend: &mut Backend<B>, entries: &[u16]) -> usize {
     }
 }
 
-/// A hash that is the same on every network node, by fixed keys; backends' names are no attack.
+/// A hash with fixed keys, so that all network nodes compute the same value. Names of backends are trusted input.
 fn place(name: &[u8], worker: u8, which: u64) -> u64 {
     let mut hasher = SipHasher13::new_with_keys(0x6373_706d_6167_6c65, which);
     hasher.write(name);

@@ -1,20 +1,20 @@
 //! Rules and the exact-match classifier.
 //!
-//! The interface is that of a classifier over several fields (CSP §4.1): a key with all that a rule may look at, and a
-//! verdict. This first one matches destination address and port only.
+//! The interface is that of a classifier over several fields (CSP §4.1): a key with all fields that a rule may match,
+//! and a verdict. This implementation matches destination address and port only.
 
 use core::net::{IpAddr, SocketAddr};
 
-/// Names a service within one policy generation: its place in the list of rules' services.
+/// Identifies a service within one policy generation: its position in the rules' list of services.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ServiceIndex(pub u16);
 
-/// The fields of a packet that rules can look at.
+/// The fields of a packet that rules can match.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PacketKey {
-    /// Who sent it.
+    /// The sender's address and port.
     pub source: SocketAddr,
-    /// Whom it is for.
+    /// The destination's address and port.
     pub destination: SocketAddr,
     /// IP protocol number.
     pub protocol: u8,
@@ -22,7 +22,7 @@ pub struct PacketKey {
     pub lan_port: u16,
 }
 
-/// What a rule stands for.
+/// What a rule assigns its address to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Target {
     /// A service at this TCP port of the rule's address.
@@ -32,41 +32,41 @@ pub enum Target {
         /// The service.
         service: ServiceIndex,
     },
-    /// The address is ours for connections that applications open.
+    /// The address is the source of connections that applications open.
     Egress,
 }
 
 /// One rule.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Rule {
-    /// The address that becomes ours by it.
+    /// The address that the cluster owns by this rule.
     pub address: IpAddr,
-    /// For what.
+    /// What the address is used for.
     pub target: Target,
 }
 
-/// What is to become of a packet.
+/// The result of classifying a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Verdict {
-    /// It is for this service.
+    /// The packet is addressed to this service.
     Service(ServiceIndex),
-    /// It is for an egress address: part of a connection an application opened, or of none.
+    /// The packet is addressed to an egress address. It may belong to a connection that an application opened.
     Egress,
-    /// The address is ours, but nothing serves the port.
+    /// The cluster owns the address, but no service uses the port.
     NoService,
-    /// Not our address.
+    /// The cluster does not own the address.
     NotOurs,
 }
 
-/// Why rules were refused; the old ones stay.
+/// Why rules were refused. The previous rules stay in force.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RuleError {
-    /// More rules, or more addresses, than the classifier was made for.
+    /// More rules, or more addresses, than the classifier has room for.
     #[error("{count} rules do not fit a classifier for {capacity}")]
     TooMany {
-        /// How many were given.
+        /// Number of rules given.
         count: usize,
-        /// How many fit.
+        /// Number of rules that fit.
         capacity: usize,
     },
     /// Two rules for one address and port.
@@ -79,8 +79,8 @@ pub enum RuleError {
     },
 }
 
-/// An open-addressing table of fixed size, filled to at most half. The keys come from policy, not from packets, so
-/// that nobody outside can make its chains long: a fixed mix does for a hash.
+/// An open-addressing table of fixed size, at most half full. The keys come from policy, not from packets, so that no
+/// peer can lengthen its chains; a fixed hash function is sufficient.
 #[derive(Clone, Debug)]
 struct Table<V> {
     slots: Box<[Option<(u128, u32, V)>]>,
@@ -98,11 +98,11 @@ impl<V: Copy> Table<V> {
         self.len = 0;
     }
 
-    /// The slot of the key, or the empty one where it would go.
+    /// Returns the slot of the key, or the empty slot where it would be inserted.
     fn slot_of(&self, key: (u128, u32)) -> usize {
         let mask = self.slots.len() - 1;
         let mut at = mix(key) & mask;
-        // At most half of the slots are taken, so an empty one ends the walk.
+        // At most half of the slots are in use, so the search ends at an empty one.
         while let Some((address, port, _)) = &self.slots[at]
             && (*address, *port) != key
         {
@@ -132,7 +132,8 @@ fn mix((address, port): (u128, u32)) -> usize {
     (mixed ^ (mixed >> 29)) as usize
 }
 
-/// Address as a number that differs between the families: the IPv4-mapped form (RFC 4291 §2.5.5.2) for IPv4.
+/// Returns the address as a number that is unique across both families: IPv4 addresses in the IPv4-mapped form (RFC
+/// 4291 §2.5.5.2).
 fn address_bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(v4) => u128::from(v4.to_ipv6_mapped()),
@@ -140,7 +141,7 @@ fn address_bits(address: IpAddr) -> u128 {
     }
 }
 
-/// The exact-match classifier. Lookups and replacements allocate nothing.
+/// The exact-match classifier. Lookups and replacements do not allocate.
 #[derive(Clone, Debug)]
 pub struct Classifier {
     capacity: usize,
@@ -150,7 +151,7 @@ pub struct Classifier {
 }
 
 impl Classifier {
-    /// An empty classifier with room for `capacity` rules.
+    /// Creates an empty classifier with room for `capacity` rules.
     pub fn new(capacity: usize) -> Self {
         Classifier {
             capacity,
@@ -160,7 +161,7 @@ impl Classifier {
         }
     }
 
-    /// Replaces all rules, or leaves the old ones where the new ones cannot be.
+    /// Replaces all rules. On an error the previous rules stay in force.
     pub fn replace(&mut self, rules: &[Rule]) -> Result<(), RuleError> {
         if rules.len() > self.capacity {
             return Err(RuleError::TooMany { count: rules.len(), capacity: self.capacity });
@@ -182,7 +183,7 @@ impl Classifier {
         Ok(())
     }
 
-    /// What becomes of a TCP packet.
+    /// Returns the verdict for a TCP packet.
     pub fn classify(&self, key: &PacketKey) -> Verdict {
         let bits = address_bits(key.destination.ip());
         match self.services.find((bits, key.destination.port().into())) {
@@ -192,28 +193,28 @@ impl Classifier {
         }
     }
 
-    /// An address with services has no egress flows at the services' ports, but may at others.
+    /// An address with services has no egress flows at the services' ports, but may have some at other ports.
     fn verdict_without_service(&self, bits: u128) -> Verdict {
         if self.services.find((bits, EGRESS_PORT)).is_some() { Verdict::Egress } else { Verdict::NoService }
     }
 
-    /// Whether packets to `address` are for us (ARP, ND and ICMP ask).
+    /// Returns whether the cluster owns `address`. Used for ARP, ND and ICMP.
     pub fn owns(&self, address: IpAddr) -> bool {
         self.addresses.find((address_bits(address), 0)).is_some()
     }
 
-    /// Our addresses, each once, in the order of the rules.
+    /// Returns the addresses that the cluster owns, each once, in the order of the rules.
     pub fn addresses(&self) -> &[IpAddr] {
         &self.list
     }
 
-    /// How many rules there is room for.
+    /// Returns the number of rules that fit.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 }
 
-/// Beyond all ports: marks an egress address in the table of services.
+/// A value beyond all ports, which marks an egress address in the table of services.
 const EGRESS_PORT: u32 = 1 << 16;
 
 fn check_distinct(rules: &[Rule]) -> Result<(), RuleError> {

@@ -1,7 +1,7 @@
 //! Which worker of a network node receives a frame.
 //!
-//! Workers share nothing, so each flow must stay with one of them, and connections that applications open must find the worker that
-//! answers come to. Hence one rule, which both ends know:
+//! Workers share nothing, so each flow must stay with one of them, and the replies to connections that applications
+//! open must arrive at the worker that the proxy sends through. Hence one rule, known to both ends:
 //!
 //! ```text
 //!  TCP to a port below 49,152           (last 4 bytes of the source address + both ports) × 0x9e3779b1 >> 16, modulo workers
@@ -22,7 +22,7 @@ const TCP: u8 = 6;
 const FRAGMENT: u16 = 0x3fff;
 const V6_LEN: u8 = 40;
 
-/// The worker, of `workers`, that receives this Ethernet frame. What is cut short goes to worker 0.
+/// Returns which of `workers` workers receives this Ethernet frame. Truncated frames go to worker 0.
 pub fn worker_of(frame: &[u8], workers: usize) -> usize {
     frame.get(ETHERNET_LEN..).and_then(|packet| hash(ethertype(frame)?, packet)).unwrap_or(0) as usize
         % workers.max(1)
@@ -58,10 +58,10 @@ fn hash(ethertype: u16, packet: &[u8]) -> Option<u32> {
     Some(word(packet, at)?.wrapping_add(source).wrapping_mul(MULTIPLIER) >> SHIFT)
 }
 
-/// The same as a classic BPF program: (code, jump if true, jump if false, operand). The kernel takes its result modulo the group's
-/// members.
+/// Returns the same rule as a classic BPF program: (code, jump if true, jump if false, operand). The kernel takes its
+/// result modulo the group's members.
 pub(crate) fn program() -> [libc::sock_filter; 28] {
-    // linux/filter.h: offsets from the network header, and of what the kernel knows of the frame.
+    // linux/filter.h: offsets from the network header, and of the frame's metadata.
     const NET: u32 = -0x10_0000_i32 as u32;
     const PROTOCOL: u32 = -0x1000_i32 as u32;
     use libc::{

@@ -1,4 +1,4 @@
-//! What the core is made with, what it emits into, and what it tells.
+//! The core's configuration, its output interface, and what it reports: flows and counters.
 
 use std::net::IpAddr;
 
@@ -6,11 +6,11 @@ use csp_lan::TxOffload;
 use csp_types::{Duration, FlowLabel, FourTuple, Instant, MacAddr, Prefix};
 use csp_wire::tunnel::Record;
 
-/// Names a proxy for as long as the owner keeps it in this slot: below [`CoreConfig::proxies_max`].
+/// Identifies a proxy for as long as the caller keeps it in this slot: below [`CoreConfig::proxies_max`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ProxyId(pub u16);
 
-/// Names a LAN port: its place in [`CoreConfig::ports`].
+/// Identifies a LAN port: its index in [`CoreConfig::ports`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PortId(pub u16);
 
@@ -19,64 +19,65 @@ pub struct PortId(pub u16);
 #[error("the tunnel is full")]
 pub struct TunnelFull;
 
-/// Where the core's output goes. Everything is copied or sent before the call returns.
+/// Receives the core's output. Everything is copied or sent before a call returns.
 pub trait NetworkOutput {
-    /// A record for worker `record.worker` of `proxy`; its payload lies in `parts`, and `record.payload` is not looked
-    /// at. An error means that the record is dropped.
+    /// Sends a record to worker `record.worker` of `proxy`. Its payload is in `parts`; `record.payload` is ignored. On
+    /// an error the record is dropped.
     fn tunnel(&mut self, proxy: ProxyId, record: &Record<'_>, parts: &[&[u8]]) -> Result<(), TunnelFull>;
 
-    /// A frame for a LAN port. A port that cannot take it drops and counts it.
+    /// Transmits a frame on a LAN port. A port that has no room drops the frame and counts it.
     fn lan(&mut self, port: PortId, parts: &[&[u8]], offload: Option<TxOffload>);
 }
 
-/// One LAN port as the core sees it.
+/// One LAN port, as the core is configured.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PortConfig {
-    /// The port's own Ethernet address, which all our IP addresses share.
+    /// The port's own Ethernet address, used for all IP addresses of the cluster.
     pub mac: MacAddr,
     /// Largest IP packet of one segment, in bytes.
     pub mtu: u16,
-    /// Networks whose hosts are reached directly, as address and prefix length. With none, every host is.
+    /// Networks whose hosts are reached directly, as address and prefix length. If empty, every host is reached
+    /// directly.
     pub on_link: Vec<Prefix>,
-    /// Routers for the rest, at most one of each address family.
+    /// Routers for all other destinations, at most one of each address family.
     pub gateways: Vec<IpAddr>,
 }
 
 impl PortConfig {
-    /// A port on which every host is reached directly.
+    /// Returns the configuration of a port on which every host is reached directly.
     pub fn new(mac: MacAddr, mtu: u16) -> Self {
         PortConfig { mac, mtu, on_link: Vec::new(), gateways: Vec::new() }
     }
 }
 
-/// What a core is made with. All capacities are fixed from then on.
+/// Configuration of a core. All capacities are fixed at construction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CoreConfig {
-    /// The LAN ports; [`PortId`] counts them.
+    /// The LAN ports, indexed by [`PortId`].
     pub ports: Vec<PortConfig>,
-    /// Flows the table holds, those that are beginning and ending included. At most 2²².
+    /// Flows in the table, pending and lingering ones included. At most 2²².
     pub flows_max: usize,
-    /// Proxies that can be known at once.
+    /// Proxies known at once.
     pub proxies_max: usize,
     /// Policy rules (services and egress addresses).
     pub rules_max: usize,
-    /// Neighbours that can be known or asked for at once.
+    /// Neighbours known or being resolved at once.
     pub neighbours_max: usize,
-    /// Events the flight recorder keeps.
+    /// Events that the flight recorder holds.
     pub trace_len: usize,
-    /// Secret of the flow table's hash. Peers that know it can make its chains long.
+    /// Secret key of the flow table's hash. A peer that knows it can lengthen the table's chains.
     pub table_key: (u64, u64),
-    /// How long a flow may live without a label.
+    /// How long a flow may exist without a label.
     pub pending_timeout: Duration,
-    /// How long a flow's proxy is remembered after its label ended, for late segments.
+    /// How long a flow's proxy stays stored after its label ended, for late segments.
     pub linger: Duration,
-    /// How long a labelled flow may be silent; a backstop, as proxies end their flows.
+    /// How long a flow with a label may be silent. A safeguard: normally the proxy ends its flows.
     pub idle_timeout: Duration,
 }
 
 impl CoreConfig {
-    /// The defaults: 65,536 flows, 64 proxies, 1,024 rules, 1,024 neighbours; 60 s without label, 5 s after the end,
-    /// 1 h of silence. `table_key` must be drawn at random by the caller.
+    /// Returns the defaults: 65,536 flows, 64 proxies, 1,024 rules, 1,024 neighbours; 60 s without a label, 5 s after
+    /// the end, 1 h of silence. The caller draws `table_key` at random.
     pub fn new(ports: Vec<PortConfig>, table_key: (u64, u64)) -> Self {
         CoreConfig {
             ports,
@@ -96,74 +97,75 @@ impl CoreConfig {
 /// One flow as the admin endpoint shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FlowInfo {
-    /// The two ends.
+    /// Addresses and ports of both ends.
     pub tuple: FourTuple,
-    /// Its label; none while it begins or lingers.
+    /// Its label; none while the flow is pending or lingering.
     pub label: FlowLabel,
-    /// Whose it is.
+    /// The proxy that serves it.
     pub proxy: ProxyId,
-    /// Which of the proxy's workers.
+    /// The proxy's worker that serves it.
     pub worker: u8,
-    /// Where its peer is reached.
+    /// The LAN port by which its peer is reached.
     pub port: PortId,
-    /// The peer's (or the router's) Ethernet address, once known.
+    /// Ethernet address of the peer or its router, once known.
     pub peer_mac: Option<MacAddr>,
-    /// When the entry was made.
+    /// When the entry was created.
     pub created: Instant,
-    /// When a segment last passed, either way.
+    /// When a segment last passed in either direction.
     pub last_used: Instant,
-    /// Segments from the LAN, coalesced ones counted once.
+    /// Segments from the LAN; a coalesced one counts once.
     pub segments_in: u64,
-    /// Segments to the LAN, large ones counted once.
+    /// Segments to the LAN; one that the port will cut counts once.
     pub segments_out: u64,
 }
 
-/// What the core counted. Everything that is dropped is counted exactly once, under its reason.
+/// Counters of the core. Each dropped frame or record is counted exactly once, under its reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// Frames from the LAN.
     pub frames_in: u64,
-    /// TCP segments that went into the tunnel.
+    /// TCP segments sent into the tunnel.
     pub segments_in: u64,
-    /// Packets those stand for, before coalescing.
+    /// Packets that these represent, before coalescing.
     pub packets_in: u64,
-    /// TCP payload bytes that went into the tunnel.
+    /// TCP payload bytes sent into the tunnel.
     pub bytes_in: u64,
     /// Records from the tunnel.
     pub records_out: u64,
-    /// TCP segments that went to the LAN (large ones counted once).
+    /// TCP segments passed to LAN ports; one that the port will cut counts once.
     pub segments_out: u64,
-    /// TCP payload bytes that went to the LAN.
+    /// TCP payload bytes passed to LAN ports.
     pub bytes_out: u64,
-    /// Flows that came to the table.
+    /// Flows added to the table.
     pub flows_created: u64,
-    /// Labels that were bound to flows.
+    /// Labels bound to flows.
     pub labels_bound: u64,
-    /// Labels that ended by the proxy's word.
+    /// Labels that their proxy ended.
     pub labels_ended: u64,
-    /// Flows removed because their proxy went away.
+    /// Flows removed because their proxy is down.
     pub flows_lost: u64,
-    /// Flows that expired without or with a label.
+    /// Flows that expired, with or without a label.
     pub flows_expired: u64,
-    /// Flows pushed out by new ones when the table was full.
+    /// Flows evicted from a full table.
     pub flows_evicted: u64,
     /// ARP requests and neighbour solicitations answered.
     pub neighbour_answers: u64,
     /// ARP requests and neighbour solicitations sent.
     pub neighbour_requests: u64,
-    /// Packets by which another host claimed one of our addresses.
+    /// Packets by which another host claimed one of the cluster's addresses.
     pub address_conflicts: u64,
-    /// Segments of known flows that came from another Ethernet address or port than their peer's and did not move it.
+    /// Segments of known flows from another Ethernet address or port than their peer's that were not accepted as a
+    /// move.
     pub moves_doubted: u64,
     /// Echo requests answered.
     pub echo_answers: u64,
-    /// Resets sent for ports that nothing serves.
+    /// Resets sent for ports that no service uses.
     pub resets_sent: u64,
     /// ICMP errors passed to proxies.
     pub icmp_errors_in: u64,
-    /// Proxies told that a segment was longer than the port's MTU.
-    pub path_errors_told: u64,
-    /// Dropped from the LAN: shorter than its headers say, or contradictory.
+    /// Errors sent to proxies because a segment was longer than the port's MTU.
+    pub path_errors_reported: u64,
+    /// Dropped from the LAN: shorter than its headers indicate, or contradictory.
     pub drop_malformed: u64,
     /// Dropped from the LAN: an IP, ICMP or TCP checksum was wrong.
     pub drop_bad_checksum: u64,
@@ -171,27 +173,28 @@ pub struct Counters {
     pub drop_fragment: u64,
     /// Dropped from the LAN: for another Ethernet or IP address.
     pub drop_not_ours: u64,
-    /// Dropped from the LAN: a protocol that is not served.
+    /// Dropped from the LAN: a protocol that the node does not process.
     pub drop_protocol: u64,
-    /// Dropped from the LAN: one of our addresses, but no service there, and no answer due.
+    /// Dropped from the LAN: an address of the cluster, but no service and no reply due.
     pub drop_no_service: u64,
-    /// Dropped from the LAN: no proxy is up, or not all were tried and the connection is not a new one.
+    /// Dropped from the LAN: no proxy is up; or some proxies have not been tried yet and the segment opens no
+    /// connection.
     pub drop_no_proxy: u64,
-    /// Dropped from the LAN: the tunnel took no more.
+    /// Dropped from the LAN: the tunnel had no room.
     pub drop_tunnel_full: u64,
-    /// Not answered: more answers were due than the node gives in a second.
+    /// Not answered: the limit of replies per second was reached.
     pub drop_answer_limit: u64,
-    /// Dropped from the tunnel: an ill-formed record or segment.
+    /// Dropped from the tunnel: a malformed record or segment.
     pub drop_bad_record: u64,
     /// Dropped from the tunnel: a label that is bound to no flow.
     pub drop_unknown_label: u64,
-    /// Dropped from the tunnel: a label of an earlier generation, or another proxy's or worker's.
+    /// Dropped from the tunnel: a label of an earlier generation, or of another proxy or worker.
     pub drop_stale_label: u64,
-    /// Dropped from the tunnel: a source address that is not ours, or a flow that is another proxy's.
+    /// Dropped from the tunnel: a source address that the cluster does not own, or a flow of another proxy.
     pub drop_foreign_flow: u64,
-    /// Dropped from the tunnel: longer than the port's MTU and not to be segmented.
+    /// Dropped from the tunnel: longer than the port's MTU and without a segment size.
     pub drop_too_long: u64,
-    /// Dropped from the tunnel: the peer's Ethernet address is not known (yet).
+    /// Dropped from the tunnel: the peer's Ethernet address is not known.
     pub drop_unresolved: u64,
     /// Dropped: the flow table was full of labelled flows.
     pub drop_table_full: u64,

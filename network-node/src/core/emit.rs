@@ -1,4 +1,4 @@
-//! Frames to the LAN: Ethernet and IP headers, and TCP segments with the work left to the port.
+//! Frames to the LAN: Ethernet and IP headers, and TCP segments whose checksum and cutting are left to the port.
 
 use std::net::IpAddr;
 
@@ -13,13 +13,13 @@ use super::api::{NetworkOutput, PortId};
 
 /// Room for an Ethernet and the longer of the IP headers.
 pub(super) const HEADERS_LEN_MAX: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN;
-/// RFC 9293 leaves it open; what hosts use.
+/// RFC 9293 leaves the value open; 64 is what hosts use.
 pub(super) const TTL: u8 = 64;
 const TCP_CHECKSUM_AT: usize = 16;
 
-/// From whom and to whom a packet goes.
+/// The LAN port, and the source and destination addresses of a packet.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Way {
+pub(super) struct Route {
     pub(super) port: PortId,
     pub(super) source_mac: MacAddr,
     pub(super) destination_mac: MacAddr,
@@ -27,7 +27,7 @@ pub(super) struct Way {
     pub(super) destination: IpAddr,
 }
 
-/// What the IP header says beside the addresses.
+/// The fields of the IP header other than addresses and lengths.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IpFields {
     pub(super) protocol: u8,
@@ -45,12 +45,12 @@ pub(super) struct Headers {
 }
 
 impl Headers {
-    /// `None` where the addresses' families differ or the payload is too long for an IP packet.
-    pub(super) fn new(way: &Way, ip: IpFields, payload_len: usize) -> Option<Self> {
+    /// Returns `None` if the addresses' families differ or the payload is too long for an IP packet.
+    pub(super) fn new(route: &Route, ip: IpFields, payload_len: usize) -> Option<Self> {
         let mut headers = Headers { bytes: [0; HEADERS_LEN_MAX], len: 0 };
         let (frame, packet) = headers.bytes.split_at_mut(ethernet::HEADER_LEN);
-        let (ether_type, ip_len) = ip_header(packet, (way.source, way.destination), ip, payload_len)?;
-        let (destination, source) = (way.destination_mac, way.source_mac);
+        let (ether_type, ip_len) = ip_header(packet, (route.source, route.destination), ip, payload_len)?;
+        let (destination, source) = (route.destination_mac, route.source_mac);
         let frame_len = ethernet::Repr { destination, source, ether_type }.emit(frame).ok()?;
         headers.len = frame_len + ip_len;
         Some(headers)
@@ -61,8 +61,9 @@ impl Headers {
     }
 }
 
-/// Writes the header of an IP packet with `payload_len` bytes behind it; says in which frames it goes and how long it is.
-/// `None` where the families of `source` and `destination` differ or the payload is too long for an IP packet.
+/// Writes the header of an IP packet with a payload of `payload_len` bytes. Returns the EtherType of its frames and the
+/// header's length; `None` if the families of `source` and `destination` differ or the payload is too long for an IP
+/// packet.
 pub(super) fn ip_header(
     out: &mut [u8],
     (source, destination): (IpAddr, IpAddr),
@@ -96,32 +97,32 @@ pub(super) fn ip_header(
     }
 }
 
-/// Why a segment was not handed to the port.
+/// Why a segment was not passed to the port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SegmentError {
-    /// Longer than the MTU, and not to be cut.
+    /// Longer than the MTU, and without a segment size.
     TooLong,
 }
 
-/// A segment on its way to the LAN.
+/// A segment to be transmitted on the LAN.
 pub(super) struct OutSegment<'a> {
     pub(super) segment: Segment<'a>,
-    /// TCP header and data, what `segment` views.
+    /// TCP header and data, the bytes that `segment` views.
     pub(super) bytes: &'a [u8],
     pub(super) ecn: Ecn,
-    /// TCP payload of each packet; 0 where it is one packet.
+    /// TCP payload of each packet; 0 if the segment is one packet.
     pub(super) segment_size: u16,
     pub(super) identification: u16,
 }
 
-/// The MTU holds the headers and something of the payload of every piece.
+/// Returns whether the MTU has room for the IP header and `tcp_len` bytes of TCP header and payload.
 fn fits(mtu: u16, ip_len: usize, tcp_len: usize) -> bool {
     ip_len + tcp_len <= usize::from(mtu)
 }
 
-/// Hands a segment to the port, with its checksum and its cutting left to it.
+/// Passes a segment to the port, which completes its checksum and cuts it.
 pub(super) fn segment(
-    way: &Way,
+    route: &Route,
     mtu: u16,
     out_segment: &OutSegment<'_>,
     out: &mut impl NetworkOutput,
@@ -129,23 +130,23 @@ pub(super) fn segment(
     let OutSegment { segment, bytes, ecn, segment_size, identification } = out_segment;
     let header_len = segment.header_len();
     let data = segment.payload();
-    let ip_len = if way.source.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
+    let ip_len = if route.source.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
     let cut = *segment_size != 0 && data.len() > usize::from(*segment_size);
     let piece_len = if cut { usize::from(*segment_size) } else { data.len() };
     if !fits(mtu, ip_len, header_len + piece_len) {
         return Err(SegmentError::TooLong);
     }
     let ip = IpFields { protocol: ipv4::PROTOCOL_TCP, ttl: TTL, ecn: *ecn, identification: *identification };
-    let headers = Headers::new(way, ip, bytes.len()).ok_or(SegmentError::TooLong)?;
+    let headers = Headers::new(route, ip, bytes.len()).ok_or(SegmentError::TooLong)?;
 
     let mut tcp_header = [0; tcp::HEADER_LEN_MAX];
     let tcp_header = &mut tcp_header[..header_len];
     tcp_header.copy_from_slice(&bytes[..header_len]);
-    let pseudo = Checksum::pseudo(way.source, way.destination, ipv4::PROTOCOL_TCP, bytes.len() as u32);
+    let pseudo = Checksum::pseudo(route.source, route.destination, ipv4::PROTOCOL_TCP, bytes.len() as u32);
     let partial = pseudo.ok_or(SegmentError::TooLong)?.partial();
     tcp_header[TCP_CHECKSUM_AT..TCP_CHECKSUM_AT + 2].copy_from_slice(&partial.to_be_bytes());
 
-    let kind = if way.source.is_ipv4() { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
+    let kind = if route.source.is_ipv4() { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
     let cwr = segment.flags().contains(tcp::Flags::CWR);
     let tcp_at = headers.as_slice().len();
     let offload = TxOffload {
@@ -154,11 +155,11 @@ pub(super) fn segment(
         gso: cut.then_some(Gso { kind, segment_size: *segment_size, cwr }),
         header_len: (tcp_at + header_len) as u16,
     };
-    out.lan(way.port, &[headers.as_slice(), tcp_header, data], Some(offload));
+    out.lan(route.port, &[headers.as_slice(), tcp_header, data], Some(offload));
     Ok(())
 }
 
-/// The way from the cluster's end of a flow to its peer.
-pub(super) fn way(tuple: &FourTuple, port: PortId, source_mac: MacAddr, destination_mac: MacAddr) -> Way {
-    Way { port, source_mac, destination_mac, source: tuple.local.ip(), destination: tuple.remote.ip() }
+/// Returns the route from the cluster's end of a flow to its peer.
+pub(super) fn route(tuple: &FourTuple, port: PortId, source_mac: MacAddr, destination_mac: MacAddr) -> Route {
+    Route { port, source_mac, destination_mac, source: tuple.local.ip(), destination: tuple.remote.ip() }
 }

@@ -1,7 +1,7 @@
-//! The flow table: 4-tuples to what is known of their flows, of fixed capacity, with expiry.
+//! The flow table: maps 4-tuples to flows; fixed capacity, with expiry.
 //!
-//! Entries live in a slab; an open-addressing index with a keyed hash finds them; each is in one of three lists that
-//! are walked from the end that is due first. Nothing allocates after construction.
+//! Entries are in a slab, and an open-addressing index with a keyed hash finds them. Each entry is in one of three
+//! lists, one for each state, whose head expires first. Nothing allocates after construction.
 
 use std::hash::Hasher;
 use std::net::{IpAddr, SocketAddr};
@@ -13,21 +13,21 @@ use super::api::{PortId, ProxyId};
 use super::whereabouts::Sent;
 
 const NIL: u32 = u32::MAX;
-/// Entries that the index can name.
+/// Largest number of entries that the index can address.
 const FLOWS_LIMIT: usize = 1 << INDEX_BITS;
 
-/// Names an entry. Only meaningful until the entry is removed.
+/// Identifies an entry. Valid until the entry is removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct FlowIndex(pub(super) u32);
 
-/// Where a flow is in its life.
+/// State of a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FlowState {
-    /// Begun from the LAN, no label yet.
+    /// Opened from the LAN, without a label so far.
     Pending = 0,
     /// Has a label.
     Bound = 1,
-    /// Its label ended, or it never was one of ours: remembered for late segments.
+    /// Its label has ended, or it never had one: kept for late segments.
     Lingering = 2,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Flow {
     pub(super) worker: u8,
     pub(super) port: PortId,
     pub(super) peer_mac: Option<MacAddr>,
-    /// What was sent to the peer, by which it is known when it moves.
+    /// What was sent to the peer; used to verify that a segment from another Ethernet address is the peer's.
     pub(super) sent: Sent,
     pub(super) created: Instant,
     pub(super) last_used: Instant,
@@ -53,7 +53,7 @@ pub(super) struct Flow {
     next: u32,
 }
 
-/// What a new entry starts with.
+/// Initial values of an entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NewFlow {
     pub(super) tuple: FourTuple,
@@ -144,9 +144,10 @@ impl FlowTable {
         self.flows.len()
     }
 
-    /// The entry that must go before another one in `state` fits: `None` while there is room, or when none may be pushed
-    /// out. Strangers' entries, which have no label yet, push out each other once they take half of the table: a flood
-    /// of SYNs or ACKs leaves alone what lingers and those that come after it.
+    /// Returns the entry to evict before another one in `state` is inserted: `None` while there is room, or if no entry
+    /// may be evicted. Pending entries, and likewise lingering ones, evict their own oldest as soon as they fill half of
+    /// the table: neither a flood of SYNs nor one of other segments can occupy it all. In a full table the oldest
+    /// lingering entry is evicted, or else the oldest pending one; never a bound one.
     pub(super) fn victim(&self, state: FlowState) -> Option<FlowIndex> {
         let list = &self.lists[state as usize];
         if state != FlowState::Bound && list.len >= self.flows.len().div_ceil(2) {
@@ -159,7 +160,7 @@ impl FlowTable {
         heads.into_iter().find(|head| *head != NIL).map(FlowIndex)
     }
 
-    /// Adds an entry whose tuple is not in the table; `None` when the table is full.
+    /// Adds an entry, whose tuple must not be in the table; `None` if the table is full.
     pub(super) fn insert(&mut self, now: Instant, new: NewFlow) -> Option<FlowIndex> {
         let index = self.free.pop()?;
         let mask = self.buckets.len() - 1;
@@ -190,7 +191,7 @@ impl FlowTable {
         Some(FlowIndex(index))
     }
 
-    /// Moves an entry to a state and starts that state's time anew.
+    /// Changes the state of an entry and restarts its timeout.
     pub(super) fn set_state(&mut self, now: Instant, index: FlowIndex, state: FlowState) {
         let deadline = now + self.lifetime(state);
         self.unlink(index);
@@ -210,8 +211,8 @@ impl FlowTable {
         Some(flow)
     }
 
-    /// The next entry whose time is over. Bound entries that were used since are put back: their list is in order of
-    /// binding, so that a silent flow is found after one to two times the idle time.
+    /// Returns the next entry that has expired. Bound entries that were used in the meantime are moved to the end of
+    /// their list. That list is in order of binding, so a silent flow expires after one to two times the idle timeout.
     pub(super) fn expired(&mut self, now: Instant) -> Option<FlowIndex> {
         for state in [FlowState::Lingering, FlowState::Pending] {
             let head = FlowIndex(self.lists[state as usize].head);
@@ -234,7 +235,7 @@ impl FlowTable {
         None
     }
 
-    /// When an entry's time may be over.
+    /// Returns the earliest time at which an entry may expire.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.lists.iter().filter_map(|l| self.flow(FlowIndex(l.head))).map(|f| f.deadline).min()
     }
@@ -247,7 +248,7 @@ impl FlowTable {
         }
     }
 
-    /// Takes the entry out of the index and moves later ones of its chain up (Knuth, vol. 3, §6.4, algorithm R).
+    /// Removes the entry from the index and moves later entries of its chain up (Knuth, vol. 3, §6.4, algorithm R).
     fn remove_bucket(&mut self, index: FlowIndex, hash: u64) {
         let mask = self.buckets.len() - 1;
         let mut hole = hash as usize & mask;
@@ -265,7 +266,7 @@ impl FlowTable {
                 break;
             }
             let home = self.flow(FlowIndex(candidate)).map_or(at, |f| f.hash as usize & mask);
-            // It may move into the hole unless its home lies behind the hole on the way to where it is.
+            // It may move into the hole unless its home bucket lies between the hole and its present bucket.
             if at.wrapping_sub(home) & mask >= at.wrapping_sub(hole) & mask {
                 self.buckets[hole] = candidate;
                 hole = at;
@@ -305,7 +306,7 @@ impl FlowTable {
     }
 }
 
-/// A keyed hash of a 4-tuple.
+/// Returns a keyed hash of a 4-tuple.
 pub(super) fn tuple_hash(tuple: &FourTuple, key: (u64, u64)) -> u64 {
     let mut hasher = SipHasher13::new_with_keys(key.0, key.1);
     let mut bytes = [0; 36];

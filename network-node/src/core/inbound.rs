@@ -1,4 +1,4 @@
-//! From the LAN to the tunnel: checks, the flow table, and the choice of a proxy for new flows.
+//! From the LAN to the tunnel: checks, flow table, and choice of a proxy for new flows.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,7 +13,7 @@ use csp_wire::tunnel::{Age, Flags, Record, RecordKind};
 use csp_wire::{Ecn, WireError, ipv4, ipv6};
 
 use super::api::{NetworkOutput, PortId, ProxyId};
-use super::emit::Way;
+use super::emit::Route;
 use super::flow_table::{FlowIndex, FlowState, NewFlow};
 use super::node::NetworkCore;
 use super::path_error::icmp_record;
@@ -32,20 +32,20 @@ struct Inbound<'a> {
     /// TCP header and data within it.
     bytes: &'a [u8],
     segment: Segment<'a>,
-    /// Packets it stands for.
+    /// Number of packets that it represents.
     coalesced: u16,
-    /// TCP payload of each of them; 0 when it is one.
+    /// TCP payload of each of them; 0 if it is one packet.
     segment_size: u16,
 }
 
-/// Addresses that no host may send from.
+/// Addresses that no host may use as a source.
 fn is_martian(source: IpAddr) -> bool {
     let broadcast = matches!(source, IpAddr::V4(v4) if v4.is_broadcast());
     broadcast || source.is_multicast() || source.is_unspecified() || source.is_loopback()
 }
 
 impl NetworkCore {
-    /// Takes a frame from a LAN port.
+    /// Processes a frame from a LAN port.
     pub fn on_frame(&mut self, now: Instant, port: PortId, frame: &Frame<'_>, out: &mut impl NetworkOutput) {
         self.counters.frames_in += 1;
         let ethernet = match ethernet::Frame::parse(frame.bytes) {
@@ -99,8 +99,8 @@ impl NetworkCore {
                 self.on_tcp(now, port, peer_mac, frame, ends, whole, packet.payload(), out);
             }
             ipv4::PROTOCOL_ICMP => {
-                let way = self.way_to_sender(port, peer_mac, source, destination);
-                self.on_icmp_v4(now, &way, whole, packet.payload(), out);
+                let route = self.route_to_sender(port, peer_mac, source, destination);
+                self.on_icmp_v4(now, &route, whole, packet.payload(), out);
             }
             _ => self.counters.drop_protocol += 1,
         }
@@ -137,16 +137,16 @@ impl NetworkCore {
                 self.on_tcp(now, port, peer_mac, frame, ends, whole, packet.payload(), out);
             }
             ipv6::PROTOCOL_ICMPV6 => {
-                let way = self.way_to_sender(port, peer_mac, source, destination);
-                self.on_icmp_v6(now, &way, whole, &packet, out);
+                let route = self.route_to_sender(port, peer_mac, source, destination);
+                self.on_icmp_v6(now, &route, whole, &packet, out);
             }
             _ => self.counters.drop_protocol += 1,
         }
     }
 
-    fn way_to_sender(&self, port: PortId, peer_mac: MacAddr, source: IpAddr, destination: IpAddr) -> Way {
+    fn route_to_sender(&self, port: PortId, peer_mac: MacAddr, source: IpAddr, destination: IpAddr) -> Route {
         let source_mac = self.port_mac(port);
-        Way { port, source_mac, destination_mac: peer_mac, source: destination, destination: source }
+        Route { port, source_mac, destination_mac: peer_mac, source: destination, destination: source }
     }
 
     #[expect(
@@ -210,7 +210,7 @@ impl NetworkCore {
             flow.sent = Sent::default();
         }
         let moved = (flow.port, flow.peer_mac) != (inbound.port, Some(inbound.peer_mac));
-        if moved && (flow.peer_mac.is_none() || flow.sent.vouches_for(&inbound.segment)) {
+        if moved && (flow.peer_mac.is_none() || flow.sent.plausible(&inbound.segment)) {
             (flow.port, flow.peer_mac) = (inbound.port, Some(inbound.peer_mac));
         } else if moved {
             self.counters.moves_doubted += 1;
@@ -219,7 +219,7 @@ impl NetworkCore {
         flow.segments_in += 1;
         let (proxy, worker, label) = (flow.proxy, flow.worker, flow.label);
         if again {
-            // The tuple is used again; the proxy that may hold it in TIME-WAIT decides (RFC 6191).
+            // The tuple is used again. The proxy that may hold it in TIME-WAIT decides (RFC 6191).
             self.flows.set_state(inbound.now, index, FlowState::Pending);
         }
         self.forward(inbound, proxy, worker, label, out);
@@ -238,8 +238,8 @@ impl NetworkCore {
             Verdict::Service(_) => {}
             Verdict::Egress if !begins => {}
             Verdict::Egress | Verdict::NoService => {
-                let way = self.way_back(&inbound.tuple, inbound.port, inbound.peer_mac);
-                return self.refuse(inbound.now, &way, &inbound.segment, out);
+                let route = self.reply_route(&inbound.tuple, inbound.port, inbound.peer_mac);
+                return self.refuse(inbound.now, &route, &inbound.segment, out);
             }
             Verdict::NotOurs => return self.counters.drop_not_ours += 1,
         }
@@ -263,7 +263,7 @@ impl NetworkCore {
         }
     }
 
-    /// Sends the segment to its proxy: compacted where it has a label, else as the whole packet.
+    /// Sends the segment to its proxy: without IP header if it has a label, otherwise as the whole packet.
     fn forward(
         &mut self,
         inbound: &Inbound<'_>,
@@ -298,7 +298,7 @@ impl NetworkCore {
         self.counters.bytes_in += inbound.segment.payload().len() as u64;
     }
 
-    /// An ICMP error about a segment of ours goes to the flow's proxy, which judges it (RFC 5927).
+    /// Sends an ICMP error about a segment of a bound flow to the flow's proxy, which validates it (RFC 5927).
     pub(super) fn on_icmp_error(
         &mut self,
         packet: &[u8],

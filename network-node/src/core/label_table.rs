@@ -1,7 +1,8 @@
-//! From a proxy's labels to flows: one array for each proxy, indexed by the label's index.
+//! Maps a proxy's labels to flows: one array for each proxy, indexed by the label's index.
 //!
-//! The arrays cover the whole index space, so that no label a proxy gives out lies outside; the kernel gives memory
-//! only for the pages that are touched. The generation is checked against the flow, which holds the whole label.
+//! The arrays cover the whole index space, so that any label that a proxy assigns has an entry. The kernel allocates
+//! memory only for pages that are touched. The generation is compared with that of the flow, which stores the whole
+//! label.
 
 use csp_types::{FlowLabel, INDEX_BITS};
 
@@ -11,7 +12,7 @@ use super::flow_table::FlowIndex;
 const LABELS_PER_PROXY: usize = 1 << INDEX_BITS;
 
 pub(super) struct LabelTable {
-    /// By proxy; each entry is a flow's index plus 1, or 0.
+    /// By proxy; each entry is a flow's index plus 1, or 0 if the label is not bound.
     proxies: Vec<Box<[u32]>>,
     bound: usize,
 }
@@ -21,7 +22,7 @@ impl LabelTable {
         LabelTable { proxies: (0..proxies_max).map(|_| Box::default()).collect(), bound: 0 }
     }
 
-    /// Makes the array of a proxy that is seen for the first time.
+    /// Allocates the array of a proxy whose slot is used for the first time.
     pub(super) fn prepare(&mut self, proxy: ProxyId) {
         if let Some(table) = self.proxies.get_mut(usize::from(proxy.0))
             && table.is_empty()
@@ -35,7 +36,7 @@ impl LabelTable {
         entry.checked_sub(1).map(FlowIndex)
     }
 
-    /// Binds the label's slot; returns the flow that had it, whose label is void now.
+    /// Binds the label's slot to `flow`. Returns the flow that it was bound to before, whose label is now invalid.
     pub(super) fn set(&mut self, proxy: ProxyId, label: FlowLabel, flow: FlowIndex) -> Option<FlowIndex> {
         let entry = self.proxies.get_mut(usize::from(proxy.0))?.get_mut(label.index())?;
         let before = std::mem::replace(entry, flow.0 + 1);
@@ -43,7 +44,7 @@ impl LabelTable {
         before.checked_sub(1).map(FlowIndex)
     }
 
-    /// Frees the label's slot if `flow` has it.
+    /// Releases the label's slot if it is bound to `flow`.
     pub(super) fn clear(&mut self, proxy: ProxyId, label: FlowLabel, flow: FlowIndex) {
         let table = self.proxies.get_mut(usize::from(proxy.0));
         if let Some(entry) = table.and_then(|t| t.get_mut(label.index()))
@@ -54,7 +55,7 @@ impl LabelTable {
         }
     }
 
-    /// How many labels are bound.
+    /// Returns the number of bound labels.
     pub(super) fn len(&self) -> usize {
         self.bound
     }

@@ -1,5 +1,6 @@
-//! The neighbour cache, for connections that applications open: who has an IP address on a LAN port, asked by ARP or
-//! ND; and the first segments that wait for the answer. Clients need none of it: they are answered where they asked.
+//! The neighbour cache for connections that applications open: resolves IP addresses on a LAN port by ARP or ND, and
+//! holds the first segments until the reply arrives. Replies to clients don't use it: they go to the Ethernet address
+//! from which the client sent.
 
 use std::net::IpAddr;
 
@@ -8,33 +9,33 @@ use csp_wire::Ecn;
 
 use super::api::PortId;
 
-/// Segments that wait for neighbours at most, and their longest: a SYN with all its options fits.
+/// Largest number of segments that wait for neighbours, and the longest of them: a SYN with all its options fits.
 const WAITING_MAX: usize = 64;
 const WAITING_LEN_MAX: usize = 128;
-/// Requests before a neighbour counts as absent, and the time between them (RFC 4861 §10).
+/// Requests sent before a neighbour counts as unreachable, and the interval between them (RFC 4861 §10).
 const REQUESTS_MAX: u8 = 3;
 const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
-/// How long an answer is believed without another.
+/// How long a resolved address stays valid without another reply.
 const KNOWN_FOR: Duration = Duration::from_secs(60);
 
-/// A question to send: who has `address`? Answer to `asker`.
+/// A request to send for the Ethernet address of `address`, with `requester` as its source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Request {
     pub(super) port: PortId,
     pub(super) address: IpAddr,
-    pub(super) asker: IpAddr,
+    pub(super) requester: IpAddr,
 }
 
-/// What the cache says of a neighbour.
+/// Result of a lookup in the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Lookup {
-    /// It is there.
+    /// The neighbour's Ethernet address.
     Known(MacAddr),
-    /// It is being asked for.
+    /// A request was sent and has not been answered.
     Asking,
-    /// It is to be asked for now.
+    /// The caller has to send this request now.
     Ask(Request),
-    /// The cache is full of questions.
+    /// Every entry of the cache has an unanswered request.
     Full,
 }
 
@@ -46,7 +47,7 @@ struct Entry {
     deadline: Instant,
 }
 
-/// A segment that waits.
+/// A segment that waits for its neighbour.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
     pub(super) port: PortId,
@@ -80,7 +81,7 @@ impl Neighbours {
         }
     }
 
-    /// Who has the address that `request` names, beginning to ask where nothing is known.
+    /// Looks up the address that `request` names. If it is unknown, the caller has to send the request.
     pub(super) fn look_up(&mut self, now: Instant, request: Request) -> Lookup {
         if let Some(entry) = self.entry_mut(request.port, request.address) {
             match entry.mac {
@@ -98,14 +99,14 @@ impl Neighbours {
         Lookup::Ask(request)
     }
 
-    /// Takes in that `mac` has the address. Only who was asked for is learnt; returns whether it was.
+    /// Records that `mac` has `address` if the cache has an entry for it. Returns whether it has.
     pub(super) fn learn(&mut self, now: Instant, port: PortId, address: IpAddr, mac: MacAddr) -> bool {
         let Some(entry) = self.entry_mut(port, address) else { return false };
         (entry.mac, entry.deadline) = (Some(mac), now + KNOWN_FOR);
         true
     }
 
-    /// Keeps a segment until its neighbour answers; `false` where it is too long or too many wait.
+    /// Queues a segment until its neighbour answers; `false` if it is too long or the queue is full.
     pub(super) fn wait(&mut self, request: Request, tuple: FourTuple, ecn: Ecn, segment: &[u8]) -> bool {
         let mut bytes = [0; WAITING_LEN_MAX];
         let Some(room) = bytes.get_mut(..segment.len()) else { return false };
@@ -118,14 +119,14 @@ impl Neighbours {
         true
     }
 
-    /// The next segment that waits for this neighbour, in the order they came.
+    /// Removes and returns the next segment that waits for this neighbour, in order of arrival.
     pub(super) fn take_waiting(&mut self, port: PortId, next_hop: IpAddr) -> Option<Waiting> {
         let at = self.waiting.iter().position(|w| w.port == port && w.next_hop == next_hop)?;
         Some(self.waiting.remove(at))
     }
 
-    /// The next question to repeat. A neighbour that did not answer the last one is forgotten, and what waited for it
-    /// is dropped: `dropped` grows by that.
+    /// Returns the next request to repeat. The entry of a neighbour that did not answer the last one is removed, and
+    /// the segments that wait for it are dropped; `dropped` is increased by their number.
     pub(super) fn due(&mut self, now: Instant, dropped: &mut u64) -> Option<Request> {
         while let Some(at) = self.entries.iter().position(|e| e.mac.is_none() && e.deadline <= now) {
             let entry = &mut self.entries[at];
@@ -143,7 +144,7 @@ impl Neighbours {
         None
     }
 
-    /// When [`due`](Self::due) has something to say.
+    /// Returns when to call [`due`](Self::due) next.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.entries.iter().filter(|e| e.mac.is_none()).map(|e| e.deadline).min()
     }
@@ -152,7 +153,7 @@ impl Neighbours {
         self.entries.iter_mut().find(|e| e.request.port == port && e.request.address == address)
     }
 
-    /// Forgets the known neighbour that was confirmed the longest time ago.
+    /// Evicts the resolved neighbour whose confirmation is the oldest. Returns whether there was one.
     fn make_room(&mut self) -> bool {
         let known = self.entries.iter().enumerate().filter(|(_, e)| e.mac.is_some());
         let Some((at, _)) = known.min_by_key(|(_, e)| e.deadline) else { return false };
@@ -171,7 +172,7 @@ mod tests {
         Request {
             port: PortId(0),
             address: IpAddr::from([10, 0, 0, last]),
-            asker: IpAddr::from([10, 0, 0, 100]),
+            requester: IpAddr::from([10, 0, 0, 100]),
         }
     }
 
@@ -191,7 +192,7 @@ mod tests {
         assert!(cache.learn(at(1), PortId(0), request(1).address, MAC));
         assert_eq!(cache.look_up(at(60), request(1)), Lookup::Known(MAC));
         assert_eq!(cache.look_up(at(61), request(1)), Lookup::Ask(request(1)));
-        assert!(!cache.learn(at(61), PortId(0), request(2).address, MAC), "nobody asked for it");
+        assert!(!cache.learn(at(61), PortId(0), request(2).address, MAC), "no request was sent for it");
     }
 
     #[test]
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_cache_forgets_the_known_but_not_the_asked() {
+    fn a_full_cache_evicts_known_neighbours_not_pending_requests() {
         let mut cache = Neighbours::new(2);
         cache.look_up(at(0), request(1));
         cache.look_up(at(0), request(2));

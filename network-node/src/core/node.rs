@@ -1,4 +1,4 @@
-//! The core itself: construction, control and time.
+//! The core: construction, control and timers.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,21 +12,22 @@ use super::neighbour::Neighbours;
 use super::proxies::Proxies;
 use super::responder::AnswerLimit;
 
-/// How often a new address is announced, and how far apart (RFC 5227 §2.3 asks for two, two seconds apart; one more
-/// costs nothing and makes up for a switch port that comes up late).
+/// How often a new address is announced, and the interval (RFC 5227 §2.3 requires two, two seconds apart; the third one
+/// reaches a switch port that comes up late).
 const ANNOUNCEMENTS: u8 = 3;
 const ANNOUNCEMENT_INTERVAL: Duration = Duration::from_secs(2);
-/// Flows that one call of `on_timeout` removes at most, so that a burst of expiries does not stop the worker.
+/// Largest number of flows that one call of `on_timeout` removes, so that a burst of expiries does not delay the
+/// worker.
 const EXPIRIES_PER_CALL_MAX: usize = 1024;
 
-/// An address that is still to be announced.
+/// An address that has announcements left to send.
 struct Announcement {
     address: IpAddr,
     left: u8,
     due: Instant,
 }
 
-/// The network node's logic; one worker's own.
+/// The network node's logic for one worker.
 pub struct NetworkCore {
     ports: Vec<PortConfig>,
     pub(super) classifier: Classifier,
@@ -44,8 +45,8 @@ pub struct NetworkCore {
 }
 
 impl NetworkCore {
-    /// A core without services and proxies. All tables are allocated here, but for a proxy's label table, which is
-    /// made when its slot is first used.
+    /// Creates a core without services and proxies. All tables are allocated here, except a proxy's label table, which
+    /// is allocated when its slot is first used.
     pub fn new(config: CoreConfig) -> Self {
         let lifetimes =
             Lifetimes { pending: config.pending_timeout, idle: config.idle_timeout, linger: config.linger };
@@ -66,11 +67,11 @@ impl NetworkCore {
         }
     }
 
-    /// Replaces the services (virtual address and port) and egress addresses; flows go on. Addresses that are new are
-    /// announced to the LAN.
+    /// Replaces the services (virtual address and port) and the egress addresses. Existing flows continue. New
+    /// addresses are announced on the LAN.
     ///
     /// # Errors
-    /// More rules than fit, or two services with one address and port: nothing changes.
+    /// More rules than fit, or two services with the same address and port. The previous rules stay in force.
     pub fn set_services(
         &mut self,
         now: Instant,
@@ -101,24 +102,25 @@ impl NetworkCore {
         Ok(())
     }
 
-    /// All `workers` of a proxy can be sent to.
+    /// Records that all `workers` of a proxy can be sent to.
     pub fn proxy_up(&mut self, proxy: ProxyId, node: NodeId, workers: u8) {
         for worker in 0..workers {
             self.worker_up(proxy, node, worker);
         }
     }
 
-    /// The proxy is dead or gone: its flows are forgotten, their next segments go to other proxies.
+    /// Records that a proxy is down. Its flows are removed; their next segments go to other proxies.
     pub fn proxy_down(&mut self, proxy: ProxyId) {
         for worker in 0..=u8::MAX {
             if self.proxies.is_up(proxy, worker) {
                 self.proxies.set_down(proxy, worker);
             }
         }
-        self.forget_flows(proxy, None);
+        self.remove_flows(proxy, None);
     }
 
-    /// One worker of a proxy can be sent to. A slot that holds another node is emptied first.
+    /// Records that one worker of a proxy can be sent to. If the slot belongs to another node, that node is removed
+    /// first.
     pub fn worker_up(&mut self, proxy: ProxyId, node: NodeId, worker: u8) {
         if self.proxies.node(proxy).is_some_and(|known| known != node) {
             self.proxy_down(proxy);
@@ -127,14 +129,14 @@ impl NetworkCore {
         self.proxies.set_up(proxy, node, worker);
     }
 
-    /// One worker of a proxy is dead or gone, as [`proxy_down`](Self::proxy_down).
+    /// Records that one worker of a proxy is down, as [`proxy_down`](Self::proxy_down) does for all of them.
     pub fn worker_down(&mut self, proxy: ProxyId, worker: u8) {
         self.proxies.set_down(proxy, worker);
-        self.forget_flows(proxy, Some(worker));
+        self.remove_flows(proxy, Some(worker));
     }
 
-    /// One worker of a proxy cannot be reached, and it is not known yet whether it lives: new flows go to others, its
-    /// own are kept without their labels. Either [`worker_up`](Self::worker_up) or
+    /// Records that one worker of a proxy cannot be reached while it is not known whether it is alive. New flows go to
+    /// other workers; its own flows are kept without their labels. Either [`worker_up`](Self::worker_up) or
     /// [`worker_down`](Self::worker_down) follows.
     pub fn worker_unreachable(&mut self, now: Instant, proxy: ProxyId, worker: u8) {
         self.proxies.set_down(proxy, worker);
@@ -148,13 +150,13 @@ impl NetworkCore {
         }
     }
 
-    /// Whether all proxies that should be there were tried. Until then connections that are not known are left alone:
-    /// given to the wrong proxy, they would be reset.
+    /// Sets whether every expected proxy has been tried. Until then segments of unknown connections are dropped: a
+    /// proxy that does not own the connection would reset it.
     pub fn set_settled(&mut self, settled: bool) {
         self.settled = settled;
     }
 
-    fn forget_flows(&mut self, proxy: ProxyId, worker: Option<u8>) {
+    fn remove_flows(&mut self, proxy: ProxyId, worker: Option<u8>) {
         for at in 0..self.flows.capacity() {
             let index = FlowIndex(at as u32);
             let theirs = |w: u8| worker.is_none_or(|worker| worker == w);
@@ -165,7 +167,7 @@ impl NetworkCore {
         }
     }
 
-    /// Does what is due: expiry, announcements, repeated questions.
+    /// Processes what is due: expiry, announcements, repeated neighbour requests.
     pub fn on_timeout(&mut self, now: Instant, out: &mut impl NetworkOutput) {
         for _ in 0..EXPIRIES_PER_CALL_MAX {
             let Some(index) = self.flows.expired(now) else { break };
@@ -179,7 +181,7 @@ impl NetworkCore {
         }
     }
 
-    /// When to call [`on_timeout`](Self::on_timeout) next.
+    /// Returns when to call [`on_timeout`](Self::on_timeout) next.
     pub fn next_timeout(&self) -> Option<Instant> {
         let announcement = self.announcements.iter().map(|a| a.due).min();
         [self.flows.next_deadline(), self.neighbours.next_deadline(), announcement]
@@ -204,7 +206,7 @@ impl NetworkCore {
         self.announcements.retain(|a| a.left > 0);
     }
 
-    /// Adds a flow, pushing out one that matters less where the table is full.
+    /// Adds a flow. If the table is full, a flow of lower priority is evicted ([`FlowTable::victim`]).
     pub(super) fn insert_flow(&mut self, now: Instant, new: NewFlow) -> Option<FlowIndex> {
         if let Some(victim) = self.flows.victim(new.state) {
             self.remove_flow(victim);
@@ -228,7 +230,7 @@ impl NetworkCore {
         self.ports.get(usize::from(port.0)).map_or(0, |p| p.mtu)
     }
 
-    /// The port and the neighbour by which `destination` is reached.
+    /// Returns the port and the neighbour by which `destination` is reached.
     pub(super) fn next_hop(&self, destination: IpAddr) -> (PortId, IpAddr) {
         let on_link = |p: &PortConfig| p.on_link.iter().any(|net| net.contains(destination));
         if let Some(at) = self.ports.iter().position(on_link) {
@@ -241,23 +243,24 @@ impl NetworkCore {
         routed.unwrap_or((PortId(0), destination))
     }
 
-    /// The next IPv4 identification. All packets are sent with DF, for which any value does (RFC 6864 §4.1).
+    /// Returns the next IPv4 identification. All packets are sent with DF, for which any value is valid (RFC 6864
+    /// §4.1).
     pub(super) fn next_identification(&mut self) -> u16 {
         self.identification = self.identification.wrapping_add(1);
         self.identification
     }
 
-    /// What was counted so far.
+    /// Returns the counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// The flight recorder.
+    /// Returns the flight recorder.
     pub fn trace(&self) -> &TraceRing {
         &self.trace
     }
 
-    /// The flows in the table, in no order.
+    /// Returns the flows in the table, in no particular order.
     pub fn flows(&self) -> impl Iterator<Item = FlowInfo> + '_ {
         self.flows.iter().map(|(_, flow)| FlowInfo {
             tuple: flow.tuple,
@@ -273,22 +276,22 @@ impl NetworkCore {
         })
     }
 
-    /// How many flows are in the table.
+    /// Returns the number of flows in the table.
     pub fn flow_count(&self) -> usize {
         self.flows.len()
     }
 
-    /// How many of them linger: their connection is over.
+    /// Returns the number of lingering flows, whose connection is over.
     pub fn lingering_count(&self) -> usize {
         self.flows.count(FlowState::Lingering)
     }
 
-    /// How many flows the table holds.
+    /// Returns the capacity of the flow table.
     pub fn flow_capacity(&self) -> usize {
         self.flows.capacity()
     }
 
-    /// How many labels are bound.
+    /// Returns the number of bound labels.
     pub fn label_count(&self) -> usize {
         self.labels.len()
     }

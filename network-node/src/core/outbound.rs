@@ -1,4 +1,4 @@
-//! From the tunnel to the LAN: labels, the headers they stand for, and the end of flows.
+//! From the tunnel to the LAN: labels, the headers that they replace, and the end of flows.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,7 +14,7 @@ use super::neighbour::{Lookup, Request, Waiting};
 use super::node::NetworkCore;
 use super::whereabouts::Sent;
 
-/// A TCP packet as a proxy sent it whole.
+/// A TCP packet that a proxy sent with its IP header.
 struct WholePacket<'a> {
     tuple: FourTuple,
     ecn: Ecn,
@@ -51,8 +51,8 @@ fn check_protocol(protocol: u8) -> Result<(), WireError> {
 }
 
 impl NetworkCore {
-    /// Takes a record from the tunnel of worker `record.worker` of `proxy`; the caller checks that it came over that
-    /// worker's link.
+    /// Processes a record from the tunnel of worker `record.worker` of `proxy`. The caller has verified that it arrived
+    /// on that worker's link.
     pub fn on_record(
         &mut self,
         now: Instant,
@@ -71,12 +71,12 @@ impl NetworkCore {
                     self.end_flow(now, index);
                 }
             }
-            // Only network nodes pass these on.
+            // Only network nodes send ICMP errors through the tunnel.
             RecordKind::IcmpError => self.counters.drop_bad_record += 1,
         }
     }
 
-    /// The flow that the record's label is bound to; a record without one is counted.
+    /// Returns the flow that the record's label is bound to. If there is none, the record is counted as dropped.
     fn flow_of(&mut self, proxy: ProxyId, record: &Record<'_>) -> Option<FlowIndex> {
         let Some(index) = self.labels.get(proxy, record.label) else {
             self.counters.drop_unknown_label += 1;
@@ -136,7 +136,8 @@ impl NetworkCore {
         }
     }
 
-    /// Binds the record's label to the flow of `tuple`, or finds it bound. `None` where that cannot be; it is counted.
+    /// Binds the record's label to the flow of `tuple`, unless it is bound already. `None` if it cannot be bound; the
+    /// reason is counted.
     fn bind(
         &mut self,
         now: Instant,
@@ -153,13 +154,13 @@ impl NetworkCore {
             if flow.state == FlowState::Bound && theirs && flow.label == record.label {
                 return Some(index);
             }
-            // A lingering tuple may be used by another proxy; one that lives may not.
+            // Another proxy may use a lingering tuple, but not that of a pending or bound flow.
             if !theirs && flow.state != FlowState::Lingering {
                 self.counters.drop_foreign_flow += 1;
                 let flags = packet.segment.flags();
                 if flags.syn() && !flags.ack() {
-                    // A proxy that opens a connection learns at once that another has its addresses: it takes
-                    // another port. Should the tunnel be full, its next SYN is answered.
+                    // A proxy that opens a connection is notified at once that another proxy uses these addresses and
+                    // ports; it then tries another port. If the tunnel is full, the next SYN causes the notification.
                     let _ = out.tunnel(proxy, &Record::flow_end(record.label, record.worker), &[]);
                 }
                 return None;
@@ -170,7 +171,7 @@ impl NetworkCore {
             return None;
         }
         if !self.proxies.is_up(proxy, record.worker) {
-            // Its link went away while the record waited: nothing of it may stay.
+            // The link was lost while the record waited; the flow must not be created.
             self.counters.drop_stale_label += 1;
             return None;
         }
@@ -182,7 +183,7 @@ impl NetworkCore {
         Some(index)
     }
 
-    /// The entry of a connection that an application opens.
+    /// Creates the entry of a connection that an application opens.
     fn insert_active(
         &mut self,
         now: Instant,
@@ -202,7 +203,7 @@ impl NetworkCore {
     fn bind_label(&mut self, now: Instant, proxy: ProxyId, record: &Record<'_>, index: FlowIndex) {
         self.unbind(index);
         if let Some(before) = self.labels.set(proxy, record.label, index) {
-            // The proxy gave the slot away again without a word: the flow that had it is over.
+            // The proxy assigned the slot again without ending the flow that had it; that flow is over.
             if let Some(flow) = self.flows.flow_mut(before) {
                 flow.label = FlowLabel::NONE;
             }
@@ -217,7 +218,7 @@ impl NetworkCore {
         self.trace_label(TraceKind::LabelBound, now, record.label, hash);
     }
 
-    /// Takes the label from the flow and remembers its proxy for late segments.
+    /// Ends the flow's label and keeps its proxy for late segments.
     fn end_flow(&mut self, now: Instant, index: FlowIndex) {
         let Some((label, hash)) = self.flows.flow(index).map(|f| (f.label, f.hash)) else { return };
         self.unbind(index);
@@ -228,7 +229,7 @@ impl NetworkCore {
         }
     }
 
-    /// Frees the label that the flow has, if any.
+    /// Releases the flow's label, if it has one.
     pub(super) fn unbind(&mut self, index: FlowIndex) {
         let Some(flow) = self.flows.flow_mut(index) else { return };
         if !flow.label.is_none() {
@@ -257,12 +258,12 @@ impl NetworkCore {
             flow.segments_out += 1;
             flow.sent.note(&segment);
         }
-        let way = emit::way(tuple, port, self.port_mac(port), mac);
+        let route = emit::route(tuple, port, self.port_mac(port), mac);
         let identification = self.next_identification();
         let out_segment =
             OutSegment { segment, bytes, ecn, segment_size: record.segment_size, identification };
         let mtu = self.port_mtu(port);
-        if emit::segment(&way, mtu, &out_segment, out).is_err() {
+        if emit::segment(&route, mtu, &out_segment, out).is_err() {
             self.counters.drop_too_long += 1;
             return self.report_too_long(index, bytes, mtu, out);
         }
@@ -272,7 +273,7 @@ impl NetworkCore {
         self.trace_segment(TraceKind::LanOut, now, record.label, &segment, hash);
     }
 
-    /// The peer's (or its router's) Ethernet address; where it must be asked for first, the segment waits.
+    /// Returns the Ethernet address of the peer or its router. If it has to be requested first, the segment is queued.
     fn resolve(
         &mut self,
         now: Instant,
@@ -282,7 +283,7 @@ impl NetworkCore {
         out: &mut impl NetworkOutput,
     ) -> Option<(PortId, MacAddr)> {
         let (port, address) = self.next_hop(tuple.remote.ip());
-        let request = Request { port, address, asker: tuple.local.ip() };
+        let request = Request { port, address, requester: tuple.local.ip() };
         match self.neighbours.look_up(now, request) {
             Lookup::Known(mac) => return Some((port, mac)),
             Lookup::Ask(request) => self.ask(&request, out),
@@ -298,7 +299,7 @@ impl NetworkCore {
         None
     }
 
-    /// Transmits a segment whose neighbour has answered.
+    /// Transmits a queued segment whose neighbour has answered.
     pub(super) fn send_waiting(
         &mut self,
         now: Instant,
@@ -312,7 +313,7 @@ impl NetworkCore {
             (flow.port, flow.peer_mac) = (waiting.port, Some(mac));
         }
         let label = index.and_then(|i| self.flows.flow(i)).map_or(FlowLabel::NONE, |f| f.label);
-        // Only its label and segment size (none) are looked at.
+        // `transmit` reads only the label and the segment size (none) of it.
         let record = Record::flow_end(label, 0);
         self.transmit(now, index, &waiting.tuple, &record, waiting.ecn, waiting.segment(), segment, out);
     }

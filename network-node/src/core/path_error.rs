@@ -1,5 +1,5 @@
-//! What a proxy is told of a segment that is longer than the port's MTU: the ICMP error that a router in front of a
-//! narrow link would have sent (RFC 1191 §4, RFC 8201 §4), so that the proxy knows one kind of news only.
+//! What a proxy receives when a segment is longer than the port's MTU: the ICMP error that a router in front of a
+//! narrow link would have sent (RFC 1191 §4, RFC 8201 §4), so that the proxy processes one kind of error only.
 
 use std::net::IpAddr;
 
@@ -13,13 +13,13 @@ use super::emit::{IpFields, TTL, ip_header};
 use super::flow_table::{Flow, FlowIndex, FlowState};
 use super::node::NetworkCore;
 
-/// The start of a TCP header that errors quote at least: ports and sequence number (RFC 792).
+/// Length of the part of a TCP header that errors quote at least: ports and sequence number (RFC 792).
 const QUOTED_TCP_LEN: usize = 8;
-/// Header, ICMP header, quoted header and start of the segment, of the longer family.
+/// Length of the longest error: IP header, ICMP header, quoted IP header and start of the segment, with IPv6.
 const ERROR_LEN_MAX: usize = 2 * ipv6::HEADER_LEN + v6::HEADER_LEN + QUOTED_TCP_LEN;
 
 impl NetworkCore {
-    /// A segment of the flow, which begins with the TCP header `tcp`, did not fit `mtu`.
+    /// Reports to the flow's proxy that a segment, which begins with the TCP header `tcp`, was longer than `mtu`.
     pub(super) fn report_too_long(
         &mut self,
         index: Option<FlowIndex>,
@@ -31,14 +31,14 @@ impl NetworkCore {
         let Some((flow, start)) = flow.zip(tcp.first_chunk::<QUOTED_TCP_LEN>()) else { return };
         let mut error = [0; ERROR_LEN_MAX];
         let Some(len) = too_big(&mut error, &flow.tuple, start, mtu) else { return };
-        // A full tunnel: the segment is sent again, and too long again.
+        // If the tunnel is full: the segment is retransmitted, and is too long again.
         if out.tunnel(flow.proxy, &icmp_record(flow), &[&error[..len]]).is_ok() {
-            self.counters.path_errors_told += 1;
+            self.counters.path_errors_reported += 1;
         }
     }
 }
 
-/// The record, still without its packet, with which an ICMP error about a flow goes to the flow's proxy.
+/// Returns the record that carries an ICMP error about a flow to the flow's proxy, without its packet.
 pub(super) fn icmp_record(flow: &Flow) -> Record<'static> {
     Record {
         kind: RecordKind::IcmpError,
@@ -53,7 +53,8 @@ pub(super) fn icmp_record(flow: &Flow) -> Record<'static> {
     }
 }
 
-/// Writes the error about a segment of `tuple` that starts with `tcp`, from our own end to it; returns its length.
+/// Writes the error about a segment of `tuple` that starts with `tcp`, from the cluster's own end to itself. Returns
+/// its length.
 fn too_big(out: &mut [u8], tuple: &FourTuple, tcp: &[u8; QUOTED_TCP_LEN], mtu: u16) -> Option<usize> {
     let (local, remote) = (tuple.local.ip(), tuple.remote.ip());
     let fields = |protocol| IpFields { protocol, ttl: TTL, ecn: Ecn::NotEct, identification: 0 };

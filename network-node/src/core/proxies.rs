@@ -1,4 +1,4 @@
-//! The proxies that can be sent to, and the choice among their workers for new flows.
+//! The proxies that can be sent to, and the choice of one of their workers for a new flow.
 
 use csp_classify::Maglev;
 use csp_types::{FourTuple, NodeId};
@@ -6,7 +6,7 @@ use csp_types::{FourTuple, NodeId};
 use super::api::ProxyId;
 use super::flow_table::tuple_hash;
 
-/// The same on every network node, so that all choose alike and a flow that moves between them keeps its proxy.
+/// The same on every network node, so that all make the same choice and a flow that moves between them keeps its proxy.
 const CHOICE_KEY: (u64, u64) = (0x6373_7020_6e6e, 0x6368_6f69_6365);
 const WORKERS_MAX: usize = csp_types::limits::PROXY_WORKERS_MAX;
 
@@ -31,7 +31,7 @@ impl Proxies {
         }
     }
 
-    /// The node in this slot, while it has a worker up.
+    /// Returns the node in this slot, if it has a worker that is up.
     pub(super) fn node(&self, proxy: ProxyId) -> Option<NodeId> {
         self.slots.get(usize::from(proxy.0)).and_then(|s| s.node)
     }
@@ -58,7 +58,7 @@ impl Proxies {
         self.slots.get(usize::from(proxy.0)).is_some_and(|s| s.up[usize::from(worker)])
     }
 
-    /// Which proxy worker gets a new flow.
+    /// Chooses the proxy worker for a new flow.
     pub(super) fn choose(&self, tuple: &FourTuple) -> Option<(ProxyId, u8)> {
         self.table.choose(tuple_hash(tuple, CHOICE_KEY))
     }
@@ -67,7 +67,7 @@ impl Proxies {
         let Proxies { slots, order, table } = self;
         order.clear();
         order.extend((0..slots.len() as u16).filter(|at| slots[usize::from(*at)].node.is_some()));
-        // In the order of names, which is the same on every network node; slots are not.
+        // In the order of names, which is the same on every network node; the order of slots is not.
         order.sort_unstable_by_key(|at| slots[usize::from(*at)].node);
         let workers = order.iter().flat_map(|at| {
             let slot = &slots[usize::from(*at)];

@@ -1,5 +1,5 @@
-//! What the network node answers itself: ARP, neighbour discovery and ICMP echo for our addresses, resets for ports
-//! that nothing serves; and what it says unasked: announcements of new addresses, questions for neighbours.
+//! What the network node sends by itself: replies to ARP, neighbour discovery and ICMP echo for the cluster's
+//! addresses, resets for ports that no service uses, announcements of new addresses, and requests for neighbours.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,21 +11,21 @@ use csp_wire::tcp::{self, Flags, Segment};
 use csp_wire::{Ecn, arp, ipv4, ipv6};
 
 use super::api::{NetworkOutput, PortId};
-use super::emit::{self, Headers, IpFields, OutSegment, Way};
+use super::emit::{self, Headers, IpFields, OutSegment, Route};
 use super::neighbour::Request;
 use super::node::NetworkCore;
 
-/// Echo answers and resets within one second at most, so that nobody makes the node reflect a flood.
+/// Limit of echo replies and resets per second, so that no peer can use the node to reflect a flood.
 const ANSWERS_PER_SECOND_MAX: u32 = 10_000;
 const ONE_SECOND: Duration = Duration::from_secs(1);
-/// Longest ICMP message that is echoed, in bytes: what a frame of 9,000 bytes holds.
+/// Longest ICMP message that is echoed, in bytes; it fits a frame of 9,000 bytes.
 const ECHO_LEN_MAX: usize = 9_000;
-/// ND: 8 bytes, target and one link-layer address.
+/// Length of an ND message: 8 bytes, target and one link-layer address.
 const NEIGHBOR_LEN_MAX: usize = 32;
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const TTL: u8 = 64;
 
-/// Counts answers in windows of a second.
+/// Limits replies per window of one second.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AnswerLimit {
     window: Instant,
@@ -42,14 +42,14 @@ impl AnswerLimit {
     }
 }
 
-/// The Ethernet address of an IPv6 group (RFC 2464 §7).
+/// Returns the Ethernet address of an IPv6 multicast group (RFC 2464 §7).
 fn group_mac(group: Ipv6Addr) -> MacAddr {
     let [.., a, b, c, d] = group.octets();
     MacAddr([0x33, 0x33, a, b, c, d])
 }
 
 impl NetworkCore {
-    /// ARP: learns who was asked for, answers for our addresses.
+    /// Processes an ARP packet: updates the neighbour cache, and answers requests for addresses of the cluster.
     pub(super) fn on_arp(&mut self, now: Instant, port: PortId, packet: &[u8], out: &mut impl NetworkOutput) {
         let packet = match arp::Packet::parse(packet) {
             Ok(packet) => arp::Repr::parse(&packet),
@@ -72,11 +72,12 @@ impl NetworkCore {
         }
     }
 
-    /// ICMP over IPv4: echo is answered, errors go to the flow's proxy. `packet` is the whole IP packet.
+    /// Processes ICMP over IPv4: answers echo requests, passes errors to the flow's proxy. `packet` is the whole IP
+    /// packet.
     pub(super) fn on_icmp_v4(
         &mut self,
         now: Instant,
-        way_back: &Way,
+        reply_route: &Route,
         packet: &[u8],
         message: &[u8],
         out: &mut impl NetworkOutput,
@@ -86,7 +87,7 @@ impl NetworkCore {
                 let mut answer = [0; ECHO_LEN_MAX];
                 let reply = v4::Message::EchoReply { identifier, sequence, data };
                 let Ok(len) = reply.emit(&mut answer) else { return self.counters.drop_malformed += 1 };
-                self.answer_echo(now, way_back, ipv4::PROTOCOL_ICMP, &answer[..len], out);
+                self.answer_echo(now, reply_route, ipv4::PROTOCOL_ICMP, &answer[..len], out);
             }
             Ok(
                 v4::Message::DestinationUnreachable { quoted, .. }
@@ -98,11 +99,11 @@ impl NetworkCore {
         }
     }
 
-    /// ICMPv6: as ICMP, and neighbour discovery. `packet` is the whole IP packet.
+    /// Processes ICMPv6: as ICMP, and neighbour discovery. `packet` is the whole IP packet.
     pub(super) fn on_icmp_v6(
         &mut self,
         now: Instant,
-        way_back: &Way,
+        reply_route: &Route,
         packet: &[u8],
         view: &ipv6::Packet<'_>,
         out: &mut impl NetworkOutput,
@@ -114,7 +115,7 @@ impl NetworkCore {
                 let Ok(len) = reply.emit(view.destination(), view.source(), &mut answer) else {
                     return self.counters.drop_malformed += 1;
                 };
-                self.answer_echo(now, way_back, ipv6::PROTOCOL_ICMPV6, &answer[..len], out);
+                self.answer_echo(now, reply_route, ipv6::PROTOCOL_ICMPV6, &answer[..len], out);
             }
             Ok(
                 v6::Message::DestinationUnreachable { quoted, .. }
@@ -123,11 +124,11 @@ impl NetworkCore {
                 | v6::Message::ParameterProblem { quoted, .. },
             ) => self.on_icmp_error(packet, csp_wire::icmp::QuotedTcp::parse_v6(quoted), out),
             Ok(v6::Message::NeighborSolicitation { target, source_link }) => {
-                self.on_solicitation(now, way_back, target, source_link, out);
+                self.on_solicitation(now, reply_route, target, source_link, out);
             }
             Ok(v6::Message::NeighborAdvertisement { target, target_link, .. }) => match target_link {
                 _ if self.classifier.owns(target.into()) => self.counters.address_conflicts += 1,
-                Some(mac) => self.on_neighbour(now, way_back.port, target.into(), mac, out),
+                Some(mac) => self.on_neighbour(now, reply_route.port, target.into(), mac, out),
                 None => {}
             },
             Ok(_) => self.counters.drop_protocol += 1,
@@ -142,43 +143,45 @@ impl NetworkCore {
     fn on_solicitation(
         &mut self,
         now: Instant,
-        way_back: &Way,
+        reply_route: &Route,
         target: Ipv6Addr,
         source_link: Option<MacAddr>,
         out: &mut impl NetworkOutput,
     ) {
-        if let (false, Some(mac)) = (way_back.destination.is_unspecified(), source_link) {
-            self.on_neighbour(now, way_back.port, way_back.destination, mac, out);
+        if let (false, Some(mac)) = (reply_route.destination.is_unspecified(), source_link) {
+            self.on_neighbour(now, reply_route.port, reply_route.destination, mac, out);
         }
         if !self.classifier.owns(target.into()) {
             return;
         }
         self.counters.neighbour_answers += 1;
-        let asker = match way_back.destination {
-            IpAddr::V6(asker) if !asker.is_unspecified() => Some((asker, way_back.destination_mac)),
-            // Somebody checks whether the address is free (RFC 4862 §5.4): all nodes are told that it is not.
+        let requester = match reply_route.destination {
+            IpAddr::V6(requester) if !requester.is_unspecified() => {
+                Some((requester, reply_route.destination_mac))
+            }
+            // Duplicate address detection (RFC 4862 §5.4): all nodes are notified that the address is in use.
             _ => None,
         };
-        self.advertise(way_back.port, target, asker, out);
+        self.advertise(reply_route.port, target, requester, out);
     }
 
-    /// Says that `target` is ours: to who asked, or to all.
+    /// Advertises that `target` belongs to the cluster: to the requester, or to all nodes.
     fn advertise(
         &mut self,
         port: PortId,
         target: Ipv6Addr,
-        asker: Option<(Ipv6Addr, MacAddr)>,
+        requester: Option<(Ipv6Addr, MacAddr)>,
         out: &mut impl NetworkOutput,
     ) {
         let mac = self.port_mac(port);
         let message = v6::Message::NeighborAdvertisement {
             router: false,
-            solicited: asker.is_some(),
+            solicited: requester.is_some(),
             override_cache: true,
             target,
             target_link: Some(mac),
         };
-        let (destination, destination_mac) = asker.unwrap_or((ALL_NODES, group_mac(ALL_NODES)));
+        let (destination, destination_mac) = requester.unwrap_or((ALL_NODES, group_mac(ALL_NODES)));
         self.send_neighbor(port, target, (destination, destination_mac), &message, out);
     }
 
@@ -193,15 +196,20 @@ impl NetworkCore {
         let mut bytes = [0; NEIGHBOR_LEN_MAX];
         let Ok(len) = message.emit(source, destination, &mut bytes) else { return };
         let source_mac = self.port_mac(port);
-        let way =
-            Way { port, source_mac, destination_mac, source: source.into(), destination: destination.into() };
-        self.send_ip(&way, ipv6::PROTOCOL_ICMPV6, NEIGHBOR_HOP_LIMIT, &bytes[..len], out);
+        let route = Route {
+            port,
+            source_mac,
+            destination_mac,
+            source: source.into(),
+            destination: destination.into(),
+        };
+        self.send_ip(&route, ipv6::PROTOCOL_ICMPV6, NEIGHBOR_HOP_LIMIT, &bytes[..len], out);
     }
 
     fn answer_echo(
         &mut self,
         now: Instant,
-        way: &Way,
+        route: &Route,
         protocol: u8,
         message: &[u8],
         out: &mut impl NetworkOutput,
@@ -211,22 +219,29 @@ impl NetworkCore {
             return;
         }
         self.counters.echo_answers += 1;
-        self.send_ip(way, protocol, TTL, message, out);
+        self.send_ip(route, protocol, TTL, message, out);
     }
 
-    fn send_ip(&mut self, way: &Way, protocol: u8, ttl: u8, payload: &[u8], out: &mut impl NetworkOutput) {
+    fn send_ip(
+        &mut self,
+        route: &Route,
+        protocol: u8,
+        ttl: u8,
+        payload: &[u8],
+        out: &mut impl NetworkOutput,
+    ) {
         let identification = self.next_identification();
         let ip = IpFields { protocol, ttl, ecn: Ecn::NotEct, identification };
-        if let Some(headers) = Headers::new(way, ip, payload.len()) {
-            out.lan(way.port, &[headers.as_slice(), payload], None);
+        if let Some(headers) = Headers::new(route, ip, payload.len()) {
+            out.lan(route.port, &[headers.as_slice(), payload], None);
         }
     }
 
-    /// Answers a segment that nothing serves as a closed port does (RFC 9293 §3.10.7.1).
+    /// Answers a segment to a port that no service uses, as a closed port does (RFC 9293 §3.10.7.1).
     pub(super) fn refuse(
         &mut self,
         now: Instant,
-        way: &Way,
+        route: &Route,
         segment: &Segment<'_>,
         out: &mut impl NetworkOutput,
     ) {
@@ -255,12 +270,12 @@ impl NetworkCore {
         let identification = self.next_identification();
         let ecn = Ecn::NotEct;
         let reset = OutSegment { segment: reset, bytes: &bytes, ecn, segment_size: 0, identification };
-        if emit::segment(way, self.port_mtu(way.port), &reset, out).is_ok() {
+        if emit::segment(route, self.port_mtu(route.port), &reset, out).is_ok() {
             self.counters.resets_sent += 1;
         }
     }
 
-    /// A neighbour told where it is: what waited for it goes out.
+    /// Processes a neighbour's reply: transmits the segments that wait for it.
     fn on_neighbour(
         &mut self,
         now: Instant,
@@ -277,26 +292,26 @@ impl NetworkCore {
         }
     }
 
-    /// Asks for a neighbour.
+    /// Sends a request for a neighbour.
     pub(super) fn ask(&mut self, request: &Request, out: &mut impl NetworkOutput) {
         self.counters.neighbour_requests += 1;
         let mac = self.port_mac(request.port);
-        match (request.address, request.asker) {
-            (IpAddr::V4(target), IpAddr::V4(asker)) => {
-                let question = arp::Repr::request(mac, asker, target);
+        match (request.address, request.requester) {
+            (IpAddr::V4(target), IpAddr::V4(requester)) => {
+                let question = arp::Repr::request(mac, requester, target);
                 send_arp(request.port, mac, MacAddr::BROADCAST, &question, out);
             }
-            (IpAddr::V6(target), IpAddr::V6(asker)) => {
+            (IpAddr::V6(target), IpAddr::V6(requester)) => {
                 let message = v6::Message::NeighborSolicitation { target, source_link: Some(mac) };
                 let group = solicited_node(target);
-                self.send_neighbor(request.port, asker, (group, group_mac(group)), &message, out);
+                self.send_neighbor(request.port, requester, (group, group_mac(group)), &message, out);
             }
-            // The next hop was chosen of the flow's own family.
+            // The next hop was chosen from the flow's own family.
             _ => {}
         }
     }
 
-    /// Tells the LAN that an address is ours now (RFC 5227 §3, RFC 4861 §7.2.6).
+    /// Announces on the LAN that the cluster owns an address (RFC 5227 §3, RFC 4861 §7.2.6).
     pub(super) fn announce(&mut self, port: PortId, address: IpAddr, out: &mut impl NetworkOutput) {
         match address {
             IpAddr::V4(v4) => self.announce_v4(port, v4, out),
@@ -309,9 +324,9 @@ impl NetworkCore {
         send_arp(port, mac, MacAddr::BROADCAST, &arp::Repr::announcement(mac, address), out);
     }
 
-    /// The way back to who sent a segment of this flow.
-    pub(super) fn way_back(&self, tuple: &FourTuple, port: PortId, peer_mac: MacAddr) -> Way {
-        emit::way(tuple, port, self.port_mac(port), peer_mac)
+    /// Returns the route to the sender of a segment of this flow.
+    pub(super) fn reply_route(&self, tuple: &FourTuple, port: PortId, peer_mac: MacAddr) -> Route {
+        emit::route(tuple, port, self.port_mac(port), peer_mac)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Behaviour of the core, by frames and records made byte by byte.
+//! Behaviour of the core, tested with frames and records built byte by byte.
 
 mod fixture;
 mod flows;

@@ -1,29 +1,29 @@
-//! What the flight recorder has of one flow, with what came before its label was known and after it ended.
+//! Trace queries: the recorded events of one flow, including those before its label was bound and after it ended.
 
 use csp_types::{FlowLabel, TraceEvent, TraceKind};
 
 use super::node::NetworkCore;
 
-/// SYN without ACK begins another connection of the same 4-tuple (RFC 9293 §3.1: ACK 0x10, SYN 0x02).
+/// A SYN without ACK begins another connection of the same 4-tuple (RFC 9293 §3.1: ACK 0x10, SYN 0x02).
 const SYN_ACK_MASK: u8 = 0x12;
 const SYN: u8 = 0x02;
 
 impl NetworkCore {
-    /// The events of the flow that last had `label`, oldest first. Events of its tuple without a label (the SYN, the
-    /// last ACK) are among them, with the label filled in. Allocates: not for the data path.
+    /// Returns the events of the flow that was the last to have `label`, oldest first. Includes events of its tuple
+    /// without a label (the SYN, the last ACK), with the label filled in. Allocates: not for the data path.
     pub fn flow_trace(&self, label: FlowLabel) -> Vec<TraceEvent> {
         let is_bound = |e: &&TraceEvent| e.kind == TraceKind::LabelBound && e.label == label;
         let Some(hash) = self.trace.iter().filter(is_bound).last().map(|e| e.aux) else {
             return self.trace.iter().filter(|e| e.label == label).copied().collect();
         };
         let (mut before, mut events) = (Vec::new(), Vec::new());
-        // Whose an event without a label is: the flow's that was bound last, until a SYN begins another.
+        // The flow that an event without a label belongs to: the one bound last, until a SYN begins another.
         let mut current = None;
         for event in self.trace.iter().filter(|e| e.aux == hash) {
             if event.kind == TraceKind::LabelBound {
                 current = Some(event.label);
                 if event.label == label {
-                    // An earlier flow of the same tuple may have had this very label: the last one is meant.
+                    // An earlier flow of the same tuple may have had the same label; only the last one is returned.
                     events.clear();
                     events.append(&mut before);
                 }

@@ -1,27 +1,27 @@
-//! When a flow's peer has moved to another Ethernet address or LAN port.
+//! Detects that a flow's peer has moved to another Ethernet address or LAN port.
 //!
-//! Anybody on a LAN may send a frame with the addresses of somebody's connection. The answers follow such a frame only if the
-//! proxy accepts its segment: it carries an acknowledgement of what was sent lately, and lies near what was acknowledged last
-//! (RFC 9293 §3.10.7.4). Both numbers are known from the segments that pass on their way to the peer.
+//! Any host on a LAN can send a frame with the addresses of another host's connection. Replies follow such a frame only
+//! if the proxy accepts its segment: it acknowledges what was sent recently, and its sequence number is near the last
+//! one acknowledged (RFC 9293 §3.10.7.4). Both numbers are taken from the segments sent to the peer.
 
 use csp_wire::tcp::Segment;
 
-/// The widest window that either side may have, in bytes.
+/// The largest window of either side, in bytes.
 const WINDOW_MAX: u32 = 1 << 23;
 
-/// What was sent to a flow's peer.
+/// The sequence numbers sent to a flow's peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sent {
-    /// Whether anything was.
+    /// Whether anything was sent.
     any: bool,
-    /// The next sequence number after the highest that was sent.
+    /// The sequence number after the highest one sent.
     next: u32,
-    /// The highest acknowledgement that was sent.
+    /// The highest acknowledgement sent.
     acknowledged: u32,
 }
 
 impl Sent {
-    /// A segment goes to the peer.
+    /// Records a segment that is sent to the peer.
     pub(super) fn note(&mut self, segment: &Segment<'_>) {
         let flags = segment.flags();
         let len = segment.payload().len() as u32 + u32::from(flags.syn()) + u32::from(flags.fin());
@@ -35,8 +35,8 @@ impl Sent {
         self.any = true;
     }
 
-    /// Whether a segment comes from the peer as far as its numbers tell; true while nothing was sent.
-    pub(super) fn vouches_for(&self, segment: &Segment<'_>) -> bool {
+    /// Returns whether the numbers of a segment are those that the peer could send; true while nothing was sent.
+    pub(super) fn plausible(&self, segment: &Segment<'_>) -> bool {
         let flags = segment.flags();
         let recent = self.next.wrapping_sub(segment.ack()) <= WINDOW_MAX;
         let near = segment.seq().wrapping_sub(self.acknowledged).wrapping_add(WINDOW_MAX) <= 2 * WINDOW_MAX;
@@ -44,7 +44,7 @@ impl Sent {
     }
 }
 
-/// Whether sequence number `a` is later than `b` (RFC 9293 §3.4).
+/// Returns whether sequence number `a` is later than `b` (RFC 9293 §3.4).
 fn is_later(a: u32, b: u32) -> bool {
     a.wrapping_sub(b) as i32 > 0
 }
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn a_segment_is_the_peer_s_if_it_acknowledges_what_was_sent_and_lies_where_it_is_expected() {
         let mut sent = Sent::default();
-        assert!(with_segment((0, 0), Flags::SYN, 0, |s| sent.vouches_for(s)), "nothing was sent yet");
+        assert!(with_segment((0, 0), Flags::SYN, 0, |s| sent.plausible(s)), "nothing was sent yet");
         let near_the_end = u32::MAX - 100;
         for (numbers, flags, data) in
             [((near_the_end, 7000), Flags::SYN | Flags::ACK, 0), ((near_the_end + 1, 7500), Flags::ACK, 1000)]
@@ -96,7 +96,7 @@ mod tests {
             ((7500u32.wrapping_sub(WINDOW_MAX + 1), next), Flags::ACK, false),
         ] {
             assert_eq!(
-                with_segment(numbers, flags, 0, |s| sent.vouches_for(s)),
+                with_segment(numbers, flags, 0, |s| sent.plausible(s)),
                 expected,
                 "{numbers:?} {flags:?}"
             );

@@ -17,30 +17,30 @@ use super::data_thread::Question;
 
 type Answer<T> = Result<Json<T>, QueryError>;
 
-/// What the routes answer from.
+/// What the routes use to answer.
 #[derive(Clone)]
-pub struct Asked {
+pub struct AdminState {
     /// The LAN ports' interfaces.
     pub interfaces: Vec<String>,
     /// The data workers.
     pub workers: Workers<Question>,
 }
 
-/// The routes.
-pub fn routes(asked: Asked) -> Router {
+/// Returns the routes.
+pub fn routes(state: AdminState) -> Router {
     Router::new()
         .route("/v1/flows", get(flows))
         .route("/v1/tunnels", get(tunnels))
         .route("/v1/trace", get(trace))
         .route("/v1/trace/recent", get(recent))
-        .with_state(asked)
+        .with_state(state)
 }
 
-async fn flows(State(asked): State<Asked>, Query(limit): Query<Limit>) -> Answer<Vec<Flow>> {
+async fn flows(State(state): State<AdminState>, Query(limit): Query<Limit>) -> Answer<Vec<Flow>> {
     let (limit, now) = (limit.get(), clock::now());
-    let answers = asked.workers.ask(|reply| Question::Flows(limit, reply)).await?;
+    let answers = state.workers.ask(|reply| Question::Flows(limit, reply)).await?;
     let of_all = answers.iter().enumerate().flat_map(|(worker, flows)| {
-        let interface = |flow: &FlowInfo| asked.interfaces.get(usize::from(flow.port.0));
+        let interface = |flow: &FlowInfo| state.interfaces.get(usize::from(flow.port.0));
         flows.iter().map(move |(flow, proxy)| describe(flow, proxy, worker, interface(flow), now))
     });
     Ok(Json(of_all.take(limit).collect()))
@@ -70,8 +70,8 @@ fn describe(
     }
 }
 
-async fn tunnels(State(asked): State<Asked>) -> Answer<Vec<Tunnel>> {
-    let answers = asked.workers.ask(Question::Tunnels).await?;
+async fn tunnels(State(state): State<AdminState>) -> Answer<Vec<Tunnel>> {
+    let answers = state.workers.ask(Question::Tunnels).await?;
     let of_all = answers.iter().enumerate().flat_map(|(worker, tunnels)| {
         tunnels.iter().map(move |tunnel| Tunnel {
             proxy: tunnel.node.as_str().into(),
@@ -85,13 +85,13 @@ async fn tunnels(State(asked): State<Asked>) -> Answer<Vec<Tunnel>> {
     Ok(Json(of_all.collect()))
 }
 
-async fn trace(State(asked): State<Asked>, Query(label): Query<Label>) -> Answer<Vec<TraceEntry>> {
+async fn trace(State(state): State<AdminState>, Query(label): Query<Label>) -> Answer<Vec<TraceEntry>> {
     let label = label.get()?;
-    asked.workers.trace(|reply| Question::Trace(Some(label), reply)).await
+    state.workers.trace(|reply| Question::Trace(Some(label), reply)).await
 }
 
-async fn recent(State(asked): State<Asked>, Query(limit): Query<Limit>) -> Answer<Vec<RecentFlow>> {
-    let events = asked.workers.ask(|reply| Question::Trace(None, reply)).await?;
+async fn recent(State(state): State<AdminState>, Query(limit): Query<Limit>) -> Answer<Vec<RecentFlow>> {
+    let events = state.workers.ask(|reply| Question::Trace(None, reply)).await?;
     let mut last: BTreeMap<FlowLabel, (u64, bool)> = BTreeMap::new();
     for event in events.iter().flatten().filter(|e| !e.label.is_none()) {
         last.insert(event.label, (event.at.as_nanos(), event.kind == TraceKind::LabelEnded));

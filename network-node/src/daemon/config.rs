@@ -9,37 +9,37 @@ use csp_types::Prefix;
 use csp_types::spin::SpinSetting;
 use serde::Deserialize;
 
-/// Most LAN ports.
+/// Largest number of LAN ports.
 pub const PORTS_MAX: usize = 16;
 /// Longest interface name (IFNAMSIZ without its terminating zero).
 const INTERFACE_LEN_MAX: usize = 15;
 
-/// Everything in the file; defaults live here alone.
+/// The whole file. Defaults are defined here and nowhere else.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Who this node is, and its folders.
+    /// This node's name, and its directories.
     pub node: NodeSection,
-    /// Where etcd is.
+    /// The addresses of etcd.
     pub etcd: EtcdSection,
     /// The admin endpoint.
     pub admin: AdminSection,
     /// Logging.
     #[serde(default)]
     pub log: LogSection,
-    /// Data workers: threads that own flows. 1 to 16. With more than one, each LAN port's frames are shared out by flow; ARP, ICMP
-    /// and connections that applications open are worker 0's.
+    /// Data workers: threads that own flows. 1 to 16. With more than one, each LAN port's frames are distributed by
+    /// flow; worker 0 receives ARP, ICMP and the connections that applications open.
     #[serde(default = "one")]
     pub workers: u8,
-    /// How long a data thread that has run out of work looks again before it sleeps: `auto`, by what it sees, or a fixed number of
+    /// How long a data thread without work polls before it sleeps: `auto` (adaptive), or a fixed number of
     /// microseconds, 0 to 1,000.
     #[serde(default, deserialize_with = "spin")]
     pub spin_us: SpinSetting,
     /// The LAN ports.
     pub lan: Vec<LanSection>,
-    /// What carries the SAN.
+    /// The provider of the SAN.
     pub san: SanSection,
-    /// Sizes of the tables, per worker.
+    /// Capacities of the tables, per worker.
     #[serde(default)]
     pub capacity: CapacitySection,
 }
@@ -48,9 +48,10 @@ pub struct Config {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LanSection {
-    /// The interface. It needs no address; all virtual addresses are answered for with its Ethernet address.
+    /// The interface. It needs no address; all virtual addresses use its Ethernet address.
     pub interface: String,
-    /// Networks whose hosts are reached directly, for connections that applications open. Without any, every host is.
+    /// Networks whose hosts are reached directly, for connections that applications open. If empty, every host is
+    /// reached directly.
     #[serde(default, with = "csp_control::config::serde_prefixes")]
     pub on_link: Vec<Prefix>,
     /// Routers for all other hosts, at most one of each address family.
@@ -58,17 +59,17 @@ pub struct LanSection {
     pub gateways: Vec<IpAddr>,
 }
 
-/// Sizes of the tables of one worker; all of it is taken at start-up.
+/// Capacities of the tables of one worker; all memory is allocated at start-up.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CapacitySection {
-    /// Flows, those that begin and end included. 16 to 4,194,304.
+    /// Flows, pending and lingering ones included. 16 to 4,194,304.
     pub flows: usize,
     /// Proxy nodes. 1 to 64.
     pub proxies: usize,
-    /// Neighbours that connections of applications go to. 1 to 65,536.
+    /// Neighbours that applications connect to. 1 to 65,536.
     pub neighbours: usize,
-    /// Events that the flight recorder keeps (40 bytes each).
+    /// Events that the flight recorder holds (40 bytes each).
     pub trace_events: usize,
 }
 
@@ -83,7 +84,7 @@ fn one() -> u8 {
 }
 
 impl Config {
-    /// Reads and checks the file.
+    /// Reads and validates the file.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         load_checked(path, Config::check)
     }
@@ -141,7 +142,7 @@ lan:
 san: {address: 10.77.0.1}
 ";
 
-    /// The error for `GOOD` with `from` replaced by `to`.
+    /// Checks the error for `GOOD` with `from` replaced by `to`.
     fn check_refused(from: &str, to: &str, expected: &str) {
         let text = GOOD.replace(from, to);
         assert_ne!(text, GOOD);

@@ -1,4 +1,4 @@
-//! What the network node does on its control thread: tells its workers of proxies and policy.
+//! The network node's control thread: sends its workers the proxies and the policy.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -9,14 +9,14 @@ use csp_daemon::{DaemonError, Event, Shell, ShellOptions};
 use csp_telemetry::{ConditionState, Exposition, Readiness};
 use csp_types::Role;
 
-use super::admin::{self, Asked};
+use super::admin::{self, AdminState};
 use super::config::Config;
 use super::data_thread::Question;
 use super::metrics::WorkerMetrics;
 use super::proxies::proxy_specs;
 use super::workers::DataWorkers;
 
-/// How long a worker may take to put a policy in force.
+/// How long a worker may take to put a policy into force.
 const POLICY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs the daemon until SIGTERM or SIGINT.
@@ -37,7 +37,7 @@ async fn serve(config: &Config, record: NodeRecord, workers: &DataWorkers) -> Re
     let Some(mut shell) = Shell::start(shell_options(config, record, workers)).await? else { return Ok(()) };
     let ended = loop {
         match shell.next().await {
-            Event::Membership(now) => tell_proxies(config, &host, workers, &now),
+            Event::Membership(now) => send_proxies(config, &host, workers, &now),
             Event::Policy(active) => {
                 let applied = apply(workers, &active).await;
                 shell.ack(active.generation, applied).await;
@@ -53,7 +53,7 @@ async fn serve(config: &Config, record: NodeRecord, workers: &DataWorkers) -> Re
 fn shell_options<'a>(config: &'a Config, record: NodeRecord, workers: &DataWorkers) -> ShellOptions<'a> {
     let metrics = Exposition::new();
     metrics.register(WorkerMetrics(workers.published()));
-    let asked = Asked {
+    let state = AdminState {
         interfaces: config.lan.iter().map(|lan| lan.interface.clone()).collect(),
         workers: Workers { node: config.node.id.to_string(), mailboxes: workers.mailboxes() },
     };
@@ -63,18 +63,18 @@ fn shell_options<'a>(config: &'a Config, record: NodeRecord, workers: &DataWorke
         state_dir: config.node.state_dir.clone(),
         listen: config.admin.listen,
         metrics,
-        routes: admin::routes(asked),
+        routes: admin::routes(state),
     }
 }
 
-fn tell_proxies(config: &Config, host: &str, workers: &DataWorkers, membership: &Membership) {
+fn send_proxies(config: &Config, host: &str, workers: &DataWorkers, membership: &Membership) {
     let proxies = proxy_specs(membership, config.san.provider, host, workers.endpoints);
     for proxy in proxies.iter().filter(|p| p.workers.is_empty()) {
         tracing::warn!(proxy = %proxy.node, "no address of this proxy can be reached by san.provider");
     }
     for mailbox in workers.mailboxes() {
         if let Err(error) = mailbox.send(Question::Proxies(proxies.clone())) {
-            tracing::error!(%error, "a data worker did not take the proxies");
+            tracing::error!(%error, "a data worker did not receive the list of proxies");
         }
     }
 }
@@ -85,7 +85,7 @@ async fn apply(workers: &DataWorkers, active: &ActivePolicy) -> Result<(), Strin
     for mailbox in workers.mailboxes() {
         let (services, egress) = (services.clone(), egress.clone());
         let done = mailbox.ask(POLICY_TIMEOUT, |reply| Question::Policy(services, egress, reply)).await;
-        done.map_err(|error| format!("a data worker did not take the policy: {error}"))??;
+        done.map_err(|error| format!("a data worker did not apply the policy: {error}"))??;
     }
     tracing::info!(generation = active.generation, services = services.len(), "policy in force");
     Ok(())

@@ -1,4 +1,4 @@
-//! A network worker in its data thread: what the control thread asks of it, and what it publishes.
+//! A network worker in its data thread: the control thread's requests, and what the worker publishes.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::ControlFlow;
@@ -14,20 +14,20 @@ use crate::worker::NetworkWorker;
 
 use super::metrics::Published;
 
-/// Turns after closing, so that CLOSE gets out before the process ends.
+/// Turns after closing, so that CLOSE is sent before the process ends.
 const LAST_TURNS: usize = 3;
 
-/// What the control thread says to or asks of a worker.
+/// A message or request of the control thread to a worker.
 pub enum Question {
-    /// A new policy generation: services and egress addresses; answered when it is in force or refused.
+    /// A new policy generation: services and egress addresses. Answered when it is in force or was refused.
     Policy(Vec<SocketAddr>, Vec<IpAddr>, Reply<Result<(), String>>),
-    /// The proxies there are now.
+    /// The proxies of the membership.
     Proxies(Vec<ProxySpec>),
-    /// At most so many flows, each with its proxy's node.
+    /// At most this many flows, each with its proxy's node.
     Flows(usize, Reply<Vec<(FlowInfo, String)>>),
-    /// The tunnels that are wanted.
+    /// The tunnels that should exist.
     Tunnels(Reply<Vec<TunnelInfo>>),
-    /// What the flight recorder has of one flow, or of all.
+    /// The recorded events of one flow, or of all.
     Trace(Option<FlowLabel>, Reply<Vec<TraceEvent>>),
     /// Close all links and end the thread.
     Stop,
@@ -89,7 +89,7 @@ impl DataWorker for NetworkWorker {
     }
 }
 
-/// Told ten times a second at most, and not while frames wait.
+/// Logs tunnel changes, at most ten times a second, and not while frames wait.
 fn log_notices(worker: &mut NetworkWorker) {
     while let Some(notice) = worker.poll_notice() {
         match notice {

@@ -1,4 +1,4 @@
-//! The workers' numbers as metrics.
+//! The workers' metrics.
 
 use std::sync::Arc;
 
@@ -22,12 +22,12 @@ pub struct Published {
     messages: (u64, u64),
     bytes: (u64, u64),
     no_credit: u64,
-    /// Links whose VI broke, those of them that went on, messages sent again.
+    /// Links whose VI broke, those of them that resumed on another VI, messages posted again.
     interrupted: [u64; 3],
 }
 
 impl Published {
-    /// Copies a worker's numbers.
+    /// Copies a worker's counters and gauges.
     pub fn of(worker: &mut NetworkWorker) -> Self {
         let lan = worker.lan_counters();
         let core = worker.core();
@@ -57,13 +57,13 @@ impl Published {
         published
     }
 
-    /// Tunnels that are up, and that are wanted.
+    /// Returns the tunnels that are up, and those that should exist.
     pub fn tunnels(&self) -> (usize, usize) {
         (self.tunnels_up, self.tunnels_wanted)
     }
 }
 
-/// All workers' cells.
+/// What every worker publishes.
 pub struct WorkerMetrics(pub Vec<Arc<SnapshotCell<Published>>>);
 
 impl MetricSource for WorkerMetrics {
@@ -77,9 +77,9 @@ impl MetricSource for WorkerMetrics {
             collect_links(out, published.interrupted, &labels);
             collect_drops(out, &published);
             out.table("flows", published.flows, published.flow_capacity);
-            let help = "Flows that have a label of a proxy";
+            let help = "Flows with a label";
             out.gauge("csp_labels_bound", help, &labels, published.labels as f64);
-            let help = "Flows whose connection is over and whose proxy is remembered";
+            let help = "Flows whose connection is over, kept for late segments";
             out.gauge("csp_flows_lingering", help, &labels, published.lingering as f64);
         }
     }
@@ -96,8 +96,8 @@ fn collect_links(
         labels,
         interrupted,
     );
-    out.counter("csp_links_resumed_total", "Links that went on over another VI", labels, resumed);
-    let help = "Messages sent again over another VI";
+    out.counter("csp_links_resumed_total", "Links that resumed on another VI", labels, resumed);
+    let help = "Messages posted again on another VI";
     out.counter("csp_link_messages_reposted_total", help, labels, reposted);
 }
 
@@ -113,27 +113,31 @@ fn collect_core(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)]) {
         ("csp_tunnel_records_received_total", "Tunnel records from proxies", c.records_out),
         ("csp_lan_segments_sent_total", "TCP segments handed to LAN ports, large ones once", c.segments_out),
         ("csp_client_sent_bytes_total", "TCP payload to clients handed to LAN ports", c.bytes_out),
-        ("csp_flows_created_total", "Flows that came to the table", c.flows_created),
-        ("csp_flows_lost_total", "Flows forgotten because their proxy went away", c.flows_lost),
-        ("csp_flows_expired_total", "Flows forgotten for silence", c.flows_expired),
-        ("csp_flows_evicted_total", "Flows pushed out of a full table", c.flows_evicted),
+        ("csp_flows_created_total", "Flows added to the table", c.flows_created),
+        ("csp_flows_lost_total", "Flows removed because their proxy is down", c.flows_lost),
+        ("csp_flows_expired_total", "Flows expired", c.flows_expired),
+        ("csp_flows_evicted_total", "Flows evicted from a full table", c.flows_evicted),
         ("csp_label_bindings_total", "Labels bound to flows", c.labels_bound),
         ("csp_label_endings_total", "Labels that their proxy ended", c.labels_ended),
         ("csp_neighbour_answers_total", "ARP and ND requests answered", c.neighbour_answers),
         ("csp_neighbour_requests_total", "ARP and ND requests sent", c.neighbour_requests),
-        ("csp_address_conflicts_total", "Packets of hosts that claim our addresses", c.address_conflicts),
+        (
+            "csp_address_conflicts_total",
+            "Packets of other hosts that claim an address of the cluster",
+            c.address_conflicts,
+        ),
         ("csp_echo_answers_total", "ICMP echo requests answered", c.echo_answers),
         (
             "csp_peer_moves_doubted_total",
-            "Segments from another Ethernet address than their connection's that did not move it",
+            "Segments from another Ethernet address than their flow's, not accepted as a move",
             c.moves_doubted,
         ),
-        ("csp_resets_sent_total", "Resets sent for ports that nothing serves", c.resets_sent),
+        ("csp_resets_sent_total", "Resets sent for ports without a service", c.resets_sent),
         ("csp_icmp_errors_received_total", "ICMP errors passed to proxies", c.icmp_errors_in),
         (
-            "csp_path_errors_told_total",
-            "Proxies told of a segment longer than the LAN's MTU",
-            c.path_errors_told,
+            "csp_path_errors_reported_total",
+            "Errors sent to proxies about segments longer than the LAN's MTU",
+            c.path_errors_reported,
         ),
     ];
     for (name, help, value) in figures {
@@ -147,8 +151,8 @@ fn collect_lan(out: &mut MetricWriter, lan: &LanCounters, labels: &[(&str, &str)
         ("csp_lan_frames_received_total", "Frames from LAN ports", r.frames),
         ("csp_lan_received_bytes_total", "Bytes of frames from LAN ports", r.bytes),
         ("csp_lan_receive_errors_total", "Failed receive calls", r.errors),
-        ("csp_lan_frames_sent_total", "Frames that LAN ports took", t.frames),
-        ("csp_lan_sent_bytes_total", "Bytes of frames that LAN ports took", t.bytes),
+        ("csp_lan_frames_sent_total", "Frames that LAN ports accepted", t.frames),
+        ("csp_lan_sent_bytes_total", "Bytes of frames that LAN ports accepted", t.bytes),
     ];
     for (name, help, value) in figures {
         out.counter(name, help, labels, value);
@@ -159,7 +163,7 @@ fn collect_san(out: &mut MetricWriter, p: &Published, labels: &[(&str, &str)]) {
     out.gauge("csp_tunnels_up", "Tunnels to proxy workers that are up", labels, p.tunnels_up as f64);
     out.gauge(
         "csp_tunnels_wanted",
-        "Tunnels to proxy workers there should be",
+        "Tunnels to proxy workers that should exist",
         labels,
         p.tunnels_wanted as f64,
     );

@@ -1,4 +1,4 @@
-//! From the membership to what a worker dials.
+//! Derives from the membership the proxy workers that a worker connects to.
 
 use csp_control::{Member, MemberState, Membership, SanAddress, SanProvider};
 use csp_types::Role;
@@ -6,7 +6,7 @@ use csp_vi::ViAddress;
 
 use crate::links::{DialSpec, ProxySpec};
 
-/// Which providers a worker has an endpoint of, by the endpoint's place.
+/// The providers that a worker has an endpoint of, as the endpoint's index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Endpoints {
     /// Shared memory.
@@ -17,8 +17,8 @@ pub struct Endpoints {
     pub verbs: Option<usize>,
 }
 
-/// The proxies of a membership, each worker with the address that `provider` chooses: on this host (`host` is our
-/// kernel's boot id) shm, else verbs, else ucx. A worker that cannot be reached is left out.
+/// Returns the proxies of a membership, each worker with the address that `provider` selects. `auto`: shm on this host
+/// (`host` is this kernel's boot id), else verbs, else ucx. Workers without a usable address are left out.
 pub fn proxy_specs(
     membership: &Membership,
     provider: SanProvider,
@@ -101,7 +101,7 @@ mod tests {
             let specs = proxy_specs(&membership(host, true, true), provider, "here", endpoints);
             assert_eq!(specs[0].workers.first().map(|w| w.endpoint), expected, "{host} {provider:?}");
         }
-        // A proxy that does not offer shared memory is reached by ucx on this host, too.
+        // A proxy that does not offer shared memory is reached by ucx even on this host.
         let specs = proxy_specs(&membership("here", false, false), SanProvider::Auto, "here", all);
         assert_eq!(specs[0].workers[0].address.to_string(), "10.77.0.2:7100");
     }

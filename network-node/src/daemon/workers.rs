@@ -1,4 +1,4 @@
-//! Making the data workers: ports, endpoints, threads.
+//! Creates the data workers: ports, endpoints, threads.
 
 use std::sync::Arc;
 
@@ -20,21 +20,21 @@ use super::data_thread::Question;
 use super::metrics::Published;
 use super::proxies::Endpoints;
 
-/// Questions that may wait for one worker.
+/// Requests that may wait for one worker.
 const QUESTIONS_MAX: usize = 64;
-/// Services and egress addresses of the largest policy.
+/// Services and egress addresses of the largest possible policy.
 const RULES_MAX: usize = csp_control::policy::SERVICES_MAX + csp_control::policy::EGRESS_MAX;
 
-/// The data workers as the control thread sees them.
+/// The data workers, as the control thread uses them.
 pub struct DataWorkers {
     /// By worker number.
     pub threads: Vec<DataThread<Question, Published>>,
-    /// Which endpoints each of them has (all the same).
+    /// The endpoints of each worker, the same for all.
     pub endpoints: Endpoints,
 }
 
 impl DataWorkers {
-    /// Opens everything and starts the threads.
+    /// Opens ports and endpoints and starts the threads.
     pub fn start(config: &Config, record: &NodeRecord) -> Result<Self, DaemonError> {
         let key = ClusterKey::load(&config.node.cluster_key_file)?;
         let mut all = DataWorkers { threads: Vec::new(), endpoints: Endpoints::default() };
@@ -54,17 +54,17 @@ impl DataWorkers {
         Ok(all)
     }
 
-    /// Their mailboxes, by worker number.
+    /// Returns the workers' mailboxes, by worker number.
     pub fn mailboxes(&self) -> Vec<MailboxSender<Question>> {
         self.threads.iter().map(|thread| thread.mailbox().clone()).collect()
     }
 
-    /// What they publish, by worker number.
+    /// Returns what the workers publish, by worker number.
     pub fn published(&self) -> Vec<Arc<SnapshotCell<Published>>> {
         self.threads.iter().map(|thread| Arc::clone(thread.published())).collect()
     }
 
-    /// Closes all tunnels and ends the threads.
+    /// Closes all tunnels and stops the threads.
     pub fn stop(mut self) {
         DataThread::stop_all(&mut self.threads, || Question::Stop);
     }
@@ -74,7 +74,7 @@ fn open_ports(config: &Config) -> Result<Vec<LanPort>, DaemonError> {
     let open = |(at, lan): (usize, &LanSection)| {
         let mut port = AfPacketConfig::new(&lan.interface);
         if config.workers > 1 {
-            // Different for each port, and for another daemon in this namespace unless process ids collide.
+            // Different for each port, and for another daemon in this network namespace unless process ids collide.
             port.fanout_group = Some((std::process::id() as u16) ^ ((at as u16) << 12));
         }
         af_packet::open(&port).map_err(|error| DaemonError::Unavailable(format!("lan: {error}")))
@@ -115,14 +115,14 @@ fn open_endpoints(
         if !wanted.allows(kind.as_str()) {
             continue;
         }
-        // Loading a library may change the environment: worker 0 does it before any thread is started.
+        // Loading a library may change the environment: worker 0 loads it before any thread is started.
         match kind.open() {
             Ok(provider) => {
                 *place = Some(endpoints.len());
                 endpoints.push(Endpoint::new(provider, endpoint.clone()));
             }
             Err(error) if wanted.may_lack(kind.as_str()) => {
-                tracing::info!(%error, "no {kind}: proxies that offer only that cannot be reached");
+                tracing::info!(%error, "{kind} is not available: proxies that offer no other provider cannot be reached");
             }
             Err(error) => return Err(DaemonError::provider(kind, &error)),
         }

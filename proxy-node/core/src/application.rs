@@ -1,4 +1,4 @@
-//! Messages of application processes: listeners, answers to OPEN, bytes, ends.
+//! Processes the messages of application processes: listeners, answers to OPEN, data, ends of streams.
 
 use csp_tcp::Buffer;
 use csp_types::{FlowLabel, TraceKind};
@@ -11,12 +11,12 @@ use super::flow::{Attachment, Stage};
 use super::service::{ApplicationEnd, ClientEnd, Relay, Service};
 use super::{ChannelId, Lane, ProxyOutput, options};
 
-/// What a message did to its channel.
+/// Result of processing a message of a channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Taken, or ignored as stale.
+    /// Processed, or ignored as stale.
     Fine,
-    /// The process broke the protocol: its channel must be failed.
+    /// The process violated the protocol; the caller must fail its channel.
     Violation,
 }
 
@@ -78,7 +78,7 @@ impl<O: ProxyOutput> Turn<'_, O> {
         Verdict::Fine
     }
 
-    /// Messages that name a flow: it must be this channel's own, in this very generation.
+    /// Processes a message that names a flow. The flow must belong to this channel, in exactly this generation.
     fn on_flow_message(
         &mut self,
         (channel, lane): (ChannelId, Lane),
@@ -92,7 +92,7 @@ impl<O: ProxyOutput> Turn<'_, O> {
         }
         let now = self.cx.now;
         let Some(flow) = self.cx.flows.get_mut(label).filter(|f| f.channel() == Some(channel)) else {
-            self.cx.recorder.counters.stale_messages += 1; // it crossed our CLOSE or RESET on the way
+            self.cx.recorder.counters.stale_messages += 1; // it crossed our CLOSE or RESET
             return Verdict::Fine;
         };
         if flow.lane != lane {
@@ -131,7 +131,7 @@ impl<O: ProxyOutput> Turn<'_, O> {
                 if header.flags & CLOSE_UNREAD == 0 {
                     self.application_closed(label);
                 } else {
-                    // RFC 9293 §3.6.1: the client must learn that its data was not read.
+                    // RFC 9293 §3.6.1: the client must be informed that its data was not read.
                     self.cx.record(label, TraceKind::CloseReceived, 0);
                     self.abandon(label);
                 }
@@ -170,8 +170,8 @@ impl<O: ProxyOutput> Turn<'_, O> {
         Verdict::Fine
     }
 
-    /// The process is done with the connection: what it wrote is delivered, then FIN. The flow keeps only the budget
-    /// for the bytes that wait.
+    /// Processes the end of an application's connection: queued bytes are delivered, then FIN. The flow keeps only the
+    /// budget for the queued bytes.
     pub(super) fn application_closed(&mut self, label: FlowLabel) {
         let cx = &mut self.cx;
         cx.record(label, TraceKind::CloseReceived, 0);
@@ -189,12 +189,12 @@ impl<O: ProxyOutput> Turn<'_, O> {
     }
 }
 
-/// What became of bytes of an application.
+/// Result of passing on an application's bytes.
 enum Outcome {
     PassedOn,
-    /// The process has no window for them.
+    /// They exceed the window granted to the process.
     BeyondWindow,
-    /// They, or some of them, are lost.
+    /// Some or all of them are lost.
     Lost,
 }
 
@@ -208,8 +208,8 @@ fn pass_on(
         return Outcome::BeyondWindow;
     }
     if !Relay.pass_to_client(&mut client, bytes, buffer) {
-        // Windows are granted out of memory that is there for them: this is a mistake of ours. A stream with a hole must
-        // not go on.
+        // Windows are granted only for available memory, so this is an error of the proxy. A stream with missing bytes
+        // must not continue.
         application.report_loss();
         return Outcome::Lost;
     }

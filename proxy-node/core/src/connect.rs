@@ -1,4 +1,4 @@
-//! Active opens: an application's CONNECT becomes a SYN through a network node, or a [hairpin](super::hairpin) where this
+//! Active opens: an application's CONNECT becomes a SYN through a network node, or a [hairpin](super::hairpin) if this
 //! proxy serves the address.
 
 use std::net::SocketAddr;
@@ -13,16 +13,16 @@ use super::events::{NO_SERVICE, new_flow};
 use super::flow::Stage;
 use super::{ChannelId, Egress, Lane, ProxyOutput, reason};
 
-/// The `via` of connections without a tunnel; those of tunnels begin with 1.
+/// The `via` of connections without a tunnel; those of tunnels start at 1.
 pub(crate) const NO_TUNNEL: u32 = 0;
 /// Source ports tried for one CONNECT before it is refused.
 pub(crate) const PORT_TRIES: usize = 64;
-/// How long other ports are tried while network nodes say that another proxy has the one before.
+/// How long further ports are tried while network nodes report the previous one as used by another proxy.
 const TAKEN_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Egress {
-    /// Sends a SYN to `remote` through the network node `via`, from the first free port. The error is the reason for
-    /// REFUSED.
+    /// Sends a SYN to `remote` through the network node `via`, from the first free port. The error is the reason code
+    /// of REFUSED.
     fn open<O>(
         &mut self,
         cx: &mut Context<'_, O>,
@@ -44,7 +44,7 @@ impl Egress {
 }
 
 impl<O: ProxyOutput> Turn<'_, O> {
-    /// CONNECT.
+    /// Processes CONNECT.
     pub(super) fn on_connect(&mut self, channel: ChannelId, lane: Lane, message: &Message<'_>) -> Verdict {
         let Ok(payload) = ConnectPayload::parse(message.payload) else { return Verdict::Violation };
         if let Err(code) = self.open(channel, lane, message.header, payload) {
@@ -79,8 +79,8 @@ impl<O: ProxyOutput> Turn<'_, O> {
         Ok(())
     }
 
-    /// A network node refuses the SYN of an active open: another proxy has a connection with these addresses. It is
-    /// tried from another port.
+    /// Processes a network node's refusal of the SYN of an active open: another proxy has a connection with the same
+    /// addresses. The connection is tried from another port.
     pub(super) fn on_addresses_taken(&mut self, label: FlowLabel) {
         let cx = &mut self.cx;
         let known = cx.flows.get(label).zip(cx.tcp.info(label));
@@ -89,7 +89,7 @@ impl<O: ProxyOutput> Turn<'_, O> {
             return;
         };
         let mut flow = flow.clone();
-        flow.queued = false; // the list of flows to pump knows the old label
+        flow.queued = false; // the list of flows to pump contains the old label
         cx.tcp.abort(cx.now, label);
         cx.flows.remove(label);
         let opened = match flow.since + TAKEN_TIMEOUT > cx.now {

@@ -1,8 +1,8 @@
-//! What the parts of the core work on besides their own fields.
+//! What the parts of the core share besides their own fields.
 //!
-//! The way out is a generic parameter of these two types and of nothing else that lives: a worker has one kind of it, so
-//! that every call to it is direct and can be inlined. A queue of actions instead would copy each payload, and a trait
-//! object would cost a dynamic call a segment ([decision 0022](../../../docs/decisions/0022-parts-and-services.md)).
+//! The output is a generic parameter of these two types and of no long-lived type. A worker has one kind of output, so
+//! every call to it is direct and can be inlined. A queue of actions would copy each payload, and a trait object would
+//! cost a dynamic call for each segment ([decision 0022](../../../docs/decisions/0022-parts-and-services.md)).
 
 use csp_tcp::Stack;
 use csp_types::{FlowLabel, Instant, TraceKind};
@@ -17,8 +17,8 @@ use super::service::{ApplicationEnd, TcpEnd};
 use super::tunnels::Tunnels;
 use super::{Egress, Lane, ProxyOutput};
 
-/// The time, the flows with both of their ends, and the recorder, for the length of one input. Each part takes it as an
-/// argument.
+/// The time, the flows with both of their ends, and the recorder, for the duration of one input. Each part takes it as
+/// an argument.
 pub(crate) struct Context<'a, O> {
     pub(crate) now: Instant,
     pub(crate) flows: &'a mut FlowTable,
@@ -28,22 +28,22 @@ pub(crate) struct Context<'a, O> {
     pub(crate) out: &'a mut O,
 }
 
-/// Both ends of a flow, by the kind of the client's.
+/// Both ends of a flow, by the type of the client's end.
 pub(crate) enum Ends<'a, O> {
     Tcp(TcpEnd<'a>, ApplicationEnd<'a, O>),
     Loop(LoopEnd<'a>, ApplicationEnd<'a, O>),
 }
 
 impl<O: ProxyOutput> Context<'_, O> {
-    /// Sends a message to a process; `false`: its lane is gone. The loss of a lane is reported separately and ends the
-    /// flows on it, so that most callers need not look.
+    /// Sends a message to a process; `false` if its lane is down. The loss of a lane is reported separately and ends
+    /// the flows on it, so most callers can ignore the result.
     pub(crate) fn send(&mut self, lane: Lane, header: MessageHeader, payload: &[u8]) -> bool {
         let parts = [payload];
         let parts: &[&[u8]] = if payload.is_empty() { &[] } else { &parts };
         self.out.channel(self.now, lane, header, parts).is_ok()
     }
 
-    /// Both ends of a flow.
+    /// Returns both ends of a flow.
     #[inline]
     pub(crate) fn ends(&mut self, label: FlowLabel) -> Option<Ends<'_, O>> {
         let Context { now, flows, tcp, hairpin, recorder, out } = self;
@@ -62,8 +62,8 @@ impl<O: ProxyOutput> Context<'_, O> {
     }
 }
 
-/// One input on its way through the parts: each part on its own, and what all of them work on. Methods here pass an input
-/// from one part to the next and decide nothing that a part could decide alone.
+/// The parts of the core and their context, for the duration of one input. Its methods pass an input from one part to
+/// the next; they decide only what concerns more than one part.
 pub(crate) struct Turn<'a, O> {
     pub(crate) cx: Context<'a, O>,
     pub(crate) dispatcher: &'a mut Dispatcher,

@@ -1,60 +1,60 @@
-//! What a proxy worker counts. Plain numbers; the daemon turns them into metrics.
+//! Counters of a proxy worker. Plain numbers; the daemon converts them to metrics.
 
 /// Counters of one worker since its start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
-    /// Tunnel records taken.
+    /// Tunnel records received.
     pub records_in: u64,
     /// Tunnel records sent.
     pub records_out: u64,
-    /// TCP payload bytes taken from clients.
+    /// TCP payload bytes received from clients.
     pub client_bytes_in: u64,
-    /// TCP payload bytes passed to network nodes, retransmissions included.
+    /// TCP payload bytes sent to network nodes, retransmissions included.
     pub client_bytes_out: u64,
-    /// Bytes passed to applications.
+    /// Bytes sent to applications.
     pub app_bytes_out: u64,
-    /// Bytes taken from applications.
+    /// Bytes received from applications.
     pub app_bytes_in: u64,
     /// Connections established by clients.
     pub connections_passive: u64,
     /// Connections opened for applications.
     pub connections_active: u64,
-    /// Connections between two programs of the cluster, without TCP.
+    /// Connections between two programs of the cluster that use no TCP.
     pub connections_hairpin: u64,
     /// Connections that ended without an error.
     pub connections_closed: u64,
     /// Connections that ended with an error.
     pub connections_failed: u64,
-    /// LISTENs refused: not granted to the process, or the port is another user's.
+    /// LISTENs refused: not granted to the process, or the port belongs to another user.
     pub listens_denied: u64,
     /// CONNECTs refused: not granted to the process.
     pub connects_denied: u64,
-    /// OPENs that a process handed back.
+    /// OPENs that a process refused.
     pub opens_refused: u64,
-    /// Offers that a process left unanswered and that were made to another one.
+    /// Unanswered offers withdrawn from a process and made to another one.
     pub offers_withdrawn: u64,
-    /// Connections that a process left to another one.
+    /// Connections that a process handed over to another one.
     pub handed_over: u64,
-    /// Connections dropped because nobody took them over in time.
+    /// Connections dropped because no process took them over in time.
     pub drop_not_taken_over: u64,
     /// Connections dropped because no process of their service listened.
     pub drop_no_server: u64,
-    /// Connections dropped because no process took them within the backlog's time, though some listened.
+    /// Connections dropped because no listening process accepted them within the backlog's time limit.
     pub drop_backlog_time: u64,
-    /// Connections given up because their clients took nothing for long while the send budget was used up.
+    /// Connections dropped because their clients acknowledged nothing for long while the send budget was exhausted.
     pub stalled_given_up: u64,
-    /// Connections dropped because the send budget was used up.
+    /// Connections dropped because the send budget was exhausted.
     pub drop_no_budget: u64,
     /// Records dropped: not parseable as IP or TCP.
     pub drop_malformed: u64,
-    /// Records dropped: for another worker, or without a meaning here.
+    /// Records dropped: for another worker, or of a kind that proxies do not process.
     pub drop_misdirected: u64,
-    /// Records dropped by the TCP engine (its own counters say why).
+    /// Records dropped by the TCP engine (its own counters give the reasons).
     pub drop_tcp: u64,
-    /// Records that found their network node gone.
+    /// Records dropped because their tunnel had no room or was down.
     pub drop_no_tunnel: u64,
-    /// Channel messages about flows that are gone, or were never this channel's.
+    /// Channel messages about flows that have ended, or never belonged to the channel.
     pub stale_messages: u64,
-    /// Channel messages that broke the rules: bytes beyond the window, nonsense payloads.
+    /// Channel messages that violate the protocol: bytes beyond the window, malformed payloads.
     pub violations: u64,
 }

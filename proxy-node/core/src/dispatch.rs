@@ -1,8 +1,8 @@
-//! From an established client connection to the process that will serve it.
+//! Assigns established client connections to processes.
 //!
 //! The dispatcher owns the processes and their listeners ([`pool`]), the services with their backlogs ([`services`],
-//! [`backlog`]), the offers that are under way ([`withdraw`]) and the connections between two owners ([`handover`]). It
-//! moves no bytes.
+//! [`backlog`]), the outstanding offers ([`withdraw`]) and the connections between two owners ([`handover`]). It moves
+//! no bytes.
 
 pub(crate) mod admission;
 pub(crate) mod backlog;
@@ -37,13 +37,13 @@ pub(crate) struct Dispatcher {
     processes: HashMap<ChannelId, Process>,
     offers: Offers,
     left: Left,
-    /// Connections that were established so far.
+    /// Number of connections established so far.
     arrivals: u64,
 }
 
 /// Processes and their listeners.
 impl Dispatcher {
-    /// A dispatcher of at most `connections` flows, without services and processes.
+    /// Creates a dispatcher for at most `connections` flows, without services and processes.
     pub(crate) fn new(connections: usize) -> Self {
         Dispatcher {
             pools: Pools::new(),
@@ -55,7 +55,7 @@ impl Dispatcher {
         }
     }
 
-    /// A channel to a process is up; `false` where [`CHANNELS_MAX`] is reached.
+    /// Adds a channel to a process; `false` if [`CHANNELS_MAX`] is reached.
     pub(crate) fn channel_up(&mut self, channel: ChannelId, process: Process) -> bool {
         if self.processes.len() >= CHANNELS_MAX {
             return false;
@@ -64,26 +64,26 @@ impl Dispatcher {
         true
     }
 
-    /// A process that has a channel brought another token: its grant replaces the former one.
+    /// Replaces the grant of a connected process by that of its new token.
     pub(crate) fn set_grant(&mut self, channel: ChannelId, grant: Grant) {
         if let Some(process) = self.processes.get_mut(&channel) {
             process.grant = grant;
         }
     }
 
-    /// A channel is gone, with its process' listeners.
+    /// Removes a channel, with its process's listeners.
     pub(crate) fn channel_down(&mut self, now: Instant, channel: ChannelId) {
         self.processes.remove(&channel);
-        self.pools.forget_channel(now, channel);
-        self.offers.forget_channel(channel, None);
+        self.pools.remove_channel(now, channel);
+        self.offers.remove_channel(channel, None);
     }
 
-    /// One lane of a channel is gone.
+    /// Processes the loss of one lane of a channel.
     pub(crate) fn lane_down(&mut self, channel: ChannelId, lane: Lane) {
-        self.offers.forget_channel(channel, Some(lane));
+        self.offers.remove_channel(channel, Some(lane));
     }
 
-    /// LISTEN: the error is the reason for REFUSED.
+    /// Processes LISTEN. The error is the reason code of REFUSED.
     pub(crate) fn listen(
         &mut self,
         recorder: &mut Recorder,
@@ -105,7 +105,7 @@ impl Dispatcher {
         }
     }
 
-    /// CONNECT to `remote`: the error is the reason for REFUSED.
+    /// Checks CONNECT to `remote`. The error is the reason code of REFUSED.
     pub(crate) fn may_connect(
         &self,
         recorder: &mut Recorder,
@@ -116,28 +116,28 @@ impl Dispatcher {
         process.may_connect(remote).inspect_err(|_| recorder.counters.connects_denied += 1)
     }
 
-    /// UNLISTEN.
+    /// Processes UNLISTEN.
     pub(crate) fn unlisten(&mut self, now: Instant, channel: ChannelId, listener: u32) {
         self.pools.unlisten(now, channel, listener);
     }
 
-    /// ACCEPT_CREDIT.
+    /// Processes ACCEPT_CREDIT.
     pub(crate) fn grant(&mut self, channel: ChannelId, listener: u32, more: u32) {
         self.pools.grant(channel, listener, more);
     }
 
-    /// A process withdraws the accept credit of a listener; returns how much of it was unused.
+    /// Processes the withdrawal of a listener's accept credit. Returns the unused part.
     pub(crate) fn withdraw_credit(&mut self, channel: ChannelId, listener: u32) -> u32 {
         self.pools.withdraw_credit(channel, listener)
     }
 
-    /// Node and name of a flow's process, for people.
+    /// Returns node and name of a flow's process, for display.
     pub(crate) fn process_of(&self, flow: &Flow) -> Option<(NodeId, &str)> {
         let process = self.processes.get(&flow.channel()?)?;
         Some((process.node, process.name.as_str()))
     }
 
-    /// All pool members.
+    /// Returns all pool members.
     pub(crate) fn pools(&self) -> &Pools {
         &self.pools
     }
@@ -145,7 +145,7 @@ impl Dispatcher {
 
 /// Services and their flows.
 impl Dispatcher {
-    /// Takes the services of a new policy generation; the engine listens at their addresses from now on.
+    /// Replaces the services by those of a new policy generation; the engine then listens at their addresses.
     pub(crate) fn set_services<O>(&mut self, cx: &mut Context<'_, O>, services: Vec<ServiceSpec>) {
         let (listen, gone) = self.services.replace(cx.now, services, &mut self.pools);
         for address in gone {
@@ -155,68 +155,68 @@ impl Dispatcher {
             cx.tcp.unlisten(address);
             let tcp = self.services.get(service).map_or_else(Default::default, |s| s.spec.tcp);
             let options = tcp.options(cx.tcp.config());
-            let _ = cx.tcp.listen_with(address, service, options); // policy admits no port 0 and fewer services than listeners
+            let _ = cx.tcp.listen_with(address, service, options); // policy has no port 0, and fewer services than listeners
             if let Some(service) = self.services.get_mut(service) {
-                service.backlog_full = false; // of the listener, which is new
+                service.backlog_full = false; // the engine's listener is new
             }
             self.note_backlog(cx.tcp, service);
         }
-        self.pools.set_readied(); // perhaps of another service now
+        self.pools.set_readied(); // waiting connections may belong to another service now
     }
 
-    /// A service, by its number.
+    /// Returns a service by its number.
     pub(crate) fn service(&self, number: u32) -> Option<&Service> {
         self.services.get(number)
     }
 
-    /// All services, those included whose last connections live on.
+    /// Returns all services, including removed ones that still have connections.
     pub(crate) fn services(&self) -> impl Iterator<Item = &Service> {
         self.services.iter()
     }
 
-    /// The service at an address, while its backlog takes further connections.
+    /// Returns the service at an address if its backlog has room.
     pub(crate) fn service_at(&self, address: SocketAddr) -> Option<u32> {
         let number = self.services.at(address)?;
         self.services.get(number).filter(|service| !service.is_full()).map(|_| number)
     }
 
-    /// The place of a new connection in the order of arrival.
+    /// Returns the next number in the order of arrival.
     pub(crate) fn next_arrival(&mut self) -> u64 {
         self.arrivals += 1;
         self.arrivals
     }
 
-    /// A flow of this service begins.
+    /// Counts a new flow of this service.
     pub(crate) fn flow_began(&mut self, service: u32) {
         self.services.flow_began(service);
     }
 
-    /// Releases what the dispatcher keeps of a flow that is in the table no longer.
+    /// Releases what the dispatcher keeps of a flow that was removed from the table.
     pub(crate) fn flow_ended(&mut self, flows: &FlowTable, tcp: &mut Stack, flow: &Flow) {
         match (flow.stage, flow.choice()) {
             (Stage::Offered(_), Some(choice)) => self.pools.void(choice),
             (_, Some(choice)) => self.pools.release(choice),
             (_, None) => {}
         }
-        self.offers.forget(flow.label);
+        self.offers.remove(flow.label);
         if flow.waiting {
             self.left_backlog(flows, tcp, flow.service);
         }
         self.services.flow_ended(flow.service, &mut self.pools);
     }
 
-    /// The process of a flow needs it no longer.
+    /// Releases the choice of a flow that its process no longer uses.
     pub(crate) fn release(&mut self, choice: Choice) {
         self.pools.release(choice);
     }
 
-    /// ACCEPTED: the process has answered its offer.
+    /// Processes ACCEPTED, the answer of a process to its offer.
     pub(crate) fn accepted(&mut self, flows: &FlowTable, choice: Choice) {
         self.pools.accepted(choice);
         self.drop_answered(flows);
     }
 
-    /// Connections that wait for a process, of all services.
+    /// Returns the number of connections that wait for a process, over all services.
     pub(crate) fn waiting_count(&self) -> usize {
         let service = |number: &u32| self.services.get(*number).map(|service| service.backlog.len());
         self.services.waiting().iter().filter_map(service).sum()
@@ -225,7 +225,7 @@ impl Dispatcher {
 
 /// Offers and backlogs.
 impl Dispatcher {
-    /// Offers a flow to a process of its service, or lets it wait for one behind those that arrived before it.
+    /// Offers a flow to a process of its service, or inserts it into the backlog in order of arrival.
     pub(crate) fn dispatch(&mut self, cx: &mut Context<'_, impl ProxyOutput>, label: FlowLabel) {
         let Some(flow) = cx.flows.get(label) else { return };
         let (service, arrived) = (flow.service, flow.arrived);
@@ -242,13 +242,13 @@ impl Dispatcher {
         }
     }
 
-    /// Whether processes have become ready since the backlogs were served.
+    /// Returns whether processes have become ready since the backlogs were served.
     pub(crate) fn is_readied(&self) -> bool {
         self.pools.is_readied()
     }
 
-    /// Serves the connections that wait, of every service, after processes have become ready to take some: in order of
-    /// arrival, since services may share processes.
+    /// Serves the backlogs of all services after processes have become ready to accept: in order of arrival across
+    /// services, because services may share processes.
     pub(crate) fn serve_backlogs(&mut self, cx: &mut Context<'_, impl ProxyOutput>) {
         if !self.pools.take_readied() || self.services.waiting().is_empty() {
             return;
@@ -266,13 +266,13 @@ impl Dispatcher {
         }
     }
 
-    /// When a connection that waits is to be given up.
+    /// Returns when the next waiting connection expires.
     pub(crate) fn pending_deadline(&self, flows: &FlowTable) -> Option<Instant> {
         let deadline = |service: &u32| self.backlog_deadline(flows, *service).map(|(at, _)| at);
         self.services.waiting().iter().filter_map(deadline).min()
     }
 
-    /// A connection that has waited too long, and whether processes of its service listen.
+    /// Returns a connection that has waited too long, and whether processes of its service listen.
     pub(crate) fn next_expired(&self, now: Instant, flows: &FlowTable) -> Option<(FlowLabel, bool)> {
         self.services.waiting().iter().find_map(|service| {
             let (_, served) = self.backlog_deadline(flows, *service).filter(|(at, _)| *at <= now)?;
@@ -280,7 +280,7 @@ impl Dispatcher {
         })
     }
 
-    /// When the connection that arrived first at a service is to be given up, and whether the service has processes.
+    /// Returns when the connection that arrived first at a service expires, and whether the service has processes.
     fn backlog_deadline(&self, flows: &FlowTable, number: u32) -> Option<(Instant, bool)> {
         let service = self.services.get(number)?;
         let first = flows.get(service.backlog.first()?)?;
@@ -290,7 +290,7 @@ impl Dispatcher {
         Some(([grace, time].into_iter().flatten().min()?, unserved.is_none()))
     }
 
-    /// Sends OPEN to a process; `false` where none would take a connection.
+    /// Sends OPEN to a process; `false` if none would accept a connection.
     fn offer(&mut self, cx: &mut Context<'_, impl ProxyOutput>, label: FlowLabel) -> bool {
         let Some(number) = cx.flows.get(label).map(|flow| flow.service) else { return true };
         while let Some(service) = self.services.get(number)
@@ -306,7 +306,7 @@ impl Dispatcher {
         false
     }
 
-    /// Sends OPEN to this process; `false` where it cannot be reached any more.
+    /// Sends OPEN to this process; `false` if its lane is down.
     fn send_open(
         &mut self,
         cx: &mut Context<'_, impl ProxyOutput>,
@@ -326,7 +326,7 @@ impl Dispatcher {
             cx.send(lane, header, &payload)
         });
         let Some(lane) = lane.filter(|_| sent) else {
-            self.pools.give_up(choice); // the channel is about to be reported down
+            self.pools.give_up(choice); // the loss of the channel is about to be reported
             return false;
         };
         if let Some(flow) = cx.flows.set_stage(cx.now, label, Stage::Offered(choice)) {
@@ -337,7 +337,7 @@ impl Dispatcher {
         true
     }
 
-    /// Offers the connection of a service that arrived first; `false` where none waits or no process takes it.
+    /// Offers the connection that arrived first at a service; `false` if none waits or no process can be offered it.
     fn serve_first(&mut self, cx: &mut Context<'_, impl ProxyOutput>, service: u32) -> bool {
         let Some(label) = self.first_pending(service) else { return false };
         if !self.offer(cx, label) {
@@ -350,7 +350,7 @@ impl Dispatcher {
         true
     }
 
-    /// The connection of a service that arrived first of those that wait.
+    /// Returns the waiting connection that arrived first at a service.
     fn first_pending(&self, service: u32) -> Option<FlowLabel> {
         self.services.get(service)?.backlog.first()
     }
@@ -361,7 +361,7 @@ impl Dispatcher {
         self.note_backlog(tcp, service);
     }
 
-    /// Informs the engine whether a service's backlog is full.
+    /// Sets in the engine whether a service's backlog is full.
     fn note_backlog(&mut self, tcp: &mut Stack, number: u32) {
         let Some(service) = self.services.get_mut(number) else { return };
         let full = service.is_full();

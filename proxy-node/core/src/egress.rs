@@ -10,16 +10,16 @@ use super::ServiceTcp;
 const PORTS: std::ops::RangeInclusive<u16> = csp_types::limits::EGRESS_PORT_FIRST..=65_535;
 const PORT_COUNT: u32 = 16_384;
 
-/// One rule of policy: connections to `destinations` leave from `address`.
+/// One rule of the policy: connections to `destinations` have the source `address`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EgressRule {
-    /// The source address; network nodes answer for it on the LAN.
+    /// The source address, for which network nodes answer on the LAN.
     pub address: IpAddr,
-    /// Where it is used.
+    /// The destinations it is used for.
     pub destinations: Vec<Prefix>,
-    /// Where it is not, of these.
+    /// The destinations of these that are excluded.
     pub except: Vec<Prefix>,
-    /// How these connections behave.
+    /// TCP options of these connections.
     pub tcp: ServiceTcp,
 }
 
@@ -34,21 +34,21 @@ pub struct Egress {
 }
 
 impl Egress {
-    /// The chooser of worker `class` out of `classes`. Proxies that share an address start at different ports, each
-    /// at one that its `seed` says.
+    /// Creates the chooser of worker `class` of `classes`. Proxies that share an address start at different ports,
+    /// determined by `seed`.
     pub fn new(class: u32, classes: u32, seed: u32) -> Self {
         let classes = classes.max(1);
         let cursor = seed % (PORT_COUNT / classes).max(1);
         Egress { rules: Vec::new(), cursor, class: class % classes, classes }
     }
 
-    /// Takes the rules of a new policy generation.
+    /// Replaces the rules by those of a new policy generation.
     pub fn set_rules(&mut self, rules: Vec<EgressRule>) {
         self.rules = rules;
     }
 
-    /// Candidates for the 4-tuple of a connection to `remote`, with how it is to behave: every port of this worker's
-    /// class once, starting after the last one used. `None` where no rule leads to `remote` ([`longest_match`]).
+    /// Returns the TCP options of a connection to `remote` and the candidates for its 4-tuple: each port of this
+    /// worker's class once, starting after the last one used. `None` if no rule matches `remote` ([`longest_match`]).
     pub fn candidates(
         &mut self,
         remote: SocketAddr,

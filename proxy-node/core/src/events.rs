@@ -1,4 +1,4 @@
-//! Events of the TCP engine: connections are established, finish, fail.
+//! Processes the TCP engine's events: connections are established, finish, or fail.
 
 use csp_tcp::{Event, FailReason};
 use csp_types::{FlowLabel, FourTuple, Instant, TraceKind};
@@ -36,7 +36,7 @@ impl<O: ProxyOutput> Turn<'_, O> {
         let now = self.cx.now;
         self.cx.recorder.counters.connections_passive += 1;
         if self.dispatcher.service(service).is_none() {
-            // Policy dropped the service during the handshake, and nothing of it is left.
+            // The policy removed the service during the handshake, and it has no other connections.
             self.cx.recorder.counters.drop_no_server += 1;
             self.cx.tcp.abort(now, label);
             return;
@@ -67,13 +67,13 @@ impl<O: ProxyOutput> Turn<'_, O> {
         self.pump.enqueue(cx.flows, label);
     }
 
-    /// Both directions are done and acknowledged.
+    /// Processes the regular end of a connection: both directions are finished and acknowledged.
     fn tcp_closed(&mut self, label: FlowLabel) {
         self.cx.recorder.counters.connections_closed += 1;
         if let Some(lane) = self.cx.flows.get(label).filter(|f| f.channel().is_some()).map(|f| f.lane) {
             self.cx.send(lane, MessageHeader::of_flow(MessageKind::Close, label, 0, 0), &[]);
         }
-        self.forget(label);
+        self.remove_flow(label);
     }
 
     fn tcp_failed(&mut self, label: FlowLabel, why: FailReason) {
@@ -86,7 +86,7 @@ impl<O: ProxyOutput> Turn<'_, O> {
         self.fail(label, code);
     }
 
-    /// A flow is over, for this reason: its process is informed.
+    /// Ends a flow and reports the reason to its process.
     pub(super) fn fail(&mut self, label: FlowLabel, code: u32) {
         let notice = self.cx.flows.get(label).and_then(|flow| match flow.stage {
             Stage::Connecting { request, .. } => {
@@ -100,7 +100,7 @@ impl<O: ProxyOutput> Turn<'_, O> {
         if let Some((lane, header)) = notice {
             self.cx.send(lane, header, &[]);
         }
-        self.forget(label);
+        self.remove_flow(label);
     }
 }
 

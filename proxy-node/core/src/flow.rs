@@ -1,4 +1,4 @@
-//! What the SAN proxy service knows of one flow, beside its TCB: where it goes and how far both directions got.
+//! The proxy's state of one flow, besides its TCB: its stage, its process, and the credits of both directions.
 //!
 //! ```text
 //!  client SYN..ACK      pool choice          ACCEPTED            CLOSE / RESET, both ends
@@ -18,29 +18,29 @@ use csp_wire::channel::Ticket;
 use super::dispatch::pool::{ChannelId, Choice};
 use super::output::Lane;
 
-/// Where a flow stands between the client's connection and the application.
+/// The stage of a flow between the client's connection and the application.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
-    /// The client is connected; no process was found yet.
+    /// The client is connected; no process has been found yet.
     Pending,
     /// OPEN was sent; the process has not answered.
     Offered(Choice),
-    /// Bytes flow.
+    /// Bytes are relayed.
     Open(Attachment),
-    /// An active open: the SYN is out.
+    /// An active open: the SYN was sent.
     Connecting {
-        /// The process that asks.
+        /// The process that requested it.
         channel: ChannelId,
         /// Its request id.
         request: u32,
     },
-    /// Its process left it to the bearer of this ticket.
+    /// Its process left it; the process that presents this ticket takes it over.
     Left(Ticket),
-    /// The application is done with it; the TCB delivers what is left.
+    /// The application has closed it; the TCB delivers the remaining bytes.
     Finishing,
 }
 
-/// The process at the other end of an open flow, and the pool choice to give back when it ends.
+/// The process at the other end of an open flow, and the pool choice to release at its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attachment {
     /// The process.
@@ -54,46 +54,46 @@ pub struct Attachment {
 pub struct Flow {
     /// Its label.
     pub label: FlowLabel,
-    /// Client and service address.
+    /// The client's and the service's address.
     pub tuple: FourTuple,
     /// Number of the service; `u32::MAX` for connections that applications open.
     pub service: u32,
-    /// Where it stands.
+    /// Its stage.
     pub stage: Stage,
-    /// The VI that carries it, once a process is chosen.
+    /// The VI that carries it, once a process has been chosen.
     pub lane: Lane,
     /// When the stage began.
     pub since: Instant,
-    /// When it was established, or asked for by an application.
+    /// When it was established, or requested by an application.
     pub began: Instant,
-    /// How many connections were established before it: its place among those that wait.
+    /// Number of connections established before it: its place in the backlog.
     pub arrived: u64,
-    /// It is in its service's backlog.
+    /// Whether it is in its service's backlog.
     pub waiting: bool,
     /// Bytes that may still be sent to the application.
     pub to_app_credit: u32,
-    /// Window granted to the application for bytes to the client; fits the send buffer whole.
+    /// Window granted to the application for bytes to the client; never larger than the memory reserved for it.
     pub from_app_window: u32,
-    /// Bytes received from the application and not credited back yet.
+    /// Bytes received from the application and not yet credited back.
     pub from_app_outstanding: u32,
-    /// The client's FIN arrived in order.
+    /// The client's FIN was received in order.
     pub client_finished: bool,
     /// SHUTDOWN was sent to the application.
     pub shutdown_sent: bool,
     /// The application sent SHUTDOWN.
     pub app_finished: bool,
-    /// Processes that did not answer, and lost the offer to another one.
+    /// Number of processes from which its offer was withdrawn.
     pub withdrawals: u8,
-    /// Waiting in the list of flows to pump.
+    /// Whether it is in the list of flows to pump.
     pub queued: bool,
-    /// Bytes passed to the application.
+    /// Bytes sent to the application.
     pub bytes_to_app: u64,
-    /// Bytes taken from the application.
+    /// Bytes received from the application.
     pub bytes_from_app: u64,
 }
 
 impl Flow {
-    /// The process this flow is bound to, if any.
+    /// Returns the channel of the process that the flow is bound to, if any.
     pub fn channel(&self) -> Option<ChannelId> {
         match self.stage {
             Stage::Pending | Stage::Left(_) | Stage::Finishing => None,
@@ -103,7 +103,7 @@ impl Flow {
         }
     }
 
-    /// The pool choice to give back when the flow ends.
+    /// Returns the pool choice to release when the flow ends.
     pub fn choice(&self) -> Option<Choice> {
         match self.stage {
             Stage::Offered(choice) => Some(choice),
@@ -113,7 +113,7 @@ impl Flow {
     }
 }
 
-/// "No slot".
+/// Marks the absence of a slot.
 const NIL: u32 = u32::MAX;
 
 /// Both ends of a list through the table.
@@ -140,7 +140,7 @@ struct Links {
 /// ```
 #[derive(Debug)]
 pub struct FlowTable {
-    /// First index and length of each range of labels; their slots follow each other.
+    /// First index and length of each range of labels; the slots of the ranges are consecutive.
     ranges: [(usize, usize); 2],
     slots: Box<[Option<Flow>]>,
     links: Box<[Links]>,
@@ -150,8 +150,8 @@ pub struct FlowTable {
 }
 
 impl FlowTable {
-    /// A table for two ranges of label indices, each from the first one on and so many: those of the TCP engine, and those
-    /// of hairpins.
+    /// Creates a table for two ranges of label indices, each given by its first index and its length: those of the TCP
+    /// engine, and those of hairpins.
     pub fn new(ranges: [(u32, usize); 2]) -> Self {
         let capacity = ranges[0].1 + ranges[1].1;
         let unlinked = Links { all: (NIL, NIL), channel: (NIL, NIL) };
@@ -180,20 +180,20 @@ impl FlowTable {
         self.slot(label).filter(|at| self.slots[*at].as_ref().is_some_and(|f| f.label == label))
     }
 
-    /// The flow of this very label.
+    /// Returns the flow with this label, generation included.
     #[inline]
     pub fn get(&self, label: FlowLabel) -> Option<&Flow> {
         self.slots[self.slot(label)?].as_ref().filter(|f| f.label == label)
     }
 
-    /// The flow of this very label, to change; its stage changes by [`set_stage`](Self::set_stage).
+    /// Returns the flow with this label for changes; use [`set_stage`](Self::set_stage) to change its stage.
     #[inline]
     pub fn get_mut(&mut self, label: FlowLabel) -> Option<&mut Flow> {
         let at = self.slot(label)?;
         self.slots[at].as_mut().filter(|f| f.label == label)
     }
 
-    /// Takes a new flow in; what was left in the slot by an older generation comes back.
+    /// Inserts a flow; returns a flow of an older generation that was left in the slot.
     pub fn insert(&mut self, flow: Flow) -> Option<Flow> {
         let at = self.slot(flow.label)?;
         let old = self.take(at);
@@ -205,13 +205,13 @@ impl FlowTable {
         old
     }
 
-    /// Takes a flow out.
+    /// Removes a flow.
     pub fn remove(&mut self, label: FlowLabel) -> Option<Flow> {
         let at = self.live_slot(label)?;
         self.take(at)
     }
 
-    /// A flow enters a stage at `now`; `None`: there is no such flow.
+    /// Sets the stage of a flow, entered at `now`; `None` if there is no such flow.
     pub fn set_stage(&mut self, now: Instant, label: FlowLabel, stage: Stage) -> Option<&mut Flow> {
         let at = self.live_slot(label)?;
         let flow = self.slots[at].as_mut()?;
@@ -227,27 +227,27 @@ impl FlowTable {
         self.slots[at].as_mut()
     }
 
-    /// Live flows.
+    /// Returns the number of flows.
     pub fn len(&self) -> usize {
         self.live
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no flows.
     pub fn is_empty(&self) -> bool {
         self.live == 0
     }
 
-    /// Slots.
+    /// Returns the number of slots.
     pub fn capacity(&self) -> usize {
         self.slots.len()
     }
 
-    /// The flows in `count` slots from the one `from` on, those behind the last slot left out.
+    /// Returns the flows in `count` slots starting at slot `from`; slots beyond the end are left out.
     pub fn part(&self, from: usize, count: usize) -> impl Iterator<Item = &Flow> {
         self.slots.iter().skip(from).take(count).flatten()
     }
 
-    /// All flows, those that entered their stage last first.
+    /// Returns all flows, those that entered their stage last first.
     pub fn newest(&self) -> impl Iterator<Item = &Flow> {
         let mut at = self.all.last;
         std::iter::from_fn(move || {
@@ -257,7 +257,7 @@ impl FlowTable {
         })
     }
 
-    /// The flows that are bound to a channel, in the order in which they were.
+    /// Returns the flows bound to a channel, in the order in which they were bound.
     pub fn of_channel(&self, channel: ChannelId) -> impl Iterator<Item = &Flow> {
         let mut at = self.channels.get(&channel).map_or(NIL, |ends| ends.first);
         std::iter::from_fn(move || {

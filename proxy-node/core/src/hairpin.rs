@@ -1,16 +1,16 @@
-//! Hairpins: connections of a program of the cluster to a service of the cluster, without TCP and the LAN between.
+//! Hairpins: connections of a program of the cluster to a service of the cluster, without TCP or the LAN in between.
 //!
 //! ```text
 //!  process ─ CONNECT ─▶ flow a ┐ bytes for a's process: a ring ┐ flow b ─ OPEN ─▶ process of the service
 //!          ◀ CONNECTED          └ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ┘
 //!                                 bytes for b's process: a ring
 //! ```
-//! A hairpin is two flows with a label each, so that a process can be at both of its ends. Each is the client's end of the
-//! other ([`LoopEnd`]). The flow of the service waits in the backlog, is offered and changes hands like any other. The ring
-//! that a process writes to is as long as its window: what it may send always fits.
+//! A hairpin is two flows with a label each, so that the same process can be at both ends. Each flow is the client's
+//! end of the other ([`LoopEnd`]). The service's flow waits in the backlog, is offered and changes owners like any
+//! other. The ring that a process writes to has the length of its window, so that whatever it may send fits.
 //!
-//! The memory is set aside at start-up and touched as it is used. A connection for which there is no hairpin left goes
-//! through a network node, like one to an address that no service here has.
+//! The memory is allocated at start-up and touched as it is used. If no hairpin is free, a connection goes through a
+//! network node, as one to an address that this proxy does not serve.
 
 mod course;
 
@@ -26,12 +26,13 @@ use super::service::ClientEnd;
 pub const HAIRPIN_WINDOW: u32 = 64 * 1024;
 const RING_LEN: usize = HAIRPIN_WINDOW as usize;
 
-/// Labels of hairpins, and how many of them there are.
+/// The labels and the number of hairpins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HairpinConfig {
-    /// The first label index; they cover twice `pairs` indices, none of which is the TCP engine's or another worker's.
+    /// The first label index. The labels cover twice `pairs` indices, none of which the TCP engine or another worker
+    /// uses.
     pub first_label_index: u32,
-    /// Hairpins at once; each takes two rings of [`HAIRPIN_WINDOW`] bytes.
+    /// Largest number of hairpins; each uses two rings of [`HAIRPIN_WINDOW`] bytes.
     pub pairs: usize,
 }
 
@@ -39,16 +40,16 @@ pub struct HairpinConfig {
 #[derive(Clone, Copy, Debug)]
 struct End {
     label: FlowLabel,
-    /// The other flow; [`FlowLabel::NONE`] once it is over.
+    /// The other flow; [`FlowLabel::NONE`] after it has ended.
     peer: FlowLabel,
     /// The source address of the hairpin.
     source: SocketAddr,
-    /// Where the bytes for this flow's process begin in its ring, and how many there are.
+    /// Position and number of the bytes in the ring that wait for this flow's process.
     start: usize,
     len: usize,
-    /// No byte follows them.
+    /// No bytes follow them.
     finished: bool,
-    /// It is in the list of flows to settle.
+    /// Whether the end is in the list of flows to settle.
     settling: bool,
 }
 
@@ -58,15 +59,15 @@ pub(crate) struct Hairpin {
     first_index: usize,
     labels: LabelAllocator<Box<[u32]>>,
     ends: Box<[Option<End>]>,
-    /// A ring for each end.
+    /// One ring for each end.
     memory: Box<[u8]>,
     live: usize,
-    /// Flows whose end of stream has arrived somewhere: perhaps their hairpin is over.
+    /// Flows whose hairpin may be over.
     to_settle: VecDeque<FlowLabel>,
 }
 
 impl Hairpin {
-    /// Room for the hairpins of a configuration.
+    /// Allocates the hairpins of a configuration.
     pub(crate) fn new(config: HairpinConfig) -> Self {
         let count = 2 * config.pairs;
         let zeros = || vec![0; count].into_boxed_slice();
@@ -80,7 +81,7 @@ impl Hairpin {
         }
     }
 
-    /// A new hairpin from `source`; the labels of its flows.
+    /// Opens a hairpin from `source`; returns the labels of its flows.
     pub(crate) fn open(&mut self, source: SocketAddr) -> Option<(FlowLabel, FlowLabel)> {
         let a = self.labels.allocate()?;
         let Some(b) = self.labels.allocate() else {
@@ -96,7 +97,7 @@ impl Hairpin {
         Some((a, b))
     }
 
-    /// Releases the end of a flow that is over; `false`: it is the flow of no hairpin.
+    /// Releases the end of a flow that has ended; `false` if the flow belongs to no hairpin.
     pub(crate) fn release(&mut self, label: FlowLabel) -> bool {
         if !self.is_of(label) {
             return false;
@@ -113,32 +114,32 @@ impl Hairpin {
         true
     }
 
-    /// Whether a label is one of hairpins, live or not.
+    /// Returns whether a label is in the range of hairpins, in use or not.
     pub(crate) fn is_of(&self, label: FlowLabel) -> bool {
         self.slot(label).is_some()
     }
 
-    /// The other flow of a hairpin, where it lives.
+    /// Returns the other flow of a hairpin, unless it has ended.
     pub(crate) fn peer(&self, label: FlowLabel) -> Option<FlowLabel> {
         self.get(label).map(|end| end.peer).filter(|peer| !peer.is_none())
     }
 
-    /// Whether a hairpin from this address lives.
+    /// Returns whether a hairpin from this address exists.
     pub(crate) fn is_source(&self, source: SocketAddr) -> bool {
         self.live > 0 && self.ends.iter().flatten().any(|end| end.source == source)
     }
 
-    /// Ends of hairpins that live.
+    /// Returns the number of ends in use.
     pub(crate) fn live(&self) -> usize {
         self.live
     }
 
-    /// Bytes that wait for the process of a flow, and whether none follow.
+    /// Returns the number of bytes that wait for the process of a flow, and whether none follow.
     pub(crate) fn waiting(&self, label: FlowLabel) -> (usize, bool) {
         self.get(label).map_or((0, true), |end| (end.len, end.finished))
     }
 
-    /// The process of a flow sends no more; returns the flow that has to pass this on.
+    /// Records that the process of a flow sends no more; returns the flow that has to pass the end of the stream on.
     pub(crate) fn finish(&mut self, label: FlowLabel) -> Option<FlowLabel> {
         let peer = self.peer(label)?;
         self.get_mut(peer)?.finished = true;
@@ -146,7 +147,7 @@ impl Hairpin {
         Some(peer)
     }
 
-    /// Looks later whether the hairpin of a flow is over.
+    /// Schedules a check whether the hairpin of a flow is over.
     pub(crate) fn settle_later(&mut self, label: FlowLabel) {
         let settling = self.get_mut(label).map(|end| std::mem::replace(&mut end.settling, true));
         if settling == Some(false) {
@@ -154,7 +155,7 @@ impl Hairpin {
         }
     }
 
-    /// The next flow whose hairpin is perhaps over.
+    /// Returns the next flow whose hairpin is to be checked.
     pub(crate) fn next_to_settle(&mut self) -> Option<FlowLabel> {
         let label = self.to_settle.pop_front()?;
         if let Some(end) = self.get_mut(label) {
@@ -176,7 +177,7 @@ impl Hairpin {
         self.ends[at].as_mut().filter(|end| end.label == label)
     }
 
-    /// The waiting bytes of an end: those up to the end of its ring, and those at its beginning.
+    /// Returns the waiting bytes of an end: those up to the end of its ring, and those at the beginning.
     fn slices(&self, label: FlowLabel, max: usize) -> [&[u8]; 2] {
         let (Some(end), Some(at)) = (self.get(label), self.slot(label)) else { return [&[]; 2] };
         let ring = &self.memory[at * RING_LEN..(at + 1) * RING_LEN];
@@ -192,7 +193,7 @@ impl Hairpin {
         end.start = if end.len == 0 { 0 } else { (end.start + taken) % RING_LEN };
     }
 
-    /// Appends bytes for the process of a flow, as many as fit.
+    /// Appends as many bytes as fit for the process of a flow; returns their number.
     fn push(&mut self, label: FlowLabel, bytes: &[u8]) -> usize {
         let Some(at) = self.slot(label) else { return 0 };
         let Some(end) = self.ends[at].as_mut().filter(|end| end.label == label) else { return 0 };
@@ -207,7 +208,7 @@ impl Hairpin {
     }
 }
 
-/// The client's end of a flow whose client is a process, too: the other flow of its hairpin.
+/// The client's end of a flow whose client is a process too: the other flow of its hairpin.
 #[derive(Debug)]
 pub struct LoopEnd<'a> {
     pub(crate) label: FlowLabel,
@@ -242,7 +243,7 @@ impl ClientEnd for LoopEnd<'_> {
         self.hairpin.peer(self.label).map_or(0, |peer| self.hairpin.waiting(peer).0 as u32)
     }
 
-    /// The ring has one length.
+    /// The ring has a fixed length.
     fn useful_window(&self) -> u32 {
         HAIRPIN_WINDOW
     }

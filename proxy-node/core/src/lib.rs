@@ -10,9 +10,9 @@
 //!  egress: sources of active opens          recorder: trace, ended flows, counters
 //!  hairpin: connections between two processes, client's ends of each other
 //! ```
-//! Each part owns its fields; its methods take what they need of the others by argument (`Context`).
-//! [`ProxyCore`] owns the parts, one worker's flows and TCP engine, and passes each input to the parts that it concerns. It
-//! has no clock, socket, thread or logger; the time is an argument, messages leave through [`ProxyOutput`].
+//! Each part owns its fields; its methods take what they need of the others as arguments (`Context`). [`ProxyCore`]
+//! owns the parts, one worker's flows and TCP engine, and passes each input to the parts that it concerns. It has no
+//! clock, socket, thread or logger: the time is an argument, messages leave through [`ProxyOutput`].
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
 
@@ -63,12 +63,12 @@ use pump::Pump;
 use recorder::Recorder;
 use tunnels::{Arrived, Tunnels};
 
-/// Flows that are over and still known by their addresses.
+/// Number of ended flows whose addresses are kept.
 pub const ENDED_MAX: usize = 4096;
-/// Channels to application processes that one worker serves at once.
+/// Largest number of channels to application processes of one worker.
 pub const CHANNELS_MAX: usize = 4096;
 
-/// How a core is sized; all of it is taken at start-up.
+/// Capacities of a core; all memory is allocated at start-up.
 #[derive(Clone, Debug)]
 pub struct CoreConfig {
     /// This worker's number.
@@ -77,20 +77,20 @@ pub struct CoreConfig {
     pub workers: u8,
     /// The TCP engine's configuration; `first_label_index` and `connections` also size the flow table.
     pub tcp: StackConfig,
-    /// Events that the flight recorder keeps.
+    /// Events that the flight recorder holds.
     pub trace_events: usize,
-    /// Connections between programs of the cluster that go through no LAN.
+    /// Connections between programs of the cluster that do not use the LAN.
     pub hairpin: HairpinConfig,
 }
 
-/// Where source ports begin: another place for each start of each proxy. A one-way function, so that a port
-/// discloses nothing of the secret.
+/// Returns where source ports start, different for each start of each proxy. A one-way function, so that a port reveals
+/// nothing of the secret.
 fn first_port_seed(secret: &[u8; 16]) -> u32 {
     let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
     (secret.iter().fold(0xcbf2_9ce4_8422_2325, fnv) >> 40) as u32
 }
 
-/// One proxy worker's state.
+/// State of one proxy worker.
 #[derive(Debug)]
 pub struct ProxyCore {
     tcp: Stack,
@@ -103,14 +103,14 @@ pub struct ProxyCore {
     recorder: Recorder,
 }
 
-/// Inputs. Bytes that they bring move with the next [`drive`](ProxyCore::drive).
+/// Inputs. Received bytes are passed on by the next [`drive`](ProxyCore::drive).
 impl ProxyCore {
-    /// A core without services, channels or tunnels.
+    /// Creates a core without services, channels or tunnels.
     pub fn new(config: CoreConfig) -> Self {
         let CoreConfig { worker, workers, tcp, trace_events, hairpin } = config;
         let hairpins = (hairpin.first_label_index, 2 * hairpin.pairs);
         let (first_index, connections) = (tcp.first_label_index.max(1), tcp.connections);
-        // Two messages that land while everything else is in use.
+        // For two messages that arrive while all other memory is in use.
         let landing = 2 * tcp.send_message_len.next_multiple_of(tcp.block_len);
         let send_pool = (tcp.send_blocks() * tcp.block_len).saturating_sub(landing) as u64;
         ProxyCore {
@@ -130,19 +130,19 @@ impl ProxyCore {
         Turn { cx: Context { now, flows, tcp, hairpin, recorder, out }, dispatcher, pump, egress, tunnels }
     }
 
-    /// Moves everything that can move now: TCP events, bytes both ways, segments out. Call it after every batch of
-    /// input and whenever credits came back.
+    /// Moves everything that can be moved: TCP events, bytes in both directions, segments. To be called after every
+    /// batch of input and whenever credits were returned.
     pub fn drive(&mut self, now: Instant, out: &mut impl ProxyOutput) {
         self.turn(now, out).drive();
     }
 
-    /// Runs timers that are due, and [drives](Self::drive).
+    /// Runs timers that are due, then [`drive`](Self::drive).
     pub fn on_timeout(&mut self, now: Instant, out: &mut impl ProxyOutput) {
         self.turn(now, out).on_timeout();
     }
 
-    /// Takes one record of the network node `via`, which lies in `buffer` of [`lend_buffer`](Self::lend_buffer) where
-    /// there is one. Call [`drive`](Self::drive) after a batch of them.
+    /// Processes one record of the network node `via`, which is in `buffer` of [`lend_buffer`](Self::lend_buffer) if
+    /// one is given. To be followed by [`drive`](Self::drive) after a batch of records.
     pub fn on_record(
         &mut self,
         now: Instant,
@@ -153,15 +153,15 @@ impl ProxyCore {
     ) {
         let mut turn = self.turn(now, out);
         match turn.tunnels.on_record(&mut turn.cx, via, record, buffer) {
-            // An ACK may have made room in the send buffer.
+            // An ACK may have freed room in the send buffer.
             Arrived::Segment(label) => turn.pump.enqueue(turn.cx.flows, label),
             Arrived::AddressesTaken(label) => turn.on_addresses_taken(label),
             Arrived::Done => {}
         }
     }
 
-    /// Takes one message of a channel, which lies in `buffer` of [`lend_buffer`](Self::lend_buffer) where there is one.
-    /// Call [`drive`](Self::drive) after a batch of them.
+    /// Processes one message of a channel, which is in `buffer` of [`lend_buffer`](Self::lend_buffer) if one is given.
+    /// To be followed by [`drive`](Self::drive) after a batch of messages.
     pub fn on_message(
         &mut self,
         now: Instant,
@@ -173,33 +173,33 @@ impl ProxyCore {
         self.turn(now, out).on_message(from, message, buffer)
     }
 
-    /// A tunnel came up. Connections that have none go through it from now on.
+    /// Adds a tunnel. Connections without a tunnel use it from now on.
     pub fn tunnel_up(&mut self, now: Instant, via: u32, out: &mut impl ProxyOutput) {
         self.tcp.redirect(NO_TUNNEL, via);
         self.drive(now, out);
     }
 
-    /// A tunnel is gone: its connections go through another network node, or wait for one. A client that only listens
-    /// would never receive anything again on a connection that waits for the client's next segment.
+    /// Removes a tunnel. Its connections use another network node, or wait for one: waiting for the client's next
+    /// segment would not do, since a client that only receives sends none.
     pub fn tunnel_down(&mut self, now: Instant, via: u32, out: &mut impl ProxyOutput) {
         self.tcp.redirect(via, out.network_node().unwrap_or(NO_TUNNEL));
         self.drive(now, out);
     }
 
-    /// A channel to a process of `node` is up; `false` where [`CHANNELS_MAX`] is reached.
+    /// Adds a channel to a process of `node`; `false` if [`CHANNELS_MAX`] is reached.
     pub fn channel_up(&mut self, channel: ChannelId, process: Process) -> bool {
         self.dispatcher.channel_up(channel, process)
     }
 
-    /// A process that has a channel brought another token: its grant replaces the former one.
+    /// Replaces the grant of a connected process by that of its new token.
     pub fn set_grant(&mut self, channel: ChannelId, grant: Grant) {
         self.dispatcher.set_grant(channel, grant);
     }
 
-    /// A channel is gone: what its process had is served elsewhere, finished, or reset.
+    /// Removes a channel. The flows of its process are offered elsewhere, finished, or reset.
     ///
-    /// `hangup`: the process ended, so its connections end as the kernel would end them (FIN after what it wrote);
-    /// otherwise the way to it broke, and bytes may be missing: they are reset.
+    /// `hangup`: the process has ended, so its connections end as the kernel would end them (FIN after queued bytes).
+    /// Otherwise the link was lost and bytes may be missing: the connections are reset.
     pub fn channel_down(
         &mut self,
         now: Instant,
@@ -213,8 +213,8 @@ impl ProxyCore {
         turn.drive();
     }
 
-    /// One VI of a channel's pool is gone, others are left. `hangup` as for [`channel_down`](Self::channel_down): of a
-    /// process that ended, one VI goes after the other.
+    /// Removes one VI of a channel's pool while others are left. `hangup` as for [`channel_down`](Self::channel_down):
+    /// the VIs of a process that has ended go down one after the other.
     pub fn lane_down(
         &mut self,
         now: Instant,
@@ -229,7 +229,7 @@ impl ProxyCore {
         turn.drive();
     }
 
-    /// Takes a new generation of policy. Connections of services that are no longer named live on.
+    /// Puts a new policy generation into force. Connections of services that it no longer names continue.
     pub fn set_policy(
         &mut self,
         now: Instant,
@@ -244,9 +244,9 @@ impl ProxyCore {
     }
 }
 
-/// Buffers, timers and figures.
+/// Buffers, timers and counters.
 impl ProxyCore {
-    /// When [`on_timeout`](Self::on_timeout) is to be called; `None`: nothing is under way.
+    /// Returns when [`on_timeout`](Self::on_timeout) is to be called; `None` if no timer is set.
     pub fn next_timeout(&self) -> Option<Instant> {
         let dispatcher = &self.dispatcher;
         let pending = dispatcher.pending_deadline(&self.flows);
@@ -254,57 +254,57 @@ impl ProxyCore {
         own.into_iter().chain([self.tcp.next_timeout()]).flatten().min()
     }
 
-    /// Memory for the next message: records of a network node, or messages of a process. See [`Stack::lend`].
+    /// Lends memory for the next message: records of a network node, or messages of a process. See [`Stack::lend`].
     pub fn lend_buffer(&mut self, direction: Direction) -> Option<Buffer> {
         self.tcp.lend(direction)
     }
 
-    /// Returns the memory once everything in the message was processed.
+    /// Returns the memory after the message has been processed.
     pub fn return_buffer(&mut self, buffer: Buffer) {
         self.tcp.give_back(buffer);
     }
 
-    /// What was counted.
+    /// Returns the counters.
     pub fn counters(&self) -> &Counters {
         &self.recorder.counters
     }
 
-    /// The TCP engine, to look at.
+    /// Returns the TCP engine, read-only.
     pub fn tcp(&self) -> &Stack {
         &self.tcp
     }
 
-    /// Flows known now.
+    /// Returns the number of flows.
     pub fn flow_count(&self) -> usize {
         self.flows.len()
     }
 
-    /// Flows of hairpins that live.
+    /// Returns the number of flows of hairpins.
     pub fn hairpin_count(&self) -> usize {
         self.hairpin.live()
     }
 
-    /// Flows that wait for descriptors of their process.
+    /// Returns the number of flows that wait for descriptors of their process.
     pub fn parked_count(&self) -> usize {
         self.pump.parked_count()
     }
 
-    /// Connections that wait for a process, of all services.
+    /// Returns the number of connections that wait for a process, over all services.
     pub fn waiting_count(&self) -> usize {
         self.dispatcher.waiting_count()
     }
 
-    /// Pool members known now.
+    /// Returns the number of pool members.
     pub fn member_count(&self) -> usize {
         self.dispatcher.pools().len()
     }
 
-    /// Bytes of the send budget that are granted.
+    /// Returns the number of bytes of the send budget that are granted.
     pub fn budget_reserved(&self) -> u64 {
         self.pump.reserved()
     }
 
-    /// The flight recorder.
+    /// Returns the flight recorder.
     pub fn trace(&self) -> &TraceRing {
         self.recorder.trace()
     }

@@ -1,4 +1,4 @@
-//! What an application sets on its client's TCP connection, and what it asks of it.
+//! Options that an application sets on its client's TCP connection, and information that it requests about it.
 
 use csp_tcp::State;
 use csp_types::{Duration, FlowLabel};
@@ -8,7 +8,7 @@ use super::application::Verdict;
 use super::context::Context;
 use super::{Lane, ProxyOutput};
 
-/// OPTION: options that this proxy does not know are left alone.
+/// Processes OPTION. Options that this proxy does not know are ignored.
 pub(super) fn on_option<O>(cx: &mut Context<'_, O>, label: FlowLabel, message: &Message<'_>) -> Verdict {
     let Ok(OptionPayload { value }) = OptionPayload::parse(message.payload) else {
         return Verdict::Violation;
@@ -31,7 +31,7 @@ pub(super) fn on_option<O>(cx: &mut Context<'_, O>, label: FlowLabel, message: &
     Verdict::Fine
 }
 
-/// INFO: answers with the connection's figures; those of a hairpin have no path, and are 0.
+/// Processes INFO: answers with the connection's figures. Those of a hairpin are 0, as it has no path.
 pub(super) fn answer_info(cx: &mut Context<'_, impl ProxyOutput>, label: FlowLabel, lane: Lane) {
     let header = MessageHeader::of_flow(MessageKind::Info, label, 0, InfoPayload::LEN as u32);
     if let Some(peer) = cx.hairpin.peer(label) {
@@ -59,7 +59,7 @@ pub(super) fn answer_info(cx: &mut Context<'_, impl ProxyOutput>, label: FlowLab
     cx.send(lane, header, &payload.emit());
 }
 
-/// Linux' number of a state (`enum` in `include/net/tcp_states.h`), as TCP_INFO reports it.
+/// Returns Linux's number of a state (`enum` in `include/net/tcp_states.h`), as in TCP_INFO.
 const fn linux_state(state: State) -> u32 {
     match state {
         State::Established => 1,

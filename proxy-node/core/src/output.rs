@@ -1,4 +1,4 @@
-//! The ways out of the core: room in tunnels and channels, and sending.
+//! The output interface of the core: room in tunnels and channels, and sending.
 
 use csp_types::Instant;
 use csp_wire::channel::MessageHeader;
@@ -6,34 +6,34 @@ use csp_wire::tunnel::Record;
 
 use super::ChannelId;
 
-/// One VI of a channel's pool: all messages of a flow take the same one, so that they stay in order.
+/// One VI of a channel's pool. All messages of a flow use the same one, so that they stay in order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Lane(pub u32);
 
-/// The message could not be sent now; nothing of it was.
+/// The message was not sent, not even in part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Blocked {
-    /// Try again after credits came back.
+    /// Try again after credits were returned.
     NoCredit,
-    /// There is no such tunnel or channel (any more).
+    /// The tunnel or channel does not exist, or no longer.
     Gone,
 }
 
-/// The ways out of a proxy worker. Payloads are gathered from `parts`; they may be reused when the call returns.
+/// The outputs of a proxy worker. Payloads are gathered from `parts`, which may be reused when a call returns.
 pub trait ProxyOutput {
-    /// Whether a full-sized record would be taken by the tunnel to `via`; `true` as well where there is no such tunnel
-    /// (any more), so that nothing waits for it.
+    /// Returns whether the tunnel to `via` would accept a full-sized record. Also `true` if there is no such tunnel, so
+    /// that nothing waits for it.
     fn tunnel_ready(&self, via: u32) -> bool;
 
-    /// Sends a record to the network node `via`; its `payload` field is not looked at.
+    /// Sends a record to the network node `via`; the record's `payload` field is ignored.
     fn tunnel(&mut self, now: Instant, via: u32, record: &Record<'_>, parts: &[&[u8]])
     -> Result<(), Blocked>;
 
-    /// A network node that is connected, for active opens.
+    /// Returns a connected network node for active opens.
     fn network_node(&self) -> Option<u32>;
 
-    /// Sends a message to an application process. Everything but DATA is queued when there is no credit and returns
-    /// [`Blocked::Gone`] at worst.
+    /// Sends a message to an application process. Without credit, all kinds but DATA are queued; their only error is
+    /// [`Blocked::Gone`].
     fn channel(
         &mut self,
         now: Instant,
@@ -42,9 +42,9 @@ pub trait ProxyOutput {
         parts: &[&[u8]],
     ) -> Result<(), Blocked>;
 
-    /// Whether DATA would be taken on `lane`; `true` as well where the lane is gone, so that nothing waits for it.
+    /// Returns whether `lane` would accept DATA. Also `true` if the lane is down, so that nothing waits for it.
     fn lane_ready(&self, lane: Lane) -> bool;
 
-    /// The lane of `channel` for a new flow; `number` spreads flows over the channel's pool of VIs.
+    /// Returns the lane of `channel` for a new flow; `number` distributes flows over the channel's VIs.
     fn lane(&self, channel: ChannelId, number: u32) -> Option<Lane>;
 }

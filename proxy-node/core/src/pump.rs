@@ -1,7 +1,7 @@
-//! Which flows may have something to move, and the windows of all of them: the pump calls their services.
+//! The pump: finds the flows that may have something to move, calls their services, and grants their windows.
 //!
-//! It owns the list of flows to look at, the lines of those that wait for their lane ([`parked`]), the memory for windows
-//! ([`budget`]) and what is known of clients that take nothing ([`stalled`]).
+//! It owns the list of flows to serve, the queues of those that wait for their lane ([`parked`]), the memory for
+//! windows ([`budget`]) and the list of clients that acknowledge nothing ([`stalled`]).
 
 pub(crate) mod budget;
 mod parked;
@@ -22,7 +22,7 @@ use super::service::{ApplicationEnd, ClientEnd, Progress, Relay, Service};
 /// The pump of one worker.
 #[derive(Debug)]
 pub(crate) struct Pump {
-    /// Flows with bytes, an end of stream or credits to pass on.
+    /// Flows that may have bytes, an end of stream or credits to pass on.
     to_pump: VecDeque<FlowLabel>,
     /// Flows that wait for their lane.
     parked: Parked,
@@ -31,7 +31,7 @@ pub(crate) struct Pump {
 }
 
 impl Pump {
-    /// A pump for so many flows, with this memory for windows.
+    /// Creates a pump for this number of flows, with this memory for windows.
     pub(crate) fn new(connections: usize, budget: SendBudget) -> Self {
         Pump {
             to_pump: VecDeque::with_capacity(connections),
@@ -41,7 +41,7 @@ impl Pump {
         }
     }
 
-    /// A window for one more flow; `None` while all memory is granted.
+    /// Returns a window for a new flow; `None` if all memory is granted.
     pub(crate) fn reserve(&mut self) -> Option<u32> {
         self.budget.reserve()
     }
@@ -51,29 +51,29 @@ impl Pump {
         self.budget.release(window);
     }
 
-    /// The application of a flow sends no more: it keeps only the window for the `waiting` bytes in its send queue.
+    /// Reduces the window of a flow whose application sends no more to the `waiting` bytes in its send queue.
     pub(crate) fn application_closed(&mut self, flow: &mut Flow, waiting: u32) {
         let keep = waiting.min(flow.from_app_window);
         self.budget.shrink(flow.from_app_window, keep);
         flow.from_app_window = keep;
     }
 
-    /// Bytes of the budget that are granted.
+    /// Returns the bytes of the budget that are granted.
     pub(crate) fn reserved(&self) -> u64 {
         self.budget.reserved()
     }
 
-    /// Flows that wait for descriptors of their process.
+    /// Returns the number of flows that wait for descriptors of their process.
     pub(crate) fn parked_count(&self) -> usize {
         self.parked.len()
     }
 
-    /// A lane is gone: flows that are at no process wait for none.
-    pub(crate) fn forget_stale(&mut self, flows: &FlowTable) {
-        self.parked.forget_stale(|label| flows.get(label).is_some_and(|f| f.channel().is_some()));
+    /// After the loss of a lane: removes the flows that are bound to no process.
+    pub(crate) fn remove_stale(&mut self, flows: &FlowTable) {
+        self.parked.remove_stale(|label| flows.get(label).is_some_and(|f| f.channel().is_some()));
     }
 
-    /// Puts a flow into the list of those to pump, once.
+    /// Adds a flow to the list of those to pump, unless it is in it.
     pub(crate) fn enqueue(&mut self, flows: &mut FlowTable, label: FlowLabel) {
         if let Some(flow) = flows.get_mut(label).filter(|f| !f.queued) {
             flow.queued = true;
@@ -81,8 +81,8 @@ impl Pump {
         }
     }
 
-    /// Serves flows that waited for a lane which has room now, then every flow in the list once. Those that lack room
-    /// are parked until their lane has some. Returns whether anything moved.
+    /// Serves flows that waited for a lane which has room now, then every flow in the list once. Flows that lack room
+    /// are parked until their lane has some. Returns whether anything was moved.
     pub(crate) fn pump(&mut self, cx: &mut Context<'_, impl ProxyOutput>) -> bool {
         let mut moved = false;
         for _ in 0..self.parked.len() {
@@ -96,7 +96,7 @@ impl Pump {
         moved
     }
 
-    /// Serves one flow, which waited at the `front` of its lane or came just now.
+    /// Serves one flow, which waited at the `front` of its lane's queue or was just added.
     fn pump_flow(&mut self, cx: &mut Context<'_, impl ProxyOutput>, label: FlowLabel, front: bool) -> bool {
         let Some(flow) = cx.flows.get_mut(label) else { return false };
         flow.queued = false;
@@ -112,13 +112,13 @@ impl Pump {
             None => return false,
         };
         if blocked && let Some(flow) = cx.flows.get_mut(label) {
-            flow.queued = true; // it is in one of the lists, and comes up with all that it has by then
+            flow.queued = true; // it is in one of the lists, and will be served with all that it has by then
             self.parked.park(lane, label);
         }
         moved
     }
 
-    /// A flow of a hairpin was served: where something moved the other one has room, and both may be over.
+    /// After serving a flow of a hairpin: if something was moved, the other flow has room, and both may be over.
     fn looped<O>(&mut self, cx: &mut Context<'_, O>, label: FlowLabel, moved: bool) {
         if let Some(peer) = cx.hairpin.peer(label).filter(|_| moved) {
             self.enqueue(cx.flows, peer);
@@ -126,7 +126,7 @@ impl Pump {
         }
     }
 
-    /// Lets the service of one flow move what it can; `waits`: others are in front of it at its lane.
+    /// Calls the service of one flow. `waits`: other flows are in front of it at its lane.
     fn serve(
         &mut self,
         service: &mut impl Service,

@@ -1,6 +1,6 @@
-//! What happened to flows: the flight recorder, the flows that ended lately, and the counters.
+//! The flight recorder, recently ended flows, and the counters.
 //!
-//! Every other part reports here and reads nothing back.
+//! All other parts write to it, and none of them reads it.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use csp_types::{FlowLabel, FourTuple, Instant, TraceEvent, TraceKind, TraceRing}
 use super::flow::Flow;
 use super::{Counters, ENDED_MAX};
 
-/// A flow that is over.
+/// A flow that has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EndedFlow {
     pub(crate) label: FlowLabel,
@@ -27,7 +27,7 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// A recorder whose flight recorder keeps `trace_events` events.
+    /// Creates a recorder whose flight recorder holds `trace_events` events.
     pub(crate) fn new(trace_events: usize) -> Self {
         Recorder {
             trace: TraceRing::new(trace_events),
@@ -36,7 +36,7 @@ impl Recorder {
         }
     }
 
-    /// Records an event of a flow that concerns no segment.
+    /// Records an event of a flow that does not concern a segment.
     #[inline]
     pub(crate) fn record(&mut self, at: Instant, label: FlowLabel, kind: TraceKind, len: u32) {
         self.event(TraceEvent { at, label, kind, len, ..TraceEvent::default() });
@@ -57,12 +57,12 @@ impl Recorder {
         self.ended.push_back(EndedFlow { label: flow.label, tuple: flow.tuple, service: flow.service, at });
     }
 
-    /// The flight recorder.
+    /// Returns the flight recorder.
     pub(crate) fn trace(&self) -> &TraceRing {
         &self.trace
     }
 
-    /// Flows that ended, the latest first.
+    /// Returns ended flows, the latest first.
     pub(crate) fn ended(&self) -> impl Iterator<Item = &EndedFlow> {
         self.ended.iter().rev()
     }

@@ -1,4 +1,4 @@
-//! What people ask a proxy worker: its flows and services, as plain values.
+//! A proxy worker's flows and services as plain values, for the admin endpoint.
 
 use std::net::SocketAddr;
 
@@ -17,7 +17,7 @@ pub struct FlowSnapshot {
     pub service: String,
     /// Client and service address.
     pub tuple: FourTuple,
-    /// The TCP state, or "Hairpin", and where the flow stands towards the application. The figures of TCP of a hairpin are 0.
+    /// The TCP state, or "Hairpin", and the flow's stage towards the application. The TCP figures of a hairpin are 0.
     pub state: String,
     /// The application's node and process, once chosen.
     pub process: Option<(NodeId, String)>,
@@ -27,7 +27,7 @@ pub struct FlowSnapshot {
     pub bytes: (u64, u64),
     /// Smoothed round-trip time in microseconds.
     pub srtt_us: u64,
-    /// What controls congestion.
+    /// The congestion control algorithm.
     pub congestion: csp_tcp::CongestionControl,
     /// Congestion window in bytes.
     pub cwnd: u32,
@@ -35,13 +35,13 @@ pub struct FlowSnapshot {
     pub ssthresh: u32,
     /// Whether both sides use ECN.
     pub ecn: bool,
-    /// Bytes per second that may leave, where paced, and that were delivered lately.
+    /// Pacing rate in bytes per second, if paced, and the recent delivery rate.
     pub rates: (Option<u64>, u64),
     /// Retransmissions.
     pub retransmits: u32,
-    /// Bytes that wait at the proxy for the application, and for the client's acknowledgement.
+    /// Bytes queued at the proxy for the application, and for the client's acknowledgement.
     pub queued: (usize, usize),
-    /// Bytes that the application lets come, and that it may still send.
+    /// Bytes that may be sent to the application, and that the application may send.
     pub credit: (u32, u32),
 }
 
@@ -63,19 +63,19 @@ pub struct ServiceSnapshot {
 pub struct MemberSnapshot {
     /// The application node.
     pub node: NodeId,
-    /// The port its processes listen on.
+    /// The port that its processes listen on.
     pub port: u16,
     /// Processes that listen.
     pub listeners: usize,
     /// Connections that are open at it or offered to it.
     pub open: u32,
-    /// Connections that its processes have room for.
+    /// Connections that its processes would accept now.
     pub accept_credit: u64,
-    /// Connections that its processes accepted since this worker knows it.
+    /// Connections that its processes have accepted since this worker created the member.
     pub accepted: u64,
 }
 
-/// A flow that lives or ended lately.
+/// A flow that is active or ended recently.
 #[derive(Clone, Debug)]
 pub struct RecentFlow {
     /// Its label.
@@ -84,16 +84,16 @@ pub struct RecentFlow {
     pub tuple: FourTuple,
     /// Its service, or "egress".
     pub service: String,
-    /// When it ended; for live flows when its stage began.
+    /// When it ended; for active flows when its stage began.
     pub at: Instant,
-    /// Whether it is over.
+    /// Whether it has ended.
     pub ended: bool,
 }
 
 impl ProxyCore {
-    /// At most `limit` flows that live or ended lately, newest first.
+    /// Returns at most `limit` active or recently ended flows, newest first.
     pub fn recent_flows(&self, limit: usize) -> Vec<RecentFlow> {
-        // Both lists are in order: the newest of either are enough.
+        // Both lists are ordered: the newest of each are sufficient.
         let live = self.flows.newest().map(|f| (f.label, f.tuple, f.service, f.since, false)).take(limit);
         let ended = self.recorder.ended().map(|e| (e.label, e.tuple, e.service, e.at, true)).take(limit);
         let mut all: Vec<_> = live.chain(ended).collect();
@@ -109,7 +109,7 @@ impl ProxyCore {
         all.into_iter().map(describe).collect()
     }
 
-    /// A service's name, for people.
+    /// Returns a service's name, for display.
     fn service_name(&self, number: u32) -> String {
         match self.dispatcher.service(number) {
             Some(service) => service.spec.name.clone(),
@@ -118,7 +118,7 @@ impl ProxyCore {
         }
     }
 
-    /// At most `limit` flows, those that entered their stage last first.
+    /// Returns at most `limit` flows, those that entered their stage last first.
     pub fn flows(&self, now: Instant, limit: usize) -> Vec<FlowSnapshot> {
         let describe = |flow: &super::Flow| {
             let info = self.tcp.info(flow.label);
@@ -160,7 +160,7 @@ impl ProxyCore {
         self.flows.newest().filter_map(describe).take(limit).collect()
     }
 
-    /// All active services.
+    /// Returns all active services.
     pub fn services(&self) -> Vec<ServiceSnapshot> {
         let describe = |service: &Service| ServiceSnapshot {
             name: service.spec.name.clone(),

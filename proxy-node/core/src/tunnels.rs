@@ -1,4 +1,4 @@
-//! Between tunnel records and the TCP engine.
+//! Connects tunnel records with the TCP engine.
 //!
 //! ```text
 //!  record ─▶ inbound ─▶ csp-tcp Stack ─▶ outbound ─▶ record
@@ -17,17 +17,17 @@ use self::announced::Announced;
 use super::ProxyOutput;
 use super::context::Context;
 
-/// What became of a record.
+/// Result of processing a record.
 pub(crate) enum Arrived {
-    /// A segment of this flow, perhaps [`FlowLabel::NONE`].
+    /// A segment of this flow, or [`FlowLabel::NONE`].
     Segment(FlowLabel),
     /// A network node refuses the addresses of this flow.
     AddressesTaken(FlowLabel),
-    /// Nothing is left to do.
+    /// The record was processed completely.
     Done,
 }
 
-/// The tunnels' side of one worker.
+/// The tunnel side of one worker.
 #[derive(Debug)]
 pub(crate) struct Tunnels {
     worker: u8,
@@ -35,12 +35,12 @@ pub(crate) struct Tunnels {
 }
 
 impl Tunnels {
-    /// For worker `worker` and so many labels from `first_index` on.
+    /// Creates the tunnel side of worker `worker` for `connections` labels from `first_index` on.
     pub(crate) fn new(worker: u8, first_index: u32, connections: usize) -> Self {
         Tunnels { worker, announced: Announced::new(first_index, connections) }
     }
 
-    /// Takes one record of the network node `via`.
+    /// Processes one record of the network node `via`.
     pub(crate) fn on_record(
         &mut self,
         cx: &mut Context<'_, impl ProxyOutput>,

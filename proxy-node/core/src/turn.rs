@@ -1,4 +1,4 @@
-//! One input on its way through the parts: what concerns several of them.
+//! Steps of an input that concern several parts.
 
 use csp_types::FlowLabel;
 use csp_wire::channel::{MessageHeader, MessageKind};
@@ -9,10 +9,10 @@ use super::flow::{Flow, Stage};
 use super::{Lane, ProxyOutput, reason};
 
 impl<O: ProxyOutput> Turn<'_, O> {
-    /// Moves everything that can move now: events of the engine, bytes both ways, segments out.
+    /// Moves everything that can be moved: events of the engine, bytes in both directions, segments.
     pub(super) fn drive(&mut self) {
         loop {
-            self.dispatcher.serve_backlogs(&mut self.cx); // connections that wait come before new ones
+            self.dispatcher.serve_backlogs(&mut self.cx); // waiting connections come before new ones
             self.process_tcp_events();
             self.dispatcher.serve_backlogs(&mut self.cx);
             let pumped = self.pump.pump(&mut self.cx);
@@ -44,7 +44,7 @@ impl<O: ProxyOutput> Turn<'_, O> {
         self.drive();
     }
 
-    /// Puts a flow into the table; what an older generation left in its slot is released first.
+    /// Inserts a flow into the table; a flow of an older generation in its slot is released first.
     pub(super) fn admit(&mut self, flow: Flow) {
         self.dispatcher.flow_began(flow.service);
         if let Some(old) = self.cx.flows.insert(flow) {
@@ -52,23 +52,24 @@ impl<O: ProxyOutput> Turn<'_, O> {
         }
     }
 
-    /// Resets the client's connection, or the other end of a hairpin, and ends the flow; its own process is not informed.
+    /// Resets the client's connection, or the other end of a hairpin, and ends the flow; its own process is not
+    /// notified.
     pub(super) fn abandon(&mut self, label: FlowLabel) {
         match self.cx.hairpin.peer(label) {
             Some(peer) => self.fail_peer(peer),
             None => self.cx.tcp.abort(self.cx.now, label),
         }
-        self.forget(label);
+        self.remove_flow(label);
     }
 
-    /// Takes a flow out of the table.
-    pub(super) fn forget(&mut self, label: FlowLabel) {
+    /// Removes a flow from the table.
+    pub(super) fn remove_flow(&mut self, label: FlowLabel) {
         if let Some(flow) = self.cx.flows.remove(label) {
             self.release(&flow);
         }
     }
 
-    /// Releases what each part keeps of a flow that is in the table no longer.
+    /// Releases what each part keeps of a flow that was removed from the table.
     fn release(&mut self, flow: &Flow) {
         if !self.cx.hairpin.release(flow.label) {
             self.pump.release(flow.from_app_window);
@@ -77,7 +78,8 @@ impl<O: ProxyOutput> Turn<'_, O> {
         self.dispatcher.flow_ended(self.cx.flows, self.cx.tcp, flow);
     }
 
-    /// A window for a new flow; where none is left, flows that are stalled give way. `None`: there are none either.
+    /// Reserves a window for a new flow; if none is left, stalled flows are dropped first. `None` if there are none
+    /// either.
     pub(super) fn reserve_window(&mut self) -> Option<u32> {
         loop {
             if let Some(window) = self.pump.reserve() {
@@ -94,8 +96,8 @@ impl<O: ProxyOutput> Turn<'_, O> {
         }
     }
 
-    /// A channel is gone, or one `lane` of it: its flows are offered elsewhere, finished, or reset. `hangup`: the process
-    /// ended, so that its connections end as the kernel would end them.
+    /// Ends the flows of a channel, or of one `lane` of it, that is down: they are offered elsewhere, finished, or
+    /// reset. `hangup`: the process has ended, so that its connections end as the kernel would end them.
     pub(super) fn end_flows(&mut self, channel: ChannelId, lane: Option<Lane>, hangup: bool) {
         let lost = |flow: &&Flow| lane.is_none_or(|lane| lane == flow.lane);
         let labels: Vec<FlowLabel> =
@@ -115,6 +117,6 @@ impl<O: ProxyOutput> Turn<'_, O> {
                 | Stage::Finishing => self.abandon(label),
             }
         }
-        self.pump.forget_stale(self.cx.flows);
+        self.pump.remove_stale(self.cx.flows);
     }
 }

@@ -17,7 +17,7 @@ use super::data_thread::Question;
 type Asked = State<Workers<Question>>;
 type Answer<T> = Result<Json<T>, QueryError>;
 
-/// The routes.
+/// Returns the routes.
 pub fn routes(workers: Workers<Question>) -> Router {
     Router::new()
         .route("/v1/flows", get(flows))
@@ -81,7 +81,7 @@ async fn services(State(workers): Asked) -> Answer<Vec<Service>> {
     Ok(Json(merged.into_values().collect()))
 }
 
-/// A service as one worker has it.
+/// Converts a worker's service.
 fn of_worker(service: &ServiceSnapshot) -> Service {
     let member = |m: &MemberSnapshot| PoolMember {
         node: m.node.as_str().into(),
@@ -99,7 +99,7 @@ fn of_worker(service: &ServiceSnapshot) -> Service {
     }
 }
 
-/// Adds another worker's figures. Connections add up; every process listens at every worker, so listeners do not.
+/// Adds another worker's figures. Connections are summed; every process listens at every worker, so listeners are not.
 fn add(service: &mut Service, other: Service) {
     service.pending += other.pending;
     for theirs in other.members {

@@ -7,16 +7,16 @@ use csp_control::{AdminSection, EtcdSection, LogSection, NodeSection, SanSection
 use csp_types::spin::SpinSetting;
 use serde::Deserialize;
 
-/// Hairpins of a worker: connections between two programs of the cluster. Each takes 128 KiB once it is used.
+/// Hairpins of a worker: connections between two programs of the cluster. Each occupies 128 KiB once it is used.
 pub const HAIRPINS: usize = 256;
 
-/// Everything in the file; defaults live here alone.
+/// The whole file. Defaults are defined here and nowhere else.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Who this node is, and its folders.
+    /// This node's name, and its directories.
     pub node: NodeSection,
-    /// Where etcd is.
+    /// The addresses of etcd.
     pub etcd: EtcdSection,
     /// The admin endpoint.
     pub admin: AdminSection,
@@ -26,13 +26,13 @@ pub struct Config {
     /// Data workers: threads that own flows. 1 to 64.
     #[serde(default = "one")]
     pub workers: u8,
-    /// How long a data thread that has run out of work looks again before it sleeps: `auto`, by what it sees, or a fixed number of
+    /// How long a data thread without work polls before it sleeps: `auto` (adaptive), or a fixed number of
     /// microseconds, 0 to 1,000.
     #[serde(default, deserialize_with = "spin")]
     pub spin_us: SpinSetting,
-    /// What carries the SAN.
+    /// The provider of the SAN.
     pub san: SanSection,
-    /// Sizes of the tables, per worker.
+    /// Capacities of the tables, per worker.
     #[serde(default)]
     pub capacity: CapacitySection,
     /// TCP towards clients.
@@ -40,18 +40,18 @@ pub struct Config {
     pub tcp: TcpSection,
 }
 
-/// Sizes of the tables of one worker; all of it is taken at start-up.
+/// Capacities of the tables of one worker; all memory is allocated at start-up.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CapacitySection {
     /// Client connections. 16 to 1,000,000.
     pub connections: usize,
-    /// Connections whose handshake is under way.
+    /// Connections during the handshake.
     pub half_open: usize,
-    /// Memory for payload on its way, in MiB; touched only as it is used. Half of it is granted to applications as
-    /// windows, so it also bounds the connections that can be open: 1,024 MiB carry about 10,000. 8 to 65,536.
+    /// Memory for payload in flight, in MiB; touched only as it is used. Half of it is granted to applications as
+    /// windows, so it also limits the number of open connections: 1,024 MiB suffice for about 10,000. 8 to 65,536.
     pub buffers_mib: usize,
-    /// Events that the flight recorder keeps (40 bytes each).
+    /// Events that the flight recorder holds (40 bytes each).
     pub trace_events: usize,
 }
 
@@ -65,23 +65,23 @@ impl Default for CapacitySection {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TcpSection {
-    /// Largest window offered to a client, in KiB. 16 to 16,384.
+    /// Largest window advertised to a client, in KiB. 16 to 16,384.
     pub receive_window_kib: u32,
-    /// Window offered at first, and while memory is short, in KiB; it grows with what the application reads. 16 to
-    /// 16,384; no more than the largest counts.
+    /// Window advertised initially, and while memory is short, in KiB; it grows with the rate at which the application
+    /// reads. 16 to 16,384; limited by `receive_window_kib`.
     pub receive_window_initial_kib: u32,
-    /// Largest window granted to an application towards a client, in KiB; it grows with what the path takes. 256 to
+    /// Largest window granted to an application towards a client, in KiB; it grows with what the path carries. 256 to
     /// 16,384.
     pub send_window_kib: u32,
     /// Smallest retransmission timeout, in ms. 1 to 60,000.
     pub rto_min_ms: u64,
     /// How long TIME-WAIT lasts, in s. 1 to 240.
     pub time_wait_s: u64,
-    /// When SYNs are answered without keeping state: `auto` (while a table is full), `off` or `always`.
+    /// When SYNs are answered without storing state: `auto` (while a table is full), `off` or `always`.
     pub syn_cookies: SynCookies,
 }
 
-/// When SYN cookies are used, as the file spells it.
+/// When SYN cookies are used, as spelled in the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "`TcpSection::syn_cookies` has them")]
@@ -120,7 +120,7 @@ fn one() -> u8 {
 }
 
 impl Config {
-    /// Reads and checks the file.
+    /// Reads and validates the file.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         load_checked(path, Config::check)
     }
@@ -133,7 +133,7 @@ impl Config {
             }
         };
         range("workers", self.workers.into(), 1, 64);
-        // Tunnels and channels of 64 workers lie above it.
+        // The ports above it are those of tunnels and channels of 64 workers.
         range("san.port", self.san.port.into(), 1, 65_535 - 256 - 64);
         range("capacity.connections", self.capacity.connections as u64, 16, 1_000_000);
         range("capacity.half_open", self.capacity.half_open as u64, 1, self.capacity.connections as u64);

@@ -1,4 +1,4 @@
-//! What the proxy node does on its control thread: tells its workers of the policy.
+//! The proxy node's control thread: sends its workers the policy.
 
 use std::time::Duration;
 
@@ -16,9 +16,9 @@ use super::data_thread::Question;
 use super::metrics::{Published, WorkerMetrics};
 use super::{admin, policy, providers};
 
-/// Questions that may wait for one worker.
+/// Requests that may wait for one worker.
 const QUESTIONS_MAX: usize = 64;
-/// How long a worker may take to put a policy in force.
+/// How long a worker may take to put a policy into force.
 const POLICY_TIMEOUT: Duration = Duration::from_secs(5);
 
 type Worker = DataThread<Question, Published>;
@@ -51,7 +51,7 @@ fn start_workers(config: &Config, mut record: NodeRecord) -> Result<(Vec<Worker>
 
 fn core_config(config: &Config, worker: u8) -> CoreConfig {
     let connections = config.capacity.connections;
-    let block_len = 4 * 1024; // a full segment of copied payload is 17 slices: the batch copies it
+    let block_len = 4 * 1024; // a full segment of copied payload has 17 slices, so the batch copies it
     let mut isn_secret = [0; 16];
     isn_secret.copy_from_slice(&rand::random::<u128>().to_le_bytes());
     let tcp = csp_tcp::StackConfig {
@@ -117,7 +117,7 @@ async fn apply(workers: &[Worker], active: &ActivePolicy) -> Result<(), String> 
         let (services, egress) = (services.clone(), egress.clone());
         let done =
             worker.mailbox().ask(POLICY_TIMEOUT, |reply| Question::Policy(services, egress, reply)).await;
-        done.map_err(|error| format!("a data worker did not take the policy: {error}"))?;
+        done.map_err(|error| format!("a data worker did not apply the policy: {error}"))?;
     }
     tracing::info!(generation = active.generation, services = services.len(), "policy in force");
     Ok(())

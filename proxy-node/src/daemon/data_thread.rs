@@ -1,4 +1,4 @@
-//! A proxy worker in its data thread: what the control thread asks of it, and what it publishes.
+//! A proxy worker in its data thread: the control thread's requests, and what the worker publishes.
 
 use std::ops::ControlFlow;
 
@@ -12,17 +12,17 @@ use crate::core::{EgressRule, FlowSnapshot, RecentFlow, ServiceSnapshot, Service
 
 use super::metrics::Published;
 
-/// What the control thread says to or asks of a worker.
+/// A message or request of the control thread to a worker.
 pub enum Question {
     /// A new policy generation; answered when it is in force.
     Policy(Vec<ServiceSpec>, Vec<EgressRule>, Reply<()>),
-    /// At most so many flows.
+    /// At most this many flows.
     Flows(usize, Reply<Vec<FlowSnapshot>>),
-    /// At most so many flows that live or ended lately, newest first.
+    /// At most this many active or recently ended flows, newest first.
     Recent(usize, Reply<Vec<RecentFlow>>),
     /// The services with their pools.
     Services(Reply<Vec<ServiceSnapshot>>),
-    /// What the flight recorder has of one flow, or of all.
+    /// The recorded events of one flow, or of all.
     Trace(Option<FlowLabel>, Reply<Vec<TraceEvent>>),
     /// Close all links and end the thread.
     Stop,

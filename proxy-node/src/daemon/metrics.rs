@@ -1,4 +1,4 @@
-//! The workers' numbers as metrics.
+//! The workers' metrics.
 
 mod tcp;
 
@@ -27,12 +27,12 @@ pub struct Published {
     network_nodes: usize,
     links: usize,
     messages: (u64, u64),
-    /// Links whose VI broke, those of them that went on, messages sent again.
+    /// Links whose VI broke, those of them that resumed on another VI, messages posted again.
     interrupted: [u64; 3],
     refusals: [u64; REFUSALS.len()],
 }
 
-/// Why peers on the SAN were refused or cut off, in the order of [`refusals`].
+/// Reasons for which peers on the SAN were refused or cut off, in the order of [`refusals`].
 const REFUSALS: [&str; 15] = [
     "san_handshake_malformed",
     "san_handshake_dropped",
@@ -73,7 +73,7 @@ fn refusals(endpoint: &Endpoint) -> [u64; REFUSALS.len()] {
 }
 
 impl Published {
-    /// Copies a worker's numbers.
+    /// Copies a worker's counters and gauges.
     pub fn of(worker: &ProxyWorker) -> Self {
         let core = worker.core();
         let mut published = Published {
@@ -107,13 +107,13 @@ impl Published {
         published
     }
 
-    /// Network nodes that are connected.
+    /// Returns the number of connected network nodes.
     pub fn network_nodes(&self) -> usize {
         self.network_nodes
     }
 }
 
-/// All workers' cells.
+/// What every worker publishes.
 pub struct WorkerMetrics(pub Vec<Arc<SnapshotCell<Published>>>);
 
 impl MetricSource for WorkerMetrics {
@@ -148,14 +148,14 @@ fn collect_links(
         labels,
         interrupted,
     );
-    out.counter("csp_links_resumed_total", "Links that went on over another VI", labels, resumed);
-    let help = "Messages sent again over another VI";
+    out.counter("csp_links_resumed_total", "Links that resumed on another VI", labels, resumed);
+    let help = "Messages posted again on another VI";
     out.counter("csp_link_messages_reposted_total", help, labels, reposted);
 }
 
 fn collect_counters(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)]) {
     let figures = [
-        ("csp_tunnel_records_received_total", "Tunnel records taken", c.records_in),
+        ("csp_tunnel_records_received_total", "Tunnel records received", c.records_in),
         ("csp_tunnel_records_sent_total", "Tunnel records sent", c.records_out),
         ("csp_client_received_bytes_total", "TCP payload from clients", c.client_bytes_in),
         (
@@ -163,8 +163,8 @@ fn collect_counters(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)
             "TCP payload to clients, retransmissions included",
             c.client_bytes_out,
         ),
-        ("csp_application_sent_bytes_total", "Bytes passed to applications", c.app_bytes_out),
-        ("csp_application_received_bytes_total", "Bytes taken from applications", c.app_bytes_in),
+        ("csp_application_sent_bytes_total", "Bytes sent to applications", c.app_bytes_out),
+        ("csp_application_received_bytes_total", "Bytes received from applications", c.app_bytes_in),
         ("csp_connections_passive_total", "Connections established by clients", c.connections_passive),
         ("csp_connections_active_total", "Connections opened for applications", c.connections_active),
         (
@@ -176,27 +176,27 @@ fn collect_counters(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)
         ("csp_connections_failed_total", "Connections that ended with an error", c.connections_failed),
         (
             "csp_stalled_given_up_total",
-            "Connections given up, as their clients took nothing while memory was short",
+            "Connections dropped because their clients acknowledged nothing while memory was short",
             c.stalled_given_up,
         ),
         (
             "csp_connections_handed_over_total",
-            "Connections that a process left to another one",
+            "Connections that a process handed over to another one",
             c.handed_over,
         ),
         (
             "csp_listens_denied_total",
-            "LISTENs not granted to the process, or for another user's port",
+            "LISTENs refused: not granted to the process, or another user's port",
             c.listens_denied,
         ),
-        ("csp_connects_denied_total", "CONNECTs not granted to the process", c.connects_denied),
-        ("csp_opens_refused_total", "OPENs that a process handed back", c.opens_refused),
+        ("csp_connects_denied_total", "CONNECTs refused: not granted to the process", c.connects_denied),
+        ("csp_opens_refused_total", "OPENs that a process refused", c.opens_refused),
         (
             "csp_offers_withdrawn_total",
-            "Connections that a process left unanswered, offered to an idle one",
+            "Unanswered offers withdrawn and made to an idle process",
             c.offers_withdrawn,
         ),
-        ("csp_stale_messages_total", "Channel messages about flows that are gone", c.stale_messages),
+        ("csp_stale_messages_total", "Channel messages about flows that have ended", c.stale_messages),
     ];
     for (name, help, value) in figures {
         out.counter(name, help, labels, value);

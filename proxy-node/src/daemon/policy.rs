@@ -1,4 +1,4 @@
-//! A policy as the proxy's core takes it.
+//! Converts a policy to the core's services and egress rules.
 
 use csp_control::{ActivePolicy, Congestion, EcnPolicy, TcpOptions};
 use csp_tcp::{CongestionControl, EcnMode};
@@ -6,7 +6,7 @@ use csp_types::Duration;
 
 use crate::core::{BacklogLimits, EgressRule, PoolServer, ServiceSpec, ServiceTcp};
 
-/// Services and egress rules of `active`.
+/// Returns the services and egress rules of `active`.
 pub fn translate(active: &ActivePolicy) -> (Vec<ServiceSpec>, Vec<EgressRule>) {
     let service = |s: &csp_control::Service| ServiceSpec {
         name: s.name.clone(),

@@ -1,4 +1,4 @@
-//! The endpoints of one worker, over the providers that configuration and machine allow.
+//! The endpoints of one worker, over the providers that configuration and host permit.
 
 use csp_control::{ClusterKey, NodeRecord, SanAddress};
 use csp_daemon::DaemonError;
@@ -8,23 +8,23 @@ use csp_vi::{ProviderKind, ViAddress, ViError};
 
 use super::config::Config;
 
-/// Channel links of processes that one worker holds over one provider.
+/// Largest number of channel links of processes that one worker holds over one provider.
 const CHANNEL_LINKS_MAX: u32 = 2048;
 
-/// Channels listen so many ports above tunnels.
+/// Distance between the ports of tunnels and of channels.
 const CHANNEL_PORTS: u16 = 256;
 
-/// A worker's endpoints, listening, and where.
+/// A worker's listening endpoints, and their addresses.
 pub struct San {
-    /// For network nodes.
+    /// Endpoints for network nodes.
     pub tunnels: Vec<Endpoint>,
-    /// For application processes: of this host, and of others through their agents.
+    /// Endpoints for application processes: of this host, and of others through their agents.
     pub channels: Vec<Endpoint>,
-    /// What is registered.
+    /// The addresses to register.
     pub address: SanAddress,
 }
 
-/// Opens what worker `worker` listens on.
+/// Opens the endpoints that worker `worker` listens on.
 pub fn listen(
     config: &Config,
     record: &NodeRecord,
@@ -55,7 +55,7 @@ pub fn listen(
             ProviderKind::Verbs => (&mut address.verbs, &mut address.channel_verbs),
             ProviderKind::Ucx => (&mut address.ucx, &mut address.channel_ucx),
         };
-        // Processes of this host come over shared memory whatever carries the links between nodes.
+        // Processes of this host connect by shared memory, whatever provider carries the links between nodes.
         let allowed = wanted.allows(kind.as_str());
         if !allowed && kind != ProviderKind::Shm {
             continue;
@@ -72,7 +72,7 @@ pub fn listen(
                 tunnels.extend(tunnel_endpoint);
             }
             Err(error) if wanted.may_lack(kind.as_str()) => {
-                tracing::info!(%error, "no {kind}: nodes of other hosts cannot connect by it");
+                tracing::info!(%error, "{kind} is not available: nodes of other hosts cannot connect by it");
             }
             Err(error) => return Err(error),
         }

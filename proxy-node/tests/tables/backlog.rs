@@ -1,4 +1,4 @@
-//! Connections that wait for a process: their order, their bounds, and what processes that hand them back may do.
+//! Connections that wait for a process: their order, their limits, and the effect of processes that hand them back.
 
 use std::time::Duration;
 
@@ -10,10 +10,11 @@ use csp_wire::tcp::Flags as TcpFlags;
 use super::world::{World, web};
 
 const PORT: u16 = 8001;
-/// Offers that a process may leave unanswered (`UNANSWERED_MAX` of the pools; the credit of a process here is as much).
+/// Largest number of unanswered offers of a process (`UNANSWERED_MAX` of the pools; processes here grant as much
+/// credit).
 const UNANSWERED: usize = 64;
 
-/// A service with one process, of channel 8001, and this backlog.
+/// Returns a world with one service, one process (channel 8001), and this backlog.
 fn with_backlog(connections: usize, time: Option<Duration>) -> World {
     let mut w = World::new(&[]);
     let backlog = BacklogLimits { connections, time };
@@ -24,19 +25,19 @@ fn with_backlog(connections: usize, time: Option<Duration>) -> World {
 
 fn refuse(w: &mut World, channel: u32, label: u32) {
     let label = FlowLabel::from_wire(label).unwrap();
-    w.tell(channel, MessageHeader::of_flow(MessageKind::Refused, label, 111, 0), &[]);
+    w.send(channel, MessageHeader::of_flow(MessageKind::Refused, label, 111, 0), &[]);
 }
 
-/// The process withdraws its credit; returns how much the proxy gives back.
+/// The process withdraws its credit; returns how much the proxy reports as unused.
 fn withdraw(w: &mut World, channel: u32) -> u32 {
-    w.tell(channel, MessageHeader::new(MessageKind::AcceptCredit, 7, 0, 0), &[]);
+    w.send(channel, MessageHeader::new(MessageKind::AcceptCredit, 7, 0, 0), &[]);
     let answer = w.out.messages.iter().rev().find(|m| m.1.kind == MessageKind::AcceptCredit).unwrap().1;
     w.out.messages.clear();
     answer.argument
 }
 
 fn grant(w: &mut World, channel: u32, count: u32) {
-    w.tell(channel, MessageHeader::new(MessageKind::AcceptCredit, 7, count, 0), &[]);
+    w.send(channel, MessageHeader::new(MessageKind::AcceptCredit, 7, count, 0), &[]);
 }
 
 #[test]
@@ -46,7 +47,7 @@ fn what_a_process_hands_back_waits_in_the_order_of_arrival_and_is_never_reset() 
     let offered = w.out.take(PORT.into(), MessageKind::Open);
     for round in 1..50 {
         assert_eq!(withdraw(&mut w, PORT.into()), if round == 1 { 58 } else { 0 });
-        // The last two come back first.
+        // The last two are handed back first.
         for label in offered[4..].iter().chain(&offered[..4]) {
             refuse(&mut w, PORT.into(), *label);
         }
@@ -95,7 +96,7 @@ fn a_process_that_leaves_an_offer_unanswered_for_long_gets_no_more_until_it_acce
     w.pass(2 * OFFER_PATIENCE);
     w.connect_all(1003..1006);
     assert!(w.out.messages.is_empty(), "they wait where any process can have them");
-    // A second process takes all that wait, those that the first did not answer included.
+    // A second process accepts all that wait, including those that the first one did not answer.
     w.process_at(2, PORT);
     assert_eq!(w.out.take(2, MessageKind::Open).len(), 3);
     let taken = w.core.flows(w.now, 64).iter().filter(|f| f.state.ends_with("pending")).count();
@@ -111,7 +112,7 @@ fn a_slow_process_that_accepts_gets_what_waits() {
     w.connect_all(1001..1003);
     assert!(w.out.messages.is_empty());
     let label = FlowLabel::from_wire(label).unwrap();
-    w.tell(PORT.into(), MessageHeader::of_flow(MessageKind::Accepted, label, 1 << 16, 0), &[]);
+    w.send(PORT.into(), MessageHeader::of_flow(MessageKind::Accepted, label, 1 << 16, 0), &[]);
     assert_eq!(w.out.take(PORT.into(), MessageKind::Open).len(), 2);
 }
 
@@ -131,7 +132,7 @@ fn a_slow_process_whose_offers_are_void_is_offered_what_waits() {
 fn a_full_backlog_drops_syns_and_takes_them_again_once_there_is_room() {
     let mut w = with_backlog(2, None);
     withdraw(&mut w, PORT.into());
-    w.client(1, 999, 100, 0, TcpFlags::SYN, &[]); // half open when the backlog fills up
+    w.client(1, 999, 100, 0, TcpFlags::SYN, &[]); // half open when the backlog becomes full
     w.connect_all(1000..1002);
     let answered = w.out.records.len();
     w.client(1, 1002, 100, 0, TcpFlags::SYN, &[]);
@@ -163,7 +164,7 @@ fn a_policy_with_another_bound_applies_to_what_waits() {
 }
 
 #[test]
-fn while_a_process_lives_connections_wait_for_as_long_as_the_service_says() {
+fn while_a_process_lives_connections_wait_for_as_long_as_the_service_specifies() {
     let second = Duration::from_secs(1);
     let mut w = with_backlog(100, Some(10 * second));
     withdraw(&mut w, PORT.into());
@@ -266,7 +267,7 @@ fn an_offer_does_not_stay_for_ever_with_a_busy_process_while_another_one_accepts
     (1..=2).for_each(|channel| w.process_at(channel, PORT));
     w.connect(1, 1000);
     let label = w.out.take(1, MessageKind::Open)[0];
-    // The second process is never idle: it accepts one connection after the other, and has one to answer at any time.
+    // The second process is never idle: it accepts one connection after another, and always has one to answer.
     let mut moved = Vec::new();
     for port in 2000..2060 {
         w.connect(1, port);
@@ -278,8 +279,8 @@ fn an_offer_does_not_stay_for_ever_with_a_busy_process_while_another_one_accepts
         w.connect(1, port + 1000);
         for other in offered {
             let other = FlowLabel::from_wire(other).unwrap();
-            w.tell(2, MessageHeader::of_flow(MessageKind::Accepted, other, 1 << 16, 0), &[]);
-            w.tell(2, MessageHeader::of_flow(MessageKind::Reset, other, 0, 0), &[]);
+            w.send(2, MessageHeader::of_flow(MessageKind::Accepted, other, 1 << 16, 0), &[]);
+            w.send(2, MessageHeader::of_flow(MessageKind::Reset, other, 0, 0), &[]);
         }
         grant(&mut w, 2, 2);
     }

@@ -1,4 +1,5 @@
-//! Connections of a program of the cluster to a service of the cluster: each end sees what it would see of the other over TCP.
+//! Connections of a program of the cluster to a service of the cluster: each end observes what it would observe over
+//! TCP.
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
@@ -15,11 +16,11 @@ use csp_wire::channel::{
 
 use super::world::{NOW, VIP, World, web};
 
-/// The channels, and lanes, of the process that connects and of the one that serves.
+/// The channels, and lanes, of the connecting and of the serving process.
 const CLIENT: u32 = 9000;
 const SERVER: u32 = 8001;
 
-/// What happens next.
+/// One step of a test.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// The client connects, with this receive window.
@@ -29,24 +30,24 @@ enum Step {
     /// The server hands the connection back.
     Refuse,
     /// A process sends a message without payload and argument.
-    Say(u32, MessageKind),
+    Send(u32, MessageKind),
     /// A process closes with unread data.
     CloseUnread(u32),
-    /// A process sends so many bytes.
+    /// A process sends this number of bytes.
     Write(u32, usize),
-    /// A process ends, or the way to it breaks.
+    /// A process ends (`true`), or its link is lost.
     Gone(u32, bool),
     /// Time passes.
     Wait(Duration),
 }
 use MessageKind::{Accepted, Close, Connected, Data, Open, Refused, Reset, Shutdown};
-use Step::{Accept, CloseUnread, Connect, Gone, Refuse, Say, Wait, Write};
+use Step::{Accept, CloseUnread, Connect, Gone, Refuse, Send, Wait, Write};
 
 fn of(label: u32, kind: MessageKind, argument: u32, len: usize) -> MessageHeader {
     MessageHeader::of_flow(kind, FlowLabel::from_wire(label).unwrap(), argument, len as u32)
 }
 
-/// A world with a server, a client that may connect to it, and this backlog.
+/// Returns a world with a server, a client that may connect to it, and this backlog.
 fn world(backlog: BacklogLimits) -> World {
     let mut w = World::new(&[]);
     let destinations = vec!["10.0.0.0/24".parse().unwrap()];
@@ -64,10 +65,10 @@ fn connect(w: &mut World, request: u32, window: u32) {
     let mut payload = [0; ConnectPayload::LEN_MAX];
     let len = ConnectPayload { remote: (VIP, 80).into(), local: None }.emit(&mut payload).unwrap();
     let header = MessageHeader::new(MessageKind::Connect, request, window, len as u32);
-    w.tell(CLIENT, header, &payload[..len]);
+    w.send(CLIENT, header, &payload[..len]);
 }
 
-/// The label that a message of this kind named last on a lane.
+/// Returns the label of the last message of this kind on a lane.
 fn label(w: &World, lane: u32, kind: MessageKind) -> u32 {
     let named = |m: &&(Lane, MessageHeader)| m.0 == Lane(lane) && m.1.kind == kind;
     w.out.messages.iter().rev().find(named).unwrap().1.id
@@ -80,20 +81,20 @@ fn label_of(w: &World, side: u32) -> u32 {
 fn take(w: &mut World, step: Step) {
     match step {
         Connect(window) => connect(w, 1, window),
-        Accept(window) => w.tell(SERVER, of(label_of(w, SERVER), Accepted, window, 0), &[]),
-        Refuse => w.tell(SERVER, of(label_of(w, SERVER), Refused, 111, 0), &[]),
-        Say(side, kind) => w.tell(side, of(label_of(w, side), kind, 0, 0), &[]),
+        Accept(window) => w.send(SERVER, of(label_of(w, SERVER), Accepted, window, 0), &[]),
+        Refuse => w.send(SERVER, of(label_of(w, SERVER), Refused, 111, 0), &[]),
+        Send(side, kind) => w.send(side, of(label_of(w, side), kind, 0, 0), &[]),
         CloseUnread(side) => {
             let header = of(label_of(w, side), Close, 0, 0);
-            w.tell(side, MessageHeader { flags: CLOSE_UNREAD, ..header }, &[]);
+            w.send(side, MessageHeader { flags: CLOSE_UNREAD, ..header }, &[]);
         }
-        Write(side, len) => w.tell(side, of(label_of(w, side), Data, 0, len), &vec![7; len]),
+        Write(side, len) => w.send(side, of(label_of(w, side), Data, 0, len), &vec![7; len]),
         Gone(side, hangup) => w.core.channel_down(w.now, ChannelId(side), hangup, &mut w.out),
         Wait(time) => w.pass(time),
     }
 }
 
-/// What client and server receive of these steps, without credits, and how many flows are left.
+/// Checks which messages client and server receive in these steps, credits excluded, and how many flows are left.
 fn check(steps: &[Step], client: &[MessageKind], server: &[MessageKind], left: usize) {
     let mut w = world(BacklogLimits::default());
     steps.iter().for_each(|step| take(&mut w, *step));
@@ -112,21 +113,21 @@ fn each_end_sees_what_it_would_see_over_tcp() {
     const ALL: u32 = 1 << 16;
     let open = |then: &[Step]| [&[Connect(ALL), Accept(ALL)], then].concat();
     check(&[Connect(ALL)], &[Connected], &[Open], 2);
-    // Bytes, then the end of the stream and both closed, in either order.
-    let talk = [Write(CLIENT, 5), Write(SERVER, 70), Say(SERVER, Close)];
+    // Data, then the end of the stream and both closed, in either order.
+    let talk = [Write(CLIENT, 5), Write(SERVER, 70), Send(SERVER, Close)];
     check(&open(&talk), &[Connected, Data, Shutdown], &[Open, Data, Close], 2);
-    let closed = [&talk[..], &[Say(CLIENT, Close)]].concat();
+    let closed = [&talk[..], &[Send(CLIENT, Close)]].concat();
     check(&open(&closed), &[Connected, Data, Shutdown, Close], &[Open, Data, Close], 0);
-    // Half-close: the answer comes after the end of the request; when both have finished, both are closed.
-    let half = [Say(CLIENT, Shutdown), Write(SERVER, 9), Say(SERVER, Shutdown)];
+    // Half-close: the response follows the end of the request; when both have finished, both are closed.
+    let half = [Send(CLIENT, Shutdown), Write(SERVER, 9), Send(SERVER, Shutdown)];
     check(&open(&half), &[Connected, Data, Shutdown, Close], &[Open, Shutdown, Close], 0);
     // Resets, and unread data (RFC 9293 §3.6.1).
-    check(&open(&[Say(CLIENT, Reset)]), &[Connected, Close], &[Open, Reset], 0);
+    check(&open(&[Send(CLIENT, Reset)]), &[Connected, Close], &[Open, Reset], 0);
     check(&open(&[CloseUnread(SERVER)]), &[Connected, Reset], &[Open, Close], 0);
-    check(&open(&[Say(CLIENT, Close), Write(SERVER, 1)]), &[Connected, Close], &[Open, Shutdown, Reset], 0);
-    let unread = [Connect(4), Accept(ALL), Write(SERVER, 10), Say(CLIENT, Close)];
+    check(&open(&[Send(CLIENT, Close), Write(SERVER, 1)]), &[Connected, Close], &[Open, Shutdown, Reset], 0);
+    let unread = [Connect(4), Accept(ALL), Write(SERVER, 10), Send(CLIENT, Close)];
     check(&unread, &[Connected, Data, Close], &[Open, Reset], 0);
-    // A process ends, or the way to it breaks.
+    // A process ends, or its link is lost.
     check(&open(&[Gone(SERVER, true)]), &[Connected, Shutdown], &[Open], 2);
     check(&open(&[Gone(SERVER, false)]), &[Connected, Reset], &[Open], 0);
     check(&open(&[Write(CLIENT, 3), Gone(CLIENT, true)]), &[Connected], &[Open, Data, Shutdown], 2);
@@ -136,12 +137,12 @@ fn each_end_sees_what_it_would_see_over_tcp() {
 #[test]
 fn a_hairpin_waits_in_the_backlog_like_any_other_connection() {
     const ALL: u32 = 1 << 16;
-    // What the client writes meanwhile, and the end of it, is there once a process accepts.
+    // What the client wrote meanwhile, including the end of the stream, is delivered once a process accepts.
     check(&[Connect(ALL), Write(CLIENT, 5), Accept(ALL)], &[Connected], &[Open, Data], 2);
-    let left = [Connect(ALL), Write(CLIENT, 5), Say(CLIENT, Close), Accept(ALL)];
+    let left = [Connect(ALL), Write(CLIENT, 5), Send(CLIENT, Close), Accept(ALL)];
     check(&left, &[Connected, Close], &[Open, Data, Shutdown], 2);
-    check(&[Connect(ALL), Say(CLIENT, Reset)], &[Connected, Close], &[Open, Reset], 0);
-    // Handed back it is offered again; without a server it is reset in time.
+    check(&[Connect(ALL), Send(CLIENT, Reset)], &[Connected, Close], &[Open, Reset], 0);
+    // Handed back, it is offered again; without a server it is reset after a while.
     check(&[Connect(ALL), Refuse, Accept(ALL), Write(SERVER, 1)], &[Connected, Data], &[Open, Open], 2);
     let lost = [Connect(ALL), Gone(SERVER, true)];
     check(&lost, &[Connected], &[Open], 2);
@@ -172,7 +173,7 @@ fn where_no_hairpin_or_no_place_in_the_backlog_is_left_it_goes_by_the_lan() {
     let mut w = world(BacklogLimits { connections: 0, time: None });
     connect(&mut w, 1, 100);
     assert_eq!((w.core.hairpin_count(), w.out.records.last().map(|r| r.1)), (0, Some(80)));
-    // And where policy gives it no address it is refused, as ever.
+    // If the policy assigns it no source address, it is refused as any connection.
     let mut w = world(BacklogLimits::default());
     w.policy(vec![web(&[SERVER as u16])]);
     connect(&mut w, 1, 100);
@@ -186,7 +187,7 @@ fn stream(from: u32, total: usize, room: u32) {
     connect(&mut w, 1, if to == CLIENT { room } else { 1 << 20 });
     let labels = [(CLIENT, label_of(&w, CLIENT)), (SERVER, label_of(&w, SERVER))];
     let label = |side| labels.iter().find(|l| l.0 == side).unwrap().1;
-    w.tell(SERVER, of(label(SERVER), Accepted, if to == SERVER { room } else { 1 << 20 }, 0), &[]);
+    w.send(SERVER, of(label(SERVER), Accepted, if to == SERVER { room } else { 1 << 20 }, 0), &[]);
     let (mut window, mut sent, mut received) = (HAIRPIN_WINDOW as usize, 0, 0);
     let mut held: VecDeque<u32> = VecDeque::new();
     for round in 0.. {
@@ -195,7 +196,7 @@ fn stream(from: u32, total: usize, room: u32) {
         let bytes: Vec<u8> = (sent..sent + len).map(|at| (at % 251) as u8).collect();
         w.out.descriptors.insert(Lane(to), round % 3);
         if len > 0 {
-            w.tell(from, of(label(from), Data, 0, len), &bytes);
+            w.send(from, of(label(from), Data, 0, len), &bytes);
             (sent, window) = (sent + len, window - len);
         }
         w.core.drive(NOW, &mut w.out);
@@ -216,7 +217,7 @@ fn stream(from: u32, total: usize, room: u32) {
             break;
         }
         if let Some(len) = held.pop_front() {
-            w.tell(to, of(label(to), MessageKind::Credit, len, 0), &[]);
+            w.send(to, of(label(to), MessageKind::Credit, len, 0), &[]);
         }
     }
     assert_eq!(w.core.counters().drop_no_budget, 0);

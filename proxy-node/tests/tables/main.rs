@@ -1,5 +1,5 @@
-//! The core between a scripted network node, clients and processes: what one of them does holds up no other, and no
-//! table keeps what is over.
+//! The core between a scripted network node, clients and processes: none of them can delay the others, and no table
+//! keeps what has ended.
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod backlog;
@@ -48,7 +48,7 @@ fn flows_of_a_process_that_takes_nothing_are_not_tried_again_until_it_does() {
         w.core.drive(NOW, &mut w.out);
     }
     assert_eq!(w.out.refused, tried);
-    // Descriptors come back a few at a time: so many flows are served, in the order in which they came.
+    // Descriptors are returned a few at a time: as many flows are served, in the order in which they were parked.
     let mut served = Vec::new();
     for _ in 0..5 {
         w.out.descriptors.insert(Lane(8001), 2);
@@ -80,7 +80,7 @@ fn a_process_that_ends_ends_its_flows_on_every_link_as_the_kernel_would() {
         let mut w = World::new(&[8001]);
         w.connect_all(1000..1001);
         w.accept_all();
-        // Of its links this is the first to be noticed: others of the pool seem to be left.
+        // The first of its links whose loss is noticed: others of the pool appear to be up.
         w.core.lane_down(NOW, ChannelId(8001), Lane(8001), hangup, &mut w.out);
         assert!(w.out.flags.contains(wanted), "{hangup}: {:?}", w.out.flags);
     }
@@ -106,13 +106,13 @@ fn a_service_that_policy_drops_goes_with_its_last_connection_and_its_members_wit
     w.client(1, 1000, 101, ack, TcpFlags::ACK, b"still served");
     assert_eq!(w.out.take(8001, MessageKind::Data).len(), 1, "its connection lives on");
     assert_eq!(w.core.flows(NOW, 8)[0].service, "web");
-    // A handshake that completes when nothing is left of the service ends at no other.
+    // A handshake that completes after the service was removed reaches no other service.
     w.policy(vec![web(&[8001])]);
     w.client(1, 1001, 100, 0, TcpFlags::SYN, &[]);
     let syn_ack = w.out.records.last().unwrap().2;
     w.policy(Vec::new());
     let label = FlowLabel::from_wire(taken[0].1).unwrap();
-    w.tell(8001, MessageHeader::of_flow(MessageKind::Reset, label, 0, 0), &[]);
+    w.send(8001, MessageHeader::of_flow(MessageKind::Reset, label, 0, 0), &[]);
     assert_eq!(w.core.flow_count(), 0);
     w.processes.clear();
     w.core.channel_down(NOW, ChannelId(8001), true, &mut w.out);
@@ -141,7 +141,7 @@ fn those_that_wait_for_a_process_are_served_in_order_or_given_up_in_time() {
 }
 
 #[test]
-fn connections_that_applications_open_behave_as_their_egress_rule_says() {
+fn connections_that_applications_open_behave_as_their_egress_rule_specifies() {
     for (ecn, proposed) in [(EcnMode::Active, true), (EcnMode::Passive, false)] {
         let mut w = World::new(&[8001]);
         let tcp = ServiceTcp { ecn: Some(ecn), ..ServiceTcp::default() };
@@ -152,7 +152,7 @@ fn connections_that_applications_open_behave_as_their_egress_rule_says() {
         let connect = ConnectPayload { remote: "192.0.2.7:443".parse().unwrap(), local: None };
         let mut payload = [0; ConnectPayload::LEN_MAX];
         let len = connect.emit(&mut payload).unwrap();
-        w.tell(8001, MessageHeader::new(MessageKind::Connect, 1, 1 << 16, len as u32), &payload[..len]);
+        w.send(8001, MessageHeader::new(MessageKind::Connect, 1, 1 << 16, len as u32), &payload[..len]);
         assert_eq!(w.out.records.last().map(|r| (r.0, r.1)), Some((1, 443)));
         assert_eq!(
             w.out.flags,
@@ -170,7 +170,7 @@ fn recent_flows_come_newest_first() {
     assert_eq!(ports, [1009, 1008, 1007]);
 }
 
-/// A connection of a service with these options, and what its client expects next.
+/// Establishes a connection of a service with these options; returns also what its client expects next.
 fn connection_with(tcp: ServiceTcp) -> (World, u32, (u32, u32)) {
     let mut w = World::new(&[8001]);
     w.policy(vec![ServiceSpec { tcp, ..web(&[8001]) }]);
@@ -180,7 +180,7 @@ fn connection_with(tcp: ServiceTcp) -> (World, u32, (u32, u32)) {
 }
 
 #[test]
-fn a_service_says_when_silent_clients_are_probed() {
+fn a_service_sets_when_silent_clients_are_probed() {
     let silent = Duration::from_secs(60);
     let probes = |tcp| {
         let (mut w, expects, _) = connection_with(tcp);
@@ -190,15 +190,15 @@ fn a_service_says_when_silent_clients_are_probed() {
     };
     assert_eq!(probes(ServiceTcp { keepalive_s: Some(40), ..ServiceTcp::default() }), 1);
     assert_eq!(probes(ServiceTcp { keepalive_s: Some(0), ..ServiceTcp::default() }), 0);
-    assert_eq!(probes(ServiceTcp::default()), 0, "the configuration says two hours");
+    assert_eq!(probes(ServiceTcp::default()), 0, "the configuration specifies two hours");
 }
 
 #[test]
-fn a_service_says_how_long_clients_may_leave_data_unacknowledged() {
+fn a_service_sets_how_long_clients_may_leave_data_unacknowledged() {
     let lives = |tcp, time| {
         let (mut w, _, (channel, label)) = connection_with(tcp);
         let label = FlowLabel::from_wire(label).unwrap();
-        w.tell(channel, MessageHeader::of_flow(MessageKind::Data, label, 0, 8), b"response");
+        w.send(channel, MessageHeader::of_flow(MessageKind::Data, label, 0, 8), b"response");
         w.pass(time);
         w.core.flow_count() == 1
     };

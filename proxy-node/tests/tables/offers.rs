@@ -1,4 +1,4 @@
-//! Offers that a process does not answer go to one that is idle, whatever crosses them on the way.
+//! Offers that a process does not answer are made to an idle one, whatever messages cross.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn of(label: u32, kind: MessageKind, argument: u32, len: u32) -> MessageHeader {
 }
 
 impl World {
-    /// One service with so many processes at one member, of channels 1, 2, …
+    /// Returns a world with one service and this number of processes at one member, with channels 1, 2, …
     fn prefork(processes: u32) -> Self {
         let mut w = World::new(&[]);
         w.policy(vec![web(&[PORT])]);
@@ -25,10 +25,10 @@ impl World {
         w
     }
 
-    fn says(&mut self, channel: u32, label: u32, kind: MessageKind) {
+    fn send_on_flow(&mut self, channel: u32, label: u32, kind: MessageKind) {
         let argument = if kind == MessageKind::Accepted { 1 << 16 } else { 0 };
         let payload: &[u8] = if kind == MessageKind::Data { b"response" } else { &[] };
-        self.tell(channel, of(label, kind, argument, payload.len() as u32), payload);
+        self.send(channel, of(label, kind, argument, payload.len() as u32), payload);
     }
 
     fn takes(&mut self, channel: u32, kind: MessageKind) -> Option<u32> {
@@ -41,8 +41,8 @@ impl World {
         self.core.counters().offers_withdrawn
     }
 
-    /// A connection that process 1 was offered and did not answer; by now it is offered to process 2. Its label, and what
-    /// its client expects next.
+    /// Establishes a connection that process 1 was offered and did not answer, and that is now offered to process 2.
+    /// Returns its label, and what its client expects next.
     fn moved(processes: u32) -> (World, u32, u32) {
         let mut w = World::prefork(processes);
         let expects = w.connect(1, 1000);
@@ -55,13 +55,13 @@ impl World {
         (w, label, expects)
     }
 
-    /// The connection is served by `channel`.
+    /// Checks that `channel` serves the connection.
     fn is_served_by(&mut self, channel: u32, label: u32, expects: u32) {
-        self.says(channel, label, MessageKind::Accepted);
+        self.send_on_flow(channel, label, MessageKind::Accepted);
         self.client(1, 1000, 101, expects, TcpFlags::ACK, b"request");
         assert_eq!(self.takes(channel, MessageKind::Data), Some(label));
         self.out.records.clear();
-        self.says(channel, label, MessageKind::Data);
+        self.send_on_flow(channel, label, MessageKind::Data);
         assert_eq!(self.out.records, [(1, 1000, expects)], "the first byte that the client gets");
     }
 }
@@ -76,8 +76,8 @@ fn an_offer_without_answer_goes_to_an_idle_process() {
     w.pass(Duration::from_millis(1));
     assert_eq!((w.takes(1, MessageKind::Reset), w.takes(2, MessageKind::Open)), (Some(label), Some(label)));
     assert_eq!(w.withdrawn(), 1);
-    // The first one is in doubt: the next connections are not tried there.
-    w.says(2, label, MessageKind::Accepted);
+    // The first process is in doubt: the next connections are not tried there.
+    w.send_on_flow(2, label, MessageKind::Accepted);
     w.connect(1, 1001);
     assert!(w.takes(2, MessageKind::Open).is_some());
 }
@@ -116,7 +116,7 @@ fn what_crosses_the_reset_is_not_the_connections() {
     for answer in answers {
         let (mut w, label, expects) = World::moved(2);
         w.out.records.clear();
-        answer.iter().for_each(|kind| w.says(1, label, *kind));
+        answer.iter().for_each(|kind| w.send_on_flow(1, label, *kind));
         assert!(w.out.messages.is_empty() && w.out.records.is_empty(), "{answer:?}: {:?}", w.out.messages);
         w.is_served_by(2, label, expects);
     }
@@ -125,7 +125,7 @@ fn what_crosses_the_reset_is_not_the_connections() {
 #[test]
 fn a_refusal_that_crosses_the_reset_refuses_nothing() {
     let (mut w, label, expects) = World::moved(2);
-    w.says(1, label, MessageKind::Refused);
+    w.send_on_flow(1, label, MessageKind::Refused);
     assert!(w.out.messages.is_empty() && w.core.counters().opens_refused == 0);
     w.is_served_by(2, label, expects);
 }
@@ -141,19 +141,19 @@ fn the_death_of_the_first_process_changes_nothing() {
 #[test]
 fn what_the_second_process_refuses_goes_back_once_the_first_has_answered() {
     let refused = |w: &mut World, label| {
-        w.tell(2, MessageHeader::new(MessageKind::AcceptCredit, 7, 0, 0), &[]);
-        w.says(2, label, MessageKind::Refused);
+        w.send(2, MessageHeader::new(MessageKind::AcceptCredit, 7, 0, 0), &[]);
+        w.send_on_flow(2, label, MessageKind::Refused);
         w.out.messages.clear();
     };
     let dead = |w: &mut World, _| w.core.channel_down(w.now, ChannelId(2), true, &mut w.out);
     for end in [refused as fn(&mut World, u32), dead] {
         let (mut w, label, expects) = World::moved(2);
         end(&mut w, label);
-        w.says(1, label, MessageKind::Accepted);
-        w.says(1, label, MessageKind::Data);
+        w.send_on_flow(1, label, MessageKind::Accepted);
+        w.send_on_flow(1, label, MessageKind::Data);
         w.pass(50 * OFFER_PATIENCE);
         assert!(w.out.messages.is_empty(), "it does not look at its channel yet: {:?}", w.out.messages);
-        w.says(1, label, MessageKind::Close);
+        w.send_on_flow(1, label, MessageKind::Close);
         assert_eq!(w.takes(1, MessageKind::Open), Some(label));
         w.is_served_by(1, label, expects);
     }
@@ -166,14 +166,14 @@ fn a_process_that_does_not_answer_keeps_nothing_from_others() {
     let busy = w.accept_all();
     w.connect(1, 1003);
     let label = w.takes(1, MessageKind::Open).unwrap();
-    // The others have answered all they were offered, and are busy with it: nobody says a word any more.
+    // The others have answered all offers and are busy serving them: they send nothing more.
     w.pass(7 * OFFER_PATIENCE);
     assert_eq!((w.takes(1, MessageKind::Reset), w.takes(2, MessageKind::Reset)), (Some(label), Some(label)));
     assert_eq!((w.takes(2, MessageKind::Open), w.takes(3, MessageKind::Open)), (Some(label), Some(label)));
-    // The client of the first one leaves: it is the one that is idle.
+    // The client of the first one leaves, which makes that process idle.
     let (_, done) = busy[0];
-    w.says(1, label, MessageKind::Close);
-    w.tell(1, MessageHeader { flags: CLOSE_UNREAD, ..of(done, MessageKind::Close, 0, 0) }, &[]);
+    w.send_on_flow(1, label, MessageKind::Close);
+    w.send(1, MessageHeader { flags: CLOSE_UNREAD, ..of(done, MessageKind::Close, 0, 0) }, &[]);
     w.out.messages.clear();
     w.pass(OFFER_PATIENCE);
     assert_eq!((w.takes(3, MessageKind::Reset), w.takes(1, MessageKind::Open)), (Some(label), Some(label)));
@@ -191,41 +191,41 @@ impl Random {
     }
 }
 
-/// A process that accepts one connection, serves it, and only then accepts the next. What a program's end of a channel
-/// does is done here by hand, with messages under way in both directions.
+/// A process that accepts one connection, serves it, and only then accepts the next. It implements the application's
+/// end of a channel by hand, with messages in transit in both directions.
 #[derive(Default)]
 struct Worker {
     to: VecDeque<(Instant, MessageHeader)>,
     from: VecDeque<(Instant, MessageHeader)>,
     queue: VecDeque<u32>,
     serving: Option<(u32, Instant)>,
-    /// Connections that it ended, and of whose end the proxy has not spoken.
+    /// Connections that it has ended, and whose end the proxy has not confirmed.
     ended: BTreeSet<u32>,
-    /// While it serves it does not look at its channel.
+    /// While it serves it does not read its channel.
     computes: bool,
-    /// Until then it takes nothing.
+    /// Until then it processes nothing.
     away_until: Instant,
     idle_since: Option<Instant>,
 }
 
-/// Longest way of a message, and how long an idle process and a waiting connection may miss each other: every process is
-/// tried in turn, and those in doubt again.
+/// Longest transit time of a message, and how long an idle process and a waiting connection may miss each other: every
+/// process is tried in turn, and those in doubt are tried again.
 const WAY_MS_MAX: u64 = 5;
 const WORKERS: u32 = 5;
 const MEET_MS_MAX: u64 = 200 + (WORKERS as u64 + 1) * (8 * 20 + 2 * WAY_MS_MAX + 2);
 
 impl Worker {
-    fn say(&mut self, now: Instant, random: &mut Random, header: MessageHeader) {
+    fn send(&mut self, now: Instant, random: &mut Random, header: MessageHeader) {
         let arrives = now + Duration::from_millis(random.below(WAY_MS_MAX));
         let after = self.from.back().map_or(arrives, |last| last.0.max(arrives));
         self.from.push_back((after, header));
     }
 
-    fn hear(&mut self, now: Instant, random: &mut Random, header: MessageHeader) {
+    fn receive(&mut self, now: Instant, random: &mut Random, header: MessageHeader) {
         let label = header.id;
         match header.kind {
             MessageKind::Open if now < self.away_until => {
-                self.say(now, random, of(label, MessageKind::Refused, 111, 0));
+                self.send(now, random, of(label, MessageKind::Refused, 111, 0));
             }
             MessageKind::Open => {
                 let known = self.queue.contains(&label) || self.ended.contains(&label);
@@ -237,17 +237,17 @@ impl Worker {
                 self.queue.retain(|l| *l != label);
                 let served = self.serving.take_if(|s| s.0 == label).is_some();
                 if waited || served {
-                    self.say(now, random, of(label, MessageKind::Close, 0, 0));
+                    self.send(now, random, of(label, MessageKind::Close, 0, 0));
                 }
                 self.ended.remove(&label);
             }
             MessageKind::Data | MessageKind::Shutdown | MessageKind::Credit => {}
             other => panic!("{other:?}"),
         }
-        // As an application grants again what it has used.
+        // As an application grants again the credit that it has used.
         let credit = MessageHeader::new(MessageKind::AcceptCredit, 7, 1, 0);
         if header.kind == MessageKind::Open {
-            self.say(now, random, credit);
+            self.send(now, random, credit);
         }
     }
 
@@ -258,17 +258,17 @@ impl Worker {
             self.serving = None;
             self.ended.insert(label);
             let close = of(label, MessageKind::Close, 0, 0);
-            self.say(now, random, MessageHeader { flags: CLOSE_UNREAD, ..close });
+            self.send(now, random, MessageHeader { flags: CLOSE_UNREAD, ..close });
         }
         while (self.serving.is_none() || !self.computes)
             && let Some((_, header)) = self.to.pop_front_if(|(at, _)| *at <= now)
         {
-            self.hear(now, random, header);
+            self.receive(now, random, header);
         }
         if self.serving.is_none() && random.below(2_000) == 0 {
             self.away_until = now + Duration::from_millis(50);
             while let Some(label) = self.queue.pop_front() {
-                self.say(now, random, of(label, MessageKind::Refused, 111, 0));
+                self.send(now, random, of(label, MessageKind::Refused, 111, 0));
             }
         }
         if self.serving.is_none()
@@ -278,7 +278,7 @@ impl Worker {
             let ms = if random.below(4) == 0 { random.below(2_000) } else { random.below(100) };
             self.computes = random.below(2) == 0;
             self.serving = Some((label, now + Duration::from_millis(1 + ms)));
-            self.say(now, random, of(label, MessageKind::Accepted, 1 << 16, 0));
+            self.send(now, random, of(label, MessageKind::Accepted, 1 << 16, 0));
         }
         let idle =
             self.serving.is_none() && self.to.is_empty() && self.from.is_empty() && now >= self.away_until;
@@ -286,8 +286,8 @@ impl Worker {
     }
 }
 
-/// Connections come to processes that serve one at a time, for three seconds and until all are served; none waits while a
-/// process is idle.
+/// Connections arrive at processes that serve one at a time, for three seconds and until all are served; none waits
+/// while a process is idle.
 fn one_at_a_time(seed: u64) -> u64 {
     let mut random = Random(seed);
     let mut w = World::prefork(0);
@@ -315,7 +315,7 @@ fn one_at_a_time(seed: u64) -> u64 {
         for (channel, worker) in &mut workers {
             worker.run(w.now, &mut random);
             while let Some((_, header)) = worker.from.pop_front_if(|(at, _)| *at <= w.now) {
-                w.tell(*channel, header, &[]);
+                w.send(*channel, header, &[]);
             }
         }
         if random.below(1_500) == 0 {

@@ -18,22 +18,22 @@ use csp_wire::{Ecn, ipv4};
 pub const VIP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub const NOW: Instant = Instant::from_nanos(1_000_000_000);
 
-/// Everything that leaves the core.
+/// Records all output of the core.
 #[derive(Default)]
 pub struct Out {
-    /// Network nodes without room.
+    /// Network nodes whose tunnels have no room.
     pub stuck: BTreeSet<u32>,
-    /// DATA that a lane takes; lanes that are not in it take everything.
+    /// DATA messages that a lane still accepts; lanes without an entry accept all.
     pub descriptors: BTreeMap<Lane, usize>,
     /// Tunnel records: network node, client port, sequence number.
     pub records: Vec<(u32, u16, u32)>,
-    /// The flags of the last of them.
+    /// The flags of the last record.
     pub flags: TcpFlags,
     /// Channel messages: lane and header.
     pub messages: Vec<(Lane, MessageHeader)>,
-    /// The payloads of those that have one: lane, kind and bytes.
+    /// The payloads of messages that have one: lane, kind and bytes.
     pub payloads: Vec<(Lane, MessageKind, Vec<u8>)>,
-    /// DATA that was refused.
+    /// Number of DATA messages refused.
     pub refused: usize,
 }
 
@@ -89,7 +89,7 @@ impl ProxyOutput for Out {
 }
 
 impl Out {
-    /// The labels that messages of a kind were sent about on a lane, since last asked.
+    /// Returns the labels of messages of this kind on a lane since the last call.
     pub fn take(&mut self, lane: u32, kind: MessageKind) -> Vec<u32> {
         let is = |m: &(Lane, MessageHeader)| m.0 == Lane(lane) && m.1.kind == kind;
         let labels = self.messages.iter().filter(|m| is(m)).map(|m| m.1.id).collect();
@@ -118,7 +118,7 @@ pub fn web(servers: &[u16]) -> ServiceSpec {
 }
 
 impl World {
-    /// One service with a process listening on each of `servers`; process n has channel and lane n.
+    /// Returns a world with one service and a process listening on each of `servers`; process n has channel and lane n.
     pub fn new(servers: &[u16]) -> Self {
         let tcp = StackConfig { connections: 64, blocks: 2048, ..StackConfig::default() };
         let hairpin = HairpinConfig { first_label_index: 1_000, pairs: 2 };
@@ -137,18 +137,18 @@ impl World {
         self.process_at(port.into(), port);
     }
 
-    /// The process of this channel listens on `port`.
+    /// Adds a process on this channel that listens on `port`.
     pub fn process_at(&mut self, channel: u32, port: u16) {
         self.processes.insert(channel);
         let (node, name) = ("an-1".parse().unwrap(), "p".to_owned());
         let process = Process { node, name, uid: None, grant: Grant::all() };
         assert!(self.core.channel_up(ChannelId(channel), process));
         let listen = ListenPayload { address: SocketAddr::from(([0, 0, 0, 0], port)) }.emit();
-        self.tell(channel, MessageHeader::new(MessageKind::Listen, 7, 64, listen.len() as u32), &listen);
-        self.tell(channel, MessageHeader::new(MessageKind::AcceptCredit, 7, 64, 0), &[]);
+        self.send(channel, MessageHeader::new(MessageKind::Listen, 7, 64, listen.len() as u32), &listen);
+        self.send(channel, MessageHeader::new(MessageKind::AcceptCredit, 7, 64, 0), &[]);
     }
 
-    pub fn tell(&mut self, channel: u32, header: MessageHeader, payload: &[u8]) {
+    pub fn send(&mut self, channel: u32, header: MessageHeader, payload: &[u8]) {
         let message = Message { header, payload };
         let from = (ChannelId(channel), Lane(channel));
         let verdict = self.core.on_message(self.now, from, &message, None, &mut self.out);
@@ -156,7 +156,7 @@ impl World {
         self.core.drive(self.now, &mut self.out);
     }
 
-    /// A segment of the client with this port to port 80, through network node `via`.
+    /// Delivers a segment of the client with this port to port 80, through network node `via`.
     pub fn client(&mut self, via: u32, port: u16, seq: u32, ack: u32, flags: TcpFlags, payload: &[u8]) {
         self.segment(via, (port, 80), (seq, ack), flags, payload);
     }
@@ -208,7 +208,7 @@ impl World {
         self.core.drive(self.now, &mut self.out);
     }
 
-    /// A handshake; returns the sequence number that the client expects next.
+    /// Performs a handshake; returns the sequence number that the client expects next.
     pub fn connect(&mut self, via: u32, port: u16) -> u32 {
         self.client(via, port, 100, 0, TcpFlags::SYN, &[]);
         let syn_ack = self.out.records.iter().rev().find(|r| r.1 == port).unwrap().2;
@@ -216,7 +216,7 @@ impl World {
         syn_ack.wrapping_add(1)
     }
 
-    /// A handshake with another service of the VIP.
+    /// Performs a handshake with another service of the VIP.
     pub fn connect_to(&mut self, service: u16, port: u16) {
         self.segment(1, (port, service), (100, 0), TcpFlags::SYN, &[]);
         let syn_ack = self.out.records.iter().rev().find(|r| r.1 == port).unwrap().2;
@@ -229,7 +229,7 @@ impl World {
         }
     }
 
-    /// Time passes, and nothing arrives.
+    /// Lets time pass while nothing arrives.
     pub fn pass(&mut self, time: Duration) {
         let until = self.now + time;
         while let Some(due) = self.core.next_timeout().filter(|due| *due <= until) {
@@ -241,13 +241,13 @@ impl World {
         self.now = until;
     }
 
-    /// The processes take every connection that is offered to them; returns (channel, label) of each.
+    /// Has the processes accept every connection offered to them; returns (channel, label) of each.
     pub fn accept_all(&mut self) -> Vec<(u32, u32)> {
         let mut taken = Vec::new();
         for channel in self.processes.clone() {
             for label in self.out.take(channel, MessageKind::Open) {
                 let label = FlowLabel::from_wire(label).unwrap();
-                self.tell(channel, MessageHeader::of_flow(MessageKind::Accepted, label, 1 << 16, 0), &[]);
+                self.send(channel, MessageHeader::of_flow(MessageKind::Accepted, label, 1 << 16, 0), &[]);
                 taken.push((channel, label.to_wire()));
             }
         }

@@ -1,8 +1,8 @@
-//! The table of real programs: each runs unmodified under `csp-run` behind the whole path, is driven by a real client, and
-//! gets a row that says how it went.
+//! The table of real programs: each runs unmodified under `csp-run` behind the whole path, is driven by a real client,
+//! and gets a row with its result.
 //!
-//! Every row has a cluster of its own, and a limit of time. What a row claims is measured: how many connections were
-//! accelerated comes from the agent's pages, and a row that works showed no kernel TCP socket of its service.
+//! Every row has a cluster of its own, and a time limit. The claims of a row are measured: the number of accelerated
+//! connections comes from the agent's pages, and in a row that works no kernel TCP socket of its service was seen.
 
 mod apache;
 mod cell;
@@ -43,27 +43,27 @@ pub use table::Output;
 use table::{Line, Verdict};
 use watch::Seen;
 
-/// The SAN of rows that have one.
+/// The SAN of rows that run over one only.
 const BY_SHM: &[San] = &[San::Shm];
 
 /// One program, and how it is driven.
 #[derive(Clone, Copy, Debug)]
 struct Row {
-    /// What `--only` calls it.
+    /// Its name for `--only`.
     name: &'static str,
     /// The program, without its version.
     program: &'static str,
-    /// A command that tells the version.
+    /// A command that prints the version.
     version: &'static [&'static str],
-    /// What is done with it.
+    /// What its client does.
     driven: &'static str,
     /// The service's ports.
     ports: &'static [u16],
-    /// What carries the SAN: the row runs over each in turn.
+    /// What carries the SAN: the row runs over each of them in turn.
     sans: &'static [San],
-    /// The limit of each run.
+    /// Time limit of each run.
     limit: Duration,
-    /// Starts it, drives it, and tells figures.
+    /// Starts and drives it, and returns figures.
     run: fn(&mut Stage) -> Result<String>,
 }
 
@@ -88,20 +88,20 @@ const ROWS: [&[Row]; 18] = [
     &crowd::ROWS,
 ];
 
-/// What to run, and how.
+/// Which rows to run, and how.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Rows by name; all where there is none.
+    /// Rows by name; all if empty.
     pub only: Vec<String>,
     /// Ten seconds of load where a full run has sixty.
     pub quick: bool,
     /// Leave each row's cluster running until Ctrl-C.
     pub keep: bool,
-    /// How the table is printed.
+    /// Form of the table.
     pub output: Output,
 }
 
-/// Prints the rows' names and what each does.
+/// Prints the rows' names and what each of them does.
 pub fn list() {
     for row in ROWS.into_iter().flatten() {
         println!("{:<18} {}: {}", row.name, row.program, row.driven);
@@ -116,10 +116,10 @@ fn chosen(only: &[String]) -> Result<Vec<&'static Row>> {
     Ok(all().filter(|row| only.is_empty() || only.iter().any(|name| name == row.name)).collect())
 }
 
-/// Runs the rows one after another and prints the table; whether every row works.
+/// Runs the rows one after another and prints the table. Returns whether every row works.
 pub fn run(options: &Options) -> Result<bool> {
     let rows = chosen(&options.only)?;
-    // With a handler of our own an interrupt fails the row under way, and what was made is still removed.
+    // With this handler an interrupt makes the present row fail, and everything created is still removed.
     let stop = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&stop))?;
     signal_hook::flag::register(signal_hook::consts::SIGTERM, Arc::clone(&stop))?;
@@ -142,7 +142,7 @@ pub fn run(options: &Options) -> Result<bool> {
     Ok(lines.len() == rows.len() && lines.iter().all(Line::works))
 }
 
-/// How a row went over one SAN.
+/// The result of a row over one SAN.
 struct Act {
     verdict: Verdict,
     seen: Seen,
@@ -150,7 +150,7 @@ struct Act {
     logs: String,
 }
 
-/// One row: its line of the table, and the logs that matter where it does not work.
+/// Runs one row. Returns its line of the table, and the logs that matter if it does not work.
 fn one(row: &Row, options: &Options, stop: &AtomicBool) -> (Line, String) {
     let version = match stage::version(row.version) {
         Ok(version) => version,

@@ -1,4 +1,4 @@
-//! What clients on the LAN do: fetch, upload, measure. curl and wrk do the work.
+//! Clients on the LAN: fetch, upload, measure. curl and wrk do the work.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 use crate::cluster::Cluster;
 use crate::configs::VIP;
 
-/// wrk calls an answer that took longer than 2 s an error of the socket, if it is not told otherwise.
+/// Without this option wrk counts a response that took longer than 2 s as a socket error.
 pub const WRK_PATIENCE: &str = "--timeout=30s";
 
 /// A SHA-256 in hex.
@@ -18,7 +18,7 @@ pub const WRK_PATIENCE: &str = "--timeout=30s";
 pub struct Digest(pub String);
 
 impl Digest {
-    /// Of a file's bytes.
+    /// Returns the digest of a file's bytes.
     pub fn of_file(path: &Path) -> Result<Self> {
         let mut file = File::open(path).with_context(|| path.display().to_string())?;
         let (mut hasher, mut part) = (Sha256::new(), vec![0; 1 << 16]);
@@ -40,7 +40,7 @@ fn hex(bytes: &[u8]) -> String {
 pub struct Latencies(Vec<f64>);
 
 impl Latencies {
-    /// The value below which `percent` of them lie, in microseconds.
+    /// Returns the given percentile, in microseconds.
     pub fn percentile_us(&self, percent: f64) -> f64 {
         let at = ((self.0.len() as f64 - 1.0) * percent / 100.0).round() as usize;
         self.0.get(at).copied().unwrap_or(f64::NAN) * 1e6
@@ -52,13 +52,13 @@ impl Latencies {
 pub struct Fetch<'a>(pub &'a Cluster);
 
 impl Fetch<'_> {
-    /// Fetches `file` of the web service and compares its digest with the file on disk.
+    /// Fetches `file` of the web service and compares its digest with that of the file on disk.
     pub fn file(&self, file: &str) -> Result<()> {
         let path = self.0.scratch().join("fetched");
         let url = format!("http://{VIP}/{file}");
         self.0.client.run("curl", &["-sS", "-f", "-m", "60", "-o", &path.to_string_lossy(), &url])?;
         if !path.exists() {
-            File::create(&path)?; // curl makes no file for an empty body
+            File::create(&path)?; // curl creates no file for an empty body
         }
         let (got, wanted) =
             (Digest::of_file(&path)?, Digest::of_file(&self.0.scratch().join("www").join(file))?);
@@ -69,7 +69,7 @@ impl Fetch<'_> {
         Ok(())
     }
 
-    /// Uploads a file by `method` and compares the digest that the application answers.
+    /// Uploads a file by `method` and compares the digest that the application returns.
     pub fn upload(&self, method: &str, file: &Path) -> Result<()> {
         let url = format!("http://{VIP}:{}/", crate::configs::UPLOAD_PORT);
         let body = format!("@{}", file.display());
@@ -83,7 +83,7 @@ impl Fetch<'_> {
         Ok(())
     }
 
-    /// `count` HTTP/1.0 requests one after another, a connection each.
+    /// Sends `count` HTTP/1.0 requests one after another, on a connection each.
     pub fn sequential(&self, file: &str, count: u32) -> Result<Latencies> {
         let url = format!("http://{VIP}/{file}?[1-{count}]");
         let arguments = [
@@ -112,7 +112,8 @@ impl Fetch<'_> {
         Ok(Latencies(seconds))
     }
 
-    /// wrk with `connections` kept-alive connections for `seconds`; its report, or an error where it counted any.
+    /// Runs wrk with `connections` kept-alive connections for `seconds`. Returns its report; fails if wrk counted
+    /// errors.
     pub fn wrk(&self, file: &str, connections: u32, seconds: u32) -> Result<String> {
         let (connections, duration) = (format!("-c{connections}"), format!("-d{seconds}s"));
         // With the port as a number: a bare machine has no /etc/services to look "http" up in.

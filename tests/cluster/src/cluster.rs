@@ -16,14 +16,15 @@ use crate::process::{Process, wait_until};
 
 const READY_DEADLINE: Duration = Duration::from_secs(20);
 
-/// What carries the SAN between network node and proxy node, and between processes and proxy node.
+/// Provider of the SAN between network node and proxy node, and between processes and proxy node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum San {
     /// Shared memory rings.
     Shm,
-    /// UCX over TCP between network node and proxy node; processes are on the proxy's host and reach it by shared memory.
+    /// UCX over TCP between network node and proxy node; processes are on the proxy's host and reach it by shared
+    /// memory.
     UcxBetweenNodes,
-    /// UCX over TCP on the SAN network, for processes through their agent: as if every tier had a host of its own.
+    /// UCX over TCP for all, with processes going through their agent, as if every tier had a host of its own.
     Ucx,
 }
 
@@ -34,11 +35,11 @@ pub struct Options {
     pub binaries: PathBuf,
     /// What carries the SAN.
     pub san: San,
-    /// A short word for this cluster's namespaces and scratch folder, unique on the machine.
+    /// A short tag for this cluster's namespaces and scratch folder, unique on the machine.
     pub tag: String,
 }
 
-/// The four daemons, in the order of a request's way, the management node last.
+/// The four daemons, in the order in which a request passes them, then the management node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tier {
     /// csp-network-node
@@ -55,7 +56,7 @@ impl Tier {
     /// All tiers.
     pub const ALL: [Tier; 4] = [Tier::NetworkNode, Tier::ProxyNode, Tier::AppNode, Tier::MgmtNode];
 
-    /// The daemon's name.
+    /// Returns the daemon's name.
     pub const fn daemon(self) -> &'static str {
         match self {
             Tier::NetworkNode => "csp-network-node",
@@ -65,18 +66,18 @@ impl Tier {
         }
     }
 
-    /// The address of its admin endpoint.
+    /// Returns the address of its admin endpoint.
     pub fn admin(self) -> String {
         format!("10.77.0.{}:{}", self as usize + 1, configs::ADMIN_PORTS[self as usize])
     }
 }
 
-/// A running cluster. Fields drop in order: programs, daemons, then hosts, then the scratch folder.
+/// A running cluster. Fields drop in order: programs, daemons, hosts, scratch folder.
 #[derive(Debug)]
 pub struct Cluster {
     programs: Vec<Process>,
     daemons: [Option<Process>; 4],
-    /// Where clients run.
+    /// The clients' host.
     pub client: Host,
     hosts: [Host; 4],
     _switch: Host,
@@ -94,7 +95,7 @@ impl Drop for Scratch {
 }
 
 impl Cluster {
-    /// Lays out the hosts and the scratch folder; starts nothing.
+    /// Creates the hosts and the scratch folder; starts nothing.
     pub fn lay_out(options: Options) -> Result<Self> {
         let scratch = Scratch(std::env::temp_dir().join(format!("csp-{}", options.tag)));
         fs::create_dir_all(&scratch.0).with_context(|| scratch.0.display().to_string())?;
@@ -155,7 +156,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts the management node with its etcd, then the other daemons, and waits until each says it is ready.
+    /// Starts the management node with its etcd, then the other daemons, and waits until each of them is ready.
     pub fn start_daemons(&mut self) -> Result<()> {
         self.start(Tier::MgmtNode)?;
         self.wait_ready(Tier::MgmtNode)?;
@@ -201,7 +202,7 @@ impl Cluster {
         end.and_then(|r| r).with_context(|| self.log_tail(tier))
     }
 
-    /// The last lines of a daemon's log, for error messages.
+    /// Returns the last lines of a daemon's log, for error messages.
     pub fn log_tail(&self, tier: Tier) -> String {
         match &self.daemons[tier as usize] {
             Some(process) => format!("last lines of {}:\n{}", process.log().display(), process.log_tail(25)),
@@ -212,7 +213,7 @@ impl Cluster {
     /// Starts a program on the app host through `csp-run`.
     pub fn run_accelerated(&mut self, name: &str, program: &str, arguments: &[&str]) -> Result<()> {
         let run = self.binary("csp-run");
-        // A copy that every user can read: the build's folder may be closed to those that programs change to.
+        // A copy that every user can read: the build's folder may be inaccessible to the users that programs change to.
         let filter = self.scratch().join("run/libcsp_sockfilter.so");
         if !filter.exists() {
             fs::copy(self.binary("libcsp_sockfilter.so"), &filter).context("libcsp_sockfilter.so")?;
@@ -223,21 +224,21 @@ impl Cluster {
         self.spawn(name, command)
     }
 
-    /// Starts a program that lives as long as the cluster, its output in a log file of its name.
+    /// Starts a program that runs as long as the cluster; its output goes to a log file of its name.
     pub fn spawn(&mut self, name: &str, mut command: Command) -> Result<()> {
-        // A group of its own: servers signal their whole group when they end.
+        // A process group of its own: servers signal their whole group when they end.
         command.process_group(0);
         let log = self.scratch().join("log").join(format!("{name}.log"));
         self.programs.push(Process::spawn(name, command, &log)?);
         Ok(())
     }
 
-    /// Stops the programs, those that were started last first.
+    /// Stops the programs, the last one started first.
     pub fn stop_programs(&mut self) -> Result<()> {
         self.programs.iter_mut().rev().try_for_each(|process| process.stop().map(drop))
     }
 
-    /// The last lines of every program's log.
+    /// Returns the last lines of every program's log.
     pub fn program_logs(&self, lines: usize) -> String {
         let one = |p: &Process| format!("last lines of {}:\n{}\n", p.log().display(), p.log_tail(lines));
         self.programs.iter().map(one).collect()
@@ -257,7 +258,7 @@ impl Cluster {
         self.run_accelerated("upload", "/usr/bin/python3", &[&script.to_string_lossy(), "0.0.0.0", &port])
     }
 
-    /// Runs `cspctl` on the management host; its standard output.
+    /// Runs `cspctl` on the management host; returns its standard output.
     pub fn cspctl(&self, arguments: &[&str]) -> Result<String> {
         let binary = self.binary("cspctl").to_string_lossy().into_owned();
         let server = format!("http://{}", Tier::MgmtNode.admin());
@@ -266,7 +267,7 @@ impl Cluster {
         self.host(Tier::MgmtNode).run(&binary, &all)
     }
 
-    /// Runs `cspctl` on the management host; its output, whatever its exit status.
+    /// Runs `cspctl` on the management host; returns its output, whatever its exit status.
     pub fn cspctl_output(&self, arguments: &[&str]) -> Result<Output> {
         let binary = self.binary("cspctl").to_string_lossy().into_owned();
         let server = format!("http://{}", Tier::MgmtNode.admin());
@@ -280,22 +281,22 @@ impl Cluster {
         self.cspctl(&["policy", "apply", &self.scratch().join("demo.yaml").to_string_lossy()])
     }
 
-    /// A daemon that runs.
+    /// Returns a running daemon.
     pub fn daemon(&mut self, tier: Tier) -> Option<&mut Process> {
         self.daemons[tier as usize].as_mut()
     }
 
-    /// A program started through `csp-run`, by its name.
+    /// Returns a program started through `csp-run`, by its name.
     pub fn program(&mut self, name: &str) -> Option<&mut Process> {
         self.programs.iter_mut().find(|p| p.name() == name)
     }
 
-    /// Forgets a program, so that another may be started under its name.
-    pub fn forget_program(&mut self, name: &str) {
+    /// Removes a program from the list, so that another may be started under its name.
+    pub fn remove_program(&mut self, name: &str) {
         self.programs.retain(|p| p.name() != name);
     }
 
-    /// Which programs or daemons have ended though nobody stopped them.
+    /// Returns the programs and daemons that have ended unexpectedly.
     pub fn casualties(&mut self) -> String {
         let mut text = String::new();
         for process in self.programs.iter_mut().chain(self.daemons.iter_mut().flatten()) {
@@ -311,7 +312,7 @@ impl Cluster {
         text
     }
 
-    /// Stops programs, then daemons (management node last); names the first that did not end cleanly.
+    /// Stops programs, then daemons (management node last). The error names the first that did not end cleanly.
     pub fn stop(&mut self) -> Result<()> {
         let mut first_error = None;
         for process in &mut self.programs {
@@ -334,7 +335,7 @@ impl Cluster {
         first_error.map_or(Ok(()), Err)
     }
 
-    /// Gives a tier's host the VIP, as docs/operators.md has it: on `lo`, and not announced on any other interface.
+    /// Adds the VIP to a tier's host as described in docs/operators.md: on `lo`, and not announced on other interfaces.
     pub fn vip_on_lo(&self, tier: Tier) -> Result<()> {
         let host = self.host(tier);
         let settings = "sysctl -qw net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2";
@@ -342,22 +343,22 @@ impl Cluster {
         host.address("lo", &format!("{}/32", configs::VIP))
     }
 
-    /// A tier's host.
+    /// Returns a tier's host.
     pub fn host(&self, tier: Tier) -> &Host {
         &self.hosts[tier as usize]
     }
 
-    /// The scratch folder: configs, logs, `www`.
+    /// Returns the scratch folder: configurations, logs, `www`.
     pub fn scratch(&self) -> &Path {
         &self.scratch.0
     }
 
-    /// A daemon's configuration file.
+    /// Returns the path of a daemon's configuration file.
     pub fn config(&self, tier: Tier) -> PathBuf {
         self.scratch().join(format!("{}.yaml", tier.daemon()))
     }
 
-    /// A built binary.
+    /// Returns the path of a built binary.
     pub fn binary(&self, name: &str) -> PathBuf {
         self.options.binaries.join(name)
     }

@@ -22,7 +22,7 @@ fn common(id: &str, octet: u8, scratch: &Path) -> String {
 
 const ETCD: &str = "etcd:\n  endpoints: [\"http://10.77.0.4:2379\"]\n";
 
-/// The network node's.
+/// Returns the network node's configuration.
 pub fn network_node(scratch: &Path, provider: &str) -> String {
     let common = common("nn-1", 1, scratch);
     format!(
@@ -30,19 +30,19 @@ pub fn network_node(scratch: &Path, provider: &str) -> String {
     )
 }
 
-/// The proxy node's.
+/// Returns the proxy node's configuration.
 pub fn proxy_node(scratch: &Path, provider: &str) -> String {
     let common = common("pn-1", 2, scratch);
     format!("{common}{ETCD}workers: 1\nsan:\n  provider: {provider}\n  address: 10.77.0.2\n  port: 7100\n")
 }
 
-/// The app-node agent's.
+/// Returns the app node's configuration.
 pub fn app_node(scratch: &Path, provider: &str) -> String {
     let common = common("an-1", 3, scratch);
     format!("{common}{ETCD}socket: {}/run/agent.sock\nsan:\n  provider: {provider}\n", scratch.display())
 }
 
-/// The management node's: it starts an etcd of its own.
+/// Returns the management node's configuration; it starts an etcd of its own.
 pub fn mgmt_node(scratch: &Path) -> String {
     let common = common("mn-1", 4, scratch);
     format!(
@@ -50,7 +50,7 @@ pub fn mgmt_node(scratch: &Path) -> String {
     )
 }
 
-/// nginx with the settings that Debian ships (sendfile, tcp_nopush) and two workers.
+/// Returns nginx's configuration with the settings that Debian ships (sendfile, tcp_nopush) and two workers.
 pub fn nginx(scratch: &Path) -> String {
     let dir = scratch.display();
     format!(
@@ -62,7 +62,7 @@ pub fn nginx(scratch: &Path) -> String {
     )
 }
 
-/// Apache httpd with one of its multi-processing modules and lines for its sizes.
+/// Returns the configuration of Apache httpd with one of its multi-processing modules and lines for its sizes.
 pub fn apache(scratch: &Path, module: &str, sizes: &str) -> String {
     let dir = scratch.display();
     let load = |name: &str| format!("LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so\n");
@@ -75,8 +75,9 @@ pub fn apache(scratch: &Path, module: &str, sizes: &str) -> String {
     )
 }
 
-/// Sizes of an Apache of two processes whose event module never runs out of threads with so many connections, and never ends a
-/// process for having too many. Either closes connections that are kept, without regard to requests on their way.
+/// Returns the sizes of an Apache of two processes whose event module has a thread for each of `connections`, and never
+/// ends a process for having too many. In either case Apache would close kept connections, even with a request in
+/// transit.
 pub fn apache_wide(connections: usize) -> String {
     let all = 2 * connections;
     format!(
@@ -85,7 +86,7 @@ pub fn apache_wide(connections: usize) -> String {
     )
 }
 
-/// The policy that the demo applies.
+/// Returns the policy that the demo applies.
 pub fn policy() -> String {
     format!(
         "apiVersion: csp/v1\nservices:\n  - name: web\n    vip: {VIP}\n    port: 80\n    pool:\n      - {{node: an-1, port: 80}}\n  \
@@ -94,7 +95,7 @@ pub fn policy() -> String {
     )
 }
 
-/// A policy with a service on each of `ports` of the VIP, and the demo's egress rule.
+/// Returns a policy with a service on each of `ports` of the VIP, and the demo's egress rule.
 pub fn policy_for(ports: &[u16]) -> String {
     let services: String = ports
         .iter()

@@ -1,5 +1,5 @@
-//! A client with many connections at once that checks every answer; in Rust, so that a test can ask for a number of requests
-//! instead of a time.
+//! A client with many connections at once that checks every response; in Rust, so that a test can specify a number of
+//! requests instead of a time.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,38 +16,38 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::host::Host;
 
-/// How long a connection, an answer or the end of a connection may take.
+/// Timeout for a connection, a response or the end of a connection.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Stack of a connection's thread.
+/// Stack size of a connection's thread.
 const STACK: usize = 128 << 10;
-/// Lines of an answer's head at most.
+/// Largest number of lines in a response's head.
 const HEAD_LINES_MAX: usize = 64;
 
-/// What is asked.
+/// The requests.
 #[derive(Clone, Debug)]
 pub struct Crowd<'a> {
     /// The server.
     pub server: SocketAddr,
-    /// The file, with its slash.
+    /// The file's path, with its slash.
     pub path: &'a str,
     /// Its content.
     pub wanted: &'a [u8],
     /// Connections at once.
     pub connections: usize,
-    /// Requests in all.
+    /// Total number of requests.
     pub requests: usize,
-    /// Whether a connection carries its share of all requests, or one.
+    /// Whether a connection carries its share of all requests, or one request.
     pub kept: bool,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Clone, Default, Debug)]
 pub struct Outcome {
-    /// Answers that were as they should.
+    /// Correct responses.
     pub answers: usize,
-    /// Connections that were begun.
+    /// Connections started.
     pub connections: usize,
-    /// Connections that failed, by what happened.
+    /// Failed connections, by stage and error.
     pub failures: BTreeMap<String, usize>,
 }
 
@@ -62,16 +62,16 @@ impl Outcome {
 }
 
 impl Crowd<'_> {
-    /// Asks from `client`, a thread for each connection. All connect at the same moment.
+    /// Sends the requests from `client`, with a thread for each connection. All connect at the same moment.
     ///
     /// # Errors
-    /// When the namespace cannot be entered or a thread not started. Failed connections stand in the outcome.
+    /// If the namespace cannot be entered or a thread cannot be started. Failed connections are part of the outcome.
     pub fn ask(&self, client: &Host) -> Result<Outcome> {
         let path = format!("/run/netns/{}", client.namespace());
         let namespace = File::open(&path).context(path)?;
         thread::scope(|scope| {
             let asking = scope.spawn(|| {
-                // This thread alone enters; those that it starts are born inside.
+                // Only this thread enters the namespace; threads that it starts inherit it.
                 move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
                 self.ask_here()
             });
@@ -100,7 +100,8 @@ impl Crowd<'_> {
         })
     }
 
-    /// One of the crowd: a connection after another until nothing is left to ask, or one with its share of the requests.
+    /// One thread: opens connections until all requests have been sent, or sends its share of the requests on one
+    /// connection.
     fn one(&self, left: &AtomicUsize) -> Outcome {
         let take = || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok();
         let mut outcome = Outcome::default();
@@ -111,7 +112,7 @@ impl Crowd<'_> {
             outcome.connections += 1;
             if let Err((stage, error)) = self.connection(count, &mut answered) {
                 *outcome.failures.entry(format!("{stage}: {error}")).or_default() += 1;
-                // What is left of the share goes over another connection; the request that failed is not repeated.
+                // The rest of the share is sent on another connection; the failed request is not repeated.
                 share = share.saturating_sub(1);
             }
             outcome.answers += answered;

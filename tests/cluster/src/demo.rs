@@ -1,4 +1,4 @@
-//! The demo: its steps in order, each with a tick or the reason why not.
+//! The demo: its steps in order, each printed with a tick or the reason of its failure.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -41,7 +41,7 @@ struct Figures {
 /// Runs every step; with `keep` waits for Ctrl-C before everything is removed.
 pub fn run(san: San, keep: bool) -> Result<()> {
     let binaries = std::env::current_exe()?.parent().context("the demo's own folder")?.to_owned();
-    // With a handler of our own an interrupt fails the step under way, and what was made is still removed.
+    // With this handler an interrupt makes the present step fail, and everything created is still removed.
     let stop = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&stop))?;
     signal_hook::flag::register(signal_hook::consts::SIGTERM, Arc::clone(&stop))?;
@@ -146,7 +146,7 @@ fn wait_serving(cluster: &mut Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Looks again and again for `how_long` whether a kernel TCP socket on app or proxy host has to do with the services.
+/// Checks repeatedly for `how_long` that no kernel TCP socket on app or proxy host belongs to the services.
 pub fn no_kernel_tcp(cluster: &Cluster, how_long: Duration) -> Result<()> {
     let end = Instant::now() + how_long;
     let mut looked = 0;
@@ -161,15 +161,15 @@ pub fn no_kernel_tcp(cluster: &Cluster, how_long: Duration) -> Result<()> {
     Ok(())
 }
 
-/// A kernel TCP socket of `host` that has to do with services on `ports`, as `ss` shows it.
+/// Returns a kernel TCP socket of `host` that belongs to services on `ports`, as printed by `ss`.
 pub fn kernel_tcp(host: &Host, ports: &[u16]) -> Result<Option<String>> {
     let sockets = host.run("ss", &["-Htan"])?;
-    // What is left may only be the control network's: etcd and admin endpoints.
+    // Any other socket must belong to the control network: etcd and admin endpoints.
     Ok(sockets.lines().find(|line| !control_only(line, ports)).map(str::to_owned))
 }
 
-/// Whether a line of `ss -Htan` has nothing to do with the services: both ends lie in the SAN and control network or on
-/// loopback (etcd, admin endpoints, UCX's own connections), and neither port is a service's.
+/// Returns whether a line of `ss -Htan` does not concern the services: both ends are in the SAN and control network or
+/// on loopback (etcd, admin endpoints, UCX's own connections), and neither port is a service's.
 fn control_only(line: &str, ports: &[u16]) -> bool {
     let mut fields = line.split_whitespace();
     let (state, local, peer) = (fields.next(), fields.nth(2).unwrap_or(""), fields.next().unwrap_or(""));
@@ -208,7 +208,7 @@ fn summary(cluster: &Cluster, figures: &Figures) {
     println!("  operations page   http://{}/\n", Tier::MgmtNode.admin());
 }
 
-/// Prints a tier's busiest counters.
+/// Prints a tier's largest counters.
 fn counters(cluster: &Cluster, tier: Tier) {
     let url = format!("http://{}/metrics", tier.admin());
     let Ok(text) = cluster.host(tier).run("curl", &["-sf", "-m", "2", &url]) else { return };

@@ -1,7 +1,8 @@
-//! What the socket filter costs and saves: processor time of the program under it, beside the same program on kernel TCP.
+//! Costs and savings of the socket filter: processor time of a program under it, compared with the program on kernel
+//! TCP.
 //!
-//! Ways take turns in rounds; a ratio is taken within each round, and medians are told: the machine is shared. Processor time
-//! is what the scheduler accounts to the program's own process (`/proc/PID/schedstat`), user and system.
+//! The variants alternate in rounds. A ratio is taken within each round, and medians are reported, because the machine
+//! is shared. Processor time is that of the program's own process (`/proc/PID/schedstat`), user and system.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,26 +14,26 @@ use crate::process::{Process, cpu_ns, wait_until};
 use crate::steady::children;
 use crate::{Cluster, Host, Tier, VIP, configs, testing};
 
-/// A veth of their own joins client and application host for kernel TCP.
+/// For kernel TCP, client and application host are joined by a veth of their own.
 const DIRECT: [&str; 2] = ["10.78.0.1", "10.78.0.2"];
-/// Where the nginx on kernel TCP listens. Port 80 of every address is the other's, as it would be without the filter.
+/// The address of the nginx on kernel TCP. Port 80 of every address belongs to the other one, as without the filter.
 const PLAIN: &str = "10.78.0.2:81";
 const START: Duration = Duration::from_secs(15);
 const REDIS_PORT: &str = "6390";
 
-/// How long and how often.
+/// The length of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Rounds.
     pub rounds: u32,
-    /// Seconds of load in each.
+    /// Seconds of load in each round.
     pub seconds: u32,
 }
 
-/// One thing measured, in nanoseconds of processor time for each request.
+/// One result, in nanoseconds of processor time per request.
 #[derive(Clone, Debug)]
 pub struct Figure {
-    /// What.
+    /// Its name.
     pub name: String,
     /// On kernel TCP, without the filter: median.
     pub plain: f64,
@@ -40,9 +41,9 @@ pub struct Figure {
     pub filtered: f64,
     /// Median of the rounds' ratios, filtered to plain.
     pub ratio: f64,
-    /// The lowest and the highest of these.
+    /// The lowest and the highest of these ratios.
     pub spread: (f64, f64),
-    /// What the ratio should be at most.
+    /// Upper limit of the ratio.
     pub bar: f64,
 }
 
@@ -65,21 +66,21 @@ impl Figure {
     }
 }
 
-/// Everything that was measured.
+/// All results.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Processor time by request.
+    /// Processor time per request.
     pub figures: Vec<Figure>,
-    /// Processor time of an accelerated nginx worker while nothing is asked, in microseconds a second.
+    /// Processor time of an idle accelerated nginx worker, in microseconds per second.
     pub idle_us: f64,
 }
 
-/// The only child of nginx's master.
+/// Returns the only child of nginx's master.
 fn worker_of(master: u32) -> Result<u32> {
     wait_until("nginx's worker", START, || children(master, "nginx").first().copied())
 }
 
-/// A nginx with one worker on `address`.
+/// Writes the configuration of an nginx with one worker on `address`.
 fn nginx_conf(cluster: &Cluster, name: &str, listen: &str) -> Result<PathBuf> {
     let conf = cluster.scratch().join(format!("{name}.conf"));
     let text = configs::nginx(cluster.scratch())
@@ -90,7 +91,7 @@ fn nginx_conf(cluster: &Cluster, name: &str, listen: &str) -> Result<PathBuf> {
     Ok(conf)
 }
 
-/// Processor time of `pid` for each request of one run of wrk.
+/// Returns the processor time of `pid` per request in one run of wrk.
 fn per_request(client: &Host, pid: u32, url: &str, seconds: u32) -> Result<f64> {
     let duration = format!("-d{seconds}s");
     let before = cpu_ns(pid)?;
@@ -105,10 +106,10 @@ fn per_request(client: &Host, pid: u32, url: &str, seconds: u32) -> Result<f64> 
     }
 }
 
-/// Measures; `progress` is told what is being done.
+/// Runs all measurements; `progress` receives the name of each.
 ///
 /// # Errors
-/// What cannot be set up or measured, with the reason.
+/// If something cannot be set up or measured, with the reason.
 pub fn run(cluster: &mut Cluster, plan: Plan, progress: impl Fn(&str)) -> Result<Report> {
     progress("laying out: four daemons, nginx with and without the filter");
     for (name, len) in [("100B", 100), ("16KiB", 16 << 10)] {
@@ -146,7 +147,7 @@ pub fn run(cluster: &mut Cluster, plan: Plan, progress: impl Fn(&str)) -> Result
         figures.push(Figure::of(&format!("nginx worker, {file}"), 0.5, rounds));
     }
     progress("nginx idle");
-    // A link is quiet a second after its last use.
+    // A link is idle a second after its last use.
     std::thread::sleep(Duration::from_secs(2));
     let before = cpu_ns(workers[1])?;
     let idle = Duration::from_secs(5);
@@ -156,7 +157,7 @@ pub fn run(cluster: &mut Cluster, plan: Plan, progress: impl Fn(&str)) -> Result
     Ok(Report { figures, idle_us })
 }
 
-/// redis on a kernel socket of the loopback interface, with the filter preloaded and without.
+/// Measures redis on a kernel socket of the loopback interface, with the filter preloaded and without.
 fn redis(cluster: &Cluster, plan: Plan, progress: &impl Fn(&str)) -> Result<Figure> {
     let host = cluster.host(Tier::AppNode);
     let run = cluster.binary("csp-run").to_string_lossy().into_owned();
@@ -185,7 +186,7 @@ fn redis(cluster: &Cluster, plan: Plan, progress: &impl Fn(&str)) -> Result<Figu
     let mut rounds = Vec::new();
     for round in 1..=plan.rounds {
         progress(&format!("redis on a kernel socket: round {round} of {}", plan.rounds));
-        // By turns first: what warms up must not count for one side.
+        // The order alternates, so that warming up does not favour one side.
         let (plain, filtered) = match round % 2 {
             0 => (once(false)?, once(true)?),
             _ => {

@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 use anyhow::{Context, Result, bail};
 
-/// A network namespace of our own, removed when dropped.
+/// A network namespace, removed when dropped.
 #[derive(Debug)]
 pub struct Host {
     namespace: String,
@@ -20,7 +20,7 @@ fn ip(arguments: &[&str]) -> Result<()> {
 }
 
 impl Host {
-    /// Makes the namespace `csp-<tag>-<name>` with its loopback up.
+    /// Creates the namespace `csp-<tag>-<name>` with its loopback up.
     pub fn new(tag: &str, name: &str) -> Result<Self> {
         let namespace = format!("csp-{tag}-{name}");
         ip(&["netns", "add", &namespace])?;
@@ -29,17 +29,17 @@ impl Host {
         Ok(host)
     }
 
-    /// The namespace's name.
+    /// Returns the namespace's name.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// The same host, for another owner. It is there as long as this one.
+    /// Returns another handle to the same host. The namespace exists as long as `self`.
     pub fn borrow(&self) -> Host {
         Host { namespace: self.namespace.clone(), borrowed: true }
     }
 
-    /// Ids of the processes inside.
+    /// Returns the ids of the processes inside.
     pub fn pids(&self) -> Result<Vec<u32>> {
         let output = Command::new("ip").args(["netns", "pids", &self.namespace]).output().context("ip")?;
         Ok(String::from_utf8_lossy(&output.stdout)
@@ -55,14 +55,14 @@ impl Host {
         ip(&all)
     }
 
-    /// A command that will run inside.
+    /// Returns a command that will run inside.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.namespace, program]);
         command
     }
 
-    /// Runs a command inside to its end; its output, whatever its exit status.
+    /// Runs a command inside to its end; returns its output, whatever its exit status.
     pub fn output(&self, program: &str, arguments: &[&str]) -> Result<Output> {
         self.command(program)
             .args(arguments)
@@ -70,7 +70,7 @@ impl Host {
             .with_context(|| format!("{program} on {}", self.namespace))
     }
 
-    /// Runs a command inside; its standard output, or an error with what it said.
+    /// Runs a command inside; returns its standard output, or an error with its output.
     pub fn run(&self, program: &str, arguments: &[&str]) -> Result<String> {
         let output = self.output(program, arguments)?;
         if !output.status.success() {
@@ -105,7 +105,7 @@ impl Host {
         other.ip(&["link", "set", far, "up"])
     }
 
-    /// Gives an interface an address with prefix length.
+    /// Adds an address with prefix length to an interface.
     pub fn address(&self, interface: &str, address: &str) -> Result<()> {
         self.ip(&["address", "add", address, "dev", interface])
     }

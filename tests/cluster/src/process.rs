@@ -1,4 +1,4 @@
-//! Processes with a log file, ended by pid and never left behind.
+//! Processes with a log file, ended by pid and never left running.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 const STOP_DEADLINE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(20);
 
-/// Calls `done` until it says `Some`, at most `deadline` long; the error names `what` was waited for.
+/// Calls `done` until it returns `Some`, for at most `deadline`; the error names `what` was waited for.
 pub fn wait_until<T>(what: &str, deadline: Duration, mut done: impl FnMut() -> Option<T>) -> Result<T> {
     let end = Instant::now() + deadline;
     loop {
@@ -25,7 +25,7 @@ pub fn wait_until<T>(what: &str, deadline: Duration, mut done: impl FnMut() -> O
     }
 }
 
-/// Processor time of a process' first thread so far, user and system, in nanoseconds.
+/// Returns the processor time of a process's first thread, user and system, in nanoseconds.
 pub fn cpu_ns(pid: u32) -> Result<u64> {
     let path = format!("/proc/{pid}/schedstat");
     let text = fs::read_to_string(&path).with_context(|| path.clone())?;
@@ -55,17 +55,17 @@ impl Process {
         Ok(Process { name: name.to_owned(), child, log: log.to_owned(), status: None })
     }
 
-    /// The name it was given.
+    /// Returns its name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its process id.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The exit status, once it has ended.
+    /// Returns the exit status once it has ended.
     pub fn exited(&mut self) -> Option<ExitStatus> {
         if self.status.is_none() {
             self.status = self.child.try_wait().ok().flatten();
@@ -73,7 +73,7 @@ impl Process {
         self.status
     }
 
-    /// Sends a signal, by name without SIG, to this very process (while it has not been reaped).
+    /// Sends a signal, by name without SIG, to this process (while it has not been reaped).
     pub fn signal(&mut self, signal: &str) -> Result<()> {
         if self.exited().is_some() {
             bail!("{} has ended already", self.name);
@@ -86,7 +86,7 @@ impl Process {
         Ok(())
     }
 
-    /// SIGTERM, wait, SIGKILL where that does not help; the exit status.
+    /// Sends SIGTERM, waits, and sends SIGKILL if it does not end; returns the exit status.
     pub fn stop(&mut self) -> Result<ExitStatus> {
         if self.exited().is_none() {
             self.signal("TERM")?;
@@ -100,20 +100,20 @@ impl Process {
         ended
     }
 
-    /// kill -9.
+    /// Sends SIGKILL.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         self.status = self.child.wait().ok();
     }
 
-    /// The last `lines` lines of its log.
+    /// Returns the last `lines` lines of its log.
     pub fn log_tail(&self, lines: usize) -> String {
         let text = fs::read(&self.log).map(|b| String::from_utf8_lossy(&b).into_owned()).unwrap_or_default();
         let all: Vec<&str> = text.lines().collect();
         all[all.len().saturating_sub(lines)..].join("\n")
     }
 
-    /// The log file.
+    /// Returns the path of the log file.
     pub fn log(&self) -> &Path {
         &self.log
     }

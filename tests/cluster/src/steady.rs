@@ -1,4 +1,4 @@
-//! Clients that ask again and again over one connection each, to see which connections a failure ends.
+//! Clients that send requests continuously over one connection each, to find out which connections a failure ends.
 
 use std::fs;
 use std::process::Command;
@@ -9,12 +9,12 @@ use crate::cluster::{Cluster, Tier};
 use crate::configs::VIP;
 use crate::process::{Process, wait_until};
 
-/// How long a connection may take to go on, or to end, after a failure.
+/// How long a connection may take to continue or to end after a failure.
 pub const SETTLED: Duration = Duration::from_secs(12);
-/// How many [`steady_clients`] there are.
+/// The number of [`steady_clients`].
 pub const CONNECTIONS: usize = 6;
 
-/// A client with one kept-alive connection that asks again and again, and ends when the connection does.
+/// A client with one kept-alive connection that sends requests continuously, and ends when the connection does.
 #[derive(Debug)]
 pub struct Steady(Process);
 
@@ -23,7 +23,7 @@ impl Steady {
         static STARTED: AtomicUsize = AtomicUsize::new(0);
         let at = STARTED.fetch_add(1, Ordering::Relaxed);
         let script = cluster.scratch().join("steady.py");
-        // Once: an earlier one may be reading it just now.
+        // Written once: an earlier client may be reading it.
         if !script.exists() {
             fs::write(&script, include_str!("../apps/steady.py")).expect("the scratch folder can be written");
         }
@@ -38,10 +38,10 @@ impl Steady {
         text.lines().filter(|line| *line == "answer 200 1024").count()
     }
 
-    /// Waits until it was answered again or has ended; whether it goes on.
+    /// Waits until it was answered again or has ended; returns whether it continues.
     ///
     /// # Panics
-    /// When neither happens.
+    /// If neither happens.
     pub fn goes_on(&mut self) -> bool {
         let before = self.answers();
         wait_until("a client to be answered or cut off", SETTLED, || {
@@ -51,29 +51,29 @@ impl Steady {
         .unwrap_or_else(|error| panic!("{error:#}: it hangs after {before} answers"))
     }
 
-    /// The last line that it wrote: an answer, or how its connection ended.
+    /// Returns the last line of its log: an answer, or how its connection ended.
     pub fn last(&self) -> String {
         self.0.log_tail(1)
     }
 }
 
-/// [`CONNECTIONS`] of them, each answered at least twice.
+/// Starts [`CONNECTIONS`] clients and waits until each has been answered at least twice.
 ///
 /// # Panics
-/// When one is not.
+/// If one is not answered.
 pub fn steady_clients(cluster: &Cluster) -> Vec<Steady> {
     let mut all: Vec<Steady> = (0..CONNECTIONS).map(|_| Steady::start(cluster)).collect();
-    let told: Vec<bool> = all.iter_mut().map(Steady::goes_on).collect();
+    let still: Vec<bool> = all.iter_mut().map(Steady::goes_on).collect();
     let last: Vec<String> = all.iter().map(Steady::last).collect();
-    assert_eq!(told, [true; CONNECTIONS], "clients before the failure: {last:#?}\n{}", cluster.all_logs());
+    assert_eq!(still, [true; CONNECTIONS], "clients before the failure: {last:#?}\n{}", cluster.all_logs());
     all
 }
 
-/// [`steady_clients`], so many that each of these processes serves one. Connections go to whoever takes them first: on a busy
-/// machine to one worker alone for a while.
+/// As [`steady_clients`], with enough clients that each of these processes serves one. The process that accepts first
+/// gets a connection; on a busy machine one worker may get all of them for a while.
 ///
 /// # Panics
-/// When one of them serves none in the end.
+/// If one of the processes serves none in the end.
 pub fn steady_clients_of(cluster: &Cluster, servers: &[u32]) -> Vec<Steady> {
     let mut all = Vec::new();
     wait_until(&format!("connections at each of processes {servers:?}"), SETTLED, || {
@@ -87,19 +87,19 @@ pub fn steady_clients_of(cluster: &Cluster, servers: &[u32]) -> Vec<Steady> {
     all
 }
 
-/// How many of them go on.
+/// Returns the number of clients that continue.
 pub fn going_on(all: &mut [Steady]) -> usize {
     all.iter_mut().map(Steady::goes_on).filter(|goes_on| *goes_on).count()
 }
 
-/// Ends them.
+/// Ends the clients.
 pub fn end(all: Vec<Steady>) {
     for mut steady in all {
         steady.0.kill();
     }
 }
 
-/// Process ids of the children of `pid` whose program is called `name`.
+/// Returns the process ids of the children of `pid` whose program is called `name`.
 pub fn children(pid: u32, name: &str) -> Vec<u32> {
     // A child is listed under the thread that started it.
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
@@ -113,10 +113,10 @@ pub fn children(pid: u32, name: &str) -> Vec<u32> {
     .collect()
 }
 
-/// Sends a process a signal, by the name that kill(1) knows.
+/// Sends a process a signal, by its name in kill(1).
 ///
 /// # Panics
-/// When there is no such process.
+/// If there is no such process.
 pub fn signal(pid: u32, name: &str) {
     let status = Command::new("kill").args(["-s", name, &pid.to_string()]).status().expect("kill runs");
     assert!(status.success(), "kill -s {name} {pid}");

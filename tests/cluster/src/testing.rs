@@ -1,4 +1,4 @@
-//! What the cluster tests share: whether this machine can run them, where the binaries are, questions to daemons.
+//! Shared by the cluster tests: whether this machine can run them, where the binaries are, requests to daemons.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,7 +22,7 @@ const PROGRAMS: [(&str, &str); 7] = [
 /// How long a service may take until it answers after a change.
 pub const SERVING_DEADLINE: Duration = Duration::from_secs(15);
 
-/// Why this machine cannot run cluster tests, if so.
+/// Returns why this machine cannot run cluster tests; `None` if it can.
 pub fn obstacle() -> Option<String> {
     if !csp_support::running_as_root() {
         return Some("needs root: it makes network namespaces".to_owned());
@@ -31,7 +31,7 @@ pub fn obstacle() -> Option<String> {
     Some(format!("needs {} of the Debian package {}", missing.0, missing.1))
 }
 
-/// The folder with the daemons: the parent of the one that holds the test's own binary (`release/deps/x`).
+/// Returns the folder with the daemons: the parent of the one that holds the test's own binary (`release/deps/x`).
 pub fn binaries() -> Result<PathBuf> {
     let own = std::env::current_exe()?;
     let folder = own.parent().and_then(Path::parent).context("the test's binary has no grandparent")?;
@@ -47,16 +47,16 @@ pub fn binaries() -> Result<PathBuf> {
     Ok(folder.to_owned())
 }
 
-/// Hosts and configuration files for the test `name`; `None`, and the test is skipped, where this machine
-/// cannot run it.
+/// Creates hosts and configuration files for the test `name`; `None` if this machine cannot run it, and the test is
+/// skipped.
 ///
 /// # Panics
-/// When the binaries are not built or the hosts cannot be made; for a skip where `CSP_NO_SKIP=1`.
+/// If the binaries are not built or the hosts cannot be created; for a skip with `CSP_NO_SKIP=1`.
 pub fn lay_out(name: &str) -> Option<Cluster> {
     lay_out_over(name, San::Shm)
 }
 
-/// The same, over another SAN.
+/// As [`lay_out`], over another SAN.
 ///
 /// # Panics
 /// As [`lay_out`].
@@ -74,8 +74,8 @@ pub fn lay_out_over(name: &str, san: San) -> Option<Cluster> {
 }
 
 impl Cluster {
-    /// etcd, the four daemons, nginx with a file `1KiB`, the upload application, the demo's policy; waits until both
-    /// services answer.
+    /// Starts etcd, the four daemons, nginx with a file `1KiB`, and the upload application; applies the demo's policy
+    /// and waits until both services answer.
     pub fn serve(&mut self) -> Result<()> {
         std::fs::write(self.scratch().join("www/1KiB"), pattern(1 << 10))?;
         self.start_daemons()?;
@@ -93,7 +93,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until the service gives the file `name`.
+    /// Waits until the service returns the file `name`.
     pub fn wait_answer(&self, name: &str) -> Result<()> {
         self.wait_url(&format!("http://{VIP}/{name}"))
     }
@@ -104,18 +104,18 @@ impl Cluster {
             .map_err(|error| error.context(self.all_logs()))
     }
 
-    /// Whether `url` answers the client with 200 within 2 s.
+    /// Returns whether `url` answers the client with 200 within 2 s.
     pub fn answers(&self, url: &str) -> bool {
         let arguments = ["-sf", "-m", "2", "-o", "/dev/null", url];
         self.client.output("curl", &arguments).is_ok_and(|output| output.status.success())
     }
 
-    /// What a daemon's admin endpoint answers to `path`.
+    /// Returns the response of a daemon's admin endpoint to `path`.
     pub fn ask(&self, tier: Tier, path: &str) -> Result<String> {
         self.host(tier).run("curl", &["-sSf", "-m", "5", &format!("http://{}{path}", tier.admin())])
     }
 
-    /// A metric of a daemon, summed over all its series whose labels contain `label`; zero where there is none.
+    /// Returns a metric of a daemon, summed over all its series whose labels contain `label`; zero if there is none.
     pub fn metric(&self, tier: Tier, name: &str, label: &str) -> Result<f64> {
         let text = self.ask(tier, "/metrics")?;
         let mut sum = 0.0;
@@ -128,13 +128,13 @@ impl Cluster {
         Ok(sum)
     }
 
-    /// The last lines of every daemon's and program's log.
+    /// Returns the last lines of every daemon's and program's log.
     pub fn all_logs(&self) -> String {
         Tier::ALL.iter().map(|tier| self.log_tail(*tier) + "\n").collect()
     }
 }
 
-/// `len` bytes in which every 8 differ from their neighbours.
+/// Returns `len` bytes in which every 8 differ from their neighbours.
 pub fn pattern(len: usize) -> Vec<u8> {
     (0..len.div_ceil(8) as u64)
         .flat_map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_le_bytes())

@@ -1,4 +1,4 @@
-//! One HTTP/1.0 transaction in the flight recorders of all tiers: what reaches the application is messages, not segments.
+//! One HTTP/1.0 transaction in the flight recorders of all tiers: the application receives messages, not segments.
 
 use std::time::Duration;
 
@@ -12,17 +12,16 @@ use crate::process::wait_until;
 /// The client's port of the traced transaction.
 const CLIENT_PORT: u16 = 45_678;
 const PATIENCE: Duration = Duration::from_secs(10);
-/// All that an application sees of a request and its response (Fig. 2 of the CSP paper).
+/// All events of a request and its response at the application (Fig. 2 of the CSP paper).
 const APPLICATION: [&str; 4] = ["app-open", "app-data-in", "app-data-out", "app-close"];
-/// What the proxy sends to the application and receives from it. ACCEPTED answers OPEN inside the filter; the program does not
-/// see it.
+/// All messages between proxy and application. ACCEPTED answers OPEN inside the filter; the program is not aware of it.
 const PROXY: [&str; 5] = ["open-sent", "accepted-received", "data-sent", "data-received", "close-received"];
 /// Segments that the client sends and receives for the same transaction, at least: SYN, SYN/ACK, ACK, request, response with
 /// FIN, ACK, FIN, ACK.
 const SEGMENTS_MIN: usize = 7;
 
-/// Fetches `1KiB` by HTTP/1.0, and checks that the application saw OPEN, DATA, DATA and CLOSE, in this order and nothing else.
-/// Returns the drawing of `cspctl flow trace`.
+/// Fetches `1KiB` by HTTP/1.0, and checks that the events at the application were OPEN, DATA, DATA and CLOSE, in this
+/// order and nothing else. Returns the drawing of `cspctl flow trace`.
 pub fn transaction(cluster: &Cluster) -> Result<String> {
     let (port, url) = (CLIENT_PORT.to_string(), format!("http://{VIP}/1KiB"));
     cluster.client.run(
@@ -31,7 +30,7 @@ pub fn transaction(cluster: &Cluster) -> Result<String> {
     )?;
     let client = format!("{CLIENT_ADDRESS}:{port}");
     let mut kinds = Vec::new();
-    // The client's last ACK and the page of the process take a moment to arrive; the label ends after both.
+    // The client's last ACK and the process's page take a moment to arrive; the label ends after both.
     let complete = wait_until("the end of the traced flow", PATIENCE, || {
         let text = cluster.cspctl(&["flow", "trace", "--client", &client, "-o", "json"]).ok()?;
         kinds = kinds_of(&text)?;
@@ -45,7 +44,7 @@ pub fn transaction(cluster: &Cluster) -> Result<String> {
     Ok(drawing)
 }
 
-/// The kinds of a trace's events, in order of time.
+/// Returns the kinds of a trace's events, in order of time.
 fn kinds_of(json: &str) -> Option<Vec<String>> {
     let view: Value = serde_json::from_str(json).ok()?;
     let kind = |event: &Value| event.get("kind")?.as_str().map(str::to_owned);
@@ -61,7 +60,7 @@ fn check(kinds: &[String]) -> Result<()> {
     let mut exchanged: Vec<&str> =
         of(|kind| kind.ends_with("-sent") || kind.ends_with("-received")).collect();
     let mut expected = PROXY;
-    // DATA may go out before ACCEPTED arrives.
+    // DATA may be sent before ACCEPTED arrives.
     exchanged.sort_unstable();
     expected.sort_unstable();
     if exchanged != expected {

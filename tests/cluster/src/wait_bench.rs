@@ -1,7 +1,7 @@
-//! What waiting costs and saves: latency, throughput and processor time under settings of `spin_us` and `CSP_SPIN_US`.
+//! Costs and savings of polling: latency, throughput and processor time under settings of `spin_us` and `CSP_SPIN_US`.
 //!
-//! Each setting gets a cluster of its own in each round, so that settings take turns and a machine that changes its mind shows in all of
-//! them. Medians over the rounds are reported.
+//! Each setting has a cluster of its own in each round, so that the settings alternate and a change of the machine's
+//! speed affects all of them. Medians over the rounds are reported.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -15,24 +15,24 @@ use anyhow::{Context, Result, bail};
 use crate::process::{Process, wait_until};
 use crate::{Cluster, Host, Options, San, Tier, VIP, configs, testing};
 
-/// A veth of their own joins client and application host for kernel TCP.
+/// For kernel TCP, client and application host are joined by a veth of their own.
 const DIRECT: [&str; 2] = ["10.78.0.1", "10.78.0.2"];
 const PLAIN: &str = "10.78.0.2:81";
 const START: Duration = Duration::from_secs(20);
-/// Links are quiet a second after their last use.
+/// Links are idle a second after their last use.
 const SETTLE: Duration = Duration::from_secs(2);
-/// Rates of the paced loads, in requests a second.
+/// Rates of the paced loads, in requests per second.
 const RATES: [u32; 2] = [100, 1_000];
 const TIERS: [Tier; 3] = [Tier::NetworkNode, Tier::ProxyNode, Tier::AppNode];
 
-/// What is measured.
+/// The plan of the measurement.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where the programs are.
+    /// The folder of the programs.
     pub binaries: PathBuf,
     /// `spin_us` of the daemons and `CSP_SPIN_US` of nginx.
     pub settings: Vec<(String, String)>,
-    /// Rounds; each measures every setting once.
+    /// Rounds; each round measures every setting once.
     pub rounds: u32,
     /// Seconds of each load.
     pub seconds: u32,
@@ -57,16 +57,16 @@ pub const COLUMNS: [&str; 10] = [
 /// One row: a setting and the median of each column over the rounds; NaN where a column does not apply.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The setting in words.
+    /// The setting, as text.
     pub name: String,
-    /// By [`COLUMNS`].
+    /// Its values, in the order of [`COLUMNS`].
     pub values: Vec<f64>,
 }
 
-/// Measures every setting and, first, nginx on kernel TCP.
+/// Measures nginx on kernel TCP, then every setting.
 ///
 /// # Errors
-/// What cannot be set up or measured, with the reason.
+/// If something cannot be set up or measured, with the reason.
 pub fn run(plan: &Plan, progress: impl Fn(&str)) -> Result<Vec<Row>> {
     let mut all: Vec<Vec<Vec<f64>>> = vec![Vec::new(); plan.settings.len() + 1];
     for round in 1..=plan.rounds {
@@ -91,7 +91,7 @@ fn medians(rounds: &[Vec<f64>]) -> Vec<f64> {
     (0..COLUMNS.len()).map(median).collect()
 }
 
-/// One setting in a cluster of its own; also kernel TCP where `direct` asks for it.
+/// Measures one setting in a cluster of its own, and kernel TCP if `direct` is set.
 fn one(plan: &Plan, (spin, filter): (&str, &str), direct: bool) -> Result<(Option<Vec<f64>>, Vec<f64>)> {
     let tag = format!("wb{}", std::process::id());
     let mut cluster = Cluster::lay_out(Options { binaries: plan.binaries.clone(), san: San::Shm, tag })?;
@@ -122,7 +122,7 @@ fn one(plan: &Plan, (spin, filter): (&str, &str), direct: bool) -> Result<(Optio
     Ok((direct, values))
 }
 
-/// The same nginx without the filter, on a veth of its own.
+/// Measures the same nginx without the filter, on a veth of its own.
 fn kernel(cluster: &Cluster, plan: &Plan, load: &Load<'_>) -> Result<Vec<f64>> {
     cluster.client.join("direct0", cluster.host(Tier::AppNode), "direct0")?;
     cluster.client.address("direct0", &format!("{}/24", DIRECT[0]))?;
@@ -162,7 +162,7 @@ struct Load<'a> {
 impl Load<'_> {
     fn measure(&self, address: &str, daemons: &[(u32, &str)]) -> Result<Vec<f64>> {
         let url = |file: &str| format!("http://{address}/{file}");
-        let _ = self.wrk(1, &url("100B"))?; // warms up
+        let _ = self.wrk(1, &url("100B"))?; // warm-up
         let before = cpu(daemons)?;
         let (p50, one) = self.wrk(1, &url("100B"))?;
         let one_cpu = (cpu(daemons)? - before) / f64::from(self.plan.seconds);
@@ -182,7 +182,7 @@ impl Load<'_> {
         Ok(values)
     }
 
-    /// Median latency in microseconds and requests a second.
+    /// Returns the median latency in microseconds, and the requests per second.
     fn wrk(&self, connections: u32, url: &str) -> Result<(f64, f64)> {
         let threads = format!("-t{}", self.plan.threads.min(connections));
         let (connections, duration) = (format!("-c{connections}"), format!("-d{}s", self.plan.seconds));
@@ -207,13 +207,13 @@ impl Load<'_> {
     }
 }
 
-/// A time as wrk prints it, in microseconds.
+/// Parses a time as printed by wrk; in microseconds.
 fn micros(text: &str) -> Option<f64> {
     let units = [("us", 1.0), ("ms", 1e3), ("s", 1e6)];
     units.iter().find_map(|(unit, factor)| Some(text.strip_suffix(unit)?.parse::<f64>().ok()? * factor))
 }
 
-/// Processor time of these processes with all their threads, in milliseconds.
+/// Returns the processor time of these processes with all their threads, in milliseconds.
 fn cpu(daemons: &[(u32, &str)]) -> Result<f64> {
     if daemons.is_empty() {
         return Ok(f64::NAN);
@@ -229,7 +229,7 @@ fn cpu(daemons: &[(u32, &str)]) -> Result<f64> {
     Ok(sum as f64 / 1e6)
 }
 
-/// Asks for 100 bytes `rate` times a second over one connection; returns the median latency in microseconds.
+/// Requests 100 bytes `rate` times per second over one connection; returns the median latency in microseconds.
 ///
 /// # Errors
 /// The server cannot be reached or closes the connection.
@@ -259,7 +259,7 @@ pub fn pace(address: &str, rate: u32, seconds: u32) -> Result<f64> {
     Ok(median.as_secs_f64() * 1e6)
 }
 
-/// Whether these are a response's head and 100 bytes of body.
+/// Returns whether these are a response's head and 100 bytes of body.
 fn is_whole(bytes: &[u8]) -> bool {
     bytes.windows(4).position(|w| w == b"\r\n\r\n").is_some_and(|at| bytes.len() >= at + 4 + 100)
 }

@@ -1,4 +1,4 @@
-//! C programs behind the cluster and in front of it: the library's two examples as servers, and streams of its own.
+//! C programs behind the cluster and in front of it: the library's two examples as servers, and a test of streams.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;
@@ -11,7 +11,7 @@ use csp_cluster::{Cluster, Fetch, Process, Tier, VIP, demo, testing, wait_until}
 
 const WARNINGS: [&str; 5] = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic"];
 const SANITIZERS: [&str; 2] = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
-/// Where the echo server on the client host listens.
+/// The port of the echo server on the client host.
 const OUTSIDE_PORT: &str = "7007";
 const DEADLINE: Duration = Duration::from_secs(15);
 
@@ -24,7 +24,7 @@ fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A C source of libcsp/capi, compiled against the libcsp.so of this build, which is linked into the scratch folder.
+/// Compiles a C source of libcsp/capi against this build's libcsp.so, which is linked into the scratch folder.
 fn compile(cluster: &Cluster, compiler: &str, source: &str, flags: &[&str]) -> PathBuf {
     let folder = cluster.scratch().join("lib");
     if !folder.exists() {
@@ -36,11 +36,13 @@ fn compile(cluster: &Cluster, compiler: &str, source: &str, flags: &[&str]) -> P
     let mut command = Command::new(compiler);
     command.args(WARNINGS).args(["-g", "-O1"]).args(flags);
     command.arg("-I").arg(capi().join("include")).arg("-o").arg(&program).arg(capi().join(source));
-    run(command.arg("-L").arg(&folder).arg(format!("-Wl,-rpath,{}", folder.display())).arg("-lcsp"));
+    // DT_RPATH goes before LD_LIBRARY_PATH, which cargo sets to a folder where `make build` may have left an older library.
+    let rpath = format!("-Wl,--disable-new-dtags,-rpath,{}", folder.display());
+    run(command.arg("-L").arg(&folder).arg(rpath).arg("-lcsp"));
     program
 }
 
-/// A program on the app host that finds the agent.
+/// Returns the command of a program on the app host that finds the agent.
 fn on_app_host(cluster: &Cluster, program: &Path, arguments: &[&str]) -> Command {
     let mut command = cluster.host(Tier::AppNode).command(&program.to_string_lossy());
     command.args(arguments).env("CSP_AGENT", cluster.scratch().join("run/agent.sock"));
@@ -52,7 +54,7 @@ fn start(cluster: &Cluster, program: &Path, arguments: &[&str]) -> Process {
     let name = program.file_name().unwrap().to_string_lossy().into_owned();
     let log = cluster.scratch().join("log").join(format!("{name}.log"));
     let mut command = on_app_host(cluster, program, arguments);
-    // A server that is stopped leaves its clients' memory to the kernel.
+    // A stopped server leaves its clients' memory to the kernel.
     command.env("ASAN_OPTIONS", "detect_leaks=0");
     let mut process = Process::spawn(&name, command, &log).unwrap();
     wait_until(&format!("{name} to listen"), DEADLINE, || {
@@ -63,7 +65,7 @@ fn start(cluster: &Cluster, program: &Path, arguments: &[&str]) -> Process {
     process
 }
 
-/// curl's status and body on standard output.
+/// Returns curl's status and body on standard output.
 fn curl(cluster: &Cluster, arguments: &[&str]) -> String {
     let all = [&["-sS", "-m", "20", "-w", " %{http_code}"], arguments].concat();
     cluster.client.run("curl", &all).unwrap()
@@ -92,7 +94,7 @@ fn files(cluster: &Cluster) {
     Fetch(cluster).sequential("1B", 50).unwrap();
 }
 
-/// What a client must not get, and requests that are none.
+/// Files that a client must not get, and malformed requests.
 fn refusals(cluster: &Cluster) {
     let www = cluster.scratch().join("www");
     let _ = fs::remove_file(www.join("way-out"));
@@ -117,7 +119,7 @@ fn refusals(cluster: &Cluster) {
     assert!(curl(cluster, &[&url("1B")]).ends_with(" 200"), "the server is still there");
 }
 
-/// Clients that read slowly do not hold up others, and load finds no error.
+/// Clients that read slowly do not delay others, and a load reports no error.
 fn load(cluster: &Cluster) {
     std::thread::scope(|scope| {
         let slow = || {
@@ -139,12 +141,12 @@ fn echo(cluster: &Cluster) {
     let port = UPLOAD_PORT.to_string();
     for (clients, length) in [("1", "1"), ("8", "1000000"), ("2", "10000000")] {
         let arguments = [&*script.to_string_lossy(), VIP, &port, clients, length];
-        let said = cluster.client.run("/usr/bin/python3", &arguments).unwrap();
-        assert_eq!(said, format!("{clients} of {clients} came back\n"));
+        let reported = cluster.client.run("/usr/bin/python3", &arguments).unwrap();
+        assert_eq!(reported, format!("{clients} of {clients} came back\n"));
     }
 }
 
-/// tests/c/streams.c connects from the app host to a server outside.
+/// tests/c/streams.c connects from the app host to a server outside of the cluster.
 fn active_open(cluster: &Cluster) {
     let script = cluster.scratch().join("echo.py");
     fs::write(&script, include_str!("../apps/echo.py")).unwrap();
@@ -172,8 +174,8 @@ fn active_open(cluster: &Cluster) {
     outside.stop().unwrap();
 }
 
-/// The agent goes and comes back: the server keeps its connections and takes new ones. Then the proxy is killed: its
-/// connections break, and the server serves through the new one.
+/// The agent stops and is restarted: the server keeps its connections and accepts new ones. Then the proxy is killed:
+/// its connections break, and the server serves through the new proxy.
 fn what_goes_and_comes_back(cluster: &mut Cluster) {
     let serves = |cluster: &Cluster| cluster.answers(&url("1KiB")).then_some(());
     cluster.daemon(Tier::AppNode).unwrap().kill();

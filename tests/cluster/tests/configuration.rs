@@ -1,4 +1,4 @@
-//! What the daemons say to a wrong configuration file or command line, and with which exit code.
+//! The daemons' output and exit codes for a wrong configuration file or command line.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;
@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 use csp_cluster::{Tier, configs, testing};
 
-/// A daemon that does not end by itself within this long took what it should have refused.
+/// A daemon that runs for longer than this has accepted what it should have refused.
 const END_S: &str = "20";
 
 /// The daemons' own files in a folder that is removed at the end.
@@ -40,8 +40,8 @@ impl Files {
         }
     }
 
-    /// Starts the daemon on the good file with `from` replaced by `to`: it must end with 78 and a message in which the
-    /// line of `to` stands, and all `words`.
+    /// Starts the daemon on the good file with `from` replaced by `to`. It must end with 78 and a message that contains
+    /// the line of `to`, and all `words`.
     fn refused(&self, tier: Tier, from: &str, to: &str, words: &[&str]) {
         let good = self.good(tier);
         assert!(good.contains(from), "{}: its file has no {from:?}", tier.daemon());
@@ -54,7 +54,11 @@ impl Files {
             assert_eq!(output.status.code(), Some(78), "{} with {to:?}: {text}", tier.daemon());
             let place = format!("{}:{line}:", path.display());
             for word in [place.as_str()].iter().chain(words) {
-                assert!(text.contains(word), "{} with {to:?} does not say {word:?}: {text}", tier.daemon());
+                assert!(
+                    text.contains(word),
+                    "{} with {to:?} does not contain {word:?}: {text}",
+                    tier.daemon()
+                );
             }
         }
     }
@@ -64,7 +68,7 @@ fn binary(name: &str) -> PathBuf {
     testing::binaries().unwrap().join(name)
 }
 
-/// Runs a program to its end, bounded in time.
+/// Runs a program to its end, with a time limit.
 fn run(program: &Path, arguments: &[&str]) -> Output {
     Command::new("timeout").arg(END_S).arg(program).args(arguments).output().unwrap()
 }
@@ -154,10 +158,10 @@ fn a_cluster_key_that_is_missing_or_no_key_is_refused_by_name() {
             let path = files.0.join("good.yaml");
             fs::write(&path, files.good(tier)).unwrap();
             let output = start(tier, &path, &[]);
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert_eq!(output.status.code(), Some(78), "{} with key {text:?}: {said}", tier.daemon());
-            assert!(said.contains(&*key.to_string_lossy()), "{}: {said}", tier.daemon());
-            assert_eq!(said.contains("chmod 600"), mode == 0o640, "{}: {said}", tier.daemon());
+            let reported = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(78), "{} with key {text:?}: {reported}", tier.daemon());
+            assert!(reported.contains(&*key.to_string_lossy()), "{}: {reported}", tier.daemon());
+            assert_eq!(reported.contains("chmod 600"), mode == 0o640, "{}: {reported}", tier.daemon());
         }
     }
 }
@@ -187,7 +191,7 @@ fn wrong_usage_is_64_and_help_shows_examples_and_exit_codes() {
         let text = String::from_utf8_lossy(&output.stdout).to_lowercase();
         assert_eq!(output.status.code(), Some(0));
         for word in ["example", "exit codes", "--config", "--check", "64", "73", "78"] {
-            assert!(text.contains(word), "{} --help does not tell {word:?}", tier.daemon());
+            assert!(text.contains(word), "{} --help does not contain {word:?}", tier.daemon());
         }
     }
     for name in ["cspctl", "csp-run"] {

@@ -1,5 +1,5 @@
-//! Many connections at once to servers of several workers, which share a listener and take it out of their epoll set now and then:
-//! no connection fails, every answer is whole, and the proxy offers hardly any connection twice.
+//! Many connections at once to servers of several workers, which share a listener and remove it from their epoll set at
+//! times: no connection fails, every response is complete, and the proxy offers hardly any connection twice.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;
@@ -10,18 +10,18 @@ use csp_cluster::{Cluster, Crowd, Tier, VIP, testing, wait_until};
 
 const APACHE: &str = "/usr/sbin/apache2";
 const NGINX: u16 = 80;
-/// Apache with less threads than connections: it leaves some to wait.
+/// Apache with fewer threads than connections: some have to wait.
 const NARROW: u16 = 8080;
-/// Apache with a thread for each connection, as one without closes connections that are kept.
+/// Apache with a thread for each connection; with fewer it would close kept connections.
 const WIDE: u16 = 8081;
 const CONNECTIONS: usize = 256;
 const REQUESTS: usize = 5_000;
-/// Share of nginx's connections that a process may hand back. nginx removes its listener and adds it again within a turn; how
-/// long Apache leaves its own out depends on the machine, so there is no bound for it here.
+/// Share of nginx's connections that processes may hand back. nginx removes its listener and adds it again within a
+/// turn; how long Apache removes its own depends on the machine, so there is no limit for it here.
 const BOUNCED_MAX: f64 = 0.02;
 const SETTLED: Duration = Duration::from_secs(30);
 
-/// An Apache with its event module, the files of its own called `name`.
+/// Starts an Apache with its event module; its files are called `name`.
 fn start_apache(cluster: &mut Cluster, name: &str, port: u16, sizes: &str) {
     // Connections are kept for longer than a client's thread may wait for a processor.
     let text = configs::apache(cluster.scratch(), "event", sizes)
@@ -34,7 +34,7 @@ fn start_apache(cluster: &mut Cluster, name: &str, port: u16, sizes: &str) {
     cluster.run_accelerated(name, APACHE, &["-f", &conf.to_string_lossy(), "-DFOREGROUND"]).unwrap();
 }
 
-/// nginx with two workers and two of Apache, with the same files.
+/// Starts nginx with two workers and two Apaches, with the same files.
 fn serve(cluster: &mut Cluster) {
     let ports = [NGINX, NARROW, WIDE];
     fs::write(cluster.scratch().join("www/1KiB"), testing::pattern(1 << 10)).unwrap();
@@ -52,12 +52,12 @@ fn serve(cluster: &mut Cluster) {
     }
 }
 
-/// What the proxy counts, by the metric's name.
+/// Returns one of the proxy's counters, by the metric's name.
 fn count(cluster: &Cluster, name: &str) -> f64 {
     cluster.metric(Tier::ProxyNode, name, "").unwrap()
 }
 
-/// One crowd: all are answered, and the proxy's offers are taken. What is wrong otherwise.
+/// Runs one crowd: all must be answered, and the proxy's offers accepted. Returns what was wrong.
 fn crowd(cluster: &Cluster, port: u16, kept: bool) -> Option<String> {
     let accepted = || count(cluster, "csp_connections_passive_total");
     let refused = || count(cluster, "csp_opens_refused_total");

@@ -1,4 +1,5 @@
-//! What `make demo` proves, in small: bytes both ways, no kernel TCP, and one transaction traced through all tiers.
+//! The proofs of `make demo` in a small form: bytes both ways, no kernel TCP, and one transaction traced through all
+//! tiers.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;
@@ -17,7 +18,7 @@ fn the_application_sees_nothing_but_open_data_data_close() {
     }
     Fetch(&cluster).upload("PUT", &upload).unwrap();
     demo::no_kernel_tcp(&cluster, Duration::ZERO).unwrap();
-    // Twice: what was recorded of the first is not taken for the second.
+    // Twice: records of the first transaction must not be mistaken for those of the second.
     for _ in 0..2 {
         trace::transaction(&cluster).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Processes and daemons that are killed or stopped under load: what goes on, what ends, what comes back.
+//! Processes and daemons that are killed or stopped under load: which connections continue, which end, what recovers.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;
@@ -10,14 +10,14 @@ use csp_cluster::steady::{
 };
 use csp_cluster::{Cluster, Tier, testing, wait_until};
 
-/// Longer than the lease of a registration (5 s), so that leases lapse while etcd stands still.
+/// Longer than the lease of a registration (5 s), so that leases expire while etcd is stopped.
 const ETCD_AWAY: Duration = Duration::from_secs(8);
 
 fn kill(cluster: &mut Cluster, tier: Tier) {
     cluster.daemon(tier).unwrap().kill();
 }
 
-/// Starts the daemon again and waits until it and both services answer.
+/// Restarts the daemon and waits until it and both services answer.
 fn restart(cluster: &mut Cluster, tier: Tier) {
     cluster.start(tier).unwrap();
     cluster.wait_ready(tier).unwrap();
@@ -52,7 +52,7 @@ fn agent_killed(cluster: &mut Cluster) {
     restart(cluster, Tier::AppNode);
     assert_eq!(going_on(&mut clients), CONNECTIONS, "established connections after the agent's return");
     cluster.program("upload").unwrap().stop().unwrap();
-    cluster.forget_program("upload");
+    cluster.remove_program("upload");
     cluster.start_upload().unwrap();
     cluster.wait_served().unwrap();
     end(clients);
@@ -70,7 +70,7 @@ fn network_node_killed(cluster: &mut Cluster) {
     let mut clients = steady_clients(cluster);
     kill(cluster, Tier::NetworkNode);
     restart(cluster, Tier::NetworkNode);
-    // It kept nothing: proxies tell it the labels of connections that they find it does not know.
+    // It has lost its state: proxies announce to it the labels of connections that it does not know.
     let left = going_on(&mut clients);
     let last: Vec<String> = clients.iter().map(|steady| steady.last()).collect();
     assert_eq!(
@@ -110,10 +110,10 @@ fn etcd_stopped(cluster: &mut Cluster) {
     end(clients);
 }
 
-/// A failure, and what must follow.
+/// A failure, and its required result.
 type Step = fn(&mut Cluster);
 
-/// Sockets that a folder still holds.
+/// Returns the sockets left in a folder.
 fn sockets(folder: &Path) -> Vec<String> {
     use std::os::unix::fs::FileTypeExt;
     let entries = fs::read_dir(folder).unwrap().map(Result::unwrap);

@@ -1,4 +1,4 @@
-//! Frames that no honest host sends, from the client's LAN: dropped, counted by reason, and nobody else suffers.
+//! Frames that no correct host sends, from the client's LAN: dropped, counted by reason, and without effect on others.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;
@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use csp_cluster::{Cluster, Fetch, Tier, VIP, testing, wait_until};
 
-/// Replays with the same frames.
+/// Seed of the frames, to replay them.
 const SEED: &str = "20261121";
 
-/// Not a drop: ports without a service are answered.
+/// Not a drop: segments to ports without a service are answered.
 const RESETS: &str = "csp_resets_sent_total";
-/// Not a drop: what exceeds the half-open connections is answered without keeping state.
+/// Not a drop: beyond the limit of half-open connections SYNs are answered without storing state.
 const COOKIES: &str = "csp_tcp_syn_cookies_sent_total";
 
 /// A drop reason, or a metric's whole name.
 type Counter = (Tier, &'static str);
 
-/// Kind of hostility (a method of `hostile.py`), how many frames, and the counters of which at least one must rise.
+/// Kind of attack (a method of `hostile.py`), number of frames, and the counters of which at least one must increase.
 const ATTACKS: [(&str, u32, &[Counter]); 15] = [
     ("garbage", 2000, &[]),
     ("garbage_ip", 2000, &[(Tier::NetworkNode, "malformed")]),
@@ -44,8 +44,8 @@ fn counted(cluster: &Cluster, counters: &[Counter]) -> f64 {
     counters.iter().map(one).sum()
 }
 
-/// Every drop counter that is not zero, for error messages.
-fn told(cluster: &Cluster) -> String {
+/// Returns every non-zero drop counter, for error messages.
+fn drop_counters(cluster: &Cluster) -> String {
     let mut text = String::new();
     for tier in [Tier::NetworkNode, Tier::ProxyNode] {
         let metrics = cluster.ask(tier, "/metrics").unwrap_or_default();
@@ -58,7 +58,7 @@ fn told(cluster: &Cluster) -> String {
     text
 }
 
-/// The network node's Ethernet address as the client learnt it.
+/// Returns the network node's Ethernet address as resolved by the client.
 fn ethernet(cluster: &Cluster) -> String {
     let text = cluster.client.run("ip", &["neighbour", "show", VIP]).unwrap();
     text.split_whitespace().skip_while(|word| *word != "lladdr").nth(1).expect(&text).to_owned()
@@ -72,7 +72,7 @@ fn attack(cluster: &Cluster, script: &str, kind: &str, count: u32, counters: &[C
     if !counters.is_empty() {
         let what = format!("a drop counted among {counters:?} after {count} frames of {kind}");
         wait_until(&what, Duration::from_secs(30), || (counted(cluster, counters) > before).then_some(()))
-            .map_err(|error| error.context(told(cluster)))
+            .map_err(|error| error.context(drop_counters(cluster)))
             .unwrap();
     }
     cluster.wait_answer("1KiB").map_err(|error| error.context(format!("after {kind}"))).unwrap();

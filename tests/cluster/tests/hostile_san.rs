@@ -1,4 +1,5 @@
-//! Strangers and liars at a proxy's SAN sockets: refused, counted by reason, and nobody else suffers.
+//! Unauthenticated and dishonest peers at a proxy's SAN sockets: refused, counted by reason, and without effect on
+//! others.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::process::Command;
@@ -16,7 +17,7 @@ use csp_vi::{Event, Provider, ViAddress, ViConfig};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Connects to a Unix socket of packets and sends each argument's many random bytes, or nothing, and hangs up.
+/// Connects to a SEQPACKET Unix socket, sends for each argument that many random bytes, or nothing, and closes it.
 const STRANGER: &str = "
 import random, socket, sys
 rng = random.Random(20261121)
@@ -28,7 +29,7 @@ for length in [0, 1, 19, 20, 21, 64, 200] * 20:
     s.close()
 ";
 
-/// Who the liar says it is, and what it proves it with.
+/// The identity that a dishonest peer claims, and its proof.
 struct Lie {
     role: Role,
     purpose: Purpose,
@@ -79,7 +80,7 @@ impl<'a> Liar<'a> {
         token.as_bytes().to_vec()
     }
 
-    /// Connects with this lie and waits for what becomes of it.
+    /// Connects with this identity and returns the result.
     fn connect(&self, lie: &Lie) -> (Endpoint, LinkId, LinkEvent) {
         let claims = self.claims(lie.role, 0);
         let identity =
@@ -107,18 +108,18 @@ impl<'a> Liar<'a> {
         .unwrap()
     }
 
-    /// The lie is refused with `code`, and a drop of `reason` counted.
+    /// Checks that the identity is refused with `code`, and a drop of `reason` is counted.
     fn refused(&self, lie: &Lie, code: RefusalCode, reason: &str) {
         let before = drops(self.cluster, reason);
         let (_, _, event) = self.connect(lie);
-        let LinkEvent::Down { reason: DownReason::Refused { code: told, .. }, .. } = &event else {
+        let LinkEvent::Down { reason: DownReason::Refused { code: received, .. }, .. } = &event else {
             panic!("{reason}: {event:?}");
         };
-        assert_eq!(*told, code, "{event:?}");
+        assert_eq!(*received, code, "{event:?}");
         counted(self.cluster, reason, before);
     }
 
-    /// A channel that came up with a good token sends `body`: it is cut off, and a drop of `reason` counted.
+    /// A channel that came up with a valid token sends `body`: it must be cut off, and a drop of `reason` counted.
     fn cut_off(&self, body: &[u8], reason: &str) {
         let before = drops(self.cluster, reason);
         let token = self.token(&self.claims(Role::Process, 0));
@@ -142,7 +143,7 @@ fn counted(cluster: &Cluster, reason: &str, before: f64) {
     cluster.wait_answer("1KiB").map_err(|error| error.context(format!("after {reason}"))).unwrap();
 }
 
-/// Not even a connection request; then a VI whose first message is no HELLO.
+/// A connection without a request; then a VI whose first message is no HELLO.
 fn strangers(cluster: &Cluster, liar: &Liar<'_>) {
     for purpose in [Purpose::Channel, Purpose::Tunnel] {
         let ViAddress::Path(path) = liar.address(purpose) else { unreachable!() };
@@ -159,7 +160,7 @@ fn strangers(cluster: &Cluster, liar: &Liar<'_>) {
     let (vi, _) = provider.connect_wait(&address, config, b"", 30_000).unwrap();
     provider.post_send(vi, 0, 0, &[&[0xa5; 300]], false).unwrap();
     wait_until("the proxy to hang up", DEADLINE, || {
-        let _ = provider.arm(); // without it the provider looks at its sockets only now and then
+        let _ = provider.arm(); // without it the provider polls its sockets only at intervals
         provider.poll();
         provider.poll_event().filter(|event| matches!(event, Event::Disconnected { .. }))
     })
@@ -176,7 +177,7 @@ fn liars(liar: &Liar<'_>) {
     liar.refused(&channel(Vec::new()), RefusalCode::BadToken, "san_bad_token");
     let old = liar.token(&liar.claims(Role::Process, 7200));
     liar.refused(&channel(old), RefusalCode::ExpiredToken, "san_token_expired");
-    // Its own good token does not make a process a network node.
+    // A valid token of a process does not authenticate a network node.
     let token = liar.token(&good);
     let tunnel = Lie { role: Role::NetworkNode, purpose: Purpose::Tunnel, token };
     liar.refused(&tunnel, RefusalCode::BadToken, "san_identity");
@@ -190,7 +191,7 @@ fn strangers_and_liars_on_the_san_are_refused_and_counted() {
     strangers(&cluster, &liar);
     liars(&liar);
     liar.cut_off(&[0xa5; 64], "message_malformed");
-    // DATA (type 7) of 4 GiB that the message does not hold.
+    // DATA (type 7) with a length of 4 GiB that the message does not contain.
     liar.cut_off(&[7, 0, 0, 0, 1, 0, 0, 0, 255, 255, 255, 255, 0, 0, 0, 0], "message_malformed");
     for tier in Tier::ALL {
         cluster.wait_ready(tier).unwrap();

@@ -1,4 +1,4 @@
-//! A second daemon under the id of a live one is refused, and the first goes on serving.
+//! A second daemon with the id of a running one is refused, and the first one continues to serve.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use csp_cluster::testing::SERVING_DEADLINE;
 use csp_cluster::{Cluster, Process, Tier, testing, wait_until};
 
-/// The refusal takes one look into etcd; this is for a busy machine.
+/// The refusal takes one request to etcd; the deadline allows for a busy machine.
 const REFUSAL_DEADLINE: Duration = Duration::from_secs(20);
 
-/// The tier's configuration for a second daemon beside the first: same id, nothing else shared.
+/// Writes the tier's configuration for a second daemon beside the first: same id, nothing else shared.
 fn second_config(cluster: &Cluster, tier: Tier) -> String {
     let scratch = cluster.scratch().display().to_string();
     let own = cluster.host(tier).namespace().to_owned();
@@ -34,14 +34,14 @@ fn refused(cluster: &mut Cluster, tier: Tier) {
     let status = wait_until(&format!("the end of the {name}"), REFUSAL_DEADLINE, || second.exited())
         .map_err(|error| error.context(second.log_tail(20)))
         .unwrap();
-    let said = second.log_tail(3);
-    assert_eq!(status.code(), Some(73), "{name}: {status}\n{said}");
+    let reported = second.log_tail(3);
+    assert_eq!(status.code(), Some(73), "{name}: {status}\n{reported}");
     let id = before.0.as_str();
-    assert!(said.contains(id), "the {name} does not name the id {id}: {said}");
+    assert!(reported.contains(id), "the {name} does not name the id {id}: {reported}");
     assert_eq!(before, identity(cluster, tier), "the first {} was disturbed", tier.daemon());
 }
 
-/// Id and incarnation as the daemon itself tells them.
+/// Returns id and incarnation as the daemon itself reports them.
 fn identity(cluster: &Cluster, tier: Tier) -> (String, String) {
     let text = cluster.ask(tier, "/v1/node").unwrap();
     let node: serde_json::Value = serde_json::from_str(&text).unwrap();

@@ -1,5 +1,5 @@
-//! A router on the client's way whose next link takes less than the LAN's 1500 bytes: its ICMP errors reach the proxy's
-//! engine, and what is downloaded arrives (RFC 1191).
+//! A router on the client's path whose next link carries less than the LAN's 1500 bytes: its ICMP errors reach the
+//! proxy's engine, and downloads are complete (RFC 1191).
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;
@@ -9,7 +9,7 @@ use csp_cluster::{Cluster, Digest, Host, Tier, VIP, testing};
 const LOWERED: &str = "csp_tcp_path_mtu_lowered_total";
 const ERRORS: &str = "csp_icmp_errors_received_total";
 
-/// A host behind the client's, which becomes its router; the link between them takes 1300 bytes from there.
+/// Creates a host behind the client's, which becomes its router; the link between them has an MTU of 1300 bytes.
 fn behind_a_narrow_link(cluster: &Cluster) -> Host {
     let (far, router) = (Host::new("path", &format!("far{}", std::process::id())).unwrap(), &cluster.client);
     router.join("far0", &far, "eth0").unwrap();
@@ -43,9 +43,9 @@ fn downloads_pass_a_narrow_link_that_the_client_does_not_know_of() {
     let settled = || metric(Tier::ProxyNode, LOWERED) >= 1.0 && metric(Tier::NetworkNode, ERRORS) >= 1.0;
     csp_cluster::wait_until("a lowered path MTU", testing::SERVING_DEADLINE, || settled().then_some(()))
         .unwrap();
-    // The next connections to the same host begin with what was learnt.
+    // The next connections to the same host start with the path MTU found.
     (0..3).for_each(|_| download(&cluster, &far, "1MiB"));
-    // Others are not concerned.
+    // Others are not affected.
     download(&cluster, &cluster.client, "1MiB");
     assert_eq!(metric(Tier::ProxyNode, LOWERED), 1.0);
     assert_eq!(cluster.casualties(), "");

@@ -1,4 +1,4 @@
-//! Policies through `cspctl`: wrong ones are refused with their place and leave the one in force alone.
+//! Policies through `cspctl`: wrong ones are refused with file and line, and leave the one in force unchanged.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;
@@ -6,7 +6,7 @@ use std::fs;
 use csp_cluster::{Cluster, Tier, configs, testing};
 use serde_json::Value;
 
-/// Output of `cspctl ... --output json`, parsed.
+/// Returns the parsed output of `cspctl ... --output json`.
 fn json(cluster: &Cluster, arguments: &[&str]) -> Value {
     let mut all = arguments.to_vec();
     all.extend(["--output", "json"]);
@@ -18,12 +18,12 @@ fn generation(cluster: &Cluster) -> u64 {
     json(cluster, &["policy", "show"])["generation"].as_u64().unwrap()
 }
 
-/// The generation that a data daemon's metrics tell.
+/// Returns the generation reported by a data daemon's metrics.
 fn in_force(cluster: &Cluster, tier: Tier) -> f64 {
     cluster.metric(tier, "csp_policy_generation", "state=\"active\"").unwrap()
 }
 
-/// Applies the policy with `from` replaced by `to`: exit 65, naming the line of `to`, and every one of `words`.
+/// Applies the policy with `from` replaced by `to`: exit code 65, the line of `to`, and every one of `words`.
 fn refused(cluster: &Cluster, from: &str, to: &str, words: &[&str]) {
     let good = configs::policy();
     let line =
@@ -33,11 +33,11 @@ fn refused(cluster: &Cluster, from: &str, to: &str, words: &[&str]) {
     let path = path.to_string_lossy().into_owned();
     for command in [&["policy", "apply", path.as_str()][..], &["policy", "diff", path.as_str()]] {
         let output = cluster.cspctl_output(command).unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(65), "{command:?} with {to:?}: {said}");
+        let reported = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(65), "{command:?} with {to:?}: {reported}");
         let place = format!("{path}:{line}:");
         for word in [place.as_str()].iter().chain(words) {
-            assert!(said.contains(word), "{command:?} with {to:?} does not say {word:?}: {said}");
+            assert!(reported.contains(word), "{command:?} with {to:?} does not contain {word:?}: {reported}");
         }
     }
 }
@@ -64,7 +64,7 @@ fn documents_are_json(cluster: &Cluster) {
     assert!(!json(cluster, &["flow", "trace", "--last"])["events"].as_array().unwrap().is_empty());
 }
 
-/// A right policy that differs: `diff` shows how, `apply` makes the next generation, `history` tells of both.
+/// A valid policy that differs: `diff` shows the change, `apply` creates the next generation, `history` lists both.
 fn a_change_is_shown_and_applied(cluster: &Cluster) {
     let same = cluster.scratch().join("demo.yaml").to_string_lossy().into_owned();
     let output = cluster.cspctl_output(&["policy", "diff", &same]).unwrap();
@@ -82,8 +82,8 @@ fn a_change_is_shown_and_applied(cluster: &Cluster) {
         );
     }
     let before = generation(cluster);
-    let told = cluster.cspctl(&["policy", "apply", &same]).unwrap();
-    assert!(told.contains("unchanged"), "{told}");
+    let output = cluster.cspctl(&["policy", "apply", &same]).unwrap();
+    assert!(output.contains("unchanged"), "{output}");
     assert_eq!(generation(cluster), before);
     cluster.cspctl(&["policy", "apply", &other]).unwrap();
     assert!(generation(cluster) > before);

@@ -10,7 +10,7 @@ use csp_cluster::{Cluster, Digest, Fetch, Process, Tier, VIP, WRK_PATIENCE, demo
 const WRK_CONNECTIONS: u32 = 64;
 const WRK_SECONDS: u32 = 4;
 const SEQUENTIAL: u32 = 1000;
-/// Where the plain server on the client host listens.
+/// The port of the plain server on the client host.
 const OUTSIDE_PORT: &str = "8000";
 
 /// Runs `work` while the hosts of app and proxy node are watched for kernel TCP sockets of the services.
@@ -35,13 +35,13 @@ fn one_after_another(cluster: &Cluster) {
     println!("{SEQUENTIAL} sequential requests, median {:.0} us", latencies.percentile_us(50.0));
 }
 
-/// The number in front of every kind of socket error in wrk's report, summed.
+/// Returns the sum of the numbers of all kinds of socket errors in wrk's report.
 fn socket_errors(report: &str) -> u32 {
     let Some(line) = report.lines().find(|line| line.contains("Socket errors:")) else { return 0 };
     line.split([' ', ',']).filter_map(|word| word.parse::<u32>().ok()).sum()
 }
 
-/// nginx's own way to take a new configuration: a new generation of workers, the old one finishes what it has.
+/// nginx's reload: a new generation of workers starts, the old one finishes its connections.
 fn reload_under_load(cluster: &mut Cluster) {
     let conf = cluster.scratch().join("nginx.conf").to_string_lossy().into_owned();
     let master = cluster.program("nginx").unwrap().pid();
@@ -49,7 +49,7 @@ fn reload_under_load(cluster: &mut Cluster) {
     let before = workers();
     let cluster = &*cluster;
     let report = std::thread::scope(|scope| {
-        let url = format!("http://{VIP}:80/1KiB"); // wrk has no name for a port where /etc/services is missing
+        let url = format!("http://{VIP}:80/1KiB"); // wrk cannot resolve a port's name without /etc/services
         let wrk =
             scope.spawn(move || cluster.client.run("wrk", &["-t1", "-c16", "-d4s", WRK_PATIENCE, &url]));
         for _ in 0..2 {
@@ -59,7 +59,7 @@ fn reload_under_load(cluster: &mut Cluster) {
         wrk.join().unwrap().unwrap()
     });
     println!("{report}");
-    // A kept-alive connection that nginx closes just when a request is on its way fails, once for each reload.
+    // A kept-alive connection that nginx closes while a request is in transit fails, once for each reload.
     assert!(socket_errors(&report) <= 2 * 16 && !report.contains("Non-2xx"), "{report}");
     assert!(report.contains("Requests/sec"), "{report}");
     let fresh = || {
@@ -78,10 +78,10 @@ fn uploads(cluster: &Cluster) {
     }
 }
 
-/// `python3 -m http.server` in the upload application's place.
+/// `python3 -m http.server` in place of the upload application.
 fn http_server(cluster: &mut Cluster) {
     cluster.program("upload").unwrap().stop().unwrap();
-    cluster.forget_program("upload");
+    cluster.remove_program("upload");
     let www = cluster.scratch().join("www").to_string_lossy().into_owned();
     let port = UPLOAD_PORT.to_string();
     let arguments = ["-m", "http.server", &port, "--bind", "0.0.0.0", "--directory", &www];

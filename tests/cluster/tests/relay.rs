@@ -1,6 +1,6 @@
-//! App node and proxy node as if on hosts of their own: processes reach the proxy through their agent, over ucx.
+//! App node and proxy node as if on separate hosts: processes reach the proxy through their agent, over ucx.
 //!
-//! One machine has one boot id, so the configuration says that nothing goes by shared memory between nodes.
+//! One machine has one boot id, so the configuration forbids shared memory between nodes.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;
@@ -16,7 +16,7 @@ fn metric(cluster: &Cluster, name: &str, label: &str) -> f64 {
     cluster.metric(Tier::AppNode, name, label).unwrap()
 }
 
-/// Files of many sizes come and go whole, and all of it passes the agent.
+/// Files of many sizes are transferred unchanged in both directions, and all of their bytes pass the agent.
 fn whole_files(cluster: &mut Cluster) {
     let www = cluster.scratch().join("www");
     for len in [0, 1, 16_000, 1 << 20, 16 << 20] {
@@ -32,7 +32,7 @@ fn whole_files(cluster: &mut Cluster) {
         (out > f64::from(17 << 20) && back > f64::from(1 << 20)).then_some(())
     })
     .unwrap();
-    // Two nginx workers, their master and Python, each with its pool of VIs; nobody was refused.
+    // Two nginx workers, their master and Python, each with its pool of VIs; no process was refused.
     assert!(metric(cluster, "csp_relay_vis_entries", "") >= 3.0);
     assert_eq!(metric(cluster, "csp_relay_refused_total", ""), 0.0);
     assert_eq!(metric(cluster, "csp_relay_routes", "up"), 1.0);
@@ -63,7 +63,7 @@ fn proxy_killed(cluster: &mut Cluster) {
     end(steady_clients(cluster));
 }
 
-/// A proxy that says nothing any more, as when its host vanished, is noticed though no process speaks.
+/// A proxy that is silent, as after its host vanished, is detected although no process sends anything.
 fn proxy_stopped(cluster: &mut Cluster) {
     let pid = cluster.daemon(Tier::ProxyNode).unwrap().pid();
     let silent = || metric(cluster, "csp_relay_proxies_silent_total", "");
@@ -73,12 +73,12 @@ fn proxy_stopped(cluster: &mut Cluster) {
     wait_until("the agent to notice", SETTLED, || (silent() > before).then_some(())).unwrap();
     let noticed = since.elapsed();
     signal(pid, "CONT");
-    // A second in the transport's tests, where time is virtual; with the numbers' age and curl, and what the machine takes.
+    // One second in the transport's tests with virtual time; here also the metrics' age, curl, and the machine's load.
     println!("  noticed after {:.1} s", noticed.as_secs_f64());
     cluster.wait_served().unwrap();
 }
 
-/// The processes of an agent that is stopped go on: their connections are reset, and not ended as if all had been said.
+/// The processes of a stopped agent continue: their connections are reset, rather than ended as if they were complete.
 fn agent_stopped(cluster: &mut Cluster) {
     let mut clients = steady_clients(cluster);
     cluster.daemon(Tier::AppNode).unwrap().stop().unwrap();
@@ -94,7 +94,7 @@ fn agent_stopped(cluster: &mut Cluster) {
     end(steady_clients(cluster));
 }
 
-/// Unlike with a proxy of the same host, connections end with the agent; processes come back to its successor.
+/// Unlike connections to a proxy of the same host, these end with the agent; processes attach to its successor.
 fn agent_killed(cluster: &mut Cluster) {
     let mut clients = steady_clients(cluster);
     cluster.daemon(Tier::AppNode).unwrap().kill();
@@ -105,8 +105,8 @@ fn agent_killed(cluster: &mut Cluster) {
     end(steady_clients(cluster));
 }
 
-/// Cuts the connections that carry the SAN, at the proxy's host: a socket that is taken away from its owner ends as if a
-/// switch had forgotten it.
+/// Cuts the connections that carry the SAN, at the proxy's host: a socket that is killed ends as if a switch had
+/// dropped its state.
 const CUT: &str = "ss -K '( dst 10.77.0.1 or dst 10.77.0.3 )' >/dev/null";
 
 fn all_go_on(cluster: &Cluster, clients: &mut [Steady]) {
@@ -115,8 +115,8 @@ fn all_go_on(cluster: &Cluster, clients: &mut [Steady]) {
     assert_eq!(left, CONNECTIONS, "connections go on: {last:#?}\n{}", cluster.all_logs());
 }
 
-/// The connections that carry the SAN are cut again and again while everybody lives, each time when all clients were
-/// answered again: how soon that is, the machine says. No client notices.
+/// The connections that carry the SAN are cut repeatedly while all processes run, each time as soon as all clients have
+/// been answered again. No client is affected.
 fn san_cut(cluster: &mut Cluster) {
     let cluster = &*cluster;
     let mut clients = steady_clients(cluster);
@@ -142,8 +142,8 @@ fn san_cut(cluster: &mut Cluster) {
     end(clients);
 }
 
-/// They are cut while nothing runs for longer than a peer may be silent, as on a machine that is moved to another: nobody
-/// is dead who had no chance to speak.
+/// The connections are cut while nothing runs for longer than a peer may be silent, as on a machine during migration: a
+/// peer that had no chance to send is not declared dead.
 fn all_still(cluster: &mut Cluster) {
     let mut clients = steady_clients(cluster);
     let cuts = || cluster.metric(Tier::ProxyNode, "csp_links_interrupted_total", "").unwrap();
@@ -163,7 +163,7 @@ fn all_still(cluster: &mut Cluster) {
     end(clients);
 }
 
-/// What is done, and what must follow.
+/// An action, and its required result.
 type Step = fn(&mut Cluster);
 
 #[test]

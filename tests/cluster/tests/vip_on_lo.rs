@@ -1,15 +1,15 @@
-//! The VIP is an address of hosts of every tier, on `lo`, as docs/operators.md has it: services, egress and the SAN work as without,
-//! over UCX and the relay, where the kernel's choice of addresses matters most.
+//! The VIP is an address of hosts of every tier, on `lo`, as described in docs/operators.md: services, egress and the
+//! SAN work as without it, over UCX and the relay, where the kernel's choice of addresses matters most.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;
 
 use csp_cluster::{CLIENT_ADDRESS, Cluster, Fetch, San, Tier, VIP, demo, testing, wait_until};
 
-/// Where a server on the client's host listens, for connections from the application host.
+/// The port of a server on the client's host, for connections from the application host.
 const OUTSIDE_PORT: u16 = 8001;
 
-/// What the kernel of the network node's host must not answer itself: it would reset the VIP's clients.
+/// Stops the network node's host from answering the VIP's clients itself: its kernel would reset them.
 fn keep_kernel_from_the_lan(cluster: &Cluster) {
     let host = cluster.host(Tier::NetworkNode);
     for rule in ["del pref 0", "add pref 10 lookup local", &format!("add pref 5 iif lan0 to {VIP} blackhole")]

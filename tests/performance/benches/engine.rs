@@ -10,7 +10,7 @@ use criterion::{BenchmarkId, Criterion, Throughput};
 use csp_wire::tcp::Flags;
 use fixture::{Bench, LARGE, MSS};
 
-/// Operations that are timed together, so that reading the clock does not count.
+/// Operations timed together, so that reading the clock has no effect.
 const BATCH: u64 = 64;
 
 fn timed(iterations: u64, mut batch: impl FnMut(u64) -> Duration) -> Duration {
@@ -83,7 +83,7 @@ fn connections(criterion: &mut Criterion) {
     }
 }
 
-/// Sets `count` connections up and tears them down; the time of either.
+/// Sets up `count` connections and tears them down; returns the time of either.
 fn batch(bench: &mut Bench, count: usize) -> (Duration, Duration) {
     let mut clients: Vec<_> = (0..count).map(|_| bench.client()).collect();
     let mut spent = [Duration::ZERO; 2];

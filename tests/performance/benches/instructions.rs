@@ -1,8 +1,8 @@
 //! Instructions per segment, acknowledgement and connection, counted by callgrind (Debian package valgrind): figures
-//! that do not move with the machine's load. Fails where the cost of a segment grows with the number of connections.
-//! Then the cache lines that a segment touches, as the misses of callgrind's 32 KiB cache where connections take turns.
+//! that do not depend on the machine's load. Fails if the cost of a segment grows with the number of connections. Then
+//! the cache lines that a segment touches: the misses of callgrind's 32 KiB cache when connections alternate.
 //!
-//! Run without arguments it runs itself under callgrind once for each case; only what the functions `measured_*` do is
+//! Run without arguments it runs itself under callgrind once for each case; only the functions `measured_*` are
 //! counted.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a failed unwrap ends the bench")]
 
@@ -17,10 +17,10 @@ use fixture::{Bench, Client, LARGE, MSS};
 
 /// Operations counted in one case.
 const COUNT: usize = 256;
-/// Connections that take turns, and how many at a time: what is in flight must not wait long enough to be probed for.
+/// Number of alternating connections, and of a batch: data in flight must not wait long enough to trigger a probe.
 const IN_TURN: usize = 256;
 const BATCH: usize = 32;
-/// Most that a segment may cost with 100,000 connections, of what it costs with one.
+/// Largest cost of a segment with 100,000 connections, relative to the cost with one.
 const GROWTH_MAX: f64 = 1.05;
 
 #[inline(never)]
@@ -66,7 +66,7 @@ fn measured_tear_down_end(bench: &mut Bench, client: &Client, ack: &[u8]) {
     bench.take_ack(client, ack);
 }
 
-/// Runs one case with so many connections; what is counted depends on what callgrind was told.
+/// Runs one case with this number of connections; callgrind's options determine what is counted.
 fn run(connections: usize, len: usize) {
     let mut bench = Bench::new(connections + COUNT);
     let mut clients: Vec<Client> = (0..connections).map(|_| bench.open()).collect();
@@ -103,18 +103,18 @@ fn run(connections: usize, len: usize) {
     }
 }
 
-/// Nothing of the connections is left in callgrind's first-level cache.
+/// Evicts all state of connections from callgrind's first-level cache.
 fn fill_cache() {
     black_box(vec![1u64; 1 << 13].iter().sum::<u64>());
 }
 
-/// Connections take turns, so that each finds its own state out of the cache.
+/// Alternates between connections, so that the state of each is out of the cache.
 fn run_in_turn(len: usize) {
     let mut bench = Bench::new(IN_TURN);
     let mut clients: Vec<Client> = (0..IN_TURN).map(|_| bench.open()).collect();
     let data = vec![0x11; len];
     for client in &mut clients {
-        // More than are acknowledged one by one at the start.
+        // More than the number acknowledged one by one at the start.
         for _ in 0..19 {
             bench.tick();
             let segment = bench.segment(client, Flags::ACK, len);
@@ -144,20 +144,20 @@ fn run_in_turn(len: usize) {
     }
 }
 
-/// Misses of the first-level data cache in one call of `function`, where connections take turns.
+/// Returns the misses of the first-level data cache in one call of `function`, with alternating connections.
 fn misses(function: &str) -> Option<f64> {
     let collected = collect(function, &["--cache-sim=yes"], &[IN_TURN_ARGUMENT.to_owned()])?;
     // Ir Dr Dw I1mr D1mr D1mw …
     Some((collected.get(4)? + collected.get(5)?) / IN_TURN as f64)
 }
 
-/// Instructions of one call of the functions whose name begins with `function`.
+/// Returns the instructions of one call of the functions whose name begins with `function`.
 fn count(function: &str, connections: usize, len: usize) -> Option<f64> {
     let collected = collect(function, &[], &[connections.to_string(), len.to_string()])?;
     collected.first().map(|all| all / COUNT as f64)
 }
 
-/// What callgrind counts in the functions whose name begins with `function`, when this program runs with `arguments`.
+/// Returns callgrind's counts of the functions whose name begins with `function`, for a run with `arguments`.
 fn collect(function: &str, options: &[&str], arguments: &[String]) -> Option<Vec<f64>> {
     let own = std::env::current_exe().ok()?;
     let mut command = Command::new("valgrind");
@@ -198,7 +198,7 @@ fn main() -> ExitCode {
     for (name, function, len) in cases {
         let found: Vec<f64> = [1, 1_000, 100_000].iter().filter_map(|n| count(function, *n, len)).collect();
         let [one, thousand, many] = found[..] else {
-            eprintln!("{name}: callgrind told no count");
+            eprintln!("{name}: callgrind reported no count");
             return ExitCode::FAILURE;
         };
         let growth = many.max(thousand) / one;

@@ -17,10 +17,10 @@ struct Connection {
     unsent: Vec<u8>,
 }
 
-/// Serves `address` until the process is ended.
+/// Serves `address` until the process is terminated.
 ///
 /// # Errors
-/// What the socket interface says of listening or of waiting; connections that fail are closed and forgotten.
+/// Errors of listening or of waiting; connections that fail are closed and ignored.
 pub fn serve(address: SocketAddr) -> io::Result<()> {
     let mut poll = Poll::new()?;
     let mut listener = TcpListener::bind(address)?;
@@ -64,7 +64,7 @@ fn accept_all(poll: &Poll, listener: &TcpListener, connections: &mut Slab<Connec
 }
 
 impl Connection {
-    /// Reads and answers until nothing more can be done now; `false` once the client has finished.
+    /// Reads and replies until neither is possible; `false` after the client has finished.
     fn serve(&mut self, buffer: &mut [u8]) -> io::Result<bool> {
         loop {
             while !self.unsent.is_empty() {

@@ -1,11 +1,11 @@
-//! How many connections, and how fast: the real daemons in namespaces under load that a test can judge.
+//! The scale test: the number and the rate of connections, with the real daemons in namespaces under load.
 //!
 //! ```text
 //!  csp-load × 8 ── LAN ── network-node ── proxy-node ── csp-echo × 8 under csp-run
 //!  (client host, an address each)                       (app host, a pool member each)
 //! ```
-//! A process has 20,000 descriptors at most on many machines: clients and servers are therefore several. The servers
-//! use the socket interface as any program does and know nothing of CSP. [`scale`] lays it all out and measures.
+//! On many machines a process can have at most 20,000 descriptors; therefore there are several clients and servers. The
+//! servers use the socket interface as any program does. [`scale`] creates everything and measures.
 #![allow(clippy::disallowed_types, reason = "runs real processes on real time")]
 #![forbid(unsafe_code)]
 
@@ -16,5 +16,5 @@ pub mod report;
 pub mod san;
 pub mod scale;
 
-/// Bytes of a request, and of its answer.
+/// Length of a request, and of its response, in bytes.
 pub const REQUEST_LEN: usize = 64;

@@ -14,28 +14,28 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::REQUEST_LEN;
 
 const EVENTS_MAX: usize = 1024;
-/// New connections under way at once.
+/// Largest number of new connections in progress.
 const UNDER_WAY_MAX: usize = 4096;
-/// Exchanges on connections that stay, under way at once: few enough that no queue on the way overflows, as all at
-/// once would (a veth's receiver queues 1,000 packets).
+/// Largest number of exchanges in progress on kept connections: few enough that no queue on the path overflows, as all
+/// at once would cause (a veth's receiver queues 1,000 packets).
 const EXCHANGES_MAX: usize = 64;
-/// A phase in which nothing happens for so long is over; what is missing counts as failed.
+/// Time without any event after which a phase ends; what is missing counts as failed.
 const STALLED: Duration = Duration::from_secs(20);
-/// Source ports; chosen here, because the kernel's search for a free one gets slow when most are taken.
+/// Source ports; chosen here, because the kernel's search for a free one becomes slow when most are in use.
 const PORTS: std::ops::Range<u16> = 1024..65_000;
 
-/// How a phase went.
+/// The result of a phase.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Connections or exchanges that were to be done.
+    /// Number of connections or exchanges requested.
     pub wanted: usize,
-    /// Those that were done.
+    /// Number completed.
     pub done: usize,
-    /// Those that failed, by what was said.
+    /// Number failed, by error text.
     pub errors: BTreeMap<String, usize>,
     /// From the first to the last, in seconds.
     pub seconds: f64,
-    /// Starting to answered, in microseconds: median, 99th percentile and maximum.
+    /// From start to response, in microseconds: median, 99th percentile and maximum.
     pub latency_us: [u32; 3],
 }
 
@@ -49,7 +49,7 @@ enum Stage {
 struct Connection {
     stream: TcpStream,
     stage: Stage,
-    /// Closed after its first answer.
+    /// Whether the connection is closed after its first response.
     brief: bool,
     started: Instant,
     received: usize,
@@ -69,10 +69,10 @@ pub struct Load {
 }
 
 impl Load {
-    /// A client of `target`. `sources` are addresses of this host that no other process connects from.
+    /// Creates a client of `target`. No other process may connect from the addresses `sources` of this host.
     ///
     /// # Errors
-    /// When the kernel gives no epoll descriptor.
+    /// If the kernel returns no epoll descriptor.
     pub fn new(target: SocketAddr, sources: Vec<IpAddr>) -> io::Result<Self> {
         Ok(Load {
             target,
@@ -87,15 +87,15 @@ impl Load {
         })
     }
 
-    /// Opens `count` connections, `rate` a second at most, and exchanges a request and its answer on each.
+    /// Opens `count` connections, at most `rate` per second, and exchanges a request and its response on each.
     ///
     /// # Errors
-    /// When waiting for sockets fails; what happens to connections stands in the [`Outcome`].
+    /// If waiting for sockets fails; errors of connections are reported in the [`Outcome`].
     pub fn open(&mut self, count: usize, rate: usize) -> io::Result<Outcome> {
         self.start_many(count, rate, false)
     }
 
-    /// As [`open`](Self::open), and closes each connection once it was answered.
+    /// As [`open`](Self::open), and closes each connection after its response.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -118,7 +118,7 @@ impl Load {
         })
     }
 
-    /// One request and its answer on every connection.
+    /// Exchanges one request and its response on every connection.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -142,7 +142,7 @@ impl Load {
         Outcome { wanted: count, done: count, ..Outcome::default() }
     }
 
-    /// Goes on until `more` has nothing to start and nothing is under way, or nothing happens any more.
+    /// Runs until `more` has nothing to start and nothing is in progress, or nothing happens any more.
     fn run(&mut self, mut more: impl FnMut(&mut Self) -> bool) -> io::Result<Outcome> {
         let begin = Instant::now();
         let mut progress = (begin, usize::MAX);
@@ -189,7 +189,7 @@ impl Load {
         self.opened += 1;
         let socket = Socket::new(Domain::for_address(self.target), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_nonblocking(true)?;
-        socket.set_reuse_address(true)?; // a port whose last connection is in TIME-WAIT may be used
+        socket.set_reuse_address(true)?; // permits a port whose last connection is in TIME-WAIT
         socket.set_tcp_nodelay(true)?;
         socket.bind(&SocketAddr::new(source, port).into())?;
         match socket.connect(&self.target.into()) {
@@ -264,7 +264,7 @@ impl Connection {
         }
     }
 
-    /// Does what its stage allows; whether the answer is complete now.
+    /// Performs what its stage permits; returns whether the response is complete.
     fn advance(&mut self) -> io::Result<bool> {
         if self.stage == Stage::Connecting {
             if let Some(error) = self.stream.take_error()? {
@@ -288,7 +288,7 @@ impl Connection {
         }
         match (self.stage, self.received) {
             (Stage::Waiting, REQUEST_LEN) => Ok(true),
-            (Stage::Idle, 1..) | (_, REQUEST_LEN..) => Err(io::Error::other("bytes that nobody asked for")),
+            (Stage::Idle, 1..) | (_, REQUEST_LEN..) => Err(io::Error::other("unrequested bytes")),
             _ => Ok(false),
         }
     }

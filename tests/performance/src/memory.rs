@@ -1,37 +1,37 @@
-//! What the kernel says of a process' memory and processor time.
+//! A process's memory and processor time, as reported by the kernel.
 
 use anyhow::{Context, Result};
 
 /// Resident memory of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Resident {
-    /// Bytes that are the process' own.
+    /// Bytes that belong to the process alone.
     pub anonymous: u64,
     /// Bytes of memory shared with others, such as rings of the SAN.
     pub shared: u64,
 }
 
 impl Resident {
-    /// Of a running process.
+    /// Reads the memory of a running process.
     ///
     /// # Errors
-    /// When there is no such process.
+    /// If there is no such process.
     pub fn of(pid: u32) -> Result<Self> {
         let path = format!("/proc/{pid}/status");
         let text = std::fs::read_to_string(&path).context(path)?;
         Ok(Resident { anonymous: kibibytes(&text, "RssAnon:"), shared: kibibytes(&text, "RssShmem:") })
     }
 
-    /// Both together.
+    /// Returns the sum of both.
     pub fn total(self) -> u64 {
         self.anonymous + self.shared
     }
 }
 
-/// Processor time of a process so far, all its threads, in seconds; the kernel counts in steps of 10 ms.
+/// Returns the processor time of a process, all its threads, in seconds; the kernel counts in steps of 10 ms.
 ///
 /// # Errors
-/// When there is no such process.
+/// If there is no such process.
 pub fn processor_seconds(pid: u32) -> Result<f64> {
     let path = format!("/proc/{pid}/stat");
     let text = std::fs::read_to_string(&path).context(path)?;
@@ -41,7 +41,7 @@ pub fn processor_seconds(pid: u32) -> Result<f64> {
     Ok(ticks.sum::<f64>() / 100.0)
 }
 
-/// The field's value in bytes; 0 where there is none.
+/// Returns the field's value in bytes; 0 if there is none.
 fn kibibytes(status: &str, field: &str) -> u64 {
     let value = status.lines().find_map(|line| line.strip_prefix(field)?.split_whitespace().next());
     value.and_then(|v| v.parse::<u64>().ok()).unwrap_or(0) * 1024

@@ -1,4 +1,4 @@
-//! What the scale test found, for people and for programs.
+//! The results of the scale test, as text and as JSON.
 
 use std::fmt;
 
@@ -11,31 +11,31 @@ use crate::load::Outcome;
 pub struct Report {
     /// Connections held open at once.
     pub connections: usize,
-    /// Opening them, with one request and answer each.
+    /// Opening them, with one request and response each.
     pub opened: Outcome,
-    /// One more request and answer on each.
+    /// One more request and response on each.
     pub exchanged: Outcome,
-    /// New connections a second that were asked for on top.
+    /// Requested rate of additional new connections per second.
     pub churn_rate: usize,
-    /// How those went.
+    /// Results of these connections.
     pub churned: Outcome,
-    /// One more request and answer on each of those that stayed.
+    /// One more request and response on each of the kept connections.
     pub exchanged_after: Outcome,
-    /// Processor time of network node and proxy node for one operation of each phase, in microseconds: opening,
-    /// exchange, new connections on top, exchange after that.
+    /// Processor time of network node and proxy node per operation of each phase, in microseconds: opening, exchange,
+    /// additional new connections, exchange afterwards.
     pub processor_us: [[f64; 2]; 4],
     /// Memory of the daemons and of one server process.
     pub memory: Vec<Memory>,
     /// Seconds from the end of the last connection until all tables were empty.
     pub emptied_seconds: f64,
-    /// Why the test failed; empty where it passed.
+    /// Why the test failed; empty if it passed.
     pub failures: Vec<String>,
 }
 
 /// Resident memory of one process, in bytes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Memory {
-    /// Whose.
+    /// Name of the process.
     pub process: String,
     /// Connections that it holds.
     pub connections: usize,
@@ -43,19 +43,19 @@ pub struct Memory {
     pub small: u64,
     /// With tables of full size, empty.
     pub empty: u64,
-    /// With all connections open and nothing under way.
+    /// With all connections open and idle.
     pub full: u64,
 }
 
 impl Memory {
-    /// What one connection costs in all: tables and what is taken while it lives.
+    /// Returns the total cost of one connection: tables, and memory allocated while it exists.
     pub fn per_connection(&self) -> f64 {
         self.full.saturating_sub(self.small) as f64 / self.connections as f64
     }
 }
 
 impl Report {
-    /// Whether every promise was kept.
+    /// Returns whether every promise was kept.
     pub fn passed(&self) -> bool {
         self.failures.is_empty()
     }

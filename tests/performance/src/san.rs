@@ -1,4 +1,4 @@
-//! The SAN's figures: csp-perf and its peers, run one after the other.
+//! The SAN's figures: runs csp-perf and the programs it is compared with, one after the other.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,20 +16,20 @@ const SIZES: [u32; 4] = [64, 1024, 16 * 1024, 64 * 1024];
 /// Sizes of the replies of Fig. 2, whose requests have 256 bytes.
 const REPLIES: [u32; 9] = [1, 64, 256, 1024, 4096, 8192, 16_384, 32_768, 65_536];
 
-/// Where the sources of peers in C are, seen from the root of the tree.
+/// Directory of the C sources of these programs, relative to the root of the tree.
 const PEERS: &str = "tests/performance/peers";
 
-/// A raw ring whose messages are empty.
+/// Name of the bare ring with empty messages.
 const ONE_LINE: &str = "one cache line";
 
-/// A port of the loopback for peers.
+/// Port on the loopback interface for these programs.
 const PORT: u16 = 7391;
 
-/// How to measure.
+/// Settings of the measurement.
 pub struct Settings {
-    /// Where csp-perf is.
+    /// The folder of csp-perf.
     pub binaries: PathBuf,
-    /// How long each point is measured.
+    /// Length of the measurement of each point.
     pub seconds: f64,
     /// Runs of each point; the median counts.
     pub runs: u32,
@@ -40,7 +40,7 @@ pub struct Settings {
 pub struct Point {
     /// `latency`, `transaction` or `bandwidth`.
     pub test: &'static str,
-    /// What carried it.
+    /// The transport.
     pub over: String,
     /// `poll` or `block`.
     pub wait: String,
@@ -48,13 +48,13 @@ pub struct Point {
     pub bytes: u32,
     /// Half a round trip, a transaction, or the time between two messages.
     pub time_us: f64,
-    /// Processor time of both ends for each; where the peer's program tells it.
+    /// Processor time of both ends for each, if the program reports it.
     pub cpu_us: Option<f64>,
 }
 
 /// A promised ratio.
 pub struct Promise {
-    /// In words.
+    /// Its description.
     pub what: String,
     /// The bound.
     pub bound: f64,
@@ -64,11 +64,11 @@ pub struct Promise {
     pub holds: bool,
 }
 
-/// All that was measured.
+/// All results.
 pub struct Figures {
     /// Every point, the median of its runs.
     pub points: Vec<Point>,
-    /// What was promised of them.
+    /// The promises about them.
     pub promises: Vec<Promise>,
 }
 
@@ -112,7 +112,7 @@ impl Runner<'_> {
         Ok(self.points)
     }
 
-    /// Keeps a point, beside those of the same kind of other runs.
+    /// Adds a point to those of the same kind of other runs.
     fn keep(&mut self, point: Point) {
         self.points.push(point);
     }
@@ -138,7 +138,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// The kernel's TCP between two network namespaces.
+    /// Measures the kernel's TCP between two network namespaces.
     fn veth(&mut self, sizes: &str) -> Result<()> {
         let hosts = VethPair::new()?;
         let program = self.settings.binaries.join("csp-perf").display().to_string();
@@ -159,7 +159,7 @@ impl Runner<'_> {
         anyhow::bail!("no connection over the veth pair")
     }
 
-    /// A peer in C, compiled here.
+    /// Compiles and runs a C program.
     fn peer(&mut self, name: &str, flags: &[&str]) -> Result<()> {
         let program = self.folder.join(name);
         if !program.exists() {
@@ -171,12 +171,12 @@ impl Runner<'_> {
         let raw = name == "raw_ring";
         let wait = if raw { "poll" } else { "block" };
         let rounds = (self.settings.seconds * if raw { 20_000.0 } else { 10_000.0 }) as u32;
-        // No bytes at all: what this machine takes to move one cache line, below which nothing of 64 bytes can go.
+        // Size 0: the time to move one cache line on this machine, a lower bound for messages of 64 bytes.
         for size in SIZES.into_iter().chain(raw.then_some(0)) {
             let output =
                 Command::new(&program).args([size, rounds.max(100)].map(|n| n.to_string())).output()?;
             let text = String::from_utf8_lossy(&output.stdout);
-            let nanos: f64 = text.trim().parse().with_context(|| format!("{name} said {text:?}"))?;
+            let nanos: f64 = text.trim().parse().with_context(|| format!("{name} printed {text:?}"))?;
             let (over, bytes) = match size {
                 0 => (ONE_LINE.to_owned(), SIZES[0]),
                 _ => (name.replace('_', " "), size),
@@ -210,15 +210,15 @@ impl Runner<'_> {
                 std::thread::sleep(Duration::from_millis(20));
             }
             let (over, wait) = ("ucx_perftest".to_owned(), "poll".to_owned());
-            let time_us = found.context("ucx_perftest told no latency")?;
+            let time_us = found.context("ucx_perftest reported no latency")?;
             self.keep(Point { test: "latency", over, wait, bytes: size, time_us, cpu_us: None });
         }
         Ok(())
     }
 }
 
-/// Of all points of a kind the middle one, in the order in which they were first measured. Not the best: where the
-/// hypervisor now and then has both processors share a core, the best tells of that.
+/// Returns the median of all points of a kind, in the order in which the kinds were first measured. Not the best point:
+/// if the hypervisor at times runs both processors on one core, the best point reflects that.
 fn medians(points: Vec<Point>) -> Vec<Point> {
     let mut kinds: Vec<Vec<Point>> = Vec::new();
     let kind = |p: &Point| (p.test, p.over.clone(), p.wait.clone(), p.bytes);
@@ -249,7 +249,8 @@ fn point_of(test: &'static str, record: &Value, name: Option<&str>) -> Option<Po
     Some(Point { test, over, wait, bytes, time_us, cpu_us })
 }
 
-/// The typical latency that ucx_perftest tells last, in microseconds: the second number of its last line of numbers.
+/// Returns the last typical latency that ucx_perftest reports, in microseconds: the second number of its last line of
+/// numbers.
 fn last_latency(output: &[u8]) -> Option<f64> {
     let text = String::from_utf8_lossy(output);
     let numbers =
@@ -257,7 +258,7 @@ fn last_latency(output: &[u8]) -> Option<f64> {
     text.lines().filter_map(numbers).rfind(|line| line.len() >= 3)?.get(1).copied()
 }
 
-/// A process that is ended with this value.
+/// A process that is terminated when dropped.
 struct Ended<'a>(&'a mut Child);
 
 impl Drop for Ended<'_> {
@@ -267,7 +268,7 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// Two network namespaces joined by a veth pair, gone with this value.
+/// Two network namespaces joined by a veth pair, removed when dropped.
 struct VethPair {
     near: String,
     far: String,
@@ -318,7 +319,7 @@ impl Drop for VethPair {
     }
 }
 
-/// Looks points up.
+/// Finds points by their kind.
 struct Lookup<'a>(BTreeMap<(&'a str, &'a str, &'a str, u32), &'a Point>);
 
 impl<'a> Lookup<'a> {

@@ -1,4 +1,4 @@
-//! The scale test: so many connections at once through real daemons, new ones on top, then none.
+//! The scale test: opens many connections at once through real daemons, then additional ones, then closes all.
 
 use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -13,17 +13,17 @@ use crate::load::Outcome;
 use crate::memory::{Resident, processor_seconds};
 use crate::report::{Memory, Report};
 
-/// Connections that one process is to have, well below 20,000 descriptors.
+/// Connections of one process, well below 20,000 descriptors.
 const PER_PROCESS: usize = 12_500;
 /// Source addresses of one client process.
 const SOURCES: usize = 2;
 const SERVICE_PORT: u16 = 7000;
-/// Server processes listen from here on, a port each.
+/// First port of the server processes, one port each.
 const SERVER_PORT: u16 = 7001;
-/// How long the tables may take to empty: connections in TIME-WAIT and lingering flows included.
+/// Time limit for the tables to become empty, connections in TIME-WAIT and lingering flows included.
 const EMPTY_DEADLINE: Duration = Duration::from_secs(90);
 
-/// What is asked.
+/// Settings of the test.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The folder with the built binaries and libcsp_sockfilter.so.
@@ -32,18 +32,18 @@ pub struct Settings {
     pub san: San,
     /// Connections at once.
     pub connections: usize,
-    /// Connections a second while they are opened.
+    /// Connections per second while they are opened.
     pub open_rate: usize,
-    /// New connections a second on top.
+    /// Additional new connections per second.
     pub churn_rate: usize,
-    /// For how long.
+    /// Duration of the additional connections.
     pub churn_time: Duration,
 }
 
-/// Runs the test; what happens on the way is told to `progress`.
+/// Runs the test; `progress` receives messages about its course.
 ///
 /// # Errors
-/// When the cluster cannot be laid out or a process dies. A promise that is not kept stands in the report.
+/// If the cluster cannot be created or a process dies. Promises that are not kept are part of the report.
 pub fn run(settings: &Settings, progress: &mut dyn FnMut(&str)) -> Result<Report> {
     let tag = format!("scale{}", std::process::id());
     let options = Options { binaries: settings.binaries.clone(), san: settings.san, tag };
@@ -100,7 +100,8 @@ fn measure(cluster: &mut Cluster, settings: &Settings, progress: &mut dyn FnMut(
         full: full.total(),
     });
     let done = [&opened, &exchanged, &churned, &exchanged_after].map(|o| o.done.max(1) as f64);
-    let cost = |phase: usize, who: usize| (used[phase + 1][who] - used[phase][who]) / done[phase] * 1e6;
+    let cost =
+        |phase: usize, daemon: usize| (used[phase + 1][daemon] - used[phase][daemon]) / done[phase] * 1e6;
     let processor_us = [0, 1, 2, 3].map(|phase| [cost(phase, 0), cost(phase, 1)]);
     let mut report = Report {
         connections: each * processes,
@@ -148,10 +149,10 @@ fn judge(report: &mut Report, held: f64, dropped: &str) {
     report.failures.append(&mut failures);
 }
 
-/// Configuration files with tables for `connections`, and room for new ones beside them.
+/// Writes configuration files with tables for `connections`, and room for additional ones.
 fn configure(cluster: &Cluster, connections: usize) -> Result<()> {
     let connections = connections + connections / 4 + 16;
-    // Every connection is granted a window of 16 KiB at least, out of half the buffers; memory is touched by use only.
+    // Every connection gets a window of at least 16 KiB, from half of the buffers; memory is touched only when used.
     let buffers_mib = (connections * 88 / 1024).max(64);
     let capacities = [
         (Tier::NetworkNode, format!("capacity:\n  flows: {}\n", connections * 2)),
@@ -210,13 +211,13 @@ fn residents(cluster: &mut Cluster) -> Result<[Resident; 3]> {
     Ok([Resident::of(daemons[0])?, Resident::of(daemons[1])?, Resident::of(server)?])
 }
 
-/// Processor time of network node and proxy node so far, in seconds.
+/// Returns the processor time of network node and proxy node, in seconds.
 fn processor_times(cluster: &mut Cluster) -> Result<[f64; 2]> {
     let mut of = |tier| processor_seconds(cluster.daemon(tier).context("the daemon was started")?.pid());
     Ok([of(Tier::NetworkNode)?, of(Tier::ProxyNode)?])
 }
 
-/// Drops by reason, of both daemons.
+/// Returns the drops of both daemons, by reason.
 fn drops(cluster: &Cluster) -> Result<String> {
     let mut text = String::new();
     for tier in [Tier::NetworkNode, Tier::ProxyNode] {
@@ -228,7 +229,7 @@ fn drops(cluster: &Cluster) -> Result<String> {
     Ok(text)
 }
 
-/// Waits until every table is empty; the entries that are left.
+/// Waits until every table is empty; returns the entries that are left.
 fn empty_tables(cluster: &Cluster, progress: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
     let tables = [
         (Tier::ProxyNode, "csp_flows_entries"),
@@ -273,7 +274,7 @@ impl Drop for Client {
 }
 
 impl Clients {
-    /// Gives the client host its addresses, and starts the processes.
+    /// Adds the addresses to the client host, and starts the processes.
     fn start(cluster: &Cluster, processes: usize) -> Result<Self> {
         let load = cluster.binary("csp-load").to_string_lossy().into_owned();
         let target = format!("{VIP}:{SERVICE_PORT}");
@@ -294,18 +295,18 @@ impl Clients {
         Ok(Clients(all))
     }
 
-    /// Gives all of them a command and adds their answers up. Tells how full the proxy is meanwhile.
+    /// Sends a command to all of them and sums their results. Meanwhile reports the occupancy of the proxy.
     fn all(&mut self, cluster: &Cluster, command: &str, progress: &mut dyn FnMut(&str)) -> Result<Outcome> {
         for client in &mut self.0 {
             writeln!(client.commands, "{command}")?;
         }
         let outcomes: Vec<Result<Outcome>> = std::thread::scope(|scope| {
             let readers: Vec<_> = self.0.iter_mut().map(|c| scope.spawn(|| c.answer())).collect();
-            let mut told = Instant::now();
+            let mut reported = Instant::now();
             while readers.iter().any(|r| !r.is_finished()) {
                 std::thread::sleep(Duration::from_millis(50));
-                if told.elapsed() > Duration::from_secs(2) {
-                    told = Instant::now();
+                if reported.elapsed() > Duration::from_secs(2) {
+                    reported = Instant::now();
                     if let Ok(flows) = cluster.metric(Tier::ProxyNode, "csp_flows_entries", "") {
                         progress(&format!("{flows} connections"));
                     }
@@ -328,7 +329,7 @@ impl Client {
     }
 }
 
-/// Both together: counts add up, the longest time and the highest latencies count.
+/// Combines two outcomes: counts are added, the longest time and the highest latencies are kept.
 fn add(mut sum: Outcome, one: Outcome) -> Outcome {
     sum.wanted += one.wanted;
     sum.done += one.done;

@@ -1,7 +1,8 @@
-//! The accept path under load: clients that come in bursts, one proxy, and processes that are busy, pause, end and die.
+//! The accept path under load: bursts of clients, one proxy, and processes that are busy, pause, end and die.
 //!
-//! A run is judged by what clients and processes see, and by the proxy's flight recorder: no client is reset while a
-//! process serves, no connection waits beside an idle process, the order of arrival holds, and accept credit adds up.
+//! A run is judged by the results of clients and processes, and by the proxy's flight recorder: no client is reset
+//! while a process serves, no connection waits while a process is idle, the order of arrival is kept, and accept credit
+//! adds up.
 
 mod backlog;
 mod crowd;

@@ -1,4 +1,4 @@
-//! An application process: it serves what it is asked, and asks the client host itself.
+//! An application process: it serves requests, and sends requests to the client host and the service.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
@@ -12,9 +12,9 @@ use csp_wire::channel::Ticket;
 use crate::conversation::{Conversation, Ended};
 use crate::pattern::Request;
 
-/// The port that the service's pool names.
+/// The port of the service's pool.
 pub(crate) const PORT: u16 = 80;
-/// Bytes of one connection that a proxy sends ahead of the process' reads.
+/// Bytes of one connection that a proxy sends ahead of the process's reads.
 pub(crate) const RECEIVE_WINDOW: u32 = 32 * 1024;
 const CHUNK_MAX: usize = 8 * 1024;
 
@@ -29,22 +29,22 @@ pub(crate) struct Application {
     side: AppSide,
     listener: ListenerId,
     talks: HashMap<FlowId, Conversation>,
-    /// Of so many connections that it serves one moves; 0: none.
+    /// One in this number of connections that it serves is handed over; 0: none.
     pub(crate) moves: u32,
     /// Connections that it has left and not taken over yet.
     moving: Vec<(FlowId, Conversation)>,
     moved: HashSet<u32>,
-    /// What it is to ask when it runs next.
+    /// Requests that it is to send when it runs next.
     asks: VecDeque<(SocketAddr, Conversation)>,
-    /// Bytes read of what others asked, by their transaction, when the conversation was over.
+    /// Bytes read from requests of others, by transaction, at the end of the conversation.
     read: HashMap<u32, u64>,
     /// While set, it neither reads nor writes nor accepts.
     pub(crate) stalled: bool,
     /// While set, it does nothing at all.
     pub(crate) stopped: bool,
-    /// How each transaction that it asked for ended, by its key.
+    /// How each transaction that it requested ended, by its key.
     pub(crate) ended: Vec<(u32, Ended)>,
-    /// Streams with something wrong: must stay empty.
+    /// Corrupt streams: must stay empty.
     pub(crate) corrupt: Vec<String>,
     /// Connections that it served.
     pub(crate) accepted: u64,
@@ -106,7 +106,7 @@ impl Application {
         }
     }
 
-    /// Opens a connection and asks over it, once it runs.
+    /// Opens a connection and sends the request when it runs next.
     pub(crate) fn start(&mut self, remote: SocketAddr, request: Request, abort_after: Option<u64>) {
         self.asks.push_back((remote, Conversation::asking(request, abort_after)));
     }
@@ -122,7 +122,7 @@ impl Application {
         true
     }
 
-    /// Does what can be done; whether anything moved.
+    /// Performs what is possible; returns whether anything was done.
     pub(crate) fn turn(&mut self, now: Instant) -> bool {
         if self.stopped {
             return false;
@@ -164,7 +164,7 @@ impl Application {
             }
             return;
         };
-        let _ = self.side.close(now, id, ended == Ended::Aborted); // a flow that broke is closed like any other
+        let _ = self.side.close(now, id, ended == Ended::Aborted); // a broken flow is closed like any other
         if talk.asks() {
             self.ended.push((talk.key(), ended));
         } else {
@@ -172,7 +172,8 @@ impl Application {
         }
     }
 
-    /// Each connection moves once at most, some when their request has just come, others in the midst of their stream.
+    /// Each connection is handed over at most once, some right after their request, others in the middle of their
+    /// stream.
     fn is_to_move(&mut self, talk: &Conversation) -> bool {
         let key = talk.key();
         self.moves > 0
@@ -183,7 +184,7 @@ impl Application {
             && self.moved.insert(key)
     }
 
-    /// Goes on with the connections that the proxy has let go.
+    /// Takes over the connections that the proxy has released.
     fn take_over(&mut self, now: Instant) -> bool {
         let side = &self.side;
         let done = |(id, _): &mut (FlowId, Conversation)| side.handing_over(*id) == HandOver::Done;
@@ -207,7 +208,7 @@ impl Application {
         any
     }
 
-    /// Reads and writes until it would block; how it ended, once it has.
+    /// Reads and writes until it would block; returns how the conversation ended, if it has.
     fn converse(&mut self, now: Instant, id: FlowId, talk: &mut Conversation) -> Option<Ended> {
         // Each conversation has its own size of reads and writes.
         let mut chunk = [0; CHUNK_MAX];
@@ -244,38 +245,38 @@ impl Application {
         self.side.next_timeout().filter(|_| !self.stopped)
     }
 
-    /// What is still open.
+    /// Returns the number of open connections.
     pub(crate) fn open(&self) -> usize {
         self.side.flow_count()
     }
 
-    /// Proxies it has a channel to.
+    /// Returns the number of proxies to which it has a channel.
     pub(crate) fn channels_up(&self) -> usize {
         self.side.channels_up()
     }
 
-    /// Transactions that it asked for and that have not ended.
+    /// Returns the number of transactions that it requested and that have not ended.
     pub(crate) fn under_way(&self) -> usize {
         self.asks.len() + self.talks.values().filter(|t| t.asks()).count()
     }
 
-    /// Bytes that it has read of the transaction `key`, the request included.
+    /// Returns the bytes that it has read of the transaction `key`, the request included.
     pub(crate) fn read_of(&self, key: u32) -> u64 {
         let under_way = self.talks.values().find(|t| !t.asks() && t.key() == key).map(Conversation::taken);
         under_way.or_else(|| self.read.get(&key).copied()).unwrap_or(0)
     }
 
-    /// Times that a proxy broke the protocol of channels.
+    /// Returns how often a proxy violated the protocol of channels.
     pub(crate) fn violations(&self) -> u64 {
         self.side.counters().protocol_violations
     }
 
-    /// What its endpoint counted.
+    /// Returns the counters of its endpoint.
     pub(crate) fn link_counters(&self) -> &csp_transport::Counters {
         self.side.endpoint().counters()
     }
 
-    /// What it counted and what is still open.
+    /// Describes its counters and what is open.
     pub(crate) fn describe(&self) -> String {
         let flows: String = self.side.flows().map(|f| format!("\n    {f:?}")).collect();
         format!("accepted {} {:?} {:?}{flows}", self.accepted, self.side.counters(), self.link_counters())

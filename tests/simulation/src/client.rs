@@ -1,5 +1,5 @@
-//! A client host: its own TCP engine on a LAN port, the transactions it asks for, and a server for those that
-//! applications ask for.
+//! A client host: its own TCP engine on a LAN port, the transactions that it requests, and a server for those that
+//! applications request.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,24 +19,24 @@ use crate::scenario::Scenario;
 pub(crate) const SERVER_PORT: u16 = 9_000;
 const CHUNK: usize = 16 * 1024;
 
-/// How far an upload of the client has got.
+/// Progress of an upload of the client.
 pub(crate) struct Upload {
-    /// Names the transaction.
+    /// Identifies the transaction.
     pub key: u32,
     /// Bytes that the proxy has acknowledged.
     pub acknowledged: u64,
-    /// Bytes that the proxy would take now.
+    /// Bytes that the proxy would accept now.
     pub window: u32,
 }
 
-/// The router that marks.
+/// A router that marks packets with CE.
 struct Marker {
     every: u32,
     count: u32,
 }
 
 impl Marker {
-    /// The codepoint with which a packet leaves the router.
+    /// Returns the codepoint with which a packet leaves the router.
     fn pass(&mut self, ecn: Ecn) -> Ecn {
         if ecn == Ecn::NotEct || self.every == 0 {
             return ecn;
@@ -50,24 +50,24 @@ impl Marker {
 pub(crate) struct Client {
     address: Ipv4Addr,
     port: LanPort,
-    /// The largest packet that the last router in front of it lets through.
+    /// The largest packet that the last router in front of it forwards.
     path_mtu: u16,
     marker: Marker,
-    /// The network nodes that answered for the service; connections are spread over them, as a router would.
+    /// The network nodes that answered for the service; connections are distributed over them, as by a router.
     gateways: Vec<MacAddr>,
-    /// Through which network node a connection to our server last spoke.
+    /// The network node from which a connection to our server last received a segment.
     paths: BTreeMap<SocketAddr, MacAddr>,
     tcp: Stack,
     talks: BTreeMap<FlowLabel, Conversation>,
-    /// Those that do not read, until when, and whether the other side has ended meanwhile.
+    /// Conversations that do not read, until when, and whether the other side has ended meanwhile.
     deaf: BTreeMap<FlowLabel, (Instant, bool)>,
-    /// Those that did not, and do now.
+    /// Conversations that did not read, and now do.
     woken: BTreeSet<FlowLabel>,
-    /// When the last conversation ended that always read.
+    /// When the last conversation that always read ended.
     pub(crate) prompt_end: Instant,
-    /// How each transaction that it asked for ended, by its key.
+    /// How each transaction that it requested ended, by its key.
     pub(crate) ended: Vec<(u32, Ended)>,
-    /// Streams with something wrong: must stay empty.
+    /// Corrupt streams: must stay empty.
     pub(crate) corrupt: Vec<String>,
     next_port: u16,
 }
@@ -110,7 +110,7 @@ impl Client {
         }
     }
 
-    /// Asks who has `service`; until the answer is there no transaction can start.
+    /// Requests the MAC address of `service`; until the answer arrives no transaction can start.
     pub(crate) fn resolve(&mut self, service: Ipv4Addr) {
         let request = arp::Repr {
             operation: arp::Operation::Request,
@@ -122,18 +122,18 @@ impl Client {
         frames::send_arp(&mut self.port, MacAddr::BROADCAST, request);
     }
 
-    /// How many network nodes have answered.
+    /// Returns the number of network nodes that have answered.
     pub(crate) fn gateways(&self) -> usize {
         self.gateways.len()
     }
 
-    /// The network node is known to be gone: its connections go through the others.
-    pub(crate) fn forget_gateway(&mut self, mac: MacAddr) {
+    /// Removes a network node that is down: its connections use the others.
+    pub(crate) fn remove_gateway(&mut self, mac: MacAddr) {
         self.gateways.retain(|g| *g != mac);
         self.paths.retain(|_, g| *g != mac);
     }
 
-    /// Opens a connection and asks over it.
+    /// Opens a connection and sends the request.
     pub(crate) fn start(
         &mut self,
         now: Instant,
@@ -149,7 +149,7 @@ impl Client {
         self.deaf.extend(deaf_until.map(|until| (label, (until, false))));
     }
 
-    /// Takes frames, runs TCP, sends frames; whether anything moved.
+    /// Receives frames, runs TCP, sends frames; returns whether anything was done.
     pub(crate) fn turn(&mut self, now: Instant) -> bool {
         let mut arrived: Vec<Vec<u8>> = Vec::new();
         self.port.receiver.receive(&mut |frame: Frame<'_>| arrived.push(frame.bytes.to_vec()));
@@ -199,7 +199,7 @@ impl Client {
                     ecn,
                     segment_size: 0,
                 };
-                let _ = self.tcp.on_segment(now, arrival, &segment, segment.payload()); // it counts what it drops
+                let _ = self.tcp.on_segment(now, arrival, &segment, segment.payload()); // the engine counts what it drops
             }
             _ => {}
         }
@@ -207,15 +207,15 @@ impl Client {
 
     fn on_arp(&mut self, bytes: &[u8]) {
         let Ok(packet) = arp::Packet::parse(bytes) else { return };
-        let said = arp::Repr::parse(&packet);
-        if said.operation == arp::Operation::Reply {
-            if !self.gateways.contains(&said.sender_mac) {
-                self.gateways.push(said.sender_mac);
+        let message = arp::Repr::parse(&packet);
+        if message.operation == arp::Operation::Reply {
+            if !self.gateways.contains(&message.sender_mac) {
+                self.gateways.push(message.sender_mac);
                 self.gateways.sort_unstable();
             }
-        } else if said.target_ip == self.address {
+        } else if message.target_ip == self.address {
             let (sender_mac, sender_ip) = (self.port.info.mac, self.address);
-            let (target_mac, target_ip) = (said.sender_mac, said.sender_ip);
+            let (target_mac, target_ip) = (message.sender_mac, message.sender_ip);
             let operation = arp::Operation::Reply;
             let answer = arp::Repr { operation, sender_mac, sender_ip, target_mac, target_ip };
             frames::send_arp(&mut self.port, target_mac, answer);
@@ -317,17 +317,17 @@ impl Client {
         self.tcp.next_timeout().into_iter().chain(wakes).min()
     }
 
-    /// Transactions that it asked for and that have not ended.
+    /// Returns the number of transactions that it requested and that have not ended.
     pub(crate) fn under_way(&self) -> usize {
         self.talks.values().filter(|t| t.asks()).count()
     }
 
-    /// Conversations of either kind that have not ended.
+    /// Returns the number of conversations of either kind that have not ended.
     pub(crate) fn open(&self) -> usize {
         self.talks.len()
     }
 
-    /// Its uploads that have not ended.
+    /// Returns its uploads that have not ended.
     pub(crate) fn uploads(&self) -> impl Iterator<Item = Upload> + '_ {
         self.talks.iter().filter(|(_, talk)| talk.asks()).filter_map(|(label, talk)| {
             let info = self.tcp.info(*label)?;

@@ -1,14 +1,14 @@
-//! The clock of a node: hours from any other's, drifting and stepping, as a seed has it.
+//! The clock of a node: hours away from any other's, drifting and stepping, as determined by a seed.
 
 use csp_types::{Duration, Instant};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Most that a clock is fast or slow, in parts per million: more than a quartz is.
+/// Largest deviation of a clock's rate, in parts per million: more than that of a quartz.
 const DRIFT_PPM_MAX: i64 = 300;
-/// Most hours that a clock is ahead of the simulation's time.
+/// Largest number of hours that a clock is ahead of the simulation's time.
 const HOURS_MAX: u64 = 100;
-/// A clock steps forward at every so much time: CLOCK_MONOTONIC never steps back.
+/// Interval at which a clock steps forward. CLOCK_MONOTONIC never steps back.
 const STEP_EVERY: Duration = Duration::from_secs(1);
 /// Longest step: less than a link may be silent.
 const STEP_MAX_US: u64 = 30_000;
@@ -23,7 +23,7 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// The clock of a node of this name under a seed.
+    /// Returns the clock of a node of this name under a seed.
     pub(crate) fn of(seed: u64, name: &str) -> Self {
         let salt = name.bytes().fold(0_u64, |sum, byte| sum.rotate_left(7) ^ u64::from(byte));
         let mut random = ChaCha8Rng::seed_from_u64(seed ^ salt.rotate_left(32) ^ 0x0063_6c6f_636b);
@@ -34,7 +34,7 @@ impl Clock {
         }
     }
 
-    /// What the clock shows at `now`.
+    /// Returns what the clock shows at `now`.
     pub(crate) fn at(&self, now: Instant) -> Instant {
         let now = now.as_nanos();
         let drift = i128::from(now) * i128::from(self.drift_ppm) / MILLION;
@@ -42,11 +42,11 @@ impl Clock {
         Instant::from_nanos((i128::from(now) + drift) as u64 + self.ahead + steps)
     }
 
-    /// When the clock shows `shown` or later, seen from `now`: `now` where it does already. A step on the way may bring it sooner; the
-    /// time then is that of the step or later, and the caller never waits long.
+    /// Returns when the clock shows `shown` or later, given the present time `now`: `now` if it does already. A step of the
+    /// clock may bring that time forward; the caller advances in short intervals and calls again.
     pub(crate) fn when(&self, now: Instant, shown: Instant) -> Instant {
         let left = shown.saturating_since(self.at(now)).as_nanos() as i128;
-        // Rounded up: a node that is woken too early would ask for the same time again.
+        // Rounded up: a node woken too early would request the same time again.
         let real = left * MILLION / (MILLION + i128::from(self.drift_ppm)) + i128::from(left > 0);
         now + Duration::from_nanos(u64::try_from(real).unwrap_or(u64::MAX))
     }

@@ -1,19 +1,19 @@
-//! What two ends say to each other over one connection, without any I/O: a request with an upload, then a download.
+//! The data exchanged by two ends of one connection, without any I/O: a request with an upload, then a download.
 //!
-//! Both the client host and the application processes drive it, each over its own kind of socket; either may ask.
+//! Both the client host and the application processes drive it, each over its own kind of socket; either may request.
 
 use crate::pattern::{self, Request};
 
-/// How a transaction ended, as the side that asked saw it.
+/// How a transaction ended, as observed by the requesting side.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ended {
-    /// Every byte came back, then the end of the stream, and the connection closed without an error.
+    /// Every byte arrived, then the end of the stream, and the connection closed without an error.
     Complete,
     /// The stream ended early, at this byte.
     Short(u64),
     /// The connection failed, for this reason.
     Failed(String),
-    /// The asking side aborted it, as was planned.
+    /// The requesting side aborted it, as planned.
     Aborted,
 }
 
@@ -23,25 +23,25 @@ pub(crate) struct Conversation {
     asks: bool,
     request: Option<Request>,
     head: Vec<u8>,
-    /// Bytes of the other side's stream, without the request.
+    /// Bytes received of the other side's stream, without the request.
     received: u64,
-    /// Bytes of this side's stream, with the request.
+    /// Bytes sent of this side's stream, with the request.
     sent: u64,
     peer_finished: bool,
-    said_end: bool,
-    /// Bytes both ways after which the asking side aborts.
+    sending_ended: bool,
+    /// Bytes in both directions after which the requesting side aborts.
     abort_after: Option<u64>,
-    /// What arrived and should not have.
+    /// A description of wrong data received.
     pub(crate) wrong: Option<String>,
 }
 
 impl Conversation {
-    /// The side that asks.
+    /// Creates the requesting side.
     pub(crate) fn asking(request: Request, abort_after: Option<u64>) -> Self {
         Conversation { asks: true, request: Some(request), abort_after, ..Conversation::serving() }
     }
 
-    /// The side that is asked.
+    /// Creates the serving side.
     pub(crate) fn serving() -> Self {
         Conversation {
             asks: false,
@@ -50,13 +50,13 @@ impl Conversation {
             received: 0,
             sent: 0,
             peer_finished: false,
-            said_end: false,
+            sending_ended: false,
             abort_after: None,
             wrong: None,
         }
     }
 
-    /// Takes bytes of the other side in.
+    /// Processes bytes of the other side.
     pub(crate) fn take(&mut self, mut bytes: &[u8]) {
         if self.peer_finished {
             self.complain("bytes after the end of the stream");
@@ -68,7 +68,7 @@ impl Conversation {
             if let Some(head) = self.head.first_chunk() {
                 self.request = Request::parse(head);
                 if self.request.is_none() {
-                    self.complain("a request that nobody sent");
+                    self.complain("a request that was never sent");
                 }
             }
         }
@@ -84,12 +84,13 @@ impl Conversation {
         }
     }
 
-    /// The other side's stream has ended.
+    /// Processes the end of the other side's stream.
     pub(crate) fn on_end(&mut self) {
         self.peer_finished = true;
     }
 
-    /// The next bytes of this side's stream; [`sent`](Self::sent) says how many were taken.
+    /// Writes the next bytes of this side's stream into `into`; the caller reports with [`sent`](Self::sent) how many
+    /// it sent.
     pub(crate) fn next(&self, into: &mut [u8]) -> usize {
         let Some(request) = self.request.filter(|r| self.asks || self.may_answer(r)) else { return 0 };
         let total =
@@ -109,14 +110,14 @@ impl Conversation {
         len
     }
 
-    /// So many bytes of [`next`](Self::next) went out.
+    /// Records that `len` bytes of [`next`](Self::next) were sent.
     pub(crate) fn sent(&mut self, len: usize) {
         self.sent += len as u64;
     }
 
     fn may_answer(&self, request: &Request) -> bool {
-        let heard = self.received == u64::from(request.upload);
-        request.duplex || (heard && (self.peer_finished || !request.half_close))
+        let uploaded = self.received == u64::from(request.upload);
+        request.duplex || (uploaded && (self.peer_finished || !request.half_close))
     }
 
     fn all_sent(&self) -> bool {
@@ -126,33 +127,33 @@ impl Conversation {
         })
     }
 
-    /// Whether this side is to end its sending direction now, once.
+    /// Returns whether this side is to end its sending direction now; true only once.
     pub(crate) fn ends_sending(&mut self) -> bool {
         let now =
-            self.asks && !self.said_end && self.request.is_some_and(|r| r.half_close) && self.all_sent();
-        self.said_end |= now;
+            self.asks && !self.sending_ended && self.request.is_some_and(|r| r.half_close) && self.all_sent();
+        self.sending_ended |= now;
         now
     }
 
-    /// Whether this side closes the connection now.
+    /// Returns whether this side closes the connection now.
     pub(crate) fn is_over(&self) -> bool {
         if self.asks {
             return self.peer_finished;
         }
-        let heard = self.request.filter(|r| self.received == u64::from(r.upload));
-        match heard {
+        let uploaded = self.request.filter(|r| self.received == u64::from(r.upload));
+        match uploaded {
             Some(request) => self.may_answer(&request) && self.all_sent(),
-            // An asker that leaves before it has asked everything wants no answer.
+            // A requesting side that closes before its request is complete wants no response.
             None => self.peer_finished,
         }
     }
 
-    /// Whether the asking side aborts now.
+    /// Returns whether the requesting side aborts now.
     pub(crate) fn aborts(&self) -> bool {
         self.abort_after.is_some_and(|after| self.sent + self.received >= after)
     }
 
-    /// How it ended for the asking side, when the connection ended with `failure` or without one.
+    /// Returns how it ended for the requesting side, when the connection ended with `failure` or without one.
     pub(crate) fn ended(&self, failure: Option<String>) -> Ended {
         let all = self.peer_finished && self.request.is_some_and(|r| self.received == u64::from(r.download));
         match failure {
@@ -162,7 +163,7 @@ impl Conversation {
         }
     }
 
-    /// Names the transaction; 0 before the request came.
+    /// Identifies the transaction; 0 before the request arrived.
     pub(crate) fn key(&self) -> u32 {
         self.request.map_or(0, |r| r.key)
     }
@@ -171,12 +172,12 @@ impl Conversation {
         self.asks
     }
 
-    /// Bytes of the other side's stream that were taken, the request included.
+    /// Returns the bytes received of the other side's stream, the request included.
     pub(crate) fn taken(&self) -> u64 {
         self.head.len() as u64 + self.received
     }
 
-    /// Bytes of this side's stream that went out.
+    /// Returns the bytes sent of this side's stream.
     pub(crate) fn given(&self) -> u64 {
         self.sent
     }

@@ -1,4 +1,4 @@
-//! The frames a client host sends and takes: ARP, and TCP over IPv4.
+//! The frames that a client host sends and receives: ARP, and TCP over IPv4.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -11,20 +11,20 @@ use csp_wire::icmp::v4;
 use csp_wire::tcp::{Flags, HEADER_LEN_MAX, Segment};
 use csp_wire::{Ecn, arp, ipv4};
 
-/// Who says that packets are too large.
+/// The router that reports packets as too large.
 const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 76, 0, 9);
 
 /// Sends an ARP packet.
-pub(crate) fn send_arp(port: &mut LanPort, destination: MacAddr, said: arp::Repr) {
+pub(crate) fn send_arp(port: &mut LanPort, destination: MacAddr, message: arp::Repr) {
     let mut frame = [0; 64];
     let header = ethernet::Repr { destination, source: port.info.mac, ether_type: EtherType::Arp };
     let at = header.emit(&mut frame).expect("64 bytes hold the header");
-    let len = at + said.emit(&mut frame[at..]).expect("64 bytes hold an ARP packet");
-    let _ = port.transmitter.transmit(&[&frame[..len]], None); // a frame the port refuses is a lost frame
+    let len = at + message.emit(&mut frame[at..]).expect("64 bytes hold an ARP packet");
+    let _ = port.transmitter.transmit(&[&frame[..len]], None); // a frame that the port refuses is a lost frame
     port.transmitter.flush();
 }
 
-/// The TCP segment for `address` in an IPv4 packet, if its checksums are right.
+/// Returns the TCP segment for `address` in an IPv4 packet, if its checksums are valid.
 pub(crate) fn segment_in(bytes: &[u8], address: Ipv4Addr) -> Option<(FourTuple, Segment<'_>)> {
     let packet = ipv4::Packet::parse(bytes).ok()?;
     let payload = packet.payload();
@@ -42,17 +42,17 @@ pub(crate) fn segment_in(bytes: &[u8], address: Ipv4Addr) -> Option<(FourTuple, 
     Some((tuple, segment))
 }
 
-/// The codepoint of the IPv4 packet in `bytes`.
+/// Returns the codepoint of the IPv4 packet in `bytes`.
 pub(crate) fn ecn(bytes: &[u8]) -> Ecn {
     ipv4::Packet::parse(bytes).map_or(Ecn::NotEct, |packet| packet.ecn())
 }
 
-/// The length of the IPv4 packet in `bytes`; 0 where it is none.
+/// Returns the length of the IPv4 packet in `bytes`; 0 if it is none.
 pub(crate) fn packet_len(bytes: &[u8]) -> usize {
     ipv4::Packet::parse(bytes).map_or(0, |packet| packet.total_len())
 }
 
-/// A router's word that `packet` is longer than the `mtu` of the link behind it (RFC 1191 §4).
+/// Sends a router's report that `packet` is longer than the `mtu` of the next link (RFC 1191 §4).
 pub(crate) fn send_too_big(port: &mut LanPort, gateway: MacAddr, packet: &[u8], mtu: u16) {
     let Ok(refused) = ipv4::Packet::parse(packet) else { return };
     let message = v4::Message::FragmentationNeeded { next_hop_mtu: mtu, quoted: &packet[..28] };
@@ -72,11 +72,11 @@ pub(crate) fn send_too_big(port: &mut LanPort, gateway: MacAddr, packet: &[u8], 
     };
     let at = at_ip + ip.emit(&mut frame[at_ip..]).expect("128 bytes hold the message");
     let len = at + message.emit(&mut frame[at..]).expect("128 bytes hold the message");
-    let _ = port.transmitter.transmit(&[&frame[..len]], None); // a frame the port refuses is a lost frame
+    let _ = port.transmitter.transmit(&[&frame[..len]], None); // a frame that the port refuses is a lost frame
     port.transmitter.flush();
 }
 
-/// Ethernet, IPv4 and TCP header in front of the payload; checksum and cutting are left to the port.
+/// Sends Ethernet, IPv4 and TCP header with the payload; checksum and cutting are left to the port.
 pub(crate) fn send_segment(port: &mut LanPort, gateway: MacAddr, transmit: &Transmit<'_>, ecn: Ecn) {
     let (Some(tcp), IpAddr::V4(source), IpAddr::V4(destination)) =
         (&transmit.header, transmit.tuple.local.ip(), transmit.tuple.remote.ip())
@@ -112,5 +112,5 @@ pub(crate) fn send_segment(port: &mut LanPort, gateway: MacAddr, transmit: &Tran
     };
     let mut parts: Vec<&[u8]> = vec![&head[..end]];
     parts.extend(transmit.payload());
-    let _ = port.transmitter.transmit(&parts, Some(offload)); // a frame the port refuses is a lost frame
+    let _ = port.transmitter.transmit(&parts, Some(offload)); // a frame that the port refuses is a lost frame
 }

@@ -1,4 +1,4 @@
-//! What must hold in every run.
+//! The conditions that every run must meet.
 
 use std::collections::BTreeMap;
 
@@ -10,32 +10,32 @@ use crate::proxy;
 use crate::scenario::Transaction;
 use crate::world::World;
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
-    /// Hairpins that began.
+    /// Hairpins opened.
     pub hairpins: u64,
     /// Transactions that completed.
     pub complete: usize,
     /// Those that were aborted as planned.
     pub aborted: usize,
-    /// Those that ended early or failed, as only an incident allows.
+    /// Transactions that ended early or failed, which only an incident permits.
     pub broken: usize,
-    /// Uploads that stood before a closed window at the end of a stall.
+    /// Uploads stopped by a closed window at the end of a stall.
     pub windows_closed: usize,
-    /// What must not have happened; empty in a good run.
+    /// Violated conditions; empty in a correct run.
     pub violations: Vec<String>,
-    /// When the last transaction ended whose client always read, after the first could start.
+    /// When the last transaction ended whose client always read, relative to the earliest start.
     pub prompt_end: Duration,
     /// Virtual time that passed.
     pub elapsed: Duration,
-    /// Least and greatest smoothed round-trip time that a proxy had of a client, in microseconds; zeros before any sample.
+    /// Least and greatest smoothed round-trip time of a client at a proxy, in microseconds; zeros before any sample.
     pub srtt_us: (u64, u64),
-    /// What all nodes counted: equal where everything that happened is.
+    /// Counters of all nodes: equal if and only if the same events happened.
     pub counters: String,
 }
 
-/// Whether no table holds anything any more.
+/// Returns whether all tables are empty.
 pub(crate) fn is_clean(world: &World) -> bool {
     leftovers(world).is_empty()
 }
@@ -52,14 +52,14 @@ pub(crate) fn judge(world: &mut World) {
         let hows = ended.remove(&world.key_of(at)).unwrap_or_default();
         match &hows[..] {
             [how] => judge_one(world, &mut report, at, transaction, how),
-            // It died with the process that asked.
+            // It died with the process that requested it.
             [] if transaction.by_process == Some(0) && world.applications[0].is_none() => report.broken += 1,
             _ => {
                 report.violations.push(format!("transaction {at} {transaction:?} ended {} times", hows.len()))
             }
         }
     }
-    report.violations.extend(ended.keys().map(|key| format!("{key:08x} ended, which nobody asked")));
+    report.violations.extend(ended.keys().map(|key| format!("{key:08x} ended, but was never requested")));
     report.violations.extend_from_slice(&world.client.corrupt);
     for application in world.applications.iter().flatten() {
         report.violations.extend_from_slice(&application.corrupt);
@@ -89,10 +89,10 @@ fn judge_one(world: &World, report: &mut Report, at: usize, transaction: &Transa
     }
 }
 
-/// At the end of a stall: no upload got further than the windows of proxy and process let it.
+/// At the end of a stall: checks that no upload got further than the windows of proxy and process permit.
 pub(crate) fn check_backpressure(world: &mut World) {
     if world.applications.iter().any(Option::is_none) {
-        return; // what a dead process had read died with it
+        return; // what a dead process had read is unknown
     }
     for upload in world.client.uploads() {
         let read: u64 = world.applications.iter().flatten().map(|a| a.read_of(upload.key)).sum();
@@ -105,12 +105,12 @@ pub(crate) fn check_backpressure(world: &mut World) {
     }
 }
 
-/// Every table that is not empty, and how much is in it.
+/// Returns every table that is not empty, with the number of its entries.
 fn leftovers(world: &World) -> Vec<String> {
     let mut found = Vec::new();
-    let mut look = |who: &str, table: &str, left: usize| {
+    let mut look = |node: &str, table: &str, left: usize| {
         if left > 0 {
-            found.push(format!("{who} leaks {left} {table}"));
+            found.push(format!("{node} leaks {left} {table}"));
         }
     };
     look("client", "conversations", world.client.open());
@@ -119,24 +119,24 @@ fn leftovers(world: &World) -> Vec<String> {
     }
     for (at, proxy) in world.proxies.iter().enumerate() {
         let Some(core) = proxy.as_ref().map(|p| p.core()) else { continue };
-        let who = format!("pn-{}", at + 1);
+        let node = format!("pn-{}", at + 1);
         for (table, left) in of_tcp(core.tcp()) {
-            look(&who, table, left);
+            look(&node, table, left);
         }
-        look(&who, "flows", core.flow_count());
-        look(&who, "ends of hairpins", core.hairpin_count());
-        look(&who, "bytes of send budget", core.budget_reserved() as usize);
+        look(&node, "flows", core.flow_count());
+        look(&node, "ends of hairpins", core.hairpin_count());
+        look(&node, "bytes of send budget", core.budget_reserved() as usize);
         for service in core.services() {
-            look(&who, "pending connections", service.pending);
+            look(&node, "pending connections", service.pending);
             let open: u32 = service.members.iter().map(|m| m.open).sum();
-            look(&who, "connections counted at pool members", open as usize);
+            look(&node, "connections counted at pool members", open as usize);
         }
     }
     for (at, network) in world.networks.iter().enumerate() {
         for core in network.iter().flat_map(|n| &n.workers).map(|(worker, _)| worker.core()) {
-            let who = format!("nn-{}", at + 1);
-            look(&who, "flows", core.flow_count());
-            look(&who, "labels", core.label_count());
+            let node = format!("nn-{}", at + 1);
+            look(&node, "flows", core.flow_count());
+            look(&node, "labels", core.label_count());
         }
     }
     for (at, application) in world.applications.iter().enumerate() {
@@ -157,46 +157,46 @@ fn of_tcp(tcp: &csp_tcp::Stack) -> [(&'static str, usize); 5] {
     ]
 }
 
-/// Nobody here lies, so nobody may find that another broke a protocol.
+/// All nodes are correct here, so none may count a protocol violation of another.
 fn protocol_errors(world: &World) -> Vec<String> {
     let mut found = Vec::new();
-    let mut look = |who: String, what: &str, count: u64| {
+    let mut look = |node: String, what: &str, count: u64| {
         if count > 0 {
-            found.push(format!("{who} saw {count} {what}"));
+            found.push(format!("{node} saw {count} {what}"));
         }
     };
     for (at, proxy) in world.proxies.iter().enumerate() {
         let Some(proxy) = proxy else { continue };
         let counters = proxy.core().counters();
-        let who = || format!("pn-{}", at + 1);
-        look(who(), "malformed messages", proxy.malformed());
-        look(who(), "violations by processes", counters.violations);
-        look(who(), "ill-formed segments", counters.drop_malformed);
-        look(who(), "writes without room", counters.drop_no_budget);
+        let node = || format!("pn-{}", at + 1);
+        look(node(), "malformed messages", proxy.malformed());
+        look(node(), "violations by processes", counters.violations);
+        look(node(), "ill-formed segments", counters.drop_malformed);
+        look(node(), "writes without room", counters.drop_no_budget);
         for endpoint in proxy.endpoints() {
-            look(who(), "links that broke the protocol", broken_links(endpoint.counters()));
+            look(node(), "links that broke the protocol", broken_links(endpoint.counters()));
         }
     }
     for (at, network) in world.networks.iter().enumerate() {
         for (worker, _) in network.iter().flat_map(|n| &n.workers) {
-            let who = || format!("nn-{}", at + 1);
-            look(who(), "malformed messages", worker.malformed());
-            look(who(), "ill-formed records", worker.core().counters().drop_bad_record);
+            let node = || format!("nn-{}", at + 1);
+            look(node(), "malformed messages", worker.malformed());
+            look(node(), "ill-formed records", worker.core().counters().drop_bad_record);
             for endpoint in worker.endpoints() {
-                look(who(), "links that broke the protocol", broken_links(endpoint.counters()));
+                look(node(), "links that broke the protocol", broken_links(endpoint.counters()));
             }
         }
     }
     for (at, application) in world.applications.iter().enumerate() {
         let Some(application) = application else { continue };
-        let who = || format!("process {}", at + 1);
-        look(who(), "violations by proxies", application.violations());
-        look(who(), "links that broke the protocol", broken_links(application.link_counters()));
+        let node = || format!("process {}", at + 1);
+        look(node(), "violations by proxies", application.violations());
+        look(node(), "links that broke the protocol", broken_links(application.link_counters()));
     }
     found
 }
 
-/// Links that died of what their peer did, or of its silence.
+/// Returns the number of links that died from their peer's actions, or from its silence.
 pub(crate) fn broken_links(counters: &csp_transport::Counters) -> u64 {
     counters.died_protocol + counters.died_credit + counters.died_owner + counters.died_silent
 }

@@ -1,4 +1,4 @@
-//! A network node: the worker that the daemon runs, with the fabric's endpoints and the names it dials.
+//! A network node: the worker that the daemon runs, with the fabric's endpoints and the names that it dials.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,12 +10,12 @@ use csp_types::{Instant, NodeId, Role};
 use csp_vi::ViAddress;
 use csp_vi::memory::MemoryFabric;
 
-/// The name on the fabric of a network node's worker.
+/// Returns the name of a network node's worker on the fabric.
 pub(crate) fn provider_name(node: &str, number: u8) -> String {
     if number == 0 { node.to_owned() } else { format!("{node}.{number}") }
 }
 
-/// Worker `number` of a network node, on a fabric and a LAN port. `incarnation` distinguishes its lives.
+/// Creates worker `number` of a network node, on a fabric and a LAN port. `incarnation` distinguishes its starts.
 pub(crate) fn network_node(
     fabric: &MemoryFabric,
     key: &ClusterKey,
@@ -43,7 +43,7 @@ pub(crate) fn network_node(
     NetworkWorker::new(config, number, vec![port], vec![endpoint], tokens)
 }
 
-/// Tells a network node what the management node and the membership would.
+/// Configures a network node as the management node and the membership would.
 pub(crate) fn configure(
     worker: &mut NetworkWorker,
     now: Instant,

@@ -1,6 +1,6 @@
 //! Bytes that can be checked at any offset without keeping them.
 
-/// The byte at `offset` of the stream `key`.
+/// Returns the byte at `offset` of the stream `key`.
 pub(crate) fn byte(key: u32, offset: u64) -> u8 {
     // A multiplicative hash: neighbouring offsets differ, and so do streams.
     let mixed = (offset ^ u64::from(key) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -14,7 +14,7 @@ pub(crate) fn fill(key: u32, offset: u64, into: &mut [u8]) {
     }
 }
 
-/// Where `bytes` first differ from the stream at `offset`.
+/// Returns where `bytes` first differ from the stream at `offset`.
 pub(crate) fn mismatch(key: u32, offset: u64, bytes: &[u8]) -> Option<u64> {
     bytes
         .iter()
@@ -23,18 +23,18 @@ pub(crate) fn mismatch(key: u32, offset: u64, bytes: &[u8]) -> Option<u64> {
         .map(|(i, _)| offset + i as u64)
 }
 
-/// What is asked for: bytes in front of everything else.
+/// A request: the bytes in front of all others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Request {
-    /// Bytes that the asking side sends after the request.
+    /// Bytes that the requesting side sends after the request.
     pub upload: u32,
-    /// Bytes of the answer.
+    /// Bytes of the response.
     pub download: u32,
-    /// Names both streams.
+    /// Identifies both streams.
     pub key: u32,
-    /// The asking side ends its direction after the upload, and the answer waits for that.
+    /// The requesting side ends its direction after the upload, and the response waits for that.
     pub half_close: bool,
-    /// The answer does not wait for the end of the upload.
+    /// The response does not wait for the end of the upload.
     pub duplex: bool,
 }
 

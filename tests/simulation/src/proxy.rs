@@ -12,30 +12,30 @@ use csp_types::{Duration, Instant, NodeId, Prefix, Role};
 use csp_vi::ViAddress;
 use csp_vi::memory::MemoryFabric;
 
-/// Bytes that a proxy receives ahead of the application, each connection.
+/// Bytes of each connection that a proxy receives ahead of the application.
 pub(crate) const RECEIVE_WINDOW: u32 = 64 * 1024;
 
-/// What all proxies are told.
+/// Configuration of all proxies.
 pub(crate) struct Policy {
     /// VIP and port of the one service.
     pub service: SocketAddr,
     /// The application nodes and the ports their processes listen on.
     pub pool: Vec<PoolServer>,
-    /// What the service lets wait.
+    /// Limits of the service's backlog.
     pub backlog: BacklogLimits,
-    /// Sizes of the proxy's tables.
+    /// Capacities of the proxy's tables.
     pub sizes: Sizes,
     /// Source address of the applications' own connections.
     pub egress: IpAddr,
-    /// Where those may go.
+    /// Destinations of those connections.
     pub destinations: Prefix,
     /// Whether the proxies' secrets are the same, so that they choose the same source ports.
     pub same_secrets: bool,
-    /// Whether they keep no half-open connections.
+    /// Whether the proxies store no half-open connections.
     pub cookies: bool,
 }
 
-/// Sizes of a proxy's tables.
+/// Capacities of a proxy's tables.
 #[derive(Clone, Copy)]
 pub(crate) struct Sizes {
     /// Connections.
@@ -54,7 +54,7 @@ impl Default for Sizes {
     }
 }
 
-/// A proxy worker that takes tunnels at `<name>.tunnel` and channels at `<name>.channel`.
+/// Creates a proxy worker that listens for tunnels at `<name>.tunnel` and for channels at `<name>.channel`.
 pub(crate) fn proxy(
     fabric: &MemoryFabric,
     key: &ClusterKey,

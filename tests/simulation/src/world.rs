@@ -27,15 +27,15 @@ const VIP: Ipv4Addr = Ipv4Addr::new(10, 76, 0, 100);
 const EGRESS: Ipv4Addr = Ipv4Addr::new(10, 76, 0, 101);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 76, 0, 1);
 const NN_MACS: [MacAddr; 2] = [MacAddr([2, 0, 0, 0, 0, 2]), MacAddr([2, 0, 0, 0, 0, 3])];
-/// Longest step of time, so that conditions on the time itself come true.
+/// Longest step of time, so that conditions that depend on the time itself are evaluated.
 const STEP_MAX: Duration = Duration::from_millis(50);
-/// A run that takes longer than this has got stuck.
+/// A run that takes longer than this is stuck.
 const TIME_MAX: Duration = Duration::from_secs(900);
-/// Time in which TIME-WAIT, lingering and keepalive must have ended after the last transaction.
+/// Time within which TIME-WAIT, lingering and keepalive must have ended after the last transaction.
 const SETTLE: Duration = Duration::from_secs(150);
 /// Turns at one instant before it counts as a livelock.
 const TURNS_MAX: u32 = 100_000;
-/// How often in succession somebody may want to be woken at an instant that has passed.
+/// How often in succession a node may request to be woken at an instant that has passed.
 const OVERDUE_MAX: u32 = 1_000;
 
 /// A network node on the LAN.
@@ -44,7 +44,7 @@ pub(crate) struct NetworkNode {
     pub workers: Vec<(NetworkWorker, FaultHandle)>,
 }
 
-/// The nodes' clocks; the client's is the simulation's time.
+/// The nodes' clocks; the client's shows the simulation's time.
 struct Clocks {
     networks: [Clock; 2],
     proxies: [Clock; 2],
@@ -73,7 +73,7 @@ pub struct World {
     pub(crate) networks: Vec<Option<NetworkNode>>,
     pub(crate) proxies: [Option<ProxyWorker>; 2],
     pub(crate) applications: [Option<Application>; 2],
-    /// Which life of the first proxy and of the first network node this is.
+    /// Incarnation of the first proxy and of the first network node.
     lives: u64,
     clocks: Clocks,
     pub(crate) began: Instant,
@@ -106,7 +106,7 @@ fn policy(scenario: &Scenario) -> Policy {
 }
 
 impl World {
-    /// Everything of a scenario, nothing connected yet.
+    /// Creates everything of a scenario, without connections.
     pub fn new(scenario: Scenario) -> Self {
         let key = ClusterKey::from_bytes([7; 32]);
         let fabric = MemoryFabric::with_seed(scenario.seed);
@@ -183,7 +183,7 @@ impl World {
         self.networks.iter().flatten().flat_map(|network| &network.workers)
     }
 
-    /// Runs to the end and says what came of it.
+    /// Runs to the end and returns the result.
     pub fn run(mut self) -> Report {
         if let Err(stuck) = self.run_work() {
             self.report.violations.push(stuck);
@@ -219,7 +219,7 @@ impl World {
         self.until("settling", |w| w.now >= end || judge::is_clean(w))
     }
 
-    /// Names the transaction number `at` of the scenario's work.
+    /// Returns the key of transaction number `at` of the scenario's work.
     pub(crate) fn key_of(&self, at: usize) -> u32 {
         (self.scenario.seed as u32).rotate_left(8) ^ (at as u32 + 1)
     }
@@ -239,7 +239,7 @@ impl World {
         }
     }
 
-    /// Lets time pass until `done`.
+    /// Advances time until `done` returns true.
     fn until(&mut self, what: &str, done: impl Fn(&World) -> bool) -> Result<(), String> {
         while !done(self) {
             self.settle_instant()?;
@@ -249,7 +249,7 @@ impl World {
             let next = self.next_event().unwrap_or(Instant::FAR_FUTURE).min(self.now + STEP_MAX);
             self.overdue = if next <= self.now { self.overdue + 1 } else { 0 };
             if self.overdue > OVERDUE_MAX {
-                return Err(format!("somebody wants to be woken again and again: {}", self.describe()));
+                return Err(format!("a node asks to be woken again and again: {}", self.describe()));
             }
             self.now = next.max(self.now + Duration::from_nanos(1));
             if self.now - Instant::ZERO > TIME_MAX {
@@ -264,7 +264,7 @@ impl World {
         Ok(())
     }
 
-    /// Keeps the extremes of what the proxies take for round-trip times of clients.
+    /// Records the extremes of the proxies' round-trip times of clients.
     fn look_at_round_trips(&mut self) {
         let flows = self.proxies.iter().flatten().flat_map(|p| p.core().flows(self.now, 64));
         for srtt in flows.map(|flow| flow.srtt_us).filter(|srtt| *srtt > 0) {
@@ -274,7 +274,7 @@ impl World {
         }
     }
 
-    /// Lets every node do what it can do at this instant.
+    /// Runs every node as far as possible at this instant.
     fn settle_instant(&mut self) -> Result<(), String> {
         let mut quiet = 0;
         for _ in 0..TURNS_MAX {
@@ -292,7 +292,7 @@ impl World {
             for (clock, application) in applications.iter().zip(&mut self.applications) {
                 busy |= application.as_mut().is_some_and(|a| a.turn(clock.at(now)));
             }
-            // Twice, because what the last one sent may reach the first without delay.
+            // Twice, because what the last node sent may reach the first one without delay.
             quiet = if busy { 0 } else { quiet + 1 };
             if quiet == 2 {
                 return Ok(());
@@ -325,7 +325,7 @@ impl World {
         due.chain(workers).chain(proxies).chain(applications).chain(rest).min()
     }
 
-    /// What the scenario has in store for this instant.
+    /// Performs what the scenario schedules for this instant.
     fn happen(&mut self) {
         if self.began == Instant::ZERO {
             return;
@@ -391,32 +391,32 @@ impl World {
                 self.lives += 1;
                 self.networks[0] = Some(self.network(0));
             }
-            Incident::NetworkNodeDies => self.client.forget_gateway(NN_MACS[0]),
+            Incident::NetworkNodeDies => self.client.remove_gateway(NN_MACS[0]),
             _ => {}
         }
     }
 
-    /// The first proxy's first VI of this purpose.
+    /// Returns the first proxy's first VI of this purpose.
     fn first_vi(&self, purpose: Purpose) -> Option<ViId> {
         let links = self.proxies[0].iter().flat_map(ProxyWorker::endpoints).flat_map(|e| e.links());
         links.filter(|l| l.purpose == purpose).map(|l| l.vi).min_by_key(|vi| vi.0)
     }
 
-    /// Breaks it while both of its ends live; one of them may hear of it later.
+    /// Breaks that VI while both of its ends are alive; one of them may be notified later.
     fn interrupt(&mut self, purpose: Purpose) {
         let later = self.scenario.outage / 2;
-        let heard = [(Duration::ZERO, later), (later, Duration::ZERO)][self.scenario.seed as usize % 2];
-        let broken = self.first_vi(purpose).is_some_and(|vi| self.fabric.break_vi(vi, heard));
+        let notified = [(Duration::ZERO, later), (later, Duration::ZERO)][self.scenario.seed as usize % 2];
+        let broken = self.first_vi(purpose).is_some_and(|vi| self.fabric.break_vi(vi, notified));
         assert!(broken, "the scenario breaks a VI that is not there");
     }
 
-    /// Breaks it for good.
+    /// Breaks that VI permanently.
     fn break_vi(&mut self, purpose: Purpose, in_flight: InFlight) {
         let broken = self.first_vi(purpose).is_some_and(|vi| self.fabric.kill_vi(vi, in_flight));
         assert!(broken, "the scenario breaks a VI that is not there");
     }
 
-    /// Where everything stands, for people who debug a seed.
+    /// Describes the state of all nodes, for debugging a seed.
     fn describe(&self) -> String {
         use std::fmt::Write;
         let mut text = format!("at {:?}", self.now);

@@ -1,5 +1,5 @@
 //! The whole data path under seeds: bytes arrive exactly once and in order or the connection ends with an error, and no
-//! table leaks. `CSP_SEEDS` says how many seeds (100 without), `CSP_SEED` replays one.
+//! table leaks. `CSP_SEEDS` sets the number of seeds (default 100), `CSP_SEED` replays one.
 
 use std::time::Duration;
 
@@ -54,8 +54,8 @@ fn bytes_arrive_once_and_in_order_or_the_connection_ends_with_an_error() {
     }
 }
 
-/// Every channel or tunnel that breaks while both ends live goes on: of all that was asked nothing fails, whatever else the
-/// scenario has in store.
+/// Every channel or tunnel that breaks while both ends are alive resumes: no transaction fails, whatever else the
+/// scenario contains.
 #[test]
 fn connections_live_through_the_loss_of_a_vi() {
     for incident in [Incident::ChannelResumes, Incident::TunnelResumes] {
@@ -83,14 +83,14 @@ fn a_seed_replays_bit_for_bit() {
     }
 }
 
-/// One network node, and nothing goes wrong: no faults on the LAN, no incident, nobody who stalls.
+/// Returns a scenario with one network node, and without faults, incident or stall.
 fn quiet() -> Scenario {
     let seed = (0..).find(|s| Scenario::of(*s).network_nodes == 1).expect("half of the seeds");
     let (lan, incident, stall) = ([FaultConfig::default(); 2], Incident::None, None);
     Scenario { lan, incident, stall, network_workers: 1, clocks_differ: false, ..Scenario::of(seed) }
 }
 
-/// A client asks the service for so many bytes.
+/// Returns a transaction of a client that requests `download` bytes from the service.
 fn ask(start_ms: u64, download: u32) -> Transaction {
     Transaction {
         start: Duration::from_millis(start_ms),
@@ -109,7 +109,7 @@ fn ask(start_ms: u64, download: u32) -> Transaction {
 #[test]
 fn two_proxies_that_choose_one_source_port_both_connect() {
     let asks = |start_ms| Transaction { by_process: Some(0), ..ask(start_ms, 2_000_000) };
-    // The first connection stays until the second would have given up.
+    // The first connection exists until the second would have been dropped.
     let stall = Stall {
         process: 0,
         from: Duration::from_millis(2),
@@ -144,7 +144,7 @@ fn programs_reach_their_own_cluster_s_service_without_the_lan() {
     }
 }
 
-/// What happens to 400 kB for the client over a quiet network with these MTUs; says what the run counted.
+/// Downloads 400 kB to the client over a quiet network with these MTUs; returns the counters of the run.
 fn download_through(path_mtu: u16, lan_mtu: u16) -> String {
     let asks = |start_ms| ask(start_ms, 400_000);
     let scenario = Scenario { path_mtu, lan_mtu, marks: 0, work: vec![asks(0), asks(10_000)], ..quiet() };
@@ -166,8 +166,14 @@ fn a_path_narrower_than_the_lan_lowers_the_proxys_segments() {
 #[test]
 fn a_lan_narrower_than_the_proxy_thinks_lowers_its_segments() {
     let counted = download_through(1_500, 1_300);
-    assert!(counted.contains("path_mtu_lowered: 1,") && counted.contains("path_errors_told: "), "{counted}");
-    assert!(!counted.contains("path_errors_told: 0,") && !counted.contains("drop_too_long: 0,"), "{counted}");
+    assert!(
+        counted.contains("path_mtu_lowered: 1,") && counted.contains("path_errors_reported: "),
+        "{counted}"
+    );
+    assert!(
+        !counted.contains("path_errors_reported: 0,") && !counted.contains("drop_too_long: 0,"),
+        "{counted}"
+    );
 }
 
 #[test]
@@ -190,8 +196,8 @@ fn marks_of_a_router_reach_both_ends_and_nothing_is_lost() {
     }
 }
 
-/// So many clients read nothing for so long, each with more to read than the proxy keeps for one; others, which read,
-/// come at these times in milliseconds.
+/// Runs `deaf` clients that read nothing for `silence`, each with more to read than the proxy stores for one; `others`,
+/// which read, start at these times in milliseconds.
 fn beside_deaf_clients(deaf: u64, silence: Duration, others: impl Iterator<Item = u64>) -> Report {
     let asks = |start_ms, download, deaf| Transaction { deaf, ..ask(start_ms, download) };
     let deaf = (0..deaf).map(|n| asks(n, 3_000_000, Some(silence)));
@@ -212,8 +218,8 @@ fn clients_that_do_not_read_hold_up_no_others() {
 
 #[test]
 fn clients_that_do_not_read_and_take_all_there_is_are_given_up() {
-    // Far more than the send budget carries. Those that are refused, and those that are given up, are told so; whoever
-    // comes two minutes later is served.
+    // Far more than the send budget carries. Refused and dropped clients receive an error; a client that connects two
+    // minutes later is served.
     let late = 40;
     let report = beside_deaf_clients(180, Duration::from_secs(600), (0..late).map(|n| 150_000 + n * 100));
     let refused = report.violations.iter().filter(|v| v.contains("deaf: Some(600s)") && v.contains("Failed"));
@@ -225,8 +231,8 @@ fn clients_that_do_not_read_and_take_all_there_is_are_given_up() {
 
 #[test]
 fn a_long_path_is_filled() {
-    // 100 ms there and back. With the 256 KiB that an application may have under way at first it takes 9 s; the pool of
-    // these proxies has room for 660 KiB.
+    // 100 ms round-trip time. With the initial application window of 256 KiB the transfer takes 9 s; the pool of these
+    // proxies has room for 660 KiB.
     let one = ask(0, 12_000_000);
     let lan = [FaultConfig { delay: Duration::from_millis(50), ..FaultConfig::default() }; 2];
     let (incident, stall, marks, cookies, work) = (Incident::None, None, 0, false, vec![one]);
@@ -238,8 +244,8 @@ fn a_long_path_is_filled() {
     assert!(report.prompt_end < Duration::from_secs(5), "{:?}", report.prompt_end);
 }
 
-/// The clocks of network nodes and proxies are hours apart, drift and step. A proxy knows the round-trip time of its clients
-/// all the same.
+/// The clocks of network nodes and proxies are hours apart, drift and step. A proxy still measures the round-trip time
+/// of its clients correctly.
 #[test]
 fn round_trip_times_do_not_depend_on_the_clocks_of_hosts() {
     let delay = Duration::from_millis(8);
@@ -265,16 +271,16 @@ fn round_trip_times_do_not_depend_on_the_clocks_of_hosts() {
             "seed {seed}: {}",
             report.counters
         );
-        // Twice 8 ms on the LAN and 0.1 ms on the SAN. A delayed acknowledgement (RFC 1122 §4.2.3.2) and a step of the proxy's own
-        // clock, 30 ms at most, may come on top.
+        // Twice 8 ms on the LAN and 0.1 ms on the SAN. A delayed acknowledgement (RFC 1122 §4.2.3.2) and a step of the
+        // proxy's own clock, at most 30 ms, may be added.
         let (least, greatest) = report.srtt_us;
         assert!((16_000..=17_500).contains(&least), "seed {seed}: least {least} us");
         assert!(greatest < 60_000, "seed {seed}: greatest {greatest} us");
     }
 }
 
-/// Every worker of a network node serves clients, and connections that applications open find their answers whichever worker the
-/// network nodes have.
+/// Every worker of a network node serves clients, and connections that applications open receive their replies with any
+/// number of workers.
 #[test]
 fn applications_connect_through_network_nodes_with_several_workers() {
     for workers in 1..=4 {

@@ -1,4 +1,4 @@
-//! How ends are passed on, and who gets a VI at all.
+//! How ends are passed on, and which processes get a VI.
 
 use csp_transport::DeathCause;
 use csp_vi::RequestId;
@@ -7,10 +7,10 @@ use csp_vi::memory::InFlight;
 use super::*;
 use crate::relay::counters::Reason;
 
-/// The way is over, and nobody said that the other end had ended.
+/// The connection is broken, and no end was signalled.
 const BROKEN: DownReason = DownReason::Died(DeathCause::HangUp);
 
-/// Waits for the end of a process's link at both sides; gives how the proxy and the process saw it.
+/// Waits for the end of a process's link at both sides; returns what the proxy and the process observed.
 #[track_caller]
 fn ends(world: &mut World, process: &mut Process, at_proxy: LinkId) -> (DownReason, DownReason) {
     let (mut far, mut near) = (None, None);
@@ -27,7 +27,7 @@ fn ends(world: &mut World, process: &mut Process, at_proxy: LinkId) -> (DownReas
     })
 }
 
-/// A process goes on after its agent: the proxy must not take it for ended.
+/// A process continues after its agent has ended: the proxy must not treat it as ended.
 #[test]
 fn an_agent_that_stops_ends_vis_uncleanly() {
     for kind in ["memory", "ucx"] {
@@ -69,7 +69,7 @@ fn what_came_before_the_way_broke_reaches_the_process_first() {
     assert_eq!((got, world.relay.occupancy().0), (40, 0));
 }
 
-/// What the relay holds of a proxy that fell silent is the process's all the same.
+/// Messages that the relay holds of a proxy that fell silent are still delivered to the process.
 #[test]
 fn what_came_before_the_silence_reaches_the_process_first() {
     let mut world = World::new("memory");
@@ -88,13 +88,13 @@ fn what_came_before_the_silence_reaches_the_process_first() {
         receive(&mut process.endpoint, world.now, &mut got);
         Some(event)
     });
-    // Not every look at the ring is one at the socket.
+    // Not every poll of the ring also polls the socket.
     let end = end.take(1000).find_map(|event| event);
     assert!(matches!(end, Some(LinkEvent::Down { reason: BROKEN, .. })), "{end:?}");
     assert_eq!((got, world.relay.occupancy().0), (40, 0));
 }
 
-/// Where the payload of each slot towards the agent lies in a VI's memory.
+/// Returns the position of each slot towards the agent in a VI's memory.
 fn slots(world: &mut World) -> Box<[usize]> {
     let mut shm = ShmProvider::new().unwrap();
     let vi = shm.connect(&world.path(), world.config.vi, b"").unwrap();
@@ -102,7 +102,7 @@ fn slots(world: &mut World) -> Box<[usize]> {
     shm.lend(vi).unwrap().slots
 }
 
-/// It did not end, it is not to be trusted: what it sent before may not be all.
+/// A process that violates the rules has not ended cleanly: what it sent before may be incomplete.
 #[test]
 fn a_process_that_breaks_its_ring_has_not_ended() {
     let mut world = World::new("memory");
@@ -110,7 +110,7 @@ fn a_process_that_breaks_its_ring_has_not_ended() {
     let (mut process, at_proxy) = world.connected();
     let link = process.endpoint.link(process.link).unwrap();
     let memory = process.endpoint.provider_mut().memory(link.vi).unwrap();
-    // A message longer than any: in front of the payload are its number + 1, immediate and length.
+    // A message longer than allowed: in front of the payload are its number + 1, immediate and length.
     let message = [(link.messages_sent + 1).to_le_bytes(), [0xff; 8]].concat();
     memory.write(slots[link.messages_sent as usize] - message.len(), &message);
     assert_eq!(ends(&mut world, &mut process, at_proxy), (BROKEN, BROKEN));
@@ -161,7 +161,7 @@ fn one_user_leaves_half_of_the_vis_to_others() {
     assert_eq!(ask(&world, own_uid()), Ok(()));
 }
 
-/// A proxy worker whose registration lapsed may go on, and may die later.
+/// A proxy worker whose registration expired may continue, and may die later.
 #[test]
 fn a_proxy_that_left_the_list_is_watched_as_long_as_it_carries_vis() {
     let mut world = World::new("memory");

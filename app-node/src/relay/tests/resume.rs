@@ -1,4 +1,4 @@
-//! The VI over the SAN breaks while process, agent and proxy live: the process's link goes on.
+//! The VI over the SAN breaks while process, agent and proxy are alive: the process's link resumes.
 
 use std::process::Command;
 
@@ -47,12 +47,12 @@ fn check_a_link_outlives_its_vi(kind: &'static str, breaks: u64) {
     assert_eq!(process.endpoint.counters().links_resumed, breaks);
     assert!(world.proxy.counters().links_resumed >= breaks, "the agent's own link may have gone on, too");
     assert_eq!(world.proxy.counters().refused_session, 0);
-    // The agent's own link may come up, or come back, when it likes.
+    // The agent's own link may come up or be restored at any time.
     let of_process = |event: &LinkEvent| match event {
         LinkEvent::Up { link, .. } | LinkEvent::Down { link, .. } => *link == at_proxy,
     };
-    let heard = std::iter::from_fn(|| world.proxy.poll_event()).find(of_process);
-    assert_eq!(heard, None, "the proxy's owner heard nothing of it");
+    let reported = std::iter::from_fn(|| world.proxy.poll_event()).find(of_process);
+    assert_eq!(reported, None, "no event at the proxy");
     assert_eq!(world.relay.counters().opened, breaks + 1);
 }
 

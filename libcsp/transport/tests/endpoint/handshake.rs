@@ -124,8 +124,10 @@ fn a_token_serves_each_place_of_its_pool_once_and_one_incarnation() {
     world.step(ms(1), &mut [&mut app, &mut proxy]);
     assert_eq!(app.up(), [first, second]);
 
+    // Of these slots one user gets two before HELLO.
     let again = connect(&world, &mut app, Purpose::Channel, (1, 2), &token);
     let larger = connect(&world, &mut app, Purpose::Channel, (2, 3), &token);
+    world.step(ms(1), &mut [&mut app, &mut proxy]);
     let other_life = connect(&world, &mut thief, Purpose::Channel, (0, 2), &token);
     world.step(ms(1), &mut [&mut app, &mut proxy, &mut thief]);
     for (side, link) in [(&app, again), (&app, larger), (&thief, other_life)] {
@@ -173,16 +175,20 @@ fn a_peer_that_sends_no_hello_loses_its_slot() {
         raw.connect(&world.address(), config, &[]).unwrap();
     }
     world.step(ms(1), &mut [&mut proxy]);
-    assert_eq!(proxy.endpoint.links().count(), 4, "strangers get half of the slots");
-    assert_eq!(proxy.counters().strangers_evicted, 4, "the oldest of them give way");
+    // Where the provider knows users all are of one, which gets half of that.
+    let most = if crate::OVER_SHM { 2 } else { 4 };
+    assert_eq!(proxy.endpoint.links().count(), most, "strangers get half of the slots");
+    assert_eq!(proxy.counters().strangers_evicted, 8 - most as u64, "the oldest of them give way");
     let mut early = world.process("nginx.2", 8);
     let link = connect(&world, &mut early, Purpose::Channel, (0, 1), &process_token("nginx.2", 6));
     world.step(ms(1), &mut [&mut early, &mut proxy]);
     assert!(early.up().contains(&link), "silent peers keep nobody out");
-    proxy.events.clear();
     early.endpoint.close(world.now, link);
-    world.run(ms(2_010), &mut [&mut proxy]);
-    assert_eq!((proxy.endpoint.links().count(), proxy.counters().hello_failed), (0, 4));
+    world.run(ms(2_010), &mut [&mut early, &mut proxy]);
+    proxy.events.clear();
+    // One more had given way to the peer that showed a token.
+    let silent = most as u64 - 1;
+    assert_eq!((proxy.endpoint.links().count(), proxy.counters().hello_failed), (0, silent));
     let mut app = world.process("nginx.1", 8);
     world.channel_up(&mut app, &mut proxy);
     assert_eq!(proxy.events.len(), 1, "unauthenticated peers are not reported to the owner");

@@ -1,4 +1,4 @@
-//! A core with one port, and an output that keeps everything.
+//! A core with one port, and an output that records everything.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -21,7 +21,7 @@ pub(super) const EGRESS: &str = "10.76.0.101";
 pub(super) const CLIENT: &str = "10.76.0.1:40000";
 pub(super) const CLIENT6: &str = "[2001:db8::1]:40000";
 
-/// One record as it went into the tunnel.
+/// One record sent into the tunnel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct TunnelOut {
     pub(super) proxy: ProxyId,
@@ -80,7 +80,7 @@ pub(super) fn client_tuple() -> FourTuple {
     FourTuple { local: VIP.parse().unwrap(), remote: CLIENT.parse().unwrap() }
 }
 
-/// A TCP segment's bytes, without checksum.
+/// Returns a TCP segment's bytes, without checksum.
 pub(super) fn tcp_bytes(source: &str, destination: &str, flags: TcpFlags, data: &[u8]) -> Vec<u8> {
     let (source, destination): (SocketAddr, SocketAddr) =
         (source.parse().unwrap(), destination.parse().unwrap());
@@ -99,7 +99,7 @@ pub(super) fn tcp_bytes(source: &str, destination: &str, flags: TcpFlags, data: 
     bytes
 }
 
-/// An IP packet around `payload`.
+/// Returns an IP packet around `payload`.
 pub(super) fn ip_packet(source: IpAddr, destination: IpAddr, protocol: u8, payload: &[u8]) -> Vec<u8> {
     let payload_len = payload.len() as u16;
     let mut packet = vec![0; 40];
@@ -133,7 +133,7 @@ pub(super) fn ip_packet(source: IpAddr, destination: IpAddr, protocol: u8, paylo
     packet
 }
 
-/// A whole TCP packet with its checksum.
+/// Returns a whole TCP packet with its checksum.
 pub(super) fn tcp_packet(source: &str, destination: &str, flags: TcpFlags, data: &[u8]) -> Vec<u8> {
     let mut bytes = tcp_bytes(source, destination, flags, data);
     let (from, to): (SocketAddr, SocketAddr) = (source.parse().unwrap(), destination.parse().unwrap());
@@ -150,7 +150,7 @@ pub(super) fn frame(source: MacAddr, destination: MacAddr, ether_type: EtherType
     frame
 }
 
-/// The packet with this codepoint in its IP header.
+/// Sets this codepoint in the packet's IP header.
 pub(super) fn marked(mut packet: Vec<u8>, ecn: Ecn) -> Vec<u8> {
     if packet[0] >> 4 == 6 {
         packet[1] = packet[1] & !0x30 | ecn.bits() << 4;
@@ -163,7 +163,7 @@ pub(super) fn marked(mut packet: Vec<u8>, ecn: Ecn) -> Vec<u8> {
     packet
 }
 
-/// The codepoint in a packet's IP header.
+/// Returns the codepoint in a packet's IP header.
 pub(super) fn ecn_of(packet: &[u8]) -> Ecn {
     Ecn::from_bits(if packet[0] >> 4 == 6 { packet[1] >> 4 } else { packet[1] })
 }
@@ -180,7 +180,7 @@ pub(super) struct Fixture {
 }
 
 impl Fixture {
-    /// One service on IPv4 and IPv6, one egress address, one proxy `pn-1` with one worker.
+    /// Creates a core with one service on IPv4 and IPv6, one egress address, and one proxy `pn-1` with one worker.
     pub(super) fn new() -> Self {
         Self::with(CoreConfig::new(vec![PortConfig::new(OUR_MAC, 1500)], (1, 2)))
     }
@@ -195,7 +195,7 @@ impl Fixture {
         let (mut core, mut out) = (NetworkCore::new(config), Output::default());
         let services = [VIP.parse().unwrap(), VIP6.parse().unwrap()];
         core.set_services(Instant::ZERO, &services, &[EGRESS.parse().unwrap()], &mut out).unwrap();
-        // The announcements are over before the test begins.
+        // The announcements are sent before the test begins.
         [2, 4].into_iter().for_each(|second| core.on_timeout(seconds(second), &mut out));
         out.lan.clear();
         Fixture { core, out, now: seconds(10) }
@@ -209,7 +209,7 @@ impl Fixture {
         self.core.on_frame(self.now, PORT, &Frame { bytes, checksum, gso }, &mut self.out);
     }
 
-    /// A TCP packet from the client of `client_tuple`.
+    /// Delivers a TCP packet from the client of `client_tuple`.
     pub(super) fn client_sends(&mut self, flags: TcpFlags, data: &[u8]) {
         self.frame(&ip_frame(&tcp_packet(CLIENT, VIP, flags, data)));
     }
@@ -218,13 +218,13 @@ impl Fixture {
         self.core.on_record(self.now, ProxyId(0), &record, &mut self.out);
     }
 
-    /// The proxy answers the client's SYN and binds `label`.
+    /// Has the proxy answer the client's SYN and bind `label`.
     pub(super) fn proxy_binds(&mut self, label: FlowLabel) {
         let packet = tcp_packet(VIP, CLIENT, TcpFlags::SYN | TcpFlags::ACK, &[]);
         self.record(Record { flags: Flags::FLOW_NEW, ..whole(label, &packet) });
     }
 
-    /// A connection up to its label.
+    /// Establishes a connection up to its label.
     pub(super) fn establish(&mut self, label: FlowLabel) {
         self.client_sends(TcpFlags::SYN, &[]);
         self.proxy_binds(label);
@@ -237,13 +237,13 @@ impl Fixture {
         self.core.on_timeout(now, &mut self.out);
     }
 
-    /// The only record that went into the tunnel since the last look.
+    /// Returns the only record sent into the tunnel since the last call.
     pub(super) fn sent(&mut self) -> TunnelOut {
         assert_eq!(self.out.tunnel.len(), 1, "{:?}", self.core.counters());
         self.out.tunnel.remove(0)
     }
 
-    /// The only frame that went to the LAN since the last look.
+    /// Returns the only frame transmitted since the last call.
     pub(super) fn transmitted(&mut self) -> (Vec<u8>, Option<TxOffload>) {
         assert_eq!(self.out.lan.len(), 1, "{:?}", self.core.counters());
         self.out.lan.remove(0)
@@ -258,7 +258,7 @@ pub(super) fn compacted(label: FlowLabel, segment: &[u8]) -> Record<'_> {
     Record { flags: Flags::COMPACTED, ..whole(label, segment) }
 }
 
-/// Checks a TCP frame to the LAN and gives its tuple, flags and data.
+/// Checks a TCP frame to the LAN and returns its tuple, flags and data.
 pub(super) fn check_tcp_frame(frame: &[u8], offload: Option<TxOffload>) -> (FourTuple, TcpFlags, Vec<u8>) {
     let ethernet = ethernet::Frame::parse(frame).unwrap();
     let (source, destination, bytes): (IpAddr, IpAddr, &[u8]) = match ethernet.ether_type() {

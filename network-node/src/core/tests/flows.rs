@@ -15,7 +15,7 @@ use crate::core::*;
 fn a_first_segment_travels_whole_and_without_label() {
     let mut f = Fixture::new();
     let packet = tcp_packet(CLIENT, VIP, Tcp::SYN, &[]);
-    // Ethernet pads short frames; the padding stays behind.
+    // Ethernet pads short frames; the padding is not forwarded.
     let mut padded = ip_frame(&packet);
     padded.resize(60, 0xee);
     f.frame(&padded);
@@ -73,7 +73,7 @@ fn congestion_marks_pass_both_ways() {
         for ecn in [Ecn::NotEct, Ecn::Ect0, Ecn::Ect1, Ecn::Ce] {
             f.frame(&ip_frame(&marked(tcp_packet(client, vip, Tcp::ACK, b"GET /"), ecn)));
             assert_eq!(f.sent().ecn, ecn);
-            // Cut, and in one piece; labelled, and whole.
+            // Segmented and in one piece; labelled and whole.
             let answer = tcp_bytes(vip, client, Tcp::ACK | Tcp::CWR, &[7; 3000]);
             f.record(Record { ecn, segment_size: 1000, ..compacted(label(at), &answer) });
             f.record(Record { ecn, ..compacted(label(at), &answer[..1000]) });
@@ -105,7 +105,7 @@ fn an_ipv6_flow_works_alike() {
 
 #[test]
 fn ip_options_are_ignored() {
-    // Record route, timestamp and one that nobody knows (RFC 9293 MUST-50).
+    // Record route, timestamp and an unknown option (RFC 9293 MUST-50).
     for option in [[7, 7, 4, 0, 0, 0, 0, 0], [68, 8, 5, 0, 0, 0, 0, 0], [0x9e, 4, 1, 2, 0, 0, 0, 0]] {
         let mut f = Fixture::new();
         f.establish(label(1));
@@ -121,7 +121,7 @@ fn ip_options_are_ignored() {
 }
 
 #[test]
-fn a_coalesced_frame_tells_how_many_packets_it_was() {
+fn a_coalesced_frame_carries_its_packet_count() {
     let mut f = Fixture::new();
     f.establish(label(1));
     let packet = tcp_packet(CLIENT, VIP, Tcp::ACK, &[1; 5000]);
@@ -132,7 +132,7 @@ fn a_coalesced_frame_tells_how_many_packets_it_was() {
     assert_eq!((f.core.counters().packets_in, f.core.counters().bytes_in), (5, 5000));
 }
 
-/// A frame from this Ethernet address with the client's addresses, an empty segment with these numbers.
+/// Returns a frame from this Ethernet address with the client's addresses: an empty segment with these numbers.
 fn segment_from(f: &mut Fixture, mac: MacAddr, (seq, ack): (u32, u32)) {
     let mut packet = tcp_packet(CLIENT, VIP, Tcp::ACK, &[]);
     packet[24..28].copy_from_slice(&seq.to_be_bytes());
@@ -176,7 +176,7 @@ fn large_segments_are_cut_by_the_port_and_oversized_ones_dropped() {
     let (frame, offload) = f.transmitted();
     assert_eq!(offload.unwrap().gso, Some(Gso { kind: GsoKind::TcpV4, segment_size: 1448, cwr: false }));
     assert_eq!(check_tcp_frame(&frame, offload).2.len(), 60_000);
-    // Without a segment size, with one beyond the MTU, or beyond an IP packet, nothing can go out.
+    // Without a segment size, with one beyond the MTU, or beyond an IP packet, nothing is transmitted.
     let too_large = tcp_bytes(VIP, CLIENT, Tcp::ACK, &vec![5; 65_530]);
     for (segment_size, bytes) in [(0, &large), (1461, &large), (1448, &too_large)] {
         f.record(Record { segment_size, ..compacted(label(1), bytes) });
@@ -218,7 +218,7 @@ fn the_proxy_learns_that_a_segment_was_longer_than_the_ports_mtu() {
         let (source, destination) = (vip.parse().unwrap(), client.parse().unwrap());
         assert_eq!(quoted, QuotedTcp { source, destination, sequence: 1000 });
     }
-    assert_eq!(f.core.counters().path_errors_told, 2);
+    assert_eq!(f.core.counters().path_errors_reported, 2);
 }
 
 #[test]
@@ -229,10 +229,10 @@ fn flow_end_frees_the_label_after_the_last_segment() {
     f.record(Record { flags: Flags::COMPACTED | Flags::FLOW_END, ..compacted(label(1), &last) });
     f.transmitted();
     assert_eq!((f.core.label_count(), f.core.lingering_count()), (0, 1));
-    // The client's last ACK goes whole to the same worker, which has TIME-WAIT.
+    // The client's last ACK is sent whole to the same worker, which holds TIME-WAIT.
     f.client_sends(Tcp::ACK, &[]);
     assert_eq!(f.sent().label, FlowLabel::NONE);
-    // The label means nothing any more.
+    // The label is no longer bound.
     f.record(compacted(label(1), &last));
     assert_eq!(f.core.counters().drop_unknown_label, 1);
     f.timeout(seconds(15));
@@ -377,7 +377,7 @@ fn a_flood_of_syns_answered_without_labels_leaves_room_for_clients() {
     flood(&mut f, 0);
     assert_eq!((f.core.flow_count(), f.core.label_count()), (33, 1), "half of the table");
 
-    // A client in the midst of it: its SYN, the proxy's cookie without label, more flood, its acknowledgement.
+    // A client during the flood: its SYN, the proxy's cookie without a label, more flood, the client's acknowledgement.
     let client = "10.76.0.2:41000";
     f.frame(&ip_frame(&tcp_packet(client, VIP, Tcp::SYN, &[])));
     assert!(f.sent().label.is_none());

@@ -1,4 +1,4 @@
-//! Frames and records that nobody honest sends: dropped, counted by reason, never a panic.
+//! Frames and records that no correct peer sends: dropped, counted by reason, and never a panic.
 
 use csp_lan::{Checksum as FrameChecksum, Gso, GsoKind};
 use csp_types::FlowLabel;
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use super::fixture::*;
 use crate::core::*;
 
-/// Every drop counter, by name.
+/// Returns every drop counter with its name.
 fn drops(counters: &Counters) -> Vec<(&'static str, u64)> {
     let all = [
         ("malformed", counters.drop_malformed),
@@ -36,7 +36,7 @@ fn check_dropped(what: &str, bytes: &[u8], reason: &'static str) {
     assert_eq!((f.out.tunnel.len(), f.out.lan.len(), f.core.flow_count()), (0, 0, 0), "{what}");
 }
 
-/// A SYN whose IPv4 header was changed, with its header checksum made right again.
+/// Returns a SYN with a changed IPv4 header whose checksum is valid again.
 fn changed_header(change: impl Fn(&mut [u8])) -> Vec<u8> {
     let mut packet = tcp_packet(CLIENT, VIP, Tcp::SYN, &[]);
     change(&mut packet);
@@ -146,7 +146,7 @@ fn records_of_unknown_proxies_and_ports_do_no_harm() {
     assert_eq!((f.core.flow_count(), f.out.lan.len(), f.out.tunnel.len()), (0, 0, 0));
 }
 
-/// A frame near a good one: good, then some bytes changed, then cut.
+/// Generates frames that are almost valid: a valid one, with some bytes changed, then truncated.
 fn near_good() -> impl Strategy<Value = Vec<u8>> {
     let good = prop_oneof![
         Just(ip_frame(&tcp_packet(CLIENT, VIP, Tcp::SYN, b"abc"))),

@@ -42,7 +42,7 @@ fn arp_requests_for_our_addresses_are_answered_and_no_others() {
     let (answer, offload) = f.transmitted();
     assert_eq!((&answer[..6], offload), (&CLIENT_MAC.0[..], None));
     assert_eq!(arp_of(&answer), question.answer(OUR_MAC));
-    // The egress address too; a neighbour's not.
+    // An egress address is answered for as well; a neighbour's address is not.
     for (last, answers) in [(101, 1), (9, 0)] {
         let question = arp::Repr::request(CLIENT_MAC, CLIENT_IP, Ipv4Addr::new(10, 76, 0, last));
         f.frame(&arp_frame(CLIENT_MAC, MacAddr::BROADCAST, &question));
@@ -63,12 +63,12 @@ fn another_host_with_our_address_is_counted_not_believed() {
 fn neighbour_solicitations_are_answered() {
     let mut f = Fixture::new();
     let target: Ipv6Addr = "2001:db8::100".parse().unwrap();
-    let asker: Ipv6Addr = "2001:db8::1".parse().unwrap();
+    let requester: Ipv6Addr = "2001:db8::1".parse().unwrap();
     let question = v6::Message::NeighborSolicitation { target, source_link: Some(CLIENT_MAC) };
-    f.frame(&icmp_v6_frame(&question, asker, v6::solicited_node(target)));
+    f.frame(&icmp_v6_frame(&question, requester, v6::solicited_node(target)));
     let (frame, _) = f.transmitted();
     let packet = ipv6::Packet::parse(ethernet::Frame::parse(&frame).unwrap().payload()).unwrap();
-    assert_eq!((packet.source(), packet.destination(), packet.hop_limit()), (target, asker, 255));
+    assert_eq!((packet.source(), packet.destination(), packet.hop_limit()), (target, requester, 255));
     let expected = v6::Message::NeighborAdvertisement {
         router: false,
         solicited: true,
@@ -77,15 +77,15 @@ fn neighbour_solicitations_are_answered() {
         target_link: Some(OUR_MAC),
     };
     assert_eq!(v6::Message::parse(&packet), Ok(expected));
-    // Duplicate address detection asks without an address: all nodes hear the answer.
+    // Duplicate address detection sends from the unspecified address: the answer goes to all nodes.
     let probe = v6::Message::NeighborSolicitation { target, source_link: None };
     f.frame(&icmp_v6_frame(&probe, Ipv6Addr::UNSPECIFIED, v6::solicited_node(target)));
     let (frame, _) = f.transmitted();
     assert_eq!(frame[..6], [0x33, 0x33, 0, 0, 0, 1]);
-    // Somebody else's address is none of ours.
+    // The address of another host is not answered for.
     let other: Ipv6Addr = "2001:db8::7".parse().unwrap();
     let question = v6::Message::NeighborSolicitation { target: other, source_link: Some(CLIENT_MAC) };
-    f.frame(&icmp_v6_frame(&question, asker, v6::solicited_node(other)));
+    f.frame(&icmp_v6_frame(&question, requester, v6::solicited_node(other)));
     assert_eq!(f.out.lan.len(), 0);
 }
 
@@ -135,7 +135,7 @@ fn a_port_that_nothing_serves_refuses() {
     assert_eq!(frame[42..46], 1001u32.to_be_bytes(), "acknowledges the SYN");
     f.frame(&ip_frame(&tcp_packet(CLIENT, "10.76.0.100:81", Tcp::RST, &[])));
     assert_eq!((f.out.lan.len(), f.core.counters().drop_no_service, f.core.flow_count()), (0, 1, 0));
-    // Nobody connects to an egress address, either.
+    // Nor are there connections to an egress address.
     f.frame(&ip_frame(&tcp_packet(CLIENT, EGRESS_END, Tcp::SYN, &[])));
     let (frame, offload) = f.transmitted();
     assert_eq!(check_tcp_frame(&frame, offload).1, Tcp::RST | Tcp::ACK);
@@ -179,7 +179,7 @@ fn an_active_open_waits_for_its_neighbour() {
     f.frame(&ip_frame(&tcp_packet(PEER, EGRESS_END, Tcp::SYN | Tcp::ACK, &[])));
     let sent = f.sent();
     assert_eq!((sent.label, sent.flags), (label(7), Flags::CHECKSUM_VERIFIED | Flags::COMPACTED));
-    // The next connection finds the neighbour known.
+    // The next connection finds the neighbour in the cache.
     let syn = tcp_packet("10.76.0.101:50001", PEER, Tcp::SYN, &[]);
     f.record(Record { flags: Flags::FLOW_NEW, ..whole(label(8), &syn) });
     assert_eq!(f.transmitted().0[..6], PEER_MAC.0);

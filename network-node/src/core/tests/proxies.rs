@@ -1,4 +1,4 @@
-//! Proxies that come and go, and what happens without one.
+//! Proxies that come up and go down, and behaviour without any proxy.
 
 use csp_types::FlowLabel;
 use csp_wire::tcp::Flags as Tcp;
@@ -70,7 +70,7 @@ fn a_proxy_that_comes_back_may_give_out_its_labels_again() {
     f.establish(label(1));
     f.core.proxy_down(ProxyId(0));
     assert_eq!(f.core.label_count(), 0);
-    // A record that was still on its way binds nothing.
+    // A record that was in transit binds nothing.
     f.proxy_binds(label(1));
     assert_eq!((f.core.label_count(), f.core.counters().drop_stale_label), (0, 1));
     f.core.proxy_up(ProxyId(0), "pn-1".parse().unwrap(), 1);
@@ -125,7 +125,7 @@ fn a_flow_waits_for_its_proxy_while_only_the_tunnel_is_broken() {
     f.core.worker_down(ProxyId(0), 0);
     f.out.tunnel.clear();
     f.client_sends(Tcp::ACK, &[]);
-    assert_eq!(f.sent().proxy, ProxyId(1), "its proxy is dead: another one tells the client");
+    assert_eq!(f.sent().proxy, ProxyId(1), "its proxy is dead: another one resets the client");
 }
 
 #[test]
@@ -143,13 +143,13 @@ fn unknown_connections_are_left_alone_until_all_proxies_were_tried() {
 }
 
 #[test]
-fn a_proxy_whose_source_port_is_anothers_is_told_to_take_another() {
+fn a_proxy_whose_source_port_belongs_to_another_receives_flow_end() {
     let mut f = Fixture::new();
     let syn = tcp_packet(VIP, CLIENT, Tcp::SYN, &[]);
     f.record(Record { flags: Flags::FLOW_NEW, ..whole(label(1), &syn) });
     f.core.proxy_up(ProxyId(1), "pn-2".parse().unwrap(), 1);
     let record = Record { flags: Flags::FLOW_NEW, ..whole(label(8), &syn) };
     f.core.on_record(f.now, ProxyId(1), &record, &mut f.out);
-    let told = f.sent();
-    assert_eq!((told.proxy, told.kind, told.label), (ProxyId(1), RecordKind::FlowEnd, label(8)));
+    let reported = f.sent();
+    assert_eq!((reported.proxy, reported.kind, reported.label), (ProxyId(1), RecordKind::FlowEnd, label(8)));
 }

@@ -1,4 +1,4 @@
-//! What processes may ask for: their agent's word, as their token carries it.
+//! What processes are permitted to do: the grants of their agents, as carried by their tokens.
 
 use std::net::SocketAddr;
 
@@ -7,24 +7,24 @@ use csp_types::{Grant, NodeId};
 use super::pool::{Claim, Pools};
 use crate::reason;
 
-/// A process that has a channel here.
+/// A process with a channel to this worker.
 #[derive(Clone, Debug)]
 pub struct Process {
     /// Its node.
     pub node: NodeId,
     /// Its name on that node.
     pub name: String,
-    /// The user it runs as; `None` for what its agent does itself.
+    /// The user that it runs as; `None` for connections of the agent itself.
     pub uid: Option<u32>,
-    /// What it may listen on and connect to.
+    /// Where it may listen and connect.
     pub grant: Grant,
 }
 
-/// The superuser, which listens where it likes, beside other users too.
+/// The superuser, which may listen anywhere, also beside other users.
 const ROOT: u32 = 0;
 
 impl Process {
-    /// In whose name the process listens on `port`; the reason in REFUSED where it may not.
+    /// Returns the claim by which the process may listen on `port`; else the reason code of REFUSED.
     pub(super) fn may_listen(&self, port: u16, pools: &Pools) -> Result<Claim, u32> {
         let held = self.grant.holders(port).map(Some);
         let own = self.grant.listens(port).then_some(self.uid);
@@ -36,7 +36,7 @@ impl Process {
         claims.find(|claim| pools.admits(self.node, port, claim)).ok_or(reason::ADDRESS_IN_USE)
     }
 
-    /// Whether the process may connect to `remote`; the reason in REFUSED where it may not.
+    /// Checks that the process may connect to `remote`; else returns the reason code of REFUSED.
     pub(super) fn may_connect(&self, remote: SocketAddr) -> Result<(), u32> {
         match self.grant.connects(remote.ip(), remote.port()) {
             true => Ok(()),
@@ -75,7 +75,7 @@ mod tests {
             (65534, own, 8080, Err(reason::ADDRESS_IN_USE)),
             (65534, own, 8081, Ok(Some(65534))),
             (65534, Grant::NONE, 8081, Err(reason::PERMISSION_DENIED)),
-            // A worker that inherited the listener, and one that has a socket of its own on another address.
+            // A process that inherited the listener, and one with a socket of its own at another address.
             (65534, own.holding([inherited]), 8080, Ok(Some(1000))),
             (65534, own.holding([inherited]), 9090, Err(reason::ADDRESS_IN_USE)),
             (65534, own.holding([Held { uid: 65534, ..inherited }]), 8080, Err(reason::ADDRESS_IN_USE)),

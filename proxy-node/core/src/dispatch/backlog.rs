@@ -1,31 +1,32 @@
-//! Connections of one service that wait for a process: what a listening socket's accept queue is in the kernel, one for
-//! all processes of the service on all its hosts.
+//! The connections of one service that wait for a process: the counterpart of the kernel's accept queue, one for all
+//! processes of the service on all hosts.
 //!
 //! ```text
 //!  established ──┐                       ┌─▶ offered to a process ──▶ accepted
 //!                ├─▶ by time of arrival ─┤
 //!  handed back ──┘   oldest first        ├─▶ client gone
-//!                                        └─▶ reset: nobody serves for GRACE, or `time` is over
+//!                                        └─▶ reset: no process for GRACE, or `time` is over
 //! ```
-//! A connection that a process hands back takes its former place: the order is that of arrival. When the backlog is full,
-//! SYNs are dropped unanswered, so that clients try again; whoever is established is never turned away for its length.
+//! A connection that a process hands back returns to its former place: the order is that of arrival. While the backlog
+//! is full, SYNs are dropped unanswered, so that clients retransmit them; established connections are never dropped
+//! because of its length.
 
 use std::collections::VecDeque;
 
 use csp_types::{Duration, FlowLabel};
 
-/// How long a connection waits while no process of its service listens anywhere: a server that is restarted finds its
-/// clients still there.
+/// How long a connection waits while no process of the service listens anywhere. A server that is restarted within this
+/// time keeps its clients.
 pub const NO_SERVER_GRACE: Duration = Duration::from_secs(3);
-/// Entries of connections that are gone are taken out once there are so many more of them than waiting ones.
+/// Entries of ended connections are removed when they exceed the waiting ones by this number.
 const STALE_MAX: usize = 64;
 
-/// What a service lets wait.
+/// Limits of a service's backlog.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BacklogLimits {
-    /// Connections that wait at once; from there on SYNs are dropped.
+    /// Largest number of waiting connections; beyond it SYNs are dropped.
     pub connections: usize,
-    /// How long one waits while processes of the service listen; `None`: as long as its client does.
+    /// How long a connection waits while processes of the service listen; `None`: as long as its client does.
     pub time: Option<Duration>,
 }
 
@@ -35,8 +36,8 @@ impl Default for BacklogLimits {
     }
 }
 
-/// The queue. Entries of connections that left it otherwise than from its front stay until they come up; `waits` distinguishes
-/// them.
+/// The queue. Entries of connections that left it elsewhere than at the front stay until they reach the front; the
+/// argument `waits` of the methods distinguishes them.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     queue: VecDeque<(u64, FlowLabel)>,
@@ -44,7 +45,7 @@ pub(crate) struct Backlog {
 }
 
 impl Backlog {
-    /// Connections that wait.
+    /// Returns the number of waiting connections.
     pub(crate) fn len(&self) -> usize {
         self.waiting
     }
@@ -53,12 +54,12 @@ impl Backlog {
         self.waiting == 0
     }
 
-    /// The connection that arrived first; the queue is [settled](Self::settle).
+    /// Returns the connection that arrived first. The front of the queue always waits ([`settle`](Self::settle)).
     pub(crate) fn first(&self) -> Option<FlowLabel> {
         self.queue.front().map(|(_, label)| *label)
     }
 
-    /// Puts a connection behind those that arrived before it; `arrived` counts arrivals.
+    /// Inserts a connection behind those that arrived before it; `arrived` is its number in the order of arrival.
     pub(crate) fn insert(&mut self, arrived: u64, label: FlowLabel) {
         let at = match self.queue.back() {
             Some((last, _)) if *last > arrived => self.queue.partition_point(|(other, _)| *other <= arrived),
@@ -68,13 +69,13 @@ impl Backlog {
         self.waiting += 1;
     }
 
-    /// A connection waits no longer.
+    /// Records that a connection no longer waits.
     pub(crate) fn left(&mut self, waits: impl Fn(u64, FlowLabel) -> bool) {
         self.waiting = self.waiting.saturating_sub(1);
         self.settle(waits);
     }
 
-    /// Takes entries of connections that are gone off the front, and out of the middle where they are too many.
+    /// Removes entries that no longer wait from the front; from all of the queue if there are too many.
     fn settle(&mut self, waits: impl Fn(u64, FlowLabel) -> bool) {
         while self.queue.front().is_some_and(|(arrived, label)| !waits(*arrived, *label)) {
             self.queue.pop_front();

@@ -1,6 +1,7 @@
-//! Connections between two owners: one process has left them with a ticket, another one will bring it.
+//! Connections between two owners: a process has left them with a ticket, and another one will present it.
 //!
-//! Meanwhile the client's bytes wait in its TCB under TCP's own flow control. A connection that nobody takes is reset.
+//! Meanwhile the client's bytes wait in the TCB under TCP's own flow control. A connection that no process takes over
+//! in time is reset.
 
 use std::collections::VecDeque;
 
@@ -16,11 +17,12 @@ use crate::{Lane, ProxyOutput, reason};
 /// How long a connection waits for its new owner before it is reset.
 pub const HANDOVER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Connections that were left, the oldest first; some have an owner again.
+/// Connections that were left, oldest first; some of them have a new owner already.
 pub(super) type Left = VecDeque<(Instant, FlowLabel)>;
 
 impl Dispatcher {
-    /// HAND_OVER: what came before it on the lane was processed; the answer is the last message to this owner.
+    /// Processes HAND_OVER. Earlier messages on the lane have been processed; the answer is the last message to this
+    /// owner.
     pub(crate) fn hand_over(
         &mut self,
         cx: &mut Context<'_, impl ProxyOutput>,
@@ -36,11 +38,11 @@ impl Dispatcher {
         self.left.push_back((cx.now, label));
         cx.recorder.counters.handed_over += 1;
         cx.record(label, TraceKind::HandedOver, 0);
-        // Where the lane is gone the flow waits for its new owner all the same.
+        // If the lane is down, the flow still waits for its new owner.
         cx.send(lane, MessageHeader::of_flow(MessageKind::HandedOver, label, 0, 0), &[]);
     }
 
-    /// TAKE_OVER: the bearer of the ticket is the owner from now on. `false`: it is refused.
+    /// Processes TAKE_OVER: the process with the ticket becomes the owner. Returns `false` if it is refused.
     pub(crate) fn take_over(
         &mut self,
         cx: &mut Context<'_, impl ProxyOutput>,
@@ -70,12 +72,12 @@ impl Dispatcher {
         true
     }
 
-    /// When the connection that was left longest ago is to be given up.
+    /// Returns when the connection that was left first expires.
     pub(crate) fn left_deadline(&self) -> Option<Instant> {
         self.left.front().map(|(since, _)| *since + HANDOVER_TIMEOUT)
     }
 
-    /// The next connection that was left and that no process took in time.
+    /// Returns the next connection that no process took over in time.
     pub(crate) fn next_abandoned(&mut self, now: Instant, flows: &FlowTable) -> Option<FlowLabel> {
         while let Some((since, label)) = self.left.pop_front_if(|(since, _)| *since + HANDOVER_TIMEOUT <= now)
         {

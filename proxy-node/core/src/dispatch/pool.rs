@@ -1,22 +1,24 @@
-//! Pool members and their listeners: who may get the next connection.
+//! Pool members and their listeners: which processes may receive the next connection.
 //!
-//! A member is (application node, port). Its processes announce listeners over their channels and say how many
-//! connections they would take (accept credit); a process that only holds the listening socket (an nginx master)
-//! never grants any and so is never offered a connection.
+//! A member is (application node, port). Its processes announce listeners over their channels and grant accept credit:
+//! the number of connections that they would accept. A process that only holds the listening socket (an nginx master)
+//! grants none and so is never offered a connection.
 //!
 //! ```text
 //!  by_address ─▶ member ─▶ ready: listeners that take offers, fewest connections first
 //!                        ─▶ idle: those of them that have answered every offer
 //!  listeners: (channel, id) ─▶ member, credit, open, unanswered
 //! ```
-//! Listeners of one member may be bound to different addresses; the most specific get a connection, as in the kernel (`bound`).
+//! Listeners of one member may be bound to different addresses; the most specific ones are offered a connection, as in
+//! the kernel (`bound`).
 //!
-//! A process that lost an offer unanswered, or handed one back, is in doubt: others come first until it accepts or one of
-//! its connections ends, but for a trial now and then. A process that is *slow*, with an offer unanswered for long, gets no
-//! further ones until it accepts: connections wait in the service's backlog, where any process can have them.
+//! A process is *in doubt* if it left an offer unanswered or handed one back. Others are preferred until it accepts,
+//! one of its connections ends, or it is tried again after a while. A process is *slow* if it has left an offer
+//! unanswered for long. It gets no further offers until it accepts: connections wait in the service's backlog, where
+//! any process can get them.
 //!
-//! Everything is found by key; only the members of one service are looked at one by one (policy bounds them). A member
-//! is forgotten when no service names it, nobody listens there and no connection is at it.
+//! All lookups are by key, except that the members of one service are iterated (policy bounds their number). A member
+//! is removed when no service names it, no process listens there and it has no connection.
 
 mod bound;
 mod choose;
@@ -34,71 +36,71 @@ use listener::Listener;
 pub use owner::Claim;
 use place::Place;
 
-/// Members one proxy worker can know, named by policy or announced by applications.
+/// Largest number of members that one proxy worker keeps, named by policy or announced by applications.
 pub const MEMBERS_MAX: usize = 4096;
-/// Listeners (processes) of one member.
+/// Largest number of listeners (processes) of one member.
 pub const LISTENERS_PER_MEMBER_MAX: usize = 1024;
 
-/// Listeners that one process may have.
+/// Largest number of listeners of one process.
 pub const LISTENERS_PER_CHANNEL_MAX: usize = 256;
-/// Accept credit that one listener can hold: what a process grants beyond it is not believed.
+/// Largest accept credit of one listener; credit beyond it is discarded.
 pub const ACCEPT_CREDIT_MAX: u32 = 4096;
 
-/// Offers that a process may leave unanswered: enough to keep it busy over the way to it and back.
+/// Largest number of unanswered offers of a process: enough to keep it busy for one round trip.
 pub const UNANSWERED_MAX: u32 = 64;
 
-/// Names a channel to an application process within one worker; never reused while the worker lives.
+/// Identifies a channel to an application process within one worker; not reused during the worker's lifetime.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ChannelId(pub u32);
 
 /// Index of a member in [`Pools`]. Valid while a service names the member, a process listens there, or a connection
-/// that was [chosen](Pools::choose) for it is not [released](Pools::release) or [void](Pools::void).
+/// that was [chosen](Pools::choose) for it has not been [released](Pools::release) or [voided](Pools::void).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct MemberId(pub u32);
 
-/// One server of a pool.
+/// One member of a pool.
 #[derive(Clone, Debug)]
 pub struct Member {
     /// The application node.
     pub node: NodeId,
-    /// The port its processes listen on.
+    /// The port that its processes listen on.
     pub port: u16,
-    /// Connections offered to it or open at it.
+    /// Connections that are offered to it or open.
     pub open: u32,
-    /// Connections that its processes accepted.
+    /// Connections that its processes have accepted.
     pub accepted: u64,
     listeners: usize,
-    /// Whose the port is while any process listens.
+    /// The owner of the port while any process listens.
     owner: Option<Claim>,
     credit: u64,
     bound: Bound,
-    /// Since when nobody listens there.
+    /// Since when no process listens there.
     unserved_since: Instant,
-    /// Listeners that take offers.
+    /// Listeners that can be offered connections.
     ready: BTreeSet<Place>,
-    /// Those of them without an unanswered offer.
+    /// Listeners of `ready` without an unanswered offer.
     idle: BTreeSet<Place>,
-    /// Services that name it, each once.
+    /// Services that name this member, each once.
     services: Vec<u32>,
 }
 
 impl Member {
-    /// Processes that listen there.
+    /// Returns the number of processes that listen.
     pub fn listener_count(&self) -> usize {
         self.listeners
     }
 
-    /// Connections its processes would take now.
+    /// Returns the number of connections that its processes would accept now.
     pub fn accept_credit(&self) -> u64 {
         self.credit
     }
 
-    /// The services that name it.
+    /// Returns the services that name this member.
     pub fn services(&self) -> &[u32] {
         &self.services
     }
 
-    /// Takes a listener out of both lists.
+    /// Removes a listener from both lists.
     fn set_out(&mut self, listener: &Listener, channel: ChannelId, id: u32) {
         let place = (listener.doubted, listener.open, channel, id);
         self.ready.remove(&place);
@@ -110,16 +112,16 @@ impl Member {
     }
 }
 
-/// Why a listener was not taken.
+/// Why a listener was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ListenError {
     /// [`MEMBERS_MAX`], [`LISTENERS_PER_MEMBER_MAX`] or [`LISTENERS_PER_CHANNEL_MAX`] is reached.
     Full,
-    /// The channel used this listener id already.
+    /// The channel uses this listener id already.
     Duplicate,
 }
 
-/// Where a connection goes: the member, the process' channel, and the listener's id on it.
+/// The target of a connection: the member, the process's channel, and the listener's id on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Choice {
     /// The pool member.
@@ -130,7 +132,7 @@ pub struct Choice {
     pub listener: u32,
 }
 
-/// All members that this worker knows.
+/// All members known to this worker.
 #[derive(Debug, Default)]
 pub struct Pools {
     members: Vec<Option<Member>>,
@@ -139,27 +141,27 @@ pub struct Pools {
     listeners: HashMap<(ChannelId, u32), Listener>,
     /// The listener ids of each channel that has any.
     by_channel: HashMap<ChannelId, Vec<u32>>,
-    /// A listener that took no offers takes some now.
+    /// A listener that could not be offered connections has become ready.
     readied: bool,
 }
 
 impl Pools {
-    /// No members yet.
+    /// Creates an empty table.
     pub fn new() -> Self {
         Pools::default()
     }
 
-    /// Members that are known.
+    /// Returns the number of members.
     pub fn len(&self) -> usize {
         self.by_address.len()
     }
 
-    /// Whether none is.
+    /// Returns whether there are no members.
     pub fn is_empty(&self) -> bool {
         self.by_address.is_empty()
     }
 
-    /// `service` names the member (`node`, `port`), which is made when it is new; `None` when [`MEMBERS_MAX`] is
+    /// Records that `service` names the member (`node`, `port`), which is created if new; `None` if [`MEMBERS_MAX`] is
     /// reached.
     pub fn name(&mut self, now: Instant, node: NodeId, port: u16, service: u32) -> Option<MemberId> {
         let id = self.member(now, node, port)?;
@@ -170,20 +172,20 @@ impl Pools {
         Some(id)
     }
 
-    /// `service` no longer names the member.
+    /// Records that `service` no longer names the member.
     pub fn unname(&mut self, member: MemberId, service: u32) {
         if let Some(known) = self.get_mut(member) {
             known.services.retain(|s| *s != service);
         }
-        self.forget_if_unused(member);
+        self.remove_if_unused(member);
     }
 
-    /// Looks at a member.
+    /// Returns a member.
     pub fn get(&self, member: MemberId) -> Option<&Member> {
         self.members.get(member.0 as usize)?.as_ref()
     }
 
-    /// A process of `node` listens at `address`.
+    /// Adds a listener of a process of `node` at `address`.
     pub fn listen(
         &mut self,
         node: NodeId,
@@ -197,7 +199,7 @@ impl Pools {
         if self.by_channel.get(&channel).is_some_and(|ids| ids.len() >= LISTENERS_PER_CHANNEL_MAX) {
             return Err(ListenError::Full);
         }
-        // Somebody listens there from now on: when nobody did before does not matter.
+        // The member has a listener from now on, so `unserved_since` has no meaning.
         let id = self.member(Instant::ZERO, node, address.port()).ok_or(ListenError::Full)?;
         let member = self.get_mut(id).ok_or(ListenError::Full)?;
         if member.listeners >= LISTENERS_PER_MEMBER_MAX {
@@ -220,8 +222,8 @@ impl Pools {
         Ok(id)
     }
 
-    /// A process would take `more` further connections at its listener. One that had no credit left has come back to its
-    /// listener: there is no doubt of it any more. Returns the member, or `None` for a listener that it does not have.
+    /// Adds `more` accept credit to a listener. If it had none left, the process has come back to its listener and is
+    /// no longer in doubt. Returns the member, or `None` if there is no such listener.
     pub fn grant(&mut self, channel: ChannelId, listener: u32, more: u32) -> Option<MemberId> {
         self.change(channel, listener, |l| {
             if l.credit == 0 {
@@ -231,14 +233,14 @@ impl Pools {
         })
     }
 
-    /// A process takes back the credit of its listener; returns how much that was.
+    /// Withdraws the accept credit of a listener; returns the amount.
     pub fn withdraw_credit(&mut self, channel: ChannelId, listener: u32) -> u32 {
         let mut unused = 0;
         self.change(channel, listener, |l| unused = std::mem::take(&mut l.credit));
         unused
     }
 
-    /// A process stops listening; returns the member, which may be forgotten by it.
+    /// Removes a listener; returns its member, which may have been removed with it.
     pub fn unlisten(&mut self, now: Instant, channel: ChannelId, listener: u32) -> Option<MemberId> {
         let member = self.remove_listener(now, channel, listener)?;
         let of_channel = self.by_channel.get_mut(&channel)?;
@@ -249,36 +251,36 @@ impl Pools {
         Some(member)
     }
 
-    /// A process is gone: all its listeners go.
-    pub fn forget_channel(&mut self, now: Instant, channel: ChannelId) {
+    /// Removes all listeners of a channel that is down.
+    pub fn remove_channel(&mut self, now: Instant, channel: ChannelId) {
         for listener in self.by_channel.remove(&channel).unwrap_or_default() {
             self.remove_listener(now, channel, listener);
         }
     }
 
-    /// Since when nobody listens at any of these members; `None`: somebody does.
+    /// Returns since when no process listens at any of these members; `None` if one does.
     pub fn unserved_since(&self, members: &[MemberId]) -> Option<Instant> {
         let members = || members.iter().filter_map(|id| self.get(*id));
         let served = members().any(|member| member.listeners > 0);
         (!served).then(|| members().map(|member| member.unserved_since).max().unwrap_or(Instant::ZERO))
     }
 
-    /// Whether a listener that took no offers takes some since this was last asked.
+    /// Returns whether a listener has become ready since the last call.
     pub fn take_readied(&mut self) -> bool {
         std::mem::take(&mut self.readied)
     }
 
-    /// What the next [`take_readied`](Self::take_readied) returns.
+    /// Returns what the next [`take_readied`](Self::take_readied) will return.
     pub fn is_readied(&self) -> bool {
         self.readied
     }
 
-    /// The next [`take_readied`](Self::take_readied) is true.
+    /// Makes the next [`take_readied`](Self::take_readied) return true.
     pub fn set_readied(&mut self) {
         self.readied = true;
     }
 
-    /// The process has accepted what was offered to it.
+    /// Records that the process has accepted its offer.
     pub fn accepted(&mut self, choice: Choice) {
         if let Some(member) = self.get_mut(choice.member) {
             member.accepted += 1;
@@ -289,22 +291,22 @@ impl Pools {
         });
     }
 
-    /// An offer of the process goes unanswered for long: it gets no further ones until it accepts.
+    /// Marks a process that has left an offer unanswered for long: it gets no further offers until it accepts.
     pub fn mark_slow(&mut self, choice: Choice) {
         self.change(choice.channel, choice.listener, |l| l.slow = l.unanswered > 0);
     }
 
-    /// An accepted connection is over, or its process has left it.
+    /// Releases an accepted connection that has ended, or that its process has left.
     pub fn release(&mut self, choice: Choice) {
         self.leave(choice, |l| l.doubted = Instant::ZERO);
     }
 
-    /// An offer is over that the process did not answer: its client left, or the process did.
+    /// Releases an unanswered offer whose client or process has gone.
     pub fn void(&mut self, choice: Choice) {
         self.leave(choice, Listener::answered);
     }
 
-    /// An offer is void, for which the process is in doubt: it did not answer, or handed the connection back.
+    /// Releases an offer and puts its process in doubt: it did not answer, or handed the connection back.
     pub fn doubt(&mut self, now: Instant, choice: Choice) {
         self.leave(choice, |l| {
             l.answered();
@@ -312,7 +314,7 @@ impl Pools {
         });
     }
 
-    /// As [`void`](Self::void), for a process that cannot be reached any more: it is offered nothing further.
+    /// As [`void`](Self::void), for a process whose channel is about to go down: it gets no further offers.
     pub fn give_up(&mut self, choice: Choice) {
         self.leave(choice, |l| {
             l.answered();
@@ -320,7 +322,7 @@ impl Pools {
         });
     }
 
-    /// A connection is at its listener no longer.
+    /// Removes a connection from its listener.
     fn leave(&mut self, choice: Choice, f: impl FnOnce(&mut Listener)) {
         self.change(choice.channel, choice.listener, |l| {
             l.open = l.open.saturating_sub(1);
@@ -329,14 +331,14 @@ impl Pools {
         if let Some(member) = self.get_mut(choice.member) {
             member.open = member.open.saturating_sub(1);
         }
-        self.forget_if_unused(choice.member);
+        self.remove_if_unused(choice.member);
     }
 
     fn get_mut(&mut self, member: MemberId) -> Option<&mut Member> {
         self.members.get_mut(member.0 as usize)?.as_mut()
     }
 
-    /// The member (`node`, `port`), made when it is new.
+    /// Returns the member (`node`, `port`), created if new.
     fn member(&mut self, now: Instant, node: NodeId, port: u16) -> Option<MemberId> {
         if let Some(known) = self.by_address.get(&(node, port)) {
             return Some(*known);
@@ -367,7 +369,7 @@ impl Pools {
         Some(MemberId(at))
     }
 
-    /// Changes a listener and its place among those that are ready; returns its member.
+    /// Changes a listener, and updates its entry in the lists of ready ones; returns its member.
     fn change(&mut self, channel: ChannelId, id: u32, f: impl FnOnce(&mut Listener)) -> Option<MemberId> {
         let listener = self.listeners.get_mut(&(channel, id))?;
         let before = *listener;
@@ -396,11 +398,11 @@ impl Pools {
             member.unserved_since = now;
             member.credit -= u64::from(gone.credit);
         }
-        self.forget_if_unused(gone.member);
+        self.remove_if_unused(gone.member);
         Some(gone.member)
     }
 
-    fn forget_if_unused(&mut self, id: MemberId) {
+    fn remove_if_unused(&mut self, id: MemberId) {
         let Some(slot) = self.members.get_mut(id.0 as usize) else { return };
         if let Some(gone) = slot.take_if(|m| m.is_unused()) {
             self.by_address.remove(&(gone.node, gone.port));

@@ -1,7 +1,7 @@
 //! Services as this worker serves them.
 //!
-//! A service that policy drops is kept while connections of it live, and forgotten with the last of them. Its number
-//! carries a generation: a handshake that began before a service was forgotten ends at no other service.
+//! A service that is no longer in the policy is kept while it has connections, and removed with the last of them. Its
+//! number contains a generation: a handshake that began before the removal completes at no other service.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use csp_types::{FlowLabel, Instant, NodeId};
 use super::backlog::{Backlog, BacklogLimits};
 use super::pool::{MemberId, Pools};
 
-/// A server of a pool as policy names it.
+/// A pool member as named by policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PoolServer {
     /// The application node.
@@ -22,23 +22,23 @@ pub struct PoolServer {
     pub port: u16,
 }
 
-/// A service as policy names it.
+/// A service as named by policy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServiceSpec {
     /// Its name.
     pub name: String,
     /// VIP and port.
     pub address: SocketAddr,
-    /// Where its connections go.
+    /// The pool of its connections.
     pub pool: Vec<PoolServer>,
-    /// How its connections behave.
+    /// TCP options of its connections.
     pub tcp: ServiceTcp,
-    /// How many of them wait for a process, and how long.
+    /// Limits of its backlog.
     pub backlog: BacklogLimits,
 }
 
-/// How the connections of a service, or those that applications open by an egress rule, behave, where policy says so;
-/// the rest is the engine's configuration.
+/// TCP options that the policy sets for the connections of a service, or for those that applications open by an egress
+/// rule. Unset ones follow the engine's configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ServiceTcp {
     /// Congestion control.
@@ -47,14 +47,14 @@ pub struct ServiceTcp {
     pub ecn: Option<EcnMode>,
     /// Pacing.
     pub pacing: Option<bool>,
-    /// Idle seconds before keepalive probes (RFC 9293 §3.8.4); 0: none are sent.
+    /// Idle seconds before keepalive probes (RFC 9293 §3.8.4); 0 disables them.
     pub keepalive_s: Option<u32>,
-    /// Seconds that sent data may stay unacknowledged (RFC 5482); 0: as long as it is retransmitted.
+    /// Seconds that sent data may stay unacknowledged (RFC 5482); 0 means as long as it is retransmitted.
     pub user_timeout_s: Option<u32>,
 }
 
 impl ServiceTcp {
-    /// The options of such connections.
+    /// Returns the engine's options of such connections.
     pub(crate) fn options(&self, config: &StackConfig) -> ConnectionOptions {
         let options = config.connection_options();
         let seconds = |s: u32| (s > 0).then(|| Duration::from_secs(s.into()));
@@ -69,10 +69,11 @@ impl ServiceTcp {
     }
 }
 
-/// Bits of a service's number that are its place in the table.
+/// Bits of a service's number that hold its index in the table.
 const PLACE_BITS: u32 = 16;
 const PLACE_MASK: u32 = (1 << PLACE_BITS) - 1;
-/// Generations of a place: one bit less than there is room for, so that no number is [`u32::MAX`](crate::events::NO_SERVICE).
+/// Mask of the generation: one bit less than available, so that no number equals
+/// [`u32::MAX`](crate::events::NO_SERVICE).
 const GENERATION_MASK: u32 = (1 << (31 - PLACE_BITS)) - 1;
 
 #[derive(Debug)]
@@ -81,16 +82,16 @@ pub(crate) struct Service {
     pub(crate) members: Vec<MemberId>,
     /// Connections that wait for a process.
     pub(crate) backlog: Backlog,
-    /// The engine drops SYNs to it, since the backlog is full.
+    /// The engine drops SYNs to this service because the backlog is full.
     pub(crate) backlog_full: bool,
-    /// Connections that live, waiting ones included.
+    /// Number of connections, waiting ones included.
     flows: usize,
-    /// `false` once policy no longer names it; its connections live on.
+    /// `false` once the policy no longer names it; its connections continue.
     pub(crate) active: bool,
 }
 
 impl Service {
-    /// Whether its backlog takes no further connections.
+    /// Returns whether its backlog has no room.
     pub(crate) fn is_full(&self) -> bool {
         self.backlog.len() >= self.spec.backlog.connections
     }
@@ -102,10 +103,10 @@ struct Slot {
     service: Option<Service>,
 }
 
-/// Addresses to listen on, with the service's number, and addresses to listen on no longer.
+/// Addresses to start listening on, with the service's number, and addresses to stop listening on.
 pub(crate) type Changes = (Vec<(SocketAddr, u32)>, Vec<SocketAddr>);
 
-/// The services that policy names, and those whose connections live on.
+/// The services of the policy, and removed ones that still have connections.
 #[derive(Debug, Default)]
 pub(crate) struct Services {
     slots: Vec<Slot>,
@@ -118,7 +119,7 @@ pub(crate) struct Services {
 }
 
 impl Services {
-    /// Takes a new generation of policy; says which addresses to listen on and which no longer.
+    /// Replaces the services by those of a new policy generation. Returns where to start and to stop listening.
     pub(crate) fn replace(&mut self, now: Instant, specs: Vec<ServiceSpec>, pools: &mut Pools) -> Changes {
         let before: Vec<SocketAddr> = self.iter().filter(|s| s.active).map(|s| s.spec.address).collect();
         let known: Vec<u32> = self.numbers().collect();
@@ -142,12 +143,12 @@ impl Services {
             listen.push((address, number));
         }
         self.by_address = listen.iter().copied().collect();
-        known.into_iter().for_each(|number| self.forget_if_over(number, pools));
+        known.into_iter().for_each(|number| self.remove_if_over(number, pools));
         let gone = before.into_iter().filter(|a| !listen.iter().any(|(l, _)| l == a)).collect();
         (listen, gone)
     }
 
-    /// A new service without members; `None`: more services live on than numbers can tell apart.
+    /// Adds a service without members; `None` if all service numbers are in use.
     fn insert(&mut self, name: String) -> Option<u32> {
         let at = match self.free.pop() {
             Some(at) => at,
@@ -173,7 +174,7 @@ impl Services {
         Some(number)
     }
 
-    /// The active service at an address.
+    /// Returns the active service at an address.
     pub(crate) fn at(&self, address: SocketAddr) -> Option<u32> {
         self.by_address.get(&address).copied()
     }
@@ -195,18 +196,18 @@ impl Services {
         self.slots.iter().filter_map(|s| s.service.as_ref())
     }
 
-    /// The numbers of all services.
+    /// Returns the numbers of all services.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> {
         let number = |(at, slot): (usize, &Slot)| slot.generation << PLACE_BITS | at as u32;
         self.slots.iter().enumerate().filter(|(_, s)| s.service.is_some()).map(number)
     }
 
-    /// Services with connections that wait for a process.
+    /// Returns the services with connections that wait for a process.
     pub(crate) fn waiting(&self) -> &[u32] {
         &self.waiting
     }
 
-    /// Lets a connection of a service wait.
+    /// Adds a connection of a service to the backlog.
     pub(crate) fn wait(&mut self, number: u32, arrived: u64, label: FlowLabel) {
         let Some(service) = self.get_mut(number) else { return };
         service.backlog.insert(arrived, label);
@@ -215,7 +216,7 @@ impl Services {
         }
     }
 
-    /// A connection of a service waits no longer; `waits` is true of those that do.
+    /// Records that a connection of a service no longer waits; `waits` is true for those that still do.
     pub(crate) fn left_backlog(&mut self, number: u32, waits: impl Fn(u64, FlowLabel) -> bool) {
         let Some(service) = self.get_mut(number) else { return };
         service.backlog.left(waits);
@@ -224,20 +225,20 @@ impl Services {
         }
     }
 
-    /// A connection of this service begins; `false`: there is no such service any more.
+    /// Counts a new connection of this service; `false` if the service does not exist any more.
     pub(crate) fn flow_began(&mut self, number: u32) -> bool {
         self.get_mut(number).map(|s| s.flows += 1).is_some()
     }
 
-    /// A connection of this service is over.
+    /// Counts the end of a connection of this service.
     pub(crate) fn flow_ended(&mut self, number: u32, pools: &mut Pools) {
         if let Some(service) = self.get_mut(number) {
             service.flows = service.flows.saturating_sub(1);
         }
-        self.forget_if_over(number, pools);
+        self.remove_if_over(number, pools);
     }
 
-    fn forget_if_over(&mut self, number: u32, pools: &mut Pools) {
+    fn remove_if_over(&mut self, number: u32, pools: &mut Pools) {
         if self.get(number).is_none_or(|s| s.active || s.flows > 0) {
             return;
         }

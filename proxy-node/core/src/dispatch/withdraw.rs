@@ -1,14 +1,14 @@
-//! Offers that stay unanswered: a process that is busy with one connection for long must not keep others from processes
-//! that wait for them, as the kernel's one queue for all of them would not.
+//! Unanswered offers: a process that is busy with one connection for long must not hold others back from processes that
+//! are ready for them, just as it would not with the kernel's single accept queue.
 //!
 //! ```text
 //!  proxy ── OPEN ──▶ busy process     no answer for OFFER_PATIENCE, and another process is idle
 //!        ── RESET ─▶ busy process     as for a client that left before it was accepted
 //!        ── OPEN ──▶ idle process
-//!        ◀── CLOSE ─ busy process     late; what comes of it before is about the offer that is void
+//!        ◀── CLOSE ─ busy process     late; earlier messages of it concern the voided offer
 //! ```
-//! Until that answer, what the busy process sends about the connection is ignored, and it is not offered the same one again:
-//! it does not look at its channel, and the connection would be stuck there.
+//! Until that answer, the proxy ignores what the busy process sends about the connection, and does not offer it the
+//! same connection again: the process does not read its channel, so the connection would be delayed again.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -24,37 +24,37 @@ use crate::{Lane, ProxyOutput, reason};
 
 /// How long an offer stays with a process that does not answer while another one is idle.
 pub const OFFER_PATIENCE: Duration = Duration::from_millis(20);
-/// How long at most while no process is idle, but others accept: a process that computes for long, its listener out of its
-/// waits or not, keeps nothing for ever.
+/// Upper limit of that time while no process is idle but others accept. A process that computes for long cannot keep an
+/// offer for ever, whether or not it waits on its listener.
 const BUSY_PATIENCE: Duration = Duration::from_secs(1);
-/// How often [`OFFER_PATIENCE`] doubles, with each process that a connection was withdrawn from: where all are slow to answer, trying one
-/// after the other would make them slower.
+/// How often [`OFFER_PATIENCE`] doubles, once for each process that a connection was withdrawn from. If all processes
+/// are slow to answer, trying one after the other would slow them further.
 const DOUBLINGS_MAX: u8 = 3;
-/// Unanswered offers that are looked at in one go, and the rest after it.
+/// Number of unanswered offers examined at once; the others are examined after [`LOOK_REST`].
 const LOOK_MAX: usize = 64;
 const LOOK_REST: Duration = Duration::from_millis(1);
-/// Connections with withdrawn offers that were not answered, and such offers of each; beyond them offers stay where they
-/// are.
+/// Limits of the connections with unanswered withdrawn offers, and of such offers of each connection. Beyond them
+/// offers are not withdrawn.
 const WITHDRAWN_MAX: usize = 1024;
 const ANSWERS_MAX: usize = 16;
 
-/// Where answers are due from.
+/// Processes and lanes whose answer is outstanding.
 type Answers = [Option<(ChannelId, Lane)>; ANSWERS_MAX];
 
-/// Offers by their age, and those that were withdrawn.
+/// Offers in order of age, and withdrawn ones.
 #[derive(Debug)]
 pub(crate) struct Offers {
-    /// When to look at each again, the earliest first; some are answered by now.
+    /// When to examine each offer next, earliest first; some have been answered since.
     queue: VecDeque<(Instant, FlowLabel)>,
-    /// Processes and lanes that have not answered, by the connection that was withdrawn from them.
+    /// Processes and lanes that have not answered, by the connection withdrawn from them.
     withdrawn: HashMap<FlowLabel, Answers>,
     rest_until: Instant,
 }
 
 impl Offers {
-    /// For so many connections at once.
+    /// Creates the lists for this number of connections.
     pub(super) fn new(connections: usize) -> Self {
-        // Twice, so that taking answered ones out when it is full is rare.
+        // Twice the number, so that removing answered ones from a full queue is rare.
         Offers {
             queue: VecDeque::with_capacity(2 * connections),
             withdrawn: HashMap::with_capacity(WITHDRAWN_MAX),
@@ -62,33 +62,33 @@ impl Offers {
         }
     }
 
-    /// The processes and lanes from which this connection was withdrawn without an answer so far.
+    /// Returns the processes and lanes from which this connection was withdrawn and that have not answered.
     fn unanswered(&self, label: FlowLabel) -> impl Iterator<Item = (ChannelId, Lane)> {
         let answers = if self.withdrawn.is_empty() { None } else { self.withdrawn.get(&label) };
         answers.into_iter().flatten().flatten().copied()
     }
 
-    /// Whether this connection was withdrawn from that process, which has not answered.
+    /// Returns whether this connection was withdrawn from that process, which has not answered.
     pub(super) fn is_barred(&self, label: FlowLabel, channel: ChannelId) -> bool {
         self.unanswered(label).any(|(from, _)| from == channel)
     }
 
-    /// The connection is over.
-    pub(super) fn forget(&mut self, label: FlowLabel) {
+    /// Removes a connection that has ended.
+    pub(super) fn remove(&mut self, label: FlowLabel) {
         if !self.withdrawn.is_empty() {
             self.withdrawn.remove(&label);
         }
     }
 
-    /// A channel is gone, or one lane of it: no answer will come from there.
-    pub(super) fn forget_channel(&mut self, channel: ChannelId, lane: Option<Lane>) {
+    /// Removes the outstanding answers of a channel, or of one lane of it, that is down.
+    pub(super) fn remove_channel(&mut self, channel: ChannelId, lane: Option<Lane>) {
         self.withdrawn.retain(|_, answers| {
-            forget(answers, |(from, on)| from == channel && lane.is_none_or(|lane| lane == on));
+            clear_answers(answers, |(from, on)| from == channel && lane.is_none_or(|lane| lane == on));
             answers.iter().any(Option::is_some)
         });
     }
 
-    /// Whether one more offer of this connection can be withdrawn.
+    /// Returns whether one more offer of this connection can be withdrawn.
     fn has_room(&self, label: FlowLabel) -> bool {
         match self.withdrawn.get(&label) {
             None => self.withdrawn.len() < WITHDRAWN_MAX,
@@ -96,7 +96,7 @@ impl Offers {
         }
     }
 
-    /// An offer of this connection was withdrawn there; there [is room](Self::has_room) for it.
+    /// Records that an offer of this connection was withdrawn; [`has_room`](Self::has_room) must be true.
     fn withdrawn(&mut self, label: FlowLabel, from: (ChannelId, Lane)) {
         let answers = self.withdrawn.entry(label).or_default();
         if let Some(free) = answers.iter_mut().find(|answer| answer.is_none()) {
@@ -104,10 +104,10 @@ impl Offers {
         }
     }
 
-    /// The process has answered: what it sends about this connection from now on counts.
+    /// Records that the process has answered: its further messages about this connection are processed.
     fn answered(&mut self, label: FlowLabel, by: ChannelId) {
         if let Some(answers) = self.withdrawn.get_mut(&label) {
-            forget(answers, |(from, _)| from == by);
+            clear_answers(answers, |(from, _)| from == by);
             if answers.iter().all(Option::is_none) {
                 self.withdrawn.remove(&label);
             }
@@ -115,21 +115,21 @@ impl Offers {
     }
 }
 
-/// Takes answers out that will not come any more.
-fn forget(answers: &mut Answers, gone: impl Fn((ChannelId, Lane)) -> bool) {
+/// Removes answers that will not arrive any more.
+fn clear_answers(answers: &mut Answers, gone: impl Fn((ChannelId, Lane)) -> bool) {
     for answer in answers {
         answer.take_if(|from| gone(*from));
     }
 }
 
-/// Whether the offer that is looked at when it is `due` is still that of this connection.
+/// Returns whether the offer that was to be examined at `due` is still unanswered.
 fn is_unanswered(flows: &FlowTable, due: Instant, label: FlowLabel) -> bool {
     let offered = |f: &&Flow| matches!(f.stage, Stage::Offered(_)) && f.since + OFFER_PATIENCE <= due;
     flows.get(label).filter(offered).is_some()
 }
 
 impl Dispatcher {
-    /// OPEN was sent: looks whether it is answered after a while.
+    /// Schedules the examination of an offer for which OPEN was sent.
     pub(super) fn watch_offer(&mut self, now: Instant, flows: &FlowTable, label: FlowLabel) {
         if self.offers.queue.len() == self.offers.queue.capacity() {
             self.offers.queue.retain(|(due, label)| is_unanswered(flows, *due, *label));
@@ -137,7 +137,7 @@ impl Dispatcher {
         self.offers.queue.push_back((now + OFFER_PATIENCE, label));
     }
 
-    /// An offer was answered: those at the front of the queue that are need no look.
+    /// Removes answered offers from the front of the queue.
     pub(super) fn drop_answered(&mut self, flows: &FlowTable) {
         while let Some((due, label)) = self.offers.queue.front().copied()
             && !is_unanswered(flows, due, label)
@@ -146,12 +146,12 @@ impl Dispatcher {
         }
     }
 
-    /// When an offer is to be looked at.
+    /// Returns when the next offer is to be examined.
     pub(crate) fn offers_deadline(&self) -> Option<Instant> {
         self.offers.queue.front().map(|(due, _)| self.offers.rest_until.max(*due))
     }
 
-    /// Withdraws offers that went unanswered for too long, where another process would take them.
+    /// Withdraws offers that have been unanswered for too long if another process would accept them.
     pub(crate) fn check_offers(&mut self, cx: &mut Context<'_, impl ProxyOutput>) {
         let mut looked = 0;
         while self.offers_deadline().is_some_and(|due| due <= cx.now)
@@ -173,7 +173,7 @@ impl Dispatcher {
         }
     }
 
-    /// Offers a connection to an idle process instead; `false` where there is none.
+    /// Offers a connection to an idle process instead; `false` if there is none.
     fn withdraw(&mut self, cx: &mut Context<'_, impl ProxyOutput>, label: FlowLabel) -> bool {
         let now = cx.now;
         let Some(flow) = cx.flows.get(label) else { return false };
@@ -189,7 +189,7 @@ impl Dispatcher {
         let wanted = starved || self.pools.any_idle(now, &service.members, local, barred);
         let number = flow.service;
         let reset = MessageHeader::of_flow(MessageKind::Reset, label, reason::CONNECTION_RESET, 0);
-        // Where RESET cannot be sent the lane is about to be reported down.
+        // If RESET cannot be sent, the loss of the lane is about to be reported.
         if !wanted || !self.offers.has_room(label) || !cx.send(lane, reset, &[]) {
             return false;
         }
@@ -208,7 +208,7 @@ impl Dispatcher {
         true
     }
 
-    /// A message of a process about an offer that was withdrawn from it; `false`: it is about something else.
+    /// Processes a message about a withdrawn offer of its sender; `false` if the message concerns something else.
     pub(crate) fn on_withdrawn(
         &mut self,
         recorder: &mut Recorder,
@@ -219,15 +219,15 @@ impl Dispatcher {
         if !self.offers.unanswered(label).any(|from| from == (channel, lane)) {
             return false;
         }
-        recorder.counters.stale_messages += 1; // it crossed our RESET on the way
+        recorder.counters.stale_messages += 1; // it crossed our RESET
         if matches!(kind, MessageKind::Close | MessageKind::Reset | MessageKind::Refused) {
             self.offers.answered(label, channel);
-            self.pools.set_readied(); // to take this very connection, if no other process does
+            self.pools.set_readied(); // the process can be offered this connection again
         }
         true
     }
 
-    /// An offer is void that its process did not answer, or handed back: the connection has none again.
+    /// Voids an offer that its process did not answer or handed back: the connection waits for a process again.
     pub(crate) fn take_back(
         &mut self,
         now: Instant,

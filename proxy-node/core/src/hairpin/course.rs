@@ -1,4 +1,4 @@
-//! The course of a hairpin: how it begins, and how it ends as a connection over TCP would.
+//! The course of a hairpin: how it begins, and that it ends as a connection over TCP would.
 
 use std::net::SocketAddr;
 
@@ -13,8 +13,8 @@ use crate::flow::{Attachment, Flow, Stage};
 use crate::{ChannelId, Egress, Lane, ProxyOutput, reason};
 
 impl Egress {
-    /// The source address of a hairpin to `remote`: as policy says for this destination, and unlike that of any other
-    /// connection. The error is the reason for REFUSED.
+    /// Chooses the source address of a hairpin to `remote`: as the policy specifies for this destination, and different
+    /// from that of any other connection. The error is the reason code of REFUSED.
     fn hairpin_source<O>(&mut self, cx: &Context<'_, O>, remote: SocketAddr) -> Result<SocketAddr, u32> {
         let (_, candidates) = self.candidates(remote).ok_or(reason::NETWORK_UNREACHABLE)?;
         let is_free = |tuple: &FourTuple| {
@@ -29,8 +29,8 @@ impl Egress {
 }
 
 impl<O: ProxyOutput> Turn<'_, O> {
-    /// CONNECT to a service of this proxy; `false`: there is no hairpin left. The connection is established at once, and
-    /// the service's end of it waits for a process like any other, as with a listening socket of the kernel.
+    /// Processes CONNECT to a service of this proxy; `false` if no hairpin is free. The connection is established at
+    /// once; the service's end waits for a process like any other, as with a listening socket of the kernel.
     pub(crate) fn open_hairpin(
         &mut self,
         (channel, lane): (ChannelId, Lane),
@@ -64,18 +64,18 @@ impl<O: ProxyOutput> Turn<'_, O> {
         Ok(true)
     }
 
-    /// The process of a flow sends no more: the other end passes this on once it has passed on all bytes.
+    /// Ends the stream of a flow's process: the other end passes this on after all bytes.
     pub(crate) fn finish_hairpin(&mut self, label: FlowLabel) {
         if let Some(peer) = self.cx.hairpin.finish(label) {
             self.pump.enqueue(self.cx.flows, peer);
         }
     }
 
-    /// The process of a flow is done with the connection: what it wrote is delivered, then the end of the stream.
+    /// Closes the end of a flow's process: queued bytes are delivered, then the end of the stream.
     pub(crate) fn close_hairpin(&mut self, label: FlowLabel) {
         let (unread, _) = self.cx.hairpin.waiting(label);
         if unread > 0 {
-            // RFC 9293 §3.6.1: the other end must learn that its data was not read.
+            // RFC 9293 §3.6.1: the other end must be informed that its data was not read.
             return self.abandon(label);
         }
         self.finish_hairpin(label);
@@ -85,25 +85,25 @@ impl<O: ProxyOutput> Turn<'_, O> {
         self.cx.flows.set_stage(self.cx.now, label, Stage::Finishing);
     }
 
-    /// The process of a flow has written: the other end passes it on, unless its process has closed.
+    /// Processes data of a flow's process: the other end passes it on, unless its process has closed.
     pub(crate) fn hairpin_written(&mut self, label: FlowLabel) {
         let Some(peer) = self.cx.hairpin.peer(label) else { return };
         let closed = self.cx.flows.get(peer).is_none_or(|flow| flow.stage == Stage::Finishing);
         if closed {
-            self.forget(peer);
+            self.remove_flow(peer);
             self.fail_peer(label);
         } else {
             self.pump.enqueue(self.cx.flows, peer);
         }
     }
 
-    /// One end of a hairpin is gone without an end of its stream: the other one is reset.
+    /// Resets the other end of a hairpin whose one end was lost without an end of its stream.
     pub(crate) fn fail_peer(&mut self, peer: FlowLabel) {
         self.cx.recorder.counters.connections_failed += 1;
         self.fail(peer, reason::CONNECTION_RESET);
     }
 
-    /// Ends hairpins whose both directions are done, as TCP does when both FINs are acknowledged.
+    /// Ends hairpins whose both directions are finished, as TCP does when both FINs are acknowledged.
     pub(crate) fn settle_hairpins(&mut self) {
         while let Some(label) = self.cx.hairpin.next_to_settle() {
             let Some(peer) = self.cx.hairpin.peer(label) else { continue };
@@ -116,12 +116,13 @@ impl<O: ProxyOutput> Turn<'_, O> {
                 {
                     self.cx.send(lane, MessageHeader::of_flow(MessageKind::Close, label, 0, 0), &[]);
                 }
-                self.forget(label);
+                self.remove_flow(label);
             }
         }
     }
 
-    /// Whether the process of a flow has received all that the other end's process wrote, and that it has finished.
+    /// Returns whether the process of a flow has received everything that the other process wrote, including its end of
+    /// stream.
     fn has_all(&self, label: FlowLabel) -> bool {
         let (waiting, finished) = self.cx.hairpin.waiting(label);
         let Some(flow) = self.cx.flows.get(label) else { return false };

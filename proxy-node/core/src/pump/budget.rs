@@ -1,14 +1,14 @@
-//! How much an application may have under way to a client: windows are granted out of the send-buffer pool, so that
-//! what was granted always fits.
+//! Limits how much data applications may have in flight to clients: windows are granted from the send-buffer pool, so
+//! that granted bytes always fit.
 
-/// Largest window that a flow begins with, in bytes; one whose path takes more in a round trip gets more
+/// Largest initial window of a flow, in bytes; a flow whose path carries more in a round trip gets a larger one
 /// ([`SendBudget::widen`]).
 pub const WINDOW_MAX: u32 = 256 * 1024;
 const WINDOW_MIDDLE: u32 = 64 * 1024;
-/// Smallest window granted; below this a new flow is refused.
+/// Smallest window granted; if there is no memory for it, a new flow is refused.
 pub const WINDOW_MIN: u32 = 16 * 1024;
 
-/// The memory that windows are granted from: what a window is worth ([`csp_tcp::send_memory`]) is set aside for it.
+/// The memory that windows are granted from: each window reserves [`csp_tcp::send_memory`] bytes of it.
 #[derive(Debug)]
 pub struct SendBudget {
     total: u64,
@@ -17,18 +17,18 @@ pub struct SendBudget {
 }
 
 impl SendBudget {
-    /// A budget of `total` bytes of memory in blocks of `block_len`.
+    /// Creates a budget of `total` bytes of memory in blocks of `block_len`.
     pub fn new(total: u64, block_len: usize) -> Self {
         SendBudget { total, reserved: 0, block_len }
     }
 
-    /// Memory for a window; none for none.
+    /// Returns the memory that a window needs; none for a window of 0.
     fn worth(&self, window: u32) -> u64 {
         if window == 0 { 0 } else { csp_tcp::send_memory(window, self.block_len) }
     }
 
-    /// A window for one more flow: large while less than a quarter of the pool is reserved, smaller as it fills, `None`
-    /// when it is used up.
+    /// Returns a window for a new flow: large while less than a quarter of the pool is reserved, smaller as it fills,
+    /// `None` if it is exhausted.
     pub fn reserve(&mut self) -> Option<u32> {
         let window = match self.reserved {
             r if r < self.total / 4 => WINDOW_MAX,
@@ -43,8 +43,8 @@ impl SendBudget {
         Some(window)
     }
 
-    /// A flow could use a window of `wanted` bytes. What it has from now on: that, while large windows are granted,
-    /// else `window` as before.
+    /// Returns the new window of a flow that could use `wanted` bytes: `wanted` as long as at most a quarter of the
+    /// pool is reserved, otherwise `window` unchanged.
     pub fn widen(&mut self, window: u32, wanted: u32) -> u32 {
         let reserved = (self.reserved + self.worth(wanted)).saturating_sub(self.worth(window));
         if wanted <= window || reserved > self.total / 4 {
@@ -54,17 +54,17 @@ impl SendBudget {
         wanted
     }
 
-    /// Gives a window back.
+    /// Releases a window.
     pub fn release(&mut self, window: u32) {
         self.reserved = self.reserved.saturating_sub(self.worth(window));
     }
 
-    /// Gives back what lies between two windows.
+    /// Releases the difference between two windows.
     pub fn shrink(&mut self, from: u32, to: u32) {
         self.reserved = (self.reserved + self.worth(to)).saturating_sub(self.worth(from));
     }
 
-    /// Bytes reserved now.
+    /// Returns the number of reserved bytes.
     pub fn reserved(&self) -> u64 {
         self.reserved
     }

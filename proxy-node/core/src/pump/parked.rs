@@ -1,4 +1,4 @@
-//! Flows whose DATA found no descriptor on their lane: they wait in line and are not looked at until the lane has room.
+//! Flows whose DATA found no descriptor on their lane: they wait in a queue and are not served until the lane has room.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -6,29 +6,29 @@ use csp_types::FlowLabel;
 
 use crate::Lane;
 
-/// The lines, by lane. In order of the lanes, so that equal runs do equal things.
+/// The queues, ordered by lane, so that equal runs behave equally.
 #[derive(Debug, Default)]
 pub(super) struct Parked {
     lanes: BTreeMap<Lane, VecDeque<FlowLabel>>,
 }
 
 impl Parked {
-    /// Puts a flow at the end of its lane's line.
+    /// Appends a flow to its lane's queue.
     pub(super) fn park(&mut self, lane: Lane, label: FlowLabel) {
         self.lanes.entry(lane).or_default().push_back(label);
     }
 
-    /// Whether flows wait for a lane; others must not overtake them.
+    /// Returns whether flows wait for a lane; others must not overtake them.
     pub(super) fn waits(&self, lane: Lane) -> bool {
         self.lanes.contains_key(&lane)
     }
 
-    /// Flows that wait.
+    /// Returns the number of waiting flows.
     pub(super) fn len(&self) -> usize {
         self.lanes.values().map(VecDeque::len).sum()
     }
 
-    /// The next flow of a lane that is `ready`.
+    /// Removes and returns the next flow of a lane that is `ready`.
     pub(super) fn next_ready(&mut self, ready: impl Fn(Lane) -> bool) -> Option<FlowLabel> {
         if self.lanes.is_empty() {
             return None;
@@ -42,8 +42,8 @@ impl Parked {
         label
     }
 
-    /// Takes out flows that do not `wait` any more; for when a lane is gone.
-    pub(super) fn forget_stale(&mut self, waits: impl Fn(FlowLabel) -> bool) {
+    /// Removes flows for which `waits` is false; called after the loss of a lane.
+    pub(super) fn remove_stale(&mut self, waits: impl Fn(FlowLabel) -> bool) {
         self.lanes.retain(|_, line| {
             line.retain(|label| waits(*label));
             !line.is_empty()

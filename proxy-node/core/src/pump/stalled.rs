@@ -1,7 +1,7 @@
-//! Clients that take nothing of what waits for them: their flows give way when the memory for sending is all granted.
+//! Clients that acknowledge nothing of the data sent to them: their flows are dropped when all send memory is granted.
 //!
-//! Without this, clients that never read would keep out all others: their windows stay granted for as long as their
-//! connections live, and a client that answers window probes keeps its connection for ever (RFC 9293 §3.8.6.1).
+//! Otherwise clients that never read would exclude all others: their windows stay granted as long as their connections
+//! exist, and a client that answers window probes keeps its connection for ever (RFC 9293 §3.8.6.1).
 
 use csp_tcp::Stack;
 use csp_types::{Duration, FlowLabel, Instant};
@@ -9,32 +9,32 @@ use csp_types::{Duration, FlowLabel, Instant};
 use super::Pump;
 use crate::flow::FlowTable;
 
-/// Clients that took nothing for less than this are left alone: a path may be broken for some seconds.
+/// Clients stalled for less than this are not dropped: a path may be interrupted for some seconds.
 const STALL_MIN: Duration = Duration::from_secs(10);
-/// How often the table is looked through, and how much of it at once: what that costs is bounded, however many
+/// Interval between scans of the flow table, and number of flows per scan: the cost is bounded, however many
 /// connections are refused meanwhile.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 const LOOK_FLOWS_MAX: usize = 4_096;
-/// Stalled flows that one look remembers.
+/// Largest number of stalled flows kept per scan.
 const FOUND_MAX: usize = 64;
 
-/// What the last look found.
+/// The result of the last scan.
 #[derive(Debug, Default)]
 pub(super) struct Stalled {
-    /// The longest stalled last.
+    /// The flow that has been stalled longest is last.
     found: Vec<FlowLabel>,
     looked: Option<Instant>,
-    /// Where the next look goes on.
+    /// The slot where the next scan continues.
     cursor: usize,
 }
 
-/// Since when the client has taken nothing of what waits for it, if that is long enough.
+/// Returns since when the client has acknowledged nothing of the data sent to it, if that is long enough.
 fn stalled_since(tcp: &Stack, now: Instant, label: FlowLabel) -> Option<Instant> {
     tcp.unacknowledged_since(label).filter(|since| now.saturating_since(*since) >= STALL_MIN)
 }
 
 impl Pump {
-    /// A flow whose client has taken nothing for long: it is to give way where no window is left.
+    /// Returns a flow whose client has been stalled for long, to be dropped if no window is left.
     pub(crate) fn next_stalled(&mut self, now: Instant, flows: &FlowTable, tcp: &Stack) -> Option<FlowLabel> {
         loop {
             while let Some(label) = self.stalled.found.pop() {

@@ -1,4 +1,4 @@
-//! The relay: passes the bytes of either end to the other as they are, from where they lie.
+//! The relay: passes the bytes of either end to the other unchanged and without copying.
 
 use csp_tcp::Buffer;
 
@@ -6,10 +6,10 @@ use super::{ApplicationEnd, ClientEnd, DATA_MAX, Progress, Service};
 use crate::ProxyOutput;
 use crate::output::Blocked;
 
-/// Most slices of one DATA message; a message of more is cut there.
+/// Largest number of slices of one DATA message; more slices take several messages.
 const PARTS_MAX: usize = 12;
 
-/// The service that changes nothing. It keeps nothing of a flow.
+/// The service that changes nothing. It keeps no state of a flow.
 #[derive(Clone, Copy, Debug)]
 pub struct Relay;
 
@@ -35,7 +35,7 @@ impl Service for Relay {
                 break;
             }
             if let Err(error) = application.send(&parts[..count], len) {
-                // Nothing waits for a lane that is gone: its end ends the flow.
+                // If the lane is down, nothing waits for it: its loss ends the flow.
                 return Progress { moved, blocked: error == Blocked::NoCredit };
             }
             client.consume(len);
@@ -51,7 +51,7 @@ impl Service for Relay {
         client.write(bytes, buffer) == bytes.len() || client.is_over()
     }
 
-    /// In steps worth a message: a quarter of the window.
+    /// Advertises in steps worth a message: a quarter of the window.
     fn return_room(
         &mut self,
         client: &mut impl ClientEnd,

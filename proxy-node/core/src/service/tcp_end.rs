@@ -1,4 +1,4 @@
-//! The client's end of a flow that comes over TCP.
+//! The client's end of a flow over TCP.
 
 use csp_tcp::{Buffer, Stack, State};
 use csp_types::{FlowLabel, Instant};
@@ -48,7 +48,7 @@ impl ClientEnd for TcpEnd<'_> {
         self.tcp.info(self.label).map_or(0, |info| info.send_queue as u32)
     }
 
-    /// Twice the congestion window: one in flight, and one that is there when acknowledgements ask for it.
+    /// Twice the congestion window: one in flight, and one available when acknowledgements permit more.
     fn useful_window(&self) -> u32 {
         let cwnd = self.tcp.info(self.label).map_or(0, |info| info.cwnd);
         cwnd.saturating_mul(2).min(self.tcp.config().send_buffer_max)

@@ -1,4 +1,4 @@
-//! Which network node was told of each label last, so that the one before can be told to forget it.
+//! The network node that each label was announced to last, so that FLOW_END can be sent to the previous one.
 
 use csp_types::FlowLabel;
 
@@ -10,14 +10,15 @@ pub(crate) struct Announced {
 }
 
 impl Announced {
-    /// A table for the label indices from `first_index` on, `capacity` of them.
+    /// Creates a table for `capacity` label indices from `first_index` on.
     pub(crate) fn new(first_index: u32, capacity: usize) -> Self {
         let slots = vec![(FlowLabel::NONE, 0); capacity].into_boxed_slice();
         Announced { first_index: first_index as usize, slots }
     }
 
-    /// The node `via` is told of `label` now. Returns the node that knew this very label until now, if it is another.
-    pub(crate) fn tell(&mut self, label: FlowLabel, via: u32) -> Option<u32> {
+    /// Records that `label` is announced to node `via`. Returns the node that this label was announced to before, if it
+    /// is another one.
+    pub(crate) fn record(&mut self, label: FlowLabel, via: u32) -> Option<u32> {
         let at = label.index().checked_sub(self.first_index)?;
         let (known, before) = std::mem::replace(self.slots.get_mut(at)?, (label, via));
         (known == label && before != via).then_some(before)
@@ -29,12 +30,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_node_before_is_told_once_and_only_of_the_same_connection() {
+    fn the_previous_node_is_returned_once_and_only_for_the_same_connection() {
         let mut announced = Announced::new(1, 4);
         let (old, new) = (FlowLabel::new(2, 0), FlowLabel::new(2, 1));
-        assert_eq!(announced.tell(old, 1), None);
-        assert_eq!(announced.tell(old, 1), None);
-        assert_eq!(announced.tell(old, 2), Some(1));
-        assert_eq!(announced.tell(new, 3), None, "another generation is another connection");
+        assert_eq!(announced.record(old, 1), None);
+        assert_eq!(announced.record(old, 1), None);
+        assert_eq!(announced.record(old, 2), Some(1));
+        assert_eq!(announced.record(new, 3), None, "another generation is another connection");
     }
 }

@@ -16,7 +16,7 @@ use crate::context::Context;
 const PROTOCOL_TCP: u8 = 6;
 
 impl Tunnels {
-    /// Passes a segment to the engine. Returns the flow it belongs to, perhaps [`FlowLabel::NONE`]; `None`: it was
+    /// Passes a segment to the engine. Returns the flow that it belongs to, or [`FlowLabel::NONE`]; `None` if it is
     /// malformed.
     pub(crate) fn on_segment(
         &mut self,
@@ -45,14 +45,15 @@ impl Tunnels {
         if let Err(reason) = taken {
             cx.recorder.counters.drop_tcp += 1;
             if reason == DropReason::StaleLabel {
-                // The node forgets the label; what the client sends next comes whole and can be answered.
+                // The node ends the label; it then sends the client's next segments as whole packets, which can be
+                // answered.
                 let _ = cx.out.tunnel(cx.now, via, &Record::flow_end(record.label, self.worker), &[]);
             }
         }
         if cx.tcp.replies_press() {
-            self.transmit(cx); // a flood's answers: half of their queue is left for what is still to come
+            self.transmit(cx); // replies to a flood: half of their queue is kept free for the rest of the batch
         }
-        // A segment without label may belong to a connection all the same: the SYN's own, or one that moved here.
+        // A segment without a label may belong to a connection: a SYN, or a segment of a connection that moved here.
         let by_tuple = tuple.and_then(|tuple| cx.tcp.label_of(&tuple));
         let label = by_tuple.unwrap_or(record.label);
         cx.recorder.event(TraceEvent {
@@ -71,7 +72,7 @@ impl Tunnels {
 
 type Ends = (std::net::IpAddr, std::net::IpAddr);
 
-/// Source and destination where the record carries its IP header, and the TCP segment.
+/// Returns source and destination if the record carries its IP header, and the TCP segment.
 fn addresses<'a>(record: &Record<'a>) -> Option<(Option<Ends>, &'a [u8])> {
     if record.flags.contains(Flags::COMPACTED) {
         return Some((None, record.payload));

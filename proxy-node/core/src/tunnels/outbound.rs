@@ -12,15 +12,16 @@ use super::Tunnels;
 use crate::context::Context;
 use crate::{Blocked, ProxyOutput};
 
-/// Hops that our packets may take (RFC 1700's recommendation, and Linux' default).
+/// Hop limit of transmitted packets (RFC 1700's recommendation, and Linux's default).
 const HOP_LIMIT: u8 = 64;
 const PROTOCOL_TCP: u8 = 6;
-/// Most payload slices of one segment: the largest segment over the smallest block, and a partial one at either end.
+/// Largest number of payload slices of one segment: the largest segment over the smallest block, and a partial one at
+/// either end.
 const SLICES_MAX: usize = csp_types::limits::SEGMENT_LEN_MAX / 512 + 2;
 
 impl Tunnels {
-    /// Sends what the engine has to send through tunnels that have room for a full segment; a segment handed out by the
-    /// engine counts as sent. Returns whether anything was.
+    /// Sends the engine's segments through tunnels that have room for a full segment. A segment taken from the engine
+    /// counts as sent. Returns whether any was sent.
     pub(crate) fn transmit(&mut self, cx: &mut Context<'_, impl ProxyOutput>) -> bool {
         let (now, mut sent) = (cx.now, false);
         loop {
@@ -48,13 +49,13 @@ impl Tunnels {
                     cx.recorder.counters.client_bytes_out += transmit.payload_len as u64;
                     let (label, via) = (transmit.label, transmit.via);
                     let announces = transmit.flow_new || transmit.flow_end;
-                    let before = if announces { self.announced.tell(label, via) } else { None };
+                    let before = if announces { self.announced.record(label, via) } else { None };
                     if let Some(before) = before {
-                        // Best effort: a node that keeps the flow has its own, longer limits.
+                        // Best effort: a node that keeps the flow removes it after its own, longer timeouts.
                         let _ = cx.out.tunnel(now, before, &Record::flow_end(label, self.worker), &[]);
                     }
                 }
-                // TCP's own retransmission recovers it, through whichever network node the client comes through next.
+                // TCP's retransmission recovers it, through the network node that the client uses next.
                 Err(Blocked::Gone | Blocked::NoCredit) => cx.recorder.counters.drop_no_tunnel += 1,
             }
         }
@@ -62,7 +63,7 @@ impl Tunnels {
     }
 }
 
-/// The record that carries what the engine hands out, without its payload.
+/// Returns the record for a segment of the engine, without its payload.
 fn record_of(transmit: &csp_tcp::Transmit<'_>, worker: u8) -> Record<'static> {
     let whole = transmit.flow_new || transmit.label.is_none();
     let flags = [
@@ -100,8 +101,8 @@ fn sent_event(at: Instant, transmit: &csp_tcp::Transmit<'_>) -> TraceEvent {
     }
 }
 
-/// Writes the TCP header, with the IP header in front where the record is `whole`; the checksum field of TCP stays 0
-/// (the network node or its hardware fills it). Returns the length.
+/// Writes the TCP header, preceded by the IP header if the record is `whole`. The TCP checksum field stays 0; the
+/// network node or its hardware fills it. Returns the length.
 fn headers(out: &mut [u8], transmit: &csp_tcp::Transmit<'_>, whole: bool) -> usize {
     let Some(repr) = &transmit.header else { return 0 };
     let tcp_len = repr.header_len();

@@ -1,4 +1,4 @@
-//! ICMP errors that network nodes pass on: what they say about one connection's path (RFC 1191, 8201, 5927).
+//! ICMP errors passed on by network nodes, and what they report about a connection's path (RFC 1191, 8201, 5927).
 
 use csp_tcp::PathError;
 use csp_types::FourTuple;
@@ -7,10 +7,10 @@ use csp_wire::{ipv4, ipv6};
 
 use crate::context::Context;
 
-/// MTU assumed where an old router tells none: RFC 1191 §7.1's plateau for Ethernet-like links that are not Ethernet.
-const MTU_UNTOLD: u16 = 1_006;
+/// MTU assumed if an old router reports none: RFC 1191 §7.1's plateau for Ethernet-like links that are not Ethernet.
+const MTU_NOT_REPORTED: u16 = 1_006;
 
-/// Takes an ICMP error, a whole IP packet. What does not parse, or quotes no segment in flight, is dropped.
+/// Processes an ICMP error, a whole IP packet. It is dropped if it is malformed or quotes no segment in flight.
 pub(super) fn on_icmp_error<O>(cx: &mut Context<'_, O>, packet: &[u8]) {
     let Some((quoted, error)) = judge(packet) else {
         cx.recorder.counters.drop_malformed += 1;
@@ -22,7 +22,7 @@ pub(super) fn on_icmp_error<O>(cx: &mut Context<'_, O>, packet: &[u8]) {
     }
 }
 
-/// The quoted segment and what became of it; `None` for messages that tell nothing about a path.
+/// Returns the quoted segment and the error; `None` for messages that do not concern the path.
 fn judge(packet: &[u8]) -> Option<(QuotedTcp, PathError)> {
     match packet.first()? >> 4 {
         4 => judge_v4(packet),
@@ -35,7 +35,7 @@ fn judge_v4(packet: &[u8]) -> Option<(QuotedTcp, PathError)> {
     let packet = ipv4::Packet::parse(packet).ok().filter(|p| p.protocol() == ipv4::PROTOCOL_ICMP)?;
     let (quoted, error) = match v4::Message::parse(packet.payload()).ok()? {
         v4::Message::FragmentationNeeded { next_hop_mtu, quoted } => {
-            let mtu = if next_hop_mtu == 0 { MTU_UNTOLD } else { next_hop_mtu };
+            let mtu = if next_hop_mtu == 0 { MTU_NOT_REPORTED } else { next_hop_mtu };
             (quoted, PathError::PacketTooBig { mtu })
         }
         v4::Message::DestinationUnreachable { quoted, .. } => (quoted, PathError::Unreachable),
@@ -115,8 +115,8 @@ mod tests {
     }
 
     #[test]
-    fn routers_of_either_family_tell_the_mtu_of_their_next_link() {
-        for (next_hop_mtu, mtu) in [(1_300, 1_300), (0, MTU_UNTOLD)] {
+    fn routers_of_either_family_report_the_mtu_of_their_next_link() {
+        for (next_hop_mtu, mtu) in [(1_300, 1_300), (0, MTU_NOT_REPORTED)] {
             let error = |quoted: &[u8]| emitted(v4::Message::FragmentationNeeded { next_hop_mtu, quoted });
             let (quoted, error) = judge(&of_v4(error)).unwrap();
             assert_eq!(error, PathError::PacketTooBig { mtu });
@@ -137,16 +137,16 @@ mod tests {
         };
         header.emit(&mut quoted).unwrap();
         quoted.extend_from_slice(&TCP);
-        for (told, mtu) in [(1_400, 1_400), (1 << 20, u16::MAX)] {
+        for (reported, mtu) in [(1_400, 1_400), (1 << 20, u16::MAX)] {
             let (found, error) =
-                judge(&of_v6(v6::Message::PacketTooBig { mtu: told, quoted: &quoted })).unwrap();
+                judge(&of_v6(v6::Message::PacketTooBig { mtu: reported, quoted: &quoted })).unwrap();
             assert_eq!(error, PathError::PacketTooBig { mtu });
             assert_eq!((found.source.ip(), found.destination.ip()), (local.into(), remote.into()));
         }
     }
 
     #[test]
-    fn what_tells_nothing_of_a_path_is_left_alone() {
+    fn messages_that_concern_no_path_are_ignored() {
         let exceeded = |quoted: &[u8]| emitted(v4::Message::TimeExceeded { code: 0, quoted });
         assert_eq!(judge(&of_v4(exceeded)), None, "RFC 9293 MUST-56");
         assert_eq!(judge(&of_v6(v6::Message::ParameterProblem { code: 0, pointer: 0, quoted: &TCP })), None);

@@ -1,9 +1,9 @@
-//! The TCP engine's counts as metrics: all of them, under the names that the engine has for them.
+//! The TCP engine's counters as metrics: all of them, under the engine's names.
 
 use csp_tcp::Counters;
 use csp_telemetry::MetricWriter;
 
-/// Name, help and value of a count.
+/// Name, help text and value of a counter.
 type Figure = (&'static str, &'static str, fn(&Counters) -> u64);
 
 /// Reason and value of a drop.
@@ -24,55 +24,55 @@ macro_rules! drops {
 }
 
 const FIGURES: &[Figure] = figures![
-    segments_received: "Segments taken by the TCP engine",
-    segments_sent: "Segments (up to 64 KB) handed to tunnels",
+    segments_received: "Segments received by the TCP engine",
+    segments_sent: "Segments (up to 64 KB) passed to tunnels",
     bytes_received: "Bytes of the streams that clients sent, each once",
-    bytes_sent: "Bytes handed to tunnels, retransmissions included",
-    active_opens: "Connections begun for applications",
-    passive_opens: "Connections begun by clients",
+    bytes_sent: "Bytes passed to tunnels, retransmissions included",
+    active_opens: "Connections opened for applications",
+    passive_opens: "Connections opened by clients",
     established: "Handshakes completed",
     closed: "Connections closed by both sides",
     failed_reset: "Connections that the client reset",
     failed_refused: "Connections that were refused",
     failed_timed_out: "Connections whose client fell silent",
-    failed_data_after_close: "Connections reset because data came for an application that had closed",
+    failed_data_after_close: "Connections reset because data arrived for an application that had closed",
     aborted: "Connections that the application aborted",
-    half_open_evicted: "Half-open connections pushed out",
+    half_open_evicted: "Half-open connections evicted",
     zero_window_evicted: "Connections ended because their windows stayed closed while memory was short",
-    syn_cookies_sent: "SYNs answered without keeping state",
-    syn_cookies_accepted: "Connections brought about by a cookie",
-    syn_cookies_rejected: "Acknowledgements of no valid cookie while cookies were about",
+    syn_cookies_sent: "SYNs answered without storing state",
+    syn_cookies_accepted: "Connections established by a cookie",
+    syn_cookies_rejected: "Acknowledgements without a valid cookie while cookies were in use",
     time_wait_entered: "Connections that entered TIME-WAIT",
-    time_wait_evicted: "TIME-WAIT entries pushed out",
+    time_wait_evicted: "TIME-WAIT entries evicted",
     time_wait_reused: "TIME-WAIT entries replaced by a new connection",
     resets_sent: "RSTs sent",
-    replies_suppressed: "Answers to segments without a connection that were not sent",
+    replies_suppressed: "Replies to segments without a connection that were suppressed",
     challenge_acks_sent: "Challenge ACKs sent (RFC 5961)",
-    challenge_acks_suppressed: "Challenge ACKs not sent, because one had just been",
-    segments_retransmitted: "Segments sent again",
-    bytes_retransmitted: "Bytes sent again",
-    syn_retransmitted: "SYNs and SYN/ACKs sent again",
-    retransmission_timeouts: "Retransmission timers that ran out",
+    challenge_acks_suppressed: "Challenge ACKs suppressed by the rate limit",
+    segments_retransmitted: "Segments retransmitted",
+    bytes_retransmitted: "Bytes retransmitted",
+    syn_retransmitted: "SYNs and SYN/ACKs retransmitted",
+    retransmission_timeouts: "Retransmission timeouts",
     fast_recoveries: "Losses repaired without a timeout",
     tail_loss_probes: "Tail loss probes",
     window_probes: "Zero-window probes",
     keepalive_probes: "Keepalive probes",
     ecn_marks_received: "Segments that arrived with congestion experienced (RFC 3168)",
-    ecn_echoes_received: "Acknowledgements that told of congestion",
-    ecn_reductions: "Windows reduced because of them",
-    spurious_recoveries: "Loss responses taken back",
-    retransmissions_lost: "Retransmissions found lost without a timeout",
-    sack_blocks_skipped: "Acknowledgements of which not every SACK block was read",
+    ecn_echoes_received: "Acknowledgements that echoed congestion",
+    ecn_reductions: "Congestion windows reduced because of ECN echoes",
+    spurious_recoveries: "Loss responses undone as spurious",
+    retransmissions_lost: "Lost retransmissions detected without a timeout",
+    sack_blocks_skipped: "Acknowledgements with more SACK blocks than were processed",
     duplicates_reported: "D-SACKs received (RFC 2883)",
     reneged: "Peers that discarded what they had SACKed",
-    path_errors_ignored: "ICMP errors about nothing in flight, or without news",
+    path_errors_ignored: "ICMP errors about no segment in flight, or without effect",
     path_mtu_lowered: "Path MTUs lowered by ICMP",
     path_mtu_raised: "Path MTUs raised by probing",
     path_probes_sent: "Probes of a larger path MTU",
     path_black_holes_suspected: "Segment sizes lowered because full segments vanished",
     duplicate_bytes_received: "Bytes received again",
     out_of_order_bytes_received: "Bytes received behind a hole",
-    bytes_beyond_window: "Bytes behind the window that was told, cut off",
+    bytes_beyond_window: "Bytes beyond the advertised window, discarded",
     bytes_dropped_no_block: "Bytes in order that were not stored for lack of memory",
     out_of_order_bytes_dropped: "Bytes behind a hole that were not stored for lack of memory or of room for holes",
 ];
@@ -95,7 +95,7 @@ const DROPS: &[Dropped] = drops![
     cookie_queue_full: syn_cookies_suppressed,
 ];
 
-/// Writes everything one worker's engine counted.
+/// Writes all counters of one worker's engine.
 pub(super) fn collect(out: &mut MetricWriter, counters: &Counters, labels: &[(&str, &str)]) {
     for (name, help, value) in FIGURES {
         out.counter(name, help, labels, value(counters));

@@ -33,7 +33,7 @@ pub const ROWS: [Row; 3] = [
 ];
 
 fn drive(stage: &mut Stage, module: &str) -> Result<String> {
-    // A process of prefork serves one kept connection; further ones are started only as seconds go by.
+    // A process of prefork serves one kept connection; it takes seconds to start further processes.
     let servers = if module == "prefork" { 2 * CONNECTIONS } else { 2 };
     let sizes = format!("StartServers {servers}\nMaxRequestWorkers 100\n");
     let text = configs::apache(stage.hosts.dir(), module, &sizes);

@@ -1,4 +1,4 @@
-//! What one load of a crowd came to: wrk's counts of the two ways, and what the proxy did with the connections meanwhile.
+//! The result of one load of a crowd: wrk's counts through CSP and on kernel TCP, and what the proxy counted meanwhile.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,17 +7,17 @@ use serde_json::{Value, json};
 
 use crate::cluster::San;
 
-/// How many connections at once, and whether each carries one request or all.
+/// The number of connections at once, and whether each carries one request or all.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// At once.
+    /// Connections at once.
     pub connections: u32,
-    /// Kept alive; else a connection for each request.
+    /// Kept alive; otherwise each request has a connection of its own.
     pub kept: bool,
 }
 
 impl Load {
-    /// So many connections.
+    /// Returns a load of this number of connections.
     pub const fn of(connections: u32, kept: bool) -> Load {
         Load { connections, kept }
     }
@@ -29,24 +29,24 @@ impl fmt::Display for Load {
     }
 }
 
-/// Shares of failed requests on kernel TCP differ by so much between two runs.
+/// Factor by which the share of failed requests on kernel TCP differs between two runs.
 const SPREAD: f64 = 1.5;
 
 /// wrk's counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
-    /// Requests that were answered.
+    /// Answered requests.
     pub requests: u64,
-    /// The same by second.
+    /// Answered requests per second.
     pub per_second: f64,
-    /// Connections that failed: on connect, read, write, and by time.
+    /// Connections that failed: on connect, read, write, and by timeout.
     pub sockets: [u64; 4],
-    /// Answers of another status than 200.
+    /// Responses with a status other than 200.
     pub statuses: u64,
 }
 
 impl Tally {
-    /// From wrk's report; `None` where it is not one.
+    /// Parses wrk's report; `None` if it is malformed.
     pub fn read(report: &str) -> Option<Tally> {
         let after =
             |what: &str| report.lines().find_map(|line| line.trim().strip_prefix(what)).map(str::trim);
@@ -61,12 +61,12 @@ impl Tally {
         Some(Tally { requests, per_second: after("Requests/sec:")?.parse().ok()?, sockets, statuses })
     }
 
-    /// All that failed.
+    /// Returns the number of all failures.
     pub fn failures(&self) -> u64 {
         self.sockets.iter().sum::<u64>() + self.statuses
     }
 
-    /// The share of all that was tried.
+    /// Returns the share of failures in everything that was tried.
     fn share(&self) -> f64 {
         let failed = self.failures() as f64;
         failed / (failed + self.requests as f64).max(1.0)
@@ -87,21 +87,21 @@ impl Tally {
     }
 }
 
-/// What the proxy counts of connections that it offers to processes.
+/// The proxy's counters of connections that it offers to processes.
 #[derive(Clone, Debug, Default)]
 pub struct Offers {
     /// Connections established by clients.
     pub connections: u64,
-    /// Offers that a process handed back.
+    /// Offers that a process refused.
     pub refused: u64,
-    /// Offers that the proxy took back.
+    /// Offers that the proxy withdrew.
     pub withdrawn: u64,
-    /// What was dropped, by reason.
+    /// Dropped connections and segments, by reason.
     pub drops: BTreeMap<String, u64>,
 }
 
 impl Offers {
-    /// From a proxy's page of metrics, summed over its workers.
+    /// Parses a proxy's metrics, summed over its workers.
     pub fn read(page: &str) -> Offers {
         let mut offers = Offers::default();
         for (series, value) in page.lines().filter_map(|line| line.rsplit_once(' ')) {
@@ -121,7 +121,7 @@ impl Offers {
         offers
     }
 
-    /// What has been counted since `before`.
+    /// Returns the counts since `before`.
     pub fn since(&self, before: &Offers) -> Offers {
         let drops = self.drops.iter().map(|(reason, count)| {
             (reason.clone(), count.saturating_sub(before.drops.get(reason).copied().unwrap_or_default()))
@@ -134,7 +134,7 @@ impl Offers {
         }
     }
 
-    /// Offers that came back, for each connection.
+    /// Returns the offers that came back, per connection.
     pub fn bounced(&self) -> f64 {
         (self.refused + self.withdrawn) as f64 / self.connections.max(1) as f64
     }
@@ -164,11 +164,11 @@ pub struct Cell {
     pub csp: Tally,
     /// On kernel TCP.
     pub kernel: Tally,
-    /// What the proxy counted.
+    /// The proxy's counts.
     pub offers: Offers,
 }
 
-/// What the table calls a SAN.
+/// Returns the name of a SAN in the table.
 pub const fn word(san: San) -> &'static str {
     match san {
         San::Shm => "shm",
@@ -178,18 +178,18 @@ pub const fn word(san: San) -> &'static str {
 }
 
 impl Cell {
-    /// Whether more failed through the whole path than on kernel TCP. Where requests fail there too, their number is never the
-    /// same twice.
+    /// Returns whether more requests failed through the whole path than on kernel TCP. If requests fail there too,
+    /// their number differs from run to run.
     pub fn worse(&self) -> bool {
         self.csp.failures() > self.kernel.failures() && self.csp.share() > SPREAD * self.kernel.share()
     }
 
-    /// Requests through the whole path to those on kernel TCP.
+    /// Returns the ratio of requests through the whole path to those on kernel TCP.
     pub fn ratio(&self) -> f64 {
         self.csp.per_second / self.kernel.per_second
     }
 
-    /// As a JSON object.
+    /// Returns the cell as a JSON object.
     pub fn json(&self) -> Value {
         json!({
             "san": word(self.san),
@@ -214,7 +214,7 @@ impl fmt::Display for Cell {
     }
 }
 
-/// A table as Markdown has it of the cells of each program; nothing where there are none.
+/// Returns the cells of each program as a Markdown table; an empty string if there are none.
 pub fn table<'a>(programs: impl Iterator<Item = (&'a str, &'a [Cell])>) -> String {
     let mut text = String::new();
     for (program, cells) in programs {

@@ -1,7 +1,8 @@
-//! Many connections at once: each HTTP program takes 64, 256 and 1,000 connections behind the whole path, over three SANs, and
-//! beside itself on kernel TCP with the same configuration.
+//! Many connections at once: each HTTP program serves 64, 256 and 1,000 connections behind the whole path, over three
+//! SANs, and on kernel TCP with the same configuration.
 //!
-//! Each load runs for a fixed time, first on one, then on the other. A row fails where CSP has more failures than the kernel.
+//! Each load runs for a fixed time, first on one, then on the other. A row fails if CSP has more failures than the
+//! kernel.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -24,11 +25,11 @@ use crate::configs::{self, VIP};
 
 const PYTHON: &str = "/usr/bin/python3";
 const FILE: &str = "1KiB";
-/// The arrangements of the SAN; the last has processes reach the proxy through their agent.
+/// The arrangements of the SAN; in the last one processes reach the proxy through their agent.
 const SANS: &[San] = &[San::Shm, San::UcxBetweenNodes, San::Ucx];
-/// Limit of a row's run over one SAN.
+/// Time limit of a row's run over one SAN.
 const LIMIT: Duration = Duration::from_secs(150);
-/// Length of a load, in seconds; and where the table is to be quick.
+/// Length of a load in seconds, and its length in a quick run.
 const SECONDS: u64 = 3;
 const QUICK_SECONDS: u64 = 2;
 
@@ -38,21 +39,21 @@ const ANEW: bool = false;
 const LOADS: [Load; 6] =
     [LOADS_KEPT[0], LOADS_KEPT[1], LOADS_KEPT[2], LOADS_ANEW[0], LOADS_ANEW[1], LOADS_ANEW[2]];
 const LOADS_KEPT: [Load; 3] = [Load::of(64, KEPT), Load::of(256, KEPT), Load::of(1000, KEPT)];
-/// Also for programs that end every connection after one answer.
+/// Used also for programs that close every connection after one response.
 const LOADS_ANEW: [Load; 3] = [Load::of(64, ANEW), Load::of(256, ANEW), Load::of(1000, ANEW)];
-/// Of kept connections only as many as its threads: beyond that Apache itself closes them, on kernel TCP too.
+/// Only as many kept connections as Apache has threads: beyond that it closes them itself, on kernel TCP too.
 const LOADS_APACHE: [Load; 4] =
     [Load::of(64, KEPT), Load::of(64, ANEW), Load::of(256, ANEW), Load::of(1000, ANEW)];
 const LOADS_LARGE: [Load; 2] = [Load::of(4000, KEPT), Load::of(4000, ANEW)];
-/// The only size of crowd where the table is to be quick, of those that have it.
+/// The only numbers of connections in a quick run.
 const QUICK_CONNECTIONS: [u32; 2] = [1000, 4000];
 
-/// Where HAProxy's backend listens.
+/// The port of HAProxy's backend.
 const BACKEND_PORT: u16 = 8001;
 
-/// A way to start a program of some name, with its path and arguments.
+/// Starts a program by name, with its path and arguments.
 type Start = fn(&mut Stage, &str, &str, &[&str]) -> Result<()>;
-/// A program's path and arguments, for a configuration in a folder of its own that serves its `www`.
+/// Returns a program's path and arguments, for a configuration in a folder of its own that serves its `www`.
 type Prepare = fn(&Hosts, &str) -> Result<(&'static str, Vec<String>)>;
 
 const fn row(
@@ -136,7 +137,7 @@ fn lighttpd(hosts: &Hosts, dir: &str) -> Result<(&'static str, Vec<String>)> {
     Ok(("/usr/sbin/lighttpd", vec!["-D".to_owned(), "-f".to_owned(), conf]))
 }
 
-/// A plain nginx on the loopback of either host, for [`haproxy`].
+/// Starts a plain nginx on the loopback interface of either host, for [`haproxy`].
 fn backends(stage: &mut Stage) -> Result<()> {
     let _raised = Descriptors::raise()?;
     for (name, start) in [("backend", Stage::start_plain as Start), ("backend-beside", Stage::start_beside)] {
@@ -171,7 +172,7 @@ fn http_server(_: &Hosts, dir: &str) -> Result<(&'static str, Vec<String>)> {
     Ok((PYTHON, words.split(' ').map(str::to_owned).collect()))
 }
 
-/// The arguments of a script that is given port and folder, and `more`.
+/// Returns the arguments of a script that gets port and folder, and `more`.
 fn script(hosts: &Hosts, dir: &str, name: &str, text: &str, more: &[&str]) -> Result<Vec<String>> {
     let file = written(hosts, dir, name, text)?;
     let own = [file, PORT.to_string(), format!("{dir}/www")];
@@ -189,9 +190,8 @@ fn node(hosts: &Hosts, dir: &str) -> Result<(&'static str, Vec<String>)> {
 
 fn java(hosts: &Hosts, dir: &str) -> Result<(&'static str, Vec<String>)> {
     let text = include_str!("../../apps/FileServer.java");
-    // Its HttpServer closes connections that are kept beyond 200, without regard to requests on their way, and sends an answer in two
-    // Its HttpServer closes connections that are kept beyond 200, even with a request on its way. It sends an answer in two parts,
-    // and on kernel TCP the second waits for a delayed acknowledgement.
+    // Java's HttpServer closes kept connections beyond 200, even with a request in transit. It sends a response in two
+    // parts, and on kernel TCP the second one waits for a delayed acknowledgement.
     let properties =
         ["-Xmx512m", "-Dsun.net.httpserver.maxIdleConnections=8192", "-Dsun.net.httpserver.nodelay=true"];
     let mut arguments: Vec<String> = properties.map(str::to_owned).into();
@@ -204,7 +204,8 @@ fn written(hosts: &Hosts, dir: &str, name: &str, text: &str) -> Result<String> {
     hosts.write(&path.to_string_lossy(), text)
 }
 
-/// Raises the soft limit of descriptors to the hard one, for what is started from here on; the soft limit comes back when dropped.
+/// Raises the soft limit of descriptors to the hard one, for programs started afterwards. Dropping restores the soft
+/// limit.
 struct Descriptors(Rlimit);
 
 impl Descriptors {
@@ -222,7 +223,7 @@ impl Drop for Descriptors {
     }
 }
 
-/// A folder of its own for one of the two, with the files that both serve.
+/// Creates a folder for one of the two sides, with the files that both serve.
 fn folder(hosts: &Hosts, name: &str) -> Result<String> {
     let dir = hosts.path(name);
     for sub in ["log", "run"] {
@@ -234,7 +235,8 @@ fn folder(hosts: &Hosts, name: &str) -> Result<String> {
 
 fn drive(stage: &mut Stage, prepare: Prepare, loads: &[Load]) -> Result<String> {
     let _raised = Descriptors::raise()?;
-    // A client has a port for each connection; those of connections that it closed first are free again after a second.
+    // A client needs a port for each connection; ports of connections that it closed first are free again after a
+    // second.
     let ports =
         "echo 1024 65535 > /proc/sys/net/ipv4/ip_local_port_range; echo 1 > /proc/sys/net/ipv4/tcp_tw_reuse";
     stage.hosts.client_shell(ports)?;
@@ -288,5 +290,5 @@ fn wrk(hosts: &Hosts, address: &str, load: Load, seconds: u64) -> Result<Tally> 
     }
     arguments.push(&url);
     let report = hosts.client("wrk", &arguments)?;
-    Tally::read(&report).with_context(|| format!("wrk says:\n{report}"))
+    Tally::read(&report).with_context(|| format!("wrk printed:\n{report}"))
 }

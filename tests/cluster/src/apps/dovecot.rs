@@ -1,5 +1,6 @@
-//! Dovecot: its login process inherits the master's listener over fork, dup2 and exec, with an environment of its own, becomes
-//! another user and changes its root folder; a session goes on in a further process, which gets the connection by a Unix socket.
+//! Dovecot: its login process inherits the master's listener over fork, dup2 and exec, with an environment of its own,
+//! changes its user and its root directory. A session continues in a further process, which receives the connection
+//! over a Unix socket.
 
 use std::fs;
 use std::time::Duration;
@@ -46,7 +47,8 @@ fn drive(stage: &mut Stage) -> Result<String> {
     stage.wait_port(PORT)?;
     let script = include_str!("../../apps/imap_client.py");
     let (port, sessions, messages) = (PORT.to_string(), SESSIONS.to_string(), MESSAGES.to_string());
-    let said = stage.hosts.client_python("imap_client.py", script, &[VIP, &port, &sessions, &messages])?;
+    let reported =
+        stage.hosts.client_python("imap_client.py", script, &[VIP, &port, &sessions, &messages])?;
     stage.alive()?;
-    Ok(said.trim().to_owned())
+    Ok(reported.trim().to_owned())
 }

@@ -1,4 +1,4 @@
-//! nginx for long, and among casualties: a million connections, and SIGKILL for workers, agent and proxy under load.
+//! nginx over a long time, and with failures: a million connections; SIGKILL for workers, agent and proxy under load.
 
 use std::fs;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use crate::cluster::Tier;
 use crate::process::{cpu_ns, wait_until};
 use crate::steady::children;
 
-/// Connections before anything is measured: pools, caches and tables have their size then.
+/// Connections before the measurement starts, after which pools, caches and tables have their final size.
 const WARM_UP: u64 = 50_000;
-/// What a process may have grown by, in KiB: allocators give nothing back at once.
+/// Permitted growth of a process, in KiB: allocators do not release memory at once.
 const GROWTH_MAX_KIB: u64 = 2 * 1024;
 const SETTLE_DEADLINE: Duration = Duration::from_secs(20);
-/// wrk is asked again and again, so that progress can be told.
+/// Length of one run of wrk; several runs in sequence allow progress to be reported.
 const SECTION: Duration = Duration::from_secs(5);
 const CONNECTIONS: u32 = 32;
 
@@ -45,7 +45,7 @@ pub const ROWS: [Row; 2] = [
     },
 ];
 
-/// What a process has.
+/// The resources of a process.
 #[derive(Clone, Debug)]
 struct Holding {
     name: &'static str,
@@ -75,7 +75,7 @@ fn holdings(stage: &mut Stage) -> Result<Vec<Holding>> {
     Ok(all)
 }
 
-/// One section of wrk with a connection for each request; how many there were.
+/// Runs wrk once with a connection for each request; returns the number of requests.
 fn section(stage: &Stage) -> Result<u64> {
     let (connections, seconds) = (format!("-c{CONNECTIONS}"), format!("-d{}s", SECTION.as_secs()));
     http::wrk_with(&stage.hosts, &[&connections, &seconds, "-H", "Connection: close"], "0B", 0)
@@ -99,7 +99,7 @@ fn million(stage: &mut Stage) -> Result<String> {
     connect(stage, if quick { 1 } else { WARM_UP })?;
     let before = holdings(stage)?;
     let made = connect(stage, if quick { 1 } else { 1_000_000 })?;
-    // Connections of wrk that ended with it are gone a moment later.
+    // Connections that wrk leaves behind are closed a moment later.
     let after = wait_until("descriptors as before", SETTLE_DEADLINE, || {
         let now = holdings(stage).ok()?;
         let same = before.iter().zip(&now).all(|(b, n)| b.id == n.id && n.descriptors <= b.descriptors);
@@ -130,7 +130,7 @@ fn kills(stage: &mut Stage) -> Result<String> {
     let (master, clients) = (stage.pid("nginx")?, stage.hosts.clone());
     let how_long = stage.load();
     let mut rounds = 0;
-    // Requests fail while nobody is there to answer: all may, and each kept connection besides.
+    // While no server answers, requests fail: all of them may, and in addition each kept connection.
     let requests = std::thread::scope(|scope| {
         let wrk = scope.spawn(|| http::wrk(&clients, how_long, u32::MAX));
         let mut worked = Ok(());
@@ -152,7 +152,7 @@ fn kills(stage: &mut Stage) -> Result<String> {
     ))
 }
 
-/// A worker, the agent, the proxy: each is killed, and what is left must serve every file before the next one's turn.
+/// Kills a worker, the agent and the proxy in turn; after each, the remaining processes must serve every file.
 fn kill_each(stage: &mut Stage, master: u32, workers: usize) -> Result<()> {
     let victim = *children(master, "nginx").first().context("a worker")?;
     stage.hosts.app("kill", &["-s", "KILL", &victim.to_string()])?;
@@ -172,7 +172,7 @@ fn kill_each(stage: &mut Stage, master: u32, workers: usize) -> Result<()> {
     Ok(())
 }
 
-/// The share of a processor that all workers together take while nobody asks them anything.
+/// Returns the share of a processor that all workers together use while idle.
 fn idle_share(master: u32) -> Option<f64> {
     let so_far = || -> Option<u64> { children(master, "nginx").into_iter().map(|id| cpu_ns(id).ok()).sum() };
     const WATCHED: Duration = Duration::from_secs(2);

@@ -9,7 +9,7 @@ use super::stage::Stage;
 use super::{BY_SHM, Row};
 use crate::configs::{self, CLIENT_ADDRESS, VIP};
 
-/// Where the backends listen.
+/// The port of the backends.
 const BACKEND_PORT: u16 = 8001;
 
 pub const ROWS: [Row; 1] = [Row {
@@ -23,7 +23,7 @@ pub const ROWS: [Row; 1] = [Row {
     run: drive,
 }];
 
-/// A plain nginx on `address`, the configuration's files named after `name`.
+/// Starts a plain nginx on `address`, with configuration files named after `name`.
 fn backend(stage: &Stage, name: &str, address: &str) -> Result<String> {
     let text = configs::nginx(stage.hosts.dir())
         .replace("listen 80;", &format!("listen {address}:{BACKEND_PORT};"))

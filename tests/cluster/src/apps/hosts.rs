@@ -1,4 +1,4 @@
-//! The hosts of a row, and commands on them that end with the row's limit at the latest.
+//! The hosts of a row, and commands on them that end at the row's time limit at the latest.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use anyhow::{Context, Result, bail};
 use crate::cluster::{Cluster, Tier};
 use crate::host::Host;
 
-/// What `timeout` exits with when it ended the command.
+/// Exit code of timeout(1) when it ended the command.
 const TIMED_OUT: i32 = 124;
-/// Lines of a failed command's output that its error tells.
+/// Lines of a failed command's output that the error contains.
 const TAIL: usize = 6;
 
-/// Hosts of a row: they last as long as its [`Stage`](super::stage::Stage).
+/// Hosts of a row. They exist as long as its [`Stage`](super::stage::Stage).
 #[derive(Debug)]
 pub struct Hosts {
     client: Host,
@@ -32,48 +32,48 @@ impl Clone for Hosts {
 }
 
 impl Hosts {
-    /// Those of a cluster, for a row that ends at `end`.
+    /// Returns the hosts of a cluster, for a row that ends at `end`.
     pub fn of(cluster: &Cluster, end: Instant) -> Self {
         let (client, app) = (cluster.client.borrow(), cluster.host(Tier::AppNode).borrow());
         Hosts { client, app, dir: cluster.scratch().to_owned(), end }
     }
 
-    /// What is left of the row's time.
+    /// Returns the rest of the row's time.
     pub fn left(&self) -> Duration {
         self.end.saturating_duration_since(Instant::now())
     }
 
-    /// The scratch folder.
+    /// Returns the scratch folder.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// A path in the scratch folder, as text.
+    /// Returns a path in the scratch folder, as text.
     pub fn path(&self, name: &str) -> String {
         self.dir.join(name).to_string_lossy().into_owned()
     }
 
-    /// Writes a file into the scratch folder; its path.
+    /// Writes a file into the scratch folder; returns its path.
     pub fn write(&self, name: &str, text: &str) -> Result<String> {
         let path = self.path(name);
         fs::write(&path, text).with_context(|| path.clone())?;
         Ok(path)
     }
 
-    /// Runs a command on the client's host to its end; its standard output.
+    /// Runs a command on the client's host to its end; returns its standard output.
     pub fn client(&self, program: &str, arguments: &[&str]) -> Result<String> {
         self.run(&self.client, program, arguments)
     }
 
-    /// Runs a line of the shell on the client's host.
+    /// Runs a shell command on the client's host.
     pub fn client_shell(&self, line: &str) -> Result<String> {
         self.client("sh", &["-ec", line])
     }
 
-    /// Runs a script with the client's python3.
+    /// Runs a script with python3 on the client's host.
     pub fn client_python(&self, name: &str, script: &str, arguments: &[&str]) -> Result<String> {
         let path = self.path(name);
-        // Once: another may be reading it just now.
+        // Written once: another process may be reading it.
         if !Path::new(&path).exists() {
             fs::write(&path, script)?;
         }
@@ -92,13 +92,13 @@ impl Hosts {
         let mut command: Command = host.command("timeout");
         command.args(["-k", "2", &seconds, program]).args(arguments).stdin(Stdio::null());
         let output = command.output().with_context(|| program.to_owned())?;
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let reported = String::from_utf8_lossy(&output.stdout).into_owned();
         if output.status.success() {
-            return Ok(said);
+            return Ok(reported);
         }
         let why = if output.status.code() == Some(TIMED_OUT) { " (not within the row's limit)" } else { "" };
-        let said = said + &String::from_utf8_lossy(&output.stderr);
-        let lines: Vec<&str> = said.lines().collect();
+        let reported = reported + &String::from_utf8_lossy(&output.stderr);
+        let lines: Vec<&str> = reported.lines().collect();
         let tail = lines[lines.len().saturating_sub(TAIL)..].join(" / ");
         bail!("{program} {}: {}{why}: {tail}", arguments.join(" "), output.status)
     }

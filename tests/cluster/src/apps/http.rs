@@ -1,4 +1,4 @@
-//! What HTTP servers are driven with: files whose digests are compared, wrk, and a client that checks each answer.
+//! Clients of HTTP servers: files whose digests are compared, wrk, and a client that checks each response.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use crate::configs::VIP;
 
 /// The service's port.
 pub const PORT: u16 = 80;
-/// wrk's connections.
+/// Number of wrk's connections.
 pub const CONNECTIONS: u32 = 16;
-/// A short load, where the issue asks for no length.
+/// A short load, if the issue specifies no length.
 pub const SHORT: Duration = Duration::from_secs(5);
 
-/// Waits for the service, then fetches every file and compares its SHA-256 with the file on disk.
+/// Waits for the service, then fetches every file and compares its SHA-256 with that of the file on disk.
 pub fn files(stage: &mut Stage) -> Result<()> {
     let url = format!("http://{VIP}:{PORT}/1KiB");
     stage.wait(&format!("an answer from {url}"), |hosts| {
@@ -25,10 +25,10 @@ pub fn files(stage: &mut Stage) -> Result<()> {
     FILES.into_iter().try_for_each(|(name, _)| fetched(&stage.hosts, name, name))
 }
 
-/// Fetches `path` and compares with the file `name` of `www`.
+/// Fetches `path` and compares it with the file `name` of `www`.
 pub fn fetched(hosts: &Hosts, path: &str, name: &str) -> Result<()> {
     let got = hosts.path("got");
-    std::fs::write(&got, "")?; // curl makes no file for an empty body
+    std::fs::write(&got, "")?; // curl creates no file for an empty body
     let url = format!("http://{VIP}:{PORT}/{path}");
     hosts.client("curl", &["-sSf", "-m", "60", "-o", &got, &url])?;
     same(&got, &hosts.path(&format!("www/{name}")))
@@ -56,13 +56,13 @@ pub fn upload(hosts: &Hosts, path: &str) -> Result<()> {
     Ok(())
 }
 
-/// wrk on the 1 KiB file; the requests that were answered. Fails where more than `errors_max` connections failed.
+/// Runs wrk on the 1 KiB file; returns the answered requests. Fails if more than `errors_max` connections failed.
 pub fn wrk(hosts: &Hosts, how_long: Duration, errors_max: u32) -> Result<u64> {
     let (connections, seconds) = (format!("-c{CONNECTIONS}"), format!("-d{}s", how_long.as_secs()));
     wrk_with(hosts, &[&connections, &seconds], "1KiB", errors_max)
 }
 
-/// The same for a path, with wrk's arguments in full.
+/// As [`wrk`], for a path, with all of wrk's arguments.
 pub fn wrk_with(hosts: &Hosts, arguments: &[&str], path: &str, errors_max: u32) -> Result<u64> {
     // With the port as a number: a bare machine has no /etc/services to look "http" up in.
     let url = format!("http://{VIP}:{PORT}/{path}");
@@ -74,21 +74,22 @@ pub fn wrk_with(hosts: &Hosts, arguments: &[&str], path: &str, errors_max: u32) 
     if errors > errors_max || report.contains("Non-2xx") {
         bail!("wrk: {report}");
     }
-    let line = report.lines().find(|line| line.contains("requests in")).context("wrk tells no requests")?;
-    line.split_whitespace().next().and_then(|word| word.parse().ok()).context("wrk tells no number")
+    let line = report.lines().find(|line| line.contains("requests in")).context("wrk reports no requests")?;
+    line.split_whitespace().next().and_then(|word| word.parse().ok()).context("wrk reports no number")
 }
 
-/// A client that compares every answer: it may find a kept connection closed, as HTTP allows, and nothing else.
+/// Runs a client that compares every response. A kept connection may be closed, as HTTP permits; any other failure
+/// counts.
 pub fn checked(hosts: &Hosts, how_long: Duration) -> Result<String> {
     let wanted = Digest::of_file(hosts.path("www/64KiB").as_ref())?;
     let (port, seconds) = (PORT.to_string(), how_long.as_secs().to_string());
     let script = include_str!("../../apps/http_load.py");
-    let said =
+    let reported =
         hosts.client_python("http_load.py", script, &[VIP, &port, "/64KiB", &wanted.0, "4", &seconds])?;
-    Ok(said.trim().to_owned())
+    Ok(reported.trim().to_owned())
 }
 
-/// wrk and the checking client at the same time, and meanwhile `work`; figures of both.
+/// Runs wrk and the checking client at the same time, and meanwhile `work`; returns the figures of both.
 pub fn under_load(
     stage: &mut Stage,
     how_long: Duration,

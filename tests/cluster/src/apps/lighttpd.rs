@@ -27,7 +27,7 @@ fn drive(stage: &mut Stage) -> Result<String> {
          mimetype.assign = ( \"\" => \"application/octet-stream\" )\n",
         http::PORT
     );
-    // It writes its log as www-data.
+    // It writes its log as user www-data.
     let log = stage.hosts.write("log/lighttpd.error", "")?;
     stage.hosts.app("chown", &["www-data", &log])?;
     let conf = stage.hosts.write("lighttpd.conf", &text)?;

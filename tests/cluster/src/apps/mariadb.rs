@@ -1,4 +1,4 @@
-//! MariaDB: a table there and back, and load on kept and on new connections.
+//! MariaDB: writes and reads a table, and load on kept and on new connections.
 
 use std::fs;
 use std::time::Duration;
@@ -81,11 +81,11 @@ fn drive(stage: &mut Stage) -> Result<String> {
         "--auto-generate-sql-load-type=mixed",
     ];
     hosts.client("mariadb-slap", &[&load[..], &["-c", "20", "--number-of-queries=4000"]].concat())?;
-    // And a connection for each query.
+    // In addition, a connection for each query.
     let one = format!("for i in $(seq 200); do {client} -e \"select $i\"; done | sha256sum");
-    let (said, wanted) = (hosts.client_shell(&one)?, hosts.client_shell("seq 200 | sha256sum")?);
-    if said != wanted {
-        anyhow::bail!("200 connections said {said:?}, not {wanted:?}");
+    let (reported, wanted) = (hosts.client_shell(&one)?, hosts.client_shell("seq 200 | sha256sum")?);
+    if reported != wanted {
+        anyhow::bail!("200 connections reported {reported:?}, not {wanted:?}");
     }
     stage.alive()?;
     Ok("1100000 rows there and back, 4000 queries by 20 clients, 200 connections".to_owned())

@@ -27,7 +27,7 @@ fn drive(stage: &mut Stage) -> Result<String> {
     stage.start("memcached", "/usr/bin/memcached", &arguments)?;
     stage.wait_port(PORT)?;
     let script = include_str!("../../apps/memcache_client.py");
-    let said = stage.hosts.client_python("memcache_client.py", script, &[VIP, &port, "40", "5"])?;
+    let reported = stage.hosts.client_python("memcache_client.py", script, &[VIP, &port, "40", "5"])?;
     stage.alive()?;
-    Ok(said.trim().to_owned())
+    Ok(reported.trim().to_owned())
 }

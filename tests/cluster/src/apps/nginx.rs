@@ -1,4 +1,4 @@
-//! nginx: reloads under load with two and with four workers, and the upgrade of its binary.
+//! nginx: reloads under load with two and with four workers, and an upgrade of its binary.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::steady::children;
 
 pub(super) const VERSION: &[&str] = &["nginx", "-v"];
 const RELOAD_EVERY: Duration = Duration::from_secs(2);
-/// How long old workers and masters may take to be gone.
+/// How long old workers and masters may take to exit.
 const GONE_DEADLINE: Duration = Duration::from_secs(20);
 
 pub const ROWS: [Row; 3] = [
@@ -66,7 +66,7 @@ fn reloads(stage: &mut Stage, workers: usize) -> Result<String> {
     let (master, load) = (stage.pid("nginx")?, stage.load());
     let before = children(master, "nginx");
     let count = (load.as_secs() / RELOAD_EVERY.as_secs()).saturating_sub(1) as u32;
-    // A kept connection that nginx closes just when a request is on its way fails, once for each reload.
+    // A kept connection that nginx closes while a request is in transit fails, once for each reload.
     let figures = http::under_load(stage, load, count * CONNECTIONS, |stage| {
         let began = Instant::now();
         for round in 1..=count {
@@ -84,7 +84,7 @@ fn reloads(stage: &mut Stage, workers: usize) -> Result<String> {
     Ok(format!("{count} reloads, {figures}"))
 }
 
-/// The master's id, as nginx writes it down.
+/// Returns the master's process id from nginx's pid file.
 fn pid(stage: &Stage, file: &str) -> Option<u32> {
     fs::read_to_string(stage.hosts.path(file)).ok()?.trim().parse().ok()
 }
@@ -95,7 +95,7 @@ fn signal(stage: &Stage, name: &str, id: u32) -> Result<()> {
 
 fn upgrade(stage: &mut Stage) -> Result<String> {
     let conf = configure(stage, 2, "on")?;
-    // A master that was not started as a daemon takes itself for a new binary's, and refuses.
+    // A master that was not started as a daemon assumes that it is a new binary's, and refuses.
     stage.start("nginx", "/usr/sbin/nginx", &["-c", &conf])?;
     stage.ended("nginx")?;
     http::files(stage)?;

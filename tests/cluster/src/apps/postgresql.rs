@@ -12,7 +12,7 @@ use super::{BY_SHM, Row};
 use crate::configs::VIP;
 
 const PORT: u16 = 5432;
-/// Where Debian puts each version's programs.
+/// Debian's directory of each version's programs.
 const VERSIONS: &str = "/usr/lib/postgresql";
 
 pub const ROWS: [Row; 1] = [Row {
@@ -26,7 +26,7 @@ pub const ROWS: [Row; 1] = [Row {
     run: drive,
 }];
 
-/// The newest version's programs.
+/// Returns the directory of the newest version's programs.
 fn programs() -> Result<PathBuf> {
     let mut found: Vec<PathBuf> = fs::read_dir(VERSIONS)
         .with_context(|| format!("{VERSIONS} (Debian package postgresql)"))?
@@ -82,17 +82,19 @@ fn drive(stage: &mut Stage) -> Result<String> {
     same(&got, &rows)?;
     hosts.client("pgbench", &["-h", VIP, "-U", "postgres", "-q", "-i", "-s", "2", "postgres"])?;
     let arguments = ["-h", VIP, "-U", "postgres", "-c", "8", "-j", "2", "-T", "5", "postgres"];
-    let said = hosts.client("pgbench", &arguments)?;
-    // And a connection for every transaction.
+    let reported = hosts.client("pgbench", &arguments)?;
+    // In addition, a connection for every transaction.
     let anew = hosts
         .client("pgbench", &["-h", VIP, "-U", "postgres", "-C", "-S", "-c", "4", "-t", "50", "postgres"])?;
-    for report in [&said, &anew] {
+    for report in [&reported, &anew] {
         if !report.contains("number of failed transactions: 0 ") {
             bail!("pgbench: {report}");
         }
     }
-    let line =
-        said.lines().find(|line| line.contains("actually processed")).context("pgbench tells no number")?;
+    let line = reported
+        .lines()
+        .find(|line| line.contains("actually processed"))
+        .context("pgbench reports no number")?;
     stage.alive()?;
     Ok(line.to_owned())
 }

@@ -12,9 +12,9 @@ use crate::configs::VIP;
 
 const PYTHON: &str = "/usr/bin/python3";
 const LIMIT: Duration = Duration::from_secs(60);
-/// Requests while one of two workers is busy.
+/// Number of requests while one of two workers is busy.
 const QUICK: u32 = 40;
-/// The slowest of these, in seconds: far less than the busy worker takes.
+/// Limit for the slowest of these, in seconds: far less than the busy worker takes.
 const QUICK_MAX: f64 = 1.0;
 
 pub const ROWS: [Row; 3] = [
@@ -79,7 +79,8 @@ fn gunicorn(stage: &mut Stage) -> Result<String> {
     Ok(format!("{figures}; {}", one_busy(stage)?))
 }
 
-/// One worker is busy for seconds, and the other answers what comes meanwhile: a busy process must hold up nobody.
+/// One worker is busy for seconds, and the other answers other requests meanwhile: a busy process must not delay
+/// others.
 fn one_busy(stage: &mut Stage) -> Result<String> {
     let clients = stage.hosts.clone();
     let url = |path: &str| format!("http://{VIP}:{}/{path}", http::PORT);
@@ -90,12 +91,15 @@ fn one_busy(stage: &mut Stage) -> Result<String> {
             "for n in $(seq {QUICK}); do curl -sSf -m 10 -o /dev/null -w '%{{time_total}}\\n' {}; done",
             url("1KiB")
         );
-        let said = stage.hosts.client_shell(&quick)?;
+        let reported = stage.hosts.client_shell(&quick)?;
         if busy.is_finished() {
             bail!("the busy worker was done before the {QUICK} requests beside it");
         }
-        let times =
-            said.lines().map(str::parse::<f64>).collect::<Result<Vec<_>, _>>().context(said.clone())?;
+        let times = reported
+            .lines()
+            .map(str::parse::<f64>)
+            .collect::<Result<Vec<_>, _>>()
+            .context(reported.clone())?;
         let slowest = times.into_iter().fold(0.0, f64::max);
         if slowest > QUICK_MAX {
             bail!("a request beside a busy worker took {slowest} s");

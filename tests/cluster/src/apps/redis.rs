@@ -1,4 +1,4 @@
-//! redis: every command of its benchmark, a snapshot under load, and replication from a master outside.
+//! redis: every command of its benchmark, a snapshot under load, and replication from a master outside of the cluster.
 
 use std::time::Duration;
 
@@ -35,14 +35,14 @@ pub const ROWS: [Row; 2] = [
     },
 ];
 
-/// The server's arguments, its files in a folder `name`.
+/// Returns the server's arguments; its files are in a folder `name`.
 fn arguments(stage: &Stage, name: &str, port: u16) -> Result<Vec<String>> {
     let dir = stage.hosts.path(name);
     std::fs::create_dir_all(&dir)?;
     let text = format!(
         "--port {port} --bind 0.0.0.0 --protected-mode no --save --dir {dir} --enable-debug-command yes"
     );
-    // An empty argument behind --save: no snapshots but those that are asked for.
+    // An empty argument after --save: snapshots are taken only on request.
     Ok(text
         .split(' ')
         .flat_map(|w| if w == "--save" { vec![w, ""] } else { vec![w] })
@@ -61,28 +61,28 @@ fn start(stage: &mut Stage) -> Result<()> {
     })
 }
 
-/// What a redis answers.
+/// Returns a redis server's answer.
 fn ask(stage: &Stage, address: &str, words: &[&str]) -> Result<String> {
     let mut all = vec!["-h", address];
     all.extend_from_slice(words);
     Ok(stage.hosts.client("redis-cli", &all)?.trim().to_owned())
 }
 
-/// Whether `INFO`'s `section` has the line.
-fn tells(hosts: &super::hosts::Hosts, section: &str, line: &str) -> bool {
-    let told = hosts.client("redis-cli", &["-h", VIP, "info", section]);
-    told.is_ok_and(|text| text.lines().any(|l| l.trim() == line))
+/// Returns whether `section` of `INFO` contains the line.
+fn info_has(hosts: &super::hosts::Hosts, section: &str, line: &str) -> bool {
+    let info = hosts.client("redis-cli", &["-h", VIP, "info", section]);
+    info.is_ok_and(|text| text.lines().any(|l| l.trim() == line))
 }
 
-/// redis-benchmark's lines with a rate; fails where it tells an error.
+/// Returns the number of redis-benchmark's lines with a rate; fails if it reports an error.
 fn run_benchmark(stage: &Stage, more: &[&str]) -> Result<usize> {
     let mut all = vec!["-h", VIP, "-q", "-c", "20"];
     all.extend_from_slice(more);
-    let said = stage.hosts.client("redis-benchmark", &all)?;
-    if said.contains("rror") {
-        bail!("redis-benchmark {}: {said}", more.join(" "));
+    let output = stage.hosts.client("redis-benchmark", &all)?;
+    if output.contains("rror") {
+        bail!("redis-benchmark {}: {output}", more.join(" "));
     }
-    Ok(said.matches("requests per second").count())
+    Ok(output.matches("requests per second").count())
 }
 
 fn benchmark(stage: &mut Stage) -> Result<String> {
@@ -101,8 +101,8 @@ fn benchmark(stage: &mut Stage) -> Result<String> {
         for round in 0..3 {
             std::thread::sleep(Duration::from_millis(500));
             ask(stage, VIP, &["bgsave"])?;
-            stage.wait("the snapshot", |hosts| tells(hosts, "persistence", "rdb_bgsave_in_progress:0"))?;
-            if !tells(&stage.hosts, "persistence", "rdb_last_bgsave_status:ok") {
+            stage.wait("the snapshot", |hosts| info_has(hosts, "persistence", "rdb_bgsave_in_progress:0"))?;
+            if !info_has(&stage.hosts, "persistence", "rdb_last_bgsave_status:ok") {
                 bail!("snapshot {round} failed: {}", ask(stage, VIP, &["info", "persistence"])?);
             }
         }
@@ -110,7 +110,7 @@ fn benchmark(stage: &mut Stage) -> Result<String> {
     })?;
     let (file, got) = (stage.hosts.path("www/16MiB"), stage.hosts.path("got"));
     stage.hosts.client_shell(&format!("redis-cli -h {VIP} -x set big < {file} >&2"))?;
-    // redis-cli puts a line's end behind the value.
+    // redis-cli appends a newline to the value.
     stage.hosts.client_shell(&format!("redis-cli -h {VIP} --raw get big | head -c -1 > {got}"))?;
     same(&got, &file)?;
     stage.alive()?;
@@ -127,8 +127,8 @@ fn replicate(stage: &mut Stage) -> Result<String> {
     stage.hosts.client("redis-benchmark", &fill)?;
     start(stage)?;
     ask(stage, VIP, &["replicaof", CLIENT_ADDRESS, &PORT.to_string()])?;
-    stage.wait("the link to the master", |hosts| tells(hosts, "replication", "master_link_status:up"))?;
-    // What is written from now on comes as a stream of commands.
+    stage.wait("the link to the master", |hosts| info_has(hosts, "replication", "master_link_status:up"))?;
+    // What is written from now on is replicated as a stream of commands.
     stage.hosts.client("redis-benchmark", &fill)?;
     let digest = ask(stage, CLIENT_ADDRESS, &["debug", "digest"])?;
     stage.wait("the replica to have the master's digest", |hosts| {

@@ -47,9 +47,10 @@ fn drive(stage: &mut Stage) -> Result<String> {
     let mut session = with(&[]);
     let there = format!("root@{VIP}");
     session.extend([there.as_str(), "seq 1 200000 | sha256sum"]);
-    let (said, wanted) = (hosts.client("ssh", &session)?, hosts.client_shell("seq 1 200000 | sha256sum")?);
-    if said != wanted {
-        bail!("the session said {said:?}, not {wanted:?}");
+    let (reported, wanted) =
+        (hosts.client("ssh", &session)?, hosts.client_shell("seq 1 200000 | sha256sum")?);
+    if reported != wanted {
+        bail!("the session reported {reported:?}, not {wanted:?}");
     }
     fs::write(hosts.path("64MiB"), pattern(64 << 20))?;
     let (file, copy, back) = (hosts.path("64MiB"), hosts.path("copy"), hosts.path("back"));

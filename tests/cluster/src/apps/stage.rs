@@ -1,4 +1,4 @@
-//! Where a row runs: a cluster with the row's services, programs on its hosts, clients with the row's limit of time.
+//! The stage of a row: a cluster with the row's services, programs on its hosts, clients with the row's time limit.
 
 use std::fs;
 use std::path::PathBuf;
@@ -21,24 +21,24 @@ use crate::testing::pattern;
 /// The files that HTTP and FTP servers serve: name and length in bytes.
 pub const FILES: [(&str, usize); 4] =
     [("0B", 0), ("1KiB", 1 << 10), ("64KiB", 64 << 10), ("16MiB", 16 << 20)];
-/// Where programs answer that run beside the cluster, on kernel TCP.
+/// Address of programs that run beside the cluster, on kernel TCP.
 pub const BESIDE_ADDRESS: &str = "10.78.0.2";
 /// The client's address on the veth to their host.
 const BESIDE_CLIENT: &str = "10.78.0.1";
 /// How long a program may take until it answers the client.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(20);
-/// How long what is left on the app host may take to end after SIGTERM.
+/// How long remaining processes on the app host may take to end after SIGTERM.
 const SWEEP_DEADLINE: Duration = Duration::from_secs(5);
 
 /// A row's cluster, with its daemons and policy.
 #[derive(Debug)]
 pub struct Stage {
-    /// Its hosts, and what is done on them within the row's limit.
+    /// Its hosts, and the commands run on them within the row's time limit.
     pub hosts: Hosts,
-    /// What the row's loads came to, where it has such.
+    /// Results of the row's loads, if it has any.
     pub cells: Vec<Cell>,
     cluster: Cluster,
-    /// Outlives the programs on it, which are the cluster's.
+    /// Outlives the programs on it, which belong to the cluster.
     beside: Option<Host>,
     ports: &'static [u16],
     san: San,
@@ -46,9 +46,9 @@ pub struct Stage {
     quick: bool,
 }
 
-/// The first number with dots in what `command` says.
+/// Returns the first number with dots in the output of `command`.
 pub fn version(command: &[&str]) -> Result<String> {
-    let (program, arguments) = command.split_first().context("a command that tells the version")?;
+    let (program, arguments) = command.split_first().context("a command that prints the version")?;
     let output = Command::new(program)
         .args(arguments)
         .output()
@@ -57,18 +57,18 @@ pub fn version(command: &[&str]) -> Result<String> {
     let text = String::from_utf8_lossy(&text).into_owned();
     let words = text.split(|c: char| !c.is_ascii_digit() && c != '.');
     let found = words.map(|word| word.trim_matches('.')).find(|word| word.contains('.'));
-    found.map(str::to_owned).with_context(|| format!("{program} does not tell its version: {text}"))
+    found.map(str::to_owned).with_context(|| format!("{program} does not print its version: {text}"))
 }
 
 impl Stage {
-    /// Hosts, daemons, policy, and the files in `www`.
+    /// Creates hosts, daemons, policy, and the files in `www`.
     pub fn build(row: &Row, san: San, options: &Options) -> Result<Self> {
         let binaries = std::env::current_exe()?.parent().context("the program's own folder")?.to_owned();
         let tag = std::process::id().to_string();
         let mut cluster = Cluster::lay_out(cluster::Options { binaries, san, tag: tag.clone() })?;
         fs::write(cluster.scratch().join("demo.yaml"), configs::policy_for(row.ports))?;
         let config = cluster.config(Tier::AppNode);
-        // A server that is reloaded under load leaves more exited processes than the agent keeps by itself.
+        // A server that is reloaded under load leaves more exited processes than the agent keeps by default.
         let text = fs::read_to_string(&config)? + "capacity:\n  exited: 1024\n";
         fs::write(&config, text)?;
         for (name, len) in FILES {
@@ -81,17 +81,17 @@ impl Stage {
         Ok(Stage { hosts, cells: Vec::new(), cluster, beside: None, ports, san, tag, quick })
     }
 
-    /// How long a load that the issue gives a minute lasts.
+    /// Returns the length of a load that the issue specifies as a minute.
     pub fn load(&self) -> Duration {
         Duration::from_secs(if self.quick { 10 } else { 60 })
     }
 
-    /// Whether loads are to be short.
+    /// Returns whether loads are to be short.
     pub fn quick(&self) -> bool {
         self.quick
     }
 
-    /// What carries the SAN.
+    /// Returns what carries the SAN.
     pub fn san(&self) -> San {
         self.san
     }
@@ -101,14 +101,14 @@ impl Stage {
         self.cluster.run_accelerated(name, program, arguments)
     }
 
-    /// Starts a program on the app host as it is, without the filter.
+    /// Starts a program on the app host without the filter.
     pub fn start_plain(&mut self, name: &str, program: &str, arguments: &[&str]) -> Result<()> {
         let mut command = self.cluster.host(Tier::AppNode).command(program);
         command.args(arguments);
         self.cluster.spawn(name, command)
     }
 
-    /// Starts a program as it is on a host of its own, which the client reaches by a veth: on kernel TCP.
+    /// Starts a program on kernel TCP, on a host of its own that the client reaches by a veth.
     pub fn start_beside(&mut self, name: &str, program: &str, arguments: &[&str]) -> Result<()> {
         if self.beside.is_none() {
             let (host, client) = (Host::new(&self.tag, "beside")?, &self.cluster.client);
@@ -130,17 +130,17 @@ impl Stage {
         self.cluster.spawn(name, command)
     }
 
-    /// The id of a program that was started.
+    /// Returns the process id of a program that was started.
     pub fn pid(&mut self, name: &str) -> Result<u32> {
         Ok(self.cluster.program(name).with_context(|| format!("{name} was not started"))?.pid())
     }
 
-    /// The id of a daemon.
+    /// Returns the process id of a daemon.
     pub fn daemon_pid(&mut self, tier: Tier) -> Result<u32> {
         Ok(self.cluster.daemon(tier).with_context(|| format!("{} was not started", tier.daemon()))?.pid())
     }
 
-    /// Ends a daemon by SIGKILL and starts it anew.
+    /// Ends a daemon by SIGKILL and restarts it.
     pub fn kill_daemon(&mut self, tier: Tier) -> Result<()> {
         self.cluster.daemon(tier).with_context(|| format!("{} was not started", tier.daemon()))?.kill();
         self.cluster.start(tier)?;
@@ -148,27 +148,27 @@ impl Stage {
         self.cluster.wait_live(tier)
     }
 
-    /// Waits until a program that was started ends by itself, and forgets it.
+    /// Waits until a program ends by itself, and removes it from the cluster's list.
     pub fn ended(&mut self, name: &str) -> Result<()> {
         let program = self.cluster.program(name).with_context(|| format!("{name} was not started"))?;
         wait_until(&format!("{name} to end"), ANSWER_DEADLINE, || program.exited())?;
-        self.cluster.forget_program(name);
+        self.cluster.remove_program(name);
         Ok(())
     }
 
-    /// Ends a program that was started, and forgets it.
+    /// Ends a program, and removes it from the cluster's list.
     pub fn end(&mut self, name: &str) -> Result<()> {
         self.cluster.program(name).with_context(|| format!("{name} was not started"))?.stop()?;
-        self.cluster.forget_program(name);
+        self.cluster.remove_program(name);
         Ok(())
     }
 
-    /// Gives the app host the VIP, as docs/operators.md has it: on `lo`, and not announced on any other interface.
+    /// Adds the VIP to the app host as described in docs/operators.md: on `lo`, and not announced on other interfaces.
     pub fn vip_on_lo(&self) -> Result<()> {
         self.cluster.vip_on_lo(Tier::AppNode)
     }
 
-    /// Fails where a program or daemon has ended that nobody stopped.
+    /// Fails if a program or daemon has ended unexpectedly.
     pub fn alive(&mut self) -> Result<()> {
         let casualties = self.cluster.casualties();
         if !casualties.is_empty() {
@@ -177,7 +177,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Waits until `ready` says so; fails at once where a program has ended.
+    /// Waits until `ready` returns true; fails at once if a program has ended.
     pub fn wait(&mut self, what: &str, mut ready: impl FnMut(&Hosts) -> bool) -> Result<()> {
         let limit = self.hosts.left().min(ANSWER_DEADLINE);
         wait_until(what, limit, || {
@@ -188,7 +188,7 @@ impl Stage {
         })?
     }
 
-    /// Waits until `port` of the VIP takes a connection from the client.
+    /// Waits until `port` of the VIP accepts a connection from the client.
     pub fn wait_port(&mut self, port: u16) -> Result<()> {
         let test = format!("exec 3<>/dev/tcp/{VIP}/{port}");
         self.wait(&format!("an answer from {VIP}:{port}"), |hosts| {
@@ -202,17 +202,17 @@ impl Stage {
         Watch::start(hosts, self.ports)
     }
 
-    /// What a daemon's admin endpoint answers to `path`.
+    /// Returns the response of a daemon's admin endpoint to `path`.
     pub fn ask(&self, tier: Tier, path: &str) -> Result<String> {
         self.cluster.ask(tier, path)
     }
 
-    /// The processes that the agent lists.
+    /// Returns the processes that the agent lists.
     pub fn processes(&self) -> Result<Vec<csp_api::app::Process>> {
         Ok(serde_json::from_str(&self.ask(Tier::AppNode, "/v1/processes")?)?)
     }
 
-    /// The last lines of all logs.
+    /// Returns the last lines of all logs.
     pub fn logs(&self) -> String {
         let mut text = self.cluster.program_logs(15) + &self.cluster.all_logs();
         for entry in fs::read_dir(self.hosts.dir().join("log")).into_iter().flatten().flatten() {
@@ -220,8 +220,8 @@ impl Stage {
             if path.extension().is_none_or(|e| e != "error") {
                 continue;
             }
-            let said = fs::read_to_string(&path).unwrap_or_default();
-            let lines: Vec<&str> = said.lines().collect();
+            let reported = fs::read_to_string(&path).unwrap_or_default();
+            let lines: Vec<&str> = reported.lines().collect();
             let tail = lines[lines.len().saturating_sub(15)..].join("\n");
             text += &format!("last lines of {}:\n{tail}\n", path.display());
         }
@@ -240,7 +240,7 @@ impl Stage {
         }
     }
 
-    /// Stops programs and daemons, and ends what the programs left behind on the app host.
+    /// Stops programs and daemons, and ends processes that the programs left behind on the app host.
     pub fn clear(mut self) -> Result<()> {
         self.alive()?;
         let stopped = self.cluster.stop_programs();

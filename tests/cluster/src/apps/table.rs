@@ -8,28 +8,28 @@ use super::Row;
 use super::cell::{self, Cell};
 use super::watch::Seen;
 
-/// How the table is printed.
+/// Form of the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Output {
-    /// A table as Markdown has it.
+    /// A Markdown table.
     Table,
-    /// An array of objects.
+    /// A JSON array of objects.
     Json,
 }
 
-/// How a row went.
+/// The result of a row.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// With these figures.
+    /// It works, with these figures.
     Works(String),
-    /// It served, but not accelerated: why.
+    /// It served, but was not accelerated; with the reason.
     KernelFallback(String),
-    /// It did not serve as it should: why.
+    /// It did not serve correctly; with the reason.
     Fails(String),
 }
 
 impl Verdict {
-    /// The verdict on a row that ran to its end with these figures.
+    /// Returns the verdict on a row that ran to its end with these figures.
     pub fn of(figures: String, seen: &Seen) -> Verdict {
         match &seen.kernel_tcp {
             Some(line) => Verdict::KernelFallback(format!("a kernel TCP socket of the service: {line}")),
@@ -40,7 +40,8 @@ impl Verdict {
         }
     }
 
-    /// The verdict on a row of several runs, each with its name: the worst of them, and what was said of those that had it.
+    /// Returns the verdict on a row of several runs, each with its name: the worst one, with the texts of the runs that
+    /// had it.
     pub fn joined(runs: &[(&str, Verdict)]) -> Verdict {
         let rank = |verdict: &Verdict| match verdict {
             Verdict::Works(_) => 0,
@@ -53,20 +54,20 @@ impl Verdict {
         if let [(_, verdict)] = runs {
             return verdict.clone();
         }
-        let said: Vec<String> = runs
+        let reported: Vec<String> = runs
             .iter()
             .filter(|(_, verdict)| rank(verdict) == worst)
             .map(|(name, verdict)| format!("{name}: {}", verdict.detail()))
             .collect();
-        let said = said.join("; ");
+        let reported = reported.join("; ");
         match worst {
-            0 => Verdict::Works(said),
-            1 => Verdict::KernelFallback(said),
-            _ => Verdict::Fails(said),
+            0 => Verdict::Works(reported),
+            1 => Verdict::KernelFallback(reported),
+            _ => Verdict::Fails(reported),
         }
     }
 
-    /// Whether it went as it should.
+    /// Returns whether the row works.
     pub const fn works(&self) -> bool {
         matches!(self, Verdict::Works(_))
     }
@@ -104,23 +105,23 @@ pub struct Line {
 }
 
 impl Line {
-    /// Of a row that has run.
+    /// Creates the line of a row that has run.
     pub fn new(row: &Row, version: String, verdict: Verdict, seen: Seen) -> Self {
         let program = if version.is_empty() { row.program.to_owned() } else { placed(row.program, &version) };
         Line { name: row.name, program, driven: row.driven, verdict, seen, cells: Vec::new() }
     }
 
-    /// With what its loads came to, where it has such.
+    /// Adds the results of its loads, if it has any.
     pub fn with(self, cells: Vec<Cell>) -> Self {
         Line { cells, ..self }
     }
 
-    /// How the row went.
+    /// Returns the verdict.
     pub fn verdict(&self) -> &Verdict {
         &self.verdict
     }
 
-    /// Whether it went as it should.
+    /// Returns whether the row works.
     pub fn works(&self) -> bool {
         self.verdict.works()
     }
@@ -163,7 +164,7 @@ impl Line {
     }
 }
 
-/// The version behind the program's name: before a comma, where there is one.
+/// Returns the program's name with its version: before a comma, if there is one.
 fn placed(program: &str, version: &str) -> String {
     match program.split_once(',') {
         Some((name, more)) => format!("{name} {version},{more}"),
@@ -171,7 +172,7 @@ fn placed(program: &str, version: &str) -> String {
     }
 }
 
-/// The lines, printed.
+/// Returns the printed table.
 pub fn render(lines: &[Line], output: Output) -> String {
     if output == Output::Json {
         let all = Value::Array(lines.iter().map(Line::json).collect());

@@ -1,4 +1,4 @@
-//! Varnish as a cache in front of a server that it reaches by the egress rule.
+//! Varnish as a cache for a server that it reaches by the egress rule.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::stage::Stage;
 use super::{BY_SHM, Row};
 use crate::configs::{self, CLIENT_ADDRESS, VIP};
 
-/// Where the server behind the cache listens.
+/// The port of the server behind the cache.
 const BACKEND_PORT: u16 = 8001;
 
 pub const ROWS: [Row; 1] = [Row {
@@ -40,7 +40,7 @@ fn drive(stage: &mut Stage) -> Result<String> {
     let figures = http::under_load(stage, http::SHORT, 0, |_| Ok(()))?;
     let url = format!("http://{VIP}:{}/1KiB", http::PORT);
     let head = stage.hosts.client("curl", &["-sSf", "-m", "10", "-o", "/dev/null", "-D", "-", &url])?;
-    // Two numbers: this request's, and that of the one that brought the object.
+    // Two numbers: that of this request, and that of the one that fetched the object.
     let from_cache =
         |line: &str| line.strip_prefix("X-Varnish: ").is_some_and(|ids| ids.trim().contains(' '));
     if !head.lines().any(from_cache) {

@@ -11,7 +11,7 @@ use super::{BY_SHM, Row};
 use crate::configs::VIP;
 
 const PORT: u16 = 21;
-/// Where data connections come to.
+/// The ports of data connections.
 const PASSIVE: [u16; 4] = [30_000, 30_001, 30_002, 30_003];
 const ROUNDS: usize = 3;
 
@@ -26,7 +26,8 @@ pub const ROWS: [Row; 1] = [Row {
     run: drive,
 }];
 
-/// Sessions are made by a raw clone in namespaces of their own, but for the network's: the agent is reached by a path.
+/// vsftpd creates sessions by a raw clone in namespaces of their own, except the network's: the agent is reached by a
+/// path.
 fn config(dir: &str) -> String {
     format!(
         "listen=YES\nlisten_port={PORT}\nbackground=NO\nisolate_network=NO\nanonymous_enable=YES\nlocal_enable=NO\nanon_root={dir}/ftp\n\

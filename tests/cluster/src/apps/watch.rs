@@ -1,4 +1,4 @@
-//! The watch over a row's sockets: which the agent shows, and whether the kernel has any of the service's.
+//! Watches a row's sockets: which ones the agent reports, and whether the kernel has any of the service's.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::cluster::Tier;
 use crate::demo::kernel_tcp;
 use crate::host::Host;
 
-/// Between two looks.
+/// Interval between two checks.
 const INTERVAL: Duration = Duration::from_millis(250);
 
 /// What was seen of a row's sockets.
@@ -24,13 +24,13 @@ pub struct Seen {
     pub accepted: u64,
     /// Connections that processes opened through proxies.
     pub opened: u64,
-    /// Connections that went over a Unix socket of the agent, because several processes had them.
+    /// Connections over a Unix socket of the agent, because several processes shared them.
     pub shared: u64,
-    /// Listeners that proxies knew.
+    /// Listeners known to proxies.
     pub listeners: u64,
-    /// Listeners and connections that were left to the kernel, by kind and reason.
+    /// Listeners and connections left to the kernel, by kind and reason.
     pub kernel: BTreeMap<String, u64>,
-    /// A kernel TCP socket of the service, as `ss` showed it.
+    /// A kernel TCP socket of the service, as printed by `ss`.
     pub kernel_tcp: Option<String>,
 }
 
@@ -48,7 +48,7 @@ impl Seen {
     }
 }
 
-/// A thread that looks until it is told to end.
+/// A thread that checks until it is stopped.
 #[derive(Debug)]
 pub struct Watch {
     over: Arc<AtomicBool>,
@@ -58,20 +58,20 @@ pub struct Watch {
 #[derive(Default)]
 struct Looks {
     kernel_tcp: Option<String>,
-    /// Kind and reason of the kernel sockets that pages showed, one for each process, descriptor and address.
+    /// Kind and reason of the kernel sockets in pages, one for each process, descriptor and address.
     kernel: BTreeMap<(String, String), String>,
 }
 
 impl Watch {
-    /// Begins to look at the hosts of app node and proxy node.
+    /// Starts watching the hosts of app node and proxy node.
     pub fn start(hosts: [Host; 2], ports: &'static [u16]) -> Result<Self> {
         let over = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&over);
+        let stop = Arc::clone(&over);
         let thread = std::thread::Builder::new().name("watch".to_owned()).spawn(move || {
             let mut looks = Looks::default();
             let mut last = false;
             while !last {
-                last = told.load(Ordering::Relaxed);
+                last = stop.load(Ordering::Relaxed);
                 look(&hosts, ports, &mut looks, last)?;
                 if !last {
                     std::thread::park_timeout(INTERVAL);
@@ -82,7 +82,7 @@ impl Watch {
         Ok(Watch { over, thread })
     }
 
-    /// Looks once more, and adds what the pages of all processes count.
+    /// Checks once more, and adds the counters in the pages of all processes.
     pub fn end(self, stage: &Stage) -> Result<Seen> {
         self.over.store(true, Ordering::Relaxed);
         self.thread.thread().unpark();
@@ -109,7 +109,7 @@ impl Watch {
     }
 }
 
-/// The reasons that pages gave for kernel sockets of a kind.
+/// Returns the reasons in pages for kernel sockets of a kind.
 fn reasons(kernel: &BTreeMap<(String, String), String>, kind: &str) -> String {
     let wanted = format!("kernel-{kind}");
     let mut found: Vec<&str> =
@@ -119,7 +119,8 @@ fn reasons(kernel: &BTreeMap<(String, String), String>, kind: &str) -> String {
     if found.is_empty() { "reason not seen".to_owned() } else { found.join(", ") }
 }
 
-/// One look; an agent that does not answer is an error only where it `must`: a row may have killed it just now.
+/// Checks once. If the agent does not answer, that is an error only if `must` is set: the row may have killed it just
+/// now.
 fn look(hosts: &[Host; 2], ports: &[u16], looks: &mut Looks, must: bool) -> Result<()> {
     for host in hosts {
         if looks.kernel_tcp.is_none() {

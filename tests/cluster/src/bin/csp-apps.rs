@@ -1,4 +1,4 @@
-//! `make test-apps`: real programs, unmodified, behind the whole path, and a table of how it went.
+//! `make test-apps`: real programs, unmodified, behind the whole path, and a table of the results.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,7 @@ use csp_cluster::apps::{self, Options, Output};
 
 /// Runs real programs from Debian unmodified under csp-run behind the four daemons, drives each with a real client
 /// through the VIP, and prints a table: what was accelerated, what was left to the kernel, whether it works. Needs
-/// root. Removes all that it made.
+/// root. Removes everything that it created.
 #[derive(Parser)]
 #[command(
     name = "csp-apps",
@@ -25,10 +25,10 @@ EXIT CODES:
   2  the command line is wrong"
 )]
 struct Arguments {
-    /// Only the row of this name (--list shows them); may be given several times.
+    /// Run only the row of this name (--list shows them); may be given several times.
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// Print the rows' names and what each does.
+    /// Print the rows' names and what each of them does.
     #[arg(long)]
     list: bool,
     /// Ten seconds of load where a full run has sixty.
@@ -37,7 +37,7 @@ struct Arguments {
     /// Leave each row's cluster running until Ctrl-C.
     #[arg(long)]
     keep: bool,
-    /// How the table is printed; progress goes to standard error.
+    /// Form of the table; progress goes to standard error.
     #[arg(long, value_enum, default_value_t = OutputArgument::Table)]
     output: OutputArgument,
 }

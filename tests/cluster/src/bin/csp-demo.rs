@@ -1,12 +1,12 @@
-//! `make demo`: the whole path, proved step by step, with a summary at the end.
+//! `make demo`: proves the whole path step by step, and prints a summary.
 
 use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
 use csp_cluster::{San, demo};
 
-/// Lays out five hosts as network namespaces, starts etcd, the four daemons, an unmodified nginx and a Python
-/// application, and proves the path between a client and both. Needs root. Removes all that it made.
+/// Creates five hosts as network namespaces, starts etcd, the four daemons, an unmodified nginx and a Python
+/// application, and proves the path between a client and both. Needs root. Removes everything that it created.
 #[derive(Parser)]
 #[command(
     name = "csp-demo",
@@ -25,7 +25,7 @@ struct Arguments {
     /// Leave everything running until Ctrl-C.
     #[arg(long)]
     keep: bool,
-    /// What carries the SAN between network node and proxy node.
+    /// Provider of the SAN between network node and proxy node.
     #[arg(long, value_enum, default_value_t = SanArgument::Shm)]
     san: SanArgument,
 }

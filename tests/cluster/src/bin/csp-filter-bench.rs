@@ -1,4 +1,4 @@
-//! `make bench-filter`: processor time of programs under the socket filter, beside kernel TCP.
+//! `make bench-filter`: processor time of programs under the socket filter, compared with kernel TCP.
 
 use std::process::ExitCode;
 
@@ -6,8 +6,8 @@ use clap::Parser;
 use csp_cluster::filter_bench::{self, Plan, Report};
 use csp_cluster::{Cluster, Options, San, testing};
 
-/// Measures the processor time a request costs the server's own process: nginx with the socket filter through the four
-/// daemons beside the same nginx on kernel TCP, and a redis that the filter leaves to the kernel beside one without it. Needs
+/// Measures the processor time per request of the server's own process: nginx with the socket filter through the four
+/// daemons and the same nginx on kernel TCP; redis left to the kernel by the filter and redis without the filter. Needs
 /// root, nginx, wrk and redis.
 #[derive(Parser)]
 #[command(
@@ -24,7 +24,7 @@ EXIT CODES:
   1  something could not be set up or measured"
 )]
 struct Arguments {
-    /// Rounds; each measures every way once.
+    /// Rounds; each round measures every variant once.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
     /// Seconds of load in each round.

@@ -1,4 +1,4 @@
-//! `make bench-wait`: latency, throughput and processor time by how long threads look again before they sleep.
+//! `make bench-wait`: latency, throughput and processor time by how long threads poll before they sleep.
 
 use std::process::ExitCode;
 
@@ -6,9 +6,9 @@ use clap::{Parser, Subcommand};
 use csp_cluster::testing;
 use csp_cluster::wait_bench::{self, COLUMNS, Plan, Row};
 
-/// Measures nginx through the daemons under several settings of `spin_us` (the daemons') and `CSP_SPIN_US` (nginx's), beside nginx on
-/// kernel TCP. Processor time is that of network node, proxy node and agent together. Needs root, nginx and wrk, and a machine with
-/// nothing else to do.
+/// Measures nginx through the daemons under several settings of `spin_us` (the daemons') and `CSP_SPIN_US` (nginx's),
+/// and nginx on kernel TCP. Processor time is that of network node, proxy node and agent together. Needs root, nginx
+/// and wrk, and an otherwise idle machine.
 #[derive(Parser)]
 #[command(
     name = "csp-wait-bench",
@@ -28,7 +28,7 @@ struct Arguments {
     /// Settings, each as DAEMONS:FILTER; both `auto` or microseconds.
     #[arg(long, default_value = "0:0,20:0,100:0,400:0,auto:0,auto:auto", value_delimiter = ',')]
     settings: Vec<String>,
-    /// Rounds; each measures every setting once.
+    /// Rounds; each round measures every setting once.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
     /// Seconds of each load.
@@ -44,10 +44,10 @@ struct Arguments {
     inner: Option<Inner>,
 }
 
-/// What the tool runs on the client's host.
+/// Commands that the tool runs on the client's host.
 #[derive(Subcommand)]
 enum Inner {
-    /// Asks at a fixed rate; prints the median latency in microseconds.
+    /// Send requests at a fixed rate; prints the median latency in microseconds.
     #[command(hide = true)]
     Pace { address: String, rate: u32, seconds: u32 },
 }

@@ -1,4 +1,4 @@
-//! Where an end is: a provider or kind of socket, and its address.
+//! The address of an end: a provider or kind of socket, and its address.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -65,7 +65,7 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// The part before the colon.
+    /// Returns the part before the colon.
     pub fn kind(&self) -> &'static str {
         match self {
             Address::Vi(Kind::Shm, _) => "shm",

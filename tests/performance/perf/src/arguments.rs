@@ -6,7 +6,7 @@ use crate::address::Address;
 use crate::end::Waiting;
 
 /// Measures the latency, bandwidth and processor time of messages between two processes: over the SAN's providers, and
-/// over the kernel's sockets beside them.
+/// over the kernel's sockets for comparison.
 #[derive(Parser)]
 #[command(
     name = "csp-perf",
@@ -25,7 +25,7 @@ COLUMNS:
 
 EXIT CODES:
   0   done
-  1   a peer, provider or measurement failed; the message says what
+  1   a peer, provider or measurement failed; the message names it
   2   the command line is wrong"
 )]
 pub struct Arguments {
@@ -35,33 +35,33 @@ pub struct Arguments {
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Answers at these addresses, one peer at a time each, until it is ended.
+    /// Answer at these addresses, one peer at a time each, until terminated.
     Serve {
         /// shm:PATH, ucx:IP:PORT, verbs:IP:PORT, tcp:IP:PORT or unix:PATH.
         #[arg(required = true)]
         addresses: Vec<Address>,
-        /// Ends after so many peers at each address.
+        /// End after this number of peers at each address.
         #[arg(long)]
         count: Option<u32>,
-        /// Stays on this processor.
+        /// Run on this processor only.
         #[arg(long)]
         cpu: Option<usize>,
     },
-    /// Measures against a server.
+    /// Measure against a server.
     Run {
         /// The server's address.
         address: Address,
-        /// Other addresses to measure beside it.
+        /// Other addresses to compare with.
         #[arg(long, value_delimiter = ',')]
         vs: Vec<Address>,
         #[command(flatten)]
         plan: Plan,
     },
-    /// Measures against a server process that it starts on this host.
+    /// Measure against a server process started on this host.
     Local {
         /// shm, ucx, tcp or unix.
         provider: String,
-        /// What to measure beside it (tcp, if nothing is named).
+        /// What to compare with (tcp, if nothing is named).
         #[arg(long, value_delimiter = ',', num_args = 0.., default_missing_value = "tcp")]
         vs: Vec<String>,
         #[command(flatten)]
@@ -69,10 +69,10 @@ pub enum Command {
     },
 }
 
-/// What to measure.
+/// The measurements.
 #[derive(Args)]
 pub struct Plan {
-    /// Which tests.
+    /// The tests to run.
     #[arg(long = "test", value_enum, value_delimiter = ',', default_value = "latency")]
     pub tests: Vec<Test>,
     /// Bytes of messages (of replies, in transactions); Ki stands for 1024.
@@ -81,30 +81,30 @@ pub struct Plan {
     /// Bytes of each request of a transaction.
     #[arg(long, default_value = "256", value_parser = bytes)]
     pub request: u32,
-    /// How both ends wait.
+    /// How both ends wait for messages.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "poll,block")]
     pub wait: Vec<Waiting>,
-    /// How long each point is measured.
+    /// Length of the measurement of each point.
     #[arg(long, default_value_t = 1.0)]
     pub seconds: f64,
-    /// Stays on this processor; a second one is for the server that `local` starts.
+    /// Run on this processor only; a second one is for the server that `local` starts.
     #[arg(long, value_delimiter = ',', num_args = 1..=2)]
     pub cpus: Vec<usize>,
-    /// Draws the distribution of each point.
+    /// Draw the distribution of each point.
     #[arg(long)]
     pub histogram: bool,
-    /// For people or for programs.
+    /// Form of the output.
     #[arg(long, value_enum, default_value = "text")]
     pub output: Output,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Test {
-    /// A message and one of the same length back.
+    /// A message, and a reply of the same length.
     Latency,
     /// A request, and a reply of another length.
     Transaction,
-    /// Messages one way, as fast as they are taken.
+    /// Messages in one direction, as fast as they are received.
     Bandwidth,
 }
 

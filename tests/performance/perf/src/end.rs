@@ -1,18 +1,18 @@
-//! One end of what is measured: messages with a tag of 32 bits, over a provider or a socket.
+//! One end of a measured connection: messages with a tag of 32 bits, over a provider or a socket.
 
 use anyhow::Result;
 
 /// How an end waits for the next message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Waiting {
-    /// It spins.
+    /// The thread polls.
     Poll,
-    /// It sleeps in the kernel until there is something.
+    /// The thread sleeps in the kernel until a message arrives.
     Block,
 }
 
 impl Waiting {
-    /// The word used in reports.
+    /// Returns the word used in reports.
     pub fn name(self) -> &'static str {
         match self {
             Waiting::Poll => "poll",
@@ -26,33 +26,33 @@ pub const MESSAGE_LEN_MAX: usize = 64 * 1024;
 
 /// A connected end.
 pub trait End {
-    /// Sends one message of at most [`MESSAGE_LEN_MAX`] bytes; waits while the peer takes no more.
+    /// Sends one message of at most [`MESSAGE_LEN_MAX`] bytes; waits while the peer has no room.
     fn send(&mut self, tag: u32, bytes: &[u8]) -> Result<()>;
 
-    /// The next message, copied into `into`: its length and tag. `None` once the peer has ended.
+    /// Receives the next message into `into`; returns its length and tag. `None` after the peer has ended.
     fn receive(&mut self, into: &mut [u8]) -> Result<Option<(usize, u32)>>;
 
-    /// How [`receive`](End::receive) waits from now on.
+    /// Sets how [`receive`](End::receive) waits from now on.
     fn set_waiting(&mut self, waiting: Waiting) -> Result<()>;
 }
 
-/// What a message asks of the server.
+/// What a message requests of the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Request {
-    /// Answer with so many bytes.
+    /// Reply with this number of bytes.
     Reply(u32),
-    /// Take it, say nothing.
+    /// Receive it without a reply.
     Take,
-    /// Answer with the processor time used so far: 8 bytes, nanoseconds, little-endian.
+    /// Reply with the processor time used so far: 8 bytes, nanoseconds, little-endian.
     Usage,
-    /// Wait in this way from now on; answer with nothing.
+    /// Wait in this way from now on, without a reply.
     Wait(Waiting),
 }
 
 const OP_BITS: u32 = 28;
 
 impl Request {
-    /// As a message's tag.
+    /// Returns the request as a message's tag.
     pub fn tag(self) -> u32 {
         match self {
             Request::Reply(len) => len,
@@ -63,7 +63,7 @@ impl Request {
         }
     }
 
-    /// Reads a tag that a peer sent.
+    /// Parses a tag received from a peer.
     pub fn from_tag(tag: u32) -> Option<Request> {
         let value = tag & ((1 << OP_BITS) - 1);
         match (tag >> OP_BITS, value) {

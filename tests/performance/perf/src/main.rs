@@ -1,4 +1,4 @@
-//! csp-perf: what messages cost over the SAN's providers, and over the kernel's sockets beside them.
+//! csp-perf: the cost of messages over the SAN's providers, compared with the kernel's sockets.
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_types, reason = "sockets are what is measured")]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -1,4 +1,4 @@
-//! What is measured: transactions and streams.
+//! The measurements: transactions and streams.
 
 use anyhow::{Context, Result, ensure};
 use hdrhistogram::Histogram;
@@ -7,11 +7,11 @@ use crate::end::{End, MESSAGE_LEN_MAX, Request, Waiting};
 use crate::report::Point;
 use crate::usage::{now, processor_time};
 
-/// Transactions between two looks at the clock, where one takes less than [`SHORT_NS`]: the look takes some 25 ns.
+/// Transactions between two readings of the clock, if one takes less than [`SHORT_NS`]: a reading takes some 25 ns.
 const BATCH: u64 = 10;
 const SHORT_NS: u64 = 10_000;
 
-/// The longest transaction that the histogram tells apart, in nanoseconds.
+/// The longest transaction that the histogram distinguishes, in nanoseconds.
 const LONGEST_NS: u64 = 60_000_000_000;
 
 /// A measuring end and its buffers.
@@ -28,7 +28,7 @@ impl Client {
         Client { end, out, into, waiting: Waiting::Block }
     }
 
-    /// Both ends wait in this way from now on.
+    /// Sets how both ends wait from now on.
     pub fn set_waiting(&mut self, waiting: Waiting) -> Result<()> {
         self.end.set_waiting(waiting)?;
         self.waiting = waiting;
@@ -41,7 +41,7 @@ impl Client {
         Ok(answer.context("the server went away")?.0)
     }
 
-    /// The processor time that the server has used, once it has taken all that was sent.
+    /// Returns the processor time that the server has used, after it has received everything sent before.
     fn server_time(&mut self) -> Result<u64> {
         let len = self.ask(Request::Usage, 0)?;
         ensure!(len == 8, "the server's answer has {len} bytes");
@@ -56,7 +56,7 @@ impl Client {
         Ok(())
     }
 
-    /// Transactions of `request` and `reply` bytes, one after the other, for so long.
+    /// Runs transactions of `request` and `reply` bytes, one after the other, for this time.
     pub fn transactions(&mut self, request: u32, reply: u32, seconds: f64) -> Result<Point> {
         let length = (seconds * 1e9) as u64;
         let start = now();
@@ -93,7 +93,7 @@ impl Client {
         })
     }
 
-    /// Messages of `len` bytes, as fast as the server takes them, for so long.
+    /// Sends messages of `len` bytes as fast as the server receives them, for this time.
     pub fn stream(&mut self, len: u32, seconds: f64) -> Result<Point> {
         let length = (seconds * 1e9) as u64;
         let used_there = self.server_time()?;

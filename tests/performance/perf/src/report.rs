@@ -1,4 +1,4 @@
-//! What was measured, for people and for programs.
+//! The results, as text and as JSON.
 
 use std::fmt::Write;
 
@@ -25,10 +25,10 @@ pub struct Point {
     pub histogram: Option<Histogram<u64>>,
 }
 
-/// Percentiles that are told.
+/// Percentiles that are reported.
 const PERCENTILES: [f64; 5] = [10.0, 50.0, 90.0, 99.0, 99.9];
 
-/// Most lines of a drawn histogram, and the width of its longest bar.
+/// Largest number of lines of a drawn histogram, and the width of its longest bar.
 const LINES: usize = 20;
 const BAR_LEN: u64 = 50;
 
@@ -52,7 +52,7 @@ struct Record<'a> {
     /// `transaction_ns.p50` / 2.
     #[serde(skip_serializing_if = "Option::is_none")]
     half_round_trip_ns: Option<f64>,
-    /// `[upper bound in ns, how many]`, without empty buckets.
+    /// `[upper bound in ns, count]`, without empty buckets.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     histogram: Vec<(u64, u64)>,
 }
@@ -78,7 +78,7 @@ impl Point {
         self.messages as f64 * each as f64 / self.seconds()
     }
 
-    /// The median transaction in nanoseconds; the mean time of a message of a stream.
+    /// Returns the median transaction in nanoseconds; for a stream the mean time of a message.
     pub fn time(&self) -> f64 {
         match &self.histogram {
             Some(histogram) => histogram.value_at_quantile(0.5) as f64,
@@ -86,7 +86,7 @@ impl Point {
         }
     }
 
-    /// Processor time of both ends for each transaction or message, in nanoseconds.
+    /// Returns the processor time of both ends per transaction or message, in nanoseconds.
     pub fn cpu(&self) -> f64 {
         self.client_cpu_ns + self.server_cpu_ns
     }
@@ -118,12 +118,12 @@ impl Point {
         }
     }
 
-    /// As one JSON value.
+    /// Returns the point as one JSON value.
     pub fn json(&self, transport: &str) -> serde_json::Result<serde_json::Value> {
         serde_json::to_value(self.record(transport))
     }
 
-    /// As a line of the table that [`header`] starts. `first`: the same point of the first transport.
+    /// Returns the point as a line of the table that [`header`] starts. `first`: the same point of the first transport.
     pub fn line(&self, transport: &str, first: Option<&Point>) -> String {
         let ratio = |of: fn(&Point) -> f64| match first {
             Some(first) => format!("{:>8.2}", of(self) / of(first)),
@@ -154,12 +154,12 @@ impl Point {
         line + &ratio(Point::time) + &ratio(Point::cpu)
     }
 
-    /// The distribution of transaction times as bars.
+    /// Returns the distribution of transaction times as bars.
     pub fn bars(&self) -> String {
         let Some(histogram) = &self.histogram else { return String::new() };
         let low = histogram.value_at_quantile(0.001).max(1);
         let high = histogram.value_at_quantile(0.999).max(low + 1);
-        // As many steps as fit, each a little wider than the one before.
+        // As many steps as fit, each slightly wider than the one before.
         let ratio = (high as f64 / low as f64).powf(1.0 / LINES as f64).max(1.02);
         let buckets: Vec<(u64, u64)> = histogram
             .iter_log(low, ratio)
@@ -177,7 +177,7 @@ impl Point {
     }
 }
 
-/// The head of the table.
+/// Returns the head of the table.
 pub fn header(several: bool) -> String {
     let mut head = format!(
         "{:<6} {:<5} {:>15} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transaction_is_told_with_its_percentiles_rate_and_processor_time() {
+    fn a_transaction_is_reported_with_its_percentiles_rate_and_processor_time() {
         let json = point().json("shm").unwrap();
         let near =
             |value: &serde_json::Value, wanted: f64| (value.as_f64().unwrap() / wanted - 1.0).abs() < 0.01;

@@ -1,4 +1,4 @@
-//! The measuring end: every transport, way of waiting and size in turn.
+//! The measuring end: measures every transport, way of waiting and size in turn.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
@@ -27,7 +27,7 @@ fn connect(address: &Address) -> Result<Client> {
     Ok(Client::new(end))
 }
 
-/// Measures by `plan` at each address, and prints it.
+/// Measures at each address as specified by `plan`, and prints the results.
 pub fn run(addresses: &[Address], plan: &Plan) -> Result<()> {
     plan.check()?;
     stay_on(plan.cpus.first().copied())?;
@@ -44,7 +44,7 @@ pub fn run(addresses: &[Address], plan: &Plan) -> Result<()> {
                     client.set_waiting(waiting)?;
                     let point = measure(client, test, size, plan).with_context(|| address.to_string())?;
                     if addresses.len() > 1 {
-                        // A server's end that spins while another is measured takes the processor from that one.
+                        // A polling server that is not being measured would take processor time from the measured one.
                         client.set_waiting(Waiting::Block)?;
                     }
                     match plan.output {
@@ -77,7 +77,7 @@ fn measure(client: &mut Client, test: Test, size: u32, plan: &Plan) -> Result<Po
     }
 }
 
-/// A server in a process of its own, ended with this value.
+/// A server process, terminated when dropped.
 struct Server(Child);
 
 impl Drop for Server {
@@ -91,7 +91,7 @@ fn local_address(kind: &str, folder: &Path, index: usize) -> Result<Address> {
     let text = match kind {
         "shm" | "unix" => format!("{kind}:{}", folder.join(format!("{index}.sock")).display()),
         "ucx" | "tcp" => {
-            // A port that is free now; the server takes it a moment later.
+            // A port that is free now; the server binds it a moment later.
             let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
             format!("{kind}:127.0.0.1:{port}")
         }
@@ -100,7 +100,7 @@ fn local_address(kind: &str, folder: &Path, index: usize) -> Result<Address> {
     text.parse().map_err(anyhow::Error::msg)
 }
 
-/// Starts a server process of its own on this host, and measures.
+/// Starts a server process on this host, and measures.
 pub fn run_local(kinds: &[String], plan: &Plan) -> Result<()> {
     let folder = std::env::temp_dir().join(format!("csp-perf-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;

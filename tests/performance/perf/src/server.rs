@@ -1,4 +1,4 @@
-//! The serving end: does what each message asks.
+//! The serving end: processes the request of each message.
 
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
@@ -34,8 +34,8 @@ fn accept(listener: Listener) -> Result<Box<dyn End>> {
     })
 }
 
-/// Serves one peer after the other at each address, `count` peers each (for ever without). Says on standard output when
-/// all addresses listen.
+/// Serves one peer after the other at each address, `count` peers each (without a limit if `None`). Prints a line on
+/// standard output when all addresses listen.
 pub fn serve(addresses: &[Address], count: Option<u32>) -> Result<()> {
     let listeners: Vec<_> = addresses.iter().map(listen).collect::<Result<_>>()?;
     println!("ready");

@@ -1,4 +1,4 @@
-//! An end over a stream socket of the kernel: each message with its length and tag in front.
+//! An end over a stream socket of the kernel: each message is preceded by its length and tag.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::TcpStream;
@@ -28,7 +28,7 @@ impl Stream for UnixStream {
     }
 }
 
-/// A connected stream; what was read beyond a message waits in `buffer`.
+/// A connected stream. Bytes read beyond a message wait in `buffer`.
 pub struct SocketEnd {
     stream: Box<dyn Stream>,
     buffer: Box<[u8]>,
@@ -41,13 +41,13 @@ impl SocketEnd {
         SocketEnd { stream, buffer: vec![0; 2 * (HEADER_LEN + MESSAGE_LEN_MAX)].into(), start: 0, end: 0 }
     }
 
-    /// Over a connected TCP stream; small messages leave at once.
+    /// Creates an end over a connected TCP stream, without Nagle's algorithm.
     pub fn tcp(stream: TcpStream) -> Result<Self> {
         stream.set_nodelay(true)?;
         Ok(Self::new(Box::new(stream)))
     }
 
-    /// Over a connected Unix stream.
+    /// Creates an end over a connected Unix stream.
     pub fn unix(stream: UnixStream) -> Self {
         Self::new(Box::new(stream))
     }
@@ -58,7 +58,7 @@ impl SocketEnd {
         UnixListener::bind(path)
     }
 
-    /// Whether so many bytes are in the buffer; reads until they are. `false`: the peer has ended.
+    /// Reads until `wanted` bytes are in the buffer. Returns `false` if the peer has ended.
     fn fill(&mut self, wanted: usize) -> Result<bool> {
         while self.end - self.start < wanted {
             if self.start + wanted > self.buffer.len() {

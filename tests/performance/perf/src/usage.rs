@@ -9,17 +9,17 @@ fn read(clock: ClockId) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Processor time that this process has used, all threads, user and system, in nanoseconds.
+/// Returns the processor time that this process has used, all threads, user and system, in nanoseconds.
 pub fn processor_time() -> u64 {
     read(ClockId::ProcessCPUTime)
 }
 
-/// Monotonic time in nanoseconds.
+/// Returns monotonic time in nanoseconds.
 pub fn now() -> u64 {
     read(ClockId::Monotonic)
 }
 
-/// Keeps this process on one processor, if one is named. Called before there are threads.
+/// Binds this process to one processor, if one is given. To be called before threads are started.
 pub fn stay_on(cpu: Option<usize>) -> Result<()> {
     let Some(cpu) = cpu else { return Ok(()) };
     let mut set = CpuSet::new();

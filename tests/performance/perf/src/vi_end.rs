@@ -14,7 +14,7 @@ use crate::end::{End, MESSAGE_LEN_MAX, Waiting};
 /// Descriptors of each end.
 const CONFIG: ViConfig = ViConfig { receive_depth: 64, send_depth: 64, message_len: MESSAGE_LEN_MAX as u32 };
 
-/// A blocked end looks around this often, though nothing woke it.
+/// Interval at which a blocked end polls, though nothing woke it.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// One VI and its provider.
@@ -24,7 +24,7 @@ pub struct ViEnd {
     waiting: Waiting,
     set: WaitSet,
     generation: Option<u64>,
-    /// Whether to rest between two polls: a poll of shared memory is a few instructions, that of a library many.
+    /// Whether to rest between two polls: a poll of shared memory takes a few instructions, that of a library many.
     rests: bool,
 }
 
@@ -102,7 +102,7 @@ impl End for ViEnd {
         loop {
             match self.provider.post_send(self.vi, 0, tag, &[bytes], false) {
                 Ok(()) => return Ok(()),
-                // Nothing but credit can arrive here: requests and answers alternate.
+                // Nothing but credits can arrive here: requests and replies alternate.
                 Err(ViError::Full) => {
                     if let Some(Event::Disconnected { .. }) = self.provider.poll_event() {
                         bail!("the peer went away");

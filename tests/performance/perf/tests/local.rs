@@ -1,4 +1,4 @@
-//! The command as a user runs it, on one host.
+//! The command, as a user runs it, on one host.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::process::Command;
@@ -8,7 +8,7 @@ fn csp_perf(words: &str) -> std::process::Output {
 }
 
 #[test]
-fn every_test_is_measured_over_every_transport_and_told_as_json() {
+fn every_test_is_measured_over_every_transport_and_reported_as_json() {
     let words = "local shm --vs unix,tcp --test latency,transaction,bandwidth --sizes 1,16Ki --wait block \
                  --seconds 0.02 --output json";
     let output = csp_perf(words);
@@ -26,8 +26,8 @@ fn every_test_is_measured_over_every_transport_and_told_as_json() {
 }
 
 #[test]
-fn what_cannot_be_is_said_with_a_code_of_its_own() {
-    for (words, code, said) in [
+fn what_is_impossible_is_reported_with_a_code_of_its_own() {
+    for (words, code, expected) in [
         ("local carrier-pigeon", 1, "allowed are shm, ucx, tcp, unix"),
         ("run tcp:127.0.0.1:1", 1, "cannot connect to tcp:127.0.0.1:1"),
         ("run nowhere", 2, "allowed are shm:PATH"),
@@ -35,6 +35,6 @@ fn what_cannot_be_is_said_with_a_code_of_its_own() {
     ] {
         let output = csp_perf(words);
         let text = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(code) && text.contains(said), "{words}: {text}");
+        assert!(output.status.code() == Some(code) && text.contains(expected), "{words}: {text}");
     }
 }

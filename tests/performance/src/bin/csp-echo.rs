@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use anyhow::Context as _;
 use clap::Parser;
 
-/// Sends back what it receives, until it is ended. Knows nothing of CSP: run it under csp-run.
+/// Sends back what it receives, until it is terminated. Uses plain sockets: run it under csp-run.
 #[derive(Parser)]
 #[command(name = "csp-echo", version)]
 struct Arguments {
-    /// Where to listen, such as 0.0.0.0:7001.
+    /// Address to listen on, such as 0.0.0.0:7001.
     address: SocketAddr,
 }
 

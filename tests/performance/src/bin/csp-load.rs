@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use clap::Parser;
 use csp_performance::load::Load;
 
-/// Opens connections to an echo service and says how that went.
+/// Opens connections to an echo service and reports the results.
 #[derive(Parser)]
 #[command(
     name = "csp-load",
@@ -21,9 +21,9 @@ COMMANDS on standard input, each answered by one line of JSON:
   close                closes all that stay"
 )]
 struct Arguments {
-    /// The service.
+    /// Address of the service.
     target: SocketAddr,
-    /// Source addresses, used in turn; this process must be the only one that uses them.
+    /// Source addresses, used in turn; no other process may use them.
     #[arg(required = true)]
     sources: Vec<IpAddr>,
 }

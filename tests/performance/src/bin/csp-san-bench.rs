@@ -1,5 +1,5 @@
-//! `make bench-san`: what messages cost over the SAN's providers, beside today's alternatives, in one run.
-#![allow(clippy::disallowed_types, reason = "tells the time that passed")]
+//! `make bench-san`: the cost of messages over the SAN's providers, compared with today's alternatives, in one run.
+#![allow(clippy::disallowed_types, reason = "measures elapsed time")]
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,8 +9,8 @@ use clap::Parser;
 use csp_performance::san::{self, Settings};
 
 /// Measures half round trips, bandwidth and transactions (CSP, Fig. 2) with csp-perf over shared memory, UCX and the
-/// kernel's sockets, and beside them a bare ring in shared memory, ZeroMQ over ipc and UCX's own ucx_perftest; then says
-/// which of the promised ratios hold. Needs root (the veth pair), gcc, libzmq3-dev and ucx-utils.
+/// kernel's sockets, and for comparison a bare ring in shared memory, ZeroMQ over ipc and UCX's own ucx_perftest; then
+/// reports which of the promised ratios hold. Needs root (the veth pair), gcc, libzmq3-dev and ucx-utils.
 #[derive(Parser)]
 #[command(
     name = "csp-san-bench",
@@ -22,16 +22,16 @@ EXAMPLES:
 
 EXIT CODES:
   0  every promise holds
-  1  one does not, or something could not be measured; the summary says which"
+  1  one does not, or something could not be measured; the summary names it"
 )]
 struct Arguments {
-    /// How long each point is measured.
+    /// Length of the measurement of each point.
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// Runs of each point; the median counts, since others use this machine as well.
+    /// Runs of each point; the median counts, because others use this machine as well.
     #[arg(long, default_value_t = 5)]
     runs: u32,
-    /// Also writes every figure to this file.
+    /// Also write every figure to this file.
     #[arg(long)]
     json: Option<PathBuf>,
 }

@@ -1,5 +1,6 @@
-//! `make test-scale`: many connections at once through the real path, new ones on top, no errors, nothing left.
-#![allow(clippy::disallowed_types, reason = "tells the time that passed")]
+//! `make test-scale`: many connections at once through the real path, additional new ones, no errors, nothing left
+//! over.
+#![allow(clippy::disallowed_types, reason = "measures elapsed time")]
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,8 +11,8 @@ use clap::{Parser, ValueEnum};
 use csp_cluster::San;
 use csp_performance::scale::{self, Settings};
 
-/// Lays out hosts as network namespaces with etcd, the four daemons, echo servers under csp-run and load generators;
-/// opens connections, exchanges a request and its answer on each, opens and closes others on top, closes all, and
+/// Creates hosts as network namespaces with etcd, the four daemons, echo servers under csp-run and load generators;
+/// opens connections, exchanges a request and its response on each, opens and closes additional ones, closes all, and
 /// waits until every table is empty. Needs root.
 #[derive(Parser)]
 #[command(
@@ -24,25 +25,25 @@ EXAMPLES:
 
 EXIT CODES:
   0  no error, and nothing left behind
-  1  something failed; the summary says what"
+  1  something failed; the summary names it"
 )]
 struct Arguments {
     /// Connections at once.
     #[arg(long, default_value_t = 100_000)]
     connections: usize,
-    /// Connections a second while these are opened.
+    /// Connections per second while these are opened.
     #[arg(long, default_value_t = 4_000)]
     open_rate: usize,
-    /// New connections a second on top: opened, one request and answer, closed.
+    /// Additional new connections per second: opened, one request and response, closed.
     #[arg(long, default_value_t = 10_000)]
     churn_rate: usize,
-    /// For how many seconds.
+    /// Number of seconds of additional connections.
     #[arg(long, default_value_t = 5)]
     churn_seconds: u64,
-    /// What carries the SAN between network node and proxy node.
+    /// Provider of the SAN between network node and proxy node.
     #[arg(long, value_enum, default_value_t = SanArgument::Shm)]
     san: SanArgument,
-    /// The form of the summary on standard output; progress goes to standard error.
+    /// Form of the summary on standard output; progress goes to standard error.
     #[arg(long, value_enum, default_value_t = Form::Text)]
     output: Form,
 }

@@ -1,5 +1,5 @@
-//! Looks into the proxy's backlog now and then: connections leave it in the order of their arrival, whether they came
-//! into it at first or were handed back.
+//! Examines the proxy's backlog at intervals: connections leave it in the order of their arrival, whether they entered
+//! it on arrival or were handed back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -7,10 +7,10 @@ use std::net::SocketAddr;
 use csp_proxy_node::core::ProxyCore;
 use csp_types::{Duration, FlowLabel, Instant};
 
-/// Time between two looks, while connections wait.
+/// Time between two examinations, while connections wait.
 const LOOK_REST: Duration = Duration::from_millis(10);
 
-/// The backlog as it was at the last look.
+/// The backlog at the last examination.
 #[derive(Default)]
 pub(super) struct BacklogWatch {
     at: Instant,
@@ -18,8 +18,8 @@ pub(super) struct BacklogWatch {
 }
 
 impl BacklogWatch {
-    /// Compares the backlog with that of the last look: of the connections that waited then, all that have been offered
-    /// since came before all that have waited on. `arrivals`: when each connection was established.
+    /// Compares the backlog with that of the last examination: of the connections that waited then, those offered since
+    /// must have arrived before all that still wait. `arrivals`: when each connection was established.
     pub(super) fn look(
         &mut self,
         now: Instant,
@@ -45,7 +45,7 @@ impl BacklogWatch {
             let Some(arrival) = arrivals.get(&flow.label).filter(|_| before.contains(&flow.label)) else {
                 continue;
             };
-            // One that was offered and handed back since has begun to wait again.
+            // A connection that was offered and handed back since then has begun to wait again.
             if pending && flow.age_s >= since_last_s {
                 waited = Some(waited.map_or(*arrival, |first: (Instant, _)| first.min(*arrival)));
             } else {

@@ -1,4 +1,4 @@
-//! A client host with many connections: each sends a request and waits for the same bytes and the end of the stream.
+//! A client host with many connections: each sends a request and expects the same bytes and the end of the stream.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,20 +12,20 @@ use csp_wire::{Ecn, arp};
 use super::scenario::Visit;
 use crate::frames;
 
-/// Bytes of a request and of its answer.
+/// Length of a request and of its response, in bytes.
 pub(crate) const REQUEST_LEN: usize = 8;
 const FIRST_PORT: u16 = 10_000;
 
 /// How a connection ended for its client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Fate {
-    /// It got its answer and the end of the stream.
+    /// It received its response and the end of the stream.
     Served,
     /// It aborted the connection.
     Left,
-    /// The stream ended after so many bytes.
+    /// The stream ended after this number of bytes.
     Short(usize),
-    /// It got bytes of another connection.
+    /// It received bytes of another connection.
     Wrong,
     /// The connection failed.
     Failed(String),
@@ -38,7 +38,7 @@ pub(crate) struct Crowd {
     port: LanPort,
     gateway: Option<MacAddr>,
     tcp: Stack,
-    /// Connections to come, by time; the number names the connection.
+    /// Connections to be opened, by time; the number identifies the connection.
     starts: BTreeSet<(Instant, usize)>,
     leaves: BTreeSet<(Instant, usize)>,
     labels: BTreeMap<FlowLabel, usize>,
@@ -75,7 +75,7 @@ impl Crowd {
         }
     }
 
-    /// Asks for the network node's MAC address.
+    /// Requests the network node's MAC address.
     pub(crate) fn resolve(&mut self) {
         let SocketAddr::V4(service) = self.service else { return };
         let request = arp::Repr {
@@ -92,7 +92,7 @@ impl Crowd {
         self.gateway.is_some()
     }
 
-    /// Connections to come, counted from `began`.
+    /// Schedules connections, relative to `began`.
     pub(crate) fn plan(&mut self, began: Instant, visits: &[Visit]) {
         for (number, visit) in visits.iter().enumerate() {
             self.starts.insert((began + visit.at, number));
@@ -102,7 +102,7 @@ impl Crowd {
         self.fates = vec![None; visits.len()];
     }
 
-    /// The connection of a client's address.
+    /// Returns the number of the connection from a client's address.
     pub(crate) fn number_of(remote: SocketAddr) -> usize {
         usize::from(remote.port() - FIRST_PORT)
     }
@@ -115,7 +115,7 @@ impl Crowd {
         (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()
     }
 
-    /// Takes frames, starts and aborts connections, runs TCP, sends frames; whether anything moved.
+    /// Receives frames, opens and aborts connections, runs TCP, sends frames; returns whether anything was done.
     pub(crate) fn turn(&mut self, now: Instant) -> bool {
         let mut arrived: Vec<Vec<u8>> = Vec::new();
         self.port.receiver.receive(&mut |frame: Frame<'_>| arrived.push(frame.bytes.to_vec()));
@@ -162,7 +162,7 @@ impl Crowd {
                     ecn: Ecn::NotEct.bits(),
                     segment_size: 0,
                 };
-                let _ = self.tcp.on_segment(now, arrival, &segment, segment.payload()); // it counts what it drops
+                let _ = self.tcp.on_segment(now, arrival, &segment, segment.payload()); // the engine counts what it drops
             }
             _ => {}
         }
@@ -242,7 +242,7 @@ impl Crowd {
         self.tcp.next_timeout().into_iter().chain(plans).min()
     }
 
-    /// Whether every connection has ended.
+    /// Returns whether every connection has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.fates.iter().all(Option::is_some)
     }

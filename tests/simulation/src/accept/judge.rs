@@ -1,4 +1,4 @@
-//! What must hold in every run.
+//! The conditions that every run must meet.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use super::crowd::{Crowd, Fate};
 use super::world::{AcceptWorld, TRACE_EVENTS};
 use crate::judge::broken_links;
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct AcceptReport {
-    /// What did not hold; empty where all did.
+    /// Conditions that were not met; empty if all were.
     pub violations: Vec<String>,
     /// Connections that were served.
     pub served: usize,
@@ -24,15 +24,15 @@ pub struct AcceptReport {
     pub refused: u64,
     /// Offers that the proxy withdrew.
     pub withdrawn: u64,
-    /// SYNs that found the backlog full.
+    /// SYNs dropped because the backlog was full.
     pub syns_dropped: u64,
-    /// Pauses of listeners that lasted.
+    /// Number of listeners' pauses that lasted.
     pub pauses_ended: u64,
     /// Connections that a client aborted before a process accepted them.
     pub gone_before_accept: u64,
     /// Virtual time that passed.
     pub elapsed: Duration,
-    /// What all nodes counted: equal where everything that happened is.
+    /// Counters of all nodes: equal if and only if the same events happened.
     pub counters: String,
 }
 
@@ -63,7 +63,7 @@ pub(super) fn judge(world: &mut AcceptWorld) {
     world.report = report;
 }
 
-/// Every client that stays is served; only a killed process takes connections along.
+/// Checks that every client that stays is served; only a killed process may end connections.
 fn judge_clients(world: &AcceptWorld, report: &mut AcceptReport) {
     for (number, (fate, visit)) in world.crowd.fates.iter().zip(&world.scenario.visits).enumerate() {
         match fate {
@@ -77,13 +77,13 @@ fn judge_clients(world: &AcceptWorld, report: &mut AcceptReport) {
     }
 }
 
-/// How often each connection was offered, and when first, in the order of their first offers.
+/// How often each connection was offered, and when first, in the order of the first offers.
 struct Opens {
     counts: BTreeMap<FlowLabel, u32>,
     firsts: Vec<(FlowLabel, Instant)>,
 }
 
-/// `None` where the flight recorder has forgotten some.
+/// `None` if the flight recorder has overwritten some of the events.
 fn opens_sent(world: &AcceptWorld) -> Option<Opens> {
     let trace = world.proxy.core().trace();
     let mut opens = Opens { counts: BTreeMap::new(), firsts: Vec::new() };
@@ -97,8 +97,8 @@ fn opens_sent(world: &AcceptWorld) -> Option<Opens> {
     (trace.iter().count() < TRACE_EVENTS).then_some(opens)
 }
 
-/// Connections are first offered in the order of their arrival, and accepted so at each process where they were offered
-/// once only. Two links to one process do not keep the order among each other.
+/// Checks that connections are first offered in the order of their arrival, and accepted in this order by each process
+/// among those that were offered only once. Two links to one process do not keep the order between each other.
 fn judge_order(world: &AcceptWorld, opens: &Option<Opens>, violations: &mut Vec<String>) {
     let Some(opens) = opens else {
         return violations.push("the flight recorder is too short for this run".to_owned());
@@ -128,7 +128,8 @@ fn judge_order(world: &AcceptWorld, opens: &Option<Opens>, violations: &mut Vec<
     }
 }
 
-/// What is left when all clients are served: connections, and accept credit that is not that of idle processes.
+/// Returns what is left after all clients were served: connections, and accept credit other than that of idle
+/// processes.
 pub(super) fn leftovers(world: &AcceptWorld) -> Vec<String> {
     let mut found = Vec::new();
     let core = world.proxy.core();
@@ -165,7 +166,7 @@ pub(super) fn leftovers(world: &AcceptWorld) -> Vec<String> {
     found
 }
 
-/// All keep the protocol here, and nothing is dropped for want of a process or of time.
+/// Checks that no protocol violation was counted, and nothing dropped for lack of a process or of time.
 fn protocol_errors(world: &AcceptWorld) -> Vec<String> {
     let mut found = Vec::new();
     let mut look = |actor: &str, what: &str, count: u64| {

@@ -1,4 +1,4 @@
-//! What a seed decides: the processes and what they do with their listeners, their ends, and the clients' arrivals.
+//! What a seed determines: the processes, how they use their listeners, how they end, and the clients' arrivals.
 
 use csp_lan::faulty::FaultConfig;
 use csp_types::Duration;
@@ -6,23 +6,23 @@ use csp_vi::memory::{Delay, InFlight};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Most processes at once.
+/// Largest number of processes.
 const SERVERS_MAX: usize = 5;
 /// Time in which a run's processes can serve all its clients, so that none waits for the backlog's 60 s.
 const WORK_MAX: Duration = Duration::from_secs(10);
-/// The same where SYNs may be dropped: clients try again after 1, 3, 7, 15 and 31 s.
+/// The same if SYNs may be dropped: clients retransmit them after 1, 3, 7, 15 and 31 s.
 const WORK_SMALL_BACKLOG_MAX: Duration = Duration::from_secs(3);
 
-/// What a process does with its listener.
+/// How a process uses its listener.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// An event server that stops polling the listener after so many accepts, and polls it again after `away`; zero: in
-    /// the same turn (nginx).
+    /// An event server that stops polling the listener after this number of accepts, and polls it again after `away`;
+    /// zero: in the same turn (nginx).
     Toggling { every: u32, away: Duration, progresses: bool },
-    /// An event server with so many slots; it stops polling the listener while all are in use (Apache).
+    /// An event server with this number of slots; it stops polling the listener while all are in use (Apache).
     Limited { slots: usize },
-    /// A process that serves one connection at a time. Of eight it serves so many without looking at its channel.
-    /// `stops_polling`: it takes the listener out of its set meanwhile.
+    /// A process that serves one connection at a time. It serves `computes` of eight connections without reading its
+    /// channel. `stops_polling`: it removes the listener from its set meanwhile.
     Prefork { computes: u32, stops_polling: bool },
 }
 
@@ -30,15 +30,15 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ServerPlan {
     pub kind: Kind,
-    /// The place of its member in the pool.
+    /// Index of its member in the pool.
     pub member: usize,
-    /// It accepts until no connection waits (EAGAIN), not only while the listener is readable.
+    /// It accepts until no connection waits (EAGAIN), rather than only while the listener is readable.
     pub until_empty: bool,
-    /// Longest time that it serves one connection.
+    /// Longest time for which it serves one connection.
     pub serves_max: Duration,
     pub accept_window: u32,
     pub backlog: u32,
-    /// Links to the proxy.
+    /// Number of links to the proxy.
     pub links: u8,
     pub flows_max: usize,
 }
@@ -52,7 +52,7 @@ pub(crate) enum End {
     Killed(InFlight),
 }
 
-/// The end of the process in place `server`; another one takes its place `gap` later.
+/// The end of the process at index `server`; another process replaces it `gap` later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Change {
     pub at: Duration,
@@ -65,11 +65,11 @@ pub(crate) struct Change {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Visit {
     pub at: Duration,
-    /// When the client aborts it, unless it was served before.
+    /// When the client aborts it, unless it has been served by then.
     pub leaves: Option<Duration>,
 }
 
-/// A run's parameters, all drawn from its seed.
+/// Parameters of a run, all drawn from its seed.
 #[derive(Clone, Debug)]
 pub struct AcceptScenario {
     /// The seed.
@@ -78,7 +78,7 @@ pub struct AcceptScenario {
     pub(crate) san: Delay,
     pub(crate) cookies: bool,
     pub(crate) half_open: usize,
-    /// Connections that the backlog holds before SYNs are dropped.
+    /// Connections in the backlog beyond which SYNs are dropped.
     pub(crate) backlog: usize,
     /// Application node and port of each pool member.
     pub(crate) members: Vec<(&'static str, u16)>,
@@ -92,7 +92,7 @@ fn ms(ms: u64) -> Duration {
 }
 
 impl AcceptScenario {
-    /// The scenario of a seed.
+    /// Returns the scenario of a seed.
     pub fn of(seed: u64) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let random = &mut random;
@@ -126,7 +126,7 @@ impl AcceptScenario {
         }
     }
 
-    /// Whether no process ever keeps a connection waiting for long, or ends: then no offer is refused.
+    /// Returns whether no process ever delays a connection for long, or ends: no offer is refused then.
     pub(crate) fn only_toggling(&self) -> bool {
         self.changes.is_empty()
             && self.servers.iter().all(|s| matches!(s.kind, Kind::Toggling { .. }) && s.flows_max >= 512)
@@ -139,7 +139,7 @@ fn servers(random: &mut ChaCha8Rng, members: usize) -> Vec<ServerPlan> {
     let count = random.random_range(1..=SERVERS_MAX);
     let server = |n: usize| ServerPlan {
         kind: kind(random, theme),
-        // Each member has a process before any has two.
+        // Each member gets one process before any gets two.
         member: if n < members { n } else { random.random_range(0..members) },
         until_empty: random.random_range(0..2) == 0,
         serves_max,
@@ -171,7 +171,7 @@ fn kind(random: &mut ChaCha8Rng, theme: u32) -> Kind {
 }
 
 fn changes(random: &mut ChaCha8Rng, servers: usize) -> Vec<Change> {
-    // In a third of the runs there may be nobody for up to 2.5 s: the proxy's grace is 3 s.
+    // In a third of the runs there may be no process for up to 2.5 s: the proxy's grace is 3 s.
     let gaps = random.random_range(0..3) == 0;
     let change = |_| Change {
         at: Duration::from_micros(random.random_range(0..6_000_000)),
@@ -193,7 +193,7 @@ fn changes(random: &mut ChaCha8Rng, servers: usize) -> Vec<Change> {
     changes
 }
 
-/// Connections that processes of this plan serve within `time`.
+/// Returns the number of connections that processes of this plan serve within `time`.
 fn served_within(servers: &[ServerPlan], time: Duration) -> usize {
     let slots = |s: &ServerPlan| match s.kind {
         Kind::Toggling { .. } => s.flows_max,
@@ -205,7 +205,7 @@ fn served_within(servers: &[ServerPlan], time: Duration) -> usize {
     slots * (time.as_micros() / mean_us) as usize
 }
 
-/// How long a connection is served: a quarter of them for up to `most`, the others for up to 100 ms of it.
+/// Returns how long a connection is served: a quarter of them for up to `most`, the others for up to 100 ms of it.
 pub(crate) fn service_time(random: &mut ChaCha8Rng, most: Duration) -> Duration {
     let bound = if random.random_range(0..4) == 0 { most } else { most.min(ms(100)) };
     Duration::from_micros(random.random_range(1_000..1_000 + bound.as_micros() as u64))

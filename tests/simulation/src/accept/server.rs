@@ -1,5 +1,5 @@
-//! An application process: it accepts connections in the way of its kind, reads a request, serves for a time, and sends
-//! the request back.
+//! An application process: it accepts connections in the manner of its kind, reads a request, serves for a time, and
+//! sends the request back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -14,10 +14,10 @@ use rand_chacha::ChaCha8Rng;
 use super::crowd::REQUEST_LEN;
 use super::scenario::{Kind, ServerPlan, service_time};
 
-/// The longest way of a message to the proxy and of one back, and a turn.
+/// The longest transit time of a message to the proxy and of one back, and a turn.
 const WITHDRAWAL_MAX: Duration = Duration::from_millis(2 * 2 + 1);
 
-/// A connection that is served.
+/// A connection being served.
 struct Talk {
     until: Instant,
     request: Vec<u8>,
@@ -36,16 +36,16 @@ pub(crate) struct Server {
     due: BTreeSet<(Instant, FlowId)>,
     /// When it polls the listener again.
     returns: Option<Instant>,
-    /// Until then it does not look at its channel.
+    /// Until then it does not read its channel.
     computes_until: Option<Instant>,
-    /// Since when it has looked at its channel without polling the listener.
+    /// Since when it has read its channel without polling the listener.
     away_since: Option<Instant>,
     polls: bool,
-    /// Offers that it refused though the proxy must have known by then that it does not poll the listener.
+    /// Offers that it refused although the proxy must have known that it does not poll the listener.
     pub late_offers: u64,
-    /// Connections waited at the listener though a pause had lasted.
+    /// Connections waited at the listener although a pause had lasted.
     pub kept: bool,
-    /// Since when it waits for connections and nothing else.
+    /// Since when it does nothing but wait for connections.
     pub idle_since: Option<Instant>,
     /// Clients that it accepted, in order.
     pub accepted: Vec<SocketAddr>,
@@ -64,7 +64,7 @@ fn endpoint(provider: Box<dyn Provider>, node: NodeId, process: ProcessId, nonce
 }
 
 impl Server {
-    /// A process on `node` that listens at `port`.
+    /// Creates a process on `node` that listens at `port`.
     pub(crate) fn new(
         provider: Box<dyn Provider>,
         key: &ClusterKey,
@@ -119,7 +119,7 @@ impl Server {
         }
     }
 
-    /// Does what can be done; whether anything moved.
+    /// Performs what is possible; returns whether anything was done.
     pub(crate) fn turn(&mut self, now: Instant) -> bool {
         if self.computes_until.is_some_and(|until| until > now) {
             return false;
@@ -153,8 +153,9 @@ impl Server {
         any
     }
 
-    /// Progress of the channel; notes offers that the proxy made to a listener which is not polled. The proxy knows so
-    /// when the pause has lasted and the withdrawal of the credit has gone there; its last offer comes back meanwhile.
+    /// Runs the channel, and counts offers that the proxy made to a listener which is not polled. The proxy knows that
+    /// after the pause has lasted and the withdrawal of the credit has arrived; its last offer is handed back
+    /// meanwhile.
     fn progress(&mut self, now: Instant) -> bool {
         let refused = self.side.counters().refused;
         let any = self.side.progress(now, 1);
@@ -213,7 +214,7 @@ impl Server {
         self.accepted.len() > before
     }
 
-    /// Accepts until it has `most` connections, or none waits; whether it has `most`.
+    /// Accepts until it has `most` connections, or none waits; returns whether it has `most`.
     fn accept_up_to(&mut self, now: Instant, listener: ListenerId, most: usize) -> bool {
         if most > 0 {
             self.set_interest(listener, true);
@@ -238,7 +239,7 @@ impl Server {
         self.side.set_interest(listener, interested).expect("the listener is there");
     }
 
-    /// Reads what is there; once the service is over and the request is complete, answers and closes.
+    /// Reads what has arrived; after the service time, and if the request is complete, replies and closes.
     fn serve(&mut self, now: Instant, id: FlowId) {
         let Some(talk) = self.talks.get_mut(&id) else { return };
         let mut chunk = [0; REQUEST_LEN];
@@ -264,7 +265,7 @@ impl Server {
             let until = talk.until;
             self.talks.remove(&id);
             self.due.remove(&(until, id));
-            let _ = self.side.close(now, id, false); // a flow that broke is closed like any other
+            let _ = self.side.close(now, id, false); // a broken flow is closed like any other
         }
     }
 
@@ -288,18 +289,18 @@ impl Server {
         [due, self.returns, self.side.next_timeout()].into_iter().flatten().min()
     }
 
-    /// It listens, and its proxy is connected.
+    /// Returns whether it listens and its proxy is connected.
     pub(crate) fn is_up(&self) -> bool {
         self.listener.is_some() && self.side.channels_up() == 1
     }
 
-    /// It has closed its listener, and nothing that it accepted is left.
+    /// Returns whether it has closed its listener and all accepted connections have ended.
     pub(crate) fn is_over(&self) -> bool {
         self.listener.is_none() && self.side.flow_count() == 0
     }
 
-    /// Its accept credit at a proxy while it waits for connections: more than half of the window, and all of it at most;
-    /// less where its table of flows is smaller.
+    /// Returns the range of its accept credit at a proxy while it waits for connections: more than half of the window,
+    /// and at most all of it; less if its table of flows is smaller.
     pub(crate) fn credit_range(&self) -> (u64, u64) {
         let window = u64::from(self.plan.accept_window.min(self.plan.backlog));
         ((window / 2 + 1).min(self.plan.flows_max as u64), window)
@@ -310,7 +311,7 @@ impl Server {
     }
 }
 
-/// The process of this number, in the fabric as well.
+/// Returns the name of the process with this number, also on the fabric.
 pub(crate) fn server_name(number: u64) -> String {
     format!("process-{number}")
 }

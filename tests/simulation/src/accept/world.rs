@@ -1,4 +1,4 @@
-//! The run: one network node, one proxy, the processes and the clients on virtual time.
+//! The run: one network node, one proxy, the processes and the clients, on virtual time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -27,24 +27,25 @@ const EGRESS: Ipv4Addr = Ipv4Addr::new(10, 76, 0, 101);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 76, 0, 1);
 const MTU: u16 = 1_500;
 const STEP_MAX: Duration = Duration::from_millis(50);
-/// A run that takes longer than this has got stuck.
+/// A run that takes longer than this is stuck.
 const TIME_MAX: Duration = Duration::from_secs(300);
-/// Time in which the proxy must have forgotten all connections after the last client was served.
+/// Time within which the proxy must have removed all connections after the last client was served.
 const SETTLE: Duration = Duration::from_secs(90);
 /// Turns at one instant before it counts as a livelock.
 const TURNS_MAX: u32 = 100_000;
-/// How often in succession a node may ask to be woken at an instant that has passed.
+/// How often in succession a node may request to be woken at an instant that has passed.
 const OVERDUE_MAX: u32 = 1_000;
-/// Flight recorder of the proxy: every event of a run.
+/// Capacity of the proxy's flight recorder: every event of a run.
 pub(super) const TRACE_EVENTS: usize = 1 << 17;
 
-/// How long the proxy tries other processes before one that lost an offer or handed one back.
+/// How long the proxy prefers other processes to one that lost an offer or handed one back.
 const DOUBT: Duration = Duration::from_millis(200);
-/// How often the proxy doubles its patience with offers of one connection, as a factor.
+/// Largest factor by which the proxy multiplies its patience with the offers of one connection.
 const PATIENCE_FACTOR: u32 = 8;
-/// The longest way of a message there and back, and the millisecond that the proxy rests between looks at its offers.
+/// The longest transit time of a message there and back, and the millisecond between the proxy's examinations of
+/// offers.
 const WAYS: Duration = Duration::from_millis(2 * 2 + 1);
-/// Time between two looks at a process that is idle for long.
+/// Time between two examinations of a process that is idle for long.
 const LOOK_REST: Duration = Duration::from_millis(20);
 
 /// Processes, clients and the nodes between them.
@@ -58,14 +59,14 @@ pub struct AcceptWorld {
     pub(super) crowd: Crowd,
     network: NetworkWorker,
     pub(super) proxy: ProxyWorker,
-    /// The processes in their places; `None` while one is not replaced yet.
+    /// The processes by index; `None` until a process is replaced.
     pub(super) servers: Vec<Option<Server>>,
-    /// Processes that were asked to exit.
+    /// Processes that have been requested to exit.
     leaving: Vec<Server>,
-    /// Processes that are gone.
+    /// Processes that have ended.
     pub(super) gone: Vec<Server>,
     changes: VecDeque<Change>,
-    /// When which place gets its next process.
+    /// When each index gets its next process.
     arriving: BTreeSet<(Instant, usize)>,
     processes: u64,
     /// Connections that a killed process had accepted.
@@ -104,7 +105,7 @@ fn policy(scenario: &AcceptScenario) -> Policy {
 }
 
 impl AcceptWorld {
-    /// Everything of a scenario, nothing connected yet.
+    /// Creates everything of a scenario, without connections.
     pub fn new(scenario: AcceptScenario) -> Self {
         let key = ClusterKey::from_bytes([7; 32]);
         let fabric = MemoryFabric::with_seed(scenario.seed);
@@ -157,7 +158,7 @@ impl AcceptWorld {
         Server::new(provider, &self.key, (node(name), port), names, plan, &target)
     }
 
-    /// Runs to the end and judges what came of it.
+    /// Runs to the end and judges the result.
     pub fn run(mut self) -> AcceptReport {
         if let Err(stuck) = self.run_work() {
             self.report.violations.push(stuck);
@@ -185,7 +186,7 @@ impl AcceptWorld {
         self.until("settling", |w| w.now >= end || judge::leftovers(w).is_empty())
     }
 
-    /// Lets time pass until `done`.
+    /// Advances time until `done` returns true.
     fn until(&mut self, what: &str, done: impl Fn(&Self) -> bool) -> Result<(), String> {
         while !done(self) {
             self.settle_instant()?;
@@ -210,7 +211,7 @@ impl AcceptWorld {
         Ok(())
     }
 
-    /// Lets every node do what it can do at this instant.
+    /// Runs every node as far as possible at this instant.
     fn settle_instant(&mut self) -> Result<(), String> {
         let (now, mut quiet) = (self.now, 0);
         for _ in 0..TURNS_MAX {
@@ -220,7 +221,7 @@ impl AcceptWorld {
             self.note_arrivals();
             let servers = self.servers.iter_mut().flatten().chain(&mut self.leaving);
             busy |= servers.fold(false, |any, server| server.turn(now) | any);
-            // Twice, because what the last one sent may reach the first without delay.
+            // Twice, because what the last node sent may reach the first one without delay.
             quiet = if busy { 0 } else { quiet + 1 };
             if quiet == 2 {
                 return Ok(());
@@ -239,7 +240,7 @@ impl AcceptWorld {
         due.chain(servers).chain(workers.into_iter().chain(rest).flatten()).min()
     }
 
-    /// Connections that the proxy has established since the last look.
+    /// Records the connections that the proxy has established since the last call.
     fn note_arrivals(&mut self) {
         let core = self.proxy.core();
         let established = core.counters().connections_passive;
@@ -259,7 +260,7 @@ impl AcceptWorld {
         }
     }
 
-    /// Ends and begins of processes that are due.
+    /// Ends and starts processes that are due.
     fn happen(&mut self) {
         while let Some(change) = self.changes.pop_front_if(|c| self.began + c.at <= self.now) {
             let Some(mut server) = self.servers[change.server].take() else { continue };
@@ -288,16 +289,16 @@ impl AcceptWorld {
         self.gone.push(server);
     }
 
-    /// How long an idle process and a waiting connection may miss each other. The connection may be offered to every
-    /// other process in turn, those that replace them included. At each it stays for the longest patience of the proxy,
-    /// which is longer than a process that pauses keeps it (`PAUSE_MAX`), and the offer and its withdrawal take their
-    /// way. The idle process may be in doubt at first, since it handed connections back before.
+    /// Returns how long an idle process and a waiting connection may miss each other. The connection may be offered to
+    /// every other process in turn, replacements included. With each it stays for the longest patience of the proxy,
+    /// which is longer than a pausing process keeps it (`PAUSE_MAX`), and the offer and its withdrawal take their
+    /// transit time. The idle process may be in doubt at first, because it handed connections back before.
     fn missed_max(&self) -> Duration {
         let processes = (self.scenario.servers.len() + self.scenario.changes.len()) as u32;
         DOUBT + (processes + 1) * (PATIENCE_FACTOR * OFFER_PATIENCE + WAYS)
     }
 
-    /// Looks for a connection that waits while a process is idle.
+    /// Reports a connection that waits while a process is idle.
     fn look_for_missed(&mut self) {
         let (now, bound) = (self.now, self.missed_max());
         let missed = |since: Instant| now.saturating_since(since) > bound;
@@ -312,11 +313,11 @@ impl AcceptWorld {
             let text =
                 format!("at {now:?} {} is idle since {:?}, and waits: {flow:?}", idle.name, idle.idle_since);
             self.report.violations.push(text);
-            self.looks_at = now + TIME_MAX; // once is enough
+            self.looks_at = now + TIME_MAX; // one report is enough
         }
     }
 
-    /// Where everything stands, for people who debug a seed.
+    /// Describes the state of all nodes, for debugging a seed.
     fn describe(&self) -> String {
         use std::fmt::Write;
         let mut text = format!("at {:?}", self.now);
@@ -333,7 +334,7 @@ impl AcceptWorld {
         text
     }
 
-    /// All processes that there were.
+    /// Returns all processes that there were.
     pub(super) fn all_servers(&self) -> impl Iterator<Item = &Server> {
         self.gone.iter().chain(self.servers.iter().flatten()).chain(&self.leaving)
     }

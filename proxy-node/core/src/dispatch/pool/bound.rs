@@ -1,14 +1,15 @@
-//! Where the listeners of a member are bound, and which of them get the connections to an address. As in the kernel, that is the most
-//! specific: bound to the address, then to all addresses of its family, then to all of the other family (a socket for both), then any.
+//! The addresses that a member's listeners are bound to, and which listeners receive the connections to an address. As
+//! in the kernel, the most specific ones do: bound to the address, else to all addresses of its family, else to all of
+//! the other family (a dual-stack socket), else to any other address.
 
 use std::net::IpAddr;
 
-/// How close the address that a listener is bound to is to that of a connection.
+/// How specifically a listener's address matches that of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Closeness {
     /// Another address.
     Elsewhere,
-    /// All addresses of the other family: it may be a socket for both.
+    /// All addresses of the other family; the socket may be a dual-stack one.
     OtherFamily,
     /// All addresses of the family.
     Family,
@@ -17,7 +18,7 @@ pub(super) enum Closeness {
 }
 
 impl Closeness {
-    /// Of a listener that is bound to `bound`, for connections to `local`.
+    /// Returns how specifically a listener bound to `bound` matches connections to `local`.
     pub(super) fn of(bound: IpAddr, local: IpAddr) -> Closeness {
         match (bound.is_unspecified(), bound.is_ipv4() == local.is_ipv4()) {
             (true, true) => Closeness::Family,
@@ -28,12 +29,12 @@ impl Closeness {
     }
 }
 
-/// The addresses that a member's listeners are bound to, each with how many there are.
+/// The addresses that a member's listeners are bound to, each with their number.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Bound(Vec<(IpAddr, usize)>);
 
 impl Bound {
-    /// One more listener is bound there.
+    /// Adds a listener bound to `address`.
     pub(super) fn add(&mut self, address: IpAddr) {
         match self.0.iter_mut().find(|(bound, _)| *bound == address) {
             Some((_, count)) => *count += 1,
@@ -41,7 +42,7 @@ impl Bound {
         }
     }
 
-    /// One listener fewer is bound there.
+    /// Removes a listener bound to `address`.
     pub(super) fn remove(&mut self, address: IpAddr) {
         if let Some((_, count)) = self.0.iter_mut().find(|(bound, _)| *bound == address) {
             *count -= 1;
@@ -49,7 +50,8 @@ impl Bound {
         self.0.retain(|(_, count)| *count > 0);
     }
 
-    /// How close a listener must be bound to `local` to get its connections: as close as any is. `None` where all are bound alike.
+    /// Returns the closeness that a listener needs to receive connections to `local`: the best of all listeners. `None`
+    /// if all are bound to the same address.
     pub(super) fn wanted(&self, local: IpAddr) -> Option<Closeness> {
         let closeness = |(bound, _): &(IpAddr, usize)| Closeness::of(*bound, local);
         (self.0.len() > 1).then(|| self.0.iter().map(closeness).max()).flatten()

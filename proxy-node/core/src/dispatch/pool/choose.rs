@@ -1,4 +1,4 @@
-//! Which process of a service's pool is offered a connection.
+//! Chooses the process of a service's pool that is offered a connection.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,8 +10,9 @@ use super::place::{Place, best};
 use super::{ChannelId, Choice, Member, MemberId, Pools};
 
 impl Pools {
-    /// For a connection to `local`: the member with the fewest open connections among those that would take one, and in it the
-    /// process with the fewest; those in doubt come last, `barred` ones are left out. Takes one accept credit.
+    /// For a connection to `local`: chooses the member with the fewest open connections among those that would accept
+    /// one, and in it the process with the fewest. Processes in doubt come last, `barred` ones are left out. Takes one
+    /// accept credit.
     pub fn choose(
         &mut self,
         now: Instant,
@@ -27,7 +28,7 @@ impl Pools {
         self.take(now, member, place)
     }
 
-    /// As [`choose`](Self::choose), only among processes that have answered all offers and are not in doubt.
+    /// As [`choose`](Self::choose), but only among processes that have answered all offers and are not in doubt.
     pub fn choose_idle(
         &mut self,
         now: Instant,
@@ -40,7 +41,7 @@ impl Pools {
         self.take(now, member, place)
     }
 
-    /// Whether [`choose_idle`](Self::choose_idle) would find a process.
+    /// Returns whether [`choose_idle`](Self::choose_idle) would find a process.
     pub fn any_idle(
         &self,
         now: Instant,
@@ -51,7 +52,7 @@ impl Pools {
         candidates.iter().any(|id| self.idle_at(now, *id, local, &barred).is_some())
     }
 
-    /// Whether a process takes offers, idle or not, that is neither barred nor in doubt.
+    /// Returns whether a process can be offered connections, idle or not, that is neither barred nor in doubt.
     pub fn any_ready(
         &self,
         now: Instant,
@@ -63,7 +64,7 @@ impl Pools {
         candidates.iter().filter_map(|id| best(self.get(*id)?)).any(|(in_doubt, _)| !in_doubt)
     }
 
-    /// The member's open connections, and the best place among its idle listeners.
+    /// Returns the member's number of open connections, and the best place among its idle listeners.
     fn idle_at(
         &self,
         now: Instant,
@@ -77,7 +78,7 @@ impl Pools {
             .map(|(_, place)| (member.open, place))
     }
 
-    /// The best of these places of a member whose listeners get the connections to `local`.
+    /// Returns the best of these places among the listeners that receive connections to `local`.
     fn best_of(
         &self,
         now: Instant,
@@ -103,7 +104,7 @@ impl Pools {
             (l.credit, l.open) = (l.credit.saturating_sub(1), l.open + 1);
             l.unanswered += 1;
             if l.doubted > Instant::ZERO {
-                l.doubted = now; // this is its trial; the next in doubt gets the next one
+                l.doubted = now; // this is its trial; next time another process in doubt gets one
             }
         });
         Some(Choice { member, channel, listener })

@@ -1,23 +1,23 @@
-//! Whose a port is. While any process listens at (node, port), processes of other users may not, unless they hold the
-//! kernel's socket of that port, or the policy has both sides share it.
+//! Ownership of ports. While any process listens at (node, port), processes of other users may not listen there, unless
+//! they hold the kernel's socket of that port, or the policy lets both users share it.
 
 use csp_types::NodeId;
 
 use super::{Member, MemberId, Pools};
 
-/// In whose name a process listens.
+/// The user on whose behalf a process listens, and its rights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Claim {
-    /// The user; `None` where the process has none, as in the simulation.
+    /// The user; `None` if the process has none, as in the simulation.
     pub uid: Option<u32>,
-    /// It may listen where another user does: it holds a kernel socket that is bound there, or is root.
+    /// The process may listen at another user's port: it holds a kernel socket bound to the port, or is root.
     pub joins: bool,
-    /// It shares the port with users who share it as well.
+    /// The process shares the port with other users whose claim is shared as well.
     pub shared: bool,
 }
 
 impl Member {
-    /// Whether a process with this claim may listen here too.
+    /// Returns whether a process with this claim may listen here too.
     fn admits(&self, claim: &Claim) -> bool {
         let owner = self.owner.filter(|_| self.listeners > 0);
         owner.is_none_or(|owner| owner.uid == claim.uid || claim.joins || (owner.shared && claim.shared))
@@ -25,13 +25,14 @@ impl Member {
 }
 
 impl Pools {
-    /// Whether a process with this claim may listen at (`node`, `port`).
+    /// Returns whether a process with this claim may listen at (`node`, `port`).
     pub fn admits(&self, node: NodeId, port: u16, claim: &Claim) -> bool {
         let member = self.by_address.get(&(node, port)).and_then(|id| self.get(*id));
         member.is_none_or(|member| member.admits(claim))
     }
 
-    /// A process with this claim listens at the member; the first one owns the port until nobody listens there.
+    /// Records that a process with this claim listens at the member. The first one owns the port until no process
+    /// listens.
     pub fn claim(&mut self, member: MemberId, claim: Claim) {
         if let Some(member) = self.get_mut(member).filter(|member| member.listeners == 1) {
             member.owner = Some(claim);
@@ -72,13 +73,13 @@ mod tests {
         }
         assert!(pools.admits(node, 81, &user(65534)), "another port");
         assert!(pools.admits("an-2".parse().unwrap(), 80, &user(65534)), "another node");
-        // One that joined keeps the owner's place.
+        // A process that joined keeps the port for the owner.
         let joined = pools.listen(node, any(80), ChannelId(2), 1).unwrap();
         pools.claim(joined, Claim { joins: true, ..user(65534) });
-        pools.forget_channel(Instant::ZERO, ChannelId(1));
+        pools.remove_channel(Instant::ZERO, ChannelId(1));
         assert!(pools.admits(node, 80, &user(33)) && !pools.admits(node, 80, &user(65534)));
-        pools.forget_channel(Instant::ZERO, ChannelId(2));
-        assert!(pools.admits(node, 80, &user(65534)), "nobody listens any more");
+        pools.remove_channel(Instant::ZERO, ChannelId(2));
+        assert!(pools.admits(node, 80, &user(65534)), "no process listens any more");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Which of several listeners gets the next connection: those in doubt after the others, but for a trial now and then.
+//! The order among listeners for the next connection: those in doubt come last, except for a trial from time to time.
 
 use std::collections::BTreeSet;
 
@@ -9,13 +9,13 @@ use super::ChannelId;
 /// How long a process is in doubt before it is tried again.
 pub(super) const DOUBT: Duration = Duration::from_millis(200);
 
-/// A listener's place among others: since when it is in doubt, its open connections, its name.
+/// A listener's key in the order: since when it is in doubt, its number of open connections, its channel and id.
 pub(super) type Place = (Instant, u32, ChannelId, u32);
 
-/// The first place of one that is in doubt.
+/// Smallest key of a listener in doubt.
 const FIRST_DOUBTED: Place = (Instant::from_nanos(1), 0, ChannelId(0), 0);
 
-/// The best of these places but the `barred` ones, and whether it is in doubt still.
+/// Returns the best of these places without the `barred` ones, and whether its process is still in doubt.
 pub(super) fn best(
     places: &BTreeSet<Place>,
     now: Instant,

@@ -1,4 +1,4 @@
-//! Who gets a connection, and when members are forgotten.
+//! Which process gets a connection, and when members are removed.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ const NOW: Instant = Instant::from_nanos(1_000_000_000);
 
 const VIP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 76, 0, 100));
 
-/// All IPv4 addresses at this port.
+/// Returns all IPv4 addresses at this port.
 fn any(port: u16) -> SocketAddr {
     ([0, 0, 0, 0], port).into()
 }
@@ -18,7 +18,7 @@ fn node(name: &str) -> NodeId {
     name.parse().unwrap()
 }
 
-/// A member with two processes that would take ten connections each.
+/// Returns a member with two processes that would accept ten connections each.
 fn two_processes() -> (Pools, MemberId) {
     let mut pools = Pools::new();
     let web = pools.listen(node("an-1"), any(80), ChannelId(1), 1).unwrap();
@@ -61,7 +61,7 @@ fn within_a_member_connections_spread_over_processes() {
         pools.choose(NOW, &[web], VIP, |_| false).unwrap().channel,
     ];
     assert_ne!(channels[0], channels[1]);
-    pools.forget_channel(Instant::ZERO, ChannelId(1));
+    pools.remove_channel(Instant::ZERO, ChannelId(1));
     assert_eq!(pools.choose(NOW, &[web], VIP, |_| false).unwrap().channel, ChannelId(2));
 }
 
@@ -82,11 +82,11 @@ fn a_member_goes_when_nobody_names_it_listens_there_or_is_connected() {
     let choice = pools.choose(NOW, &[web], VIP, |_| false).unwrap();
     assert_eq!(pools.get(web).map(|m| (m.open, m.accept_credit(), m.listener_count())), Some((1, 1, 1)));
     pools.unname(web, 3);
-    pools.forget_channel(Instant::ZERO, ChannelId(1));
+    pools.remove_channel(Instant::ZERO, ChannelId(1));
     assert!(pools.get(web).is_some(), "a connection is at it");
     pools.release(choice);
     assert!(pools.get(web).is_none() && pools.is_empty());
-    // Its place is used again, and nothing of the old one is left.
+    // Its entry is used again, and nothing of the old member is left.
     assert_eq!(pools.listen(node("an-2"), any(81), ChannelId(1), 7), Ok(web));
     assert_eq!(pools.choose(NOW, &[web], VIP, |_| false), None);
     pools.unlisten(Instant::ZERO, ChannelId(1), 7);
@@ -99,7 +99,7 @@ fn announcing_and_leaving_does_not_use_members_up() {
     for port in 1..=2 * MEMBERS_MAX as u32 {
         let member = pools.listen(node("an-1"), any(port as u16), ChannelId(port), 1);
         assert!(member.is_ok(), "at {port}");
-        pools.forget_channel(Instant::ZERO, ChannelId(port));
+        pools.remove_channel(Instant::ZERO, ChannelId(port));
     }
     assert!(pools.is_empty());
 }
@@ -126,7 +126,7 @@ fn a_process_in_doubt_comes_last_until_it_accepts_or_time_has_passed() {
     assert!(
         !pools.any_idle(NOW, &[web], VIP, |_| false) && pools.any_idle(NOW + DOUBT, &[web], VIP, |_| false)
     );
-    // Others come first, however many connections they have; after a while it gets one, for a trial.
+    // Others are preferred, however many connections they have; after a while the process in doubt gets one as a trial.
     assert_eq!(pools.choose(NOW, &[web], VIP, |_| false).unwrap().channel, ChannelId(2));
     let later = NOW + DOUBT;
     let trial = pools.choose(later, &[web], VIP, |_| false).unwrap();
@@ -145,11 +145,11 @@ fn a_process_in_doubt_comes_last_until_it_accepts_or_time_has_passed() {
 fn the_listener_that_is_bound_most_specifically_gets_a_connection() {
     let v6: IpAddr = "2001:db8::100".parse().unwrap();
     let bound = ["10.76.0.3:53", "[::]:53", "0.0.0.0:53", "10.76.0.100:53"];
-    // Which gets connections to each address while listeners 0 to n are there.
+    // The index of the listener that gets connections to each address while listeners 0 to n exist.
     for (local, expected) in [(VIP, [0, 1, 2, 3]), (v6, [0, 1, 1, 1])] {
         let mut pools = Pools::new();
         for (at, expected) in expected.into_iter().enumerate() {
-            // Of one process, and with credit that would let any of them take all.
+            // All of one process, with enough credit that any of them could get all connections.
             let dns =
                 pools.listen(node("an-1"), bound[at].parse().unwrap(), ChannelId(1), at as u32).unwrap();
             pools.grant(ChannelId(1), at as u32, 100);
@@ -159,7 +159,7 @@ fn the_listener_that_is_bound_most_specifically_gets_a_connection() {
                 pools.accepted(choice);
             }
         }
-        // One that has no credit left keeps its connections waiting; one that is gone does not.
+        // A listener without credit keeps its connections waiting; a removed one does not.
         let dns = pools.name(NOW, node("an-1"), 53, 1).unwrap();
         let last = expected[3];
         pools.withdraw_credit(ChannelId(1), last);
