@@ -175,6 +175,10 @@ fn a_port_describes_its_interface_and_rejects_unsuitable_ones() {
 #[test]
 fn the_kernel_accepts_transmitted_frames_and_its_large_segments_are_received() {
     let Some(pair) = Pair::new("tcp") else { return };
+    // When a busy machine delays the handshake, pacing lets the kernel send as few as two segments of 536 bytes at once.
+    for setting in ["tcp_congestion_control=reno", "tcp_min_tso_segs=8"] {
+        run(&format!("ip netns exec {} sysctl -qw net.ipv4.{setting}", pair.far));
+    }
     let mut port = pair.open();
     let listener = Pair::within(&pair.far, || TcpListener::bind("10.9.9.2:7000").unwrap());
     let (send, received) = mpsc::channel();
@@ -304,7 +308,7 @@ const VIP: [u8; 4] = [10, 9, 8, 1];
 /// Frames to us of every kind that the rule distinguishes, each with a number in its source address.
 fn frames() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
-    for number in 0..24_u8 {
+    for number in 0..8_u8 {
         let (peer, peer_port) = ([10, 9, 9, number], 5_000 + u16::from(number) * 7);
         for (port, header_words, fragment, protocol) in [
             (80, 5, 0x40, 6),
@@ -365,6 +369,7 @@ fn the_kernel_shares_frames_out_as_the_rule_says() {
                     break 'found at;
                 }
             }
+            thread::yield_now();
         };
         assert_eq!(receiver, worker_of(&frame, 3), "{frame:02x?}");
         assert!(!is_shared(&frame), "{frame:02x?}");
@@ -412,6 +417,7 @@ fn every_worker_receives_the_replies_of_neighbours() {
                 .receiver
                 .receive(&mut |frame| seen.extend(ours(frame.bytes).then(|| frame.bytes.to_vec())));
         }
+        thread::yield_now();
     }
     let shared: Vec<_> = sent.iter().filter(|frame| is_shared(frame)).cloned().collect();
     assert_eq!(seen, [sent.to_vec(), shared.clone(), shared]);
