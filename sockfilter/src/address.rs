@@ -1,4 +1,4 @@
-//! Socket addresses between the C structures of the program and ours.
+//! Conversion of socket addresses between the program's C structures and Rust types.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -32,7 +32,7 @@ pub unsafe fn parse(address: *const sockaddr, len: socklen_t) -> Option<SocketAd
     }
 }
 
-/// Writes an address as the kernel does: cut to `*len`, which then tells its full length. A socket of family
+/// Writes an address as the kernel does: truncated to `*len`, which is then set to its full length. A socket of family
 /// AF_INET6 sees IPv4 peers as mapped addresses.
 ///
 /// # Safety
@@ -73,7 +73,7 @@ fn fill(address: SocketAddr, family: c_int, storage: &mut [u8; 28]) -> usize {
     }
 }
 
-/// Where the kernel says that a socket is bound.
+/// The address to which a socket is bound, as reported by the kernel.
 pub fn bound(fd: c_int) -> Result<SocketAddr, Errno> {
     let mut storage = [0u64; 16];
     let mut len = size_of_val(&storage) as socklen_t;
@@ -88,7 +88,7 @@ pub fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// Where a connection to `address` goes: that to the unspecified address goes to this host.
+/// The destination of a connection to `address`: the unspecified address means this host.
 pub fn reachable(address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => SocketAddr::new(Ipv4Addr::LOCALHOST.into(), address.port()),
@@ -97,7 +97,7 @@ pub fn reachable(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Whether an address is one of this host's interfaces: then the kernel would connect from the address itself.
+/// Whether an address belongs to one of this host's interfaces: the kernel would then connect from the address itself.
 pub fn is_own(address: SocketAddr) -> bool {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let mut storage = [0u8; 28];
@@ -108,7 +108,7 @@ pub fn is_own(address: SocketAddr) -> bool {
         return false;
     };
     let fd = fd as c_int;
-    // A datagram socket sends nothing when it is connected: a route is chosen, and with it the source.
+    // Connecting a datagram socket sends nothing: it only selects a route, and with it the source address.
     // SAFETY: `storage` has `len` readable bytes.
     let routed = unsafe { syscall!(libc::SYS_connect, fd, storage.as_ptr(), len) };
     let source = routed.and_then(|_| bound(fd));

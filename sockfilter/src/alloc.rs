@@ -7,11 +7,11 @@ use core::ptr::null_mut;
 use crate::lock::Word;
 use crate::sys::syscall;
 
-/// Sizes are powers of two from 16 bytes; larger ones than this are mapped each for itself.
+/// Largest size class in bytes. Sizes are powers of two from 16 bytes; larger blocks are mapped individually.
 const LARGEST_CLASS: usize = 256 * 1024;
 const CLASSES: usize = 15;
 const SMALLEST_SHIFT: u32 = 4;
-/// What is mapped at once for classes.
+/// Bytes mapped at a time for the size classes.
 const CHUNK: usize = 1024 * 1024;
 
 struct State {
@@ -22,7 +22,7 @@ struct State {
 
 struct Shared(UnsafeCell<State>);
 
-// SAFETY: the state is touched only while WORD is held.
+// SAFETY: the state is accessed only while WORD is held.
 unsafe impl Sync for Shared {}
 
 static WORD: Word = Word::new();
@@ -37,7 +37,7 @@ pub fn hold() {
     WORD.lock();
 }
 
-/// Gives it back.
+/// Releases the allocator's lock.
 pub fn release() {
     WORD.unlock();
 }
@@ -78,7 +78,7 @@ impl State {
             self.next = chunk;
             self.left = CHUNK;
         }
-        // Blocks are cut at their own size: pad until the address is a multiple of it.
+        // Blocks are aligned to their own size: skip bytes until the address is a multiple of it.
         let skip = self.next.align_offset(size);
         if skip + size > self.left {
             self.left = 0;
@@ -94,7 +94,8 @@ impl State {
 
     fn give(&mut self, block: *mut u8, size: usize) {
         if let Some(free) = self.free.get_mut(class_of(size)) {
-            // SAFETY: the block is at least 16 bytes, aligned to its size, and nobody uses it any more.
+            // SAFETY: the block is at least 16 bytes, aligned to its size, and no longer in use (GlobalAlloc's
+            // contract).
             unsafe { block.cast::<*mut u8>().write(*free) };
             *free = block;
         }
@@ -102,14 +103,14 @@ impl State {
 }
 
 // SAFETY: blocks are disjoint, aligned to their rounded size (a power of two not below the alignment; mapped ones to
-// pages), and live until given back; the lists are touched only under WORD.
+// pages), and live until they are freed; the lists are accessed only under WORD.
 unsafe impl GlobalAlloc for Arena {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let size = rounded(&layout);
         if size > LARGEST_CLASS {
             return if layout.align() <= 4096 { map(size) } else { null_mut() };
         }
-        // A signal handler that comes while the word is held must not want it.
+        // A signal handler that runs while the word is held must not wait for it.
         let _inside = crate::lock::Inside::enter();
         WORD.lock();
         // SAFETY: WORD is held.
@@ -138,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_aligned_disjoint_and_come_back() {
+    fn blocks_are_aligned_disjoint_and_reused() {
         let mut blocks = Vec::new();
         for (n, size) in
             [1, 16, 17, 100, 4096, 70_000, 256 * 1024, 300_000].into_iter().cycle().take(64).enumerate()
@@ -162,7 +163,7 @@ mod tests {
             for (block, layout, _) in blocks.into_iter().skip(1) {
                 Arena.dealloc(block, layout);
                 if block == last {
-                    assert_eq!(Arena.alloc(layout), last, "the block given back last is taken first");
+                    assert_eq!(Arena.alloc(layout), last, "the block freed last is reused first");
                 }
             }
         }

@@ -1,5 +1,5 @@
-//! Becoming part of the cluster: the agent's socket, and the application end that its answer makes possible. What the process
-//! and the agent say over the socket is `csp_app::session`'s.
+//! Attachment to the cluster: the agent's socket, and the application end that its answer permits. `csp_app::session`
+//! defines the exchange over the socket.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -17,7 +17,7 @@ mod lent;
 
 pub use lent::Owner;
 
-/// Where descriptors of the provider are numbered from, limits permitting.
+/// Lowest number of the provider's descriptors, if the limit of open files permits.
 const DESCRIPTOR_FLOOR: c_int = 700;
 
 /// Why there is no attachment.
@@ -25,9 +25,9 @@ const DESCRIPTOR_FLOOR: c_int = 700;
 pub enum AttachError {
     /// The agent's socket cannot be reached.
     NoAgent(Errno),
-    /// The agent does not vouch for this process, or not in time.
+    /// The agent did not admit this process, or not in time.
     Session(SessionError),
-    /// The process lacks something.
+    /// A local resource is missing.
     Local(String),
 }
 
@@ -49,21 +49,21 @@ impl core::fmt::Display for AttachError {
     }
 }
 
-/// A process's place in the cluster.
+/// The attachment of this process to the cluster.
 pub struct Link {
     /// Its sockets.
     pub app: AppSide,
     /// The provider below.
     pub provider: Owner,
-    /// What it and the agent say.
+    /// The session with the agent.
     pub session: Session,
-    /// What the agent sees; `None` where it could not be mapped.
+    /// The process page; `None` if it could not be mapped.
     pub page: Option<Page>,
-    /// The agent's socket; `None` once it hung up.
+    /// The agent's socket; `None` after a hang-up.
     pub agent: Option<c_int>,
-    /// What [`wake`](Self::wake) told last, and of which generation that is.
+    /// The last result of [`wake`](Self::wake), with its generation.
     wake: Option<(u64, Wake)>,
-    /// Room for messages of the agent: the stacks of the program's threads may be small.
+    /// Buffer for messages of the agent. It is on the heap, since the stacks of the program's threads may be small.
     room: Vec<u8>,
 }
 
@@ -95,7 +95,7 @@ fn connect_agent() -> Result<c_int, Errno> {
     let room = &mut address[2..];
     let len = path.len().min(room.len() - 1);
     room[..len].copy_from_slice(&path[..len]);
-    // SAFETY: the address has so many readable bytes.
+    // SAFETY: the address has 2 + len + 1 readable bytes.
     match unsafe { syscall!(libc::SYS_connect, socket, address.as_ptr(), 2 + len + 1) } {
         Ok(_) => Ok(socket),
         Err(errno) => {
@@ -105,7 +105,8 @@ fn connect_agent() -> Result<c_int, Errno> {
     }
 }
 
-/// Waits until the agent vouches for the process. Signals that the program handles do not end that: the session's time-out does.
+/// Performs the attachment: waits until the agent has admitted the process. Signals that the program handles do not end
+/// the wait; the session's time limit does.
 fn converse(socket: c_int, session: &mut Session, room: &mut [u8]) -> Result<Option<Page>, AttachError> {
     loop {
         let now = Instant::from_nanos(sys::monotonic_nanos());
@@ -135,7 +136,7 @@ fn converse(socket: c_int, session: &mut Session, room: &mut [u8]) -> Result<Opt
     }
 }
 
-/// The page in memory that came from the agent.
+/// Maps the page in the memory received from the agent.
 fn map(memory: Option<c_int>) -> Option<Page> {
     let memory = memory?;
     let page = page::map(memory);
@@ -175,7 +176,7 @@ fn receive(socket: c_int, buffer: &mut [u8]) -> Result<(usize, Option<c_int>), E
     Ok((len, descriptor))
 }
 
-/// The application's end of an attached process, over a provider of its own.
+/// Creates the application's end of an attached process, over a provider of its own.
 fn open(session: &mut Session) -> Result<(Owner, AppSide), AttachError> {
     let provider = Owner::new(DESCRIPTOR_FLOOR).map_err(|e| AttachError::Local(e.to_string()))?;
     let config = AppConfig { pool: bootstrap::pool(), seed: sys::random(), ..AppConfig::default() };
@@ -184,7 +185,7 @@ fn open(session: &mut Session) -> Result<(Owner, AppSide), AttachError> {
 }
 
 impl Link {
-    /// The provider's descriptor that wakes who sleeps; asked for again only where it may be another.
+    /// The provider's descriptor that wakes sleeping threads; queried again only if its generation changed.
     pub fn wake(&mut self) -> Option<Wake> {
         let generation = self.app.wake_generation();
         if let Some((_, known)) = self.wake.filter(|(of, _)| *of == generation) {
@@ -197,8 +198,8 @@ impl Link {
         Some(wake)
     }
 
-    /// Does what the session with the agent asks for. Returns whether the agent vouches for the process anew, after it was lost:
-    /// the page is a new one then.
+    /// Performs the actions of the session with the agent. Returns whether the process was attached again after the
+    /// agent was lost; it then has a new page.
     pub fn serve_agent(&mut self, now: Instant, unix_now_s: u64) -> bool {
         let mut attached = false;
         loop {
@@ -235,7 +236,7 @@ impl Link {
             None | Some(Ok((0, _)) | Err(libc::ECONNRESET)) => self.session.hung_up(),
             Some(Err(_)) => self.session.empty(),
             Some(Ok((len, memory))) => {
-                // An error is a session that ends, and is tried again later.
+                // After an error the session ends and is tried again later.
                 if let Ok(Received::Attached) = self.session.received(self.room.get(..len).unwrap_or(&[])) {
                     self.page = map(memory);
                     return true;

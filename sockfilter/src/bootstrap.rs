@@ -1,7 +1,7 @@
-//! Start-up: what the environment says, the next library's functions, fork handlers.
+//! Start-up: settings from the environment, the next library's functions, fork handlers.
 //!
-//! Levels: before [`start`] ran every call is a raw system call; afterwards passing calls go to the next library; an
-//! attachment to the agent is made when the program first listens or connects, or is given listeners; never before.
+//! Before [`start`] has run, every call is a raw system call. Afterwards calls that are passed on go to the next
+//! library. An attachment to the agent is made only when the program first listens or connects, or is passed listeners.
 
 use std::ffi::{CStr, CString, OsString, c_char};
 use std::os::unix::ffi::OsStringExt;
@@ -17,7 +17,7 @@ use crate::ops::listen;
 use crate::sys::syscall;
 use crate::{cancel, fork, inherit, panics, real, sys};
 
-/// Where the agent listens when nothing else is said.
+/// The agent's socket, unless `CSP_AGENT` names another.
 const AGENT_PATH: &CStr = c"/run/csp/agent.sock";
 
 const OFF: u8 = 0;
@@ -28,7 +28,7 @@ static MODE: AtomicU8 = AtomicU8::new(OFF);
 static PID: AtomicI32 = AtomicI32::new(0);
 static POOL: AtomicU8 = AtomicU8::new(POOL_DEFAULT);
 
-/// Links to each proxy worker, unless `CSP_POOL` asks for another number.
+/// Links to each proxy worker, unless `CSP_POOL` sets another number.
 const POOL_DEFAULT: u8 = 2;
 
 #[cfg(not(test))]
@@ -66,19 +66,19 @@ pub extern "C" fn start() {
     handed_listeners();
 }
 
-/// Listeners that systemd, or who does as it does, made for this process (sd_listen_fds(3)): what becomes of them is shown, or said,
-/// before anybody wonders.
+/// Handles listeners that systemd, or a program that follows its protocol, created for this process (sd_listen_fds(3)):
+/// their treatment is shown or logged at start, before the program uses them.
 fn handed_listeners() {
     const FIRST: i32 = 3;
     const LISTENERS_MAX: u64 = 1024;
     if is_on() && number(c"LISTEN_PID") == Some(sys::getpid() as u64) {
         let count = number(c"LISTEN_FDS").unwrap_or(0).min(LISTENERS_MAX) as i32;
-        // In strict mode accept tells the program, too.
+        // In strict mode accept reports it to the program, too.
         (FIRST..FIRST + count).for_each(|fd| _ = listen::made_elsewhere(fd));
     }
 }
 
-/// How long a blocking call looks again before it sleeps: `auto`, or microseconds.
+/// The busy-poll time of a blocking call before it sleeps: `auto`, or microseconds.
 fn spin_setting() -> SpinSetting {
     let Some(text) = variable(c"CSP_SPIN_US") else { return SpinSetting::Auto };
     text.to_str().ok().and_then(|text| text.parse().ok()).unwrap_or_else(|| {
@@ -96,11 +96,11 @@ unsafe extern "C" {
     fn secure_getenv(name: *const c_char) -> *mut c_char;
 }
 
-/// An environment variable; read at start only, as programs clear and overwrite their environment (nginx keeps its
-/// process title there). A program with rights that its caller has not (AT_SECURE: setuid, file capabilities) has none:
-/// its caller may not choose its agent.
+/// An environment variable. It is read at start only, since programs clear and overwrite their environment (nginx keeps
+/// its process title there). It is ignored in a program with more rights than its caller (AT_SECURE: setuid, file
+/// capabilities), since the caller must not choose the program's agent.
 fn variable(name: &CStr) -> Option<&'static CStr> {
-    // SAFETY: `name` is a C string. The result is used at once, before the program could change its environment.
+    // SAFETY: `name` is a C string. The result is used at once, before the program can change its environment.
     let found = unsafe { secure_getenv(name.as_ptr()) };
     // SAFETY: a non-null result is a C string of the environment.
     if found.is_null() { None } else { Some(unsafe { CStr::from_ptr(found) }) }
@@ -112,7 +112,7 @@ pub fn is_on() -> bool {
     MODE.load(Ordering::Relaxed) != OFF
 }
 
-/// Whether a socket that cannot be accelerated is refused rather than left to the kernel.
+/// Whether a socket that cannot be accelerated is refused instead of left to the kernel.
 pub fn is_strict() -> bool {
     MODE.load(Ordering::Relaxed) == STRICT
 }
@@ -122,17 +122,17 @@ pub fn pool() -> u8 {
     POOL.load(Ordering::Relaxed)
 }
 
-/// Whether this is the process that the filter's tables belong to: not so in a vfork child, which shares them.
+/// Whether this process owns the filter's tables: a vfork child shares its parent's tables and does not.
 pub fn owns_tables() -> bool {
     sys::getpid() == PID.load(Ordering::Relaxed)
 }
 
-/// A forked child has tables of its own from now on.
+/// Makes a forked child the owner of its copy of the tables.
 pub fn adopt_tables() {
     PID.store(sys::getpid(), Ordering::Relaxed);
 }
 
-/// A text of the start, copied: programs overwrite their arguments and environment.
+/// A text copied at start, since programs overwrite their arguments and environment.
 struct Kept<const N: usize>([AtomicU8; N]);
 
 impl<const N: usize> Kept<N> {
@@ -140,14 +140,14 @@ impl<const N: usize> Kept<N> {
         Kept([const { AtomicU8::new(0) }; N])
     }
 
-    /// Keeps as much as fits.
+    /// Copies as many bytes as fit.
     fn keep(&self, text: impl Iterator<Item = u8>) {
         for (kept, byte) in self.0.iter().zip(text) {
             kept.store(byte, Ordering::Relaxed);
         }
     }
 
-    /// Whether this is what was kept, and all of it.
+    /// Whether `text` equals the copied text.
     fn is(&self, text: &[u8]) -> bool {
         let kept = self.0.iter().map(|b| b.load(Ordering::Relaxed)).take_while(|b| *b != 0);
         kept.eq(text.iter().copied())
@@ -173,14 +173,14 @@ fn keep_texts(on: bool) {
     }
     AGENT.keep(path.iter().copied());
     let preload = variable(c"LD_PRELOAD").unwrap_or(c"").to_bytes();
-    // Half a list would be worse than none.
+    // A truncated list would be worse than none.
     PRELOAD.keep(preload.iter().copied().filter(|_| preload.len() <= PRELOAD_MAX));
     if on {
         PROGRAM.keep(own_name().as_bytes().iter().copied());
     }
 }
 
-/// The name by which the program was started; where that is none, the name of its executable file.
+/// The name by which the program was started; if that is not a valid name, the name of its executable file.
 fn own_name() -> ProgramName {
     // SAFETY: the C library sets this pointer to null or a C string before any constructor runs.
     let started_as = unsafe {
@@ -202,16 +202,16 @@ fn executable_name() -> ProgramName {
     ProgramName::of_executable(path.get(..len).unwrap_or(&[])).unwrap_or(ProgramName::UNKNOWN)
 }
 
-/// The variables that give a program the filter, each with its `=`.
+/// The variables that load the filter into a program, each with its `=`.
 pub const INHERITED: [&[u8]; 3] = [b"LD_PRELOAD=", b"CSP_AGENT=", b"CSP_MODE="];
 
-/// Whether a text of an environment is an LD_PRELOAD that is not this process's own.
+/// Whether an environment entry is an LD_PRELOAD that differs from this process's own.
 pub fn is_another_preload(text: &CStr) -> bool {
     let value = text.to_bytes().strip_prefix(INHERITED[0]);
     value.is_some_and(|value| !PRELOAD.is(value))
 }
 
-/// The variables that give a program the filter, as they were at start, for an environment that lacks them.
+/// The variables that load the filter into a program, with their values at start, for an environment that lacks them.
 pub fn inheritance() -> Vec<CString> {
     let mode: &[u8] = if is_strict() { b"strict" } else { b"on" };
     let texts = [PRELOAD.bytes(), AGENT.bytes(), mode.to_vec()];
@@ -219,7 +219,7 @@ pub fn inheritance() -> Vec<CString> {
     set.filter_map(|(name, value)| CString::new([name, &value].concat()).ok()).collect()
 }
 
-/// The agent's socket, as the environment named it at start.
+/// The path of the agent's socket, from the environment at start.
 pub fn agent_path() -> PathBuf {
     PathBuf::from(OsString::from_vec(AGENT.bytes()))
 }

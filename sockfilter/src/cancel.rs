@@ -1,8 +1,8 @@
-//! Cancellation (pthread_cancel): our blocking calls are cancellation points as POSIX asks.
+//! Cancellation (pthread_cancel): the filter's blocking calls are cancellation points, as POSIX requires.
 //!
-//! A sleep goes by the C library's own ppoll and epoll_pwait, which are such points. A thread that is cancelled there is
-//! unwound through our frames without running their ends, so that what a sleeper has registered is given back by a clean-up
-//! routine. The functions that can be on the stack then are `C-unwind`.
+//! A sleep calls the C library's own ppoll and epoll_pwait, which are cancellation points. A thread that is cancelled
+//! there is unwound through the filter's frames without running their destructors. Therefore a clean-up routine
+//! releases the registrations of a sleeping thread. The functions that can be on the stack then are `C-unwind`.
 
 use core::ffi::c_void;
 
@@ -10,7 +10,7 @@ use libc::c_int;
 
 use crate::next::Next;
 
-/// glibc's own bookkeeping of a clean-up routine, on the stack of who pushes it.
+/// glibc's record of a clean-up routine, on the stack of the function that pushes it.
 #[repr(C)]
 struct Buffer {
     routine: usize,
@@ -29,7 +29,7 @@ static POP: Next = Next::new("_pthread_cleanup_pop\0");
 static TEST: Next = Next::new("pthread_testcancel\0");
 static SINGLE: Next = Next::new("__libc_single_threaded\0");
 
-/// Looks the C library's functions up.
+/// Resolves the C library's functions.
 pub fn resolve() {
     for next in [&PUSH, &POP, &TEST, &SINGLE] {
         next.find();
@@ -39,11 +39,11 @@ pub fn resolve() {
 /// Whether the process certainly has one thread.
 pub fn single_threaded() -> bool {
     let flag = SINGLE.known().cast::<u8>();
-    // SAFETY: a byte of the C library that lives as long as it.
+    // SAFETY: the byte belongs to the C library and lives as long as the process.
     !flag.is_null() && unsafe { flag.read_volatile() } != 0
 }
 
-/// Ends the thread here if it was cancelled. Nothing of ours may be held.
+/// Ends the thread here if it was cancelled. The thread must hold no lock or registration of the filter.
 pub fn test() {
     let test = TEST.known();
     if test.is_null() || single_threaded() {
@@ -53,8 +53,8 @@ pub fn test() {
     unsafe { core::mem::transmute::<*mut c_void, Test>(test)() }
 }
 
-/// Runs `sleep`; if the thread is cancelled in it, or a signal handler leaves it by siglongjmp, `undo` is run with `state`
-/// before.
+/// Runs `sleep`. If the thread is cancelled in it, or a signal handler leaves it by siglongjmp, `undo` is first called
+/// with `state`.
 pub fn guarded<S, R>(state: &mut S, undo: unsafe extern "C" fn(*mut c_void), sleep: impl FnOnce() -> R) -> R {
     let (push, pop) = (PUSH.known(), POP.known());
     if push.is_null() || pop.is_null() {

@@ -1,4 +1,4 @@
-//! Open descriptions: what one or several descriptors refer to.
+//! Open descriptions, to which one or several descriptors refer.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,29 +8,29 @@ use libc::c_int;
 
 use crate::epoll_set::EpollSet;
 
-/// Names a description; an old name names nothing.
+/// Identifies a description. The id of a description that has ended is invalid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DescriptionId {
     /// Its slot.
     pub index: usize,
-    /// Which use of the slot.
+    /// The generation of the slot.
     pub generation: u32,
 }
 
 /// A listener of the program.
 #[derive(Clone, Copy, Debug)]
 pub struct ListenState {
-    /// Where it is bound.
+    /// The address to which it is bound.
     pub address: SocketAddr,
     /// The program's backlog.
     pub backlog: u32,
-    /// Its name in the application end; `None` in a forked child that has not used it yet.
+    /// Its id in the application end; `None` in a forked child that has not used it yet.
     pub id: Option<ListenerId>,
-    /// The program polls it or accepts from it.
+    /// Whether the program polls it or accepts from it.
     pub interest: bool,
 }
 
-/// What a description is.
+/// The kind of a description.
 #[derive(Debug)]
 pub enum Kind {
     /// A TCP socket of the kernel that may become accelerated when it listens or connects.
@@ -46,11 +46,11 @@ pub enum Kind {
         /// The client's end.
         remote: SocketAddr,
     },
-    /// A connection that a forked child inherited: it stayed with the parent.
+    /// A connection that a forked child inherited and that only the parent can use.
     Lost,
     /// An epoll descriptor that the kernel serves alone.
     KernelSet,
-    /// A kernel epoll descriptor with accelerated members, or with one that may have such.
+    /// A kernel epoll descriptor with accelerated members, or with a member set that may have some.
     Epoll(Box<EpollSet>),
 }
 
@@ -59,7 +59,7 @@ pub enum Kind {
 pub struct Membership {
     /// The set's description.
     pub set: DescriptionId,
-    /// The member's place in it.
+    /// The member's index in it.
     pub member: usize,
 }
 
@@ -84,7 +84,7 @@ pub struct SetOption {
     pub level: c_int,
     /// Its name.
     pub name: c_int,
-    /// Its value, of which `len` bytes count.
+    /// Its value; the first `len` bytes are valid.
     pub value: [u8; OPTION_LEN_MAX],
     /// Bytes of the value.
     pub len: u8,
@@ -93,35 +93,36 @@ pub struct SetOption {
 /// Longest value of an option that is inherited, in bytes.
 pub const OPTION_LEN_MAX: usize = 16;
 
-/// What descriptors refer to.
+/// An open description.
 #[derive(Debug)]
 pub struct Description {
-    /// Which use of the slot this is.
+    /// The generation of the slot.
     pub generation: u32,
-    /// Descriptors that refer to it.
+    /// Number of descriptors that refer to it.
     pub references: u32,
-    /// Calls of threads that sleep on it. They go on when its last descriptor is closed meanwhile, as the kernel's do; without
-    /// descriptors and calls the slot is free.
+    /// Number of calls that sleep on it. They continue if its last descriptor is closed meanwhile, as in the kernel.
+    /// The slot is free when there are neither descriptors nor calls.
     pub calls: u32,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// AF_INET or AF_INET6.
     pub family: c_int,
-    /// O_NONBLOCK. The kernel's flag on the placeholder is the truth for F_GETFL; this is its copy.
+    /// O_NONBLOCK. The kernel's flag on the placeholder is authoritative for F_GETFL; this is a copy.
     pub nonblocking: bool,
-    /// connect() was called and has not told how it ended.
+    /// connect() was called and its result has not been reported.
     pub connecting: bool,
-    /// The page has not its label yet, and its own address: it was opened from here, and is not there yet.
+    /// The process page lacks the connection's label and local address: this process opened it, and it is not
+    /// established yet.
     pub unlabelled: bool,
-    /// The last error that it had, as errno; 0: none.
+    /// Its last error, as errno; 0: none.
     pub last_error: u16,
-    /// The program ended its direction.
+    /// The program shut down its writing direction.
     pub write_ended: bool,
-    /// Options set on what may become a listener: what it accepts has them too.
+    /// Options set on a socket that may become a listener: connections that it accepts inherit them.
     pub options: Arc<Vec<SetOption>>,
-    /// Options that the placeholder of an accepted connection is yet to be given.
+    /// Options not yet applied to the placeholder of an accepted connection.
     pub inherited: Arc<Vec<SetOption>>,
-    /// SO_LINGER with time 0: closing resets.
+    /// SO_LINGER with time 0: close resets the connection.
     pub linger_zero: bool,
     /// SO_RCVTIMEO in nanoseconds.
     pub receive_timeout: Option<u64>,
@@ -129,9 +130,9 @@ pub struct Description {
     pub send_timeout: Option<u64>,
     /// Eventfds of threads that wait for it.
     pub waiters: Vec<c_int>,
-    /// The epoll sets it is in.
+    /// The accelerated epoll sets that contain it.
     pub sets: Vec<Membership>,
-    /// While it is a candidate: the kernel's epoll sets it is in.
+    /// While it is a candidate: the kernel's epoll sets that contain it.
     pub kernel_sets: Vec<KernelMembership>,
 }
 
@@ -164,7 +165,7 @@ impl Description {
     }
 }
 
-/// Descriptions at once.
+/// Largest number of descriptions at once.
 pub const DESCRIPTIONS_MAX: usize = 128 * 1024;
 
 /// All descriptions.
@@ -199,27 +200,27 @@ impl Descriptions {
         self.slots.get(index).filter(|d| d.in_use())
     }
 
-    /// The same, to change.
+    /// The description in a slot that is in use, mutable.
     pub fn get_mut(&mut self, index: usize) -> Option<&mut Description> {
         self.slots.get_mut(index).filter(|d| d.in_use())
     }
 
-    /// The name of what is in a slot now.
+    /// The id of the description in a slot.
     pub fn id(&self, index: usize) -> Option<DescriptionId> {
         self.get(index).map(|d| DescriptionId { index, generation: d.generation })
     }
 
-    /// Whether a name still names something.
+    /// Whether an id is still valid.
     pub fn is_current(&self, id: DescriptionId) -> bool {
         self.id(id.index) == Some(id)
     }
 
-    /// The same, while a descriptor refers to it still.
+    /// Whether an id is valid and a descriptor still refers to the description.
     pub fn is_open(&self, id: DescriptionId) -> bool {
         self.is_current(id) && self.get(id.index).is_some_and(|d| d.references > 0)
     }
 
-    /// Takes a slot back; the description without references is returned for its end.
+    /// Frees a slot; returns the description, which has no references, so that the caller can end it.
     pub fn remove(&mut self, index: usize) -> Option<Description> {
         let slot = self.slots.get_mut(index)?;
         let generation = slot.generation;
@@ -229,7 +230,7 @@ impl Descriptions {
         Some(core::mem::replace(slot, empty))
     }
 
-    /// Slots that are or were in use.
+    /// Number of slots that are or were in use.
     pub fn slots(&self) -> usize {
         self.slots.len()
     }

@@ -1,4 +1,4 @@
-//! The state under the one lock: descriptions, the attachment, and who has to be told of news.
+//! The state under the one lock: descriptions, the attachment, and the notification of waiting threads.
 
 mod asleep;
 mod shown;
@@ -21,26 +21,26 @@ use asleep::Asleep;
 /// The engine of this process.
 pub static ENGINE: Locked<Engine> = Locked::new(Engine::new());
 
-/// After a failed attachment the next is tried no earlier, in nanoseconds.
+/// Delay after a failed attachment before the next attempt, in nanoseconds.
 const ATTACH_RETRY_NS: u64 = 1_000_000_000;
 
-/// Events that a busy program gathers before it shows them to the agent.
+/// Trace events that accumulate in a busy program before they are published to the agent.
 const PUBLISH_EVENTS: usize = 64;
 
-/// What the filter itself counts; the order of `COUNTER_NAMES` from index 20 on.
+/// The filter's own counters, in the order of `COUNTER_NAMES` from index 20 on.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct FilterCounters {
     /// listen() calls that were accelerated.
     pub listeners_accelerated: u64,
-    /// Those left to the kernel.
+    /// listen() calls left to the kernel.
     pub listeners_kernel: u64,
     /// connect() calls left to the kernel.
     pub connects_kernel: u64,
-    /// Uses of connections that stayed with the parent of a fork.
+    /// Uses of connections that only the parent of a fork can use.
     pub inherited_connections_lost: u64,
     /// Times a thread went to sleep.
     pub waits: u64,
-    /// Times it was woken by something of ours.
+    /// Times it was woken by an event of an accelerated socket.
     pub wakeups: u64,
     /// Attachments made.
     pub attaches: u64,
@@ -66,19 +66,19 @@ pub struct Engine {
     complained: bool,
     flow_owners: Vec<u32>,
     listener_owners: Vec<u32>,
-    /// Eventfds for waiting threads that nobody uses now.
+    /// Eventfds for waiting threads that are not in use now.
     pub idle_waiters: Vec<c_int>,
-    /// Watched epoll sets that tell of ready members.
+    /// Watched epoll sets that signal ready members.
     pub raised: Vec<DescriptionId>,
     /// Threads that sleep until the provider wakes them.
     pub asleep: Vec<Asleep>,
-    /// The provider was asked for news since it was armed: it wakes nobody now.
+    /// The provider was polled since it was armed: it wakes no thread now.
     disarmed: bool,
-    /// How long blocking calls look again before they sleep.
+    /// Busy-poll time of blocking calls before they sleep.
     pub spin: SpinPolicy,
 }
 
-/// The socket interface's events of a readiness.
+/// The poll(2) events of a readiness.
 pub fn poll_bits(ready: Readiness) -> u32 {
     let pairs = [
         (Readiness::READABLE, libc::EPOLLIN | libc::EPOLLRDNORM),
@@ -128,7 +128,7 @@ impl Engine {
         }
     }
 
-    /// The attachment, made if there is none and the last attempt is long enough ago.
+    /// The attachment. Makes one if there is none and the retry delay has passed.
     pub fn attached(&mut self) -> Result<&mut Link, Reason> {
         if self.link.is_none() {
             self.attach()?;
@@ -166,7 +166,7 @@ impl Engine {
         }
     }
 
-    /// The program may not close what the provider owns.
+    /// Hides the provider's descriptors, which the program must not close.
     fn hide_descriptors(&mut self) {
         let Some(link) = &self.link else { return };
         let mut owned = Vec::new();
@@ -174,7 +174,7 @@ impl Engine {
         owned.into_iter().for_each(fdtable::hide);
     }
 
-    /// Moves everything that can move, and spreads the news.
+    /// Performs all pending work and notifies the threads concerned. Returns whether there was any work.
     pub fn progress(&mut self) -> bool {
         self.disarmed = true;
         let Some(link) = &mut self.link else { return false };
@@ -195,7 +195,7 @@ impl Engine {
         any
     }
 
-    /// Tells everyone concerned of sockets whose readiness may have changed.
+    /// Notifies the waiters of all sockets whose readiness may have changed.
     pub fn spread(&mut self) {
         while let Some(handle) = self.link.as_mut().and_then(|l| l.app.poll_ready()) {
             let Some(index) = self.owner(handle) else { continue };
@@ -206,7 +206,7 @@ impl Engine {
         }
     }
 
-    /// The description that was last said to have a handle.
+    /// The description that last owned a handle.
     fn owner(&self, handle: Handle) -> Option<usize> {
         let owner = match handle {
             Handle::Flow(id) => self.flow_owners.get(id.index()),
@@ -215,7 +215,7 @@ impl Engine {
         owner.copied()?.checked_sub(1).map(|index| index as usize)
     }
 
-    /// A description has news: its waiters, its epoll sets, and those who wait for these.
+    /// Notifies a description's waiters, its epoll sets, and the threads that wait for these.
     pub fn on_change(&mut self, index: usize) {
         let Some(description) = self.descriptions.get(index) else { return };
         description.waiters.iter().copied().for_each(sys::signal);
@@ -227,7 +227,7 @@ impl Engine {
         }
     }
 
-    /// A member of an epoll set has news.
+    /// Handles a possible change of a member's readiness in an epoll set.
     pub fn on_member_change(&mut self, membership: Membership) {
         if !self.descriptions.is_current(membership.set) {
             return;
@@ -246,7 +246,7 @@ impl Engine {
         }
     }
 
-    /// Remembers which description has a handle, for news.
+    /// Records the description that owns a handle.
     pub fn own(&mut self, handle: Handle, index: usize) {
         let (owners, at) = match handle {
             Handle::Flow(id) => (&mut self.flow_owners, id.index()),
@@ -260,7 +260,7 @@ impl Engine {
         }
     }
 
-    /// What a description is ready for, in the bits of poll and epoll.
+    /// The readiness of a description, as bits of poll and epoll.
     pub fn ready_bits(&self, id: DescriptionId) -> u32 {
         if !self.descriptions.is_current(id) {
             return 0;
@@ -280,8 +280,8 @@ impl Engine {
         }
     }
 
-    /// The program shows that it waits for connections: a listener becomes known to the proxies (again, in a forked
-    /// child) and takes connections.
+    /// Records that the program waits for connections: announces the listener to the proxies (again, in a forked child)
+    /// and lets it accept connections.
     pub fn show_interest(&mut self, index: usize) -> Option<ListenerId> {
         let state = self.listen_state(index)?;
         if let (Some(id), true) = (state.id, state.interest) {
@@ -310,7 +310,7 @@ impl Engine {
         }
     }
 
-    /// No descriptor refers to a description any more: it ends. `fd` was the last one.
+    /// Ends a description to which no descriptor refers any more.
     pub fn end(&mut self, index: usize) {
         let Some(id) = self.descriptions.id(index) else { return };
         let Some(description) = self.descriptions.remove(index) else { return };
@@ -333,7 +333,7 @@ impl Engine {
             Kind::Epoll(set) => {
                 self.leave_members(id, &set);
                 if !set.foreign {
-                    // A forked child may have the kernel's set still.
+                    // A forked child may still have the kernel's set.
                     sys::clear(set.wake);
                 }
                 for fd in set.descriptors() {
@@ -347,7 +347,7 @@ impl Engine {
         self.publish_soon();
     }
 
-    /// A set that ended has its members no more.
+    /// Removes an ended set from its members.
     pub fn leave_members(&mut self, id: DescriptionId, set: &EpollSet) {
         for member in set.members() {
             let Some(d) = self.descriptions.get_mut(member.description.index) else { continue };

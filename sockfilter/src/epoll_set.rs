@@ -1,8 +1,9 @@
 //! The accelerated members of one kernel epoll descriptor.
 //!
-//! The kernel's set stays the truth for kernel descriptors; two of ours are registered in it, so that whoever waits on
-//! it (also by poll, or through another epoll set) wakes for accelerated members too: the provider's wake descriptor
-//! and an eventfd for readiness that another thread found. They are known by a random tag.
+//! The kernel's set remains authoritative for kernel descriptors. Two descriptors of the filter are registered in it,
+//! so that a thread that waits on it (also by poll, or through another epoll set) wakes for accelerated members too:
+//! the provider's wake descriptor, and an eventfd for readiness that another thread found. Their registrations carry a
+//! random tag.
 
 use std::collections::VecDeque;
 
@@ -12,36 +13,36 @@ use crate::description::DescriptionId;
 use crate::sys::{self, Errno, syscall};
 use crate::wait::Wakes;
 
-/// What the program may ask for, besides the mode bits.
+/// The mode bits of a mask, which request no events.
 const MODE_BITS: u32 = (libc::EPOLLET | libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE | libc::EPOLLWAKEUP) as u32;
-/// Told whether asked for or not.
+/// Events that poll(2) and epoll report even when not requested.
 const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
 /// An accelerated member.
 #[derive(Clone, Copy, Debug)]
 pub struct Member {
-    /// The descriptor it was added by.
+    /// The descriptor by which it was added.
     pub fd: c_int,
-    /// What that referred to.
+    /// The description to which that descriptor referred.
     pub description: DescriptionId,
     /// The program's mask with its mode bits.
     pub events: u32,
     /// The program's data.
     pub data: u64,
-    /// It is in the ready list.
+    /// Whether it is in the ready list.
     queued: bool,
-    /// EPOLLONESHOT has fired.
+    /// EPOLLONESHOT has reported it.
     disabled: bool,
 }
 
 impl Member {
-    /// What the kernel is asked for when the member becomes its own.
+    /// The mask for the kernel's set when the member moves there.
     pub fn kernel_events(&self) -> u32 {
-        // A one-shot member that has fired waits to be asked for again.
+        // A one-shot member that was reported stays disabled until EPOLL_CTL_MOD.
         if self.disabled { self.events & MODE_BITS } else { self.events }
     }
 
-    /// What is told of it.
+    /// The events reported for it.
     fn wanted(&self) -> u32 {
         if self.disabled { 0 } else { (self.events & !MODE_BITS) | ALWAYS }
     }
@@ -52,36 +53,38 @@ impl Member {
 pub struct EpollSet {
     /// Wakes a thread that sleeps in the kernel's epoll_wait on this set.
     pub wake: c_int,
-    /// A descriptor of our own of the kernel's set, made when one of the program's is closed while threads wait: by it
-    /// they sleep on.
+    /// The filter's own descriptor of the kernel's set, created when the program closes one while threads wait: they
+    /// continue to sleep by it.
     pub outliving: Option<c_int>,
-    /// Marks our own registrations.
+    /// Tag of the filter's own registrations.
     pub tag: u64,
     /// Threads that sleep in the kernel on this set.
     pub sleepers: u32,
     /// The descriptors of the attachment that are registered in it.
     followed: Option<Wakes>,
-    /// It came over a fork: the kernel's set is shared with the parent, who owns the registrations in it.
+    /// The set was inherited over a fork: the kernel's set is shared with the parent, which owns the registrations in
+    /// it.
     pub foreign: bool,
-    /// Calls that found accelerated members ready: every few of them look at the kernel's as well.
+    /// Number of calls that found accelerated members ready: every few of them also poll the kernel's members.
     pub turns: u32,
-    /// Others look at the kernel's set: another epoll set, poll. It tells them the truth (see `ops::watched`).
+    /// The kernel's set is polled from outside, by another epoll set or by poll. It must then report the truth (see
+    /// `ops::watched`).
     pub watched: bool,
-    /// `wake` is readable to tell those others of a ready member.
+    /// `wake` is readable, to report a ready member to those pollers.
     pub raised: bool,
-    /// Threads that slept in the kernel when the set came to be watched, and have to wake once.
+    /// Threads that slept in the kernel when the set became watched, and have to wake once.
     pub roused: u32,
     members: Vec<Option<Member>>,
     free: Vec<usize>,
     by_fd: Vec<u32>,
     ready: VecDeque<usize>,
-    /// Members added since they were last [looked through](EpollSet::listeners).
+    /// Members added since the last call of [`listeners`](EpollSet::listeners).
     fresh: Vec<usize>,
     /// Members that are listeners.
     listeners: Vec<(usize, DescriptionId)>,
 }
 
-/// Adds one of our own descriptors to a kernel set.
+/// Registers one of the filter's own descriptors in a kernel set.
 fn register(epoll: c_int, fd: c_int, tag: u64, operation: c_int) -> Result<(), Errno> {
     let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: tag };
     // SAFETY: `event` is readable.
@@ -89,7 +92,7 @@ fn register(epoll: c_int, fd: c_int, tag: u64, operation: c_int) -> Result<(), E
 }
 
 impl EpollSet {
-    /// A set for the kernel's `epoll`, with our registrations made.
+    /// Creates a set for the kernel's `epoll`, with the filter's registrations.
     pub fn new(epoll: c_int) -> Result<Self, Errno> {
         let wake = sys::eventfd()?;
         let tag = sys::random();
@@ -117,17 +120,18 @@ impl EpollSet {
         })
     }
 
-    /// The filter's own descriptors that end with it.
+    /// The filter's own descriptors that are closed with the set.
     pub fn descriptors(&self) -> impl Iterator<Item = c_int> {
         [Some(self.wake), self.outliving].into_iter().flatten()
     }
 
-    /// Makes the attachment's descriptors members of the kernel's set, unless others would take them for the program's.
+    /// Registers the attachment's descriptors in the kernel's set, unless outside pollers would take their events for
+    /// the program's.
     pub fn follow(&mut self, epoll: c_int, wakes: Wakes) {
         if self.followed == Some(wakes) || self.foreign || self.watched {
             return;
         }
-        // Former ones left the set when they were closed; EEXIST for one that is still the same.
+        // Former descriptors left the set when they were closed; EEXIST for one that is unchanged.
         let _ = register(epoll, wakes.provider, provider_tag(self.tag), libc::EPOLL_CTL_ADD);
         if let Some(agent) = wakes.agent {
             let _ = register(epoll, agent, agent_tag(self.tag), libc::EPOLL_CTL_ADD);
@@ -135,7 +139,7 @@ impl EpollSet {
         self.followed = Some(wakes);
     }
 
-    /// Ends what [`follow`](Self::follow) began.
+    /// Removes the registrations made by [`follow`](Self::follow).
     pub fn unfollow(&mut self, epoll: c_int) {
         let Some(wakes) = self.followed.take() else { return };
         let _ = register(epoll, wakes.provider, 0, libc::EPOLL_CTL_DEL);
@@ -144,7 +148,7 @@ impl EpollSet {
         }
     }
 
-    /// The program uses one of our tags for its own data: takes others.
+    /// Selects other tags because the program uses one of them as its own data.
     pub fn avoid(&mut self, epoll: c_int, data: u64) {
         while self.is_tag(data) {
             self.tag = sys::random();
@@ -158,7 +162,7 @@ impl EpollSet {
         }
     }
 
-    /// Whether the program's data is one of our tags.
+    /// Whether the program's data equals one of the filter's tags.
     pub fn is_tag(&self, data: u64) -> bool {
         data.wrapping_sub(self.tag) < TAGS
     }
@@ -173,7 +177,7 @@ impl EpollSet {
         self.members.get(at)?.filter(|m| m.description == description).map(|_| at)
     }
 
-    /// EPOLL_CTL_ADD; returns the member's place.
+    /// EPOLL_CTL_ADD; returns the member's index.
     pub fn add(
         &mut self,
         fd: c_int,
@@ -245,7 +249,8 @@ impl EpollSet {
         Some(member)
     }
 
-    /// News of a member: it is looked at by the next wait. Returns whether a sleeper has to be woken.
+    /// Puts a member whose readiness may have changed into the ready list, for the next wait to check. Returns whether
+    /// a sleeping thread has to be woken.
     pub fn enqueue(&mut self, at: usize) -> bool {
         let Some(member) = self.members.get_mut(at).and_then(Option::as_mut) else { return false };
         if !member.queued && !member.disabled {
@@ -255,23 +260,23 @@ impl EpollSet {
         self.sleepers > 0
     }
 
-    /// Whether anything may be ready.
+    /// Whether any member may be ready.
     pub fn has_queued(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// A member's description, and the events that are told of it.
+    /// A member's description, and the events reported for it.
     pub fn wanted(&self, at: usize) -> Option<(DescriptionId, u32)> {
         self.members.get(at)?.as_ref().map(|m| (m.description, m.wanted()))
     }
 
-    /// Whether a member is ready; `now` tells the events of a description.
+    /// Whether any member is ready; `now` returns the events of a description.
     pub fn any_ready(&self, now: impl Fn(DescriptionId) -> u32) -> bool {
         let wanted = self.ready.iter().filter_map(|at| self.wanted(*at));
         wanted.into_iter().any(|(id, events)| now(id) & events != 0)
     }
 
-    /// The same; what is not ready any more leaves the front of the ready list, as when the kernel is asked from outside.
+    /// The same, but removes members that are no longer ready from the front of the list (as an outer poll does).
     pub fn settle(&mut self, now: impl Fn(DescriptionId) -> u32) -> bool {
         while let Some(&at) = self.ready.front() {
             if let Some(member) = self.members.get_mut(at).and_then(Option::as_mut) {
@@ -285,12 +290,12 @@ impl EpollSet {
         false
     }
 
-    /// The members that are listeners; `is_listener` is asked once of each member. A set of thousands of connections
-    /// is waited on as cheaply as an empty one.
+    /// The members that are listeners; `is_listener` is called once for each member. So waiting on a set of thousands
+    /// of connections costs no more than on an empty one.
     pub fn listeners(&mut self, is_listener: impl Fn(DescriptionId) -> bool) -> &[(usize, DescriptionId)] {
         let members = &self.members;
         let member = |at: usize| members.get(at).and_then(Option::as_ref).map(|m| m.description);
-        // Members that left may have made room for others.
+        // Removed members may have been replaced by others.
         self.listeners.retain(|(at, id)| member(*at) == Some(*id));
         if !self.fresh.is_empty() {
             let fresh = self.fresh.drain(..).filter_map(|at| member(at).map(|id| (at, id)));
@@ -312,8 +317,9 @@ impl EpollSet {
         self.members.iter().flatten()
     }
 
-    /// Moves what is ready into `events`, at most to its end; `now` tells the events of a description. Level-triggered
-    /// members go to the back of the list, so that a busy one cannot hide the others (as the kernel does it).
+    /// Stores the events of ready members in `events`, up to its length; `now` returns the events of a description.
+    /// Level-triggered members move to the back of the list, so that a busy one does not hide the others (as in the
+    /// kernel).
     pub fn collect(&mut self, events: &mut [libc::epoll_event], now: impl Fn(DescriptionId) -> u32) -> usize {
         let mut count = 0;
         for _ in 0..self.ready.len() {
@@ -337,7 +343,7 @@ impl EpollSet {
         count
     }
 
-    /// Takes our own events out of what the kernel gave.
+    /// Removes the filter's own events from those that the kernel returned.
     pub fn strip(&self, events: &mut [libc::epoll_event]) -> Stripped {
         let mut found = Stripped { kept: 0, ours: false, woken: false, agent: false };
         for at in 0..events.len() {
@@ -355,12 +361,12 @@ impl EpollSet {
     }
 }
 
-/// What [`EpollSet::strip`] found.
+/// The result of [`EpollSet::strip`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stripped {
     /// Events of the program, now at the front.
     pub kept: usize,
-    /// Some were ours.
+    /// Whether there were events of the filter.
     pub ours: bool,
     /// The set's own eventfd was among them.
     pub woken: bool,
@@ -368,7 +374,8 @@ pub struct Stripped {
     pub agent: bool,
 }
 
-/// A set's eventfd has its tag, the agent's socket and the provider's descriptor the two after it.
+/// Number of tags of a set: the eventfd has the set's tag, the agent's socket and the provider's descriptor the next
+/// two.
 const TAGS: u64 = 3;
 
 fn agent_tag(tag: u64) -> u64 {
@@ -432,7 +439,7 @@ mod tests {
         let n = s.collect(&mut events, |_| IN | libc::EPOLLHUP as u32);
         assert_eq!(data(&events[..n]), [10]);
         let reported = events[0].events;
-        assert_eq!(reported, IN | libc::EPOLLHUP as u32, "HUP needs no asking");
+        assert_eq!(reported, IN | libc::EPOLLHUP as u32, "HUP is reported without being requested");
     }
 
     #[test]
@@ -446,11 +453,11 @@ mod tests {
         assert!(s.any_ready(now) && s.settle(now) && s.settle(now), "asking takes nothing away");
         let mut events = [event(0, 0); 4];
         assert_eq!(s.collect(&mut events, now), 1);
-        assert!(!s.any_ready(now) && !s.settle(now), "an edge is told once");
+        assert!(!s.any_ready(now) && !s.settle(now), "an edge is reported once");
         s.enqueue(gone);
         assert!(!s.settle(now) && !s.has_queued());
         s.enqueue(gone);
-        assert!(s.settle(|_| IN), "what left the list comes back with news");
+        assert!(s.settle(|_| IN), "a member that left the list returns after a change");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Which descriptors are ours. One relaxed load tells a passing call that it is not concerned.
+//! The descriptor table: which descriptors the filter serves. One relaxed load suffices for a call that is passed on.
 
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
@@ -7,28 +7,29 @@ use libc::c_int;
 /// Descriptors beyond this number are never accelerated.
 pub const DESCRIPTORS_MAX: usize = 1 << 20;
 
-/// A descriptor of the filter itself: the program may not close it.
+/// A descriptor of the filter itself: the program must not close it.
 const HIDDEN: u32 = u32::MAX;
-/// Set for descriptors whose description the kernel still carries.
+/// Set for descriptors whose description the kernel still serves.
 const CANDIDATE: u32 = 1 << 31;
 /// Set for descriptors of connections that the agent carries.
 const CARRIED: u32 = 1 << 30;
 /// Both are set for epoll descriptors that the kernel serves alone.
 const SET: u32 = CANDIDATE | CARRIED;
 
-// Untouched pages of it cost nothing.
+// Pages that are never written take no memory.
 static TABLE: [AtomicU32; DESCRIPTORS_MAX] = [const { AtomicU32::new(0) }; DESCRIPTORS_MAX];
 
-/// What a descriptor is to the filter.
+/// The filter's view of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Entry {
-    /// Not ours.
+    /// A descriptor that the filter does not serve.
     Kernel,
-    /// The filter's own.
+    /// The filter's own descriptor.
     Hidden,
     /// A kernel TCP socket that may become accelerated; its description has this index.
     Candidate(usize),
-    /// A connection that the agent carries over a Unix socket: the kernel moves its bytes, names and options are ours.
+    /// A connection that the agent carries over a Unix socket: the kernel moves its bytes, the filter answers for names
+    /// and options.
     Carried(usize),
     /// An epoll descriptor that the kernel serves alone; its description has this index.
     Set(usize),
@@ -36,8 +37,8 @@ pub enum Entry {
     Ours(usize),
 }
 
-/// Looks a descriptor up. Changes only under the engine's lock, but for what signal handlers close and duplicate; without it
-/// the answer may be stale.
+/// Looks a descriptor up. Entries change only under the engine's lock, except when signal handlers close or duplicate
+/// descriptors; without the lock the result may be stale.
 #[inline]
 pub fn entry(fd: c_int) -> Entry {
     meaning(TABLE.get(fd as usize).map_or(0, |e| e.load(Ordering::Relaxed)))
@@ -73,64 +74,65 @@ fn described(entry: Entry) -> Option<usize> {
     }
 }
 
-/// Whether calls on a descriptor concern us.
+/// Whether the filter serves calls on a descriptor.
 #[inline]
 pub fn is_ours(fd: c_int) -> bool {
     matches!(entry(fd), Entry::Ours(_))
 }
 
-/// Whether names and options of a descriptor are told by us.
+/// Whether the filter answers for names and options of a descriptor.
 #[inline]
 pub fn is_named_by_us(fd: c_int) -> bool {
     matches!(entry(fd), Entry::Ours(_) | Entry::Carried(_))
 }
 
-/// Makes a descriptor refer to a description that the kernel carries so far. `false` where the number is too large.
+/// Makes a descriptor refer to a description that the kernel still serves. Returns `false` if the number is too large.
 pub fn set_candidate(fd: c_int, description: usize) -> bool {
     put(fd, (description as u32 + 1) | CANDIDATE)
 }
 
-/// Makes a descriptor refer to a connection that the agent carries. `false` where the number is too large.
+/// Makes a descriptor refer to a connection that the agent carries. Returns `false` if the number is too large.
 pub fn set_carried(fd: c_int, description: usize) -> bool {
     put(fd, (description as u32 + 1) | CARRIED)
 }
 
-/// Makes a descriptor refer to an epoll set that the kernel serves alone. `false` where the number is too large.
+/// Makes a descriptor refer to an epoll set that the kernel serves alone. Returns `false` if the number is too large.
 pub fn set_kernel_set(fd: c_int, description: usize) -> bool {
     put(fd, (description as u32 + 1) | SET)
 }
 
-/// Makes a descriptor refer to a description of ours. `false` where the number is too large for the table.
+/// Makes a descriptor refer to an accelerated description. Returns `false` if the number is too large for the table.
 pub fn set(fd: c_int, description: usize) -> bool {
     put(fd, description as u32 + 1)
 }
 
-/// Forgets a descriptor.
+/// Clears a descriptor's entry.
 pub fn clear(fd: c_int) {
     put(fd, 0);
 }
 
-/// Forgets a descriptor and tells what description it referred to, to one of all who ask; leaves the filter's own alone.
+/// Clears a descriptor's entry and returns the description to which it referred; of several concurrent callers only one
+/// gets it. The filter's own descriptors are left unchanged.
 pub fn take(fd: c_int) -> Option<usize> {
     let old = update(fd, |entry| described(entry).map(|_| 0))?;
     described(meaning(old))
 }
 
-/// Forgets a descriptor if it refers to this description still.
+/// Clears a descriptor's entry if it still refers to this description. Returns whether it did.
 pub fn remove_if(fd: c_int, index: usize) -> bool {
     update(fd, |entry| (described(entry) == Some(index)).then_some(0)).is_some()
 }
 
-/// What [`copy`] changed: the descriptions that a number refers to.
+/// The result of [`copy`]: the descriptions to which a number refers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Copied {
-    /// From now on.
+    /// The description from now on.
     pub now: Option<usize>,
-    /// And did until now.
+    /// The description until now.
     pub before: Option<usize>,
 }
 
-/// Makes `new` mean what `old` means. A number that is too large for the table stays the kernel's.
+/// Makes `new` refer to the description of `old`. A number that is too large for the table remains the kernel's.
 pub fn copy(old: c_int, new: c_int) -> Copied {
     let now = TABLE.get(old as usize).map_or(0, |e| e.load(Ordering::Relaxed));
     let now = if described(meaning(now)).is_some() { now } else { 0 };
@@ -147,7 +149,8 @@ pub fn hide(fd: c_int) {
     put(fd, HIDDEN);
 }
 
-/// A candidate became accelerated, or an epoll set ours: all descriptors that refer to it do so from now on.
+/// Makes all descriptors of a candidate that became accelerated, or of an epoll set that the filter now serves, refer
+/// to it as such.
 pub fn promote(description: usize) {
     let ours = description as u32 + 1;
     for fd in 0..=highest() {
@@ -157,7 +160,7 @@ pub fn promote(description: usize) {
     }
 }
 
-/// The reverse: the kernel carries the description again.
+/// The reverse: the kernel serves the description again.
 pub fn demote(description: usize) {
     let candidate = (description as u32 + 1) | CANDIDATE;
     for fd in 0..=highest() {
@@ -165,18 +168,19 @@ pub fn demote(description: usize) {
     }
 }
 
-/// The agent carries the connection that a descriptor refers to from now on; nothing happens where it does not any more.
+/// Records that the agent carries a descriptor's connection from now on. No effect if the descriptor no longer refers
+/// to it.
 pub fn carry(fd: c_int, description: usize) {
     let carried = (description as u32 + 1) | CARRIED;
     update(fd, |entry| (entry == Entry::Ours(description)).then_some(carried));
 }
 
-/// No descriptor above this one was ever ours.
+/// The highest descriptor that the table ever contained.
 pub fn highest() -> c_int {
     HIGHEST.load(Ordering::Relaxed)
 }
 
-/// Changes an entry as `f` says; the value of before, if it was changed. A signal handler may come between.
+/// Changes an entry as `f` returns; returns the former value if it was changed. A signal handler may run in between.
 fn update(fd: c_int, f: impl Fn(Entry) -> Option<u32>) -> Option<u32> {
     let slot = TABLE.get(fd as usize)?;
     slot.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |value| f(meaning(value))).ok()

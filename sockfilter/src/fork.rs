@@ -1,6 +1,6 @@
-//! Fork: the child starts without the parent's links. It keeps descriptors and listeners (which it makes known anew
-//! when it uses them). Connections are shared through the agent from the fork on (see `handover`), but for those that the
-//! parent waits for with epoll: these stay with the parent.
+//! Fork: the child starts without the parent's links. It keeps descriptors and listeners (which it announces anew when
+//! it uses them). Connections are shared through the agent from the fork on (see `handover`), except those that the
+//! parent waits for with epoll: these remain the parent's.
 
 use core::cell::Cell;
 
@@ -13,13 +13,13 @@ use crate::handover::Which;
 use crate::{alloc, bootstrap, deferred, fdtable, lock, sys};
 
 thread_local! {
-    /// This thread forks and holds the locks: not so where a signal handler forks that interrupts the filter.
+    /// This thread forks and holds the locks. Not set if a signal handler that interrupts the filter forks.
     static HOLDS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Registers the handlers.
 pub fn register() {
-    // SAFETY: the handlers live as long as the process (the library is never unloaded: it is preloaded).
+    // SAFETY: the handlers live as long as the process, since a preloaded library is never unloaded.
     if unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) } != 0 {
         sys::complain("fork handlers could not be registered: forked children will misbehave");
     }
@@ -31,7 +31,8 @@ pub extern "C" fn prepare() {
         ENGINE.hold();
         if bootstrap::owns_tables() {
             let _inside = lock::Inside::enter();
-            // With the lock held until the child is there: what another thread accepts or duplicates meanwhile is whole.
+            // The lock is held until the child exists, so that what another thread accepts or duplicates meanwhile is
+            // complete in the child.
             // SAFETY: this thread has just taken the lock.
             unsafe { ENGINE.held() }.let_leave(Which::ForChild);
         }
@@ -40,7 +41,7 @@ pub extern "C" fn prepare() {
     }
 }
 
-/// After it, in the parent.
+/// After a fork, in the parent.
 pub extern "C" fn parent() {
     if !HOLDS.replace(false) {
         return;
@@ -51,7 +52,7 @@ pub extern "C" fn parent() {
     ENGINE.release();
 }
 
-/// After it, in the child.
+/// After a fork, in the child.
 pub extern "C" fn child() {
     if !HOLDS.replace(false) {
         return;
@@ -71,12 +72,13 @@ fn close_hidden(fd: c_int) {
     sys::close(fd);
 }
 
-/// The parent waits on these sets too: the child puts nothing of its own into them without need.
+/// Clears the entries of sets that the kernel serves alone: the parent waits on them too, and the child adds nothing of
+/// its own to them without need.
 fn drop_kernel_sets(engine: &mut crate::engine::Engine) {
     for fd in 0..=fdtable::highest() {
         if let Entry::Set(index) = fdtable::entry(fd) {
             fdtable::clear(fd);
-            // Another descriptor of it may have come before.
+            // Another descriptor of it may have been cleared before.
             if engine.descriptions.get(index).is_some() {
                 engine.descriptions.remove(index);
                 deferred::take(index);
@@ -85,7 +87,7 @@ fn drop_kernel_sets(engine: &mut crate::engine::Engine) {
     }
 }
 
-/// Calls that sleep are those of the parent's other threads.
+/// Clears sleeping calls, which belong to the parent's other threads.
 fn drop_calls(engine: &mut crate::engine::Engine) {
     for index in 0..engine.descriptions.slots() {
         let Some(d) = engine.descriptions.get_mut(index) else { continue };
@@ -101,14 +103,14 @@ fn drop_calls(engine: &mut crate::engine::Engine) {
     }
 }
 
-/// Lets go of everything that is the parent's. Nothing is written to its memory or sockets.
+/// Releases everything that belongs to the parent. Nothing is written to its memory or sockets.
 fn start_over(engine: &mut crate::engine::Engine) {
     engine.idle_waiters.drain(..).for_each(close_hidden);
     engine.raised.clear();
     engine.asleep.clear();
     drop_kernel_sets(engine);
     for (_, description) in engine.descriptions.iter_mut() {
-        // Threads that waited are the parent's; so are their eventfds.
+        // Waiting threads and their eventfds belong to the parent.
         description.waiters.drain(..).for_each(close_hidden);
         match &mut description.kind {
             Kind::Flow(_) => description.kind = Kind::Lost,
@@ -130,7 +132,7 @@ fn start_over(engine: &mut crate::engine::Engine) {
     link.provider.descriptors(&mut owned);
     owned.into_iter().for_each(fdtable::clear);
     link.agent.into_iter().for_each(close_hidden);
-    // The endpoint is dropped before the provider that it borrows; neither says a word to the proxies.
+    // The endpoint is dropped before the provider that it borrows; neither sends anything to the proxies.
     drop(link.app.into_endpoint().into_provider());
     link.provider.abandon_after_fork();
 }

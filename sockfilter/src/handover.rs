@@ -1,7 +1,8 @@
-//! Connections that leave this process' own care: before a fork, an exec, or a descriptor's way to another process.
+//! Connections that leave this process: before a fork, an exec, or the passing of a descriptor to another process.
 //!
-//! The proxy keeps the connection, the agent takes it over, and every descriptor of it here becomes one of a Unix socket whose
-//! other end the agent has. From then on the kernel lets any number of processes share it, with the filter or without.
+//! The proxy keeps the connection, the agent takes it over, and every descriptor of it in this process becomes one of a
+//! Unix socket whose other end the agent holds. From then on the kernel lets any number of processes share it, with or
+//! without the filter.
 
 use core::ffi::c_void;
 
@@ -19,26 +20,26 @@ use crate::sys::{self, Errno, syscall};
 use crate::wait::{self, Deadline};
 use crate::{bootstrap, lock, signals};
 
-/// How long the proxies may take to let connections go, and the agent to take one message, in nanoseconds. The program
-/// waits meanwhile.
+/// Time limits, in nanoseconds, for the proxies to release connections and for the agent to accept one message. The
+/// program waits meanwhile.
 const PROXY_TIMEOUT_NS: u64 = 1_000_000_000;
 const AGENT_TIMEOUT_NS: u64 = 1_000_000_000;
-/// What is asked of the kernel for the Unix socket, so that all that may be unread fits in.
+/// Requested send buffer of the Unix socket, so that all unread bytes fit.
 const SOCKET_BUFFER: c_int = 1024 * 1024;
 
-/// Which connections leave.
+/// The connections that leave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Which {
-    /// Those that a forked child may be made for: all but those that are in an epoll set. Who waits for a connection with
-    /// epoll goes on serving it.
+    /// Those that a forked child may use: all that are in no epoll set. A process that waits for a connection with
+    /// epoll continues to serve it.
     ForChild,
     /// Those that stay open over exec.
     OverExec,
-    /// What this descriptor refers to.
+    /// The connection of this descriptor.
     Of(c_int),
 }
 
-/// Lets connections leave; nothing happens to other descriptors.
+/// Makes connections leave; other descriptors are not affected.
 pub fn leave(which: Which) {
     if fdtable::highest() <= 0 || lock::inside() || !bootstrap::owns_tables() {
         return;
@@ -51,7 +52,7 @@ pub fn leave(which: Which) {
     ENGINE.with(|engine| engine.let_leave(which));
 }
 
-/// Whether there is any connection that could leave before a fork: asked before `vfork`, whose child could not.
+/// Whether any connection could leave before a fork. Used before `vfork`, whose child cannot do it.
 pub fn any_for_child() -> bool {
     if fdtable::highest() <= 0 || lock::inside() || !bootstrap::owns_tables() {
         return false;
@@ -59,8 +60,8 @@ pub fn any_for_child() -> bool {
     ENGINE.with(|engine| !engine.leaving(Which::ForChild).is_empty())
 }
 
-/// Whether a program that is executed now inherits a socket that means nothing without the filter. A child of vfork has descriptors
-/// of its own, which the tables do not know: there the sockets' marks say it.
+/// Whether a program that is executed now inherits a socket that is useless without the filter. A vfork child has
+/// descriptors of its own, which the tables do not contain: there the sockets' marks are read.
 pub fn any_over_exec() -> bool {
     if !bootstrap::is_on() || fdtable::highest() <= 0 {
         return false;
@@ -73,7 +74,7 @@ pub fn any_over_exec() -> bool {
     any
 }
 
-/// Whether a descriptor means nothing, or has no true name, for a program without the filter.
+/// Whether a descriptor is useless, or has no true name, for a program without the filter.
 pub fn is_placeholder(fd: c_int) -> bool {
     matches!(fdtable::entry(fd), Entry::Ours(_) | Entry::Carried(_))
         && bootstrap::is_on()
@@ -81,7 +82,7 @@ pub fn is_placeholder(fd: c_int) -> bool {
         && bootstrap::owns_tables()
 }
 
-/// Whether a descriptor is open over exec.
+/// Whether a descriptor stays open over exec.
 fn stays_open(fd: c_int) -> bool {
     // SAFETY: no pointers.
     let flags = unsafe { syscall!(libc::SYS_fcntl, fd, libc::F_GETFD) };
@@ -89,10 +90,10 @@ fn stays_open(fd: c_int) -> bool {
 }
 
 impl Engine {
-    /// The connections that are meant, each with its description.
+    /// The connections that `which` selects, each with its description.
     fn leaving(&mut self, which: Which) -> Vec<(usize, FlowId)> {
         let Some(link) = &self.link else { return Vec::new() };
-        // Without the agent nobody would carry them.
+        // Without the agent no process could carry them.
         if !link.session.is_attached() {
             return Vec::new();
         }
@@ -116,7 +117,7 @@ impl Engine {
         found
     }
 
-    /// Has the proxies let them go, all at once, and the agent take them.
+    /// Makes the proxies release the connections, all at once, and the agent take them over.
     pub fn let_leave(&mut self, which: Which) {
         let mut under_way = Vec::new();
         for (index, flow) in self.leaving(which) {
@@ -124,7 +125,7 @@ impl Engine {
             ticket[..8].copy_from_slice(&sys::random().to_ne_bytes());
             ticket[8..].copy_from_slice(&sys::random().to_ne_bytes());
             let Some(link) = &mut self.link else { return };
-            // One that is still being established stays: nobody has used it.
+            // A connection that is not established yet stays.
             if link.app.hand_over(now(), flow, Ticket(ticket)).is_ok() {
                 under_way.push((index, flow, Ticket(ticket)));
             }
@@ -162,15 +163,15 @@ impl Engine {
         }
     }
 
-    /// Puts a Unix socket in the place of a connection that was left, and gives its other end to the agent. Where that
-    /// fails the program sees that the connection was reset.
+    /// Replaces a connection that was handed over by a Unix socket, and passes its other end to the agent. If that
+    /// fails the program sees a reset.
     fn carry(&mut self, index: usize, left: LeftFlow, ticket: Ticket) -> Result<(), Errno> {
         let [near, far] = pair()?;
         let family = self.descriptions.get(index).map_or(0, |d| d.family);
         let (local, remote) = (left.local, left.remote);
         let given = fill(far, &left.unread).and_then(|()| match left.held {
             Some(_) => self.give(&left, ticket, far),
-            // It is over: what was unread is all there is.
+            // The connection has ended: only the unread bytes remain.
             None if left.broken => Err(libc::ECONNRESET),
             None => {
                 ending::sign(far);
@@ -182,9 +183,9 @@ impl Engine {
             // SAFETY: no pointers.
             let _ = unsafe { syscall!(libc::SYS_shutdown, near, libc::SHUT_WR) };
         }
-        // A mark that cannot be put costs names after exec, no more.
+        // Without the mark only names are lost after exec.
         let _ = Mark::Carried { family, local, remote }.put(near);
-        // A handler could close a number that is then made anew, or duplicate the placeholder.
+        // A signal handler could close a number that is then replaced, or duplicate the placeholder.
         signals::undisturbed(|| self.replace(index, near));
         sys::close(near);
         if let Some(d) = self.descriptions.get_mut(index) {
@@ -201,7 +202,7 @@ impl Engine {
         given
     }
 
-    /// Tells the agent, with the socket's other end.
+    /// Sends the connection to the agent, with the other end of the socket.
     fn give(&mut self, left: &LeftFlow, ticket: Ticket, far: c_int) -> Result<(), Errno> {
         let link = self.link.as_mut().ok_or(libc::ENOTCONN)?;
         let agent = link.agent.ok_or(libc::ENOTCONN)?;
@@ -219,7 +220,7 @@ impl Engine {
         }
     }
 
-    /// Makes every descriptor of a description one of `near`, with flags and time-outs as they were.
+    /// Makes every descriptor of a description refer to `near`, with its flags and time-outs.
     fn replace(&mut self, index: usize, near: c_int) {
         let Some(d) = self.descriptions.get(index) else { return };
         if d.nonblocking {
@@ -246,7 +247,7 @@ impl Engine {
         }
     }
 
-    /// A Unix socket cannot keep TCP's options.
+    /// Keeps the TCP options here, since a Unix socket cannot.
     fn keep_options(&mut self, index: usize, placeholder: c_int, near: c_int) {
         let Some(d) = self.descriptions.get_mut(index) else { return };
         options::apply(placeholder, &std::mem::take(&mut d.inherited));
@@ -255,7 +256,7 @@ impl Engine {
         set_option(near, libc::SO_KEEPALIVE, &keepalive);
     }
 
-    /// What was a member of sets of ours is one of the kernel's from now on.
+    /// Moves a member of accelerated sets to the kernel's sets.
     fn move_to_kernel(&mut self, index: usize) {
         let Some(d) = self.descriptions.get_mut(index) else { return };
         for membership in core::mem::take(&mut d.sets) {
@@ -270,7 +271,7 @@ impl Engine {
         let Some(Kind::Epoll(members)) = self.descriptions.get_mut(set.index).map(|d| &mut d.kind) else {
             return;
         };
-        // A set that was closed while threads wait has one of our own only.
+        // A set that was closed while threads wait has only the filter's own descriptor.
         let number = ours().find(|(_, at)| *at == set.index).map(|(fd, _)| fd);
         let Some(epoll) = number.or(members.outliving) else { return };
         let Some(member) = members.remove(member) else { return };
@@ -281,7 +282,7 @@ impl Engine {
     }
 }
 
-/// Descriptors of ours with their descriptions.
+/// Accelerated and carried descriptors, with their descriptions.
 fn ours() -> impl Iterator<Item = (c_int, usize)> {
     (0..=fdtable::highest()).filter_map(|fd| match fdtable::entry(fd) {
         Entry::Ours(index) | Entry::Carried(index) => Some((fd, index)),
@@ -289,7 +290,7 @@ fn ours() -> impl Iterator<Item = (c_int, usize)> {
     })
 }
 
-/// A pair of connected Unix sockets: the programs' and the agent's.
+/// A pair of connected Unix sockets: the program's and the agent's.
 fn pair() -> Result<[c_int; 2], Errno> {
     let mut pair = [0 as c_int; 2];
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
@@ -300,7 +301,7 @@ fn pair() -> Result<[c_int; 2], Errno> {
     Ok(pair)
 }
 
-/// Sets an option of SOL_SOCKET; one that is refused keeps the kernel's value.
+/// Sets an option of SOL_SOCKET; if that is refused, the kernel's value remains.
 fn set_option<T>(fd: c_int, name: c_int, value: &T) {
     // SAFETY: the kernel reads the value.
     let _ = unsafe {
@@ -308,7 +309,7 @@ fn set_option<T>(fd: c_int, name: c_int, value: &T) {
     };
 }
 
-/// Writes what was unread where the programs will read it.
+/// Writes the unread bytes into the socket that the programs will read.
 fn fill(far: c_int, mut unread: &[u8]) -> Result<(), Errno> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     while !unread.is_empty() {

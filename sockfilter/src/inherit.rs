@@ -1,9 +1,9 @@
-//! What survives exec and a Unix socket: marks on kernel sockets, by which another process under the filter knows what they
-//! stand for.
+//! Inheritance over exec and Unix sockets: marks on kernel sockets, by which another process under the filter
+//! recognises what they represent.
 //!
-//! The mark is a classic socket filter that lets everything pass and whose constants tell what the socket is
-//! (SO_ATTACH_FILTER, read back by SO_GET_FILTER): it belongs to the open socket, so that every descriptor of it, in every
-//! process, shows it. The sockets that carry one take no packets, so the filter never runs.
+//! The mark is a classic socket filter that lets all packets pass and whose constants describe the socket
+//! (SO_ATTACH_FILTER, read back by SO_GET_FILTER). It belongs to the open socket, so that it can be read through every
+//! descriptor of the socket, in every process. Marked sockets receive no packets, so the filter never runs.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::ffi::CStr;
@@ -19,7 +19,7 @@ use crate::ops::{listen, sockets};
 use crate::sys::{self, Errno, syscall};
 use crate::{bootstrap, lock};
 
-/// "CSPf", and which form of mark follows.
+/// "CSPf", and the version of the mark's form.
 const MAGIC: u32 = 0x4353_5066;
 const FORM: u32 = 1;
 const LISTENER: u32 = 1;
@@ -28,16 +28,16 @@ const CARRIED: u32 = 2;
 const LOAD: u16 = 0x00;
 const RETURN: u16 = 0x06;
 const ADDRESS_WORDS: usize = ADDRESS_LEN / 4;
-/// Magic, form, what, family, backlog, two addresses.
+/// Magic, form, kind, family, backlog, two addresses.
 const WORDS: usize = 5 + 2 * ADDRESS_WORDS;
 const PROGRAM: usize = WORDS + 1;
 
-/// What a marked socket stands for.
+/// What a marked socket represents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mark {
     /// The placeholder of an accelerated listener.
     Listener { family: c_int, backlog: u32, address: SocketAddr },
-    /// A Unix socket whose other end the agent has.
+    /// A Unix socket whose other end the agent holds.
     Carried { family: c_int, local: SocketAddr, remote: SocketAddr },
 }
 
@@ -119,12 +119,13 @@ impl Mark {
     }
 }
 
-/// At start: adopts what this program inherited over exec.
+/// Adopts, at start, the sockets that this program inherited over exec.
 pub fn scan() {
     each_descriptor(adopt);
 }
 
-/// Descriptors that are tried where `/proc` does not show which are open: a root folder of the program's own may lack it.
+/// Number of descriptors that are tried if `/proc` does not show which are open: it may be missing in a root folder of
+/// the program's own.
 const TRIED: c_int = 1024;
 
 /// The descriptors of this process that are open, and perhaps some that are not.
@@ -134,7 +135,7 @@ pub fn each_descriptor(mut then: impl FnMut(c_int)) {
     }
 }
 
-/// The entries of a folder that are numbers; whether the folder could be read.
+/// Calls `then` for the entries of a folder that are numbers; returns whether the folder could be read.
 pub fn numbers_in(path: &CStr, mut then: impl FnMut(c_int)) -> bool {
     const NAMES: usize = 4096;
     let mut names = [0u64; NAMES / 8];
@@ -168,8 +169,8 @@ fn each_number(mut entries: &[u8], mut then: impl FnMut(c_int)) {
     }
 }
 
-/// A descriptor came from elsewhere: over exec, or a Unix socket. If it is marked, it becomes what the mark says. A listener of the
-/// kernel's becomes a candidate, so that it is noticed when the program uses it.
+/// Handles a descriptor received over exec or a Unix socket. A marked one becomes what its mark describes. A listener
+/// of the kernel becomes a candidate, so that its use is noticed.
 pub fn adopt(fd: c_int) {
     if fd < 0 || !bootstrap::is_on() || lock::inside() || fdtable::entry(fd) != Entry::Kernel {
         return;
@@ -185,7 +186,7 @@ pub fn adopt(fd: c_int) {
 
 static INHERITED_LISTENER: AtomicBool = AtomicBool::new(false);
 
-/// Whether this process has got an accelerated listener over exec or a Unix socket.
+/// Whether this process received an accelerated listener over exec or a Unix socket.
 pub fn inherited_listener() -> bool {
     INHERITED_LISTENER.load(Ordering::Relaxed)
 }

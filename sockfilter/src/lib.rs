@@ -1,17 +1,17 @@
 //! The socket filter: accelerated sockets for unmodified programs, by LD_PRELOAD.
 //!
-//! Every exported function looks its descriptor up in a table; what is not ours goes to the next library untouched.
-//! An accelerated socket keeps its real kernel descriptor as a placeholder (so that numbers, `fstat`, close-on-exec
-//! and limits are true) while its bytes travel over `csp-transport`.
+//! Every exported function looks its descriptor up in a table; a call on a descriptor that is not accelerated is passed
+//! unchanged to the next library. An accelerated socket keeps its kernel descriptor as a placeholder (so that numbers,
+//! `fstat`, close-on-exec and limits are true) while its bytes travel over `csp-transport`.
 //!
 //! Owned here: the descriptor table, open descriptions, waiting (blocking calls, poll, select, epoll), fork. Refused:
 //! threads, signals, standard output, the program's allocator, and any system call on the passing path.
 //!
 //! ```text
 //!   exports/*      thin extern "C" functions, one file per family
-//!   ops/*          what they mean on an accelerated socket
+//!   ops/*          their behaviour on an accelerated socket
 //!   engine         the state under the one lock: AppSide, descriptions, epoll sets
-//!   attach, page   the agent's socket and the process page's memory; the session and the page are csp-app's
+//!   attach, page   the agent's socket and the process page's memory; csp-app has the session and the page
 //!   sys, real      raw system calls; the next library's functions
 //! ```
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -50,8 +50,8 @@ mod spawned;
 mod sys;
 mod wait;
 
-/// Everything the filter allocates lies apart from the program's heap, so that neither can corrupt or wait for the
-/// other (the program's allocator may itself be calling us).
+/// The filter's allocations are separate from the program's heap, so that neither can corrupt or wait for the other
+/// (the program's allocator may itself be calling the filter).
 #[cfg(not(test))]
 #[global_allocator]
 static ALLOCATOR: alloc::Arena = alloc::Arena;

@@ -1,5 +1,5 @@
-//! The filter's one lock: a futex word, so that it needs nothing of the program's threading library and can be put
-//! right in a forked child. And the mark that a thread is inside the filter.
+//! The filter's one lock: a futex word, which needs nothing of the program's threading library and can be reset in a
+//! forked child. And the mark that a thread is inside the filter.
 
 use core::cell::{Cell, UnsafeCell};
 use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
@@ -14,12 +14,12 @@ const WAITED_FOR: u32 = 2;
 pub struct Word(AtomicU32);
 
 impl Word {
-    /// A free one.
+    /// A free word.
     pub const fn new() -> Self {
         Word(AtomicU32::new(FREE))
     }
 
-    /// Waits for it and takes it.
+    /// Waits for the word and takes it.
     pub fn lock(&self) {
         if self.0.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok() {
             return;
@@ -31,7 +31,7 @@ impl Word {
         }
     }
 
-    /// Gives it back. Only its holder may; a forked child's only thread holds what the forking thread held.
+    /// Releases the word. Only its holder may do so; a forked child's only thread holds what the forking thread held.
     pub fn unlock(&self) {
         if self.0.swap(FREE, Ordering::Release) == WAITED_FOR {
             let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
@@ -46,12 +46,12 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is inside the filter: a call that comes now is our own, or a signal handler's.
+/// Whether this thread is inside the filter: a call made now is the filter's own, or a signal handler's.
 pub fn inside() -> bool {
     INSIDE.get()
 }
 
-/// Marks the thread as inside, and keeps errno: nothing the filter does on the way may show.
+/// Marks the thread as inside, and preserves errno from the filter's own calls.
 pub struct Inside {
     errno: i32,
     before: bool,
@@ -75,16 +75,17 @@ impl Drop for Inside {
     }
 }
 
-/// What each use of a shared value ends with.
+/// The steps that end each use of a shared value.
 pub trait Shared {
-    /// Whether signal handlers have left something behind for whoever has the lock.
+    /// Whether signal handlers have left changes for the next holder of the lock.
     fn is_unsettled() -> bool;
 
-    /// A thread is about to give the lock back: does what handlers could not, and what other threads rely on.
+    /// Called before a thread releases the lock: applies the changes of signal handlers, and does what other threads
+    /// rely on.
     fn before_unlock(&mut self);
 }
 
-/// A name of this thread that no other living thread has.
+/// An identifier of this thread, unique among living threads.
 pub fn thread() -> usize {
     INSIDE.with(|inside| core::ptr::from_ref(inside) as usize)
 }
@@ -95,18 +96,18 @@ pub struct Locked<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached only between `lock` and `unlock` of the word.
+// SAFETY: the value is accessed only between `lock` and `unlock` of the word.
 unsafe impl<T: Send> Sync for Locked<T> {}
 
 impl<T> Locked<T> {
-    /// A value that is free.
+    /// A value that is not locked.
     pub const fn new(value: T) -> Self {
         Locked { word: Word::new(), value: UnsafeCell::new(value) }
     }
 }
 
 impl<T: Shared> Locked<T> {
-    /// Runs `f` with the value. Must not be called where [`inside`] is true: the thread may hold the lock already.
+    /// Runs `f` with the value. Must not be called if [`inside`] is true: the thread may hold the lock already.
     pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         let result = self.run(f);
         self.settled();
@@ -116,7 +117,7 @@ impl<T: Shared> Locked<T> {
     fn run<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         let _inside = Inside::enter();
         self.word.lock();
-        // SAFETY: the word is held, and `f` cannot get at the value again: `inside` is set.
+        // SAFETY: the word is held, and `f` cannot access the value a second time, since `inside` is set.
         let value = unsafe { &mut *self.value.get() };
         let result = f(value);
         value.before_unlock();
@@ -124,7 +125,7 @@ impl<T: Shared> Locked<T> {
         result
     }
 
-    /// A handler may have come after the last look, while the thread was inside still.
+    /// Applies changes of a signal handler that ran after the last check, while the thread was still inside.
     pub fn settled(&self) {
         while T::is_unsettled() && !inside() {
             self.run(|_| ());
@@ -137,16 +138,16 @@ impl<T: Shared> Locked<T> {
         self.word.0.load(Ordering::Relaxed) != FREE
     }
 
-    /// Takes the lock for a fork and keeps it; the thread is inside for so long.
+    /// Takes the lock for a fork and keeps it; the thread stays inside meanwhile.
     pub fn hold(&self) {
         INSIDE.set(true);
         compiler_fence(Ordering::SeqCst);
         self.word.lock();
     }
 
-    /// Gives back what [`hold`](Self::hold) took.
+    /// Releases the lock that [`hold`](Self::hold) took.
     pub fn release(&self) {
-        // SAFETY: the caller holds the word, and no other reference.
+        // SAFETY: the caller holds the word by `hold`, and has no other reference.
         unsafe { self.held() }.before_unlock();
         self.word.unlock();
         compiler_fence(Ordering::SeqCst);
@@ -160,7 +161,7 @@ impl<T: Shared> Locked<T> {
     /// The calling thread must hold the lock through [`hold`](Self::hold), and use no other reference.
     #[expect(clippy::mut_from_ref, reason = "the lock that the caller holds is what makes it exclusive")]
     pub unsafe fn held(&self) -> &mut T {
-        // SAFETY: the caller holds the word.
+        // SAFETY: by this function's contract the caller holds the word and uses no other reference.
         unsafe { &mut *self.value.get() }
     }
 }

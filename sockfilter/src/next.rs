@@ -1,11 +1,11 @@
-//! What the next library has (RTLD_NEXT), looked up when it is first asked for, or before.
+//! Functions of the next library (RTLD_NEXT), resolved at their first use or before.
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::sys;
 
-/// One function of the next library, or a variable: the C library's where no other filter comes between.
+/// One function, or variable, of the next library: the C library's, unless another filter lies between.
 #[derive(Debug)]
 pub struct Next {
     name: &'static CStr,
@@ -19,12 +19,12 @@ impl Next {
         Next { name, found: AtomicPtr::new(core::ptr::null_mut()) }
     }
 
-    /// Where it is, if it was looked up; null where it was not, or where there is none.
+    /// Its address, if it was resolved; null if it was not, or does not exist.
     pub fn known(&self) -> *mut c_void {
         self.found.load(Ordering::Relaxed)
     }
 
-    /// Where it is; null where there is none.
+    /// Its address; null if it does not exist.
     pub fn find(&self) -> *mut c_void {
         let mut found = self.known();
         if found.is_null() {
@@ -35,7 +35,7 @@ impl Next {
         found
     }
 
-    /// Where it is; ends the process where there is none, as calling a function that is not there would.
+    /// Its address; aborts the process if it does not exist, as a call of a missing function would.
     pub extern "C" fn get(&self) -> *mut c_void {
         let found = self.find();
         if found.is_null() {

@@ -1,4 +1,4 @@
-//! What the exported functions mean on sockets of ours.
+//! The behaviour of the exported functions on accelerated sockets.
 
 pub mod bind;
 pub mod carried;
@@ -25,7 +25,7 @@ use crate::description::{Description, DescriptionId, Kind};
 use crate::engine::Engine;
 use crate::sys::{self, Errno};
 
-/// The time as the application end takes it.
+/// The current time, as the application end expects it.
 pub fn now() -> Instant {
     Instant::from_nanos(sys::monotonic_nanos())
 }
@@ -41,16 +41,16 @@ pub fn c_result(result: Result<usize, Errno>) -> isize {
     }
 }
 
-/// The same for functions that give an int.
+/// The same for functions that return an int.
 pub fn c_int_result(result: Result<usize, Errno>) -> c_int {
     c_result(result) as c_int
 }
 
-/// No error number: the call is the kernel's affair after all.
+/// Not an error number: the call is to be passed to the kernel.
 pub const PASS: Errno = Errno::MAX;
 
 impl Engine {
-    /// The connection that a description is.
+    /// The flow of a description that is a connection.
     pub fn flow(&mut self, id: DescriptionId) -> Result<csp_app::FlowId, Errno> {
         match self.descriptions.get(id.index).map(|d| &d.kind) {
             Some(Kind::Flow(flow)) => Ok(*flow),
@@ -58,7 +58,7 @@ impl Engine {
                 self.counters.inherited_connections_lost += 1;
                 Err(libc::EBADF)
             }
-            // The agent carries it since the call began: the kernel's function takes over.
+            // The agent carries it since the call began: the call is passed to the kernel.
             Some(Kind::Carried { .. }) => Err(PASS),
             Some(Kind::Listener(_) | Kind::Candidate) => Err(libc::ENOTCONN),
             Some(Kind::Epoll(_) | Kind::KernelSet) => Err(libc::EINVAL),
@@ -66,7 +66,7 @@ impl Engine {
         }
     }
 
-    /// Whether a description is an epoll set: its own reads and writes are the kernel's affair.
+    /// Whether a description is an epoll set, whose own reads and writes are passed to the kernel.
     pub fn is_epoll(&self, index: usize) -> bool {
         matches!(self.descriptions.get(index), Some(Description { kind: Kind::Epoll(_), .. }))
     }

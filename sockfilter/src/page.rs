@@ -1,4 +1,4 @@
-//! The process page's memory, which the agent made and reads. What stands where in it is `csp_app::Page`'s.
+//! The memory of the process page, which the agent created and reads. `csp_app::Page` defines its contents.
 
 use csp_app::PageMemory;
 use csp_wire::agent::page::PAGE_LEN;
@@ -15,14 +15,14 @@ pub struct Mapping {
     start: *mut u8,
 }
 
-// SAFETY: the mapping is reached only through this value.
+// SAFETY: the mapping is accessed only through this value.
 unsafe impl Send for Mapping {}
 
-/// A page in the agent's memory. The descriptor can be closed afterwards.
+/// Maps a page in the agent's memory. The descriptor can be closed afterwards.
 pub fn map(memory: c_int) -> Option<Page> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping at a place of the kernel's choice; the kernel checks the descriptor. The agent seals the memory's
-    // size, so that it cannot shrink below the mapping.
+    // SAFETY: a new mapping at an address that the kernel chooses; the kernel checks the descriptor. The agent seals
+    // the memory's size, so that it cannot shrink below the mapping.
     let mapped = unsafe { syscall!(libc::SYS_mmap, 0, PAGE_LEN, protection, libc::MAP_SHARED, memory, 0) };
     Some(Page::new(Mapping { start: mapped.ok()? as *mut u8 }))
 }
@@ -38,7 +38,7 @@ impl PageMemory for Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `map` made exactly this mapping.
+        // SAFETY: `map` created exactly this mapping, and nothing uses it after the drop.
         if unsafe { syscall!(libc::SYS_munmap, self.start, PAGE_LEN) }.is_err() {
             sys::complain("the process page could not be unmapped");
         }

@@ -1,24 +1,25 @@
-//! A panic of the filter: it ends the process at once, before anything is unwound.
+//! A panic of the filter ends the process at once, before anything is unwound.
 //!
-//! The release profile unwinds, for cancelled threads (decision 0018). A panic must not: frames of the program's own language
-//! are on the stack, and the engine's lock would stay held. Cancellation is no panic, and no hook hears of it.
+//! The release profile unwinds, for cancelled threads (decision 0018). A panic must not: frames of the program's own
+//! language are on the stack, and the engine's lock would remain held. Cancellation is not a panic and does not run the
+//! hook.
 
 use core::fmt::{self, Write};
 use std::panic::{self, PanicHookInfo};
 
 use crate::sys;
 
-/// Bytes of the line that tells of a panic.
+/// Length limit of the line that reports a panic, in bytes.
 const LINE_MAX: usize = 400;
 
-/// A line on the stack: what panics may hold the allocator.
+/// A line on the stack: the panicking code may hold the allocator's lock.
 struct Line {
     bytes: [u8; LINE_MAX],
     len: usize,
 }
 
 impl Line {
-    /// What was written, up to the last whole character.
+    /// The text written, up to the last whole character.
     fn text(&self) -> &str {
         let bytes = self.bytes.get(..self.len).unwrap_or(&[]);
         bytes.utf8_chunks().next().map_or("", |chunk| chunk.valid())
@@ -36,8 +37,8 @@ impl Write for Line {
     }
 }
 
-/// From now on a panic says one line on standard error and aborts. The filter has a standard library of its own: panics of a
-/// program in Rust are not concerned.
+/// Makes a panic print one line on standard error and abort. The filter has a standard library of its own, so panics of
+/// a program written in Rust are not affected.
 pub fn abort_on_panic() {
     panic::set_hook(Box::new(report_and_abort));
 }
@@ -47,7 +48,7 @@ fn report_and_abort(info: &PanicHookInfo<'_>) {
     let payload = info.payload();
     let formatted = || payload.downcast_ref::<String>().map(String::as_str);
     let why = payload.downcast_ref::<&str>().copied().or_else(formatted).unwrap_or("no reason given");
-    // A line that is full is cut.
+    // A line that is too long is truncated.
     let _ = match info.location() {
         Some(at) => write!(line, "panicked at {at}: {why}"),
         None => write!(line, "panicked: {why}"),
@@ -76,10 +77,10 @@ mod tests {
         command.args(["--ignored", "--exact", "--nocapture", "panics::tests::panics"]);
         let output = command.output().unwrap();
         assert_eq!(output.status.signal(), Some(libc::SIGABRT));
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(said.lines().count(), 1, "{said}");
+        let printed = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(printed.lines().count(), 1, "{printed}");
         let (place, why) = ("csp-sockfilter: panicked at sockfilter/src/panics.rs:", "of purpose");
-        assert!(said.starts_with(place) && said.contains(why), "{said}");
+        assert!(printed.starts_with(place) && printed.contains(why), "{printed}");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The next library's functions, resolved once at start; before that, and in a thread that is inside the filter, raw
-//! system calls (an allocator may open and read files in its first call, inside `dlsym`).
+//! The next library's functions, resolved once at start. Before that, and in a thread that is inside the filter, raw
+//! system calls are used (an allocator may open and read files in its first call, inside `dlsym`).
 
 use libc::{
     c_int, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd,
@@ -21,15 +21,15 @@ fn c_result(result: isize) -> isize {
     }
 }
 
-/// Whether this thread may hold the engine's lock: the C library's functions would be cancellation points there. The lock is asked
-/// first, as a thread's own variable costs more.
+/// Whether this thread may hold the engine's lock: the C library's functions would be cancellation points there. The
+/// lock is checked first, since access to a thread-local variable costs more.
 #[inline]
 fn may_hold_the_lock() -> bool {
     ENGINE.is_taken() && lock::inside()
 }
 
-/// Whether the C library's function does more than its system call: checks a size, keeps the time-out as it was, packs a mask,
-/// puts a process group's number right. Only signal handlers call these inside the filter.
+/// Whether the C library's function does more than its system call: checks a size, preserves the time-out, packs a
+/// mask, corrects a process group's number. Only signal handlers call these inside the filter.
 const fn does_more(name: &str) -> bool {
     let names = [
         "__read_chk",
@@ -73,7 +73,7 @@ macro_rules! real {
             $(pub static $name: super::Next = super::Next::new(concat!(stringify!($name), "\0"));)*
         }
 
-        /// Looks all functions up.
+        /// Resolves all functions.
         pub fn resolve() {
             $(pointers::$name.find();)*
         }

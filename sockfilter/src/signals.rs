@@ -1,10 +1,9 @@
-//! Which handlers the program has: whether a call that a signal interrupted is restarted depends on the handler's
-//! SA_RESTART.
+//! The program's signal handlers: whether an interrupted call is restarted depends on the handler's SA_RESTART.
 //!
-//! The functions that install handlers are noted, not changed. While all handlers are of one kind the answer is known. Where
-//! the kinds are mixed, a process with one thread sleeps with the handled signals blocked and a signalfd in their place, so
-//! that it sees which one came before the handler runs. With more threads that would change which thread the kernel gives a
-//! signal to: there a mixed set is taken as interrupting.
+//! Calls that install handlers are recorded, not changed. While all handlers are of one kind, the effect of a signal is
+//! known. If both kinds exist, a process with one thread sleeps with the handled signals blocked and a signalfd in
+//! their place, so that it learns which signal arrived before the handler runs. With several threads this would change
+//! the thread to which the kernel delivers a signal; there a mixed set counts as interrupting.
 
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
@@ -15,19 +14,19 @@ use crate::{bootstrap, cancel, fdtable};
 
 /// Signals (bit n - 1) whose handler asks for SA_RESTART.
 static RESTARTING: AtomicU64 = AtomicU64::new(0);
-/// Those whose handler does not.
+/// Signals whose handler does not.
 static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
-/// Tells which signals wait; made when first needed.
+/// The signalfd for pending signals; created when first needed.
 static SIGNALFD: AtomicI32 = AtomicI32::new(-1);
 
 /// What a signal does to a call that waits without a time-out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// It goes on.
+    /// The call continues.
     Restart,
-    /// EINTR.
+    /// The call fails with EINTR.
     Interrupt,
-    /// It depends on which one comes.
+    /// It depends on the signal.
     Depends,
 }
 
@@ -40,13 +39,14 @@ struct KernelAction {
     mask: u64,
 }
 
-/// The program may have changed what happens at a signal.
+/// Records the action for a signal, which the program may have changed.
 pub fn note(signal: c_int) {
     if !(1..=64).contains(&signal) || !bootstrap::owns_tables() {
         return;
     }
     let mut action = KernelAction { handler: 0, flags: 0, restorer: 0, mask: 0 };
-    // SAFETY: no new action; the old one is written to `action`, whose mask has the 8 bytes that are told.
+    // SAFETY: no new action is passed; the old one is written to `action`, whose mask has the 8 bytes that the call
+    // states.
     let asked = unsafe { syscall!(libc::SYS_rt_sigaction, signal, 0, &raw mut action, 8) };
     let handled = asked.is_ok() && action.handler != libc::SIG_DFL && action.handler != libc::SIG_IGN;
     let restarts = action.flags & libc::SA_RESTART as u64 != 0;
@@ -60,7 +60,7 @@ pub fn note(signal: c_int) {
     }
 }
 
-/// What a signal does now.
+/// The effect of a signal now.
 pub fn effect() -> Effect {
     match (RESTARTING.load(Ordering::Relaxed), INTERRUPTING.load(Ordering::Relaxed)) {
         (_, 0) => Effect::Restart,
@@ -76,7 +76,7 @@ pub fn set_mask(mask: &u64) {
     let _ = unsafe { syscall!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, core::ptr::from_ref(mask), 0, 8) };
 }
 
-/// Runs `f` with all signals blocked in this thread: no handler sees what is half done.
+/// Runs `f` with all signals blocked in this thread, so that no handler sees an intermediate state.
 pub fn undisturbed<R>(f: impl FnOnce() -> R) -> R {
     let mut before = 0u64;
     // SAFETY: 8 readable and 8 writable bytes.
@@ -91,17 +91,17 @@ pub fn undisturbed<R>(f: impl FnOnce() -> R) -> R {
 
 static ALL: u64 = u64::MAX;
 
-/// Signals whose handlers interrupt are held back while a call that sleeps more than once looks around in between: one that
-/// came then would not be noticed. In the sleep itself they are let in.
+/// Interrupting signals are blocked while a call that sleeps more than once works between two sleeps: a signal that
+/// arrived then would not be noticed. During a sleep they are unblocked.
 pub struct Held(Option<u64>);
 
 impl Held {
-    /// None are, yet.
+    /// No signal is blocked yet.
     pub fn none() -> Self {
         Held(None)
     }
 
-    /// From now on, until the value is dropped.
+    /// Blocks them from now on, until the value is dropped.
     pub fn hold(&mut self) {
         let interrupting = INTERRUPTING.load(Ordering::Relaxed);
         if self.0.is_some() || interrupting == 0 {
@@ -115,12 +115,12 @@ impl Held {
         self.0 = held.is_ok().then_some(before);
     }
 
-    /// The thread's own mask, where it is another now.
+    /// The thread's own mask, if it was changed.
     pub fn before(&self) -> Option<u64> {
         self.0
     }
 
-    /// The same for a sleep: null where nothing is held.
+    /// The same as an argument for a sleep; null if nothing is blocked.
     pub fn mask(&self) -> *const libc::sigset_t {
         self.0.as_ref().map_or(core::ptr::null(), |mask| core::ptr::from_ref(mask).cast())
     }
@@ -132,8 +132,8 @@ impl Drop for Held {
     }
 }
 
-/// Waits on descriptors, the last of which is ours to fill in; EINTR only for a signal whose handler interrupts, 0 for one
-/// whose handler does not.
+/// Waits on descriptors; the last entry of `fds` is filled in here. Returns EINTR only for a signal whose handler
+/// interrupts, and 0 for one whose handler does not.
 pub fn sleep_exactly(fds: &mut [libc::pollfd], timeout_ns: Option<u64>, held: &Held) -> Result<usize, Errno> {
     let interrupting = INTERRUPTING.load(Ordering::Relaxed);
     let handled = interrupting | RESTARTING.load(Ordering::Relaxed);
@@ -145,7 +145,7 @@ pub fn sleep_exactly(fds: &mut [libc::pollfd], timeout_ns: Option<u64>, held: &H
     let mut pending = 0u64;
     // SAFETY: 8 writable bytes.
     let _ = unsafe { syscall!(libc::SYS_rt_sigpending, &raw mut pending, 8) };
-    // The handlers of what waits run now.
+    // The handlers of pending signals run now.
     set_mask(&own);
     set_mask(&before);
     if pending & interrupting & !own != 0 { Err(libc::EINTR) } else { slept }

@@ -1,5 +1,5 @@
-//! Threads that fell asleep in the kernel on an epoll set before it was ours: nobody has counted them, but the kernel tells
-//! of them in /proc. Asked only where a program with several threads puts one set into another.
+//! Threads that began to sleep in the kernel on an epoll set before the filter served it. They are not counted, but the
+//! kernel lists them in /proc. Used only if a program with several threads puts one set into another.
 
 use std::ffi::CString;
 
@@ -10,13 +10,13 @@ use crate::sys::{self, syscall};
 
 /// The calls that wait on a set.
 const WAITS: [c_long; 3] = [libc::SYS_epoll_wait, libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2];
-/// Room for a call's number and its first argument.
+/// Buffer size for a call's number and its first argument.
 const CALL: usize = 64;
 
-/// What a thread does.
+/// The state of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Doing {
-    /// It runs, or was woken and is going to.
+    /// It runs, or was woken and will run.
     Runs,
     /// It sleeps in the kernel on this epoll descriptor.
     Waits(c_int),
@@ -24,7 +24,7 @@ enum Doing {
     Other,
 }
 
-/// The threads of this process that sleep in the kernel's epoll_wait on a descriptor that is meant.
+/// The threads of this process that sleep in the kernel's epoll_wait on a descriptor that `is_meant` selects.
 pub fn on(is_meant: impl Fn(c_int) -> bool) -> Vec<c_int> {
     let mut found = Vec::new();
     numbers_in(c"/proc/self/task", |thread| {
@@ -37,7 +37,7 @@ pub fn on(is_meant: impl Fn(c_int) -> bool) -> Vec<c_int> {
     found
 }
 
-/// Whether a thread that was found, and has been woken, has not come to sleep on something else yet.
+/// Whether a thread that was found and woken has not begun to sleep on another descriptor yet.
 pub fn is_waking(thread: c_int) -> bool {
     matches!(doing(thread), Some(Doing::Runs | Doing::Waits(_)))
 }
@@ -60,7 +60,7 @@ fn doing(thread: c_int) -> Option<Doing> {
     })
 }
 
-/// The set of a call like `232 0x5 0x7ffc54…`: its number, then its arguments; `None` for other calls.
+/// The epoll descriptor of a call such as `232 0x5 0x7ffc54…` (its number, then its arguments); `None` for other calls.
 fn waited_on(call: &[u8]) -> Option<c_int> {
     let mut words = core::str::from_utf8(call).ok()?.split(' ');
     let number = words.next()?.parse().ok()?;

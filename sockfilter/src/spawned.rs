@@ -1,13 +1,14 @@
-//! What posix_spawn will give to children: the descriptors that file actions duplicate.
+//! Descriptors that posix_spawn passes to children: those that file actions duplicate.
 //!
-//! A connection with close-on-exec reaches a child all the same where the actions name it, so that it must leave as one without
-//! does. glibc's own list of actions is private, hence this one. It takes no lock: a child that is forked meanwhile finds it usable.
+//! A connection with close-on-exec still reaches a child if the actions name it, so it must leave as one without
+//! close-on-exec does. glibc's own list of actions is private, hence this one. It takes no lock, so a child that is
+//! forked meanwhile can use it.
 
 use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 use libc::c_int;
 
-/// Descriptors remembered at once, of all actions objects.
+/// Largest number of recorded descriptors, of all actions objects.
 const NAMED_MAX: usize = 256;
 const FREE: usize = 0;
 const BEING_WRITTEN: usize = 1;
@@ -21,7 +22,7 @@ struct Named {
 /// The list.
 pub struct Actions([Named; NAMED_MAX]);
 
-/// Those of this process.
+/// The actions of this process.
 pub static ACTIONS: Actions = Actions::new();
 
 impl Actions {
@@ -29,7 +30,7 @@ impl Actions {
         Actions([const { Named { actions: AtomicUsize::new(FREE), fd: AtomicI32::new(0) } }; NAMED_MAX])
     }
 
-    /// The object at this address will duplicate `fd`. `false`: there is no room to remember it.
+    /// Records that the object at this address duplicates `fd`. Returns `false` if the list is full.
     pub fn remember(&self, actions: usize, fd: c_int) -> bool {
         let (taken, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
         let free = |n: &&Named| n.actions.compare_exchange(FREE, BEING_WRITTEN, taken, relaxed).is_ok();
@@ -39,9 +40,9 @@ impl Actions {
         true
     }
 
-    /// The object at this address is new, or gone.
+    /// Removes the records of the object at this address, which is new or destroyed.
     pub fn release(&self, actions: usize) {
-        // Looked at before: most places are free.
+        // A plain load first: most entries are free.
         for named in self.0.iter().filter(|n| n.actions.load(Ordering::Relaxed) == actions) {
             let _ = named.actions.compare_exchange(actions, FREE, Ordering::AcqRel, Ordering::Relaxed);
         }

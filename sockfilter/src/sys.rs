@@ -1,4 +1,5 @@
-//! Raw system calls: they go past the program's and our own exports, leave errno alone, and are no cancellation points.
+//! Raw system calls: they bypass the program's and the filter's exports, leave errno unchanged, and are not
+//! cancellation points.
 
 use core::arch::asm;
 
@@ -15,8 +16,8 @@ pub type Errno = i32;
 /// The arguments must be what that call allows; pointers must be valid for what it does with them.
 pub unsafe fn raw6(number: c_long, a: [usize; 6]) -> isize {
     let result: isize;
-    // SAFETY: the x86-64 system call convention: rcx and r11 are lost, memory may change. The caller vouches for the
-    // arguments.
+    // SAFETY: the x86-64 system call convention: rcx and r11 are clobbered, memory may change. The arguments are valid
+    // by this function's contract.
     unsafe {
         asm!(
             "syscall",
@@ -67,7 +68,7 @@ pub(crate) use syscall;
 
 /// The calling thread's errno.
 pub fn errno() -> Errno {
-    // SAFETY: the C library always gives a valid pointer to the thread's errno.
+    // SAFETY: the C library always returns a valid pointer to the thread's errno.
     unsafe { *libc::__errno_location() }
 }
 
@@ -83,7 +84,7 @@ pub fn close(fd: c_int) {
     let _ = unsafe { syscall!(libc::SYS_close, fd) };
 }
 
-/// The process number, asked of the kernel (a vfork child shares every cache).
+/// The process id, queried from the kernel (a vfork child shares every cache).
 pub fn getpid() -> c_int {
     // SAFETY: no arguments.
     unsafe { syscall!(libc::SYS_getpid) }.unwrap_or(0) as c_int
@@ -100,7 +101,7 @@ pub fn monotonic_nanos() -> u64 {
     clock_nanos(libc::CLOCK_MONOTONIC)
 }
 
-/// Seconds of Unix time, some milliseconds late at most: tokens need no more, and it is asked often.
+/// Unix time in seconds, at most some milliseconds late: tokens need no more, and the call is frequent.
 pub fn unix_seconds() -> u64 {
     clock_nanos(libc::CLOCK_REALTIME_COARSE) / 1_000_000_000
 }
@@ -112,7 +113,7 @@ fn clock_nanos(clock: libc::clockid_t) -> u64 {
     (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
 }
 
-/// A new non-blocking, close-on-exec eventfd, moved out of the way of the program's numbers.
+/// A new non-blocking, close-on-exec eventfd with a high number, which leaves low numbers to the program.
 pub fn eventfd() -> Result<c_int, Errno> {
     let flags = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
     // SAFETY: no pointers.
@@ -134,8 +135,8 @@ pub fn clear(fd: c_int) {
     let _ = unsafe { syscall!(libc::SYS_read, fd, &raw mut count, 8) };
 }
 
-/// Moves a descriptor of ours to a high number, so that the program's descriptors stay the lowest; where that fails
-/// it stays where it is.
+/// Moves a descriptor of the filter to a high number, so that the program gets the lowest numbers; if that fails the
+/// descriptor remains unchanged.
 pub fn move_high(fd: c_int) -> c_int {
     let high = duplicate_high(fd);
     if high.is_ok() {
@@ -154,8 +155,8 @@ pub fn duplicate_high(fd: c_int) -> Result<c_int, Errno> {
     unsafe { syscall!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, from) }.map(|high| high as c_int)
 }
 
-/// Writes a line to standard error, whole or not at all. Where that is a connection (inetd does so, and vsftpd), its
-/// client would read it: nothing is written.
+/// Writes a line to standard error, completely or not at all. If standard error is a connection (as with inetd and
+/// vsftpd), nothing is written, since its client would read it.
 pub fn complain(text: &str) {
     if fdtable::entry(2) != fdtable::Entry::Kernel {
         return;

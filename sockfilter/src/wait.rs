@@ -1,4 +1,4 @@
-//! Sleeping until something of ours, or of the kernel's, is ready.
+//! Sleeping until an accelerated or a kernel descriptor is ready.
 
 use core::ffi::c_void;
 
@@ -13,11 +13,11 @@ use crate::signals::{self, Effect, Held};
 use crate::sys::{self, Errno};
 use crate::{cancel, real};
 
-/// There is something to do before one may sleep.
+/// There is pending work to process before a sleep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Busy;
 
-/// The descriptors of an attachment that wake a sleeper.
+/// The descriptors of an attachment that wake a sleeping thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wakes {
     /// The provider's.
@@ -26,38 +26,38 @@ pub struct Wakes {
     pub agent: Option<c_int>,
 }
 
-/// Whether a call that found nothing looks again before it sleeps. Reads no clock where the setting is 0.
+/// Whether a call that found nothing polls again before it sleeps. The clock is not read if spinning is disabled.
 pub fn looks_again(policy: &mut SpinPolicy, gap: &mut Gap) -> bool {
     !policy.is_off() && policy.nothing(gap, Instant::from_nanos(sys::monotonic_nanos()))
 }
 
-/// A call has found something. Reads no clock where it did so at its first look.
+/// Records that a call found something. The clock is not read if it did so at its first attempt.
 pub fn found(policy: &mut SpinPolicy, gap: &mut Gap) {
     if gap.is_open() {
         policy.found(gap, Instant::from_nanos(sys::monotonic_nanos()));
     }
 }
 
-/// Between two looks: others may use the processor.
+/// Yields the processor between two attempts.
 pub fn give_way(gap: &Gap) {
     if gap.is_open() {
         sys::give_way();
     }
 }
 
-/// How long one waits.
+/// The end of a wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Deadline {
-    /// Not at all, which needs no clock: most sockets of servers do not block.
+    /// No wait; needs no clock. Most sockets of servers do not block.
     Now,
-    /// Until this many nanoseconds of CLOCK_MONOTONIC.
+    /// At this time of CLOCK_MONOTONIC, in nanoseconds.
     At(u64),
-    /// For ever.
+    /// No limit.
     Never,
 }
 
 impl Deadline {
-    /// So many nanoseconds from now; `None`: never.
+    /// The deadline `nanos` nanoseconds from now; `None`: no limit.
     pub fn after(nanos: Option<u64>) -> Self {
         match nanos {
             None => Deadline::Never,
@@ -66,7 +66,7 @@ impl Deadline {
         }
     }
 
-    /// Nanoseconds that are left; `None`: there is no end.
+    /// Nanoseconds until the deadline; `None`: no limit.
     pub fn left(&self) -> Option<u64> {
         match self {
             Deadline::Now => Some(0),
@@ -101,7 +101,7 @@ pub fn enroll(engine: &mut Engine, descriptions: &[DescriptionId]) -> Result<c_i
     Ok(waiter)
 }
 
-/// Ends what [`enroll`] began.
+/// Deregisters a waiter added by [`enroll`].
 pub fn resign(engine: &mut Engine, descriptions: &[DescriptionId], waiter: c_int) {
     for id in descriptions {
         if let Some(d) = engine.descriptions.get_mut(id.index) {
@@ -110,7 +110,7 @@ pub fn resign(engine: &mut Engine, descriptions: &[DescriptionId], waiter: c_int
     }
     engine.awake(waiter);
     if fdtable::entry(waiter) != Entry::Hidden {
-        // It was the parent's: a signal handler forked while its thread slept.
+        // The eventfd was the parent's: a signal handler forked while its thread slept.
         return;
     }
     sys::clear(waiter);
@@ -122,18 +122,19 @@ pub fn sooner(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     a.into_iter().chain(b).min()
 }
 
-/// What one attempt of a blocking operation gave.
+/// The result of one attempt of a blocking operation.
 pub enum Attempt<T> {
     /// It is done.
     Done(Result<T, Errno>),
     /// It would block.
     WouldBlock,
-    /// So would the rest of it; any handled signal ends the call, which tells what was done.
+    /// The rest would block; any handled signal then ends the call, which returns what was done.
     Partly,
 }
 
-/// Repeats `try_once` until it is done, sleeping in between. `deadline` gives EAGAIN; a signal gives EINTR, unless its handler
-/// asks for restarting (SA_RESTART), there is no deadline (signal(7)) and nothing is done yet. A close by another thread does not end the call.
+/// Repeats `try_once` until it is done, sleeping in between. Returns EAGAIN at the deadline, and EINTR after a signal,
+/// unless the signal's handler has SA_RESTART, there is no deadline (signal(7)) and nothing is done yet. A close by
+/// another thread does not end the call.
 pub fn blocking<T>(
     id: DescriptionId,
     deadline: Deadline,
@@ -219,30 +220,30 @@ enum Step<T> {
     Sleep(c_int, Option<Wakes>, Option<u64>),
 }
 
-/// What to wait for besides a waiter's eventfd.
+/// The poll entries besides a waiter's eventfd.
 pub fn pollfds(wakes: Option<Wakes>) -> [libc::pollfd; 2] {
     let watch = |fd: Option<c_int>| libc::pollfd { fd: fd.unwrap_or(-1), events: libc::POLLIN, revents: 0 };
     [watch(wakes.map(|w| w.provider)), watch(wakes.and_then(|w| w.agent))]
 }
 
-/// Who sleeps, for the case that its thread is cancelled meanwhile.
+/// The registrations of a sleeping thread, for their release if the thread is cancelled.
 pub struct Sleeper<'a> {
-    /// What it waits for.
+    /// The descriptions that it waits for.
     pub descriptions: &'a [DescriptionId],
     /// Its eventfd.
     pub waiter: c_int,
-    /// The thread's signal mask, where it is another while the call goes on.
+    /// The thread's own signal mask, if the call has changed it.
     pub mask: Option<u64>,
-    /// The description that its call is counted at.
+    /// The description at which its call is counted.
     pub call: Option<DescriptionId>,
 }
 
-/// The sleeper's thread was cancelled.
+/// Releases the registrations of a sleeping thread that was cancelled.
 ///
 /// # Safety
 /// `sleeper` must point to a [`Sleeper`].
 pub unsafe extern "C" fn cancelled(sleeper: *mut c_void) {
-    // SAFETY: by the caller's contract `sleeper` is writable for `len` bytes.
+    // SAFETY: by this function's contract `sleeper` points to a `Sleeper`.
     let sleeper = unsafe { &*sleeper.cast::<Sleeper<'_>>() };
     sleeper.mask.iter().for_each(signals::set_mask);
     ENGINE.with(|engine| {
@@ -268,7 +269,8 @@ pub unsafe fn ppoll(
     let time_pointer = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
     let errno = sys::errno();
     let slept = cancel::guarded(sleeper, cancelled, || {
-        // SAFETY: `fds` is a writable array, `time` outlives the call, the caller vouches for `mask`.
+        // SAFETY: `fds` is a writable array, `time` outlives the call, and `mask` is null or a signal set by this
+        // function's contract.
         unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, time_pointer, mask) }
     });
     let result = usize::try_from(slept).map_err(|_| sys::errno());
@@ -276,8 +278,8 @@ pub unsafe fn ppoll(
     result
 }
 
-/// Sleeps; also tells whether the agent said something. Without a time-out of the program's, a signal whose handler asks for
-/// SA_RESTART is no error.
+/// Sleeps; also returns whether the agent's socket is ready. If the program set no time-out, a signal whose handler has
+/// SA_RESTART is not an error.
 fn sleep(
     id: DescriptionId,
     waiter: c_int,
@@ -294,11 +296,11 @@ fn sleep(
         signals::sleep_exactly(&mut fds, timeout_ns, held)
     } else {
         let mut sleeper = Sleeper { descriptions: &[id], waiter, mask: held.before(), call: Some(id) };
-        // SAFETY: the mask of before is a signal set.
+        // SAFETY: `held.mask()` is null or points to a signal set.
         unsafe { ppoll(&mut fds, timeout_ns, held.mask(), &mut sleeper) }
     };
     let slept = match slept {
-        // What the handlers are counts now: the first one may have been installed by another thread meanwhile.
+        // The handlers at this time count: the first one may have been installed by another thread meanwhile.
         Err(libc::EINTR) if restarts && signals::effect() == Effect::Restart => Ok(0),
         other => other,
     };

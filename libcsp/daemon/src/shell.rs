@@ -20,7 +20,7 @@ use crate::DaemonError;
 /// Interval of [`Event::Tick`].
 const TICK: Duration = Duration::from_millis(250);
 
-/// Starts logging as the configuration says.
+/// Starts logging as configured.
 pub fn init_logging(log: &LogSection) -> Result<(), DaemonError> {
     let format = match log.format {
         LogFormat::Text => csp_telemetry::LogFormat::Text,

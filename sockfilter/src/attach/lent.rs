@@ -1,5 +1,5 @@
-//! The shm provider, owned beside the endpoint that uses it: a forked child must reach the provider itself to abandon
-//! it, and the program's calls must know its descriptors.
+//! The shm provider, owned separately from the endpoint that uses it: a forked child must reach the provider itself to
+//! abandon it, and the filter must know the provider's descriptors.
 
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
@@ -16,7 +16,7 @@ pub struct Owner(NonNull<ShmProvider>);
 /// The same provider, for an endpoint. Must not be used after its owner is gone.
 pub struct Lent(NonNull<ShmProvider>);
 
-// SAFETY: both live in one `Link` behind the engine's lock, so that one thread at a time reaches the provider.
+// SAFETY: both live in one `Link` behind the engine's lock, so that one thread at a time accesses the provider.
 unsafe impl Send for Owner {}
 // SAFETY: as above.
 unsafe impl Send for Lent {}
@@ -39,9 +39,9 @@ impl Owner {
         unsafe { self.0.as_ref() }.descriptors(into);
     }
 
-    /// In a forked child: gives the provider up without a word to its peers.
+    /// Abandons the provider in a forked child; nothing is sent to its peers.
     pub fn abandon_after_fork(self) {
-        // SAFETY: `new` leaked exactly this box, and the owner is used up.
+        // SAFETY: `new` leaked exactly this box, and `self` is consumed, so no other use follows.
         unsafe { Box::from_raw(self.0.as_ptr()) }.abandon_after_fork();
     }
 }
@@ -53,7 +53,7 @@ impl Lent {
     }
 
     fn get_mut(&mut self) -> &mut ShmProvider {
-        // SAFETY: as above; `&mut self` keeps other calls through this out.
+        // SAFETY: as above; `&mut self` excludes other calls through this value.
         unsafe { self.0.as_mut() }
     }
 }

@@ -12,16 +12,17 @@ pub struct Asleep {
     thread: usize,
     /// The eventfd that wakes it.
     waker: c_int,
-    /// When it wakes by itself, for what the application end wants then, in nanoseconds of CLOCK_MONOTONIC.
+    /// The time at which it wakes by itself, for the application end's next deadline, in nanoseconds of
+    /// CLOCK_MONOTONIC.
     until: u64,
 }
 
-/// How often a thread that is awake takes what has come before it leaves the rest to those that sleep.
+/// How often a running thread processes pending work before it leaves the rest to the sleeping threads.
 const LOOKS: u32 = 4;
 
 impl Engine {
-    /// Other threads rely on being woken: by the provider, which a look at it has disarmed, and in time for what this
-    /// thread has started.
+    /// Ensures that sleeping threads are woken: by the provider, which polling has disarmed, and in time for deadlines
+    /// that this thread has created.
     pub fn keep_others_awake(&mut self) {
         if self.asleep.is_empty() {
             return;
@@ -38,27 +39,28 @@ impl Engine {
         if self.asleep.iter().all(|sleeper| next < sleeper.until)
             && let Some(first) = self.asleep.first_mut()
         {
-            // Told once.
+            // One thread is woken, once.
             first.until = next;
             sys::signal(first.waker);
         }
     }
 
-    /// Arms the provider again; `false`: there is something to take first.
+    /// Arms the provider again. Returns `false` if there is pending work to process first.
     fn arm_for_others(&mut self) -> bool {
         let busy = self.link.as_mut().is_some_and(|link| matches!(link.app.arm(), Ok(Armed::Busy)));
         self.disarmed = busy;
         !busy
     }
 
-    /// This thread, which slept with this waker, sleeps no more.
+    /// Removes the entry of this thread, which slept with this waker.
     pub fn awake(&mut self, waker: c_int) {
         let thread = lock::thread();
         self.asleep.retain(|sleeper| sleeper.waker != waker || sleeper.thread != thread);
     }
 
-    /// Gets ready to sleep: what wakes, or that there is something to do first. `None` without an attachment, when
-    /// only other threads can have news. `waker` is the eventfd that wakes this thread, where others may run meanwhile.
+    /// Prepares a sleep: returns the descriptors that end it, or `Busy` if there is pending work. Returns `None`
+    /// without an attachment, when only other threads can cause a change. `waker` is the eventfd that wakes this
+    /// thread, if other threads may run meanwhile.
     pub fn arm(&mut self, waker: Option<c_int>) -> Result<Option<wait::Wakes>, wait::Busy> {
         self.publish();
         let Some(link) = &mut self.link else { return Ok(None) };
@@ -76,7 +78,7 @@ impl Engine {
         Ok(self.wakes())
     }
 
-    /// When the application end wants to be called though nothing arrives, in nanoseconds of CLOCK_MONOTONIC.
+    /// The next deadline of the application end or the session, in nanoseconds of CLOCK_MONOTONIC.
     fn deadline(&self) -> u64 {
         let Some(link) = &self.link else { return u64::MAX };
         let app = link.app.next_timeout().map(|at| at.as_nanos());
@@ -84,13 +86,13 @@ impl Engine {
         wait::sooner(app, agent).unwrap_or(u64::MAX)
     }
 
-    /// What wakes a sleeper.
+    /// The descriptors that wake a sleeping thread.
     pub fn wakes(&mut self) -> Option<wait::Wakes> {
         let link = self.link.as_mut()?;
         Some(wait::Wakes { provider: link.wake()?, agent: link.agent })
     }
 
-    /// A sleeper woke; `agent`: because of the agent's socket.
+    /// Records that a sleeping thread woke; `agent`: because of the agent's socket.
     pub fn woken(&mut self, agent: bool) {
         self.counters.wakeups += 1;
         if let (true, Some(link)) = (agent, &mut self.link) {
@@ -98,7 +100,7 @@ impl Engine {
         }
     }
 
-    /// Nanoseconds until the application end wants to be called though nothing arrives.
+    /// Nanoseconds until the next deadline of the application end or the session.
     pub fn next_timeout(&self) -> Option<u64> {
         let at = Some(self.deadline()).filter(|at| *at < u64::MAX);
         at.map(|at| at.saturating_sub(sys::monotonic_nanos()))

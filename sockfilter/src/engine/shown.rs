@@ -1,4 +1,4 @@
-//! What the process page shows of the engine: counters, events, sockets. The agent reads it.
+//! The contents of the process page: counters, events, sockets. The agent reads it.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use super::{Engine, PUBLISH_EVENTS};
 use crate::description::{Description, Kind};
 
 impl Engine {
-    /// Publishes what there is to tell once it is worth while; all of it is published before a thread sleeps.
+    /// Publishes once enough events are pending; all of them are published before a thread sleeps.
     pub fn publish_soon(&mut self) {
         if self.link.as_ref().is_some_and(|l| l.app.trace_waiting() >= PUBLISH_EVENTS) {
             self.publish();
@@ -40,7 +40,7 @@ impl Engine {
         const _: () = assert!(COUNTER_NAMES.len() == 20 + 13);
         page.publish(&mut link.app, own);
         for (id, _, _, waiting) in link.app.listeners() {
-            // A slot that no description has is a listener that is just ending.
+            // A slot without a description belongs to a listener that is ending.
             let index = self.listener_owners.get(id.index()).map_or(0, |owner| *owner as usize);
             if (1..=SOCKETS / 2).contains(&index) {
                 page.socket_waiting(index - 1, waiting as u32);
@@ -48,10 +48,10 @@ impl Engine {
         }
     }
 
-    /// Shows what news a connection has of itself: that it came about, or broke.
+    /// Publishes that a connection was established, or broke.
     pub fn publish_change(&mut self, index: usize, flow: FlowId) {
         let Some(d) = self.descriptions.get_mut(index) else { return };
-        // The owner may be an older one, whose connection is just ending.
+        // The owner may be an older description, whose connection is ending.
         if !matches!(d.kind, Kind::Flow(its) if its == flow) {
             return;
         }
@@ -86,7 +86,7 @@ impl Engine {
         }
     }
 
-    /// Shows all accelerated sockets on a new page. Their descriptors' numbers are not known here any more: 0.
+    /// Shows all accelerated sockets on a new page. The numbers of their descriptors are no longer known here: 0.
     pub(super) fn show_again(&mut self) {
         let all: Vec<_> =
             self.descriptions.iter_mut().map(|(index, d)| (index, DescribedBy::of(d))).collect();
@@ -129,7 +129,7 @@ impl Engine {
     }
 }
 
-/// What a description shows on the page.
+/// The part of a description that is shown on the page.
 enum DescribedBy {
     Listener(SocketAddr),
     Flow(FlowId),

@@ -1,4 +1,4 @@
-//! Further names that the C library has for the same functions, and that programs and libraries are linked to.
+//! Further names of the same functions in the C library, to which programs and libraries are linked.
 
 use core::arch::naked_asm;
 

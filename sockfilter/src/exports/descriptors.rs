@@ -20,7 +20,7 @@ pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 
 static FCLOSE: Next = Next::new("fclose\0");
 
-/// fclose(3), which closes a descriptor past close(2).
+/// fclose(3), which closes a descriptor without calling close(2).
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
     // SAFETY: by the caller's contract `stream` is open.
@@ -79,7 +79,7 @@ pub(super) unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_
     }
 }
 
-/// fcntl(2); its third argument travels like an integer on x86-64, whatever it is.
+/// fcntl(2); on x86-64 its third argument is passed as an integer, whatever its type.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
     // SAFETY: by the caller's contract `argument` is what fcntl(2) takes with `command`.
@@ -95,7 +95,7 @@ unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_
     }
 }
 
-/// The commands that change what a descriptor of ours is; `None`: the kernel shall do it.
+/// The commands that change an accelerated descriptor; `None`: the kernel has to do it.
 ///
 /// # Safety
 /// As fcntl.
@@ -117,7 +117,7 @@ unsafe fn control(fd: c_int, command: c_int, argument: c_ulong) -> Option<Result
     }
 }
 
-/// O_ASYNC on a socket of ours: nobody would raise SIGIO while the program does something else.
+/// Whether O_ASYNC is requested for an accelerated socket, which cannot raise SIGIO while the program runs.
 fn asks_for_signals(fd: c_int, flags: c_ulong) -> bool {
     flags as c_int & libc::O_ASYNC != 0 && fdtable::is_ours(fd) && options::is_socket(fd)
 }
@@ -139,7 +139,7 @@ pub(super) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_u
         // SAFETY: these requests take a pointer to a writable int.
         return c_int_result(count.map(|count| unsafe { pointer.write_unaligned(count) }).map(|()| 0));
     }
-    // The kernel says so of files that raise no signals.
+    // The kernel returns this for files that raise no signals.
     if request == FIOASYNC && !pointer.is_null() && options::is_socket(fd) {
         // SAFETY: FIOASYNC takes a pointer to a readable int.
         return c_int_result(if unsafe { pointer.read_unaligned() } != 0 {

@@ -1,8 +1,8 @@
-//! exec and its kin: connections that stay open are given to the agent, and a program that inherits a listener or a connection
-//! keeps the filter, whatever becomes of its environment.
+//! exec and its variants: connections that stay open are given to the agent, and a program that inherits a listener or
+//! a connection keeps the filter, whatever environment it is given.
 //!
-//! Every function ends in one of four of the next library, which take the arguments as an array and the environment as a
-//! parameter. Those with a list of arguments have it copied into an array first.
+//! Every function ends in one of four functions of the next library, which take the arguments as an array and the
+//! environment as a parameter. Functions with a list of arguments first copy it into an array.
 
 use core::ffi::{CStr, c_char};
 use core::ptr::null;
@@ -22,7 +22,8 @@ pub(super) extern "C" fn before_exec() {
     handover::leave(Which::OverExec);
 }
 
-/// Functions that take an environment: connections leave, and the environment keeps the filter where it must.
+/// Functions that take an environment: connections leave, and the variables that load the filter are added to the
+/// environment if needed.
 macro_rules! with_environment {
     ($($name:ident($($argument:ident: $type:ty),*; $environment:ident $(, $last:ident: $last_type:ty)?);)*) => {
         mod next {
@@ -30,7 +31,7 @@ macro_rules! with_environment {
             pub static $name: super::Next = super::Next::new(concat!(stringify!($name), "\0"));)*
         }
 
-        /// Looks all functions up.
+        /// Resolves all functions.
         pub(super) fn resolve() {
             $(next::$name.get();)*
         }
@@ -78,7 +79,7 @@ unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
 
 /// Arguments in registers (System V AMD64 ABI §3.2.3).
 const REGISTERS: usize = 6;
-/// Arguments of a list that are copied without an allocation: in a child of vfork nobody would free it.
+/// Arguments of a list that are copied without an allocation, which a child of vfork could not free.
 const LIST_INLINE: usize = 256;
 
 /// The arguments of a variadic call, all of them pointers: the first six were in registers, the others lie on the caller's stack.
@@ -93,7 +94,8 @@ impl List {
     /// # Safety
     /// The call must have had that many.
     unsafe fn at(&self, at: usize) -> *const c_char {
-        // SAFETY: the entry saved six registers; the others are where the ABI has them, as far as the call had them.
+        // SAFETY: the entry point saved six registers; the ABI defines the place of the others, and the call had that
+        // many by this function's contract.
         unsafe {
             match at.checked_sub(REGISTERS) {
                 None => self.registers.add(at).read(),
@@ -102,13 +104,13 @@ impl List {
         }
     }
 
-    /// Gives `then` the path, the arguments after it up to the null pointer, and where in the list that pointer is.
+    /// Calls `then` with the path, the arguments after it up to the null pointer, and the index of that pointer.
     ///
     /// # Safety
     /// The list must end with a null pointer after the path.
     unsafe fn with(&self, then: impl FnOnce(*const c_char, Strings, usize) -> c_int) -> c_int {
         let mut end = 1;
-        // SAFETY: the list goes on until its null pointer.
+        // SAFETY: the list extends to its null pointer, by this function's contract.
         while !unsafe { self.at(end) }.is_null() {
             end += 1;
         }
@@ -141,14 +143,14 @@ unsafe extern "C" fn execute_by_path(registers: Strings, stack: Strings) -> c_in
     unsafe { List { registers, stack }.with(|file, arguments, _| execvpe(file, arguments, environ)) }
 }
 
-/// execle(3): the environment stands after the list's null pointer.
+/// execle(3): the environment follows the list's null pointer.
 unsafe extern "C" fn execute_in(registers: Strings, stack: Strings) -> c_int {
     let list = List { registers, stack };
     // SAFETY: as above; the argument after the null pointer is an array of C strings.
     unsafe { list.with(|path, arguments, end| execve(path, arguments, list.at(end + 1).cast())) }
 }
 
-/// Entry points with a list of arguments: they pass on where its registers and its stack are.
+/// Entry points with a list of arguments: they pass on the addresses of the saved registers and of the stack.
 macro_rules! with_list {
     ($($name:ident: $run:ident;)*) => {
         $(#[doc = concat!(stringify!($name), "(3)")]
@@ -181,9 +183,9 @@ with_list! {
     execle: execute_in;
 }
 
-/// The environment of a program that is about to be executed. One that inherits a listener or a connection of ours and would
-/// lose the filter keeps it: a bare placeholder is of no use to anyone (nginx gives a new binary an environment of its own,
-/// Dovecot clears it).
+/// The environment of a program that is about to be executed. A program that inherits an accelerated listener or
+/// connection and would lose the filter keeps it, since a bare placeholder is useless (nginx gives a new binary an
+/// environment of its own, Dovecot clears it).
 pub(super) struct Environment {
     given: Strings,
     kept: Vec<*const c_char>,
@@ -191,15 +193,15 @@ pub(super) struct Environment {
 }
 
 impl Environment {
-    /// The environment for a program that needs the filter, or does not: asked only where the environment lacks a part of it. An
-    /// LD_PRELOAD of the program's own is respected.
+    /// The environment for a program. `needs_us` returns whether it needs the filter, and is called only if the
+    /// environment lacks a part of the variables. An LD_PRELOAD of the program's own is respected.
     ///
     /// # Safety
     /// `given` must be null or an array of C strings that ends with a null pointer.
     pub(super) unsafe fn of(given: Strings, needs_us: impl FnOnce() -> bool) -> Environment {
         let as_given = Environment { given, kept: Vec::new(), _texts: Vec::new() };
         let (mut count, mut has) = (0, [false; bootstrap::INHERITED.len()]);
-        // SAFETY: the array goes on until its null pointer.
+        // SAFETY: the array extends to its null pointer, by this function's contract.
         while let Some(text) = unsafe { text_at(given, count) } {
             if bootstrap::is_another_preload(text) {
                 return as_given;
@@ -209,7 +211,8 @@ impl Environment {
             }
             count += 1;
         }
-        // Nothing is allocated before: a signal handler may execute a program while the filter's allocator is at work.
+        // Nothing is allocated before this point: a signal handler may execute a program while the filter's allocator
+        // is in use.
         if has.iter().all(|has| *has) || !needs_us() {
             return as_given;
         }
@@ -225,13 +228,13 @@ impl Environment {
         Environment { given, kept, _texts: texts }
     }
 
-    /// What the program gets.
+    /// The environment to pass to the program.
     pub(super) fn pointer(&self) -> Strings {
         if self.kept.is_empty() { self.given } else { self.kept.as_ptr() }
     }
 }
 
-/// An element of an array of C strings; `None` for the null pointer at its end, or where there is no array.
+/// An element of an array of C strings; `None` for the null pointer at its end, or if there is no array.
 ///
 /// # Safety
 /// `strings` must be null, or have more than `at` elements before its null pointer, or just as many.

@@ -1,4 +1,4 @@
-//! Reading and writing, with all their spellings.
+//! Reading and writing, in all variants.
 
 use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
@@ -14,7 +14,7 @@ fn part(buffer: *const c_void, len: size_t) -> iovec {
     iovec { iov_base: buffer.cast_mut(), iov_len: len }
 }
 
-/// MSG_FASTOPEN: a fresh socket is connected first. The flags that are left, or what the call returns.
+/// MSG_FASTOPEN: an unconnected socket is connected first. Returns the remaining flags, or the result of the call.
 unsafe fn opened(
     fd: c_int,
     flags: c_int,
@@ -42,7 +42,7 @@ unsafe fn opened_by(fd: c_int, flags: c_int, message: *const msghdr) -> Result<c
     unsafe { opened(fd, flags, (*message).msg_name.cast(), (*message).msg_namelen) }
 }
 
-/// A receive of one buffer on a descriptor of ours.
+/// A receive of one buffer on an accelerated connection.
 unsafe fn receive_one(fd: c_int, into: *mut c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
     if !fdtable::is_ours(fd) {
         return None;
@@ -51,7 +51,7 @@ unsafe fn receive_one(fd: c_int, into: *mut c_void, len: size_t, flags: c_int) -
     unsafe { io::receive(fd, &[part(into, len)], flags) }.map(c_result)
 }
 
-/// A send of one buffer on a descriptor of ours.
+/// A send of one buffer on an accelerated connection.
 unsafe fn send_one(fd: c_int, from: *const c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
     if !fdtable::is_ours(fd) {
         return None;
@@ -77,7 +77,7 @@ pub(super) unsafe extern "C-unwind" fn read(fd: c_int, into: *mut c_void, len: s
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn __read_chk(fd: c_int, into: *mut c_void, len: size_t, room: size_t) -> ssize_t {
     if len > room {
-        // SAFETY: the C library complains and ends the program.
+        // SAFETY: the arguments are the caller's; the C library reports the error and ends the program.
         return unsafe { real::__read_chk(fd, into, len, room) };
     }
     // SAFETY: by the caller's contract `into` is writable for `len` bytes.
@@ -107,7 +107,7 @@ unsafe extern "C-unwind" fn __recv_chk(
     flags: c_int,
 ) -> ssize_t {
     if len > room {
-        // SAFETY: the C library complains and ends the program.
+        // SAFETY: the arguments are the caller's; the C library reports the error and ends the program.
         return unsafe { real::__recv_chk(fd, into, len, room, flags) };
     }
     // SAFETY: by the caller's contract `into` is writable for `len` bytes.
@@ -117,7 +117,7 @@ unsafe extern "C-unwind" fn __recv_chk(
     }
 }
 
-/// A stream socket tells no sender's address with the data.
+/// A stream socket returns no sender's address with the data.
 unsafe fn no_address(
     result: Option<ssize_t>,
     address: *mut sockaddr,
@@ -187,19 +187,19 @@ unsafe fn message_parts<'a>(message: *const msghdr) -> Result<&'a [iovec], sys::
     }
 }
 
-/// Whether a list of buffers that the kernel has read takes any bytes.
+/// Whether a list of buffers that the kernel has read has room for any byte.
 unsafe fn any_room(parts: *const iovec, count: usize) -> bool {
     // SAFETY: by the caller's contract `parts` has `count` readable entries.
     (0..count).any(|at| unsafe { (*parts.add(at)).iov_len } > 0)
 }
 
-/// Whether a message that the kernel has read takes any bytes.
+/// Whether a message that the kernel has read has room for any byte.
 unsafe fn has_room(message: *const msghdr) -> bool {
     // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call.
     unsafe { any_room((*message).msg_iov, (*message).msg_iovlen) }
 }
 
-/// A recvmsg on a descriptor of ours.
+/// recvmsg on an accelerated connection.
 unsafe fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> Option<ssize_t> {
     if !fdtable::is_ours(fd) || message.is_null() {
         return None;
@@ -220,7 +220,7 @@ unsafe fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> Opti
     }
 }
 
-/// A sendmsg on a descriptor of ours.
+/// sendmsg on an accelerated connection.
 unsafe fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> Option<ssize_t> {
     if !fdtable::is_ours(fd) || message.is_null() {
         return None;
@@ -267,7 +267,8 @@ pub(super) unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr
     }
 }
 
-/// One after another until `one` fails or `enough` says so; the first one's failure is the call's.
+/// Processes messages one after another until `one` fails or `enough` returns `true`. Only a failure of the first one
+/// is returned as the call's failure.
 unsafe fn each(
     messages: *mut mmsghdr,
     count: c_uint,
@@ -315,7 +316,7 @@ pub(super) unsafe extern "C-unwind" fn recvmmsg(
             // the call and `timeout` is null or points to a time.
             unsafe { receive_message(fd, message, (flags & !libc::MSG_WAITFORONE) | wait) }
         };
-        // The time-out counts between messages only (recvmmsg(2), bugs).
+        // The time-out is checked between messages only (recvmmsg(2), bugs).
         let enough = || limit.is_some_and(|at| sys::monotonic_nanos() >= at);
         // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for the
         // call and `timeout` is null or points to a time.
@@ -375,7 +376,7 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
 /// io::receive or io::send.
 pub type Move = unsafe fn(c_int, &[iovec], c_int) -> Option<Result<usize, sys::Errno>>;
 
-/// A list of buffers on a descriptor of ours.
+/// A list of buffers on an accelerated connection.
 ///
 /// # Safety
 /// As readv and writev.
@@ -437,7 +438,7 @@ pub(super) unsafe extern "C-unwind" fn send(
     unsafe { send_one(fd, from, len, flags).unwrap_or_else(|| real::send(fd, from, len, flags)) }
 }
 
-/// sendto(2); a connected stream socket ignores the address, unless MSG_FASTOPEN asks to connect.
+/// sendto(2); a connected stream socket ignores the address, unless MSG_FASTOPEN requests a connection.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn sendto(
     fd: c_int,

@@ -1,4 +1,4 @@
-//! Waiting: poll, select, epoll, with all their spellings.
+//! Waiting: poll, select, epoll, in all variants.
 
 use core::slice;
 
@@ -13,7 +13,7 @@ fn of_millis(timeout: c_int) -> Option<u64> {
     u64::try_from(timeout).ok().map(|ms| ms * 1_000_000)
 }
 
-/// Nanoseconds of a time-out; null: for ever. `Err` for an ill-formed one.
+/// Nanoseconds of a time-out; null: no limit. `Err` for an ill-formed one.
 ///
 /// # Safety
 /// `time` must be null or readable.
@@ -33,7 +33,7 @@ fn nanos(seconds: time_t, fraction: i64, unit: i64) -> Result<Option<u64>, sys::
     Ok(Some((seconds as u64).saturating_mul(1_000_000_000).saturating_add((fraction * unit) as u64)))
 }
 
-/// The program's poll set, if it concerns us.
+/// The program's poll set, if the filter serves any descriptor in it.
 unsafe fn ours<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
     if fds.is_null() || count == 0 || count as usize > fdtable::DESCRIPTORS_MAX {
         return None;
@@ -61,8 +61,8 @@ fn poll_ours(set: &mut [pollfd], timeout: c_int) -> c_int {
     c_int_result(unsafe { poll_ops::poll(set, of_millis(timeout), core::ptr::null()) })
 }
 
-/// The kernel's poll; where an epoll set became ours meanwhile, what the kernel told of it may have been ours: ours then
-/// asks anew.
+/// The kernel's poll. If the filter began to serve an epoll set meanwhile, the kernel may have reported the filter's
+/// own events of it: the call is then repeated by the filter.
 unsafe fn or_late(
     fds: *mut pollfd,
     count: nfds_t,
@@ -168,7 +168,7 @@ pub(super) unsafe extern "C-unwind" fn select(
         // SAFETY: by the caller's contract each set is null or covers `count` descriptors and `timeout` is null or
         // points to a time.
         let t = unsafe { timeout.read_unaligned() };
-        // Linux takes more than a second's worth of microseconds.
+        // Linux accepts more than a second's worth of microseconds.
         nanos(t.tv_sec.saturating_add(t.tv_usec.div_euclid(1_000_000)), t.tv_usec.rem_euclid(1_000_000), 1000)
     };
     let began = sys::monotonic_nanos();
@@ -176,7 +176,7 @@ pub(super) unsafe extern "C-unwind" fn select(
     // points to a time; no mask.
     let result = limit.and_then(|ns| unsafe { sets.select(count, ns, core::ptr::null()) });
     if let Ok(Some(ns)) = limit {
-        // Linux tells how much time is left.
+        // Linux stores the remaining time.
         let left = ns.saturating_sub(sys::monotonic_nanos() - began) / 1000;
         let remaining = timeval { tv_sec: (left / 1_000_000) as i64, tv_usec: (left % 1_000_000) as i64 };
         // SAFETY: by the caller's contract each set is null or covers `count` descriptors and `timeout` is null or
@@ -239,7 +239,7 @@ pub(super) unsafe extern "C-unwind" fn epoll_ctl(
     unsafe { real::epoll_ctl(epoll, operation, fd, event) }
 }
 
-/// What all spellings of epoll_wait do; `kernel` is the next library's part.
+/// The common part of all variants of epoll_wait; `kernel` is the next library's function.
 unsafe fn epoll_any(
     set: c_int,
     events: *mut epoll_event,

@@ -1,7 +1,7 @@
-//! vfork, chroot, fdopen, dprintf: a connection that the filter could not serve afterwards is given to the agent before.
+//! vfork, chroot, fdopen, dprintf: a connection that the filter could not serve afterwards is first given to the agent.
 //!
-//! The functions are reached with their arguments as they are, some of them variadic: each entry saves the argument registers,
-//! lets connections leave, and goes on at the next library's function.
+//! The functions receive their arguments unchanged, some of them variadic: each entry point saves the argument
+//! registers, makes connections leave, and continues in the next library's function.
 
 use core::ffi::c_char;
 
@@ -11,18 +11,20 @@ use crate::handover::{self, Which};
 use crate::next::Next;
 use crate::ops::sockets;
 
-/// Before the C library makes a stream of a descriptor or prints to it: it reads and writes past us, so that the connection must
-/// be the kernel's.
+/// Called before the C library makes a stream of a descriptor or prints to it: it reads and writes without calling the
+/// filter, so the connection must be a kernel socket.
 extern "C" fn before_stream(fd: c_int) {
     handover::leave(Which::Of(fd));
 }
 
-/// Before vfork: 1 where fork must do instead, as a child that shares our memory cannot be given connections.
+/// Called before vfork: returns 1 if fork must be used instead, since a child that shares the parent's memory cannot be
+/// given connections.
 extern "C" fn fork_instead() -> usize {
     usize::from(handover::any_for_child())
 }
 
-/// Entry points that run a function, which gets the first argument, and go on at the next library's function of the same name.
+/// Entry points that call a function with the first argument and continue in the next library's function of the same
+/// name.
 macro_rules! entry {
     ($($before:ident: $name:ident,)*) => {
         mod next {
@@ -30,7 +32,7 @@ macro_rules! entry {
             pub static $name: super::Next = super::Next::new(concat!(stringify!($name), "\0"));)*
         }
 
-        /// Looks all functions up: a child between fork and exec had better not.
+        /// Resolves all functions, which a child between fork and exec should not do.
         pub fn resolve() {
             $(next::$name.get();)*
             VFORK.get();
@@ -53,7 +55,7 @@ macro_rules! entry {
                 "push r9",
                 "push rax",
                 "sub rsp, 136",
-                // Arguments of dprintf may be there.
+                // The register may hold arguments of dprintf.
                 "movups [rsp], xmm0",
                 "movups [rsp + 16], xmm1",
                 "movups [rsp + 32], xmm2",
@@ -102,8 +104,8 @@ entry! {
 
 static VFORK: Next = Next::new("vfork\0");
 
-/// vfork(2), or fork(2) where there are connections that the child may want: a child of vfork returns through its parent's
-/// stack, so that the frame must be gone before the kernel is asked.
+/// vfork(2), or fork(2) if there are connections that the child may use. A child of vfork returns through its parent's
+/// stack, so this function's frame must be gone before the system call.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn vfork() -> c_int {
@@ -131,7 +133,7 @@ extern "C" fn forked() -> c_int {
     unsafe { libc::fork() }
 }
 
-/// chroot(2): who shuts itself in attaches first. A session of vsftpd does so before it listens for data.
+/// chroot(2): the process attaches to the agent first. A session of vsftpd calls it before it listens for data.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn chroot(path: *const c_char) -> c_int {
     static NEXT: Next = Next::new("chroot\0");

@@ -1,4 +1,4 @@
-//! Signal handlers: the program's business, but what they ask for is noted.
+//! Signal handlers: installed unchanged, and their flags are recorded.
 
 use libc::{c_int, sighandler_t};
 

@@ -1,4 +1,4 @@
-//! Sockets: making, naming, setting, connecting.
+//! Sockets: creation, names, options, connecting.
 
 use libc::{c_int, c_void, sockaddr, socklen_t};
 
@@ -19,7 +19,7 @@ pub(super) unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protoc
 /// bind(2)
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
-    // A connection is bound already, whatever its placeholder knows.
+    // An accelerated connection is bound already, although its placeholder may not be.
     if fdtable::is_ours(fd) && options::is_connection(fd) {
         return c_int_result(Err(libc::EINVAL));
     }
@@ -141,10 +141,10 @@ pub(super) unsafe extern "C-unwind" fn getpeername(
     unsafe { real::getpeername(fd, address, len) }
 }
 
-/// Runs `call`, once more where the connection left for the agent's care meanwhile, as another thread forks: the kernel was
-/// asked of one socket, or of the other.
+/// Runs `call`, and repeats it if the connection was given to the agent meanwhile, because another thread forked: the
+/// kernel was called for one socket or for the other.
 ///
-/// `told` says of which results the connection itself is the source, and not the kernel: they stand.
+/// `is_final` returns for which results the connection itself, not the kernel, is the source; these are not repeated.
 fn settled(fd: c_int, is_final: impl FnOnce(c_int) -> bool, mut call: impl FnMut() -> c_int) -> c_int {
     let before = fdtable::entry(fd);
     let errno = sys::errno();
@@ -168,7 +168,7 @@ pub(super) unsafe extern "C-unwind" fn getsockopt(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> c_int {
-    // An error that was told once is told no more.
+    // An error is returned once only, so it must not be queried again.
     let is_final = |result| match level {
         libc::SOL_SOCKET => name == libc::SO_ERROR,
         level => level == libc::IPPROTO_TCP && result == 0,
@@ -214,7 +214,7 @@ unsafe fn get_option(fd: c_int, level: c_int, name: c_int, value: *mut c_void, l
     // SAFETY: by the caller's contract `value` is writable for `*len` bytes, and `len` for one length.
     let result = unsafe { real::getsockopt(fd, level, name, value, len) };
     let is_info = (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO);
-    // What no proxy can tell of: listeners, connections that are not there yet or no more.
+    // Sockets of which no proxy has the state: listeners, and connections that are not established or have ended.
     if is_info
         && result == 0
         && fdtable::is_ours(fd)

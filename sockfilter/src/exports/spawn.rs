@@ -1,4 +1,5 @@
-//! posix_spawn and pidfd_spawn: their children get the connections that stay open over exec, and those that the file actions duplicate.
+//! posix_spawn and pidfd_spawn: their children get the connections that stay open over exec, and those that file
+//! actions duplicate.
 
 use core::ffi::{c_char, c_void};
 
@@ -17,12 +18,12 @@ static SPAWN_BY_PATH: Next = Next::new("posix_spawnp\0");
 static PIDFD_SPAWN: Next = Next::new("pidfd_spawn\0");
 static PIDFD_SPAWN_BY_PATH: Next = Next::new("pidfd_spawnp\0");
 
-/// Looks all functions up.
+/// Resolves all functions.
 pub(super) fn resolve() {
     for next in [&INIT, &DESTROY, &ADD_DUP2, &SPAWN, &SPAWN_BY_PATH] {
         next.get();
     }
-    // Of glibc 2.39 and later.
+    // Available in glibc 2.39 and later.
     for next in [&PIDFD_SPAWN, &PIDFD_SPAWN_BY_PATH] {
         next.find();
     }
@@ -42,7 +43,7 @@ unsafe extern "C" fn posix_spawn_file_actions_destroy(actions: *mut c_void) -> c
     call_next!(DESTROY, fn(*mut c_void) -> c_int, (actions))
 }
 
-/// posix_spawn_file_actions_adddup2(3). What cannot be remembered until the child is made leaves at once.
+/// posix_spawn_file_actions_adddup2(3). A connection that cannot be recorded until the child is created leaves at once.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int {
     let result = call_next!(ADD_DUP2, fn(*mut c_void, c_int, c_int) -> c_int, (actions, fd, new));
@@ -52,7 +53,7 @@ unsafe extern "C" fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: 
     result
 }
 
-/// Connections that the child will have leave; whether it will have a socket that means nothing without the filter.
+/// Makes the child's connections leave; returns whether the child gets a socket that is useless without the filter.
 fn before_spawn(actions: *const c_void) -> bool {
     before_exec();
     let mut any = handover::any_over_exec();
@@ -75,7 +76,7 @@ macro_rules! spawn {
             arguments: Strings,
             environment: Strings,
         ) -> c_int {
-            // As from a C library that has the function on a kernel that cannot: programs have another way then.
+            // The result of a C library that has the function on a kernel that lacks it: programs then use another way.
             if $next.find().is_null() {
                 return libc::ENOSYS;
             }

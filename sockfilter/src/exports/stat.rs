@@ -1,9 +1,9 @@
-//! fstat and its kin, by which a program learns which socket a descriptor is.
+//! fstat and its variants, by which a program identifies a socket.
 //!
-//! The placeholder answers, and goes on to answer until the connection is given to the agent: then another socket stands in its
-//! place, with another inode. A program that inherited its listener is one of several that serve together, and its connections may
-//! go on to others: those may compare inodes (Dovecot's imap with what imap-login wrote). So a connection whose inode such a program
-//! asks for is given to the agent before, and keeps that inode.
+//! The placeholder answers until the connection is given to the agent; then another socket replaces it, with another
+//! inode. A program that inherited its listener is one of several that serve together, and its connections may be
+//! passed to others, which may compare inodes (Dovecot's imap with the one that imap-login wrote). So a connection
+//! whose inode such a program queries is first given to the agent, and then keeps that inode.
 
 use core::ffi::{c_char, c_void};
 
@@ -27,7 +27,7 @@ macro_rules! stat {
             #[doc = concat!(stringify!($name), "(2)")]
             #[unsafe(no_mangle)]
             pub(super) unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
-                // With AT_EMPTY_PATH the descriptor itself is meant.
+                // With AT_EMPTY_PATH the call refers to the descriptor itself.
                 if true $(&& $flags & libc::AT_EMPTY_PATH != 0)? {
                     before($fd);
                 }
@@ -35,7 +35,7 @@ macro_rules! stat {
             }
         )*
 
-        /// Looks all functions up.
+        /// Resolves all functions.
         pub(super) fn resolve() {
             $($next.get();)*
         }
@@ -50,7 +50,7 @@ stat! {
     statx: STATX(fd: c_int, path: *const c_char, flags: c_int, mask: c_uint, into: *mut c_void), fd, where flags;
 }
 
-/// What programs call that were linked to a glibc before 2.33; `version` has one value on x86-64.
+/// Called by programs linked to a glibc before 2.33; `version` has one value on x86-64.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __fxstat(_version: c_int, fd: c_int, into: *mut c_void) -> c_int {
     // SAFETY: the caller passes what fstat requires.

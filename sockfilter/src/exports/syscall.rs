@@ -1,4 +1,4 @@
-//! syscall(2): programs that name a call of sockets or descriptors by its number get what the function of that name does.
+//! syscall(2): a socket or descriptor call by its number has the behaviour of the function of that name.
 
 use libc::{c_int, c_long, c_uint};
 
@@ -6,13 +6,13 @@ use super::{descriptors, exec, io, poll, processes, sockets, stat, transfer};
 use crate::ops::select::Sets;
 use crate::{fork, signals, sys};
 
-/// Bytes of the kernel's signal set: it refuses every other length.
+/// Bytes of the kernel's signal set; the kernel refuses every other length.
 const MASK_LEN: usize = 8;
-/// Where struct clone_args has its stack, and how long it is at least.
+/// Offset of the stack in struct clone_args, and the smallest length of the structure.
 const CLONE_STACK: usize = 40;
 const CLONE_ARGS_MIN: usize = 64;
 
-/// syscall(2). A clone that brings a stack of its own must return on it, with nothing of ours in between.
+/// syscall(2). A clone with a stack of its own must return on it, without a frame of the filter in between.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 unsafe extern "C" fn syscall() -> c_long {
@@ -47,7 +47,8 @@ extern "C" fn failed(raw: isize) -> c_long {
     -1
 }
 
-/// The call by its number; arguments that it has not are whatever the registers held, and are not looked at.
+/// Performs the call by its number; arguments that it does not have contain whatever the registers held, and are not
+/// used.
 unsafe extern "C-unwind" fn dispatch(
     number: c_long,
     a: usize,
@@ -113,7 +114,8 @@ unsafe extern "C-unwind" fn dispatch(
             libc::SYS_epoll_pwait2 if e == 0 || f == MASK_LEN => {
                 poll::epoll_pwait2(fd, b as _, c as c_int, d as _, e as _)
             }
-            // Rings of the kernel's own read and write past us: libraries fall back to what they did before.
+            // io_uring reads and writes without calling the filter: it is refused, so that libraries use their other
+            // methods.
             libc::SYS_io_uring_setup => return failed(-(libc::ENOSYS as isize)),
             libc::SYS_fstat => stat::fstat(fd, b as _),
             libc::SYS_execve => exec::execve(a as _, b as _, c as _),
@@ -138,7 +140,8 @@ unsafe extern "C-unwind" fn dispatch(
     c_long::from(result)
 }
 
-/// pselect6: a set that concerns us; others are the kernel's, which tells how much time is left.
+/// pselect6 with a descriptor that the filter serves; other calls are passed to the kernel, which stores the remaining
+/// time.
 ///
 /// # Safety
 /// The arguments must be what the call takes.
@@ -159,7 +162,7 @@ unsafe fn pselect6(a: [usize; 6]) -> c_long {
     }
 }
 
-/// Whether clone3 is asked for a child with a memory and a stack of its own.
+/// Whether clone3 is called for a child with memory and a stack of its own.
 ///
 /// # Safety
 /// `arguments` must be null or have `len` readable bytes.
@@ -179,7 +182,7 @@ fn passed(raw: isize) -> c_long {
     if (-4095..0).contains(&raw) { failed(raw) } else { raw as c_long }
 }
 
-/// A clone that copies memory is a fork, whatever it is called.
+/// A clone that copies the memory counts as a fork.
 fn forking(clone: impl FnOnce() -> isize) -> c_long {
     fork::prepare();
     let raw = clone();

@@ -1,4 +1,4 @@
-//! Bytes between sockets and files or pipes, and at offsets.
+//! Transfers between sockets and files or pipes, and reading and writing at offsets.
 
 use libc::{c_int, c_uint, iovec, off_t, size_t, ssize_t};
 
@@ -63,11 +63,11 @@ pub(super) unsafe extern "C-unwind" fn splice(
     ending::or_reset(from, moved, len > 0)
 }
 
-/// Flags of preadv2 and pwritev2 that a socket knows; RWF_NOWAIT is the one that matters.
+/// Flags of preadv2 and pwritev2 that a socket accepts; only RWF_NOWAIT has an effect.
 const RWF_KNOWN: c_int = 0x1f;
 const RWF_NOWAIT: c_int = 8;
 
-/// preadv2 and pwritev2 without a position, on a descriptor of ours.
+/// preadv2 and pwritev2 without a position, on an accelerated connection.
 unsafe fn at_no_offset(
     fd: c_int,
     parts: *const iovec,

@@ -1,5 +1,5 @@
-//! Options of connections that the agent carries: a Unix socket has none of TCP's, so their values are kept here, and a TCP
-//! socket made for the moment says what the kernel would.
+//! Options of connections that the agent carries. A Unix socket has no TCP options, so their values are kept here, and
+//! a temporary TCP socket provides the kernel's answers.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::engine::ENGINE;
 use crate::lock;
 use crate::sys::{self, Errno, syscall};
 
-/// What a connection's placeholder is asked for before the agent carries it: all ints.
+/// The options, all ints, that are read from a connection's placeholder before the agent carries it.
 const KEPT: [(c_int, c_int); 8] = [
     (libc::IPPROTO_TCP, libc::TCP_NODELAY),
     (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
@@ -28,7 +28,7 @@ pub fn keeps(level: c_int) -> bool {
     matches!(level, libc::IPPROTO_TCP | libc::IPPROTO_IP | libc::IPPROTO_IPV6)
 }
 
-/// The options of a connection that its placeholder `fd` has, to be kept.
+/// Reads the options of a connection from its placeholder `fd`.
 pub fn options_of(fd: c_int) -> Arc<Vec<SetOption>> {
     let known = KEPT.into_iter().filter_map(|(level, name)| {
         let (mut value, mut len) = ([0; OPTION_LEN_MAX], size_of::<c_int>() as socklen_t);
@@ -40,7 +40,7 @@ pub fn options_of(fd: c_int) -> Arc<Vec<SetOption>> {
     Arc::new(known.collect())
 }
 
-/// A TCP socket that has what is kept of a connection.
+/// A temporary TCP socket with the kept options of a connection.
 struct Scratch(c_int);
 
 impl Scratch {
@@ -69,7 +69,8 @@ fn known(index: usize) -> Result<(c_int, Arc<Vec<SetOption>>), Errno> {
         .ok_or(libc::EBADF)
 }
 
-/// getsockopt() at a level that is kept here, or of what a Unix socket would tell of itself; `None`: its own answer is right.
+/// getsockopt() at a level that is kept here, or of a value that differs for a Unix socket; `None`: the socket's own
+/// answer is right.
 ///
 /// # Safety
 /// `value` must have `*len` writable bytes, `len` be readable and writable.
@@ -94,7 +95,7 @@ pub unsafe fn get(
     }))
 }
 
-/// setsockopt() at a level that is kept here: refused where the kernel refuses it of TCP.
+/// setsockopt() at a level that is kept here; refused if the kernel refuses it for TCP.
 ///
 /// # Safety
 /// `value` must have `len` readable bytes.

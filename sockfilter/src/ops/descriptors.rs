@@ -1,4 +1,4 @@
-//! close, dup and their kin: descriptors come and go, descriptions end with their last one.
+//! close, dup and their variants: a description ends with its last descriptor.
 
 use libc::{c_int, c_uint};
 
@@ -10,23 +10,24 @@ use crate::sys::{self, Errno, syscall};
 use crate::{bootstrap, cancel, deferred, lock, real, signals};
 
 impl Engine {
-    /// A descriptor stops referring to its description, which ends if it was the last.
+    /// Clears a descriptor that refers to this description, which ends if it was the last.
     pub fn release_descriptor(&mut self, fd: c_int, index: usize) {
-        // Else a signal handler was first.
+        // Otherwise a signal handler has cleared it before.
         if fdtable::remove_if(fd, index) {
             self.count_references(index, -1);
         }
     }
 
-    /// A number means nothing here any more: it is to be closed, or it was closed past us (as fclose in the C library does), since
-    /// the kernel has just given it out.
+    /// Clears a descriptor that is about to be closed, or that was closed without the filter's notice (as by fclose in
+    /// the C library), since the kernel has just returned its number again.
     pub fn drop_descriptor(&mut self, fd: c_int) {
         if let Some(index) = fdtable::take(fd) {
             self.count_references(index, -1);
         }
     }
 
-    /// Descriptors refer to a description or do so no more, beside what signal handlers have left to be counted.
+    /// Changes the number of descriptors that refer to a description, together with the changes left by signal
+    /// handlers.
     fn count_references(&mut self, index: usize, change: i32) {
         let Some(d) = self.descriptions.get_mut(index) else { return };
         let references = d.references.saturating_add_signed(change.saturating_add(deferred::take(index)));
@@ -34,27 +35,27 @@ impl Engine {
             d.references = references;
         } else if d.calls > 0 {
             d.references = 0;
-            // Who polls it is to find the number closed.
+            // Threads that poll it must find the descriptor closed.
             d.waiters.iter().copied().for_each(sys::signal);
         } else {
             self.end(index);
         }
     }
 
-    /// A thread is about to sleep in a call on a description.
+    /// Records that a thread is about to sleep in a call on a description.
     pub fn begin_call(&mut self, index: usize) {
         if let Some(d) = self.descriptions.get_mut(index) {
             d.calls += 1;
         }
     }
 
-    /// The call is over. With the last one a description ends that was closed meanwhile.
+    /// Records the end of a call. A description that was closed meanwhile ends with its last call.
     pub fn end_call(&mut self, id: DescriptionId) {
         if !self.descriptions.is_current(id) {
             return;
         }
         let Some(d) = self.descriptions.get_mut(id.index) else { return };
-        // In a child whose parent was forked by a signal handler the call is not counted.
+        // In a child that was forked by a signal handler the call is not counted.
         let last = d.calls <= 1;
         if last && d.references == 0 {
             self.end(id.index);
@@ -63,7 +64,7 @@ impl Engine {
         }
     }
 
-    /// Counts again what signal handlers have closed and duplicated.
+    /// Applies the reference changes of signal handlers.
     fn settle(&mut self) {
         while deferred::take_any() {
             for index in 0..self.descriptions.slots() {
@@ -82,28 +83,29 @@ impl Shared for Engine {
     }
 
     fn before_unlock(&mut self) {
-        // First: a connection that ends here may have something to say.
+        // First, since the end of a connection here may create work.
         self.settle();
         self.keep_others_awake();
     }
 }
 
-/// Responsible affair the end of a number is.
+/// The part that is responsible for closing a descriptor.
 enum Responsible {
-    /// The kernel's alone.
+    /// The kernel alone.
     Kernel,
-    /// The filter's own number, which the program may not touch.
+    /// The filter: its own descriptor, which the program must not close.
     Filter,
-    /// The engine's, before the kernel's.
+    /// The engine, then the kernel.
     Engine,
 }
 
 fn responsible(fd: c_int) -> Responsible {
     match fdtable::entry(fd) {
         Entry::Kernel => Responsible::Kernel,
-        // In a vfork child the tables are the parent's: nothing of ours may change, and exec closes ours anyway.
+        // In a vfork child the tables are the parent's and must not change; exec closes the filter's descriptors
+        // anyway.
         _ if !bootstrap::owns_tables() => Responsible::Kernel,
-        // Our own code, or a signal handler that interrupts it.
+        // The filter's own code, or a signal handler that interrupts it.
         _ if lock::inside() => {
             deferred::closed(fd);
             Responsible::Kernel
@@ -119,15 +121,15 @@ impl Engine {
         self.drop_descriptor(fd);
     }
 
-    /// Both parts of closing a number, with the lock held: a child that another thread forks has it open, with what it means
-    /// here, or has not. A placeholder's close never waits.
+    /// Closes a descriptor and clears its entry with the lock held, so that a child forked by another thread has both
+    /// or neither. Closing a placeholder never waits.
     fn close(&mut self, fd: c_int) -> Result<usize, Errno> {
         self.let_go(fd);
-        // SAFETY: no pointers. The caller owns the descriptor.
+        // SAFETY: the call takes no pointers, and the program that called close owns the descriptor.
         unsafe { syscall!(libc::SYS_close, fd) }
     }
 
-    /// Both parts of duplicating, likewise; `over` is the number that is to be replaced.
+    /// Duplicates a descriptor and its entry, likewise; `over` is the descriptor to be replaced.
     fn duplicate(
         &mut self,
         old: c_int,
@@ -135,27 +137,27 @@ impl Engine {
         make: impl FnOnce() -> Result<usize, Errno>,
     ) -> Result<usize, Errno> {
         over.into_iter().for_each(|fd| self.outlive(fd));
-        // A handler could close a number, and have it made anew, between the two.
+        // A signal handler could close a descriptor and have its number reused between the two.
         let (new, copied) = signals::undisturbed(|| {
             let new = make()?;
             Ok::<_, Errno>((new, fdtable::copy(old, new as c_int)))
         })?;
-        // In this order: they may be the same.
+        // In this order, since both may be the same description.
         copied.now.into_iter().for_each(|index| self.count_references(index, 1));
         copied.before.into_iter().for_each(|index| self.count_references(index, -1));
         Ok(new)
     }
 }
 
-/// Before the C library closes `fd` past close(2): lets go of it.
+/// Clears `fd` before the C library closes it without calling close(2).
 pub fn let_go(fd: c_int) {
     if let Responsible::Engine = responsible(fd) {
         ENGINE.with(|engine| engine.let_go(fd));
     }
 }
 
-/// dup, dup2 and their kin: `make` is the kernel's part, `over` the number that the duplicate is to have, where the program
-/// says so. `None`: it does not concern us.
+/// dup, dup2 and their variants: `make` is the kernel's part, `over` the number for the duplicate if the program
+/// specifies one. `None`: the filter is not concerned.
 pub fn duplicate(
     old: c_int,
     over: Option<c_int>,
@@ -177,7 +179,7 @@ pub fn duplicate(
     Some(ENGINE.with(|engine| engine.duplicate(old, over, make)))
 }
 
-/// close(): `None` means that the kernel shall do it.
+/// close(); `None` means that the kernel has to do it.
 pub fn close(fd: c_int) -> Option<Result<usize, Errno>> {
     match responsible(fd) {
         Responsible::Kernel => None,
@@ -208,7 +210,7 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
             }
             from = number + 1;
         } else if let Responsible::Engine = responsible(fd) {
-            // With CLOSE_RANGE_UNSHARE the kernel closes them in a table of this thread's own.
+            // With CLOSE_RANGE_UNSHARE the kernel closes them in a separate table of this thread.
             ENGINE.with(
                 |engine| {
                     if flags == 0 { engine.close(fd).map_or((), drop) } else { engine.let_go(fd) }

@@ -1,8 +1,10 @@
-//! How a connection that the agent carries ended: its Unix socket gives the end of the stream when the client has ended it, and
-//! also when the agent is gone, or has closed it because the client reset the connection. A cut upload must not look whole.
+//! How a connection that the agent carries has ended. Its Unix socket reports the end of the stream when the client has
+//! ended it, but also when the agent is gone or has closed it because the client reset the connection. A truncated
+//! upload must not look complete.
 //!
-//! The sign of a true end is a name (autobind(7)) of the agent's socket, given before the end; every process with a descriptor of the
-//! other one can see it. A name of our own says that nobody is to be told any more: the program ended its reading, or was told.
+//! A true end is signed: before it, the agent binds its socket to a name (autobind(7)), which every process with a
+//! descriptor of the other socket can see. A name of this process's own socket means that no reset is to be reported
+//! any more: the program ended reading, or the reset was reported.
 
 use core::ffi::c_void;
 
@@ -13,7 +15,8 @@ use crate::fdtable::{self, Entry};
 use crate::inherit::Mark;
 use crate::sys::{self, syscall};
 
-/// What recv and its kin tell: `received`, or ECONNRESET where that is an end that is none. Bytes were `wanted`, or not.
+/// The result of recv and its variants: `received`, or ECONNRESET for an end of the stream that is not signed.
+/// `wanted`: whether the program requested any bytes.
 #[inline]
 pub fn or_reset(fd: c_int, received: ssize_t, wanted: bool) -> ssize_t {
     if received == 0 && wanted && matches!(fdtable::entry(fd), Entry::Carried(_)) && was_cut(fd) {
@@ -22,17 +25,17 @@ pub fn or_reset(fd: c_int, received: ssize_t, wanted: bool) -> ssize_t {
     received
 }
 
-/// Whether the stream ended without its sign; told once, as the kernel tells a reset.
+/// Whether the stream ended without its sign. Returns `true` once, as the kernel reports a reset once.
 #[cold]
 fn was_cut(fd: c_int) -> bool {
-    // The number may have been closed past us, and be another's now.
+    // The descriptor may have been closed without the filter's notice, and refer to another file now.
     if !matches!(Mark::of(fd), Some(Mark::Carried { .. })) {
         return false;
     }
     let mut fds = [libc::pollfd { fd, events: 0, revents: 0 }];
     // SAFETY: one entry; it does not wait.
     let polled = unsafe { syscall!(libc::SYS_poll, fds.as_mut_ptr(), 1, 0) };
-    // The agent has its end still: the client has shut down. Programs in a sandbox get no further, mostly.
+    // The agent still has its end: the client has shut down. Sandboxed programs mostly get no further.
     if polled != Ok(1) || fds[0].revents & libc::POLLHUP == 0 {
         return false;
     }
@@ -43,7 +46,7 @@ fn was_cut(fd: c_int) -> bool {
     true
 }
 
-/// Before shutdown(): whoever ends reading sees the end of the stream from then on.
+/// Called before shutdown(): after ending its reading direction a program sees the end of the stream.
 pub fn before_shutdown(fd: c_int, how: c_int) {
     if matches!(how, libc::SHUT_RD | libc::SHUT_RDWR) && matches!(fdtable::entry(fd), Entry::Carried(_)) {
         sign(fd);
@@ -60,7 +63,7 @@ pub fn sign(fd: c_int) {
     }
 }
 
-/// Whether getsockname or getpeername tell a name.
+/// Whether getsockname or getpeername returns a name.
 fn is_named(call: c_long, fd: c_int) -> bool {
     let mut address = [0u64; 16];
     let mut len = size_of_val(&address) as libc::socklen_t;

@@ -16,17 +16,18 @@ use crate::lock;
 use crate::sys::{self, Errno, syscall};
 use crate::wait::{self, Busy, Deadline, sooner};
 
-/// Of so many calls that find accelerated members ready, one looks at the kernel's as well.
+/// One in this many calls that find accelerated members ready also polls the kernel's members.
 const KERNEL_TURN: u32 = 4;
 
 static SETS_MADE: AtomicU32 = AtomicU32::new(0);
 
-/// How many sets became ours so far: a call that began before one did may have been told of what is ours in it.
+/// Number of sets that the filter has begun to serve. A call that began before such a change may have received events
+/// of the filter's own registrations.
 pub fn sets_made() -> u32 {
     SETS_MADE.load(Ordering::Relaxed)
 }
 
-/// epoll_ctl(): `None` means that the kernel shall do it.
+/// epoll_ctl(); `None` means that the kernel has to do it.
 ///
 /// # Safety
 /// `event` must be null or readable.
@@ -72,7 +73,7 @@ pub unsafe fn control(
 }
 
 impl Engine {
-    /// The kernel's member may not carry our tag.
+    /// Selects another tag if a kernel member carries the filter's.
     pub(super) fn avoid_tag(&mut self, epoll: c_int, index: usize, event: Option<epoll_event>) {
         if let (Some(Description { kind: Kind::Epoll(set), .. }), Some(event)) =
             (self.descriptions.get_mut(index), event)
@@ -82,7 +83,7 @@ impl Engine {
         }
     }
 
-    /// Remembers where a candidate is registered.
+    /// Records where a candidate is registered.
     fn note_kernel_member(
         &mut self,
         index: usize,
@@ -98,11 +99,12 @@ impl Engine {
         }
     }
 
-    /// A candidate became accelerated: its registrations move from the kernel's sets to ours.
+    /// Moves the registrations of a candidate that became accelerated from the kernel's sets to accelerated ones.
     pub fn move_memberships(&mut self, index: usize) {
         let Some(d) = self.descriptions.get_mut(index) else { return };
         for member in mem::take(&mut d.kernel_sets) {
-            // SAFETY: no event is read when deleting. A set that was closed since gives an error, and has no member.
+            // SAFETY: no event is read when deleting. For a set that was closed since, the call fails and there is no
+            // member.
             let deleted =
                 unsafe { syscall!(libc::SYS_epoll_ctl, member.epoll, libc::EPOLL_CTL_DEL, member.fd, 0) };
             if deleted.is_ok() {
@@ -112,7 +114,8 @@ impl Engine {
         }
     }
 
-    /// The set behind an epoll descriptor, made when its first accelerated member comes, or it and another one meet.
+    /// The set behind an epoll descriptor. It is created when the first accelerated member is added, or when it is
+    /// nested with another set.
     pub(super) fn set_of(&mut self, epoll: c_int) -> Result<DescriptionId, Errno> {
         if let Some(id) = self.of_fd(epoll) {
             return if self.is_epoll(id.index) { Ok(id) } else { Err(libc::EINVAL) };
@@ -134,12 +137,13 @@ impl Engine {
             index
         };
         SETS_MADE.fetch_add(1, Ordering::Relaxed);
-        // Threads may be asleep on the kernel's set, from before it was ours: they look again, and see that it is.
+        // Threads may have begun to sleep on the kernel's set before the filter served it: they poll again and find
+        // that it does.
         sys::signal(wake);
         self.descriptions.id(index).ok_or(libc::ENOSPC)
     }
 
-    /// The set itself, lent so that the engine can be asked meanwhile.
+    /// Takes the set out of its description, so that the engine can be used meanwhile.
     pub(super) fn lend_set(&mut self, id: DescriptionId) -> Option<Box<EpollSet>> {
         let d = self.descriptions.get_mut(id.index).filter(|d| d.generation == id.generation)?;
         match mem::replace(&mut d.kind, Kind::Candidate) {
@@ -191,14 +195,14 @@ impl Engine {
         if operation == libc::EPOLL_CTL_ADD {
             d.sets.push(membership);
         }
-        // What is ready already is told at once, edge-triggered members included.
+        // A member that is ready already is reported at once, also if edge-triggered.
         if self.ready_bits(target) != 0 {
             self.on_member_change(membership);
         }
         Ok(())
     }
 
-    /// The program no longer waits for a listener's connections: other processes get them.
+    /// Records that the program no longer waits for a listener's connections: other processes receive them.
     pub fn lose_interest(&mut self, index: usize) {
         let Some(Description { kind: Kind::Listener(state), .. }) = self.descriptions.get_mut(index) else {
             return;
@@ -209,7 +213,7 @@ impl Engine {
         }
     }
 
-    /// Listeners of a set that a failed attachment kept from the proxies try again.
+    /// Announces listeners of a set that a failed attachment kept from the proxies.
     fn interested(&mut self, set: &mut EpollSet) {
         let is_listener = |id: DescriptionId| {
             matches!(self.descriptions.get(id.index), Some(Description { kind: Kind::Listener(_), .. }))
@@ -226,7 +230,7 @@ impl Engine {
     }
 }
 
-/// The change of a set; returns the member's place.
+/// Changes a set; returns the member's index.
 fn change(
     set: &mut EpollSet,
     operation: c_int,
@@ -251,21 +255,21 @@ fn change(
     }
 }
 
-/// What one look at a set gave.
+/// The result of one check of a set.
 enum Look {
-    /// So many accelerated members are ready; the flag says to look at the kernel's too.
+    /// The number of ready accelerated members; the flag requires the kernel's members to be polled too.
     Ready(usize, bool),
-    /// Something moved: look again.
+    /// Work was done: check again.
     Again,
-    /// Nothing: sleep in the kernel, at most so long.
+    /// Nothing is ready: sleep in the kernel, at most for this time in nanoseconds.
     Sleep(Option<u64>),
-    /// The same for a set that does not wake by itself when something of ours arrives.
+    /// The same for a set that does not wake by itself when an accelerated member becomes ready.
     SleepOutside,
-    /// The descriptor is no set of ours (any more).
+    /// The descriptor is not, or no longer, a set that the filter serves.
     NotOurs,
 }
 
-/// epoll_wait and its kin; `None`: no set of ours.
+/// epoll_wait and its variants; `None`: not a set that the filter serves.
 ///
 /// # Safety
 /// `mask` must be null or point to a signal set.
@@ -283,7 +287,7 @@ pub unsafe fn wait(
     let deadline = Deadline::after(timeout_ns);
     let mut gap = Gap::new();
     let mut counted = false;
-    // The kernel says that something is ready.
+    // The kernel has reported that a member is ready.
     let mut ready = false;
     loop {
         let (look, epoll) = ENGINE.with(|engine| {
@@ -333,7 +337,7 @@ pub unsafe fn wait(
 }
 
 impl Engine {
-    /// Accelerated members that are ready, as many as there is room for.
+    /// Collects the events of ready accelerated members, as many as there is room for.
     pub(super) fn collect(&mut self, id: DescriptionId, events: &mut [epoll_event]) -> Option<usize> {
         let mut set = self.lend_set(id)?;
         let count = set.collect(events, |member| self.ready_bits(member));
@@ -360,7 +364,7 @@ impl Engine {
         if let Some(wakes) = self.wakes() {
             set.follow(epoll, wakes);
         }
-        // On the kernel's turn one place is kept for its members.
+        // On the kernel's turn one entry is reserved for its members.
         let turn = set.turns.wrapping_add(1).is_multiple_of(KERNEL_TURN) && set.has_queued();
         let room = events.len() - usize::from(turn);
         let count = set.collect(events.get_mut(..room).unwrap_or(&mut []), |member| self.ready_bits(member));
@@ -388,7 +392,7 @@ impl Engine {
             return Look::Again;
         }
         set.sleepers += 1;
-        // That of a parent's set wakes threads of the parent as well.
+        // The waker of a parent's set would wake threads of the parent as well.
         let waker = (!set.foreign).then_some(set.wake);
         self.return_set(id, set);
         match self.arm(waker) {

@@ -1,4 +1,4 @@
-//! epoll_wait's sleep in the kernel, and what is done with what the kernel found.
+//! epoll_wait's sleep in the kernel, and the processing of its result.
 
 use core::ffi::c_void;
 
@@ -11,8 +11,9 @@ use crate::sys::{self, Errno};
 use crate::wait::Deadline;
 use crate::{cancel, lock, real};
 
-/// The kernel's wait: to the nanosecond where the time-out is no whole milliseconds and the kernel can, else to the
-/// millisecond, rounded up: never awake before the time.
+/// The kernel's wait. A time-out that is not a whole number of milliseconds is exact if the kernel supports it, else
+/// rounded up to a
+/// millisecond, so that the call never returns early.
 ///
 /// # Safety
 /// As epoll_pwait.
@@ -38,12 +39,12 @@ unsafe fn sleep(
     unsafe { real::epoll_pwait(epoll, events, count, millis, mask) }
 }
 
-/// A thread that slept on a set was cancelled.
+/// Releases the registrations of a thread that was cancelled while it slept on a set.
 ///
 /// # Safety
 /// `set` must point to the set's id.
 unsafe extern "C" fn cancelled(set: *mut c_void) {
-    // SAFETY: by the caller's contract `set` is writable for `len` bytes.
+    // SAFETY: by this function's contract `set` points to a `DescriptionId`.
     let id = unsafe { *set.cast::<DescriptionId>() };
     ENGINE.with(|engine| {
         engine.wake_sleeper(id);
@@ -57,16 +58,17 @@ pub(super) struct Nap {
     pub id: DescriptionId,
     /// A descriptor of it.
     pub epoll: c_int,
-    /// Events that were found before.
+    /// Number of events found before.
     pub found: usize,
-    /// How long at most, in nanoseconds.
+    /// Time limit of this sleep, in nanoseconds.
     pub time_ns: Option<u64>,
-    /// When the call ends.
+    /// The deadline of the call.
     pub deadline: Deadline,
 }
 
-/// Waits in the kernel and takes our own events out. How many of the program's there are, with those found before, which
-/// ends the call as an error does; `None`: it goes on.
+/// Waits in the kernel and removes the filter's own events. Returns the number of the program's events, with those
+/// found before;
+/// this, like an error, ends the call. `None`: the call continues.
 ///
 /// # Safety
 /// `mask` must be null or point to a signal set.
@@ -79,7 +81,7 @@ pub(super) unsafe fn kernel_wait(
     let count = c_int::try_from(rest.len()).unwrap_or(c_int::MAX);
     let errno = sys::errno();
     let mut sleeper = nap.id;
-    // SAFETY: `rest` is writable for `count` entries; the caller vouches for the mask.
+    // SAFETY: `rest` is writable for `count` entries; `mask` is null or a signal set by this function's contract.
     let slept = cancel::guarded(&mut sleeper, cancelled, || unsafe {
         sleep(nap.epoll, rest.as_mut_ptr(), count, nap.time_ns, mask)
     });
@@ -96,7 +98,7 @@ pub(super) unsafe fn kernel_wait(
 }
 
 impl Engine {
-    /// A thread sleeps on a set no more.
+    /// Records that a thread no longer sleeps on a set.
     pub(super) fn wake_sleeper(&mut self, id: DescriptionId) {
         if let Some(set) = self.epoll_set(id) {
             set.sleepers = set.sleepers.saturating_sub(1);
@@ -106,8 +108,8 @@ impl Engine {
         }
     }
 
-    /// A number is about to be closed or replaced. Threads that wait on the set behind it do so until their calls end, as
-    /// they do in the kernel.
+    /// Called before a descriptor is closed or replaced. Threads that wait on the set behind it continue to do so until
+    /// their calls end, as in the kernel.
     pub fn outlive(&mut self, fd: c_int) {
         let Entry::Ours(index) = fdtable::entry(fd) else { return };
         let Some(Description { calls: 1.., kind: Kind::Epoll(set), .. }) = self.descriptions.get_mut(index)
@@ -120,8 +122,8 @@ impl Engine {
         }
     }
 
-    /// The descriptor by which a call goes on that began with `epoll`; none that is open where a signal handler closed it
-    /// that interrupted the filter.
+    /// The descriptor by which a call that began with `epoll` continues; -1 if a signal handler that interrupted the
+    /// filter closed it.
     pub(super) fn still_by(&mut self, epoll: c_int, id: DescriptionId) -> c_int {
         if fdtable::entry(epoll) == Entry::Ours(id.index) {
             return epoll;
@@ -129,7 +131,7 @@ impl Engine {
         self.epoll_set(id).and_then(|set| set.outliving).unwrap_or(-1)
     }
 
-    /// What a sleep gave.
+    /// Evaluates the result of a sleep.
     fn slept(
         &mut self,
         nap: &Nap,
@@ -139,7 +141,7 @@ impl Engine {
         let kernel = match slept {
             Ok(kernel) => kernel,
             Err(_) if nap.found > 0 => return Ok(Some(nap.found)),
-            // The number was closed just before the kernel was asked.
+            // The descriptor was closed just before the system call.
             Err(libc::EBADF | libc::EINVAL) if self.has_moved(nap) => return Ok(None),
             Err(errno) => return Err(errno),
         };
@@ -149,7 +151,7 @@ impl Engine {
             return Ok((!ours && nap.deadline.is_over()).then_some(0));
         }
         if ours && nap.found == 0 {
-            // Accelerated members that are ready beside the kernel's.
+            // Accelerated members may be ready besides the kernel's.
             self.progress();
             found += self.collect(nap.id, events.get_mut(found..).unwrap_or(&mut [])).unwrap_or(0);
         }
@@ -161,7 +163,8 @@ impl Engine {
         by >= 0 && by != nap.epoll
     }
 
-    /// Takes our own events out of the `n` that the kernel found. The program's, and whether ours were among them.
+    /// Removes the filter's own events from the `n` that the kernel returned. Returns the number of the program's
+    /// events, and whether there were events of the filter.
     fn strip_own(&mut self, id: DescriptionId, events: &mut [epoll_event], n: usize) -> (usize, bool) {
         let Some(set) = self.epoll_set(id) else { return (n, false) };
         let found = set.strip(events.get_mut(..n).unwrap_or(&mut []));
@@ -175,8 +178,8 @@ impl Engine {
     }
 }
 
-/// The kernel answered a call that did not concern us when it began: a set that became ours meanwhile has events of
-/// ours among them. Returns how many are the program's.
+/// Removes the filter's events from the result of a call that was passed to the kernel before the filter began to serve
+/// the set. Returns the number of the program's events.
 pub fn strip_late(epoll: c_int, events: &mut [epoll_event]) -> usize {
     let Entry::Ours(index) = fdtable::entry(epoll) else { return events.len() };
     if lock::inside() {

@@ -1,4 +1,4 @@
-//! Reading and writing, in all their forms.
+//! Reading and writing, in all variants.
 
 use core::slice;
 
@@ -12,12 +12,12 @@ use crate::lock;
 use crate::sys::{self, Errno, syscall};
 use crate::wait::{Attempt, Deadline, blocking};
 
-/// Parts of a gather list handed on at once; longer lists are written in turns.
+/// Parts of a gather list written at a time; longer lists are written in several steps.
 const PARTS: usize = 64;
 /// Bytes of a file or pipe that are moved at a time.
 pub const FILE_CHUNK: usize = 16 * 1024;
 
-/// Which direction's time-out counts.
+/// The direction whose time-out applies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
     /// SO_RCVTIMEO
@@ -26,8 +26,8 @@ pub enum Direction {
     Send,
 }
 
-/// What is asked for before an operation on a connection of ours: who it is and how long it may take. `None`: the
-/// descriptor is the kernel's after all.
+/// Prepares an operation on an accelerated connection: returns its description and the deadline. `None`: the descriptor
+/// is served by the kernel.
 pub fn prepare(
     fd: c_int,
     flags: c_int,
@@ -67,19 +67,19 @@ pub unsafe fn iovecs<'a>(parts: *const iovec, count: usize) -> Result<&'a [iovec
     if parts.iter().any(|p| isize::try_from(p.iov_len).is_err()) { Err(libc::EINVAL) } else { Ok(parts) }
 }
 
-/// What receiving does with the bytes.
+/// How a receive operation treats the bytes.
 #[derive(Clone, Copy)]
 struct Taking {
-    /// They stay (MSG_PEEK).
+    /// They are not consumed (MSG_PEEK).
     peek: bool,
-    /// They are thrown away (MSG_TRUNC).
+    /// They are discarded (MSG_TRUNC).
     discard: bool,
-    /// Less than all of them is not enough (MSG_WAITALL).
+    /// The call waits until all of them are received (MSG_WAITALL).
     all: bool,
     wanted: usize,
 }
 
-/// recv and its kin on a descriptor of ours; `None`: the kernel's affair.
+/// recv and its variants on an accelerated connection; `None`: the call is passed to the kernel.
 ///
 /// # Safety
 /// `parts` must describe writable memory.
@@ -116,26 +116,26 @@ pub unsafe fn receive(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Result
             Err(Some(errno)) if errno != libc::EAGAIN && done == 0 => Attempt::Done(Err(errno)),
             Err(Some(libc::EAGAIN)) if done == 0 => Attempt::WouldBlock,
             Err(Some(libc::EAGAIN)) if taking.all && !deadline.is_over() => Attempt::Partly,
-            // The end, or an obstacle after bytes: the next call tells it.
+            // The end of the stream, or an error after bytes: the next call reports it.
             Err(_) => Attempt::Done(Ok(done)),
         }
     });
     if done == 0 && result == Err(PASS) {
         return None;
     }
-    // What a time-out or a signal cut short is told as far as it went.
+    // A call interrupted by a timeout or a signal returns the number of bytes already transferred.
     Some(if done > 0 { Ok(done) } else { result })
 }
 
-/// Whether a part lies where no program has memory: the kernel would say EFAULT. Others that cannot be reached are the
-/// program's fault, and end it.
+/// Whether a part lies outside the addresses of any program: the kernel would return EFAULT. Other invalid addresses
+/// fault in the program.
 fn is_nowhere(part: &iovec) -> bool {
     const LOWEST: usize = 4096;
     const HIGHEST: usize = 1 << 47;
     part.iov_len > 0 && !(LOWEST..HIGHEST).contains(&(part.iov_base as usize))
 }
 
-/// Takes (or looks at) what there is, into `parts` from byte `done` on. `Err(None)` is the end of the stream.
+/// Consumes (or peeks at) the available bytes, into `parts` from byte `done` on. `Err(None)` is the end of the stream.
 ///
 /// # Safety
 /// `parts` must describe writable memory, unless the bytes are thrown away.
@@ -189,7 +189,7 @@ unsafe fn take(
     Ok(())
 }
 
-/// Copies what there is and leaves it. With MSG_WAITALL until all is there to be seen.
+/// Copies the available bytes without consuming them. With MSG_WAITALL the call is repeated until all are available.
 ///
 /// # Safety
 /// `parts` must describe writable memory.
@@ -202,7 +202,7 @@ unsafe fn look_at(
 ) -> Result<(), Option<Errno>> {
     *done = 0;
     if app.unread(flow) == 0 {
-        // Tells errors and the end.
+        // Reports errors and the end of the stream.
         return match app.read(now(), flow, &mut [0], true) {
             Ok(_) => Err(None),
             Err(error) => Err(Some(errno_of(error))),
@@ -223,7 +223,7 @@ unsafe fn look_at(
     if over && *done < taking.wanted { Err(None) } else { Ok(()) }
 }
 
-/// send and its kin on a descriptor of ours; `None`: the kernel's affair.
+/// send and its variants on an accelerated connection; `None`: the call is passed to the kernel.
 ///
 /// # Safety
 /// `parts` must describe readable memory.
@@ -279,7 +279,7 @@ pub unsafe fn write_some(
 ) -> Result<usize, AppError> {
     let flow = match engine.flow(id) {
         Ok(flow) => flow,
-        // A listener has no other end.
+        // A listener has no peer.
         Err(libc::ENOTCONN) => return Err(AppError::Pipe),
         Err(errno) => return Err(AppError::Broken(errno)),
     };
@@ -302,7 +302,7 @@ pub unsafe fn write_some(
 }
 
 pub fn raise_sigpipe() {
-    // SAFETY: no pointers; the signal goes to this thread, as the kernel sends it.
+    // SAFETY: the calls take no pointers; the signal is sent to this thread, as the kernel does.
     unsafe {
         let thread = syscall!(libc::SYS_gettid).unwrap_or(0);
         let _ = syscall!(libc::SYS_tgkill, sys::getpid(), thread, libc::SIGPIPE);

@@ -1,4 +1,4 @@
-//! listen(): which sockets become accelerated listeners, and what their placeholders hold meanwhile.
+//! listen(): which sockets become accelerated listeners, and the state of their placeholders.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use crate::inherit::Mark;
 use crate::sys::{self, Errno, syscall};
 use crate::{address, lock};
 
-/// listen(): `None` means that the kernel shall do it.
+/// listen(); `None` means that the kernel has to do it.
 pub fn listen(fd: c_int, backlog: c_int) -> Option<Result<usize, Errno>> {
     let backlog = u32::try_from(backlog).unwrap_or(0).max(1);
     if let Err(errno) = made_elsewhere(fd) {
@@ -50,15 +50,16 @@ pub fn listen(fd: c_int, backlog: c_int) -> Option<Result<usize, Errno>> {
     }
 }
 
-/// Whether a descriptor is a TCP socket in the kernel's LISTEN state; its family.
+/// The family of a TCP socket in the kernel's LISTEN state; `None` for other descriptors.
 pub fn kernel_listener_family(fd: c_int) -> Option<c_int> {
     let option = |name| option_value::<c_int>(fd, libc::SOL_SOCKET, name);
     (option(libc::SO_ACCEPTCONN) != 0 && option(libc::SO_PROTOCOL) == libc::IPPROTO_TCP)
         .then(|| option(libc::SO_DOMAIN))
 }
 
-/// A listener that was made outside the filter, and came over exec (`LISTEN_FDS`) or a Unix socket, is about to be used: it stays in
-/// the kernel, as who made it may have it still, and the process page shows it. Errors: ENETDOWN, in strict mode.
+/// Called when a listener that was made outside the filter, and received over exec (`LISTEN_FDS`) or a Unix socket, is
+/// about to be used. It stays in the kernel, since the process that made it may still have it, and the process page
+/// shows it. Error: ENETDOWN, in strict mode.
 pub fn made_elsewhere(fd: c_int) -> Result<(), Errno> {
     let Entry::Candidate(index) = fdtable::entry(fd) else { return Ok(()) };
     if lock::inside() || kernel_listener_family(fd).is_none() {
@@ -84,9 +85,9 @@ pub fn made_elsewhere(fd: c_int) -> Result<(), Errno> {
 
 /// Why a socket does not become an accelerated listener.
 enum NoListener {
-    /// It is the kernel's.
+    /// It stays in the kernel.
     Kernel(Reason),
-    /// It is nobody's: the error that listen() gives.
+    /// listen() fails with this error.
     Refused(Errno),
 }
 
@@ -116,7 +117,8 @@ impl Engine {
             ListenState { address: address::canonical(address), backlog, id: Some(id), interest: false };
         self.accelerate(index, fd, Kind::Listener(state));
         let family = self.descriptions.get(index).map_or(libc::AF_INET, |d| d.family);
-        // Who gets the descriptor over exec or a Unix socket knows it by this; one that cannot be put costs no more.
+        // A process that receives the descriptor over exec or a Unix socket recognises it by the mark; without the mark
+        // only that is lost.
         let _ = Mark::Listener { family, backlog, address: state.address }.put(fd);
         self.own(Handle::Listener(id), index);
         self.counters.listeners_accelerated += 1;
@@ -131,7 +133,7 @@ impl Engine {
         self.leave_to_kernel(fd, index, kernel_entry(fd, reason));
     }
 
-    /// Why a listener that was made outside the filter is the kernel's.
+    /// Why a listener that was made outside the filter stays in the kernel.
     fn why_elsewhere(&mut self, fd: c_int) -> Reason {
         let Ok(address) = address::bound(fd) else { return Reason::Elsewhere };
         if let Err(reason) = self.check_loopback(address) {
@@ -145,13 +147,13 @@ impl Engine {
     }
 }
 
-/// What the page shows of a listener in the kernel.
+/// The page's entry for a listener in the kernel.
 fn kernel_entry(fd: c_int, reason: Reason) -> SocketEntry {
     let local = address::bound(fd).unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
     SocketEntry::new(SocketKind::KernelListener, reason, fd as u32, local, local)
 }
 
-/// Where a listener is bound; one that is not takes a port as listen() does it.
+/// The address of a listener; an unbound one gets a port, as listen() assigns it.
 fn bound_somewhere(fd: c_int) -> Option<SocketAddr> {
     let address = address::bound(fd).ok()?;
     if address.port() != 0 {
@@ -159,7 +161,7 @@ fn bound_somewhere(fd: c_int) -> Option<SocketAddr> {
     }
     let mut storage = [0u64; 4];
     let mut len = size_of_val(&storage) as socklen_t;
-    // SAFETY: `storage` has `len` writable bytes, and as many readable ones as the kernel says.
+    // SAFETY: `storage` has `len` writable bytes, and the kernel sets `len` to the number of bytes that it wrote.
     unsafe {
         syscall!(libc::SYS_getsockname, fd, storage.as_mut_ptr(), &raw mut len).ok()?;
         syscall!(libc::SYS_bind, fd, storage.as_ptr(), len).ok()?;
@@ -167,24 +169,25 @@ fn bound_somewhere(fd: c_int) -> Option<SocketAddr> {
     address::bound(fd).ok().filter(|a| a.port() != 0)
 }
 
-/// The placeholder of a listener keeps others from its address as a socket in the kernel's LISTEN state would: whoever binds
-/// or listens there gets EADDRINUSE, with SO_REUSEADDR too (socket(7)). The placeholder itself must not be in that state, or
-/// the kernel would take connections. Errors: EADDRINUSE, where another one listens.
+/// Makes the placeholder of a listener reserve its address as a socket in the kernel's LISTEN state would: other
+/// sockets that bind or listen there get EADDRINUSE, with SO_REUSEADDR too (socket(7)). The placeholder itself must not
+/// be in that state, or the kernel would accept connections. Error: EADDRINUSE, if another socket listens there.
 fn hold(fd: c_int) -> Result<(), Errno> {
     let off: c_int = 0;
     let mut name = [0u64; 4];
     let mut len = size_of_val(&name) as socklen_t;
-    // SAFETY: `name` has `len` writable bytes, then as many readable ones as the kernel says; the kernel reads `off`.
+    // SAFETY: `name` has `len` writable bytes, then `len` readable ones that the kernel wrote; the kernel reads `off`.
     unsafe {
         syscall!(libc::SYS_getsockname, fd, name.as_mut_ptr(), &raw mut len)?;
-        // The kernel looks whether anybody else has the address, and forgets that SO_REUSEADDR sockets may share it.
+        // The kernel checks that no other socket has the address, and ends its sharing among SO_REUSEADDR sockets.
         syscall!(libc::SYS_listen, fd, 0)?;
-        // Out of LISTEN, and still bound; from now on that SO_REUSEADDR was set counts for nothing, as in LISTEN.
+        // Leaves LISTEN and stays bound. From now on a former SO_REUSEADDR has no effect, as in LISTEN.
         syscall!(libc::SYS_shutdown, fd, libc::SHUT_RD)?;
         let (level, option) = (libc::SOL_SOCKET, libc::SO_REUSEADDR);
         syscall!(libc::SYS_setsockopt, fd, level, option, &raw const off, size_of::<c_int>())?;
-        // A port that the kernel chose is given up on the way; one that the program chose is not (EINVAL). One below 1024 the
-        // program chose, perhaps with rights that it has no more (EACCES; Varnish binds as root and listens as another user).
+        // A port that the kernel chose is released by this and bound again; one that the program chose is not (EINVAL).
+        // A port below 1024 was chosen by the program, perhaps with privileges that it no longer has (EACCES; Varnish
+        // binds as root and listens as another user).
         match syscall!(libc::SYS_bind, fd, name.as_ptr(), len) {
             Ok(_) | Err(libc::EINVAL | libc::EACCES) => Ok(()),
             Err(errno) => Err(errno),

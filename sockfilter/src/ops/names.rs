@@ -18,10 +18,10 @@ pub enum End {
     Remote,
 }
 
-/// The name of a connection of ours; `None` where the kernel knows it (listeners, epoll).
+/// The name of an accelerated connection; `None` if the kernel knows it (listeners, epoll).
 ///
 /// # Safety
-/// As getsockname: `into` and `len` must be writable as they say.
+/// As getsockname: `into` and `len` must be writable for the lengths that they state.
 pub unsafe fn name(fd: c_int, end: End, into: *mut sockaddr, len: *mut socklen_t) -> Option<c_int> {
     if lock::inside() {
         return None;

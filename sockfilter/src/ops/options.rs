@@ -1,4 +1,4 @@
-//! getsockopt, setsockopt, ioctl, F_SETFL: the placeholder keeps the values, we note what concerns us.
+//! getsockopt, setsockopt, ioctl, F_SETFL: the placeholder keeps the values; the filter records those that concern it.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ fn with_description<R>(fd: c_int, f: impl FnOnce(&mut Engine, usize) -> Option<R
     })
 }
 
-/// What getsockopt tells of a socket of ours where the placeholder does not know: an int.
+/// The int that getsockopt returns for an accelerated socket if the placeholder does not know the value.
 pub fn socket_state(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     if level != libc::SOL_SOCKET || !matches!(name, libc::SO_ERROR | libc::SO_ACCEPTCONN | libc::SO_REUSEADDR)
     {
@@ -34,7 +34,7 @@ pub fn socket_state(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
         let d = engine.descriptions.get(index)?;
         match (&d.kind, name) {
             (Kind::Listener(_), libc::SO_ACCEPTCONN) => Some(1),
-            // The placeholder of a listener has it no more: `listen::hold`.
+            // The placeholder of a listener no longer has it: `listen::hold`.
             (Kind::Listener(_), libc::SO_REUSEADDR) => {
                 let set = d.options.iter().rev().find(|o| (o.level, o.name) == (level, name));
                 set.map(|o| c_int::from(o.value.iter().take(o.len.into()).any(|b| *b != 0)))
@@ -49,23 +49,23 @@ pub fn socket_state(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     })
 }
 
-/// Whether a socket of ours has no such option: nobody would tell that a zero-copy send is complete.
+/// Whether an accelerated socket lacks an option: the completion of zero-copy sends cannot be reported.
 pub fn is_lacking(fd: c_int, level: c_int, name: c_int) -> bool {
     (level, name) == (libc::SOL_SOCKET, libc::SO_ZEROCOPY) && is_socket(fd)
 }
 
-/// Whether a descriptor of ours is a socket, not an epoll set.
+/// Whether an accelerated descriptor is a socket, not an epoll set.
 pub fn is_socket(fd: c_int) -> bool {
     with_description(fd, |engine, index| Some(!engine.is_epoll(index))).unwrap_or(false)
 }
 
-/// Whether a descriptor is a connection of ours.
+/// Whether a descriptor is an accelerated connection.
 pub fn is_connection(fd: c_int) -> bool {
     let is = |engine: &mut Engine, index| Some(matches!(engine.descriptions.get(index)?.kind, Kind::Flow(_)));
     with_description(fd, is).unwrap_or(false)
 }
 
-/// The state that TCP_INFO tells of a socket of ours, in Linux's numbers.
+/// The state that TCP_INFO reports for an accelerated socket, in Linux's numbers.
 pub fn tcp_state(fd: c_int) -> Option<u8> {
     const ESTABLISHED: u8 = 1;
     const SYN_SENT: u8 = 2;
@@ -95,10 +95,10 @@ pub fn tcp_state(fd: c_int) -> Option<u8> {
     })
 }
 
-/// Options of one socket that are kept.
+/// Largest number of options kept for one socket.
 const OPTIONS_MAX: usize = 64;
 
-/// An option as the program gave it; `None` where it is too long to be kept.
+/// An option as the program set it; `None` if it is too long to be kept.
 ///
 /// # Safety
 /// `value` must have `len` readable bytes.
@@ -117,7 +117,7 @@ pub(super) unsafe fn copied(
     Some(option)
 }
 
-/// Keeps an option in the place of its former value.
+/// Stores an option, replacing its former value.
 pub(super) fn put(options: &mut Vec<SetOption>, option: SetOption) {
     options.retain(|o| (o.level, o.name) != (option.level, option.name));
     if options.len() < OPTIONS_MAX {
@@ -125,7 +125,8 @@ pub(super) fn put(options: &mut Vec<SetOption>, option: SetOption) {
     }
 }
 
-/// The program set an option on what may become a listener: connections that it accepts will have it.
+/// Records an option that the program set on a socket that may become a listener: connections that it accepts inherit
+/// it.
 ///
 /// # Safety
 /// `value` must have `len` readable bytes.
@@ -144,7 +145,7 @@ pub unsafe fn note_inherited(fd: c_int, level: c_int, name: c_int, value: *const
     });
 }
 
-/// The placeholder of an accepted connection gets what it inherited, now that someone asks for it.
+/// Applies inherited options to the placeholder of an accepted connection, when the program first queries it.
 pub fn inherit(fd: c_int) {
     let inherited = with_description(fd, |engine, index| {
         let d = engine.descriptions.get_mut(index)?;
@@ -153,10 +154,10 @@ pub fn inherit(fd: c_int) {
     apply(fd, inherited.as_ref().map_or(&[], |list| list.as_slice()));
 }
 
-/// Sets options on a socket of the kernel's; those that it refuses it has not.
+/// Sets options on a kernel socket; options that the kernel refuses are skipped.
 pub fn apply(fd: c_int, options: &[SetOption]) {
     for o in options {
-        // SAFETY: the option's value has so many readable bytes.
+        // SAFETY: the option's value has `len` readable bytes.
         let _ = unsafe { syscall!(libc::SYS_setsockopt, fd, o.level, o.name, o.value.as_ptr(), o.len) };
     }
 }
@@ -175,7 +176,7 @@ pub unsafe fn write_int(number: c_int, value: *mut c_void, len: *mut socklen_t) 
     }
 }
 
-/// The program set a socket option, and the kernel accepted it.
+/// Handles a socket option that the program set and the kernel accepted.
 ///
 /// # Safety
 /// `value` must have `len` readable bytes.
@@ -213,18 +214,18 @@ pub unsafe fn option_set(fd: c_int, level: c_int, name: c_int, value: *const c_v
     }
 }
 
-/// Tells the proxy of an option that concerns the client's TCP connection; the placeholder has its value.
+/// Forwards an option that concerns the client's TCP connection to the proxy; the placeholder has its value.
 fn forward_option(fd: c_int, level: c_int, name: c_int) {
     let int = |level, name| super::sockets::option_value::<c_int>(fd, level, name);
     let Some((option, value)) = forwarded(level, name, int) else { return };
     with_description(fd, |engine, index| {
         let Kind::Flow(flow) = engine.descriptions.get(index)?.kind else { return None };
-        // A connection that is over has no use for it.
+        // Fails for a connection that has ended, which does not need it.
         engine.link.as_mut()?.app.set_option(super::now(), flow, option, value).ok()
     });
 }
 
-/// What the proxy is told of an option; `value` gives those of the socket.
+/// The form in which an option is forwarded to the proxy; `value` returns the socket's options.
 fn forwarded(
     level: c_int,
     name: c_int,
@@ -249,7 +250,8 @@ fn forwarded(
 }
 
 impl Engine {
-    /// Tells the proxy what a new connection has from before: what was set on its listener, or on it before connect().
+    /// Forwards to the proxy the options of a new connection that were set before: on its listener, or on it before
+    /// connect().
     pub(super) fn forward_options(&mut self, fd: c_int, flow: FlowId, options: &[SetOption]) {
         let value = |level, name| {
             let set = options.iter().find(|o| (o.level, o.name) == (level, name));
@@ -270,9 +272,9 @@ fn note(fd: c_int, f: impl FnOnce(&mut Description)) {
     with_description(fd, |engine, index| engine.descriptions.get_mut(index).map(f));
 }
 
-/// Flags of a descriptor of ours, or of what it refers to, change; `kernel` does it, with the lock held: another thread may
-/// be about to fork, and put a socket with the same flags in the placeholder's place. `nonblocking` tells O_NONBLOCK from then
-/// on, where that is among them. `None`: no descriptor of ours.
+/// Changes the flags of an accelerated descriptor, or of its description. `kernel` does it with the lock held, since
+/// another thread may be about to fork and to replace the placeholder by a socket with the same flags. `nonblocking`
+/// returns O_NONBLOCK from then on, if that is among the flags. `None`: not an accelerated descriptor.
 pub fn flags_set(
     fd: c_int,
     nonblocking: impl FnOnce() -> Option<bool>,
@@ -292,7 +294,7 @@ pub fn flags_set(
     }))
 }
 
-/// What FIONREAD and TIOCOUTQ tell of a connection of ours.
+/// The result of FIONREAD and TIOCOUTQ for an accelerated connection.
 pub fn queued(fd: c_int, request: libc::c_ulong) -> Option<Result<c_int, Errno>> {
     with_description(fd, |engine, index| {
         let flow = match engine.descriptions.get(index)?.kind {

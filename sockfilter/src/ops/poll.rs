@@ -10,10 +10,10 @@ use crate::lock;
 use crate::sys::Errno;
 use crate::wait::{self, Busy, Deadline, Sleeper, Wakes, enroll, resign, sooner};
 
-/// Told whether asked for or not.
+/// Events that poll(2) reports even when not requested.
 const ALWAYS: c_short = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
 
-/// Whether any descriptor of a poll set concerns us.
+/// Whether the filter serves any descriptor of a poll set.
 pub fn concerns(fds: &[pollfd]) -> bool {
     !lock::inside() && fds.iter().any(|p| fdtable::is_ours(p.fd))
 }
@@ -21,12 +21,12 @@ pub fn concerns(fds: &[pollfd]) -> bool {
 enum Look {
     Ready,
     Again,
-    /// The one number asked for is another file's.
+    /// The only descriptor number refers to another file now.
     Moved,
     Sleep(Option<(c_int, Option<Wakes>)>, Option<u64>),
 }
 
-/// poll, ppoll: how many entries have events.
+/// poll, ppoll: returns how many entries have events.
 ///
 /// # Safety
 /// `mask` must be null or point to a signal set.
@@ -41,13 +41,14 @@ pub unsafe fn poll(
     });
     // SAFETY: by the caller's contract `mask` is null or points to a signal set.
     let result = unsafe { look_and_sleep(fds, ours, timeout_ns, mask, None) };
-    // A signal handler may have come while the lists above were given back.
+    // A signal handler may have run while the lists above were freed.
     ENGINE.settled();
     result
 }
 
-/// The same for a set that a counted call waits on, by a descriptor of the program's or [our own](Engine::outlive): whether
-/// it is ready.
+/// The same for a set on which a counted call waits, by a descriptor of the program or [the filter's
+/// own](Engine::outlive); returns
+/// whether it is ready.
 ///
 /// # Safety
 /// As [`poll`].
@@ -74,13 +75,13 @@ unsafe fn look_and_sleep(
 ) -> Result<usize, Errno> {
     let deadline = Deadline::after(timeout_ns);
     let mut gap = Gap::new();
-    // The kernel's part of the set, then three entries of ours.
+    // The kernel's part of the set, then three entries of the filter.
     let mut kernel: Vec<pollfd> = fds.to_vec();
     let targets: Vec<DescriptionId> = ours.iter().map(|(_, id)| *id).collect();
     ENGINE.with(|engine| {
         for (at, id) in &ours {
             let Some(entry) = kernel.get_mut(*at) else { continue };
-            // The kernel's view of an accelerated socket means nothing; that of an epoll set is to be the truth.
+            // The kernel's view of an accelerated socket is meaningless; that of an epoll set must be the truth.
             if engine.is_epoll(id.index) {
                 engine.watch(entry.fd, *id);
             } else {
@@ -93,7 +94,7 @@ unsafe fn look_and_sleep(
     loop {
         let look = ENGINE.with(|engine| {
             poll_carried(engine, &mut kernel, fds, &ours);
-            // Who calls goes on by another number of the set.
+            // The caller continues with another descriptor of the set.
             if call.is_some_and(|set| is_another(fds, set)) {
                 return Look::Moved;
             }
@@ -131,7 +132,7 @@ unsafe fn look_and_sleep(
             });
         }
         match slept {
-            // Readiness that was found before the signal came is not lost: the next call tells it.
+            // Readiness found before the signal is not lost: the next call reports it.
             Err(errno) if !matches!(look_result(fds, &ours), n if n > 0) => return Err(errno),
             Err(_) => kernel.iter_mut().for_each(|k| k.revents = 0),
             Ok(_) => {}
@@ -146,7 +147,7 @@ unsafe fn look_and_sleep(
     }
 }
 
-/// What left for the agent's care, perhaps while this call slept, is the kernel's to tell of from then on.
+/// From now on the kernel reports events of connections that were given to the agent, perhaps while this call slept.
 fn poll_carried(engine: &Engine, kernel: &mut [pollfd], fds: &[pollfd], ours: &[(usize, DescriptionId)]) {
     for (at, id) in ours {
         let carried = engine.descriptions.is_current(*id)
@@ -160,7 +161,7 @@ fn poll_carried(engine: &Engine, kernel: &mut [pollfd], fds: &[pollfd], ours: &[
     }
 }
 
-/// Whether the number by which a set is polled was closed, and is perhaps another file's now.
+/// Whether the descriptor by which a set is polled was closed, and perhaps refers to another file now.
 fn is_another(fds: &[pollfd], set: DescriptionId) -> bool {
     let entry = fds.first().map(|set| fdtable::entry(set.fd));
     !matches!(entry, Some(Entry::Hidden)) && entry != Some(Entry::Ours(set.index))
@@ -170,7 +171,7 @@ fn look_result(fds: &[pollfd], ours: &[(usize, DescriptionId)]) -> usize {
     ours.iter().filter(|(at, _)| fds.get(*at).is_some_and(|p| p.revents != 0)).count()
 }
 
-/// Puts the kernel's answers beside ours; entries with events.
+/// Merges the kernel's results with those of accelerated sockets; returns the number of entries with events.
 fn merge(fds: &mut [pollfd], kernel: &[pollfd]) -> usize {
     let mut ready = 0;
     for (entry, kernel) in fds.iter_mut().zip(kernel) {

@@ -1,4 +1,4 @@
-//! Descriptors on their way through Unix sockets (SCM_RIGHTS).
+//! Descriptors passed through Unix sockets (SCM_RIGHTS).
 
 use libc::{c_int, cmsghdr, msghdr};
 
@@ -8,7 +8,7 @@ use crate::{fdtable, inherit};
 /// Calls `then` with every descriptor in a message's control data.
 ///
 /// # Safety
-/// The header must be valid, its control data readable as far as it says.
+/// The header must be valid, its control data readable for the length that it states.
 unsafe fn each_descriptor(message: *const msghdr, mut then: impl FnMut(c_int)) {
     // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call; the macros
     // stay within the control data.
@@ -29,7 +29,8 @@ unsafe fn each_descriptor(message: *const msghdr, mut then: impl FnMut(c_int)) {
     }
 }
 
-/// Before a message goes out: a connection of ours leaves our care, and what goes out is a descriptor that everybody can use.
+/// Before a message is sent: its accelerated connections leave this process, so that the descriptors sent can be used
+/// by any process.
 ///
 /// # Safety
 /// As sendmsg: the header must be null or valid.
@@ -42,7 +43,7 @@ pub unsafe fn outgoing(message: *const msghdr) {
     unsafe { each_descriptor(message, |fd| handover::leave(Which::Of(fd))) };
 }
 
-/// After a message came in: descriptors of accelerated sockets are known as such.
+/// After a message was received: adopts descriptors of accelerated sockets.
 ///
 /// # Safety
 /// As recvmsg's, after it succeeded.

@@ -11,7 +11,8 @@ const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND;
 const READ_REPORTED: c_short = READ | libc::POLLHUP | libc::POLLERR;
 const WRITE_REPORTED: c_short = WRITE | libc::POLLERR;
 
-/// The three sets of a call; each null or the program's. Programs may pass sets larger than `fd_set`; so are they read.
+/// The three sets of a call; each is null or the program's. Programs may pass sets larger than `fd_set`, and they are
+/// read in full.
 #[derive(Clone, Copy, Debug)]
 pub struct Sets(pub [*mut fd_set; 3]);
 
@@ -46,7 +47,7 @@ impl Sets {
         }
     }
 
-    /// Whether any descriptor below `count` concerns us.
+    /// Whether the filter serves any descriptor below `count` in the sets.
     ///
     /// # Safety
     /// As [`has`](Self::has).
@@ -60,7 +61,7 @@ impl Sets {
         })
     }
 
-    /// select(): bits that are set afterwards.
+    /// select(); returns the number of bits set afterwards.
     ///
     /// # Safety
     /// As [`has`](Self::has); `mask` null or a signal set.
@@ -72,7 +73,7 @@ impl Sets {
     ) -> Result<usize, Errno> {
         let mut fds = Vec::new();
         for fd in 0..count {
-            // SAFETY: by the caller's contract `mask` is null or points to a signal set.
+            // SAFETY: by this function's contract each set is null or covers `count` descriptors; `fd` is below it.
             let wanted = |which: &usize| unsafe { self.has(*which, fd as usize) };
             let events = (0..3).filter(wanted).fold(0, |bits, which| bits | EVENTS[which]);
             if events != 0 {
@@ -89,7 +90,7 @@ impl Sets {
             for which in 0..3 {
                 let asked = p.events & EVENTS[which] == EVENTS[which];
                 let reported = asked && p.revents & REPORTED[which] != 0;
-                // SAFETY: by the caller's contract `mask` is null or points to a signal set.
+                // SAFETY: by this function's contract each set is null or covers `count` descriptors; `p.fd` is below it.
                 if unsafe { self.has(which, p.fd as usize) } {
                     bits += usize::from(reported);
                     // SAFETY: as above.

@@ -14,11 +14,11 @@ use crate::sys::{self, Errno, syscall};
 use crate::wait::{Attempt, Deadline, blocking};
 use crate::{address, bootstrap, lock, real, wait};
 
-/// How long a first connect or listen may wait for a link to a proxy, in nanoseconds.
+/// Time limits for the first connect or listen to wait for a link to a proxy, in nanoseconds.
 const LINK_WAIT_NS: u64 = 1_000_000_000;
 pub(super) const LISTEN_LINK_WAIT_NS: u64 = 200_000_000;
 
-/// A new kernel socket is a candidate if it is TCP.
+/// Records a new kernel socket as a candidate if it is TCP.
 pub fn created(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
     let stream = kind & 0xf == libc::SOCK_STREAM && (protocol == 0 || protocol == libc::IPPROTO_TCP);
     if fd < 0 || lock::inside() || !bootstrap::is_on() || !bootstrap::owns_tables() {
@@ -43,7 +43,7 @@ fn socket_option<T: Default>(fd: c_int, name: c_int) -> T {
     option_value(fd, libc::SOL_SOCKET, name)
 }
 
-/// The placeholder's value of an option; the default where the kernel has none.
+/// The placeholder's value of an option; the default value if the kernel has none.
 pub fn option_value<T: Default>(fd: c_int, level: c_int, name: c_int) -> T {
     let mut value = T::default();
     let mut len = size_of::<T>() as socklen_t;
@@ -52,7 +52,7 @@ pub fn option_value<T: Default>(fd: c_int, level: c_int, name: c_int) -> T {
     value
 }
 
-/// Seconds and microseconds of a socket's time-out, as the kernel tells them.
+/// Seconds and microseconds of a socket's time-out, in the kernel's form.
 pub type KernelTime = [i64; 2];
 
 /// Nanoseconds of a time-out; zero means none.
@@ -63,7 +63,7 @@ pub fn nanos_of(time: KernelTime) -> Option<u64> {
 }
 
 impl Engine {
-    /// A candidate is accelerated from now on; what the program has set on it so far is read from the kernel.
+    /// Makes a candidate accelerated. Options that the program has set on it are read from the kernel.
     pub(super) fn accelerate(&mut self, index: usize, fd: c_int, kind: Kind) {
         // SAFETY: no pointers.
         let flags = unsafe { syscall!(libc::SYS_fcntl, fd, libc::F_GETFL) }.unwrap_or(0);
@@ -78,8 +78,8 @@ impl Engine {
         self.move_memberships(index);
     }
 
-    /// A candidate stays in the kernel: calls on its descriptors pass from now on. None may stay ours: closing a socket that the
-    /// kernel has connected may wait for its peer (SO_LINGER).
+    /// Leaves a candidate to the kernel: calls on its descriptors are passed on from now on. No descriptor may remain
+    /// in the table, since closing a socket that the kernel has connected may wait for its peer (SO_LINGER).
     pub(super) fn leave_to_kernel(&mut self, fd: c_int, index: usize, entry: SocketEntry) {
         if self.descriptions.get(index).is_some_and(|d| d.references > 1) {
             (0..=fdtable::highest()).filter(|other| *other != fd).for_each(|other| {
@@ -90,12 +90,12 @@ impl Engine {
         self.show_kernel_socket(fd, entry);
     }
 
-    /// Shows a kernel socket in the page's second half, until another takes its place.
+    /// Shows a kernel socket in the page's second half, until another one replaces it.
     pub(super) fn show_kernel_socket(&mut self, fd: c_int, entry: SocketEntry) {
         self.show_socket(page::SOCKETS / 2 + fd as usize % (page::SOCKETS / 2), Some(entry));
     }
 
-    /// Lets the first link come up, at most for `limit_ns`.
+    /// Waits for the first link, at most for `limit_ns`.
     pub(super) fn await_link(&mut self, limit_ns: u64) -> bool {
         let deadline = Deadline::after(Some(limit_ns));
         loop {
@@ -114,8 +114,8 @@ impl Engine {
         }
     }
 
-    /// Loopback addresses are the kernel's unless the agent says otherwise; so they are without an agent, in strict mode
-    /// too.
+    /// Loopback addresses stay in the kernel unless the agent's rule includes them; also without an agent, even in
+    /// strict mode.
     pub(super) fn check_loopback(&mut self, address: SocketAddr) -> Result<(), Reason> {
         let accelerated =
             |engine: &mut Engine| engine.attached().is_ok_and(|link| link.session.rules().loopback());
@@ -126,7 +126,7 @@ impl Engine {
     }
 }
 
-/// Before the process changes its root folder: the agent's socket may be out of reach from then on.
+/// Called before the process changes its root folder: the agent's socket may be out of reach afterwards.
 pub fn before_chroot() {
     if fdtable::highest() <= 0 || lock::inside() || !bootstrap::is_on() || !bootstrap::owns_tables() {
         return;
@@ -138,23 +138,24 @@ pub fn before_chroot() {
     });
 }
 
-/// Whether the program has asked a socket for what it would lack when accelerated: completions of zero-copy sends, and SIGIO.
+/// Whether the program has enabled features that an accelerated socket lacks: completions of zero-copy sends, and
+/// SIGIO.
 pub(super) fn asks_too_much(fd: c_int) -> bool {
     // SAFETY: no pointers.
     let flags = unsafe { syscall!(libc::SYS_fcntl, fd, libc::F_GETFL) }.unwrap_or(0);
     flags & libc::O_ASYNC as usize != 0 || socket_option::<c_int>(fd, libc::SO_ZEROCOPY) != 0
 }
 
-/// Why the kernel may not have a socket in strict mode.
+/// Whether strict mode refuses a socket for this reason.
 pub(super) fn refused_in_strict_mode(reason: Reason) -> bool {
     use Reason::{Elsewhere, Full, Lacking, NoAgent, NoProxy};
     bootstrap::is_strict() && matches!(reason, NoAgent | NoProxy | Full | Lacking | Elsewhere)
 }
 
-/// accept4() on a descriptor of ours.
+/// accept4() on an accelerated listener.
 ///
 /// # Safety
-/// As accept4: `name` and `len` null, or writable as they say.
+/// As accept4: `name` and `len` null, or writable for the lengths that they state.
 pub unsafe fn accept(fd: c_int, name: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
     let accepted = accept_one(fd, flags);
     if let Ok((_, family, remote)) = accepted {
@@ -196,7 +197,7 @@ fn accept_attempt(
     let Some(of) = engine.descriptions.get(id.index) else { return Attempt::Done(Err(libc::EBADF)) };
     let (family, linger, options) = (of.family, of.linger_zero, of.options.clone());
     let timeouts = (of.receive_timeout, of.send_timeout);
-    // The placeholder: unbound, so that I/O that passes us by fails.
+    // The placeholder is unbound, so that I/O that bypasses the filter fails.
     // SAFETY: no pointers.
     let fd = match unsafe { syscall!(libc::SYS_socket, family, libc::SOCK_STREAM | flags, 0) } {
         Ok(fd) => fd as c_int,
@@ -224,7 +225,7 @@ fn accept_attempt(
     }
 }
 
-/// Takes the next connection and makes `fd` refer to it.
+/// Accepts the next connection and makes `fd` refer to it.
 fn adopt(
     engine: &mut Engine,
     listener: csp_app::ListenerId,
@@ -252,7 +253,7 @@ fn adopt(
     Ok((index, accepted.flow, accepted.remote))
 }
 
-/// connect(), which does not wait where `at_once` says so; `None` means that the kernel shall do it.
+/// connect(), which does not wait if `at_once` is set; `None` means that the kernel has to do it.
 ///
 /// # Safety
 /// As connect: `name` has `len` readable bytes.
@@ -336,7 +337,7 @@ fn start_connecting(
     let waited = blocking(id, Deadline::after(timeout), |engine| {
         let flow = match engine.flow(id) {
             Ok(flow) => flow,
-            // It was established, and another thread has forked before this one woke.
+            // It was established, and another thread forked before this one woke.
             Err(PASS) => return Attempt::Done(engine.now_connected(id.index)),
             Err(errno) => return Attempt::Done(Err(errno)),
         };
@@ -358,8 +359,8 @@ impl Engine {
         Ok(0)
     }
 
-    /// A connection that did not come about: the socket may connect again, or listen. One that is in epoll sets stays as
-    /// it is.
+    /// Ends a failed connection: the socket may connect again, or listen. A socket that is in epoll sets remains as it
+    /// is.
     fn unconnect(&mut self, index: usize, errno: Errno) -> Result<usize, Errno> {
         let Some(d) = self.descriptions.get_mut(index) else { return Err(errno) };
         d.connecting = false;
@@ -408,7 +409,7 @@ impl Engine {
 }
 
 impl Engine {
-    /// A listener that is shut down for reading listens no more, and threads that sleep in accept() wake up.
+    /// Ends a listener that is shut down for reading; threads that sleep in accept() wake up.
     fn shut_listener(&mut self, index: usize, directions: Directions) -> Result<c_int, Errno> {
         let d = self.descriptions.get_mut(index).ok_or(libc::EBADF)?;
         let Kind::Listener(state) = d.kind else { return Err(libc::ENOTCONN) };
@@ -426,7 +427,7 @@ impl Engine {
     }
 }
 
-/// shutdown() on a descriptor of ours.
+/// shutdown() on an accelerated socket.
 pub fn shutdown(fd: c_int, how: c_int) -> c_int {
     let Some(directions) = (match how {
         libc::SHUT_RD => Some(Directions { read: true, write: false }),
@@ -458,7 +459,7 @@ pub fn shutdown(fd: c_int, how: c_int) -> c_int {
         Ok(Some(0))
     });
     match done {
-        // SAFETY: no pointers; an epoll descriptor gives ENOTSOCK.
+        // SAFETY: the call takes no pointers; for an epoll descriptor it fails with ENOTSOCK.
         Ok(None) => unsafe { real::shutdown(fd, how) },
         Ok(Some(value)) => value,
         Err(errno) => c_int_result(Err(errno)),

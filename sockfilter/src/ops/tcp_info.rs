@@ -1,4 +1,4 @@
-//! TCP_INFO of an accelerated connection: asked of its proxy, which has the client's TCP connection.
+//! TCP_INFO of an accelerated connection: requested from its proxy, which owns the client's TCP connection.
 
 use csp_wire::channel::InfoPayload;
 use libc::{c_int, c_void, socklen_t};
@@ -10,10 +10,10 @@ use crate::lock;
 use crate::sys::Errno;
 use crate::wait::{Attempt, Deadline, blocking};
 
-/// How long the proxy may take to answer, in nanoseconds.
+/// Time limit for the proxy's answer, in nanoseconds.
 const TIMEOUT_NS: u64 = 1_000_000_000;
 
-/// The start of Linux' `struct tcp_info`, as far as a proxy knows it; what follows is zero.
+/// The start of Linux' `struct tcp_info`, as far as a proxy knows its fields; the others are zero.
 #[repr(C)]
 #[derive(Default)]
 struct TcpInfo {
@@ -81,7 +81,7 @@ impl From<InfoPayload> for TcpInfo {
     }
 }
 
-/// getsockopt(TCP_INFO); `None`: no connection of ours.
+/// getsockopt(TCP_INFO); `None`: not an accelerated connection.
 ///
 /// # Safety
 /// `value` must have `*len` writable bytes, `len` be readable and writable.

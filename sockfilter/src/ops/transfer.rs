@@ -1,4 +1,4 @@
-//! Bytes between connections of ours and files or pipes: sendfile and splice, by copying.
+//! sendfile and splice between accelerated connections and files or pipes, by copying.
 
 use core::mem::MaybeUninit;
 use core::slice;
@@ -14,7 +14,7 @@ use crate::signals::{self, Effect};
 use crate::sys::{Errno, syscall};
 use crate::wait::{self, Attempt, Deadline, Sleeper, blocking};
 
-/// sendfile() to a descriptor of ours; `None`: the kernel's affair.
+/// sendfile() to an accelerated connection; `None`: the call is passed to the kernel.
 ///
 /// # Safety
 /// `offset` must be null or point to a readable and writable offset.
@@ -54,7 +54,7 @@ pub unsafe fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: usize)
     Some(c_result(if sent > 0 { Ok(sent) } else { result.map(|()| 0) }))
 }
 
-/// Copies from a file until `count` bytes, its end, or an obstacle. Nothing is read that there is no room for.
+/// Copies from a file until `count` bytes, its end, or an error. Reads only as much as can be written.
 fn copy_file(
     id: DescriptionId,
     deadline: Deadline,
@@ -62,14 +62,14 @@ fn copy_file(
     start: off_t,
     count: usize,
 ) -> (usize, Result<(), Errno>) {
-    // Not cleared: the kernel writes what is read of it.
+    // Not initialised: only bytes that the kernel has written are read.
     let mut chunk = MaybeUninit::<[u8; FILE_CHUNK]>::uninit();
     let mut sent = 0;
     while sent < count {
         let room = match room(id, deadline, sent > 0) {
             Ok(room) => room.min(FILE_CHUNK).min(count - sent),
             Err(errno) => {
-                // The end of the file comes before the connection's troubles.
+                // The end of the file takes precedence over the connection's error.
                 let at = start + sent as off_t;
                 // SAFETY: one byte of the chunk is writable.
                 let rest = unsafe { syscall!(libc::SYS_pread64, from, chunk.as_mut_ptr(), 1, at) };
@@ -94,7 +94,7 @@ fn copy_file(
     (sent, Ok(()))
 }
 
-/// Bytes that can be written now, at least one; waits for them. `partly`: others were before.
+/// Waits until at least one byte can be written; returns how many can. `partly`: others were written before.
 fn room(id: DescriptionId, deadline: Deadline, partly: bool) -> Result<usize, Errno> {
     blocking(id, deadline, |engine| {
         let flow = match engine.flow(id) {
@@ -111,7 +111,7 @@ fn room(id: DescriptionId, deadline: Deadline, partly: bool) -> Result<usize, Er
     })
 }
 
-/// Writes bytes for which there was room; how many, and what hindered the rest.
+/// Writes bytes for which there was room; returns how many were written, and the error that stopped the rest.
 fn write_all(id: DescriptionId, deadline: Deadline, bytes: &[u8]) -> (usize, Result<(), Errno>) {
     let part = iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let mut written = 0;
@@ -129,25 +129,26 @@ fn write_all(id: DescriptionId, deadline: Deadline, bytes: &[u8]) -> (usize, Res
     (written, wrote)
 }
 
-/// Bytes that a write to a pipe takes without blocking once the pipe is writable.
+/// Bytes that a write to a writable pipe accepts without blocking.
 const PIPE_CHUNK: usize = 4096;
 
-/// What splice() was asked for, one end being ours.
+/// The arguments of splice(), one end being an accelerated connection.
 #[derive(Clone, Copy)]
 pub struct Splice {
-    /// From where.
+    /// The source.
     pub from: c_int,
-    /// To where.
+    /// The destination.
     pub to: c_int,
-    /// At most so many bytes.
+    /// Largest number of bytes.
     pub len: usize,
     /// SPLICE_F_*
     pub flags: c_uint,
-    /// Whether offsets were given, for each end.
+    /// Whether offsets were passed, for each end.
     pub offsets: [bool; 2],
 }
 
-/// splice() between a pipe and a connection of ours: the bytes are copied. `None`: the kernel's affair.
+/// splice() between a pipe and an accelerated connection: the bytes are copied. `None`: the call is passed to the
+/// kernel.
 pub fn splice(splice: Splice) -> Option<Result<usize, Errno>> {
     let known = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
     let outward = crate::fdtable::is_ours(splice.to);
@@ -178,7 +179,7 @@ pub fn splice(splice: Splice) -> Option<Result<usize, Errno>> {
     if splice.offsets[pipe_end] {
         return Some(Err(libc::ESPIPE));
     }
-    // The flag is about the pipe; whether the socket waits is its own affair.
+    // The flag applies to the pipe only; the socket's own flags determine whether it waits.
     let pipe_waits = splice.flags & libc::SPLICE_F_NONBLOCK == 0 && mode & libc::O_NONBLOCK == 0;
     let result = if outward {
         pipe_to_socket(other, socket, splice.len, pipe_waits)
@@ -202,7 +203,7 @@ fn is_pipe(fd: c_int) -> bool {
     known.is_ok() && stat.st_mode & libc::S_IFMT == libc::S_IFIFO
 }
 
-/// Waits for an end of a pipe; `false`: nothing can be done now.
+/// Waits for an end of a pipe. Returns `false` if nothing can be done now.
 fn pipe_ready(pipe: c_int, events: libc::c_short, waits: bool) -> Result<bool, Errno> {
     let mut fds = [libc::pollfd { fd: pipe, events, revents: 0 }];
     let limit = if waits { None } else { Some(0) };
@@ -241,7 +242,7 @@ fn socket_to_pipe(socket: c_int, pipe: c_int, len: usize, waits: bool) -> Result
                     unsafe { receive(socket, slice::from_ref(&part), libc::MSG_TRUNC | libc::MSG_DONTWAIT) };
                 moved += wrote;
             }
-            // The kernel has raised its signal already.
+            // The kernel has already raised SIGPIPE.
             Err(errno) => return if moved > 0 { Ok(moved) } else { Err(errno) },
         }
     }

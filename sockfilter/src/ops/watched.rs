@@ -1,19 +1,20 @@
-//! Epoll sets that others look at: sets that are members of other sets, and sets that are polled.
+//! Epoll sets that are polled from outside: members of other sets, and sets passed to poll.
 //!
-//! The kernel knows which set is in which, at the edge or at the level, once or always, how deep and in no circle. So it
-//! is left to the kernel, and the kernel's set is made to tell the truth: while a set is watched, its `wake` is readable
-//! when an accelerated member is ready, and written to at every news of one (an edge for whoever watches at the edge);
+//! Nesting of sets (edge or level triggered, one-shot, depth, no cycles) is left to the kernel, and the kernel's set is
+//! made to report the truth: while a set is watched, its `wake` is readable when an accelerated member is ready, and is
+//! written to at each change of one (an edge for edge-triggered pollers). The attachment's descriptors, which also wake
+//! for other reasons, are not in it.
 //! the attachment's descriptors, which wake for much that is no member's, are not in it.
 //!
 //! ```text
-//!   outer   kernel's set: inner, provider, agent      a thread sleeps here
-//!             |                                        wakes by the provider, looks, finds news of the inner's member
+//!   outer   kernel's set: inner, provider, agent      a thread sleeps here, wakes by the provider,
+//!             |                                        finds that the inner set's member changed
 //!   inner   kernel's set: wake, kernel members        wake is written to: the outer set is ready
 //! ```
 //!
-//! `wake` stays readable when the program has read all that was there: every look of ours at any set clears it first
-//! ([`Engine::refresh`]). The outermost set is ours too, without members of ours if need be: who waits on it drives the
-//! attachment. A set that was watched once stays so.
+//! `wake` remains readable after the program has read everything: every check of any set by the filter first clears it
+//! ([`Engine::refresh`]). The filter also serves the outermost set, even if it has no accelerated members: a thread
+//! that waits on it drives the attachment. A set that was watched once remains so.
 
 use libc::{c_int, epoll_event};
 
@@ -25,10 +26,10 @@ use crate::sys::{self, Errno, syscall};
 use crate::wait::Deadline;
 use crate::{bootstrap, cancel, lock, sleepers};
 
-/// How long threads that are woken may take to wake, in nanoseconds.
+/// Time limit for woken threads to leave their sleep, in nanoseconds.
 const AWAKE_NS: u64 = 100_000_000;
 
-/// A new epoll descriptor: it is known as such, whatever comes of it. Returns it.
+/// Records a new epoll descriptor, and returns it.
 pub fn created(fd: c_int) -> c_int {
     if fd >= 0 && !lock::inside() && bootstrap::is_on() && bootstrap::owns_tables() {
         ENGINE.with(|engine| {
@@ -43,7 +44,7 @@ pub fn created(fd: c_int) -> c_int {
     fd
 }
 
-/// Threads that sleep in the kernel on a set that is not ours yet.
+/// Threads that sleep in the kernel on a set that the filter does not serve yet.
 fn asleep(epoll: c_int) -> Vec<c_int> {
     let set = fdtable::entry(epoll);
     if !matches!(set, Entry::Set(_)) || cancel::single_threaded() {
@@ -52,8 +53,9 @@ fn asleep(epoll: c_int) -> Vec<c_int> {
     sleepers::on(|fd| fdtable::entry(fd) == set)
 }
 
-/// These have been woken as the set became ours. They are let out before others look at the set, who would take what wakes
-/// them for the program's; they come as far as the lock.
+/// Waits until threads that slept on a set when the filter began to serve it have left their sleep, before the set is
+/// polled from outside: other pollers would take the event that wakes these threads for the program's. They run until
+/// they need the lock.
 fn await_awake(threads: &[c_int]) {
     let deadline = Deadline::after(Some(AWAKE_NS));
     while threads.iter().any(|thread| sleepers::is_waking(*thread)) && !deadline.is_over() {
@@ -63,7 +65,7 @@ fn await_awake(threads: &[c_int]) {
 }
 
 impl Engine {
-    /// epoll_ctl() of one set, `inner`, in another: `None` means that the kernel shall do it.
+    /// epoll_ctl() for a set, `inner`, in another; `None` means that the kernel has to do it.
     pub(super) fn nest(
         &mut self,
         outer: c_int,
@@ -77,7 +79,7 @@ impl Engine {
             }
             return None;
         };
-        // What is no set, or has no room for our descriptors, is the kernel's to refuse or to serve.
+        // The kernel refuses or serves descriptors that are not sets or have no room for the filter's registrations.
         let outside = self.set_of(outer).ok()?;
         self.avoid_tag(outer, outside.index, event);
         let asleep = asleep(inner);
@@ -97,15 +99,15 @@ impl Engine {
         Some(added)
     }
 
-    /// From now on the kernel's set behind `epoll` tells the truth; whether it did so before.
+    /// Makes the kernel's set behind `epoll` report the truth from now on; returns whether it did so before.
     pub(super) fn watch(&mut self, epoll: c_int, id: DescriptionId) -> bool {
         let Some(set) = self.epoll_set(id) else { return false };
-        // The parent's set is the parent's.
+        // A parent's set must not be changed.
         if set.foreign || core::mem::replace(&mut set.watched, true) {
             return true;
         }
         set.unfollow(epoll);
-        // Who sleeps on it relied on what left it.
+        // The sleeping threads relied on the registrations that were removed.
         set.roused = set.sleepers;
         sys::clear(set.wake);
         let ready = set.roused > 0 || self.ready_bits(id) != 0;
@@ -121,7 +123,7 @@ impl Engine {
         }
     }
 
-    /// Tells those who watch a set of a member that is ready.
+    /// Signals a ready member to the pollers of a set.
     pub fn raise(&mut self, id: DescriptionId) {
         let Some(set) = self.epoll_set(id).filter(|set| !set.foreign) else { return };
         sys::signal(set.wake);
@@ -130,7 +132,7 @@ impl Engine {
         }
     }
 
-    /// Sets whose members were ready and are not any more say so no longer.
+    /// Clears the signal of sets whose members are no longer ready.
     pub fn refresh(&mut self) {
         let mut at = 0;
         while let Some(id) = self.raised.get(at).copied() {
@@ -153,7 +155,8 @@ impl Engine {
         raised
     }
 
-    /// There is an attachment: threads that fell asleep on sets without one look again, and follow it.
+    /// After an attachment: wakes threads that began to sleep on sets before it, so that they poll again and register
+    /// its descriptors.
     pub fn rouse_sets(&mut self) {
         for (_, description) in self.descriptions.iter_mut() {
             let Kind::Epoll(set) = &description.kind else { continue };
@@ -164,7 +167,7 @@ impl Engine {
         }
     }
 
-    /// The set that a description is, if it still is that one.
+    /// The set of a description, if the id is still valid.
     pub(super) fn epoll_set(&mut self, id: DescriptionId) -> Option<&mut EpollSet> {
         match self.descriptions.get_mut(id.index) {
             Some(Description { generation, kind: Kind::Epoll(set), .. }) if *generation == id.generation => {

@@ -1,4 +1,4 @@
-//! What the agent sees of a process, and what happens without an agent.
+//! What the agent shows of a process, and the behaviour without an agent.
 
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
@@ -44,7 +44,7 @@ fn the_agent_sees_sockets_traces_and_totals_of_living_and_dead() {
     assert_eq!(of(SocketKind::Connection), [connection]);
     stage.proxy.shutdown(label);
     stage.proxy.until("the close", |p| p.flow(label).closed);
-    // It waits for the next connection once the page tells of the close.
+    // It waits for the next connection once the page shows the close.
     while stage.ask(|table| table.pages().iter().map(|(_, page)| page.trace().len()).sum::<usize>()) < 4 {
         stage.proxy.run_for(std::time::Duration::from_millis(1));
     }

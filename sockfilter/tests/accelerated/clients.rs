@@ -1,4 +1,4 @@
-//! Programs that connect: curl and Python, through the proxy or past it.
+//! Programs that connect: curl and Python, through the proxy or directly.
 
 use std::net::SocketAddr;
 
@@ -180,8 +180,8 @@ while error != errno.ENETUNREACH:
     stage.succeeds(program);
 }
 
-/// An address of the host's own may lie in a prefix of the rule: whoever serves there does so in the kernel. So may an exception
-/// of the policy: without a route to it the kernel says so.
+/// An address of the host's own may lie in a prefix of the rule: servers at it are in the kernel. So may an exception
+/// of the policy: without a route to it the kernel reports an error.
 #[test]
 fn addresses_of_the_host_itself_and_exceptions_stay_in_the_kernel() {
     let mut stage = Stage::new();

@@ -1,5 +1,6 @@
-//! What the filter exports beside what the C library has: every function that takes a descriptor is taken over, or stands in
-//! `left_to_libc.txt` with the reason why it need not be. Peers' complaints are mostly of functions that were forgotten.
+//! Comparison of the filter's exports with the C library's: every function that takes a descriptor is exported, or
+//! listed in `left_to_libc.txt` with the reason why it need not be. Most problems of comparable projects are missing
+//! functions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -127,7 +128,7 @@ fn every_function_with_a_descriptor_is_taken_over_or_left_for_a_reason() {
     let open: Vec<_> = here.iter().filter(|n| !ours.contains(**n) && !left.contains_key(**n)).collect();
     assert!(open.is_empty(), "neither exported nor in left_to_libc.txt: {open:?}");
     let both: Vec<_> = left.keys().filter(|n| ours.contains(*n)).collect();
-    assert!(both.is_empty(), "exported, and said to be left to the C library: {both:?}");
+    assert!(both.is_empty(), "exported, and listed as left to the C library: {both:?}");
     let unknown: Vec<_> = left.keys().filter(|n| !names.contains(*n)).collect();
     assert!(unknown.is_empty(), "no functions of the C library: {unknown:?}");
 }

@@ -1,6 +1,6 @@
-//! Application to application: a CONNECT to an address that some process listens on is answered by pairing two flows, as
-//! the kernel does it on its loopback interface. The client is connected before anyone accepts; a full backlog lets
-//! further clients wait; bytes, windows and ends go through in both directions.
+//! Application to application: a CONNECT to an address on which a process listens is answered by pairing two flows, as
+//! the kernel does on its loopback interface. The client is connected before the server accepts; beyond a full backlog
+//! clients wait. Bytes, windows and ends are passed on in both directions.
 
 use super::*;
 
@@ -274,7 +274,7 @@ impl Proxy {
         self.hairpin.as_mut().unwrap().waiting.push_front(again);
     }
 
-    /// The application's half of a flow is over (closed, lost with its process, or never taken): its partner hears of it
+    /// The application's half of a flow is over (closed, lost with its process, or never accepted): its partner is notified
     /// once it has all bytes.
     pub(super) fn ended_by_application(&mut self, label: u32, reset: bool) {
         let flow = self.flows.get_mut(&label).unwrap();
@@ -296,7 +296,7 @@ impl Proxy {
         }
     }
 
-    /// After the bytes that could be sent to a flow: its end, if there is one to tell.
+    /// After the bytes that could be sent to a flow: its end, if there is one to report.
     pub(super) fn push_end(&mut self, label: u32, link: LinkId) {
         let flow = self.flows.get_mut(&label).unwrap();
         if flow.reset_after && !flow.reset_sent {

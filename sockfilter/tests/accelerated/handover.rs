@@ -324,7 +324,7 @@ fn streams_of_the_c_library_read_and_write_a_connection() {
     stage.succeeds(program);
 }
 
-/// Waits for what never comes; says what it saw instead.
+/// Waits for an event that never occurs; prints what it saw instead.
 const WAITING: &str = "
 import os, socket, sys
 listener = socket.create_server(('', 18118))
@@ -350,7 +350,7 @@ fn when_the_agent_goes_its_connections_are_reset_and_nobody_hangs() {
     assert_eq!(stage.succeeds(program), "104\nb''\n");
 }
 
-/// Reads a connection to its end in a child, and says how it ended.
+/// Reads a connection to its end in a child, and reports how it ended.
 const ENDING: &str = "
 import os, socket, sys
 listener = socket.create_server(('', 18132))

@@ -1,4 +1,4 @@
-//! Programs under the filter with nothing accelerated: what they do and say is exactly what they do without it.
+//! Programs under the filter with nothing accelerated: their behaviour and output are exactly those without it.
 
 use std::process::{Command, Output};
 

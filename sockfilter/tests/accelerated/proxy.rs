@@ -49,7 +49,7 @@ pub struct Flow {
     pub reset: Option<u32>,
     /// The program took it.
     pub accepted: bool,
-    /// It was given back before.
+    /// It was returned before.
     pub refused: bool,
     window: u32,
     to_send: Vec<u8>,
@@ -67,7 +67,7 @@ pub struct Flow {
     reset_sent: bool,
     /// SHUTDOWN went to it.
     end_sent: bool,
-    /// A process left it to whoever brings this.
+    /// A process left it to the process that presents this ticket.
     ticket: Option<Ticket>,
     /// How often that happened.
     pub handovers: u32,
@@ -129,7 +129,7 @@ impl Proxy {
         }
     }
 
-    /// Runs until `done` says so; panics with `what` after [`PATIENCE`].
+    /// Runs until `done` returns `true`; panics with `what` after [`PATIENCE`].
     pub fn until(&mut self, what: &str, mut done: impl FnMut(&mut Proxy) -> bool) {
         let deadline = Clock::now() + PATIENCE;
         while !done(self) {

@@ -55,7 +55,7 @@ fn a_threading_server_takes_uploads_at_once() {
     assert_eq!(answers.len(), 1, "all digests are the same");
 }
 
-/// An echo server with each kind of waiting; its argument says which.
+/// An echo server with each kind of waiting, selected by its argument.
 const ECHO: &str = "
 import select, selectors, socket, sys
 kind = sys.argv[1]

@@ -1,4 +1,4 @@
-//! What each test stands on: a folder, the agent in a thread, the proxy, and programs that end with the test.
+//! The environment of each test: a folder, the agent in a thread, the proxy, and programs that end with the test.
 
 use std::cell::RefCell;
 use std::fs;
@@ -232,7 +232,7 @@ impl Stage {
         answer.recv_timeout(PATIENCE).unwrap()
     }
 
-    /// Tells processes of other proxies.
+    /// Announces other proxies to processes.
     pub fn directory(&self) -> &watch::Sender<Directory> {
         &self.sender
     }
@@ -287,7 +287,7 @@ impl Drop for Stage {
     }
 }
 
-/// Bytes that are told apart wherever they are cut.
+/// Bytes whose position is recognisable wherever they are cut.
 pub fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| ((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }

@@ -1,14 +1,14 @@
-//! One small C program per behaviour of sockets, run plain and accelerated: they must tell the same.
+//! One small C program per behaviour of sockets, run plain and accelerated: the outputs must be equal.
 //!
-//! A program in `programs/` is its own server and client on loopback. Lines of this form in it say what is known to be
-//! otherwise, and why; they are the documentation of it:
+//! A program in `programs/` is its own server and client on loopback. Lines of this form in it state known differences
+//! and their reasons, and document them:
 //!
 //! ```text
 //! // differs: <plain line> | <accelerated line> | <reason>
 //! // not accelerated: <reason>
 //! ```
 //!
-//! Those in which the compiler finds lengths to check are run once more with the C library's checks.
+//! Programs in which the compiler finds lengths to check are run once more with the C library's checks.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![allow(
     missing_docs,
@@ -101,7 +101,7 @@ fn check(source: &Path, flags: &[&str]) -> Result<(), Failed> {
     for difference in differences(&text) {
         let line = format!("{}\n", difference.plain);
         if !expected.contains(&line) {
-            return Err(format!("the plain run does not say {line:?}:\n{expected}").into());
+            return Err(format!("the plain run does not print {line:?}:\n{expected}").into());
         }
         expected = expected.replace(&line, &format!("{}\n", difference.accelerated));
     }

@@ -1,4 +1,4 @@
-//! What is known to differ, and why: `differences.txt`.
+//! The known differences and their reasons: `differences.txt`.
 
 use std::fs;
 use std::path::Path;
@@ -12,8 +12,8 @@ use std::path::Path;
 /// not run: MODULE PATTERN | reason
 /// ```
 ///
-/// `differs`: what a test says in that way instead of what it says without the filter. `varies`: its outcome is not the same at
-/// each run even without the filter. `not run`: left out in all three ways.
+/// `differs`: the outcome of a test in that mode, where it differs from the outcome without the filter. `varies`: its
+/// outcome is not the same at each run even without the filter. `not run`: left out in all three modes.
 #[derive(Debug, Default)]
 pub struct Known {
     pub differences: Vec<Difference>,

@@ -1,8 +1,9 @@
-//! CPython's own test suite, as Debian ships it, three ways: without the filter; with the filter and nothing accelerated;
-//! with everything on loopback accelerated, application to application. Prints a table and every difference.
+//! CPython's own test suite, as Debian ships it, in three modes: without the filter; with the filter and nothing
+//! accelerated; with everything on loopback accelerated, application to application. Prints a table and every
+//! difference.
 //!
-//! `make test-cpython [CPYTHON="[MODULE ...] [--only PATTERN] [--keep FOLDER]"]`. What is known to differ stands in `differences.txt` with its reason; the
-//! exit code is 1 when anything else does, and when a difference that stands there does not occur.
+//! `make test-cpython [CPYTHON="[MODULE ...] [--only PATTERN] [--keep FOLDER]"]`. Known differences are listed in
+//! `differences.txt` with their reasons; the exit code is 1 if any other difference occurs, or a listed one does not.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![allow(
     missing_docs,
@@ -48,7 +49,7 @@ const MODULES: [&str; 11] = [
     "test_multiprocessing_fork",
 ];
 
-/// What a module takes at most; regrtest ends it after that, and says where every thread stood.
+/// Time limit of a module; regrtest then ends it and prints the stack of every thread.
 const MODULE_MAY_TAKE: Duration = Duration::from_secs(600);
 /// Where it does not.
 const KILLED_AFTER: Duration = Duration::from_secs(660);

@@ -1,4 +1,4 @@
-//! What `python3.11 -m test -v` says of each test.
+//! The outcome of each test, parsed from the output of `python3.11 -m test -v`.
 
 use std::collections::BTreeMap;
 use std::process::ExitStatus;
@@ -10,7 +10,7 @@ pub struct Run {
     pub outcomes: BTreeMap<String, Outcome>,
     /// How the process ended, if not as a test run does (0, or 2 with failures).
     pub broken: Option<String>,
-    /// What unittest says it ran.
+    /// The number of tests that unittest reports.
     pub ran: usize,
     pub seconds: f64,
     /// Connections that were asked of the proxy.
@@ -24,7 +24,7 @@ pub enum Outcome {
     ExpectedFailure,
     Failed,
     Error,
-    /// It began and nothing was said of its end.
+    /// It began and its end was not reported.
     Unfinished,
 }
 

@@ -55,7 +55,7 @@ impl Comparison {
         // A module that is run in part is not blamed for the rest.
         for test in awaited.into_iter().filter(|_| !in_part) {
             self.unexplained.push(format!(
-                "{} {test}, {}: is said to differ and does not",
+                "{} {test}, {}: is listed to differ and does not",
                 self.module,
                 mode.name()
             ));

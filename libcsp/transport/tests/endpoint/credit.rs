@@ -93,9 +93,9 @@ fn an_idle_link_sends_only_its_heartbeat() {
         world.run(ms(1_000), &mut [&mut nn, &mut proxy]);
         let before = nn.counters().messages_sent + proxy.counters().messages_sent;
         world.run(ms(10_000), &mut [&mut nn, &mut proxy]);
-        let said = nn.counters().messages_sent + proxy.counters().messages_sent - before;
+        let sent = nn.counters().messages_sent + proxy.counters().messages_sent - before;
         // Every 200 ms a PING and its answer, at times from both sides at once.
-        assert!((90..=220).contains(&said), "{said} messages in 10 s at depth {depth}");
+        assert!((90..=220).contains(&sent), "{sent} messages in 10 s at depth {depth}");
     }
 }
 

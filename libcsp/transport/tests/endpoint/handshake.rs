@@ -22,8 +22,9 @@ fn both_sides_learn_the_identity_of_the_other() {
     let [LinkEvent::Up { link: at_proxy, purpose: Purpose::Channel, peer }] = proxy.events[..] else {
         panic!("{:?}", proxy.events)
     };
-    let told = PeerIdentity { uid: Some(own_uid()), pool_index: 1, pool_size: 2, ..*app.endpoint.identity() };
-    assert_eq!(peer, told);
+    let expected =
+        PeerIdentity { uid: Some(own_uid()), pool_index: 1, pool_size: 2, ..*app.endpoint.identity() };
+    assert_eq!(peer, expected);
     let acceptor = app.peer(link).unwrap();
     assert_eq!(acceptor, PeerIdentity { pool_index: 1, pool_size: 2, ..*proxy.endpoint.identity() });
     // Two of the peer's descriptors are for control messages.

@@ -110,7 +110,7 @@ fn cause_of(act: impl FnOnce(&mut Raw)) -> DeathCause {
     let link = proxy.up()[0];
     act(&mut raw);
     world.step(ms(1), &mut [&mut proxy]);
-    assert_eq!(proxy.endpoint.links().count(), 0, "the VI is given back");
+    assert_eq!(proxy.endpoint.links().count(), 0, "the VI is released");
     match proxy.down(link) {
         Some(DownReason::Died(cause)) => cause,
         other => panic!("{other:?}"),

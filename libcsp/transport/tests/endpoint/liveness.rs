@@ -115,21 +115,21 @@ fn idle_channel(mut world: World) -> (World, Side, Side, LinkId, LinkId) {
     (world, app, proxy, at_app, at_proxy)
 }
 
-fn said(sides: [&Side; 2]) -> u64 {
+fn sent(sides: [&Side; 2]) -> u64 {
     sides.into_iter().map(|side| side.counters().messages_sent).sum()
 }
 
 #[test]
 fn an_idle_process_whose_host_reports_its_death_is_not_pinged() {
     let (mut world, mut app, mut proxy, at_app, at_proxy) = idle_channel(World::new());
-    let before = said([&app, &proxy]);
+    let before = sent([&app, &proxy]);
     assert_eq!(
         (app.endpoint.next_timeout(), proxy.endpoint.next_timeout()),
         (None, None),
         "nothing to wake for"
     );
     world.run(ms(60_000), &mut [&mut app, &mut proxy]);
-    assert_eq!(said([&app, &proxy]), before);
+    assert_eq!(sent([&app, &proxy]), before);
     // The hang-up is noticed nevertheless.
     world.fabric.kill_node(PROXY, InFlight::Delivered);
     world.step(ms(1), &mut [&mut app]);
@@ -140,9 +140,9 @@ fn an_idle_process_whose_host_reports_its_death_is_not_pinged() {
 #[test]
 fn an_idle_process_whose_vi_can_break_keeps_its_heartbeat() {
     let (mut world, mut app, mut proxy, ..) = idle_channel(World::breakable(1));
-    let before = said([&app, &proxy]);
+    let before = sent([&app, &proxy]);
     world.run(ms(10_000), &mut [&mut app, &mut proxy]);
-    assert!((90..=220).contains(&(said([&app, &proxy]) - before)));
+    assert!((90..=220).contains(&(sent([&app, &proxy]) - before)));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-/* accept tells who came: whole, cut short, or nothing. */
+/* accept returns the peer's name: complete, truncated, or not at all. */
 #include "behaviour.h"
 
 int main(void) {

@@ -1,8 +1,8 @@
-/* What the programs have in common: sockets that are connected to each other on loopback, and telling what happened.
+/* What the programs share: sockets that are connected to each other on loopback, and the output of results.
  *
- * Each program is its own server and client. It tells every result by TRY (the expression, and its value or errno) or
- * say, so that a run under the filter can be compared with a plain one line by line. Nothing that may differ from run
- * to run is told: ports, process numbers, times (only whether they are right). */
+ * Each program is its own server and client. It prints every result by TRY (the expression, and its value or errno) or
+ * say, so that a run under the filter can be compared with a plain one line by line. Values that may differ from run
+ * to run are not printed: ports, process ids, times (only whether they are right). */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -34,8 +34,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Tells a value, or the error's name for -1; gives the value back. */
-static inline long told(const char *what, long value) {
+/* Prints a value, or the error's name for -1; returns the value. */
+static inline long report_result(const char *what, long value) {
     int error = errno;
     if (value == -1) printf("%s: %s\n", what, strerrorname_np(error));
     else printf("%s = %ld\n", what, value);
@@ -43,7 +43,7 @@ static inline long told(const char *what, long value) {
     errno = error;
     return value;
 }
-#define TRY(expression) told(#expression, (long)(expression))
+#define TRY(expression) report_result(#expression, (long)(expression))
 
 __attribute__((format(printf, 1, 2))) static inline void say(const char *format, ...) {
     va_list list;
@@ -54,7 +54,7 @@ __attribute__((format(printf, 1, 2))) static inline void say(const char *format,
     fflush(stdout);
 }
 
-/* For what must work before there is anything to compare. */
+/* For calls that must succeed before there is anything to compare. */
 static inline long must(const char *what, long value) {
     if (value == -1) {
         say("%s failed: %s", what, strerrorname_np(errno));
@@ -116,14 +116,14 @@ static inline struct ends ends(void) {
 
 static inline void nonblocking(int fd) { MUST(fcntl(fd, F_SETFL, MUST(fcntl(fd, F_GETFL)) | O_NONBLOCK)); }
 
-/* Waits for any of the events; tells nothing. */
+/* Waits for any of the events; prints nothing. */
 static inline int await(int fd, int events) {
     struct pollfd p = {.fd = fd, .events = events};
     while (poll(&p, 1, 10000) == -1 && errno == EINTR) {}
     return p.revents;
 }
 
-/* Waits until so many bytes can be read. */
+/* Waits until this many bytes can be read. */
 static inline void arrived(int fd, int count) {
     int have = 0;
     while (MUST(ioctl(fd, FIONREAD, &have)) == 0 && have < count) await(fd, POLLIN), sched_yield();
@@ -134,19 +134,19 @@ static inline void ended(int fd) {
     while (!(await(fd, POLLRDHUP) & (POLLRDHUP | POLLHUP | POLLERR))) {}
 }
 
-/* Fills a socket until not a byte more goes; how many went. */
+/* Fills a socket until no further byte is accepted; returns how many were. */
 static inline long fill(int fd) {
     static char much[65536];
     long sent = 0, n;
     for (int size = sizeof much; size > 0; size /= 16)
         do {
             while ((n = send(fd, much, size, MSG_DONTWAIT | MSG_NOSIGNAL)) > 0) sent += n;
-            /* What is on its way may make room again. */
+            /* Data in transit may make room again. */
         } while (poll((struct pollfd[]){{.fd = fd, .events = POLLOUT}}, 1, 50) == 1);
     return sent;
 }
 
-/* Fills a socket that its peer does not read, until nothing goes for a while. */
+/* Fills a socket that its peer does not read, until nothing is accepted for a while. */
 static inline long stuff(int fd) {
     long all = 0, n;
     for (int quiet = 0; quiet < 2; all += n) n = fill(fd), quiet = n ? 0 : quiet + 1;
@@ -168,7 +168,7 @@ static inline double seconds(void) {
     return t.tv_sec + t.tv_nsec / 1e9;
 }
 
-/* Whether so much time has passed since: not less, and not much more. */
+/* Whether this much time has passed since: not less, and not much more. */
 static inline const char *took(double since, double expected) {
     double now = seconds() - since;
     return now < expected - 0.0001 ? "too short" : now > expected + 3.0 ? "too long" : "right";
@@ -181,7 +181,7 @@ static inline int state(int fd) {
     return info.tcpi_state;
 }
 
-/* A thread that is asleep in the kernel: what it was to block on, it blocks on. */
+/* A thread that is asleep in the kernel: it has reached the call that is to block. */
 static inline void await_asleep(pid_t thread) {
     char path[64], line[512];
     snprintf(path, sizeof path, "/proc/%d/stat", thread);
@@ -198,14 +198,14 @@ static inline void await_asleep(pid_t thread) {
     }
 }
 
-static volatile pid_t told_thread;
-static inline void this_thread(void) { told_thread = syscall(SYS_gettid); }
+static volatile pid_t registered_thread;
+static inline void this_thread(void) { registered_thread = syscall(SYS_gettid); }
 static inline void await_thread_asleep(void) {
-    while (!told_thread) sched_yield();
-    await_asleep(told_thread);
+    while (!registered_thread) sched_yield();
+    await_asleep(registered_thread);
 }
 
-/* What a thread runs to send a byte on a socket once the thread that told itself sleeps. */
+/* Run by a thread that sends a byte on a socket once the registered thread sleeps. */
 static inline void *sends_later(void *socket) {
     await_thread_asleep();
     send((long)socket, "x", 1, 0);
@@ -215,12 +215,12 @@ static inline void *sends_later(void *socket) {
 /* A program that hangs is killed. */
 __attribute__((constructor)) static void begin(void) { alarm(90); }
 
-/* Cancels a thread in each of so many ways to sleep, which calls this_thread() before. */
+/* Cancels a thread in each of these ways to sleep; the thread first calls this_thread(). */
 static inline void cancel_each(void *(*waits)(void *), long ways) {
     for (long way = 0; way < ways; way++) {
         pthread_t t;
         void *result;
-        told_thread = 0;
+        registered_thread = 0;
         pthread_create(&t, NULL, waits, (void *)way);
         await_thread_asleep();
         pthread_cancel(t);

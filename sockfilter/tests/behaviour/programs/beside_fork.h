@@ -21,7 +21,7 @@ static inline void call_off(pthread_t t) {
     pthread_join(t, NULL);
 }
 
-/* Forks beside the thread, again and again; tells how often it found what it had not set. */
+/* Forks beside the thread, again and again; prints how often it found a value that it had not set. */
 static inline void beside_forks(void *(*acts)(void *), int rounds) {
     for (int i = 0; i < rounds; i++) {
         pthread_t t = set_off(acts);

@@ -18,7 +18,7 @@ int main(void) {
     for (int i = 0; i < 20; i++) {
         pthread_t t;
         void *result;
-        told_thread = 0;
+        registered_thread = 0;
         pthread_create(&t, NULL, reads, NULL);
         if (i < 3) await_thread_asleep();
         pthread_cancel(t);

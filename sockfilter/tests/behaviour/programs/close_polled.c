@@ -1,5 +1,5 @@
 /* close of a descriptor that another thread polls or selects: what it finds in the end is that the number is closed. */
-// differs: select 2, the other is set | select EBADF | the kernel tells a number that was closed meanwhile as ready (none at all before Linux 5.18); here it is as one that was closed before
+// differs: select 2, the other is set | select EBADF | the kernel reports a number that was closed meanwhile as ready (none at all before Linux 5.18); here it is as one that was closed before
 #include "behaviour.h"
 
 static struct ends e, f;
@@ -26,7 +26,7 @@ int main(void) {
         e = ends();
         f = ends();
         pthread_t t;
-        told_thread = 0;
+        registered_thread = 0;
         pthread_create(&t, NULL, waits, (void *)way);
         await_thread_asleep();
         MUST(close(e.server));

@@ -3,7 +3,7 @@
 
 static struct ends e;
 static int s, q;
-static char much[8 << 20], told_line[64];
+static char much[8 << 20], result_line[64];
 static void *waits(void *way) {
     struct epoll_event v;
     char b = 0;
@@ -17,20 +17,20 @@ static void *waits(void *way) {
     case 4: result = recv(e.server, &b, 1, 0); break;
     }
     const char *error = result == -1 ? strerrorname_np(errno) : "";
-    snprintf(told_line, sizeof told_line, "%ld: %ld %s", (long)way, result, error);
+    snprintf(result_line, sizeof result_line, "%ld: %ld %s", (long)way, result, error);
     if ((long)way == 3) say("%d", v.data.fd);
     return NULL;
 }
 static pthread_t begins(long way) {
     pthread_t t;
-    told_thread = 0;
+    registered_thread = 0;
     pthread_create(&t, NULL, waits, (void *)way);
     await_thread_asleep();
     return t;
 }
 static void joined(pthread_t t) {
     pthread_join(t, NULL);
-    say("%s", told_line);
+    say("%s", result_line);
 }
 int main(void) {
     s = listener();

@@ -35,7 +35,7 @@ int main(void) {
     pthread_join(t, NULL);
     nonblocking(c);
     TRY(connect(c, (struct sockaddr *)&a, sizeof a));
-    told_thread = 0;
+    registered_thread = 0;
     fresh = MUST(socket(AF_INET, SOCK_STREAM, 0));
     void *result;
     pthread_create(&t, NULL, connects, NULL);

@@ -1,4 +1,4 @@
-/* A non-blocking connect that is refused tells it once. */
+/* A refused non-blocking connect reports the error once. */
 #include "behaviour.h"
 
 int main(void) {

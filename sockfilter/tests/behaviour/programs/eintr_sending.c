@@ -38,7 +38,7 @@ int main(void) {
         pthread_join(t, NULL);
     }
     say("seen %d, offset %ld", seen, (long)from);
-    /* What went before the signal is told. */
+    /* The bytes sent before the signal are returned. */
     struct ends f = ends();
     pthread_t t;
     start(&t);

@@ -3,7 +3,7 @@
 
 static struct ends e, other;
 static int q, pair[2];
-static char told_line[64];
+static char result_line[64];
 
 static void *waits(void *time) {
     struct epoll_event v = {0};
@@ -12,12 +12,12 @@ static void *waits(void *time) {
     long result = epoll_wait(q, &v, 1, (long)time);
     const char *error = result == -1 ? strerrorname_np(errno) : "";
     const char *right = (long)time > 0 ? took(since, (long)time / 1000.0) : "";
-    snprintf(told_line, sizeof told_line, "%ld %s, data %d %s", result, error, result == 1 ? v.data.fd : 0, right);
+    snprintf(result_line, sizeof result_line, "%ld %s, data %d %s", result, error, result == 1 ? v.data.fd : 0, right);
     return NULL;
 }
 static pthread_t begins(long time) {
     pthread_t t;
-    told_thread = 0;
+    registered_thread = 0;
     pthread_create(&t, NULL, waits, (void *)time);
     await_thread_asleep();
     return t;
@@ -28,13 +28,13 @@ static void noise(void) {
     for (int i = 0; i < 3; i++) {
         MUST(send(other.client, "n", 1, 0));
         MUST(recv(other.server, &b, 1, 0));
-        await_asleep(told_thread);
+        await_asleep(registered_thread);
     }
 }
 static void joined(pthread_t t, const char *what) {
     char b;
     pthread_join(t, NULL);
-    say("%s: %s", what, told_line);
+    say("%s: %s", what, result_line);
     recv(e.server, &b, 1, MSG_DONTWAIT);
     recv(pair[0], &b, 1, MSG_DONTWAIT);
 }
@@ -73,7 +73,7 @@ int main(void) {
     TRY(dup2(pair[1], q) == q);
     noise();
     send(e.client, "x", 1, 0);
-    await_asleep(told_thread);
+    await_asleep(registered_thread);
     joined(t, "replaced");
     TRY(epoll_wait(copy, &v, 1, 0));
     close(q), close(copy);

@@ -1,4 +1,4 @@
-/* An edge-triggered member is told once for each arrival. */
+/* An edge-triggered member is reported once for each arrival. */
 #include "behaviour.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-/* What is ready when it is added, or asked for anew, is told once at the edge. */
+/* An edge-triggered member that is ready when it is added or modified is reported once. */
 #include "behaviour.h"
 
 int main(void) {

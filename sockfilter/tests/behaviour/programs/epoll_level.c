@@ -1,4 +1,4 @@
-/* A level-triggered member is told as long as it is ready. */
+/* A level-triggered member is reported as long as it is ready. */
 #include "behaviour.h"
 
 int main(void) {

@@ -29,7 +29,7 @@ int main(void) {
         MUST(epoll_ctl(outer, EPOLL_CTL_ADD, p[0], &v));
         pthread_t t;
         void *found;
-        told_thread = 0;
+        registered_thread = 0;
         pthread_create(&t, NULL, sleeps, (void *)(way % 4));
         await_thread_asleep();
         TRY(epoll_ctl(outer, EPOLL_CTL_ADD, inner, &v));

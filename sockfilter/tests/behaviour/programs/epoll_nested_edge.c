@@ -1,4 +1,4 @@
-/* An inner set that is a member at the edge is told once for each arrival, whatever is left in it. */
+/* An inner set that is an edge-triggered member is reported once for each arrival, even if events remain in it. */
 #include "behaviour.h"
 
 int main(void) {
@@ -38,7 +38,7 @@ int main(void) {
     TRY(poll(&p, 1, 0));
     TRY(epoll_wait(inner, got, 4, 0));
     TRY(epoll_wait(outer, got, 4, 0));
-    /* Asked for anew it is told anew, while it is ready. */
+    /* After EPOLL_CTL_MOD it is reported again, while it is ready. */
     send(e.client, "e", 1, 0);
     arrived(e.server, 1);
     TRY(epoll_wait(outer, got, 4, -1));

@@ -20,7 +20,7 @@ int main(void) {
     void *found;
     char b;
     for (int round = 0; round < 4; round++) {
-        told_thread = 0;
+        registered_thread = 0;
         pthread_create(&t, NULL, waits, round % 2 ? &round : NULL);
         await_thread_asleep();
         struct ends e = ends_at(s);
@@ -52,6 +52,6 @@ int main(void) {
     TRY(epoll_ctl(inner, EPOLL_CTL_ADD, c, &v));
     TRY(send(d, "x", 1, 0));
     TRY(epoll_wait(outer, got, 4, -1));
-    /* The edge of before is still to be told. */
+    /* The earlier edge is still to be reported. */
     TRY(epoll_wait(inner, got, 4, 0));
 }

@@ -1,4 +1,4 @@
-/* An inner set that is a one-shot member is told once until it is asked for again. */
+/* An inner set that is a one-shot member is reported once until EPOLL_CTL_MOD. */
 #include "behaviour.h"
 
 int main(void) {

@@ -45,7 +45,7 @@ int main(void) {
         fd_set r;
         FD_ZERO(&r);
         FD_SET(p.fd, &r);
-        told_thread = 0;
+        registered_thread = 0;
         this_thread();
         pthread_create(&t, NULL, later, NULL);
         if (way < 2) TRY(poll(&p, 1, -1));

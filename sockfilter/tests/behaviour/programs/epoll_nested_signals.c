@@ -6,7 +6,7 @@ static volatile int handled;
 static void handler(int s) { handled++; }
 static void *signals(void *unused) {
     await_thread_asleep();
-    syscall(SYS_tgkill, getpid(), told_thread, SIGUSR1);
+    syscall(SYS_tgkill, getpid(), registered_thread, SIGUSR1);
     return NULL;
 }
 static void cleaned(void *unused) { say("cleaned up"); }
@@ -47,7 +47,7 @@ int main(void) {
         TRY(epoll_pwait(sets[i], got, 4, -1, &none));
         say("%d", handled);
         pthread_sigmask(SIG_UNBLOCK, &blocked, NULL);
-        told_thread = 0;
+        registered_thread = 0;
         pthread_create(&t, NULL, waits, &sets[i]);
         await_thread_asleep();
         pthread_cancel(t);

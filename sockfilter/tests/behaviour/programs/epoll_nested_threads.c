@@ -1,4 +1,4 @@
-/* Threads that wait on the inner and on the outer set: all that arrives is read, by whomever. */
+/* Threads that wait on the inner and on the outer set: everything that arrives is read by one of them. */
 #include "behaviour.h"
 
 enum { N = 3, ROUNDS = 60 };

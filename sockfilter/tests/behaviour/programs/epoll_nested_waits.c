@@ -11,7 +11,7 @@ int main(void) {
     this_thread();
     for (int way = 0; way < 3; way++) {
         pthread_t t;
-        told_thread = 0;
+        registered_thread = 0;
         this_thread();
         pthread_create(&t, NULL, sends_later, (void *)(long)e.client);
         struct pollfd p = {outer, POLLIN};

@@ -1,4 +1,4 @@
-/* A one-shot member is told once, until it is set again. */
+/* A one-shot member is reported once, until EPOLL_CTL_MOD. */
 #include "behaviour.h"
 
 int main(void) {

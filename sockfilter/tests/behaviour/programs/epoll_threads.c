@@ -16,7 +16,7 @@ int main(void) {
     arrived(e.server, 1);
     for (int round = 0; round < 2; round++) {
         pthread_t t;
-        told_thread = 0;
+        registered_thread = 0;
         pthread_create(&t, NULL, waits, NULL);
         await_thread_asleep();
         struct epoll_event v = {.events = EPOLLIN | (round ? 0 : EPOLLET), .data.u32 = 5 + round};

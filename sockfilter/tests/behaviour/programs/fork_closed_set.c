@@ -10,18 +10,18 @@ static void *waits(void *unused) {
     return NULL;
 }
 static int descriptors_of_child(void) {
-    int told[2], count = 0;
-    MUST(pipe(told));
+    int channel[2], count = 0;
+    MUST(pipe(channel));
     pid_t pid = MUST(fork());
     if (pid == 0) {
         DIR *d = opendir("/proc/self/fd");
         while (readdir(d)) count++;
-        write(told[1], &count, sizeof count);
+        write(channel[1], &count, sizeof count);
         _exit(0);
     }
-    MUST(read(told[0], &count, sizeof count));
+    MUST(read(channel[0], &count, sizeof count));
     MUST(waitpid(pid, NULL, 0));
-    close(told[0]), close(told[1]);
+    close(channel[0]), close(channel[1]);
     return count;
 }
 int main(void) {

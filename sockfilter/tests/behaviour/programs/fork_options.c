@@ -1,7 +1,7 @@
 /* A connection that a parent and its child have keeps the options that were set on it, and takes new ones. */
 #include "behaviour.h"
 
-static void tell(int fd, const char *who) {
+static void print_options(int fd, const char *name) {
     static const struct {
         int level, name;
         const char *what;
@@ -21,7 +21,7 @@ static void tell(int fd, const char *who) {
         int value = -77;
         socklen_t len = sizeof value;
         int done = getsockopt(fd, known[i].level, known[i].name, &value, &len);
-        say("%s: %s %d, %d in %u bytes", who, known[i].what, done, value, len);
+        say("%s: %s %d, %d in %u bytes", name, known[i].what, done, value, len);
     }
 }
 
@@ -39,18 +39,18 @@ int main(void) {
     set(e.server, IPPROTO_IP, IP_TOS, 0x10);
     pid_t child = MUST(fork());
     if (child == 0) {
-        tell(e.server, "child");
+        print_options(e.server, "child");
         set(e.server, IPPROTO_TCP, TCP_USER_TIMEOUT, 2500);
         set(e.server, IPPROTO_TCP, TCP_KEEPIDLE, 90);
         int wrong = 1000;
         TRY(setsockopt(e.server, IPPROTO_TCP, TCP_KEEPCNT, &wrong, sizeof wrong));
         TRY(setsockopt(e.server, IPPROTO_TCP, 9999, &wrong, sizeof wrong));
         TRY(setsockopt(e.server, IPPROTO_TCP, TCP_NODELAY, NULL, 4));
-        tell(e.server, "child afterwards");
+        print_options(e.server, "child afterwards");
         return 0;
     }
     MUST(waitpid(child, NULL, 0));
     set(e.server, IPPROTO_TCP, TCP_USER_TIMEOUT, 1500);
     set(e.server, IPPROTO_TCP, TCP_KEEPIDLE, 30);
-    tell(e.server, "parent");
+    print_options(e.server, "parent");
 }

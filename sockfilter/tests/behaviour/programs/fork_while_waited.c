@@ -1,4 +1,4 @@
-/* Threads wait for connections in poll, select and recv while the process forks; the child says what they wait for. */
+/* Threads wait for connections in poll, select and recv while the process forks; the child sends the data that they wait for. */
 #include "behaviour.h"
 
 static struct ends connection[3];

@@ -10,7 +10,7 @@ static void *signals(void *unused) {
     return NULL;
 }
 static void start(pthread_t *t) {
-    told_thread = 0;
+    registered_thread = 0;
     this_thread();
     pthread_create(t, NULL, signals, NULL);
 }

@@ -1,4 +1,4 @@
-/* SO_LINGER: what it tells, and a reset at time 0. */
+/* SO_LINGER: its value, and a reset at time 0. */
 #include "behaviour.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-/* getsockname and getpeername: whole, cut short, refused. */
+/* getsockname and getpeername: complete, truncated, refused. */
 #include "behaviour.h"
 
 int main(void) {

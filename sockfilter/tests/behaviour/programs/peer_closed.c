@@ -1,4 +1,4 @@
-/* Writing to who has closed: taken, then reset, then EPIPE. */
+/* Writing to a peer that has closed: accepted, then reset, then EPIPE. */
 #include "behaviour.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-/* What poll tells of half and whole ends. */
+/* The events of poll after one or both directions have ended. */
 #include "behaviour.h"
 
 static void look(int fd) {

@@ -1,4 +1,4 @@
-/* poll tells again as long as it is so. */
+/* poll reports an event again as long as the condition holds. */
 #include "behaviour.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-/* What poll and SO_ERROR tell of a reset connection. */
+/* The results of poll and SO_ERROR for a reset connection. */
 #include "behaviour.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-/* With a signal pending and data ready, ppoll tells the data. */
+/* With a signal pending and data ready, ppoll reports the data. */
 #include "behaviour.h"
 
 static volatile int seen;

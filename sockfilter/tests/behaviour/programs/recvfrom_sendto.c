@@ -1,4 +1,4 @@
-/* recvfrom tells no sender on a stream, sendto needs no address. */
+/* recvfrom returns no sender on a stream, sendto needs no address. */
 #include "behaviour.h"
 
 int main(void) {

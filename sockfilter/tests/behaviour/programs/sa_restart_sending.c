@@ -1,4 +1,4 @@
-/* A handler with SA_RESTART: a call that has sent nothing goes on, one that has sent something tells how much. */
+/* A handler with SA_RESTART: a call that has sent nothing continues, one that has sent something returns how much. */
 #include "behaviour.h"
 
 static volatile int seen;
@@ -18,7 +18,7 @@ static void *acts(void *restarts) {
     return NULL;
 }
 static char much[16 << 20];
-static void told_so(const char *what, long n) {
+static void report(const char *what, long n) {
     say("%s: %s", what, n == sizeof much ? "all" : n > 0 ? "some" : n == 0 ? "none" : strerrorname_np(errno));
 }
 int main(void) {
@@ -41,10 +41,10 @@ int main(void) {
         case 0: TRY(write(e.client, much, 1)); break;
         case 1: TRY(sendmsg(e.client, &(struct msghdr){.msg_iov = &(struct iovec){much, 9}, .msg_iovlen = 1}, 0)); break;
         case 2: TRY(sendfile(e.client, file, &from, 7)); break;
-        case 3: told_so("send", send(e.client, much, sizeof much, 0)); break;
-        case 4: told_so("writev", writev(e.client, &part, 1)); break;
-        case 5: told_so("sendmsg", sendmsg(e.client, &message, 0)); break;
-        case 6: from = 0, told_so("sendfile", sendfile(e.client, file, &from, sizeof much)); break;
+        case 3: report("send", send(e.client, much, sizeof much, 0)); break;
+        case 4: report("writev", writev(e.client, &part, 1)); break;
+        case 5: report("sendmsg", sendmsg(e.client, &message, 0)); break;
+        case 6: from = 0, report("sendfile", sendfile(e.client, file, &from, sizeof much)); break;
         case 7:
             MUST(send(e.server, much, 3, 0));
             arrived(e.client, 3);

@@ -1,4 +1,4 @@
-/* select waits its time and tells what is left of it. */
+/* select waits for its time-out and stores the remaining time. */
 #include "behaviour.h"
 
 static struct ends e;

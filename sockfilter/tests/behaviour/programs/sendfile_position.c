@@ -1,4 +1,4 @@
-/* sendfile without an offset goes on where the file is, and moves it; large files arrive whole. */
+/* sendfile without an offset starts at the file's position and advances it; large files arrive complete. */
 #include "behaviour.h"
 
 static struct ends e;

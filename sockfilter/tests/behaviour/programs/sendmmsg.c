@@ -1,4 +1,4 @@
-/* Several messages by one call; what fails after the first is not told. */
+/* Several messages in one call; a failure after the first message is not reported. */
 #include "behaviour.h"
 
 int main(void) {

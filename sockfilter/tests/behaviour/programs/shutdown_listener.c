@@ -1,4 +1,4 @@
-/* shutdown of a listener wakes who accepts. */
+/* shutdown of a listener wakes threads in accept. */
 #include "behaviour.h"
 
 static int s;

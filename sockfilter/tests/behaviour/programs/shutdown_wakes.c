@@ -23,7 +23,7 @@ int main(void) {
     await_thread_asleep();
     MUST(shutdown(e.server, SHUT_RD));
     pthread_join(t, NULL);
-    told_thread = 0;
+    registered_thread = 0;
     pthread_create(&t, NULL, writes, NULL);
     await_thread_asleep();
     MUST(shutdown(e.server, SHUT_WR));

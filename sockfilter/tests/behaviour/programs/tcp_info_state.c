@@ -1,4 +1,4 @@
-/* TCP_INFO tells the state of the connection. */
+/* TCP_INFO reports the state of the connection. */
 #include "behaviour.h"
 
 static void settle(int fd, int expected) {

@@ -38,7 +38,7 @@ static void once(int l, int how) {
     double before = seconds();
     MUST(write(go[1], "g", 1));
     pthread_join(thread, NULL);
-    say("at once: %d", seconds() - before < 5); /* who is not woken sleeps for ever */
+    say("at once: %d", seconds() - before < 5); /* a thread that is not woken sleeps for ever */
     MUST(write(go[1], "g", 1));
     MUST(waitpid(child, NULL, 0));
 }

@@ -7,7 +7,7 @@
 
 static int on = 1;
 
-/* Waits for the completions of all sends up to one; how many notifications told the sender of them does not matter. */
+/* Waits for the completions of all sends up to one; the number of notifications does not matter. */
 static void completed(int fd, unsigned last) {
     for (unsigned next = 0; next <= last;) {
         char control[200];

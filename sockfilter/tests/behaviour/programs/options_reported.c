@@ -1,4 +1,4 @@
-/* What SO_TYPE, SO_DOMAIN, SO_PROTOCOL, SO_ACCEPTCONN and SO_ERROR tell. */
+/* The values of SO_TYPE, SO_DOMAIN, SO_PROTOCOL, SO_ACCEPTCONN and SO_ERROR. */
 #include "behaviour.h"
 
 static void show(int fd, const char *who) {
