@@ -306,7 +306,10 @@ async fn attach(
     let shared = page.try_clone().ok()?;
     let info = ProcessInfo { id, pid, uid, program, attached_unix_ms: unix_ms(), exited_unix_ms: None };
     let Some(key) = processes.borrow_mut().attached(info, page) else {
-        return refuse(Refusal::Full, "the agent has no room for another process (capacity.processes)".to_owned());
+        return refuse(
+            Refusal::Full,
+            "the agent has no room for another process (capacity.processes)".to_owned(),
+        );
     };
     let rules = directory.borrow().access.clone();
     let grant = grant_for(options, *credentials, &program, &rules).await;
