@@ -25,7 +25,7 @@ use csp_telemetry::{Place, Shares};
 use csp_transport::token::{self, TokenClaims};
 use csp_transport::{ClusterKey, Endpoint, EndpointConfig, PeerIdentity, ProcessId};
 use csp_types::spin::SpinSetting;
-use csp_types::{Duration, Instant, NodeId, Role};
+use csp_types::{Duration, FlowLabel, Instant, NodeId, Role};
 use csp_vi::shm::ShmProvider;
 use csp_vi::{Armed, ViAddress, ViError, Wake};
 use csp_wire::agent::Left;
@@ -253,7 +253,8 @@ impl Custody {
             connection.watch(&self.sockets, flow);
             return;
         }
-        if !connection.was_open {
+        // The proxy assigns the label when it hands the connection over.
+        if self.side.label(flow) == FlowLabel::NONE {
             self.counters.lost += 1;
         }
         let _ = self.side.close(now, flow, fate == Fate::Reset); // a broken flow is closed like any other

@@ -1,30 +1,31 @@
-//! Puts the events of several hosts into one order.
+//! Orders the events of several hosts.
 //!
-//! Nodes record events by their own CLOCK_MONOTONIC, and the clocks of two hosts have nothing in common. The trace itself bounds the offset
-//! between them: a segment leaves the network node before it reaches the proxy, and bytes are written before they are received.
+//! Nodes record events by their host's CLOCK_MONOTONIC; the clocks of two hosts are unrelated. The trace itself bounds the
+//! offset between them: a segment leaves the network node before it reaches the proxy, and bytes are sent before they are
+//! received.
 //!
 //! ```text
 //!  host H      cause h1 ──────────▶ effect r1     offset (H − reference) ≥ h1 − r1
 //!  reference   cause r2 ──────────▶ effect h2     offset (H − reference) ≤ h2 − r2
 //! ```
-//! Every offset between the two bounds draws each cause before its effect. The middle is taken; half the distance is its uncertainty,
-//! as with half a round-trip time. The offsets serve the drawing only: no node ever uses one.
+//! Every offset between the two bounds places each cause before its effect. The estimate is their middle; its uncertainty
+//! is half their distance. Offsets only serve the display of traces: no node uses them.
 
 use std::collections::BTreeMap;
 
 use csp_api::mgmt::{ClockView, TraceEventView};
 use csp_api::{Text, Tier};
 
-/// Kinds that follow from each other, segment by segment: cause and effect.
+/// Pairs of kinds, cause and effect, that occur once for each segment.
 const SEGMENTS: [(&str, &str); 2] = [("lan-in", "segment-in"), ("segment-out", "lan-out")];
-/// Kinds that follow from each other once in a connection.
+/// Pairs of kinds, cause and effect, that occur once in a connection.
 const ONCE: [(&str, &str); 2] = [("open-sent", "app-open"), ("app-close", "close-received")];
-/// Kinds that carry the same bytes; the flag says that the stream's beginning is in the record.
+/// Pairs of kinds, cause and effect, that carry the same byte stream.
 const BYTES: [(&str, &str); 2] = [("data-sent", "app-data-in"), ("app-data-out", "data-received")];
-/// Connections that changed hands have several processes, each with a part of the bytes.
+/// Kinds that show that a connection changed hands: each of its processes has recorded a part of the bytes.
 const HANDED: [&str; 3] = ["handed-over", "taken-over", "app-handed-over"];
 
-/// What a clock's offset is known to be.
+/// Bounds of a clock's offset, as far as known.
 #[derive(Clone, Copy, Default)]
 struct Bounds {
     least: Option<i128>,
@@ -40,10 +41,10 @@ impl Bounds {
         self.most = Some(self.most.map_or(bound, |most| most.min(bound)));
     }
 
-    /// The offset and its uncertainty, where both are known.
+    /// The estimated offset, and its uncertainty if both bounds are known. Without bounds the offset is 0.
     fn choice(self) -> (i128, Option<i128>) {
         match (self.least, self.most) {
-            // Rounded down, so that it stays between the two.
+            // Rounded down, so that the estimate lies between the bounds.
             (Some(least), Some(most)) => {
                 ((least + most).div_euclid(2), Some(((most - least).abs() + 1).div_euclid(2)))
             }
@@ -53,8 +54,8 @@ impl Bounds {
     }
 }
 
-/// Rewrites the times of `events` to the clock of the first proxy's host, and sorts them. Returns what the other hosts' clocks were
-/// found to show beside that one; nothing where all events are of one host.
+/// Converts the times of `events` to the clock of the first proxy's host, and sorts them. Returns the estimated offsets of
+/// the other hosts' clocks; none if all events are from one host.
 pub fn align(events: &mut [TraceEventView], host_of: impl Fn(&str) -> String) -> Vec<ClockView> {
     let hosts: Vec<String> = events.iter().map(|event| host_of(&event.node)).collect();
     let first = events.iter().position(|event| event.tier == Tier::ProxyNode).unwrap_or(0);
@@ -85,7 +86,7 @@ pub fn align(events: &mut [TraceEventView], host_of: impl Fn(&str) -> String) ->
         uncertainty_ns: uncertainty.and_then(|ns| u64::try_from(ns).ok()),
     };
     let clocks = offsets.iter().map(view).collect();
-    // Stable: within one node the order of the ring stands.
+    // The sort is stable: events of one node with equal times keep the order of its ring.
     events.sort_by_key(|event| event.t_ns);
     clocks
 }
@@ -98,7 +99,7 @@ fn nodes_of(events: &[TraceEventView], hosts: &[String], host: &str) -> Vec<Text
     nodes
 }
 
-/// Causes with their effects, by their places in `events`.
+/// Pairs of cause and effect, as indices of `events`.
 fn pairs(events: &[TraceEventView]) -> Vec<(usize, usize)> {
     let of_kind =
         |kind: &str| -> Vec<usize> { (0..events.len()).filter(|at| events[*at].kind == kind).collect() };
@@ -114,7 +115,7 @@ fn pairs(events: &[TraceEventView]) -> Vec<(usize, usize)> {
             pairs.push((*cause, *effect));
         }
     }
-    // Bytes are counted from the beginning: both records must reach back to it.
+    // Bytes are counted from the stream's beginning, so both records must contain it.
     if let ([_], [_]) = (&of_kind("open-sent")[..], &of_kind("app-open")[..]) {
         for (cause, effect) in BYTES {
             pairs.extend(same_bytes(events, &of_kind(cause), &of_kind(effect)));
@@ -123,8 +124,8 @@ fn pairs(events: &[TraceEventView]) -> Vec<(usize, usize)> {
     pairs
 }
 
-/// Equal segments, the first with the first. A segment that was seen more often on one side (lost between them, or overwritten in a
-/// ring) gives no pair.
+/// Pairs equal segments in order of time. Segments that one side recorded more often than the other (because of loss, or of
+/// a ring that was overwritten) give no pair.
 fn same_segments(events: &[TraceEventView], causes: &[usize], effects: &[usize]) -> Vec<(usize, usize)> {
     let key = |at: usize| {
         let event = &events[at];
@@ -137,7 +138,7 @@ fn same_segments(events: &[TraceEventView], causes: &[usize], effects: &[usize])
     equal.flat_map(|(causes, effects)| causes.into_iter().zip(effects)).collect()
 }
 
-/// Each effect with the event that carried its last byte.
+/// Pairs each effect with the cause that carried its last byte.
 fn same_bytes(events: &[TraceEventView], causes: &[usize], effects: &[usize]) -> Vec<(usize, usize)> {
     let mut pairs = Vec::new();
     let (mut sent, mut received, mut causes) = (0, 0, causes.iter());

@@ -111,9 +111,6 @@ pub struct Description {
     pub nonblocking: bool,
     /// connect() was called and its result has not been reported.
     pub connecting: bool,
-    /// The process page lacks the connection's label and local address: this process opened it, and it is not
-    /// established yet.
-    pub unlabelled: bool,
     /// Its last error, as errno; 0: none.
     pub last_error: u16,
     /// The program shut down its writing direction.
@@ -146,7 +143,6 @@ impl Description {
             family,
             nonblocking: false,
             connecting: false,
-            unlabelled: false,
             last_error: 0,
             write_ended: false,
             options: Arc::default(),

@@ -116,7 +116,10 @@ mod tests {
         let (uid, pid) = (own().uid, own().pid);
         assert!(!is_own_pair(&pair, Credentials { pid: pid + 1, ..own() }), "another process's");
         assert!(!is_own_pair(&pair, Credentials { uid: uid + 1, ..own() }), "another user's");
-        assert!(is_own_pair(&pair, Credentials { uid: ROOT, ..own() }), "the process was root when it attached");
+        assert!(
+            is_own_pair(&pair, Credentials { uid: ROOT, ..own() }),
+            "the process was root when it attached"
+        );
         let path = std::env::temp_dir().join(format!("csp-own-pair-{}", std::process::id()));
         let foreign: [OwnedFd; 4] = [
             std::fs::File::open("/dev/null").unwrap().into(),

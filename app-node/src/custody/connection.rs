@@ -60,8 +60,6 @@ pub(super) struct Connection {
     hung_up: bool,
     /// The flow has no room.
     flow_full: bool,
-    /// The proxy has handed the connection over.
-    pub was_open: bool,
     /// The user of the process that left it.
     pub uid: u32,
     /// Bytes moved to programs and to the client since the owner read this field.
@@ -79,7 +77,6 @@ impl Connection {
             programs_ended: false,
             hung_up: false,
             flow_full: false,
-            was_open: false,
             uid,
             moved: (0, 0),
         }
@@ -95,7 +92,6 @@ impl Connection {
         chunk: &mut [u8],
     ) -> Fate {
         self.hung_up |= hung_up;
-        self.was_open |= side.addresses(flow).is_some_and(|(.., connected)| connected);
         match self.client_to_programs(side, now, flow, chunk) {
             Fate::Continue => {}
             fate => return fate,

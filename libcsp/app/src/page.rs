@@ -1,14 +1,13 @@
 //! The process page, from the writer's side; `csp_wire::agent::page` describes its layout.
 
-use core::net::SocketAddr;
 use core::sync::atomic::{Ordering, fence};
 
 use csp_types::{FlowLabel, TraceEvent};
 use csp_wire::agent::page as layout;
-use csp_wire::agent::page::SocketEntry;
+use csp_wire::agent::page::{SocketEntry, SocketKind};
 use csp_wire::channel::emit_address;
 
-use crate::AppSide;
+use crate::{AppSide, FlowId};
 
 /// Memory of [`PAGE_LEN`](layout::PAGE_LEN) bytes that the process shares with the agent.
 pub trait PageMemory {
@@ -21,12 +20,14 @@ pub trait PageMemory {
 pub struct Page<M> {
     memory: M,
     traced: u64,
+    /// One bit for each entry: it shows a connection without a label.
+    unlabelled: [u64; layout::SOCKETS.div_ceil(64)],
 }
 
 impl<M: PageMemory> Page<M> {
     /// Creates a page in the memory received with ATTACHED.
     pub fn new(memory: M) -> Self {
-        let mut page = Page { memory, traced: 0 };
+        let mut page = Page { memory, traced: 0, unlabelled: [0; layout::SOCKETS.div_ceil(64)] };
         page.put(0, &layout::emit_header());
         page
     }
@@ -62,15 +63,34 @@ impl<M: PageMemory> Page<M> {
         if index < layout::SOCKETS {
             let bytes = entry.map_or([0; layout::SOCKET_LEN], SocketEntry::emit);
             self.put(layout::socket_offset(index), &bytes);
+            self.set_unlabelled(
+                index,
+                entry.is_some_and(|entry| {
+                    entry.kind == SocketKind::Connection && entry.label == FlowLabel::NONE
+                }),
+            );
         }
     }
 
-    /// Writes the label and the local address of the connection in entry `index`, which are known once it is
-    /// established.
-    pub fn socket_connected(&mut self, index: usize, label: FlowLabel, local: SocketAddr) {
-        if index < layout::SOCKETS {
-            self.put(layout::socket_label_offset(index), &label.to_wire().to_le_bytes());
-            self.put(layout::socket_local_offset(index), &emit_address(local));
+    /// Writes the label and the local address of `flow`, the connection in entry `index`, once it is established. Does
+    /// nothing for an entry that has them already.
+    pub fn socket_connected(&mut self, index: usize, app: &AppSide, flow: FlowId) {
+        if !self.is_unlabelled(index) {
+            return;
+        }
+        let Some((local, _, true)) = app.addresses(flow) else { return };
+        self.put(layout::socket_label_offset(index), &app.label(flow).to_wire().to_le_bytes());
+        self.put(layout::socket_local_offset(index), &emit_address(local));
+        self.set_unlabelled(index, false);
+    }
+
+    fn is_unlabelled(&self, index: usize) -> bool {
+        self.unlabelled.get(index / 64).is_some_and(|bits| bits & (1 << (index % 64)) != 0)
+    }
+
+    fn set_unlabelled(&mut self, index: usize, unlabelled: bool) {
+        if let Some(bits) = self.unlabelled.get_mut(index / 64) {
+            *bits = *bits & !(1 << (index % 64)) | u64::from(unlabelled) << (index % 64);
         }
     }
 

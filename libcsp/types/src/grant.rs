@@ -1,11 +1,12 @@
-//! What a process may listen on and connect to: decided by its agent, signed into its token, enforced by proxies.
+//! The ports and destinations that a process may use. Its agent decides and signs them into its token; proxies enforce
+//! them.
 //!
 //! ```text
 //! flags (1: ports are shared) | count | {first port (2) | last port (2)} each
 //!                             | count | {port (2) | user id (4)} each                             held sockets
 //!                             | count | {family (1) | prefix length (1) | first port (2) | last port (2) | address (4 or 16)} each
 //! ```
-//! Integers are little-endian. Everything has a bound, so that the longest grant fits a token.
+//! Integers are little-endian. Each list is bounded, so that the longest grant fits a token.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -23,7 +24,7 @@ pub const GRANT_LEN_MAX: usize = 1 + 1 + 4 * LISTEN_MAX + 1 + 6 * HELD_MAX + 1 +
 
 const FLAG_SHARED: u8 = 1;
 
-/// Ports from the first to the last, both included.
+/// A range of ports, both ends included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ports {
     /// The first port.
@@ -38,18 +39,18 @@ impl Ports {
     /// The ports that any user may bind (ip(7), `ip_unprivileged_port_start`).
     pub const UNPRIVILEGED: Ports = Ports { first: 1024, last: u16::MAX };
 
-    /// Whether `port` is among them.
+    /// Whether the range contains `port`.
     pub const fn contains(self, port: u16) -> bool {
         self.first <= port && port <= self.last
     }
 }
 
-/// Where a process may connect.
+/// A destination to which a process may connect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Target {
     /// The network.
     pub network: Prefix,
-    /// The ports there.
+    /// The ports of addresses in the network.
     pub ports: Ports,
 }
 
@@ -62,12 +63,12 @@ impl Target {
     }
 }
 
-/// A kernel socket that a process holds: its own, inherited, or passed on.
+/// A kernel socket that a process holds: it created, inherited or received it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Held {
     /// The port that it is bound to.
     pub port: u16,
-    /// The user who made it.
+    /// The user that created it.
     pub uid: u32,
 }
 
@@ -91,7 +92,7 @@ impl<T: Copy, const N: usize> List<T, N> {
     }
 }
 
-/// What a process may do with the network.
+/// The permissions of a process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
     listen: List<Ports, LISTEN_MAX>,
@@ -101,28 +102,29 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// Nothing.
+    /// Permits nothing.
     pub const NONE: Grant =
         Grant { listen: List::EMPTY, held: List::EMPTY, connect: List::EMPTY, shared: false };
 
-    /// Listening on `listen`, connecting to `connect`; entries beyond [`LISTEN_MAX`] and [`CONNECT_MAX`] are left out.
+    /// Permits listening on `listen` and connecting to `connect`. Entries beyond [`LISTEN_MAX`] and [`CONNECT_MAX`] are
+    /// omitted.
     pub fn new(listen: impl IntoIterator<Item = Ports>, connect: impl IntoIterator<Item = Target>) -> Self {
         Grant { listen: List::of(listen), connect: List::of(connect), ..Grant::NONE }
     }
 
-    /// Everything.
+    /// Permits everything.
     pub fn all() -> Self {
         Grant::new([Ports::ALL], Target::everywhere())
     }
 
-    /// The grant with kernel sockets of its host that the process holds, at most [`HELD_MAX`]: it may listen on their ports in
-    /// the name of the users who made them, as with a kernel socket that was inherited or passed on.
+    /// Replaces the list of kernel sockets that the process holds; entries beyond [`HELD_MAX`] are omitted. The process may
+    /// listen on their ports in the name of the users that created them.
     #[must_use]
     pub fn holding(self, sockets: impl IntoIterator<Item = Held>) -> Self {
         Grant { held: List::of(sockets), ..self }
     }
 
-    /// The grant with its ports shared: processes of several users may listen there if all their grants say so.
+    /// Sets whether the ports are shared. Processes of several users may listen on a port if all their grants share it.
     #[must_use]
     pub const fn shared(self, shared: bool) -> Self {
         Grant { shared, ..self }
@@ -133,12 +135,12 @@ impl Grant {
         self.listen.iter().any(|ports| ports.contains(port))
     }
 
-    /// The users in whose name the process may listen on `port`, since it holds sockets that they made.
+    /// The users in whose name the process may listen on `port`: it holds sockets that they created there.
     pub fn holders(&self, port: u16) -> impl Iterator<Item = u32> + '_ {
         self.held.iter().filter(move |held| held.port == port).map(|held| held.uid)
     }
 
-    /// Whether its ports are shared with other users.
+    /// Whether the ports are shared with other users.
     pub const fn is_shared(&self) -> bool {
         self.shared
     }
@@ -173,7 +175,7 @@ impl Grant {
         }
     }
 
-    /// Parses a grant at the start of `bytes`; also returns what follows it.
+    /// Parses a grant at the start of `bytes`. Also returns the bytes after it.
     pub fn parse(bytes: &[u8]) -> Option<(Grant, &[u8])> {
         let (&[flags, count], mut rest) = bytes.split_first_chunk::<2>()?;
         if flags & !FLAG_SHARED != 0 {

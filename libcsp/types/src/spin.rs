@@ -1,23 +1,24 @@
-//! How long a thread that has run out of work looks again before it sleeps.
+//! How long a thread without work polls before it sleeps.
 //!
-//! A thread that sleeps is woken late and costs a system call on each side; a thread that looks again uses a processor.
-//! The policy weighs the two by what it has seen: it keeps a short, fading record of *gaps* (the times from running out of work to the next
-//! piece of work) and chooses the limit `L` for which
+//! A sleeping thread starts late, and its wake-up costs a system call on each side. A polling thread uses a processor.
+//! The policy weighs the two. A *gap* is the time from a thread's running out of work to its next piece of work. The
+//! policy keeps a fading histogram of gaps and chooses the limit `L` that maximises
 //!
 //! ```text
 //!   (share of gaps that end within L) × worth  −  mean of min(gap, L)
 //! ```
 //!
-//! is largest, and no looking again where that is never positive. `worth` is the looking time that one avoided wake-up may
-//! cost. It is large while the processor has nothing else to do, and small while other threads use it: a look that took far longer than
-//! its predecessors means that another thread ran in between.
+//! If no limit makes this positive, the thread does not poll. `worth` is the polling time that one avoided wake-up may
+//! cost. It is large while the processor has no other work, and small while other threads use it. A poll (a *look*) that
+//! took far longer than its predecessors shows that another thread ran in between.
 //!
 //! ```text
 //!  found() ── work ──▶ busy ── nothing() ──▶ looking ── L is over: nothing() returns false ──▶ asleep
 //!                       ▲                      │                                                │ woke()
 //!                       └────── found() ◀──────┴──────────────── found() ◀──────────────────────┘
 //! ```
-//! Owned here: the record of gaps and the choice. Refused: clocks, threads, yielding; the caller passes the time.
+//! This module owns the histogram and the choice. It has no clock, no threads and does not yield; the caller passes the
+//! time.
 
 use core::fmt;
 use core::time::Duration;
@@ -27,10 +28,10 @@ use crate::Instant;
 /// Longest time that a setting may ask for, in microseconds.
 pub const SPIN_MAX_US: u16 = 1000;
 
-/// How long a thread looks again, as configured.
+/// How long a thread polls before it sleeps, as configured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SpinSetting {
-    /// The policy chooses by what it sees.
+    /// The policy chooses by the gaps that it has recorded.
     #[default]
     Auto,
     /// Always this many microseconds, at most [`SPIN_MAX_US`]; 0: never.
@@ -56,48 +57,51 @@ pub struct SpinSettingError;
 
 impl fmt::Display for SpinSettingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "not a time to look again; allowed is auto, or 0 to {SPIN_MAX_US} microseconds")
+        write!(f, "not a polling time; allowed is auto, or 0 to {SPIN_MAX_US} microseconds")
     }
 }
 
 impl core::error::Error for SpinSettingError {}
 
-/// What an avoided wake-up is worth, as processor time spent looking.
+/// Value of an avoided wake-up, as processor time spent polling.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SpinWorth {
     /// While no other thread wants the processor.
     pub alone: Duration,
-    /// While others use it.
+    /// While other threads use it.
     pub contended: Duration,
 }
 
 impl SpinWorth {
-    /// For data threads of daemons, which stand in the way of every request.
+    /// For data threads of daemons: every request passes through them.
     pub const DAEMON: SpinWorth =
         SpinWorth { alone: Duration::from_micros(100), contended: Duration::from_micros(25) };
-    /// For threads of applications, whose processor time is the application's own: about what sleeping and waking cost there.
+    /// For threads of applications, whose processor time is the application's own: about the cost of one sleep and
+    /// wake-up there.
     pub const APPLICATION: SpinWorth =
         SpinWorth { alone: Duration::from_micros(10), contended: Duration::ZERO };
 }
 
-/// Upper bounds of the classes of gaps, in nanoseconds; longer gaps are one class more. Also the limits to choose from.
+/// Upper bounds of the histogram's classes, in nanoseconds; longer gaps form one more class. Also the limits to choose
+/// from.
 const BOUNDS: [u64; 7] = [4_000, 8_000, 16_000, 32_000, 64_000, 128_000, 256_000];
 const CLASSES: usize = BOUNDS.len() + 1;
 /// The weight of one gap when it is recorded; all weights fade by 1/[`FADE`] with each gap that follows.
 const ONE: u32 = 1 << 16;
 const FADE: u32 = 16;
-/// What a wake-up adds to a gap that was slept through, in nanoseconds.
+/// Time that a wake-up adds to a gap in which the thread slept, in nanoseconds.
 const WAKE_UP_NS: u64 = 15_000;
-/// A look that took this many times as long as its predecessors was interrupted by another thread.
+/// A look that took more than this many times as long as its predecessors counts as interrupted by another thread.
 const INTERRUPTED: u64 = 4;
-/// A look is never taken for interrupted below this.
+/// A shorter look never counts as interrupted.
 const LOOK_MIN_NS: u64 = 4_000;
-/// A look takes no longer than this by itself.
+/// Upper limit of the mean duration of an uninterrupted look.
 const LOOK_MAX_NS: u64 = 4_000;
-/// Shares of time are counted in this many parts.
+/// Denominator of shares of time.
 const WHOLE: u64 = 1024;
 
-/// One gap: from a thread's running out of work to the next piece of work. Each waiting thread (or call) has its own.
+/// One gap: the time from a thread's running out of work to its next piece of work. Each waiting thread or call has its
+/// own.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Gap {
     /// The first look that found nothing; `None` while there is work.
@@ -105,23 +109,23 @@ pub struct Gap {
     /// The last look that found nothing; `None` after a sleep.
     looked: Option<Instant>,
     slept: bool,
-    /// Looking time within this gap in which other threads had the processor, in nanoseconds.
+    /// Time of interrupted looks within this gap, in nanoseconds.
     lost: u64,
 }
 
 impl Gap {
-    /// No gap: there is work.
+    /// Creates a closed gap: the thread has work.
     pub const fn new() -> Self {
         Gap { since: None, looked: None, slept: false, lost: 0 }
     }
 
-    /// Whether the last look found nothing.
+    /// Whether the gap has begun: the last look found no work.
     #[inline]
     pub fn is_open(&self) -> bool {
         self.since.is_some()
     }
 
-    /// The thread has slept. A look that finds nothing after that returns it to sleep at once.
+    /// Records that the thread has slept. If the next look finds no work, the thread should sleep again at once.
     #[inline]
     pub fn woke(&mut self) {
         self.looked = None;
@@ -129,23 +133,23 @@ impl Gap {
     }
 }
 
-/// The policy of one thread, or of a process whose threads share what they see.
+/// The policy of one thread, or of a process whose threads share their record.
 #[derive(Clone, Debug)]
 pub struct SpinPolicy {
     setting: SpinSetting,
     worth: SpinWorth,
-    /// What a look takes when nothing interrupts it, in nanoseconds: a fading mean.
+    /// Fading mean of the duration of uninterrupted looks, in nanoseconds.
     look_ns: u64,
-    /// The share of looking time that other threads had, lately, of [`WHOLE`].
+    /// Recent share of polling time in which other threads had the processor, as parts of [`WHOLE`].
     contention: u64,
     /// Weights of the gaps by class.
     gaps: [u32; CLASSES],
-    /// The choice, in nanoseconds.
+    /// The chosen limit, in nanoseconds.
     limit: u64,
 }
 
 impl SpinPolicy {
-    /// A policy that has seen nothing yet: `Auto` begins without looking again.
+    /// Creates a policy without recorded gaps: `Auto` begins without polling.
     pub const fn new(setting: SpinSetting, worth: SpinWorth) -> Self {
         let limit = match setting {
             SpinSetting::Auto => 0,
@@ -162,13 +166,13 @@ impl SpinPolicy {
         }
     }
 
-    /// Whether no look is ever repeated, by the setting: the caller then needs no clock.
+    /// Whether the setting disables polling. The caller then need not read the clock.
     #[inline]
     pub fn is_off(&self) -> bool {
         self.setting == SpinSetting::Fixed(0)
     }
 
-    /// Work was found at `now`.
+    /// Records that work was found at `now`, which ends the gap.
     #[inline]
     pub fn found(&mut self, gap: &mut Gap, now: Instant) {
         if let Some(since) = gap.since {
@@ -177,7 +181,7 @@ impl SpinPolicy {
         }
     }
 
-    /// A look at `now` found nothing. Returns whether to look again; otherwise the thread should sleep.
+    /// Records that a look at `now` found no work. Returns whether to look again; otherwise the thread should sleep.
     #[inline]
     pub fn nothing(&mut self, gap: &mut Gap, now: Instant) -> bool {
         let since = *gap.since.get_or_insert(now);
@@ -186,7 +190,7 @@ impl SpinPolicy {
         !gap.slept && nanos(now, since) < self.limit
     }
 
-    /// How long a gap is looked through, by the present choice.
+    /// The polling time of a gap, by the present choice.
     pub fn limit(&self) -> Duration {
         Duration::from_nanos(self.limit)
     }
@@ -197,7 +201,7 @@ impl SpinPolicy {
         let look = nanos(now, before);
         if look > LOOK_MIN_NS.max(INTERRUPTED * self.look_ns) {
             gap.lost = gap.lost.saturating_add(look);
-            // Looks may always take so long: what counts as long follows slowly, and not far.
+            // Looks may have become slower for good: the mean follows slowly, up to its limit.
             self.look_ns = (self.look_ns + self.look_ns / 64).min(LOOK_MAX_NS);
         } else {
             self.look_ns = (self.look_ns * 15 + look) / 16;
@@ -208,7 +212,7 @@ impl SpinPolicy {
         let mut length = nanos(now, since);
         if gap.slept {
             length = length.saturating_sub(WAKE_UP_NS);
-            // Nothing was seen of other threads: what was known fades, so that looking is tried again.
+            // A sleep shows nothing about other threads. The recorded contention fades, so that polling is tried again.
             self.contention -= self.contention.div_ceil(32);
         } else {
             self.look(gap, now);
@@ -228,7 +232,7 @@ impl SpinPolicy {
     /// The limit whose gain is largest. With weights up to 2^20 and times up to 2^28 ns nothing overflows.
     fn choose(&self) -> u64 {
         let (alone, contended) = (self.worth.alone.as_nanos() as u64, self.worth.contended.as_nanos() as u64);
-        // Where others had half of the time, processors are fewer than threads with work.
+        // If others had half of the time, there are fewer processors than threads with work.
         let others = (2 * self.contention).min(WHOLE);
         let worth = (alone * (WHOLE - others) + contended * others) / WHOLE;
         let all: u64 = self.gaps.iter().map(|w| u64::from(*w)).sum();

@@ -60,16 +60,11 @@ impl Engine {
         if let Some(errno) = link.app.error(flow) {
             d.last_error = errno as u16;
         }
-        let addresses = if d.unlabelled { link.app.addresses(flow) } else { None };
-        let opened = addresses.filter(|(_, _, there)| *there);
-        d.unlabelled &= opened.is_none();
         let Some(page) = page else { return };
         if d.last_error != 0 {
             page.socket_error(index, d.last_error);
         }
-        if let Some((local, ..)) = opened {
-            page.socket_connected(index, link.app.label(flow), local);
-        }
+        page.socket_connected(index, &link.app, flow);
     }
 
     /// Shows a socket on the process page.

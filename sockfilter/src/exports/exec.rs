@@ -1,5 +1,5 @@
-//! exec and its variants: connections that stay open are given to the agent, and a program that inherits a listener or
-//! a connection keeps the filter, whatever environment it is given.
+//! exec and its variants. Before the call, connections that stay open over it are handed to the agent. A program that
+//! inherits a listener or a connection keeps the filter, even if the caller passes an environment without it.
 //!
 //! Every function ends in one of four functions of the next library, which take the arguments as an array and the
 //! environment as a parameter. Functions with a list of arguments first copy it into an array.
@@ -17,13 +17,13 @@ use crate::next::Next;
 /// An array of C strings that ends with a null pointer.
 pub(super) type Strings = *const *const c_char;
 
-/// Before exec and posix_spawn: connections that stay open over it leave.
+/// Called before exec and posix_spawn: hands the connections that stay open over it to the agent.
 pub(super) extern "C" fn before_exec() {
     handover::leave(Which::OverExec);
 }
 
-/// Functions that take an environment: connections leave, and the variables that load the filter are added to the
-/// environment if needed.
+/// Defines functions that take an environment: they hand connections to the agent, and add the variables that load the
+/// filter to the environment if needed.
 macro_rules! with_environment {
     ($($name:ident($($argument:ident: $type:ty),*; $environment:ident $(, $last:ident: $last_type:ty)?);)*) => {
         mod next {
@@ -73,7 +73,7 @@ unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int {
 /// execvp(3), likewise.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
-    // SAFETY: as above.
+    // SAFETY: the caller passes what execvpe requires; `environ` is an array that ends with a null pointer, or null.
     unsafe { execvpe(file, arguments, environ) }
 }
 
@@ -82,7 +82,8 @@ const REGISTERS: usize = 6;
 /// Arguments of a list that are copied without an allocation, which a child of vfork could not free.
 const LIST_INLINE: usize = 256;
 
-/// The arguments of a variadic call, all of them pointers: the first six were in registers, the others lie on the caller's stack.
+/// The arguments of a variadic call, all of them pointers: the first six were in registers, the others are on the
+/// caller's stack.
 struct List {
     registers: Strings,
     stack: Strings,
@@ -123,7 +124,7 @@ impl List {
             }
         };
         for (at, argument) in array.iter_mut().enumerate() {
-            // SAFETY: as above: 1 to `end` are part of the list.
+            // SAFETY: arguments 1 to `end` are part of the list, whose null pointer is at `end`.
             *argument = unsafe { self.at(at + 1) };
         }
         // SAFETY: the path is the first argument.
@@ -139,14 +140,15 @@ unsafe extern "C" fn execute(registers: Strings, stack: Strings) -> c_int {
 
 /// execlp(3)
 unsafe extern "C" fn execute_by_path(registers: Strings, stack: Strings) -> c_int {
-    // SAFETY: as above.
+    // SAFETY: the caller's list ends with a null pointer, and is what execvpe requires.
     unsafe { List { registers, stack }.with(|file, arguments, _| execvpe(file, arguments, environ)) }
 }
 
 /// execle(3): the environment follows the list's null pointer.
 unsafe extern "C" fn execute_in(registers: Strings, stack: Strings) -> c_int {
     let list = List { registers, stack };
-    // SAFETY: as above; the argument after the null pointer is an array of C strings.
+    // SAFETY: the caller's list ends with a null pointer; the argument after it is an array of C strings that ends with
+    // a null pointer.
     unsafe { list.with(|path, arguments, end| execve(path, arguments, list.at(end + 1).cast())) }
 }
 
@@ -184,8 +186,8 @@ with_list! {
 }
 
 /// The environment of a program that is about to be executed. A program that inherits an accelerated listener or
-/// connection and would lose the filter keeps it, since a bare placeholder is useless (nginx gives a new binary an
-/// environment of its own, Dovecot clears it).
+/// connection keeps the filter, since a placeholder without it is useless (nginx passes a new environment to a new
+/// binary, Dovecot clears the environment).
 pub(super) struct Environment {
     given: Strings,
     kept: Vec<*const c_char>,
@@ -193,8 +195,8 @@ pub(super) struct Environment {
 }
 
 impl Environment {
-    /// The environment for a program. `needs_us` returns whether it needs the filter, and is called only if the
-    /// environment lacks a part of the variables. An LD_PRELOAD of the program's own is respected.
+    /// The environment for a program. `needs_us` returns whether it needs the filter; it is called only if the
+    /// environment lacks one of the variables. An environment with another LD_PRELOAD is returned unchanged.
     ///
     /// # Safety
     /// `given` must be null or an array of C strings that ends with a null pointer.
@@ -221,7 +223,7 @@ impl Environment {
         };
         let texts: Vec<CString> = bootstrap::inheritance().into_iter().filter(lacks).collect();
         let mut kept = Vec::with_capacity(count + texts.len() + 1);
-        // SAFETY: all of them are before the null pointer.
+        // SAFETY: the array has `count` elements before its null pointer.
         kept.extend((0..count).map(|at| unsafe { given.add(at).read() }));
         kept.extend(texts.iter().map(|text| text.as_ptr()));
         kept.push(null());
@@ -237,12 +239,12 @@ impl Environment {
 /// An element of an array of C strings; `None` for the null pointer at its end, or if there is no array.
 ///
 /// # Safety
-/// `strings` must be null, or have more than `at` elements before its null pointer, or just as many.
+/// `strings` must be null, or an array with at least `at` elements before its null pointer.
 unsafe fn text_at<'a>(strings: Strings, at: usize) -> Option<&'a CStr> {
     if strings.is_null() {
         return None;
     }
-    // SAFETY: the element is part of the array.
+    // SAFETY: by this function's contract the array has an element at `at`, which may be its null pointer.
     let text = unsafe { strings.add(at).read() };
     // SAFETY: an element that is not the null pointer is a C string.
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) })

@@ -398,7 +398,6 @@ impl Engine {
         self.accelerate(index, fd, Kind::Flow(flow));
         let options = self.descriptions.get_mut(index).map(|d| {
             d.connecting = true;
-            d.unlabelled = true;
             Arc::clone(&d.options)
         });
         self.forward_options(fd, flow, &options.unwrap_or_default());

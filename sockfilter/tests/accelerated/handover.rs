@@ -64,7 +64,10 @@ fn a_process_that_is_no_longer_root_shares_a_connection() {
     let label = stage.proxy.open(18133, b"", false);
     stage.proxy.until("the end", |p| p.flow(label).ended);
     let flow = stage.proxy.take_flow(label);
-    assert_eq!((flow.received.as_slice(), flow.handovers, flow.reset), (&b"from a child of nobody"[..], 1, None));
+    assert_eq!(
+        (flow.received.as_slice(), flow.handovers, flow.reset),
+        (&b"from a child of nobody"[..], 1, None)
+    );
     stage.succeeds(program);
 }
 

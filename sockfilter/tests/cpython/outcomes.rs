@@ -123,7 +123,7 @@ fn name_in(line: &str) -> Option<String> {
 }
 
 fn outcome_at_end(line: &str) -> Option<Outcome> {
-    let (_, end) = line.rsplit_once("... ").or_else(|| Some(("", line)))?;
+    let end = line.rsplit_once("... ").map_or(line, |(_, end)| end);
     match end {
         "ok" => Some(Outcome::Passed),
         "FAIL" => Some(Outcome::Failed),

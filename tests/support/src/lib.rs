@@ -1,4 +1,4 @@
-//! What tests of several crates share. Only tests depend on this crate, by `[dev-dependencies]` or from `tests/`.
+//! Helpers for the tests of several crates. Only tests depend on this crate, by `[dev-dependencies]` or from `tests/`.
 
 mod random;
 mod skip;

@@ -1,19 +1,19 @@
-//! A small seeded generator (SplitMix64) for tests that need variety and no more than that.
+//! A seeded generator of pseudo-random numbers (SplitMix64) for tests. It has no cryptographic strength.
 
-/// Random numbers that the seed determines.
+/// A generator whose numbers are determined by its seed.
 #[derive(Clone, Debug)]
 pub struct Random {
     state: u64,
 }
 
 impl Random {
-    /// A generator whose numbers are the same for the same seed.
+    /// Creates a generator. Equal seeds give equal numbers.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 
-    /// The next number, over all of `u64`.
+    /// Returns the next number, uniform over `u64`.
     pub fn number(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
@@ -22,7 +22,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// The next number below `limit`; 0 where `limit` is 0.
+    /// Returns the next number below `limit`; 0 if `limit` is 0.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.number().checked_rem(limit).unwrap_or(0)
     }

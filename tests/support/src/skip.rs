@@ -1,7 +1,8 @@
-//! Tests that need more than the machine has. A developer's machine may lack a program, and the test then passes with a
-//! note. CI sets `CSP_NO_SKIP=1`, and the same test fails: what CI reports as passed has run.
+//! Requirements of tests: programs and privileges that a machine may lack.
 //!
-//! A test that CI can never run (an RDMA device, KVM) does not skip: it is `#[ignore]`d and has a make target of its own.
+//! On a developer's machine a test whose requirement is missing prints a note and passes. CI sets `CSP_NO_SKIP=1`; the
+//! test then fails, so that every test that CI reports as passed has run. A test that CI can never run (it needs an RDMA
+//! device, or KVM) is `#[ignore]`d instead and has its own make target.
 
 use std::ffi::OsStr;
 use std::fmt::Display;
@@ -41,7 +42,7 @@ pub fn has(program: &str) -> bool {
     is_installed(program, std::env::var_os("PATH").as_deref())
 }
 
-/// Whether the test runs as root; skips it otherwise. `purpose` says what root is needed for.
+/// Whether the test runs as root; skips it otherwise. `purpose` states why root is needed.
 ///
 /// # Panics
 /// When the user is not root and `CSP_NO_SKIP=1`.

@@ -2,6 +2,7 @@
 
 mod harness;
 mod interest;
+mod page;
 mod pool;
 
 use super::refused::LISTEN_AGAIN;
