@@ -93,9 +93,9 @@ test: packages-test ## unit, conformance, simulation and cluster tests (root: re
 	CSP_SEEDS=$(SEEDS) CSP_TCP_SEEDS=10000 CSP_VI_ROUNDS=10000 $(CARGO) test --release --locked --workspace --no-fail-fast
 
 .PHONY: test-faults
-test-faults: packages-test ## daemons and programs killed, stopped and crowded: real processes whose timing load can spoil (root, 2 minutes)
+test-faults: packages-test ## daemons and programs killed, stopped and crowded: real processes whose timing load can spoil (root, 4 minutes)
 	$(CARGO) build --release --locked --workspace --lib --bins --tests --examples
-	$(CARGO) test --release --locked --workspace --no-fail-fast --test crowd --test failures --test relay -- --ignored --nocapture
+	$(CARGO) test --release --locked --workspace --no-fail-fast --test crowd --test failures --test relay --test several -- --ignored --nocapture
 	$(CARGO) test --release --locked -p csp-app-node --lib -- --ignored
 
 .PHONY: test-tcp-soak

@@ -85,8 +85,52 @@ pub struct Cluster {
     options: Options,
 }
 
+/// A folder that is removed when dropped.
 #[derive(Debug)]
-struct Scratch(PathBuf);
+pub(crate) struct Scratch(pub(crate) PathBuf);
+
+impl Scratch {
+    /// Creates the folder of the cluster `tag`, with folders for sockets, state, files and logs.
+    pub(crate) fn create(tag: &str) -> Result<Self> {
+        let scratch = Scratch(std::env::temp_dir().join(format!("csp-{tag}")));
+        fs::create_dir_all(&scratch.0).with_context(|| scratch.0.display().to_string())?;
+        fs::set_permissions(&scratch.0, fs::Permissions::from_mode(0o755))?;
+        for folder in ["run", "state", "www", "log"] {
+            fs::create_dir_all(scratch.0.join(folder))?;
+        }
+        Ok(scratch)
+    }
+
+    /// Generates the cluster's key with the `cspctl` in the folder `binaries`.
+    pub(crate) fn generate_key(&self, binaries: &Path) -> Result<()> {
+        let mut command = Command::new(binaries.join("cspctl"));
+        let command = command.args(["key", "generate"]).arg(self.0.join("cluster.key"));
+        let output = command.output().context("cspctl key generate")?;
+        if !output.status.success() {
+            bail!("cspctl key generate: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(())
+    }
+
+    /// Returns a command that runs a program through `csp-run` on an application host, with the agent at `socket`.
+    pub(crate) fn accelerated(
+        &self,
+        binaries: &Path,
+        host: &Host,
+        socket: &Path,
+        program: &str,
+    ) -> Result<Command> {
+        // A copy that every user can read: the build's folder may be inaccessible to the users that programs change to.
+        let filter = self.0.join("run/libcsp_sockfilter.so");
+        if !filter.exists() {
+            fs::copy(binaries.join("libcsp_sockfilter.so"), &filter).context("libcsp_sockfilter.so")?;
+        }
+        let mut command = host.command(&binaries.join("csp-run").to_string_lossy());
+        command.env("CSP_SOCKFILTER", &filter);
+        command.arg("--agent").arg(socket).arg(program);
+        Ok(command)
+    }
+}
 
 impl Drop for Scratch {
     fn drop(&mut self) {
@@ -97,12 +141,7 @@ impl Drop for Scratch {
 impl Cluster {
     /// Creates the hosts and the scratch folder; starts nothing.
     pub fn lay_out(options: Options) -> Result<Self> {
-        let scratch = Scratch(std::env::temp_dir().join(format!("csp-{}", options.tag)));
-        fs::create_dir_all(&scratch.0).with_context(|| scratch.0.display().to_string())?;
-        fs::set_permissions(&scratch.0, fs::Permissions::from_mode(0o755))?;
-        for folder in ["run", "state", "www", "log"] {
-            fs::create_dir_all(scratch.0.join(folder))?;
-        }
+        let scratch = Scratch::create(&options.tag)?;
         let host = |name| Host::new(&options.tag, name);
         let (client, switch) = (host("client")?, host("switch")?);
         let hosts = [host("nn")?, host("pn")?, host("an")?, host("mgmt")?];
@@ -147,13 +186,7 @@ impl Cluster {
         }
         fs::write(dir.join("demo.yaml"), configs::policy())?;
         fs::write(dir.join("nginx.conf"), configs::nginx(dir))?;
-        let key = dir.join("cluster.key");
-        let mut output = Command::new(self.binary("cspctl"));
-        let output = output.args(["key", "generate"]).arg(&key).output().context("cspctl key generate")?;
-        if !output.status.success() {
-            bail!("cspctl key generate: {}", String::from_utf8_lossy(&output.stderr));
-        }
-        Ok(())
+        self.scratch.generate_key(&self.options.binaries)
     }
 
     /// Sets the number of data workers in a daemon's configuration; to be called before the daemon is started.
@@ -219,15 +252,10 @@ impl Cluster {
 
     /// Starts a program on the app host through `csp-run`.
     pub fn run_accelerated(&mut self, name: &str, program: &str, arguments: &[&str]) -> Result<()> {
-        let run = self.binary("csp-run");
-        // A copy that every user can read: the build's folder may be inaccessible to the users that programs change to.
-        let filter = self.scratch().join("run/libcsp_sockfilter.so");
-        if !filter.exists() {
-            fs::copy(self.binary("libcsp_sockfilter.so"), &filter).context("libcsp_sockfilter.so")?;
-        }
-        let mut command = self.host(Tier::AppNode).command(&run.to_string_lossy());
-        command.env("CSP_SOCKFILTER", &filter);
-        command.arg("--agent").arg(self.scratch().join("run/agent.sock")).arg(program).args(arguments);
+        let socket = self.scratch().join("run/agent.sock");
+        let host = self.host(Tier::AppNode);
+        let mut command = self.scratch.accelerated(&self.options.binaries, host, &socket, program)?;
+        command.args(arguments);
         self.spawn(name, command)
     }
 

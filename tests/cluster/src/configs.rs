@@ -11,40 +11,80 @@ pub const UPLOAD_PORT: u16 = 8080;
 /// Admin ports of network node, proxy node, app node and management node.
 pub const ADMIN_PORTS: [u16; 4] = [9101, 9102, 9103, 9104];
 
-fn common(id: &str, octet: u8, scratch: &Path) -> String {
-    let dir = scratch.display();
-    let port = 9100 + u16::from(octet);
-    format!(
-        "node:\n  id: {id}\n  run_dir: {dir}/run\n  state_dir: {dir}/state/{id}\n  cluster_key_file: {dir}/cluster.key\n\
-         admin:\n  listen: \"10.77.0.{octet}:{port}\"\nlog:\n  level: info\n  format: text\n"
-    )
+/// A daemon's place in a cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// Its node id.
+    pub id: &'static str,
+    /// Last octet of its address on the SAN; its admin port is 9100 plus this.
+    pub octet: u8,
+    /// Data workers, of network nodes and proxy nodes.
+    pub workers: u8,
+}
+
+const NETWORK: Place = Place { id: "nn-1", octet: 1, workers: 1 };
+const PROXY: Place = Place { id: "pn-1", octet: 2, workers: 1 };
+const APP: Place = Place { id: "an-1", octet: 3, workers: 0 };
+/// The management node's place, with its etcd.
+pub const MGMT: Place = Place { id: "mn-1", octet: 4, workers: 0 };
+
+impl Place {
+    /// Returns the address of its admin endpoint.
+    pub fn admin(&self) -> String {
+        format!("10.77.0.{}:{}", self.octet, 9100 + u16::from(self.octet))
+    }
+
+    /// Returns the network node's configuration for this place.
+    pub fn network_node(&self, scratch: &Path, provider: &str) -> String {
+        let (common, Place { octet, workers, .. }) = (self.common(scratch), self);
+        format!(
+            "{common}{ETCD}workers: {workers}\nlan:\n  - interface: lan0\nsan:\n  provider: {provider}\n  address: 10.77.0.{octet}\n"
+        )
+    }
+
+    /// Returns the proxy node's configuration for this place.
+    pub fn proxy_node(&self, scratch: &Path, provider: &str) -> String {
+        let (common, Place { octet, workers, .. }) = (self.common(scratch), self);
+        format!(
+            "{common}{ETCD}workers: {workers}\nsan:\n  provider: {provider}\n  address: 10.77.0.{octet}\n  port: 7100\n"
+        )
+    }
+
+    /// Returns the app node's configuration for this place, with the agent's `socket`.
+    pub fn app_node(&self, scratch: &Path, provider: &str, socket: &Path) -> String {
+        let (common, socket) = (self.common(scratch), socket.display());
+        format!("{common}{ETCD}socket: {socket}\nsan:\n  provider: {provider}\n")
+    }
+
+    fn common(&self, scratch: &Path) -> String {
+        let (id, dir, admin) = (self.id, scratch.display(), self.admin());
+        format!(
+            "node:\n  id: {id}\n  run_dir: {dir}/run\n  state_dir: {dir}/state/{id}\n  cluster_key_file: {dir}/cluster.key\n\
+             admin:\n  listen: \"{admin}\"\nlog:\n  level: info\n  format: text\n"
+        )
+    }
 }
 
 const ETCD: &str = "etcd:\n  endpoints: [\"http://10.77.0.4:2379\"]\n";
 
 /// Returns the network node's configuration.
 pub fn network_node(scratch: &Path, provider: &str) -> String {
-    let common = common("nn-1", 1, scratch);
-    format!(
-        "{common}{ETCD}workers: 1\nlan:\n  - interface: lan0\nsan:\n  provider: {provider}\n  address: 10.77.0.1\n"
-    )
+    NETWORK.network_node(scratch, provider)
 }
 
 /// Returns the proxy node's configuration.
 pub fn proxy_node(scratch: &Path, provider: &str) -> String {
-    let common = common("pn-1", 2, scratch);
-    format!("{common}{ETCD}workers: 1\nsan:\n  provider: {provider}\n  address: 10.77.0.2\n  port: 7100\n")
+    PROXY.proxy_node(scratch, provider)
 }
 
 /// Returns the app node's configuration.
 pub fn app_node(scratch: &Path, provider: &str) -> String {
-    let common = common("an-1", 3, scratch);
-    format!("{common}{ETCD}socket: {}/run/agent.sock\nsan:\n  provider: {provider}\n", scratch.display())
+    APP.app_node(scratch, provider, &scratch.join("run/agent.sock"))
 }
 
 /// Returns the management node's configuration; it starts an etcd of its own.
 pub fn mgmt_node(scratch: &Path) -> String {
-    let common = common("mn-1", 4, scratch);
+    let common = MGMT.common(scratch);
     format!(
         "{common}etcd:\n  endpoints: []\nprivate_etcd:\n  client: \"10.77.0.4:2379\"\n  peer: \"127.0.0.1:2380\"\n"
     )

@@ -19,6 +19,7 @@ pub mod demo;
 pub mod filter_bench;
 mod host;
 mod process;
+pub mod several;
 pub mod steady;
 pub mod testing;
 pub mod trace;

@@ -1,12 +1,14 @@
 //! Clients that send requests continuously over one connection each, to find out which connections a failure ends.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::cluster::{Cluster, Tier};
 use crate::configs::VIP;
+use crate::host::Host;
 use crate::process::{Process, wait_until};
 
 /// How long a connection may take to continue or to end after a failure.
@@ -20,16 +22,24 @@ pub struct Steady(Process);
 
 impl Steady {
     fn start(cluster: &Cluster) -> Self {
+        Steady::connect(&cluster.client, cluster.scratch(), 80)
+    }
+
+    /// Starts a client on host `client` that connects to a port of the VIP. Script and log are in the folder `scratch`.
+    ///
+    /// # Panics
+    /// If Python cannot be started.
+    pub fn connect(client: &Host, scratch: &Path, port: u16) -> Self {
         static STARTED: AtomicUsize = AtomicUsize::new(0);
         let at = STARTED.fetch_add(1, Ordering::Relaxed);
-        let script = cluster.scratch().join("steady.py");
+        let script = scratch.join("steady.py");
         // Written once: an earlier client may be reading it.
         if !script.exists() {
             fs::write(&script, include_str!("../apps/steady.py")).expect("the scratch folder can be written");
         }
-        let mut command = cluster.client.command("/usr/bin/python3");
-        command.arg(&script).args([VIP, "80", "/1KiB"]);
-        let log = cluster.scratch().join(format!("log/steady-{at}.log"));
+        let mut command = client.command("/usr/bin/python3");
+        command.arg(&script).args([VIP, &port.to_string(), "/1KiB"]);
+        let log = scratch.join(format!("log/steady-{at}.log"));
         Steady(Process::spawn("steady client", command, &log).expect("python3 starts"))
     }
 
