@@ -277,6 +277,7 @@ async fn sockets(State(cluster): Shared, Query(query): Query<SocketsQuery>) -> R
 #[serde(deny_unknown_fields)]
 struct TraceQuery {
     label: String,
+    proxy: Option<String>,
 }
 
 async fn trace(State(cluster): Shared, Query(query): Query<TraceQuery>) -> Result<Response, Refusal> {
@@ -284,7 +285,7 @@ async fn trace(State(cluster): Shared, Query(query): Query<TraceQuery>) -> Resul
         let text = format!("label={}: a flow label has 1 to 8 hex digits", query.label);
         refuse(StatusCode::UNPROCESSABLE_ENTITY, text)
     })?;
-    Ok(Json(cluster.trace(label).await).into_response())
+    Ok(Json(cluster.trace(label, query.proxy.as_deref()).await).into_response())
 }
 
 #[derive(Deserialize)]

@@ -22,6 +22,7 @@ use crate::limits::{
 };
 use crate::policy_view::{PolicyReader, PolicyState, ack_text};
 use crate::poller::{self, Poller};
+use crate::proxy_labels::{ProxyTags, tag_of};
 use crate::publish::{self, Publisher, now_unix_ms};
 use crate::{tiers, trace_order};
 
@@ -229,23 +230,26 @@ impl Cluster {
         SocketsView { sockets, truncated, unreachable: [listed.1, proxies.1].concat() }
     }
 
-    /// `GET /api/v1/trace?label=`.
-    pub async fn trace(&self, label: FlowLabel) -> TraceView {
+    /// `GET /api/v1/trace?label=&proxy=`: of the flow of `proxy`, since labels are unique only within one proxy.
+    pub async fn trace(&self, label: FlowLabel, proxy: Option<&str>) -> TraceView {
         let targets = self.targets(&[Role::NetworkNode, Role::ProxyNode, Role::AppNode]);
         let query = vec![("label", label.to_string())];
         let (answers, unreachable) = self.fanout.ask::<Vec<TraceEntry>>(targets, "/v1/trace", query).await;
-        let mut hosts = BTreeSet::new();
-        let mut events: Vec<TraceEventView> = Vec::new();
-        for (target, entries) in answers {
-            if !entries.is_empty() {
-                hosts.insert(self.host(&target.id));
-            }
-            events.extend(entries.into_iter().take(TRACE_EVENTS_MAX).map(TraceEventView::from));
-        }
+        let entries = answers.into_iter().flat_map(|(_, entries)| entries.into_iter().take(TRACE_EVENTS_MAX));
+        let flow = self.proxy_tags().select(entries.collect(), proxy);
+        let hosts: BTreeSet<String> = flow.entries.iter().map(|e| self.host(e.node.as_str())).collect();
+        let mut events: Vec<TraceEventView> = flow.entries.into_iter().map(TraceEventView::from).collect();
         let clocks = trace_order::align(&mut events, |node| self.host(node));
         let truncated = events.len() > TRACE_EVENTS_MAX;
         events.truncate(TRACE_EVENTS_MAX);
-        TraceView { label, events, hosts: hosts.len(), clocks, truncated, unreachable }
+        let (proxy, other_proxies, hosts) = (flow.proxy, flow.others, hosts.len());
+        TraceView { label, proxy, other_proxies, events, hosts, clocks, truncated, unreachable }
+    }
+
+    fn proxy_tags(&self) -> ProxyTags {
+        let membership = self.membership.borrow();
+        let proxies = membership.nodes.values().filter(|member| member.record.role == Role::ProxyNode);
+        proxies.map(|member| member.record.id).collect()
     }
 
     fn host(&self, id: &str) -> String {
@@ -261,25 +265,30 @@ impl Cluster {
         let asked = if client.is_some() { RECENT_MAX } else { limit };
         let (answers, unreachable) =
             self.fanout.ask::<Vec<RecentFlow>>(targets, "/v1/trace/recent", limited(asked)).await;
-        let mut by_label: BTreeMap<FlowLabel, Recent> = BTreeMap::new();
+        let mut by_label: ByLabel = BTreeMap::new();
         for (target, flows) in answers {
             let labelled = flows.into_iter().take(RECENT_MAX).filter(|flow| !flow.label.is_none());
             for flow in labelled {
-                merge(&mut by_label, &target.id, flow);
+                let proxy =
+                    if target.role == Role::ProxyNode.as_str() { tag_of(&target.id) } else { flow.proxy };
+                merge(&mut by_label, &target.id, RecentFlow { proxy, ..flow });
             }
         }
         if client.is_some() {
             self.add_clients(&mut by_label).await;
         }
-        let mut recent: Vec<(FlowLabel, Recent)> = by_label.into_iter().collect();
+        let tags = self.proxy_tags();
+        let mut recent: Vec<((FlowLabel, u16), Recent)> = by_label.into_iter().collect();
         recent.retain(|(_, flow)| client.is_none_or(|client| flow.client == Some(client)));
         recent.sort_by_key(|(_, flow)| std::cmp::Reverse(flow.t_ns));
-        let recent = recent.into_iter().take(limit).map(|(label, flow)| flow.view(label)).collect();
+        let recent =
+            recent.into_iter().take(limit).map(|((label, tag), flow)| flow.view(label, tags.name(tag)));
+        let recent = recent.collect();
         RecentView { recent, unreachable }
     }
 
     /// Fills in the clients of recent flows from the flow tables; open flows without recent events are added.
-    async fn add_clients(&self, by_label: &mut BTreeMap<FlowLabel, Recent>) {
+    async fn add_clients(&self, by_label: &mut ByLabel) {
         let (proxies, networks) = tokio::join!(
             self.proxy_flows(FLOWS_MAX),
             self.fanout.ask::<Vec<network::Flow>>(
@@ -288,18 +297,21 @@ impl Cluster {
                 limited(FLOWS_MAX)
             ),
         );
-        let mut add = |node: &str, label: FlowLabel, client, service| {
+        let mut add = |node: &str, (proxy, label): (&str, FlowLabel), client, service| {
             if !label.is_none() {
-                let flow =
-                    RecentFlow { label, client: Some(client), server: None, service, t_ns: 0, ended: false };
+                let (proxy, client) = (tag_of(proxy), Some(client));
+                let flow = RecentFlow { proxy, client, service, ..RecentFlow::new(label, 0, false) };
                 merge(by_label, node, flow);
             }
         };
         for (target, flows) in proxies.0 {
-            flows.into_iter().for_each(|f| add(&target.id, f.label, f.client, Some(f.service)));
+            flows.into_iter().for_each(|f| add(&target.id, (&target.id, f.label), f.client, Some(f.service)));
         }
         for (target, flows) in networks.0 {
-            flows.iter().take(FLOWS_MAX).for_each(|f| add(&target.id, f.label, f.client, None));
+            flows
+                .iter()
+                .take(FLOWS_MAX)
+                .for_each(|f| add(&target.id, (f.proxy.as_str(), f.label), f.client, None));
         }
     }
 
@@ -334,6 +346,9 @@ impl Cluster {
     }
 }
 
+/// Recent flows by label and tag of the proxy.
+type ByLabel = BTreeMap<(FlowLabel, u16), Recent>;
+
 /// What the nodes report of one recent flow.
 #[derive(Debug, Default)]
 struct Recent {
@@ -345,9 +360,10 @@ struct Recent {
 }
 
 impl Recent {
-    fn view(self, label: FlowLabel) -> RecentFlowView {
+    fn view(self, label: FlowLabel, proxy: Text) -> RecentFlowView {
         RecentFlowView {
             label,
+            proxy,
             client: self.client.map(|client| client.to_string().into()).unwrap_or_default(),
             service: self.service.unwrap_or_default(),
             t_ns: self.t_ns,
@@ -358,8 +374,8 @@ impl Recent {
 }
 
 /// Adds what `node` reports of a flow.
-fn merge(by_label: &mut BTreeMap<FlowLabel, Recent>, node: &str, flow: RecentFlow) {
-    let known = by_label.entry(flow.label).or_default();
+fn merge(by_label: &mut ByLabel, node: &str, flow: RecentFlow) {
+    let known = by_label.entry((flow.label, flow.proxy)).or_default();
     known.t_ns = known.t_ns.max(flow.t_ns);
     known.ended |= flow.ended;
     known.client = known.client.or(flow.client);

@@ -37,6 +37,8 @@ fn transaction() -> TraceView {
     let (nn, pn, an) = ("nn-1", "pn-1", "an-1");
     TraceView {
         label: FlowLabel::new(0x1f, 1),
+        proxy: "pn-1".into(),
+        other_proxies: Vec::new(),
         events: vec![
             event(0.0, nn, "lan-in", SYN, 0),
             event(31.2, pn, "segment-in", SYN, 0),

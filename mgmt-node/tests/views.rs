@@ -26,7 +26,7 @@ fn label(text: &str) -> FlowLabel {
 }
 
 fn recent(number: &str, t_ns: u64) -> RecentFlow {
-    RecentFlow { label: label(number), client: None, server: None, service: None, t_ns, ended: false }
+    RecentFlow::new(label(number), t_ns, false)
 }
 
 /// A connection of `service` with this many bytes in and out.

@@ -237,12 +237,12 @@ async fn trace(State(state): State<AdminState>, Query(query): Query<Label>) -> R
 async fn recent(State(state): State<AdminState>, Query(query): Query<Limit>) -> Response {
     let limit = query.get();
     let item = |event: &TraceEvent| RecentFlow {
-        label: event.label,
-        client: None,
-        server: None,
-        service: None,
-        t_ns: event.at.as_nanos(),
-        ended: matches!(event.kind, TraceKind::AppClose | TraceKind::AppReset),
+        proxy: event.proxy,
+        ..RecentFlow::new(
+            event.label,
+            event.at.as_nanos(),
+            matches!(event.kind, TraceKind::AppClose | TraceKind::AppReset),
+        )
     };
     state.ask(move |table| table.recent_events(limit).iter().map(item).collect::<Vec<RecentFlow>>()).await
 }

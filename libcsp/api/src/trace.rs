@@ -46,6 +46,10 @@ pub struct TraceEntry {
     /// Label of the flow.
     #[serde(with = "crate::label")]
     pub label: FlowLabel,
+    /// Tag of the proxy that assigned the label ([`NodeId::tag`](csp_types::NodeId::tag)); 0: not recorded, or the node is
+    /// the proxy.
+    #[serde(default)]
+    pub proxy: u16,
     /// TCP flags by their first letters, such as `SA` or `FA`, and `-` for a segment without any; empty where the event is no
     /// segment.
     pub flags: Text,
@@ -81,6 +85,7 @@ impl TraceEntry {
             worker,
             kind: kind.into(),
             label: event.label,
+            proxy: event.proxy,
             flags: flags.into(),
             seq: event.seq,
             ack: event.ack,
@@ -97,6 +102,9 @@ pub struct RecentFlow {
     /// Label.
     #[serde(with = "crate::label")]
     pub label: FlowLabel,
+    /// Tag of the proxy, as in [`TraceEntry`].
+    #[serde(default)]
+    pub proxy: u16,
     /// Client's address; absent where the node does not know it (network node, app node).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<SocketAddr>,
@@ -110,6 +118,13 @@ pub struct RecentFlow {
     pub t_ns: u64,
     /// Whether the flow is over as far as this node knows.
     pub ended: bool,
+}
+
+impl RecentFlow {
+    /// A flow of which a node knows no more than this.
+    pub fn new(label: FlowLabel, t_ns: u64, ended: bool) -> Self {
+        RecentFlow { label, proxy: 0, client: None, server: None, service: None, t_ns, ended }
+    }
 }
 
 fn is_segment(kind: TraceKind) -> bool {
@@ -176,10 +191,11 @@ mod tests {
             seq: 100,
             ack: 5,
             aux: 0,
+            ..TraceEvent::default()
         };
         let entry = TraceEntry::new(&segment, "pn-1", 0);
         let json = serde_json::to_string(&entry).unwrap();
-        let expected = r#"{"t_ns":7,"node":"pn-1","tier":"proxy-node","worker":0,"kind":"segment_out","label":"0080001a","flags":"SA","seq":100,"ack":5,"len":0,"aux":0,"detail":"into the tunnel: SA seq 100 ack 5 len 0"}"#;
+        let expected = r#"{"t_ns":7,"node":"pn-1","tier":"proxy-node","worker":0,"kind":"segment_out","label":"0080001a","proxy":0,"flags":"SA","seq":100,"ack":5,"len":0,"aux":0,"detail":"into the tunnel: SA seq 100 ack 5 len 0"}"#;
         assert_eq!(json, expected);
         assert_eq!(serde_json::from_str::<TraceEntry>(&json).unwrap(), entry);
         let data = TraceEvent { kind: TraceKind::AppDataIn, tcp_flags: 0, len: 64, ..segment };

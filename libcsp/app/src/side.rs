@@ -287,9 +287,10 @@ impl AppSide {
     }
 
     fn record(&mut self, kind: TraceKind, id: FlowId, len: usize) {
-        let Some(label) = self.flows.get(id.0).map(|f| f.traced_label) else { return };
+        let flow = self.flows.get(id.0).map(|f| (f.traced_label, f.traced_proxy));
+        let Some((label, proxy)) = flow else { return };
         let len = u32::try_from(len).unwrap_or(u32::MAX);
-        let event = TraceEvent { at: self.now, label, kind, len, ..TraceEvent::default() };
+        let event = TraceEvent { at: self.now, label, kind, proxy, len, ..TraceEvent::default() };
         self.trace.record(event);
         if self.fresh_trace.len() == FRESH_TRACE_MAX {
             self.fresh_trace.pop_front();

@@ -54,6 +54,15 @@ impl NodeId {
         Ok(NodeId { len: text.len() as u8, bytes })
     }
 
+    /// Returns a 16-bit hash of the id (FNV-1a, folded), never 0: names a proxy in records of fixed size, where the few
+    /// proxies of a cluster are to be distinguished.
+    pub fn tag(&self) -> u16 {
+        let bytes = self.bytes.iter().take(usize::from(self.len));
+        let hash =
+            bytes.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
+        ((hash >> 16) as u16 ^ hash as u16).max(1)
+    }
+
     /// Returns the id as text.
     pub fn as_str(&self) -> &str {
         core::str::from_utf8(&self.bytes[..usize::from(self.len)]).unwrap_or("?")

@@ -71,6 +71,9 @@ pub struct TraceEvent {
     pub kind: TraceKind,
     /// TCP flags (RFC 9293 §3.1, low 8 bits), if the event concerns a segment.
     pub tcp_flags: u8,
+    /// [`NodeId::tag`](crate::NodeId::tag) of the proxy that assigned the label. Recorded by processes, and by network nodes
+    /// with LABEL_BOUND and LABEL_ENDED; 0 otherwise. Labels are unique only within one proxy.
+    pub proxy: u16,
     /// Length of the payload in bytes.
     pub len: u32,
     /// Sequence number of a segment.

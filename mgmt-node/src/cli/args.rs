@@ -193,7 +193,7 @@ pub enum FlowCommand {
     /// Each tier keeps its latest events in a ring of fixed size, so a flow can be traced after it ended, for as long
     /// as the rings still hold it. Times are microseconds since the first event.
     #[command(after_help = "Examples:\n  cspctl flow trace --last\n  cspctl flow trace 0040001f\n  \
-                            cspctl flow trace --client 10.76.0.1:41822\n  cspctl flow trace --last -o json")]
+                            cspctl flow trace 0040001f --proxy pn-2\n  cspctl flow trace --client 10.76.0.1:41822\n  cspctl flow trace --last -o json")]
     Trace(TraceArgs),
 }
 
@@ -202,6 +202,9 @@ pub enum FlowCommand {
 pub struct TraceArgs {
     /// Label of the flow, up to 8 hex digits; without it and without --client the latest flow
     pub label: Option<String>,
+    /// The proxy that assigned the label: two proxies may use the same one
+    #[arg(long, value_name = "NODE", requires = "label")]
+    pub proxy: Option<String>,
     /// The flow that was seen latest (the default)
     #[arg(long, conflicts_with_all = ["label", "client"])]
     pub last: bool,

@@ -345,6 +345,12 @@ fn notes(out: &mut String, trace: &TraceView, style: Style) {
     for missing in &trace.unreachable {
         note(format!("{} did not answer ({}); its events are missing", missing.node, missing.error));
     }
+    for other in &trace.other_proxies {
+        let (label, proxy) = (trace.label, &trace.proxy);
+        note(format!(
+            "this is the flow of {proxy}; {other} has one of the same label (cspctl flow trace {label} --proxy {other})"
+        ));
+    }
     if trace.truncated {
         note("the trace was cut at the server's bound".into());
     }

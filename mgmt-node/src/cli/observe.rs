@@ -190,15 +190,17 @@ pub(super) async fn sockets(context: &Context, args: SocketsArgs) -> Result<(), 
 
 /// `cspctl flow trace`.
 pub(super) async fn trace(context: &Context, args: TraceArgs) -> Result<(), CliError> {
-    let label = match &args.label {
-        Some(text) => label::parse(text).ok_or_else(|| {
+    let (label, proxy) = match &args.label {
+        Some(text) => label::parse(text).map(|label| (label, args.proxy.clone())).ok_or_else(|| {
             CliError::Usage(format!(
                 "`{text}` is no flow label; a label has 1 to 8 hex digits, for example 0040001f"
             ))
         })?,
         None => latest(context, args.client).await?,
     };
-    let view: TraceView = context.client.get("/api/v1/trace", &[("label", label.to_string())]).await?;
+    let mut query = vec![("label", label.to_string())];
+    query.extend(proxy.map(|proxy| ("proxy", proxy)));
+    let view: TraceView = context.client.get("/api/v1/trace", &query).await?;
     if view.events.is_empty() && view.unreachable.is_empty() {
         return Err(CliError::Failed(format!(
             "no tier holds events of flow {label}: it never was, or the rings have moved on (`cspctl flow trace --last`)"
@@ -208,13 +210,17 @@ pub(super) async fn trace(context: &Context, args: TraceArgs) -> Result<(), CliE
     context.show(&view, |view| ladder::draw(view, style))
 }
 
-/// The label of the latest flow, of `client` where one is given.
-async fn latest(context: &Context, client: Option<SocketAddr>) -> Result<FlowLabel, CliError> {
+/// The label of the latest flow, of `client` where one is given, and its proxy, if a node knows it.
+async fn latest(
+    context: &Context,
+    client: Option<SocketAddr>,
+) -> Result<(FlowLabel, Option<String>), CliError> {
     let mut query = vec![("limit", "1".to_owned())];
     query.extend(client.map(|c| ("client", c.to_string())));
     let view: RecentView = context.client.get("/api/v1/trace/recent", &query).await?;
     if let Some(flow) = view.recent.first() {
-        return Ok(flow.label);
+        let proxy = Some(flow.proxy.to_string()).filter(|proxy| !proxy.is_empty());
+        return Ok((flow.label, proxy));
     }
     if context.output == Output::Table {
         eprint!("{}", missing(context, &view.unreachable));

@@ -321,7 +321,7 @@ pub fn policy(name: &str, port: u16) -> String {
 /// An event of flow 0040001f as a worker records it.
 pub fn event(t_ns: u64, kind: TraceKind, flags: u8, len: u32) -> TraceEvent {
     let (at, label) = (Instant::from_nanos(t_ns), FlowLabel::new(0x1f, 1));
-    TraceEvent { at, label, kind, tcp_flags: flags, len, seq: 0, ack: 0, aux: 0 }
+    TraceEvent { at, label, kind, tcp_flags: flags, len, ..TraceEvent::default() }
 }
 
 /// A node's answer to `/v1/trace`.

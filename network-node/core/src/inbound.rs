@@ -340,6 +340,7 @@ impl NetworkCore {
             seq: segment.seq(),
             ack: segment.ack(),
             aux: hash as u32,
+            ..TraceEvent::default()
         });
     }
 

@@ -215,17 +215,18 @@ impl NetworkCore {
         flow.sent = Sent::default();
         let hash = flow.hash;
         self.counters.labels_bound += 1;
-        self.trace_label(TraceKind::LabelBound, now, record.label, hash);
+        self.trace_label(TraceKind::LabelBound, now, (proxy, record.label), hash);
     }
 
     /// Ends the flow's label and keeps its proxy for late segments.
     fn end_flow(&mut self, now: Instant, index: FlowIndex) {
-        let Some((label, hash)) = self.flows.flow(index).map(|f| (f.label, f.hash)) else { return };
+        let Some(flow) = self.flows.flow(index) else { return };
+        let (label, hash, proxy) = (flow.label, flow.hash, flow.proxy);
         self.unbind(index);
         self.flows.set_state(now, index, FlowState::Lingering);
         if !label.is_none() {
             self.counters.labels_ended += 1;
-            self.trace_label(TraceKind::LabelEnded, now, label, hash);
+            self.trace_label(TraceKind::LabelEnded, now, (proxy, label), hash);
         }
     }
 
@@ -318,7 +319,8 @@ impl NetworkCore {
         self.transmit(now, index, &waiting.tuple, &record, waiting.ecn, waiting.segment(), segment, out);
     }
 
-    fn trace_label(&mut self, kind: TraceKind, at: Instant, label: FlowLabel, hash: u64) {
-        self.trace.record(TraceEvent { at, label, kind, aux: hash as u32, ..TraceEvent::default() });
+    fn trace_label(&mut self, kind: TraceKind, at: Instant, (proxy, label): (ProxyId, FlowLabel), hash: u64) {
+        let (proxy, aux) = (self.proxies.tag(proxy), hash as u32);
+        self.trace.record(TraceEvent { at, label, kind, proxy, aux, ..TraceEvent::default() });
     }
 }

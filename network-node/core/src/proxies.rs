@@ -12,6 +12,8 @@ const WORKERS_MAX: usize = csp_types::limits::PROXY_WORKERS_MAX;
 
 struct Slot {
     node: Option<NodeId>,
+    /// [`NodeId::tag`] of the node, kept when it is down.
+    tag: u16,
     up: [bool; WORKERS_MAX],
 }
 
@@ -25,7 +27,7 @@ impl Proxies {
     pub(super) fn new(proxies_max: usize) -> Self {
         let proxies_max = proxies_max.min(usize::from(u16::MAX));
         Proxies {
-            slots: (0..proxies_max).map(|_| Slot { node: None, up: [false; WORKERS_MAX] }).collect(),
+            slots: (0..proxies_max).map(|_| Slot { node: None, tag: 0, up: [false; WORKERS_MAX] }).collect(),
             order: Vec::with_capacity(proxies_max),
             table: Maglev::new(),
         }
@@ -36,9 +38,14 @@ impl Proxies {
         self.slots.get(usize::from(proxy.0)).and_then(|s| s.node)
     }
 
+    /// Returns the tag of the node that is or was the last in this slot; 0 if there was none.
+    pub(super) fn tag(&self, proxy: ProxyId) -> u16 {
+        self.slots.get(usize::from(proxy.0)).map_or(0, |s| s.tag)
+    }
+
     pub(super) fn set_up(&mut self, proxy: ProxyId, node: NodeId, worker: u8) {
         if let Some(slot) = self.slots.get_mut(usize::from(proxy.0)) {
-            slot.node = Some(node);
+            (slot.node, slot.tag) = (Some(node), node.tag());
             slot.up[usize::from(worker)] = true;
             self.rebuild();
         }

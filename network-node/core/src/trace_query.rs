@@ -1,5 +1,7 @@
 //! Trace queries: the recorded events of one flow, including those before its label was bound and after it ended.
 
+use std::collections::BTreeMap;
+
 use csp_types::{FlowLabel, TraceEvent, TraceKind};
 
 use super::node::NetworkCore;
@@ -9,20 +11,30 @@ const SYN_ACK_MASK: u8 = 0x12;
 const SYN: u8 = 0x02;
 
 impl NetworkCore {
-    /// Returns the events of the flow that was the last to have `label`, oldest first. Includes events of its tuple
-    /// without a label (the SYN, the last ACK), with the label filled in. Allocates: not for the data path.
+    /// Returns the events of the flow that was the last to have `label`, oldest first; of each proxy, since their labels may
+    /// be equal. Includes events of its tuple without a label (the SYN, the last ACK), with label and proxy filled in.
+    /// Allocates: not for the data path.
     pub fn flow_trace(&self, label: FlowLabel) -> Vec<TraceEvent> {
-        let is_bound = |e: &&TraceEvent| e.kind == TraceKind::LabelBound && e.label == label;
-        let Some(hash) = self.trace.iter().filter(is_bound).last().map(|e| e.aux) else {
+        let bound = self.trace.iter().filter(|e| e.kind == TraceKind::LabelBound && e.label == label);
+        let last: BTreeMap<u16, u32> = bound.map(|e| (e.proxy, e.aux)).collect();
+        if last.is_empty() {
             return self.trace.iter().filter(|e| e.label == label).copied().collect();
-        };
+        }
+        let mut events: Vec<TraceEvent> =
+            last.into_iter().flat_map(|(proxy, hash)| self.trace_of(label, proxy, hash)).collect();
+        events.sort_by_key(|e| e.at);
+        events
+    }
+
+    /// Returns the events of the flow to which `proxy` assigned `label` last; `hash` is that of its tuple.
+    fn trace_of(&self, label: FlowLabel, proxy: u16, hash: u32) -> Vec<TraceEvent> {
         let (mut before, mut events) = (Vec::new(), Vec::new());
         // The flow that an event without a label belongs to: the one bound last, until a SYN begins another.
         let mut current = None;
         for event in self.trace.iter().filter(|e| e.aux == hash) {
             if event.kind == TraceKind::LabelBound {
-                current = Some(event.label);
-                if event.label == label {
+                current = Some((event.proxy, event.label));
+                if current == Some((proxy, label)) {
                     // An earlier flow of the same tuple may have had the same label; only the last one is returned.
                     events.clear();
                     events.append(&mut before);
@@ -34,11 +46,11 @@ impl NetworkCore {
             }
             match current {
                 None => before.push(*event),
-                Some(owner) if owner == label => events.push(*event),
+                Some(owner) if owner == (proxy, label) => events.push(*event),
                 Some(_) => {}
             }
         }
-        events.iter_mut().for_each(|e| e.label = label);
+        events.iter_mut().for_each(|e| (e.label, e.proxy) = (label, proxy));
         events
     }
 }

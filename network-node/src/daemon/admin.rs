@@ -1,6 +1,6 @@
 //! The network node's own routes on the admin endpoint: flows, tunnels, traces.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use axum::extract::{Query, State};
 use axum::routing::get;
@@ -92,14 +92,19 @@ async fn trace(State(state): State<AdminState>, Query(label): Query<Label>) -> A
 
 async fn recent(State(state): State<AdminState>, Query(limit): Query<Limit>) -> Answer<Vec<RecentFlow>> {
     let events = state.workers.ask(|reply| Question::Trace(None, reply)).await?;
-    let mut last: BTreeMap<FlowLabel, (u64, bool)> = BTreeMap::new();
+    // The proxy of each flow, by the hash of its tuple: events of segments do not have it.
+    let mut proxies: HashMap<u32, u16> = HashMap::new();
+    let mut last: BTreeMap<(u16, FlowLabel), (u64, bool)> = BTreeMap::new();
     for event in events.iter().flatten().filter(|e| !e.label.is_none()) {
-        last.insert(event.label, (event.at.as_nanos(), event.kind == TraceKind::LabelEnded));
+        if event.kind == TraceKind::LabelBound {
+            proxies.insert(event.aux, event.proxy);
+        }
+        let proxy = proxies.get(&event.aux).copied().unwrap_or(event.proxy);
+        last.insert((proxy, event.label), (event.at.as_nanos(), event.kind == TraceKind::LabelEnded));
     }
     let mut newest: Vec<_> = last.into_iter().collect();
     newest.sort_by_key(|(_, (at, _))| std::cmp::Reverse(*at));
     newest.truncate(limit.get());
-    let item =
-        |(label, (t_ns, ended))| RecentFlow { label, client: None, server: None, service: None, t_ns, ended };
+    let item = |((proxy, label), (t_ns, ended))| RecentFlow { proxy, ..RecentFlow::new(label, t_ns, ended) };
     Ok(Json(newest.into_iter().map(item).collect()))
 }

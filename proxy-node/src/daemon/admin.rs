@@ -129,6 +129,7 @@ async fn recent(State(workers): Asked, Query(limit): Query<Limit>) -> Answer<Vec
     all.truncate(limit);
     let item = |flow: RecentFlow| csp_api::RecentFlow {
         label: flow.label,
+        proxy: 0,
         client: Some(flow.tuple.remote),
         server: Some(flow.tuple.local),
         service: Some(flow.service.into()),

@@ -26,6 +26,8 @@ use crate::host::Host;
 use crate::process::{Process, wait_until};
 use crate::testing;
 
+/// The management node.
+pub const MGMT_NODE: &str = MGMT.id;
 /// Network nodes.
 pub const NETWORK_NODES: [&str; 2] = ["nn-1", "nn-2"];
 /// Proxy nodes.

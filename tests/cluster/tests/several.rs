@@ -5,7 +5,9 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use csp_cluster::several::{self, APP_NODES, NETWORK_NODES, PROXIES, SINGLE_PORT, Several};
+use csp_api::Tier;
+use csp_api::mgmt::{RecentView, TraceEventView, TraceView};
+use csp_cluster::several::{self, APP_NODES, MGMT_NODE, NETWORK_NODES, PROXIES, SINGLE_PORT, Several};
 use csp_cluster::steady::{SETTLED, Steady, end, going_on};
 use csp_cluster::{San, UPLOAD_PORT, wait_until};
 
@@ -162,11 +164,35 @@ fn faults(name: &str, san: San) {
     cluster.stop().unwrap();
 }
 
+/// Checks that traces of one label, which two proxies have used, contain one connection each.
+fn traces_are_kept_apart(cluster: &Several) {
+    let text = cluster.ask(MGMT_NODE, "/api/v1/trace/recent?limit=1000").unwrap();
+    let recent: RecentView = serde_json::from_str(&text).expect("recent flows");
+    let proxies_of =
+        |label| recent.recent.iter().filter(move |flow| flow.label == label).map(|flow| &flow.proxy);
+    let shared = recent.recent.iter().map(|flow| flow.label).find(|label| proxies_of(*label).count() > 1);
+    let label = shared.unwrap_or_else(|| panic!("no two proxies used one label:\n{text}"));
+    for proxy in proxies_of(label) {
+        let label = label.to_string();
+        let text =
+            cluster.cspctl(&["flow", "trace", &label, "--proxy", proxy.as_str(), "-o", "json"]).unwrap();
+        let trace: TraceView = serde_json::from_str(&text).expect("a trace");
+        let count =
+            |wanted: &dyn Fn(&TraceEventView) -> bool| trace.events.iter().filter(|e| wanted(e)).count();
+        let own = count(&|e| e.tier == Tier::ProxyNode && e.node == *proxy);
+        let proxies = count(&|e| e.tier == Tier::ProxyNode);
+        let (bound, opened) = (count(&|e| e.kind == "label-bound"), count(&|e| e.kind == "app-open"));
+        assert!(own > 0 && own == proxies && bound == 1 && opened <= 1, "{proxy}:\n{text}");
+        assert!(!trace.other_proxies.is_empty() && !trace.other_proxies.contains(proxy), "{text}");
+    }
+}
+
 #[test]
 fn bytes_pass_each_network_node_and_each_application_host() {
     let Some(mut cluster) = several::lay_out("several", San::Shm) else { return };
     cluster.serve().unwrap();
     bytes(&cluster);
+    traces_are_kept_apart(&cluster);
     assert_eq!(cluster.casualties(), "");
     cluster.stop().unwrap();
 }

@@ -181,6 +181,9 @@ pub struct RecentFlowView {
     /// Label.
     #[serde(with = "crate::label")]
     pub label: FlowLabel,
+    /// Node id of the proxy that assigned it; empty where no node knows it.
+    #[serde(default)]
+    pub proxy: Text,
     /// Client's address; empty where no node knows it.
     pub client: Text,
     /// Service; empty where no node knows it.
@@ -221,6 +224,12 @@ pub struct TraceView {
     /// Label.
     #[serde(with = "crate::label")]
     pub label: FlowLabel,
+    /// Node id of the proxy that assigned it; empty where no node knows it.
+    #[serde(default)]
+    pub proxy: Text,
+    /// Other proxies that have flows of the same label.
+    #[serde(default)]
+    pub other_proxies: Vec<Text>,
     /// Events of all tiers, oldest first.
     pub events: Vec<TraceEventView>,
     /// Different hosts (kernels) among the nodes that answered.

@@ -121,7 +121,7 @@ impl AppSide {
         }
         let mut flow = Flow::new(Phase::Pending, lane, payload.local, payload.remote);
         flow.label = Some(label);
-        flow.traced_label = label;
+        (flow.traced_label, flow.traced_proxy) = (label, self.proxy_tag(lane));
         flow.listener = Some(listener_id.0);
         flow.send = SendCredit::new(payload.window);
         let Some(id) = self.flows.insert(flow).map(FlowId) else {
@@ -134,6 +134,11 @@ impl AppSide {
         Ok(())
     }
 
+    /// Returns the tag of the proxy at the other end of a link.
+    fn proxy_tag(&self, lane: Lane) -> u16 {
+        self.channels.get(lane.channel).map_or(0, |channel| channel.target().node.tag())
+    }
+
     /// Handles CONNECTED and TAKEN_OVER: a requested connection is established, or one that another process left is
     /// taken over.
     fn on_connected(
@@ -144,11 +149,12 @@ impl AppSide {
     ) -> Result<(), Violation> {
         let label = header.label().ok_or(Violation)?;
         let id = FlowId::from_wire(header.argument).ok_or(Violation)?;
+        let proxy = self.proxy_tag(lane);
         let connecting = |f: &&mut Flow| f.lane == lane && f.phase == Phase::Connecting;
         let flow = self.flows.get_mut(id.0).filter(connecting).ok_or(Violation)?;
         flow.phase = Phase::Open;
         flow.label = Some(label);
-        flow.traced_label = label;
+        (flow.traced_label, flow.traced_proxy) = (label, proxy);
         flow.local = payload.open.local;
         flow.remote = payload.open.remote;
         flow.send = SendCredit::new(payload.open.window);

@@ -33,6 +33,8 @@ pub(super) struct Flow {
     pub label: Option<FlowLabel>,
     /// The label for the flight recorder; kept after the label itself is released.
     pub traced_label: FlowLabel,
+    /// The tag of the proxy that assigned it.
+    pub traced_proxy: u16,
     /// The listener to which it was offered.
     pub listener: Option<u32>,
     pub local: SocketAddr,
@@ -84,6 +86,7 @@ impl Flow {
             lane,
             label: None,
             traced_label: FlowLabel::NONE,
+            traced_proxy: 0,
             listener: None,
             local,
             remote,

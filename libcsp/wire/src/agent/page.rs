@@ -284,6 +284,7 @@ pub fn emit_trace(count: u64, event: &TraceEvent) -> [u8; TRACE_LEN] {
     out[..8].copy_from_slice(&event.at.as_nanos().to_le_bytes());
     out[8..12].copy_from_slice(&event.label.to_wire().to_le_bytes());
     out[12] = event.kind as u8;
+    out[14..16].copy_from_slice(&event.proxy.to_le_bytes());
     out[16..20].copy_from_slice(&event.len.to_le_bytes());
     out[24..32].copy_from_slice(&count.wrapping_add(1).to_le_bytes());
     out
@@ -304,6 +305,7 @@ fn parse_trace(raw: &[u8; TRACE_LEN]) -> Option<(u64, TraceEvent)> {
         at: Instant::from_nanos(u64::from_le_bytes(*raw.first_chunk()?)),
         label: FlowLabel::from_wire(u32::from_le_bytes([raw[8], raw[9], raw[10], raw[11]]))?,
         kind,
+        proxy: u16::from_le_bytes([raw[14], raw[15]]),
         len: u32::from_le_bytes([raw[16], raw[17], raw[18], raw[19]]),
         ..TraceEvent::default()
     };

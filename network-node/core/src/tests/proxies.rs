@@ -1,6 +1,6 @@
 //! Proxies that come up and go down, and behaviour without any proxy.
 
-use csp_types::FlowLabel;
+use csp_types::{FlowLabel, NodeId, TraceKind};
 use csp_wire::tcp::Flags as Tcp;
 use csp_wire::tunnel::{Flags, Record, RecordKind};
 
@@ -152,4 +152,27 @@ fn a_proxy_whose_source_port_belongs_to_another_receives_flow_end() {
     f.core.on_record(f.now, ProxyId(1), &record, &mut f.out);
     let reported = f.sent();
     assert_eq!((reported.proxy, reported.kind, reported.label), (ProxyId(1), RecordKind::FlowEnd, label(8)));
+}
+
+#[test]
+fn a_trace_distinguishes_flows_of_two_proxies_with_one_label() {
+    let mut f = Fixture::new();
+    f.core.proxy_up(ProxyId(1), "pn-2".parse().unwrap(), 1);
+    for proxy in [ProxyId(0), ProxyId(1)] {
+        let is_its = |f: &mut Fixture, n: u16| {
+            f.frame(&ip_frame(&tcp_packet(&client(n), VIP, Tcp::SYN, &[])));
+            f.sent().proxy == proxy
+        };
+        let n = (0..100).find(|n| is_its(&mut f, 200 * proxy.0 + n)).expect("a client of each proxy");
+        let packet = tcp_packet(VIP, &client(200 * proxy.0 + n), Tcp::SYN | Tcp::ACK, &[]);
+        let record = Record { flags: Flags::FLOW_NEW, ..whole(label(1), &packet) };
+        f.core.on_record(f.now, proxy, &record, &mut f.out);
+    }
+    let trace = f.core.flow_trace(label(1));
+    for id in ["pn-1", "pn-2"] {
+        let tag = id.parse::<NodeId>().unwrap().tag();
+        let kinds: Vec<TraceKind> = trace.iter().filter(|e| e.proxy == tag).map(|e| e.kind).collect();
+        assert_eq!(kinds, [TraceKind::LanIn, TraceKind::LabelBound, TraceKind::LanOut], "{id}");
+    }
+    assert_eq!(trace.len(), 6);
 }

@@ -65,7 +65,7 @@ impl Tunnels {
             len: segment.payload().len() as u32,
             seq: segment.seq(),
             ack: segment.ack(),
-            aux: 0,
+            ..TraceEvent::default()
         });
         if table_full { Arrived::TableFull } else { Arrived::Segment(label) }
     }

@@ -97,7 +97,7 @@ fn sent_event(at: Instant, transmit: &csp_tcp::Transmit<'_>) -> TraceEvent {
         len: transmit.payload_len as u32,
         seq: tcp.map_or(0, |h| h.seq),
         ack: tcp.map_or(0, |h| h.ack),
-        aux: 0,
+        ..TraceEvent::default()
     }
 }
 
