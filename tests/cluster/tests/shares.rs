@@ -65,6 +65,12 @@ fn attack(cluster: &Cluster, name: &str, command: Command, ready: &str) -> (Proc
     (process, text)
 }
 
+/// Waits until a metric of the proxy exceeds `bound`: workers publish their numbers at intervals.
+fn metric_exceeds(cluster: &Cluster, name: &str, bound: f64) {
+    let exceeds = || cluster.metric(Tier::ProxyNode, name, "").ok().filter(|value| *value > bound);
+    wait_until(&format!("{name} above {bound}"), Duration::from_secs(10), exceeds).unwrap();
+}
+
 fn clients_are_served(cluster: &Cluster) {
     for request in 0..REQUESTS {
         let url = format!("http://{VIP}/1KiB");
@@ -87,7 +93,7 @@ fn connections_without_end(cluster: &Cluster) {
     let held: u32 = printed.split_whitespace().next().unwrap().parse().unwrap();
     assert!((CONNECTIONS / 4..=CONNECTIONS / 2 + 1).contains(&held), "{printed}");
     assert!(printed.contains("error 105"), "ENOBUFS: {printed}");
-    assert!(cluster.metric(Tier::ProxyNode, "csp_connects_over_share_total", "").unwrap() > 0.0);
+    metric_exceeds(cluster, "csp_connects_over_share_total", 0.0);
     let fetch = format!("import urllib.request; urllib.request.urlopen('{url}', timeout=10).read()");
     let output = accelerated(cluster, OTHER, &fetch, &[]).output().unwrap();
     assert!(output.status.success(), "another user: {}", String::from_utf8_lossy(&output.stderr));
@@ -103,8 +109,7 @@ fn silent_connections(cluster: &Cluster) {
     command.args(&words[1..]).args(["/usr/bin/python3", "-c", SILENT, VIP]);
     let (mut silent, _) = attack(cluster, "silent", command, "opened");
     clients_are_served(cluster);
-    let given_up = cluster.metric(Tier::ProxyNode, "csp_idle_given_up_total", "").unwrap();
-    assert!(given_up > f64::from(300 - CONNECTIONS), "{given_up} gave way");
+    metric_exceeds(cluster, "csp_idle_given_up_total", f64::from(300 - CONNECTIONS));
     assert!(silent.exited().is_none(), "the attack lasts: {}", silent.log_tail(5));
     silent.stop().unwrap();
 }
