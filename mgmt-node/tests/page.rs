@@ -92,6 +92,7 @@ fn cluster() -> NodesView {
         admin: "http://10.77.0.1:9101".into(),
         workers: 1,
         san: vec!["shm:/run/csp/nn-1".into()],
+        owns: Vec::new(),
         started_unix_ms: 1,
         policy_generation: 1,
         policy_state: "staged".into(),

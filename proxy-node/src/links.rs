@@ -3,14 +3,15 @@
 mod network_workers;
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 
 use csp_transport::{Channel, ChannelConfig, Endpoint, LinkId, PeerIdentity, ProcessId, TunnelBatch};
-use csp_types::{Instant, NodeId, limits};
+use csp_types::{Instant, NodeId, OwnedAddresses, limits};
 use csp_wire::channel::MessageHeader;
 use csp_wire::tunnel::Record;
 
 use crate::core::{Blocked, ChannelId, Lane, ProxyOutput};
-use network_workers::{NetworkWorkers, Tunnel};
+use network_workers::{NetworkWorker, NetworkWorkers, Tunnel};
 
 /// Identifies the process of a channel; a restarted process is a different one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -40,6 +41,8 @@ pub(crate) struct Links {
     pub(crate) channel_endpoints: Vec<Endpoint>,
     /// Those with a tunnel; and those without, until their connections use another node ([`Links::next_move`]).
     network_workers: NetworkWorkers,
+    /// What network nodes own, by their registrations; a node that is not in it owns all addresses.
+    owned: HashMap<NodeId, OwnedAddresses>,
     /// In ascending order of their numbers, so that equal runs send in the same order.
     channels: BTreeMap<ChannelId, ProcessChannel>,
     by_process: HashMap<(usize, ProcessKey), ChannelId>,
@@ -53,6 +56,7 @@ impl Links {
     pub(crate) fn new(tunnel_endpoints: Vec<Endpoint>, channel_endpoints: Vec<Endpoint>) -> Self {
         Links {
             network_workers: NetworkWorkers::new(tunnel_endpoints.len()),
+            owned: HashMap::new(),
             tunnel_endpoints,
             channels: BTreeMap::new(),
             by_process: HashMap::new(),
@@ -87,16 +91,39 @@ impl Links {
         self.spare_batches.extend(gone.map(|gone| gone.batch));
     }
 
+    /// Replaces what network nodes own. A node that is not registered any more still owns what its connections use.
+    pub(crate) fn set_owned(&mut self, owned: HashMap<NodeId, OwnedAddresses>) {
+        let before = std::mem::replace(&mut self.owned, owned);
+        for (node, owned) in before {
+            if self.network_workers.iter().any(|w| w.node == node) {
+                self.owned.entry(node).or_insert(owned);
+            }
+        }
+    }
+
     /// Forgets a worker of a network node to which no tunnel is left. Returns its `via` and that of the worker of another
-    /// network node that its connections are to use; `None` if there is no such pair.
+    /// network node that its connections are to use, one that owns all addresses of the first; `None` if there is no such
+    /// pair: connections wait for the node that owns their addresses.
     pub(crate) fn next_move(&mut self) -> Option<(u32, u32)> {
         let all = &self.network_workers;
         let reached = |node: NodeId| all.iter().any(|w| w.node == node && w.is_up());
-        let (from, worker) = all.iter().find(|w| !reached(w.node)).map(|w| (w.via, w.worker))?;
-        let same_number = all.iter().find(|w| w.is_up() && w.worker == worker);
-        let to = same_number.map(|w| w.via).or_else(|| self.network_node())?;
+        let lost = all.iter().filter(|w| !reached(w.node));
+        let (from, to) = lost.filter_map(|from| Some((from.via, self.substitute(from)?))).next()?;
         self.network_workers.remove(from);
         Some((from, to))
+    }
+
+    /// Returns the worker that connections of `lost` can use instead, preferably the one of the same number.
+    fn substitute(&self, lost: &NetworkWorker) -> Option<u32> {
+        let may = |node| self.owned_by(node).covers(self.owned_by(lost.node));
+        let able = || self.network_workers.iter().filter(|w| w.is_up() && may(w.node));
+        let same_number = able().find(|w| w.worker == lost.worker);
+        same_number.or_else(|| able().next()).map(|w| w.via)
+    }
+
+    fn owned_by(&self, node: NodeId) -> &OwnedAddresses {
+        static ALL: OwnedAddresses = OwnedAddresses::ALL;
+        self.owned.get(&node).unwrap_or(&ALL)
     }
 
     /// Returns the `via` of a link.
@@ -201,9 +228,10 @@ impl ProxyOutput for Links {
         tunnel.batch.send(now, endpoint, record, parts).map_err(|_| Blocked::NoCredit)
     }
 
-    fn network_node(&self) -> Option<u32> {
+    fn network_node(&self, source: IpAddr) -> Option<u32> {
         // Answers to connections that applications open arrive at the network node's worker 0 (`csp_lan::steering`).
-        let up = || self.network_workers.iter().filter(|w| w.is_up());
+        let owns = |w: &&NetworkWorker| self.owned_by(w.node).contains(source);
+        let up = || self.network_workers.iter().filter(|w| w.is_up()).filter(owns);
         up().find(|w| w.worker == limits::EGRESS_LAN_WORKER).or_else(|| up().next()).map(|w| w.via)
     }
 
@@ -238,3 +266,7 @@ impl ProxyOutput for Links {
         known.channel.pick(number).map(|link| lane(known.endpoint, link))
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "helpers of tests")]
+mod tests;

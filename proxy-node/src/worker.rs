@@ -1,9 +1,11 @@
 //! One data worker: connects the core to its links. Time is an argument; the surrounding thread
 //! (`csp_daemon::DataThread`, or the simulation) waits.
 
+use std::collections::HashMap;
+
 use csp_tcp::{Buffer, Direction};
 use csp_transport::{DeathCause, DownReason, Endpoint, LinkEvent, LinkId, MessageKind};
-use csp_types::{Instant, Role, limits};
+use csp_types::{Instant, NodeId, OwnedAddresses, Role, limits};
 use csp_vi::{Armed, ViError, Wake};
 use csp_wire::channel::Messages;
 use csp_wire::tunnel::Records;
@@ -68,9 +70,7 @@ impl ProxyWorker {
                     },
                     LinkEvent::Down { link, .. } => self.links.tunnel_down(at, link),
                 }
-                while let Some((from, to)) = self.links.next_move() {
-                    self.core.network_node_lost(now, from, to, &mut self.links);
-                }
+                self.move_connections(now);
             }
             if !self.take_tunnel_message(now, at) {
                 break;
@@ -190,6 +190,20 @@ impl ProxyWorker {
         self.links.flush(now);
     }
 
+    /// Replaces what network nodes own: they register it. Connections of a lost network node that wait for it move to one
+    /// that owns their addresses now.
+    pub fn set_owned(&mut self, now: Instant, owned: HashMap<NodeId, OwnedAddresses>) {
+        self.links.set_owned(owned);
+        self.move_connections(now);
+        self.links.flush(now);
+    }
+
+    fn move_connections(&mut self, now: Instant) {
+        while let Some((from, to)) = self.links.next_move() {
+            self.core.network_node_lost(now, from, to, &mut self.links);
+        }
+    }
+
     /// Returns when to call [`turn`](Self::turn) next if nothing arrives.
     pub fn next_timeout(&self) -> Option<Instant> {
         self.endpoints().filter_map(Endpoint::next_timeout).chain(self.core.next_timeout()).min()
@@ -234,7 +248,7 @@ impl ProxyWorker {
     }
 
     /// Returns the connected network nodes.
-    pub fn network_nodes(&self) -> Vec<csp_types::NodeId> {
+    pub fn network_nodes(&self) -> Vec<NodeId> {
         self.links.network_nodes().collect()
     }
 

@@ -2,10 +2,10 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use csp_types::{NodeId, Role};
+use csp_types::{NodeId, OwnedAddresses, Prefix, Role};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::config::serde_node_id;
+use crate::config::{serde_node_id, serde_prefixes};
 
 /// A node's registration at `/csp/v1/nodes/<id>`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -32,6 +32,9 @@ pub struct NodeRecord {
     /// What it can do that not all versions can.
     #[serde(default)]
     pub capabilities: Vec<String>,
+    /// Of a network node: the networks whose VIPs and egress addresses it answers for; all, if there are none.
+    #[serde(default, with = "serde_prefixes", skip_serializing_if = "Vec::is_empty")]
+    pub owns: Vec<Prefix>,
     /// When it started, in milliseconds of the Unix epoch.
     pub started_unix_ms: u64,
     /// Set just before a node stops on purpose, so that its end is not taken for a failure.
@@ -78,9 +81,15 @@ impl NodeRecord {
             workers: 1,
             san: Vec::new(),
             capabilities: Vec::new(),
+            owns: Vec::new(),
             started_unix_ms: unix_ms(),
             leaving: false,
         }
+    }
+
+    /// Returns the addresses that a network node answers for.
+    pub fn owned(&self) -> OwnedAddresses {
+        OwnedAddresses::new(self.owns.clone())
     }
 }
 

@@ -72,6 +72,11 @@ impl Prefix {
         let address = address.to_canonical();
         address.is_ipv4() == self.address.is_ipv4() && masked(address, self.length) == self.address
     }
+
+    /// Returns whether the network contains all addresses of `other`.
+    pub fn covers(&self, other: &Prefix) -> bool {
+        self.length <= other.length && self.contains(other.address)
+    }
 }
 
 /// Returns `address` with all bits after the first `length` cleared.

@@ -7,7 +7,7 @@ use csp_api::mgmt::{
     FlowView, FlowsView, NodeState, NodesView, QueuesView, RecentView, ServicesView, SocketsView, TraceView,
     Unreachable,
 };
-use csp_types::FlowLabel;
+use csp_types::{FlowLabel, Role};
 
 use super::Context;
 use super::args::{FlowsArgs, Output, SocketsArgs, TraceArgs};
@@ -23,8 +23,9 @@ const WIDTH_DEFAULT: usize = 100;
 pub(super) async fn nodes(context: &Context) -> Result<(), CliError> {
     let view: NodesView = context.client.get("/api/v1/nodes", &[]).await?;
     context.show(&view, |view| {
-        let mut table =
-            Table::new(&["NODE", "ROLE", "STATE", "POLICY", "WORKERS", "SAN", "ADMIN", "VERSION", "DETAIL"]);
+        let mut table = Table::new(&[
+            "NODE", "ROLE", "STATE", "POLICY", "WORKERS", "OWNS", "SAN", "ADMIN", "VERSION", "DETAIL",
+        ]);
         for n in &view.nodes {
             let policy = match (n.policy_generation, n.policy_state.as_str()) {
                 (0, _) => String::new(),
@@ -37,6 +38,10 @@ pub(super) async fn nodes(context: &Context) -> Result<(), CliError> {
                 Cell::from(n.state.as_str()).coloured(state_colour(n.state)),
                 policy.into(),
                 u64::from(n.workers).into(),
+                match n.owns.is_empty() {
+                    true if n.role == Role::NetworkNode.as_str() => "all".into(),
+                    _ => n.owns.join(" ").into(),
+                },
                 n.san.join(" ").into(),
                 n.admin.clone().into(),
                 n.version.clone().into(),

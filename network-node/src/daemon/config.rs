@@ -37,6 +37,10 @@ pub struct Config {
     pub spin_us: SpinSetting,
     /// The LAN ports.
     pub lan: Vec<LanSection>,
+    /// Networks whose VIPs and egress addresses this node answers for. If empty, it answers for all. Network nodes of one
+    /// LAN must not own the same address.
+    #[serde(default, with = "csp_control::config::serde_prefixes")]
+    pub owns: Vec<Prefix>,
     /// The provider of the SAN.
     pub san: SanSection,
     /// Capacities of the tables, per worker.
@@ -155,6 +159,7 @@ san: {address: 10.77.0.1}
         let config = parse_checked(GOOD, "nn.yaml", Config::check).unwrap();
         assert_eq!((config.workers, config.capacity.flows), (1, 65_536));
         assert_eq!(config.spin_us, SpinSetting::Auto);
+        assert_eq!(config.owns, []);
         for (text, spin) in
             [("auto", SpinSetting::Auto), ("0", SpinSetting::Fixed(0)), ("1000", SpinSetting::Fixed(1000))]
         {
@@ -162,6 +167,18 @@ san: {address: 10.77.0.1}
             assert_eq!(parse_checked(&text, "nn.yaml", Config::check).unwrap().spin_us, spin);
         }
         assert_eq!(config.lan[0].gateways, ["10.76.0.254".parse::<IpAddr>().unwrap()]);
+    }
+
+    #[test]
+    fn owned_addresses_are_networks() {
+        let text = format!("{GOOD}owns: [10.76.0.96/29, \"2001:db8::100/128\"]\n");
+        let config = parse_checked(&text, "nn.yaml", Config::check).unwrap();
+        assert_eq!(config.owns, ["10.76.0.96/29".parse().unwrap(), "2001:db8::100/128".parse().unwrap()]);
+        check_refused(
+            "san:",
+            "owns: [10.76.0.100]\nsan:",
+            "nn.yaml:8:8: owns[0]: \"10.76.0.100\" is not a network",
+        );
     }
 
     #[test]

@@ -7,7 +7,7 @@ use csp_control::{ActivePolicy, Membership, NodeRecord};
 use csp_daemon::query::Workers;
 use csp_daemon::{DaemonError, Event, Shell, ShellOptions};
 use csp_telemetry::{ConditionState, Exposition, Readiness};
-use csp_types::Role;
+use csp_types::{OwnedAddresses, Role};
 
 use super::admin::{self, AdminState};
 use super::config::Config;
@@ -25,6 +25,7 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
     let mut record = NodeRecord::new(config.node.id, Role::NetworkNode, config.admin.listen);
     record.workers = config.workers.into();
     record.capabilities = vec!["tunnel".to_owned()];
+    record.owns.clone_from(&config.owns);
     let workers = DataWorkers::start(&config, &record)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(serve(&config, record, &workers));
@@ -33,13 +34,13 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
 }
 
 async fn serve(config: &Config, record: NodeRecord, workers: &DataWorkers) -> Result<(), DaemonError> {
-    let host = record.host.clone();
+    let (host, owned) = (record.host.clone(), record.owned());
     let Some(mut shell) = Shell::start(shell_options(config, record, workers)).await? else { return Ok(()) };
     let ended = loop {
         match shell.next().await {
             Event::Membership(now) => send_proxies(config, &host, workers, &now),
             Event::Policy(active) => {
-                let applied = apply(workers, &active).await;
+                let applied = apply(&owned, workers, &active).await;
                 shell.ack(active.generation, applied).await;
             }
             Event::Tick => set_readiness(&shell.readiness, workers),
@@ -79,15 +80,25 @@ fn send_proxies(config: &Config, host: &str, workers: &DataWorkers, membership: 
     }
 }
 
-async fn apply(workers: &DataWorkers, active: &ActivePolicy) -> Result<(), String> {
-    let services: Vec<SocketAddr> = active.policy.services.iter().map(|s| (s.vip, s.port).into()).collect();
-    let egress: Vec<IpAddr> = active.policy.egress.iter().map(|e| e.address).collect();
+/// Puts the part of the policy into force whose addresses this node owns.
+async fn apply(owned: &OwnedAddresses, workers: &DataWorkers, active: &ActivePolicy) -> Result<(), String> {
+    let policy = &active.policy;
+    let services = policy.services.iter().filter(|s| owned.contains(s.vip));
+    let services: Vec<SocketAddr> = services.map(|s| (s.vip, s.port).into()).collect();
+    let egress = policy.egress.iter().map(|e| e.address).filter(|address| owned.contains(*address));
+    let egress: Vec<IpAddr> = egress.collect();
     for mailbox in workers.mailboxes() {
         let (services, egress) = (services.clone(), egress.clone());
         let done = mailbox.ask(POLICY_TIMEOUT, |reply| Question::Policy(services, egress, reply)).await;
         done.map_err(|error| format!("a data worker did not apply the policy: {error}"))??;
     }
-    tracing::info!(generation = active.generation, services = services.len(), "policy in force");
+    let (generation, owned, all) = (active.generation, services.len(), policy.services.len());
+    tracing::info!(generation, services = owned, of = all, "policy in force");
+    if owned == 0 && egress.is_empty() && !policy.addresses().is_empty() {
+        tracing::warn!(
+            "this node owns no VIP or egress address of the policy; see owns in its configuration"
+        );
+    }
     Ok(())
 }
 

@@ -66,7 +66,8 @@ impl<O: ProxyOutput> Turn<'_, O> {
         {
             return Ok(());
         }
-        let via = self.cx.out.network_node().ok_or(reason::NETWORK_UNREACHABLE)?;
+        let (source, _) = self.egress.source(payload.remote.ip()).ok_or(reason::NETWORK_UNREACHABLE)?;
+        let via = self.cx.out.network_node(source).ok_or(reason::NETWORK_UNREACHABLE)?;
         let user = self.dispatcher.user_of(channel);
         if !self.egress.shares.admit_connection(user, self.free()) {
             self.cx.recorder.counters.connects_over_share += 1;

@@ -50,18 +50,23 @@ impl Egress {
         self.rules = rules;
     }
 
-    /// Returns the TCP options of a connection to `remote` and the candidates for its 4-tuple: each port of this
-    /// worker's class once, starting after the last one used. `None` if no rule matches `remote` ([`longest_match`]).
-    pub fn candidates(
-        &mut self,
-        remote: SocketAddr,
-    ) -> Option<(ServiceTcp, impl Iterator<Item = FourTuple>)> {
+    /// Returns the source address and the TCP options of connections to `remote`. `None` if no rule matches it
+    /// ([`longest_match`]).
+    pub fn source(&self, remote: IpAddr) -> Option<(IpAddr, ServiceTcp)> {
         let entries = self.rules.iter().flat_map(|rule| {
             let exceptions = rule.except.iter().map(move |prefix| (*prefix, true, rule));
             rule.destinations.iter().map(move |prefix| (*prefix, false, rule)).chain(exceptions)
         });
-        let rule = longest_match(entries, remote.ip())?;
-        let (address, tcp) = (rule.address, rule.tcp);
+        longest_match(entries, remote).map(|rule| (rule.address, rule.tcp))
+    }
+
+    /// Returns the TCP options of a connection to `remote` and the candidates for its 4-tuple: each port of this
+    /// worker's class once, starting after the last one used. `None` if no rule matches `remote`.
+    pub fn candidates(
+        &mut self,
+        remote: SocketAddr,
+    ) -> Option<(ServiceTcp, impl Iterator<Item = FourTuple>)> {
+        let (address, tcp) = self.source(remote.ip())?;
         let per_class = PORT_COUNT / self.classes;
         let (start, class, classes) = (self.cursor, self.class, self.classes);
         self.cursor = (self.cursor + 1) % per_class.max(1);

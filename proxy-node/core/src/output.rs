@@ -1,5 +1,7 @@
 //! The output interface of the core: room in tunnels and channels, and sending.
 
+use std::net::IpAddr;
+
 use csp_types::Instant;
 use csp_wire::channel::MessageHeader;
 use csp_wire::tunnel::Record;
@@ -29,8 +31,8 @@ pub trait ProxyOutput {
     fn tunnel(&mut self, now: Instant, via: u32, record: &Record<'_>, parts: &[&[u8]])
     -> Result<(), Blocked>;
 
-    /// Returns a connected network node for active opens.
-    fn network_node(&self) -> Option<u32>;
+    /// Returns a connected network node that owns `source`, for an active open from that address.
+    fn network_node(&self, source: IpAddr) -> Option<u32>;
 
     /// Sends a message to an application process. Without credit, all kinds but DATA are queued; their only error is
     /// [`Blocked::Gone`].

@@ -1,8 +1,9 @@
 //! The proxy node's control thread: sends its workers the policy.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use csp_control::{ActivePolicy, NodeRecord};
+use csp_control::{ActivePolicy, Membership, NodeRecord};
 use csp_daemon::query::Workers;
 use csp_daemon::{DaemonError, DataThread, Event, Shell, ShellOptions};
 use csp_telemetry::{ConditionState, Exposition, Readiness};
@@ -84,7 +85,7 @@ async fn serve(config: &Config, record: NodeRecord, workers: &[Worker]) -> Resul
     let Some(mut shell) = Shell::start(shell_options(config, record, workers)).await? else { return Ok(()) };
     let ended = loop {
         match shell.next().await {
-            Event::Membership(_) => {}
+            Event::Membership(now) => send_network_nodes(workers, &now),
             Event::Policy(active) => {
                 let applied = apply(workers, &active).await;
                 shell.ack(active.generation, applied).await;
@@ -108,6 +109,17 @@ fn shell_options<'a>(config: &'a Config, record: NodeRecord, workers: &[Worker])
         listen: config.admin.listen,
         metrics,
         routes: admin::routes(Workers { node: config.node.id.to_string(), mailboxes }),
+    }
+}
+
+/// Sends the workers what network nodes own: the rest of a network node's registration does not concern them.
+fn send_network_nodes(workers: &[Worker], membership: &Membership) {
+    let nodes = membership.of_role(Role::NetworkNode);
+    let owned: HashMap<_, _> = nodes.map(|member| (member.record.id, member.record.owned())).collect();
+    for worker in workers {
+        if let Err(error) = worker.mailbox().send(Question::NetworkNodes(owned.clone())) {
+            tracing::error!(%error, "a data worker did not receive what network nodes own");
+        }
     }
 }
 

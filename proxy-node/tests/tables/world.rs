@@ -1,7 +1,7 @@
 //! The harness: a scripted network node, clients and processes around one core.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use csp_proxy_node::core::{
@@ -52,7 +52,7 @@ impl ProxyOutput for Out {
         Ok(())
     }
 
-    fn network_node(&self) -> Option<u32> {
+    fn network_node(&self, _: IpAddr) -> Option<u32> {
         Some(1)
     }
 

@@ -6,9 +6,10 @@
 //!  [client .2]──[nn-2, 2 workers]──┤  [pn-2, 2 workers]  ├──[an-2]  │
 //!                                  └──[pn-3, 2 workers]  └──[an-3]──┘
 //! ```
-//! Each network node has a LAN of its own: both announce every VIP and every egress address. Both clients have the
-//! address [`OUTSIDE`] in addition, so that either network node reaches it. Every application host runs nginx and the
-//! upload application under `csp-run`.
+//! The network nodes have a LAN each, and own all addresses ([`Lans::Apart`]); or they share one, and each owns a VIP and
+//! an egress address ([`Lans::Shared`]). Every application host runs nginx and the upload application under `csp-run`.
+
+mod lans;
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -21,10 +22,12 @@ use csp_api::mgmt::{NodeState, NodesView};
 
 use crate::client::Digest;
 use crate::cluster::{San, Scratch, Tier};
-use crate::configs::{self, MGMT, Place, UPLOAD_PORT, VIP};
+use crate::configs::{self, MGMT, Place, UPLOAD_PORT};
 use crate::host::Host;
 use crate::process::{Process, wait_until};
 use crate::testing;
+
+pub use lans::{Lans, OWNED};
 
 /// The management node.
 pub const MGMT_NODE: &str = MGMT.id;
@@ -34,10 +37,8 @@ pub const NETWORK_NODES: [&str; 2] = ["nn-1", "nn-2"];
 pub const PROXIES: [&str; 3] = ["pn-1", "pn-2", "pn-3"];
 /// Application nodes.
 pub const APP_NODES: [&str; 3] = ["an-1", "an-2", "an-3"];
-/// Address of both clients, each on its own LAN.
-pub const OUTSIDE: &str = "10.76.0.9";
-/// Port of the plain web server on [`OUTSIDE`].
-pub const OUTSIDE_PORT: u16 = 7000;
+/// Port of the clients' plain web servers, which applications reach by egress ([`Lans::outside`]).
+const OUTSIDE_PORT: u16 = 7000;
 /// Port of the service whose pool is nginx on application node `at` alone: the first, then one more for each.
 pub const SINGLE_PORT: u16 = 8001;
 /// How long a daemon may take until it is ready.
@@ -72,31 +73,39 @@ pub struct Several {
     members: Vec<Member>,
     /// The clients' hosts: the first on the LAN of `nn-1`, the second on that of `nn-2`.
     pub clients: [Host; 2],
-    _switch: Host,
+    _switches: [Host; 2],
+    /// The network nodes' LANs.
+    pub lans: Lans,
     scratch: Scratch,
     binaries: PathBuf,
 }
 
-/// Creates hosts and configuration files for the test `name`, over `san`; `None` if this machine cannot run it, and
+/// Creates hosts and configuration files for the test `name`, over `san` and `lans`; `None` if this machine cannot run it, and
 /// the test is skipped.
 ///
 /// # Panics
 /// As [`testing::lay_out`].
-pub fn lay_out(name: &str, san: San) -> Option<Several> {
+pub fn lay_out(name: &str, san: San, lans: Lans) -> Option<Several> {
     if let Some(obstacle) = testing::obstacle() {
         csp_support::skip(obstacle);
         return None;
     }
     let tag = format!("{name}{}", std::process::id());
-    Some(Several::lay_out(&tag, testing::binaries().expect("built binaries"), san).expect("hosts"))
+    Some(Several::lay_out(&tag, testing::binaries().expect("built binaries"), san, lans).expect("hosts"))
+}
+
+/// Creates a host with a bridge of this name.
+fn bridge(tag: &str, name: &str) -> Result<Host> {
+    let host = Host::new(tag, name)?;
+    host.ip(&["link", "add", name, "type", "bridge"])?;
+    host.ip(&["link", "set", name, "up"])?;
+    Ok(host)
 }
 
 impl Several {
-    fn lay_out(tag: &str, binaries: PathBuf, san: San) -> Result<Self> {
+    fn lay_out(tag: &str, binaries: PathBuf, san: San, lans: Lans) -> Result<Self> {
         let scratch = Scratch::create(tag)?;
-        let switch = Host::new(tag, "switch")?;
-        switch.ip(&["link", "add", "san", "type", "bridge"])?;
-        switch.ip(&["link", "set", "san", "up"])?;
+        let [switch, lan_switch] = [bridge(tag, "san")?, bridge(tag, "lan")?];
         let mut members = Vec::new();
         for (tier, place) in MEMBERS {
             let host = Host::new(tag, place.id)?;
@@ -107,11 +116,22 @@ impl Several {
         }
         let clients = [Host::new(tag, "client-1")?, Host::new(tag, "client-2")?];
         for (at, client) in clients.iter().enumerate() {
-            client.join("lan0", &members[at].host, "lan0")?;
+            let network_node = &members[at].host;
+            match lans {
+                Lans::Apart => client.join("lan0", network_node, "lan0")?,
+                Lans::Shared => {
+                    for (host, port) in [(client, format!("client-{at}")), (network_node, format!("nn-{at}"))]
+                    {
+                        host.join("lan0", &lan_switch, &port)?;
+                        lan_switch.ip(&["link", "set", &port, "master", "lan"])?;
+                    }
+                }
+            }
             client.address("lan0", &format!("10.76.0.{}/24", at + 1))?;
-            client.address("lan0", &format!("{OUTSIDE}/24"))?;
+            client.address("lan0", &format!("{}/24", lans.outside(at).0))?;
         }
-        let several = Several { programs: Vec::new(), members, clients, _switch: switch, scratch, binaries };
+        let (programs, _switches) = (Vec::new(), [switch, lan_switch]);
+        let several = Several { programs, members, clients, _switches, lans, scratch, binaries };
         several.write_files(san)?;
         Ok(several)
     }
@@ -132,6 +152,9 @@ impl Several {
             };
             fs::write(self.config(place.id), text)?;
         }
+        if self.lans == Lans::Shared {
+            NETWORK_NODES.iter().zip(OWNED).try_for_each(|(id, owned)| self.set_owned(id, &[owned]))?;
+        }
         for id in APP_NODES {
             // nginx has its temporary files in a folder of its own; all serve the same files.
             let own = dir.join(id);
@@ -143,6 +166,15 @@ impl Several {
         fs::write(dir.join("www/1KiB"), testing::pattern(1 << 10))?;
         fs::write(dir.join("www/4MiB"), testing::pattern(4 << 20))?;
         self.scratch.generate_key(&self.binaries)
+    }
+
+    /// Replaces in a network node's configuration the networks that it owns; it reads them when it starts.
+    pub fn set_owned(&self, id: &str, networks: &[&str]) -> Result<()> {
+        let text = fs::read_to_string(self.config(id))?;
+        let others = text.lines().filter(|line| !line.starts_with("owns:"));
+        let line = format!("owns: [{}]", networks.join(", "));
+        let lines: Vec<&str> = others.chain([line.as_str(), ""]).collect();
+        Ok(fs::write(self.config(id), lines.join("\n"))?)
     }
 
     /// Starts all daemons, nginx and the upload application on every application host, and a plain web server on both
@@ -157,7 +189,8 @@ impl Several {
         for at in 0..self.clients.len() {
             let mut command = self.clients[at].command("/usr/bin/python3");
             let port = OUTSIDE_PORT.to_string();
-            command.args(["-m", "http.server", &port, "--bind", OUTSIDE, "--directory"]);
+            let address = self.lans.outside(at).0;
+            command.args(["-m", "http.server", &port, "--bind", address, "--directory"]);
             command.arg(self.scratch().join("www"));
             self.spawn(&format!("outside-{at}"), command)?;
         }
@@ -234,7 +267,7 @@ impl Several {
         })
         .with_context(|| self.cspctl(&["nodes"]).unwrap_or_default() + &self.logs())?;
         for port in self.ports() {
-            wait_until(&format!("port {port} of {VIP}"), testing::SERVING_DEADLINE, || {
+            wait_until(&format!("port {port} of the VIPs"), testing::SERVING_DEADLINE, || {
                 (0..self.clients.len()).all(|client| self.answers(client, port)).then_some(())
             })
             .with_context(|| self.logs())?;
@@ -242,24 +275,29 @@ impl Several {
         Ok(())
     }
 
-    /// Returns the VIP's ports: web, upload, and web of each application node.
+    /// Returns the ports of each VIP: web, upload, and web of each application node.
     pub fn ports(&self) -> Vec<u16> {
         let singles = (SINGLE_PORT..).take(APP_NODES.len());
         [80, UPLOAD_PORT].into_iter().chain(singles).collect()
     }
 
+    /// Returns the URL of a service for a client.
+    fn url(&self, client: usize, port: u16) -> String {
+        format!("http://{}:{port}", self.lans.vip(client))
+    }
+
     /// Returns whether a port of the VIP answers a client within 2 s.
     pub fn answers(&self, client: usize, port: u16) -> bool {
-        let url = format!("http://{VIP}:{port}/1KiB");
+        let url = format!("{}/1KiB", self.url(client, port));
         let output = self.clients[client].output("curl", &["-sf", "-m", "2", "-o", "/dev/null", &url]);
         output.is_ok_and(|output| output.status.success())
     }
 
     /// Opens `count` connections one after another from each client to each service; all must be answered.
     pub fn all_answered(&self, count: u32) -> Result<()> {
-        for client in &self.clients {
+        for (at, client) in self.clients.iter().enumerate() {
             for port in self.ports() {
-                let url = format!("http://{VIP}:{port}/1KiB?[1-{count}]");
+                let url = format!("{}/1KiB?[1-{count}]", self.url(at, port));
                 let arguments = ["-sSf", "--http1.0", "-m", "30", "-o", "/dev/null", &url];
                 client.run("curl", &arguments).with_context(|| self.logs())?;
             }
@@ -270,7 +308,7 @@ impl Several {
     /// Downloads a file from the service at `port` and compares its SHA-256 with that of the file.
     pub fn download(&self, client: usize, port: u16, file: &str) -> Result<()> {
         let got = self.scratch().join(format!("got-{client}-{port}"));
-        let url = format!("http://{VIP}:{port}/{file}");
+        let url = format!("{}/{file}", self.url(client, port));
         self.clients[client].run("curl", &["-sSf", "-m", "30", "-o", &got.to_string_lossy(), &url])?;
         self.compare(&got, file).context(url)
     }
@@ -278,7 +316,7 @@ impl Several {
     /// Uploads a file and compares the SHA-256 that the application returns.
     pub fn upload(&self, client: usize, file: &str) -> Result<()> {
         let path = self.scratch().join("www").join(file);
-        let (url, body) = (format!("http://{VIP}:{UPLOAD_PORT}/"), format!("@{}", path.display()));
+        let (url, body) = (self.url(client, UPLOAD_PORT) + "/", format!("@{}", path.display()));
         let arguments = ["-sSf", "-m", "30", "-X", "PUT", "-H", "Expect:", "--data-binary", &body, &url];
         let (answer, wanted) = (self.clients[client].run("curl", &arguments)?, Digest::of_file(&path)?);
         if answer.trim() != wanted.0 {
@@ -287,12 +325,13 @@ impl Several {
         Ok(())
     }
 
-    /// Downloads a file from [`OUTSIDE`] by a program of an application host, and compares its SHA-256.
-    pub fn egress(&self, id: &str, file: &str) -> Result<()> {
+    /// Downloads a file from a client's web server by a program of an application host, and compares its SHA-256.
+    pub fn egress(&self, id: &str, client: usize, file: &str) -> Result<()> {
         let got = self.scratch().join(format!("got-{id}"));
         let mut command = self.accelerated(id, "curl")?;
         command.args(["-sSf", "-m", "30", "-o"]).arg(&got);
-        let output = command.arg(format!("http://{OUTSIDE}:{OUTSIDE_PORT}/{file}")).output()?;
+        let (address, _) = self.lans.outside(client);
+        let output = command.arg(format!("http://{address}:{OUTSIDE_PORT}/{file}")).output()?;
         if !output.status.success() {
             bail!("egress from {id}: {}", String::from_utf8_lossy(&output.stderr));
         }
@@ -314,17 +353,25 @@ impl Several {
         let pool = |ids: &[&str], port: u16| -> String {
             ids.iter().map(|id| format!("      - {{node: {id}, port: {port}}}\n")).collect()
         };
-        let service = |name: &str, port: u16, pool: String| {
-            format!("  - name: {name}\n    vip: {VIP}\n    port: {port}\n    pool:\n{pool}")
-        };
-        let mut text = format!("apiVersion: csp/v1\nservices:\n{}", service("web", 80, pool(&APP_NODES, 80)));
-        if with_upload {
-            text += &service("upload", UPLOAD_PORT, pool(&APP_NODES, UPLOAD_PORT));
+        let (mut services, mut egress) = (String::new(), String::new());
+        for client in self.lans.distinct() {
+            let vip = self.lans.vip(client);
+            let mut service = |name: &str, port: u16, pool: String| {
+                services += &format!(
+                    "  - name: {name}-{client}\n    vip: {vip}\n    port: {port}\n    pool:\n{pool}"
+                );
+            };
+            service("web", 80, pool(&APP_NODES, 80));
+            if with_upload {
+                service("upload", UPLOAD_PORT, pool(&APP_NODES, UPLOAD_PORT));
+            }
+            for (port, id) in (SINGLE_PORT..).zip(APP_NODES) {
+                service(&format!("web-{id}"), port, pool(&[id], 80));
+            }
+            let (outside, address) = self.lans.outside(client);
+            egress += &format!("  - {{address: {address}, destinations: [\"{outside}/32\"]}}\n");
         }
-        for (port, id) in (SINGLE_PORT..).zip(APP_NODES) {
-            text += &service(&format!("web-{id}"), port, pool(&[id], 80));
-        }
-        text += "egress:\n  - {address: 10.76.0.101, destinations: [\"10.76.0.0/24\"]}\n";
+        let text = format!("apiVersion: csp/v1\nservices:\n{services}egress:\n{egress}");
         let path = self.scratch().join("policy.yaml");
         fs::write(&path, text)?;
         self.cspctl(&["policy", "apply", &path.to_string_lossy()]).map(drop)

@@ -22,14 +22,14 @@ pub struct Steady(Process);
 
 impl Steady {
     fn start(cluster: &Cluster) -> Self {
-        Steady::connect(&cluster.client, cluster.scratch(), 80)
+        Steady::connect(&cluster.client, cluster.scratch(), VIP, 80)
     }
 
-    /// Starts a client on host `client` that connects to a port of the VIP. Script and log are in the folder `scratch`.
+    /// Starts a client on host `client` that connects to a port of `vip`. Script and log are in the folder `scratch`.
     ///
     /// # Panics
     /// If Python cannot be started.
-    pub fn connect(client: &Host, scratch: &Path, port: u16) -> Self {
+    pub fn connect(client: &Host, scratch: &Path, vip: &str, port: u16) -> Self {
         static STARTED: AtomicUsize = AtomicUsize::new(0);
         let at = STARTED.fetch_add(1, Ordering::Relaxed);
         let script = scratch.join("steady.py");
@@ -38,7 +38,7 @@ impl Steady {
             fs::write(&script, include_str!("../apps/steady.py")).expect("the scratch folder can be written");
         }
         let mut command = client.command("/usr/bin/python3");
-        command.arg(&script).args([VIP, &port.to_string(), "/1KiB"]);
+        command.arg(&script).args([vip, &port.to_string(), "/1KiB"]);
         let log = scratch.join(format!("log/steady-{at}.log"));
         Steady(Process::spawn("steady client", command, &log).expect("python3 starts"))
     }

@@ -54,6 +54,9 @@ pub struct NodeView {
     pub workers: u32,
     /// Its SAN addresses, one text per worker and provider.
     pub san: Vec<String>,
+    /// Of a network node: the networks whose VIPs and egress addresses it answers for; empty: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub owns: Vec<String>,
     /// When the daemon started, Unix time in ms.
     pub started_unix_ms: u64,
     /// Generation that it acknowledged last; 0 before the first.

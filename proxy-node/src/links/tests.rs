@@ -1,0 +1,127 @@
+//! Which network node connections use, on real endpoints over the memory fabric.
+
+use csp_transport::{ClusterKey, EndpointConfig, LinkEvent, Purpose, TokenClaims, token};
+use csp_types::{Duration, Grant, Role};
+use csp_vi::ViAddress;
+use csp_vi::memory::MemoryFabric;
+
+use super::*;
+
+const UNIX_S: u64 = 1_800_000_000;
+
+/// A proxy worker's links, and one worker of each of some network nodes.
+struct World {
+    fabric: MemoryFabric,
+    now: Instant,
+    links: Links,
+    network_nodes: Vec<Endpoint>,
+}
+
+impl World {
+    /// Creates network nodes of these names, and connects them.
+    fn new(names: &[&str]) -> World {
+        let fabric = MemoryFabric::with_seed(1);
+        let endpoint = |role, name: &str| {
+            let identity = PeerIdentity::daemon(role, name.parse().unwrap(), 1, 0);
+            let key = (role == Role::ProxyNode).then(|| ClusterKey::from_bytes([1; 32]));
+            Endpoint::new(Box::new(fabric.provider(name)), EndpointConfig::tunnel(identity, key))
+        };
+        let address = ViAddress::Name("pn-1".to_owned());
+        let mut proxy = endpoint(Role::ProxyNode, "pn-1");
+        proxy.listen(&address).unwrap();
+        let now = Instant::from_nanos(1);
+        let mut network_nodes = Vec::new();
+        for (nonce, name) in names.iter().enumerate() {
+            let mut node = endpoint(Role::NetworkNode, name);
+            let token = token(name.parse().unwrap(), nonce as u64);
+            node.connect(now, &address, Purpose::Tunnel, 0, (0, 1), &token).unwrap();
+            network_nodes.push(node);
+        }
+        let mut world = World { fabric, now, links: Links::new(vec![proxy], Vec::new()), network_nodes };
+        world.run();
+        assert_eq!(world.links.network_nodes().count(), names.len());
+        world
+    }
+
+    /// Advances virtual time by 10 ms.
+    fn run(&mut self) {
+        for _ in 0..10 {
+            self.now += Duration::from_millis(1);
+            self.fabric.advance(self.now);
+            self.network_nodes.iter_mut().for_each(|node| _ = node.progress(self.now, UNIX_S));
+            self.links.tunnel_endpoints[0].progress(self.now, UNIX_S);
+            while let Some(event) = self.links.tunnel_endpoints[0].poll_event() {
+                match event {
+                    LinkEvent::Up { link, peer, .. } => _ = self.links.tunnel_up(0, link, &peer),
+                    LinkEvent::Down { link, .. } => self.links.tunnel_down(0, link),
+                }
+            }
+        }
+    }
+
+    /// Registers what a network node owns; all other addresses stay with those that have registered nothing.
+    fn owns(&mut self, entries: &[(&str, &str)]) {
+        let owned = |network: &str| OwnedAddresses::new(vec![network.parse().unwrap()]);
+        let entries = entries.iter().map(|(name, network)| (name.parse().unwrap(), owned(network)));
+        self.links.set_owned(entries.collect());
+    }
+
+    /// Ends a network node's only tunnel.
+    fn end(&mut self, at: usize) {
+        let node = &mut self.network_nodes[at];
+        let all: Vec<_> = node.links().map(|info| info.link).collect();
+        all.into_iter().for_each(|link| node.close(self.now, link));
+        self.run();
+    }
+
+    /// Returns the name of the network node for connections from `source`.
+    fn chosen(&self, source: &str) -> Option<String> {
+        let via = self.links.network_node(source.parse().unwrap())?;
+        self.links.network_workers.get(via).map(|w| w.node.to_string())
+    }
+}
+
+fn token(node: NodeId, nonce: u64) -> Vec<u8> {
+    let claims = TokenClaims {
+        role: Role::NetworkNode,
+        node,
+        process: ProcessId::NONE,
+        uid: None,
+        grant: Grant::NONE,
+        not_before: UNIX_S - 60,
+        expires: UNIX_S + 60,
+        nonce,
+    };
+    token::issue(&ClusterKey::from_bytes([1; 32]), &claims).as_bytes().to_vec()
+}
+
+#[test]
+fn an_active_open_uses_the_owner_of_its_source() {
+    let mut world = World::new(&["nn-1", "nn-2"]);
+    assert_eq!(world.chosen("10.76.0.101").as_deref(), Some("nn-1"), "any, as both own all");
+    world.owns(&[("nn-1", "10.76.0.96/29"), ("nn-2", "10.76.0.104/29")]);
+    assert_eq!(world.chosen("10.76.0.101").as_deref(), Some("nn-1"));
+    assert_eq!(world.chosen("10.76.0.111").as_deref(), Some("nn-2"));
+    assert_eq!(world.chosen("10.76.0.112"), None);
+    world.end(1);
+    assert_eq!(world.chosen("10.76.0.111"), None, "its owner is gone");
+}
+
+#[test]
+fn connections_of_a_lost_network_node_move_only_to_one_that_owns_its_addresses() {
+    let mut world = World::new(&["nn-1", "nn-2", "nn-3"]);
+    world.owns(&[("nn-1", "10.76.0.96/29"), ("nn-2", "10.76.0.104/29"), ("nn-3", "10.76.0.96/28")]);
+    world.end(2);
+    assert_eq!(world.links.next_move(), None, "neither owns all addresses of nn-3");
+    world.end(0);
+    assert_eq!(world.links.next_move(), None);
+    // The others have left, and the administrator gives nn-2 their addresses.
+    world.owns(&[("nn-2", "10.76.0.0/24")]);
+    let mut moved = Vec::new();
+    while let Some((from, to)) = world.links.next_move() {
+        assert_eq!(world.links.network_workers.get(to).unwrap().node.as_str(), "nn-2");
+        assert!(world.links.network_workers.get(from).is_none(), "it is forgotten");
+        moved.push(from);
+    }
+    assert_eq!(moved.len(), 2);
+}
