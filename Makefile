@@ -18,6 +18,8 @@ PACKAGES_APPS := nginx-light apache2-bin lighttpd vsftpd redis-server redis-tool
 PACKAGES_FILTER := redis-server redis-tools
 PACKAGES_CPYTHON := python3.11 libpython3.11-testsuite
 # Compilers and checkers of the C API's tests.
+# What makes packages: debhelper, and manual pages from --help.
+PACKAGES_DEB := debhelper dpkg-dev help2man
 PACKAGES_CAPI := binutils g++ clang mandoc pkgconf
 
 CARGO ?= cargo
@@ -29,7 +31,7 @@ PURE_CRATES := csp-types csp-wire csp-api csp-tcp csp-classify csp-network-core 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
-.PHONY: packages-build packages-run packages-test packages-apps packages-filter packages-bench packages-interop packages-rdma packages-capi packages-san
+.PHONY: packages-build packages-run packages-test packages-apps packages-filter packages-bench packages-interop packages-rdma packages-capi packages-san packages-deb
 # Before packages are installed for a build that cannot begin.
 packages-build packages-run packages-bench packages-interop packages-san packages-capi packages-rdma: toolchain
 .PHONY: toolchain
@@ -55,6 +57,8 @@ packages-filter: packages-run
 	@tests/setup/packages.sh $(PACKAGES_FILTER)
 packages-capi:
 	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_CAPI)
+packages-deb: toolchain
+	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_DEB)
 packages-rdma:
 	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_RUN) $(PACKAGES_RDMA)
 
@@ -66,6 +70,20 @@ build: packages-build ## release build of every daemon, tool, the socket filter 
 .PHONY: demo
 demo: packages-run build ## the whole path: curl and wrk through the four daemons to an unmodified nginx (KEEP=1, SAN=shm|ucx)
 	@$(RELEASE)/csp-demo $(if $(KEEP),--keep) --san $(or $(SAN),shm)
+
+# What is shipped; tests and their tools are not.
+SHIPPED := -p csp-network-node -p csp-proxy-node -p csp-app-node -p csp-mgmt-node -p csp-sockfilter -p csp-capi
+PROFILE ?= dist
+
+.PHONY: install
+install: packages-deb ## everything to PREFIX (/usr/local), below DESTDIR: programs, units, manual, completions (PROFILE=release is faster)
+	$(CARGO) build --profile $(PROFILE) --locked $(SHIPPED)
+	@packaging/install.sh $(dir $(RELEASE))$(PROFILE) "$(DESTDIR)" "$(or $(PREFIX),/usr/local)"
+
+.PHONY: deb
+deb: packages-deb ## Debian packages in target/deb (PROFILE=release is faster)
+	$(CARGO) build --profile $(PROFILE) --locked $(SHIPPED)
+	@packaging/deb.sh $(dir $(RELEASE))$(PROFILE) $(dir $(RELEASE))deb
 
 .PHONY: install-libcsp
 install-libcsp: packages-build ## libcsp.so, libcsp.a, csp.h, csp.pc and the manual to PREFIX (/usr/local), below DESTDIR

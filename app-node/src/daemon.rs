@@ -56,6 +56,8 @@ async fn serve(
     let (routes, questions) = admin::routes(config.node.id.to_string(), &metrics, directory.clone());
     let custodian = Arc::new(custody::start(custody_options(config, key), config.spin_us)?);
     metrics.register(custodian.metrics());
+    let of_relay = relay.map(RelayThread::progress);
+    let threads = of_relay.into_iter().chain([custodian.progress()]).cloned().collect();
     tokio::task::spawn_local(admin::answer(questions, processes.clone()));
     let serving = agent::serve(agent_options(config, key, custodian), directory, processes);
     tokio::pin!(serving);
@@ -66,6 +68,7 @@ async fn serve(
         listen: config.admin.listen,
         metrics,
         routes,
+        threads,
     });
     // Processes that were started earlier are served while etcd is contacted; signals and the admin endpoint come
     // first.

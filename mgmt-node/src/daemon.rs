@@ -11,7 +11,7 @@ use csp_control::{
     PolicyManager,
 };
 use csp_daemon::program::ConfigFile;
-use csp_daemon::{DaemonError, StopSignals};
+use csp_daemon::{DaemonError, ServiceManager, StopSignals};
 use csp_telemetry::{AdminOptions, AdminServer, BuildInfo, ConditionState, Exposition, Readiness};
 use csp_types::Role;
 use tokio::sync::watch;
@@ -137,10 +137,14 @@ async fn serve(
     let ended = match AdminServer::start(config.admin.listen, options).await {
         Ok(admin) => {
             tracing::info!(address = %admin.address(), "API and operations page are served");
+            let mut manager = ServiceManager::new(Vec::new());
+            manager.ready();
             let ended = tokio::select! {
                 signal = stop => { tracing::info!(signal, "stopping"); Ok(()) }
                 error = control.failed() => Err(DaemonError::from(error)),
+                never = feed(&mut manager) => never,
             };
+            manager.stopping();
             admin.shutdown().await;
             ended
         }
@@ -152,6 +156,15 @@ async fn serve(
     election.shutdown().await;
     control.shutdown().await;
     ended
+}
+
+/// Sends systemd's watchdog signs of life for ever.
+async fn feed(manager: &mut ServiceManager) -> Result<(), DaemonError> {
+    let mut beat = tokio::time::interval(Duration::from_millis(500));
+    loop {
+        beat.tick().await;
+        manager.alive(csp_daemon::clock::now());
+    }
 }
 
 /// Keeps the conditions behind `/readyz` up to date. Without etcd the node still answers questions: degraded.

@@ -15,10 +15,10 @@ use csp_network_node::daemon::{self, config::Config};
     after_help = "\
 EXAMPLES:
   csp-network-node --config /etc/csp/network-node.yaml
-  csp-network-node --config /etc/csp/network-node.yaml --check
+  csp-network-node --config /etc/csp/network-node.yaml --check-config
 
 EXIT CODES:
-  0   stopped by SIGTERM or SIGINT; with --check: the configuration is right
+  0   stopped by SIGTERM or SIGINT; with --check-config: the configuration is right
   64  the command line is wrong
   69  an interface, address or provider that it needs cannot be had
   70  internal error

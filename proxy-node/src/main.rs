@@ -15,10 +15,10 @@ use csp_proxy_node::daemon::{self, config::Config};
     after_help = "\
 EXAMPLES:
   csp-proxy-node --config /etc/csp/proxy-node.yaml
-  csp-proxy-node --config /etc/csp/proxy-node.yaml --check
+  csp-proxy-node --config /etc/csp/proxy-node.yaml --check-config
 
 EXIT CODES:
-  0   stopped by SIGTERM or SIGINT; with --check: the configuration is right
+  0   stopped by SIGTERM or SIGINT; with --check-config: the configuration is right
   64  the command line is wrong
   69  an address or socket that it needs cannot be had
   70  internal error

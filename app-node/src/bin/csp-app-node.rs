@@ -17,10 +17,10 @@ use csp_daemon::program::{self, ConfigFile};
     after_help = "\
 EXAMPLES:
   csp-app-node --config /etc/csp/app-node.yaml
-  csp-app-node --config /etc/csp/app-node.yaml --check
+  csp-app-node --config /etc/csp/app-node.yaml --check-config
 
 EXIT CODES:
-  0   stopped by SIGTERM or SIGINT; with --check: the configuration is right
+  0   stopped by SIGTERM or SIGINT; with --check-config: the configuration is right
   64  the command line is wrong
   69  a socket or address that it needs cannot be had
   70  internal error

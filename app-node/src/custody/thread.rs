@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use csp_daemon::{DataThread, DataWorker};
+use csp_daemon::{DataThread, DataWorker, Progress};
 use csp_telemetry::{MetricSource, MetricWriter, Place, Shares, SnapshotCell};
 use csp_types::spin::SpinSetting;
 use csp_types::{Duration, Instant, NodeId};
@@ -63,6 +63,11 @@ impl Custodian {
     /// Replaces the list of proxies; `false` if the queue is full and the caller has to try again later.
     pub fn set_proxies(&self, proxies: Vec<(NodeId, u8, PathBuf)>) -> bool {
         self.thread.mailbox().send(Order::Proxies(proxies)).is_ok()
+    }
+
+    /// Whether the custody's thread still takes turns.
+    pub fn progress(&self) -> &Progress {
+        self.thread.progress()
     }
 
     /// Returns the custody's metrics.

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use csp_control::{ClusterKey, NodeRecord, SanProvider};
-use csp_daemon::{DaemonError, DataThread, DataWorker, clock};
+use csp_daemon::{DaemonError, DataThread, DataWorker, Progress, clock};
 use csp_telemetry::{MailboxError, MetricSource, MetricWriter, Reply, SnapshotCell};
 use csp_transport::{EndpointConfig, PeerIdentity};
 use csp_types::{Duration, Instant};
@@ -79,6 +79,11 @@ impl RelayThread {
     /// Replaces the proxy workers that the relay listens for. Returns those that it listens for.
     pub async fn set_targets(&self, targets: Vec<Target>) -> Result<Vec<Target>, MailboxError> {
         self.thread.mailbox().ask(TARGETS_TIMEOUT, |reply| Question::Targets(targets, reply)).await
+    }
+
+    /// Whether the relay's thread still takes turns.
+    pub fn progress(&self) -> &Progress {
+        self.thread.progress()
     }
 
     /// Returns the relay's metrics.

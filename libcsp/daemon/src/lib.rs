@@ -17,9 +17,11 @@ pub mod clock;
 mod error;
 pub mod program;
 pub mod query;
+mod service_manager;
 mod shell;
 mod thread;
 
 pub use error::DaemonError;
+pub use service_manager::ServiceManager;
 pub use shell::{Event, Shell, ShellOptions, StopSignals, init_logging};
-pub use thread::{DataThread, DataWorker};
+pub use thread::{DataThread, DataWorker, Progress};

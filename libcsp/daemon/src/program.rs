@@ -15,8 +15,8 @@ pub struct ConfigFile {
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
     /// Only check the configuration.
-    #[arg(long)]
-    pub check: bool,
+    #[arg(long, alias = "check")]
+    pub check_config: bool,
 }
 
 /// Parses the arguments as `A`, reads the configuration file that `file` selects from them with `load`, and passes the
@@ -34,9 +34,9 @@ pub fn main<A: Parser, C>(
             return if error.use_stderr() { exit_code::USAGE } else { exit_code::OK }.into();
         }
     };
-    let ConfigFile { config: path, check } = file(&arguments);
+    let ConfigFile { config: path, check_config } = file(&arguments);
     let ended = match load(path) {
-        Ok(_) if *check => {
+        Ok(_) if *check_config => {
             println!("{}: the configuration is right", path.display());
             Ok(())
         }

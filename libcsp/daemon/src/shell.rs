@@ -15,7 +15,8 @@ use csp_telemetry::{
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::DaemonError;
+use crate::thread::Progress;
+use crate::{DaemonError, ServiceManager, clock};
 
 /// Interval of [`Event::Tick`].
 const TICK: Duration = Duration::from_millis(250);
@@ -64,6 +65,8 @@ pub struct ShellOptions<'a> {
     pub metrics: Exposition,
     /// The daemon's own routes on the admin endpoint.
     pub routes: Router,
+    /// The data threads, for systemd's watchdog.
+    pub threads: Vec<Progress>,
 }
 
 /// An event that the daemon handles.
@@ -90,13 +93,14 @@ pub struct Shell {
     policy: watch::Receiver<Option<ActivePolicy>>,
     membership: watch::Receiver<Membership>,
     ticks: tokio::time::Interval,
+    manager: ServiceManager,
 }
 
 impl Shell {
     /// Opens the admin endpoint, then registers the node. Returns `None` if a signal asked to stop meanwhile. Must run
     /// inside tokio.
     pub async fn start(options: ShellOptions<'_>) -> Result<Option<Shell>, DaemonError> {
-        let ShellOptions { record, etcd, state_dir, listen, metrics, routes } = options;
+        let ShellOptions { record, etcd, state_dir, listen, metrics, routes, threads } = options;
         let mut signals = StopSignals::new()?;
         let readiness = Readiness::new();
         readiness.set("control", ConditionState::Failed, "starting");
@@ -116,7 +120,9 @@ impl Shell {
         policy.mark_changed();
         membership.mark_changed();
         let ticks = tokio::time::interval(TICK);
-        Ok(Some(Shell { readiness, control, admin, signals, policy, membership, ticks }))
+        let manager = ServiceManager::new(threads);
+        manager.ready();
+        Ok(Some(Shell { readiness, control, admin, signals, policy, membership, ticks, manager }))
     }
 
     /// Waits for the next event. Cancel-safe.
@@ -131,6 +137,7 @@ impl Shell {
                 }
                 _ = self.ticks.tick() => {
                     set_readiness(&self.readiness, &self.control.status.borrow());
+                    self.manager.alive(clock::now());
                     return Event::Tick;
                 }
                 error = self.control.failed() => return Event::End(Err(error)),
@@ -147,6 +154,7 @@ impl Shell {
     /// Removes the registration and closes the admin endpoint, within four seconds.
     pub async fn shutdown(self) {
         tracing::info!("stopping");
+        self.manager.stopping();
         self.control.shutdown().await;
         self.admin.shutdown().await;
     }

@@ -1,5 +1,7 @@
 //! A data thread: turns while there is work, waits while there is none; and the control thread's handle of it.
 
+mod progress;
+
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -12,6 +14,8 @@ use csp_types::{Duration, Instant};
 use csp_vi::{Armed, ViError, WaitSet, Wake};
 
 use crate::clock::{now, unix_now_s};
+
+pub use progress::Progress;
 
 /// Shortest interval between publications of a worker's numbers.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(100);
@@ -61,6 +65,7 @@ pub trait DataWorker {
 pub struct DataThread<Q, P> {
     mailbox: MailboxSender<Q>,
     published: Arc<SnapshotCell<P>>,
+    progress: Progress,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -75,10 +80,12 @@ impl<Q: Send + 'static, P: Clone + Send + 'static> DataThread<Q, P> {
         let published = Arc::new(SnapshotCell::new(worker.publish()));
         let (cell, waiter) = (Arc::clone(&published), Waiter::new()?);
         let spin = SpinPolicy::new(spin, SpinWorth::DAEMON);
+        let progress = Progress::new();
+        let own = progress.clone();
         let thread = std::thread::Builder::new()
             .name(name)
-            .spawn(move || run(worker, receiver, &cell, waiter, spin))?;
-        Ok(DataThread { mailbox: sender, published, thread: Some(thread) })
+            .spawn(move || run(worker, receiver, &cell, &own, waiter, spin))?;
+        Ok(DataThread { mailbox: sender, published, progress, thread: Some(thread) })
     }
 
     /// The mailbox for questions.
@@ -89,6 +96,11 @@ impl<Q: Send + 'static, P: Clone + Send + 'static> DataThread<Q, P> {
     /// The numbers that the worker published last.
     pub fn published(&self) -> &Arc<SnapshotCell<P>> {
         &self.published
+    }
+
+    /// Whether it still takes turns.
+    pub fn progress(&self) -> &Progress {
+        &self.progress
     }
 
     /// Sends every thread the question that ends it, then waits for all of them. A second call has no effect.
@@ -110,12 +122,14 @@ fn run<W: DataWorker>(
     mut worker: W,
     mut mailbox: Mailbox<W::Question>,
     published: &SnapshotCell<W::Published>,
+    progress: &Progress,
     mut waiter: Waiter,
     mut spin: SpinPolicy,
 ) {
     let (mut gap, mut last_published, mut unix_s) = (Gap::new(), Instant::ZERO, unix_now_s());
     loop {
         let at = now();
+        progress.turn(at);
         let mut busy = false;
         // One question per turn: a mailbox that is refilled as fast as it is emptied does not delay the turns, on which
         // heartbeats and timers depend.
@@ -139,6 +153,7 @@ fn run<W: DataWorker>(
             if longest > LONG_SLEEP && !published.publish(&worker.publish()) {
                 longest = PUBLISH_INTERVAL; // a reader holds the snapshot now: publish again soon
             }
+            progress.sleeps();
             waiter.wait(&worker, &mut mailbox, at, longest);
             gap.woke();
             if now().saturating_since(at) >= PUBLISH_INTERVAL {

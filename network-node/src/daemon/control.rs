@@ -65,6 +65,7 @@ fn shell_options<'a>(config: &'a Config, record: NodeRecord, workers: &DataWorke
         listen: config.admin.listen,
         metrics,
         routes: admin::routes(state),
+        threads: workers.threads.iter().map(|thread| thread.progress().clone()).collect(),
     }
 }
 

@@ -109,6 +109,7 @@ fn shell_options<'a>(config: &'a Config, record: NodeRecord, workers: &[Worker])
         listen: config.admin.listen,
         metrics,
         routes: admin::routes(Workers { node: config.node.id.to_string(), mailboxes }),
+        threads: workers.iter().map(|worker| worker.progress().clone()).collect(),
     }
 }
 

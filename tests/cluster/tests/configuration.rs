@@ -48,7 +48,7 @@ impl Files {
         let line = 1 + good[..good.find(from).unwrap()].matches('\n').count();
         let path = self.0.join("wrong.yaml");
         fs::write(&path, good.replacen(from, to, 1)).unwrap();
-        for more in [&["--check"][..], &[]] {
+        for more in [&["--check-config"][..], &[]] {
             let output = start(tier, &path, more);
             let text = String::from_utf8_lossy(&output.stderr).into_owned();
             assert_eq!(output.status.code(), Some(78), "{} with {to:?}: {text}", tier.daemon());
@@ -172,9 +172,53 @@ fn check_says_that_a_right_file_is_right() {
     for tier in Tier::ALL {
         let path = files.0.join("right.yaml");
         fs::write(&path, files.good(tier)).unwrap();
-        let output = start(tier, &path, &["--check"]);
+        let output = start(tier, &path, &["--check-config"]);
         assert_eq!(output.status.code(), Some(0), "{}: {output:?}", tier.daemon());
         assert!(String::from_utf8_lossy(&output.stdout).contains(&*path.to_string_lossy()), "{output:?}");
+    }
+}
+
+/// Returns an example file as it is, and with every option in it set.
+fn example(tier: Tier) -> (String, String) {
+    let name = tier.daemon().trim_start_matches("csp-");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/examples");
+    let plain = fs::read_to_string(folder.join(format!("{name}.yaml"))).unwrap();
+    // Options are commented out by "#" without a space after it.
+    let option = |line: &str| match line.trim_start().strip_prefix('#').filter(|text| !text.starts_with(' ')) {
+        Some(text) => format!("{}{text}\n", &line[..line.len() - line.trim_start().len()]),
+        None => format!("{line}\n"),
+    };
+    let all = plain.lines().map(option).collect();
+    (plain, all)
+}
+
+#[test]
+fn examples_are_right_and_have_every_option() {
+    let files = Files::new("examples");
+    for tier in Tier::ALL {
+        let (plain, all) = example(tier);
+        let path = files.0.join("example.yaml");
+        for text in [&plain, &all] {
+            fs::write(&path, text).unwrap();
+            let output = start(tier, &path, &["--check-config"]);
+            assert_eq!(output.status.code(), Some(0), "{}: {output:?}\n{text}", tier.daemon());
+        }
+        // The message on an unknown option lists those that there are: at the top, and in each section.
+        let sections = all.lines().filter(|line| line.ends_with(':') && !line.starts_with(['#', ' ']));
+        let wrong = |section: &str| match section {
+            "lan:" => all.replace("  - interface:", "  - nothing: 1\n    interface:"),
+            section => all.replace(&format!("\n{section}\n"), &format!("\n{section}\n  nothing: 1\n")),
+        };
+        for text in sections.map(wrong).chain([format!("nothing: 1\n{all}")]) {
+            fs::write(&path, &text).unwrap();
+            let output = start(tier, &path, &["--check-config"]);
+            let reported = String::from_utf8_lossy(&output.stderr).into_owned();
+            let (_, allowed) = reported.split_once("allowed are ").unwrap_or_else(|| panic!("{reported}\n{text}"));
+            for option in allowed.lines().next().unwrap().split(", ") {
+                let there = all.lines().any(|line| line.trim_start_matches([' ', '-']).starts_with(&format!("{option}:")));
+                assert!(there, "{}: the example lacks {option}", tier.daemon());
+            }
+        }
     }
 }
 
@@ -190,7 +234,7 @@ fn wrong_usage_is_64_and_help_shows_examples_and_exit_codes() {
         let output = run(&program, &["--help"]);
         let text = String::from_utf8_lossy(&output.stdout).to_lowercase();
         assert_eq!(output.status.code(), Some(0));
-        for word in ["example", "exit codes", "--config", "--check", "64", "73", "78"] {
+        for word in ["example", "exit codes", "--config", "--check-config", "64", "73", "78"] {
             assert!(text.contains(word), "{} --help does not contain {word:?}", tier.daemon());
         }
     }

@@ -1,7 +1,9 @@
 //! The sections that the daemons' configuration files have in common.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use csp_types::NodeId;
@@ -18,13 +20,15 @@ pub struct NodeSection {
     /// The node's id, unique in the cluster.
     #[serde(with = "serde_node_id")]
     pub id: NodeId,
-    /// Directory of sockets; may be empty at start.
+    /// Directory of sockets; may be empty at start. Default: the unit's under systemd, else `/run/csp`.
     #[serde(default = "default_run_dir")]
     pub run_dir: PathBuf,
-    /// Directory of what must outlive the daemon, such as the last-known-good policy.
+    /// Directory of what must outlive the daemon, such as the last-known-good policy. Default: the unit's under systemd,
+    /// else `/var/lib/csp`.
     #[serde(default = "default_state_dir")]
     pub state_dir: PathBuf,
-    /// File with the cluster key in 64 hex digits.
+    /// File with the cluster key in 64 hex digits. Default: the unit's credential `cluster.key` under systemd, else
+    /// `/etc/csp/cluster.key`.
     #[serde(default = "default_cluster_key_file")]
     pub cluster_key_file: PathBuf,
 }
@@ -291,15 +295,24 @@ pub(crate) fn number<'de, D: Deserializer<'de>>(
 }
 
 fn default_run_dir() -> PathBuf {
-    PathBuf::from("/run/csp")
+    of_unit("RUNTIME_DIRECTORY").unwrap_or_else(|| PathBuf::from("/run/csp"))
 }
 
 fn default_state_dir() -> PathBuf {
-    PathBuf::from("/var/lib/csp")
+    of_unit("STATE_DIRECTORY").unwrap_or_else(|| PathBuf::from("/var/lib/csp"))
 }
 
 fn default_cluster_key_file() -> PathBuf {
-    PathBuf::from("/etc/csp/cluster.key")
+    let of_unit = of_unit("CREDENTIALS_DIRECTORY").map(|folder| folder.join("cluster.key"));
+    of_unit.filter(|key| key.exists()).unwrap_or_else(|| PathBuf::from("/etc/csp/cluster.key"))
+}
+
+/// Returns the directory that systemd has made for this unit (systemd.exec(5)), the first if there are several.
+fn of_unit(variable: &str) -> Option<PathBuf> {
+    let value = std::env::var_os(variable)?;
+    let first = value.as_encoded_bytes().split(|byte| *byte == b':').next()?;
+    let path = PathBuf::from(OsStr::from_bytes(first));
+    path.is_absolute().then_some(path)
 }
 
 fn default_level() -> String {
