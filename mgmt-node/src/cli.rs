@@ -6,6 +6,7 @@
 mod args;
 mod client;
 mod diff;
+mod drain;
 mod error;
 mod key;
 mod ladder;
@@ -72,6 +73,8 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Policy(PolicyCommand::Show { generation }) => policy::show(&context, generation).await,
         Command::Policy(PolicyCommand::Diff { file }) => policy::diff(&context, &file).await,
         Command::Policy(PolicyCommand::History) => policy::history(&context).await,
+        Command::Drain(args) => drain::drain(&context, args).await,
+        Command::Resume { node } => drain::resume(&context, &node).await,
         Command::Key(_) | Command::Completions { .. } => Ok(()),
     }
 }

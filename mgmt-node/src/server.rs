@@ -7,11 +7,12 @@ use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, put};
 use axum::{Json, Router};
 use csp_api::label;
 use csp_api::mgmt::{DryRunView, ErrorBody, LeaderView, PolicyView};
 use csp_control::{ConfigError, ManagerError, Policy, PolicyManager, keys};
+use csp_types::{NodeId, Role};
 use serde::Deserialize;
 
 use crate::leader::Leadership;
@@ -40,6 +41,7 @@ pub fn router(cluster: Arc<Cluster>) -> Router {
         )
         .route("/api/v1/overview", get(|State(c): Shared| async move { Json(c.overview().await) }))
         .route("/api/v1/nodes", get(|State(c): Shared| async move { Json(c.nodes()) }))
+        .route("/api/v1/nodes/{id}/drain", put(drain).delete(resume))
         .route("/api/v1/services", get(|State(c): Shared| async move { Json(c.services().await) }))
         .route("/api/v1/flows", get(flows))
         .route("/api/v1/sockets", get(sockets))
@@ -146,6 +148,38 @@ async fn apply(
         Started::Running(view) => (StatusCode::ACCEPTED, Json(view)).into_response(),
         Started::Unchanged(view) => Json(view).into_response(),
     })
+}
+
+/// `PUT /api/v1/nodes/{id}/drain`: the node gets no new connections. 204; the node shows it when it follows.
+async fn drain(State(cluster): Shared, uri: Uri, Path(id): Path<String>) -> Result<Response, Refusal> {
+    set_draining(&cluster, &uri, &id, true).await
+}
+
+/// `DELETE /api/v1/nodes/{id}/drain`: the node gets new connections again. 204.
+async fn resume(State(cluster): Shared, uri: Uri, Path(id): Path<String>) -> Result<Response, Refusal> {
+    set_draining(&cluster, &uri, &id, false).await
+}
+
+async fn set_draining(cluster: &Cluster, uri: &Uri, id: &str, draining: bool) -> Result<Response, Refusal> {
+    let unknown =
+        || refuse(StatusCode::NOT_FOUND, format!("there is no node {id}; `cspctl nodes` lists them"));
+    let id = NodeId::parse(id.as_bytes()).map_err(|_| unknown())?;
+    let role = cluster.membership.borrow().nodes.get(&id).map(|member| member.record.role);
+    match role {
+        // A node that is away may have been drained before.
+        None if draining => return Err(unknown()),
+        None | Some(Role::ProxyNode | Role::AppNode) => {}
+        Some(role) => {
+            let text = format!("{id} is a {role}: proxy nodes and application nodes drain");
+            return Err(refuse(StatusCode::UNPROCESSABLE_ENTITY, text));
+        }
+    }
+    let manager = match leading(cluster)? {
+        Ok(manager) => manager,
+        Err(leader) => return Ok(to_leader(leader, uri)),
+    };
+    manager.set_draining(&id, draining).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 /// A fenced manager when this node leads, otherwise the leader.

@@ -91,6 +91,7 @@ impl Cluster {
                     workers: record.workers,
                     san: san(record),
                     owns: record.owns.iter().map(ToString::to_string).collect(),
+                    draining: record.draining,
                     started_unix_ms: record.started_unix_ms,
                     policy_generation: ack.map_or(0, |a| a.generation),
                     policy_state: ack.map(|a| ack_text(a.state).to_owned()).unwrap_or_default(),

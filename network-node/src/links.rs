@@ -194,8 +194,10 @@ impl Links {
     /// Returns the slot of a proxy's node, assigning a free one to a new node. `None` if there are more proxies than
     /// slots.
     fn slot_of(&mut self, node: NodeId) -> Option<ProxyId> {
-        let known = self.slots.iter().position(|s| *s == Some(node));
-        let at = known.or_else(|| self.slots.iter().position(Option::is_none))?;
+        if let Some(known) = self.id_of(node) {
+            return Some(known);
+        }
+        let at = self.slots.iter().position(Option::is_none)?;
         self.slots[at] = Some(node);
         Some(ProxyId(at as u16))
     }
@@ -383,6 +385,11 @@ impl Links {
             provider: self.endpoints[t.spec.endpoint].provider_name(),
             up: matches!(t.state, State::Up(..)),
         })
+    }
+
+    /// Returns the slot of a proxy's node.
+    pub(crate) fn id_of(&self, node: NodeId) -> Option<ProxyId> {
+        self.slots.iter().position(|s| *s == Some(node)).map(|at| ProxyId(at as u16))
     }
 
     /// Returns the node in a proxy's slot.

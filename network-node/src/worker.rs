@@ -136,6 +136,11 @@ impl NetworkWorker {
         for transition in self.links.set_proxies(now, proxies) {
             self.apply(now, Some(transition));
         }
+        for proxy in proxies {
+            if let Some(id) = self.links.id_of(proxy.node) {
+                self.core.set_draining(id, proxy.draining);
+            }
+        }
     }
 
     /// Puts a new policy generation into force: the services' addresses and the egress addresses.

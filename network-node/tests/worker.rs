@@ -94,6 +94,7 @@ impl World {
     /// Sets the proxies of the membership, each at the address of its name.
     fn set_proxies(&mut self, names: &[&str]) {
         let spec = |name: &&str| ProxySpec {
+            draining: false,
             node: name.parse().unwrap(),
             incarnation: 7,
             dial: true,
@@ -309,7 +310,8 @@ fn a_proxy_that_left_is_forgotten_and_a_lapsed_one_is_used_while_it_lives() {
     w.run(10);
     let address = ViAddress::Name("pn-1".to_owned());
     let workers = vec![DialSpec { worker: 0, endpoint: 0, address }];
-    let lapsed = ProxySpec { node: "pn-1".parse().unwrap(), incarnation: 7, dial: false, workers };
+    let lapsed =
+        ProxySpec { node: "pn-1".parse().unwrap(), incarnation: 7, draining: false, dial: false, workers };
     w.worker.set_proxies(w.now, std::slice::from_ref(&lapsed));
     w.run(10);
     w.client_sends(4000, 2, 0);

@@ -1,7 +1,7 @@
 //! One data worker: connects the core to its links. Time is an argument; the surrounding thread
 //! (`csp_daemon::DataThread`, or the simulation) waits.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use csp_tcp::{Buffer, Direction};
 use csp_transport::{DeathCause, DownReason, Endpoint, LinkEvent, LinkId, MessageKind};
@@ -15,6 +15,15 @@ use crate::links::Links;
 
 /// Messages processed from one endpoint in one turn, so that no peer delays the others.
 const MESSAGES_PER_TURN: usize = 128;
+
+/// What a worker needs of the registrations of other nodes.
+#[derive(Clone, Debug, Default)]
+pub struct Registered {
+    /// What network nodes own.
+    pub owned: HashMap<NodeId, OwnedAddresses>,
+    /// Application nodes that get no new connections.
+    pub draining: HashSet<NodeId>,
+}
 
 /// A proxy worker.
 pub struct ProxyWorker {
@@ -190,11 +199,13 @@ impl ProxyWorker {
         self.links.flush(now);
     }
 
-    /// Replaces what network nodes own: they register it. Connections of a lost network node that wait for it move to one
-    /// that owns their addresses now.
-    pub fn set_owned(&mut self, now: Instant, owned: HashMap<NodeId, OwnedAddresses>) {
+    /// Applies what nodes have registered. Connections of a lost network node that wait for it move to one that owns their
+    /// addresses now.
+    pub fn set_registered(&mut self, now: Instant, registered: Registered) {
+        let Registered { owned, draining } = registered;
         self.links.set_owned(owned);
         self.move_connections(now);
+        self.core.set_draining(now, draining, &mut self.links);
         self.links.flush(now);
     }
 

@@ -13,6 +13,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::client::EtcdClient;
 use crate::config::EtcdSection;
+use crate::drain::DrainFollower;
 use crate::error::ControlError;
 use crate::follow::follow;
 use crate::keys;
@@ -105,10 +106,15 @@ impl ControlPlane {
         let (status, status_receiver) = StatusCell::new();
         let (stop, stop_receiver) = watch::channel(false);
         let (first, mut first_receiver) = watch::channel(First::Pending);
+        let mut tasks = JoinSet::new();
+        let drain_key = keys::drain(&record.id);
+        let (follower, draining) = DrainFollower::new(drain_key.clone());
+        tasks.spawn(follow(client.clone(), drain_key, follower));
         let registration = Registration {
             client: client.clone(),
             record: record.clone(),
             predecessor: predecessor.incarnation,
+            draining,
             status: status.clone(),
             first,
             stop: stop_receiver,
@@ -116,7 +122,6 @@ impl ControlPlane {
         let registration = AbortOnDrop(tokio::spawn(registration.run()));
         await_registration(&client, &mut first_receiver, options.start_wait).await?;
 
-        let mut tasks = JoinSet::new();
         let (follower, membership) = MembershipFollower::new(status.clone());
         tasks.spawn(follow(client.clone(), keys::NODES, follower));
         let (policy_tasks, policy) = if options.follow_policy {

@@ -33,12 +33,13 @@ pub(crate) trait Follower {
 }
 
 /// Follows `prefix` until the task is aborted.
-pub(crate) async fn follow(client: EtcdClient, prefix: &'static str, mut follower: impl Follower) {
+pub(crate) async fn follow(client: EtcdClient, prefix: impl Into<String>, mut follower: impl Follower) {
+    let prefix = prefix.into();
     let mut backoff = Backoff::default();
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        let error = match resync(&client, prefix, &mut follower).await {
+        let error = match resync(&client, &prefix, &mut follower).await {
             Ok(mut stream) => {
                 backoff.reset();
                 watch_until_lost(&mut stream, &mut follower, &mut ticks).await

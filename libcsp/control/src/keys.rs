@@ -14,12 +14,19 @@ pub const ACTIVE: &str = "/csp/v1/policy/active";
 pub const ACTIVATIONS: &str = "/csp/v1/policy/activations/";
 /// Each node's acknowledgement of the policy.
 pub const ACKS: &str = "/csp/v1/acks/";
+/// Nodes that are to drain: one key for each.
+pub const DRAIN: &str = "/csp/v1/drain/";
 /// The management node in charge.
 pub const LEADER: &str = "/csp/v1/leader";
 
 /// Key of a node's registration.
 pub fn node(id: &NodeId) -> String {
     format!("{NODES}{id}")
+}
+
+/// Key of a node's desired state of draining.
+pub fn drain(id: &NodeId) -> String {
+    format!("{DRAIN}{id}")
 }
 
 /// Key of a generation.

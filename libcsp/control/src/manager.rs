@@ -1,5 +1,6 @@
 //! The management node's side of policy distribution: publish, wait for every node, activate, roll back.
 
+mod drain;
 mod errors;
 mod progress;
 

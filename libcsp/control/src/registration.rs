@@ -38,6 +38,8 @@ pub(crate) struct Registration {
     pub(crate) record: NodeRecord,
     /// The incarnation that ran here before and is known to be dead.
     pub(crate) predecessor: Option<u64>,
+    /// Whether the node is to drain; `None` until etcd has answered.
+    pub(crate) draining: watch::Receiver<Option<bool>>,
     pub(crate) status: StatusCell,
     pub(crate) first: watch::Sender<First>,
     pub(crate) stop: watch::Receiver<bool>,
@@ -108,10 +110,36 @@ impl Registration {
             status.registered = true;
             status.registration_problem.clear();
         });
-        self.renew(lease).await.into()
+        loop {
+            let (mut draining, shown) = (self.draining.clone(), self.record.draining);
+            tokio::select! {
+                error = self.renew(lease) => return error.into(),
+                Ok(_) = draining.wait_for(|now| now.is_some_and(|now| now != shown)) => {}
+            }
+            self.record.draining = !shown;
+            tracing::info!(draining = !shown, "the registration changes");
+            if let Err(error) = self.update(lease).await {
+                return error.into();
+            }
+        }
     }
 
-    async fn register(&self) -> Result<i64, Lapse> {
+    /// Puts the changed record over this node's own.
+    async fn update(&self, lease: i64) -> Result<(), ControlError> {
+        let key = keys::node(&self.record.id);
+        let own = Compare::lease(key.as_str(), CompareOp::Equal, lease);
+        let response = self.client.txn(Txn::new().when([own]).and_then([self.put(&key, lease)])).await?;
+        if response.succeeded() {
+            Ok(())
+        } else {
+            Err(ControlError::Etcd("the registration is no longer this node's".to_owned()))
+        }
+    }
+
+    async fn register(&mut self) -> Result<i64, Lapse> {
+        // A node that drained before it restarted is not offered new connections in between.
+        let drains = self.client.get(&keys::drain(&self.record.id), None).await?;
+        self.record.draining = !drains.kvs().is_empty();
         let ttl = LEASE_TTL.as_secs() as i64;
         let lease = within(self.client.inner.lease_client().grant(ttl, None)).await?.id();
         let claimed = self.claim(lease).await;

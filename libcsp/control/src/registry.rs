@@ -37,6 +37,9 @@ pub struct NodeRecord {
     pub owns: Vec<Prefix>,
     /// When it started, in milliseconds of the Unix epoch.
     pub started_unix_ms: u64,
+    /// The node is to get no new connections; established ones continue.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub draining: bool,
     /// Set just before a node stops on purpose, so that its end is not taken for a failure.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaving: bool,
@@ -83,6 +86,7 @@ impl NodeRecord {
             capabilities: Vec::new(),
             owns: Vec::new(),
             started_unix_ms: unix_ms(),
+            draining: false,
             leaving: false,
         }
     }

@@ -44,7 +44,10 @@ impl ServiceManager {
         let longest = self.threads.iter().map(|thread| thread.turn_lasts(now)).max().unwrap_or_default();
         let stuck = longest > TURN_MAX;
         if stuck && !std::mem::replace(&mut self.stuck, stuck) {
-            tracing::error!(seconds = longest.as_secs(), "a data thread is stuck in a turn; the watchdog is not fed");
+            tracing::error!(
+                seconds = longest.as_secs(),
+                "a data thread is stuck in a turn; the watchdog is not fed"
+            );
         }
         self.stuck = stuck;
         if !stuck && now >= self.next {

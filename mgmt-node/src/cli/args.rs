@@ -100,6 +100,22 @@ pub enum Command {
     /// Make cluster keys
     #[command(subcommand)]
     Key(KeyCommand),
+    /// Take a proxy node or application node out of service without losing connections
+    ///
+    /// The node gets no new connections; those that it has continue until they end by themselves. A node that restarts goes on
+    /// draining until `cspctl resume`. A network node does not drain: its connections go on when it comes back.
+    ///
+    /// Exit code with --wait: 0 when no connection is left, 1 when some are left at the deadline.
+    #[command(
+        after_help = "Examples:\n  cspctl drain pn-1 --wait\n  cspctl drain an-2 --wait --deadline 300\n  cspctl drain pn-1"
+    )]
+    Drain(DrainArgs),
+    /// Take a node that drains back into service
+    #[command(after_help = "Examples:\n  cspctl resume pn-1")]
+    Resume {
+        /// Node
+        node: String,
+    },
     /// Print a completion script for a shell
     #[command(after_help = "Examples:\n  cspctl completions bash > /etc/bash_completion.d/cspctl")]
     Completions {
@@ -161,6 +177,19 @@ pub struct ApplyArgs {
     /// How long the nodes may take to agree, in seconds (1 to 600)
     #[arg(long, default_value_t = 15, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=600))]
     pub timeout: u64,
+}
+
+/// Arguments of `cspctl drain`.
+#[derive(Debug, Args)]
+pub struct DrainArgs {
+    /// Node
+    pub node: String,
+    /// Wait until no connection is left, showing how many there are
+    #[arg(long)]
+    pub wait: bool,
+    /// How long to wait, in seconds (1 to 86400)
+    #[arg(long, default_value_t = 60, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub deadline: u64,
 }
 
 /// Arguments of `cspctl flows`.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use reqwest::{RequestBuilder, StatusCode, Url};
+use reqwest::{Method, RequestBuilder, StatusCode, Url};
 use serde::de::DeserializeOwned;
 
 use csp_api::mgmt::ErrorBody;
@@ -67,6 +67,12 @@ impl Client {
         let request = self.http.post(url).query(query).header("content-type", "application/yaml").body(yaml);
         let (status, body) = self.send(request).await?;
         Ok((status, parse(path, &body)?))
+    }
+
+    /// PUT or DELETE of `path` without a body; the answer has none.
+    pub async fn change(&self, method: Method, path: &str) -> Result<(), CliError> {
+        let url = self.url(path)?;
+        self.send(self.http.request(method, url)).await.map(drop)
     }
 
     fn url(&self, path: &str) -> Result<Url, CliError> {

@@ -35,7 +35,10 @@ pub(super) async fn nodes(context: &Context) -> Result<(), CliError> {
             table.row([
                 n.id.clone().into(),
                 if n.leader { format!("{} (leader)", n.role).into() } else { n.role.clone().into() },
-                Cell::from(n.state.as_str()).coloured(state_colour(n.state)),
+                match n.draining {
+                    true => Cell::from(format!("{}, draining", n.state.as_str())).coloured(Colour::Yellow),
+                    false => Cell::from(n.state.as_str()).coloured(state_colour(n.state)),
+                },
                 policy.into(),
                 u64::from(n.workers).into(),
                 match n.owns.is_empty() {

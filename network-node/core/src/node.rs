@@ -150,6 +150,11 @@ impl NetworkCore {
         }
     }
 
+    /// Sets whether a proxy gets no new flows. Those that it has continue.
+    pub fn set_draining(&mut self, proxy: ProxyId, draining: bool) {
+        self.proxies.set_draining(proxy, draining);
+    }
+
     /// Sets whether every expected proxy has been tried. Until then segments of unknown connections are dropped: a
     /// proxy that does not own the connection would reset it.
     pub fn set_settled(&mut self, settled: bool) {

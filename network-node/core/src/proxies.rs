@@ -15,6 +15,8 @@ struct Slot {
     /// [`NodeId::tag`] of the node, kept when it is down.
     tag: u16,
     up: [bool; WORKERS_MAX],
+    /// No worker of it is chosen for new flows.
+    draining: bool,
 }
 
 pub(super) struct Proxies {
@@ -27,7 +29,9 @@ impl Proxies {
     pub(super) fn new(proxies_max: usize) -> Self {
         let proxies_max = proxies_max.min(usize::from(u16::MAX));
         Proxies {
-            slots: (0..proxies_max).map(|_| Slot { node: None, tag: 0, up: [false; WORKERS_MAX] }).collect(),
+            slots: (0..proxies_max)
+                .map(|_| Slot { node: None, tag: 0, up: [false; WORKERS_MAX], draining: false })
+                .collect(),
             order: Vec::with_capacity(proxies_max),
             table: Maglev::new(),
         }
@@ -61,6 +65,14 @@ impl Proxies {
         }
     }
 
+    pub(super) fn set_draining(&mut self, proxy: ProxyId, draining: bool) {
+        if let Some(slot) = self.slots.get_mut(usize::from(proxy.0))
+            && std::mem::replace(&mut slot.draining, draining) != draining
+        {
+            self.rebuild();
+        }
+    }
+
     pub(super) fn is_up(&self, proxy: ProxyId, worker: u8) -> bool {
         self.slots.get(usize::from(proxy.0)).is_some_and(|s| s.up[usize::from(worker)])
     }
@@ -73,7 +85,8 @@ impl Proxies {
     fn rebuild(&mut self) {
         let Proxies { slots, order, table } = self;
         order.clear();
-        order.extend((0..slots.len() as u16).filter(|at| slots[usize::from(*at)].node.is_some()));
+        let chosen = |slot: &Slot| slot.node.is_some() && !slot.draining;
+        order.extend((0..slots.len() as u16).filter(|at| chosen(&slots[usize::from(*at)])));
         // In the order of names, which is the same on every network node; the order of slots is not.
         order.sort_unstable_by_key(|at| slots[usize::from(*at)].node);
         let workers = order.iter().flat_map(|at| {

@@ -31,6 +31,7 @@ pub fn proxy_specs(
         ProxySpec {
             node: member.record.id,
             incarnation: member.record.incarnation,
+            draining: member.record.draining,
             dial: member.state == MemberState::Live && !member.record.leaving,
             workers: member.record.san.iter().filter_map(dial).collect(),
         }

@@ -11,7 +11,7 @@ pub(crate) mod pool;
 pub(crate) mod services;
 pub(crate) mod withdraw;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
 use csp_tcp::Stack;
@@ -70,6 +70,11 @@ impl Dispatcher {
         if let Some(process) = self.processes.get_mut(&channel) {
             process.grant = grant;
         }
+    }
+
+    /// Replaces the application nodes that get no new connections.
+    pub(crate) fn set_draining(&mut self, nodes: HashSet<NodeId>) {
+        self.pools.set_draining(nodes);
     }
 
     /// Removes a channel, with its process's listeners.

@@ -38,8 +38,10 @@ mod snapshot;
 mod tunnels;
 mod turn;
 
+use std::collections::HashSet;
+
 use csp_tcp::{Buffer, Direction, Stack, StackConfig};
-use csp_types::{Grant, Instant, TraceRing};
+use csp_types::{Grant, Instant, NodeId, TraceRing};
 use csp_wire::channel::Message;
 use csp_wire::tunnel::Record;
 
@@ -208,6 +210,12 @@ impl ProxyCore {
     /// Replaces the grant of a connected process by that of its new token.
     pub fn set_grant(&mut self, channel: ChannelId, grant: Grant) {
         self.dispatcher.set_grant(channel, grant);
+    }
+
+    /// Replaces the application nodes that get no new connections. Those that they have continue.
+    pub fn set_draining(&mut self, now: Instant, nodes: HashSet<NodeId>, out: &mut impl ProxyOutput) {
+        self.dispatcher.set_draining(nodes);
+        self.drive(now, out);
     }
 
     /// Removes a channel. The flows of its process are offered elsewhere, finished, or reset.

@@ -1,6 +1,5 @@
 //! The proxy node's control thread: sends its workers the policy.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use csp_control::{ActivePolicy, Membership, NodeRecord};
@@ -9,8 +8,8 @@ use csp_daemon::{DaemonError, DataThread, Event, Shell, ShellOptions};
 use csp_telemetry::{ConditionState, Exposition, Readiness};
 use csp_types::Role;
 
-use crate::ProxyWorker;
 use crate::core::{CoreConfig, HairpinConfig};
+use crate::{ProxyWorker, Registered};
 
 use super::config::{Config, HAIRPINS};
 use super::data_thread::Question;
@@ -85,7 +84,7 @@ async fn serve(config: &Config, record: NodeRecord, workers: &[Worker]) -> Resul
     let Some(mut shell) = Shell::start(shell_options(config, record, workers)).await? else { return Ok(()) };
     let ended = loop {
         match shell.next().await {
-            Event::Membership(now) => send_network_nodes(workers, &now),
+            Event::Membership(now) => send_registered(workers, &now),
             Event::Policy(active) => {
                 let applied = apply(workers, &active).await;
                 shell.ack(active.generation, applied).await;
@@ -113,13 +112,16 @@ fn shell_options<'a>(config: &'a Config, record: NodeRecord, workers: &[Worker])
     }
 }
 
-/// Sends the workers what network nodes own: the rest of a network node's registration does not concern them.
-fn send_network_nodes(workers: &[Worker], membership: &Membership) {
-    let nodes = membership.of_role(Role::NetworkNode);
-    let owned: HashMap<_, _> = nodes.map(|member| (member.record.id, member.record.owned())).collect();
+/// Sends the workers what they need of the other nodes' registrations.
+fn send_registered(workers: &[Worker], membership: &Membership) {
+    let records = |role| membership.of_role(role).map(|member| &member.record);
+    let registered = Registered {
+        owned: records(Role::NetworkNode).map(|record| (record.id, record.owned())).collect(),
+        draining: records(Role::AppNode).filter(|record| record.draining).map(|record| record.id).collect(),
+    };
     for worker in workers {
-        if let Err(error) = worker.mailbox().send(Question::NetworkNodes(owned.clone())) {
-            tracing::error!(%error, "a data worker did not receive what network nodes own");
+        if let Err(error) = worker.mailbox().send(Question::Registered(registered.clone())) {
+            tracing::error!(%error, "a data worker did not receive the other nodes' registrations");
         }
     }
 }

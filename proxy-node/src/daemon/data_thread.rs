@@ -1,15 +1,14 @@
 //! A proxy worker in its data thread: the control thread's requests, and what the worker publishes.
 
-use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use csp_daemon::{DataWorker, clock};
 use csp_telemetry::Reply;
-use csp_types::{FlowLabel, Instant, NodeId, OwnedAddresses, TraceEvent};
+use csp_types::{FlowLabel, Instant, TraceEvent};
 use csp_vi::{Armed, ViError, Wake};
 
-use crate::ProxyWorker;
 use crate::core::{EgressRule, FlowSnapshot, RecentFlow, ServiceSnapshot, ServiceSpec};
+use crate::{ProxyWorker, Registered};
 
 use super::metrics::Published;
 
@@ -17,8 +16,8 @@ use super::metrics::Published;
 pub enum Question {
     /// A new policy generation; answered when it is in force.
     Policy(Vec<ServiceSpec>, Vec<EgressRule>, Reply<()>),
-    /// What the network nodes of the membership own.
-    NetworkNodes(HashMap<NodeId, OwnedAddresses>),
+    /// What the nodes of the membership have registered.
+    Registered(Registered),
     /// At most this many flows.
     Flows(usize, Reply<Vec<FlowSnapshot>>),
     /// At most this many active or recently ended flows, newest first.
@@ -45,7 +44,7 @@ impl DataWorker for ProxyWorker {
                 self.set_policy(now, services, egress);
                 reply.send(());
             }
-            Question::NetworkNodes(owned) => self.set_owned(now, owned),
+            Question::Registered(registered) => self.set_registered(now, registered),
             Question::Flows(limit, reply) => reply.send(self.core().flows(now, limit)),
             Question::Recent(limit, reply) => reply.send(self.core().recent_flows(limit)),
             Question::Services(reply) => reply.send(self.core().services()),

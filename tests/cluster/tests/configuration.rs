@@ -184,7 +184,8 @@ fn example(tier: Tier) -> (String, String) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/examples");
     let plain = fs::read_to_string(folder.join(format!("{name}.yaml"))).unwrap();
     // Options are commented out by "#" without a space after it.
-    let option = |line: &str| match line.trim_start().strip_prefix('#').filter(|text| !text.starts_with(' ')) {
+    let option = |line: &str| match line.trim_start().strip_prefix('#').filter(|text| !text.starts_with(' '))
+    {
         Some(text) => format!("{}{text}\n", &line[..line.len() - line.trim_start().len()]),
         None => format!("{line}\n"),
     };
@@ -213,9 +214,12 @@ fn examples_are_right_and_have_every_option() {
             fs::write(&path, &text).unwrap();
             let output = start(tier, &path, &["--check-config"]);
             let reported = String::from_utf8_lossy(&output.stderr).into_owned();
-            let (_, allowed) = reported.split_once("allowed are ").unwrap_or_else(|| panic!("{reported}\n{text}"));
+            let (_, allowed) =
+                reported.split_once("allowed are ").unwrap_or_else(|| panic!("{reported}\n{text}"));
             for option in allowed.lines().next().unwrap().split(", ") {
-                let there = all.lines().any(|line| line.trim_start_matches([' ', '-']).starts_with(&format!("{option}:")));
+                let there = all
+                    .lines()
+                    .any(|line| line.trim_start_matches([' ', '-']).starts_with(&format!("{option}:")));
                 assert!(there, "{}: the example lacks {option}", tier.daemon());
             }
         }

@@ -52,6 +52,7 @@ pub(crate) fn configure(
     egress: &[IpAddr],
 ) {
     let spec = |(name, incarnation): &(&str, u64)| ProxySpec {
+        draining: false,
         node: name.parse().expect("the simulation's own names are valid"),
         incarnation: *incarnation,
         dial: true,

@@ -57,6 +57,9 @@ pub struct NodeView {
     /// Of a network node: the networks whose VIPs and egress addresses it answers for; empty: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub owns: Vec<String>,
+    /// Whether it gets no new connections (`cspctl drain`).
+    #[serde(default)]
+    pub draining: bool,
     /// When the daemon started, Unix time in ms.
     pub started_unix_ms: u64,
     /// Generation that it acknowledged last; 0 before the first.

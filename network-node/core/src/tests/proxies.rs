@@ -49,6 +49,27 @@ fn a_dead_proxys_flows_go_to_others_and_nothing_of_it_stays() {
 }
 
 #[test]
+fn a_draining_proxy_keeps_its_flows_and_gets_no_new_ones() {
+    let mut f = Fixture::new();
+    f.establish(label(1));
+    f.core.proxy_up(ProxyId(1), "pn-2".parse().unwrap(), 1);
+    f.core.set_draining(ProxyId(0), true);
+    f.out.tunnel.clear();
+    f.client_sends(Tcp::ACK, b"more");
+    assert!(f.out.tunnel.drain(..).all(|r| r.proxy == ProxyId(0)), "an established flow");
+    let mut proxies_of_new = |first: u16| -> Vec<ProxyId> {
+        for n in first..first + 50 {
+            f.frame(&ip_frame(&tcp_packet(&client(n), VIP, Tcp::SYN, &[])));
+        }
+        let proxies = f.out.tunnel.drain(..).map(|r| r.proxy).collect();
+        f.core.set_draining(ProxyId(0), false);
+        proxies
+    };
+    assert!(proxies_of_new(0).iter().all(|proxy| *proxy == ProxyId(1)));
+    assert!(proxies_of_new(50).contains(&ProxyId(0)), "in service again");
+}
+
+#[test]
 fn a_flow_stays_with_its_proxy_when_another_comes() {
     let mut f = Fixture::new();
     f.establish(label(1));

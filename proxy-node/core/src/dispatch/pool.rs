@@ -26,7 +26,7 @@ mod listener;
 mod owner;
 mod place;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
 
 use csp_types::{Instant, NodeId};
@@ -82,6 +82,8 @@ pub struct Member {
     idle: BTreeSet<Place>,
     /// Services that name this member, each once.
     services: Vec<u32>,
+    /// Its node gets no new connections.
+    draining: bool,
 }
 
 impl Member {
@@ -141,6 +143,8 @@ pub struct Pools {
     listeners: HashMap<(ChannelId, u32), Listener>,
     /// The listener ids of each channel that has any.
     by_channel: HashMap<ChannelId, Vec<u32>>,
+    /// Nodes that get no new connections.
+    draining: HashSet<NodeId>,
     /// A listener that could not be offered connections has become ready.
     readied: bool,
 }
@@ -183,6 +187,15 @@ impl Pools {
     /// Returns a member.
     pub fn get(&self, member: MemberId) -> Option<&Member> {
         self.members.get(member.0 as usize)?.as_ref()
+    }
+
+    /// Replaces the nodes that get no new connections. Connections that they have, and outstanding offers, continue.
+    pub fn set_draining(&mut self, nodes: HashSet<NodeId>) {
+        for member in self.members.iter_mut().flatten() {
+            member.draining = nodes.contains(&member.node);
+        }
+        self.draining = nodes;
+        self.readied = true; // a node may serve again
     }
 
     /// Adds a listener of a process of `node` at `address`.
@@ -359,6 +372,7 @@ impl Pools {
             ready: BTreeSet::new(),
             idle: BTreeSet::new(),
             services: Vec::new(),
+            draining: self.draining.contains(&node),
         };
         let at = self.free.pop().unwrap_or_else(|| {
             self.members.push(None);

@@ -87,6 +87,9 @@ impl Pools {
         local: IpAddr,
         barred: impl Fn(ChannelId) -> bool,
     ) -> Option<(bool, Place)> {
+        if member.draining {
+            return None;
+        }
         let Some(wanted) = member.bound.wanted(local) else {
             return best(places, now, |place| barred(place.2));
         };

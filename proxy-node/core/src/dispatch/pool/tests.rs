@@ -105,6 +105,27 @@ fn announcing_and_leaving_does_not_use_members_up() {
 }
 
 #[test]
+fn a_draining_node_gets_nothing_and_keeps_what_it_has() {
+    let mut pools = Pools::new();
+    let web = pools.listen(node("an-1"), any(80), ChannelId(1), 1).unwrap();
+    pools.grant(ChannelId(1), 1, 5);
+    let before = pools.choose(NOW, &[web], VIP, |_| false).unwrap();
+    pools.set_draining([node("an-1")].into());
+    assert_eq!(pools.choose(NOW, &[web], VIP, |_| false), None);
+    assert!(!pools.any_ready(NOW, &[web], VIP, |_| false) && !pools.any_idle(NOW, &[web], VIP, |_| false));
+    pools.accepted(before);
+    assert_eq!(pools.get(web).map(|m| (m.open, m.accepted)), Some((1, 1)));
+    // A port that it opens while it drains is no exception.
+    let more = pools.listen(node("an-1"), any(81), ChannelId(1), 2).unwrap();
+    pools.grant(ChannelId(1), 2, 5);
+    assert_eq!(pools.choose(NOW, &[more], VIP, |_| false), None);
+    pools.take_readied();
+    pools.set_draining([].into());
+    assert!(pools.take_readied(), "what waits is offered now");
+    assert!(pools.choose(NOW, &[web], VIP, |_| false).is_some());
+}
+
+#[test]
 fn a_process_that_cannot_be_reached_gets_nothing_until_it_grants_again() {
     let mut pools = Pools::new();
     let web = pools.listen(node("an-1"), any(80), ChannelId(1), 1).unwrap();

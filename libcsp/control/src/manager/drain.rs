@@ -1,0 +1,27 @@
+//! Draining nodes, and taking them back into service.
+
+use csp_types::NodeId;
+use etcd_client::{Txn, TxnOp};
+
+use super::{ManagerError, PolicyManager, json};
+use crate::drain::DrainRecord;
+use crate::keys;
+use crate::registry::unix_ms;
+
+impl PolicyManager {
+    /// Requests that `node` drains, or that it serves again. Both may be repeated. The node follows within milliseconds
+    /// and shows `draining` in its registration.
+    pub async fn set_draining(&self, node: &NodeId, draining: bool) -> Result<(), ManagerError> {
+        let key = keys::drain(node);
+        let change = match draining {
+            true => TxnOp::put(key, json(&DrainRecord { since_unix_ms: unix_ms() }), None),
+            false => TxnOp::delete(key, None),
+        };
+        let conditions: Vec<_> = self.fence_holds().into_iter().collect();
+        if self.client.txn(Txn::new().when(conditions).and_then([change])).await?.succeeded() {
+            return Ok(());
+        }
+        self.check_fence().await?;
+        Err(ManagerError::FenceLost)
+    }
+}
