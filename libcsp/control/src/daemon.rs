@@ -17,7 +17,7 @@ use crate::drain::DrainFollower;
 use crate::error::ControlError;
 use crate::follow::follow;
 use crate::keys;
-use crate::membership::{Membership, MembershipFollower};
+use crate::membership::{self, Membership, MembershipFollower};
 use crate::policy::Policy;
 use crate::policy_store::{self, ActivePolicy, PolicyTasks};
 use crate::predecessor::Predecessor;
@@ -92,7 +92,7 @@ impl ControlPlane {
     /// when missing. Must run inside tokio.
     ///
     /// Returns once registered, or after [`ControlOptions::start_wait`] without etcd: then everything goes on in the
-    /// background, and the policy channel holds the last-known-good policy. Fails with [`ControlError::IdTaken`] when
+    /// background, and the channels hold the last-known-good policy and the members last known. Fails with [`ControlError::IdTaken`] when
     /// another live process has this node's id; finding that out takes up to 7 s. A daemon that was killed and starts
     /// again on the same host with the same `state_dir` takes its old registration over at once.
     pub async fn start(
@@ -122,8 +122,10 @@ impl ControlPlane {
         let registration = AbortOnDrop(tokio::spawn(registration.run()));
         await_registration(&client, &mut first_receiver, options.start_wait).await?;
 
-        let (follower, membership) = MembershipFollower::new(status.clone());
+        let (follower, members_receiver) = MembershipFollower::new(status.clone());
+        let members = follower.sender();
         tasks.spawn(follow(client.clone(), keys::NODES, follower));
+        tasks.spawn(membership::keep(members_receiver.clone(), state_dir.as_ref().to_owned()));
         let (policy_tasks, policy) = if options.follow_policy {
             let state_dir = state_dir.as_ref();
             let started =
@@ -137,12 +139,13 @@ impl ControlPlane {
         let wait =
             if *first_receiver.borrow() == First::Registered { options.start_wait } else { Duration::ZERO };
         let _ = tokio::time::timeout(wait, status_receiver.wait_for(ControlStatus::synced)).await;
+        membership::recall(&members, state_dir.as_ref());
         if let Some(tasks) = &policy_tasks {
             tasks.use_last_known_good();
         }
         let (status, first) = (status_receiver, first_receiver);
         Ok(ControlPlane {
-            membership,
+            membership: members_receiver,
             policy,
             status,
             client,

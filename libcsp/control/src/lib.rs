@@ -11,6 +11,7 @@ pub mod cluster_key;
 pub mod config;
 mod daemon;
 pub mod drain;
+mod durable;
 mod error;
 mod etcd_process;
 mod follow;

@@ -1,16 +1,14 @@
 //! The last-known-good policy on disk: what a node serves on while etcd is away.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::durable;
 use crate::policy_store::GenerationRecord;
 
 /// Name of the file in a node's state directory.
 const FILE: &str = "policy.json";
-/// Name of the file while it is written.
-const FILE_NEW: &str = "policy.json.new";
 
 /// The file of one node.
 #[derive(Clone, Debug)]
@@ -49,13 +47,7 @@ impl LastKnownGood {
     /// Stores `record` so that after a crash at any moment the file holds either the old or the new generation.
     pub(crate) fn store(&self, record: &GenerationRecord) -> io::Result<()> {
         let text = serde_json::to_string(record)?;
-        let new = self.directory.join(FILE_NEW);
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o640).open(&new)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&new, self.directory.join(FILE))?;
-        // The rename itself must reach the disk, too.
-        File::open(&self.directory)?.sync_all()
+        durable::replace(&self.directory, FILE, &text)
     }
 }
 
@@ -79,7 +71,7 @@ mod tests {
         assert_eq!(file.load(), None);
         let record = GenerationRecord::new(7, Policy::parse_yaml(POLICY, "p.yaml").unwrap());
         file.store(&record).unwrap();
-        fs::write(directory.join(FILE_NEW), "{\"generation\": 8, \"crea").unwrap();
+        fs::write(directory.join("policy.json.new"), "{\"generation\": 8, \"crea").unwrap();
         assert_eq!(file.load(), Some(record.clone()));
         let next = GenerationRecord { generation: 8, ..record };
         file.store(&next).unwrap();

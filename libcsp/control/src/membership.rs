@@ -5,10 +5,13 @@
 //! node that is connected stays in use while its link lives, a node that is not connected is not dialled. Only a node
 //! that said it leaves is removed at once. While etcd is away nothing changes.
 
+mod last_known;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use csp_types::{NodeId, Role};
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -16,6 +19,8 @@ use crate::follow::{Entry, Follower, KeyChange};
 use crate::keys;
 use crate::registry::NodeRecord;
 use crate::status::StatusCell;
+
+pub(crate) use last_known::{keep, recall};
 
 /// All known nodes at one revision of etcd.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -29,7 +34,7 @@ pub struct Membership {
 }
 
 /// One node.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Member {
     /// Its latest registration.
     pub record: NodeRecord,
@@ -38,7 +43,8 @@ pub struct Member {
 }
 
 /// Whether a node's registration stands.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum MemberState {
     /// Its lease is kept alive.
     Live,
@@ -109,6 +115,11 @@ impl MembershipFollower {
     pub(crate) fn new(status: StatusCell) -> (Self, watch::Receiver<Membership>) {
         let (sender, receiver) = watch::channel(Membership::default());
         (MembershipFollower { sender, status, lapsed_at: BTreeMap::new() }, receiver)
+    }
+
+    /// Returns the sending half, for [`recall`].
+    pub(crate) fn sender(&self) -> watch::Sender<Membership> {
+        self.sender.clone()
     }
 
     fn put(&mut self, nodes: &mut BTreeMap<NodeId, Member>, key: &str, value: &[u8]) {

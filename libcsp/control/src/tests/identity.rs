@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::membership::{Change, MemberState};
+use crate::{Membership, PolicyManager};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_node_of_the_same_id_is_refused_until_the_first_leaves() {
@@ -117,4 +118,55 @@ async fn a_lost_lease_is_granted_anew_at_once() {
         membership.nodes[&id].state == MemberState::Live
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_shows_that_it_drains_also_after_a_restart() {
+    let Some(etcd) = TestEtcd::start().await else { return };
+    let mut watcher = etcd.node("nn-1", Role::NetworkNode).await.unwrap();
+    let drains = |membership: &Membership| membership.nodes.get(&node_id("pn-1")).map(|m| m.record.draining);
+    let manager = PolicyManager::new(watcher.client());
+    let first = etcd.node("pn-1", Role::ProxyNode).await.unwrap();
+    let other = etcd.node("pn-10", Role::ProxyNode).await.unwrap();
+    manager.set_draining(&node_id("pn-10"), true).await.unwrap();
+    manager.set_draining(&node_id("pn-1"), true).await.unwrap();
+    until("pn-1 drains", &mut watcher.membership, |m| drains(m) == Some(true)).await;
+    manager.set_draining(&node_id("pn-1"), false).await.unwrap();
+    until("pn-1 serves", &mut watcher.membership, |m| drains(m) == Some(false)).await;
+    manager.set_draining(&node_id("pn-1"), true).await.unwrap();
+    until("pn-1 drains again", &mut watcher.membership, |m| drains(m) == Some(true)).await;
+
+    first.shutdown().await;
+    until("pn-1 has left", &mut watcher.membership, |m| drains(m).is_none()).await;
+    let again = etcd.node("pn-1", Role::ProxyNode).await.unwrap();
+    let seen = until("pn-1 is back", &mut watcher.membership, |m| drains(m).is_some()).await;
+    assert_eq!(drains(&seen), Some(true), "it was offered connections in between");
+    again.shutdown().await;
+    other.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_starts_without_etcd_knows_the_members() {
+    let Some(mut etcd) = TestEtcd::start().await else { return };
+    let proxy = etcd.node("pn-1", Role::ProxyNode).await.unwrap();
+    let mut first = etcd.node("nn-1", Role::NetworkNode).await.unwrap();
+    until("both are there", &mut first.membership, |m| m.nodes.len() == 2).await;
+    let file = etcd.directory.join("nn-1/members.json");
+    let kept = async {
+        while !std::fs::read_to_string(&file).is_ok_and(|text| text.contains("pn-1")) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, kept).await.expect("the members are kept on disk");
+    etcd.stop().await;
+    drop(first);
+    let options = ControlOptions { start_wait: Duration::from_millis(200), ..ControlOptions::default() };
+    let mut again =
+        etcd.node_with(record("nn-1", Role::NetworkNode), &etcd.section(), options).await.unwrap();
+    let members = again.membership.borrow().clone();
+    assert!(!members.synced && members.nodes.contains_key(&node_id("pn-1")), "{members:?}");
+    etcd.restart().await;
+    until("etcd's members are used", &mut again.membership, |m| m.synced).await;
+    again.shutdown().await;
+    proxy.shutdown().await;
 }

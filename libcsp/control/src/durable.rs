@@ -1,0 +1,17 @@
+//! Files that a crash at any moment leaves either as they were or as they are to be.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Replaces the file `name` in `directory` by `text`, through a file `name.new` and a rename. Readable by owner and group.
+pub(crate) fn replace(directory: &Path, name: &str, text: &str) -> io::Result<()> {
+    let new = directory.join(format!("{name}.new"));
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o640).open(&new)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&new, directory.join(name))?;
+    // The rename itself must reach the disk, too.
+    File::open(directory)?.sync_all()
+}
