@@ -1,0 +1,121 @@
+# Copyright: the CSP developers
+# SPDX-License-Identifier: Apache-2.0
+"""Filters over the inventory, the management node's answers and metrics."""
+
+from __future__ import annotations
+
+import re
+
+from ansible.errors import AnsibleFilterError
+
+# Tiers by role name, each with the suffix of its node ids on a host of several tiers.
+TIERS = {"mgmt_node": "mn", "proxy_node": "pn", "network_node": "nn", "app_node": "an"}
+FOLLOWS_POLICY = ("network-node", "proxy-node", "app-node")
+
+
+def host_addresses(hosts, hostvars, *names, optional=False):
+    """Returns for each host the first of the variables `names` that it has."""
+    found = []
+    for host in hosts:
+        if not host:
+            continue
+        values = [str(hostvars[host][name]) for name in names if hostvars[host].get(name)]
+        if values:
+            found.append(values[0])
+        elif not optional:
+            raise AnsibleFilterError(f"host {host} has no variable {' or '.join(names)}")
+    return found
+
+
+def host_names(hosts, hostvars):
+    """Returns each host's name within node ids: `csp_host_name` of the inventory, else its short name."""
+    return [str(hostvars[host].get("csp_host_name") or host.split(".")[0].lower()) for host in hosts]
+
+
+def node_id(host, tier, groups, hostvars):
+    """Returns the node id of a tier on a host: the variable `<tier>_id`, else the host's name, with a suffix if the host
+    has several tiers."""
+    given = hostvars[host].get(f"{tier}_id")
+    if given:
+        return str(given)
+    several = sum(host in groups.get(f"csp_{name}s", []) for name in TIERS) > 1
+    name = host_names([host], hostvars)[0]
+    return f"{name}-{TIERS[tier]}" if several else name
+
+
+def node_ids(groups, hostvars, removed=()):
+    """Returns the ids of all nodes of the inventory but those of the hosts `removed`."""
+    hosts = [(tier, host) for tier in TIERS for host in groups.get(f"csp_{tier}s", []) if host not in removed]
+    return [node_id(host, tier, groups, hostvars) for tier, host in hosts]
+
+
+def bracketed(address):
+    """Returns an address as it is written before a port."""
+    return f"[{address}]" if ":" in address else address
+
+
+def urls(addresses, scheme, port):
+    """Returns `scheme://ADDRESS:port` for each address."""
+    return [f"{scheme}://{bracketed(address)}:{port}" for address in addresses]
+
+
+def of_family(addresses, family):
+    """Returns the addresses of one family, 4 or 6, sorted and each once."""
+    return sorted({address for address in addresses if (":" in address) == (family == 6)})
+
+
+def metric_sum(text, names):
+    """Returns the sum of all samples of the metrics `names` in Prometheus text."""
+    total = 0.0
+    for line in text.splitlines():
+        match = re.match(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{.*\})?\s+(\S+)", line)
+        if match and match.group(1) in names:
+            total += float(match.group(2))
+    return total
+
+
+def started(document, node):
+    """Returns when `node` started, in Unix milliseconds; 0 if it is not registered."""
+    return next((entry["started_unix_ms"] for entry in document["nodes"] if entry["id"] == node), 0)
+
+
+def node_problems(document, ids, generation=0, started_after=0):
+    """Returns why nodes are not in service, a line each; an empty list if all are.
+
+    `document` is `cspctl nodes --output json`. A node is in service when it is registered and ready, started after
+    `started_after` (Unix milliseconds) and, if it follows the policy, has acknowledged `generation` as active.
+    """
+    nodes = {entry["id"]: entry for entry in document["nodes"]}
+    problems = []
+    for node in ids:
+        entry = nodes.get(node)
+        if entry is None:
+            problems.append(f"{node} is not registered")
+        elif entry["state"] != "ready":
+            problems.append(f"{node} is {entry['state']}: {entry.get('detail', '')}")
+        elif entry["started_unix_ms"] <= started_after:
+            problems.append(f"{node} has not been restarted")
+        elif generation and entry["role"] in FOLLOWS_POLICY and not serves(entry, generation):
+            state = entry.get("policy_state") or "no state"
+            problems.append(f"{node} is at generation {entry['policy_generation']} ({state}), not {generation}")
+    return problems
+
+
+def serves(entry, generation):
+    return entry["policy_generation"] == generation and entry.get("policy_state") == "active"
+
+
+class FilterModule:
+    def filters(self):
+        return {
+            "host_addresses": host_addresses,
+            "host_names": host_names,
+            "node_id": node_id,
+            "node_ids": node_ids,
+            "bracketed": bracketed,
+            "urls": urls,
+            "of_family": of_family,
+            "metric_sum": metric_sum,
+            "started": started,
+            "node_problems": node_problems,
+        }
