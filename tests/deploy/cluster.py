@@ -1,0 +1,184 @@
+"""The cluster under test: its hosts, its inventory, and Ansible against it."""
+
+import json
+import pathlib
+import re
+import secrets
+import shutil
+import subprocess
+
+from hosts import Host, Network, run
+from transcript import Failed
+
+PLAYBOOK_S = 8 * 60
+VIP = "10.76.0.100"
+PROJECT = pathlib.Path(__file__).resolve().parent.parent.parent
+
+# Node, its address on the SAN and on the LAN, its group.
+MEMBERS = [
+    ("nn-1", "10.77.0.1", "", "csp_network_nodes"),
+    ("pn-1", "10.77.0.2", None, "csp_proxy_nodes"),
+    ("pn-2", "10.77.0.3", None, "csp_proxy_nodes"),
+    ("an-1", "10.77.0.4", None, "csp_app_nodes"),
+    ("an-2", "10.77.0.5", None, "csp_app_nodes"),
+    ("mn-1", "10.77.0.6", None, "csp_mgmt_nodes"),
+]
+APPS = ["an-1", "an-2"]
+
+
+class Cluster:
+    def __init__(self, directory, root, debs, ansible):
+        self.directory, self.root, self.debs, self.ansible = directory, root, debs, ansible
+        self.logs = directory / "logs"
+        self.logs.mkdir()
+        self.hosts = {name: Host(directory, name, san, lan) for name, san, lan, _ in MEMBERS}
+        self.client = Host(directory, "client", lan="10.76.0.1")
+        self.network = None
+        self.runs = 0
+        self.variables = {
+            "csp_package_dir": str(directory / "packages"),
+            "csp_ready_timeout_s": 60,
+            "network_node_lan": [{"interface": "lan0", "on_link": ["10.76.0.0/24"]}],
+            "proxy_node_capacity": {"connections": 4096, "buffers_mib": 256},
+            "app_node_services": ["nginx"],
+            "chrony_sources": ["server 10.77.0.254 iburst"],
+            "policy_document": policy({80: APPS}),
+        }
+
+    def everyone(self):
+        return [*self.hosts.values(), self.client]
+
+    def boot(self):
+        run("mount", "--make-rprivate", "/")
+        self.network = Network()
+        key = self.directory / "key"
+        run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key)
+        (self.directory / "ssh_config").write_text(self.ssh_config(), encoding="utf-8")
+        for host in self.everyone():
+            host.prepare(self.root, (self.directory / "key.pub").read_text(encoding="utf-8"))
+            host.boot()
+        for host in self.everyone():
+            host.wait_booted()
+
+    def ssh_config(self):
+        common = "StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\nLogLevel ERROR\nUser root\nConnectTimeout 5\n"
+        common += f"IdentityFile {self.directory}/key\nIdentitiesOnly yes\nServerAliveInterval 5\nServerAliveCountMax 3\n"
+        return "".join(f"Host {host.name}\n  HostName {host.address}\n" for host in self.everyone()) + "Host *\n" + common
+
+    def write_inventory(self):
+        """Writes inventory, key, packages and Ansible's settings; to be called again when `variables` have changed."""
+        groups = {}
+        for name, _, _, group in MEMBERS:
+            groups.setdefault(group, {"hosts": {}})["hosts"][name] = {}
+        groups["csp_etcd"] = {"hosts": {"mn-1": {}}}
+        hosts = {name: {"csp_san_address": san} for name, san, _, _ in MEMBERS}
+        inventory = {"csp": {"children": groups, "hosts": hosts}, "csp_prometheus": {"hosts": {"mn-1": {}}}}
+        self.write("hosts.yml", yaml(inventory))
+        self.write("group_vars/all.yml", yaml(self.variables))
+        if not (self.directory / "cluster.key").exists():
+            self.new_key()
+            shutil.copytree(self.debs, self.directory / "packages", ignore=lambda _, names: [n for n in names if not n.endswith(".deb")])
+            namespace = self.directory / "collections/ansible_collections/csp"
+            namespace.mkdir(parents=True)
+            (namespace / "cluster").symlink_to(PROJECT / "ansible")
+            self.write("ansible.cfg", ANSIBLE_CFG.format(directory=self.directory))
+
+    def new_key(self):
+        self.write("cluster.key", secrets.token_hex(32) + "\n")
+
+    def write(self, name, text):
+        path = self.directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    def play(self, playbook, *options, timeout=PLAYBOOK_S, fails=False):
+        """Runs a playbook; returns its recap by host, and its output. With `fails` it must fail."""
+        self.runs += 1
+        log = self.logs / f"{self.runs:02}-{playbook}.log"
+        path = self.directory / "collections/ansible_collections/csp/cluster/playbooks" / f"{playbook}.yml"
+        command = [self.ansible, "-i", str(self.directory / "hosts.yml"), str(path), *options]
+        environment = {"PATH": PATH, "HOME": str(self.directory), "ANSIBLE_CONFIG": str(self.directory / "ansible.cfg"), "LC_ALL": "C.UTF-8"}
+        try:
+            with open(log, "w", encoding="utf-8") as output:
+                done = subprocess.run(
+                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, timeout=timeout, check=False
+                )
+        except subprocess.TimeoutExpired as error:
+            raise Failed(f"{playbook} has not ended within {timeout} s; see {log.name}") from error
+        text = log.read_text(encoding="utf-8")
+        if (done.returncode != 0) != fails:
+            tail = "\n".join(line for line in text.splitlines() if line.startswith(("fatal", "failed", "[ERROR")))[-3000:]
+            raise Failed(f"{playbook} ended with status {done.returncode}; see {log.name}\n{tail}")
+        return recap(text), text
+
+    def nodes(self):
+        """Returns what `cspctl nodes` reports, by node id."""
+        text = self.hosts["mn-1"].ssh("cspctl --server http://10.77.0.6:9104 --output json nodes").stdout
+        return {node["id"]: node for node in json.loads(text)["nodes"]}
+
+    def save_journals(self):
+        """Keeps the hosts' journals for whoever looks into a failure."""
+        for host in self.everyone():
+            try:
+                text = host.ssh("journalctl --no-pager --lines=2000; ss -tanp; nft list ruleset", timeout=20, check=False).stdout
+                (self.logs / f"{host.name}.journal").write_text(text, encoding="utf-8")
+            except (Failed, OSError):
+                continue
+
+    def how_to_enter(self):
+        here = subprocess.run(["readlink", "/proc/self/ns/net"], capture_output=True, text=True, check=False, timeout=5).stdout.strip()
+        return f"  nsenter -t $(lsns -n -t net -o NS,PID | awk '/{here[5:-1]}/ {{print $2}}') -m -n -- ssh -F {self.directory}/ssh_config mn-1"
+
+    def stop(self):
+        for host in self.everyone():
+            host.stop()
+        for host in self.everyone():
+            if host.process:
+                try:
+                    host.process.wait(timeout=20)
+                except subprocess.TimeoutExpired:
+                    host.process.kill()
+        if self.network:
+            self.network.stop()
+
+
+def yaml(value):
+    """Returns YAML without a library for it: JSON is YAML."""
+    return json.dumps(value, indent=2) + "\n"
+
+
+def policy(ports):
+    """Returns a policy with a service for each port of the VIP; `ports` maps to the nodes whose port 80 serve it."""
+    services = [
+        {"name": f"web-{port}", "vip": VIP, "port": port, "pool": [{"node": node, "port": 80} for node in nodes]}
+        for port, nodes in ports.items()
+    ]
+    return {"apiVersion": "csp/v1", "services": services}
+
+
+def recap(text):
+    """Returns Ansible's counts by host."""
+    counts = {}
+    for line in text.splitlines():
+        match = re.match(r"(\S+)\s+: (ok=.*)$", line)
+        if match:
+            counts[match.group(1)] = {key: int(number) for key, number in re.findall(r"(\w+)=(\d+)", match.group(2))}
+    return counts
+
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+ANSIBLE_CFG = """[defaults]
+collections_path = {directory}/collections
+local_tmp = {directory}/tmp
+forks = 8
+gathering = smart
+interpreter_python = /usr/bin/python3
+retry_files_enabled = False
+host_key_checking = False
+nocows = True
+timeout = 20
+[ssh_connection]
+pipelining = True
+ssh_args = -F {directory}/ssh_config -o ControlMaster=auto -o ControlPersist=60s
+control_path_dir = {directory}/cp
+"""
