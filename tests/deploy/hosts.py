@@ -1,6 +1,6 @@
 """Booted hosts: systemd-nspawn on overlays of one root, on two bridges of this network namespace."""
 
-import os
+import json
 import pathlib
 import secrets
 import subprocess
@@ -40,10 +40,11 @@ class Network:
 
     def plug(self):
         while not self.stopping.wait(0.2):
-            for port in os.listdir("/sys/class/net"):
-                bridge = port[:3]
-                if port[3:4] == "-" and not os.path.exists(f"/sys/class/net/{port}/master"):
-                    run("ip", "link", "set", port, "master", bridge, "up", check=False)
+            # Not from /sys, which shows the network namespace that it was mounted in.
+            for link in json.loads(run("ip", "-json", "link", "show", "type", "veth").stdout or "[]"):
+                port = link.get("ifname", "")
+                if port[3:4] == "-" and "master" not in link:
+                    run("ip", "link", "set", port, "master", port[:3], "up", check=False)
 
     def stop(self):
         self.stopping.set()
