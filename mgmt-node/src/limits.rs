@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Longest policy file, in bytes.
-pub const POLICY_LEN_MAX: usize = 512 << 10;
+pub const POLICY_LEN_MAX: usize = 8 << 20;
 /// Nodes asked at the same time.
 pub const FANOUT_PARALLEL_MAX: usize = 16;
 /// How long one node may take to answer.

@@ -6,6 +6,7 @@ use etcd_client::{Client, ConnectOptions, GetOptions, GetResponse, Txn, TxnRespo
 
 use crate::config::EtcdSection;
 use crate::error::ControlError;
+use crate::policy_store::packed::Header;
 
 /// How long one request to etcd may take.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
@@ -53,6 +54,20 @@ impl EtcdClient {
         within(self.inner.kv_client().get(key, options)).await
     }
 
+    /// Reads the chunks of a packed generation, one request each.
+    pub(crate) async fn chunks(&self, header: &Header) -> Result<Vec<Vec<u8>>, ChunksError> {
+        let mut chunks = Vec::new();
+        for number in 0..header.chunks().map_err(ChunksError::Wrong)? {
+            let key = crate::keys::chunk(&header.hash, number);
+            let mut response = self.get(&key, None).await.map_err(ChunksError::Etcd)?;
+            let pair = response.take_kvs().into_iter().next();
+            let missing =
+                || ChunksError::Wrong(format!("generation {}: {key} is missing", header.generation));
+            chunks.push(pair.ok_or_else(missing)?.into_key_value().1);
+        }
+        Ok(chunks)
+    }
+
     pub(crate) async fn put(&self, key: &str, value: String) -> Result<(), ControlError> {
         within(self.inner.kv_client().put(key, value, None)).await.map(drop)
     }
@@ -60,6 +75,14 @@ impl EtcdClient {
     pub(crate) async fn txn(&self, txn: Txn) -> Result<TxnResponse, ControlError> {
         within(self.inner.kv_client().txn(txn)).await
     }
+}
+
+/// Why a packed generation was not read.
+pub(crate) enum ChunksError {
+    /// etcd did not answer.
+    Etcd(ControlError),
+    /// etcd does not hold it.
+    Wrong(String),
 }
 
 /// Runs one request with the request deadline.

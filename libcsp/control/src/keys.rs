@@ -10,6 +10,8 @@ pub const POLICY: &str = "/csp/v1/policy/";
 pub const GENERATIONS: &str = "/csp/v1/policy/generations/";
 /// The number of the generation in force.
 pub const ACTIVE: &str = "/csp/v1/policy/active";
+/// The policies of large generations, packed, by hash: apart from what every node follows.
+pub const CHUNKS: &str = "/csp/v1/policy-chunks/";
 /// For each generation that was ever in force: when that began and which one it replaced.
 pub const ACTIVATIONS: &str = "/csp/v1/policy/activations/";
 /// Each node's acknowledgement of the policy.
@@ -32,6 +34,11 @@ pub fn drain(id: &NodeId) -> String {
 /// Key of a generation.
 pub fn generation(number: u64) -> String {
     format!("{GENERATIONS}{number}")
+}
+
+/// Key of one chunk of the policy with this hash.
+pub fn chunk(hash: &str, number: u32) -> String {
+    format!("{CHUNKS}{hash}/{number}")
 }
 
 /// Key of a generation's first activation.

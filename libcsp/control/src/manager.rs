@@ -4,19 +4,21 @@ mod drain;
 mod errors;
 mod progress;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use csp_types::{NodeId, Role};
-use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse, WatchOptions};
+use etcd_client::{
+    Compare, CompareOp, DeleteOptions, GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse, WatchOptions,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::client::{EtcdClient, within};
+use crate::client::{ChunksError, EtcdClient, within};
 use crate::error::ControlError;
 use crate::keys;
 use crate::policy::Policy;
-use crate::policy_store::{GenerationRecord, NodeAck};
+use crate::policy_store::{GenerationRecord, NodeAck, packed};
 use crate::registry::{NodeRecord, unix_ms};
 
 pub use errors::{ApplyOutcome, GenerationSummary, ManagerError, StageFailure};
@@ -145,8 +147,16 @@ impl PolicyManager {
     /// One generation.
     pub async fn generation(&self, generation: u64) -> Result<GenerationRecord, ManagerError> {
         let response = self.client.get(&keys::generation(generation), None).await?;
-        let record = response.kvs().first().and_then(|pair| from_json(pair.value()));
-        record.ok_or(ManagerError::NoGeneration(generation))
+        let pair = response.kvs().first().ok_or(ManagerError::NoGeneration(generation))?;
+        let header = packed::header(&String::from_utf8_lossy(pair.value()));
+        let Some(header) = header else {
+            return from_json(pair.value()).ok_or(ManagerError::NoGeneration(generation));
+        };
+        let chunks = self.client.chunks(&header).await.map_err(|error| match error {
+            ChunksError::Etcd(error) => error,
+            ChunksError::Wrong(reason) => ControlError::Etcd(reason),
+        })?;
+        Ok(header.unpack(&chunks).map_err(ControlError::Etcd)?)
     }
 
     /// The nodes' acknowledgements, by node.
@@ -168,13 +178,13 @@ impl PolicyManager {
     /// The newest `limit` generations, newest first.
     pub async fn history(&self, limit: usize) -> Result<Vec<GenerationSummary>, ManagerError> {
         let response = self.client.get(keys::POLICY, Some(GetOptions::new().with_prefix())).await?;
-        let mut generations: BTreeMap<u64, GenerationRecord> = BTreeMap::new();
+        let mut generations: BTreeMap<u64, Published> = BTreeMap::new();
         let mut activations: BTreeMap<u64, Activation> = BTreeMap::new();
         let mut active = 0;
         for pair in response.kvs() {
             let key = pair.key_str().unwrap_or_default();
             if let Some(number) = number_in(key, keys::GENERATIONS) {
-                generations.extend(from_json(pair.value()).map(|record| (number, record)));
+                generations.extend(from_json(pair.value()).map(|published| (number, published)));
             } else if let Some(number) = number_in(key, keys::ACTIVATIONS) {
                 activations.extend(from_json(pair.value()).map(|activation| (number, activation)));
             } else if key == keys::ACTIVE {
@@ -199,12 +209,21 @@ impl PolicyManager {
             // Also above the active one: should generations have been deleted by hand, numbers are not used twice.
             let next = numbers.last().copied().unwrap_or(0).max(found) + 1;
             let record = GenerationRecord::new(next, policy.clone());
-            let put = TxnOp::put(keys::generation(next), json(&record), None);
+            let (value, chunks) = match packed::pack(&record) {
+                packed::Entry::Whole(text) => (text, Vec::new()),
+                packed::Entry::Packed(header, chunks) => (json(&header), chunks),
+            };
+            for (number, chunk) in (0..).zip(chunks) {
+                let put = TxnOp::put(keys::chunk(&record.hash, number), chunk, None);
+                self.fenced_txn([put]).await?;
+            }
+            let put = TxnOp::put(keys::generation(next), value, None);
             let absent = Compare::version(keys::generation(next), CompareOp::Equal, 0);
             let mut conditions = vec![absent, active_is(found)];
             conditions.extend(self.fence_holds());
             if self.client.txn(Txn::new().when(conditions).and_then([put])).await?.succeeded() {
                 self.prune(&numbers, found).await;
+                self.prune_chunks().await;
                 return Ok((next, found));
             }
             self.check_fence().await?;
@@ -232,6 +251,44 @@ impl PolicyManager {
             if let Err(error) = self.client.txn(Txn::new().and_then(delete)).await {
                 tracing::warn!(generation = number, %error, "cannot delete an old generation");
             }
+        }
+    }
+
+    /// Deletes chunks that no generation names. Best effort, as [`prune`](Self::prune).
+    async fn prune_chunks(&self) {
+        if let Err(error) = self.try_prune_chunks().await {
+            tracing::warn!(%error, "cannot delete the chunks of old generations");
+        }
+    }
+
+    async fn try_prune_chunks(&self) -> Result<(), ManagerError> {
+        let keys_only = GetOptions::new().with_prefix().with_keys_only();
+        let stored = self.client.get(keys::CHUNKS, Some(keys_only)).await?;
+        let hash = |pair: &KeyValue| {
+            let (hash, _) = pair.key_str().ok()?.strip_prefix(keys::CHUNKS)?.split_once('/')?;
+            Some(hash.to_owned())
+        };
+        let mut unused: BTreeSet<String> = stored.kvs().iter().filter_map(hash).collect();
+        if unused.is_empty() {
+            return Ok(());
+        }
+        let generations = self.client.get(keys::GENERATIONS, Some(GetOptions::new().with_prefix())).await?;
+        for published in generations.kvs().iter().filter_map(|pair| from_json::<Published>(pair.value())) {
+            unused.remove(&published.hash);
+        }
+        for hash in unused {
+            let prefix = DeleteOptions::new().with_prefix();
+            self.fenced_txn([TxnOp::delete(format!("{}{hash}/", keys::CHUNKS), Some(prefix))]).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes while the fence holds.
+    async fn fenced_txn(&self, change: impl Into<Vec<TxnOp>>) -> Result<(), ManagerError> {
+        let conditions: Vec<_> = self.fence_holds().into_iter().collect();
+        match self.client.txn(Txn::new().when(conditions).and_then(change)).await?.succeeded() {
+            true => Ok(()),
+            false => Err(ManagerError::FenceLost),
         }
     }
 
@@ -296,6 +353,18 @@ struct Activation {
     previous: u64,
 }
 
+/// A generation as it is listed: a whole record, or the header of a packed one.
+#[derive(Debug, Deserialize)]
+struct Published {
+    generation: u64,
+    created_unix_ms: u64,
+    hash: String,
+    /// Of a header.
+    services: Option<usize>,
+    /// Of a whole record.
+    policy: Option<Policy>,
+}
+
 /// Holds while `generation` (0: none) is in force.
 fn active_is(generation: u64) -> Compare {
     if generation == 0 {
@@ -305,7 +374,7 @@ fn active_is(generation: u64) -> Compare {
     }
 }
 
-fn summary(record: &GenerationRecord, activation: Option<&Activation>, active: u64) -> GenerationSummary {
+fn summary(record: &Published, activation: Option<&Activation>, active: u64) -> GenerationSummary {
     GenerationSummary {
         generation: record.generation,
         created_unix_ms: record.created_unix_ms,
@@ -313,7 +382,7 @@ fn summary(record: &GenerationRecord, activation: Option<&Activation>, active: u
         previous: activation.map(|activation| activation.previous).filter(|previous| *previous > 0),
         active: record.generation == active,
         hash: record.hash.clone(),
-        services: record.policy.services.len(),
+        services: record.services.or(record.policy.as_ref().map(|p| p.services.len())).unwrap_or(0),
     }
 }
 

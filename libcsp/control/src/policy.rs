@@ -21,9 +21,11 @@ pub use access::{ACCESS_MAX, AccessRule, AccessTarget, PortRange, SUBJECTS_MAX, 
 /// The only `apiVersion` this build understands.
 pub const API_VERSION: &str = "csp/v1";
 /// Most services of a policy.
-pub const SERVICES_MAX: usize = 1024;
+pub const SERVICES_MAX: usize = 16_384;
 /// Most pool members of a service.
 pub const POOL_MAX: usize = 256;
+/// Most pool members of a policy, each counted once.
+pub const MEMBERS_MAX: usize = 32_768;
 /// Most egress entries of a policy.
 pub const EGRESS_MAX: usize = 64;
 /// Most destinations of a policy's egress entries, exceptions included: every process receives them all.

@@ -1,5 +1,6 @@
 //! A node's side of policy distribution: take the active generation, check staged ones, acknowledge both, survive on disk.
 
+pub(crate) mod packed;
 mod store;
 mod tasks;
 

@@ -3,7 +3,7 @@
 //! The interface is that of a classifier over several fields (CSP §4.1): a key with all fields that a rule may match,
 //! and a verdict. This implementation matches destination address and port only.
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// Identifies a service within one policy generation: its position in the rules' list of services.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -148,6 +148,8 @@ pub struct Classifier {
     services: Table<ServiceIndex>,
     addresses: Table<()>,
     list: Vec<IpAddr>,
+    /// Room to sort the services of new rules.
+    sorted: Vec<(u128, u16)>,
 }
 
 impl Classifier {
@@ -158,6 +160,7 @@ impl Classifier {
             services: Table::new(capacity),
             addresses: Table::new(capacity),
             list: Vec::with_capacity(capacity),
+            sorted: Vec::with_capacity(capacity),
         }
     }
 
@@ -166,7 +169,7 @@ impl Classifier {
         if rules.len() > self.capacity {
             return Err(RuleError::TooMany { count: rules.len(), capacity: self.capacity });
         }
-        check_distinct(rules)?;
+        self.check_distinct(rules)?;
         self.services.clear();
         self.addresses.clear();
         self.list.clear();
@@ -181,6 +184,21 @@ impl Classifier {
             };
         }
         Ok(())
+    }
+
+    /// Checks that no two services share an address and port, by sorting the rules' numbers.
+    fn check_distinct(&mut self, rules: &[Rule]) -> Result<(), RuleError> {
+        let key = |rule: &Rule| match rule.target {
+            Target::Service { port, .. } => Some((address_bits(rule.address), port)),
+            Target::Egress => None,
+        };
+        self.sorted.clear();
+        self.sorted.extend(rules.iter().filter_map(key));
+        self.sorted.sort_unstable();
+        let Some(pair) = self.sorted.windows(2).find(|pair| pair[0] == pair[1]) else { return Ok(()) };
+        let same = rules.iter().find(|rule| key(rule) == Some(pair[0]));
+        let address = same.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |rule| rule.address);
+        Err(RuleError::Duplicate { address, port: pair[0].1 })
     }
 
     /// Returns the verdict for a TCP packet.
@@ -216,20 +234,6 @@ impl Classifier {
 
 /// A value beyond all ports, which marks an egress address in the table of services.
 const EGRESS_PORT: u32 = 1 << 16;
-
-fn check_distinct(rules: &[Rule]) -> Result<(), RuleError> {
-    for (at, rule) in rules.iter().enumerate() {
-        let Target::Service { port, .. } = rule.target else { continue };
-        let same = |other: &Rule| {
-            other.address == rule.address
-                && matches!(other.target, Target::Service { port: p, .. } if p == port)
-        };
-        if rules[..at].iter().any(same) {
-            return Err(RuleError::Duplicate { address: rule.address, port });
-        }
-    }
-    Ok(())
-}
 
 #[cfg(test)]
 mod tests {

@@ -115,3 +115,35 @@ fn a_wrong_policy_is_refused_and_the_one_in_force_stays() {
     assert_eq!(cluster.casualties(), "");
     cluster.stop().unwrap();
 }
+
+/// Returns the demo's policy with `count` services more, each with an address and a pool of its own.
+fn large_policy(count: usize) -> String {
+    let service = |n: usize| {
+        let (high, low) = (n / 250, n % 250 + 1);
+        format!("  - {{name: s{n}, vip: 10.80.{high}.{low}, port: 80, pool: [{{node: an-{n}, port: 80}}]}}\n")
+    };
+    let services: String = (0..count).map(service).collect();
+    configs::policy().replacen("services:\n", &format!("services:\n{services}"), 1)
+}
+
+#[test]
+fn ten_thousand_services_apply() {
+    let Some(mut cluster) = testing::lay_out("large") else { return };
+    cluster.serve().unwrap();
+    let path = cluster.scratch().join("large.yaml");
+    fs::write(&path, large_policy(10_000)).unwrap();
+    let path = path.to_string_lossy().into_owned();
+    let began = std::time::Instant::now();
+    cluster.cspctl(&["policy", "apply", "--timeout", "60", &path]).unwrap();
+    println!("10,000 services in force after {:.1} s", began.elapsed().as_secs_f64());
+    for tier in [Tier::NetworkNode, Tier::ProxyNode] {
+        assert_eq!(in_force(&cluster, tier), generation(&cluster) as f64, "{}", tier.daemon());
+    }
+    cluster.wait_answer("1KiB").unwrap();
+    // A daemon that restarts reads it again.
+    cluster.daemon(Tier::NetworkNode).unwrap().stop().unwrap();
+    cluster.start(Tier::NetworkNode).unwrap();
+    cluster.wait_served().unwrap();
+    assert_eq!(cluster.casualties(), "");
+    cluster.stop().unwrap();
+}

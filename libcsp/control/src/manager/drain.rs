@@ -1,7 +1,7 @@
 //! Draining nodes, and taking them back into service.
 
 use csp_types::NodeId;
-use etcd_client::{Txn, TxnOp};
+use etcd_client::TxnOp;
 
 use super::{ManagerError, PolicyManager, json};
 use crate::drain::DrainRecord;
@@ -17,11 +17,6 @@ impl PolicyManager {
             true => TxnOp::put(key, json(&DrainRecord { since_unix_ms: unix_ms() }), None),
             false => TxnOp::delete(key, None),
         };
-        let conditions: Vec<_> = self.fence_holds().into_iter().collect();
-        if self.client.txn(Txn::new().when(conditions).and_then([change])).await?.succeeded() {
-            return Ok(());
-        }
-        self.check_fence().await?;
-        Err(ManagerError::FenceLost)
+        self.fenced_txn([change]).await
     }
 }

@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use csp_types::{Prefix, ProgramName};
 
 use super::{
-    ACCESS_MAX, API_VERSION, DESTINATIONS_MAX, EGRESS_MAX, POOL_MAX, SERVICE_NAME_LEN_MAX, SERVICES_MAX,
+    ACCESS_MAX, API_VERSION, DESTINATIONS_MAX, EGRESS_MAX, MEMBERS_MAX, POOL_MAX, SERVICE_NAME_LEN_MAX,
+    SERVICES_MAX,
 };
 use super::{Egress, PROGRAMS_MAX, Policy, Service};
 use crate::config::Problems;
@@ -24,6 +25,12 @@ impl Policy {
             check_service(service, &format!("services[{index}]"), problems);
         }
         self.check_services_are_distinct(problems);
+        let members: HashSet<_> = self.services.iter().flat_map(|service| &service.pool).collect();
+        if members.len() > MEMBERS_MAX {
+            let message =
+                format!("the pools have {} members; allowed are {MEMBERS_MAX} in all", members.len());
+            problems.add("services", message);
+        }
         for (index, egress) in self.egress.iter().enumerate() {
             check_egress(egress, &format!("egress[{index}]"), problems);
         }

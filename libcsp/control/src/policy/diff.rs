@@ -1,5 +1,7 @@
 //! The difference of two policies, for people.
 
+use std::collections::{HashMap, HashSet};
+
 use csp_types::Prefix;
 
 use super::{Egress, Policy, PoolMember, ProgramRule, Service, TcpOptions};
@@ -7,14 +9,16 @@ use super::{Egress, Policy, PoolMember, ProgramRule, Service, TcpOptions};
 /// Lines that lead from `old` to `new`.
 pub(super) fn diff(old: &Policy, new: &Policy) -> Vec<String> {
     let mut lines = Vec::new();
+    let before: HashSet<&str> = old.services.iter().map(|service| service.name.as_str()).collect();
+    let now: HashMap<&str, &Service> =
+        new.services.iter().map(|service| (service.name.as_str(), service)).collect();
     for service in &old.services {
-        match new.services.iter().find(|other| other.name == service.name) {
+        match now.get(service.name.as_str()) {
             None => lines.push(format!("- service {}", summary(service))),
             Some(other) => changes(service, other, &mut lines),
         }
     }
-    let added =
-        new.services.iter().filter(|service| old.services.iter().all(|other| other.name != service.name));
+    let added = new.services.iter().filter(|service| !before.contains(service.name.as_str()));
     lines.extend(added.map(|service| format!("+ service {}", summary(service))));
     let gone = old.egress.iter().filter(|egress| !new.egress.contains(egress));
     lines.extend(gone.map(|egress| format!("- egress {}", egress_summary(egress))));

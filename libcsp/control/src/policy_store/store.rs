@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::packed::{self, Header};
 use super::{AckState, ActivePolicy, GenerationRecord, NodeAck, PolicySource};
 use crate::daemon::PolicyCheck;
 use crate::follow::{Entry, KeyChange};
@@ -12,11 +13,25 @@ use crate::policy::Policy;
 /// A generation as it was read: usable, or why not.
 type Checked = Result<GenerationRecord, String>;
 
+/// What is known of a generation.
+enum Known {
+    /// Its record.
+    Read(Checked),
+    /// Its header: the record is read when it is needed.
+    Packed(Header),
+}
+
+impl Known {
+    fn is_packed_as(&self, header: &Header) -> bool {
+        matches!(self, Known::Packed(now) if now == header)
+    }
+}
+
 /// The policy as one node sees it.
 pub(super) struct Store {
     check: PolicyCheck,
     incarnation: u64,
-    generations: BTreeMap<u64, Checked>,
+    generations: BTreeMap<u64, Known>,
     active_key: Option<u64>,
     /// The newest generation that was looked at, with its hash: staged once only.
     staged: Option<(u64, String)>,
@@ -90,6 +105,27 @@ impl Store {
         self.settle();
     }
 
+    /// Returns the packed generations that this node needs: the newest, to stage it, and the active one.
+    pub(super) fn wanted(&self) -> Vec<Header> {
+        let newest = self.generations.last_key_value().map(|(number, _)| *number);
+        let header = |number: u64| match self.generations.get(&number) {
+            Some(Known::Packed(header)) => Some(header.clone()),
+            _ => None,
+        };
+        let active = self.active_key.filter(|number| Some(*number) != newest);
+        newest.into_iter().chain(active).filter_map(header).collect()
+    }
+
+    /// Processes a packed generation that was read, or the reason why it cannot be used.
+    pub(super) fn unpacked(&mut self, header: &Header, record: Checked) {
+        let checked = record.and_then(|record| (self.check)(&record.policy).map(|()| record));
+        match self.generations.get_mut(&header.generation) {
+            Some(known @ Known::Packed(_)) if known.is_packed_as(header) => *known = Known::Read(checked),
+            _ => return, // deleted or replaced meanwhile
+        }
+        self.settle();
+    }
+
     /// Records whether the daemon applied a generation; returns the generation to keep as last-known-good.
     pub(super) fn applied(
         &mut self,
@@ -118,7 +154,10 @@ impl Store {
     }
 
     fn created_unix_ms(&self, generation: u64, hash: &str) -> u64 {
-        let known = self.generations.get(&generation).and_then(|checked| checked.as_ref().ok());
+        let known = match self.generations.get(&generation) {
+            Some(Known::Read(Ok(record))) => Some(record),
+            _ => None,
+        };
         known
             .filter(|record| record.hash == hash)
             .map_or_else(crate::registry::unix_ms, |record| record.created_unix_ms)
@@ -149,14 +188,19 @@ impl Store {
                 }
             }
         } else if let Some(number) = generation_number(&key) {
-            self.generations.insert(number, self.checked(number, &key, &text));
+            let known = match packed::header(&text) {
+                Some(header) if header.generation == number => Known::Packed(header),
+                Some(header) => Known::Read(Err(misnamed(&key, header.generation))),
+                None => Known::Read(self.checked(number, &key, &text)),
+            };
+            self.generations.insert(number, known);
         }
     }
 
     fn checked(&self, number: u64, key: &str, text: &str) -> Checked {
         let record = GenerationRecord::from_json(text, key)?;
         if record.generation != number {
-            return Err(format!("{key}: says that it is generation {}", record.generation));
+            return Err(misnamed(key, record.generation));
         }
         (self.check)(&record.policy)?;
         Ok(record)
@@ -167,8 +211,9 @@ impl Store {
         self.stage_newest();
         let Some(number) = self.active_key else { return };
         let (hash, current) = match self.generations.get(&number) {
-            Some(Ok(record)) => (record.hash.clone(), active(record, PolicySource::Etcd)),
-            Some(Err(error)) => {
+            Some(Known::Read(Ok(record))) => (record.hash.clone(), active(record, PolicySource::Etcd)),
+            Some(Known::Packed(_)) => return, // it is being read
+            Some(Known::Read(Err(error))) => {
                 let error = error.clone();
                 return self.acknowledge(number, AckState::Refused, error, String::new());
             }
@@ -187,7 +232,7 @@ impl Store {
     }
 
     fn stage_newest(&mut self) {
-        let Some((&number, checked)) = self.generations.last_key_value() else { return };
+        let Some((&number, Known::Read(checked))) = self.generations.last_key_value() else { return };
         let hash = checked.as_ref().map_or(String::new(), |record| record.hash.clone());
         if self.staged.as_ref().is_some_and(|(staged, of)| *staged == number && *of == hash) {
             return;
@@ -208,6 +253,10 @@ fn active(record: &GenerationRecord, source: PolicySource) -> ActivePolicy {
         policy: Arc::new(record.policy.clone()),
         source,
     }
+}
+
+fn misnamed(key: &str, generation: u64) -> String {
+    format!("{key}: says that it is generation {generation}")
 }
 
 fn generation_number(key: &str) -> Option<u64> {

@@ -7,9 +7,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::packed::Header;
 use super::store::Store;
 use super::{ActivePolicy, NodeAck};
-use crate::client::{Backoff, EtcdClient};
+use crate::client::{Backoff, ChunksError, EtcdClient};
 use crate::daemon::PolicyCheck;
 use crate::error::ControlError;
 use crate::follow::{Entry, Follower, KeyChange, follow};
@@ -29,6 +30,8 @@ struct Shared {
     file: LastKnownGood,
     policy: watch::Sender<Option<ActivePolicy>>,
     ack: watch::Sender<Option<NodeAck>>,
+    /// The packed generations to read.
+    wanted: watch::Sender<Vec<Header>>,
     status: StatusCell,
 }
 
@@ -46,8 +49,10 @@ pub(crate) fn start(
     let (policy, policy_receiver) = watch::channel(None);
     let (ack, ack_receiver) = watch::channel(None);
     let store = Mutex::new(Store::new(check, record.incarnation));
-    let shared = Arc::new(Shared { store, file, policy, ack, status: status.clone() });
+    let (wanted, wanted_receiver) = watch::channel(Vec::new());
+    let shared = Arc::new(Shared { store, file, policy, ack, wanted, status });
     tasks.spawn(follow(client.clone(), keys::POLICY, PolicyFollower { shared: Arc::clone(&shared) }));
+    tasks.spawn(read_packed(client.clone(), wanted_receiver, Arc::clone(&shared)));
     tasks.spawn(acknowledge(client.clone(), keys::ack(&record.id), ack_receiver));
     Ok((PolicyTasks { shared }, policy_receiver))
 }
@@ -107,6 +112,12 @@ impl Shared {
             differs
         };
         self.ack.send_if_modified(changed);
+        self.wanted.send_if_modified(|wanted| {
+            let now = store.wanted();
+            let differs = *wanted != now;
+            *wanted = now;
+            differs
+        });
         let (staged, active) = store.generations();
         self.status.update(|status| {
             status.staged_generation = staged;
@@ -143,6 +154,32 @@ impl Follower for PolicyFollower {
             status.policy_synced = false;
             status.sync_problem = reason.to_owned();
         });
+    }
+}
+
+/// Reads packed generations that are wanted, and again until that succeeds or they are wanted no longer.
+async fn read_packed(client: EtcdClient, mut wanted: watch::Receiver<Vec<Header>>, shared: Arc<Shared>) {
+    let mut backoff = Backoff::default();
+    while wanted.changed().await.is_ok() {
+        // The list changes with each generation that is read.
+        loop {
+            let first = wanted.borrow_and_update().first().cloned();
+            let Some(header) = first else { break };
+            let record = match client.chunks(&header).await {
+                Ok(chunks) => header.unpack(&chunks),
+                // A header that is wrong is not read again.
+                Err(ChunksError::Wrong(reason)) => Err(reason),
+                Err(ChunksError::Etcd(error)) => {
+                    tracing::warn!(%error, generation = header.generation, "cannot read the policy, trying again");
+                    tokio::time::sleep(backoff.next()).await;
+                    continue;
+                }
+            };
+            backoff.reset();
+            let mut store = shared.store();
+            store.unpacked(&header, record);
+            shared.publish(&store);
+        }
     }
 }
 

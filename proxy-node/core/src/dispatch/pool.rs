@@ -36,8 +36,9 @@ use listener::Listener;
 pub use owner::Claim;
 use place::Place;
 
-/// Largest number of members that one proxy worker keeps, named by policy or announced by applications.
-pub const MEMBERS_MAX: usize = 4096;
+/// Largest number of members that one proxy worker keeps, named by policy (at most half of them) or announced by
+/// applications.
+pub const MEMBERS_MAX: usize = 65_536;
 /// Largest number of listeners (processes) of one member.
 pub const LISTENERS_PER_MEMBER_MAX: usize = 1024;
 

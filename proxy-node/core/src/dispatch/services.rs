@@ -144,7 +144,7 @@ impl Services {
         }
         self.by_address = listen.iter().copied().collect();
         known.into_iter().for_each(|number| self.remove_if_over(number, pools));
-        let gone = before.into_iter().filter(|a| !listen.iter().any(|(l, _)| l == a)).collect();
+        let gone = before.into_iter().filter(|address| !self.by_address.contains_key(address)).collect();
         (listen, gone)
     }
 
