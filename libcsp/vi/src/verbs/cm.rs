@@ -346,9 +346,6 @@ impl VerbsProvider {
         let config = self.ends.get(vi).ok_or(ViError::Unknown("VI"))?.config;
         self.create_queue(vi, config.send_depth)?;
         let Some(end) = self.ends.get_mut(vi) else { return Ok(()) };
-        if let Some(Some(device)) = self.devices.get(end.device) {
-            end.allocate_body(self.api, device)?;
-        }
         let hello = frame::hello(&config);
         let Some(queue) = &end.queue else { return Ok(()) };
         let mut parameters = parameters(queue, &hello);
@@ -357,9 +354,12 @@ impl VerbsProvider {
         check("rdma_connect", unsafe { (self.api.connect)(end.id, &raw mut parameters) })
     }
 
-    /// Completes the connection when the listener has answered, and sends the request for the VI.
+    /// Completes the connection when the listener has answered, and sends the request for the VI. The VI's memory is
+    /// registered now and not earlier: registration blocks this thread, and a peer that is dead does not answer.
     fn on_connect_response(&mut self, vi: u64) -> Result<(), ViError> {
         let Some(end) = self.ends.get_mut(vi) else { return Ok(()) };
+        let Some(Some(device)) = self.devices.get(end.device) else { return Err(ViError::NotConnected) };
+        end.allocate_body(self.api, device)?;
         let (id, Some(queue), Some(body)) = (end.id, &mut end.queue, &end.body) else { return Ok(()) };
         queue.transition(id, ibv::QPS_RTR)?;
         queue.transition(id, ibv::QPS_RTS)?;
