@@ -50,6 +50,9 @@ class Cluster:
 
     def boot(self):
         run("mount", "--make-rprivate", "/")
+        # systemd-nspawn keeps a directory for each host there.
+        pathlib.Path("/run/systemd").mkdir(exist_ok=True)
+        run("mount", "-t", "tmpfs", "tmpfs", "/run/systemd")
         self.network = Network()
         key = self.directory / "key"
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key)

@@ -11,6 +11,8 @@ from transcript import Failed
 
 BOOT_S = 60
 COMMAND_S = 60
+# With --keep-unit systemd-nspawn leaves it to its caller to start it again when the host reboots.
+EXIT_REBOOT = 133
 # The harness on the two networks. It is no member of the cluster.
 SAN_GATEWAY, LAN_GATEWAY = "10.77.0.254/24", "10.76.0.254/24"
 CAPABILITIES = "CAP_NET_ADMIN,CAP_NET_RAW,CAP_BPF,CAP_IPC_LOCK,CAP_PERFMON,CAP_SYS_NICE"
@@ -126,7 +128,9 @@ class Host:
         """Waits until the host answers with another boot than `old_boot`, and its start has ended. Returns its boot."""
         deadline = time.monotonic() + BOOT_S
         while time.monotonic() < deadline:
-            if self.process.poll() is not None:
+            if self.process.poll() == EXIT_REBOOT:
+                self.boot()
+            elif self.process.poll() is not None:
                 raise Failed(f"{self.name} ended with status {self.process.returncode}; see {self.log}")
             try:
                 state = self.ssh(BOOT_QUESTION, timeout=10, check=False).stdout.split()
