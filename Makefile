@@ -20,6 +20,8 @@ PACKAGES_CPYTHON := python3.11 libpython3.11-testsuite
 # Compilers and checkers of the C API's tests.
 # What makes packages: debhelper, and manual pages from --help.
 PACKAGES_DEB := debhelper dpkg-dev help2man
+# Hosts that boot, and what deploys onto them.
+PACKAGES_DEPLOY := mmdebstrap systemd-container ansible-core openssh-client iproute2 util-linux curl
 PACKAGES_CAPI := binutils g++ clang mandoc pkgconf
 
 CARGO ?= cargo
@@ -84,6 +86,11 @@ install: packages-deb ## everything to PREFIX (/usr/local), below DESTDIR: progr
 deb: packages-deb ## Debian packages in target/deb (PROFILE=release is faster)
 	$(CARGO) build --profile $(PROFILE) --locked $(SHIPPED)
 	@packaging/deb.sh $(dir $(RELEASE))$(PROFILE) $(dir $(RELEASE))deb
+
+.PHONY: test-deploy
+test-deploy: deb ## the Ansible collection against seven booted hosts: install, upgrade, reboot, etcd away, nodes in and out (root, 30 minutes; DEPLOY=...)
+	@tests/setup/packages.sh $(PACKAGES_DEPLOY)
+	@python3 tests/deploy/run.py --debs $(dir $(RELEASE))deb $(DEPLOY)
 
 .PHONY: install-libcsp
 install-libcsp: packages-build ## libcsp.so, libcsp.a, csp.h, csp.pc and the manual to PREFIX (/usr/local), below DESTDIR
