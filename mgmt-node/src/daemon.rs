@@ -133,7 +133,12 @@ async fn serve(
     let metrics = Exposition::new();
     metrics.register(BuildInfo::new(Role::MgmtNode.as_str(), &cluster.id));
     metrics.register(ClusterMetrics(cluster.clone()));
-    let options = AdminOptions { metrics, readiness, node, routes: server::router(cluster) };
+    let options = AdminOptions {
+        metrics,
+        readiness,
+        node,
+        routes: server::router(cluster, config.names.as_slice().into()),
+    };
     let ended = match AdminServer::start(config.admin.listen, options).await {
         Ok(admin) => {
             tracing::info!(address = %admin.address(), "API and operations page are served");

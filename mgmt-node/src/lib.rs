@@ -10,6 +10,7 @@ pub mod cli;
 pub mod config;
 pub mod daemon;
 pub mod fanout;
+mod guard;
 pub mod leader;
 pub mod limits;
 pub mod metrics;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
 use axum::{Json, Router};
@@ -15,6 +16,7 @@ use csp_control::{ConfigError, ManagerError, Policy, PolicyManager, keys};
 use csp_types::{NodeId, Role};
 use serde::Deserialize;
 
+use crate::guard::{Names, guard};
 use crate::leader::Leadership;
 use crate::limits::{ACK_TIMEOUT_S, ACK_TIMEOUT_S_MAX, FLOWS_MAX, POLICY_LEN_MAX, RECENT_MAX, WAIT_S_MAX};
 use crate::policy_view;
@@ -27,8 +29,8 @@ type Shared = State<Arc<Cluster>>;
 const CONTENT_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
                               img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// All routes.
-pub fn router(cluster: Arc<Cluster>) -> Router {
+/// All routes, behind the [guard](crate::guard).
+pub fn router(cluster: Arc<Cluster>, names: Names) -> Router {
     Router::new()
         .route("/", get(|| async { page("text/html; charset=utf-8", include_str!("../web/index.html")) }))
         .route(
@@ -55,6 +57,7 @@ pub fn router(cluster: Arc<Cluster>) -> Router {
         .route("/api/v1/policy/generations/{n}", get(generation))
         .route("/api/v1/policy/generations/{n}/policy", get(generation_policy))
         .layer(DefaultBodyLimit::max(POLICY_LEN_MAX))
+        .layer(from_fn_with_state(names, guard))
         .with_state(cluster)
 }
 

@@ -1,6 +1,7 @@
 //! How the control plane of this node stands, kept by its tasks together.
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// State of the control plane, for `/readyz` and metrics.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -15,6 +16,8 @@ pub struct ControlStatus {
     pub policy_synced: bool,
     /// Why one of them does not, for people; empty when both do.
     pub sync_problem: String,
+    /// Since when one of them does not; `None` while both do.
+    pub stale_since: Option<Instant>,
     /// The generation that was checked and acknowledged last; 0 for none.
     pub staged_generation: u64,
     /// The generation in force at this node; 0 for none.
@@ -50,6 +53,10 @@ impl StatusCell {
         self.0.send_if_modified(|status| {
             let before = status.clone();
             change(status);
+            match status.synced() {
+                true => status.stale_since = None,
+                false => _ = status.stale_since.get_or_insert_with(Instant::now),
+            }
             *status != before
         });
     }

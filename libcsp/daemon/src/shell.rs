@@ -182,6 +182,9 @@ fn set_readiness(readiness: &Readiness, status: &ControlStatus) {
 }
 
 fn policy_metrics(out: &mut MetricWriter, status: &ControlStatus) {
+    let stale = status.stale_since.map_or(0.0, |since| since.elapsed().as_secs_f64());
+    let help = "How long membership or policy have not followed etcd; 0 while both do";
+    out.gauge("csp_control_stale_seconds", help, &[], stale);
     let help = "Policy generation by state";
     out.gauge("csp_policy_generation", help, &[("state", "staged")], status.staged_generation as f64);
     out.gauge("csp_policy_generation", help, &[("state", "active")], status.active_generation as f64);

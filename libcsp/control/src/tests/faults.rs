@@ -7,6 +7,7 @@ use etcd_client::{CompactionOptions, WatchOptions};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
+use crate::ControlStatus;
 use crate::client::EtcdClient;
 use crate::etcd_process::EtcdProcessError;
 use crate::follow::{Entry, Follower, KeyChange, watch_until_lost};
@@ -77,8 +78,8 @@ async fn a_node_that_was_cut_off_catches_up_after_history_was_compacted() {
     let leaver = etcd.node("pn-1", Role::ProxyNode).await.unwrap();
     until("pn-1 is there", &mut cut_off.membership, |membership| membership.nodes.len() == 2).await;
     network.cut();
-    until("the cut shows", &mut cut_off.status, |status| !status.membership_synced && !status.policy_synced)
-        .await;
+    let cut = |status: &ControlStatus| !status.membership_synced && !status.policy_synced;
+    assert!(until("the cut shows", &mut cut_off.status, cut).await.stale_since.is_some());
     // Meanwhile: one goes, one comes, a policy is published, and history is thrown away.
     let client = leaver.client();
     leaver.shutdown().await;
