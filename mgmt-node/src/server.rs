@@ -29,7 +29,7 @@ type Shared = State<Arc<Cluster>>;
 const CONTENT_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
                               img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// All routes, behind the [guard](crate::guard).
+/// All routes, behind the guard.
 pub fn router(cluster: Arc<Cluster>, names: Names) -> Router {
     Router::new()
         .route("/", get(|| async { page("text/html; charset=utf-8", include_str!("../web/index.html")) }))
