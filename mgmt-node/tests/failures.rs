@@ -49,7 +49,8 @@ async fn a_follower_sends_changes_to_the_leader_and_takes_over_when_it_stops() {
     assert!(applied.out.contains("generation 1 is active"), "{applied:?}");
     let client = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build();
     let url = second.url() + "/api/v1/policy";
-    let answer = client.expect("client").post(url).body(policy("web", 81)).send().await.expect("answer");
+    let request = client.expect("client").post(url).header("content-type", "application/yaml");
+    let answer = request.body(policy("web", 81)).send().await.expect("answer");
     assert_eq!(answer.status(), 307);
     let body: serde_json::Value = answer.json().await.expect("JSON");
     assert_eq!(body["leader"], json!({"id": "mgmt-1", "url": first.url()}));

@@ -121,7 +121,6 @@ impl Tcb {
             segment.flags = Flags(segment.flags.0 & !Flags::SYN.0);
             segment.seq = segment.seq.plus(1);
         }
-        segment.ack = self.path.without_probe(segment.ack, self.snd_nxt);
         self.validate(cx, &segment)?;
         self.last_received = cx.now;
         self.keepalive_probes = 0;

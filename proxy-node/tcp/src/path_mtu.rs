@@ -64,14 +64,6 @@ impl PathMtu {
         }
     }
 
-    /// Returns `ack` without the bytes that only a probe has carried: at most SND.NXT. The bytes that follow a probe may
-    /// remain unsent for long, if a timeout or a closed window comes between. A peer that has received the probe
-    /// acknowledges them nevertheless, and must not be taken for one that acknowledges data never sent.
-    pub fn without_probe(&self, ack: Seq, snd_nxt: Seq) -> Seq {
-        let probed = self.probe_end.since(snd_nxt) <= u32::from(u16::MAX);
-        if probed && ack.after(snd_nxt) && !ack.after(self.probe_end) { snd_nxt } else { ack }
-    }
-
     /// The next size to probe: the ceiling first, then the middle of the remaining range.
     fn candidate(&self, known: u16) -> u16 {
         if self.search_high == self.ceiling {
@@ -223,30 +215,6 @@ impl Tcb {
         } else {
             let until = cx.now + cx.config.path_mtu_age;
             cx.paths.set(ip, self.mss_limit + headers(ip.is_ipv4()), until);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_acknowledgement_of_a_probe_covers_only_what_was_sent() {
-        let nxt = Seq(u32::MAX - 100);
-        let path = PathMtu { probe_end: nxt.plus(1_448), ..PathMtu::new(1_460) };
-        for (ack, expected) in [
-            (nxt.minus(500), nxt.minus(500)),
-            (nxt, nxt),
-            (nxt.plus(1), nxt),
-            (nxt.plus(1_448), nxt),
-            (nxt.plus(1_449), nxt.plus(1_449)),
-        ] {
-            assert_eq!(path.without_probe(ack, nxt), expected, "{ack:?}");
-        }
-        // The data has been sent since, or the probe is long past.
-        for nxt in [nxt.plus(1_448), nxt.plus(1 << 20), nxt.plus(u32::MAX / 2 + 70_000)] {
-            assert_eq!(path.without_probe(nxt.plus(7), nxt), nxt.plus(7), "{nxt:?}");
         }
     }
 }
