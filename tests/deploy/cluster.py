@@ -110,7 +110,7 @@ class Cluster:
             raise Failed(f"{playbook} has not ended within {timeout} s; see {log.name}") from error
         text = log.read_text(encoding="utf-8")
         if (done.returncode != 0) != fails:
-            tail = "\n".join(line for line in text.splitlines() if line.startswith(("fatal", "failed", "[ERROR")))[-3000:]
+            tail = "\n".join(line for line in text.splitlines() if line.startswith(("fatal", "failed", "[ERROR")))[-1500:]
             raise Failed(f"{playbook} ended with status {done.returncode}; see {log.name}\n{tail}")
         return recap(text), text
 
