@@ -38,6 +38,11 @@ class Cluster:
         self.variables = {
             "csp_package_dir": str(directory / "packages"),
             "csp_ready_timeout_s": 60,
+            # Hosts that share a kernel are one host to daemons, which would use shared memory: with ProtectProc= they see the kernel's
+            # boot id instead of the one that systemd-nspawn gives to the host.
+            "network_node_san_provider": "ucx",
+            "proxy_node_san_provider": "ucx",
+            "app_node_san_provider": "ucx",
             "network_node_lan": [{"interface": "lan0", "on_link": ["10.76.0.0/24"]}],
             "proxy_node_capacity": {"connections": 4096, "buffers_mib": 256},
             "app_node_services": ["nginx"],
@@ -64,7 +69,7 @@ class Cluster:
             host.wait_booted()
 
     def ssh_config(self):
-        common = "StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\nLogLevel ERROR\nUser root\nConnectTimeout 5\n"
+        common = "StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\nBatchMode yes\nLogLevel ERROR\nUser root\nConnectTimeout 5\n"
         common += f"IdentityFile {self.directory}/key\nIdentitiesOnly yes\nServerAliveInterval 5\nServerAliveCountMax 3\n"
         return "".join(f"Host {host.name}\n  HostName {host.address}\n" for host in self.everyone()) + "Host *\n" + common
 
@@ -104,13 +109,20 @@ class Cluster:
         try:
             with open(log, "w", encoding="utf-8") as output:
                 done = subprocess.run(
-                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, timeout=timeout, check=False
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env=environment,
+                    timeout=timeout,
+                    check=False,
+                    start_new_session=True,
                 )
         except subprocess.TimeoutExpired as error:
             raise Failed(f"{playbook} has not ended within {timeout} s; see {log.name}") from error
         text = log.read_text(encoding="utf-8")
         if (done.returncode != 0) != fails:
-            tail = "\n".join(line for line in text.splitlines() if line.startswith(("fatal", "failed", "[ERROR")))[-3000:]
+            tail = "\n".join(line for line in text.splitlines() if line.startswith(("fatal", "failed", "[ERROR")))[-1500:]
             raise Failed(f"{playbook} ended with status {done.returncode}; see {log.name}\n{tail}")
         return recap(text), text
 

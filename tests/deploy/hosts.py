@@ -94,7 +94,7 @@ class Host:
     def boot(self):
         command = ["systemd-nspawn", "--quiet", "--boot", f"--directory={self.directory / 'merged'}", f"--machine={self.name}"]
         command += ["--register=no", "--keep-unit", "--console=read-only", "--link-journal=no", "--resolv-conf=off"]
-        command += ["--timezone=off", "--system-call-filter=bpf perf_event_open", f"--capability={CAPABILITIES}"]
+        command += ["--timezone=off", "--system-call-filter=bpf perf_event_open pidfd_getfd kcmp", f"--capability={CAPABILITIES}"]
         for bridge, address in [("san", self.san), ("lan", self.lan)]:
             if address is not None:
                 command.append(f"--network-veth-extra={bridge}-{self.name}:{bridge}0")
@@ -117,7 +117,7 @@ class Host:
         if "input" not in options:
             options["stdin"] = subprocess.DEVNULL
         try:
-            done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=False, **options)
+            done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=False, start_new_session=True, **options)
         except subprocess.TimeoutExpired as error:
             raise Failed(f"{self.name}: {command}: no end within {timeout} s") from error
         if check and done.returncode:

@@ -121,6 +121,7 @@ def inside(args):
         scenario.run(cluster, transcript, [step for step in args.steps.split(",") if step])
     except Failed as error:
         transcript.failure(error)
+    if transcript.failed:
         cluster.save_journals()
     if args.keep:
         print(f"\nThe hosts run until Ctrl-C. Look around from another terminal:\n{cluster.how_to_enter()}")

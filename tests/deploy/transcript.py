@@ -30,7 +30,7 @@ class Transcript:
 
     def failure(self, error):
         self.failed = True
-        print(f"\n✗ {error}")
+        print(f"    {error}")
 
     def summary(self):
         passed = "some step failed" if self.failed else "all steps passed"
