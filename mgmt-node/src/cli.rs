@@ -12,6 +12,8 @@ mod key;
 mod ladder;
 mod observe;
 mod paint;
+mod pki;
+mod pki_args;
 mod policy;
 mod table;
 
@@ -59,6 +61,7 @@ async fn run(cli: Cli) -> Result<(), CliError> {
     match cli.command {
         Command::Key(KeyCommand::Generate { file }) => return key::generate(file.as_deref()),
         Command::Completions { shell } => return completions(shell),
+        Command::Pki(args) => return pki::run(args, cli.output, Paint::for_stdout()),
         _ => {}
     }
     let context =
@@ -75,7 +78,7 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Policy(PolicyCommand::History) => policy::history(&context).await,
         Command::Drain(args) => drain::drain(&context, args).await,
         Command::Resume { node } => drain::resume(&context, &node).await,
-        Command::Key(_) | Command::Completions { .. } => Ok(()),
+        Command::Key(_) | Command::Pki(_) | Command::Completions { .. } => Ok(()),
     }
 }
 
@@ -89,13 +92,22 @@ struct Context {
 impl Context {
     /// Prints `value` as JSON, or as the text that `table` makes of it.
     fn show<T: Serialize>(&self, value: &T, table: impl FnOnce(&T) -> String) -> Result<(), CliError> {
-        match self.output {
-            Output::Table => put(&table(value)),
-            Output::Json => {
-                let text = serde_json::to_string_pretty(value)
-                    .map_err(|e| CliError::Protocol(format!("cannot write JSON: {e}")))?;
-                put(&(text + "\n"))
-            }
+        show_as(self.output, value, table)
+    }
+}
+
+/// Prints `value` as JSON, or as the text that `table` makes of it.
+fn show_as<T: Serialize>(
+    output: Output,
+    value: &T,
+    table: impl FnOnce(&T) -> String,
+) -> Result<(), CliError> {
+    match output {
+        Output::Table => put(&table(value)),
+        Output::Json => {
+            let text = serde_json::to_string_pretty(value)
+                .map_err(|e| CliError::Protocol(format!("cannot write JSON: {e}")))?;
+            put(&(text + "\n"))
         }
     }
 }

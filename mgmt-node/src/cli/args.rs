@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use super::pki_args::PkiArgs;
+
 const AFTER_HELP: &str = "\
 Examples:
   cspctl nodes                              members of the cluster and how they are
@@ -17,14 +19,16 @@ Exit codes:
    0  done
    1  failed: refused by a node, timed out, not found; `policy diff`: the policies differ
   64  the command line is wrong
-  65  the policy file is wrong; all mistakes are listed, each as FILE:LINE:COLUMN
+  65  the policy file is wrong; all mistakes are listed, each as FILE:LINE:COLUMN; the CA folder is damaged
   66  a file cannot be read
   69  the server does not answer, or has no etcd or leader at this time
   70  the server answered with something cspctl does not understand
   73  a file cannot be written
+  75  another cspctl works on the CA folder: try again
 
 Environment:
   CSP_SERVER   management node's URL when --server is not given
+  CSP_PKI      CA folder when --dir is not given
   NO_COLOR     no colours, also on a terminal
   COLUMNS      width of drawings (default: the terminal's, else 100)
 
@@ -100,6 +104,10 @@ pub enum Command {
     /// Make cluster keys
     #[command(subcommand)]
     Key(KeyCommand),
+    /// Keep the cluster's certificate authority: a folder on the operator's machine
+    ///
+    /// Needs no server. The folder has the keys of the authority: keep it off the cluster's hosts, make backups.
+    Pki(PkiArgs),
     /// Take a proxy node or application node out of service without losing connections
     ///
     /// The node gets no new connections; those that it has continue until they end by themselves. A node that restarts goes on
