@@ -13,7 +13,7 @@ cp -r "$here/debian" "$tree/debian"
 date=$(git -C "$here" log -1 --format=%cD 2> /dev/null || date -R)
 printf 'csp (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md.\n\n -- CSP engineers <csp@example.invalid>  %s\n' \
   "$version" "$date" > "$tree/debian/changelog"
-"$here/install.sh" "$binaries" "$tree/debian/tmp" /usr
+"$here/install.sh" "$binaries" "$tree/installed" /usr
 (cd "$tree" && dpkg-buildpackage --build=binary --unsigned-changes --no-check-builddeps > ../build.log 2>&1) ||
   { tail -30 "$out/build.log" >&2; exit 1; }
 rm -rf "$tree"

@@ -15,6 +15,16 @@ manual() { # SECTION PROGRAM DESCRIPTION
     --output="$root/share/man/man$1/$2.$1" "$binaries/$2"
 }
 
+completions() { # SHELL PROGRAM ARGUMENTS
+  local to
+  case $1 in
+    bash) to=bash-completion/completions/$2 ;;
+    zsh) to=zsh/vendor-completions/_$2 ;;
+    fish) to=fish/vendor_completions.d/$2.fish ;;
+  esac
+  "$binaries/$2" "${@:3}" > "$root/share/$to"
+}
+
 for tier in network-node proxy-node app-node mgmt-node; do
   install -m 755 "$binaries/csp-$tier" "$root/sbin/"
   sed "s|/usr/sbin/|$prefix/sbin/|" "$here/systemd/csp-$tier.service" > "$root/lib/systemd/system/csp-$tier.service"
@@ -28,7 +38,8 @@ manual 1 csp-run "start a program under the socket filter of the Comm Services P
 manual 1 cspctl "show and control a cluster of the Comm Services Platform"
 install -m 644 "$here/sysusers.conf" "$root/lib/sysusers.d/csp.conf"
 install -m 644 "$here/tmpfiles.conf" "$root/lib/tmpfiles.d/csp.conf"
-"$binaries/cspctl" completions bash > "$root/share/bash-completion/completions/cspctl"
-"$binaries/cspctl" completions zsh > "$root/share/zsh/vendor-completions/_cspctl"
-"$binaries/cspctl" completions fish > "$root/share/fish/vendor_completions.d/cspctl.fish"
+for shell in bash zsh fish; do
+  completions "$shell" cspctl completions "$shell"
+  for program in csp-run csp-{network,proxy,app,mgmt}-node; do completions "$shell" "$program" --completions "$shell"; done
+done
 "$here/../libcsp/capi/install.sh" "$binaries/libcsp.a" "$2" "$prefix"

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use csp_app_node::launch::{Launch, Mode};
+use csp_daemon::program::{Shell, print_completions};
 
 /// Starts an unmodified program whose TCP sockets go through the cluster instead of the kernel.
 #[derive(Parser)]
@@ -42,8 +43,11 @@ struct Arguments {
     /// Only report whether the program can be accelerated.
     #[arg(long)]
     check: bool,
+    /// Print a completion script for a shell, for packages.
+    #[arg(long, value_name = "SHELL", hide = true)]
+    completions: Option<Shell>,
     /// The program and its arguments.
-    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM [ARGS]")]
+    #[arg(required_unless_present = "completions", trailing_var_arg = true, value_name = "PROGRAM [ARGS]")]
     command: Vec<OsString>,
 }
 
@@ -55,6 +59,9 @@ fn main() -> ExitCode {
             return ExitCode::from(if error.use_stderr() { 64 } else { 0 });
         }
     };
+    if let Some(shell) = arguments.completions {
+        return print_completions::<Arguments>("csp-run", shell);
+    }
     let mut command = arguments.command.into_iter();
     let program = command.next().unwrap_or_default();
     let launch =

@@ -1,9 +1,11 @@
 //! The main function of a daemon: arguments, configuration file, exit code.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, Parser};
+use clap::{Args, CommandFactory, Parser};
+pub use clap_complete::Shell;
 use csp_control::{ConfigError, exit_code};
 
 use crate::DaemonError;
@@ -12,11 +14,14 @@ use crate::DaemonError;
 #[derive(Args, Debug)]
 pub struct ConfigFile {
     /// The configuration file (YAML).
-    #[arg(long, value_name = "FILE")]
-    pub config: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "completions")]
+    pub config: Option<PathBuf>,
     /// Only check the configuration.
     #[arg(long, alias = "check")]
     pub check_config: bool,
+    /// Print a completion script for a shell, for packages.
+    #[arg(long, value_name = "SHELL", hide = true)]
+    pub completions: Option<Shell>,
 }
 
 /// Parses the arguments as `A`, reads the configuration file that `file` selects from them with `load`, and passes the
@@ -34,7 +39,12 @@ pub fn main<A: Parser, C>(
             return if error.use_stderr() { exit_code::USAGE } else { exit_code::OK }.into();
         }
     };
-    let ConfigFile { config: path, check_config } = file(&arguments);
+    let ConfigFile { config, check_config, completions } = file(&arguments);
+    if let Some(shell) = completions {
+        return print_completions::<A>(program, *shell);
+    }
+    // The parser requires the file unless completions are requested.
+    let path = config.as_deref().unwrap_or(Path::new(""));
     let ended = match load(path) {
         Ok(_) if *check_config => {
             println!("{}: the configuration is right", path.display());
@@ -52,6 +62,19 @@ pub fn main<A: Parser, C>(
             eprintln!("{program}: {error}");
             error.exit_code().into()
         }
+    }
+}
+
+/// Writes the completion script of the command line `A` to standard output. A reader that closes the pipe early is no error.
+pub fn print_completions<A: CommandFactory>(program: &str, shell: Shell) -> ExitCode {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut A::command(), program, &mut script);
+    match std::io::stdout().write_all(&script) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            eprintln!("{program}: the completion script cannot be written: {error}");
+            exit_code::UNAVAILABLE.into()
+        }
+        _ => exit_code::OK.into(),
     }
 }
 

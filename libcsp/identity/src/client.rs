@@ -6,7 +6,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::sign::CertifiedKey;
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
 use crate::credentials::Credentials;
 use crate::peer::Peer;
@@ -16,14 +16,24 @@ use crate::provider;
 #[derive(Debug)]
 pub(crate) struct Follower(pub(crate) Credentials);
 
-pub(crate) fn config(credentials: &Credentials) -> Result<ClientConfig, Error> {
-    let mut config = ClientConfig::builder_with_provider(provider())
-        .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?
+/// Returns a configuration for clients that always uses what is in force. Servers must have a certificate of this cluster
+/// for the address or name that is connected to. Without credentials it trusts no server: only plain HTTP works.
+pub fn client_config(credentials: Option<&Credentials>) -> ClientConfig {
+    let builder = ClientConfig::builder_with_provider(provider());
+    let builder = match builder.with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12]) {
+        Ok(builder) => builder,
+        // ring has cipher suites for both versions.
+        Err(error) => unreachable!("{error}"),
+    };
+    let Some(credentials) = credentials else {
+        return builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
+    };
+    let mut config = builder
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(Follower(credentials.clone())))
         .with_client_cert_resolver(Arc::new(Follower(credentials.clone())));
     config.resumption = Resumption::disabled();
-    Ok(config)
+    config
 }
 
 impl ServerCertVerifier for Follower {

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use rustls::ServerConfig;
 use rustls::pki_types::UnixTime;
-use rustls::{ClientConfig, ServerConfig};
 use tokio::sync::watch;
 
 use crate::client;
@@ -128,12 +128,6 @@ impl Credentials {
     /// Returns the configuration for a server's next connection. Clients may come without a certificate.
     pub fn server_config(&self) -> Arc<ServerConfig> {
         self.current().server_config.clone()
-    }
-
-    /// Returns a configuration for clients that always uses what is in force. Servers must have a certificate of this
-    /// cluster for the address or name that is connected to.
-    pub fn client_config(&self) -> Result<ClientConfig, rustls::Error> {
-        client::config(self)
     }
 
     /// Returns how etcd and others are verified by clients that have a configuration of their own.

@@ -14,6 +14,7 @@ mod peer;
 mod uri;
 
 pub use caller::{Access, Caller};
+pub use client::client_config;
 pub use credentials::{Credentials, CredentialsState};
 pub use folder::{CA, CERTIFICATE, Folder, FolderError, KEY, REVOKED};
 pub use peer::{Peer, PeerError};
