@@ -11,6 +11,7 @@ mod error;
 mod identity;
 mod key;
 mod ladder;
+mod login;
 mod observe;
 mod paint;
 mod pki;
@@ -79,6 +80,7 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Policy(PolicyCommand::Show { generation }) => policy::show(&context, generation).await,
         Command::Policy(PolicyCommand::Diff { file }) => policy::diff(&context, &file).await,
         Command::Policy(PolicyCommand::History) => policy::history(&context).await,
+        Command::Login { role } => login::login(&context, role).await,
         Command::Drain(args) => drain::drain(&context, args).await,
         Command::Resume { node } => drain::resume(&context, &node).await,
         Command::Key(_) | Command::Pki(_) | Command::Completions { .. } => Ok(()),

@@ -106,6 +106,17 @@ pub enum Command {
     ///
     /// Needs no server. The folder has the keys of the authority: keep it off the cluster's hosts, make backups.
     Pki(PkiArgs),
+    /// Open the operations page in a browser: print a link that logs it in
+    ///
+    /// The link can be used once, within a minute. The browser's session lasts 8 hours, and not longer than your certificate; it ends
+    /// when that is revoked. It is a session at this management node only.
+    #[command(after_help = "Examples:\n  cspctl login\n  cspctl login --role operator\n  \
+                            xdg-open \"$(cspctl login)\"\n  cspctl login -o json | jq -r .url")]
+    Login {
+        /// What the browser may do: look, or change policy and drain nodes as well
+        #[arg(long, value_enum, default_value_t = LoginRole::Viewer)]
+        role: LoginRole,
+    },
     /// Take a proxy node or application node out of service without losing connections
     ///
     /// The node gets no new connections; those that it has continue until they end by themselves. A node that restarts goes on
@@ -128,6 +139,15 @@ pub enum Command {
         /// Shell
         shell: Shell,
     },
+}
+
+/// Role of a browser's session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LoginRole {
+    /// May look
+    Viewer,
+    /// May change policy and drain nodes, too
+    Operator,
 }
 
 /// `cspctl policy ...`
