@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use super::etcd::EtcdCommand;
+
 const AFTER_HELP: &str = "\
 Examples:
   cspctl nodes                              members of the cluster and how they are
@@ -98,6 +100,9 @@ pub enum Command {
     /// Make cluster keys
     #[command(subcommand)]
     Key(KeyCommand),
+    /// Set up etcd's users
+    #[command(subcommand)]
+    Etcd(EtcdCommand),
     /// Take a proxy node or application node out of service without losing connections
     ///
     /// The node gets no new connections; those that it has continue until they end by themselves. A node that restarts goes on
