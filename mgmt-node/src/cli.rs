@@ -8,6 +8,7 @@ mod client;
 mod diff;
 mod drain;
 mod error;
+mod etcd;
 mod identity;
 mod key;
 mod ladder;
@@ -67,6 +68,9 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         _ => {}
     }
     let credentials = identity::open(cli.identity.as_deref())?;
+    if let Command::Etcd(command) = cli.command {
+        return etcd::run(command, credentials, cli.output).await;
+    }
     let server = cli.server.as_deref().unwrap_or_else(|| identity::default_server(credentials.as_ref()));
     let client = Client::new(server, credentials.as_ref())?;
     let context = Context { client, output: cli.output, paint: Paint::for_stdout() };
@@ -83,7 +87,7 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Login { role } => login::login(&context, role).await,
         Command::Drain(args) => drain::drain(&context, args).await,
         Command::Resume { node } => drain::resume(&context, &node).await,
-        Command::Key(_) | Command::Pki(_) | Command::Completions { .. } => Ok(()),
+        Command::Key(_) | Command::Pki(_) | Command::Etcd(_) | Command::Completions { .. } => Ok(()),
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use super::etcd::EtcdCommand;
 use super::pki_args::PkiArgs;
 
 const AFTER_HELP: &str = "\
@@ -102,6 +103,9 @@ pub enum Command {
     /// Make cluster keys
     #[command(subcommand)]
     Key(KeyCommand),
+    /// Set up etcd's users
+    #[command(subcommand)]
+    Etcd(EtcdCommand),
     /// Keep the cluster's certificate authority: a folder on the operator's machine
     ///
     /// Needs no server. The folder has the keys of the authority: keep it off the cluster's hosts, make backups.
