@@ -6,11 +6,12 @@ import re
 import secrets
 import shutil
 import subprocess
+import time
 
 from hosts import Host, Network, run
 from transcript import Failed
 
-PLAYBOOK_S = 8 * 60
+PLAYBOOK_S = 12 * 60
 VIP = "10.76.0.100"
 PROJECT = pathlib.Path(__file__).resolve().parent.parent.parent
 
@@ -24,6 +25,8 @@ MEMBERS = [
     ("mn-1", "10.77.0.6", None, "csp_mgmt_nodes"),
 ]
 APPS = ["an-1", "an-2"]
+# Members of etcd.
+ETCD = ["mn-1", "pn-1", "an-1"]
 
 
 class Cluster:
@@ -78,7 +81,7 @@ class Cluster:
         groups = {}
         for name, _, _, group in MEMBERS:
             groups.setdefault(group, {"hosts": {}})["hosts"][name] = {}
-        groups["csp_etcd"] = {"hosts": {"mn-1": {}}}
+        groups["csp_etcd"] = {"hosts": {name: {} for name in ETCD}}
         hosts = {name: {"csp_san_address": san} for name, san, _, _ in MEMBERS}
         inventory = {"csp": {"children": groups, "hosts": hosts}, "csp_prometheus": {"hosts": {"mn-1": {}}}}
         self.write("hosts.yml", yaml(inventory))
@@ -86,9 +89,8 @@ class Cluster:
         if not (self.directory / "cluster.key").exists():
             self.new_key()
             shutil.copytree(self.debs, self.directory / "packages", ignore=lambda _, names: [n for n in names if not n.endswith(".deb")])
-            namespace = self.directory / "collections/ansible_collections/csp"
-            namespace.mkdir(parents=True)
-            (namespace / "cluster").symlink_to(PROJECT / "ansible")
+            # A copy: who edits the collection meanwhile does not change this run.
+            shutil.copytree(PROJECT / "ansible", self.directory / "collections/ansible_collections/csp/cluster")
             self.write("ansible.cfg", ANSIBLE_CFG.format(directory=self.directory))
 
     def new_key(self):
@@ -105,7 +107,8 @@ class Cluster:
         log = self.logs / f"{self.runs:02}-{playbook}.log"
         path = self.directory / "collections/ansible_collections/csp/cluster/playbooks" / f"{playbook}.yml"
         command = [self.ansible, "-i", str(self.directory / "hosts.yml"), str(path), *options]
-        environment = {"PATH": PATH, "HOME": str(self.directory), "ANSIBLE_CONFIG": str(self.directory / "ansible.cfg"), "LC_ALL": "C.UTF-8"}
+        environment = {"PATH": PATH, "HOME": str(self.directory), "LC_ALL": "C.UTF-8"}
+        environment |= {"ANSIBLE_CONFIG": str(self.directory / "ansible.cfg"), "ANSIBLE_LOG_PATH": str(self.logs / f"{self.runs:02}.times")}
         try:
             with open(log, "w", encoding="utf-8") as output:
                 done = subprocess.run(
@@ -126,10 +129,31 @@ class Cluster:
             raise Failed(f"{playbook} ended with status {done.returncode}; see {log.name}\n{tail}")
         return recap(text), text
 
+    def task_times(self, task):
+        """Returns for each host when the task of the last playbook began and ended on it, in Unix seconds."""
+        found, begun = {}, None
+        for line in (self.logs / f"{self.runs:02}.times").read_text(encoding="utf-8").splitlines():
+            match = re.match(r"(\S+ \S+),(\d{3}) p=\S+ u=\S+ n=\S+ \| (.*)", line)
+            if not match:
+                continue
+            at = time.mktime(time.strptime(match.group(1), "%Y-%m-%d %H:%M:%S")) + int(match.group(2)) / 1000
+            if match.group(3).startswith("TASK ["):
+                begun = at if re.match(rf"TASK \[(\S+ : )?{re.escape(task)}\]", match.group(3)) else None
+            elif begun is not None and (done := re.match(r"(ok|changed): \[([^\] ]+)", match.group(3))):
+                found[done.group(2)] = (begun, at)
+        return found
+
     def nodes(self):
         """Returns what `cspctl nodes` reports, by node id."""
-        text = self.hosts["mn-1"].ssh("cspctl --server http://10.77.0.6:9104 --output json nodes").stdout
-        return {node["id"]: node for node in json.loads(text)["nodes"]}
+        return {node["id"]: node for node in json.loads(self.cspctl("--output json nodes"))["nodes"]}
+
+    def cspctl(self, arguments, **options):
+        """Runs cspctl on the management host; returns its output."""
+        return self.hosts["mn-1"].ssh(f"cspctl --server http://10.77.0.6:9104 {arguments}", **options).stdout
+
+    def etcdctl(self, member, arguments):
+        """Returns the command that asks the member of etcd on that host."""
+        return f"ETCDCTL_API=3 etcdctl --endpoints=http://{self.hosts[member].san}:2379 --command-timeout=2s {arguments}"
 
     def save_journals(self):
         """Keeps the hosts' journals for whoever looks into a failure."""

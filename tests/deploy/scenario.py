@@ -1,21 +1,15 @@
 """The steps of the test, in order. Each takes the cluster and the transcript, and raises Failed."""
 
-import contextlib
 import json
-import pathlib
 import re
-import subprocess
 import time
 
-from cluster import APPS, VIP, policy
+import faults
+import upgrades
+from cluster import APPS, ETCD, policy
 from hosts import run as command
+from steps import NODES, TOGETHER, changed, check, curl, load
 from transcript import Failed
-
-HERE = pathlib.Path(__file__).resolve().parent
-CURL_S = 10
-# Nodes of a tier at once, where no connection can be lost: nothing runs yet, or nothing changes.
-TOGETHER = ["--extra-vars", "csp_serial=10"]
-NODES = {"nn-1": "network-node", "pn-1": "proxy-node", "pn-2": "proxy-node", "an-1": "app-node", "an-2": "app-node", "mn-1": "mgmt-node"}
 
 
 def run(cluster, out, only):
@@ -37,47 +31,6 @@ def attempt(step, cluster, out):
         if step is site:
             raise
         out.failure(error)
-
-
-def check(condition, text):
-    if not condition:
-        raise Failed(text)
-
-
-def changed(recap):
-    return {host: counts["changed"] for host, counts in recap.items() if counts["changed"]}
-
-
-def curl(cluster, port=80):
-    """Returns the body of the service's answer to the client."""
-    done = cluster.client.ssh(f"curl --silent --show-error --fail --max-time {CURL_S} http://{VIP}:{port}/", check=False)
-    check(done.returncode == 0, f"curl from the client to port {port}: {done.stderr.strip()}")
-    return done.stdout.strip()
-
-
-@contextlib.contextmanager
-def load(cluster, out, what, tolerated=None):
-    """The client makes a connection for each request while the block runs. Failures are reported; more than `tolerated`
-    fail the step. Yields a dictionary that has the result after the block."""
-    text = (HERE / "load.py").read_text(encoding="utf-8")
-    cluster.client.ssh("cat > /root/load.py", input=text)
-    words = ["ssh", "-F", str(cluster.client.ssh_config), "client", f"python3 /root/load.py {VIP} 80 2"]
-    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    try:
-        check(process.stdout.readline().strip() == "started", "the client's load does not start")
-        result = {}
-        yield result
-        text, _ = process.communicate(timeout=60)
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-    result.update(json.loads(text))
-    out.note(f"{what}: {result['requests']} requests, {result['failures']} failures, longest pause {result['pause_ms']} ms")
-    for error in result["errors"][:5]:
-        out.note(f"  {error}")
-    check(result["requests"] > result["failures"], f"{what}: no request was answered")
-    check(tolerated is None or result["failures"] <= tolerated, f"{what}: {result['failures']} requests failed")
 
 
 def check_mode(cluster, out):
@@ -109,6 +62,20 @@ def path(cluster, out):
         check(not sockets, f"{app} has kernel sockets on port 80: {sockets}")
         unit = cluster.hosts[app].ssh("dpkg --verify nginx-light nginx-common; systemctl show -P FragmentPath nginx").stdout.split("\n")
         check(unit[0] == "/lib/systemd/system/nginx.service", f"nginx's unit on {app} is {unit}")
+
+
+def systemctl_edit(cluster, out):
+    """the packaged drop-in, by `systemctl edit nginx`, puts a service under the filter without Ansible"""
+    host, directory = cluster.hosts["an-2"], "/etc/systemd/system/nginx.service.d"
+    host.ssh(f"mv {directory}/csp.conf /run/csp.conf; systemctl daemon-reload; systemctl restart nginx")
+    check(host.ssh("ss -Hltn 'sport = :80'").stdout, "nginx without a drop-in does not listen in the kernel")
+    host.ssh("SYSTEMD_EDITOR='cp /usr/share/doc/csp-app-node/examples/accelerate.conf' systemctl edit nginx && systemctl restart nginx")
+    check(not host.ssh("ss -Hltn 'sport = :80'").stdout, "nginx under the drop-in listens in the kernel")
+    check('"nginx"' in cluster.cspctl("--output json sockets --process nginx"), "cspctl sockets does not show nginx")
+    with load(cluster, out, "with the drop-in of `systemctl edit`", tolerated=0) as result:
+        time.sleep(2)
+    check("<p>served by an-2</p>" in result["servers"], "an-2 serves nothing")
+    host.ssh(f"systemctl revert nginx; mkdir -p {directory}; mv /run/csp.conf {directory}/; systemctl daemon-reload; systemctl restart nginx")
 
 
 def idempotence(cluster, out):
@@ -156,17 +123,6 @@ def policy_change(cluster, out):
     cluster.write_inventory()
 
 
-def etcd_away(cluster, out):
-    """clients do not notice that etcd is away for longer than a lease"""
-    etcd = cluster.hosts["mn-1"]
-    with load(cluster, out, "without etcd", tolerated=0):
-        etcd.ssh("systemctl stop etcd")
-        time.sleep(15)
-        curl(cluster)
-        etcd.ssh("systemctl start etcd")
-    cluster.play("check")
-
-
 def bad_configuration(cluster, out):
     """a configuration that the daemon refuses is not installed, and nothing is restarted"""
     old = cluster.hosts["pn-1"].ssh("sha256sum /etc/csp/proxy-node.yaml; systemctl show -P MainPID csp-proxy-node").stdout
@@ -200,54 +156,6 @@ def remove_and_add(cluster, out):
     with load(cluster, out, "while pn-2 comes back"):
         cluster.play("add-node", "--extra-vars", "add_nodes=pn-2")
     check(cluster.nodes()["pn-2"]["state"] == "ready", "pn-2 is not ready")
-
-
-def rolling_upgrade(cluster, out):
-    """rolling-upgrade.yml upgrades every node under load"""
-    version = newer_packages(cluster)
-    before = {name: node["started_unix_ms"] for name, node in cluster.nodes().items()}
-    with load(cluster, out, "while all nodes are upgraded"):
-        _, text = cluster.play("rolling-upgrade")
-    for cost in re.findall(r"the other nodes counted [^\"]*", text):
-        out.note(cost)
-    after = {name: node["started_unix_ms"] for name, node in cluster.nodes().items()}
-    check(all(after[name] > before[name] for name in before), "a daemon was not restarted")
-    for name, tier in NODES.items():
-        found = cluster.hosts[name].ssh(f"dpkg-query --show --showformat='${{Version}}' csp-{tier}").stdout
-        check(found == version, f"{name} has version {found}, not {version}")
-    recap, _ = cluster.play("rolling-upgrade")
-    check(not changed(recap), f"there was nothing to upgrade, but {changed(recap)} changed")
-
-
-def newer_packages(cluster):
-    """Puts the packages with a higher version into the inventory's directory; returns the version."""
-    version = None
-    for deb in sorted(cluster.debs.glob("*.deb")):
-        work = cluster.directory / "repack" / deb.stem
-        command("dpkg-deb", "--raw-extract", deb, work)
-        control = work / "DEBIAN/control"
-        text = control.read_text(encoding="utf-8")
-        old = re.search(r"^Version: (.*)$", text, re.M).group(1)
-        version = f"{old}+test1"
-        # Dependencies between these packages name the version as well.
-        control.write_text(text.replace(f"= {old})", f"= {version})").replace(f"Version: {old}", f"Version: {version}"), encoding="utf-8")
-        target = cluster.directory / "packages" / deb.name.replace(".deb", "+test1.deb")
-        command("dpkg-deb", "-Znone", "--root-owner-group", "--build", work, target, timeout=120)
-    return version
-
-
-def failed_upgrade(cluster, out):
-    """rolling-upgrade.yml stops at the first node that does not come back, and touches no other"""
-    host = cluster.hosts["pn-1"]
-    host.ssh("mkdir -p /run/systemd/system/csp-proxy-node.service.d")
-    host.ssh("printf '[Service]\\nExecStartPre=/bin/false\\n' > /run/systemd/system/csp-proxy-node.service.d/broken.conf; systemctl daemon-reload")
-    before = cluster.nodes()
-    with load(cluster, out, "while an upgrade fails"):
-        cluster.play("rolling-upgrade", "--tags", "proxy_node", "--extra-vars", "upgrade_restart_always=true", fails=True)
-    after = cluster.nodes()
-    check(after["pn-2"]["started_unix_ms"] == before["pn-2"]["started_unix_ms"], "pn-2 was touched although pn-1 had failed")
-    host.ssh("rm -r /run/systemd/system/csp-proxy-node.service.d; systemctl daemon-reload; systemctl reset-failed; systemctl start csp-proxy-node")
-    cluster.play("check")
 
 
 def backup_and_restore(cluster, out):
@@ -285,7 +193,7 @@ def metrics(cluster, out):
     while True:
         targets = json.loads(cluster.hosts["mn-1"].ssh(query).stdout)["data"]["activeTargets"]
         down = [target["scrapeUrl"] for target in targets if target["health"] != "up"]
-        if len(targets) == len(NODES) + 1 and not down:
+        if len(targets) == len(NODES) + len(ETCD) and not down:
             return
         check(time.monotonic() < deadline, f"{len(targets)} targets, not up: {down}")
         time.sleep(2)
@@ -295,16 +203,20 @@ STEPS = [
     check_mode,
     site,
     path,
+    systemctl_edit,
     idempotence,
     metrics,
     firewall,
     policy_change,
     bad_configuration,
-    etcd_away,
+    faults.etcd_leader,
+    faults.etcd_away,
+    faults.full_disk,
+    faults.clock_steps,
     reboot,
     remove_and_add,
-    rolling_upgrade,
-    failed_upgrade,
+    upgrades.rolling_upgrade,
+    upgrades.failed_upgrade,
     backup_and_restore,
     key_rotation,
 ]
