@@ -69,7 +69,9 @@ def systemctl_edit(cluster, out):
     host, directory = cluster.hosts["an-2"], "/etc/systemd/system/nginx.service.d"
     host.ssh(f"mv {directory}/csp.conf /run/csp.conf; systemctl daemon-reload; systemctl restart nginx")
     check(host.ssh("ss -Hltn 'sport = :80'").stdout, "nginx without a drop-in does not listen in the kernel")
-    host.ssh("SYSTEMD_EDITOR='cp /usr/share/doc/csp-app-node/examples/accelerate.conf' systemctl edit nginx && systemctl restart nginx")
+    editor = "SYSTEMD_EDITOR='cp /usr/share/doc/csp-app-node/examples/accelerate.conf'"
+    # It edits on terminals only.
+    host.ssh(f'{editor} script --quiet --return --command "systemctl edit nginx" /dev/null && systemctl restart nginx')
     check(not host.ssh("ss -Hltn 'sport = :80'").stdout, "nginx under the drop-in listens in the kernel")
     check('"nginx"' in cluster.cspctl("--output json sockets --process nginx"), "cspctl sockets does not show nginx")
     with load(cluster, out, "with the drop-in of `systemctl edit`", tolerated=0) as result:
