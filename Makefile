@@ -10,7 +10,7 @@ PACKAGES_RDMA := qemu-system-x86 busybox-static util-linux iproute2 rdma-core ib
   librdmacm1 rdmacm-utils perftest
 PACKAGES_SAN := iproute2 util-linux libucx0 ucx-utils libzmq3-dev
 # Beside what the demo and the C API need: a server of many threads; promtool; what unpacks a guest's archive.
-PACKAGES_TEST := apache2-bin prometheus busybox-static
+PACKAGES_TEST := apache2-bin prometheus busybox-static openssl
 PACKAGES_RUN := iproute2 procps curl nginx-light etcd-server wrk python3 libucx0
 # The programs of `make test-apps`, each as Debian ships it.
 PACKAGES_APPS := nginx-light apache2-bin lighttpd vsftpd redis-server redis-tools memcached haproxy python3-gunicorn \

@@ -155,6 +155,7 @@ impl Config {
 
     fn check(&self, problems: &mut Problems) {
         self.etcd.check("etcd", problems);
+        self.node.check_exposure(&self.admin, &self.etcd, problems);
         let mut range = |field: &str, value: usize, low: usize, high: usize| {
             if !(low..=high).contains(&value) {
                 problems.add(field, format!("{value} is out of range; allowed is {low} to {high}"));
@@ -186,8 +187,8 @@ mod tests {
     use csp_control::config::parse_checked;
 
     const GOOD: &str = "\
-node: {id: an-1}
-etcd: {endpoints: [\"http://10.77.0.4:2379\"]}
+node: {id: an-1, identity: /etc/csp/identity}
+etcd: {endpoints: [\"https://10.77.0.4:2379\"]}
 admin: {listen: \"10.77.0.3:9103\"}
 ";
 

@@ -28,7 +28,7 @@ const SHUTDOWN_MAX: std::time::Duration = std::time::Duration::from_secs(1);
 pub fn run(config: &Config) -> Result<(), DaemonError> {
     csp_daemon::init_logging(&config.log)?;
     let key = ClusterKey::load(&config.node.cluster_key_file)?;
-    let mut record = NodeRecord::new(config.node.id, Role::AppNode, config.admin.listen);
+    let mut record = NodeRecord::new(config.node.id, Role::AppNode, config.admin.url(&config.node));
     record.capabilities = vec!["agent".to_owned()];
     let relay = RelayThread::start(config, &record, &key)?;
     record.capabilities.extend(relay.is_some().then(|| "relay".to_owned()));
@@ -63,9 +63,9 @@ async fn serve(
     tokio::pin!(serving);
     let starting = Shell::start(ShellOptions {
         record,
+        node: &config.node,
         etcd: &config.etcd,
-        state_dir: config.node.state_dir.clone(),
-        listen: config.admin.listen,
+        admin: &config.admin,
         metrics,
         routes,
         threads,

@@ -8,6 +8,7 @@ mod client;
 mod diff;
 mod drain;
 mod error;
+mod identity;
 mod key;
 mod ladder;
 mod observe;
@@ -61,8 +62,10 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Completions { shell } => return completions(shell),
         _ => {}
     }
-    let context =
-        Context { client: Client::new(&cli.server)?, output: cli.output, paint: Paint::for_stdout() };
+    let credentials = identity::open(cli.identity.as_deref())?;
+    let server = cli.server.as_deref().unwrap_or_else(|| identity::default_server(credentials.as_ref()));
+    let client = Client::new(server, credentials.as_ref())?;
+    let context = Context { client, output: cli.output, paint: Paint::for_stdout() };
     match cli.command {
         Command::Nodes => observe::nodes(&context).await,
         Command::Services => observe::services(&context).await,

@@ -58,6 +58,14 @@ impl MgmtConfig {
 
     fn check(&self, problems: &mut Problems) {
         self.etcd.check_urls("etcd", problems);
+        self.node.check_exposure(&self.admin, &self.etcd, problems);
+        if self.node.identity.is_none() && !self.private_etcd.client.ip().is_loopback() {
+            let message = format!(
+                "{} is reached by others, and this node has no node.identity by which to know them",
+                self.private_etcd.client
+            );
+            problems.add("private_etcd.client", message);
+        }
         if self.admin.listen.ip().is_unspecified() {
             // The address goes into the registration: followers send cspctl there.
             let message = format!(

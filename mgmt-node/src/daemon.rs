@@ -5,13 +5,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use clap::Parser;
 use csp_control::{
-    ControlOptions, ControlPlane, EtcdClient, EtcdProcess, EtcdProcessOptions, EtcdSection, NodeRecord,
+    ControlOptions, ControlPlane, EtcdAccess, EtcdClient, EtcdProcess, EtcdProcessOptions, NodeRecord,
     PolicyManager,
 };
 use csp_daemon::program::ConfigFile;
 use csp_daemon::{DaemonError, ServiceManager, StopSignals};
+use csp_identity::Credentials;
 use csp_telemetry::{AdminOptions, AdminServer, BuildInfo, ConditionState, Exposition, Readiness};
 use csp_types::Role;
 use tokio::sync::watch;
@@ -30,9 +32,9 @@ use csp_api::mgmt::LeaderView;
 const AFTER_HELP: &str = "\
 Example of a configuration file (--config):
   node: {id: mgmt-1, state_dir: /var/lib/csp}
-  admin: {listen: \"10.77.0.4:9104\"}       # API, operations page and metrics
+  admin: {listen: \"127.0.0.1:9104\"}       # API, operations page and metrics
   etcd: {endpoints: []}                    # empty: a private etcd is started ...
-  private_etcd: {client: \"10.77.0.4:2379\"} # ... where all nodes can reach it
+  private_etcd: {client: \"127.0.0.1:2379\"} # ... which others reach as well once node.identity is there
   log: {level: info, format: text}
 
 Exit codes:
@@ -65,7 +67,8 @@ pub fn run(config: MgmtConfig) -> Result<(), DaemonError> {
 async fn run_until_stopped(config: MgmtConfig) -> Result<(), DaemonError> {
     let mut signals = StopSignals::new()?;
     let _lock = lock(&config.node.state_dir)?;
-    let (etcd, supervisor) = PrivateEtcd::start(&config).await?;
+    let credentials = config.node.credentials(Role::MgmtNode)?;
+    let (etcd, supervisor) = PrivateEtcd::start(&config, credentials).await?;
     let ended = serve(&config, &etcd, supervisor.is_some(), signals.recv()).await;
     if let Some(supervisor) = supervisor {
         supervisor.shutdown().await;
@@ -94,18 +97,19 @@ fn lock(state_dir: &Path) -> Result<File, DaemonError> {
 
 async fn serve(
     config: &MgmtConfig,
-    etcd: &EtcdSection,
+    etcd: &EtcdAccess,
     private_etcd: bool,
     stop: impl Future<Output = &'static str>,
 ) -> Result<(), DaemonError> {
-    let record = NodeRecord::new(config.node.id, Role::MgmtNode, config.admin.listen);
+    let record = NodeRecord::new(config.node.id, Role::MgmtNode, config.admin.url(&config.node));
     let node = serde_json::to_value(&record).unwrap_or_default();
     let own = LeaderView { id: config.node.id.to_string(), url: record.admin.clone() };
     let options = ControlOptions { follow_policy: false, ..ControlOptions::default() };
     let state_dir = config.node.state_dir.clone();
     let control = ControlPlane::start(record, etcd, state_dir, options).await?;
     let manager = PolicyManager::new(EtcdClient::connect(etcd).await?);
-    let fanout = Fanout::new().map_err(|error| std::io::Error::other(format!("HTTP client: {error}")))?;
+    let fanout = Fanout::new(etcd.credentials.as_ref())
+        .map_err(|error| std::io::Error::other(format!("HTTP client: {error}")))?;
     let election = Election::start(etcd.clone(), own.clone());
     let policy = Arc::new(PolicyReader::new(manager.clone()));
     let cluster = Arc::new(Cluster {
@@ -124,7 +128,7 @@ async fn serve(
     let readiness = Readiness::new();
     let background = [
         tokio::spawn(async move { policy.follow().await }),
-        tokio::spawn(watch_readiness(cluster.clone(), readiness.clone())),
+        tokio::spawn(watch_readiness(cluster.clone(), etcd.credentials.clone(), readiness.clone())),
         tokio::spawn({
             let (poller, membership) = (cluster.poller.clone(), control.membership.clone());
             async move { poller.run(fanout, membership).await }
@@ -133,11 +137,16 @@ async fn serve(
     let metrics = Exposition::new();
     metrics.register(BuildInfo::new(Role::MgmtNode.as_str(), &cluster.id));
     metrics.register(ClusterMetrics(cluster.clone()));
+    if let Some(credentials) = &etcd.credentials {
+        csp_daemon::identity::watch(credentials, &metrics);
+    }
     let options = AdminOptions {
         metrics,
         readiness,
         node,
-        routes: server::router(cluster, config.names.as_slice().into()),
+        routes: Router::new(),
+        guarded: server::router(cluster, config.names.as_slice().into()),
+        credentials: etcd.credentials.clone(),
     };
     let ended = match AdminServer::start(config.admin.listen, options).await {
         Ok(admin) => {
@@ -173,7 +182,7 @@ async fn feed(manager: &mut ServiceManager) -> Result<(), DaemonError> {
 }
 
 /// Keeps the conditions behind `/readyz` up to date. Without etcd the node still answers questions: degraded.
-async fn watch_readiness(cluster: Arc<Cluster>, readiness: Readiness) {
+async fn watch_readiness(cluster: Arc<Cluster>, credentials: Option<Credentials>, readiness: Readiness) {
     let mut beat = tokio::time::interval(Duration::from_millis(500));
     loop {
         beat.tick().await;
@@ -183,6 +192,9 @@ async fn watch_readiness(cluster: Arc<Cluster>, readiness: Readiness) {
             true => (ConditionState::Ok, String::new()),
             false => (ConditionState::Degraded, why),
         };
+        if let Some(credentials) = &credentials {
+            csp_daemon::identity::set_readiness(&readiness, credentials);
+        }
         let leader = cluster.leadership.borrow().leader().is_some();
         for (name, (state, reason)) in [
             ("etcd", condition(etcd.is_none(), etcd.unwrap_or_default())),
@@ -205,9 +217,12 @@ const RESTART_WAIT: (Duration, Duration) = (Duration::from_millis(500), Duration
 
 impl PrivateEtcd {
     /// The etcd to use; a private one is started when none is configured.
-    async fn start(config: &MgmtConfig) -> Result<(EtcdSection, Option<Self>), DaemonError> {
+    async fn start(
+        config: &MgmtConfig,
+        credentials: Option<Credentials>,
+    ) -> Result<(EtcdAccess, Option<Self>), DaemonError> {
         if !config.etcd.endpoints.is_empty() {
-            return Ok((config.etcd.clone(), None));
+            return Ok((EtcdAccess { section: config.etcd.clone(), credentials }, None));
         }
         let options = EtcdProcessOptions {
             binary: config.private_etcd.binary.clone(),
@@ -216,11 +231,12 @@ impl PrivateEtcd {
             name: config.node.id.to_string(),
             client: config.private_etcd.client,
             peer: config.private_etcd.peer,
+            identity: config.node.identity.clone().zip(credentials),
         };
         let process = EtcdProcess::start(options.clone())
             .await
             .map_err(|error| DaemonError::Unavailable(format!("private etcd: {error}")))?;
-        let etcd = EtcdSection { endpoints: vec![process.endpoint()] };
+        let etcd = options.access();
         let (stop, stopped) = watch::channel(false);
         let task = tokio::spawn(supervise(process, options, stopped));
         Ok((etcd, Some(PrivateEtcd { stop, task })))

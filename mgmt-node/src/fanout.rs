@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use csp_identity::Credentials;
 use reqwest::Url;
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
@@ -55,14 +56,15 @@ pub struct Fanout {
 }
 
 impl Fanout {
-    /// A client. Fails only when the system gives no resources for one.
-    pub fn new() -> Result<Self, reqwest::Error> {
+    /// A client with this node's identity. Fails only when the system gives no resources for one.
+    pub fn new(credentials: Option<&Credentials>) -> Result<Self, reqwest::Error> {
         // No proxies of the environment, and no redirects: a node must not send the request elsewhere.
         let http = reqwest::Client::builder()
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(FANOUT_TIMEOUT)
             .timeout(FANOUT_TIMEOUT)
+            .tls_backend_preconfigured(csp_identity::client_config(credentials))
             .build()?;
         Ok(Fanout { http, slots: Arc::new(Semaphore::new(FANOUT_PARALLEL_MAX)) })
     }

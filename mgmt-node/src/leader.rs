@@ -6,9 +6,9 @@
 
 use std::time::{Duration, Instant};
 
-use csp_control::EtcdSection;
 use csp_control::keys::LEADER;
-use etcd_client::{Client, Compare, CompareOp, ConnectOptions, PutOptions, Txn, TxnOp};
+use csp_control::{EtcdAccess, EtcdClient};
+use etcd_client::{Client, Compare, CompareOp, PutOptions, Txn, TxnOp};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -69,7 +69,7 @@ pub struct Election {
 
 impl Election {
     /// Stands for election as `own`. Must run inside tokio.
-    pub fn start(etcd: EtcdSection, own: LeaderView) -> Self {
+    pub fn start(etcd: EtcdAccess, own: LeaderView) -> Self {
         let (sender, leadership) = watch::channel(Leadership::Nobody);
         let (stop, stopped) = watch::channel(false);
         let task = tokio::spawn(run(etcd, own, sender, stopped));
@@ -87,13 +87,22 @@ impl Election {
 }
 
 async fn run(
-    etcd: EtcdSection,
+    etcd: EtcdAccess,
     own: LeaderView,
     sender: watch::Sender<Leadership>,
     mut stopped: watch::Receiver<bool>,
 ) {
+    let client = loop {
+        match EtcdClient::connect(&etcd).await {
+            Ok(client) => break client.raw(),
+            Err(error) => tracing::error!(%error, "no part is taken in elections"),
+        }
+        if rest(&mut stopped).await {
+            return;
+        }
+    };
     while !*stopped.borrow() {
-        if let Err(error) = campaign(&etcd, &own, &sender, &mut stopped).await {
+        if let Err(error) = campaign(&mut client.clone(), &own, &sender, &mut stopped).await {
             tracing::debug!(%error, "election");
         }
         publish_change(&sender, Leadership::Nobody);
@@ -124,14 +133,12 @@ fn publish_change(sender: &watch::Sender<Leadership>, now: Leadership) {
 
 /// Follows until the leader key is free, takes it, leads until the lease is lost. Returns to be called again.
 async fn campaign(
-    etcd: &EtcdSection,
+    client: &mut Client,
     own: &LeaderView,
     sender: &watch::Sender<Leadership>,
     stopped: &mut watch::Receiver<bool>,
 ) -> Result<(), etcd_client::Error> {
-    let options = ConnectOptions::new().with_connect_timeout(REQUEST_TIMEOUT).with_timeout(REQUEST_TIMEOUT);
-    let mut client = Client::connect(&etcd.endpoints, Some(options)).await?;
-    while let Some((other, _)) = incumbent(&mut client).await? {
+    while let Some((other, _)) = incumbent(client).await? {
         publish_change(sender, Leadership::Other(other));
         if rest(stopped).await {
             return Ok(());
@@ -149,7 +156,7 @@ async fn campaign(
     }
     let fence = taken.header().map_or(0, etcd_client::ResponseHeader::revision);
     publish_change(sender, Leadership::Own { view: own.clone(), fence });
-    let led = lead(&mut client, lease, fence, granted_at, stopped).await;
+    let led = lead(client, lease, fence, granted_at, stopped).await;
     publish_change(sender, Leadership::Nobody);
     // Without etcd the lease ends by itself.
     let _ = client.lease_revoke(lease).await;

@@ -4,15 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Path, Query, State};
-use axum::http::{HeaderValue, StatusCode, Uri, header};
-use axum::middleware::from_fn_with_state;
+use axum::extract::{DefaultBodyLimit, Extension, Path, Query, Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
 use axum::{Json, Router};
 use csp_api::label;
 use csp_api::mgmt::{DryRunView, ErrorBody, LeaderView, PolicyView};
 use csp_control::{ConfigError, ManagerError, Policy, PolicyManager, keys};
+use csp_identity::{Access, Caller};
+use csp_telemetry::require;
 use csp_types::{NodeId, Role};
 use serde::Deserialize;
 
@@ -57,8 +59,22 @@ pub fn router(cluster: Arc<Cluster>, names: Names) -> Router {
         .route("/api/v1/policy/generations/{n}", get(generation))
         .route("/api/v1/policy/generations/{n}/policy", get(generation_policy))
         .layer(DefaultBodyLimit::max(POLICY_LEN_MAX))
+        .layer(from_fn(allowed))
         .layer(from_fn_with_state(names, guard))
         .with_state(cluster)
+}
+
+/// Passes on what the caller may do: viewers look, operators change. The page itself is no secret.
+async fn allowed(Extension(caller): Extension<Caller>, request: Request, next: Next) -> Response {
+    let access = match (request.uri().path().starts_with("/api/"), request.method()) {
+        (false, _) => return next.run(request).await,
+        (true, &Method::GET | &Method::HEAD) => Access::Viewer,
+        (true, _) => Access::Operator,
+    };
+    match require(&caller, access) {
+        Ok(()) => next.run(request).await,
+        Err(refused) => refuse(refused.status, refused.error).into_response(),
+    }
 }
 
 fn page(kind: &'static str, text: &'static str) -> Response {

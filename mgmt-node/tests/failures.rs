@@ -3,7 +3,7 @@
 
 mod support;
 
-use csp_control::{EtcdClient, EtcdSection, ManagerError, Policy, PolicyManager, keys};
+use csp_control::{EtcdAccess, EtcdClient, ManagerError, Policy, PolicyManager, keys};
 use csp_types::{Role, TraceKind};
 use rustix::process::{Signal, kill_process};
 use serde_json::json;
@@ -61,7 +61,7 @@ async fn a_follower_sends_changes_to_the_leader_and_takes_over_when_it_stops() {
     );
 
     // The leader key goes away under the leader: someone else may lead, and the policy store stays usable.
-    let etcd = EtcdSection { endpoints: vec![format!("http://{}", first.etcd)] };
+    let etcd = EtcdAccess::bare(format!("http://{}", first.etcd));
     let mut raw = etcd_client::Client::connect(&etcd.endpoints, None).await.expect("etcd");
     let fence = raw.get(keys::LEADER, None).await.expect("leader").kvs()[0].create_revision();
     raw.delete(keys::LEADER, None).await.expect("delete");

@@ -132,7 +132,7 @@ mod tests {
     /// Checks how one proxy worker is reached: by its path, or by provider and address.
     fn check(host: &str, san: SanAddress, provider: SanProvider, carried: &[ProviderKind], expected: &str) {
         let record =
-            NodeRecord::new("pn-1".parse().unwrap(), Role::ProxyNode, "127.0.0.1:1".parse().unwrap());
+            NodeRecord::new("pn-1".parse().unwrap(), Role::ProxyNode, "http://127.0.0.1:1".to_owned());
         let record = NodeRecord { host: host.to_owned(), san: vec![san], ..record };
         let mut membership = Membership::default();
         membership.nodes.insert(record.id, Member { record, state: MemberState::Live });
@@ -175,7 +175,7 @@ mod tests {
             ("pn-2", MemberState::LeaseExpired, false),
             ("pn-3", MemberState::Live, true),
         ] {
-            let admin = "127.0.0.1:1".parse().unwrap();
+            let admin = "http://127.0.0.1:1".to_owned();
             let mut record = NodeRecord::new(id.parse().unwrap(), Role::ProxyNode, admin);
             record.leaving = leaving;
             let channel_shm = Some(format!("/run/{id}.ch"));
@@ -185,7 +185,7 @@ mod tests {
         let host = csp_control::NodeRecord::new(
             "an-1".parse().unwrap(),
             Role::AppNode,
-            "127.0.0.1:1".parse().unwrap(),
+            "http://127.0.0.1:1".to_owned(),
         );
         let choice = Choice::of(&membership, &host.host, SanProvider::Auto, &[]);
         let paths: Vec<_> = choice.near.into_iter().map(|p| p.path).collect();

@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use etcd_client::{Client, ConnectOptions, GetOptions, GetResponse, Txn, TxnResponse};
+use csp_identity::Credentials;
+use etcd_client::{Channel, Client, ConnectOptions, GetOptions, GetResponse, Txn, TxnResponse};
+use tokio::sync::mpsc;
+use tonic::transport::channel::Change;
+use tonic::transport::{ClientTlsConfig, Endpoint, Identity, Uri};
 
 use crate::config::EtcdSection;
 use crate::error::ControlError;
@@ -16,6 +20,22 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const PING_INTERVAL: Duration = Duration::from_secs(6);
 /// A connection whose ping is not answered for this long is broken.
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Where etcd is, and who asks.
+#[derive(Clone, Debug)]
+pub struct EtcdAccess {
+    /// The configured endpoints.
+    pub section: EtcdSection,
+    /// This program's identity; `None` for an etcd of this host without TLS.
+    pub credentials: Option<Credentials>,
+}
+
+impl EtcdAccess {
+    /// An etcd of this host without TLS.
+    pub fn bare(url: String) -> Self {
+        EtcdAccess { section: EtcdSection { endpoints: vec![url] }, credentials: None }
+    }
+}
 
 /// A client of etcd. Connections are made when first needed and made again when they break.
 #[derive(Clone)]
@@ -31,14 +51,26 @@ impl std::fmt::Debug for EtcdClient {
 
 impl EtcdClient {
     /// A client of the configured endpoints. Does not wait for a connection; fails on malformed endpoints only.
-    pub async fn connect(etcd: &EtcdSection) -> Result<EtcdClient, ControlError> {
-        let options = ConnectOptions::new()
-            .with_connect_timeout(CONNECT_TIMEOUT)
-            .with_keep_alive(PING_INTERVAL, PING_TIMEOUT)
-            .with_keep_alive_while_idle(true)
-            .with_require_leader(true);
-        let inner = Client::connect(&etcd.endpoints, Some(options)).await.map_err(etcd_error)?;
+    ///
+    /// With credentials, connections made after a change of them use the new ones. Must run inside tokio.
+    pub async fn connect(etcd: &EtcdAccess) -> Result<EtcdClient, ControlError> {
+        let endpoints = &etcd.section.endpoints;
+        if endpoints.is_empty() {
+            return Err(ControlError::Etcd("no endpoint is configured".to_owned()));
+        }
+        let (channel, sender) = tonic::transport::Channel::balance_channel(endpoints.len() + 1);
+        insert_endpoints(etcd, &sender).await?;
+        if let Some(credentials) = &etcd.credentials {
+            tokio::spawn(follow_credentials(etcd.clone(), credentials.clone(), sender));
+        }
+        let options = ConnectOptions::new().with_require_leader(true);
+        let inner = Client::from_channel(Channel::Tonic(channel), Some(options)).await.map_err(etcd_error)?;
         Ok(EtcdClient { inner })
+    }
+
+    /// The library's client, for what this one does not wrap. Its requests have no deadline of their own.
+    pub fn raw(&self) -> Client {
+        self.inner.clone()
     }
 
     /// Whether etcd serves: a linearizable read, which needs a leader.
@@ -74,6 +106,55 @@ impl EtcdClient {
 
     pub(crate) async fn txn(&self, txn: Txn) -> Result<TxnResponse, ControlError> {
         within(self.inner.kv_client().txn(txn)).await
+    }
+}
+
+/// Gives the channel all endpoints, in place of those of before.
+async fn insert_endpoints(
+    etcd: &EtcdAccess,
+    sender: &mpsc::Sender<Change<Uri, Endpoint>>,
+) -> Result<(), ControlError> {
+    for url in &etcd.section.endpoints {
+        let endpoint = endpoint(url, etcd.credentials.as_ref())
+            .map_err(|error| ControlError::Etcd(format!("{url}: {error}")))?;
+        // Nobody receives it when the client is gone.
+        let _ = sender.send(Change::Insert(endpoint.uri().clone(), endpoint)).await;
+    }
+    Ok(())
+}
+
+fn endpoint(url: &str, credentials: Option<&Credentials>) -> Result<Endpoint, tonic::transport::Error> {
+    let endpoint = Endpoint::from_shared(url.to_owned())?
+        .connect_timeout(CONNECT_TIMEOUT)
+        .http2_keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .keep_alive_while_idle(true);
+    match credentials {
+        Some(credentials) if url.starts_with("https://") => {
+            let (certificate, key) = credentials.pem();
+            let tls = ClientTlsConfig::new().identity(Identity::from_pem(certificate, key));
+            endpoint.tls_config_with_verifier(tls, credentials.server_verifier())
+        }
+        _ => Ok(endpoint),
+    }
+}
+
+/// Replaces the connections when the credentials change, as long as the client lives. Requests under way go on over the old
+/// ones.
+async fn follow_credentials(
+    etcd: EtcdAccess,
+    credentials: Credentials,
+    sender: mpsc::Sender<Change<Uri, Endpoint>>,
+) {
+    let mut changes = credentials.changes();
+    loop {
+        tokio::select! {
+            () = sender.closed() => return,
+            changed = changes.changed() => if changed.is_err() { return },
+        }
+        if let Err(error) = insert_endpoints(&etcd, &sender).await {
+            tracing::warn!(%error, "the new identity is not used for etcd");
+        }
     }
 }
 

@@ -11,8 +11,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::client::EtcdClient;
-use crate::config::EtcdSection;
+use crate::client::{EtcdAccess, EtcdClient};
 use crate::drain::DrainFollower;
 use crate::error::ControlError;
 use crate::follow::follow;
@@ -97,7 +96,7 @@ impl ControlPlane {
     /// again on the same host with the same `state_dir` takes its old registration over at once.
     pub async fn start(
         record: NodeRecord,
-        etcd: &EtcdSection,
+        etcd: &EtcdAccess,
         state_dir: impl AsRef<Path>,
         options: ControlOptions,
     ) -> Result<ControlPlane, ControlError> {

@@ -1,5 +1,6 @@
 //! A private etcd, for clusters without one: a child of the management node that dies with it.
 
+use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
@@ -12,7 +13,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{sleep, timeout};
 
-use crate::client::EtcdClient;
+use csp_identity::{CA, CERTIFICATE, Credentials, KEY, REVOKED};
+
+use crate::client::{EtcdAccess, EtcdClient};
 use crate::config::EtcdSection;
 
 /// How long etcd may take until it serves.
@@ -37,6 +40,23 @@ pub struct EtcdProcessOptions {
     pub client: SocketAddr,
     /// Where other members would connect.
     pub peer: SocketAddr,
+    /// The identity by which it serves and by which this program connects; `None`: without TLS, for this host alone.
+    pub identity: Option<(PathBuf, Credentials)>,
+}
+
+impl EtcdProcessOptions {
+    fn scheme(&self) -> &'static str {
+        if self.identity.is_some() { "https" } else { "http" }
+    }
+
+    /// How this program reaches it.
+    pub fn access(&self) -> EtcdAccess {
+        let section = EtcdSection { endpoints: vec![format!("{}://{}", self.scheme(), self.client)] };
+        EtcdAccess {
+            section,
+            credentials: self.identity.as_ref().map(|(_, credentials)| credentials.clone()),
+        }
+    }
 }
 
 /// Why a private etcd does not run.
@@ -93,7 +113,6 @@ pub enum EtcdProcessError {
 /// A running private etcd. Dropping it asks it to end; so does the death of this process, however it comes.
 #[derive(Debug)]
 pub struct EtcdProcess {
-    client: SocketAddr,
     pid: Pid,
     ended: watch::Receiver<Option<String>>,
 }
@@ -105,15 +124,10 @@ impl EtcdProcess {
         check_address(options.client)?;
         check_address(options.peer)?;
         let (pid, ended) = spawn(command, &options).await?;
-        let mut etcd = EtcdProcess { client: options.client, pid, ended };
+        let mut etcd = EtcdProcess { pid, ended };
         etcd.await_service(&options).await?;
         tracing::info!(client = %options.client, pid = etcd.pid(), "private etcd serves");
         Ok(etcd)
-    }
-
-    /// Its client URL, for an `EtcdSection`.
-    pub fn endpoint(&self) -> String {
-        format!("http://{}", self.client)
     }
 
     /// Its process id.
@@ -146,11 +160,11 @@ impl EtcdProcess {
 
     /// Waits until a linearizable read succeeds.
     async fn await_service(&mut self, options: &EtcdProcessOptions) -> Result<(), EtcdProcessError> {
-        let section = EtcdSection { endpoints: vec![self.endpoint()] };
+        let access = options.access();
         let log_file = options.log_file.clone();
         let serving = async {
             loop {
-                if let Ok(client) = EtcdClient::connect(&section).await
+                if let Ok(client) = EtcdClient::connect(&access).await
                     && client.health().await.is_ok()
                 {
                     return;
@@ -198,7 +212,8 @@ fn command(options: &EtcdProcessOptions) -> Result<Command, EtcdProcessError> {
     let log = OpenOptions::new().create(true).append(true).open(&options.log_file);
     let log = log.map_err(file_error(&options.log_file))?;
     let log_too = log.try_clone().map_err(file_error(&options.log_file))?;
-    let (client, peer) = (format!("http://{}", options.client), format!("http://{}", options.peer));
+    let scheme = options.scheme();
+    let (client, peer) = (format!("{scheme}://{}", options.client), format!("{scheme}://{}", options.peer));
     let mut command = Command::new("setpriv");
     command
         .args(["--pdeathsig", "TERM"])
@@ -220,11 +235,40 @@ fn command(options: &EtcdProcessOptions) -> Result<Command, EtcdProcessError> {
         .stderr(log_too)
         // Ctrl-C in a terminal is for the management node, which stops etcd last.
         .process_group(0);
+    if let Some((folder, credentials)) = &options.identity {
+        // The gateway from JSON would ask with the server's own certificate, whoever asks it.
+        command.arg("--enable-grpc-gateway=false").args(tls_arguments(folder, credentials));
+    }
     if std::env::consts::ARCH == "aarch64" {
         // etcd 3.4 asks for a flag that this is on purpose.
         command.env("ETCD_UNSUPPORTED_ARCH", "arm64");
     }
     Ok(command)
+}
+
+/// Arguments for mutual TLS with clients, by any certificate of the cluster, and with members, by this one alone.
+fn tls_arguments(folder: &Path, credentials: &Credentials) -> Vec<OsString> {
+    let file = |name: &str| folder.join(name).into_os_string();
+    let mut arguments: Vec<OsString> = Vec::new();
+    for prefix in ["--", "--peer-"] {
+        let ca = format!("{prefix}trusted-ca-file");
+        for (flag, name) in [("cert-file", CERTIFICATE), ("key-file", KEY)] {
+            arguments.extend([format!("{prefix}{flag}").into(), file(name)]);
+        }
+        arguments.extend([ca.into(), file(CA), format!("{prefix}client-cert-auth").into()]);
+    }
+    // With the list missing, etcd would refuse every connection.
+    if folder.join(REVOKED).exists() {
+        arguments.extend([
+            "--client-crl-file".into(),
+            file(REVOKED),
+            "--peer-crl-file".into(),
+            file(REVOKED),
+        ]);
+    }
+    let name = credentials.current().holder.identity.common_name();
+    arguments.extend(["--peer-cert-allowed-cn".into(), name.into()]);
+    arguments
 }
 
 /// Starts the child from a thread of its own that lives as long as the child: the parent-death signal comes when the

@@ -1,8 +1,8 @@
 //! Where CSP keeps what in etcd.
 
-use csp_types::NodeId;
+use csp_types::{NodeId, Role};
 
-/// Registrations, one per node, each under its node's lease.
+/// Registrations, one per node, each under its node's lease and role: a node's user of etcd may write none but its own.
 pub const NODES: &str = "/csp/v1/nodes/";
 /// Everything about policy.
 pub const POLICY: &str = "/csp/v1/policy/";
@@ -21,9 +21,19 @@ pub const DRAIN: &str = "/csp/v1/drain/";
 /// The management node in charge.
 pub const LEADER: &str = "/csp/v1/leader";
 
+/// The roles that register.
+pub const ROLES: [Role; 4] = [Role::NetworkNode, Role::ProxyNode, Role::AppNode, Role::MgmtNode];
+
 /// Key of a node's registration.
-pub fn node(id: &NodeId) -> String {
-    format!("{NODES}{id}")
+pub fn node(role: Role, id: &NodeId) -> String {
+    format!("{NODES}{role}/{id}")
+}
+
+/// The node whose registration has this key.
+pub fn node_of(key: &str) -> Option<(Role, NodeId)> {
+    let (role, id) = key.strip_prefix(NODES)?.split_once('/')?;
+    let role = ROLES.into_iter().find(|known| known.as_str() == role)?;
+    Some((role, id.parse().ok()?))
 }
 
 /// Key of a node's desired state of draining.

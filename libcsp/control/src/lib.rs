@@ -30,7 +30,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-pub use client::EtcdClient;
+pub use client::{EtcdAccess, EtcdClient};
 pub use cluster_key::ClusterKey;
 pub use config::{
     AdminSection, ConfigError, EtcdSection, LogFormat, LogSection, NodeSection, Problems, SanProvider,

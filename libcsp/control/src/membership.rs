@@ -127,8 +127,12 @@ impl MembershipFollower {
             Ok(record) => record,
             Err(error) => return tracing::warn!(key, %error, "ignoring a registration that cannot be read"),
         };
-        if key != keys::node(&record.id) {
+        if key != keys::node(record.role, &record.id) {
             return tracing::warn!(key, id = %record.id, "ignoring a registration under another node's key");
+        }
+        let holder = nodes.get(&record.id).filter(|known| known.record.role != record.role);
+        if holder.is_some_and(|holder| holder.state != MemberState::LeaseExpired) {
+            return tracing::warn!(key, "ignoring a registration, a node of another role has its id");
         }
         if nodes.len() >= NODES_MAX && !nodes.contains_key(&record.id) {
             return tracing::warn!(key, limit = NODES_MAX, "ignoring a node, there are too many");
@@ -153,8 +157,11 @@ impl Follower for MembershipFollower {
     fn reset(&mut self, revision: i64, entries: Vec<Entry>) {
         let mut nodes = self.sender.borrow().nodes.clone();
         let there: BTreeSet<&str> = entries.iter().map(|(key, _)| key.as_str()).collect();
-        let gone: Vec<NodeId> =
-            nodes.keys().filter(|id| !there.contains(keys::node(id).as_str())).copied().collect();
+        let is_gone = |member: &&Member| {
+            let NodeRecord { role, id, .. } = &member.record;
+            !there.contains(keys::node(*role, id).as_str())
+        };
+        let gone: Vec<NodeId> = nodes.values().filter(is_gone).map(|member| member.record.id).collect();
         for id in gone {
             self.delete(&mut nodes, id);
         }
@@ -174,7 +181,9 @@ impl Follower for MembershipFollower {
             match change {
                 KeyChange::Put((key, value)) => self.put(&mut nodes, &key, &value),
                 KeyChange::Delete(key) => {
-                    if let Some(id) = key.strip_prefix(keys::NODES).and_then(|id| id.parse().ok()) {
+                    let known = keys::node_of(&key)
+                        .filter(|(role, id)| nodes.get(id).is_some_and(|known| known.record.role == *role));
+                    if let Some((_, id)) = known {
                         self.delete(&mut nodes, id);
                     }
                 }

@@ -126,7 +126,7 @@ impl Registration {
 
     /// Puts the changed record over this node's own.
     async fn update(&self, lease: i64) -> Result<(), ControlError> {
-        let key = keys::node(&self.record.id);
+        let key = keys::node(self.record.role, &self.record.id);
         let own = Compare::lease(key.as_str(), CompareOp::Equal, lease);
         let response = self.client.txn(Txn::new().when([own]).and_then([self.put(&key, lease)])).await?;
         if response.succeeded() {
@@ -152,7 +152,7 @@ impl Registration {
 
     /// Puts the record under `lease` where no one else's stands; waits for a dead predecessor's lease to lapse.
     async fn claim(&self, lease: i64) -> Result<(), Lapse> {
-        let key = keys::node(&self.record.id);
+        let key = keys::node(self.record.role, &self.record.id);
         let mut contest = Contest::default();
         let mut renewed_at = Instant::now();
         loop {
@@ -180,22 +180,27 @@ impl Registration {
         found.incarnation == self.record.incarnation || succeeded
     }
 
-    /// Creates the record if there is none; otherwise what is there.
+    /// Creates the record if there is none with this id in any role; otherwise what is there.
     async fn try_claim(&self, key: &str, lease: i64) -> Result<Option<Held>, ControlError> {
-        let absent = Compare::create_revision(key, CompareOp::Equal, 0);
-        let txn = Txn::new().when([absent]).and_then([self.put(key, lease)]).or_else([TxnOp::get(key, None)]);
+        let keys = keys::ROLES.map(|role| keys::node(role, &self.record.id));
+        let absent = keys.iter().map(|key| Compare::create_revision(key.as_str(), CompareOp::Equal, 0));
+        let gets = keys.iter().map(|key| TxnOp::get(key.as_str(), None));
+        let txn = Txn::new()
+            .when(absent.collect::<Vec<_>>())
+            .and_then([self.put(key, lease)])
+            .or_else(gets.collect::<Vec<_>>());
         let response = self.client.txn(txn).await?;
         if response.succeeded() {
             return Ok(None);
         }
-        let responses = response.op_responses();
-        let Some(TxnOpResponse::Get(get)) = responses.first() else {
-            return Err(ControlError::Etcd("unexpected answer to a transaction".to_owned()));
-        };
-        let held = get.kvs().first().map(|pair| Held {
-            value: pair.value().to_vec(),
+        let found = response.op_responses().into_iter().find_map(|response| match response {
+            TxnOpResponse::Get(mut get) => get.take_kvs().into_iter().next(),
+            _ => None,
+        });
+        let held = found.map(|pair| Held {
             lease: pair.lease(),
             mod_revision: pair.mod_revision(),
+            value: pair.into_key_value().1,
         });
         held.map(Some).ok_or_else(|| ControlError::Etcd("unexpected answer to a transaction".to_owned()))
     }
@@ -270,7 +275,7 @@ impl Registration {
     /// Marks the node as leaving, then deletes the record. Best effort: without it, the lease lapses.
     async fn leave(&mut self, lease: i64) {
         self.record.leaving = true;
-        let key = keys::node(&self.record.id);
+        let key = keys::node(self.record.role, &self.record.id);
         // Only over this node's own registration: the lease may have lapsed and someone else come.
         let own = Compare::lease(key.as_str(), CompareOp::Equal, lease);
         let farewell = self.client.txn(Txn::new().when([own]).and_then([self.put(&key, lease)])).await;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::config::{serde_node_id, serde_prefixes};
 
-/// A node's registration at `/csp/v1/nodes/<id>`.
+/// A node's registration at `/csp/v1/nodes/<role>/<id>`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodeRecord {
     /// The node's id.
@@ -20,7 +20,7 @@ pub struct NodeRecord {
     pub version: String,
     /// Different at every start of the daemon; below 2^53 so that every JSON reader keeps it exact.
     pub incarnation: u64,
-    /// URL of its admin endpoint, such as `http://10.77.0.2:9102`.
+    /// URL of its admin endpoint, such as `https://10.77.0.2:9102`.
     pub admin: String,
     /// Kernel boot id of its host: equal for nodes that share a kernel, and so can share memory.
     pub host: String,
@@ -73,13 +73,14 @@ pub struct SanAddress {
 
 impl NodeRecord {
     /// A record of this process: version, incarnation, host and start time are filled in; one worker, no SAN addresses.
-    pub fn new(id: NodeId, role: Role, admin: std::net::SocketAddr) -> NodeRecord {
+    /// `admin` is the URL of its admin endpoint.
+    pub fn new(id: NodeId, role: Role, admin: String) -> NodeRecord {
         NodeRecord {
             id,
             role,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             incarnation: rand::random::<u64>() >> 11,
-            admin: format!("http://{admin}"),
+            admin,
             host: boot_id(),
             workers: 1,
             san: Vec::new(),

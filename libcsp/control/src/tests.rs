@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::sync::watch;
 
-use crate::config::EtcdSection;
+use crate::client::EtcdAccess;
 use crate::daemon::{ControlOptions, ControlPlane};
 use crate::error::ControlError;
 use crate::etcd_process::{EtcdProcess, EtcdProcessOptions};
@@ -44,6 +44,7 @@ impl TestEtcd {
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir_all(&directory).unwrap();
         let options = EtcdProcessOptions {
+            identity: None,
             binary: PathBuf::from(ETCD),
             data_dir: directory.join("etcd"),
             log_file: directory.join("etcd.log"),
@@ -66,8 +67,8 @@ impl TestEtcd {
         }
     }
 
-    fn section(&self) -> EtcdSection {
-        EtcdSection { endpoints: vec![format!("http://{}", self.options.client)] }
+    fn section(&self) -> EtcdAccess {
+        self.options.access()
     }
 
     /// Starts the control plane of node `id`.
@@ -79,7 +80,7 @@ impl TestEtcd {
     async fn node_with(
         &self,
         record: NodeRecord,
-        section: &EtcdSection,
+        section: &EtcdAccess,
         options: ControlOptions,
     ) -> Result<ControlPlane, ControlError> {
         let state = self.directory.join(record.id.as_str());
@@ -102,7 +103,7 @@ impl Drop for TestEtcd {
 }
 
 fn record(id: &str, role: Role) -> NodeRecord {
-    NodeRecord::new(node_id(id), role, SocketAddr::from((Ipv4Addr::LOCALHOST, 9102)))
+    NodeRecord::new(node_id(id), role, "http://127.0.0.1:9102".to_owned())
 }
 
 fn node_id(id: &str) -> NodeId {

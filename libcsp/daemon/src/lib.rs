@@ -15,6 +15,7 @@
 
 pub mod clock;
 mod error;
+pub mod identity;
 pub mod program;
 pub mod query;
 mod service_manager;

@@ -1,14 +1,13 @@
 //! The control thread of a daemon: registration, membership, policy, the admin endpoint, signals.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use axum::Router;
 use csp_control::{
-    ActivePolicy, ControlError, ControlOptions, ControlPlane, ControlStatus, EtcdSection, LogFormat,
-    LogSection, Membership, NodeRecord,
+    ActivePolicy, AdminSection, ControlError, ControlOptions, ControlPlane, ControlStatus, EtcdAccess,
+    EtcdSection, LogFormat, LogSection, Membership, NodeRecord, NodeSection,
 };
+use csp_identity::Credentials;
 use csp_telemetry::{
     AdminOptions, AdminServer, BuildInfo, ConditionState, Exposition, MetricWriter, Readiness,
 };
@@ -16,7 +15,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::thread::Progress;
-use crate::{DaemonError, ServiceManager, clock};
+use crate::{DaemonError, ServiceManager, clock, identity};
 
 /// Interval of [`Event::Tick`].
 const TICK: Duration = Duration::from_millis(250);
@@ -55,12 +54,12 @@ impl StopSignals {
 pub struct ShellOptions<'a> {
     /// The record to register.
     pub record: NodeRecord,
+    /// This node's identity and directories.
+    pub node: &'a NodeSection,
     /// Where to register it.
     pub etcd: &'a EtcdSection,
-    /// The directory that holds the last-known-good policy.
-    pub state_dir: PathBuf,
-    /// The address of the admin endpoint.
-    pub listen: SocketAddr,
+    /// The admin endpoint.
+    pub admin: &'a AdminSection,
     /// The daemon's own metrics.
     pub metrics: Exposition,
     /// The daemon's own routes on the admin endpoint.
@@ -87,6 +86,7 @@ pub enum Event {
 pub struct Shell {
     /// For `/readyz`. The shell sets `control` and `policy`, the daemon the other conditions.
     pub readiness: Readiness,
+    credentials: Option<Credentials>,
     control: ControlPlane,
     admin: AdminServer,
     signals: StopSignals,
@@ -100,17 +100,30 @@ impl Shell {
     /// Opens the admin endpoint, then registers the node. Returns `None` if a signal asked to stop meanwhile. Must run
     /// inside tokio.
     pub async fn start(options: ShellOptions<'_>) -> Result<Option<Shell>, DaemonError> {
-        let ShellOptions { record, etcd, state_dir, listen, metrics, routes, threads } = options;
+        let ShellOptions { record, node: own, etcd, admin, metrics, routes, threads } = options;
+        let credentials = own.credentials(record.role)?;
         let mut signals = StopSignals::new()?;
         let readiness = Readiness::new();
         readiness.set("control", ConditionState::Failed, "starting");
         metrics.register(BuildInfo::new(record.role.as_str(), record.id.as_str()));
         let node = serde_json::to_value(&record).unwrap_or_default();
-        let admin = AdminOptions { metrics: metrics.clone(), readiness: readiness.clone(), node, routes };
+        let listen = admin.listen;
+        let admin = AdminOptions {
+            metrics: metrics.clone(),
+            readiness: readiness.clone(),
+            node,
+            routes,
+            credentials: credentials.clone(),
+            ..AdminOptions::default()
+        };
         let admin = AdminServer::start(listen, admin).await?;
+        if let Some(credentials) = &credentials {
+            identity::watch(credentials, &metrics);
+        }
+        let etcd = EtcdAccess { section: etcd.clone(), credentials: credentials.clone() };
         let (id, role) = (record.id, record.role);
         let control = tokio::select! {
-            started = ControlPlane::start(record, etcd, &state_dir, ControlOptions::default()) => started?,
+            started = ControlPlane::start(record, &etcd, &own.state_dir, ControlOptions::default()) => started?,
             _ = signals.recv() => return Ok(None),
         };
         let status = control.status.clone();
@@ -122,7 +135,17 @@ impl Shell {
         let ticks = tokio::time::interval(TICK);
         let manager = ServiceManager::new(threads);
         manager.ready();
-        Ok(Some(Shell { readiness, control, admin, signals, policy, membership, ticks, manager }))
+        Ok(Some(Shell {
+            readiness,
+            credentials,
+            control,
+            admin,
+            signals,
+            policy,
+            membership,
+            ticks,
+            manager,
+        }))
     }
 
     /// Waits for the next event. Cancel-safe.
@@ -137,6 +160,9 @@ impl Shell {
                 }
                 _ = self.ticks.tick() => {
                     set_readiness(&self.readiness, &self.control.status.borrow());
+                    if let Some(credentials) = &self.credentials {
+                        identity::set_readiness(&self.readiness, credentials);
+                    }
                     self.manager.alive(clock::now());
                     return Event::Tick;
                 }

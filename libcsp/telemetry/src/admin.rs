@@ -1,18 +1,22 @@
 //! The HTTP endpoint of every daemon: `/metrics`, `/healthz`, `/readyz`, `/v1/node` and what the daemon adds.
 //!
 //! Anybody who reaches the address may connect. So connections, the time a request takes and the length of its body are
-//! bounded ([`Limits`]); what exceeds a bound is closed.
+//! bounded ([`Limits`]); what exceeds a bound is closed. A daemon with an identity serves by mutual TLS: everybody may ask
+//! whether it is alive and ready, viewers see the rest. Every request has its [`Caller`] as an extension.
 
+mod access;
 mod connections;
+mod tls;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{DefaultBodyLimit, Extension, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use csp_identity::{Access, Caller, Credentials};
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -74,8 +78,12 @@ pub struct AdminOptions {
     pub readiness: Readiness,
     /// For `/v1/node`: the node's registration (`csp_control::NodeRecord`).
     pub node: Value,
-    /// The daemon's own routes.
+    /// The daemon's own routes, for viewers.
     pub routes: Router,
+    /// Routes that decide by themselves who may use them, by the [`Caller`].
+    pub guarded: Router,
+    /// This daemon's identity. Without one it serves plain HTTP, and everybody who reaches it may do everything.
+    pub credentials: Option<Credentials>,
 }
 
 /// A running admin endpoint.
@@ -101,10 +109,11 @@ impl AdminServer {
         let listener = bound.map_err(|source| AdminError::Bind { address: listen, source })?;
         let address = listener.local_addr().map_err(|source| AdminError::Bind { address: listen, source })?;
         let (stop, mut stopped) = watch::channel(false);
+        let door = tls::Door::new(options.credentials.clone(), limits.head);
         let service = router(options, limits);
         let task = tokio::spawn(async move {
             let ended = async move { drop(stopped.wait_for(|stop| *stop).await) };
-            connections::serve(listener, service, limits, ended).await;
+            connections::serve(listener, service, door, limits, ended).await;
         });
         Ok(AdminServer { address, stop, task })
     }
@@ -125,13 +134,17 @@ impl AdminServer {
 }
 
 fn router(options: AdminOptions, limits: Limits) -> Router {
-    let AdminOptions { metrics, readiness, node, routes } = options;
-    Router::new()
+    let AdminOptions { metrics, readiness, node, routes, guarded, .. } = options;
+    let for_viewers = Router::new()
         .route("/metrics", get(render_metrics).with_state(metrics))
-        .route("/healthz", get(|| async { "ok\n" }))
-        .route("/readyz", get(render_readiness).with_state(readiness))
         .route("/v1/node", get(|| async move { Json(node) }))
         .merge(routes)
+        .layer(axum::middleware::from_fn(access::viewers));
+    Router::new()
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(render_readiness).with_state(readiness))
+        .merge(for_viewers)
+        .merge(guarded)
         // A route that takes more says so with a limit of its own.
         .layer(DefaultBodyLimit::max(limits.body_len))
         .layer(axum::middleware::from_fn(move |request, next: axum::middleware::Next| async move {
@@ -144,11 +157,20 @@ async fn render_metrics(State(metrics): State<Exposition>) -> Response {
     ([(header::CONTENT_TYPE, Exposition::CONTENT_TYPE)], metrics.render()).into_response()
 }
 
-async fn render_readiness(State(readiness): State<Readiness>) -> Response {
-    let body = readiness.body();
+/// Everybody may know whether the daemon is ready, viewers also why.
+async fn render_readiness(
+    State(readiness): State<Readiness>,
+    Extension(caller): Extension<Caller>,
+) -> Response {
+    let mut body = readiness.body();
     let status = if body.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    if !caller.may(Access::Viewer) {
+        body.conditions.clear();
+    }
     (status, Json(body)).into_response()
 }
+
+pub use access::{Refused, require};
 
 #[cfg(test)]
 mod tests;

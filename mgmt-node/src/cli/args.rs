@@ -11,7 +11,7 @@ Examples:
   cspctl nodes                              members of the cluster and how they are
   cspctl policy apply demo.yaml             check, publish and activate a policy
   cspctl flow trace --last                  draw the latest flow across all tiers
-  CSP_SERVER=http://10.77.0.4:9104 cspctl services --output json
+  CSP_SERVER=https://10.77.0.4:9104 cspctl services --output json
 
 Exit codes:
    0  done
@@ -25,6 +25,7 @@ Exit codes:
 
 Environment:
   CSP_SERVER   management node's URL when --server is not given
+  CSP_IDENTITY folder of your certificate when --identity is not given
   NO_COLOR     no colours, also on a terminal
   COLUMNS      width of drawings (default: the terminal's, else 100)
 
@@ -38,15 +39,12 @@ Results go to standard output, progress and errors to standard error.";
 #[derive(Debug, Parser)]
 #[command(name = "cspctl", version, after_help = AFTER_HELP, after_long_help = AFTER_HELP, max_term_width = 110)]
 pub struct Cli {
-    /// URL of a management node
-    #[arg(
-        long,
-        global = true,
-        env = "CSP_SERVER",
-        default_value = "http://127.0.0.1:9104",
-        value_name = "URL"
-    )]
-    pub server: String,
+    /// URL of a management node; default: this host's, port 9104
+    #[arg(long, global = true, env = "CSP_SERVER", value_name = "URL")]
+    pub server: Option<String>,
+    /// Folder of your certificate; default: ~/.config/csp/identity, then /etc/csp/identity, if there is one
+    #[arg(long, global = true, env = "CSP_IDENTITY", value_name = "FOLDER")]
+    pub identity: Option<PathBuf>,
     /// Form of the result
     #[arg(long, short, global = true, value_enum, default_value_t = Output::Table)]
     pub output: Output,

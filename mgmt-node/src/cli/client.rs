@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use csp_identity::Credentials;
 use reqwest::{Method, RequestBuilder, StatusCode, Url};
 use serde::de::DeserializeOwned;
 
@@ -23,16 +24,22 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client for the management node at `server`, for example `http://10.77.0.4:9104`.
-    pub fn new(server: &str) -> Result<Self, CliError> {
+    /// A client for the management node at `server`, for example `https://10.77.0.4:9104`.
+    pub fn new(server: &str, credentials: Option<&Credentials>) -> Result<Self, CliError> {
         let wrong = |why: String| {
             CliError::Usage(format!(
-                "--server (or CSP_SERVER) `{server}`: {why}; it must look like http://10.77.0.4:9104"
+                "--server (or CSP_SERVER) `{server}`: {why}; it must look like https://10.77.0.4:9104"
             ))
         };
         let base = Url::parse(server).map_err(|e| wrong(e.to_string()))?;
-        if base.scheme() != "http" || base.host_str().is_none() {
-            return Err(wrong("not an http URL".into()));
+        if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
+            return Err(wrong("not an https URL".into()));
+        }
+        if base.scheme() == "https" && credentials.is_none() {
+            return Err(CliError::Usage(format!(
+                "{server} asks who you are: name the folder of your certificate by --identity or CSP_IDENTITY; an \
+                 operator of the cluster makes it with `cspctl pki issue operator NAME`"
+            )));
         }
         // Proxies from the environment are not for a cluster's own control network.
         let http = reqwest::Client::builder()
@@ -40,6 +47,7 @@ impl Client {
             .connect_timeout(CONNECT_TIMEOUT)
             .timeout(REQUEST_TIMEOUT)
             .redirect(reqwest::redirect::Policy::limited(3))
+            .tls_backend_preconfigured(csp_identity::client_config(credentials))
             .build()
             .map_err(|e| CliError::Unavailable(format!("cannot make an HTTP client: {e}")))?;
         Ok(Client { base, http })

@@ -15,7 +15,7 @@ use std::time::Duration;
 use axum::routing::get;
 use axum::{Json, Router};
 use csp_api::TraceEntry;
-use csp_control::{ControlOptions, ControlPlane, EtcdSection, NodeRecord};
+use csp_control::{ControlOptions, ControlPlane, EtcdAccess, NodeRecord};
 use csp_telemetry::{AdminOptions, AdminServer, Exposition, MetricWriter};
 use csp_types::{FlowLabel, Instant, Role, TraceEvent, TraceKind};
 use rustix::process::{Pid, Signal, kill_process};
@@ -259,8 +259,8 @@ impl FakeNode {
         let options = AdminOptions { metrics, routes: routes(answers), ..AdminOptions::default() };
         let admin =
             AdminServer::start("127.0.0.1:0".parse().expect("address"), options).await.expect("admin");
-        let record = NodeRecord::new(id.parse().expect("id"), role, admin.address());
-        let etcd = EtcdSection { endpoints: vec![format!("http://{}", mgmt.etcd)] };
+        let record = NodeRecord::new(id.parse().expect("id"), role, format!("http://{}", admin.address()));
+        let etcd = EtcdAccess::bare(format!("http://{}", mgmt.etcd));
         let options = ControlOptions {
             follow_policy: policies == Policies::Follow,
             check: Arc::new(|policy| match policy.services.iter().any(|s| s.name == "unwanted") {

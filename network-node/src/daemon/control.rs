@@ -22,7 +22,7 @@ const POLICY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Runs the daemon until SIGTERM or SIGINT.
 pub fn run(config: Config) -> Result<(), DaemonError> {
     csp_daemon::init_logging(&config.log)?;
-    let mut record = NodeRecord::new(config.node.id, Role::NetworkNode, config.admin.listen);
+    let mut record = NodeRecord::new(config.node.id, Role::NetworkNode, config.admin.url(&config.node));
     record.workers = config.workers.into();
     record.capabilities = vec!["tunnel".to_owned()];
     record.owns.clone_from(&config.owns);
@@ -60,9 +60,9 @@ fn shell_options<'a>(config: &'a Config, record: NodeRecord, workers: &DataWorke
     };
     ShellOptions {
         record,
+        node: &config.node,
         etcd: &config.etcd,
-        state_dir: config.node.state_dir.clone(),
-        listen: config.admin.listen,
+        admin: &config.admin,
         metrics,
         routes: admin::routes(state),
         threads: workers.threads.iter().map(|thread| thread.progress().clone()).collect(),

@@ -69,7 +69,7 @@ mod tests {
 
     fn membership(host: &str, shm: bool, verbs: bool) -> Membership {
         let mut record =
-            NodeRecord::new("pn-1".parse().unwrap(), Role::ProxyNode, "127.0.0.1:1".parse().unwrap());
+            NodeRecord::new("pn-1".parse().unwrap(), Role::ProxyNode, "http://127.0.0.1:1".to_owned());
         record.host = host.to_owned();
         record.san.push(SanAddress {
             shm: shm.then(|| "/run/csp/pn-1.sock".to_owned()),

@@ -127,6 +127,7 @@ impl Config {
 
     fn check(&self, problems: &mut Problems) {
         self.etcd.check("etcd", problems);
+        self.node.check_exposure(&self.admin, &self.etcd, problems);
         let mut range = |field: &str, value: u64, low: u64, high: u64| {
             if !(low..=high).contains(&value) {
                 problems.add(field, format!("{value} is out of range; allowed is {low} to {high}"));

@@ -26,7 +26,7 @@ type Worker = DataThread<Question, Published>;
 /// Runs the daemon until SIGTERM or SIGINT.
 pub fn run(config: Config) -> Result<(), DaemonError> {
     csp_daemon::init_logging(&config.log)?;
-    let record = NodeRecord::new(config.node.id, Role::ProxyNode, config.admin.listen);
+    let record = NodeRecord::new(config.node.id, Role::ProxyNode, config.admin.url(&config.node));
     let (mut workers, record) = start_workers(&config, record)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(serve(&config, record, &workers));
@@ -103,9 +103,9 @@ fn shell_options<'a>(config: &'a Config, record: NodeRecord, workers: &[Worker])
     let mailboxes = workers.iter().map(|worker| worker.mailbox().clone()).collect();
     ShellOptions {
         record,
+        node: &config.node,
         etcd: &config.etcd,
-        state_dir: config.node.state_dir.clone(),
-        listen: config.admin.listen,
+        admin: &config.admin,
         metrics,
         routes: admin::routes(Workers { node: config.node.id.to_string(), mailboxes }),
         threads: workers.iter().map(|worker| worker.progress().clone()).collect(),

@@ -6,12 +6,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use csp_types::NodeId;
+use csp_identity::{Credentials, IdentityRole};
 use csp_types::spin::SpinSetting;
+use csp_types::{NodeId, Role};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::load::Problems;
+use super::load::{ConfigError, Problems};
 
 /// `node:` identity and directories of this daemon.
 #[derive(Clone, Debug, Deserialize)]
@@ -31,13 +32,17 @@ pub struct NodeSection {
     /// `/etc/csp/cluster.key`.
     #[serde(default = "default_cluster_key_file")]
     pub cluster_key_file: PathBuf,
+    /// Folder of this node's certificate, which `cspctl pki issue` makes. Default: `/etc/csp/identity` if it exists. A node
+    /// without one is reached from its own host only.
+    #[serde(default = "default_identity")]
+    pub identity: Option<PathBuf>,
 }
 
 /// `etcd:` where etcd is.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EtcdSection {
-    /// URLs such as `http://10.77.0.4:2379`. Only the management node may leave it empty.
+    /// URLs such as `https://10.77.0.4:2379`. Only the management node may leave it empty.
     #[serde(default)]
     pub endpoints: Vec<String>,
 }
@@ -127,13 +132,77 @@ impl SanProvider {
     }
 }
 
+impl NodeSection {
+    /// Opens this node's identity, and checks that it is one of `role` and for this id. `None` for a node without one.
+    pub fn credentials(&self, role: Role) -> Result<Option<Credentials>, ConfigError> {
+        let Some(folder) = &self.identity else { return Ok(None) };
+        let wrong = |problem: String| ConfigError::new("the configuration", "node.identity", problem);
+        let credentials = Credentials::open(folder).map_err(|error| wrong(error.to_string()))?;
+        let found = credentials.current().holder.identity;
+        if Some(found.role) != IdentityRole::of_node(role) || found.id != self.id {
+            return Err(wrong(format!(
+                "{} is for {found}; this node is {role}/{}",
+                folder.display(),
+                self.id
+            )));
+        }
+        Ok(Some(credentials))
+    }
+
+    /// Notes what would let strangers control this node: an admin endpoint or an etcd that others reach, without identity
+    /// or without TLS.
+    pub fn check_exposure(&self, admin: &AdminSection, etcd: &EtcdSection, problems: &mut Problems) {
+        let bare = self.identity.is_none();
+        if bare && !admin.listen.ip().is_loopback() {
+            let message = format!(
+                "{} is reached by others, and this node has no node.identity by which to know them; make one with \
+                 `cspctl pki issue`, or listen on 127.0.0.1",
+                admin.listen
+            );
+            problems.add("admin.listen", message);
+        }
+        for (index, url) in etcd.endpoints.iter().enumerate() {
+            let field = format!("etcd.endpoints[{index}]");
+            match (url.starts_with("http://") && !is_of_this_host(url), bare) {
+                (true, true) => {
+                    let message = format!("{url:?} is on another host, and this node has no node.identity");
+                    problems.add(field, message);
+                }
+                (true, false) => {
+                    problems
+                        .add(field, format!("{url:?} goes to another host without TLS; allowed is https://"));
+                }
+                (false, true) if url.starts_with("https://") => {
+                    problems.add(field, format!("{url:?} needs a node.identity"));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Whether an endpoint is a loopback address.
+fn is_of_this_host(url: &str) -> bool {
+    let authority = url.trim_start_matches("http://").trim_end_matches('/');
+    let address = authority.parse::<SocketAddr>().map(|address| address.ip().is_loopback());
+    address.unwrap_or_else(|_| authority.rsplit_once(':').is_some_and(|(host, _)| host == "localhost"))
+}
+
+impl AdminSection {
+    /// Returns the URL under which others reach it.
+    pub fn url(&self, node: &NodeSection) -> String {
+        let scheme = if node.identity.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.listen)
+    }
+}
+
 impl EtcdSection {
     /// Notes endpoints that are no URLs, and a missing list. `field` is where the section stands, usually `etcd`.
     pub fn check(&self, field: &str, problems: &mut Problems) {
         if self.endpoints.is_empty() {
             problems.add(
                 format!("{field}.endpoints"),
-                "is empty; name at least one, such as http://10.77.0.4:2379",
+                "is empty; name at least one, such as https://10.77.0.4:2379",
             );
         }
         self.check_urls(field, problems);
@@ -142,14 +211,15 @@ impl EtcdSection {
     /// Notes endpoints that are no URLs; an empty list is fine (management node: a private etcd is started).
     pub fn check_urls(&self, field: &str, problems: &mut Problems) {
         for (index, url) in self.endpoints.iter().enumerate() {
-            let authority = url.strip_prefix("http://").unwrap_or_default();
+            let authority = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+            let authority = authority.unwrap_or_default();
             let port = authority.rsplit_once(':').and_then(|(host, port)| {
                 let port = port.trim_end_matches('/').parse::<u16>().ok()?;
                 (!host.is_empty()).then_some(port)
             });
             if port.is_none_or(|port| port == 0) {
                 let field = format!("{field}.endpoints[{index}]");
-                problems.add(field, format!("{url:?} is no endpoint; allowed is http://ADDRESS:PORT"));
+                problems.add(field, format!("{url:?} is no endpoint; allowed is https://ADDRESS:PORT"));
             }
         }
     }
@@ -305,6 +375,11 @@ fn default_state_dir() -> PathBuf {
 fn default_cluster_key_file() -> PathBuf {
     let of_unit = of_unit("CREDENTIALS_DIRECTORY").map(|folder| folder.join("cluster.key"));
     of_unit.filter(|key| key.exists()).unwrap_or_else(|| PathBuf::from("/etc/csp/cluster.key"))
+}
+
+fn default_identity() -> Option<PathBuf> {
+    let folder = PathBuf::from("/etc/csp/identity");
+    folder.exists().then_some(folder)
 }
 
 /// Returns the directory that systemd has made for this unit (systemd.exec(5)), the first if there are several.

@@ -22,7 +22,7 @@ struct Daemon {
 
 const GOOD: &str = "\
 node: {id: pn-1}
-etcd: {endpoints: ['http://10.77.0.4:2379']}
+etcd: {endpoints: ['https://10.77.0.4:2379']}
 admin: {listen: '10.77.0.2:9102'}
 san: {address: 10.77.0.2}
 ";
@@ -97,7 +97,7 @@ fn a_wrong_structure_names_its_place() {
         "pn.yaml:1:7: node: `[1]` is no mapping; allowed are lines of `field: value`",
     );
     refuses(
-        "['http://10.77.0.4:2379']",
+        "['https://10.77.0.4:2379']",
         "here",
         "pn.yaml:2:19: etcd.endpoints: `here` is no list; allowed are lines of `- entry`, or [entry, entry]",
     );
@@ -130,13 +130,13 @@ fn a_wrong_number_names_what_is_allowed() {
 
 #[test]
 fn all_findings_of_a_check_are_reported_with_their_places() {
-    let none = "pn.yaml:2:19: etcd.endpoints: is empty; name at least one, such as http://10.77.0.4:2379";
-    refuses("['http://10.77.0.4:2379']", "[]", none);
+    let none = "pn.yaml:2:19: etcd.endpoints: is empty; name at least one, such as https://10.77.0.4:2379";
+    refuses("['https://10.77.0.4:2379']", "[]", none);
     refuses(
-        "'http://10.77.0.4:2379'",
-        "'http://10.77.0.4:2379', 'https://x:1', 'http://:1'",
-        "pn.yaml:2:45: etcd.endpoints[1]: \"https://x:1\" is no endpoint; allowed is http://ADDRESS:PORT\n\
-         pn.yaml:2:60: etcd.endpoints[2]: \"http://:1\" is no endpoint; allowed is http://ADDRESS:PORT",
+        "'https://10.77.0.4:2379'",
+        "'https://10.77.0.4:2379', 'ftp://x:1', 'http://:1'",
+        "pn.yaml:2:46: etcd.endpoints[1]: \"ftp://x:1\" is no endpoint; allowed is https://ADDRESS:PORT\n\
+         pn.yaml:2:59: etcd.endpoints[2]: \"http://:1\" is no endpoint; allowed is https://ADDRESS:PORT",
     );
 }
 
@@ -150,7 +150,7 @@ san: {address: 10.77.0.256, provider: rdma, port: []}
 log: [info]
 ";
     let id = "\"PN 1\" is no node id: character 1 of an id must be a-z or 0-9 (after the first also - . _)";
-    let endpoint = "\"10.77.0.4:2379\" is no endpoint; allowed is http://ADDRESS:PORT";
+    let endpoint = "\"10.77.0.4:2379\" is no endpoint; allowed is https://ADDRESS:PORT";
     let listen = "\"10.77.0.2\" is no address to listen on; allowed is ADDRESS:PORT, such as 10.77.0.2:9102";
     let address =
         "\"10.77.0.256\" is no address; allowed is IPv4 such as 10.76.0.100, or IPv6 such as 2001:db8::1";
@@ -187,7 +187,7 @@ fn a_mistake_is_reported_once_and_hides_what_follows_from_it() {
     let error = read(&format!("nod: 1\n{GOOD}etcd: {{}}\n")).unwrap_err().to_string();
     assert!(error.contains("`nod`") && error.contains("duplicate mapping key: etcd"), "{error}");
     // What a check finds about a value that cannot be read is left out.
-    let error = read(&GOOD.replace("['http://10.77.0.4:2379']", "7")).unwrap_err();
+    let error = read(&GOOD.replace("['https://10.77.0.4:2379']", "7")).unwrap_err();
     assert_eq!(error.problems.len(), 1, "{error}");
 }
 

@@ -90,7 +90,7 @@ mod tests {
     fn members_come_back_unless_etcd_has_answered_or_the_file_is_torn() {
         let directory = std::env::temp_dir().join(format!("csp-members-{}", std::process::id()));
         let record =
-            NodeRecord::new("pn-1".parse().unwrap(), Role::ProxyNode, "127.0.0.1:1".parse().unwrap());
+            NodeRecord::new("pn-1".parse().unwrap(), Role::ProxyNode, "http://127.0.0.1:1".to_owned());
         let member = Member { record, state: MemberState::Live };
         store(&directory, std::slice::from_ref(&member)).unwrap();
 

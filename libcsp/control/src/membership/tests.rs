@@ -5,11 +5,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use super::*;
 
 fn record(id: &str) -> NodeRecord {
-    NodeRecord::new(id.parse().unwrap(), Role::ProxyNode, SocketAddr::from((Ipv4Addr::LOCALHOST, 1)))
+    NodeRecord::new(id.parse().unwrap(), Role::ProxyNode, "http://127.0.0.1:1".to_owned())
 }
 
 fn entry(record: &NodeRecord) -> Entry {
-    (keys::node(&record.id), serde_json::to_vec(record).unwrap())
+    (keys::node(record.role, &record.id), serde_json::to_vec(record).unwrap())
 }
 
 fn follower() -> (MembershipFollower, watch::Receiver<Membership>) {
@@ -43,7 +43,10 @@ fn a_farewell_and_its_deletion_remove_a_node_at_once() {
     let (mut follower, receiver) = follower();
     let leaving = NodeRecord { leaving: true, ..record("pn-a") };
     follower.reset(7, vec![entry(&record("pn-a"))]);
-    follower.change(8, vec![KeyChange::Put(entry(&leaving)), KeyChange::Delete(keys::node(&leaving.id))]);
+    follower.change(
+        8,
+        vec![KeyChange::Put(entry(&leaving)), KeyChange::Delete(keys::node(leaving.role, &leaving.id))],
+    );
     assert_eq!(states(&receiver), []);
 }
 
@@ -68,7 +71,7 @@ fn registrations_that_make_no_sense_are_ignored() {
     let text = String::from_utf8(entry(&good).1).unwrap();
     let bad_role = text.replace("proxy-node", "proxy");
     let more = text.replacen('{', "{\"from_the_future\": 1,", 1);
-    let key = keys::node(&good.id);
+    let key = keys::node(good.role, &good.id);
     for value in ["", "{}", "[]", "null", bad_role.as_str(), "\u{1f4a9}"] {
         follower.reset(1, vec![(key.clone(), value.as_bytes().to_vec())]);
         assert_eq!(states(&receiver), [], "{value:?}");

@@ -72,7 +72,7 @@ async fn compact(client: &EtcdClient) -> i64 {
 async fn a_node_that_was_cut_off_catches_up_after_history_was_compacted() {
     let Some(etcd) = TestEtcd::start().await else { return };
     let network = Network::to(etcd.options.client).await;
-    let section = EtcdSection { endpoints: vec![format!("http://{}", network.address)] };
+    let section = EtcdAccess::bare(format!("http://{}", network.address));
     let mut cut_off =
         etcd.node_with(record("nn-1", Role::NetworkNode), &section, ControlOptions::default()).await.unwrap();
     let leaver = etcd.node("pn-1", Role::ProxyNode).await.unwrap();
@@ -213,7 +213,7 @@ async fn a_taken_id_is_found_out_after_a_start_without_etcd() {
     let _first = etcd.node("pn-1", Role::ProxyNode).await.unwrap();
     let network = Network::to(etcd.options.client).await;
     network.cut();
-    let section = EtcdSection { endpoints: vec![format!("http://{}", network.address)] };
+    let section = EtcdAccess::bare(format!("http://{}", network.address));
     let options = ControlOptions { start_wait: Duration::from_millis(100), ..ControlOptions::default() };
     let second = etcd.node_with(record("pn-1", Role::ProxyNode), &section, options).await.unwrap();
     assert!(!second.status.borrow().registered);

@@ -99,7 +99,7 @@ async fn a_lost_lease_is_granted_anew_at_once() {
     let Some(etcd) = TestEtcd::start().await else { return };
     let mut node = etcd.node("pn-1", Role::ProxyNode).await.unwrap();
     let client = node.client();
-    let key = crate::keys::node(&node_id("pn-1"));
+    let key = crate::keys::node(Role::ProxyNode, &node_id("pn-1"));
     let lease = client.get(&key, None).await.unwrap().kvs()[0].lease();
     client.inner.lease_client().revoke(lease).await.unwrap();
     // Its record may be back before anyone looks.

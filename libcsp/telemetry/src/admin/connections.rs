@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::pin::pin;
 use std::time::Duration;
 
-use axum::Router;
+use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::Limits;
+use super::tls::{Door, Guest};
 use crate::shares::{Place, Shares};
 
 /// Time between two attempts to accept after one failed, as with too many open files.
@@ -24,6 +25,7 @@ const END_MAX: Duration = Duration::from_secs(10);
 pub(super) async fn serve(
     listener: TcpListener,
     service: Router,
+    door: Door,
     limits: Limits,
     ended: impl Future<Output = ()>,
 ) {
@@ -40,7 +42,14 @@ pub(super) async fn serve(
         match accepted {
             Ok((stream, from)) => {
                 if let Some(place) = places.enter(from.ip()) {
-                    tasks.spawn(serve_one(stream, place, service.clone(), limits, stopped.clone()));
+                    tasks.spawn(serve_one(
+                        stream,
+                        place,
+                        service.clone(),
+                        door.clone(),
+                        limits,
+                        stopped.clone(),
+                    ));
                 }
             }
             Err(error) => {
@@ -59,9 +68,16 @@ async fn serve_one(
     stream: TcpStream,
     _place: Place<IpAddr>,
     service: Router,
+    door: Door,
     limits: Limits,
     mut stopped: watch::Receiver<bool>,
 ) {
+    let entered = tokio::select! {
+        entered = door.enter(stream) => entered,
+        _ = stopped.wait_for(|stop| *stop) => None,
+    };
+    let Some(Guest { stream, caller }) = entered else { return };
+    let service = service.layer(Extension(caller.clone()));
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head)
@@ -70,6 +86,8 @@ async fn serve_one(
     tokio::select! {
         // A peer that breaks off or does not speak HTTP is no event for the log.
         _ = served.as_mut() => return,
+        // Cut off at once, with a request under way as well.
+        () = door.shut(&caller) => return,
         () = tokio::time::sleep(limits.connection) => {}
         _ = stopped.wait_for(|stop| *stop) => {}
     }

@@ -1,0 +1,76 @@
+//! What can go wrong in an authority's folder.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::{CERTIFICATES_MAX, RequestError, Timestamp};
+
+/// Why an operation on the folder failed. Unless [`PkiError::Write`], nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // The messages describe the fields.
+pub enum PkiError {
+    /// There is no authority in the folder.
+    #[error("{dir} is no CA folder: it has no pki.json; `cspctl pki init --cluster NAME` makes one", dir = .dir.display())]
+    Missing { dir: PathBuf },
+    /// The folder has an authority already.
+    #[error("{dir} is the CA folder of cluster {cluster} already", dir = .dir.display())]
+    Exists { dir: PathBuf, cluster: String },
+    /// Another process writes to the folder.
+    #[error("{dir} is in use by {holder}; only one command at a time may change it, try again when that one has ended", dir = .dir.display())]
+    Busy { dir: PathBuf, holder: String },
+    /// A file cannot be read.
+    #[error("cannot read {path}: {source}", path = .path.display())]
+    Read { path: PathBuf, source: io::Error },
+    /// A file or folder cannot be written.
+    #[error("cannot write {path}: {source}", path = .path.display())]
+    Write { path: PathBuf, source: io::Error },
+    /// A file is not what this crate has written.
+    #[error("{path} is damaged: {problem}; restore the CA folder from its backup", path = .path.display())]
+    Damaged { path: PathBuf, problem: String },
+    /// A key could be read by others.
+    #[error("{path} has mode {mode:04o} and can be read by others; `chmod 600` it, or replace the authority if somebody has read it", path = .path.display())]
+    Exposed { path: PathBuf, mode: u32 },
+    /// What was asked for is not possible for anybody.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// The certificate would live longer than the authority that signs it.
+    #[error(
+        "authority {authority} ends at {end}, before a certificate until {wanted} does; ask for a shorter lifetime, or replace the authority (`cspctl pki rotate start`)"
+    )]
+    OutlivesAuthority { authority: u32, end: Timestamp, wanted: Timestamp },
+    /// The clock is before the authority's beginning.
+    #[error("the clock says {now}, but authority {authority} is valid from {begin} only; set the clock")]
+    Clock { now: Timestamp, authority: u32, begin: Timestamp },
+    /// The table of certificates is full.
+    #[error(
+        "the CA folder has records of {CERTIFICATES_MAX} certificates that have not expired, the most it can have"
+    )]
+    Full,
+    /// The owner never got a certificate.
+    #[error("no certificate was ever issued to {owner}; `cspctl pki list` shows those that were")]
+    NotIssued { owner: String },
+    /// There is no rotation to go on with.
+    #[error("no rotation is under way; `cspctl pki rotate start` begins one")]
+    NotStarted,
+    /// The new authority does not issue yet.
+    #[error(
+        "authority {next} does not issue yet; distribute ca.pem to all hosts, then `cspctl pki rotate switch`"
+    )]
+    NotSwitched { next: u32 },
+    /// Certificates of the old authority are still in use.
+    #[error("authority {authority} is still needed by {}; issue new certificates to them and distribute those first, or revoke theirs", some(.owners))]
+    InUse { authority: u32, owners: Vec<String> },
+    /// The certificate or revocation list could not be made.
+    #[error("cannot sign {what}: {source}")]
+    Sign { what: String, source: rcgen::Error },
+}
+
+/// The first owners of a list, and how many more there are.
+fn some(owners: &[String]) -> String {
+    const SHOWN: usize = 5;
+    let shown = owners.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+    match owners.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}

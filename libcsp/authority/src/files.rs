@@ -1,0 +1,201 @@
+//! The folder's files: locked, read with a bound, and replaced so that a crash leaves each as it was or as it is to be.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::PkiError;
+
+/// The registry, whose presence makes a folder an authority's.
+pub(crate) const REGISTRY: &str = "pki.json";
+const LOCK: &str = "lock";
+/// Longest file read, in bytes: a registry with the most records has some 30 MB.
+const FILE_LEN_MAX: u64 = 64 << 20;
+/// Mode of private keys.
+const SECRET: u32 = 0o600;
+/// Mode of everything else. The folder itself is closed to others; hosts get copies.
+const PUBLIC: u32 = 0o644;
+
+/// A folder that this process alone may write to, as long as the value lives.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    root: PathBuf,
+    /// Locked.
+    _lock: File,
+    /// How many further steps of writing succeed.
+    #[cfg(test)]
+    pub(crate) steps_left: std::cell::Cell<Option<u32>>,
+}
+
+impl Folder {
+    /// Makes the folder, mode 0700, if it does not exist, and locks it.
+    pub(crate) fn make(root: &Path) -> Result<Self, PkiError> {
+        let cannot = |source| PkiError::Write { path: root.to_owned(), source };
+        DirBuilder::new().recursive(true).mode(0o700).create(root).map_err(cannot)?;
+        fs::set_permissions(root, fs::Permissions::from_mode(0o700)).map_err(cannot)?;
+        let parent = root.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(parent).and_then(|dir| dir.sync_all()).map_err(cannot)?;
+        Folder::lock(root)
+    }
+
+    /// Locks the folder of an authority that exists.
+    pub(crate) fn open(root: &Path) -> Result<Self, PkiError> {
+        if !root.join(REGISTRY).try_exists().map_err(|source| reading(&root.join(REGISTRY), source))? {
+            return Err(PkiError::Missing { dir: root.to_owned() });
+        }
+        Folder::lock(root)
+    }
+
+    fn lock(root: &Path) -> Result<Self, PkiError> {
+        let path = root.join(LOCK);
+        let cannot = |source| PkiError::Write { path: path.clone(), source };
+        let mut options = OpenOptions::new();
+        let mut file = options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(SECRET)
+            .open(&path)
+            .map_err(cannot)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(PkiError::Busy { dir: root.to_owned(), holder: holder(file) });
+            }
+            Err(TryLockError::Error(source)) => return Err(cannot(source)),
+        }
+        // Only for the message of the next one: the lock is the kernel's, and ends with this process.
+        file.set_len(0).and_then(|()| write!(file, "process {}", std::process::id())).map_err(cannot)?;
+        Ok(Folder {
+            root: root.to_owned(),
+            _lock: file,
+            #[cfg(test)]
+            steps_left: std::cell::Cell::new(None),
+        })
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// Reads the file `name`, a path relative to the folder; `None` when there is none.
+    pub(crate) fn read(&self, name: &str) -> Result<Option<String>, PkiError> {
+        read(&self.path(name))
+    }
+
+    /// Reads the private key `name`, which nobody else may be able to read.
+    pub(crate) fn read_secret(&self, name: &str) -> Result<Option<String>, PkiError> {
+        let path = self.path(name);
+        if let Ok(metadata) = fs::metadata(&path) {
+            let mode = metadata.permissions().mode() & 0o7777;
+            if mode & 0o077 != 0 {
+                return Err(PkiError::Exposed { path, mode });
+            }
+        }
+        read(&path)
+    }
+
+    /// Replaces the file `name` by `text`.
+    pub(crate) fn write(&self, name: &str, text: &str) -> Result<(), PkiError> {
+        self.replace(name, text, PUBLIC)
+    }
+
+    /// Replaces the private key `name`.
+    pub(crate) fn write_secret(&self, name: &str, text: &str) -> Result<(), PkiError> {
+        self.replace(name, text, SECRET)
+    }
+
+    /// Makes the folder `name` and those above it, mode 0700.
+    pub(crate) fn make_folder(&self, name: &str) -> Result<(), PkiError> {
+        let mut path = self.root.clone();
+        for part in Path::new(name) {
+            let above = path.clone();
+            path.push(part);
+            let cannot = |source| PkiError::Write { path: path.clone(), source };
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                made => made.and_then(|()| File::open(above)?.sync_all()).map_err(cannot)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the file `name`, if there is one.
+    pub(crate) fn remove(&self, name: &str) -> Result<(), PkiError> {
+        let path = self.path(name);
+        let done = self.step().and_then(|()| fs::remove_file(&path));
+        match done {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => {
+                removed.and_then(|()| sync_parent(&path)).map_err(|source| PkiError::Write { path, source })
+            }
+        }
+    }
+
+    fn replace(&self, name: &str, text: &str, mode: u32) -> Result<(), PkiError> {
+        let path = self.path(name);
+        let done = || {
+            let new = self.path(&format!("{name}.new"));
+            // One that a crash left may have another mode.
+            match fs::remove_file(&new) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => self.step()?,
+            }
+            let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
+            file.write_all(text.as_bytes())?;
+            // The mode asked for is narrowed by the process's umask, and identity folders are copied with their modes.
+            file.set_permissions(fs::Permissions::from_mode(mode))?;
+            file.sync_all()?;
+            self.step()?;
+            fs::rename(&new, &path)?;
+            sync_parent(&path)
+        };
+        done().map_err(|source| PkiError::Write { path: path.clone(), source })
+    }
+
+    /// One step of writing is about to be made: tests let it fail, as a crash before it would.
+    fn step(&self) -> io::Result<()> {
+        #[cfg(test)]
+        if let Some(left) = self.steps_left.get() {
+            let Some(left) = left.checked_sub(1) else { return Err(io::Error::other("crash")) };
+            self.steps_left.set(Some(left));
+        }
+        Ok(())
+    }
+}
+
+/// The rename itself must reach the disk, too.
+fn sync_parent(path: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
+}
+
+/// Reads a text file; `None` when there is none.
+pub(crate) fn read(path: &Path) -> Result<Option<String>, PkiError> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(|source| reading(path, source))?,
+    };
+    let mut octets = Vec::new();
+    file.take(FILE_LEN_MAX + 1).read_to_end(&mut octets).map_err(|source| reading(path, source))?;
+    let damaged = |problem: String| PkiError::Damaged { path: path.to_owned(), problem };
+    if octets.len() as u64 > FILE_LEN_MAX {
+        return Err(damaged(format!("it is longer than {} MiB", FILE_LEN_MAX >> 20)));
+    }
+    String::from_utf8(octets).map(Some).map_err(|_| damaged("it is no text".to_owned()))
+}
+
+fn reading(path: &Path, source: io::Error) -> PkiError {
+    PkiError::Read { path: path.to_owned(), source }
+}
+
+/// What the lock's holder wrote into it.
+fn holder(file: File) -> String {
+    let mut text = String::new();
+    let read = file.take(64).read_to_string(&mut text);
+    match read {
+        Ok(1..) if text.chars().all(|c| c.is_ascii_alphanumeric() || c == ' ') => text,
+        _ => "another process".to_owned(),
+    }
+}

@@ -1,0 +1,79 @@
+//! The other end of a TLS connection: what its certificate says.
+
+use std::time::Duration;
+
+use rustls::pki_types::{CertificateDer, UnixTime};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::FromDer;
+
+use crate::uri::{Identity, IdentityError};
+
+/// The holder of a certificate.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Peer {
+    /// Who it is.
+    pub identity: Identity,
+    /// The certificate's serial number in lower-case hex.
+    pub serial: String,
+    /// From when on the certificate is valid, in seconds of the Unix epoch.
+    pub not_before: i64,
+    /// Until when it is valid, in seconds of the Unix epoch.
+    pub not_after: i64,
+    /// The certificate, then those between it and the authority's.
+    pub chain: Vec<CertificateDer<'static>>,
+}
+
+/// Why a certificate names nobody.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum PeerError {
+    /// It is no X.509 certificate.
+    #[error("it is no X.509 certificate")]
+    Certificate,
+    /// It has no URI, or several.
+    #[error("it has {0} URIs of the form csp://CLUSTER/ROLE/ID instead of one")]
+    Uris(usize),
+    /// Its URI is none of CSP.
+    #[error("its URI {0}")]
+    Identity(#[from] IdentityError),
+}
+
+impl Peer {
+    /// Reads the first certificate of a chain. Nothing is verified here: TLS has done that.
+    pub fn of_chain(chain: &[CertificateDer<'_>]) -> Result<Peer, PeerError> {
+        let first = chain.first().ok_or(PeerError::Certificate)?;
+        let (rest, certificate) = X509Certificate::from_der(first).map_err(|_| PeerError::Certificate)?;
+        if !rest.is_empty() {
+            return Err(PeerError::Certificate);
+        }
+        let names = certificate.subject_alternative_name().map_err(|_| PeerError::Certificate)?;
+        let uris: Vec<&str> = names
+            .iter()
+            .flat_map(|names| &names.value.general_names)
+            .filter_map(|name| match name {
+                GeneralName::URI(uri) => Some(*uri),
+                _ => None,
+            })
+            .collect();
+        let [uri] = uris[..] else { return Err(PeerError::Uris(uris.len())) };
+        Ok(Peer {
+            identity: uri.parse()?,
+            serial: hex(certificate.tbs_certificate.raw_serial()),
+            not_before: certificate.validity().not_before.timestamp(),
+            not_after: certificate.validity().not_after.timestamp(),
+            chain: chain.iter().map(|der| der.clone().into_owned()).collect(),
+        })
+    }
+
+    /// Returns how long the certificate is valid still; zero when it has expired.
+    pub fn life_left(&self, now: UnixTime) -> Duration {
+        let end = u64::try_from(self.not_after).unwrap_or(0);
+        Duration::from_secs(end.saturating_sub(now.as_secs()))
+    }
+}
+
+/// A serial number without the zeros before it.
+fn hex(serial: &[u8]) -> String {
+    let digits: String = serial.iter().map(|byte| format!("{byte:02x}")).collect();
+    digits.trim_start_matches('0').to_owned()
+}

@@ -1,0 +1,76 @@
+//! The door of the admin endpoint: TLS where the daemon has an identity, and who has come through it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use csp_identity::{Caller, Credentials, Peer, UnixTime};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+
+/// How connections begin.
+#[derive(Clone)]
+pub(super) struct Door {
+    credentials: Option<Credentials>,
+    /// How long a handshake may take.
+    patience: Duration,
+}
+
+/// A connection, in plain or over TLS.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+/// Somebody who has come in.
+pub(super) struct Guest {
+    pub(super) stream: Box<dyn Stream>,
+    pub(super) caller: Caller,
+}
+
+impl Door {
+    pub(super) fn new(credentials: Option<Credentials>, patience: Duration) -> Self {
+        Door { credentials, patience }
+    }
+
+    /// Lets a connection in; `None` for one that is no TLS in time, or whose certificate is none of this cluster.
+    pub(super) async fn enter(&self, stream: TcpStream) -> Option<Guest> {
+        let Some(credentials) = &self.credentials else {
+            return Some(Guest { stream: Box::new(stream), caller: Caller::Local });
+        };
+        let acceptor = TlsAcceptor::from(credentials.server_config());
+        let accepted = tokio::time::timeout(self.patience, acceptor.accept(stream)).await.ok()?;
+        let stream = accepted.inspect_err(|error| tracing::debug!(%error, "TLS handshake")).ok()?;
+        let caller = match stream.get_ref().1.peer_certificates() {
+            None => Caller::Anonymous,
+            Some(chain) => {
+                let peer = Peer::of_chain(chain).map_err(|error| error.to_string());
+                let peer = peer.and_then(|peer| {
+                    credentials.verify_client(&peer, UnixTime::now()).map(|()| Caller::Peer(Arc::new(peer)))
+                });
+                peer.inspect_err(|error| tracing::warn!(error, "a client's certificate is refused")).ok()?
+            }
+        };
+        Some(Guest { stream: Box::new(stream), caller })
+    }
+
+    /// Returns when the caller's certificate has expired or is not accepted any longer; never for others.
+    pub(super) async fn shut(&self, caller: &Caller) {
+        let (Some(credentials), Caller::Peer(peer)) = (&self.credentials, caller) else {
+            return std::future::pending().await;
+        };
+        let mut changes = credentials.changes();
+        loop {
+            let now = UnixTime::now();
+            if let Err(error) = credentials.verify_client(peer, now) {
+                tracing::info!(peer = %peer.identity, error, "a client's connection ends");
+                return;
+            }
+            // A second later: its last second is valid.
+            let life = peer.life_left(now) + Duration::from_secs(1);
+            tokio::select! {
+                () = tokio::time::sleep(life) => {}
+                Ok(()) = changes.changed() => {}
+            }
+        }
+    }
+}
