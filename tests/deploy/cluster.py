@@ -149,11 +149,33 @@ class Cluster:
 
     def cspctl(self, arguments, **options):
         """Runs cspctl on the management host; returns its output."""
-        return self.hosts["mn-1"].ssh(f"cspctl --server http://10.77.0.6:9104 {arguments}", **options).stdout
+        return self.hosts["mn-1"].ssh(f"cspctl --server https://10.77.0.6:9104 {arguments}", **options).stdout
 
-    def etcdctl(self, member, arguments):
-        """Returns the command that asks the member of etcd on that host."""
-        return f"ETCDCTL_API=3 etcdctl --endpoints=http://{self.hosts[member].san}:2379 --command-timeout=2s {arguments}"
+    def etcdctl(self, member, arguments, identity="/etc/csp/identities/etcd"):
+        """Returns the command that asks the member of etcd on that host, by the identity in a directory."""
+        endpoint = f"--endpoints=https://{self.hosts[member].san}:2379 --command-timeout=2s"
+        tls = f"--cacert={identity}/ca.pem --cert={identity}/certificate.pem --key={identity}/key.pem"
+        return f"ETCDCTL_API=3 etcdctl {endpoint} {tls} {arguments}"
+
+    def pki(self, *arguments):
+        """Runs `cspctl pki` on the authority that Ansible has made; returns its JSON."""
+        cspctl = max((self.directory / "pki.tools").glob("cspctl_*"), key=lambda path: path.stat().st_mtime)
+        return run(cspctl, "--output", "json", "pki", "--dir", self.directory / "pki", *arguments).stdout
+
+    def renew(self, lifetime):
+        """Gives every holder a new certificate with that lifetime: without Ansible, since it must take less than that."""
+        holders = [(name, group[4:-1].replace("_", "-"), name, [san], []) for name, san, _, group in MEMBERS]
+        holders += [(name, "etcd", name, [self.hosts[name].san, "127.0.0.1"], ["localhost"]) for name in ETCD]
+        holders += [("mn-1", "viewer", "prometheus", [], []), ("mn-1", "operator", "ansible", [], [])]
+        special = {"viewer": "/etc/prometheus/csp/identity", "operator": "/root/.config/csp/identity"}
+        for host, role, holder, addresses, names in holders:
+            words = [*(f"--address={a}" for a in addresses), *(f"--name={n}" for n in names), "--lifetime", lifetime, "--force"]
+            folder = json.loads(self.pki("issue", role, holder, *words))["folder"]
+            to = special.get(role, f"/etc/csp/identities/{role}")
+            archive = subprocess.run(["tar", "-cC", folder, "."], capture_output=True, check=True, timeout=10).stdout
+            owned = f"chown --reference={to} {to}/*"
+            words = ["ssh", "-F", str(self.directory / "ssh_config"), host, f"tar -xC {to} --no-same-owner --no-overwrite-dir && {owned}"]
+            subprocess.run(words, input=archive, check=True, timeout=20, capture_output=True)
 
     def save_journals(self):
         """Keeps the hosts' journals for whoever looks into a failure."""
