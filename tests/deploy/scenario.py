@@ -151,12 +151,12 @@ def reboot(cluster, out):
 
 def remove_and_add(cluster, out):
     """remove-node.yml takes a proxy out, add-node.yml brings it back"""
-    with load(cluster, out, "while pn-2 leaves"):
+    with load(cluster, out, "while pn-2 leaves", tolerated=0):
         cluster.play("remove-node", "--extra-vars", "remove_node=pn-2")
     check("pn-2" not in cluster.nodes(), "pn-2 is still registered")
     left = cluster.hosts["pn-2"].ssh("ls -d /etc/csp /var/lib/csp; dpkg-query --show 'csp-*'", check=False).stdout
     check(not re.search(r"/|\d", left), f"pn-2 keeps {left}")
-    with load(cluster, out, "while pn-2 comes back"):
+    with load(cluster, out, "while pn-2 comes back", tolerated=0):
         cluster.play("add-node", "--extra-vars", "add_nodes=pn-2")
     check(cluster.nodes()["pn-2"]["state"] == "ready", "pn-2 is not ready")
 
@@ -170,7 +170,7 @@ def backup_and_restore(cluster, out):
     cluster.write_inventory()
     cluster.play("site", "--tags", "policy")
     cluster.play("restore", "--extra-vars", f"restore_file={snapshots[0]}", fails=True)
-    with load(cluster, out, "while etcd is restored"):
+    with load(cluster, out, "while etcd is restored", tolerated=0):
         cluster.play("restore", "--extra-vars", f"restore_file={snapshots[0]} restore_accept=true")
     check(curl(cluster, 8080) == "<p>served by an-2</p>", "the policy of the snapshot is not in force")
     cluster.variables["policy_document"] = policy({80: APPS})

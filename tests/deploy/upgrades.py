@@ -14,7 +14,7 @@ def rolling_upgrade(cluster, out):
     version = newer_packages(cluster)
     before = {name: node["started_unix_ms"] for name, node in cluster.nodes().items()}
     with load(cluster, out, "while all nodes are upgraded", tolerated=0, kept=KEPT) as result:
-        _, text = cluster.play("rolling-upgrade", "--extra-vars", f"csp_drain_deadline_s={DRAIN_DEADLINE_S}")
+        _, text = cluster.play("rolling-upgrade", "--extra-vars", f"csp_drain_deadline_s={DRAIN_DEADLINE_S} upgrade_window_s=2")
         times = cluster.task_times("Drain the node")
     for cost in re.findall(r"the other nodes counted [^\"]*", text):
         out.note(cost)
@@ -58,7 +58,7 @@ def failed_upgrade(cluster, out):
     host.ssh("mkdir -p /run/systemd/system/csp-proxy-node.service.d")
     host.ssh("printf '[Service]\\nExecStartPre=/bin/false\\n' > /run/systemd/system/csp-proxy-node.service.d/broken.conf; systemctl daemon-reload")
     before = cluster.nodes()
-    with load(cluster, out, "while an upgrade fails"):
+    with load(cluster, out, "while an upgrade fails", tolerated=0):
         cluster.play("rolling-upgrade", "--tags", "proxy_node", "--extra-vars", "upgrade_restart_always=true", fails=True)
     after = cluster.nodes()
     check(after["pn-2"]["started_unix_ms"] == before["pn-2"]["started_unix_ms"], "pn-2 was touched although pn-1 had failed")
