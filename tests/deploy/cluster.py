@@ -89,9 +89,14 @@ class Cluster:
         if not (self.directory / "cluster.key").exists():
             self.new_key()
             shutil.copytree(self.debs, self.directory / "packages", ignore=lambda _, names: [n for n in names if not n.endswith(".deb")])
-            # A copy: who edits the collection meanwhile does not change this run.
-            shutil.copytree(PROJECT / "ansible", self.directory / "collections/ansible_collections/csp/cluster")
+            self.copy_collection()
             self.write("ansible.cfg", ANSIBLE_CFG.format(directory=self.directory))
+
+    def copy_collection(self):
+        """Copies the collection: changes to it meanwhile do not concern this run."""
+        to = self.directory / "collections/ansible_collections/csp/cluster"
+        shutil.rmtree(to, ignore_errors=True)
+        shutil.copytree(PROJECT / "ansible", to)
 
     def new_key(self):
         self.write("cluster.key", secrets.token_hex(32) + "\n")

@@ -5,7 +5,7 @@ import json
 import pathlib
 import subprocess
 
-from cluster import VIP
+from cluster import VIP, policy
 from transcript import Failed
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -60,3 +60,8 @@ def describe(out, what, result):
     out.note(f"{what}: {result['requests']} requests, {result['failures']} failures, longest pause {result['pause_ms']} ms")
     for error in result["errors"][:5]:
         out.note(f"  after {error['to'] - error['from']:.2f} s: {error['error']}")
+
+
+def apply(cluster, ports):
+    """Puts the policy with these services into force, by cspctl."""
+    cluster.cspctl("policy apply -", input=json.dumps(policy(ports)))

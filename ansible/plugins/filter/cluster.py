@@ -51,6 +51,12 @@ def node_ids(groups, hostvars, removed=()):
     return [node_id(host, tier, groups, hostvars) for tier, host in hosts]
 
 
+def node_names(groups, hostvars, removed=()):
+    """Returns ROLE/ID of all nodes of the inventory but those of the hosts `removed`: the names of their users in etcd."""
+    hosts = [(tier, host) for tier in TIERS for host in groups.get(f"csp_{tier}s", []) if host not in removed]
+    return [f"{tier.replace('_', '-')}/{node_id(host, tier, groups, hostvars)}" for tier, host in hosts]
+
+
 def node_identities(host, groups, hostvars, directory):
     """Returns the identities of the daemons of a host, as the role `identity` takes them; each has a directory in `directory`."""
     found = []
@@ -151,6 +157,7 @@ class FilterModule:
             "host_names": host_names,
             "node_id": node_id,
             "node_ids": node_ids,
+            "node_names": node_names,
             "node_identities": node_identities,
             "identity_source": identity_source,
             "identity_targets": identity_targets,
