@@ -73,29 +73,27 @@ def etcd_away(cluster, out):
 def full_disk(cluster, out):
     """a proxy whose disk is full applies policies, keeps the last policy that it stored, and stores again when there is room"""
     host, state = cluster.hosts["pn-2"], "/var/lib/csp/proxy-node"
-    stored = f"python3 -c 'import json; print(json.load(open(\"{state}/policy.json\"))[\"generation\"])'"
+    small = f"cp -a {state} /run/state && mount -t tmpfs -o size=128k tmpfs {state} && cp -a /run/state/. {state}/"
     with load(cluster, out, "while the disk of pn-2 is full", tolerated=0):
-        cluster.cspctl("drain pn-2 --wait")
-        host.ssh(
-            f"systemctl stop csp-proxy-node && cp -a {state} /run/state && mount -t tmpfs -o size=128k tmpfs {state}"
-            f" && cp -a /run/state/. {state}/ && systemctl start csp-proxy-node"
-        )
-        cluster.cspctl("resume pn-2")
-        cluster.play("check")
-        host.ssh(f"head -c 1M /dev/zero > {state}/filler", check=False)
-        before = host.ssh(stored).stdout
-        apply(cluster, {80: APPS, 8082: ["an-2"]})
-        check(curl(cluster, 8082) == "<p>served by an-2</p>", "port 8082 is not an-2's")
-        check(host.ssh(stored).stdout == before, "a policy was stored on a full disk")
-        journal = host.ssh("journalctl --unit=csp-proxy-node --no-pager --lines=50").stdout
-        check("cannot keep the last-known-good policy" in journal, "the journal does not say that the policy is not stored")
-        host.ssh(f"rm {state}/filler")
-        restore_policy(cluster)
-        check(int(host.ssh(stored).stdout) > int(before), "the policy is not stored although there is room")
-        cluster.cspctl("drain pn-2 --wait")
-        host.ssh(f"systemctl stop csp-proxy-node && umount {state} && systemctl start csp-proxy-node && rm -r /run/state")
-        cluster.cspctl("resume pn-2")
-        cluster.play("check")
+        restart_proxy(cluster, small)
+        try:
+            fill_disk(cluster, host, state)
+        finally:
+            restart_proxy(cluster, f"umount {state} && rm -r /run/state")
+
+
+def fill_disk(cluster, host, state):
+    stored = f"python3 -c 'import json; print(json.load(open(\"{state}/policy.json\"))[\"generation\"])'"
+    host.ssh(f"head -c 1M /dev/zero > {state}/filler", check=False)
+    before = host.ssh(stored).stdout
+    apply(cluster, {80: APPS, 8082: ["an-2"]})
+    check(curl(cluster, 8082) == "<p>served by an-2</p>", "port 8082 is not an-2's")
+    check(host.ssh(stored).stdout == before, "a policy was stored on a full disk")
+    journal = host.ssh("journalctl --unit=csp-proxy-node --no-pager --lines=50").stdout
+    check("cannot keep the last-known-good policy" in journal, "the journal does not say that the policy is not stored")
+    host.ssh(f"rm {state}/filler")
+    restore_policy(cluster)
+    check(int(host.ssh(stored).stdout) > int(before), "the policy is not stored although there is room")
 
 
 def clock_steps(cluster, out):
@@ -104,23 +102,26 @@ def clock_steps(cluster, out):
     drop_in = f"[Service]\\nEnvironment=LD_PRELOAD={FAKETIME} FAKETIME_TIMESTAMP_FILE=/run/clock FAKETIME_NO_CACHE=1\\n"
     drop_in += "Environment=FAKETIME_DONT_FAKE_MONOTONIC=1 FAKETIME_DISABLE_SHM=1\\n"
     with load(cluster, out, "while the clock of pn-2 steps", tolerated=0):
-        cluster.cspctl("drain pn-2 --wait")
-        host.ssh(f"echo '+20s' > /run/clock; mkdir -p {unit}; printf '{drop_in}' > {unit}/clock.conf; systemctl daemon-reload")
         real = time.time()
-        host.ssh("systemctl restart csp-proxy-node")
-        ahead = cluster.nodes()["pn-2"]["started_unix_ms"] / 1000 - real
-        check(15 < ahead < 50, f"the clock of pn-2 is {ahead:.1f} s ahead, not 20: libfaketime is not in force")
-        cluster.cspctl("resume pn-2")
-        cluster.play("check")
-        for step in ["+3600s", "-3600s", "+0s"]:
-            host.ssh(f"echo '{step}' > /run/clock")
-            time.sleep(5)
-            curl(cluster)
-        cluster.play("check")
-        cluster.cspctl("drain pn-2 --wait")
-        host.ssh(f"rm -r {unit} /run/clock; systemctl daemon-reload; systemctl restart csp-proxy-node")
-        cluster.cspctl("resume pn-2")
-        cluster.play("check")
+        restart_proxy(cluster, f"echo '+20s' > /run/clock; mkdir -p {unit}; printf '{drop_in}' > {unit}/clock.conf; systemctl daemon-reload")
+        try:
+            ahead, took = cluster.nodes()["pn-2"]["started_unix_ms"] / 1000 - real, time.time() - real
+            check(20 <= ahead <= 20 + took, f"the clock of pn-2 is between {ahead - took:.1f} and {ahead:.1f} s ahead, not 20")
+            for step in ["+3600s", "-3600s", "+0s"]:
+                host.ssh(f"echo '{step}' > /run/clock")
+                time.sleep(5)
+                curl(cluster)
+            cluster.play("check")
+        finally:
+            restart_proxy(cluster, f"rm -r {unit} /run/clock; systemctl daemon-reload")
+
+
+def restart_proxy(cluster, command):
+    """Runs a command on pn-2 while its proxy is stopped, which is drained before."""
+    cluster.cspctl("drain pn-2 --wait", timeout=90)
+    cluster.hosts["pn-2"].ssh(f"systemctl stop csp-proxy-node && {{ {command}; }} && systemctl start csp-proxy-node", timeout=90)
+    cluster.cspctl("resume pn-2")
+    cluster.play("check")
 
 
 def restore_policy(cluster):

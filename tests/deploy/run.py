@@ -145,7 +145,10 @@ def again(cluster, transcript):
                 importlib.reload(module)
             cluster.copy_collection()
             cluster.write_inventory()
-            scenario.run_steps(cluster, transcript, [step for step in line.strip().split(",") if step])
+            try:
+                scenario.run_steps(cluster, transcript, [step for step in line.strip().split(",") if step])
+            except Failed as error:
+                transcript.failure(error)
     except KeyboardInterrupt:
         pass
 
