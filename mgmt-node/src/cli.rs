@@ -8,11 +8,15 @@ mod client;
 mod diff;
 mod drain;
 mod error;
+mod etcd;
 mod identity;
 mod key;
 mod ladder;
+mod login;
 mod observe;
 mod paint;
+mod pki;
+mod pki_args;
 mod policy;
 mod table;
 
@@ -60,9 +64,13 @@ async fn run(cli: Cli) -> Result<(), CliError> {
     match cli.command {
         Command::Key(KeyCommand::Generate { file }) => return key::generate(file.as_deref()),
         Command::Completions { shell } => return completions(shell),
+        Command::Pki(args) => return pki::run(args, cli.output, Paint::for_stdout()),
         _ => {}
     }
     let credentials = identity::open(cli.identity.as_deref())?;
+    if let Command::Etcd(command) = cli.command {
+        return etcd::run(command, credentials, cli.output).await;
+    }
     let server = cli.server.as_deref().unwrap_or_else(|| identity::default_server(credentials.as_ref()));
     let client = Client::new(server, credentials.as_ref())?;
     let context = Context { client, output: cli.output, paint: Paint::for_stdout() };
@@ -76,9 +84,10 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Policy(PolicyCommand::Show { generation }) => policy::show(&context, generation).await,
         Command::Policy(PolicyCommand::Diff { file }) => policy::diff(&context, &file).await,
         Command::Policy(PolicyCommand::History) => policy::history(&context).await,
+        Command::Login { role } => login::login(&context, role).await,
         Command::Drain(args) => drain::drain(&context, args).await,
         Command::Resume { node } => drain::resume(&context, &node).await,
-        Command::Key(_) | Command::Completions { .. } => Ok(()),
+        Command::Key(_) | Command::Pki(_) | Command::Etcd(_) | Command::Completions { .. } => Ok(()),
     }
 }
 
@@ -92,13 +101,22 @@ struct Context {
 impl Context {
     /// Prints `value` as JSON, or as the text that `table` makes of it.
     fn show<T: Serialize>(&self, value: &T, table: impl FnOnce(&T) -> String) -> Result<(), CliError> {
-        match self.output {
-            Output::Table => put(&table(value)),
-            Output::Json => {
-                let text = serde_json::to_string_pretty(value)
-                    .map_err(|e| CliError::Protocol(format!("cannot write JSON: {e}")))?;
-                put(&(text + "\n"))
-            }
+        show_as(self.output, value, table)
+    }
+}
+
+/// Prints `value` as JSON, or as the text that `table` makes of it.
+fn show_as<T: Serialize>(
+    output: Output,
+    value: &T,
+    table: impl FnOnce(&T) -> String,
+) -> Result<(), CliError> {
+    match output {
+        Output::Table => put(&table(value)),
+        Output::Json => {
+            let text = serde_json::to_string_pretty(value)
+                .map_err(|e| CliError::Protocol(format!("cannot write JSON: {e}")))?;
+            put(&(text + "\n"))
         }
     }
 }

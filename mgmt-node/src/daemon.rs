@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use crate::config::MgmtConfig;
 use crate::fanout::Fanout;
 use crate::leader::Election;
+use crate::login::{LoginMetrics, Logins};
 use crate::metrics::ClusterMetrics;
 use crate::policy_view::PolicyReader;
 use crate::poller::Poller;
@@ -137,6 +138,8 @@ async fn serve(
     let metrics = Exposition::new();
     metrics.register(BuildInfo::new(Role::MgmtNode.as_str(), &cluster.id));
     metrics.register(ClusterMetrics(cluster.clone()));
+    let logins = Logins::new(etcd.credentials.clone());
+    metrics.register(LoginMetrics(logins.clone()));
     if let Some(credentials) = &etcd.credentials {
         csp_daemon::identity::watch(credentials, &metrics);
     }
@@ -145,7 +148,7 @@ async fn serve(
         readiness,
         node,
         routes: Router::new(),
-        guarded: server::router(cluster, config.names.as_slice().into()),
+        guarded: server::router(cluster, logins, config.names.as_slice().into()),
         credentials: etcd.credentials.clone(),
     };
     let ended = match AdminServer::start(config.admin.listen, options).await {

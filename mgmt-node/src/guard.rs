@@ -1,7 +1,7 @@
 //! What a request must look like before it reaches the API: protection of operators whose browser shows a stranger's page.
 //!
-//! The API has no cookies; whoever reaches it may use it. A page of another origin in an operator's browser reaches it
-//! too. Browsers let such a page send simple requests without asking first (Fetch §3.2), so:
+//! A browser may have an operator's session, its cookie or a certificate, and a page of another origin in that browser
+//! reaches the API too. Browsers let such a page send simple requests without asking first (Fetch §3.2), so:
 //!
 //! - `Host` is an IP address, `localhost` or a configured name: a name that a stranger's DNS server points here
 //!   (rebinding) is none of them;

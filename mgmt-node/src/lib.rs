@@ -13,6 +13,7 @@ pub mod fanout;
 mod guard;
 pub mod leader;
 pub mod limits;
+pub mod login;
 pub mod metrics;
 pub mod policy_view;
 pub mod poller;

@@ -21,6 +21,7 @@ use serde::Deserialize;
 use crate::guard::{Names, guard};
 use crate::leader::Leadership;
 use crate::limits::{ACK_TIMEOUT_S, ACK_TIMEOUT_S_MAX, FLOWS_MAX, POLICY_LEN_MAX, RECENT_MAX, WAIT_S_MAX};
+use crate::login::{self, Logins};
 use crate::policy_view;
 use crate::publish::{PublishError, Started};
 use crate::views::Cluster;
@@ -32,7 +33,7 @@ const CONTENT_POLICY: &str = "default-src 'none'; style-src 'self'; script-src '
                               img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// All routes, behind the guard.
-pub fn router(cluster: Arc<Cluster>, names: Names) -> Router {
+pub fn router(cluster: Arc<Cluster>, logins: Arc<Logins>, names: Names) -> Router {
     Router::new()
         .route("/", get(|| async { page("text/html; charset=utf-8", include_str!("../web/index.html")) }))
         .route(
@@ -60,8 +61,10 @@ pub fn router(cluster: Arc<Cluster>, names: Names) -> Router {
         .route("/api/v1/policy/generations/{n}/policy", get(generation_policy))
         .layer(DefaultBodyLimit::max(POLICY_LEN_MAX))
         .layer(from_fn(allowed))
-        .layer(from_fn_with_state(names, guard))
         .with_state(cluster)
+        .merge(login::routes(logins.clone()))
+        .layer(from_fn_with_state(logins, login::sessions))
+        .layer(from_fn_with_state(names, guard))
 }
 
 /// Passes on what the caller may do: viewers look, operators change. The page itself is no secret.
@@ -77,7 +80,7 @@ async fn allowed(Extension(caller): Extension<Caller>, request: Request, next: N
     }
 }
 
-fn page(kind: &'static str, text: &'static str) -> Response {
+pub(crate) fn page(kind: &'static str, text: &'static str) -> Response {
     let headers = [
         (header::CONTENT_TYPE, kind),
         (header::CACHE_CONTROL, "no-cache"),
@@ -89,7 +92,7 @@ fn page(kind: &'static str, text: &'static str) -> Response {
 }
 
 /// An answer that is not a success.
-struct Refusal(StatusCode, ErrorBody);
+pub(crate) struct Refusal(StatusCode, ErrorBody);
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
@@ -97,7 +100,8 @@ impl IntoResponse for Refusal {
     }
 }
 
-fn refuse(status: StatusCode, error: impl Into<String>) -> Refusal {
+/// Returns an answer with this status and text.
+pub(crate) fn refuse(status: StatusCode, error: impl Into<String>) -> Refusal {
     Refusal(status, ErrorBody { error: error.into(), ..ErrorBody::default() })
 }
 

@@ -62,7 +62,7 @@ async fn a_follower_sends_changes_to_the_leader_and_takes_over_when_it_stops() {
 
     // The leader key goes away under the leader: someone else may lead, and the policy store stays usable.
     let etcd = EtcdAccess::bare(format!("http://{}", first.etcd));
-    let mut raw = etcd_client::Client::connect(&etcd.endpoints, None).await.expect("etcd");
+    let mut raw = etcd_client::Client::connect(&etcd.section.endpoints, None).await.expect("etcd");
     let fence = raw.get(keys::LEADER, None).await.expect("leader").kvs()[0].create_revision();
     raw.delete(keys::LEADER, None).await.expect("delete");
     eventually("a leader with another fence", async || {

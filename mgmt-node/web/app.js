@@ -231,6 +231,10 @@ async function refresh() {
   if (document.hidden) return;
   try {
     const response = await fetch("api/v1/overview", { signal: AbortSignal.timeout(TIMEOUT_MS), cache: "no-store" });
+    if (response.status === 401) {
+      put("banner", h("p", { class: "banner warn" }, "You are not logged in. Run cspctl login and open the link that it prints."));
+      return pulse("lost", "not logged in");
+    }
     if (!response.ok) throw new Error("status " + response.status);
     const view = await response.json();
     for (const draw of [drawTop, drawPath, drawPolicy, drawServices, drawNodes, drawFlows, drawDrops]) draw(view);

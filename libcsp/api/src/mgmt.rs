@@ -2,6 +2,7 @@
 
 mod cluster;
 mod flows;
+mod login;
 mod policy;
 
 pub use cluster::{
@@ -12,4 +13,5 @@ pub use flows::{
     ClockView, FlowView, FlowsView, QueuesView, RecentFlowView, RecentView, SocketView, SocketsView,
     TraceEventView, TraceView,
 };
+pub use login::{LoginRequest, LoginView, RedeemRequest};
 pub use policy::{AckView, DryRunView, ErrorBody, FieldError, GenerationView, LeaderView, Phase, PolicyView};

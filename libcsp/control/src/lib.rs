@@ -26,6 +26,7 @@ mod predecessor;
 mod registration;
 mod registry;
 mod status;
+pub mod users;
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 //! Tests against a real etcd on loopback. Without the program they say so and pass.
 
 mod faults;
+mod identities;
 mod identity;
 mod policy;
 

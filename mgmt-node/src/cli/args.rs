@@ -6,6 +6,9 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use super::etcd::EtcdCommand;
+use super::pki_args::PkiArgs;
+
 const AFTER_HELP: &str = "\
 Examples:
   cspctl nodes                              members of the cluster and how they are
@@ -17,14 +20,16 @@ Exit codes:
    0  done
    1  failed: refused by a node, timed out, not found; `policy diff`: the policies differ
   64  the command line is wrong
-  65  the policy file is wrong; all mistakes are listed, each as FILE:LINE:COLUMN
+  65  the policy file is wrong; all mistakes are listed, each as FILE:LINE:COLUMN; the CA folder is damaged
   66  a file cannot be read
   69  the server does not answer, or has no etcd or leader at this time
   70  the server answered with something cspctl does not understand
   73  a file cannot be written
+  75  another cspctl works on the CA folder: try again
 
 Environment:
   CSP_SERVER   management node's URL when --server is not given
+  CSP_PKI      CA folder when --dir is not given
   CSP_IDENTITY folder of your certificate when --identity is not given
   NO_COLOR     no colours, also on a terminal
   COLUMNS      width of drawings (default: the terminal's, else 100)
@@ -98,6 +103,24 @@ pub enum Command {
     /// Make cluster keys
     #[command(subcommand)]
     Key(KeyCommand),
+    /// Set up etcd's users
+    #[command(subcommand)]
+    Etcd(EtcdCommand),
+    /// Keep the cluster's certificate authority: a folder on the operator's machine
+    ///
+    /// Needs no server. The folder has the keys of the authority: keep it off the cluster's hosts, make backups.
+    Pki(PkiArgs),
+    /// Open the operations page in a browser: print a link that logs it in
+    ///
+    /// The link can be used once, within a minute. The browser's session lasts 8 hours, and not longer than your certificate; it ends
+    /// when that is revoked. It is a session at this management node only.
+    #[command(after_help = "Examples:\n  cspctl login\n  cspctl login --role operator\n  \
+                            xdg-open \"$(cspctl login)\"\n  cspctl login -o json | jq -r .url")]
+    Login {
+        /// What the browser may do: look, or change policy and drain nodes as well
+        #[arg(long, value_enum, default_value_t = LoginRole::Viewer)]
+        role: LoginRole,
+    },
     /// Take a proxy node or application node out of service without losing connections
     ///
     /// The node gets no new connections; those that it has continue until they end by themselves. A node that restarts goes on
@@ -120,6 +143,15 @@ pub enum Command {
         /// Shell
         shell: Shell,
     },
+}
+
+/// Role of a browser's session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LoginRole {
+    /// May look
+    Viewer,
+    /// May change policy and drain nodes, too
+    Operator,
 }
 
 /// `cspctl policy ...`

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use csp_identity::Credentials;
 use reqwest::{Method, RequestBuilder, StatusCode, Url};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use csp_api::mgmt::ErrorBody;
@@ -75,6 +76,22 @@ impl Client {
         let request = self.http.post(url).query(query).header("content-type", "application/yaml").body(yaml);
         let (status, body) = self.send(request).await?;
         Ok((status, parse(path, &body)?))
+    }
+
+    /// POST of a JSON document; the answer as JSON.
+    pub async fn post_json<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, CliError> {
+        let url = self.url(path)?;
+        let (_, body) = self.send(self.http.post(url).json(body)).await?;
+        parse(path, &body)
+    }
+
+    /// Returns the address of a page of the server.
+    pub fn page(&self, path: &str) -> Result<String, CliError> {
+        self.url(path).map(String::from)
     }
 
     /// PUT or DELETE of `path` without a body; the answer has none.

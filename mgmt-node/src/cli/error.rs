@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use csp_api::mgmt::FieldError;
+use csp_authority::PkiError;
 
 /// Why a command failed. The codes follow sysexits.h where it has one.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +42,9 @@ pub enum CliError {
     /// The server's answer is not understood.
     #[error("{0}")]
     Protocol(String),
+    /// The CA folder refuses it.
+    #[error(transparent)]
+    Pki(#[from] PkiError),
 }
 
 fn list(errors: &[FieldError]) -> String {
@@ -59,6 +63,14 @@ impl CliError {
             CliError::Unavailable(_) => 69,
             CliError::Protocol(_) => 70,
             CliError::CannotCreate { .. } => 73,
+            CliError::Pki(error) => match error {
+                PkiError::Request(_) => 64,
+                PkiError::Damaged { .. } | PkiError::Exposed { .. } => 65,
+                PkiError::Missing { .. } | PkiError::Read { .. } => 66,
+                PkiError::Write { .. } => 73,
+                PkiError::Busy { .. } => 75,
+                _ => 1,
+            },
         }
     }
 

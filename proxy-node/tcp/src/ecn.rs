@@ -84,7 +84,7 @@ impl Tcb {
         if !self.ecn.capable || segment.unscaled {
             return; // on a SYN the flags negotiate ECN
         }
-        let acceptable = !segment.ack.before(self.snd_una) && !segment.ack.after(self.snd_nxt);
+        let acceptable = !segment.ack.before(self.snd_una) && !segment.ack.after(self.sent_end());
         if segment.flags.contains(Flags::ECE) && acceptable {
             cx.counters.ecn_echoes_received += 1;
             let open = self.recovery.phase() == Phase::Open;

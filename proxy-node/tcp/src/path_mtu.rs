@@ -11,11 +11,20 @@
 //! lost probe does no harm: no data is missing, so congestion control sees no loss. If the probe arrives, the
 //! following segments are duplicates up to its end. No other segment ends there, so an acknowledgement of that
 //! number, or a duplicate report that ends there (RFC 2883), shows its arrival.
+//!
+//! The bytes normally follow at once. If pacing, a timeout or a lack of records delays them, the peer may acknowledge
+//! them before:
+//!
+//! ```text
+//!   SND.UNA            SND.NXT         SEG.ACK       probe_end
+//!      |---- in flight ----|------ sent by the probe ----|---- not yet sent ----
+//! ```
 
 use csp_types::Instant;
 use csp_wire::tcp::{Flags, Options, SackBlock};
 
 use crate::output::Plan;
+use crate::recovery::ack_summary::AckSummary;
 use crate::seq::Seq;
 use crate::tcb::{Context, Tcb};
 
@@ -40,7 +49,7 @@ pub(crate) struct PathMtu {
     ceiling: u16,
     /// Sizes above this were refused or lost.
     search_high: u16,
-    /// Size of the outstanding probe; 0 if there is none.
+    /// Size of the outstanding probe; 0 if there is none. A probe is outstanding until its last byte is acknowledged.
     probing: u16,
     /// Sequence number after the probe's last byte.
     probe_end: Seq,
@@ -48,6 +57,9 @@ pub(crate) struct PathMtu {
     lost: u8,
     /// The size was lowered after timeouts, and nothing was acknowledged since.
     suspect: bool,
+    /// A timeout occurred after the probe was sent. Retransmitted segments may end at `probe_end`, so acknowledgements
+    /// no longer show whether the probe arrived.
+    inconclusive: bool,
 }
 
 impl PathMtu {
@@ -61,6 +73,7 @@ impl PathMtu {
             probe_end: Seq(0),
             lost: 0,
             suspect: false,
+            inconclusive: false,
         }
     }
 
@@ -119,7 +132,7 @@ impl Tcb {
     /// RFC 4821 §7.7: after successive timeouts, lowers the size if full-sized segments may be the ones that are
     /// lost.
     pub fn suspect_black_hole(&mut self, cx: &mut Context<'_>) {
-        self.path.probing = 0; // retransmitted segments end elsewhere
+        self.path.inconclusive = true;
         let steps: &[u16] = if self.tuple.remote.is_ipv4() { &FALLBACK_V4 } else { &FALLBACK_V6 };
         if self.timers.retries < TIMEOUTS_SUSPECT {
             return;
@@ -149,6 +162,9 @@ impl Tcb {
             return;
         }
         self.path.probing = 0;
+        if self.path.inconclusive {
+            return; // the next probe may be sent at once
+        }
         let end = self.path.probe_end;
         let arrived = ack == end || sack.iter().any(|block| block.end == end.0);
         if arrived {
@@ -195,11 +211,27 @@ impl Tcb {
         if size <= self.mss_limit || unsent.min(window).min(room) < payload(size) + 2 * usual {
             return None;
         }
-        self.path.probing = size;
+        (self.path.probing, self.path.inconclusive) = (size, false);
         self.path.probe_end = self.snd_nxt.plus(payload(size));
         cx.counters.path_probes_sent += 1;
         let plan = self.plan(cx, self.snd_nxt, payload(size), Flags::ACK, options);
         Some(Plan { segment_size: payload(size) as u16, ..plan })
+    }
+
+    /// The sequence number after the last byte sent: SND.NXT, or the end of the probe if the bytes that it copies have
+    /// not all followed it.
+    pub fn sent_end(&self) -> Seq {
+        match self.path.probing {
+            0 => self.snd_nxt,
+            _ => self.snd_nxt.max(self.path.probe_end),
+        }
+    }
+
+    /// Advances SND.NXT to `ack`, which acknowledges bytes that only the probe has carried, so that they are not sent
+    /// again. Everything in flight is acknowledged with them; `advance` releases its records.
+    pub fn advance_into_probe(&mut self, summary: &mut AckSummary, ack: Seq) {
+        self.recovery.on_unrecorded_delivered(summary, (self.snd_nxt, ack));
+        self.snd_nxt = ack;
     }
 
     fn set_segment_size(&mut self, limit: u16) {

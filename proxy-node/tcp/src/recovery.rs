@@ -241,6 +241,19 @@ impl Recovery {
         self.rack.on_delivered(record, summary.at, echo_before, summary.rtt_min);
     }
 
+    /// Processes the delivery of `start .. end`, which follow everything in flight and have no record because only a
+    /// path MTU probe has carried them. Their send time is unknown: they yield no round trip and no delivery rate
+    /// sample, and RACK.xmit_ts remains that of a record.
+    pub fn on_unrecorded_delivered(&mut self, summary: &mut AckSummary, (start, end): (Seq, Seq)) {
+        let len = end.since(start);
+        summary.highest = summary.highest.max(end);
+        summary.delivered += len;
+        self.delivery.on_unrecorded_delivered(len, summary.at);
+        // RFC 8985 §7.4.2 infers from an acknowledgement beyond TLP.end_seq that the tail loss probe repaired a loss.
+        // The inference requires that nothing beyond TLP.end_seq was sent before the probe.
+        self.tail_probe = None;
+    }
+
     /// Releases all records.
     pub fn clear(&mut self, pool: &mut RecordPool) {
         self.flight.clear(pool);

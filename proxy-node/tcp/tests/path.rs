@@ -5,9 +5,10 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Net, client_tuple, small_config, stream_byte};
+use common::{Net, Packet, client_tuple, small_config, stream_byte};
 use csp_tcp::{Event, PathError, StackConfig, State};
 use csp_types::{FlowLabel, FourTuple, Instant};
+use csp_wire::tcp::{Flags, Options, Repr, SackBlock, Timestamps};
 
 struct Upload {
     net: Net,
@@ -19,7 +20,13 @@ struct Upload {
 
 impl Upload {
     fn new(config: StackConfig) -> Self {
+        Self::without(config, (false, false, false))
+    }
+
+    /// An upload whose SYNs lose the options selected by `strip` (see [`Net::strip`]).
+    fn without(config: StackConfig, strip: (bool, bool, bool)) -> Self {
         let mut net = Net::new(1, config, small_config(2)).with_rtt(Duration::from_millis(20));
+        net.strip = strip;
         let client = net.hosts[0].stack.connect(net.now, client_tuple(1000), 7, 1).unwrap();
         let mut upload = Upload { net, client, server: FlowLabel::NONE, written: 0, received: 0 };
         upload.run(Duration::from_millis(100), 0);
@@ -231,4 +238,134 @@ fn a_dead_peer_is_no_black_hole_for_small_segments() {
     up.run(Duration::from_secs(30), 0);
     assert_eq!((up.mss(), up.counters().path_black_holes_suspected), (1_460, 0));
     assert!(up.net.now > Instant::ZERO);
+}
+
+/// A connection that has sent a probe, and not yet the bytes that the probe copies: pacing delays them.
+struct AfterProbe {
+    up: Upload,
+    /// The header of the probe, and the sequence number after its last byte.
+    probe: Repr,
+    probe_end: u32,
+}
+
+impl AfterProbe {
+    fn new(strip: (bool, bool, bool)) -> Self {
+        let mut up = Upload::without(config(), strip);
+        up.net.mtu = (1_280, true);
+        up.run(Duration::from_millis(200), 500);
+        up.run(Duration::from_secs(590), 1);
+        up.net.mtu = (usize::MAX, false);
+        up.run(Duration::from_secs(11), 1);
+        up.run(Duration::from_millis(100), 0); // nothing is in flight
+        assert!(up.mss() < 1_280 && up.counters().path_probes_sent == 0);
+        up.net.log = Some(Vec::new());
+        // The first bytes use up the sending time that pacing grants at once. Only the last ones suffice for a probe.
+        for len in [3_000, 3_000, 6_000] {
+            let bytes: Vec<u8> = (0..len).map(|n| stream_byte(1, up.written + n)).collect();
+            up.written += up.net.hosts[0].stack.write(up.net.now, up.client, &bytes) as u64;
+            up.net.flush();
+        }
+        assert_eq!(up.counters().path_probes_sent, 1);
+        let (_, _, probe, len) = *up.net.log.as_ref().unwrap().last().unwrap();
+        assert!(len > 1_240, "the probe is the last segment sent");
+        AfterProbe { up, probe, probe_end: probe.seq.wrapping_add(len as u32) }
+    }
+
+    /// Passes an acknowledgement of `ack` with SACK blocks to the sender; returns whether it was accepted.
+    fn acknowledge(&mut self, ack: u32, sack: &[(u32, u32)]) -> bool {
+        let net = &mut self.up.net;
+        let tuple = client_tuple(1_000);
+        let mut options = Options::default();
+        if let Some(timestamps) = self.probe.options.timestamps {
+            options.timestamps = Some(Timestamps { value: timestamps.echo, echo: timestamps.value });
+        }
+        for &(start, end) in sack {
+            options.sack.push(SackBlock { start, end });
+        }
+        let repr = Repr {
+            source_port: tuple.remote.port(),
+            destination_port: tuple.local.port(),
+            seq: self.probe.ack,
+            ack,
+            flags: Flags::ACK,
+            window: u16::MAX,
+            options,
+        };
+        let mut bytes = vec![0; repr.header_len()];
+        repr.emit(&mut bytes).unwrap();
+        let tuple = FourTuple { local: tuple.remote, remote: tuple.local };
+        let rejected = net.hosts[0].stack.counters().dropped_bad_ack;
+        net.deliver(0, &Packet { tuple, bytes, ecn: 0 });
+        net.hosts[0].stack.counters().dropped_bad_ack == rejected
+    }
+}
+
+/// What failed as seed 8384 of the whole-path simulation: the sender stalls, so that a timer fires between the probe
+/// and the bytes that it copies. The first timer is that of a tail loss probe if SACK is in use.
+#[test]
+fn a_timeout_after_a_probe_that_arrives_costs_neither_the_connection_nor_acknowledged_bytes_sent_again() {
+    for (no_sack, no_timestamps) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut after = AfterProbe::new((no_sack, no_timestamps, false));
+        let up = &mut after.up;
+        let case = format!("without SACK {no_sack}, without timestamps {no_timestamps}");
+        let timers = |up: &Upload| up.counters().retransmission_timeouts + up.counters().tail_loss_probes;
+        let before = timers(up);
+        up.net.now += Duration::from_secs(1);
+        up.net.step(up.net.now);
+        up.run(Duration::from_secs(2), 0);
+        assert!(timers(up) > before, "{case}");
+        assert_eq!((up.counters().dropped_bad_ack, up.counters().challenge_acks_sent), (0, 0), "{case}");
+        assert_eq!(up.received, up.written, "{case}");
+        // The highest acknowledgement by the time at which it reached the sender.
+        let log = up.net.log.take().unwrap();
+        let acknowledged = |at: Instant| {
+            let acks =
+                log.iter().filter(|(sent, from, ..)| *from == 1 && *sent + up.net.faults[1].delay <= at);
+            acks.map(|(_, _, header, _)| header.ack.wrapping_sub(after.probe.seq) as i32).max()
+        };
+        for (at, _, header, _) in log.iter().filter(|(_, from, _, len)| *from == 0 && *len > 0) {
+            let start = header.seq.wrapping_sub(after.probe.seq) as i32;
+            assert!(acknowledged(*at).is_none_or(|ack| start >= ack), "{case}: {start} at {at:?} again");
+        }
+        let longest = Duration::from_millis(1_100);
+        let rtt = Duration::from_micros(up.net.hosts[0].stack.info(up.client).unwrap().srtt_us);
+        assert!(rtt >= Duration::from_millis(20) && rtt < longest, "{case}: {rtt:?}");
+        up.run(Duration::from_secs(4), 300);
+        // Without duplicate reports the arrival of a probe shows only if it is acknowledged by itself.
+        assert!(no_sack || up.mss() >= 1_460, "{case}: a later probe shows that the size passes");
+        up.everything_arrives();
+    }
+}
+
+#[test]
+fn an_acknowledgement_beyond_the_probe_is_not_accepted() {
+    let mut after = AfterProbe::new((false, false, false));
+    assert!(!after.acknowledge(after.probe_end.wrapping_add(1), &[]), "never sent");
+    assert!(!after.acknowledge(after.probe_end.wrapping_add(1 << 30), &[]), "never sent");
+    let part = after.probe.seq.wrapping_add(700);
+    assert!(after.acknowledge(part, &[]), "a part of the probe");
+    assert!(after.acknowledge(after.probe_end, &[]), "the rest");
+    assert!(!after.acknowledge(after.probe_end.wrapping_add(1), &[]), "still not sent");
+    after.up.net.log = Some(Vec::new());
+    after.up.net.flush();
+    after.up.run(Duration::from_millis(5), 0);
+    let log = after.up.net.log.take().unwrap();
+    let first = log.iter().find(|(_, from, _, len)| *from == 0 && *len > 0).unwrap();
+    assert_eq!(first.2.seq, after.probe_end, "new data follows the probe");
+}
+
+#[test]
+fn a_selective_acknowledgement_up_to_the_end_of_the_probe_counts_for_the_data_in_flight() {
+    let mut after = AfterProbe::new((false, false, false));
+    let log = after.up.net.log.as_ref().unwrap();
+    let (first, second) = (log[0].2.seq, log[1].2.seq);
+    after.up.net.now += Duration::from_millis(20);
+    let before = after.up.counters();
+    assert!(after.acknowledge(first, &[(second, after.probe_end)]));
+    after.up.net.flush();
+    let counters = after.up.counters();
+    assert_eq!(counters.fast_recoveries, before.fast_recoveries + 1);
+    let again = counters.bytes_retransmitted - before.bytes_retransmitted;
+    assert_eq!(again, u64::from(second.wrapping_sub(first)), "only what is missing");
+    after.up.everything_arrives();
 }

@@ -9,9 +9,11 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use csp_identity::IdentityRole;
 
 use crate::configs;
 use crate::host::Host;
+use crate::identities;
 use crate::process::{Process, wait_until};
 
 const READY_DEADLINE: Duration = Duration::from_secs(20);
@@ -63,6 +65,16 @@ impl Tier {
             Tier::ProxyNode => "csp-proxy-node",
             Tier::AppNode => "csp-app-node",
             Tier::MgmtNode => "csp-mgmt-node",
+        }
+    }
+
+    /// Returns the role in its certificate.
+    pub const fn role(self) -> IdentityRole {
+        match self {
+            Tier::NetworkNode => IdentityRole::NetworkNode,
+            Tier::ProxyNode => IdentityRole::ProxyNode,
+            Tier::AppNode => IdentityRole::AppNode,
+            Tier::MgmtNode => IdentityRole::MgmtNode,
         }
     }
 
@@ -186,7 +198,9 @@ impl Cluster {
         }
         fs::write(dir.join("demo.yaml"), configs::policy())?;
         fs::write(dir.join("nginx.conf"), configs::nginx(dir))?;
-        self.scratch.generate_key(&self.options.binaries)
+        self.scratch.generate_key(&self.options.binaries)?;
+        let nodes = configs::NODES.map(|(role, place)| (role, place.id, place.address()));
+        identities::create(dir, &nodes)
     }
 
     /// Sets the number of data workers in a daemon's configuration; to be called before the daemon is started.
@@ -200,6 +214,7 @@ impl Cluster {
     pub fn start_daemons(&mut self) -> Result<()> {
         self.start(Tier::MgmtNode)?;
         self.wait_ready(Tier::MgmtNode)?;
+        self.give_etcd_its_users()?;
         for tier in [Tier::ProxyNode, Tier::NetworkNode, Tier::AppNode] {
             self.start(tier)?;
         }
@@ -207,6 +222,15 @@ impl Cluster {
             self.wait_live(tier)?;
         }
         Ok(())
+    }
+
+    /// Has etcd refuse everybody but the cluster's nodes.
+    pub fn give_etcd_its_users(&self) -> Result<()> {
+        let nodes = configs::NODES.map(|(role, place)| (role, place.id));
+        let arguments = identities::etcd_setup(self.scratch(), &nodes);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let cspctl = self.binary("cspctl").to_string_lossy().into_owned();
+        self.host(Tier::MgmtNode).run(&cspctl, &arguments).map(drop)
     }
 
     /// Starts one daemon.
@@ -230,14 +254,13 @@ impl Cluster {
     }
 
     fn wait_endpoint(&mut self, tier: Tier, path: &str) -> Result<()> {
-        let url = format!("http://{}{path}", tier.admin());
         let what = format!("{} {path}", tier.daemon());
         let end = wait_until(&what, READY_DEADLINE, || {
             if let Some(status) = self.daemons[tier as usize].as_mut().and_then(Process::exited) {
                 return Some(Err(anyhow::anyhow!("{} ended with {status}", tier.daemon())));
             }
-            let output = self.hosts[tier as usize].output("curl", &["-sf", "-m", "2", &url]).ok()?;
-            output.status.success().then_some(Ok(()))
+            let answer = identities::ask(&self.hosts[tier as usize], &self.scratch.0, &tier.admin(), path);
+            answer.is_ok().then_some(Ok(()))
         });
         end.and_then(|r| r).with_context(|| self.log_tail(tier))
     }
@@ -296,8 +319,8 @@ impl Cluster {
     /// Runs `cspctl` on the management host; returns its standard output.
     pub fn cspctl(&self, arguments: &[&str]) -> Result<String> {
         let binary = self.binary("cspctl").to_string_lossy().into_owned();
-        let server = format!("http://{}", Tier::MgmtNode.admin());
-        let mut all = vec!["--server", &server];
+        let who = identities::cspctl(self.scratch(), &Tier::MgmtNode.admin());
+        let mut all: Vec<&str> = who.iter().map(String::as_str).collect();
         all.extend_from_slice(arguments);
         self.host(Tier::MgmtNode).run(&binary, &all)
     }
@@ -305,8 +328,8 @@ impl Cluster {
     /// Runs `cspctl` on the management host; returns its output, whatever its exit status.
     pub fn cspctl_output(&self, arguments: &[&str]) -> Result<Output> {
         let binary = self.binary("cspctl").to_string_lossy().into_owned();
-        let server = format!("http://{}", Tier::MgmtNode.admin());
-        let mut all = vec!["--server", &server];
+        let who = identities::cspctl(self.scratch(), &Tier::MgmtNode.admin());
+        let mut all: Vec<&str> = who.iter().map(String::as_str).collect();
         all.extend_from_slice(arguments);
         self.host(Tier::MgmtNode).output(&binary, &all)
     }

@@ -1,6 +1,11 @@
 //! The configuration files of the demo cluster.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
+
+use csp_identity::IdentityRole;
+
+use crate::identities;
 
 /// The service address on the LAN.
 pub const VIP: &str = "10.76.0.100";
@@ -36,7 +41,7 @@ impl Place {
 
     /// Returns the network node's configuration for this place.
     pub fn network_node(&self, scratch: &Path, provider: &str) -> String {
-        let (common, Place { octet, workers, .. }) = (self.common(scratch), self);
+        let (common, Place { octet, workers, .. }) = (self.common(scratch, IdentityRole::NetworkNode), self);
         format!(
             "{common}{ETCD}workers: {workers}\nlan:\n  - interface: lan0\nsan:\n  provider: {provider}\n  address: 10.77.0.{octet}\n"
         )
@@ -44,7 +49,7 @@ impl Place {
 
     /// Returns the proxy node's configuration for this place.
     pub fn proxy_node(&self, scratch: &Path, provider: &str) -> String {
-        let (common, Place { octet, workers, .. }) = (self.common(scratch), self);
+        let (common, Place { octet, workers, .. }) = (self.common(scratch, IdentityRole::ProxyNode), self);
         format!(
             "{common}{ETCD}workers: {workers}\nsan:\n  provider: {provider}\n  address: 10.77.0.{octet}\n  port: 7100\n"
         )
@@ -52,20 +57,35 @@ impl Place {
 
     /// Returns the app node's configuration for this place, with the agent's `socket`.
     pub fn app_node(&self, scratch: &Path, provider: &str, socket: &Path) -> String {
-        let (common, socket) = (self.common(scratch), socket.display());
+        let (common, socket) = (self.common(scratch, IdentityRole::AppNode), socket.display());
         format!("{common}{ETCD}socket: {socket}\nsan:\n  provider: {provider}\n")
     }
 
-    fn common(&self, scratch: &Path) -> String {
+    /// Returns its address on the SAN.
+    pub fn address(&self) -> IpAddr {
+        Ipv4Addr::new(10, 77, 0, self.octet).into()
+    }
+
+    fn common(&self, scratch: &Path, role: IdentityRole) -> String {
         let (id, dir, admin) = (self.id, scratch.display(), self.admin());
+        let identity = identities::folder(scratch, role, id);
+        let identity = identity.display();
         format!(
-            "node:\n  id: {id}\n  run_dir: {dir}/run\n  state_dir: {dir}/state/{id}\n  cluster_key_file: {dir}/cluster.key\n\
+            "node:\n  id: {id}\n  run_dir: {dir}/run\n  state_dir: {dir}/state/{id}\n  cluster_key_file: {dir}/cluster.key\n  identity: {identity}\n\
              admin:\n  listen: \"{admin}\"\nlog:\n  level: info\n  format: text\n"
         )
     }
 }
 
-const ETCD: &str = "etcd:\n  endpoints: [\"http://10.77.0.4:2379\"]\n";
+/// The demo cluster's nodes.
+pub const NODES: [(IdentityRole, Place); 4] = [
+    (IdentityRole::NetworkNode, NETWORK),
+    (IdentityRole::ProxyNode, PROXY),
+    (IdentityRole::AppNode, APP),
+    (IdentityRole::MgmtNode, MGMT),
+];
+
+const ETCD: &str = "etcd:\n  endpoints: [\"https://10.77.0.4:2379\"]\n";
 
 /// Returns the network node's configuration.
 pub fn network_node(scratch: &Path, provider: &str) -> String {
@@ -84,7 +104,7 @@ pub fn app_node(scratch: &Path, provider: &str) -> String {
 
 /// Returns the management node's configuration; it starts an etcd of its own.
 pub fn mgmt_node(scratch: &Path) -> String {
-    let common = MGMT.common(scratch);
+    let common = MGMT.common(scratch, IdentityRole::MgmtNode);
     format!(
         "{common}etcd:\n  endpoints: []\nprivate_etcd:\n  client: \"10.77.0.4:2379\"\n  peer: \"127.0.0.1:2380\"\n"
     )

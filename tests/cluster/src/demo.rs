@@ -13,6 +13,7 @@ use crate::client::{Fetch, Latencies};
 use crate::cluster::{Cluster, Options, San, Tier};
 use crate::configs::{UPLOAD_PORT, VIP};
 use crate::host::Host;
+use crate::identities;
 use crate::process::wait_until;
 use crate::trace;
 
@@ -203,15 +204,14 @@ fn summary(cluster: &Cluster, figures: &Figures) {
     }
     println!("── addresses (inside the hosts' namespaces) ──────────────────────────");
     for tier in Tier::ALL {
-        println!("  {:<17} http://{}/metrics", tier.daemon(), tier.admin());
+        println!("  {:<17} https://{}/metrics", tier.daemon(), tier.admin());
     }
-    println!("  operations page   http://{}/\n", Tier::MgmtNode.admin());
+    println!("  operations page   https://{}/\n", Tier::MgmtNode.admin());
 }
 
 /// Prints a tier's largest counters.
 fn counters(cluster: &Cluster, tier: Tier) {
-    let url = format!("http://{}/metrics", tier.admin());
-    let Ok(text) = cluster.host(tier).run("curl", &["-sf", "-m", "2", &url]) else { return };
+    let Ok(text) = cluster.ask(tier, "/metrics") else { return };
     let interesting =
         ["_bytes_total", "records_", "connections_", "segments_", "frames_", "flows", "processes"];
     let mut lines: Vec<(f64, &str)> = text
@@ -238,10 +238,10 @@ fn wait_for_interrupt(cluster: &Cluster, stop: &AtomicBool) {
     println!("everything is left running; scratch folder {}", cluster.scratch().display());
     println!("  a client:  ip netns exec {namespace} curl http://{VIP}/1KiB");
     println!(
-        "  cspctl:    ip netns exec {} {} --server http://{} nodes",
+        "  cspctl:    ip netns exec {} {} {} nodes",
         cluster.host(Tier::MgmtNode).namespace(),
         cluster.binary("cspctl").display(),
-        Tier::MgmtNode.admin()
+        identities::cspctl(cluster.scratch(), &Tier::MgmtNode.admin()).join(" ")
     );
     println!("Ctrl-C ends it.");
     while !stop.load(Ordering::Relaxed) {

@@ -18,6 +18,7 @@ mod crowd;
 pub mod demo;
 pub mod filter_bench;
 mod host;
+pub mod identities;
 mod process;
 pub mod several;
 pub mod steady;

@@ -24,6 +24,7 @@ use crate::client::Digest;
 use crate::cluster::{San, Scratch, Tier};
 use crate::configs::{self, MGMT, Place, UPLOAD_PORT};
 use crate::host::Host;
+use crate::identities;
 use crate::process::{Process, wait_until};
 use crate::testing;
 
@@ -165,7 +166,9 @@ impl Several {
         fs::write(dir.join("upload.py"), include_str!("../apps/upload.py"))?;
         fs::write(dir.join("www/1KiB"), testing::pattern(1 << 10))?;
         fs::write(dir.join("www/4MiB"), testing::pattern(4 << 20))?;
-        self.scratch.generate_key(&self.binaries)
+        self.scratch.generate_key(&self.binaries)?;
+        let nodes = MEMBERS.map(|(tier, place)| (tier.role(), place.id, place.address()));
+        identities::create(dir, &nodes)
     }
 
     /// Replaces in a network node's configuration the networks that it owns; it reads them when it starts.
@@ -182,6 +185,10 @@ impl Several {
     pub fn serve(&mut self) -> Result<()> {
         self.start(MGMT.id)?;
         self.wait_endpoint(MGMT.id, "/readyz")?;
+        let nodes = MEMBERS.map(|(tier, place)| (tier.role(), place.id));
+        let arguments = identities::etcd_setup(self.scratch(), &nodes);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        self.host(MGMT.id).run(&self.binaries.join("cspctl").to_string_lossy(), &arguments)?;
         let others = || MEMBERS.iter().map(|(_, place)| place.id).filter(|id| *id != MGMT.id);
         others().try_for_each(|id| self.start(id))?;
         others().try_for_each(|id| self.wait_endpoint(id, "/healthz"))?;
@@ -379,8 +386,8 @@ impl Several {
 
     /// Runs `cspctl` on the management host; returns its standard output.
     pub fn cspctl(&self, arguments: &[&str]) -> Result<String> {
-        let server = format!("http://{}", MGMT.admin());
-        let all = [&["--server", &server], arguments].concat();
+        let who = identities::cspctl(self.scratch(), &MGMT.admin());
+        let all: Vec<&str> = who.iter().map(String::as_str).chain(arguments.iter().copied()).collect();
         self.host(MGMT.id).run(&self.binaries.join("cspctl").to_string_lossy(), &all)
     }
 
@@ -388,7 +395,7 @@ impl Several {
     pub fn ask(&self, id: &str, path: &str) -> Result<String> {
         let member = self.members.iter().find(|member| member.place.id == id);
         let admin = member.with_context(|| format!("no node {id}"))?.place.admin();
-        self.host(id).run("curl", &["-sSf", "-m", "5", &format!("http://{admin}{path}")])
+        identities::ask(self.host(id), self.scratch(), &admin, path)
     }
 
     /// Returns a daemon's host.

@@ -112,7 +112,7 @@ impl Cluster {
 
     /// Returns the response of a daemon's admin endpoint to `path`.
     pub fn ask(&self, tier: Tier, path: &str) -> Result<String> {
-        self.host(tier).run("curl", &["-sSf", "-m", "5", &format!("http://{}{path}", tier.admin())])
+        crate::identities::ask(self.host(tier), self.scratch(), &tier.admin(), path)
     }
 
     /// Returns a metric of a daemon, summed over all its series whose labels contain `label`; zero if there is none.

@@ -20,7 +20,7 @@ fn second_config(cluster: &Cluster, tier: Tier) -> String {
         .replace(&format!("{scratch}/run"), &format!("{scratch}/second-{own}/run"))
         .replace(":910", ":920")
         .replace("port: 7100", "port: 7200")
-        .replace("endpoints: []", "endpoints: [\"http://10.77.0.4:2379\"]")
+        .replace("endpoints: []", "endpoints: [\"https://10.77.0.4:2379\"]")
 }
 
 fn refused(cluster: &mut Cluster, tier: Tier) {

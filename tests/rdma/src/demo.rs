@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use csp_cluster::demo::step;
-use csp_cluster::{ADMIN_PORTS, CLIENT_ADDRESS, Digest, UPLOAD_PORT, VIP, configs, wait_until};
+use csp_cluster::{ADMIN_PORTS, CLIENT_ADDRESS, Digest, UPLOAD_PORT, VIP, configs, identities, wait_until};
 
 mod library;
 mod notice;
@@ -128,6 +128,7 @@ fn lay_out(options: &Options) -> Result<Scratch> {
     if !status.success() {
         bail!("cspctl key generate: {status}");
     }
+    identities::create(dir, &configs::NODES.map(|(role, place)| (role, place.id, place.address())))?;
     Ok(scratch)
 }
 
@@ -201,6 +202,10 @@ impl Machines {
     fn start_daemons(&mut self) -> Result<()> {
         // The management node runs on the network node's guest, at address .4.
         self.start_daemon(NETWORK, "csp-mgmt-node", 4, "/readyz")?;
+        let nodes = configs::NODES.map(|(role, place)| (role, place.id));
+        let cspctl = self.options.binaries.join("cspctl").display().to_string();
+        let arguments = identities::etcd_setup(&self.scratch.0, &nodes).join(" ");
+        self.shell(NETWORK, &format!("{cspctl} {arguments}"))?;
         self.start_daemon(PROXY, "csp-proxy-node", 2, "/healthz")?;
         self.start_daemon(NETWORK, "csp-network-node", 1, "/healthz")?;
         self.start_daemon(self.application(), "csp-app-node", 3, "/healthz")
@@ -210,8 +215,9 @@ impl Machines {
         let binary = self.options.binaries.join(name).display().to_string();
         let config = self.scratch.0.join(format!("{name}.yaml")).display().to_string();
         self.start(guest, name, &[&binary, "--config", &config])?;
-        let url = format!("http://10.77.0.{octet}:{}{ready}", ADMIN_PORTS[octet - 1]);
-        self.shell(guest, &format!("until curl -sf -m 2 -o /dev/null {url}; do sleep 0.1; done"))
+        let url = format!("https://10.77.0.{octet}:{}{ready}", ADMIN_PORTS[octet - 1]);
+        let who = identities::curl(&self.scratch.0).join(" ");
+        self.shell(guest, &format!("until curl -sf -m 2 {who} -o /dev/null {url}; do sleep 0.1; done"))
             .with_context(|| format!("{name} does not answer {url}"))?;
         Ok(())
     }
@@ -250,8 +256,8 @@ impl Machines {
     fn apply_policy(&mut self) -> Result<()> {
         let cspctl = self.options.binaries.join("cspctl");
         let file = self.scratch.0.join("demo.yaml");
-        let server = format!("http://10.77.0.4:{}", ADMIN_PORTS[3]);
-        let command = format!("{} --server {server} policy apply {}", cspctl.display(), file.display());
+        let who = identities::cspctl(&self.scratch.0, &format!("10.77.0.4:{}", ADMIN_PORTS[3])).join(" ");
+        let command = format!("{} {who} policy apply {}", cspctl.display(), file.display());
         self.shell(NETWORK, &command).map(drop)
     }
 

@@ -77,10 +77,10 @@ fn connections_live_through_the_loss_of_a_vi() {
 
 /// A network node has several workers, and a proxy loses the tunnel to one of them for good, or the whole node: no
 /// connection of a client fails, and nothing is left behind. The seeds listed first failed once. `CSP_INCIDENT_SEEDS` sets
-/// the number of seeds of each incident (default 10); one of them, 8384, still fails (docs/notes/STATUS.md).
+/// the number of seeds of each incident (default 10).
 #[test]
 fn connections_live_through_the_loss_of_a_network_node_with_several_workers() {
-    let failed = [5, 23, 53, 56, 67, 167, 344, 364, 598, 730, 731, 992, 1019];
+    let failed = [5, 23, 53, 56, 67, 167, 344, 364, 598, 730, 731, 992, 1019, 8384];
     let each = number("CSP_INCIDENT_SEEDS").unwrap_or(10) as usize;
     let incidents = [Incident::TunnelBreaks, Incident::NetworkNodeRestarts, Incident::NetworkNodeDies];
     let others = incidents.map(|incident| {

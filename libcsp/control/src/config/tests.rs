@@ -88,7 +88,7 @@ fn a_wrong_structure_names_its_place() {
     refuses(
         "{id: pn-1}",
         "{id: pn-1, stat_dir: /x}",
-        "pn.yaml:1:18: node.stat_dir: unknown field `stat_dir` (is `state_dir` meant?); allowed are id, run_dir, state_dir, cluster_key_file",
+        "pn.yaml:1:18: node.stat_dir: unknown field `stat_dir` (is `state_dir` meant?); allowed are id, run_dir, state_dir, cluster_key_file, identity",
     );
     refuses("{id: pn-1}", "{}", "pn.yaml:1:7: node: missing field `id`, which has no default");
     refuses(
@@ -154,8 +154,7 @@ log: [info]
     let listen = "\"10.77.0.2\" is no address to listen on; allowed is ADDRESS:PORT, such as 10.77.0.2:9102";
     let address =
         "\"10.77.0.256\" is no address; allowed is IPv4 such as 10.76.0.100, or IPv6 such as 2001:db8::1";
-    let field =
-        "unknown field `run_dri` (is `run_dir` meant?); allowed are id, run_dir, state_dir, cluster_key_file";
+    let field = "unknown field `run_dri` (is `run_dir` meant?); allowed are id, run_dir, state_dir, cluster_key_file, identity";
     let error = read(text).unwrap_err();
     let places: Vec<_> = error.problems.iter().map(|p| (p.position, p.field.as_str())).collect();
     let expected = [

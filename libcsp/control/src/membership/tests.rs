@@ -1,7 +1,5 @@
 //! Tests of membership without etcd.
 
-use std::net::{Ipv4Addr, SocketAddr};
-
 use super::*;
 
 fn record(id: &str) -> NodeRecord {

@@ -14,7 +14,7 @@ impl Tcb {
         let old = ack.before(self.snd_una);
         // RFC 5961 §5.2: the acknowledgement must not cover data never sent, nor be older than the largest window
         // that the peer has advertised.
-        if ack.after(self.snd_nxt) || (old && ack.before(self.snd_una.minus(self.snd_wnd_max))) {
+        if ack.after(self.sent_end()) || (old && ack.before(self.snd_una.minus(self.snd_wnd_max))) {
             self.challenge(cx);
             return Err(DropReason::BadAck.into());
         }
@@ -38,8 +38,9 @@ impl Tcb {
             }
         }
         if self.sack {
-            // The SACK blocks of a reordered (older) acknowledgement are still valid.
-            let range = (self.snd_una, self.snd_nxt);
+            // The SACK blocks of a reordered (older) acknowledgement are still valid. A block may extend beyond
+            // SND.NXT if a path MTU probe arrived; the part in flight counts.
+            let range = (self.snd_una, self.sent_end());
             let blocks = segment.options.sack.as_slice();
             self.recovery.on_sack(cx.records, &mut summary, range, blocks, u32::from(self.mss()));
         }
@@ -99,6 +100,9 @@ impl Tcb {
         let fin_acked = self.fin == Fin::Unacknowledged && ack == self.data_end().plus(1);
         let acked_bytes = ack.since(self.send_base()) - u32::from(fin_acked);
         self.send.release(cx.send_blocks, acked_bytes);
+        if ack.after(self.snd_nxt) {
+            self.advance_into_probe(summary, ack);
+        }
         self.recovery.on_advance(cx.records, summary, ack);
         self.snd_una = ack;
         self.on_path_progress(cx, ack, segment.options.sack.as_slice());

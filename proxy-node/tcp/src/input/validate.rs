@@ -22,7 +22,8 @@ impl Tcb {
         if segment.end().before(self.rcv_nxt) || segment.seq.after(self.rcv_edge.max(self.rcv_nxt)) {
             self.acknowledge_unacceptable(cx, segment);
             // The segment has no effect, except that a plausible acknowledgement number shows that the peer is alive.
-            if segment.flags.ack() && !segment.ack.before(self.snd_una) && !segment.ack.after(self.snd_nxt) {
+            if segment.flags.ack() && !segment.ack.before(self.snd_una) && !segment.ack.after(self.sent_end())
+            {
                 self.last_received = cx.now;
                 self.keepalive_probes = 0;
             }

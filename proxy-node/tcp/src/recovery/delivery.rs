@@ -49,6 +49,12 @@ impl Delivery {
         }
     }
 
+    /// Records that `len` bytes without a record were delivered at `at`.
+    pub fn on_unrecorded_delivered(&mut self, len: u32, at: Instant) {
+        self.delivered += u64::from(len);
+        self.at = at;
+    }
+
     /// The delivery rate sample of an acknowledgement.
     pub fn sample(&mut self, newest: Option<&Record>) -> Option<RateSample> {
         if self.limited_until != 0 && self.delivered > self.limited_until {

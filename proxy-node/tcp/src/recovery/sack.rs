@@ -17,25 +17,25 @@ const STEPS: u32 = 1024;
 const BLOCK_LEN_MAX: u32 = 1 << 30;
 
 impl Recovery {
-    /// Processes the SACK blocks of an acknowledgement. Blocks outside the data in flight are ignored.
+    /// Processes the SACK blocks of an acknowledgement. Blocks outside `una .. sent_end` are ignored.
     pub fn on_sack(
         &mut self,
         pool: &mut RecordPool,
         summary: &mut AckSummary,
-        (una, nxt): (Seq, Seq),
+        (una, sent_end): (Seq, Seq),
         blocks: &[SackBlock],
         mss: u32,
     ) {
         summary.dsack = reported_duplicate(blocks, summary.ack);
         // Bounds the records of the connection, because splitting off single bytes would fill the pool: twice as many
         // records as segments are enough.
-        let most = 64 + nxt.since(una) / mss.max(1) * 2;
+        let most = 64 + sent_end.since(una) / mss.max(1) * 2;
         let mut budget = STEPS;
         for block in blocks {
             let (start, end) = (Seq(block.start), Seq(block.end));
             // Measured from SND.UNA, because a hostile block can be longer than sequence number comparison permits.
             let (first, last) = (start.0.wrapping_sub(una.0), end.0.wrapping_sub(una.0));
-            if first >= last || last > nxt.since(una) {
+            if first >= last || last > sent_end.since(una) {
                 continue;
             }
             while let Some(record) = self.flight.sack(pool, (start, end), most, &mut budget) {

@@ -15,6 +15,7 @@ use super::{Options, Row};
 use crate::cluster::{self, Cluster, San, Tier};
 use crate::configs::{self, VIP};
 use crate::host::Host;
+use crate::identities;
 use crate::process::wait_until;
 use crate::testing::pattern;
 
@@ -199,7 +200,7 @@ impl Stage {
     /// Starts watching the hosts' sockets.
     pub fn watch(&self) -> Result<Watch> {
         let hosts = [Tier::AppNode, Tier::ProxyNode].map(|tier| self.cluster.host(tier).borrow());
-        Watch::start(hosts, self.ports)
+        Watch::start(hosts, self.cluster.scratch().to_owned(), self.ports)
     }
 
     /// Returns the response of a daemon's admin endpoint to `path`.
@@ -233,7 +234,8 @@ impl Stage {
         eprintln!("\neverything is left running; scratch folder {}", self.hosts.dir().display());
         eprintln!("  a client:      ip netns exec {} curl http://{VIP}/", self.cluster.client.namespace());
         let app = self.cluster.host(Tier::AppNode).namespace();
-        eprintln!("  its processes: ip netns exec {app} curl http://{}/v1/processes", Tier::AppNode.admin());
+        let (who, admin) = (identities::curl(self.cluster.scratch()).join(" "), Tier::AppNode.admin());
+        eprintln!("  its processes: ip netns exec {app} curl {who} https://{admin}/v1/processes");
         eprintln!("Ctrl-C ends it.");
         while !stop.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(100));

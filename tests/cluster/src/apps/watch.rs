@@ -1,6 +1,7 @@
 //! Watches a row's sockets: which ones the agent reports, and whether the kernel has any of the service's.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -13,6 +14,7 @@ use super::stage::Stage;
 use crate::cluster::Tier;
 use crate::demo::kernel_tcp;
 use crate::host::Host;
+use crate::identities;
 
 /// Interval between two checks.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -64,7 +66,7 @@ struct Looks {
 
 impl Watch {
     /// Starts watching the hosts of app node and proxy node.
-    pub fn start(hosts: [Host; 2], ports: &'static [u16]) -> Result<Self> {
+    pub fn start(hosts: [Host; 2], scratch: PathBuf, ports: &'static [u16]) -> Result<Self> {
         let over = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&over);
         let thread = std::thread::Builder::new().name("watch".to_owned()).spawn(move || {
@@ -72,7 +74,7 @@ impl Watch {
             let mut last = false;
             while !last {
                 last = stop.load(Ordering::Relaxed);
-                look(&hosts, ports, &mut looks, last)?;
+                look(&hosts, &scratch, ports, &mut looks, last)?;
                 if !last {
                     std::thread::park_timeout(INTERVAL);
                 }
@@ -121,14 +123,14 @@ fn reasons(kernel: &BTreeMap<(String, String), String>, kind: &str) -> String {
 
 /// Checks once. If the agent does not answer, that is an error only if `must` is set: the row may have killed it just
 /// now.
-fn look(hosts: &[Host; 2], ports: &[u16], looks: &mut Looks, must: bool) -> Result<()> {
+fn look(hosts: &[Host; 2], scratch: &Path, ports: &[u16], looks: &mut Looks, must: bool) -> Result<()> {
     for host in hosts {
         if looks.kernel_tcp.is_none() {
             looks.kernel_tcp = kernel_tcp(host, ports)?;
         }
     }
-    let url = format!("http://{}/v1/sockets?limit=10000", Tier::AppNode.admin());
-    let text = match hosts[0].run("curl", &["-sSf", "-m", "5", &url]) {
+    let path = "/v1/sockets?limit=10000";
+    let text = match identities::ask(&hosts[0], scratch, &Tier::AppNode.admin(), path) {
         Err(error) if must => return Err(error),
         answer => answer.unwrap_or_default(),
     };

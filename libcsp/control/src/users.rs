@@ -1,0 +1,138 @@
+//! etcd's users and roles: what each certificate of the cluster may read and write there.
+//!
+//! etcd knows a client by its certificate's common name ([`Identity::common_name`]). Nodes read everything and write their own
+//! registration and acknowledgement; management nodes write everything of CSP; others may do nothing. `root` alone
+//! changes users.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use csp_identity::{Identity, IdentityRole};
+use csp_types::{NodeId, Role};
+use etcd_client::{AuthClient, Permission, UserAddOptions};
+
+use crate::client::{EtcdClient, within};
+use crate::error::ControlError;
+use crate::keys;
+
+/// What management nodes are granted.
+const MANAGERS: &str = "csp-managers";
+/// What all other nodes are granted, beside what is their own.
+const READERS: &str = "csp-readers";
+/// What begins the names of roles that a single node is granted.
+const OWN: &str = "csp-own/";
+/// Everything of CSP in etcd.
+const ALL: &str = "/csp/";
+/// etcd's user, and its role, that may do everything.
+const ROOT: &str = "root";
+
+/// A change of etcd's users.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UserChange(String);
+
+impl fmt::Display for UserChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Gives etcd the users and roles for exactly these nodes, and has it refuse everybody else; returns what was changed. Users of
+/// nodes that are no longer named are removed, and with them what their certificates could do. The client must be
+/// `root`, or authentication still be off.
+pub async fn set_up(
+    client: &EtcdClient,
+    nodes: &BTreeSet<(Role, NodeId)>,
+) -> Result<Vec<UserChange>, ControlError> {
+    let mut auth = client.raw().auth_client();
+    let roles = within(auth.role_list()).await?.roles().iter().cloned().collect();
+    let users = within(auth.user_list()).await?.users().iter().cloned().collect();
+    let mut users = Users { auth, roles, users, changes: Vec::new() };
+    users.role(MANAGERS, &[Permission::read_write(ALL).with_prefix()]).await?;
+    users.role(READERS, &[Permission::read(ALL).with_prefix()]).await?;
+    for (role, id) in nodes {
+        users.node(*role, id).await?;
+    }
+    users.remove_others(nodes).await?;
+    users.user(ROOT, &[ROOT]).await?;
+    // Does nothing where it is on.
+    within(users.auth.auth_enable()).await?;
+    Ok(users.changes)
+}
+
+/// etcd's users while they are changed.
+struct Users {
+    auth: AuthClient,
+    roles: BTreeSet<String>,
+    users: BTreeSet<String>,
+    changes: Vec<UserChange>,
+}
+
+impl Users {
+    async fn node(&mut self, role: Role, id: &NodeId) -> Result<(), ControlError> {
+        let Some(name) = user_of(role, id) else { return Ok(()) };
+        if role == Role::MgmtNode {
+            return self.user(&name, &[MANAGERS]).await;
+        }
+        let own = format!("{OWN}{name}");
+        let keys = [keys::node(role, id), keys::ack(id)];
+        self.role(&own, &keys.map(Permission::read_write)).await?;
+        self.user(&name, &[READERS, &own]).await
+    }
+
+    /// A role with these permissions.
+    async fn role(&mut self, name: &str, permissions: &[Permission]) -> Result<(), ControlError> {
+        let known = self.roles.contains(name);
+        if !known {
+            within(self.auth.role_add(name)).await?;
+            self.roles.insert(name.to_owned());
+        }
+        let granted = within(self.auth.role_get(name)).await?.permissions();
+        for permission in permissions.iter().filter(|permission| !granted.contains(permission)) {
+            within(self.auth.role_grant_permission(name, permission.clone())).await?;
+            let key = String::from_utf8_lossy(permission.key()).into_owned();
+            self.changes.push(UserChange(format!("role {name} is granted {key}")));
+        }
+        Ok(())
+    }
+
+    /// A user with these roles, who has no password: a certificate is what etcd asks for.
+    async fn user(&mut self, name: &str, roles: &[&str]) -> Result<(), ControlError> {
+        if self.users.insert(name.to_owned()) {
+            let options = UserAddOptions::new().with_no_pwd();
+            within(self.auth.user_add(name, "", Some(options))).await?;
+            self.changes.push(UserChange(format!("user {name} is added")));
+        }
+        let granted: Vec<String> = within(self.auth.user_get(name)).await?.roles().to_vec();
+        for role in roles.iter().filter(|role| !granted.iter().any(|known| known == **role)) {
+            within(self.auth.user_grant_role(name, *role)).await?;
+            self.changes.push(UserChange(format!("user {name} is granted {role}")));
+        }
+        Ok(())
+    }
+
+    /// Removes the users and roles of nodes that are not among `nodes`.
+    async fn remove_others(&mut self, nodes: &BTreeSet<(Role, NodeId)>) -> Result<(), ControlError> {
+        let wanted: BTreeSet<String> = nodes.iter().filter_map(|(role, id)| user_of(*role, id)).collect();
+        let of_node = |name: &&String| keys::ROLES.iter().any(|role| name.starts_with(&format!("{role}/")));
+        let gone: Vec<String> =
+            self.users.iter().filter(of_node).filter(|name| !wanted.contains(*name)).cloned().collect();
+        for name in gone {
+            within(self.auth.user_delete(name.as_str())).await?;
+            self.users.remove(&name);
+            self.changes.push(UserChange(format!("user {name} is removed")));
+        }
+        let gone = |name: &&String| name.strip_prefix(OWN).is_some_and(|user| !wanted.contains(user));
+        for name in self.roles.iter().filter(gone).cloned().collect::<Vec<_>>() {
+            within(self.auth.role_delete(name.as_str())).await?;
+            self.roles.remove(&name);
+        }
+        Ok(())
+    }
+}
+
+/// The name of a node's user.
+fn user_of(role: Role, id: &NodeId) -> Option<String> {
+    // The cluster is not part of the name.
+    let role = IdentityRole::of_node(role)?;
+    Some(Identity { cluster: *id, role, id: *id }.common_name())
+}

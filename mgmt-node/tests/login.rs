@@ -1,0 +1,261 @@
+//! Logins of browsers at a real management node: links, sessions, their cookie and their end.
+#![forbid(unsafe_code)]
+
+mod support;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Child;
+use std::sync::Arc;
+use std::time::Duration;
+
+use csp_authority::{AUTHORITY_LIFETIME_DEFAULT, Authority, Request, Timestamp};
+use csp_identity::{CA, Credentials, IdentityRole};
+use reqwest::{Client, Method, RequestBuilder, Response};
+use rustix::process::{Pid, Signal, kill_process};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use serde_json::{Value, json};
+use support::{Ran, SOON, Scratch, cspctl, daemon, eventually, free_address};
+
+/// A management node with an identity, and the authority that gave it.
+struct Node {
+    scratch: Scratch,
+    api: SocketAddr,
+    child: Child,
+}
+
+impl Node {
+    async fn start() -> Self {
+        let (scratch, api, etcd, peer) = (Scratch::new(), free_address(), free_address(), free_address());
+        let name = "demo".parse().expect("name");
+        Authority::create(&scratch.0.join("pki"), name, AUTHORITY_LIFETIME_DEFAULT, Timestamp::now())
+            .expect("authority");
+        let identity = issue(&scratch, IdentityRole::MgmtNode, "mgmt-1", None);
+        let config = format!(
+            "node: {{id: mgmt-1, state_dir: \"{}\", identity: \"{}\"}}\nadmin: {{listen: \"{api}\"}}\n\
+             private_etcd: {{client: \"{etcd}\", peer: \"{peer}\"}}\n",
+            scratch.0.join("state").display(),
+            identity.display()
+        );
+        let log = std::fs::File::create(scratch.0.join("log")).expect("log file");
+        let child =
+            daemon(&scratch.file("mgmt.yaml", &config)).stderr(log).spawn().expect("csp-mgmt-node starts");
+        let mut node = Node { scratch, api, child };
+        let browser = node.browser();
+        eventually("the API", async || {
+            if let Some(status) = node.child.try_wait().expect("wait") {
+                panic!("csp-mgmt-node ended ({status})");
+            }
+            browser.get(node.url("/healthz")).send().await.ok()
+        })
+        .await;
+        node
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("https://{}{path}", self.api)
+    }
+
+    fn issue(&self, role: IdentityRole, id: &str, lifetime: Option<Duration>) -> PathBuf {
+        issue(&self.scratch, role, id, lifetime)
+    }
+
+    fn authority(&self) -> Authority {
+        Authority::open(&self.scratch.0.join("pki"), Timestamp::now()).expect("authority")
+    }
+
+    /// A client that trusts the authority and has no certificate.
+    fn browser(&self) -> Client {
+        let mut roots = rustls::RootCertStore::empty();
+        for certificate in CertificateDer::pem_file_iter(self.scratch.0.join("pki").join(CA)).expect("ca.pem")
+        {
+            roots.add(certificate.expect("certificate")).expect("root");
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder =
+            rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        client(builder.expect("versions").with_root_certificates(roots).with_no_client_auth())
+    }
+
+    /// A client with the certificate in `folder`.
+    fn holder(&self, folder: &PathBuf) -> Client {
+        let credentials = Credentials::open(folder).expect("identity");
+        client(csp_identity::client_config(Some(&credentials)))
+    }
+
+    async fn login(&self, folder: &PathBuf, arguments: &[&str]) -> Ran {
+        let mut command = cspctl();
+        command.arg("--server").arg(self.url("")).arg("--identity").arg(folder).arg("login").args(arguments);
+        let output = tokio::task::spawn_blocking(move || command.output()).await;
+        Ran::of(output.expect("task").expect("cspctl runs"))
+    }
+
+    /// Redeems a link's secret as the page does.
+    async fn redeem(&self, browser: &Client, token: &str) -> Response {
+        let request = browser.post(self.url("/api/v1/login/redeem")).header("origin", self.url(""));
+        request.json(&json!({ "token": token })).send().await.expect("an answer")
+    }
+
+    /// A session of the holder of `folder`: its cookie, as a browser sends it.
+    async fn session(&self, folder: &PathBuf, role: &str) -> String {
+        let link = self.login(folder, &["--role", role]).await.exited(0).out;
+        let (_, token) = link.trim().split_once('#').expect("a secret");
+        let answer = self.redeem(&self.browser(), token).await;
+        assert_eq!(answer.status(), 204);
+        cookie(&answer).split(';').next().expect("a pair").to_owned()
+    }
+
+    /// The status of the overview for this cookie.
+    async fn sees(&self, browser: &Client, cookie: &str) -> u16 {
+        status(browser.get(self.url("/api/v1/overview")).header("cookie", cookie)).await
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", std::fs::read_to_string(self.scratch.0.join("log")).unwrap_or_default());
+        }
+        if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let _ = self.child.wait();
+    }
+}
+
+fn issue(scratch: &Scratch, role: IdentityRole, id: &str, lifetime: Option<Duration>) -> PathBuf {
+    let mut request = Request::new(role, id.parse().expect("id"));
+    if role.serves() {
+        request = request.address([127, 0, 0, 1].into());
+    }
+    if let Some(lifetime) = lifetime {
+        request = request.lifetime(lifetime);
+    }
+    let now = Timestamp::now();
+    let mut authority = Authority::open(&scratch.0.join("pki"), now).expect("authority");
+    authority.issue(&request, now).expect("certificate").folder
+}
+
+fn client(config: rustls::ClientConfig) -> Client {
+    Client::builder().no_proxy().timeout(SOON).tls_backend_preconfigured(config).build().expect("client")
+}
+
+async fn status(request: RequestBuilder) -> u16 {
+    request.send().await.expect("an answer").status().as_u16()
+}
+
+fn cookie(answer: &Response) -> &str {
+    answer.headers()["set-cookie"].to_str().expect("text")
+}
+
+#[tokio::test]
+async fn a_link_opens_one_session_and_the_session_has_its_role() {
+    let node = Node::start().await;
+    let alice = node.issue(IdentityRole::Operator, "alice", None);
+    let browser = node.browser();
+    let link = node.login(&alice, &["-o", "json"]).await.exited(0).json();
+    let url = link["url"].as_str().expect("url");
+    assert_eq!((&link["role"], &link["expires_in_s"]), (&"viewer".into(), &60.into()));
+    assert!(url.starts_with(&node.url("/login#")), "{url}");
+
+    let page = browser.get(node.url("/login")).send().await.expect("the page");
+    let policy = page.headers()["content-security-policy"].to_str().expect("text").to_owned();
+    assert!(page.status() == 200 && policy.contains("default-src 'none'") && !policy.contains("unsafe"));
+    let html = page.text().await.expect("text");
+    assert!(html.contains("login.js") && !html.contains("<script>"), "{html}");
+    assert_eq!(status(browser.get(node.url("/login.js"))).await, 200);
+
+    let (_, token) = url.split_once('#').expect("a secret");
+    let answer = node.redeem(&browser, token).await;
+    assert_eq!(answer.status(), 204);
+    let line = cookie(&answer).to_owned();
+    for words in
+        ["__Host-csp-session=", "; Path=/", "; Max-Age=28800", "; HttpOnly", "; Secure", "; SameSite=Strict"]
+    {
+        assert!(line.contains(words), "{line}");
+    }
+    assert!(!line.contains(token), "the session has a secret of its own");
+    let viewer = line.split(';').next().expect("a pair").to_owned();
+    let again = node.redeem(&browser, token).await;
+    assert_eq!(again.status(), 401);
+    assert!(again.text().await.expect("text").contains("used already"));
+
+    assert_eq!(node.sees(&browser, &viewer).await, 200);
+    assert_eq!(node.sees(&browser, "__Host-csp-session=00").await, 401);
+    assert_eq!(node.sees(&browser, "").await, 401);
+    let drain = |cookie: &str, origin: Option<String>| {
+        let request =
+            browser.request(Method::PUT, node.url("/api/v1/nodes/pn-9/drain")).header("cookie", cookie);
+        status(origin.into_iter().fold(request, |request, origin| request.header("origin", origin)))
+    };
+    assert_eq!(drain(&viewer, Some(node.url(""))).await, 403);
+    let operator = node.session(&alice, "operator").await;
+    assert_eq!(drain(&operator, Some(node.url(""))).await, 404, "there is no such node");
+    assert_eq!(drain(&operator, None).await, 403, "no page has asked for it");
+    assert_eq!(drain(&operator, Some("https://example.net".into())).await, 403);
+
+    let end =
+        browser.delete(node.url("/api/v1/login")).header("cookie", &viewer).header("origin", node.url(""));
+    assert_eq!(status(end).await, 204);
+    assert_eq!(node.sees(&browser, &viewer).await, 401);
+    assert_eq!(node.sees(&browser, &operator).await, 200);
+}
+
+#[tokio::test]
+async fn links_are_for_people_and_not_above_their_role() {
+    let node = Node::start().await;
+    let bob = node.issue(IdentityRole::Viewer, "bob", None);
+    let refused = node.login(&bob, &["--role", "operator"]).await.exited(1);
+    assert!(refused.err.contains("the role operator is needed"), "{refused:?}");
+    let proxy = node.issue(IdentityRole::ProxyNode, "pn-1", None);
+    node.login(&proxy, &[]).await.exited(1);
+    let manager = node.issue(IdentityRole::MgmtNode, "mgmt-2", None);
+    assert!(node.login(&manager, &[]).await.exited(1).err.contains("no person's certificate"));
+
+    let (browser, link) = (node.browser(), node.url("/api/v1/login"));
+    let ask = |request: RequestBuilder, body: Value| status(request.json(&body));
+    assert_eq!(ask(browser.post(&link), json!({})).await, 401, "nobody");
+    let session = node.session(&bob, "viewer").await;
+    let by_session = browser.post(&link).header("cookie", &session).header("origin", node.url(""));
+    assert_eq!(ask(by_session, json!({})).await, 403, "sessions have no children");
+    let holder = node.holder(&bob);
+    assert_eq!(ask(holder.post(&link), json!({})).await, 200);
+    assert_eq!(ask(holder.post(&link), json!({ "role": "admin" })).await, 422);
+    assert_eq!(ask(holder.post(&link), json!({ "rule": "viewer" })).await, 400);
+    assert_eq!(ask(holder.post(&link), json!({ "role": "v".repeat(2000) })).await, 413);
+    let simple = holder.post(&link).header("content-type", "text/plain").body("{}");
+    assert_eq!(status(simple).await, 415, "what a stranger's page could send");
+
+    let redeem = browser.post(node.url("/api/v1/login/redeem"));
+    let foreign = redeem.header("origin", "https://example.net").json(&json!({ "token": "00" }));
+    assert_eq!(status(foreign).await, 403);
+    for token in ["", "00", &"f".repeat(64)] {
+        assert_eq!(node.redeem(&browser, token).await.status(), 401);
+    }
+}
+
+#[tokio::test]
+async fn a_session_ends_with_its_issuers_certificate() {
+    let node = Node::start().await;
+    let browser = node.browser();
+    let alice = node.issue(IdentityRole::Operator, "alice", None);
+    let session = node.session(&alice, "viewer").await;
+    let link = node.login(&alice, &[]).await.exited(0).out;
+    let bob = node.issue(IdentityRole::Viewer, "bob", None);
+    let other = node.session(&bob, "viewer").await;
+    assert_eq!(node.sees(&browser, &session).await, 200);
+    let alices = "alice".parse().expect("id");
+    node.authority().revoke(IdentityRole::Operator, alices, Timestamp::now()).expect("revoked");
+    eventually("the end of the session", async || (node.sees(&browser, &session).await == 401).then_some(()))
+        .await;
+    assert_eq!(node.sees(&browser, &other).await, 200, "another person's goes on");
+    let (_, token) = link.trim().split_once('#').expect("a secret");
+    assert_eq!(node.redeem(&browser, token).await.status(), 401, "her link is worth nothing, either");
+
+    let brief = node.issue(IdentityRole::Viewer, "carol", Some(Duration::from_secs(20)));
+    let session = node.session(&brief, "viewer").await;
+    assert_eq!(node.sees(&browser, &session).await, 200);
+    eventually("the certificate's end", async || (node.sees(&browser, &session).await == 401).then_some(()))
+        .await;
+}
